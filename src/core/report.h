@@ -1,0 +1,24 @@
+/* Building what dibs_inspect and dibs_list return. An engine adds locks, and after each its holders (by
+ * fence) and waiters (in line); `now` turns its lease times into ages. Failed allocations are remembered
+ * and told at the end, so that an engine need not check every call. */
+#ifndef DIBS_CORE_REPORT_H
+#define DIBS_CORE_REPORT_H
+
+#include "dibs.h"
+#include "state/lock.h"
+
+typedef struct dibs__report_builder dibs__report_builder;
+
+dibs__report_builder *dibs__report_new(void); /* NULL: out of memory */
+
+/* All strings are copied. `waiter_count` comes from the record. */
+void dibs__report_lock(dibs__report_builder *b, const char *name, const dibs__record *record);
+void dibs__report_holder(dibs__report_builder *b, const dibs__holder *holder, dibs__time now);
+void dibs__report_waiter(dibs__report_builder *b, const dibs__waiter *waiter, dibs__time now);
+size_t dibs__report_locks(const dibs__report_builder *b);
+
+/* Sorts by name, and takes `b` in any case. */
+dibs_status dibs__report_finish(dibs__report_builder *b, dibs_report **out, dibs_error *err);
+void dibs__report_drop(dibs__report_builder *b);
+
+#endif

@@ -1,0 +1,226 @@
+/* Taking URLs apart in one copied buffer: the parts are cut out of it in place. */
+#define _GNU_SOURCE
+#include "core/url.h"
+
+#include "core/error.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int hex(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c = (char)tolower((unsigned char)c);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* In place; %00 and broken escapes are refused. */
+static bool decode(char *text)
+{
+    char *to = text;
+
+    for (const char *from = text; *from; from++) {
+        if (*from != '%') {
+            *to++ = *from;
+            continue;
+        }
+        int high = hex(from[1]);
+        int low = high < 0 ? -1 : hex(from[2]);
+        if (low < 0 || (high | low) == 0)
+            return false;
+        *to++ = (char)(high * 16 + low);
+        from += 2;
+    }
+    *to = '\0';
+    return true;
+}
+
+/* Cuts `text` at the first `mark` and returns what comes after it, or NULL. */
+static char *cut(char *text, char mark)
+{
+    char *at = strchr(text, mark);
+
+    if (!at)
+        return NULL;
+    *at = '\0';
+    return at + 1;
+}
+
+static dibs_status parse_port(const char *text, int *out, dibs_error *err)
+{
+    char *end;
+    long port;
+
+    errno = 0;
+    port = strtol(text, &end, 10);
+    if (!isdigit((unsigned char)*text) || *end || errno || port < 1 || port > 65535)
+        return dibs__fail(err, DIBS_INVALID, "bad port '%.20s' in the URL: give a number from 1 to 65535", text);
+    *out = (int)port;
+    return DIBS_OK;
+}
+
+static dibs_status parse_host(dibs__url_host *host, char *text, dibs_error *err)
+{
+    char *port = NULL;
+
+    if (*text == '[') {
+        char *rest = cut(text, ']');
+        if (!rest || (*rest && *rest != ':'))
+            return dibs__fail(err, DIBS_INVALID, "bad IPv6 address in the URL: write it as [::1]:port");
+        text++;
+        port = *rest ? rest + 1 : NULL;
+    } else {
+        port = cut(text, ':');
+    }
+    if (!decode(text))
+        return dibs__fail(err, DIBS_INVALID, "bad percent escape in the URL's host");
+    host->name = text;
+    return port ? parse_port(port, &host->port, err) : DIBS_OK;
+}
+
+static dibs_status parse_hosts(dibs__url *url, char *text, dibs_error *err)
+{
+    while (text) {
+        char *next = cut(text, ',');
+        if (url->host_count == DIBS__HOSTS_MAX)
+            return dibs__fail(err, DIBS_INVALID, "more than %d hosts in the URL", DIBS__HOSTS_MAX);
+        dibs_status status = parse_host(&url->host[url->host_count++], text, err);
+        if (status != DIBS_OK)
+            return status;
+        text = next;
+    }
+    return DIBS_OK;
+}
+
+static dibs_status parse_authority(dibs__url *url, char *text, dibs_error *err)
+{
+    char *at = strrchr(text, '@');
+
+    url->authority = true;
+    if (at) {
+        *at = '\0';
+        url->password = cut(text, ':');
+        url->user = text;
+        if (!decode(url->user) || (url->password && !decode(url->password)))
+            return dibs__fail(err, DIBS_INVALID, "bad percent escape in the URL's user or password");
+        text = at + 1;
+    }
+    return parse_hosts(url, text, err);
+}
+
+static dibs_status parse_params(dibs__url *url, char *text, dibs_error *err)
+{
+    while (text && *text) {
+        char *next = cut(text, '&');
+        char *value = cut(text, '=');
+        if (url->param_count == DIBS__PARAMS_MAX)
+            return dibs__fail(err, DIBS_INVALID, "more than %d parameters in the URL", DIBS__PARAMS_MAX);
+        if (!*text || !value || !decode(text) || !decode(value))
+            return dibs__fail(err, DIBS_INVALID, "bad parameter '%.40s' in the URL: write ?name=value", text);
+        for (size_t i = 0; i < url->param_count; i++)
+            if (strcmp(url->param[i].key, text) == 0)
+                return dibs__fail(err, DIBS_INVALID, "parameter '%.40s' is in the URL twice", text);
+        url->param[url->param_count].key = text;
+        url->param[url->param_count++].value = value;
+        text = next;
+    }
+    return DIBS_OK;
+}
+
+/* "scheme:" at the start of `text`: cuts it off and returns the rest. */
+static char *parse_scheme(dibs__url *url, char *text)
+{
+    size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789+.-");
+
+    if (n == 0 || text[n] != ':' || !isalpha((unsigned char)text[0]))
+        return NULL;
+    url->scheme = text;
+    text[n] = '\0';
+    return text + n + 1;
+}
+
+dibs_status dibs__url_parse(dibs__url *url, const char *text, dibs_error *err)
+{
+    char *rest;
+    dibs_status status = DIBS_OK;
+
+    memset(url, 0, sizeof *url);
+    if (strlen(text) > DIBS__URL_MAX)
+        return dibs__fail(err, DIBS_INVALID, "the URL is longer than %d bytes", DIBS__URL_MAX);
+    /* The authority's end is a slash that must become a terminator and yet stay in the path: one byte
+     * more, and the authority is moved down over its own second slash. */
+    url->text = strdup(text);
+    if (!url->text)
+        return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+    url->size = strlen(text);
+    rest = parse_scheme(url, url->text);
+    if (!rest)
+        return dibs__fail(err, DIBS_INVALID,
+                          "'%.60s' is not a URL: write it like sqlite:///path or redis://host:port",
+                          strchr(text, '@') ? "(with credentials)" : text);
+    status = parse_params(url, cut(rest, '?'), err);
+    if (status != DIBS_OK)
+        return status;
+    if (strncmp(rest, "//", 2) == 0) {
+        char *authority = rest + 1;
+        size_t n = strcspn(rest + 2, "/");
+        memmove(authority, rest + 2, n);
+        url->path = rest + 2 + n;
+        authority[n] = '\0';
+        status = parse_authority(url, authority, err);
+    } else {
+        url->path = rest;
+    }
+    if (status == DIBS_OK && !decode(url->path))
+        status = dibs__fail(err, DIBS_INVALID, "bad percent escape in the URL's path");
+    return status;
+}
+
+void dibs__url_fini(dibs__url *url)
+{
+    if (url->text)
+        explicit_bzero(url->text, url->size); /* there may be a password in it */
+    free(url->text);
+    memset(url, 0, sizeof *url);
+}
+
+const char *dibs__url_take(dibs__url *url, const char *key)
+{
+    for (size_t i = 0; i < url->param_count; i++) {
+        if (strcmp(url->param[i].key, key) == 0) {
+            url->param[i].taken = true;
+            return url->param[i].value;
+        }
+    }
+    return NULL;
+}
+
+dibs_status dibs__url_take_number(dibs__url *url, const char *key, int64_t low, int64_t high, int64_t *out,
+                                  dibs_error *err)
+{
+    const char *value = dibs__url_take(url, key);
+    char *end;
+    long long n;
+
+    if (!value)
+        return DIBS_OK;
+    errno = 0;
+    n = strtoll(value, &end, 10);
+    if (!*value || *end || errno || n < low || n > high)
+        return dibs__fail(err, DIBS_INVALID, "parameter %s=%.40s in the URL: give a whole number from %lld to %lld",
+                          key, value, (long long)low, (long long)high);
+    *out = n;
+    return DIBS_OK;
+}
+
+dibs_status dibs__url_all_taken(const dibs__url *url, const char *known, dibs_error *err)
+{
+    for (size_t i = 0; i < url->param_count; i++)
+        if (!url->param[i].taken)
+            return dibs__fail(err, DIBS_INVALID, "unknown parameter '%.40s' in the URL; %s knows: %s",
+                              url->param[i].key, url->scheme, known);
+    return DIBS_OK;
+}

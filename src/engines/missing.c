@@ -1,0 +1,23 @@
+/* Engines that this build was made without: they are listed, and opening one names the package. */
+#include "engines/engine.h"
+
+/* Declared here and in engine.c only: the engines' own files are not compiled. */
+#ifndef DIBS_HAVE_SQLITE
+extern const dibs__engine_class dibs__engine_sqlite;
+const dibs__engine_class dibs__engine_sqlite = {
+    .scheme = "sqlite",
+    .schemes = (const char *const[]){"sqlite", NULL},
+    .missing = "libsqlite3-dev",
+    .can = {.across_processes = true, .first_come = true, .notices_death = true},
+};
+#endif
+
+#ifndef DIBS_HAVE_REDIS
+extern const dibs__engine_class dibs__engine_redis;
+const dibs__engine_class dibs__engine_redis = {
+    .scheme = "redis",
+    .schemes = (const char *const[]){"redis", "rediss", "redis+unix", NULL},
+    .missing = "libhiredis-dev and libssl-dev",
+    .can = {.across_processes = true, .first_come = true},
+};
+#endif

@@ -1,0 +1,510 @@
+/* The lock's state machine; see the header for what it promises.
+ *
+ * Every command has the same shape: load the record, let time pass (settle), find the caller's own
+ * entry, change it, let time pass again if that freed something, save. */
+#include "state/lock.h"
+
+#include <string.h>
+
+typedef struct machine {
+    const dibs__store *store;
+    void *ctx;
+    dibs__time now;
+    dibs__record record;
+    bool exists;  /* the record was there when we came */
+    bool changed; /* and must be saved */
+} machine;
+
+static bool fits(const dibs__record *r, uint32_t weight)
+{
+    return (uint64_t)r->used + weight <= r->capacity;
+}
+
+static int64_t at_most(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void copy_text(char *to, size_t size, const char *from)
+{
+    size_t n = strlen(from);
+
+    if (n >= size)
+        n = size - 1;
+    memcpy(to, from, n);
+    to[n] = '\0';
+}
+
+/* ---- Entries come and go; the record's counts follow ------------------------------------------ */
+
+static int put_holder(machine *m, const dibs__holder *h)
+{
+    m->changed = true;
+    return m->store->holder_put(m->ctx, h);
+}
+
+static int add_holder(machine *m, const dibs__holder *h)
+{
+    m->record.holders++;
+    m->record.used += h->who.weight;
+    return put_holder(m, h);
+}
+
+static int drop_holder(machine *m, const dibs__holder *h)
+{
+    m->record.holders--;
+    m->record.used -= h->who.weight;
+    m->changed = true;
+    return m->store->holder_drop(m->ctx, h);
+}
+
+static int add_waiter(machine *m, dibs__waiter *w)
+{
+    w->place = ++m->record.place;
+    m->record.waiters++;
+    m->changed = true;
+    return m->store->waiter_put(m->ctx, w);
+}
+
+static int drop_waiter(machine *m, const dibs__waiter *w)
+{
+    m->record.waiters--;
+    m->changed = true;
+    return m->store->waiter_drop(m->ctx, w);
+}
+
+/* Finders that need no look at the store when there is nothing to find. */
+static int find_holder(machine *m, const char *owner, dibs__holder *out)
+{
+    return m->record.holders ? m->store->holder_of(m->ctx, owner, out) : 0;
+}
+
+static int find_waiter(machine *m, const char *owner, dibs__waiter *out)
+{
+    return m->record.waiters ? m->store->waiter_of(m->ctx, owner, out) : 0;
+}
+
+static int find_head(machine *m, dibs__waiter *out)
+{
+    return m->record.waiters ? m->store->waiter_head(m->ctx, out) : 0;
+}
+
+static int find_expiring(machine *m, dibs__holder *out)
+{
+    return m->record.holders ? m->store->holder_expiring(m->ctx, out) : 0;
+}
+
+/* ---- Grants ------------------------------------------------------------------------------------ */
+
+static uint64_t next_fence(machine *m)
+{
+    uint64_t clock = m->now.wall > 0 ? (uint64_t)m->now.wall : 0;
+
+    m->record.fence = m->record.fence + 1 > clock ? m->record.fence + 1 : clock;
+    m->changed = true;
+    return m->record.fence;
+}
+
+/* The lowest fence of those who hold. One holder alone is its own floor, without a look. */
+static int find_floor(machine *m, const dibs__holder *h, uint64_t *out)
+{
+    dibs__holder oldest;
+    int found;
+
+    *out = h->fence;
+    if (m->record.holders < 2)
+        return 0;
+    found = m->store->holder_oldest(m->ctx, &oldest);
+    if (found > 0 && oldest.fence < *out)
+        *out = oldest.fence;
+    return found < 0 ? -1 : 0;
+}
+
+static int reply_granted(machine *m, const dibs__holder *h, dibs__reply *out)
+{
+    out->verdict = DIBS__GRANTED;
+    out->fence = h->fence;
+    out->remaining = h->expires - m->now.lease;
+    return find_floor(m, h, &out->floor);
+}
+
+static int grant(machine *m, const dibs__asker *who, int64_t expires, dibs__holder *h)
+{
+    memset(h, 0, sizeof *h);
+    h->who = *who;
+    h->fence = next_fence(m);
+    h->since = m->now.lease;
+    h->expires = expires;
+    return add_holder(m, h);
+}
+
+static int hand_over(machine *m, const dibs__waiter *w)
+{
+    dibs__holder h;
+    uint64_t floor;
+
+    if (drop_waiter(m, w) < 0 || grant(m, &w->who, w->alive_until, &h) < 0 || find_floor(m, &h, &floor) < 0)
+        return -1;
+    m->store->granted(m->ctx, &h, floor);
+    return 0;
+}
+
+/* ---- Time passes ------------------------------------------------------------------------------- */
+
+static int expire_holders(machine *m)
+{
+    dibs__holder h;
+    int found;
+
+    while ((found = find_expiring(m, &h)) > 0 && h.expires <= m->now.lease)
+        if (drop_holder(m, &h) < 0)
+            return -1;
+    return found < 0 ? -1 : 0;
+}
+
+static int serve_queue(machine *m)
+{
+    dibs__waiter w;
+    int found;
+
+    while ((found = find_head(m, &w)) > 0) {
+        int failed;
+        if (w.alive_until <= m->now.lease)
+            failed = drop_waiter(m, &w);
+        else if (fits(&m->record, w.who.weight))
+            failed = hand_over(m, &w);
+        else
+            return 0;
+        if (failed < 0)
+            return -1;
+    }
+    return found < 0 ? -1 : 0;
+}
+
+static int settle(machine *m)
+{
+    return expire_holders(m) < 0 || serve_queue(m) < 0 ? -1 : 0;
+}
+
+/* ---- Beginning and end of every command ---------------------------------------------------------- */
+
+static int begin(machine *m, const dibs__store *store, void *ctx, dibs__time now, dibs__reply *out)
+{
+    int found;
+
+    memset(m, 0, sizeof *m);
+    memset(out, 0, sizeof *out);
+    m->store = store;
+    m->ctx = ctx;
+    m->now = now;
+    found = store->load(ctx, &m->record);
+    if (found < 0)
+        return -1;
+    if (found == 0)
+        memset(&m->record, 0, sizeof m->record);
+    m->exists = found > 0;
+    return settle(m);
+}
+
+static int end(machine *m)
+{
+    return m->changed ? m->store->save(m->ctx, &m->record) : 0;
+}
+
+/* ---- Acquire -------------------------------------------------------------------------------------- */
+
+/* The owner is here with an older attempt: that one is dead, this one goes on in its place. */
+static int resume(machine *m, dibs__holder *old, const dibs__asker *who, dibs__reply *out)
+{
+    dibs__holder h;
+
+    if (who->weight > old->who.weight) {
+        out->verdict = DIBS__UPGRADE;
+        return 0;
+    }
+    if (drop_holder(m, old) < 0 || grant(m, who, m->now.lease + who->lease, &h) < 0)
+        return -1;
+    if (who->weight < old->who.weight && serve_queue(m) < 0)
+        return -1;
+    return reply_granted(m, &h, out);
+}
+
+/* When the first holder's lease ends, for those whom it concerns. */
+static int until_expiry(machine *m, int64_t *out)
+{
+    dibs__holder h;
+    int found = find_expiring(m, &h);
+
+    *out = found > 0 ? h.expires - m->now.lease : 0;
+    return found < 0 ? -1 : 0;
+}
+
+/* Only the head needs to watch the holder's lease; the others are woken by hand-over or find out at
+ * their next sign of life. */
+static int reply_queued(machine *m, const dibs__waiter *w, dibs__reply *out)
+{
+    dibs__waiter head;
+    int found = find_head(m, &head);
+
+    out->verdict = DIBS__QUEUED;
+    if (found < 0)
+        return -1;
+    return found > 0 && head.place == w->place ? until_expiry(m, &out->remaining) : 0;
+}
+
+static int stand_in_line(machine *m, const dibs__asker *who, int64_t window, dibs__reply *out)
+{
+    dibs__waiter w;
+    int found = find_waiter(m, who->owner, &w);
+
+    if (found < 0)
+        return -1;
+    if (found > 0 && w.who.weight == who->weight) { /* asked again, or resumed: the place is kept */
+        w.who = *who;
+    } else {
+        if (found > 0 && drop_waiter(m, &w) < 0)
+            return -1;
+        memset(&w, 0, sizeof w);
+        w.who = *who;
+        w.since = m->now.lease;
+        found = 0;
+    }
+    w.window = at_most(window, who->lease);
+    w.alive_until = m->now.lease + w.window;
+    if (found == 0 ? add_waiter(m, &w) < 0 : m->store->waiter_put(m->ctx, &w) < 0)
+        return -1;
+    m->changed = true;
+    return reply_queued(m, &w, out);
+}
+
+static int take_or_queue(machine *m, const dibs__asker *who, int64_t window, dibs__reply *out)
+{
+    dibs__holder h;
+
+    if (m->record.waiters == 0 && fits(&m->record, who->weight)) {
+        if (grant(m, who, m->now.lease + who->lease, &h) < 0)
+            return -1;
+        return reply_granted(m, &h, out);
+    }
+    if (window > 0)
+        return stand_in_line(m, who, window, out);
+    out->verdict = DIBS__BUSY;
+    return until_expiry(m, &out->remaining);
+}
+
+int dibs__state_acquire(const dibs__store *store, void *ctx, dibs__time now, const dibs__asker *who,
+                        uint32_t capacity, int64_t window, dibs__reply *out)
+{
+    machine m;
+    dibs__holder mine;
+    int found, failed;
+
+    if (begin(&m, store, ctx, now, out) < 0)
+        return -1;
+    if (m.record.capacity != 0 && m.record.capacity != capacity) {
+        out->verdict = DIBS__MISMATCH;
+        out->capacity = m.record.capacity;
+        return end(&m);
+    }
+    m.record.capacity = capacity;
+    found = find_holder(&m, who->owner, &mine);
+    if (found < 0)
+        return -1;
+    if (found == 0)
+        failed = take_or_queue(&m, who, window, out);
+    else if (strcmp(mine.who.attempt, who->attempt) == 0)
+        failed = reply_granted(&m, &mine, out);
+    else
+        failed = resume(&m, &mine, who, out);
+    return failed < 0 ? -1 : end(&m);
+}
+
+/* ---- Keep ------------------------------------------------------------------------------------------ */
+
+/* The entry is not there: why? */
+static void reply_missing(machine *m, uint64_t fence, dibs__reply *out)
+{
+    out->verdict = m->exists && fence != 0 && fence < m->record.broken_fence ? DIBS__BROKEN : DIBS__LOST;
+}
+
+static int keep_holder(machine *m, dibs__holder *h, int64_t lease, dibs__reply *out)
+{
+    if (h->fence < m->record.broken_fence) {
+        out->verdict = DIBS__BROKEN;
+        out->remaining = h->expires - m->now.lease;
+        return 0;
+    }
+    h->expires = m->now.lease + lease;
+    return put_holder(m, h) < 0 ? -1 : reply_granted(m, h, out);
+}
+
+static int keep_waiter(machine *m, dibs__waiter *w, dibs__reply *out)
+{
+    w->alive_until = m->now.lease + w->window;
+    m->changed = true;
+    return m->store->waiter_put(m->ctx, w) < 0 ? -1 : reply_queued(m, w, out);
+}
+
+int dibs__state_keep(const dibs__store *store, void *ctx, dibs__time now, const char *owner,
+                     const char *attempt, uint64_t fence, int64_t lease, dibs__reply *out)
+{
+    machine m;
+    dibs__holder h;
+    dibs__waiter w;
+    int found, failed = 0;
+
+    if (begin(&m, store, ctx, now, out) < 0)
+        return -1;
+    found = find_holder(&m, owner, &h);
+    if (found > 0) {
+        if (strcmp(h.who.attempt, attempt) == 0)
+            failed = keep_holder(&m, &h, lease, out);
+        else
+            out->verdict = DIBS__RESUMED;
+        return failed < 0 ? -1 : end(&m);
+    }
+    if (found == 0)
+        found = find_waiter(&m, owner, &w);
+    if (found < 0)
+        return -1;
+    if (found == 0)
+        reply_missing(&m, fence, out);
+    else if (strcmp(w.who.attempt, attempt) == 0)
+        failed = keep_waiter(&m, &w, out);
+    else
+        out->verdict = DIBS__RESUMED;
+    return failed < 0 ? -1 : end(&m);
+}
+
+/* ---- Release and cancel ------------------------------------------------------------------------------ */
+
+static int give_back(machine *m, dibs__holder *h)
+{
+    int64_t keep_until = h->since + h->who.min_hold;
+
+    if (h->who.min_hold > 0 && keep_until > m->now.lease) {
+        h->released = true;
+        h->expires = keep_until;
+        return put_holder(m, h);
+    }
+    return drop_holder(m, h) < 0 ? -1 : serve_queue(m);
+}
+
+int dibs__state_release(const dibs__store *store, void *ctx, dibs__time now, const char *owner,
+                        const char *attempt, uint64_t fence, dibs__reply *out)
+{
+    machine m;
+    dibs__holder h;
+    int found, failed = 0;
+
+    if (begin(&m, store, ctx, now, out) < 0)
+        return -1;
+    found = find_holder(&m, owner, &h);
+    if (found < 0)
+        return -1;
+    if (found == 0) {
+        reply_missing(&m, fence, out);
+    } else if (strcmp(h.who.attempt, attempt) != 0) {
+        out->verdict = DIBS__RESUMED;
+    } else {
+        out->verdict = DIBS__RELEASED;
+        failed = give_back(&m, &h);
+    }
+    return failed < 0 ? -1 : end(&m);
+}
+
+int dibs__state_cancel(const dibs__store *store, void *ctx, dibs__time now, const char *owner,
+                       const char *attempt, dibs__reply *out)
+{
+    machine m;
+    dibs__holder h;
+    dibs__waiter w;
+    int found;
+
+    if (begin(&m, store, ctx, now, out) < 0)
+        return -1;
+    out->verdict = DIBS__RELEASED;
+    found = find_holder(&m, owner, &h);
+    if (found > 0 && strcmp(h.who.attempt, attempt) == 0)
+        return drop_holder(&m, &h) < 0 || serve_queue(&m) < 0 ? -1 : end(&m);
+    if (found == 0)
+        found = find_waiter(&m, owner, &w);
+    else if (found > 0)
+        found = 0;
+    if (found < 0)
+        return -1;
+    if (found > 0 && strcmp(w.who.attempt, attempt) == 0)
+        if (drop_waiter(&m, &w) < 0 || serve_queue(&m) < 0)
+            return -1;
+    return end(&m);
+}
+
+/* ---- Break --------------------------------------------------------------------------------------------- */
+
+static int drop_all_holders(machine *m)
+{
+    dibs__holder h;
+    int found;
+
+    while ((found = find_expiring(m, &h)) > 0)
+        if (drop_holder(m, &h) < 0)
+            return -1;
+    return found < 0 ? -1 : serve_queue(m);
+}
+
+/* Those given back already belong to nobody and need not be asked. */
+static int drop_released(machine *m)
+{
+    dibs__holder h;
+    int found = 0;
+
+    while (m->record.holders > 0 && (found = m->store->holder_oldest(m->ctx, &h)) > 0 && h.released)
+        if (drop_holder(m, &h) < 0)
+            return -1;
+    return found < 0 ? -1 : serve_queue(m);
+}
+
+static int ask_holders(machine *m, dibs__reply *out)
+{
+    dibs__holder h;
+    int found = m->record.holders ? m->store->holder_oldest(m->ctx, &h) : 0;
+
+    if (found <= 0 || h.fence >= m->record.broken_fence) {
+        out->verdict = DIBS__RELEASED;
+        return found < 0 ? -1 : 0;
+    }
+    m->store->breaking(m->ctx, &h);
+    out->verdict = DIBS__BUSY;
+    return until_expiry(m, &out->remaining);
+}
+
+int dibs__state_break(const dibs__store *store, void *ctx, dibs__time now, const char *by, bool at_once,
+                      dibs__reply *out)
+{
+    machine m;
+
+    if (begin(&m, store, ctx, now, out) < 0)
+        return -1;
+    if (!m.exists) {
+        out->verdict = DIBS__LOST;
+        return 0;
+    }
+    m.record.broken_fence = out->fence = next_fence(&m);
+    m.record.broken_at = now.wall;
+    copy_text(m.record.broken_by, sizeof m.record.broken_by, by);
+    if ((at_once ? drop_all_holders(&m) : drop_released(&m)) < 0 || ask_holders(&m, out) < 0)
+        return -1;
+    if (m.record.holders == 0 && m.record.waiters == 0)
+        m.record.capacity = 0;
+    return end(&m);
+}
+
+int dibs__state_settle(const dibs__store *store, void *ctx, dibs__time now, dibs__reply *out)
+{
+    machine m;
+
+    if (begin(&m, store, ctx, now, out) < 0)
+        return -1;
+    out->verdict = m.exists ? DIBS__RELEASED : DIBS__LOST;
+    return end(&m);
+}
