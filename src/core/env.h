@@ -1,7 +1,8 @@
 /* Where time and randomness come from, so that a test can replace them.
  *
- * `boottime` counts on while the host sleeps: every deadline of ours is on it. `wall` is Unix time and
- * is used for fences and for people, never for a deadline. All times inside dibs are microseconds. */
+ * `boottime` counts on while the host sleeps: every deadline of ours is on it. `wall` is Unix time
+ * and is used for fences and for people, never for a deadline. All times inside dibs are
+ * microseconds. */
 #ifndef DIBS_CORE_ENV_H
 #define DIBS_CORE_ENV_H
 

@@ -48,7 +48,8 @@ const char *dibs_version(void)
     return DIBS_VERSION;
 }
 
-/* A message is one line for a log or a terminal: control bytes of names and servers do not get there. */
+/* A message is one line for a log or a terminal: control bytes of names and servers do not get
+ * there. */
 static void make_one_line(char *text)
 {
     for (; *text; text++)
@@ -83,6 +84,7 @@ void dibs__wrap(dibs_error *err, const char *format, ...)
     n = vsnprintf(err->message, sizeof err->message, format, args);
     va_end(args);
     if (n >= 0 && (size_t)n < sizeof err->message)
-        snprintf(err->message + n, sizeof err->message - (size_t)n, ": %.*s", (int)sizeof inner - 8 - n, inner);
+        snprintf(err->message + n, sizeof err->message - (size_t)n, ": %.*s",
+                 (int)sizeof inner - 8 - n, inner);
     make_one_line(err->message);
 }

@@ -1,6 +1,6 @@
-/* Building what dibs_inspect and dibs_list return. An engine adds locks, and after each its holders (by
- * fence) and waiters (in line); `now` turns its lease times into ages. Failed allocations are remembered
- * and told at the end, so that an engine need not check every call. */
+/* Building what dibs_inspect and dibs_list return. An engine adds locks, and after each its holders
+ * (by fence) and waiters (in line); `now` turns its lease times into ages. Failed allocations are
+ * remembered and told at the end, so that an engine need not check every call. */
 #ifndef DIBS_CORE_REPORT_H
 #define DIBS_CORE_REPORT_H
 

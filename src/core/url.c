@@ -57,7 +57,8 @@ static dibs_status parse_port(const char *text, int *out, dibs_error *err)
     errno = 0;
     port = strtol(text, &end, 10);
     if (!isdigit((unsigned char)*text) || *end || errno || port < 1 || port > 65535)
-        return dibs__fail(err, DIBS_INVALID, "bad port '%.20s' in the URL: give a number from 1 to 65535", text);
+        return dibs__fail(err, DIBS_INVALID,
+                          "bad port '%.20s' in the URL: give a number from 1 to 65535", text);
     *out = (int)port;
     return DIBS_OK;
 }
@@ -69,7 +70,8 @@ static dibs_status parse_host(dibs__url_host *host, char *text, dibs_error *err)
     if (*text == '[') {
         char *rest = cut(text, ']');
         if (!rest || (*rest && *rest != ':'))
-            return dibs__fail(err, DIBS_INVALID, "bad IPv6 address in the URL: write it as [::1]:port");
+            return dibs__fail(err, DIBS_INVALID,
+                              "bad IPv6 address in the URL: write it as [::1]:port");
         text++;
         port = *rest ? rest + 1 : NULL;
     } else {
@@ -105,7 +107,8 @@ static dibs_status parse_authority(dibs__url *url, char *text, dibs_error *err)
         url->password = cut(text, ':');
         url->user = text;
         if (!decode(url->user) || (url->password && !decode(url->password)))
-            return dibs__fail(err, DIBS_INVALID, "bad percent escape in the URL's user or password");
+            return dibs__fail(err, DIBS_INVALID,
+                              "bad percent escape in the URL's user or password");
         text = at + 1;
     }
     return parse_hosts(url, text, err);
@@ -117,9 +120,11 @@ static dibs_status parse_params(dibs__url *url, char *text, dibs_error *err)
         char *next = cut(text, '&');
         char *value = cut(text, '=');
         if (url->param_count == DIBS__PARAMS_MAX)
-            return dibs__fail(err, DIBS_INVALID, "more than %d parameters in the URL", DIBS__PARAMS_MAX);
+            return dibs__fail(err, DIBS_INVALID, "more than %d parameters in the URL",
+                              DIBS__PARAMS_MAX);
         if (!*text || !value || !decode(text) || !decode(value))
-            return dibs__fail(err, DIBS_INVALID, "bad parameter '%.40s' in the URL: write ?name=value", text);
+            return dibs__fail(err, DIBS_INVALID,
+                              "bad parameter '%.40s' in the URL: write ?name=value", text);
         for (size_t i = 0; i < url->param_count; i++)
             if (strcmp(url->param[i].key, text) == 0)
                 return dibs__fail(err, DIBS_INVALID, "parameter '%.40s' is in the URL twice", text);
@@ -150,8 +155,8 @@ dibs_status dibs__url_parse(dibs__url *url, const char *text, dibs_error *err)
     memset(url, 0, sizeof *url);
     if (strlen(text) > DIBS__URL_MAX)
         return dibs__fail(err, DIBS_INVALID, "the URL is longer than %d bytes", DIBS__URL_MAX);
-    /* The authority's end is a slash that must become a terminator and yet stay in the path: one byte
-     * more, and the authority is moved down over its own second slash. */
+    /* The authority's end is a slash that must become a terminator and yet stay in the path: one
+     * byte more, and the authority is moved down over its own second slash. */
     url->text = strdup(text);
     if (!url->text)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
@@ -198,8 +203,8 @@ const char *dibs__url_take(dibs__url *url, const char *key)
     return NULL;
 }
 
-dibs_status dibs__url_take_number(dibs__url *url, const char *key, int64_t low, int64_t high, int64_t *out,
-                                  dibs_error *err)
+dibs_status dibs__url_take_number(dibs__url *url, const char *key, int64_t low, int64_t high,
+                                  int64_t *out, dibs_error *err)
 {
     const char *value = dibs__url_take(url, key);
     char *end;
@@ -210,7 +215,8 @@ dibs_status dibs__url_take_number(dibs__url *url, const char *key, int64_t low, 
     errno = 0;
     n = strtoll(value, &end, 10);
     if (!*value || *end || errno || n < low || n > high)
-        return dibs__fail(err, DIBS_INVALID, "parameter %s=%.40s in the URL: give a whole number from %lld to %lld",
+        return dibs__fail(err, DIBS_INVALID,
+                          "parameter %s=%.40s in the URL: give a whole number from %lld to %lld",
                           key, value, (long long)low, (long long)high);
     *out = n;
     return DIBS_OK;
@@ -220,7 +226,8 @@ dibs_status dibs__url_all_taken(const dibs__url *url, const char *known, dibs_er
 {
     for (size_t i = 0; i < url->param_count; i++)
         if (!url->param[i].taken)
-            return dibs__fail(err, DIBS_INVALID, "unknown parameter '%.40s' in the URL; %s knows: %s",
+            return dibs__fail(err, DIBS_INVALID,
+                              "unknown parameter '%.40s' in the URL; %s knows: %s",
                               url->param[i].key, url->scheme, known);
     return DIBS_OK;
 }

@@ -1,6 +1,7 @@
-/* An engine's URL, taken apart: scheme:[//[user[:password]@]host[:port][,host[:port]…]][/path][?k=v&…]
- * Every part is percent-decoded. Parameters are taken one by one by the engine that knows them; what is
- * left over is an error, so that a misspelt parameter is never ignored. */
+/* An engine's URL, taken apart:
+ * scheme:[//[user[:password]@]host[:port][,host[:port]…]][/path][?k=v&…] Every part is
+ * percent-decoded. Parameters are taken one by one by the engine that knows them; what is left over
+ * is an error, so that a misspelt parameter is never ignored. */
 #ifndef DIBS_CORE_URL_H
 #define DIBS_CORE_URL_H
 
@@ -32,16 +33,18 @@ typedef struct dibs__url {
     size_t size;
 } dibs__url;
 
-/* `text` is copied. Errors never repeat a password. A failed parse leaves something that fini accepts. */
+/* `text` is copied. Errors never repeat a password. A failed parse leaves something that fini
+ * accepts. */
 dibs_status dibs__url_parse(dibs__url *url, const char *text, dibs_error *err);
 void dibs__url_fini(dibs__url *url);
 
 /* The parameter's value, or NULL; marks it as known. */
 const char *dibs__url_take(dibs__url *url, const char *key);
 
-/* DIBS_INVALID when the value is no whole number in [low, high]; `out` is left alone when absent. */
-dibs_status dibs__url_take_number(dibs__url *url, const char *key, int64_t low, int64_t high, int64_t *out,
-                                  dibs_error *err);
+/* DIBS_INVALID when the value is no whole number in [low, high]; `out` is left alone when absent.
+ */
+dibs_status dibs__url_take_number(dibs__url *url, const char *key, int64_t low, int64_t high,
+                                  int64_t *out, dibs_error *err);
 
 /* DIBS_INVALID, naming the first parameter that nobody took and the ones that there are. */
 dibs_status dibs__url_all_taken(const dibs__url *url, const char *known, dibs_error *err);

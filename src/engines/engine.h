@@ -1,19 +1,19 @@
 /* What an engine is: one const table of functions, with a contract on every slot.
  *
- * The core calls an engine with no lock of its own held, from many threads at once: the engine brings its
- * own order (usually: whoever finds the connection idle drives it for everybody). Every call is bounded
- * by an absolute deadline `until`, which the engine keeps whatever its peer does.
+ * The core calls an engine with no lock of its own held, from many threads at once: the engine
+ * brings its own order (usually: whoever finds the connection idle drives it for everybody). Every
+ * call is bounded by an absolute deadline `until`, which the engine keeps whatever its peer does.
  *
  * The outcome of a call is one of three:
  *   DIBS_OK            the engine answered; `reply` says what
- *   a refusal          DIBS_UNAVAILABLE (surely not done), DIBS_DENIED, DIBS_INVALID, DIBS_BROKEN_ENGINE,
- *                      DIBS_NO_MEMORY: surely not done, and `err` says why
- *   DIBS_UNKNOWN       the request went out and no answer came: the core asks again with the same attempt
+ *   a refusal          DIBS_UNAVAILABLE (surely not done), DIBS_DENIED, DIBS_INVALID,
+ * DIBS_BROKEN_ENGINE, DIBS_NO_MEMORY: surely not done, and `err` says why DIBS_UNKNOWN       the
+ * request went out and no answer came: the core asks again with the same attempt
  *
- * Entering the queue is one bounded call. Wake-ups are events: the engine tells the handle's sink about
- * them, either from `events`, which the keeper calls when `event_fd` is readable, or from inside any other
- * call (an engine that hands over to a waiter of the same handle tells it directly). Wake-ups may be
- * lost, doubled or late: the keeper's `keep` finds what was missed. */
+ * Entering the queue is one bounded call. Wake-ups are events: the engine tells the handle's sink
+ * about them, either from `events`, which the keeper calls when `event_fd` is readable, or from
+ * inside any other call (an engine that hands over to a waiter of the same handle tells it
+ * directly). Wake-ups may be lost, doubled or late: the keeper's `keep` finds what was missed. */
 #ifndef DIBS_ENGINES_ENGINE_H
 #define DIBS_ENGINES_ENGINE_H
 
@@ -26,12 +26,13 @@ typedef struct dibs__engine dibs__engine;
 typedef struct dibs__engine_class dibs__engine_class;
 typedef struct dibs__report_builder dibs__report_builder; /* core/report.h */
 
-/* Where an engine delivers wake-ups: given to `open`, valid until `close` returns. All three may be called
- * from any thread, also from inside a call of the core; unknown attempts are ignored. They take the
- * handle's mutex: hold no lock of the engine's that a call of the core needs while a sink call runs. */
+/* Where an engine delivers wake-ups: given to `open`, valid until `close` returns. All three may be
+ * called from any thread, also from inside a call of the core; unknown attempts are ignored. They
+ * take the handle's mutex: hold no lock of the engine's that a call of the core needs while a sink
+ * call runs. */
 typedef struct dibs__sink {
-    /* A waiter was handed the lock. `alive_until` semantics: the core counts the deadline from the last
-     * sign of life that was answered, never from the arrival of this. */
+    /* A waiter was handed the lock. `alive_until` semantics: the core counts the deadline from the
+     * last sign of life that was answered, never from the arrival of this. */
     void (*granted)(struct dibs__sink *sink, const char *attempt, uint64_t fence, uint64_t floor);
     /* Something may have changed for this attempt, holder or waiter: `keep` it soon. */
     void (*look)(struct dibs__sink *sink, const char *attempt);
@@ -41,12 +42,13 @@ typedef struct dibs__sink {
 
 /* The first member of every engine's own structure. */
 struct dibs__engine {
-    const dibs__engine_class *class;
+    const dibs__engine_class *class; /* set by the core after `open` */
     const dibs__env *env;
     dibs__sink *sink;
 };
 
-/* What `open` gets. `handle_id` is random hex, unique to this handle; attempts start with it and a dash. */
+/* What `open` gets. `handle_id` is random hex, unique to this handle; attempts start with it and a
+ * dash. */
 typedef struct dibs__open_request {
     dibs__url *url; /* take the parameters, then dibs__url_all_taken */
     const dibs__env *env;
@@ -58,7 +60,7 @@ typedef struct dibs__open_request {
 
 typedef struct dibs__enter_request {
     const char *name;
-    dibs__asker who; /* `wake` is empty: the engine fills in its own */
+    dibs__asker who;  /* `wake` is empty: the engine fills in its own */
     bool owner_named; /* given by name: lives by its lease alone, survives its process */
     uint32_t capacity;
     int64_t window; /* 0: do not queue */
@@ -90,56 +92,62 @@ typedef struct dibs__capabilities {
 } dibs__capabilities;
 
 struct dibs__engine_class {
-    const char *scheme;                /* what people call it */
-    const char *const *schemes;        /* all URL schemes that it answers to, NULL-terminated */
-    const char *missing;               /* package to install; non-NULL: all slots are NULL */
+    const char *scheme;         /* what people call it */
+    const char *const *schemes; /* all URL schemes that it answers to, NULL-terminated */
+    const char *missing;        /* package to install; non-NULL: all slots are NULL */
     dibs__capabilities can;
 
     /* Connects, or creates the store. On failure nothing is left behind. */
     dibs_status (*open)(const dibs__open_request *request, dibs__engine **out, dibs_error *err);
     /* No other call is running. */
     void (*close)(dibs__engine *e);
-    /* In a forked child: close descriptors and say nothing to anybody. Memory may leak; locks may be held. */
+    /* In a forked child: close descriptors and say nothing to anybody. Memory may leak; locks may
+     * be held. */
     void (*abandon)(dibs__engine *e);
 
-    /* Enter once. Repeated for the same attempt it gives the same answer. GRANTED, QUEUED, BUSY, MISMATCH
-     * or UPGRADE. */
+    /* Enter once. Repeated for the same attempt it gives the same answer. GRANTED, QUEUED, BUSY,
+     * MISMATCH or UPGRADE. */
     dibs_status (*enter)(dibs__engine *e, const dibs__enter_request *request, dibs__deadline until,
                          dibs__reply *out, dibs_error *err);
 
-    /* May be NULL: then the core sleeps until the sink is told. Else: the calling thread waits for its own
-     * wake-up. DIBS_OK with GRANTED, or with QUEUED when `until` came, when it was poked, or when the
-     * engine has reason to look (the core calls keep or goes on waiting). Any other status: waiting does
-     * not work now; the core pauses, keeps, and calls again. */
-    dibs_status (*wait)(dibs__engine *e, dibs__sitter *sitter, dibs__deadline until, dibs__reply *out,
-                        dibs_error *err);
-    /* Makes `wait` of that sitter return soon; before it or after it, harmless. */
+    /* May be NULL: then the core sleeps until the sink is told. Else: the calling thread waits for
+     * its own wake-up. DIBS_OK with GRANTED, or with QUEUED when `until` came, when it was poked,
+     * or when the engine has reason to look (the core calls keep or goes on waiting). Any other
+     * status: waiting does not work now; the core pauses, keeps, and calls again. */
+    dibs_status (*wait)(dibs__engine *e, dibs__sitter *sitter, dibs__deadline until,
+                        dibs__reply *out, dibs_error *err);
+    /* Makes `wait` of that sitter return soon; before it or after it, harmless. Called with the
+     * handle's mutex held: must neither call the sink nor take a lock under which the sink is
+     * called. */
     void (*poke)(dibs__engine *e, dibs__sitter *sitter);
 
-    /* Signs of life for many, sorted by name: fills status and reply of each: GRANTED, QUEUED, LOST, BROKEN
-     * or RESUMED. */
+    /* Signs of life for many, sorted by name: fills status and reply of each: GRANTED, QUEUED,
+     * LOST, BROKEN or RESUMED. */
     void (*keep)(dibs__engine *e, dibs__claim *const claims[], size_t count, dibs__deadline until);
 
     /* RELEASED, LOST, BROKEN or RESUMED. */
-    dibs_status (*release)(dibs__engine *e, const dibs__claim *claim, dibs__deadline until, dibs__reply *out,
-                           dibs_error *err);
+    dibs_status (*release)(dibs__engine *e, const dibs__claim *claim, dibs__deadline until,
+                           dibs__reply *out, dibs_error *err);
     /* RELEASED. */
-    dibs_status (*cancel)(dibs__engine *e, const dibs__claim *claim, dibs__deadline until, dibs_error *err);
+    dibs_status (*cancel)(dibs__engine *e, const dibs__claim *claim, dibs__deadline until,
+                          dibs_error *err);
     /* RELEASED, BUSY or LOST, as dibs__state_break. */
     dibs_status (*break_lock)(dibs__engine *e, const char *name, const char *by, bool at_once,
                               dibs__deadline until, dibs__reply *out, dibs_error *err);
 
-    /* Puts one lock with its holders and waiters into the report; nothing if there is no such lock. */
-    dibs_status (*inspect)(dibs__engine *e, const char *name, dibs__deadline until, dibs__report_builder *out,
-                           dibs_error *err);
-    /* Every lock whose name starts with `prefix`, with holders, without waiters; idle ones if asked for. In
-     * any order. Expired holders are left out. */
+    /* Puts one lock with its holders and waiters into the report; nothing if there is no such lock.
+     */
+    dibs_status (*inspect)(dibs__engine *e, const char *name, dibs__deadline until,
+                           dibs__report_builder *out, dibs_error *err);
+    /* Every lock whose name starts with `prefix`, with holders, without waiters; idle ones if asked
+     * for. In any order. Expired holders are left out. */
     dibs_status (*list)(dibs__engine *e, const char *prefix, bool idle, dibs__deadline until,
                         dibs__report_builder *out, dibs_error *err);
 
     /* -1, or a descriptor that stays the same for the engine's life; the keeper polls it. */
     int (*event_fd)(dibs__engine *e);
-    /* Reads what is there without blocking and tells the sink. Called by the keeper alone. May be NULL. */
+    /* Reads what is there without blocking and tells the sink. Called by the keeper alone. May be
+     * NULL. */
     void (*events)(dibs__engine *e);
 
     /* In a forked child, async-signal-safe: take part in the process's liveness. May be NULL. */

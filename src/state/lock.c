@@ -35,7 +35,8 @@ static void copy_text(char *to, size_t size, const char *from)
     to[n] = '\0';
 }
 
-/* ---- Entries come and go; the record's counts follow ------------------------------------------ */
+/* ---- Entries come and go; the record's counts follow ------------------------------------------
+ */
 
 static int put_holder(machine *m, const dibs__holder *h)
 {
@@ -94,7 +95,8 @@ static int find_expiring(machine *m, dibs__holder *out)
     return m->record.holders ? m->store->holder_expiring(m->ctx, out) : 0;
 }
 
-/* ---- Grants ------------------------------------------------------------------------------------ */
+/* ---- Grants ------------------------------------------------------------------------------------
+ */
 
 static uint64_t next_fence(machine *m)
 {
@@ -143,13 +145,15 @@ static int hand_over(machine *m, const dibs__waiter *w)
     dibs__holder h;
     uint64_t floor;
 
-    if (drop_waiter(m, w) < 0 || grant(m, &w->who, w->alive_until, &h) < 0 || find_floor(m, &h, &floor) < 0)
+    if (drop_waiter(m, w) < 0 || grant(m, &w->who, w->alive_until, &h) < 0 ||
+        find_floor(m, &h, &floor) < 0)
         return -1;
     m->store->granted(m->ctx, &h, floor);
     return 0;
 }
 
-/* ---- Time passes ------------------------------------------------------------------------------- */
+/* ---- Time passes -------------------------------------------------------------------------------
+ */
 
 static int expire_holders(machine *m)
 {
@@ -186,7 +190,8 @@ static int settle(machine *m)
     return expire_holders(m) < 0 || serve_queue(m) < 0 ? -1 : 0;
 }
 
-/* ---- Beginning and end of every command ---------------------------------------------------------- */
+/* ---- Beginning and end of every command
+ * ---------------------------------------------------------- */
 
 static int begin(machine *m, const dibs__store *store, void *ctx, dibs__time now, dibs__reply *out)
 {
@@ -211,7 +216,8 @@ static int end(machine *m)
     return m->changed ? m->store->save(m->ctx, &m->record) : 0;
 }
 
-/* ---- Acquire -------------------------------------------------------------------------------------- */
+/* ---- Acquire
+ * -------------------------------------------------------------------------------------- */
 
 /* The owner is here with an older attempt: that one is dead, this one goes on in its place. */
 static int resume(machine *m, dibs__holder *old, const dibs__asker *who, dibs__reply *out)
@@ -319,12 +325,14 @@ int dibs__state_acquire(const dibs__store *store, void *ctx, dibs__time now, con
     return failed < 0 ? -1 : end(&m);
 }
 
-/* ---- Keep ------------------------------------------------------------------------------------------ */
+/* ---- Keep
+ * ------------------------------------------------------------------------------------------ */
 
 /* The entry is not there: why? */
 static void reply_missing(machine *m, uint64_t fence, dibs__reply *out)
 {
-    out->verdict = m->exists && fence != 0 && fence < m->record.broken_fence ? DIBS__BROKEN : DIBS__LOST;
+    out->verdict =
+        m->exists && fence != 0 && fence < m->record.broken_fence ? DIBS__BROKEN : DIBS__LOST;
 }
 
 static int keep_holder(machine *m, dibs__holder *h, int64_t lease, dibs__reply *out)
@@ -376,7 +384,8 @@ int dibs__state_keep(const dibs__store *store, void *ctx, dibs__time now, const 
     return failed < 0 ? -1 : end(&m);
 }
 
-/* ---- Release and cancel ------------------------------------------------------------------------------ */
+/* ---- Release and cancel
+ * ------------------------------------------------------------------------------ */
 
 static int give_back(machine *m, dibs__holder *h)
 {
@@ -439,7 +448,8 @@ int dibs__state_cancel(const dibs__store *store, void *ctx, dibs__time now, cons
     return end(&m);
 }
 
-/* ---- Break --------------------------------------------------------------------------------------------- */
+/* ---- Break
+ * --------------------------------------------------------------------------------------------- */
 
 static int drop_all_holders(machine *m)
 {
@@ -478,8 +488,8 @@ static int ask_holders(machine *m, dibs__reply *out)
     return until_expiry(m, &out->remaining);
 }
 
-int dibs__state_break(const dibs__store *store, void *ctx, dibs__time now, const char *by, bool at_once,
-                      dibs__reply *out)
+int dibs__state_break(const dibs__store *store, void *ctx, dibs__time now, const char *by,
+                      bool at_once, dibs__reply *out)
 {
     machine m;
 

@@ -1,13 +1,15 @@
 /* The lock as a pure state machine: no I/O, no clock of its own, no engine.
  *
- * A lock is a counter with a queue: `capacity` slots, each holder takes a `weight`. A plain lock has
- * DIBS__PLAIN slots, of which an exclusive holder takes all and a shared one takes one; a semaphore has
- * as many as it was made with. Whoever asks while others wait goes behind them, whatever would fit.
+ * A lock is a counter with a queue: `capacity` slots, each holder takes a `weight`. A plain lock
+ * has DIBS__PLAIN slots, of which an exclusive holder takes all and a shared one takes one; a
+ * semaphore has as many as it was made with. Whoever asks while others wait goes behind them,
+ * whatever would fit.
  *
- * A command comes in with the time; the machine reads and writes the record through a `dibs__store`, one
- * entry at a time, and never walks the queue: it looks at the caller's own entry, at what has expired, at
- * the total weight and at the head. It answers with a reply and tells `granted` about every waiter that
- * the command handed the lock to, so that the engine can wake just those.
+ * A command comes in with the time; the machine reads and writes the record through a
+ * `dibs__store`, one entry at a time, and never walks the queue: it looks at the caller's own
+ * entry, at what has expired, at the total weight and at the head. It answers with a reply and
+ * tells `granted` about every waiter that the command handed the lock to, so that the engine can
+ * wake just those.
  *
  * A command is idempotent for (owner, attempt): repeated, it finds its own entry and gives the same
  * answer. It fails only when the store fails: then nothing may be kept (the engine rolls back). */
@@ -26,17 +28,19 @@
 #define DIBS__WAKE_SIZE    48
 #define DIBS__BY_SIZE      129
 
-/* Two clocks, in microseconds. Leases count on the first; fences and people use the second. Engines whose
- * server has only one give it twice. */
+/* Two clocks, in microseconds. Leases count on the first; fences and people use the second. Engines
+ * whose server has only one give it twice. */
 typedef struct dibs__time {
     int64_t lease;
     int64_t wall;
 } dibs__time;
 
-/* Who asks. One owner has at most one live entry in a lock; a new attempt of its replaces the old. */
+/* Who asks. One owner has at most one live entry in a lock; a new attempt of its replaces the old.
+ */
 typedef struct dibs__asker {
     char owner[DIBS__OWNER_SIZE];
-    char attempt[DIBS__ATTEMPT_SIZE]; /* fresh for every acquire, kept when a lost reply is asked for again */
+    char attempt[DIBS__ATTEMPT_SIZE]; /* fresh for every acquire, kept when a lost reply is asked
+                                         for again */
     char host[DIBS__HOST_SIZE];
     int64_t pid;
     char wake[DIBS__WAKE_SIZE]; /* where the engine pushes a hand-over; its own business */
@@ -57,7 +61,7 @@ typedef struct dibs__waiter {
     dibs__asker who;
     uint64_t place; /* unique in its lock, and grows: the order of arrival */
     int64_t since;
-    int64_t window;      /* how long it counts as alive after each sign of life; never more than lease */
+    int64_t window; /* how long it counts as alive after each sign of life; never more than lease */
     int64_t alive_until; /* also the end of a hand-over: a dead head costs seconds, not a lease */
 } dibs__waiter;
 
@@ -66,31 +70,35 @@ typedef struct dibs__record {
     uint32_t used;     /* weight of all holders */
     uint32_t holders;
     uint32_t waiters;
-    uint64_t fence; /* the last one given out */
-    uint64_t place; /* the last one given out */
-    uint64_t broken_fence; /* holders below it are asked for the lock: no renewals; if gone, they were broken */
+    uint64_t fence;        /* the last one given out */
+    uint64_t place;        /* the last one given out */
+    uint64_t broken_fence; /* holders below it are asked for the lock: no renewals; if gone, they
+                              were broken */
     int64_t broken_at;     /* wall */
     char broken_by[DIBS__BY_SIZE];
 } dibs__record;
 
-/* How one lock is stored. Finders return 1 and fill `out`, 0 for none, -1 for a failure; the others 0 or
- * -1. An entry is known by its fence or place. Writes may be held back until `save`, which the machine
- * calls last, once, when anything changed. The counts in the record are the machine's to keep. */
+/* How one lock is stored. Finders return 1 and fill `out`, 0 for none, -1 for a failure; the others
+ * 0 or -1. An entry is known by its fence or place. Writes may be held back until `save`, which the
+ * machine calls last, once, when anything changed. The counts in the record are the machine's to
+ * keep. */
 typedef struct dibs__store {
     int (*load)(void *ctx, dibs__record *out);
     int (*save)(void *ctx, const dibs__record *record);
     int (*holder_of)(void *ctx, const char *owner, dibs__holder *out); /* not the released ones */
     int (*holder_expiring)(void *ctx, dibs__holder *out);              /* the lowest `expires` */
     int (*holder_oldest)(void *ctx, dibs__holder *out);                /* the lowest fence */
-    int (*holder_put)(void *ctx, const dibs__holder *holder);          /* new, or same fence again */
+    int (*holder_put)(void *ctx, const dibs__holder *holder); /* new, or same fence again */
     int (*holder_drop)(void *ctx, const dibs__holder *holder);
     int (*waiter_of)(void *ctx, const char *owner, dibs__waiter *out);
     int (*waiter_head)(void *ctx, dibs__waiter *out); /* the lowest place */
     int (*waiter_put)(void *ctx, const dibs__waiter *waiter);
     int (*waiter_drop)(void *ctx, const dibs__waiter *waiter);
-    /* A waiter became a holder: wake it. `floor` as in dibs__reply. Must not fail: wake-ups can be lost. */
+    /* A waiter became a holder: wake it. `floor` as in dibs__reply. Must not fail: wake-ups can be
+     * lost. */
     void (*granted)(void *ctx, const dibs__holder *holder, uint64_t floor);
-    /* The oldest holder is asked for the lock: tell it if you can; each learns at its next renewal anyway. */
+    /* The oldest holder is asked for the lock: tell it if you can; each learns at its next renewal
+     * anyway. */
     void (*breaking)(void *ctx, const dibs__holder *holder);
 } dibs__store;
 
@@ -120,8 +128,8 @@ typedef struct dibs__reply {
 int dibs__state_acquire(const dibs__store *store, void *ctx, dibs__time now, const dibs__asker *who,
                         uint32_t capacity, int64_t window, dibs__reply *out);
 
-/* A sign of life. Holder: the lease is `lease` from now on. Waiter: still there. A waiter that was handed
- * the lock and does not know gets a whole lease. `fence` is the holder's, 0 for a waiter. */
+/* A sign of life. Holder: the lease is `lease` from now on. Waiter: still there. A waiter that was
+ * handed the lock and does not know gets a whole lease. `fence` is the holder's, 0 for a waiter. */
 int dibs__state_keep(const dibs__store *store, void *ctx, dibs__time now, const char *owner,
                      const char *attempt, uint64_t fence, int64_t lease, dibs__reply *out);
 
@@ -129,17 +137,20 @@ int dibs__state_keep(const dibs__store *store, void *ctx, dibs__time now, const 
 int dibs__state_release(const dibs__store *store, void *ctx, dibs__time now, const char *owner,
                         const char *attempt, uint64_t fence, dibs__reply *out);
 
-/* Leave the line; a grant that arrived meanwhile goes back too, min_hold or not. Always RELEASED. */
+/* Leave the line; a grant that arrived meanwhile goes back too, min_hold or not. Always RELEASED.
+ */
 int dibs__state_cancel(const dibs__store *store, void *ctx, dibs__time now, const char *owner,
                        const char *attempt, dibs__reply *out);
 
-/* Take it from the holders. `at_once`: they are gone. Else they are asked, and keep what is left of their
- * leases. RELEASED: none of them is left. BUSY: some are, each until it lets go or its lease ends. LOST:
- * no such lock. `fence` is the raised one. An idle lock forgets its capacity: it can be made anew. */
-int dibs__state_break(const dibs__store *store, void *ctx, dibs__time now, const char *by, bool at_once,
-                      dibs__reply *out);
+/* Take it from the holders. `at_once`: they are gone. Else they are asked, and keep what is left of
+ * their leases. RELEASED: none of them is left. BUSY: some are, each until it lets go or its lease
+ * ends. LOST: no such lock. `fence` is the raised one. An idle lock forgets its capacity: it can be
+ * made anew. */
+int dibs__state_break(const dibs__store *store, void *ctx, dibs__time now, const char *by,
+                      bool at_once, dibs__reply *out);
 
-/* Lets time pass: expires, hands over. RELEASED. Used before looking, and by engines that noticed a death. */
+/* Lets time pass: expires, hands over. RELEASED. Used before looking, and by engines that noticed a
+ * death. */
 int dibs__state_settle(const dibs__store *store, void *ctx, dibs__time now, dibs__reply *out);
 
 #endif

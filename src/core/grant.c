@@ -1,0 +1,488 @@
+/* Grants: made before their lock is asked for, held while the deadline is ahead, given back or
+ * lost.
+ *
+ * A holder's deadline counts from the moment before the request was sent whose answer granted or
+ * renewed it, less a margin for clocks that run at different rates: it is over for us before it is
+ * for the engine. */
+#define _GNU_SOURCE
+#include "core/error.h"
+#include "core/handle.h"
+#include "core/stats.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define FIRST_PAUSE (10 * DIBS__MS)
+#define MAX_PAUSE   DIBS__SECOND
+
+static int64_t at_most(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t at_least(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Clocks drift by far less than a hundredth; a few milliseconds more for scheduling, but never so
+ * much that a short lease has nothing left. */
+dibs__deadline dibs__deadline_of(dibs__deadline sent, int64_t remaining, int64_t lease)
+{
+    return sent + remaining - at_most(lease / 100 + 5 * DIBS__MS, lease / 10);
+}
+
+/* ---- Making and freeing
+ * ----------------------------------------------------------------------------- */
+
+static void write_attempt(dibs_grant *g)
+{
+    snprintf(g->attempt, sizeof g->attempt, "%s-%llx", g->d->id,
+             (unsigned long long)++g->d->attempts_made);
+}
+
+dibs_grant *dibs__grant_new(dibs *d, const char *name, const char *owner)
+{
+    size_t name_size = strlen(name) + 1;
+    size_t owner_size = owner ? strlen(owner) + 1 : sizeof((dibs_grant *)0)->attempt;
+    dibs_grant *g = calloc(1, sizeof *g + name_size + owner_size);
+
+    if (!g)
+        return NULL;
+    g->d = d;
+    g->refs = 1;
+    g->depth = 1;
+    write_attempt(g);
+    memcpy(g->text, owner ? owner : g->attempt, owner_size);
+    memcpy(g->text + owner_size, name, name_size);
+    g->claim.owner = g->text;
+    g->claim.name = g->text + owner_size;
+    g->claim.attempt = g->attempt;
+    g->reentrant = owner != NULL;
+    return g;
+}
+
+void dibs__grant_ref(dibs_grant *g)
+{
+    g->refs++;
+}
+
+void dibs__grant_unref(dibs_grant *g)
+{
+    if (--g->refs == 0)
+        free(g);
+}
+
+/* ---- Tables
+ * ------------------------------------------------------------------------------------------- */
+
+/* Each grant in the tables has a place in both heaps waiting for it. */
+static bool reserve(dibs *d)
+{
+    return dibs__table_reserve(&d->attempts) && dibs__table_reserve(&d->owners) &&
+           dibs__heap_reserve(&d->due, d->attempts.count - d->due.count) &&
+           dibs__heap_reserve(&d->expiries, d->attempts.count - d->expiries.count);
+}
+
+static void list_attempt(dibs_grant *g)
+{
+    dibs__table_add(&g->d->attempts, &g->by_attempt, dibs__hash(g->attempt));
+    g->in_attempts = true;
+}
+
+static void delist_attempt(dibs_grant *g)
+{
+    if (g->in_attempts)
+        dibs__table_remove(&g->d->attempts, &g->by_attempt);
+    g->in_attempts = false;
+}
+
+bool dibs__grant_enlist(dibs_grant *g)
+{
+    if (!reserve(g->d))
+        return false;
+    list_attempt(g);
+    if (g->reentrant) {
+        dibs__table_add(&g->d->owners, &g->by_owner,
+                        dibs__hash_pair(g->claim.owner, g->claim.name));
+        g->in_owners = true;
+    }
+    return true;
+}
+
+void dibs__grant_leave_owner(dibs_grant *g)
+{
+    if (g->in_owners)
+        dibs__table_remove(&g->d->owners, &g->by_owner);
+    g->in_owners = false;
+}
+
+void dibs__grant_retire(dibs_grant *g)
+{
+    dibs__heap_remove(&g->d->due, &g->due);
+    dibs__heap_remove(&g->d->expiries, &g->expiry);
+    delist_attempt(g);
+    dibs__grant_leave_owner(g);
+    g->state = DIBS__OVER;
+}
+
+void dibs__grant_new_attempt(dibs_grant *g)
+{
+    delist_attempt(g);
+    write_attempt(g);
+    list_attempt(g);
+}
+
+dibs_grant *dibs__grant_of_attempt(dibs *d, const char *attempt)
+{
+    dibs__node *n = dibs__table_first(&d->attempts, dibs__hash(attempt));
+
+    for (; n; n = dibs__table_next(n)) {
+        dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
+        if (strcmp(g->attempt, attempt) == 0)
+            return g;
+    }
+    return NULL;
+}
+
+dibs_grant *dibs__grant_of_owner(dibs *d, const char *owner, const char *name)
+{
+    dibs__node *n = dibs__table_first(&d->owners, dibs__hash_pair(owner, name));
+
+    for (; n; n = dibs__table_next(n)) {
+        dibs_grant *g = DIBS__FROM(dibs_grant, by_owner, n);
+        if (strcmp(g->claim.owner, owner) == 0 && strcmp(g->claim.name, name) == 0)
+            return g;
+    }
+    return NULL;
+}
+
+/* ---- Holding
+ * ------------------------------------------------------------------------------------------- */
+
+void dibs__grant_schedule(dibs_grant *g, dibs__deadline when)
+{
+    dibs__heap_put(&g->d->due, &g->due, when);
+    if (when < g->d->armed)
+        dibs__keeper_wake(g->d);
+}
+
+static void set_deadline(dibs_grant *g, dibs__deadline deadline)
+{
+    atomic_store(&g->deadline, deadline);
+    dibs__heap_put(&g->d->expiries, &g->expiry, deadline);
+    if (deadline < g->d->armed)
+        dibs__keeper_wake(g->d);
+}
+
+/* A third of what there is now; a hand-over that nobody renews gets its one whole lease just the
+ * same. */
+static void schedule_renewal(dibs_grant *g, dibs__deadline from)
+{
+    dibs__deadline deadline = atomic_load(&g->deadline);
+
+    if ((g->renew || !g->whole) && !g->last)
+        dibs__grant_schedule(g, from + (deadline - from) / 3);
+    else
+        dibs__heap_remove(&g->d->due, &g->due);
+}
+
+void dibs__grant_hold(dibs_grant *g, uint64_t fence, uint64_t floor, dibs__deadline deadline,
+                      bool whole)
+{
+    int64_t now = dibs__now(g->d->env);
+
+    g->state = DIBS__HELD;
+    g->claim.fence = fence;
+    g->floor = floor;
+    g->whole = whole;
+    g->since = now;
+    g->max_until = g->max_hold ? now + g->max_hold : DIBS__NEVER;
+    g->last = whole && g->max_hold && g->max_hold <= g->lease;
+    set_deadline(g, deadline);
+    schedule_renewal(g, now);
+    g->d->stats.held++;
+    g->d->stats.grants++;
+}
+
+int64_t dibs__grant_lease_left(const dibs_grant *g, dibs__deadline sent)
+{
+    return g->max_until == DIBS__NEVER ? g->lease
+                                       : at_least(at_most(g->lease, g->max_until - sent), 1);
+}
+
+static void renewed(dibs_grant *g, dibs__deadline sent, const dibs__reply *reply)
+{
+    g->silent = false;
+    g->whole = true;
+    g->floor = reply->floor;
+    g->last = g->max_until != DIBS__NEVER && sent + g->lease >= g->max_until;
+    g->d->stats.renewals++;
+    set_deadline(g, dibs__deadline_of(sent, reply->remaining, g->lease));
+    schedule_renewal(g, sent);
+}
+
+static void not_renewed(dibs_grant *g, dibs_status status)
+{
+    g->silent = true;
+    g->d->stats.renewal_failures++;
+    dibs__log(g->d, DIBS_LOG_WARNING, "renewing '%.80s' failed: %s", g->claim.name,
+              dibs_status_text(status));
+    dibs__grant_schedule(g, dibs__now(g->d->env) +
+                                at_least(at_most(g->lease / 12, MAX_PAUSE), FIRST_PAUSE));
+}
+
+void dibs__grant_answer(dibs_grant *g, dibs__deadline sent, dibs_status status,
+                        const dibs__reply *reply)
+{
+    if (status != DIBS_OK)
+        not_renewed(g, status);
+    else if (reply->verdict == DIBS__GRANTED)
+        renewed(g, sent, reply);
+    else if (reply->verdict == DIBS__BROKEN)
+        dibs__grant_lose(g, DIBS_LOSS_BROKEN);
+    else if (reply->verdict == DIBS__RESUMED)
+        dibs__grant_lose(g, DIBS_LOSS_RESUMED);
+    else /* the engine has no such entry although, by our clock, it should */
+        dibs__grant_lose(g, dibs_held(g) ? DIBS_LOSS_GONE : DIBS_LOSS_EXPIRED);
+}
+
+static void note_end(dibs_grant *g)
+{
+    g->d->stats.held--;
+    dibs__histogram_add(&g->d->stats.hold, dibs__now(g->d->env) - g->since);
+}
+
+void dibs__grant_lose(dibs_grant *g, dibs_loss why)
+{
+    dibs *d = g->d;
+
+    atomic_store(&g->loss, why);
+    atomic_store(&g->deadline, 0);
+    g->state = DIBS__GRANT_LOST;
+    dibs__heap_remove(&d->due, &g->due);
+    dibs__heap_remove(&d->expiries, &g->expiry);
+    note_end(g);
+    d->stats.losses[why]++;
+    dibs__log(d, DIBS_LOG_ERROR, "lost '%.80s': %s", g->claim.name, dibs_loss_text(why));
+    dibs__grant_ref(g);
+    g->untold = true;
+    g->next = NULL;
+    *d->lost_end = g;
+    d->lost_end = &g->next;
+    dibs__keeper_wake(d); /* it runs the callback, or passes the notice on */
+}
+
+void dibs__grant_orphan(dibs_grant *g, bool release_it)
+{
+    dibs *d = g->d;
+    int64_t now = dibs__now(d->env);
+
+    dibs__grant_leave_owner(g);
+    g->release_it = release_it;
+    g->give_up = now + g->lease + DIBS__WINDOW;
+    if (d->closing || (!g->in_attempts && !reserve(d))) { /* it ends with its lease */
+        dibs__grant_retire(g);
+        dibs__grant_unref(g);
+        return;
+    }
+    if (!g->in_attempts)
+        list_attempt(g);
+    g->state = DIBS__ORPHAN;
+    dibs__heap_remove(&d->expiries, &g->expiry);
+    dibs__grant_schedule(g, now);
+}
+
+/* ---- Giving back
+ * ------------------------------------------------------------------------------------------ */
+
+/* Without the mutex. Asks again while the answer is unknown and the lease lasts. */
+static dibs_status release(dibs_grant *g, dibs__deadline until, dibs__reply *reply)
+{
+    dibs *d = g->d;
+    int64_t pause = FIRST_PAUSE;
+    bool unknown = false;
+
+    for (;;) {
+        dibs_status status = d->class->release(d->engine, &g->claim, until, reply, NULL);
+        if (status == DIBS_OK && reply->verdict == DIBS__LOST && unknown &&
+            dibs__now(d->env) < atomic_load(&g->deadline))
+            reply->verdict = DIBS__RELEASED; /* it was ours, so the first request did it */
+        if (status != DIBS_UNKNOWN && status != DIBS_UNAVAILABLE)
+            return status;
+        unknown |= status == DIBS_UNKNOWN;
+        if (dibs__now(d->env) + pause >= until)
+            return unknown ? DIBS_UNKNOWN : status;
+        struct timespec nap = {0, pause * 1000};
+        nanosleep(&nap, NULL);
+        pause = at_most(pause * 2, MAX_PAUSE / 4);
+    }
+}
+
+static dibs_loss loss_of_verdict(dibs__verdict verdict, bool was_held)
+{
+    if (verdict == DIBS__BROKEN)
+        return DIBS_LOSS_BROKEN;
+    if (verdict == DIBS__RESUMED)
+        return DIBS_LOSS_RESUMED;
+    return was_held ? DIBS_LOSS_GONE : DIBS_LOSS_EXPIRED;
+}
+
+/* With the mutex, which is given away meanwhile; the grant has left the tables. */
+static dibs_status give_back(dibs_grant *g)
+{
+    dibs *d = g->d;
+    dibs__reply reply = {0};
+    dibs__deadline until = dibs__after(d->env, d->request_span);
+    dibs_status status;
+    bool was_held;
+
+    note_end(g);
+    d->stats.releases++;
+    pthread_mutex_unlock(&d->mutex);
+    status = release(g, dibs__sooner(until, atomic_load(&g->deadline)), &reply);
+    pthread_mutex_lock(&d->mutex);
+    was_held = dibs_held(g);
+    if (status == DIBS_OK && reply.verdict != DIBS__RELEASED) {
+        d->stats.losses[loss_of_verdict(reply.verdict, was_held)]++;
+        status = DIBS_LOST;
+    }
+    if (status == DIBS_OK || status == DIBS_LOST)
+        dibs__grant_unref(g);
+    else
+        dibs__grant_orphan(g, true);
+    return status;
+}
+
+/* The lock is lost. An operator who asked for it waits for our word that we have let go. */
+static dibs_status acknowledge(dibs_grant *g)
+{
+    dibs *d = g->d;
+    dibs__reply reply;
+
+    if (atomic_load(&g->loss) == DIBS_LOSS_BROKEN) {
+        pthread_mutex_unlock(&d->mutex);
+        d->class->release(d->engine, &g->claim, dibs__after(d->env, d->request_span), &reply, NULL);
+        pthread_mutex_lock(&d->mutex);
+    }
+    dibs__grant_unref(g);
+    return DIBS_LOST;
+}
+
+dibs_status dibs_unlock(dibs_grant *g)
+{
+    dibs *d;
+    dibs_status status;
+
+    if (!g)
+        return DIBS_INVALID;
+    d = g->d;
+    if (!dibs__same_process(d))
+        return DIBS_FORKED;
+    dibs__begin_call(d);
+    if (g->state == DIBS__HELD && !dibs_held(g)) /* the keeper has not come to it yet */
+        dibs__grant_lose(g, g->silent ? DIBS_LOSS_UNREACHABLE : DIBS_LOSS_EXPIRED);
+    if (--g->depth > 0) {
+        status = g->state == DIBS__HELD ? DIBS_OK : DIBS_LOST;
+    } else {
+        bool held = g->state == DIBS__HELD;
+        dibs__forget_loss(g);
+        dibs__grant_retire(g);
+        status = held ? give_back(g) : acknowledge(g);
+    }
+    dibs__end_call(d);
+    return status;
+}
+
+dibs_status dibs_renew(dibs_grant *g, dibs_error *err)
+{
+    dibs *d = g->d;
+    dibs__claim claim, *claims[] = {&claim};
+    dibs__deadline sent;
+    dibs_status status;
+
+    if (!dibs__same_process(d))
+        return dibs__forked(err);
+    dibs__begin_call(d);
+    dibs__grant_ref(g);
+    sent = dibs__now(d->env);
+    claim = (dibs__claim){.name = g->claim.name,
+                          .owner = g->claim.owner,
+                          .attempt = g->attempt,
+                          .fence = g->claim.fence,
+                          .lease = dibs__grant_lease_left(g, sent)};
+    if (g->state == DIBS__HELD) {
+        pthread_mutex_unlock(&d->mutex);
+        d->class->keep(d->engine, claims, 1, dibs__after(d->env, d->request_span));
+        pthread_mutex_lock(&d->mutex);
+    }
+    if (g->state == DIBS__HELD)
+        dibs__grant_answer(g, sent, claim.status, &claim.reply);
+    status = claim.status;
+    if (status != DIBS_OK)
+        dibs__fail(err, status, "renewing '%.80s': %s", g->claim.name, dibs_status_text(status));
+    else if (g->state != DIBS__HELD)
+        status = dibs__fail(err, DIBS_LOST, "'%.80s' was lost: %s", g->claim.name,
+                            dibs_loss_text(dibs_loss_of(g)));
+    dibs__grant_unref(g);
+    dibs__end_call(d);
+    return status;
+}
+
+/* ---- Asking
+ * --------------------------------------------------------------------------------------------- */
+
+bool dibs_held(const dibs_grant *g)
+{
+    return dibs__same_process(g->d) && dibs__now(g->d->env) < atomic_load(&g->deadline);
+}
+
+int64_t dibs_remaining_ms(const dibs_grant *g)
+{
+    int64_t left = atomic_load(&g->deadline) - dibs__now(g->d->env);
+
+    return left > 0 && dibs__same_process(g->d) ? left / DIBS__MS : 0;
+}
+
+dibs_loss dibs_loss_of(const dibs_grant *g)
+{
+    dibs_loss why = (dibs_loss)atomic_load(&g->loss);
+
+    return why == DIBS_LOSS_NONE && !dibs_held(g) ? DIBS_LOSS_EXPIRED : why;
+}
+
+const char *dibs_loss_text(dibs_loss why)
+{
+    static const char *const text[] = {
+        "not lost",
+        "its lease ran out",
+        "an operator broke it",
+        "the engine no longer has it",
+        "the engine did not answer until the lease was over",
+        "the same owner took it up elsewhere",
+    };
+
+    return (size_t)why < sizeof text / sizeof text[0] ? text[why] : "unknown";
+}
+
+uint64_t dibs_fence(const dibs_grant *g)
+{
+    return g->claim.fence;
+}
+
+uint64_t dibs_floor(const dibs_grant *g)
+{
+    return g->floor;
+}
+
+const char *dibs_name(const dibs_grant *g)
+{
+    return g->claim.name;
+}
+
+const char *dibs_owner(const dibs_grant *g)
+{
+    return g->claim.owner;
+}

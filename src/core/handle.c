@@ -1,0 +1,388 @@
+/* Handles: opening by URL, the sink for wake-ups, closing. */
+#define _GNU_SOURCE
+#include "core/handle.h"
+
+#include "core/error.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#define DEFAULT_SPAN (5 * DIBS__SECOND)
+
+/* ---- Small things that every call needs
+ * ------------------------------------------------------------------- */
+
+bool dibs__same_process(const dibs *d)
+{
+    return d->pid == getpid();
+}
+
+dibs_status dibs__forked(dibs_error *err)
+{
+    return dibs__fail(err, DIBS_FORKED,
+                      "this handle belongs to the parent process: open one in the child");
+}
+
+dibs_status dibs__check_name(const char *name, dibs_error *err)
+{
+    size_t n = name ? strnlen(name, DIBS_NAME_MAX + 1) : 0;
+
+    if (n == 0)
+        return dibs__fail(err, DIBS_INVALID, "a lock's name must not be empty");
+    if (n > DIBS_NAME_MAX)
+        return dibs__fail(err, DIBS_INVALID,
+                          "a lock's name has at most %d bytes; this one is longer: '%.40s…'",
+                          DIBS_NAME_MAX, name);
+    return DIBS_OK;
+}
+
+bool dibs__begin_call(dibs *d)
+{
+    pthread_mutex_lock(&d->mutex);
+    d->users++;
+    return !d->closing;
+}
+
+void dibs__end_call(dibs *d)
+{
+    if (--d->users == 0)
+        pthread_cond_broadcast(&d->quiet);
+    pthread_mutex_unlock(&d->mutex);
+}
+
+void dibs__notice(dibs *d)
+{
+    eventfd_write(d->notice_fd, 1);
+}
+
+static void log_args(dibs *d, dibs_log_level level, const char *format, va_list args)
+{
+    char line[1024];
+
+    if (!d->log)
+        return;
+    vsnprintf(line, sizeof line, format, args);
+    d->log(d->log_data, level, line);
+}
+
+void dibs__log(dibs *d, dibs_log_level level, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    log_args(d, level, format, args);
+    va_end(args);
+}
+
+/* ---- The sink: what engines tell us
+ * ------------------------------------------------------------------------- */
+
+static void on_granted(dibs__sink *sink, const char *attempt, uint64_t fence, uint64_t floor)
+{
+    dibs *d = DIBS__FROM(dibs, sink, sink);
+    dibs_grant *g;
+
+    pthread_mutex_lock(&d->mutex);
+    g = dibs__grant_of_attempt(d, attempt);
+    if (g && g->ticket)
+        dibs__ticket_handed(g->ticket, fence, floor);
+    pthread_mutex_unlock(&d->mutex);
+}
+
+static void on_look(dibs__sink *sink, const char *attempt)
+{
+    dibs *d = DIBS__FROM(dibs, sink, sink);
+    dibs_grant *g;
+
+    pthread_mutex_lock(&d->mutex);
+    g = dibs__grant_of_attempt(d, attempt);
+    if (g && (g->state == DIBS__HELD || (g->state == DIBS__WAITING && !g->ticket->enter_again)))
+        dibs__grant_schedule(g, dibs__now(d->env));
+    pthread_mutex_unlock(&d->mutex);
+}
+
+static void on_log(dibs__sink *sink, dibs_log_level level, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    log_args(DIBS__FROM(dibs, sink, sink), level, format, args);
+    va_end(args);
+}
+
+/* ---- Opening
+ * --------------------------------------------------------------------------------------------------
+ */
+
+static dibs_status check_open_options(const dibs_options *o, dibs_error *err)
+{
+    if (o->owner && (!*o->owner || strlen(o->owner) > DIBS_OWNER_MAX))
+        return dibs__fail(err, DIBS_INVALID, "an owner's name has 1 to %d bytes", DIBS_OWNER_MAX);
+    if (o->connect_ms < 0 || o->request_ms < 0)
+        return dibs__fail(err, DIBS_INVALID, "connect_ms and request_ms must not be negative");
+    return DIBS_OK;
+}
+
+static void fill_identity(dibs *d, const dibs_options *o)
+{
+    uint64_t id;
+
+    d->env = &dibs__env_system;
+    d->pid = getpid();
+    d->env->random(d->env->ctx, &id, sizeof id);
+    snprintf(d->id, sizeof d->id, "%016llx", (unsigned long long)id);
+    if (gethostname(d->host, sizeof d->host - 1) != 0)
+        snprintf(d->host, sizeof d->host, "?");
+    if (o->owner)
+        snprintf(d->owner, sizeof d->owner, "%s", o->owner);
+    d->request_span = o->request_ms ? o->request_ms * DIBS__MS : DEFAULT_SPAN;
+    d->dispatch_only = o->dispatch_only;
+    d->log = o->log;
+    d->log_data = o->log_data;
+    d->sink = (dibs__sink){on_granted, on_look, on_log};
+    d->done_end = &d->done;
+    d->lost_end = &d->lost;
+    d->armed = DIBS__NEVER;
+}
+
+static void free_handle(dibs *d)
+{
+    int fds[] = {d->notice_fd, d->timer_fd, d->wake_fd};
+
+    for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    dibs__table_fini(&d->attempts);
+    dibs__table_fini(&d->owners);
+    dibs__heap_fini(&d->due);
+    dibs__heap_fini(&d->expiries);
+    pthread_mutex_destroy(&d->mutex);
+    pthread_cond_destroy(&d->quiet);
+    free(d);
+}
+
+static dibs_status new_handle(const dibs_options *o, dibs **out, dibs_error *err)
+{
+    dibs *d = calloc(1, sizeof *d);
+
+    if (!d)
+        return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+    fill_identity(d, o);
+    pthread_mutex_init(&d->mutex, NULL);
+    pthread_cond_init(&d->quiet, NULL);
+    d->notice_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    d->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    d->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (d->notice_fd < 0 || d->wake_fd < 0 || d->timer_fd < 0) {
+        dibs_status status =
+            dibs__fail(err, DIBS_NO_MEMORY, "no descriptors left: %s", strerror(errno));
+        free_handle(d);
+        return status;
+    }
+    *out = d;
+    return DIBS_OK;
+}
+
+static dibs_status find_engine(const dibs__url *url, const dibs__engine_class **out,
+                               dibs_error *err)
+{
+    const dibs__engine_class *class = dibs__engine_find(url->scheme);
+    char known[256] = "";
+
+    if (class && !class->missing) {
+        *out = class;
+        return DIBS_OK;
+    }
+    if (class)
+        return dibs__fail(err, DIBS_UNSUPPORTED,
+                          "this build has no %s engine: install %s and build again", class->scheme,
+                          class->missing);
+    for (size_t i = 0; dibs__engines[i]; i++) {
+        size_t n = strlen(known);
+        snprintf(known + n, sizeof known - n, "%s%s:", i ? ", " : "", dibs__engines[i]->scheme);
+    }
+    return dibs__fail(err, DIBS_INVALID, "no engine for the URL scheme '%.40s:'; there are %s",
+                      url->scheme, known);
+}
+
+static dibs_status open_engine(dibs *d, const char *text, int64_t span, dibs_error *err)
+{
+    dibs__url url;
+    dibs__open_request request = {.url = &url,
+                                  .env = d->env,
+                                  .sink = &d->sink,
+                                  .handle_id = d->id,
+                                  .request_span = d->request_span};
+    dibs_status status = dibs__url_parse(&url, text, err);
+
+    if (status == DIBS_OK)
+        status = find_engine(&url, &d->class, err);
+    if (status == DIBS_OK) {
+        request.until = dibs__after(d->env, span);
+        status = d->class->open(&request, &d->engine, err);
+    }
+    if (status == DIBS_OK)
+        d->engine->class = d->class;
+    dibs__url_fini(&url);
+    return status;
+}
+
+static const char *default_url(void)
+{
+    const char *url = secure_getenv("DIBS_URL");
+
+    return url && *url ? url : "sqlite:";
+}
+
+dibs_status dibs_open(const char *url, const dibs_options *options, dibs **out, dibs_error *err)
+{
+    static const dibs_options defaults;
+    const dibs_options *o = options ? options : &defaults;
+    int64_t span = o->connect_ms ? o->connect_ms * DIBS__MS : DEFAULT_SPAN;
+    dibs *d = NULL;
+    dibs_status status = check_open_options(o, err);
+
+    *out = NULL;
+    if (status == DIBS_OK)
+        status = new_handle(o, &d, err);
+    if (status == DIBS_OK)
+        status = open_engine(d, url ? url : default_url(), span, err);
+    if (status == DIBS_OK)
+        *out = d;
+    else if (d)
+        free_handle(d);
+    return status;
+}
+
+/* ---- Closing
+ * ---------------------------------------------------------------------------------------------------
+ */
+
+/* With the mutex. Threads that wait are told to go; then nobody but us is left. */
+static void drive_out(dibs *d)
+{
+    d->closing = true;
+    for (size_t i = 0; i < d->attempts.size; i++) {
+        for (dibs__node *n = d->attempts.slot[i]; n; n = n->next) {
+            dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
+            if (g->ticket && !g->ticket->by_event)
+                dibs__ticket_cancel(g->ticket);
+        }
+    }
+    while (d->users > 0)
+        pthread_cond_wait(&d->quiet, &d->mutex);
+}
+
+/* What the engine has of ours is given back, as far as the time allows. */
+static void give_back_all(dibs *d)
+{
+    dibs__deadline until = dibs__after(d->env, d->request_span);
+    dibs__reply reply;
+
+    for (size_t i = 0; i < d->attempts.size; i++) {
+        for (dibs__node *n = d->attempts.slot[i], *next; n; n = next) {
+            dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
+            next = n->next;
+            if (dibs__now(d->env) >= until) {
+            } else if (g->state == DIBS__HELD || (g->state == DIBS__ORPHAN && g->release_it)) {
+                d->class->release(d->engine, &g->claim, until, &reply, NULL);
+            } else if (g->state == DIBS__ORPHAN || (g->ticket && g->ticket->maybe_there)) {
+                d->class->cancel(d->engine, &g->claim, until, NULL);
+            }
+            free(g->ticket);
+            free(g);
+        }
+    }
+    d->attempts.count = 0;
+}
+
+/* Tickets that are settled, and grants whose loss nobody was told of yet. Those still in a table
+ * are freed from there. */
+static void free_lists(dibs *d)
+{
+    for (dibs_ticket *t = d->done, *next; t; t = next) {
+        next = t->next;
+        if (!t->grant->in_attempts)
+            dibs__grant_unref(t->grant);
+        free(t);
+    }
+    for (dibs_grant *g = d->lost, *next; g; g = next) {
+        next = g->next;
+        if (!g->in_attempts)
+            dibs__grant_unref(g);
+    }
+}
+
+void dibs_close(dibs *d)
+{
+    if (!d)
+        return;
+    if (!dibs__same_process(d)) {
+        d->class->abandon(d->engine);
+        return; /* the rest may be in the middle of a change: it goes with the process */
+    }
+    pthread_mutex_lock(&d->mutex);
+    drive_out(d);
+    pthread_mutex_unlock(&d->mutex);
+    dibs__keeper_stop(d);
+    free_lists(d);
+    give_back_all(d);
+    d->class->close(d->engine);
+    free_handle(d);
+}
+
+/* ---- Engines as data
+ * --------------------------------------------------------------------------------------------- */
+
+static void describe(const dibs__engine_class *class, dibs_engine_info *out)
+{
+    *out = (dibs_engine_info){
+        .scheme = class->scheme,
+        .missing = class->missing,
+        .across_processes = class->can.across_processes,
+        .first_come = class->can.first_come,
+        .notices_death = class->can.notices_death,
+    };
+}
+
+bool dibs_engine_at(size_t i, dibs_engine_info *out)
+{
+    for (size_t k = 0; dibs__engines[k]; k++) {
+        if (k == i) {
+            describe(dibs__engines[k], out);
+            return true;
+        }
+    }
+    return false;
+}
+
+void dibs_engine_of(const dibs *d, dibs_engine_info *out)
+{
+    describe(d->class, out);
+}
+
+const char *dibs_engine_name(const dibs *d)
+{
+    return d->class->scheme;
+}
+
+dibs_status dibs_stand_in(dibs *d)
+{
+    return d->class->stand_in ? d->class->stand_in(d->engine) : DIBS_OK;
+}
+
+void dibs_stats_read(dibs *d, dibs_stats *out)
+{
+    memset(out, 0, sizeof *out);
+    if (!dibs__same_process(d))
+        return;
+    pthread_mutex_lock(&d->mutex);
+    *out = d->stats;
+    pthread_mutex_unlock(&d->mutex);
+}

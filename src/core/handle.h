@@ -1,0 +1,195 @@
+/* The inside of a handle: what the files of the core share.
+ *
+ * One mutex guards all of it. It is never held while the engine is called (but for `poke`) or while
+ * a callback of the user's runs. A grant is made before its lock is asked for, so that nothing can
+ * fail once the engine has said yes; while the answer is out, it has a ticket. Whoever works on a
+ * grant without the mutex holds a reference to it.
+ *
+ *   entering   some thread is inside the engine's `enter` for it       (has a ticket)
+ *   waiting    in line; the keeper keeps it alive                       (has a ticket)
+ *   held       ours; the keeper renews it
+ *   lost       not ours any more, and the user has not unlocked it yet
+ *   orphan     the user is gone, the engine may still have it: the keeper gives it back
+ *   over       nothing left to do; freed with the last reference */
+#ifndef DIBS_CORE_HANDLE_H
+#define DIBS_CORE_HANDLE_H
+
+#include "core/env.h"
+#include "core/heap.h"
+#include "core/table.h"
+#include "dibs.h"
+#include "engines/engine.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#define DIBS__DEFAULT_LEASE (30 * DIBS__SECOND)
+#define DIBS__MIN_LEASE     (10 * DIBS__MS)
+#define DIBS__MAX_LEASE     (24 * 3600 * DIBS__SECOND)
+#define DIBS__WINDOW        (6 * DIBS__SECOND) /* how long a silent waiter counts as alive */
+
+typedef enum dibs__state {
+    DIBS__ENTERING,
+    DIBS__WAITING,
+    DIBS__HELD,
+    DIBS__GRANT_LOST,
+    DIBS__ORPHAN,
+    DIBS__OVER,
+} dibs__state;
+
+struct dibs_grant {
+    dibs *d;
+    int refs; /* the user's, the keeper's, one for each list it is in */
+    dibs__state state;
+    dibs__claim claim; /* name, owner and attempt point into this structure */
+    dibs__node by_attempt;
+    dibs__node by_owner; /* (owner, name), when `reentrant` */
+    bool reentrant;      /* found by its owner */
+    bool in_attempts, in_owners;
+    bool owner_named;
+    bool renew;  /* the keeper renews it */
+    bool whole;  /* has had a lease of its own: false after a hand-over, until the first renewal */
+    bool last;   /* max_hold is reached by the lease it has: no more renewals */
+    bool silent; /* the last renewal got no answer */
+    bool release_it; /* orphan: release (min_hold counts), not cancel */
+    uint32_t capacity, weight;
+    int depth;
+    int64_t lease, max_hold, min_hold;
+    dibs__deadline asked;     /* when the call began */
+    dibs__deadline since;     /* when it was granted, by our clock */
+    dibs__deadline max_until; /* since + max_hold */
+    _Atomic int64_t deadline; /* held until then, by our clock; 0: lost */
+    _Atomic int loss;         /* dibs_loss */
+    _Atomic uint64_t floor;
+    dibs__due due;          /* what the keeper does next */
+    dibs__due expiry;       /* `deadline`, while held */
+    dibs__deadline give_up; /* orphan: the engine has forgotten it by then */
+    dibs_ticket *ticket;
+    dibs__sitter sitter; /* while a thread sits in the engine's `wait` */
+    dibs_lost_fn on_lost;
+    void *data;
+    dibs_grant *next; /* in d->lost */
+    bool untold;      /* is in d->lost */
+    char attempt[DIBS__ATTEMPT_SIZE];
+    char text[]; /* owner, name */
+};
+
+/* A lock call that has no answer yet: of a thread that waits for it (on its stack), or of a
+ * dispatcher. */
+struct dibs_ticket {
+    dibs_grant *grant;
+    dibs__deadline until; /* when the caller's patience ends */
+    bool try_once;
+    int64_t window;
+    dibs__deadline
+        alive; /* in line until then if not heard of: counted from the last answered sign of life */
+    bool enter_again; /* the entry is not (surely) there: enter, not keep */
+    bool maybe_there; /* the engine may have an entry of this attempt */
+    bool queued_once;
+    bool cancelled; /* while a thread was inside `enter` */
+    bool handed;    /* a hand-over overtook the answer to `enter` */
+    uint64_t handed_fence, handed_floor;
+    int64_t pause;           /* grows with every failure in a row; 0: the engine answers */
+    dibs__deadline retry_at; /* not before */
+    bool settled;
+    dibs_status status;
+    dibs_error err;
+    pthread_cond_t cond; /* threads only */
+    bool by_event;       /* dispatcher's */
+    dibs_ticket_fn done;
+    void *data;
+    dibs_ticket *next; /* in d->done */
+};
+
+struct dibs {
+    dibs__sink sink;
+    dibs__engine *engine;
+    const dibs__engine_class *class;
+    const dibs__env *env;
+    pid_t pid;
+    char id[17];
+    char host[DIBS__HOST_SIZE];
+    char owner[DIBS_OWNER_MAX + 1]; /* "": the calling thread */
+    int64_t request_span;
+    bool dispatch_only;
+    dibs_log_fn log;
+    void *log_data;
+
+    pthread_mutex_t mutex;
+    pthread_cond_t quiet; /* `users` fell */
+    int users;            /* threads inside a call that may block */
+    bool closing;
+    uint64_t attempts_made;
+    dibs__table attempts, owners;
+    dibs__heap due, expiries;
+    dibs_ticket *done, **done_end;
+    dibs_grant *lost, **lost_end; /* callbacks to run */
+    dibs_grant *telling;          /* its callback runs now */
+    pthread_t teller;
+    int losses_noted; /* told by the keeper, not yet by the descriptor */
+    int notice_fd;    /* eventfd: dibs_fd */
+    dibs_stats stats;
+
+    bool keeper_runs, keeper_stops;
+    pthread_t keeper;
+    int timer_fd, wake_fd;
+    dibs__deadline armed; /* when the keeper wakes by itself */
+    void *keeper_batch;
+};
+
+/* handle.c */
+bool dibs__same_process(const dibs *d);
+dibs_status dibs__forked(dibs_error *err);
+void dibs__log(dibs *d, dibs_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+dibs_status dibs__check_name(const char *name, dibs_error *err);
+/* In and out of a call that may block; false: the handle is closing. */
+bool dibs__begin_call(dibs *d);
+void dibs__end_call(dibs *d);
+void dibs__notice(dibs *d); /* makes dibs_fd readable */
+
+/* grant.c: with the mutex held */
+dibs_grant *dibs__grant_new(dibs *d, const char *name, const char *owner); /* NULL: out of memory */
+void dibs__grant_ref(dibs_grant *g);
+void dibs__grant_unref(dibs_grant *g);
+bool dibs__grant_enlist(dibs_grant *g);      /* into the tables; false: out of memory */
+void dibs__grant_leave_owner(dibs_grant *g); /* the owner may ask for the lock again */
+void dibs__grant_retire(dibs_grant *g);      /* out of tables and heaps: it is over */
+void dibs__grant_new_attempt(dibs_grant *g); /* the old one is dead */
+dibs_grant *dibs__grant_of_owner(dibs *d, const char *owner, const char *name);
+dibs_grant *dibs__grant_of_attempt(dibs *d, const char *attempt);
+void dibs__grant_hold(dibs_grant *g, uint64_t fence, uint64_t floor, dibs__deadline deadline,
+                      bool whole);
+void dibs__grant_schedule(dibs_grant *g, dibs__deadline when); /* the keeper looks at it then */
+void dibs__grant_lose(dibs_grant *g, dibs_loss why);
+/* What a renewal sent at `sent` asks for, and what its answer means. */
+int64_t dibs__grant_lease_left(const dibs_grant *g, dibs__deadline sent);
+void dibs__grant_answer(dibs_grant *g, dibs__deadline sent, dibs_status status,
+                        const dibs__reply *reply);
+/* The engine may still have it: the keeper gives it back. Takes the caller's reference. */
+void dibs__grant_orphan(dibs_grant *g, bool release_it);
+dibs__deadline dibs__deadline_of(dibs__deadline sent, int64_t remaining, int64_t lease);
+
+/* ticket.c: with the mutex held */
+void dibs__ticket_answer(dibs_ticket *t, dibs__deadline sent, dibs_status status,
+                         const dibs__reply *reply, const dibs_error *err);
+void dibs__ticket_handed(dibs_ticket *t, uint64_t fence, uint64_t floor);
+void dibs__ticket_settle(dibs_ticket *t, dibs_status status, const dibs_error *err);
+void dibs__ticket_time_out(dibs_ticket *t);
+void dibs__ticket_cancel(dibs_ticket *t);
+/* Asks the engine, at the latest until then; gives the mutex away meanwhile. */
+void dibs__ticket_enter(dibs_ticket *t, dibs__deadline latest);
+void dibs__ticket_sit(dibs_ticket *t); /* the calling thread waits until it is settled */
+
+/* dispatch.c: runs one loss callback with the mutex given away meanwhile; false: there is none */
+bool dibs__run_lost(dibs *d);
+/* No callback for `g` runs or begins after this, unless we are inside it. */
+void dibs__forget_loss(dibs_grant *g);
+
+/* keeper.c */
+bool dibs__keeper_start(dibs *d); /* with the mutex; false: no thread to be had */
+void dibs__keeper_wake(dibs *d);
+void dibs__keeper_stop(dibs *d); /* without the mutex */
+
+#endif

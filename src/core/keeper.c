@@ -1,0 +1,307 @@
+/* The keeper: one thread a handle. It renews what is held at a third of its lease, keeps what waits
+ * in line alive, gives back what its user has left, reads the engine's wake-ups, and tells losses.
+ *
+ * Two heaps say what comes next: `due` (something to ask the engine) and `expiries` (a deadline is
+ * over). Whatever is due at about the same time goes to the engine in one batch, sorted by name. No
+ * exchange of the keeper's lasts beyond the next deadline of a holder by much, so that a loss is
+ * told in time even when the engine hangs. */
+#define _GNU_SOURCE
+#include "core/handle.h"
+
+#include "core/error.h"
+#include "core/stats.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#define BATCH    512
+#define TOGETHER (20 * DIBS__MS) /* renewals due so soon go along */
+#define GRACE    (50 * DIBS__MS) /* an exchange gets at least this long, whatever ends meanwhile */
+#define AGAIN    (200 * DIBS__MS)
+
+typedef struct batch {
+    dibs_grant *grant[BATCH];
+    dibs__claim *claim[BATCH];
+    size_t count;
+} batch;
+
+/* ---- Losses
+ * ------------------------------------------------------------------------------------------------
+ */
+
+static void expire(dibs *d, int64_t now)
+{
+    dibs__due *top;
+
+    while ((top = dibs__heap_top(&d->expiries)) && top->key <= now) {
+        dibs_grant *g = DIBS__FROM(dibs_grant, expiry, top);
+        dibs__grant_lose(g, g->silent ? DIBS_LOSS_UNREACHABLE : DIBS_LOSS_EXPIRED);
+    }
+}
+
+static void tell_losses(dibs *d)
+{
+    if (!d->lost)
+        return;
+    if (d->dispatch_only) {
+        dibs__notice(d);
+        return;
+    }
+    while (dibs__run_lost(d))
+        d->losses_noted++;
+    dibs__notice(d);
+}
+
+/* ---- Signs of life
+ * --------------------------------------------------------------------------------------------- */
+
+/* How long the keeper may be away. */
+static dibs__deadline exchange_until(dibs *d, int64_t now)
+{
+    dibs__due *top = dibs__heap_top(&d->expiries);
+    dibs__deadline until = now + d->request_span;
+
+    if (top)
+        until = dibs__sooner(until, top->key > now + GRACE ? top->key : now + GRACE);
+    return until;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const dibs__claim *x = *(dibs__claim *const *)a, *y = *(dibs__claim *const *)b;
+
+    return strcmp(x->name, y->name);
+}
+
+static void answer(dibs_grant *g, int64_t sent)
+{
+    dibs_error err = {0};
+
+    if (g->claim.status != DIBS_OK)
+        dibs__fail(&err, g->claim.status, "%s", dibs_status_text(g->claim.status));
+    if (g->state == DIBS__HELD)
+        dibs__grant_answer(g, sent, g->claim.status, &g->claim.reply);
+    else if (g->state == DIBS__WAITING && g->ticket && !g->ticket->enter_again)
+        dibs__ticket_answer(g->ticket, sent, g->claim.status, &g->claim.reply, &err);
+}
+
+static void send_batch(dibs *d, batch *b, int64_t sent)
+{
+    dibs__deadline until = exchange_until(d, sent);
+
+    if (b->count == 0)
+        return;
+    pthread_mutex_unlock(&d->mutex);
+    qsort(b->claim, b->count, sizeof b->claim[0], by_name);
+    d->class->keep(d->engine, b->claim, b->count, until);
+    pthread_mutex_lock(&d->mutex);
+    for (size_t i = 0; i < b->count; i++) {
+        answer(b->grant[i], sent);
+        dibs__grant_unref(b->grant[i]);
+    }
+    b->count = 0;
+}
+
+/* A holder whose lease is its own affair is only looked at: it keeps what it has. */
+static int64_t lease_to_ask(const dibs_grant *g, int64_t now)
+{
+    if (g->state != DIBS__HELD)
+        return g->lease;
+    if (!g->renew && g->whole)
+        return atomic_load(&g->deadline) - now;
+    return dibs__grant_lease_left(g, now);
+}
+
+static void add_to_batch(dibs *d, batch *b, dibs_grant *g, int64_t now)
+{
+    g->claim.lease = lease_to_ask(g, now);
+    g->claim.status = DIBS_UNKNOWN;
+    if (g->state == DIBS__HELD)
+        dibs__histogram_add(&d->stats.late, now - g->due.key);
+    dibs__heap_remove(&d->due, &g->due);
+    dibs__grant_ref(g);
+    b->grant[b->count] = g;
+    b->claim[b->count++] = &g->claim;
+}
+
+/* ---- What is due
+ * --------------------------------------------------------------------------------------------------
+ */
+
+/* The user has left it. Asks until the engine has answered or has surely forgotten. */
+static void give_back(dibs *d, dibs_grant *g, int64_t now)
+{
+    dibs__deadline until = exchange_until(d, now);
+    dibs__reply reply;
+    dibs_status status;
+
+    dibs__heap_remove(&d->due, &g->due);
+    dibs__grant_ref(g);
+    pthread_mutex_unlock(&d->mutex);
+    status = g->release_it ? d->class->release(d->engine, &g->claim, until, &reply, NULL)
+                           : d->class->cancel(d->engine, &g->claim, until, NULL);
+    pthread_mutex_lock(&d->mutex);
+    if (status == DIBS_OK || now >= g->give_up) {
+        dibs__grant_retire(g);
+        dibs__grant_unref(g);
+    } else {
+        dibs__grant_schedule(g, now + AGAIN);
+    }
+    dibs__grant_unref(g);
+}
+
+/* A dispatcher's ticket whose time has come. */
+static void serve_ticket(dibs *d, batch *b, dibs_ticket *t, int64_t now)
+{
+    dibs__heap_remove(&d->due, &t->grant->due);
+    if (now >= t->until)
+        dibs__ticket_time_out(t);
+    else if (t->enter_again)
+        dibs__ticket_enter(t, exchange_until(d, now));
+    else
+        add_to_batch(d, b, t->grant, now);
+}
+
+static void serve(dibs *d, batch *b, dibs_grant *g, int64_t now)
+{
+    if (g->state == DIBS__ORPHAN)
+        give_back(d, g, now);
+    else if (g->state == DIBS__HELD)
+        add_to_batch(d, b, g, now);
+    else if (g->state == DIBS__WAITING && g->ticket && g->ticket->by_event)
+        serve_ticket(d, b, g->ticket, now);
+    else if (g->state == DIBS__WAITING && g->ticket && !g->ticket->enter_again)
+        add_to_batch(d, b, g, now);
+    else
+        dibs__heap_remove(&d->due, &g->due); /* its own thread has it in hand */
+}
+
+/* Everything due by `now`; renewals that are due soon go along, but nothing goes twice. */
+static void serve_due(dibs *d, batch *b, int64_t now)
+{
+    bool some = false;
+
+    for (;;) {
+        dibs__due *top = dibs__heap_top(&d->due);
+        if (!top || top->key > now + (some ? TOGETHER : 0))
+            break;
+        dibs_grant *g = DIBS__FROM(dibs_grant, due, top);
+        if (top->key > now && g->state != DIBS__HELD)
+            break;
+        some = true;
+        serve(d, b, g, now);
+        if (b->count == BATCH)
+            break;
+    }
+    send_batch(d, b, now);
+}
+
+/* ---- The thread
+ * ------------------------------------------------------------------------------------------------------
+ */
+
+static dibs__deadline next_moment(const dibs *d)
+{
+    dibs__due *due = dibs__heap_top(&d->due), *expiry = dibs__heap_top(&d->expiries);
+
+    return dibs__sooner(due ? due->key : DIBS__NEVER, expiry ? expiry->key : DIBS__NEVER);
+}
+
+static void arm(dibs *d)
+{
+    struct itimerspec at = {0};
+    dibs__deadline when = next_moment(d);
+
+    if (when != DIBS__NEVER && when < 1)
+        when = 1;
+    if (when != d->armed) {
+        if (when != DIBS__NEVER) {
+            at.it_value.tv_sec = when / DIBS__SECOND;
+            at.it_value.tv_nsec = when % DIBS__SECOND * 1000;
+        }
+        timerfd_settime(d->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
+        d->armed = when;
+    }
+}
+
+/* With the mutex, which is given away meanwhile. */
+static void sleep_until_something(dibs *d)
+{
+    struct pollfd fds[] = {
+        {.fd = d->wake_fd, .events = POLLIN},
+        {.fd = d->timer_fd, .events = POLLIN},
+        {.fd = d->class->event_fd(d->engine), .events = POLLIN},
+    };
+    uint64_t ignored;
+
+    pthread_mutex_unlock(&d->mutex);
+    if (poll(fds, 3, -1) > 0) {
+        for (int i = 0; i < 2; i++)
+            if (fds[i].revents && read(fds[i].fd, &ignored, sizeof ignored) < 0 && errno != EAGAIN)
+                dibs__log(d, DIBS_LOG_ERROR, "keeper: %s", strerror(errno));
+        if (fds[2].revents && d->class->events)
+            d->class->events(d->engine);
+    }
+    pthread_mutex_lock(&d->mutex);
+    if (fds[1].revents)
+        d->armed = DIBS__NEVER; /* it has rung */
+}
+
+static void *keeper_main(void *data)
+{
+    dibs *d = data;
+    batch *b = d->keeper_batch;
+
+    pthread_mutex_lock(&d->mutex);
+    while (!d->keeper_stops) {
+        int64_t now = dibs__now(d->env);
+        expire(d, now);
+        tell_losses(d);
+        serve_due(d, b, now);
+        if (next_moment(d) <= dibs__now(d->env) || (d->lost && !d->dispatch_only))
+            continue;
+        arm(d);
+        sleep_until_something(d);
+    }
+    pthread_mutex_unlock(&d->mutex);
+    return NULL;
+}
+
+bool dibs__keeper_start(dibs *d)
+{
+    sigset_t all, old;
+
+    if (d->keeper_runs)
+        return true;
+    if (!d->keeper_batch)
+        d->keeper_batch = calloc(1, sizeof(batch));
+    if (!d->keeper_batch)
+        return false;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    d->keeper_runs = pthread_create(&d->keeper, NULL, keeper_main, d) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return d->keeper_runs;
+}
+
+void dibs__keeper_wake(dibs *d)
+{
+    eventfd_write(d->wake_fd, 1);
+}
+
+void dibs__keeper_stop(dibs *d)
+{
+    pthread_mutex_lock(&d->mutex);
+    d->keeper_stops = true;
+    pthread_mutex_unlock(&d->mutex);
+    dibs__keeper_wake(d);
+    if (d->keeper_runs)
+        pthread_join(d->keeper, NULL);
+    free(d->keeper_batch);
+}

@@ -1,0 +1,334 @@
+/* dibs_lock and dibs_lock_start: from options to a grant and a ticket, and out of the line again.
+ */
+#define _GNU_SOURCE
+#include "core/error.h"
+#include "core/handle.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LEAVE_SPAN (200 * DIBS__MS) /* how long a caller whose time is up waits to leave the line \
+                                     */
+#define MAX_MS ((int64_t)100 * 365 * 24 * 3600 * 1000)
+
+/* ---- Options
+ * ---------------------------------------------------------------------------------------------- */
+
+static dibs_status check_span(const char *what, int64_t ms, int64_t low, int64_t high,
+                              dibs_error *err)
+{
+    if (ms != 0 && (ms < low || ms > high))
+        return dibs__fail(err, DIBS_INVALID, "%s = %lld: give %lld to %lld milliseconds", what,
+                          (long long)ms, (long long)low, (long long)high);
+    return DIBS_OK;
+}
+
+static dibs_status check_slots(const dibs_lock_options *o, dibs_error *err)
+{
+    uint32_t slots = o->slots > 1 ? o->slots : 1;
+
+    if (o->shared && slots > 1)
+        return dibs__fail(err, DIBS_INVALID,
+                          "shared and slots do not go together: a semaphore's slots are shared");
+    if (slots >= DIBS__PLAIN)
+        return dibs__fail(err, DIBS_INVALID, "slots = %u: give at most %u", slots, DIBS__PLAIN - 1);
+    if (o->weight > slots)
+        return dibs__fail(err, DIBS_INVALID, "weight %u is more than the %u slot%s that there are",
+                          o->weight, slots, slots == 1 ? "" : "s");
+    return DIBS_OK;
+}
+
+static dibs_status check_options(const dibs_lock_options *o, dibs_error *err)
+{
+    dibs_status status = check_slots(o, err);
+
+    if (status == DIBS_OK && o->wait_ms != DIBS_NO_WAIT)
+        status = check_span("wait_ms", o->wait_ms, 1, MAX_MS, err);
+    if (status == DIBS_OK)
+        status = check_span("lease_ms", o->lease_ms, DIBS__MIN_LEASE / DIBS__MS,
+                            DIBS__MAX_LEASE / DIBS__MS, err);
+    if (status == DIBS_OK)
+        status = check_span("max_hold_ms", o->max_hold_ms, DIBS__MIN_LEASE / DIBS__MS, MAX_MS, err);
+    if (status == DIBS_OK)
+        status = check_span("min_hold_ms", o->min_hold_ms, 1, DIBS__MAX_LEASE / DIBS__MS, err);
+    if (status == DIBS_OK && o->owner && (!*o->owner || strlen(o->owner) > DIBS_OWNER_MAX))
+        status = dibs__fail(err, DIBS_INVALID, "an owner's name has 1 to %d bytes", DIBS_OWNER_MAX);
+    return status;
+}
+
+/* The calling thread, as an owner. Numbers are given out once: a thread id may come again. */
+static void thread_owner(const dibs *d, char *out, size_t size)
+{
+    static _Atomic uint64_t threads;
+    static _Thread_local uint64_t number;
+
+    if (number == 0)
+        number = atomic_fetch_add(&threads, 1) + 1;
+    snprintf(out, size, "%s/%llu", d->id, (unsigned long long)number);
+}
+
+static bool is_semaphore(const dibs_lock_options *o)
+{
+    return o->slots > 1;
+}
+
+/* Whose lock it is: NULL for an owner of its own. */
+static const char *owner_of(const dibs *d, const dibs_lock_options *o, bool by_event, char *room,
+                            size_t size)
+{
+    if (o->owner)
+        return o->owner;
+    if (d->owner[0])
+        return d->owner;
+    if (by_event || is_semaphore(o))
+        return NULL;
+    thread_owner(d, room, size);
+    return room;
+}
+
+static void fill_grant(dibs_grant *g, const dibs_lock_options *o)
+{
+    g->capacity = is_semaphore(o) ? o->slots : DIBS__PLAIN;
+    g->weight = is_semaphore(o) ? (o->weight ? o->weight : 1) : o->shared ? 1 : DIBS__PLAIN;
+    g->lease = o->lease_ms ? o->lease_ms * DIBS__MS : DIBS__DEFAULT_LEASE;
+    g->max_hold = o->max_hold_ms * DIBS__MS;
+    g->min_hold = o->min_hold_ms * DIBS__MS;
+    if (g->max_hold && g->max_hold < g->lease)
+        g->lease = g->max_hold;
+    g->renew = !o->no_renew;
+    g->on_lost = o->on_lost;
+    g->data = o->data;
+    g->owner_named = o->owner || g->d->owner[0];
+    g->asked = dibs__now(g->d->env);
+}
+
+static void fill_ticket(dibs_ticket *t, dibs_grant *g, const dibs_lock_options *o)
+{
+    dibs *d = g->d;
+
+    t->grant = g;
+    t->try_once = o->wait_ms == DIBS_NO_WAIT;
+    t->until = t->try_once  ? g->asked + d->request_span
+               : o->wait_ms ? g->asked + o->wait_ms * DIBS__MS
+                            : DIBS__NEVER;
+    t->window = g->lease < DIBS__WINDOW ? g->lease : DIBS__WINDOW;
+    t->enter_again = true;
+    g->ticket = t;
+}
+
+/* ---- Reentry
+ * ------------------------------------------------------------------------------------------------
+ */
+
+/* The owner has this lock already, or waits for it. */
+static dibs_status reenter(dibs_grant *g, const dibs_lock_options *o, dibs_error *err)
+{
+    uint32_t capacity = is_semaphore(o) ? o->slots : DIBS__PLAIN;
+    uint32_t weight = is_semaphore(o) ? (o->weight ? o->weight : 1) : o->shared ? 1 : DIBS__PLAIN;
+    const char *name = g->claim.name;
+
+    if (g->ticket)
+        return dibs__fail(err, DIBS_INVALID, "'%.200s': this owner is waiting for it already",
+                          name);
+    if (!dibs_held(g))
+        return dibs__fail(err, DIBS_LOST, "'%.200s' was lost: unlock the lost grant first", name);
+    if (capacity != g->capacity)
+        return dibs__fail(err, DIBS_CONFLICT, "'%.200s' is held with other slots", name);
+    if (weight > g->weight)
+        return dibs__fail(
+            err, DIBS_CONFLICT,
+            "'%.200s' is held shared (or with fewer slots): unlock first, then ask for more", name);
+    g->depth++;
+    g->d->stats.reentries++;
+    return DIBS_OK;
+}
+
+/* ---- Leaving the line
+ * ------------------------------------------------------------------------------------------ */
+
+/* A thread's wait has failed. The engine is told at once if it answers; else the keeper sees to it.
+ * Takes the grant's reference. */
+static void leave_line(dibs_ticket *t)
+{
+    dibs_grant *g = t->grant;
+    dibs *d = g->d;
+    dibs_status status = DIBS_OK;
+
+    dibs__grant_leave_owner(g);
+    dibs__heap_remove(&d->due, &g->due);
+    if (t->maybe_there && t->pause == 0) {
+        g->state = DIBS__OVER; /* not the keeper's meanwhile */
+        pthread_mutex_unlock(&d->mutex);
+        status = d->class->cancel(d->engine, &g->claim, dibs__after(d->env, LEAVE_SPAN), NULL);
+        pthread_mutex_lock(&d->mutex);
+    } else if (t->maybe_there) {
+        status = DIBS_UNAVAILABLE;
+    }
+    if (status != DIBS_OK) {
+        dibs__grant_orphan(g, false);
+        return;
+    }
+    dibs__grant_retire(g);
+    dibs__grant_unref(g);
+}
+
+/* ---- The calls
+ * ---------------------------------------------------------------------------------------------------
+ */
+
+static const dibs_lock_options defaults;
+
+/* Everything that can be refused before the engine is asked. In a call when DIBS_OK comes back;
+ * `again` is set when it was a reentry. */
+static dibs_status prepare(dibs *d, const char *name, const dibs_lock_options *o, bool by_event,
+                           dibs_grant **out, bool *again, dibs_error *err)
+{
+    char room[DIBS__OWNER_SIZE];
+    const char *owner;
+    dibs_status status = dibs__check_name(name, err);
+
+    *again = false;
+    if (status == DIBS_OK)
+        status = check_options(o, err);
+    if (status != DIBS_OK)
+        return status;
+    if (!dibs__begin_call(d)) {
+        dibs__end_call(d);
+        return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
+    }
+    owner = owner_of(d, o, by_event, room, sizeof room);
+    *out = owner ? dibs__grant_of_owner(d, owner, name) : NULL;
+    if (*out) {
+        status = reenter(*out, o, err);
+        *again = status == DIBS_OK;
+    } else {
+        *out = dibs__grant_new(d, name, owner);
+        if (!*out || !dibs__keeper_start(d) || !dibs__grant_enlist(*out)) {
+            free(*out);
+            status = dibs__fail(err, DIBS_NO_MEMORY, "'%.200s': out of memory or threads", name);
+        }
+    }
+    if (status != DIBS_OK) {
+        *out = NULL;
+        dibs__end_call(d);
+    }
+    return status;
+}
+
+dibs_status dibs_lock(dibs *d, const char *name, const dibs_lock_options *options, dibs_grant **out,
+                      dibs_error *err)
+{
+    const dibs_lock_options *o = options ? options : &defaults;
+    pthread_condattr_t monotonic;
+    dibs_ticket t;
+    bool again;
+    dibs_status status;
+
+    *out = NULL;
+    if (!dibs__same_process(d))
+        return dibs__forked(err);
+    status = prepare(d, name, o, false, out, &again, err);
+    if (status != DIBS_OK)
+        return status;
+    if (!again) {
+        memset(&t, 0, sizeof t);
+        fill_grant(*out, o);
+        fill_ticket(&t, *out, o);
+        pthread_condattr_init(&monotonic);
+        pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+        pthread_cond_init(&t.cond, &monotonic);
+        dibs__ticket_enter(&t, dibs__after(d->env, d->request_span));
+        dibs__ticket_sit(&t);
+        pthread_cond_destroy(&t.cond);
+        status = t.status;
+        if (status != DIBS_OK) {
+            leave_line(&t);
+            *out = NULL;
+            if (err)
+                *err = t.err;
+        }
+    }
+    dibs__end_call(d);
+    return status;
+}
+
+/* The grant is there already: a ticket that says so. */
+static void settle_reentry(dibs_ticket *t, dibs_grant *g)
+{
+    dibs *d = g->d;
+
+    t->grant = g;
+    t->by_event = true;
+    t->settled = true;
+    dibs__grant_ref(g);
+    *d->done_end = t;
+    d->done_end = &t->next;
+    dibs__notice(d);
+}
+
+dibs_status dibs_lock_start(dibs *d, const char *name, const dibs_lock_options *options,
+                            dibs_ticket_fn done, void *data, dibs_ticket **out, dibs_error *err)
+{
+    const dibs_lock_options *o = options ? options : &defaults;
+    dibs_grant *g;
+    dibs_ticket *t;
+    bool again;
+    dibs_status status;
+
+    if (out)
+        *out = NULL;
+    if (!dibs__same_process(d))
+        return dibs__forked(err);
+    t = calloc(1, sizeof *t);
+    if (!t)
+        return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+    status = prepare(d, name, o, true, &g, &again, err);
+    if (status != DIBS_OK) {
+        free(t);
+        return status;
+    }
+    t->done = done;
+    t->data = data;
+    t->by_event = true;
+    if (out)
+        *out = t;
+    if (again) {
+        settle_reentry(t, g);
+    } else {
+        fill_grant(g, o);
+        fill_ticket(t, g, o);
+        dibs__ticket_enter(t, dibs__after(d->env, d->request_span));
+    }
+    dibs__end_call(d);
+    return DIBS_OK;
+}
+
+void dibs_ticket_cancel(dibs_ticket *t)
+{
+    dibs *d = t->grant->d;
+
+    if (!dibs__same_process(d))
+        return;
+    pthread_mutex_lock(&d->mutex);
+    if (!t->settled)
+        dibs__ticket_cancel(t);
+    pthread_mutex_unlock(&d->mutex);
+}
+
+void dibs_cancel(dibs *d, const char *name)
+{
+    if (!dibs__same_process(d))
+        return;
+    pthread_mutex_lock(&d->mutex);
+    /* Settling takes at most the entry itself out of the table. */
+    for (size_t i = 0; i < d->attempts.size; i++) {
+        for (dibs__node *n = d->attempts.slot[i], *next; n; n = next) {
+            dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
+            next = n->next;
+            if (g->ticket && (!name || strcmp(g->claim.name, name) == 0))
+                dibs__ticket_cancel(g->ticket);
+        }
+    }
+    pthread_mutex_unlock(&d->mutex);
+}

@@ -1,0 +1,140 @@
+/* Looking at locks, and breaking them. */
+#define _GNU_SOURCE
+#include "core/error.h"
+#include "core/handle.h"
+#include "core/report.h"
+
+#include <string.h>
+#include <time.h>
+
+#define FIRST_PAUSE (2 * DIBS__MS)
+#define MAX_PAUSE   (100 * DIBS__MS)
+
+typedef dibs_status (*look_fn)(dibs *d, const void *what, dibs__deadline until,
+                               dibs__report_builder *b, dibs_error *err);
+
+static dibs_status look(dibs *d, look_fn fn, const void *what, dibs_report **out, dibs_error *err)
+{
+    dibs__report_builder *b = dibs__report_new();
+    dibs_status status;
+
+    *out = NULL;
+    if (!b)
+        return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+    dibs__begin_call(d);
+    pthread_mutex_unlock(&d->mutex);
+    status = fn(d, what, dibs__after(d->env, d->request_span), b, err);
+    pthread_mutex_lock(&d->mutex);
+    dibs__end_call(d);
+    if (status == DIBS_OK)
+        return dibs__report_finish(b, out, err);
+    dibs__report_drop(b);
+    return status;
+}
+
+static dibs_status look_at_one(dibs *d, const void *what, dibs__deadline until,
+                               dibs__report_builder *b, dibs_error *err)
+{
+    dibs_status status = d->class->inspect(d->engine, what, until, b, err);
+
+    if (status == DIBS_OK && dibs__report_locks(b) == 0)
+        status = dibs__fail(err, DIBS_NOT_FOUND, "nobody has used a lock named '%.200s'",
+                            (const char *)what);
+    return status;
+}
+
+dibs_status dibs_inspect(dibs *d, const char *name, dibs_report **out, dibs_error *err)
+{
+    dibs_status status = dibs__same_process(d) ? dibs__check_name(name, err) : dibs__forked(err);
+
+    return status == DIBS_OK ? look(d, look_at_one, name, out, err) : status;
+}
+
+typedef struct selection {
+    const char *prefix;
+    bool idle;
+} selection;
+
+static dibs_status look_at_many(dibs *d, const void *what, dibs__deadline until,
+                                dibs__report_builder *b, dibs_error *err)
+{
+    const selection *s = what;
+
+    return d->class->list(d->engine, s->prefix, s->idle, until, b, err);
+}
+
+dibs_status dibs_list(dibs *d, const char *prefix, bool idle, dibs_report **out, dibs_error *err)
+{
+    selection s = {prefix ? prefix : "", idle};
+
+    if (!dibs__same_process(d))
+        return dibs__forked(err);
+    if (strnlen(s.prefix, DIBS_NAME_MAX + 1) > DIBS_NAME_MAX)
+        return dibs__fail(err, DIBS_INVALID, "the prefix is longer than any name: at most %d bytes",
+                          DIBS_NAME_MAX);
+    return look(d, look_at_many, &s, out, err);
+}
+
+/* ---- Breaking
+ * -------------------------------------------------------------------------------------------------
+ */
+
+static bool asked_holders_left(const dibs_report *r)
+{
+    const dibs_lock_info *info = dibs_report_at(r, 0);
+
+    for (size_t i = 0; info && i < info->holder_count; i++)
+        if (info->holders[i].breaking)
+            return true;
+    return false;
+}
+
+/* No engine tells when a stranger lets go: look, at growing intervals. */
+static dibs_status wait_for_holders(dibs *d, const char *name, dibs__deadline until,
+                                    dibs_error *err)
+{
+    int64_t pause = FIRST_PAUSE;
+
+    for (;;) {
+        dibs_report *r;
+        dibs_status status = dibs_inspect(d, name, &r, err);
+        bool left;
+        if (status != DIBS_OK)
+            return status == DIBS_NOT_FOUND ? DIBS_OK : status;
+        left = asked_holders_left(r);
+        dibs_report_free(r);
+        if (!left)
+            return DIBS_OK;
+        if (dibs__now(d->env) + pause >= until)
+            return dibs__fail(err, DIBS_BUSY,
+                              "'%.200s': its holder was told and has not let go yet", name);
+        struct timespec nap = {0, pause * 1000};
+        nanosleep(&nap, NULL);
+        pause = pause * 2 < MAX_PAUSE ? pause * 2 : MAX_PAUSE;
+    }
+}
+
+dibs_status dibs_break(dibs *d, const char *name, const char *by, bool now, int64_t wait_ms,
+                       dibs_error *err)
+{
+    dibs__reply reply = {0};
+    dibs__deadline until;
+    dibs_status status = dibs__same_process(d) ? dibs__check_name(name, err) : dibs__forked(err);
+
+    if (status != DIBS_OK)
+        return status;
+    if (wait_ms < 0)
+        return dibs__fail(err, DIBS_INVALID, "wait_ms = %lld: give 0 or more", (long long)wait_ms);
+    until = wait_ms ? dibs__after(d->env, wait_ms * DIBS__MS) : DIBS__NEVER;
+    dibs__begin_call(d);
+    pthread_mutex_unlock(&d->mutex);
+    status = d->class->break_lock(d->engine, name, by ? by : "?", now,
+                                  dibs__after(d->env, d->request_span), &reply, err);
+    pthread_mutex_lock(&d->mutex);
+    dibs__end_call(d);
+    if (status != DIBS_OK)
+        return status;
+    if (reply.verdict == DIBS__LOST)
+        return dibs__fail(err, DIBS_NOT_FOUND, "nobody has used a lock named '%.200s'", name);
+    return reply.verdict == DIBS__BUSY ? wait_for_holders(d, name, until, err) : DIBS_OK;
+}

@@ -1,0 +1,241 @@
+/* Reports grow while an engine adds to them; pointers between the parts are set once, at the end.
+ *
+ * All text goes into one buffer and all parties into one array, both of which move as they grow:
+ * until `finish` the parts know each other by offset. */
+#include "core/report.h"
+
+#include "core/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define NO_TEXT SIZE_MAX
+
+typedef struct party_row {
+    dibs_party party;
+    size_t owner, host; /* offsets in text */
+} party_row;
+
+typedef struct lock_row {
+    dibs_lock_info info;
+    size_t name, broken_by;
+    size_t holders, waiters; /* first index in parties */
+    size_t waiters_listed;
+    uint64_t broken_fence;
+} lock_row;
+
+struct dibs__report_builder {
+    char *text;
+    size_t text_count, text_size;
+    party_row *party;
+    size_t party_count, party_size;
+    lock_row *lock;
+    size_t lock_count, lock_size;
+    bool failed;
+};
+
+struct dibs_report {
+    dibs_lock_info *lock;
+    size_t count;
+    dibs_party *party;
+    char *text;
+};
+
+/* Room for `more` after `count` elements; the new pointer, or NULL after noting the failure. */
+static void *grown(dibs__report_builder *b, void *array, size_t count, size_t *size, size_t more,
+                   size_t each)
+{
+    size_t want = *size ? *size : 16;
+    void *larger;
+
+    if (b->failed)
+        return NULL;
+    if (count + more <= *size)
+        return array;
+    while (want < count + more)
+        want *= 2;
+    larger = realloc(array, want * each);
+    if (!larger) {
+        b->failed = true;
+        return NULL;
+    }
+    *size = want;
+    return larger;
+}
+
+static size_t add_text(dibs__report_builder *b, const char *text)
+{
+    size_t n = strlen(text) + 1, at = b->text_count;
+    char *room = grown(b, b->text, b->text_count, &b->text_size, n, 1);
+
+    if (!room)
+        return NO_TEXT;
+    b->text = room;
+    memcpy(b->text + at, text, n);
+    b->text_count += n;
+    return at;
+}
+
+dibs__report_builder *dibs__report_new(void)
+{
+    return calloc(1, sizeof(dibs__report_builder));
+}
+
+size_t dibs__report_locks(const dibs__report_builder *b)
+{
+    return b->lock_count;
+}
+
+/* Slots as people count them: a plain lock is held by one, or by so many that share. */
+static uint32_t used_slots(const dibs__record *r)
+{
+    return r->capacity == DIBS__PLAIN && r->used == DIBS__PLAIN ? 1 : r->used;
+}
+
+void dibs__report_lock(dibs__report_builder *b, const char *name, const dibs__record *record)
+{
+    lock_row *row, *room = grown(b, b->lock, b->lock_count, &b->lock_size, 1, sizeof *b->lock);
+
+    if (!room)
+        return;
+    b->lock = room;
+    row = &b->lock[b->lock_count++];
+    memset(row, 0, sizeof *row);
+    row->name = add_text(b, name);
+    row->broken_by = record->broken_fence ? add_text(b, record->broken_by) : NO_TEXT;
+    row->holders = row->waiters = b->party_count;
+    row->info.slots = record->capacity == DIBS__PLAIN ? 0 : record->capacity;
+    row->info.used = used_slots(record);
+    row->info.fence = record->fence;
+    row->broken_fence = record->broken_fence;
+    row->info.waiter_count = record->waiters;
+    row->info.broken_at_ms = record->broken_fence ? record->broken_at / 1000 : 0;
+}
+
+static party_row *add_party(dibs__report_builder *b, const dibs__asker *who, int64_t since,
+                            int64_t until, dibs__time now)
+{
+    party_row *row, *room = grown(b, b->party, b->party_count, &b->party_size, 1, sizeof *b->party);
+
+    if (!room)
+        return NULL;
+    b->party = room;
+    row = &b->party[b->party_count++];
+    memset(row, 0, sizeof *row);
+    row->owner = add_text(b, who->owner);
+    row->host = add_text(b, who->host);
+    row->party.pid = who->pid;
+    row->party.weight = who->weight;
+    row->party.since_ms = (now.wall - (now.lease - since)) / 1000;
+    row->party.left_ms = until > now.lease ? (until - now.lease) / 1000 : 0;
+    return row;
+}
+
+/* On a plain lock weight 1 means shared, and all means exclusive; people see 1 either way. */
+static void plain_weight(dibs_party *p, bool plain)
+{
+    p->shared = plain && p->weight < DIBS__PLAIN;
+    if (plain)
+        p->weight = 1;
+}
+
+void dibs__report_holder(dibs__report_builder *b, const dibs__holder *holder, dibs__time now)
+{
+    party_row *row = add_party(b, &holder->who, holder->since, holder->expires, now);
+    lock_row *lock;
+
+    if (!row)
+        return;
+    lock = &b->lock[b->lock_count - 1];
+    plain_weight(&row->party, lock->info.slots == 0);
+    row->party.fence = holder->fence;
+    row->party.released = holder->released;
+    row->party.breaking = holder->fence < lock->broken_fence;
+    lock->info.holder_count++;
+    lock->waiters = b->party_count;
+}
+
+void dibs__report_waiter(dibs__report_builder *b, const dibs__waiter *waiter, dibs__time now)
+{
+    party_row *row = add_party(b, &waiter->who, waiter->since, waiter->alive_until, now);
+
+    if (!row)
+        return;
+    plain_weight(&row->party, b->lock[b->lock_count - 1].info.slots == 0);
+    b->lock[b->lock_count - 1].waiters_listed++;
+}
+
+void dibs__report_drop(dibs__report_builder *b)
+{
+    if (!b)
+        return;
+    free(b->text);
+    free(b->party);
+    free(b->lock);
+    free(b);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const dibs_lock_info *)a)->name, ((const dibs_lock_info *)b)->name);
+}
+
+static void point(const dibs__report_builder *b, dibs_report *r)
+{
+    for (size_t i = 0; i < b->party_count; i++) {
+        r->party[i] = b->party[i].party;
+        r->party[i].owner = b->text + b->party[i].owner;
+        r->party[i].host = b->text + b->party[i].host;
+    }
+    for (size_t i = 0; i < b->lock_count; i++) {
+        const lock_row *row = &b->lock[i];
+        r->lock[i] = row->info;
+        r->lock[i].name = b->text + row->name;
+        r->lock[i].broken_by = row->broken_by == NO_TEXT ? NULL : b->text + row->broken_by;
+        r->lock[i].holders = row->info.holder_count ? r->party + row->holders : NULL;
+        r->lock[i].waiters = row->waiters_listed ? r->party + row->waiters : NULL;
+    }
+    r->count = b->lock_count;
+    qsort(r->lock, r->count, sizeof *r->lock, by_name);
+}
+
+dibs_status dibs__report_finish(dibs__report_builder *b, dibs_report **out, dibs_error *err)
+{
+    dibs_report *r = b->failed ? NULL : calloc(1, sizeof *r);
+
+    if (r) {
+        r->lock = calloc(b->lock_count + 1, sizeof *r->lock);
+        r->party = calloc(b->party_count + 1, sizeof *r->party);
+    }
+    if (!r || !r->lock || !r->party) {
+        dibs_report_free(r);
+        dibs__report_drop(b);
+        return dibs__fail(err, DIBS_NO_MEMORY, "out of memory for the report");
+    }
+    point(b, r);
+    r->text = b->text;
+    b->text = NULL;
+    dibs__report_drop(b);
+    *out = r;
+    return DIBS_OK;
+}
+
+size_t dibs_report_count(const dibs_report *r)
+{
+    return r->count;
+}
+
+const dibs_lock_info *dibs_report_at(const dibs_report *r, size_t i)
+{
+    return i < r->count ? &r->lock[i] : NULL;
+}
+
+void dibs_report_free(dibs_report *r)
+{
+    if (!r)
+        return;
+    free(r->lock);
+    free(r->party);
+    free(r->text);
+    free(r);
+}

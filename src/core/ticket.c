@@ -1,0 +1,376 @@
+/* Tickets: a lock call from its first `enter` until it is settled, whoever waits for it.
+ *
+ * It goes well: enter → GRANTED. Or: enter → QUEUED, signs of life by the keeper, a hand-over. It
+ * fails in four ways: the engine does not answer (ask again with the same attempt, with growing
+ * pauses, until the caller's patience ends), the entry is gone (enter under a new attempt), the
+ * lock is of another kind (settled), the caller's patience ends or it cancels (settled, and the
+ * entry is taken back). */
+#define _GNU_SOURCE
+#include "core/error.h"
+#include "core/handle.h"
+#include "core/stats.h"
+
+#include <string.h>
+#include <time.h>
+
+#define FIRST_PAUSE (20 * DIBS__MS)
+#define MAX_PAUSE   DIBS__SECOND
+
+/* ---- Settling
+ * ------------------------------------------------------------------------------------------- */
+
+static void count(dibs_ticket *t, dibs_status status)
+{
+    dibs *d = t->grant->d;
+    dibs_stats *s = &d->stats;
+
+    if (t->queued_once)
+        s->waiting--;
+    if (status == DIBS_OK)
+        dibs__histogram_add(t->queued_once ? &s->wait : &s->acquire,
+                            dibs__now(d->env) - t->grant->asked);
+    else if (status == DIBS_BUSY)
+        s->busy++;
+    else if (status == DIBS_CANCELLED)
+        s->cancelled++;
+    else
+        s->failures++;
+}
+
+static void pass_to_dispatcher(dibs_ticket *t)
+{
+    dibs *d = t->grant->d;
+
+    t->next = NULL;
+    *d->done_end = t;
+    d->done_end = &t->next;
+    dibs__notice(d);
+}
+
+void dibs__ticket_settle(dibs_ticket *t, dibs_status status, const dibs_error *err)
+{
+    dibs_grant *g = t->grant;
+    dibs *d = g->d;
+
+    if (t->settled)
+        return;
+    count(t, status);
+    t->settled = true;
+    t->status = status;
+    if (err)
+        t->err = *err;
+    t->err.status = status;
+    g->ticket = NULL;
+    if (!t->by_event) {
+        pthread_cond_signal(&t->cond);
+        if (d->class->poke)
+            d->class->poke(d->engine, &g->sitter);
+        return;
+    }
+    if (status != DIBS_OK && t->maybe_there) {
+        dibs__grant_ref(g); /* the ticket keeps its own */
+        dibs__grant_orphan(g, false);
+    } else if (status != DIBS_OK) {
+        dibs__grant_retire(g);
+    }
+    pass_to_dispatcher(t);
+}
+
+static void settle_saying(dibs_ticket *t, dibs_status status, const char *what)
+{
+    dibs_error err;
+
+    dibs__fail(&err, status, "'%.200s': %s", t->grant->claim.name, what);
+    dibs__ticket_settle(t, status, &err);
+}
+
+/* A dispatcher may free its ticket once it is settled: never while a thread is inside `enter` with
+ * it. */
+void dibs__ticket_cancel(dibs_ticket *t)
+{
+    if (t->by_event && t->grant->state == DIBS__ENTERING)
+        t->cancelled = true;
+    else
+        settle_saying(t, DIBS_CANCELLED, dibs_status_text(DIBS_CANCELLED));
+}
+
+void dibs__ticket_time_out(dibs_ticket *t)
+{
+    dibs_error last = t->err;
+
+    if (t->pause == 0) {
+        settle_saying(t, DIBS_BUSY, dibs_status_text(DIBS_BUSY));
+        return;
+    }
+    dibs__wrap(&last, "'%.200s': not obtained in time", t->grant->claim.name);
+    dibs__ticket_settle(t, DIBS_UNAVAILABLE, &last);
+}
+
+/* ---- Answers
+ * ---------------------------------------------------------------------------------------------- */
+
+/* Not in line (any more): enter under a new attempt. A thread does so itself, the keeper does for
+ * others. */
+static void start_over(dibs_ticket *t)
+{
+    dibs_grant *g = t->grant;
+
+    dibs__grant_new_attempt(g);
+    t->enter_again = true;
+    t->handed = false;
+    t->retry_at = 0;
+    g->state = DIBS__WAITING;
+    if (t->by_event) {
+        dibs__grant_schedule(g, dibs__now(g->d->env));
+        return;
+    }
+    dibs__heap_remove(&g->d->due, &g->due);
+    pthread_cond_signal(&t->cond);
+    if (g->d->class->poke)
+        g->d->class->poke(g->d->engine, &g->sitter);
+}
+
+static void try_later(dibs_ticket *t, const dibs_error *err)
+{
+    dibs_grant *g = t->grant;
+    int64_t now = dibs__now(g->d->env);
+
+    t->err = *err;
+    t->pause = t->pause ? t->pause * 2 : FIRST_PAUSE;
+    if (t->pause > MAX_PAUSE)
+        t->pause = MAX_PAUSE;
+    t->retry_at = now + t->pause;
+    if (t->by_event || !t->enter_again)
+        dibs__grant_schedule(g, dibs__sooner(t->retry_at, t->by_event ? t->until : DIBS__NEVER));
+}
+
+static void granted(dibs_ticket *t, dibs__deadline sent, const dibs__reply *reply)
+{
+    dibs_grant *g = t->grant;
+    dibs__deadline deadline = dibs__deadline_of(sent, reply->remaining, g->lease);
+    int64_t now = dibs__now(g->d->env);
+
+    /* The answer may have waited for us longer than the grant lasts: it is no grant then. Asking
+     * under a new attempt takes it up again if nobody else has it. */
+    if (deadline <= now) {
+        start_over(t);
+        t->retry_at =
+            now + FIRST_PAUSE; /* a lease shorter than the way to the engine must not spin */
+        return;
+    }
+    dibs__grant_hold(g, reply->fence, reply->floor, deadline, true);
+    dibs__ticket_settle(t, DIBS_OK, NULL);
+}
+
+static void queued(dibs_ticket *t, dibs__deadline sent, const dibs__reply *reply)
+{
+    dibs_grant *g = t->grant;
+    dibs__deadline next = sent + t->window / 3;
+
+    if (!t->queued_once)
+        g->d->stats.waiting++;
+    t->queued_once = true;
+    t->alive = sent + t->window;
+    g->state = DIBS__WAITING;
+    if (reply->remaining > 0)
+        next = dibs__sooner(next, dibs__now(g->d->env) + reply->remaining + DIBS__MS);
+    dibs__grant_schedule(g, dibs__sooner(next, t->by_event ? t->until : DIBS__NEVER));
+    if (t->handed)
+        dibs__ticket_handed(t, t->handed_fence, t->handed_floor);
+}
+
+static void mismatch(dibs_ticket *t, const dibs__reply *reply)
+{
+    dibs_error err;
+
+    if (reply->capacity == DIBS__PLAIN)
+        dibs__fail(&err, DIBS_CONFLICT,
+                   "'%.200s' is a plain lock, not a semaphore of %u slots: use another name",
+                   t->grant->claim.name, t->grant->capacity);
+    else
+        dibs__fail(
+            &err, DIBS_CONFLICT,
+            "'%.200s' is a semaphore of %u slots: ask for as many, or break it to make it anew",
+            t->grant->claim.name, reply->capacity);
+    dibs__ticket_settle(t, DIBS_CONFLICT, &err);
+}
+
+static void verdict(dibs_ticket *t, dibs__deadline sent, const dibs__reply *reply)
+{
+    switch (reply->verdict) {
+    case DIBS__GRANTED:
+        granted(t, sent, reply);
+        return;
+    case DIBS__QUEUED:
+        queued(t, sent, reply);
+        return;
+    case DIBS__BUSY:
+        t->maybe_there = false;
+        settle_saying(t, DIBS_BUSY, "held by another");
+        return;
+    case DIBS__MISMATCH:
+        t->maybe_there = false;
+        mismatch(t, reply);
+        return;
+    case DIBS__UPGRADE:
+        t->maybe_there = false;
+        settle_saying(
+            t, DIBS_CONFLICT,
+            "its owner holds it shared (or with fewer slots): unlock first, then ask for more");
+        return;
+    case DIBS__RESUMED:
+        t->maybe_there = false;
+        settle_saying(t, DIBS_LOST, "the same owner asks for it elsewhere");
+        return;
+    default: /* flushed, or we were silent for too long */
+        start_over(t);
+    }
+}
+
+void dibs__ticket_answer(dibs_ticket *t, dibs__deadline sent, dibs_status status,
+                         const dibs__reply *reply, const dibs_error *err)
+{
+    if (t->cancelled) {
+        settle_saying(t, DIBS_CANCELLED, dibs_status_text(DIBS_CANCELLED));
+    } else if (status == DIBS_OK) {
+        t->pause = 0;
+        t->enter_again = false;
+        verdict(t, sent, reply);
+    } else if (status == DIBS_UNKNOWN || status == DIBS_UNAVAILABLE) {
+        try_later(t, err);
+    } else {
+        dibs__ticket_settle(t, status, err);
+    }
+}
+
+/* The lock was handed to us; how long it lasts, only we know: since the last sign of life that was
+ * answered. If that is nearly over, a renewal comes first. */
+void dibs__ticket_handed(dibs_ticket *t, uint64_t fence, uint64_t floor)
+{
+    dibs_grant *g = t->grant;
+    int64_t now = dibs__now(g->d->env);
+    dibs__deadline deadline;
+
+    t->handed = true;
+    t->handed_fence = fence;
+    t->handed_floor = floor;
+    if (g->state != DIBS__WAITING || t->enter_again)
+        return;
+    deadline = dibs__deadline_of(t->alive, 0, t->window);
+    if (deadline - now < t->window / 4) {
+        dibs__grant_schedule(g, now);
+        return;
+    }
+    dibs__grant_hold(g, fence, floor, deadline, false);
+    dibs__ticket_settle(t, DIBS_OK, NULL);
+}
+
+/* ---- Entering and waiting
+ * ------------------------------------------------------------------------------------ */
+
+static void fill_request(const dibs_ticket *t, dibs__enter_request *r)
+{
+    const dibs_grant *g = t->grant;
+
+    memset(r, 0, sizeof *r);
+    r->name = g->claim.name;
+    r->owner_named = g->owner_named;
+    r->capacity = g->capacity;
+    r->window = t->try_once ? 0 : t->window;
+    r->by_event = t->by_event;
+    strncpy(r->who.owner, g->claim.owner, sizeof r->who.owner - 1);
+    memcpy(r->who.attempt, g->attempt, sizeof r->who.attempt);
+    memcpy(r->who.host, g->d->host, sizeof r->who.host);
+    r->who.pid = g->d->pid;
+    r->who.weight = g->weight;
+    r->who.lease = g->lease;
+    r->who.min_hold = g->min_hold;
+}
+
+void dibs__ticket_enter(dibs_ticket *t, dibs__deadline latest)
+{
+    dibs_grant *g = t->grant;
+    dibs *d = g->d;
+    dibs__enter_request request;
+    dibs__reply reply = {0};
+    dibs_error err = {0};
+    dibs__deadline sent = dibs__now(d->env);
+    dibs_status status;
+
+    g->state = DIBS__ENTERING;
+    t->maybe_there = true;
+    t->enter_again = true; /* until an answer says otherwise */
+    fill_request(t, &request);
+    dibs__grant_ref(g);
+    pthread_mutex_unlock(&d->mutex);
+    status = d->class->enter(d->engine, &request, dibs__sooner(t->until, latest), &reply, &err);
+    pthread_mutex_lock(&d->mutex);
+    g->state = DIBS__WAITING;
+    if (!t->settled)
+        dibs__ticket_answer(t, sent, status, &reply, &err);
+    dibs__grant_unref(g);
+}
+
+static void sleep_until(dibs_ticket *t, dibs__deadline until)
+{
+    dibs *d = t->grant->d;
+    struct timespec at;
+    int64_t left;
+
+    if (until == DIBS__NEVER) {
+        pthread_cond_wait(&t->cond, &d->mutex);
+        return;
+    }
+    left = until - dibs__now(d->env);
+    if (left <= 0)
+        return;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    left += at.tv_nsec / 1000;
+    at.tv_sec += left / DIBS__SECOND;
+    at.tv_nsec = left % DIBS__SECOND * 1000;
+    pthread_cond_timedwait(&t->cond, &d->mutex, &at);
+}
+
+/* The engine lets the thread read its own wake-up. */
+static void sit_in_engine(dibs_ticket *t)
+{
+    dibs_grant *g = t->grant;
+    dibs *d = g->d;
+    dibs__reply reply = {0};
+    dibs_status status;
+
+    g->sitter.claim =
+        (dibs__claim){.name = g->claim.name, .owner = g->claim.owner, .attempt = g->attempt};
+    pthread_mutex_unlock(&d->mutex);
+    status = d->class->wait(d->engine, &g->sitter, t->until, &reply, NULL);
+    pthread_mutex_lock(&d->mutex);
+    if (t->settled || t->enter_again)
+        return;
+    if (status == DIBS_OK && reply.verdict == DIBS__GRANTED) {
+        dibs__ticket_handed(t, reply.fence, reply.floor);
+        return;
+    }
+    dibs__grant_schedule(g,
+                         dibs__now(d->env)); /* a wake-up may have been missed: the keeper looks */
+    if (status != DIBS_OK)
+        sleep_until(t, dibs__sooner(t->until, dibs__after(d->env, 5 * FIRST_PAUSE)));
+}
+
+void dibs__ticket_sit(dibs_ticket *t)
+{
+    dibs *d = t->grant->d;
+
+    while (!t->settled) {
+        int64_t now = dibs__now(d->env);
+        if (now >= t->until)
+            dibs__ticket_time_out(t);
+        else if (t->enter_again && now >= t->retry_at)
+            dibs__ticket_enter(t, dibs__after(d->env, d->request_span));
+        else if (t->enter_again)
+            sleep_until(t, dibs__sooner(t->until, t->retry_at));
+        else if (d->class->wait)
+            sit_in_engine(t);
+        else
+            sleep_until(t, t->until);
+    }
+}

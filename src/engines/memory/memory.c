@@ -1,0 +1,345 @@
+/* The memory engine: the state machine itself, alive only inside this process.
+ *
+ * `memory:` is a store of the handle's own; handles opened with the same `memory:NAME` share one,
+ * which lives as long as any of them. Waiters are told straight through their handle's sink, under
+ * the store's mutex: the core calls no engine with a lock held, so that this order of locks cannot
+ * turn around. */
+#define _GNU_SOURCE
+#include "core/error.h"
+#include "engines/engine.h"
+#include "engines/memory/store.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct room room;
+
+typedef struct memory_engine {
+    dibs__engine base;
+    room *room;
+    struct memory_engine *next; /* of the same room */
+    char id[DIBS__WAKE_SIZE];
+} memory_engine;
+
+/* What handles of one name share. */
+struct room {
+    room *next;
+    int users;
+    pid_t pid; /* a forked child inherits rooms, and must not enter them */
+    pthread_mutex_t mutex;
+    dibs__memory *memory;
+    memory_engine *engines;
+    char name[];
+};
+
+/* The rooms that have a name: the only state of the process that outlives a call. */
+static pthread_mutex_t rooms_mutex = PTHREAD_MUTEX_INITIALIZER;
+static room *rooms;
+
+/* ---- Rooms
+ * ------------------------------------------------------------------------------------------ */
+
+static room *room_new(const char *name)
+{
+    room *r = calloc(1, sizeof *r + strlen(name) + 1);
+
+    if (!r)
+        return NULL;
+    memcpy(r->name, name, strlen(name) + 1);
+    r->pid = getpid();
+    r->memory = dibs__memory_new();
+    if (!r->memory || pthread_mutex_init(&r->mutex, NULL) != 0) {
+        dibs__memory_free(r->memory);
+        free(r);
+        return NULL;
+    }
+    return r;
+}
+
+static room *room_enter(const char *name)
+{
+    room *r = NULL;
+
+    pthread_mutex_lock(&rooms_mutex);
+    if (*name)
+        for (r = rooms; r && (r->pid != getpid() || strcmp(r->name, name) != 0);)
+            r = r->next;
+    if (!r && (r = room_new(name))) {
+        r->next = rooms;
+        rooms = r;
+    }
+    if (r)
+        r->users++;
+    pthread_mutex_unlock(&rooms_mutex);
+    return r;
+}
+
+static void room_leave(room *r)
+{
+    pthread_mutex_lock(&rooms_mutex);
+    if (--r->users > 0) {
+        pthread_mutex_unlock(&rooms_mutex);
+        return;
+    }
+    for (room **at = &rooms; *at; at = &(*at)->next) {
+        if (*at == r) {
+            *at = r->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&rooms_mutex);
+    pthread_mutex_destroy(&r->mutex);
+    dibs__memory_free(r->memory);
+    free(r);
+}
+
+/* ---- Wake-ups
+ * ------------------------------------------------------------------------------------------ */
+
+static memory_engine *engine_of(const room *r, const dibs__holder *holder)
+{
+    for (memory_engine *e = r->engines; e; e = e->next)
+        if (strcmp(e->id, holder->who.wake) == 0)
+            return e;
+    return NULL;
+}
+
+static void on_granted(void *data, const dibs__holder *holder, uint64_t floor)
+{
+    memory_engine *e = engine_of(data, holder);
+
+    if (e)
+        e->base.sink->granted(e->base.sink, holder->who.attempt, holder->fence, floor);
+}
+
+static void on_breaking(void *data, const dibs__holder *holder)
+{
+    memory_engine *e = engine_of(data, holder);
+
+    if (e)
+        e->base.sink->look(e->base.sink, holder->who.attempt);
+}
+
+/* ---- Commands
+ * ------------------------------------------------------------------------------------------ */
+
+static dibs__time time_now(const dibs__engine *e)
+{
+    return (dibs__time){e->env->boottime(e->env->ctx), e->env->wall(e->env->ctx)};
+}
+
+/* With the room's mutex: points a cursor at the lock. */
+static dibs_status begin(dibs__engine *e, const char *name, dibs__memory_cursor *cursor,
+                         dibs__time *now, dibs_error *err)
+{
+    room *r = ((memory_engine *)e)->room;
+
+    pthread_mutex_lock(&r->mutex);
+    *now = time_now(e);
+    if (!dibs__memory_begin(cursor, r->memory, name, now->wall)) {
+        pthread_mutex_unlock(&r->mutex);
+        return dibs__fail(err, DIBS_NO_MEMORY, "memory: out of memory");
+    }
+    cursor->granted = on_granted;
+    cursor->breaking = on_breaking;
+    cursor->data = r;
+    return DIBS_OK;
+}
+
+static dibs_status end(dibs__engine *e, dibs__memory_cursor *cursor)
+{
+    dibs__memory_end(cursor);
+    pthread_mutex_unlock(&((memory_engine *)e)->room->mutex);
+    return DIBS_OK;
+}
+
+static dibs_status memory_enter(dibs__engine *e, const dibs__enter_request *request,
+                                dibs__deadline until, dibs__reply *out, dibs_error *err)
+{
+    dibs__memory_cursor cursor;
+    dibs__time now;
+    dibs__asker who = request->who;
+    dibs_status status = begin(e, request->name, &cursor, &now, err);
+
+    (void)until;
+    if (status != DIBS_OK)
+        return status;
+    memcpy(who.wake, ((memory_engine *)e)->id, sizeof who.wake);
+    dibs__state_acquire(&dibs__memory_store, &cursor, now, &who, request->capacity, request->window,
+                        out);
+    return end(e, &cursor);
+}
+
+static dibs_status keep_one(dibs__engine *e, dibs__claim *c)
+{
+    dibs__memory_cursor cursor;
+    dibs__time now;
+    dibs_status status = begin(e, c->name, &cursor, &now, NULL);
+
+    if (status != DIBS_OK)
+        return status;
+    dibs__state_keep(&dibs__memory_store, &cursor, now, c->owner, c->attempt, c->fence, c->lease,
+                     &c->reply);
+    return end(e, &cursor);
+}
+
+static void memory_keep(dibs__engine *e, dibs__claim *const claims[], size_t count,
+                        dibs__deadline until)
+{
+    (void)until;
+    for (size_t i = 0; i < count; i++)
+        claims[i]->status = keep_one(e, claims[i]);
+}
+
+static dibs_status memory_release(dibs__engine *e, const dibs__claim *c, dibs__deadline until,
+                                  dibs__reply *out, dibs_error *err)
+{
+    dibs__memory_cursor cursor;
+    dibs__time now;
+    dibs_status status = begin(e, c->name, &cursor, &now, err);
+
+    (void)until;
+    if (status != DIBS_OK)
+        return status;
+    dibs__state_release(&dibs__memory_store, &cursor, now, c->owner, c->attempt, c->fence, out);
+    return end(e, &cursor);
+}
+
+static dibs_status memory_cancel(dibs__engine *e, const dibs__claim *c, dibs__deadline until,
+                                 dibs_error *err)
+{
+    dibs__memory_cursor cursor;
+    dibs__time now;
+    dibs__reply reply;
+    dibs_status status = begin(e, c->name, &cursor, &now, err);
+
+    (void)until;
+    if (status != DIBS_OK)
+        return status;
+    dibs__state_cancel(&dibs__memory_store, &cursor, now, c->owner, c->attempt, &reply);
+    return end(e, &cursor);
+}
+
+static dibs_status memory_break(dibs__engine *e, const char *name, const char *by, bool at_once,
+                                dibs__deadline until, dibs__reply *out, dibs_error *err)
+{
+    dibs__memory_cursor cursor;
+    dibs__time now;
+    dibs_status status = begin(e, name, &cursor, &now, err);
+
+    (void)until;
+    if (status != DIBS_OK)
+        return status;
+    dibs__state_break(&dibs__memory_store, &cursor, now, by, at_once, out);
+    return end(e, &cursor);
+}
+
+/* ---- Looking
+ * -------------------------------------------------------------------------------------------- */
+
+static dibs_status memory_inspect(dibs__engine *e, const char *name, dibs__deadline until,
+                                  dibs__report_builder *out, dibs_error *err)
+{
+    dibs__memory_cursor cursor;
+    dibs__time now;
+    dibs__reply reply;
+    dibs_status status = begin(e, name, &cursor, &now, err);
+
+    (void)until;
+    if (status != DIBS_OK)
+        return status;
+    dibs__state_settle(&dibs__memory_store, &cursor, now, &reply);
+    dibs__memory_report(((memory_engine *)e)->room->memory, name, now, out);
+    return end(e, &cursor);
+}
+
+static dibs_status memory_list(dibs__engine *e, const char *prefix, bool idle, dibs__deadline until,
+                               dibs__report_builder *out, dibs_error *err)
+{
+    room *r = ((memory_engine *)e)->room;
+
+    (void)until;
+    (void)err;
+    pthread_mutex_lock(&r->mutex);
+    dibs__memory_report_all(r->memory, prefix, idle, time_now(e), out);
+    pthread_mutex_unlock(&r->mutex);
+    return DIBS_OK;
+}
+
+/* ---- Opening and closing
+ * ---------------------------------------------------------------------------------- */
+
+static dibs_status memory_open(const dibs__open_request *request, dibs__engine **out,
+                               dibs_error *err)
+{
+    const dibs__url *url = request->url;
+    memory_engine *e;
+    dibs_status status = dibs__url_all_taken(url, "no parameter", err);
+
+    if (status != DIBS_OK)
+        return status;
+    if (url->authority)
+        return dibs__fail(err, DIBS_INVALID, "memory: has no host: write memory: or memory:NAME");
+    e = calloc(1, sizeof *e);
+    if (!e || !(e->room = room_enter(url->path))) {
+        free(e);
+        return dibs__fail(err, DIBS_NO_MEMORY, "memory: out of memory");
+    }
+    strncpy(e->id, request->handle_id, sizeof e->id - 1);
+    pthread_mutex_lock(&e->room->mutex);
+    e->base.sink = request->sink;
+    e->base.env = request->env;
+    e->next = e->room->engines;
+    e->room->engines = e;
+    pthread_mutex_unlock(&e->room->mutex);
+    *out = &e->base;
+    return DIBS_OK;
+}
+
+static void memory_close(dibs__engine *base)
+{
+    memory_engine *e = (memory_engine *)base;
+
+    pthread_mutex_lock(&e->room->mutex);
+    for (memory_engine **at = &e->room->engines; *at; at = &(*at)->next) {
+        if (*at == e) {
+            *at = e->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&e->room->mutex);
+    room_leave(e->room);
+    free(e);
+}
+
+/* The parent's mutexes may be held in the child for ever: nothing to do but forget. */
+static void memory_abandon(dibs__engine *e)
+{
+    (void)e;
+}
+
+static int memory_event_fd(dibs__engine *e)
+{
+    (void)e;
+    return -1;
+}
+
+extern const dibs__engine_class dibs__engine_memory;
+const dibs__engine_class dibs__engine_memory = {
+    .scheme = "memory",
+    .schemes = (const char *const[]){"memory", NULL},
+    .can = {.first_come = true},
+    .open = memory_open,
+    .close = memory_close,
+    .abandon = memory_abandon,
+    .enter = memory_enter,
+    .keep = memory_keep,
+    .release = memory_release,
+    .cancel = memory_cancel,
+    .break_lock = memory_break,
+    .inspect = memory_inspect,
+    .list = memory_list,
+    .event_fd = memory_event_fd,
+};
