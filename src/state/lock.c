@@ -59,12 +59,17 @@ static int drop_holder(machine *m, const dibs__holder *h)
     return m->store->holder_drop(m->ctx, h);
 }
 
+static int put_waiter(machine *m, const dibs__waiter *w)
+{
+    m->changed = true;
+    return m->store->waiter_put(m->ctx, w);
+}
+
 static int add_waiter(machine *m, dibs__waiter *w)
 {
     w->place = ++m->record.place;
     m->record.waiters++;
-    m->changed = true;
-    return m->store->waiter_put(m->ctx, w);
+    return put_waiter(m, w);
 }
 
 static int drop_waiter(machine *m, const dibs__waiter *w)
@@ -258,42 +263,44 @@ static int reply_queued(machine *m, const dibs__waiter *w, dibs__reply *out)
     return found > 0 && head.place == w->place ? until_expiry(m, &out->remaining) : 0;
 }
 
-static int stand_in_line(machine *m, const dibs__asker *who, int64_t window, dibs__reply *out)
+/* In line with a sign of life: at the end, or where the owner stands already (asked again, or
+ * resumed). */
+static int stand_in_line(machine *m, dibs__waiter *w, bool there, const dibs__asker *who,
+                         int64_t window, dibs__reply *out)
 {
-    dibs__waiter w;
-    int found = find_waiter(m, who->owner, &w);
-
-    if (found < 0)
-        return -1;
-    if (found > 0 && w.who.weight == who->weight) { /* asked again, or resumed: the place is kept */
-        w.who = *who;
-    } else {
-        if (found > 0 && drop_waiter(m, &w) < 0)
-            return -1;
-        memset(&w, 0, sizeof w);
-        w.who = *who;
-        w.since = m->now.lease;
-        found = 0;
+    if (!there) {
+        memset(w, 0, sizeof *w);
+        w->since = m->now.lease;
     }
-    w.window = at_most(window, who->lease);
-    w.alive_until = m->now.lease + w.window;
-    if (found == 0 ? add_waiter(m, &w) < 0 : m->store->waiter_put(m->ctx, &w) < 0)
+    w->who = *who;
+    w->window = at_most(window, who->lease);
+    w->alive_until = m->now.lease + w->window;
+    if (there ? put_waiter(m, w) < 0 : add_waiter(m, w) < 0)
         return -1;
-    m->changed = true;
-    return reply_queued(m, &w, out);
+    return reply_queued(m, w, out);
 }
 
 static int take_or_queue(machine *m, const dibs__asker *who, int64_t window, dibs__reply *out)
 {
+    dibs__waiter w;
     dibs__holder h;
+    int there = find_waiter(m, who->owner, &w);
 
+    if (there > 0 &&
+        w.who.weight != who->weight) { /* it wants something else: back to the end of the line */
+        if (drop_waiter(m, &w) < 0 || serve_queue(m) < 0)
+            return -1;
+        there = 0;
+    }
+    if (there < 0)
+        return -1;
     if (m->record.waiters == 0 && fits(&m->record, who->weight)) {
         if (grant(m, who, m->now.lease + who->lease, &h) < 0)
             return -1;
         return reply_granted(m, &h, out);
     }
     if (window > 0)
-        return stand_in_line(m, who, window, out);
+        return stand_in_line(m, &w, there > 0, who, window, out);
     out->verdict = DIBS__BUSY;
     return until_expiry(m, &out->remaining);
 }
@@ -349,8 +356,7 @@ static int keep_holder(machine *m, dibs__holder *h, int64_t lease, dibs__reply *
 static int keep_waiter(machine *m, dibs__waiter *w, dibs__reply *out)
 {
     w->alive_until = m->now.lease + w->window;
-    m->changed = true;
-    return m->store->waiter_put(m->ctx, w) < 0 ? -1 : reply_queued(m, w, out);
+    return put_waiter(m, w) < 0 ? -1 : reply_queued(m, w, out);
 }
 
 int dibs__state_keep(const dibs__store *store, void *ctx, dibs__time now, const char *owner,
