@@ -41,7 +41,7 @@ extern "C" {
 #define DIBS_OWNER_MAX 128 /* bytes of an owner given by name */
 #define DIBS_NO_WAIT   (-1)
 
-/* ---- Statuses ------------------------------------------------------------------------------- */
+/* ---- Statuses -------------------------------------------------------------------------------- */
 
 /* name, text, HTTP status, exit code of the command */
 #define DIBS_STATUSES(X)                                                               \
@@ -78,7 +78,7 @@ DIBS_API int dibs_status_http(dibs_status status);
 DIBS_API int dibs_status_exit_code(dibs_status status);
 DIBS_API const char *dibs_version(void);
 
-/* ---- Handles -------------------------------------------------------------------------------- */
+/* ---- Handles --------------------------------------------------------------------------------- */
 
 typedef struct dibs dibs;
 typedef struct dibs_grant dibs_grant;
@@ -130,7 +130,7 @@ typedef struct dibs_engine_info {
 DIBS_API bool dibs_engine_at(size_t i, dibs_engine_info *out);
 DIBS_API void dibs_engine_of(const dibs *d, dibs_engine_info *out);
 
-/* ---- Locks ---------------------------------------------------------------------------------- */
+/* ---- Locks ----------------------------------------------------------------------------------- */
 
 /* Why a lock was lost. */
 typedef enum dibs_loss {
@@ -203,7 +203,7 @@ DIBS_API const char *dibs_owner(const dibs_grant *g);
 /* Ends every wait of this handle for `name` (NULL: for any name) with DIBS_CANCELLED. */
 DIBS_API void dibs_cancel(dibs *d, const char *name);
 
-/* ---- Waiting without a thread each ---------------------------------------------------------- */
+/* ---- Waiting without a thread each ----------------------------------------------------------- */
 
 /* Runs in dibs_dispatch. DIBS_OK: `g` is yours. The ticket is freed when this returns. */
 typedef void (*dibs_ticket_fn)(void *data, dibs_status status, dibs_grant *g,

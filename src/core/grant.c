@@ -34,8 +34,7 @@ dibs__deadline dibs__deadline_of(dibs__deadline sent, int64_t remaining, int64_t
     return sent + remaining - at_most(lease / 100 + 5 * DIBS__MS, lease / 10);
 }
 
-/* ---- Making and freeing
- * ----------------------------------------------------------------------------- */
+/* ---- Making and freeing ---------------------------------------------------------------------- */
 
 static void write_attempt(dibs_grant *g)
 {
@@ -75,8 +74,7 @@ void dibs__grant_unref(dibs_grant *g)
         free(g);
 }
 
-/* ---- Tables
- * ------------------------------------------------------------------------------------------- */
+/* ---- Tables ---------------------------------------------------------------------------------- */
 
 /* Each grant in the tables has a place in both heaps waiting for it. */
 static bool reserve(dibs *d)
@@ -159,8 +157,7 @@ dibs_grant *dibs__grant_of_owner(dibs *d, const char *owner, const char *name)
     return NULL;
 }
 
-/* ---- Holding
- * ------------------------------------------------------------------------------------------- */
+/* ---- Holding --------------------------------------------------------------------------------- */
 
 void dibs__grant_schedule(dibs_grant *g, dibs__deadline when)
 {
@@ -295,8 +292,7 @@ void dibs__grant_orphan(dibs_grant *g, bool release_it)
     dibs__grant_schedule(g, now);
 }
 
-/* ---- Giving back
- * ------------------------------------------------------------------------------------------ */
+/* ---- Giving back ----------------------------------------------------------------------------- */
 
 /* Without the mutex. Asks again while the answer is unknown and the lease lasts. */
 static dibs_status release(dibs_grant *g, dibs__deadline until, dibs__reply *reply)
@@ -431,8 +427,7 @@ dibs_status dibs_renew(dibs_grant *g, dibs_error *err)
     return status;
 }
 
-/* ---- Asking
- * --------------------------------------------------------------------------------------------- */
+/* ---- Asking ---------------------------------------------------------------------------------- */
 
 bool dibs_held(const dibs_grant *g)
 {

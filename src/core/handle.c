@@ -15,8 +15,7 @@
 
 #define DEFAULT_SPAN (5 * DIBS__SECOND)
 
-/* ---- Small things that every call needs
- * ------------------------------------------------------------------- */
+/* ---- Small things that every call needs ------------------------------------------------------ */
 
 bool dibs__same_process(const dibs *d)
 {
@@ -80,8 +79,7 @@ void dibs__log(dibs *d, dibs_log_level level, const char *format, ...)
     va_end(args);
 }
 
-/* ---- The sink: what engines tell us
- * ------------------------------------------------------------------------- */
+/* ---- The sink: what engines tell us ---------------------------------------------------------- */
 
 static void on_granted(dibs__sink *sink, const char *attempt, uint64_t fence, uint64_t floor)
 {
@@ -116,9 +114,7 @@ static void on_log(dibs__sink *sink, dibs_log_level level, const char *format, .
     va_end(args);
 }
 
-/* ---- Opening
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- Opening --------------------------------------------------------------------------------- */
 
 static dibs_status check_open_options(const dibs_options *o, dibs_error *err)
 {
@@ -260,9 +256,7 @@ dibs_status dibs_open(const char *url, const dibs_options *options, dibs **out, 
     return status;
 }
 
-/* ---- Closing
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- Closing --------------------------------------------------------------------------------- */
 
 /* With the mutex. Threads that wait are told to go; then nobody but us is left. */
 static void drive_out(dibs *d)
@@ -337,8 +331,7 @@ void dibs_close(dibs *d)
     free_handle(d);
 }
 
-/* ---- Engines as data
- * --------------------------------------------------------------------------------------------- */
+/* ---- Engines as data ------------------------------------------------------------------------- */
 
 static void describe(const dibs__engine_class *class, dibs_engine_info *out)
 {

@@ -31,9 +31,7 @@ typedef struct batch {
     size_t count;
 } batch;
 
-/* ---- Losses
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- Losses ---------------------------------------------------------------------------------- */
 
 static void expire(dibs *d, int64_t now)
 {
@@ -58,8 +56,7 @@ static void tell_losses(dibs *d)
     dibs__notice(d);
 }
 
-/* ---- Signs of life
- * --------------------------------------------------------------------------------------------- */
+/* ---- Signs of life --------------------------------------------------------------------------- */
 
 /* How long the keeper may be away. */
 static dibs__deadline exchange_until(dibs *d, int64_t now)
@@ -130,9 +127,7 @@ static void add_to_batch(dibs *d, batch *b, dibs_grant *g, int64_t now)
     b->claim[b->count++] = &g->claim;
 }
 
-/* ---- What is due
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- What is due ----------------------------------------------------------------------------- */
 
 /* The user has left it. Asks until the engine has answered or has surely forgotten. */
 static void give_back(dibs *d, dibs_grant *g, int64_t now)
@@ -202,9 +197,7 @@ static void serve_due(dibs *d, batch *b, int64_t now)
     send_batch(d, b, now);
 }
 
-/* ---- The thread
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- The thread ------------------------------------------------------------------------------ */
 
 static dibs__deadline next_moment(const dibs *d)
 {

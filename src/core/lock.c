@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEAVE_SPAN (200 * DIBS__MS) /* how long a caller whose time is up waits to leave the line \
-                                     */
+#define LEAVE_SPAN                                                                 \
+    (200 * DIBS__MS) /* how long a caller whose time is up waits to leave the line \
+                      */
 #define MAX_MS ((int64_t)100 * 365 * 24 * 3600 * 1000)
 
-/* ---- Options
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Options --------------------------------------------------------------------------------- */
 
 static dibs_status check_span(const char *what, int64_t ms, int64_t low, int64_t high,
                               dibs_error *err)
@@ -117,9 +117,7 @@ static void fill_ticket(dibs_ticket *t, dibs_grant *g, const dibs_lock_options *
     g->ticket = t;
 }
 
-/* ---- Reentry
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- Reentry --------------------------------------------------------------------------------- */
 
 /* The owner has this lock already, or waits for it. */
 static dibs_status reenter(dibs_grant *g, const dibs_lock_options *o, dibs_error *err)
@@ -144,8 +142,7 @@ static dibs_status reenter(dibs_grant *g, const dibs_lock_options *o, dibs_error
     return DIBS_OK;
 }
 
-/* ---- Leaving the line
- * ------------------------------------------------------------------------------------------ */
+/* ---- Leaving the line ------------------------------------------------------------------------ */
 
 /* A thread's wait has failed. The engine is told at once if it answers; else the keeper sees to it.
  * Takes the grant's reference. */
@@ -173,9 +170,7 @@ static void leave_line(dibs_ticket *t)
     dibs__grant_unref(g);
 }
 
-/* ---- The calls
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- The calls ------------------------------------------------------------------------------- */
 
 static const dibs_lock_options defaults;
 
@@ -261,7 +256,6 @@ static void settle_reentry(dibs_ticket *t, dibs_grant *g)
     t->grant = g;
     t->by_event = true;
     t->settled = true;
-    dibs__grant_ref(g);
     *d->done_end = t;
     d->done_end = &t->next;
     dibs__notice(d);

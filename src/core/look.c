@@ -75,9 +75,7 @@ dibs_status dibs_list(dibs *d, const char *prefix, bool idle, dibs_report **out,
     return look(d, look_at_many, &s, out, err);
 }
 
-/* ---- Breaking
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- Breaking -------------------------------------------------------------------------------- */
 
 static bool asked_holders_left(const dibs_report *r)
 {

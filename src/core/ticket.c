@@ -16,8 +16,7 @@
 #define FIRST_PAUSE (20 * DIBS__MS)
 #define MAX_PAUSE   DIBS__SECOND
 
-/* ---- Settling
- * ------------------------------------------------------------------------------------------- */
+/* ---- Settling -------------------------------------------------------------------------------- */
 
 static void count(dibs_ticket *t, dibs_status status)
 {
@@ -106,8 +105,7 @@ void dibs__ticket_time_out(dibs_ticket *t)
     dibs__ticket_settle(t, DIBS_UNAVAILABLE, &last);
 }
 
-/* ---- Answers
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Answers --------------------------------------------------------------------------------- */
 
 /* Not in line (any more): enter under a new attempt. A thread does so itself, the keeper does for
  * others. */
@@ -265,8 +263,7 @@ void dibs__ticket_handed(dibs_ticket *t, uint64_t fence, uint64_t floor)
     dibs__ticket_settle(t, DIBS_OK, NULL);
 }
 
-/* ---- Entering and waiting
- * ------------------------------------------------------------------------------------ */
+/* ---- Entering and waiting -------------------------------------------------------------------- */
 
 static void fill_request(const dibs_ticket *t, dibs__enter_request *r)
 {

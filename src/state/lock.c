@@ -195,8 +195,7 @@ static int settle(machine *m)
     return expire_holders(m) < 0 || serve_queue(m) < 0 ? -1 : 0;
 }
 
-/* ---- Beginning and end of every command
- * ---------------------------------------------------------- */
+/* ---- Beginning and end of every command ------------------------------------------------------ */
 
 static int begin(machine *m, const dibs__store *store, void *ctx, dibs__time now, dibs__reply *out)
 {
@@ -221,8 +220,7 @@ static int end(machine *m)
     return m->changed ? m->store->save(m->ctx, &m->record) : 0;
 }
 
-/* ---- Acquire
- * -------------------------------------------------------------------------------------- */
+/* ---- Acquire --------------------------------------------------------------------------------- */
 
 /* The owner is here with an older attempt: that one is dead, this one goes on in its place. */
 static int resume(machine *m, dibs__holder *old, const dibs__asker *who, dibs__reply *out)
@@ -332,8 +330,7 @@ int dibs__state_acquire(const dibs__store *store, void *ctx, dibs__time now, con
     return failed < 0 ? -1 : end(&m);
 }
 
-/* ---- Keep
- * ------------------------------------------------------------------------------------------ */
+/* ---- Keep ------------------------------------------------------------------------------------ */
 
 /* The entry is not there: why? */
 static void reply_missing(machine *m, uint64_t fence, dibs__reply *out)
@@ -390,8 +387,7 @@ int dibs__state_keep(const dibs__store *store, void *ctx, dibs__time now, const 
     return failed < 0 ? -1 : end(&m);
 }
 
-/* ---- Release and cancel
- * ------------------------------------------------------------------------------ */
+/* ---- Release and cancel ---------------------------------------------------------------------- */
 
 static int give_back(machine *m, dibs__holder *h)
 {
@@ -454,8 +450,7 @@ int dibs__state_cancel(const dibs__store *store, void *ctx, dibs__time now, cons
     return end(&m);
 }
 
-/* ---- Break
- * --------------------------------------------------------------------------------------------- */
+/* ---- Break ----------------------------------------------------------------------------------- */
 
 static int drop_all_holders(machine *m)
 {

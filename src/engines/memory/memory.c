@@ -38,8 +38,7 @@ struct room {
 static pthread_mutex_t rooms_mutex = PTHREAD_MUTEX_INITIALIZER;
 static room *rooms;
 
-/* ---- Rooms
- * ------------------------------------------------------------------------------------------ */
+/* ---- Rooms ----------------------------------------------------------------------------------- */
 
 static room *room_new(const char *name)
 {
@@ -95,8 +94,7 @@ static void room_leave(room *r)
     free(r);
 }
 
-/* ---- Wake-ups
- * ------------------------------------------------------------------------------------------ */
+/* ---- Wake-ups -------------------------------------------------------------------------------- */
 
 static memory_engine *engine_of(const room *r, const dibs__holder *holder)
 {
@@ -122,8 +120,7 @@ static void on_breaking(void *data, const dibs__holder *holder)
         e->base.sink->look(e->base.sink, holder->who.attempt);
 }
 
-/* ---- Commands
- * ------------------------------------------------------------------------------------------ */
+/* ---- Commands -------------------------------------------------------------------------------- */
 
 static dibs__time time_now(const dibs__engine *e)
 {
@@ -236,8 +233,7 @@ static dibs_status memory_break(dibs__engine *e, const char *name, const char *b
     return end(e, &cursor);
 }
 
-/* ---- Looking
- * -------------------------------------------------------------------------------------------- */
+/* ---- Looking --------------------------------------------------------------------------------- */
 
 static dibs_status memory_inspect(dibs__engine *e, const char *name, dibs__deadline until,
                                   dibs__report_builder *out, dibs_error *err)
@@ -268,8 +264,7 @@ static dibs_status memory_list(dibs__engine *e, const char *prefix, bool idle, d
     return DIBS_OK;
 }
 
-/* ---- Opening and closing
- * ---------------------------------------------------------------------------------- */
+/* ---- Opening and closing --------------------------------------------------------------------- */
 
 static dibs_status memory_open(const dibs__open_request *request, dibs__engine **out,
                                dibs_error *err)

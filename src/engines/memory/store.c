@@ -43,8 +43,7 @@ struct dibs__memory {
     size_t sweep; /* where the next look for idle records begins */
 };
 
-/* ---- Lists and entries
- * --------------------------------------------------------------------------- */
+/* ---- Lists and entries ----------------------------------------------------------------------- */
 
 /* Both lists are kept in order of a number that grows, and are added to at the end. */
 static void append(list *l, entry *e)
@@ -89,8 +88,7 @@ static entry *find(const dibs__memory_lock *lock, const char *owner, bool waits)
     return NULL;
 }
 
-/* ---- The store
- * ------------------------------------------------------------------------------------- */
+/* ---- The store ------------------------------------------------------------------------------- */
 
 static dibs__memory_lock *lock_of(void *ctx)
 {
@@ -237,8 +235,7 @@ const dibs__store dibs__memory_store = {
     waiter_of, waiter_head, waiter_put, waiter_drop,     granted,       breaking,
 };
 
-/* ---- Locks by name
- * ----------------------------------------------------------------------------------- */
+/* ---- Locks by name --------------------------------------------------------------------------- */
 
 static dibs__memory_lock *lock_named(const dibs__memory *m, const char *name)
 {
@@ -356,8 +353,7 @@ void dibs__memory_free(dibs__memory *memory)
     free(memory);
 }
 
-/* ---- Looking
- * ------------------------------------------------------------------------------------------- */
+/* ---- Looking --------------------------------------------------------------------------------- */
 
 static void report(const dibs__memory_lock *lock, bool waiters, dibs__time now,
                    dibs__report_builder *out)
