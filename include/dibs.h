@@ -59,7 +59,10 @@ extern "C" {
     X(BROKEN_ENGINE, "the engine failed or holds something that is not ours", 500, 69) \
     X(UNSUPPORTED, "this engine or build cannot do that", 501, 64)                     \
     X(FORKED, "this handle belongs to the parent process", 500, 70)                    \
-    X(NO_MEMORY, "out of memory", 500, 71)
+    X(NO_MEMORY, "out of memory", 500, 71)                                             \
+    X(ALREADY, "it was done before", 200, 0)                                           \
+    X(STALE, "the transaction reads an older state: roll back, start again", 409, 75)  \
+    X(DEADLOCK, "the transaction met a deadlock: roll back, start again", 409, 75)
 
 typedef enum dibs_status {
 #define X(name, text, http, code) DIBS_##name,
@@ -116,6 +119,11 @@ DIBS_API dibs_status dibs_open(const char *url, const dibs_options *options, dib
 DIBS_API void dibs_close(dibs *d);
 
 DIBS_API const char *dibs_engine_name(const dibs *d); /* "sqlite" */
+
+/* The SQL that makes the tables which the engine of `url` (NULL as in dibs_open) needs, for an
+ * administrator to run where the account itself may not. Connects to nothing; `out` is freed with
+ * free(). DIBS_UNSUPPORTED: that engine needs none. */
+DIBS_API dibs_status dibs_schema(const char *url, char **out, dibs_error *err);
 
 /* What an engine can do, as data. */
 typedef struct dibs_engine_info {

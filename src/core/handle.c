@@ -256,6 +256,24 @@ dibs_status dibs_open(const char *url, const dibs_options *options, dibs **out, 
     return status;
 }
 
+dibs_status dibs_schema(const char *text, char **out, dibs_error *err)
+{
+    const dibs__engine_class *class;
+    dibs__url url;
+    dibs_status status = dibs__url_parse(&url, text ? text : default_url(), err);
+
+    *out = NULL;
+    if (status == DIBS_OK)
+        status = find_engine(&url, &class, err);
+    if (status == DIBS_OK && !class->schema)
+        status = dibs__fail(err, DIBS_UNSUPPORTED, "%s: needs no tables made by an administrator",
+                            class->scheme);
+    else if (status == DIBS_OK)
+        status = class->schema(&url, out, err);
+    dibs__url_fini(&url);
+    return status;
+}
+
 /* ---- Closing --------------------------------------------------------------------------------- */
 
 /* With the mutex. Threads that wait are told to go; then nobody but us is left. */

@@ -152,6 +152,10 @@ struct dibs__engine_class {
 
     /* In a forked child, async-signal-safe: take part in the process's liveness. May be NULL. */
     dibs_status (*stand_in)(dibs__engine *e);
+
+    /* What an administrator runs once when the account may not create what the engine needs: text to
+     * be freed by the caller. Takes the URL's parameters and connects to nothing. May be NULL. */
+    dibs_status (*schema)(dibs__url *url, char **out, dibs_error *err);
 };
 
 /* NULL-terminated, in the order in which people are told about them. */

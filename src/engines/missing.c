@@ -21,3 +21,23 @@ const dibs__engine_class dibs__engine_redis = {
     .can = {.across_processes = true, .first_come = true},
 };
 #endif
+
+#ifndef DIBS_HAVE_POSTGRESQL
+extern const dibs__engine_class dibs__engine_postgresql;
+const dibs__engine_class dibs__engine_postgresql = {
+    .scheme = "postgresql",
+    .schemes = (const char *const[]){"postgresql", "postgres", NULL},
+    .missing = "libpq-dev",
+    .can = {.across_processes = true, .first_come = true},
+};
+#endif
+
+#ifndef DIBS_HAVE_MYSQL
+extern const dibs__engine_class dibs__engine_mysql;
+const dibs__engine_class dibs__engine_mysql = {
+    .scheme = "mysql",
+    .schemes = (const char *const[]){"mysql", "mariadb", NULL},
+    .missing = "libmariadb-dev",
+    .can = {.across_processes = true, .first_come = true},
+};
+#endif

@@ -1,0 +1,188 @@
+/* Connecting, and setting a session up.
+ *
+ * A session is UTC (else UNIX time would repeat an hour at the end of summer time), READ COMMITTED
+ * (no gap locks; a statement sees what was committed before it), commits by itself, speaks bytes,
+ * and has an sql_mode of its own, whatever the server's is. A client that is stopped inside a
+ * transaction must not keep a row from all others: the server ends such a session after two
+ * seconds. */
+#define _GNU_SOURCE
+#include "core/error.h"
+#include "engines/mysql/mysql.h"
+
+#include <errno.h>
+#include <mysqld_error.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+const char dibs__my_session[] =
+    "SET SESSION time_zone = '+00:00', autocommit = 1, "
+    "sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 2"
+    "/*M!100300 , idle_transaction_timeout = 2, max_statement_time = 0 */; "
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; "
+    "SELECT @@version, @@log_bin, @@binlog_format";
+
+/* The library's own state is set up by the first who comes. */
+static pthread_once_t library_once = PTHREAD_ONCE_INIT;
+
+static void start_library(void)
+{
+    mysql_library_init(0, NULL, NULL);
+}
+
+static void set_tls(MYSQL *m, const dibs__my_place *place)
+{
+    my_bool yes = 1, verify = place->verify;
+
+    if (!place->tls)
+        return;
+    mysql_ssl_set(m, place->key, place->cert, place->ca, place->ca_path, NULL);
+    mysql_options(m, MYSQL_OPT_SSL_ENFORCE, &yes);
+    mysql_options(m, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify);
+}
+
+MYSQL *dibs__my_new(const dibs__my_place *place)
+{
+    unsigned protocol = place->socket ? MYSQL_PROTOCOL_SOCKET : MYSQL_PROTOCOL_TCP, no = 0;
+    MYSQL *m;
+
+    pthread_once(&library_once, start_library);
+    m = mysql_init(NULL);
+    if (!m)
+        return NULL;
+    if (mysql_options(m, MYSQL_OPT_NONBLOCK, 0) != 0) {
+        mysql_close(m);
+        return NULL;
+    }
+    mysql_options(m, MYSQL_OPT_PROTOCOL, &protocol);
+    mysql_options(m, MYSQL_OPT_LOCAL_INFILE, &no);
+    mysql_options(m, MYSQL_SET_CHARSET_NAME, "binary");
+    mysql_options4(m, MYSQL_OPT_CONNECT_ATTR_ADD, "program_name", "dibs");
+    set_tls(m, place);
+    return m;
+}
+
+/* Is that a server which we can work with, and which of the two is it? */
+static dibs_status read_server(const dibs__my *e, dibs__my_conn *c, MYSQL_ROW row, dibs_error *err)
+{
+    c->prepares = row[0] && strstr(row[0], "MariaDB") != NULL;
+    if (row[1] && row[2] && strcmp(row[1], "0") != 0 && strcasecmp(row[2], "STATEMENT") == 0)
+        return dibs__fail(
+            err, DIBS_UNSUPPORTED,
+            "mysql: %s: the binary log is in STATEMENT format, in which times differ on "
+            "a replica: set binlog_format to MIXED or ROW on the server",
+            e->place.label);
+    return DIBS_OK;
+}
+
+static dibs_status failed(dibs__my *e, MYSQL *m, bool late, const char *doing, dibs_error *err)
+{
+    bool again;
+
+    if (mysql_errno(m) == ER_CON_COUNT_ERROR || mysql_errno(m) == ER_TOO_MANY_USER_CONNECTIONS)
+        atomic_store(&e->full, true);
+    return late ? dibs__my_late(e, doing, err) : dibs__my_fault(e, m, doing, &again, err);
+}
+
+/* Reads the answers to dibs__my_session. */
+static dibs_status set_up(dibs__my *e, dibs__my_conn *c, dibs__deadline until, dibs_error *err)
+{
+    MYSQL *m = c->m;
+    const dibs__env *env = e->base.base.env;
+    bool late = dibs__my_query(m, dibs__my_session, strlen(dibs__my_session), env, until) < 0;
+    bool more = true;
+    dibs_status status = DIBS_OK;
+
+    while (!late && more && status == DIBS_OK && mysql_errno(m) == 0) {
+        MYSQL_RES *result = NULL;
+        MYSQL_ROW row;
+        late = dibs__my_store(m, &result, env, until) < 0;
+        row = result ? mysql_fetch_row(result) : NULL;
+        if (row)
+            status = read_server(e, c, row, err);
+        mysql_free_result(result);
+        if (!late && mysql_errno(m) == 0)
+            late = dibs__my_next(m, &more, env, until) < 0;
+    }
+    if (late || mysql_errno(m) != 0)
+        return failed(e, m, late, "setting the session up", err);
+    return status;
+}
+
+static dibs_status check_tls(const dibs__my *e, MYSQL *m, dibs_error *err)
+{
+    if (e->place.tls && !mysql_get_ssl_cipher(m))
+        return dibs__fail(err, DIBS_DENIED,
+                          "mysql: %s: TLS was asked for and the server has none: it is not used in "
+                          "plain text instead",
+                          e->place.label);
+    return DIBS_OK;
+}
+
+static dibs_status reach(dibs__my *e, dibs__my_conn *c, dibs__deadline until, dibs_error *err)
+{
+    MYSQL *m = c->m;
+    bool late = dibs__my_connect(m, &e->place, e->base.base.env, until) < 0;
+    dibs_status status;
+
+    if (late || mysql_errno(m) != 0)
+        return failed(e, m, late, "connecting", err);
+    status = check_tls(e, m, err);
+    return status == DIBS_OK ? set_up(e, c, until, err) : status;
+}
+
+dibs_status dibs__my_conn_open(dibs__sql *base, dibs__deadline until, dibs__sql_conn **out,
+                               dibs_error *err)
+{
+    dibs__my *e = (dibs__my *)base;
+    dibs__my_conn *c = calloc(1, sizeof *c);
+    dibs_status status;
+
+    if (!c || !(c->m = dibs__my_new(&e->place))) {
+        free(c);
+        return dibs__fail(err, DIBS_NO_MEMORY, "mysql: out of memory");
+    }
+    c->base.e = base;
+    status = reach(e, c, until, err);
+    if (status != DIBS_OK) {
+        dibs__my_conn_close(&c->base);
+        return status;
+    }
+    *out = &c->base;
+    return DIBS_OK;
+}
+
+static void free_conn(dibs__my_conn *c)
+{
+    dibs__my_text_fini(&c->text);
+    free(c->statement);
+    free(c->glance);
+    free(c->cells);
+    free(c);
+}
+
+void dibs__my_conn_close(dibs__sql_conn *base)
+{
+    dibs__my_conn *c = (dibs__my_conn *)base;
+
+    dibs__my_close(c->m);
+    free_conn(c);
+}
+
+/* The library would say goodbye on the parent's connection: only the descriptor is closed. */
+void dibs__my_conn_abandon(dibs__sql_conn *base)
+{
+    close(mysql_get_socket(((dibs__my_conn *)base)->m));
+}
+
+/* Between exchanges the server has nothing to say: what can be read is its goodbye. */
+bool dibs__my_conn_usable(dibs__sql_conn *base)
+{
+    char byte;
+    ssize_t n =
+        recv(mysql_get_socket(((dibs__my_conn *)base)->m), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+
+    return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+}

@@ -1,0 +1,166 @@
+/* The text of every operation that sql.h lists, in the dialect that MariaDB and MySQL share.
+ *
+ * The clock is SYSDATE(6) in a UTC session: the moment at which it is evaluated, not that at which
+ * the statement began, so that a statement that waited for its row does not use an old time. An
+ * UPDATE by primary key evaluates its conditions and its assignments after it has locked the row,
+ * and the assignments from left to right. There is no UPDATE … RETURNING: a fence goes back as
+ * LAST_INSERT_ID(fence), which travels in the answer to the UPDATE itself.
+ *
+ * `held` is 0 while nobody holds a lock exclusively; the columns beside it then still say who was
+ * the last. A release that leaves them alone changes the row in its place. */
+#include "engines/mysql/mysql.h"
+
+#define CLOCK DIBS__MY_CLOCK
+#define DAY   "86400000000"
+#define WHO   "owner, attempt, host, pid, wake, weight, lease, min_hold"
+#define RECORD                                                                             \
+    "capacity, used, holders, waiters, fence, place, broken_fence, broken_at, broken_by, " \
+    "first_place"
+#define HELD   WHO ", held, since, expires, released"
+#define HOLDER WHO ", fence, since, expires, released"
+#define WAITER WHO ", place, since, span, alive_until"
+#define NOBODY "NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL"
+
+/* Rows of those who have left stay in the indexes until the server purges them: nobody looks below.
+ */
+#define FIRST "(SELECT first_place FROM {lock} WHERE name = $1)"
+
+/* Of the one who asks: $1 name, $2 owner, $3 attempt. */
+#define MINE "name = $1 AND owner = $2 AND attempt = $3 AND held <> 0 AND released = 0"
+
+/* ---- Operations --------------------------------------------------------------------------------
+ */
+
+const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
+    [DIBS__SQL_TAKE] =
+        {{{"UPDATE {lock} SET fence = LAST_INSERT_ID(GREATEST(fence + 1, " CLOCK
+           ")), held = fence, "
+           "owner = $2, attempt = $3, host = $4, pid = $5, wake = $6, weight = $7, lease = $8, "
+           "min_hold = $9, since = " CLOCK ", expires = since + $8, released = 0, "
+           "capacity = $7, used = $7, holders = 1 "
+           "WHERE name = $1 AND waiters = 0 AND capacity IN (0, $7) "
+           "AND (holders = 0 OR (held <> 0 AND expires <= " CLOCK "))",
+           DIBS__MY_FENCE}},
+         true},
+    [DIBS__SQL_GIVE] =
+        {{{"UPDATE {lock} SET used = 0 * LAST_INSERT_ID(held), holders = 0, held = 0 "
+           "WHERE " MINE " AND waiters = 0 AND expires > " CLOCK " AND since + min_hold <= " CLOCK,
+           DIBS__MY_FENCE}},
+         true},
+    [DIBS__SQL_EXTEND] = {{{"UPDATE {lock} SET expires = " CLOCK " + $4 + 0 * LAST_INSERT_ID(held) "
+                            "WHERE " MINE " AND expires > " CLOCK " AND held >= broken_fence",
+                            DIBS__MY_FENCE}},
+                          true},
+    [DIBS__SQL_TOUCH] =
+        {{{"SELECT COUNT(*), MAX(first_place) INTO @dibs_live, @dibs_first FROM {lock} "
+           "WHERE name = $1 AND held <> 0 AND expires > " CLOCK " FOR UPDATE",
+           DIBS__MY_NOTHING},
+          {"UPDATE {waiter} FORCE INDEX (by_owner) SET alive_until = " CLOCK
+           " + span WHERE @dibs_live "
+           "AND name = $1 AND owner IN $2 AND place >= @dibs_first AND attempt IN $3",
+           DIBS__MY_NOTHING},
+          {"SELECT w.attempt, IF(w.place = (SELECT MIN(h.place) FROM {waiter} h "
+           "WHERE h.name = $1 AND h.place >= @dibs_first), GREATEST(l.expires - " CLOCK ", 1), 0) "
+           "FROM {lock} l JOIN {waiter} w FORCE INDEX (by_owner) ON w.name = l.name "
+           "WHERE @dibs_live AND l.name = $1 AND w.owner IN $2 AND w.place >= @dibs_first "
+           "AND w.attempt IN $3",
+           DIBS__MY_ROWS}},
+         false},
+    [DIBS__SQL_MAKE] = {{{"INSERT INTO {lock} (name) SELECT $1 FROM DUAL "
+                          "WHERE NOT EXISTS (SELECT 1 FROM {lock} WHERE name = $1) "
+                          "ON DUPLICATE KEY UPDATE name = $1",
+                          DIBS__MY_NOTHING}},
+                        true},
+    [DIBS__SQL_LOCK] = {{{"SELECT " RECORD ", " HELD ", " CLOCK
+                          " FROM {lock} WHERE name = $1 FOR UPDATE",
+                          DIBS__MY_LOCKED}},
+                        false},
+    [DIBS__SQL_LOOK] =
+        {{{"SELECT 99, " NOBODY ", " CLOCK, DIBS__MY_ROWS},
+          {"(SELECT 101, " HOLDER " FROM {holder} WHERE name = $1 ORDER BY expires LIMIT $2) "
+           "UNION ALL "
+           "(SELECT 102, " HOLDER
+           " FROM {holder} WHERE name = $1 ORDER BY fence LIMIT $2) UNION ALL "
+           "(SELECT 104, " HOLDER
+           " FROM {holder} WHERE name = $1 AND owner IN $3 AND released = 0)",
+           DIBS__MY_ROWS},
+          {"(SELECT 119, " WAITER " FROM {waiter} FORCE INDEX (PRIMARY) WHERE name = $1 "
+           "AND place >= " FIRST " ORDER BY place LIMIT $2) UNION ALL "
+           "(SELECT 111, " WAITER " FROM {waiter} FORCE INDEX (by_owner) WHERE name = $1 "
+           "AND owner IN $3 AND place >= " FIRST ")",
+           DIBS__MY_ROWS}},
+         false},
+    [DIBS__SQL_SAVE] =
+        {{{"UPDATE {lock} SET capacity = $2, used = $3, holders = $4, waiters = $5, fence = $6, "
+           "place = $7, broken_fence = $8, broken_at = $9, broken_by = $a, first_place = $b, "
+           "owner = $c, attempt = $d, host = $e, pid = $f, wake = $g, weight = $h, lease = $i, "
+           "min_hold = $j, held = $k, since = $l, expires = $m, released = $n WHERE name = $1",
+           DIBS__MY_NOTHING}},
+         true},
+    [DIBS__SQL_HOLDER_ADD] = {{{"INSERT INTO {holder} (name, " HOLDER ") VALUES "
+                                "($1, $2, $3, $4, $5, $6, $7, $8, $9, $a, $b, $c, $d)",
+                                DIBS__MY_NOTHING}},
+                              true},
+    [DIBS__SQL_HOLDER_SET] = {{{"UPDATE {holder} SET expires = $3, released = $4 "
+                                "WHERE name = $1 AND fence = $2",
+                                DIBS__MY_NOTHING}},
+                              true},
+    [DIBS__SQL_HOLDER_DROP] = {{{"DELETE FROM {holder} WHERE name = $1 AND fence IN $2",
+                                 DIBS__MY_NOTHING}},
+                               true},
+    [DIBS__SQL_WAITER_ADD] = {{{"INSERT INTO {waiter} (name, " WAITER ") VALUES "
+                                "($1, $2, $3, $4, $5, $6, $7, $8, $9, $a, $b, $c, $d)",
+                                DIBS__MY_NOTHING}},
+                              true},
+    [DIBS__SQL_WAITER_SET] = {{{"UPDATE {waiter} SET attempt = $3, host = $4, pid = $5, wake = $6, "
+                                "lease = $7, min_hold = $8, span = $9, alive_until = $a "
+                                "WHERE name = $1 AND place = $2",
+                                DIBS__MY_NOTHING}},
+                              true},
+    [DIBS__SQL_WAITER_DROP] = {{{"DELETE FROM {waiter} WHERE name = $1 AND place IN $2",
+                                 DIBS__MY_NOTHING}},
+                               true},
+    [DIBS__SQL_NOTIFY] = {{{"INSERT IGNORE INTO {wake} (wake, text, at) VALUES ($1, $2, " CLOCK ")",
+                            DIBS__MY_NOTHING}},
+                          false},
+    [DIBS__SQL_CLOCK] = {{{"SELECT " CLOCK, DIBS__MY_ROWS}}, true},
+    [DIBS__SQL_SHOW_HOLDERS] = {{{"SELECT " HOLDER " FROM {holder} WHERE name = $1 ORDER BY fence",
+                                  DIBS__MY_ROWS}},
+                                true},
+    [DIBS__SQL_SHOW_WAITERS] = {{{"SELECT " WAITER " FROM {waiter} WHERE name = $1 ORDER BY place",
+                                  DIBS__MY_ROWS}},
+                                true},
+    [DIBS__SQL_LIST_LOCKS] = {{{"SELECT name, " RECORD ", " HELD " FROM {lock} "
+                                "WHERE name >= $1 AND LEFT(name, LENGTH($1)) = $1 "
+                                "AND ($2 OR holders > 0 OR waiters > 0) ORDER BY name",
+                                DIBS__MY_LISTED}},
+                              true},
+    [DIBS__SQL_LIST_HOLDERS] = {{{"SELECT name, " HOLDER " FROM {holder} WHERE name >= $1 "
+                                  "AND LEFT(name, LENGTH($1)) = $1 ORDER BY name, fence",
+                                  DIBS__MY_ROWS}},
+                                true},
+    [DIBS__SQL_REAP] =
+        {{{"SELECT MAX(name) INTO @dibs_last FROM "
+           "(SELECT name FROM {lock} WHERE name > $1 ORDER BY name LIMIT $2) AS looked_at",
+           DIBS__MY_NOTHING},
+          {"DELETE FROM {lock} WHERE name > $1 AND name <= @dibs_last AND holders = 0 "
+           "AND waiters = 0 AND fence < " CLOCK " - " DAY,
+           DIBS__MY_NOTHING},
+          {"SELECT @dibs_last FROM DUAL WHERE @dibs_last IS NOT NULL", DIBS__MY_ROWS},
+          {"DELETE FROM {wake} WHERE at < " CLOCK " - 3600000000", DIBS__MY_NOTHING}},
+         false},
+    [DIBS__SQL_STALE] = {{{"SELECT name FROM {lock} WHERE name > $1 "
+                           "AND (holders > 0 OR waiters > 0) AND fence < " CLOCK " - " DAY
+                           " ORDER BY name LIMIT $2",
+                           DIBS__MY_ROWS}},
+                         true},
+};
+
+/* Who held it is left as it was. */
+const dibs__my_form dibs__my_save_idle = {
+    {{"UPDATE {lock} SET capacity = $2, used = $3, holders = $4, waiters = $5, fence = $6, "
+      "place = $7, broken_fence = $8, broken_at = $9, broken_by = $a, first_place = $b, held = 0 "
+      "WHERE name = $1",
+      DIBS__MY_NOTHING}},
+    true,
+};

@@ -1,0 +1,265 @@
+/* The inside of the MariaDB and MySQL engine: a driver for engines/sql over libmariadb.
+ *
+ *   mysql.c      the engine table and the URL
+ *   place.c      where the server is and how to reach it, from the URL
+ *   connection.c connecting and setting a session up
+ *   wire.c       libmariadb's calls, one by one, each within a deadline
+ *   dialect.c    the text of every operation
+ *   text.c       text that grows: literals, patterns
+ *   build.c      a batch as one message of several statements
+ *   answer.c     the answers as rows
+ *   exchange.c   sending and reading, and what a failure means
+ *   schema.c     the tables
+ *   seen.c       which wake-ups have been read
+ *   wake.c       the one connection of a handle that sleeps in the server until somebody wakes it
+ *   error.c      what the server's and the library's error numbers are to a caller
+ *
+ * Every call of libmariadb that could block is made through its non-blocking form, so that the
+ * caller's deadline is kept whatever the server does. Looking a host name up is the exception: the
+ * library does it in one go. */
+#ifndef DIBS_ENGINES_MYSQL_H
+#define DIBS_ENGINES_MYSQL_H
+
+#include "engines/sql/sql.h"
+
+#include <mysql.h>
+#include <stdatomic.h>
+
+#define DIBS__MY_PREFIX_MAX 32
+#define DIBS__MY_MESSAGE    256 /* of the server's own words, in an error of ours */
+
+/* ---- place.c ------------------------------------------------------------------------------------
+ */
+
+/* Where the server is. All text is owned; NULL: not given. */
+typedef struct dibs__my_place {
+    char *host, *user, *password, *database, *socket;
+    unsigned port;
+    bool tls, verify;
+    char *ca, *ca_path, *cert, *key;
+    char prefix[DIBS__MY_PREFIX_MAX + 1];
+    char label[160]; /* for messages: host:port/database */
+} dibs__my_place;
+
+/* Takes the URL's parameters. A failed read leaves something that fini accepts. */
+dibs_status dibs__my_place_read(dibs__my_place *place, dibs__url *url, dibs_error *err);
+void dibs__my_place_fini(dibs__my_place *place);
+
+/* ---- text.c -------------------------------------------------------------------------------------
+ */
+
+/* Text that grows. After a failure it stays as it is and `failed` is set. */
+typedef struct dibs__my_text {
+    char *at;
+    size_t size, room;
+    bool failed;
+} dibs__my_text;
+
+void dibs__my_add(dibs__my_text *t, const char *text);
+void dibs__my_add_bytes(dibs__my_text *t, const char *bytes, size_t size);
+/* As a literal: NULL, a number, 'bytes', or (…, …) for a list. */
+void dibs__my_add_value(dibs__my_text *t, const dibs__sql_value *value);
+/* `pattern` with $1…$9, $a… for `args`, and {lock}, {holder}, {waiter}, {wake} for tables. */
+void dibs__my_add_pattern(dibs__my_text *t, const char *prefix, const char *pattern,
+                          const dibs__sql_value *args);
+/* The same with ? in the place of each value, and the values alone, in that order. */
+void dibs__my_add_template(dibs__my_text *t, const char *prefix, const char *pattern,
+                           const dibs__sql_value *args);
+void dibs__my_add_values(dibs__my_text *t, const char *pattern, const dibs__sql_value *args);
+void dibs__my_text_fini(dibs__my_text *t);
+
+/* ---- dialect.c ----------------------------------------------------------------------------------
+ */
+
+/* What the answer to one statement becomes. */
+typedef enum dibs__my_answer {
+    DIBS__MY_NOTHING, /* it is only done */
+    DIBS__MY_FENCE,   /* a row was changed: its LAST_INSERT_ID is the fence */
+    DIBS__MY_ROWS,    /* as they are */
+    DIBS__MY_LISTED,  /* a lock's row: HELD is NULL unless `held` is set */
+    DIBS__MY_LOCKED,  /* the same and the clock, which is for the look that follows */
+} dibs__my_answer;
+
+#define DIBS__MY_STATEMENTS 4
+
+/* One operation in this dialect: up to four statements, NULL-terminated. */
+typedef struct dibs__my_form {
+    struct {
+        const char *pattern;
+        dibs__my_answer answer;
+    } statement[DIBS__MY_STATEMENTS];
+    bool alone; /* needs no transaction around it when it is the only one */
+} dibs__my_form;
+
+extern const dibs__my_form dibs__my_forms[DIBS__SQL_OPS];
+extern const dibs__my_form dibs__my_save_idle; /* SAVE when nobody holds it */
+
+/* The statements of LOOK. */
+#define DIBS__MY_LOOK_CLOCK   0
+#define DIBS__MY_LOOK_HOLDERS 1
+#define DIBS__MY_LOOK_WAITERS 2
+
+#define DIBS__MY_CLOCK "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))"
+
+/* ---- wire.c -------------------------------------------------------------------------------------
+ */
+
+/* Each returns 0 when the server or the library has answered (see mysql_errno), -1 when the
+ * deadline passed first: the connection is of no use then. */
+int dibs__my_connect(MYSQL *m, const dibs__my_place *place, const dibs__env *env,
+                     dibs__deadline until);
+int dibs__my_query(MYSQL *m, const char *text, size_t size, const dibs__env *env,
+                   dibs__deadline until);
+int dibs__my_store(MYSQL *m, MYSQL_RES **out, const dibs__env *env, dibs__deadline until);
+/* `more`: there is another result, or an error in its place. */
+int dibs__my_next(MYSQL *m, bool *more, const dibs__env *env, dibs__deadline until);
+/* Never blocks. */
+void dibs__my_close(MYSQL *m);
+
+/* ---- connection.c -------------------------------------------------------------------------------
+ */
+
+typedef struct dibs__my dibs__my;
+
+typedef struct dibs__my_statement {
+    size_t command; /* of the batch; SIZE_MAX: our own */
+    dibs__my_answer answer;
+} dibs__my_statement;
+
+/* A LOOK that follows its LOCK: only what is likely to be there is asked for along with it, and
+ * what turns out to be missing afterwards. Each is a set of 1 << DIBS__MY_LOOK_…. */
+typedef struct dibs__my_glance {
+    size_t command;
+    uint64_t hash; /* of the name */
+    unsigned asked, needed;
+} dibs__my_glance;
+
+typedef struct dibs__my_conn {
+    dibs__sql_conn base;
+    MYSQL *m;
+    bool open;     /* a transaction is */
+    bool prepares; /* the server takes EXECUTE … USING with literals */
+    uint8_t prepared[DIBS__SQL_OPS + 1][DIBS__MY_STATEMENTS]; /* for which lengths of lists */
+    dibs__my_text text;
+    dibs__my_statement *statement; /* what `text` consists of */
+    size_t count, room;
+    dibs__my_glance *glance;
+    size_t glance_count, glance_room;
+    dibs__sql_value *cells;
+    size_t cell_room;
+} dibs__my_conn;
+
+/* A handle that is ready to connect, or NULL: out of memory. */
+MYSQL *dibs__my_new(const dibs__my_place *place);
+/* What every session sends first. */
+extern const char dibs__my_session[];
+
+dibs_status dibs__my_conn_open(dibs__sql *e, dibs__deadline until, dibs__sql_conn **out,
+                               dibs_error *err);
+void dibs__my_conn_close(dibs__sql_conn *c);
+void dibs__my_conn_abandon(dibs__sql_conn *c);
+bool dibs__my_conn_usable(dibs__sql_conn *c);
+
+/* ---- build.c ------------------------------------------------------------------------------------
+ */
+
+/* Puts the batch into `text`, and says if it opens a transaction. Returns which statement commits;
+ * SIZE_MAX: none does. */
+size_t dibs__my_build(dibs__my_conn *c, const dibs__sql_batch *b);
+/* The row of LOCK number `lock` has come: notes what the look after it needs. */
+void dibs__my_glance_at(dibs__my_conn *c, size_t lock, const dibs__sql_value *cells);
+/* The looks that asked for too little, and the bells from command number `from` on; false: none. */
+bool dibs__my_build_looks(dibs__my_conn *c, const dibs__sql_batch *b);
+bool dibs__my_build_bells(dibs__my_conn *c, const dibs__sql_batch *b, size_t from);
+
+/* ---- answer.c -----------------------------------------------------------------------------------
+ */
+
+typedef enum dibs__my_outcome {
+    DIBS__MY_READ_ALL,
+    DIBS__MY_FAILED, /* see mysql_errno */
+    DIBS__MY_LATE,
+    DIBS__MY_NO_MEMORY,
+} dibs__my_outcome;
+
+/* Sends `text` and reads the answers; `*at` is the statement that was answered last, or failed. */
+dibs__my_outcome dibs__my_ask(dibs__my_conn *c, const dibs__sql_batch *b, dibs__deadline until,
+                              size_t *at);
+
+/* ---- exchange.c ---------------------------------------------------------------------------------
+ */
+
+dibs_status dibs__my_exchange(dibs__sql_conn *c, const dibs__sql_batch *b, dibs__deadline until,
+                              dibs_error *err);
+void dibs__my_rollback(dibs__sql_conn *c, dibs__deadline until);
+/* Sends text of our own, and drops what comes back. */
+dibs_status dibs__my_do(dibs__my_conn *c, const char *text, dibs__deadline until, dibs_error *err);
+
+/* ---- schema.c -----------------------------------------------------------------------------------
+ */
+
+dibs_status dibs__my_prepare(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
+/* The tables as SQL, for a person to hand on. NULL: out of memory. The caller frees it. */
+char *dibs__my_schema(const char *prefix);
+
+/* ---- error.c ------------------------------------------------------------------------------------
+ */
+
+/* Says what the last error of `m` is and returns its status. `again`: the same may work at once. */
+dibs_status dibs__my_fault(const dibs__my *e, MYSQL *m, const char *doing, bool *again,
+                           dibs_error *err);
+/* The connection is of no use after that error. */
+bool dibs__my_fatal(unsigned number);
+dibs_status dibs__my_late(const dibs__my *e, const char *doing, dibs_error *err);
+
+/* ---- seen.c -------------------------------------------------------------------------------------
+ */
+
+#define DIBS__MY_SEEN 64
+
+typedef struct dibs__my_seen {
+    size_t count;
+    size_t going; /* so many of them, the first ones, are being deleted */
+    char text[DIBS__MY_SEEN][97];
+} dibs__my_seen;
+
+/* False: it was there already. One too many is not kept: it will be told twice. */
+bool dibs__my_seen_add(dibs__my_seen *s, const char *text);
+/* All of them as ('…', '…'): they are being deleted. */
+void dibs__my_seen_list(dibs__my_seen *s, dibs__my_text *out);
+void dibs__my_seen_gone(dibs__my_seen *s);
+
+/* ---- wake.c -------------------------------------------------------------------------------------
+ */
+
+typedef struct dibs__my_wake dibs__my_wake;
+
+/* NULL: out of memory or descriptors. */
+dibs__my_wake *dibs__my_wake_new(dibs__my *e);
+void dibs__my_wake_free(dibs__my_wake *w);
+void dibs__my_wake_abandon(dibs__my_wake *w);
+/* Before the end: takes away, by another connection, what was left for this handle. */
+void dibs__my_wake_clean(dibs__my_wake *w, dibs__my_conn *c, dibs__deadline until);
+int dibs__my_wake_fd(const dibs__my_wake *w);
+void dibs__my_wake_events(dibs__my_wake *w); /* the keeper's */
+void dibs__my_wake_listen(dibs__sql *e, dibs__deadline until);
+void dibs__my_wake_line_changed(dibs__sql *e);
+
+/* The name of the user lock by which a handle's sleeping connection is found. */
+#define DIBS__MY_BELL "dibs:"
+
+#define DIBS__MY_GLANCES 1024
+
+/* ---- mysql.c ------------------------------------------------------------------------------------
+ */
+
+struct dibs__my {
+    dibs__sql base;
+    dibs__my_place place;
+    dibs__my_wake *wake;
+    _Atomic bool full;                        /* the server had no connection for us */
+    _Atomic bool told_denied;                 /* that we may not wake clients of other accounts */
+    _Atomic uint8_t glance[DIBS__MY_GLANCES]; /* by name: which parts a look will need */
+};
+
+#endif

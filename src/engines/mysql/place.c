@@ -1,0 +1,155 @@
+/* Where the server is, from the URL:
+ *
+ *     mysql://user:password@host:3306/database?ssl_mode=verify_identity&ssl_ca=/path/ca.pem
+ *     mysql://user:password@/database?socket=/run/mysqld/mysqld.sock
+ *
+ * TLS is used when it is asked for, and then there is no way back to plain text: the library is
+ * told to enforce it, and the session is looked at once more when it stands. */
+#define _GNU_SOURCE
+#include "core/error.h"
+#include "engines/mysql/mysql.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define KNOWN "socket, ssl_mode, ssl_ca, ssl_capath, ssl_cert, ssl_key, table_prefix"
+
+static dibs_status copy(char **to, const char *from, dibs_error *err)
+{
+    if (!from)
+        return DIBS_OK;
+    *to = strdup(from);
+    return *to ? DIBS_OK : dibs__fail(err, DIBS_NO_MEMORY, "mysql: out of memory");
+}
+
+static dibs_status read_file_name(char **to, dibs__url *url, const char *key, dibs_error *err)
+{
+    const char *path = dibs__url_take(url, key);
+
+    if (path && access(path, R_OK) < 0)
+        return dibs__fail(err, DIBS_INVALID,
+                          "mysql: %s=%.300s cannot be read: give a file that is there", key, path);
+    return copy(to, path, err);
+}
+
+static dibs_status read_mode(dibs__my_place *place, const char *mode, dibs_error *err)
+{
+    place->verify = place->ca || place->ca_path;
+    place->tls = place->verify || place->cert || place->key;
+    if (!mode)
+        return DIBS_OK;
+    if (strcmp(mode, "disabled") == 0) {
+        if (place->tls)
+            return dibs__fail(
+                err, DIBS_INVALID,
+                "mysql: ssl_mode=disabled and certificates do not go together: leave one out");
+        return DIBS_OK;
+    }
+    place->tls = true;
+    if (strcmp(mode, "required") == 0) {
+        place->verify = false;
+        return DIBS_OK;
+    }
+    place->verify = true;
+    if (strcmp(mode, "verify_identity") == 0)
+        return DIBS_OK;
+    return dibs__fail(err, DIBS_INVALID,
+                      "mysql: ssl_mode=%.100s: use disabled, required, or verify_identity", mode);
+}
+
+static dibs_status read_tls(dibs__my_place *place, dibs__url *url, dibs_error *err)
+{
+    const char *mode = dibs__url_take(url, "ssl_mode");
+    dibs_status status = read_file_name(&place->ca, url, "ssl_ca", err);
+
+    if (status == DIBS_OK)
+        status = read_file_name(&place->ca_path, url, "ssl_capath", err);
+    if (status == DIBS_OK)
+        status = read_file_name(&place->cert, url, "ssl_cert", err);
+    if (status == DIBS_OK)
+        status = read_file_name(&place->key, url, "ssl_key", err);
+    return status == DIBS_OK ? read_mode(place, mode, err) : status;
+}
+
+static dibs_status read_prefix(dibs__my_place *place, dibs__url *url, dibs_error *err)
+{
+    const char *prefix = dibs__url_take(url, "table_prefix");
+
+    if (!prefix)
+        prefix = "dibs_";
+    if (strlen(prefix) > DIBS__MY_PREFIX_MAX ||
+        prefix[strspn(prefix, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")])
+        return dibs__fail(
+            err, DIBS_INVALID,
+            "mysql: table_prefix=%.100s: use at most %d letters, digits and underscores", prefix,
+            DIBS__MY_PREFIX_MAX);
+    strcpy(place->prefix, prefix);
+    return DIBS_OK;
+}
+
+static dibs_status read_server(dibs__my_place *place, dibs__url *url, dibs_error *err)
+{
+    const char *database = url->path[0] == '/' ? url->path + 1 : url->path;
+    const char *host = url->host_count ? url->host[0].name : "";
+    dibs_status status;
+
+    if (url->host_count > 1)
+        return dibs__fail(err, DIBS_INVALID,
+                          "mysql: one host only: give the primary, or a name that leads to it");
+    if (!database[0] || strchr(database, '/'))
+        return dibs__fail(err, DIBS_INVALID,
+                          "mysql: name a database: mysql://user:password@host:3306/database");
+    status = copy(&place->socket, dibs__url_take(url, "socket"), err);
+    if (status == DIBS_OK)
+        status = copy(&place->host, host[0] ? host : "localhost", err);
+    if (status == DIBS_OK)
+        status = copy(&place->user, url->user, err);
+    if (status == DIBS_OK)
+        status = copy(&place->password, url->password, err);
+    if (status == DIBS_OK)
+        status = copy(&place->database, database, err);
+    place->port = url->host_count && url->host[0].port ? (unsigned)url->host[0].port : 3306;
+    return status;
+}
+
+static void write_label(dibs__my_place *place)
+{
+    if (place->socket)
+        snprintf(place->label, sizeof place->label, "%.100s/%.50s", place->socket, place->database);
+    else
+        snprintf(place->label, sizeof place->label, "%.80s:%u/%.50s", place->host, place->port,
+                 place->database);
+}
+
+dibs_status dibs__my_place_read(dibs__my_place *place, dibs__url *url, dibs_error *err)
+{
+    dibs_status status = read_server(place, url, err);
+
+    if (status == DIBS_OK)
+        status = read_tls(place, url, err);
+    if (status == DIBS_OK)
+        status = read_prefix(place, url, err);
+    if (status == DIBS_OK)
+        status = dibs__url_all_taken(url, KNOWN, err);
+    if (status == DIBS_OK)
+        write_label(place);
+    return status;
+}
+
+void dibs__my_place_fini(dibs__my_place *place)
+{
+    if (place->password)
+        explicit_bzero(place->password, strlen(place->password));
+    free(place->host);
+    free(place->user);
+    free(place->password);
+    free(place->database);
+    free(place->socket);
+    free(place->ca);
+    free(place->ca_path);
+    free(place->cert);
+    free(place->key);
+    memset(place, 0, sizeof *place);
+}

@@ -1,0 +1,110 @@
+/* The tables: made on first use if the account may, else a person is told how to.
+ *
+ * They can be read with a SELECT: all times are Unix time in microseconds, names and owners are
+ * bytes. A lock's row has its exclusive holder in it (`held` is the fence, 0 for nobody: the other
+ * columns then tell who was the last); those who share a lock, and slots, are in `holder`, the line
+ * is in `waiter`, and `wake` has what sleeping clients are woken for. */
+#include "core/error.h"
+#include "engines/mysql/mysql.h"
+
+#include <mysqld_error.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WHO                                                                            \
+    "  owner VARBINARY(128), attempt VARBINARY(39), host VARBINARY(64), pid BIGINT,\n" \
+    "  wake VARBINARY(47), weight INT UNSIGNED, lease BIGINT, min_hold BIGINT,\n"
+
+static const char *const tables[] = {
+    "CREATE TABLE IF NOT EXISTS {lock} (\n"
+    "  name VARBINARY(512) NOT NULL PRIMARY KEY,\n"
+    "  capacity INT UNSIGNED NOT NULL DEFAULT 0, used INT UNSIGNED NOT NULL DEFAULT 0,\n"
+    "  holders INT UNSIGNED NOT NULL DEFAULT 0, waiters INT UNSIGNED NOT NULL DEFAULT 0,\n"
+    "  fence BIGINT NOT NULL DEFAULT 0, place BIGINT NOT NULL DEFAULT 0,\n"
+    "  broken_fence BIGINT NOT NULL DEFAULT 0, broken_at BIGINT NOT NULL DEFAULT 0,\n"
+    "  broken_by VARBINARY(128), first_place BIGINT NOT NULL DEFAULT 0,\n" WHO
+    "  held BIGINT NOT NULL DEFAULT 0, since BIGINT, expires BIGINT, released TINYINT\n"
+    ") ENGINE=InnoDB ROW_FORMAT=DYNAMIC",
+
+    "CREATE TABLE IF NOT EXISTS {holder} (\n"
+    "  name VARBINARY(512) NOT NULL,\n" WHO
+    "  fence BIGINT NOT NULL, since BIGINT, expires BIGINT, released TINYINT,\n"
+    "  PRIMARY KEY (name, fence), KEY by_end (name, expires), KEY by_owner (name, owner)\n"
+    ") ENGINE=InnoDB ROW_FORMAT=DYNAMIC",
+
+    "CREATE TABLE IF NOT EXISTS {waiter} (\n"
+    "  name VARBINARY(512) NOT NULL,\n" WHO
+    "  place BIGINT NOT NULL, since BIGINT, span BIGINT, alive_until BIGINT,\n"
+    "  PRIMARY KEY (name, place), KEY by_owner (name, owner, place)\n"
+    ") ENGINE=InnoDB ROW_FORMAT=DYNAMIC",
+
+    "CREATE TABLE IF NOT EXISTS {wake} (\n"
+    "  wake VARBINARY(47) NOT NULL, text VARBINARY(96) NOT NULL, at BIGINT NOT NULL,\n"
+    "  PRIMARY KEY (wake, text)\n"
+    ") ENGINE=InnoDB ROW_FORMAT=DYNAMIC",
+};
+
+/* The column that came last, of each: fails when a table is missing or not ours. */
+static const char check[] =
+    "SELECT first_place, held, released FROM {lock} LIMIT 0; "
+    "SELECT released FROM {holder} LIMIT 0; "
+    "SELECT alive_until FROM {waiter} LIMIT 0; SELECT at FROM {wake} LIMIT 0";
+
+static char *finish(dibs__my_text *t)
+{
+    dibs__my_add_bytes(t, "", 1);
+    if (t->failed) {
+        dibs__my_text_fini(t);
+        return NULL;
+    }
+    return t->at;
+}
+
+char *dibs__my_schema(const char *prefix)
+{
+    dibs__my_text t = {0};
+
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
+        dibs__my_add_pattern(&t, prefix, tables[i], NULL);
+        dibs__my_add(&t, ";\n");
+    }
+    return finish(&t);
+}
+
+static char *check_text(const char *prefix)
+{
+    dibs__my_text t = {0};
+
+    dibs__my_add_pattern(&t, prefix, check, NULL);
+    return finish(&t);
+}
+
+static dibs_status run(dibs__my_conn *c, char *text, dibs__deadline until, dibs_error *err)
+{
+    dibs_status status;
+
+    if (!text)
+        return dibs__fail(err, DIBS_NO_MEMORY, "mysql: out of memory");
+    status = dibs__my_do(c, text, until, err);
+    free(text);
+    return status;
+}
+
+dibs_status dibs__my_prepare(dibs__sql_conn *base, dibs__deadline until, dibs_error *err)
+{
+    dibs__my_conn *c = (dibs__my_conn *)base;
+    const dibs__my *e = (dibs__my *)base->e;
+    dibs_status status = run(c, check_text(e->place.prefix), until, err);
+
+    if (status == DIBS_OK || mysql_errno(c->m) != ER_NO_SUCH_TABLE)
+        return status;
+    status = run(c, dibs__my_schema(e->place.prefix), until, err);
+    if (status == DIBS_DENIED)
+        return dibs__fail(
+            err, DIBS_DENIED,
+            "mysql: %s: the tables %slock, %sholder, %swaiter and %swake are missing and "
+            "this account may not create them: `dibs schema --url URL` prints the SQL "
+            "for whoever may",
+            e->place.label, e->place.prefix, e->place.prefix, e->place.prefix, e->place.prefix);
+    return status == DIBS_OK ? run(c, check_text(e->place.prefix), until, err) : status;
+}

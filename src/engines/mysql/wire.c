@@ -1,0 +1,96 @@
+/* libmariadb's calls, each within a deadline.
+ *
+ * The library's non-blocking form of a call starts, says what it waits for, and is continued when
+ * the socket is ready. When the deadline comes first, the socket is shut down and the call is told
+ * that it timed out, so that it ends by itself and frees what it holds. */
+#define _GNU_SOURCE
+#include "engines/mysql/mysql.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+/* What of `flags` is ready; MYSQL_WAIT_TIMEOUT when the deadline has passed. */
+static int await(MYSQL *m, int flags, const dibs__env *env, dibs__deadline until)
+{
+    struct pollfd p = {.fd = mysql_get_socket(m)};
+    int n;
+
+    p.events =
+        (short)((flags & MYSQL_WAIT_READ ? POLLIN : 0) | (flags & MYSQL_WAIT_WRITE ? POLLOUT : 0) |
+                (flags & MYSQL_WAIT_EXCEPT ? POLLPRI : 0));
+    do
+        n = poll(&p, 1, dibs__poll_ms(env, until));
+    while (n < 0 && errno == EINTR);
+    if (n <= 0) {
+        shutdown(p.fd, SHUT_RDWR);
+        return MYSQL_WAIT_TIMEOUT;
+    }
+    /* An error on the socket is found by whatever is tried next. */
+    if (p.revents & (POLLERR | POLLHUP | POLLNVAL))
+        return flags & (MYSQL_WAIT_READ | MYSQL_WAIT_WRITE);
+    return (p.revents & POLLIN ? MYSQL_WAIT_READ : 0) |
+           (p.revents & POLLOUT ? MYSQL_WAIT_WRITE : 0) |
+           (p.revents & POLLPRI ? MYSQL_WAIT_EXCEPT : 0);
+}
+
+/* Goes on with `cont` until the call is over. */
+#define SEE_THROUGH(flags, late, cont)           \
+    while (flags) {                              \
+        int ready = await(m, flags, env, until); \
+        late |= ready == MYSQL_WAIT_TIMEOUT;     \
+        flags = cont;                            \
+    }
+
+int dibs__my_connect(MYSQL *m, const dibs__my_place *p, const dibs__env *env, dibs__deadline until)
+{
+    MYSQL *out = NULL;
+    bool late = false;
+    int flags =
+        mysql_real_connect_start(&out, m, p->host, p->user, p->password, p->database, p->port,
+                                 p->socket, CLIENT_MULTI_STATEMENTS | CLIENT_FOUND_ROWS);
+
+    SEE_THROUGH(flags, late, mysql_real_connect_cont(&out, m, ready))
+    return late && !out ? -1 : 0;
+}
+
+int dibs__my_query(MYSQL *m, const char *text, size_t size, const dibs__env *env,
+                   dibs__deadline until)
+{
+    int failed = 0;
+    bool late = false;
+    int flags = mysql_real_query_start(&failed, m, text, size);
+
+    SEE_THROUGH(flags, late, mysql_real_query_cont(&failed, m, ready))
+    return late ? -1 : 0;
+}
+
+int dibs__my_store(MYSQL *m, MYSQL_RES **out, const dibs__env *env, dibs__deadline until)
+{
+    bool late = false;
+    int flags = mysql_store_result_start(out, m);
+
+    SEE_THROUGH(flags, late, mysql_store_result_cont(out, m, ready))
+    return late ? -1 : 0;
+}
+
+int dibs__my_next(MYSQL *m, bool *more, const dibs__env *env, dibs__deadline until)
+{
+    int found = 0;
+    bool late = false;
+    int flags = mysql_next_result_start(&found, m);
+
+    SEE_THROUGH(flags, late, mysql_next_result_cont(&found, m, ready))
+    *more = found >= 0;
+    return late ? -1 : 0;
+}
+
+void dibs__my_close(MYSQL *m)
+{
+    int flags = mysql_close_start(m);
+
+    while (flags) { /* the goodbye does not go out at once: leave without */
+        shutdown(mysql_get_socket(m), SHUT_RDWR);
+        flags = mysql_close_cont(m, MYSQL_WAIT_TIMEOUT);
+    }
+}

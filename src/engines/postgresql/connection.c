@@ -1,0 +1,235 @@
+/* Connecting within a deadline, and setting a session up.
+ *
+ * A session of our own gets its settings once. Behind a pooler the server's session is shared with strangers
+ * from one transaction to the next: it is known by a process id that is not the one that the connection was
+ * told, and then nothing is left in the session: no settings, no prepared statements, no LISTEN. */
+#define _GNU_SOURCE
+#include "engines/postgresql/postgresql.h"
+
+#include "core/error.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define OLDEST 120000 /* PostgreSQL 12 */
+
+int dibs__pg_wait(const dibs__env *env, PGconn *pg, bool write_too, dibs__deadline until)
+{
+    struct pollfd fd = {.fd = PQsocket(pg), .events = POLLIN};
+
+    if (write_too)
+        fd.events |= POLLOUT;
+    for (;;) {
+        int ms = dibs__poll_ms(env, until);
+        if (poll(&fd, 1, ms) > 0)
+            return 1;
+        if (ms == 0)
+            return 0;
+    }
+}
+
+/* ---- Dialling ---------------------------------------------------------------------------------------------- */
+
+static void ignore_notice(void *data, const PGresult *res)
+{
+    (void)data;
+    (void)res;
+}
+
+static bool dial_until(const dibs__env *env, PGconn *pg, dibs__deadline until)
+{
+    PostgresPollingStatusType state = PGRES_POLLING_WRITING;
+
+    if (PQstatus(pg) == CONNECTION_BAD)
+        return false;
+    while (state != PGRES_POLLING_OK) {
+        struct pollfd fd = {.fd = PQsocket(pg),
+                            .events = state == PGRES_POLLING_READING ? POLLIN : POLLOUT};
+        int ms = dibs__poll_ms(env, until);
+        if (state == PGRES_POLLING_FAILED || ms == 0)
+            return false;
+        if (poll(&fd, 1, ms) > 0)
+            state = PQconnectPoll(pg);
+    }
+    return true;
+}
+
+dibs_status dibs__pg_dial(dibs__pg *e, dibs__deadline until, PGconn **out, dibs_error *err)
+{
+    PGconn *pg = PQconnectStartParams(e->place.keyword, e->place.value, 0);
+    dibs_status status = DIBS_OK;
+
+    if (!pg)
+        return dibs__fail(err, DIBS_NO_MEMORY, "postgresql: out of memory");
+    if (!dial_until(e->sql.base.env, pg, until))
+        status = dibs__pg_fault_connecting(pg, e->place.label, err);
+    else if (PQsetnonblocking(pg, 1) != 0)
+        status = dibs__pg_fault_lost(pg, DIBS_UNAVAILABLE, err);
+    if (status != DIBS_OK) {
+        PQfinish(pg);
+        return status;
+    }
+    PQsetNoticeReceiver(pg, ignore_notice, NULL);
+    *out = pg;
+    return DIBS_OK;
+}
+
+/* ---- Simple SQL --------------------------------------------------------------------------------------------- */
+
+static bool read_until(const dibs__env *env, PGconn *pg, dibs__deadline until)
+{
+    int unsent = PQflush(pg);
+
+    while (unsent > 0 || PQisBusy(pg)) {
+        if (!dibs__pg_wait(env, pg, unsent > 0, until) || !PQconsumeInput(pg))
+            return false;
+        unsent = unsent > 0 ? PQflush(pg) : 0;
+    }
+    return unsent == 0;
+}
+
+PGresult *dibs__pg_simple(const dibs__env *env, PGconn *pg, const char *sql, dibs__deadline until,
+                          dibs_error *err)
+{
+    PGresult *last = NULL, *res;
+    bool again, failed = false;
+
+    if (!PQsendQuery(pg, sql)) {
+        dibs__pg_fault_lost(pg, DIBS_UNAVAILABLE, err);
+        return NULL;
+    }
+    for (;;) {
+        if (!read_until(env, pg, until)) {
+            if (!failed)
+                dibs__pg_fault_lost(pg, DIBS_UNAVAILABLE, err);
+            failed = true;
+            break;
+        }
+        res = PQgetResult(pg);
+        if (!res)
+            break;
+        if (PQresultStatus(res) != PGRES_TUPLES_OK && PQresultStatus(res) != PGRES_COMMAND_OK &&
+            !failed) {
+            dibs__pg_fault(res, &again, err);
+            failed = true;
+        }
+        PQclear(last);
+        last = res;
+    }
+    if (failed) {
+        PQclear(last);
+        return NULL;
+    }
+    return last;
+}
+
+/* ---- The session ---------------------------------------------------------------------------------------------- */
+
+/* What a session of our own is set to: a row that a stopped stranger keeps locked does not keep us for ever,
+ * a transaction that we are stopped in does not keep others; and the plans stay what they are meant to be
+ * however small the tables were when they were made. */
+static void write_hello(char *sql, size_t size, const dibs__pg *e, int pid)
+{
+    snprintf(sql, size,
+             "SELECT pg_backend_pid(), current_setting('server_version_num')::int, "
+             "pg_is_in_recovery(), current_setting('synchronous_commit'), "
+             "CASE WHEN pg_backend_pid() = %d THEN "
+             "set_config('lock_timeout', '%lldms', false) || "
+             "set_config('idle_in_transaction_session_timeout', '%dms', false) || "
+             "set_config('default_transaction_isolation', 'read committed', false) || "
+             "set_config('default_transaction_read_only', 'off', false) || "
+             "set_config('plan_cache_mode', 'force_generic_plan', false) || "
+             "set_config('jit', 'off', false) || "
+             "set_config('enable_seqscan', 'off', false) || "
+             "set_config('enable_bitmapscan', 'off', false) || "
+             "set_config('enable_sort', 'off', false) END",
+             pid, (long long)(e->sql.request_span / DIBS__MS / 3 + 1), DIBS__PG_IDLE_MS);
+}
+
+static dibs_status read_hello(dibs__pg_conn *c, const PGresult *res, dibs_error *err)
+{
+    dibs__pg *e = (dibs__pg *)c->base.e;
+    const char *commit = PQgetvalue(res, 0, 3);
+
+    if (atoi(PQgetvalue(res, 0, 1)) < OLDEST)
+        return dibs__fail(err, DIBS_UNSUPPORTED, "postgresql: %s is older than PostgreSQL 12",
+                          e->place.label);
+    if (PQgetvalue(res, 0, 2)[0] == 't')
+        return dibs__fail(err, DIBS_UNAVAILABLE,
+                          "postgresql: %s is a standby, which cannot be written to: name the primary",
+                          e->place.label);
+    c->pooled = atoi(PQgetvalue(res, 0, 0)) != PQbackendPID(c->pg);
+    snprintf(c->commit, sizeof c->commit, "%s", strcmp(commit, "off") == 0 ? "on" : commit);
+    return DIBS_OK;
+}
+
+static dibs_status set_up(dibs__pg_conn *c, dibs__deadline until, dibs_error *err)
+{
+    dibs__pg *e = (dibs__pg *)c->base.e;
+    dibs_error own = {0};
+    char hello[1200];
+    PGresult *res;
+    dibs_status status;
+
+    write_hello(hello, sizeof hello, e, PQbackendPID(c->pg));
+    res = dibs__pg_simple(e->sql.base.env, c->pg, hello, until, &own);
+    if (!res)
+        return dibs__fail(err, own.status, "%s", own.message);
+    status = read_hello(c, res, err);
+    PQclear(res);
+    if (status == DIBS_OK) {
+        pthread_mutex_lock(&e->listen_mutex);
+        e->pooled = c->pooled;
+        pthread_mutex_unlock(&e->listen_mutex);
+    }
+    return status;
+}
+
+dibs_status dibs__pg_connect(dibs__sql *e, dibs__deadline until, dibs__sql_conn **out,
+                             dibs_error *err)
+{
+    dibs__pg_conn *c = calloc(1, sizeof *c);
+    dibs_status status;
+
+    if (!c)
+        return dibs__fail(err, DIBS_NO_MEMORY, "postgresql: out of memory");
+    c->base.e = e;
+    status = dibs__pg_dial((dibs__pg *)e, until, &c->pg, err);
+    if (status == DIBS_OK)
+        status = set_up(c, until, err);
+    if (status != DIBS_OK) {
+        dibs__pg_disconnect(&c->base);
+        return status;
+    }
+    *out = &c->base;
+    return DIBS_OK;
+}
+
+void dibs__pg_disconnect(dibs__sql_conn *base)
+{
+    dibs__pg_conn *c = (dibs__pg_conn *)base;
+
+    PQfinish(c->pg);
+    free(c->args);
+    free(c->expect);
+    free(c);
+}
+
+/* PQfinish would say goodbye in the parent's name. */
+void dibs__pg_abandon(dibs__sql_conn *base)
+{
+    close(PQsocket(((dibs__pg_conn *)base)->pg));
+}
+
+bool dibs__pg_usable(dibs__sql_conn *base)
+{
+    PGconn *pg = ((dibs__pg_conn *)base)->pg;
+    struct pollfd fd = {.fd = PQsocket(pg), .events = POLLIN};
+
+    if (poll(&fd, 1, 0) > 0 && !PQconsumeInput(pg))
+        return false;
+    return PQstatus(pg) == CONNECTION_OK;
+}

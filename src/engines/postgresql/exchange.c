@@ -1,0 +1,417 @@
+/* A batch as one pipeline: everything is written before the first answer is read, and one Sync ends it.
+ *
+ * Statements of a session of our own are prepared when they are first used, in the same pipeline. Arguments
+ * and rows are in the server's binary form. Without a BEGIN the statements up to the Sync are one transaction,
+ * which the Sync commits.
+ *
+ * It fails in three ways. A statement fails: the rest is skipped, the transaction is rolled back, surely not
+ * done. The connection ends, or `until` comes, while a commit may be on its way: unknown. The same before
+ * that: surely not done, because the server rolls back what its client left. */
+#define _GNU_SOURCE
+#include "engines/postgresql/postgresql.h"
+
+#include "core/error.h"
+
+#include <endian.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_ARGS  24
+#define MOST_CELLS 32
+
+#define OID_BYTEA 17
+#define OID_INT8  20
+#define OID_INT4  23
+
+/* Statements beside the operations. They are numbered after them. */
+enum { BEGIN = DIBS__SQL_OPS, SNAPSHOT, COMMIT, ROLLBACK, ASYNC, SYNC, LIMITS };
+
+typedef struct exchange {
+    dibs__pg_conn *c;
+    const dibs__sql_batch *b;
+    dibs__deadline until;
+    dibs_error *err;
+    int unsent;     /* as PQflush says */
+    dibs_status status;
+    bool again;
+    bool row_failed;
+} exchange;
+
+/* ---- Arguments ------------------------------------------------------------------------------------------------ */
+
+typedef struct arguments {
+    int count;
+    const char *value[MOST_ARGS];
+    int length[MOST_ARGS];
+    int format[MOST_ARGS];
+    uint64_t number[MOST_ARGS];
+} arguments;
+
+static size_t list_size(const dibs__sql_value *v)
+{
+    size_t size = 20;
+
+    for (size_t i = 0; i < v->size; i++)
+        size += 4 + (v->items[i].kind == DIBS__SQL_NUMBER ? 8 : v->items[i].size);
+    return size;
+}
+
+static char *put32(char *at, uint32_t n)
+{
+    n = htobe32(n);
+    memcpy(at, &n, 4);
+    return at + 4;
+}
+
+/* A one-dimensional array: dimensions, NULLs?, type, length, lower bound, elements. */
+static char *put_list(char *at, const dibs__sql_value *v)
+{
+    bool numbers = v->items[0].kind == DIBS__SQL_NUMBER;
+
+    at = put32(at, 1);
+    at = put32(at, 0);
+    at = put32(at, numbers ? OID_INT8 : OID_BYTEA);
+    at = put32(at, (uint32_t)v->size);
+    at = put32(at, 1);
+    for (size_t i = 0; i < v->size; i++) {
+        const dibs__sql_value *item = &v->items[i];
+        uint64_t n = htobe64((uint64_t)item->number);
+        size_t size = numbers ? 8 : item->size;
+        at = put32(at, (uint32_t)size);
+        memcpy(at, numbers ? (const char *)&n : item->bytes, size);
+        at += size;
+    }
+    return at;
+}
+
+/* Room for all lists of a command at once, so that it does not move under them. */
+static bool reserve_lists(dibs__pg_conn *c, const dibs__sql_value *v, size_t count)
+{
+    size_t size = 0;
+    char *larger;
+
+    for (size_t i = 0; i < count; i++)
+        if (v[i].kind == DIBS__SQL_LIST)
+            size += list_size(&v[i]);
+    if (size <= c->args_room)
+        return true;
+    larger = realloc(c->args, size);
+    if (!larger)
+        return false;
+    c->args = larger;
+    c->args_room = size;
+    return true;
+}
+
+static void encode(dibs__pg_conn *c, const dibs__sql_value *v, size_t count, arguments *out)
+{
+    char *at = c->args;
+
+    out->count = (int)count;
+    for (size_t i = 0; i < count; i++) {
+        out->format[i] = 1;
+        out->value[i] = NULL;
+        out->length[i] = 0;
+        if (v[i].kind == DIBS__SQL_NUMBER) {
+            out->number[i] = htobe64((uint64_t)v[i].number);
+            out->value[i] = (const char *)&out->number[i];
+            out->length[i] = 8;
+        } else if (v[i].kind == DIBS__SQL_BYTES) {
+            out->value[i] = v[i].bytes;
+            out->length[i] = (int)v[i].size;
+        } else if (v[i].kind == DIBS__SQL_LIST) {
+            out->value[i] = at;
+            at = put_list(at, &v[i]);
+            out->length[i] = (int)(at - out->value[i]);
+        }
+    }
+}
+
+/* ---- Sending -------------------------------------------------------------------------------------------------- */
+
+static bool expect(dibs__pg_conn *c, int32_t what)
+{
+    if (c->expected == c->expect_room) {
+        size_t room = c->expect_room ? c->expect_room * 2 : 64;
+        int32_t *larger = realloc(c->expect, room * sizeof *larger);
+        if (!larger)
+            return false;
+        c->expect = larger;
+        c->expect_room = room;
+    }
+    c->expect[c->expected++] = what;
+    return true;
+}
+
+static const char *text_of(const dibs__pg_conn *c, int statement)
+{
+    static const char *const texts[] = {
+        [BEGIN] = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
+        [SNAPSHOT] = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+        [COMMIT] = "COMMIT",
+        [ROLLBACK] = "ROLLBACK",
+        [ASYNC] = "SET LOCAL synchronous_commit = off",
+        [SYNC] = "SET LOCAL synchronous_commit = on",
+        [LIMITS] = "SELECT set_config('lock_timeout', '2000', true), "
+                   "set_config('idle_in_transaction_session_timeout', '2000', true)",
+    };
+
+    return statement < DIBS__SQL_OPS ? ((dibs__pg *)c->base.e)->text[statement] : texts[statement];
+}
+
+/* `command` is its number in the batch, -1 for those that have none. */
+static bool send_statement(dibs__pg_conn *c, int statement, int32_t command, const arguments *a)
+{
+    char name[16];
+
+    if (c->pooled)
+        return PQsendQueryParams(c->pg, text_of(c, statement), a->count, NULL, a->value, a->length,
+                                 a->format, 1) &&
+               expect(c, command);
+    snprintf(name, sizeof name, "dibs%d", statement);
+    if (!(c->prepared >> statement & 1)) {
+        if (!PQsendPrepare(c->pg, name, text_of(c, statement), 0, NULL) ||
+            !expect(c, -2 - statement))
+            return false;
+        c->prepared |= (uint64_t)1 << statement; /* taken back if it fails */
+    }
+    return PQsendQueryPrepared(c->pg, name, a->count, a->value, a->length, a->format, 1) &&
+           expect(c, command);
+}
+
+static bool send_plain(dibs__pg_conn *c, int statement)
+{
+    static const arguments none;
+
+    return send_statement(c, statement, -1, &none);
+}
+
+static bool send_command(exchange *x, size_t i)
+{
+    dibs__pg_conn *c = x->c;
+    const dibs__sql_command *command = &x->b->command[i];
+    const dibs__sql_value *v = dibs__sql_args(x->b, command);
+    arguments a;
+
+    if (!reserve_lists(c, v, command->count))
+        return false;
+    encode(c, v, command->count, &a);
+    if (dibs__pg_takes_commit(command->op)) {
+        a.value[a.count] = x->b->durable ? c->commit : "off";
+        a.length[a.count] = (int)strlen(a.value[a.count]);
+        a.format[a.count++] = 0;
+    }
+    return send_statement(c, (int)command->op, (int32_t)i, &a);
+}
+
+static bool send_beginning(exchange *x)
+{
+    dibs__sql_mode mode = x->b->mode;
+
+    if (mode == DIBS__SQL_SNAPSHOT)
+        return send_plain(x->c, SNAPSHOT);
+    if (mode == DIBS__SQL_BEGIN && !send_plain(x->c, BEGIN))
+        return false;
+    return !x->c->pooled || mode == DIBS__SQL_MORE || mode == DIBS__SQL_END ||
+           send_plain(x->c, LIMITS);
+}
+
+static bool send_end(exchange *x)
+{
+    dibs__sql_mode mode = x->b->mode;
+
+    if (mode == DIBS__SQL_END && !x->b->durable && !send_plain(x->c, ASYNC))
+        return false;
+    if (mode == DIBS__SQL_END && x->b->durable && x->c->pooled &&
+        strcmp(x->c->commit, "on") == 0 && !send_plain(x->c, SYNC))
+        return false;
+    if ((mode == DIBS__SQL_END || mode == DIBS__SQL_SNAPSHOT) && !send_plain(x->c, COMMIT))
+        return false;
+    return PQpipelineSync(x->c->pg);
+}
+
+static bool send_all(exchange *x)
+{
+    if (!send_beginning(x))
+        return false;
+    for (size_t i = 0; i < x->b->count; i++)
+        if (!send_command(x, i))
+            return false;
+    return send_end(x);
+}
+
+/* ---- Answers --------------------------------------------------------------------------------------------------- */
+
+/* 1: `out` is the next result, NULL at the end of one statement's; 0: no more answers will come. */
+static int next_result(exchange *x, PGresult **out)
+{
+    PGconn *pg = x->c->pg;
+
+    while (x->unsent > 0 || PQisBusy(pg)) {
+        if (!dibs__pg_wait(x->c->base.e->base.env, pg, x->unsent > 0, x->until) ||
+            !PQconsumeInput(pg))
+            return 0;
+        if (x->unsent > 0)
+            x->unsent = PQflush(pg);
+        if (x->unsent < 0)
+            return 0;
+    }
+    *out = PQgetResult(pg);
+    return 1;
+}
+
+static int64_t read_number(const PGresult *res, int row, int column, Oid type)
+{
+    const char *at = PQgetvalue(res, row, column);
+    uint64_t wide;
+    uint32_t narrow;
+
+    if (type == OID_INT4) {
+        memcpy(&narrow, at, sizeof narrow);
+        return (int32_t)be32toh(narrow);
+    }
+    memcpy(&wide, at, sizeof wide);
+    return (int64_t)be64toh(wide);
+}
+
+static int read_rows(exchange *x, const PGresult *res, size_t command)
+{
+    dibs__sql_value cells[MOST_CELLS];
+    int columns = PQnfields(res);
+
+    for (int row = 0; row < PQntuples(res); row++) {
+        for (int i = 0; i < columns; i++) {
+            Oid type = PQftype(res, i);
+            cells[i] = (dibs__sql_value){.kind = DIBS__SQL_NULL};
+            if (PQgetisnull(res, row, i))
+                continue;
+            if (type == OID_INT8 || type == OID_INT4)
+                cells[i] = (dibs__sql_value){.kind = DIBS__SQL_NUMBER,
+                                             .number = read_number(res, row, i, type)};
+            else
+                cells[i] = (dibs__sql_value){.kind = DIBS__SQL_BYTES,
+                                             .bytes = PQgetvalue(res, row, i),
+                                             .size = (size_t)PQgetlength(res, row, i)};
+        }
+        if (x->b->row && x->b->row(x->b->ctx, command, cells, (size_t)columns) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static void read_result(exchange *x, const PGresult *res, int32_t what)
+{
+    ExecStatusType status = PQresultStatus(res);
+
+    if (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK) {
+        if (what >= 0 && !x->row_failed && read_rows(x, res, (size_t)what) < 0)
+            x->row_failed = true;
+        return;
+    }
+    if (what <= -2)
+        x->c->prepared &= ~((uint64_t)1 << (-2 - what));
+    if (status == PGRES_PIPELINE_ABORTED)
+        return;
+    if (x->status == DIBS_OK)
+        x->status = dibs__pg_fault(res, &x->again, x->err);
+}
+
+/* The answers in their order, up to the Sync's. True: it came. `answered` counts statements. */
+static bool read_answers(exchange *x, size_t *answered)
+{
+    PGresult *res;
+
+    for (*answered = 0;;) {
+        if (!next_result(x, &res))
+            return false;
+        if (!res) {
+            ++*answered;
+            if (*answered > x->c->expected)
+                return false;
+            continue;
+        }
+        if (PQresultStatus(res) == PGRES_PIPELINE_SYNC) {
+            PQclear(res);
+            return true;
+        }
+        read_result(x, res, *answered < x->c->expected ? x->c->expect[*answered] : -1);
+        PQclear(res);
+        if (PQstatus(x->c->pg) != CONNECTION_OK)
+            return false;
+    }
+}
+
+/* ---- The exchange ------------------------------------------------------------------------------------------------ */
+
+static bool commits(const dibs__sql_batch *b)
+{
+    return b->mode == DIBS__SQL_WHOLE || b->mode == DIBS__SQL_END;
+}
+
+/* The connection is over. What the server said before it went counts; without a word, a commit that was on
+ * its way may have happened. The last statement of an END is the COMMIT itself; a WHOLE is committed after its
+ * last. */
+static dibs_status lost(exchange *x, size_t answered)
+{
+    size_t before_commit = x->c->expected - (x->b->mode == DIBS__SQL_END ? 1 : 0);
+    bool refused = x->status != DIBS_OK && answered < before_commit;
+
+    x->c->base.broken = true;
+    x->c->base.again = refused && x->again;
+    if (refused)
+        return x->status;
+    if (dibs__now(x->c->base.e->base.env) >= x->until)
+        return dibs__fail(x->err, commits(x->b) ? DIBS_UNKNOWN : DIBS_UNAVAILABLE,
+                          "postgresql: no answer from %s in time",
+                          ((dibs__pg *)x->c->base.e)->place.label);
+    return dibs__pg_fault_lost(x->c->pg, commits(x->b) ? DIBS_UNKNOWN : DIBS_UNAVAILABLE, x->err);
+}
+
+static dibs_status no_memory(exchange *x)
+{
+    x->c->base.broken = true; /* some of it may have been sent */
+    return dibs__fail(x->err, DIBS_NO_MEMORY, "postgresql: out of memory");
+}
+
+dibs_status dibs__pg_exchange(dibs__sql_conn *base, const dibs__sql_batch *b, dibs__deadline until,
+                              dibs_error *err)
+{
+    dibs__pg_conn *c = (dibs__pg_conn *)base;
+    exchange x = {.c = c, .b = b, .until = until, .err = err};
+    size_t answered;
+
+    c->expected = 0;
+    if (PQpipelineStatus(c->pg) == PQ_PIPELINE_OFF && !PQenterPipelineMode(c->pg))
+        return no_memory(&x);
+    if (!send_all(&x)) {
+        if (PQstatus(c->pg) == CONNECTION_OK)
+            return no_memory(&x);
+        c->base.broken = c->base.again = true;
+        return dibs__pg_fault_lost(c->pg, DIBS_UNAVAILABLE, err);
+    }
+    x.unsent = PQflush(c->pg);
+    if (x.unsent < 0 || !read_answers(&x, &answered))
+        return lost(&x, x.unsent < 0 ? 0 : answered);
+    base->again = x.again;
+    if (x.status == DIBS_OK && x.row_failed)
+        x.status = dibs__fail(err, commits(b) ? DIBS_UNKNOWN : DIBS_NO_MEMORY,
+                              "postgresql: out of memory for the answer");
+    if (x.status != DIBS_OK && PQtransactionStatus(c->pg) != PQTRANS_IDLE)
+        dibs__pg_rollback(base, until);
+    return x.status;
+}
+
+void dibs__pg_rollback(dibs__sql_conn *base, dibs__deadline until)
+{
+    static const dibs__sql_batch nothing = {.mode = DIBS__SQL_MORE};
+    dibs__pg_conn *c = (dibs__pg_conn *)base;
+    dibs_error ignored;
+    exchange x = {.c = c, .b = &nothing, .until = until, .err = &ignored};
+    size_t answered;
+
+    c->expected = 0;
+    if (!send_plain(c, ROLLBACK) || !PQpipelineSync(c->pg) || (x.unsent = PQflush(c->pg)) < 0 ||
+        !read_answers(&x, &answered) || x.status != DIBS_OK)
+        c->base.broken = true;
+}

@@ -1,0 +1,171 @@
+/* Wake-ups: LISTEN on a connection of its own, opened when one of ours first stands in line.
+ *
+ * It is lost: waiters are looked at by a timer until there is a new one, and once when there is. There is a
+ * pooler in between, which would give our LISTEN to somebody else's session: the timer is all there is.
+ *
+ * The keeper polls one descriptor for the engine's life: an epoll over the connection's socket and the timer. */
+#define _GNU_SOURCE
+#include "engines/postgresql/postgresql.h"
+
+#include "core/error.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#define LOOK_MS     250                   /* between looks while nobody wakes us */
+#define CONNECT     (500 * DIBS__MS)      /* the keeper has other things to do */
+#define RETRY_AFTER (2 * DIBS__SECOND)
+
+dibs_status dibs__pg_listen_open(dibs__pg *e, dibs_error *err)
+{
+    struct epoll_event on = {.events = EPOLLIN};
+
+    pthread_mutex_init(&e->listen_mutex, NULL);
+    e->epoll = epoll_create1(EPOLL_CLOEXEC);
+    e->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (e->epoll >= 0 && e->timer >= 0 && epoll_ctl(e->epoll, EPOLL_CTL_ADD, e->timer, &on) == 0)
+        return DIBS_OK;
+    return dibs__fail(err, DIBS_NO_MEMORY, "postgresql: no descriptors left: %s", strerror(errno));
+}
+
+void dibs__pg_listen_close(dibs__pg *e)
+{
+    PQfinish(e->listener);
+    e->listener = NULL;
+    if (e->epoll >= 0)
+        close(e->epoll);
+    if (e->timer >= 0)
+        close(e->timer);
+    pthread_mutex_destroy(&e->listen_mutex);
+}
+
+void dibs__pg_listen_abandon(dibs__pg *e)
+{
+    if (e->listener)
+        close(PQsocket(e->listener));
+    close(e->epoll);
+    close(e->timer);
+}
+
+/* ---- The timer, with the mutex --------------------------------------------------------------------------------- */
+
+static void set_timer(dibs__pg *e, bool on)
+{
+    struct itimerspec every = {0};
+
+    if (e->looking == on)
+        return;
+    if (on)
+        every.it_value.tv_nsec = every.it_interval.tv_nsec = LOOK_MS * 1000000L;
+    timerfd_settime(e->timer, 0, &every, NULL);
+    e->looking = on;
+}
+
+/* ---- The connection, with the mutex ------------------------------------------------------------------------------ */
+
+static bool start_listening(dibs__pg *e, dibs__deadline until)
+{
+    struct epoll_event on = {.events = EPOLLIN};
+    char sql[DIBS__WAKE_SIZE + 20];
+    dibs_error err = {0};
+    PGresult *res = NULL;
+    PGconn *pg = NULL;
+
+    snprintf(sql, sizeof sql, "LISTEN dibs_%s", e->sql.id);
+    if (dibs__pg_dial(e, until, &pg, &err) == DIBS_OK)
+        res = dibs__pg_simple(e->sql.base.env, pg, sql, until, &err);
+    PQclear(res);
+    if (res && epoll_ctl(e->epoll, EPOLL_CTL_ADD, PQsocket(pg), &on) == 0) {
+        e->listener = pg;
+        return true;
+    }
+    e->sql.base.sink->log(e->sql.base.sink, DIBS_LOG_WARNING,
+                          "no wake-ups, looking instead: %s", err.message);
+    PQfinish(pg);
+    return false;
+}
+
+static void stop_listening(dibs__pg *e)
+{
+    epoll_ctl(e->epoll, EPOLL_CTL_DEL, PQsocket(e->listener), NULL);
+    PQfinish(e->listener);
+    e->listener = NULL;
+}
+
+/* Listens if that can be had now; else the timer runs. True: listening has just begun. */
+static bool see_to_it(dibs__pg *e, dibs__deadline until)
+{
+    int64_t now = dibs__now(e->sql.base.env);
+    bool begun = false;
+
+    if (!e->listener && !e->pooled && now >= e->retry) {
+        begun = start_listening(e, dibs__sooner(until, now + CONNECT));
+        e->retry = now + RETRY_AFTER;
+    }
+    set_timer(e, !e->listener);
+    return begun;
+}
+
+void dibs__pg_listen(dibs__sql *base, dibs__deadline until)
+{
+    dibs__pg *e = (dibs__pg *)base;
+
+    pthread_mutex_lock(&e->listen_mutex);
+    if (!e->listener)
+        see_to_it(e, until);
+    pthread_mutex_unlock(&e->listen_mutex);
+}
+
+/* ---- Events -------------------------------------------------------------------------------------------------------- */
+
+int dibs__pg_event_fd(dibs__engine *e)
+{
+    return ((dibs__pg *)e)->epoll;
+}
+
+/* The next wake-up that has arrived, or NULL. The sink is told without the mutex. */
+static PGnotify *next_notice(dibs__pg *e, bool *missed)
+{
+    PGnotify *n = NULL;
+
+    pthread_mutex_lock(&e->listen_mutex);
+    if (e->listener) {
+        n = PQnotifies(e->listener);
+        if (!n && !PQconsumeInput(e->listener)) {
+            stop_listening(e);
+            *missed = true;
+        } else if (!n) {
+            n = PQnotifies(e->listener);
+        }
+    }
+    pthread_mutex_unlock(&e->listen_mutex);
+    return n;
+}
+
+void dibs__pg_events(dibs__engine *base)
+{
+    dibs__pg *e = (dibs__pg *)base;
+    bool missed = false;
+    uint64_t rings;
+    PGnotify *n;
+
+    while ((n = next_notice(e, &missed)) != NULL) {
+        dibs__sql_tell(&e->sql, n->extra);
+        PQfreemem(n);
+    }
+    if (read(e->timer, &rings, sizeof rings) == sizeof rings)
+        missed = true;
+    if (!missed)
+        return;
+    pthread_mutex_lock(&e->listen_mutex);
+    if (dibs__sql_waiting(&e->sql) > 0)
+        see_to_it(e, DIBS__NEVER);
+    else
+        set_timer(e, false);
+    pthread_mutex_unlock(&e->listen_mutex);
+    dibs__sql_look_at_all(&e->sql);
+}

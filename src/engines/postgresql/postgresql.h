@@ -1,0 +1,122 @@
+/* The inside of the PostgreSQL engine: a driver for engines/sql over libpq.
+ *
+ *   postgresql.c  the engine table
+ *   place.c       where the server is and how to reach it, from the URL
+ *   connection.c  connecting, and setting a session up
+ *   dialect.c     the text of every operation
+ *   exchange.c    a batch as one pipeline, and its answers as rows
+ *   schema.c      the tables
+ *   listen.c      wake-ups: LISTEN on a connection of its own, or looks at intervals
+ *   error.c       what the server's errors are to a caller
+ *
+ * Everything goes through libpq's non-blocking calls, so that the caller's deadline is kept whatever the
+ * server does. Looking a host name up is the exception: the library does it in one go. */
+#ifndef DIBS_ENGINES_POSTGRESQL_H
+#define DIBS_ENGINES_POSTGRESQL_H
+
+#include "engines/sql/sql.h"
+
+#include <libpq-fe.h>
+
+#define DIBS__PG_PREFIX_MAX 60
+#define DIBS__PG_KEYWORDS   48
+#define DIBS__PG_IDLE_MS    2000 /* the server ends a transaction of ours that has been silent so long */
+
+/* ---- place.c ------------------------------------------------------------------------------------------ */
+
+/* What PQconnectStartParams gets; all text is owned by `text`. */
+typedef struct dibs__pg_place {
+    const char *keyword[DIBS__PG_KEYWORDS];
+    const char *value[DIBS__PG_KEYWORDS];
+    size_t count;
+    char *text[DIBS__PG_KEYWORDS];
+    char prefix[DIBS__PG_PREFIX_MAX + 1]; /* of the tables; may begin with "schema." */
+    int64_t connections;
+    char label[200]; /* for messages: host:port/database */
+} dibs__pg_place;
+
+/* Takes the URL's parameters. A failed read leaves something that fini accepts. */
+dibs_status dibs__pg_place_read(dibs__pg_place *place, dibs__url *url, dibs_error *err);
+void dibs__pg_place_fini(dibs__pg_place *place);
+
+/* ---- The engine ------------------------------------------------------------------------------------------ */
+
+typedef struct dibs__pg {
+    dibs__sql sql;
+    dibs__pg_place place;
+    char *text[DIBS__SQL_OPS]; /* of every operation, with the tables' names */
+    /* listen.c's */
+    pthread_mutex_t listen_mutex;
+    PGconn *listener;       /* NULL: not now */
+    bool pooled;            /* there is a pooler in between: it would give our LISTEN to somebody else */
+    bool looking;           /* the timer runs */
+    dibs__deadline retry;   /* the listener could not be had: not before then */
+    int epoll, timer;
+} dibs__pg;
+
+typedef struct dibs__pg_conn {
+    dibs__sql_conn base;
+    PGconn *pg;
+    bool pooled;             /* the session is not ours alone: no state outside of transactions */
+    uint64_t prepared;       /* operations, by bit */
+    char commit[16];         /* what synchronous_commit is for what must last */
+    char *args;              /* lists in the server's own form */
+    size_t args_room;
+    int32_t *expect;         /* what the answers on their way are for: see exchange.c */
+    size_t expected, expect_room;
+} dibs__pg_conn;
+
+/* ---- dialect.c ------------------------------------------------------------------------------------------ */
+
+/* The operations' text for the given prefix; `out` has DIBS__SQL_OPS places. */
+dibs_status dibs__pg_dialect(char *out[], const char *prefix, dibs_error *err);
+/* Replaces {lock}, {holder}, {waiter}, {prefix} and {now}. NULL: out of memory. */
+char *dibs__pg_fill_in(const char *pattern, const char *prefix);
+/* Its last argument is the setting of synchronous_commit. */
+bool dibs__pg_takes_commit(dibs__sql_op op);
+
+/* ---- connection.c ----------------------------------------------------------------------------------------- */
+
+dibs_status dibs__pg_connect(dibs__sql *e, dibs__deadline until, dibs__sql_conn **out,
+                             dibs_error *err);
+void dibs__pg_disconnect(dibs__sql_conn *c);
+void dibs__pg_abandon(dibs__sql_conn *c);
+bool dibs__pg_usable(dibs__sql_conn *c);
+/* A connection that answers and has no session settings yet. */
+dibs_status dibs__pg_dial(dibs__pg *e, dibs__deadline until, PGconn **out, dibs_error *err);
+/* Waits until the socket can be read (or written, if asked). 1; 0: `until` is over. */
+int dibs__pg_wait(const dibs__env *env, PGconn *pg, bool write_too, dibs__deadline until);
+/* Runs simple SQL, perhaps several statements; the last result, or NULL with `err` set. */
+PGresult *dibs__pg_simple(const dibs__env *env, PGconn *pg, const char *sql, dibs__deadline until,
+                          dibs_error *err);
+
+/* ---- exchange.c -------------------------------------------------------------------------------------------- */
+
+dibs_status dibs__pg_exchange(dibs__sql_conn *c, const dibs__sql_batch *b, dibs__deadline until,
+                              dibs_error *err);
+void dibs__pg_rollback(dibs__sql_conn *c, dibs__deadline until);
+
+/* ---- schema.c ---------------------------------------------------------------------------------------------- */
+
+dibs_status dibs__pg_prepare(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
+/* The SQL that makes the tables. NULL: out of memory. */
+char *dibs__pg_schema_text(const char *prefix);
+
+/* ---- listen.c ---------------------------------------------------------------------------------------------- */
+
+dibs_status dibs__pg_listen_open(dibs__pg *e, dibs_error *err);
+void dibs__pg_listen_close(dibs__pg *e);
+void dibs__pg_listen_abandon(dibs__pg *e);
+void dibs__pg_listen(dibs__sql *e, dibs__deadline until);
+int dibs__pg_event_fd(dibs__engine *e);
+void dibs__pg_events(dibs__engine *e);
+
+/* ---- error.c ------------------------------------------------------------------------------------------------ */
+
+/* A failed statement. `again`: surely not done, and worth doing again. */
+dibs_status dibs__pg_fault(const PGresult *res, bool *again, dibs_error *err);
+/* A connection that could not be made, or was lost. */
+dibs_status dibs__pg_fault_connecting(PGconn *pg, const char *label, dibs_error *err);
+dibs_status dibs__pg_fault_lost(PGconn *pg, dibs_status status, dibs_error *err);
+
+#endif

@@ -1,0 +1,138 @@
+/* The tables. Created on first use if the account may; an administrator can do it with the same text.
+ *
+ * The lock's row is rewritten with every grant: half of each page is left free, so that the new version
+ * stays on its page and no index is touched. Keys by owner begin with the owner: an index that begins with the
+ * name would, while the tables are small, seem as good to the planner for looking up a place, and would stay in
+ * its plans when they have grown. The views are for people. */
+#include "engines/postgresql/postgresql.h"
+
+#include "core/error.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define VERSION "dibs 1"
+#define NUMBER  " bigint NOT NULL"
+#define ZERO    " bigint NOT NULL DEFAULT 0"
+#define BYTES   " bytea NOT NULL"
+#define ENTRY                                                                                      \
+    "  owner" BYTES ", attempt" BYTES ", host" BYTES ", pid" NUMBER ", wake" BYTES ",\n"            \
+    "  weight" NUMBER ", lease" NUMBER ", min_hold" NUMBER ",\n"
+#define TEXT(column)   "encode(" column ", 'escape') AS "
+#define MOMENT(column) "to_timestamp(" column " / 1000000.0) AS "
+
+static const char schema[] =
+    "CREATE TABLE IF NOT EXISTS {lock} (\n"
+    "  name bytea PRIMARY KEY, capacity" ZERO ", used" ZERO ", holders" ZERO ", waiters" ZERO ",\n"
+    "  fence" ZERO ", place" ZERO ", broken_fence" ZERO ", broken_at" ZERO ",\n"
+    "  broken_by bytea NOT NULL DEFAULT '', first_place" ZERO ",\n"
+    "  owner bytea, attempt bytea, host bytea, pid bigint, wake bytea, weight bigint,\n"
+    "  lease bigint, min_hold bigint, held bigint, since bigint, expires bigint, released bigint\n"
+    ") WITH (fillfactor = 50);\n"
+    "CREATE TABLE IF NOT EXISTS {holder} (\n"
+    "  name" BYTES ",\n" ENTRY
+    "  fence" NUMBER ", since" NUMBER ", expires" NUMBER ", released" NUMBER ",\n"
+    "  PRIMARY KEY (name, fence), UNIQUE (name, expires, fence), UNIQUE (owner, name, fence)\n"
+    ");\n"
+    "CREATE TABLE IF NOT EXISTS {waiter} (\n"
+    "  name" BYTES ",\n" ENTRY
+    "  place" NUMBER ", since" NUMBER ", span" NUMBER ", alive_until" NUMBER ",\n"
+    "  PRIMARY KEY (name, place), UNIQUE (owner, name)\n"
+    ") WITH (fillfactor = 70);\n"
+    "CREATE OR REPLACE VIEW {lock}s AS SELECT " TEXT("name") "name,\n"
+    "  nullif(capacity, 1073741824) AS slots, holders, waiters, fence,\n"
+    "  " TEXT("nullif(broken_by, '')") "broken_by, " MOMENT("nullif(broken_at, 0)") "broken_at\n"
+    "  FROM {lock};\n"
+    "CREATE OR REPLACE VIEW {holder}s AS SELECT " TEXT("name") "name, " TEXT("owner") "owner,\n"
+    "  " TEXT("host") "host, pid, held AS fence, 'exclusive' AS kind, " MOMENT("since") "since,\n"
+    "  " MOMENT("expires") "expires, released <> 0 AS released FROM {lock} WHERE held IS NOT NULL\n"
+    "  UNION ALL SELECT " TEXT("h.name") "name, " TEXT("h.owner") "owner, " TEXT("h.host") "host,\n"
+    "  h.pid, h.fence, CASE l.capacity WHEN 1073741824 THEN 'shared' ELSE h.weight || ' of ' || "
+    "l.capacity END,\n"
+    "  " MOMENT("h.since") "since, " MOMENT("h.expires") "expires, h.released <> 0\n"
+    "  FROM {holder} h JOIN {lock} l USING (name);\n"
+    "CREATE OR REPLACE VIEW {waiter}s AS SELECT " TEXT("name") "name,\n"
+    "  row_number() OVER (PARTITION BY name ORDER BY place) AS line, " TEXT("owner") "owner,\n"
+    "  " TEXT("host") "host, pid, weight, " MOMENT("since") "since,\n"
+    "  " MOMENT("alive_until") "alive_until FROM {waiter};\n"
+    "COMMENT ON TABLE {lock} IS '" VERSION "';\n";
+
+char *dibs__pg_schema_text(const char *prefix)
+{
+    return dibs__pg_fill_in(schema, prefix);
+}
+
+/* ---- Are they there? ----------------------------------------------------------------------------------------- */
+
+/* 1: ours; 0: none; -1: `err` is set. */
+static int find_tables(dibs__pg_conn *c, dibs__deadline until, dibs_error *err)
+{
+    dibs__pg *e = (dibs__pg *)c->base.e;
+    char sql[400];
+    PGresult *res;
+    int found;
+
+    snprintf(sql, sizeof sql,
+             "SELECT to_regclass('%slock') IS NOT NULL, "
+             "coalesce(obj_description(to_regclass('%slock'), 'pg_class'), '')",
+             e->place.prefix, e->place.prefix);
+    res = dibs__pg_simple(e->sql.base.env, c->pg, sql, until, err);
+    if (!res)
+        return -1;
+    found = PQgetvalue(res, 0, 0)[0] == 't';
+    if (found && strcmp(PQgetvalue(res, 0, 1), VERSION) != 0) {
+        dibs__fail(err, DIBS_BROKEN_ENGINE,
+                   "postgresql: the table %slock in %s is not of this version ('" VERSION
+                   "' is its comment, there is '%.60s'): give another ?table_prefix=",
+                   e->place.prefix, e->place.label, PQgetvalue(res, 0, 1));
+        found = -1;
+    }
+    PQclear(res);
+    return found;
+}
+
+/* One at a time: CREATE TABLE IF NOT EXISTS by two at once fails for one of them. */
+static dibs_status create_tables(dibs__pg_conn *c, dibs__deadline until, dibs_error *err)
+{
+    static const char first[] = "SELECT pg_advisory_xact_lock(7236978148462129154);\n";
+    dibs__pg *e = (dibs__pg *)c->base.e;
+    char *text = dibs__pg_schema_text(e->place.prefix);
+    char *sql = text ? malloc(sizeof first + strlen(text)) : NULL;
+    PGresult *res = NULL;
+    dibs_status status = DIBS_OK;
+
+    if (sql) {
+        strcpy(sql, first);
+        strcat(sql, text);
+        res = dibs__pg_simple(e->sql.base.env, c->pg, sql, until, err);
+        status = res ? DIBS_OK : err->status;
+    } else {
+        status = dibs__fail(err, DIBS_NO_MEMORY, "postgresql: out of memory");
+    }
+    free(text);
+    free(sql);
+    PQclear(res);
+    return status;
+}
+
+dibs_status dibs__pg_prepare(dibs__sql_conn *base, dibs__deadline until, dibs_error *err)
+{
+    dibs__pg_conn *c = (dibs__pg_conn *)base;
+    dibs__pg *e = (dibs__pg *)base->e;
+    dibs_error own = {0};
+    dibs_status status;
+    int found = find_tables(c, until, &own);
+
+    status = found < 0 ? own.status : found ? DIBS_OK : create_tables(c, until, &own);
+    if (status == DIBS_DENIED && found == 0)
+        return dibs__fail(err, DIBS_DENIED,
+                          "postgresql: %s has no tables %slock, %sholder and %swaiter, and this "
+                          "account may not create them: let an administrator run what `dibs schema "
+                          "--url '…'` prints, then GRANT SELECT, INSERT, UPDATE, DELETE on them (%s)",
+                          e->place.label, e->place.prefix, e->place.prefix, e->place.prefix,
+                          own.message);
+    if (status != DIBS_OK)
+        dibs__fail(err, status, "%s", own.message);
+    return status;
+}

@@ -1,0 +1,388 @@
+/* Many threads, few connections: whoever finds one idle does everybody's commands.
+ *
+ * One thread alone pays no hop: it takes a connection and does its own. When all are busy, jobs queue up,
+ * and the next thread that gets a connection takes all of them at once: many commands, one exchange, one
+ * commit. Jobs on a name that is being worked on stay in the queue until that is over: their thread would
+ * only wait for the row, and together they are cheaper.
+ *
+ * Giving back a lock that nobody waits for need not reach the disk. Such jobs go with their like, and one seat
+ * is left to them: they do not wait for the commits of others.
+ *
+ * Seat 0 is for signs of life alone, so that held locks are renewed however busy or stuck the others are. A
+ * further connection is made only when a job has waited for a while. */
+#define _GNU_SOURCE
+#include "engines/sql/inner.h"
+
+#include "core/error.h"
+
+#include <string.h>
+#include <time.h>
+
+#define LINGER   300              /* whoever goes to the end of a line can wait for company */
+#define LUCK     16               /* as long as that has paid off lately */
+#define PROBE    64               /* or once in so many times */
+#define PATIENCE (5 * DIBS__MS)   /* a job that waited so long opens another connection */
+#define COMPANY  DIBS__SECOND     /* jobs with less time than that left do not make others hurry */
+#define REFUSED  (2 * DIBS__SECOND) /* the server had no connection for us: ask again after that */
+
+/* ---- The queue ----------------------------------------------------------------------------------------- */
+
+static void enqueue(dibs__sql *e, dibs__sql_job *job)
+{
+    job->next = NULL;
+    *e->last = job;
+    e->last = &job->next;
+}
+
+static void dequeue(dibs__sql *e, dibs__sql_job *job)
+{
+    dibs__sql_job **at = &e->first;
+
+    while (*at && *at != job)
+        at = &(*at)->next;
+    if (!*at)
+        return;
+    *at = job->next;
+    if (!*at)
+        e->last = at;
+}
+
+static bool under_way(const dibs__sql *e, uint64_t hash)
+{
+    for (size_t i = 0; i < e->seats; i++)
+        for (size_t k = 0; k < e->seat[i].name_count; k++)
+            if (e->seat[i].names[k] == hash)
+                return true;
+    return false;
+}
+
+/* Neither takes others along nor goes along. */
+static bool goes_alone(const dibs__sql_job *job)
+{
+    return job->signs_of_life || job->call;
+}
+
+static bool ripe(const dibs__sql *e, const dibs__sql_job *job)
+{
+    return goes_alone(job) || !under_way(e, job->task[0].hash);
+}
+
+/* A seat is free: the first of each kind that could use it is called, and whoever goes alone. */
+static void call_next(dibs__sql *e)
+{
+    bool called[2] = {false, false};
+
+    for (dibs__sql_job *job = e->first; job; job = job->next) {
+        if (job->patient || !ripe(e, job) || called[job->light])
+            continue; /* the patient look by themselves */
+        job->called = true;
+        pthread_cond_signal(&job->cond);
+        called[job->light] = !goes_alone(job);
+    }
+}
+
+/* ---- Seats --------------------------------------------------------------------------------------------- */
+
+/* One seat is left to the light jobs, if there are two. */
+static bool enough_heavy(const dibs__sql *e)
+{
+    size_t heavy = 0;
+
+    for (size_t i = 1; i < e->seats; i++)
+        heavy += e->seat[i].taken && e->seat[i].heavy;
+    return heavy > 0 && heavy + 2 >= e->seats;
+}
+
+/* The one to use, or NULL. Those with a connection first; signs of life prefer their own. */
+static dibs__sql_seat *free_seat(dibs__sql *e, const dibs__sql_job *job, bool may_open)
+{
+    size_t first = job->signs_of_life ? 0 : 1;
+    bool refused = dibs__now(e->base.env) < e->no_more;
+    bool any = false;
+
+    if (job->signs_of_life && !e->seat[0].taken && (e->seat[0].connected || !refused))
+        return &e->seat[0];
+    if (!job->signs_of_life && !job->light && enough_heavy(e))
+        return NULL;
+    for (size_t i = first; i < e->seats; i++) {
+        any |= e->seat[i].connected || e->seat[i].taken;
+        if (!e->seat[i].taken && e->seat[i].connected)
+            return &e->seat[i];
+    }
+    for (size_t i = first; i < e->seats && (!any || (may_open && !refused)); i++)
+        if (!e->seat[i].taken)
+            return &e->seat[i];
+    return NULL;
+}
+
+static bool others_connected(const dibs__sql *e, const dibs__sql_seat *seat)
+{
+    for (size_t i = 0; i < e->seats; i++)
+        if (&e->seat[i] != seat && e->seat[i].connected)
+            return true;
+    return false;
+}
+
+/* Those who came while their lock was being worked on: whoever has it now will give it back soon. */
+static void let_linger(dibs__sql *e, const dibs__sql_seat *seat)
+{
+    int64_t until = e->first ? dibs__now(e->base.env) + LINGER : 0;
+
+    for (dibs__sql_job *job = e->first; job; job = job->next)
+        for (size_t i = 0; job->patient && i < seat->name_count; i++)
+            if (seat->names[i] == job->task[0].hash)
+                job->lingers = until;
+}
+
+static void leave(dibs__sql *e, dibs__sql_seat *seat)
+{
+    let_linger(e, seat);
+    seat->taken = false;
+    seat->connected = seat->conn != NULL;
+    seat->name_count = 0;
+    call_next(e);
+}
+
+static void settle(dibs__sql_job *job, dibs_status status, const dibs_error *err)
+{
+    for (size_t i = 0; i < job->count && status != DIBS_OK; i++)
+        job->task[i].status = status;
+    if (status != DIBS_OK)
+        job->status = status;
+    if (job->err && err)
+        *job->err = *err;
+    job->progress = DIBS__SQL_READY;
+    pthread_cond_signal(&job->cond);
+}
+
+/* ---- Lingering ------------------------------------------------------------------------------------------- */
+
+/* It will stand in line anyway. A hand-over of the same lock that comes soon takes it along: one transaction
+ * instead of two. Where a single thread enters one line after another, nobody will come. */
+static bool can_linger(dibs__sql *e, const dibs__sql_job *job)
+{
+    if (goes_alone(job) || job->task[0].what != DIBS__SQL_ENTER || job->task[0].window == 0 ||
+        !(dibs__sql_hint(e, job->task[0].hash) & DIBS__SQL_LINE))
+        return false;
+    return e->luck > 0 || ++e->probes % PROBE == 0;
+}
+
+/* It lingers no more: was there company? */
+static void note_luck(dibs__sql *e, dibs__sql_job *job, bool company)
+{
+    if (company && e->luck < LUCK)
+        e->luck++;
+    else if (!company)
+        e->luck = e->luck > 2 ? e->luck - 2 : 0;
+    job->patient = false;
+}
+
+/* ---- Driving ------------------------------------------------------------------------------------------- */
+
+typedef struct load {
+    dibs__sql_job *job[DIBS__SQL_BATCH];
+    size_t jobs;
+    dibs__sql_task *task[DIBS__SQL_BATCH];
+    size_t tasks;
+    dibs__deadline until;
+} load;
+
+static void take_job(dibs__sql *e, dibs__sql_seat *seat, load *l, dibs__sql_job *job)
+{
+    dequeue(e, job);
+    job->progress = DIBS__SQL_TAKEN;
+    if (job->patient)
+        note_luck(e, job, true);
+    l->job[l->jobs++] = job;
+    l->task[l->tasks++] = &job->task[0];
+    l->until = dibs__sooner(l->until, job->until);
+    seat->names[seat->name_count++] = job->task[0].hash;
+}
+
+/* The lead's job, and all others that can go along, in order of arrival. */
+static void take_jobs(dibs__sql *e, dibs__sql_seat *seat, load *l, dibs__sql_job *lead)
+{
+    int64_t soon = dibs__now(e->base.env) + COMPANY;
+    bool led = false;
+
+    for (dibs__sql_job *job = e->first, *next; job; job = next) {
+        next = job->next;
+        bool goes = job == lead || (!goes_alone(job) && job->light == lead->light &&
+                                    job->until > soon &&
+                                    l->tasks + (led ? 1 : 2) <= DIBS__SQL_BATCH);
+        /* Names of this very seat may come again: they are done in order. */
+        size_t mine = seat->name_count;
+        seat->name_count = 0;
+        goes = goes && !under_way(e, job->task[0].hash);
+        seat->name_count = mine;
+        led |= job == lead && goes;
+        if (goes)
+            take_job(e, seat, l, job);
+    }
+}
+
+static void drive_batch(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *lead)
+{
+    load l = {.until = DIBS__NEVER};
+    dibs_error err = {0};
+
+    take_jobs(e, seat, &l, lead);
+    if (l.jobs == 0)
+        return;
+    pthread_mutex_unlock(&e->mutex);
+    dibs__sql_run_all(e, seat, l.task, l.tasks, l.until, &err);
+    pthread_mutex_lock(&e->mutex);
+    for (size_t i = 0; i < l.jobs; i++)
+        settle(l.job[i], DIBS_OK, &err);
+}
+
+/* Signs of life of many, in as many batches as it takes; or what is no command at all. */
+static void drive_alone(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job)
+{
+    dibs__sql_task *task[DIBS__SQL_BATCH];
+    dibs_error err = {0};
+
+    dequeue(e, job);
+    job->progress = DIBS__SQL_TAKEN;
+    pthread_mutex_unlock(&e->mutex);
+    if (job->call)
+        job->status = job->call(e, seat, job, &err);
+    for (size_t at = 0; at < job->count;) {
+        size_t n = 0;
+        while (n < DIBS__SQL_BATCH && at < job->count)
+            task[n++] = &job->task[at++];
+        dibs__sql_run_all(e, seat, task, n, job->until, &err);
+    }
+    pthread_mutex_lock(&e->mutex);
+    settle(job, DIBS_OK, &err);
+}
+
+/* With the mutex, which is given away meanwhile. */
+static void drive(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job)
+{
+    bool fresh = seat->conn == NULL;
+    dibs_error err = {0};
+    dibs_status status = DIBS_OK;
+    dibs__sql_mail mail;
+
+    seat->taken = true;
+    seat->heavy = !job->light;
+    if (fresh) {
+        pthread_mutex_unlock(&e->mutex);
+        status = dibs__sql_seat_ready(e, seat, job->until, &err);
+        pthread_mutex_lock(&e->mutex);
+    }
+    if (status != DIBS_OK && others_connected(e, seat)) {
+        e->no_more = dibs__after(e->base.env, REFUSED);
+    } else if (job->progress != DIBS__SQL_QUEUED) {
+        /* another connection took it meanwhile */
+    } else if (status != DIBS_OK) {
+        dequeue(e, job);
+        settle(job, status, &err);
+    } else if (goes_alone(job)) {
+        drive_alone(e, seat, job);
+    } else {
+        drive_batch(e, seat, job);
+    }
+    mail = seat->mail;
+    seat->mail = (dibs__sql_mail){0};
+    leave(e, seat);
+    if (mail.count > 0) {
+        pthread_mutex_unlock(&e->mutex);
+        dibs__sql_mail_deliver(e, &mail);
+        pthread_mutex_lock(&e->mutex);
+    }
+}
+
+/* ---- Waiting ------------------------------------------------------------------------------------------- */
+
+static void wait_until(dibs__sql *e, pthread_cond_t *cond, dibs__deadline until)
+{
+    int64_t left = until - dibs__now(e->base.env);
+    struct timespec at;
+
+    if (until == DIBS__NEVER || left > 3600 * DIBS__SECOND)
+        left = 3600 * DIBS__SECOND;
+    if (left <= 0)
+        return;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    left += at.tv_nsec / 1000;
+    at.tv_sec += left / DIBS__SECOND;
+    at.tv_nsec = left % DIBS__SECOND * 1000;
+    pthread_cond_timedwait(cond, &e->mutex, &at);
+}
+
+static void give_up(dibs__sql *e, dibs__sql_job *job)
+{
+    dibs_error err;
+
+    dibs__fail(&err, DIBS_UNAVAILABLE, "%s: no connection was free in time", e->driver->name);
+    dequeue(e, job);
+    settle(job, DIBS_UNAVAILABLE, &err);
+    if (job->called)
+        call_next(e);
+}
+
+static bool is_light(dibs__sql *e, const dibs__sql_job *job)
+{
+    return !goes_alone(job) && job->task[0].what == DIBS__SQL_RELEASE &&
+           !(dibs__sql_hint(e, job->task[0].hash) & (DIBS__SQL_LINE | DIBS__SQL_CROWD));
+}
+
+/* With the mutex, like all from here on. */
+static void set_out(dibs__sql *e, dibs__sql_job *job)
+{
+    for (size_t i = 0; i < job->count; i++)
+        job->task[i].hash = dibs__hash(job->task[i].name);
+    job->light = is_light(e, job);
+    job->came = dibs__now(e->base.env);
+    job->patient = can_linger(e, job);
+    job->lingers = job->came + LINGER;
+    job->progress = DIBS__SQL_QUEUED;
+    job->called = false;
+    enqueue(e, job);
+}
+
+/* One step: give up, drive, or wait. */
+static void go_on(dibs__sql *e, dibs__sql_job *job)
+{
+    int64_t now = dibs__now(e->base.env), impatient = job->came + PATIENCE;
+    dibs__sql_seat *seat = NULL;
+
+    if (job->progress != DIBS__SQL_QUEUED) {
+        wait_until(e, &job->cond, DIBS__NEVER);
+        return;
+    }
+    if (now >= job->until) {
+        give_up(e, job);
+        return;
+    }
+    if (job->patient && now >= job->lingers && ripe(e, job))
+        note_luck(e, job, false);
+    else if (job->patient && now >= job->lingers)
+        job->lingers = now + LINGER; /* its lock is being worked on */
+    if (!job->patient && ripe(e, job))
+        seat = free_seat(e, job, now >= impatient);
+    if (seat)
+        drive(e, seat, job);
+    else
+        wait_until(e, &job->cond,
+                   dibs__sooner(job->until, job->patient      ? job->lingers
+                                            : now < impatient ? impatient
+                                                              : DIBS__NEVER));
+}
+
+void dibs__sql_do(dibs__sql *e, dibs__sql_job *job)
+{
+    pthread_condattr_t monotonic;
+
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&job->cond, &monotonic);
+    pthread_mutex_lock(&e->mutex);
+    set_out(e, job);
+    while (job->progress != DIBS__SQL_READY)
+        go_on(e, job);
+    pthread_mutex_unlock(&e->mutex);
+    pthread_cond_destroy(&job->cond);
+}

@@ -1,0 +1,13 @@
+/* What is known of a name without asking: whether a fast statement would be in vain. A wrong hint costs
+ * an exchange and nothing else; names that fall together share theirs. */
+#include "engines/sql/inner.h"
+
+unsigned dibs__sql_hint(dibs__sql *e, uint64_t hash)
+{
+    return atomic_load_explicit(&e->hint[hash % DIBS__SQL_HINTS], memory_order_relaxed);
+}
+
+void dibs__sql_hint_set(dibs__sql *e, uint64_t hash, unsigned hint)
+{
+    atomic_store_explicit(&e->hint[hash % DIBS__SQL_HINTS], (uint8_t)hint, memory_order_relaxed);
+}

@@ -1,0 +1,151 @@
+/* What the files of engines/sql share among themselves, and drivers do not need. */
+#ifndef DIBS_ENGINES_SQL_INNER_H
+#define DIBS_ENGINES_SQL_INNER_H
+
+#include "engines/sql/sql.h"
+
+/* ---- batch.c ------------------------------------------------------------------------------------ */
+
+/* Room for one more after `count`: the array, perhaps moved; NULL: out of memory, it is as it was. */
+void *dibs__sql_grown(void *array, size_t count, size_t *room, size_t each);
+
+/* ---- rows.c: rows of the tables as the machine's structures --------------------------------------- */
+
+void dibs__sql_read_record(const dibs__sql_value *cells, dibs__record *out, uint64_t *first_place);
+void dibs__sql_read_holder(const dibs__sql_value *cells, dibs__holder *out);
+void dibs__sql_read_waiter(const dibs__sql_value *cells, dibs__waiter *out);
+void dibs__sql_read_text(const dibs__sql_value *cell, char *out, size_t size);
+void dibs__sql_add_who(dibs__sql_batch *b, const dibs__asker *who);
+void dibs__sql_add_record(dibs__sql_batch *b, const dibs__record *record, uint64_t first_place);
+void dibs__sql_add_holder(dibs__sql_batch *b, const dibs__holder *holder);
+void dibs__sql_add_waiter(dibs__sql_batch *b, const dibs__waiter *waiter);
+void dibs__sql_add_nobody(dibs__sql_batch *b);
+
+/* ---- store.c: one lock inside one transaction ------------------------------------------------------ */
+
+/* An entry that we know of: as the database has it, and what has become of it since. */
+typedef struct dibs__sql_holding {
+    dibs__holder holder;
+    bool stored, changed, dropped;
+} dibs__sql_holding;
+
+typedef struct dibs__sql_place {
+    dibs__waiter waiter;
+    bool stored, changed, dropped;
+} dibs__sql_place;
+
+typedef struct dibs__sql_session {
+    dibs__sql *e;
+    dibs__sql_seat *seat;
+    dibs__deadline until;
+    dibs_error *err;
+    const char *name;
+    dibs__sql_task **task; /* the commands on this lock, in order */
+    size_t task_count;
+    dibs__sql_value *owners; /* those of the commands */
+    size_t owner_count, owner_room;
+    dibs__time now;
+    bool exists;
+    bool durable; /* what was written must survive a crash of the server */
+    dibs__record record, loaded;
+    uint64_t first_place, loaded_first;
+    bool held, loaded_held; /* by one exclusive holder, which is kept in the lock's row */
+    bool held_changed;
+    dibs__holder holder;
+    /* Entries in tables of their own. What we do not know of is not below these bounds. */
+    dibs__sql_holding *holding;
+    size_t holding_count, holding_room;
+    dibs__sql_place *place;
+    size_t place_count, place_room;
+    int64_t limit;
+    int64_t expires_bound;
+    uint64_t fence_bound, place_bound;
+    size_t seen_expires, seen_fence, seen_place; /* rows of each kind in this look */
+    dibs__sql_value *drops;
+    size_t drop_room;
+    dibs__sql_notice *notice;
+    size_t notice_count, notice_room;
+    dibs_status status; /* why the store failed */
+    /* For a report: all entries, read with the lock's row locked. */
+    dibs__holder *shown;
+    size_t shown_count, shown_room;
+    dibs__waiter *shown_line;
+    size_t shown_line_count, shown_line_room;
+} dibs__sql_session;
+
+extern const dibs__store dibs__sql_store;
+
+void dibs__sql_session_fini(dibs__sql_session *s);
+/* One more owner whose entries will be asked for. 0, or -1: out of memory. */
+int dibs__sql_session_owner(dibs__sql_session *s, const char *owner);
+/* Adds LOCK and LOOK (after MAKE if `make`) to the batch. */
+void dibs__sql_session_ask(dibs__sql_session *s, dibs__sql_batch *b, bool make);
+/* A row of the answer to LOCK or LOOK. 0, or -1: out of memory. */
+int dibs__sql_session_row(dibs__sql_session *s, dibs__sql_op op, const dibs__sql_value *cells);
+/* Adds everything that has changed, and the wake-ups for other handles. */
+void dibs__sql_session_write(dibs__sql_session *s, dibs__sql_batch *b);
+
+/* ---- run.c ------------------------------------------------------------------------------------------ */
+
+/* A batch of tasks on its way. */
+typedef struct dibs__sql_run {
+    dibs__sql *e;
+    dibs__sql_seat *seat;
+    dibs__sql_task **task; /* those not done yet, sorted by name */
+    size_t count;
+    dibs__deadline until;
+    dibs_error *err;
+} dibs__sql_run;
+
+/* Does `count` tasks on that seat; every one has its status afterwards. `tasks` is put in order. `err`
+ * is of the last that failed. */
+void dibs__sql_run_all(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_task *tasks[], size_t count,
+                       dibs__deadline until, dibs_error *err);
+/* Sees to it that the seat has a connection that seems to work. */
+dibs_status dibs__sql_seat_ready(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
+                                 dibs_error *err);
+/* Sends the seat's batch; closes a broken connection. */
+dibs_status dibs__sql_seat_exchange(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
+                                    dibs_error *err);
+/* How many tasks from `at` on are of one name. */
+size_t dibs__sql_run_group(const dibs__sql_run *r, size_t at);
+
+/* fast.c, general.c: one try. DIBS_OK: what could be done this way is marked as done (general: all).
+ * Else nothing was done, or DIBS_UNKNOWN. */
+dibs_status dibs__sql_fast(dibs__sql_run *r);
+dibs_status dibs__sql_general(dibs__sql_run *r);
+
+/* ---- hint.c: what is known of a name without asking ------------------------------------------------- */
+
+#define DIBS__SQL_SEEN  1u /* its row is there */
+#define DIBS__SQL_LINE  2u /* some wait */
+#define DIBS__SQL_HELD  4u /* some hold */
+#define DIBS__SQL_CROWD 8u /* and share it */
+
+unsigned dibs__sql_hint(dibs__sql *e, uint64_t hash);
+void dibs__sql_hint_set(dibs__sql *e, uint64_t hash, unsigned hint);
+
+/* ---- crew.c ------------------------------------------------------------------------------------------ */
+
+/* Returns when the job is done; its tasks have their statuses. */
+void dibs__sql_do(dibs__sql *e, dibs__sql_job *job);
+
+/* ---- waiting.c --------------------------------------------------------------------------------------- */
+
+void dibs__sql_waiting_add(dibs__sql *e, const char *attempt);
+void dibs__sql_waiting_remove(dibs__sql *e, const char *attempt);
+void dibs__sql_waiting_fini(dibs__sql *e);
+/* How a notice is written for dibs__sql_tell. */
+void dibs__sql_notice_text(dibs__sql_notice *n);
+void dibs__sql_notice_tell(dibs__sql *e, const dibs__sql_notice *n);
+void dibs__sql_mail_add(dibs__sql_mail *mail, const dibs__sql_notice *n);
+void dibs__sql_mail_deliver(dibs__sql *e, dibs__sql_mail *mail); /* and frees it */
+
+/* ---- reap.c ------------------------------------------------------------------------------------------ */
+
+#define DIBS__SQL_REAP_INTERVAL (600 * DIBS__SECOND)
+
+/* Now and then: drops what nobody has used for a day. */
+void dibs__sql_reap(dibs__sql *e);
+
+#endif

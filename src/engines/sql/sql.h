@@ -1,0 +1,403 @@
+/* What the SQL engines share: locks as rows, decided by the state machine here, not in the server.
+ *
+ * The work is divided so that an engine brings only its client library and its dialect:
+ *
+ *   slots.c    the slots of the engine table; opening and closing
+ *   crew.c     many threads, few connections: whoever finds one idle does everybody's commands
+ *   run.c      a batch of commands: the fast way first, then the general way for the rest
+ *   fast.c     one statement a command
+ *   general.c  lock, look, decide, write
+ *   store.c    the state machine's store over prefetched rows; it collects what is to be written
+ *   rows.c     rows as the machine's structures
+ *   batch.c    what is sent in one go
+ *   hint.c     which fast statement would be in vain
+ *   waiting.c  which of our attempts stand in line, and wake-ups as text
+ *   look.c     listing
+ *   reap.c     dropping what nobody has used for a day
+ *
+ * A *driver* executes a `dibs__sql_batch`: a list of operations with arguments, all sent in one
+ * message, each answered by rows in a fixed order of columns. It keeps the text of each operation in
+ * its own dialect; an operation may be several statements there, as long as rows in and rows out are
+ * as listed. Everything is numbers (int64) and bytes (names, owners: any byte but NUL).
+ *
+ * A command takes one statement when a fast operation applies, else two exchanges:
+ *
+ *   BEGIN, LOCK the row, LOOK at what belongs to it and at the clock  →  the machine decides  →
+ *   what it wrote, NOTIFY, COMMIT
+ *
+ * Commands of several threads go into one batch, sorted by name, so that batches cannot deadlock and
+ * one commit serves many. The clock is read after the row is locked: an operation that waited for
+ * its row sees the time at which it got it.
+ *
+ * Outcomes: nothing of a batch counts before its commit is answered. No answer to a batch that ends
+ * with a commit is DIBS_UNKNOWN; every other failure is surely not done. */
+#ifndef DIBS_ENGINES_SQL_H
+#define DIBS_ENGINES_SQL_H
+
+#include "core/table.h"
+#include "engines/engine.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef struct dibs__sql dibs__sql;
+typedef struct dibs__sql_driver dibs__sql_driver;
+typedef struct dibs__sql_seat dibs__sql_seat;
+
+/* ---- Values, operations, batches --------------------------------------------------------------- */
+
+typedef enum dibs__sql_kind {
+    DIBS__SQL_NULL,
+    DIBS__SQL_NUMBER,
+    DIBS__SQL_BYTES, /* `size` bytes; a zero follows them in arguments, not always in cells */
+    DIBS__SQL_LIST,  /* `size` items, all numbers or all bytes, at least one: for ANY() or IN () */
+} dibs__sql_kind;
+
+typedef struct dibs__sql_value {
+    dibs__sql_kind kind;
+    int64_t number;
+    const char *bytes;
+    const struct dibs__sql_value *items;
+    size_t size;
+} dibs__sql_value;
+
+/* Columns, in this order wherever they are named below:
+ *   WHO     owner, attempt, host, pid, wake, weight, lease, min_hold                    (8)
+ *   RECORD  capacity, used, holders, waiters, fence, place, broken_fence, broken_at,
+ *           broken_by, first_place                                                      (10)
+ *   HELD    WHO, held, since, expires, released: the exclusive holder, kept in the
+ *           lock's own row; all NULL when there is none                                 (12)
+ *   HOLDER  WHO, fence, since, expires, released: those who share a lock, and slots     (12)
+ *   WAITER  WHO, place, since, span, alive_until                                        (12)
+ * Text columns are bytes, all others numbers; released is 0 or 1. `first_place`: nobody in line
+ * stands below it, so that the head is found without passing the dead rows of those before it.
+ * "clock" is the server's Unix time in microseconds, read when the row is locked. A holder is *live*
+ * while expires > clock, a waiter while alive_until > clock.
+ *
+ * Fast operations answer a row only if they did all there was to do; else they change nothing:
+ *
+ *   TAKE    name, WHO (weight is DIBS__PLAIN)
+ *           A plain lock that nobody holds (holders = 0, or the exclusive holder in the row is not
+ *           live), nobody waits for (waiters = 0), with capacity 0 or DIBS__PLAIN, becomes held:
+ *           capacity = used = DIBS__PLAIN, holders = 1, held = fence = max(fence + 1, clock), since =
+ *           clock, expires = clock + lease, released = 0. A missing row may be created.  → fence
+ *   GIVE    name, owner, attempt
+ *           That live, not released, exclusive holder goes, if nobody waits and its min_hold is over
+ *           (since + min_hold <= clock): used = holders = 0, HELD all NULL.               → fence
+ *   EXTEND  name, owner, attempt, lease
+ *           That live, not released, exclusive holder with held >= broken_fence gets expires = clock
+ *           + lease.                                                                      → fence
+ *   TOUCH   name, list of owners, list of attempts
+ *           If the lock has a live exclusive holder, every live waiter whose owner and attempt are in
+ *           the lists gets alive_until = clock + span. The lock's row must be locked meanwhile: a
+ *           hand-over must not overlook the new alive_until.
+ *                       → for each that was touched: attempt, remaining (the first live one in line:
+ *                         the holder's expires - clock; all others 0)
+ *
+ * The general way, inside one transaction:
+ *
+ *   MAKE         name                     creates an empty row (all numbers 0) if there is none
+ *   LOCK         name                     → RECORD, HELD; the row stays locked. No row: none there
+ *   LOOK         name, limit, list of owners
+ *                Comes after LOCK and must see everything committed before the lock was had.
+ *                → kind, 12 columns of HOLDER or WAITER:
+ *                  'c': only the 12th column is set: the clock
+ *                  'e': the first `limit` holders by expires   'f': by fence
+ *                  'h': the holders of the given owners, not the released ones
+ *                  'w': the first `limit` waiters by place (place >= first_place)
+ *                  'o': the waiters of the given owners
+ *                An entry may come in several kinds. `kind` is a number, the character's code.
+ *   SAVE         name, RECORD, HELD
+ *   HOLDER_ADD   name, HOLDER
+ *   HOLDER_SET   name, fence, expires, released
+ *   HOLDER_DROP  name, list of fences
+ *   WAITER_ADD   name, WAITER
+ *   WAITER_SET   name, place, attempt, host, pid, wake, lease, min_hold, span, alive_until
+ *   WAITER_DROP  name, list of places
+ *   NOTIFY       wake, text               a wake-up for another handle, if the commit succeeds. The
+ *                                         text is what dibs__sql_tell understands
+ *
+ * Looking:
+ *
+ *   CLOCK                                 → clock
+ *   SHOW_HOLDERS  name                    → HOLDER, by fence
+ *   SHOW_WAITERS  name                    → WAITER, by place
+ *   LIST_LOCKS    prefix, idle            → name, RECORD, HELD. idle = 0: only with holders or waiters
+ *   LIST_HOLDERS  prefix                  → name, HOLDER, by name and fence
+ *   REAP          after, limit            looks at `limit` locks whose name comes after that one.
+ *                                         Drops those with holders = waiters = 0 and fence < clock -
+ *                                         24 h (locked ones are left alone)
+ *                                         → name of the last one looked at, if there was one
+ *   STALE         after, limit            → names, up to `limit`, after that one, with holders or
+ *                                         waiters but fence < clock - 24 h
+ */
+#define DIBS__SQL_OPERATIONS(X)                                                                    \
+    X(TAKE)                                                                                        \
+    X(GIVE)                                                                                        \
+    X(EXTEND)                                                                                      \
+    X(TOUCH)                                                                                       \
+    X(MAKE)                                                                                        \
+    X(LOCK)                                                                                        \
+    X(LOOK)                                                                                        \
+    X(SAVE)                                                                                        \
+    X(HOLDER_ADD)                                                                                  \
+    X(HOLDER_SET)                                                                                  \
+    X(HOLDER_DROP)                                                                                 \
+    X(WAITER_ADD)                                                                                  \
+    X(WAITER_SET)                                                                                  \
+    X(WAITER_DROP)                                                                                 \
+    X(NOTIFY)                                                                                      \
+    X(CLOCK)                                                                                       \
+    X(SHOW_HOLDERS)                                                                                \
+    X(SHOW_WAITERS)                                                                                \
+    X(LIST_LOCKS)                                                                                  \
+    X(LIST_HOLDERS)                                                                                \
+    X(REAP)                                                                                        \
+    X(STALE)
+
+typedef enum dibs__sql_op {
+#define X(name) DIBS__SQL_##name,
+    DIBS__SQL_OPERATIONS(X)
+#undef X
+        DIBS__SQL_OPS
+} dibs__sql_op;
+
+#define DIBS__SQL_WHO_COLUMNS    8
+#define DIBS__SQL_RECORD_COLUMNS 10
+#define DIBS__SQL_ENTRY_COLUMNS  12
+
+typedef struct dibs__sql_command {
+    dibs__sql_op op;
+    size_t first, count; /* its arguments in the batch's values */
+} dibs__sql_command;
+
+typedef enum dibs__sql_mode {
+    DIBS__SQL_WHOLE,    /* a transaction of its own, committed at its end */
+    DIBS__SQL_BEGIN,    /* opens a transaction (READ COMMITTED) and leaves it open */
+    DIBS__SQL_MORE,     /* inside the open one */
+    DIBS__SQL_END,      /* inside the open one, then commits. May have no commands */
+    DIBS__SQL_SNAPSHOT, /* WHOLE, reads only; all of it sees one moment, if the server can */
+} dibs__sql_mode;
+
+typedef struct dibs__sql_batch dibs__sql_batch;
+
+/* A row of the answer to command number `command`. The cells are valid during the call. Returns 0,
+ * or -1 when it is out of memory: the driver then ends the exchange like any other failure. */
+typedef int (*dibs__sql_row_fn)(void *ctx, size_t command, const dibs__sql_value *cells,
+                                size_t count);
+
+struct dibs__sql_batch {
+    dibs__sql_mode mode;
+    bool durable; /* WHOLE, END: false when losing the commit in a crash of the server does no harm */
+    dibs__sql_command *command;
+    size_t count, room;
+    dibs__sql_value *value; /* the arguments of all; bytes are borrowed */
+    size_t value_count, value_room;
+    bool failed; /* out of memory while it was built */
+    dibs__sql_row_fn row;
+    void *ctx;
+};
+
+/* batch.c: building. `reset` keeps the memory. */
+void dibs__sql_batch_reset(dibs__sql_batch *b, dibs__sql_mode mode);
+void dibs__sql_batch_fini(dibs__sql_batch *b);
+void dibs__sql_add(dibs__sql_batch *b, dibs__sql_op op); /* then its arguments, in order: */
+void dibs__sql_null(dibs__sql_batch *b);
+void dibs__sql_number(dibs__sql_batch *b, int64_t number);
+void dibs__sql_text(dibs__sql_batch *b, const char *text);
+void dibs__sql_items(dibs__sql_batch *b, const dibs__sql_value *items, size_t count);
+
+static inline const dibs__sql_value *dibs__sql_args(const dibs__sql_batch *b,
+                                                    const dibs__sql_command *c)
+{
+    return b->value + c->first;
+}
+
+/* ---- Drivers ------------------------------------------------------------------------------------- */
+
+/* The first member of a driver's own connection. Used by one thread at a time. */
+typedef struct dibs__sql_conn {
+    dibs__sql *e;
+    bool broken; /* set by the driver: close it */
+    bool again;  /* set by a failed exchange: surely not done, and worth doing again at once (deadlock,
+                    serialization failure, a statement that the server has forgotten, a connection
+                    that had gone before anything was sent) */
+} dibs__sql_conn;
+
+struct dibs__sql_driver {
+    const char *name; /* "postgresql": how messages begin */
+    unsigned fast;    /* which fast operations there are: 1u << DIBS__SQL_TAKE | … */
+
+    /* Connects and sets the session up; refuses servers that cannot do it. */
+    dibs_status (*connect)(dibs__sql *e, dibs__deadline until, dibs__sql_conn **out,
+                           dibs_error *err);
+    void (*disconnect)(dibs__sql_conn *c); /* says goodbye if it can, never blocks */
+    void (*abandon)(dibs__sql_conn *c);    /* in a forked child: close the descriptor, say nothing */
+    /* No I/O that blocks: has the server left meanwhile? */
+    bool (*usable)(dibs__sql_conn *c);
+    /* Once, at open: are the tables there and ours? Creates them if the account may; else DIBS_DENIED
+     * and the message begins with what is missing and says `dibs schema` prints the SQL. */
+    dibs_status (*prepare)(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
+    /* Sends all, reads all answers. DIBS_OK; DIBS_UNKNOWN: a commit may have happened; anything else:
+     * surely not done, and no transaction is open any more. `broken` and `again` as above. */
+    dibs_status (*exchange)(dibs__sql_conn *c, const dibs__sql_batch *b, dibs__deadline until,
+                            dibs_error *err);
+    /* Ends the open transaction without its effects. */
+    void (*rollback)(dibs__sql_conn *c, dibs__deadline until);
+
+    /* All below may be NULL. */
+
+    /* Called (often) before a command of this handle may stand in line: see to it that wake-ups can
+     * arrive from now on. Must be cheap when they can. What cannot be had is made up for by looks. */
+    void (*listen)(dibs__sql *e, dibs__deadline until);
+    /* After a commit that brought, or took, places in line of this handle's attempts. */
+    void (*line_changed)(dibs__sql *e);
+};
+
+/* ---- Commands ------------------------------------------------------------------------------------ */
+
+typedef enum dibs__sql_what {
+    DIBS__SQL_ENTER,
+    DIBS__SQL_KEEP,
+    DIBS__SQL_RELEASE,
+    DIBS__SQL_CANCEL,
+    DIBS__SQL_BREAK,
+    DIBS__SQL_SETTLE,
+} dibs__sql_what;
+
+/* One command of the state machine. */
+typedef struct dibs__sql_task {
+    dibs__sql_what what;
+    const char *name;
+    const char *owner, *attempt; /* "" where there is none */
+    const dibs__asker *who;      /* enter */
+    uint32_t capacity;           /* enter */
+    int64_t window;              /* enter */
+    uint64_t fence;              /* keep, release */
+    int64_t lease;               /* keep */
+    const char *by;              /* break */
+    bool at_once;                /* break */
+    dibs__report_builder *report; /* settle: puts the lock into it */
+    /* out */
+    dibs_status status;
+    dibs__reply reply;
+    /* run.c's */
+    bool done, answered;
+    size_t order;
+    uint64_t hash; /* of the name */
+} dibs__sql_task;
+
+typedef enum dibs__sql_progress {
+    DIBS__SQL_QUEUED,
+    DIBS__SQL_TAKEN,
+    DIBS__SQL_READY, /* the outcome is there */
+} dibs__sql_progress;
+
+/* What one thread wants done. It lives on that thread's stack. */
+typedef struct dibs__sql_job {
+    dibs__sql_task *task; /* one; signs of life: `count` of them, sorted by name */
+    size_t count;
+    bool signs_of_life; /* keep: may use the connection that is set aside for it */
+    /* Instead of tasks: whatever needs a connection. */
+    dibs_status (*call)(dibs__sql *e, dibs__sql_seat *seat, struct dibs__sql_job *job,
+                        dibs_error *err);
+    void *ctx;
+    dibs__deadline until;
+    dibs_error *err;
+    dibs_status status; /* of `call` */
+    /* the crew's */
+    dibs__sql_progress progress;
+    bool called; /* a connection is free: come and drive */
+    bool light;  /* needs no durable commit */
+    bool patient; /* waits for company until `lingers` */
+    dibs__deadline came, lingers;
+    pthread_cond_t cond;
+    struct dibs__sql_job *next;
+} dibs__sql_job;
+
+/* A wake-up that is due once the commit is answered. */
+typedef struct dibs__sql_notice {
+    char wake[DIBS__WAKE_SIZE];
+    char attempt[DIBS__ATTEMPT_SIZE];
+    uint64_t fence; /* 0: have a look */
+    uint64_t floor;
+    char text[DIBS__ATTEMPT_SIZE + 48];
+} dibs__sql_notice;
+
+/* Wake-ups for our own handle, delivered when the seat is free again: whoever is woken wants it. */
+typedef struct dibs__sql_mail {
+    dibs__sql_notice *notice;
+    size_t count, room;
+} dibs__sql_mail;
+
+/* ---- The engine ---------------------------------------------------------------------------------- */
+
+#define DIBS__SQL_CONNECTIONS 8   /* at most; the first is set aside for signs of life */
+#define DIBS__SQL_BATCH       128 /* tasks in one transaction */
+#define DIBS__SQL_HINTS       1024
+
+/* One connection and what its thread works with. */
+struct dibs__sql_seat {
+    dibs__sql_conn *conn; /* its thread's */
+    bool connected;       /* it had one when it was last left */
+    bool taken;
+    bool heavy; /* taken for what needs a durable commit */
+    bool again; /* the exchange that failed last is worth doing again at once */
+    dibs__sql_batch batch;
+    dibs__sql_mail mail;
+    uint64_t names[DIBS__SQL_BATCH]; /* hashes of what is under way, for the crew */
+    size_t name_count;
+};
+
+/* The first member of an engine's own structure; the engine table's slots below work on it. */
+struct dibs__sql {
+    dibs__engine base;
+    const dibs__sql_driver *driver;
+    char id[DIBS__WAKE_SIZE]; /* goes into `wake` of our entries */
+    int64_t request_span;
+
+    pthread_mutex_t mutex; /* guards the queue, the seats' `taken` and names */
+    dibs__sql_job *first, **last;
+    dibs__sql_seat seat[DIBS__SQL_CONNECTIONS];
+    size_t seats;               /* how many there may be */
+    int luck, probes;           /* see crew.c: does it pay to wait for company? */
+    dibs__deadline no_more;     /* the server refused one more connection: not before then */
+    _Atomic uint8_t hint[DIBS__SQL_HINTS]; /* by name: which fast operation would be in vain */
+    _Atomic int64_t reap_at;
+    char reaped[DIBS_NAME_MAX + 1]; /* how far, by name; of the thread that reaps */
+
+    pthread_mutex_t waiting_mutex;
+    dibs__table waiting; /* our attempts in line */
+};
+
+/* The engine's `open` allocates its structure, reads the URL, and calls this: sets up the shared part
+ * and connects once. On failure everything of it is undone (the structure is the caller's). */
+dibs_status dibs__sql_open(dibs__sql *e, const dibs__sql_driver *driver,
+                           const dibs__open_request *request, size_t connections, dibs_error *err);
+void dibs__sql_close(dibs__sql *e);   /* all but the structure itself */
+void dibs__sql_abandon(dibs__sql *e); /* in a forked child */
+
+/* slots.c: for the engine table. */
+dibs_status dibs__sql_enter(dibs__engine *e, const dibs__enter_request *request,
+                            dibs__deadline until, dibs__reply *out, dibs_error *err);
+void dibs__sql_keep(dibs__engine *e, dibs__claim *const claims[], size_t count,
+                    dibs__deadline until);
+dibs_status dibs__sql_release(dibs__engine *e, const dibs__claim *claim, dibs__deadline until,
+                              dibs__reply *out, dibs_error *err);
+dibs_status dibs__sql_cancel(dibs__engine *e, const dibs__claim *claim, dibs__deadline until,
+                             dibs_error *err);
+dibs_status dibs__sql_break(dibs__engine *e, const char *name, const char *by, bool at_once,
+                            dibs__deadline until, dibs__reply *out, dibs_error *err);
+dibs_status dibs__sql_inspect(dibs__engine *e, const char *name, dibs__deadline until,
+                              dibs__report_builder *out, dibs_error *err);
+dibs_status dibs__sql_list(dibs__engine *e, const char *prefix, bool idle, dibs__deadline until,
+                           dibs__report_builder *out, dibs_error *err);
+
+/* For a driver's `events`: the text of a NOTIFY has arrived. Strange texts are ignored. */
+void dibs__sql_tell(dibs__sql *e, const char *text);
+/* Wake-ups may have been missed: the keeper looks at all of ours that stand in line. */
+void dibs__sql_look_at_all(dibs__sql *e);
+/* How many of ours stand in line. */
+size_t dibs__sql_waiting(dibs__sql *e);
+
+#endif

@@ -1,0 +1,179 @@
+/* Opening: URLs, accounts, rights, sockets, TLS, and servers that cannot be used. */
+#define _GNU_SOURCE
+#include "mysql/suite.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void refused(const char *url, dibs_status want, const char *words)
+{
+    dibs_options o = {.connect_ms = 3000};
+    dibs_error err = {0};
+    dibs *d = NULL;
+
+    assert_status(dibs_open(url, &o, &d, &err), want);
+    assert_null(d);
+    if (!strstr(err.message, words))
+        fail_msg("'%s' is not in: %s", words, err.message);
+}
+
+static void bad_urls_are_refused(void **state)
+{
+    (void)state;
+    refused("mysql://u:p@127.0.0.1:1", DIBS_INVALID, "name a database");
+    refused("mysql://u:p@127.0.0.1:1/a/b", DIBS_INVALID, "name a database");
+    refused("mysql://u:p@one,two/db", DIBS_INVALID, "one host only");
+    refused("mysql://u:p@127.0.0.1:1/db?sokcet=/x", DIBS_INVALID, "sokcet");
+    refused("mysql://u:p@127.0.0.1:1/db?ssl_mode=maybe", DIBS_INVALID, "verify_identity");
+    refused("mysql://u:p@127.0.0.1:1/db?ssl_ca=/no/such/file", DIBS_INVALID, "/no/such/file");
+    refused("mysql://u:p@127.0.0.1:1/db?table_prefix=a-b", DIBS_INVALID, "table_prefix");
+}
+
+static void a_server_that_is_not_there_is_unavailable(void **state)
+{
+    char url[128];
+    int64_t begin = clock_ms();
+
+    (void)state;
+    snprintf(url, sizeof url, "mysql://u:p@127.0.0.1:%d/db", free_port());
+    refused(url, DIBS_UNAVAILABLE, "check host and port");
+    assert_true(clock_ms() - begin < SOON_MS);
+}
+
+static void accounts_are_checked(void **state)
+{
+    char url[256];
+
+    (void)state;
+    need_server();
+    snprintf(url, sizeof url, "mysql://app:wrong@127.0.0.1:%d/dibs", the_server.port);
+    refused(url, DIBS_DENIED, "user and password");
+    snprintf(url, sizeof url, "mysql://root@127.0.0.1:%d/nosuch", the_server.port);
+    refused(url, DIBS_INVALID, "create the database");
+    snprintf(url, sizeof url, "mysql://app:app@127.0.0.1:%d/nosuch", the_server.port);
+    refused(url, DIBS_DENIED, "grant the account this database");
+}
+
+/* Without the right to create tables: told how; with tables made by another: works. */
+static void tables_may_be_made_by_another(void **state)
+{
+    char url[256], *sql = NULL;
+    dibs_error err = {0};
+    dibs *d;
+
+    (void)state;
+    need_server();
+    ask(&the_server, "CREATE USER small@localhost IDENTIFIED BY 'small'; CREATE DATABASE strict; "
+                     "GRANT SELECT, INSERT, UPDATE, DELETE ON strict.* TO small@localhost");
+    snprintf(url, sizeof url, "mysql://small:small@127.0.0.1:%d/strict?table_prefix=x_",
+             the_server.port);
+    refused(url, DIBS_DENIED, "dibs schema");
+    assert_status(dibs_schema(url, &sql, &err), DIBS_OK);
+    assert_non_null(strstr(sql, "`x_lock`"));
+    ask(&the_server, "USE strict; %s", sql);
+    free(sql);
+    d = open_url(url);
+    dibs_unlock(take(d, "mine", 0));
+    assert_int_equal(ask(&the_server, "SELECT COUNT(*) FROM strict.x_lock"), 1);
+    dibs_close(d);
+}
+
+static void foreign_tables_are_refused(void **state)
+{
+    (void)state;
+    need_server();
+    ask(&the_server, "CREATE TABLE dibs.foreign_lock (id INT)");
+    refused(url_of(&the_server, "app", "?table_prefix=foreign_"), DIBS_BROKEN_ENGINE,
+            "another table_prefix");
+}
+
+static void a_unix_socket_will_do(void **state)
+{
+    char url[SCRATCH_MAX + 128];
+    dibs *d;
+
+    (void)state;
+    need_server();
+    snprintf(url, sizeof url, "mariadb://app:app@/dibs?socket=%s", the_server.socket);
+    d = open_url(url);
+    dibs_unlock(take(d, "by-socket", 0));
+    dibs_close(d);
+}
+
+/* ---- TLS ---------------------------------------------------------------------------------------
+ */
+
+static void run(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void run(const char *format, ...)
+{
+    char command[2048];
+    va_list list;
+
+    va_start(list, format);
+    vsnprintf(command, sizeof command, format, list);
+    va_end(list);
+    if (system(command) != 0)
+        fail_msg("%s", command);
+}
+
+/* Its own certificate, readable by the server's account. */
+static void make_certificate(const char *folder, const char *name)
+{
+    run("openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=%s -addext "
+        "subjectAltName=DNS:%s,IP:127.0.0.1 -keyout %s/%s.key -out %s/%s.pem 2>/dev/null",
+        name, name, folder, name, folder, name);
+    run("chmod 755 %s && chmod 644 %s/%s.key %s/%s.pem", folder, folder, name, folder, name);
+}
+
+static void plain_text_is_no_way_out(void **state)
+{
+    (void)state;
+    need_server();
+    refused(url_of(&the_server, "app", "?ssl_mode=required"), DIBS_DENIED, "TLS");
+}
+
+static void tls_is_verified(void **state)
+{
+    scratch folder;
+    database d;
+    char cert[SCRATCH_MAX + 32], key[SCRATCH_MAX + 32], more[SCRATCH_MAX + 64];
+    dibs *h;
+
+    (void)state;
+    assert_int_equal(scratch_make(&folder), 0);
+    make_certificate(folder.path, "good");
+    make_certificate(folder.path, "bad");
+    snprintf(cert, sizeof cert, "--ssl-cert=%s/good.pem", folder.path);
+    snprintf(key, sizeof key, "--ssl-key=%s/good.key", folder.path);
+    database_need(
+        &d, DATABASE_MARIADB,
+        (const char *const[]){cert, key, "--log-bin=log", "--binlog-format=STATEMENT", NULL});
+    make_accounts(&d);
+    /* On the way: replication by statement would give replicas other times. */
+    refused(url_of(&d, "app", ""), DIBS_UNSUPPORTED, "MIXED or ROW");
+    ask(&d, "SET GLOBAL binlog_format = MIXED");
+    ask(&d, "ALTER USER app@localhost REQUIRE SSL");
+    refused(url_of(&d, "app", ""), DIBS_DENIED, "user and password");
+    snprintf(more, sizeof more, "?ssl_ca=%s/good.pem", folder.path);
+    h = open_url(url_of(&d, "app", more));
+    dibs_unlock(take(h, "by-tls", 0));
+    dibs_close(h);
+    h = open_url(url_of(&d, "app", "?ssl_mode=required"));
+    dibs_unlock(take(h, "by-tls", 0));
+    dibs_close(h);
+    snprintf(more, sizeof more, "?ssl_ca=%s/bad.pem", folder.path);
+    refused(url_of(&d, "app", more), DIBS_DENIED, "certificate");
+    database_stop(&d);
+    scratch_remove(&folder);
+}
+
+static const struct CMUnitTest all[] = {
+    CASE(bad_urls_are_refused),       CASE(a_server_that_is_not_there_is_unavailable),
+    CASE(accounts_are_checked),       CASE(tables_may_be_made_by_another),
+    CASE(foreign_tables_are_refused), CASE(a_unix_socket_will_do),
+    CASE(plain_text_is_no_way_out),   CASE(tls_is_verified),
+};
+
+CASES(open_cases, all);

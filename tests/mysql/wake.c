@@ -1,0 +1,166 @@
+/* Wake-ups, and what they cost: counted by the server itself. */
+#define _GNU_SOURCE
+#include "mysql/suite.h"
+
+#include "support/proxy.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WAITERS 100
+
+/* Statements that clients have sent, the asking included. */
+static int64_t statements(void)
+{
+    return ask(&the_server, "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS "
+                            "WHERE VARIABLE_NAME = 'QUESTIONS'");
+}
+
+static void a_pair_is_two_round_trips(void **state)
+{
+    char url[128];
+    proxy_counts counts;
+    int64_t before;
+    proxy *p;
+    dibs *d;
+
+    (void)state;
+    need_server();
+    p = proxy_start(the_server.port);
+    snprintf(url, sizeof url, "mysql://app:app@127.0.0.1:%d/dibs", proxy_port(p));
+    d = open_url(url);
+    dibs_unlock(take(d, "pair", 0)); /* makes the row, prepares the statements */
+    dibs_unlock(take(d, "pair", 0));
+    proxy_reset_counts(p);
+    before = statements();
+    for (int i = 0; i < 50; i++)
+        dibs_unlock(take(d, "pair", 0));
+    proxy_read(p, &counts);
+    /* Two statements a pair as they are sent; the server counts EXECUTE and what it executes. */
+    print_message("# 50 pairs: %d round trips, %d statements by the server's count\n",
+                  (int)counts.turns, (int)(statements() - before - 1));
+    assert_in_range(counts.turns, 98, 101);
+    dibs_close(d);
+    proxy_stop(p);
+}
+
+/* From handle to handle and back, with one sleeping connection each. */
+static void a_hand_over_wakes_at_once(void **state)
+{
+    dibs *a = open_app(), *b = open_app();
+    dibs_grant *g = take(a, "pingpong", 0);
+    int64_t slowest = 0, before = 0;
+    const int rounds = 40;
+    waiter w;
+
+    (void)state;
+    for (int i = 0; i < rounds; i++) {
+        dibs *next = i % 2 ? a : b;
+        int64_t begin;
+        waiter_start(&w, next, "pingpong", 0, true);
+        wait_for_waiters(i % 2 ? b : a, "pingpong", 1);
+        if (i == 2)
+            before = statements();
+        begin = clock_ms();
+        assert_status(dibs_unlock(g), DIBS_OK);
+        waiter_join(&w);
+        g = w.g;
+        if (w.at - begin > slowest)
+            slowest = w.at - begin;
+    }
+    dibs_unlock(g);
+    print_message("# %d hand-overs, slowest %d ms\n", rounds, (int)slowest);
+    print_message("# %.1f statements each, with entering and the looks of this test\n",
+                  (double)(statements() - before) / (rounds - 2));
+    assert_true(slowest < 1000); /* signs of life would find it after two seconds */
+    dibs_close(a);
+    dibs_close(b);
+}
+
+static void waiting_costs_little(void **state)
+{
+    dibs *a = open_app(), *b = open_app();
+    dibs_grant *g = take(a, "crowd", 0);
+    waiter w[WAITERS];
+    int64_t before, begin;
+    double a_second;
+
+    (void)state;
+    for (int i = 0; i < WAITERS; i++)
+        waiter_start(&w[i], b, "crowd", 0, false);
+    wait_for_waiters(a, "crowd", WAITERS);
+    sleep_ms(500);
+    before = statements();
+    begin = clock_ms();
+    sleep_ms(6000);
+    a_second = 1000.0 * (double)(statements() - before - 1) / (double)(clock_ms() - begin);
+    print_message("# %d waiters: %.1f statements a second\n", WAITERS, a_second);
+    assert_true(a_second <
+                2.6 *
+                    WAITERS); /* five a sign of life, one every two seconds, if none go together */
+    before = statements();
+    begin = clock_ms();
+    dibs_unlock(g);
+    for (int i = 0; i < WAITERS; i++)
+        waiter_join(&w[i]);
+    print_message("# %d hand-overs in one handle: %.1f statements each, %.2f ms each\n", WAITERS,
+                  (double)(statements() - before - 1) / WAITERS,
+                  (double)(clock_ms() - begin) / WAITERS);
+    dibs_close(a);
+    dibs_close(b);
+    assert_int_equal(ask(&the_server, "SELECT COUNT(*) FROM dibs.dibs_wake"), 0);
+}
+
+/* One account may not kill another's queries: the waiter finds out by itself. */
+static void another_account_is_served_too(void **state)
+{
+    dibs *a = open_app(), *b = open_url(url_of(&the_server, "other", ""));
+    dibs_grant *g = take(a, "accounts", 0);
+    waiter w;
+
+    (void)state;
+    waiter_start(&w, b, "accounts", 0, false);
+    wait_for_waiters(a, "accounts", 1);
+    sleep_ms(300);
+    dibs_unlock(g);
+    waiter_join(&w);
+    dibs_close(a);
+    dibs_close(b);
+}
+
+static void a_killed_sleeper_comes_back(void **state)
+{
+    dibs *a = open_app(), *b = open_app();
+    dibs_grant *g = take(a, "sleeper", 0);
+    int64_t begin;
+    waiter w;
+
+    (void)state;
+    waiter_start(&w, b, "sleeper", 0, false);
+    wait_for_waiters(a, "sleeper", 1);
+    sleep_ms(200);
+    for (int64_t id; (id = ask(&the_server, "SELECT MAX(ID) FROM information_schema.PROCESSLIST "
+                                            "WHERE INFO LIKE 'DO SLEEP%%'")) != 0;) {
+        ask(&the_server, "KILL CONNECTION %d", (int)id);
+        sleep_ms(20);
+        if (ask(&the_server, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = %d",
+                (int)id) == 0)
+            break;
+    }
+    sleep_ms(500);
+    begin = clock_ms();
+    dibs_unlock(g);
+    waiter_join(&w);
+    print_message("# after %d ms\n", (int)(w.at - begin));
+    dibs_close(a);
+    dibs_close(b);
+}
+
+static const struct CMUnitTest all[] = {
+    CASE(a_pair_is_two_round_trips),   CASE(a_hand_over_wakes_at_once),
+    CASE(waiting_costs_little),        CASE(another_account_is_served_too),
+    CASE(a_killed_sleeper_comes_back),
+};
+
+CASES(wake_cases, all);
