@@ -238,6 +238,8 @@ void dibs__grant_answer(dibs_grant *g, dibs__deadline sent, dibs_status status,
         not_renewed(g, status);
     else if (reply->verdict == DIBS__GRANTED)
         renewed(g, sent, reply);
+    else if (reply->verdict == DIBS__QUEUED)
+        return; /* a waiter's sign of life, overtaken by the hand-over on its way back */
     else if (reply->verdict == DIBS__BROKEN)
         dibs__grant_lose(g, DIBS_LOSS_BROKEN);
     else if (reply->verdict == DIBS__RESUMED)

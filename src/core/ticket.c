@@ -297,6 +297,7 @@ void dibs__ticket_enter(dibs_ticket *t, dibs__deadline latest)
     g->state = DIBS__ENTERING;
     t->maybe_there = true;
     t->enter_again = true; /* until an answer says otherwise */
+    t->handed = false;     /* what came before this request is in its answer, or over */
     fill_request(t, &request);
     dibs__grant_ref(g);
     pthread_mutex_unlock(&d->mutex);
