@@ -76,7 +76,8 @@ void dibs__forget_loss(dibs_grant *g)
         pthread_cond_wait(&d->quiet, &d->mutex);
 }
 
-/* How many there are now: a callback that unlocks may settle the next ticket, and so on for ever. */
+/* How many there are now: a callback that unlocks may settle the next ticket, and so on for ever.
+ */
 static int count_done(const dibs *d)
 {
     int n = 0;

@@ -66,7 +66,6 @@ struct dibs_grant {
     dibs__due expiry;       /* `deadline`, while held */
     dibs__deadline give_up; /* orphan: the engine has forgotten it by then */
     dibs_ticket *ticket;
-    dibs__sitter sitter; /* while a thread sits in the engine's `wait` */
     dibs_lost_fn on_lost;
     void *data;
     dibs_grant *next; /* in d->lost */
@@ -95,7 +94,8 @@ struct dibs_ticket {
     bool settled;
     dibs_status status;
     dibs_error err;
-    pthread_cond_t cond; /* threads only */
+    pthread_cond_t cond; /* threads only, like the next */
+    dibs__sitter sitter; /* while the thread sits in the engine's `wait` */
     bool by_event;       /* dispatcher's */
     dibs_ticket_fn done;
     void *data;

@@ -63,7 +63,7 @@ void dibs__ticket_settle(dibs_ticket *t, dibs_status status, const dibs_error *e
     if (!t->by_event) {
         pthread_cond_signal(&t->cond);
         if (d->class->poke)
-            d->class->poke(d->engine, &g->sitter);
+            d->class->poke(d->engine, &t->sitter);
         return;
     }
     if (status != DIBS_OK && t->maybe_there) {
@@ -125,7 +125,7 @@ static void start_over(dibs_ticket *t)
     dibs__heap_remove(&g->d->due, &g->due);
     pthread_cond_signal(&t->cond);
     if (g->d->class->poke)
-        g->d->class->poke(g->d->engine, &g->sitter);
+        g->d->class->poke(g->d->engine, &t->sitter);
 }
 
 static void try_later(dibs_ticket *t, const dibs_error *err)
@@ -337,10 +337,10 @@ static void sit_in_engine(dibs_ticket *t)
     dibs__reply reply = {0};
     dibs_status status;
 
-    g->sitter.claim =
+    t->sitter.claim =
         (dibs__claim){.name = g->claim.name, .owner = g->claim.owner, .attempt = g->attempt};
     pthread_mutex_unlock(&d->mutex);
-    status = d->class->wait(d->engine, &g->sitter, t->until, &reply, NULL);
+    status = d->class->wait(d->engine, &t->sitter, t->until, &reply, NULL);
     pthread_mutex_lock(&d->mutex);
     if (t->settled || t->enter_again)
         return;
