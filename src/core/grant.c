@@ -231,21 +231,34 @@ static void not_renewed(dibs_grant *g, dibs_status status)
                                 at_least(at_most(g->lease / 12, MAX_PAUSE), FIRST_PAUSE));
 }
 
+/* Held never comes back: an answer that was too late for our clock is a loss, and what the engine
+ * has of it then goes back with dibs_unlock. */
+static void too_late(dibs_grant *g, dibs_status status, const dibs__reply *reply)
+{
+    g->owed = status == DIBS_OK && reply->verdict == DIBS__GRANTED;
+    dibs__grant_lose(g, status == DIBS_OK ? DIBS_LOSS_EXPIRED : DIBS_LOSS_UNREACHABLE);
+}
+
 void dibs__grant_answer(dibs_grant *g, dibs__deadline sent, dibs_status status,
                         const dibs__reply *reply)
 {
-    if (status != DIBS_OK)
-        not_renewed(g, status);
-    else if (reply->verdict == DIBS__GRANTED)
-        renewed(g, sent, reply);
-    else if (reply->verdict == DIBS__QUEUED)
+    if (status == DIBS_OK && reply->verdict == DIBS__QUEUED)
         return; /* a waiter's sign of life, overtaken by the hand-over on its way back */
-    else if (reply->verdict == DIBS__BROKEN)
+    if (status == DIBS_OK && reply->verdict == DIBS__BROKEN) {
+        g->owed = reply->remaining > 0; /* the operator waits for our word that we have let go */
         dibs__grant_lose(g, DIBS_LOSS_BROKEN);
-    else if (reply->verdict == DIBS__RESUMED)
+    } else if (status == DIBS_OK && reply->verdict == DIBS__RESUMED) {
         dibs__grant_lose(g, DIBS_LOSS_RESUMED);
-    else /* the engine has no such entry although, by our clock, it should */
-        dibs__grant_lose(g, dibs_held(g) ? DIBS_LOSS_GONE : DIBS_LOSS_EXPIRED);
+    } else if (!dibs_held(g)) {
+        too_late(g, status, reply);
+    } else if (status != DIBS_OK) {
+        not_renewed(g, status);
+    } else if (reply->verdict == DIBS__GRANTED) {
+        renewed(g, sent, reply);
+    } else {
+        dibs__grant_lose(
+            g, DIBS_LOSS_GONE); /* there is no such entry although, by our clock, it should be */
+    }
 }
 
 static void note_end(dibs_grant *g)
@@ -354,19 +367,26 @@ static dibs_status give_back(dibs_grant *g)
     return status;
 }
 
-/* The lock is lost. An operator who asked for it waits for our word that we have let go. */
+/* The lock is lost, but the engine may still have it in our name. */
 static dibs_status acknowledge(dibs_grant *g)
 {
     dibs *d = g->d;
     dibs__reply reply;
 
-    if (atomic_load(&g->loss) == DIBS_LOSS_BROKEN) {
+    if (g->owed) {
         pthread_mutex_unlock(&d->mutex);
         d->class->release(d->engine, &g->claim, dibs__after(d->env, d->request_span), &reply, NULL);
         pthread_mutex_lock(&d->mutex);
     }
     dibs__grant_unref(g);
     return DIBS_LOST;
+}
+
+/* The keeper may not have come to it yet. */
+static void lose_if_over(dibs_grant *g)
+{
+    if (g->state == DIBS__HELD && !dibs_held(g))
+        dibs__grant_lose(g, g->silent ? DIBS_LOSS_UNREACHABLE : DIBS_LOSS_EXPIRED);
 }
 
 dibs_status dibs_unlock(dibs_grant *g)
@@ -380,8 +400,7 @@ dibs_status dibs_unlock(dibs_grant *g)
     if (!dibs__same_process(d))
         return DIBS_FORKED;
     dibs__begin_call(d);
-    if (g->state == DIBS__HELD && !dibs_held(g)) /* the keeper has not come to it yet */
-        dibs__grant_lose(g, g->silent ? DIBS_LOSS_UNREACHABLE : DIBS_LOSS_EXPIRED);
+    lose_if_over(g);
     if (--g->depth > 0) {
         status = g->state == DIBS__HELD ? DIBS_OK : DIBS_LOST;
     } else {
@@ -405,6 +424,7 @@ dibs_status dibs_renew(dibs_grant *g, dibs_error *err)
         return dibs__forked(err);
     dibs__begin_call(d);
     dibs__grant_ref(g);
+    lose_if_over(g);
     sent = dibs__now(d->env);
     claim = (dibs__claim){.name = g->claim.name,
                           .owner = g->claim.owner,

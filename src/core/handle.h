@@ -53,6 +53,7 @@ struct dibs_grant {
     bool last;   /* max_hold is reached by the lease it has: no more renewals */
     bool silent; /* the last renewal got no answer */
     bool release_it; /* orphan: release (min_hold counts), not cancel */
+    bool owed;       /* lost, but the engine may still have it: goes back with dibs_unlock */
     uint32_t capacity, weight;
     int depth;
     int64_t lease, max_hold, min_hold;
