@@ -10,6 +10,7 @@ number of tests that it planned: none of these is ever taken for a pass.
 import argparse
 import concurrent.futures
 import fnmatch
+import glob
 import json
 import os
 import re
@@ -41,8 +42,9 @@ class Outcome:
 
 
 def read_tap(text, outcome):
-    """Counts the tests in `text`. A failed test is shown with what was said before and after its line."""
-    planned, seen, around, failed = None, 0, [], None
+    """Counts the tests in `text`. A failed test is shown with what was said before and after its line;
+    what was said elsewhere is returned."""
+    planned, seen, around, rest, failed = None, 0, [], [], None
     for line in text.splitlines() + ['ok']:
         plan, test = PLAN_LINE.match(line), TEST_LINE.match(line)
         if plan:
@@ -64,9 +66,10 @@ def read_tap(text, outcome):
                 outcome.passed += 1
             else:
                 failed = around[-SHOWN_LINES:] + [line]
-            last, around = around, []
+            rest += around
+            around = []
     outcome.passed -= 1  # the "ok" that closes the loop
-    return planned, seen - 1, last
+    return planned, seen - 1, rest
 
 
 def judge(text, code, timed_out, limit, outcome):
@@ -102,13 +105,23 @@ def end_group(process):
         pass
 
 
-def run_program(test, wrapper, scale):
+def sanitizer_reports(build, since):
+    """What sanitizers wrote into files of the build directory while a program ran."""
+    text = ''
+    for path in sorted(glob.glob(os.path.join(build, 'report.*'))):
+        if os.path.getmtime(path) >= since:
+            with open(path, errors='replace') as f:
+                text += '\n'.join(f.read().splitlines()[:SHOWN_LINES]) + '\n'
+    return text
+
+
+def run_program(test, wrapper, scale, build):
     """Runs one program in a process group of its own."""
     outcome = Outcome(test['name'])
     env = dict(os.environ, **test.get('env', {}))
     limit = test['timeout'] * scale
     command = wrapper + test['cmd'] if 'c' in suites(test) else test['cmd']
-    start = time.monotonic()
+    start, since = time.monotonic(), time.time()
     with tempfile.TemporaryFile() as output:  # not a pipe: a stray grandchild would keep it open
         try:
             process = subprocess.Popen(command, env=env, cwd=test.get('workdir') or None,
@@ -128,6 +141,8 @@ def run_program(test, wrapper, scale):
         text = output.read().decode('utf-8', 'replace')
     outcome.seconds = time.monotonic() - start
     judge(text, process.returncode, timed_out, limit, outcome)
+    if outcome.failed and sanitizer_reports(build, since):
+        outcome.notes.append(sanitizer_reports(build, since))
     return outcome
 
 
@@ -165,16 +180,16 @@ def show(outcome):
     sys.stdout.flush()
 
 
-def run_all(tests, jobs, wrapper, scale):
+def run_all(tests, jobs, wrapper, scale, build):
     """In parallel what may, then the rest one by one; yields each outcome as it is there."""
     together = [t for t in tests if t.get('is_parallel', True)]
     alone = [t for t in tests if not t.get('is_parallel', True)]
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for done in concurrent.futures.as_completed(
-                [pool.submit(run_program, t, wrapper, scale) for t in together]):
+                [pool.submit(run_program, t, wrapper, scale, build) for t in together]):
             yield done.result()
     for t in alone:
-        yield run_program(t, wrapper, scale)
+        yield run_program(t, wrapper, scale, build)
 
 
 def tally(path, counts):
@@ -206,7 +221,7 @@ def main():
         print('\n'.join(t['name'] for t in tests))
         return 0
     counts = [0, 0, 0]
-    for outcome in run_all(tests, args.jobs, shlex.split(args.wrapper), args.slow):
+    for outcome in run_all(tests, args.jobs, shlex.split(args.wrapper), args.slow, args.build):
         show(outcome)
         counts = [counts[0] + outcome.passed, counts[1] + outcome.failed, counts[2] + outcome.skipped]
     failed_here = counts[1]

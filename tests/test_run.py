@@ -93,6 +93,13 @@ def check_wrapper():
         return code == 1 and last_line(text) == '0 passed, 1 failed, 0 skipped', text
 
 
+def check_sanitizer_report():
+    with tempfile.TemporaryDirectory() as folder:
+        make_build(folder, [('one', 'echo 1..1; echo ok 1; echo a race > %s/report.7; exit 99' % folder)])
+        code, text = run(folder)
+        return code == 1 and 'a race' in text, text
+
+
 def check_tally():
     with tempfile.TemporaryDirectory() as folder:
         make_build(folder, [('one', 'echo 1..1; echo ok 1'), ('two', 'echo 1..1; echo not ok 1')])
@@ -105,7 +112,7 @@ def check_tally():
 def main():
     checks = [(c[0], lambda c=c: check_case(*c)) for c in CASES]
     checks += [('all at once', check_all_at_once), ('selection', check_selection),
-               ('wrapper', check_wrapper), ('tally', check_tally)]
+               ('wrapper', check_wrapper), ('tally', check_tally), ('sanitizer', check_sanitizer_report)]
     bad = 0
     print('1..%d' % len(checks))
     for i, (name, check) in enumerate(checks, 1):

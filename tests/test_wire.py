@@ -22,19 +22,18 @@ import threading
 import time
 
 PROCESSES, THREADS = 20, 10
-LUA = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'src', 'engines', 'redis', 'lua')
+REDIS = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'src', 'engines', 'redis')
+sys.dont_write_bytecode = True
+sys.path.insert(0, REDIS)
+import embed  # noqa: E402: the build's own step, which knows how a script's text is made
 MONITOR_LINE = re.compile(r'^\+[\d.]+ \[\d+ (\S+)\] (.*)$')
 WORD = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def script_name(text):
-    """Which of the engine's scripts it is: the one whose own lines it ends with."""
-    for path in glob.glob(os.path.join(LUA, '*.lua')):
-        with open(path) as f:
-            own = [line.strip() for line in f]
-        last_include = max([i for i, line in enumerate(own) if line.startswith('--include')], default=-1)
-        own = '\n'.join(line for line in own[last_include + 1:] if line and not line.startswith('--'))
-        if text.rstrip('\n').endswith(own):
+    """Which of the engine's scripts it is."""
+    for path in glob.glob(os.path.join(REDIS, 'lua', '*.lua')):
+        if text.rstrip('\n').endswith('\n'.join(embed.text_of(path))):
             return os.path.basename(path)[:-len('.lua')]
     raise AssertionError('an unknown script was loaded: ' + text[-200:])
 

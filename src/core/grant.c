@@ -56,11 +56,16 @@ dibs_grant *dibs__grant_new(dibs *d, const char *name, const char *owner)
     write_attempt(g);
     memcpy(g->text, owner ? owner : g->attempt, owner_size);
     memcpy(g->text + owner_size, name, name_size);
-    g->claim.owner = g->text;
-    g->claim.name = g->text + owner_size;
-    g->claim.attempt = g->attempt;
+    g->owner = g->text;
+    g->name = g->text + owner_size;
     g->reentrant = owner != NULL;
     return g;
+}
+
+dibs__claim dibs__grant_claim(const dibs_grant *g)
+{
+    return (dibs__claim){
+        .name = g->name, .owner = g->owner, .attempt = g->attempt, .fence = g->fence};
 }
 
 void dibs__grant_ref(dibs_grant *g)
@@ -103,8 +108,7 @@ bool dibs__grant_enlist(dibs_grant *g)
         return false;
     list_attempt(g);
     if (g->reentrant) {
-        dibs__table_add(&g->d->owners, &g->by_owner,
-                        dibs__hash_pair(g->claim.owner, g->claim.name));
+        dibs__table_add(&g->d->owners, &g->by_owner, dibs__hash_pair(g->owner, g->name));
         g->in_owners = true;
     }
     return true;
@@ -151,7 +155,7 @@ dibs_grant *dibs__grant_of_owner(dibs *d, const char *owner, const char *name)
 
     for (; n; n = dibs__table_next(n)) {
         dibs_grant *g = DIBS__FROM(dibs_grant, by_owner, n);
-        if (strcmp(g->claim.owner, owner) == 0 && strcmp(g->claim.name, name) == 0)
+        if (strcmp(g->owner, owner) == 0 && strcmp(g->name, name) == 0)
             return g;
     }
     return NULL;
@@ -192,7 +196,7 @@ void dibs__grant_hold(dibs_grant *g, uint64_t fence, uint64_t floor, dibs__deadl
     int64_t now = dibs__now(g->d->env);
 
     g->state = DIBS__HELD;
-    g->claim.fence = fence;
+    g->fence = fence;
     g->floor = floor;
     g->whole = whole;
     g->since = now;
@@ -225,7 +229,7 @@ static void not_renewed(dibs_grant *g, dibs_status status)
 {
     g->silent = true;
     g->d->stats.renewal_failures++;
-    dibs__log(g->d, DIBS_LOG_WARNING, "renewing '%.80s' failed: %s", g->claim.name,
+    dibs__log(g->d, DIBS_LOG_WARNING, "renewing '%.80s' failed: %s", g->name,
               dibs_status_text(status));
     dibs__grant_schedule(g, dibs__now(g->d->env) +
                                 at_least(at_most(g->lease / 12, MAX_PAUSE), FIRST_PAUSE));
@@ -278,7 +282,7 @@ void dibs__grant_lose(dibs_grant *g, dibs_loss why)
     dibs__heap_remove(&d->expiries, &g->expiry);
     note_end(g);
     d->stats.losses[why]++;
-    dibs__log(d, DIBS_LOG_ERROR, "lost '%.80s': %s", g->claim.name, dibs_loss_text(why));
+    dibs__log(d, DIBS_LOG_ERROR, "lost '%.80s': %s", g->name, dibs_loss_text(why));
     dibs__grant_ref(g);
     g->untold = true;
     g->next = NULL;
@@ -313,11 +317,12 @@ void dibs__grant_orphan(dibs_grant *g, bool release_it)
 static dibs_status release(dibs_grant *g, dibs__deadline until, dibs__reply *reply)
 {
     dibs *d = g->d;
+    dibs__claim claim = dibs__grant_claim(g);
     int64_t pause = FIRST_PAUSE;
     bool unknown = false;
 
     for (;;) {
-        dibs_status status = d->class->release(d->engine, &g->claim, until, reply, NULL);
+        dibs_status status = d->class->release(d->engine, &claim, until, reply, NULL);
         if (status == DIBS_OK && reply->verdict == DIBS__LOST && unknown &&
             dibs__now(d->env) < atomic_load(&g->deadline))
             reply->verdict = DIBS__RELEASED; /* it was ours, so the first request did it */
@@ -371,11 +376,12 @@ static dibs_status give_back(dibs_grant *g)
 static dibs_status acknowledge(dibs_grant *g)
 {
     dibs *d = g->d;
+    dibs__claim claim = dibs__grant_claim(g);
     dibs__reply reply;
 
     if (g->owed) {
         pthread_mutex_unlock(&d->mutex);
-        d->class->release(d->engine, &g->claim, dibs__after(d->env, d->request_span), &reply, NULL);
+        d->class->release(d->engine, &claim, dibs__after(d->env, d->request_span), &reply, NULL);
         pthread_mutex_lock(&d->mutex);
     }
     dibs__grant_unref(g);
@@ -426,11 +432,8 @@ dibs_status dibs_renew(dibs_grant *g, dibs_error *err)
     dibs__grant_ref(g);
     lose_if_over(g);
     sent = dibs__now(d->env);
-    claim = (dibs__claim){.name = g->claim.name,
-                          .owner = g->claim.owner,
-                          .attempt = g->attempt,
-                          .fence = g->claim.fence,
-                          .lease = dibs__grant_lease_left(g, sent)};
+    claim = dibs__grant_claim(g);
+    claim.lease = dibs__grant_lease_left(g, sent);
     if (g->state == DIBS__HELD) {
         pthread_mutex_unlock(&d->mutex);
         d->class->keep(d->engine, claims, 1, dibs__after(d->env, d->request_span));
@@ -440,9 +443,9 @@ dibs_status dibs_renew(dibs_grant *g, dibs_error *err)
         dibs__grant_answer(g, sent, claim.status, &claim.reply);
     status = claim.status;
     if (status != DIBS_OK)
-        dibs__fail(err, status, "renewing '%.80s': %s", g->claim.name, dibs_status_text(status));
+        dibs__fail(err, status, "renewing '%.80s': %s", g->name, dibs_status_text(status));
     else if (g->state != DIBS__HELD)
-        status = dibs__fail(err, DIBS_LOST, "'%.80s' was lost: %s", g->claim.name,
+        status = dibs__fail(err, DIBS_LOST, "'%.80s' was lost: %s", g->name,
                             dibs_loss_text(dibs_loss_of(g)));
     dibs__grant_unref(g);
     dibs__end_call(d);
@@ -486,7 +489,7 @@ const char *dibs_loss_text(dibs_loss why)
 
 uint64_t dibs_fence(const dibs_grant *g)
 {
-    return g->claim.fence;
+    return g->fence;
 }
 
 uint64_t dibs_floor(const dibs_grant *g)
@@ -496,10 +499,10 @@ uint64_t dibs_floor(const dibs_grant *g)
 
 const char *dibs_name(const dibs_grant *g)
 {
-    return g->claim.name;
+    return g->name;
 }
 
 const char *dibs_owner(const dibs_grant *g)
 {
-    return g->claim.owner;
+    return g->owner;
 }

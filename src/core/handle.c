@@ -291,12 +291,13 @@ static void give_back_all(dibs *d)
     for (size_t i = 0; i < d->attempts.size; i++) {
         for (dibs__node *n = d->attempts.slot[i], *next; n; n = next) {
             dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
+            dibs__claim claim = dibs__grant_claim(g);
             next = n->next;
             if (dibs__now(d->env) >= until) {
             } else if (g->state == DIBS__HELD || (g->state == DIBS__ORPHAN && g->release_it)) {
-                d->class->release(d->engine, &g->claim, until, &reply, NULL);
+                d->class->release(d->engine, &claim, until, &reply, NULL);
             } else if (g->state == DIBS__ORPHAN || (g->ticket && g->ticket->maybe_there)) {
-                d->class->cancel(d->engine, &g->claim, until, NULL);
+                d->class->cancel(d->engine, &claim, until, NULL);
             }
             free(g->ticket);
             free(g);

@@ -42,7 +42,8 @@ struct dibs_grant {
     dibs *d;
     int refs; /* the user's, the keeper's, one for each list it is in */
     dibs__state state;
-    dibs__claim claim; /* name, owner and attempt point into this structure */
+    const char *name, *owner; /* in `text` */
+    uint64_t fence;
     dibs__node by_attempt;
     dibs__node by_owner; /* (owner, name), when `reentrant` */
     bool reentrant;      /* found by its owner */
@@ -152,6 +153,7 @@ void dibs__notice(dibs *d); /* makes dibs_fd readable */
 
 /* grant.c: with the mutex held */
 dibs_grant *dibs__grant_new(dibs *d, const char *name, const char *owner); /* NULL: out of memory */
+dibs__claim dibs__grant_claim(const dibs_grant *g); /* as the engine is told of it */
 void dibs__grant_ref(dibs_grant *g);
 void dibs__grant_unref(dibs_grant *g);
 bool dibs__grant_enlist(dibs_grant *g);      /* into the tables; false: out of memory */

@@ -202,8 +202,8 @@ typedef struct adder {
     dibs *d;
     const char *name;
     int rounds;
-    volatile long *sum;
-    volatile uint64_t *fence;
+    atomic_long *sum;
+    atomic_ullong *fence;
     int bad;
 } adder;
 
@@ -218,9 +218,9 @@ static void *add(void *arg)
             a->bad++;
             continue;
         }
-        a->bad += dibs_fence(g) <= *a->fence;
-        *a->fence = dibs_fence(g);
-        *a->sum = *a->sum + 1;
+        a->bad += dibs_fence(g) <= atomic_load(a->fence);
+        atomic_store(a->fence, dibs_fence(g));
+        atomic_store(a->sum, atomic_load(a->sum) + 1); /* two steps: without the lock it loses */
         a->bad += dibs_unlock(g) != DIBS_OK;
     }
     return NULL;
@@ -229,15 +229,15 @@ static void *add(void *arg)
 static void add_up(int handles, int rounds)
 {
     enum { THREADS = 8 };
-    static volatile long sum;
-    static volatile uint64_t fence;
+    static atomic_long sum;
+    static atomic_ullong fence;
     const char *name = fresh("sum");
     dibs *d[THREADS];
     adder a[THREADS];
     pthread_t t[THREADS];
 
-    sum = 0;
-    fence = 0;
+    atomic_store(&sum, 0);
+    atomic_store(&fence, 0);
     for (int i = 0; i < handles; i++)
         d[i] = open_handle();
     for (int i = 0; i < THREADS; i++) {
@@ -248,7 +248,7 @@ static void add_up(int handles, int rounds)
         pthread_join(t[i], NULL);
     for (int i = 0; i < THREADS; i++)
         assert_int_equal(a[i].bad, 0);
-    assert_int_equal(sum, THREADS * rounds);
+    assert_int_equal(atomic_load(&sum), THREADS * rounds);
 }
 
 static void threads_of_one_handle_lose_nothing(void **state)
