@@ -214,7 +214,7 @@ def main():
     parser.add_argument('--slow', type=int, default=1, metavar='N', help='multiply the time limits')
     parser.add_argument('--tally', metavar='FILE', help='add the counts of earlier runs in FILE')
     parser.add_argument('--list', action='store_true', help='only name the programs')
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
 
     tests = select(load(args.build), args.only, args.skip, args.kind)
     if args.list:

@@ -105,7 +105,7 @@ def check_tally():
         make_build(folder, [('one', 'echo 1..1; echo ok 1'), ('two', 'echo 1..1; echo not ok 1')])
         path = os.path.join(folder, 'tally')
         first, _ = run(folder, 'two', '--tally', path)
-        second, text = run(folder, 'one', '--tally', path)
+        second, text = run(folder, '--tally', path, 'one')
         return first == 1 and second == 0 and last_line(text) == '1 passed, 1 failed, 0 skipped', text
 
 
