@@ -8,6 +8,9 @@
 #include <string.h>
 
 static void say(const char *before, const char *format, va_list args, const char *after)
+    __attribute__((format(printf, 2, 0)));
+
+static void say(const char *before, const char *format, va_list args, const char *after)
 {
     char message[2048];
 

@@ -115,6 +115,9 @@ static void on_look(dibs__sink *sink, const char *attempt)
 }
 
 static void on_log(dibs__sink *sink, dibs_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void on_log(dibs__sink *sink, dibs_log_level level, const char *format, ...)
 {
     va_list args;
 

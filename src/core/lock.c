@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEAVE_SPAN                                                                 \
+#define LEAVE_SPAN \
     (200 * DIBS__MS) /* how long a caller whose time is up waits to leave the line \
                       */
 #define MAX_MS ((int64_t)100 * 365 * 24 * 3600 * 1000)

@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-#define SURE_FOR                                                                    \
+#define SURE_FOR \
     (50 * DIBS__MS) /* between two looks whether the database is still in its place \
                      */
 
