@@ -174,9 +174,10 @@ typedef struct dibs_lock_options {
 /* Takes the lock. The same owner asking again on this handle gets the same grant, one level deeper,
  * without I/O: call dibs_unlock as often. (Slots are counted, not owned: without an owner by name
  * each call takes its own.) An owner by name that held the lock in another process or handle takes
- * it up with a new fence; the old grant is dead. DIBS_BUSY: not obtained in time. DIBS_CONFLICT:
- * the lock has other slots, or shared would have to become exclusive. DIBS_UNAVAILABLE: no engine
- * until the wait was over. */
+ * it up with a new fence; the old grant is dead. Such an owner waits for a lock in one thread of a
+ * handle at a time: a second call is DIBS_INVALID.
+ * DIBS_BUSY: not obtained in time. DIBS_CONFLICT: the lock has other slots, or shared would have to
+ * become exclusive. DIBS_UNAVAILABLE: no engine until the wait was over. */
 DIBS_API dibs_status dibs_lock(dibs *d, const char *name, const dibs_lock_options *options,
                                dibs_grant **out, dibs_error *err);
 

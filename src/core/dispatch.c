@@ -76,6 +76,17 @@ void dibs__forget_loss(dibs_grant *g)
         pthread_cond_wait(&d->quiet, &d->mutex);
 }
 
+/* How many there are now: a callback that unlocks may settle the next ticket, and so on for ever.
+ */
+static int count_done(const dibs *d)
+{
+    int n = 0;
+
+    for (const dibs_ticket *t = d->done; t; t = t->next)
+        n++;
+    return n;
+}
+
 int dibs_dispatch(dibs *d)
 {
     eventfd_t ignored;
@@ -87,10 +98,12 @@ int dibs_dispatch(dibs *d)
     eventfd_read(d->notice_fd, &ignored);
     ran = d->losses_noted;
     d->losses_noted = 0;
-    while (!d->closing && run_ticket(d))
+    for (int left = count_done(d); left > 0 && !d->closing && run_ticket(d); left--)
         ran++;
     while (!d->closing && d->dispatch_only && dibs__run_lost(d))
         ran++;
+    if (d->done)
+        dibs__notice(d); /* what came meanwhile is for the next call */
     dibs__end_call(d);
     return ran;
 }

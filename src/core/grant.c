@@ -56,11 +56,16 @@ dibs_grant *dibs__grant_new(dibs *d, const char *name, const char *owner)
     write_attempt(g);
     memcpy(g->text, owner ? owner : g->attempt, owner_size);
     memcpy(g->text + owner_size, name, name_size);
-    g->claim.owner = g->text;
-    g->claim.name = g->text + owner_size;
-    g->claim.attempt = g->attempt;
+    g->owner = g->text;
+    g->name = g->text + owner_size;
     g->reentrant = owner != NULL;
     return g;
+}
+
+dibs__claim dibs__grant_claim(const dibs_grant *g)
+{
+    return (dibs__claim){
+        .name = g->name, .owner = g->owner, .attempt = g->attempt, .fence = g->fence};
 }
 
 void dibs__grant_ref(dibs_grant *g)
@@ -103,8 +108,7 @@ bool dibs__grant_enlist(dibs_grant *g)
         return false;
     list_attempt(g);
     if (g->reentrant) {
-        dibs__table_add(&g->d->owners, &g->by_owner,
-                        dibs__hash_pair(g->claim.owner, g->claim.name));
+        dibs__table_add(&g->d->owners, &g->by_owner, dibs__hash_pair(g->owner, g->name));
         g->in_owners = true;
     }
     return true;
@@ -151,7 +155,7 @@ dibs_grant *dibs__grant_of_owner(dibs *d, const char *owner, const char *name)
 
     for (; n; n = dibs__table_next(n)) {
         dibs_grant *g = DIBS__FROM(dibs_grant, by_owner, n);
-        if (strcmp(g->claim.owner, owner) == 0 && strcmp(g->claim.name, name) == 0)
+        if (strcmp(g->owner, owner) == 0 && strcmp(g->name, name) == 0)
             return g;
     }
     return NULL;
@@ -192,7 +196,7 @@ void dibs__grant_hold(dibs_grant *g, uint64_t fence, uint64_t floor, dibs__deadl
     int64_t now = dibs__now(g->d->env);
 
     g->state = DIBS__HELD;
-    g->claim.fence = fence;
+    g->fence = fence;
     g->floor = floor;
     g->whole = whole;
     g->since = now;
@@ -225,25 +229,40 @@ static void not_renewed(dibs_grant *g, dibs_status status)
 {
     g->silent = true;
     g->d->stats.renewal_failures++;
-    dibs__log(g->d, DIBS_LOG_WARNING, "renewing '%.80s' failed: %s", g->claim.name,
+    dibs__log(g->d, DIBS_LOG_WARNING, "renewing '%.80s' failed: %s", g->name,
               dibs_status_text(status));
     dibs__grant_schedule(g, dibs__now(g->d->env) +
                                 at_least(at_most(g->lease / 12, MAX_PAUSE), FIRST_PAUSE));
 }
 
+/* Held never comes back: an answer that was too late for our clock is a loss, and what the engine
+ * has of it then goes back with dibs_unlock. */
+static void too_late(dibs_grant *g, dibs_status status, const dibs__reply *reply)
+{
+    g->owed = status == DIBS_OK && reply->verdict == DIBS__GRANTED;
+    dibs__grant_lose(g, status == DIBS_OK ? DIBS_LOSS_EXPIRED : DIBS_LOSS_UNREACHABLE);
+}
+
 void dibs__grant_answer(dibs_grant *g, dibs__deadline sent, dibs_status status,
                         const dibs__reply *reply)
 {
-    if (status != DIBS_OK)
-        not_renewed(g, status);
-    else if (reply->verdict == DIBS__GRANTED)
-        renewed(g, sent, reply);
-    else if (reply->verdict == DIBS__BROKEN)
+    if (status == DIBS_OK && reply->verdict == DIBS__QUEUED)
+        return; /* a waiter's sign of life, overtaken by the hand-over on its way back */
+    if (status == DIBS_OK && reply->verdict == DIBS__BROKEN) {
+        g->owed = reply->remaining > 0; /* the operator waits for our word that we have let go */
         dibs__grant_lose(g, DIBS_LOSS_BROKEN);
-    else if (reply->verdict == DIBS__RESUMED)
+    } else if (status == DIBS_OK && reply->verdict == DIBS__RESUMED) {
         dibs__grant_lose(g, DIBS_LOSS_RESUMED);
-    else /* the engine has no such entry although, by our clock, it should */
-        dibs__grant_lose(g, dibs_held(g) ? DIBS_LOSS_GONE : DIBS_LOSS_EXPIRED);
+    } else if (!dibs_held(g)) {
+        too_late(g, status, reply);
+    } else if (status != DIBS_OK) {
+        not_renewed(g, status);
+    } else if (reply->verdict == DIBS__GRANTED) {
+        renewed(g, sent, reply);
+    } else {
+        dibs__grant_lose(
+            g, DIBS_LOSS_GONE); /* there is no such entry although, by our clock, it should be */
+    }
 }
 
 static void note_end(dibs_grant *g)
@@ -263,7 +282,7 @@ void dibs__grant_lose(dibs_grant *g, dibs_loss why)
     dibs__heap_remove(&d->expiries, &g->expiry);
     note_end(g);
     d->stats.losses[why]++;
-    dibs__log(d, DIBS_LOG_ERROR, "lost '%.80s': %s", g->claim.name, dibs_loss_text(why));
+    dibs__log(d, DIBS_LOG_ERROR, "lost '%.80s': %s", g->name, dibs_loss_text(why));
     dibs__grant_ref(g);
     g->untold = true;
     g->next = NULL;
@@ -298,11 +317,12 @@ void dibs__grant_orphan(dibs_grant *g, bool release_it)
 static dibs_status release(dibs_grant *g, dibs__deadline until, dibs__reply *reply)
 {
     dibs *d = g->d;
+    dibs__claim claim = dibs__grant_claim(g);
     int64_t pause = FIRST_PAUSE;
     bool unknown = false;
 
     for (;;) {
-        dibs_status status = d->class->release(d->engine, &g->claim, until, reply, NULL);
+        dibs_status status = d->class->release(d->engine, &claim, until, reply, NULL);
         if (status == DIBS_OK && reply->verdict == DIBS__LOST && unknown &&
             dibs__now(d->env) < atomic_load(&g->deadline))
             reply->verdict = DIBS__RELEASED; /* it was ours, so the first request did it */
@@ -352,19 +372,27 @@ static dibs_status give_back(dibs_grant *g)
     return status;
 }
 
-/* The lock is lost. An operator who asked for it waits for our word that we have let go. */
+/* The lock is lost, but the engine may still have it in our name. */
 static dibs_status acknowledge(dibs_grant *g)
 {
     dibs *d = g->d;
+    dibs__claim claim = dibs__grant_claim(g);
     dibs__reply reply;
 
-    if (atomic_load(&g->loss) == DIBS_LOSS_BROKEN) {
+    if (g->owed) {
         pthread_mutex_unlock(&d->mutex);
-        d->class->release(d->engine, &g->claim, dibs__after(d->env, d->request_span), &reply, NULL);
+        d->class->release(d->engine, &claim, dibs__after(d->env, d->request_span), &reply, NULL);
         pthread_mutex_lock(&d->mutex);
     }
     dibs__grant_unref(g);
     return DIBS_LOST;
+}
+
+/* The keeper may not have come to it yet. */
+static void lose_if_over(dibs_grant *g)
+{
+    if (g->state == DIBS__HELD && !dibs_held(g))
+        dibs__grant_lose(g, g->silent ? DIBS_LOSS_UNREACHABLE : DIBS_LOSS_EXPIRED);
 }
 
 dibs_status dibs_unlock(dibs_grant *g)
@@ -378,8 +406,7 @@ dibs_status dibs_unlock(dibs_grant *g)
     if (!dibs__same_process(d))
         return DIBS_FORKED;
     dibs__begin_call(d);
-    if (g->state == DIBS__HELD && !dibs_held(g)) /* the keeper has not come to it yet */
-        dibs__grant_lose(g, g->silent ? DIBS_LOSS_UNREACHABLE : DIBS_LOSS_EXPIRED);
+    lose_if_over(g);
     if (--g->depth > 0) {
         status = g->state == DIBS__HELD ? DIBS_OK : DIBS_LOST;
     } else {
@@ -403,12 +430,10 @@ dibs_status dibs_renew(dibs_grant *g, dibs_error *err)
         return dibs__forked(err);
     dibs__begin_call(d);
     dibs__grant_ref(g);
+    lose_if_over(g);
     sent = dibs__now(d->env);
-    claim = (dibs__claim){.name = g->claim.name,
-                          .owner = g->claim.owner,
-                          .attempt = g->attempt,
-                          .fence = g->claim.fence,
-                          .lease = dibs__grant_lease_left(g, sent)};
+    claim = dibs__grant_claim(g);
+    claim.lease = dibs__grant_lease_left(g, sent);
     if (g->state == DIBS__HELD) {
         pthread_mutex_unlock(&d->mutex);
         d->class->keep(d->engine, claims, 1, dibs__after(d->env, d->request_span));
@@ -418,9 +443,9 @@ dibs_status dibs_renew(dibs_grant *g, dibs_error *err)
         dibs__grant_answer(g, sent, claim.status, &claim.reply);
     status = claim.status;
     if (status != DIBS_OK)
-        dibs__fail(err, status, "renewing '%.80s': %s", g->claim.name, dibs_status_text(status));
+        dibs__fail(err, status, "renewing '%.80s': %s", g->name, dibs_status_text(status));
     else if (g->state != DIBS__HELD)
-        status = dibs__fail(err, DIBS_LOST, "'%.80s' was lost: %s", g->claim.name,
+        status = dibs__fail(err, DIBS_LOST, "'%.80s' was lost: %s", g->name,
                             dibs_loss_text(dibs_loss_of(g)));
     dibs__grant_unref(g);
     dibs__end_call(d);
@@ -464,7 +489,7 @@ const char *dibs_loss_text(dibs_loss why)
 
 uint64_t dibs_fence(const dibs_grant *g)
 {
-    return g->claim.fence;
+    return g->fence;
 }
 
 uint64_t dibs_floor(const dibs_grant *g)
@@ -474,10 +499,10 @@ uint64_t dibs_floor(const dibs_grant *g)
 
 const char *dibs_name(const dibs_grant *g)
 {
-    return g->claim.name;
+    return g->name;
 }
 
 const char *dibs_owner(const dibs_grant *g)
 {
-    return g->claim.owner;
+    return g->owner;
 }

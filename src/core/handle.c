@@ -61,6 +61,9 @@ void dibs__notice(dibs *d)
 }
 
 static void log_args(dibs *d, dibs_log_level level, const char *format, va_list args)
+    __attribute__((format(printf, 3, 0)));
+
+static void log_args(dibs *d, dibs_log_level level, const char *format, va_list args)
 {
     char line[1024];
 
@@ -81,13 +84,19 @@ void dibs__log(dibs *d, dibs_log_level level, const char *format, ...)
 
 /* ---- The sink: what engines tell us ---------------------------------------------------------- */
 
+/* A handle that is being closed is deaf: its grants are on their way out. */
+static dibs_grant *find_open(dibs *d, const char *attempt)
+{
+    return d->closing ? NULL : dibs__grant_of_attempt(d, attempt);
+}
+
 static void on_granted(dibs__sink *sink, const char *attempt, uint64_t fence, uint64_t floor)
 {
     dibs *d = DIBS__FROM(dibs, sink, sink);
     dibs_grant *g;
 
     pthread_mutex_lock(&d->mutex);
-    g = dibs__grant_of_attempt(d, attempt);
+    g = find_open(d, attempt);
     if (g && g->ticket)
         dibs__ticket_handed(g->ticket, fence, floor);
     pthread_mutex_unlock(&d->mutex);
@@ -99,11 +108,14 @@ static void on_look(dibs__sink *sink, const char *attempt)
     dibs_grant *g;
 
     pthread_mutex_lock(&d->mutex);
-    g = dibs__grant_of_attempt(d, attempt);
-    if (g && (g->state == DIBS__HELD || (g->state == DIBS__WAITING && !g->ticket->enter_again)))
+    g = find_open(d, attempt);
+    if (g && (g->state == DIBS__HELD || (g->ticket && !g->ticket->enter_again)))
         dibs__grant_schedule(g, dibs__now(d->env));
     pthread_mutex_unlock(&d->mutex);
 }
+
+static void on_log(dibs__sink *sink, dibs_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 static void on_log(dibs__sink *sink, dibs_log_level level, const char *format, ...)
 {
@@ -300,12 +312,13 @@ static void give_back_all(dibs *d)
     for (size_t i = 0; i < d->attempts.size; i++) {
         for (dibs__node *n = d->attempts.slot[i], *next; n; n = next) {
             dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
+            dibs__claim claim = dibs__grant_claim(g);
             next = n->next;
             if (dibs__now(d->env) >= until) {
             } else if (g->state == DIBS__HELD || (g->state == DIBS__ORPHAN && g->release_it)) {
-                d->class->release(d->engine, &g->claim, until, &reply, NULL);
+                d->class->release(d->engine, &claim, until, &reply, NULL);
             } else if (g->state == DIBS__ORPHAN || (g->ticket && g->ticket->maybe_there)) {
-                d->class->cancel(d->engine, &g->claim, until, NULL);
+                d->class->cancel(d->engine, &claim, until, NULL);
             }
             free(g->ticket);
             free(g);

@@ -42,7 +42,8 @@ struct dibs_grant {
     dibs *d;
     int refs; /* the user's, the keeper's, one for each list it is in */
     dibs__state state;
-    dibs__claim claim; /* name, owner and attempt point into this structure */
+    const char *name, *owner; /* in `text` */
+    uint64_t fence;
     dibs__node by_attempt;
     dibs__node by_owner; /* (owner, name), when `reentrant` */
     bool reentrant;      /* found by its owner */
@@ -53,6 +54,7 @@ struct dibs_grant {
     bool last;   /* max_hold is reached by the lease it has: no more renewals */
     bool silent; /* the last renewal got no answer */
     bool release_it; /* orphan: release (min_hold counts), not cancel */
+    bool owed;       /* lost, but the engine may still have it: goes back with dibs_unlock */
     uint32_t capacity, weight;
     int depth;
     int64_t lease, max_hold, min_hold;
@@ -66,7 +68,6 @@ struct dibs_grant {
     dibs__due expiry;       /* `deadline`, while held */
     dibs__deadline give_up; /* orphan: the engine has forgotten it by then */
     dibs_ticket *ticket;
-    dibs__sitter sitter; /* while a thread sits in the engine's `wait` */
     dibs_lost_fn on_lost;
     void *data;
     dibs_grant *next; /* in d->lost */
@@ -95,7 +96,8 @@ struct dibs_ticket {
     bool settled;
     dibs_status status;
     dibs_error err;
-    pthread_cond_t cond; /* threads only */
+    pthread_cond_t cond; /* threads only, like the next */
+    dibs__sitter sitter; /* while the thread sits in the engine's `wait` */
     bool by_event;       /* dispatcher's */
     dibs_ticket_fn done;
     void *data;
@@ -151,6 +153,7 @@ void dibs__notice(dibs *d); /* makes dibs_fd readable */
 
 /* grant.c: with the mutex held */
 dibs_grant *dibs__grant_new(dibs *d, const char *name, const char *owner); /* NULL: out of memory */
+dibs__claim dibs__grant_claim(const dibs_grant *g); /* as the engine is told of it */
 void dibs__grant_ref(dibs_grant *g);
 void dibs__grant_unref(dibs_grant *g);
 bool dibs__grant_enlist(dibs_grant *g);      /* into the tables; false: out of memory */

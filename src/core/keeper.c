@@ -25,9 +25,12 @@
 #define GRACE    (50 * DIBS__MS) /* an exchange gets at least this long, whatever ends meanwhile */
 #define AGAIN    (200 * DIBS__MS)
 
+/* What goes to the engine is a copy: a waiter may be handed its lock while the exchange is under
+ * way. */
 typedef struct batch {
     dibs_grant *grant[BATCH];
-    dibs__claim *claim[BATCH];
+    dibs__claim claim[BATCH];   /* of the grant at the same place */
+    dibs__claim *sorted[BATCH]; /* by name */
     size_t count;
 } batch;
 
@@ -76,16 +79,16 @@ static int by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-static void answer(dibs_grant *g, int64_t sent)
+static void answer(dibs_grant *g, const dibs__claim *claim, int64_t sent)
 {
     dibs_error err = {0};
 
-    if (g->claim.status != DIBS_OK)
-        dibs__fail(&err, g->claim.status, "%s", dibs_status_text(g->claim.status));
+    if (claim->status != DIBS_OK)
+        dibs__fail(&err, claim->status, "%s", dibs_status_text(claim->status));
     if (g->state == DIBS__HELD)
-        dibs__grant_answer(g, sent, g->claim.status, &g->claim.reply);
+        dibs__grant_answer(g, sent, claim->status, &claim->reply);
     else if (g->state == DIBS__WAITING && g->ticket && !g->ticket->enter_again)
-        dibs__ticket_answer(g->ticket, sent, g->claim.status, &g->claim.reply, &err);
+        dibs__ticket_answer(g->ticket, sent, claim->status, &claim->reply, &err);
 }
 
 static void send_batch(dibs *d, batch *b, int64_t sent)
@@ -95,11 +98,11 @@ static void send_batch(dibs *d, batch *b, int64_t sent)
     if (b->count == 0)
         return;
     pthread_mutex_unlock(&d->mutex);
-    qsort(b->claim, b->count, sizeof b->claim[0], by_name);
-    d->class->keep(d->engine, b->claim, b->count, until);
+    qsort(b->sorted, b->count, sizeof b->sorted[0], by_name);
+    d->class->keep(d->engine, b->sorted, b->count, until);
     pthread_mutex_lock(&d->mutex);
     for (size_t i = 0; i < b->count; i++) {
-        answer(b->grant[i], sent);
+        answer(b->grant[i], &b->claim[i], sent);
         dibs__grant_unref(b->grant[i]);
     }
     b->count = 0;
@@ -117,14 +120,17 @@ static int64_t lease_to_ask(const dibs_grant *g, int64_t now)
 
 static void add_to_batch(dibs *d, batch *b, dibs_grant *g, int64_t now)
 {
-    g->claim.lease = lease_to_ask(g, now);
-    g->claim.status = DIBS_UNKNOWN;
+    dibs__claim *claim = &b->claim[b->count];
+
+    *claim = dibs__grant_claim(g);
+    claim->lease = lease_to_ask(g, now);
+    claim->status = DIBS_UNKNOWN;
     if (g->state == DIBS__HELD)
         dibs__histogram_add(&d->stats.late, now - g->due.key);
     dibs__heap_remove(&d->due, &g->due);
     dibs__grant_ref(g);
-    b->grant[b->count] = g;
-    b->claim[b->count++] = &g->claim;
+    b->sorted[b->count] = claim;
+    b->grant[b->count++] = g;
 }
 
 /* ---- What is due ----------------------------------------------------------------------------- */
@@ -133,14 +139,15 @@ static void add_to_batch(dibs *d, batch *b, dibs_grant *g, int64_t now)
 static void give_back(dibs *d, dibs_grant *g, int64_t now)
 {
     dibs__deadline until = exchange_until(d, now);
+    dibs__claim claim = dibs__grant_claim(g);
     dibs__reply reply;
     dibs_status status;
 
     dibs__heap_remove(&d->due, &g->due);
     dibs__grant_ref(g);
     pthread_mutex_unlock(&d->mutex);
-    status = g->release_it ? d->class->release(d->engine, &g->claim, until, &reply, NULL)
-                           : d->class->cancel(d->engine, &g->claim, until, NULL);
+    status = g->release_it ? d->class->release(d->engine, &claim, until, &reply, NULL)
+                           : d->class->cancel(d->engine, &claim, until, NULL);
     pthread_mutex_lock(&d->mutex);
     if (status == DIBS_OK || now >= g->give_up) {
         dibs__grant_retire(g);

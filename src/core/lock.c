@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEAVE_SPAN                                                                 \
+#define LEAVE_SPAN \
     (200 * DIBS__MS) /* how long a caller whose time is up waits to leave the line \
                       */
 #define MAX_MS ((int64_t)100 * 365 * 24 * 3600 * 1000)
@@ -124,7 +124,7 @@ static dibs_status reenter(dibs_grant *g, const dibs_lock_options *o, dibs_error
 {
     uint32_t capacity = is_semaphore(o) ? o->slots : DIBS__PLAIN;
     uint32_t weight = is_semaphore(o) ? (o->weight ? o->weight : 1) : o->shared ? 1 : DIBS__PLAIN;
-    const char *name = g->claim.name;
+    const char *name = g->name;
 
     if (g->ticket)
         return dibs__fail(err, DIBS_INVALID, "'%.200s': this owner is waiting for it already",
@@ -150,6 +150,7 @@ static void leave_line(dibs_ticket *t)
 {
     dibs_grant *g = t->grant;
     dibs *d = g->d;
+    dibs__claim claim = dibs__grant_claim(g);
     dibs_status status = DIBS_OK;
 
     dibs__grant_leave_owner(g);
@@ -157,7 +158,7 @@ static void leave_line(dibs_ticket *t)
     if (t->maybe_there && t->pause == 0) {
         g->state = DIBS__OVER; /* not the keeper's meanwhile */
         pthread_mutex_unlock(&d->mutex);
-        status = d->class->cancel(d->engine, &g->claim, dibs__after(d->env, LEAVE_SPAN), NULL);
+        status = d->class->cancel(d->engine, &claim, dibs__after(d->env, LEAVE_SPAN), NULL);
         pthread_mutex_lock(&d->mutex);
     } else if (t->maybe_there) {
         status = DIBS_UNAVAILABLE;
@@ -320,7 +321,7 @@ void dibs_cancel(dibs *d, const char *name)
         for (dibs__node *n = d->attempts.slot[i], *next; n; n = next) {
             dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
             next = n->next;
-            if (g->ticket && (!name || strcmp(g->claim.name, name) == 0))
+            if (g->ticket && (!name || strcmp(g->name, name) == 0))
                 dibs__ticket_cancel(g->ticket);
         }
     }

@@ -63,7 +63,7 @@ void dibs__ticket_settle(dibs_ticket *t, dibs_status status, const dibs_error *e
     if (!t->by_event) {
         pthread_cond_signal(&t->cond);
         if (d->class->poke)
-            d->class->poke(d->engine, &g->sitter);
+            d->class->poke(d->engine, &t->sitter);
         return;
     }
     if (status != DIBS_OK && t->maybe_there) {
@@ -79,7 +79,7 @@ static void settle_saying(dibs_ticket *t, dibs_status status, const char *what)
 {
     dibs_error err;
 
-    dibs__fail(&err, status, "'%.200s': %s", t->grant->claim.name, what);
+    dibs__fail(&err, status, "'%.200s': %s", t->grant->name, what);
     dibs__ticket_settle(t, status, &err);
 }
 
@@ -101,7 +101,7 @@ void dibs__ticket_time_out(dibs_ticket *t)
         settle_saying(t, DIBS_BUSY, dibs_status_text(DIBS_BUSY));
         return;
     }
-    dibs__wrap(&last, "'%.200s': not obtained in time", t->grant->claim.name);
+    dibs__wrap(&last, "'%.200s': not obtained in time", t->grant->name);
     dibs__ticket_settle(t, DIBS_UNAVAILABLE, &last);
 }
 
@@ -125,7 +125,7 @@ static void start_over(dibs_ticket *t)
     dibs__heap_remove(&g->d->due, &g->due);
     pthread_cond_signal(&t->cond);
     if (g->d->class->poke)
-        g->d->class->poke(g->d->engine, &g->sitter);
+        g->d->class->poke(g->d->engine, &t->sitter);
 }
 
 static void try_later(dibs_ticket *t, const dibs_error *err)
@@ -184,12 +184,12 @@ static void mismatch(dibs_ticket *t, const dibs__reply *reply)
     if (reply->capacity == DIBS__PLAIN)
         dibs__fail(&err, DIBS_CONFLICT,
                    "'%.200s' is a plain lock, not a semaphore of %u slots: use another name",
-                   t->grant->claim.name, t->grant->capacity);
+                   t->grant->name, t->grant->capacity);
     else
         dibs__fail(
             &err, DIBS_CONFLICT,
             "'%.200s' is a semaphore of %u slots: ask for as many, or break it to make it anew",
-            t->grant->claim.name, reply->capacity);
+            t->grant->name, reply->capacity);
     dibs__ticket_settle(t, DIBS_CONFLICT, &err);
 }
 
@@ -270,12 +270,12 @@ static void fill_request(const dibs_ticket *t, dibs__enter_request *r)
     const dibs_grant *g = t->grant;
 
     memset(r, 0, sizeof *r);
-    r->name = g->claim.name;
+    r->name = g->name;
     r->owner_named = g->owner_named;
     r->capacity = g->capacity;
     r->window = t->try_once ? 0 : t->window;
     r->by_event = t->by_event;
-    strncpy(r->who.owner, g->claim.owner, sizeof r->who.owner - 1);
+    strncpy(r->who.owner, g->owner, sizeof r->who.owner - 1);
     memcpy(r->who.attempt, g->attempt, sizeof r->who.attempt);
     memcpy(r->who.host, g->d->host, sizeof r->who.host);
     r->who.pid = g->d->pid;
@@ -297,6 +297,7 @@ void dibs__ticket_enter(dibs_ticket *t, dibs__deadline latest)
     g->state = DIBS__ENTERING;
     t->maybe_there = true;
     t->enter_again = true; /* until an answer says otherwise */
+    t->handed = false;     /* what came before this request is in its answer, or over */
     fill_request(t, &request);
     dibs__grant_ref(g);
     pthread_mutex_unlock(&d->mutex);
@@ -336,10 +337,9 @@ static void sit_in_engine(dibs_ticket *t)
     dibs__reply reply = {0};
     dibs_status status;
 
-    g->sitter.claim =
-        (dibs__claim){.name = g->claim.name, .owner = g->claim.owner, .attempt = g->attempt};
+    t->sitter.claim = dibs__grant_claim(g);
     pthread_mutex_unlock(&d->mutex);
-    status = d->class->wait(d->engine, &g->sitter, t->until, &reply, NULL);
+    status = d->class->wait(d->engine, &t->sitter, t->until, &reply, NULL);
     pthread_mutex_lock(&d->mutex);
     if (t->settled || t->enter_again)
         return;

@@ -1,0 +1,110 @@
+/* dibs-bench: one peer, one scenario, one line of JSON. `run.py` beside it drives the whole
+ * comparison. */
+#include "bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const bench_peer *const peers[] = {
+    &bench_dibs, &bench_redis_set, &bench_redis_blpop, &bench_redis_blpop_lua, &bench_sqlite_row,
+};
+
+static int usage(void)
+{
+    fputs("usage: dibs-bench SCENARIO PEER [key=value]...\n"
+          "scenarios: a b c d wait hold\n"
+          "peers:    ",
+          stderr);
+    for (size_t i = 0; i < sizeof peers / sizeof peers[0]; i++)
+        fprintf(stderr, " %s", peers[i]->id);
+    fputs("\nkeys:      url folder port stock_port workers locks rounds count seconds\n", stderr);
+    return 64;
+}
+
+/* A number that is at least `least`, or -1. */
+static long whole(const char *text, long least)
+{
+    char *end;
+    long value = strtol(text, &end, 10);
+
+    return *text && !*end && value >= least && value <= 10000000 ? value : -1;
+}
+
+static bool set_number(bench_plan *plan, const char *key, const char *value)
+{
+    const struct {
+        const char *key;
+        int *to;
+    } numbers[] = {
+        {"port", &plan->port},   {"stock_port", &plan->stock_port}, {"workers", &plan->workers},
+        {"locks", &plan->locks}, {"rounds", &plan->rounds},
+    };
+
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        if (strcmp(key, numbers[i].key) == 0) {
+            *numbers[i].to = (int)whole(value, 1);
+            return *numbers[i].to > 0;
+        }
+    if (strcmp(key, "count") == 0) {
+        plan->count = whole(value, 1);
+        return plan->count > 0;
+    }
+    if (strcmp(key, "seconds") == 0) {
+        plan->seconds = strtod(value, NULL);
+        return plan->seconds > 0;
+    }
+    return false;
+}
+
+static bool set(bench_plan *plan, char *pair)
+{
+    char *value = strchr(pair, '=');
+
+    if (!value)
+        return false;
+    *value++ = '\0';
+    if (strcmp(pair, "url") == 0)
+        plan->url = value;
+    else if (strcmp(pair, "folder") == 0)
+        plan->folder = value;
+    else
+        return set_number(plan, pair, value);
+    return true;
+}
+
+static int run(const bench_plan *plan)
+{
+    if (strcmp(plan->scenario, "wait") == 0)
+        return bench_wait(plan);
+    if (strcmp(plan->scenario, "hold") == 0)
+        return bench_hold(plan);
+    if (strlen(plan->scenario) != 1 || !strchr("abcd", plan->scenario[0]))
+        return usage();
+    for (size_t i = 0; i < sizeof peers / sizeof peers[0]; i++)
+        if (strcmp(peers[i]->id, plan->peer) == 0)
+            return bench_threads(peers[i], plan);
+    return usage();
+}
+
+int main(int argc, char **argv)
+{
+    bench_plan plan = {.url = "memory:",
+                       .folder = ".",
+                       .workers = 1,
+                       .locks = 1,
+                       .rounds = 100,
+                       .count = 1,
+                       .seconds = 2};
+
+    if (argc < 3)
+        return usage();
+    plan.scenario = argv[1];
+    plan.peer = argv[2];
+    for (int i = 3; i < argc; i++)
+        if (!set(&plan, argv[i])) {
+            fprintf(stderr, "dibs-bench: not understood: %s\n", argv[i]);
+            return usage();
+        }
+    return run(&plan);
+}

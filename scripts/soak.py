@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+"""./dev soak [MINUTES]: `dibs run` on sqlite and redis under kill -9 and SIGSTOP, with a checked log; then fuzzers.
+
+Several wrappers take turns at one lock. Each command writes its fence into one common log, at its start and every
+two milliseconds while it runs, while wrappers and guardians are killed and wrappers stopped past their lease at
+random (half of the time the holder's, else anybody's). The log is appended to in the order of time, so that:
+  - a start whose fence is not above all that came before: the fence went back;
+  - a line of a fence after one of a higher fence: two commands ran at once;
+  - nothing for much longer than a lease: the lock is stuck.
+"""
+import argparse
+import contextlib
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+SLOTS = 8
+LEASE = 2.0
+STUCK = LEASE + 15
+TICK = 0.002
+
+
+def job(log, seconds):
+    """What runs under the lock."""
+    fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    fence = os.environ["DIBS_FENCE"]
+    write = lambda kind: os.write(fd, f"{fence} {kind} {os.getppid()}\n".encode())
+    write("start")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(TICK)
+        write("tick")
+    write("end")
+
+
+class Redis:
+    def __init__(self, folder):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.port = s.getsockname()[1]
+        self.process = subprocess.Popen(
+            ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "",
+             "--logfile", str(folder / "redis.log")])
+        while not self.tell("PING"):
+            time.sleep(0.02)
+
+    def tell(self, command):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 2) as s:
+            s.sendall((command + "\r\n").encode())
+            return s.recv(64)
+        return b""
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+def parent_of(pid):
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    return 0
+
+
+class Log:
+    """Reads the common log as it grows and checks every line."""
+
+    def __init__(self, path):
+        path.touch()
+        self.file = path.open()
+        self.rest = ""
+        self.highest = 0
+        self.starts = self.ends = 0
+        self.guardian = 0
+        self.moved = time.monotonic()
+        self.wrong = []
+
+    def follow(self):
+        text = self.rest + self.file.read()
+        *lines, self.rest = text.split("\n")
+        for line in lines:
+            self.check(line)
+            self.moved = time.monotonic()
+
+    def check(self, line):
+        fence, kind, guardian = line.split()
+        fence = int(fence)
+        if kind == "start":
+            if fence <= self.highest:
+                self.wrong.append(f"fence {fence} started after {self.highest}")
+            self.starts += 1
+            self.guardian = int(guardian)
+        elif fence < self.highest:
+            self.wrong.append(f"fence {fence} still ran ({kind}) after {self.highest} had started")
+        self.ends += kind == "end"
+        self.highest = max(self.highest, fence)
+
+
+class Soak:
+    def __init__(self, engine, url, dibs, folder, seed, redis=None):
+        self.engine, self.url, self.dibs, self.folder, self.redis = engine, url, dibs, folder, redis
+        self.chance = random.Random(seed)
+        self.log = Log(folder / "log")
+        self.wrappers = [None] * SLOTS
+        self.asleep = {}  # pid: when to wake it
+        self.exits = {}
+        self.faults = {}
+
+    def start_one(self):
+        seconds = self.chance.choice([0.005, 0.02, 0.05, 0.5])
+        return subprocess.Popen(
+            [self.dibs, "run", "--url", self.url, "--lease", f"{int(LEASE * 1000)}ms", "soak", "--",
+             sys.executable, __file__, "--job", str(self.folder / "log"), str(seconds)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def refill(self):
+        for i, wrapper in enumerate(self.wrappers):
+            if wrapper is None or wrapper.poll() is not None:
+                if wrapper is not None:
+                    self.exits[wrapper.returncode] = self.exits.get(wrapper.returncode, 0) + 1
+                    self.asleep.pop(wrapper.pid, None)
+                self.wrappers[i] = self.start_one()
+
+    def wake(self, everybody=False):
+        for pid, when in list(self.asleep.items()):
+            if everybody or time.monotonic() >= when:
+                del self.asleep[pid]
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def victim(self):
+        """The holder's wrapper, or any; only ever one of ours that has not been reaped."""
+        alive = [w.pid for w in self.wrappers if w and w.returncode is None and w.pid not in self.asleep]
+        holder = parent_of(self.log.guardian)
+        if holder in alive and self.chance.random() < 0.5:
+            return holder
+        return self.chance.choice(alive) if alive else 0
+
+    def disturb(self):
+        kind = self.chance.choice(["kill", "kill", "stop", "guardian"] + (["connections", "scripts"] if self.redis else []))
+        pid = self.victim()
+        if kind == "connections":
+            self.redis.tell("CLIENT KILL TYPE normal")
+        elif kind == "scripts":
+            self.redis.tell("SCRIPT FLUSH")
+        elif pid == 0:
+            return
+        elif kind == "kill":
+            os.kill(pid, signal.SIGKILL)
+        elif kind == "stop":
+            self.asleep[pid] = time.monotonic() + LEASE * 1.5
+            os.kill(pid, signal.SIGSTOP)
+        elif parent_of(self.log.guardian) == pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.log.guardian, signal.SIGKILL)
+        else:
+            return
+        self.faults[kind] = self.faults.get(kind, 0) + 1
+
+    def run(self, seconds):
+        end = time.monotonic() + seconds
+        next_fault = time.monotonic() + 1
+        while time.monotonic() < end and not self.log.wrong:
+            self.refill()
+            self.log.follow()
+            self.wake()
+            if time.monotonic() >= next_fault:
+                self.disturb()
+                next_fault = time.monotonic() + self.chance.uniform(0.05, 1.0)
+            if time.monotonic() - self.log.moved > STUCK:
+                self.log.wrong.append(f"nothing happened for {STUCK:.0f} s: the lock is stuck")
+            time.sleep(0.01)
+        self.end()
+
+    def end(self):
+        self.wake(everybody=True)
+        for wrapper in self.wrappers:
+            if wrapper and wrapper.poll() is None:
+                wrapper.terminate()
+        for wrapper in self.wrappers:
+            if wrapper:
+                try:
+                    wrapper.wait(LEASE + 15)
+                except subprocess.TimeoutExpired:
+                    self.log.wrong.append(f"dibs run ({wrapper.pid}) does not end after SIGTERM")
+                    wrapper.kill()
+                    wrapper.wait()
+        self.log.follow()
+        if self.log.ends < 10:
+            self.log.wrong.append(f"only {self.log.ends} commands came to their end")
+
+    def report(self):
+        faults = ", ".join(f"{v} × {k}" for k, v in sorted(self.faults.items())) or "none"
+        exits = ", ".join(f"{v} × {k}" for k, v in sorted(self.exits.items()))
+        print(f"{self.engine}: {self.log.starts} commands started, {self.log.ends} came to their end\n"
+              f"    faults: {faults}\n    exit codes: {exits}\n"
+              f"    {'FAILED: ' + '; '.join(self.log.wrong[:5]) if self.log.wrong else 'no overlap, fences grew'}",
+              flush=True)
+        return not self.log.wrong
+
+
+def soak_engine(engine, dibs, seconds, seed):
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"dibs-soak-{engine}-"))
+    redis = Redis(folder) if engine == "redis" else None
+    url = f"redis://127.0.0.1:{redis.port}" if redis else f"sqlite://{folder}/soak.db"
+    soak = Soak(engine, url, dibs, folder, seed, redis)
+    try:
+        soak.run(seconds)
+    finally:
+        if redis:
+            redis.stop()
+    good = soak.report()
+    if good:
+        shutil.rmtree(folder)
+    else:
+        print(f"    its log is kept in {folder}")
+    return good
+
+
+def run_fuzzer(path, seconds):
+    with tempfile.TemporaryDirectory(prefix="dibs-fuzz-") as folder:
+        done = subprocess.run([path, f"-max_total_time={int(seconds)}", "-print_final_stats=1", folder],
+                              cwd=folder, capture_output=True, text=True)
+        runs = next((line.split()[-1] for line in done.stderr.splitlines() if "number_of_executed_units" in line), "?")
+    print(f"{path.name}: {runs} runs, {'ok' if done.returncode == 0 else 'FAILED'}")
+    if done.returncode:
+        print("\n".join(done.stderr.splitlines()[-40:]))
+    return done.returncode == 0
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("minutes", nargs="?", type=float, default=10)
+    p.add_argument("--dibs", default="build/src/cli/dibs", help="the command")
+    p.add_argument("--fuzzers", type=pathlib.Path, help="folder with programs called fuzz_*")
+    p.add_argument("--engines", default="sqlite,redis")
+    p.add_argument("--seed", type=int, default=int(time.time()))
+    options = p.parse_args()
+    if options.minutes <= 0:
+        p.error("more than 0 minutes")
+    return options
+
+
+def main():
+    if sys.argv[1:2] == ["--job"]:
+        return job(sys.argv[2], float(sys.argv[3]))
+    options = arguments()
+    engines = options.engines.split(",")
+    fuzzers = sorted(f for f in options.fuzzers.glob("fuzz_*") if os.access(f, os.X_OK) and f.is_file()) \
+        if options.fuzzers else []
+    share = options.minutes * 60 / (len(engines) + len(fuzzers))
+    print(f"soak: {options.minutes:g} minutes, seed {options.seed}", flush=True)
+    dibs = str(pathlib.Path(options.dibs).resolve())
+    good = [soak_engine(e, dibs, share, options.seed) for e in engines] + [run_fuzzer(f, share) for f in fuzzers]
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

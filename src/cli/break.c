@@ -1,0 +1,113 @@
+/* `dibs break`: an operator takes a lock from whoever holds it. */
+#include "cli.h"
+#include "json.h"
+#include "options.h"
+#include "text.h"
+
+#include <inttypes.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static const char help[] =
+    "usage: dibs break [--now] [--wait D] [--by WHO] [--json] [--url URL] NAME\n"
+    "Takes the lock NAME from its holder. The holder is told; the lock passes on when\n"
+    "it has let go or its lease has ended, and then this command returns.\n\n"
+    "  --now      pass it on at once: the old holder may still be at work, and only\n"
+    "             the fence, checked where it writes, keeps it from doing harm\n"
+    "  --wait D   give up waiting after D (exit 75); the holder stays asked\n"
+    "  --by WHO   recorded with the lock; default: user@host\n"
+    "  --json     {\"name\", \"broken\", \"by\", \"fence\"}\n"
+    "  --url URL  engine; default: $DIBS_URL, else the embedded store\n\n"
+    "Exit: 0 when it is free of the old holder, 75 when not yet, 1 when nobody has\n"
+    "used that name for a day.\n";
+
+static const char *who_am_i(char out[DIBS_OWNER_MAX + 1])
+{
+    const struct passwd *user = getpwuid(geteuid());
+    char host[65] = "";
+
+    gethostname(host, sizeof host - 1);
+    if (user)
+        snprintf(out, DIBS_OWNER_MAX + 1, "%.60s@%s", user->pw_name, host);
+    else
+        snprintf(out, DIBS_OWNER_MAX + 1, "uid %ld@%s", (long)geteuid(), host);
+    return out;
+}
+
+static uint64_t fence_of(dibs *d, const char *name)
+{
+    dibs_report *report = NULL;
+    uint64_t fence = 0;
+
+    if (dibs_inspect(d, name, &report, NULL) == DIBS_OK)
+        fence = dibs_report_at(report, 0)->fence;
+    dibs_report_free(report);
+    return fence;
+}
+
+static int report_json(dibs *d, const char *name, const char *by, bool broken)
+{
+    json_t *o = cli_json_new();
+
+    cli_json_text(o, "name", name);
+    cli_json_put(o, "broken", json_boolean(broken));
+    cli_json_text(o, "by", by);
+    cli_json_put(o, "fence", json_integer((json_int_t)fence_of(d, name)));
+    return cli_json_print(o, 2);
+}
+
+static void report_text(dibs *d, const char *name)
+{
+    char shown[CLI_SHOWN_SIZE];
+
+    cli_escape(shown, sizeof shown, name);
+    printf("%s: broken, the fence is now %" PRIu64 "\n", shown, fence_of(d, name));
+}
+
+static int break_lock(dibs *d, const char *name, const char *by, bool now, int64_t wait_ms,
+                      bool json)
+{
+    dibs_error err = {0};
+    int code = 0;
+
+    err.status = dibs_break(d, name, by, now, wait_ms, &err);
+    if (err.status != DIBS_OK)
+        code = cli_failed(&err);
+    if (json && (err.status == DIBS_OK || err.status == DIBS_BUSY))
+        report_json(d, name, by, err.status == DIBS_OK);
+    else if (err.status == DIBS_OK)
+        report_text(d, name);
+    return cli_finish(code);
+}
+
+static int start(const cli_command *self, int argc, char **argv)
+{
+    const char *url = NULL, *by = NULL;
+    char me[DIBS_OWNER_MAX + 1];
+    bool now = false, json = false;
+    int64_t wait_ms = 0;
+    const cli_option options[] = {{"url", CLI_TEXT, &url, 0, 0, 0},
+                                  {"now", CLI_FLAG, &now, 0, 0, 0},
+                                  {"wait", CLI_SPAN, &wait_ms, 1, CLI_SPAN_MAX, 0},
+                                  {"by", CLI_TEXT, &by, 0, 0, 0},
+                                  {"json", CLI_FLAG, &json, 0, 0, 0},
+                                  {0}};
+    dibs *d = NULL;
+    cli_words words;
+    int code = cli_parse(self, options, argc, argv, &words);
+
+    if (code < 0)
+        code = cli_need_name(self, &words);
+    if (code < 0 && by && by[0] == '\0')
+        code = cli_misused(self, "--by is empty");
+    if (code < 0)
+        code = cli_open(url, NULL, &d);
+    if (!d)
+        return code;
+    code = break_lock(d, words.word[0], by ? by : who_am_i(me), now, wait_ms, json);
+    dibs_close(d);
+    return code;
+}
+
+const cli_command cli_break = {"break", "take a lock from whoever holds it", help, start};

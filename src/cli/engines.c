@@ -1,0 +1,77 @@
+/* `dibs engines`: what this build can talk to, and what each engine gives. */
+#include "cli.h"
+#include "json.h"
+#include "options.h"
+
+#include <stdio.h>
+
+static const char help[] =
+    "usage: dibs engines [--json]\n"
+    "Lists the engines that dibs knows. For those that this build lacks, it names the\n"
+    "package to install before dibs is built again.\n\n"
+    "  across processes    other processes see the locks (else: one process only)\n"
+    "  first come          waiters are served in order of arrival\n"
+    "  notices death       a killed holder's lock passes on at once, not after its\n"
+    "                      lease\n\n"
+    "  --json     {\"engines\": [{\"scheme\", \"available\", \"missing\", ...}]}\n"
+    "  --url URL  accepted as everywhere, and not used\n";
+
+static const char *yes_no(bool yes)
+{
+    return yes ? "yes" : "no";
+}
+
+static void print_text(void)
+{
+    dibs_engine_info e;
+
+    printf("%-10s  %-10s  %-16s  %-10s  %s\n", "ENGINE", "AVAILABLE", "ACROSS PROCESSES",
+           "FIRST COME", "NOTICES DEATH");
+    for (size_t i = 0; dibs_engine_at(i, &e); i++) {
+        if (e.missing)
+            printf("%-10s  %-10s  install %s\n", e.scheme, "no", e.missing);
+        else
+            printf("%-10s  %-10s  %-16s  %-10s  %s\n", e.scheme, "yes", yes_no(e.across_processes),
+                   yes_no(e.first_come), yes_no(e.notices_death));
+    }
+}
+
+static json_t *as_json(void)
+{
+    json_t *o = cli_json_new(), *list = json_array(), *one;
+    dibs_engine_info e;
+
+    for (size_t i = 0; dibs_engine_at(i, &e); i++) {
+        one = cli_json_new();
+        cli_json_text(one, "scheme", e.scheme);
+        cli_json_put(one, "available", json_boolean(!e.missing));
+        cli_json_text(one, "missing", e.missing);
+        cli_json_put(one, "across_processes", json_boolean(e.across_processes));
+        cli_json_put(one, "first_come", json_boolean(e.first_come));
+        cli_json_put(one, "notices_death", json_boolean(e.notices_death));
+        json_array_append_new(list, one);
+    }
+    cli_json_put(o, "engines", list);
+    return o;
+}
+
+static int start(const cli_command *self, int argc, char **argv)
+{
+    const char *url = NULL;
+    bool json = false;
+    const cli_option options[] = {
+        {"url", CLI_TEXT, &url, 0, 0, 0}, {"json", CLI_FLAG, &json, 0, 0, 0}, {0}};
+    cli_words words;
+    int code = cli_parse(self, options, argc, argv, &words);
+
+    if (code >= 0)
+        return code;
+    if (words.count > 0)
+        return cli_misused(self, "takes no operands, but got '%s'", words.word[0]);
+    if (json)
+        return cli_json_print(as_json(), 2);
+    print_text();
+    return cli_finish(0);
+}
+
+const cli_command cli_engines = {"engines", "list engines and what each can do", help, start};

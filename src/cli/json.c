@@ -1,0 +1,141 @@
+/* Reports as JSON; see the header. */
+#include "json.h"
+#include "cli.h"
+#include "text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Half a document would be a wrong one: out of memory ends the command. */
+static void *need(void *thing)
+{
+    if (thing)
+        return thing;
+    cli_say("%s", dibs_status_text(DIBS_NO_MEMORY));
+    exit(dibs_status_exit_code(DIBS_NO_MEMORY));
+}
+
+json_t *cli_json_new(void)
+{
+    return need(json_object());
+}
+
+void cli_json_put(json_t *object, const char *key, json_t *value)
+{
+    need(json_object_set_new(object, key, need(value)) == 0 ? object : NULL);
+}
+
+static json_t *hex_of(const char *bytes)
+{
+    size_t length = strlen(bytes);
+    char *hex = need(malloc(length * 2 + 1));
+    json_t *value;
+
+    hex[0] = '\0';
+    for (size_t i = 0; i < length; i++)
+        snprintf(hex + i * 2, 3, "%02x", (unsigned char)bytes[i]);
+    value = json_string(hex);
+    free(hex);
+    return value;
+}
+
+static bool is_utf8(const char *bytes)
+{
+    size_t n;
+
+    for (; *bytes; bytes += n)
+        if ((n = cli_utf8_length(bytes)) == 0)
+            return false;
+    return true;
+}
+
+void cli_json_text(json_t *object, const char *key, const char *bytes)
+{
+    char shown[CLI_SHOWN_SIZE], hex_key[32];
+
+    if (!bytes) {
+        cli_json_put(object, key, json_null());
+    } else if (is_utf8(bytes)) {
+        cli_json_put(object, key, json_string(bytes));
+    } else {
+        cli_escape(shown, sizeof shown, bytes);
+        cli_json_put(object, key, json_string(shown));
+        snprintf(hex_key, sizeof hex_key, "%s_hex", key);
+        cli_json_put(object, hex_key, hex_of(bytes));
+    }
+}
+
+static void set_integer(json_t *object, const char *key, int64_t value)
+{
+    cli_json_put(object, key, json_integer(value));
+}
+
+json_t *cli_json_party(const dibs_party *p, bool holder)
+{
+    json_t *o = cli_json_new();
+
+    cli_json_text(o, "owner", p->owner);
+    cli_json_text(o, "host", p->host);
+    set_integer(o, "pid", p->pid);
+    set_integer(o, "since_ms", p->since_ms);
+    set_integer(o, "left_ms", p->left_ms);
+    set_integer(o, "weight", p->weight);
+    cli_json_put(o, "shared", json_boolean(p->shared));
+    if (holder) {
+        set_integer(o, "fence", (int64_t)p->fence);
+        cli_json_put(o, "released", json_boolean(p->released));
+        cli_json_put(o, "breaking", json_boolean(p->breaking));
+    }
+    return o;
+}
+
+static json_t *parties_of(const dibs_party *parties, size_t count, bool holders)
+{
+    json_t *list = need(json_array());
+
+    for (size_t i = 0; i < count; i++)
+        need(json_array_append_new(list, cli_json_party(&parties[i], holders)) == 0 ? list : NULL);
+    return list;
+}
+
+json_t *cli_json_lock(const dibs_lock_info *lock, bool waiters)
+{
+    json_t *o = cli_json_new();
+
+    cli_json_text(o, "name", lock->name);
+    set_integer(o, "slots", lock->slots);
+    set_integer(o, "used", lock->used);
+    set_integer(o, "fence", (int64_t)lock->fence);
+    cli_json_put(o, "holders", parties_of(lock->holders, lock->holder_count, true));
+    set_integer(o, "waiter_count", (int64_t)lock->waiter_count);
+    if (waiters)
+        cli_json_put(o, "waiters", parties_of(lock->waiters, lock->waiter_count, false));
+    cli_json_text(o, "broken_by", lock->broken_by);
+    if (lock->broken_by)
+        set_integer(o, "broken_at_ms", lock->broken_at_ms);
+    return o;
+}
+
+json_t *cli_json_list(const dibs_report *report)
+{
+    json_t *o = cli_json_new(), *list = need(json_array());
+
+    for (size_t i = 0; i < dibs_report_count(report); i++)
+        need(json_array_append_new(list, cli_json_lock(dibs_report_at(report, i), false)) == 0
+                 ? list
+                 : NULL);
+    cli_json_put(o, "locks", list);
+    return o;
+}
+
+int cli_json_print(json_t *document, int indent)
+{
+    size_t flags = indent ? JSON_INDENT((size_t)indent) : JSON_COMPACT;
+
+    if (json_dumpf(document, stdout, flags) != 0 && !ferror(stdout))
+        need(NULL);
+    json_decref(document);
+    putchar('\n');
+    return cli_finish(0);
+}

@@ -1,0 +1,152 @@
+/* `dibs ls` and `dibs show`: what the engine knows, for people and as JSON. */
+#include "cli.h"
+#include "json.h"
+#include "options.h"
+#include "table.h"
+#include "text.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static const char ls_help[] =
+    "usage: dibs ls [--all] [--names] [--json] [--url URL] [PREFIX]\n"
+    "Lists the locks that are held or waited for, and whose name starts with PREFIX.\n\n"
+    "  --all      idle ones too: their fence is remembered for a day\n"
+    "  --names    only the names, one a line\n"
+    "  --json     {\"locks\": [{\"name\", \"slots\", \"used\", \"fence\", \"holders\",\n"
+    "             \"waiter_count\", ...}]}\n"
+    "  --url URL  engine; default: $DIBS_URL, else the embedded store\n\n"
+    "Control characters, bytes that are no UTF-8 and backslashes of a name are shown\n"
+    "as \\n, \\t, \\xNN, \\\\. In JSON a name that is no UTF-8 has its bytes in name_hex.\n";
+
+static const char show_help[] =
+    "usage: dibs show [--json] [--url URL] NAME\n"
+    "Shows one lock: who holds it, since when, with which fence and how much lease\n"
+    "left; and who waits, in order.\n\n"
+    "  --json     {\"name\", \"slots\", \"used\", \"fence\", \"holders\", \"waiters\", ...}\n"
+    "  --url URL  engine; default: $DIBS_URL, else the embedded store\n\n"
+    "Exit: 0, or 1 when nobody has used that name for a day.\n";
+
+/* ---- ls -------------------------------------------------------------------------------------- */
+
+static void print_names(const dibs_report *report)
+{
+    char shown[CLI_SHOWN_SIZE];
+
+    for (size_t i = 0; i < dibs_report_count(report); i++) {
+        cli_escape(shown, sizeof shown, dibs_report_at(report, i)->name);
+        puts(shown);
+    }
+}
+
+static int run_ls(const cli_command *self, int argc, char **argv)
+{
+    const char *url = NULL;
+    bool all = false, names = false, json = false;
+    const cli_option options[] = {{"url", CLI_TEXT, &url, 0, 0, 0},
+                                  {"all", CLI_FLAG, &all, 0, 0, 'a'},
+                                  {"names", CLI_FLAG, &names, 0, 0, 0},
+                                  {"json", CLI_FLAG, &json, 0, 0, 0},
+                                  {0}};
+    dibs *d = NULL;
+    dibs_report *report = NULL;
+    dibs_error err = {0};
+    cli_words words;
+    int code = cli_parse(self, options, argc, argv, &words);
+
+    if (code < 0 && words.count > 1)
+        code = cli_misused(self, "one PREFIX at most, not %d", words.count);
+    if (code < 0)
+        code = cli_open(url, NULL, &d);
+    if (!d)
+        return code;
+    err.status = dibs_list(d, words.count ? words.word[0] : NULL, all, &report, &err);
+    if (err.status != DIBS_OK)
+        code = cli_failed(&err);
+    else if (json)
+        code = cli_json_print(cli_json_list(report), 2);
+    else if (names)
+        print_names(report);
+    else
+        cli_table_print(stdout, report, 0, 0);
+    dibs_report_free(report);
+    dibs_close(d);
+    return cli_finish(code);
+}
+
+/* ---- show ------------------------------------------------------------------------------------ */
+
+static void print_party(const dibs_party *p, bool holder)
+{
+    char owner[CLI_SHOWN_SIZE], host[CLI_SHOWN_SIZE], since[32], left[24];
+
+    cli_escape(owner, sizeof owner, p->owner);
+    cli_escape(host, sizeof host, p->host);
+    printf("  %s (host %s, pid %" PRId64 ") since %s, %s %s", owner, host, p->pid,
+           cli_format_time(since, p->since_ms),
+           !holder       ? "counts as alive for"
+           : p->released ? "given back, kept for"
+                         : "lease left",
+           cli_format_span(left, p->left_ms));
+    if (holder)
+        printf(", fence %" PRIu64, p->fence);
+    printf("%s", p->shared ? ", shared" : "");
+    if (p->weight > 1)
+        printf(", weight %" PRIu32, p->weight);
+    puts(p->breaking ? ", asked to give it back" : "");
+}
+
+static void print_lock(const dibs_lock_info *lock)
+{
+    char name[CLI_SHOWN_SIZE], by[CLI_SHOWN_SIZE], at[32];
+
+    cli_escape(name, sizeof name, lock->name);
+    printf("%s\n", name);
+    if (lock->slots)
+        printf("slots:   %" PRIu32 " of %" PRIu32 " taken\n", lock->used, lock->slots);
+    printf("fence:   %" PRIu64 " (the highest ever given out)\n", lock->fence);
+    if (lock->broken_by) {
+        cli_escape(by, sizeof by, lock->broken_by);
+        printf("broken:  by %s at %s\n", by, cli_format_time(at, lock->broken_at_ms));
+    }
+    printf("holders: %zu\n", lock->holder_count);
+    for (size_t i = 0; i < lock->holder_count; i++)
+        print_party(&lock->holders[i], true);
+    printf("waiters: %zu\n", lock->waiter_count);
+    for (size_t i = 0; lock->waiters && i < lock->waiter_count; i++)
+        print_party(&lock->waiters[i], false);
+}
+
+static int run_show(const cli_command *self, int argc, char **argv)
+{
+    const char *url = NULL;
+    bool json = false;
+    const cli_option options[] = {
+        {"url", CLI_TEXT, &url, 0, 0, 0}, {"json", CLI_FLAG, &json, 0, 0, 0}, {0}};
+    dibs *d = NULL;
+    dibs_report *report = NULL;
+    dibs_error err = {0};
+    cli_words words;
+    int code = cli_parse(self, options, argc, argv, &words);
+
+    if (code < 0)
+        code = cli_need_name(self, &words);
+    if (code < 0)
+        code = cli_open(url, NULL, &d);
+    if (!d)
+        return code;
+    err.status = dibs_inspect(d, words.word[0], &report, &err);
+    if (err.status != DIBS_OK)
+        code = cli_failed(&err);
+    else if (json)
+        code = cli_json_print(cli_json_lock(dibs_report_at(report, 0), true), 2);
+    else
+        print_lock(dibs_report_at(report, 0));
+    dibs_report_free(report);
+    dibs_close(d);
+    return cli_finish(code);
+}
+
+const cli_command cli_ls = {"ls", "list locks", ls_help, run_ls};
+const cli_command cli_show = {"show", "show one lock: who holds it, who waits", show_help,
+                              run_show};

@@ -1,0 +1,154 @@
+/* The option parser; see the header. */
+#include "options.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+int64_t cli_parse_span(const char *text)
+{
+    static const struct {
+        const char *name;
+        int64_t ms;
+    } units[] = {{"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 3600 * 1000}};
+    char *unit;
+    long long n;
+
+    if (!is_digit(text[0]))
+        return -1;
+    errno = 0;
+    n = strtoll(text, &unit, 10);
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
+        if (strcmp(unit, units[i].name) == 0)
+            return errno == 0 && n <= CLI_SPAN_MAX / units[i].ms ? n * units[i].ms : -1;
+    return -1;
+}
+
+static int take_span(const cli_command *command, const cli_option *option, const char *shown,
+                     const char *value)
+{
+    int64_t ms = cli_parse_span(value);
+
+    if (ms < 0)
+        return cli_misused(command, "%s '%s' is no duration: write 500ms, 5s, 2m or 1h", shown,
+                           value);
+    if (ms < option->low || ms > option->high)
+        return cli_misused(command, "%s '%s' is out of range: %" PRId64 "ms to %" PRId64 "ms",
+                           shown, value, option->low, option->high);
+    *(int64_t *)option->to = ms;
+    return -1;
+}
+
+static int take_number(const cli_command *command, const cli_option *option, const char *shown,
+                       const char *value)
+{
+    char *end;
+    long long n;
+
+    errno = 0;
+    n = strtoll(value, &end, 10);
+    if (!is_digit(value[0]) || *end || errno || n < option->low || n > option->high)
+        return cli_misused(command, "%s '%s' is no whole number from %" PRId64 " to %" PRId64,
+                           shown, value, option->low, option->high);
+    *(int64_t *)option->to = n;
+    return -1;
+}
+
+static int take_value(const cli_command *command, const cli_option *option, const char *shown,
+                      const char *value)
+{
+    if (option->kind == CLI_SPAN)
+        return take_span(command, option, shown, value);
+    if (option->kind == CLI_NUMBER)
+        return take_number(command, option, shown, value);
+    *(const char **)option->to = value;
+    return -1;
+}
+
+/* `word` is "--name", "--name=value", "-l" or "-lvalue": which option, and where its value starts.
+ */
+static const cli_option *find_option(const cli_option *options, const char *word,
+                                     const char **value)
+{
+    size_t length = strcspn(word, "=");
+
+    *value = NULL;
+    for (const cli_option *o = options; o->name; o++) {
+        if (word[1] != '-') {
+            if (o->letter == 0 || o->letter != word[1])
+                continue;
+            *value = word[2] ? word + 2 : NULL;
+            return o;
+        }
+        if (length - 2 == strlen(o->name) && strncmp(word + 2, o->name, length - 2) == 0) {
+            *value = word[length] == '=' ? word + length + 1 : NULL;
+            return o;
+        }
+    }
+    return NULL;
+}
+
+/* Takes the option at argv[*at]; moves `*at` past what it took. */
+static int take_option(const cli_command *command, const cli_option *options, int argc, char **argv,
+                       int *at)
+{
+    const char *word = argv[(*at)++], *value;
+    const cli_option *option = find_option(options, word, &value);
+    char shown[64];
+
+    if (!option)
+        return cli_misused(command, "unknown option '%s'", word);
+    if (word[1] == '-')
+        snprintf(shown, sizeof shown, "--%s", option->name);
+    else
+        snprintf(shown, sizeof shown, "-%c", option->letter);
+    if (option->kind == CLI_FLAG) {
+        if (value)
+            return cli_misused(command, "%s takes no value", shown);
+        *(bool *)option->to = true;
+        return -1;
+    }
+    if (!value && *at == argc)
+        return cli_misused(command, "%s needs a value", shown);
+    return take_value(command, option, shown, value ? value : argv[(*at)++]);
+}
+
+int cli_parse(const cli_command *command, const cli_option *options, int argc, char **argv,
+              cli_words *out)
+{
+    int code;
+
+    *out = (cli_words){argv, 0, -1};
+    for (int i = 0; i < argc;) {
+        if (out->split >= 0 || argv[i][0] != '-' || argv[i][1] == '\0') {
+            argv[out->count++] = argv[i++];
+        } else if (strcmp(argv[i], "--") == 0) {
+            out->split = out->count;
+            i++;
+        } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            fputs(command->help, stdout);
+            return cli_finish(0);
+        } else {
+            code = take_option(command, options, argc, argv, &i);
+            if (code >= 0)
+                return code;
+        }
+    }
+    return -1;
+}
+
+int cli_need_name(const cli_command *command, const cli_words *words)
+{
+    if (words->count == 0)
+        return cli_misused(command, "no lock NAME given");
+    if (words->count > 1)
+        return cli_misused(command, "one lock NAME, not %d", words->count);
+    return -1;
+}

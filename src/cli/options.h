@@ -1,0 +1,44 @@
+/* One small option parser for all subcommands: a table says which options there are and where their
+ * values go. Options may stand before, between and after the operands; `--` ends them. */
+#ifndef DIBS_CLI_OPTIONS_H
+#define DIBS_CLI_OPTIONS_H
+
+#include "cli.h"
+
+typedef enum cli_kind {
+    CLI_FLAG,   /* to: bool */
+    CLI_TEXT,   /* to: const char * */
+    CLI_SPAN,   /* to: int64_t, milliseconds; low and high too */
+    CLI_NUMBER, /* to: int64_t */
+} cli_kind;
+
+typedef struct cli_option {
+    const char *name; /* "wait" is --wait; NULL ends the table */
+    cli_kind kind;
+    void *to; /* left alone when the option is absent */
+    int64_t low, high;
+    char letter; /* 'E' is -E; 0: none */
+} cli_option;
+
+#define CLI_SPAN_MAX ((int64_t)1000 * 3600 * 24 * 365)
+
+/* What is left when the options are taken. */
+typedef struct cli_words {
+    char **word;
+    int count;
+    int split; /* how many came before `--`; -1: there was none */
+} cli_words;
+
+/* Returns -1 to go on, or the exit code: 0 after --help, CLI_EXIT_USAGE after a complaint. Reorders
+ * argv. */
+int cli_parse(const cli_command *command, const cli_option *options, int argc, char **argv,
+              cli_words *out);
+
+/* Just one word, the lock's NAME? -1 to go on, or CLI_EXIT_USAGE after a complaint. */
+int cli_need_name(const cli_command *command, const cli_words *words);
+
+/* "500ms", "5s", "2m", "1h" to milliseconds; -1 when it is no duration or longer than CLI_SPAN_MAX.
+ */
+int64_t cli_parse_span(const char *text);
+
+#endif

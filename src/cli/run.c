@@ -1,0 +1,307 @@
+/* `dibs run`: take the locks, run a command under them, give them back.
+ *
+ * The wait is here, the time with the command in wrapper.c. What can go wrong has its exit code:
+ * usage 64, no engine 69, not obtained 75, lost 76, not executable 126, not found 127, and 128 + n
+ * for signal n. */
+#define _GNU_SOURCE
+#include "cli.h"
+#include "environment.h"
+#include "interrupt.h"
+#include "options.h"
+#include "text.h"
+#include "wrapper.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define DEFAULT_LEASE_MS 30000
+
+typedef struct run {
+    const char *url, *owner;
+    int64_t wait_ms, lease_ms, min_hold_ms, max_hold_ms, slots, weight, busy_code;
+    bool no_wait, shared;
+    char **names;
+    int count;
+    char **command;
+    sigset_t passed_on, mask;
+    cli_interrupt *interrupt;
+    dibs *d;
+    dibs_grant **grants;
+    int64_t granted_at_ms;
+} run;
+
+static const char help[] =
+    "usage: dibs run [OPTION...] NAME... -- COMMAND [ARG...]\n"
+    "Waits for the lock NAME (several: all or none), then runs COMMAND under it.\n\n"
+    "  --wait D        wait at most D (500ms, 5s, 2m, 1h); default: for ever\n"
+    "  --no-wait       do not wait\n"
+    "  --lease D       others get the lock so long after we fell silent: 30s\n"
+    "  --shared        together with others that share\n"
+    "  --slots N       at most N at a time; --weight K takes K of them\n"
+    "  --min-hold D    keep the lock at least so long, even if COMMAND is faster\n"
+    "  --max-hold D    end COMMAND when it has had the lock so long\n"
+    "  --owner NAME    hold as NAME: a restart with it takes the lock up again\n"
+    "  -E CODE         exit code when the lock was not obtained: 75\n"
+    "  --url URL       engine; default: $DIBS_URL, else the embedded store\n\n"
+    "COMMAND gets DIBS_NAME, DIBS_FENCE (the fencing token: hand it to what you\n"
+    "write to) and DIBS_OWNER. If the lock is lost, or dibs is killed or stopped,\n"
+    "COMMAND and all that it started are ended before another gets the lock.\n\n"
+    "Exit: COMMAND's code (128+n: ended by signal n), 75 not obtained, 76 lost,\n"
+    "69 engine unavailable, 64 usage, 126 not executable, 127 not found.\n";
+
+/* ---- Arguments ------------------------------------------------------------------------------- */
+
+/* NAME… -- COMMAND…; a name that starts with a dash is given as -- NAME… -- COMMAND…. */
+static int split_words(run *r, const cli_command *self, const cli_words *words)
+{
+    int split = words->split, from = split;
+
+    for (int i = 1; split == 0 && i < words->count; i++)
+        if (strcmp(words->word[i], "--") == 0) {
+            split = i;
+            from = i + 1;
+        }
+    if (split < 0)
+        return cli_misused(self, "no '--' between the lock's NAME and COMMAND");
+    if (split == 0)
+        return cli_misused(self, "no lock NAME before '--'");
+    if (from >= words->count)
+        return cli_misused(self, "no COMMAND after '--'");
+    r->names = words->word;
+    r->count = split;
+    r->command = words->word + from;
+    r->command[words->count - from] = NULL;
+    return -1;
+}
+
+static int read_arguments(run *r, const cli_command *self, int argc, char **argv)
+{
+    const cli_option options[] = {
+        {"url", CLI_TEXT, &r->url, 0, 0, 0},
+        {"wait", CLI_SPAN, &r->wait_ms, 0, CLI_SPAN_MAX, 0},
+        {"no-wait", CLI_FLAG, &r->no_wait, 0, 0, 0},
+        {"lease", CLI_SPAN, &r->lease_ms, 1, CLI_SPAN_MAX, 0},
+        {"shared", CLI_FLAG, &r->shared, 0, 0, 0},
+        {"slots", CLI_NUMBER, &r->slots, 1, UINT32_MAX, 0},
+        {"weight", CLI_NUMBER, &r->weight, 1, UINT32_MAX, 0},
+        {"min-hold", CLI_SPAN, &r->min_hold_ms, 1, CLI_SPAN_MAX, 0},
+        {"max-hold", CLI_SPAN, &r->max_hold_ms, 1, CLI_SPAN_MAX, 0},
+        {"owner", CLI_TEXT, &r->owner, 0, 0, 0},
+        {"exit-code", CLI_NUMBER, &r->busy_code, 0, 255, 'E'},
+        {0},
+    };
+    cli_words words;
+    int code = cli_parse(self, options, argc, argv, &words);
+
+    if (code < 0 && r->no_wait && r->wait_ms >= 0)
+        code = cli_misused(self, "--wait and --no-wait exclude each other");
+    if (code < 0 && r->weight > 0 && r->slots == 0)
+        code = cli_misused(self, "--weight needs --slots");
+    return code < 0 ? split_words(r, self, &words) : code;
+}
+
+/* ---- Taking the locks ------------------------------------------------------------------------ */
+
+/* False: nobody does (any more), or the engine does not tell. */
+static bool say_who_holds(run *r, const char *name, const char *in_time)
+{
+    char since[32], left[24];
+    dibs_report *report = NULL;
+    const dibs_lock_info *lock;
+    const dibs_party *p = NULL;
+
+    if (dibs_inspect(r->d, name, &report, NULL) != DIBS_OK)
+        return false;
+    lock = dibs_report_at(report, 0);
+    if (lock && lock->holder_count > 0) {
+        p = &lock->holders[0];
+        cli_say("'%s' not obtained%s: held by %s (host %s, pid %" PRId64
+                ") since %s, %s %s%s; %zu in line",
+                name, in_time, p->owner, p->host, p->pid, cli_format_time(since, p->since_ms),
+                p->released ? "given back, but kept by its --min-hold for" : "lease left",
+                cli_format_span(left, p->left_ms), lock->holder_count > 1 ? ", and by others" : "",
+                lock->waiter_count);
+    }
+    dibs_report_free(report);
+    return p != NULL;
+}
+
+static int not_obtained(run *r, const dibs_error *err)
+{
+    char span[24], in_time[40] = "";
+    bool said = false;
+
+    if (r->wait_ms > 0)
+        snprintf(in_time, sizeof in_time, " within %s", cli_format_span(span, r->wait_ms));
+    for (int i = 0; i < r->count; i++)
+        said |= say_who_holds(r, r->names[i], in_time);
+    if (!said)
+        cli_failed(err);
+    return (int)r->busy_code;
+}
+
+/* -1 to go on, or the exit code. */
+static int obtain(run *r)
+{
+    const dibs_lock_options options = {
+        .wait_ms = r->no_wait || r->wait_ms == 0 ? DIBS_NO_WAIT
+                   : r->wait_ms < 0              ? 0
+                                                 : r->wait_ms,
+        .lease_ms = r->lease_ms,
+        .max_hold_ms = r->max_hold_ms,
+        .min_hold_ms = r->min_hold_ms,
+        .shared = r->shared,
+        .slots = (uint32_t)r->slots,
+        .weight = (uint32_t)r->weight,
+        .owner = r->owner,
+    };
+    dibs_error err = {0};
+
+    err.status = dibs_lock_many(r->d, (const char *const *)r->names, (size_t)r->count, &options,
+                                r->grants, &err);
+    if (err.status == DIBS_OK)
+        return -1;
+    if (err.status == DIBS_CANCELLED) /* by a signal, which says enough */
+        return CLI_EXIT_NOT_OBTAINED;
+    return err.status == DIBS_BUSY ? not_obtained(r, &err) : cli_failed(&err);
+}
+
+/* Opens and waits, minding signals. -1 to go on, or the exit code. */
+static int enter(run *r)
+{
+    int code, signal;
+
+    r->interrupt = cli_interrupt_start(&r->passed_on);
+    if (!r->interrupt) {
+        cli_say("cannot start a thread");
+        return CLI_EXIT_SYSTEM;
+    }
+    code = cli_open(r->url, &(dibs_options){.dispatch_only = true}, &r->d);
+    if (code == 0) {
+        cli_interrupt_watch(r->interrupt, r->d);
+        code = obtain(r);
+    }
+    signal = cli_interrupt_end(r->interrupt);
+    return signal ? CLI_EXIT_SIGNAL + signal : code;
+}
+
+/* ---- From the grant to the exit code --------------------------------------------------------- */
+
+/* Gives every lock back. True: one of them was not ours any more. */
+static bool give_back(run *r)
+{
+    bool lost = false;
+
+    for (int i = r->count - 1; i >= 0; i--) {
+        dibs_status status = dibs_unlock(r->grants[i]);
+        lost |= status == DIBS_LOST;
+        if (status != DIBS_OK && status != DIBS_LOST)
+            cli_say("'%s' could not be given back (%s): it passes on when its lease ends",
+                    r->names[i], dibs_status_text(status));
+    }
+    return lost;
+}
+
+/* The deadline that is left is the one that max_hold sets, but for the library's safety margin. */
+static bool max_hold_reached(const run *r, const dibs_grant *g)
+{
+    int64_t end = cli_now() / 1000 + dibs_remaining_ms(g);
+
+    return r->max_hold_ms && end >= r->granted_at_ms + r->max_hold_ms - r->lease_ms / 10 - 50;
+}
+
+static void say_loss(const run *r, const char *so)
+{
+    const char *why = "its lease could not be renewed in time";
+    int which = 0;
+
+    for (int i = r->count - 1; i >= 0; i--)
+        if (!dibs_held(r->grants[i])) {
+            why = dibs_loss_text(dibs_loss_of(r->grants[i]));
+            which = i;
+        }
+    if (max_hold_reached(r, r->grants[which]))
+        why = "--max-hold is reached";
+    cli_say("lost '%s': %s; '%s' %s", r->names[which], why, r->command[0], so);
+}
+
+/* Ctrl-C went to the command alone, which had the terminal. The shell or the script that runs us
+ * should know that the user meant all of it: we end as if we had got it, with our whole job. */
+static void end_by_interrupt(run *r)
+{
+    sigset_t interrupt;
+
+    dibs_close(r->d);
+    r->d = NULL;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    kill(0, SIGINT);
+    pthread_sigmask(SIG_UNBLOCK, &interrupt, NULL);
+}
+
+static int exit_code_of(int status)
+{
+    if (WIFEXITED(status))
+        return WEXITSTATUS(status);
+    return CLI_EXIT_SIGNAL + (status == -1 ? SIGKILL : WTERMSIG(status));
+}
+
+/* The command has been run, or could not be: gives the locks back and decides on the exit code. */
+static int settle(run *r, cli_outcome out)
+{
+    bool gone;
+
+    if (out.lost)
+        say_loss(r, out.started ? "was ended" : "was not run");
+    gone = give_back(r);
+    if (out.failed)
+        return out.failed;
+    if (gone && !out.lost)
+        cli_say("lost '%s' before '%s' ended by itself", r->names[0], r->command[0]);
+    if (gone || out.lost)
+        return CLI_EXIT_LOST;
+    if (out.at_home && WIFSIGNALED(out.status) && WTERMSIG(out.status) == SIGINT)
+        end_by_interrupt(r);
+    return exit_code_of(out.status);
+}
+
+static int run_command(run *r)
+{
+    const cli_held held = {r->d, r->grants, r->count, r->lease_ms};
+    cli_outcome out = {.failed = dibs_status_exit_code(DIBS_NO_MEMORY)};
+    cli_environment environment;
+
+    r->granted_at_ms = cli_now() / 1000;
+    if (cli_environment_make(&environment, r->grants, r->count))
+        out = cli_wrap(&held, r->command, environment.list, &r->passed_on, &r->mask);
+    else
+        cli_say("%s", dibs_status_text(DIBS_NO_MEMORY));
+    cli_environment_free(&environment);
+    return settle(r, out);
+}
+
+static int start(const cli_command *self, int argc, char **argv)
+{
+    run r = {.wait_ms = -1, .lease_ms = DEFAULT_LEASE_MS, .busy_code = CLI_EXIT_NOT_OBTAINED};
+    int code = read_arguments(&r, self, argc, argv);
+
+    if (code >= 0)
+        return code;
+    r.grants = calloc((size_t)r.count, sizeof(dibs_grant *));
+    if (!r.grants) {
+        cli_say("%s", dibs_status_text(DIBS_NO_MEMORY));
+        return dibs_status_exit_code(DIBS_NO_MEMORY);
+    }
+    cli_signals_take(&r.passed_on, &r.mask);
+    code = enter(&r);
+    if (code < 0)
+        code = run_command(&r);
+    dibs_close(r.d);
+    free(r.grants);
+    return code;
+}
+
+const cli_command cli_run = {"run", "run a command under a lock", help, start};

@@ -1,0 +1,323 @@
+/* Sockets with deadlines.
+ *
+ * A plain socket is left blocking with a short receive timeout, so that the usual wait for a reply
+ * is one system call and no poll; the timeout only makes us look at the clock again. Near its
+ * deadline a wait goes through poll. TLS always does, because reader and writer share the TLS state
+ * and neither may block in it. */
+#define _GNU_SOURCE
+#include "engines/redis/connection.h"
+
+#include "core/error.h"
+#include "engines/redis/resolve.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define TICK      (200 * DIBS__MS)
+#define REPLY_MAX ((size_t)256 << 20)
+
+/* ---- Connecting ------------------------------------------------------------------------------ */
+
+static void set_options(int fd, int family)
+{
+    int on = 1, idle = 15, interval = 5, count = 3;
+    struct timeval tick = {0, TICK};
+
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tick, sizeof tick);
+    if (family == AF_UNIX)
+        return;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+}
+
+/* 0, or what errno would say. */
+static int await_connected(int fd, const dibs__env *env, dibs__deadline until)
+{
+    struct pollfd p = {fd, POLLOUT, 0};
+    int error = 0;
+    socklen_t size = sizeof error;
+
+    for (;;) {
+        int left = dibs__poll_ms(env, until);
+        int n = poll(&p, 1, left);
+        if (n > 0)
+            break;
+        if (n < 0 && errno != EINTR)
+            return errno;
+        if (left == 0)
+            return ETIMEDOUT;
+    }
+    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0 ? errno : error;
+}
+
+/* A connected descriptor, or -1 with errno. */
+static int connect_one(const dibs__env *env, int family, const struct sockaddr *address,
+                       socklen_t size, dibs__deadline until)
+{
+    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int failed = 0;
+
+    if (fd < 0)
+        return -1;
+    if (connect(fd, address, size) < 0)
+        failed = errno == EINPROGRESS || errno == EINTR ? await_connected(fd, env, until) : errno;
+    if (failed) {
+        close(fd);
+        errno = failed;
+        return -1;
+    }
+    set_options(fd, family);
+    return fd;
+}
+
+/* Every address gets its share of the time that is left, so that one that is silent does not eat it
+ * all. */
+static int connect_any(const dibs__env *env, const struct addrinfo *list, dibs__deadline until)
+{
+    int fd = -1, left = 0;
+
+    for (const struct addrinfo *a = list; a; a = a->ai_next)
+        left++;
+    for (const struct addrinfo *a = list; a && fd < 0; a = a->ai_next, left--) {
+        int64_t share = (until - dibs__now(env)) / left;
+        fd = connect_one(env, a->ai_family, a->ai_addr, a->ai_addrlen,
+                         dibs__sooner(until, dibs__after(env, share)));
+    }
+    return fd;
+}
+
+static dibs_status connect_host(const dibs__redis_place *place, dibs__deadline until, int *out,
+                                dibs_error *err)
+{
+    struct addrinfo *list = NULL;
+    dibs_status status = dibs__resolve(place->env, place->host, place->port, until, &list, err);
+
+    if (status != DIBS_OK)
+        return status;
+    *out = connect_any(place->env, list, until);
+    if (*out < 0)
+        status = dibs__fail(err, DIBS_UNAVAILABLE,
+                            "cannot connect: %s; is the server running there?", strerror(errno));
+    freeaddrinfo(list);
+    return status;
+}
+
+static dibs_status connect_socket(const dibs__redis_place *place, dibs__deadline until, int *out,
+                                  dibs_error *err)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+    strncpy(address.sun_path, place->socket,
+            sizeof address.sun_path - 1); /* its length was checked */
+    *out =
+        connect_one(place->env, AF_UNIX, (const struct sockaddr *)&address, sizeof address, until);
+    if (*out >= 0)
+        return DIBS_OK;
+    if (errno == EACCES || errno == EPERM)
+        return dibs__fail(err, DIBS_DENIED, "may not use the socket: %s; check the file's rights",
+                          strerror(errno));
+    return dibs__fail(err, DIBS_UNAVAILABLE,
+                      "cannot connect to the socket: %s; is the server running?", strerror(errno));
+}
+
+dibs_status dibs__conn_open(const dibs__redis_place *place, dibs__deadline until, dibs__conn **out,
+                            dibs_error *err)
+{
+    dibs__conn *c = calloc(1, sizeof *c);
+    dibs_status status;
+
+    if (!c)
+        return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+    c->env = place->env;
+    c->fd = -1;
+    c->reader = redisReaderCreate();
+    if (!c->reader)
+        status = dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+    else if (place->host)
+        status = connect_host(place, until, &c->fd, err);
+    else
+        status = connect_socket(place, until, &c->fd, err);
+    if (status == DIBS_OK && place->tls)
+        status = dibs__tls_open(place->tls, c->fd, place->host, c->env, until, &c->tls, err);
+    if (status == DIBS_OK && !place->tls)
+        fcntl(c->fd, F_SETFL, fcntl(c->fd, F_GETFL) & ~O_NONBLOCK);
+    if (status != DIBS_OK)
+        dibs__conn_close(c);
+    else
+        *out = c;
+    return status;
+}
+
+void dibs__conn_close(dibs__conn *c)
+{
+    if (!c)
+        return;
+    dibs__tls_close(c->tls);
+    if (c->fd >= 0)
+        close(c->fd);
+    if (c->reader)
+        redisReaderFree(c->reader);
+    free(c);
+}
+
+/* ---- Sending --------------------------------------------------------------------------------- */
+
+static ssize_t write_some(dibs__conn *c, const char *data, size_t length, short *wait_for)
+{
+    *wait_for = POLLOUT;
+    return c->tls ? dibs__tls_write(c->tls, data, length, wait_for)
+                  : send(c->fd, data, length, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+bool dibs__conn_send(dibs__conn *c, const char *data, size_t length, dibs__deadline until,
+                     size_t *sent)
+{
+    *sent = 0;
+    while (*sent < length) {
+        short wait_for;
+        ssize_t n = write_some(c, data + *sent, length - *sent, &wait_for);
+        if (n > 0) {
+            *sent += (size_t)n;
+        } else if (n < 0 && errno == EAGAIN) {
+            struct pollfd p = {c->fd, wait_for, 0};
+            int left = dibs__poll_ms(c->env, until);
+            if (left == 0 || (poll(&p, 1, left) < 0 && errno != EINTR))
+                return false;
+        } else if (n == 0 || errno != EINTR) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- Receiving ------------------------------------------------------------------------------- */
+
+static ssize_t read_some(dibs__conn *c, char *data, size_t length, bool block, short *wait_for)
+{
+    *wait_for = POLLIN;
+    return c->tls ? dibs__tls_read(c->tls, data, length, wait_for)
+                  : recv(c->fd, data, length, block ? 0 : MSG_DONTWAIT);
+}
+
+static dibs__io feed(dibs__conn *c, const char *data, size_t length)
+{
+    if (c->reader->len - c->reader->pos + length > REPLY_MAX)
+        return DIBS__IO_JUNK;
+    if (redisReaderFeed(c->reader, data, length) == REDIS_OK)
+        return DIBS__IO_GOT;
+    return c->reader->err == REDIS_ERR_OOM ? DIBS__IO_MEMORY : DIBS__IO_JUNK;
+}
+
+/* Sleeps until there is something to read; GOT: there is. */
+static dibs__io await_bytes(dibs__conn *c, dibs__deadline until, int poke_fd, short wait_for)
+{
+    struct pollfd p[2] = {{c->fd, wait_for, 0}, {poke_fd, POLLIN, 0}};
+    int left = dibs__poll_ms(c->env, until);
+    int n = poll(p, 2, left);
+
+    if (n < 0)
+        return errno == EINTR ? DIBS__IO_GOT : DIBS__IO_CUT;
+    if (n == 0)
+        return left == 0 ? DIBS__IO_LATE : DIBS__IO_GOT;
+    return p[0].revents ? DIBS__IO_GOT : DIBS__IO_POKED;
+}
+
+dibs__io dibs__conn_receive(dibs__conn *c, dibs__deadline until, int poke_fd)
+{
+    char data[16384];
+    /* With TLS there may be bytes that poll does not see, so that reading comes first. */
+    bool poll_first = !c->tls;
+    short wait_for = POLLIN;
+
+    for (;;) {
+        bool block = !c->tls && poke_fd < 0 && until - dibs__now(c->env) > TICK;
+        if (!block && poll_first) {
+            dibs__io io = await_bytes(c, until, poke_fd, wait_for);
+            if (io != DIBS__IO_GOT)
+                return io;
+        }
+        ssize_t n = read_some(c, data, sizeof data, block, &wait_for);
+        if (n > 0)
+            return feed(c, data, (size_t)n);
+        if (n == 0 || (errno != EAGAIN && errno != EINTR))
+            return DIBS__IO_CUT;
+        poll_first = true;
+    }
+}
+
+dibs__io dibs__conn_next(dibs__conn *c, redisReply **out)
+{
+    void *reply = NULL;
+
+    if (redisReaderGetReply(c->reader, &reply) != REDIS_OK)
+        return c->reader->err == REDIS_ERR_OOM ? DIBS__IO_MEMORY : DIBS__IO_JUNK;
+    *out = reply;
+    return reply ? DIBS__IO_GOT : DIBS__IO_LATE;
+}
+
+bool dibs__conn_is_quiet(dibs__conn *c)
+{
+    char byte;
+    short wait_for;
+    ssize_t n;
+
+    if (c->reader->pos != c->reader->len)
+        return false;
+    /* TLS talks to itself at times: only a read tells whether there is anything for us. */
+    n = c->tls ? dibs__tls_read(c->tls, &byte, 1, &wait_for)
+               : recv(c->fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+    return n < 0 && errno == EAGAIN;
+}
+
+const char *dibs__io_text(dibs__io io)
+{
+    switch (io) {
+    case DIBS__IO_LATE:
+        return "no answer in time";
+    case DIBS__IO_CUT:
+        return "the connection was cut";
+    case DIBS__IO_MEMORY:
+        return "out of memory";
+    case DIBS__IO_JUNK:
+        return "what came back is not the Redis protocol; is it a Redis port?";
+    case DIBS__IO_GOT:
+    case DIBS__IO_POKED:
+        break;
+    }
+    return "interrupted";
+}
+
+/* ---- One exchange ---------------------------------------------------------------------------- */
+
+dibs_status dibs__conn_ask(dibs__conn *c, const dibs__bytes *bytes, redisReply **out, size_t count,
+                           dibs__deadline until, dibs_error *err)
+{
+    size_t sent, got = 0;
+    dibs__io io = DIBS__IO_GOT;
+
+    memset(out, 0, count * sizeof *out);
+    if (bytes->failed)
+        return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+    if (!dibs__conn_send(c, bytes->data, bytes->length, until, &sent) && sent < bytes->length)
+        return dibs__fail(err, DIBS_UNAVAILABLE, "the request could not be sent");
+    while (got < count) {
+        io = dibs__conn_next(c, &out[got]);
+        if (io == DIBS__IO_GOT)
+            got++;
+        else if (io != DIBS__IO_LATE || (io = dibs__conn_receive(c, until, -1)) != DIBS__IO_GOT)
+            return dibs__fail(err, DIBS_UNKNOWN, "%s", dibs__io_text(io));
+    }
+    return DIBS_OK;
+}

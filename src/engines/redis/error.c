@@ -1,0 +1,91 @@
+/* Error replies begin with a word in capitals; a few older ones are known by their text alone. All
+ * of them mean that the command was not done. */
+#define _GNU_SOURCE
+#include "engines/redis/error.h"
+
+#include "core/error.h"
+
+#include <string.h>
+
+typedef struct meaning {
+    const char *starts; /* of the reply */
+    dibs_status status;
+    const char *advice;
+} meaning;
+
+static const meaning meanings[] = {
+    {"NOAUTH", DIBS_DENIED, "the server wants a password: redis://[user]:password@host"},
+    {"WRONGPASS", DIBS_DENIED, "user or password in the URL is wrong, or was changed"},
+    {"ERR invalid password", DIBS_DENIED, "the password in the URL is wrong, or was changed"},
+    {"ERR AUTH", DIBS_DENIED,
+     "the server has no password for the default user: take it out of the URL"},
+    {"ERR Client sent AUTH", DIBS_DENIED, "the server has no password: take it out of the URL"},
+    {"ERR wrong number of arguments for 'auth'", DIBS_DENIED,
+     "the server is too old for users: give the password alone"},
+    {"NOPERM", DIBS_DENIED,
+     "the user may not do that: it needs ~PREFIX:* &PREFIX:* +@read +@write +@scripting "
+     "+@connection +@pubsub"},
+    {"DENIED", DIBS_DENIED, "the server's protected mode refuses other hosts: give it a password"},
+    {"LOADING", DIBS_UNAVAILABLE, "the server is still reading its data: try again"},
+    {"MASTERDOWN", DIBS_UNAVAILABLE,
+     "this is a replica without its primary: use the primary's address"},
+    {"READONLY", DIBS_UNAVAILABLE, "this is a replica: use the primary's address"},
+    {"BUSY", DIBS_UNAVAILABLE, "somebody's script keeps the server busy: try again"},
+    {"OOM", DIBS_UNAVAILABLE, "the server is out of memory: raise its maxmemory"},
+    {"MISCONF", DIBS_UNAVAILABLE,
+     "the server cannot save to disk and takes no writes: look at its log"},
+    {"NOREPLICAS", DIBS_UNAVAILABLE, "the server has fewer replicas than min-replicas-to-write"},
+    {"CLUSTERDOWN", DIBS_UNAVAILABLE, "the cluster is down"},
+    {"TRYAGAIN", DIBS_UNAVAILABLE, "the cluster is moving slots: try again"},
+    {"ERR max number of clients", DIBS_UNAVAILABLE,
+     "the server has no connection left: raise its maxclients"},
+    {"MOVED", DIBS_UNSUPPORTED,
+     "this is one node of a cluster: use a server that is not in cluster mode"},
+    {"ASK", DIBS_UNSUPPORTED,
+     "this is one node of a cluster: use a server that is not in cluster mode"},
+    {"CROSSSLOT", DIBS_UNSUPPORTED,
+     "this is one node of a cluster: use a server that is not in cluster mode"},
+    {"ERR SELECT is not allowed in cluster", DIBS_UNSUPPORTED, "a cluster has only database 0"},
+    {"ERR DB index is out of range", DIBS_INVALID,
+     "the server has no such database: see its 'databases' setting"},
+    {"ERR invalid DB index", DIBS_INVALID,
+     "the server has no such database: see its 'databases' setting"},
+    {"WRONGTYPE", DIBS_BROKEN_ENGINE,
+     "the key belongs to something else: choose another prefix= in the URL"},
+    {"NOTOURS", DIBS_BROKEN_ENGINE,
+     "the key belongs to something else: choose another prefix= in the URL"},
+    {"ERR unknown command", DIBS_UNSUPPORTED,
+     "the server lacks a command that is needed: use Redis 6 or later"},
+};
+
+static bool starts_with(const redisReply *reply, const char *word)
+{
+    return reply->str && strncmp(reply->str, word, strlen(word)) == 0;
+}
+
+/* Redis 7 puts what a script stumbled over into its own error; the cause is inside. */
+static const meaning *find_meaning(const redisReply *reply)
+{
+    for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++)
+        if (starts_with(reply, meanings[i].starts))
+            return &meanings[i];
+    return NULL;
+}
+
+dibs_status dibs__redis_refusal(const redisReply *reply, dibs_error *err)
+{
+    const meaning *m;
+
+    if (!reply || reply->type != REDIS_REPLY_ERROR)
+        return dibs__fail(err, DIBS_BROKEN_ENGINE,
+                          "the server gave an answer of another shape than it should");
+    m = find_meaning(reply);
+    if (m)
+        return dibs__fail(err, m->status, "%.200s (%s)", m->advice, reply->str);
+    return dibs__fail(err, DIBS_BROKEN_ENGINE, "the server refused: %.300s", reply->str);
+}
+
+bool dibs__redis_no_script(const redisReply *reply)
+{
+    return reply && reply->type == REDIS_REPLY_ERROR && starts_with(reply, "NOSCRIPT");
+}

@@ -1,0 +1,15 @@
+/* What an error reply of the server means to the caller, and what to do about it. */
+#ifndef DIBS_REDIS_ERROR_H
+#define DIBS_REDIS_ERROR_H
+
+#include "dibs.h"
+
+#include <hiredis/hiredis.h>
+
+/* For a reply that is an error, or of a shape that we did not ask for. */
+dibs_status dibs__redis_refusal(const redisReply *reply, dibs_error *err);
+
+/* The script is not known to the server (any more): surely not done, load it and ask again. */
+bool dibs__redis_no_script(const redisReply *reply);
+
+#endif

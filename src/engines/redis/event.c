@@ -1,0 +1,250 @@
+/* Wake-ups for tickets: one subscription a handle, made before the first ticket enters a line. The
+ * keeper polls one descriptor, an epoll set with the subscription in it and a timer for trying
+ * again when that was cut. What is published meanwhile is lost; the next sign of life of each
+ * ticket finds it. */
+#define _GNU_SOURCE
+#include "core/error.h"
+#include "engines/redis/error.h"
+#include "engines/redis/redis.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RETRY_SPAN  (100 * DIBS__MS) /* the keeper has other things to do */
+#define RETRY_FIRST (100 * DIBS__MS)
+#define RETRY_LAST  (5 * DIBS__SECOND)
+
+/* Threads that enter make the connection, the keeper alone reads and drops it. */
+struct dibs__events {
+    pthread_mutex_t lock; /* `conn` goes from NULL to something, or back */
+    int epoll_fd, timer_fd;
+    dibs__conn *conn;
+    bool wanted;
+    int64_t pause;
+};
+
+/* ---- Life ------------------------------------------------------------------------------------ */
+
+static bool watch(dibs__events *v, int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
+
+    return epoll_ctl(v->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+dibs__events *dibs__events_new(void)
+{
+    dibs__events *v = calloc(1, sizeof *v);
+
+    if (!v)
+        return NULL;
+    pthread_mutex_init(&v->lock, NULL);
+    v->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    v->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (v->epoll_fd < 0 || v->timer_fd < 0 || !watch(v, v->timer_fd)) {
+        dibs__events_free(v);
+        return NULL;
+    }
+    return v;
+}
+
+void dibs__events_free(dibs__events *v)
+{
+    if (!v)
+        return;
+    dibs__conn_close(v->conn);
+    if (v->timer_fd >= 0)
+        close(v->timer_fd);
+    if (v->epoll_fd >= 0)
+        close(v->epoll_fd);
+    pthread_mutex_destroy(&v->lock);
+    free(v);
+}
+
+void dibs__events_abandon(dibs__events *v)
+{
+    if (!v)
+        return;
+    if (v->conn)
+        close(v->conn->fd);
+    close(v->timer_fd);
+    close(v->epoll_fd);
+}
+
+/* Makes the keeper call `events` after `span`. */
+static void call_later(dibs__events *v, int64_t span)
+{
+    struct itimerspec t = {.it_value = {span / DIBS__SECOND, span % DIBS__SECOND * 1000 + 1}};
+
+    timerfd_settime(v->timer_fd, 0, &t, NULL);
+}
+
+/* ---- Subscribing ----------------------------------------------------------------------------- */
+
+static dibs_status subscribe(dibs__redis *r, dibs__conn *c, dibs__deadline until, dibs_error *err)
+{
+    dibs__bytes bytes = {0};
+    redisReply *reply = NULL;
+    dibs_status status;
+
+    dibs__resp_begin(&bytes, 2);
+    dibs__resp_text(&bytes, "SUBSCRIBE");
+    dibs__resp_text(&bytes, r->channel);
+    status = dibs__conn_ask(c, &bytes, &reply, 1, until, err);
+    if (status == DIBS_UNKNOWN)
+        status = DIBS_UNAVAILABLE;
+    if (status == DIBS_OK && reply->type != REDIS_REPLY_ARRAY)
+        status = dibs__redis_refusal(reply, err);
+    if (status != DIBS_OK)
+        dibs__wrap(err, "%s: cannot subscribe to %s", r->place.text, r->channel);
+    if (reply)
+        freeReplyObject(reply);
+    dibs__bytes_fini(&bytes);
+    return status;
+}
+
+/* With the lock. */
+static dibs_status connect_events(dibs__redis *r, dibs__deadline until, dibs_error *err)
+{
+    dibs__events *v = r->events;
+    dibs__conn *c = NULL;
+    dibs_status status = dibs__redis_connect(r, until, &c, err);
+
+    if (status == DIBS_OK)
+        status = subscribe(r, c, until, err);
+    if (status == DIBS_OK && !watch(v, c->fd))
+        status =
+            dibs__fail(err, DIBS_NO_MEMORY, "cannot poll the subscription: %s", strerror(errno));
+    if (status != DIBS_OK) {
+        dibs__conn_close(c);
+        return status;
+    }
+    v->conn = c;
+    v->pause = 0;
+    call_later(v, 0); /* something may have come with the confirmation already */
+    return DIBS_OK;
+}
+
+static bool lock_until(dibs__events *v, const dibs__env *env, dibs__deadline until)
+{
+    struct timespec t;
+    int64_t left = until - dibs__now(env);
+
+    if (pthread_mutex_trylock(&v->lock) == 0)
+        return true;
+    if (left <= 0)
+        return false;
+    left = left < 60 * DIBS__SECOND ? left : 60 * DIBS__SECOND;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    left = left * 1000 + t.tv_nsec;
+    t.tv_sec += left / 1000000000;
+    t.tv_nsec = left % 1000000000;
+    return pthread_mutex_clocklock(&v->lock, CLOCK_MONOTONIC, &t) == 0;
+}
+
+dibs_status dibs__events_need(dibs__redis *r, dibs__deadline until, dibs_error *err)
+{
+    dibs__events *v = r->events;
+    dibs_status status = DIBS_OK;
+
+    if (!lock_until(v, r->base.env, until))
+        return dibs__fail(err, DIBS_UNAVAILABLE, "%s: not subscribed in time", r->place.text);
+    v->wanted = true;
+    if (!v->conn)
+        status = connect_events(r, until, err);
+    pthread_mutex_unlock(&v->lock);
+    return status;
+}
+
+/* ---- What the keeper does -------------------------------------------------------------------- */
+
+int dibs__redis_event_fd(dibs__engine *e)
+{
+    return ((dibs__redis *)e)->events->epoll_fd;
+}
+
+/* "attempt fence floor": handed over. "attempt": look. */
+static void tell(dibs__sink *sink, const redisReply *reply)
+{
+    char attempt[DIBS__ATTEMPT_SIZE];
+    uint64_t fence, floor;
+    int n;
+
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 || !reply->element[0]->str ||
+        strcmp(reply->element[0]->str, "message") != 0 || !reply->element[2]->str)
+        return;
+    n = sscanf(reply->element[2]->str, "%39s %" SCNu64 " %" SCNu64, attempt, &fence, &floor);
+    if (n == 3)
+        sink->granted(sink, attempt, fence, floor);
+    else if (n == 1)
+        sink->look(sink, attempt);
+}
+
+static bool read_events(dibs__conn *c, dibs__sink *sink)
+{
+    for (;;) {
+        redisReply *reply = NULL;
+        dibs__io io = dibs__conn_next(c, &reply);
+        if (io == DIBS__IO_GOT) {
+            tell(sink, reply);
+            freeReplyObject(reply);
+            continue;
+        }
+        if (io != DIBS__IO_LATE)
+            return false;
+        io = dibs__conn_receive(c, 0, -1);
+        if (io != DIBS__IO_GOT)
+            return io == DIBS__IO_LATE;
+    }
+}
+
+static void try_again(dibs__redis *r)
+{
+    dibs__events *v = r->events;
+
+    if (connect_events(r, dibs__after(r->base.env, RETRY_SPAN), NULL) == DIBS_OK)
+        return;
+    v->pause = v->pause ? 2 * v->pause : RETRY_FIRST;
+    v->pause = v->pause < RETRY_LAST ? v->pause : RETRY_LAST;
+    call_later(v, v->pause);
+}
+
+static void drop(dibs__redis *r)
+{
+    dibs__events *v = r->events;
+    dibs__conn *c = v->conn;
+
+    r->base.sink->log(r->base.sink, DIBS_LOG_INFO, "%s: the subscription was cut", r->place.text);
+    epoll_ctl(v->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
+    pthread_mutex_lock(&v->lock);
+    v->conn = NULL;
+    pthread_mutex_unlock(&v->lock);
+    dibs__conn_close(c);
+    call_later(v, 0);
+}
+
+void dibs__redis_events(dibs__engine *e)
+{
+    dibs__redis *r = (dibs__redis *)e;
+    dibs__events *v = r->events;
+    dibs__conn *c;
+    uint64_t ticks;
+    bool rang = read(v->timer_fd, &ticks, sizeof ticks) == sizeof ticks;
+
+    if (pthread_mutex_trylock(&v->lock) != 0)
+        return; /* somebody is connecting, and will ring again */
+    if (!v->conn && v->wanted && rang)
+        try_again(r);
+    c = v->conn;
+    pthread_mutex_unlock(&v->lock);
+    if (c && !read_events(c, r->base.sink))
+        drop(r);
+}

@@ -1,0 +1,379 @@
+/* The commands: each is one script on one key, sent on the main connection or, where there was a
+ * line for the lock, on a seat of the calling thread, which saves the hop through the shared one. A
+ * script that the server has forgotten is sent whole, unseen by the caller. */
+#define _GNU_SOURCE
+#include "core/error.h"
+#include "engines/redis/error.h"
+#include "engines/redis/redis.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WORDS_MAX 8
+#define WHO_SIZE  (DIBS__OWNER_SIZE + DIBS__ATTEMPT_SIZE + DIBS__HOST_SIZE + 64)
+#define KEEP_MAX  256 /* in one write */
+
+/* An argument of a script: bytes, or else a number. */
+typedef struct word {
+    const char *data;
+    size_t length;
+    int64_t number;
+} word;
+
+typedef struct question {
+    dibs__redis_script script;
+    char key[DIBS__REDIS_KEY_SIZE];
+    char who[WHO_SIZE];
+    int64_t lease; /* asked for */
+    size_t count;
+    word words[WORDS_MAX];
+} question;
+
+/* ---- Keys ------------------------------------------------------------------------------------ */
+
+/* Braces end a hash tag: they, and the sign that escapes them, are escaped. */
+void dibs__redis_key(const dibs__redis *r, const char *name, char out[DIBS__REDIS_KEY_SIZE])
+{
+    static const char hex[] = "0123456789ABCDEF";
+    size_t n = strlen(r->prefix);
+    char *at = out + n;
+
+    memcpy(out, r->prefix, n);
+    *at++ = ':';
+    *at++ = '{';
+    for (; *name; name++) {
+        if (*name == '{' || *name == '}' || *name == '%') {
+            *at++ = '%';
+            *at++ = hex[(unsigned char)*name >> 4];
+            *at++ = hex[*name & 15];
+        } else {
+            *at++ = *name;
+        }
+    }
+    *at++ = '}';
+    *at = '\0';
+}
+
+char *dibs__redis_name(const dibs__redis *r, char *key)
+{
+    size_t n = strlen(r->prefix), length = strlen(key);
+    char *name = key + n + 2, *to = name;
+
+    if (length < n + 4 || strncmp(key, r->prefix, n) != 0 || key[n] != ':' || key[n + 1] != '{' ||
+        key[length - 1] != '}')
+        return NULL;
+    key[length - 1] = '\0';
+    for (const char *from = name; *from; from++) {
+        unsigned value;
+        if (*from == '%' && sscanf(from + 1, "%2x", &value) == 1 && value != 0) {
+            *to++ = (char)value;
+            from += 2;
+        } else {
+            *to++ = *from;
+        }
+    }
+    *to = '\0';
+    return name;
+}
+
+atomic_uchar *dibs__redis_hot(dibs__redis *r, const char *name)
+{
+    uint32_t hash = 2166136261u;
+
+    for (; *name; name++)
+        hash = (hash ^ (unsigned char)*name) * 16777619u;
+    return &r->hot[(hash ^ hash >> 16) % DIBS__REDIS_HOT];
+}
+
+/* ---- Questions and answers ------------------------------------------------------------------- */
+
+static void write_question(const dibs__redis *r, const question *q, bool whole, dibs__bytes *out)
+{
+    dibs__script_begin(&r->scripts, q->script, whole, q->key, q->count, out);
+    for (size_t i = 0; i < q->count; i++) {
+        if (q->words[i].data)
+            dibs__resp_word(out, q->words[i].data, q->words[i].length);
+        else
+            dibs__resp_number(out, q->words[i].number);
+    }
+}
+
+/* A number alone: the fence of a grant with its whole lease and nobody beside it; 0: released. */
+static dibs_status read_short(int64_t number, int64_t lease, dibs__reply *out)
+{
+    out->verdict = number == 0 ? DIBS__RELEASED : DIBS__GRANTED;
+    out->fence = out->floor = (uint64_t)number;
+    out->remaining = number == 0 ? 0 : lease;
+    return DIBS_OK;
+}
+
+dibs_status dibs__redis_read_reply(const redisReply *reply, int64_t lease, dibs__reply *out,
+                                   dibs_error *err)
+{
+    int64_t value[5] = {0};
+
+    memset(out, 0, sizeof *out);
+    if (reply && reply->type == REDIS_REPLY_INTEGER && reply->integer >= 0)
+        return read_short(reply->integer, lease, out);
+    if (!reply || reply->type != REDIS_REPLY_ARRAY || reply->elements < 1 || reply->elements > 5)
+        return dibs__redis_refusal(reply, err);
+    for (size_t i = 0; i < reply->elements; i++) {
+        if (reply->element[i]->type != REDIS_REPLY_INTEGER)
+            return dibs__redis_refusal(reply, err);
+        value[i] = reply->element[i]->integer;
+    }
+    if (value[0] < 0 || value[0] > DIBS__RELEASED)
+        return dibs__redis_refusal(reply, err);
+    out->verdict = (dibs__verdict)value[0];
+    out->fence = (uint64_t)value[1];
+    out->floor = (uint64_t)value[2];
+    out->remaining = value[3];
+    out->capacity = (uint32_t)value[4];
+    return DIBS_OK;
+}
+
+static dibs_status ask_on_seat(dibs__redis *r, dibs__seat *seat, const dibs__bytes *bytes,
+                               redisReply **reply, dibs__deadline until, dibs_error *err)
+{
+    dibs_status status = dibs__conn_ask(seat->conn, bytes, reply, 1, until, err);
+
+    dibs__seat_leave(&r->seats, seat, status == DIBS_OK);
+    return status;
+}
+
+/* One question, one answer. `seat`: may be NULL. */
+static dibs_status ask(dibs__redis *r, const question *q, dibs__seat *seat, dibs__deadline until,
+                       dibs__reply *out, dibs_error *err)
+{
+    dibs__bytes bytes = {0};
+    redisReply *reply = NULL;
+    dibs_status status;
+
+    write_question(r, q, false, &bytes);
+    status = seat ? ask_on_seat(r, seat, &bytes, &reply, until, err) : DIBS_UNAVAILABLE;
+    if (status == DIBS_UNAVAILABLE)
+        status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
+    if (status == DIBS_OK && dibs__redis_no_script(reply)) {
+        freeReplyObject(reply);
+        dibs__bytes_clear(&bytes);
+        write_question(r, q, true, &bytes);
+        status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
+    }
+    if (status == DIBS_OK)
+        status = dibs__redis_read_reply(reply, q->lease, out, err);
+    if (status != DIBS_OK)
+        dibs__wrap(err, "%s", r->place.text);
+    if (reply)
+        freeReplyObject(reply);
+    dibs__bytes_fini(&bytes);
+    return status;
+}
+
+/* ---- Enter ----------------------------------------------------------------------------------- */
+
+/* Big-endian, as the scripts' struct.unpack reads it. */
+static char *add_bytes(char *at, uint64_t value, int count)
+{
+    for (int i = count - 1; i >= 0; i--)
+        *at++ = (char)(value >> (8 * i));
+    return at;
+}
+
+/* "owner\0attempt\0", by which an entry is known. Returns its end. */
+static char *write_name(char *at, const char *owner, const char *attempt)
+{
+    return stpcpy(stpcpy(at, owner) + 1, attempt) + 1;
+}
+
+/* Who asks, in the form in which the script stores it: see lua/head.lua. Returns its length. */
+static size_t write_who(char out[WHO_SIZE], const dibs__asker *who, bool by_event)
+{
+    double lease = (double)who->lease;
+    uint64_t bits;
+    char *at = write_name(out, who->owner, who->attempt);
+
+    at += sprintf(at, "%lld %s", (long long)who->pid, who->host) + 1;
+    at = stpcpy(at, by_event ? "P" : "L") + 1;
+    memcpy(&bits, &lease, sizeof bits);
+    at = add_bytes(add_bytes(at, who->weight, 4), bits, 8);
+    return (size_t)(at - out);
+}
+
+static word number(int64_t value)
+{
+    return (word){NULL, 0, value};
+}
+
+static word flag(bool set)
+{
+    return (word){set ? "1" : "0", 1, 0};
+}
+
+static void ask_to_enter(const dibs__redis *r, const dibs__enter_request *request, question *q)
+{
+    const dibs__asker *who = &request->who;
+    size_t length = write_who(q->who, who, request->by_event);
+
+    q->script = DIBS__SCRIPT_ENTER;
+    q->lease = who->lease;
+    dibs__redis_key(r, request->name, q->key);
+    q->words[0] = (word){q->who, length, 0};
+    q->words[1] = number(who->lease);
+    q->words[2] = number(who->min_hold);
+    q->words[3] = number(request->capacity);
+    q->words[4] = number(request->window);
+    q->words[5] = flag(who->weight == request->capacity);
+    q->words[6] = flag(true); /* only when a BLPOP comes behind */
+    q->count = 6;
+}
+
+static dibs_status enter_hot(dibs__redis *r, const dibs__enter_request *request, question *q,
+                             dibs__deadline until, dibs__reply *out, dibs_error *err)
+{
+    dibs__bytes bytes = {0};
+    dibs_status status;
+
+    q->count = 7;
+    write_question(r, q, false, &bytes);
+    q->count = 6;
+    status = dibs__redis_enter_and_wait(r, request, &bytes, until, out, err);
+    dibs__bytes_fini(&bytes);
+    return status;
+}
+
+dibs_status dibs__redis_enter(dibs__engine *e, const dibs__enter_request *request,
+                              dibs__deadline until, dibs__reply *out, dibs_error *err)
+{
+    dibs__redis *r = (dibs__redis *)e;
+    atomic_uchar *hot = dibs__redis_hot(r, request->name);
+    question q;
+    dibs_status status = DIBS_QUEUED;
+
+    if (request->by_event && request->window > 0 &&
+        (status = dibs__events_need(r, until, err)) != DIBS_OK)
+        return status;
+    ask_to_enter(r, request, &q);
+    if (!request->by_event && request->window > 0 &&
+        atomic_load_explicit(hot, memory_order_relaxed))
+        status = enter_hot(r, request, &q, until, out, err);
+    else
+        status = DIBS_QUEUED;
+    if (status == DIBS_QUEUED)
+        status = ask(r, &q, NULL, until, out, err);
+    if (status == DIBS_OK && request->window > 0)
+        atomic_store_explicit(hot, out->verdict == DIBS__QUEUED, memory_order_relaxed);
+    return status;
+}
+
+/* ---- Release, cancel, break ------------------------------------------------------------------ */
+
+static void ask_about(const dibs__redis *r, dibs__redis_script script, const dibs__claim *claim,
+                      question *q)
+{
+    char *end = write_name(q->who, claim->owner, claim->attempt);
+
+    q->script = script;
+    q->lease = claim->lease;
+    dibs__redis_key(r, claim->name, q->key);
+    q->words[0] = (word){q->who, (size_t)(end - q->who), 0};
+    q->words[1] = number((int64_t)claim->fence);
+    q->words[2] = number(claim->lease);
+    q->count = script == DIBS__SCRIPT_CANCEL ? 1 : script == DIBS__SCRIPT_RELEASE ? 2 : 3;
+}
+
+dibs_status dibs__redis_release(dibs__engine *e, const dibs__claim *claim, dibs__deadline until,
+                                dibs__reply *out, dibs_error *err)
+{
+    dibs__redis *r = (dibs__redis *)e;
+    bool hot = atomic_load_explicit(dibs__redis_hot(r, claim->name), memory_order_relaxed);
+    question q;
+
+    ask_about(r, DIBS__SCRIPT_RELEASE, claim, &q);
+    dibs__seat_give_up(&r->seats, claim->attempt, true, until);
+    return ask(r, &q, hot ? dibs__seat_idle(&r->seats) : NULL, until, out, err);
+}
+
+dibs_status dibs__redis_cancel(dibs__engine *e, const dibs__claim *claim, dibs__deadline until,
+                               dibs_error *err)
+{
+    dibs__redis *r = (dibs__redis *)e;
+    dibs__reply reply;
+    question q;
+    dibs_status status;
+
+    ask_about(r, DIBS__SCRIPT_CANCEL, claim, &q);
+    status = ask(r, &q, NULL, until, &reply, err);
+    dibs__seat_give_up(&r->seats, claim->attempt, status == DIBS_OK, until);
+    return status;
+}
+
+dibs_status dibs__redis_break(dibs__engine *e, const char *name, const char *by, bool at_once,
+                              dibs__deadline until, dibs__reply *out, dibs_error *err)
+{
+    dibs__redis *r = (dibs__redis *)e;
+    question q;
+
+    q.script = DIBS__SCRIPT_BREAK;
+    q.lease = 0;
+    dibs__redis_key(r, name, q.key);
+    q.words[0] = (word){by, strnlen(by, DIBS__BY_SIZE - 1), 0};
+    q.words[1] = flag(at_once);
+    q.count = 2;
+    return ask(r, &q, NULL, until, out, err);
+}
+
+/* ---- Keep ------------------------------------------------------------------------------------ */
+
+/* An attempt that is in line no longer needs its seat, unless its thread is sitting there. */
+static void settle_claim(dibs__redis *r, dibs__claim *claim, const redisReply *reply,
+                         dibs__deadline until)
+{
+    claim->status = dibs__redis_read_reply(reply, claim->lease, &claim->reply, NULL);
+    if (claim->status == DIBS_OK && claim->fence == 0 && claim->reply.verdict != DIBS__QUEUED)
+        dibs__seat_give_up(&r->seats, claim->attempt, claim->reply.verdict == DIBS__GRANTED, until);
+}
+
+/* Up to KEEP_MAX claims in one write. `whole` for those that the server had no script for: returns
+ * how many. */
+static size_t keep_some(dibs__redis *r, dibs__claim *const claims[], size_t count, bool whole,
+                        dibs__deadline until)
+{
+    dibs__bytes bytes = {0};
+    redisReply *replies[KEEP_MAX] = {NULL};
+    question q;
+    size_t missed = 0;
+    dibs_status status;
+
+    for (size_t i = 0; i < count; i++) {
+        ask_about(r, DIBS__SCRIPT_KEEP, claims[i], &q);
+        write_question(r, &q, whole && i == 0, &bytes);
+    }
+    status = dibs__pipeline_call(r->pipeline, &bytes, replies, count, until, NULL);
+    for (size_t i = 0; i < count; i++) {
+        if (replies[i] && dibs__redis_no_script(replies[i]))
+            missed++;
+        if (replies[i])
+            settle_claim(r, claims[i], replies[i], until);
+        else
+            claims[i]->status = status;
+        if (replies[i])
+            freeReplyObject(replies[i]);
+    }
+    dibs__bytes_fini(&bytes);
+    return missed;
+}
+
+void dibs__redis_keep(dibs__engine *e, dibs__claim *const claims[], size_t count,
+                      dibs__deadline until)
+{
+    dibs__redis *r = (dibs__redis *)e;
+
+    for (size_t i = 0; i < count; i += KEEP_MAX) {
+        size_t n = count - i < KEEP_MAX ? count - i : KEEP_MAX;
+        /* The script goes out whole with the first claim; a sign of life given twice does no harm.
+         */
+        if (keep_some(r, claims + i, n, false, until) > 0)
+            keep_some(r, claims + i, n, true, until);
+    }
+}

@@ -1,0 +1,28 @@
+--include head.lua
+--include machine.lua
+-- Leave the line; a grant that arrived meanwhile goes back too. ARGV: owner and attempt.
+local owner, attempt = struct.unpack('ss', ARGV[1])
+
+local function cancel()
+    local h = find_holder(owner)
+    if h then
+        if h[ATTEMPT] == attempt then
+            drop_holder(h)
+            serve_queue()
+        end
+        return
+    end
+    local w = find_waiter(owner)
+    if w and w[ATTEMPT] == attempt then
+        drop_waiter(w)
+        serve_queue()
+        if w[WAKE] == 'L' then
+            push(w, '-', 1000) -- its BLPOP ends, and the connection can be used again
+        end
+    end
+end
+
+settle()
+cancel()
+finish(0)
+return {RELEASED}

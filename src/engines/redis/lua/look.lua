@@ -1,0 +1,24 @@
+--include head.lua
+--include machine.lua
+-- Look at everything. ARGV: 1 to let time pass first, 1 to see the waiters too. Gives {} for no
+-- lock, else {time, record, holders, waiters}, in no order.
+if not stored then
+    return {}
+end
+if ARGV[1] == '1' then
+    settle()
+    finish(0)
+end
+
+local function entries(name, counted)
+    local out = {}
+    if counted > 0 then
+        for i, value in ipairs(call('HVALS', key .. name)) do
+            out[i] = unpack_entry(value)
+        end
+    end
+    return out
+end
+
+local all = ARGV[2] == '1' and entries(':q', lock[WAITERS]) or {}
+return {now, lock, solo and {solo} or entries(':h', lock[HOLDERS]), all}

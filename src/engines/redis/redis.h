@@ -1,0 +1,91 @@
+/* What the files of the Redis engine share.
+ *
+ *   pipeline   the main connection, for every command of every thread
+ *   seats      connections on which threads wait for their turn (BLPOP)
+ *   events     the subscription by which tickets are woken
+ *
+ * Keys: PREFIX:{NAME} and, after it, :h :x :f :q :l and :w:ATTEMPT; see lua/head.lua. */
+#ifndef DIBS_REDIS_REDIS_H
+#define DIBS_REDIS_REDIS_H
+
+#include "engines/engine.h"
+#include "engines/redis/connection.h"
+#include "engines/redis/pipeline.h"
+#include "engines/redis/script.h"
+#include "engines/redis/seat.h"
+
+#include <stdatomic.h>
+
+#define DIBS__REDIS_PREFIX_MAX 128
+#define DIBS__REDIS_KEY_SIZE   (DIBS__REDIS_PREFIX_MAX + 3 * DIBS_NAME_MAX + 8)
+#define DIBS__REDIS_HOT        4096
+
+typedef struct dibs__events dibs__events;
+
+typedef struct dibs__redis {
+    dibs__engine base;
+    dibs__redis_place place;
+    dibs__scripts scripts;
+    dibs__pipeline *pipeline;
+    dibs__seats seats;
+    dibs__events *events;
+    atomic_bool warned; /* about the server's settings: once is enough */
+    char prefix[DIBS__REDIS_PREFIX_MAX + 1];
+    char channel[DIBS__REDIS_PREFIX_MAX + 64];
+    /* By hash of the name: was there a line when it was last asked for? A guess, good for speed
+     * alone. */
+    atomic_uchar hot[DIBS__REDIS_HOT];
+} dibs__redis;
+
+/* handshake.c: a connection that is logged in; the second also has the scripts loaded and the
+ * server's kind checked. Messages say which server. */
+dibs_status dibs__redis_connect(dibs__redis *r, dibs__deadline until, dibs__conn **out,
+                                dibs_error *err);
+dibs_status dibs__redis_connect_main(void *r, dibs__deadline until, dibs__conn **out,
+                                     dibs_error *err);
+
+/* lock.c */
+void dibs__redis_key(const dibs__redis *r, const char *name, char out[DIBS__REDIS_KEY_SIZE]);
+/* The name in a key, or NULL if it is none of ours; `key` is changed. */
+char *dibs__redis_name(const dibs__redis *r, char *key);
+atomic_uchar *dibs__redis_hot(dibs__redis *r, const char *name);
+/* What a command answered, see lua/head.lua; `lease` is the one that was asked for. */
+dibs_status dibs__redis_read_reply(const redisReply *reply, int64_t lease, dibs__reply *out,
+                                   dibs_error *err);
+dibs_status dibs__redis_enter(dibs__engine *e, const dibs__enter_request *request,
+                              dibs__deadline until, dibs__reply *out, dibs_error *err);
+void dibs__redis_keep(dibs__engine *e, dibs__claim *const claims[], size_t count,
+                      dibs__deadline until);
+dibs_status dibs__redis_release(dibs__engine *e, const dibs__claim *claim, dibs__deadline until,
+                                dibs__reply *out, dibs_error *err);
+dibs_status dibs__redis_cancel(dibs__engine *e, const dibs__claim *claim, dibs__deadline until,
+                               dibs_error *err);
+dibs_status dibs__redis_break(dibs__engine *e, const char *name, const char *by, bool at_once,
+                              dibs__deadline until, dibs__reply *out, dibs_error *err);
+
+/* wait.c */
+dibs_status dibs__redis_wait(dibs__engine *e, dibs__sitter *sitter, dibs__deadline until,
+                             dibs__reply *out, dibs_error *err);
+void dibs__redis_poke(dibs__engine *e, dibs__sitter *sitter);
+/* Sends `bytes` (an enter) and the wait for its outcome in one write. DIBS_QUEUED: could not be
+ * tried this way, surely not done. QUEUED in `out`: the seat already waits. */
+dibs_status dibs__redis_enter_and_wait(dibs__redis *r, const dibs__enter_request *request,
+                                       dibs__bytes *bytes, dibs__deadline until, dibs__reply *out,
+                                       dibs_error *err);
+
+/* look.c */
+dibs_status dibs__redis_inspect(dibs__engine *e, const char *name, dibs__deadline until,
+                                dibs__report_builder *out, dibs_error *err);
+dibs_status dibs__redis_list(dibs__engine *e, const char *prefix, bool idle, dibs__deadline until,
+                             dibs__report_builder *out, dibs_error *err);
+
+/* event.c */
+dibs__events *dibs__events_new(void); /* NULL: out of memory or descriptors */
+void dibs__events_free(dibs__events *v);
+void dibs__events_abandon(dibs__events *v);
+/* Subscribes unless that is done already. */
+dibs_status dibs__events_need(dibs__redis *r, dibs__deadline until, dibs_error *err);
+int dibs__redis_event_fd(dibs__engine *e);
+void dibs__redis_events(dibs__engine *e);
+
+#endif

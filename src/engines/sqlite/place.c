@@ -1,0 +1,185 @@
+/* Where the database is, and whether it can be there.
+ *
+ * `sqlite:///abs/path`, `sqlite:rel/path`; without a path the user's own store, in a folder that is
+ * made if need be. A file system of the network is refused: its locks and its shared memory do not
+ * reach other hosts, or not reliably. Beside the database `x` lies the folder `x-dibs` with what is
+ * not data: the gate, and two small files a client. Nothing here opens the database: closing any
+ * descriptor of it would drop SQLite's own locks. */
+#define _GNU_SOURCE
+#include "core/error.h"
+#include "engines/sqlite/sqlite.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+/* ---- The path -------------------------------------------------------------------------------- */
+
+/* Makes the folders of `path` that are not there, for this user alone. */
+static dibs_status make_folders(char *path, dibs_error *err)
+{
+    for (char *at = strchr(path + 1, '/'); at; at = strchr(at + 1, '/')) {
+        *at = '\0';
+        int failed = mkdir(path, 0700) < 0 && errno != EEXIST ? errno : 0;
+        if (failed)
+            dibs__fail(
+                err, DIBS_DENIED,
+                "sqlite: cannot make the folder %.400s: %s: name a database by sqlite:///path",
+                path, strerror(failed));
+        *at = '/';
+        if (failed)
+            return DIBS_DENIED;
+    }
+    return DIBS_OK;
+}
+
+static dibs_status default_path(char *path, size_t size, dibs_error *err)
+{
+    const char *state = getenv("XDG_STATE_HOME");
+    const char *home = getenv("HOME");
+    int n;
+
+    if (state && state[0] == '/')
+        n = snprintf(path, size, "%s/dibs/dibs.db", state);
+    else if (home && home[0] == '/')
+        n = snprintf(path, size, "%s/.local/state/dibs/dibs.db", home);
+    else
+        return dibs__fail(err, DIBS_INVALID,
+                          "sqlite: no path given, and neither XDG_STATE_HOME nor HOME is set: use "
+                          "sqlite:///path");
+    if (n < 0 || (size_t)n >= size)
+        return dibs__fail(err, DIBS_INVALID, "sqlite: the state folder's path is too long");
+    return make_folders(path, err);
+}
+
+dibs_status dibs__lite_place(dibs__url *url, char *path, size_t size, dibs_error *err)
+{
+    dibs_status status = dibs__url_all_taken(url, "none", err);
+
+    if (status != DIBS_OK)
+        return status;
+    if (url->user || url->password)
+        return dibs__fail(err, DIBS_INVALID,
+                          "sqlite: a file has no user and password: use sqlite:///path");
+    for (size_t i = 0; i < url->host_count; i++)
+        if (url->host[i].name[0] || url->host[i].port)
+            return dibs__fail(err, DIBS_INVALID,
+                              "sqlite: '%.200s' is in the place of a host: use "
+                              "sqlite:///absolute/path or sqlite:relative/path",
+                              url->host[i].name);
+    if (!url->path[0])
+        return default_path(path, size, err);
+    if (url->path[0] == ':')
+        return dibs__fail(
+            err, DIBS_INVALID,
+            "sqlite: '%.200s' is no file: for locks inside one process use memory:", url->path);
+    if (strlen(url->path) >= size)
+        return dibs__fail(err, DIBS_INVALID, "sqlite: the path is too long");
+    strcpy(path, url->path);
+    return DIBS_OK;
+}
+
+/* ---- The file system ------------------------------------------------------------------------- */
+
+static const struct {
+    uint32_t type;
+    const char *name;
+} far_away[] = {
+    {0x6969, "NFS"},        {0x517b, "SMB"},      {0xff534d42, "CIFS"},
+    {0xfe534d42, "SMB2"},   {0x00c36400, "Ceph"}, {0x5346414f, "AFS"},
+    {0x6b414653, "AFS"},    {0x73757245, "Coda"}, {0x564c, "NCP"},
+    {0x7461636f, "OCFS2"},  {0x01161970, "GFS2"}, {0x0bd00bd0, "Lustre"},
+    {0x47504653, "GPFS"},   {0x01021997, "9P"},   {0x786f4256, "VirtualBox shared folder"},
+    {0x19830326, "BeeGFS"},
+};
+
+static dibs_status check_near(const char *folder, dibs_error *err)
+{
+    struct statfs fs;
+
+    if (statfs(folder, &fs) < 0)
+        return dibs__fail(err, DIBS_INVALID, "sqlite: %.400s: %s: make the folder or name another",
+                          folder, strerror(errno));
+    for (size_t i = 0; i < sizeof far_away / sizeof far_away[0]; i++)
+        if ((uint32_t)fs.f_type == far_away[i].type)
+            return dibs__fail(
+                err, DIBS_UNSUPPORTED,
+                "sqlite: %.400s is on %s: locks of a network file system do not protect; "
+                "use a local disk, or a server engine such as redis:",
+                folder, far_away[i].name);
+    if (access(folder, W_OK | X_OK) < 0)
+        return dibs__fail(err, DIBS_DENIED, "sqlite: %.400s cannot be written: %s", folder,
+                          strerror(errno));
+    return DIBS_OK;
+}
+
+dibs_status dibs__lite_place_check(const char *path, dibs_error *err)
+{
+    char folder[PATH_MAX];
+    char *real = realpath(path, NULL);
+    struct stat st;
+    char *slash;
+
+    snprintf(folder, sizeof folder, "%s", real ? real : path);
+    free(real);
+    slash = strrchr(folder, '/');
+    if (stat(path, &st) == 0) {
+        if (S_ISDIR(st.st_mode))
+            return dibs__fail(err, DIBS_INVALID, "sqlite: %.400s is a folder: name a file in it",
+                              path);
+        if (!S_ISREG(st.st_mode))
+            return dibs__fail(err, DIBS_INVALID, "sqlite: %.400s is no ordinary file", path);
+        if (access(path, R_OK | W_OK) < 0)
+            return dibs__fail(err, DIBS_DENIED, "sqlite: %.400s cannot be read and written: %s",
+                              path, strerror(errno));
+    } else if (errno != ENOENT) {
+        return dibs__fail(err, errno == EACCES ? DIBS_DENIED : DIBS_INVALID, "sqlite: %.400s: %s",
+                          path, strerror(errno));
+    }
+    if (!slash)
+        strcpy(folder, ".");
+    else
+        slash[slash == folder] = '\0';
+    return check_near(folder, err);
+}
+
+/* ---- The folder beside it -------------------------------------------------------------------- */
+
+void dibs__lite_place_share(const dibs__lite *e, int fd)
+{
+    if (geteuid() == 0 && fchown(fd, e->uid, e->gid) < 0)
+        return; /* it stays root's, and others will say so */
+    if (fchmod(fd, e->mode) < 0)
+        return;
+}
+
+dibs_status dibs__lite_place_beside(dibs__lite *e, dibs_error *err)
+{
+    char folder[PATH_MAX + 8];
+    struct stat st;
+    bool fresh;
+
+    if (stat(e->path, &st) < 0)
+        return dibs__fail(err, DIBS_BROKEN_ENGINE, "sqlite: %.400s: %s", e->path, strerror(errno));
+    e->mode = st.st_mode & 0666;
+    e->uid = st.st_uid;
+    e->gid = st.st_gid;
+    snprintf(folder, sizeof folder, "%s-dibs", e->path);
+    fresh = mkdir(folder, 0700) == 0;
+    e->folder = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (e->folder < 0 || (!fresh && faccessat(e->folder, ".", W_OK | X_OK, AT_EACCESS) < 0))
+        return dibs__fail(err, DIBS_DENIED,
+                          "sqlite: %.400s: %s: the clients of a database need a folder beside it",
+                          folder, strerror(errno));
+    if (fresh) {
+        dibs__lite_place_share(e, e->folder);
+        /* who may read the database may enter, too */
+        if (fchmod(e->folder, e->mode | (e->mode & 0444) >> 2) < 0)
+            return dibs__fail(err, DIBS_DENIED, "sqlite: %.400s: %s", folder, strerror(errno));
+    }
+    return DIBS_OK;
+}

@@ -1,0 +1,255 @@
+/* The SQLite engine: the embedded store, across the processes of one machine.
+ *
+ * Opening finds the place, the database, the gate and this client's files; what the dead of former
+ * times left is cleared up on the way. Each slot of the engine's table is one job for the crew. */
+#define _GNU_SOURCE
+#include "engines/sqlite/sqlite.h"
+#include "core/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define KEEP_AT_ONCE 128 /* claims in one transaction: others want to get in between */
+
+static dibs__lite *from(dibs__engine *e)
+{
+    return (dibs__lite *)e;
+}
+
+/* ---- Opening and closing --------------------------------------------------------------------- */
+
+static dibs__lite *new_engine(const dibs__open_request *request)
+{
+    dibs__lite *e = calloc(1, sizeof *e);
+
+    if (!e)
+        return NULL;
+    e->base.class = &dibs__engine_sqlite;
+    e->base.env = request->env;
+    e->base.sink = request->sink;
+    e->request_span = request->request_span;
+    e->last = &e->first;
+    e->folder = e->life = e->wake = e->epoll = -1;
+    e->inotify = -1;
+    for (int i = 0; i < DIBS__LITE_PEERS; i++)
+        e->peers[i].pidfd = e->peers[i].wake = -1;
+    if (pthread_mutex_init(&e->mutex, NULL) != 0) {
+        free(e);
+        return NULL;
+    }
+    if (pthread_mutex_init(&e->peers_mutex, NULL) != 0) {
+        pthread_mutex_destroy(&e->mutex);
+        free(e);
+        return NULL;
+    }
+    return e;
+}
+
+/* Accepts what a failed open left. */
+static void sqlite_close(dibs__engine *base)
+{
+    dibs__lite *e = from(base);
+
+    for (int i = 0; i < DIBS__LITE_STATEMENTS; i++)
+        sqlite3_finalize(e->sql[i]);
+    sqlite3_close(e->db);
+    dibs__lite_life_close(e);
+    dibs__lite_wake_close(e);
+    dibs__lite_gate_close(e);
+    if (e->folder >= 0)
+        close(e->folder);
+    pthread_mutex_destroy(&e->peers_mutex);
+    pthread_mutex_destroy(&e->mutex);
+    free(e->notices);
+    free(e);
+}
+
+/* The child has no locks that closing could drop, and no gate. SQLite's own descriptors stay: its
+ * close would write. */
+static void sqlite_abandon(dibs__engine *base)
+{
+    dibs__lite *e = from(base);
+
+    dibs__lite_wake_close(e);
+    if (e->life >= 0)
+        close(e->life);
+    if (e->folder >= 0)
+        close(e->folder);
+    e->life = e->folder = -1;
+}
+
+static dibs_status open_parts(dibs__lite *e, const dibs__open_request *request, dibs_error *err)
+{
+    dibs_status status = dibs__lite_place(request->url, e->path, sizeof e->path, err);
+
+    if (status == DIBS_OK)
+        status = dibs__lite_place_check(e->path, err);
+    if (status == DIBS_OK)
+        status = dibs__lite_connect(e, request->until, err);
+    if (status == DIBS_OK)
+        status = dibs__lite_place_beside(e, err);
+    if (status == DIBS_OK)
+        status = dibs__lite_schema_open(e, request->until, err);
+    if (status != DIBS_OK)
+        return status;
+    dibs__lite_gate_open(e, request->until);
+    status = dibs__lite_life_open(e, request->handle_id, err);
+    if (status == DIBS_OK)
+        status = dibs__lite_wake_open(e, err);
+    return status == DIBS_OK ? dibs__lite_sweep(e, request->until, err) : status;
+}
+
+static dibs_status sqlite_open(const dibs__open_request *request, dibs__engine **out,
+                               dibs_error *err)
+{
+    dibs__lite *e = new_engine(request);
+    dibs_status status;
+
+    if (!e)
+        return dibs__fail(err, DIBS_NO_MEMORY, "sqlite: out of memory");
+    status = open_parts(e, request, err);
+    if (status == DIBS_OK)
+        *out = &e->base;
+    else
+        sqlite_close(&e->base);
+    return status;
+}
+
+/* ---- Locks ----------------------------------------------------------------------------------- */
+
+/* Somebody may have died between our look and the first watch. */
+static void watch(dibs__lite *e, const char *name, dibs__deadline until)
+{
+    dibs__lite_job job = {.kind = DIBS__LITE_SETTLE, .name = name, .until = until};
+
+    if (dibs__lite_wake_watch(e))
+        dibs__lite_do(e, &job);
+}
+
+static dibs_status sqlite_enter(dibs__engine *base, const dibs__enter_request *request,
+                                dibs__deadline until, dibs__reply *out, dibs_error *err)
+{
+    dibs__lite *e = from(base);
+    dibs__asker who = request->who;
+    dibs__lite_job job = {
+        .kind = DIBS__LITE_ENTER,
+        .name = request->name,
+        .who = &who,
+        .capacity = request->capacity,
+        .window = request->window,
+        .until = until,
+        .err = err,
+    };
+
+    dibs__lite_mark(e, request->owner_named, who.wake);
+    if (dibs__lite_do(e, &job) != DIBS_OK)
+        return job.status;
+    *out = job.reply;
+    if (out->verdict == DIBS__QUEUED)
+        watch(e, request->name, until);
+    return DIBS_OK;
+}
+
+static void sqlite_keep(dibs__engine *base, dibs__claim *const claims[], size_t count,
+                        dibs__deadline until)
+{
+    for (size_t i = 0; i < count; i += KEEP_AT_ONCE) {
+        dibs__lite_job job = {
+            .kind = DIBS__LITE_KEEP,
+            .claims = claims + i,
+            .count = count - i < KEEP_AT_ONCE ? count - i : KEEP_AT_ONCE,
+            .until = until,
+        };
+        dibs__lite_do(from(base), &job);
+    }
+}
+
+static dibs_status give_back(dibs__engine *base, dibs__lite_kind kind, const dibs__claim *claim,
+                             dibs__deadline until, dibs__reply *out, dibs_error *err)
+{
+    dibs__lite_job job = {.kind = kind, .claim = claim, .until = until, .err = err};
+
+    if (dibs__lite_do(from(base), &job) == DIBS_OK)
+        *out = job.reply;
+    return job.status;
+}
+
+static dibs_status sqlite_release(dibs__engine *base, const dibs__claim *claim,
+                                  dibs__deadline until, dibs__reply *out, dibs_error *err)
+{
+    return give_back(base, DIBS__LITE_RELEASE, claim, until, out, err);
+}
+
+static dibs_status sqlite_cancel(dibs__engine *base, const dibs__claim *claim, dibs__deadline until,
+                                 dibs_error *err)
+{
+    dibs__reply reply;
+
+    return give_back(base, DIBS__LITE_CANCEL, claim, until, &reply, err);
+}
+
+static dibs_status sqlite_break(dibs__engine *base, const char *name, const char *by, bool at_once,
+                                dibs__deadline until, dibs__reply *out, dibs_error *err)
+{
+    dibs__lite_job job = {.kind = DIBS__LITE_BREAK,
+                          .name = name,
+                          .by = by,
+                          .at_once = at_once,
+                          .until = until,
+                          .err = err};
+
+    if (dibs__lite_do(from(base), &job) == DIBS_OK)
+        *out = job.reply;
+    return job.status;
+}
+
+/* ---- The rest -------------------------------------------------------------------------------- */
+
+static dibs_status sqlite_inspect(dibs__engine *base, const char *name, dibs__deadline until,
+                                  dibs__report_builder *out, dibs_error *err)
+{
+    return dibs__lite_inspect(from(base), name, until, out, err);
+}
+
+static dibs_status sqlite_list(dibs__engine *base, const char *prefix, bool idle,
+                               dibs__deadline until, dibs__report_builder *out, dibs_error *err)
+{
+    return dibs__lite_list(from(base), prefix, idle, until, out, err);
+}
+
+static int sqlite_event_fd(dibs__engine *base)
+{
+    return from(base)->epoll;
+}
+
+static void sqlite_events(dibs__engine *base)
+{
+    dibs__lite_wake_events(from(base));
+}
+
+static dibs_status sqlite_stand_in(dibs__engine *base)
+{
+    return dibs__lite_life_stand_in(from(base));
+}
+
+static const char *const schemes[] = {"sqlite", NULL};
+
+const dibs__engine_class dibs__engine_sqlite = {
+    .scheme = "sqlite",
+    .schemes = schemes,
+    .can = {.across_processes = true, .first_come = true, .notices_death = true},
+    .open = sqlite_open,
+    .close = sqlite_close,
+    .abandon = sqlite_abandon,
+    .enter = sqlite_enter,
+    .keep = sqlite_keep,
+    .release = sqlite_release,
+    .cancel = sqlite_cancel,
+    .break_lock = sqlite_break,
+    .inspect = sqlite_inspect,
+    .list = sqlite_list,
+    .event_fd = sqlite_event_fd,
+    .events = sqlite_events,
+    .stand_in = sqlite_stand_in,
+};

@@ -1,0 +1,251 @@
+/* The inside of the SQLite engine: what its files share.
+ *
+ *   sqlite.c   the engine's table: open, close, and each slot as one job
+ *   crew.c     many threads, one connection: whoever finds it idle does everybody's jobs
+ *   batch.c    jobs in one transaction: gate, BEGIN, state machine, COMMIT, wake-ups
+ *   store.c    the state machine's store over SQL
+ *   schema.c   the tables, the boot, the ceiling of the fences
+ *   chores.c   what nobody asked for: rescue from the dead, burials, reaping
+ *   gate.c     where writers of different processes queue without polling
+ *   life.c     a file a client, locked while its process lives; who is alive
+ *   wake.c     pipes between clients; what the keeper polls
+ *   place.c    where the database is, and what lies beside it
+ *   look.c     inspect and list, on a connection of their own
+ *   fault.c    SQLite's errors as statuses */
+#ifndef DIBS_ENGINES_SQLITE_H
+#define DIBS_ENGINES_SQLITE_H
+
+#include "engines/engine.h"
+#include "engines/sqlite/statements.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <sqlite3.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+
+#define DIBS__LITE_PEERS 64
+
+typedef struct dibs__lite dibs__lite;
+typedef struct dibs__lite_job dibs__lite_job;
+typedef struct dibs__lite_gate_page dibs__lite_gate_page;
+
+/* ---- Jobs ------------------------------------------------------------------------------------ */
+
+typedef enum dibs__lite_kind {
+    DIBS__LITE_ENTER,
+    DIBS__LITE_KEEP,
+    DIBS__LITE_RELEASE,
+    DIBS__LITE_CANCEL,
+    DIBS__LITE_BREAK,
+    DIBS__LITE_SETTLE,
+    DIBS__LITE_RESCUE, /* settle whatever this client waits for */
+    DIBS__LITE_BURY,   /* settle some of all that is held or waited for, after `after` */
+} dibs__lite_kind;
+
+typedef enum dibs__lite_progress {
+    DIBS__LITE_QUEUED,
+    DIBS__LITE_TAKEN,
+    DIBS__LITE_DRIVE, /* the connection is yours: do everybody's jobs */
+    DIBS__LITE_DONE,
+} dibs__lite_progress;
+
+/* Clients that are dead. */
+typedef struct dibs__lite_roll {
+    char (*client)[DIBS__WAKE_SIZE];
+    size_t count;
+} dibs__lite_roll;
+
+/* One command. It lives on the stack of the thread that waits for it. */
+struct dibs__lite_job {
+    dibs__lite_kind kind;
+    const char *name;
+    const dibs__asker *who; /* enter */
+    uint32_t capacity;
+    int64_t window;
+    const dibs__claim *claim;   /* release, cancel */
+    dibs__claim *const *claims; /* keep */
+    size_t count;
+    const char *by; /* break */
+    bool at_once;
+    const dibs__lite_roll *dead; /* bury */
+    const char *after;           /* bury: "" at the beginning */
+    char *last;                  /* bury, out: DIBS_NAME_MAX + 1 bytes; "" at the end */
+    dibs__deadline until;
+    /* out */
+    dibs_status status;
+    dibs__reply reply;
+    dibs_error *err;
+    /* the crew's */
+    _Atomic int progress;
+    bool sleeps; /* its thread waits to be told */
+    dibs__lite_job *next;
+};
+
+/* A wake-up to be sent once the transaction is on record. */
+typedef struct dibs__lite_notice {
+    char client[DIBS__WAKE_SIZE];
+    char attempt[DIBS__ATTEMPT_SIZE];
+    uint64_t fence; /* 0: have a look */
+    uint64_t floor;
+} dibs__lite_notice;
+
+/* ---- The engine ------------------------------------------------------------------------------ */
+
+typedef struct dibs__lite_gate {
+    dibs__lite_gate_page *page; /* NULL: there is none, SQLite's own lock must do */
+    dibs__deadline skip_until;  /* it was stuck: not before then */
+} dibs__lite_gate;
+
+/* Another client that we have looked at: its process, and the pipe that wakes it. */
+typedef struct dibs__lite_peer {
+    char client[DIBS__WAKE_SIZE];
+    int pidfd;
+    int wake;
+    uint64_t used; /* the one not used for longest makes room */
+} dibs__lite_peer;
+
+struct dibs__lite {
+    dibs__engine base;
+    int64_t request_span;
+    char path[PATH_MAX];
+    char boot[40];
+    char client[DIBS__WAKE_SIZE -
+                1]; /* "handle.process": one is left for the mark of a named owner */
+
+    /* the crew's: the mutex guards the queue and who drives; the driver has all that follows */
+    pthread_mutex_t mutex;
+    bool driving;
+    dibs__lite_job *first, **last;
+
+    /* the driver's */
+    sqlite3 *db;
+    sqlite3_stmt *sql[DIBS__LITE_STATEMENTS];
+    dibs__deadline busy_until;
+    bool durable; /* synchronous=FULL just now */
+    int64_t place_sure_until;
+    dibs__lite_gate gate;
+    uint64_t floor;   /* no fence at or below it: given out before the machine started, perhaps */
+    uint64_t ceiling; /* no fence above it before a higher ceiling is on the disk */
+    uint64_t highest; /* the highest fence of this batch */
+    int64_t reap_at;  /* wall: look for what has been idle for a day */
+    dibs__lite_notice *notices;
+    size_t notice_count, notice_room;
+
+    /* beside the database */
+    int folder;
+    mode_t mode; /* the database's: whoever may use it may use what lies beside it */
+    uid_t uid;
+    gid_t gid;
+    int life, wake, epoll;
+    _Atomic int inotify;
+    atomic_bool watching; /* the folder is watched, or cannot be */
+
+    pthread_mutex_t peers_mutex;
+    dibs__lite_peer peers[DIBS__LITE_PEERS];
+    uint64_t peers_clock;
+};
+
+/* The file that tells boots apart; a test gives its own. */
+extern const char *dibs__lite_boot_file;
+
+extern const dibs__engine_class dibs__engine_sqlite;
+
+/* place.c */
+dibs_status dibs__lite_place(dibs__url *url, char *path, size_t size, dibs_error *err);
+dibs_status dibs__lite_place_check(const char *path, dibs_error *err);
+/* Opens or creates the folder beside the database `e->path`. */
+dibs_status dibs__lite_place_beside(dibs__lite *e, dibs_error *err);
+/* A new file beside the database gets the database's rights and, if we are root, its owner. */
+void dibs__lite_place_share(const dibs__lite *e, int fd);
+
+/* fault.c: what the connection's last error is to a caller. `doing` is what failed. */
+dibs_status dibs__lite_fault(sqlite3 *db, const char *path, const char *doing, dibs_error *err);
+
+/* schema.c */
+dibs_status dibs__lite_connect(dibs__lite *e, dibs__deadline until, dibs_error *err);
+dibs_status dibs__lite_schema_open(dibs__lite *e, dibs__deadline until, dibs_error *err);
+/* Puts a ceiling above `fence` on the disk, outside of any transaction. 0, or -1: roll back. */
+int dibs__lite_raise_ceiling(dibs__lite *e, uint64_t fence);
+/* 0 or -1. Tries until `e->busy_until`. */
+int dibs__lite_begin(dibs__lite *e);
+int dibs__lite_commit(dibs__lite *e);
+void dibs__lite_rollback(dibs__lite *e);
+
+/* store.c: the state machine's store for one lock. */
+typedef struct dibs__lite_session {
+    dibs__lite *e;
+    const char *name;
+    uint32_t wants; /* the weight asked for; UINT32_MAX: all there is; 0: nothing */
+    int64_t id;     /* 0: there is no such row */
+    dibs__record loaded;
+    bool held; /* by one exclusive holder, which is kept in the lock's row */
+    dibs__holder holder;
+    bool probed;
+} dibs__lite_session;
+
+extern const dibs__store dibs__lite_store;
+
+/* Readers of rows whose columns are as statements.h lists them, from column `at` on. */
+void dibs__lite_read_record(sqlite3_stmt *q, dibs__record *out);
+void dibs__lite_read_holder(sqlite3_stmt *q, int at, dibs__holder *out);
+void dibs__lite_read_waiter(sqlite3_stmt *q, int at, dibs__waiter *out);
+int dibs__lite_bind_text(sqlite3_stmt *q, int at, const char *text);
+/* One step of a statement that answers at most one row; resets it unless there is one. */
+int dibs__lite_step(sqlite3_stmt *q);
+
+/* batch.c: takes all that is queued and does it. False: the database was busy until `until`. */
+bool dibs__lite_batch(dibs__lite *e, dibs__deadline until);
+
+/* chores.c: 0, or -1 when the store failed. */
+int dibs__lite_settle(dibs__lite *e, dibs__time now, const char *name, dibs__reply *out);
+int dibs__lite_rescue(dibs__lite *e, dibs__time now);
+int dibs__lite_bury(dibs__lite *e, dibs__time now, const dibs__lite_job *job);
+/* Does nothing unless it is time. */
+int dibs__lite_reap(dibs__lite *e, dibs__time now);
+
+/* crew.c */
+dibs_status dibs__lite_do(dibs__lite *e, dibs__lite_job *job);
+/* For batch.c: takes the queue, marks its jobs as taken; and says that a job is done. */
+dibs__lite_job *dibs__lite_take(dibs__lite *e);
+void dibs__lite_done(dibs__lite_job *job);
+
+/* gate.c */
+void dibs__lite_gate_open(dibs__lite *e, dibs__deadline until);
+void dibs__lite_gate_close(dibs__lite *e);
+/* True: we are in, and must leave. False: go on without. */
+bool dibs__lite_gate_enter(dibs__lite *e, dibs__deadline until);
+void dibs__lite_gate_leave(dibs__lite *e);
+
+/* life.c */
+dibs_status dibs__lite_life_open(dibs__lite *e, const char *handle_id, dibs_error *err);
+void dibs__lite_life_close(dibs__lite *e);
+dibs_status dibs__lite_life_stand_in(dibs__lite *e);
+/* Is the process of that entry surely gone? Never for owners given by name. */
+bool dibs__lite_dead(dibs__lite *e, const char *wake);
+/* Removes the files of the dead once `bury` has been through. */
+dibs_status dibs__lite_sweep(dibs__lite *e, dibs__deadline until, dibs_error *err);
+/* What goes into an entry's `wake`, and the client in it. */
+void dibs__lite_mark(const dibs__lite *e, bool owner_named, char out[DIBS__WAKE_SIZE]);
+const char *dibs__lite_client_of(const char *wake);
+
+/* wake.c */
+dibs_status dibs__lite_wake_open(dibs__lite *e, dibs_error *err);
+void dibs__lite_wake_close(dibs__lite *e);
+/* Sends, or tells our own sink. A wake-up that cannot be sent is found at the next sign of life. */
+void dibs__lite_wake_send(dibs__lite *e, const dibs__lite_notice *n);
+/* True once, when the folder has just come under watch: look again at what was looked at before. */
+bool dibs__lite_wake_watch(dibs__lite *e);
+void dibs__lite_wake_events(dibs__lite *e);
+/* The process `pid` is that client's: tell us when it ends. */
+void dibs__lite_peer_follow(dibs__lite *e, const char *client, int pidfd);
+/* 1: runs; 0: has ended; -1: not known. */
+int dibs__lite_peer_runs(dibs__lite *e, const char *client);
+
+/* look.c */
+dibs_status dibs__lite_inspect(dibs__lite *e, const char *name, dibs__deadline until,
+                               dibs__report_builder *out, dibs_error *err);
+dibs_status dibs__lite_list(dibs__lite *e, const char *prefix, bool idle, dibs__deadline until,
+                            dibs__report_builder *out, dibs_error *err);
+
+#endif

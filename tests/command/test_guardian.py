@@ -1,0 +1,236 @@
+"""The wrapper or the guardian dies or stops, the lock is lost: the command is dead before the next one starts.
+
+The commands beat every few milliseconds into one log with CLOCK_BOOTTIME, so that "dead before" is seen."""
+
+import os
+import shutil
+import signal
+import time
+
+from harness import ENGINES, Process, Skip, alive, boottime, children, test, wait_for
+
+
+def run_worker(t, label, *options, lease='1500ms', worker=()):
+    return t.start('run', '--lease', lease, *options, 'a', '--', *t.worker(label, *worker))
+
+
+def next_in_line(t, label='next'):
+    process = run_worker(t, label, worker=('seconds=0.2',))
+    t.wait_queued('a')
+    return process
+
+
+def check_order(t, old, new, *others):
+    """Everybody of the old command was dead before the new one started, and the fence grew."""
+    first, second = t.started_at(old), t.wait_started(new, 20)
+    for label in (old, *others):
+        assert t.last_sign(label) < second[0], '%s lived on for %.3f s' % (label, t.last_sign(label) - second[0])
+    assert int(second[4]) > int(first[4]), (first, second)
+    for entry in t.log():
+        if entry[1] in (old, *others):
+            assert not alive(entry[3]), entry
+    return second[0]
+
+
+@test(*ENGINES)
+def kill_9_of_the_wrapper(t):
+    wrapper = run_worker(t, 'old', worker=('child', 'stray'), lease='2s')
+    for label in ('old', 'old-child', 'old-stray'):
+        t.wait_started(label)
+    successor = next_in_line(t)
+    killed = boottime()
+    wrapper.signal(signal.SIGKILL)
+    started = check_order(t, 'old', 'next', 'old-child', 'old-stray')
+    t.note('command dead %.1f ms, next one started %.1f ms after the kill', (t.last_sign('old') - killed) * 1000,
+           (started - killed) * 1000)
+    limit = 0.25 if t.engine == 'sqlite' else 2.0 + 0.5
+    assert started - killed < limit, 'handed on after %.3f s' % (started - killed)
+    assert t.last_sign('old') - killed < 0.25, 'ended at once'
+    assert successor.wait() == 0
+
+
+@test(*ENGINES)
+def kill_9_with_a_command_that_ignores_term(t):
+    wrapper = run_worker(t, 'old', worker=('ignore-term', 'child', 'stray'), lease='2s')
+    for label in ('old', 'old-child', 'old-stray'):
+        t.wait_started(label)
+    successor = next_in_line(t)
+    wrapper.signal(signal.SIGKILL)
+    check_order(t, 'old', 'next', 'old-child', 'old-stray')
+    assert successor.wait() == 0
+
+
+@test(*ENGINES)
+def stop_of_the_wrapper_past_its_lease(t):
+    for round_number, worker in enumerate((('child', 'stray'), ('ignore-term', 'child', 'stray'))):
+        old, new = 'old%d' % round_number, 'next%d' % round_number
+        wrapper = run_worker(t, old, worker=worker)
+        for label in (old, old + '-child', old + '-stray'):
+            t.wait_started(label)
+        successor = next_in_line(t, new)
+        wrapper.signal(signal.SIGSTOP)
+        started = check_order(t, old, new, old + '-child', old + '-stray')
+        t.note('%s: last sign of the command %.1f ms before the next one started', ' '.join(worker),
+               (started - t.last_sign(old)) * 1000)
+        assert successor.wait() == 0
+        wrapper.signal(signal.SIGCONT)
+        assert wrapper.wait() == 76, wrapper.err
+
+
+@test()
+def flock_beside_it(t):
+    """flock(1), for comparison: its command runs on when it is stopped, and when it is killed another gets in."""
+    if not shutil.which('flock'):
+        raise Skip('flock is not installed')
+    wrapper = Process(['flock', '-o', t.path('lock'), *t.worker('old')], t.folder)
+    t.started.append(wrapper)
+    t.wait_started('old')
+    wrapper.signal(signal.SIGSTOP)
+    stopped = boottime()
+    wait_for(lambda: boottime() > stopped + 1.5, 'the time of a lease')
+    assert t.last_sign('old') > stopped + 1.0, 'the command runs on'
+    wrapper.signal(signal.SIGKILL)
+    wrapper.signal(signal.SIGCONT)
+    wrapper.wait()
+    other = Process(['flock', '-o', t.path('lock'), *t.worker('next', 'seconds=0.2')], t.folder)
+    t.started.append(other)
+    assert other.wait() == 0
+    t.note('flock: the old command ran on beside the next one')
+    assert t.last_sign('old') > t.started_at('next')[0], 'both run at the same time'
+
+
+@test(*ENGINES)
+def guardian_killed(t):
+    for worker in ((), ('ignore-term', 'child', 'stray')):
+        wrapper = run_worker(t, 'w%d' % len(worker), worker=worker)
+        label = 'w%d' % len(worker)
+        t.wait_started(label)
+        if worker:
+            t.wait_started(label + '-child')
+            t.wait_started(label + '-stray')
+        guardian, = children(wrapper.pid)
+        os.kill(guardian, signal.SIGKILL)
+        code = wrapper.wait()
+        assert code in (137, 143), (code, wrapper.err)
+        assert b'guardian' in wrapper.err
+        assert not any(alive(e[3]) for e in t.log()), 'nothing is left'
+        assert t.held_by('a') == []
+
+
+@test('redis')
+def guardian_stopped_while_the_lease_runs_out(t):
+    wrapper = run_worker(t, 'old', '--max-hold', '1500ms')
+    t.wait_started('old')
+    guardian, = children(wrapper.pid)
+    os.kill(guardian, signal.SIGSTOP)
+    successor = next_in_line(t)
+    check_order(t, 'old', 'next')
+    assert wrapper.wait() == 76, wrapper.err
+    assert successor.wait() == 0
+
+
+@test('sqlite')
+def terminal_signals_do_not_end_the_guardian(t):
+    wrapper = run_worker(t, 'old')
+    t.wait_started('old')
+    guardian, = children(wrapper.pid)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
+        os.kill(guardian, number)
+    assert os.getpgid(guardian) not in (os.getpgid(wrapper.pid), os.getpgid(t.started_at('old')[3]))
+    seen = len(t.log())
+    wait_for(lambda: len(t.log()) > seen + 20, 'the command, unharmed')
+    assert alive(guardian)
+
+
+@test('redis')
+def flushall_under_a_holder(t):
+    wrapper = run_worker(t, 'old', lease='3s')
+    t.wait_started('old')
+    flushed = time.monotonic()
+    t.redis.ask('FLUSHALL')
+    assert wrapper.wait() == 76
+    took = time.monotonic() - flushed
+    t.note('lost %.0f ms after FLUSHALL, lease 3 s', took * 1000)
+    assert took < 1.0 + 0.3, 'within a third of the lease'
+    assert b'lost' in wrapper.err, wrapper.err
+    assert t.held_by('a') == [], 'never made anew'
+    assert not alive(t.started_at('old')[3])
+
+
+@test('redis')
+def lost_while_the_command_ends_by_itself(t):
+    wrapper = t.start('run', 'a', '--', 'sh', '-c', 'touch %s; read x' % t.path('up'), stdin=-1)
+    wait_for(lambda: os.path.exists(t.path('up')), 'the command')
+    t.redis.ask('FLUSHALL')
+    wrapper.popen.stdin.close()
+    assert wrapper.wait() == 76, wrapper.err
+
+
+@test('redis')
+def server_killed_under_a_holder(t):
+    """The command is ended before the lease can be over; nobody can say more without a server."""
+    wrapper = run_worker(t, 'old')
+    t.wait_started('old')
+    t.redis.kill()
+    killed = boottime()
+    try:
+        assert wrapper.wait() == 76, wrapper.err
+        assert t.last_sign('old') < killed + 1.5
+    finally:
+        t.redis.start()
+
+
+@test('redis')
+def server_restarted_while_waiting(t):
+    """The holder's lock is gone with the server's memory; the waiter stands in line again and gets it."""
+    wrapper = run_worker(t, 'old')
+    t.wait_started('old')
+    successor = next_in_line(t)
+    t.redis.kill()
+    t.redis.start()
+    t.wait_started('next')
+    assert successor.wait() == 0, successor.err
+    assert wrapper.wait() == 76, wrapper.err
+
+
+@test('redis')
+def server_down_while_waiting_ends_with_the_wait(t):
+    wrapper = run_worker(t, 'old')
+    t.wait_started('old')
+    start = time.monotonic()
+    waiter = t.start('run', '--wait', '2s', 'a', '--', 'true')
+    t.wait_queued('a')
+    t.redis.kill()
+    try:
+        assert waiter.wait() == 69, waiter.err
+        assert 1.9 < time.monotonic() - start < 4
+        assert wrapper.wait() == 76
+    finally:
+        t.redis.start()
+
+
+@test(*ENGINES)
+def renewed_for_longer_than_the_lease(t):
+    code, out, err = t.run('run', '--lease', '600ms', 'a', '--', 'sh', '-c', 'sleep 2; echo done')
+    assert (code, out) == (0, b'done\n'), err
+
+
+@test('redis')
+def handed_over_grants_last(t):
+    """A waiter is granted what is left of its own liveness first; the guardian must not take that for the end."""
+    first = t.start('run', '--lease', '30s', 'a', '--', 'sleep', '1')
+    wait_for(lambda: t.held_by('a'), 'the first')
+    code, out, err = t.run('run', '--lease', '30s', 'a', '--', 'sh', '-c', 'sleep 7; echo done')
+    assert first.wait() == 0
+    assert (code, out) == (0, b'done\n'), err
+
+
+@test(*ENGINES)
+def resumed_elsewhere(t):
+    """The same owner by name takes the lock up: the old command is ended, the new one has a higher fence."""
+    old = t.start('run', '--owner', 'me', '--lease', '1500ms', 'a', '--', *t.worker('old'))
+    t.wait_started('old')
+    new = t.start('run', '--owner', 'me', '--lease', '1500ms', 'a', '--', *t.worker('next', 'seconds=1.5'))
+    assert old.wait() == 76, old.err
+    assert new.wait() == 0, new.err
+    assert int(t.started_at('next')[4]) > int(t.started_at('old')[4])

@@ -1,0 +1,152 @@
+"""ls, show, break, watch, engines: for people and as JSON."""
+
+import json
+import os
+import signal
+import time
+
+from harness import ENGINES, test, wait_for
+from test_basics import hold
+
+
+@test(*ENGINES)
+def ls_and_show(t):
+    assert t.json('ls', '--json') == {'locks': []}
+    holder = hold(t, '--owner', 'boss', 'job:1')
+    hold(t, '--slots', '5', '--weight', '2', 'pool')
+    waiter = t.start('run', '--owner', 'next', 'job:1', '--', 'true')
+    t.wait_queued('job:1')
+    locks = {lock['name']: lock for lock in t.json('ls', '--json')['locks']}
+    assert set(locks) == {'job:1', 'pool'}
+    assert (locks['pool']['slots'], locks['pool']['used']) == (5, 2)
+    job = t.lock('job:1')
+    who, = job['holders']
+    assert (who['owner'], who['pid'], who['host']) == ('boss', holder.pid, os.uname().nodename), who
+    assert who['fence'] == job['fence'] == locks['job:1']['fence'] > 10 ** 15
+    assert abs(who['since_ms'] - time.time() * 1000) < 60000 and 0 < who['left_ms'] <= 30000, who
+    assert not who['released'] and not who['breaking'] and not who['shared']
+    behind, = job['waiters']
+    assert (behind['owner'], behind['pid']) == ('next', waiter.pid) and job['waiter_count'] == 1
+    assert [lock['name'] for lock in t.json('ls', '--json', 'job:')['locks']] == ['job:1']
+    code, out, _ = t.run('ls')
+    assert code == 0 and 'job:1' in out.decode() and 'boss' in out.decode() and '2 of 5' in out.decode(), out
+    code, out, _ = t.run('show', 'job:1')
+    for word in ('boss', 'pid %d' % holder.pid, 'next', 'fence', 'waiters: 1'):
+        assert word in out.decode(), (word, out)
+    assert t.run('ls', '--names')[1] == b'job:1\npool\n'
+
+
+@test(*ENGINES)
+def idle_locks(t):
+    assert t.run('run', 'a', '--', 'true')[0] == 0
+    assert t.json('ls', '--json')['locks'] == []
+    lock, = t.json('ls', '--all', '--json')['locks']
+    assert lock['name'] == 'a' and lock['holders'] == [] and lock['fence'] > 0
+    code, out, err = t.run('show', 'never')
+    assert code == 1 and out == b'' and b'never' in err, (code, err)
+
+
+@test(*ENGINES)
+def odd_names_are_shown_safely(t):
+    names = [b'a\x1b[31m\n', b'b\xff\\', 'c späße'.encode()]
+    for name in names:
+        assert t.run('run', name, '--', 'true')[0] == 0
+    code, out, _ = t.run('ls', '--all')
+    lines = out.split(b'\n')
+    assert code == 0 and len(lines) == 5 and b'\x1b' not in out and b'\xff' not in out, out
+    assert b'a\\x1b[31m\\n' in out and b'b\\xff\\\\' in out and 'c späße'.encode() in out
+    locks = t.json('ls', '--all', '--json')['locks']
+    exact = [bytes.fromhex(lock['name_hex']) if 'name_hex' in lock else lock['name'].encode() for lock in locks]
+    assert exact == names, exact
+    assert locks[1]['name'] == 'b\\xff\\\\'
+    assert t.lock(names[1])['name_hex'] == names[1].hex()
+
+
+@test(*ENGINES)
+def break_waits_for_the_holder(t):
+    holder = hold(t, '--lease', '3s', 'a')
+    fence = t.lock('a')['fence']
+    start = time.monotonic()
+    result = t.json('break', '--json', '--by', 'op', 'a')
+    assert result['broken'] and result['by'] == 'op' and result['fence'] > fence, result
+    assert time.monotonic() - start < 3
+    assert holder.wait() == 76 and b'broke' in holder.err, holder.err
+    lock = t.lock('a')
+    assert lock['broken_by'] == 'op' and abs(lock['broken_at_ms'] - time.time() * 1000) < 60000
+    assert b'op' in t.run('show', 'a')[1]
+
+
+@test(*ENGINES)
+def break_now(t):
+    holder = hold(t, '--lease', '3s', 'a')
+    code, out, err = t.run('break', '--now', 'a')
+    assert code == 0 and b'fence is now' in out, (code, err)
+    assert t.run('run', '--no-wait', 'a', '--', 'true')[0] == 0
+    assert holder.wait() == 76, holder.err
+    assert '@' in t.lock('a')['broken_by']
+
+
+@test(*ENGINES)
+def break_with_a_bound(t):
+    holder = hold(t, '--lease', '6s', 'a')
+    holder.signal(signal.SIGSTOP)
+    code, out, err = t.run('break', '--json', '--wait', '300ms', 'a')
+    assert code == 75 and not json.loads(out)['broken'], (code, out, err)
+    assert t.lock('a')['holders'][0]['breaking']
+    holder.signal(signal.SIGCONT)
+    assert holder.wait() == 76
+    code, _, err = t.run('break', 'never')
+    assert code == 1 and b'never' in err
+
+
+@test(*ENGINES)
+def watch_tells_changes(t):
+    lines = t.start('watch', '--interval', '20ms')
+    objects = t.start('watch', '--interval', '20ms', '--json', 'job')
+
+    def events():
+        return [json.loads(line) for line in objects.out.decode().split('\n')[:-1]]
+
+    holder = hold(t, '--owner', 'boss', 'job')
+    wait_for(lambda: [e['event'] for e in events()] == ['held'], 'held')
+    waiter = t.start('run', 'job', '--', 'sleep', '60')
+    wait_for(lambda: [e['event'] for e in events()] == ['held', 'waiting'], 'waiting')
+    holder.signal(signal.SIGTERM)
+    wait_for(lambda: len(events()) == 5, 'released, held, waiting')
+    told = events()
+    assert told[0]['holder']['owner'] == 'boss' and told[0]['name'] == 'job', told
+    assert told[1]['waiter_count'] == 1
+    assert {e['event'] for e in told[2:]} == {'released', 'held', 'waiting'}, told
+    assert told[3]['holder']['fence'] > told[0]['holder']['fence']
+    waiter.signal(signal.SIGTERM)
+    wait_for(lambda: len(events()) == 6, 'the end')
+    wait_for(lambda: lines.out.count(b'\n') == 6, 'the lines')
+    assert b'job  held by boss (host ' in lines.out, lines.out
+    for process in (lines, objects):
+        process.signal(signal.SIGTERM)
+        assert process.wait() == -signal.SIGTERM
+
+
+@test('redis')
+def watch_survives_its_server(t):
+    watch = t.start('watch', '--interval', '50ms')
+    hold(t, '--lease', '1s', 'a')
+    wait_for(lambda: b'held by' in watch.out, 'held')
+    t.redis.kill()
+    try:
+        wait_for(lambda: b'trying again' in watch.err, 'the complaint')
+    finally:
+        t.redis.start()
+    wait_for(lambda: b'released by' in watch.out, 'the next look')
+
+
+@test()
+def engines_are_listed(t):
+    engines = {e['scheme']: e for e in t.json('engines', '--json')['engines']}
+    assert not engines['memory']['across_processes'] and engines['memory']['available']
+    assert engines['redis']['across_processes'] and engines['redis']['first_come']
+    assert engines['sqlite']['notices_death']
+    for engine in engines.values():
+        assert engine['available'] == (engine['missing'] is None)
+    code, out, _ = t.run('engines', '--url', 'redis://nowhere')
+    assert code == 0 and b'sqlite' in out

@@ -1,0 +1,131 @@
+"""Wrong arguments, help, and URLs that cannot be used."""
+
+import os
+import socket
+import subprocess
+import time
+
+from harness import ENGINES, free_port, test
+
+COMMANDS = ('run', 'ls', 'show', 'break', 'watch', 'engines')
+
+
+def refused(t, *args, says, code=64):
+    got, out, err = t.run(*args)
+    text = err.decode()
+    assert got == code, (args, got, text)
+    assert says in text and text.startswith('dibs: ') and text.count('\n') == 1, (args, text)
+    assert out == b'', out
+
+
+@test()
+def help_fits_a_screen(t):
+    for args in [('--help',)] + [(c, '--help') for c in COMMANDS]:
+        code, out, err = t.run(*args)
+        lines = out.decode().splitlines()
+        assert code == 0 and err == b'', (args, code, err)
+        assert 3 < len(lines) <= 24 and max(map(len, lines)) <= 80, (args, len(lines), max(map(len, lines)))
+        assert 'usage: dibs' in out.decode()
+
+
+@test()
+def version(t):
+    code, out, _ = t.run('--version')
+    assert code == 0 and out.startswith(b'dibs ') and out.split()[1].count(b'.') == 2, out
+
+
+@test()
+def no_arguments(t):
+    code, out, err = t.run()
+    assert code == 64 and out == b'' and b'usage: dibs' in err
+
+
+@test()
+def wrong_arguments(t):
+    refused(t, 'frobnicate', says="no command 'frobnicate'")
+    refused(t, '--frobnicate', says='unknown option')
+    for c in COMMANDS:
+        refused(t, c, '--frobnicate', says="unknown option '--frobnicate' (see: dibs %s --help)" % c)
+    refused(t, 'run', says="no '--'")
+    refused(t, 'run', 'a', says="no '--'")
+    refused(t, 'run', '--', 'true', says='no lock NAME')
+    refused(t, 'run', 'a', '--', says='no COMMAND')
+    refused(t, 'run', '--wait', '1s', '--no-wait', 'a', '--', 'true', says='exclude each other')
+    refused(t, 'run', '--wait', says='--wait needs a value')
+    refused(t, 'run', '--no-wait=1', 'a', '--', 'true', says='--no-wait takes no value')
+    refused(t, 'run', '--weight', '2', 'a', '--', 'true', says='--weight needs --slots')
+    refused(t, 'run', '--slots', '0', 'a', '--', 'true', says="--slots '0'")
+    refused(t, 'run', '-E', '256', 'a', '--', 'true', says="-E '256'")
+    refused(t, 'run', '-E', 'x', 'a', '--', 'true', says="-E 'x'")
+    refused(t, 'show', says='no lock NAME')
+    refused(t, 'show', 'a', 'b', says='one lock NAME')
+    refused(t, 'break', says='no lock NAME')
+    refused(t, 'break', '--by', '', 'a', says='--by is empty')
+    refused(t, 'ls', 'a', 'b', says='one PREFIX')
+    refused(t, 'watch', '--interval', '1ms', says='out of range')
+    refused(t, 'engines', 'x', says='takes no operands')
+
+
+@test()
+def durations(t):
+    for bad in ('', '5', 's', '5x', '-5s', '1.5s', '5 s', '99999999999999999999s', '9999999h', '0x5s'):
+        refused(t, 'run', '--wait', bad, 'a', '--', 'true', says='is no duration')
+    refused(t, 'run', '--lease', '0s', 'a', '--', 'true', says='out of range')
+    for good in ('500ms', '5s', '2m', '1h'):
+        code, _, err = t.run('run', '--wait', good, 'a', '--', 'true')
+        assert code == 0, err
+
+
+@test(*ENGINES)
+def unknown_url_parameter(t):
+    refused(t, 'ls', '--url', t.url + '?frobnicate=1', says='frobnicate')
+    refused(t, 'run', '--url', t.url + '?frobnicate=1', 'a', '--', 'true', says='frobnicate')
+
+
+@test()
+def bad_urls(t):
+    refused(t, 'ls', '--url', 'gopher://host', says='gopher')
+    refused(t, 'ls', '--url', 'redis://127.0.0.1:99999', says='99999')
+    refused(t, 'run', '--url', 'no url', 'a', '--', 'true', says='no url')
+
+
+@test()
+def memory_is_refused(t):
+    for args in (('run', 'a', '--', 'true'), ('ls',), ('show', 'a'), ('break', 'a'), ('watch',)):
+        refused(t, args[0], '--url', 'memory:', *args[1:], says='lives inside one process')
+
+
+@test()
+def url_from_environment_and_default(t):
+    env = dict(t.env, DIBS_URL='gopher://host')
+    code, _, err = t.run('ls', env=env)
+    assert code == 64 and b'gopher' in err
+    code, out, err = t.run('run', 'a', '--', 'sh', '-c', 'echo $DIBS_NAME')
+    assert (code, out) == (0, b'a\n'), err
+    assert os.listdir(t.path('state')), 'the embedded store is in the state folder'
+
+
+@test()
+def server_down_at_open(t):
+    start = time.monotonic()
+    refused(t, 'run', '--url', 'redis://127.0.0.1:%d' % free_port(), 'a', '--', 'true', says='', code=69)
+    assert time.monotonic() - start < 5.5
+
+
+@test()
+def silent_server_at_open(t):
+    """A server that takes the connection and says nothing: 5 s, whatever --wait says."""
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        s.listen(8)
+        url = 'redis://127.0.0.1:%d' % s.getsockname()[1]
+        start = time.monotonic()
+        refused(t, 'run', '--url', url, '--wait', '1h', 'a', '--', 'true', says='', code=69)
+        assert time.monotonic() - start < 6
+
+
+@test()
+def output_that_cannot_be_written(t):
+    with open('/dev/full', 'wb') as full:
+        code = subprocess.run([t.dibs, 'engines'], env=t.env, stdout=full, stderr=subprocess.DEVNULL).returncode
+    assert code == 74, code

@@ -1,0 +1,211 @@
+/* Looking at locks: one, and many. */
+#define _GNU_SOURCE
+#include "conformance/suite.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static void nobody_used_it(void **state)
+{
+    dibs_report *r = NULL;
+    dibs_error err = {0};
+    const char *name = fresh("unused");
+
+    (void)state;
+    assert_status(dibs_inspect(open_handle(), name, &r, &err), DIBS_NOT_FOUND);
+    assert_null(r);
+    assert_non_null(strstr(err.message, name));
+    dibs_report_free(NULL);
+}
+
+static void check_holder(const dibs_party *p, const dibs_grant *g)
+{
+    char host[256] = "";
+    int64_t now = (int64_t)time(NULL) * 1000;
+
+    gethostname(host, sizeof host - 1);
+    assert_string_equal(p->owner, dibs_owner(g));
+    assert_memory_equal(p->host, host, strlen(p->host));
+    assert_int_equal(p->pid, getpid());
+    assert_true(p->fence == dibs_fence(g));
+    assert_true(p->since_ms > now - 60000 && p->since_ms < now + 60000);
+    assert_in_range(p->left_ms, 1, 30000);
+    assert_false(p->released);
+    assert_false(p->breaking);
+}
+
+static void a_lock_and_its_line(void **state)
+{
+    dibs *a = open_handle(), *b = open_handle();
+    const char *name = fresh("look");
+    dibs_grant *g = take(a, name, &(dibs_lock_options){.owner = "the holder"});
+    job *j = job_start(b, name, &(dibs_lock_options){.owner = "first"}), *k;
+    const dibs_lock_info *info;
+    dibs_report *r = NULL;
+
+    (void)state;
+    wait_for_line(a, name, 1);
+    k = job_start(b, name, &(dibs_lock_options){.owner = "second", .shared = true});
+    wait_for_line(a, name, 2);
+    assert_status(dibs_inspect(a, name, &r, NULL), DIBS_OK);
+    assert_int_equal(dibs_report_count(r), 1);
+    assert_null(dibs_report_at(r, 1));
+    info = dibs_report_at(r, 0);
+    assert_string_equal(info->name, name);
+    assert_int_equal(info->slots, 0);
+    assert_int_equal(info->used, 1);
+    assert_true(info->fence == dibs_fence(g));
+    assert_null(info->broken_by);
+    assert_int_equal(info->holder_count, 1);
+    check_holder(&info->holders[0], g);
+    assert_false(info->holders[0].shared);
+    assert_int_equal(info->waiter_count, 2);
+    assert_string_equal(info->waiters[0].owner, "first");
+    assert_string_equal(info->waiters[1].owner, "second");
+    assert_true(info->waiters[1].shared);
+    assert_in_range(info->waiters[0].left_ms, 1, 30000);
+    assert_int_equal(info->waiters[0].pid, getpid());
+    dibs_report_free(r);
+    dibs_cancel(b, name);
+    job_join(j);
+    job_join(k);
+    dibs_unlock(g);
+}
+
+static void a_semaphore_shows_its_slots(void **state)
+{
+    dibs *d = open_handle();
+    const char *name = fresh("look-slots");
+    dibs_grant *g = take(d, name, &(dibs_lock_options){.slots = 5, .weight = 2});
+    dibs_grant *h = take(d, name, &(dibs_lock_options){.slots = 5});
+    const dibs_lock_info *info;
+    dibs_report *r = NULL;
+
+    (void)state;
+    assert_status(dibs_inspect(d, name, &r, NULL), DIBS_OK);
+    info = dibs_report_at(r, 0);
+    assert_int_equal(info->slots, 5);
+    assert_int_equal(info->used, 3);
+    assert_int_equal(info->holder_count, 2);
+    assert_int_equal(info->holders[0].weight, 2);
+    assert_int_equal(info->holders[1].weight, 1);
+    assert_true(info->holders[0].fence < info->holders[1].fence);
+    dibs_report_free(r);
+    dibs_unlock(g);
+    dibs_unlock(h);
+}
+
+static void sharers_are_counted(void **state)
+{
+    dibs *a = open_handle(), *b = open_handle();
+    const char *name = fresh("look-shared");
+    dibs_grant *g = take(a, name, &(dibs_lock_options){.shared = true});
+    dibs_grant *h = take(b, name, &(dibs_lock_options){.shared = true});
+    dibs_report *r = NULL;
+
+    (void)state;
+    assert_status(dibs_inspect(a, name, &r, NULL), DIBS_OK);
+    assert_int_equal(dibs_report_at(r, 0)->used, 2);
+    assert_int_equal(dibs_report_at(r, 0)->slots, 0);
+    assert_true(dibs_report_at(r, 0)->holders[0].shared);
+    dibs_report_free(r);
+    dibs_unlock(g);
+    dibs_unlock(h);
+}
+
+static void an_expired_holder_is_not_shown(void **state)
+{
+    dibs *a = open_handle();
+    const char *name = fresh("look-expired");
+    dibs_grant *g = take(a, name, &(dibs_lock_options){.lease_ms = 100, .no_renew = true});
+    dibs_report *r = NULL;
+
+    (void)state;
+    sleep_ms(150);
+    assert_int_equal(holders_of(a, name), 0);
+    assert_status(dibs_list(a, name, false, &r, NULL), DIBS_OK);
+    assert_int_equal(dibs_report_count(r), 0);
+    dibs_report_free(r);
+    dibs_unlock(g);
+}
+
+static void what_lingers_is_shown_as_released(void **state)
+{
+    dibs *d = open_handle();
+    const char *name = fresh("look-min");
+    dibs_report *r = NULL;
+
+    (void)state;
+    dibs_unlock(take(d, name, &(dibs_lock_options){.min_hold_ms = 20000}));
+    assert_status(dibs_inspect(d, name, &r, NULL), DIBS_OK);
+    assert_int_equal(dibs_report_at(r, 0)->holder_count, 1);
+    assert_true(dibs_report_at(r, 0)->holders[0].released);
+    dibs_report_free(r);
+    assert_status(dibs_break(d, name, "test", true, 0, NULL), DIBS_OK);
+}
+
+static void a_list_by_prefix(void **state)
+{
+    dibs *d = open_handle();
+    const char *prefix = fresh("list*[");
+    char name[3][100];
+    dibs_grant *g[3];
+    dibs_report *r = NULL;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        snprintf(name[i], sizeof name[i], "%s/%c", prefix, "cab"[i]);
+        g[i] = take(d, name[i], NULL);
+    }
+    assert_status(dibs_unlock(g[1]), DIBS_OK);
+    assert_status(dibs_list(d, prefix, false, &r, NULL), DIBS_OK);
+    assert_int_equal(dibs_report_count(r), 2);
+    assert_string_equal(dibs_report_at(r, 0)->name, name[2]); /* sorted: b, c */
+    assert_string_equal(dibs_report_at(r, 1)->name, name[0]);
+    assert_int_equal(dibs_report_at(r, 0)->holder_count, 1);
+    dibs_report_free(r);
+    assert_status(dibs_list(d, prefix, true, &r, NULL), DIBS_OK);
+    assert_int_equal(dibs_report_count(r), 3);
+    assert_string_equal(dibs_report_at(r, 0)->name, name[1]);
+    assert_int_equal(dibs_report_at(r, 0)->holder_count, 0);
+    dibs_report_free(r);
+    assert_status(dibs_list(d, "no such prefix", true, &r, NULL), DIBS_OK);
+    assert_int_equal(dibs_report_count(r), 0);
+    dibs_report_free(r);
+    dibs_unlock(g[0]);
+    dibs_unlock(g[2]);
+}
+
+static void a_list_of_everything(void **state)
+{
+    dibs *d = open_handle();
+    const char *name = fresh("everything");
+    dibs_grant *g = take(d, name, NULL);
+    dibs_report *r = NULL;
+    bool found = false;
+
+    (void)state;
+    assert_status(dibs_list(d, NULL, true, &r, NULL), DIBS_OK);
+    for (size_t i = 0; i < dibs_report_count(r); i++) {
+        found = found || strcmp(dibs_report_at(r, i)->name, name) == 0;
+        if (i > 0)
+            assert_true(strcmp(dibs_report_at(r, i - 1)->name, dibs_report_at(r, i)->name) < 0);
+    }
+    assert_true(found);
+    dibs_report_free(r);
+    dibs_unlock(g);
+}
+
+static const struct CMUnitTest tests[] = {
+    CASE(nobody_used_it),
+    CASE(a_lock_and_its_line),
+    CASE(a_semaphore_shows_its_slots),
+    CASE(sharers_are_counted),
+    CASE(an_expired_holder_is_not_shown),
+    CASE(what_lingers_is_shown_as_released),
+    CASE(a_list_by_prefix),
+    CASE(a_list_of_everything),
+};
+CASES(look_cases, tests);

@@ -1,0 +1,190 @@
+/* Opening and closing handles, and names. */
+#define _GNU_SOURCE
+#include "conformance/suite.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void refuse(const char *url, dibs_status want)
+{
+    dibs *d = NULL;
+    dibs_error err = {0};
+    dibs_status got = dibs_open(url, NULL, &d, &err);
+
+    if (got != want)
+        fail_msg("%s: %s, not %s: %s", url, dibs_status_name(got), dibs_status_name(want),
+                 err.message);
+    assert_null(d);
+    assert_int_equal(err.status, want);
+    assert_true(strlen(err.message) > 10);
+}
+
+static void bad_urls_are_refused(void **state)
+{
+    char url[600];
+
+    (void)state;
+    refuse("nosuch://x", DIBS_INVALID);
+    refuse("no url", DIBS_INVALID);
+    refuse("", DIBS_INVALID);
+    snprintf(url, sizeof url, "%s?misspelt=1", the.url);
+    refuse(url, DIBS_INVALID);
+}
+
+static void an_unknown_scheme_names_those_there_are(void **state)
+{
+    dibs *d = NULL;
+    dibs_error err = {0};
+
+    (void)state;
+    assert_status(dibs_open("nosuch://x", NULL, &d, &err), DIBS_INVALID);
+    assert_non_null(strstr(err.message, "nosuch"));
+    assert_non_null(strstr(err.message, the.engine));
+}
+
+static void the_environment_names_the_default(void **state)
+{
+    dibs *d = NULL;
+
+    (void)state;
+    setenv("DIBS_URL", the.url, 1);
+    assert_status(dibs_open(NULL, NULL, &d, NULL), DIBS_OK);
+    assert_string_equal(dibs_engine_name(d), the.engine);
+    dibs_close(d);
+    setenv("DIBS_URL", "nosuch://x", 1);
+    assert_status(dibs_open(NULL, NULL, &d, NULL), DIBS_INVALID);
+    unsetenv("DIBS_URL");
+}
+
+static void bad_options_are_refused(void **state)
+{
+    dibs *d = NULL;
+    char owner[DIBS_OWNER_MAX + 2];
+
+    (void)state;
+    memset(owner, 'x', sizeof owner);
+    owner[DIBS_OWNER_MAX + 1] = '\0';
+    assert_status(dibs_open(the.url, &(dibs_options){.owner = owner}, &d, NULL), DIBS_INVALID);
+    assert_status(dibs_open(the.url, &(dibs_options){.connect_ms = -1}, &d, NULL), DIBS_INVALID);
+    assert_status(dibs_open(the.url, &(dibs_options){.request_ms = -1}, &d, NULL), DIBS_INVALID);
+    assert_null(d);
+}
+
+static void the_engine_tells_what_it_can(void **state)
+{
+    dibs *d = open_handle();
+    dibs_engine_info info;
+
+    (void)state;
+    dibs_engine_of(d, &info);
+    assert_string_equal(info.scheme, the.engine);
+    assert_null(info.missing);
+    assert_int_equal(info.across_processes, the.can.across_processes);
+    assert_int_equal(info.first_come, the.can.first_come);
+    assert_false(dibs_engine_at(1000, &info));
+}
+
+static void closing_nothing_is_allowed(void **state)
+{
+    (void)state;
+    dibs_close(NULL);
+    for (int i = 0; i < 20; i++)
+        close_handle(open_handle());
+}
+
+static void names_have_a_size(void **state)
+{
+    static char huge[10 * 1024 * 1024 + 1];
+    char name[DIBS_NAME_MAX + 2];
+    dibs *d = open_handle();
+    dibs_error err = {0};
+    dibs_grant *g = NULL;
+
+    (void)state;
+    memset(huge, 'n', sizeof huge - 1);
+    memset(name, 'n', sizeof name - 1);
+    name[DIBS_NAME_MAX + 1] = '\0';
+    assert_status(dibs_lock(d, "", NULL, &g, &err), DIBS_INVALID);
+    assert_status(dibs_lock(d, NULL, NULL, &g, &err), DIBS_INVALID);
+    assert_status(dibs_lock(d, name, NULL, &g, &err), DIBS_INVALID);
+    assert_non_null(strstr(err.message, "512"));
+    assert_status(dibs_lock(d, huge, NULL, &g, &err), DIBS_INVALID);
+    assert_status(dibs_lock_start(d, huge, NULL, NULL, NULL, NULL, &err), DIBS_INVALID);
+    assert_status(dibs_break(d, huge, "me", true, 0, &err), DIBS_INVALID);
+    assert_null(g);
+    name[DIBS_NAME_MAX] = '\0';
+    g = take(d, name, NULL);
+    assert_string_equal(dibs_name(g), name);
+    assert_status(dibs_unlock(g), DIBS_OK);
+}
+
+static void names_are_any_bytes(void **state)
+{
+    static const char *const odd[] = {
+        "\x01\x02\xff\xfe", "{a}b{",    "}", "%41%",         "*?[a-z]\\",
+        "' OR 1=1; --",     "a\nb\r\n", " ", "\xe2\x82\xac", ":",
+    };
+    dibs *d = open_handle(), *other = open_handle();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) {
+        dibs_report *r = NULL;
+        dibs_grant *g = take(d, odd[i], NULL);
+        assert_string_equal(dibs_name(g), odd[i]);
+        assert_status(try_lock(other, odd[i]), DIBS_BUSY);
+        assert_status(dibs_inspect(other, odd[i], &r, NULL), DIBS_OK);
+        assert_string_equal(dibs_report_at(r, 0)->name, odd[i]);
+        dibs_report_free(r);
+        assert_status(dibs_list(other, odd[i], false, &r, NULL), DIBS_OK);
+        assert_int_equal(dibs_report_count(r), 1);
+        assert_string_equal(dibs_report_at(r, 0)->name, odd[i]);
+        dibs_report_free(r);
+        assert_status(dibs_unlock(g), DIBS_OK);
+        assert_status(try_lock(other, odd[i]), DIBS_OK);
+    }
+}
+
+static void bad_lock_options_are_refused(void **state)
+{
+    char owner[DIBS_OWNER_MAX + 2];
+    const dibs_lock_options bad[] = {
+        {.wait_ms = -2},
+        {.lease_ms = -1},
+        {.max_hold_ms = -1},
+        {.min_hold_ms = -1},
+        {.slots = 3, .weight = 4},
+        {.weight = 2},
+        {.owner = owner},
+        {.owner = ""},
+        {.slots = 2, .shared = true},
+        {.slots = UINT32_MAX},
+    };
+    dibs *d = open_handle();
+
+    (void)state;
+    memset(owner, 'x', sizeof owner);
+    owner[DIBS_OWNER_MAX + 1] = '\0';
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        dibs_grant *g = NULL;
+        dibs_error err = {0};
+        dibs_status status = dibs_lock(d, fresh("bad"), &bad[i], &g, &err);
+        if (status != DIBS_INVALID)
+            fail_msg("bad options %zu: %s", i, dibs_status_name(status));
+        assert_true(strlen(err.message) > 10);
+        assert_null(g);
+    }
+}
+
+static const struct CMUnitTest tests[] = {
+    CASE(bad_urls_are_refused),
+    CASE(an_unknown_scheme_names_those_there_are),
+    CASE(the_environment_names_the_default),
+    CASE(bad_options_are_refused),
+    CASE(the_engine_tells_what_it_can),
+    CASE(closing_nothing_is_allowed),
+    CASE(names_have_a_size),
+    CASE(names_are_any_bytes),
+    CASE(bad_lock_options_are_refused),
+};
+CASES(open_cases, tests);

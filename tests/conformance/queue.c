@@ -1,0 +1,299 @@
+/* Order, sharing, slots, fences, and that nothing is ever lost under the lock. */
+#define _GNU_SOURCE
+#include "conformance/suite.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WAITERS 12
+
+static void served_in_order_of_arrival(void **state)
+{
+    dibs *d[4];
+    const char *name = fresh("fifo");
+    job *j[WAITERS];
+    uint64_t last;
+
+    (void)state;
+    if (!the.can.first_come)
+        skip();
+    for (int i = 0; i < 4; i++)
+        d[i] = open_handle();
+    dibs_grant *g = take(d[0], name, NULL);
+    last = dibs_fence(g);
+    for (int i = 0; i < WAITERS; i++) {
+        j[i] = job_start(d[i % 4], name, NULL);
+        wait_for_line(d[0], name, (size_t)i + 1);
+    }
+    dibs_unlock(g);
+    for (int i = 0; i < WAITERS; i++) {
+        job_join(j[i]);
+        assert_status(j[i]->status, DIBS_OK);
+        assert_true(j[i]->fence > last);
+        last = j[i]->fence;
+        for (int k = i + 1; k < WAITERS; k++)
+            assert_false(atomic_load(&j[k]->done));
+        assert_status(dibs_unlock(j[i]->g), DIBS_OK);
+    }
+}
+
+static void fences_only_grow(void **state)
+{
+    dibs *d[2] = {open_handle(), open_handle()};
+    const char *name = fresh("fence");
+    uint64_t last = 0;
+
+    (void)state;
+    for (int i = 0; i < 100; i++) {
+        dibs_grant *g = take(d[i % 2], name, NULL);
+        assert_true(dibs_fence(g) > last);
+        last = dibs_fence(g);
+        assert_status(dibs_unlock(g), DIBS_OK);
+    }
+}
+
+static void many_share_and_one_excludes(void **state)
+{
+    dibs *a = open_handle(), *b = open_handle(), *c = open_handle();
+    const char *name = fresh("shared");
+    dibs_lock_options shared = {.shared = true, .wait_ms = DIBS_NO_WAIT};
+    dibs_grant *g = take(a, name, &shared), *h = take(b, name, &shared);
+    job *writer, *reader;
+
+    (void)state;
+    assert_true(dibs_fence(h) > dibs_fence(g));
+    assert_true(dibs_floor(h) == dibs_fence(g));
+    assert_status(try_lock(c, name), DIBS_BUSY);
+    writer = job_start(c, name, NULL);
+    wait_for_line(a, name, 1);
+    reader = job_start(c, name, &(dibs_lock_options){.shared = true});
+    wait_for_line(a, name, 2); /* behind the writer, though it would fit */
+    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_false(atomic_load(&writer->done));
+    assert_status(dibs_unlock(h), DIBS_OK);
+    job_join(writer);
+    assert_status(writer->status, DIBS_OK);
+    assert_false(atomic_load(&reader->done));
+    dibs_unlock(writer->g);
+    job_join(reader);
+    assert_status(reader->status, DIBS_OK);
+    dibs_unlock(reader->g);
+}
+
+static void shared_does_not_become_exclusive(void **state)
+{
+    dibs *d = open_handle();
+    const char *name = fresh("upgrade");
+    dibs_grant *g = take(d, name, &(dibs_lock_options){.shared = true}), *none = NULL;
+    dibs_error err = {0};
+
+    (void)state;
+    assert_status(dibs_lock(d, name, NULL, &none, &err), DIBS_CONFLICT);
+    assert_null(none);
+    assert_true(strlen(err.message) > 10);
+    assert_true(dibs_held(g));
+    dibs_unlock(g);
+}
+
+/* By the engine's own account: another handle, the same owner. */
+static void a_resumed_upgrade_is_refused(void **state)
+{
+    dibs *a = open_handle(), *b = open_handle();
+    const char *name = fresh("upgrade-named");
+    dibs_grant *g = take(a, name, &(dibs_lock_options){.shared = true, .owner = "up"}),
+               *none = NULL;
+
+    (void)state;
+    assert_status(dibs_lock(b, name, &(dibs_lock_options){.owner = "up"}, &none, NULL),
+                  DIBS_CONFLICT);
+    assert_null(none);
+    assert_true(dibs_held(g));
+    dibs_unlock(g);
+}
+
+static void exclusive_covers_shared(void **state)
+{
+    dibs *d = open_handle();
+    const char *name = fresh("downgrade");
+    dibs_grant *g = take(d, name, NULL);
+
+    (void)state;
+    assert_ptr_equal(take(d, name, &(dibs_lock_options){.shared = true}), g);
+    dibs_unlock(g);
+    assert_status(try_lock(open_handle(), name), DIBS_BUSY);
+    dibs_unlock(g);
+}
+
+static void slots_are_counted(void **state)
+{
+    dibs *a = open_handle(), *b = open_handle();
+    const char *name = fresh("slots");
+    dibs_lock_options one = {.slots = 3, .wait_ms = DIBS_NO_WAIT};
+    dibs_lock_options two = {.slots = 3, .weight = 2, .wait_ms = DIBS_NO_WAIT};
+    dibs_grant *g = take(a, name, &two), *none = NULL;
+    dibs_grant *h = take(b, name, &one);
+
+    (void)state;
+    assert_status(dibs_lock(b, name, &one, &none, NULL), DIBS_BUSY);
+    assert_status(dibs_unlock(h), DIBS_OK);
+    assert_status(dibs_lock(b, name, &two, &none, NULL), DIBS_BUSY);
+    h = take(a, name, &one); /* the same thread: a slot of its own, not a level deeper */
+    assert_true(g != h);
+    assert_true(dibs_floor(h) == dibs_fence(g));
+    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(dibs_unlock(h), DIBS_OK);
+    assert_int_equal(holders_of(b, name), 0);
+}
+
+static void a_heavy_waiter_is_not_starved(void **state)
+{
+    dibs *a = open_handle(), *b = open_handle();
+    const char *name = fresh("heavy");
+    dibs_lock_options one = {.slots = 2, .wait_ms = LONG_MS},
+                      all = {.slots = 2, .weight = 2, .wait_ms = LONG_MS};
+    dibs_grant *g = take(a, name, &one);
+    job *heavy = job_start(b, name, &all), *light;
+
+    (void)state;
+    if (!the.can.first_come)
+        skip();
+    wait_for_line(a, name, 1);
+    light = job_start(b, name, &one);
+    wait_for_line(a, name, 2);
+    dibs_unlock(g);
+    job_join(heavy);
+    assert_false(atomic_load(&light->done));
+    dibs_unlock(heavy->g);
+    job_join(light);
+    dibs_unlock(light->g);
+}
+
+static void other_slots_are_refused(void **state)
+{
+    dibs *d = open_handle();
+    const char *name = fresh("mismatch");
+    dibs_grant *none = NULL;
+    dibs_error err = {0};
+
+    (void)state;
+    dibs_unlock(take(d, name, &(dibs_lock_options){.slots = 3}));
+    assert_status(dibs_lock(d, name, &(dibs_lock_options){.slots = 4}, &none, &err), DIBS_CONFLICT);
+    assert_non_null(strstr(err.message, "3"));
+    assert_status(dibs_lock(d, name, NULL, &none, NULL), DIBS_CONFLICT);
+    dibs_unlock(take(d, name, &(dibs_lock_options){.slots = 3}));
+    assert_status(dibs_break(d, name, "test", false, 0, NULL), DIBS_OK);
+    dibs_unlock(take(d, name, &(dibs_lock_options){.slots = 4}));
+}
+
+static void one_slot_is_a_plain_lock(void **state)
+{
+    dibs *d = open_handle();
+    const char *name = fresh("oneslot");
+
+    (void)state;
+    dibs_unlock(take(d, name, &(dibs_lock_options){.slots = 1, .weight = 1}));
+    dibs_unlock(take(d, name, NULL));
+}
+
+/* ---- Nothing is lost ------------------------------------------------------------------------- */
+
+typedef struct adder {
+    dibs *d;
+    const char *name;
+    int rounds;
+    atomic_long *sum;
+    atomic_ullong *fence;
+    int bad;
+} adder;
+
+static void *add(void *arg)
+{
+    adder *a = arg;
+
+    for (int i = 0; i < a->rounds; i++) {
+        dibs_grant *g = NULL;
+        if (dibs_lock(a->d, a->name, &(dibs_lock_options){.wait_ms = LONG_MS}, &g, NULL) !=
+            DIBS_OK) {
+            a->bad++;
+            continue;
+        }
+        a->bad += dibs_fence(g) <= atomic_load(a->fence);
+        atomic_store(a->fence, dibs_fence(g));
+        atomic_store(a->sum, atomic_load(a->sum) + 1); /* two steps: without the lock it loses */
+        a->bad += dibs_unlock(g) != DIBS_OK;
+    }
+    return NULL;
+}
+
+static void add_up(int handles, int rounds)
+{
+    enum { THREADS = 8 };
+    static atomic_long sum;
+    static atomic_ullong fence;
+    const char *name = fresh("sum");
+    dibs *d[THREADS];
+    adder a[THREADS];
+    pthread_t t[THREADS];
+
+    atomic_store(&sum, 0);
+    atomic_store(&fence, 0);
+    for (int i = 0; i < handles; i++)
+        d[i] = open_handle();
+    for (int i = 0; i < THREADS; i++) {
+        a[i] = (adder){d[i % handles], name, rounds, &sum, &fence, 0};
+        assert_int_equal(pthread_create(&t[i], NULL, add, &a[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(t[i], NULL);
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(a[i].bad, 0);
+    assert_int_equal(atomic_load(&sum), THREADS * rounds);
+}
+
+static void threads_of_one_handle_lose_nothing(void **state)
+{
+    (void)state;
+    add_up(1, 200);
+}
+
+static void threads_of_many_handles_lose_nothing(void **state)
+{
+    (void)state;
+    add_up(8, 100);
+}
+
+static void many_locks_at_once_in_one_handle(void **state)
+{
+    enum { N = 300 };
+    dibs *d = open_handle(), *other = open_handle();
+    dibs_grant *g[N];
+    char name[64];
+
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        snprintf(name, sizeof name, "bulk-%d", i);
+        g[i] = take(d, name, NULL);
+    }
+    assert_status(try_lock(other, "bulk-17"), DIBS_BUSY);
+    for (int i = 0; i < N; i++)
+        assert_status(dibs_unlock(g[(i * 7) % N]), DIBS_OK);
+    assert_status(try_lock(other, "bulk-17"), DIBS_OK);
+}
+
+static const struct CMUnitTest tests[] = {
+    CASE(served_in_order_of_arrival),
+    CASE(fences_only_grow),
+    CASE(many_share_and_one_excludes),
+    CASE(shared_does_not_become_exclusive),
+    CASE(a_resumed_upgrade_is_refused),
+    CASE(exclusive_covers_shared),
+    CASE(slots_are_counted),
+    CASE(a_heavy_waiter_is_not_starved),
+    CASE(other_slots_are_refused),
+    CASE(one_slot_is_a_plain_lock),
+    CASE(threads_of_one_handle_lose_nothing),
+    CASE(threads_of_many_handles_lose_nothing),
+    CASE(many_locks_at_once_in_one_handle),
+};
+CASES(queue_cases, tests);

@@ -1,0 +1,287 @@
+/* The suite's program and what its cases share. */
+#define _GNU_SOURCE
+#include "conformance/suite.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HANDLES_MAX 64
+#define JOBS_MAX    256
+#define CASES_MAX   256
+
+suite the;
+
+static dibs *handles[HANDLES_MAX];
+static job *jobs[JOBS_MAX];
+static size_t job_count;
+
+/* ---- Handles --------------------------------------------------------------------------------- */
+
+dibs *open_with(const dibs_options *options)
+{
+    dibs_error err = {0};
+    size_t i = 0;
+
+    while (i < HANDLES_MAX && handles[i])
+        i++;
+    assert_true(i < HANDLES_MAX);
+    if (dibs_open(the.url, options, &handles[i], &err) != DIBS_OK)
+        fail_msg("%s: %s", the.url, err.message);
+    return handles[i];
+}
+
+dibs *open_handle(void)
+{
+    return open_with(NULL);
+}
+
+void close_handle(dibs *d)
+{
+    for (size_t i = 0; i < HANDLES_MAX; i++)
+        if (handles[i] == d)
+            handles[i] = NULL;
+    dibs_close(d);
+}
+
+/* Threads of a case that failed half-way are inside their handles: closing ends their waits. */
+void close_all(void)
+{
+    for (size_t i = 0; i < HANDLES_MAX; i++) {
+        if (handles[i])
+            dibs_close(handles[i]);
+        handles[i] = NULL;
+    }
+    for (size_t i = 0; i < job_count; i++) {
+        if (jobs[i]->thread)
+            pthread_join(jobs[i]->thread, NULL);
+        free(jobs[i]);
+    }
+    job_count = 0;
+}
+
+const char *fresh(const char *label)
+{
+    static char names[8][64];
+    static unsigned n;
+    char *name = names[n % 8];
+
+    snprintf(name, sizeof names[0], "%s-%u", label, n++);
+    return name;
+}
+
+/* ---- Locks ----------------------------------------------------------------------------------- */
+
+dibs_grant *take(dibs *d, const char *name, const dibs_lock_options *options)
+{
+    dibs_lock_options o = options ? *options : (dibs_lock_options){0};
+    dibs_error err = {0};
+    dibs_grant *g = NULL;
+
+    if (o.wait_ms == 0)
+        o.wait_ms = LONG_MS;
+    if (dibs_lock(d, name, &o, &g, &err) != DIBS_OK)
+        fail_msg("lock %s: %s", name, err.message);
+    assert_non_null(g);
+    return g;
+}
+
+dibs_status try_lock(dibs *d, const char *name)
+{
+    dibs_grant *g = NULL;
+    dibs_status status =
+        dibs_lock(d, name, &(dibs_lock_options){.wait_ms = DIBS_NO_WAIT}, &g, NULL);
+
+    if (status == DIBS_OK)
+        dibs_unlock(g);
+    else
+        assert_null(g);
+    return status;
+}
+
+typedef struct line {
+    dibs *d;
+    const char *name;
+    size_t waiters;
+} line;
+
+static bool line_is(void *ctx)
+{
+    line *l = ctx;
+    dibs_report *r = NULL;
+    size_t n = 0;
+
+    if (dibs_inspect(l->d, l->name, &r, NULL) == DIBS_OK)
+        n = dibs_report_at(r, 0)->waiter_count;
+    dibs_report_free(r);
+    return n == l->waiters;
+}
+
+void wait_for_line(dibs *d, const char *name, size_t waiters)
+{
+    if (!wait_until(line_is, &(line){d, name, waiters}, LONG_MS))
+        fail_msg("%s: never were %zu in line", name, waiters);
+}
+
+size_t holders_of(dibs *d, const char *name)
+{
+    dibs_report *r = NULL;
+    size_t n = 0;
+
+    if (dibs_inspect(d, name, &r, NULL) == DIBS_OK)
+        n = dibs_report_at(r, 0)->holder_count;
+    dibs_report_free(r);
+    return n;
+}
+
+/* ---- Threads --------------------------------------------------------------------------------- */
+
+static void *job_run(void *arg)
+{
+    job *j = arg;
+
+    j->status = dibs_lock(j->d, j->name, &j->options, &j->g, &j->err);
+    if (j->status == DIBS_OK) {
+        j->rival_held = j->rival && dibs_held(j->rival);
+        j->held = dibs_held(j->g);
+        j->fence = dibs_fence(j->g);
+    }
+    j->at = clock_ms();
+    atomic_store(&j->done, true);
+    return NULL;
+}
+
+job *job_start_against(dibs *d, const char *name, const dibs_lock_options *options,
+                       const dibs_grant *rival)
+{
+    job *j = calloc(1, sizeof *j);
+
+    assert_non_null(j);
+    assert_true(job_count < JOBS_MAX);
+    j->d = d;
+    j->rival = rival;
+    snprintf(j->name, sizeof j->name, "%s", name);
+    if (options)
+        j->options = *options;
+    jobs[job_count++] = j;
+    assert_int_equal(pthread_create(&j->thread, NULL, job_run, j), 0);
+    return j;
+}
+
+job *job_start(dibs *d, const char *name, const dibs_lock_options *options)
+{
+    return job_start_against(d, name, options, NULL);
+}
+
+static bool job_is_done(void *ctx)
+{
+    return atomic_load(&((job *)ctx)->done);
+}
+
+bool job_done_within(job *j, int64_t ms)
+{
+    return wait_until(job_is_done, j, ms);
+}
+
+void job_join(job *j)
+{
+    if (!job_done_within(j, LONG_MS))
+        fail_msg("a thread hangs in dibs_lock(%s)", j->name);
+    pthread_join(j->thread, NULL);
+    j->thread = 0;
+}
+
+void note_loss(void *data, dibs_grant *g, dibs_loss why)
+{
+    loss_note *n = data;
+
+    (void)g;
+    n->thread = pthread_self();
+    n->at = clock_ms();
+    atomic_store(&n->why, (int)why);
+    atomic_fetch_add(&n->count, 1);
+}
+
+static bool loss_came(void *ctx)
+{
+    return atomic_load(&((loss_note *)ctx)->count) > 0;
+}
+
+bool loss_within(loss_note *n, int64_t ms)
+{
+    return wait_until(loss_came, n, ms);
+}
+
+/* ---- The program ----------------------------------------------------------------------------- */
+
+/* NULL: ready. Else why it cannot be tested here. */
+static const char *make_place(const char *engine)
+{
+    char file[400];
+    bool known = false;
+
+    snprintf(the.engine, sizeof the.engine, "%s", engine);
+    for (size_t i = 0; !known && dibs_engine_at(i, &the.can); i++)
+        known = strcmp(the.can.scheme, engine) == 0;
+    if (!known)
+        return "no such engine";
+    if (the.can.missing)
+        return "this build is without that engine";
+    if (scratch_make(&the.folder) < 0)
+        return "no scratch folder";
+    if (strcmp(engine, "memory") == 0) {
+        snprintf(the.url, sizeof the.url, "memory:conformance");
+    } else if (strcmp(engine, "sqlite") == 0) {
+        snprintf(the.url, sizeof the.url, "sqlite://%s",
+                 scratch_file(&the.folder, "dibs.db", file, sizeof file));
+    } else if (strcmp(engine, "redis") == 0) {
+        if (!server_available() || server_start(&the.redis, NULL) < 0)
+            return "no redis-server";
+        snprintf(the.url, sizeof the.url, "%s", the.redis.url);
+    }
+    return NULL;
+}
+
+static int case_teardown(void **state)
+{
+    (void)state;
+    close_all();
+    return 0;
+}
+
+static int run_cases(void)
+{
+    static const cases *const all[] = {&open_cases, &basic_cases,  &queue_cases,
+                                       &many_cases, &lease_cases,  &break_cases,
+                                       &look_cases, &ticket_cases, &process_cases};
+    static struct CMUnitTest tests[CASES_MAX];
+    size_t n = 0;
+
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        for (size_t k = 0; k < all[i]->count && n < CASES_MAX; k++) {
+            tests[n] = all[i]->test[k];
+            tests[n++].teardown_func = case_teardown;
+        }
+    return _cmocka_run_group_tests(the.engine, tests, n, NULL, NULL);
+}
+
+int main(int argc, char *argv[])
+{
+    const char *why = make_place(argc > 1 ? argv[1] : "memory");
+    int failed = 0;
+
+    if (argc > 2)
+        cmocka_set_test_filter(argv[2]);
+    if (why && server_required()) {
+        printf("1..1\n# %s: %s, and it is required here\nnot ok 1 - %s\n", the.engine, why,
+               the.engine);
+        failed = 1;
+    } else if (why) {
+        printf("1..0 # SKIP %s: %s\n", the.engine, why);
+    } else {
+        failed = run_cases();
+    }
+    server_stop(&the.redis);
+    scratch_remove(&the.folder);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,110 @@
+/* One conformance suite for all engines, through dibs.h alone.
+ *
+ * The program gets an engine's name, makes a place for it (a scratch file, a private server) and
+ * runs the same cases on it; what an engine declares that it cannot do (dibs_engine_of) is what may
+ * be left out. "Several clients" are several handles: those of `memory:` share a store by name
+ * inside one process.
+ *
+ * Handles that a case opens are closed after it, also when it failed half-way. */
+#ifndef DIBS_TESTS_SUITE_H
+#define DIBS_TESTS_SUITE_H
+
+#include "dibs.h"
+#include "support/clock.h"
+#include "support/scratch.h"
+#include "support/server.h"
+#include "support/test.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define SHORT_MS 400   /* a lease that a test can outlive */
+#define SOON_MS  3000  /* what happens "at once" happens within this, on the slowest machine */
+#define LONG_MS  20000 /* what takes longer than this hangs */
+
+typedef struct suite {
+    char engine[16];
+    char url[512];
+    dibs_engine_info can;
+    server redis; /* runs only for that engine */
+    scratch folder;
+} suite;
+
+extern suite the;
+
+/* ---- Handles --------------------------------------------------------------------------------- */
+
+dibs *open_handle(void); /* or the case fails */
+dibs *open_with(const dibs_options *options);
+void close_handle(dibs *d);
+void close_all(void);
+
+/* A lock name that no other case uses; the last eight live on. */
+const char *fresh(const char *label);
+
+/* ---- Locks, taken or the case fails ---------------------------------------------------------- */
+
+#define assert_status(got, want) assert_string_equal(dibs_status_name(got), dibs_status_name(want))
+
+dibs_grant *take(dibs *d, const char *name, const dibs_lock_options *options);
+dibs_status try_lock(dibs *d, const char *name); /* gives it back when it was free */
+
+/* Waits until so many wait, or hold, by the engine's own account. */
+void wait_for_line(dibs *d, const char *name, size_t waiters);
+size_t holders_of(dibs *d, const char *name);
+
+/* ---- Threads that lock ----------------------------------------------------------------------- */
+
+typedef struct job {
+    pthread_t thread;
+    dibs *d;
+    char name[DIBS_NAME_MAX + 1];
+    dibs_lock_options options;
+    atomic_bool done;
+    dibs_status status;
+    dibs_error err;
+    dibs_grant *g;
+    uint64_t fence;
+    bool held;               /* at the moment it was granted */
+    const dibs_grant *rival; /* looked at in that moment */
+    bool rival_held;
+    int64_t at; /* clock_ms() when it came back */
+} job;
+
+/* A thread calls dibs_lock and ends. The grant, if any, is the job's. */
+job *job_start(dibs *d, const char *name, const dibs_lock_options *options);
+job *job_start_against(dibs *d, const char *name, const dibs_lock_options *options,
+                       const dibs_grant *rival);
+bool job_done_within(job *j, int64_t ms);
+void job_join(job *j); /* within LONG_MS, or the case fails */
+
+/* ---- Losses ---------------------------------------------------------------------------------- */
+
+typedef struct loss_note {
+    atomic_int count;
+    atomic_int why;
+    pthread_t thread;
+    int64_t at;
+} loss_note;
+
+/* For dibs_lock_options.on_lost, with a loss_note as data. */
+void note_loss(void *data, dibs_grant *g, dibs_loss why);
+bool loss_within(loss_note *n, int64_t ms);
+
+/* ---- The cases, by file ---------------------------------------------------------------------- */
+
+typedef struct cases {
+    const struct CMUnitTest *test;
+    size_t count;
+} cases;
+
+extern const cases open_cases, basic_cases, queue_cases, lease_cases, break_cases, look_cases,
+    ticket_cases, many_cases, process_cases;
+
+#define CASE(name)                    \
+    {                                 \
+#name, name, NULL, NULL, NULL \
+    }
+#define CASES(id, array) const cases id = {array, sizeof array / sizeof array[0]}
+
+#endif

@@ -1,0 +1,95 @@
+/* The state machine: breaking, gently and at once. */
+#include "state/talk.h"
+
+static void breaking_what_is_not_there(void **state)
+{
+    (void)state;
+    assert_int_equal(break_lock("root", true), DIBS__LOST);
+    assert_int_equal(settle(), DIBS__LOST);
+}
+
+static void breaking_at_once(void **state)
+{
+    uint64_t fence;
+
+    (void)state;
+    lock("a");
+    fence = f.reply.fence;
+    lock("b");
+    assert_int_equal(break_lock("root", true), DIBS__RELEASED);
+    assert_true(f.reply.fence > fence);
+    assert_woken("b", NULL);
+    assert_true(f.woken[0].fence > f.reply.fence);
+    assert_int_equal(keep("a", fence), DIBS__BROKEN);
+    assert_true(f.reply.remaining == 0);
+    assert_int_equal(release("a", fence), DIBS__BROKEN);
+    assert_int_equal(keep("b", 0), DIBS__GRANTED);
+}
+
+static void breaking_gently(void **state)
+{
+    uint64_t fence;
+
+    (void)state;
+    lock("a");
+    fence = f.reply.fence;
+    pass(10 * SEC);
+    lock("b");
+    assert_int_equal(break_lock("root", false), DIBS__BUSY);
+    assert_int_equal(f.asked, 1);
+    assert_true(f.reply.remaining == 20 * SEC);
+    assert_woken(NULL, NULL);
+    assert_int_equal(keep("a", fence), DIBS__BROKEN);
+    assert_true(f.reply.remaining == 20 * SEC); /* not renewed, and still there */
+    assert_int_equal(try("c"), DIBS__BUSY);
+    assert_int_equal(release("a", fence), DIBS__RELEASED);
+    assert_woken("b", NULL);
+    assert_int_equal(keep("b", 0), DIBS__GRANTED); /* the next one is not broken */
+}
+
+static void breaking_gently_ends_with_the_lease(void **state)
+{
+    (void)state;
+    lock("a");
+    break_lock("root", false);
+    pass(LEASE);
+    assert_int_equal(keep("a", 1), DIBS__BROKEN);
+    assert_int_equal(try("b"), DIBS__GRANTED);
+}
+
+static void breaking_drops_what_lingers(void **state)
+{
+    (void)state;
+    lock_for_at_least("a", 100 * SEC);
+    release("a", 0);
+    assert_int_equal(break_lock("root", false), DIBS__RELEASED);
+    assert_int_equal(try("b"), DIBS__GRANTED);
+}
+
+static void breaking_says_who(void **state)
+{
+    dibs__report_builder *b = dibs__report_new();
+    dibs_report *r = NULL;
+    const dibs_lock_info *info;
+
+    (void)state;
+    lock("a");
+    break_lock("an operator", true);
+    dibs__memory_report(f.memory, "lock", f.now, b);
+    assert_int_equal(dibs__report_finish(b, &r, NULL), DIBS_OK);
+    info = dibs_report_at(r, 0);
+    assert_string_equal(info->broken_by, "an operator");
+    assert_true(info->broken_at_ms == f.now.wall / 1000);
+    assert_int_equal(info->slots, 0);
+    dibs_report_free(r);
+}
+
+static const struct CMUnitTest tests[] = {
+    TEST(breaking_what_is_not_there),
+    TEST(breaking_at_once),
+    TEST(breaking_gently),
+    TEST(breaking_gently_ends_with_the_lease),
+    TEST(breaking_drops_what_lingers),
+    TEST(breaking_says_who),
+};
+TESTS(operator_tests, tests);

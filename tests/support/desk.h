@@ -1,0 +1,49 @@
+/* One engine handle without the core, for tests of an engine: opened by URL, with a sink that
+ * remembers what it was told. Short calls that fail the test unless the engine answers. */
+#ifndef DIBS_TESTS_DESK_H
+#define DIBS_TESTS_DESK_H
+
+#include "engines/engine.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define DESK_LEASE  (30 * DIBS__SECOND)
+#define DESK_WINDOW (6 * DIBS__SECOND)
+
+typedef struct desk {
+    dibs__sink sink; /* first */
+    const dibs__engine_class *class;
+    dibs__engine *engine;
+    const dibs__env *env;
+    bool owner_named; /* for the next enter */
+    int64_t min_hold; /* for the next enter */
+    pthread_mutex_t mutex;
+    char granted[DIBS__ATTEMPT_SIZE]; /* the last that was handed a lock */
+    uint64_t fence;
+    char looked[DIBS__ATTEMPT_SIZE]; /* the last that was told to look */
+} desk;
+
+/* `env` NULL: the system's. On failure the desk is closed. */
+dibs_status desk_open(desk *d, const char *url, const dibs__env *env, dibs_error *err);
+void desk_close(desk *d); /* harmless when it is */
+
+/* Exclusive unless `capacity`; waits in line if `window`. The attempt is the owner's name. */
+dibs__reply desk_enter(desk *d, const char *name, const char *owner, uint32_t capacity,
+                       int64_t window);
+dibs__verdict desk_keep(desk *d, const char *name, const char *owner, uint64_t fence);
+dibs__verdict desk_release(desk *d, const char *name, const char *owner, uint64_t fence);
+
+/* The same without judging the status. */
+dibs_status desk_try_enter(desk *d, const char *name, const char *owner, uint32_t capacity,
+                           int64_t window, dibs__deadline until, dibs__reply *out, dibs_error *err);
+dibs_status desk_try_release(desk *d, const char *name, const char *owner, uint64_t fence,
+                             dibs__reply *out, dibs_error *err);
+
+/* Polls the engine's descriptor and runs its events until that attempt was handed a lock: its
+ * fence, or 0 when it was not within `ms`. */
+uint64_t desk_wait(desk *d, const char *owner, int64_t ms);
+/* The same for being told to look. */
+bool desk_wait_look(desk *d, const char *owner, int64_t ms);
+
+#endif

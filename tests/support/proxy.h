@@ -1,0 +1,56 @@
+/* A scripted TCP proxy between a client and a server on loopback, run by one thread of its own.
+ *
+ * Without a rule it passes bytes on as they come. Rules can be set at any time, count from then on
+ * and over all connections, and hold until they have struck (cut) or until proxy_heal. "Up" is from
+ * the client to the server. A proxied client that counts on TCP alone cannot tell this from a bad
+ * network. */
+#ifndef DIBS_TESTS_PROXY_H
+#define DIBS_TESTS_PROXY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum proxy_way { PROXY_UP, PROXY_DOWN } proxy_way;
+
+typedef struct proxy_counts {
+    int64_t bytes[2];    /* passed on, by proxy_way */
+    int64_t swallowed;   /* read and thrown away */
+    int64_t connections; /* ever accepted */
+    int64_t open;        /* now */
+    int64_t turns; /* times that the client spoke after the server: round trips of one client */
+    int64_t cuts;  /* made by proxy_cut */
+} proxy_counts;
+
+typedef struct proxy proxy;
+
+/* Listens on a free loopback port and forwards to 127.0.0.1:`server_port`. NULL on failure. */
+proxy *proxy_start(int server_port);
+int proxy_port(const proxy *p);
+void proxy_stop(proxy *p);
+
+/* After `k` more bytes in that direction, closes the connection that carried them, once. `k` = 0:
+ * when the next byte comes, which is not passed on. `reset`: with RST, else in order. */
+void proxy_cut(proxy *p, proxy_way way, int64_t k, bool reset);
+
+/* After `k` more bytes in that direction, swallows what comes that way: a one-way partition. */
+void proxy_swallow(proxy *p, proxy_way way, int64_t k);
+
+/* Leaves what comes that way unread: half-open, with backpressure in the end. */
+void proxy_freeze(proxy *p, proxy_way way);
+
+/* Passes on one byte every `ms` in that direction. */
+void proxy_drip(proxy *p, proxy_way way, int64_t ms);
+
+/* Holds every chunk of that direction back for `ms`. */
+void proxy_delay(proxy *p, proxy_way way, int64_t ms);
+
+/* Closes what is open now; with `refuse`, new connections are closed at once until proxy_heal. */
+void proxy_drop_all(proxy *p, bool refuse);
+
+/* Takes all rules back. */
+void proxy_heal(proxy *p);
+
+void proxy_read(proxy *p, proxy_counts *out);
+void proxy_reset_counts(proxy *p);
+
+#endif

@@ -1,0 +1,155 @@
+/* Statuses and messages, and the clock's small arithmetic. */
+#include "core/env.h"
+#include "core/error.h"
+#include "support/env.h"
+#include "support/test.h"
+
+#include <limits.h>
+#include <string.h>
+
+static void every_status_has_a_row(void **state)
+{
+    static const struct {
+        dibs_status status;
+        const char *name;
+        int http, code;
+    } rows[] = {
+        {DIBS_OK, "OK", 200, 0},
+        {DIBS_BUSY, "BUSY", 409, 75},
+        {DIBS_LOST, "LOST", 410, 76},
+        {DIBS_INVALID, "INVALID", 400, 64},
+        {DIBS_UNAVAILABLE, "UNAVAILABLE", 503, 69},
+        {DIBS_NO_MEMORY, "NO_MEMORY", 500, 71},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        assert_string_equal(dibs_status_name(rows[i].status), rows[i].name);
+        assert_int_equal(dibs_status_http(rows[i].status), rows[i].http);
+        assert_int_equal(dibs_status_exit_code(rows[i].status), rows[i].code);
+    }
+    for (int i = 0; i <= DIBS_NO_MEMORY; i++)
+        assert_true(strlen(dibs_status_text((dibs_status)i)) > 3);
+}
+
+static void an_unknown_status_is_no_crash(void **state)
+{
+    (void)state;
+    assert_non_null(dibs_status_name((dibs_status)9999));
+    assert_non_null(dibs_status_text((dibs_status)-1));
+    assert_true(dibs_status_exit_code((dibs_status)9999) != 0);
+}
+
+static void the_version_is_told(void **state)
+{
+    (void)state;
+    assert_true(strlen(dibs_version()) >= 5);
+}
+
+static void a_failure_says_what(void **state)
+{
+    dibs_error err = {0};
+
+    (void)state;
+    assert_int_equal(dibs__fail(&err, DIBS_BUSY, "lock '%s' of %d", "x", 5), DIBS_BUSY);
+    assert_int_equal(err.status, DIBS_BUSY);
+    assert_string_equal(err.message, "lock 'x' of 5");
+    assert_int_equal(dibs__fail(NULL, DIBS_BUSY, "%s", "x"), DIBS_BUSY);
+}
+
+static void a_message_is_one_line(void **state)
+{
+    dibs_error err = {0};
+
+    (void)state;
+    dibs__fail(&err, DIBS_BUSY, "a%sb", "\n\t\x1b[31m\x7f");
+    assert_string_equal(err.message, "a???[31m?b");
+}
+
+static void wrapping_puts_words_before(void **state)
+{
+    dibs_error err = {0};
+
+    (void)state;
+    dibs__fail(&err, DIBS_UNKNOWN, "timed out");
+    dibs__wrap(&err, "node %d", 2);
+    dibs__wrap(&err, "redlock");
+    assert_string_equal(err.message, "redlock: node 2: timed out");
+    assert_int_equal(err.status, DIBS_UNKNOWN);
+    dibs__wrap(NULL, "nothing");
+}
+
+static void long_messages_are_cut(void **state)
+{
+    static char text[5000];
+    dibs_error err = {0};
+
+    (void)state;
+    memset(text, 'x', sizeof text - 1);
+    dibs__fail(&err, DIBS_BUSY, "%s", text);
+    assert_int_equal(strlen(err.message), sizeof err.message - 1);
+    dibs__wrap(&err, "front");
+    assert_memory_equal(err.message, "front: xxx", 10);
+    assert_true(strlen(err.message) < sizeof err.message);
+    dibs__wrap(&err, "%s", text);
+    assert_int_equal(strlen(err.message), sizeof err.message - 1);
+    dibs__wrap(&err, "%s", "");
+    assert_true(strlen(err.message) < sizeof err.message);
+    dibs__fail(&err, DIBS_BUSY, "inner");
+    dibs__wrap(&err, "%.1018s", text);
+    assert_true(strlen(err.message) < sizeof err.message);
+}
+
+static void deadlines_do_not_overflow(void **state)
+{
+    sim_env sim;
+
+    (void)state;
+    sim_env_init(&sim, 1);
+    assert_true(dibs__after(&sim.env, 5) == sim.boottime + 5);
+    assert_true(dibs__after(&sim.env, INT64_MAX) == DIBS__NEVER);
+    assert_true(dibs__after(&sim.env, -7) == sim.boottime);
+    assert_true(dibs__after(&sim.env, INT64_MIN) == sim.boottime);
+}
+
+static void poll_times_round_up(void **state)
+{
+    sim_env sim;
+
+    (void)state;
+    sim_env_init(&sim, 1);
+    assert_int_equal(dibs__poll_ms(&sim.env, DIBS__NEVER), -1);
+    assert_int_equal(dibs__poll_ms(&sim.env, sim.boottime), 0);
+    assert_int_equal(dibs__poll_ms(&sim.env, sim.boottime - 1), 0);
+    assert_int_equal(dibs__poll_ms(&sim.env, sim.boottime + 1), 1);
+    assert_int_equal(dibs__poll_ms(&sim.env, sim.boottime + 1000), 1);
+    assert_int_equal(dibs__poll_ms(&sim.env, sim.boottime + 1001), 2);
+    assert_int_equal(dibs__poll_ms(&sim.env, DIBS__NEVER - 1), INT_MAX);
+}
+
+static void the_system_has_clocks(void **state)
+{
+    unsigned char a[16] = {0}, b[16] = {0};
+    int64_t now = dibs__now(&dibs__env_system);
+
+    (void)state;
+    assert_true(now > 0);
+    assert_true(dibs__now(&dibs__env_system) >= now);
+    assert_true(dibs__env_system.wall(dibs__env_system.ctx) > 1600000000 * DIBS__SECOND);
+    dibs__env_system.random(dibs__env_system.ctx, a, sizeof a);
+    dibs__env_system.random(dibs__env_system.ctx, b, sizeof b);
+    assert_memory_not_equal(a, b, sizeof a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_status_has_a_row), cmocka_unit_test(an_unknown_status_is_no_crash),
+        cmocka_unit_test(the_version_is_told),    cmocka_unit_test(a_failure_says_what),
+        cmocka_unit_test(a_message_is_one_line),  cmocka_unit_test(wrapping_puts_words_before),
+        cmocka_unit_test(long_messages_are_cut),  cmocka_unit_test(deadlines_do_not_overflow),
+        cmocka_unit_test(poll_times_round_up),    cmocka_unit_test(the_system_has_clocks),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# The examples work: each is run on every engine that it can run on. Usage: test_examples.sh BUILD
+set -u
+
+build=$1
+source=$(cd "$(dirname "$0")/.." && pwd)
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/dibs-examples.XXXXXX")
+redis=
+trap '[ -n "$redis" ] && kill "$redis" && wait "$redis"; rm -rf "$scratch"' EXIT
+count=0
+
+# check NAME STATUS OUTPUT: one line of TAP.
+check() {
+    count=$((count + 1))
+    if [ "$2" -eq 0 ]; then
+        printf 'ok %d - %s\n' "$count" "$1"
+    else
+        printf '%s\n' "$3" | sed 's/^/# /'
+        printf 'not ok %d - %s\n' "$count" "$1"
+    fi
+}
+
+# run NAME PATTERN COMMAND...: it must succeed and print the pattern.
+run() {
+    local name=$1 pattern=$2 output status
+    shift 2
+    output=$(timeout 60 "$@" 2>&1)
+    status=$?
+    if [ "$status" -eq 0 ] && ! grep -q -- "$pattern" <<<"$output"; then
+        status=1
+    fi
+    check "$name" "$status" "$output"
+}
+
+start_redis() {
+    local try
+    for try in 1 2 3 4 5; do
+        port=$((20000 + RANDOM % 30000))
+        redis-server --port "$port" --bind 127.0.0.1 --dir "$scratch" --save '' --logfile "$scratch/log$try" &
+        redis=$!
+        for _ in {1..100}; do
+            [ "$(redis-cli -p "$port" ping 2>/dev/null)" = PONG ] && kill -0 "$redis" 2>/dev/null && return
+            kill -0 "$redis" 2>/dev/null || break
+            sleep 0.05
+        done
+    done
+    return 1
+}
+
+run_all() {
+    local engine=$1 url=$2
+    DIBS_URL=$url run "lock on $engine" '^mine' "$build/examples/example-lock"
+    run "tickets on $engine" '^job 5 has' "$build/examples/example-tickets" "$url"
+    run "semaphore on $engine" 'at most 2 at once' "$build/examples/example-semaphore" "$url"
+    run "stock on $engine" 'again: refused; 8 of 10 left' "$build/examples/example-stock" "$scratch/stock.db" "$url"
+}
+
+tickets_in_order() {
+    local output
+    output=$("$build/examples/example-tickets" memory: | cut -d' ' -f2 | tr '\n' ' ')
+    [ "$output" = "1 2 3 4 5 " ]
+    check "tickets are served in order" $? "$output"
+}
+
+# Two starts of the nightly job: one runs, the other leaves content.
+nightly() {
+    local output
+    mkdir -p "$scratch/bin"
+    ln -sf "$build/src/cli/dibs" "$scratch/bin/dibs"
+    output=$(
+        export PATH="$scratch/bin:$PATH" DIBS_URL="sqlite://$scratch/nightly.db" MIN_HOLD=20s
+        "$source/examples/nightly.sh" echo ran && "$source/examples/nightly.sh" echo ran 2>/dev/null && echo content
+    )
+    [ "$output" = "ran"$'\n'"content" ]
+    check "nightly.sh runs the job once" $? "$output"
+}
+
+run_all memory memory:
+run_all sqlite "sqlite://$scratch/dibs.db"
+if ! command -v redis-server >/dev/null && [ -z "${CI:-}${DIBS_TEST_REQUIRE_SERVERS:-}" ]; then
+    for name in lock tickets semaphore stock; do
+        count=$((count + 1))
+        printf 'ok %d - %s on redis # SKIP no redis-server\n' "$count" "$name"
+    done
+else
+    start_redis
+    run_all redis "redis://127.0.0.1:$port"
+fi
+tickets_in_order
+nightly
+printf '1..%d\n' "$count"

@@ -1,0 +1,208 @@
+/* URLs of engines, taken apart: what is accepted, what is refused, and that a password is never
+ * repeated. */
+#include "core/url.h"
+#include "support/env.h"
+#include "support/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static dibs__url url;
+static dibs_error err;
+
+static dibs_status parse(const char *text)
+{
+    dibs__url_fini(&url);
+    memset(&err, 0, sizeof err);
+    return dibs__url_parse(&url, text, &err);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    dibs__url_fini(&url);
+    return 0;
+}
+
+static void takes_all_parts(void **state)
+{
+    (void)state;
+    assert_int_equal(parse("redis://me:p%40ss@host.example:6380/7?prefix=a%20b&x=1"), DIBS_OK);
+    assert_string_equal(url.scheme, "redis");
+    assert_true(url.authority);
+    assert_string_equal(url.user, "me");
+    assert_string_equal(url.password, "p@ss");
+    assert_int_equal(url.host_count, 1);
+    assert_string_equal(url.host[0].name, "host.example");
+    assert_int_equal(url.host[0].port, 6380);
+    assert_string_equal(url.path, "/7");
+    assert_string_equal(dibs__url_take(&url, "prefix"), "a b");
+    assert_string_equal(dibs__url_take(&url, "x"), "1");
+    assert_null(dibs__url_take(&url, "y"));
+}
+
+static void parts_may_be_absent(void **state)
+{
+    (void)state;
+    assert_int_equal(parse("sqlite:"), DIBS_OK);
+    assert_false(url.authority);
+    assert_string_equal(url.path, "");
+    assert_int_equal(url.host_count, 0);
+    assert_null(url.user);
+    assert_null(url.password);
+    assert_int_equal(parse("sqlite:rel/path.db"), DIBS_OK);
+    assert_string_equal(url.path, "rel/path.db");
+    assert_int_equal(parse("sqlite:///abs/path.db"), DIBS_OK);
+    assert_true(url.authority);
+    assert_string_equal(url.path, "/abs/path.db");
+    assert_string_equal(url.host[0].name, "");
+    assert_int_equal(parse("redis://h"), DIBS_OK);
+    assert_string_equal(url.path, "");
+    assert_int_equal(url.host[0].port, 0);
+    assert_int_equal(parse("redis://:secret@h"), DIBS_OK);
+    assert_string_equal(url.user, "");
+    assert_string_equal(url.password, "secret");
+    assert_int_equal(parse("redis+unix:///run/redis.sock?db=2"), DIBS_OK);
+    assert_string_equal(url.scheme, "redis+unix");
+}
+
+static void several_hosts(void **state)
+{
+    (void)state;
+    assert_int_equal(parse("redlock://a:1,b,[::1]:3,[fe80::2]/x"), DIBS_OK);
+    assert_int_equal(url.host_count, 4);
+    assert_string_equal(url.host[0].name, "a");
+    assert_int_equal(url.host[0].port, 1);
+    assert_string_equal(url.host[1].name, "b");
+    assert_int_equal(url.host[1].port, 0);
+    assert_string_equal(url.host[2].name, "::1");
+    assert_int_equal(url.host[2].port, 3);
+    assert_string_equal(url.host[3].name, "fe80::2");
+    assert_string_equal(url.path, "/x");
+}
+
+static void bad_ones_are_refused(void **state)
+{
+    static const char *const bad[] = {
+        "",          "redis",          "/path/only", "://x",        "1redis://x",
+        "Redis://x", " redis://x",     "r://h:0",    "r://h:65536", "r://h:-1",
+        "r://h:+1",  "r://h:1x",       "r://h:",     "r://h: 1",    "r://h:1:2",
+        "r://[::1",  "r://[::1]x",     "r://%zz",    "r://h/%4",    "r://h/%00",
+        "r://u%@h",  "r://h?",         "r://h?a",    "r://h?=1",    "r://h?a=1&a=2",
+        "r://h?a=%", "r://h?a=1&&b=2",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        dibs_status status = parse(bad[i]);
+        if (strcmp(bad[i], "r://h?") == 0) { /* an empty query is none */
+            assert_int_equal(status, DIBS_OK);
+            continue;
+        }
+        if (status != DIBS_INVALID)
+            fail_msg("'%s' was taken", bad[i]);
+        assert_int_equal(err.status, DIBS_INVALID);
+        assert_true(strlen(err.message) > 10);
+        dibs__url_fini(&url);
+        dibs__url_fini(&url);
+    }
+}
+
+static void sizes_have_bounds(void **state)
+{
+    static char text[DIBS__URL_MAX + 2];
+    char many[400] = "r://h?a0=1", *end = many + strlen(many);
+
+    (void)state;
+    memset(text, 'x', DIBS__URL_MAX + 1);
+    memcpy(text, "sqlite:", 7);
+    assert_int_equal(parse(text), DIBS_INVALID);
+    text[DIBS__URL_MAX] = '\0';
+    assert_int_equal(parse(text), DIBS_OK);
+    for (int i = 1; i <= DIBS__PARAMS_MAX; i++) {
+        assert_int_equal(parse(many), DIBS_OK);
+        end += sprintf(end, "&a%d=1", i);
+    }
+    assert_int_equal(parse(many), DIBS_INVALID);
+    assert_int_equal(parse("r://a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a"), DIBS_OK);
+    assert_int_equal(parse("r://a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a"), DIBS_INVALID);
+}
+
+static void a_password_is_never_repeated(void **state)
+{
+    static const char *const bad[] = {
+        "redis://u:s3cret@h:99999", "redis://u:s3cret%zz@h", "redis://u:s3cret@h?x",
+        "Bad://u:s3cret@h",         "redis://u:s3cret@[::1", "redis://u:s3cret@h/%zz",
+        "redis//u:s3cret@h",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(parse(bad[i]), DIBS_INVALID);
+        if (strstr(err.message, "s3cret"))
+            fail_msg("told the password: %s", err.message);
+    }
+}
+
+static void numbers_are_checked(void **state)
+{
+    int64_t n = 42;
+
+    (void)state;
+    parse("r://h?a=5&b=x&c=&d=999999999999999999999&e=-3&f=7x");
+    assert_int_equal(dibs__url_take_number(&url, "absent", 0, 9, &n, &err), DIBS_OK);
+    assert_int_equal(n, 42);
+    assert_int_equal(dibs__url_take_number(&url, "a", 0, 9, &n, &err), DIBS_OK);
+    assert_int_equal(n, 5);
+    assert_int_equal(dibs__url_take_number(&url, "a", 6, 9, &n, &err), DIBS_INVALID);
+    assert_non_null(strstr(err.message, "a=5"));
+    assert_int_equal(dibs__url_take_number(&url, "b", 0, 9, &n, &err), DIBS_INVALID);
+    assert_int_equal(dibs__url_take_number(&url, "c", 0, 9, &n, &err), DIBS_INVALID);
+    assert_int_equal(dibs__url_take_number(&url, "d", 0, INT64_MAX, &n, &err), DIBS_INVALID);
+    assert_int_equal(dibs__url_take_number(&url, "e", -5, 9, &n, &err), DIBS_OK);
+    assert_int_equal(n, -3);
+    assert_int_equal(dibs__url_take_number(&url, "f", 0, 9, &n, &err), DIBS_INVALID);
+}
+
+static void a_misspelt_parameter_is_named(void **state)
+{
+    (void)state;
+    parse("redis://h?prefix=a&prefox=b");
+    dibs__url_take(&url, "prefix");
+    assert_int_equal(dibs__url_all_taken(&url, "prefix, db", &err), DIBS_INVALID);
+    assert_non_null(strstr(err.message, "prefox"));
+    assert_non_null(strstr(err.message, "prefix, db"));
+    dibs__url_take(&url, "prefox");
+    assert_int_equal(dibs__url_all_taken(&url, "prefix, db", &err), DIBS_OK);
+}
+
+/* No text, however odd, may crash it: run under the sanitizers, this is a small fuzzer. */
+static void odd_texts_do_no_harm(void **state)
+{
+    static const char alphabet[] = "ab:/?&=@%,[]0129.\x80\n";
+    uint64_t seed = 4;
+
+    (void)state;
+    for (int i = 0; i < 200000; i++) {
+        char text[40] = "r:";
+        size_t n = sim_random(&seed) % 36;
+        for (size_t k = 0; k < n; k++)
+            text[2 + k] = alphabet[sim_random(&seed) % (sizeof alphabet - 1)];
+        if (parse(text) == DIBS_OK)
+            dibs__url_all_taken(&url, "nothing", &err);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(takes_all_parts),      cmocka_unit_test(parts_may_be_absent),
+        cmocka_unit_test(several_hosts),        cmocka_unit_test(bad_ones_are_refused),
+        cmocka_unit_test(sizes_have_bounds),    cmocka_unit_test(a_password_is_never_repeated),
+        cmocka_unit_test(numbers_are_checked),  cmocka_unit_test(a_misspelt_parameter_is_named),
+        cmocka_unit_test(odd_texts_do_no_harm),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, teardown);
+}
