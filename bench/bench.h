@@ -15,6 +15,7 @@ typedef struct bench_plan {
     const char *url;    /* dibs: which engine */
     const char *folder; /* raw SQLite: where its database goes */
     int port;           /* raw Redis */
+    int sql_port;       /* raw PostgreSQL, raw MariaDB: its database `bench` */
     int stock_port;     /* the Redis that keeps the stock of d */
     int workers;
     int locks;  /* c: worker i takes lock i % locks */
@@ -43,6 +44,10 @@ extern const bench_peer bench_redis_set;
 extern const bench_peer bench_redis_blpop;
 extern const bench_peer bench_redis_blpop_lua;
 extern const bench_peer bench_sqlite_row;
+extern const bench_peer bench_pg_row;
+extern const bench_peer bench_pg_advisory;
+extern const bench_peer bench_mysql_row;
+extern const bench_peer bench_mysql_getlock;
 
 /* Each returns the program's exit code: 0, or 1 when something was wrong. */
 int bench_threads(const bench_peer *peer, const bench_plan *plan);

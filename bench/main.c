@@ -7,7 +7,9 @@
 #include <string.h>
 
 static const bench_peer *const peers[] = {
-    &bench_dibs, &bench_redis_set, &bench_redis_blpop, &bench_redis_blpop_lua, &bench_sqlite_row,
+    &bench_dibs,          &bench_redis_set, &bench_redis_blpop, &bench_redis_blpop_lua,
+    &bench_sqlite_row,    &bench_pg_row,    &bench_pg_advisory, &bench_mysql_row,
+    &bench_mysql_getlock,
 };
 
 static int usage(void)
@@ -18,7 +20,8 @@ static int usage(void)
           stderr);
     for (size_t i = 0; i < sizeof peers / sizeof peers[0]; i++)
         fprintf(stderr, " %s", peers[i]->id);
-    fputs("\nkeys:      url folder port stock_port workers locks rounds count seconds\n", stderr);
+    fputs("\nkeys:      url folder port sql_port stock_port workers locks rounds count seconds\n",
+          stderr);
     return 64;
 }
 
@@ -37,8 +40,12 @@ static bool set_number(bench_plan *plan, const char *key, const char *value)
         const char *key;
         int *to;
     } numbers[] = {
-        {"port", &plan->port},   {"stock_port", &plan->stock_port}, {"workers", &plan->workers},
-        {"locks", &plan->locks}, {"rounds", &plan->rounds},
+        {"port", &plan->port},
+        {"sql_port", &plan->sql_port},
+        {"stock_port", &plan->stock_port},
+        {"workers", &plan->workers},
+        {"locks", &plan->locks},
+        {"rounds", &plan->rounds},
     };
 
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures dibs beside the raw limit of each engine: ./dev bench [--engines sqlite,redis] [--scenarios abcd]
+"""Measures dibs beside the raw limit of each engine: ./dev bench [--engines redis,mysql] [--scenarios abcd]
 
 Raw and dibs take turns in one run, so that a slow minute of the machine hits both; each round begins with
 another of them. Servers are private, on free loopback ports, in a scratch folder. A run that broke exclusion,
@@ -23,6 +23,10 @@ import time
 import summary
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tests/support"))
+sys.dont_write_bytecode = True
+import databases  # noqa: E402: it lies beside the tests, which start the same servers
+
 WORKERS = {"a": 1, "b": 32, "c": 32, "d": 50}
 ROUNDS_OF_D = 100
 SECONDS_OF_D = 60  # at most; it ends when everything is sold
@@ -35,16 +39,22 @@ REPEATS = {"a": 3}
 RAW = {
     "redis": {"a": ["redis-set"], "b": ["redis-set"], "c": ["redis-blpop", "redis-blpop-lua"], "d": ["redis-blpop"]},
     "sqlite": {"a": ["sqlite-row"], "b": ["sqlite-row"], "c": ["sqlite-row"], "d": ["sqlite-row"]},
+    "postgresql": {"a": ["pg-row", "pg-advisory"], "b": ["pg-row", "pg-advisory"], "c": ["pg-advisory"],
+                   "d": ["pg-advisory"]},
+    "mysql": {"a": ["mysql-row", "mysql-getlock"], "b": ["mysql-row", "mysql-getlock"], "c": ["mysql-getlock"],
+              "d": ["mysql-getlock"]},
     "memory": {},
 }
 GROWTH = {
     "redis": {"wait": [10, 100, 1000, 10000], "hold": [1, 1000, 100000]},
     "sqlite": {"wait": [10, 100, 1000], "hold": [1, 1000, 10000]},
+    "postgresql": {"wait": [10, 100, 1000], "hold": [1, 1000, 10000]},
+    "mysql": {"wait": [10, 100, 1000], "hold": [1, 1000, 10000]},
     "memory": {"wait": [10, 100, 1000, 10000], "hold": [1, 1000, 100000]},
 }
 # What a script cannot call: these were sent by a client. Everything else inside a run of dibs was a script's.
 ONLY_CLIENTS = re.compile(r"^(eval|evalsha|fcall|blpop|subscribe|unsubscribe|auth|hello|select|ping|info|client\|.*"
-                          r"|script\|.*|config\|.*|command.*)$")
+                          r"|script\|.*|config\|.*|command.*|statements|transactions)$")
 
 
 class Redis:
@@ -91,6 +101,22 @@ class Redis:
         self.process.wait(10)
 
 
+def transactions(server):
+    """Of the clients of the database `bench`, by the server's own counters."""
+    rows = server.ask("SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'bench'")
+    return {"transactions": int(rows[0])}
+
+
+def statements(server):
+    """Of all clients, our own question included."""
+    rows = server.ask("SHOW GLOBAL STATUS LIKE 'Questions'")
+    return {"statements": int(rows[0].split("\t")[1])}
+
+
+COUNTERS = {"postgresql": transactions, "mysql": statements}
+DROP = {"postgresql": "DROP DATABASE IF EXISTS bench WITH (FORCE)", "mysql": "DROP DATABASE IF EXISTS bench"}
+
+
 class Bench:
     def __init__(self, options, scratch):
         self.options = options
@@ -103,6 +129,16 @@ class Bench:
         if name not in self.servers:
             self.servers[name] = Redis(self.scratch / f"redis-{name}")
         return self.servers[name]
+
+    def database(self, engine):
+        """One that syncs what it commits, as a lock needs it."""
+        if engine not in self.servers:
+            try:
+                self.servers[engine] = databases.KINDS[engine]()
+            except databases.Missing as e:
+                raise SystemExit(f"bench: {e}")
+            self.servers[engine].commands = lambda: COUNTERS[engine](self.servers[engine])
+        return self.servers[engine]
 
     def stop(self):
         for server in self.servers.values():
@@ -117,6 +153,10 @@ class Bench:
         if engine == "sqlite":
             folder = pathlib.Path(tempfile.mkdtemp(prefix="sqlite-", dir=self.scratch))
             return [f"url=sqlite://{folder}/dibs.db", f"folder={folder}"], None
+        if engine in databases.KINDS:
+            server = self.database(engine)
+            server.ask(DROP[engine])
+            return [f"url={server.make_database('bench')}", f"sql_port={server.port}"], server
         return ["url=memory:"], None
 
     def run(self, engine, scenario, peer, round_number, *extra, repeat=0):
@@ -204,7 +244,7 @@ def choices(text, known, what):
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--engines", default="sqlite,redis")
+    p.add_argument("--engines", default="sqlite,redis,postgresql,mysql")
     p.add_argument("--scenarios", default="abcd")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--seconds", type=float, default=2, help="how long a, b, c and each hand-off run of e take")

@@ -53,6 +53,7 @@ run_all() {
     run "tickets on $engine" '^job 5 has' "$build/examples/example-tickets" "$url"
     run "semaphore on $engine" 'at most 2 at once' "$build/examples/example-semaphore" "$url"
     run "stock on $engine" 'again: refused; 8 of 10 left' "$build/examples/example-stock" "$scratch/stock.db" "$url"
+    run "order on $engine" 'sold (as before)' "$build/examples/example-order" "$scratch/order-$engine.db" "$url"
 }
 
 tickets_in_order() {
@@ -78,7 +79,7 @@ nightly() {
 run_all memory memory:
 run_all sqlite "sqlite://$scratch/dibs.db"
 if ! command -v redis-server >/dev/null && [ -z "${CI:-}${DIBS_TEST_REQUIRE_SERVERS:-}" ]; then
-    for name in lock tickets semaphore stock; do
+    for name in lock tickets semaphore stock order; do
         count=$((count + 1))
         printf 'ok %d - %s on redis # SKIP no redis-server\n' "$count" "$name"
     done

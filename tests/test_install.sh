@@ -89,7 +89,7 @@ command=$(find "$root" -path '*/bin/dibs')
 [ -n "$command" ] && "$command" --version >"$log" 2>&1
 report $? "the command is installed and runs"
 
-headers=$(find "$root" -name '*.h')
-[ "$(echo "$headers" | wc -l)" = 1 ] && [ "${headers##*/}" = dibs.h ]
-report $? "one header, and no other"
+headers=$(find "$root" -name '*.h' -printf '%f\n' | sort | tr '\n' ' ')
+[ "$headers" = "dibs.h dibs_sql.h " ]
+report $? "the two headers, and no other"
 exit $failed

@@ -1,10 +1,10 @@
 /* The SQL engines' way of running the state machine against a plain array: the same long random
- * sequences of commands, in simulated time, to both. Every reply, every wake-up and all rows after each
- * command must be what the array has.
+ * sequences of commands, in simulated time, to both. Every reply, every wake-up and all rows after
+ * each command must be what the array has.
  *
- * It is PostgreSQL that is asked, because its clock can be replaced from outside: a function of the same
- * name, in a schema that is searched first, answers from a table. So that the fast statements, the
- * prefetched rows, their bounds and the wider looks are all seen. */
+ * It is PostgreSQL that is asked, because its clock can be replaced from outside: a function of
+ * the same name, in a schema that is searched first, answers from a table. So that the fast
+ * statements, the prefetched rows, their bounds and the wider looks are all seen. */
 #define _GNU_SOURCE
 #include "support/test.h"
 
@@ -20,9 +20,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OWNERS 10
-#define STEPS  1500 /* commands to one lock */
-#define LOCKS  4
+#define OWNERS   10
+#define STEPS    1500 /* commands to one lock */
+#define LOCKS    4
 #define TOGETHER 4 /* signs of life in one call, at most */
 
 typedef struct world {
@@ -48,7 +48,7 @@ static uint64_t chance(uint64_t below)
     return sim_random(&w.seed) % below;
 }
 
-/* ---- The server ------------------------------------------------------------------------------------- */
+/* ---- The server ------------------------------------------------------------------------------ */
 
 static PGresult *ask(const char *sql)
 {
@@ -138,7 +138,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- State as text, the same from both ---------------------------------------------------------------- */
+/* ---- State as text, the same from both ------------------------------------------------------- */
 
 static void add_asker(FILE *f, const dibs__asker *who)
 {
@@ -190,9 +190,9 @@ static char *state_of_array(tiny t)
 }
 
 #define TEXT(column) "encode(" column ", 'escape')"
-#define WHO                                                                                        \
-    "concat_ws(' ', " TEXT("owner") ", " TEXT("attempt") ", " TEXT("host") ", pid, " TEXT("wake")   \
-    ", weight, lease, min_hold) || ']'"
+#define WHO                                                                                \
+    "concat_ws(' ', " TEXT("owner") ", " TEXT("attempt") ", " TEXT("host") ", pid, " TEXT( \
+        "wake") ", weight, lease, min_hold) || ']'"
 
 static char *state_of_tables(void)
 {
@@ -200,25 +200,28 @@ static char *state_of_tables(void)
     PGresult *res;
     char *text;
 
-    snprintf(sql, sizeof sql,
-             "SELECT coalesce(string_agg(line, E'\\n' ORDER BY kind, number), '') FROM ("
-             "SELECT 0 AS kind, 0 AS number, concat_ws(' ', capacity, used, holders, waiters, fence, "
-             "place, broken_fence, broken_at) || ' ' || " TEXT("broken_by") " AS line "
-             "FROM dibs_lock WHERE name = '%s' AND fence > 0 "
-             "UNION ALL SELECT 1, held, concat_ws(' ', '[' || held, since, expires, released, " WHO ") "
-             "FROM dibs_lock WHERE name = '%s' AND held IS NOT NULL "
-             "UNION ALL SELECT 1, fence, concat_ws(' ', '[' || fence, since, expires, released, " WHO
-             ") FROM dibs_holder WHERE name = '%s' "
-             "UNION ALL SELECT 2, place, concat_ws(' ', '[' || place, since, span, alive_until, " WHO
-             ") FROM dibs_waiter WHERE name = '%s') s",
-             w.name, w.name, w.name, w.name);
+    snprintf(
+        sql, sizeof sql,
+        "SELECT coalesce(string_agg(line, E'\\n' ORDER BY kind, number), '') FROM ("
+        "SELECT 0 AS kind, 0 AS number, concat_ws(' ', capacity, used, holders, waiters, fence, "
+        "place, broken_fence, broken_at) || ' ' || " TEXT(
+            "broken_by") " AS line "
+                         "FROM dibs_lock WHERE name = '%s' AND fence > 0 "
+                         "UNION ALL SELECT 1, held, concat_ws(' ', '[' || held, since, expires, "
+                         "released, " WHO ") "
+                         "FROM dibs_lock WHERE name = '%s' AND held IS NOT NULL "
+                         "UNION ALL SELECT 1, fence, concat_ws(' ', '[' || fence, since, expires, "
+                         "released, " WHO ") FROM dibs_holder WHERE name = '%s' "
+                         "UNION ALL SELECT 2, place, concat_ws(' ', '[' || place, since, span, "
+                         "alive_until, " WHO ") FROM dibs_waiter WHERE name = '%s') s",
+        w.name, w.name, w.name, w.name);
     res = ask(sql);
     text = strdup(PQgetvalue(res, 0, 0));
     PQclear(res);
     return text;
 }
 
-/* ---- Commands by chance --------------------------------------------------------------------------------- */
+/* ---- Commands by chance ---------------------------------------------------------------------- */
 
 static void choose_attempt(int owner, bool fresh, char *out, size_t size)
 {
@@ -283,7 +286,7 @@ static void choose(command *c)
     c->now = (dibs__time){w.now, w.now};
 }
 
-/* ---- One step on both --------------------------------------------------------------------------------------- */
+/* ---- One step on both ------------------------------------------------------------------------ */
 
 static dibs__claim claim_of(const command *c)
 {
@@ -335,8 +338,7 @@ static void compare_replies(const command *c, const dibs__reply *want, const dib
                  " not %" PRIu64 ", floor %" PRIu64 " not %" PRIu64 ", remaining %" PRId64
                  " not %" PRId64,
                  w.seed, c->kind, c->who.owner, c->who.attempt, got->verdict, want->verdict,
-                 got->fence, want->fence, got->floor, want->floor, got->remaining,
-                 want->remaining);
+                 got->fence, want->fence, got->floor, want->floor, got->remaining, want->remaining);
 }
 
 /* The fast statements leave a dead head where it is until somebody comes the general way. */

@@ -1,4 +1,4 @@
-"""What the command tests share: scratch folders, a private Redis, processes that are surely ended, waiting for
+"""What the command tests share: scratch folders, private servers, processes that are surely ended, waiting for
 events within a bound, and the list of tests."""
 
 import contextlib
@@ -13,8 +13,12 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, '..', 'support'))
+import databases  # noqa: E402: it lies beside what C tests use
+
 PYTHON = sys.executable
 ENGINES = ('sqlite', 'redis')
+DATABASES = tuple(databases.KINDS)
 TESTS = []
 
 
@@ -119,6 +123,39 @@ class Redis:
         self.process.wait()
 
 
+class Servers:
+    """Each is started when the first test asks for it; tests that follow share it."""
+
+    def __init__(self, folder):
+        self.folder, self.running, self.count = folder, {}, 0
+
+    def get(self, engine):
+        if engine not in self.running:
+            try:
+                self.running[engine] = Redis(self.folder) if engine == 'redis' else self.start_database(engine)
+            except (FileNotFoundError, databases.Missing) as e:
+                raise Skip('%s: %s' % (engine, e))
+        return self.running[engine]
+
+    @staticmethod
+    def start_database(engine):
+        kind = databases.KINDS[engine]
+        return kind(*kind.quick)
+
+    def clean_url(self, engine):
+        """Leads to a place on the engine's server that nobody has used."""
+        server = self.get(engine)
+        if engine == 'redis':
+            server.ask('FLUSHALL')
+            return server.url
+        self.count += 1
+        return server.make_database('test%d' % self.count)
+
+    def stop(self):
+        for engine, server in self.running.items():
+            server.kill() if engine == 'redis' else server.stop()
+
+
 class Process:
     """A started command whose output goes to files."""
 
@@ -147,16 +184,14 @@ class Process:
 class Context:
     """One test's surroundings: the command, an engine's URL and a folder. Ends what the test left running."""
 
-    def __init__(self, dibs, engine, redis, folder):
-        self.dibs, self.engine, self.redis, self.folder = dibs, engine, redis, folder
-        self.url = None
+    def __init__(self, dibs, engine, servers, folder):
+        self.dibs, self.engine, self.folder = dibs, engine, folder
+        self.url = self.server = None
         if engine == 'sqlite':
             self.url = 'sqlite://' + os.path.join(folder, 'locks.db')
-        elif engine == 'redis':
-            if redis is None:
-                raise Skip('redis-server is not installed')
-            redis.ask('FLUSHALL')
-            self.url = redis.url
+        elif engine:
+            self.server = servers.get(engine)
+            self.url = servers.clean_url(engine)
         self.env = dict(os.environ, XDG_STATE_HOME=os.path.join(folder, 'state'), LC_ALL='C.UTF-8')
         self.env.pop('DIBS_URL', None)
         if self.url:

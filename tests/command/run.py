@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests of the command, with real processes, signals and engines: run.py --dibs PATH [--list] [PATTERN...]
 
-Speaks TAP. Redis is a private server on a free port; everything lives in a scratch folder that is removed."""
+Speaks TAP. Servers are private, on free ports; everything lives in scratch folders that are removed."""
 
 import argparse
 import fnmatch
@@ -30,11 +30,11 @@ def must_have_servers():
     return bool(os.environ.get('CI') or os.environ.get('DIBS_TEST_REQUIRE_SERVERS'))
 
 
-def run_one(name, function, engine, dibs, redis, folder):
+def run_one(name, function, engine, dibs, servers, folder):
     """(word of the TAP line, remark, diagnostics)"""
     context = None
     try:
-        context = harness.Context(dibs, engine, redis, folder)
+        context = harness.Context(dibs, engine, servers, folder)
         function(context)
         return 'ok', '', ''
     except harness.Skip as e:
@@ -49,23 +49,19 @@ def run_one(name, function, engine, dibs, redis, folder):
 
 def run_all(tests, dibs, scratch):
     failed = 0
-    try:
-        redis = harness.Redis(scratch)
-    except FileNotFoundError:
-        redis = None
+    servers = harness.Servers(scratch)
     try:
         for number, (name, function, engine) in enumerate(tests, 1):
             folder = tempfile.mkdtemp(prefix='t%d-' % number, dir=scratch)
             start = time.monotonic()
-            word, remark, notes = run_one(name, function, engine, dibs, redis, folder)
+            word, remark, notes = run_one(name, function, engine, dibs, servers, folder)
             for line in notes.splitlines():
                 print('# ' + line)
             print('# %.1f s' % (time.monotonic() - start))
             print('%s %d - %s%s' % (word, number, name, remark), flush=True)
             failed += word != 'ok'
     finally:
-        if redis:
-            redis.kill()
+        servers.stop()
     return failed
 
 

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 
-from harness import ENGINES, Process, alive, read, test, wait_for
+from harness import DATABASES, ENGINES, Process, alive, read, test, wait_for
 
 HOLD = ('sh', '-c', 'echo held; exec sleep 60')
 
@@ -101,7 +101,7 @@ def ignored_signals_stay_ignored(t):
     assert process.wait() == 128 + signal.SIGUSR1
 
 
-@test(*ENGINES)
+@test(*ENGINES, *DATABASES)
 def not_obtained_names_the_holder(t):
     holder = hold(t, '--owner', 'somebody', 'a')
     for args in (('--no-wait',), ('--wait', '200ms'), ('--wait', '0s')):
@@ -117,7 +117,7 @@ def not_obtained_names_the_holder(t):
     assert t.lock('a')['waiter_count'] == 0
 
 
-@test(*ENGINES)
+@test(*ENGINES, *DATABASES)
 def interrupt_in_the_queue(t):
     hold(t, 'a')
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -144,7 +144,7 @@ def interrupt_while_opening(t):
         assert process.wait(2) == 130
 
 
-@test(*ENGINES)
+@test(*ENGINES, *DATABASES)
 def names_of_any_bytes(t):
     for name in (b'with space', b'tab\tnew\nline', b'\x01\x7f\x1b[31m', b'\xff\xfe', 'späße 鎖'.encode(), b'%s{}"\\',
                  b'x' * 512, b'-dash', b'--'):

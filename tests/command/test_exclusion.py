@@ -2,7 +2,7 @@
 
 import os
 
-from harness import ENGINES, HERE, Process, read, test
+from harness import DATABASES, ENGINES, HERE, Process, read, test
 
 PROCESSES, ROUNDS = 40, 50
 
@@ -16,13 +16,13 @@ def add_up(t, prefix):
     script = 'i=0; while [ $i -lt %d ]; do %s || exit 1; i=$((i + 1)); done' % (ROUNDS, line)
     started = [Process(['sh', '-c', script], t.folder, env=t.env) for _ in range(PROCESSES)]
     t.started += started
-    codes = {p.wait(120) for p in started}
+    codes = {p.wait(240) for p in started}
     assert codes <= {0} or prefix == '', codes
     text = read(path).strip()
     return int(text) if text else 0
 
 
-@test(*ENGINES)
+@test(*ENGINES, *DATABASES)
 def forty_processes_fifty_rounds(t):
     assert add_up(t, t.dibs + ' run count --') == PROCESSES * ROUNDS
 

@@ -7,7 +7,7 @@ import shutil
 import signal
 import time
 
-from harness import ENGINES, Process, Skip, alive, boottime, children, test, wait_for
+from harness import DATABASES, ENGINES, Process, Skip, alive, boottime, children, test, wait_for
 
 
 def run_worker(t, label, *options, lease='1500ms', worker=()):
@@ -32,7 +32,7 @@ def check_order(t, old, new, *others):
     return second[0]
 
 
-@test(*ENGINES)
+@test(*ENGINES, *DATABASES)
 def kill_9_of_the_wrapper(t):
     wrapper = run_worker(t, 'old', worker=('child', 'stray'), lease='2s')
     for label in ('old', 'old-child', 'old-stray'):
@@ -60,7 +60,7 @@ def kill_9_with_a_command_that_ignores_term(t):
     assert successor.wait() == 0
 
 
-@test(*ENGINES)
+@test(*ENGINES, *DATABASES)
 def stop_of_the_wrapper_past_its_lease(t):
     for round_number, worker in enumerate((('child', 'stray'), ('ignore-term', 'child', 'stray'))):
         old, new = 'old%d' % round_number, 'next%d' % round_number
@@ -147,7 +147,7 @@ def flushall_under_a_holder(t):
     wrapper = run_worker(t, 'old', lease='3s')
     t.wait_started('old')
     flushed = time.monotonic()
-    t.redis.ask('FLUSHALL')
+    t.server.ask('FLUSHALL')
     assert wrapper.wait() == 76
     took = time.monotonic() - flushed
     t.note('lost %.0f ms after FLUSHALL, lease 3 s', took * 1000)
@@ -161,7 +161,7 @@ def flushall_under_a_holder(t):
 def lost_while_the_command_ends_by_itself(t):
     wrapper = t.start('run', 'a', '--', 'sh', '-c', 'touch %s; read x' % t.path('up'), stdin=-1)
     wait_for(lambda: os.path.exists(t.path('up')), 'the command')
-    t.redis.ask('FLUSHALL')
+    t.server.ask('FLUSHALL')
     wrapper.popen.stdin.close()
     assert wrapper.wait() == 76, wrapper.err
 
@@ -171,13 +171,13 @@ def server_killed_under_a_holder(t):
     """The command is ended before the lease can be over; nobody can say more without a server."""
     wrapper = run_worker(t, 'old')
     t.wait_started('old')
-    t.redis.kill()
+    t.server.kill()
     killed = boottime()
     try:
         assert wrapper.wait() == 76, wrapper.err
         assert t.last_sign('old') < killed + 1.5
     finally:
-        t.redis.start()
+        t.server.start()
 
 
 @test('redis')
@@ -186,8 +186,8 @@ def server_restarted_while_waiting(t):
     wrapper = run_worker(t, 'old')
     t.wait_started('old')
     successor = next_in_line(t)
-    t.redis.kill()
-    t.redis.start()
+    t.server.kill()
+    t.server.start()
     t.wait_started('next')
     assert successor.wait() == 0, successor.err
     assert wrapper.wait() == 76, wrapper.err
@@ -200,13 +200,13 @@ def server_down_while_waiting_ends_with_the_wait(t):
     start = time.monotonic()
     waiter = t.start('run', '--wait', '2s', 'a', '--', 'true')
     t.wait_queued('a')
-    t.redis.kill()
+    t.server.kill()
     try:
         assert waiter.wait() == 69, waiter.err
         assert 1.9 < time.monotonic() - start < 4
         assert wrapper.wait() == 76
     finally:
-        t.redis.start()
+        t.server.start()
 
 
 @test(*ENGINES)

@@ -5,11 +5,11 @@ import os
 import signal
 import time
 
-from harness import ENGINES, test, wait_for
+from harness import DATABASES, ENGINES, test, wait_for
 from test_basics import hold
 
 
-@test(*ENGINES)
+@test(*ENGINES, *DATABASES)
 def ls_and_show(t):
     assert t.json('ls', '--json') == {'locks': []}
     holder = hold(t, '--owner', 'boss', 'job:1')
@@ -46,7 +46,7 @@ def idle_locks(t):
     assert code == 1 and out == b'' and b'never' in err, (code, err)
 
 
-@test(*ENGINES)
+@test(*ENGINES, *DATABASES)
 def odd_names_are_shown_safely(t):
     names = [b'a\x1b[31m\n', b'b\xff\\', 'c späße'.encode()]
     for name in names:
@@ -62,7 +62,7 @@ def odd_names_are_shown_safely(t):
     assert t.lock(names[1])['name_hex'] == names[1].hex()
 
 
-@test(*ENGINES)
+@test(*ENGINES, *DATABASES)
 def break_waits_for_the_holder(t):
     holder = hold(t, '--lease', '3s', 'a')
     fence = t.lock('a')['fence']
@@ -132,12 +132,44 @@ def watch_survives_its_server(t):
     watch = t.start('watch', '--interval', '50ms')
     hold(t, '--lease', '1s', 'a')
     wait_for(lambda: b'held by' in watch.out, 'held')
-    t.redis.kill()
+    t.server.kill()
     try:
         wait_for(lambda: b'trying again' in watch.err, 'the complaint')
     finally:
-        t.redis.start()
+        t.server.start()
     wait_for(lambda: b'released by' in watch.out, 'the next look')
+
+
+POOR = {'postgresql': ('CREATE USER poor', 'GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO poor'),
+        'mysql': ("CREATE USER poor@'127.0.0.1'", "GRANT SELECT, INSERT, UPDATE, DELETE ON %s.* TO poor@'127.0.0.1'")}
+
+
+@test(*DATABASES)
+def schema_makes_the_tables(t):
+    """An account that may make no tables is told what to do; after an administrator has done it, it works."""
+    database = t.url.rsplit('/', 1)[1]
+    create, grant = POOR[t.engine]
+    grant = grant.replace('%s', database)
+    poor = t.url.replace(t.server.user + '@', 'poor@')
+    t.server.ask(create, grant, database=database)
+    code, _, err = t.run('run', '--url', poor, 'a', '--', 'true')
+    assert code == 69 and b'`dibs schema --url' in err, (code, err)
+    code, out, err = t.run('schema', '--url', poor)
+    assert code == 0 and err == b'' and b'CREATE TABLE' in out, (code, err)
+    t.server.run_script(out.decode(), database)
+    t.server.run_script(out.decode(), database)  # a second time does no harm
+    t.server.ask(grant, database=database)
+    code, _, err = t.run('run', '--url', poor, 'a', '--', 'true')
+    assert code == 0, err
+    out = t.run('schema', '--url', t.url + '?table_prefix=other_')[1]
+    assert b'other_lock' in out and b'dibs_lock' not in out, out
+
+
+@test()
+def schema_of_others(t):
+    for url in ('sqlite:', 'redis://nowhere', 'memory:'):
+        code, out, err = t.run('schema', '--url', url)
+        assert code == 64 and out == b'' and b'needs no tables' in err, (url, code, err)
 
 
 @test()
@@ -146,6 +178,8 @@ def engines_are_listed(t):
     assert not engines['memory']['across_processes'] and engines['memory']['available']
     assert engines['redis']['across_processes'] and engines['redis']['first_come']
     assert engines['sqlite']['notices_death']
+    for scheme in ('postgresql', 'mysql'):
+        assert engines[scheme]['across_processes'] and engines[scheme]['first_come'], engines[scheme]
     for engine in engines.values():
         assert engine['available'] == (engine['missing'] is None)
     code, out, _ = t.run('engines', '--url', 'redis://nowhere')

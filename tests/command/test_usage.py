@@ -5,9 +5,9 @@ import socket
 import subprocess
 import time
 
-from harness import ENGINES, free_port, test
+from harness import DATABASES, ENGINES, free_port, test
 
-COMMANDS = ('run', 'ls', 'show', 'break', 'watch', 'engines')
+COMMANDS = ('run', 'ls', 'show', 'break', 'watch', 'engines', 'schema')
 
 
 def refused(t, *args, says, code=64):
@@ -64,6 +64,7 @@ def wrong_arguments(t):
     refused(t, 'ls', 'a', 'b', says='one PREFIX')
     refused(t, 'watch', '--interval', '1ms', says='out of range')
     refused(t, 'engines', 'x', says='takes no operands')
+    refused(t, 'schema', 'x', says='takes no operands')
 
 
 @test()
@@ -76,7 +77,7 @@ def durations(t):
         assert code == 0, err
 
 
-@test(*ENGINES)
+@test(*ENGINES, *DATABASES)
 def unknown_url_parameter(t):
     refused(t, 'ls', '--url', t.url + '?frobnicate=1', says='frobnicate')
     refused(t, 'run', '--url', t.url + '?frobnicate=1', 'a', '--', 'true', says='frobnicate')

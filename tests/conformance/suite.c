@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define HANDLES_MAX 64
 #define JOBS_MAX    256
@@ -214,10 +215,76 @@ bool loss_within(loss_note *n, int64_t ms)
 
 /* ---- The program ----------------------------------------------------------------------------- */
 
-/* NULL: ready. Else why it cannot be tested here. */
-static const char *make_place(const char *engine)
+/* A place for each engine. NULL: the.url is set. Else why it cannot be tested here. */
+static const char *place_memory(void)
+{
+    snprintf(the.url, sizeof the.url, "memory:conformance");
+    return NULL;
+}
+
+static const char *place_sqlite(void)
 {
     char file[400];
+
+    snprintf(the.url, sizeof the.url, "sqlite://%s",
+             scratch_file(&the.folder, "dibs.db", file, sizeof file));
+    return NULL;
+}
+
+static const char *place_redis(void)
+{
+    if (!server_available() || server_start(&the.redis, NULL) < 0)
+        return "no redis-server";
+    snprintf(the.url, sizeof the.url, "%s", the.redis.url);
+    return NULL;
+}
+
+static const char *place_postgresql(void)
+{
+    if (!database_available(DATABASE_POSTGRESQL) ||
+        database_start(&the.database, DATABASE_POSTGRESQL, NULL) < 0)
+        return "no PostgreSQL";
+    snprintf(the.url, sizeof the.url, "postgresql://%s@127.0.0.1:%d/postgres", the.database.user,
+             the.database.port);
+    return NULL;
+}
+
+/* A new MariaDB server has no database of a user's: it makes one when it starts. */
+static bool write_init(char *path, size_t size)
+{
+    FILE *f = fopen(scratch_file(&the.folder, "init.sql", path, size), "w");
+    bool written = f && fputs("CREATE DATABASE IF NOT EXISTS conformance;\n", f) >= 0;
+
+    return f && fclose(f) == 0 && written && chmod(the.folder.path, 0755) == 0 &&
+           chmod(path, 0644) == 0;
+}
+
+static const char *place_mysql(void)
+{
+    char option[512] = "--init-file=";
+    size_t used = strlen(option);
+    const char *const extra[] = {option, NULL};
+
+    if (!write_init(option + used, sizeof option - used) || !database_available(DATABASE_MARIADB) ||
+        database_start(&the.database, DATABASE_MARIADB, extra) < 0)
+        return "no MariaDB";
+    snprintf(the.url, sizeof the.url, "mysql://%s@127.0.0.1:%d/conformance", the.database.user,
+             the.database.port);
+    return NULL;
+}
+
+static const struct {
+    const char *engine;
+    const char *(*make)(void);
+} places[] = {{"memory", place_memory},
+              {"sqlite", place_sqlite},
+              {"redis", place_redis},
+              {"postgresql", place_postgresql},
+              {"mysql", place_mysql}};
+
+/* NULL: ready. Else why not. */
+static const char *make_place(const char *engine)
+{
     bool known = false;
 
     snprintf(the.engine, sizeof the.engine, "%s", engine);
@@ -229,17 +296,10 @@ static const char *make_place(const char *engine)
         return "this build is without that engine";
     if (scratch_make(&the.folder) < 0)
         return "no scratch folder";
-    if (strcmp(engine, "memory") == 0) {
-        snprintf(the.url, sizeof the.url, "memory:conformance");
-    } else if (strcmp(engine, "sqlite") == 0) {
-        snprintf(the.url, sizeof the.url, "sqlite://%s",
-                 scratch_file(&the.folder, "dibs.db", file, sizeof file));
-    } else if (strcmp(engine, "redis") == 0) {
-        if (!server_available() || server_start(&the.redis, NULL) < 0)
-            return "no redis-server";
-        snprintf(the.url, sizeof the.url, "%s", the.redis.url);
-    }
-    return NULL;
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
+        if (strcmp(places[i].engine, engine) == 0)
+            return places[i].make();
+    return "the suite has no place for it";
 }
 
 static int case_teardown(void **state)
@@ -282,6 +342,7 @@ int main(int argc, char *argv[])
         failed = run_cases();
     }
     server_stop(&the.redis);
+    database_stop(&the.database);
     scratch_remove(&the.folder);
     return failed ? 1 : 0;
 }

@@ -11,6 +11,7 @@
 
 #include "dibs.h"
 #include "support/clock.h"
+#include "support/database.h"
 #include "support/scratch.h"
 #include "support/server.h"
 #include "support/test.h"
@@ -26,7 +27,8 @@ typedef struct suite {
     char engine[16];
     char url[512];
     dibs_engine_info can;
-    server redis; /* runs only for that engine */
+    server redis; /* each server runs only for its own engine */
+    database database;
     scratch folder;
 } suite;
 

@@ -42,16 +42,18 @@ static bool reserve_cells(dibs__my_conn *c, size_t count)
     return true;
 }
 
-/* The clock came with the lock's row and is the first row of the look that follows. */
+/* Behind the lock's row come the clock, which is the first row of the look that follows, and a variable. */
+#define BEHIND 2
+
 static int pass_locked(dibs__my_conn *c, const dibs__sql_batch *b, size_t command, unsigned count)
 {
     dibs__sql_value clock[1 + DIBS__SQL_ENTRY_COLUMNS] = {
         {.kind = DIBS__SQL_NUMBER, .number = 'c'}};
 
-    clear_nobody(c->cells + count - 1 - DIBS__SQL_ENTRY_COLUMNS);
+    clear_nobody(c->cells + count - BEHIND - DIBS__SQL_ENTRY_COLUMNS);
     dibs__my_glance_at(c, command, c->cells);
-    clock[DIBS__SQL_ENTRY_COLUMNS] = c->cells[count - 1];
-    if (b->row(b->ctx, command, c->cells, count - 1) < 0)
+    clock[DIBS__SQL_ENTRY_COLUMNS] = c->cells[count - BEHIND];
+    if (b->row(b->ctx, command, c->cells, count - BEHIND) < 0)
         return -1;
     if (command + 1 < b->count && b->command[command + 1].op == DIBS__SQL_LOOK)
         return b->row(b->ctx, command + 1, clock, 1 + DIBS__SQL_ENTRY_COLUMNS);

@@ -92,7 +92,7 @@ static void add_part(dibs__my_conn *c, const part *p)
 {
     const char *prefix = ((dibs__my *)c->base.e)->place.prefix;
     const char *pattern = p->form->statement[p->which].pattern;
-    bool often = p->number < DIBS__SQL_NOTIFY || p->number == DIBS__SQL_OPS;
+    bool often = p->number < DIBS__SQL_NOTIFY || p->number >= DIBS__SQL_OPS;
     size_t length =
         c->prepares && often && strchr(pattern, '$') ? length_of_list(p->args, p->arg_count) : 0;
     uint8_t *prepared = &c->prepared[p->number][p->which];
@@ -127,18 +127,21 @@ static part part_of(const dibs__sql_batch *b, size_t i)
     if (command->op == DIBS__SQL_SAVE &&
         args[1 + DIBS__SQL_RECORD_COLUMNS + DIBS__SQL_WHO_COLUMNS].kind == DIBS__SQL_NULL) {
         p.form = &dibs__my_save_idle;
-        p.number = DIBS__SQL_OPS;
+        p.number = DIBS__MY_SAVE_IDLE;
     }
     return p;
 }
 
-static void add_parts(dibs__my_conn *c, const dibs__sql_batch *b, size_t i, unsigned which)
+static void add_statements(dibs__my_conn *c, part p, unsigned which)
 {
-    part p = part_of(b, i);
-
     for (; p.which < DIBS__MY_STATEMENTS && p.form->statement[p.which].pattern; p.which++)
         if (which >> p.which & 1)
             add_part(c, &p);
+}
+
+static void add_parts(dibs__my_conn *c, const dibs__sql_batch *b, size_t i, unsigned which)
+{
+    add_statements(c, part_of(b, i), which);
 }
 
 static uint64_t name_hash(const dibs__sql_value *name)
@@ -196,6 +199,7 @@ static void add_glance(dibs__my_conn *c, const dibs__sql_batch *b, size_t i)
 {
     uint64_t hash = name_hash(dibs__sql_args(b, &b->command[i]));
     unsigned likely = recall(c, hash) & ~SEEN;
+    part p = part_of(b, i);
 
     if (c->glance_count == c->glance_room) {
         size_t room = c->glance_room ? c->glance_room * 2 : 64;
@@ -208,10 +212,17 @@ static void add_glance(dibs__my_conn *c, const dibs__sql_batch *b, size_t i)
         c->glance_room = room;
     }
     c->glance[c->glance_count++] = (dibs__my_glance){i, hash, likely, 0};
-    add_parts(c, b, i, likely);
+    p.form = &dibs__my_look_holders;
+    p.number = DIBS__MY_HOLDERS_HERE;
+    if (likely & 1u << DIBS__MY_LOOK_HOLDERS)
+        add_statements(c, p, ~0u);
+    p.form = &dibs__my_look_waiters;
+    p.number = DIBS__MY_WAITERS_HERE;
+    if (likely & 1u << DIBS__MY_LOOK_WAITERS)
+        add_statements(c, p, ~0u);
 }
 
-static bool is_new(const dibs__my_conn *c, const dibs__sql_batch *b, size_t i)
+bool dibs__my_is_new(const dibs__my_conn *c, const dibs__sql_batch *b, size_t i)
 {
     return b->command[i].op == DIBS__SQL_TAKE &&
            !(recall(c, name_hash(dibs__sql_args(b, &b->command[i]))) & SEEN);
@@ -229,7 +240,7 @@ static void add_row(dibs__my_conn *c, const dibs__sql_batch *b, size_t i)
 
 static void add_command(dibs__my_conn *c, const dibs__sql_batch *b, size_t i)
 {
-    if (is_new(c, b, i))
+    if (dibs__my_is_new(c, b, i))
         add_row(c, b, i);
     if (b->command[i].op == DIBS__SQL_LOOK && follows_lock(b, i)) {
         add_glance(c, b, i);
@@ -282,7 +293,7 @@ static void begin_message(dibs__my_conn *c)
 static bool is_alone(const dibs__my_conn *c, const dibs__sql_batch *b)
 {
     return b->mode == DIBS__SQL_WHOLE && b->count == 1 && dibs__my_forms[b->command[0].op].alone &&
-           !is_new(c, b, 0);
+           !dibs__my_is_new(c, b, 0);
 }
 
 size_t dibs__my_build(dibs__my_conn *c, const dibs__sql_batch *b)

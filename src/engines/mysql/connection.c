@@ -145,6 +145,7 @@ dibs_status dibs__my_conn_open(dibs__sql *base, dibs__deadline until, dibs__sql_
         return dibs__fail(err, DIBS_NO_MEMORY, "mysql: out of memory");
     }
     c->base.e = base;
+    c->binary = true;
     status = reach(e, c, until, err);
     if (status != DIBS_OK) {
         dibs__my_conn_close(&c->base);
@@ -168,6 +169,7 @@ void dibs__my_conn_close(dibs__sql_conn *base)
     dibs__my_conn *c = (dibs__my_conn *)base;
 
     dibs__my_close(c->m);
+    dibs__my_quick_fini(c);
     free_conn(c);
 }
 

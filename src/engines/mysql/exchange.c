@@ -101,16 +101,27 @@ static dibs__my_outcome ask(dibs__my_conn *c, const dibs__sql_batch *b, dibs__de
     return what;
 }
 
+static dibs_status exchange_quick(dibs__my_conn *c, const dibs__sql_batch *b, dibs__deadline until,
+                                  dibs_error *err)
+{
+    dibs__my_outcome what = dibs__my_ask_quick(c, b, until);
+
+    return what == DIBS__MY_READ_ALL ? DIBS_OK : fail(c, what, true, until, err);
+}
+
 dibs_status dibs__my_exchange(dibs__sql_conn *base, const dibs__sql_batch *b, dibs__deadline until,
                               dibs_error *err)
 {
     dibs__my_conn *c = (dibs__my_conn *)base;
-    bool was_open = c->open;
-    size_t commit = dibs__my_build(c, b), at = 0;
-    bool commits = commit != SIZE_MAX;
+    bool was_open = c->open, commits;
+    size_t commit, at = 0;
     dibs__my_outcome what;
 
     base->again = false;
+    if (dibs__my_is_quick(c, b))
+        return exchange_quick(c, b, until, err);
+    commit = dibs__my_build(c, b);
+    commits = commit != SIZE_MAX;
     if (c->text.failed) {
         memset(c->prepared, 0, sizeof c->prepared);
         c->open = was_open; /* nothing was sent */

@@ -8,7 +8,7 @@
 #include <time.h>
 
 /* One for signs of life, and some so that commits of different locks share a flush of the log. */
-#define CONNECTIONS 5
+#define CONNECTIONS DIBS__SQL_CONNECTIONS
 #define PAUSE       (50 * DIBS__MS)
 #define GOODBYE     (500 * DIBS__MS) /* for leaving nothing behind */
 

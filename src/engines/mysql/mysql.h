@@ -8,6 +8,7 @@
  *   text.c       text that grows: literals, patterns
  *   build.c      a batch as one message of several statements
  *   answer.c     the answers as rows
+ *   quick.c      the repeated path: one fast operation alone
  *   exchange.c   sending and reading, and what a failure means
  *   schema.c     the tables
  *   seen.c       which wake-ups have been read
@@ -92,7 +93,12 @@ typedef struct dibs__my_form {
 } dibs__my_form;
 
 extern const dibs__my_form dibs__my_forms[DIBS__SQL_OPS];
-extern const dibs__my_form dibs__my_save_idle; /* SAVE when nobody holds it */
+/* Variants: SAVE when nobody holds the lock, and LOOK in the same message as its LOCK. */
+extern const dibs__my_form dibs__my_save_idle, dibs__my_look_holders, dibs__my_look_waiters;
+#define DIBS__MY_SAVE_IDLE    DIBS__SQL_OPS
+#define DIBS__MY_HOLDERS_HERE (DIBS__SQL_OPS + 1)
+#define DIBS__MY_WAITERS_HERE (DIBS__SQL_OPS + 2)
+#define DIBS__MY_FORMS        (DIBS__SQL_OPS + 3)
 
 /* The statements of LOOK. */
 #define DIBS__MY_LOOK_CLOCK   0
@@ -113,6 +119,9 @@ int dibs__my_query(MYSQL *m, const char *text, size_t size, const dibs__env *env
 int dibs__my_store(MYSQL *m, MYSQL_RES **out, const dibs__env *env, dibs__deadline until);
 /* `more`: there is another result, or an error in its place. */
 int dibs__my_next(MYSQL *m, bool *more, const dibs__env *env, dibs__deadline until);
+int dibs__my_stmt_prepare(MYSQL *m, MYSQL_STMT *s, const char *text, size_t size,
+                          const dibs__env *env, dibs__deadline until);
+int dibs__my_stmt_execute(MYSQL *m, MYSQL_STMT *s, const dibs__env *env, dibs__deadline until);
 /* Never blocks. */
 void dibs__my_close(MYSQL *m);
 
@@ -125,6 +134,8 @@ typedef struct dibs__my_statement {
     size_t command; /* of the batch; SIZE_MAX: our own */
     dibs__my_answer answer;
 } dibs__my_statement;
+
+#define DIBS__MY_QUICK 3
 
 /* A LOOK that follows its LOCK: only what is likely to be there is asked for along with it, and
  * what turns out to be missing afterwards. Each is a set of 1 << DIBS__MY_LOOK_…. */
@@ -139,7 +150,10 @@ typedef struct dibs__my_conn {
     MYSQL *m;
     bool open;     /* a transaction is */
     bool prepares; /* the server takes EXECUTE … USING with literals */
-    uint8_t prepared[DIBS__SQL_OPS + 1][DIBS__MY_STATEMENTS]; /* for which lengths of lists */
+    bool binary;   /* and has room for prepared statements of the protocol */
+    MYSQL_STMT *quick[DIBS__MY_QUICK];
+    bool ready[DIBS__MY_QUICK];
+    uint8_t prepared[DIBS__MY_FORMS][DIBS__MY_STATEMENTS]; /* for which lengths of lists */
     dibs__my_text text;
     dibs__my_statement *statement; /* what `text` consists of */
     size_t count, room;
@@ -168,6 +182,8 @@ bool dibs__my_conn_usable(dibs__sql_conn *c);
 size_t dibs__my_build(dibs__my_conn *c, const dibs__sql_batch *b);
 /* The row of LOCK number `lock` has come: notes what the look after it needs. */
 void dibs__my_glance_at(dibs__my_conn *c, size_t lock, const dibs__sql_value *cells);
+/* Command number `i` takes a lock of a name that we have not met yet: its row may have to be made. */
+bool dibs__my_is_new(const dibs__my_conn *c, const dibs__sql_batch *b, size_t i);
 /* The looks that asked for too little, and the bells from command number `from` on; false: none. */
 bool dibs__my_build_looks(dibs__my_conn *c, const dibs__sql_batch *b);
 bool dibs__my_build_bells(dibs__my_conn *c, const dibs__sql_batch *b, size_t from);
@@ -185,6 +201,13 @@ typedef enum dibs__my_outcome {
 /* Sends `text` and reads the answers; `*at` is the statement that was answered last, or failed. */
 dibs__my_outcome dibs__my_ask(dibs__my_conn *c, const dibs__sql_batch *b, dibs__deadline until,
                               size_t *at);
+
+/* ---- quick.c ------------------------------------------------------------------------------------ */
+
+bool dibs__my_is_quick(const dibs__my_conn *c, const dibs__sql_batch *b);
+dibs__my_outcome dibs__my_ask_quick(dibs__my_conn *c, const dibs__sql_batch *b,
+                                    dibs__deadline until);
+void dibs__my_quick_fini(dibs__my_conn *c); /* after the connection was closed */
 
 /* ---- exchange.c ---------------------------------------------------------------------------------
  */

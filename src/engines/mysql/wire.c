@@ -85,6 +85,27 @@ int dibs__my_next(MYSQL *m, bool *more, const dibs__env *env, dibs__deadline unt
     return late ? -1 : 0;
 }
 
+int dibs__my_stmt_prepare(MYSQL *m, MYSQL_STMT *s, const char *text, size_t size,
+                          const dibs__env *env, dibs__deadline until)
+{
+    int failed = 0;
+    bool late = false;
+    int flags = mysql_stmt_prepare_start(&failed, s, text, size);
+
+    SEE_THROUGH(flags, late, mysql_stmt_prepare_cont(&failed, s, ready))
+    return late ? -1 : 0;
+}
+
+int dibs__my_stmt_execute(MYSQL *m, MYSQL_STMT *s, const dibs__env *env, dibs__deadline until)
+{
+    int failed = 0;
+    bool late = false;
+    int flags = mysql_stmt_execute_start(&failed, s);
+
+    SEE_THROUGH(flags, late, mysql_stmt_execute_cont(&failed, s, ready))
+    return late ? -1 : 0;
+}
+
 void dibs__my_close(MYSQL *m)
 {
     int flags = mysql_close_start(m);

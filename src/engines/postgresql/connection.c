@@ -1,8 +1,9 @@
 /* Connecting within a deadline, and setting a session up.
  *
- * A session of our own gets its settings once. Behind a pooler the server's session is shared with strangers
- * from one transaction to the next: it is known by a process id that is not the one that the connection was
- * told, and then nothing is left in the session: no settings, no prepared statements, no LISTEN. */
+ * A session of our own gets its settings once. Behind a pooler the server's session is shared with
+ * strangers from one transaction to the next: it is known by a process id that is not the one that
+ * the connection was told, and then nothing is left in the session: no settings, no prepared
+ * statements, no LISTEN. */
 #define _GNU_SOURCE
 #include "engines/postgresql/postgresql.h"
 
@@ -31,7 +32,7 @@ int dibs__pg_wait(const dibs__env *env, PGconn *pg, bool write_too, dibs__deadli
     }
 }
 
-/* ---- Dialling ---------------------------------------------------------------------------------------------- */
+/* ---- Dialling -------------------------------------------------------------------------------- */
 
 static void ignore_notice(void *data, const PGresult *res)
 {
@@ -77,7 +78,7 @@ dibs_status dibs__pg_dial(dibs__pg *e, dibs__deadline until, PGconn **out, dibs_
     return DIBS_OK;
 }
 
-/* ---- Simple SQL --------------------------------------------------------------------------------------------- */
+/* ---- Simple SQL ------------------------------------------------------------------------------ */
 
 static bool read_until(const dibs__env *env, PGconn *pg, dibs__deadline until)
 {
@@ -126,11 +127,11 @@ PGresult *dibs__pg_simple(const dibs__env *env, PGconn *pg, const char *sql, dib
     return last;
 }
 
-/* ---- The session ---------------------------------------------------------------------------------------------- */
+/* ---- The session ----------------------------------------------------------------------------- */
 
-/* What a session of our own is set to: a row that a stopped stranger keeps locked does not keep us for ever,
- * a transaction that we are stopped in does not keep others; and the plans stay what they are meant to be
- * however small the tables were when they were made. */
+/* What a session of our own is set to: a row that a stopped stranger keeps locked does not keep us
+ * for ever, a transaction that we are stopped in does not keep others; and the plans stay what
+ * they are meant to be however small the tables were when they were made. */
 static void write_hello(char *sql, size_t size, const dibs__pg *e, int pid)
 {
     snprintf(sql, size,
@@ -158,9 +159,10 @@ static dibs_status read_hello(dibs__pg_conn *c, const PGresult *res, dibs_error 
         return dibs__fail(err, DIBS_UNSUPPORTED, "postgresql: %s is older than PostgreSQL 12",
                           e->place.label);
     if (PQgetvalue(res, 0, 2)[0] == 't')
-        return dibs__fail(err, DIBS_UNAVAILABLE,
-                          "postgresql: %s is a standby, which cannot be written to: name the primary",
-                          e->place.label);
+        return dibs__fail(
+            err, DIBS_UNAVAILABLE,
+            "postgresql: %s is a standby, which cannot be written to: name the primary",
+            e->place.label);
     c->pooled = atoi(PQgetvalue(res, 0, 0)) != PQbackendPID(c->pg);
     snprintf(c->commit, sizeof c->commit, "%s", strcmp(commit, "off") == 0 ? "on" : commit);
     return DIBS_OK;

@@ -1,12 +1,12 @@
 /* The text of every operation for PostgreSQL; sql.h says what each means.
  *
- * {now} is clock_timestamp(), never now(): the latter is the time at which the transaction began, before it
- * waited for its row. Where several columns must get the same moment, it is read once, by a subselect that
- * runs when the row is locked: expressions of an UPDATE are computed again for a row that had to be waited
- * for, what comes from a FROM is not.
+ * {now} is clock_timestamp(), never now(): the latter is the time at which the transaction began,
+ * before it waited for its row. Where several columns must get the same moment, it is read once,
+ * by a subselect that runs when the row is locked: expressions of an UPDATE are computed again for
+ * a row that had to be waited for, what comes from a FROM is not.
  *
- * Lists are taken one by one (a LATERAL that cannot be flattened), each by its whole key: `= ANY (…)` may be
- * planned as a walk over all entries of the lock.
+ * Lists are taken one by one (a LATERAL that cannot be flattened), each by its whole key: `= ANY
+ * (…)` may be planned as a walk over all entries of the lock.
  *
  * Names and owners may be any bytes: they, and all other text, are bytea. */
 #include "engines/postgresql/postgresql.h"
@@ -16,10 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NOW     "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
-#define WHO     "owner, attempt, host, pid, wake, weight, lease, min_hold"
-#define RECORD  "capacity, used, holders, waiters, fence, place, broken_fence, broken_at, broken_by, " \
-                "first_place"
+#define NOW "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+#define WHO "owner, attempt, host, pid, wake, weight, lease, min_hold"
+#define RECORD                                                                             \
+    "capacity, used, holders, waiters, fence, place, broken_fence, broken_at, broken_by, " \
+    "first_place"
 #define HELD    WHO ", held, since, expires, released"
 #define HOLDER  WHO ", fence, since, expires, released"
 #define WAITER  WHO ", place, since, span, alive_until"
@@ -28,16 +29,34 @@
 #define DAY     "86400000000"
 
 /* The rows of `table` whose `column` is in the list `list`, as `what`. */
-#define EACH(what, table, column, list, more)                                                      \
-    "SELECT x.* FROM unnest(" list ") u CROSS JOIN LATERAL (SELECT " what " FROM " table            \
+#define EACH(what, table, column, list, more)                                            \
+    "SELECT x.* FROM unnest(" list ") u CROSS JOIN LATERAL (SELECT " what " FROM " table \
     " WHERE name = $1 AND " column " = u" more " OFFSET 0) x"
-#define DROP(table, column)                                                                        \
-    "DELETE FROM " table " WHERE ctid = ANY (ARRAY(" EACH("ctid", table, column, "$2::bigint[]", "") "))"
+#define DROP(table, column) \
+    "DELETE FROM " table    \
+    " WHERE ctid = ANY (ARRAY(" EACH("ctid", table, column, "$2::bigint[]", "") "))"
+
+#define TOUCHED     EACH("ctid", "{waiter}", "owner", "$2::bytea[]", "")
+#define OWN_HOLDERS EACH("104, " HOLDER, "{holder}", "owner", "$3::bytea[]", " AND released = 0")
+#define OWN_WAITERS EACH("111, " WAITER, "{waiter}", "owner", "$3::bytea[]", "")
+
+/* The kinds are the codes of the letters that sql.h gives them. */
+#define LOOK_CLOCK                                                                          \
+    "SELECT 99::bigint, NULL::bytea, NULL::bytea, NULL::bytea, NULL::bigint, NULL::bytea, " \
+    "NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, {now} "
+#define LOOK_WAITERS                                                                \
+    "UNION ALL (SELECT 119, " WAITER " FROM {waiter} WHERE name = $1 AND place >= " \
+    "(SELECT first_place FROM {lock} WHERE name = $1) ORDER BY place LIMIT $2) "    \
+    "UNION ALL (" OWN_WAITERS ")"
+#define LOOK_HOLDERS                                                                              \
+    "UNION ALL (SELECT 101, " HOLDER " FROM {holder} WHERE name = $1 ORDER BY expires LIMIT $2) " \
+    "UNION ALL (SELECT 102, " HOLDER " FROM {holder} WHERE name = $1 ORDER BY fence LIMIT $2) "   \
+    "UNION ALL (" OWN_HOLDERS ") "
 
 /* No name is longer than 512 bytes: all that begin with the prefix lie between these two. */
 #define STARTS_WITH "name BETWEEN $1 AND $1 || decode(repeat('ff', 513), 'hex')"
 
-static const char *const patterns[DIBS__SQL_OPS] = {
+static const char *const patterns[DIBS__PG_TEXTS] = {
     [DIBS__SQL_TAKE] =
         "INSERT INTO {lock} AS l (name, " RECORD ", " HELD ") "
         "SELECT $1, $7, $7, 1, 0, c.now, 0, 0, 0, '', 0, " IN_WHO ", c.now, c.now, c.now + $8, 0 "
@@ -66,26 +85,19 @@ static const char *const patterns[DIBS__SQL_OPS] = {
         "WITH l AS MATERIALIZED (SELECT held, expires, first_place FROM {lock} WHERE name = $1 "
         "FOR UPDATE), "
         "n AS MATERIALIZED (SELECT l.*, {now} AS now FROM l), "
-        "t AS (UPDATE {waiter} w SET alive_until = n.now + w.span FROM n WHERE w.ctid = ANY (ARRAY("
-        EACH("ctid", "{waiter}", "owner", "$2::bytea[]", "") ")) "
+        "t AS (UPDATE {waiter} w SET alive_until = n.now + w.span FROM n "
+        "WHERE w.ctid = ANY (ARRAY(" TOUCHED ")) "
         "AND w.attempt = ANY ($3) AND w.alive_until > n.now "
         "AND n.held IS NOT NULL AND n.expires > n.now RETURNING w.attempt, w.place) "
-        "SELECT t.attempt, CASE WHEN t.place = (SELECT h.place FROM {waiter} h WHERE h.name = $1 "
-        "AND h.place >= n.first_place AND h.alive_until > n.now ORDER BY h.place LIMIT 1) "
-        "THEN n.expires - n.now ELSE 0 END, "
+        "SELECT t.attempt, CASE WHEN t.place = (SELECT h.place FROM {waiter} h "
+        "WHERE h.name = $1 AND h.place >= n.first_place AND h.alive_until > n.now "
+        "ORDER BY h.place LIMIT 1) THEN n.expires - n.now ELSE 0 END, "
         "set_config('synchronous_commit', $4, true) FROM t, n",
 
     [DIBS__SQL_MAKE] = "INSERT INTO {lock} (name) VALUES ($1) ON CONFLICT (name) DO NOTHING",
     [DIBS__SQL_LOCK] = "SELECT " RECORD ", " HELD " FROM {lock} WHERE name = $1 FOR UPDATE",
-    [DIBS__SQL_LOOK] =
-        "SELECT 99::bigint, NULL::bytea, NULL::bytea, NULL::bytea, NULL::bigint, NULL::bytea, "
-        "NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, {now} "
-        "UNION ALL (SELECT 101, " HOLDER " FROM {holder} WHERE name = $1 ORDER BY expires LIMIT $2) "
-        "UNION ALL (SELECT 102, " HOLDER " FROM {holder} WHERE name = $1 ORDER BY fence LIMIT $2) "
-        "UNION ALL (" EACH("104, " HOLDER, "{holder}", "owner", "$3::bytea[]", " AND released = 0") ") "
-        "UNION ALL (SELECT 119, " WAITER " FROM {waiter} WHERE name = $1 AND place >= "
-        "(SELECT first_place FROM {lock} WHERE name = $1) ORDER BY place LIMIT $2) "
-        "UNION ALL (" EACH("111, " WAITER, "{waiter}", "owner", "$3::bytea[]", "") ")",
+    [DIBS__SQL_LOOK] = LOOK_CLOCK LOOK_HOLDERS LOOK_WAITERS,
+    [DIBS__SQL_LOOK_LINE] = LOOK_CLOCK LOOK_WAITERS,
     [DIBS__SQL_SAVE] =
         "UPDATE {lock} SET (" RECORD ", " HELD ") = ROW ($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, "
         "$12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23) WHERE name = $1",
@@ -106,9 +118,8 @@ static const char *const patterns[DIBS__SQL_OPS] = {
     [DIBS__SQL_CLOCK] = "SELECT {now}",
     [DIBS__SQL_SHOW_HOLDERS] = "SELECT " HOLDER " FROM {holder} WHERE name = $1 ORDER BY fence",
     [DIBS__SQL_SHOW_WAITERS] = "SELECT " WAITER " FROM {waiter} WHERE name = $1 ORDER BY place",
-    [DIBS__SQL_LIST_LOCKS] =
-        "SELECT name, " RECORD ", " HELD " FROM {lock} WHERE " STARTS_WITH
-        " AND ($2::bigint <> 0 OR holders > 0 OR waiters > 0) ORDER BY name",
+    [DIBS__SQL_LIST_LOCKS] = "SELECT name, " RECORD ", " HELD " FROM {lock} WHERE " STARTS_WITH
+                             " AND ($2::bigint <> 0 OR holders > 0 OR waiters > 0) ORDER BY name",
     [DIBS__SQL_LIST_HOLDERS] =
         "SELECT name, " HOLDER " FROM {holder} WHERE " STARTS_WITH " ORDER BY name, fence",
     [DIBS__SQL_REAP] =
@@ -119,9 +130,11 @@ static const char *const patterns[DIBS__SQL_OPS] = {
         "AND holders = 0 AND waiters = 0 FOR UPDATE SKIP LOCKED), "
         "gone AS (DELETE FROM {lock} WHERE ctid = ANY (ARRAY(SELECT id FROM old))) "
         "SELECT name FROM part ORDER BY name DESC LIMIT 1",
-    [DIBS__SQL_STALE] =
-        "SELECT name FROM {lock} WHERE name > $1 AND (holders > 0 OR waiters > 0) "
-        "AND fence < {now} - " DAY " ORDER BY name LIMIT $2",
+    [DIBS__SQL_STALE] = "SELECT name FROM {lock} WHERE name > $1 AND (holders > 0 OR waiters > 0) "
+                        "AND fence < {now} - " DAY " ORDER BY name LIMIT $2",
+
+    [DIBS__PG_HOLDER_DROP_ONE] = "DELETE FROM {holder} WHERE name = $1 AND fence = $2",
+    [DIBS__PG_WAITER_DROP_ONE] = "DELETE FROM {waiter} WHERE name = $1 AND place = $2",
 };
 
 bool dibs__pg_takes_commit(dibs__sql_op op)
@@ -130,7 +143,7 @@ bool dibs__pg_takes_commit(dibs__sql_op op)
            op == DIBS__SQL_TOUCH;
 }
 
-/* ---- Filling in --------------------------------------------------------------------------------------------- */
+/* ---- Filling in ------------------------------------------------------------------------------ */
 
 /* What stands for {word}; `table` is added after the prefix. */
 static const char *meaning_of(const char *word, const char **table)
@@ -176,7 +189,7 @@ char *dibs__pg_fill_in(const char *pattern, const char *prefix)
 
 dibs_status dibs__pg_dialect(char *out[], const char *prefix, dibs_error *err)
 {
-    for (int i = 0; i < DIBS__SQL_OPS; i++) {
+    for (int i = 0; i < DIBS__PG_TEXTS; i++) {
         out[i] = dibs__pg_fill_in(patterns[i], prefix);
         if (!out[i])
             return dibs__fail(err, DIBS_NO_MEMORY, "postgresql: out of memory");

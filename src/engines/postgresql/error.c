@@ -82,10 +82,15 @@ dibs_status dibs__pg_fault(const PGresult *res, bool *again, dibs_error *err)
 /* libpq gives no SQLSTATE for a failed start: its words must do. */
 static dibs_status status_of_start(const char *text)
 {
-    static const char *const denied[] = {
-        "password authentication failed", "authentication failed", "no pg_hba.conf entry",
-        "no password supplied", "role \"", "permission denied for database",
-        "certificate", "SSL", "fe_sendauth"};
+    static const char *const denied[] = {"password authentication failed",
+                                         "authentication failed",
+                                         "no pg_hba.conf entry",
+                                         "no password supplied",
+                                         "role \"",
+                                         "permission denied for database",
+                                         "certificate",
+                                         "SSL",
+                                         "fe_sendauth"};
 
     if (strstr(text, "database \"") && strstr(text, "does not exist"))
         return DIBS_INVALID;
@@ -104,8 +109,9 @@ dibs_status dibs__pg_fault_connecting(PGconn *pg, const char *label, dibs_error 
     char line[400];
 
     first_line(PQerrorMessage(pg), line, sizeof line);
-    return dibs__fail(err, status_of_start(PQerrorMessage(pg)), "postgresql: cannot connect to %s: %s",
-                      label, *line ? line : "no answer in time");
+    return dibs__fail(err, status_of_start(PQerrorMessage(pg)),
+                      "postgresql: cannot connect to %s: %s", label,
+                      *line ? line : "no answer in time");
 }
 
 dibs_status dibs__pg_fault_lost(PGconn *pg, dibs_status status, dibs_error *err)

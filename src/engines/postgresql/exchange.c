@@ -1,12 +1,14 @@
-/* A batch as one pipeline: everything is written before the first answer is read, and one Sync ends it.
+/* A batch as one pipeline: everything is written before the first answer is read, and one Sync
+ * ends it.
  *
- * Statements of a session of our own are prepared when they are first used, in the same pipeline. Arguments
- * and rows are in the server's binary form. Without a BEGIN the statements up to the Sync are one transaction,
- * which the Sync commits.
+ * Statements of a session of our own are prepared when they are first used, in the same pipeline.
+ * Arguments and rows are in the server's binary form. Without a BEGIN the statements up to the
+ * Sync are one transaction, which the Sync commits.
  *
- * It fails in three ways. A statement fails: the rest is skipped, the transaction is rolled back, surely not
- * done. The connection ends, or `until` comes, while a commit may be on its way: unknown. The same before
- * that: surely not done, because the server rolls back what its client left. */
+ * It fails in three ways. A statement fails: the rest is skipped, the transaction is rolled back,
+ * surely not done. The connection ends, or `until` comes, while a commit may be on its way:
+ * unknown. The same before that: surely not done, because the server rolls back what its client
+ * left. */
 #define _GNU_SOURCE
 #include "engines/postgresql/postgresql.h"
 
@@ -24,21 +26,21 @@
 #define OID_INT8  20
 #define OID_INT4  23
 
-/* Statements beside the operations. They are numbered after them. */
-enum { BEGIN = DIBS__SQL_OPS, SNAPSHOT, COMMIT, ROLLBACK, ASYNC, SYNC, LIMITS };
+/* Statements without arguments. They are numbered after the others. */
+enum { BEGIN = DIBS__PG_TEXTS, SNAPSHOT, COMMIT, ROLLBACK, ASYNC, SYNC, LIMITS };
 
 typedef struct exchange {
     dibs__pg_conn *c;
     const dibs__sql_batch *b;
     dibs__deadline until;
     dibs_error *err;
-    int unsent;     /* as PQflush says */
+    int unsent; /* as PQflush says */
     dibs_status status;
     bool again;
     bool row_failed;
 } exchange;
 
-/* ---- Arguments ------------------------------------------------------------------------------------------------ */
+/* ---- Arguments ------------------------------------------------------------------------------- */
 
 typedef struct arguments {
     int count;
@@ -128,7 +130,7 @@ static void encode(dibs__pg_conn *c, const dibs__sql_value *v, size_t count, arg
     }
 }
 
-/* ---- Sending -------------------------------------------------------------------------------------------------- */
+/* ---- Sending --------------------------------------------------------------------------------- */
 
 static bool expect(dibs__pg_conn *c, int32_t what)
 {
@@ -157,7 +159,7 @@ static const char *text_of(const dibs__pg_conn *c, int statement)
                    "set_config('idle_in_transaction_session_timeout', '2000', true)",
     };
 
-    return statement < DIBS__SQL_OPS ? ((dibs__pg *)c->base.e)->text[statement] : texts[statement];
+    return statement < DIBS__PG_TEXTS ? ((dibs__pg *)c->base.e)->text[statement] : texts[statement];
 }
 
 /* `command` is its number in the batch, -1 for those that have none. */
@@ -187,12 +189,25 @@ static bool send_plain(dibs__pg_conn *c, int statement)
     return send_statement(c, statement, -1, &none);
 }
 
+/* A list of one needs no array. */
+static int statement_of(dibs__sql_op op, dibs__sql_value v[2])
+{
+    if ((op != DIBS__SQL_HOLDER_DROP && op != DIBS__SQL_WAITER_DROP) || v[1].size != 1)
+        return (int)op;
+    v[1] = v[1].items[0];
+    return op == DIBS__SQL_HOLDER_DROP ? DIBS__PG_HOLDER_DROP_ONE : DIBS__PG_WAITER_DROP_ONE;
+}
+
 static bool send_command(exchange *x, size_t i)
 {
     dibs__pg_conn *c = x->c;
     const dibs__sql_command *command = &x->b->command[i];
-    const dibs__sql_value *v = dibs__sql_args(x->b, command);
+    dibs__sql_value v[MOST_ARGS];
     arguments a;
+    int statement;
+
+    memcpy(v, dibs__sql_args(x->b, command), command->count * sizeof v[0]);
+    statement = statement_of(command->op, v);
 
     if (!reserve_lists(c, v, command->count))
         return false;
@@ -202,7 +217,7 @@ static bool send_command(exchange *x, size_t i)
         a.length[a.count] = (int)strlen(a.value[a.count]);
         a.format[a.count++] = 0;
     }
-    return send_statement(c, (int)command->op, (int32_t)i, &a);
+    return send_statement(c, statement, (int32_t)i, &a);
 }
 
 static bool send_beginning(exchange *x)
@@ -223,8 +238,8 @@ static bool send_end(exchange *x)
 
     if (mode == DIBS__SQL_END && !x->b->durable && !send_plain(x->c, ASYNC))
         return false;
-    if (mode == DIBS__SQL_END && x->b->durable && x->c->pooled &&
-        strcmp(x->c->commit, "on") == 0 && !send_plain(x->c, SYNC))
+    if (mode == DIBS__SQL_END && x->b->durable && x->c->pooled && strcmp(x->c->commit, "on") == 0 &&
+        !send_plain(x->c, SYNC))
         return false;
     if ((mode == DIBS__SQL_END || mode == DIBS__SQL_SNAPSHOT) && !send_plain(x->c, COMMIT))
         return false;
@@ -241,7 +256,7 @@ static bool send_all(exchange *x)
     return send_end(x);
 }
 
-/* ---- Answers --------------------------------------------------------------------------------------------------- */
+/* ---- Answers --------------------------------------------------------------------------------- */
 
 /* 1: `out` is the next result, NULL at the end of one statement's; 0: no more answers will come. */
 static int next_result(exchange *x, PGresult **out)
@@ -342,16 +357,16 @@ static bool read_answers(exchange *x, size_t *answered)
     }
 }
 
-/* ---- The exchange ------------------------------------------------------------------------------------------------ */
+/* ---- The exchange ---------------------------------------------------------------------------- */
 
 static bool commits(const dibs__sql_batch *b)
 {
     return b->mode == DIBS__SQL_WHOLE || b->mode == DIBS__SQL_END;
 }
 
-/* The connection is over. What the server said before it went counts; without a word, a commit that was on
- * its way may have happened. The last statement of an END is the COMMIT itself; a WHOLE is committed after its
- * last. */
+/* The connection is over. What the server said before it went counts; without a word, a commit
+ * that was on its way may have happened. The last statement of an END is the COMMIT itself; a
+ * WHOLE is committed after its last. */
 static dibs_status lost(exchange *x, size_t answered)
 {
     size_t before_commit = x->c->expected - (x->b->mode == DIBS__SQL_END ? 1 : 0);

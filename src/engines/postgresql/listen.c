@@ -1,9 +1,11 @@
 /* Wake-ups: LISTEN on a connection of its own, opened when one of ours first stands in line.
  *
- * It is lost: waiters are looked at by a timer until there is a new one, and once when there is. There is a
- * pooler in between, which would give our LISTEN to somebody else's session: the timer is all there is.
+ * It is lost: waiters are looked at by a timer until there is a new one, and once when there is.
+ * There is a pooler in between, which would give our LISTEN to somebody else's session: the timer
+ * is all there is.
  *
- * The keeper polls one descriptor for the engine's life: an epoll over the connection's socket and the timer. */
+ * The keeper polls one descriptor for the engine's life: an epoll over the connection's socket and
+ * the timer. */
 #define _GNU_SOURCE
 #include "engines/postgresql/postgresql.h"
 
@@ -16,8 +18,8 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#define LOOK_MS     250                   /* between looks while nobody wakes us */
-#define CONNECT     (500 * DIBS__MS)      /* the keeper has other things to do */
+#define LOOK_MS     250              /* between looks while nobody wakes us */
+#define CONNECT     (500 * DIBS__MS) /* the keeper has other things to do */
 #define RETRY_AFTER (2 * DIBS__SECOND)
 
 dibs_status dibs__pg_listen_open(dibs__pg *e, dibs_error *err)
@@ -51,7 +53,7 @@ void dibs__pg_listen_abandon(dibs__pg *e)
     close(e->timer);
 }
 
-/* ---- The timer, with the mutex --------------------------------------------------------------------------------- */
+/* ---- The timer, with the mutex --------------------------------------------------------------- */
 
 static void set_timer(dibs__pg *e, bool on)
 {
@@ -65,7 +67,7 @@ static void set_timer(dibs__pg *e, bool on)
     e->looking = on;
 }
 
-/* ---- The connection, with the mutex ------------------------------------------------------------------------------ */
+/* ---- The connection, with the mutex ---------------------------------------------------------- */
 
 static bool start_listening(dibs__pg *e, dibs__deadline until)
 {
@@ -83,8 +85,8 @@ static bool start_listening(dibs__pg *e, dibs__deadline until)
         e->listener = pg;
         return true;
     }
-    e->sql.base.sink->log(e->sql.base.sink, DIBS_LOG_WARNING,
-                          "no wake-ups, looking instead: %s", err.message);
+    e->sql.base.sink->log(e->sql.base.sink, DIBS_LOG_WARNING, "no wake-ups, looking instead: %s",
+                          err.message);
     PQfinish(pg);
     return false;
 }
@@ -110,17 +112,23 @@ static bool see_to_it(dibs__pg *e, dibs__deadline until)
     return begun;
 }
 
+/* Another thread that is about to see to it need not be waited for: once it listens, all are
+ * looked at. */
 void dibs__pg_listen(dibs__sql *base, dibs__deadline until)
 {
     dibs__pg *e = (dibs__pg *)base;
+    bool begun = false;
 
-    pthread_mutex_lock(&e->listen_mutex);
+    if (pthread_mutex_trylock(&e->listen_mutex) != 0)
+        return;
     if (!e->listener)
-        see_to_it(e, until);
+        begun = see_to_it(e, until);
     pthread_mutex_unlock(&e->listen_mutex);
+    if (begun)
+        dibs__sql_look_at_all(base);
 }
 
-/* ---- Events -------------------------------------------------------------------------------------------------------- */
+/* ---- Events ---------------------------------------------------------------------------------- */
 
 int dibs__pg_event_fd(dibs__engine *e)
 {

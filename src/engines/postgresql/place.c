@@ -1,4 +1,5 @@
-/* Where the server is, from the URL: its parts and its parameters are libpq's own, and ours beside them. */
+/* Where the server is, from the URL: its parts and its parameters are libpq's own, and ours beside
+ * them. */
 #define _GNU_SOURCE
 #include "engines/postgresql/postgresql.h"
 
@@ -10,7 +11,7 @@
 
 #define DEFAULT_CONNECTIONS 4
 
-/* ---- Keywords ---------------------------------------------------------------------------------------------- */
+/* ---- Keywords -------------------------------------------------------------------------------- */
 
 static dibs_status add(dibs__pg_place *p, const char *keyword, const char *value, dibs_error *err)
 {
@@ -66,7 +67,7 @@ static dibs_status take_libpq_parameters(dibs__pg_place *p, dibs__url *url, dibs
     return status;
 }
 
-/* ---- The parts of the URL ------------------------------------------------------------------------------------ */
+/* ---- The parts of the URL -------------------------------------------------------------------- */
 
 static dibs_status add_hosts(dibs__pg_place *p, const dibs__url *url, dibs_error *err)
 {
@@ -108,15 +109,15 @@ static dibs_status add_parts(dibs__pg_place *p, const dibs__url *url, dibs_error
     return status == DIBS_OK ? add_hosts(p, url, err) : status;
 }
 
-/* ---- Our own parameters --------------------------------------------------------------------------------------- */
+/* ---- Our own parameters ---------------------------------------------------------------------- */
 
 static bool good_prefix(const char *prefix)
 {
     const char *dot = strchr(prefix, '.');
     const char *table = dot ? dot + 1 : prefix;
 
-    return strlen(prefix) <= DIBS__PG_PREFIX_MAX && strlen(table) <= 40 && dot != prefix && *table &&
-           strspn(prefix, "abcdefghijklmnopqrstuvwxyz0123456789_.") == strlen(prefix) &&
+    return strlen(prefix) <= DIBS__PG_PREFIX_MAX && strlen(table) <= 40 && dot != prefix &&
+           *table && strspn(prefix, "abcdefghijklmnopqrstuvwxyz0123456789_.") == strlen(prefix) &&
            !strchr(table, '.') && !strchr("0123456789", prefix[0]) &&
            !strchr("0123456789", table[0]);
 }
@@ -129,12 +130,14 @@ static dibs_status take_own_parameters(dibs__pg_place *p, dibs__url *url, dibs_e
     if (!prefix)
         prefix = "dibs_";
     if (!good_prefix(prefix))
-        return dibs__fail(err, DIBS_INVALID,
-                          "parameter table_prefix=%.40s in the URL: give up to 40 of a-z, 0-9 and _, "
-                          "perhaps after 'schema.'",
-                          prefix);
+        return dibs__fail(
+            err, DIBS_INVALID,
+            "parameter table_prefix=%.40s in the URL: give up to 40 of a-z, 0-9 and _, "
+            "perhaps after 'schema.'",
+            prefix);
     strcpy(p->prefix, prefix);
-    return dibs__url_take_number(url, "connections", 2, DIBS__SQL_CONNECTIONS, &p->connections, err);
+    return dibs__url_take_number(url, "connections", 2, DIBS__SQL_CONNECTIONS, &p->connections,
+                                 err);
 }
 
 static void write_label(dibs__pg_place *p)

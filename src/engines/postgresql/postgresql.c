@@ -1,5 +1,5 @@
-/* The PostgreSQL engine: its table, and opening and closing. What it does is in engines/sql; how it speaks to
- * the server is in the files beside this one. */
+/* The PostgreSQL engine: its table, and opening and closing. What it does is in engines/sql; how
+ * it speaks to the server is in the files beside this one. */
 #define _GNU_SOURCE
 #include "engines/postgresql/postgresql.h"
 
@@ -11,7 +11,7 @@
 static const dibs__sql_driver driver = {
     .name = "postgresql",
     .fast = 1u << DIBS__SQL_TAKE | 1u << DIBS__SQL_GIVE | 1u << DIBS__SQL_EXTEND |
-            1u << DIBS__SQL_TOUCH,
+            1u << DIBS__SQL_TOUCH | 1u << DIBS__SQL_LOOK_LINE,
     .connect = dibs__pg_connect,
     .disconnect = dibs__pg_disconnect,
     .abandon = dibs__pg_abandon,
@@ -26,7 +26,7 @@ static void free_engine(dibs__pg *e)
 {
     dibs__pg_listen_close(e);
     dibs__pg_place_fini(&e->place);
-    for (int i = 0; i < DIBS__SQL_OPS; i++)
+    for (int i = 0; i < DIBS__PG_TEXTS; i++)
         free(e->text[i]);
     free(e);
 }

@@ -20,9 +20,10 @@
 
 #define DIBS__PG_PREFIX_MAX 60
 #define DIBS__PG_KEYWORDS   48
-#define DIBS__PG_IDLE_MS    2000 /* the server ends a transaction of ours that has been silent so long */
+#define DIBS__PG_IDLE_MS \
+    2000 /* the server ends a transaction of ours that has been silent so long */
 
-/* ---- place.c ------------------------------------------------------------------------------------------ */
+/* ---- place.c --------------------------------------------------------------------------------- */
 
 /* What PQconnectStartParams gets; all text is owned by `text`. */
 typedef struct dibs__pg_place {
@@ -39,43 +40,51 @@ typedef struct dibs__pg_place {
 dibs_status dibs__pg_place_read(dibs__pg_place *place, dibs__url *url, dibs_error *err);
 void dibs__pg_place_fini(dibs__pg_place *place);
 
-/* ---- The engine ------------------------------------------------------------------------------------------ */
+/* ---- Statements: the operations, and short forms for lists of one ---------------------------- */
+
+enum {
+    DIBS__PG_HOLDER_DROP_ONE = DIBS__SQL_OPS,
+    DIBS__PG_WAITER_DROP_ONE,
+    DIBS__PG_TEXTS,
+};
+
+/* ---- The engine ------------------------------------------------------------------------------ */
 
 typedef struct dibs__pg {
     dibs__sql sql;
     dibs__pg_place place;
-    char *text[DIBS__SQL_OPS]; /* of every operation, with the tables' names */
+    char *text[DIBS__PG_TEXTS]; /* of every statement, with the tables' names */
     /* listen.c's */
     pthread_mutex_t listen_mutex;
-    PGconn *listener;       /* NULL: not now */
-    bool pooled;            /* there is a pooler in between: it would give our LISTEN to somebody else */
-    bool looking;           /* the timer runs */
-    dibs__deadline retry;   /* the listener could not be had: not before then */
+    PGconn *listener; /* NULL: not now */
+    bool pooled;      /* there is a pooler in between: it would give our LISTEN to somebody else */
+    bool looking;     /* the timer runs */
+    dibs__deadline retry; /* the listener could not be had: not before then */
     int epoll, timer;
 } dibs__pg;
 
 typedef struct dibs__pg_conn {
     dibs__sql_conn base;
     PGconn *pg;
-    bool pooled;             /* the session is not ours alone: no state outside of transactions */
-    uint64_t prepared;       /* operations, by bit */
-    char commit[16];         /* what synchronous_commit is for what must last */
-    char *args;              /* lists in the server's own form */
+    bool pooled;       /* the session is not ours alone: no state outside of transactions */
+    uint64_t prepared; /* statements, by bit */
+    char commit[16];   /* what synchronous_commit is for what must last */
+    char *args;        /* lists in the server's own form */
     size_t args_room;
-    int32_t *expect;         /* what the answers on their way are for: see exchange.c */
+    int32_t *expect; /* what the answers on their way are for: see exchange.c */
     size_t expected, expect_room;
 } dibs__pg_conn;
 
-/* ---- dialect.c ------------------------------------------------------------------------------------------ */
+/* ---- dialect.c ------------------------------------------------------------------------------- */
 
-/* The operations' text for the given prefix; `out` has DIBS__SQL_OPS places. */
+/* The statements' text for the given prefix; `out` has DIBS__PG_TEXTS places. */
 dibs_status dibs__pg_dialect(char *out[], const char *prefix, dibs_error *err);
 /* Replaces {lock}, {holder}, {waiter}, {prefix} and {now}. NULL: out of memory. */
 char *dibs__pg_fill_in(const char *pattern, const char *prefix);
 /* Its last argument is the setting of synchronous_commit. */
 bool dibs__pg_takes_commit(dibs__sql_op op);
 
-/* ---- connection.c ----------------------------------------------------------------------------------------- */
+/* ---- connection.c ---------------------------------------------------------------------------- */
 
 dibs_status dibs__pg_connect(dibs__sql *e, dibs__deadline until, dibs__sql_conn **out,
                              dibs_error *err);
@@ -90,19 +99,19 @@ int dibs__pg_wait(const dibs__env *env, PGconn *pg, bool write_too, dibs__deadli
 PGresult *dibs__pg_simple(const dibs__env *env, PGconn *pg, const char *sql, dibs__deadline until,
                           dibs_error *err);
 
-/* ---- exchange.c -------------------------------------------------------------------------------------------- */
+/* ---- exchange.c ------------------------------------------------------------------------------ */
 
 dibs_status dibs__pg_exchange(dibs__sql_conn *c, const dibs__sql_batch *b, dibs__deadline until,
                               dibs_error *err);
 void dibs__pg_rollback(dibs__sql_conn *c, dibs__deadline until);
 
-/* ---- schema.c ---------------------------------------------------------------------------------------------- */
+/* ---- schema.c -------------------------------------------------------------------------------- */
 
 dibs_status dibs__pg_prepare(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
 /* The SQL that makes the tables. NULL: out of memory. */
 char *dibs__pg_schema_text(const char *prefix);
 
-/* ---- listen.c ---------------------------------------------------------------------------------------------- */
+/* ---- listen.c -------------------------------------------------------------------------------- */
 
 dibs_status dibs__pg_listen_open(dibs__pg *e, dibs_error *err);
 void dibs__pg_listen_close(dibs__pg *e);
@@ -111,7 +120,7 @@ void dibs__pg_listen(dibs__sql *e, dibs__deadline until);
 int dibs__pg_event_fd(dibs__engine *e);
 void dibs__pg_events(dibs__engine *e);
 
-/* ---- error.c ------------------------------------------------------------------------------------------------ */
+/* ---- error.c --------------------------------------------------------------------------------- */
 
 /* A failed statement. `again`: surely not done, and worth doing again. */
 dibs_status dibs__pg_fault(const PGresult *res, bool *again, dibs_error *err);

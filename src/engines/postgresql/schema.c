@@ -1,9 +1,11 @@
-/* The tables. Created on first use if the account may; an administrator can do it with the same text.
+/* The tables. Created on first use if the account may; an administrator can do it with the same
+ * text.
  *
- * The lock's row is rewritten with every grant: half of each page is left free, so that the new version
- * stays on its page and no index is touched. Keys by owner begin with the owner: an index that begins with the
- * name would, while the tables are small, seem as good to the planner for looking up a place, and would stay in
- * its plans when they have grown. The views are for people. */
+ * The lock's row is rewritten with every grant: half of each page is left free, so that the new
+ * version stays on its page and no index is touched. Keys by owner begin with the owner: an index
+ * that begins with the name would, while the tables are small, seem as good to the planner for
+ * looking up a place, and would stay in its plans when they have grown. The views are for people.
+ */
 #include "engines/postgresql/postgresql.h"
 
 #include "core/error.h"
@@ -13,49 +15,53 @@
 #include <string.h>
 
 #define VERSION "dibs 1"
-#define NUMBER  " bigint NOT NULL"
-#define ZERO    " bigint NOT NULL DEFAULT 0"
-#define BYTES   " bytea NOT NULL"
-#define ENTRY                                                                                      \
-    "  owner" BYTES ", attempt" BYTES ", host" BYTES ", pid" NUMBER ", wake" BYTES ",\n"            \
-    "  weight" NUMBER ", lease" NUMBER ", min_hold" NUMBER ",\n"
-#define TEXT(column)   "encode(" column ", 'escape') AS "
-#define MOMENT(column) "to_timestamp(" column " / 1000000.0) AS "
 
 static const char schema[] =
     "CREATE TABLE IF NOT EXISTS {lock} (\n"
-    "  name bytea PRIMARY KEY, capacity" ZERO ", used" ZERO ", holders" ZERO ", waiters" ZERO ",\n"
-    "  fence" ZERO ", place" ZERO ", broken_fence" ZERO ", broken_at" ZERO ",\n"
-    "  broken_by bytea NOT NULL DEFAULT '', first_place" ZERO ",\n"
-    "  owner bytea, attempt bytea, host bytea, pid bigint, wake bytea, weight bigint,\n"
-    "  lease bigint, min_hold bigint, held bigint, since bigint, expires bigint, released bigint\n"
+    "  name bytea PRIMARY KEY,\n"
+    "  capacity bigint NOT NULL DEFAULT 0, used bigint NOT NULL DEFAULT 0,\n"
+    "  holders bigint NOT NULL DEFAULT 0, waiters bigint NOT NULL DEFAULT 0,\n"
+    "  fence bigint NOT NULL DEFAULT 0, place bigint NOT NULL DEFAULT 0,\n"
+    "  broken_fence bigint NOT NULL DEFAULT 0, broken_at bigint NOT NULL DEFAULT 0,\n"
+    "  broken_by bytea NOT NULL DEFAULT '', first_place bigint NOT NULL DEFAULT 0,\n"
+    "  owner bytea, attempt bytea, host bytea, pid bigint, wake bytea, weight bigint, lease "
+    "bigint,\n"
+    "  min_hold bigint, held bigint, since bigint, expires bigint, released bigint\n"
     ") WITH (fillfactor = 50);\n"
     "CREATE TABLE IF NOT EXISTS {holder} (\n"
-    "  name" BYTES ",\n" ENTRY
-    "  fence" NUMBER ", since" NUMBER ", expires" NUMBER ", released" NUMBER ",\n"
+    "  name bytea NOT NULL, owner bytea NOT NULL, attempt bytea NOT NULL, host bytea NOT NULL,\n"
+    "  pid bigint NOT NULL, wake bytea NOT NULL, weight bigint NOT NULL, lease bigint NOT NULL,\n"
+    "  min_hold bigint NOT NULL, fence bigint NOT NULL, since bigint NOT NULL,\n"
+    "  expires bigint NOT NULL, released bigint NOT NULL,\n"
     "  PRIMARY KEY (name, fence), UNIQUE (name, expires, fence), UNIQUE (owner, name, fence)\n"
     ");\n"
     "CREATE TABLE IF NOT EXISTS {waiter} (\n"
-    "  name" BYTES ",\n" ENTRY
-    "  place" NUMBER ", since" NUMBER ", span" NUMBER ", alive_until" NUMBER ",\n"
+    "  name bytea NOT NULL, owner bytea NOT NULL, attempt bytea NOT NULL, host bytea NOT NULL,\n"
+    "  pid bigint NOT NULL, wake bytea NOT NULL, weight bigint NOT NULL, lease bigint NOT NULL,\n"
+    "  min_hold bigint NOT NULL, place bigint NOT NULL, since bigint NOT NULL,\n"
+    "  span bigint NOT NULL, alive_until bigint NOT NULL,\n"
     "  PRIMARY KEY (name, place), UNIQUE (owner, name)\n"
     ") WITH (fillfactor = 70);\n"
-    "CREATE OR REPLACE VIEW {lock}s AS SELECT " TEXT("name") "name,\n"
+    "CREATE OR REPLACE VIEW {lock}s AS SELECT encode(name, 'escape') AS name,\n"
     "  nullif(capacity, 1073741824) AS slots, holders, waiters, fence,\n"
-    "  " TEXT("nullif(broken_by, '')") "broken_by, " MOMENT("nullif(broken_at, 0)") "broken_at\n"
-    "  FROM {lock};\n"
-    "CREATE OR REPLACE VIEW {holder}s AS SELECT " TEXT("name") "name, " TEXT("owner") "owner,\n"
-    "  " TEXT("host") "host, pid, held AS fence, 'exclusive' AS kind, " MOMENT("since") "since,\n"
-    "  " MOMENT("expires") "expires, released <> 0 AS released FROM {lock} WHERE held IS NOT NULL\n"
-    "  UNION ALL SELECT " TEXT("h.name") "name, " TEXT("h.owner") "owner, " TEXT("h.host") "host,\n"
-    "  h.pid, h.fence, CASE l.capacity WHEN 1073741824 THEN 'shared' ELSE h.weight || ' of ' || "
-    "l.capacity END,\n"
-    "  " MOMENT("h.since") "since, " MOMENT("h.expires") "expires, h.released <> 0\n"
+    "  encode(nullif(broken_by, ''), 'escape') AS broken_by,\n"
+    "  to_timestamp(nullif(broken_at, 0) / 1000000.0) AS broken_at FROM {lock};\n"
+    "CREATE OR REPLACE VIEW {holder}s AS SELECT encode(name, 'escape') AS name,\n"
+    "  encode(owner, 'escape') AS owner, encode(host, 'escape') AS host, pid, held AS fence,\n"
+    "  'exclusive' AS kind, to_timestamp(since / 1000000.0) AS since,\n"
+    "  to_timestamp(expires / 1000000.0) AS expires, released <> 0 AS released\n"
+    "  FROM {lock} WHERE held IS NOT NULL\n"
+    "  UNION ALL SELECT encode(h.name, 'escape'), encode(h.owner, 'escape'),\n"
+    "  encode(h.host, 'escape'), h.pid, h.fence,\n"
+    "  CASE l.capacity WHEN 1073741824 THEN 'shared' ELSE h.weight || ' of ' || l.capacity END,\n"
+    "  to_timestamp(h.since / 1000000.0), to_timestamp(h.expires / 1000000.0), h.released <> 0\n"
     "  FROM {holder} h JOIN {lock} l USING (name);\n"
-    "CREATE OR REPLACE VIEW {waiter}s AS SELECT " TEXT("name") "name,\n"
-    "  row_number() OVER (PARTITION BY name ORDER BY place) AS line, " TEXT("owner") "owner,\n"
-    "  " TEXT("host") "host, pid, weight, " MOMENT("since") "since,\n"
-    "  " MOMENT("alive_until") "alive_until FROM {waiter};\n"
+    "CREATE OR REPLACE VIEW {waiter}s AS SELECT encode(name, 'escape') AS name,\n"
+    "  row_number() OVER (PARTITION BY name ORDER BY place) AS line,\n"
+    "  encode(owner, 'escape') AS owner, encode(host, 'escape') AS host, pid, weight,\n"
+    "  to_timestamp(since / 1000000.0) AS since, to_timestamp(alive_until / 1000000.0) AS "
+    "alive_until\n"
+    "  FROM {waiter};\n"
     "COMMENT ON TABLE {lock} IS '" VERSION "';\n";
 
 char *dibs__pg_schema_text(const char *prefix)
@@ -63,7 +69,7 @@ char *dibs__pg_schema_text(const char *prefix)
     return dibs__pg_fill_in(schema, prefix);
 }
 
-/* ---- Are they there? ----------------------------------------------------------------------------------------- */
+/* ---- Are they there? ------------------------------------------------------------------------- */
 
 /* 1: ours; 0: none; -1: `err` is set. */
 static int find_tables(dibs__pg_conn *c, dibs__deadline until, dibs_error *err)
@@ -126,12 +132,12 @@ dibs_status dibs__pg_prepare(dibs__sql_conn *base, dibs__deadline until, dibs_er
 
     status = found < 0 ? own.status : found ? DIBS_OK : create_tables(c, until, &own);
     if (status == DIBS_DENIED && found == 0)
-        return dibs__fail(err, DIBS_DENIED,
-                          "postgresql: %s has no tables %slock, %sholder and %swaiter, and this "
-                          "account may not create them: let an administrator run what `dibs schema "
-                          "--url '…'` prints, then GRANT SELECT, INSERT, UPDATE, DELETE on them (%s)",
-                          e->place.label, e->place.prefix, e->place.prefix, e->place.prefix,
-                          own.message);
+        return dibs__fail(
+            err, DIBS_DENIED,
+            "postgresql: %s has no tables %slock, %sholder and %swaiter, and this "
+            "account may not create them: let an administrator run what `dibs schema "
+            "--url '…'` prints, then GRANT SELECT, INSERT, UPDATE, DELETE on them (%s)",
+            e->place.label, e->place.prefix, e->place.prefix, e->place.prefix, own.message);
     if (status != DIBS_OK)
         dibs__fail(err, status, "%s", own.message);
     return status;

@@ -1,5 +1,5 @@
-/* Building what is sent in one go. Memory that cannot be had is noted, and told by the exchange: the
- * builders need not be checked one by one. */
+/* Building what is sent in one go. Memory that cannot be had is noted, and told by the exchange:
+ * the builders need not be checked one by one. */
 #include "engines/sql/inner.h"
 
 #include <stdlib.h>
@@ -37,8 +37,11 @@ void *dibs__sql_grown(void *array, size_t count, size_t *room, size_t each)
 
 void dibs__sql_add(dibs__sql_batch *b, dibs__sql_op op)
 {
-    dibs__sql_command *larger = dibs__sql_grown(b->command, b->count, &b->room, sizeof *b->command);
+    dibs__sql_command *larger;
 
+    if (b->failed)
+        return;
+    larger = dibs__sql_grown(b->command, b->count, &b->room, sizeof *b->command);
     if (!larger) {
         b->failed = true;
         return;
@@ -49,13 +52,15 @@ void dibs__sql_add(dibs__sql_batch *b, dibs__sql_op op)
 
 static void add_value(dibs__sql_batch *b, dibs__sql_value value)
 {
-    dibs__sql_value *larger =
-        dibs__sql_grown(b->value, b->value_count, &b->value_room, sizeof *b->value);
+    dibs__sql_value *larger;
 
-    if (!larger)
-        b->failed = true;
     if (b->failed)
         return;
+    larger = dibs__sql_grown(b->value, b->value_count, &b->value_room, sizeof *b->value);
+    if (!larger) {
+        b->failed = true;
+        return;
+    }
     b->value = larger;
     b->value[b->value_count++] = value;
     b->command[b->count - 1].count++;

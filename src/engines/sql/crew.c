@@ -1,15 +1,15 @@
 /* Many threads, few connections: whoever finds one idle does everybody's commands.
  *
- * One thread alone pays no hop: it takes a connection and does its own. When all are busy, jobs queue up,
- * and the next thread that gets a connection takes all of them at once: many commands, one exchange, one
- * commit. Jobs on a name that is being worked on stay in the queue until that is over: their thread would
- * only wait for the row, and together they are cheaper.
+ * One thread alone pays no hop: it takes a connection and does its own. When all are busy, jobs
+ * queue up, and the next thread that gets a connection takes all of them at once: many commands,
+ * one exchange, one commit. Jobs on a name that is being worked on stay in the queue until that is
+ * over: their thread would only wait for the row, and together they are cheaper.
  *
- * Giving back a lock that nobody waits for need not reach the disk. Such jobs go with their like, and one seat
- * is left to them: they do not wait for the commits of others.
+ * Giving back a lock that nobody waits for need not reach the disk. Such jobs go with their like,
+ * and one seat is left to them: they do not wait for the commits of others.
  *
- * Seat 0 is for signs of life alone, so that held locks are renewed however busy or stuck the others are. A
- * further connection is made only when a job has waited for a while. */
+ * Seat 0 is for signs of life alone, so that held locks are renewed however busy or stuck the
+ * others are. A further connection is made only when a job has waited for a while. */
 #define _GNU_SOURCE
 #include "engines/sql/inner.h"
 
@@ -18,14 +18,14 @@
 #include <string.h>
 #include <time.h>
 
-#define LINGER   300              /* whoever goes to the end of a line can wait for company */
-#define LUCK     16               /* as long as that has paid off lately */
-#define PROBE    64               /* or once in so many times */
-#define PATIENCE (5 * DIBS__MS)   /* a job that waited so long opens another connection */
-#define COMPANY  DIBS__SECOND     /* jobs with less time than that left do not make others hurry */
+#define LINGER   300            /* whoever goes to the end of a line can wait for company */
+#define LUCK     16             /* as long as that has paid off lately */
+#define PROBE    64             /* or once in so many times */
+#define PATIENCE (5 * DIBS__MS) /* a job that waited so long opens another connection */
+#define COMPANY  DIBS__SECOND   /* jobs with less time than that left do not make others hurry */
 #define REFUSED  (2 * DIBS__SECOND) /* the server had no connection for us: ask again after that */
 
-/* ---- The queue ----------------------------------------------------------------------------------------- */
+/* ---- The queue ------------------------------------------------------------------------------- */
 
 static void enqueue(dibs__sql *e, dibs__sql_job *job)
 {
@@ -81,7 +81,7 @@ static void call_next(dibs__sql *e)
     }
 }
 
-/* ---- Seats --------------------------------------------------------------------------------------------- */
+/* ---- Seats ----------------------------------------------------------------------------------- */
 
 /* One seat is left to the light jobs, if there are two. */
 static bool enough_heavy(const dibs__sql *e)
@@ -123,7 +123,8 @@ static bool others_connected(const dibs__sql *e, const dibs__sql_seat *seat)
     return false;
 }
 
-/* Those who came while their lock was being worked on: whoever has it now will give it back soon. */
+/* Those who came while their lock was being worked on: whoever has it now will give it back soon.
+ */
 static void let_linger(dibs__sql *e, const dibs__sql_seat *seat)
 {
     int64_t until = e->first ? dibs__now(e->base.env) + LINGER : 0;
@@ -155,10 +156,11 @@ static void settle(dibs__sql_job *job, dibs_status status, const dibs_error *err
     pthread_cond_signal(&job->cond);
 }
 
-/* ---- Lingering ------------------------------------------------------------------------------------------- */
+/* ---- Lingering ------------------------------------------------------------------------------- */
 
-/* It will stand in line anyway. A hand-over of the same lock that comes soon takes it along: one transaction
- * instead of two. Where a single thread enters one line after another, nobody will come. */
+/* It will stand in line anyway. A hand-over of the same lock that comes soon takes it along: one
+ * transaction instead of two. Where a single thread enters one line after another, nobody will
+ * come. */
 static bool can_linger(dibs__sql *e, const dibs__sql_job *job)
 {
     if (goes_alone(job) || job->task[0].what != DIBS__SQL_ENTER || job->task[0].window == 0 ||
@@ -177,7 +179,7 @@ static void note_luck(dibs__sql *e, dibs__sql_job *job, bool company)
     job->patient = false;
 }
 
-/* ---- Driving ------------------------------------------------------------------------------------------- */
+/* ---- Driving --------------------------------------------------------------------------------- */
 
 typedef struct load {
     dibs__sql_job *job[DIBS__SQL_BATCH];
@@ -207,9 +209,9 @@ static void take_jobs(dibs__sql *e, dibs__sql_seat *seat, load *l, dibs__sql_job
 
     for (dibs__sql_job *job = e->first, *next; job; job = next) {
         next = job->next;
-        bool goes = job == lead || (!goes_alone(job) && job->light == lead->light &&
-                                    job->until > soon &&
-                                    l->tasks + (led ? 1 : 2) <= DIBS__SQL_BATCH);
+        bool goes =
+            job == lead || (!goes_alone(job) && job->light == lead->light && job->until > soon &&
+                            l->tasks + (led ? 1 : 2) <= DIBS__SQL_BATCH);
         /* Names of this very seat may come again: they are done in order. */
         size_t mine = seat->name_count;
         seat->name_count = 0;
@@ -294,7 +296,7 @@ static void drive(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job)
     }
 }
 
-/* ---- Waiting ------------------------------------------------------------------------------------------- */
+/* ---- Waiting --------------------------------------------------------------------------------- */
 
 static void wait_until(dibs__sql *e, pthread_cond_t *cond, dibs__deadline until)
 {

@@ -8,7 +8,8 @@ typedef struct fast_run {
     dibs__sql_run *r;
     bool durable;
     size_t list_count;
-    dibs__sql_value *lists; /* owners and attempts of those that are touched: room for twice a batch */
+    dibs__sql_value
+        *lists; /* owners and attempts of those that are touched: room for twice a batch */
     struct {
         size_t first, count; /* the tasks of a command */
     } part[DIBS__SQL_BATCH];
@@ -38,7 +39,7 @@ static dibs__sql_op operation_of(dibs__sql *e, const dibs__sql_task *t)
     return op != DIBS__SQL_OPS && has(e, op) && !(hint & in_vain) ? op : DIBS__SQL_OPS;
 }
 
-/* ---- Asking -------------------------------------------------------------------------------------------- */
+/* ---- Asking ---------------------------------------------------------------------------------- */
 
 static void ask_one(fast_run *f, dibs__sql_op op, size_t at)
 {
@@ -109,7 +110,7 @@ static void ask_group(fast_run *f, size_t at, size_t count)
         ask_touch(f, at, count);
 }
 
-/* ---- Answers ------------------------------------------------------------------------------------------- */
+/* ---- Answers --------------------------------------------------------------------------------- */
 
 static void answer_one(dibs__sql_task *t, dibs__sql_op op, uint64_t fence)
 {

@@ -1,8 +1,8 @@
 /* The general way: lock the rows and look, let the state machine decide, write and commit.
  *
- * First exchange: BEGIN, and for each name LOCK and LOOK. Second: what the machine wrote for all names,
- * wake-ups, COMMIT. A third comes between them only when a row has to be made that seemed to be there, or
- * when the machine needs a wider look. */
+ * First exchange: BEGIN, and for each name LOCK and LOOK. Second: what the machine wrote for all
+ * names, wake-ups, COMMIT. A third comes between them only when a row has to be made that seemed
+ * to be there, or when the machine needs a wider look. */
 #include "engines/sql/inner.h"
 
 #include "core/error.h"
@@ -19,7 +19,7 @@ typedef struct general_run {
     size_t part_room;
 } general_run;
 
-/* ---- Sessions ------------------------------------------------------------------------------------------ */
+/* ---- Sessions -------------------------------------------------------------------------------- */
 
 static dibs_status no_memory(dibs__sql_run *r)
 {
@@ -90,7 +90,7 @@ static dibs_status exchange(general_run *g)
     return dibs__sql_seat_exchange(g->r->e, g->r->seat, g->r->until, g->r->err);
 }
 
-/* ---- Lock and look --------------------------------------------------------------------------------------- */
+/* ---- Lock and look --------------------------------------------------------------------------- */
 
 static bool enters(const dibs__sql_session *s)
 {
@@ -117,8 +117,8 @@ static dibs_status lock_and_look(general_run *g)
     dibs__sql_batch_reset(b, DIBS__SQL_BEGIN);
     for (size_t i = 0; i < g->count; i++) {
         dibs__sql_session *s = &g->session[i];
-        bool seen = (dibs__sql_hint(e, s->task[0]->hash) & DIBS__SQL_SEEN) != 0;
-        dibs__sql_session_ask(s, b, !seen && enters(s));
+        unsigned hint = dibs__sql_hint(e, s->task[0]->hash);
+        dibs__sql_session_ask(s, b, !(hint & DIBS__SQL_SEEN) && enters(s), hint);
         mark_part(g, &marked, i);
     }
     return exchange(g);
@@ -133,14 +133,14 @@ static dibs_status make_missing(general_run *g)
     dibs__sql_batch_reset(b, DIBS__SQL_MORE);
     for (size_t i = 0; i < g->count; i++) {
         if (!g->session[i].exists && enters(&g->session[i])) {
-            dibs__sql_session_ask(&g->session[i], b, true);
+            dibs__sql_session_ask(&g->session[i], b, true, 0);
             mark_part(g, &marked, i);
         }
     }
     return b->count ? exchange(g) : DIBS_OK;
 }
 
-/* ---- Decide ------------------------------------------------------------------------------------------------ */
+/* ---- Decide ---------------------------------------------------------------------------------- */
 
 static int decide(dibs__sql_session *s, dibs__sql_task *t)
 {
@@ -173,7 +173,7 @@ static dibs_status decide_all(general_run *g)
     return DIBS_OK;
 }
 
-/* ---- Write ------------------------------------------------------------------------------------------------ */
+/* ---- Write ----------------------------------------------------------------------------------- */
 
 static void ask_for_report(dibs__sql_session *s, dibs__sql_batch *b)
 {
@@ -206,7 +206,7 @@ static dibs_status write_all(general_run *g)
     return exchange(g);
 }
 
-/* ---- On record: tell ----------------------------------------------------------------------------------------- */
+/* ---- On record: tell ------------------------------------------------------------------------- */
 
 static void note_hint(const dibs__sql_session *s)
 {

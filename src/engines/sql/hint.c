@@ -1,5 +1,5 @@
-/* What is known of a name without asking: whether a fast statement would be in vain. A wrong hint costs
- * an exchange and nothing else; names that fall together share theirs. */
+/* What is known of a name without asking: whether a fast statement would be in vain. A wrong hint
+ * costs an exchange and nothing else; names that fall together share theirs. */
 #include "engines/sql/inner.h"
 
 unsigned dibs__sql_hint(dibs__sql *e, uint64_t hash)

@@ -4,12 +4,13 @@
 
 #include "engines/sql/sql.h"
 
-/* ---- batch.c ------------------------------------------------------------------------------------ */
+/* ---- batch.c --------------------------------------------------------------------------------- */
 
-/* Room for one more after `count`: the array, perhaps moved; NULL: out of memory, it is as it was. */
+/* Room for one more after `count`: the array, perhaps moved; NULL: out of memory, it is as it was.
+ */
 void *dibs__sql_grown(void *array, size_t count, size_t *room, size_t each);
 
-/* ---- rows.c: rows of the tables as the machine's structures --------------------------------------- */
+/* ---- rows.c: rows of the tables as the machine's structures ---------------------------------- */
 
 void dibs__sql_read_record(const dibs__sql_value *cells, dibs__record *out, uint64_t *first_place);
 void dibs__sql_read_holder(const dibs__sql_value *cells, dibs__holder *out);
@@ -21,7 +22,7 @@ void dibs__sql_add_holder(dibs__sql_batch *b, const dibs__holder *holder);
 void dibs__sql_add_waiter(dibs__sql_batch *b, const dibs__waiter *waiter);
 void dibs__sql_add_nobody(dibs__sql_batch *b);
 
-/* ---- store.c: one lock inside one transaction ------------------------------------------------------ */
+/* ---- session.c: one lock inside one transaction ---------------------------------------------- */
 
 /* An entry that we know of: as the database has it, and what has become of it since. */
 typedef struct dibs__sql_holding {
@@ -58,6 +59,7 @@ typedef struct dibs__sql_session {
     dibs__sql_place *place;
     size_t place_count, place_room;
     int64_t limit;
+    bool line_only; /* holders were not looked at */
     int64_t expires_bound;
     uint64_t fence_bound, place_bound;
     size_t seen_expires, seen_fence, seen_place; /* rows of each kind in this look */
@@ -73,19 +75,30 @@ typedef struct dibs__sql_session {
     size_t shown_line_count, shown_line_room;
 } dibs__sql_session;
 
-extern const dibs__store dibs__sql_store;
-
 void dibs__sql_session_fini(dibs__sql_session *s);
 /* One more owner whose entries will be asked for. 0, or -1: out of memory. */
 int dibs__sql_session_owner(dibs__sql_session *s, const char *owner);
-/* Adds LOCK and LOOK (after MAKE if `make`) to the batch. */
-void dibs__sql_session_ask(dibs__sql_session *s, dibs__sql_batch *b, bool make);
+/* Adds LOCK and LOOK (after MAKE if `make`) to the batch. `hint` as in hint.c. */
+void dibs__sql_session_ask(dibs__sql_session *s, dibs__sql_batch *b, bool make, unsigned hint);
 /* A row of the answer to LOCK or LOOK. 0, or -1: out of memory. */
 int dibs__sql_session_row(dibs__sql_session *s, dibs__sql_op op, const dibs__sql_value *cells);
 /* Adds everything that has changed, and the wake-ups for other handles. */
 void dibs__sql_session_write(dibs__sql_session *s, dibs__sql_batch *b);
 
-/* ---- run.c ------------------------------------------------------------------------------------------ */
+/* Writes what was collected and reads the entries anew, more of them. 0, or -1: `status` says why.
+ */
+int dibs__sql_session_wider(dibs__sql_session *s);
+/* The entries that we know of; NULL: none, or out of memory. */
+dibs__sql_holding *dibs__sql_holding_of(dibs__sql_session *s, uint64_t fence);
+dibs__sql_holding *dibs__sql_holding_new(dibs__sql_session *s);
+dibs__sql_place *dibs__sql_place_of(dibs__sql_session *s, uint64_t place);
+dibs__sql_place *dibs__sql_place_new(dibs__sql_session *s);
+
+/* ---- store.c: the state machine's store over a session --------------------------------------- */
+
+extern const dibs__store dibs__sql_store;
+
+/* ---- run.c ----------------------------------------------------------------------------------- */
 
 /* A batch of tasks on its way. */
 typedef struct dibs__sql_run {
@@ -97,8 +110,8 @@ typedef struct dibs__sql_run {
     dibs_error *err;
 } dibs__sql_run;
 
-/* Does `count` tasks on that seat; every one has its status afterwards. `tasks` is put in order. `err`
- * is of the last that failed. */
+/* Does `count` tasks on that seat; every one has its status afterwards. `tasks` is put in order.
+ * `err` is of the last that failed. */
 void dibs__sql_run_all(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_task *tasks[], size_t count,
                        dibs__deadline until, dibs_error *err);
 /* Sees to it that the seat has a connection that seems to work. */
@@ -110,12 +123,12 @@ dibs_status dibs__sql_seat_exchange(dibs__sql *e, dibs__sql_seat *seat, dibs__de
 /* How many tasks from `at` on are of one name. */
 size_t dibs__sql_run_group(const dibs__sql_run *r, size_t at);
 
-/* fast.c, general.c: one try. DIBS_OK: what could be done this way is marked as done (general: all).
- * Else nothing was done, or DIBS_UNKNOWN. */
+/* fast.c, general.c: one try. DIBS_OK: what could be done this way is marked as done (general:
+ * all). Else nothing was done, or DIBS_UNKNOWN. */
 dibs_status dibs__sql_fast(dibs__sql_run *r);
 dibs_status dibs__sql_general(dibs__sql_run *r);
 
-/* ---- hint.c: what is known of a name without asking ------------------------------------------------- */
+/* ---- hint.c: what is known of a name without asking ------------------------------------------ */
 
 #define DIBS__SQL_SEEN  1u /* its row is there */
 #define DIBS__SQL_LINE  2u /* some wait */
@@ -125,12 +138,12 @@ dibs_status dibs__sql_general(dibs__sql_run *r);
 unsigned dibs__sql_hint(dibs__sql *e, uint64_t hash);
 void dibs__sql_hint_set(dibs__sql *e, uint64_t hash, unsigned hint);
 
-/* ---- crew.c ------------------------------------------------------------------------------------------ */
+/* ---- crew.c ---------------------------------------------------------------------------------- */
 
 /* Returns when the job is done; its tasks have their statuses. */
 void dibs__sql_do(dibs__sql *e, dibs__sql_job *job);
 
-/* ---- waiting.c --------------------------------------------------------------------------------------- */
+/* ---- waiting.c ------------------------------------------------------------------------------- */
 
 void dibs__sql_waiting_add(dibs__sql *e, const char *attempt);
 void dibs__sql_waiting_remove(dibs__sql *e, const char *attempt);
@@ -141,7 +154,7 @@ void dibs__sql_notice_tell(dibs__sql *e, const dibs__sql_notice *n);
 void dibs__sql_mail_add(dibs__sql_mail *mail, const dibs__sql_notice *n);
 void dibs__sql_mail_deliver(dibs__sql *e, dibs__sql_mail *mail); /* and frees it */
 
-/* ---- reap.c ------------------------------------------------------------------------------------------ */
+/* ---- reap.c ---------------------------------------------------------------------------------- */
 
 #define DIBS__SQL_REAP_INTERVAL (600 * DIBS__SECOND)
 

@@ -81,10 +81,10 @@ static int on_row(void *ctx, size_t command, const dibs__sql_value *cells, size_
     }
 }
 
-/* ---- The report ---------------------------------------------------------------------------------------------- */
+/* ---- The report ------------------------------------------------------------------------------ */
 
-/* The lock as it would be if its expired holders had been dropped. Returns where the next lock's holders
- * begin. */
+/* The lock as it would be if its expired holders had been dropped. Returns where the next lock's
+ * holders begin. */
 static size_t report_one(const listing *l, lock_row *row, size_t at)
 {
     dibs__time now = {l->clock, l->clock};

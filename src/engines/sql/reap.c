@@ -1,8 +1,9 @@
-/* Dropping what nobody has used for a day: then the clock is past every fence that was ever given out for
- * the name, and a new row begins above them. A few hundred rows at a time, along with other work.
+/* Dropping what nobody has used for a day: then the clock is past every fence that was ever given
+ * out for the name, and a new row begins above them. A few hundred rows at a time, along with
+ * other work.
  *
- * Holders and waiters whose processes are gone are not idle: their locks are settled first, and dropped
- * the next time around. */
+ * Holders and waiters whose processes are gone are not idle: their locks are settled first, and
+ * dropped the next time around. */
 #include "engines/sql/inner.h"
 
 #include <stdio.h>

@@ -1,9 +1,9 @@
-/* A batch of commands on one connection: first those that one statement can do, in one exchange; then
- * the rest in the general way, in two.
+/* A batch of commands on one connection: first those that one statement can do, in one exchange;
+ * then the rest in the general way, in two.
  *
- * It fails in three ways. Worth doing again at once (deadlock, serialization): done again. Surely not
- * done, on a connection that still works: one command may have spoilt it for all (a row that somebody
- * keeps locked), so each is tried alone. No connection, or no answer: all are told so. */
+ * It fails in three ways. Worth doing again at once (deadlock, serialization): done again. Surely
+ * not done, on a connection that still works: one command may have spoilt it for all (a row that
+ * somebody keeps locked), so each is tried alone. No connection, or no answer: all are told so. */
 #include "engines/sql/inner.h"
 
 #include "core/error.h"
@@ -13,7 +13,7 @@
 
 #define MOST_TRIES 6
 
-/* ---- Seats --------------------------------------------------------------------------------------------- */
+/* ---- Seats ----------------------------------------------------------------------------------- */
 
 static void close_seat(dibs__sql *e, dibs__sql_seat *seat)
 {
@@ -48,7 +48,7 @@ dibs_status dibs__sql_seat_exchange(dibs__sql *e, dibs__sql_seat *seat, dibs__de
     return status;
 }
 
-/* ---- Tries --------------------------------------------------------------------------------------------- */
+/* ---- Tries ----------------------------------------------------------------------------------- */
 
 size_t dibs__sql_run_group(const dibs__sql_run *r, size_t at)
 {
@@ -105,7 +105,7 @@ static void do_each_alone(dibs__sql_run *all)
     }
 }
 
-/* ---- In order ------------------------------------------------------------------------------------------- */
+/* ---- In order -------------------------------------------------------------------------------- */
 
 static int by_name(const void *a, const void *b)
 {

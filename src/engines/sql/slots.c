@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Opening and closing --------------------------------------------------------------------------------- */
+/* ---- Opening and closing --------------------------------------------------------------------- */
 
 static void plan_reaping(dibs__sql *e)
 {
@@ -66,10 +66,10 @@ void dibs__sql_abandon(dibs__sql *e)
             e->driver->abandon(e->seat[i].conn);
 }
 
-/* ---- Commands ----------------------------------------------------------------------------------------------- */
+/* ---- Commands -------------------------------------------------------------------------------- */
 
-static dibs_status do_one(dibs__sql *e, dibs__sql_task *task, dibs__deadline until, dibs__reply *out,
-                          dibs_error *err)
+static dibs_status do_one(dibs__sql *e, dibs__sql_task *task, dibs__deadline until,
+                          dibs__reply *out, dibs_error *err)
 {
     dibs_error unused;
     dibs__sql_job job = {.task = task, .count = 1, .until = until, .err = err ? err : &unused};
@@ -146,16 +146,13 @@ dibs_status dibs__sql_break(dibs__engine *base, const char *name, const char *by
 dibs_status dibs__sql_inspect(dibs__engine *base, const char *name, dibs__deadline until,
                               dibs__report_builder *out, dibs_error *err)
 {
-    dibs__sql_task task = {.what = DIBS__SQL_SETTLE,
-                           .name = name,
-                           .owner = "",
-                           .attempt = "",
-                           .report = out};
+    dibs__sql_task task = {
+        .what = DIBS__SQL_SETTLE, .name = name, .owner = "", .attempt = "", .report = out};
 
     return do_one((dibs__sql *)base, &task, until, NULL, err);
 }
 
-/* ---- Signs of life ------------------------------------------------------------------------------------------ */
+/* ---- Signs of life --------------------------------------------------------------------------- */
 
 static void answer_claim(dibs__sql *e, dibs__claim *claim, const dibs__sql_task *task)
 {

@@ -7,7 +7,8 @@
  *   run.c      a batch of commands: the fast way first, then the general way for the rest
  *   fast.c     one statement a command
  *   general.c  lock, look, decide, write
- *   store.c    the state machine's store over prefetched rows; it collects what is to be written
+ *   session.c  one lock in one transaction: the rows that came, and what is to be written
+ *   store.c    the state machine's store over a session
  *   rows.c     rows as the machine's structures
  *   batch.c    what is sent in one go
  *   hint.c     which fast statement would be in vain
@@ -44,7 +45,7 @@ typedef struct dibs__sql dibs__sql;
 typedef struct dibs__sql_driver dibs__sql_driver;
 typedef struct dibs__sql_seat dibs__sql_seat;
 
-/* ---- Values, operations, batches --------------------------------------------------------------- */
+/* ---- Values, operations, batches ------------------------------------------------------------- */
 
 typedef enum dibs__sql_kind {
     DIBS__SQL_NULL,
@@ -107,6 +108,8 @@ typedef struct dibs__sql_value {
  *                  'w': the first `limit` waiters by place (place >= first_place)
  *                  'o': the waiters of the given owners
  *                An entry may come in several kinds. `kind` is a number, the character's code.
+ *   LOOK_LINE    as LOOK, without 'e', 'f' and 'h': for locks that are not shared. Used if the driver
+ *                lists it among its fast ones
  *   SAVE         name, RECORD, HELD
  *   HOLDER_ADD   name, HOLDER
  *   HOLDER_SET   name, fence, expires, released
@@ -131,28 +134,29 @@ typedef struct dibs__sql_value {
  *   STALE         after, limit            → names, up to `limit`, after that one, with holders or
  *                                         waiters but fence < clock - 24 h
  */
-#define DIBS__SQL_OPERATIONS(X)                                                                    \
-    X(TAKE)                                                                                        \
-    X(GIVE)                                                                                        \
-    X(EXTEND)                                                                                      \
-    X(TOUCH)                                                                                       \
-    X(MAKE)                                                                                        \
-    X(LOCK)                                                                                        \
-    X(LOOK)                                                                                        \
-    X(SAVE)                                                                                        \
-    X(HOLDER_ADD)                                                                                  \
-    X(HOLDER_SET)                                                                                  \
-    X(HOLDER_DROP)                                                                                 \
-    X(WAITER_ADD)                                                                                  \
-    X(WAITER_SET)                                                                                  \
-    X(WAITER_DROP)                                                                                 \
-    X(NOTIFY)                                                                                      \
-    X(CLOCK)                                                                                       \
-    X(SHOW_HOLDERS)                                                                                \
-    X(SHOW_WAITERS)                                                                                \
-    X(LIST_LOCKS)                                                                                  \
-    X(LIST_HOLDERS)                                                                                \
-    X(REAP)                                                                                        \
+#define DIBS__SQL_OPERATIONS(X) \
+    X(TAKE)                     \
+    X(GIVE)                     \
+    X(EXTEND)                   \
+    X(TOUCH)                    \
+    X(MAKE)                     \
+    X(LOCK)                     \
+    X(LOOK)                     \
+    X(LOOK_LINE)                \
+    X(SAVE)                     \
+    X(HOLDER_ADD)               \
+    X(HOLDER_SET)               \
+    X(HOLDER_DROP)              \
+    X(WAITER_ADD)               \
+    X(WAITER_SET)               \
+    X(WAITER_DROP)              \
+    X(NOTIFY)                   \
+    X(CLOCK)                    \
+    X(SHOW_HOLDERS)             \
+    X(SHOW_WAITERS)             \
+    X(LIST_LOCKS)               \
+    X(LIST_HOLDERS)             \
+    X(REAP)                     \
     X(STALE)
 
 typedef enum dibs__sql_op {
@@ -188,7 +192,8 @@ typedef int (*dibs__sql_row_fn)(void *ctx, size_t command, const dibs__sql_value
 
 struct dibs__sql_batch {
     dibs__sql_mode mode;
-    bool durable; /* WHOLE, END: false when losing the commit in a crash of the server does no harm */
+    bool
+        durable; /* WHOLE, END: false when losing the commit in a crash of the server does no harm */
     dibs__sql_command *command;
     size_t count, room;
     dibs__sql_value *value; /* the arguments of all; bytes are borrowed */
@@ -213,13 +218,14 @@ static inline const dibs__sql_value *dibs__sql_args(const dibs__sql_batch *b,
     return b->value + c->first;
 }
 
-/* ---- Drivers ------------------------------------------------------------------------------------- */
+/* ---- Drivers --------------------------------------------------------------------------------- */
 
 /* The first member of a driver's own connection. Used by one thread at a time. */
 typedef struct dibs__sql_conn {
     dibs__sql *e;
     bool broken; /* set by the driver: close it */
-    bool again;  /* set by a failed exchange: surely not done, and worth doing again at once (deadlock,
+    bool
+        again; /* set by a failed exchange: surely not done, and worth doing again at once (deadlock,
                     serialization failure, a statement that the server has forgotten, a connection
                     that had gone before anything was sent) */
 } dibs__sql_conn;
@@ -232,7 +238,7 @@ struct dibs__sql_driver {
     dibs_status (*connect)(dibs__sql *e, dibs__deadline until, dibs__sql_conn **out,
                            dibs_error *err);
     void (*disconnect)(dibs__sql_conn *c); /* says goodbye if it can, never blocks */
-    void (*abandon)(dibs__sql_conn *c);    /* in a forked child: close the descriptor, say nothing */
+    void (*abandon)(dibs__sql_conn *c); /* in a forked child: close the descriptor, say nothing */
     /* No I/O that blocks: has the server left meanwhile? */
     bool (*usable)(dibs__sql_conn *c);
     /* Once, at open: are the tables there and ours? Creates them if the account may; else DIBS_DENIED
@@ -254,7 +260,7 @@ struct dibs__sql_driver {
     void (*line_changed)(dibs__sql *e);
 };
 
-/* ---- Commands ------------------------------------------------------------------------------------ */
+/* ---- Commands -------------------------------------------------------------------------------- */
 
 typedef enum dibs__sql_what {
     DIBS__SQL_ENTER,
@@ -269,14 +275,14 @@ typedef enum dibs__sql_what {
 typedef struct dibs__sql_task {
     dibs__sql_what what;
     const char *name;
-    const char *owner, *attempt; /* "" where there is none */
-    const dibs__asker *who;      /* enter */
-    uint32_t capacity;           /* enter */
-    int64_t window;              /* enter */
-    uint64_t fence;              /* keep, release */
-    int64_t lease;               /* keep */
-    const char *by;              /* break */
-    bool at_once;                /* break */
+    const char *owner, *attempt;  /* "" where there is none */
+    const dibs__asker *who;       /* enter */
+    uint32_t capacity;            /* enter */
+    int64_t window;               /* enter */
+    uint64_t fence;               /* keep, release */
+    int64_t lease;                /* keep */
+    const char *by;               /* break */
+    bool at_once;                 /* break */
     dibs__report_builder *report; /* settle: puts the lock into it */
     /* out */
     dibs_status status;
@@ -307,8 +313,8 @@ typedef struct dibs__sql_job {
     dibs_status status; /* of `call` */
     /* the crew's */
     dibs__sql_progress progress;
-    bool called; /* a connection is free: come and drive */
-    bool light;  /* needs no durable commit */
+    bool called;  /* a connection is free: come and drive */
+    bool light;   /* needs no durable commit */
     bool patient; /* waits for company until `lingers` */
     dibs__deadline came, lingers;
     pthread_cond_t cond;
@@ -330,7 +336,7 @@ typedef struct dibs__sql_mail {
     size_t count, room;
 } dibs__sql_mail;
 
-/* ---- The engine ---------------------------------------------------------------------------------- */
+/* ---- The engine ------------------------------------------------------------------------------ */
 
 #define DIBS__SQL_CONNECTIONS 8   /* at most; the first is set aside for signs of life */
 #define DIBS__SQL_BATCH       128 /* tasks in one transaction */
@@ -359,9 +365,9 @@ struct dibs__sql {
     pthread_mutex_t mutex; /* guards the queue, the seats' `taken` and names */
     dibs__sql_job *first, **last;
     dibs__sql_seat seat[DIBS__SQL_CONNECTIONS];
-    size_t seats;               /* how many there may be */
-    int luck, probes;           /* see crew.c: does it pay to wait for company? */
-    dibs__deadline no_more;     /* the server refused one more connection: not before then */
+    size_t seats;           /* how many there may be */
+    int luck, probes;       /* see crew.c: does it pay to wait for company? */
+    dibs__deadline no_more; /* the server refused one more connection: not before then */
     _Atomic uint8_t hint[DIBS__SQL_HINTS]; /* by name: which fast operation would be in vain */
     _Atomic int64_t reap_at;
     char reaped[DIBS_NAME_MAX + 1]; /* how far, by name; of the thread that reaps */
@@ -370,8 +376,8 @@ struct dibs__sql {
     dibs__table waiting; /* our attempts in line */
 };
 
-/* The engine's `open` allocates its structure, reads the URL, and calls this: sets up the shared part
- * and connects once. On failure everything of it is undone (the structure is the caller's). */
+/* The engine's `open` allocates its structure, reads the URL, and calls this: sets up the shared
+ * part and connects once. On failure everything of it is undone (the structure is the caller's). */
 dibs_status dibs__sql_open(dibs__sql *e, const dibs__sql_driver *driver,
                            const dibs__open_request *request, size_t connections, dibs_error *err);
 void dibs__sql_close(dibs__sql *e);   /* all but the structure itself */

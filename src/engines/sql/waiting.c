@@ -1,7 +1,7 @@
 /* Which of our attempts stand in line, and the wake-ups for them.
  *
- * The list is needed when wake-ups may have been missed: the keeper is asked to look at all of them. An
- * attempt that is in the list and no longer in line costs a look and nothing else. */
+ * The list is needed when wake-ups may have been missed: the keeper is asked to look at all of
+ * them. An attempt that is in the list and no longer in line costs a look and nothing else. */
 #include "engines/sql/inner.h"
 
 #include <inttypes.h>
@@ -82,7 +82,7 @@ void dibs__sql_look_at_all(dibs__sql *e)
     pthread_mutex_unlock(&e->waiting_mutex);
 }
 
-/* ---- Wake-ups as text: "attempt fence floor", or "attempt" ------------------------------------------ */
+/* ---- Wake-ups as text: "attempt fence floor", or "attempt" ----------------------------------- */
 
 void dibs__sql_notice_text(dibs__sql_notice *n)
 {
@@ -131,9 +131,9 @@ void dibs__sql_tell(dibs__sql *e, const char *text)
     if (size == 0 || size >= sizeof n.attempt)
         return;
     memcpy(n.attempt, text, size);
-    if (text[size] && (sscanf(text + size, " %" SCNu64 " %" SCNu64 "%n", &n.fence, &n.floor,
-                              &end) != 2 ||
-                       text[size + (size_t)end] != '\0'))
+    if (text[size] &&
+        (sscanf(text + size, " %" SCNu64 " %" SCNu64 "%n", &n.fence, &n.floor, &end) != 2 ||
+         text[size + (size_t)end] != '\0'))
         return;
     dibs__sql_notice_tell(e, &n);
 }

@@ -1,0 +1,41 @@
+/* `dibs schema`: the SQL that an administrator runs where the account itself may not make tables. */
+#include "cli.h"
+#include "options.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char help[] =
+    "usage: dibs schema [--url URL]\n"
+    "Prints the SQL that makes the tables which the engine needs, and connects to\n"
+    "nothing. An account that may make tables needs no help: they are made on first\n"
+    "use. For any other, an administrator pipes this into the database:\n\n"
+    "  dibs schema --url postgresql://host/app | psql -h host -U postgres app\n"
+    "  dibs schema --url mysql://host/app | mariadb -h host -u root app\n\n"
+    "  --url URL  engine, with the table_prefix that will be used later; default:\n"
+    "             $DIBS_URL\n\n"
+    "Exit: 0, or 64 for an engine that needs no tables.\n";
+
+static int start(const cli_command *self, int argc, char **argv)
+{
+    const char *url = NULL;
+    const cli_option options[] = {{"url", CLI_TEXT, &url, 0, 0, 0}, {0}};
+    dibs_error err = {0};
+    char *text = NULL;
+    cli_words words;
+    int code = cli_parse(self, options, argc, argv, &words);
+
+    if (code >= 0)
+        return code;
+    if (words.count > 0)
+        return cli_misused(self, "takes no operands, but got '%s'", words.word[0]);
+    err.status = dibs_schema(url, &text, &err);
+    if (err.status != DIBS_OK)
+        return cli_failed(&err);
+    fputs(text, stdout);
+    free(text);
+    return cli_finish(0);
+}
+
+const cli_command cli_schema = {"schema", "print the SQL that makes an engine's tables", help,
+                                start};

@@ -1,0 +1,290 @@
+/* The PostgreSQL engine when things break: sessions that are ended, servers that crash or are
+ * full, wires that are cut or silent, memory that is not to be had. */
+#define _GNU_SOURCE
+#include "support/pg.h"
+
+#include "support/alloc.h"
+#include "support/clock.h"
+#include "support/proxy.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Sessions that end ----------------------------------------------------------------------- */
+
+static void terminate_all(void)
+{
+    pg_ask(pg_control, "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+                       "WHERE application_name = 'dibs'");
+}
+
+static void terminated_under_a_holder(void **state)
+{
+    dibs *d;
+    dibs_grant *g;
+
+    (void)state;
+    pg_need();
+    d = pg_open(pg_url);
+    g = pg_take(d, "terminated", &(dibs_lock_options){.lease_ms = 900});
+    for (int i = 0; i < 5; i++) {
+        terminate_all();
+        sleep_ms(300);
+        assert_true(dibs_held(g));
+    }
+    assert_int_equal(dibs_unlock(g), DIBS_OK);
+    dibs_close(d);
+}
+
+static void terminated_under_waiters(void **state)
+{
+    dibs *handles[3];
+    dibs_grant *g;
+    team t;
+
+    (void)state;
+    pg_need();
+    for (int i = 0; i < 3; i++)
+        handles[i] = pg_open(pg_url);
+    g = pg_take(handles[0], "line", NULL);
+    team_start(&t, handles, 3, 12, 1, "line");
+    pg_wait_for_line(12);
+    terminate_all(); /* the listening connections too */
+    dibs_unlock(g);
+    team_end(&t);
+    assert_int_equal(atomic_load(&t.done), 12);
+    for (int i = 0; i < 3; i++)
+        dibs_close(handles[i]);
+}
+
+static void crash_under_holders_and_waiters(void **state)
+{
+    dibs *handles[6];
+    dibs_grant *held[8];
+    uint64_t fence[8];
+    char name[8][16];
+    team t;
+
+    (void)state;
+    pg_need();
+    for (int i = 0; i < 6; i++)
+        handles[i] = pg_open(pg_url);
+    for (int i = 0; i < 8; i++) {
+        snprintf(name[i], sizeof name[i], "crash%d", i);
+        held[i] = pg_take(handles[i % 6], name[i], NULL);
+        fence[i] = dibs_fence(held[i]);
+    }
+    team_start(&t, handles, 6, 50, 2, name[0]);
+    pg_wait_for_line(50);
+    PQfinish(pg_control);
+    database_end(&pg_db, SIGQUIT); /* every process dies at once, nothing is written down */
+    assert_int_equal(database_restart(&pg_db), 0);
+    pg_control = pg_dial();
+    for (int i = 0; i < 8; i++)
+        assert_true(dibs_held(held[i]));
+    t.last = fence[0];
+    assert_int_equal(dibs_unlock(held[0]), DIBS_OK);
+    team_end(&t);
+    assert_int_equal(atomic_load(&t.done), 100);
+    for (int i = 1; i < 8; i++) {
+        assert_int_equal(dibs_unlock(held[i]), DIBS_OK);
+        dibs_grant *g = pg_take(handles[0], name[i], NULL);
+        assert_true(dibs_fence(g) > fence[i]);
+        dibs_unlock(g);
+    }
+    for (int i = 0; i < 6; i++)
+        dibs_close(handles[i]);
+}
+
+static void no_connection_left(void **state)
+{
+    PGconn *others[64];
+    size_t count = 0;
+    dibs_error err = {0};
+    dibs *d, *late = NULL;
+    dibs_grant *g;
+    char info[160];
+
+    (void)state;
+    pg_need();
+    pg_ask(pg_control, "CREATE ROLE many LOGIN IN ROLE pg_read_all_data, pg_write_all_data");
+    snprintf(info, sizeof info, "postgresql://many@127.0.0.1:%d/postgres", pg_db.port);
+    d = pg_open(info);
+    g = pg_take(d, "full", &(dibs_lock_options){.lease_ms = 900});
+    snprintf(info, sizeof info, "host=127.0.0.1 port=%d user=many dbname=postgres", pg_db.port);
+    while (count < 64) {
+        others[count] = PQconnectdb(info);
+        if (PQstatus(others[count++]) != CONNECTION_OK)
+            break;
+    }
+    snprintf(info, sizeof info, "postgresql://many@127.0.0.1:%d/postgres", pg_db.port);
+    assert_int_equal(dibs_open(info, NULL, &late, &err), DIBS_UNAVAILABLE);
+    for (int i = 0; i < 10; i++) {
+        sleep_ms(200);
+        assert_true(dibs_held(g)); /* renewed on what it has */
+    }
+    for (size_t i = 0; i < count; i++)
+        PQfinish(others[i]);
+    assert_int_equal(dibs_unlock(g), DIBS_OK);
+    dibs_close(d);
+}
+
+/* ---- The wire -------------------------------------------------------------------------------- */
+
+/* The exchange is cut after k bytes, up or down, for every k: the caller gets the lock all the
+ * same, once. */
+static void cut_at_every_byte(proxy_way way, const char *name, const char *where, proxy *p)
+{
+    uint64_t last = 0;
+
+    for (int64_t k = 0; k < 3000; k += k < 600 ? 7 : 61) {
+        dibs_error err = {0};
+        dibs_grant *g = NULL;
+        proxy_counts seen;
+        dibs *d = pg_open(where);
+        dibs_unlock(pg_take(d, name, NULL)); /* statements are prepared */
+        proxy_reset_counts(p);
+        proxy_cut(p, way, k, k % 2);
+        if (dibs_lock(d, name, &(dibs_lock_options){.wait_ms = 8000}, &g, &err) != DIBS_OK)
+            fail_msg("cut at %" PRId64 ": %s", k, err.message);
+        assert_true(dibs_fence(g) > last);
+        last = dibs_fence(g);
+        assert_string_equal(pg_ask(pg_control, "SELECT holders FROM dibs_lock WHERE name = 'wire'"),
+                            "1");
+        dibs_status status = dibs_unlock(g);
+        if (status != DIBS_OK && status != DIBS_UNKNOWN)
+            fail_msg("cut at %" PRId64 ": unlock says %s", k, dibs_status_name(status));
+        proxy_read(p, &seen);
+        proxy_heal(p);
+        dibs_close(d);
+        assert_string_equal(pg_ask(pg_control, "SELECT holders FROM dibs_lock WHERE name = 'wire'"),
+                            "0");
+        if (seen.cuts == 0)
+            break; /* the whole exchange is shorter */
+    }
+}
+
+static void the_wire_is_cut(void **state)
+{
+    proxy *p;
+    char where[128];
+
+    (void)state;
+    pg_need();
+    p = proxy_start(pg_db.port);
+    snprintf(where, sizeof where, "postgresql://postgres@127.0.0.1:%d/postgres?sslmode=disable",
+             proxy_port(p));
+    cut_at_every_byte(PROXY_UP, "wire", where, p);
+    cut_at_every_byte(PROXY_DOWN, "wire", where, p);
+    proxy_stop(p);
+}
+
+static void a_silent_server_keeps_nobody(void **state)
+{
+    proxy *p;
+    char where[128];
+    dibs_error err = {0};
+    dibs_grant *g = NULL;
+    dibs *d;
+    int64_t begun;
+
+    (void)state;
+    pg_need();
+    p = proxy_start(pg_db.port);
+    snprintf(where, sizeof where, "postgresql://postgres@127.0.0.1:%d/postgres?sslmode=disable",
+             proxy_port(p));
+    d = pg_open(where);
+    dibs_unlock(pg_take(d, "silent", NULL));
+    proxy_drip(p, PROXY_DOWN, 500);
+    begun = clock_ms();
+    assert_int_equal(dibs_lock(d, "silent", &(dibs_lock_options){.wait_ms = 700}, &g, &err),
+                     DIBS_UNAVAILABLE);
+    assert_in_range(clock_ms() - begun, 600, 1500);
+    proxy_heal(p);
+    assert_int_equal(dibs_unlock(pg_take(d, "silent", &(dibs_lock_options){.wait_ms = LONG_MS})),
+                     DIBS_OK);
+    dibs_close(d);
+    proxy_stop(p);
+}
+
+/* ---- Out of memory --------------------------------------------------------------------------- */
+
+static bool a_refusal(dibs_status status)
+{
+    return status == DIBS_NO_MEMORY || status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN ||
+           status == DIBS_BROKEN_ENGINE || status == DIBS_BUSY || status == DIBS_DENIED ||
+           status == DIBS_INVALID;
+}
+
+/* Everything a handle does, with the n-th allocation failing, ours or libpq's. */
+static void use_a_handle(const char *where)
+{
+    dibs_lock_options slots = {.slots = 3, .wait_ms = 500, .lease_ms = 1000};
+    dibs_lock_options plain = {.wait_ms = 500, .lease_ms = 1000};
+    dibs_error err = {0};
+    dibs_report *r = NULL;
+    dibs_grant *g = NULL;
+    dibs *d = NULL;
+    dibs_status status = dibs_open(where, &(dibs_options){.request_ms = 500}, &d, &err);
+
+    if (status != DIBS_OK) {
+        assert_true(a_refusal(status));
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        status = dibs_lock(d, i ? "short" : "short slots", i ? &plain : &slots, &g, &err);
+        if (status == DIBS_OK)
+            dibs_unlock(g);
+        else
+            assert_true(a_refusal(status));
+    }
+    if (dibs_list(d, "short", true, &r, &err) == DIBS_OK)
+        dibs_report_free(r);
+    if (dibs_inspect(d, "short", &r, &err) == DIBS_OK)
+        dibs_report_free(r);
+    dibs_close(d);
+}
+
+static void every_allocation_fails(void **state)
+{
+    char where[200];
+    dibs *d;
+    bool failed = true;
+
+    (void)state;
+    pg_need();
+    snprintf(where, sizeof where, "%s?sslmode=disable&gssencmode=disable", pg_url);
+    use_a_handle(where);
+    for (long n = 1; failed && n < 5000; n += n < 300 ? 1 : 3) {
+        alloc_fail(n, false);
+        use_a_handle(where);
+        failed = alloc_heal();
+    }
+    assert_false(failed);
+    d = pg_open(where);
+    assert_int_equal(dibs_unlock(pg_take(d, "short", NULL)), DIBS_OK);
+    assert_int_equal(
+        dibs_unlock(pg_take(d, "short slots", &(dibs_lock_options){.slots = 3, .weight = 3})),
+        DIBS_OK);
+    dibs_close(d);
+}
+
+int main(int argc, char *argv[])
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(terminated_under_a_holder),
+        cmocka_unit_test(terminated_under_waiters),
+        cmocka_unit_test(crash_under_holders_and_waiters),
+        cmocka_unit_test(no_connection_left),
+        cmocka_unit_test(the_wire_is_cut),
+        cmocka_unit_test(a_silent_server_keeps_nobody),
+        cmocka_unit_test(every_allocation_fails),
+    };
+
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests_name("postgresql-faults", tests, pg_setup, pg_teardown);
+}
