@@ -217,21 +217,21 @@ static dibs__deadline next_moment(const dibs *d)
     return dibs__sooner(due ? due->key : DIBS__NEVER, expiry ? expiry->key : DIBS__NEVER);
 }
 
+/* Only ever earlier: locks come and go much faster than leases run out, and each would otherwise
+ * cost a wake-up of this thread. A bell for a lock that is gone rings once, for nothing. */
 static void arm(dibs *d)
 {
     struct itimerspec at = {0};
     dibs__deadline when = next_moment(d);
 
-    if (when != DIBS__NEVER && when < 1)
+    if (when < 1)
         when = 1;
-    if (when != d->armed) {
-        if (when != DIBS__NEVER) {
-            at.it_value.tv_sec = when / DIBS__SECOND;
-            at.it_value.tv_nsec = when % DIBS__SECOND * 1000;
-        }
-        timerfd_settime(d->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
-        d->armed = when;
-    }
+    if (when >= d->armed)
+        return;
+    at.it_value.tv_sec = when / DIBS__SECOND;
+    at.it_value.tv_nsec = when % DIBS__SECOND * 1000;
+    timerfd_settime(d->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
+    d->armed = when;
 }
 
 /* With the mutex, which is given away meanwhile. */
