@@ -110,6 +110,7 @@ struct dibs {
     const dibs__engine_class *class;
     const dibs__env *env;
     pid_t pid;
+    const char *here; /* a page that reads 0 in a forked child; NULL: ask for the pid */
     char id[17];
     char host[DIBS__HOST_SIZE];
     char owner[DIBS_OWNER_MAX + 1]; /* "": the calling thread */
@@ -136,7 +137,7 @@ struct dibs {
     bool keeper_runs, keeper_stops;
     pthread_t keeper;
     int timer_fd, wake_fd;
-    dibs__deadline armed; /* when the keeper wakes by itself */
+    dibs__deadline armed; /* when the keeper wakes by itself, or before */
     void *keeper_batch;
 };
 

@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #define BATCH    512
-#define TOGETHER (20 * DIBS__MS) /* renewals due so soon go along */
+#define TOGETHER (20 * DIBS__MS) /* renewals that are due so soon go along */
 #define GRACE    (50 * DIBS__MS) /* an exchange gets at least this long, whatever ends meanwhile */
 #define AGAIN    (200 * DIBS__MS)
 
@@ -184,22 +184,26 @@ static void serve(dibs *d, batch *b, dibs_grant *g, int64_t now)
         dibs__heap_remove(&d->due, &g->due); /* its own thread has it in hand */
 }
 
-/* Everything due by `now`; renewals that are due soon go along, but nothing goes twice. */
+/* How much too early its turn may come, so that many go in one exchange. */
+static int64_t early(const dibs_grant *g)
+{
+    if (g->state == DIBS__HELD)
+        return TOGETHER;
+    return g->state == DIBS__WAITING && g->ticket && !g->ticket->enter_again
+               ? g->ticket->window / 12
+               : 0;
+}
+
+/* Everything due by `now`; what is due soon goes along, but nothing goes twice. */
 static void serve_due(dibs *d, batch *b, int64_t now)
 {
-    bool some = false;
+    dibs__due *top = dibs__heap_top(&d->due);
+    bool due = top && top->key <= now;
 
-    for (;;) {
-        dibs__due *top = dibs__heap_top(&d->due);
-        if (!top || top->key > now + (some ? TOGETHER : 0))
-            break;
-        dibs_grant *g = DIBS__FROM(dibs_grant, due, top);
-        if (top->key > now && g->state != DIBS__HELD)
-            break;
-        some = true;
-        serve(d, b, g, now);
-        if (b->count == BATCH)
-            break;
+    while (due && b->count < BATCH) {
+        serve(d, b, DIBS__FROM(dibs_grant, due, top), now);
+        top = dibs__heap_top(&d->due);
+        due = top && top->key <= now + early(DIBS__FROM(dibs_grant, due, top));
     }
     send_batch(d, b, now);
 }
@@ -213,21 +217,21 @@ static dibs__deadline next_moment(const dibs *d)
     return dibs__sooner(due ? due->key : DIBS__NEVER, expiry ? expiry->key : DIBS__NEVER);
 }
 
+/* Only ever earlier: locks come and go much faster than leases run out, and each would otherwise
+ * cost a wake-up of this thread. A bell for a lock that is gone rings once, for nothing. */
 static void arm(dibs *d)
 {
     struct itimerspec at = {0};
     dibs__deadline when = next_moment(d);
 
-    if (when != DIBS__NEVER && when < 1)
+    if (when < 1)
         when = 1;
-    if (when != d->armed) {
-        if (when != DIBS__NEVER) {
-            at.it_value.tv_sec = when / DIBS__SECOND;
-            at.it_value.tv_nsec = when % DIBS__SECOND * 1000;
-        }
-        timerfd_settime(d->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
-        d->armed = when;
-    }
+    if (when >= d->armed)
+        return;
+    at.it_value.tv_sec = when / DIBS__SECOND;
+    at.it_value.tv_nsec = when % DIBS__SECOND * 1000;
+    timerfd_settime(d->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
+    d->armed = when;
 }
 
 /* With the mutex, which is given away meanwhile. */

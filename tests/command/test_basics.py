@@ -139,9 +139,17 @@ def interrupt_while_opening(t):
         s.listen(8)
         process = t.start('run', '--url', 'redis://127.0.0.1:%d' % s.getsockname()[1], 'a', '--', 'true')
         s.settimeout(5)
-        s.accept()
-        process.signal(signal.SIGINT)
-        assert process.wait(2) == 130
+        with s.accept()[0]:  # it is open, and says nothing
+            process.signal(signal.SIGINT)
+            assert process.wait(4) == 130, 'it waited for the 5 s of opening'
+
+
+@test('sqlite')
+def many_make_the_store_at_once(t):
+    for i in range(12):
+        url = 'sqlite://%s/new-%d.db' % (t.folder, i)
+        crowd = [t.start('run', '--url', url, 'a', '--', 'true') for _ in range(6)]
+        assert [p.wait(30) for p in crowd] == [0] * 6, [p.err for p in crowd]
 
 
 @test(*ENGINES, *DATABASES)
@@ -197,7 +205,7 @@ def max_hold_ends_the_command(t):
     code, _, err = t.run('run', '--lease', '1s', '--max-hold', '1500ms', 'a', '--', 'sleep', '60')
     took = time.monotonic() - start
     assert code == 76 and b'--max-hold' in err, (code, err)
-    assert 0.9 < took < 1.6, took
+    assert 0.9 < took < 4, took  # a busy machine may be slow to start and to reap
 
 
 @test(*ENGINES)

@@ -109,10 +109,12 @@ def watch_tells_changes(t):
 
     holder = hold(t, '--owner', 'boss', 'job')
     wait_for(lambda: [e['event'] for e in events()] == ['held'], 'held')
+    wait_for(lambda: b'job  held by boss (host ' in lines.out, 'held, as a line')
     waiter = t.start('run', 'job', '--', 'sleep', '60')
     wait_for(lambda: [e['event'] for e in events()] == ['held', 'waiting'], 'waiting')
     holder.signal(signal.SIGTERM)
     wait_for(lambda: len(events()) == 5, 'released, held, waiting')
+    wait_for(lambda: lines.out.count(b'job  held by ') == 2, 'the next holder, as a line')
     told = events()
     assert told[0]['holder']['owner'] == 'boss' and told[0]['name'] == 'job', told
     assert told[1]['waiter_count'] == 1
@@ -120,8 +122,7 @@ def watch_tells_changes(t):
     assert told[3]['holder']['fence'] > told[0]['holder']['fence']
     waiter.signal(signal.SIGTERM)
     wait_for(lambda: len(events()) == 6, 'the end')
-    wait_for(lambda: lines.out.count(b'\n') == 6, 'the lines')
-    assert b'job  held by boss (host ' in lines.out, lines.out
+    wait_for(lambda: lines.out.count(b'job  released by ') == 2, 'the end, as a line')
     for process in (lines, objects):
         process.signal(signal.SIGTERM)
         assert process.wait() == -signal.SIGTERM

@@ -10,9 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORDS_MAX 8
+#define WORDS_MAX 2
 #define WHO_SIZE  (DIBS__OWNER_SIZE + DIBS__ATTEMPT_SIZE + DIBS__HOST_SIZE + 64)
 #define KEEP_MAX  256 /* in one write */
+
+/* What to enter with, beside who: lease, min_hold, window, capacity, and a sum of these. */
+#define NUMBERS_SIZE 32 /* the sum is in the last byte */
+#define ALL_OF_IT    1
+#define WAIT_FOLLOWS 2 /* a BLPOP comes right behind */
 
 /* An argument of a script: bytes, or else a number. */
 typedef struct word {
@@ -24,6 +29,7 @@ typedef struct word {
 typedef struct question {
     dibs__redis_script script;
     char key[DIBS__REDIS_KEY_SIZE];
+    char numbers[NUMBERS_SIZE];
     char who[WHO_SIZE];
     int64_t lease; /* asked for */
     size_t count;
@@ -99,12 +105,15 @@ static void write_question(const dibs__redis *r, const question *q, bool whole, 
     }
 }
 
-/* A number alone: the fence of a grant with its whole lease and nobody beside it; 0: released. */
+/* A number alone: the fence of a grant with its whole lease and nobody beside it; 0: released; -1:
+ * in line, and not at its head. */
 static dibs_status read_short(int64_t number, int64_t lease, dibs__reply *out)
 {
-    out->verdict = number == 0 ? DIBS__RELEASED : DIBS__GRANTED;
-    out->fence = out->floor = (uint64_t)number;
-    out->remaining = number == 0 ? 0 : lease;
+    out->verdict = number > 0 ? DIBS__GRANTED : number == 0 ? DIBS__RELEASED : DIBS__QUEUED;
+    if (number > 0) {
+        out->fence = out->floor = (uint64_t)number;
+        out->remaining = lease;
+    }
     return DIBS_OK;
 }
 
@@ -114,7 +123,7 @@ dibs_status dibs__redis_read_reply(const redisReply *reply, int64_t lease, dibs_
     int64_t value[5] = {0};
 
     memset(out, 0, sizeof *out);
-    if (reply && reply->type == REDIS_REPLY_INTEGER && reply->integer >= 0)
+    if (reply && reply->type == REDIS_REPLY_INTEGER && reply->integer >= -1)
         return read_short(reply->integer, lease, out);
     if (!reply || reply->type != REDIS_REPLY_ARRAY || reply->elements < 1 || reply->elements > 5)
         return dibs__redis_refusal(reply, err);
@@ -180,6 +189,15 @@ static char *add_bytes(char *at, uint64_t value, int count)
     return at;
 }
 
+static char *add_double(char *at, int64_t value)
+{
+    double number = (double)value;
+    uint64_t bits;
+
+    memcpy(&bits, &number, sizeof bits);
+    return add_bytes(at, bits, 8);
+}
+
 /* "owner\0attempt\0", by which an entry is known. Returns its end. */
 static char *write_name(char *at, const char *owner, const char *attempt)
 {
@@ -189,14 +207,11 @@ static char *write_name(char *at, const char *owner, const char *attempt)
 /* Who asks, in the form in which the script stores it: see lua/head.lua. Returns its length. */
 static size_t write_who(char out[WHO_SIZE], const dibs__asker *who, bool by_event)
 {
-    double lease = (double)who->lease;
-    uint64_t bits;
     char *at = write_name(out, who->owner, who->attempt);
 
     at += sprintf(at, "%lld %s", (long long)who->pid, who->host) + 1;
     at = stpcpy(at, by_event ? "P" : "L") + 1;
-    memcpy(&bits, &lease, sizeof bits);
-    at = add_bytes(add_bytes(at, who->weight, 4), bits, 8);
+    at = add_double(add_bytes(at, who->weight, 4), who->lease);
     return (size_t)(at - out);
 }
 
@@ -214,18 +229,19 @@ static void ask_to_enter(const dibs__redis *r, const dibs__enter_request *reques
 {
     const dibs__asker *who = &request->who;
     size_t length = write_who(q->who, who, request->by_event);
+    uint32_t kind = who->weight == request->capacity ? ALL_OF_IT : 0;
 
     q->script = DIBS__SCRIPT_ENTER;
     q->lease = who->lease;
     dibs__redis_key(r, request->name, q->key);
-    q->words[0] = (word){q->who, length, 0};
-    q->words[1] = number(who->lease);
-    q->words[2] = number(who->min_hold);
-    q->words[3] = number(request->capacity);
-    q->words[4] = number(request->window);
-    q->words[5] = flag(who->weight == request->capacity);
-    q->words[6] = flag(true); /* only when a BLPOP comes behind */
-    q->count = 6;
+    add_double(q->numbers, who->lease);
+    add_double(q->numbers + 8, who->min_hold);
+    add_double(q->numbers + 16, request->window);
+    add_bytes(q->numbers + 24, request->capacity, 4);
+    add_bytes(q->numbers + 28, kind, 4);
+    q->words[0] = (word){q->numbers, NUMBERS_SIZE, 0};
+    q->words[1] = (word){q->who, length, 0};
+    q->count = 2;
 }
 
 static dibs_status enter_hot(dibs__redis *r, const dibs__enter_request *request, question *q,
@@ -234,9 +250,9 @@ static dibs_status enter_hot(dibs__redis *r, const dibs__enter_request *request,
     dibs__bytes bytes = {0};
     dibs_status status;
 
-    q->count = 7;
+    q->numbers[NUMBERS_SIZE - 1] |= WAIT_FOLLOWS;
     write_question(r, q, false, &bytes);
-    q->count = 6;
+    q->numbers[NUMBERS_SIZE - 1] &= ~WAIT_FOLLOWS;
     status = dibs__redis_enter_and_wait(r, request, &bytes, until, out, err);
     dibs__bytes_fini(&bytes);
     return status;
@@ -271,15 +287,14 @@ dibs_status dibs__redis_enter(dibs__engine *e, const dibs__enter_request *reques
 static void ask_about(const dibs__redis *r, dibs__redis_script script, const dibs__claim *claim,
                       question *q)
 {
-    char *end = write_name(q->who, claim->owner, claim->attempt);
+    char *end = write_name(add_double(q->who, (int64_t)claim->fence), claim->owner, claim->attempt);
 
     q->script = script;
     q->lease = claim->lease;
     dibs__redis_key(r, claim->name, q->key);
     q->words[0] = (word){q->who, (size_t)(end - q->who), 0};
-    q->words[1] = number((int64_t)claim->fence);
-    q->words[2] = number(claim->lease);
-    q->count = script == DIBS__SCRIPT_CANCEL ? 1 : script == DIBS__SCRIPT_RELEASE ? 2 : 3;
+    q->words[1] = number(claim->lease);
+    q->count = script == DIBS__SCRIPT_KEEP ? 2 : 1;
 }
 
 dibs_status dibs__redis_release(dibs__engine *e, const dibs__claim *claim, dibs__deadline until,

@@ -4,7 +4,7 @@
  *   seats      connections on which threads wait for their turn (BLPOP)
  *   events     the subscription by which tickets are woken
  *
- * Keys: PREFIX:{NAME} and, after it, :h :x :f :q :l and :w:ATTEMPT; see lua/head.lua. */
+ * Keys: PREFIX:{NAME} and, after it, :h :x :f :q and :w:ATTEMPT; see lua/head.lua. */
 #ifndef DIBS_REDIS_REDIS_H
 #define DIBS_REDIS_REDIS_H
 

@@ -6,7 +6,6 @@
 #include "engines/redis/error.h"
 #include "engines/redis/redis.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +28,18 @@ static void write_blpop(const dibs__redis *r, const char *name, const char *atte
     dibs__resp_text(out, "0");
 }
 
+/* Big-endian, as the scripts' struct.pack writes it. */
+static uint64_t read_double(const char *at)
+{
+    uint64_t bits = 0;
+    double number;
+
+    for (int i = 0; i < 8; i++)
+        bits = bits << 8 | (unsigned char)at[i];
+    memcpy(&number, &bits, sizeof number);
+    return number >= 0 && number < 0x1p63 ? (uint64_t)number : 0;
+}
+
 /* What a BLPOP gave: GRANTED, or QUEUED when there is only reason to look. */
 static dibs_status read_wake_up(const redisReply *reply, dibs__reply *out, dibs_error *err)
 {
@@ -36,9 +47,12 @@ static dibs_status read_wake_up(const redisReply *reply, dibs__reply *out, dibs_
     out->verdict = DIBS__QUEUED;
     if (reply->type == REDIS_REPLY_ERROR)
         return dibs__redis_refusal(reply, err);
-    if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 && reply->element[1]->str &&
-        sscanf(reply->element[1]->str, "%" SCNu64 " %" SCNu64, &out->fence, &out->floor) == 2)
-        out->verdict = DIBS__GRANTED;
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+        reply->element[1]->type != REDIS_REPLY_STRING || reply->element[1]->len != 16)
+        return DIBS_OK;
+    out->fence = read_double(reply->element[1]->str);
+    out->floor = read_double(reply->element[1]->str + 8);
+    out->verdict = DIBS__GRANTED;
     return DIBS_OK;
 }
 

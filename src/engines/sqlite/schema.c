@@ -30,6 +30,11 @@
 
 const char *dibs__lite_boot_file = "/proc/sys/kernel/random/boot_id";
 
+/* By these the file is known for ours. */
+#define MARKS                                                                                  \
+    "PRAGMA application_id = " STRING_OF(APPLICATION_ID) "; PRAGMA user_version = " STRING_OF( \
+        VERSION) ";"
+
 static const char schema[] =
     "CREATE TABLE lock ("
     " id INTEGER PRIMARY KEY,"
@@ -89,10 +94,7 @@ static const char schema[] =
     " SELECT name, row_number() OVER (PARTITION BY w.lock ORDER BY w.place) AS line, w.owner, "
     "w.host,"
     " w.pid, w.weight, datetime((w.since + clock) / 1000000, 'unixepoch') AS since"
-    " FROM waiter w JOIN lock l ON l.id = w.lock, meta;"
-    "PRAGMA application_id = " STRING_OF(APPLICATION_ID) ";"
-                                                         "PRAGMA user_version = " STRING_OF(
-                                                             VERSION) ";";
+    " FROM waiter w JOIN lock l ON l.id = w.lock, meta;" MARKS;
 
 /* ---- Transactions ---------------------------------------------------------------------------- */
 
@@ -145,13 +147,21 @@ void dibs__lite_rollback(dibs__lite *e)
 
 /* ---- Connecting ------------------------------------------------------------------------------ */
 
-static int ask_number(sqlite3 *db, const char *sql, int64_t *out)
+/* One statement, because another process may be making the database at the same moment: what it has
+ * done is seen as a whole or not at all. */
+static int read_marks(sqlite3 *db, int64_t *id, int64_t *version, int64_t *tables)
 {
     sqlite3_stmt *q = NULL;
-    int rc = sqlite3_prepare_v2(db, sql, -1, &q, NULL);
+    int rc = sqlite3_prepare_v2(db,
+                                "SELECT application_id, user_version,"
+                                " (SELECT count(*) FROM sqlite_schema)"
+                                " FROM pragma_application_id, pragma_user_version",
+                                -1, &q, NULL);
 
     if (rc == SQLITE_OK && (rc = sqlite3_step(q)) == SQLITE_ROW) {
-        *out = sqlite3_column_int64(q, 0);
+        *id = sqlite3_column_int64(q, 0);
+        *version = sqlite3_column_int64(q, 1);
+        *tables = sqlite3_column_int64(q, 2);
         rc = SQLITE_OK;
     }
     sqlite3_finalize(q);
@@ -163,9 +173,7 @@ static int recognise(dibs__lite *e, dibs_status *status, dibs_error *err)
 {
     int64_t id = 0, version = 0, tables = 0;
 
-    if (ask_number(e->db, "PRAGMA application_id", &id) < 0 ||
-        ask_number(e->db, "PRAGMA user_version", &version) < 0 ||
-        ask_number(e->db, "SELECT count(*) FROM sqlite_schema", &tables) < 0) {
+    if (read_marks(e->db, &id, &version, &tables) < 0) {
         *status = dibs__lite_fault(e->db, e->path, "cannot read it", err);
         return -1;
     }

@@ -1,7 +1,7 @@
 --include head.lua
 --include machine.lua
--- Leave the line; a grant that arrived meanwhile goes back too. ARGV: owner and attempt.
-local owner, attempt = struct.unpack('ss', ARGV[1])
+-- Leave the line; a grant that arrived meanwhile goes back too. ARGV: 0, owner and attempt.
+local _, owner, attempt = struct.unpack('>dss', ARGV[1])
 
 local function cancel()
     local h = find_holder(owner)
@@ -17,7 +17,7 @@ local function cancel()
         drop_waiter(w)
         serve_queue()
         if w[WAKE] == 'L' then
-            push(w, '-', 1000) -- its BLPOP ends, and the connection can be used again
+            push(w, '-', '1') -- its BLPOP ends, and the connection can be used again
         end
     end
 end

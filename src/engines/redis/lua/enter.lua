@@ -1,31 +1,28 @@
 --include head.lua
--- Enter: take, or stand in line. ARGV: who, lease, min_hold, capacity, window, 1 for all of the
--- capacity, and 1 when a BLPOP on the attempt's own list comes right behind: it is answered at
--- once unless the attempt is in line.
-local lease, wanted = ARGV[2] + 0, ARGV[4] + 0
+-- Enter: take, or stand in line. ARGV: packed numbers, who. The numbers are lease, min_hold,
+-- window, capacity, and a sum: 1 for all of the capacity, 2 when a BLPOP on the attempt's own list
+-- comes right behind: it is answered at once unless the attempt is in line.
+local lease, hold, window, wanted, kind = struct.unpack('>dddI4I4', ARGV[1])
 
 -- The common case, a free lock taken whole, needs none of the machine.
-if holders == 0 and waiters == 0 and ARGV[6] == '1' and (capacity == wanted or capacity == 0)
-    and not ARGV[7] then
+if mark == IDLE and kind == 1 and (capacity == wanted or capacity == 0) then
     local fence = last_fence < now and now or last_fence + 1
-    local ends = now + lease
-    local later = till < ends + DAY
+    local later = till < now + lease + DAY
     if later then
-        till = ends + DAY + HOUR
+        till = now + lease + DAY + HOUR
     end
-    local packed = struct.pack(RECORD, mark, wanted, wanted, 1, 0, fence, last_place, broken_fence,
-        broken_at, till, broken_by, fence, now, ends, 0, ARGV[3]) .. ARGV[1]
+    local packed = struct.pack(HEAD, HELD, now, now + lease, hold, till, wanted, fence) .. ARGV[2]
     if later then
-        redis.call('SET', key, packed, 'PX', math.ceil((till - now) / 1000))
+        local line = string.sub(stored or string.rep('\0', HEAD_AT - 1), 1, HEAD_AT - 1)
+        call('SET', key, line .. packed, 'PX', math.ceil((till - now) / 1000))
     else
-        redis.call('SET', key, packed, 'KEEPTTL')
+        call('SETRANGE', key, HEAD_OFFSET, packed)
     end
     return fence
 end
 --include queue.lua
 --include machine.lua
-local window = ARGV[5] + 0
-local who = {0, 0, 0, 0, ARGV[3] + 0, struct.unpack(WHO, ARGV[1])}
+local who = {0, 0, 0, 0, hold, struct.unpack(WHO, ARGV[2])}
 local weight = who[WEIGHT]
 
 -- In line with a sign of life: at the end, or where the owner stands already (asked again, or
@@ -91,7 +88,7 @@ end
 
 local reply = enter()
 finish(lease)
-if ARGV[7] and reply[1] ~= QUEUED then
-    push(who, '-', 1000)
+if kind >= 2 and reply[1] ~= QUEUED then
+    push(who, '-', '1')
 end
 return reply

@@ -1,37 +1,51 @@
 -- What every command begins with: the time, and the lock's record.
 --
--- The record is one string at KEYS[1]: capacity, used, number of holders and of waiters, last
--- fence, last place, broken fence, broken at, till when it is kept, broken by; and behind that the
--- entry of the one holder that takes the whole lock, if there is one. So a plain lock is one key,
--- and a command on it one GET and one SET. Holders that take a part are in key:h (field -> entry),
--- key:x (by end of lease) and key:f (by fence); waiters in key:q (owner -> entry) and key:l (by
--- place).
+-- The record is one string at KEYS[1], numbers first and at fixed places, so that a common command
+-- reads few of them and writes only what changes:
+--
+--   the line    number of waiters, last place, the place of its head (or one before that), when the
+--               head counts as dead
+--   a mark      what there is, see below
+--   the holder  since, ends and min_hold of the one who holds all of it
+--   the rest    till when the record is kept, capacity, last fence
+--
+-- and behind that `who` of the holder. The marks are
+--
+--   dibI   nobody holds it and nobody waits; numbers and name of a holder may be left over
+--   dibH   one holds all of it, and its fence is the last one; nobody waits
+--   dibQ   the same, and there is a line
+--   dibX   anything else: several holders, one given back early, a lock that was broken once; with
+--          more numbers before `who`: used, number of holders, the holder's fence, 1 if it was
+--          given back early, broken fence, broken at, broken by
+--
+-- Holders that take a part are in key:h (field -> entry), key:x (by end of lease) and key:f (by
+-- fence). Waiters are in key:q, twice: place -> entry and 'o' .. owner -> place, a place being
+-- eight bytes. Places are consecutive; who leaves the line makes a hole, which is skipped once.
 --
 -- An entry: number, since, ends, extra, min_hold; then who: owner, attempt, info, wake, weight,
 -- lease. `number` is the fence of a holder and the place of a waiter; `ends` is when its lease
 -- ends or when it counts as dead; `extra` is 1 for a holder that was given back early, and a
--- waiter's window. The caller sends `who` as it is stored, and "owner\0attempt\0", its beginning,
--- where it is asked for by name.
+-- waiter's window. The caller sends `who` as it is stored; where it is asked for by name, it is
+-- "fence owner\0attempt\0": just what stands in the record where the last fence begins.
 --
--- Replies: {verdict, fence, floor, remaining, capacity}, zeros at the end left out; for the two
+-- Replies: {verdict, fence, floor, remaining, capacity}, zeros at the end left out; for the three
 -- most common ones a single number, which costs least: a fence is granted with its whole lease and
--- nobody beside it, and 0 is released. Nothing stays for ever: a day and a lease after its last
--- use a lock is gone. By then the clock is far past its last fence, so that fences keep growing.
---define RECORD '>c4I4I4I4I4dddddsddddd' ENTRY '>dddddssssI4d' WHO '>ssssI4d'
+-- nobody beside it, 0 is released, -1 is queued and not at the head. For the same reason the common
+-- commands write with SETRANGE, whose reply is a number: that of SET would be a table. Nothing
+-- stays for ever: a day and a lease after its last use a lock is gone. By then the clock is far
+-- past its last fence, so that fences keep growing.
+--define LINE '>I4ddd' HEAD '>I4ddddI4d' REST '>I4I4dddds' ENTRY '>dddddssssI4d' WHO '>ssssI4d'
+--define LINE_HEAD '>I4dddI4ddddI4d' HEAD_AT 29 FENCE_AT 69 WHO_AT 77
+--define HEAD_OFFSET '28' MARK_OFFSET '31' ENDS_OFFSET '40'
+--define IDLE 0x64696249 HELD 0x64696248 LINED 0x64696251 OTHER 0x64696258
 --define DAY 86400000000 HOUR 3600000000
 
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local key = KEYS[1]
-local stored = redis.call('GET', key)
-local mark, capacity, used, holders, waiters = 'dib1', 0, 0, 0, 0
-local last_fence, last_place, broken_fence, broken_at, till, broken_by = 0, 0, 0, 0, 0, ''
-local h_number, h_since, h_ends, h_extra, h_min_hold, at = 0, 0, 0, 0, 0, 1
-if stored then
-    if string.sub(stored, 1, 4) ~= mark then
-        return redis.error_reply('NOTOURS the key holds something that is no lock')
-    end
-    mark, capacity, used, holders, waiters, last_fence, last_place, broken_fence, broken_at, till,
-        broken_by, h_number, h_since, h_ends, h_extra, h_min_hold, at
-        = struct.unpack(RECORD, stored)
+local call, now, key = redis.call, time[1] * 1000000 + time[2], KEYS[1]
+local stored = call('GET', key)
+local mark, since, ends, min_hold, till, capacity, last_fence = IDLE, 0, 0, 0, 0, 0, 0
+if stored and #stored < WHO_AT - 1 then
+    mark = 0
+elseif stored then
+    mark, since, ends, min_hold, till, capacity, last_fence = struct.unpack(HEAD, stored, HEAD_AT)
 end

@@ -1,26 +1,15 @@
 --include head.lua
--- A sign of life. ARGV: owner and attempt, fence (0: a waiter), lease.
-local name, lease = ARGV[1], ARGV[3] + 0
+-- A sign of life. ARGV: fence (0: a waiter), owner and attempt; lease.
+local name, lease = ARGV[1], ARGV[2] + 0
 
 -- The common case: the only holder, in time, nobody in line.
-if holders == 1 and waiters == 0 and h_ends > now and h_extra == 0 and h_number >= broken_fence
-    and string.sub(stored, at, at + #name - 1) == name then
-    local later = till < now + lease + DAY
-    if later then
-        till = now + lease + DAY + HOUR
-    end
-    local packed = struct.pack(RECORD, mark, capacity, used, 1, 0, last_fence, last_place,
-        broken_fence, broken_at, till, broken_by, h_number, h_since, now + lease, 0, h_min_hold)
-        .. string.sub(stored, at)
-    if later then
-        redis.call('SET', key, packed, 'PX', math.ceil((till - now) / 1000))
-    else
-        redis.call('SET', key, packed, 'KEEPTTL')
-    end
-    return h_number
+if mark == HELD and ends > now and till > now + lease + DAY
+    and string.sub(stored, FENCE_AT, FENCE_AT - 1 + #name) == name then
+    call('SETRANGE', key, ENDS_OFFSET, struct.pack('>d', now + lease))
+    return last_fence
 end
 --include machine.lua
-local owner, attempt = struct.unpack('ss', name)
+local fence, owner, attempt = struct.unpack('>dss', name)
 
 local function keep_holder(h)
     if h[ATTEMPT] ~= attempt then
@@ -52,7 +41,7 @@ local function keep()
     if w then
         return keep_waiter(w)
     end
-    return reply_missing(ARGV[2] + 0)
+    return reply_missing(fence)
 end
 
 local reply = keep()

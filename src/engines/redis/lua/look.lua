@@ -13,8 +13,10 @@ end
 local function entries(name, counted)
     local out = {}
     if counted > 0 then
-        for i, value in ipairs(call('HVALS', key .. name)) do
-            out[i] = unpack_entry(value)
+        for _, value in ipairs(call('HVALS', key .. name)) do
+            if #value > 8 then -- else a place
+                out[#out + 1] = unpack_entry(value)
+            end
         end
     end
     return out

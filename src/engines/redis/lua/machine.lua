@@ -5,11 +5,25 @@
 --define OWNER 6 ATTEMPT 7 INFO 8 WAKE 9 WEIGHT 10 LEASE 11
 --define GRANTED 0 QUEUED 1 BUSY 2 LOST 3 BROKEN 4 RESUMED 5 MISMATCH 6 UPGRADE 7 RELEASED 8
 
-local call = redis.call
-local lock = {capacity, used, holders, waiters, last_fence, last_place, broken_fence, broken_at,
-    till, broken_by}
-local solo = stored and at <= #stored and
-    {h_number, h_since, h_ends, h_extra, h_min_hold, struct.unpack(WHO, stored, at)}
+if mark ~= IDLE and mark ~= HELD and mark ~= LINED and mark ~= OTHER then
+    return redis.error_reply('NOTOURS the key holds something that is no lock')
+end
+local waiters, last_place, head_place = 0, 0, 0
+if stored then
+    waiters, last_place, head_place = struct.unpack(LINE, stored)
+end
+local lock = {capacity, 0, 0, waiters, last_fence, last_place, 0, 0, till, ''}
+local solo = false
+if mark == OTHER then
+    local fence, given_back, at
+    lock[USED], lock[HOLDERS], fence, given_back, lock[BROKEN_FENCE], lock[BROKEN_AT],
+        lock[BROKEN_BY], at = struct.unpack(REST, stored, WHO_AT)
+    solo = at <= #stored
+        and {fence, since, ends, given_back, min_hold, struct.unpack(WHO, stored, at)}
+elseif mark ~= IDLE then
+    lock[USED], lock[HOLDERS] = capacity, 1
+    solo = {last_fence, since, ends, 0, min_hold, struct.unpack(WHO, stored, WHO_AT)}
+end
 local changed, first_holder, first_waiter = false, false, false
 local head -- of the line, once it was looked up
 
@@ -23,6 +37,11 @@ end
 
 local function unpack_entry(packed)
     return {struct.unpack(ENTRY, packed)}
+end
+
+-- As the name of a field.
+local function place_of(w)
+    return struct.pack('>d', w[NUMBER])
 end
 
 -- ---- Entries come and go; the record's counts follow ----
@@ -72,7 +91,7 @@ local function put_waiter(w)
     if head and head[NUMBER] == w[NUMBER] then
         head = w
     end
-    call('HSET', key .. ':q', w[OWNER], pack_entry(w))
+    call('HSET', key .. ':q', place_of(w), pack_entry(w))
 end
 
 local function add_waiter(w)
@@ -81,9 +100,9 @@ local function add_waiter(w)
     lock[LAST_PLACE] = lock[LAST_PLACE] + 1
     w[NUMBER] = lock[LAST_PLACE]
     if lock[WAITERS] == 1 then
-        head = w
+        head, head_place = w, w[NUMBER]
     end
-    call('ZADD', key .. ':l', w[NUMBER], w[OWNER])
+    call('HSET', key .. ':q', 'o' .. w[OWNER], place_of(w))
     put_waiter(w)
 end
 
@@ -91,10 +110,9 @@ local function drop_waiter(w)
     changed = true
     lock[WAITERS] = lock[WAITERS] - 1
     if head and head[NUMBER] == w[NUMBER] then
-        head = nil
+        head, head_place = nil, head_place + 1
     end
-    call('HDEL', key .. ':q', w[OWNER])
-    call('ZREM', key .. ':l', w[OWNER])
+    call('HDEL', key .. ':q', place_of(w), 'o' .. w[OWNER])
 end
 
 -- A table that the record counts on is gone, evicted or deleted by hand: its entries are lost, and
@@ -106,7 +124,7 @@ end
 
 local function forget_waiters()
     lock[WAITERS], head, changed = 0, nil, true
-    call('DEL', key .. ':q', key .. ':l')
+    call('DEL', key .. ':q')
 end
 
 local function find_holder(owner)
@@ -131,30 +149,46 @@ local function first_by(order)
 end
 
 local function find_waiter(owner)
-    local found = lock[WAITERS] > 0 and call('HGET', key .. ':q', owner)
+    local place = lock[WAITERS] > 0 and call('HGET', key .. ':q', 'o' .. owner)
+    local found = place and call('HGET', key .. ':q', place)
     return found and unpack_entry(found) or nil
 end
 
+-- The first of so many places that is taken. Holes before it are never looked at again.
+local function find_among(count)
+    local places = {}
+    for i = 1, count do
+        places[i] = struct.pack('>d', head_place + i - 1)
+    end
+    local found = call('HMGET', key .. ':q', unpack(places))
+    for i = 1, count do
+        if found[i] then
+            head_place = head_place + i - 1
+            return unpack_entry(found[i])
+        end
+    end
+    head_place = head_place + count
+end
+
 local function find_head()
-    if head or lock[WAITERS] == 0 then
-        return head
+    local count = 1
+    while not head and lock[WAITERS] > 0 do
+        if head_place > lock[LAST_PLACE] then
+            forget_waiters()
+            return nil
+        end
+        head = find_among(count)
+        count = 64
     end
-    local owner = call('ZRANGE', key .. ':l', 0, 0)[1]
-    local found = owner and call('HGET', key .. ':q', owner)
-    if not found then
-        forget_waiters()
-        return nil
-    end
-    head = unpack_entry(found)
     return head
 end
 
 -- ---- Wake-ups ----
 
-local function push(h, message, milliseconds)
+local function push(h, message, seconds)
     local list = key .. ':w:' .. h[ATTEMPT]
     call('RPUSH', list, message)
-    call('PEXPIRE', list, milliseconds)
+    call('EXPIRE', list, seconds)
 end
 
 -- A user without the right to the channel must not fail the command midway: a wake-up may be lost.
@@ -165,11 +199,10 @@ local function publish(h, message)
 end
 
 local function tell_granted(h, floor)
-    local numbers = text(h[NUMBER]) .. ' ' .. text(floor)
     if h[WAKE] == 'L' then
-        push(h, numbers, math.ceil((h[ENDS] - now) / 1000) + 1000)
+        push(h, struct.pack('>dd', h[NUMBER], floor), '60')
     elseif h[WAKE] == 'P' then
-        publish(h, h[ATTEMPT] .. ' ' .. numbers)
+        publish(h, h[ATTEMPT] .. ' ' .. text(h[NUMBER]) .. ' ' .. text(floor))
     end
 end
 
@@ -236,6 +269,27 @@ local function keep_tables(names)
     end
 end
 
+local function mark_of(r)
+    if r[BROKEN_FENCE] == 0 and solo and solo[EXTRA] == 0 then
+        return r[WAITERS] == 0 and HELD or LINED
+    end
+    return r[BROKEN_FENCE] == 0 and r[HOLDERS] == 0 and r[WAITERS] == 0 and IDLE or OTHER
+end
+
+local function pack_record()
+    local first = find_head()
+    local r, h = lock, solo or {0, 0, 0, 0, 0}
+    local new_mark = mark_of(r)
+    local packed = struct.pack(LINE_HEAD, r[WAITERS], r[LAST_PLACE], head_place,
+        first and first[ENDS] or 0, new_mark, h[SINCE], h[ENDS], h[MIN_HOLD], r[TILL], r[CAPACITY],
+        r[LAST_FENCE])
+    if new_mark == OTHER then
+        packed = packed .. struct.pack(REST, r[USED], r[HOLDERS], h[NUMBER], h[EXTRA],
+            r[BROKEN_FENCE], r[BROKEN_AT], r[BROKEN_BY])
+    end
+    return solo and packed .. struct.pack(WHO, unpack(solo, OWNER, LEASE)) or packed
+end
+
 -- `lease` is how long what was written must stay beyond the day. Tables are kept an hour longer
 -- than needed, so that not every command has to say so.
 local function finish(lease)
@@ -245,23 +299,15 @@ local function finish(lease)
     local later = lock[TILL] < now + lease + DAY
     if later then
         lock[TILL] = now + lease + DAY + HOUR
-    end
-    local r, h = lock, solo or {0, 0, 0, 0, 0}
-    local packed = struct.pack(RECORD, mark, r[1], r[2], r[3], r[4], r[5], r[6], r[7], r[8], r[9],
-        r[10], unpack(h, 1, MIN_HOLD))
-    if solo then
-        packed = packed .. struct.pack(WHO, unpack(solo, OWNER, LEASE))
-    end
-    if later then
-        call('SET', key, packed, 'PX', math.ceil((lock[TILL] - now) / 1000))
+        call('SET', key, pack_record(), 'PX', math.ceil((lock[TILL] - now) / 1000))
     else
-        call('SET', key, packed, 'KEEPTTL')
+        call('SET', key, pack_record(), 'KEEPTTL')
     end
     if (later or first_holder) and lock[HOLDERS] > 0 and not solo then
         keep_tables({':h', ':x', ':f'})
     end
     if (later or first_waiter) and lock[WAITERS] > 0 then
-        keep_tables({':q', ':l'})
+        keep_tables({':q'})
     end
 end
 

@@ -1,19 +1,17 @@
 --include head.lua
--- Give back and hand over. ARGV: owner and attempt, fence.
+-- Give back and hand over. ARGV: fence, owner and attempt.
 local name = ARGV[1]
-
-local mine = holders == 1 and h_ends > now and h_extra == 0 and h_min_hold == 0 and till > now + DAY
-    and string.sub(stored, at, at + #name - 1) == name
+local mine = (mark == HELD or mark == LINED) and ends > now and min_hold == 0
+    and till > now + DAY and string.sub(stored, FENCE_AT, FENCE_AT - 1 + #name) == name
 
 -- The common case: the only holder, in time, nobody in line.
-if mine and waiters == 0 then
-    redis.call('SET', key, struct.pack(RECORD, mark, capacity, 0, 0, 0, last_fence, last_place,
-        broken_fence, broken_at, till, broken_by, 0, 0, 0, 0, 0), 'KEEPTTL')
+if mine and mark == HELD then
+    call('SETRANGE', key, MARK_OFFSET, 'I')
     return 0
 end
 --include pass.lua
 --include machine.lua
-local owner, attempt = struct.unpack('ss', name)
+local fence, owner, attempt = struct.unpack('>dss', name)
 
 local function give_back(h)
     local keep_until = h[SINCE] + h[MIN_HOLD]
@@ -33,7 +31,7 @@ local function release()
     settle()
     local h = find_holder(owner)
     if not h then
-        return reply_missing(ARGV[2] + 0)
+        return reply_missing(fence)
     elseif h[ATTEMPT] ~= attempt then
         return {RESUMED}
     end
