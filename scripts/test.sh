@@ -50,14 +50,16 @@ run_tests() {
         failed=1
 }
 
-# What a sanitizer found is in files of its own (tests/meson.build), since it may belong to no single test.
-show_reports() {
-    local report
+# What a sanitizer found in a helper process fails no test by itself: it fails this.
+no_reports() {
+    local report found=0
     for report in "build/$1"/report.*; do
         [ -e "$report" ] || continue
         printf '%s:\n' "$report"
-        head -n 60 "$report" | sed 's/^/    /'
+        head -n 60 "$report"
+        found=1
     done
+    return "$found"
 }
 
 # sanitized NAME SANITIZERS OPTION...: the C programs, in a build of their own; options are for tests/run.py.
@@ -67,7 +69,7 @@ sanitized() {
         "-Db_sanitize=$2" -Db_lundef=false; then
         rm -f "build/$1"/report.*
         run_tests "build/$1" --kind c --slow 5 "${@:3}"
-        show_reports "$1"
+        step "no findings ($2)" no_reports "$1" || true
     fi
 }
 

@@ -96,9 +96,10 @@ struct dibs_ticket {
     bool settled;
     dibs_status status;
     dibs_error err;
-    pthread_cond_t cond; /* threads only, like the next */
-    dibs__sitter sitter; /* while the thread sits in the engine's `wait` */
-    bool by_event;       /* dispatcher's */
+    pthread_cond_t cond;              /* threads only, like the next */
+    dibs__sitter sitter;              /* while the thread sits in the engine's `wait` */
+    char sitting[DIBS__ATTEMPT_SIZE]; /* under this attempt: the keeper may begin a new one */
+    bool by_event;                    /* dispatcher's */
     dibs_ticket_fn done;
     void *data;
     dibs_ticket *next; /* in d->done */

@@ -338,6 +338,8 @@ static void sit_in_engine(dibs_ticket *t)
     dibs_status status;
 
     t->sitter.claim = dibs__grant_claim(g);
+    memcpy(t->sitting, g->attempt, sizeof t->sitting);
+    t->sitter.claim.attempt = t->sitting;
     pthread_mutex_unlock(&d->mutex);
     status = d->class->wait(d->engine, &t->sitter, t->until, &reply, NULL);
     pthread_mutex_lock(&d->mutex);
