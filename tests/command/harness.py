@@ -244,7 +244,8 @@ class Context:
     def log(self):
         """[(time, label, what, pid, fence)] so far."""
         entries = []
-        for line in read(self.path('log')).decode().splitlines():
+        whole = read(self.path('log')).rpartition(b'\n')[0]  # a read may end inside a line
+        for line in whole.decode().splitlines():
             at, label, what, pid, fence = line.split(' ', 4)
             entries.append((float(at), label, what, int(pid), fence))
             self.pids.add(int(pid))
