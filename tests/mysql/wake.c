@@ -2,8 +2,10 @@
 #define _GNU_SOURCE
 #include "mysql/suite.h"
 
+#include "support/helper.h"
 #include "support/proxy.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,6 +131,29 @@ static void another_account_is_served_too(void **state)
     dibs_close(b);
 }
 
+/* The session that sleeps; 0: none does. */
+static int64_t sleeper(void)
+{
+    return ask(&the_server, "SELECT MAX(ID) FROM information_schema.PROCESSLIST "
+                            "WHERE INFO LIKE 'SELECT IF(GET_LOCK%%' AND STATE = 'User lock'");
+}
+
+static int64_t sessions(void)
+{
+    return ask(&the_server, "SELECT COUNT(*) FROM information_schema.PROCESSLIST "
+                            "WHERE USER = 'app'");
+}
+
+static void wait_for(int64_t (*what)(void), bool some)
+{
+    int64_t end = clock_ms() + SOON_MS;
+
+    while ((what() != 0) != some) {
+        assert_true(clock_ms() < end);
+        sleep_ms(10);
+    }
+}
+
 static void a_killed_sleeper_comes_back(void **state)
 {
     dibs *a = open_app(), *b = open_app();
@@ -139,15 +164,8 @@ static void a_killed_sleeper_comes_back(void **state)
     (void)state;
     waiter_start(&w, b, "sleeper", 0, false);
     wait_for_waiters(a, "sleeper", 1);
-    sleep_ms(200);
-    for (int64_t id; (id = ask(&the_server, "SELECT MAX(ID) FROM information_schema.PROCESSLIST "
-                                            "WHERE INFO LIKE 'DO SLEEP%%'")) != 0;) {
-        ask(&the_server, "KILL CONNECTION %d", (int)id);
-        sleep_ms(20);
-        if (ask(&the_server, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = %d",
-                (int)id) == 0)
-            break;
-    }
+    wait_for(sleeper, true);
+    ask(&the_server, "KILL CONNECTION %d", (int)sleeper());
     sleep_ms(500);
     begin = clock_ms();
     dibs_unlock(g);
@@ -157,10 +175,120 @@ static void a_killed_sleeper_comes_back(void **state)
     dibs_close(b);
 }
 
+/* The sleeper waits for a user lock of another session of its handle: that one goes. */
+static void another_session_takes_the_latch(void **state)
+{
+    dibs *a = open_app(), *b = open_app();
+    dibs_grant *g = take(a, "latch", 0);
+    int64_t begin, before;
+    waiter w;
+
+    (void)state;
+    waiter_start(&w, b, "latch", 0, false);
+    wait_for_waiters(a, "latch", 1);
+    wait_for(sleeper, true);
+    for (int i = 0; i < 3; i++) {
+        int64_t id = ask(&the_server, "SELECT IS_USED_LOCK(CONCAT('dibs:latch:', wake)) FROM "
+                                      "dibs.dibs_waiter WHERE name = 'latch'");
+        assert_true(id != 0);
+        ask(&the_server, "KILL CONNECTION %d", (int)id);
+        sleep_ms(300);
+        wait_for(sleeper, true);
+    }
+    before = statements();
+    sleep_ms(1000);
+    assert_true(statements() - before < 20); /* nobody polls */
+    begin = clock_ms();
+    dibs_unlock(g);
+    waiter_join(&w);
+    print_message("# after %d ms\n", (int)(w.at - begin));
+    assert_true(w.at - begin < 1000);
+    dibs_close(a);
+    dibs_close(b);
+}
+
+static void nobody_sleeps_on(void **state)
+{
+    dibs *a, *b;
+    dibs_grant *g, *none;
+    helper h;
+
+    (void)state;
+    need_server();
+    wait_for(sessions, false);
+    a = open_app();
+    b = open_app();
+    g = take(a, "left", 0);
+    assert_status(dibs_lock(b, "left", &(dibs_lock_options){.wait_ms = 300}, &none, NULL),
+                  DIBS_BUSY);
+    dibs_close(b);
+    assert_int_equal(helper_start(&h, url_of(&the_server, "app", "")), 0);
+    helper_say(&h, "lock left 30000 20000 -");
+    wait_for_waiters(a, "left", 1);
+    wait_for(sleeper, true);
+    helper_signal(&h, SIGKILL);
+    wait_for(sleeper, false);
+    dibs_unlock(g);
+    dibs_close(a);
+    wait_for(sessions, false);
+}
+
+#define CROWD  12
+#define VISITS 12
+
+static const char *visited;
+
+/* A new handle each time; the longest time to a lock, or LONG_MS when one was not had. */
+static void *visitor(void *slowest)
+{
+    int64_t *most = slowest;
+
+    for (int i = 0; i < VISITS; i++) {
+        int64_t begin = clock_ms();
+        dibs_grant *g = NULL;
+        dibs *d = NULL;
+        if (dibs_open(visited, NULL, &d, NULL) != DIBS_OK ||
+            dibs_lock(d, "visit", &(dibs_lock_options){.wait_ms = LONG_MS}, &g, NULL) != DIBS_OK)
+            *most = LONG_MS;
+        if (clock_ms() - begin > *most)
+            *most = clock_ms() - begin;
+        if (g)
+            dibs_unlock(g);
+        dibs_close(d);
+    }
+    return NULL;
+}
+
+/* Sleepers come, go and are woken all the time: no one's kill waits for another's sleep. */
+static void a_coming_and_going_stalls_nobody(void **state)
+{
+    pthread_t thread[CROWD];
+    int64_t slowest[CROWD] = {0}, most = 0, begin = clock_ms();
+
+    (void)state;
+    need_server();
+    visited = url_of(&the_server, "app", "");
+    for (int i = 0; i < CROWD; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, visitor, &slowest[i]), 0);
+    for (int i = 0; i < CROWD; i++) {
+        pthread_join(thread[i], NULL);
+        if (slowest[i] > most)
+            most = slowest[i];
+    }
+    print_message("# %d handles, one after another: %d ms, slowest %d ms\n", CROWD * VISITS,
+                  (int)(clock_ms() - begin), (int)most);
+    assert_true(most < 1900);
+}
+
 static const struct CMUnitTest all[] = {
-    CASE(a_pair_is_two_round_trips),   CASE(a_hand_over_wakes_at_once),
-    CASE(waiting_costs_little),        CASE(another_account_is_served_too),
+    CASE(a_pair_is_two_round_trips),
+    CASE(a_hand_over_wakes_at_once),
+    CASE(waiting_costs_little),
+    CASE(another_account_is_served_too),
     CASE(a_killed_sleeper_comes_back),
+    CASE(another_session_takes_the_latch),
+    CASE(nobody_sleeps_on),
+    CASE(a_coming_and_going_stalls_nobody),
 };
 
 CASES(wake_cases, all);

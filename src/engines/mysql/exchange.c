@@ -116,8 +116,14 @@ dibs_status dibs__my_exchange(dibs__sql_conn *base, const dibs__sql_batch *b, di
     bool was_open = c->open, commits;
     size_t commit, at = 0;
     dibs__my_outcome what;
+    dibs_status status;
 
     base->again = false;
+    status = dibs__my_latch_hold(c, until, err);
+    if (status != DIBS_OK) {
+        base->again = true;
+        return status;
+    }
     if (dibs__my_is_quick(c, b))
         return exchange_quick(c, b, until, err);
     commit = dibs__my_build(c, b);

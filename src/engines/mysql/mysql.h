@@ -12,6 +12,8 @@
  *   exchange.c   sending and reading, and what a failure means
  *   schema.c     the tables
  *   seen.c       which wake-ups have been read
+ *   latch.c      what that one waits for
+ *   call.c       libmariadb's calls for somebody who never waits: wake.c
  *   wake.c       the one connection of a handle that sleeps in the server until somebody wakes it
  *   error.c      what the server's and the library's error numbers are to a caller
  *
@@ -252,6 +254,34 @@ bool dibs__my_seen_add(dibs__my_seen *s, const char *text);
 void dibs__my_seen_list(dibs__my_seen *s, dibs__my_text *out);
 void dibs__my_seen_gone(dibs__my_seen *s);
 
+/* ---- call.c -------------------------------------------------------------------------------------
+ */
+
+typedef enum dibs__my_step {
+    DIBS__MY_CONNECT,
+    DIBS__MY_QUERY,
+    DIBS__MY_STORE,
+    DIBS__MY_NEXT,
+} dibs__my_step;
+
+/* A connection, and the call that is under way on it. */
+typedef struct dibs__my_call {
+    MYSQL *m; /* NULL: none */
+    dibs__my_step step;
+    int waits_for;      /* 0: no call is under way */
+    dibs__my_text text; /* of the query */
+    /* what came of it */
+    MYSQL *connected;
+    MYSQL_RES *result;
+    int failed;
+} dibs__my_call;
+
+/* Both return what of MYSQL_WAIT_… is waited for; 0: it is over. */
+int dibs__my_call_start(dibs__my_call *c, const dibs__my_place *place);
+int dibs__my_call_go_on(dibs__my_call *c, int ready);
+/* Ends the call and the connection, whatever they wait for. */
+void dibs__my_call_end(dibs__my_call *c);
+
 /* ---- wake.c -------------------------------------------------------------------------------------
  */
 
@@ -268,8 +298,19 @@ void dibs__my_wake_events(dibs__my_wake *w); /* the keeper's */
 void dibs__my_wake_listen(dibs__sql *e, dibs__deadline until);
 void dibs__my_wake_line_changed(dibs__sql *e);
 
-/* The name of the user lock by which a handle's sleeping connection is found. */
-#define DIBS__MY_BELL "dibs:"
+/* Somebody may stand in line, or be about to. */
+bool dibs__my_wake_wanted(const dibs__my_wake *w);
+
+/* The names of the user locks, followed by the handle's: by which its sleeping connection is found,
+ * and which that one waits for. */
+#define DIBS__MY_BELL  "dibs:"
+#define DIBS__MY_LATCH "dibs:latch:"
+
+/* ---- latch.c ------------------------------------------------------------------------------------
+ */
+
+/* Before an exchange. Not DIBS_OK: the connection broke, and nothing else was sent. */
+dibs_status dibs__my_latch_hold(dibs__my_conn *c, dibs__deadline until, dibs_error *err);
 
 #define DIBS__MY_GLANCES 1024
 
@@ -280,6 +321,7 @@ struct dibs__my {
     dibs__sql base;
     dibs__my_place place;
     dibs__my_wake *wake;
+    _Atomic bool latched;                     /* a session has the latch, as far as we know */
     _Atomic bool full;                        /* the server had no connection for us */
     _Atomic bool told_denied;                 /* that we may not wake clients of other accounts */
     _Atomic uint8_t glance[DIBS__MY_GLANCES]; /* by name: which parts a look will need */

@@ -2,15 +2,16 @@
  *
  * It goes well: whoever hands a lock over puts a row into the table `wake`, in the same
  * transaction, and then kills the *query* (not the connection) of the session that holds the user
- * lock named after the waiting handle. That session is ours: its SLEEP ends, and it asks for the
- * rows and sleeps again:
+ * lock named after the waiting handle. That session is ours: its wait ends, and it asks for the
+ * rows and waits again, for the latch (latch.c), which another session of the handle keeps:
  *
- *     SELECT text FROM wake WHERE wake = 'handle'; DO SLEEP(15)
+ *     SELECT text FROM wake WHERE wake = 'handle'; SELECT GET_LOCK('dibs:latch:handle', 15)
  *
  * A kill that comes between two rounds meets nobody asleep; but the row was there before it, and
  * the next round begins by reading. Rows that were read are deleted many at a time, or before we
  * rest. When nobody is in line the connection rests; after a failure another is made, after a
- * pause. What is missed nevertheless, the keeper's signs of life find.
+ * pause. If the latch is free, another session is made to take it, and we try again after a pause.
+ * What is missed nevertheless, the keeper's signs of life find.
  *
  * Everything here is done by the keeper, without blocking: each call of the library is started, and
  * continued when its socket is ready. Others only ring `kick`. */
@@ -24,34 +25,37 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#define SLEEP_S     15 /* so long at most stays the session of a client that was killed */
+#define SLEEP_S     15
 #define PATIENCE    (10 * DIBS__SECOND) /* for an answer that should come at once */
 #define FIRST_PAUSE (50 * DIBS__MS)
+#define LATCH_PAUSE (5 * DIBS__MS)
 #define MAX_PAUSE   (5 * DIBS__SECOND)
 #define MANY        16 /* so many rows are deleted along with a round */
 
-typedef enum step { CONNECT, QUERY, STORE, NEXT } step;
-typedef enum phase { OFF, CONNECTING, SETTING_UP, EVICTING, WATCHING, CLEANING, RESTING } phase;
+typedef enum phase {
+    OFF,
+    CONNECTING,
+    SETTING_UP,
+    EVICTING,
+    WATCHING,
+    CLEANING,
+    PAUSING,
+    RESTING
+} phase;
 
 struct dibs__my_wake {
     dibs__my *e;
     int epoll, kick, timer;
     _Atomic bool wanted; /* somebody has asked for us since we came to rest */
-    MYSQL *m;
     phase phase;
-    step step;     /* the call that is under way */
-    int waits_for; /* 0: none is */
-    MYSQL *connected;
-    MYSQL_RES *result;
-    int failed;
+    dibs__my_call call;
     unsigned results; /* of this round, so far */
-    bool has_bell;
+    unsigned asleep;  /* which of them the wait gives */
+    bool has_bell, latch_free;
     int64_t pause;
-    dibs__my_text text;
     dibs__my_seen seen;
 };
 
@@ -77,61 +81,15 @@ static bool add_fd(dibs__my_wake *w, int fd)
 /* The socket may have become another one since the last time. */
 static void watch_socket(dibs__my_wake *w, uint32_t events)
 {
-    struct epoll_event ev = {.events = events, .data.fd = mysql_get_socket(w->m)};
+    struct epoll_event ev = {.events = events, .data.fd = mysql_get_socket(w->call.m)};
 
     if (epoll_ctl(w->epoll, EPOLL_CTL_MOD, ev.data.fd, &ev) < 0 && errno == ENOENT)
         epoll_ctl(w->epoll, EPOLL_CTL_ADD, ev.data.fd, &ev);
 }
 
-/* ---- Calls of the library ----------------------------------------------------------------------
- */
-
-static int start(dibs__my_wake *w)
-{
-    const dibs__my_place *p = &w->e->place;
-
-    switch (w->step) {
-    case CONNECT:
-        w->connected = NULL;
-        return mysql_real_connect_start(&w->connected, w->m, p->host, p->user, p->password,
-                                        p->database, p->port, p->socket, CLIENT_MULTI_STATEMENTS);
-    case QUERY:
-        return mysql_real_query_start(&w->failed, w->m, w->text.at, w->text.size);
-    case STORE:
-        return mysql_store_result_start(&w->result, w->m);
-    case NEXT:
-        break;
-    }
-    return mysql_next_result_start(&w->failed, w->m);
-}
-
-static int go_on(dibs__my_wake *w, int ready)
-{
-    switch (w->step) {
-    case CONNECT:
-        return mysql_real_connect_cont(&w->connected, w->m, ready);
-    case QUERY:
-        return mysql_real_query_cont(&w->failed, w->m, ready);
-    case STORE:
-        return mysql_store_result_cont(&w->result, w->m, ready);
-    case NEXT:
-        break;
-    }
-    return mysql_next_result_cont(&w->failed, w->m, ready);
-}
-
 static void hang_up(dibs__my_wake *w)
 {
-    if (!w->m)
-        return;
-    if (w->waits_for)
-        shutdown(mysql_get_socket(w->m), SHUT_RDWR);
-    while (w->waits_for)
-        w->waits_for = go_on(w, MYSQL_WAIT_TIMEOUT);
-    mysql_free_result(w->result);
-    w->result = NULL;
-    dibs__my_close(w->m);
-    w->m = NULL;
+    dibs__my_call_end(&w->call);
     w->phase = OFF;
 }
 
@@ -141,9 +99,10 @@ static void hang_up(dibs__my_wake *w)
 static void begin_round(dibs__my_wake *w, phase next)
 {
     w->phase = next;
-    w->step = QUERY;
-    w->results = 0;
-    w->text.size = 0;
+    w->call.step = DIBS__MY_QUERY;
+    w->results = w->asleep = 0;
+    w->latch_free = false;
+    w->call.text.size = 0;
     w->seen.going = 0;
 }
 
@@ -152,7 +111,7 @@ static void add(dibs__my_wake *w, const char *pattern)
     dibs__sql_value id = {.kind = DIBS__SQL_BYTES, .bytes = w->e->base.id};
 
     id.size = strlen(id.bytes);
-    dibs__my_add_pattern(&w->text, w->e->place.prefix, pattern, &id);
+    dibs__my_add_pattern(&w->call.text, w->e->place.prefix, pattern, &id);
 }
 
 static void set_up(dibs__my_wake *w, const char *patience)
@@ -177,21 +136,26 @@ static void evict(dibs__my_wake *w)
 static void add_deletion(dibs__my_wake *w)
 {
     add(w, "DELETE FROM {wake} WHERE wake = $1 AND text IN ");
-    dibs__my_seen_list(&w->seen, &w->text);
+    dibs__my_seen_list(&w->seen, &w->call.text);
 }
 
 static void watch(dibs__my_wake *w)
 {
-    char sleep[32];
+    char wait[16];
 
     begin_round(w, WATCHING);
+    w->asleep = 2;
     add(w, "SELECT text FROM {wake} WHERE wake = $1; ");
     if (w->seen.count >= MANY) {
+        w->asleep = 3;
         add_deletion(w);
         add(w, "; ");
     }
-    snprintf(sleep, sizeof sleep, "DO SLEEP(%d)", SLEEP_S);
-    add(w, sleep);
+    /* 1: we got it, and let it go. */
+    snprintf(wait, sizeof wait, "%d", SLEEP_S);
+    add(w, "SELECT IF(GET_LOCK(CONCAT('" DIBS__MY_LATCH "', $1), ");
+    add(w, wait);
+    add(w, "), RELEASE_LOCK(CONCAT('" DIBS__MY_LATCH "', $1)), 0)");
     set_timer(w, SLEEP_S * DIBS__SECOND + PATIENCE);
 }
 
@@ -209,6 +173,8 @@ static void read_row(dibs__my_wake *w, const char *text)
 {
     if (w->phase == SETTING_UP) {
         w->has_bell = text && strcmp(text, "1") == 0;
+    } else if (w->results == w->asleep) {
+        w->latch_free = text && strcmp(text, "1") == 0;
     } else if (text && dibs__my_seen_add(&w->seen, text)) {
         dibs__sql_tell(&w->e->base, text);
     }
@@ -219,10 +185,10 @@ static void read_result(dibs__my_wake *w)
     MYSQL_ROW row;
 
     w->results++;
-    while (w->result && (row = mysql_fetch_row(w->result)) != NULL)
+    while (w->call.result && (row = mysql_fetch_row(w->call.result)) != NULL)
         read_row(w, row[0]);
-    mysql_free_result(w->result);
-    w->result = NULL;
+    mysql_free_result(w->call.result);
+    w->call.result = NULL;
     /* In a round with a deletion that is the second statement, or the only one. */
     if (w->results == (w->phase == CLEANING ? 1 : 2))
         dibs__my_seen_gone(&w->seen);
@@ -231,12 +197,33 @@ static void read_result(dibs__my_wake *w)
 /* ---- From one round to the next ----------------------------------------------------------------
  */
 
+static void lie_down(dibs__my_wake *w, phase how, int64_t span)
+{
+    w->phase = how;
+    w->call.waits_for = 0;
+    set_timer(w, span);
+    watch_socket(w, EPOLLIN | EPOLLRDHUP);
+}
+
+static void make_longer(int64_t *pause, int64_t first)
+{
+    *pause = *pause ? *pause * 2 : first;
+    if (*pause > MAX_PAUSE)
+        *pause = MAX_PAUSE;
+}
+
+/* The connection that had the latch is gone. Signs of life will take it, on another. */
+static bool await_latch(dibs__my_wake *w)
+{
+    make_longer(&w->pause, LATCH_PAUSE);
+    lie_down(w, PAUSING, w->pause);
+    dibs__sql_look_at_all(&w->e->base);
+    return false;
+}
+
 static bool rest(dibs__my_wake *w)
 {
-    w->phase = RESTING;
-    w->waits_for = 0;
-    set_timer(w, 0);
-    watch_socket(w, EPOLLIN | EPOLLRDHUP);
+    lie_down(w, RESTING, 0);
     atomic_store(&w->wanted, false);
     /* Somebody may have come between our look and our rest, and found us awake. */
     if (dibs__sql_waiting(&w->e->base) == 0)
@@ -259,6 +246,13 @@ static bool round_over(dibs__my_wake *w)
         }
         w->pause = 0;
         break;
+    case WATCHING:
+        if (w->latch_free)
+            atomic_store(&w->e->latched, false);
+        if (w->latch_free && waited_for)
+            return await_latch(w);
+        w->pause = 0;
+        break;
     case EVICTING:
         set_up(w, "2");
         return true;
@@ -269,7 +263,7 @@ static bool round_over(dibs__my_wake *w)
         watch(w);
         return true;
     }
-    if (w->phase == WATCHING && w->seen.count > 0) {
+    if (w->phase != CLEANING && w->seen.count > 0) {
         clean(w);
         return true;
     }
@@ -283,9 +277,7 @@ static bool give_up(dibs__my_wake *w, const char *why)
     sink->log(sink, DIBS_LOG_WARNING, "mysql: %s: no connection for wake-ups: %.200s: trying again",
               w->e->place.label, why);
     hang_up(w);
-    w->pause = w->pause ? w->pause * 2 : FIRST_PAUSE;
-    if (w->pause > MAX_PAUSE)
-        w->pause = MAX_PAUSE;
+    make_longer(&w->pause, FIRST_PAUSE);
     set_timer(w, w->pause);
     return false;
 }
@@ -293,57 +285,57 @@ static bool give_up(dibs__my_wake *w, const char *why)
 /* The server said no, to the statement that was being answered. */
 static bool refused(dibs__my_wake *w)
 {
-    unsigned number = mysql_errno(w->m);
+    unsigned number = mysql_errno(w->call.m);
 
     if (w->phase == EVICTING || number == ER_QUERY_INTERRUPTED)
         return round_over(w);
-    return give_up(w, mysql_error(w->m));
+    return give_up(w, mysql_error(w->call.m));
 }
 
 /* A call is over: what comes next? False: nothing, for now. */
 static bool done(dibs__my_wake *w)
 {
-    switch (w->step) {
-    case CONNECT:
-        if (!w->connected)
-            return give_up(w, mysql_error(w->m));
-        if (w->e->place.tls && !mysql_get_ssl_cipher(w->m))
+    switch (w->call.step) {
+    case DIBS__MY_CONNECT:
+        if (!w->call.connected)
+            return give_up(w, mysql_error(w->call.m));
+        if (w->e->place.tls && !mysql_get_ssl_cipher(w->call.m))
             return give_up(w, "the server has no TLS");
         set_up(w, "0");
         return true;
-    case QUERY:
-        w->step = STORE;
-        return w->failed ? refused(w) : true;
-    case STORE:
-        if (!w->result && mysql_errno(w->m) != 0)
+    case DIBS__MY_QUERY:
+        w->call.step = DIBS__MY_STORE;
+        return w->call.failed ? refused(w) : true;
+    case DIBS__MY_STORE:
+        if (!w->call.result && mysql_errno(w->call.m) != 0)
             return refused(w);
         read_result(w);
-        w->step = NEXT;
+        w->call.step = DIBS__MY_NEXT;
         return true;
-    case NEXT:
+    case DIBS__MY_NEXT:
         break;
     }
-    w->step = STORE;
-    if (w->failed < 0)
+    w->call.step = DIBS__MY_STORE;
+    if (w->call.failed < 0)
         return round_over(w);
-    return w->failed > 0 ? refused(w) : true;
+    return w->call.failed > 0 ? refused(w) : true;
 }
 
 /* Goes on as far as it can. */
 static void drive(dibs__my_wake *w, int flags)
 {
     while (flags == 0) {
-        w->waits_for = 0;
+        w->call.waits_for = 0;
         if (!done(w))
             return;
-        if (w->text.failed) {
-            w->text.failed = false;
+        if (w->call.text.failed) {
+            w->call.text.failed = false;
             give_up(w, "out of memory");
             return;
         }
-        flags = start(w);
+        flags = dibs__my_call_start(&w->call, &w->e->place);
     }
-    w->waits_for = flags;
+    w->call.waits_for = flags;
     watch_socket(w, (flags & MYSQL_WAIT_READ ? EPOLLIN : 0u) |
                         (flags & MYSQL_WAIT_WRITE ? EPOLLOUT : 0u) |
                         (flags & MYSQL_WAIT_EXCEPT ? EPOLLPRI : 0u));
@@ -351,15 +343,15 @@ static void drive(dibs__my_wake *w, int flags)
 
 static void connect_anew(dibs__my_wake *w)
 {
-    w->m = dibs__my_new(&w->e->place);
-    if (!w->m) {
+    w->call.m = dibs__my_new(&w->e->place);
+    if (!w->call.m) {
         set_timer(w, MAX_PAUSE);
         return;
     }
     w->phase = CONNECTING;
-    w->step = CONNECT;
+    w->call.step = DIBS__MY_CONNECT;
     set_timer(w, PATIENCE);
-    drive(w, start(w));
+    drive(w, dibs__my_call_start(&w->call, &w->e->place));
 }
 
 static void wake_up(dibs__my_wake *w)
@@ -368,7 +360,7 @@ static void wake_up(dibs__my_wake *w)
         connect_anew(w);
     if (w->phase == RESTING) {
         watch(w);
-        drive(w, start(w));
+        drive(w, dibs__my_call_start(&w->call, &w->e->place));
     }
 }
 
@@ -382,23 +374,27 @@ static void on_socket(dibs__my_wake *w, uint32_t events)
                 (events & EPOLLPRI ? MYSQL_WAIT_EXCEPT : 0);
 
     if (events & (EPOLLERR | EPOLLHUP))
-        ready |= w->waits_for & (MYSQL_WAIT_READ | MYSQL_WAIT_WRITE);
-    if (w->phase == RESTING)
+        ready |= w->call.waits_for & (MYSQL_WAIT_READ | MYSQL_WAIT_WRITE);
+    if (w->phase == RESTING || w->phase == PAUSING)
         hang_up(w); /* the server has left */
-    else if (w->waits_for && ready)
-        drive(w, go_on(w, ready));
+    else if (w->call.waits_for && ready)
+        drive(w, dibs__my_call_go_on(&w->call, ready));
 }
 
 static void on_timer(dibs__my_wake *w)
 {
-    if (w->phase != OFF && w->phase != RESTING) {
+    if (w->phase != OFF && w->phase != RESTING && w->phase != PAUSING) {
         give_up(w, "no answer in time");
         return;
     }
-    if (dibs__sql_waiting(&w->e->base) > 0)
+    if (w->phase == PAUSING) {
+        if (round_over(w))
+            drive(w, dibs__my_call_start(&w->call, &w->e->place));
+    } else if (dibs__sql_waiting(&w->e->base) > 0) {
         wake_up(w);
-    else
+    } else {
         atomic_store(&w->wanted, false);
+    }
 }
 
 void dibs__my_wake_events(dibs__my_wake *w)
@@ -415,7 +411,7 @@ void dibs__my_wake_events(dibs__my_wake *w)
             wake_up(w);
         else if (!socket)
             on_timer(w);
-        else if (w->m && ev[i].data.fd == mysql_get_socket(w->m))
+        else if (w->call.m && ev[i].data.fd == mysql_get_socket(w->call.m))
             on_socket(w, ev[i].events);
     }
 }
@@ -436,6 +432,11 @@ void dibs__my_wake_line_changed(dibs__sql *e)
 {
     if (!atomic_load(&((dibs__my *)e)->wake->wanted) && dibs__sql_waiting(e) > 0)
         dibs__my_wake_listen(e, 0);
+}
+
+bool dibs__my_wake_wanted(const dibs__my_wake *w)
+{
+    return atomic_load(&w->wanted);
 }
 
 int dibs__my_wake_fd(const dibs__my_wake *w)
@@ -479,31 +480,26 @@ void dibs__my_wake_free(dibs__my_wake *w)
         return;
     hang_up(w);
     close_all(w);
-    dibs__my_text_fini(&w->text);
+    dibs__my_text_fini(&w->call.text);
     free(w);
 }
 
-/* Rows that nobody will read any more, and the session, which would sleep on: the server does not
- * see that its client has gone. */
+/* Rows that nobody will read any more. The session that sleeps wakes up when the connection that has
+ * the latch is closed, and finds us gone. */
 void dibs__my_wake_clean(dibs__my_wake *w, dibs__my_conn *c, dibs__deadline until)
 {
-    char kill[64];
-
-    if (!w->m)
+    if (!w->call.m)
         return;
-    snprintf(kill, sizeof kill, "; KILL CONNECTION %lu", mysql_thread_id(w->m));
-    w->text.size = 0;
+    w->call.text.size = 0;
     add(w, "DELETE FROM {wake} WHERE wake = $1");
-    if (w->phase != CONNECTING && w->phase != RESTING)
-        add(w, kill);
-    dibs__my_add_bytes(&w->text, "", 1);
-    if (!w->text.failed)
-        dibs__my_do(c, w->text.at, until, NULL);
+    dibs__my_add_bytes(&w->call.text, "", 1);
+    if (!w->call.text.failed)
+        dibs__my_do(c, w->call.text.at, until, NULL);
 }
 
 void dibs__my_wake_abandon(dibs__my_wake *w)
 {
-    if (w->m)
-        close(mysql_get_socket(w->m));
+    if (w->call.m)
+        close(mysql_get_socket(w->call.m));
     close_all(w);
 }
