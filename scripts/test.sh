@@ -46,8 +46,8 @@ step() {
 
 # Its closing line would be a sum of what ran so far: left out, only the last one is printed.
 run_tests() {
-    "$python" tests/run.py --tally "$tally" "$@" | sed -u '/^[0-9]* passed, [0-9]* failed, [0-9]* skipped$/d' ||
-        failed=1
+    "$python" tests/run.py --second-chance --tally "$tally" "$@" |
+        sed -u '/^[0-9]* passed, [0-9]* failed, [0-9]* skipped$/d' || failed=1
 }
 
 # What a sanitizer found in a helper process fails no test by itself: it fails this.

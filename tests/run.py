@@ -5,6 +5,10 @@ Every program speaks TAP. What there is to run comes from what meson wrote into 
 (tests/meson.build declares it). Programs that may run beside others run two at a time, the others alone.
 It is a failure when a program crashes, hangs, exits non-zero, tests nothing, or runs other than the
 number of tests that it planned: none of these is ever taken for a pass.
+
+With --second-chance a program whose tests failed runs once more, alone, at the end: a bound that broke
+because neighbours took the machine is told apart from a fault. Both runs are shown, and such a program is
+named again before the closing line. A crash, a hang or a sanitizer's finding gets no second chance.
 """
 
 import argparse
@@ -35,6 +39,7 @@ class Outcome:
         self.passed = self.failed = self.skipped = 0
         self.seconds = 0.0
         self.notes = []
+        self.final = False  # whatever a second run said
 
     def fail(self, note):
         self.failed += 1
@@ -76,6 +81,7 @@ def judge(text, code, timed_out, limit, outcome):
     """Fills in the counts; whatever does not add up is one more failure."""
     planned, seen, rest = read_tap(text, outcome)
     tail = '\n'.join(rest[-SHOWN_LINES:])
+    outcome.final = timed_out or code < 0 or planned is None
     if timed_out:
         outcome.fail('hung: ended after %d s\n%s' % (limit, tail))
     elif code < 0:
@@ -143,6 +149,7 @@ def run_program(test, wrapper, scale, build):
     judge(text, process.returncode, timed_out, limit, outcome)
     if outcome.failed and sanitizer_reports(build, since):
         outcome.notes.append(sanitizer_reports(build, since))
+        outcome.final = True
     return outcome
 
 
@@ -192,6 +199,20 @@ def run_all(tests, jobs, wrapper, scale, build):
         yield run_program(t, wrapper, scale, build)
 
 
+def run_again(failed, wrapper, scale, build):
+    """The second run of each, alone. Returns the outcomes that count, and who needed it to pass."""
+    outcomes, unsteady = [], []
+    for test, first in failed:
+        second = first if first.final else run_program(test, wrapper, scale, build)
+        if second is not first:
+            print('again, alone:')
+            show(second)
+            if not second.failed:
+                unsteady.append(test['name'])
+        outcomes.append(second)
+    return outcomes, unsteady
+
+
 def tally(path, counts):
     """Adds earlier runs' counts from `path` and keeps the sum there, so that several runs close as one."""
     if path and os.path.exists(path):
@@ -212,6 +233,7 @@ def main():
     parser.add_argument('--jobs', type=int, default=2)
     parser.add_argument('--wrapper', default='', help='put before every C program, e.g. "valgrind -q"')
     parser.add_argument('--slow', type=int, default=1, metavar='N', help='multiply the time limits')
+    parser.add_argument('--second-chance', action='store_true', help='a failed program runs again, alone')
     parser.add_argument('--tally', metavar='FILE', help='add the counts of earlier runs in FILE')
     parser.add_argument('--list', action='store_true', help='only name the programs')
     args = parser.parse_intermixed_args()
@@ -220,11 +242,20 @@ def main():
     if args.list:
         print('\n'.join(t['name'] for t in tests))
         return 0
-    counts = [0, 0, 0]
-    for outcome in run_all(tests, args.jobs, shlex.split(args.wrapper), args.slow, args.build):
+    wrapper, unsteady = shlex.split(args.wrapper), []
+    outcomes = []
+    for outcome in run_all(tests, args.jobs, wrapper, args.slow, args.build):
         show(outcome)
-        counts = [counts[0] + outcome.passed, counts[1] + outcome.failed, counts[2] + outcome.skipped]
+        outcomes.append(outcome)
+    if args.second_chance:
+        failed = [(t, o) for o in outcomes if o.failed for t in tests if t['name'] == o.name]
+        again, unsteady = run_again(failed, wrapper, args.slow, args.build)
+        outcomes = [o for o in outcomes if not o.failed] + again
+    counts = [sum(o.passed for o in outcomes), sum(o.failed for o in outcomes),
+              sum(o.skipped for o in outcomes)]
     failed_here = counts[1]
+    if unsteady:
+        print('UNSTEADY: passed only alone: ' + ', '.join(unsteady))
     print('%d passed, %d failed, %d skipped' % tuple(tally(args.tally, counts)))
     return 1 if failed_here else 0
 

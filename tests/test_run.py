@@ -100,6 +100,32 @@ def check_sanitizer_report():
         return code == 1 and 'a race' in text, text
 
 
+UNSTEADY = 'echo 1..1; test -e %s && echo ok 1 && exit; touch %s; '
+
+
+def check_second_chance():
+    with tempfile.TemporaryDirectory() as folder:
+        mark = os.path.join(folder, 'mark')
+        make_build(folder, [('one', UNSTEADY % (mark, mark) + 'echo "# why"; echo not ok 1; exit 1')])
+        code, text = run(folder, '--second-chance')
+        os.unlink(mark)
+        without, _ = run(folder)
+        good = code == 0 and last_line(text) == '1 passed, 0 failed, 0 skipped'
+        return good and without == 1 and '# why' in text and 'UNSTEADY: passed only alone: one' in text, text
+
+
+def check_no_second_chance():
+    """For what is a fault however it ends: failing twice, crashing, a sanitizer's finding."""
+    with tempfile.TemporaryDirectory() as folder:
+        mark = os.path.join(folder, 'mark')
+        found = 'echo not ok 1; echo a race > %s/report.7; exit 1' % folder
+        make_build(folder, [('twice', 'echo 1..1; echo not ok 1; exit 1'),
+                            ('crash', UNSTEADY % (mark + 'c', mark + 'c') + 'kill -SEGV $$'),
+                            ('finding', UNSTEADY % (mark + 'f', mark + 'f') + found)])
+        code, text = run(folder, '--second-chance')
+        return code == 1 and last_line(text) == '0 passed, 3 failed, 0 skipped', text
+
+
 def check_tally():
     with tempfile.TemporaryDirectory() as folder:
         make_build(folder, [('one', 'echo 1..1; echo ok 1'), ('two', 'echo 1..1; echo not ok 1')])
@@ -112,7 +138,8 @@ def check_tally():
 def main():
     checks = [(c[0], lambda c=c: check_case(*c)) for c in CASES]
     checks += [('all at once', check_all_at_once), ('selection', check_selection),
-               ('wrapper', check_wrapper), ('tally', check_tally), ('sanitizer', check_sanitizer_report)]
+               ('wrapper', check_wrapper), ('tally', check_tally), ('sanitizer', check_sanitizer_report),
+               ('second chance', check_second_chance), ('no second chance', check_no_second_chance)]
     bad = 0
     print('1..%d' % len(checks))
     for i, (name, check) in enumerate(checks, 1):
