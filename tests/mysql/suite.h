@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define SOON_MS 3000
+#define SOON_MS 10000
 #define LONG_MS 20000
 
 /* The server of all cases that need nothing special. Its accounts have all rights on the database
