@@ -181,34 +181,6 @@ static void the_fence_is_taken_with_the_row(void **state)
     dibs_close(d);
 }
 
-static void the_clock_goes_back(void **state)
-{
-    dibs *d;
-    dibs_grant *g;
-    uint64_t before;
-    char text[256];
-
-    (void)state;
-    pg_need();
-    pg_ask(pg_control, "CREATE SCHEMA fake");
-    pg_ask(pg_control, "CREATE TABLE fake.shift AS SELECT interval '0' AS by");
-    pg_ask(pg_control, "CREATE FUNCTION fake.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS "
-                       "$$ SELECT pg_catalog.clock_timestamp() + by FROM fake.shift $$");
-    snprintf(text, sizeof text, "%s?options=-csearch_path%%3Dfake%%2Cpg_catalog", pg_url);
-    d = pg_open(text);
-    g = pg_take(d, "back", NULL);
-    before = dibs_fence(g);
-    dibs_unlock(g);
-    pg_ask(pg_control, "UPDATE fake.shift SET by = interval '-1 hour'");
-    for (int i = 0; i < 3; i++) {
-        g = pg_take(d, "back", i == 1 ? &(dibs_lock_options){.shared = true} : NULL);
-        assert_true(dibs_fence(g) == before + 1);
-        before = dibs_fence(g);
-        assert_int_equal(dibs_unlock(g), DIBS_OK);
-    }
-    dibs_close(d);
-}
-
 static void reap_now(dibs *d)
 {
     dibs__sql *e = (dibs__sql *)d->engine;
@@ -404,7 +376,6 @@ int main(int argc, char *argv[])
         cmocka_unit_test(a_schema_of_its_own),
         cmocka_unit_test(a_row_kept_locked_costs_only_itself),
         cmocka_unit_test(the_fence_is_taken_with_the_row),
-        cmocka_unit_test(the_clock_goes_back),
         cmocka_unit_test(idle_rows_are_reaped),
         cmocka_unit_test(behind_a_pooler),
         cmocka_unit_test(waiters_ask_little),
