@@ -256,7 +256,9 @@ static void every_allocation_fails(void **state)
 
     (void)state;
     pg_need();
-    snprintf(where, sizeof where, "%s?sslmode=disable&gssencmode=disable", pg_url);
+    snprintf(where, sizeof where,
+             "postgresql://postgres@localhost:%d/postgres?sslmode=disable&gssencmode=disable",
+             pg_db.port);
     use_a_handle(where);
     for (long n = 1; failed && n < 5000; n += n < 300 ? 1 : 3) {
         alloc_fail(n, false);

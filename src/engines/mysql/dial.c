@@ -7,6 +7,8 @@
 
 #include <stdlib.h>
 
+#define LONGEST (3600 * DIBS__SECOND)
+
 struct dibs__my_dial {
     dibs__aside *aside;
     MYSQL *m;
@@ -37,11 +39,12 @@ static void drop(void *task)
 dibs__my_dial *dibs__my_dial_start(const dibs__my_place *place, int64_t span, int notice)
 {
     dibs__my_dial *d = calloc(1, sizeof *d);
-    unsigned seconds = (unsigned)(span / DIBS__SECOND + 1); /* the handshake's own bound */
+    unsigned seconds;
 
     if (!d)
         return NULL;
-    d->span = span;
+    d->span = span < LONGEST ? span : LONGEST;
+    seconds = (unsigned)(d->span / DIBS__SECOND + 1); /* the handshake's own bound */
     if (dibs__my_place_copy(&d->place, place) && (d->m = dibs__my_new(place)) != NULL) {
         mysql_options(d->m, MYSQL_OPT_CONNECT_TIMEOUT, &seconds);
         d->aside = dibs__aside_start(run, drop, d, notice);
