@@ -17,6 +17,7 @@ typedef struct bench_plan {
     int port;           /* raw Redis */
     int sql_port;       /* raw PostgreSQL, raw MariaDB: its database `bench` */
     int stock_port;     /* the Redis that keeps the stock of d */
+    int server_pid;     /* 0: none */
     int workers;
     int locks;  /* c: worker i takes lock i % locks */
     int rounds; /* d: deductions a worker */
@@ -56,10 +57,8 @@ int bench_hold(const bench_plan *plan);
 
 /* clock.c: seconds. */
 double bench_now(void);
-double bench_cpu(void); /* of this process, all threads */
-
-/* raw_redis.c: the server's own CPU seconds; 0 when it cannot be asked. */
-double bench_redis_cpu(int port);
+double bench_cpu(void);           /* of this process, all threads */
+double bench_server_cpu(int pid); /* with its children: PostgreSQL's sessions. 0: there is none */
 
 /* stock.c: a number in a Redis that is read and written in two steps, so that only a lock keeps it
  * right. */

@@ -223,11 +223,11 @@ int bench_hold(const bench_plan *plan)
         return 1;
     bytes = (allocated() - bytes) / (double)plan->count;
     dibs_stats_read(d, &before);
-    server = plan->port ? bench_redis_cpu(plan->port) : 0;
+    server = bench_server_cpu(plan->server_pid);
     cpu = bench_cpu();
     poll(NULL, 0, (int)(span * 1000));
     cpu = bench_cpu() - cpu;
-    server = plan->port ? bench_redis_cpu(plan->port) - server : 0;
+    server = bench_server_cpu(plan->server_pid) - server;
     dibs_stats_read(d, &after);
     printf("{\"peer\": \"dibs\", \"title\": \"dibs\", \"scenario\": \"hold\", \"count\": %ld, "
            "\"renewals\": %ld, "

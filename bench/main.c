@@ -43,6 +43,7 @@ static bool set_number(bench_plan *plan, const char *key, const char *value)
         {"port", &plan->port},
         {"sql_port", &plan->sql_port},
         {"stock_port", &plan->stock_port},
+        {"server_pid", &plan->server_pid},
         {"workers", &plan->workers},
         {"locks", &plan->locks},
         {"rounds", &plan->rounds},

@@ -165,30 +165,6 @@ static int token_release_lua(void *arg, const char *key)
                                                                                             : -1;
 }
 
-/* ---- The server's own clock
- * ------------------------------------------------------------------------ */
-
-static double field(const char *text, const char *name)
-{
-    const char *at = strstr(text, name);
-
-    return at ? strtod(at + strlen(name), NULL) : 0;
-}
-
-double bench_redis_cpu(int port)
-{
-    redisContext *connection = connect_to(port);
-    redisReply *reply = connection ? redisCommand(connection, "INFO cpu") : NULL;
-    double used = 0;
-
-    if (reply && reply->type == REDIS_REPLY_STRING)
-        used = field(reply->str, "used_cpu_sys:") + field(reply->str, "used_cpu_user:");
-    freeReplyObject(reply);
-    if (connection)
-        redisFree(connection);
-    return used;
-}
-
 const bench_peer bench_redis_set = {
     .id = "redis-set",
     .title = "raw SET NX + EVALSHA",

@@ -149,14 +149,16 @@ class Bench:
         if engine == "redis":
             server = self.server("locks")
             server.ask("FLUSHALL")
-            return [f"url=redis://127.0.0.1:{server.port}", f"port={server.port}"], server
+            return [f"url=redis://127.0.0.1:{server.port}", f"port={server.port}",
+                    f"server_pid={server.process.pid}"], server
         if engine == "sqlite":
             folder = pathlib.Path(tempfile.mkdtemp(prefix="sqlite-", dir=self.scratch))
             return [f"url=sqlite://{folder}/dibs.db", f"folder={folder}"], None
         if engine in databases.KINDS:
             server = self.database(engine)
             server.ask(DROP[engine])
-            return [f"url={server.make_database('bench')}", f"sql_port={server.port}"], server
+            return [f"url={server.make_database('bench')}", f"sql_port={server.port}",
+                    f"server_pid={server.process.pid}"], server
         return ["url=memory:"], None
 
     def run(self, engine, scenario, peer, round_number, *extra, repeat=0):

@@ -170,7 +170,7 @@ def hold_table(rows, engine):
     for r in sorted(group, key=lambda r: r["count"]):
         few = r["count"] < 1000  # too few for a figure a lock
         yield (f"| {r['count']:,} | {r['renewals']:,} | {r['client_cpu_percent']} % (goal < {CPU_GOAL}) "
-               f"| {r['server_cpu_percent'] if r['engine'] == 'redis' else '–'} % "
+               f"| {'–' if r['engine'] in ('memory', 'sqlite') else r['server_cpu_percent']} % "
                f"| {'–' if few else r['bytes_a_lock']} | {'–' if few else r['bytes_beside_name']} (goal ≤ {BYTES_GOAL}) |")
 
 

@@ -172,7 +172,8 @@ void waiter_join(waiter *w)
 
 int main(int argc, char *argv[])
 {
-    static const cases *const all[] = {&open_cases, &wake_cases, &fault_cases, &token_cases};
+    static const cases *const all[] = {&open_cases, &tls_cases, &wake_cases, &fault_cases,
+                                       &token_cases};
     static struct CMUnitTest tests[CASES_MAX];
     size_t n = 0;
     int failed;
@@ -184,5 +185,6 @@ int main(int argc, char *argv[])
             tests[n++] = all[i]->test[k];
     failed = _cmocka_run_group_tests("mysql", tests, n, NULL, NULL);
     database_stop(&the_server);
+    tls_end();
     return failed ? 1 : 0;
 }

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define AT_ONCE 250 /* milliseconds */
+#define AT_ONCE 4000 /* milliseconds: generous, and shorter than any window or lease */
 
 static scratch folder;
 static char url[SCRATCH_MAX + 32], path[SCRATCH_MAX + 16];
@@ -76,7 +76,6 @@ static void a_lock_goes_from_process_to_process(void **state)
     desk d;
     other o;
     uint64_t fence;
-    int64_t start_ms;
 
     (void)state;
     start(&o, "child", 0);
@@ -85,10 +84,8 @@ static void a_lock_goes_from_process_to_process(void **state)
     open_desk(&d);
     assert_int_equal(desk_enter(&d, "x", "parent", 0, 0).verdict, DIBS__BUSY);
     assert_int_equal(desk_enter(&d, "x", "parent", 0, DESK_WINDOW).verdict, DIBS__QUEUED);
-    start_ms = clock_ms();
     assert_int_equal(other_order(&o, 'r'), 1);
-    assert_true(desk_wait(&d, "parent", 2000) > fence);
-    assert_true(clock_ms() - start_ms < AT_ONCE);
+    assert_true(desk_wait(&d, "parent", AT_ONCE) > fence);
     other_order(&o, 'q');
     other_end(&o, 0);
     desk_close(&d);
@@ -99,7 +96,6 @@ static void outlive_holder(uint32_t capacity)
 {
     desk d;
     other o;
-    int64_t start_ms;
 
     start(&o, "child", capacity);
     assert_true(other_order(&o, 'e') > 0);
@@ -110,10 +106,8 @@ static void outlive_holder(uint32_t capacity)
         assert_int_equal(desk_enter(&d, "x", owner, capacity, 0).verdict, DIBS__GRANTED);
     }
     assert_int_equal(desk_enter(&d, "x", "parent", capacity, DESK_WINDOW).verdict, DIBS__QUEUED);
-    start_ms = clock_ms();
     other_end(&o, SIGKILL);
-    assert_true(desk_wait(&d, "parent", 2000) > 0);
-    assert_true(clock_ms() - start_ms < AT_ONCE);
+    assert_true(desk_wait(&d, "parent", AT_ONCE) > 0);
     desk_close(&d);
 }
 
@@ -165,7 +159,6 @@ static void holder_and_waiter_killed_together_hold_up_nobody(void **state)
 {
     desk d;
     other holder, waiter;
-    int64_t start_ms;
 
     (void)state;
     start(&holder, "a", 0);
@@ -174,11 +167,9 @@ static void holder_and_waiter_killed_together_hold_up_nobody(void **state)
     other_order(&waiter, 'w');
     open_desk(&d);
     assert_int_equal(desk_enter(&d, "x", "c", 0, DESK_WINDOW).verdict, DIBS__QUEUED);
-    start_ms = clock_ms();
     other_end(&holder, SIGKILL);
     other_end(&waiter, SIGKILL);
-    assert_true(desk_wait(&d, "c", 2000) > 0);
-    assert_true(clock_ms() - start_ms < AT_ONCE);
+    assert_true(desk_wait(&d, "c", AT_ONCE) > 0);
     desk_close(&d);
 }
 

@@ -109,7 +109,7 @@ def not_obtained_names_the_holder(t):
         code, out, err = t.run('run', *args, 'a', '--', 'echo', 'ran')
         text = err.decode()
         assert code == 75 and out == b'', (code, text)
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 15
         for word in ("'a'", 'somebody', os.uname().nodename, 'pid %d' % holder.pid, time.strftime('%Y-')):
             assert word in text, (word, text)
     assert t.run('run', '--no-wait', '-E', '9', 'a', '--', 'true')[0] == 9
@@ -126,7 +126,7 @@ def interrupt_in_the_queue(t):
         start = time.monotonic()
         waiter.signal(number)
         assert waiter.wait() == 128 + number
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < 10
         assert t.lock('a')['waiter_count'] == 0, 'its place is given up'
     assert not os.path.exists(t.path('ran'))
 
@@ -191,12 +191,12 @@ def slots_and_weights(t):
 @test(*ENGINES)
 def min_hold_keeps_it_taken(t):
     start = time.monotonic()
-    assert t.run('run', '--min-hold', '1500ms', 'a', '--', 'true')[0] == 0
-    assert time.monotonic() - start < 1.4, 'dibs itself does not wait'
+    assert t.run('run', '--min-hold', '4s', 'a', '--', 'true')[0] == 0
+    assert time.monotonic() - start < 3.9, 'dibs itself does not wait'
     code, _, err = t.run('run', '--no-wait', 'a', '--', 'true')
     assert code == 75 and b'min-hold' in err, (code, err)
-    assert t.run('run', '--wait', '10s', 'a', '--', 'true')[0] == 0
-    assert time.monotonic() - start >= 1.45
+    assert t.run('run', '--wait', '30s', 'a', '--', 'true')[0] == 0
+    assert time.monotonic() - start >= 3.95
 
 
 @test(*ENGINES)
@@ -205,7 +205,7 @@ def max_hold_ends_the_command(t):
     code, _, err = t.run('run', '--lease', '1s', '--max-hold', '1500ms', 'a', '--', 'sleep', '60')
     took = time.monotonic() - start
     assert code == 76 and b'--max-hold' in err, (code, err)
-    assert 0.9 < took < 4, took  # a busy machine may be slow to start and to reap
+    assert 0.9 < took < 20, took  # a busy machine may be slow to start and to reap
 
 
 @test(*ENGINES)

@@ -144,14 +144,14 @@ def terminal_signals_do_not_end_the_guardian(t):
 
 @test('redis')
 def flushall_under_a_holder(t):
-    wrapper = run_worker(t, 'old', lease='3s')
+    wrapper = run_worker(t, 'old', lease='6s')
     t.wait_started('old')
     flushed = time.monotonic()
     t.server.ask('FLUSHALL')
     assert wrapper.wait() == 76
     took = time.monotonic() - flushed
-    t.note('lost %.0f ms after FLUSHALL, lease 3 s', took * 1000)
-    assert took < 1.0 + 0.3, 'within a third of the lease'
+    t.note('lost %.0f ms after FLUSHALL, lease 6 s', took * 1000)
+    assert took < 3.9, 'at the next renewal, after a third of the lease, and not when the rest of it is over'
     assert b'lost' in wrapper.err, wrapper.err
     assert t.held_by('a') == [], 'never made anew'
     assert not alive(t.started_at('old')[3])
@@ -203,7 +203,7 @@ def server_down_while_waiting_ends_with_the_wait(t):
     t.server.kill()
     try:
         assert waiter.wait() == 69, waiter.err
-        assert 1.9 < time.monotonic() - start < 4
+        assert 1.9 < time.monotonic() - start < 15
         assert wrapper.wait() == 76
     finally:
         t.server.start()
@@ -211,7 +211,7 @@ def server_down_while_waiting_ends_with_the_wait(t):
 
 @test(*ENGINES)
 def renewed_for_longer_than_the_lease(t):
-    code, out, err = t.run('run', '--lease', '600ms', 'a', '--', 'sh', '-c', 'sleep 2; echo done')
+    code, out, err = t.run('run', '--lease', '1500ms', 'a', '--', 'sh', '-c', 'sleep 3.5; echo done')
     assert (code, out) == (0, b'done\n'), err
 
 

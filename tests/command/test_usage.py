@@ -110,7 +110,7 @@ def url_from_environment_and_default(t):
 def server_down_at_open(t):
     start = time.monotonic()
     refused(t, 'run', '--url', 'redis://127.0.0.1:%d' % free_port(), 'a', '--', 'true', says='', code=69)
-    assert time.monotonic() - start < 5.5
+    assert time.monotonic() - start < 15
 
 
 @test()
@@ -122,7 +122,7 @@ def silent_server_at_open(t):
         url = 'redis://127.0.0.1:%d' % s.getsockname()[1]
         start = time.monotonic()
         refused(t, 'run', '--url', url, '--wait', '1h', 'a', '--', 'true', says='', code=69)
-        assert time.monotonic() - start < 6
+        assert time.monotonic() - start < 15
 
 
 @test()

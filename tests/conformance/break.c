@@ -100,7 +100,7 @@ static void breaking_now(void **state)
     loss_note note = {0};
     dibs_grant *g =
         take(a, name,
-             &(dibs_lock_options){.lease_ms = 3 * SHORT_MS, .on_lost = note_loss, .data = &note});
+             &(dibs_lock_options){.lease_ms = 2 * KEPT_MS, .on_lost = note_loss, .data = &note});
     job *j = job_start(c, name, NULL);
     dibs_report *r = NULL;
     uint64_t fence = dibs_fence(g);
@@ -111,7 +111,7 @@ static void breaking_now(void **state)
     assert_true(job_done_within(j, SOON_MS));
     job_join(j);
     assert_true(j->fence > fence);
-    assert_true(loss_within(&note, 3 * SHORT_MS));
+    assert_true(loss_within(&note, 2 * KEPT_MS + SOON_MS));
     assert_int_equal(atomic_load(&note.why), DIBS_LOSS_BROKEN);
     assert_status(dibs_unlock(g), DIBS_LOST);
     assert_true(dibs_held(j->g));

@@ -210,6 +210,20 @@ static void conflicts_are_told(void **state)
     assert_status(o.status, DIBS_CONFLICT);
 }
 
+/* Dispatches until one more is settled, whichever. */
+static bool more_are_served(dibs *d)
+{
+    int64_t end = clock_ms() + LONG_MS;
+    int before = outcomes;
+
+    while (outcomes == before && clock_ms() < end) {
+        struct pollfd p = {.fd = dibs_fd(d), .events = POLLIN};
+        poll(&p, 1, (int)(end - clock_ms()));
+        dibs_dispatch(d);
+    }
+    return outcomes > before;
+}
+
 #define PENDING 5000
 
 static void thousands_wait_without_threads(void **state)
@@ -219,7 +233,6 @@ static void thousands_wait_without_threads(void **state)
     dibs_grant *g = take(a, name, NULL);
     outcome *o = calloc(PENDING, sizeof *o);
     size_t before = count_threads();
-    int64_t end;
     uint64_t last = dibs_fence(g);
 
     (void)state;
@@ -232,9 +245,9 @@ static void thousands_wait_without_threads(void **state)
     wait_for_line(a, name, PENDING);
     assert_in_range(count_threads(), before, before + 1); /* the keeper of b */
     assert_status(dibs_unlock(g), DIBS_OK);
-    end = clock_ms() + LONG_MS;
-    while (outcomes < PENDING && clock_ms() < end)
-        settle(b, &o[PENDING - 1], 1000);
+    while (outcomes < PENDING && more_are_served(b)) {
+        /* however slow the disk is */
+    }
     assert_int_equal(outcomes, PENDING);
     for (int i = 0; i < PENDING; i++) {
         assert_int_equal(o[i].calls, 1);

@@ -1,4 +1,4 @@
-/* Opening: URLs, accounts, rights, sockets, TLS, and servers that cannot be used. */
+/* Opening: URLs, accounts, rights, sockets, and servers that cannot be used. */
 #define _GNU_SOURCE
 #include "mysql/suite.h"
 
@@ -102,78 +102,29 @@ static void a_unix_socket_will_do(void **state)
     dibs_close(d);
 }
 
-/* ---- TLS ---------------------------------------------------------------------------------------
- */
-
-static void run(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static void run(const char *format, ...)
+/* Replication by statement would give replicas other times. */
+static void replication_by_statement_is_refused(void **state)
 {
-    char command[2048];
-    va_list list;
-
-    va_start(list, format);
-    vsnprintf(command, sizeof command, format, list);
-    va_end(list);
-    if (system(command) != 0)
-        fail_msg("%s", command);
-}
-
-/* Its own certificate, readable by the server's account. */
-static void make_certificate(const char *folder, const char *name)
-{
-    run("openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=%s -addext "
-        "subjectAltName=DNS:%s,IP:127.0.0.1 -keyout %s/%s.key -out %s/%s.pem 2>/dev/null",
-        name, name, folder, name, folder, name);
-    run("chmod 755 %s && chmod 644 %s/%s.key %s/%s.pem", folder, folder, name, folder, name);
-}
-
-static void plain_text_is_no_way_out(void **state)
-{
-    (void)state;
-    need_server();
-    refused(url_of(&the_server, "app", "?ssl_mode=required"), DIBS_DENIED, "TLS");
-}
-
-static void tls_is_verified(void **state)
-{
-    scratch folder;
     database d;
-    char cert[SCRATCH_MAX + 32], key[SCRATCH_MAX + 32], more[SCRATCH_MAX + 64];
-    dibs *h;
 
     (void)state;
-    assert_int_equal(scratch_make(&folder), 0);
-    make_certificate(folder.path, "good");
-    make_certificate(folder.path, "bad");
-    snprintf(cert, sizeof cert, "--ssl-cert=%s/good.pem", folder.path);
-    snprintf(key, sizeof key, "--ssl-key=%s/good.key", folder.path);
-    database_need(
-        &d, DATABASE_MARIADB,
-        (const char *const[]){cert, key, "--log-bin=log", "--binlog-format=STATEMENT", NULL});
+    database_need(&d, DATABASE_MARIADB,
+                  (const char *const[]){"--log-bin=log", "--binlog-format=STATEMENT", NULL});
     make_accounts(&d);
-    /* On the way: replication by statement would give replicas other times. */
     refused(url_of(&d, "app", ""), DIBS_UNSUPPORTED, "MIXED or ROW");
     ask(&d, "SET GLOBAL binlog_format = MIXED");
-    ask(&d, "ALTER USER app@localhost REQUIRE SSL");
-    refused(url_of(&d, "app", ""), DIBS_DENIED, "user and password");
-    snprintf(more, sizeof more, "?ssl_ca=%s/good.pem", folder.path);
-    h = open_url(url_of(&d, "app", more));
-    dibs_unlock(take(h, "by-tls", 0));
-    dibs_close(h);
-    h = open_url(url_of(&d, "app", "?ssl_mode=required"));
-    dibs_unlock(take(h, "by-tls", 0));
-    dibs_close(h);
-    snprintf(more, sizeof more, "?ssl_ca=%s/bad.pem", folder.path);
-    refused(url_of(&d, "app", more), DIBS_DENIED, "certificate");
+    dibs_close(open_url(url_of(&d, "app", "")));
     database_stop(&d);
-    scratch_remove(&folder);
 }
 
 static const struct CMUnitTest all[] = {
-    CASE(bad_urls_are_refused),       CASE(a_server_that_is_not_there_is_unavailable),
-    CASE(accounts_are_checked),       CASE(tables_may_be_made_by_another),
-    CASE(foreign_tables_are_refused), CASE(a_unix_socket_will_do),
-    CASE(plain_text_is_no_way_out),   CASE(tls_is_verified),
+    CASE(bad_urls_are_refused),
+    CASE(a_server_that_is_not_there_is_unavailable),
+    CASE(accounts_are_checked),
+    CASE(tables_may_be_made_by_another),
+    CASE(foreign_tables_are_refused),
+    CASE(a_unix_socket_will_do),
+    CASE(replication_by_statement_is_refused),
 };
 
 CASES(open_cases, all);

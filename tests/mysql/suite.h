@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define SOON_MS 3000
+#define SOON_MS 10000
 #define LONG_MS 20000
 
 /* The server of all cases that need nothing special. Its accounts have all rights on the database
@@ -53,12 +53,14 @@ typedef struct waiter {
 void waiter_start(waiter *w, dibs *d, const char *name, int64_t lease_ms, bool keep);
 void waiter_join(waiter *w);
 
+void tls_end(void); /* the server of tls_cases */
+
 typedef struct cases {
     const struct CMUnitTest *test;
     size_t count;
 } cases;
 
-extern const cases open_cases, wake_cases, fault_cases, token_cases;
+extern const cases open_cases, wake_cases, fault_cases, token_cases, tls_cases;
 
 #define CASE(name)                    \
     {                                 \

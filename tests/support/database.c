@@ -293,6 +293,19 @@ void database_end(database *d, int signal)
     }
 }
 
+void database_pause(database *d)
+{
+    int status;
+
+    kill(d->pid, SIGSTOP);
+    waitpid(d->pid, &status, WUNTRACED);
+}
+
+void database_continue(database *d)
+{
+    kill(d->pid, SIGCONT);
+}
+
 void database_stop(database *d)
 {
     database_end(d, kinds[d->kind].end);

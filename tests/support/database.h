@@ -48,6 +48,9 @@ void database_end(database *d, int signal);
 /* Starts it again after database_end, same port, same data. 0 or -1. */
 int database_restart(database *d);
 
+void database_pause(database *d); /* SIGSTOP, returns when all of the process is stopped */
+void database_continue(database *d);
+
 /* Ends it if it runs and removes everything. Harmless on a zeroed struct. */
 void database_stop(database *d);
 

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "engines/mysql/mysql.h"
 
+#include <errmsg.h>
 #include <errno.h>
 #include <mysqld_error.h>
 #include <stdlib.h>
@@ -81,9 +82,11 @@ static dibs_status failed(dibs__my *e, MYSQL *m, bool late, const char *doing, d
 {
     bool again;
 
+    if (late)
+        return dibs__my_late(e, doing, err);
     if (mysql_errno(m) == ER_CON_COUNT_ERROR || mysql_errno(m) == ER_TOO_MANY_USER_CONNECTIONS)
         atomic_store(&e->full, true);
-    return late ? dibs__my_late(e, doing, err) : dibs__my_fault(e, m, doing, &again, err);
+    return dibs__my_fault(e, m, doing, &again, err);
 }
 
 /* Reads the answers to dibs__my_session. */
@@ -121,15 +124,47 @@ static dibs_status check_tls(const dibs__my *e, MYSQL *m, dibs_error *err)
     return DIBS_OK;
 }
 
+/* TLS 1.3 tells nobody why: to the client the handshake is over when the server looks at its
+ * certificate. */
+static dibs_status hung_up(const dibs__my *e, dibs_error *err)
+{
+    return dibs__fail(err, DIBS_UNAVAILABLE,
+                      "mysql: %s: connecting: the server hung up: see that it accepts the "
+                      "certificate of ssl_cert, and that it runs",
+                      e->place.label);
+}
+
+/* Fills in `m`; it stays NULL when there is no memory or no time. `late`: the latter. */
+static void dial(dibs__my *e, dibs__deadline until, MYSQL **m, bool *late)
+{
+    const dibs__env *env = e->base.base.env;
+
+    *late = false;
+    if (e->place.aside) {
+        dibs__my_dial *d = dibs__my_dial_start(&e->place, until - dibs__now(env), -1);
+        if (d) {
+            dibs__my_dial_wait(d, env, until);
+            *m = dibs__my_dial_end(d);
+            *late = !*m;
+        }
+    } else if ((*m = dibs__my_new(&e->place)) != NULL) {
+        *late = dibs__my_connect(*m, &e->place, env, until) < 0;
+    }
+}
+
 static dibs_status reach(dibs__my *e, dibs__my_conn *c, dibs__deadline until, dibs_error *err)
 {
-    MYSQL *m = c->m;
-    bool late = dibs__my_connect(m, &e->place, e->base.base.env, until) < 0;
     dibs_status status;
+    bool late;
 
-    if (late || mysql_errno(m) != 0)
-        return failed(e, m, late, "connecting", err);
-    status = check_tls(e, m, err);
+    dial(e, until, &c->m, &late);
+    if (!c->m && !late)
+        return dibs__fail(err, DIBS_NO_MEMORY, "mysql: out of memory or threads");
+    if (!late && e->place.cert && mysql_errno(c->m) == CR_SERVER_LOST)
+        return hung_up(e, err);
+    if (late || mysql_errno(c->m) != 0)
+        return failed(e, c->m, late, "connecting", err);
+    status = check_tls(e, c->m, err);
     return status == DIBS_OK ? set_up(e, c, until, err) : status;
 }
 
@@ -140,10 +175,8 @@ dibs_status dibs__my_conn_open(dibs__sql *base, dibs__deadline until, dibs__sql_
     dibs__my_conn *c = calloc(1, sizeof *c);
     dibs_status status;
 
-    if (!c || !(c->m = dibs__my_new(&e->place))) {
-        free(c);
+    if (!c)
         return dibs__fail(err, DIBS_NO_MEMORY, "mysql: out of memory");
-    }
     c->base.e = base;
     c->binary = true;
     status = reach(e, c, until, err);
@@ -168,7 +201,8 @@ void dibs__my_conn_close(dibs__sql_conn *base)
 {
     dibs__my_conn *c = (dibs__my_conn *)base;
 
-    dibs__my_close(c->m);
+    if (c->m)
+        dibs__my_close(c->m);
     dibs__my_quick_fini(c);
     free_conn(c);
 }

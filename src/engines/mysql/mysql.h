@@ -3,6 +3,7 @@
  *   mysql.c      the engine table and the URL
  *   place.c      where the server is and how to reach it, from the URL
  *   connection.c connecting and setting a session up
+ *   dial.c       connecting aside, where the library would block
  *   wire.c       libmariadb's calls, one by one, each within a deadline
  *   dialect.c    the text of every operation
  *   text.c       text that grows: literals, patterns
@@ -18,8 +19,9 @@
  *   error.c      what the server's and the library's error numbers are to a caller
  *
  * Every call of libmariadb that could block is made through its non-blocking form, so that the
- * caller's deadline is kept whatever the server does. Looking a host name up is the exception: the
- * library does it in one go. */
+ * caller's deadline is kept whatever the server does. Two things it does in one go nevertheless:
+ * looking a host name up, and the handshake of TLS. There the connection is made by a thread that can
+ * be left behind. */
 #ifndef DIBS_ENGINES_MYSQL_H
 #define DIBS_ENGINES_MYSQL_H
 
@@ -39,6 +41,7 @@ typedef struct dibs__my_place {
     char *host, *user, *password, *database, *socket;
     unsigned port;
     bool tls, verify;
+    bool aside; /* connecting may block */
     char *ca, *ca_path, *cert, *key;
     char prefix[DIBS__MY_PREFIX_MAX + 1];
     char label[160]; /* for messages: host:port/database */
@@ -47,6 +50,8 @@ typedef struct dibs__my_place {
 /* Takes the URL's parameters. A failed read leaves something that fini accepts. */
 dibs_status dibs__my_place_read(dibs__my_place *place, dibs__url *url, dibs_error *err);
 void dibs__my_place_fini(dibs__my_place *place);
+/* What dibs__my_connect takes of it; false: out of memory, and there is nothing to fini. */
+bool dibs__my_place_copy(dibs__my_place *to, const dibs__my_place *from);
 
 /* ---- text.c -------------------------------------------------------------------------------------
  */
@@ -175,6 +180,20 @@ dibs_status dibs__my_conn_open(dibs__sql *e, dibs__deadline until, dibs__sql_con
 void dibs__my_conn_close(dibs__sql_conn *c);
 void dibs__my_conn_abandon(dibs__sql_conn *c);
 bool dibs__my_conn_usable(dibs__sql_conn *c);
+
+/* ---- dial.c -------------------------------------------------------------------------------------
+ */
+
+typedef struct dibs__my_dial dibs__my_dial;
+
+/* Begins to connect, for `span` at most. `notice`: an eventfd that is rung when it is over, or -1.
+ * NULL: out of memory or threads. */
+dibs__my_dial *dibs__my_dial_start(const dibs__my_place *place, int64_t span, int notice);
+bool dibs__my_dial_is_over(dibs__my_dial *d);
+bool dibs__my_dial_wait(dibs__my_dial *d, const dibs__env *env, dibs__deadline until);
+/* Frees it, or leaves it behind. The connection, or one that failed (see mysql_errno); NULL: it took
+ * too long. */
+MYSQL *dibs__my_dial_end(dibs__my_dial *d);
 
 /* ---- build.c ------------------------------------------------------------------------------------
  */

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "engines/mysql/mysql.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,8 +37,10 @@ static dibs_status read_file_name(char **to, dibs__url *url, const char *key, di
 
 static dibs_status read_mode(dibs__my_place *place, const char *mode, dibs_error *err)
 {
-    place->verify = place->ca || place->ca_path;
-    place->tls = place->verify || place->cert || place->key;
+    bool trusts = place->ca || place->ca_path;
+
+    place->verify = trusts;
+    place->tls = trusts || place->cert || place->key;
     if (!mode)
         return DIBS_OK;
     if (strcmp(mode, "disabled") == 0) {
@@ -52,11 +55,18 @@ static dibs_status read_mode(dibs__my_place *place, const char *mode, dibs_error
         place->verify = false;
         return DIBS_OK;
     }
+    if (strcmp(mode, "verify_ca") == 0) { /* the library checks what there is an authority for */
+        place->verify = false;
+        return trusts ? DIBS_OK
+                      : dibs__fail(err, DIBS_INVALID,
+                                   "mysql: ssl_mode=verify_ca: name whom to trust in ssl_ca");
+    }
     place->verify = true;
     if (strcmp(mode, "verify_identity") == 0)
         return DIBS_OK;
-    return dibs__fail(err, DIBS_INVALID,
-                      "mysql: ssl_mode=%.100s: use disabled, required, or verify_identity", mode);
+    return dibs__fail(
+        err, DIBS_INVALID,
+        "mysql: ssl_mode=%.100s: use disabled, required, verify_ca or verify_identity", mode);
 }
 
 static dibs_status read_tls(dibs__my_place *place, dibs__url *url, dibs_error *err)
@@ -114,6 +124,13 @@ static dibs_status read_server(dibs__my_place *place, dibs__url *url, dibs_error
     return status;
 }
 
+static bool is_address(const char *host)
+{
+    struct in6_addr any;
+
+    return inet_pton(AF_INET, host, &any) == 1 || inet_pton(AF_INET6, host, &any) == 1;
+}
+
 static void write_label(dibs__my_place *place)
 {
     if (place->socket)
@@ -133,9 +150,25 @@ dibs_status dibs__my_place_read(dibs__my_place *place, dibs__url *url, dibs_erro
         status = read_prefix(place, url, err);
     if (status == DIBS_OK)
         status = dibs__url_all_taken(url, KNOWN, err);
-    if (status == DIBS_OK)
+    if (status == DIBS_OK) {
+        place->aside = place->tls || (!place->socket && !is_address(place->host));
         write_label(place);
+    }
     return status;
+}
+
+bool dibs__my_place_copy(dibs__my_place *to, const dibs__my_place *from)
+{
+    memset(to, 0, sizeof *to);
+    to->port = from->port;
+    if (copy(&to->host, from->host, NULL) == DIBS_OK &&
+        copy(&to->user, from->user, NULL) == DIBS_OK &&
+        copy(&to->password, from->password, NULL) == DIBS_OK &&
+        copy(&to->database, from->database, NULL) == DIBS_OK &&
+        copy(&to->socket, from->socket, NULL) == DIBS_OK)
+        return true;
+    dibs__my_place_fini(to);
+    return false;
 }
 
 void dibs__my_place_fini(dibs__my_place *place)

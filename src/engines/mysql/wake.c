@@ -51,6 +51,7 @@ struct dibs__my_wake {
     int epoll, kick, timer;
     _Atomic bool wanted; /* somebody has asked for us since we came to rest */
     phase phase;
+    dibs__my_dial *dial; /* connecting is done aside; rings `kick` when it is over */
     dibs__my_call call;
     unsigned results; /* of this round, so far */
     unsigned asleep;  /* which of them the wait gives */
@@ -89,6 +90,11 @@ static void watch_socket(dibs__my_wake *w, uint32_t events)
 
 static void hang_up(dibs__my_wake *w)
 {
+    MYSQL *unused = w->dial ? dibs__my_dial_end(w->dial) : NULL;
+
+    if (unused)
+        dibs__my_close(unused);
+    w->dial = NULL;
     dibs__my_call_end(&w->call);
     w->phase = OFF;
 }
@@ -343,19 +349,40 @@ static void drive(dibs__my_wake *w, int flags)
 
 static void connect_anew(dibs__my_wake *w)
 {
-    w->call.m = dibs__my_new(&w->e->place);
-    if (!w->call.m) {
+    bool aside = w->e->place.aside;
+
+    if (aside)
+        w->dial = dibs__my_dial_start(&w->e->place, PATIENCE, w->kick);
+    else
+        w->call.m = dibs__my_new(&w->e->place);
+    if (!w->dial && !w->call.m) {
         set_timer(w, MAX_PAUSE);
         return;
     }
     w->phase = CONNECTING;
     w->call.step = DIBS__MY_CONNECT;
     set_timer(w, PATIENCE);
-    drive(w, dibs__my_call_start(&w->call, &w->e->place));
+    if (!aside)
+        drive(w, dibs__my_call_start(&w->call, &w->e->place));
+}
+
+/* What was dialled aside goes on here. */
+static void dialled(dibs__my_wake *w)
+{
+    w->call.m = dibs__my_dial_end(w->dial);
+    w->dial = NULL;
+    if (!w->call.m) {
+        give_up(w, "no answer in time");
+        return;
+    }
+    w->call.connected = mysql_errno(w->call.m) == 0 ? w->call.m : NULL;
+    drive(w, 0);
 }
 
 static void wake_up(dibs__my_wake *w)
 {
+    if (w->dial && dibs__my_dial_is_over(w->dial))
+        dialled(w);
     if (w->phase == OFF)
         connect_anew(w);
     if (w->phase == RESTING) {

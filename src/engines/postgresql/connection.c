@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "engines/postgresql/postgresql.h"
 
+#include "core/aside.h"
 #include "core/error.h"
 
 #include <poll.h>
@@ -58,14 +59,90 @@ static bool dial_until(const dibs__env *env, PGconn *pg, dibs__deadline until)
     return true;
 }
 
+/* ---- The same aside, where a host name is looked up ------------------------------------------ */
+
+typedef struct dialling {
+    dibs__pg_place place;
+    int64_t span;
+    PGconn *pg;
+    bool done;
+} dialling;
+
+/* The clock is the system's: nobody else's may be there when it is used. */
+static void run(void *task)
+{
+    dialling *d = task;
+    const dibs__env *env = &dibs__env_system;
+    dibs__deadline until = dibs__after(env, d->span);
+
+    d->pg = PQconnectStartParams(d->place.keyword, d->place.value, 0);
+    d->done = d->pg && dial_until(env, d->pg, until);
+}
+
+static void drop(void *task)
+{
+    dialling *d = task;
+
+    PQfinish(d->pg);
+    dibs__pg_place_fini(&d->place);
+    free(d);
+}
+
+static dialling *dialling_new(const dibs__pg_place *place, int64_t span)
+{
+    dialling *d = calloc(1, sizeof *d);
+
+    if (d && !dibs__pg_place_copy(&d->place, place)) {
+        free(d);
+        return NULL;
+    }
+    if (d)
+        d->span = span;
+    return d;
+}
+
+/* As PQconnectStartParams and dial_until together. `late`: it took too long, and is left to others. */
+static PGconn *dial_aside(dibs__pg *e, dibs__deadline until, bool *done, bool *late)
+{
+    const dibs__env *env = e->sql.base.env;
+    dialling *d = dialling_new(&e->place, until - dibs__now(env));
+    dibs__aside *a = d ? dibs__aside_start(run, drop, d, -1) : NULL;
+    PGconn *pg;
+
+    if (!a) {
+        if (d)
+            drop(d);
+        return NULL;
+    }
+    dibs__aside_wait(a, env, until);
+    *late = !dibs__aside_end(a);
+    if (*late)
+        return NULL;
+    pg = d->pg;
+    *done = d->done;
+    d->pg = NULL;
+    drop(d);
+    return pg;
+}
+
 dibs_status dibs__pg_dial(dibs__pg *e, dibs__deadline until, PGconn **out, dibs_error *err)
 {
-    PGconn *pg = PQconnectStartParams(e->place.keyword, e->place.value, 0);
+    bool done = false, late = false;
     dibs_status status = DIBS_OK;
+    PGconn *pg;
 
+    if (e->place.aside)
+        pg = dial_aside(e, until, &done, &late);
+    else if ((pg = PQconnectStartParams(e->place.keyword, e->place.value, 0)) != NULL)
+        done = dial_until(e->sql.base.env, pg, until);
+    if (late)
+        return dibs__fail(err, DIBS_UNAVAILABLE,
+                          "postgresql: cannot connect to %s: no answer in time, perhaps not even "
+                          "about the host's name",
+                          e->place.label);
     if (!pg)
-        return dibs__fail(err, DIBS_NO_MEMORY, "postgresql: out of memory");
-    if (!dial_until(e->sql.base.env, pg, until))
+        return dibs__fail(err, DIBS_NO_MEMORY, "postgresql: out of memory or threads");
+    if (!done)
         status = dibs__pg_fault_connecting(pg, e->place.label, err);
     else if (PQsetnonblocking(pg, 1) != 0)
         status = dibs__pg_fault_lost(pg, DIBS_UNAVAILABLE, err);

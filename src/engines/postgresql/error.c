@@ -89,6 +89,7 @@ static dibs_status status_of_start(const char *text)
                                          "role \"",
                                          "permission denied for database",
                                          "certificate",
+                                         "private key",
                                          "SSL",
                                          "fe_sendauth"};
 

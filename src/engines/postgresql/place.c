@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,6 +141,40 @@ static dibs_status take_own_parameters(dibs__pg_place *p, dibs__url *url, dibs_e
                                  err);
 }
 
+/* ---- Names to be looked up ------------------------------------------------------------------- */
+
+/* One of a list; "" is a host that is not given. */
+static bool needs_no_lookup(const char *host)
+{
+    struct in6_addr any;
+
+    return host[0] == '/' || host[0] == '@' || inet_pton(AF_INET, host, &any) == 1 ||
+           inet_pton(AF_INET6, host, &any) == 1;
+}
+
+/* A host that is not given comes from libpq's defaults, its environment or a service file. */
+static bool may_look_up(const dibs__pg_place *p)
+{
+    const char *hosts = given(p, "hostaddr");
+    char one[DIBS__URL_MAX];
+
+    if (!hosts)
+        hosts = given(p, "host");
+    while (hosts) {
+        size_t n = strcspn(hosts, ",");
+        if (n >= sizeof one)
+            return true;
+        memcpy(one, hosts, n);
+        one[n] = '\0';
+        if (!needs_no_lookup(one))
+            return true;
+        if (!hosts[n])
+            return false;
+        hosts += n + 1;
+    }
+    return true;
+}
+
 static void write_label(dibs__pg_place *p)
 {
     const char *host = given(p, "host"), *port = given(p, "port"), *name = given(p, "dbname");
@@ -167,8 +202,21 @@ dibs_status dibs__pg_place_read(dibs__pg_place *p, dibs__url *url, dibs_error *e
             err);
     if (status == DIBS_OK)
         status = add(p, "fallback_application_name", "dibs", err);
+    p->aside = may_look_up(p);
     write_label(p);
     return status;
+}
+
+bool dibs__pg_place_copy(dibs__pg_place *to, const dibs__pg_place *from)
+{
+    memset(to, 0, sizeof *to);
+    for (size_t i = 0; i < from->count; i++) {
+        if (add(to, from->keyword[i], from->value[i], NULL) != DIBS_OK) {
+            dibs__pg_place_fini(to);
+            return false;
+        }
+    }
+    return true;
 }
 
 void dibs__pg_place_fini(dibs__pg_place *p)

@@ -10,7 +10,8 @@
  *   error.c       what the server's errors are to a caller
  *
  * Everything goes through libpq's non-blocking calls, so that the caller's deadline is kept whatever the
- * server does. Looking a host name up is the exception: the library does it in one go. */
+ * server does. Looking a host name up it does in one go nevertheless: there the connection is made by a
+ * thread that can be left behind. */
 #ifndef DIBS_ENGINES_POSTGRESQL_H
 #define DIBS_ENGINES_POSTGRESQL_H
 
@@ -33,12 +34,15 @@ typedef struct dibs__pg_place {
     char *text[DIBS__PG_KEYWORDS];
     char prefix[DIBS__PG_PREFIX_MAX + 1]; /* of the tables; may begin with "schema." */
     int64_t connections;
+    bool aside;      /* there may be a host name to be looked up */
     char label[200]; /* for messages: host:port/database */
 } dibs__pg_place;
 
 /* Takes the URL's parameters. A failed read leaves something that fini accepts. */
 dibs_status dibs__pg_place_read(dibs__pg_place *place, dibs__url *url, dibs_error *err);
 void dibs__pg_place_fini(dibs__pg_place *place);
+/* The keywords alone; false: out of memory, and there is nothing to fini. */
+bool dibs__pg_place_copy(dibs__pg_place *to, const dibs__pg_place *from);
 
 /* ---- Statements: the operations, and short forms for lists of one ---------------------------- */
 

@@ -259,6 +259,18 @@ static void drive_alone(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job)
     settle(job, DIBS_OK, &err);
 }
 
+/* When to stop trying to connect. If it is in vain, there must be time left for doing the job on one
+ * of the other connections. */
+static dibs__deadline connect_until(const dibs__sql *e, const dibs__sql_seat *seat,
+                                    dibs__deadline until)
+{
+    int64_t now = dibs__now(e->base.env);
+
+    if (until == DIBS__NEVER || until <= now || !others_connected(e, seat))
+        return until;
+    return now + (until - now) / 2;
+}
+
 /* With the mutex, which is given away meanwhile. */
 static void drive(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job)
 {
@@ -270,8 +282,9 @@ static void drive(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job)
     seat->taken = true;
     seat->heavy = !job->light;
     if (fresh) {
+        dibs__deadline until = connect_until(e, seat, job->until);
         pthread_mutex_unlock(&e->mutex);
-        status = dibs__sql_seat_ready(e, seat, job->until, &err);
+        status = dibs__sql_seat_ready(e, seat, until, &err);
         pthread_mutex_lock(&e->mutex);
     }
     if (status != DIBS_OK && others_connected(e, seat)) {
