@@ -220,6 +220,20 @@ DIBS_API const char *dibs_owner(const dibs_grant *g);
 /* Ends every wait of this handle for `name` (NULL: for any name) with DIBS_CANCELLED. */
 DIBS_API void dibs_cancel(dibs *d, const char *name);
 
+/* Somebody who holds, waits or works. */
+typedef struct dibs_party {
+    const char *owner;
+    const char *host;
+    int64_t pid;
+    int64_t since_ms; /* Unix time: held, or in line, since */
+    int64_t left_ms;  /* holder: lease left; waiter: until it counts as dead */
+    uint64_t fence;   /* holder, runner */
+    uint32_t weight;
+    bool shared;
+    bool released; /* given back, kept until its min_hold is over */
+    bool breaking; /* an operator has asked for it back */
+} dibs_party;
+
 /* ---- Waiting without a thread each ----------------------------------------------------------- */
 
 /* Runs in dibs_dispatch. DIBS_OK: `g` is yours. The ticket is freed when this returns. */
@@ -269,8 +283,9 @@ DIBS_API dibs_status dibs_cell_read(dibs *d, const char *name, dibs_value *out, 
 
 /* Writes if the cell still has that version (0: there must be none; DIBS_ANY_VERSION: there must be
  * one). `now` (may be NULL) gets the cell as it is afterwards: without data when it was written.
- * DIBS_CONFLICT: it has another version, and `now` says which, with its value. DIBS_UNKNOWN: no
- * answer, and it cannot be told any more; read and decide again. */
+ * DIBS_CONFLICT: it has another version, and `now` says which, with its value. DIBS_NOT_FOUND: there
+ * is none (any more). DIBS_UNKNOWN: no answer, and it cannot be told any more; read and decide
+ * again. */
 DIBS_API dibs_status dibs_cell_swap(dibs *d, const char *name, uint64_t version, const void *data,
                                     size_t size, const dibs_cell_options *options, dibs_value *now,
                                     dibs_error *err);
@@ -421,19 +436,6 @@ DIBS_API dibs_status dibs_token_reissue(dibs *d, const dibs_token_options *optio
                                         dibs_error *err);
 
 /* ---- Looking and breaking -------------------------------------------------------------------- */
-
-typedef struct dibs_party {
-    const char *owner;
-    const char *host;
-    int64_t pid;
-    int64_t since_ms; /* Unix time: held, or in line, since */
-    int64_t left_ms;  /* holder: lease left; waiter: until it counts as dead */
-    uint64_t fence;   /* holder */
-    uint32_t weight;
-    bool shared;
-    bool released; /* given back, kept until its min_hold is over */
-    bool breaking; /* an operator has asked for it back */
-} dibs_party;
 
 typedef struct dibs_lock_info {
     const char *name;

@@ -86,8 +86,9 @@ typedef struct dibs__sitter {
     void *engine_data; /* the engine's own, between wait and poke */
 } dibs__sitter;
 
-/* What a cell command came to. `data` is the caller's to free, NULL when there is none. Times are
- * counted by the engine: `age` since the last change (INT64_MAX: whoever made it is surely dead,
+/* What a cell command came to. `data` is the caller's to free, a NUL follows it, also when its size
+ * is 0; NULL where dibs__cell_shows_data says that it is no part of the answer. Times are counted by
+ * the engine: `age` since the last change (INT64_MAX: whoever made it is surely dead,
  * where the engine knows that better than a clock), `left` until it ends (INT64_MAX: never). */
 typedef struct dibs__cell_reply {
     dibs__cell_verdict verdict;
@@ -99,6 +100,11 @@ typedef struct dibs__cell_reply {
     void *data;
     size_t size;
 } dibs__cell_reply;
+
+/* The reply for what the C machine answered; copies the value where it belongs to the answer. false:
+ * out of memory. */
+bool dibs__cell_reply_of(const dibs__cell_command *command, const dibs__cell_answer *answer,
+                         dibs__time now, dibs__cell_reply *out);
 
 typedef struct dibs__capabilities {
     bool across_processes;
@@ -113,6 +119,7 @@ struct dibs__engine_class {
     const char *const *schemes; /* all URL schemes that it answers to, NULL-terminated */
     const char *missing;        /* package to install; non-NULL: all slots are NULL */
     dibs__capabilities can;
+    const char *no_cells; /* why there are none, for people; NULL where there are */
 
     /* Connects, or creates the store. On failure nothing is left behind. */
     dibs_status (*open)(const dibs__open_request *request, dibs__engine **out, dibs_error *err);

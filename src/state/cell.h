@@ -11,7 +11,9 @@
  * *request* of the caller's: its answer is kept beside the cell, and the same request is answered
  * from there.
  *
- * What has ended (`expires` <= now) counts as absent: the engine may drop it at any time. */
+ * What has ended (`expires` <= now) counts as absent. The engine may drop what is absent whenever
+ * dibs__cell_may_drop says so: a floor outlives its value, so that an old holder is refused also
+ * after a deletion. */
 #ifndef DIBS_STATE_CELL_H
 #define DIBS_STATE_CELL_H
 
@@ -24,12 +26,14 @@
 #define DIBS__CELL_ANY UINT64_MAX /* as a version: whatever it is, but there */
 
 typedef struct dibs__cell {
-    uint64_t version; /* 0: there is none */
+    uint64_t version; /* the last one given out; 0: it never had a value */
     uint64_t floor;   /* the highest floor that was presented: an older fence may not write */
     int64_t written;  /* lease clock: the last command that changed it */
     int64_t expires;  /* lease clock; INT64_MAX: never */
     int64_t number;   /* a counter's value */
     bool counter;
+    bool empty; /* has no value (any more): kept for its floor, or because its version is ahead of
+                   the clock */
     char stamp[DIBS__STAMP_SIZE];
     const void *data; /* borrowed: the store's when it was found, the command's when it is put */
     size_t size;
@@ -46,9 +50,9 @@ typedef struct dibs__cell_store {
 } dibs__cell_store;
 
 typedef enum dibs__cell_verdict {
-    DIBS__CELL_DONE,     /* `cell` as it is now; a read found it */
+    DIBS__CELL_DONE,     /* `cell` as it is now; a read found it; or it bore the stamp already */
     DIBS__CELL_ALREADY,  /* this request was answered before; `cell.number`: what it was told */
-    DIBS__CELL_ABSENT,   /* there is none */
+    DIBS__CELL_ABSENT,   /* there is none, and the command wanted one */
     DIBS__CELL_CONFLICT, /* `cell`: what is there instead */
     DIBS__CELL_FENCED,   /* a newer fence has been here */
     DIBS__CELL_TOO_FEW,  /* `cell.number`: how many there are */
@@ -65,7 +69,7 @@ typedef enum dibs__cell_op {
     DIBS__CELL_READ,
     DIBS__CELL_SWAP,   /* if `version` holds (0: absent; ANY: there): the value is `data` now */
     DIBS__CELL_DELETE, /* if `version` holds */
-    DIBS__CELL_PASS,   /* raise the floor, then read; makes an empty cell of version 0 size 0 if
+    DIBS__CELL_PASS,   /* raise the floor, then read; nothing else changes. Makes an empty cell if
                           there is none, which still reads as ABSENT */
     DIBS__CELL_SET,    /* counter: the value is `number` now */
     DIBS__CELL_ADD,    /* counter: plus `number`, which may be negative; absent counts as 0; the
@@ -82,7 +86,7 @@ typedef struct dibs__cell_command {
     int64_t keep;         /* how long it lives from now; 0: for ever. Counters: 0 leaves it */
     uint64_t fence;       /* 0: not guarded. Refused when below the cell's floor */
     uint64_t floor;       /* PASS: what to raise it to */
-    const char *stamp;    /* not for READ */
+    const char *stamp;    /* not for READ and PASS */
     const char *request;  /* counters; NULL: none */
     int64_t request_keep; /* how long its answer is kept */
 } dibs__cell_command;
@@ -90,5 +94,12 @@ typedef struct dibs__cell_command {
 /* 0, or -1 when the store failed: then nothing may be kept. */
 int dibs__cell_apply(const dibs__cell_store *store, void *ctx, dibs__time now,
                      const dibs__cell_command *command, dibs__cell_answer *out);
+
+/* Is the value part of the answer? Whoever wrote it knows it. */
+bool dibs__cell_shows_data(dibs__cell_op op, dibs__cell_verdict verdict);
+
+/* May an absent cell be forgotten? Without a floor as soon as the clock makes a higher version than
+ * it had; with one, a day later. */
+bool dibs__cell_may_drop(const dibs__cell *cell, dibs__time now);
 
 #endif
