@@ -106,12 +106,14 @@ typedef struct dibs__cell_reply {
 bool dibs__cell_reply_of(const dibs__cell_command *command, const dibs__cell_answer *answer,
                          dibs__time now, dibs__cell_reply *out);
 
+#define DIBS__VALUE_EXTRA 4096
+
 typedef struct dibs__capabilities {
     bool across_processes;
     bool first_come;
     bool notices_death;
     bool cells;       /* cells, counters, once, tokens */
-    size_t value_max; /* bytes of a cell */
+    size_t value_max; /* bytes of a user's value; the recipes add up to DIBS__VALUE_EXTRA */
 } dibs__capabilities;
 
 struct dibs__engine_class {

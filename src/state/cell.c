@@ -166,8 +166,7 @@ static int pass(work *w)
         w->cell.floor = floor;
         if (!w->there)
             empty(w);
-        if (!w->stored)
-            w->cell.written = w->now.lease;
+        w->cell.written = w->now.lease; /* a floor is kept for a day from when it was raised */
         if (put(w) < 0)
             return -1;
     }
