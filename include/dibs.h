@@ -363,7 +363,7 @@ typedef struct dibs_once_options {
                                 DIBS_NO_WAIT answers DIBS_RUNNING at once */
     dibs_on_crash on_crash;
     dibs_crash_fn ask;
-    dibs_once_lost_fn on_lost; /* the run was lost: its finish will be refused. As dibs_lost_fn */
+    dibs_once_lost_fn on_lost; /* the run was lost: others may take over. As dibs_lost_fn */
     void *data;                /* for ask and on_lost */
     const char *owner;         /* who runs it, for people. Default as in dibs_lock_options */
 } dibs_once_options;
@@ -381,7 +381,8 @@ DIBS_API dibs_status dibs_once_wait(dibs_once *o, int64_t wait_ms, dibs_error *e
 /* While it is ours. `fence` grows with every run of this key; held is by our own clock, no I/O. */
 DIBS_API uint64_t dibs_once_fence(const dibs_once *o);
 DIBS_API bool dibs_once_held(const dibs_once *o);
-DIBS_API bool dibs_once_again(const dibs_once *o); /* an earlier runner died */
+DIBS_API int64_t dibs_once_remaining_ms(const dibs_once *o); /* 0 when it is not ours (any more) */
+DIBS_API bool dibs_once_again(const dibs_once *o);           /* an earlier runner died */
 
 /* A recovery point: what was done so far, kept with the key. A later run of the same key finds it and
  * goes on from there. The same name again replaces its data. DIBS_LOST: the run is not ours any
