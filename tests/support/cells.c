@@ -102,7 +102,7 @@ static uint64_t choose_fence(cell_author *a, const tiny_cell *t)
 
     if (floor > (uint64_t)1 << 62)
         high = 0;
-    return floor + high + chance(a, 4) - (floor ? 1 + chance(a, 2) : 0);
+    return floor + high + chance(a, 4) - (floor > 2 ? 1 + chance(a, 2) : 0);
 }
 
 static int64_t choose_number(cell_author *a, dibs__cell_op op)

@@ -62,7 +62,8 @@ void dibs__my_add(dibs__my_text *t, const char *text);
 void dibs__my_add_bytes(dibs__my_text *t, const char *bytes, size_t size);
 /* As a literal: NULL, a number, 'bytes', or (…, …) for a list. */
 void dibs__my_add_value(dibs__my_text *t, const dibs__sql_value *value);
-/* `pattern` with $1…$9, $a… for `args`, and {lock}, {holder}, {waiter}, {wake} for tables. */
+/* `pattern` with $1…$9, $a… for `args`, and {lock}, {holder}, {waiter}, {wake}, {cell}, {request}
+ * for tables. */
 void dibs__my_add_pattern(dibs__my_text *t, const char *prefix, const char *pattern,
                           const dibs__sql_value *args);
 /* The same with ? in the place of each value, and the values alone, in that order. */
@@ -224,6 +225,7 @@ dibs_status dibs__my_do(dibs__my_conn *c, const char *text, dibs__deadline until
  */
 
 dibs_status dibs__my_prepare(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
+dibs_status dibs__my_prepare_cells(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
 /* The tables as SQL, for a person to hand on. NULL: out of memory. The caller frees it. */
 char *dibs__my_schema(const char *prefix);
 

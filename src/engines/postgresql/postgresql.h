@@ -79,7 +79,8 @@ typedef struct dibs__pg_conn {
 
 /* The statements' text for the given prefix; `out` has DIBS__PG_TEXTS places. */
 dibs_status dibs__pg_dialect(char *out[], const char *prefix, dibs_error *err);
-/* Replaces {lock}, {holder}, {waiter}, {prefix} and {now}. NULL: out of memory. */
+/* Replaces {lock}, {holder}, {waiter}, {cell}, {request} and {now}; {index_cell} is the table's name
+ * without its schema. NULL: out of memory. */
 char *dibs__pg_fill_in(const char *pattern, const char *prefix);
 /* Its last argument is the setting of synchronous_commit. */
 bool dibs__pg_takes_commit(dibs__sql_op op);
@@ -108,6 +109,7 @@ void dibs__pg_rollback(dibs__sql_conn *c, dibs__deadline until);
 /* ---- schema.c -------------------------------------------------------------------------------- */
 
 dibs_status dibs__pg_prepare(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
+dibs_status dibs__pg_prepare_cells(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
 /* The SQL that makes the tables. NULL: out of memory. */
 char *dibs__pg_schema_text(const char *prefix);
 
