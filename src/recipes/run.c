@@ -167,6 +167,8 @@ static outcome write_run(dibs_once *o, const dibs__run_record *r, bool tell_othe
     }
     c.data = bytes;
     c.keep = r ? dibs__record_life(r) : 0;
+    c.alive = r && r->state == DIBS__RUN_RUNNING;
+    c.fleeting = r == &o->mine; /* a renewal: it says nothing new */
     while (what == STALE && dibs__now(o->d->env) < until) {
         bool unsure = false;
         c.version = o->version;

@@ -89,6 +89,9 @@ typedef struct dibs__cell_command {
     const char *stamp;    /* not for READ and PASS */
     const char *request;  /* counters; NULL: none */
     int64_t request_keep; /* how long its answer is kept */
+    /* For the engine; the machine looks at neither. */
+    bool alive; /* the value stands for this process: if the engine notices its death, it tells */
+    bool fleeting; /* a sign of life: may be lost when the machine goes down */
 } dibs__cell_command;
 
 /* 0, or -1 when the store failed: then nothing may be kept. */
