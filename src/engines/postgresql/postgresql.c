@@ -104,6 +104,7 @@ const dibs__engine_class dibs__engine_postgresql = {
     .inspect = dibs__sql_inspect,
     .list = dibs__sql_list,
     .cell = dibs__sql_cell,
+    .cell_wait = dibs__pg_cell_wait,
     .cell_reap = dibs__sql_cell_reap,
     .event_fd = dibs__pg_event_fd,
     .events = dibs__pg_events,
