@@ -282,6 +282,7 @@ static dibs_status try_at_once(dibs__sql *e, dibs__sql_seat *seat, work *w, dibs
     dibs__sql_batch_reset(&seat->batch, DIBS__SQL_WHOLE);
     add_change(&seat->batch, w);
     add_look(&seat->batch, w);
+    seat->batch.durable = !w->command->fleeting;
     status = exchange(e, seat, w, job, err);
     if (status != DIBS_OK)
         return status;
