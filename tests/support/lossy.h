@@ -1,0 +1,24 @@
+/* Loses answers between the core and any engine: the engine's table is replaced by a copy whose cell
+ * slot does as it is told. The engine behind it is the real one. One handle at a time. */
+#ifndef DIBS_TESTS_LOSSY_H
+#define DIBS_TESTS_LOSSY_H
+
+#include "core/handle.h"
+
+typedef enum lossy_way {
+    LOSSY_ANSWER,  /* it is done, and nobody is told: DIBS_UNKNOWN */
+    LOSSY_REQUEST, /* it is not done, and nobody knows: DIBS_UNKNOWN */
+    LOSSY_REFUSED, /* it is not done: DIBS_UNAVAILABLE */
+} lossy_way;
+
+/* Before the handle is used. Ends with the handle: call lossy_take_out before it is closed. */
+void lossy_put_in(dibs *d);
+void lossy_take_out(void);
+
+/* The next `times` cell commands get lost; `then` (may be NULL) runs after the first. -1: all. */
+void lossy_lose(lossy_way way, int times, void (*then)(void *data), void *data);
+
+/* Cell commands that reached the engine since lossy_put_in. */
+int lossy_commands(void);
+
+#endif
