@@ -21,7 +21,8 @@ typedef struct stream {
     bool running;
     char *kept;
     size_t size, room;
-    char *rest; /* what was in the pipe when the command was gone; room for all that fits into it */
+    char *rest; /* what was in the pipe when the command was gone, with room for all that fits into
+                   it; the thread's from then on */
     size_t rest_size, rest_room;
     int failed; /* errno of the first write that failed */
 } stream;
@@ -141,15 +142,14 @@ static void *pump(void *data)
     stream *s = data;
     char *chunk = s->rest + s->rest_room;
     size_t n;
-    int code;
+    int code = 0;
 
-    while ((n = take(s, chunk)) > 0) {
+    while (code == 0 && (n = take(s, chunk)) > 0)
         code = cli_write_all(s->to, chunk, n);
-        if (code) {
-            give_up(s, code);
-            break;
-        }
-    }
+    if (code == 0) /* stopped: the rest lies there */
+        code = cli_write_all(s->to, s->rest, s->rest_size);
+    if (code)
+        give_up(s, code);
     return NULL;
 }
 
@@ -255,9 +255,6 @@ int cli_capture_flush(cli_capture *c)
         if (s->running)
             pthread_join(s->thread, NULL);
         s->running = false;
-        if (!s->failed)
-            s->failed = cli_write_all(s->to, s->rest, s->rest_size);
-        s->rest_size = 0;
     }
     return c->stream[0].failed ? c->stream[0].failed : c->stream[1].failed;
 }

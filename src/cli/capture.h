@@ -4,7 +4,7 @@
  * on. So a reader of ours that is slow (a pager) holds up the command, as it would without us, but
  * neither the renewals nor the other stream. Once the command is gone, cli_capture_stop takes what is
  * left in the pipes without waiting for anybody: what was kept is complete then, and the outcome can
- * be told to the engine before the slow reader has had the rest.
+ * be told to the engine while the slow reader still gets the rest.
  *
  * Where our own output cannot be written any more (nobody reads it, the disk is full), the pipe is
  * closed: the command learns it by SIGPIPE or EPIPE. */
@@ -34,8 +34,8 @@ const cli_output *cli_capture_output(const cli_capture *c);
 /* The command is gone. What it left behind in other groups writes to nobody from now on. */
 void cli_capture_stop(cli_capture *c, cli_kept *out);
 
-/* After stop: passes on what is left, however long its reader takes. 0, or errno of the first write
- * that failed. */
+/* After stop: waits until everything is passed on, however long its reader takes. 0, or errno of the
+ * first write that failed. */
 int cli_capture_flush(cli_capture *c);
 
 /* Writes all of it, also to a descriptor that does not block. 0, or errno. */
