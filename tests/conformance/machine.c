@@ -97,6 +97,13 @@ static void note_version(both *b, uint64_t ours, uint64_t engine)
     b->pair[b->pairs++ % PAIRS].theirs = engine;
 }
 
+/* An engine in this process may answer within a microsecond, and what is to end must have ended. */
+static void let_a_moment_pass(const dibs *d)
+{
+    for (int64_t began = dibs__now(d->env); dibs__now(d->env) < began + 3;)
+        ;
+}
+
 static void one_command(both *b)
 {
     dibs__cell_answer answer;
@@ -106,6 +113,7 @@ static void one_command(both *b)
     bool again;
 
     b->now += 10;
+    let_a_moment_pass(b->d);
     cell_author_next(&b->author, &b->cell, &order, &again);
     cell_describe(&order.command, what, sizeof what);
     tiny_cell_run(&b->cell, (dibs__time){b->now, b->now}, &order.command, &answer);
