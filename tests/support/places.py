@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -101,3 +102,21 @@ def run_all(tests, title):
         failed |= outcome == 'not ok'
         print('%s %d - %s: %s%s' % (outcome, number, title, name, remark), flush=True)
     return 1 if failed else 0
+
+
+def main(engine, *command):
+    """Runs the command with $DIBS_URL, and $PORT where there is one; 77: that engine is not installed."""
+    try:
+        place = make(engine)
+    except databases.Missing as e:
+        print(e, file=sys.stderr)
+        return 77
+    try:
+        return subprocess.run(command, env={**os.environ, 'DIBS_URL': place.url,
+                                            'PORT': str(getattr(place, 'port', ''))}).returncode
+    finally:
+        place.stop()
+
+
+if __name__ == '__main__':
+    sys.exit(main(*sys.argv[1:]))
