@@ -348,7 +348,7 @@ static void a_lost_answer_is_asked_for_again(void **state)
         assert_true(write_cell(a, name, version, "twice") > version);
         assert_status(dibs_cell_delete(b, name, DIBS_ANY_VERSION, NULL, NULL), DIBS_OK);
     }
-    lossy_take_out();
+    lossy_stop();
 }
 
 static void what_cannot_be_told_is_unknown(void **state)
@@ -356,10 +356,11 @@ static void what_cannot_be_told_is_unknown(void **state)
     dibs *a = open_cells(), *b = open_handle();
     const char *name = fresh("unknown");
     watched w = {b, name};
-    uint64_t version = write_cell(a, name, 0, "x");
+    uint64_t version;
 
     (void)state;
     lossy_put_in(a);
+    version = write_cell(a, name, 0, "x");
     for (int way = LOSSY_ANSWER; way <= LOSSY_REQUEST; way++) {
         lossy_lose((lossy_way)way, 1, overwrite, &w);
         assert_status(dibs_cell_swap(a, name, version, "y", 1, NULL, NULL, NULL), DIBS_UNKNOWN);
@@ -368,7 +369,7 @@ static void what_cannot_be_told_is_unknown(void **state)
     lossy_lose(LOSSY_REFUSED, 1, NULL, NULL);
     assert_status(dibs_cell_swap(a, name, version, "y", 1, NULL, NULL, NULL), DIBS_UNAVAILABLE);
     assert_int_equal(read_cell(b, name, "another's"), version);
-    lossy_take_out();
+    lossy_stop();
 }
 
 static void silence_ends_with_the_deadline(void **state)
@@ -387,7 +388,7 @@ static void silence_ends_with_the_deadline(void **state)
     assert_status(dibs_cell_swap(d, fresh("silent"), 0, "y", 1, NULL, NULL, &err), DIBS_UNKNOWN);
     assert_in_range(clock_ms() - begin, 50, 300 + SOON_MS);
     assert_int_equal(err.status, DIBS_UNKNOWN);
-    lossy_take_out();
+    lossy_stop();
 }
 
 /* ---- Many at once ---------------------------------------------------------------------------- */

@@ -321,14 +321,14 @@ static void a_dead_runner_is_refused_or_run_again(void **state)
     o = first(b, key, &(dibs_once_options){.on_crash = DIBS_CRASH_RERUN});
     assert_true(dibs_once_again(o));
     assert_true(dibs_once_fence(o) > fence);
-    lossy_lose(LOSSY_REQUEST, 0, NULL, NULL);
+    lossy_stop();
     assert_status(dibs_once_step(late, "s", NULL, 0, NULL), DIBS_LOST);
     assert_status(dibs_once_finish(late, "late", 4, 0, NULL), DIBS_LOST);
     assert_status(dibs_once_fail(late, false, NULL, 0, 0, NULL), DIBS_LOST);
     end(o, "in time");
     assert_status(dibs_once_finish(late, "late", 4, 0, NULL), DIBS_LOST);
     dibs_once_free(late);
-    lossy_take_out();
+    lossy_stop();
     expect_result(b, key, "in time");
 }
 
@@ -344,10 +344,10 @@ static void a_late_finish_without_a_record_is_refused(void **state)
     o = first(b, key, &(dibs_once_options){.on_crash = DIBS_CRASH_RERUN});
     assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_OK);
     dibs_once_free(o);
-    lossy_lose(LOSSY_REQUEST, 0, NULL, NULL);
+    lossy_stop();
     assert_status(dibs_once_finish(late, "late", 4, 0, NULL), DIBS_LOST);
     dibs_once_free(late);
-    lossy_take_out();
+    lossy_stop();
     assert_status(told(b, key, NULL), DIBS_OK);
 }
 
@@ -449,7 +449,7 @@ static void a_loss_is_told(void **state)
     assert_false(dibs_once_held(o));
     assert_int_equal(dibs_once_remaining_ms(o), 0);
     dibs_once_free(o);
-    lossy_take_out();
+    lossy_stop();
     assert_int_equal(atomic_load(&lost.count), 1);
 }
 
@@ -473,7 +473,7 @@ static void a_loss_is_told_by_dispatch(void **state)
     assert_int_equal(atomic_load(&lost.count), 1);
     assert_true(pthread_equal(lost.thread, pthread_self()));
     dibs_once_free(o);
-    lossy_take_out();
+    lossy_stop();
 }
 
 /* Nobody took over: what was done may still be told. */
@@ -485,10 +485,10 @@ static void a_late_finish_counts_if_nobody_took_over(void **state)
 
     (void)state;
     assert_true(wait_until(is_dead, &(asked){b, key, 0}, LONG_MS));
-    lossy_lose(LOSSY_REQUEST, 0, NULL, NULL);
+    lossy_stop();
     assert_status(dibs_once_step(o, "s", NULL, 0, NULL), DIBS_LOST);
     end(o, "late");
-    lossy_take_out();
+    lossy_stop();
     expect_result(b, key, "late");
 }
 
@@ -637,9 +637,8 @@ static void a_wait_ends_with_the_runners_lease(void **state)
     join_waiter(&rerun);
     assert_status(rerun.status, DIBS_OK);
     assert_true(rerun.again);
-    lossy_lose(LOSSY_REQUEST, 0, NULL, NULL);
+    lossy_stop();
     dibs_once_free(late);
-    lossy_take_out();
 }
 
 static void a_wait_can_be_cancelled(void **state)
@@ -692,7 +691,7 @@ static void lost_answers_change_nothing(void **state)
         dibs_once_free(o);
         assert_status(told(b, again, NULL), DIBS_OK);
     }
-    lossy_take_out();
+    lossy_stop();
 }
 
 /* The answer to the finish never comes, but the finish went through: asked again, it is done. */
@@ -709,10 +708,10 @@ static void a_finish_can_be_asked_again(void **state)
     lossy_lose(LOSSY_ANSWER, -1, NULL, NULL);
     assert_status(dibs_once_finish(o, "done", 4, 7, NULL), DIBS_UNKNOWN);
     expect_result(b, key, "done");
-    lossy_lose(LOSSY_ANSWER, 0, NULL, NULL);
+    lossy_stop();
     assert_status(dibs_once_finish(o, "done", 4, 7, NULL), DIBS_OK);
     dibs_once_free(o);
-    lossy_take_out();
+    lossy_stop();
     expect_result(b, key, "done");
 }
 
@@ -784,7 +783,7 @@ static dibs_status take_over(race *r, dibs *d)
 
 static void one_of_many_takes_over(void **state)
 {
-    race r = {.prepare = kill_it, .run = take_over};
+    race r = {.prepare = kill_it, .run = take_over, .rounds = 10};
 
     (void)state;
     if (!the.can.cells)
@@ -792,7 +791,7 @@ static void one_of_many_takes_over(void **state)
     for (int i = 0; i < RACE_HANDLES; i++)
         r.d[i] = open_handle();
     race_run(&r);
-    for (int round = 0; round < RACE_ROUNDS; round++) {
+    for (int round = 0; round < r.rounds; round++) {
         assert_int_equal(r.count[round][DIBS_OK], 1);
         assert_int_equal(r.count[round][DIBS_ALREADY] + r.count[round][DIBS_RUNNING],
                          RACE_THREADS - 1);

@@ -16,6 +16,7 @@ typedef struct race {
     dibs *d[RACE_HANDLES];
     void (*prepare)(struct race *r); /* one thread, before each round; may be NULL */
     dibs_status (*run)(struct race *r, dibs *d);
+    int rounds; /* 0: RACE_ROUNDS */
     int round;
     atomic_int count[RACE_ROUNDS][RACE_STATUSES]; /* how often which status */
     pthread_barrier_t start, end;

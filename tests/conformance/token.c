@@ -164,7 +164,7 @@ static void lost_answers_spend_once(void **state)
             assert_string_equal(heir, again);
         }
     }
-    lossy_take_out();
+    lossy_stop();
 }
 
 /* ---- Many at once ---------------------------------------------------------------------------- */

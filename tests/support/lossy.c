@@ -2,53 +2,56 @@
 
 #include "core/error.h"
 
-#include <stdatomic.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static dibs__engine_class class; /* the copy */
+static const dibs__engine_class *real;
 static struct {
-    dibs *d;
-    dibs__engine_class class; /* the copy */
-    const dibs__engine_class *real;
-    _Atomic int way;
-    _Atomic int left; /* to be lost */
-    _Atomic int commands;
+    lossy_way way;
+    int left; /* to be lost */
     void (*then)(void *data);
     void *data;
-} l;
+} plan;
 
-static bool loses(void)
+/* True: this one is lost; `then` is what to do after it. */
+static bool loses(lossy_way *way, void (**then)(void *data), void **data)
 {
-    int left = atomic_load(&l.left);
+    bool lost;
 
-    while (left != 0) {
-        if (left < 0 || atomic_compare_exchange_weak(&l.left, &left, left - 1))
-            return true;
-    }
-    return false;
+    pthread_mutex_lock(&mutex);
+    lost = plan.left != 0;
+    *way = plan.way;
+    *then = lost ? plan.then : NULL;
+    *data = plan.data;
+    if (lost)
+        plan.then = NULL;
+    if (plan.left > 0)
+        plan.left--;
+    pthread_mutex_unlock(&mutex);
+    return lost;
 }
 
 static dibs_status lossy_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
                               bool tell, dibs__deadline until, dibs__cell_reply *out,
                               dibs_error *err)
 {
-    void (*then)(void *data) = l.then;
-    int way = atomic_load(&l.way);
+    void (*then)(void *data);
+    void *data;
+    lossy_way way;
     dibs_status status = DIBS_OK;
 
-    if (!loses()) {
-        atomic_fetch_add(&l.commands, 1);
-        return l.real->cell(e, key, command, tell, until, out, err);
-    }
+    if (!loses(&way, &then, &data))
+        return real->cell(e, key, command, tell, until, out, err);
     if (way == LOSSY_ANSWER) {
-        atomic_fetch_add(&l.commands, 1);
-        status = l.real->cell(e, key, command, tell, until, out, err);
+        status = real->cell(e, key, command, tell, until, out, err);
         free(out->data);
         memset(out, 0, sizeof *out);
     }
-    l.then = NULL;
     if (then)
-        then(l.data);
+        then(data);
     if (status != DIBS_OK)
         return status;
     return dibs__fail(err, way == LOSSY_REFUSED ? DIBS_UNAVAILABLE : DIBS_UNKNOWN,
@@ -57,30 +60,24 @@ static dibs_status lossy_cell(dibs__engine *e, const char *key, const dibs__cell
 
 void lossy_put_in(dibs *d)
 {
-    memset(&l, 0, sizeof l);
-    l.d = d;
-    l.real = d->class;
-    l.class = *d->class;
-    l.class.cell = lossy_cell;
-    d->class = &l.class;
-}
-
-void lossy_take_out(void)
-{
-    if (l.d)
-        l.d->class = l.real;
-    l.d = NULL;
+    lossy_stop();
+    real = d->class;
+    class = *d->class;
+    class.cell = lossy_cell;
+    d->class = &class;
 }
 
 void lossy_lose(lossy_way way, int times, void (*then)(void *data), void *data)
 {
-    l.then = then;
-    l.data = data;
-    atomic_store(&l.way, way);
-    atomic_store(&l.left, times);
+    pthread_mutex_lock(&mutex);
+    plan.way = way;
+    plan.left = times;
+    plan.then = then;
+    plan.data = data;
+    pthread_mutex_unlock(&mutex);
 }
 
-int lossy_commands(void)
+void lossy_stop(void)
 {
-    return atomic_load(&l.commands);
+    lossy_lose(LOSSY_REQUEST, 0, NULL, NULL);
 }

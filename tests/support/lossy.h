@@ -11,14 +11,11 @@ typedef enum lossy_way {
     LOSSY_REFUSED, /* it is not done: DIBS_UNAVAILABLE */
 } lossy_way;
 
-/* Before the handle is used. Ends with the handle: call lossy_take_out before it is closed. */
+/* Before the handle is used; it stays in until the handle is closed. */
 void lossy_put_in(dibs *d);
-void lossy_take_out(void);
 
 /* The next `times` cell commands get lost; `then` (may be NULL) runs after the first. -1: all. */
 void lossy_lose(lossy_way way, int times, void (*then)(void *data), void *data);
-
-/* Cell commands that reached the engine since lossy_put_in. */
-int lossy_commands(void);
+void lossy_stop(void);
 
 #endif
