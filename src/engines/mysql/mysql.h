@@ -151,9 +151,10 @@ typedef struct dibs__my_glance {
 typedef struct dibs__my_conn {
     dibs__sql_conn base;
     MYSQL *m;
-    bool open;     /* a transaction is */
-    bool prepares; /* the server takes EXECUTE … USING with literals */
-    bool binary;   /* and has room for prepared statements of the protocol */
+    bool open;         /* a transaction is */
+    bool prepares;     /* the server takes EXECUTE … USING with literals */
+    bool binary;       /* and has room for prepared statements of the protocol */
+    size_t packet_max; /* no message may be longer: max_allowed_packet */
     MYSQL_STMT *quick[DIBS__MY_QUICK];
     bool ready[DIBS__MY_QUICK];
     uint8_t prepared[DIBS__MY_FORMS][DIBS__MY_STATEMENTS]; /* for which lengths of lists */
