@@ -44,25 +44,31 @@ extern "C" {
 /* ---- Statuses -------------------------------------------------------------------------------- */
 
 /* name, text, HTTP status, exit code of the command */
-#define DIBS_STATUSES(X)                                                               \
-    X(OK, "done", 200, 0)                                                              \
-    X(QUEUED, "waiting in line", 202, 75)                                              \
-    X(BUSY, "held by another; not obtained in time", 409, 75)                          \
-    X(CANCELLED, "the wait was cancelled", 409, 75)                                    \
-    X(LOST, "the lock was lost", 410, 76)                                              \
-    X(INVALID, "not a valid request", 400, 64)                                         \
-    X(CONFLICT, "does not fit what the lock is", 422, 64)                              \
-    X(NOT_FOUND, "there is no such thing", 404, 1)                                     \
-    X(UNAVAILABLE, "the engine cannot be reached", 503, 69)                            \
-    X(UNKNOWN, "no answer: it may or may not have happened", 504, 69)                  \
-    X(DENIED, "the engine refused the credentials or the right", 502, 69)              \
-    X(BROKEN_ENGINE, "the engine failed or holds something that is not ours", 500, 69) \
-    X(UNSUPPORTED, "this engine or build cannot do that", 501, 64)                     \
-    X(FORKED, "this handle belongs to the parent process", 500, 70)                    \
-    X(NO_MEMORY, "out of memory", 500, 71)                                             \
-    X(ALREADY, "it was done before", 200, 0)                                           \
-    X(STALE, "the transaction reads an older state: roll back, start again", 409, 75)  \
-    X(DEADLOCK, "the transaction met a deadlock: roll back, start again", 409, 75)
+#define DIBS_STATUSES(X)                                                                \
+    X(OK, "done", 200, 0)                                                               \
+    X(QUEUED, "waiting in line", 202, 75)                                               \
+    X(BUSY, "held by another; not obtained in time", 409, 75)                           \
+    X(CANCELLED, "the wait was cancelled", 409, 75)                                     \
+    X(LOST, "the lock was lost", 410, 76)                                               \
+    X(INVALID, "not a valid request", 400, 64)                                          \
+    X(CONFLICT, "does not fit what is there", 422, 64)                                  \
+    X(NOT_FOUND, "there is no such thing", 404, 1)                                      \
+    X(UNAVAILABLE, "the engine cannot be reached", 503, 69)                             \
+    X(UNKNOWN, "no answer: it may or may not have happened", 504, 69)                   \
+    X(DENIED, "the engine refused the credentials or the right", 502, 69)               \
+    X(BROKEN_ENGINE, "the engine failed or holds something that is not ours", 500, 69)  \
+    X(UNSUPPORTED, "this engine or build cannot do that", 501, 64)                      \
+    X(FORKED, "this handle belongs to the parent process", 500, 70)                     \
+    X(NO_MEMORY, "out of memory", 500, 71)                                              \
+    X(ALREADY, "it was done before", 200, 0)                                            \
+    X(STALE, "the transaction reads an older state: roll back, start again", 409, 75)   \
+    X(DEADLOCK, "the transaction met a deadlock: roll back, start again", 409, 75)      \
+    X(RUNNING, "another is at it", 409, 75)                                             \
+    X(MISMATCH, "the key was used for something else", 422, 65)                         \
+    X(CRASHED, "an earlier run ended without a word: nobody knows its effect", 409, 74) \
+    X(EXPIRED, "the key was used, and its result is no longer kept", 410, 77)           \
+    X(REFUSED, "the token is spent, expired or was never issued", 403, 77)              \
+    X(TOO_FEW, "fewer are left than asked for", 409, 1)
 
 typedef enum dibs_status {
 #define X(name, text, http, code) DIBS_##name,
@@ -132,6 +138,8 @@ typedef struct dibs_engine_info {
     bool across_processes; /* false: memory, alive only inside one process */
     bool first_come;       /* waiters are served in order of arrival */
     bool notices_death;    /* a killed holder's lock passes on at once, not after its lease */
+    bool cells;            /* has cells, counters, once and tokens */
+    size_t value_max;      /* bytes of a cell's value */
 } dibs_engine_info;
 
 /* The i-th engine that this version knows; false past the last. */
@@ -212,6 +220,20 @@ DIBS_API const char *dibs_owner(const dibs_grant *g);
 /* Ends every wait of this handle for `name` (NULL: for any name) with DIBS_CANCELLED. */
 DIBS_API void dibs_cancel(dibs *d, const char *name);
 
+/* Somebody who holds, waits or works. */
+typedef struct dibs_party {
+    const char *owner;
+    const char *host;
+    int64_t pid;
+    int64_t since_ms; /* Unix time: held, or in line, since */
+    int64_t left_ms;  /* holder: lease left; waiter: until it counts as dead */
+    uint64_t fence;   /* holder, runner */
+    uint32_t weight;
+    bool shared;
+    bool released; /* given back, kept until its min_hold is over */
+    bool breaking; /* an operator has asked for it back */
+} dibs_party;
+
 /* ---- Waiting without a thread each ----------------------------------------------------------- */
 
 /* Runs in dibs_dispatch. DIBS_OK: `g` is yours. The ticket is freed when this returns. */
@@ -235,20 +257,186 @@ DIBS_API int dibs_fd(dibs *d);
 /* Runs what is due, never blocks. Returns how many callbacks ran and losses were noted. */
 DIBS_API int dibs_dispatch(dibs *d);
 
-/* ---- Looking and breaking -------------------------------------------------------------------- */
+/* ---- Cells: values that change only if they are still what was read -------------------------- */
 
-typedef struct dibs_party {
-    const char *owner;
-    const char *host;
-    int64_t pid;
-    int64_t since_ms; /* Unix time: held, or in line, since */
-    int64_t left_ms;  /* holder: lease left; waiter: until it counts as dead */
-    uint64_t fence;   /* holder */
-    uint32_t weight;
-    bool shared;
-    bool released; /* given back, kept until its min_hold is over */
-    bool breaking; /* an operator has asked for it back */
-} dibs_party;
+#define DIBS_VALUE_MAX   (1024 * 1024) /* bytes of a value; an engine may take less: value_max */
+#define DIBS_ANY_VERSION UINT64_MAX
+#define DIBS_FOREVER     (-1)
+
+/* What a cell holds. Give it back with dibs_value_free. */
+typedef struct dibs_value {
+    void *data; /* a NUL follows the bytes */
+    size_t size;
+    uint64_t version; /* grows with every change of this name, also over a deletion */
+    int64_t left_ms;  /* until it ends; DIBS_FOREVER */
+} dibs_value;
+
+/* Zero means default. */
+typedef struct dibs_cell_options {
+    int64_t keep_ms; /* how long it lives from now: for ever */
+    uint64_t fence;  /* a grant's, presented before with dibs_fence_pass: refused (DIBS_LOST) when a
+                        newer one has been here. 0: not guarded */
+} dibs_cell_options;
+
+/* DIBS_NOT_FOUND: there is none (any more). */
+DIBS_API dibs_status dibs_cell_read(dibs *d, const char *name, dibs_value *out, dibs_error *err);
+
+/* Writes if the cell still has that version (0: there must be none; DIBS_ANY_VERSION: there must be
+ * one). `now` (may be NULL) gets the cell as it is afterwards: without data when it was written.
+ * DIBS_CONFLICT: it has another version, and `now` says which, with its value. DIBS_NOT_FOUND: there
+ * is none (any more). DIBS_UNKNOWN: no answer, and it cannot be told any more; read and decide
+ * again. */
+DIBS_API dibs_status dibs_cell_swap(dibs *d, const char *name, uint64_t version, const void *data,
+                                    size_t size, const dibs_cell_options *options, dibs_value *now,
+                                    dibs_error *err);
+DIBS_API dibs_status dibs_cell_delete(dibs *d, const char *name, uint64_t version,
+                                      const dibs_cell_options *options, dibs_error *err);
+DIBS_API void dibs_value_free(dibs_value *value);
+
+/* The check at the resource, for a resource that is a cell: presents a grant's fence before the first
+ * read. Raises the cell's floor (0: the fence itself), then reads into `out` (may be NULL; version 0
+ * when there is no value yet). DIBS_LOST: a newer holder has been here. Writes then carry the fence
+ * in their options: raise, read, write. */
+DIBS_API dibs_status dibs_fence_pass(dibs *d, const char *cell, uint64_t fence, uint64_t floor,
+                                     dibs_value *out, dibs_error *err);
+
+/* ---- Counters -------------------------------------------------------------------------------- */
+
+/* Zero means default. */
+typedef struct dibs_counter_options {
+    const char *request; /* an id of the caller's: the same one counts once. None */
+    int64_t keep_ms;     /* how long it is remembered: 24 hours. DIBS_FOREVER */
+} dibs_counter_options;
+
+/* A counter is never below zero. DIBS_OK, or DIBS_ALREADY: this request was counted before; `value`
+ * (may be NULL) gets what is left after it, or what it was told then. */
+DIBS_API dibs_status dibs_counter_get(dibs *d, const char *name, int64_t *value, dibs_error *err);
+DIBS_API dibs_status dibs_counter_set(dibs *d, const char *name, int64_t value,
+                                      const dibs_counter_options *options, dibs_error *err);
+/* `n` may be negative. A missing counter is 0. DIBS_TOO_FEW: it would fall below zero. */
+DIBS_API dibs_status dibs_counter_add(dibs *d, const char *name, int64_t n,
+                                      const dibs_counter_options *options, int64_t *value,
+                                      dibs_error *err);
+/* Takes `n` (1 or more) if so many are left, else nothing: DIBS_TOO_FEW, `value` says how many. */
+DIBS_API dibs_status dibs_counter_take(dibs *d, const char *name, int64_t n,
+                                       const dibs_counter_options *options, int64_t *value,
+                                       dibs_error *err);
+
+/* ---- Once ------------------------------------------------------------------------------------ */
+
+/* A piece of work that is done once, under a key:
+ *
+ *     switch (dibs_once_begin(d, "order:17", &(dibs_once_options){.scope = "pay"}, &o, &err)) {
+ *     case DIBS_OK:      pay(o); dibs_once_finish(o, receipt, size, 0, &err); break;
+ *     case DIBS_ALREADY: replay(dibs_once_result(o, &size)); break;
+ *     default:           complain(&err);                     // RUNNING, MISMATCH, CRASHED …
+ *     }
+ *     dibs_once_free(o);
+ *
+ * If the runner dies, nobody knows how far it came: the caller chooses. Refusing is at most once,
+ * running again is at least once. Exactly once is to be had only where key and effect are in one
+ * transaction: dibs_sql_once in dibs_sql.h. */
+typedef struct dibs_once dibs_once;
+
+typedef enum dibs_on_crash {
+    DIBS_CRASH_REFUSE, /* DIBS_CRASHED, for as long as the key is kept: at most once */
+    DIBS_CRASH_RERUN, /* run again, with a higher fence and the steps that were kept: at least once */
+    DIBS_CRASH_ASK,   /* `ask` decides */
+} dibs_on_crash;
+
+/* The runner of `o` died (dibs_once_runner says who it was, dibs_once_step what it had done).
+ * true: run again. */
+typedef bool (*dibs_crash_fn)(void *data, const dibs_once *o);
+typedef void (*dibs_once_lost_fn)(void *data, dibs_once *o);
+
+/* Zero means default. */
+typedef struct dibs_once_options {
+    const char *scope;       /* whose keys: a tenant, an endpoint, a queue: "" */
+    const void *fingerprint; /* what was asked for, usually a hash: the same key with another one is
+                                refused (DIBS_MISMATCH) */
+    size_t fingerprint_size; /* to 255 bytes. 0: not compared with anything but another 0 */
+    int64_t lease_ms; /* a silent runner counts as dead after this; the keeper renews: 30,000 */
+    int64_t keep_ms;  /* how long the result is kept: 24 hours. DIBS_FOREVER */
+    int64_t
+        tombstone_ms; /* so long after that the answer is DIBS_EXPIRED: not at all. DIBS_FOREVER */
+    int64_t wait_ms;  /* for another's run, as in dibs_lock_options: 0 waits for ever,
+                                DIBS_NO_WAIT answers DIBS_RUNNING at once */
+    dibs_on_crash on_crash;
+    dibs_crash_fn ask;
+    dibs_once_lost_fn on_lost; /* the run was lost: others may take over. As dibs_lost_fn */
+    void *data;                /* for ask and on_lost */
+    const char *owner;         /* who runs it, for people. Default as in dibs_lock_options */
+} dibs_once_options;
+
+/* DIBS_OK: it is ours to do: end it with finish, fail or abandon. DIBS_ALREADY: it was done, here is
+ * what it left. DIBS_RUNNING: another is at it, see dibs_once_runner; dibs_once_wait waits for it.
+ * DIBS_MISMATCH, DIBS_CRASHED, DIBS_EXPIRED. `out` is set after all of these, and freed by the
+ * caller; after any other status it is NULL. */
+DIBS_API dibs_status dibs_once_begin(dibs *d, const char *key, const dibs_once_options *options,
+                                     dibs_once **out, dibs_error *err);
+
+/* After DIBS_RUNNING: asks again, waiting up to wait_ms. The answers are those of begin. */
+DIBS_API dibs_status dibs_once_wait(dibs_once *o, int64_t wait_ms, dibs_error *err);
+
+/* While it is ours. `fence` grows with every run of this key; held is by our own clock, no I/O. */
+DIBS_API uint64_t dibs_once_fence(const dibs_once *o);
+DIBS_API bool dibs_once_held(const dibs_once *o);
+DIBS_API int64_t dibs_once_remaining_ms(const dibs_once *o); /* 0 when it is not ours (any more) */
+DIBS_API bool dibs_once_again(const dibs_once *o);           /* an earlier runner died */
+
+/* A recovery point: what was done so far, kept with the key. A later run of the same key finds it and
+ * goes on from there. The same name again replaces its data. DIBS_LOST: the run is not ours any
+ * more. */
+DIBS_API dibs_status dibs_once_step(dibs_once *o, const char *step, const void *data, size_t size,
+                                    dibs_error *err);
+/* The data of a step that was kept, NULL: it was not reached. Lives as long as `o`, or until the step
+ * is replaced. */
+DIBS_API const void *dibs_once_step_data(const dibs_once *o, const char *step, size_t *size);
+
+/* Done: keeps the result and a code of the caller's for duplicates. DIBS_LOST: another run has taken
+ * over, or the record is gone: nothing was written. DIBS_UNAVAILABLE, DIBS_UNKNOWN: call it again. */
+DIBS_API dibs_status dibs_once_finish(dibs_once *o, const void *result, size_t size, int code,
+                                      dibs_error *err);
+/* It failed. Forgotten, the next call is the first again; final, duplicates get this result. */
+DIBS_API dibs_status dibs_once_fail(dibs_once *o, bool final, const void *result, size_t size,
+                                    int code, dibs_error *err);
+/* Nobody knows how far it came: as if the runner had died, without waiting for its lease. */
+DIBS_API dibs_status dibs_once_abandon(dibs_once *o, dibs_error *err);
+
+/* After DIBS_ALREADY. */
+DIBS_API const void *dibs_once_result(const dibs_once *o, size_t *size); /* NULL: it left none */
+DIBS_API int dibs_once_code(const dibs_once *o);
+DIBS_API bool dibs_once_failed(const dibs_once *o); /* it ended with a final failure */
+/* Who runs it, ran it, or died of it; `left_ms`: until it counts as dead, or its result ends. */
+DIBS_API void dibs_once_runner(const dibs_once *o, dibs_party *out);
+
+/* A run that has not ended is abandoned. NULL is allowed. */
+DIBS_API void dibs_once_free(dibs_once *o);
+
+/* ---- Tokens ---------------------------------------------------------------------------------- */
+
+#define DIBS_TOKEN_SIZE 64 /* with its NUL */
+
+/* Zero means default. */
+typedef struct dibs_token_options {
+    const char *scope; /* what it is good for: "" */
+    int64_t ttl_ms;    /* how long: 10 minutes */
+} dibs_token_options;
+
+/* An unguessable token, good for one redemption in its scope. */
+DIBS_API dibs_status dibs_token_issue(dibs *d, const dibs_token_options *options,
+                                      char out[DIBS_TOKEN_SIZE], dibs_error *err);
+/* DIBS_OK: exactly one caller is told this; do the work now. DIBS_REFUSED: spent, expired, never
+ * issued, or for another scope. */
+DIBS_API dibs_status dibs_token_redeem(dibs *d, const char *scope, const char *token,
+                                       dibs_error *err);
+/* The work behind a redeemed token failed: one new token for it, the same one when asked again.
+ * DIBS_REFUSED: it is not spent, or is gone. */
+DIBS_API dibs_status dibs_token_reissue(dibs *d, const dibs_token_options *options,
+                                        const char *token, char out[DIBS_TOKEN_SIZE],
+                                        dibs_error *err);
+
+/* ---- Looking and breaking -------------------------------------------------------------------- */
 
 typedef struct dibs_lock_info {
     const char *name;

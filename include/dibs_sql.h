@@ -89,6 +89,9 @@ typedef struct dibs_sql_key {
     const void *fingerprint; /* what was asked for, usually a hash: the same key with another one is
                                 refused */
     size_t fingerprint_size; /* 0: not compared with anything but another 0 */
+    int64_t wait_ms; /* for another's transaction that has the same key open: at most so long, then
+                        DIBS_BUSY; DIBS_NO_WAIT not at all; 0 as the session's own timeout says
+                        (lock_timeout, innodb_lock_wait_timeout, busy_timeout) */
 } dibs_sql_key;
 
 /* What the first run left behind. Give it back with dibs_sql_result_free. */
@@ -98,7 +101,8 @@ typedef struct dibs_sql_result {
 } dibs_sql_result;
 
 /* Writes the key down in this transaction. DIBS_OK: it is new: do the work here, then COMMIT; a
- * duplicate waits for that. DIBS_ALREADY: the work was done and committed; `stored` (may be NULL)
+ * duplicate waits for that, and goes on with its own transaction whatever comes of the wait.
+ * DIBS_ALREADY: the work was done and committed; `stored` (may be NULL)
  * gets its result. DIBS_CONFLICT: the key was used for something else. After a ROLLBACK the key is
  * new again. */
 DIBS_API dibs_status dibs_sql_once(dibs_sql db, const dibs_sql_key *key, dibs_sql_result *stored,

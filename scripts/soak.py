@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""./dev soak [MINUTES]: `dibs run` on sqlite and redis under kill -9 and SIGSTOP, with a checked log; then fuzzers.
+"""./dev soak [MINUTES]: `dibs run` and `dibs once` on sqlite and redis under kill -9 and SIGSTOP, with a checked log;
+1,000 races for a token and for a key on every engine (race.py); then fuzzers.
 
 Several wrappers take turns at one lock. Each command writes its fence into one common log, at its start and every
 two milliseconds while it runs, while wrappers and guardians are killed and wrappers stopped past their lease at
@@ -7,6 +8,9 @@ random (half of the time the holder's, else anybody's). The log is appended to i
   - a start whose fence is not above all that came before: the fence went back;
   - a line of a fence after one of a higher fence: two commands ran at once;
   - nothing for much longer than a lease: the lock is stuck.
+With `dibs once` several ask for the same keys, each key has a log of its own kind, and besides:
+  - a start after somebody was told that the key is done: it was done twice;
+  - two who were told different things about one key: a replay is no replay.
 """
 import argparse
 import contextlib
@@ -21,6 +25,8 @@ import sys
 import tempfile
 import time
 
+import race
+
 SLOTS = 8
 LEASE = 2.0
 STUCK = LEASE + 15
@@ -28,16 +34,17 @@ TICK = 0.002
 
 
 def job(log, seconds):
-    """What runs under the lock."""
+    """What runs under the lock, or once; then it says with which fence."""
     fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    fence = os.environ["DIBS_FENCE"]
-    write = lambda kind: os.write(fd, f"{fence} {kind} {os.getppid()}\n".encode())
+    fence, key = os.environ["DIBS_FENCE"], os.environ.get("DIBS_KEY", "-")
+    write = lambda kind: os.write(fd, f"{fence} {kind} {os.getppid()} {key}\n".encode())
     write("start")
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(TICK)
         write("tick")
     write("end")
+    print(key, fence, flush=True)
 
 
 class Redis:
@@ -89,7 +96,7 @@ class Log:
             self.moved = time.monotonic()
 
     def check(self, line):
-        fence, kind, guardian = line.split()
+        fence, kind, guardian, _ = line.split()
         fence = int(fence)
         if kind == "start":
             if fence <= self.highest:
@@ -102,29 +109,59 @@ class Log:
         self.highest = max(self.highest, fence)
 
 
+class OnceLog(Log):
+    """The same with an order of fences for each key, and nothing after a key is done."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.order = {}
+        self.done = {}  # key: what was said
+
+    def check(self, line):
+        key = line.split()[3]
+        self.highest = self.order.get(key, 0)
+        super().check(line)
+        self.order[key] = self.highest
+        if line.split()[1] == "start" and key in self.done:
+            self.wrong.append(f"{key} was done and started again")
+
+    def told(self, key, text):
+        self.follow()  # whatever started before this answer is no fault
+        if self.done.setdefault(key, text) != text or text.split()[:1] != [key.encode()]:
+            self.wrong.append(f"{key}: {self.done[key]} and {text} were told")
+
+
 class Soak:
+    name, log_class = "run", Log
+
     def __init__(self, engine, url, dibs, folder, seed, redis=None):
         self.engine, self.url, self.dibs, self.folder, self.redis = engine, url, dibs, folder, redis
         self.chance = random.Random(seed)
-        self.log = Log(folder / "log")
+        self.log = self.log_class(folder / "log")
         self.wrappers = [None] * SLOTS
         self.asleep = {}  # pid: when to wake it
         self.exits = {}
         self.faults = {}
 
     def start_one(self):
+        return self.start("run", "soak")
+
+    def start(self, *what, stdout=subprocess.DEVNULL):
         seconds = self.chance.choice([0.005, 0.02, 0.05, 0.5])
         return subprocess.Popen(
-            [self.dibs, "run", "--url", self.url, "--lease", f"{int(LEASE * 1000)}ms", "soak", "--",
+            [self.dibs, *what, "--url", self.url, "--lease", f"{int(LEASE * 1000)}ms", "--",
              sys.executable, __file__, "--job", str(self.folder / "log"), str(seconds)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.DEVNULL)
+
+    def ended(self, wrapper):
+        self.exits[wrapper.returncode] = self.exits.get(wrapper.returncode, 0) + 1
+        self.asleep.pop(wrapper.pid, None)
 
     def refill(self):
         for i, wrapper in enumerate(self.wrappers):
             if wrapper is None or wrapper.poll() is not None:
                 if wrapper is not None:
-                    self.exits[wrapper.returncode] = self.exits.get(wrapper.returncode, 0) + 1
-                    self.asleep.pop(wrapper.pid, None)
+                    self.ended(wrapper)
                 self.wrappers[i] = self.start_one()
 
     def wake(self, everybody=False):
@@ -188,7 +225,7 @@ class Soak:
                 try:
                     wrapper.wait(LEASE + 15)
                 except subprocess.TimeoutExpired:
-                    self.log.wrong.append(f"dibs run ({wrapper.pid}) does not end after SIGTERM")
+                    self.log.wrong.append(f"dibs {self.name} ({wrapper.pid}) does not end after SIGTERM")
                     wrapper.kill()
                     wrapper.wait()
         self.log.follow()
@@ -198,18 +235,52 @@ class Soak:
     def report(self):
         faults = ", ".join(f"{v} × {k}" for k, v in sorted(self.faults.items())) or "none"
         exits = ", ".join(f"{v} × {k}" for k, v in sorted(self.exits.items()))
-        print(f"{self.engine}: {self.log.starts} commands started, {self.log.ends} came to their end\n"
+        print(f"{self.engine}, dibs {self.name}: {self.log.starts} commands started, {self.log.ends} came to their end\n"
               f"    faults: {faults}\n    exit codes: {exits}\n"
               f"    {'FAILED: ' + '; '.join(self.log.wrong[:5]) if self.log.wrong else 'no overlap, fences grew'}",
               flush=True)
         return not self.log.wrong
 
 
-def soak_engine(engine, dibs, seconds, seed):
+class OnceSoak(Soak):
+    """Four keys at a time; one that was answered for often enough makes room for the next."""
+
+    name, log_class = "once", OnceLog
+    ANSWERS = 12
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.keys = {f"key{i}": 0 for i in range(4)}
+        self.next_key = 4
+        self.asked = {}  # pid: key
+
+    def start_one(self):
+        key = self.chance.choice(list(self.keys))
+        process = self.start("once", "--wait", "1m", "--on-crash", "rerun", key, stdout=subprocess.PIPE)
+        self.asked[process.pid] = key
+        return process
+
+    def ended(self, wrapper):
+        super().ended(wrapper)
+        key = self.asked.pop(wrapper.pid)
+        with wrapper.stdout:
+            text = wrapper.stdout.read()
+        if wrapper.returncode != 0:
+            return
+        self.log.told(key, text)
+        if key in self.keys:
+            self.keys[key] += 1
+            if self.keys[key] >= self.ANSWERS:
+                del self.keys[key]
+                self.keys[f"key{self.next_key}"] = 0
+                self.next_key += 1
+
+
+def soak_engine(kind, engine, dibs, seconds, seed):
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"dibs-soak-{engine}-"))
     redis = Redis(folder) if engine == "redis" else None
     url = f"redis://127.0.0.1:{redis.port}" if redis else f"sqlite://{folder}/soak.db"
-    soak = Soak(engine, url, dibs, folder, seed, redis)
+    soak = kind(engine, url, dibs, folder, seed, redis)
     try:
         soak.run(seconds)
     finally:
@@ -240,6 +311,8 @@ def arguments():
     p.add_argument("--dibs", default="build/src/cli/dibs", help="the command")
     p.add_argument("--fuzzers", type=pathlib.Path, help="folder with programs called fuzz_*")
     p.add_argument("--engines", default="sqlite,redis")
+    p.add_argument("--library", default="build/libdibs.so", help="for the races")
+    p.add_argument("--races", type=int, default=1000, help="for a token, and for a key, on every engine")
     p.add_argument("--seed", type=int, default=int(time.time()))
     options = p.parse_args()
     if options.minutes <= 0:
@@ -254,10 +327,11 @@ def main():
     engines = options.engines.split(",")
     fuzzers = sorted(f for f in options.fuzzers.glob("fuzz_*") if os.access(f, os.X_OK) and f.is_file()) \
         if options.fuzzers else []
-    share = options.minutes * 60 / (len(engines) + len(fuzzers))
+    share = options.minutes * 60 / (2 * len(engines) + len(fuzzers))
     print(f"soak: {options.minutes:g} minutes, seed {options.seed}", flush=True)
     dibs = str(pathlib.Path(options.dibs).resolve())
-    good = [soak_engine(e, dibs, share, options.seed) for e in engines] + [run_fuzzer(f, share) for f in fuzzers]
+    good = [soak_engine(kind, e, dibs, share, options.seed) for kind in (Soak, OnceSoak) for e in engines]
+    good += [race.run(options.library, options.races)] + [run_fuzzer(f, share) for f in fuzzers]
     return 0 if all(good) else 1
 
 

@@ -120,7 +120,95 @@ static void wait_in_vain(dibs *d, run *r)
     }
 }
 
-static run live_a_day(const char *url)
+static void day_of_locks(dibs *d, run *r)
+{
+    lock_twice(d, r);
+    use_ticket(d, r);
+    wait_in_vain(d, r);
+    look_around(d, r);
+}
+
+/* ---- And another with cells ------------------------------------------------------------------ */
+
+/* What a run left half done is no other's business. */
+static const char *fresh(void)
+{
+    static char name[32];
+    static int n;
+
+    snprintf(name, sizeof name, "alloc-%d", n++);
+    return name;
+}
+
+/* True: as expected. */
+static bool expect(run *r, dibs_status status, dibs_status want)
+{
+    if (status == want)
+        return true;
+    r->refused++;
+    r->last = status;
+    r->foreign += status != DIBS_NO_MEMORY && status != DIBS_UNAVAILABLE &&
+                  status != DIBS_UNKNOWN && status != DIBS_BROKEN_ENGINE;
+    return false;
+}
+
+static void use_cells(dibs *d, run *r)
+{
+    const char *name = fresh();
+    dibs_value v = {0};
+    int64_t left = -1;
+
+    if (expect(r, dibs_cell_swap(d, name, 0, "value", 5, NULL, NULL, NULL), DIBS_OK) &&
+        expect(r, dibs_cell_read(d, name, &v, NULL), DIBS_OK))
+        expect(r, dibs_cell_delete(d, name, v.version, NULL, NULL), DIBS_OK);
+    dibs_value_free(&v);
+    if (expect(r, dibs_counter_set(d, name, 2, NULL, NULL), DIBS_OK) &&
+        expect(r,
+               dibs_counter_take(d, name, 2, &(dibs_counter_options){.request = "r"}, &left, NULL),
+               DIBS_OK))
+        expect(r, dibs_counter_take(d, name, 1, NULL, &left, NULL), DIBS_TOO_FEW);
+}
+
+/* Ended, begun again, and abandoned. */
+static void use_once(dibs *d, run *r)
+{
+    const char *key = fresh();
+    dibs_once_options options = {.wait_ms = DIBS_NO_WAIT, .lease_ms = LEASE_MS};
+    dibs_once *o = NULL, *again = NULL;
+
+    if (expect(r, dibs_once_begin(d, key, &options, &o, NULL), DIBS_OK) &&
+        expect(r, dibs_once_step(o, "step", "data", 4, NULL), DIBS_OK) &&
+        expect(r, dibs_once_finish(o, "result", 6, 0, NULL), DIBS_OK))
+        expect(r, dibs_once_begin(d, key, &options, &again, NULL), DIBS_ALREADY);
+    dibs_once_free(o);
+    dibs_once_free(again);
+    o = NULL;
+    expect(r, dibs_once_begin(d, fresh(), &options, &o, NULL), DIBS_OK);
+    dibs_once_free(o);
+}
+
+static void use_tokens(dibs *d, run *r)
+{
+    char token[DIBS_TOKEN_SIZE], heir[DIBS_TOKEN_SIZE];
+
+    if (expect(r, dibs_token_issue(d, NULL, token, NULL), DIBS_OK) &&
+        expect(r, dibs_token_redeem(d, NULL, token, NULL), DIBS_OK) &&
+        expect(r, dibs_token_reissue(d, NULL, token, heir, NULL), DIBS_OK))
+        expect(r, dibs_token_redeem(d, NULL, token, NULL), DIBS_REFUSED);
+}
+
+static void day_of_cells(dibs *d, run *r)
+{
+    use_cells(d, r);
+    use_once(d, r);
+    use_tokens(d, r);
+}
+
+/* ---- Either ---------------------------------------------------------------------------------- */
+
+typedef void (*day_fn)(dibs *d, run *r);
+
+static run live_a_day(const char *url, day_fn day)
 {
     run r = {0};
     dibs *d = NULL;
@@ -131,10 +219,7 @@ static run live_a_day(const char *url)
     if (status != DIBS_OK)
         return r;
     r.opened = true;
-    lock_twice(d, &r);
-    use_ticket(d, &r);
-    wait_in_vain(d, &r);
-    look_around(d, &r);
+    day(d, &r);
     dibs_close(d);
     return r;
 }
@@ -158,26 +243,26 @@ static const char *how(bool for_ever)
 }
 
 /* How many allocations a run with that failure leaves behind. */
-static long leaked(const char *url, long n, bool for_ever, run *r, bool *struck)
+static long leaked(const char *url, day_fn day, long n, bool for_ever, run *r, bool *struck)
 {
     long before = alloc_live();
 
     alloc_fail(n, for_ever);
-    *r = live_a_day(url);
+    *r = live_a_day(url, day);
     *struck = alloc_heal();
     return alloc_balances ? alloc_live() - before : 0;
 }
 
 /* One failure at `n`; false when the run never came that far. A library may keep something of an
  * error (OpenSSL: a ring of the last 16 of a thread): a real leak goes on for ever. */
-static bool fail_nth(const char *url, dibs *other, long n, bool for_ever)
+static bool fail_nth(const char *url, day_fn day, dibs *other, long n, bool for_ever)
 {
     int64_t start = clock_ms();
     run r;
     bool struck;
     int again = 0;
 
-    while (leaked(url, n, for_ever, &r, &struck) != 0)
+    while (leaked(url, day, n, for_ever, &r, &struck) != 0)
         if (++again > KEPT_MAX)
             fail_msg("allocation %ld %s: something leaks", n, how(for_ever));
     if (r.foreign)
@@ -194,7 +279,7 @@ static bool fail_nth(const char *url, dibs *other, long n, bool for_ever)
     return struck;
 }
 
-static void sweep(const char *url)
+static void sweep(const char *url, day_fn day)
 {
     dibs *other = NULL;
     dibs_grant *held = NULL;
@@ -206,9 +291,9 @@ static void sweep(const char *url)
     assert_free(other, "alloc-a");
     assert_free(other, "alloc-b");
     for (int i = 0; i < 2; i++) /* what libraries keep for later is made now */
-        assert_int_equal(live_a_day(url).refused, 0);
+        assert_int_equal(live_a_day(url, day).refused, 0);
     for (int for_ever = 0; for_ever < 2; for_ever++)
-        for (long n = 1; fail_nth(url, other, n, for_ever); n += every ? 1 : 1 + n / DENSE) {
+        for (long n = 1; fail_nth(url, day, other, n, for_ever); n += every ? 1 : 1 + n / DENSE) {
             last[for_ever] = n;
             runs[for_ever]++;
         }
@@ -222,7 +307,8 @@ static void sweep(const char *url)
 static void memory_engine(void **state)
 {
     (void)state;
-    sweep("memory:alloc");
+    sweep("memory:alloc", day_of_locks);
+    sweep("memory:", day_of_cells); /* a store of its own: what it keeps goes with it */
 }
 
 static bool engine_missing(const char *scheme)
@@ -245,7 +331,8 @@ static void sqlite_engine(void **state)
         skip();
     assert_int_equal(scratch_make(&s), 0);
     snprintf(url, sizeof url, "sqlite://%s", scratch_file(&s, "alloc.db", file, sizeof file));
-    sweep(url);
+    sweep(url, day_of_locks);
+    sweep(url, day_of_cells);
     scratch_remove(&s);
 }
 
@@ -257,7 +344,8 @@ static void redis_engine(void **state)
     if (engine_missing("redis"))
         skip();
     server_need(&s, NULL);
-    sweep(s.url);
+    sweep(s.url, day_of_locks);
+    sweep(s.url, day_of_cells);
     server_stop(&s);
 }
 

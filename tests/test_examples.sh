@@ -76,17 +76,78 @@ nightly() {
     check "nightly.sh runs the job once" $? "$output"
 }
 
+# A runner that is killed after the card was charged: the next one goes on from there, and once is enough.
+payment() {
+    local engine=$1 output example=$build/examples/example-payment
+    local -x DIBS_URL=$2
+    output=$(
+        exec 2>&1
+        (timeout 20 "$example" order-17 49.90 charge)
+        echo "died of $?"
+        timeout 20 "$example" order-17 49.90 && timeout 20 "$example" order-17 49.90
+        timeout 20 "$example" order-17 99.90
+        echo "another amount: $?"
+    )
+    grep -q 'died of 137' <<<"$output" && grep -q 'going on after a crash' <<<"$output" &&
+        grep -q 'charge: was done' <<<"$output" && grep -q 'as before: order order-17' <<<"$output" &&
+        [ "$(grep -c 'charge, key' <<<"$output")" = 1 ] && grep -q 'another amount: 65' <<<"$output"
+    check "payment on $engine" $? "$output"
+}
+
+# Messages that come twice, and one whose id was used for something else.
+inbox() {
+    local output
+    output=$(
+        exec 2>&1
+        printf 'm1 ada 5\nm2 ada 7\nm1 ada 5\nm3 bob 1\n' | "$build/examples/example-inbox" "$1"
+        printf 'm2 ada 7\nm3 bob 1\n' | "$build/examples/example-inbox" "$1"
+        printf 'm2 ada 700\n' | "$build/examples/example-inbox" "$1" || echo refused
+        psql -qAtX "$1" -c "SELECT name, balance FROM account ORDER BY name"
+    )
+    grep -q 'ack m1 (booked)' <<<"$output" && grep -q 'ack m1 (was booked before)' <<<"$output" &&
+        grep -q 'ack m3 (was booked before)' <<<"$output" && grep -q refused <<<"$output" &&
+        grep -q 'ada|12' <<<"$output" && grep -q 'bob|1' <<<"$output"
+    check "inbox on postgresql" $? "$output"
+}
+
+# on ENGINE FUNCTION: the function, in a bash of its own, with a private server's $DIBS_URL.
+on() {
+    local engine=$1 output status
+    output=$(
+        export build scratch
+        export -f run check payment inbox
+        python3 "$source/tests/support/places.py" "$engine" bash -c "count=$count; $2"
+    )
+    status=$?
+    if [ "$status" -eq 77 ] && [ -z "${CI:-}${DIBS_TEST_REQUIRE_SERVERS:-}" ]; then
+        count=$((count + 1))
+        printf 'ok %d - %s # SKIP no %s\n' "$count" "$2" "$engine"
+        return
+    fi
+    printf '%s\n' "$output"
+    count=$((count + $(grep -c '^ok\|^not ok' <<<"$output")))
+    if [ "$status" -ne 0 ]; then
+        check "a server for $engine" 1 "status $status"
+    fi
+}
+
 run_all memory memory:
 run_all sqlite "sqlite://$scratch/dibs.db"
+payment sqlite "sqlite://$scratch/payment.db"
 if ! command -v redis-server >/dev/null && [ -z "${CI:-}${DIBS_TEST_REQUIRE_SERVERS:-}" ]; then
-    for name in lock tickets semaphore stock order; do
+    for name in lock tickets semaphore stock order payment stream; do
         count=$((count + 1))
         printf 'ok %d - %s on redis # SKIP no redis-server\n' "$count" "$name"
     done
 else
     start_redis
     run_all redis "redis://127.0.0.1:$port"
+    payment redis "redis://127.0.0.1:$port"
+    run "stream on redis" '2 by the first, 4 by the second, 21 pieces in all' \
+        "$build/examples/example-stream" 127.0.0.1 "$port"
 fi
+on postgresql 'payment postgresql "$DIBS_URL"; inbox "$DIBS_URL"; true'
+on mysql 'payment mysql "$DIBS_URL"; true'
 tickets_in_order
 nightly
 printf '1..%d\n' "$count"

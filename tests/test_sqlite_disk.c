@@ -134,7 +134,7 @@ static void newer_database_is_refused(void **state)
 
     (void)state;
     desk_close(open_desk(&d));
-    run_sql("PRAGMA user_version = 2");
+    run_sql("PRAGMA user_version = 3");
     refuse(url, DIBS_UNSUPPORTED, "newer");
 }
 

@@ -78,6 +78,10 @@ static void exec_command(const cli_job *job, pid_t guardian, int failure)
     setpgid(0, 0);
     if (job->terminal >= 0)
         tcsetpgrp(job->terminal, getpid());
+    if (job->output) {
+        dup2(job->output->write[0], STDOUT_FILENO);
+        dup2(job->output->write[1], STDERR_FILENO);
+    }
     sigprocmask(SIG_SETMASK, &job->mask, NULL);
     execvpe(job->argv[0], job->argv, job->environment);
     code = errno;
@@ -234,6 +238,12 @@ static void keep_guard(guard *g)
 
 /* ---- Birth ----------------------------------------------------------------------------------- */
 
+static void close_both(const int fds[2])
+{
+    close(fds[0]);
+    close(fds[1]);
+}
+
 static int open_events(guard *g)
 {
     sigset_t child;
@@ -245,7 +255,8 @@ static int open_events(guard *g)
     return g->children < 0 || g->timer < 0 ? -1 : 0;
 }
 
-/* Its own group: what a shell does to the wrapper's job (stop, kill) does not reach it. */
+/* Its own group: what a shell does to the wrapper's job (stop, kill) does not reach it. A command
+ * whose output nobody reads any more must get SIGPIPE: we are no reader. */
 static void guardian_main(const cli_job *job, int orders, int news)
 {
     guard g = {.job = job, .orders = orders, .news = news, .pack = {.status = -1}};
@@ -256,6 +267,8 @@ static void guardian_main(const cli_job *job, int orders, int news)
     sigprocmask(SIG_SETMASK, &all, NULL);
     setpgid(0, 0);
     prctl(PR_SET_NAME, "dibs-guardian");
+    if (job->output)
+        close_both(job->output->read);
     g.schedule = cli_schedule_make(cli_now(), job->deadline, job->lease);
     status = dibs_stand_in(job->d);
     if (status != DIBS_OK) {
@@ -268,12 +281,6 @@ static void guardian_main(const cli_job *job, int orders, int news)
         keep_guard(&g);
 }
 
-static void close_pipe(int fds[2])
-{
-    close(fds[0]);
-    close(fds[1]);
-}
-
 int cli_guardian_start(const cli_job *job, cli_guardian *out)
 {
     int orders[2], news[2], code;
@@ -282,7 +289,7 @@ int cli_guardian_start(const cli_job *job, cli_guardian *out)
         return errno;
     if (pipe2(news, O_CLOEXEC | O_NONBLOCK) < 0) {
         code = errno;
-        close_pipe(orders);
+        close_both(orders);
         return code;
     }
     out->pid = fork();

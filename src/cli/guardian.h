@@ -1,4 +1,4 @@
-/* The guardian: a small process between `dibs run` (the wrapper) and COMMAND.
+/* The guardian: a small process between `dibs run` or `dibs once` (the wrapper) and COMMAND.
  *
  * It holds the deadline of the lock on a timer and has COMMAND as its child. The wrapper moves the
  * deadline over a pipe whenever the lock was renewed. When the wrapper dies (the pipe ends), is
@@ -45,12 +45,19 @@ typedef enum cli_reason {
     CLI_REASON_ORPHANED
 } cli_reason;
 
+/* Pipes for what COMMAND writes to stdout and stderr, made by the wrapper, which reads them. */
+typedef struct cli_output {
+    int read[2];
+    int write[2];
+} cli_output;
+
 /* What to run, and under which deadline. Borrowed for the call. */
 typedef struct cli_job {
     dibs *d;
     char **argv;
     char **environment;
-    sigset_t mask; /* the signal mask that COMMAND gets */
+    const cli_output *output; /* NULL: COMMAND writes to our own stdout and stderr */
+    sigset_t mask;            /* the signal mask that COMMAND gets */
     int terminal;  /* descriptor whose foreground the command takes before it starts; -1: none */
     int64_t lease; /* microseconds */
     int64_t deadline;

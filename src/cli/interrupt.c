@@ -128,3 +128,22 @@ int cli_interrupt_end(cli_interrupt *i)
     discard(i);
     return signal;
 }
+
+int cli_enter(const char *url, const sigset_t *passed_on, dibs **d, int (*obtain)(void *data),
+              void *data)
+{
+    cli_interrupt *interrupt = cli_interrupt_start(passed_on);
+    int code, signal;
+
+    if (!interrupt) {
+        cli_say("cannot start a thread");
+        return CLI_EXIT_SYSTEM;
+    }
+    code = cli_open(url, &(dibs_options){.dispatch_only = true}, d);
+    if (code == 0) {
+        cli_interrupt_watch(interrupt, *d);
+        code = obtain(data);
+    }
+    signal = cli_interrupt_end(interrupt);
+    return signal ? CLI_EXIT_SIGNAL + signal : code;
+}

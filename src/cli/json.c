@@ -26,64 +26,89 @@ void cli_json_put(json_t *object, const char *key, json_t *value)
     need(json_object_set_new(object, key, need(value)) == 0 ? object : NULL);
 }
 
-static json_t *hex_of(const char *bytes)
+static void put_hex(json_t *object, const char *key, const char *bytes, size_t size)
 {
-    size_t length = strlen(bytes);
-    char *hex = need(malloc(length * 2 + 1));
-    json_t *value;
+    char *hex = need(malloc(size * 2 + 1)), hex_key[32];
 
     hex[0] = '\0';
-    for (size_t i = 0; i < length; i++)
+    for (size_t i = 0; i < size; i++)
         snprintf(hex + i * 2, 3, "%02x", (unsigned char)bytes[i]);
-    value = json_string(hex);
+    snprintf(hex_key, sizeof hex_key, "%s_hex", key);
+    cli_json_put(object, hex_key, json_string(hex));
     free(hex);
-    return value;
 }
 
-static bool is_utf8(const char *bytes)
+/* A NUL follows the bytes. */
+static bool is_utf8(const char *bytes, size_t size)
 {
     size_t n;
 
-    for (; *bytes; bytes += n)
-        if ((n = cli_utf8_length(bytes)) == 0)
+    for (const char *at = bytes; at < bytes + size; at += n)
+        if ((n = cli_utf8_length(at)) == 0)
             return false;
     return true;
 }
 
 void cli_json_text(json_t *object, const char *key, const char *bytes)
 {
-    char shown[CLI_SHOWN_SIZE], hex_key[32];
+    char shown[CLI_SHOWN_SIZE];
 
     if (!bytes) {
         cli_json_put(object, key, json_null());
-    } else if (is_utf8(bytes)) {
+    } else if (is_utf8(bytes, strlen(bytes))) {
         cli_json_put(object, key, json_string(bytes));
     } else {
         cli_escape(shown, sizeof shown, bytes);
         cli_json_put(object, key, json_string(shown));
-        snprintf(hex_key, sizeof hex_key, "%s_hex", key);
-        cli_json_put(object, hex_key, hex_of(bytes));
+        put_hex(object, key, bytes, strlen(bytes));
     }
 }
 
-static void set_integer(json_t *object, const char *key, int64_t value)
+void cli_json_bytes(json_t *object, const char *key, const void *bytes, size_t size)
+{
+    char *copy;
+
+    if (!bytes) {
+        cli_json_put(object, key, json_null());
+        return;
+    }
+    copy = need(malloc(size + 1));
+    memcpy(copy, bytes, size);
+    copy[size] = '\0';
+    if (is_utf8(copy, size)) {
+        cli_json_put(object, key, json_stringn(copy, size));
+    } else {
+        cli_json_put(object, key, json_null());
+        put_hex(object, key, copy, size);
+    }
+    free(copy);
+}
+
+void cli_json_integer(json_t *object, const char *key, int64_t value)
 {
     cli_json_put(object, key, json_integer(value));
 }
 
-json_t *cli_json_party(const dibs_party *p, bool holder)
+json_t *cli_json_runner(const dibs_party *p)
 {
     json_t *o = cli_json_new();
 
     cli_json_text(o, "owner", p->owner);
     cli_json_text(o, "host", p->host);
-    set_integer(o, "pid", p->pid);
-    set_integer(o, "since_ms", p->since_ms);
-    set_integer(o, "left_ms", p->left_ms);
-    set_integer(o, "weight", p->weight);
+    cli_json_integer(o, "pid", p->pid);
+    cli_json_integer(o, "since_ms", p->since_ms);
+    cli_json_integer(o, "left_ms", p->left_ms);
+    return o;
+}
+
+json_t *cli_json_party(const dibs_party *p, bool holder)
+{
+    json_t *o = cli_json_runner(p);
+
+    cli_json_integer(o, "weight", p->weight);
     cli_json_put(o, "shared", json_boolean(p->shared));
     if (holder) {
-        set_integer(o, "fence", (int64_t)p->fence);
+        cli_json_integer(o, "fence", (int64_t)p->fence);
         cli_json_put(o, "released", json_boolean(p->released));
         cli_json_put(o, "breaking", json_boolean(p->breaking));
     }
@@ -104,16 +129,16 @@ json_t *cli_json_lock(const dibs_lock_info *lock, bool waiters)
     json_t *o = cli_json_new();
 
     cli_json_text(o, "name", lock->name);
-    set_integer(o, "slots", lock->slots);
-    set_integer(o, "used", lock->used);
-    set_integer(o, "fence", (int64_t)lock->fence);
+    cli_json_integer(o, "slots", lock->slots);
+    cli_json_integer(o, "used", lock->used);
+    cli_json_integer(o, "fence", (int64_t)lock->fence);
     cli_json_put(o, "holders", parties_of(lock->holders, lock->holder_count, true));
-    set_integer(o, "waiter_count", (int64_t)lock->waiter_count);
+    cli_json_integer(o, "waiter_count", (int64_t)lock->waiter_count);
     if (waiters)
         cli_json_put(o, "waiters", parties_of(lock->waiters, lock->waiter_count, false));
     cli_json_text(o, "broken_by", lock->broken_by);
     if (lock->broken_by)
-        set_integer(o, "broken_at_ms", lock->broken_at_ms);
+        cli_json_integer(o, "broken_at_ms", lock->broken_at_ms);
     return o;
 }
 

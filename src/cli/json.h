@@ -11,6 +11,12 @@
 json_t *cli_json_new(void);
 void cli_json_put(json_t *object, const char *key, json_t *value);      /* takes the value */
 void cli_json_text(json_t *object, const char *key, const char *bytes); /* NULL: null */
+void cli_json_integer(json_t *object, const char *key, int64_t value);
+
+/* Any bytes, of any length: as text when they are UTF-8, else null and `KEY_hex`. NULL: null. */
+void cli_json_bytes(json_t *object, const char *key, const void *bytes, size_t size);
+
+json_t *cli_json_runner(const dibs_party *p); /* of dibs_once_runner */
 
 json_t *cli_json_party(const dibs_party *p, bool holder);
 

@@ -1,11 +1,13 @@
 /* The command `dibs`: finds the subcommand and runs it. */
 #include "cli.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
 static const cli_command *const commands[] = {
-    &cli_run, &cli_ls, &cli_show, &cli_break, &cli_watch, &cli_engines, &cli_schema, NULL,
+    &cli_run,  &cli_once,  &cli_token, &cli_counter, &cli_cell,   &cli_ls,
+    &cli_show, &cli_break, &cli_watch, &cli_engines, &cli_schema, NULL,
 };
 
 static void print_usage(FILE *to)
@@ -19,9 +21,9 @@ static void print_usage(FILE *to)
           "URL names the engine: sqlite:///path, redis://host, ... Default: $DIBS_URL,\n"
           "else the embedded store in the user's state folder (dibs engines lists all).\n"
           "Durations are written 500ms, 5s, 2m, 1h.\n\n"
-          "  dibs run nightly -- ./backup.sh            wait for the lock, then run\n"
-          "  dibs run --no-wait nightly -- ./backup.sh  run now or exit with 75\n\n"
-          "dibs COMMAND --help says more; so do dibs(1) and dibs-run(1).\n",
+          "  dibs run nightly -- ./backup.sh   wait for the lock, then run\n"
+          "  dibs once order:17 -- ./pay.sh    run it, or say again what it said\n\n"
+          "dibs COMMAND --help says more; so do dibs(1), dibs-run(1) and dibs-once(1).\n",
           to);
 }
 
@@ -38,10 +40,22 @@ static bool is_one_of(const char *word, const char *a, const char *b)
     return strcmp(word, a) == 0 || strcmp(word, b) == 0;
 }
 
+/* A file of ours that got the number of a closed stdout would be written into. What stands there
+ * instead fails where a closed one would. */
+static void fill_standard_descriptors(void)
+{
+    static const int modes[] = {O_WRONLY, O_RDONLY, O_RDONLY};
+
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            open("/dev/null", modes[fd]); /* the lowest number that is free */
+}
+
 int main(int argc, char **argv)
 {
     const cli_command *command;
 
+    fill_standard_descriptors();
     if (argc < 2) {
         print_usage(stderr);
         return CLI_EXIT_USAGE;

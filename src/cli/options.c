@@ -46,18 +46,25 @@ static int take_span(const cli_command *command, const cli_option *option, const
     return -1;
 }
 
-static int take_number(const cli_command *command, const cli_option *option, const char *shown,
-                       const char *value)
+bool cli_parse_number(const char *text, int64_t low, int64_t high, int64_t *out)
 {
     char *end;
     long long n;
 
     errno = 0;
-    n = strtoll(value, &end, 10);
-    if (!is_digit(value[0]) || *end || errno || n < option->low || n > option->high)
+    n = strtoll(text, &end, 10);
+    if (!is_digit(text[text[0] == '-']) || *end || errno || n < low || n > high)
+        return false;
+    *out = n;
+    return true;
+}
+
+static int take_number(const cli_command *command, const cli_option *option, const char *shown,
+                       const char *value)
+{
+    if (!cli_parse_number(value, option->low, option->high, option->to))
         return cli_misused(command, "%s '%s' is no whole number from %" PRId64 " to %" PRId64,
                            shown, value, option->low, option->high);
-    *(int64_t *)option->to = n;
     return -1;
 }
 
@@ -120,6 +127,15 @@ static int take_option(const cli_command *command, const cli_option *options, in
     return take_value(command, option, shown, value ? value : argv[(*at)++]);
 }
 
+/* "-5" where the table says that there are such operands. */
+static bool is_minus(const cli_option *options, const char *word)
+{
+    for (; options->name; options++)
+        if (options->kind == CLI_MINUS)
+            return is_digit(word[1]);
+    return false;
+}
+
 int cli_parse(const cli_command *command, const cli_option *options, int argc, char **argv,
               cli_words *out)
 {
@@ -127,7 +143,8 @@ int cli_parse(const cli_command *command, const cli_option *options, int argc, c
 
     *out = (cli_words){argv, 0, -1};
     for (int i = 0; i < argc;) {
-        if (out->split >= 0 || argv[i][0] != '-' || argv[i][1] == '\0') {
+        if (out->split >= 0 || argv[i][0] != '-' || argv[i][1] == '\0' ||
+            is_minus(options, argv[i])) {
             argv[out->count++] = argv[i++];
         } else if (strcmp(argv[i], "--") == 0) {
             out->split = out->count;
@@ -150,5 +167,83 @@ int cli_need_name(const cli_command *command, const cli_words *words)
         return cli_misused(command, "no lock NAME given");
     if (words->count > 1)
         return cli_misused(command, "one lock NAME, not %d", words->count);
+    return -1;
+}
+
+int cli_split_command(const cli_command *command, const cli_words *words, const char *what,
+                      int *count, char ***argv)
+{
+    int split = words->split, from = split;
+
+    for (int i = 1; split == 0 && i < words->count; i++)
+        if (strcmp(words->word[i], "--") == 0) {
+            split = i;
+            from = i + 1;
+        }
+    if (split < 0)
+        return cli_misused(command, "no '--' between the %s and COMMAND", what);
+    if (split == 0)
+        return cli_misused(command, "no %s before '--'", what);
+    if (from >= words->count)
+        return cli_misused(command, "no COMMAND after '--'");
+    *count = split;
+    *argv = words->word + from;
+    (*argv)[words->count - from] = NULL;
+    return -1;
+}
+
+/* ---- Commands with several forms ------------------------------------------------------------- */
+
+/* How many operands "NAME [N]" has, and how many of them there must be. */
+static void count_operands(const char *operands, int *least, int *most)
+{
+    *least = *most = 0;
+    for (const char *at = operands; *at; at += strcspn(at, " "), at += *at == ' ') {
+        *most += 1;
+        *least += *at != '[';
+    }
+}
+
+static int check_verb(const cli_command *command, const cli_verb *verb, unsigned bit,
+                      const cli_only *only, const cli_words *words)
+{
+    int least, most, got = words->count - 1;
+
+    count_operands(verb->operands, &least, &most);
+    if (got < least || got > most)
+        return cli_misused(command, "%s takes %s, and got %d operand%s", verb->name,
+                           verb->operands[0] ? verb->operands : "no operands", got,
+                           got == 1 ? "" : "s");
+    for (; only->option; only++)
+        if (only->given && !(only->verbs & bit))
+            return cli_misused(command, "%s does not know %s", verb->name, only->option);
+    return -1;
+}
+
+static int complain_of_verb(const cli_command *command, const cli_verb *verbs, const char *word)
+{
+    char list[128] = "";
+    size_t used = 0;
+
+    for (size_t i = 0; verbs[i].name && used < sizeof list; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s",
+                                 i == 0              ? ""
+                                 : verbs[i + 1].name ? ", "
+                                                     : " or ",
+                                 verbs[i].name);
+    if (!word)
+        return cli_misused(command, "which? %s", list);
+    return cli_misused(command, "there is no '%s', only %s", word, list);
+}
+
+int cli_find_verb(const cli_command *command, const cli_verb *verbs, const cli_only *only,
+                  const cli_words *words)
+{
+    const char *word = words->count > 0 ? words->word[0] : NULL;
+
+    for (int i = 0; word && verbs[i].name; i++)
+        if (strcmp(verbs[i].name, word) == 0)
+            return check_verb(command, &verbs[i], 1U << i, only, words) < 0 ? i : -1;
+    complain_of_verb(command, verbs, word);
     return -1;
 }

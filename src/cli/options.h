@@ -10,6 +10,7 @@ typedef enum cli_kind {
     CLI_TEXT,   /* to: const char * */
     CLI_SPAN,   /* to: int64_t, milliseconds; low and high too */
     CLI_NUMBER, /* to: int64_t */
+    CLI_MINUS,  /* no option: words like -5 are operands */
 } cli_kind;
 
 typedef struct cli_option {
@@ -36,6 +37,33 @@ int cli_parse(const cli_command *command, const cli_option *options, int argc, c
 
 /* Just one word, the lock's NAME? -1 to go on, or CLI_EXIT_USAGE after a complaint. */
 int cli_need_name(const cli_command *command, const cli_words *words);
+
+/* WORD… -- COMMAND…; a word that starts with a dash is given as -- WORD… -- COMMAND…. How many words
+ * there are before COMMAND, which ends in NULL; `what` ("lock NAME") is what they are called. -1 to
+ * go on, or CLI_EXIT_USAGE after a complaint. */
+int cli_split_command(const cli_command *command, const cli_words *words, const char *what,
+                      int *count, char ***argv);
+
+/* A whole number from `low` to `high`; false: it is none. */
+bool cli_parse_number(const char *text, int64_t low, int64_t high, int64_t *out);
+
+/* What a command with several forms (`dibs counter take`) does. */
+typedef struct cli_verb {
+    const char *name;
+    const char *operands; /* "NAME [N]": those in brackets may be left out */
+} cli_verb;
+
+/* An option that only some of the verbs know, and whether it was given. */
+typedef struct cli_only {
+    const char *option; /* "--ttl" */
+    bool given;
+    unsigned verbs; /* bit i: the i-th knows it */
+} cli_only;
+
+/* Which of `verbs` (ended by a NULL) the first word names; the words after it fit, and no option was
+ * given that it does not know (`only` ends with a NULL option). -1 after a complaint. */
+int cli_find_verb(const cli_command *command, const cli_verb *verbs, const cli_only *only,
+                  const cli_words *words);
 
 /* "500ms", "5s", "2m", "1h" to milliseconds; -1 when it is no duration or longer than CLI_SPAN_MAX.
  */

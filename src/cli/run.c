@@ -13,8 +13,6 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define DEFAULT_LEASE_MS 30000
@@ -27,7 +25,6 @@ typedef struct run {
     int count;
     char **command;
     sigset_t passed_on, mask;
-    cli_interrupt *interrupt;
     dibs *d;
     dibs_grant **grants;
     int64_t granted_at_ms;
@@ -54,29 +51,6 @@ static const char help[] =
 
 /* ---- Arguments ------------------------------------------------------------------------------- */
 
-/* NAME… -- COMMAND…; a name that starts with a dash is given as -- NAME… -- COMMAND…. */
-static int split_words(run *r, const cli_command *self, const cli_words *words)
-{
-    int split = words->split, from = split;
-
-    for (int i = 1; split == 0 && i < words->count; i++)
-        if (strcmp(words->word[i], "--") == 0) {
-            split = i;
-            from = i + 1;
-        }
-    if (split < 0)
-        return cli_misused(self, "no '--' between the lock's NAME and COMMAND");
-    if (split == 0)
-        return cli_misused(self, "no lock NAME before '--'");
-    if (from >= words->count)
-        return cli_misused(self, "no COMMAND after '--'");
-    r->names = words->word;
-    r->count = split;
-    r->command = words->word + from;
-    r->command[words->count - from] = NULL;
-    return -1;
-}
-
 static int read_arguments(run *r, const cli_command *self, int argc, char **argv)
 {
     const cli_option options[] = {
@@ -100,7 +74,10 @@ static int read_arguments(run *r, const cli_command *self, int argc, char **argv
         code = cli_misused(self, "--wait and --no-wait exclude each other");
     if (code < 0 && r->weight > 0 && r->slots == 0)
         code = cli_misused(self, "--weight needs --slots");
-    return code < 0 ? split_words(r, self, &words) : code;
+    if (code < 0)
+        code = cli_split_command(self, &words, "lock NAME", &r->count, &r->command);
+    r->names = words.word;
+    return code;
 }
 
 /* ---- Taking the locks ------------------------------------------------------------------------ */
@@ -144,8 +121,9 @@ static int not_obtained(run *r, const dibs_error *err)
 }
 
 /* -1 to go on, or the exit code. */
-static int obtain(run *r)
+static int obtain(void *data)
 {
+    run *r = data;
     const dibs_lock_options options = {
         .wait_ms = r->no_wait || r->wait_ms == 0 ? DIBS_NO_WAIT
                    : r->wait_ms < 0              ? 0
@@ -167,25 +145,6 @@ static int obtain(run *r)
     if (err.status == DIBS_CANCELLED) /* by a signal, which says enough */
         return CLI_EXIT_NOT_OBTAINED;
     return err.status == DIBS_BUSY ? not_obtained(r, &err) : cli_failed(&err);
-}
-
-/* Opens and waits, minding signals. -1 to go on, or the exit code. */
-static int enter(run *r)
-{
-    int code, signal;
-
-    r->interrupt = cli_interrupt_start(&r->passed_on);
-    if (!r->interrupt) {
-        cli_say("cannot start a thread");
-        return CLI_EXIT_SYSTEM;
-    }
-    code = cli_open(r->url, &(dibs_options){.dispatch_only = true}, &r->d);
-    if (code == 0) {
-        cli_interrupt_watch(r->interrupt, r->d);
-        code = obtain(r);
-    }
-    signal = cli_interrupt_end(r->interrupt);
-    return signal ? CLI_EXIT_SIGNAL + signal : code;
 }
 
 /* ---- From the grant to the exit code --------------------------------------------------------- */
@@ -228,27 +187,6 @@ static void say_loss(const run *r, const char *so)
     cli_say("lost '%s': %s; '%s' %s", r->names[which], why, r->command[0], so);
 }
 
-/* Ctrl-C went to the command alone, which had the terminal. The shell or the script that runs us
- * should know that the user meant all of it: we end as if we had got it, with our whole job. */
-static void end_by_interrupt(run *r)
-{
-    sigset_t interrupt;
-
-    dibs_close(r->d);
-    r->d = NULL;
-    sigemptyset(&interrupt);
-    sigaddset(&interrupt, SIGINT);
-    kill(0, SIGINT);
-    pthread_sigmask(SIG_UNBLOCK, &interrupt, NULL);
-}
-
-static int exit_code_of(int status)
-{
-    if (WIFEXITED(status))
-        return WEXITSTATUS(status);
-    return CLI_EXIT_SIGNAL + (status == -1 ? SIGKILL : WTERMSIG(status));
-}
-
 /* The command has been run, or could not be: gives the locks back and decides on the exit code. */
 static int settle(run *r, cli_outcome out)
 {
@@ -263,20 +201,45 @@ static int settle(run *r, cli_outcome out)
         cli_say("lost '%s' before '%s' ended by itself", r->names[0], r->command[0]);
     if (gone || out.lost)
         return CLI_EXIT_LOST;
-    if (out.at_home && WIFSIGNALED(out.status) && WTERMSIG(out.status) == SIGINT)
-        end_by_interrupt(r);
-    return exit_code_of(out.status);
+    dibs_close(r->d);
+    r->d = NULL;
+    return cli_exit_as(&out);
+}
+
+/* ---- While it runs --------------------------------------------------------------------------- */
+
+static bool all_held(const void *what)
+{
+    const run *r = what;
+
+    for (int i = 0; i < r->count; i++)
+        if (!dibs_held(r->grants[i]))
+            return false;
+    return true;
+}
+
+/* Of the grant that ends first. */
+static int64_t remaining(const void *what)
+{
+    const run *r = what;
+    int64_t first = INT64_MAX, left;
+
+    for (int i = 0; i < r->count; i++) {
+        left = dibs_remaining_ms(r->grants[i]);
+        first = left < first ? left : first;
+    }
+    return first;
 }
 
 static int run_command(run *r)
 {
-    const cli_held held = {r->d, r->grants, r->count, r->lease_ms};
+    const cli_held held = {r->d, r->lease_ms, all_held, remaining, r};
     cli_outcome out = {.failed = dibs_status_exit_code(DIBS_NO_MEMORY)};
     cli_environment environment;
 
     r->granted_at_ms = cli_now() / 1000;
-    if (cli_environment_make(&environment, r->grants, r->count))
-        out = cli_wrap(&held, r->command, environment.list, &r->passed_on, &r->mask);
+    if (cli_environment_of_locks(&environment, r->grants, r->count))
+        out = cli_wrap(&held, r->command, environment.list, NULL, &r->passed_on, &r->mask);
     else
         cli_say("%s", dibs_status_text(DIBS_NO_MEMORY));
     cli_environment_free(&environment);
@@ -296,7 +259,7 @@ static int start(const cli_command *self, int argc, char **argv)
         return dibs_status_exit_code(DIBS_NO_MEMORY);
     }
     cli_signals_take(&r.passed_on, &r.mask);
-    code = enter(&r);
+    code = cli_enter(r.url, &r.passed_on, &r.d, obtain, &r);
     if (code < 0)
         code = run_command(&r);
     dibs_close(r.d);

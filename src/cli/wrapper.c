@@ -1,8 +1,8 @@
 /* The wrapper's loop: signals go to the command, renewals and losses to the guardian, the
  * guardian's news decide what to do.
  *
- * It goes well: the guardian tells STARTED, ENDED with a status, GONE. It fails in three ways. The
- * lock is lost: the guardian is told and ends the command. The guardian dies: its children become
+ * It goes well: the guardian tells STARTED, ENDED with a status, GONE. It fails in three ways. What
+ * is held is lost: the guardian is told and ends the command. The guardian dies: its children become
  * ours (we are a subreaper as well) and we end them. The guardian is stopped and lets the time for
  * killing pass: we kill it, and go on as if it had died. */
 #include "wrapper.h"
@@ -39,29 +39,17 @@ typedef struct wrapper {
 
 /* ---- Deadline -------------------------------------------------------------------------------- */
 
-/* When the first of the grants ends. The clock is read before, so that a pause in between makes it
+/* When what is held ends. The clock is read before, so that a pause in between makes it
  * too early; and again after, so that a long pause makes it nothing. */
 static int64_t read_deadline(const cli_held *held)
 {
-    int64_t before, first, left;
+    int64_t before, left;
 
     do {
         before = cli_now();
-        first = INT64_MAX;
-        for (int i = 0; i < held->count; i++) {
-            left = dibs_remaining_ms(held->grant[i]) * MS;
-            first = left < first ? left : first;
-        }
+        left = held->remaining_ms(held->what) * MS;
     } while (cli_now() - before > 10 * MS);
-    return before + first;
-}
-
-static bool all_held(const cli_held *held)
-{
-    for (int i = 0; i < held->count; i++)
-        if (!dibs_held(held->grant[i]))
-            return false;
-    return true;
+    return before + left;
 }
 
 /* Never blocks: what a stopped guardian does not read is sent again at the next look. */
@@ -80,13 +68,13 @@ static void lose(wrapper *w)
 }
 
 /* Remaining time comes in milliseconds, so that a deadline which stays the same wavers by one. */
-static void look_at_lock(wrapper *w)
+static void look_at_lease(wrapper *w)
 {
     int64_t deadline;
 
     if (w->out.lost)
         return;
-    if (!all_held(w->held)) {
+    if (!w->held->held(w->held->what)) {
         lose(w);
         return;
     }
@@ -163,6 +151,7 @@ static void take_over(wrapper *w)
     bool deaths;
 
     w->over = true;
+    w->out.cut_off = true;
     cli_pack_reap(&w->pack);
     cli_pack_end(&w->pack, SIGTERM);
     while (!cli_pack_gone(&w->pack)) {
@@ -271,7 +260,7 @@ static void run_until_over(wrapper *w)
         dibs_dispatch(w->held->d);
         take_signals(w);
         read_news(w);
-        look_at_lock(w);
+        look_at_lease(w);
         look_at_guardian(w);
     }
 }
@@ -292,14 +281,15 @@ static int prepare(wrapper *w, const sigset_t *passed_on)
 }
 
 cli_outcome cli_wrap(const cli_held *held, char **argv, char **environment,
-                     const sigset_t *passed_on, const sigset_t *mask)
+                     const cli_output *output, const sigset_t *passed_on, const sigset_t *mask)
 {
     wrapper w = {
         .held = held, .command = argv[0], .lease = held->lease_ms * MS, .pack = {.status = -1}};
-    cli_job job = {.d = held->d, .argv = argv, .environment = environment, .mask = *mask};
+    cli_job job = {
+        .d = held->d, .argv = argv, .environment = environment, .output = output, .mask = *mask};
     int code = prepare(&w, passed_on);
 
-    if (!all_held(held)) { /* the first of several may go while the last is waited for */
+    if (!held->held(held->what)) { /* the first of several may go while the last is waited for */
         w.out.lost = true;
         return w.out;
     }
@@ -319,4 +309,30 @@ cli_outcome cli_wrap(const cli_held *held, char **argv, char **environment,
     w.out.at_home = w.terminal.lent;
     w.out.status = w.pack.status;
     return w.out;
+}
+
+/* ---- Its exit code --------------------------------------------------------------------------- */
+
+static void end_by_interrupt(void)
+{
+    sigset_t interrupt;
+
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    kill(0, SIGINT);
+    pthread_sigmask(SIG_UNBLOCK, &interrupt, NULL);
+}
+
+int cli_exit_code_of(int status)
+{
+    if (WIFEXITED(status))
+        return WEXITSTATUS(status);
+    return CLI_EXIT_SIGNAL + (status == -1 ? SIGKILL : WTERMSIG(status));
+}
+
+int cli_exit_as(const cli_outcome *out)
+{
+    if (out->at_home && WIFSIGNALED(out->status) && WTERMSIG(out->status) == SIGINT)
+        end_by_interrupt();
+    return cli_exit_code_of(out->status);
 }

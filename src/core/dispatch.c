@@ -100,7 +100,7 @@ int dibs_dispatch(dibs *d)
     d->losses_noted = 0;
     for (int left = count_done(d); left > 0 && !d->closing && run_ticket(d); left--)
         ran++;
-    while (!d->closing && d->dispatch_only && dibs__run_lost(d))
+    while (!d->closing && d->dispatch_only && (dibs__run_lost(d) || dibs__news_run(d)))
         ran++;
     if (d->done)
         dibs__notice(d); /* what came meanwhile is for the next call */

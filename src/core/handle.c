@@ -174,6 +174,7 @@ static void fill_identity(dibs *d, const dibs_options *o)
     d->sink = (dibs__sink){on_granted, on_look, on_log};
     d->done_end = &d->done;
     d->lost_end = &d->lost;
+    d->news_end = &d->news;
     d->armed = DIBS__NEVER;
 }
 
@@ -190,6 +191,8 @@ static void free_handle(dibs *d)
     dibs__table_fini(&d->owners);
     dibs__heap_fini(&d->due);
     dibs__heap_fini(&d->expiries);
+    dibs__heap_fini(&d->chores);
+    dibs__heap_fini(&d->ends);
     pthread_mutex_destroy(&d->mutex);
     pthread_cond_destroy(&d->quiet);
     free(d);
@@ -377,6 +380,7 @@ void dibs_close(dibs *d)
     pthread_mutex_unlock(&d->mutex);
     dibs__keeper_stop(d);
     free_lists(d);
+    dibs__onces_close(d, dibs__after(d->env, d->request_span));
     give_back_all(d);
     d->class->close(d->engine);
     free_handle(d);
@@ -392,6 +396,8 @@ static void describe(const dibs__engine_class *class, dibs_engine_info *out)
         .across_processes = class->can.across_processes,
         .first_come = class->can.first_come,
         .notices_death = class->can.notices_death,
+        .cells = class->can.cells,
+        .value_max = class->can.value_max,
     };
 }
 

@@ -105,6 +105,21 @@ struct dibs_ticket {
     dibs_ticket *next; /* in d->done */
 };
 
+/* Work for the keeper that is no grant's; lives inside the thing that it is about. `run` is called
+ * with the mutex, once, when its time has come; it may give the mutex away meanwhile. */
+typedef struct dibs__chore {
+    dibs__due due;
+    void (*run)(dibs *d, struct dibs__chore *c, int64_t now);
+} dibs__chore;
+
+/* A callback of the user's to be run, on the keeper or in dibs_dispatch. `tell` is called with the
+ * mutex and gives it away meanwhile. */
+typedef struct dibs__news {
+    struct dibs__news *next;
+    bool listed;
+    void (*tell)(dibs *d, struct dibs__news *n);
+} dibs__news;
+
 struct dibs {
     dibs__sink sink;
     dibs__engine *engine;
@@ -127,6 +142,13 @@ struct dibs {
     uint64_t attempts_made;
     dibs__table attempts, owners;
     dibs__heap due, expiries;
+    dibs__heap chores, ends; /* chores: may ask the engine. ends: a deadline is over, no I/O */
+    size_t lodgers;          /* each has a place in both */
+    dibs__news *news, **news_end;
+    struct dibs_once *onces; /* all of the handle's */
+    dibs__chore reap;
+    bool reaping;
+    uint64_t cancels; /* of all waits */
     dibs_ticket *done, **done_end;
     dibs_grant *lost, **lost_end; /* callbacks to run */
     dibs_grant *telling;          /* its callback runs now */
@@ -192,7 +214,23 @@ bool dibs__run_lost(dibs *d);
 /* No callback for `g` runs or begins after this, unless we are inside it. */
 void dibs__forget_loss(dibs_grant *g);
 
+/* chore.c: with the mutex */
+bool dibs__lodge(dibs *d); /* a place in `chores` and in `ends`; false: out of memory or threads */
+void dibs__unlodge(dibs *d);
+void dibs__chore_at(dibs *d, dibs__heap *heap, dibs__chore *c, dibs__deadline when);
+void dibs__news_add(dibs *d, dibs__news *n);
+bool dibs__news_run(dibs *d); /* false: there is none */
+void dibs__news_forget(dibs *d, dibs__news *n);
+void dibs__reap_start(dibs *d); /* the engine's cells, now and then, from now on */
+
+/* lock.c: the calling thread, as an owner */
+void dibs__thread_owner(const dibs *d, char *out, size_t size);
+
+/* recipes/run.c: ends what has not ended, as far as the time allows, and frees all */
+void dibs__onces_close(dibs *d, dibs__deadline until);
+
 /* keeper.c */
+dibs__deadline dibs__keeper_until(const dibs *d, int64_t now); /* how long it may be away */
 bool dibs__keeper_start(dibs *d); /* with the mutex; false: no thread to be had */
 void dibs__keeper_wake(dibs *d);
 void dibs__keeper_stop(dibs *d); /* without the mutex */

@@ -2,7 +2,7 @@
  * in line alive, gives back what its user has left, reads the engine's wake-ups, and tells losses.
  *
  * Two heaps say what comes next: `due` (something to ask the engine) and `expiries` (a deadline is
- * over). Whatever is due at about the same time goes to the engine in one batch, sorted by name. No
+ * over); two more, `chores` and `ends`, say the same for what is no grant: runs of once, reaping. Whatever is due at about the same time goes to the engine in one batch, sorted by name. No
  * exchange of the keeper's lasts beyond the next deadline of a holder by much, so that a loss is
  * told in time even when the engine hangs. */
 #define _GNU_SOURCE
@@ -44,31 +44,38 @@ static void expire(dibs *d, int64_t now)
         dibs_grant *g = DIBS__FROM(dibs_grant, expiry, top);
         dibs__grant_lose(g, g->silent ? DIBS_LOSS_UNREACHABLE : DIBS_LOSS_EXPIRED);
     }
+    while ((top = dibs__heap_top(&d->ends)) && top->key <= now) {
+        dibs__chore *c = DIBS__FROM(dibs__chore, due, top);
+        dibs__heap_remove(&d->ends, top);
+        c->run(d, c, now);
+    }
 }
 
 static void tell_losses(dibs *d)
 {
-    if (!d->lost)
+    if (!d->lost && !d->news)
         return;
     if (d->dispatch_only) {
         dibs__notice(d);
         return;
     }
-    while (dibs__run_lost(d))
+    while (dibs__run_lost(d) || dibs__news_run(d))
         d->losses_noted++;
     dibs__notice(d);
 }
 
 /* ---- Signs of life --------------------------------------------------------------------------- */
 
-/* How long the keeper may be away. */
-static dibs__deadline exchange_until(dibs *d, int64_t now)
+dibs__deadline dibs__keeper_until(const dibs *d, int64_t now)
 {
-    dibs__due *top = dibs__heap_top(&d->expiries);
+    const dibs__heap *heaps[] = {&d->expiries, &d->ends};
     dibs__deadline until = now + d->request_span;
 
-    if (top)
-        until = dibs__sooner(until, top->key > now + GRACE ? top->key : now + GRACE);
+    for (int i = 0; i < 2; i++) {
+        dibs__due *top = dibs__heap_top(heaps[i]);
+        if (top)
+            until = dibs__sooner(until, top->key > now + GRACE ? top->key : now + GRACE);
+    }
     return until;
 }
 
@@ -93,7 +100,7 @@ static void answer(dibs_grant *g, const dibs__claim *claim, int64_t sent)
 
 static void send_batch(dibs *d, batch *b, int64_t sent)
 {
-    dibs__deadline until = exchange_until(d, sent);
+    dibs__deadline until = dibs__keeper_until(d, sent);
 
     if (b->count == 0)
         return;
@@ -138,7 +145,7 @@ static void add_to_batch(dibs *d, batch *b, dibs_grant *g, int64_t now)
 /* The user has left it. Asks until the engine has answered or has surely forgotten. */
 static void give_back(dibs *d, dibs_grant *g, int64_t now)
 {
-    dibs__deadline until = exchange_until(d, now);
+    dibs__deadline until = dibs__keeper_until(d, now);
     dibs__claim claim = dibs__grant_claim(g);
     dibs__reply reply;
     dibs_status status;
@@ -165,7 +172,7 @@ static void serve_ticket(dibs *d, batch *b, dibs_ticket *t, int64_t now)
     if (now >= t->until)
         dibs__ticket_time_out(t);
     else if (t->enter_again)
-        dibs__ticket_enter(t, exchange_until(d, now));
+        dibs__ticket_enter(t, dibs__keeper_until(d, now));
     else
         add_to_batch(d, b, t->grant, now);
 }
@@ -208,13 +215,30 @@ static void serve_due(dibs *d, batch *b, int64_t now)
     send_batch(d, b, now);
 }
 
+/* One at a time: each is an exchange, and a deadline may be over after it. */
+static void serve_chore(dibs *d, int64_t now)
+{
+    dibs__due *top = dibs__heap_top(&d->chores);
+    dibs__chore *c = top ? DIBS__FROM(dibs__chore, due, top) : NULL;
+
+    if (!c || top->key > now)
+        return;
+    dibs__heap_remove(&d->chores, top);
+    c->run(d, c, dibs__now(d->env));
+}
+
 /* ---- The thread ------------------------------------------------------------------------------ */
 
 static dibs__deadline next_moment(const dibs *d)
 {
-    dibs__due *due = dibs__heap_top(&d->due), *expiry = dibs__heap_top(&d->expiries);
+    const dibs__heap *heaps[] = {&d->due, &d->expiries, &d->chores, &d->ends};
+    dibs__deadline next = DIBS__NEVER;
 
-    return dibs__sooner(due ? due->key : DIBS__NEVER, expiry ? expiry->key : DIBS__NEVER);
+    for (int i = 0; i < 4; i++) {
+        dibs__due *top = dibs__heap_top(heaps[i]);
+        next = dibs__sooner(next, top ? top->key : DIBS__NEVER);
+    }
+    return next;
 }
 
 /* Only ever earlier: locks come and go much faster than leases run out, and each would otherwise
@@ -268,7 +292,8 @@ static void *keeper_main(void *data)
         expire(d, now);
         tell_losses(d);
         serve_due(d, b, now);
-        if (next_moment(d) <= dibs__now(d->env) || (d->lost && !d->dispatch_only))
+        serve_chore(d, now);
+        if (next_moment(d) <= dibs__now(d->env) || ((d->lost || d->news) && !d->dispatch_only))
             continue;
         arm(d);
         sleep_until_something(d);

@@ -57,8 +57,8 @@ static dibs_status check_options(const dibs_lock_options *o, dibs_error *err)
     return status;
 }
 
-/* The calling thread, as an owner. Numbers are given out once: a thread id may come again. */
-static void thread_owner(const dibs *d, char *out, size_t size)
+/* Numbers are given out once: a thread id may come again. */
+void dibs__thread_owner(const dibs *d, char *out, size_t size)
 {
     static _Atomic uint64_t threads;
     static _Thread_local uint64_t number;
@@ -83,7 +83,7 @@ static const char *owner_of(const dibs *d, const dibs_lock_options *o, bool by_e
         return d->owner;
     if (by_event || is_semaphore(o))
         return NULL;
-    thread_owner(d, room, size);
+    dibs__thread_owner(d, room, size);
     return room;
 }
 
@@ -316,6 +316,7 @@ void dibs_cancel(dibs *d, const char *name)
     if (!dibs__same_process(d))
         return;
     pthread_mutex_lock(&d->mutex);
+    d->cancels += name == NULL;
     /* Settling takes at most the entry itself out of the table. */
     for (size_t i = 0; i < d->attempts.size; i++) {
         for (dibs__node *n = d->attempts.slot[i], *next; n; n = next) {

@@ -1,6 +1,7 @@
-/* The list of engines. */
+/* The list of engines, and what those that run the C machine share. */
 #include "engines/engine.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 extern const dibs__engine_class dibs__engine_sqlite;
@@ -21,4 +22,29 @@ const dibs__engine_class *dibs__engine_find(const char *scheme)
             if (strcmp(*s, scheme) == 0)
                 return dibs__engines[i];
     return NULL;
+}
+
+bool dibs__cell_reply_of(const dibs__cell_command *command, const dibs__cell_answer *answer,
+                         dibs__time now, dibs__cell_reply *out)
+{
+    const dibs__cell *c = &answer->cell;
+
+    *out = (dibs__cell_reply){
+        .verdict = answer->verdict,
+        .version = c->version,
+        .floor = c->floor,
+        .number = c->number,
+        .age = now.lease - c->written,
+        .left = c->expires == INT64_MAX ? INT64_MAX : c->expires - now.lease,
+    };
+    if (!dibs__cell_shows_data(command->op, answer->verdict))
+        return true;
+    out->data = malloc(c->size + 1);
+    if (!out->data)
+        return false;
+    if (c->size)
+        memcpy(out->data, c->data, c->size);
+    ((char *)out->data)[c->size] = '\0';
+    out->size = c->size;
+    return true;
 }

@@ -20,6 +20,7 @@
 #include "core/env.h"
 #include "core/url.h"
 #include "dibs.h"
+#include "state/cell.h"
 #include "state/lock.h"
 
 typedef struct dibs__engine dibs__engine;
@@ -85,10 +86,34 @@ typedef struct dibs__sitter {
     void *engine_data; /* the engine's own, between wait and poke */
 } dibs__sitter;
 
+/* What a cell command came to. `data` is the caller's to free, a NUL follows it, also when its size
+ * is 0; NULL where dibs__cell_shows_data says that it is no part of the answer. Times are counted by
+ * the engine: `age` since the last change (INT64_MAX: whoever made it is surely dead,
+ * where the engine knows that better than a clock), `left` until it ends (INT64_MAX: never). */
+typedef struct dibs__cell_reply {
+    dibs__cell_verdict verdict;
+    uint64_t version;
+    uint64_t floor;
+    int64_t number;
+    int64_t age;
+    int64_t left;
+    void *data;
+    size_t size;
+} dibs__cell_reply;
+
+/* The reply for what the C machine answered; copies the value where it belongs to the answer. false:
+ * out of memory. */
+bool dibs__cell_reply_of(const dibs__cell_command *command, const dibs__cell_answer *answer,
+                         dibs__time now, dibs__cell_reply *out);
+
+#define DIBS__VALUE_EXTRA 4096
+
 typedef struct dibs__capabilities {
     bool across_processes;
     bool first_come;
     bool notices_death;
+    bool cells;       /* cells, counters, once, tokens */
+    size_t value_max; /* bytes of a user's value; the recipes add up to DIBS__VALUE_EXTRA */
 } dibs__capabilities;
 
 struct dibs__engine_class {
@@ -96,6 +121,7 @@ struct dibs__engine_class {
     const char *const *schemes; /* all URL schemes that it answers to, NULL-terminated */
     const char *missing;        /* package to install; non-NULL: all slots are NULL */
     dibs__capabilities can;
+    const char *no_cells; /* why there are none, for people; NULL where there are */
 
     /* Connects, or creates the store. On failure nothing is left behind. */
     dibs_status (*open)(const dibs__open_request *request, dibs__engine **out, dibs_error *err);
@@ -143,6 +169,19 @@ struct dibs__engine_class {
      * for. In any order. Expired holders are left out. */
     dibs_status (*list)(dibs__engine *e, const char *prefix, bool idle, dibs__deadline until,
                         dibs__report_builder *out, dibs_error *err);
+
+    /* One command on one cell, in one step of the engine's: DIBS_OK with a verdict, a refusal, or
+     * DIBS_UNKNOWN, after which the same command with the same stamp may be sent again. `tell`: wake
+     * those who wait for this cell. NULL: no cells. */
+    dibs_status (*cell)(dibs__engine *e, const char *key, const dibs__cell_command *command,
+                        bool tell, dibs__deadline until, dibs__cell_reply *out, dibs_error *err);
+    /* Returns when the cell may no longer have `version`, or at `until`. May return early. NULL: the
+     * core looks again at a bounded, growing interval. */
+    dibs_status (*cell_wait)(dibs__engine *e, const char *key, uint64_t version,
+                             dibs__deadline until, dibs_error *err);
+    /* Removes up to `limit` cells and requests that have ended. Called by the keeper now and then;
+     * true: there is more. NULL: the engine does it by itself. */
+    bool (*cell_reap)(dibs__engine *e, size_t limit, dibs__deadline until);
 
     /* -1, or a descriptor that stays the same for the engine's life; the keeper polls it. */
     int (*event_fd)(dibs__engine *e);

@@ -8,7 +8,11 @@ const dibs__engine_class dibs__engine_sqlite = {
     .scheme = "sqlite",
     .schemes = (const char *const[]){"sqlite", NULL},
     .missing = "libsqlite3-dev",
-    .can = {.across_processes = true, .first_come = true, .notices_death = true},
+    .can = {.across_processes = true,
+            .first_come = true,
+            .notices_death = true,
+            .cells = true,
+            .value_max = DIBS_VALUE_MAX},
 };
 #endif
 

@@ -260,7 +260,8 @@ static dibs_status once(void *connection, const dibs_sql_key *key, dibs_sql_resu
         v[] = {dibs__tx_name(key->scope), dibs__tx_name(key->key), dibs__tx_fingerprint(key)};
     int64_t turns = 0;
     unsigned code = 0;
-    dibs_status status = take_slot(connection, key->scope, key->key, SESSION, &slot, &turns, err);
+    int64_t wait_ms = key->wait_ms ? key->wait_ms : SESSION;
+    dibs_status status = take_slot(connection, key->scope, key->key, wait_ms, &slot, &turns, err);
 
     if (status != DIBS_OK)
         return status;

@@ -102,6 +102,15 @@ static dibs_status lock_try(PGconn *c, const char *name, const dibs_sql_value v[
     return status;
 }
 
+/* NO_WAIT is the shortest wait that there is. */
+static dibs_sql_value timeout_text(char text[24], int64_t wait_ms)
+{
+    int64_t ms = wait_ms == DIBS_NO_WAIT ? 1 : wait_ms > INT_MAX ? INT_MAX : wait_ms;
+
+    snprintf(text, 24, "%lld", (long long)ms);
+    return dibs_sql_text(text);
+}
+
 /* Within the savepoint lock_timeout is ours; afterwards it is the caller's again: restored by the
  * last statement, or by the rollback to the savepoint. */
 static dibs_status lock_wait(PGconn *c, const char *name, int64_t wait_ms,
@@ -116,8 +125,7 @@ static dibs_status lock_wait(PGconn *c, const char *name, int64_t wait_ms,
     PGresult *r[COUNT(list)];
     dibs_status status;
 
-    snprintf(text, sizeof text, "%lld", (long long)(wait_ms > INT_MAX ? INT_MAX : wait_ms));
-    timeout = dibs_sql_text(text);
+    timeout = timeout_text(text, wait_ms);
     status = dibs__tx_pg_run(c, list, COUNT(list), true, r, err);
     dibs__tx_pg_clear(r, COUNT(list));
     return status == DIBS_BUSY ? dibs__tx_not_in_time(name, err) : status;
@@ -165,18 +173,26 @@ static dibs_status once_answer(const dibs_sql_key *key, PGresult *inserted, cons
 static dibs_status once(void *connection, const dibs_sql_key *key, dibs_sql_result *stored,
                         dibs_error *err)
 {
+    char text[24];
+    dibs_sql_value timeout = timeout_text(text, key->wait_ms);
     dibs_sql_value v[] = {dibs__tx_name(key->scope), dibs__tx_name(key->key),
                           dibs__tx_fingerprint(key)};
-    dibs__tx_pg_statement list[] = {{once_insert, v, 3}, {once_read, v, 2}};
-    PGresult *r[COUNT(list)];
+    dibs__tx_pg_statement list[] = {{timeout_set, &timeout, 1},
+                                    {once_insert, v, 3},
+                                    {once_read, v, 2},
+                                    {timeout_restore, NULL, 0}};
+    size_t first = key->wait_ms ? 0 : 1, count = key->wait_ms ? 4 : 2;
+    PGresult *r[COUNT(list)] = {NULL};
     dibs_status status = dibs__tx_pg_check(connection, err);
 
     if (status == DIBS_OK)
-        status = dibs__tx_pg_run(connection, list, COUNT(list), true, r, err);
+        status = dibs__tx_pg_run(connection, list + first, count, true, r + first, err);
+    if (status == DIBS_BUSY && key->wait_ms)
+        return dibs__tx_not_in_time(key->key, err);
     if (status != DIBS_OK)
         return status;
-    status = once_answer(key, r[0], r[1], stored, err);
-    dibs__tx_pg_clear(r, COUNT(list));
+    status = once_answer(key, r[1], r[2], stored, err);
+    dibs__tx_pg_clear(r + first, count);
     return status;
 }
 

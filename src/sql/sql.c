@@ -139,6 +139,9 @@ dibs_status dibs_sql_once(dibs_sql db, const dibs_sql_key *key, dibs_sql_result 
         *stored = (dibs_sql_result){NULL, 0};
     if (status != DIBS_OK)
         return status;
+    if (key->wait_ms < 0 && key->wait_ms != DIBS_NO_WAIT)
+        return dibs__fail(err, DIBS_INVALID, "a wait of %lld ms cannot be",
+                          (long long)key->wait_ms);
     return told(db, db.driver->once(db.connection, key, stored, err), err);
 }
 

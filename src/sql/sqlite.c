@@ -267,6 +267,8 @@ static dibs_status once(void *connection, const dibs_sql_key *key, dibs_sql_resu
     int64_t changed = 0;
     dibs_status status = check(connection, err);
 
+    if (status == DIBS_OK && key->wait_ms) /* whoever writes is alone with the database */
+        status = lock(connection, key->key, key->wait_ms, err);
     if (status == DIBS_OK)
         status = run(connection, once_insert, v, 3, true, &changed, err);
     if (status != DIBS_OK || changed > 0)

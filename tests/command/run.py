@@ -20,10 +20,12 @@ import test_basics
 import test_exclusion
 import test_guardian
 import test_look
+import test_once
 import test_terminal
 import test_usage
+import test_values
 
-MODULES = (test_usage, test_basics, test_exclusion, test_guardian, test_look, test_terminal)
+MODULES = (test_usage, test_basics, test_exclusion, test_guardian, test_look, test_terminal, test_once, test_values)
 
 
 def must_have_servers():

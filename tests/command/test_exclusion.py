@@ -17,7 +17,7 @@ def add_up(t, prefix):
     started = [Process(['sh', '-c', script], t.folder, env=t.env) for _ in range(PROCESSES)]
     t.started += started
     codes = {p.wait(240) for p in started}
-    assert codes <= {0} or prefix == '', codes
+    assert codes <= {0} or prefix == '', (codes, [p.err for p in started if p.popen.returncode][:3])
     text = read(path).strip()
     return int(text) if text else 0
 

@@ -171,6 +171,29 @@ def without_a_shell_ctrl_z_does_not_stop(t):
 
 
 @test('sqlite')
+def once_in_a_terminal(t):
+    """It reads the terminal and gets Ctrl-C; with --no-replay it writes to the terminal itself."""
+    terminal = shell(t)
+    ask = b"%s once %s -- sh -c 'test -t 1 && echo tty || echo pipe; read x; echo got-$x'\n"
+    terminal.type(ask % (t.dibs.encode(), b'a'))
+    terminal.see(b'\npipe')
+    terminal.type(b'hello\n')
+    terminal.see(b'got-hello')
+    terminal.see(b'ready> ')
+    terminal.type(ask % (t.dibs.encode(), b'a'))
+    terminal.see(b'\npipe')
+    terminal.see(b'got-hello')
+    terminal.see(b'ready> ')
+    terminal.type(ask % (t.dibs.encode(), b'--no-replay b'))
+    terminal.see(b'\ntty')
+    terminal.type(b'\x03')
+    terminal.see(b'ready> ')
+    terminal.type(b'echo code-$?\n')
+    terminal.see(b'code-130')
+    assert t.run('once', 'b', '--', 'echo', 'x')[1] == b'x\n', 'forgotten'
+
+
+@test('sqlite')
 def live_view(t):
     holder = t.start('run', '--owner', 'boss', 'job', '--', 'sleep', '60')
     wait_for(lambda: t.held_by('job'), 'the holder')
@@ -212,3 +235,7 @@ def completion(t):
     assert complete(t.dibs, 'show', 'ni') == ['nightly']
     assert complete(t.dibs, 'run', '--wait', '5') == ['500ms', '5s']
     assert 'true' in complete(t.dibs, 'run', 'nightly', '--', 'tru')
+    assert 'true' in complete(t.dibs, 'once', 'key', '--', 'tru')
+    assert complete(t.dibs, 'once', '--on-crash', 're') == ['refuse', 'rerun']
+    assert complete(t.dibs, 'counter', 't') == ['take'] and complete(t.dibs, 'token', 'i') == ['issue']
+    assert complete(t.dibs, 'cell', 'put', '--f') == ['--fence']

@@ -7,7 +7,7 @@ import time
 
 from harness import DATABASES, ENGINES, free_port, test
 
-COMMANDS = ('run', 'ls', 'show', 'break', 'watch', 'engines', 'schema')
+COMMANDS = ('run', 'once', 'token', 'counter', 'cell', 'ls', 'show', 'break', 'watch', 'engines', 'schema')
 
 
 def refused(t, *args, says, code=64):
@@ -57,6 +57,35 @@ def wrong_arguments(t):
     refused(t, 'run', '--slots', '0', 'a', '--', 'true', says="--slots '0'")
     refused(t, 'run', '-E', '256', 'a', '--', 'true', says="-E '256'")
     refused(t, 'run', '-E', 'x', 'a', '--', 'true', says="-E 'x'")
+    refused(t, 'once', says="no '--'")
+    refused(t, 'once', '--', 'true', says='no KEY')
+    refused(t, 'once', 'a', 'b', '--', 'true', says='one KEY, not 2')
+    refused(t, 'once', 'a', '--', says='no COMMAND')
+    refused(t, 'once', '--on-crash', 'x', 'a', '--', 'true', says="--on-crash 'x' is neither refuse nor rerun")
+    refused(t, 'once', '--on-fail', 'x', 'a', '--', 'true', says="--on-fail 'x' is neither forget nor keep")
+    refused(t, 'once', '--fingerprint', '', 'a', '--', 'true', says='--fingerprint is empty')
+    refused(t, 'once', '--keep', '1h', '--keep-forever', 'a', '--', 'true', says='exclude each other')
+    refused(t, 'once', '--keep', '0s', 'a', '--', 'true', says='out of range')
+    refused(t, 'token', says='which? issue, redeem or reissue')
+    refused(t, 'token', 'steal', says="there is no 'steal', only issue, redeem or reissue")
+    refused(t, 'token', 'issue', 'x', says='issue takes no operands')
+    refused(t, 'token', 'redeem', says='redeem takes TOKEN')
+    refused(t, 'token', 'redeem', '--ttl', '1s', 'x', says='redeem does not know --ttl')
+    refused(t, 'counter', 'take', says='take takes NAME [N]')
+    refused(t, 'counter', 'take', 'a', '1', '2', says='got 3 operands')
+    refused(t, 'counter', 'add', 'a', says='add takes NAME N')
+    for n in ('x', '', '1x', '0x1', '1.5', '+1', ' 1', '-', str(2 ** 63)):
+        refused(t, 'counter', 'add', 'a', n, says="'%s' is no whole number" % n)
+    refused(t, 'counter', 'set', 'a', '-1', says='no whole number from 0')
+    refused(t, 'counter', 'take', 'a', '0', says='no whole number from 1')
+    refused(t, 'counter', 'take', 'a', '-1', says='no whole number from 1')
+    refused(t, 'counter', 'take', '--keep', '1s', 'a', says='--keep needs --request')
+    refused(t, 'counter', 'get', '--request', 'x', 'a', says='get does not know --request')
+    refused(t, 'cell', 'get', '--if', '1', 'a', says='get does not know --if')
+    refused(t, 'cell', 'delete', '--keep', '1s', 'a', says='delete does not know --keep')
+    refused(t, 'cell', 'delete', '--if', '0', 'a', says='cannot be deleted')
+    refused(t, 'cell', 'put', '--if', '-1', 'a', 'x', says="--if '-1'")
+    refused(t, 'cell', 'put', '--fence', '0', 'a', 'x', says="--fence '0'")
     refused(t, 'show', says='no lock NAME')
     refused(t, 'show', 'a', 'b', says='one lock NAME')
     refused(t, 'break', says='no lock NAME')
@@ -92,7 +121,8 @@ def bad_urls(t):
 
 @test()
 def memory_is_refused(t):
-    for args in (('run', 'a', '--', 'true'), ('ls',), ('show', 'a'), ('break', 'a'), ('watch',)):
+    for args in (('once', 'a', '--', 'true'), ('token', 'issue'), ('counter', 'get', 'a'), ('cell', 'get', 'a'),
+                 ('run', 'a', '--', 'true'), ('ls',), ('show', 'a'), ('break', 'a'), ('watch',)):
         refused(t, args[0], '--url', 'memory:', *args[1:], says='lives inside one process')
 
 

@@ -289,12 +289,51 @@ static void key_newer_than_snapshot(const char *level)
     session_close(&next);
 }
 
+/* A duplicate that may not wait longer is told so, and its transaction goes on. */
+static void a_bounded_wait(const char *level)
+{
+    static const int64_t waits[] = {DIBS_NO_WAIT, 80};
+    session first, other;
+    dibs_error err = {0};
+    dibs_sql_key key = key_of("slow", "same"), wrong = key;
+
+    session_open(&first);
+    session_open(&other);
+    for (int i = 0; i < 2; i++) {
+        int64_t began = clock_ms();
+        key.wait_ms = waits[i];
+        start_over(&first);
+        session_begin(&first, level);
+        must_be(dibs_sql_once(first.db, &key, NULL, &err), DIBS_OK, &err);
+        if (is_sqlite()) /* BEGIN IMMEDIATE would do the waiting */
+            session_say(&other, "BEGIN");
+        else
+            session_begin(&other, level);
+        must_be(dibs_sql_once(other.db, &key, NULL, &err), DIBS_BUSY, &err);
+        must(strstr(err.message, "slow"));
+        must(clock_ms() - began < 20000);
+        session_commit(&first);
+        if (!(is_postgresql() && is_snapshot(level))) /* that one would be told DIBS_STALE */
+            must_be(dibs_sql_once(other.db, &key, NULL, &err), DIBS_ALREADY, &err);
+        session_say(&other, "INSERT INTO note (id) VALUES (7)");
+        session_commit(&other);
+        must(session_number(&other, "SELECT COUNT(*) FROM note") == 1);
+    }
+    wrong.wait_ms = -7;
+    session_begin(&first, level);
+    must_be(dibs_sql_once(first.db, &wrong, NULL, &err), DIBS_INVALID, &err);
+    session_rollback(&first);
+    session_close(&first);
+    session_close(&other);
+}
+
 const sql_test sql_once[] = {
     {"done, already, conflict", done_already_conflict, false, ALL},
     {"results are kept as they are", results, false, ALL},
     {"a rollback forgets the key", rollback_forgets, false, ALL},
     {"duplicates at once, the first rolls back", first_rolls_back, false, ALL},
     {"mariadb: plain duplicate inserts deadlock", plain_inserts_deadlock, false, ONLY_MARIADB},
+    {"a duplicate waits only as long as it may", a_bounded_wait, false, ALL},
     {"different keys do not meet", many_keys, false, ALL},
     {"a key that is newer than the snapshot", key_newer_than_snapshot, false, SERVERS},
     {0},

@@ -7,11 +7,13 @@
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "engines/engine.h"
+#include "engines/memory/cells.h"
 #include "engines/memory/store.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct room room;
@@ -30,6 +32,8 @@ struct room {
     pid_t pid; /* a forked child inherits rooms, and must not enter them */
     pthread_mutex_t mutex;
     dibs__memory *memory;
+    dibs__cells *cells;
+    pthread_cond_t told; /* some cell has changed that others may wait for */
     memory_engine *engines;
     char name[];
 };
@@ -40,6 +44,17 @@ static room *rooms;
 
 /* ---- Rooms ----------------------------------------------------------------------------------- */
 
+/* On the clock that waits use, and that does not jump. */
+static void make_condition(pthread_cond_t *cond)
+{
+    pthread_condattr_t attr;
+
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
 static room *room_new(const char *name)
 {
     room *r = calloc(1, sizeof *r + strlen(name) + 1);
@@ -49,11 +64,14 @@ static room *room_new(const char *name)
     memcpy(r->name, name, strlen(name) + 1);
     r->pid = getpid();
     r->memory = dibs__memory_new();
-    if (!r->memory || pthread_mutex_init(&r->mutex, NULL) != 0) {
+    r->cells = dibs__cells_new();
+    if (!r->memory || !r->cells || pthread_mutex_init(&r->mutex, NULL) != 0) {
         dibs__memory_free(r->memory);
+        dibs__cells_free(r->cells);
         free(r);
         return NULL;
     }
+    make_condition(&r->told);
     return r;
 }
 
@@ -90,7 +108,9 @@ static void room_leave(room *r)
     }
     pthread_mutex_unlock(&rooms_mutex);
     pthread_mutex_destroy(&r->mutex);
+    pthread_cond_destroy(&r->told);
     dibs__memory_free(r->memory);
+    dibs__cells_free(r->cells);
     free(r);
 }
 
@@ -264,6 +284,57 @@ static dibs_status memory_list(dibs__engine *e, const char *prefix, bool idle, d
     return DIBS_OK;
 }
 
+/* ---- Cells ----------------------------------------------------------------------------------- */
+
+static dibs_status memory_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
+                               bool tell, dibs__deadline until, dibs__cell_reply *out,
+                               dibs_error *err)
+{
+    room *r = ((memory_engine *)e)->room;
+    dibs__cell_answer answer;
+    dibs__time now;
+    bool done;
+
+    (void)until;
+    pthread_mutex_lock(&r->mutex);
+    now = time_now(e);
+    done = dibs__cells_run(r->cells, key, now, command, &answer) == 0 &&
+           dibs__cell_reply_of(command, &answer, now, out);
+    if (tell)
+        pthread_cond_broadcast(&r->told);
+    pthread_mutex_unlock(&r->mutex);
+    return done ? DIBS_OK : dibs__fail(err, DIBS_NO_MEMORY, "memory: out of memory");
+}
+
+static struct timespec monotonic_after(int64_t span)
+{
+    struct timespec at;
+
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    span += at.tv_nsec / 1000;
+    at.tv_sec += span / DIBS__SECOND;
+    at.tv_nsec = span % DIBS__SECOND * 1000;
+    return at;
+}
+
+static dibs_status memory_cell_wait(dibs__engine *e, const char *key, uint64_t version,
+                                    dibs__deadline until, dibs_error *err)
+{
+    room *r = ((memory_engine *)e)->room;
+    int64_t left = until - dibs__now(e->env);
+    struct timespec at = monotonic_after(left < DIBS__SECOND ? left : DIBS__SECOND);
+
+    (void)err;
+    if (left <= 0)
+        return DIBS_OK;
+    pthread_mutex_lock(&r->mutex);
+    while (dibs__cells_version(r->cells, key, time_now(e)) == version &&
+           pthread_cond_timedwait(&r->told, &r->mutex, &at) == 0)
+        continue;
+    pthread_mutex_unlock(&r->mutex);
+    return DIBS_OK;
+}
+
 /* ---- Opening and closing --------------------------------------------------------------------- */
 
 static dibs_status memory_open(const dibs__open_request *request, dibs__engine **out,
@@ -325,7 +396,7 @@ extern const dibs__engine_class dibs__engine_memory;
 const dibs__engine_class dibs__engine_memory = {
     .scheme = "memory",
     .schemes = (const char *const[]){"memory", NULL},
-    .can = {.first_come = true},
+    .can = {.first_come = true, .cells = true, .value_max = DIBS_VALUE_MAX},
     .open = memory_open,
     .close = memory_close,
     .abandon = memory_abandon,
@@ -336,5 +407,7 @@ const dibs__engine_class dibs__engine_memory = {
     .break_lock = memory_break,
     .inspect = memory_inspect,
     .list = memory_list,
+    .cell = memory_cell,
+    .cell_wait = memory_cell_wait,
     .event_fd = memory_event_fd,
 };

@@ -92,7 +92,8 @@ static void add_part(dibs__my_conn *c, const part *p)
 {
     const char *prefix = ((dibs__my *)c->base.e)->place.prefix;
     const char *pattern = p->form->statement[p->which].pattern;
-    bool often = p->number < DIBS__SQL_NOTIFY || p->number >= DIBS__SQL_OPS;
+    bool often = p->number < DIBS__SQL_NOTIFY || p->number >= DIBS__SQL_OPS ||
+                 (p->number >= DIBS__SQL_CELL_NEW && p->number < DIBS__SQL_CELL_REAP);
     size_t length =
         c->prepares && often && strchr(pattern, '$') ? length_of_list(p->args, p->arg_count) : 0;
     uint8_t *prepared = &c->prepared[p->number][p->which];

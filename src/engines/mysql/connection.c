@@ -23,7 +23,7 @@ const char dibs__my_session[] =
     "sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 2"
     "/*M!100300 , idle_transaction_timeout = 2, max_statement_time = 0 */; "
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; "
-    "SELECT @@version, @@log_bin, @@binlog_format";
+    "SELECT @@version, @@log_bin, @@binlog_format, @@max_allowed_packet";
 
 /* The library's own state is set up by the first who comes. */
 static pthread_once_t library_once = PTHREAD_ONCE_INIT;
@@ -69,6 +69,7 @@ MYSQL *dibs__my_new(const dibs__my_place *place)
 static dibs_status read_server(const dibs__my *e, dibs__my_conn *c, MYSQL_ROW row, dibs_error *err)
 {
     c->prepares = row[0] && strstr(row[0], "MariaDB") != NULL;
+    c->packet_max = row[3] ? strtoull(row[3], NULL, 10) : 0;
     if (row[1] && row[2] && strcmp(row[1], "0") != 0 && strcasecmp(row[2], "STATEMENT") == 0)
         return dibs__fail(
             err, DIBS_UNSUPPORTED,

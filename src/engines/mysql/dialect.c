@@ -40,6 +40,30 @@
 /* Of the one who asks: $1 name, $2 owner, $3 attempt. */
 #define MINE "name = $1 AND owner = $2 AND attempt = $3 AND held <> 0 AND released = 0"
 
+/* ---- Cells --------------------------------------------------------------------------------------
+ */
+
+#define NEVER "9223372036854775807"
+
+/* After `written` and `expires` have been assigned. */
+#define REAP                                                                                \
+    "IF(floor = 0, expires, GREATEST(expires, GREATEST(LEAST(floor, " NEVER " - " DAY "), " \
+    "written) + " DAY "))"
+#define TILL(keep)    "IF(" keep " = 0, " NEVER ", " CLOCK " + " keep ")"
+#define NEXT          "version = GREATEST(version + 1, " CLOCK "), written = " CLOCK
+#define IS_THERE      "name = $1 AND vacant = 0 AND expires > " CLOCK
+#define IS_VALUE      IS_THERE " AND counter = 0"
+#define IS_VERSION    "($2 = -1 OR version = $2)"
+#define FENCE_IS(arg) "(" arg " = 0 OR " arg " >= floor)"
+
+#define COUNT                                                                     \
+    "UPDATE {cell} SET " NEXT ", expires = IF($6 = 0, expires, " CLOCK " + $6), " \
+    "reap = " REAP ", number = number * $2 + $3, stamp = $7 WHERE " IS_THERE      \
+    " AND counter <> 0 AND stamp <> $7 AND number BETWEEN $4 AND $5"
+
+/* In an ON DUPLICATE KEY UPDATE: the new value if the cell was not there. */
+#define IF_NEW(column, value) column " = IF(@dibs_ok, " value ", " column ")"
+
 /* ---- Operations --------------------------------------------------------------------------------
  */
 
@@ -156,6 +180,100 @@ const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
                            " ORDER BY name LIMIT $2",
                            DIBS__MY_ROWS}},
                          true},
+    /* The first assignment decides, and the others follow it. */
+    [DIBS__SQL_CELL_NEW] =
+        {{{"SET @dibs_ok = 1", DIBS__MY_NOTHING},
+          {"INSERT INTO {cell} (name, version, written, expires, reap, stamp, data) "
+           "VALUES ($1, " CLOCK ", " CLOCK ", " TILL(
+               "$2") ", expires, $3, $4) "
+                     "ON DUPLICATE KEY UPDATE "
+                     "stamp = IF(@dibs_ok := ((vacant <> 0 OR expires <= " CLOCK
+                     ") AND " FENCE_IS("$5") "), VALUES(stamp), stamp), " IF_NEW("version", "GREATE"
+                                                                                            "ST("
+                                                                                            "versio"
+                                                                                            "n + "
+                                                                                            "1,"
+                                                                                            " " CLOCK ")") ", " IF_NEW(
+                         "written",
+                         CLOCK) ", " IF_NEW("expires",
+                                            TILL("$2")) ", " IF_NEW("reap",
+                                                                    REAP) ", " IF_NEW("number",
+                                                                                      "0") ","
+                                                                                           " " IF_NEW("counter",
+                                                                                                      "0") ", " IF_NEW("vacant",
+                                                                                                                       "0") ", " IF_NEW("data",
+                                                                                                                                        "VALUES(data)"),
+           DIBS__MY_NOTHING},
+          {"SELECT 1 FROM DUAL WHERE @dibs_ok", DIBS__MY_ROWS}},
+         false},
+    [DIBS__SQL_CELL_SWAP] = {{{"UPDATE {cell} SET " NEXT ", expires = " TILL(
+                                   "$3") ", reap = " REAP ", data = $5, stamp = $4 WHERE " IS_VALUE
+                                         " AND " IS_VERSION " AND stamp <> $4 AND " FENCE_IS("$6"),
+                               DIBS__MY_FENCE}},
+                             false},
+    [DIBS__SQL_CELL_DELETE] = {{{"DELETE FROM {cell} WHERE " IS_VALUE " AND " IS_VERSION
+                                 " AND floor = 0 AND version < " CLOCK,
+                                 DIBS__MY_FENCE}},
+                               false},
+    [DIBS__SQL_CELL_COUNT] = {{{COUNT, DIBS__MY_FENCE}}, false},
+    [DIBS__SQL_CELL_COUNT_ONCE] =
+        {{{COUNT " AND NOT EXISTS (SELECT 1 FROM {request} WHERE name = $1 AND request = $8 "
+                 "AND expires > " CLOCK ")",
+           DIBS__MY_FENCE},
+          {"INSERT INTO {request} (name, request, number, expires) "
+           "SELECT c.name, $8, c.number, " TILL(
+               "$9") " FROM {cell} c "
+                     "WHERE c.name = $1 AND c.stamp = $7 ON DUPLICATE KEY UPDATE "
+                     "number = IF({request}.expires > " CLOCK
+                     ", {request}.number, VALUES(number)), "
+                     "expires = IF({request}.expires > " CLOCK
+                     ", {request}.expires, VALUES(expires))",
+           DIBS__MY_NOTHING}},
+         false},
+    [DIBS__SQL_CELL_PASS] = {{{"UPDATE {cell} SET floor = $3, written = " CLOCK ", reap = " REAP
+                               " WHERE " IS_VALUE " AND floor <= $2 AND floor < $3",
+                               DIBS__MY_NOTHING}},
+                             false},
+    [DIBS__SQL_CELL_MAKE] = {{{"INSERT INTO {cell} (name, vacant, expires, reap, data) "
+                               "VALUES ($1, 1, " NEVER ", 0, '') ON DUPLICATE KEY UPDATE name = $1",
+                               DIBS__MY_NOTHING}},
+                             true},
+    [DIBS__SQL_CELL_LOCK] = {{{"SELECT 1 FROM {cell} WHERE name = $1 FOR UPDATE", DIBS__MY_ROWS}},
+                             true},
+    [DIBS__SQL_CELL_LOOK] =
+        {{{"SELECT c.version, c.floor, c.written, c.expires, c.number, c.counter, c.vacant, "
+           "c.stamp, "
+           "IF(c.stamp = $3, NULL, c.data), r.number, " CLOCK " FROM (SELECT 1) AS one "
+           "LEFT JOIN {cell} c ON c.name = $1 LEFT JOIN {request} r ON r.name = $1 "
+           "AND r.request = $2 AND r.expires > " CLOCK,
+           DIBS__MY_ROWS}},
+         true},
+    [DIBS__SQL_CELL_PUT] =
+        {{{"UPDATE {cell} SET version = $2, floor = $3, written = $4, expires = $5, number = $6, "
+           "counter = $7, vacant = $8, stamp = $9, data = COALESCE($a, data), reap = $b "
+           "WHERE name = $1",
+           DIBS__MY_NOTHING}},
+         true},
+    [DIBS__SQL_CELL_DROP] = {{{"DELETE FROM {cell} WHERE name = $1", DIBS__MY_NOTHING}}, true},
+    [DIBS__SQL_REQUEST_PUT] = {{{"INSERT INTO {request} (name, request, number, expires) "
+                                 "VALUES ($1, $2, $3, $4) ON DUPLICATE KEY UPDATE "
+                                 "number = $3, expires = $4",
+                                 DIBS__MY_NOTHING}},
+                               true},
+    [DIBS__SQL_CELL_WAIT] = {{{"SELECT 1 FROM {cell} WHERE " IS_THERE " AND version = $2",
+                               DIBS__MY_ROWS}},
+                             true},
+    [DIBS__SQL_CELL_REAP] = {{{"SET @dibs_now = " CLOCK, DIBS__MY_NOTHING},
+                              {"DELETE FROM {cell} WHERE reap <= @dibs_now ORDER BY reap LIMIT $1",
+                               DIBS__MY_NOTHING},
+                              {"SELECT ROW_COUNT()", DIBS__MY_ROWS}},
+                             false},
+    [DIBS__SQL_REQUEST_REAP] = {{{"SET @dibs_now = " CLOCK, DIBS__MY_NOTHING},
+                                 {"DELETE FROM {request} WHERE expires <= @dibs_now "
+                                  "ORDER BY expires LIMIT $1",
+                                  DIBS__MY_NOTHING},
+                                 {"SELECT ROW_COUNT()", DIBS__MY_ROWS}},
+                                false},
 };
 
 /* Who held it is left as it was. */

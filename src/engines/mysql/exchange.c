@@ -109,6 +109,25 @@ static dibs_status exchange_quick(dibs__my_conn *c, const dibs__sql_batch *b, di
     return what == DIBS__MY_READ_ALL ? DIBS_OK : fail(c, what, true, until, err);
 }
 
+/* Nothing was sent. (The server would end the connection over a message that is too long for it.) */
+static dibs_status cannot_send(dibs__my_conn *c, bool was_open, dibs__deadline until,
+                               dibs_error *err)
+{
+    bool failed = c->text.failed;
+    size_t size = c->text.size;
+
+    memset(c->prepared, 0, sizeof c->prepared);
+    c->open = was_open;
+    dibs__my_rollback(&c->base, until);
+    if (failed)
+        return dibs__fail(err, DIBS_NO_MEMORY, "mysql: out of memory");
+    return dibs__fail(
+        err, DIBS_INVALID,
+        "mysql: %s: a message of %zu bytes, and the server's max_allowed_packet is %zu: "
+        "raise it (4M will do), or store less",
+        ((dibs__my *)c->base.e)->place.label, size, c->packet_max);
+}
+
 dibs_status dibs__my_exchange(dibs__sql_conn *base, const dibs__sql_batch *b, dibs__deadline until,
                               dibs_error *err)
 {
@@ -128,12 +147,8 @@ dibs_status dibs__my_exchange(dibs__sql_conn *base, const dibs__sql_batch *b, di
         return exchange_quick(c, b, until, err);
     commit = dibs__my_build(c, b);
     commits = commit != SIZE_MAX;
-    if (c->text.failed) {
-        memset(c->prepared, 0, sizeof c->prepared);
-        c->open = was_open; /* nothing was sent */
-        dibs__my_rollback(base, until);
-        return dibs__fail(err, DIBS_NO_MEMORY, "mysql: out of memory");
-    }
+    if (c->text.failed || c->text.size >= c->packet_max)
+        return cannot_send(c, was_open, until, err);
     what = ask(c, b, until, &at);
     if (commits && (what == DIBS__MY_READ_ALL || at > commit))
         c->open = false;

@@ -67,7 +67,8 @@ void dibs__my_add(dibs__my_text *t, const char *text);
 void dibs__my_add_bytes(dibs__my_text *t, const char *bytes, size_t size);
 /* As a literal: NULL, a number, 'bytes', or (…, …) for a list. */
 void dibs__my_add_value(dibs__my_text *t, const dibs__sql_value *value);
-/* `pattern` with $1…$9, $a… for `args`, and {lock}, {holder}, {waiter}, {wake} for tables. */
+/* `pattern` with $1…$9, $a… for `args`, and {lock}, {holder}, {waiter}, {wake}, {cell}, {request}
+ * for tables. */
 void dibs__my_add_pattern(dibs__my_text *t, const char *prefix, const char *pattern,
                           const dibs__sql_value *args);
 /* The same with ? in the place of each value, and the values alone, in that order. */
@@ -155,9 +156,10 @@ typedef struct dibs__my_glance {
 typedef struct dibs__my_conn {
     dibs__sql_conn base;
     MYSQL *m;
-    bool open;     /* a transaction is */
-    bool prepares; /* the server takes EXECUTE … USING with literals */
-    bool binary;   /* and has room for prepared statements of the protocol */
+    bool open;         /* a transaction is */
+    bool prepares;     /* the server takes EXECUTE … USING with literals */
+    bool binary;       /* and has room for prepared statements of the protocol */
+    size_t packet_max; /* no message may be longer: max_allowed_packet */
     MYSQL_STMT *quick[DIBS__MY_QUICK];
     bool ready[DIBS__MY_QUICK];
     uint8_t prepared[DIBS__MY_FORMS][DIBS__MY_STATEMENTS]; /* for which lengths of lists */
@@ -243,6 +245,7 @@ dibs_status dibs__my_do(dibs__my_conn *c, const char *text, dibs__deadline until
  */
 
 dibs_status dibs__my_prepare(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
+dibs_status dibs__my_prepare_cells(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
 /* The tables as SQL, for a person to hand on. NULL: out of memory. The caller frees it. */
 char *dibs__my_schema(const char *prefix);
 

@@ -8,6 +8,7 @@
 #include "engines/mysql/mysql.h"
 
 #include <mysqld_error.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,11 +45,30 @@ static const char *const tables[] = {
     ") ENGINE=InnoDB ROW_FORMAT=DYNAMIC",
 };
 
+static const char *const cells[] = {
+    "CREATE TABLE IF NOT EXISTS {cell} (\n"
+    "  name VARBINARY(1151) NOT NULL PRIMARY KEY,\n"
+    "  version BIGINT NOT NULL DEFAULT 0, floor BIGINT NOT NULL DEFAULT 0,\n"
+    "  written BIGINT NOT NULL DEFAULT 0, expires BIGINT NOT NULL,\n"
+    "  number BIGINT NOT NULL DEFAULT 0, counter TINYINT NOT NULL DEFAULT 0,\n"
+    "  vacant TINYINT NOT NULL DEFAULT 0, reap BIGINT NOT NULL,\n"
+    "  stamp VARBINARY(39) NOT NULL DEFAULT '', data MEDIUMBLOB NOT NULL, KEY by_reap (reap)\n"
+    ") ENGINE=InnoDB ROW_FORMAT=DYNAMIC",
+
+    "CREATE TABLE IF NOT EXISTS {request} (\n"
+    "  name VARBINARY(1151) NOT NULL, request VARBINARY(512) NOT NULL,\n"
+    "  number BIGINT NOT NULL, expires BIGINT NOT NULL,\n"
+    "  PRIMARY KEY (name, request), KEY by_end (expires)\n"
+    ") ENGINE=InnoDB ROW_FORMAT=DYNAMIC",
+};
+
 /* The column that came last, of each: fails when a table is missing or not ours. */
 static const char check[] =
     "SELECT first_place, held, released FROM {lock} LIMIT 0; "
     "SELECT released FROM {holder} LIMIT 0; "
     "SELECT alive_until FROM {waiter} LIMIT 0; SELECT at FROM {wake} LIMIT 0";
+static const char check_cells[] =
+    "SELECT data, reap FROM {cell} LIMIT 0; SELECT expires FROM {request} LIMIT 0";
 
 static char *finish(dibs__my_text *t)
 {
@@ -60,22 +80,45 @@ static char *finish(dibs__my_text *t)
     return t->at;
 }
 
+static void add_tables(dibs__my_text *t, const char *prefix, const char *const all[], size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        dibs__my_add_pattern(t, prefix, all[i], NULL);
+        dibs__my_add(t, ";\n");
+    }
+}
+
+static char *lock_tables(const char *prefix)
+{
+    dibs__my_text t = {0};
+
+    add_tables(&t, prefix, tables, sizeof tables / sizeof tables[0]);
+    return finish(&t);
+}
+
+static char *cell_tables(const char *prefix)
+{
+    dibs__my_text t = {0};
+
+    add_tables(&t, prefix, cells, sizeof cells / sizeof cells[0]);
+    return finish(&t);
+}
+
+/* All of it, for a person. */
 char *dibs__my_schema(const char *prefix)
 {
     dibs__my_text t = {0};
 
-    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
-        dibs__my_add_pattern(&t, prefix, tables[i], NULL);
-        dibs__my_add(&t, ";\n");
-    }
+    add_tables(&t, prefix, tables, sizeof tables / sizeof tables[0]);
+    add_tables(&t, prefix, cells, sizeof cells / sizeof cells[0]);
     return finish(&t);
 }
 
-static char *check_text(const char *prefix)
+static char *check_text(const char *prefix, const char *pattern)
 {
     dibs__my_text t = {0};
 
-    dibs__my_add_pattern(&t, prefix, check, NULL);
+    dibs__my_add_pattern(&t, prefix, pattern, NULL);
     return finish(&t);
 }
 
@@ -90,21 +133,40 @@ static dibs_status run(dibs__my_conn *c, char *text, dibs__deadline until, dibs_
     return status;
 }
 
-dibs_status dibs__my_prepare(dibs__sql_conn *base, dibs__deadline until, dibs_error *err)
+/* `names`: for the message. */
+static dibs_status see_to(dibs__my_conn *c, const char *pattern, char *(*make)(const char *prefix),
+                          const char *names, dibs__deadline until, dibs_error *err)
 {
-    dibs__my_conn *c = (dibs__my_conn *)base;
-    const dibs__my *e = (dibs__my *)base->e;
-    dibs_status status = run(c, check_text(e->place.prefix), until, err);
+    const dibs__my *e = (dibs__my *)c->base.e;
+    const char *prefix = e->place.prefix;
+    dibs_status status = run(c, check_text(prefix, pattern), until, err);
 
     if (status == DIBS_OK || mysql_errno(c->m) != ER_NO_SUCH_TABLE)
         return status;
-    status = run(c, dibs__my_schema(e->place.prefix), until, err);
+    status = run(c, make(prefix), until, err);
     if (status == DIBS_DENIED)
-        return dibs__fail(
-            err, DIBS_DENIED,
-            "mysql: %s: the tables %slock, %sholder, %swaiter and %swake are missing and "
-            "this account may not create them: `dibs schema --url URL` prints the SQL "
-            "for whoever may",
-            e->place.label, e->place.prefix, e->place.prefix, e->place.prefix, e->place.prefix);
-    return status == DIBS_OK ? run(c, check_text(e->place.prefix), until, err) : status;
+        return dibs__fail(err, DIBS_DENIED,
+                          "mysql: %s: the tables %s are missing and this account may not create "
+                          "them: `dibs schema --url URL` prints the SQL for whoever may",
+                          e->place.label, names);
+    return status == DIBS_OK ? run(c, check_text(prefix, pattern), until, err) : status;
+}
+
+dibs_status dibs__my_prepare(dibs__sql_conn *base, dibs__deadline until, dibs_error *err)
+{
+    const char *prefix = ((dibs__my *)base->e)->place.prefix;
+    char names[4 * DIBS__MY_PREFIX_MAX + 40];
+
+    snprintf(names, sizeof names, "%slock, %sholder, %swaiter and %swake", prefix, prefix, prefix,
+             prefix);
+    return see_to((dibs__my_conn *)base, check, lock_tables, names, until, err);
+}
+
+dibs_status dibs__my_prepare_cells(dibs__sql_conn *base, dibs__deadline until, dibs_error *err)
+{
+    const char *prefix = ((dibs__my *)base->e)->place.prefix;
+    char names[2 * DIBS__MY_PREFIX_MAX + 40];
+
+    snprintf(names, sizeof names, "%scell and %srequest", prefix, prefix);
+    return see_to((dibs__my_conn *)base, check_cells, cell_tables, names, until, err);
 }

@@ -56,6 +56,49 @@
 /* No name is longer than 512 bytes: all that begin with the prefix lie between these two. */
 #define STARTS_WITH "name BETWEEN $1 AND $1 || decode(repeat('ff', 513), 'hex')"
 
+/* ---- Cells ------------------------------------------------------------------------------------ */
+
+#define NEVER "9223372036854775807"
+
+/* When a cell with a floor may go: not before a day has passed since both. */
+#define REAP(till, floor, now)                                                            \
+    "CASE WHEN " floor " = 0 THEN " till " ELSE greatest(" till ", greatest(least(" floor \
+    ", " NEVER " - " DAY "), " now ") + " DAY ") END"
+
+/* What a change of cell `c` gives to version, written, expires and reap; `till` may name m.now. */
+#define NEXT(till)                                                                        \
+    "(version, written, expires, reap) = (SELECT greatest(c.version + 1, k.now), k.now, " \
+    "k.till, " REAP("k.till", "c.floor",                                                  \
+                    "k.now") " FROM (SELECT m.now, " till                                 \
+                             " AS till FROM (SELECT {now} AS now OFFSET 0) m OFFSET 0) k)"
+
+#define TILL(keep)  "CASE " keep "::bigint WHEN 0 THEN " NEVER " ELSE m.now + " keep "::bigint END"
+#define LATER(keep) "CASE " keep "::bigint WHEN 0 THEN c.expires ELSE m.now + " keep "::bigint END"
+
+#define IS_THERE      "c.name = $1 AND c.vacant = 0 AND c.expires > {now}"
+#define IS_VALUE      IS_THERE " AND c.counter = 0"
+#define IS_VERSION    "($2::bigint = -1 OR c.version = $2::bigint)"
+#define FENCE_IS(arg) "(" arg "::bigint = 0 OR " arg "::bigint >= c.floor)"
+
+/* Whoever waits for the cell is told; most cells nobody waits for, and a NOTIFY makes commits queue. */
+#define TOLD(tell)                                             \
+    "CASE WHEN c.waited <> 0 AND " tell "::bytea IS NOT NULL " \
+    "THEN pg_notify('dibs_cell', encode(" tell "::bytea, 'escape'))::text END"
+#define DURABLE(arg) "set_config('synchronous_commit', " arg ", true)"
+
+#define COUNT                                                                                  \
+    "UPDATE {cell} c SET " NEXT(LATER("$6")) ", number = c.number * $2::bigint + $3::bigint, " \
+                                             "stamp = $7 WHERE " IS_THERE                      \
+                                             " AND c.counter <> 0 AND c.stamp <> $7 "          \
+                                             "AND c.number BETWEEN $4::bigint AND $5::bigint "
+
+#define REAPED(table, name)                                                                  \
+    "WITH gone AS (DELETE FROM " table " WHERE ctid = ANY (ARRAY(SELECT ctid FROM " table    \
+    " WHERE " name " <= (SELECT {now}) AND " name " < " NEVER " ORDER BY " name " LIMIT $1 " \
+    "FOR UPDATE SKIP LOCKED)) RETURNING 1) SELECT count(*) FROM gone"
+
+/* ---- The statements -------------------------------------------------------------------------- */
+
 static const char *const patterns[DIBS__PG_TEXTS] = {
     [DIBS__SQL_TAKE] =
         "INSERT INTO {lock} AS l (name, " RECORD ", " HELD ") "
@@ -133,6 +176,62 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
     [DIBS__SQL_STALE] = "SELECT name FROM {lock} WHERE name > $1 AND (holders > 0 OR waiters > 0) "
                         "AND fence < {now} - " DAY " ORDER BY name LIMIT $2",
 
+    [DIBS__SQL_CELL_NEW] =
+        "INSERT INTO {cell} AS c (name, version, written, expires, reap, stamp, data) "
+        "SELECT $1, k.now, k.now, k.till, k.till, $3, $4 FROM (SELECT m.now, " TILL(
+            "$2") " AS till FROM (SELECT {now} AS now OFFSET 0) m OFFSET 0) k "
+                  "ON CONFLICT (name) DO UPDATE SET " NEXT(TILL(
+                      "$2")) ", number = 0, counter = 0, vacant = 0, "
+                             "stamp = $3, data = $4 WHERE (c.vacant <> 0 OR c.expires <= {now}) "
+                             "AND " FENCE_IS("$5") " RETURNING 1, " TOLD("$6") ", " DURABLE("$7"),
+    [DIBS__SQL_CELL_SWAP] = "UPDATE {cell} c SET " NEXT(
+        TILL("$3")) ", stamp = $4, data = $5 "
+                    "WHERE " IS_VALUE " AND " IS_VERSION " AND c.stamp <> $4 AND " FENCE_IS(
+                        "$6") " RETURNING 1, " TOLD("$7") ", " DURABLE("$8"),
+    [DIBS__SQL_CELL_DELETE] =
+        "DELETE FROM {cell} c WHERE " IS_VALUE " AND " IS_VERSION
+        " AND c.floor = 0 AND c.version < {now} RETURNING 1, " TOLD("$3") ", " DURABLE("$4"),
+    [DIBS__SQL_CELL_COUNT] = COUNT "RETURNING 1, " DURABLE("$8"),
+    [DIBS__SQL_CELL_COUNT_ONCE] =
+        "WITH u AS (" COUNT "AND NOT EXISTS (SELECT 1 FROM {request} r WHERE r.name = $1 "
+        "AND r.request = $8 AND r.expires > {now}) RETURNING c.number), "
+        "r AS (INSERT INTO {request} (name, request, number, expires) "
+        "SELECT $1, $8, u.number, CASE $9::bigint WHEN 0 THEN " NEVER
+        " ELSE {now} + $9::bigint END FROM u ON CONFLICT (name, request) "
+        "DO UPDATE SET number = excluded.number, expires = excluded.expires) "
+        "SELECT 1, " DURABLE("$10") " FROM u",
+    [DIBS__SQL_CELL_PASS] =
+        "UPDATE {cell} c SET floor = $3, (written, reap) = (SELECT m.now, " REAP(
+            "c.expires", "$3::bigint",
+            "m.now") " FROM (SELECT {now} AS now OFFSET 0) m) WHERE " IS_VALUE
+                     " AND c.floor <= $2::bigint AND c.floor < $3::bigint RETURNING 1, " DURABLE(
+                         "$4"),
+    [DIBS__SQL_CELL_MAKE] = "INSERT INTO {cell} (name, vacant, expires, reap) "
+                            "VALUES ($1, 1, " NEVER ", 0) ON CONFLICT (name) DO NOTHING",
+    [DIBS__SQL_CELL_LOCK] = "SELECT 1 FROM {cell} WHERE name = $1 FOR UPDATE",
+    [DIBS__SQL_CELL_LOOK] =
+        "SELECT c.version, c.floor, c.written, c.expires, c.number, c.counter, c.vacant, c.stamp, "
+        "CASE WHEN c.stamp = $3 THEN NULL ELSE c.data END, r.number, {now} FROM (SELECT 1) one "
+        "LEFT JOIN {cell} c ON c.name = $1 LEFT JOIN {request} r ON r.name = $1 "
+        "AND r.request = $2 AND r.expires > {now}",
+    [DIBS__SQL_CELL_PUT] =
+        "UPDATE {cell} c SET version = $2, floor = $3, written = $4, expires = $5, number = $6, "
+        "counter = $7, vacant = $8, stamp = $9, data = coalesce($10, c.data), reap = $11 "
+        "WHERE c.name = $1 RETURNING 1, " TOLD("$12"),
+    [DIBS__SQL_CELL_DROP] = "DELETE FROM {cell} c WHERE c.name = $1 RETURNING 1, " TOLD("$2"),
+    [DIBS__SQL_REQUEST_PUT] =
+        "INSERT INTO {request} (name, request, number, expires) VALUES ($1, $2, $3, $4) "
+        "ON CONFLICT (name, request) DO UPDATE SET number = $3, expires = $4",
+    /* Marked by another already: seen, though not locked, it will be told to both. */
+    [DIBS__SQL_CELL_WAIT] =
+        "WITH u AS (UPDATE {cell} c SET waited = 1 WHERE " IS_THERE " AND c.version = $2 "
+        "AND c.waited = 0 RETURNING 1, " DURABLE(
+            "$3") ") SELECT 1 FROM u "
+                  "UNION ALL SELECT 1 FROM {cell} c WHERE " IS_THERE
+                  " AND c.version = $2 AND c.waited <> 0",
+    [DIBS__SQL_CELL_REAP] = REAPED("{cell}", "reap"),
+    [DIBS__SQL_REQUEST_REAP] = REAPED("{request}", "expires"),
+
     [DIBS__PG_HOLDER_DROP_ONE] = "DELETE FROM {holder} WHERE name = $1 AND fence = $2",
     [DIBS__PG_WAITER_DROP_ONE] = "DELETE FROM {waiter} WHERE name = $1 AND place = $2",
 };
@@ -140,23 +239,27 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
 bool dibs__pg_takes_commit(dibs__sql_op op)
 {
     return op == DIBS__SQL_TAKE || op == DIBS__SQL_GIVE || op == DIBS__SQL_EXTEND ||
-           op == DIBS__SQL_TOUCH;
+           op == DIBS__SQL_TOUCH || op == DIBS__SQL_CELL_WAIT ||
+           (op >= DIBS__SQL_CELL_NEW && op <= DIBS__SQL_CELL_PASS);
 }
 
 /* ---- Filling in ------------------------------------------------------------------------------ */
 
-/* What stands for {word}; `table` is added after the prefix. */
-static const char *meaning_of(const char *word, const char **table)
+/* What stands for {word}; `table` is added after it. An index has no schema in its name. */
+static const char *meaning_of(const char *word, const char *prefix, const char **table)
 {
-    static const char *const tables[] = {"lock", "holder", "waiter"};
+    static const char *const tables[] = {"lock", "holder", "waiter", "cell", "request"};
+    bool index = strncmp(word, "{index_", 7) == 0;
+    const char *dot = index ? strrchr(prefix, '.') : NULL;
 
     *table = "";
     if (strncmp(word, "{now}", 5) == 0)
         return NOW;
+    word += index ? 7 : 1;
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
-        if (strncmp(word + 1, tables[i], strlen(tables[i])) == 0)
+        if (strncmp(word, tables[i], strlen(tables[i])) == 0)
             *table = tables[i];
-    return NULL;
+    return dot ? dot + 1 : prefix;
 }
 
 char *dibs__pg_fill_in(const char *pattern, const char *prefix)
@@ -176,8 +279,8 @@ char *dibs__pg_fill_in(const char *pattern, const char *prefix)
         pattern += n;
         if (*pattern != '{')
             break;
-        const char *table, *text = meaning_of(pattern, &table);
-        for (const char *part = text ? text : prefix; *part; part++)
+        const char *table;
+        for (const char *part = meaning_of(pattern, prefix, &table); *part; part++)
             out[size++] = *part;
         for (; *table; table++)
             out[size++] = *table;

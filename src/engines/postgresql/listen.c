@@ -1,4 +1,5 @@
-/* Wake-ups: LISTEN on a connection of its own, opened when one of ours first stands in line.
+/* Wake-ups: LISTEN on a connection of its own, opened when one of ours first stands in line, or waits
+ * for a cell (await.c).
  *
  * It is lost: waiters are looked at by a timer until there is a new one, and once when there is.
  * There is a pooler in between, which would give our LISTEN to somebody else's session: the timer
@@ -27,6 +28,7 @@ dibs_status dibs__pg_listen_open(dibs__pg *e, dibs_error *err)
     struct epoll_event on = {.events = EPOLLIN};
 
     pthread_mutex_init(&e->listen_mutex, NULL);
+    pthread_mutex_init(&e->await_mutex, NULL);
     e->epoll = epoll_create1(EPOLL_CLOEXEC);
     e->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (e->epoll >= 0 && e->timer >= 0 && epoll_ctl(e->epoll, EPOLL_CTL_ADD, e->timer, &on) == 0)
@@ -43,6 +45,7 @@ void dibs__pg_listen_close(dibs__pg *e)
     if (e->timer >= 0)
         close(e->timer);
     pthread_mutex_destroy(&e->listen_mutex);
+    pthread_mutex_destroy(&e->await_mutex);
 }
 
 void dibs__pg_listen_abandon(dibs__pg *e)
@@ -72,12 +75,12 @@ static void set_timer(dibs__pg *e, bool on)
 static bool start_listening(dibs__pg *e, dibs__deadline until)
 {
     struct epoll_event on = {.events = EPOLLIN};
-    char sql[DIBS__WAKE_SIZE + 20];
+    char sql[DIBS__WAKE_SIZE + 50];
     dibs_error err = {0};
     PGresult *res = NULL;
     PGconn *pg = NULL;
 
-    snprintf(sql, sizeof sql, "LISTEN dibs_%s", e->sql.id);
+    snprintf(sql, sizeof sql, "LISTEN dibs_%s; LISTEN dibs_cell", e->sql.id);
     if (dibs__pg_dial(e, until, &pg, &err) == DIBS_OK)
         res = dibs__pg_simple(e->sql.base.env, pg, sql, until, &err);
     PQclear(res);
@@ -162,13 +165,17 @@ void dibs__pg_events(dibs__engine *base)
     PGnotify *n;
 
     while ((n = next_notice(e, &missed)) != NULL) {
-        dibs__sql_tell(&e->sql, n->extra);
+        if (strcmp(n->relname, "dibs_cell") == 0)
+            dibs__pg_await_tell(e, n->extra);
+        else
+            dibs__sql_tell(&e->sql, n->extra);
         PQfreemem(n);
     }
     if (read(e->timer, &rings, sizeof rings) == sizeof rings)
         missed = true;
     if (!missed)
         return;
+    dibs__pg_await_tell(e, NULL);
     pthread_mutex_lock(&e->listen_mutex);
     if (dibs__sql_waiting(&e->sql) > 0)
         see_to_it(e, DIBS__NEVER);

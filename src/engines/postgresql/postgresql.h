@@ -7,6 +7,7 @@
  *   exchange.c    a batch as one pipeline, and its answers as rows
  *   schema.c      the tables
  *   listen.c      wake-ups: LISTEN on a connection of its own, or looks at intervals
+ *   await.c       waiting for a cell to change
  *   error.c       what the server's errors are to a caller
  *
  * Everything goes through libpq's non-blocking calls, so that the caller's deadline is kept whatever the
@@ -65,6 +66,9 @@ typedef struct dibs__pg {
     bool looking;     /* the timer runs */
     dibs__deadline retry; /* the listener could not be had: not before then */
     int epoll, timer;
+    /* await.c's */
+    pthread_mutex_t await_mutex;
+    struct dibs__pg_awaiting *awaiting;
 } dibs__pg;
 
 typedef struct dibs__pg_conn {
@@ -83,7 +87,8 @@ typedef struct dibs__pg_conn {
 
 /* The statements' text for the given prefix; `out` has DIBS__PG_TEXTS places. */
 dibs_status dibs__pg_dialect(char *out[], const char *prefix, dibs_error *err);
-/* Replaces {lock}, {holder}, {waiter}, {prefix} and {now}. NULL: out of memory. */
+/* Replaces {lock}, {holder}, {waiter}, {cell}, {request} and {now}; {index_cell} is the table's name
+ * without its schema. NULL: out of memory. */
 char *dibs__pg_fill_in(const char *pattern, const char *prefix);
 /* Its last argument is the setting of synchronous_commit. */
 bool dibs__pg_takes_commit(dibs__sql_op op);
@@ -112,6 +117,7 @@ void dibs__pg_rollback(dibs__sql_conn *c, dibs__deadline until);
 /* ---- schema.c -------------------------------------------------------------------------------- */
 
 dibs_status dibs__pg_prepare(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
+dibs_status dibs__pg_prepare_cells(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
 /* The SQL that makes the tables. NULL: out of memory. */
 char *dibs__pg_schema_text(const char *prefix);
 
@@ -123,6 +129,13 @@ void dibs__pg_listen_abandon(dibs__pg *e);
 void dibs__pg_listen(dibs__sql *e, dibs__deadline until);
 int dibs__pg_event_fd(dibs__engine *e);
 void dibs__pg_events(dibs__engine *e);
+
+/* ---- await.c --------------------------------------------------------------------------------- */
+
+dibs_status dibs__pg_cell_wait(dibs__engine *e, const char *key, uint64_t version,
+                               dibs__deadline until, dibs_error *err);
+/* A notice has come; NULL: some may have been missed. */
+void dibs__pg_await_tell(dibs__pg *e, const char *text);
 
 /* ---- error.c --------------------------------------------------------------------------------- */
 

@@ -64,15 +64,50 @@ static const char schema[] =
     "  FROM {waiter};\n"
     "COMMENT ON TABLE {lock} IS '" VERSION "';\n";
 
+static const char cells[] =
+    "CREATE TABLE IF NOT EXISTS {cell} (\n"
+    "  name bytea PRIMARY KEY, version bigint NOT NULL DEFAULT 0, floor bigint NOT NULL DEFAULT "
+    "0,\n"
+    "  written bigint NOT NULL DEFAULT 0, expires bigint NOT NULL, number bigint NOT NULL DEFAULT "
+    "0,\n"
+    "  counter bigint NOT NULL DEFAULT 0, vacant bigint NOT NULL DEFAULT 0,\n"
+    "  waited bigint NOT NULL DEFAULT 0, reap bigint NOT NULL, stamp bytea NOT NULL DEFAULT '',\n"
+    "  data bytea NOT NULL DEFAULT ''\n"
+    ") WITH (fillfactor = 70);\n"
+    "CREATE INDEX IF NOT EXISTS {index_cell}_reap ON {cell} (reap) WHERE reap < "
+    "9223372036854775807;\n"
+    "CREATE TABLE IF NOT EXISTS {request} (\n"
+    "  name bytea NOT NULL, request bytea NOT NULL, number bigint NOT NULL, expires bigint NOT "
+    "NULL,\n"
+    "  PRIMARY KEY (name, request)\n"
+    ");\n"
+    "CREATE INDEX IF NOT EXISTS {index_request}_expires ON {request} (expires)\n"
+    "  WHERE expires < 9223372036854775807;\n"
+    "CREATE OR REPLACE VIEW {cell}s AS SELECT encode(name, 'escape') AS name, version,\n"
+    "  CASE WHEN counter <> 0 THEN number END AS number,\n"
+    "  CASE WHEN counter = 0 THEN length(data) END AS bytes,\n"
+    "  nullif(floor, 0) AS floor, to_timestamp(written / 1000000.0) AS written,\n"
+    "  to_timestamp(nullif(expires, 9223372036854775807) / 1000000.0) AS expires\n"
+    "  FROM {cell} WHERE vacant = 0;\n"
+    "COMMENT ON TABLE {cell} IS '" VERSION "';\n";
+
+/* All of it, for a person. */
 char *dibs__pg_schema_text(const char *prefix)
 {
-    return dibs__pg_fill_in(schema, prefix);
+    char *locks = dibs__pg_fill_in(schema, prefix), *more = dibs__pg_fill_in(cells, prefix);
+    char *all = locks && more ? malloc(strlen(locks) + strlen(more) + 1) : NULL;
+
+    if (all)
+        strcat(strcpy(all, locks), more);
+    free(locks);
+    free(more);
+    return all;
 }
 
 /* ---- Are they there? ------------------------------------------------------------------------- */
 
-/* 1: ours; 0: none; -1: `err` is set. */
-static int find_tables(dibs__pg_conn *c, dibs__deadline until, dibs_error *err)
+/* The table `which`. 1: ours; 0: none; -1: `err` is set. */
+static int find_table(dibs__pg_conn *c, const char *which, dibs__deadline until, dibs_error *err)
 {
     dibs__pg *e = (dibs__pg *)c->base.e;
     char sql[400];
@@ -80,18 +115,18 @@ static int find_tables(dibs__pg_conn *c, dibs__deadline until, dibs_error *err)
     int found;
 
     snprintf(sql, sizeof sql,
-             "SELECT to_regclass('%slock') IS NOT NULL, "
-             "coalesce(obj_description(to_regclass('%slock'), 'pg_class'), '')",
-             e->place.prefix, e->place.prefix);
+             "SELECT to_regclass('%s%s') IS NOT NULL, "
+             "coalesce(obj_description(to_regclass('%s%s'), 'pg_class'), '')",
+             e->place.prefix, which, e->place.prefix, which);
     res = dibs__pg_simple(e->sql.base.env, c->pg, sql, until, err);
     if (!res)
         return -1;
     found = PQgetvalue(res, 0, 0)[0] == 't';
     if (found && strcmp(PQgetvalue(res, 0, 1), VERSION) != 0) {
         dibs__fail(err, DIBS_BROKEN_ENGINE,
-                   "postgresql: the table %slock in %s is not of this version ('" VERSION
+                   "postgresql: the table %s%s in %s is not of this version ('" VERSION
                    "' is its comment, there is '%.60s'): give another ?table_prefix=",
-                   e->place.prefix, e->place.label, PQgetvalue(res, 0, 1));
+                   e->place.prefix, which, e->place.label, PQgetvalue(res, 0, 1));
         found = -1;
     }
     PQclear(res);
@@ -99,11 +134,12 @@ static int find_tables(dibs__pg_conn *c, dibs__deadline until, dibs_error *err)
 }
 
 /* One at a time: CREATE TABLE IF NOT EXISTS by two at once fails for one of them. */
-static dibs_status create_tables(dibs__pg_conn *c, dibs__deadline until, dibs_error *err)
+static dibs_status create_tables(dibs__pg_conn *c, const char *pattern, dibs__deadline until,
+                                 dibs_error *err)
 {
     static const char first[] = "SELECT pg_advisory_xact_lock(7236978148462129154);\n";
     dibs__pg *e = (dibs__pg *)c->base.e;
-    char *text = dibs__pg_schema_text(e->place.prefix);
+    char *text = dibs__pg_fill_in(pattern, e->place.prefix);
     char *sql = text ? malloc(sizeof first + strlen(text)) : NULL;
     PGresult *res = NULL;
     dibs_status status = DIBS_OK;
@@ -122,23 +158,49 @@ static dibs_status create_tables(dibs__pg_conn *c, dibs__deadline until, dibs_er
     return status;
 }
 
-dibs_status dibs__pg_prepare(dibs__sql_conn *base, dibs__deadline until, dibs_error *err)
+/* `names`: for the message, each with its prefix. */
+static dibs_status see_to(dibs__pg_conn *c, const char *which, const char *pattern,
+                          const char *names, dibs__deadline until, dibs_error *err)
 {
-    dibs__pg_conn *c = (dibs__pg_conn *)base;
-    dibs__pg *e = (dibs__pg *)base->e;
+    dibs__pg *e = (dibs__pg *)c->base.e;
     dibs_error own = {0};
     dibs_status status;
-    int found = find_tables(c, until, &own);
+    int found = find_table(c, which, until, &own);
 
-    status = found < 0 ? own.status : found ? DIBS_OK : create_tables(c, until, &own);
+    status = found < 0 ? own.status : found ? DIBS_OK : create_tables(c, pattern, until, &own);
     if (status == DIBS_DENIED && found == 0)
         return dibs__fail(
             err, DIBS_DENIED,
-            "postgresql: %s has no tables %slock, %sholder and %swaiter, and this "
+            "postgresql: %s has no tables %s, and this "
             "account may not create them: let an administrator run what `dibs schema "
             "--url '…'` prints, then GRANT SELECT, INSERT, UPDATE, DELETE on them (%s)",
-            e->place.label, e->place.prefix, e->place.prefix, e->place.prefix, own.message);
+            e->place.label, names, own.message);
     if (status != DIBS_OK)
         dibs__fail(err, status, "%s", own.message);
+    return status;
+}
+
+dibs_status dibs__pg_prepare(dibs__sql_conn *base, dibs__deadline until, dibs_error *err)
+{
+    const char *prefix = ((dibs__pg *)base->e)->place.prefix;
+    char names[3 * DIBS__PG_PREFIX_MAX + 40];
+
+    snprintf(names, sizeof names, "%slock, %sholder and %swaiter", prefix, prefix, prefix);
+    return see_to((dibs__pg_conn *)base, "lock", schema, names, until, err);
+}
+
+/* The connection may be in the middle of its pipelines by then. */
+dibs_status dibs__pg_prepare_cells(dibs__sql_conn *base, dibs__deadline until, dibs_error *err)
+{
+    dibs__pg_conn *c = (dibs__pg_conn *)base;
+    const char *prefix = ((dibs__pg *)base->e)->place.prefix;
+    char names[2 * DIBS__PG_PREFIX_MAX + 40];
+    dibs_status status;
+
+    if (PQpipelineStatus(c->pg) != PQ_PIPELINE_OFF)
+        PQexitPipelineMode(c->pg);
+    snprintf(names, sizeof names, "%scell and %srequest", prefix, prefix);
+    status = see_to(c, "cell", cells, names, until, err);
+    c->base.broken = status != DIBS_OK; /* answers may be on their way */
     return status;
 }

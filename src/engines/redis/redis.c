@@ -195,7 +195,10 @@ static const char *const schemes[] = {"redis", "rediss", "redis+unix", NULL};
 const dibs__engine_class dibs__engine_redis = {
     .scheme = "redis",
     .schemes = schemes,
-    .can = {.across_processes = true, .first_come = true},
+    .can = {.across_processes = true,
+            .first_come = true,
+            .cells = true,
+            .value_max = DIBS_VALUE_MAX},
     .open = redis_open,
     .close = redis_close,
     .abandon = redis_abandon,
@@ -208,6 +211,8 @@ const dibs__engine_class dibs__engine_redis = {
     .break_lock = dibs__redis_break,
     .inspect = dibs__redis_inspect,
     .list = dibs__redis_list,
+    .cell = dibs__redis_cell,
+    .cell_wait = dibs__redis_cell_wait,
     .event_fd = dibs__redis_event_fd,
     .events = dibs__redis_events,
 };

@@ -4,7 +4,8 @@
  *   seats      connections on which threads wait for their turn (BLPOP)
  *   events     the subscription by which tickets are woken
  *
- * Keys: PREFIX:{NAME} and, after it, :h :x :f :q and :w:ATTEMPT; see lua/head.lua. */
+ * Keys: PREFIX:{NAME} and, after it, :h :x :f :q and :w:ATTEMPT, see lua/head.lua; of a cell
+ * PREFIX:{KEY}:c and, after that, :r:REQUEST and :s, see lua/cell.lua. */
 #ifndef DIBS_REDIS_REDIS_H
 #define DIBS_REDIS_REDIS_H
 
@@ -72,6 +73,17 @@ void dibs__redis_poke(dibs__engine *e, dibs__sitter *sitter);
 dibs_status dibs__redis_enter_and_wait(dibs__redis *r, const dibs__enter_request *request,
                                        dibs__bytes *bytes, dibs__deadline until, dibs__reply *out,
                                        dibs_error *err);
+
+/* A seat for a new wait. */
+dibs_status dibs__redis_take_seat(dibs__redis *r, dibs__deadline until, dibs__seat **out,
+                                  dibs_error *err);
+
+/* cell.c */
+dibs_status dibs__redis_cell(dibs__engine *e, const char *name, const dibs__cell_command *command,
+                             bool tell, dibs__deadline until, dibs__cell_reply *out,
+                             dibs_error *err);
+dibs_status dibs__redis_cell_wait(dibs__engine *e, const char *name, uint64_t version,
+                                  dibs__deadline until, dibs_error *err);
 
 /* look.c */
 dibs_status dibs__redis_inspect(dibs__engine *e, const char *name, dibs__deadline until,

@@ -7,10 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* All but entering must go on when the memory is full. */
+/* All but what begins something must go on when the memory is full. */
 static const char *first_line(dibs__redis_script script, bool flags)
 {
-    return flags && script != DIBS__SCRIPT_ENTER ? "#!lua flags=allow-oom\n" : "";
+    bool begins = script == DIBS__SCRIPT_ENTER || script == DIBS__SCRIPT_CELL;
+
+    return flags && !begins ? "#!lua flags=allow-oom\n" : "";
 }
 
 /* False: OpenSSL ran out of memory. A wrong name would be another script's. */

@@ -1,4 +1,4 @@
-/* The commands of the lock as Lua scripts: their text, their names (SHA-1) and how to ask for them.
+/* The commands of locks and cells as Lua scripts: their text, their names (SHA-1) and how to ask for them.
  *
  * Servers from 7 on can be told by a first line that a script may run when the memory is full: then
  * a full server still lets go of locks. Older ones do not know that line. Which kind the server is,
@@ -18,6 +18,9 @@ typedef enum dibs__redis_script {
     DIBS__SCRIPT_CANCEL,
     DIBS__SCRIPT_BREAK,
     DIBS__SCRIPT_LOOK,
+    DIBS__SCRIPT_CELL,
+    DIBS__SCRIPT_CHANGE,
+    DIBS__SCRIPT_AWAIT,
     DIBS__REDIS_SCRIPTS,
 } dibs__redis_script;
 

@@ -56,9 +56,8 @@ static dibs_status read_wake_up(const redisReply *reply, dibs__reply *out, dibs_
     return DIBS_OK;
 }
 
-/* A seat for a new wait. */
-static dibs_status take_seat(dibs__redis *r, dibs__deadline until, dibs__seat **out,
-                             dibs_error *err)
+dibs_status dibs__redis_take_seat(dibs__redis *r, dibs__deadline until, dibs__seat **out,
+                                  dibs_error *err)
 {
     dibs__conn *conn = NULL;
     dibs_status status;
@@ -165,7 +164,7 @@ dibs_status dibs__redis_wait(dibs__engine *e, dibs__sitter *sitter, dibs__deadli
     memset(out, 0, sizeof *out);
     out->verdict = DIBS__QUEUED;
     if (!seat)
-        status = take_seat(r, until, &seat, err);
+        status = dibs__redis_take_seat(r, until, &seat, err);
     if (status != DIBS_OK)
         return status;
     if (sit_down(r, sitter, seat)) {
@@ -205,7 +204,7 @@ dibs_status dibs__redis_enter_and_wait(dibs__redis *r, const dibs__enter_request
     dibs_status status;
     bool sound;
 
-    if (take_seat(r, until, &seat, NULL) != DIBS_OK)
+    if (dibs__redis_take_seat(r, until, &seat, NULL) != DIBS_OK)
         return DIBS_QUEUED;
     write_blpop(r, request->name, request->who.attempt, bytes);
     status = dibs__conn_ask(seat->conn, bytes, &reply, 1, until, err);

@@ -81,6 +81,12 @@ void dibs__sql_text(dibs__sql_batch *b, const char *text)
     add_value(b, (dibs__sql_value){.kind = DIBS__SQL_BYTES, .bytes = text, .size = strlen(text)});
 }
 
+void dibs__sql_bytes(dibs__sql_batch *b, const void *data, size_t size)
+{
+    add_value(b,
+              (dibs__sql_value){.kind = DIBS__SQL_BYTES, .bytes = size ? data : "", .size = size});
+}
+
 void dibs__sql_items(dibs__sql_batch *b, const dibs__sql_value *items, size_t count)
 {
     add_value(b, (dibs__sql_value){.kind = DIBS__SQL_LIST, .items = items, .size = count});

@@ -15,6 +15,7 @@
  *   waiting.c  which of our attempts stand in line, and wake-ups as text
  *   look.c     listing
  *   reap.c     dropping what nobody has used for a day
+ *   cell.c     cells and counters: a command that one statement can do, or lock, look, decide, write
  *
  * A *driver* executes a `dibs__sql_batch`: a list of operations with arguments, all sent in one
  * message, each answered by rows in a fixed order of columns. It keeps the text of each operation in
@@ -133,6 +134,41 @@ typedef struct dibs__sql_value {
  *                                         → name of the last one looked at, if there was one
  *   STALE         after, limit            → names, up to `limit`, after that one, with holders or
  *                                         waiters but fence < clock - 24 h
+ *
+ * Cells. CELL is version, floor, written, expires, number, counter, empty, stamp, data (9), in the
+ * terms of state/cell.h; `expires` is INT64_MAX for never; counter and empty are 0 or 1. A cell is
+ * *there* while empty = 0 and expires > clock. Beside them a row has `reap`: when it may be dropped,
+ * which is at `expires`, but for one with a floor not before a day after the floor and `written`.
+ * "keep" is 0 for ever (a counter's: as it is), a version of -1 is any, a fence of 0 is none, "tell" is
+ * NULL or what those who wait for the cell are told if it changes. Those that change a cell on a
+ * condition answer a row if they did; the new version is max(version + 1, clock), written = clock:
+ *
+ *   CELL_NEW         name, keep, stamp, data, fence, tell
+ *                    If it is not there and floor <= fence: it is, and no counter.
+ *   CELL_SWAP        name, version, keep, stamp, data, fence, tell
+ *                    If it is there, no counter, of that version, with another stamp, floor <= fence.
+ *   CELL_DELETE      name, version, tell
+ *                    If it is there, no counter, of that version, floor = 0 and version < clock: gone.
+ *   CELL_COUNT       name, times, number, least, most, keep, stamp
+ *                    If it is there, a counter, with another stamp, least <= its number <= most: the
+ *                    number is number * times + number.
+ *   CELL_COUNT_ONCE  the same, request, request_keep (0: for ever)
+ *                    If the request has no answer that lasts; then it has this one. After CELL_LOCK.
+ *   CELL_PASS        name, fence, floor
+ *                    If it is there, no counter, and its floor is below both: raised. Version and stamp
+ *                    stay.
+ *   CELL_MAKE        name                 an empty row without a version, if there is none
+ *   CELL_LOCK        name                 the row stays locked → 1; no row: none there
+ *   CELL_LOOK        name, request or NULL, stamp
+ *                    → CELL (all NULL: none there; data NULL if the stamp is that), the number that the
+ *                      request was answered or NULL, clock. Sees all that was committed before CELL_LOCK
+ *   CELL_PUT         name, CELL (data NULL: as it is), reap, tell
+ *   CELL_DROP        name, tell
+ *   REQUEST_PUT      name, request, number, expires
+ *   CELL_WAIT        name, version        somebody waits from now on for the next tell
+ *                                         → 1 if it is still there with that version
+ *   CELL_REAP        limit                drops as many that may be dropped → how many
+ *   REQUEST_REAP     limit                → how many
  */
 #define DIBS__SQL_OPERATIONS(X) \
     X(TAKE)                     \
@@ -157,7 +193,22 @@ typedef struct dibs__sql_value {
     X(LIST_LOCKS)               \
     X(LIST_HOLDERS)             \
     X(REAP)                     \
-    X(STALE)
+    X(STALE)                    \
+    X(CELL_NEW)                 \
+    X(CELL_SWAP)                \
+    X(CELL_DELETE)              \
+    X(CELL_COUNT)               \
+    X(CELL_COUNT_ONCE)          \
+    X(CELL_PASS)                \
+    X(CELL_MAKE)                \
+    X(CELL_LOCK)                \
+    X(CELL_LOOK)                \
+    X(CELL_PUT)                 \
+    X(CELL_DROP)                \
+    X(REQUEST_PUT)              \
+    X(CELL_WAIT)                \
+    X(CELL_REAP)                \
+    X(REQUEST_REAP)
 
 typedef enum dibs__sql_op {
 #define X(name) DIBS__SQL_##name,
@@ -210,6 +261,7 @@ void dibs__sql_add(dibs__sql_batch *b, dibs__sql_op op); /* then its arguments, 
 void dibs__sql_null(dibs__sql_batch *b);
 void dibs__sql_number(dibs__sql_batch *b, int64_t number);
 void dibs__sql_text(dibs__sql_batch *b, const char *text);
+void dibs__sql_bytes(dibs__sql_batch *b, const void *data, size_t size);
 void dibs__sql_items(dibs__sql_batch *b, const dibs__sql_value *items, size_t count);
 
 static inline const dibs__sql_value *dibs__sql_args(const dibs__sql_batch *b,
@@ -244,6 +296,9 @@ struct dibs__sql_driver {
     /* Once, at open: are the tables there and ours? Creates them if the account may; else DIBS_DENIED
      * and the message begins with what is missing and says `dibs schema` prints the SQL. */
     dibs_status (*prepare)(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
+    /* The same for the tables of the cells, before the first command on one: whoever has only locks
+     * does not need them, and tables of an older version go on as they are. */
+    dibs_status (*prepare_cells)(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
     /* Sends all, reads all answers. DIBS_OK; DIBS_UNKNOWN: a commit may have happened; anything else:
      * surely not done, and no transaction is open any more. `broken` and `again` as above. */
     dibs_status (*exchange)(dibs__sql_conn *c, const dibs__sql_batch *b, dibs__deadline until,
@@ -370,6 +425,7 @@ struct dibs__sql {
     dibs__deadline no_more; /* the server refused one more connection: not before then */
     _Atomic uint8_t hint[DIBS__SQL_HINTS]; /* by name: which fast operation would be in vain */
     _Atomic int64_t reap_at;
+    _Atomic bool cells;             /* their tables are there */
     char reaped[DIBS_NAME_MAX + 1]; /* how far, by name; of the thread that reaps */
 
     pthread_mutex_t waiting_mutex;
@@ -398,6 +454,17 @@ dibs_status dibs__sql_inspect(dibs__engine *e, const char *name, dibs__deadline 
                               dibs__report_builder *out, dibs_error *err);
 dibs_status dibs__sql_list(dibs__engine *e, const char *prefix, bool idle, dibs__deadline until,
                            dibs__report_builder *out, dibs_error *err);
+
+/* cell.c: as well. */
+dibs_status dibs__sql_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
+                           bool tell, dibs__deadline until, dibs__cell_reply *out, dibs_error *err);
+bool dibs__sql_cell_reap(dibs__engine *e, size_t limit, dibs__deadline until);
+/* CELL_WAIT, for a driver that can tell. `*same`: it still has that version. */
+dibs_status dibs__sql_cell_mark(dibs__sql *e, const char *key, uint64_t version,
+                                dibs__deadline until, bool *same, dibs_error *err);
+/* What those who wait for the cell are told. */
+#define DIBS__SQL_TELL_SIZE 17
+void dibs__sql_cell_text(const char *key, char out[DIBS__SQL_TELL_SIZE]);
 
 /* For a driver's `events`: the text of a NOTIFY has arrived. Strange texts are ignored. */
 void dibs__sql_tell(dibs__sql *e, const char *text);

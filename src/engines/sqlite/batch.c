@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "engines/sqlite/sqlite.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define SURE_FOR \
@@ -82,6 +83,9 @@ static int run_job(dibs__lite *e, dibs__time now, dibs__lite_job *job)
         return dibs__lite_rescue(e, now);
     case DIBS__LITE_BURY:
         return dibs__lite_bury(e, now, job);
+    case DIBS__LITE_CELL:
+    case DIBS__LITE_GLANCE:
+        return dibs__lite_cell(e, dibs__lite_cell_time(e, now), job);
     }
     return -1;
 }
@@ -101,15 +105,30 @@ static int run_all(dibs__lite *e, dibs__lite_job *jobs)
     return now.wall >= e->reap_at ? dibs__lite_reap(e, now) : 0;
 }
 
+static int begin_again(dibs__lite *e, bool durable)
+{
+    return dibs__lite_durable(e, durable) < 0 ? -1 : dibs__lite_begin(e);
+}
+
+/* A job that must last may have come into the queue after the transaction had begun without. */
 static int run_transaction(dibs__lite *e, dibs__lite_job *jobs)
 {
+    bool durable = false;
+
+    for (dibs__lite_job *job = jobs; job && !durable; job = job->next)
+        durable = dibs__lite_cell_lasts(job);
+    if (durable && !e->durable) {
+        dibs__lite_rollback(e);
+        if (begin_again(e, true) < 0)
+            return -1;
+    }
     for (;;) {
         if (run_all(e, jobs) < 0)
             return -1;
         if (e->highest <= e->ceiling)
             return dibs__lite_commit(e);
         dibs__lite_rollback(e);
-        if (dibs__lite_raise_ceiling(e, e->highest) < 0 || dibs__lite_begin(e) < 0)
+        if (dibs__lite_raise_ceiling(e, e->highest) < 0 || begin_again(e, durable) < 0)
             return -1;
     }
 }
@@ -117,6 +136,12 @@ static int run_transaction(dibs__lite *e, dibs__lite_job *jobs)
 static void set_status(dibs__lite_job *job, dibs_status status, const dibs_error *err)
 {
     job->status = status;
+    if (status != DIBS_OK) {
+        free(job->cell.data);
+        job->cell.data = NULL;
+    } else if (job->no_memory) {
+        job->status = dibs__fail(job->err, DIBS_NO_MEMORY, "sqlite: out of memory");
+    }
     if (status != DIBS_OK && job->err)
         *job->err = *err;
     for (size_t i = 0; i < job->count; i++)
@@ -170,7 +195,7 @@ static dibs__lite_job *work(dibs__lite *e, bool *busy)
 {
     dibs__lite_job *jobs;
     dibs_error err;
-    int failed = dibs__lite_begin(e);
+    int failed = dibs__lite_durable(e, dibs__lite_lasting(e)) < 0 ? -1 : dibs__lite_begin(e);
 
     *busy = failed < 0 && (sqlite3_errcode(e->db) & 0xff) == SQLITE_BUSY;
     if (*busy)

@@ -1,5 +1,5 @@
 /* What nobody asked for, inside somebody's transaction and never much at a time: handing on what
- * the dead held, and dropping locks that have been idle for a day. */
+ * the dead held, and dropping locks that have been idle for a day and cells that have ended. */
 #include "engines/sqlite/sqlite.h"
 
 #include <string.h>
@@ -56,15 +56,17 @@ int dibs__lite_rescue(dibs__lite *e, dibs__time now)
     }
 }
 
-/* Wherever they stand in line: once their files are gone, nobody could tell that they are dead. */
+/* Wherever they stand in line, and whatever they run: once their files are gone, nobody could tell that they are dead. */
 static int end_waits(dibs__lite *e, const dibs__lite_roll *dead)
 {
-    sqlite3_stmt *q = e->sql[DIBS__LITE_SQL_WAITER_DEAD];
+    sqlite3_stmt *both[] = {e->sql[DIBS__LITE_SQL_WAITER_DEAD], e->sql[DIBS__LITE_SQL_CELL_DEAD]};
 
     for (size_t i = 0; i < dead->count; i++) {
-        dibs__lite_bind_text(q, 1, dead->client[i]);
-        if (dibs__lite_step(q) < 0)
-            return -1;
+        for (int k = 0; k < 2; k++) {
+            dibs__lite_bind_text(both[k], 1, dead->client[i]);
+            if (dibs__lite_step(both[k]) < 0)
+                return -1;
+        }
     }
     return 0;
 }
@@ -148,7 +150,8 @@ int dibs__lite_reap(dibs__lite *e, dibs__time now)
         return 0;
     for (int i = 0; found > 0 && i < REAP_AT_ONCE; i++)
         found = reap_next(e, now, name, &dropped);
-    if (found < 0)
+    if (found < 0 ||
+        dibs__lite_cell_reap(e, dibs__lite_cell_time(e, now), REAP_AT_ONCE, &dropped) < 0)
         return -1;
     e->reap_at = now.wall + (dropped > REAP_AT_ONCE / 2 ? REAP_SOON : REAP_EVERY);
     q = e->sql[DIBS__LITE_SQL_REAPED];

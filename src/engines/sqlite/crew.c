@@ -71,6 +71,17 @@ static bool enqueue(dibs__lite *e, dibs__lite_job *job)
     return drive;
 }
 
+bool dibs__lite_lasting(dibs__lite *e)
+{
+    bool lasting = false;
+
+    pthread_mutex_lock(&e->mutex);
+    for (dibs__lite_job *job = e->first; job && !lasting; job = job->next)
+        lasting = dibs__lite_cell_lasts(job);
+    pthread_mutex_unlock(&e->mutex);
+    return lasting;
+}
+
 dibs__lite_job *dibs__lite_take(dibs__lite *e)
 {
     dibs__lite_job *jobs;

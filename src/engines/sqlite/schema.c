@@ -20,7 +20,8 @@
 #include <unistd.h>
 
 #define APPLICATION_ID 0x64696273 /* "dibs" */
-#define VERSION        1
+#define VERSION        2
+#define FIRST_VERSION  1                   /* locks alone; see `cells` */
 #define AHEAD          (60 * DIBS__SECOND) /* so far above the fence that needs it a ceiling goes */
 #define CHECKPOINT     1000
 #define FIRST_NAP      (DIBS__MS / 4)
@@ -34,6 +35,27 @@ const char *dibs__lite_boot_file = "/proc/sys/kernel/random/boot_id";
 #define MARKS                                                                                  \
     "PRAGMA application_id = " STRING_OF(APPLICATION_ID) "; PRAGMA user_version = " STRING_OF( \
         VERSION) ";"
+
+/* What version 2 added. `reap` is when the reaper looks at it, NULL for never; times are on the clock
+ * of the boot that made them plus `meta.clock`, which is Unix time and does not jump. */
+static const char cells[] =
+    "CREATE TABLE cell ("
+    " key TEXT PRIMARY KEY,"
+    " version INTEGER NOT NULL, floor INTEGER NOT NULL, written INTEGER NOT NULL,"
+    " expires INTEGER NOT NULL, number INTEGER NOT NULL, counter INTEGER NOT NULL,"
+    " empty INTEGER NOT NULL, stamp TEXT NOT NULL, client TEXT NOT NULL, reap INTEGER,"
+    " data BLOB);"
+    "CREATE INDEX cell_client ON cell (client) WHERE client <> '';"
+    "CREATE INDEX cell_reap ON cell (reap) WHERE reap IS NOT NULL;"
+    "CREATE TABLE request ("
+    " key TEXT NOT NULL, request TEXT NOT NULL, number INTEGER NOT NULL, expires INTEGER NOT NULL,"
+    " PRIMARY KEY (key, request)) WITHOUT ROWID;"
+    "CREATE INDEX request_expires ON request (expires);"
+    "CREATE VIEW cells AS"
+    " SELECT key, version, nullif(floor, 0) AS floor, iif(counter, number, NULL) AS number,"
+    " length(data) AS size, datetime(written / 1000000, 'unixepoch') AS written,"
+    " iif(expires = 9223372036854775807, NULL, datetime(expires / 1000000, 'unixepoch')) AS expires"
+    " FROM cell WHERE NOT empty;" MARKS;
 
 static const char schema[] =
     "CREATE TABLE lock ("
@@ -94,7 +116,7 @@ static const char schema[] =
     " SELECT name, row_number() OVER (PARTITION BY w.lock ORDER BY w.place) AS line, w.owner, "
     "w.host,"
     " w.pid, w.weight, datetime((w.since + clock) / 1000000, 'unixepoch') AS since"
-    " FROM waiter w JOIN lock l ON l.id = w.lock, meta;" MARKS;
+    " FROM waiter w JOIN lock l ON l.id = w.lock, meta;";
 
 /* ---- Transactions ---------------------------------------------------------------------------- */
 
@@ -128,10 +150,12 @@ int dibs__lite_commit(dibs__lite *e)
 }
 
 /* Every commit is on the disk when it returns, or only at the next checkpoint. */
-static int set_durable(dibs__lite *e, bool durable)
+int dibs__lite_durable(dibs__lite *e, bool durable)
 {
     const char *sql = durable ? "PRAGMA synchronous = FULL" : "PRAGMA synchronous = NORMAL";
 
+    if (e->durable == durable)
+        return 0;
     e->durable = durable;
     return sqlite3_exec(e->db, sql, NULL, NULL, NULL) == SQLITE_OK ? 0 : -1;
 }
@@ -142,7 +166,7 @@ void dibs__lite_rollback(dibs__lite *e)
     if (!sqlite3_get_autocommit(e->db))
         run(e, DIBS__LITE_SQL_ROLLBACK);
     if (e->durable)
-        set_durable(e, false);
+        dibs__lite_durable(e, false);
 }
 
 /* ---- Connecting ------------------------------------------------------------------------------ */
@@ -168,19 +192,23 @@ static int read_marks(sqlite3 *db, int64_t *id, int64_t *version, int64_t *table
     return rc == SQLITE_OK ? 0 : -1;
 }
 
-/* 1: ours. 0: empty. -1: refused, or the connection failed; `status` says. */
-static int recognise(dibs__lite *e, dibs_status *status, dibs_error *err)
+typedef enum found { FAILED = -1, EMPTY, OLDER, OURS } found;
+
+/* FAILED: refused, or the connection failed; `status` says. */
+static found recognise(dibs__lite *e, dibs_status *status, dibs_error *err)
 {
     int64_t id = 0, version = 0, tables = 0;
 
     if (read_marks(e->db, &id, &version, &tables) < 0) {
         *status = dibs__lite_fault(e->db, e->path, "cannot read it", err);
-        return -1;
+        return FAILED;
     }
     if (id == APPLICATION_ID && version == VERSION)
-        return 1;
+        return OURS;
+    if (id == APPLICATION_ID && version == FIRST_VERSION)
+        return OLDER;
     if (id == 0 && version == 0 && tables == 0)
-        return 0;
+        return EMPTY;
     if (id == APPLICATION_ID)
         *status = dibs__fail(
             err, DIBS_UNSUPPORTED,
@@ -191,21 +219,26 @@ static int recognise(dibs__lite *e, dibs_status *status, dibs_error *err)
             err, DIBS_BROKEN_ENGINE,
             "sqlite: %.400s: a database of something else: name a file of its own for dibs",
             e->path);
-    return -1;
+    return FAILED;
 }
 
-/* Another process may be making it at the same moment: that is busy, and tried again. */
+static bool exec(dibs__lite *e, const char *sql)
+{
+    return sqlite3_exec(e->db, sql, NULL, NULL, NULL) == SQLITE_OK;
+}
+
+/* Makes the tables, or those that an older version did not have. Another process may be at it at the
+ * same moment: that is busy, and tried again. */
 static dibs_status create(dibs__lite *e, dibs_error *err)
 {
     dibs_status status = DIBS_OK;
-    int found;
+    found what;
 
-    if (sqlite3_exec(e->db, "PRAGMA page_size = 1024; PRAGMA journal_mode = WAL; BEGIN IMMEDIATE",
-                     NULL, NULL, NULL) != SQLITE_OK)
+    if (!exec(e, "PRAGMA page_size = 1024; PRAGMA journal_mode = WAL; BEGIN IMMEDIATE"))
         return dibs__lite_fault(e->db, e->path, "cannot make the database", err);
-    found = recognise(e, &status, err);
-    if (found == 0 && (sqlite3_exec(e->db, schema, NULL, NULL, NULL) != SQLITE_OK ||
-                       sqlite3_exec(e->db, "COMMIT", NULL, NULL, NULL) != SQLITE_OK))
+    what = recognise(e, &status, err);
+    if ((what == EMPTY && !exec(e, schema)) ||
+        ((what == EMPTY || what == OLDER) && (!exec(e, cells) || !exec(e, "COMMIT"))))
         status = dibs__lite_fault(e->db, e->path, "cannot make the tables", err);
     if (!sqlite3_get_autocommit(e->db))
         sqlite3_exec(e->db, "ROLLBACK", NULL, NULL, NULL);
@@ -215,11 +248,11 @@ static dibs_status create(dibs__lite *e, dibs_error *err)
 static dibs_status make_ready(dibs__lite *e, dibs_error *err)
 {
     dibs_status status = DIBS_OK;
-    int found = recognise(e, &status, err);
+    found what = recognise(e, &status, err);
 
-    if (found < 0)
+    if (what == FAILED)
         return status;
-    if (found == 0)
+    if (what != OURS)
         status = create(e, err);
     if (status == DIBS_OK && sqlite3_exec(e->db,
                                           "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
@@ -299,6 +332,7 @@ static int read_meta(dibs__lite *e, bool *other_boot)
     e->ceiling = (uint64_t)sqlite3_column_int64(q, 1);
     e->floor = (uint64_t)sqlite3_column_int64(q, 2);
     e->reap_at = sqlite3_column_int64(q, 3);
+    e->clock = sqlite3_column_int64(q, 5);
     sqlite3_reset(q);
     return 0;
 }
@@ -310,12 +344,19 @@ static int start_boot(dibs__lite *e)
         "UPDATE lock SET used = 0, holders = 0, waiters = 0, owner = NULL, attempt = NULL, host = "
         "NULL,"
         " pid = NULL, client = NULL, weight = NULL, lease = NULL, min_hold = NULL, held = NULL,"
-        " since = NULL, expires = NULL, released = NULL WHERE holders > 0 OR waiters > 0;";
+        " since = NULL, expires = NULL, released = NULL WHERE holders > 0 OR waiters > 0;"
+        "UPDATE cell SET client = '!' WHERE client <> '';";
     sqlite3_stmt *q = e->sql[DIBS__LITE_SQL_BOOT];
     const dibs__env *env = e->base.env;
 
+    int64_t wall = env->wall(env->ctx);
+
+    if (wall <
+        (int64_t)e->ceiling) /* the machine's clock is not set yet: cells do not get younger */
+        wall = (int64_t)e->ceiling;
+    e->clock = wall - dibs__now(env);
     dibs__lite_bind_text(q, 1, e->boot);
-    sqlite3_bind_int64(q, 2, env->wall(env->ctx) - dibs__now(env));
+    sqlite3_bind_int64(q, 2, e->clock);
     if (sqlite3_exec(e->db, forget, NULL, NULL, NULL) != SQLITE_OK || dibs__lite_step(q) < 0)
         return -1;
     e->floor = e->ceiling;
@@ -362,6 +403,8 @@ static int write_ceiling(dibs__lite *e, uint64_t fence)
 
 int dibs__lite_raise_ceiling(dibs__lite *e, uint64_t fence)
 {
-    return set_durable(e, true) < 0 || write_ceiling(e, fence) < 0 || set_durable(e, false) < 0 ? -1
-                                                                                                : 0;
+    return dibs__lite_durable(e, true) < 0 || write_ceiling(e, fence) < 0 ||
+                   dibs__lite_durable(e, false) < 0
+               ? -1
+               : 0;
 }

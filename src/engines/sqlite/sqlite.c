@@ -204,6 +204,29 @@ static dibs_status sqlite_break(dibs__engine *base, const char *name, const char
     return job.status;
 }
 
+/* ---- Cells ----------------------------------------------------------------------------------- */
+
+static dibs_status sqlite_cell(dibs__engine *base, const char *key,
+                               const dibs__cell_command *command, bool tell, dibs__deadline until,
+                               dibs__cell_reply *out, dibs_error *err)
+{
+    dibs__lite_job job = {
+        .kind = DIBS__LITE_CELL, .name = key, .command = command, .until = until, .err = err};
+
+    (void)tell; /* whoever waits for a cell watches the log */
+    if (command->fence > INT64_MAX || command->floor > INT64_MAX)
+        return dibs__fail(err, DIBS_INVALID, "sqlite: a fence has at most 63 bits");
+    if (dibs__lite_do(from(base), &job) == DIBS_OK)
+        *out = job.cell;
+    return job.status;
+}
+
+static dibs_status sqlite_cell_wait(dibs__engine *base, const char *key, uint64_t version,
+                                    dibs__deadline until, dibs_error *err)
+{
+    return dibs__lite_cell_wait(from(base), key, version, until, err);
+}
+
 /* ---- The rest -------------------------------------------------------------------------------- */
 
 static dibs_status sqlite_inspect(dibs__engine *base, const char *name, dibs__deadline until,
@@ -238,7 +261,11 @@ static const char *const schemes[] = {"sqlite", NULL};
 const dibs__engine_class dibs__engine_sqlite = {
     .scheme = "sqlite",
     .schemes = schemes,
-    .can = {.across_processes = true, .first_come = true, .notices_death = true},
+    .can = {.across_processes = true,
+            .first_come = true,
+            .notices_death = true,
+            .cells = true,
+            .value_max = DIBS_VALUE_MAX},
     .open = sqlite_open,
     .close = sqlite_close,
     .abandon = sqlite_abandon,
@@ -249,6 +276,8 @@ const dibs__engine_class dibs__engine_sqlite = {
     .break_lock = sqlite_break,
     .inspect = sqlite_inspect,
     .list = sqlite_list,
+    .cell = sqlite_cell,
+    .cell_wait = sqlite_cell_wait,
     .event_fd = sqlite_event_fd,
     .events = sqlite_events,
     .stand_in = sqlite_stand_in,

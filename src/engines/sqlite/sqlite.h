@@ -5,6 +5,7 @@
  *   batch.c    jobs in one transaction: gate, BEGIN, state machine, COMMIT, wake-ups
  *   store.c    the state machine's store over SQL
  *   schema.c   the tables, the boot, the ceiling of the fences
+ *   cell.c     the cells' store over SQL, and waiting for a cell
  *   chores.c   what nobody asked for: rescue from the dead, burials, reaping
  *   gate.c     where writers of different processes queue without polling
  *   life.c     a file a client, locked while its process lives; who is alive
@@ -41,6 +42,8 @@ typedef enum dibs__lite_kind {
     DIBS__LITE_SETTLE,
     DIBS__LITE_RESCUE, /* settle whatever this client waits for */
     DIBS__LITE_BURY,   /* settle some of all that is held or waited for, after `after` */
+    DIBS__LITE_CELL,
+    DIBS__LITE_GLANCE, /* the version of a cell, without its value */
 } dibs__lite_kind;
 
 typedef enum dibs__lite_progress {
@@ -68,11 +71,14 @@ struct dibs__lite_job {
     size_t count;
     const char *by; /* break */
     bool at_once;
-    const dibs__lite_roll *dead; /* bury */
-    const char *after;           /* bury: "" at the beginning */
-    char *last;                  /* bury, out: DIBS_NAME_MAX + 1 bytes; "" at the end */
+    const dibs__lite_roll *dead;       /* bury */
+    const char *after;                 /* bury: "" at the beginning */
+    char *last;                        /* bury, out: DIBS_NAME_MAX + 1 bytes; "" at the end */
+    const dibs__cell_command *command; /* cell */
     dibs__deadline until;
     /* out */
+    dibs__cell_reply cell; /* glance: the version alone */
+    bool no_memory;        /* for the value in it */
     dibs_status status;
     dibs__reply reply;
     dibs_error *err;
@@ -128,6 +134,7 @@ struct dibs__lite {
     uint64_t floor;   /* no fence at or below it: given out before the machine started, perhaps */
     uint64_t ceiling; /* no fence above it before a higher ceiling is on the disk */
     uint64_t highest; /* the highest fence of this batch */
+    int64_t clock;    /* of cells: so much ahead of this boot's */
     int64_t reap_at;  /* wall: look for what has been idle for a day */
     dibs__lite_notice *notices;
     size_t notice_count, notice_room;
@@ -167,6 +174,9 @@ dibs_status dibs__lite_connect(dibs__lite *e, dibs__deadline until, dibs_error *
 dibs_status dibs__lite_schema_open(dibs__lite *e, dibs__deadline until, dibs_error *err);
 /* Puts a ceiling above `fence` on the disk, outside of any transaction. 0, or -1: roll back. */
 int dibs__lite_raise_ceiling(dibs__lite *e, uint64_t fence);
+/* Whether commits are on the disk when they return, or at the next checkpoint. Not in a transaction.
+ * 0 or -1. */
+int dibs__lite_durable(dibs__lite *e, bool durable);
 /* 0 or -1. Tries until `e->busy_until`. */
 int dibs__lite_begin(dibs__lite *e);
 int dibs__lite_commit(dibs__lite *e);
@@ -197,6 +207,15 @@ int dibs__lite_step(sqlite3_stmt *q);
 /* batch.c: takes all that is queued and does it. False: the database was busy until `until`. */
 bool dibs__lite_batch(dibs__lite *e, dibs__deadline until);
 
+/* cell.c: 0, or -1 when the store failed. `now.lease` is on the cells' clock. */
+int dibs__lite_cell(dibs__lite *e, dibs__time now, dibs__lite_job *job);
+int dibs__lite_cell_reap(dibs__lite *e, dibs__time now, int limit, int *dropped);
+dibs__time dibs__lite_cell_time(const dibs__lite *e, dibs__time now);
+/* Must it be on the disk before the caller is told? */
+bool dibs__lite_cell_lasts(const dibs__lite_job *job);
+dibs_status dibs__lite_cell_wait(dibs__lite *e, const char *key, uint64_t version,
+                                 dibs__deadline until, dibs_error *err);
+
 /* chores.c: 0, or -1 when the store failed. */
 int dibs__lite_settle(dibs__lite *e, dibs__time now, const char *name, dibs__reply *out);
 int dibs__lite_rescue(dibs__lite *e, dibs__time now);
@@ -206,6 +225,8 @@ int dibs__lite_reap(dibs__lite *e, dibs__time now);
 
 /* crew.c */
 dibs_status dibs__lite_do(dibs__lite *e, dibs__lite_job *job);
+/* For batch.c: is there a job in the queue that must be on the disk? */
+bool dibs__lite_lasting(dibs__lite *e);
 /* For batch.c: takes the queue, marks its jobs as taken; and says that a job is done. */
 dibs__lite_job *dibs__lite_take(dibs__lite *e);
 void dibs__lite_done(dibs__lite_job *job);

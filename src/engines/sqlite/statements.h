@@ -11,6 +11,9 @@
 #define DIBS__LITE_HOLDER DIBS__LITE_WHO ", fence, since, expires, released"
 #define DIBS__LITE_WAITER DIBS__LITE_WHO ", place, since, span, alive_until"
 
+#define DIBS__LITE_CELL_ROW \
+    "version, floor, written, expires, number, counter, empty, stamp, client"
+
 #define DIBS__LITE_RECORD_COLUMNS 10
 
 /* The driver's. */
@@ -61,10 +64,28 @@
     X(OLD,                                                                                         \
       "SELECT name, fence, holders + waiters FROM lock WHERE name > ?1 ORDER BY name LIMIT 1")     \
     X(DROP, "DELETE FROM lock WHERE name = ?1")                                                    \
-    X(META, "SELECT boot, ceiling, floor, reap_at, reap_after FROM meta")                          \
+    X(META, "SELECT boot, ceiling, floor, reap_at, reap_after, clock FROM meta")                   \
     X(CEILING, "UPDATE meta SET ceiling = ?1")                                                     \
     X(BOOT, "UPDATE meta SET boot = ?1, floor = ceiling, clock = ?2")                              \
-    X(REAPED, "UPDATE meta SET reap_at = ?1, reap_after = ?2")
+    X(REAPED, "UPDATE meta SET reap_at = ?1, reap_after = ?2")                                     \
+    X(CELL_LOAD, "SELECT " DIBS__LITE_CELL_ROW ", data FROM cell WHERE key = ?1")                  \
+    X(CELL_PUT, "INSERT INTO cell (" DIBS__LITE_CELL_ROW ", reap, key, data) "                     \
+                "VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12) ON CONFLICT (key) DO UPDATE SET " \
+                "version = excluded.version, floor = excluded.floor, written = excluded.written, " \
+                "expires = excluded.expires, number = excluded.number, "                           \
+                "counter = excluded.counter, empty = excluded.empty, stamp = excluded.stamp, "     \
+                "client = excluded.client, reap = excluded.reap, data = excluded.data")            \
+    X(CELL_FLOOR, "UPDATE cell SET floor = ?1, reap = ?2, written = ?4 WHERE key = ?3")            \
+    X(CELL_DROP, "DELETE FROM cell WHERE key = ?1")                                                \
+    X(CELL_DEAD, "UPDATE cell SET client = '!' WHERE client = ?1 AND client <> ''")                \
+    X(CELL_OLD, "SELECT " DIBS__LITE_CELL_ROW ", key FROM cell WHERE reap <= ?1 ORDER BY reap "    \
+                "LIMIT 1")                                                                         \
+    X(CELL_LATER, "UPDATE cell SET reap = ?1 WHERE key = ?2")                                      \
+    X(REQUEST_FIND, "SELECT number FROM request WHERE key = ?1 AND request = ?2 AND expires > ?3") \
+    X(REQUEST_PUT, "INSERT OR REPLACE INTO request (key, request, number, expires) "               \
+                   "VALUES (?1,?2,?3,?4)")                                                         \
+    X(REQUEST_REAP, "DELETE FROM request WHERE (key, request) IN (SELECT key, request FROM "       \
+                    "request WHERE expires <= ?1 ORDER BY expires LIMIT ?2)")
 
 /* Those of inspect and list. */
 #define DIBS__LITE_LOOK(X)                                                                        \

@@ -1,0 +1,90 @@
+/* `dibs token`: issued here, carried by somebody, redeemed once. */
+#include "cli.h"
+#include "json.h"
+#include "options.h"
+
+#include <stdio.h>
+
+static const char help[] =
+    "usage: dibs token issue [--scope S] [--ttl D] [--json] [--url URL]\n"
+    "       dibs token redeem [--scope S] [--json] [--url URL] TOKEN\n"
+    "       dibs token reissue [--scope S] [--ttl D] [--json] [--url URL] TOKEN\n"
+    "A token that nobody can guess, good for one redemption: for a form that must not\n"
+    "be sent twice, a link that works once.\n\n"
+    "  issue      prints a new token, alone\n"
+    "  redeem     exits with 0 for exactly one caller, with 77 for all others; do the\n"
+    "             work after it\n"
+    "  reissue    the work behind a redeemed token failed: prints one new token for\n"
+    "             it, the same one when asked again\n\n"
+    "  --scope S  what it is good for; the same for all three; default: none\n"
+    "  --ttl D    good for so long (500ms, 5s, 2m, 1h): 10m\n"
+    "  --json     {\"scope\", \"token\", \"redeemed\"}\n"
+    "  --url URL  engine; default: $DIBS_URL, else the embedded store\n\n"
+    "Exit: 0, or 77: spent, expired, never issued, or for another scope (reissue: not\n"
+    "spent, or gone).\n";
+
+typedef enum verb { ISSUE, REDEEM, REISSUE } verb;
+
+static const cli_verb verbs[] = {{"issue", ""}, {"redeem", "TOKEN"}, {"reissue", "TOKEN"}, {0}};
+
+/* `token` is the one that was given, and then the one that is told. */
+static int act(dibs *d, verb what, const dibs_token_options *options, const char *token, bool json)
+{
+    char fresh[DIBS_TOKEN_SIZE] = "";
+    dibs_error err = {0};
+    json_t *o;
+    int code = 0;
+
+    if (what == ISSUE)
+        err.status = dibs_token_issue(d, options, fresh, &err);
+    else if (what == REDEEM)
+        err.status = dibs_token_redeem(d, options->scope, token, &err);
+    else
+        err.status = dibs_token_reissue(d, options, token, fresh, &err);
+    if (err.status != DIBS_OK)
+        code = cli_failed(&err);
+    if (json && (err.status == DIBS_OK || err.status == DIBS_REFUSED)) {
+        o = cli_json_new();
+        cli_json_text(o, "scope", options->scope);
+        cli_json_text(o, "token", fresh[0] ? fresh : token);
+        if (what == REDEEM)
+            cli_json_put(o, "redeemed", json_boolean(err.status == DIBS_OK));
+        else
+            cli_json_put(o, "issued", json_boolean(err.status == DIBS_OK));
+        cli_json_print(o, 2);
+    } else if (err.status == DIBS_OK && what != REDEEM) {
+        puts(fresh);
+    }
+    return cli_finish(code);
+}
+
+static int start(const cli_command *self, int argc, char **argv)
+{
+    dibs_token_options token = {.scope = ""};
+    const char *url = NULL;
+    bool json = false;
+    const cli_option options[] = {{"url", CLI_TEXT, &url, 0, 0, 0},
+                                  {"scope", CLI_TEXT, &token.scope, 0, 0, 0},
+                                  {"ttl", CLI_SPAN, &token.ttl_ms, 1, CLI_SPAN_MAX, 0},
+                                  {"json", CLI_FLAG, &json, 0, 0, 0},
+                                  {0}};
+    dibs *d = NULL;
+    cli_words words;
+    int what, code = cli_parse(self, options, argc, argv, &words);
+
+    if (code >= 0)
+        return code;
+    what = cli_find_verb(
+        self, verbs, (cli_only[]){{"--ttl", token.ttl_ms != 0, 1U << ISSUE | 1U << REISSUE}, {0}},
+        &words);
+    if (what < 0)
+        return CLI_EXIT_USAGE;
+    code = cli_open(url, NULL, &d);
+    if (!d)
+        return code;
+    code = act(d, (verb)what, &token, words.count > 1 ? words.word[1] : NULL, json);
+    dibs_close(d);
+    return code;
+}
+
+const cli_command cli_token = {"token", "issue tokens that can be redeemed once", help, start};

@@ -1,0 +1,89 @@
+/* What the keeper does beside grants: chores with a time, deadlines without I/O, and callbacks of
+ * the user's. Whoever has any of these has lodged first, so that putting one cannot fail. */
+#define _GNU_SOURCE
+#include "core/handle.h"
+
+#define REAP_FIRST (2 * DIBS__SECOND)
+#define REAP_EVERY (60 * DIBS__SECOND)
+#define REAP_SOON  DIBS__SECOND
+#define REAP_LIMIT 100
+
+bool dibs__lodge(dibs *d)
+{
+    if (!dibs__keeper_start(d) || !dibs__heap_reserve(&d->chores, d->lodgers - d->chores.count) ||
+        !dibs__heap_reserve(&d->ends, d->lodgers - d->ends.count))
+        return false;
+    d->lodgers++;
+    return true;
+}
+
+void dibs__unlodge(dibs *d)
+{
+    d->lodgers--;
+}
+
+void dibs__chore_at(dibs *d, dibs__heap *heap, dibs__chore *c, dibs__deadline when)
+{
+    dibs__heap_put(heap, &c->due, when);
+    if (when < d->armed)
+        dibs__keeper_wake(d);
+}
+
+/* ---- News ------------------------------------------------------------------------------------ */
+
+void dibs__news_add(dibs *d, dibs__news *n)
+{
+    n->next = NULL;
+    n->listed = true;
+    *d->news_end = n;
+    d->news_end = &n->next;
+    dibs__keeper_wake(d); /* it runs the callback, or passes the notice on */
+}
+
+bool dibs__news_run(dibs *d)
+{
+    dibs__news *n = d->news;
+
+    if (!n)
+        return false;
+    dibs__news_forget(d, n);
+    n->tell(d, n);
+    return true;
+}
+
+void dibs__news_forget(dibs *d, dibs__news *n)
+{
+    dibs__news **at = &d->news;
+
+    if (!n->listed)
+        return;
+    while (*at != n)
+        at = &(*at)->next;
+    *at = n->next;
+    if (!*at)
+        d->news_end = at;
+    n->listed = false;
+}
+
+/* ---- Reaping --------------------------------------------------------------------------------- */
+
+/* Small batches: nobody's lock waits for the whole of it. */
+static void reap(dibs *d, dibs__chore *c, int64_t now)
+{
+    dibs__deadline until = dibs__keeper_until(d, now);
+    bool more;
+
+    pthread_mutex_unlock(&d->mutex);
+    more = d->class->cell_reap(d->engine, REAP_LIMIT, until);
+    pthread_mutex_lock(&d->mutex);
+    dibs__chore_at(d, &d->chores, c, dibs__now(d->env) + (more ? REAP_SOON : REAP_EVERY));
+}
+
+void dibs__reap_start(dibs *d)
+{
+    if (d->reaping || !d->class->cell_reap || !dibs__lodge(d))
+        return;
+    d->reaping = true;
+    d->reap.run = reap;
+    dibs__chore_at(d, &d->chores, &d->reap, dibs__now(d->env) + REAP_FIRST);
+}

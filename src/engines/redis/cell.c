@@ -1,0 +1,265 @@
+/* Cells: each command is one script on one key, sent on the main connection; see lua/cell.lua. A
+ * script that the server has forgotten is sent whole, unseen by the caller.
+ *
+ * Waiting for a change is a blocking read of the cell's stream, on a seat of the waiting thread's
+ * own. The script before it in the same write sees to it that no change can slip through between
+ * the look and the wait. */
+#define _GNU_SOURCE
+#include "core/error.h"
+#include "engines/redis/error.h"
+#include "engines/redis/redis.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CELL_KEY_SIZE (DIBS__REDIS_PREFIX_MAX + 3 * DIBS__CELL_KEY_SIZE + 16)
+#define ASKED_SIZE    64
+#define REPLY_SIZE    44
+#define SMALL         4096            /* a value that may replace another when the memory is full */
+#define EARLY         (20 * DIBS__MS) /* the server's own timeout comes so long before ours */
+#define LONGEST       (30 * DIBS__SECOND) /* of one wait: then the core looks again */
+
+/* ---- Numbers as the scripts pack them: big-endian -------------------------------------------- */
+
+static char *add_bytes(char *at, uint64_t value, int count)
+{
+    for (int i = count - 1; i >= 0; i--)
+        *at++ = (char)(value >> (8 * i));
+    return at;
+}
+
+static char *add_double(char *at, double number)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &number, sizeof bits);
+    return add_bytes(at, bits, 8);
+}
+
+static uint64_t read_bytes(const char **at, int count)
+{
+    uint64_t value = 0;
+
+    for (int i = 0; i < count; i++)
+        value = value << 8 | (unsigned char)*(*at)++;
+    return value;
+}
+
+static int64_t read_double(const char **at)
+{
+    uint64_t bits = read_bytes(at, 8);
+    double number;
+
+    memcpy(&number, &bits, sizeof number);
+    return number > -0x1p62 && number < 0x1p62 ? (int64_t)number : INT64_MAX;
+}
+
+/* ---- Asking ---------------------------------------------------------------------------------- */
+
+/* A size and not a sign: what is taken, or added when it is negative. */
+static uint64_t size_of(int64_t number)
+{
+    return number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
+}
+
+static size_t write_numbers(char out[ASKED_SIZE], const dibs__cell_command *c, bool tell)
+{
+    bool minus = c->op == DIBS__CELL_TAKE || (c->op == DIBS__CELL_ADD && c->number < 0);
+    char *at = add_bytes(out, c->op, 4);
+
+    at = add_double(at, c->version == DIBS__CELL_ANY ? -1 : (double)c->version);
+    at = add_double(at, (double)c->keep);
+    at = add_bytes(at, c->fence, 8);
+    at = add_bytes(at, c->floor, 8);
+    at = add_bytes(at, minus, 4);
+    at = add_bytes(at, size_of(c->number), 8);
+    at = add_double(at, (double)c->request_keep);
+    return (size_t)(add_bytes(at, tell, 4) - out);
+}
+
+/* The name of a request becomes a part of a key: braces would end up where those of a name belong. */
+static void add_request(dibs__bytes *out, const char *request)
+{
+    char escaped[3 * DIBS__REQUEST_SIZE + 1], *at = escaped;
+
+    for (; request && *request && at < escaped + sizeof escaped - 4; request++) {
+        if (strchr("{}%", *request))
+            at += sprintf(at, "%%%02X", (unsigned char)*request);
+        else
+            *at++ = *request;
+    }
+    dibs__resp_word(out, escaped, (size_t)(at - escaped));
+}
+
+/* What only changes what is there goes on when the memory is full. */
+static dibs__redis_script script_of(const dibs__cell_command *c)
+{
+    bool begins = (c->op == DIBS__CELL_SWAP && (c->version == 0 || c->size > SMALL)) ||
+                  c->op == DIBS__CELL_SET || c->request;
+
+    return begins ? DIBS__SCRIPT_CELL : DIBS__SCRIPT_CHANGE;
+}
+
+static void cell_key(const dibs__redis *r, const char *name, char out[CELL_KEY_SIZE])
+{
+    dibs__redis_key(r, name, out);
+    strcat(out, ":c");
+}
+
+static void write_command(const dibs__redis *r, const char *key, const dibs__cell_command *c,
+                          bool tell, bool whole, dibs__bytes *out)
+{
+    char numbers[ASKED_SIZE], stamp[DIBS__STAMP_SIZE] = "";
+
+    if (c->stamp)
+        strncpy(stamp, c->stamp, sizeof stamp - 1);
+    dibs__script_begin(&r->scripts, script_of(c), whole, key, 4, out);
+    dibs__resp_word(out, numbers, write_numbers(numbers, c, tell));
+    dibs__resp_word(out, stamp, sizeof stamp);
+    add_request(out, c->request);
+    dibs__resp_word(out, c->op == DIBS__CELL_SWAP && c->size ? c->data : "",
+                    c->op == DIBS__CELL_SWAP ? c->size : 0);
+}
+
+/* ---- Answers --------------------------------------------------------------------------------- */
+
+static dibs_status read_value(const char *at, size_t size, dibs__cell_reply *out, dibs_error *err)
+{
+    out->data = malloc(size + 1);
+    if (!out->data)
+        return dibs__fail(err, DIBS_NO_MEMORY, "out of memory for a value of %zu bytes", size);
+    if (size)
+        memcpy(out->data, at, size);
+    ((char *)out->data)[size] = '\0';
+    out->size = size;
+    return DIBS_OK;
+}
+
+static dibs_status read_reply(const redisReply *reply, dibs__cell_op op, dibs__cell_reply *out,
+                              dibs_error *err)
+{
+    const char *at;
+    uint64_t verdict;
+
+    if (!reply || reply->type != REDIS_REPLY_STRING || reply->len < REPLY_SIZE)
+        return dibs__redis_refusal(reply, err);
+    at = reply->str;
+    verdict = read_bytes(&at, 4);
+    if (verdict > DIBS__CELL_KIND)
+        return dibs__redis_refusal(NULL, err);
+    memset(out, 0, sizeof *out);
+    out->verdict = (dibs__cell_verdict)verdict;
+    out->version = (uint64_t)read_double(&at);
+    out->floor = read_bytes(&at, 8);
+    out->number = (int64_t)read_bytes(&at, 8);
+    out->age = read_double(&at);
+    out->left = read_double(&at);
+    if (out->left == 0)
+        out->left = INT64_MAX;
+    if (!dibs__cell_shows_data(op, out->verdict))
+        return DIBS_OK;
+    return read_value(at, reply->len - REPLY_SIZE, out, err);
+}
+
+/* Done there, and the answer does not fit here: a write may not be called undone. */
+static dibs_status in_doubt(dibs_status status, dibs__cell_op op)
+{
+    return status == DIBS_NO_MEMORY && op != DIBS__CELL_READ ? DIBS_UNKNOWN : status;
+}
+
+dibs_status dibs__redis_cell(dibs__engine *e, const char *name, const dibs__cell_command *command,
+                             bool tell, dibs__deadline until, dibs__cell_reply *out,
+                             dibs_error *err)
+{
+    dibs__redis *r = (dibs__redis *)e;
+    char key[CELL_KEY_SIZE];
+    dibs__bytes bytes = {0};
+    redisReply *reply = NULL;
+    dibs_status status;
+
+    cell_key(r, name, key);
+    write_command(r, key, command, tell, false, &bytes);
+    status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
+    if (status == DIBS_OK && dibs__redis_no_script(reply)) {
+        freeReplyObject(reply);
+        reply = NULL;
+        dibs__bytes_clear(&bytes);
+        write_command(r, key, command, tell, true, &bytes);
+        status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
+    }
+    if (status == DIBS_OK)
+        status = in_doubt(read_reply(reply, command->op, out, err), command->op);
+    if (status != DIBS_OK)
+        dibs__wrap(err, "%s", r->place.text);
+    if (reply)
+        freeReplyObject(reply);
+    dibs__bytes_fini(&bytes);
+    return status;
+}
+
+/* ---- Waiting --------------------------------------------------------------------------------- */
+
+/* The script goes out whole: were it forgotten, the read behind it would block all the same. */
+static void write_wait(const dibs__redis *r, const char *key, uint64_t version, int64_t span,
+                       dibs__bytes *out)
+{
+    char stream[CELL_KEY_SIZE + 4], after[32];
+
+    snprintf(stream, sizeof stream, "%s:s", key);
+    snprintf(after, sizeof after, "%llu-1", (unsigned long long)version);
+    dibs__script_begin(&r->scripts, DIBS__SCRIPT_AWAIT, true, key, 2, out);
+    dibs__resp_number(out, (int64_t)version);
+    dibs__resp_number(out, span / DIBS__MS + 1000);
+    dibs__resp_begin(out, 6);
+    dibs__resp_text(out, "XREAD");
+    dibs__resp_text(out, "BLOCK");
+    dibs__resp_number(out, span / DIBS__MS);
+    dibs__resp_text(out, "STREAMS");
+    dibs__resp_text(out, stream);
+    dibs__resp_text(out, after);
+}
+
+/* One write, two answers: the script's, and that of the stream. */
+static dibs_status wait_on(dibs__redis *r, dibs__seat *seat, const char *key, uint64_t version,
+                           dibs__deadline until, dibs_error *err)
+{
+    int64_t span = until - dibs__now(r->base.env) - EARLY;
+    redisReply *replies[2] = {NULL};
+    dibs__bytes bytes = {0};
+    dibs_status status;
+
+    span = span > LONGEST ? LONGEST : span < DIBS__MS ? DIBS__MS : span;
+    write_wait(r, key, version, span, &bytes);
+    status = dibs__conn_ask(seat->conn, &bytes, replies, 2, until, err);
+    for (int i = 0; i < 2; i++) {
+        if (status == DIBS_OK && replies[i]->type == REDIS_REPLY_ERROR)
+            status = dibs__redis_refusal(replies[i], err);
+        if (replies[i])
+            freeReplyObject(replies[i]);
+    }
+    dibs__bytes_fini(&bytes);
+    return status;
+}
+
+dibs_status dibs__redis_cell_wait(dibs__engine *e, const char *name, uint64_t version,
+                                  dibs__deadline until, dibs_error *err)
+{
+    dibs__redis *r = (dibs__redis *)e;
+    char key[CELL_KEY_SIZE];
+    dibs__seat *seat = NULL;
+    dibs_status status = dibs__redis_take_seat(r, until, &seat, err);
+
+    if (status != DIBS_OK)
+        return status;
+    cell_key(r, name, key);
+    status = wait_on(r, seat, key, version, until, err);
+    dibs__seat_leave(&r->seats, seat, status == DIBS_OK);
+    if (status == DIBS_UNKNOWN && dibs__now(r->base.env) >= until)
+        return DIBS_OK; /* nobody said anything in time */
+    if (status == DIBS_UNKNOWN)
+        status = DIBS_UNAVAILABLE;
+    if (status != DIBS_OK)
+        dibs__wrap(err, "%s", r->place.text);
+    return status;
+}

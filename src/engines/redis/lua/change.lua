@@ -1,0 +1,2 @@
+-- A command that changes or removes what is there: it must work when the memory is full, too.
+--include cell.lua

@@ -1,0 +1,288 @@
+/* Cells: a value that changes only if it is still what was read.
+ *
+ * One command, one round trip. It goes well with DONE; CONFLICT brings what is there instead. When
+ * the reply is lost the command is sent again under its stamp, and a cell that bears the stamp has
+ * had it. If the cell bears another by then, nobody can tell whether ours was there in between: the
+ * caller is told so (DIBS_UNKNOWN), and decides from what it reads. */
+#define _GNU_SOURCE
+#include "recipes/cell.h"
+
+#include "core/error.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define FIRST_PAUSE (5 * DIBS__MS)
+#define MAX_PAUSE   (200 * DIBS__MS)
+
+/* ---- Keys and checks ------------------------------------------------------------------------- */
+
+void dibs__key(dibs__key_kind kind, const char *scope, const char *name,
+               char out[DIBS__CELL_KEY_SIZE])
+{
+    if (scope)
+        snprintf(out, DIBS__CELL_KEY_SIZE, "%c:%zu:%s%s", (char)kind, strlen(scope), scope, name);
+    else
+        snprintf(out, DIBS__CELL_KEY_SIZE, "%c:%s", (char)kind, name);
+}
+
+dibs_status dibs__check_text(const char *what, const char *text, bool may_be_empty, dibs_error *err)
+{
+    size_t n = text ? strnlen(text, DIBS_NAME_MAX + 1) : 0;
+
+    if (n == 0 && !may_be_empty)
+        return dibs__fail(err, DIBS_INVALID, "%s must not be empty", what);
+    if (n > DIBS_NAME_MAX)
+        return dibs__fail(err, DIBS_INVALID,
+                          "%s has at most %d bytes; this one is longer: '%.40s…'", what,
+                          DIBS_NAME_MAX, text);
+    return DIBS_OK;
+}
+
+dibs_status dibs__check_keep(const char *what, int64_t ms, bool forever, dibs_error *err)
+{
+    if (ms == 0 || (forever && ms == DIBS_FOREVER) || (ms >= 1 && ms <= DIBS__MAX_MS))
+        return DIBS_OK;
+    return dibs__fail(err, DIBS_INVALID, "%s = %lld: give 1 to %lld milliseconds%s", what,
+                      (long long)ms, (long long)DIBS__MAX_MS, forever ? ", or DIBS_FOREVER" : "");
+}
+
+dibs_status dibs__check_size(const dibs *d, const char *what, const void *data, size_t size,
+                             dibs_error *err)
+{
+    size_t most = d->class->can.value_max;
+
+    if (size > 0 && !data)
+        return dibs__fail(err, DIBS_INVALID, "%s: %zu bytes, but no data given", what, size);
+    if (size > most)
+        return dibs__fail(err, DIBS_INVALID, "%s has %zu bytes; %s takes at most %zu", what, size,
+                          d->class->scheme, most);
+    return DIBS_OK;
+}
+
+dibs_status dibs__cells_ready(const dibs *d, dibs_error *err)
+{
+    if (!dibs__same_process(d))
+        return dibs__forked(err);
+    if (d->class->cell)
+        return DIBS_OK;
+    return dibs__fail(err, DIBS_UNSUPPORTED, "%s: %s", d->class->scheme,
+                      d->class->no_cells ? d->class->no_cells
+                                         : "has no cells, counters, once and tokens");
+}
+
+/* ---- One command ----------------------------------------------------------------------------- */
+
+void dibs__stamp(dibs *d, char out[DIBS__STAMP_SIZE])
+{
+    uint64_t n;
+
+    pthread_mutex_lock(&d->mutex);
+    n = ++d->attempts_made;
+    pthread_mutex_unlock(&d->mutex);
+    snprintf(out, DIBS__STAMP_SIZE, "%s-%llx", d->id, (unsigned long long)n);
+}
+
+static bool may_repeat(const dibs__cell_command *c)
+{
+    bool counts = c->op == DIBS__CELL_SET || c->op == DIBS__CELL_ADD || c->op == DIBS__CELL_TAKE;
+
+    return !counts || c->request;
+}
+
+/* Inside a call. */
+static dibs_status ask(dibs *d, const char *key, const dibs__cell_command *command, bool tell,
+                       dibs__deadline until, dibs__cell_reply *reply, bool *unsure, dibs_error *err)
+{
+    int64_t pause = FIRST_PAUSE;
+
+    for (;;) {
+        memset(reply, 0, sizeof *reply);
+        dibs_status status = d->class->cell(d->engine, key, command, tell, until, reply, err);
+        if (status == DIBS_UNKNOWN)
+            *unsure = true;
+        else if (status != DIBS_UNAVAILABLE || !*unsure)
+            return status;
+        if (!may_repeat(command) || dibs__now(d->env) + pause >= until) {
+            if (err)
+                err->status = DIBS_UNKNOWN;
+            return DIBS_UNKNOWN;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = pause * 1000}, NULL);
+        pause = pause * 2 < MAX_PAUSE ? pause * 2 : MAX_PAUSE;
+    }
+}
+
+dibs_status dibs__cell_do(dibs *d, const char *key, const dibs__cell_command *command, bool tell,
+                          dibs__deadline until, dibs__cell_reply *reply, bool *unsure,
+                          dibs_error *err)
+{
+    bool lost = false;
+    dibs_status status;
+
+    memset(reply, 0, sizeof *reply);
+    if (!dibs__begin_call(d)) {
+        dibs__end_call(d);
+        return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
+    }
+    dibs__reap_start(d);
+    pthread_mutex_unlock(&d->mutex);
+    status = ask(d, key, command, tell, until, reply, &lost, err);
+    pthread_mutex_lock(&d->mutex);
+    dibs__end_call(d);
+    if (unsure)
+        *unsure = lost;
+    return status;
+}
+
+/* ---- What the public calls have in common ---------------------------------------------------- */
+
+/* Takes the reply's data. `out` may be NULL. */
+static void give(dibs__cell_reply *r, dibs_value *out)
+{
+    if (out)
+        *out = (dibs_value){
+            .data = r->data,
+            .size = r->size,
+            .version = r->version,
+            .left_ms = r->left == INT64_MAX ? DIBS_FOREVER : (r->left + DIBS__MS - 1) / DIBS__MS,
+        };
+    else
+        free(r->data);
+    r->data = NULL;
+}
+
+static dibs_status verdict_of(const char *name, const dibs__cell_reply *r, bool unsure,
+                              dibs_error *err)
+{
+    if (unsure && (r->verdict == DIBS__CELL_CONFLICT || r->verdict == DIBS__CELL_ABSENT))
+        return dibs__fail(err, DIBS_UNKNOWN,
+                          "'%.200s': the answer was lost, and the cell has changed since: read it "
+                          "and decide again",
+                          name);
+    switch (r->verdict) {
+    case DIBS__CELL_DONE:
+    case DIBS__CELL_ALREADY:
+        return DIBS_OK;
+    case DIBS__CELL_ABSENT:
+        return dibs__fail(err, DIBS_NOT_FOUND, "'%.200s': there is no such cell", name);
+    case DIBS__CELL_CONFLICT:
+        return dibs__fail(err, DIBS_CONFLICT, "'%.200s' has version %llu: read it and decide again",
+                          name, (unsigned long long)r->version);
+    case DIBS__CELL_FENCED:
+        return dibs__fail(err, DIBS_LOST,
+                          "'%.200s': a newer holder has been here (floor %llu): nothing was done",
+                          name, (unsigned long long)r->floor);
+    case DIBS__CELL_TOO_FEW:
+    case DIBS__CELL_OVERFLOW:
+    case DIBS__CELL_KIND:
+        break;
+    }
+    return dibs__fail(err, DIBS_BROKEN_ENGINE, "'%.200s': the engine holds something else there",
+                      name);
+}
+
+static dibs_status check(const dibs *d, const char *name, dibs_error *err)
+{
+    dibs_status status = dibs__cells_ready(d, err);
+
+    return status == DIBS_OK ? dibs__check_text("a cell's name", name, false, err) : status;
+}
+
+static dibs_status run(dibs *d, const char *name, dibs__cell_command *c, dibs_value *out,
+                       dibs_error *err)
+{
+    char key[DIBS__CELL_KEY_SIZE], stamp[DIBS__STAMP_SIZE];
+    dibs__cell_reply reply;
+    bool unsure;
+    dibs_status status;
+
+    dibs__key(DIBS__KEY_CELL, NULL, name, key);
+    if (c->op == DIBS__CELL_SWAP || c->op == DIBS__CELL_DELETE) {
+        dibs__stamp(d, stamp);
+        c->stamp = stamp;
+    } else {
+        c->stamp = "";
+    }
+    status =
+        dibs__cell_do(d, key, c, false, dibs__after(d->env, d->request_span), &reply, &unsure, err);
+    if (status == DIBS_OK)
+        status = verdict_of(name, &reply, unsure && c->stamp == stamp, err);
+    if (status == DIBS_OK || status == DIBS_CONFLICT)
+        give(&reply, out);
+    free(reply.data);
+    return status;
+}
+
+/* ---- The calls ------------------------------------------------------------------------------- */
+
+dibs_status dibs_cell_read(dibs *d, const char *name, dibs_value *out, dibs_error *err)
+{
+    dibs__cell_command c = {.op = DIBS__CELL_READ};
+    dibs_status status = check(d, name, err);
+
+    memset(out, 0, sizeof *out);
+    return status == DIBS_OK ? run(d, name, &c, out, err) : status;
+}
+
+dibs_status dibs_cell_swap(dibs *d, const char *name, uint64_t version, const void *data,
+                           size_t size, const dibs_cell_options *options, dibs_value *now,
+                           dibs_error *err)
+{
+    static const dibs_cell_options defaults;
+    const dibs_cell_options *o = options ? options : &defaults;
+    dibs__cell_command c = {
+        .op = DIBS__CELL_SWAP,
+        .version = version,
+        .data = data ? data : "",
+        .size = size,
+        .keep = o->keep_ms > 0 ? o->keep_ms * DIBS__MS : 0,
+        .fence = o->fence,
+    };
+    dibs_status status = check(d, name, err);
+
+    if (now)
+        memset(now, 0, sizeof *now);
+    if (status == DIBS_OK)
+        status = dibs__check_keep("keep_ms", o->keep_ms, true, err);
+    if (status == DIBS_OK)
+        status = dibs__check_size(d, "the value", data, size, err);
+    return status == DIBS_OK ? run(d, name, &c, now, err) : status;
+}
+
+dibs_status dibs_cell_delete(dibs *d, const char *name, uint64_t version,
+                             const dibs_cell_options *options, dibs_error *err)
+{
+    dibs__cell_command c = {
+        .op = DIBS__CELL_DELETE, .version = version, .fence = options ? options->fence : 0};
+    dibs_status status = check(d, name, err);
+
+    return status == DIBS_OK ? run(d, name, &c, NULL, err) : status;
+}
+
+void dibs_value_free(dibs_value *value)
+{
+    if (!value)
+        return;
+    free(value->data);
+    memset(value, 0, sizeof *value);
+}
+
+dibs_status dibs_fence_pass(dibs *d, const char *cell, uint64_t fence, uint64_t floor,
+                            dibs_value *out, dibs_error *err)
+{
+    dibs__cell_command c = {.op = DIBS__CELL_PASS, .fence = fence, .floor = floor ? floor : fence};
+    dibs_status status = check(d, cell, err);
+
+    if (out)
+        memset(out, 0, sizeof *out);
+    if (status == DIBS_OK && (fence == 0 || floor > fence))
+        status = dibs__fail(err, DIBS_INVALID,
+                            "fence %llu, floor %llu: give a grant's own (dibs_fence, dibs_floor)",
+                            (unsigned long long)fence, (unsigned long long)floor);
+    if (status == DIBS_OK)
+        status = run(d, cell, &c, out, err);
+    return status == DIBS_NOT_FOUND ? DIBS_OK : status; /* presented, and nothing there yet */
+}

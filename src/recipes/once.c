@@ -1,0 +1,530 @@
+/* Once: beginning, and waiting for another's run.
+ *
+ * To begin is one command: swap "nothing" for our running record. It goes well when there is
+ * nothing. Else the conflict brings the record that is there, and record and age tell which answer
+ * it is: done, running, another fingerprint, dead, expired. A dead one is taken over, if the caller
+ * wants that, by a swap that names the version which was read: of many who try, one gets it.
+ *
+ * A lost reply needs no care of its own: the record carries the attempt, so that a conflict with
+ * ourselves is seen as such. */
+#define _GNU_SOURCE
+#include "recipes/once.h"
+
+#include "core/error.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define FIRST_PAUSE (10 * DIBS__MS)
+#define MAX_PAUSE   (250 * DIBS__MS)
+#define SLICE       DIBS__SECOND /* a wake-up may be lost, a wait cancelled, a handle closed */
+
+/* ---- Options --------------------------------------------------------------------------------- */
+
+static dibs_status check_spans(const dibs_once_options *o, dibs_error *err)
+{
+    int64_t low = DIBS__MIN_LEASE / DIBS__MS, high = DIBS__MAX_LEASE / DIBS__MS;
+    dibs_status status = dibs__check_keep("keep_ms", o->keep_ms, true, err);
+
+    if (status == DIBS_OK)
+        status = dibs__check_keep("tombstone_ms", o->tombstone_ms, true, err);
+    if (status == DIBS_OK && o->wait_ms != DIBS_NO_WAIT)
+        status = dibs__check_keep("wait_ms", o->wait_ms, false, err);
+    if (status == DIBS_OK && o->lease_ms != 0 && (o->lease_ms < low || o->lease_ms > high))
+        status = dibs__fail(err, DIBS_INVALID, "lease_ms = %lld: give %lld to %lld milliseconds",
+                            (long long)o->lease_ms, (long long)low, (long long)high);
+    return status;
+}
+
+static dibs_status check_options(const char *key, const dibs_once_options *o, dibs_error *err)
+{
+    dibs_status status = dibs__check_text("a key", key, false, err);
+
+    if (status == DIBS_OK && o->scope)
+        status = dibs__check_text("a scope", o->scope, true, err);
+    if (status == DIBS_OK)
+        status = check_spans(o, err);
+    if (status != DIBS_OK)
+        return status;
+    if (o->fingerprint_size > 255 || (o->fingerprint_size > 0 && !o->fingerprint))
+        return dibs__fail(err, DIBS_INVALID,
+                          "a fingerprint has at most 255 bytes: give a hash of what was asked for");
+    if (o->owner && (!*o->owner || strlen(o->owner) > DIBS_OWNER_MAX))
+        return dibs__fail(err, DIBS_INVALID, "an owner's name has 1 to %d bytes", DIBS_OWNER_MAX);
+    if ((unsigned)o->on_crash > DIBS_CRASH_ASK || (o->on_crash == DIBS_CRASH_ASK && !o->ask))
+        return dibs__fail(err, DIBS_INVALID,
+                          "on_crash: refuse, rerun, or ask with a callback in `ask`");
+    return DIBS_OK;
+}
+
+static int64_t span_of(int64_t ms, int64_t standard)
+{
+    return ms == DIBS_FOREVER ? INT64_MAX : ms ? ms * DIBS__MS : standard;
+}
+
+static void fill_record(dibs_once *o, const dibs_once_options *options)
+{
+    dibs *d = o->d;
+    dibs__run_record *r = &o->mine;
+
+    r->state = DIBS__RUN_RUNNING;
+    r->pid = d->pid;
+    r->lease = span_of(options->lease_ms, DIBS__DEFAULT_LEASE);
+    r->keep = span_of(options->keep_ms, DIBS__DAY_MS * DIBS__MS);
+    r->tombstone = span_of(options->tombstone_ms, 0);
+    snprintf(r->host, sizeof r->host, "%s", d->host);
+    if (options->owner)
+        snprintf(r->owner, sizeof r->owner, "%s", options->owner);
+    else if (d->owner[0])
+        snprintf(r->owner, sizeof r->owner, "%s", d->owner);
+    else
+        dibs__thread_owner(d, r->owner, sizeof r->owner);
+    dibs__stamp(d, r->attempt);
+}
+
+static dibs_once *new_once(dibs *d, const char *key, const dibs_once_options *options)
+{
+    size_t size = strlen(key) + 1;
+    dibs_once *o = calloc(1, sizeof *o + size + options->fingerprint_size);
+
+    if (!o)
+        return NULL;
+    o->d = d;
+    o->refs = 1;
+    o->on_crash = options->on_crash;
+    o->ask = options->ask;
+    o->on_lost = options->on_lost;
+    o->data = options->data;
+    memcpy(o->key, key, size);
+    if (options->fingerprint_size)
+        memcpy(o->key + size, options->fingerprint, options->fingerprint_size);
+    o->mine.fingerprint = o->key + size;
+    o->mine.fingerprint_size = options->fingerprint_size;
+    dibs__key(DIBS__KEY_ONCE, options->scope ? options->scope : "", key, o->cell);
+    fill_record(o, options);
+    return o;
+}
+
+/* Into the handle's list, with a place among the keeper's chores: nothing can fail once the engine
+ * has said yes. */
+static dibs_status enlist(dibs_once *o, dibs_error *err)
+{
+    dibs *d = o->d;
+    bool lodged;
+
+    pthread_mutex_lock(&d->mutex);
+    lodged = dibs__lodge(d);
+    if (lodged) {
+        o->next = d->onces;
+        o->at = &d->onces;
+        if (o->next)
+            o->next->at = &o->next;
+        d->onces = o;
+    }
+    pthread_mutex_unlock(&d->mutex);
+    return lodged ? DIBS_OK
+                  : dibs__fail(err, DIBS_NO_MEMORY, "'%.200s': out of memory or threads", o->key);
+}
+
+/* ---- What the record says -------------------------------------------------------------------- */
+
+/* Takes the reply's data. */
+static dibs_status read_theirs(dibs_once *o, dibs__cell_reply *reply, dibs__deadline sent,
+                               dibs_error *err)
+{
+    dibs__run_record r;
+    dibs_status status = dibs__record_decode(reply->data, reply->size, &r, err);
+
+    if (status != DIBS_OK) {
+        dibs__wrap(err, "'%.200s'", o->key);
+        return status;
+    }
+    pthread_mutex_lock(&o->d->mutex);
+    dibs__steps_free(o->mine.steps);
+    o->mine.steps = r.steps;
+    r.steps = NULL;
+    o->theirs = r;
+    free(o->raw);
+    o->raw = reply->data;
+    reply->data = NULL;
+    o->version = reply->version;
+    o->age = reply->age;
+    o->read_at = sent;
+    o->phase = DIBS__ONCE_TOLD;
+    pthread_mutex_unlock(&o->d->mutex);
+    return DIBS_OK;
+}
+
+static dibs_status say_running(const dibs_once *o, dibs_error *err)
+{
+    const dibs__run_record *r = &o->theirs;
+
+    return dibs__fail(err, DIBS_RUNNING,
+                      "'%.200s': %s on %s (process %lld) is at it; it counts as dead in %lld ms",
+                      o->key, r->owner, r->host, (long long)r->pid,
+                      (long long)((r->lease - o->age) / DIBS__MS));
+}
+
+/* DIBS_OK: take over. */
+static dibs_status crashed(dibs_once *o, dibs_error *err)
+{
+    const dibs__run_record *r = &o->theirs;
+
+    o->answer = DIBS_CRASHED;
+    if (o->on_crash == DIBS_CRASH_RERUN || (o->on_crash == DIBS_CRASH_ASK && o->ask(o->data, o)))
+        return DIBS_OK;
+    return dibs__fail(err, DIBS_CRASHED,
+                      "'%.200s': %s on %s (process %lld) began it and ended without a word: find "
+                      "out how far it came, or begin it with on_crash = rerun",
+                      o->key, r->owner, r->host, (long long)r->pid);
+}
+
+static bool same_fingerprint(const dibs__run_record *a, const dibs__run_record *b)
+{
+    return a->fingerprint_size == b->fingerprint_size &&
+           (a->fingerprint_size == 0 ||
+            memcmp(a->fingerprint, b->fingerprint, a->fingerprint_size) == 0);
+}
+
+/* DIBS_OK: it may be taken over. */
+static dibs_status judge(dibs_once *o, dibs_error *err)
+{
+    const dibs__run_record *r = &o->theirs;
+
+    if (r->state == DIBS__RUN_RUNNING && strcmp(r->attempt, o->mine.attempt) == 0) {
+        o->theirs.runs--; /* it was given to us, and we were not told: the same run */
+        return DIBS_OK;
+    }
+    if (!same_fingerprint(r, &o->mine))
+        return dibs__fail(err, DIBS_MISMATCH,
+                          "'%.200s' was used for something else: use another key", o->key);
+    switch (r->state) {
+    case DIBS__RUN_DONE:
+    case DIBS__RUN_FAILED:
+        if (o->age < r->keep)
+            return DIBS_ALREADY;
+        return dibs__fail(err, DIBS_EXPIRED,
+                          "'%.200s' was used, and its result is no longer kept: use another key",
+                          o->key);
+    case DIBS__RUN_RUNNING:
+        return o->age < r->lease ? say_running(o, err) : crashed(o, err);
+    case DIBS__RUN_ABANDONED:
+        break;
+    }
+    return crashed(o, err);
+}
+
+/* A take-over that does not get through can be asked for again. */
+static dibs_status judge_and_note(dibs_once *o, dibs_error *err)
+{
+    dibs_status status = judge(o, err);
+
+    o->answer = status == DIBS_OK ? DIBS_RUNNING : status;
+    return status;
+}
+
+/* ---- Asking ---------------------------------------------------------------------------------- */
+
+/* `take` 0: as the first. Else in the place of the run whose record has that version. */
+static dibs_status try_take(dibs_once *o, uint64_t take, dibs__deadline until,
+                            dibs__cell_reply *reply, dibs__deadline *sent, dibs_error *err)
+{
+    dibs *d = o->d;
+    dibs__run_record r = o->mine;
+    char stamp[DIBS__STAMP_SIZE];
+    dibs__cell_command c = {.op = DIBS__CELL_SWAP, .version = take, .stamp = stamp, .alive = true};
+    void *bytes;
+    dibs_status status;
+
+    r.since = d->env->wall(d->env->ctx);
+    r.runs = take ? o->theirs.runs + 1 : 1;
+    if (!take)
+        r.steps = NULL;
+    bytes = dibs__record_encode(&r, &c.size);
+    if (!bytes)
+        return dibs__fail(err, DIBS_NO_MEMORY, "'%.200s': out of memory", o->key);
+    c.data = bytes;
+    c.keep = dibs__record_life(&r);
+    dibs__stamp(d, stamp);
+    *sent = dibs__now(d->env);
+    status = dibs__cell_do(d, o->cell, &c, false, until, reply, NULL, err);
+    free(bytes);
+    if (status == DIBS_OK && reply->verdict == DIBS__CELL_DONE) {
+        o->mine.since = r.since;
+        o->mine.runs = r.runs;
+    }
+    return status;
+}
+
+/* The engine has given it to us. False: it took so long that it is over by our clock. */
+static bool become_ours(dibs_once *o, bool first, uint64_t version, dibs__deadline sent)
+{
+    bool ours;
+
+    pthread_mutex_lock(&o->d->mutex);
+    if (first) {
+        dibs__steps_free(o->mine.steps);
+        o->mine.steps = NULL;
+    }
+    ours = dibs__run_begin(o, sent, version);
+    pthread_mutex_unlock(&o->d->mutex);
+    return ours;
+}
+
+static dibs_status ask(dibs_once *o, dibs__deadline until, dibs_error *err)
+{
+    uint64_t take = 0;
+
+    for (;;) {
+        dibs__cell_reply reply;
+        dibs__deadline sent = 0;
+        dibs_status status = try_take(o, take, until, &reply, &sent, err);
+        if (status != DIBS_OK)
+            return status;
+        if (reply.verdict == DIBS__CELL_DONE) {
+            if (become_ours(o, take == 0, reply.version, sent))
+                return DIBS_OK;
+            take = reply.version; /* nobody has done anything: once more */
+            o->theirs.runs = o->mine.runs - 1;
+        } else if (reply.verdict == DIBS__CELL_ABSENT) {
+            take = 0;
+        } else if (reply.verdict == DIBS__CELL_CONFLICT) {
+            status = read_theirs(o, &reply, sent, err);
+            free(reply.data);
+            if (status == DIBS_OK)
+                status = judge_and_note(o, err);
+            if (status != DIBS_OK)
+                return status;
+            take = o->version;
+        } else {
+            return dibs__fail(err, DIBS_BROKEN_ENGINE,
+                              "'%.200s': the engine holds something else there", o->key);
+        }
+        if (dibs__now(o->d->env) >= until)
+            return dibs__fail(err, DIBS_UNAVAILABLE, "'%.200s': no answer in time", o->key);
+    }
+}
+
+/* ---- Waiting --------------------------------------------------------------------------------- */
+
+static uint64_t cancels_of(dibs *d)
+{
+    uint64_t n;
+
+    pthread_mutex_lock(&d->mutex);
+    n = d->cancels;
+    pthread_mutex_unlock(&d->mutex);
+    return n;
+}
+
+static void nap(const dibs *d, dibs__deadline until, int64_t *pause)
+{
+    int64_t left = until - dibs__now(d->env);
+    int64_t span = *pause < left ? *pause : left;
+
+    if (span > 0)
+        nanosleep(&(struct timespec){.tv_nsec = span * 1000}, NULL);
+    *pause = *pause * 2 < MAX_PAUSE ? *pause * 2 : MAX_PAUSE;
+}
+
+/* Until something may have changed. */
+static void wait_for_news(dibs_once *o, dibs__deadline until, int64_t *pause)
+{
+    dibs *d = o->d;
+    dibs__deadline soon = dibs__after(d->env, 2 * DIBS__MS);
+    dibs__deadline dead = o->read_at + (o->theirs.lease - o->age);
+    dibs_status status = DIBS_UNSUPPORTED;
+
+    until = dibs__sooner(until, dibs__after(d->env, SLICE));
+    until = dibs__sooner(until, dead > soon ? dead : soon);
+    if (d->class->cell_wait && dibs__begin_call(d)) {
+        pthread_mutex_unlock(&d->mutex);
+        status = d->class->cell_wait(d->engine, o->cell, o->version, until, NULL);
+        pthread_mutex_lock(&d->mutex);
+        dibs__end_call(d);
+    } else if (d->class->cell_wait) {
+        dibs__end_call(d);
+    }
+    if (status != DIBS_OK)
+        nap(d, until, pause);
+}
+
+static bool will_pass(dibs_status status)
+{
+    return status == DIBS_RUNNING || status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN;
+}
+
+/* After DIBS_RUNNING. An engine that does not answer for a while does not end the wait. */
+static dibs_status wait_for_end(dibs_once *o, dibs__deadline until, dibs_error *err)
+{
+    dibs *d = o->d;
+    uint64_t cancels = cancels_of(d);
+    int64_t pause = FIRST_PAUSE;
+    dibs_status status = DIBS_RUNNING;
+
+    while (will_pass(status) && dibs__now(d->env) < until) {
+        if (status == DIBS_RUNNING)
+            wait_for_news(o, until, &pause);
+        else
+            nap(d, until, &pause);
+        if (cancels_of(d) != cancels)
+            return dibs__fail(err, DIBS_CANCELLED, "'%.200s': the wait was cancelled", o->key);
+        status = ask(o, dibs__after(d->env, d->request_span), err);
+    }
+    return status;
+}
+
+static dibs__deadline patience(const dibs *d, int64_t wait_ms)
+{
+    return wait_ms == 0 ? DIBS__NEVER : dibs__after(d->env, wait_ms * DIBS__MS);
+}
+
+/* ---- The calls ------------------------------------------------------------------------------- */
+
+/* Statuses that leave something to look at. */
+static bool is_answer(dibs_status status)
+{
+    return status == DIBS_OK || status == DIBS_ALREADY || status == DIBS_RUNNING ||
+           status == DIBS_MISMATCH || status == DIBS_CRASHED || status == DIBS_EXPIRED;
+}
+
+/* A call of several commands: dibs_close waits for the whole of it. */
+static void stay(dibs *d)
+{
+    dibs__begin_call(d);
+    pthread_mutex_unlock(&d->mutex);
+}
+
+static void go(dibs *d)
+{
+    pthread_mutex_lock(&d->mutex);
+    dibs__end_call(d);
+}
+
+dibs_status dibs_once_begin(dibs *d, const char *key, const dibs_once_options *options,
+                            dibs_once **out, dibs_error *err)
+{
+    static const dibs_once_options defaults;
+    const dibs_once_options *o = options ? options : &defaults;
+    dibs__deadline until;
+    dibs_once *once;
+    dibs_status status = dibs__cells_ready(d, err);
+
+    *out = NULL;
+    if (status == DIBS_OK)
+        status = check_options(key, o, err);
+    if (status != DIBS_OK)
+        return status;
+    until = patience(d, o->wait_ms);
+    once = new_once(d, key, o);
+    if (!once)
+        return dibs__fail(err, DIBS_NO_MEMORY, "'%.200s': out of memory", key);
+    status = enlist(once, err);
+    if (status != DIBS_OK) {
+        free(once);
+        return status;
+    }
+    stay(d);
+    status = ask(once, dibs__after(d->env, d->request_span), err);
+    if (status == DIBS_RUNNING && o->wait_ms != DIBS_NO_WAIT)
+        status = wait_for_end(once, until, err);
+    if (is_answer(status))
+        *out = once;
+    else
+        dibs_once_free(once);
+    go(d);
+    return status;
+}
+
+/* What there is to wait for. DIBS_RUNNING: a run of another's. */
+static dibs_status state_of(dibs_once *o, dibs_error *err)
+{
+    dibs_status status;
+
+    pthread_mutex_lock(&o->d->mutex);
+    status = o->phase == DIBS__ONCE_TOLD ? o->answer : DIBS_INVALID;
+    pthread_mutex_unlock(&o->d->mutex);
+    if (status == DIBS_INVALID)
+        dibs__fail(err, status, "'%.200s': there is nothing to wait for", o->key);
+    return status;
+}
+
+dibs_status dibs_once_wait(dibs_once *o, int64_t wait_ms, dibs_error *err)
+{
+    dibs *d = o->d;
+    dibs_status status;
+
+    if (!dibs__same_process(d))
+        return dibs__forked(err);
+    status = wait_ms == DIBS_NO_WAIT ? DIBS_OK : dibs__check_keep("wait_ms", wait_ms, false, err);
+    if (status == DIBS_OK)
+        status = state_of(o, err);
+    if (status != DIBS_RUNNING)
+        return status;
+    stay(d);
+    if (wait_ms == DIBS_NO_WAIT)
+        status = ask(o, dibs__after(d->env, d->request_span), err);
+    else
+        status = wait_for_end(o, patience(d, wait_ms), err);
+    go(d);
+    return status;
+}
+
+/* ---- Looking --------------------------------------------------------------------------------- */
+
+const void *dibs_once_result(const dibs_once *o, size_t *size)
+{
+    bool there = o->answer == DIBS_ALREADY && o->theirs.has_result;
+
+    if (size)
+        *size = there ? o->theirs.result_size : 0;
+    return there ? o->theirs.result : NULL;
+}
+
+int dibs_once_code(const dibs_once *o)
+{
+    return o->answer == DIBS_ALREADY ? o->theirs.code : 0;
+}
+
+bool dibs_once_failed(const dibs_once *o)
+{
+    return o->answer == DIBS_ALREADY && o->theirs.state == DIBS__RUN_FAILED;
+}
+
+static int64_t left_of(const dibs_once *o)
+{
+    const dibs__run_record *r = &o->theirs;
+    int64_t age = o->age < INT64_MAX ? o->age + (dibs__now(o->d->env) - o->read_at) : INT64_MAX;
+    int64_t span = r->state == DIBS__RUN_RUNNING     ? r->lease
+                   : r->state == DIBS__RUN_ABANDONED ? 0
+                                                     : r->keep;
+
+    if (span == INT64_MAX)
+        return DIBS_FOREVER;
+    return span > age ? (span - age) / DIBS__MS : 0;
+}
+
+void dibs_once_runner(const dibs_once *o, dibs_party *out)
+{
+    const dibs__run_record *r;
+    bool told;
+
+    memset(out, 0, sizeof *out);
+    if (!dibs__same_process(o->d))
+        return;
+    pthread_mutex_lock(&o->d->mutex);
+    told = o->phase == DIBS__ONCE_TOLD;
+    pthread_mutex_unlock(&o->d->mutex);
+    r = told ? &o->theirs : &o->mine;
+    *out = (dibs_party){
+        .owner = r->owner,
+        .host = r->host,
+        .pid = r->pid,
+        .since_ms = r->since / DIBS__MS,
+        .left_ms = told ? left_of(o) : dibs_once_remaining_ms(o),
+        .fence = told && r->fence == 0 ? o->version : r->fence,
+        .weight = 1,
+    };
+}

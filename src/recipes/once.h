@@ -1,0 +1,61 @@
+/* The inside of a dibs_once: what once.c (beginning, waiting) and run.c (a run that is ours) share.
+ *
+ *   asking   nothing is known yet
+ *   told     another's: `answer` says what became of it
+ *   ours     we run it; the keeper renews
+ *   lost     our deadline is over, or another has it
+ *   ended    by us, but the answer was lost: to be asked for again
+ *   over     finished, failed or abandoned by us
+ *
+ * The handle's mutex guards it. Whoever speaks with the engine about a run of ours has set `busy`:
+ * each command names the version that the one before made. */
+#ifndef DIBS_RECIPES_ONCE_H
+#define DIBS_RECIPES_ONCE_H
+
+#include "core/handle.h"
+#include "recipes/cell.h"
+#include "recipes/record.h"
+
+typedef enum dibs__once_phase {
+    DIBS__ONCE_ASKING,
+    DIBS__ONCE_TOLD,
+    DIBS__ONCE_OURS,
+    DIBS__ONCE_LOST,
+    DIBS__ONCE_ENDED,
+    DIBS__ONCE_OVER,
+} dibs__once_phase;
+
+struct dibs_once {
+    dibs *d;
+    struct dibs_once *next, **at; /* in d->onces */
+    int refs;                     /* the user's, the keeper's, one while its loss is told */
+    dibs__once_phase phase;
+    dibs_status answer; /* told */
+    bool busy;
+    bool silent;     /* the last renewal got no answer */
+    bool maybe_gone; /* our own deletion got no answer */
+    dibs_on_crash on_crash;
+    dibs_crash_fn ask;
+    dibs_once_lost_fn on_lost;
+    void *data;
+    dibs__run_record mine;   /* what we write; the steps of either are here */
+    dibs__run_record theirs; /* what was read last, in `raw` */
+    void *raw;
+    int64_t age;              /* of `theirs`, when it was read */
+    dibs__deadline read_at;   /* that moment, or before */
+    uint64_t version;         /* the cell's, as far as we know */
+    _Atomic int64_t deadline; /* ours until then, by our clock; 0: not ours */
+    dibs__chore renew, end;
+    dibs__news loss;
+    bool telling; /* its callback runs now */
+    pthread_t teller;
+    char cell[DIBS__CELL_KEY_SIZE];
+    char key[]; /* for messages; then the fingerprint */
+};
+
+/* run.c */
+/* With the mutex: it is ours, granted by a command sent then. false: too late by our clock. */
+bool dibs__run_begin(dibs_once *o, dibs__deadline sent, uint64_t version);
+void dibs__once_drop(dibs_once *o); /* with the mutex: one reference less */
+
+#endif

@@ -1,0 +1,212 @@
+/* Tokens: unguessable, scoped, redeemed once, reissued as one other. */
+#define _GNU_SOURCE
+#include "conformance/race.h"
+#include "conformance/suite.h"
+#include "support/lossy.h"
+
+#include <string.h>
+
+static dibs *open_tokens(void)
+{
+    if (!the.can.cells)
+        skip();
+    return open_handle();
+}
+
+static const char *issue(dibs *d, const char *scope, int64_t ttl_ms, char out[DIBS_TOKEN_SIZE])
+{
+    dibs_error err = {0};
+
+    if (dibs_token_issue(d, &(dibs_token_options){scope, ttl_ms}, out, &err) != DIBS_OK)
+        fail_msg("%s", err.message);
+    return out;
+}
+
+static void a_token_is_redeemed_once(void **state)
+{
+    dibs *a = open_tokens(), *b = open_handle();
+    char one[DIBS_TOKEN_SIZE], two[DIBS_TOKEN_SIZE];
+    dibs_error err = {0};
+
+    (void)state;
+    issue(a, NULL, 0, one);
+    issue(a, NULL, 0, two);
+    assert_true(strlen(one) >= 32);
+    assert_string_not_equal(one, two);
+    assert_status(dibs_token_redeem(b, NULL, one, NULL), DIBS_OK);
+    assert_status(dibs_token_redeem(b, NULL, one, &err), DIBS_REFUSED);
+    assert_non_null(strstr(err.message, "spent"));
+    assert_status(dibs_token_redeem(a, "", one, NULL), DIBS_REFUSED);
+    assert_status(dibs_token_redeem(a, "", two, NULL), DIBS_OK);
+}
+
+static void a_token_is_for_its_scope(void **state)
+{
+    dibs *d = open_tokens();
+    char token[DIBS_TOKEN_SIZE], tall[DIBS_NAME_MAX + 2];
+
+    (void)state;
+    issue(d, "tenant 1", 0, token);
+    assert_status(dibs_token_redeem(d, "tenant 2", token, NULL), DIBS_REFUSED);
+    assert_status(dibs_token_redeem(d, NULL, token, NULL), DIBS_REFUSED);
+    assert_status(dibs_token_redeem(d, "tenant 1", token, NULL), DIBS_OK);
+    memset(tall, 's', sizeof tall);
+    tall[DIBS_NAME_MAX + 1] = '\0';
+    assert_status(dibs_token_redeem(d, tall, token, NULL), DIBS_INVALID);
+    tall[DIBS_NAME_MAX] = '\0';
+    issue(d, tall, 0, token);
+    assert_status(dibs_token_redeem(d, tall, token, NULL), DIBS_OK);
+}
+
+static void what_is_no_token_is_refused(void **state)
+{
+    static const char *const no[] = {
+        "",
+        "x",
+        "0123456789abcdef0123456789abcdef",
+        "0123456789ABCDEF0123456789ABCDEF",
+        "0123456789abcdef0123456789abcde\n",
+        "0123456789abcdef0123456789abcdef0",
+    };
+    dibs *d = open_tokens();
+    char out[DIBS_TOKEN_SIZE];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof no / sizeof no[0]; i++) {
+        assert_status(dibs_token_redeem(d, NULL, no[i], NULL), DIBS_REFUSED);
+        assert_status(dibs_token_reissue(d, NULL, no[i], out, NULL), DIBS_REFUSED);
+        assert_string_equal(out, "");
+    }
+    assert_status(dibs_token_redeem(d, NULL, NULL, NULL), DIBS_REFUSED);
+    assert_status(dibs_token_issue(d, &(dibs_token_options){.ttl_ms = -1}, out, NULL),
+                  DIBS_INVALID);
+}
+
+static void a_token_expires(void **state)
+{
+    dibs *d = open_tokens();
+    char token[DIBS_TOKEN_SIZE];
+    int64_t begin = clock_ms();
+
+    (void)state;
+    issue(d, NULL, SHORT_MS, token);
+    while (clock_ms() < begin + SHORT_MS + 200)
+        sleep_ms(50); /* time itself is what is waited for */
+    assert_status(dibs_token_redeem(d, NULL, token, NULL), DIBS_REFUSED);
+}
+
+static void a_spent_token_is_reissued_as_one_other(void **state)
+{
+    dibs *d = open_tokens();
+    char token[DIBS_TOKEN_SIZE], second[DIBS_TOKEN_SIZE], again[DIBS_TOKEN_SIZE];
+    dibs_token_options o = {.scope = "s"};
+    dibs_error err = {0};
+
+    (void)state;
+    issue(d, "s", 0, token);
+    assert_status(dibs_token_reissue(d, &o, token, second, &err), DIBS_REFUSED);
+    assert_non_null(strstr(err.message, "not spent"));
+    assert_status(dibs_token_redeem(d, "s", token, NULL), DIBS_OK);
+    assert_status(dibs_token_reissue(d, NULL, token, second, NULL), DIBS_REFUSED); /* scope */
+    assert_status(dibs_token_reissue(d, &o, token, second, NULL), DIBS_OK);
+    assert_string_not_equal(second, token);
+    assert_status(dibs_token_reissue(d, &o, token, again, NULL), DIBS_OK);
+    assert_string_equal(second, again);
+    assert_status(dibs_token_redeem(d, "s", token, NULL), DIBS_REFUSED);
+    assert_status(dibs_token_redeem(d, "s", second, NULL), DIBS_OK);
+    assert_status(dibs_token_reissue(d, &o, token, again, NULL), DIBS_OK);
+    assert_string_equal(second, again); /* the same one, and it is spent */
+    assert_status(dibs_token_redeem(d, "s", again, NULL), DIBS_REFUSED);
+}
+
+/* The old token's time is longer than the new one's: the new one must not come back. */
+static void an_heir_that_has_ended_stays_gone(void **state)
+{
+    dibs *d = open_tokens();
+    char token[DIBS_TOKEN_SIZE], heir[DIBS_TOKEN_SIZE], again[DIBS_TOKEN_SIZE];
+    dibs_token_options brief = {.ttl_ms = SHORT_MS};
+    int64_t begin;
+
+    (void)state;
+    issue(d, NULL, 60000, token);
+    assert_status(dibs_token_redeem(d, NULL, token, NULL), DIBS_OK);
+    assert_status(dibs_token_reissue(d, &brief, token, heir, NULL), DIBS_OK);
+    begin = clock_ms();
+    assert_status(dibs_token_redeem(d, NULL, heir, NULL), DIBS_OK);
+    while (clock_ms() < begin + SHORT_MS + 200)
+        sleep_ms(50);
+    if (dibs_token_reissue(d, &brief, token, again, NULL) == DIBS_OK)
+        assert_status(dibs_token_redeem(d, NULL, again, NULL), DIBS_REFUSED);
+}
+
+/* At every command of the exchange. */
+static void lost_answers_spend_once(void **state)
+{
+    dibs *d = open_tokens();
+
+    (void)state;
+    lossy_put_in(d);
+    for (int way = LOSSY_ANSWER; way <= LOSSY_REQUEST; way++) {
+        for (int times = 1; times <= 3; times++) {
+            char token[DIBS_TOKEN_SIZE], heir[DIBS_TOKEN_SIZE], again[DIBS_TOKEN_SIZE];
+            lossy_lose((lossy_way)way, times, NULL, NULL);
+            issue(d, "lost", 0, token);
+            lossy_lose((lossy_way)way, times, NULL, NULL);
+            assert_status(dibs_token_redeem(d, "lost", token, NULL), DIBS_OK);
+            assert_status(dibs_token_redeem(d, "lost", token, NULL), DIBS_REFUSED);
+            lossy_lose((lossy_way)way, times, NULL, NULL);
+            assert_status(
+                dibs_token_reissue(d, &(dibs_token_options){.scope = "lost"}, token, heir, NULL),
+                DIBS_OK);
+            assert_status(
+                dibs_token_reissue(d, &(dibs_token_options){.scope = "lost"}, token, again, NULL),
+                DIBS_OK);
+            assert_string_equal(heir, again);
+        }
+    }
+    lossy_stop();
+}
+
+/* ---- Many at once ---------------------------------------------------------------------------- */
+
+static char prize[DIBS_TOKEN_SIZE];
+
+static void new_prize(race *r)
+{
+    issue(r->d[0], "race", 0, prize);
+}
+
+static dibs_status grab(race *r, dibs *d)
+{
+    (void)r;
+    return dibs_token_redeem(d, "race", prize, NULL);
+}
+
+static void sixty_four_redeem_and_one_wins(void **state)
+{
+    race r = {.prepare = new_prize, .run = grab};
+
+    (void)state;
+    if (!the.can.cells)
+        skip();
+    for (int i = 0; i < RACE_HANDLES; i++)
+        r.d[i] = open_handle();
+    race_run(&r);
+    for (int round = 0; round < RACE_ROUNDS; round++) {
+        assert_int_equal(r.count[round][DIBS_OK], 1);
+        assert_int_equal(r.count[round][DIBS_REFUSED], RACE_THREADS - 1);
+    }
+}
+
+static const struct CMUnitTest tests[] = {
+    CASE(a_token_is_redeemed_once),
+    CASE(a_token_is_for_its_scope),
+    CASE(what_is_no_token_is_refused),
+    CASE(a_token_expires),
+    CASE(a_spent_token_is_reissued_as_one_other),
+    CASE(an_heir_that_has_ended_stays_gone),
+    CASE(lost_answers_spend_once),
+    CASE(sixty_four_redeem_and_one_wins),
+};
+
+CASES(token_cases, tests);

@@ -1,0 +1,83 @@
+#include "support/lossy.h"
+
+#include "core/error.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static dibs__engine_class class; /* the copy */
+static const dibs__engine_class *real;
+static struct {
+    lossy_way way;
+    int left; /* to be lost */
+    void (*then)(void *data);
+    void *data;
+} plan;
+
+/* True: this one is lost; `then` is what to do after it. */
+static bool loses(lossy_way *way, void (**then)(void *data), void **data)
+{
+    bool lost;
+
+    pthread_mutex_lock(&mutex);
+    lost = plan.left != 0;
+    *way = plan.way;
+    *then = lost ? plan.then : NULL;
+    *data = plan.data;
+    if (lost)
+        plan.then = NULL;
+    if (plan.left > 0)
+        plan.left--;
+    pthread_mutex_unlock(&mutex);
+    return lost;
+}
+
+static dibs_status lossy_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
+                              bool tell, dibs__deadline until, dibs__cell_reply *out,
+                              dibs_error *err)
+{
+    void (*then)(void *data);
+    void *data;
+    lossy_way way;
+    dibs_status status = DIBS_OK;
+
+    if (!loses(&way, &then, &data))
+        return real->cell(e, key, command, tell, until, out, err);
+    if (way == LOSSY_ANSWER) {
+        status = real->cell(e, key, command, tell, until, out, err);
+        free(out->data);
+        memset(out, 0, sizeof *out);
+    }
+    if (then)
+        then(data);
+    if (status != DIBS_OK)
+        return status;
+    return dibs__fail(err, way == LOSSY_REFUSED ? DIBS_UNAVAILABLE : DIBS_UNKNOWN,
+                      "lost on the way");
+}
+
+void lossy_put_in(dibs *d)
+{
+    lossy_stop();
+    real = d->class;
+    class = *d->class;
+    class.cell = lossy_cell;
+    d->class = &class;
+}
+
+void lossy_lose(lossy_way way, int times, void (*then)(void *data), void *data)
+{
+    pthread_mutex_lock(&mutex);
+    plan.way = way;
+    plan.left = times;
+    plan.then = then;
+    plan.data = data;
+    pthread_mutex_unlock(&mutex);
+}
+
+void lossy_stop(void)
+{
+    lossy_lose(LOSSY_REQUEST, 0, NULL, NULL);
+}

@@ -1,0 +1,21 @@
+/* Loses answers between the core and any engine: the engine's table is replaced by a copy whose cell
+ * slot does as it is told. The engine behind it is the real one. One handle at a time. */
+#ifndef DIBS_TESTS_LOSSY_H
+#define DIBS_TESTS_LOSSY_H
+
+#include "core/handle.h"
+
+typedef enum lossy_way {
+    LOSSY_ANSWER,  /* it is done, and nobody is told: DIBS_UNKNOWN */
+    LOSSY_REQUEST, /* it is not done, and nobody knows: DIBS_UNKNOWN */
+    LOSSY_REFUSED, /* it is not done: DIBS_UNAVAILABLE */
+} lossy_way;
+
+/* Before the handle is used; it stays in until the handle is closed. */
+void lossy_put_in(dibs *d);
+
+/* The next `times` cell commands get lost; `then` (may be NULL) runs after the first. -1: all. */
+void lossy_lose(lossy_way way, int times, void (*then)(void *data), void *data);
+void lossy_stop(void);
+
+#endif

@@ -1,0 +1,176 @@
+/* Records of `once`: to bytes and back, and what is no record is told, whatever the bytes are. */
+#include "recipes/record.h"
+#include "support/env.h"
+#include "support/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static dibs__run_record sample(void)
+{
+    dibs__run_record r = {
+        .state = DIBS__RUN_DONE,
+        .runs = 3,
+        .code = -7,
+        .has_result = true,
+        .pid = 4711,
+        .since = 1700000000000000,
+        .lease = 30000000,
+        .keep = INT64_MAX,
+        .tombstone = 5,
+        .fence = UINT64_MAX - 1,
+        .fingerprint = "f\0g",
+        .fingerprint_size = 3,
+        .result = "result\0!",
+        .result_size = 8,
+    };
+
+    snprintf(r.owner, sizeof r.owner, "the owner");
+    snprintf(r.host, sizeof r.host, "host");
+    snprintf(r.attempt, sizeof r.attempt, "attempt-1");
+    r.steps = dibs__step_new("one", "1", 1);
+    r.steps->next = dibs__step_new("two", "", 0);
+    return r;
+}
+
+static void a_record_comes_back(void **state)
+{
+    dibs__run_record r = sample(), back;
+    size_t size;
+    void *bytes = dibs__record_encode(&r, &size);
+
+    (void)state;
+    assert_non_null(bytes);
+    assert_int_equal(dibs__record_decode(bytes, size, &back, NULL), DIBS_OK);
+    assert_int_equal(back.state, r.state);
+    assert_int_equal(back.runs, 3);
+    assert_int_equal(back.code, -7);
+    assert_int_equal(back.pid, r.pid);
+    assert_int_equal(back.since, r.since);
+    assert_int_equal(back.lease, r.lease);
+    assert_int_equal(back.keep, INT64_MAX);
+    assert_int_equal(back.tombstone, 5);
+    assert_true(back.fence == r.fence);
+    assert_string_equal(back.owner, r.owner);
+    assert_string_equal(back.host, r.host);
+    assert_string_equal(back.attempt, r.attempt);
+    assert_memory_equal(back.fingerprint, "f\0g", back.fingerprint_size);
+    assert_int_equal(back.result_size, 8);
+    assert_memory_equal(back.result, r.result, 8);
+    assert_string_equal(back.steps->name, "one");
+    assert_string_equal(back.steps->data, "1");
+    assert_int_equal(dibs__step_find(back.steps, "two")->size, 0);
+    assert_null(dibs__step_find(back.steps, "three"));
+    assert_int_equal(dibs__record_load(&back), dibs__record_load(&r));
+    dibs__steps_free(back.steps);
+    dibs__steps_free(r.steps);
+    free(bytes);
+}
+
+static void a_fresh_step_takes_its_namesakes_place(void **state)
+{
+    dibs__run_record r = sample(), back;
+    dibs__step *fresh = dibs__step_new("one", "new", 3);
+    size_t size, without = dibs__record_load(&r);
+    void *bytes;
+
+    (void)state;
+    r.fresh = fresh;
+    assert_int_equal(dibs__record_load(&r), without + 2);
+    bytes = dibs__record_encode(&r, &size);
+    assert_int_equal(dibs__record_decode(bytes, size, &back, NULL), DIBS_OK);
+    assert_string_equal(dibs__step_find(back.steps, "one")->data, "new");
+    assert_non_null(dibs__step_find(back.steps, "two"));
+    assert_null(back.steps->next->next);
+    dibs__steps_free(back.steps);
+    dibs__steps_free(r.steps);
+    free(fresh);
+    free(bytes);
+}
+
+static void a_life_has_all_its_parts(void **state)
+{
+    dibs__run_record r = {.state = DIBS__RUN_DONE, .lease = 100, .keep = 20, .tombstone = 3};
+
+    (void)state;
+    assert_int_equal(dibs__record_life(&r), 23);
+    r.state = DIBS__RUN_RUNNING;
+    assert_int_equal(dibs__record_life(&r), 123);
+    r.tombstone = INT64_MAX;
+    assert_int_equal(dibs__record_life(&r), 0);
+    r.tombstone = 0;
+    r.keep = INT64_MAX;
+    assert_int_equal(dibs__record_life(&r), 0);
+}
+
+static void a_newer_format_is_told(void **state)
+{
+    dibs__run_record r = sample(), back;
+    dibs_error err = {0};
+    size_t size;
+    unsigned char *bytes = dibs__record_encode(&r, &size);
+
+    (void)state;
+    bytes[0] = 2;
+    assert_int_equal(dibs__record_decode(bytes, size, &back, &err), DIBS_BROKEN_ENGINE);
+    assert_non_null(strstr(err.message, "format 2"));
+    dibs__steps_free(r.steps);
+    free(bytes);
+}
+
+/* In memory of its own size, so that a sanitizer sees a read past the end. */
+static dibs_status decode_copy(const unsigned char *bytes, size_t size)
+{
+    unsigned char *copy = malloc(size ? size : 1);
+    dibs__run_record back;
+    dibs_error err = {0};
+    dibs_status status;
+
+    assert_non_null(copy);
+    memcpy(copy, bytes, size);
+    status = dibs__record_decode(copy, size, &back, &err);
+    if (status == DIBS_OK)
+        dibs__steps_free(back.steps);
+    else
+        assert_true(err.message[0] != '\0');
+    free(copy);
+    return status;
+}
+
+static void a_damaged_record_is_told(void **state)
+{
+    dibs__run_record r = sample();
+    size_t size;
+    unsigned char *bytes = dibs__record_encode(&r, &size);
+    uint64_t seed = 1;
+
+    (void)state;
+    for (size_t n = 0; n < size; n++)
+        assert_int_equal(decode_copy(bytes, n), DIBS_BROKEN_ENGINE);
+    assert_int_equal(decode_copy(bytes, size), DIBS_OK);
+    for (int i = 0; i < 20000; i++) {
+        size_t at = sim_random(&seed) % size;
+        unsigned char was = bytes[at];
+        dibs_status status;
+        bytes[at] = (unsigned char)sim_random(&seed);
+        status = decode_copy(bytes, size);
+        assert_true(status == DIBS_OK || status == DIBS_BROKEN_ENGINE);
+        bytes[at] = was;
+    }
+    dibs__steps_free(r.steps);
+    free(bytes);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_record_comes_back),
+        cmocka_unit_test(a_fresh_step_takes_its_namesakes_place),
+        cmocka_unit_test(a_life_has_all_its_parts),
+        cmocka_unit_test(a_newer_format_is_told),
+        cmocka_unit_test(a_damaged_record_is_told),
+    };
+
+    return cmocka_run_group_tests_name("record", tests, NULL, NULL);
+}

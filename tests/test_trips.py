@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""What one call costs on each server: round trips, counted between client and server, and commands or statements,
+counted by the server itself. The figures are those of docs/engines; one more is a failure.
+
+usage: test_trips.py --stepper STEPPER [ENGINE...]
+"""
+
+import argparse
+import os
+import re
+import select
+import socket
+import subprocess
+import sys
+import threading
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), 'support'))
+import places  # noqa: E402: it lies beside what C tests use
+
+# What is asked, the status it must have, and how many round trips: redis, postgresql, mysql.
+# {v} is the number, or the token, that was answered last.
+CALLS = (
+    ('set stock 100', 'OK', (1, 3, 3)),
+    ('set stock 90', 'OK', (1, 1, 1)),
+    ('take stock 1', 'OK', (1, 1, 1)),
+    ('take stock 1000', 'TOO_FEW', (1, 1, 1)),
+    ('take stock 1 id', 'OK', (1, 1, 1)),
+    ('take stock 1 id', 'ALREADY', (1, 1, 1)),
+    ('add stock 5', 'OK', (1, 1, 1)),
+    ('get stock', 'OK', (1, 1, 1)),
+    ('swap cell 0 one', 'OK', (1, 1, 1)),
+    ('swap cell {v} two', 'OK', (1, 1, 1)),
+    ('swap cell 1 three', 'CONFLICT', (1, 1, 1)),
+    ('pass cell 5', 'OK', (1, 1, 1)),
+    ('read cell', 'OK', (1, 1, 1)),
+    ('swap other 0 one', 'OK', (1, 1, 1)),
+    ('delete other {v}', 'OK', (1, 1, 1)),
+    ('begin key', 'OK', (1, 1, 1)),
+    ('step half', 'OK', (1, 1, 1)),
+    ('finish result', 'OK', (1, 1, 1)),
+    ('begin key', 'ALREADY', (1, 1, 1)),
+    ('begin again', 'OK', (1, 1, 1)),
+    ('fail', 'OK', (1, 1, 1)),
+    ('issue', 'OK', (1, 1, 1)),
+    ('redeem {v}', 'OK', (2, 2, 2)),
+)
+
+
+class Proxy:
+    """Passes everything on, and counts how often a client had something to say after the server had spoken."""
+
+    def __init__(self, port):
+        self.port, self.turns = port, 0
+        self.server = socket.create_server(('127.0.0.1', 0))
+        self.listening = self.server.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.server.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(client,), daemon=True).start()
+
+    def serve(self, client):
+        server = socket.create_connection(('127.0.0.1', self.port))
+        for s in (client, server):
+            s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        answered = True
+        with client, server:
+            while True:
+                for source in select.select([client, server], [], [])[0]:
+                    try:
+                        data = source.recv(1 << 16)
+                    except OSError:
+                        return
+                    if not data:
+                        return
+                    if source is client and answered:
+                        self.turns += 1
+                    answered = source is server
+                    (server if source is client else client).sendall(data)
+
+    def stop(self):
+        self.server.close()
+
+
+def commands(engine, place):
+    """How many the server has had so far, by its own account."""
+    if engine == 'redis':
+        stats = place.ask('INFO', 'commandstats')
+        return sum(int(n) for n in re.findall(r'cmdstat_(?:evalsha|eval|xread):calls=(\d+)', stats))
+    if engine == 'mysql':
+        return int(place.ask("SELECT variable_value FROM information_schema.global_status "
+                             "WHERE variable_name = 'QUESTIONS'")[0])
+    with open(os.path.join(place.server.folder, 'log'), errors='replace') as f:
+        return len(re.findall(r'LOG:  execute ', f.read()))
+
+
+class Stepper:
+    def __init__(self, program, url):
+        self.process = subprocess.Popen([program, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        stderr=subprocess.DEVNULL, bufsize=1)
+        assert self.read()[0] == 'ready'
+
+    def read(self):
+        words = self.process.stdout.readline().split()
+        assert len(words) == 2, 'the stepper has ended: %s' % self.process.poll()
+        return words
+
+    def step(self, line):
+        self.process.stdin.write(line + '\n')
+        return self.read()
+
+    def stop(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+def count_calls(args, engine, place, proxy, run):
+    """(status, round trips, commands) of each call. Every run has names of its own."""
+    stepper = Stepper(args.stepper, place.url.replace(':%d' % place.port, ':%d' % proxy.listening))
+    counted, value = [], ''
+    try:
+        stepper.step('get nothing')  # connects, makes the tables
+        own = -commands(engine, place) + commands(engine, place)  # what this question itself adds
+        for call, _, _ in CALLS:
+            words = call.format(v=value).split()
+            if len(words) > 1 and words[0] not in ('redeem', 'finish', 'step'):
+                words[1] += str(run)
+            before, turns = commands(engine, place), proxy.turns
+            status, value = stepper.step(' '.join(words))
+            turns = proxy.turns - turns
+            counted.append((status, turns, commands(engine, place) - before - own))
+    finally:
+        stepper.stop()
+    return counted
+
+
+def faults(engine, counted):
+    column = ('redis', 'postgresql', 'mysql').index(engine)
+    return ['%s: %s instead of %s, %d round trips instead of %d, %d commands'
+            % (call, got, status, turns, trips[column], asked)
+            for (call, status, trips), (got, turns, asked) in zip(CALLS, counted)
+            if got != status or turns != trips[column] or asked < turns]
+
+
+def count_all(args, engine):
+    """Now and then the handle does something of its own beside: the least of up to three runs counts."""
+    place = places.make(engine, *(('-c', 'log_statement=all') if engine == 'postgresql' else ()))
+    proxy = Proxy(place.port)
+    counted = None
+    try:
+        for run in range(3):
+            again = count_calls(args, engine, place, proxy, run)
+            counted = [min(pair) for pair in zip(counted, again)] if counted else again
+            if not faults(engine, counted):
+                break
+    finally:
+        proxy.stop()
+        place.stop()
+    for (call, _, _), (status, turns, asked) in zip(CALLS, counted):
+        print('# %-11s %-20s %-8s round trips %d, commands %d' % (engine, call, status, turns, asked))
+    assert not faults(engine, counted), '\n'.join(faults(engine, counted))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--stepper', required=True)
+    parser.add_argument('engine', nargs='*')
+    args = parser.parse_args()
+    return places.run_all([(e, lambda e=e: count_all(args, e))
+                           for e in args.engine or ('redis', 'postgresql', 'mysql')], 'round trips a call')
+
+
+if __name__ == '__main__':
+    sys.exit(main())
