@@ -161,7 +161,8 @@ static dibs_status report_one(const redisReply *reply, const char *name, bool id
 static void write_look(const dibs__redis *r, const char *key, bool whole, bool settle, bool waiters,
                        dibs__bytes *out)
 {
-    dibs__script_begin(&r->scripts, DIBS__SCRIPT_LOOK, whole, key, 2, out);
+    dibs__script_begin(&r->scripts, (dibs__script_call){DIBS__SCRIPT_LOOK, r->flags, whole, 2}, key,
+                       out);
     dibs__resp_text(out, settle ? "1" : "0");
     dibs__resp_text(out, waiters ? "1" : "0");
 }
@@ -176,7 +177,7 @@ dibs_status dibs__redis_inspect(dibs__engine *e, const char *name, dibs__deadlin
     bool whole = false;
     dibs_status status;
 
-    dibs__redis_key(r, name, key);
+    dibs__redis_key(r->prefix, name, key);
     do {
         if (reply)
             freeReplyObject(reply);
@@ -251,7 +252,7 @@ static void write_pattern(const dibs__redis *r, const char *prefix, char *out)
     char key[DIBS__REDIS_KEY_SIZE];
     size_t length;
 
-    dibs__redis_key(r, prefix, key);
+    dibs__redis_key(r->prefix, prefix, key);
     length = strlen(key) - 1;
     for (size_t i = 0; i < length; i++) {
         if (strchr("*?[]\\^", key[i]))
@@ -315,7 +316,7 @@ static dibs_status look_at_some(dibs__redis *r, char *const keys[], size_t count
         write_look(r, keys[i], i == 0, false, false, &bytes);
     status = dibs__pipeline_call(r->pipeline, &bytes, replies, count, until, err);
     for (size_t i = 0; i < count; i++) {
-        const char *name = status == DIBS_OK ? dibs__redis_name(r, keys[i]) : NULL;
+        const char *name = status == DIBS_OK ? dibs__redis_name(r->prefix, keys[i]) : NULL;
         if (name)
             status = report_one(replies[i], name, idle, out, err);
         if (replies[i])
