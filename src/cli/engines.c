@@ -12,7 +12,8 @@ static const char help[] =
     "  across processes    other processes see the locks (else: one process only)\n"
     "  first come          waiters are served in order of arrival\n"
     "  notices death       a killed holder's lock passes on at once, not after its\n"
-    "                      lease\n\n"
+    "                      lease\n"
+    "  shared, slots       locks that several may hold, semaphores\n\n"
     "  --json     {\"engines\": [{\"scheme\", \"available\", \"missing\", ...}]}\n"
     "  --url URL  accepted as everywhere, and not used\n";
 
@@ -25,14 +26,15 @@ static void print_text(void)
 {
     dibs_engine_info e;
 
-    printf("%-10s  %-10s  %-16s  %-10s  %s\n", "ENGINE", "AVAILABLE", "ACROSS PROCESSES",
-           "FIRST COME", "NOTICES DEATH");
+    printf("%-10s  %-10s  %-16s  %-10s  %-13s  %-6s  %s\n", "ENGINE", "AVAILABLE",
+           "ACROSS PROCESSES", "FIRST COME", "NOTICES DEATH", "SHARED", "SLOTS");
     for (size_t i = 0; dibs_engine_at(i, &e); i++) {
         if (e.missing)
             printf("%-10s  %-10s  install %s\n", e.scheme, "no", e.missing);
         else
-            printf("%-10s  %-10s  %-16s  %-10s  %s\n", e.scheme, "yes", yes_no(e.across_processes),
-                   yes_no(e.first_come), yes_no(e.notices_death));
+            printf("%-10s  %-10s  %-16s  %-10s  %-13s  %-6s  %s\n", e.scheme, "yes",
+                   yes_no(e.across_processes), yes_no(e.first_come), yes_no(e.notices_death),
+                   yes_no(e.shared), yes_no(e.slots));
     }
 }
 
@@ -49,6 +51,8 @@ static json_t *as_json(void)
         cli_json_put(one, "across_processes", json_boolean(e.across_processes));
         cli_json_put(one, "first_come", json_boolean(e.first_come));
         cli_json_put(one, "notices_death", json_boolean(e.notices_death));
+        cli_json_put(one, "shared", json_boolean(e.shared));
+        cli_json_put(one, "slots", json_boolean(e.slots));
         json_array_append_new(list, one);
     }
     cli_json_put(o, "engines", list);

@@ -392,6 +392,8 @@ static void describe(const dibs__engine_class *class, dibs_engine_info *out)
         .across_processes = class->can.across_processes,
         .first_come = class->can.first_come,
         .notices_death = class->can.notices_death,
+        .shared = !class->can.no_shared,
+        .slots = !class->can.no_slots,
     };
 }
 

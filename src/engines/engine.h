@@ -89,6 +89,8 @@ typedef struct dibs__capabilities {
     bool across_processes;
     bool first_come;
     bool notices_death;
+    const char *no_shared; /* NULL: locks can be shared. Else why not, for people */
+    const char *no_slots;  /* the same for semaphores */
 } dibs__capabilities;
 
 struct dibs__engine_class {

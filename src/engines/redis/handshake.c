@@ -146,12 +146,10 @@ static dibs_status load(const dibs__scripts *scripts, dibs__conn *c, bool flags,
     return surely_not_done(status);
 }
 
-/* A first line that the server does not know; all scripts but the first have it. */
-static bool does_not_compile(redisReply *const *replies)
+/* A first line that the server does not know; the last script has it. */
+static bool does_not_compile(const redisReply *last)
 {
-    const redisReply *second = replies[1];
-
-    return second && second->type == REDIS_REPLY_ERROR && strstr(second->str, "ompil");
+    return last && last->type == REDIS_REPLY_ERROR && strstr(last->str, "ompil");
 }
 
 dibs_status dibs__redis_prepare(const dibs__scripts *scripts, dibs__conn *c, dibs__deadline until,
@@ -162,7 +160,7 @@ dibs_status dibs__redis_prepare(const dibs__scripts *scripts, dibs__conn *c, dib
     dibs_status status = load(scripts, c, true, replies, until, err);
 
     *out = (dibs__server_kind){.flags = true};
-    if (status == DIBS_BROKEN_ENGINE && does_not_compile(replies)) {
+    if (status == DIBS_BROKEN_ENGINE && does_not_compile(replies[count - 1])) {
         free_replies(replies, count + 1);
         out->flags = false;
         status = load(scripts, c, false, replies, until, err);
