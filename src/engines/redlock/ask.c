@@ -20,7 +20,7 @@
 
 #define DIAL_WAIT 4 /* limits that a question waits for nodes which are being dialled */
 
-enum { WAITING, DRIVE, DONE };
+enum { WAITING, WOKEN, DONE };
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
@@ -138,9 +138,12 @@ static void pass_on(dibs__voters *v)
         }
     }
     if (next) {
-        v->driving = true;
-        wake(next, DRIVE);
+        v->driving = next->drives = true;
+        wake(next, WOKEN);
+        return;
     }
+    for (size_t i = 0; i < v->count; i++)
+        dibs__link_flush(&v->voter[i]); /* nobody gathers any more */
 }
 
 static void drive(dibs__ask *a, dibs__deadline until)
@@ -220,7 +223,7 @@ static void await_answers(dibs__ask *a, dibs__deadline until)
         pthread_mutex_unlock(&v->lock);
         sleep_on(a, until);
         pthread_mutex_lock(&v->lock);
-        mine = atomic_load(&a->state) == DRIVE;
+        mine = a->drives;
     }
     if (mine)
         drive(a, until);

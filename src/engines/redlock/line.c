@@ -266,9 +266,10 @@ static void forget(dibs__line *l, dibs__waiting *w)
     free_waiting(w);
 }
 
-void dibs__line_leave(dibs__redlock *r, const char *attempt)
+dibs__place_in_line dibs__line_leave(dibs__redlock *r, const char *attempt)
 {
     dibs__line *l = r->line;
+    dibs__place_in_line place = DIBS__NOT_IN_LINE;
     dibs__waiting *w;
 
     pthread_mutex_lock(&l->lock);
@@ -279,9 +280,12 @@ void dibs__line_leave(dibs__redlock *r, const char *attempt)
         unlink_from(s, w);
         dibs__spot_turn(r, s);
     }
-    if (w)
+    if (w) {
+        place = w->state == DIBS__HAS ? DIBS__LINE_SERVED : DIBS__IN_LINE;
         forget(l, w);
+    }
     pthread_mutex_unlock(&l->lock);
+    return place;
 }
 
 dibs__place_in_line dibs__line_look(dibs__redlock *r, const char *attempt, uint64_t *fence)
@@ -444,10 +448,11 @@ dibs_status dibs__redlock_wait(dibs__engine *e, dibs__sitter *sitter, dibs__dead
         }
         if (now >= until)
             break;
-        if (s->first == w && !s->trying && now >= s->try_at)
+        bool mine = s->first == w && !s->trying;
+        if (mine && now >= s->try_at)
             try_first(r, s, until);
         else
-            sleep_until(r, w, s->first == w ? dibs__sooner(until, s->try_at) : until);
+            sleep_until(r, w, mine ? dibs__sooner(until, s->try_at) : until);
     }
     if (w)
         w->poked = false;

@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define FLIGHTS   3                /* unanswered writes before requests are gathered */
+#define FLIGHTS   3 /* unanswered writes before requests are gathered, if anybody reads */
 #define IDLE      (100 * DIBS__MS) /* after that a connection is looked at before it is trusted */
 #define SILENT    (20)             /* limits without an answer: it hangs */
 #define DEBTS_MAX 4096
@@ -201,7 +201,7 @@ void dibs__link_flush(dibs__voter *n)
     short wait_for = 0;
     dibs__io io;
 
-    if (!dibs__link_up(n) || n->out.length == 0 || n->flights >= FLIGHTS)
+    if (!dibs__link_up(n) || n->out.length == 0 || (n->all->driving && n->flights >= FLIGHTS))
         return;
     io = dibs__conn_push(n->conn, n->out.data + n->out_sent, n->out.length - n->out_sent, &sent,
                          &wait_for);

@@ -158,13 +158,10 @@ dibs_status dibs__redlock_cancel(dibs__engine *e, const dibs__claim *claim, dibs
 {
     dibs__redlock *r = of(e);
     dibs__reply reply;
-    uint64_t fence = 0;
-    dibs__place_in_line place = dibs__line_look(r, claim->attempt, &fence);
 
-    dibs__line_leave(r, claim->attempt);
-    if (place == DIBS__IN_LINE || place == DIBS__LINE_DOWN)
-        return DIBS_OK;
-    return give_all(r, claim, false, until, &reply, err);
+    return dibs__line_leave(r, claim->attempt) == DIBS__IN_LINE
+               ? DIBS_OK
+               : give_all(r, claim, false, until, &reply, err);
 }
 
 /* ---- Enter ----------------------------------------------------------------------------------- */

@@ -194,8 +194,7 @@ static void note_node(dibs__voter *n, const word *w, dibs__report_builder *out)
     if (w->known)
         snprintf(owner, sizeof owner, "%s", w->owner);
     if (!dibs__link_up(n))
-        dibs__report_note(out, "%s: down: %.300s", n->place.text,
-                          n->why.message[0] ? n->why.message : "being connected");
+        dibs__report_note(out, "%s: down: %.300s", n->place.text, dibs__voter_why(n));
     else if (!w->answered)
         dibs__report_note(out, "%s: no answer in time", n->place.text);
     else if (quiet > 0)

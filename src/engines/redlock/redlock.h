@@ -109,8 +109,8 @@ typedef enum dibs__place_in_line {
 } dibs__place_in_line;
 
 dibs__place_in_line dibs__line_look(dibs__redlock *r, const char *attempt, uint64_t *fence);
-/* It knows that it has the lock, or does not want it any more. */
-void dibs__line_leave(dibs__redlock *r, const char *attempt);
+/* It knows that it has the lock, or does not want it any more. Where it was when it left. */
+dibs__place_in_line dibs__line_leave(dibs__redlock *r, const char *attempt);
 
 /* The next in line for a lock that is given back, if it may have it without asking again; it must be
  * told the outcome. NULL: nobody. */

@@ -148,6 +148,19 @@ static dibs_status worst(const dibs__voters *v)
     return denied > v->count - v->majority ? DIBS_DENIED : DIBS_UNAVAILABLE;
 }
 
+/* Messages from below begin with the node already. */
+const char *dibs__voter_why(const dibs__voter *n)
+{
+    size_t length = strlen(n->place.text);
+
+    if (!n->why.message[0])
+        return n->dialling[0] ? "no answer yet" : "not asked yet";
+    if (strncmp(n->why.message, n->place.text, length) == 0 &&
+        strncmp(n->why.message + length, ": ", 2) == 0)
+        return n->why.message + length + 2;
+    return n->why.message;
+}
+
 dibs_status dibs__voters_missing(dibs__voters *v, dibs_error *err)
 {
     char text[900] = "";
@@ -157,10 +170,8 @@ dibs_status dibs__voters_missing(dibs__voters *v, dibs_error *err)
         const dibs__voter *n = &v->voter[i];
         if (dibs__link_up(n) && n->why.status == DIBS_OK)
             continue;
-        used += (size_t)snprintf(text + used, sizeof text - used, "; %s%s%.160s",
-                                 strstr(n->why.message, n->place.text) ? "" : n->place.text,
-                                 strstr(n->why.message, n->place.text) ? "" : ": ",
-                                 n->why.message[0] ? n->why.message : "no answer yet");
+        used += (size_t)snprintf(text + used, sizeof text - used, "; %s: %.160s", n->place.text,
+                                 dibs__voter_why(n));
     }
     return dibs__fail(err, worst(v), "redlock: %zu of %zu nodes answer, and %zu are needed%s",
                       dibs__voters_connected(v), v->count, v->majority, text);

@@ -135,6 +135,9 @@ dibs_status dibs__voters_start(dibs__voters *v, dibs__deadline until, dibs_error
 /* Says which nodes do not answer and why; with the lock. */
 dibs_status dibs__voters_missing(dibs__voters *v, dibs_error *err);
 
+/* Why it is not connected; with the lock. */
+const char *dibs__voter_why(const dibs__voter *n);
+
 uint64_t dibs__voters_propose(dibs__voters *v);
 void dibs__voters_saw(dibs__voters *v, uint64_t fence);
 
@@ -193,7 +196,7 @@ struct dibs__ask {
     size_t got[DIBS__VOTERS_MAX];
     dibs__bytes bytes[2]; /* [1]: for servers that know flags */
     _Atomic int state;
-    bool asleep;
+    bool asleep, drives; /* whoever drives is told so once, whatever else happens */
 };
 
 /* DIBS_OK: it was asked; look at the sets. Never later than `until`. */
