@@ -140,6 +140,8 @@ typedef struct dibs_engine_info {
     bool notices_death;    /* a killed holder's lock passes on at once, not after its lease */
     bool cells;            /* has cells, counters, once and tokens */
     size_t value_max;      /* bytes of a cell's value */
+    bool shared;           /* locks can be shared; else DIBS_UNSUPPORTED says why not */
+    bool slots;            /* semaphores; else the same */
 } dibs_engine_info;
 
 /* The i-th engine that this version knows; false past the last. */
@@ -449,6 +451,8 @@ typedef struct dibs_lock_info {
     size_t waiter_count;
     const char *broken_by; /* who broke it last, or NULL */
     int64_t broken_at_ms;
+    const char *const *notes; /* what else the engine has to say, a line each; NULL in a list */
+    size_t note_count;
 } dibs_lock_info;
 
 typedef struct dibs_report dibs_report;

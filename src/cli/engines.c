@@ -13,6 +13,7 @@ static const char help[] =
     "  first come          waiters are served in order of arrival\n"
     "  notices death       a killed holder's lock passes on at once, not after its\n"
     "                      lease\n"
+    "  shared, slots       locks that several may hold, semaphores\n"
     "  cells               has cells, counters, once and tokens\n\n"
     "  --json     {\"engines\": [{\"scheme\", \"available\", \"missing\", ...}]}\n"
     "  --url URL  accepted as everywhere, and not used\n";
@@ -26,15 +27,15 @@ static void print_text(void)
 {
     dibs_engine_info e;
 
-    printf("%-10s  %-10s  %-16s  %-10s  %-13s  %s\n", "ENGINE", "AVAILABLE", "ACROSS PROCESSES",
-           "FIRST COME", "NOTICES DEATH", "CELLS");
+    printf("%-10s  %-10s  %-16s  %-10s  %-13s  %-6s  %-5s  %s\n", "ENGINE", "AVAILABLE",
+           "ACROSS PROCESSES", "FIRST COME", "NOTICES DEATH", "SHARED", "SLOTS", "CELLS");
     for (size_t i = 0; dibs_engine_at(i, &e); i++) {
         if (e.missing)
             printf("%-10s  %-10s  install %s\n", e.scheme, "no", e.missing);
         else
-            printf("%-10s  %-10s  %-16s  %-10s  %-13s  %s\n", e.scheme, "yes",
+            printf("%-10s  %-10s  %-16s  %-10s  %-13s  %-6s  %-5s  %s\n", e.scheme, "yes",
                    yes_no(e.across_processes), yes_no(e.first_come), yes_no(e.notices_death),
-                   yes_no(e.cells));
+                   yes_no(e.shared), yes_no(e.slots), yes_no(e.cells));
     }
 }
 
@@ -53,6 +54,8 @@ static json_t *as_json(void)
         cli_json_put(one, "notices_death", json_boolean(e.notices_death));
         cli_json_put(one, "cells", json_boolean(e.cells));
         cli_json_integer(one, "value_max", (int64_t)e.value_max);
+        cli_json_put(one, "shared", json_boolean(e.shared));
+        cli_json_put(one, "slots", json_boolean(e.slots));
         json_array_append_new(list, one);
     }
     cli_json_put(o, "engines", list);

@@ -124,6 +124,18 @@ static json_t *parties_of(const dibs_party *parties, size_t count, bool holders)
     return list;
 }
 
+static json_t *notes_of(const dibs_lock_info *lock)
+{
+    json_t *list = need(json_array());
+    char shown[CLI_SHOWN_SIZE];
+
+    for (size_t i = 0; i < lock->note_count; i++) {
+        cli_escape(shown, sizeof shown, lock->notes[i]);
+        need(json_array_append_new(list, json_string(shown)) == 0 ? list : NULL);
+    }
+    return list;
+}
+
 json_t *cli_json_lock(const dibs_lock_info *lock, bool waiters)
 {
     json_t *o = cli_json_new();
@@ -136,6 +148,8 @@ json_t *cli_json_lock(const dibs_lock_info *lock, bool waiters)
     cli_json_integer(o, "waiter_count", (int64_t)lock->waiter_count);
     if (waiters)
         cli_json_put(o, "waiters", parties_of(lock->waiters, lock->waiter_count, false));
+    if (waiters)
+        cli_json_put(o, "notes", notes_of(lock));
     cli_json_text(o, "broken_by", lock->broken_by);
     if (lock->broken_by)
         cli_json_integer(o, "broken_at_ms", lock->broken_at_ms);

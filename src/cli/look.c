@@ -22,8 +22,10 @@ static const char ls_help[] =
 static const char show_help[] =
     "usage: dibs show [--json] [--url URL] NAME\n"
     "Shows one lock: who holds it, since when, with which fence and how much lease\n"
-    "left; and who waits, in order.\n\n"
-    "  --json     {\"name\", \"slots\", \"used\", \"fence\", \"holders\", \"waiters\", ...}\n"
+    "left; and who waits, in order. Some engines add notes, such as the state of\n"
+    "each node.\n\n"
+    "  --json     {\"name\", \"slots\", \"used\", \"fence\", \"holders\", \"waiters\",\n"
+    "             \"notes\", ...}\n"
     "  --url URL  engine; default: $DIBS_URL, else the embedded store\n\n"
     "Exit: 0, or 1 when nobody has used that name for a day.\n";
 
@@ -115,6 +117,11 @@ static void print_lock(const dibs_lock_info *lock)
     printf("waiters: %zu\n", lock->waiter_count);
     for (size_t i = 0; lock->waiters && i < lock->waiter_count; i++)
         print_party(&lock->waiters[i], false);
+    for (size_t i = 0; i < lock->note_count; i++) {
+        char note[CLI_SHOWN_SIZE];
+        cli_escape(note, sizeof note, lock->notes[i]);
+        printf("note:    %s\n", note);
+    }
 }
 
 static int run_show(const cli_command *self, int argc, char **argv)

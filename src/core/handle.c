@@ -398,6 +398,8 @@ static void describe(const dibs__engine_class *class, dibs_engine_info *out)
         .notices_death = class->can.notices_death,
         .cells = class->can.cells,
         .value_max = class->can.value_max,
+        .shared = !class->can.no_shared,
+        .slots = !class->can.no_slots,
     };
 }
 

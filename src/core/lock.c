@@ -39,9 +39,26 @@ static dibs_status check_slots(const dibs_lock_options *o, dibs_error *err)
     return DIBS_OK;
 }
 
-static dibs_status check_options(const dibs_lock_options *o, dibs_error *err)
+/* What the engine cannot do is refused here, with its reason. */
+static dibs_status check_engine(const dibs__engine_class *class, const dibs_lock_options *o,
+                                dibs_error *err)
+{
+    const char *why = o->shared ? class->can.no_shared : NULL;
+
+    if (o->slots > 1)
+        why = class->can.no_slots;
+    return why ? dibs__fail(err, DIBS_UNSUPPORTED, "%s: no %s: %s", class->scheme,
+                            o->slots > 1 ? "semaphores" : "shared locks", why)
+               : DIBS_OK;
+}
+
+static dibs_status check_options(const dibs__engine_class *class, const dibs_lock_options *o,
+                                 dibs_error *err)
 {
     dibs_status status = check_slots(o, err);
+
+    if (status == DIBS_OK)
+        status = check_engine(class, o, err);
 
     if (status == DIBS_OK && o->wait_ms != DIBS_NO_WAIT)
         status = check_span("wait_ms", o->wait_ms, 1, MAX_MS, err);
@@ -186,7 +203,7 @@ static dibs_status prepare(dibs *d, const char *name, const dibs_lock_options *o
 
     *again = false;
     if (status == DIBS_OK)
-        status = check_options(o, err);
+        status = check_options(d->class, o, err);
     if (status != DIBS_OK)
         return status;
     if (!dibs__begin_call(d)) {

@@ -6,6 +6,8 @@
 
 #include "core/error.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +23,7 @@ typedef struct lock_row {
     size_t name, broken_by;
     size_t holders, waiters; /* first index in parties */
     size_t waiters_listed;
+    size_t notes; /* first index in note */
     uint64_t broken_fence;
 } lock_row;
 
@@ -31,6 +34,8 @@ struct dibs__report_builder {
     size_t party_count, party_size;
     lock_row *lock;
     size_t lock_count, lock_size;
+    size_t *note; /* offsets in text */
+    size_t note_count, note_size;
     bool failed;
 };
 
@@ -38,6 +43,7 @@ struct dibs_report {
     dibs_lock_info *lock;
     size_t count;
     dibs_party *party;
+    const char **note;
     char *text;
 };
 
@@ -104,6 +110,7 @@ void dibs__report_lock(dibs__report_builder *b, const char *name, const dibs__re
     row->name = add_text(b, name);
     row->broken_by = record->broken_fence ? add_text(b, record->broken_by) : NO_TEXT;
     row->holders = row->waiters = b->party_count;
+    row->notes = b->note_count;
     row->info.slots = record->capacity == DIBS__PLAIN ? 0 : record->capacity;
     row->info.used = used_slots(record);
     row->info.fence = record->fence;
@@ -165,10 +172,27 @@ void dibs__report_waiter(dibs__report_builder *b, const dibs__waiter *waiter, di
     b->lock[b->lock_count - 1].waiters_listed++;
 }
 
+void dibs__report_note(dibs__report_builder *b, const char *format, ...)
+{
+    char line[512];
+    va_list args;
+    size_t *room = grown(b, b->note, b->note_count, &b->note_size, 1, sizeof *b->note);
+
+    if (!room || b->lock_count == 0)
+        return;
+    b->note = room;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    b->note[b->note_count++] = add_text(b, line);
+    b->lock[b->lock_count - 1].info.note_count++;
+}
+
 void dibs__report_drop(dibs__report_builder *b)
 {
     if (!b)
         return;
+    free(b->note);
     free(b->text);
     free(b->party);
     free(b->lock);
@@ -187,6 +211,8 @@ static void point(const dibs__report_builder *b, dibs_report *r)
         r->party[i].owner = b->text + b->party[i].owner;
         r->party[i].host = b->text + b->party[i].host;
     }
+    for (size_t i = 0; i < b->note_count; i++)
+        r->note[i] = b->text + b->note[i];
     for (size_t i = 0; i < b->lock_count; i++) {
         const lock_row *row = &b->lock[i];
         r->lock[i] = row->info;
@@ -194,6 +220,7 @@ static void point(const dibs__report_builder *b, dibs_report *r)
         r->lock[i].broken_by = row->broken_by == NO_TEXT ? NULL : b->text + row->broken_by;
         r->lock[i].holders = row->info.holder_count ? r->party + row->holders : NULL;
         r->lock[i].waiters = row->waiters_listed ? r->party + row->waiters : NULL;
+        r->lock[i].notes = row->info.note_count ? r->note + row->notes : NULL;
     }
     r->count = b->lock_count;
     qsort(r->lock, r->count, sizeof *r->lock, by_name);
@@ -206,8 +233,9 @@ dibs_status dibs__report_finish(dibs__report_builder *b, dibs_report **out, dibs
     if (r) {
         r->lock = calloc(b->lock_count + 1, sizeof *r->lock);
         r->party = calloc(b->party_count + 1, sizeof *r->party);
+        r->note = calloc(b->note_count + 1, sizeof *r->note);
     }
-    if (!r || !r->lock || !r->party) {
+    if (!r || !r->lock || !r->party || !r->note) {
         dibs_report_free(r);
         dibs__report_drop(b);
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory for the report");
@@ -236,6 +264,7 @@ void dibs_report_free(dibs_report *r)
         return;
     free(r->lock);
     free(r->party);
+    free(r->note);
     free(r->text);
     free(r);
 }

@@ -15,6 +15,9 @@ dibs__report_builder *dibs__report_new(void); /* NULL: out of memory */
 void dibs__report_lock(dibs__report_builder *b, const char *name, const dibs__record *record);
 void dibs__report_holder(dibs__report_builder *b, const dibs__holder *holder, dibs__time now);
 void dibs__report_waiter(dibs__report_builder *b, const dibs__waiter *waiter, dibs__time now);
+/* A line about the last lock that was added, for people. */
+void dibs__report_note(dibs__report_builder *b, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 size_t dibs__report_locks(const dibs__report_builder *b);
 
 /* Sorts by name, and takes `b` in any case. */

@@ -18,7 +18,7 @@ static int hex(char c)
 }
 
 /* In place; %00 and broken escapes are refused. */
-static bool decode(char *text)
+bool dibs__url_decode(char *text)
 {
     char *to = text;
 
@@ -63,7 +63,7 @@ static dibs_status parse_port(const char *text, int *out, dibs_error *err)
     return DIBS_OK;
 }
 
-static dibs_status parse_host(dibs__url_host *host, char *text, dibs_error *err)
+dibs_status dibs__url_parse_host(dibs__url_host *host, char *text, dibs_error *err)
 {
     char *port = NULL;
 
@@ -77,7 +77,7 @@ static dibs_status parse_host(dibs__url_host *host, char *text, dibs_error *err)
     } else {
         port = cut(text, ':');
     }
-    if (!decode(text))
+    if (!dibs__url_decode(text))
         return dibs__fail(err, DIBS_INVALID, "bad percent escape in the URL's host");
     host->name = text;
     return port ? parse_port(port, &host->port, err) : DIBS_OK;
@@ -89,7 +89,7 @@ static dibs_status parse_hosts(dibs__url *url, char *text, dibs_error *err)
         char *next = cut(text, ',');
         if (url->host_count == DIBS__HOSTS_MAX)
             return dibs__fail(err, DIBS_INVALID, "more than %d hosts in the URL", DIBS__HOSTS_MAX);
-        dibs_status status = parse_host(&url->host[url->host_count++], text, err);
+        dibs_status status = dibs__url_parse_host(&url->host[url->host_count++], text, err);
         if (status != DIBS_OK)
             return status;
         text = next;
@@ -106,7 +106,7 @@ static dibs_status parse_authority(dibs__url *url, char *text, dibs_error *err)
         *at = '\0';
         url->password = cut(text, ':');
         url->user = text;
-        if (!decode(url->user) || (url->password && !decode(url->password)))
+        if (!dibs__url_decode(url->user) || (url->password && !dibs__url_decode(url->password)))
             return dibs__fail(err, DIBS_INVALID,
                               "bad percent escape in the URL's user or password");
         text = at + 1;
@@ -122,7 +122,7 @@ static dibs_status parse_params(dibs__url *url, char *text, dibs_error *err)
         if (url->param_count == DIBS__PARAMS_MAX)
             return dibs__fail(err, DIBS_INVALID, "more than %d parameters in the URL",
                               DIBS__PARAMS_MAX);
-        if (!*text || !value || !decode(text) || !decode(value))
+        if (!*text || !value || !dibs__url_decode(text) || !dibs__url_decode(value))
             return dibs__fail(err, DIBS_INVALID,
                               "bad parameter '%.40s' in the URL: write ?name=value", text);
         for (size_t i = 0; i < url->param_count; i++)
@@ -175,11 +175,14 @@ dibs_status dibs__url_parse(dibs__url *url, const char *text, dibs_error *err)
         memmove(authority, rest + 2, n);
         url->path = rest + 2 + n;
         authority[n] = '\0';
+        url->logins = strdup(authority);
+        if (!url->logins)
+            return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
         status = parse_authority(url, authority, err);
     } else {
         url->path = rest;
     }
-    if (status == DIBS_OK && !decode(url->path))
+    if (status == DIBS_OK && !dibs__url_decode(url->path))
         status = dibs__fail(err, DIBS_INVALID, "bad percent escape in the URL's path");
     return status;
 }
@@ -188,6 +191,9 @@ void dibs__url_fini(dibs__url *url)
 {
     if (url->text)
         explicit_bzero(url->text, url->size); /* there may be a password in it */
+    if (url->logins)
+        explicit_bzero(url->logins, strlen(url->logins));
+    free(url->logins);
     free(url->text);
     memset(url, 0, sizeof *url);
 }

@@ -29,7 +29,8 @@ typedef struct dibs__url {
         bool taken;
     } param[DIBS__PARAMS_MAX];
     size_t param_count;
-    char *text; /* owns all of the above */
+    char *logins; /* hosts as they were written, with what stands before each @; NULL: none */
+    char *text;   /* owns all of the above but that */
     size_t size;
 } dibs__url;
 
@@ -37,6 +38,22 @@ typedef struct dibs__url {
  * accepts. */
 dibs_status dibs__url_parse(dibs__url *url, const char *text, dibs_error *err);
 void dibs__url_fini(dibs__url *url);
+
+/* A host with a login of its own, for engines whose servers each have one:
+ * [[user]:password@]host[:port]. */
+typedef struct dibs__url_login {
+    dibs__url_host at;
+    const char *user, *password; /* NULL: none */
+} dibs__url_login;
+
+/* Reads the list of hosts so: a login counts for its own host and for those that follow, until
+ * another comes ("@host" has none). `*room` owns the strings: free() it, also after a failure. */
+dibs_status dibs__url_logins(const dibs__url *url, dibs__url_login out[DIBS__HOSTS_MAX],
+                             size_t *count, char **room, dibs_error *err);
+
+/* For url_logins.c: in place. */
+bool dibs__url_decode(char *text);
+dibs_status dibs__url_parse_host(dibs__url_host *host, char *text, dibs_error *err);
 
 /* The parameter's value, or NULL; marks it as known. */
 const char *dibs__url_take(dibs__url *url, const char *key);

@@ -114,6 +114,8 @@ typedef struct dibs__capabilities {
     bool notices_death;
     bool cells;       /* cells, counters, once, tokens */
     size_t value_max; /* bytes of a user's value; the recipes add up to DIBS__VALUE_EXTRA */
+    const char *no_shared; /* NULL: locks can be shared. Else why not, for people */
+    const char *no_slots;  /* the same for semaphores */
 } dibs__capabilities;
 
 struct dibs__engine_class {

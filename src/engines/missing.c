@@ -26,6 +26,16 @@ const dibs__engine_class dibs__engine_redis = {
 };
 #endif
 
+#ifndef DIBS_HAVE_REDIS
+extern const dibs__engine_class dibs__engine_redlock;
+const dibs__engine_class dibs__engine_redlock = {
+    .scheme = "redlock",
+    .schemes = (const char *const[]){"redlock", NULL},
+    .missing = "libhiredis-dev and libssl-dev",
+    .can = {.across_processes = true, .no_shared = "no line", .no_slots = "no line"},
+};
+#endif
+
 #ifndef DIBS_HAVE_POSTGRESQL
 extern const dibs__engine_class dibs__engine_postgresql;
 const dibs__engine_class dibs__engine_postgresql = {

@@ -120,8 +120,9 @@ static void a_wait_is_cancelled_from_another_thread(void **state)
 static long long requests_seen(void)
 {
     char reply[4096], *at;
+    server *s = the.node[0].pid ? &the.node[0] : &the.redis;
 
-    if (the.redis.pid == 0 || server_command(&the.redis, "INFO stats", reply, sizeof reply) < 0)
+    if (s->pid == 0 || server_command(s, "INFO stats", reply, sizeof reply) < 0)
         return 0;
     at = strstr(reply, "total_commands_processed:");
     return at ? strtoll(at + 25, NULL, 10) : 0;

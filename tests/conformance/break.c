@@ -159,7 +159,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_gentle_break_ends_with_the_lease),
     CASE(a_gentle_break_has_patience),
     CASE(breaking_now),
-    CASE(breaking_sharers),
+    CASE_FOR(breaking_sharers, NEEDS_SHARED),
     CASE(breaking_what_is_free_raises_the_fence),
 };
 CASES(break_cases, tests);

@@ -196,6 +196,29 @@ static void one_slot_is_a_plain_lock(void **state)
     dibs_unlock(take(d, name, NULL));
 }
 
+/* What an engine does not declare it refuses at the call, says why, and keeps nothing of it. */
+static void what_it_cannot_do_is_refused(void **state)
+{
+    dibs *d = open_handle();
+    const char *name = fresh("cannot");
+    const dibs_lock_options all[] = {{.shared = true}, {.slots = 3}};
+    const bool can[] = {the.can.shared, the.can.slots};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        dibs_grant *g = NULL;
+        dibs_error err = {0};
+        if (can[i])
+            continue;
+        assert_status(dibs_lock(d, name, &all[i], &g, &err), DIBS_UNSUPPORTED);
+        assert_null(g);
+        assert_non_null(strstr(err.message, the.engine));
+        assert_true(strlen(err.message) > 60); /* the reason */
+        assert_status(dibs_lock_start(d, name, &all[i], NULL, NULL, NULL, &err), DIBS_UNSUPPORTED);
+    }
+    dibs_unlock(take(d, name, NULL));
+}
+
 /* ---- Nothing is lost ------------------------------------------------------------------------- */
 
 typedef struct adder {
@@ -284,14 +307,15 @@ static void many_locks_at_once_in_one_handle(void **state)
 static const struct CMUnitTest tests[] = {
     CASE(served_in_order_of_arrival),
     CASE(fences_only_grow),
-    CASE(many_share_and_one_excludes),
-    CASE(shared_does_not_become_exclusive),
-    CASE(a_resumed_upgrade_is_refused),
-    CASE(exclusive_covers_shared),
-    CASE(slots_are_counted),
-    CASE(a_heavy_waiter_is_not_starved),
-    CASE(other_slots_are_refused),
+    CASE_FOR(many_share_and_one_excludes, NEEDS_SHARED),
+    CASE_FOR(shared_does_not_become_exclusive, NEEDS_SHARED),
+    CASE_FOR(a_resumed_upgrade_is_refused, NEEDS_SHARED),
+    CASE_FOR(exclusive_covers_shared, NEEDS_SHARED),
+    CASE_FOR(slots_are_counted, NEEDS_SLOTS),
+    CASE_FOR(a_heavy_waiter_is_not_starved, NEEDS_SLOTS),
+    CASE_FOR(other_slots_are_refused, NEEDS_SLOTS),
     CASE(one_slot_is_a_plain_lock),
+    CASE(what_it_cannot_do_is_refused),
     CASE(threads_of_one_handle_lose_nothing),
     CASE(threads_of_many_handles_lose_nothing),
     CASE(many_locks_at_once_in_one_handle),

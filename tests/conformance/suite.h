@@ -24,11 +24,14 @@
 #define SOON_MS  5000  /* what happens "at once" happens within this, on the slowest machine */
 #define LONG_MS  20000 /* what takes longer than this hangs */
 
+#define REDLOCK_NODES 5
+
 typedef struct suite {
     char engine[16];
     char url[512];
     dibs_engine_info can;
     server redis; /* each server runs only for its own engine */
+    server node[REDLOCK_NODES];
     database database;
     scratch folder;
 } suite;
@@ -52,8 +55,12 @@ const char *fresh(const char *label);
 dibs_grant *take(dibs *d, const char *name, const dibs_lock_options *options);
 dibs_status try_lock(dibs *d, const char *name); /* gives it back when it was free */
 
-/* Waits until so many wait, or hold, by the engine's own account. */
+/* Waits until so many wait, or hold, by the engine's own account. An engine that serves nobody in
+ * order has no line that others could see: there each handle of this process is asked for its own.
+ */
 void wait_for_line(dibs *d, const char *name, size_t waiters);
+/* The same for one waiter in another process. */
+void wait_for_helper(dibs *d, const char *name);
 size_t holders_of(dibs *d, const char *name);
 
 /* ---- Threads that lock ----------------------------------------------------------------------- */
@@ -108,6 +115,13 @@ extern const cases open_cases, basic_cases, queue_cases, lease_cases, break_case
 #define CASE(name)                    \
     {                                 \
 #name, name, NULL, NULL, NULL \
+    }
+/* A case that needs what not every engine declares; where it is not declared, the case is left out,
+ * and what_it_cannot_do_is_refused holds the engine to its word. */
+typedef enum need { NEEDS_SHARED = 1, NEEDS_SLOTS } need;
+#define CASE_FOR(name, need)                             \
+    {                                                    \
+#name, name, NULL, NULL, (void *)(uintptr_t)need \
     }
 #define CASES(id, array) const cases id = {array, sizeof array / sizeof array[0]}
 

@@ -269,7 +269,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_ticket_is_cancelled),
     CASE(tickets_that_nobody_took_are_given_back),
     CASE(a_refused_ticket_is_refused_at_once),
-    CASE(conflicts_are_told),
+    CASE_FOR(conflicts_are_told, NEEDS_SLOTS),
     CASE(thousands_wait_without_threads),
 };
 CASES(ticket_cases, tests);

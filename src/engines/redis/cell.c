@@ -101,9 +101,16 @@ static dibs__redis_script script_of(const dibs__cell_command *c)
     return begins ? DIBS__SCRIPT_CELL : DIBS__SCRIPT_CHANGE;
 }
 
+static dibs__script_call call_of(const dibs__redis *r, dibs__redis_script script, bool whole,
+                                 size_t words)
+{
+    return (dibs__script_call){script, atomic_load_explicit(&r->flags, memory_order_relaxed), whole,
+                               words};
+}
+
 static void cell_key(const dibs__redis *r, const char *name, char out[CELL_KEY_SIZE])
 {
-    dibs__redis_key(r, name, out);
+    dibs__redis_key(r->prefix, name, out);
     strcat(out, ":c");
 }
 
@@ -114,7 +121,7 @@ static void write_command(const dibs__redis *r, const char *key, const dibs__cel
 
     if (c->stamp)
         strncpy(stamp, c->stamp, sizeof stamp - 1);
-    dibs__script_begin(&r->scripts, script_of(c), whole, key, 4, out);
+    dibs__script_begin(&r->scripts, call_of(r, script_of(c), whole, 4), key, out);
     dibs__resp_word(out, numbers, write_numbers(numbers, c, tell));
     dibs__resp_word(out, stamp, sizeof stamp);
     add_request(out, c->request);
@@ -208,7 +215,7 @@ static void write_wait(const dibs__redis *r, const char *key, uint64_t version, 
 
     snprintf(stream, sizeof stream, "%s:s", key);
     snprintf(after, sizeof after, "%llu-1", (unsigned long long)version);
-    dibs__script_begin(&r->scripts, DIBS__SCRIPT_AWAIT, true, key, 2, out);
+    dibs__script_begin(&r->scripts, call_of(r, DIBS__SCRIPT_AWAIT, true, 2), key, out);
     dibs__resp_number(out, (int64_t)version);
     dibs__resp_number(out, span / DIBS__MS + 1000);
     dibs__resp_begin(out, 6);

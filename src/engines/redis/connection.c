@@ -202,6 +202,22 @@ bool dibs__conn_send(dibs__conn *c, const char *data, size_t length, dibs__deadl
     return true;
 }
 
+dibs__io dibs__conn_push(dibs__conn *c, const char *data, size_t length, size_t *sent,
+                         short *wait_for)
+{
+    *sent = 0;
+    while (*sent < length) {
+        ssize_t n = write_some(c, data + *sent, length - *sent, wait_for);
+        if (n > 0)
+            *sent += (size_t)n;
+        else if (n < 0 && errno == EAGAIN)
+            return DIBS__IO_LATE;
+        else if (n == 0 || errno != EINTR)
+            return DIBS__IO_CUT;
+    }
+    return DIBS__IO_GOT;
+}
+
 /* ---- Receiving ------------------------------------------------------------------------------- */
 
 static ssize_t read_some(dibs__conn *c, char *data, size_t length, bool block, short *wait_for)
@@ -254,6 +270,26 @@ dibs__io dibs__conn_receive(dibs__conn *c, dibs__deadline until, int poke_fd)
         if (n == 0 || (errno != EAGAIN && errno != EINTR))
             return DIBS__IO_CUT;
         poll_first = true;
+    }
+}
+
+dibs__io dibs__conn_pull(dibs__conn *c, short *wait_for)
+{
+    char data[16384];
+    dibs__io got = DIBS__IO_LATE;
+
+    for (;;) {
+        ssize_t n = read_some(c, data, sizeof data, false, wait_for);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            return got;
+        if (n <= 0)
+            return DIBS__IO_CUT;
+        got = feed(c, data, (size_t)n);
+        /* TLS may have more that poll does not see. */
+        if (got != DIBS__IO_GOT || (!c->tls && (size_t)n < sizeof data))
+            return got;
     }
 }
 

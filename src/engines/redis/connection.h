@@ -51,6 +51,14 @@ void dibs__conn_close(dibs__conn *c); /* NULL is allowed */
 bool dibs__conn_send(dibs__conn *c, const char *data, size_t length, dibs__deadline until,
                      size_t *sent);
 
+/* The same without waiting, for who polls many connections. GOT: all of it is out. LATE: the rest
+ * when poll says `*wait_for`. */
+dibs__io dibs__conn_push(dibs__conn *c, const char *data, size_t length, size_t *sent,
+                         short *wait_for);
+
+/* Gives the reader all that has come, without waiting. LATE: nothing, poll for `*wait_for`. */
+dibs__io dibs__conn_pull(dibs__conn *c, short *wait_for);
+
 /* Waits for bytes and gives them to the reader. `poke_fd`: -1, or a descriptor that ends the wait.
  */
 dibs__io dibs__conn_receive(dibs__conn *c, dibs__deadline until, int poke_fd);

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Turns the Lua commands into one C file: embed.py OUTPUT COMMAND.lua...
+"""Turns the Lua commands into one C file: embed.py OUTPUT ARRAY HEADER COMMAND.lua...
+
+ARRAY is what HEADER declares.
 
 A line `--include FILE` is replaced by that file, found beside the including one. `--define NAME VALUE ...`
 gives names to numbers: a local would cost something in every run, and more in every function that uses it.
@@ -36,9 +38,9 @@ def quoted(line):
     return '    "' + line.replace("\\", "\\\\").replace('"', '\\"') + '\\n"'
 
 
-def main(output, commands):
-    parts = ['/* Made from the Lua files by embed.py. */', '#include "engines/redis/script.h"', ""]
-    parts.append("const char *const dibs__redis_lua[DIBS__REDIS_SCRIPTS] = {")
+def main(output, array, header, commands):
+    parts = ['/* Made from the Lua files by embed.py. */', '#include "%s"' % header, ""]
+    parts.append("const char *const %s[] = {" % array)
     for path in commands:
         parts += list(map(quoted, text_of(path)))
         parts[-1] += ", /* " + os.path.basename(path) + " */"
@@ -48,4 +50,4 @@ def main(output, commands):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(*sys.argv[1:4], sys.argv[4:])

@@ -116,7 +116,7 @@ static dibs_status connect_events(dibs__redis *r, dibs__deadline until, dibs_err
 {
     dibs__events *v = r->events;
     dibs__conn *c = NULL;
-    dibs_status status = dibs__redis_connect(r, until, &c, err);
+    dibs_status status = dibs__redis_connect(&r->place, until, &c, err);
 
     if (status == DIBS_OK)
         status = subscribe(r, c, until, err);

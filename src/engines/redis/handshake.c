@@ -1,12 +1,13 @@
-/* What is said when a connection is new: who we are, and on the main connection also the scripts
- * and a look at what kind of server this is. A replica is refused; settings under which locks can
- * vanish are told to the log. Whoever may not ask (INFO is often forbidden) is spared the look. */
+/* What is said when a connection is new. Whoever may not ask what kind of server this is (INFO is
+ * often forbidden) is spared the look. */
 #define _GNU_SOURCE
+#include "engines/redis/handshake.h"
+
 #include "core/error.h"
 #include "engines/redis/error.h"
-#include "engines/redis/redis.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,16 +74,16 @@ static dibs_status login(dibs__conn *c, const dibs__redis_place *place, dibs__de
     return surely_not_done(status);
 }
 
-dibs_status dibs__redis_connect(dibs__redis *r, dibs__deadline until, dibs__conn **out,
-                                dibs_error *err)
+dibs_status dibs__redis_connect(const dibs__redis_place *place, dibs__deadline until,
+                                dibs__conn **out, dibs_error *err)
 {
     dibs__conn *c = NULL;
-    dibs_status status = dibs__conn_open(&r->place, until, &c, err);
+    dibs_status status = dibs__conn_open(place, until, &c, err);
 
     if (status == DIBS_OK)
-        status = login(c, &r->place, until, err);
+        status = login(c, place, until, err);
     if (status != DIBS_OK) {
-        dibs__wrap(err, "%s", r->place.text);
+        dibs__wrap(err, "%s", place->text);
         dibs__conn_close(c);
         return status;
     }
@@ -110,7 +111,7 @@ static int version_of(const char *info)
     return at ? atoi(at + strlen("redis_version:")) : INT_MAX;
 }
 
-static dibs_status check_kind(dibs__redis *r, const char *info, dibs_error *err)
+static dibs_status check_kind(const char *info, bool *may_evict, dibs_error *err)
 {
     if (version_of(info) < 6)
         return dibs__fail(err, DIBS_UNSUPPORTED,
@@ -121,76 +122,67 @@ static dibs_status check_kind(dibs__redis *r, const char *info, dibs_error *err)
     if (info_says(info, "redis_mode", "sentinel"))
         return dibs__fail(err, DIBS_UNSUPPORTED,
                           "this is a Sentinel: use the address of the primary it watches");
-    if (strstr(info, "maxmemory_policy:") && !info_says(info, "maxmemory_policy", "noeviction") &&
-        !info_says(info, "maxmemory", "0") && !atomic_exchange(&r->warned, true))
-        r->base.sink->log(
-            r->base.sink, DIBS_LOG_WARNING,
-            "%s: its maxmemory-policy may evict locks that are held; set it to noeviction",
-            r->place.text);
+    *may_evict = strstr(info, "maxmemory_policy:") &&
+                 !info_says(info, "maxmemory_policy", "noeviction") &&
+                 !info_says(info, "maxmemory", "0");
     return DIBS_OK;
 }
 
 /* Loads the scripts in the form that the server knows: newer ones first. */
-static dibs_status load(dibs__redis *r, dibs__conn *c, bool flags, redisReply **replies,
-                        dibs__deadline until, dibs_error *err)
+static dibs_status load(const dibs__scripts *scripts, dibs__conn *c, bool flags,
+                        redisReply **replies, dibs__deadline until, dibs_error *err)
 {
     dibs__bytes bytes = {0};
     dibs_status status;
 
-    dibs__scripts_load(&r->scripts, flags, &bytes);
+    dibs__scripts_load(scripts, flags, &bytes);
     dibs__resp_begin(&bytes, 1);
     dibs__resp_text(&bytes, "INFO");
-    status = dibs__conn_ask(c, &bytes, replies, DIBS__REDIS_SCRIPTS + 1, until, err);
+    status = dibs__conn_ask(c, &bytes, replies, scripts->count + 1, until, err);
     dibs__bytes_fini(&bytes);
-    for (int i = 0; status == DIBS_OK && i < DIBS__REDIS_SCRIPTS; i++)
+    for (size_t i = 0; status == DIBS_OK && i < scripts->count; i++)
         if (replies[i]->type == REDIS_REPLY_ERROR)
             status = dibs__redis_refusal(replies[i], err);
     return surely_not_done(status);
 }
 
-static bool does_not_compile(redisReply *const *replies)
+/* A first line that the server does not know; the last script has it. */
+static bool does_not_compile(const redisReply *last)
 {
-    const redisReply *first = replies[DIBS__SCRIPT_KEEP];
-
-    return first && first->type == REDIS_REPLY_ERROR && strstr(first->str, "ompil");
+    return last && last->type == REDIS_REPLY_ERROR && strstr(last->str, "ompil");
 }
 
-static dibs_status prepare(dibs__redis *r, dibs__conn *c, dibs__deadline until, dibs_error *err)
+dibs_status dibs__redis_prepare(const dibs__scripts *scripts, dibs__conn *c, dibs__deadline until,
+                                dibs__server_kind *out, dibs_error *err)
 {
-    redisReply *replies[DIBS__REDIS_SCRIPTS + 1];
-    const redisReply *info;
-    bool flags = true;
-    dibs_status status = load(r, c, flags, replies, until, err);
+    redisReply *replies[DIBS__SCRIPTS_MAX + 1];
+    size_t count = scripts->count;
+    dibs_status status = load(scripts, c, true, replies, until, err);
 
-    if (status == DIBS_BROKEN_ENGINE && does_not_compile(replies)) {
-        free_replies(replies, DIBS__REDIS_SCRIPTS + 1);
-        flags = false;
-        status = load(r, c, flags, replies, until, err);
+    *out = (dibs__server_kind){.flags = true};
+    if (status == DIBS_BROKEN_ENGINE && does_not_compile(replies[count - 1])) {
+        free_replies(replies, count + 1);
+        out->flags = false;
+        status = load(scripts, c, false, replies, until, err);
     }
-    info = replies[DIBS__REDIS_SCRIPTS];
-    if (status == DIBS_OK && info->type == REDIS_REPLY_STRING)
-        status = check_kind(r, info->str, err);
-    free_replies(replies, DIBS__REDIS_SCRIPTS + 1);
-    if (status == DIBS_OK)
-        atomic_store(&r->scripts.flags, flags);
+    if (status == DIBS_OK && replies[count]->type == REDIS_REPLY_STRING) {
+        status = check_kind(replies[count]->str, &out->may_evict, err);
+        out->info = replies[count];
+        replies[count] = NULL;
+    }
+    free_replies(replies, count + 1);
     return status;
 }
 
-dibs_status dibs__redis_connect_main(void *ctx, dibs__deadline until, dibs__conn **out,
-                                     dibs_error *err)
+const char *dibs__info_value(const char *info, const char *key, char *out, size_t size)
 {
-    dibs__redis *r = ctx;
-    dibs__conn *c = NULL;
-    dibs_status status = dibs__redis_connect(r, until, &c, err);
+    size_t n = strlen(key), m;
 
-    if (status != DIBS_OK)
-        return status;
-    status = prepare(r, c, until, err);
-    if (status != DIBS_OK) {
-        dibs__wrap(err, "%s", r->place.text);
-        dibs__conn_close(c);
-        return status;
-    }
-    *out = c;
-    return DIBS_OK;
+    for (const char *at = info; (at = strstr(at, key)); at += n)
+        if ((at == info || at[-1] == '\n') && at[n] == ':') {
+            m = strcspn(at + n + 1, "\r\n");
+            snprintf(out, size, "%.*s", (int)m, at + n + 1);
+            return out;
+        }
+    return NULL;
 }

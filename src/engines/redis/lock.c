@@ -36,53 +36,6 @@ typedef struct question {
     word words[WORDS_MAX];
 } question;
 
-/* ---- Keys ------------------------------------------------------------------------------------ */
-
-/* Braces end a hash tag: they, and the sign that escapes them, are escaped. */
-void dibs__redis_key(const dibs__redis *r, const char *name, char out[DIBS__REDIS_KEY_SIZE])
-{
-    static const char hex[] = "0123456789ABCDEF";
-    size_t n = strlen(r->prefix);
-    char *at = out + n;
-
-    memcpy(out, r->prefix, n);
-    *at++ = ':';
-    *at++ = '{';
-    for (; *name; name++) {
-        if (*name == '{' || *name == '}' || *name == '%') {
-            *at++ = '%';
-            *at++ = hex[(unsigned char)*name >> 4];
-            *at++ = hex[*name & 15];
-        } else {
-            *at++ = *name;
-        }
-    }
-    *at++ = '}';
-    *at = '\0';
-}
-
-char *dibs__redis_name(const dibs__redis *r, char *key)
-{
-    size_t n = strlen(r->prefix), length = strlen(key);
-    char *name = key + n + 2, *to = name;
-
-    if (length < n + 4 || strncmp(key, r->prefix, n) != 0 || key[n] != ':' || key[n + 1] != '{' ||
-        key[length - 1] != '}')
-        return NULL;
-    key[length - 1] = '\0';
-    for (const char *from = name; *from; from++) {
-        unsigned value;
-        if (*from == '%' && sscanf(from + 1, "%2x", &value) == 1 && value != 0) {
-            *to++ = (char)value;
-            from += 2;
-        } else {
-            *to++ = *from;
-        }
-    }
-    *to = '\0';
-    return name;
-}
-
 atomic_uchar *dibs__redis_hot(dibs__redis *r, const char *name)
 {
     uint32_t hash = 2166136261u;
@@ -96,7 +49,10 @@ atomic_uchar *dibs__redis_hot(dibs__redis *r, const char *name)
 
 static void write_question(const dibs__redis *r, const question *q, bool whole, dibs__bytes *out)
 {
-    dibs__script_begin(&r->scripts, q->script, whole, q->key, q->count, out);
+    dibs__script_call call = {q->script, atomic_load_explicit(&r->flags, memory_order_relaxed),
+                              whole, q->count};
+
+    dibs__script_begin(&r->scripts, call, q->key, out);
     for (size_t i = 0; i < q->count; i++) {
         if (q->words[i].data)
             dibs__resp_word(out, q->words[i].data, q->words[i].length);
@@ -233,7 +189,7 @@ static void ask_to_enter(const dibs__redis *r, const dibs__enter_request *reques
 
     q->script = DIBS__SCRIPT_ENTER;
     q->lease = who->lease;
-    dibs__redis_key(r, request->name, q->key);
+    dibs__redis_key(r->prefix, request->name, q->key);
     add_double(q->numbers, who->lease);
     add_double(q->numbers + 8, who->min_hold);
     add_double(q->numbers + 16, request->window);
@@ -291,7 +247,7 @@ static void ask_about(const dibs__redis *r, dibs__redis_script script, const dib
 
     q->script = script;
     q->lease = claim->lease;
-    dibs__redis_key(r, claim->name, q->key);
+    dibs__redis_key(r->prefix, claim->name, q->key);
     q->words[0] = (word){q->who, (size_t)(end - q->who), 0};
     q->words[1] = number(claim->lease);
     q->count = script == DIBS__SCRIPT_KEEP ? 2 : 1;
@@ -331,7 +287,7 @@ dibs_status dibs__redis_break(dibs__engine *e, const char *name, const char *by,
 
     q.script = DIBS__SCRIPT_BREAK;
     q.lease = 0;
-    dibs__redis_key(r, name, q.key);
+    dibs__redis_key(r->prefix, name, q.key);
     q.words[0] = (word){by, strnlen(by, DIBS__BY_SIZE - 1), 0};
     q.words[1] = flag(at_once);
     q.count = 2;

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "core/report.h"
 #include "engines/redis/error.h"
+#include "engines/redis/names.h"
 #include "engines/redis/redis.h"
 
 #include <stdio.h>
@@ -161,7 +162,8 @@ static dibs_status report_one(const redisReply *reply, const char *name, bool id
 static void write_look(const dibs__redis *r, const char *key, bool whole, bool settle, bool waiters,
                        dibs__bytes *out)
 {
-    dibs__script_begin(&r->scripts, DIBS__SCRIPT_LOOK, whole, key, 2, out);
+    dibs__script_begin(&r->scripts, (dibs__script_call){DIBS__SCRIPT_LOOK, r->flags, whole, 2}, key,
+                       out);
     dibs__resp_text(out, settle ? "1" : "0");
     dibs__resp_text(out, waiters ? "1" : "0");
 }
@@ -176,7 +178,7 @@ dibs_status dibs__redis_inspect(dibs__engine *e, const char *name, dibs__deadlin
     bool whole = false;
     dibs_status status;
 
-    dibs__redis_key(r, name, key);
+    dibs__redis_key(r->prefix, name, key);
     do {
         if (reply)
             freeReplyObject(reply);
@@ -196,93 +198,13 @@ dibs_status dibs__redis_inspect(dibs__engine *e, const char *name, dibs__deadlin
 
 /* ---- All of them ----------------------------------------------------------------------------- */
 
-typedef struct names {
-    char **keys; /* owned */
-    size_t count, room;
-} names;
-
-static bool add_key(names *n, const char *key)
-{
-    if (n->count == n->room) {
-        size_t room = n->room ? 2 * n->room : 256;
-        char **keys = realloc(n->keys, room * sizeof *keys);
-        if (!keys)
-            return false;
-        n->keys = keys;
-        n->room = room;
-    }
-    n->keys[n->count] = strdup(key);
-    return n->keys[n->count] && ++n->count;
-}
-
-static void free_names(names *n)
-{
-    for (size_t i = 0; i < n->count; i++)
-        free(n->keys[i]);
-    free(n->keys);
-}
-
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* SCAN may give a key several times. */
-static void sort_names(names *n)
-{
-    size_t kept = 0;
-
-    if (n->count == 0)
-        return;
-    qsort(n->keys, n->count, sizeof *n->keys, by_text);
-    for (size_t i = 1; i < n->count; i++) {
-        if (strcmp(n->keys[kept], n->keys[i]) == 0)
-            free(n->keys[i]);
-        else
-            n->keys[++kept] = n->keys[i];
-    }
-    n->count = kept + 1;
-}
-
-/* The key of `prefix` without its closing brace, as a pattern that means just these bytes, and a
- * star. */
-static void write_pattern(const dibs__redis *r, const char *prefix, char *out)
-{
-    char key[DIBS__REDIS_KEY_SIZE];
-    size_t length;
-
-    dibs__redis_key(r, prefix, key);
-    length = strlen(key) - 1;
-    for (size_t i = 0; i < length; i++) {
-        if (strchr("*?[]\\^", key[i]))
-            *out++ = '\\';
-        *out++ = key[i];
-    }
-    strcpy(out, "*}");
-}
-
-static dibs_status take_page(const redisReply *reply, char cursor[32], names *found,
-                             dibs_error *err)
-{
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 || !reply->element[0]->str ||
-        reply->element[1]->type != REDIS_REPLY_ARRAY)
-        return dibs__redis_refusal(reply, err);
-    snprintf(cursor, 32, "%s", reply->element[0]->str);
-    for (size_t i = 0; i < reply->element[1]->elements; i++) {
-        const redisReply *key = reply->element[1]->element[i];
-        if (key->str && strlen(key->str) == key->len && !add_key(found, key->str))
-            return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    }
-    return DIBS_OK;
-}
-
 static dibs_status find_names(dibs__redis *r, const char *prefix, dibs__deadline until,
-                              names *found, dibs_error *err)
+                              dibs__names *found, dibs_error *err)
 {
-    char pattern[2 * DIBS__REDIS_KEY_SIZE], cursor[32] = "0";
+    char pattern[DIBS__PATTERN_SIZE], cursor[DIBS__CURSOR_SIZE] = "0";
     dibs_status status;
 
-    write_pattern(r, prefix, pattern);
+    dibs__names_pattern(r->prefix, prefix, pattern);
     do {
         dibs__bytes bytes = {0};
         redisReply *reply = NULL;
@@ -295,7 +217,7 @@ static dibs_status find_names(dibs__redis *r, const char *prefix, dibs__deadline
         dibs__resp_text(&bytes, "1000");
         status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
         if (status == DIBS_OK)
-            status = take_page(reply, cursor, found, err);
+            status = dibs__names_take(found, reply, cursor, err);
         if (reply)
             freeReplyObject(reply);
         dibs__bytes_fini(&bytes);
@@ -315,7 +237,7 @@ static dibs_status look_at_some(dibs__redis *r, char *const keys[], size_t count
         write_look(r, keys[i], i == 0, false, false, &bytes);
     status = dibs__pipeline_call(r->pipeline, &bytes, replies, count, until, err);
     for (size_t i = 0; i < count; i++) {
-        const char *name = status == DIBS_OK ? dibs__redis_name(r, keys[i]) : NULL;
+        const char *name = status == DIBS_OK ? dibs__redis_name(r->prefix, keys[i]) : NULL;
         if (name)
             status = report_one(replies[i], name, idle, out, err);
         if (replies[i])
@@ -329,16 +251,16 @@ dibs_status dibs__redis_list(dibs__engine *e, const char *prefix, bool idle, dib
                              dibs__report_builder *out, dibs_error *err)
 {
     dibs__redis *r = (dibs__redis *)e;
-    names found = {0};
+    dibs__names found = {0};
     dibs_status status = find_names(r, prefix, until, &found, err);
 
-    sort_names(&found);
+    dibs__names_sort(&found);
     for (size_t i = 0; status == DIBS_OK && i < found.count; i += LOOK_MAX) {
         size_t n = found.count - i < LOOK_MAX ? found.count - i : LOOK_MAX;
         status = look_at_some(r, found.keys + i, n, idle, until, out, err);
     }
     if (status != DIBS_OK)
         dibs__wrap(err, "%s", r->place.text);
-    free_names(&found);
+    dibs__names_fini(&found);
     return status;
 }

@@ -9,49 +9,14 @@
 
 #include "core/error.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
 
-#define DEFAULT_PORT 6379
-
 extern const dibs__engine_class dibs__engine_redis;
 
 /* ---- The URL --------------------------------------------------------------------------------- */
-
-static bool copy(char **out, const char *text)
-{
-    *out = text ? strdup(text) : NULL;
-    return !text || *out;
-}
-
-static dibs_status read_db(const char *text, int64_t *out, dibs_error *err)
-{
-    char *end;
-    long long n;
-
-    errno = 0;
-    n = strtoll(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end || errno || n > INT32_MAX)
-        return dibs__fail(err, DIBS_INVALID,
-                          "bad database '%.40s' in the URL: write redis://host/0", text);
-    *out = n;
-    return DIBS_OK;
-}
-
-static dibs_status read_credentials(const dibs__url *url, dibs__redis_place *place, dibs_error *err)
-{
-    const char *user = url->user && *url->user ? url->user : NULL;
-
-    if (user && !url->password)
-        return dibs__fail(err, DIBS_INVALID,
-                          "a user without a password in the URL: write user:password@host");
-    if (!copy(&place->user, user) || !copy(&place->password, url->password))
-        return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    return DIBS_OK;
-}
 
 static dibs_status read_socket(dibs__url *url, dibs__redis_place *place, dibs_error *err)
 {
@@ -63,19 +28,10 @@ static dibs_status read_socket(dibs__url *url, dibs__redis_place *place, dibs_er
     if (strlen(url->path) >= sizeof address.sun_path)
         return dibs__fail(err, DIBS_INVALID, "the socket's path is longer than %zu bytes",
                           sizeof address.sun_path - 1);
-    if (!copy(&place->socket, url->path))
+    if (!(place->socket = strdup(url->path)))
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     snprintf(place->text, sizeof place->text, "redis at %.200s", url->path);
     return dibs__url_take_number(url, "db", 0, INT32_MAX, &place->db, err);
-}
-
-static dibs_status read_tls(dibs__url *url, dibs__redis_place *place, dibs_error *err)
-{
-    const char *ca = dibs__url_take(url, "ca");
-    const char *cert = dibs__url_take(url, "cert");
-    const char *key = dibs__url_take(url, "key");
-
-    return dibs__tls_context_new(ca, cert, key, &place->tls, err);
 }
 
 static dibs_status read_host(dibs__url *url, dibs__redis_place *place, dibs_error *err)
@@ -85,25 +41,12 @@ static dibs_status read_host(dibs__url *url, dibs__redis_place *place, dibs_erro
     if (url->host_count != 1)
         return dibs__fail(err, DIBS_INVALID, "redis:// takes one host: write redis://host:port");
     host = url->host[0].name[0] ? url->host[0].name : "127.0.0.1";
-    if (!copy(&place->host, host))
+    if (!(place->host = strdup(host)))
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    place->port = url->host[0].port ? url->host[0].port : DEFAULT_PORT;
+    place->port = url->host[0].port ? url->host[0].port : DIBS__REDIS_PORT;
     snprintf(place->text, sizeof place->text, "redis at %.200s:%d", host, place->port);
     if (url->path[0] && strcmp(url->path, "/") != 0)
-        return read_db(url->path + 1, &place->db, err);
-    return DIBS_OK;
-}
-
-static dibs_status read_prefix(dibs__url *url, dibs__redis *r, dibs_error *err)
-{
-    const char *prefix = dibs__url_take(url, "prefix");
-
-    prefix = prefix ? prefix : "dibs";
-    if (!*prefix || strlen(prefix) > DIBS__REDIS_PREFIX_MAX || strpbrk(prefix, "{}"))
-        return dibs__fail(err, DIBS_INVALID,
-                          "prefix= in the URL: give 1 to %d bytes without braces",
-                          DIBS__REDIS_PREFIX_MAX);
-    strcpy(r->prefix, prefix);
+        return dibs__place_db(url->path + 1, &place->db, err);
     return DIBS_OK;
 }
 
@@ -111,14 +54,14 @@ static dibs_status read_url(dibs__url *url, dibs__redis *r, dibs_error *err)
 {
     bool socket = strcmp(url->scheme, "redis+unix") == 0;
     bool tls = strcmp(url->scheme, "rediss") == 0;
-    dibs_status status = read_credentials(url, &r->place, err);
+    dibs_status status = dibs__place_login(&r->place, url->user, url->password, err);
 
     if (status == DIBS_OK)
         status = socket ? read_socket(url, &r->place, err) : read_host(url, &r->place, err);
     if (status == DIBS_OK)
-        status = read_prefix(url, r, err);
+        status = dibs__place_prefix(url, r->prefix, err);
     if (status == DIBS_OK && tls)
-        status = read_tls(url, &r->place, err);
+        status = dibs__place_tls(url, &r->place.tls, err);
     if (status == DIBS_OK)
         status = dibs__url_all_taken(url,
                                      socket ? "prefix, db"
@@ -130,13 +73,6 @@ static dibs_status read_url(dibs__url *url, dibs__redis *r, dibs_error *err)
 
 /* ---- Beginning and end ----------------------------------------------------------------------- */
 
-static void forget(char *secret)
-{
-    if (secret)
-        explicit_bzero(secret, strlen(secret));
-    free(secret);
-}
-
 static void redis_close(dibs__engine *e)
 {
     dibs__redis *r = (dibs__redis *)e;
@@ -146,10 +82,7 @@ static void redis_close(dibs__engine *e)
     dibs__events_free(r->events);
     dibs__scripts_fini(&r->scripts);
     dibs__tls_context_free(r->place.tls);
-    free(r->place.host);
-    free(r->place.socket);
-    free(r->place.user);
-    forget(r->place.password);
+    dibs__place_fini(&r->place);
     free(r);
 }
 
@@ -160,6 +93,34 @@ static void redis_abandon(dibs__engine *e)
     dibs__pipeline_abandon(r->pipeline);
     dibs__seats_abandon(&r->seats);
     dibs__events_abandon(r->events);
+}
+
+/* The main connection: with the scripts, on a server of the right kind. */
+static dibs_status connect_main(void *ctx, dibs__deadline until, dibs__conn **out, dibs_error *err)
+{
+    dibs__redis *r = ctx;
+    dibs__server_kind kind = {0};
+    dibs__conn *c = NULL;
+    dibs_status status = dibs__redis_connect(&r->place, until, &c, err);
+
+    if (status != DIBS_OK)
+        return status;
+    status = dibs__redis_prepare(&r->scripts, c, until, &kind, err);
+    if (kind.info)
+        freeReplyObject(kind.info);
+    if (status != DIBS_OK) {
+        dibs__wrap(err, "%s", r->place.text);
+        dibs__conn_close(c);
+        return status;
+    }
+    atomic_store(&r->flags, kind.flags);
+    if (kind.may_evict && !atomic_exchange(&r->warned, true))
+        r->base.sink->log(
+            r->base.sink, DIBS_LOG_WARNING,
+            "%s: its maxmemory-policy may evict locks that are held; set it to noeviction",
+            r->place.text);
+    *out = c;
+    return DIBS_OK;
 }
 
 static dibs_status redis_open(const dibs__open_request *request, dibs__engine **out,
@@ -176,9 +137,10 @@ static dibs_status redis_open(const dibs__open_request *request, dibs__engine **
     status = read_url(request->url, r, err);
     if (status == DIBS_OK) {
         snprintf(r->channel, sizeof r->channel, "%s:wake:%s", r->prefix, request->handle_id);
-        r->pipeline = dibs__pipeline_new(request->env, dibs__redis_connect_main, r);
+        r->pipeline = dibs__pipeline_new(request->env, connect_main, r);
         r->events = dibs__events_new();
-        if (!dibs__scripts_init(&r->scripts) || !r->pipeline || !r->events)
+        if (!dibs__scripts_init(&r->scripts, dibs__redis_lua, DIBS__REDIS_SCRIPTS, 2) ||
+            !r->pipeline || !r->events)
             status = dibs__fail(err, DIBS_NO_MEMORY, "redis: out of memory or descriptors");
     }
     if (status == DIBS_OK)

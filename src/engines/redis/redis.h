@@ -11,15 +11,16 @@
 
 #include "engines/engine.h"
 #include "engines/redis/connection.h"
+#include "engines/redis/handshake.h"
+#include "engines/redis/key.h"
 #include "engines/redis/pipeline.h"
+#include "engines/redis/place.h"
 #include "engines/redis/script.h"
 #include "engines/redis/seat.h"
 
 #include <stdatomic.h>
 
-#define DIBS__REDIS_PREFIX_MAX 128
-#define DIBS__REDIS_KEY_SIZE   (DIBS__REDIS_PREFIX_MAX + 3 * DIBS_NAME_MAX + 8)
-#define DIBS__REDIS_HOT        4096
+#define DIBS__REDIS_HOT 4096
 
 typedef struct dibs__events dibs__events;
 
@@ -27,6 +28,7 @@ typedef struct dibs__redis {
     dibs__engine base;
     dibs__redis_place place;
     dibs__scripts scripts;
+    atomic_bool flags; /* the server knows those of the scripts */
     dibs__pipeline *pipeline;
     dibs__seats seats;
     dibs__events *events;
@@ -38,17 +40,7 @@ typedef struct dibs__redis {
     atomic_uchar hot[DIBS__REDIS_HOT];
 } dibs__redis;
 
-/* handshake.c: a connection that is logged in; the second also has the scripts loaded and the
- * server's kind checked. Messages say which server. */
-dibs_status dibs__redis_connect(dibs__redis *r, dibs__deadline until, dibs__conn **out,
-                                dibs_error *err);
-dibs_status dibs__redis_connect_main(void *r, dibs__deadline until, dibs__conn **out,
-                                     dibs_error *err);
-
 /* lock.c */
-void dibs__redis_key(const dibs__redis *r, const char *name, char out[DIBS__REDIS_KEY_SIZE]);
-/* The name in a key, or NULL if it is none of ours; `key` is changed. */
-char *dibs__redis_name(const dibs__redis *r, char *key);
 atomic_uchar *dibs__redis_hot(dibs__redis *r, const char *name);
 /* What a command answered, see lua/head.lua; `lease` is the one that was asked for. */
 dibs_status dibs__redis_read_reply(const redisReply *reply, int64_t lease, dibs__reply *out,

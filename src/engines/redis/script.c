@@ -7,14 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* All but what begins something must go on when the memory is full. */
-static const char *first_line(dibs__redis_script script, bool flags)
-{
-    bool begins = script == DIBS__SCRIPT_ENTER || script == DIBS__SCRIPT_CELL;
-
-    return flags && !begins ? "#!lua flags=allow-oom\n" : "";
-}
-
 /* False: OpenSSL ran out of memory. A wrong name would be another script's. */
 static bool name_script(const char *text, size_t length, char out[41])
 {
@@ -27,37 +19,44 @@ static bool name_script(const char *text, size_t length, char out[41])
     return true;
 }
 
-bool dibs__scripts_init(dibs__scripts *s)
+static bool add_script(dibs__scripts *s, bool flags, size_t i, const char *line, const char *lua)
+{
+    char *text = NULL;
+    int n = asprintf(&text, "%s%s", line, lua);
+
+    if (n < 0)
+        return false;
+    s->of[flags][i].text = text;
+    s->of[flags][i].length = (size_t)n;
+    return name_script(text, (size_t)n, s->of[flags][i].sha);
+}
+
+/* All but entering must go on when the memory is full. */
+bool dibs__scripts_init(dibs__scripts *s, const char *const lua[], size_t count, size_t needy)
 {
     memset(s, 0, sizeof *s);
-    for (int flags = 0; flags < 2; flags++) {
-        for (int i = 0; i < DIBS__REDIS_SCRIPTS; i++) {
-            const char *line = first_line((dibs__redis_script)i, flags);
-            int n = asprintf(&s->of[flags][i].text, "%s%s", line, dibs__redis_lua[i]);
-            if (n < 0)
-                s->of[flags][i].text = NULL;
-            if (n < 0 || !name_script(s->of[flags][i].text, (size_t)n, s->of[flags][i].sha)) {
-                dibs__scripts_fini(s);
-                return false;
-            }
-            s->of[flags][i].length = (size_t)n;
+    s->count = count;
+    for (size_t i = 0; i < count; i++) {
+        const char *line = i >= needy ? "#!lua flags=allow-oom\n" : "";
+        if (!add_script(s, false, i, "", lua[i]) || !add_script(s, true, i, line, lua[i])) {
+            dibs__scripts_fini(s);
+            return false;
         }
     }
-    atomic_init(&s->flags, true);
     return true;
 }
 
 void dibs__scripts_fini(dibs__scripts *s)
 {
     for (int flags = 0; flags < 2; flags++)
-        for (int i = 0; i < DIBS__REDIS_SCRIPTS; i++)
+        for (size_t i = 0; i < s->count; i++)
             free(s->of[flags][i].text);
-    memset(s->of, 0, sizeof s->of);
+    memset(s, 0, sizeof *s);
 }
 
 void dibs__scripts_load(const dibs__scripts *s, bool flags, dibs__bytes *out)
 {
-    for (int i = 0; i < DIBS__REDIS_SCRIPTS; i++) {
+    for (size_t i = 0; i < s->count; i++) {
         dibs__resp_begin(out, 3);
         dibs__resp_text(out, "SCRIPT");
         dibs__resp_text(out, "LOAD");
@@ -65,18 +64,17 @@ void dibs__scripts_load(const dibs__scripts *s, bool flags, dibs__bytes *out)
     }
 }
 
-void dibs__script_begin(const dibs__scripts *s, dibs__redis_script script, bool whole,
-                        const char *key, size_t words, dibs__bytes *out)
+void dibs__script_begin(const dibs__scripts *s, dibs__script_call call, const char *key,
+                        dibs__bytes *out)
 {
-    bool flags = atomic_load_explicit(&s->flags, memory_order_relaxed);
-
-    dibs__resp_begin(out, 4 + words);
-    if (whole) {
+    dibs__resp_begin(out, 4 + call.words);
+    if (call.whole) {
         dibs__resp_text(out, "EVAL");
-        dibs__resp_word(out, s->of[flags][script].text, s->of[flags][script].length);
+        dibs__resp_word(out, s->of[call.flags][call.script].text,
+                        s->of[call.flags][call.script].length);
     } else {
         dibs__resp_text(out, "EVALSHA");
-        dibs__resp_word(out, s->of[flags][script].sha, 40);
+        dibs__resp_word(out, s->of[call.flags][call.script].sha, 40);
     }
     dibs__resp_word(out, "1", 1);
     dibs__resp_text(out, key);

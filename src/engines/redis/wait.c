@@ -19,7 +19,7 @@ static void write_blpop(const dibs__redis *r, const char *name, const char *atte
 {
     char key[DIBS__REDIS_KEY_SIZE + DIBS__ATTEMPT_SIZE + 4];
 
-    dibs__redis_key(r, name, key);
+    dibs__redis_key(r->prefix, name, key);
     strcat(key, ":w:");
     strcat(key, attempt);
     dibs__resp_begin(out, 3);
@@ -65,7 +65,7 @@ dibs_status dibs__redis_take_seat(dibs__redis *r, dibs__deadline until, dibs__se
     *out = dibs__seat_idle(&r->seats);
     if (*out)
         return DIBS_OK;
-    status = dibs__redis_connect(r, until, &conn, err);
+    status = dibs__redis_connect(&r->place, until, &conn, err);
     if (status != DIBS_OK)
         return status;
     *out = dibs__seat_new(&r->seats, conn);

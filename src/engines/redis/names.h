@@ -1,0 +1,27 @@
+/* Names of locks on a server, found with SCAN page by page: never with KEYS. */
+#ifndef DIBS_REDIS_NAMES_H
+#define DIBS_REDIS_NAMES_H
+
+#include "engines/redis/key.h"
+
+#include <hiredis/hiredis.h>
+
+#define DIBS__PATTERN_SIZE (2 * DIBS__REDIS_KEY_SIZE)
+#define DIBS__CURSOR_SIZE  32
+
+typedef struct dibs__names {
+    char **keys; /* owned */
+    size_t count, room;
+} dibs__names;
+
+/* The keys of all locks whose names start with `start`, as a pattern for MATCH. */
+void dibs__names_pattern(const char *prefix, const char *start, char out[DIBS__PATTERN_SIZE]);
+
+/* Takes what a SCAN answered, and the cursor of the next page ("0": that was the last). */
+dibs_status dibs__names_take(dibs__names *n, const redisReply *reply,
+                             char cursor[DIBS__CURSOR_SIZE], dibs_error *err);
+
+void dibs__names_sort(dibs__names *n); /* and each only once: SCAN may repeat itself */
+void dibs__names_fini(dibs__names *n);
+
+#endif

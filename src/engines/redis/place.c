@@ -1,0 +1,77 @@
+/* Reading where a server is. */
+#define _GNU_SOURCE
+#include "engines/redis/place.h"
+
+#include "core/error.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool copy(char **out, const char *text)
+{
+    *out = text ? strdup(text) : NULL;
+    return !text || *out;
+}
+
+dibs_status dibs__place_login(dibs__redis_place *place, const char *user, const char *password,
+                              dibs_error *err)
+{
+    user = user && *user ? user : NULL;
+    if (user && !password)
+        return dibs__fail(err, DIBS_INVALID,
+                          "a user without a password in the URL: write user:password@host");
+    if (!copy(&place->user, user) || !copy(&place->password, password))
+        return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+    return DIBS_OK;
+}
+
+dibs_status dibs__place_db(const char *text, int64_t *out, dibs_error *err)
+{
+    char *end;
+    long long n;
+
+    errno = 0;
+    n = strtoll(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end || errno || n > INT32_MAX)
+        return dibs__fail(err, DIBS_INVALID,
+                          "bad database '%.40s' in the URL: write its number after the host, as in "
+                          "redis://host/0",
+                          text);
+    *out = n;
+    return DIBS_OK;
+}
+
+dibs_status dibs__place_prefix(dibs__url *url, char out[DIBS__REDIS_PREFIX_MAX + 1],
+                               dibs_error *err)
+{
+    const char *prefix = dibs__url_take(url, "prefix");
+
+    prefix = prefix ? prefix : "dibs";
+    if (!*prefix || strlen(prefix) > DIBS__REDIS_PREFIX_MAX || strpbrk(prefix, "{}"))
+        return dibs__fail(err, DIBS_INVALID,
+                          "prefix= in the URL: give 1 to %d bytes without braces",
+                          DIBS__REDIS_PREFIX_MAX);
+    strcpy(out, prefix);
+    return DIBS_OK;
+}
+
+dibs_status dibs__place_tls(dibs__url *url, dibs__tls_context **out, dibs_error *err)
+{
+    const char *ca = dibs__url_take(url, "ca");
+    const char *cert = dibs__url_take(url, "cert");
+    const char *key = dibs__url_take(url, "key");
+
+    return dibs__tls_context_new(ca, cert, key, out, err);
+}
+
+void dibs__place_fini(dibs__redis_place *place)
+{
+    free(place->host);
+    free(place->socket);
+    free(place->user);
+    if (place->password)
+        explicit_bzero(place->password, strlen(place->password));
+    free(place->password);
+    memset(place, 0, sizeof *place);
+}

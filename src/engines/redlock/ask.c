@@ -1,0 +1,304 @@
+/* Questions to all nodes, and who reads the answers.
+ *
+ * It goes well: the question is written to every connected node, the caller polls them all (or
+ * sleeps while another thread does, who hands it its answers), and leaves when it has enough. It
+ * goes badly: a connection is cut (that node has failed), nothing comes (the deadline passes). */
+#define _GNU_SOURCE
+#include "engines/redlock/voters.h"
+
+#include "core/error.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define DIAL_WAIT 4 /* limits that a question waits for nodes which are being dialled */
+
+enum { WAITING, WOKEN, DONE };
+
+/* ---- Writing --------------------------------------------------------------------------------- */
+
+void dibs__ask_write(const dibs__voters *v, const dibs__query *q, bool flags, dibs__bytes *out)
+{
+    if (q->script == DIBS__RED_SCRIPTS)
+        dibs__resp_begin(out, q->words);
+    else
+        dibs__script_begin(&v->scripts, (dibs__script_call){q->script, flags, false, q->words},
+                           q->key, out);
+    for (size_t i = 0; i < q->words; i++)
+        dibs__resp_word(out, q->word[i].data, q->word[i].length);
+}
+
+static const dibs__bytes *bytes_for(dibs__ask *a, bool flags)
+{
+    dibs__bytes *b = &a->bytes[flags];
+
+    if (b->length == 0)
+        for (size_t i = 0; i < a->count; i++)
+            dibs__ask_write(a->v, &a->query[i], flags, b);
+    return b;
+}
+
+redisReply *dibs__ask_reply(const dibs__ask *a, size_t node, size_t i)
+{
+    return a->reply ? a->reply[node * a->count + i] : NULL;
+}
+
+/* ---- Sleeping and waking --------------------------------------------------------------------- */
+
+static void wake(dibs__ask *a, int state)
+{
+    atomic_store(&a->state, state);
+    if (a->asleep)
+        syscall(SYS_futex, &a->state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+static int sleep_on(dibs__ask *a, dibs__deadline until)
+{
+    int state;
+
+    while ((state = atomic_load(&a->state)) == WAITING) {
+        int64_t left = until - dibs__now(a->v->env);
+        if (left <= 0)
+            break;
+        left = left < DIBS__SECOND ? left : DIBS__SECOND;
+        struct timespec span = {left / DIBS__SECOND, left % DIBS__SECOND * 1000};
+        syscall(SYS_futex, &a->state, FUTEX_WAIT_PRIVATE, WAITING, &span, NULL, 0);
+    }
+    return state;
+}
+
+void dibs__ask_note(dibs__ask *a, size_t node, bool answered)
+{
+    dibs__node_set bit = (dibs__node_set)1 << node, over;
+
+    if (answered)
+        a->answered |= bit;
+    else
+        a->failed |= bit;
+    over = a->answered | a->failed;
+    if (over == a->asked || (a->enough && a->enough(a)))
+        if (atomic_load(&a->state) != DONE)
+            wake(a, DONE);
+}
+
+/* ---- Driving --------------------------------------------------------------------------------- */
+
+/* With the lock, which is given away while nothing comes. */
+static void poll_once(dibs__voters *v, dibs__deadline until)
+{
+    struct pollfd fds[DIBS__VOTERS_MAX + 1] = {{.fd = v->wake_fd, .events = POLLIN}};
+    dibs__voter *of[DIBS__VOTERS_MAX + 1];
+    nfds_t n = 1;
+    uint64_t ignored;
+
+    for (size_t i = 0; i < v->count; i++) {
+        dibs__voter *node = &v->voter[i];
+        if (!dibs__link_up(node))
+            continue;
+        of[n] = node;
+        fds[n++] =
+            (struct pollfd){.fd = node->conn->fd, .events = (short)(POLLIN | node->wait_for)};
+    }
+    pthread_mutex_unlock(&v->lock);
+    if (poll(fds, n, dibs__poll_ms(v->env, until)) < 0)
+        n = 0;
+    pthread_mutex_lock(&v->lock);
+    if (n > 0 && fds[0].revents && read(v->wake_fd, &ignored, sizeof ignored) < 0)
+        ignored = 0;
+    for (nfds_t i = 1; i < n; i++) {
+        if (!fds[i].revents || !dibs__link_up(of[i]))
+            continue;
+        if (fds[i].revents & POLLOUT)
+            dibs__link_flush(of[i]);
+        if (dibs__link_up(of[i]))
+            dibs__link_read(of[i]);
+    }
+}
+
+/* Gives the role to somebody who still waits: the youngest question, which needs it longest. */
+static void pass_on(dibs__voters *v)
+{
+    dibs__ask *next = NULL;
+
+    v->driving = false;
+    for (size_t i = 0; i < v->count; i++) {
+        dibs__voter *n = &v->voter[i];
+        dibs__link_tidy(n);
+        for (size_t k = n->count; k > 0 && !next; k--) {
+            dibs__ask *a = n->line[(n->first + k - 1) & (n->room - 1)].ask;
+            if (a && atomic_load(&a->state) == WAITING)
+                next = a;
+        }
+    }
+    if (next) {
+        v->driving = next->drives = true;
+        wake(next, WOKEN);
+        return;
+    }
+    for (size_t i = 0; i < v->count; i++)
+        dibs__link_flush(&v->voter[i]); /* nobody gathers any more */
+}
+
+static void drive(dibs__ask *a, dibs__deadline until)
+{
+    while (atomic_load(&a->state) != DONE && dibs__now(a->v->env) < until)
+        poll_once(a->v, until);
+}
+
+static bool under_way(const dibs__voters *v)
+{
+    for (size_t i = 0; i < v->count; i++)
+        if (dibs__link_up(&v->voter[i]) && v->voter[i].count > 0)
+            return true;
+    return false;
+}
+
+void dibs__voters_drain(dibs__voters *v, dibs__deadline until)
+{
+    pthread_mutex_lock(&v->lock);
+    v->driving = true;
+    while (under_way(v) && dibs__now(v->env) < until)
+        poll_once(v, until);
+    pass_on(v);
+    pthread_mutex_unlock(&v->lock);
+}
+
+/* ---- Asking ---------------------------------------------------------------------------------- */
+
+/* Enough nodes are connected, or time is up. A dial ends soon or is given up. */
+static void await_nodes(dibs__voters *v, dibs__deadline until)
+{
+    struct timespec t;
+
+    until = dibs__sooner(until, dibs__after(v->env, DIAL_WAIT * v->limit));
+    while (dibs__voters_connected(v) < v->majority && dibs__now(v->env) < until) {
+        bool hope = false;
+        for (size_t i = 0; i < v->count; i++)
+            hope |= v->voter[i].dialling[0];
+        if (!hope)
+            return;
+        int64_t left = (until - dibs__now(v->env)) * 1000;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        left += t.tv_nsec;
+        t.tv_sec += left / 1000000000;
+        t.tv_nsec = left % 1000000000;
+        pthread_cond_timedwait(&v->turned, &v->lock, &t);
+    }
+}
+
+static void send_all(dibs__ask *a)
+{
+    dibs__voters *v = a->v;
+    dibs__node_set sent = 0;
+
+    for (size_t i = 0; i < v->count; i++) {
+        dibs__voter *n = &v->voter[i];
+        dibs__node_set bit = (dibs__node_set)1 << i;
+        if ((a->to & bit) && dibs__link_up(n) &&
+            dibs__link_add(n, bytes_for(a, n->flags), a->count, (dibs__in_line){.ask = a}))
+            sent |= bit;
+    }
+    a->asked = sent;
+    for (size_t i = 0; i < v->count; i++)
+        if (sent >> i & 1)
+            dibs__link_flush(&v->voter[i]);
+}
+
+static void await_answers(dibs__ask *a, dibs__deadline until)
+{
+    dibs__voters *v = a->v;
+    bool mine = !v->driving;
+
+    if (mine) {
+        v->driving = true;
+    } else {
+        a->asleep = true;
+        pthread_mutex_unlock(&v->lock);
+        sleep_on(a, until);
+        pthread_mutex_lock(&v->lock);
+        mine = a->drives;
+    }
+    if (mine)
+        drive(a, until);
+    for (size_t i = 0; i < v->count; i++)
+        if ((a->asked & ~(a->answered | a->failed)) >> i & 1)
+            dibs__link_forget(&v->voter[i], a);
+    if (mine)
+        pass_on(v);
+}
+
+static bool make_replies(dibs__ask *a)
+{
+    size_t n = a->v->count * a->count;
+
+    if (n <= DIBS__FEW)
+        a->reply = a->few;
+    else
+        a->reply = calloc(n, sizeof *a->reply);
+    return a->reply != NULL;
+}
+
+dibs_status dibs__ask_run(dibs__ask *a, dibs__deadline until, dibs_error *err)
+{
+    dibs__voters *v = a->v;
+
+    if (!make_replies(a))
+        return dibs__fail(err, DIBS_NO_MEMORY, "redlock: out of memory");
+    pthread_mutex_lock(&v->lock);
+    for (size_t i = 0; i < v->count; i++)
+        dibs__link_doubt(&v->voter[i]);
+    dibs__voters_dial_all(v);
+    if (dibs__voters_connected(v) < v->majority)
+        await_nodes(v, until);
+    send_all(a);
+    if (a->asked && atomic_load(&a->state) != DONE)
+        await_answers(a, until);
+    pthread_mutex_unlock(&v->lock);
+    return DIBS_OK;
+}
+
+void dibs__ask_fini(dibs__ask *a)
+{
+    for (size_t i = 0; a->reply && i < a->v->count * a->count; i++)
+        if (a->reply[i])
+            freeReplyObject(a->reply[i]);
+    if (a->reply != a->few)
+        free(a->reply);
+    dibs__bytes_fini(&a->bytes[0]);
+    dibs__bytes_fini(&a->bytes[1]);
+}
+
+/* ---- Debts ----------------------------------------------------------------------------------- */
+
+dibs__debt *dibs__debt_new(const char *key, const char *word, size_t length, dibs__deadline until)
+{
+    size_t size = strlen(key) + 1;
+    dibs__debt *d = calloc(1, sizeof *d + length + size);
+
+    if (!d)
+        return NULL;
+    d->until = until;
+    d->length = length;
+    memcpy(d->word, word, length);
+    memcpy(d->word + length, key, size);
+    return d;
+}
+
+void dibs__voters_owe(dibs__voters *v, dibs__node_set to, const char *key, const char *word,
+                      size_t length, dibs__deadline until)
+{
+    pthread_mutex_lock(&v->lock);
+    for (size_t i = 0; i < v->count; i++) {
+        dibs__debt *debt = to >> i & 1 ? dibs__debt_new(key, word, length, until) : NULL;
+        if (debt)
+            dibs__link_owe(&v->voter[i], debt);
+    }
+    pthread_mutex_unlock(&v->lock);
+}

@@ -1,0 +1,301 @@
+/* What the keeper does: listens on every node for locks that have become free, and tries for the
+ * tickets that are first in their lines. One descriptor tells it to come: an epoll set of the
+ * subscriptions, a timer for what is due, and a bell for new connections and new names. What is
+ * published while a subscription is away is lost: the pauses find it. */
+#define _GNU_SOURCE
+#include "engines/redis/error.h"
+#include "engines/redlock/line.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define TOGETHER 32 /* tickets that try in one exchange */
+
+int dibs__redlock_event_fd(dibs__engine *e)
+{
+    return ((dibs__redlock *)e)->line->epoll_fd;
+}
+
+/* ---- Subscribing ----------------------------------------------------------------------------- */
+
+static void write_channel(const dibs__voters *v, const char *name, dibs__bytes *out)
+{
+    char channel[DIBS__REDIS_KEY_SIZE + 8];
+
+    dibs__redis_key(v->prefix, name, channel);
+    strcat(channel, ":free");
+    dibs__resp_text(out, channel);
+}
+
+static void say(const dibs__voters *v, const char *word, const char *name, dibs__bytes *out)
+{
+    dibs__resp_begin(out, 2);
+    dibs__resp_text(out, word);
+    write_channel(v, name, out);
+}
+
+/* The connection is the keeper's own, once it is in place. */
+static dibs__conn *ear_of(dibs__voter *n, bool *fresh)
+{
+    dibs__conn *ear;
+
+    pthread_mutex_lock(&n->all->lock);
+    ear = n->ear;
+    *fresh = n->ear_new;
+    n->ear_new = false;
+    if (!ear)
+        dibs__voter_dial(n, true);
+    pthread_mutex_unlock(&n->all->lock);
+    return ear;
+}
+
+static void drop_ear(dibs__redlock *r, dibs__voter *n, dibs__conn *ear)
+{
+    dibs__node_set bit = (dibs__node_set)1 << n->index;
+    dibs__line *l = r->line;
+
+    epoll_ctl(l->epoll_fd, EPOLL_CTL_DEL, ear->fd, NULL);
+    pthread_mutex_lock(&n->all->lock);
+    n->ear = NULL;
+    pthread_mutex_unlock(&n->all->lock);
+    dibs__conn_close(ear);
+    pthread_mutex_lock(&l->lock);
+    for (size_t i = 0; i < l->spots.size; i++)
+        for (dibs__node *at = l->spots.slot[i]; at; at = at->next)
+            DIBS__FROM(dibs__spot, by_name, at)->heard &= ~bit;
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* Names that this node is not listened to for yet. */
+static void write_missing(dibs__redlock *r, const dibs__voter *n, dibs__bytes *out)
+{
+    dibs__node_set bit = (dibs__node_set)1 << n->index;
+    dibs__line *l = r->line;
+
+    pthread_mutex_lock(&l->lock);
+    for (size_t i = 0; i < l->spots.size; i++)
+        for (dibs__node *at = l->spots.slot[i]; at; at = at->next) {
+            dibs__spot *s = DIBS__FROM(dibs__spot, by_name, at);
+            if (s->heard & bit)
+                continue;
+            say(r->v, "SUBSCRIBE", s->name, out);
+            s->heard |= bit;
+        }
+    pthread_mutex_unlock(&l->lock);
+}
+
+static void send_words(dibs__redlock *r, dibs__voter *n, dibs__conn *ear, const dibs__bytes *bytes)
+{
+    size_t sent;
+    short wait_for;
+
+    if (bytes->length == 0 && !bytes->failed)
+        return;
+    /* A subscription whose socket is full is beyond help. */
+    if (bytes->failed ||
+        dibs__conn_push(ear, bytes->data, bytes->length, &sent, &wait_for) != DIBS__IO_GOT)
+        drop_ear(r, n, ear);
+}
+
+/* ---- Hearing --------------------------------------------------------------------------------- */
+
+static void hint(dibs__redlock *r, size_t node, const char *name)
+{
+    dibs__line *l = r->line;
+    int64_t now = dibs__now(r->v->env);
+    dibs__spot *s;
+
+    pthread_mutex_lock(&l->lock);
+    s = dibs__spot_find(l, name);
+    if (s && s->first) {
+        s->hints |= (dibs__node_set)1 << node;
+        if (!s->hinted && (size_t)dibs__nodes_in(s->hints) >= r->v->majority) {
+            s->hinted = true;
+            s->pause = 0;
+            s->try_at = now > s->not_before ? now : s->not_before;
+            dibs__spot_turn(r, s);
+        }
+    }
+    pthread_mutex_unlock(&l->lock);
+}
+
+static void hear(dibs__redlock *r, size_t node, const redisReply *reply)
+{
+    char channel[DIBS__REDIS_KEY_SIZE + 8], *name;
+    size_t n;
+
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 || !reply->element[0]->str ||
+        strcmp(reply->element[0]->str, "message") != 0 || !reply->element[1]->str)
+        return;
+    snprintf(channel, sizeof channel, "%s", reply->element[1]->str);
+    n = strlen(channel);
+    if (n < 5 || strcmp(channel + n - 5, ":free") != 0)
+        return;
+    channel[n - 5] = '\0';
+    name = dibs__redis_name(r->v->prefix, channel);
+    if (name)
+        hint(r, node, name);
+}
+
+static void listen_to(dibs__redlock *r, dibs__voter *n, dibs__conn *ear)
+{
+    redisReply *reply = NULL;
+    short wait_for;
+    dibs__io io = dibs__conn_pull(ear, &wait_for);
+
+    while ((io == DIBS__IO_GOT || io == DIBS__IO_LATE) &&
+           (io = dibs__conn_next(ear, &reply)) == DIBS__IO_GOT) {
+        hear(r, n->index, reply);
+        freeReplyObject(reply);
+    }
+    if (io != DIBS__IO_LATE)
+        drop_ear(r, n, ear);
+}
+
+static void tend_ears(dibs__redlock *r)
+{
+    for (size_t i = 0; i < r->v->count; i++) {
+        dibs__voter *n = &r->v->voter[i];
+        dibs__bytes words = {0};
+        bool fresh;
+        dibs__conn *ear = ear_of(n, &fresh);
+        if (!ear)
+            continue;
+        if (fresh && !dibs__line_watch(r->line, ear->fd)) {
+            drop_ear(r, n, ear);
+            continue;
+        }
+        write_missing(r, n, &words);
+        send_words(r, n, ear, &words);
+        dibs__bytes_fini(&words);
+        ear = ear_of(n, &fresh);
+        if (ear)
+            listen_to(r, n, ear);
+    }
+}
+
+/* ---- Names that nobody waits for any more ---------------------------------------------------- */
+
+/* With the line's lock. */
+static void forget_spot(dibs__redlock *r, dibs__spot *s, dibs__bytes *words)
+{
+    dibs__heap_remove(&r->line->due, &s->due);
+    dibs__table_remove(&r->line->spots, &s->by_name);
+    say(r->v, "UNSUBSCRIBE", s->name, words);
+    free(s);
+}
+
+static void unsubscribe(dibs__redlock *r, const dibs__bytes *words)
+{
+    for (size_t i = 0; words->length > 0 && i < r->v->count; i++) {
+        bool fresh;
+        dibs__conn *ear = ear_of(&r->v->voter[i], &fresh);
+        if (ear && fresh && !dibs__line_watch(r->line, ear->fd))
+            drop_ear(r, &r->v->voter[i], ear);
+        else if (ear)
+            send_words(r, &r->v->voter[i], ear, words);
+    }
+}
+
+/* With the line's lock: grants whose lease is over and that nobody asked for. */
+static void forget_served(dibs__redlock *r)
+{
+    int64_t now = dibs__now(r->v->env);
+
+    for (dibs__waiting **at = &r->line->served, *w; (w = *at);) {
+        if (w->over > now) {
+            at = &w->next;
+            continue;
+        }
+        *at = w->next;
+        dibs__table_remove(&r->line->attempts, &w->by_attempt);
+        if (!w->by_event)
+            pthread_cond_destroy(&w->cond);
+        free(w);
+    }
+}
+
+/* ---- Tickets that try ------------------------------------------------------------------------ */
+
+typedef struct crowd {
+    dibs__try *room; /* TOGETHER of them */
+    dibs__try *try[2][TOGETHER];
+    dibs__waiting *of[2][TOGETHER];
+    size_t count[2]; /* [1]: gently */
+} crowd;
+
+/* With the line's lock: those whose time has come. */
+static void gather(dibs__redlock *r, crowd *c, dibs__bytes *words)
+{
+    dibs__line *l = r->line;
+    dibs__due *top;
+    int64_t now = dibs__now(r->v->env);
+
+    c->count[0] = c->count[1] = 0;
+    while ((top = dibs__heap_top(&l->due)) && top->key <= now) {
+        dibs__spot *s = DIBS__FROM(dibs__spot, due, top);
+        bool gently = s->hinted;
+        size_t n = c->count[0] + c->count[1];
+        if (!s->first) {
+            forget_spot(r, s, words);
+            continue;
+        }
+        if (n == TOGETHER)
+            return;
+        dibs__try *t = &c->room[n];
+        size_t k = c->count[gently]++;
+        c->of[gently][k] = dibs__spot_begin(s, t, r->v);
+        c->try[gently][k] = t;
+        dibs__heap_remove(&l->due, &s->due);
+    }
+}
+
+static void try_crowd(dibs__redlock *r, crowd *c, bool gently)
+{
+    if (c->count[gently] == 0)
+        return;
+    dibs__try_all(r, c->try[gently], c->count[gently], gently, dibs__after(r->v->env, r->v->limit));
+    for (size_t k = 0; k < c->count[gently]; k++)
+        dibs__line_tried(r, c->of[gently][k], c->try[gently][k]);
+}
+
+static void serve_due(dibs__redlock *r)
+{
+    dibs__line *l = r->line;
+    crowd c = {.room = malloc(TOGETHER * sizeof(dibs__try))};
+    dibs__bytes words = {0};
+
+    if (!c.room)
+        return; /* at the next turn */
+    pthread_mutex_lock(&l->lock);
+    l->armed = DIBS__NEVER;
+    forget_served(r);
+    gather(r, &c, &words);
+    pthread_mutex_unlock(&l->lock);
+    unsubscribe(r, &words);
+    dibs__bytes_fini(&words);
+    try_crowd(r, &c, true);
+    try_crowd(r, &c, false);
+    pthread_mutex_lock(&l->lock);
+    l->armed = DIBS__NEVER;
+    dibs__line_arm(l);
+    pthread_mutex_unlock(&l->lock);
+    free(c.room);
+}
+
+void dibs__redlock_events(dibs__engine *e)
+{
+    dibs__redlock *r = (dibs__redlock *)e;
+    uint64_t ignored;
+
+    if (read(r->line->timer_fd, &ignored, sizeof ignored) < 0)
+        ignored = 0;
+    if (read(r->v->ear_fd, &ignored, sizeof ignored) < 0)
+        ignored = 0;
+    tend_ears(r);
+    serve_due(r);
+}

@@ -1,0 +1,75 @@
+/* The inside of the line, for line.c and event.c.
+ *
+ * A *spot* is a lock that somebody of this handle waits for; those who do stand there in order of
+ * arrival, and only the first of them tries. It tries again when a majority of the nodes have
+ * published that the lock is free, or when its pause is over. A thread that is first tries by
+ * itself; for tickets the keeper does. An unlock in the same handle hands over directly.
+ *
+ * One mutex guards all of it, and is held neither while nodes are asked nor while the sink is told.
+ */
+#ifndef DIBS_REDLOCK_LINE_H
+#define DIBS_REDLOCK_LINE_H
+
+#include "core/heap.h"
+#include "core/table.h"
+#include "engines/redlock/redlock.h"
+
+typedef enum dibs__wait_state {
+    DIBS__WAITS,
+    DIBS__TRIES, /* somebody asks the nodes for it */
+    DIBS__HAS,   /* has left the spot, and does not know yet */
+} dibs__wait_state;
+
+typedef struct dibs__spot {
+    dibs__node by_name;
+    dibs__due due; /* tickets: when to try; nobody there: when to forget it */
+    dibs__waiting *first, **end;
+    size_t count;
+    bool trying;
+    bool hinted;          /* the nodes say that it is free */
+    bool down;            /* there was no majority at the last try */
+    dibs__node_set hints; /* nodes that said so since the last try */
+    dibs__node_set heard; /* nodes that are listened to */
+    dibs__deadline try_at;
+    dibs__deadline not_before; /* others get their chance */
+    int64_t pause;
+    int passes; /* from hand to hand in this handle, without a chance for others */
+    char name[];
+} dibs__spot;
+
+struct dibs__waiting {
+    dibs__node by_attempt;
+    dibs__spot *spot; /* NULL: has the lock */
+    dibs__waiting *next;
+    dibs__wait_state state;
+    dibs__asker who;
+    int64_t window;
+    bool by_event;
+    bool poked;
+    dibs__deadline since;
+    uint64_t fence;
+    dibs__deadline over; /* the lease, once it has the lock */
+    pthread_cond_t cond; /* threads only */
+};
+
+struct dibs__line {
+    pthread_mutex_t lock;
+    pthread_cond_t tried; /* some try is over */
+    dibs__table spots, attempts;
+    dibs__heap due;
+    dibs__waiting *served; /* those who have it and do not know yet */
+    int epoll_fd, timer_fd;
+    dibs__deadline armed;
+};
+
+dibs__spot *dibs__spot_find(const dibs__line *l, const char *name);
+/* With the lock: sets up a try of the first in line. */
+dibs__waiting *dibs__spot_begin(dibs__spot *s, dibs__try *out, const dibs__voters *v);
+/* With the lock: what came of it; true: tell the sink. */
+bool dibs__spot_end(dibs__redlock *r, dibs__waiting *w, const dibs__try *t);
+/* With the lock: the first in line looks at what has changed. */
+void dibs__spot_turn(dibs__redlock *r, dibs__spot *s);
+void dibs__line_arm(dibs__line *l);
+bool dibs__line_watch(dibs__line *l, int fd);
+
+#endif

@@ -1,0 +1,301 @@
+/* One node's connection: requests go out in order, and each reply belongs to the oldest request that
+ * still wants one. Nothing here waits. A cut connection fails its questions (their outcome is
+ * unknown), keeps its debts for the next one, and is closed when nobody polls it any more. */
+#define _GNU_SOURCE
+#include "engines/redlock/voters.h"
+
+#include "core/error.h"
+#include "engines/redis/error.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define FLIGHTS   3 /* unanswered writes before requests are gathered, if anybody reads */
+#define IDLE      (100 * DIBS__MS) /* after that a connection is looked at before it is trusted */
+#define SILENT    (20)             /* limits without an answer: it hangs */
+#define DEBTS_MAX 4096
+
+bool dibs__link_up(const dibs__voter *n)
+{
+    return n->conn && !n->broken;
+}
+
+/* ---- The line -------------------------------------------------------------------------------- */
+
+static dibs__in_line *at(const dibs__voter *n, size_t i)
+{
+    return &n->line[(n->first + i) & (n->room - 1)];
+}
+
+static bool make_room(dibs__voter *n)
+{
+    size_t room = n->room ? 2 * n->room : 64;
+    dibs__in_line *line;
+
+    if (n->count < n->room)
+        return true;
+    line = calloc(room, sizeof *line);
+    if (!line)
+        return false;
+    for (size_t i = 0; i < n->count; i++)
+        line[i] = *at(n, i);
+    free(n->line);
+    n->line = line;
+    n->room = room;
+    n->first = 0;
+    return true;
+}
+
+bool dibs__link_add(dibs__voter *n, const dibs__bytes *bytes, size_t count, dibs__in_line what)
+{
+    size_t before = n->out.length;
+
+    if (bytes->failed || !make_room(n))
+        return false;
+    dibs__bytes_add(&n->out, bytes->data, bytes->length);
+    if (n->out.failed) {
+        n->out.failed = false;
+        n->out.length = before;
+        return false;
+    }
+    what.left = count;
+    what.sent = dibs__now(n->all->env);
+    what.last = what.unknown = false;
+    *at(n, n->count++) = what;
+    n->used = what.sent;
+    return true;
+}
+
+/* ---- Debts ----------------------------------------------------------------------------------- */
+
+static void keep_debt(dibs__voter *n, dibs__debt *debt)
+{
+    if (n->debt_count >= DEBTS_MAX || debt->until <= dibs__now(n->all->env)) {
+        free(debt); /* that vote ends with its lease */
+        return;
+    }
+    debt->next = n->debts;
+    n->debts = debt;
+    n->debt_count++;
+}
+
+static bool send_debt(dibs__voter *n, dibs__debt *debt, bool again)
+{
+    dibs__query q = {.script = DIBS__RED_RELEASE,
+                     .key = debt->word + debt->length,
+                     .word = {{debt->word, debt->length}},
+                     .words = 1};
+    dibs__bytes bytes = {0};
+    bool added;
+
+    dibs__ask_write(n->all, &q, n->flags, &bytes);
+    added = dibs__link_add(n, &bytes, 1, (dibs__in_line){.debt = debt, .again = again});
+    dibs__bytes_fini(&bytes);
+    return added;
+}
+
+void dibs__link_owe(dibs__voter *n, dibs__debt *debt)
+{
+    if (!dibs__link_up(n) || !send_debt(n, debt, false))
+        keep_debt(n, debt);
+    else
+        dibs__link_flush(n);
+}
+
+void dibs__link_pay(dibs__voter *n)
+{
+    dibs__debt *list = n->debts;
+
+    n->debts = NULL;
+    n->debt_count = 0;
+    for (dibs__debt *next; list; list = next) {
+        next = list->next;
+        if (list->until <= dibs__now(n->all->env) || !send_debt(n, list, false))
+            free(list);
+    }
+    dibs__link_flush(n);
+}
+
+/* ---- The end of a connection ----------------------------------------------------------------- */
+
+void dibs__link_tidy(dibs__voter *n)
+{
+    if (!n->broken || n->all->driving)
+        return;
+    dibs__conn_close(n->conn);
+    n->conn = NULL;
+    n->broken = false;
+}
+
+void dibs__link_cut(dibs__voter *n, dibs__io why)
+{
+    if (!dibs__link_up(n))
+        return;
+    n->broken = true;
+    shutdown(n->conn->fd, SHUT_RDWR);
+    dibs__fail(&n->why, DIBS_UNAVAILABLE, "%s", dibs__io_text(why));
+    for (size_t i = 0; i < n->count; i++) {
+        dibs__in_line *e = at(n, i);
+        if (e->debt)
+            keep_debt(n, e->debt);
+        if (e->ask)
+            dibs__ask_note(e->ask, n->index, false);
+    }
+    n->count = 0;
+    n->flights = 0;
+    n->wait_for = 0;
+    dibs__bytes_clear(&n->out);
+    n->out_sent = 0;
+    dibs__link_tidy(n);
+}
+
+void dibs__link_doubt(dibs__voter *n)
+{
+    int64_t now = dibs__now(n->all->env);
+
+    if (!dibs__link_up(n))
+        return;
+    if (n->count > 0 && now - at(n, 0)->sent > SILENT * n->all->limit)
+        dibs__link_cut(n, DIBS__IO_LATE);
+    else if (n->count == 0 && now - n->used > IDLE && !dibs__conn_is_quiet(n->conn))
+        dibs__link_cut(n, DIBS__IO_CUT);
+}
+
+void dibs__link_forget(dibs__voter *n, dibs__ask *ask)
+{
+    for (size_t i = n->count; i > 0; i--) {
+        dibs__in_line *e = at(n, i - 1);
+        if (e->ask != ask)
+            continue;
+        e->ask = NULL;
+        if (ask->debt) {
+            e->debt = dibs__debt_new(ask->debt->word + ask->debt->length, ask->debt->word,
+                                     ask->debt->length, ask->debt->until);
+        }
+        return;
+    }
+}
+
+void dibs__link_fini(dibs__voter *n)
+{
+    for (size_t i = 0; i < n->count; i++)
+        free(at(n, i)->debt);
+    for (dibs__debt *d = n->debts, *next; d; d = next) {
+        next = d->next;
+        free(d);
+    }
+    dibs__conn_close(n->conn);
+    dibs__conn_close(n->ear);
+    dibs__bytes_fini(&n->out);
+    free(n->line);
+}
+
+/* ---- Writing --------------------------------------------------------------------------------- */
+
+void dibs__link_flush(dibs__voter *n)
+{
+    size_t sent = 0;
+    short wait_for = 0;
+    dibs__io io;
+
+    if (!dibs__link_up(n) || n->out.length == 0 || (n->all->driving && n->flights >= FLIGHTS))
+        return;
+    io = dibs__conn_push(n->conn, n->out.data + n->out_sent, n->out.length - n->out_sent, &sent,
+                         &wait_for);
+    n->out_sent += sent;
+    n->wait_for = io == DIBS__IO_LATE ? wait_for : 0;
+    if (io == DIBS__IO_CUT) {
+        dibs__link_cut(n, io);
+    } else if (n->out_sent == n->out.length) {
+        dibs__bytes_clear(&n->out);
+        n->out_sent = 0;
+        if (n->count > 0) {
+            at(n, n->count - 1)->last = true;
+            n->flights++;
+        }
+    }
+}
+
+/* ---- Reading --------------------------------------------------------------------------------- */
+
+/* The server has forgotten its scripts: they go out again, and the request behind them. */
+static void send_again(dibs__voter *n, dibs__in_line e)
+{
+    dibs__bytes load = {0};
+    bool ok;
+
+    dibs__scripts_load(&n->all->scripts, n->flags, &load);
+    ok = dibs__link_add(n, &load, n->all->scripts.count, (dibs__in_line){0});
+    dibs__bytes_fini(&load);
+    if (e.ask) {
+        for (size_t i = 0; i < e.ask->count; i++) {
+            freeReplyObject(e.ask->reply[n->index * e.ask->count + i]);
+            e.ask->reply[n->index * e.ask->count + i] = NULL;
+        }
+        e.ask->got[n->index] = 0;
+        ok = ok && dibs__link_add(n, &e.ask->bytes[n->flags], e.ask->count,
+                                  (dibs__in_line){.ask = e.ask, .again = true});
+        if (!ok)
+            dibs__ask_note(e.ask, n->index, false);
+    } else if (!ok || !send_debt(n, e.debt, true)) {
+        free(e.debt);
+    }
+    dibs__link_flush(n);
+}
+
+static void finish(dibs__voter *n, dibs__in_line e)
+{
+    if (e.unknown && !e.again && (e.ask || e.debt)) {
+        send_again(n, e);
+        return;
+    }
+    free(e.debt);
+    if (e.ask)
+        dibs__ask_note(e.ask, n->index, true);
+}
+
+static void hand_out(dibs__voter *n, redisReply *reply)
+{
+    dibs__in_line *e = at(n, 0), done;
+
+    e->unknown |= dibs__redis_no_script(reply);
+    if (e->ask)
+        e->ask->reply[n->index * e->ask->count + e->ask->got[n->index]++] = reply;
+    else
+        freeReplyObject(reply);
+    if (--e->left > 0)
+        return;
+    done = *e;
+    n->flights -= done.last;
+    n->first = (n->first + 1) & (n->room - 1);
+    n->count--;
+    finish(n, done);
+}
+
+void dibs__link_read(dibs__voter *n)
+{
+    redisReply *reply = NULL;
+    short wait_for;
+    dibs__io io = dibs__conn_pull(n->conn, &wait_for);
+
+    if (io != DIBS__IO_GOT && io != DIBS__IO_LATE) {
+        dibs__link_cut(n, io);
+        return;
+    }
+    while (dibs__link_up(n) && (io = dibs__conn_next(n->conn, &reply)) == DIBS__IO_GOT) {
+        if (n->count > 0) {
+            hand_out(n, reply);
+        } else { /* nobody asked */
+            freeReplyObject(reply);
+            io = DIBS__IO_JUNK;
+            break;
+        }
+    }
+    if (io != DIBS__IO_GOT && io != DIBS__IO_LATE)
+        dibs__link_cut(n, io);
+    n->used = dibs__now(n->all->env);
+    dibs__link_flush(n);
+}

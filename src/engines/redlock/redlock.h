@@ -1,0 +1,140 @@
+/* What the files of the Redlock engine share.
+ *
+ *   voters   the nodes, their connections, questions to all of them (voters.h)
+ *   tries    taking a lock: votes, the fence, giving back what was not enough (vote.c)
+ *   line     those of this handle that wait, and when they try again (line.c, event.c)
+ *
+ * Keys on every node: PREFIX:{NAME}, the record of a lock (lua/head.lua), and PREFIX:node, the
+ * marker (lua/mark.lua). Channel: PREFIX:{NAME}:free. */
+#ifndef DIBS_REDLOCK_REDLOCK_H
+#define DIBS_REDLOCK_REDLOCK_H
+
+#include "engines/engine.h"
+#include "engines/redlock/pack.h"
+#include "engines/redlock/voters.h"
+
+typedef struct dibs__line dibs__line;
+
+typedef struct dibs__redlock {
+    dibs__engine base;
+    dibs__voters *v;
+    dibs__line *line;
+} dibs__redlock;
+
+static inline int dibs__nodes_in(dibs__node_set set)
+{
+    return __builtin_popcount(set);
+}
+
+static inline dibs__node_set dibs__all_nodes(const dibs__voters *v)
+{
+    return ((dibs__node_set)1 << v->count) - 1;
+}
+
+/* A random number in [0, below). */
+int64_t dibs__redlock_random(const dibs__redlock *r, int64_t below);
+
+/* ---- Taking a lock (vote.c) ------------------------------------------------------------------ */
+
+typedef struct dibs__try {
+    /* in */
+    const char *name;
+    const dibs__asker *who;
+    int64_t lease;            /* asked for: that of `who`, or more */
+    int64_t within;           /* it must not take longer than this; 0: than the lease */
+    const dibs__claim *after; /* give this back first; NULL: nothing */
+    /* out: as from the engine's enter; a refusal has its reason in `err` */
+    dibs_status status;
+    dibs__reply reply;
+    dibs_error err;
+    bool held;                /* busy: by one who has a majority, not by others that try too */
+    dibs_status after_status; /* of `after`, as from release */
+    dibs__verdict after_verdict;
+    /* inside */
+    dibs__deadline began;
+    uint64_t round;
+    dibs__node_set asked, yes, busy, quiet;
+    dibs__node_set gave, gave_not; /* the nodes' words about `after` */
+    dibs__verdict why_not;
+    uint64_t fence[DIBS__VOTERS_MAX]; /* of the vote, or of who has it */
+    int64_t left;                     /* until the first of the busy ones may be free */
+    int64_t quiet_left;
+    size_t length, give_length;
+    char word[DIBS__PACK_SIZE], give[DIBS__PACK_SIZE];
+    char key[DIBS__REDIS_KEY_SIZE];
+} dibs__try;
+
+/* Tries to take them all, in one exchange with all nodes, and a second one where the votes have
+ * different fences. With `gently`, one node is asked first: whoever gets its vote asks the others,
+ * so that many who wait for one lock do not split the votes. */
+void dibs__try_all(dibs__redlock *r, dibs__try *const tries[], size_t count, bool gently,
+                   dibs__deadline until);
+
+/* ---- The commands (lock.c) ------------------------------------------------------------------- */
+
+/* What goes with a release: of which vote, up to which round. */
+size_t dibs__give_word(char out[DIBS__PACK_SIZE], const dibs__claim *claim, uint64_t round,
+                       bool min_hold);
+/* The verdict of all nodes about a vote that goes back. */
+dibs_status dibs__give_verdict(const dibs__voters *v, dibs__node_set gave, dibs__node_set gave_not,
+                               dibs__verdict why_not, dibs__reply *out);
+
+dibs_status dibs__redlock_enter(dibs__engine *e, const dibs__enter_request *request,
+                                dibs__deadline until, dibs__reply *out, dibs_error *err);
+void dibs__redlock_keep(dibs__engine *e, dibs__claim *const claims[], size_t count,
+                        dibs__deadline until);
+dibs_status dibs__redlock_release(dibs__engine *e, const dibs__claim *claim, dibs__deadline until,
+                                  dibs__reply *out, dibs_error *err);
+dibs_status dibs__redlock_cancel(dibs__engine *e, const dibs__claim *claim, dibs__deadline until,
+                                 dibs_error *err);
+dibs_status dibs__redlock_break(dibs__engine *e, const char *name, const char *by, bool at_once,
+                                dibs__deadline until, dibs__reply *out, dibs_error *err);
+
+/* ---- Those who wait (line.c) ----------------------------------------------------------------- */
+
+dibs__line *dibs__line_new(void); /* NULL: out of memory or descriptors */
+void dibs__line_free(dibs__line *line);
+void dibs__line_abandon(dibs__line *line);
+
+/* Others of this handle wait for that name already. */
+bool dibs__line_is_long(dibs__redlock *r, const char *name);
+/* At the end of the line; `left`: until it may be free. false: out of memory. */
+bool dibs__line_join(dibs__redlock *r, const dibs__enter_request *request, int64_t left);
+
+typedef enum dibs__place_in_line {
+    DIBS__NOT_IN_LINE,
+    DIBS__IN_LINE,
+    DIBS__LINE_DOWN,   /* in line, and there was no majority of nodes when it was last asked */
+    DIBS__LINE_SERVED, /* has the lock */
+} dibs__place_in_line;
+
+dibs__place_in_line dibs__line_look(dibs__redlock *r, const char *attempt, uint64_t *fence);
+/* It knows that it has the lock, or does not want it any more. Where it was when it left. */
+dibs__place_in_line dibs__line_leave(dibs__redlock *r, const char *attempt);
+
+/* The next in line for a lock that is given back, if it may have it without asking again; it must be
+ * told the outcome. NULL: nobody. */
+typedef struct dibs__waiting dibs__waiting;
+dibs__waiting *dibs__line_next(dibs__redlock *r, const char *name, dibs__try *out);
+void dibs__line_tried(dibs__redlock *r, dibs__waiting *w, const dibs__try *t);
+
+/* This handle's own waiters, in line. */
+void dibs__line_report(dibs__redlock *r, const char *name, dibs__report_builder *out);
+size_t dibs__line_count(dibs__redlock *r, const char *name);
+
+dibs_status dibs__redlock_wait(dibs__engine *e, dibs__sitter *sitter, dibs__deadline until,
+                               dibs__reply *out, dibs_error *err);
+void dibs__redlock_poke(dibs__engine *e, dibs__sitter *sitter);
+
+/* event.c */
+int dibs__redlock_event_fd(dibs__engine *e);
+void dibs__redlock_events(dibs__engine *e);
+
+/* ---- Looking (look.c) ------------------------------------------------------------------------ */
+
+dibs_status dibs__redlock_inspect(dibs__engine *e, const char *name, dibs__deadline until,
+                                  dibs__report_builder *out, dibs_error *err);
+dibs_status dibs__redlock_list(dibs__engine *e, const char *prefix, bool idle, dibs__deadline until,
+                               dibs__report_builder *out, dibs_error *err);
+
+#endif
