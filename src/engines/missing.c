@@ -41,3 +41,23 @@ const dibs__engine_class dibs__engine_mysql = {
     .can = {.across_processes = true, .first_come = true},
 };
 #endif
+
+#ifndef DIBS_HAVE_ZOOKEEPER
+extern const dibs__engine_class dibs__engine_zookeeper;
+const dibs__engine_class dibs__engine_zookeeper = {
+    .scheme = "zookeeper",
+    .schemes = (const char *const[]){"zookeeper", NULL},
+    .missing = "libzookeeper-mt-dev",
+    .can = {.across_processes = true, .first_come = true},
+};
+#endif
+
+#ifndef DIBS_HAVE_ETCD
+extern const dibs__engine_class dibs__engine_etcd;
+const dibs__engine_class dibs__engine_etcd = {
+    .scheme = "etcd",
+    .schemes = (const char *const[]){"etcd", "etcds", NULL},
+    .missing = "libnghttp2-dev, libprotobuf-c-dev, protobuf-c-compiler and libssl-dev",
+    .can = {.across_processes = true, .first_come = true},
+};
+#endif
