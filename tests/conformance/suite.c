@@ -273,21 +273,45 @@ static const char *place_mysql(void)
     return NULL;
 }
 
+/* The session is the lease of every lock there: short enough that a test can outlive it. */
+#define SESSION "2s"
+
+static const char *place_zookeeper(void)
+{
+    if (!ensemble_available(ENSEMBLE_ZOOKEEPER) ||
+        ensemble_start(&the.ensemble, ENSEMBLE_ZOOKEEPER, the.nodes, NULL) < 0)
+        return "no ZooKeeper";
+    snprintf(the.url, sizeof the.url, "zookeeper://%s/conformance?session=" SESSION,
+             the.ensemble.hosts);
+    return NULL;
+}
+
+static const char *place_etcd(void)
+{
+    if (!ensemble_available(ENSEMBLE_ETCD) ||
+        ensemble_start(&the.ensemble, ENSEMBLE_ETCD, the.nodes, NULL) < 0)
+        return "no etcd";
+    snprintf(the.url, sizeof the.url, "etcd://%s/conformance?session=" SESSION, the.ensemble.hosts);
+    return NULL;
+}
+
 static const struct {
     const char *engine;
     const char *(*make)(void);
-} places[] = {{"memory", place_memory},
-              {"sqlite", place_sqlite},
-              {"redis", place_redis},
-              {"postgresql", place_postgresql},
-              {"mysql", place_mysql}};
+} places[] = {{"memory", place_memory}, {"sqlite", place_sqlite},
+              {"redis", place_redis},   {"postgresql", place_postgresql},
+              {"mysql", place_mysql},   {"zookeeper", place_zookeeper},
+              {"etcd", place_etcd}};
 
-/* NULL: ready. Else why not. */
-static const char *make_place(const char *engine)
+/* NULL: ready. Else why not. A name that ends in 3 ("etcd3") asks for three nodes. */
+static const char *make_place(const char *name)
 {
     bool known = false;
+    size_t length = strcspn(name, "3");
+    const char *engine = the.engine;
 
-    snprintf(the.engine, sizeof the.engine, "%s", engine);
+    snprintf(the.engine, sizeof the.engine, "%.*s", (int)length, name);
+    the.nodes = name[length] ? 3 : 1;
     for (size_t i = 0; !known && dibs_engine_at(i, &the.can); i++)
         known = strcmp(the.can.scheme, engine) == 0;
     if (!known)
@@ -343,6 +367,7 @@ int main(int argc, char *argv[])
     }
     server_stop(&the.redis);
     database_stop(&the.database);
+    ensemble_stop(&the.ensemble);
     scratch_remove(&the.folder);
     return failed ? 1 : 0;
 }

@@ -12,6 +12,7 @@
 #include "dibs.h"
 #include "support/clock.h"
 #include "support/database.h"
+#include "support/ensemble.h"
 #include "support/scratch.h"
 #include "support/server.h"
 #include "support/test.h"
@@ -26,9 +27,11 @@
 typedef struct suite {
     char engine[16];
     char url[512];
+    int nodes; /* of an ensemble */
     dibs_engine_info can;
     server redis; /* each server runs only for its own engine */
     database database;
+    ensemble ensemble;
     scratch folder;
 } suite;
 
