@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define DEFAULT_LEASE_MS 30000
+#define DEFAULT_LEASE_MS 30000 /* of the library */
 
 typedef struct run {
     const char *url, *owner;
@@ -38,7 +38,8 @@ static const char help[] =
     "Waits for the lock NAME (several: all or none), then runs COMMAND under it.\n\n"
     "  --wait D        wait at most D (500ms, 5s, 2m, 1h); default: for ever\n"
     "  --no-wait       do not wait\n"
-    "  --lease D       others get the lock so long after we fell silent: 30s\n"
+    "  --lease D       others get the lock so long after we fell silent: 30s, or\n"
+    "                  the session that the URL gives (zookeeper, etcd)\n"
     "  --shared        together with others that share\n"
     "  --slots N       at most N at a time; --weight K takes K of them\n"
     "  --min-hold D    keep the lock at least so long, even if COMMAND is faster\n"
@@ -169,6 +170,18 @@ static int obtain(run *r)
     return err.status == DIBS_BUSY ? not_obtained(r, &err) : cli_failed(&err);
 }
 
+/* Where it is the handle's, the engine knows it better. */
+static void find_lease(run *r)
+{
+    dibs_engine_info engine;
+
+    dibs_engine_of(r->d, &engine);
+    if (engine.lease_ms)
+        r->lease_ms = engine.lease_ms;
+    else if (r->lease_ms == 0)
+        r->lease_ms = DEFAULT_LEASE_MS;
+}
+
 /* Opens and waits, minding signals. -1 to go on, or the exit code. */
 static int enter(run *r)
 {
@@ -179,8 +192,9 @@ static int enter(run *r)
         cli_say("cannot start a thread");
         return CLI_EXIT_SYSTEM;
     }
-    code = cli_open(r->url, &(dibs_options){.dispatch_only = true}, &r->d);
+    code = cli_open(r->url, &(dibs_options){.dispatch_only = true, .lease_ms = r->lease_ms}, &r->d);
     if (code == 0) {
+        find_lease(r);
         cli_interrupt_watch(r->interrupt, r->d);
         code = obtain(r);
     }
@@ -285,7 +299,7 @@ static int run_command(run *r)
 
 static int start(const cli_command *self, int argc, char **argv)
 {
-    run r = {.wait_ms = -1, .lease_ms = DEFAULT_LEASE_MS, .busy_code = CLI_EXIT_NOT_OBTAINED};
+    run r = {.wait_ms = -1, .busy_code = CLI_EXIT_NOT_OBTAINED};
     int code = read_arguments(&r, self, argc, argv);
 
     if (code >= 0)
