@@ -58,7 +58,8 @@ static void a_gentle_break_waits_for_the_unlock(void **state)
     assert_status(k.status, DIBS_OK);
     job_join(j);
     assert_status(j->status, DIBS_OK);
-    assert_true(j->fence > fence + 1); /* the break raised it, the grant again */
+    /* The break raised it, the grant again, unless it was fixed when the waiter came. */
+    assert_true(j->fence > fence + (the.can.fence_of_place ? 0 : 1));
     assert_true(dibs_held(j->g));
     assert_status(dibs_unlock(j->g), DIBS_OK);
 }

@@ -61,6 +61,25 @@ void close_all(void)
     job_count = 0;
 }
 
+bool pause_server(void)
+{
+    if (the.redis.pid)
+        server_pause(&the.redis);
+    else if (the.nodes == 1 && the.ensemble.node[0].pid)
+        ensemble_pause(&the.ensemble, 0);
+    else
+        return false;
+    return true;
+}
+
+void continue_server(void)
+{
+    if (the.redis.pid)
+        server_continue(&the.redis);
+    else
+        ensemble_continue(&the.ensemble, 0);
+}
+
 const char *fresh(const char *label)
 {
     static char names[8][64];
@@ -273,16 +292,13 @@ static const char *place_mysql(void)
     return NULL;
 }
 
-/* The session is the lease of every lock there: short enough that a test can outlive it. */
-#define SESSION "2s"
-
 static const char *place_zookeeper(void)
 {
     if (!ensemble_available(ENSEMBLE_ZOOKEEPER) ||
         ensemble_start(&the.ensemble, ENSEMBLE_ZOOKEEPER, the.nodes, NULL) < 0)
         return "no ZooKeeper";
-    snprintf(the.url, sizeof the.url, "zookeeper://%s/conformance?session=" SESSION,
-             the.ensemble.hosts);
+    snprintf(the.url, sizeof the.url, "zookeeper://%s/conformance?session=%dms", the.ensemble.hosts,
+             SESSION_MS);
     return NULL;
 }
 
@@ -291,7 +307,8 @@ static const char *place_etcd(void)
     if (!ensemble_available(ENSEMBLE_ETCD) ||
         ensemble_start(&the.ensemble, ENSEMBLE_ETCD, the.nodes, NULL) < 0)
         return "no etcd";
-    snprintf(the.url, sizeof the.url, "etcd://%s/conformance?session=" SESSION, the.ensemble.hosts);
+    snprintf(the.url, sizeof the.url, "etcd://%s/conformance?session=%dms", the.ensemble.hosts,
+             SESSION_MS);
     return NULL;
 }
 

@@ -24,6 +24,9 @@
 #define SOON_MS  3000  /* what happens "at once" happens within this, on the slowest machine */
 #define LONG_MS  20000 /* what takes longer than this hangs */
 
+/* The lease of every lock where it is the handle's: short enough that a test can outlive it. */
+#define SESSION_MS 4000
+
 typedef struct suite {
     char engine[16];
     char url[512];
@@ -43,6 +46,10 @@ dibs *open_handle(void); /* or the case fails */
 dibs *open_with(const dibs_options *options);
 void close_handle(dibs *d);
 void close_all(void);
+
+/* Stops the engine's server for a while, where there is a single one: false elsewhere. */
+bool pause_server(void);
+void continue_server(void);
 
 /* A lock name that no other case uses; the last eight live on. */
 const char *fresh(const char *label);
