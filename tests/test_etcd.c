@@ -14,7 +14,7 @@
 /* etcdctl's exit code; `line` is cut at spaces. What it says goes to `out`, if there is one. */
 static int etcdctl(const ensemble *e, char *out, size_t size, const char *line)
 {
-    char text[512], endpoint[64], *save = NULL;
+    char text[512], endpoint[160], *save = NULL;
     const char *words[WORDS_MAX] = {"env", "ETCDCTL_API=3", "etcdctl", endpoint};
     size_t n = 4;
 
@@ -307,7 +307,7 @@ static void a_full_store_is_told(void **state)
     dibs *d;
     dibs_grant *g, *none = NULL;
     dibs_error err = {0};
-    char url[128], command[256];
+    char url[256], command[512];
 
     (void)state;
     need_server();
