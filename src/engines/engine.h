@@ -96,6 +96,7 @@ typedef struct dibs__capabilities {
     bool lease_of_handle;
     bool resumes_at_end;
     bool fence_of_place;
+    bool forgets_idle;
 } dibs__capabilities;
 
 struct dibs__engine_class {

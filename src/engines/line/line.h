@@ -16,7 +16,7 @@
  *
  * Threads. Slots that start a call are called with the recipe's mutex held or not: they must not
  * block, must not complete the call from inside (dibs__line_done comes later, from a thread of the
- * adapter's or from somebody's `await`), and return anything but DIBS_OK only when the call was not
+ * adapter's), and return anything but DIBS_OK only when the call was not
  * started and will not be completed. dibs__line_done and the events are called with no lock of the
  * adapter's held that a slot needs; they may start further calls. Calls that were started in an order
  * are answered in that order as far as the server keeps it: the recipe does not rely on it. */
@@ -58,6 +58,7 @@ typedef struct dibs__line_listing {
     char *value;             /* the lock's own value, allocated; NULL: a foreign lock without one */
     uint64_t version;        /* of that value, for `write` */
     uint64_t fence;          /* the highest number that the server has used for this lock so far */
+    uint64_t as_of;          /* the adapter's: `watch` of an entry seen here gets it back */
     uint64_t from;           /* entries with a place below this may be missing; 0: it is complete */
     dibs__line_entry *entry; /* in any order; the recipe sorts */
     size_t count, size;
@@ -73,11 +74,12 @@ void dibs__line_listing_fini(dibs__line_listing *l);
 
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
-/* An entry that is to be checked: `enter` has returned its key before. */
+/* An entry that is to be checked. */
 typedef struct dibs__line_check {
     const char *name;
     const char *key;
-    bool there, marked; /* out */
+    bool there, marked; /* out, like the next */
+    uint64_t fence;
 } dibs__line_check;
 
 /* One question and its answer. The recipe makes it, fills the first part and starts it; the adapter
@@ -90,42 +92,46 @@ struct dibs__line_call {
     const char *owner;   /* enter: given by name, else NULL */
     uint32_t weight, capacity;
     bool may_linger;         /* enter: has a min_hold */
-    bool again;              /* enter: an earlier try may have made the entry: look for it first */
+    bool again;              /* enter: an earlier try may have made the entry: look for it first;
+                              * list: see everything that was sent before (sync, linearizable) */
     bool values;             /* list: with values, fences, times and marks of the entries */
     bool at_once;            /* write: remove the entries; else mark them */
     bool idle;               /* names: those without entries too */
-    const char *value;       /* enter: the entry's; write: the lock's new one */
+    const char *value;       /* enter: the entry's; linger: what it stores from now on; write: the
+                              * lock's new one */
     const char *lock_value;  /* enter: the lock's, if this call creates the lock */
-    uint64_t version;        /* write: only if the lock's value still has this version */
-    uint64_t place;          /* list: only entries below this are needed; UINT64_MAX: all */
+    uint64_t version;        /* write: only if the lock's value still has this version. watch: as_of
+                              * of the listing in which the entry was seen; 0: not known */
+    uint64_t place;          /* watch: the entry's. list: only those below this are needed;
+                              * UINT64_MAX: all */
     uint32_t enough;         /* list with a place: nearest ones first, may stop when their weights
-                             * exceed this (then says so in `from`); enter: the same */
+                             * exceed this (then says so in `from`); enter without an owner: the same */
     int64_t span;            /* linger: microseconds */
     dibs__line_check *check; /* check: sorted by name */
-    const char *const *keys; /* write: entries */
-    size_t count;            /* of check or keys */
-    const char *prefix;      /* names */
-    dibs__deadline until;    /* nobody waits for the answer after this */
+    const char *const *keys; /* write: entries, and what they store (again, when they are marked) */
+    const char *const *key_values;
+    size_t count;         /* of check or keys */
+    const char *prefix;   /* names */
+    dibs__deadline until; /* nobody waits for the answer after this */
 
     dibs_status status; /* DIBS_OK, or as engine.h says: UNAVAILABLE, UNKNOWN, DENIED … */
     dibs_error err;
-    uint64_t session;               /* enter: whose entry it is; never 0 */
+    uint64_t session;               /* enter: whose entry it is; list: ours now; never 0 */
     char made[DIBS__LINE_KEY_SIZE]; /* enter: the key of our entry */
     dibs__line_entry own;           /* enter: place and fence; watch: fence, marked */
-    bool
-        there; /* enter: false: not made, the lock's value does not fit. watch: the entry lives, and
-                 * dibs__line_gone will be told. remove, linger: it was there. write: it was done */
-    uint64_t fence;             /* write: the number that the server gave it */
-    dibs__line_listing listing; /* enter, list */
-    void (*each)(dibs__line_call *call, const char *name,
-                 dibs__line_listing *listing); /* names: called for every lock */
-
+    /* enter: false: not made, the lock's value does not fit. watch: the entry lives, and
+     * dibs__line_gone will be told. remove, linger: it was there. write: it was done */
+    bool there;
+    uint64_t fence;                      /* write: the number that the server gave it */
+    dibs__line_listing listing;          /* enter, list */
     void (*then)(dibs__line_call *call); /* the recipe's: dibs__line_done calls it */
     void *context;                       /* the recipe's */
     void *adapter_data;                  /* the adapter's, while the call is under way */
-    int refs;                            /* the recipe's */
-    bool done;
 };
+
+/* names: one more lock; the adapter fills the listing, with values. NULL: out of memory. What the one
+ * before returned may have moved. */
+dibs__line_listing *dibs__line_add_lock(dibs__line_call *call, const char *name);
 
 /* The adapter has filled the second part. May free the call. */
 void dibs__line_done(dibs__line_call *call);
@@ -162,12 +168,8 @@ struct dibs__line_adapter {
     /* One step: the lock's value, and `keys` marked or removed. there = false: somebody was faster,
      * nothing was done. */
     dibs_status (*write)(dibs__line_side *s, dibs__line_call *call);
-    /* Every lock whose name starts with `prefix`: calls `each` for it, with values. */
+    /* Every lock whose name starts with `prefix`: dibs__line_add_lock for each. */
     dibs_status (*names)(dibs__line_side *s, dibs__line_call *call);
-
-    /* Waits until the call is done or until `until`. Called without the recipe's mutex. Drives the
-     * connection if nobody else does. */
-    void (*await)(dibs__line_side *s, dibs__line_call *call, dibs__deadline until);
 
     /* Until when our session surely lives, by our own clock, whatever happens to the network from now
      * on: counted from the send time of something that a quorum has confirmed since. Any thread, no
@@ -187,8 +189,8 @@ struct dibs__line_adapter {
 
 /* ---- Events, told by the adapter from any thread --------------------------------------------- */
 
-/* An entry that `watch` said is there is not any more. */
-void dibs__line_gone(dibs__line *line, const char *name, const char *key);
+/* An entry that `watch` said is there is not any more; `place` as in that call. */
+void dibs__line_gone(dibs__line *line, const char *name, uint64_t place);
 /* This session is over: all of its entries are gone, or will be before anybody else can hold. */
 void dibs__line_expired(dibs__line *line, uint64_t session);
 /* Events may have been missed (compaction, a new connection): every waiter looks again. */
@@ -200,10 +202,11 @@ void dibs__line_log(dibs__line *line, dibs_log_level level, const char *format, 
 
 /* ---- For the adapters' engine tables --------------------------------------------------------- */
 
-/* `side` is taken on success: the engine's `close` closes it. The line exists, and events may come,
- * when this returns; open the connection after it, or before. */
+/* `side` is taken, also on failure. Events may come when this returns: connect after it, then call
+ * dibs__line_opened, which reads the session's length; or, when connecting failed, dibs__line_close. */
 dibs_status dibs__line_new(const dibs__open_request *request, dibs__line_side *side,
                            dibs__engine **out, dibs_error *err);
+void dibs__line_opened(dibs__engine *e);
 
 /* The rest of the engine's table is the same for all: .enter = dibs__line_enter and so on. */
 void dibs__line_close(dibs__engine *e);
@@ -225,10 +228,11 @@ dibs_status dibs__line_list(dibs__engine *e, const char *prefix, bool idle, dibs
 int dibs__line_event_fd(dibs__engine *e); /* a timer: for leases shorter than the session */
 void dibs__line_events(dibs__engine *e);
 
+/* The capabilities that all of them have. */
 #define DIBS__LINE_CAN                                                         \
     {                                                                          \
         .across_processes = true, .first_come = true, .lease_of_handle = true, \
-        .resumes_at_end = true, .fence_of_place = true                         \
+        .resumes_at_end = true, .fence_of_place = true, .forgets_idle = true   \
     }
 
 /* ---- Text ------------------------------------------------------------------------------------ */
