@@ -176,7 +176,7 @@ class Bench:
         if engine in ensembles.KINDS:
             server = self.database(engine)
             self.place_count += 1
-            return [f"url={server.url(f'bench{self.place_count}')}", f"node_port={server.port}"], server
+            return [f"url={server.url(f'bench{self.place_count}')}?session=30s", f"node_port={server.port}"], server
         return ["url=memory:"], None
 
     def run(self, engine, scenario, peer, round_number, *extra, repeat=0):

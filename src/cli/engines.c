@@ -49,6 +49,10 @@ static json_t *as_json(void)
         cli_json_put(one, "across_processes", json_boolean(e.across_processes));
         cli_json_put(one, "first_come", json_boolean(e.first_come));
         cli_json_put(one, "notices_death", json_boolean(e.notices_death));
+        cli_json_put(one, "lease_of_handle", json_boolean(e.lease_of_handle));
+        cli_json_put(one, "resumes_at_end", json_boolean(e.resumes_at_end));
+        cli_json_put(one, "fence_of_place", json_boolean(e.fence_of_place));
+        cli_json_put(one, "forgets_idle", json_boolean(e.forgets_idle));
         json_array_append_new(list, one);
     }
     cli_json_put(o, "engines", list);

@@ -1,5 +1,6 @@
 /* Engines that this build was made without: they are listed, and opening one names the package. */
 #include "engines/engine.h"
+#include "engines/line/line.h"
 
 /* Declared here and in engine.c only: the engines' own files are not compiled. */
 #ifndef DIBS_HAVE_SQLITE
@@ -48,7 +49,7 @@ const dibs__engine_class dibs__engine_zookeeper = {
     .scheme = "zookeeper",
     .schemes = (const char *const[]){"zookeeper", NULL},
     .missing = "libzookeeper-mt-dev",
-    .can = {.across_processes = true, .first_come = true},
+    .can = DIBS__LINE_CAN,
 };
 #endif
 
@@ -58,6 +59,6 @@ const dibs__engine_class dibs__engine_etcd = {
     .scheme = "etcd",
     .schemes = (const char *const[]){"etcd", "etcds", NULL},
     .missing = "libnghttp2-dev, libprotobuf-c-dev, protobuf-c-compiler and libssl-dev",
-    .can = {.across_processes = true, .first_come = true},
+    .can = DIBS__LINE_CAN,
 };
 #endif
