@@ -43,26 +43,26 @@ void dibs__line_note_read(const char *value, dibs__line_note *out);
 
 typedef struct dibs__view dibs__view;
 typedef struct dibs__spot dibs__spot;
-typedef struct dibs__seat dibs__seat;
+typedef struct dibs__line_seat dibs__line_seat;
 
 /* A seat watches a spot. */
 typedef struct dibs__link {
-    dibs__seat *seat;
+    dibs__line_seat *seat;
     dibs__spot *spot;
     struct dibs__link *next, **at; /* of the spot's watchers */
 } dibs__link;
 
-typedef enum dibs__seat_state {
-    DIBS__SEAT_NEW,     /* no entry yet, or not known */
-    DIBS__SEAT_WAITING, /* in line */
-    DIBS__SEAT_HOLDING,
-    DIBS__SEAT_LEAVING, /* forgotten by the core: the entry is to be removed */
-} dibs__seat_state;
+typedef enum dibs__line_seat_state {
+    DIBS__LINE_SEAT_NEW,     /* no entry yet, or not known */
+    DIBS__LINE_SEAT_WAITING, /* in line */
+    DIBS__LINE_SEAT_HOLDING,
+    DIBS__LINE_SEAT_LEAVING, /* forgotten by the core: the entry is to be removed */
+} dibs__line_seat_state;
 
-struct dibs__seat {
+struct dibs__line_seat {
     dibs__node by_attempt;
     dibs__due ends; /* when it leaves unless it is kept */
-    dibs__seat_state state;
+    dibs__line_seat_state state;
     int users;       /* threads inside a call for it */
     bool gone;       /* out of the table: freed by its last user */
     bool maybe_made; /* an `enter` got no answer */
@@ -83,7 +83,7 @@ struct dibs__seat {
     dibs__view *view;       /* while it waits */
     dibs__link *links, one; /* `one` is room for the usual case */
     size_t link_count;
-    dibs__seat *next_stirred, *next_told;
+    dibs__line_seat *next_stirred, *next_told;
     const char *name, *owner; /* in `text` */
     char attempt[DIBS__ATTEMPT_SIZE];
     char key[DIBS__LINE_KEY_SIZE];
@@ -100,10 +100,10 @@ struct dibs__line {
     dibs__table seats, views;
     dibs__heap ends;
     dibs__deadline armed;
-    dibs__seat *stirred;          /* to be looked at again */
-    dibs__seat *told, **told_end; /* the sink is to hear of them */
-    uint64_t expired;             /* the session that ended last */
-    _Atomic size_t busy;          /* seats */
+    dibs__line_seat *stirred;          /* to be looked at again */
+    dibs__line_seat *told, **told_end; /* the sink is to hear of them */
+    uint64_t expired;                  /* the session that ended last */
+    _Atomic size_t busy;               /* seats */
 };
 
 /* seat.c: with the mutex held */
@@ -111,16 +111,19 @@ static inline dibs__line *dibs__line_of(dibs__engine *e)
 {
     return (dibs__line *)e; /* its first member */
 }
-dibs__seat *dibs__seat_new(dibs__line *line, const dibs__enter_request *r); /* NULL: no memory */
-dibs__seat *dibs__seat_find(dibs__line *line, const char *attempt);
-void dibs__seat_drop(dibs__line *line, dibs__seat *s); /* out of everything; freed when unused */
-void dibs__seat_use(dibs__seat *s);                    /* not freed until it is left */
-void dibs__seat_unuse(dibs__line *line, dibs__seat *s);
-void dibs__seat_lasts(dibs__line *line, dibs__seat *s, dibs__deadline until); /* then it leaves */
+dibs__line_seat *dibs__line_seat_new(dibs__line *line,
+                                     const dibs__enter_request *r); /* NULL: no memory */
+dibs__line_seat *dibs__line_seat_find(dibs__line *line, const char *attempt);
+void dibs__line_seat_drop(dibs__line *line,
+                          dibs__line_seat *s); /* out of everything; freed when unused */
+void dibs__line_seat_use(dibs__line_seat *s);  /* not freed until it is left */
+void dibs__line_seat_unuse(dibs__line *line, dibs__line_seat *s);
+void dibs__line_seat_lasts(dibs__line *line, dibs__line_seat *s,
+                           dibs__deadline until); /* then it leaves */
 /* Nobody wants it any more: its entry is removed, sooner or later, and then it is dropped. */
-void dibs__seat_leave(dibs__line *line, dibs__seat *s);
+void dibs__line_seat_leave(dibs__line *line, dibs__line_seat *s);
 /* The sink is to hear of it: that it was granted, or that there is something to look at. */
-void dibs__seat_tell(dibs__line *line, dibs__seat *s, bool granted);
+void dibs__line_seat_tell(dibs__line *line, dibs__line_seat *s, bool granted);
 /* Without the mutex: tells it. */
 void dibs__line_tell_all(dibs__line *line);
 
@@ -159,10 +162,10 @@ size_t dibs__ask_locks(dibs__line_call *call, dibs__line_lock **out);
 
 /* view.c: with the mutex held */
 /* Puts the seat in line. false: out of memory, and it is not. */
-bool dibs__view_join(dibs__line *line, dibs__seat *s, dibs__line_listing *listing);
-void dibs__view_leave(dibs__line *line, dibs__seat *s);
-void dibs__view_check(dibs__line *line, dibs__seat *s); /* stirs it if it has no watch */
-void dibs__view_stir(dibs__line *line, dibs__seat *s);  /* look at it again */
-void dibs__view_settle(dibs__line *line);               /* looks at all that were stirred */
+bool dibs__view_join(dibs__line *line, dibs__line_seat *s, dibs__line_listing *listing);
+void dibs__view_leave(dibs__line *line, dibs__line_seat *s);
+void dibs__view_check(dibs__line *line, dibs__line_seat *s); /* stirs it if it has no watch */
+void dibs__view_stir(dibs__line *line, dibs__line_seat *s);  /* look at it again */
+void dibs__view_settle(dibs__line *line);                    /* looks at all that were stirred */
 void dibs__view_free_all(dibs__line *line);
 #endif

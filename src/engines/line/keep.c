@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOK_AT_WAITER (15 * DIBS__SECOND) /* whether somebody deleted its entry by hand */
-
 typedef struct round {
     dibs__line *line;
     dibs__claim *const *claims;
@@ -26,13 +24,14 @@ static void lost(dibs__claim *c)
     c->reply = (dibs__reply){.verdict = DIBS__LOST};
 }
 
-static bool is_due(const dibs__seat *s, dibs__deadline now)
+/* A waiter's entry is looked at once a session: somebody may have deleted it by hand. */
+static bool is_due(const round *r, const dibs__line_seat *s)
 {
-    return s->state == DIBS__SEAT_HOLDING || now - s->checked > LOOK_AT_WAITER;
+    return s->state == DIBS__LINE_SEAT_HOLDING || r->asked - s->checked > r->line->base.session;
 }
 
 /* With the mutex. Names and keys are copied: a seat may go while the answer is out. */
-static void add_check(round *r, size_t i, const dibs__seat *s)
+static void add_check(round *r, size_t i, const dibs__line_seat *s)
 {
     dibs__line_check *check = &r->call->check[r->call->count];
 
@@ -48,18 +47,18 @@ static void add_check(round *r, size_t i, const dibs__seat *s)
 static void look_at(round *r, size_t i)
 {
     dibs__claim *c = r->claims[i];
-    dibs__seat *s = dibs__seat_find(r->line, c->attempt);
+    dibs__line_seat *s = dibs__line_seat_find(r->line, c->attempt);
 
     c->status = DIBS_OK;
     memset(&c->reply, 0, sizeof c->reply);
     c->reply.verdict = DIBS__QUEUED; /* until an answer says otherwise */
-    if (!s || s->dead || s->state == DIBS__SEAT_LEAVING || !s->key[0]) {
+    if (!s || s->dead || s->state == DIBS__LINE_SEAT_LEAVING || !s->key[0]) {
         lost(c);
         return;
     }
-    if (s->state == DIBS__SEAT_WAITING)
+    if (s->state == DIBS__LINE_SEAT_WAITING)
         dibs__view_check(r->line, s);
-    if (is_due(s, r->asked))
+    if (is_due(r, s))
         add_check(r, i, s);
 }
 
@@ -83,10 +82,10 @@ static bool prepare(round *r)
 /* ---- Answers --------------------------------------------------------------------------------- */
 
 /* With the mutex. Its entry is there; a waiter may have become a holder meanwhile. */
-static void renew(round *r, dibs__claim *c, dibs__seat *s, int64_t alive)
+static void renew(round *r, dibs__claim *c, dibs__line_seat *s, int64_t alive)
 {
     s->checked = r->asked;
-    if (s->state != DIBS__SEAT_HOLDING)
+    if (s->state != DIBS__LINE_SEAT_HOLDING)
         return;
     if (alive <= 0) {
         c->status = DIBS_UNKNOWN;
@@ -97,18 +96,18 @@ static void renew(round *r, dibs__claim *c, dibs__seat *s, int64_t alive)
                              .fence = s->fence,
                              .floor = s->floor,
                              .remaining = alive < c->lease ? alive : c->lease};
-    dibs__seat_lasts(r->line, s, r->asked + c->lease + DIBS__MS);
+    dibs__line_seat_lasts(r->line, s, r->asked + c->lease + DIBS__MS);
 }
 
 static void take_check(round *r, dibs__claim *c, const dibs__line_check *check, int64_t alive)
 {
-    dibs__seat *s = dibs__seat_find(r->line, c->attempt);
+    dibs__line_seat *s = dibs__line_seat_find(r->line, c->attempt);
 
     if (!s || s->dead)
         lost(c);
     else if (!check->there)
         c->reply.verdict = DIBS__LOST; /* why: when the mutex is free */
-    else if (check->marked && s->state == DIBS__SEAT_HOLDING)
+    else if (check->marked && s->state == DIBS__LINE_SEAT_HOLDING)
         c->reply = (dibs__reply){.verdict = DIBS__BROKEN, .remaining = alive > 0 ? alive : 1};
     else
         renew(r, c, s, alive);
@@ -117,13 +116,13 @@ static void take_check(round *r, dibs__claim *c, const dibs__line_check *check, 
 /* A waiter stays for another window, if the session surely does. */
 static void keep_waiter(round *r, dibs__claim *c, int64_t alive)
 {
-    dibs__seat *s = dibs__seat_find(r->line, c->attempt);
+    dibs__line_seat *s = dibs__line_seat_find(r->line, c->attempt);
     int64_t usable = r->line->base.lease;
 
     if (alive < (c->lease < usable ? c->lease : usable))
         c->status = DIBS_UNKNOWN;
     else if (s && !s->dead)
-        dibs__seat_lasts(r->line, s, r->asked + 4 * usable);
+        dibs__line_seat_lasts(r->line, s, r->asked + 4 * usable);
     else
         lost(c);
 }
@@ -151,15 +150,15 @@ static void find_reasons(round *r)
 {
     for (size_t k = 0; k < r->call->count; k++) {
         dibs__claim *c = r->claims[r->index[k]];
-        dibs__seat *s;
+        dibs__line_seat *s;
         if (c->status != DIBS_OK || c->reply.verdict != DIBS__LOST)
             continue;
         c->status = dibs__line_why(r->line, c->name, c->owner, c->attempt, c->fence, r->until,
                                    &c->reply.verdict, NULL);
         pthread_mutex_lock(&r->line->mutex);
-        s = dibs__seat_find(r->line, c->attempt);
+        s = dibs__line_seat_find(r->line, c->attempt);
         if (c->status == DIBS_OK && s)
-            dibs__seat_drop(r->line, s);
+            dibs__line_seat_drop(r->line, s);
         pthread_mutex_unlock(&r->line->mutex);
     }
 }

@@ -85,7 +85,7 @@ dibs_status dibs__line_why(dibs__line *line, const char *name, const char *owner
 /* ---- Release --------------------------------------------------------------------------------- */
 
 /* What is left of its min_hold; 0: nothing. */
-static int64_t left_to_hold(const dibs__line *line, const dibs__seat *s)
+static int64_t left_to_hold(const dibs__line *line, const dibs__line_seat *s)
 {
     int64_t left = s->since + s->min_hold - dibs__now(line->base.env);
 
@@ -93,7 +93,7 @@ static int64_t left_to_hold(const dibs__line *line, const dibs__seat *s)
 }
 
 /* What the entry says of itself while it lingers: the span stands where the lease was. */
-static void lingering_value(const dibs__seat *s, int64_t span, char out[DIBS__LINE_VALUE_SIZE])
+static void lingering_value(const dibs__line_seat *s, int64_t span, char out[DIBS__LINE_VALUE_SIZE])
 {
     dibs__asker who;
 
@@ -101,8 +101,8 @@ static void lingering_value(const dibs__seat *s, int64_t span, char out[DIBS__LI
     dibs__line_value_write(out, &who, span);
 }
 
-static dibs_status give_back(dibs__line *line, dibs__seat *s, dibs__deadline until, bool *there,
-                             dibs_error *err)
+static dibs_status give_back(dibs__line *line, dibs__line_seat *s, dibs__deadline until,
+                             bool *there, dibs_error *err)
 {
     int64_t span = left_to_hold(line, s);
     char value[DIBS__LINE_VALUE_SIZE];
@@ -125,30 +125,30 @@ static dibs_status give_back(dibs__line *line, dibs__seat *s, dibs__deadline unt
 }
 
 /* The seat, if there is one that an exchange makes sense for. */
-static dibs__seat *use_seat(dibs__line *line, const char *attempt)
+static dibs__line_seat *use_seat(dibs__line *line, const char *attempt)
 {
-    dibs__seat *s;
+    dibs__line_seat *s;
 
     pthread_mutex_lock(&line->mutex);
-    s = dibs__seat_find(line, attempt);
+    s = dibs__line_seat_find(line, attempt);
     if (s && s->dead) {
-        dibs__seat_drop(line, s);
+        dibs__line_seat_drop(line, s);
         s = NULL;
     }
     if (s) {
         dibs__view_leave(line, s);
-        dibs__seat_use(s);
+        dibs__line_seat_use(s);
     }
     pthread_mutex_unlock(&line->mutex);
     return s;
 }
 
-static void leave_seat(dibs__line *line, dibs__seat *s, bool settled)
+static void leave_seat(dibs__line *line, dibs__line_seat *s, bool settled)
 {
     pthread_mutex_lock(&line->mutex);
     if (settled)
-        dibs__seat_drop(line, s);
-    dibs__seat_unuse(line, s);
+        dibs__line_seat_drop(line, s);
+    dibs__line_seat_unuse(line, s);
     pthread_mutex_unlock(&line->mutex);
 }
 
@@ -156,14 +156,14 @@ dibs_status dibs__line_release(dibs__engine *e, const dibs__claim *claim, dibs__
                                dibs__reply *out, dibs_error *err)
 {
     dibs__line *line = dibs__line_of(e);
-    dibs__seat *s = use_seat(line, claim->attempt);
+    dibs__line_seat *s = use_seat(line, claim->attempt);
     bool there = false, ours;
     dibs_status status = DIBS_OK;
 
     memset(out, 0, sizeof *out);
     out->verdict = DIBS__RELEASED;
     if (s) {
-        ours = s->state != DIBS__SEAT_LEAVING;
+        ours = s->state != DIBS__LINE_SEAT_LEAVING;
         status = give_back(line, s, until, &there, err);
         leave_seat(line, s, status == DIBS_OK);
         there = there && ours;
@@ -177,7 +177,8 @@ dibs_status dibs__line_release(dibs__engine *e, const dibs__claim *claim, dibs__
 /* ---- Cancel ---------------------------------------------------------------------------------- */
 
 /* An `enter` without an answer may have made an entry. */
-static dibs_status find_key(dibs__line *line, dibs__seat *s, dibs__deadline until, dibs_error *err)
+static dibs_status find_key(dibs__line *line, dibs__line_seat *s, dibs__deadline until,
+                            dibs_error *err)
 {
     dibs__line_call *call;
     dibs_status status;
@@ -202,7 +203,7 @@ dibs_status dibs__line_cancel(dibs__engine *e, const dibs__claim *claim, dibs__d
                               dibs_error *err)
 {
     dibs__line *line = dibs__line_of(e);
-    dibs__seat *s = use_seat(line, claim->attempt);
+    dibs__line_seat *s = use_seat(line, claim->attempt);
     dibs_status status;
 
     if (!s)

@@ -60,7 +60,8 @@ void dibs__line_close(dibs__engine *e)
     line->side->adapter->close(line->side);
     for (size_t i = 0; i < line->seats.size; i++)
         while (line->seats.slot[i])
-            dibs__seat_drop(line, DIBS__FROM(dibs__seat, by_attempt, line->seats.slot[i]));
+            dibs__line_seat_drop(line,
+                                 DIBS__FROM(dibs__line_seat, by_attempt, line->seats.slot[i]));
     dibs__table_fini(&line->seats);
     dibs__table_fini(&line->views);
     dibs__heap_fini(&line->ends);
@@ -87,7 +88,7 @@ static dibs_status no_proof(dibs__line *line, dibs_error *err)
 }
 
 /* `asked`: when the core began to ask. A grant lasts as long as the session surely does. */
-static dibs_status reply_granted(dibs__line *line, const dibs__seat *s, dibs__deadline asked,
+static dibs_status reply_granted(dibs__line *line, const dibs__line_seat *s, dibs__deadline asked,
                                  dibs__reply *out, dibs_error *err)
 {
     int64_t left = line->side->adapter->alive_until(line->side) - asked;
@@ -102,7 +103,7 @@ static dibs_status reply_granted(dibs__line *line, const dibs__seat *s, dibs__de
 }
 
 /* The core counts a whole window from `asked`. */
-static dibs_status reply_queued(dibs__line *line, const dibs__seat *s, dibs__deadline asked,
+static dibs_status reply_queued(dibs__line *line, const dibs__line_seat *s, dibs__deadline asked,
                                 int64_t window, dibs__reply *out, dibs_error *err)
 {
     if (line->side->adapter->alive_until(line->side) < asked + window || s->dead)
@@ -116,7 +117,7 @@ static dibs_status reply_queued(dibs__line *line, const dibs__seat *s, dibs__dea
 /* One call of enter, and what belongs to it. */
 typedef struct visit {
     dibs__line *line;
-    dibs__seat *seat;
+    dibs__line_seat *seat;
     dibs__line_call *call;
     int64_t window;
     dibs__deadline asked, until;
@@ -131,7 +132,7 @@ static dibs_status no_memory(visit *v)
 
 static dibs_status prepare(visit *v)
 {
-    dibs__seat *s = v->seat;
+    dibs__line_seat *s = v->seat;
     dibs__line_call *call = v->call = dibs__ask_new(v->line, s->name, NULL);
     dibs__line_note note = {.capacity = s->capacity};
     char value[DIBS__LINE_VALUE_SIZE];
@@ -157,7 +158,7 @@ static dibs_status prepare(visit *v)
 static dibs_status make_entry(visit *v)
 {
     dibs__line *line = v->line;
-    dibs__seat *s = v->seat;
+    dibs__line_seat *s = v->seat;
     dibs_status status = prepare(v);
     bool maybe = s->maybe_made;
 
@@ -187,7 +188,7 @@ static dibs_status make_entry(visit *v)
 static void refuse(visit *v, dibs__verdict verdict)
 {
     pthread_mutex_lock(&v->line->mutex);
-    dibs__seat_leave(v->line, v->seat);
+    dibs__line_seat_leave(v->line, v->seat);
     pthread_mutex_unlock(&v->line->mutex);
     *v->out = (dibs__reply){.verdict = verdict};
 }
@@ -333,17 +334,17 @@ static dibs_status find_floor(visit *v, uint64_t *out)
 static dibs_status take(visit *v)
 {
     dibs__line *line = v->line;
-    dibs__seat *s = v->seat;
+    dibs__line_seat *s = v->seat;
     uint64_t floor;
     dibs_status status = find_floor(v, &floor);
 
     if (status != DIBS_OK)
         return status == DIBS_UNAVAILABLE ? DIBS_UNKNOWN : status;
     pthread_mutex_lock(&line->mutex);
-    s->state = DIBS__SEAT_HOLDING;
+    s->state = DIBS__LINE_SEAT_HOLDING;
     s->since = dibs__now(line->base.env);
     s->floor = floor && floor < s->fence ? floor : s->fence;
-    dibs__seat_lasts(line, s, dibs__after(line->base.env, s->lease));
+    dibs__line_seat_lasts(line, s, dibs__after(line->base.env, s->lease));
     status = reply_granted(line, s, v->asked, v->out, v->err);
     pthread_mutex_unlock(&line->mutex);
     return status;
@@ -352,16 +353,16 @@ static dibs_status take(visit *v)
 static dibs_status stand_in_line(visit *v)
 {
     dibs__line *line = v->line;
-    dibs__seat *s = v->seat;
+    dibs__line_seat *s = v->seat;
     dibs_status status;
 
     pthread_mutex_lock(&line->mutex);
-    s->state = DIBS__SEAT_WAITING;
+    s->state = DIBS__LINE_SEAT_WAITING;
     if (dibs__view_join(line, s, &v->call->listing)) {
         dibs__view_settle(line);
         status = reply_queued(line, s, v->asked, v->window, v->out, v->err);
     } else {
-        dibs__seat_leave(line, s);
+        dibs__line_seat_leave(line, s);
         status = no_memory(v);
     }
     pthread_mutex_unlock(&line->mutex);
@@ -398,21 +399,21 @@ static dibs_status enter_anew(visit *v)
 /* Asked again: what is known of it already. With the mutex. true: answered. */
 static bool known(visit *v, dibs_status *status)
 {
-    dibs__seat *s = v->seat;
+    dibs__line_seat *s = v->seat;
 
     if (s->dead) { /* what the old session made is gone */
         s->dead = s->maybe_made = false;
         s->key[0] = '\0';
-        s->state = DIBS__SEAT_NEW;
+        s->state = DIBS__LINE_SEAT_NEW;
     }
-    dibs__seat_lasts(v->line, s, v->until + 4 * v->line->base.lease);
-    if (s->state == DIBS__SEAT_HOLDING)
+    dibs__line_seat_lasts(v->line, s, v->until + 4 * v->line->base.lease);
+    if (s->state == DIBS__LINE_SEAT_HOLDING)
         *status = reply_granted(v->line, s, v->asked, v->out, v->err);
-    else if (s->state == DIBS__SEAT_WAITING)
+    else if (s->state == DIBS__LINE_SEAT_WAITING)
         *status = reply_queued(v->line, s, v->asked, v->window, v->out, v->err);
-    else if (s->state == DIBS__SEAT_LEAVING)
+    else if (s->state == DIBS__LINE_SEAT_LEAVING)
         *status = dibs__fail(v->err, DIBS_UNAVAILABLE, "its last entry is being removed");
-    return s->state != DIBS__SEAT_NEW;
+    return s->state != DIBS__LINE_SEAT_NEW;
 }
 
 dibs_status dibs__line_enter(dibs__engine *e, const dibs__enter_request *request,
@@ -428,20 +429,20 @@ dibs_status dibs__line_enter(dibs__engine *e, const dibs__enter_request *request
     bool answered;
 
     pthread_mutex_lock(&v.line->mutex);
-    v.seat = dibs__seat_find(v.line, request->who.attempt);
-    if (!v.seat && !(v.seat = dibs__seat_new(v.line, request))) {
+    v.seat = dibs__line_seat_find(v.line, request->who.attempt);
+    if (!v.seat && !(v.seat = dibs__line_seat_new(v.line, request))) {
         pthread_mutex_unlock(&v.line->mutex);
         return no_memory(&v);
     }
-    dibs__seat_use(v.seat);
+    dibs__line_seat_use(v.seat);
     answered = known(&v, &status);
     pthread_mutex_unlock(&v.line->mutex);
     if (!answered)
         status = enter_anew(&v);
     pthread_mutex_lock(&v.line->mutex);
-    if (v.seat->state == DIBS__SEAT_NEW && !v.seat->maybe_made)
-        dibs__seat_drop(v.line, v.seat);
-    dibs__seat_unuse(v.line, v.seat);
+    if (v.seat->state == DIBS__LINE_SEAT_NEW && !v.seat->maybe_made)
+        dibs__line_seat_drop(v.line, v.seat);
+    dibs__line_seat_unuse(v.line, v.seat);
     pthread_mutex_unlock(&v.line->mutex);
     if (v.call)
         dibs__ask_free(v.call);

@@ -116,7 +116,7 @@ dibs_status dibs__line_inspect(dibs__engine *e, const char *name, dibs__deadline
                                dibs__report_builder *out, dibs_error *err)
 {
     dibs__line *line = dibs__line_of(e);
-    dibs__line_call *call;
+    dibs__line_call *call = NULL;
     dibs_status status = list_with_values(line, name, until, &call, err);
 
     if (status != DIBS_OK)
@@ -260,7 +260,7 @@ dibs_status dibs__line_break(dibs__engine *e, const char *name, const char *by, 
 
     memset(out, 0, sizeof *out);
     for (int i = 0; i < TRIES && status == DIBS_OK && !done; i++) {
-        dibs__line_call *call;
+        dibs__line_call *call = NULL;
         status = list_with_values(b.line, name, until, &call, err);
         if (status != DIBS_OK)
             return status;

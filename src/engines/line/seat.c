@@ -18,19 +18,19 @@
 
 /* ---- Coming and going ------------------------------------------------------------------------ */
 
-dibs__seat *dibs__seat_find(dibs__line *line, const char *attempt)
+dibs__line_seat *dibs__line_seat_find(dibs__line *line, const char *attempt)
 {
     dibs__node *n = dibs__table_first(&line->seats, dibs__hash(attempt));
 
     for (; n; n = dibs__table_next(n)) {
-        dibs__seat *s = DIBS__FROM(dibs__seat, by_attempt, n);
+        dibs__line_seat *s = DIBS__FROM(dibs__line_seat, by_attempt, n);
         if (strcmp(s->attempt, attempt) == 0)
             return s;
     }
     return NULL;
 }
 
-static void fill(dibs__seat *s, const dibs__enter_request *r)
+static void fill(dibs__line_seat *s, const dibs__enter_request *r)
 {
     size_t name_size = strlen(r->name) + 1;
 
@@ -47,9 +47,9 @@ static void fill(dibs__seat *s, const dibs__enter_request *r)
     dibs__line_value_write(s->value, &r->who, r->who.lease);
 }
 
-dibs__seat *dibs__seat_new(dibs__line *line, const dibs__enter_request *r)
+dibs__line_seat *dibs__line_seat_new(dibs__line *line, const dibs__enter_request *r)
 {
-    dibs__seat *s;
+    dibs__line_seat *s;
 
     if (!dibs__table_reserve(&line->seats) ||
         !dibs__heap_reserve(&line->ends, line->seats.count - line->ends.count))
@@ -63,15 +63,15 @@ dibs__seat *dibs__seat_new(dibs__line *line, const dibs__enter_request *r)
     return s;
 }
 
-static void out_of_lists(dibs__line *line, dibs__seat *s)
+static void out_of_lists(dibs__line *line, dibs__line_seat *s)
 {
-    for (dibs__seat **at = &line->stirred; s->stirred && *at; at = &(*at)->next_stirred) {
+    for (dibs__line_seat **at = &line->stirred; s->stirred && *at; at = &(*at)->next_stirred) {
         if (*at == s) {
             *at = s->next_stirred;
             break;
         }
     }
-    for (dibs__seat **at = &line->told; s->untold && *at; at = &(*at)->next_told) {
+    for (dibs__line_seat **at = &line->told; s->untold && *at; at = &(*at)->next_told) {
         if (*at == s) {
             *at = s->next_told;
             if (!*at)
@@ -82,7 +82,7 @@ static void out_of_lists(dibs__line *line, dibs__seat *s)
     s->stirred = s->untold = false;
 }
 
-void dibs__seat_drop(dibs__line *line, dibs__seat *s)
+void dibs__line_seat_drop(dibs__line *line, dibs__line_seat *s)
 {
     if (s->gone)
         return;
@@ -96,12 +96,12 @@ void dibs__seat_drop(dibs__line *line, dibs__seat *s)
         free(s);
 }
 
-void dibs__seat_use(dibs__seat *s)
+void dibs__line_seat_use(dibs__line_seat *s)
 {
     s->users++;
 }
 
-void dibs__seat_unuse(dibs__line *line, dibs__seat *s)
+void dibs__line_seat_unuse(dibs__line *line, dibs__line_seat *s)
 {
     (void)line;
     if (--s->users == 0 && s->gone)
@@ -127,7 +127,7 @@ static void arm(dibs__line *line, dibs__deadline when)
     line->armed = when;
 }
 
-void dibs__seat_lasts(dibs__line *line, dibs__seat *s, dibs__deadline until)
+void dibs__line_seat_lasts(dibs__line *line, dibs__line_seat *s, dibs__deadline until)
 {
     if (s->gone)
         return;
@@ -151,7 +151,7 @@ void dibs__line_events(dibs__engine *e)
     pthread_mutex_lock(&line->mutex);
     line->armed = DIBS__NEVER;
     while ((top = dibs__heap_top(&line->ends)) && top->key <= dibs__now(e->env))
-        dibs__seat_leave(line, DIBS__FROM(dibs__seat, ends, top));
+        dibs__line_seat_leave(line, DIBS__FROM(dibs__line_seat, ends, top));
     if (top)
         arm(line, top->key);
     pthread_mutex_unlock(&line->mutex);
@@ -163,16 +163,16 @@ void dibs__line_events(dibs__engine *e)
 static void on_removed(dibs__line_call *call)
 {
     dibs__line *line = dibs__ask_line(call);
-    dibs__seat *s;
+    dibs__line_seat *s;
 
     pthread_mutex_lock(&line->mutex);
-    s = dibs__seat_find(line, call->attempt);
-    if (s && s->state == DIBS__SEAT_LEAVING && call->status == DIBS_OK)
-        dibs__seat_drop(line, s);
+    s = dibs__line_seat_find(line, call->attempt);
+    if (s && s->state == DIBS__LINE_SEAT_LEAVING && call->status == DIBS_OK)
+        dibs__line_seat_drop(line, s);
     pthread_mutex_unlock(&line->mutex);
 }
 
-static void start_removal(dibs__line *line, dibs__seat *s)
+static void start_removal(dibs__line *line, dibs__line_seat *s)
 {
     dibs__line_call *call = dibs__ask_new(line, s->name, s->key);
 
@@ -190,25 +190,25 @@ static void on_found(dibs__line_call *call)
 {
     dibs__line *line = dibs__ask_line(call);
     const char *key = NULL;
-    dibs__seat *s;
+    dibs__line_seat *s;
 
     for (size_t i = 0; i < call->listing.count; i++)
         if (dibs__line_is_ours(call->listing.entry[i].key, call->attempt, call->session))
             key = call->listing.entry[i].key;
     pthread_mutex_lock(&line->mutex);
-    s = dibs__seat_find(line, call->attempt);
-    if (s && s->state == DIBS__SEAT_LEAVING && call->status == DIBS_OK) {
+    s = dibs__line_seat_find(line, call->attempt);
+    if (s && s->state == DIBS__LINE_SEAT_LEAVING && call->status == DIBS_OK) {
         if (key)
             snprintf(s->key, sizeof s->key, "%s", key);
         if (key)
             start_removal(line, s);
         else
-            dibs__seat_drop(line, s);
+            dibs__line_seat_drop(line, s);
     }
     pthread_mutex_unlock(&line->mutex);
 }
 
-static void start_search(dibs__line *line, dibs__seat *s)
+static void start_search(dibs__line *line, dibs__line_seat *s)
 {
     dibs__line_call *call = dibs__ask_new(line, s->name, NULL);
 
@@ -222,15 +222,15 @@ static void start_search(dibs__line *line, dibs__seat *s)
         dibs__ask_drop(call);
 }
 
-void dibs__seat_leave(dibs__line *line, dibs__seat *s)
+void dibs__line_seat_leave(dibs__line *line, dibs__line_seat *s)
 {
     dibs__view_leave(line, s);
-    s->state = DIBS__SEAT_LEAVING;
+    s->state = DIBS__LINE_SEAT_LEAVING;
     if (s->dead || (!s->key[0] && !s->maybe_made)) {
-        dibs__seat_drop(line, s);
+        dibs__line_seat_drop(line, s);
         return;
     }
-    dibs__seat_lasts(line, s, dibs__now(line->base.env) + AGAIN);
+    dibs__line_seat_lasts(line, s, dibs__now(line->base.env) + AGAIN);
     if (s->key[0])
         start_removal(line, s);
     else
@@ -239,7 +239,7 @@ void dibs__seat_leave(dibs__line *line, dibs__seat *s)
 
 /* ---- Telling --------------------------------------------------------------------------------- */
 
-void dibs__seat_tell(dibs__line *line, dibs__seat *s, bool granted)
+void dibs__line_seat_tell(dibs__line *line, dibs__line_seat *s, bool granted)
 {
     s->granted = granted;
     if (s->untold)
@@ -257,7 +257,7 @@ void dibs__line_tell_all(dibs__line *line)
 
     pthread_mutex_lock(&line->mutex);
     while (line->told) {
-        dibs__seat *s = line->told;
+        dibs__line_seat *s = line->told;
         bool granted = s->granted;
         uint64_t fence = s->fence, floor = s->floor;
         memcpy(attempt, s->attempt, sizeof attempt);
@@ -296,12 +296,12 @@ void dibs__line_expired(dibs__line *line, uint64_t session)
     line->expired = session;
     for (size_t i = 0; i < line->seats.size; i++) {
         for (dibs__node *n = line->seats.slot[i]; n; n = n->next) {
-            dibs__seat *s = DIBS__FROM(dibs__seat, by_attempt, n);
+            dibs__line_seat *s = DIBS__FROM(dibs__line_seat, by_attempt, n);
             if (s->session != session || s->dead)
                 continue;
             dibs__view_leave(line, s);
             s->dead = true;
-            dibs__seat_tell(line, s, false);
+            dibs__line_seat_tell(line, s, false);
             ended++;
         }
     }

@@ -82,7 +82,7 @@ static void unlink_one(dibs__link *l)
     l->at = NULL;
 }
 
-static void unlink_all(dibs__seat *s)
+static void unlink_all(dibs__line_seat *s)
 {
     for (size_t i = 0; i < s->link_count; i++)
         unlink_one(&s->links[i]);
@@ -92,7 +92,7 @@ static void unlink_all(dibs__seat *s)
     s->link_count = 0;
 }
 
-static void link_to(dibs__link *l, dibs__seat *s, dibs__spot *spot)
+static void link_to(dibs__link *l, dibs__line_seat *s, dibs__spot *spot)
 {
     *l = (dibs__link){.seat = s, .spot = spot, .next = spot->watchers, .at = &spot->watchers};
     if (l->next)
@@ -297,7 +297,7 @@ static void watch(dibs__line *line, dibs__view *v, dibs__spot *spot)
 }
 
 /* The nearest `n` before index `i` are enough; the least of them that are. */
-static bool watch_nearest(dibs__line *line, dibs__seat *s, size_t i, size_t n)
+static bool watch_nearest(dibs__line *line, dibs__line_seat *s, size_t i, size_t n)
 {
     dibs__view *v = s->view;
     dibs__spot **set = n > 1 ? malloc(n * sizeof *set) : NULL, *single;
@@ -325,10 +325,10 @@ static bool watch_nearest(dibs__line *line, dibs__seat *s, size_t i, size_t n)
 static void on_listed(dibs__line_call *call)
 {
     dibs__line *line = dibs__ask_line(call);
-    dibs__seat *s;
+    dibs__line_seat *s;
 
     pthread_mutex_lock(&line->mutex);
-    s = dibs__seat_find(line, call->attempt);
+    s = dibs__line_seat_find(line, call->attempt);
     if (s && s->view && s->asking && call->place == s->place) {
         s->asking = false;
         if (call->status == DIBS_OK) { /* else the next sign of life tries again */
@@ -343,7 +343,7 @@ static void on_listed(dibs__line_call *call)
 }
 
 /* Asks the server who is ahead. */
-static void list_ahead(dibs__line *line, dibs__seat *s)
+static void list_ahead(dibs__line *line, dibs__line_seat *s)
 {
     dibs__line_call *call = dibs__ask_new(line, s->name, NULL);
 
@@ -360,23 +360,23 @@ static void list_ahead(dibs__line *line, dibs__seat *s)
 
 /* ---- Its turn -------------------------------------------------------------------------------- */
 
-static void hold(dibs__line *line, dibs__seat *s, uint64_t floor)
+static void hold(dibs__line *line, dibs__line_seat *s, uint64_t floor)
 {
-    s->state = DIBS__SEAT_HOLDING;
+    s->state = DIBS__LINE_SEAT_HOLDING;
     s->since = dibs__now(line->base.env);
     s->floor = floor && floor < s->fence ? floor : s->fence;
     dibs__view_leave(line, s);
-    dibs__seat_tell(line, s, true);
+    dibs__line_seat_tell(line, s, true);
 }
 
 /* What was asked before its turn: its own entry, and the first of those that hold beside it. */
-static void take_answers(dibs__line *line, dibs__seat *s, const dibs__line_call *call)
+static void take_answers(dibs__line *line, dibs__line_seat *s, const dibs__line_call *call)
 {
     const dibs__line_check *first = call->count > 1 ? &call->check[1] : NULL;
     dibs__spot *spot = first ? spot_at(s->view, call->place) : NULL;
 
     if (!call->check[0].there) { /* resumed elsewhere, or deleted by hand */
-        dibs__seat_tell(line, s, false);
+        dibs__line_seat_tell(line, s, false);
         return;
     }
     s->verified = true;
@@ -390,10 +390,10 @@ static void take_answers(dibs__line *line, dibs__seat *s, const dibs__line_call 
 static void on_checked(dibs__line_call *call)
 {
     dibs__line *line = dibs__ask_line(call);
-    dibs__seat *s;
+    dibs__line_seat *s;
 
     pthread_mutex_lock(&line->mutex);
-    s = dibs__seat_find(line, call->attempt);
+    s = dibs__line_seat_find(line, call->attempt);
     if (s && s->view && s->asking) {
         s->asking = false;
         if (call->status == DIBS_OK)
@@ -404,7 +404,7 @@ static void on_checked(dibs__line_call *call)
     dibs__line_tell_all(line);
 }
 
-static void check_first(dibs__line *line, dibs__seat *s, const dibs__spot *first)
+static void check_first(dibs__line *line, dibs__line_seat *s, const dibs__spot *first)
 {
     dibs__line_call *call = dibs__ask_new(line, s->name, s->key);
 
@@ -430,7 +430,7 @@ static void check_first(dibs__line *line, dibs__seat *s, const dibs__spot *first
 
 /* Nobody is in its way. An owner by name may have been resumed elsewhere, which removes its entry: that
  * is looked at first. So is the fence of the first that holds beside it, for the floor. */
-static void take_turn(dibs__line *line, dibs__seat *s, size_t ahead)
+static void take_turn(dibs__line *line, dibs__line_seat *s, size_t ahead)
 {
     dibs__view *v = s->view;
     dibs__spot *first = ahead > v->first ? v->spot[v->first] : NULL;
@@ -449,12 +449,12 @@ static bool all_watched(const dibs__view *v, size_t i, size_t n)
     return true;
 }
 
-static void look_again(dibs__line *line, dibs__seat *s)
+static void look_again(dibs__line *line, dibs__line_seat *s)
 {
     dibs__view *v = s->view;
     size_t i, n;
 
-    if (!v || s->asking || s->state != DIBS__SEAT_WAITING)
+    if (!v || s->asking || s->state != DIBS__LINE_SEAT_WAITING)
         return;
     unlink_all(s);
     i = find_place(v, s->place);
@@ -468,7 +468,7 @@ static void look_again(dibs__line *line, dibs__seat *s)
     s->fresh = false;
 }
 
-void dibs__view_stir(dibs__line *line, dibs__seat *s)
+void dibs__view_stir(dibs__line *line, dibs__line_seat *s)
 {
     if (s->stirred)
         return;
@@ -480,7 +480,7 @@ void dibs__view_stir(dibs__line *line, dibs__seat *s)
 void dibs__view_settle(dibs__line *line)
 {
     while (line->stirred) {
-        dibs__seat *s = line->stirred;
+        dibs__line_seat *s = line->stirred;
         line->stirred = s->next_stirred;
         s->stirred = false;
         look_again(line, s);
@@ -489,7 +489,7 @@ void dibs__view_settle(dibs__line *line)
 
 /* ---- In and out ------------------------------------------------------------------------------ */
 
-bool dibs__view_join(dibs__line *line, dibs__seat *s, dibs__line_listing *listing)
+bool dibs__view_join(dibs__line *line, dibs__line_seat *s, dibs__line_listing *listing)
 {
     dibs__view *v = get_view(line, s->name);
 
@@ -507,7 +507,7 @@ bool dibs__view_join(dibs__line *line, dibs__seat *s, dibs__line_listing *listin
     return true;
 }
 
-void dibs__view_leave(dibs__line *line, dibs__seat *s)
+void dibs__view_leave(dibs__line *line, dibs__line_seat *s)
 {
     dibs__view *v = s->view;
 
@@ -518,7 +518,7 @@ void dibs__view_leave(dibs__line *line, dibs__seat *s)
         free_view(line, v);
 }
 
-void dibs__view_check(dibs__line *line, dibs__seat *s)
+void dibs__view_check(dibs__line *line, dibs__line_seat *s)
 {
     bool watched = s->link_count > 0;
 
@@ -557,7 +557,7 @@ void dibs__line_doubt(dibs__line *line)
             doubt_view(DIBS__FROM(dibs__view, by_name, n));
     for (size_t i = 0; i < line->seats.size; i++)
         for (dibs__node *n = line->seats.slot[i]; n; n = n->next)
-            dibs__view_stir(line, DIBS__FROM(dibs__seat, by_attempt, n));
+            dibs__view_stir(line, DIBS__FROM(dibs__line_seat, by_attempt, n));
     dibs__view_settle(line);
     pthread_mutex_unlock(&line->mutex);
     dibs__line_tell_all(line);
