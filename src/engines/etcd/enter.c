@@ -53,8 +53,11 @@ static void make_txn(parts *p, dibs__etcd_op *op, Etcd__TxnRequest *txn)
 
     dibs__etcd_compare(&p->compare[0], &p->entry, ETCD__COMPARE__COMPARE_TARGET__CREATE, 0);
     compare_value(p, op);
-    dibs__etcd_range_line(&p->line, &p->yes[0], &p->folder, &p->end);
-    p->line.limit = dibs__etcd_limit(call);
+    /* Unsorted: a range with an order costs etcd a look at every value, inside its apply loop. */
+    dibs__etcd_range(&p->line, &p->yes[0], &p->folder);
+    p->line.range_end = dibs__etcd_bytes(&p->end);
+    p->line.keys_only = true;
+    p->line.limit = call->owner ? 0 : DIBS__ETCD_NEAREST;
     dibs__etcd_put(&p->put, &p->yes[1], &p->entry, call->value, op->lease);
     op->shelf = semaphore && !op->guessed && op->lock_rev == 0;
     if (op->shelf)
@@ -87,8 +90,10 @@ static const Etcd__RangeResponse *range_at(const Etcd__TxnResponse *r, size_t i)
                : NULL;
 }
 
-/* The entry is there, made now or before. */
-static dibs_status fill(dibs__etcd_op *op, const Etcd__RangeResponse *line, int64_t place)
+/* The entry is there, made now or before. A long line was not told whole: `*more` asks for its end.
+ */
+static dibs_status fill(dibs__etcd_op *op, const Etcd__RangeResponse *line, int64_t place,
+                        bool *more)
 {
     dibs__line_call *call = op->call;
     dibs__line_listing *l = &call->listing;
@@ -97,7 +102,9 @@ static dibs_status fill(dibs__etcd_op *op, const Etcd__RangeResponse *line, int6
     call->session = (uint64_t)op->lease;
     call->own.place = call->own.fence = (uint64_t)place;
     call->there = true;
-    if (!dibs__etcd_listing_fill(l, op->e, call->name, line, (uint64_t)place, false))
+    *more = line->more;
+    if (!*more &&
+        !dibs__etcd_listing_fill(l, op->e, call->name, line, (uint64_t)place, false))
         return dibs__fail(&call->err, DIBS_UNKNOWN, "out of memory while the answer was read");
     l->exists = true;
     if (!l->value && call->capacity != DIBS__PLAIN) { /* it is what we guessed, or put */
@@ -112,7 +119,7 @@ static dibs_status fill(dibs__etcd_op *op, const Etcd__RangeResponse *line, int6
 }
 
 /* The other half of the transaction. true: it was sent again. */
-static bool look_closer(dibs__etcd_op *op, const Etcd__TxnResponse *r)
+static bool look_closer(dibs__etcd_op *op, const Etcd__TxnResponse *r, bool *more)
 {
     dibs__line_call *call = op->call;
     const Etcd__RangeResponse *own = range_at(r, 0), *lock = range_at(r, 1), *line = range_at(r, 2);
@@ -129,7 +136,7 @@ static bool look_closer(dibs__etcd_op *op, const Etcd__TxnResponse *r)
         return false;
     }
     if (own->n_kvs > 0) {
-        call->status = fill(op, line, own->kvs[0]->create_revision);
+        call->status = fill(op, line, own->kvs[0]->create_revision, more);
         return false;
     }
     capacity = dibs__line_capacity(call->listing.value);
@@ -163,19 +170,21 @@ static void on_answer(dibs__etcd_call *rpc)
     dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, rpc);
     dibs__line_call *call = op->call;
     Etcd__TxnResponse *r = dibs__etcd_op_answer(op, &etcd__txn_response__descriptor);
-    bool again = false;
+    bool again = false, more = false;
 
     if (!r && dibs__etcd_lease_is_gone(rpc->stream.rpc, rpc->stream.text)) {
         lease_is_gone(op);
         return;
     }
     if (r && r->succeeded && range_at(r, 0))
-        call->status = fill(op, range_at(r, 0), r->header->revision);
+        call->status = fill(op, range_at(r, 0), r->header->revision, &more);
     else if (r)
-        again = look_closer(op, r);
+        again = look_closer(op, r, &more);
     if (r)
         etcd__txn_response__free_unpacked(r, NULL);
-    if (!again)
+    if (!again && more && call->status == DIBS_OK)
+        dibs__etcd_op_go_on(op, dibs__etcd_send_ahead(op, call->own.place));
+    else if (!again)
         dibs__etcd_op_done(op);
 }
 

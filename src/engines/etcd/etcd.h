@@ -14,6 +14,7 @@
 #include "engines/line/line.h"
 
 #define DIBS__ETCD_PREFIX_MAX 200
+#define DIBS__ETCD_NEAREST    64 /* so many of a line are told, unless more are needed */
 #define DIBS__ETCD_KEY_SIZE   (DIBS__ETCD_PREFIX_MAX + 3 * DIBS_NAME_MAX + DIBS__LINE_KEY_SIZE + 8)
 
 typedef struct dibs__etcd dibs__etcd;
@@ -32,6 +33,7 @@ struct dibs__etcd_op {
     bool guessed;      /* enter: the lock's value is taken to be what it usually is */
     bool shelf;        /* the transaction puts the lock's value */
     bool strict;       /* list: linearizable */
+    uint64_t below;    /* list: entries before this place */
     int parts;         /* check: answers to come; with the mutex */
     dibs__deadline ends; /* linger */
     bool (*again)(dibs__etcd_op *op);
@@ -142,6 +144,8 @@ void dibs__etcd_shelf_touch(dibs__etcd *e, const char *name);
 bool dibs__etcd_enter_send(dibs__etcd_op *op);
 dibs_status dibs__etcd_enter(dibs__line_side *s, dibs__line_call *call);
 dibs_status dibs__etcd_list(dibs__line_side *s, dibs__line_call *call);
+/* Asks who is before that place, and completes the call. */
+bool dibs__etcd_send_ahead(dibs__etcd_op *op, uint64_t below);
 dibs_status dibs__etcd_names(dibs__line_side *s, dibs__line_call *call);
 dibs_status dibs__etcd_watch_entry(dibs__line_side *s, dibs__line_call *call);
 void dibs__etcd_on_watched(void *ctx, uint64_t tag, dibs__etcd_news news);

@@ -18,23 +18,21 @@ static dibs_status no_memory(dibs__line_call *call)
 
 /* ---- Who is ahead ---------------------------------------------------------------------------- */
 
-static bool send_ahead(dibs__etcd_op *op);
-
 static void on_ahead(dibs__etcd_call *rpc)
 {
     dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, rpc);
     dibs__line_call *call = op->call;
     Etcd__RangeResponse *r = dibs__etcd_op_answer(op, &etcd__range_response__descriptor);
-    bool behind = r && !op->strict && (!r->header || (uint64_t)r->header->revision < call->place);
+    bool behind = r && !op->strict && (!r->header || (uint64_t)r->header->revision < op->below);
 
-    if (r && !behind && !dibs__etcd_listing_fill(&call->listing, op->e, call->name, r, call->place,
+    if (r && !behind && !dibs__etcd_listing_fill(&call->listing, op->e, call->name, r, op->below,
                                                  call->values))
         call->status = no_memory(call);
     if (r)
         etcd__range_response__free_unpacked(r, NULL);
     if (behind) {
         op->strict = true;
-        dibs__etcd_op_go_on(op, send_ahead(op));
+        dibs__etcd_op_go_on(op, dibs__etcd_send_ahead(op, op->below));
     } else {
         dibs__etcd_op_done(op);
     }
@@ -42,7 +40,7 @@ static void on_ahead(dibs__etcd_call *rpc)
 
 /* Entries ahead only vanish, so that a member which knows of our own entry may be asked alone: what
  * it has not heard of yet makes us wait longer, never shorter. */
-static bool send_ahead(dibs__etcd_op *op)
+bool dibs__etcd_send_ahead(dibs__etcd_op *op, uint64_t below)
 {
     const dibs__line_call *call = op->call;
     dibs__etcd_key folder, end;
@@ -51,7 +49,8 @@ static bool send_ahead(dibs__etcd_op *op)
     dibs__etcd_entry_key(op->e, call->name, "", &folder);
     dibs__etcd_end_of(&folder, &end);
     dibs__etcd_range_line(&r, NULL, &folder, &end);
-    r.max_create_revision = (int64_t)call->place - 1;
+    op->below = below;
+    r.max_create_revision = (int64_t)below - 1;
     r.limit = dibs__etcd_limit(call);
     r.serializable = !op->strict;
     r.keys_only = !call->values;
@@ -103,7 +102,9 @@ dibs_status dibs__etcd_list(dibs__line_side *s, dibs__line_call *call)
     if (!op)
         return DIBS_NO_MEMORY;
     op->strict = call->again;
-    return dibs__etcd_op_started(op, call->place == UINT64_MAX ? send_line(op) : send_ahead(op));
+    return dibs__etcd_op_started(op, call->place == UINT64_MAX
+                                         ? send_line(op)
+                                         : dibs__etcd_send_ahead(op, call->place));
 }
 
 /* ---- All lines ------------------------------------------------------------------------------- */

@@ -4,8 +4,6 @@
 
 #include <ctype.h>
 
-#define NEAREST 64 /* as many of the line as an entry is told about, if they are enough */
-
 /* A key that `etcdctl lock` makes: the number of its lease in hex. Others are none of a lock's. */
 static uint32_t foreign_weight(const char *key)
 {
@@ -98,7 +96,7 @@ bool dibs__etcd_listing_value(dibs__line_listing *l, const Etcd__RangeResponse *
  * that, so that a short line is known whole and needs no second look. */
 int64_t dibs__etcd_limit(const dibs__line_call *call)
 {
-    if (call->owner || call->enough >= NEAREST)
+    if (call->owner || call->enough >= DIBS__ETCD_NEAREST)
         return 0;
-    return NEAREST;
+    return DIBS__ETCD_NEAREST;
 }
