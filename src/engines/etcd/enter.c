@@ -103,8 +103,7 @@ static dibs_status fill(dibs__etcd_op *op, const Etcd__RangeResponse *line, int6
     call->own.place = call->own.fence = (uint64_t)place;
     call->there = true;
     *more = line->more;
-    if (!*more &&
-        !dibs__etcd_listing_fill(l, op->e, call->name, line, (uint64_t)place, false))
+    if (!*more && !dibs__etcd_listing_fill(l, op->e, call->name, line, (uint64_t)place, false))
         return dibs__fail(&call->err, DIBS_UNKNOWN, "out of memory while the answer was read");
     l->exists = true;
     if (!l->value && call->capacity != DIBS__PLAIN) { /* it is what we guessed, or put */

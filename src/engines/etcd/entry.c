@@ -55,8 +55,8 @@ static void on_looked(dibs__etcd_call *call)
     pthread_mutex_unlock(&e->lock);
     if (op) {
         op->call->there = there;
-        op->call->status = status == DIBS_OK ? DIBS_OK
-                                             : dibs__fail(&op->call->err, status, "%s", err.message);
+        op->call->status =
+            status == DIBS_OK ? DIBS_OK : dibs__fail(&op->call->err, status, "%s", err.message);
         dibs__etcd_op_done(op);
     } else if (over) {
         dibs__line_gone(e->side.line, w->name, w->place);
@@ -191,8 +191,8 @@ dibs_status dibs__etcd_remove(dibs__line_side *s, dibs__line_call *call)
         return DIBS_NO_MEMORY;
     dibs__etcd_entry_key(op->e, call->name, call->key, &key);
     request.key = dibs__etcd_bytes(&key);
-    return dibs__etcd_op_started(op, dibs__etcd_op_send(op, "/etcdserverpb.KV/DeleteRange",
-                                                        &request.base, on_removed));
+    return dibs__etcd_op_started(
+        op, dibs__etcd_op_send(op, "/etcdserverpb.KV/DeleteRange", &request.base, on_removed));
 }
 
 /* ---- Lingering ------------------------------------------------------------------------------- */
@@ -307,8 +307,7 @@ static bool send_linger(dibs__etcd_op *op)
 static void on_linger_lease(dibs__etcd_call *rpc)
 {
     dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, rpc);
-    Etcd__LeaseGrantResponse *r =
-        dibs__etcd_op_answer(op, &etcd__lease_grant_response__descriptor);
+    Etcd__LeaseGrantResponse *r = dibs__etcd_op_answer(op, &etcd__lease_grant_response__descriptor);
 
     if (!r) {
         dibs__etcd_op_done(op);

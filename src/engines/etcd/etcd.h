@@ -27,14 +27,14 @@ struct dibs__etcd_op {
     dibs__line_call *call;
     dibs__etcd_op *next; /* among those that wait for a session, or for its renewal */
     dibs__deadline until;
-    int64_t lease;     /* enter: the session that the entry is to belong to; linger: its lease */
-    int64_t lock_rev;  /* enter: what the lock's value must not have changed since */
+    int64_t lease;    /* enter: the session that the entry is to belong to; linger: its lease */
+    int64_t lock_rev; /* enter: what the lock's value must not have changed since */
     int tries;
-    bool guessed;      /* enter: the lock's value is taken to be what it usually is */
-    bool shelf;        /* the transaction puts the lock's value */
-    bool strict;       /* list: linearizable */
-    uint64_t below;    /* list: entries before this place */
-    int parts;         /* check: answers to come; with the mutex */
+    bool guessed;        /* enter: the lock's value is taken to be what it usually is */
+    bool shelf;          /* the transaction puts the lock's value */
+    bool strict;         /* list: linearizable */
+    uint64_t below;      /* list: entries before this place */
+    int parts;           /* check: answers to come; with the mutex */
     dibs__deadline ends; /* linger */
     bool (*again)(dibs__etcd_op *op);
 };
@@ -101,8 +101,7 @@ void dibs__etcd_compare(Etcd__Compare *c, const dibs__etcd_key *key,
 void dibs__etcd_range(Etcd__RangeRequest *r, Etcd__RequestOp *op, const dibs__etcd_key *key);
 void dibs__etcd_put(Etcd__PutRequest *r, Etcd__RequestOp *op, const dibs__etcd_key *key,
                     const char *value, int64_t lease);
-void dibs__etcd_delete(Etcd__DeleteRangeRequest *r, Etcd__RequestOp *op,
-                       const dibs__etcd_key *key);
+void dibs__etcd_delete(Etcd__DeleteRangeRequest *r, Etcd__RequestOp *op, const dibs__etcd_key *key);
 void dibs__etcd_nested(Etcd__TxnRequest *r, Etcd__RequestOp *op);
 /* All entries of a lock, the youngest first, keys alone. `key` and `end` must last. */
 void dibs__etcd_range_line(Etcd__RangeRequest *r, Etcd__RequestOp *op, const dibs__etcd_key *key,

@@ -271,14 +271,10 @@ bool dibs__h2_start(dibs__h2 *h, dibs__h2_stream *s, const char *path, const cha
 {
     /* "hasleader": a member that is cut off from the others says so at once instead of waiting. */
     nghttp2_nv headers[] = {
-        header(":method", "POST"),
-        header(":scheme", h->tls ? "https" : "http"),
-        header(":path", path),
-        header(":authority", h->authority),
-        header("te", "trailers"),
-        header("content-type", "application/grpc"),
-        header("hasleader", "true"),
-        header("token", token ? token : ""),
+        header(":method", "POST"),   header(":scheme", h->tls ? "https" : "http"),
+        header(":path", path),       header(":authority", h->authority),
+        header("te", "trailers"),    header("content-type", "application/grpc"),
+        header("hasleader", "true"), header("token", token ? token : ""),
     };
     nghttp2_data_provider body = {{.ptr = s}, on_body};
 

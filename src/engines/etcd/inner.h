@@ -37,20 +37,20 @@ struct dibs__etcd_client {
     pthread_cond_t turned; /* a connection came, or could not be made */
     pthread_t thread;
     bool running, stopping;
-    bool cut;                /* the connection is of no use any more */
-    dibs__deadline since;    /* it was made */
-    int kick; /* wakes the thread */
-    int stop; /* readable once it shall end */
+    bool cut;             /* the connection is of no use any more */
+    dibs__deadline since; /* it was made */
+    int kick;             /* wakes the thread */
+    int stop;             /* readable once it shall end */
     dibs__h2 *h2;
     size_t at;       /* the server that it leads to, or was tried last */
     unsigned failed; /* rounds over all servers in vain */
     dibs_error why;  /* the last of them */
     char *token;
-    bool full;                    /* the socket takes no more for now */
-    dibs__deadline pinged;        /* 0: no ping is out */
-    dibs__deadline posted;        /* the last call */
-    dibs__deadline asleep_until;  /* the thread's */
-    dibs__deadline soonest;       /* no call is late before this */
+    bool full;                   /* the socket takes no more for now */
+    dibs__deadline pinged;       /* 0: no ping is out */
+    dibs__deadline posted;       /* the last call */
+    dibs__deadline asleep_until; /* the thread's */
+    dibs__deadline soonest;      /* no call is late before this */
     dibs__deadline alarm;
     dibs__etcd_call *queued, *flying;
     dibs__etcd_call *over, **over_end;

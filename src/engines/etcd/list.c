@@ -25,8 +25,8 @@ static void on_ahead(dibs__etcd_call *rpc)
     Etcd__RangeResponse *r = dibs__etcd_op_answer(op, &etcd__range_response__descriptor);
     bool behind = r && !op->strict && (!r->header || (uint64_t)r->header->revision < op->below);
 
-    if (r && !behind && !dibs__etcd_listing_fill(&call->listing, op->e, call->name, r, op->below,
-                                                 call->values))
+    if (r && !behind &&
+        !dibs__etcd_listing_fill(&call->listing, op->e, call->name, r, op->below, call->values))
         call->status = no_memory(call);
     if (r)
         etcd__range_response__free_unpacked(r, NULL);
@@ -102,9 +102,8 @@ dibs_status dibs__etcd_list(dibs__line_side *s, dibs__line_call *call)
     if (!op)
         return DIBS_NO_MEMORY;
     op->strict = call->again;
-    return dibs__etcd_op_started(op, call->place == UINT64_MAX
-                                         ? send_line(op)
-                                         : dibs__etcd_send_ahead(op, call->place));
+    return dibs__etcd_op_started(
+        op, call->place == UINT64_MAX ? send_line(op) : dibs__etcd_send_ahead(op, call->place));
 }
 
 /* ---- All lines ------------------------------------------------------------------------------- */

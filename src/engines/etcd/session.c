@@ -45,8 +45,9 @@ dibs_status dibs__etcd_session_open(dibs__etcd *e, dibs__deadline until, dibs_er
     status = dibs__etcd_ask(e->client, "/etcdserverpb.Lease/LeaseGrant", &request.base,
                             &etcd__lease_grant_response__descriptor, &reply, until, err);
     if (status == DIBS_UNKNOWN)
-        status = dibs__fail(err, DIBS_UNAVAILABLE, "etcd gave no session in time: has the cluster "
-                                                   "lost its majority?");
+        status = dibs__fail(err, DIBS_UNAVAILABLE,
+                            "etcd gave no session in time: has the cluster "
+                            "lost its majority?");
     if (status != DIBS_OK)
         return status;
     e->lease = request.id;
@@ -242,8 +243,8 @@ void dibs__etcd_shelf_make(dibs__etcd_op *op, bool (*again)(dibs__etcd_op *op))
     request.id = dibs__etcd_shelf(op->e, op->call->name);
     request.ttl = SHELF_SECONDS;
     op->again = again;
-    dibs__etcd_op_go_on(op, dibs__etcd_op_send(op, "/etcdserverpb.Lease/LeaseGrant", &request.base,
-                                               on_shelf));
+    dibs__etcd_op_go_on(
+        op, dibs__etcd_op_send(op, "/etcdserverpb.Lease/LeaseGrant", &request.base, on_shelf));
 }
 
 void dibs__etcd_shelf_touch(dibs__etcd *e, const char *name)

@@ -76,7 +76,6 @@ struct dibs__line_seat {
     bool granted;
     uint32_t weight, capacity;
     uint64_t place, fence, floor, session;
-    uint64_t from; /* of what is ahead, the view may lack what is below this place */
     int64_t lease, min_hold;
     dibs__deadline since;   /* when it was granted */
     dibs__deadline checked; /* its entry was there */

@@ -31,6 +31,7 @@ struct dibs__view {
     dibs__node by_name;
     dibs__spot **spot; /* by place, from `first` on */
     size_t first, end, size;
+    uint64_t from, upto; /* between these places nothing lives that is not among the spots */
     size_t seats;
     char name[];
 };
@@ -200,6 +201,19 @@ static bool merge_into(dibs__line *line, dibs__view *v, range r, const dibs__lin
     return complete;
 }
 
+/* What the listing tells wholly, `from` up to `below`, joins what the view knew wholly before, if
+ * there is no gap between the two: new entries only come behind the last. */
+static void know(dibs__view *v, uint64_t from, uint64_t below)
+{
+    if (from > v->upto || v->from > below) {
+        v->from = from;
+        v->upto = below;
+        return;
+    }
+    v->from = from < v->from ? from : v->from;
+    v->upto = below > v->upto ? below : v->upto;
+}
+
 /* What is ahead of `below` is what the listing says. false: out of memory; then the view lacks
  * something and must not be used. */
 static bool merge(dibs__line *line, dibs__view *v, dibs__line_listing *l, uint64_t below)
@@ -228,6 +242,10 @@ static bool merge(dibs__line *line, dibs__view *v, dibs__line_listing *l, uint64
     v->first = 0;
     v->spot = spot;
     v->size = size;
+    if (complete)
+        know(v, l->from, below);
+    else
+        v->from = v->upto = UINT64_MAX;
     return complete;
 }
 
@@ -333,7 +351,6 @@ static void on_listed(dibs__line_call *call)
         s->asking = false;
         if (call->status == DIBS_OK) { /* else the next sign of life tries again */
             s->fresh = merge(line, s->view, &call->listing, s->place);
-            s->from = call->listing.from;
             dibs__view_stir(line, s);
         }
     }
@@ -459,7 +476,7 @@ static void look_again(dibs__line *line, dibs__line_seat *s)
     unlink_all(s);
     i = find_place(v, s->place);
     n = reach(v, i, s->capacity - s->weight);
-    if (n == 0 && s->from == 0)
+    if (n == 0 && v->from == 0 && v->upto >= s->place)
         take_turn(line, s, i);
     else if (n == 0 || (!s->fresh && i - v->first > FEW && !all_watched(v, i, n)))
         list_ahead(line, s);
@@ -497,7 +514,6 @@ bool dibs__view_join(dibs__line *line, dibs__line_seat *s, dibs__line_listing *l
         return false;
     v->seats++;
     s->view = v;
-    s->from = listing->from;
     if (!merge(line, v, listing, s->place)) {
         dibs__view_leave(line, s);
         return false;
