@@ -79,6 +79,7 @@ struct dibs__line_seat {
     int64_t lease, min_hold;
     dibs__deadline since;   /* when it was granted */
     dibs__deadline checked; /* its entry was there */
+    dibs__deadline stray;   /* an `enter` without an answer may make its entry until then */
     dibs__view *view;       /* while it waits */
     dibs__link *links, one; /* `one` is room for the usual case */
     size_t link_count;

@@ -209,8 +209,13 @@ dibs_status dibs__line_cancel(dibs__engine *e, const dibs__claim *claim, dibs__d
     if (!s)
         return DIBS_OK;
     status = find_key(line, s, until, err);
+    if (status == DIBS_OK && !s->key[0] && s->maybe_made) {
+        pthread_mutex_lock(&line->mutex); /* it may come yet: looked for again, in the background */
+        dibs__line_seat_leave(line, s);
+        pthread_mutex_unlock(&line->mutex);
+    }
     if (status == DIBS_OK && s->key[0])
         status = dibs__line_remove(line, s->name, s->key, until, NULL, err);
-    leave_seat(line, s, status == DIBS_OK);
+    leave_seat(line, s, status == DIBS_OK && (s->key[0] || !s->maybe_made));
     return status;
 }

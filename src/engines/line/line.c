@@ -164,6 +164,7 @@ static dibs_status make_entry(visit *v)
 
     if (status == DIBS_OK) {
         s->maybe_made = true;
+        s->stray = v->until + 2 * line->base.session;
         status = dibs__ask_wait(line, line->side->adapter->enter, v->call, v->until, v->err);
     }
     pthread_mutex_lock(&line->mutex);

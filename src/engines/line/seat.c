@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define AGAIN (200 * DIBS__MS) /* a removal that failed is tried again */
+#define STRAY DIBS__SECOND     /* how often an entry that may still be made is looked for */
 
 /* ---- Coming and going ------------------------------------------------------------------------ */
 
@@ -185,7 +186,8 @@ static void start_removal(dibs__line *line, dibs__line_seat *s)
         dibs__ask_drop(call);
 }
 
-/* An `enter` got no answer: is there an entry? */
+/* An `enter` got no answer: is there an entry? One that is not there yet may come: what was sent on a
+ * connection that is gone can arrive after whatever was asked on the next. */
 static void on_found(dibs__line_call *call)
 {
     dibs__line *line = dibs__ask_line(call);
@@ -202,8 +204,10 @@ static void on_found(dibs__line_call *call)
             snprintf(s->key, sizeof s->key, "%s", key);
         if (key)
             start_removal(line, s);
-        else
+        else if (dibs__now(line->base.env) > s->stray)
             dibs__line_seat_drop(line, s);
+        else
+            dibs__line_seat_lasts(line, s, dibs__after(line->base.env, STRAY));
     }
     pthread_mutex_unlock(&line->mutex);
 }

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -140,11 +141,21 @@ static int probe_session(dibs__zk *z, int ms)
     return p.granted;
 }
 
+/* The shortest that it grants. A short one is hard to get over a slow network. */
+static int probe_shortest(dibs__zk *z)
+{
+    int granted = 0;
+
+    for (int ms = 100; granted == 0 && ms <= 6400; ms *= 4)
+        granted = probe_session(z, ms);
+    return granted;
+}
+
 /* The session that we asked for is not the one that we got: says which there are. */
 static void tell_range(dibs__zk *z)
 {
     int asked = (int)(z->asked / DIBS__MS), got = (int)(z->granted / DIBS__MS);
-    int low = got > asked ? got : probe_session(z, 500), high = got;
+    int low = got > asked ? got : probe_shortest(z), high = got;
     dibs_error why;
 
     if (got > asked)
@@ -219,16 +230,31 @@ static void pulse(dibs__zk *z)
         dibs__zk_op_free(op);
 }
 
+/* The library (3.8) skips a server after each that failed, and so tries only every other one of an
+ * even number: one more step for each of its attempts, which come every sixtieth of the session, gets it
+ * to all of them. */
+static dibs__deadline step_on(dibs__zk *z, dibs__deadline now)
+{
+    pthread_mutex_lock(&z->mutex);
+    if (z->zh && !z->connected && now >= z->stepped + z->asked / 60) {
+        zoo_cycle_next_server(z->zh);
+        z->stepped = now;
+    }
+    pthread_mutex_unlock(&z->mutex);
+    return now + z->asked / 60;
+}
+
 /* What is to be done now; when to look again. Without the mutex. */
 static dibs__deadline serve(dibs__zk *z)
 {
     dibs__deadline now = dibs__now(z->side.env), next = dibs__zk_kept_serve(z), due;
     dibs__zk_state state;
-    bool none;
+    bool none, connected_now;
 
     pthread_mutex_lock(&z->mutex);
     state = z->state;
     none = z->zh == NULL;
+    connected_now = z->connected;
     due = state == DIBS__ZK_OPEN ? dibs__zk_proof_due(z) : DIBS__NEVER;
     pthread_mutex_unlock(&z->mutex);
     if (state == DIBS__ZK_REFUSED && z->why.status == DIBS_OK)
@@ -239,6 +265,8 @@ static dibs__deadline serve(dibs__zk *z)
         make_session(z);
         return dibs__sooner(next, now + AGAIN);
     }
+    if (!connected_now && state != DIBS__ZK_REFUSED)
+        next = dibs__sooner(next, step_on(z, now));
     if (due <= now) {
         pulse(z);
         return dibs__sooner(next, now + DIBS__MS);

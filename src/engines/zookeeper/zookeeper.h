@@ -60,6 +60,7 @@ typedef struct dibs__zk {
     int64_t granted; /* the span of the last session */
     uint64_t session;
     dibs__deadline init_at; /* before the connection was asked for */
+    dibs__deadline stepped; /* the next server was taken */
     dibs__zk_proof proof;
     dibs__zk_kept *kept; /* timers */
     int64_t server_time; /* Unix time of the server, µs, at `server_time_at` or before */
