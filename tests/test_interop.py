@@ -178,22 +178,34 @@ def etcdctl(place, *words):
     return ['env', 'ETCDCTL_API=3', 'etcdctl', '--endpoints=' + place.server.hosts, *words]
 
 
-def etcdctl_hold(place, name):
-    """With a command it takes its answer from the command, but not the exit code in every version."""
-    return place.start(*etcdctl(place, 'lock', name, 'sh', '-c', 'echo held; cat'))
+class Etcdctl:
+    """`etcdctl lock`, until it is let go. Its command has no input of ours: it reads a pipe."""
+
+    def __init__(self, place, name):
+        self.fifo = os.path.join(place.server.folder, 'fifo-%s' % os.path.basename(name))
+        os.mkfifo(self.fifo)
+        self.process = place.start(*etcdctl(place, 'lock', name, '--', 'sh', '-c', 'echo held; cat ' + self.fifo))
+
+    def held(self):
+        held(self.process)
+
+    def let_go(self):
+        with open(self.fifo, 'w'):
+            pass
+        assert self.process.wait(30) == 0, self.process.stderr.read()
 
 
 def etcdctl_first(args):
     with Place(args, 'etcd') as place:
-        theirs = etcdctl_hold(place, 'locks/stock')
-        held(theirs)
+        theirs = Etcdctl(place, 'locks/stock')
+        theirs.held()
         assert place.run('--no-wait', 'stock') == BUSY
         assert place.run('--no-wait', '--shared', 'stock') == BUSY
         lock = place.show('stock')
         assert len(lock['holders']) == 1 and lock['holders'][0]['fence'] > 0, lock
         waiter = place.hold('stock')
         place.wait_for_line('stock', 1, 1)
-        let_go(theirs)
+        theirs.let_go()
         held(waiter)
         let_go(waiter)
 
@@ -202,14 +214,14 @@ def etcdctl_second(args):
     with Place(args, 'etcd') as place:
         ours = place.hold('stock')
         held(ours)
-        theirs = etcdctl_hold(place, 'locks/stock')
+        theirs = Etcdctl(place, 'locks/stock')
         place.wait_for_line('stock', 1, 1)
         last = place.hold('stock')
         place.wait_for_line('stock', 1, 2)
         let_go(ours)
-        held(theirs)
+        theirs.held()
         assert place.run('--no-wait', 'stock') == BUSY, 'the stranger came before us'
-        let_go(theirs)
+        theirs.let_go()
         held(last)
         let_go(last)
 
@@ -221,9 +233,9 @@ def etcdctl_names(args):
             ours = place.hold(name)
             held(ours)
             let_go(ours)
-        theirs = etcdctl_hold(place, 'locks/plain')
-        held(theirs)
-        let_go(theirs)
+        theirs = Etcdctl(place, 'locks/plain')
+        theirs.held()
+        theirs.let_go()
         done = subprocess.run(etcdctl(place, 'get', '', '--prefix', '--keys-only'), stdout=subprocess.PIPE, timeout=30)
         assert done.stdout.strip() == b'', done.stdout
 

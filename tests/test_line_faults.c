@@ -72,7 +72,7 @@ static void a_short_partition_is_bridged(void **state)
     proxy *p = proxy_here();
     dibs *a = open_through(p), *b = open_here();
     dibs_grant *g = take(a, "bridged", NULL);
-    job *j = job_start(b, "bridged", NULL, g);
+    job *j = job_start(b, "bridged", NULL, NULL);
 
     (void)state;
     wait_for_line(b, "bridged", 1, 1);
@@ -219,7 +219,7 @@ static void a_waiters_connection_may_be_cut_anywhere(void **state)
         dibs_grant *g = take(a, "cut-waiter", NULL);
         job *j;
         proxy_cut(p, PROXY_DOWN, k, k % 2 != 0);
-        j = job_start(b, "cut-waiter", NULL, g);
+        j = job_start(b, "cut-waiter", NULL, NULL);
         wait_for_line(a, "cut-waiter", 1, 1);
         assert_status(dibs_unlock(g), DIBS_OK);
         job_join(j);
@@ -250,6 +250,7 @@ static void a_silent_server_keeps_nobody(void **state)
         if (i == 2)
             ensemble_continue(&the_server, 0);
         proxy_heal(p);
+        print_message("# silent in way %d: %s\n", i, dibs_status_name(status));
         assert_true(status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN);
         assert_null(g);
         assert_in_range(clock_ms() - start, 600, 700 + SOON_MS);
@@ -266,7 +267,7 @@ static void a_release_that_is_not_heard(void **state)
     dibs *a = open_url(url_at(proxy_port(p), "")), *b = open_here();
     dibs_grant *g = take(a, "unheard", NULL);
     dibs_status status;
-    job *j = job_start(b, "unheard", NULL, g);
+    job *j = job_start(b, "unheard", NULL, NULL);
 
     (void)state;
     wait_for_line(b, "unheard", 1, 1);
@@ -301,7 +302,7 @@ static void a_restart_grants_nothing_twice(void **state)
     }
     for (int i = 0; i < WAITERS; i++) {
         snprintf(name, sizeof name, "restart-%d", i % LOCKS);
-        j[i] = job_start(i % 2 ? b : c, name, NULL, g[i % LOCKS]);
+        j[i] = job_start(i % 2 ? b : c, name, NULL, NULL);
         wait_for_line(a, name, 1, (size_t)(i / LOCKS + 1));
     }
     ensemble_end(&the_server, 0, SIGKILL);
@@ -389,8 +390,6 @@ static void wrong_arguments_are_refused(void **state)
     }
     snprintf(url, sizeof url, "%s://%s/x?sesion=2s", scheme, the_server.hosts);
     refused(url, DIBS_INVALID, (const char *const[]){"sesion", NULL});
-    snprintf(url, sizeof url, "%s:///x", scheme);
-    refused(url, DIBS_INVALID, NULL);
     snprintf(url, sizeof url, "%s://127.0.0.1:99999/x", scheme);
     refused(url, DIBS_INVALID, NULL);
 }
@@ -398,8 +397,7 @@ static void wrong_arguments_are_refused(void **state)
 /* The server's own range is named. */
 static void a_session_out_of_range_is_refused(void **state)
 {
-    static const char *const least_zookeeper[] = {"400", "60", NULL}, *const least_etcd[] = {"1",
-                                                                                             NULL};
+    static const char *const least_zookeeper[] = {"400", NULL}, *const least_etcd[] = {"1", NULL};
     char url[256];
 
     (void)state;
@@ -409,7 +407,7 @@ static void a_session_out_of_range_is_refused(void **state)
     refused(url, DIBS_INVALID, kind == ENSEMBLE_ETCD ? least_etcd : least_zookeeper);
     if (kind == ENSEMBLE_ZOOKEEPER) {
         snprintf(url, sizeof url, "zookeeper://%s/x?session=10m", the_server.hosts);
-        refused(url, DIBS_INVALID, least_zookeeper);
+        refused(url, DIBS_INVALID, (const char *const[]){"60000", NULL});
     }
 }
 
