@@ -100,9 +100,10 @@ dibs_status dibs__etcd_ask(dibs__etcd_client *c, const char *method,
 
 /* ---- Watches --------------------------------------------------------------------------------- */
 
-/* Watches one key from now on; `events` are told about `tag`, which is the caller's name for it and
- * not 0. Survives the connection. false: out of memory. */
-bool dibs__etcd_watch(dibs__etcd_client *c, uint64_t tag, const void *key, size_t length);
+/* Watches one key, from a revision or (0) from now on; `events` are told about `tag`, which is the
+ * caller's name for it and not 0. Survives the connection. false: out of memory. */
+bool dibs__etcd_watch(dibs__etcd_client *c, uint64_t tag, const void *key, size_t length,
+                      int64_t from);
 /* An event that is under way may still be told. */
 void dibs__etcd_unwatch(dibs__etcd_client *c, uint64_t tag);
 

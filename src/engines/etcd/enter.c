@@ -8,6 +8,8 @@
 #include "engines/etcd/error.h"
 #include "engines/etcd/etcd.h"
 
+#include <stdatomic.h>
+
 #define MAX_TRIES 8
 
 /* What a transaction is made of. The keys are large: on the heap. */
@@ -46,6 +48,32 @@ static void compare_value(parts *p, const dibs__etcd_op *op)
     c->value = dibs__etcd_text(op->call->lock_value);
 }
 
+/* What the line was like the last time decides what is asked for: all of a short one, or only whether
+ * there is any. */
+static _Atomic uint64_t *memory_of(const dibs__etcd_op *op, uint64_t *hash)
+{
+    *hash = dibs__hash(op->call->name) | 1;
+    return &op->e->lengthy[(*hash >> 8) % (sizeof op->e->lengthy / sizeof op->e->lengthy[0])];
+}
+
+static bool is_long(const dibs__etcd_op *op)
+{
+    uint64_t hash;
+
+    return atomic_load(memory_of(op, &hash)) == hash;
+}
+
+static void remember(const dibs__etcd_op *op, bool is_long_now)
+{
+    uint64_t hash;
+    _Atomic uint64_t *at = memory_of(op, &hash);
+
+    if (is_long_now)
+        atomic_store(at, hash);
+    else if (atomic_load(at) == hash)
+        atomic_store(at, 0);
+}
+
 static void make_txn(parts *p, dibs__etcd_op *op, Etcd__TxnRequest *txn)
 {
     const dibs__line_call *call = op->call;
@@ -57,7 +85,7 @@ static void make_txn(parts *p, dibs__etcd_op *op, Etcd__TxnRequest *txn)
     dibs__etcd_range(&p->line, &p->yes[0], &p->folder);
     p->line.range_end = dibs__etcd_bytes(&p->end);
     p->line.keys_only = true;
-    p->line.limit = call->owner ? 0 : DIBS__ETCD_NEAREST;
+    p->line.limit = call->owner ? 0 : is_long(op) ? 1 : DIBS__ETCD_SHORT;
     dibs__etcd_put(&p->put, &p->yes[1], &p->entry, call->value, op->lease);
     op->shelf = semaphore && !op->guessed && op->lock_rev == 0;
     if (op->shelf)
@@ -103,6 +131,7 @@ static dibs_status fill(dibs__etcd_op *op, const Etcd__RangeResponse *line, int6
     call->own.place = call->own.fence = (uint64_t)place;
     call->there = true;
     *more = line->more;
+    remember(op, line->count > DIBS__ETCD_SHORT);
     if (!*more && !dibs__etcd_listing_fill(l, op->e, call->name, line, (uint64_t)place, false))
         return dibs__fail(&call->err, DIBS_UNKNOWN, "out of memory while the answer was read");
     l->exists = true;

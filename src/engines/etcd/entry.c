@@ -12,6 +12,7 @@ typedef struct watched {
     dibs__etcd_op *op;
     dibs__etcd_call look; /* is it there? */
     bool looking, gone;
+    bool seen; /* it was there when the watch begins */
     uint64_t place;
     char *name;
     dibs__etcd_key key;
@@ -95,11 +96,16 @@ static watched *find(dibs__etcd *e, uint64_t tag)
 void dibs__etcd_on_watched(void *ctx, uint64_t tag, dibs__etcd_news news)
 {
     dibs__etcd *e = ctx;
-    dibs__etcd_op *failed = NULL;
+    dibs__etcd_op *failed = NULL, *there = NULL;
     watched *w, *gone = NULL;
 
     pthread_mutex_lock(&e->lock);
     w = find(e, tag);
+    if (w && w->seen && !w->looking && news & DIBS__ETCD_SET_UP) {
+        there = w->op;
+        w->op = NULL;
+        news &= ~DIBS__ETCD_SET_UP;
+    }
     if (w && news & DIBS__ETCD_GONE && !w->op && !w->looking) {
         take_out(w);
         gone = w;
@@ -113,6 +119,10 @@ void dibs__etcd_on_watched(void *ctx, uint64_t tag, dibs__etcd_news news)
         gone = w;
     }
     pthread_mutex_unlock(&e->lock);
+    if (there) {
+        there->call->there = true;
+        dibs__etcd_op_done(there);
+    }
     if (!gone)
         return;
     dibs__etcd_unwatch(e->client, tag);
@@ -143,7 +153,9 @@ dibs_status dibs__etcd_watch_entry(dibs__line_side *s, dibs__line_call *call)
     if (ok) {
         tag = ++e->tags;
         dibs__table_add(&e->watched, &w->by_tag, tag);
-        ok = dibs__etcd_watch(e->client, tag, w->key.text, w->key.length);
+        w->seen = call->version > 0;
+        ok = dibs__etcd_watch(e->client, tag, w->key.text, w->key.length,
+                              w->seen ? (int64_t)call->version + 1 : 0);
         if (!ok)
             take_out(w);
     }

@@ -69,10 +69,10 @@ static dibs_status read_prefix(const dibs__url *url, dibs__etcd *e, dibs__etcd_p
     if (n == 0)
         path = "dibs";
     n = strlen(path);
-    if (n > DIBS__ETCD_PREFIX_MAX || path[n - 1] == '/' || path[n - 1] == '%')
+    if (n > DIBS__ETCD_PREFIX_MAX || path[n - 1] == '/')
         return dibs__fail(err, DIBS_INVALID,
                           "the prefix in the URL's path: give 1 to %d bytes that do not end with "
-                          "a slash or a percent sign",
+                          "a slash",
                           DIBS__ETCD_PREFIX_MAX);
     memcpy(e->prefix, path, n + 1);
     if (asprintf(&place->probe, "%s/", path) < 0) {

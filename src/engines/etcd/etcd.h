@@ -2,10 +2,10 @@
  *
  *   PREFIX/NAME/KEY      an entry, bound to the lease (= session) of the handle that made it; its
  *                        creation revision is its place in line and its fence
- *   PREFIX%/NAME         the lock's own value: the capacity of a semaphore, who broke the lock. Bound
+ *   PREFIX/%/NAME        the lock's own value: the capacity of a semaphore, who broke the lock. Bound
  *                        to a lease of a day that belongs to the name, so that it goes by itself
  *
- * NAME is escaped, one component of a path. `etcdctl lock PREFIX/NAME` makes its keys in the same
+ * NAME is escaped, one component of a path, and never "%" alone. `etcdctl lock PREFIX/NAME` makes its keys in the same
  * place and waits for everything there that is older; that is why the value lives elsewhere. */
 #ifndef DIBS_ETCD_ETCD_H
 #define DIBS_ETCD_ETCD_H
@@ -14,7 +14,8 @@
 #include "engines/line/line.h"
 
 #define DIBS__ETCD_PREFIX_MAX 200
-#define DIBS__ETCD_NEAREST    64 /* so many of a line are told, unless more are needed */
+#define DIBS__ETCD_SHORT      32 /* a line of so many is told whole */
+#define DIBS__ETCD_NEAREST    4  /* of a longer one, so many, unless more are needed */
 #define DIBS__ETCD_KEY_SIZE   (DIBS__ETCD_PREFIX_MAX + 3 * DIBS_NAME_MAX + DIBS__LINE_KEY_SIZE + 8)
 
 typedef struct dibs__etcd dibs__etcd;
@@ -60,7 +61,8 @@ struct dibs__etcd {
     struct {
         int64_t lease;
         dibs__deadline at;
-    } touched[16]; /* leases of names, and when they were put off last */
+    } touched[16];                /* leases of names, and when they were put off last */
+    _Atomic uint64_t lengthy[64]; /* hashes of names whose line was long when we looked last */
 };
 
 /* ---- op.c: what every call does -------------------------------------------------------------- */
@@ -118,8 +120,6 @@ bool dibs__etcd_listing_value(dibs__line_listing *l, const Etcd__RangeResponse *
 bool dibs__etcd_listing_value_of(dibs__line_listing *l, const Etcd__KeyValue *kv);
 bool dibs__etcd_listing_add(dibs__line_listing *l, const char *key, const Etcd__KeyValue *kv,
                             bool values);
-/* How many of the youngest an answer needs to have at most; 0: all. */
-int64_t dibs__etcd_limit(const dibs__line_call *call);
 
 /* ---- session.c ------------------------------------------------------------------------------- */
 

@@ -39,7 +39,9 @@ static dibs_status exchange(dibs__etcd_client *c, dibs__h2 *h, const dibs__h2_st
             return dibs__fail(err, DIBS_UNAVAILABLE,
                               "the server hung up, or does not speak HTTP/2; is it etcd's client "
                               "port%s?",
-                              c->place.tls ? ", with TLS" : ", without TLS (else use etcds://)");
+                              c->place.tls ? ", with TLS, and does it want a client certificate "
+                                             "(cert=, key=)"
+                                           : ", without TLS (else use etcds://)");
     }
     return DIBS_OK;
 }
@@ -82,6 +84,8 @@ static dibs_status authenticate(dibs__etcd_client *c, dibs__h2 *h, dibs__deadlin
         if (status == DIBS_OK)
             status = read_token(&s, token, err);
     }
+    if (status == DIBS_DENIED)
+        dibs__wrap(err, "as user '%.60s'", c->place.user);
     dibs__h2_stream_fini(&s);
     return status;
 }

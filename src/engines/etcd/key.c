@@ -11,7 +11,7 @@ static void make_key(const dibs__etcd *e, const char *mark, const char *name, co
 {
     char *to = out->text;
 
-    to += sprintf(to, "%s%s/", e->prefix, mark);
+    to += sprintf(to, "%s/%s", e->prefix, mark);
     dibs__line_escape(name, to);
     to += strlen(to);
     if (key)
@@ -27,7 +27,7 @@ void dibs__etcd_entry_key(const dibs__etcd *e, const char *name, const char *key
 
 void dibs__etcd_value_key(const dibs__etcd *e, const char *name, dibs__etcd_key *out)
 {
-    make_key(e, "%", name, NULL, out);
+    make_key(e, "%/", name, NULL, out);
 }
 
 /* The keys that begin with `key` end before this one. */

@@ -28,6 +28,9 @@ static void on_ahead(dibs__etcd_call *rpc)
     if (r && !behind &&
         !dibs__etcd_listing_fill(&call->listing, op->e, call->name, r, op->below, call->values))
         call->status = no_memory(call);
+    /* In a long line there is time for a watch that begins in the past: it needs no look. */
+    if (r && r->more && r->header)
+        call->listing.as_of = (uint64_t)r->header->revision;
     if (r)
         etcd__range_response__free_unpacked(r, NULL);
     if (behind) {
@@ -51,7 +54,8 @@ bool dibs__etcd_send_ahead(dibs__etcd_op *op, uint64_t below)
     dibs__etcd_range_line(&r, NULL, &folder, &end);
     op->below = below;
     r.max_create_revision = (int64_t)below - 1;
-    r.limit = dibs__etcd_limit(call);
+    /* Each weighs one at least: so many exceed `enough`, whatever they are. */
+    r.limit = call->owner || call->enough >= DIBS__ETCD_NEAREST ? 0 : DIBS__ETCD_NEAREST;
     r.serializable = !op->strict;
     r.keys_only = !call->values;
     return dibs__etcd_op_send(op, "/etcdserverpb.KV/Range", &r.base, on_ahead);
@@ -134,22 +138,28 @@ static int by_text(const void *a, const void *b)
 typedef struct walk {
     dibs__etcd_op *op;
     const Etcd__RangeResponse *line;
+    size_t skip; /* bytes of a key before what is told apart here */
     value *values;
     size_t count;
 } walk;
 
-static bool read_values(walk *w, const Etcd__RangeResponse *r)
+/* "%/NAME" after the prefix is the value of a lock. */
+static bool is_value(const char *text, size_t length)
 {
-    size_t skip = strlen(w->op->e->prefix) + 2;
+    return length > 2 && memcmp(text, "%/", 2) == 0;
+}
 
-    w->values = calloc(r->n_kvs + 1, sizeof *w->values);
+static bool read_values(walk *w)
+{
+    w->values = calloc(w->line->n_kvs + 1, sizeof *w->values);
     if (!w->values)
         return false;
-    for (size_t i = 0; i < r->n_kvs; i++) {
-        const Etcd__KeyValue *kv = r->kvs[i];
-        if (kv->key.len > skip)
-            w->values[w->count++] =
-                (value){kv, (const char *)kv->key.data + skip, kv->key.len - skip, false};
+    for (size_t i = 0; i < w->line->n_kvs; i++) {
+        const Etcd__KeyValue *kv = w->line->kvs[i];
+        const char *text = (const char *)kv->key.data + w->skip;
+        size_t length = kv->key.len - w->skip;
+        if (is_value(text, length))
+            w->values[w->count++] = (value){kv, text + 2, length - 2, false};
     }
     qsort(w->values, w->count, sizeof *w->values, by_text);
     return true;
@@ -196,15 +206,15 @@ static bool add_lock(walk *w, const char *text, size_t length, dibs__line_listin
 /* Entries come sorted by key, so that those of a name are together. */
 static bool report_entries(walk *w)
 {
-    size_t skip = strlen(w->op->e->prefix) + 1, length = 0;
     dibs__line_listing *l = NULL;
+    size_t length = 0;
     const char *name = NULL;
 
     for (size_t i = 0; i < w->line->n_kvs; i++) {
         const Etcd__KeyValue *kv = w->line->kvs[i];
-        const char *text = (const char *)kv->key.data + skip;
-        size_t n = kv->key.len - skip;
-        const char *slash = memchr(text, '/', n);
+        const char *text = (const char *)kv->key.data + w->skip;
+        size_t n = kv->key.len - w->skip;
+        const char *slash = is_value(text, n) ? NULL : memchr(text, '/', n);
         char key[DIBS__LINE_KEY_SIZE] = "";
         if (!slash || n - (size_t)(slash + 1 - text) >= sizeof key)
             continue;
@@ -235,46 +245,31 @@ static void on_names(dibs__etcd_call *rpc)
 {
     dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, rpc);
     dibs__line_call *call = op->call;
-    Etcd__TxnResponse *r = dibs__etcd_op_answer(op, &etcd__txn_response__descriptor);
-    walk w = {.op = op, .line = range_at(r, 0)};
+    Etcd__RangeResponse *r = dibs__etcd_op_answer(op, &etcd__range_response__descriptor);
+    walk w = {.op = op, .line = r, .skip = strlen(op->e->prefix) + 1};
 
-    if (r && (!w.line || !range_at(r, 1) || !read_values(&w, range_at(r, 1)) ||
-              !report_entries(&w) || (call->idle && !report_idle(&w))))
+    if (r && (!read_values(&w) || !report_entries(&w) || (call->idle && !report_idle(&w))))
         call->status = no_memory(call);
     free(w.values);
     if (r)
-        etcd__txn_response__free_unpacked(r, NULL);
+        etcd__range_response__free_unpacked(r, NULL);
     dibs__etcd_op_done(op);
-}
-
-static void folder_of(const dibs__etcd *e, const char *mark, dibs__etcd_key *key,
-                      dibs__etcd_key *end)
-{
-    key->length = strlen(e->prefix);
-    memcpy(key->text, e->prefix, key->length);
-    memcpy(key->text + key->length, mark, strlen(mark));
-    key->length += strlen(mark);
-    dibs__etcd_end_of(key, end);
 }
 
 dibs_status dibs__etcd_names(dibs__line_side *s, dibs__line_call *call)
 {
     dibs__etcd_op *op = dibs__etcd_op_new(s, call);
-    dibs__etcd_key folder, end, shelf, shelf_end;
-    Etcd__RangeRequest line, lock;
-    Etcd__RequestOp ops[2], *both[2] = {&ops[0], &ops[1]};
-    Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT;
+    dibs__etcd_key folder, end;
+    Etcd__RangeRequest range;
 
     if (!op)
         return DIBS_NO_MEMORY;
-    folder_of(op->e, "/", &folder, &end);
-    folder_of(op->e, "%/", &shelf, &shelf_end);
-    dibs__etcd_range(&line, &ops[0], &folder);
-    line.range_end = dibs__etcd_bytes(&end);
-    dibs__etcd_range(&lock, &ops[1], &shelf);
-    lock.range_end = dibs__etcd_bytes(&shelf_end);
-    txn.success = both;
-    txn.n_success = 2;
+    folder.length = strlen(op->e->prefix) + 1;
+    memcpy(folder.text, op->e->prefix, folder.length - 1);
+    folder.text[folder.length - 1] = '/';
+    dibs__etcd_end_of(&folder, &end);
+    dibs__etcd_range(&range, NULL, &folder);
+    range.range_end = dibs__etcd_bytes(&end);
     return dibs__etcd_op_started(
-        op, dibs__etcd_op_send(op, "/etcdserverpb.KV/Txn", &txn.base, on_names));
+        op, dibs__etcd_op_send(op, "/etcdserverpb.KV/Range", &range.base, on_names));
 }

@@ -91,12 +91,3 @@ bool dibs__etcd_listing_value(dibs__line_listing *l, const Etcd__RangeResponse *
 {
     return r->n_kvs == 0 || dibs__etcd_listing_value_of(l, r->kvs[0]);
 }
-
-/* Each weighs one at least: so many exceed `enough` whatever they are. The recipe is told more than
- * that, so that a short line is known whole and needs no second look. */
-int64_t dibs__etcd_limit(const dibs__line_call *call)
-{
-    if (call->owner || call->enough >= DIBS__ETCD_NEAREST)
-        return 0;
-    return DIBS__ETCD_NEAREST;
-}

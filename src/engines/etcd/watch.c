@@ -1,6 +1,6 @@
-/* All watches of a handle on one stream. A watch is known to the server by its tag. It begins "now",
- * not at a revision: etcd serves watches that begin in the past from a loop that turns ten times a
- * second. Once set up it remembers the revision from which on nothing was seen yet, so that a new
+/* All watches of a handle on one stream. A watch is known to the server by its tag. It begins "now"
+ * rather than at a revision unless there is time: etcd serves watches that begin in the past from a
+ * loop that turns ten times a second. Once set up it remembers the revision from which on nothing was seen yet, so that a new
  * connection takes it up there and no event is missed; when the server has compacted that away, a
  * doubt is told. */
 #define _GNU_SOURCE
@@ -10,10 +10,11 @@
 typedef struct dibs__etcd_watch {
     dibs__node by_tag; /* the hash is the tag */
     struct dibs__etcd_watch *next;
-    bool told;            /* in the list of what is to be told */
-    bool over;            /* unwatched while it was in that list */
+    bool told; /* in the list of what is to be told */
+    bool over; /* unwatched while it was in that list */
+    bool set_up;
     dibs__etcd_news news; /* what is to be told */
-    int64_t from;         /* 0: not set up yet */
+    int64_t from;         /* 0: from now on */
     size_t length;
     uint8_t key[];
 } watch;
@@ -98,9 +99,11 @@ static void on_events(dibs__etcd_client *c, watch *w, const Etcd__WatchResponse 
 /* From now on nothing is missed. A watch that was set up before had its place in time already. */
 static void on_created(dibs__etcd_client *c, watch *w, const Etcd__WatchResponse *r)
 {
-    if (w->from != 0)
+    if (w->set_up)
         return;
-    w->from = r->header ? r->header->revision + 1 : 0;
+    w->set_up = true;
+    if (w->from == 0)
+        w->from = r->header ? r->header->revision + 1 : 0;
     note(c, w, DIBS__ETCD_SET_UP);
 }
 
@@ -196,7 +199,8 @@ void dibs__etcd_watches_fini(dibs__etcd_client *c)
 
 /* ---- For everybody --------------------------------------------------------------------------- */
 
-bool dibs__etcd_watch(dibs__etcd_client *c, uint64_t tag, const void *key, size_t length)
+bool dibs__etcd_watch(dibs__etcd_client *c, uint64_t tag, const void *key, size_t length,
+                      int64_t from)
 {
     watch *w = malloc(sizeof *w + length);
     bool ok;
@@ -204,6 +208,7 @@ bool dibs__etcd_watch(dibs__etcd_client *c, uint64_t tag, const void *key, size_
     if (!w)
         return false;
     memset(w, 0, sizeof *w);
+    w->from = from;
     w->length = length;
     memcpy(w->key, key, length);
     pthread_mutex_lock(&c->lock);
