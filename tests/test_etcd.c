@@ -39,7 +39,8 @@ static scratch folder;
 static void tls_server(ensemble *e, const char *certificate, bool ask_clients)
 {
     static char cert[512], key[512], ca[512];
-    const char *const extra[] = {cert, key, ca, ask_clients ? "--client-cert-auth" : NULL, NULL};
+    /* It asks clients for a certificate as soon as it knows an authority of theirs. */
+    const char *const extra[] = {cert, key, ask_clients ? ca : NULL, "--client-cert-auth", NULL};
 
     snprintf(cert, sizeof cert, "--cert-file=%s/%s", folder.path, certificate);
     snprintf(key, sizeof key, "--key-file=%s/good.key", folder.path);
@@ -114,7 +115,7 @@ static void make_accounts(const ensemble *e)
     must(e, "user add root:rootpw");
     must(e, "user grant-role root root");
     must(e, "role add app");
-    must(e, "role grant-permission app --prefix=true readwrite tests");
+    must(e, "role grant-permission app --prefix=true readwrite tests/");
     must(e, "user add app:secret");
     must(e, "user grant-role app app");
     must(e, "auth enable");
