@@ -101,10 +101,14 @@ static bool send_line(dibs__etcd_op *op)
 
 dibs_status dibs__etcd_list(dibs__line_side *s, dibs__line_call *call)
 {
+    dibs__etcd *e = (dibs__etcd *)s;
     dibs__etcd_op *op = dibs__etcd_op_new(s, call);
 
     if (!op)
         return DIBS_NO_MEMORY;
+    pthread_mutex_lock(&e->lock);
+    call->session = e->lease ? (uint64_t)e->lease : UINT64_MAX; /* of nobody */
+    pthread_mutex_unlock(&e->lock);
     op->strict = call->again;
     return dibs__etcd_op_started(
         op, call->place == UINT64_MAX ? send_line(op) : dibs__etcd_send_ahead(op, call->place));

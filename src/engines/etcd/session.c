@@ -137,11 +137,12 @@ static bool start_grant(dibs__etcd *e)
 bool dibs__etcd_session_need(dibs__etcd_op *op)
 {
     dibs__etcd *e = op->e;
+    int64_t lease;
     bool ok = true;
 
     pthread_mutex_lock(&e->lock);
-    op->lease = e->lease;
-    if (!op->lease) {
+    lease = op->lease = e->lease;
+    if (!lease) {
         ok = e->granting || start_grant(e);
         if (ok) {
             op->next = e->waiting;
@@ -149,7 +150,7 @@ bool dibs__etcd_session_need(dibs__etcd_op *op)
         }
     }
     pthread_mutex_unlock(&e->lock);
-    return op->lease ? dibs__etcd_enter_send(op) : ok;
+    return lease ? dibs__etcd_enter_send(op) : ok; /* who waits in line is the thread's */
 }
 
 /* ---- Its end --------------------------------------------------------------------------------- */
