@@ -316,11 +316,13 @@ static void a_full_store_is_told(void **state)
     snprintf(url, sizeof url, "etcd://%s/tests?session=3s", e.hosts);
     d = open_url(url);
     g = take(d, "full", NULL);
-    snprintf(command, sizeof command,
-             "i=0; while head -c 1000000 /dev/zero | tr '\\0' x | ETCDCTL_API=3 etcdctl "
-             "--endpoints=%s put k$i >/dev/null 2>&1; do i=$((i+1)); done",
-             e.hosts);
-    run_program(NULL, 0, (const char *const[]){"sh", "-c", command, NULL});
+    snprintf(
+        command, sizeof command,
+        "export ETCDCTL_API=3 ETCDCTL_ENDPOINTS=%s; "
+        "for i in $(seq 100); do etcdctl alarm list | grep -q NOSPACE && exit 0; "
+        "head -c 1000000 /dev/zero | tr '\\0' x | etcdctl put k$i >/dev/null 2>&1; done; exit 1",
+        e.hosts);
+    assert_int_equal(run_program(NULL, 0, (const char *const[]){"sh", "-c", command, NULL}), 0);
     dibs_status status = dibs_lock(d, "more", &(dibs_lock_options){.wait_ms = 1000}, &none, &err);
     assert_true(status != DIBS_OK);
     assert_non_null(strstr(err.message, "space"));

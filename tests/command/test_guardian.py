@@ -10,7 +10,8 @@ import time
 from harness import DATABASES, ENGINES, ENSEMBLES, Process, Skip, alive, boottime, children, test, wait_for
 
 
-def run_worker(t, label, *options, lease='1500ms', worker=()):
+def run_worker(t, label, *options, lease=None, worker=()):
+    lease = lease or ('2s' if t.engine == 'etcd' else '1500ms')  # etcd counts whole seconds
     return t.start('run', '--lease', lease, *options, 'a', '--', *t.worker(label, *worker))
 
 
