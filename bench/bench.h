@@ -16,6 +16,7 @@ typedef struct bench_plan {
     const char *folder; /* raw SQLite: where its database goes */
     int port;           /* raw Redis */
     int sql_port;       /* raw PostgreSQL, raw MariaDB: its database `bench` */
+    int node_port;      /* raw ZooKeeper, raw etcd */
     int stock_port;     /* the Redis that keeps the stock of d */
     int server_pid;     /* 0: none */
     int workers;
@@ -49,6 +50,10 @@ extern const bench_peer bench_pg_row;
 extern const bench_peer bench_pg_advisory;
 extern const bench_peer bench_mysql_row;
 extern const bench_peer bench_mysql_getlock;
+extern const bench_peer bench_zookeeper_node;
+extern const bench_peer bench_zookeeper_line;
+extern const bench_peer bench_etcd_put;
+extern const bench_peer bench_etcd_lock;
 
 /* Each returns the program's exit code: 0, or 1 when something was wrong. */
 int bench_threads(const bench_peer *peer, const bench_plan *plan);

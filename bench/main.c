@@ -7,9 +7,10 @@
 #include <string.h>
 
 static const bench_peer *const peers[] = {
-    &bench_dibs,          &bench_redis_set, &bench_redis_blpop, &bench_redis_blpop_lua,
-    &bench_sqlite_row,    &bench_pg_row,    &bench_pg_advisory, &bench_mysql_row,
-    &bench_mysql_getlock,
+    &bench_dibs,          &bench_redis_set,      &bench_redis_blpop,    &bench_redis_blpop_lua,
+    &bench_sqlite_row,    &bench_pg_row,         &bench_pg_advisory,    &bench_mysql_row,
+    &bench_mysql_getlock, &bench_zookeeper_node, &bench_zookeeper_line, &bench_etcd_put,
+    &bench_etcd_lock,
 };
 
 static int usage(void)
@@ -20,7 +21,8 @@ static int usage(void)
           stderr);
     for (size_t i = 0; i < sizeof peers / sizeof peers[0]; i++)
         fprintf(stderr, " %s", peers[i]->id);
-    fputs("\nkeys:      url folder port sql_port stock_port workers locks rounds count seconds\n",
+    fputs("\nkeys:      url folder port sql_port node_port stock_port workers locks rounds count "
+          "seconds\n",
           stderr);
     return 64;
 }
@@ -42,6 +44,7 @@ static bool set_number(bench_plan *plan, const char *key, const char *value)
     } numbers[] = {
         {"port", &plan->port},
         {"sql_port", &plan->sql_port},
+        {"node_port", &plan->node_port},
         {"stock_port", &plan->stock_port},
         {"server_pid", &plan->server_pid},
         {"workers", &plan->workers},

@@ -26,6 +26,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests/support"))
 sys.dont_write_bytecode = True
 import databases  # noqa: E402: it lies beside the tests, which start the same servers
+import ensembles  # noqa: E402
 
 WORKERS = {"a": 1, "b": 32, "c": 32, "d": 50}
 ROUNDS_OF_D = 100
@@ -43,6 +44,8 @@ RAW = {
                    "d": ["pg-advisory"]},
     "mysql": {"a": ["mysql-row", "mysql-getlock"], "b": ["mysql-row", "mysql-getlock"], "c": ["mysql-getlock"],
               "d": ["mysql-getlock"]},
+    "zookeeper": {"a": ["zookeeper-node"], "b": ["zookeeper-node"], "c": ["zookeeper-line"], "d": ["zookeeper-line"]},
+    "etcd": {"a": ["etcd-put", "etcd-lock"], "b": ["etcd-put", "etcd-lock"], "c": ["etcd-lock"], "d": ["etcd-lock"]},
     "memory": {},
 }
 GROWTH = {
@@ -50,11 +53,13 @@ GROWTH = {
     "sqlite": {"wait": [10, 100, 1000], "hold": [1, 1000, 10000]},
     "postgresql": {"wait": [10, 100, 1000], "hold": [1, 1000, 10000]},
     "mysql": {"wait": [10, 100, 1000], "hold": [1, 1000, 10000]},
+    "zookeeper": {"wait": [10, 100, 1000], "hold": [1, 1000, 10000]},
+    "etcd": {"wait": [10, 100, 1000], "hold": [1, 1000, 10000]},
     "memory": {"wait": [10, 100, 1000, 10000], "hold": [1, 1000, 100000]},
 }
 # What a script cannot call: these were sent by a client. Everything else inside a run of dibs was a script's.
 ONLY_CLIENTS = re.compile(r"^(eval|evalsha|fcall|blpop|subscribe|unsubscribe|auth|hello|select|ping|info|client\|.*"
-                          r"|script\|.*|config\|.*|command.*|statements|transactions)$")
+                          r"|script\|.*|config\|.*|command.*|statements|transactions|packets|calls)$")
 
 
 class Redis:
@@ -113,7 +118,17 @@ def statements(server):
     return {"statements": int(rows[0].split("\t")[1])}
 
 
-COUNTERS = {"postgresql": transactions, "mysql": statements}
+def packets(server):
+    """That clients sent to ZooKeeper, pings and our own question included."""
+    return {"packets": int(server.counters()["zk_packets_received"])}
+
+
+def calls(server):
+    """That clients made of etcd: calls and messages on the streams for watches and leases."""
+    return {"calls": int(sum(v for k, v in server.counters().items() if k.startswith("grpc_server_msg_received_total")))}
+
+
+COUNTERS = {"postgresql": transactions, "mysql": statements, "zookeeper": packets, "etcd": calls}
 DROP = {"postgresql": "DROP DATABASE IF EXISTS bench WITH (FORCE)", "mysql": "DROP DATABASE IF EXISTS bench"}
 
 
@@ -124,6 +139,7 @@ class Bench:
         self.servers = {}
         self.rows = []
         self.failures = []
+        self.place_count = 0
 
     def server(self, name):
         if name not in self.servers:
@@ -134,7 +150,7 @@ class Bench:
         """One that syncs what it commits, as a lock needs it."""
         if engine not in self.servers:
             try:
-                self.servers[engine] = databases.KINDS[engine]()
+                self.servers[engine] = {**databases.KINDS, **ensembles.KINDS}[engine]()
             except databases.Missing as e:
                 raise SystemExit(f"bench: {e}")
             self.servers[engine].commands = lambda: COUNTERS[engine](self.servers[engine])
@@ -159,6 +175,10 @@ class Bench:
             server.ask(DROP[engine])
             return [f"url={server.make_database('bench')}", f"sql_port={server.port}",
                     f"server_pid={server.process.pid}"], server
+        if engine in ensembles.KINDS:
+            server = self.database(engine)
+            self.place_count += 1
+            return [f"url={server.url(f'bench{self.place_count}')}?session=30s", f"node_port={server.port}"], server
         return ["url=memory:"], None
 
     def run(self, engine, scenario, peer, round_number, *extra, repeat=0):
@@ -246,7 +266,7 @@ def choices(text, known, what):
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--engines", default="sqlite,redis,postgresql,mysql")
+    p.add_argument("--engines", default="sqlite,redis,postgresql,mysql,zookeeper,etcd")
     p.add_argument("--scenarios", default="abcd")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--seconds", type=float, default=2, help="how long a, b, c and each hand-off run of e take")

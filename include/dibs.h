@@ -110,6 +110,7 @@ typedef struct dibs_options {
         *owner; /* copied; every lock of the handle belongs to it. Default: the calling thread */
     int64_t connect_ms; /* how long dibs_open may take: 5,000 */
     int64_t request_ms; /* how long one exchange with the engine may take: 5,000 */
+    int64_t lease_ms;   /* lease of its locks: 30,000. Where it is the handle's, its session */
     bool dispatch_only; /* callbacks run only inside dibs_dispatch, never on the keeper */
     dibs_log_fn log;    /* default: silent */
     void *log_data;
@@ -142,6 +143,13 @@ typedef struct dibs_engine_info {
     size_t value_max;      /* bytes of a cell's value */
     bool shared;           /* locks can be shared; else DIBS_UNSUPPORTED says why not */
     bool slots;            /* semaphores; else the same */
+    bool
+        lease_of_handle; /* one lease for all locks of a handle; those of locks can only be shorter,
+                              and a dead process's locks pass on with the handle's */
+    bool resumes_at_end; /* an owner by name that takes a lock up again goes behind who waits */
+    bool fence_of_place; /* a waiter's fence is fixed when it enters the line */
+    bool forgets_idle;   /* an unused lock is forgotten soon: slots, who broke it, its fence */
+    int64_t lease_ms;    /* dibs_engine_of: the handle's lease; 0 where each lock has its own */
 } dibs_engine_info;
 
 /* The i-th engine that this version knows; false past the last. */
@@ -169,7 +177,7 @@ typedef void (*dibs_lost_fn)(void *data, dibs_grant *g, dibs_loss why);
 /* Zero means default. */
 typedef struct dibs_lock_options {
     int64_t wait_ms;     /* 0: wait for ever. DIBS_NO_WAIT: try once. Else at most this long */
-    int64_t lease_ms;    /* how long the engine keeps the lock for a silent holder: 30,000 */
+    int64_t lease_ms;    /* how long the engine keeps the lock for a silent holder: the handle's */
     int64_t max_hold_ms; /* renewals stop there: no bound */
     int64_t min_hold_ms; /* a lock released earlier stays taken until then: none */
     bool no_renew;       /* the keeper leaves the lease alone; see dibs_renew */

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""kill -9 of the database under 8 holders and 50 waiters, and once more while locks go from hand to hand: nobody is
-granted what another still believes to hold, tokens go on growing, everybody is served.
+"""kill -9 of the database, or of the node that leads, under 8 holders and 50 waiters, and once more while locks go from
+hand to hand: nobody is granted what another still believes to hold, tokens go on growing, everybody is served. And a
+minority of the nodes grants nothing.
 
 usage: test_crash.py --dibs DIBS --believer BELIEVER [ENGINE...]
 """
@@ -19,6 +20,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), 'support'))
 import databases  # noqa: E402: it lies beside what C tests use
+import ensembles  # noqa: E402
 
 LOCKS, CROWDS, CROWD, ROUNDS = 8, 5, 10, 3
 HOLD_MS, LEASE_MS = 3000, 3000
@@ -46,12 +48,15 @@ def faults(beliefs):
 
 
 class Scene:
-    """A database, the processes that lock on it, and what they wrote."""
+    """A server, the processes that lock on it, and what they wrote."""
 
     def __init__(self, args, server):
         self.args, self.server = args, server
-        self.url = server.make_database('crash')
+        self.url = self.make_url()
         self.started, self.files = [], []
+
+    def make_url(self):
+        return self.server.make_database('crash')
 
     def start(self, threads, rounds, hold_ms):
         out, err = tempfile.TemporaryFile('w+'), tempfile.TemporaryFile('w+')
@@ -96,6 +101,26 @@ class Scene:
             process.wait()
 
 
+class Ensemble(Scene):
+    """Three nodes, of which the one that leads is killed and comes back when another leads."""
+
+    def make_url(self):
+        return '%s?session=%dms' % (self.server.url('crash'), LEASE_MS)
+
+    def crash(self):
+        leader = self.server.leader()
+        leader.kill()
+        start = time.monotonic()
+        new = self.server.leader()
+        print('# node %d leads %.0f ms after node %d was killed' % (new.number, (time.monotonic() - start) * 1000,
+                                                                    leader.number))
+        leader.start()
+
+    def run(self, *command):
+        return subprocess.run([self.args.dibs, 'run', '--url', self.url, *command], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, timeout=60)
+
+
 def crash_twice(scene):
     """All beliefs, when everybody is done."""
     scene.start(LOCKS, 1, HOLD_MS)
@@ -112,13 +137,21 @@ def crash_twice(scene):
     return scene.beliefs()
 
 
+def start_server(engine):
+    if engine in ensembles.KINDS:
+        kind = ensembles.KINDS[engine]
+        return kind(3, kind.quick), Ensemble
+    return databases.KINDS[engine](), Scene
+
+
 def crash_test(args, engine):
-    kind = databases.KINDS[engine]
-    server = kind()
+    server, make_scene = start_server(engine)
     scene = None
     try:
-        scene = Scene(args, server)
+        scene = make_scene(args, server)
         beliefs = crash_twice(scene)
+        if make_scene is Ensemble:
+            minority_test(scene)
     finally:
         if scene:
             scene.end()
@@ -126,6 +159,22 @@ def crash_test(args, engine):
     print('# %d held, %d of them lost by the crashes' % (len(beliefs), sum(b.outcome == 'lost' for b in beliefs)))
     assert len(beliefs) == SERVED, 'served %d of %d' % (len(beliefs), SERVED)
     assert not faults(beliefs), '\n'.join(faults(beliefs))
+
+
+def minority_test(scene):
+    """One node of three: no grant, neither of a free lock nor of one whose holder is gone. With two, all is well."""
+    nodes = scene.server.nodes
+    done = scene.run('free', '--', 'sh', '-c', 'echo $DIBS_FENCE')
+    assert done.returncode == 0, done.stderr
+    before = int(done.stdout)
+    for node in nodes[:2]:
+        node.kill()
+    done = scene.run('--wait', '4s', 'free', '--', 'true')
+    assert done.returncode == 69, (done.returncode, done.stderr)
+    nodes[0].start()
+    done = scene.run('--wait', '40s', 'free', '--', 'sh', '-c', 'echo $DIBS_FENCE')
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > before, (done.stdout, before)
 
 
 def check_of_the_check():
@@ -152,11 +201,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--dibs', required=True)
     parser.add_argument('--believer', required=True)
-    parser.add_argument('engines', nargs='*', default=list(databases.KINDS))
+    parser.add_argument('engines', nargs='*', default=[*databases.KINDS, *ensembles.KINDS])
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     tests = [('the check notices two at once and a token that went back', check_of_the_check)]
-    tests += [('%s: killed twice' % engine, crash_test, args, engine) for engine in args.engines]
+    tests += [('%s: killed twice%s' % (engine, ', and a minority' if engine in ensembles.KINDS else ''), crash_test, args, engine) for engine in args.engines]
     print('1..%d' % len(tests), flush=True)
     failed = False
     for number, (name, *call) in enumerate(tests, 1):

@@ -129,8 +129,8 @@ int cli_interrupt_end(cli_interrupt *i)
     return signal;
 }
 
-int cli_enter(const char *url, const sigset_t *passed_on, dibs **d, int (*obtain)(void *data),
-              void *data)
+int cli_enter(const char *url, int64_t lease_ms, const sigset_t *passed_on, dibs **d,
+              int (*obtain)(void *data), void *data)
 {
     cli_interrupt *interrupt = cli_interrupt_start(passed_on);
     int code, signal;
@@ -139,7 +139,7 @@ int cli_enter(const char *url, const sigset_t *passed_on, dibs **d, int (*obtain
         cli_say("cannot start a thread");
         return CLI_EXIT_SYSTEM;
     }
-    code = cli_open(url, &(dibs_options){.dispatch_only = true}, d);
+    code = cli_open(url, &(dibs_options){.dispatch_only = true, .lease_ms = lease_ms}, d);
     if (code == 0) {
         cli_interrupt_watch(interrupt, *d);
         code = obtain(data);

@@ -28,7 +28,7 @@ int cli_interrupt_end(cli_interrupt *i);
 /* All of it: opens the engine for callbacks by dibs_dispatch and calls `obtain`, minding signals. The
  * code of `obtain` (-1 to go on), or of what failed before, or 128 + n when signal n came: then
  * there may be something to give back. */
-int cli_enter(const char *url, const sigset_t *passed_on, dibs **d, int (*obtain)(void *data),
-              void *data);
+int cli_enter(const char *url, int64_t lease_ms, const sigset_t *passed_on, dibs **d,
+              int (*obtain)(void *data), void *data);
 
 #endif

@@ -411,7 +411,7 @@ static int start(const cli_command *self, int argc, char **argv)
     if (code >= 0)
         return code;
     cli_signals_take(&c.passed_on, &c.mask);
-    code = cli_enter(c.url, &c.passed_on, &c.d, obtain, &c);
+    code = cli_enter(c.url, 0, &c.passed_on, &c.d, obtain, &c);
     if (code < 0)
         code = run_command(&c);
     else if (c.run && dibs_once_held(c.run)) /* a signal came with the answer */

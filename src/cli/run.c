@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define DEFAULT_LEASE_MS 30000
+#define DEFAULT_LEASE_MS 30000 /* of the library */
 
 typedef struct run {
     const char *url, *owner;
@@ -35,7 +35,8 @@ static const char help[] =
     "Waits for the lock NAME (several: all or none), then runs COMMAND under it.\n\n"
     "  --wait D        wait at most D (500ms, 5s, 2m, 1h); default: for ever\n"
     "  --no-wait       do not wait\n"
-    "  --lease D       others get the lock so long after we fell silent: 30s\n"
+    "  --lease D       others get the lock so long after we fell silent: 30s, or\n"
+    "                  the session that the URL gives (zookeeper, etcd)\n"
     "  --shared        together with others that share\n"
     "  --slots N       at most N at a time; --weight K takes K of them\n"
     "  --min-hold D    keep the lock at least so long, even if COMMAND is faster\n"
@@ -120,15 +121,26 @@ static int not_obtained(run *r, const dibs_error *err)
     return (int)r->busy_code;
 }
 
+/* Where it is the handle's, the engine knows it better. */
+static void find_lease(run *r)
+{
+    dibs_engine_info engine;
+
+    dibs_engine_of(r->d, &engine);
+    if (engine.lease_ms)
+        r->lease_ms = engine.lease_ms;
+    else if (r->lease_ms == 0)
+        r->lease_ms = DEFAULT_LEASE_MS;
+}
+
 /* -1 to go on, or the exit code. */
 static int obtain(void *data)
 {
     run *r = data;
-    const dibs_lock_options options = {
+    dibs_lock_options options = {
         .wait_ms = r->no_wait || r->wait_ms == 0 ? DIBS_NO_WAIT
                    : r->wait_ms < 0              ? 0
                                                  : r->wait_ms,
-        .lease_ms = r->lease_ms,
         .max_hold_ms = r->max_hold_ms,
         .min_hold_ms = r->min_hold_ms,
         .shared = r->shared,
@@ -138,6 +150,8 @@ static int obtain(void *data)
     };
     dibs_error err = {0};
 
+    find_lease(r);
+    options.lease_ms = r->lease_ms;
     err.status = dibs_lock_many(r->d, (const char *const *)r->names, (size_t)r->count, &options,
                                 r->grants, &err);
     if (err.status == DIBS_OK)
@@ -248,7 +262,7 @@ static int run_command(run *r)
 
 static int start(const cli_command *self, int argc, char **argv)
 {
-    run r = {.wait_ms = -1, .lease_ms = DEFAULT_LEASE_MS, .busy_code = CLI_EXIT_NOT_OBTAINED};
+    run r = {.wait_ms = -1, .busy_code = CLI_EXIT_NOT_OBTAINED};
     int code = read_arguments(&r, self, argc, argv);
 
     if (code >= 0)
@@ -259,7 +273,7 @@ static int start(const cli_command *self, int argc, char **argv)
         return dibs_status_exit_code(DIBS_NO_MEMORY);
     }
     cli_signals_take(&r.passed_on, &r.mask);
-    code = cli_enter(r.url, &r.passed_on, &r.d, obtain, &r);
+    code = cli_enter(r.url, r.lease_ms, &r.passed_on, &r.d, obtain, &r);
     if (code < 0)
         code = run_command(&r);
     dibs_close(r.d);

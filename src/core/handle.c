@@ -136,6 +136,11 @@ static dibs_status check_open_options(const dibs_options *o, dibs_error *err)
         return dibs__fail(err, DIBS_INVALID, "an owner's name has 1 to %d bytes", DIBS_OWNER_MAX);
     if (o->connect_ms < 0 || o->request_ms < 0)
         return dibs__fail(err, DIBS_INVALID, "connect_ms and request_ms must not be negative");
+    if (o->lease_ms != 0 &&
+        (o->lease_ms < DIBS__MIN_LEASE / DIBS__MS || o->lease_ms > DIBS__MAX_LEASE / DIBS__MS))
+        return dibs__fail(err, DIBS_INVALID, "lease_ms = %lld: give %lld to %lld milliseconds",
+                          (long long)o->lease_ms, (long long)(DIBS__MIN_LEASE / DIBS__MS),
+                          (long long)(DIBS__MAX_LEASE / DIBS__MS));
     return DIBS_OK;
 }
 
@@ -168,6 +173,7 @@ static void fill_identity(dibs *d, const dibs_options *o)
     if (o->owner)
         snprintf(d->owner, sizeof d->owner, "%s", o->owner);
     d->request_span = o->request_ms ? o->request_ms * DIBS__MS : DEFAULT_SPAN;
+    d->lease = o->lease_ms ? o->lease_ms * DIBS__MS : DIBS__DEFAULT_LEASE;
     d->dispatch_only = o->dispatch_only;
     d->log = o->log;
     d->log_data = o->log_data;
@@ -242,14 +248,16 @@ static dibs_status find_engine(const dibs__url *url, const dibs__engine_class **
                       url->scheme, known);
 }
 
-static dibs_status open_engine(dibs *d, const char *text, int64_t span, dibs_error *err)
+static dibs_status open_engine(dibs *d, const char *text, int64_t span, int64_t lease,
+                               dibs_error *err)
 {
     dibs__url url;
     dibs__open_request request = {.url = &url,
                                   .env = d->env,
                                   .sink = &d->sink,
                                   .handle_id = d->id,
-                                  .request_span = d->request_span};
+                                  .request_span = d->request_span,
+                                  .lease = lease};
     dibs_status status = dibs__url_parse(&url, text, err);
 
     if (status == DIBS_OK)
@@ -258,8 +266,11 @@ static dibs_status open_engine(dibs *d, const char *text, int64_t span, dibs_err
         request.until = dibs__after(d->env, span);
         status = d->class->open(&request, &d->engine, err);
     }
-    if (status == DIBS_OK)
+    if (status == DIBS_OK) {
         d->engine->class = d->class;
+        if (d->engine->lease)
+            d->lease = d->engine->lease;
+    }
     dibs__url_fini(&url);
     return status;
 }
@@ -283,7 +294,7 @@ dibs_status dibs_open(const char *url, const dibs_options *options, dibs **out, 
     if (status == DIBS_OK)
         status = new_handle(o, &d, err);
     if (status == DIBS_OK)
-        status = open_engine(d, url ? url : default_url(), span, err);
+        status = open_engine(d, url ? url : default_url(), span, o->lease_ms * DIBS__MS, err);
     if (status == DIBS_OK)
         *out = d;
     else if (d)
@@ -400,6 +411,10 @@ static void describe(const dibs__engine_class *class, dibs_engine_info *out)
         .value_max = class->can.value_max,
         .shared = !class->can.no_shared,
         .slots = !class->can.no_slots,
+        .lease_of_handle = class->can.lease_of_handle,
+        .resumes_at_end = class->can.resumes_at_end,
+        .fence_of_place = class->can.fence_of_place,
+        .forgets_idle = class->can.forgets_idle,
     };
 }
 
@@ -417,6 +432,7 @@ bool dibs_engine_at(size_t i, dibs_engine_info *out)
 void dibs_engine_of(const dibs *d, dibs_engine_info *out)
 {
     describe(d->class, out);
+    out->lease_ms = d->engine->session / DIBS__MS;
 }
 
 const char *dibs_engine_name(const dibs *d)

@@ -131,6 +131,7 @@ struct dibs {
     char host[DIBS__HOST_SIZE];
     char owner[DIBS_OWNER_MAX + 1]; /* "": the calling thread */
     int64_t request_span;
+    int64_t lease; /* of a lock that is asked for without one */
     bool dispatch_only;
     dibs_log_fn log;
     void *log_data;

@@ -85,6 +85,20 @@ void dibs__thread_owner(const dibs *d, char *out, size_t size)
     snprintf(out, size, "%s/%llu", d->id, (unsigned long long)number);
 }
 
+/* Where the lease is the handle's, a lock cannot have a longer one. */
+static dibs_status check_lease(const dibs *d, const dibs_lock_options *o, dibs_error *err)
+{
+    int64_t session = d->engine->session;
+
+    if (session && o->lease_ms > session / DIBS__MS)
+        return dibs__fail(err, DIBS_INVALID,
+                          "lease_ms = %lld: on %s the lease is the handle's, which was opened with "
+                          "%lld ms: open it with ?session=%lldms, or ask for less",
+                          (long long)o->lease_ms, d->class->scheme, (long long)(session / DIBS__MS),
+                          (long long)o->lease_ms);
+    return DIBS_OK;
+}
+
 static bool is_semaphore(const dibs_lock_options *o)
 {
     return o->slots > 1;
@@ -108,7 +122,9 @@ static void fill_grant(dibs_grant *g, const dibs_lock_options *o)
 {
     g->capacity = is_semaphore(o) ? o->slots : DIBS__PLAIN;
     g->weight = is_semaphore(o) ? (o->weight ? o->weight : 1) : o->shared ? 1 : DIBS__PLAIN;
-    g->lease = o->lease_ms ? o->lease_ms * DIBS__MS : DIBS__DEFAULT_LEASE;
+    g->lease = o->lease_ms ? o->lease_ms * DIBS__MS : g->d->lease;
+    if (g->d->engine->lease && g->lease > g->d->engine->lease)
+        g->lease = g->d->engine->lease;
     g->max_hold = o->max_hold_ms * DIBS__MS;
     g->min_hold = o->min_hold_ms * DIBS__MS;
     if (g->max_hold && g->max_hold < g->lease)
@@ -204,6 +220,8 @@ static dibs_status prepare(dibs *d, const char *name, const dibs_lock_options *o
     *again = false;
     if (status == DIBS_OK)
         status = check_options(d->class, o, err);
+    if (status == DIBS_OK)
+        status = check_lease(d, o, err);
     if (status != DIBS_OK)
         return status;
     if (!dibs__begin_call(d)) {

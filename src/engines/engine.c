@@ -10,15 +10,13 @@ extern const dibs__engine_class dibs__engine_redis;
 extern const dibs__engine_class dibs__engine_redlock;
 extern const dibs__engine_class dibs__engine_postgresql;
 extern const dibs__engine_class dibs__engine_mysql;
+extern const dibs__engine_class dibs__engine_zookeeper;
+extern const dibs__engine_class dibs__engine_etcd;
 
 const dibs__engine_class *const dibs__engines[] = {
-    &dibs__engine_sqlite,
-    &dibs__engine_redis,
-    &dibs__engine_redlock,
-    &dibs__engine_postgresql,
-    &dibs__engine_mysql,
-    &dibs__engine_memory,
-    NULL,
+    &dibs__engine_sqlite,     &dibs__engine_redis,  &dibs__engine_redlock,
+    &dibs__engine_postgresql, &dibs__engine_mysql,  &dibs__engine_zookeeper,
+    &dibs__engine_etcd,       &dibs__engine_memory, NULL,
 };
 
 const dibs__engine_class *dibs__engine_find(const char *scheme)

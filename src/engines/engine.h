@@ -46,6 +46,9 @@ struct dibs__engine {
     const dibs__engine_class *class; /* set by the core after `open` */
     const dibs__env *env;
     dibs__sink *sink;
+    /* Set by `open` where the lease belongs to the handle, else 0: how long one sign of life counts
+     * by our clock, and what people call the lease. No lock has a longer one. */
+    int64_t lease, session;
 };
 
 /* What `open` gets. `handle_id` is random hex, unique to this handle; attempts start with it and a
@@ -56,6 +59,7 @@ typedef struct dibs__open_request {
     dibs__sink *sink;
     const char *handle_id;
     int64_t request_span; /* how long one exchange may take */
+    int64_t lease;        /* the handle's, if it was asked for: 0 if not */
     dibs__deadline until;
 } dibs__open_request;
 
@@ -112,10 +116,14 @@ typedef struct dibs__capabilities {
     bool across_processes;
     bool first_come;
     bool notices_death;
-    bool cells;       /* cells, counters, once, tokens */
-    size_t value_max; /* bytes of a user's value; the recipes add up to DIBS__VALUE_EXTRA */
+    bool cells;            /* cells, counters, once, tokens */
+    size_t value_max;      /* bytes of a user's value; the recipes add up to DIBS__VALUE_EXTRA */
     const char *no_shared; /* NULL: locks can be shared. Else why not, for people */
     const char *no_slots;  /* the same for semaphores */
+    bool lease_of_handle;
+    bool resumes_at_end;
+    bool fence_of_place;
+    bool forgets_idle;
 } dibs__capabilities;
 
 struct dibs__engine_class {

@@ -1,5 +1,6 @@
 /* Engines that this build was made without: they are listed, and opening one names the package. */
 #include "engines/engine.h"
+#include "engines/line/line.h"
 
 /* Declared here and in engine.c only: the engines' own files are not compiled. */
 #ifndef DIBS_HAVE_SQLITE
@@ -53,5 +54,25 @@ const dibs__engine_class dibs__engine_mysql = {
     .schemes = (const char *const[]){"mysql", "mariadb", NULL},
     .missing = "libmariadb-dev",
     .can = {.across_processes = true, .first_come = true},
+};
+#endif
+
+#ifndef DIBS_HAVE_ZOOKEEPER
+extern const dibs__engine_class dibs__engine_zookeeper;
+const dibs__engine_class dibs__engine_zookeeper = {
+    .scheme = "zookeeper",
+    .schemes = (const char *const[]){"zookeeper", NULL},
+    .missing = "libzookeeper-mt-dev",
+    .can = DIBS__LINE_CAN,
+};
+#endif
+
+#ifndef DIBS_HAVE_ETCD
+extern const dibs__engine_class dibs__engine_etcd;
+const dibs__engine_class dibs__engine_etcd = {
+    .scheme = "etcd",
+    .schemes = (const char *const[]){"etcd", "etcds", NULL},
+    .missing = "libnghttp2-dev, libprotobuf-c-dev, protobuf-c-compiler and libssl-dev",
+    .can = DIBS__LINE_CAN,
 };
 #endif

@@ -15,10 +15,12 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, '..', 'support'))
 import databases  # noqa: E402: it lies beside what C tests use
+import ensembles  # noqa: E402
 
 PYTHON = sys.executable
 ENGINES = ('sqlite', 'redis')
 DATABASES = tuple(databases.KINDS)
+ENSEMBLES = tuple(ensembles.KINDS)
 TESTS = []
 
 
@@ -139,6 +141,9 @@ class Servers:
 
     @staticmethod
     def start_database(engine):
+        if engine in ENSEMBLES:
+            kind = ensembles.KINDS[engine]
+            return kind(1, kind.quick)
         kind = databases.KINDS[engine]
         return kind(*kind.quick)
 

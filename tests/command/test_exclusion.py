@@ -2,7 +2,7 @@
 
 import os
 
-from harness import DATABASES, ENGINES, HERE, Process, read, test
+from harness import DATABASES, ENGINES, ENSEMBLES, HERE, Process, read, test
 
 PROCESSES, ROUNDS = 40, 50
 
@@ -22,7 +22,7 @@ def add_up(t, prefix):
     return int(text) if text else 0
 
 
-@test(*ENGINES, *DATABASES)
+@test(*ENGINES, *DATABASES, *ENSEMBLES)
 def forty_processes_fifty_rounds(t):
     assert add_up(t, t.dibs + ' run count --') == PROCESSES * ROUNDS
 

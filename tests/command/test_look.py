@@ -168,7 +168,7 @@ def schema_makes_the_tables(t):
 
 @test()
 def schema_of_others(t):
-    for url in ('sqlite:', 'redis://nowhere', 'memory:'):
+    for url in ('sqlite:', 'redis://nowhere', 'zookeeper://nowhere', 'etcd://nowhere', 'memory:'):
         code, out, err = t.run('schema', '--url', url)
         assert code == 64 and out == b'' and b'needs no tables' in err, (url, code, err)
 
@@ -181,6 +181,8 @@ def engines_are_listed(t):
     assert engines['sqlite']['notices_death']
     for scheme in ('postgresql', 'mysql'):
         assert engines[scheme]['across_processes'] and engines[scheme]['first_come'], engines[scheme]
+    for scheme in ('zookeeper', 'etcd'):
+        assert engines[scheme]['first_come'] and engines[scheme]['lease_of_handle'], engines[scheme]
     for engine in engines.values():
         assert engine['available'] == (engine['missing'] is None)
     code, out, _ = t.run('engines', '--url', 'redis://nowhere')

@@ -58,7 +58,8 @@ static void a_gentle_break_waits_for_the_unlock(void **state)
     assert_status(k.status, DIBS_OK);
     job_join(j);
     assert_status(j->status, DIBS_OK);
-    assert_true(j->fence > fence + 1); /* the break raised it, the grant again */
+    /* The break raised it, the grant again, unless it was fixed when the waiter came. */
+    assert_true(j->fence > fence + (the.can.fence_of_place ? 0 : 1));
     assert_true(dibs_held(j->g));
     assert_status(dibs_unlock(j->g), DIBS_OK);
 }
@@ -147,6 +148,9 @@ static void breaking_what_is_free_raises_the_fence(void **state)
 
     (void)state;
     dibs_unlock(g);
+    if (the.can.forgets_idle && dibs_inspect(d, name, &r, NULL) == DIBS_NOT_FOUND)
+        return; /* there is nothing to break */
+    dibs_report_free(r);
     assert_status(dibs_break(d, name, "operator", false, 0, NULL), DIBS_OK);
     assert_status(dibs_inspect(d, name, &r, NULL), DIBS_OK);
     assert_true(dibs_report_at(r, 0)->fence > fence);

@@ -167,9 +167,11 @@ static void a_list_by_prefix(void **state)
     assert_int_equal(dibs_report_at(r, 0)->holder_count, 1);
     dibs_report_free(r);
     assert_status(dibs_list(d, prefix, true, &r, NULL), DIBS_OK);
-    assert_int_equal(dibs_report_count(r), 3);
-    assert_string_equal(dibs_report_at(r, 0)->name, name[1]);
-    assert_int_equal(dibs_report_at(r, 0)->holder_count, 0);
+    assert_in_range(dibs_report_count(r), the.can.forgets_idle ? 2 : 3, 3);
+    if (dibs_report_count(r) == 3) {
+        assert_string_equal(dibs_report_at(r, 0)->name, name[1]);
+        assert_int_equal(dibs_report_at(r, 0)->holder_count, 0);
+    }
     dibs_report_free(r);
     assert_status(dibs_list(d, "no such prefix", true, &r, NULL), DIBS_OK);
     assert_int_equal(dibs_report_count(r), 0);

@@ -28,7 +28,7 @@ static void bad_urls_are_refused(void **state)
     refuse("nosuch://x", DIBS_INVALID);
     refuse("no url", DIBS_INVALID);
     refuse("", DIBS_INVALID);
-    snprintf(url, sizeof url, "%s?misspelt=1", the.url);
+    snprintf(url, sizeof url, "%s%cmisspelt=1", the.url, strchr(the.url, '?') ? '&' : '?');
     refuse(url, DIBS_INVALID);
 }
 

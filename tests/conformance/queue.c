@@ -173,14 +173,20 @@ static void other_slots_are_refused(void **state)
 {
     dibs *d = open_handle();
     const char *name = fresh("mismatch");
-    dibs_grant *none = NULL;
+    dibs_grant *none = NULL, *g = take(d, name, &(dibs_lock_options){.slots = 3});
     dibs_error err = {0};
 
     (void)state;
-    dibs_unlock(take(d, name, &(dibs_lock_options){.slots = 3}));
-    assert_status(dibs_lock(d, name, &(dibs_lock_options){.slots = 4}, &none, &err), DIBS_CONFLICT);
-    assert_non_null(strstr(err.message, "3"));
-    assert_status(dibs_lock(d, name, NULL, &none, NULL), DIBS_CONFLICT);
+    for (int i = 0; i < 2; i++) { /* while it is held, and when it is not */
+        assert_status(dibs_lock(d, name, &(dibs_lock_options){.slots = 4}, &none, &err),
+                      DIBS_CONFLICT);
+        assert_non_null(strstr(err.message, "3"));
+        assert_status(dibs_lock(d, name, NULL, &none, NULL), DIBS_CONFLICT);
+        if (i == 0)
+            dibs_unlock(g);
+        if (the.can.forgets_idle)
+            return;
+    }
     dibs_unlock(take(d, name, &(dibs_lock_options){.slots = 3}));
     assert_status(dibs_break(d, name, "test", false, 0, NULL), DIBS_OK);
     dibs_unlock(take(d, name, &(dibs_lock_options){.slots = 4}));

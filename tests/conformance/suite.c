@@ -61,6 +61,25 @@ void close_all(void)
     job_count = 0;
 }
 
+bool pause_server(void)
+{
+    if (the.redis.pid)
+        server_pause(&the.redis);
+    else if (the.nodes == 1 && the.ensemble.node[0].pid)
+        ensemble_pause(&the.ensemble, 0);
+    else
+        return false;
+    return true;
+}
+
+void continue_server(void)
+{
+    if (the.redis.pid)
+        server_continue(&the.redis);
+    else
+        ensemble_continue(&the.ensemble, 0);
+}
+
 const char *fresh(const char *label)
 {
     static char names[8][64];
@@ -330,18 +349,43 @@ static const char *place_mysql(void)
     return NULL;
 }
 
+static const char *place_zookeeper(void)
+{
+    if (!ensemble_available(ENSEMBLE_ZOOKEEPER) ||
+        ensemble_start(&the.ensemble, ENSEMBLE_ZOOKEEPER, the.nodes, NULL) < 0)
+        return "no ZooKeeper";
+    snprintf(the.url, sizeof the.url, "zookeeper://%s/conformance?session=%dms", the.ensemble.hosts,
+             SESSION_MS);
+    return NULL;
+}
+
+static const char *place_etcd(void)
+{
+    if (!ensemble_available(ENSEMBLE_ETCD) ||
+        ensemble_start(&the.ensemble, ENSEMBLE_ETCD, the.nodes, NULL) < 0)
+        return "no etcd";
+    snprintf(the.url, sizeof the.url, "etcd://%s/conformance?session=%dms", the.ensemble.hosts,
+             SESSION_MS);
+    return NULL;
+}
+
 static const struct {
     const char *engine;
     const char *(*make)(void);
-} places[] = {{"memory", place_memory},   {"sqlite", place_sqlite},         {"redis", place_redis},
-              {"redlock", place_redlock}, {"postgresql", place_postgresql}, {"mysql", place_mysql}};
+} places[] = {{"memory", place_memory},         {"sqlite", place_sqlite},
+              {"redis", place_redis},           {"redlock", place_redlock},
+              {"postgresql", place_postgresql}, {"mysql", place_mysql},
+              {"zookeeper", place_zookeeper},   {"etcd", place_etcd}};
 
-/* NULL: ready. Else why not. */
-static const char *make_place(const char *engine)
+/* NULL: ready. Else why not. A name that ends in 3 ("etcd3") asks for three nodes. */
+static const char *make_place(const char *name)
 {
     bool known = false;
+    size_t length = strcspn(name, "3");
+    const char *engine = the.engine;
 
-    snprintf(the.engine, sizeof the.engine, "%s", engine);
+    snprintf(the.engine, sizeof the.engine, "%.*s", (int)length, name);
+    the.nodes = name[length] ? 3 : 1;
     for (size_t i = 0; !known && dibs_engine_at(i, &the.can); i++)
         known = strcmp(the.can.scheme, engine) == 0;
     if (!known)
@@ -412,6 +456,7 @@ int main(int argc, char *argv[])
     for (int i = 0; i < REDLOCK_NODES; i++)
         server_stop(&the.node[i]);
     database_stop(&the.database);
+    ensemble_stop(&the.ensemble);
     scratch_remove(&the.folder);
     return failed ? 1 : 0;
 }

@@ -12,6 +12,7 @@
 #include "dibs.h"
 #include "support/clock.h"
 #include "support/database.h"
+#include "support/ensemble.h"
 #include "support/scratch.h"
 #include "support/server.h"
 #include "support/test.h"
@@ -25,14 +26,18 @@
 #define LONG_MS  20000 /* what takes longer than this hangs */
 
 #define REDLOCK_NODES 5
+/* The lease of every lock where it is the handle's: short enough that a test can outlive it. */
+#define SESSION_MS 4000
 
 typedef struct suite {
     char engine[16];
     char url[512];
+    int nodes; /* of an ensemble */
     dibs_engine_info can;
     server redis; /* each server runs only for its own engine */
     server node[REDLOCK_NODES];
     database database;
+    ensemble ensemble;
     scratch folder;
 } suite;
 
@@ -44,6 +49,10 @@ dibs *open_handle(void); /* or the case fails */
 dibs *open_with(const dibs_options *options);
 void close_handle(dibs *d);
 void close_all(void);
+
+/* Stops the engine's server for a while, where there is a single one: false elsewhere. */
+bool pause_server(void);
+void continue_server(void);
 
 /* A lock name that no other case uses; the last eight live on. */
 const char *fresh(const char *label);

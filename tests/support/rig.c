@@ -54,8 +54,12 @@ dibs_status rig_open(rig *g, const char *url, const char *handle_id, int64_t spa
     snprintf(g->handle_id, sizeof g->handle_id, "%s", handle_id);
     status = dibs__url_parse(&parts, url, err);
     if (status == DIBS_OK) {
-        dibs__open_request request = {&parts,       &dibs__env_system,  &g->sink,
-                                      g->handle_id, span_ms * DIBS__MS, rig_until(g)};
+        dibs__open_request request = {.url = &parts,
+                                      .env = &dibs__env_system,
+                                      .sink = &g->sink,
+                                      .handle_id = g->handle_id,
+                                      .request_span = span_ms * DIBS__MS,
+                                      .until = rig_until(g)};
         class = dibs__engine_find(parts.scheme);
         status = class->open(&request, &g->engine, err);
         if (status == DIBS_OK)

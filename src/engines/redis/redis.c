@@ -131,7 +131,8 @@ static dibs_status redis_open(const dibs__open_request *request, dibs__engine **
 
     if (!r)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    r->base = (dibs__engine){&dibs__engine_redis, request->env, request->sink};
+    r->base =
+        (dibs__engine){.class = &dibs__engine_redis, .env = request->env, .sink = request->sink};
     r->place.env = request->env;
     dibs__seats_init(&r->seats, request->env);
     status = read_url(request->url, r, err);

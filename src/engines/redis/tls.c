@@ -160,6 +160,16 @@ void dibs__tls_context_free(dibs__tls_context *c)
     free(c);
 }
 
+bool dibs__tls_context_speak(dibs__tls_context *c, const char *protocol)
+{
+    unsigned char list[256];
+    size_t length = strlen(protocol) & 0xff;
+
+    list[0] = (unsigned char)length;
+    memcpy(list + 1, protocol, length);
+    return SSL_CTX_set_alpn_protos(c->ssl, list, (unsigned)length + 1) == 0;
+}
+
 /* ---- Connections ----------------------------------------------------------------------------- */
 
 /* The certificate must name the host: as an address when it is one, else as a DNS name. */

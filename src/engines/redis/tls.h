@@ -16,6 +16,9 @@ dibs_status dibs__tls_context_new(const char *ca, const char *cert, const char *
                                   dibs__tls_context **out, dibs_error *err);
 void dibs__tls_context_free(dibs__tls_context *context);
 
+/* The protocol that the peer must agree to speak (ALPN), such as "h2". false: out of memory. */
+bool dibs__tls_context_speak(dibs__tls_context *context, const char *protocol);
+
 /* Shakes hands on `fd`, which is non-blocking and stays the caller's. */
 dibs_status dibs__tls_open(dibs__tls_context *context, int fd, const char *host,
                            const dibs__env *env, dibs__deadline until, dibs__tls **out,

@@ -56,7 +56,7 @@ static dibs__conn *ear_of(dibs__voter *n, bool *fresh)
 static void drop_ear(dibs__redlock *r, dibs__voter *n, dibs__conn *ear)
 {
     dibs__node_set bit = (dibs__node_set)1 << n->index;
-    dibs__line *l = r->line;
+    dibs__redlock_line *l = r->line;
 
     epoll_ctl(l->epoll_fd, EPOLL_CTL_DEL, ear->fd, NULL);
     pthread_mutex_lock(&n->all->lock);
@@ -74,7 +74,7 @@ static void drop_ear(dibs__redlock *r, dibs__voter *n, dibs__conn *ear)
 static void write_missing(dibs__redlock *r, const dibs__voter *n, dibs__bytes *out)
 {
     dibs__node_set bit = (dibs__node_set)1 << n->index;
-    dibs__line *l = r->line;
+    dibs__redlock_line *l = r->line;
 
     pthread_mutex_lock(&l->lock);
     for (size_t i = 0; i < l->spots.size; i++)
@@ -105,7 +105,7 @@ static void send_words(dibs__redlock *r, dibs__voter *n, dibs__conn *ear, const 
 
 static void hint(dibs__redlock *r, size_t node, const char *name)
 {
-    dibs__line *l = r->line;
+    dibs__redlock_line *l = r->line;
     int64_t now = dibs__now(r->v->env);
     dibs__spot *s;
 
@@ -165,7 +165,7 @@ static void tend_ears(dibs__redlock *r)
         dibs__conn *ear = ear_of(n, &fresh);
         if (!ear)
             continue;
-        if (fresh && !dibs__line_watch(r->line, ear->fd)) {
+        if (fresh && !dibs__redlock_line_watch(r->line, ear->fd)) {
             drop_ear(r, n, ear);
             continue;
         }
@@ -194,7 +194,7 @@ static void unsubscribe(dibs__redlock *r, const dibs__bytes *words)
     for (size_t i = 0; words->length > 0 && i < r->v->count; i++) {
         bool fresh;
         dibs__conn *ear = ear_of(&r->v->voter[i], &fresh);
-        if (ear && fresh && !dibs__line_watch(r->line, ear->fd))
+        if (ear && fresh && !dibs__redlock_line_watch(r->line, ear->fd))
             drop_ear(r, &r->v->voter[i], ear);
         else if (ear)
             send_words(r, &r->v->voter[i], ear, words);
@@ -231,7 +231,7 @@ typedef struct crowd {
 /* With the line's lock: those whose time has come. */
 static void gather(dibs__redlock *r, crowd *c, dibs__bytes *words)
 {
-    dibs__line *l = r->line;
+    dibs__redlock_line *l = r->line;
     dibs__due *top;
     int64_t now = dibs__now(r->v->env);
 
@@ -260,12 +260,12 @@ static void try_crowd(dibs__redlock *r, crowd *c, bool gently)
         return;
     dibs__try_all(r, c->try[gently], c->count[gently], gently, dibs__after(r->v->env, r->v->limit));
     for (size_t k = 0; k < c->count[gently]; k++)
-        dibs__line_tried(r, c->of[gently][k], c->try[gently][k]);
+        dibs__redlock_line_tried(r, c->of[gently][k], c->try[gently][k]);
 }
 
 static void serve_due(dibs__redlock *r)
 {
-    dibs__line *l = r->line;
+    dibs__redlock_line *l = r->line;
     crowd c = {.room = malloc(TOGETHER * sizeof(dibs__try))};
     dibs__bytes words = {0};
 
@@ -282,7 +282,7 @@ static void serve_due(dibs__redlock *r)
     try_crowd(r, &c, false);
     pthread_mutex_lock(&l->lock);
     l->armed = DIBS__NEVER;
-    dibs__line_arm(l);
+    dibs__redlock_line_arm(l);
     pthread_mutex_unlock(&l->lock);
     free(c.room);
 }

@@ -22,16 +22,16 @@
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
-bool dibs__line_watch(dibs__line *l, int fd)
+bool dibs__redlock_line_watch(dibs__redlock_line *l, int fd)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
 
     return epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-dibs__line *dibs__line_new(void)
+dibs__redlock_line *dibs__redlock_line_new(void)
 {
-    dibs__line *l = calloc(1, sizeof *l);
+    dibs__redlock_line *l = calloc(1, sizeof *l);
 
     if (!l)
         return NULL;
@@ -40,8 +40,8 @@ dibs__line *dibs__line_new(void)
     l->armed = DIBS__NEVER;
     l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     l->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (l->epoll_fd < 0 || l->timer_fd < 0 || !dibs__line_watch(l, l->timer_fd)) {
-        dibs__line_free(l);
+    if (l->epoll_fd < 0 || l->timer_fd < 0 || !dibs__redlock_line_watch(l, l->timer_fd)) {
+        dibs__redlock_line_free(l);
         return NULL;
     }
     return l;
@@ -54,7 +54,7 @@ static void free_waiting(dibs__waiting *w)
     free(w);
 }
 
-void dibs__line_free(dibs__line *l)
+void dibs__redlock_line_free(dibs__redlock_line *l)
 {
     if (!l)
         return;
@@ -80,7 +80,7 @@ void dibs__line_free(dibs__line *l)
     free(l);
 }
 
-void dibs__line_abandon(dibs__line *l)
+void dibs__redlock_line_abandon(dibs__redlock_line *l)
 {
     close(l->timer_fd);
     close(l->epoll_fd);
@@ -88,7 +88,7 @@ void dibs__line_abandon(dibs__line *l)
 
 /* ---- Finding --------------------------------------------------------------------------------- */
 
-dibs__spot *dibs__spot_find(const dibs__line *l, const char *name)
+dibs__spot *dibs__spot_find(const dibs__redlock_line *l, const char *name)
 {
     dibs__node *n = dibs__table_first(&l->spots, dibs__hash(name));
 
@@ -100,7 +100,7 @@ dibs__spot *dibs__spot_find(const dibs__line *l, const char *name)
     return NULL;
 }
 
-static dibs__waiting *find_waiting(const dibs__line *l, const char *attempt)
+static dibs__waiting *find_waiting(const dibs__redlock_line *l, const char *attempt)
 {
     dibs__node *n = dibs__table_first(&l->attempts, dibs__hash(attempt));
 
@@ -114,7 +114,7 @@ static dibs__waiting *find_waiting(const dibs__line *l, const char *attempt)
 
 /* ---- When to try ----------------------------------------------------------------------------- */
 
-void dibs__line_arm(dibs__line *l)
+void dibs__redlock_line_arm(dibs__redlock_line *l)
 {
     dibs__due *top = dibs__heap_top(&l->due);
     dibs__deadline when = top ? top->key : DIBS__NEVER;
@@ -131,7 +131,7 @@ void dibs__line_arm(dibs__line *l)
 
 void dibs__spot_turn(dibs__redlock *r, dibs__spot *s)
 {
-    dibs__line *l = r->line;
+    dibs__redlock_line *l = r->line;
 
     if (!s->first)
         dibs__heap_put(&l->due, &s->due, dibs__after(r->v->env, LINGER));
@@ -141,7 +141,7 @@ void dibs__spot_turn(dibs__redlock *r, dibs__spot *s)
         dibs__heap_remove(&l->due, &s->due);
     if (s->first && !s->first->by_event)
         pthread_cond_signal(&s->first->cond);
-    dibs__line_arm(l);
+    dibs__redlock_line_arm(l);
 }
 
 /* `left`: until the one who has it may be gone. */
@@ -162,7 +162,7 @@ static void pause_spot(dibs__redlock *r, dibs__spot *s, int64_t left)
 
 static dibs__spot *need_spot(dibs__redlock *r, const char *name)
 {
-    dibs__line *l = r->line;
+    dibs__redlock_line *l = r->line;
     dibs__spot *s = dibs__spot_find(l, name);
     size_t size = strlen(name) + 1;
 
@@ -200,14 +200,14 @@ static dibs__waiting *new_waiting(const dibs__enter_request *request, dibs__dead
     return w;
 }
 
-bool dibs__line_is_long(dibs__redlock *r, const char *name)
+bool dibs__redlock_line_is_long(dibs__redlock *r, const char *name)
 {
-    return dibs__line_count(r, name) > 0;
+    return dibs__redlock_line_count(r, name) > 0;
 }
 
-bool dibs__line_join(dibs__redlock *r, const dibs__enter_request *request, int64_t left)
+bool dibs__redlock_line_join(dibs__redlock *r, const dibs__enter_request *request, int64_t left)
 {
-    dibs__line *l = r->line;
+    dibs__redlock_line *l = r->line;
     dibs__waiting *w = new_waiting(request, dibs__now(r->v->env));
     dibs__spot *s;
     bool fresh = false;
@@ -255,7 +255,7 @@ static void unlink_from(dibs__spot *s, dibs__waiting *w)
     s->count--;
 }
 
-static void forget(dibs__line *l, dibs__waiting *w)
+static void forget(dibs__redlock_line *l, dibs__waiting *w)
 {
     for (dibs__waiting **at = &l->served; *at; at = &(*at)->next)
         if (*at == w) {
@@ -266,9 +266,9 @@ static void forget(dibs__line *l, dibs__waiting *w)
     free_waiting(w);
 }
 
-dibs__place_in_line dibs__line_leave(dibs__redlock *r, const char *attempt)
+dibs__place_in_line dibs__redlock_line_leave(dibs__redlock *r, const char *attempt)
 {
-    dibs__line *l = r->line;
+    dibs__redlock_line *l = r->line;
     dibs__place_in_line place = DIBS__NOT_IN_LINE;
     dibs__waiting *w;
 
@@ -281,26 +281,26 @@ dibs__place_in_line dibs__line_leave(dibs__redlock *r, const char *attempt)
         dibs__spot_turn(r, s);
     }
     if (w) {
-        place = w->state == DIBS__HAS ? DIBS__LINE_SERVED : DIBS__IN_LINE;
+        place = w->state == DIBS__HAS ? DIBS__REDLOCK_LINE_SERVED : DIBS__IN_LINE;
         forget(l, w);
     }
     pthread_mutex_unlock(&l->lock);
     return place;
 }
 
-dibs__place_in_line dibs__line_look(dibs__redlock *r, const char *attempt, uint64_t *fence)
+dibs__place_in_line dibs__redlock_line_look(dibs__redlock *r, const char *attempt, uint64_t *fence)
 {
-    dibs__line *l = r->line;
+    dibs__redlock_line *l = r->line;
     dibs__place_in_line place = DIBS__NOT_IN_LINE;
     dibs__waiting *w;
 
     pthread_mutex_lock(&l->lock);
     w = find_waiting(l, attempt);
     if (w && w->state == DIBS__HAS) {
-        place = DIBS__LINE_SERVED;
+        place = DIBS__REDLOCK_LINE_SERVED;
         *fence = w->fence;
     } else if (w) {
-        place = w->spot->down ? DIBS__LINE_DOWN : DIBS__IN_LINE;
+        place = w->spot->down ? DIBS__REDLOCK_LINE_DOWN : DIBS__IN_LINE;
     }
     pthread_mutex_unlock(&l->lock);
     return place;
@@ -326,7 +326,7 @@ dibs__waiting *dibs__spot_begin(dibs__spot *s, dibs__try *out, const dibs__voter
     return w;
 }
 
-static void serve(dibs__line *l, dibs__spot *s, dibs__waiting *w, const dibs__try *t)
+static void serve(dibs__redlock_line *l, dibs__spot *s, dibs__waiting *w, const dibs__try *t)
 {
     unlink_from(s, w);
     w->state = DIBS__HAS;
@@ -340,7 +340,7 @@ static void serve(dibs__line *l, dibs__spot *s, dibs__waiting *w, const dibs__tr
 
 bool dibs__spot_end(dibs__redlock *r, dibs__waiting *w, const dibs__try *t)
 {
-    dibs__line *l = r->line;
+    dibs__redlock_line *l = r->line;
     dibs__spot *s = w->spot;
     bool granted = t->status == DIBS_OK && t->reply.verdict == DIBS__GRANTED;
 
@@ -361,7 +361,7 @@ bool dibs__spot_end(dibs__redlock *r, dibs__waiting *w, const dibs__try *t)
     return granted && w->by_event;
 }
 
-void dibs__line_tried(dibs__redlock *r, dibs__waiting *w, const dibs__try *t)
+void dibs__redlock_line_tried(dibs__redlock *r, dibs__waiting *w, const dibs__try *t)
 {
     dibs__sink *sink = r->base.sink;
     char attempt[DIBS__ATTEMPT_SIZE];
@@ -375,9 +375,9 @@ void dibs__line_tried(dibs__redlock *r, dibs__waiting *w, const dibs__try *t)
         sink->granted(sink, attempt, t->reply.fence, t->reply.fence);
 }
 
-dibs__waiting *dibs__line_next(dibs__redlock *r, const char *name, dibs__try *out)
+dibs__waiting *dibs__redlock_line_next(dibs__redlock *r, const char *name, dibs__try *out)
 {
-    dibs__line *l = r->line;
+    dibs__redlock_line *l = r->line;
     dibs__waiting *w = NULL;
     dibs__spot *s;
 
@@ -433,7 +433,7 @@ dibs_status dibs__redlock_wait(dibs__engine *e, dibs__sitter *sitter, dibs__dead
                                dibs__reply *out, dibs_error *err)
 {
     dibs__redlock *r = (dibs__redlock *)e;
-    dibs__line *l = r->line;
+    dibs__redlock_line *l = r->line;
     dibs__waiting *w;
 
     (void)err;
@@ -479,9 +479,9 @@ void dibs__redlock_poke(dibs__engine *e, dibs__sitter *sitter)
 
 /* ---- Looking --------------------------------------------------------------------------------- */
 
-size_t dibs__line_count(dibs__redlock *r, const char *name)
+size_t dibs__redlock_line_count(dibs__redlock *r, const char *name)
 {
-    dibs__line *l = r->line;
+    dibs__redlock_line *l = r->line;
     dibs__spot *s;
     size_t n;
 
@@ -492,9 +492,9 @@ size_t dibs__line_count(dibs__redlock *r, const char *name)
     return n;
 }
 
-void dibs__line_report(dibs__redlock *r, const char *name, dibs__report_builder *out)
+void dibs__redlock_line_report(dibs__redlock *r, const char *name, dibs__report_builder *out)
 {
-    dibs__line *l = r->line;
+    dibs__redlock_line *l = r->line;
     int64_t now = dibs__now(r->v->env);
     dibs__time time = {now, r->v->env->wall(r->v->env->ctx)};
     dibs__spot *s;

@@ -52,7 +52,7 @@ struct dibs__waiting {
     pthread_cond_t cond; /* threads only */
 };
 
-struct dibs__line {
+struct dibs__redlock_line {
     pthread_mutex_t lock;
     pthread_cond_t tried; /* some try is over */
     dibs__table spots, attempts;
@@ -62,14 +62,14 @@ struct dibs__line {
     dibs__deadline armed;
 };
 
-dibs__spot *dibs__spot_find(const dibs__line *l, const char *name);
+dibs__spot *dibs__spot_find(const dibs__redlock_line *l, const char *name);
 /* With the lock: sets up a try of the first in line. */
 dibs__waiting *dibs__spot_begin(dibs__spot *s, dibs__try *out, const dibs__voters *v);
 /* With the lock: what came of it; true: tell the sink. */
 bool dibs__spot_end(dibs__redlock *r, dibs__waiting *w, const dibs__try *t);
 /* With the lock: the first in line looks at what has changed. */
 void dibs__spot_turn(dibs__redlock *r, dibs__spot *s);
-void dibs__line_arm(dibs__line *l);
-bool dibs__line_watch(dibs__line *l, int fd);
+void dibs__redlock_line_arm(dibs__redlock_line *l);
+bool dibs__redlock_line_watch(dibs__redlock_line *l, int fd);
 
 #endif

@@ -138,13 +138,13 @@ dibs_status dibs__redlock_release(dibs__engine *e, const dibs__claim *claim, dib
     dibs__waiting *next;
 
     memset(out, 0, sizeof *out);
-    dibs__line_leave(r, claim->attempt);
-    next = dibs__line_next(r, claim->name, &t);
+    dibs__redlock_line_leave(r, claim->attempt);
+    next = dibs__redlock_line_next(r, claim->name, &t);
     if (!next)
         return give_all(r, claim, true, until, out, err);
     t.after = claim;
     dibs__try_all(r, tries, 1, false, until);
-    dibs__line_tried(r, next, &t);
+    dibs__redlock_line_tried(r, next, &t);
     out->verdict = t.after_verdict;
     return t.after_status == DIBS_OK
                ? DIBS_OK
@@ -159,7 +159,7 @@ dibs_status dibs__redlock_cancel(dibs__engine *e, const dibs__claim *claim, dibs
     dibs__redlock *r = of(e);
     dibs__reply reply;
 
-    return dibs__line_leave(r, claim->attempt) == DIBS__IN_LINE
+    return dibs__redlock_line_leave(r, claim->attempt) == DIBS__IN_LINE
                ? DIBS_OK
                : give_all(r, claim, false, until, &reply, err);
 }
@@ -208,7 +208,7 @@ dibs_status dibs__redlock_enter(dibs__engine *e, const dibs__enter_request *requ
     if (status != DIBS_OK)
         return status;
     t.left = 0;
-    if (request->window == 0 || !dibs__line_is_long(r, request->name)) {
+    if (request->window == 0 || !dibs__redlock_line_is_long(r, request->name)) {
         t.name = request->name;
         t.who = &request->who;
         t.lease = request->who.lease;
@@ -221,7 +221,7 @@ dibs_status dibs__redlock_enter(dibs__engine *e, const dibs__enter_request *requ
         if (out->verdict == DIBS__GRANTED || request->window == 0)
             return DIBS_OK;
     }
-    if (!dibs__line_join(r, request, t.left))
+    if (!dibs__redlock_line_join(r, request, t.left))
         return dibs__fail(err, DIBS_NO_MEMORY, "redlock: out of memory");
     *out = (dibs__reply){.verdict = DIBS__QUEUED};
     return DIBS_OK;
@@ -338,16 +338,16 @@ static bool needs_renewal(dibs__redlock *r, dibs__claim *claim, uint64_t *fence)
     memset(&claim->reply, 0, sizeof claim->reply);
     claim->status = DIBS_OK;
     if (claim->fence) {
-        dibs__line_leave(r, claim->attempt); /* it knows */
+        dibs__redlock_line_leave(r, claim->attempt); /* it knows */
         return true;
     }
-    switch (dibs__line_look(r, claim->attempt, fence)) {
-    case DIBS__LINE_SERVED:
+    switch (dibs__redlock_line_look(r, claim->attempt, fence)) {
+    case DIBS__REDLOCK_LINE_SERVED:
         return true;
     case DIBS__IN_LINE:
         claim->reply.verdict = DIBS__QUEUED;
         return false;
-    case DIBS__LINE_DOWN:
+    case DIBS__REDLOCK_LINE_DOWN:
         claim->status = DIBS_UNAVAILABLE;
         return false;
     case DIBS__NOT_IN_LINE:

@@ -219,13 +219,13 @@ static void report(dibs__redlock *r, const char *name, opinion *o, bool whole,
     dibs__voters *v = r->v;
     dibs__time now = {0, v->env->wall(v->env->ctx)};
 
-    o->record.waiters = (uint32_t)dibs__line_count(r, name);
+    o->record.waiters = (uint32_t)dibs__redlock_line_count(r, name);
     dibs__report_lock(out, name, &o->record);
     if (o->votes)
         dibs__report_holder(out, &o->holder, now);
     if (!whole)
         return;
-    dibs__line_report(r, name, out);
+    dibs__redlock_line_report(r, name, out);
     pthread_mutex_lock(&v->lock);
     for (size_t i = 0; i < v->count; i++)
         note_node(&v->voter[i], &o->node[i], out);

@@ -150,7 +150,7 @@ static void redlock_close(dibs__engine *e)
     if (r->v)
         dibs__voters_drain(r->v, dibs__after(r->v->env, r->v->limit));
     dibs__voters_close(r->v);
-    dibs__line_free(r->line);
+    dibs__redlock_line_free(r->line);
     free(r);
 }
 
@@ -159,7 +159,7 @@ static void redlock_abandon(dibs__engine *e)
     dibs__redlock *r = (dibs__redlock *)e;
 
     dibs__voters_abandon(r->v);
-    dibs__line_abandon(r->line);
+    dibs__redlock_line_abandon(r->line);
 }
 
 static void note_even(const dibs__redlock *r)
@@ -181,10 +181,11 @@ static dibs_status redlock_open(const dibs__open_request *request, dibs__engine 
 
     if (!r)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    r->base = (dibs__engine){&dibs__engine_redlock, request->env, request->sink};
+    r->base =
+        (dibs__engine){.class = &dibs__engine_redlock, .env = request->env, .sink = request->sink};
     r->v = dibs__voters_new(request->env, request->sink);
-    r->line = dibs__line_new();
-    if (!r->v || !r->line || !dibs__line_watch(r->line, r->v->ear_fd))
+    r->line = dibs__redlock_line_new();
+    if (!r->v || !r->line || !dibs__redlock_line_watch(r->line, r->v->ear_fd))
         status = dibs__fail(err, DIBS_NO_MEMORY, "redlock: out of memory or descriptors");
     if (status == DIBS_OK)
         status = read_url(request->url, r->v, err);
@@ -204,6 +205,9 @@ static const char *const schemes[] = {"redlock", NULL};
 const dibs__engine_class dibs__engine_redlock = {
     .scheme = "redlock",
     .schemes = schemes,
+    .no_cells =
+        "cells, counters, once and tokens on independent servers would need consensus among "
+        "them: use redis, etcd, zookeeper or a database",
     .can = {.across_processes = true,
             .no_shared =
                 "N independent nodes have no line, and without one a writer waits for ever "

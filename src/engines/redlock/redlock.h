@@ -13,12 +13,12 @@
 #include "engines/redlock/pack.h"
 #include "engines/redlock/voters.h"
 
-typedef struct dibs__line dibs__line;
+typedef struct dibs__redlock_line dibs__redlock_line;
 
 typedef struct dibs__redlock {
     dibs__engine base;
     dibs__voters *v;
-    dibs__line *line;
+    dibs__redlock_line *line;
 } dibs__redlock;
 
 static inline int dibs__nodes_in(dibs__node_set set)
@@ -92,35 +92,35 @@ dibs_status dibs__redlock_break(dibs__engine *e, const char *name, const char *b
 
 /* ---- Those who wait (line.c) ----------------------------------------------------------------- */
 
-dibs__line *dibs__line_new(void); /* NULL: out of memory or descriptors */
-void dibs__line_free(dibs__line *line);
-void dibs__line_abandon(dibs__line *line);
+dibs__redlock_line *dibs__redlock_line_new(void); /* NULL: out of memory or descriptors */
+void dibs__redlock_line_free(dibs__redlock_line *line);
+void dibs__redlock_line_abandon(dibs__redlock_line *line);
 
 /* Others of this handle wait for that name already. */
-bool dibs__line_is_long(dibs__redlock *r, const char *name);
+bool dibs__redlock_line_is_long(dibs__redlock *r, const char *name);
 /* At the end of the line; `left`: until it may be free. false: out of memory. */
-bool dibs__line_join(dibs__redlock *r, const dibs__enter_request *request, int64_t left);
+bool dibs__redlock_line_join(dibs__redlock *r, const dibs__enter_request *request, int64_t left);
 
 typedef enum dibs__place_in_line {
     DIBS__NOT_IN_LINE,
     DIBS__IN_LINE,
-    DIBS__LINE_DOWN,   /* in line, and there was no majority of nodes when it was last asked */
-    DIBS__LINE_SERVED, /* has the lock */
+    DIBS__REDLOCK_LINE_DOWN, /* in line, and there was no majority of nodes when it was last asked */
+    DIBS__REDLOCK_LINE_SERVED, /* has the lock */
 } dibs__place_in_line;
 
-dibs__place_in_line dibs__line_look(dibs__redlock *r, const char *attempt, uint64_t *fence);
+dibs__place_in_line dibs__redlock_line_look(dibs__redlock *r, const char *attempt, uint64_t *fence);
 /* It knows that it has the lock, or does not want it any more. Where it was when it left. */
-dibs__place_in_line dibs__line_leave(dibs__redlock *r, const char *attempt);
+dibs__place_in_line dibs__redlock_line_leave(dibs__redlock *r, const char *attempt);
 
 /* The next in line for a lock that is given back, if it may have it without asking again; it must be
  * told the outcome. NULL: nobody. */
 typedef struct dibs__waiting dibs__waiting;
-dibs__waiting *dibs__line_next(dibs__redlock *r, const char *name, dibs__try *out);
-void dibs__line_tried(dibs__redlock *r, dibs__waiting *w, const dibs__try *t);
+dibs__waiting *dibs__redlock_line_next(dibs__redlock *r, const char *name, dibs__try *out);
+void dibs__redlock_line_tried(dibs__redlock *r, dibs__waiting *w, const dibs__try *t);
 
 /* This handle's own waiters, in line. */
-void dibs__line_report(dibs__redlock *r, const char *name, dibs__report_builder *out);
-size_t dibs__line_count(dibs__redlock *r, const char *name);
+void dibs__redlock_line_report(dibs__redlock *r, const char *name, dibs__report_builder *out);
+size_t dibs__redlock_line_count(dibs__redlock *r, const char *name);
 
 dibs_status dibs__redlock_wait(dibs__engine *e, dibs__sitter *sitter, dibs__deadline until,
                                dibs__reply *out, dibs_error *err);

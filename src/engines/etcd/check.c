@@ -1,0 +1,158 @@
+/* Are these entries there, and does our session live? The entries are read in one transaction, with
+ * transactions inside, because etcd counts the operations of each: 128 at most. At the same time the
+ * lease is renewed unless that was done a moment ago. */
+#define _GNU_SOURCE
+#include "core/error.h"
+#include "engines/etcd/etcd.h"
+
+#define CHUNK 100
+
+/* ---- The parts of the answer ----------------------------------------------------------------- */
+
+/* One of the two is done; the last one completes the call. */
+static void part_done(dibs__etcd_op *op)
+{
+    dibs__etcd *e = op->e;
+    bool last;
+
+    pthread_mutex_lock(&e->lock);
+    last = --op->parts == 0;
+    pthread_mutex_unlock(&e->lock);
+    if (last)
+        dibs__etcd_op_done(op);
+}
+
+void dibs__etcd_check_proved(dibs__etcd_op *op, bool proved)
+{
+    if (!proved && op->call->status == DIBS_OK)
+        op->call->status = dibs__fail(&op->call->err, DIBS_UNAVAILABLE,
+                                      "the session could not be renewed: is the cluster up, with "
+                                      "a majority?");
+    part_done(op);
+}
+
+static void read_one(dibs__line_check *check, const Etcd__ResponseOp *r)
+{
+    const Etcd__RangeResponse *range =
+        r->response_case == ETCD__RESPONSE_OP__RESPONSE_RESPONSE_RANGE ? r->response_range : NULL;
+    const Etcd__KeyValue *kv = range && range->n_kvs > 0 ? range->kvs[0] : NULL;
+
+    check->there = kv != NULL;
+    check->marked = kv && kv->mod_revision != kv->create_revision;
+    check->fence = kv ? (uint64_t)kv->create_revision : 0;
+}
+
+static void on_read(dibs__etcd_call *rpc)
+{
+    dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, rpc);
+    dibs__line_call *call = op->call;
+    dibs_status before = call->status;
+    dibs_error why = call->err;
+    Etcd__TxnResponse *r = dibs__etcd_op_answer(op, &etcd__txn_response__descriptor);
+    size_t k = 0;
+
+    for (size_t i = 0; r && i < r->n_responses; i++) {
+        const Etcd__TxnResponse *chunk =
+            r->responses[i]->response_case == ETCD__RESPONSE_OP__RESPONSE_RESPONSE_TXN
+                ? r->responses[i]->response_txn
+                : NULL;
+        for (size_t j = 0; chunk && j < chunk->n_responses && k < call->count; j++)
+            read_one(&call->check[k++], chunk->responses[j]);
+    }
+    if (r)
+        etcd__txn_response__free_unpacked(r, NULL);
+    if (r && k < call->count)
+        call->status = dibs__fail(&call->err, DIBS_BROKEN_ENGINE,
+                                  "etcd gave an answer of another shape than it should");
+    if (call->status == DIBS_OK && before != DIBS_OK) {
+        call->status = before;
+        call->err = why;
+    }
+    part_done(op);
+}
+
+/* ---- The question ---------------------------------------------------------------------------- */
+
+typedef struct parts {
+    dibs__etcd_key key;
+    Etcd__RangeRequest range;
+    Etcd__RequestOp op, *at;
+} parts;
+
+typedef struct chunk {
+    Etcd__TxnRequest txn;
+    Etcd__RequestOp op, *at;
+    Etcd__RequestOp *inner[CHUNK];
+} chunk;
+
+static void fill_chunk(chunk *c, parts *p, size_t count)
+{
+    dibs__etcd_nested(&c->txn, &c->op);
+    for (size_t i = 0; i < count; i++)
+        c->inner[i] = &p[i].op;
+    c->txn.success = c->inner;
+    c->txn.n_success = count;
+}
+
+static bool send_read(dibs__etcd_op *op)
+{
+    const dibs__line_call *call = op->call;
+    size_t chunks = (call->count + CHUNK - 1) / CHUNK;
+    parts *p = calloc(call->count, sizeof *p);
+    chunk *c = calloc(chunks, sizeof *c);
+    Etcd__RequestOp **outer = calloc(chunks, sizeof *outer);
+    Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT;
+    bool ok = p && c && outer;
+
+    for (size_t i = 0; ok && i < call->count; i++) {
+        dibs__etcd_entry_key(op->e, call->check[i].name, call->check[i].key, &p[i].key);
+        dibs__etcd_range(&p[i].range, &p[i].op, &p[i].key);
+        p[i].range.keys_only = true;
+    }
+    for (size_t i = 0; ok && i < chunks; i++) {
+        size_t left = call->count - i * CHUNK;
+        fill_chunk(&c[i], p + i * CHUNK, left < CHUNK ? left : CHUNK);
+        outer[i] = &c[i].op;
+    }
+    txn.success = outer;
+    txn.n_success = chunks;
+    ok = ok && dibs__etcd_op_send(op, "/etcdserverpb.KV/Txn", &txn.base, on_read);
+    free(outer);
+    free(c);
+    free(p);
+    return ok;
+}
+
+/* With the lock: the session needs a sign of life, and the op waits for it. */
+static bool needs_proof(dibs__etcd *e)
+{
+    return dibs__etcd_lease_until(e->client) - dibs__now(e->env) < e->ttl * 3 / 5;
+}
+
+dibs_status dibs__etcd_check(dibs__line_side *s, dibs__line_call *call)
+{
+    dibs__etcd *e = (dibs__etcd *)s;
+    dibs__etcd_op *op = dibs__etcd_op_new(s, call);
+    bool prove, ok = op != NULL;
+
+    if (!op)
+        return DIBS_NO_MEMORY;
+    pthread_mutex_lock(&e->lock);
+    prove = needs_proof(e) || call->count == 0;
+    if (!e->lease) {
+        pthread_mutex_unlock(&e->lock);
+        dibs__fail(&call->err, DIBS_UNAVAILABLE, "the session is over");
+        return dibs__etcd_op_started(op, false) == DIBS_OK ? DIBS_OK : DIBS_UNAVAILABLE;
+    }
+    op->parts = (prove ? 1 : 0) + (call->count > 0 ? 1 : 0);
+    if (call->count > 0)
+        ok = send_read(op);
+    if (ok && prove) {
+        op->next = e->proving;
+        e->proving = op;
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (ok && prove)
+        dibs__etcd_lease_renew(e->client);
+    return dibs__etcd_op_started(op, ok);
+}

@@ -1,0 +1,461 @@
+/* Calls, and the client's beginning and end. The thread is in io.c. */
+#define _GNU_SOURCE
+#include "core/error.h"
+#include "engines/etcd/error.h"
+#include "engines/etcd/inner.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_TRIES 3
+
+/* ---- Waking and waiting ---------------------------------------------------------------------- */
+
+void dibs__etcd_kick(dibs__etcd_client *c)
+{
+    uint64_t one = 1;
+
+    while (write(c->kick, &one, sizeof one) < 0 && errno == EINTR)
+        continue;
+}
+
+void dibs__etcd_leave(dibs__etcd_client *c)
+{
+    c->cut = true;
+    dibs__etcd_kick(c);
+}
+
+void dibs__etcd_flush(dibs__etcd_client *c)
+{
+    dibs__h2_state state;
+
+    if (!c->h2 || c->cut)
+        return;
+    state = dibs__h2_flush(c->h2);
+    if (state == DIBS__H2_DEAD)
+        dibs__etcd_leave(c);
+    else if (state == DIBS__H2_FULL && !c->full)
+        dibs__etcd_kick(c);
+    c->full = state == DIBS__H2_FULL;
+}
+
+/* At most a second: the host may sleep meanwhile, and only our own clock counts that. */
+static void sleep_on(const dibs__env *env, pthread_cond_t *cond, pthread_mutex_t *lock,
+                     dibs__deadline until)
+{
+    int64_t left = until - dibs__now(env);
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    left = (left < DIBS__SECOND ? left : DIBS__SECOND) * 1000 + t.tv_nsec;
+    t.tv_sec += left / 1000000000;
+    t.tv_nsec = left % 1000000000;
+    pthread_cond_timedwait(cond, lock, &t);
+}
+
+static void init_cond(pthread_cond_t *cond)
+{
+    pthread_condattr_t monotonic;
+
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+/* With the mutex. Those who wait while every server is tried in vain share the reason. */
+static dibs_status need_connection(dibs__etcd_client *c, dibs__deadline until, dibs_error *err)
+{
+    unsigned failed = c->failed;
+
+    while (!c->h2 || c->cut) {
+        if (c->failed != failed)
+            return dibs__fail(err, c->why.status, "%s", c->why.message);
+        if (dibs__now(c->env) >= until)
+            return dibs__fail(err, DIBS_UNAVAILABLE, "not connected in time");
+        sleep_on(c->env, &c->turned, &c->lock, until);
+    }
+    return DIBS_OK;
+}
+
+void dibs__etcd_alarm(dibs__etcd_client *c, dibs__deadline when)
+{
+    pthread_mutex_lock(&c->lock);
+    if (when < c->alarm) {
+        c->alarm = when;
+        dibs__etcd_kick(c);
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* ---- Lists of calls -------------------------------------------------------------------------- */
+
+static void put_into(dibs__etcd_call **list, dibs__etcd_call *call)
+{
+    call->next = *list;
+    call->link = list;
+    if (call->next)
+        call->next->link = &call->next;
+    *list = call;
+}
+
+static void take_out(dibs__etcd_call *call)
+{
+    *call->link = call->next;
+    if (call->next)
+        call->next->link = call->link;
+    call->link = NULL;
+}
+
+/* The thread tells it when it has let go of the mutex. */
+static void end(dibs__etcd_call *call, int rpc)
+{
+    dibs__etcd_client *c = call->client;
+
+    call->stream.rpc = rpc;
+    call->next = NULL;
+    *c->over_end = call;
+    c->over_end = &call->next;
+}
+
+/* ---- Calls ----------------------------------------------------------------------------------- */
+
+/* What surely was not done is sent once more, to a server that can. */
+static bool comes_again(dibs__etcd_call *call)
+{
+    dibs__etcd_client *c = call->client;
+    dibs__h2_stream *s = &call->stream;
+    bool not_done = false;
+    bool token_over = dibs__etcd_token_is_over(s->rpc, s->text);
+    bool lost = dibs__etcd_member_is_lost(s->rpc, s->text, &not_done);
+
+    if (token_over || (lost && c->place.count > 1))
+        dibs__etcd_leave(c);
+    else if (s->rpc != DIBS__RPC_UNSENT)
+        return false;
+    return (!lost || not_done) && call->tries < MAX_TRIES && !c->stopping;
+}
+
+static void on_closed(dibs__h2_stream *s)
+{
+    dibs__etcd_call *call = (dibs__etcd_call *)s;
+
+    take_out(call);
+    if (comes_again(call))
+        put_into(&call->client->queued, call);
+    else
+        end(call, s->rpc);
+}
+
+static void send_call(dibs__etcd_client *c, dibs__etcd_call *call)
+{
+    call->tries++;
+    if (dibs__h2_start(c->h2, &call->stream, call->method, c->token, false))
+        put_into(&c->flying, call);
+    else
+        end(call, DIBS__RPC_UNSENT);
+}
+
+bool dibs__etcd_post_locked(dibs__etcd_client *c, dibs__etcd_call *call, const char *method,
+                            const ProtobufCMessage *request, dibs__deadline until,
+                            dibs__etcd_done_fn *done)
+{
+    int64_t now = dibs__now(c->env);
+
+    memset(call, 0, sizeof *call);
+    call->client = c;
+    call->method = method;
+    call->done = done;
+    call->until = until;
+    call->stream.closed = on_closed;
+    if (!dibs__h2_pack(&call->stream, request))
+        return false;
+    c->posted = now;
+    c->soonest = dibs__sooner(c->soonest, until);
+    if (!c->h2 || c->cut) {
+        put_into(&c->queued, call);
+    } else {
+        send_call(c, call);
+        dibs__etcd_flush(c);
+    }
+    /* A thread that went to sleep for long, or past this call's time, looks again. */
+    if (c->asleep_until > now + DIBS__ETCD_NAP || c->asleep_until > until || c->over)
+        dibs__etcd_kick(c);
+    return true;
+}
+
+bool dibs__etcd_post(dibs__etcd_client *c, dibs__etcd_call *call, const char *method,
+                     const ProtobufCMessage *request, dibs__deadline until,
+                     dibs__etcd_done_fn *done)
+{
+    bool ok;
+
+    pthread_mutex_lock(&c->lock);
+    ok = dibs__etcd_post_locked(c, call, method, request, until, done);
+    pthread_mutex_unlock(&c->lock);
+    return ok;
+}
+
+void dibs__etcd_calls_send(dibs__etcd_client *c)
+{
+    while (c->queued) {
+        dibs__etcd_call *call = c->queued;
+        take_out(call);
+        send_call(c, call);
+    }
+}
+
+void dibs__etcd_calls_fail(dibs__etcd_client *c)
+{
+    while (c->queued) {
+        dibs__etcd_call *call = c->queued;
+        take_out(call);
+        end(call, DIBS__RPC_UNREACHED);
+    }
+}
+
+static dibs__deadline end_late(dibs__etcd_client *c, dibs__etcd_call *list, int64_t now, int rpc)
+{
+    dibs__deadline soonest = DIBS__NEVER;
+
+    for (dibs__etcd_call *call = list, *next; call; call = next) {
+        next = call->next;
+        if (call->until > now) {
+            soonest = dibs__sooner(soonest, call->until);
+            continue;
+        }
+        take_out(call);
+        if (c->h2)
+            dibs__h2_forget(c->h2, &call->stream);
+        end(call, rpc);
+    }
+    return soonest;
+}
+
+dibs__deadline dibs__etcd_calls_late(dibs__etcd_client *c, int64_t now)
+{
+    if (now >= c->soonest)
+        c->soonest = dibs__sooner(end_late(c, c->flying, now, DIBS__RPC_LATE),
+                                  end_late(c, c->queued, now, DIBS__RPC_UNREACHED));
+    return c->soonest;
+}
+
+dibs_status dibs__etcd_answer(dibs__etcd_call *call, const ProtobufCMessageDescriptor *type,
+                              ProtobufCMessage **out, dibs_error *err)
+{
+    const dibs__buffer *in = &call->stream.in;
+    const dibs_error *why = &call->client->why; /* the thread's own, and this is the thread */
+    int rpc = call->stream.rpc;
+
+    *out = NULL;
+    if (rpc == DIBS__RPC_UNREACHED)
+        return dibs__fail(err, why->status ? why->status : DIBS_UNAVAILABLE, "%s",
+                          why->status ? why->message : "not connected in time");
+    if (rpc != DIBS__RPC_OK)
+        return dibs__etcd_refusal(rpc, call->stream.text, err);
+    if (in->length < 5 || in->data[0] != 0)
+        return dibs__etcd_refusal(DIBS__RPC_JUNK, "", err);
+    *out = protobuf_c_message_unpack(type, NULL, in->length - 5, in->data + 5);
+    if (!*out)
+        return dibs__fail(err, DIBS_UNKNOWN, "an answer could not be read: out of memory?");
+    return DIBS_OK;
+}
+
+void dibs__etcd_call_fini(dibs__etcd_call *call)
+{
+    dibs__h2_stream_fini(&call->stream);
+}
+
+/* ---- Asking and waiting ---------------------------------------------------------------------- */
+
+/* Shared by the one who waits and the thread; the last one frees it. */
+typedef struct question {
+    dibs__etcd_call call;
+    pthread_mutex_t lock;
+    pthread_cond_t answered;
+    const ProtobufCMessageDescriptor *type;
+    ProtobufCMessage *reply;
+    dibs_status status;
+    dibs_error err;
+    bool done, left;
+} question;
+
+static void question_free(question *q)
+{
+    if (q->reply)
+        protobuf_c_message_free_unpacked(q->reply, NULL);
+    dibs__etcd_call_fini(&q->call);
+    pthread_cond_destroy(&q->answered);
+    pthread_mutex_destroy(&q->lock);
+    free(q);
+}
+
+static void question_done(dibs__etcd_call *call)
+{
+    question *q = DIBS__FROM(question, call, call);
+    bool left;
+
+    pthread_mutex_lock(&q->lock);
+    q->status = dibs__etcd_answer(call, q->type, &q->reply, &q->err);
+    q->done = true;
+    left = q->left;
+    pthread_cond_signal(&q->answered);
+    pthread_mutex_unlock(&q->lock);
+    if (left)
+        question_free(q);
+}
+
+/* true: it is answered. */
+static bool question_wait(question *q, const dibs__env *env, dibs__deadline until)
+{
+    bool done;
+
+    pthread_mutex_lock(&q->lock);
+    while (!q->done && dibs__now(env) < until)
+        sleep_on(env, &q->answered, &q->lock, until);
+    done = q->done;
+    q->left = !done;
+    pthread_mutex_unlock(&q->lock);
+    return done;
+}
+
+dibs_status dibs__etcd_ask(dibs__etcd_client *c, const char *method,
+                           const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
+                           ProtobufCMessage **out, dibs__deadline until, dibs_error *err)
+{
+    question *q = calloc(1, sizeof *q);
+    dibs_status status;
+
+    *out = NULL;
+    if (!q)
+        return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+    q->type = type;
+    pthread_mutex_init(&q->lock, NULL);
+    init_cond(&q->answered);
+    if (!dibs__etcd_post(c, &q->call, method, request, until, question_done)) {
+        question_free(q);
+        return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+    }
+    if (!question_wait(q, c->env, until))
+        return dibs__fail(err, DIBS_UNKNOWN, "no answer in time");
+    status = q->status;
+    *out = q->reply;
+    q->reply = NULL;
+    if (status != DIBS_OK)
+        dibs__fail(err, status, "%s", q->err.message);
+    question_free(q);
+    return status;
+}
+
+/* ---- Life ------------------------------------------------------------------------------------ */
+
+static void forget(char *secret)
+{
+    if (secret)
+        explicit_bzero(secret, strlen(secret));
+    free(secret);
+}
+
+void dibs__etcd_place_fini(dibs__etcd_place *place)
+{
+    for (size_t i = 0; i < place->count; i++)
+        free(place->host[i].name);
+    free(place->user);
+    free(place->probe);
+    forget(place->password);
+    dibs__tls_context_free(place->tls);
+    memset(place, 0, sizeof *place);
+}
+
+dibs__etcd_client *dibs__etcd_client_new(const dibs__env *env, dibs__sink *sink,
+                                         dibs__etcd_place *place, const dibs__etcd_events *events)
+{
+    dibs__etcd_client *c = calloc(1, sizeof *c);
+
+    if (!c) {
+        dibs__etcd_place_fini(place);
+        return NULL;
+    }
+    c->env = env;
+    c->sink = sink;
+    c->place = *place;
+    c->events = *events;
+    c->at = c->place.count - 1; /* the first is next */
+    c->over_end = &c->over;
+    c->watches.told_end = &c->watches.told;
+    pthread_mutex_init(&c->lock, NULL);
+    init_cond(&c->turned);
+    c->soonest = c->alarm = DIBS__NEVER;
+    c->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    c->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (c->kick < 0 || c->stop < 0) {
+        dibs__etcd_client_free(c);
+        return NULL;
+    }
+    return c;
+}
+
+/* Threads of ours take no signals. */
+static bool start_thread(dibs__etcd_client *c)
+{
+    sigset_t all, before;
+    int failed;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    failed = pthread_create(&c->thread, NULL, dibs__etcd_thread, c);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    c->running = failed == 0;
+    return c->running;
+}
+
+dibs_status dibs__etcd_client_open(dibs__etcd_client *c, dibs__deadline until, dibs_error *err)
+{
+    dibs_status status;
+
+    if (!start_thread(c))
+        return dibs__fail(err, DIBS_NO_MEMORY, "no thread for the connection");
+    pthread_mutex_lock(&c->lock);
+    status = need_connection(c, until, err);
+    pthread_mutex_unlock(&c->lock);
+    return status;
+}
+
+void dibs__etcd_client_free(dibs__etcd_client *c)
+{
+    uint64_t one = 1;
+
+    if (!c)
+        return;
+    if (c->running) {
+        pthread_mutex_lock(&c->lock);
+        c->stopping = true;
+        pthread_mutex_unlock(&c->lock);
+        while (write(c->stop, &one, sizeof one) < 0 && errno == EINTR)
+            continue;
+        dibs__etcd_kick(c);
+        pthread_join(c->thread, NULL);
+    }
+    dibs__etcd_watches_fini(c);
+    dibs__h2_stream_fini(&c->lease.stream);
+    dibs__etcd_place_fini(&c->place);
+    forget(c->token);
+    if (c->kick >= 0)
+        close(c->kick);
+    if (c->stop >= 0)
+        close(c->stop);
+    pthread_cond_destroy(&c->turned);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+void dibs__etcd_client_abandon(dibs__etcd_client *c)
+{
+    if (c->h2)
+        close(dibs__h2_fd(c->h2));
+    close(c->kick);
+    close(c->stop);
+}

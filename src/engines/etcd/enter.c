@@ -1,0 +1,241 @@
+/* Entering: one transaction that looks at the lock's value, lists the line and makes our entry.
+ *
+ * The usual case is guessed: a plain lock has no value of its own, a semaphore has the one that we
+ * would give it. When the guess is wrong, or our entry is there already (the answer to an earlier
+ * try was lost), the transaction's other half tells what is there, and it is sent again with that. */
+#define _GNU_SOURCE
+#include "core/error.h"
+#include "engines/etcd/error.h"
+#include "engines/etcd/etcd.h"
+
+#include <stdatomic.h>
+
+#define MAX_TRIES 8
+
+/* What a transaction is made of. The keys are large: on the heap. */
+typedef struct parts {
+    dibs__etcd_key entry, folder, end, value;
+    char made[DIBS__LINE_KEY_SIZE];
+    Etcd__Compare compare[2];
+    Etcd__RangeRequest line, own, lock;
+    Etcd__PutRequest put, put_value;
+    Etcd__RequestOp yes[3], no[3];
+    Etcd__Compare *compares[2];
+    Etcd__RequestOp *yeses[3], *noes[3];
+} parts;
+
+static void make_keys(parts *p, const dibs__etcd_op *op)
+{
+    const dibs__line_call *call = op->call;
+
+    dibs__line_body(call, (uint64_t)op->lease, p->made);
+    dibs__etcd_entry_key(op->e, call->name, p->made, &p->entry);
+    dibs__etcd_entry_key(op->e, call->name, "", &p->folder);
+    dibs__etcd_end_of(&p->folder, &p->end);
+    dibs__etcd_value_key(op->e, call->name, &p->value);
+}
+
+/* Is the lock's value what we think? */
+static void compare_value(parts *p, const dibs__etcd_op *op)
+{
+    Etcd__Compare *c = &p->compare[1];
+
+    dibs__etcd_compare(c, &p->value, ETCD__COMPARE__COMPARE_TARGET__MOD, op->lock_rev);
+    if (!op->guessed || op->call->capacity == DIBS__PLAIN)
+        return;
+    c->target = ETCD__COMPARE__COMPARE_TARGET__VALUE;
+    c->target_union_case = ETCD__COMPARE__TARGET_UNION_VALUE;
+    c->value = dibs__etcd_text(op->call->lock_value);
+}
+
+/* What the line was like the last time decides what is asked for: all of a short one, or only whether
+ * there is any. */
+static _Atomic uint64_t *memory_of(const dibs__etcd_op *op, uint64_t *hash)
+{
+    *hash = dibs__hash(op->call->name) | 1;
+    return &op->e->lengthy[(*hash >> 8) % (sizeof op->e->lengthy / sizeof op->e->lengthy[0])];
+}
+
+static bool is_long(const dibs__etcd_op *op)
+{
+    uint64_t hash;
+
+    return atomic_load(memory_of(op, &hash)) == hash;
+}
+
+static void remember(const dibs__etcd_op *op, bool is_long_now)
+{
+    uint64_t hash;
+    _Atomic uint64_t *at = memory_of(op, &hash);
+
+    if (is_long_now)
+        atomic_store(at, hash);
+    else if (atomic_load(at) == hash)
+        atomic_store(at, 0);
+}
+
+static void make_txn(parts *p, dibs__etcd_op *op, Etcd__TxnRequest *txn)
+{
+    const dibs__line_call *call = op->call;
+    bool semaphore = call->capacity != DIBS__PLAIN;
+
+    dibs__etcd_compare(&p->compare[0], &p->entry, ETCD__COMPARE__COMPARE_TARGET__CREATE, 0);
+    compare_value(p, op);
+    /* Unsorted: a range with an order costs etcd a look at every value, inside its apply loop. */
+    dibs__etcd_range(&p->line, &p->yes[0], &p->folder);
+    p->line.range_end = dibs__etcd_bytes(&p->end);
+    p->line.keys_only = true;
+    p->line.limit = call->owner ? 0 : is_long(op) ? 1 : DIBS__ETCD_SHORT;
+    dibs__etcd_put(&p->put, &p->yes[1], &p->entry, call->value, op->lease);
+    op->shelf = semaphore && !op->guessed && op->lock_rev == 0;
+    if (op->shelf)
+        dibs__etcd_put(&p->put_value, &p->yes[2], &p->value, call->lock_value,
+                       dibs__etcd_shelf(op->e, call->name));
+    dibs__etcd_range(&p->own, &p->no[0], &p->entry);
+    dibs__etcd_range(&p->lock, &p->no[1], &p->value);
+    p->no[2] = p->yes[0];
+    for (size_t i = 0; i < 3; i++) {
+        p->yeses[i] = &p->yes[i];
+        p->noes[i] = &p->no[i];
+        p->compares[i % 2] = &p->compare[i % 2];
+    }
+    etcd__txn_request__init(txn);
+    txn->compare = p->compares;
+    txn->n_compare = 2;
+    txn->success = p->yeses;
+    txn->n_success = op->shelf ? 3 : 2;
+    txn->failure = p->noes;
+    txn->n_failure = 3;
+}
+
+/* ---- Answers --------------------------------------------------------------------------------- */
+
+static const Etcd__RangeResponse *range_at(const Etcd__TxnResponse *r, size_t i)
+{
+    return i < r->n_responses &&
+                   r->responses[i]->response_case == ETCD__RESPONSE_OP__RESPONSE_RESPONSE_RANGE
+               ? r->responses[i]->response_range
+               : NULL;
+}
+
+/* The entry is there, made now or before. A long line was not told whole: `*more` asks for its end.
+ */
+static dibs_status fill(dibs__etcd_op *op, const Etcd__RangeResponse *line, int64_t place,
+                        bool *more)
+{
+    dibs__line_call *call = op->call;
+    dibs__line_listing *l = &call->listing;
+
+    dibs__line_body(call, (uint64_t)op->lease, call->made);
+    call->session = (uint64_t)op->lease;
+    call->own.place = call->own.fence = (uint64_t)place;
+    call->there = true;
+    *more = line->more;
+    remember(op, line->count > DIBS__ETCD_SHORT);
+    if (!*more && !dibs__etcd_listing_fill(l, op->e, call->name, line, (uint64_t)place, false))
+        return dibs__fail(&call->err, DIBS_UNKNOWN, "out of memory while the answer was read");
+    l->exists = true;
+    if (!l->value && call->capacity != DIBS__PLAIN) { /* it is what we guessed, or put */
+        l->value = strdup(call->lock_value);
+        l->version = op->shelf ? (uint64_t)place : 0;
+        if (!l->value)
+            return dibs__fail(&call->err, DIBS_UNKNOWN, "out of memory");
+    }
+    if (call->capacity != DIBS__PLAIN)
+        dibs__etcd_shelf_touch(op->e, call->name);
+    return DIBS_OK;
+}
+
+/* The other half of the transaction. true: it was sent again. */
+static bool look_closer(dibs__etcd_op *op, const Etcd__TxnResponse *r, bool *more)
+{
+    dibs__line_call *call = op->call;
+    const Etcd__RangeResponse *own = range_at(r, 0), *lock = range_at(r, 1), *line = range_at(r, 2);
+    uint32_t capacity;
+
+    if (!own || !lock || !line) {
+        call->status = dibs__fail(&call->err, DIBS_BROKEN_ENGINE,
+                                  "etcd gave an answer of another shape than it should");
+        return false;
+    }
+    dibs__line_listing_fini(&call->listing);
+    if (!dibs__etcd_listing_value(&call->listing, lock)) {
+        call->status = dibs__fail(&call->err, DIBS_NO_MEMORY, "out of memory");
+        return false;
+    }
+    if (own->n_kvs > 0) {
+        call->status = fill(op, line, own->kvs[0]->create_revision, more);
+        return false;
+    }
+    capacity = dibs__line_capacity(call->listing.value);
+    if (call->listing.value && capacity != 0 && capacity != call->capacity)
+        return false; /* there = false: it does not fit */
+    op->guessed = false;
+    op->lock_rev = (int64_t)call->listing.version;
+    if (++op->tries < MAX_TRIES) {
+        dibs__etcd_op_go_on(op, dibs__etcd_enter_send(op));
+        return true;
+    }
+    call->status = dibs__fail(&call->err, DIBS_UNAVAILABLE, "the lock's value changes too often");
+    return false;
+}
+
+/* A lease that the transaction needs is not there: the name's, or the session. */
+static void lease_is_gone(dibs__etcd_op *op)
+{
+    if (++op->tries >= MAX_TRIES) {
+        dibs__etcd_op_done(op);
+    } else if (op->shelf && op->tries % 2 == 1) {
+        dibs__etcd_shelf_make(op, dibs__etcd_enter_send);
+    } else {
+        dibs__etcd_session_gone(op->e, op->lease);
+        dibs__etcd_op_go_on(op, dibs__etcd_session_need(op));
+    }
+}
+
+static void on_answer(dibs__etcd_call *rpc)
+{
+    dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, rpc);
+    dibs__line_call *call = op->call;
+    Etcd__TxnResponse *r = dibs__etcd_op_answer(op, &etcd__txn_response__descriptor);
+    bool again = false, more = false;
+
+    if (!r && dibs__etcd_lease_is_gone(rpc->stream.rpc, rpc->stream.text)) {
+        lease_is_gone(op);
+        return;
+    }
+    if (r && r->succeeded && range_at(r, 0))
+        call->status = fill(op, range_at(r, 0), r->header->revision, &more);
+    else if (r)
+        again = look_closer(op, r, &more);
+    if (r)
+        etcd__txn_response__free_unpacked(r, NULL);
+    if (!again && more && call->status == DIBS_OK)
+        dibs__etcd_op_go_on(op, dibs__etcd_send_ahead(op, call->own.place));
+    else if (!again)
+        dibs__etcd_op_done(op);
+}
+
+bool dibs__etcd_enter_send(dibs__etcd_op *op)
+{
+    parts *p = malloc(sizeof *p);
+    Etcd__TxnRequest txn;
+    bool ok;
+
+    if (!p)
+        return false;
+    make_keys(p, op);
+    make_txn(p, op, &txn);
+    ok = dibs__etcd_op_send(op, "/etcdserverpb.KV/Txn", &txn.base, on_answer);
+    free(p);
+    return ok;
+}
+
+dibs_status dibs__etcd_enter(dibs__line_side *s, dibs__line_call *call)
+{
+    dibs__etcd_op *op = dibs__etcd_op_new(s, call);
+
+    if (op)
+        op->guessed = true;
+    return dibs__etcd_op_started(op, op && dibs__etcd_session_need(op));
+}

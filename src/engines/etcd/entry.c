@@ -1,0 +1,345 @@
+/* Single entries: watching one, removing one, letting one linger. */
+#define _GNU_SOURCE
+#include "core/error.h"
+#include "engines/etcd/etcd.h"
+
+/* ---- Watching -------------------------------------------------------------------------------- */
+
+/* One entry that is watched, until it goes. `op` is the call that asked, while it is under way. */
+typedef struct watched {
+    dibs__node by_tag;
+    dibs__etcd *e;
+    dibs__etcd_op *op;
+    dibs__etcd_call look; /* is it there? */
+    bool looking, gone;
+    bool seen; /* it was there when the watch begins */
+    uint64_t place;
+    char *name;
+    dibs__etcd_key key;
+} watched;
+
+static void watched_free(watched *w)
+{
+    dibs__etcd_call_fini(&w->look);
+    free(w->name);
+    free(w);
+}
+
+/* It is gone, or nobody can tell any more. With the lock; afterwards only the caller knows it. */
+static void take_out(watched *w)
+{
+    dibs__table_remove(&w->e->watched, &w->by_tag);
+}
+
+static void on_looked(dibs__etcd_call *call)
+{
+    watched *w = DIBS__FROM(watched, look, call);
+    dibs__etcd *e = w->e;
+    ProtobufCMessage *reply = NULL;
+    dibs_error err = {0};
+    dibs_status status = dibs__etcd_answer(call, &etcd__range_response__descriptor, &reply, &err);
+    bool there = status == DIBS_OK && ((const Etcd__RangeResponse *)reply)->n_kvs > 0;
+    dibs__etcd_op *op;
+    bool over;
+
+    if (reply)
+        protobuf_c_message_free_unpacked(reply, NULL);
+    pthread_mutex_lock(&e->lock);
+    w->looking = false;
+    dibs__etcd_call_fini(&w->look);
+    there = there && !w->gone;
+    op = w->op;
+    w->op = NULL;
+    over = !there && (op || status == DIBS_OK);
+    if (over)
+        take_out(w);
+    pthread_mutex_unlock(&e->lock);
+    if (op) {
+        op->call->there = there;
+        op->call->status =
+            status == DIBS_OK ? DIBS_OK : dibs__fail(&op->call->err, status, "%s", err.message);
+        dibs__etcd_op_done(op);
+    } else if (over) {
+        dibs__line_gone(e->side.line, w->name, w->place);
+    } else if (!there) {
+        dibs__line_doubt(e->side.line); /* a second look that failed */
+    }
+    if (over) {
+        dibs__etcd_unwatch(e->client, w->by_tag.hash);
+        watched_free(w);
+    }
+}
+
+/* With the lock. Our member alone may answer: it has the watch, and what it has not heard of yet it
+ * will tell. */
+static bool look(watched *w, dibs__deadline until)
+{
+    Etcd__RangeRequest r;
+
+    if (w->looking)
+        return true;
+    dibs__etcd_range(&r, NULL, &w->key);
+    r.serializable = true;
+    r.keys_only = true;
+    w->looking = dibs__etcd_post(w->e->client, &w->look, "/etcdserverpb.KV/Range", &r.base, until,
+                                 on_looked);
+    return w->looking;
+}
+
+static watched *find(dibs__etcd *e, uint64_t tag)
+{
+    dibs__node *n = dibs__table_first(&e->watched, tag);
+
+    return n ? DIBS__FROM(watched, by_tag, n) : NULL;
+}
+
+void dibs__etcd_on_watched(void *ctx, uint64_t tag, dibs__etcd_news news)
+{
+    dibs__etcd *e = ctx;
+    dibs__etcd_op *failed = NULL, *there = NULL;
+    watched *w, *gone = NULL;
+
+    pthread_mutex_lock(&e->lock);
+    w = find(e, tag);
+    if (w && w->seen && !w->looking && news & DIBS__ETCD_SET_UP) {
+        there = w->op;
+        w->op = NULL;
+        news &= ~DIBS__ETCD_SET_UP;
+    }
+    if (w && news & DIBS__ETCD_GONE && !w->op && !w->looking) {
+        take_out(w);
+        gone = w;
+    } else if (w && news & DIBS__ETCD_GONE) {
+        w->gone = true;
+    }
+    if (w && !gone && news & (DIBS__ETCD_SET_UP | DIBS__ETCD_DOUBT) &&
+        !look(w, w->op ? w->op->until : dibs__after(e->env, e->request_span))) {
+        failed = w->op;
+        take_out(w);
+        gone = w;
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (there) {
+        there->call->there = true;
+        dibs__etcd_op_done(there);
+    }
+    if (!gone)
+        return;
+    dibs__etcd_unwatch(e->client, tag);
+    if (failed)
+        dibs__etcd_op_fail(failed, DIBS_NO_MEMORY, "out of memory");
+    else
+        dibs__line_gone(e->side.line, gone->name, gone->place);
+    watched_free(gone);
+}
+
+dibs_status dibs__etcd_watch_entry(dibs__line_side *s, dibs__line_call *call)
+{
+    dibs__etcd *e = (dibs__etcd *)s;
+    dibs__etcd_op *op = dibs__etcd_op_new(s, call);
+    watched *w = calloc(1, sizeof *w);
+    uint64_t tag = 0;
+    bool ok;
+
+    if (w) {
+        w->e = e;
+        w->op = op;
+        w->place = call->place;
+        w->name = strdup(call->name);
+        dibs__etcd_entry_key(e, call->name, call->key, &w->key);
+    }
+    pthread_mutex_lock(&e->lock);
+    ok = op && w && w->name && dibs__table_reserve(&e->watched);
+    if (ok) {
+        tag = ++e->tags;
+        dibs__table_add(&e->watched, &w->by_tag, tag);
+        w->seen = call->version > 0;
+        ok = dibs__etcd_watch(e->client, tag, w->key.text, w->key.length,
+                              w->seen ? (int64_t)call->version + 1 : 0);
+        if (!ok)
+            take_out(w);
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (!ok && w)
+        watched_free(w);
+    return dibs__etcd_op_started(op, ok);
+}
+
+void dibs__etcd_watched_fini(dibs__etcd *e)
+{
+    for (size_t i = 0; i < e->watched.size; i++)
+        while (e->watched.slot[i]) {
+            watched *w = DIBS__FROM(watched, by_tag, e->watched.slot[i]);
+            take_out(w);
+            if (w->op)
+                dibs__etcd_op_fail(w->op, DIBS_UNAVAILABLE, "the handle is being closed");
+            watched_free(w);
+        }
+    dibs__table_fini(&e->watched);
+}
+
+/* ---- Removing -------------------------------------------------------------------------------- */
+
+static void on_removed(dibs__etcd_call *rpc)
+{
+    dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, rpc);
+    Etcd__DeleteRangeResponse *r =
+        dibs__etcd_op_answer(op, &etcd__delete_range_response__descriptor);
+
+    if (r) {
+        op->call->there = r->deleted > 0;
+        etcd__delete_range_response__free_unpacked(r, NULL);
+    }
+    dibs__etcd_op_done(op);
+}
+
+dibs_status dibs__etcd_remove(dibs__line_side *s, dibs__line_call *call)
+{
+    dibs__etcd_op *op = dibs__etcd_op_new(s, call);
+    Etcd__DeleteRangeRequest request = ETCD__DELETE_RANGE_REQUEST__INIT;
+    dibs__etcd_key key;
+
+    if (!op)
+        return DIBS_NO_MEMORY;
+    dibs__etcd_entry_key(op->e, call->name, call->key, &key);
+    request.key = dibs__etcd_bytes(&key);
+    return dibs__etcd_op_started(
+        op, dibs__etcd_op_send(op, "/etcdserverpb.KV/DeleteRange", &request.base, on_removed));
+}
+
+/* ---- Lingering ------------------------------------------------------------------------------- */
+
+/* An entry that was given back and stays until its time. Its own lease ends it if we are not there
+ * any more; that counts in whole seconds, so that we do it ourselves while we are. */
+typedef struct dibs__etcd_kept {
+    struct dibs__etcd_kept *next;
+    dibs__etcd_call rpc;
+    dibs__deadline at;
+    dibs__etcd_key key;
+} kept;
+
+static void on_kept_removed(dibs__etcd_call *rpc)
+{
+    dibs__etcd_call_fini(rpc);
+    free(DIBS__FROM(kept, rpc, rpc));
+}
+
+static void remove_kept(dibs__etcd *e, kept *k)
+{
+    Etcd__DeleteRangeRequest request = ETCD__DELETE_RANGE_REQUEST__INIT;
+
+    request.key = dibs__etcd_bytes(&k->key);
+    if (!dibs__etcd_post(e->client, &k->rpc, "/etcdserverpb.KV/DeleteRange", &request.base,
+                         dibs__after(e->env, e->request_span), on_kept_removed))
+        on_kept_removed(&k->rpc);
+}
+
+void dibs__etcd_on_alarm(void *ctx)
+{
+    dibs__etcd *e = ctx;
+    dibs__deadline now = dibs__now(e->env), next = DIBS__NEVER;
+    kept *due = NULL;
+
+    pthread_mutex_lock(&e->lock);
+    for (kept **at = &e->kept, *k; (k = *at);) {
+        if (k->at <= now) {
+            *at = k->next;
+            k->next = due;
+            due = k;
+        } else {
+            next = dibs__sooner(next, k->at);
+            at = &k->next;
+        }
+    }
+    pthread_mutex_unlock(&e->lock);
+    for (kept *following; due; due = following) {
+        following = due->next;
+        remove_kept(e, due);
+    }
+    dibs__etcd_alarm(e->client, next);
+}
+
+void dibs__etcd_kept_fini(dibs__etcd *e)
+{
+    for (kept *k = e->kept, *next; k; k = next) {
+        next = k->next;
+        free(k);
+    }
+}
+
+static void keep_until(dibs__etcd_op *op, dibs__deadline at)
+{
+    dibs__etcd *e = op->e;
+    kept *k = calloc(1, sizeof *k);
+
+    if (!k)
+        return; /* its lease ends it */
+    k->at = at;
+    dibs__etcd_entry_key(e, op->call->name, op->call->key, &k->key);
+    pthread_mutex_lock(&e->lock);
+    k->next = e->kept;
+    e->kept = k;
+    pthread_mutex_unlock(&e->lock);
+    dibs__etcd_alarm(e->client, at);
+}
+
+static void on_lingers(dibs__etcd_call *rpc)
+{
+    dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, rpc);
+    Etcd__TxnResponse *r = dibs__etcd_op_answer(op, &etcd__txn_response__descriptor);
+
+    if (r) {
+        op->call->there = r->succeeded;
+        if (r->succeeded)
+            keep_until(op, op->ends);
+        etcd__txn_response__free_unpacked(r, NULL);
+    }
+    dibs__etcd_op_done(op);
+}
+
+static bool send_linger(dibs__etcd_op *op)
+{
+    const dibs__line_call *call = op->call;
+    Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT;
+    Etcd__Compare compare, *compares[1] = {&compare};
+    Etcd__PutRequest put;
+    Etcd__RequestOp yes, *yeses[1] = {&yes};
+    dibs__etcd_key key;
+
+    dibs__etcd_entry_key(op->e, call->name, call->key, &key);
+    dibs__etcd_compare(&compare, &key, ETCD__COMPARE__COMPARE_TARGET__VERSION, 0);
+    compare.result = ETCD__COMPARE__COMPARE_RESULT__GREATER;
+    dibs__etcd_put(&put, &yes, &key, call->value ? call->value : "", op->lease);
+    txn.compare = compares;
+    txn.success = yeses;
+    txn.n_compare = txn.n_success = 1;
+    return dibs__etcd_op_send(op, "/etcdserverpb.KV/Txn", &txn.base, on_lingers);
+}
+
+static void on_linger_lease(dibs__etcd_call *rpc)
+{
+    dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, rpc);
+    Etcd__LeaseGrantResponse *r = dibs__etcd_op_answer(op, &etcd__lease_grant_response__descriptor);
+
+    if (!r) {
+        dibs__etcd_op_done(op);
+        return;
+    }
+    op->lease = r->id;
+    etcd__lease_grant_response__free_unpacked(r, NULL);
+    dibs__etcd_op_go_on(op, send_linger(op));
+}
+
+dibs_status dibs__etcd_linger(dibs__line_side *s, dibs__line_call *call)
+{
+    dibs__etcd_op *op = dibs__etcd_op_new(s, call);
+    Etcd__LeaseGrantRequest request = ETCD__LEASE_GRANT_REQUEST__INIT;
+
+    if (!op)
+        return DIBS_NO_MEMORY;
+    op->ends = dibs__after(op->e->env, call->span);
+    request.ttl = (call->span + DIBS__SECOND - 1) / DIBS__SECOND;
+    request.ttl = request.ttl > 0 ? request.ttl : 1;
+    return dibs__etcd_op_started(op, dibs__etcd_op_send(op, "/etcdserverpb.Lease/LeaseGrant",
+                                                        &request.base, on_linger_lease));
+}

@@ -1,0 +1,160 @@
+/* The etcd engine's adapter: what it knows and what its files share.
+ *
+ *   PREFIX/NAME/KEY      an entry, bound to the lease (= session) of the handle that made it; its
+ *                        creation revision is its place in line and its fence
+ *   PREFIX/%/NAME        the lock's own value: the capacity of a semaphore, who broke the lock. Bound
+ *                        to a lease of a day that belongs to the name, so that it goes by itself
+ *
+ * NAME is escaped, one component of a path, and never "%" alone. `etcdctl lock PREFIX/NAME` makes its keys in the same
+ * place and waits for everything there that is older; that is why the value lives elsewhere. */
+#ifndef DIBS_ETCD_ETCD_H
+#define DIBS_ETCD_ETCD_H
+
+#include "engines/etcd/client.h"
+#include "engines/line/line.h"
+
+#define DIBS__ETCD_PREFIX_MAX 200
+#define DIBS__ETCD_SHORT      32 /* a line of so many is told whole */
+#define DIBS__ETCD_NEAREST    4  /* of a longer one, so many, unless more are needed */
+#define DIBS__ETCD_KEY_SIZE   (DIBS__ETCD_PREFIX_MAX + 3 * DIBS_NAME_MAX + DIBS__LINE_KEY_SIZE + 8)
+
+typedef struct dibs__etcd dibs__etcd;
+typedef struct dibs__etcd_op dibs__etcd_op;
+
+/* One call of the recipe's while it is under way. */
+struct dibs__etcd_op {
+    dibs__etcd_call rpc;
+    dibs__etcd *e;
+    dibs__line_call *call;
+    dibs__etcd_op *next; /* among those that wait for a session, or for its renewal */
+    dibs__deadline until;
+    int64_t lease;    /* enter: the session that the entry is to belong to; linger: its lease */
+    int64_t lock_rev; /* enter: what the lock's value must not have changed since */
+    int tries;
+    bool guessed;        /* enter: the lock's value is taken to be what it usually is */
+    bool shelf;          /* the transaction puts the lock's value */
+    bool strict;         /* list: linearizable */
+    uint64_t below;      /* list: entries before this place */
+    int parts;           /* check: answers to come; with the mutex */
+    dibs__deadline ends; /* linger */
+    bool (*again)(dibs__etcd_op *op);
+};
+
+struct dibs__etcd {
+    dibs__line_side side; /* first */
+    dibs__etcd_client *client;
+    const dibs__env *env;
+    char prefix[DIBS__ETCD_PREFIX_MAX + 1];
+    int64_t request_span;
+    int64_t ttl; /* of the session */
+    pthread_mutex_t lock;
+    int64_t lease;          /* the session; 0: none */
+    bool granting, closing; /* a new session is on its way; there will be none */
+    dibs__deadline granted; /* when it was asked for */
+    dibs__etcd_call grant;
+    int64_t grant_id;
+    dibs__etcd_op *waiting; /* for a session */
+    dibs__etcd_op *proving; /* for its renewal */
+    dibs__table watched;    /* by tag */
+    uint64_t tags;
+    struct dibs__etcd_kept *kept; /* given back, to be removed at their time */
+    struct {
+        int64_t lease;
+        dibs__deadline at;
+    } touched[16];                /* leases of names, and when they were put off last */
+    _Atomic uint64_t lengthy[64]; /* hashes of names whose line was long when we looked last */
+};
+
+/* ---- op.c: what every call does -------------------------------------------------------------- */
+
+/* NULL: out of memory. */
+dibs__etcd_op *dibs__etcd_op_new(dibs__line_side *s, dibs__line_call *call);
+/* false: out of memory; the op is as it was. */
+bool dibs__etcd_op_send(dibs__etcd_op *op, const char *method, const ProtobufCMessage *request,
+                        dibs__etcd_done_fn *done);
+/* For a slot: DIBS_OK, or the op is freed and the call was not started. */
+dibs_status dibs__etcd_op_started(dibs__etcd_op *op, bool ok);
+/* On the client's thread: as op_send, and the call is completed if that fails. */
+void dibs__etcd_op_go_on(dibs__etcd_op *op, bool ok);
+/* On the client's thread: completes the call with what is in it, and frees the op. */
+void dibs__etcd_op_done(dibs__etcd_op *op);
+void dibs__etcd_op_fail(dibs__etcd_op *op, dibs_status status, const char *why);
+/* The answer, or NULL when there is none; then call->status and call->err say why. */
+void *dibs__etcd_op_answer(dibs__etcd_op *op, const ProtobufCMessageDescriptor *type);
+
+/* ---- key.c: keys and requests ---------------------------------------------------------------- */
+
+typedef struct dibs__etcd_key {
+    size_t length;
+    char text[DIBS__ETCD_KEY_SIZE];
+} dibs__etcd_key;
+
+void dibs__etcd_entry_key(const dibs__etcd *e, const char *name, const char *key,
+                          dibs__etcd_key *out);
+void dibs__etcd_value_key(const dibs__etcd *e, const char *name, dibs__etcd_key *out);
+/* The lease of a name's value: the same for everybody. */
+int64_t dibs__etcd_shelf(const dibs__etcd *e, const char *name);
+ProtobufCBinaryData dibs__etcd_bytes(const dibs__etcd_key *key);
+ProtobufCBinaryData dibs__etcd_text(const char *text);
+
+/* A request with room for its parts: `at` points to what the caller fills. */
+void dibs__etcd_compare(Etcd__Compare *c, const dibs__etcd_key *key,
+                        Etcd__Compare__CompareTarget target, int64_t number);
+void dibs__etcd_range(Etcd__RangeRequest *r, Etcd__RequestOp *op, const dibs__etcd_key *key);
+void dibs__etcd_put(Etcd__PutRequest *r, Etcd__RequestOp *op, const dibs__etcd_key *key,
+                    const char *value, int64_t lease);
+void dibs__etcd_delete(Etcd__DeleteRangeRequest *r, Etcd__RequestOp *op, const dibs__etcd_key *key);
+void dibs__etcd_nested(Etcd__TxnRequest *r, Etcd__RequestOp *op);
+/* All entries of a lock, the youngest first, keys alone. `key` and `end` must last. */
+void dibs__etcd_range_line(Etcd__RangeRequest *r, Etcd__RequestOp *op, const dibs__etcd_key *key,
+                           const dibs__etcd_key *end);
+void dibs__etcd_end_of(const dibs__etcd_key *key, dibs__etcd_key *out);
+
+/* ---- listing.c: from answers to listings ----------------------------------------------------- */
+
+/* Adds the entries of an answer; `below` leaves out what is not older. false: out of memory. */
+bool dibs__etcd_listing_fill(dibs__line_listing *l, const dibs__etcd *e, const char *name,
+                             const Etcd__RangeResponse *r, uint64_t below, bool values);
+/* Takes the lock's own value out of an answer. */
+bool dibs__etcd_listing_value(dibs__line_listing *l, const Etcd__RangeResponse *r);
+bool dibs__etcd_listing_value_of(dibs__line_listing *l, const Etcd__KeyValue *kv);
+bool dibs__etcd_listing_add(dibs__line_listing *l, const char *key, const Etcd__KeyValue *kv,
+                            bool values);
+
+/* ---- session.c ------------------------------------------------------------------------------- */
+
+/* Asks for the first one and waits. The server's choice must be what was asked for. */
+dibs_status dibs__etcd_session_open(dibs__etcd *e, dibs__deadline until, dibs_error *err);
+/* Runs `dibs__etcd_enter_send` of the op under a session, now or when there is one. false: out of
+ * memory. */
+bool dibs__etcd_session_need(dibs__etcd_op *op);
+/* The server does not know it any more. */
+void dibs__etcd_session_gone(dibs__etcd *e, int64_t lease);
+void dibs__etcd_session_end(dibs__etcd *e);
+void dibs__etcd_on_lease_over(void *ctx, int64_t lease);
+void dibs__etcd_on_lease_renewed(void *ctx, bool proved);
+/* On the client's thread: makes the lease of a name's value, then runs `op->again`. */
+void dibs__etcd_shelf_make(dibs__etcd_op *op, bool (*again)(dibs__etcd_op *op));
+/* Puts its end off, at most once an hour. */
+void dibs__etcd_shelf_touch(dibs__etcd *e, const char *name);
+
+/* ---- The slots ------------------------------------------------------------------------------- */
+
+bool dibs__etcd_enter_send(dibs__etcd_op *op);
+dibs_status dibs__etcd_enter(dibs__line_side *s, dibs__line_call *call);
+dibs_status dibs__etcd_list(dibs__line_side *s, dibs__line_call *call);
+/* Asks who is before that place, and completes the call. */
+bool dibs__etcd_send_ahead(dibs__etcd_op *op, uint64_t below);
+dibs_status dibs__etcd_names(dibs__line_side *s, dibs__line_call *call);
+dibs_status dibs__etcd_watch_entry(dibs__line_side *s, dibs__line_call *call);
+void dibs__etcd_on_watched(void *ctx, uint64_t tag, dibs__etcd_news news);
+void dibs__etcd_watched_fini(dibs__etcd *e);
+dibs_status dibs__etcd_remove(dibs__line_side *s, dibs__line_call *call);
+dibs_status dibs__etcd_linger(dibs__line_side *s, dibs__line_call *call);
+void dibs__etcd_on_alarm(void *ctx);
+void dibs__etcd_kept_fini(dibs__etcd *e);
+dibs_status dibs__etcd_check(dibs__line_side *s, dibs__line_call *call);
+void dibs__etcd_check_proved(dibs__etcd_op *op, bool proved);
+dibs_status dibs__etcd_write(dibs__line_side *s, dibs__line_call *call);
+
+#endif

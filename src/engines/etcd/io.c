@@ -1,0 +1,327 @@
+/* The client's thread: connects, reads, keeps the lease alive, and tells.
+ *
+ * It goes well: poll, read, hand out what came, tell. It fails when the server hangs up, is silent
+ * although it was asked, or says that it has no leader: then every call that is out ends, and the
+ * next server is tried, all of them once at once, and again after growing pauses. */
+#define _GNU_SOURCE
+#include "core/error.h"
+#include "engines/etcd/error.h"
+#include "engines/etcd/inner.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <unistd.h>
+
+#define CONNECT_SPAN (2 * DIBS__SECOND) /* for one server */
+#define QUIET        (500 * DIBS__MS)   /* silence after a question: is anybody there? */
+#define SILENCE      (2 * DIBS__SECOND) /* silence after that: nobody is */
+#define FIRST_PAUSE  (20 * DIBS__MS)
+#define MAX_PAUSE    DIBS__SECOND
+
+/* ---- Connecting ------------------------------------------------------------------------------ */
+
+/* Reads and writes until the server has spoken and `s`, if there is one, is over. */
+static dibs_status exchange(dibs__etcd_client *c, dibs__h2 *h, const dibs__h2_stream *s,
+                            dibs__deadline until, dibs_error *err)
+{
+    while (dibs__h2_heard(h) == 0 || (s && s->link)) {
+        struct pollfd p[2] = {{dibs__h2_fd(h), POLLIN, 0}, {c->stop, POLLIN, 0}};
+        dibs__h2_state state = dibs__h2_flush(h);
+        int left = dibs__poll_ms(c->env, until);
+        if (state == DIBS__H2_FULL)
+            p[0].events |= POLLOUT;
+        if (left == 0 || (poll(p, 2, left) < 0 && errno != EINTR))
+            return dibs__fail(err, DIBS_UNAVAILABLE,
+                              "connected, but no word came; is it etcd's client port?");
+        if (p[1].revents)
+            return dibs__fail(err, DIBS_UNAVAILABLE, "the handle is being closed");
+        if (state == DIBS__H2_DEAD || dibs__h2_read(h) == DIBS__H2_DEAD)
+            return dibs__fail(err, DIBS_UNAVAILABLE,
+                              "the server hung up, or does not speak HTTP/2; is it etcd's client "
+                              "port%s?",
+                              c->place.tls ? ", with TLS, and does it want a client certificate "
+                                             "(cert=, key=)"
+                                           : ", without TLS (else use etcds://)");
+    }
+    return DIBS_OK;
+}
+
+static void on_closed(dibs__h2_stream *s)
+{
+    (void)s;
+}
+
+static dibs_status read_token(const dibs__h2_stream *s, char **token, dibs_error *err)
+{
+    Etcd__AuthenticateResponse *reply;
+
+    if (s->rpc != DIBS__RPC_OK)
+        return dibs__etcd_refusal(s->rpc, s->text, err);
+    reply = s->in.length < 5
+                ? NULL
+                : etcd__authenticate_response__unpack(NULL, s->in.length - 5, s->in.data + 5);
+    *token = reply && reply->token ? strdup(reply->token) : NULL;
+    if (reply)
+        etcd__authenticate_response__free_unpacked(reply, NULL);
+    return *token ? DIBS_OK : dibs__fail(err, DIBS_UNAVAILABLE, "no token came: out of memory?");
+}
+
+static dibs_status authenticate(dibs__etcd_client *c, dibs__h2 *h, dibs__deadline until,
+                                char **token, dibs_error *err)
+{
+    Etcd__AuthenticateRequest request = ETCD__AUTHENTICATE_REQUEST__INIT;
+    dibs__h2_stream s = {.closed = on_closed};
+    dibs_status status;
+
+    request.name = c->place.user;
+    request.password = c->place.password;
+    if (!dibs__h2_pack(&s, &request.base) ||
+        !dibs__h2_start(h, &s, "/etcdserverpb.Auth/Authenticate", NULL, false)) {
+        status = dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+    } else {
+        status = exchange(c, h, &s, until, err);
+        dibs__h2_forget(h, &s);
+        if (status == DIBS_OK)
+            status = read_token(&s, token, err);
+    }
+    if (status == DIBS_DENIED)
+        dibs__wrap(err, "as user '%.60s'", c->place.user);
+    dibs__h2_stream_fini(&s);
+    return status;
+}
+
+static dibs_status connect_one(dibs__etcd_client *c, dibs__h2 **out, char **token, dibs_error *err)
+{
+    dibs__h2_place place = {.host = c->place.host[c->at].name,
+                            .port = c->place.host[c->at].port,
+                            .tls = c->place.tls,
+                            .env = c->env,
+                            .stop_fd = c->stop};
+    dibs__deadline until = dibs__after(c->env, CONNECT_SPAN);
+    dibs_status status = dibs__h2_open(&place, until, out, err);
+
+    if (status == DIBS_OK) {
+        status = exchange(c, *out, NULL, until, err);
+        if (status == DIBS_OK && c->place.user)
+            status = authenticate(c, *out, until, token, err);
+        if (status != DIBS_OK) {
+            dibs__h2_close(*out);
+            *out = NULL;
+        }
+    }
+    if (status != DIBS_OK)
+        dibs__wrap(err, "etcd at %.200s:%d", place.host, place.port);
+    return status;
+}
+
+/* With the mutex: the connection is there for everybody. */
+static void install(dibs__etcd_client *c, dibs__h2 *h2, char *token)
+{
+    free(c->token);
+    c->token = token;
+    c->h2 = h2;
+    c->cut = c->full = false;
+    c->pinged = 0;
+    c->since = dibs__now(c->env);
+    dibs__etcd_watches_start(c);
+    dibs__etcd_lease_start(c);
+    dibs__etcd_calls_send(c);
+    dibs__etcd_flush(c);
+    pthread_cond_broadcast(&c->turned);
+}
+
+/* Every server once. true: connected. */
+static bool connect_any(dibs__etcd_client *c)
+{
+    dibs_error why = {0};
+
+    for (size_t i = 0; i < c->place.count; i++) {
+        dibs__h2 *h2 = NULL;
+        char *token = NULL;
+        dibs_error err = {0};
+        c->at = (c->at + 1) % c->place.count;
+        if (connect_one(c, &h2, &token, &err) == DIBS_OK) {
+            pthread_mutex_lock(&c->lock);
+            install(c, h2, token);
+            pthread_mutex_unlock(&c->lock);
+            return true;
+        }
+        /* A refused password says more than a server that is down. */
+        if (i == 0 || why.status == DIBS_UNAVAILABLE)
+            why = err;
+    }
+    pthread_mutex_lock(&c->lock);
+    c->why = why;
+    c->failed++;
+    dibs__etcd_calls_fail(c);
+    pthread_cond_broadcast(&c->turned);
+    pthread_mutex_unlock(&c->lock);
+    return false;
+}
+
+/* ---- Telling --------------------------------------------------------------------------------- */
+
+/* With the mutex, which is let go for every word. */
+static void tell(dibs__etcd_client *c)
+{
+    dibs__etcd_call *calls = c->over;
+    int64_t lease = c->lease.over;
+    int renewed = c->lease.renewed;
+    bool alarm = dibs__now(c->env) >= c->alarm;
+    uint64_t tag;
+    dibs__etcd_news news;
+
+    c->over = NULL;
+    c->over_end = &c->over;
+    c->lease.over = c->lease.renewed = 0;
+    if (alarm)
+        c->alarm = DIBS__NEVER;
+    if (calls || lease || renewed || alarm) {
+        pthread_mutex_unlock(&c->lock);
+        for (dibs__etcd_call *next; calls; calls = next) {
+            next = calls->next;
+            calls->done(calls);
+        }
+        if (renewed)
+            c->events.lease_renewed(c->events.ctx, renewed > 0);
+        if (lease)
+            c->events.lease_over(c->events.ctx, lease);
+        if (alarm)
+            c->events.alarm(c->events.ctx);
+        pthread_mutex_lock(&c->lock);
+    }
+    while (dibs__etcd_watches_next(c, &tag, &news)) {
+        pthread_mutex_unlock(&c->lock);
+        c->events.watched(c->events.ctx, tag, news);
+        pthread_mutex_lock(&c->lock);
+    }
+}
+
+static bool has_news(const dibs__etcd_client *c)
+{
+    return c->over || c->lease.over || c->lease.renewed || c->watches.told;
+}
+
+/* ---- Turns ----------------------------------------------------------------------------------- */
+
+/* A server that was asked and is silent is asked for a sign of life, and left if none comes.
+ * Returns when to look again. */
+static dibs__deadline doubt(dibs__etcd_client *c, int64_t now)
+{
+    dibs__deadline heard = dibs__h2_heard(c->h2);
+
+    if (c->pinged && heard >= c->pinged)
+        c->pinged = 0;
+    if (!c->flying && !c->pinged && !c->lease.sent)
+        return DIBS__NEVER;
+    if (c->pinged && now >= c->pinged + SILENCE) {
+        c->cut = true;
+        return now;
+    }
+    if (!c->pinged && now >= heard + QUIET) {
+        c->pinged = now;
+        dibs__h2_ping(c->h2);
+        dibs__etcd_flush(c);
+    }
+    return c->pinged ? c->pinged + SILENCE : heard + QUIET;
+}
+
+static bool wait_for_more(dibs__etcd_client *c, dibs__deadline until)
+{
+    struct pollfd p[2] = {{c->h2 ? dibs__h2_fd(c->h2) : -1, POLLIN, 0}, {c->kick, POLLIN, 0}};
+    uint64_t count;
+
+    if (c->full)
+        p[0].events |= POLLOUT;
+    c->asleep_until = until;
+    pthread_mutex_unlock(&c->lock);
+    if (poll(p, 2, dibs__poll_ms(c->env, until)) > 0 && p[1].revents &&
+        read(c->kick, &count, sizeof count) < 0)
+        count = 0;
+    pthread_mutex_lock(&c->lock);
+    c->asleep_until = 0;
+    return p[0].revents != 0;
+}
+
+/* One turn with a connection: with the mutex. */
+static void turn(dibs__etcd_client *c)
+{
+    int64_t now = dibs__now(c->env);
+    dibs__deadline until = dibs__etcd_lease_turn(c, now);
+    bool readable = false;
+
+    until = dibs__sooner(until, dibs__etcd_calls_late(c, now));
+    until = dibs__sooner(until, dibs__sooner(c->alarm, doubt(c, now)));
+    if (now < c->posted + 2 * DIBS__ETCD_NAP)
+        until = dibs__sooner(until, now + DIBS__ETCD_NAP);
+    if (!has_news(c) && !c->cut && !c->stopping)
+        readable = wait_for_more(c, until);
+    if (readable && dibs__h2_read(c->h2) == DIBS__H2_DEAD)
+        c->cut = true;
+    if (readable || c->full)
+        dibs__etcd_flush(c);
+    tell(c);
+}
+
+static void drop_connection(dibs__etcd_client *c)
+{
+    dibs__h2 *h2 = c->h2;
+
+    c->h2 = NULL;
+    c->watches.up = c->lease.up = false;
+    dibs__h2_close(h2);
+    dibs__h2_stream_fini(&c->watches.stream);
+    dibs__h2_stream_fini(&c->lease.stream);
+    c->cut = c->full = false;
+    tell(c);
+}
+
+/* Between two rounds over all servers. */
+static void rest(dibs__etcd_client *c, int64_t pause)
+{
+    dibs__deadline again = dibs__after(c->env, pause);
+
+    while (!c->stopping && dibs__now(c->env) < again) {
+        int64_t now = dibs__now(c->env);
+        dibs__deadline until = dibs__sooner(again, dibs__etcd_lease_turn(c, now));
+        until = dibs__sooner(until, dibs__sooner(c->alarm, dibs__etcd_calls_late(c, now)));
+        tell(c);
+        wait_for_more(c, until);
+    }
+}
+
+void *dibs__etcd_thread(void *client)
+{
+    dibs__etcd_client *c = client;
+    int64_t pause = 0;
+
+    pthread_mutex_lock(&c->lock);
+    while (!c->stopping) {
+        if (c->h2 && !c->cut) {
+            turn(c);
+            continue;
+        }
+        if (c->h2) {
+            drop_connection(c);
+            if (dibs__now(c->env) > c->since + MAX_PAUSE)
+                pause = 0;
+        }
+        /* A server that takes us and turns us away at once is not asked without end. */
+        if (pause)
+            rest(c, pause);
+        pthread_mutex_unlock(&c->lock);
+        if (!connect_any(c) || pause)
+            pause = pause < MAX_PAUSE / 2 ? pause * 2 : MAX_PAUSE;
+        pause = pause ? pause : FIRST_PAUSE;
+        pthread_mutex_lock(&c->lock);
+        tell(c);
+    }
+    if (c->h2)
+        drop_connection(c);
+    while (c->queued || c->over) {
+        dibs__etcd_calls_fail(c);
+        tell(c);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}

@@ -1,0 +1,93 @@
+/* From what etcd answers to what the recipe reads. */
+#define _GNU_SOURCE
+#include "engines/etcd/etcd.h"
+
+#include <ctype.h>
+
+/* A key that `etcdctl lock` makes: the number of its lease in hex. Others are none of a lock's. */
+static uint32_t foreign_weight(const char *key)
+{
+    size_t n = 0;
+
+    while (isxdigit((unsigned char)key[n]))
+        n++;
+    return n > 0 && n <= 16 && !key[n] ? DIBS__PLAIN : 0;
+}
+
+/* The session in a key of ours: the third field. */
+static int64_t session_of(const char *key)
+{
+    const char *dot = strchr(key, '.');
+
+    dot = dot ? strchr(dot + 1, '.') : NULL;
+    return dot ? (int64_t)strtoull(dot + 1, NULL, 16) : 0;
+}
+
+static void copy_value(const ProtobufCBinaryData *value, char out[DIBS__LINE_VALUE_SIZE])
+{
+    size_t n = value->len < DIBS__LINE_VALUE_SIZE - 1 ? value->len : DIBS__LINE_VALUE_SIZE - 1;
+
+    if (n > 0)
+        memcpy(out, value->data, n);
+    out[n] = '\0';
+}
+
+bool dibs__etcd_listing_add(dibs__line_listing *l, const char *key, const Etcd__KeyValue *kv,
+                            bool values)
+{
+    uint32_t weight = foreign_weight(key);
+    char value[DIBS__LINE_VALUE_SIZE];
+    dibs__line_entry facts = {.place = (uint64_t)kv->create_revision,
+                              .fence = (uint64_t)kv->create_revision};
+
+    /* What lingers has left its session for a lease of its own. */
+    facts.kept = weight == 0 && kv->lease != session_of(key);
+    facts.marked = !facts.kept && kv->mod_revision != kv->create_revision;
+    if (values)
+        copy_value(&kv->value, value);
+    if ((uint64_t)kv->mod_revision > l->fence)
+        l->fence = (uint64_t)kv->mod_revision;
+    return dibs__line_listing_add(l, key, values ? value : NULL, &facts, weight);
+}
+
+bool dibs__etcd_listing_fill(dibs__line_listing *l, const dibs__etcd *e, const char *name,
+                             const Etcd__RangeResponse *r, uint64_t below, bool values)
+{
+    dibs__etcd_key folder;
+    uint64_t oldest = UINT64_MAX;
+
+    dibs__etcd_entry_key(e, name, "", &folder);
+    for (size_t i = 0; i < r->n_kvs; i++) {
+        const Etcd__KeyValue *kv = r->kvs[i];
+        char key[DIBS__LINE_KEY_SIZE] = "";
+        size_t n = kv->key.len - folder.length;
+        if ((uint64_t)kv->create_revision < oldest)
+            oldest = (uint64_t)kv->create_revision;
+        if ((uint64_t)kv->create_revision >= below || n >= sizeof key)
+            continue;
+        memcpy(key, kv->key.data + folder.length, n);
+        if (!dibs__etcd_listing_add(l, key, kv, values))
+            return false;
+    }
+    l->from = r->more && r->n_kvs > 0 ? oldest : 0;
+    l->exists |= l->count > 0;
+    return true;
+}
+
+bool dibs__etcd_listing_value_of(dibs__line_listing *l, const Etcd__KeyValue *kv)
+{
+    l->exists = true;
+    l->version = (uint64_t)kv->mod_revision;
+    if ((uint64_t)kv->mod_revision > l->fence)
+        l->fence = (uint64_t)kv->mod_revision;
+    l->value = malloc(DIBS__LINE_VALUE_SIZE);
+    if (!l->value)
+        return false;
+    copy_value(&kv->value, l->value);
+    return true;
+}
+
+bool dibs__etcd_listing_value(dibs__line_listing *l, const Etcd__RangeResponse *r)
+{
+    return r->n_kvs == 0 || dibs__etcd_listing_value_of(l, r->kvs[0]);
+}

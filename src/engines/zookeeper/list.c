@@ -1,0 +1,234 @@
+/* Listing a lock, and all locks.
+ *
+ * One flush brings the names of the entries and the lock's value, a second one, if that is asked for,
+ * what the entries store. Entries that linger are always looked at: one whose time is over is left
+ * out, and removed. */
+#define _GNU_SOURCE
+#include "engines/zookeeper/zookeeper.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void dibs__zk_ask_listing(dibs__zk_op *op)
+{
+    zhandle_t *zh = op->z->zh;
+
+    dibs__zk_sent(op, zoo_aget(zh, dibs__zk_lock_path(op), 0, dibs__zk_on_lock, op), &op->lock_rc);
+    dibs__zk_sent(op, zoo_aget_children2(zh, dibs__zk_lock_path(op), 0, dibs__zk_on_children, op),
+                  &op->list_rc);
+}
+
+/* ---- What the entries store ------------------------------------------------------------------ */
+
+static bool is_wanted(const dibs__line_entry *e, bool values)
+{
+    return values || e->kept;
+}
+
+static void ask_values(dibs__zk_op *op)
+{
+    for (size_t i = 0; i < op->items; i++)
+        dibs__zk_sent(op,
+                      zoo_aget(op->z->zh, dibs__zk_entry_path(op, op->item[i].key), 0,
+                               dibs__zk_on_item_data, &op->item[i]),
+                      &op->item[i].rc);
+}
+
+static bool put_value(dibs__zk_op *op, const dibs__line_entry *old, dibs__zk_item *item,
+                      dibs__line_listing *out)
+{
+    dibs__line_entry facts = {.place = old->place,
+                              .fence = (uint64_t)item->stat.czxid,
+                              .since = item->stat.ctime * DIBS__MS,
+                              .marked = item->stat.version > 0};
+
+    if (item->rc == ZNONODE)
+        return true; /* gone meanwhile */
+    if (item->rc != ZOK)
+        return false;
+    if (old->kept && dibs__zk_kept_left(op->z, item->value, &item->stat) <= 0) {
+        dibs__zk_kept_end_after(op->z, dibs__zk_entry_path(op, old->key), 0);
+        return true;
+    }
+    return dibs__line_listing_add(out, old->key, item->value, &facts, old->weight);
+}
+
+/* The listing anew, with what came. */
+static void put_values(dibs__zk_op *op)
+{
+    dibs__line_listing old = *op->listing, *l = op->listing;
+    size_t k = 0;
+    bool complete = true;
+
+    l->entry = NULL;
+    l->text = NULL;
+    l->count = l->size = 0;
+    for (size_t i = 0; i < old.count; i++) {
+        dibs__line_entry *e = &old.entry[i];
+        if (k < op->items && op->item[k].key == e->key)
+            complete = put_value(op, e, &op->item[k++], l) && complete;
+        else
+            complete = dibs__line_listing_add(l, e->key, NULL, e, e->weight) && complete;
+    }
+    old.value = NULL; /* it stays */
+    dibs__line_listing_fini(&old);
+    if (complete)
+        op->after(op);
+    else
+        dibs__zk_finish(op, ZCONNECTIONLOSS);
+}
+
+void dibs__zk_complete_listing(dibs__zk_op *op, bool values, void (*next)(dibs__zk_op *op))
+{
+    dibs__line_listing *l = op->listing;
+    size_t wanted = 0;
+
+    for (size_t i = 0; i < l->count; i++)
+        wanted += is_wanted(&l->entry[i], values);
+    if (wanted == 0) {
+        next(op);
+        return;
+    }
+    if (!dibs__zk_op_items(op, wanted)) {
+        dibs__zk_finish_no_memory(op);
+        return;
+    }
+    wanted = 0;
+    for (size_t i = 0; i < l->count; i++)
+        if (is_wanted(&l->entry[i], values))
+            op->item[wanted++].key = l->entry[i].key;
+    op->after = next;
+    dibs__zk_follow(op, ask_values, put_values);
+}
+
+/* ---- One lock -------------------------------------------------------------------------------- */
+
+static void listed(dibs__zk_op *op)
+{
+    bool values = op->call ? op->call->values : true;
+    int rc = op->lock_rc != ZOK ? op->lock_rc : op->list_rc;
+
+    if (op->call)
+        op->call->session = op->session;
+    if (rc == ZOK)
+        dibs__zk_complete_listing(op, values, dibs__zk_finish_ok);
+    else if (rc == ZNONODE) { /* or it went between the two */
+        dibs__line_listing_fini(op->listing);
+        dibs__zk_finish_ok(op);
+    } else
+        dibs__zk_finish(op, rc);
+}
+
+dibs_status dibs__zk_list(dibs__line_side *s, dibs__line_call *call)
+{
+    dibs__zk_op *op = dibs__zk_op_new((dibs__zk *)s, call, call->name);
+    dibs_status status;
+
+    if (!op)
+        return dibs__zk_fail((dibs__zk *)s, ZSYSTEMERROR, &call->err);
+    status = dibs__zk_flush_begin(op, listed);
+    if (status == DIBS_OK) {
+        if (call->again)
+            dibs__zk_sent(op, zoo_async(op->z->zh, dibs__zk_lock_path(op), dibs__zk_on_sync, op),
+                          &op->sync_rc);
+        dibs__zk_ask_listing(op);
+        status = dibs__zk_flush_end(op);
+    }
+    if (status != DIBS_OK)
+        dibs__zk_op_free(op);
+    return status;
+}
+
+/* ---- All locks ------------------------------------------------------------------------------- */
+
+/* One lock of many: an op of its own, which ends here. All answers come on one thread. */
+static void end_part(dibs__zk_op *all, int rc)
+{
+    if (rc != ZOK)
+        all->rc = rc;
+    if (--all->left > 0)
+        return;
+    if (all->rc == ZOK)
+        dibs__zk_finish_ok(all);
+    else
+        dibs__zk_finish(all, all->rc);
+}
+
+static bool is_lock(const dibs__line_listing *l)
+{
+    return l->exists && (l->count > 0 || (l->value && strncmp(l->value, "dibs ", 5) == 0));
+}
+
+static void part_done(dibs__zk_op *op)
+{
+    dibs__zk_op *all = op->whole;
+    dibs__line_listing *l = op->listing, *to = l;
+    char name[DIBS_NAME_MAX + 1];
+    int rc = op->rc;
+
+    if (rc == ZOK && is_lock(l) &&
+        dibs__line_unescape(strrchr(dibs__zk_lock_path(op), '/') + 1, name)) {
+        to = dibs__line_add_lock(all->call, name);
+        if (to) {
+            *to = *l;
+            memset(l, 0, sizeof *l);
+        } else {
+            rc = ZSYSTEMERROR;
+        }
+    }
+    dibs__line_listing_fini(l);
+    free(l);
+    dibs__zk_op_free(op);
+    end_part(all, rc);
+}
+
+static void start_part(dibs__zk_op *all, const char *name)
+{
+    dibs__zk_op *op = dibs__zk_op_new(all->z, NULL, name);
+    dibs__line_listing *l = calloc(1, sizeof *l);
+
+    all->left++;
+    if (!op || !l) {
+        free(l);
+        if (op)
+            dibs__zk_op_free(op);
+        end_part(all, ZSYSTEMERROR);
+        return;
+    }
+    op->listing = l;
+    op->whole = all;
+    op->done = part_done;
+    dibs__zk_follow(op, dibs__zk_ask_listing, listed);
+}
+
+static void on_names(int rc, const struct String_vector *names, const void *data)
+{
+    dibs__zk_op *all = (dibs__zk_op *)(uintptr_t)data;
+    size_t prefix = strlen(all->call->prefix);
+    char name[DIBS_NAME_MAX + 1];
+
+    all->rc = rc == ZNONODE ? ZOK : rc; /* no folder: no locks */
+    for (int i = 0; rc == ZOK && i < names->count; i++)
+        if (dibs__line_unescape(names->data[i], name) &&
+            strncmp(name, all->call->prefix, prefix) == 0)
+            start_part(all, name);
+    end_part(all, ZOK); /* this answer itself */
+}
+
+dibs_status dibs__zk_names(dibs__line_side *s, dibs__line_call *call)
+{
+    dibs__zk_op *op = dibs__zk_op_new((dibs__zk *)s, call, NULL);
+    dibs_status status;
+
+    if (!op)
+        return dibs__zk_fail((dibs__zk *)s, ZSYSTEMERROR, &call->err);
+    status = dibs__zk_flush_begin(op, NULL);
+    if (status == DIBS_OK) {
+        dibs__zk_sent(op, zoo_aget_children(op->z->zh, dibs__zk_lock_path(op), 0, on_names, op),
+                      &op->rc);
+        status = dibs__zk_flush_end(op);
+    }
+    if (status != DIBS_OK)
+        dibs__zk_op_free(op);
+    return status;
+}

@@ -1,0 +1,364 @@
+/* Requests and their answers.
+ *
+ * An op is a call under way. Its requests are handed to the library in flushes, with our mutex held,
+ * so that no answer is looked at before all of a flush are out; the library's one completion thread
+ * brings the answers, and with the last of a flush the op goes on. */
+#define _GNU_SOURCE
+#include "core/error.h"
+#include "engines/zookeeper/zookeeper.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Making and freeing ---------------------------------------------------------------------- */
+
+dibs__zk_op *dibs__zk_op_new(dibs__zk *z, dibs__line_call *call, const char *name)
+{
+    size_t root = strlen(z->root);
+    dibs__zk_op *op = calloc(1, sizeof *op + root + 3 * DIBS_NAME_MAX + DIBS__LINE_KEY_SIZE + 64);
+
+    if (!op)
+        return NULL;
+    op->z = z;
+    op->call = call;
+    op->listing = call ? &call->listing : NULL;
+    memcpy(op->path, z->root, root);
+    if (name) {
+        op->path[root] = '/';
+        dibs__line_escape(name, op->path + root + 1);
+    }
+    op->lock_length = strlen(op->path);
+    return op;
+}
+
+void dibs__zk_op_free(dibs__zk_op *op)
+{
+    for (size_t i = 0; i < op->items; i++)
+        free(op->item[i].value);
+    free(op->item);
+    free(op->multi);
+    free(op->multi_result);
+    free(op);
+}
+
+bool dibs__zk_op_items(dibs__zk_op *op, size_t count)
+{
+    op->item = calloc(count ? count : 1, sizeof *op->item);
+    if (!op->item)
+        return false;
+    op->items = count;
+    for (size_t i = 0; i < count; i++)
+        op->item[i].op = op;
+    return true;
+}
+
+const char *dibs__zk_entry_path(dibs__zk_op *op, const char *key)
+{
+    char *at = op->path + op->lock_length;
+    size_t n = strlen(key);
+
+    *at = '/';
+    if (n >= DIBS__LINE_KEY_SIZE + 60) /* a stranger's: no such entry of ours */
+        n = DIBS__LINE_KEY_SIZE + 59;
+    memcpy(at + 1, key, n);
+    at[1 + n] = '\0';
+    return op->path;
+}
+
+const char *dibs__zk_lock_path(dibs__zk_op *op)
+{
+    op->path[op->lock_length] = '\0';
+    return op->lock_length ? op->path : "/";
+}
+
+/* ---- Errors ---------------------------------------------------------------------------------- */
+
+dibs_status dibs__zk_status(int rc)
+{
+    switch (rc) {
+    case ZOK:
+        return DIBS_OK;
+    case ZCONNECTIONLOSS:
+    case ZOPERATIONTIMEOUT:
+    case ZCLOSING:
+        return DIBS_UNKNOWN;
+    case ZSESSIONEXPIRED:
+    case ZINVALIDSTATE:
+    case ZSESSIONMOVED:
+        return DIBS_UNAVAILABLE;
+    case ZNOAUTH:
+    case ZAUTHFAILED:
+    case ZINVALIDACL:
+        return DIBS_DENIED;
+    case ZSYSTEMERROR:
+    case ZMARSHALLINGERROR:
+        return DIBS_NO_MEMORY;
+    default:
+        return DIBS_BROKEN_ENGINE;
+    }
+}
+
+dibs_status dibs__zk_fail(const dibs__zk *z, int rc, dibs_error *err)
+{
+    dibs_status status = dibs__zk_status(rc);
+    const char *root = *z->root ? z->root : "/";
+
+    switch (status) {
+    case DIBS_UNKNOWN:
+        return dibs__fail(err, status, "zookeeper: the connection to %s was lost", z->hosts);
+    case DIBS_UNAVAILABLE:
+        return dibs__fail(err, status, "zookeeper: the session has ended; a new one is being made");
+    case DIBS_DENIED:
+        return dibs__fail(err, status,
+                          "zookeeper: %s may not do that in %s: give zookeeper://user:password@… "
+                          "of one who may, or have the ACL changed",
+                          z->auth ? "this user" : "an anonymous client", root);
+    case DIBS_NO_MEMORY:
+        return dibs__fail(err, status, "zookeeper: out of memory");
+    default:
+        if (rc == ZNONODE)
+            return dibs__fail(err, status,
+                              "zookeeper: %s is not there and could not be made: create it", root);
+        if (rc == ZUNIMPLEMENTED)
+            return dibs__fail(
+                err, status,
+                "zookeeper: the server knows no container nodes: it must be 3.5 or newer");
+        return dibs__fail(err, status, "zookeeper: %s", zerror(rc));
+    }
+}
+
+/* ---- Finishing ------------------------------------------------------------------------------- */
+
+static void answer(dibs__zk_op *op)
+{
+    dibs__line_call *call = op->call;
+
+    if (op->done) {
+        op->done(op);
+        return;
+    }
+    dibs__zk_op_free(op);
+    dibs__line_done(call);
+}
+
+void dibs__zk_finish(dibs__zk_op *op, int rc)
+{
+    if (op->call)
+        op->call->status = dibs__zk_fail(op->z, rc, &op->call->err);
+    op->rc = rc;
+    answer(op);
+}
+
+void dibs__zk_finish_ok(dibs__zk_op *op)
+{
+    if (op->call)
+        op->call->status = DIBS_OK;
+    op->rc = ZOK;
+    answer(op);
+}
+
+void dibs__zk_finish_no_memory(dibs__zk_op *op)
+{
+    dibs__zk_finish(op, ZSYSTEMERROR);
+}
+
+/* ---- Flushes --------------------------------------------------------------------------------- */
+
+void dibs__zk_sent(dibs__zk_op *op, int rc, int *where)
+{
+    if (rc == ZOK)
+        op->left++;
+    *where = rc;
+}
+
+dibs_status dibs__zk_flush_begin(dibs__zk_op *op, void (*next)(dibs__zk_op *op))
+{
+    dibs__zk *z = op->z;
+
+    op->next = next;
+    op->left = 0;
+    op->sent = dibs__now(z->side.env);
+    pthread_mutex_lock(&z->mutex);
+    if (z->zh && z->state == DIBS__ZK_OPEN) {
+        op->session = z->session;
+        return DIBS_OK;
+    }
+    pthread_mutex_unlock(&z->mutex);
+    return dibs__fail(op->call ? &op->call->err : NULL, DIBS_UNAVAILABLE,
+                      "zookeeper: the session has ended; a new one is being made");
+}
+
+dibs_status dibs__zk_flush_end(dibs__zk_op *op)
+{
+    bool out = op->left > 0;
+
+    pthread_mutex_unlock(&op->z->mutex);
+    if (out)
+        return DIBS_OK;
+    return dibs__fail(op->call ? &op->call->err : NULL, DIBS_UNAVAILABLE,
+                      "zookeeper: nothing could be sent to %s", op->z->hosts);
+}
+
+void dibs__zk_follow(dibs__zk_op *op, void (*fill)(dibs__zk_op *op), void (*next)(dibs__zk_op *op))
+{
+    if (dibs__zk_flush_begin(op, next) != DIBS_OK) {
+        dibs__zk_finish(op, ZSESSIONEXPIRED);
+        return;
+    }
+    fill(op);
+    if (dibs__zk_flush_end(op) != DIBS_OK)
+        dibs__zk_finish(op, ZCONNECTIONLOSS);
+}
+
+/* ---- Answers --------------------------------------------------------------------------------- */
+
+static bool was_answered(int rc)
+{
+    return rc != ZCONNECTIONLOSS && rc != ZOPERATIONTIMEOUT && rc != ZCLOSING &&
+           rc != ZSESSIONEXPIRED && rc != ZINVALIDSTATE && rc != ZSESSIONMOVED && rc != ZAUTHFAILED;
+}
+
+void dibs__zk_answered(dibs__zk_op *op, int rc, bool quorum)
+{
+    dibs__zk *z = op->z;
+    bool last;
+
+    pthread_mutex_lock(&z->mutex);
+    if (was_answered(rc) && op->session == z->session)
+        dibs__zk_proof_answered(z, op->sent, quorum);
+    last = --op->left == 0;
+    pthread_mutex_unlock(&z->mutex);
+    if (last)
+        op->next(op);
+}
+
+void dibs__zk_on_sync(int rc, const char *value, const void *data)
+{
+    dibs__zk_op *op = (dibs__zk_op *)(uintptr_t)data;
+
+    (void)value;
+    op->sync_rc = rc;
+    dibs__zk_answered(op, rc, false);
+}
+
+static char *copy_bytes(const char *value, int size)
+{
+    return strndup(value && size > 0 ? value : "", value && size > 0 ? (size_t)size : 0);
+}
+
+void dibs__zk_on_lock(int rc, const char *value, int size, const struct Stat *stat,
+                      const void *data)
+{
+    dibs__zk_op *op = (dibs__zk_op *)(uintptr_t)data;
+    dibs__line_listing *l = op->listing;
+
+    op->lock_rc = rc;
+    if (rc == ZOK) {
+        l->exists = true;
+        l->version = (uint64_t)(uint32_t)stat->version;
+        l->fence = (uint64_t)(stat->pzxid > stat->mzxid ? stat->pzxid : stat->mzxid);
+        free(l->value);
+        l->value = size > 0 ? copy_bytes(value, size) : NULL;
+        if (size > 0 && !l->value)
+            op->lock_rc = ZSYSTEMERROR;
+    }
+    dibs__zk_answered(op, rc, false);
+}
+
+void dibs__zk_on_children(int rc, const struct String_vector *names, const struct Stat *stat,
+                          const void *data)
+{
+    dibs__zk_op *op = (dibs__zk_op *)(uintptr_t)data;
+
+    (void)stat;
+    op->list_rc = rc;
+    for (int i = 0; rc == ZOK && i < names->count; i++) {
+        dibs__line_entry facts = {.place = dibs__zk_place(names->data[i])};
+        if (facts.place != UINT64_MAX &&
+            !dibs__line_listing_add(op->listing, names->data[i], NULL, &facts,
+                                    dibs__zk_foreign_weight(names->data[i])))
+            op->list_rc = ZSYSTEMERROR;
+    }
+    dibs__zk_answered(op, rc, false);
+}
+
+void dibs__zk_on_void(int rc, const void *data)
+{
+    dibs__zk_op *op = (dibs__zk_op *)(uintptr_t)data;
+
+    op->rc = rc;
+    dibs__zk_answered(op, rc, true);
+}
+
+void dibs__zk_on_item_stat(int rc, const struct Stat *stat, const void *data)
+{
+    dibs__zk_item *item = (dibs__zk_item *)(uintptr_t)data;
+
+    item->rc = rc;
+    if (rc == ZOK)
+        item->stat = *stat;
+    dibs__zk_answered(item->op, rc, false);
+}
+
+void dibs__zk_on_item_data(int rc, const char *value, int size, const struct Stat *stat,
+                           const void *data)
+{
+    dibs__zk_item *item = (dibs__zk_item *)(uintptr_t)data;
+
+    item->rc = rc;
+    if (rc == ZOK) {
+        item->stat = *stat;
+        item->value = copy_bytes(value, size);
+        if (!item->value)
+            item->rc = ZSYSTEMERROR;
+    }
+    dibs__zk_answered(item->op, rc, false);
+}
+
+/* ---- Keys ------------------------------------------------------------------------------------ */
+
+/* Sequence numbers have ten digits and, after 2^31 entries, a sign. */
+static const char *sequence_of(const char *key)
+{
+    size_t n = strlen(key);
+
+    if (n < 10)
+        return NULL;
+    for (size_t i = n - 10; i < n; i++)
+        if (!isdigit((unsigned char)key[i]))
+            return NULL;
+    return key + n - 10;
+}
+
+uint64_t dibs__zk_place(const char *key)
+{
+    const char *sequence = sequence_of(key);
+
+    return sequence ? strtoull(sequence, NULL, 10) : UINT64_MAX;
+}
+
+static bool ends_with(const char *text, size_t length, const char *end)
+{
+    size_t n = strlen(end);
+
+    return length >= n && memcmp(text + length - n, end, n) == 0;
+}
+
+uint32_t dibs__zk_foreign_weight(const char *key)
+{
+    static const struct {
+        const char *end;
+        uint32_t weight;
+    } kinds[] = {{"__lock__", DIBS__PLAIN},
+                 {"__rlock__", 1},
+                 {"lock-", DIBS__PLAIN},
+                 {"__WRIT__", DIBS__PLAIN},
+                 {"__READ__", 1}};
+    const char *sequence = sequence_of(key);
+
+    for (size_t i = 0; sequence && i < sizeof kinds / sizeof kinds[0]; i++)
+        if (ends_with(key, (size_t)(sequence - key), kinds[i].end))
+            return kinds[i].weight;
+    return 0;
+}

@@ -1,0 +1,354 @@
+/* Connection and session, and the thread that keeps both.
+ *
+ * The library connects, changes servers and sends pings by itself. Our thread makes a session, proves
+ * now and then that it lives (proof.c), makes a new one when it has ended, and removes what has
+ * lingered long enough. So names are resolved and sessions closed where nobody waits. */
+#define _GNU_SOURCE
+#include "core/error.h"
+#include "engines/zookeeper/zookeeper.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define AGAIN (500 * DIBS__MS) /* a session that could not be made is tried again */
+
+/* The library would else write to stderr. */
+static void on_log(const char *message)
+{
+    (void)message;
+}
+
+/* ---- What the library tells ------------------------------------------------------------------ */
+
+/* With the mutex. A session of another length than the first one's would break what was promised. */
+static void connected(dibs__zk *z, zhandle_t *zh)
+{
+    uint64_t session = (uint64_t)zoo_client_id(zh)->client_id;
+    int64_t span = (int64_t)zoo_recv_timeout(zh) * DIBS__MS;
+
+    z->connected = true;
+    if (session == z->session && z->state == DIBS__ZK_OPEN) {
+        dibs__zk_proof_moved(z);
+        return;
+    }
+    z->granted = span;
+    z->session = session;
+    if (z->session_span == 0 && (span == z->asked || !z->exact))
+        z->session_span = span;
+    if (span == z->session_span) {
+        dibs__zk_proof_reset(z, z->init_at);
+        z->state = DIBS__ZK_OPEN;
+    } else {
+        z->state = z->session_span ? DIBS__ZK_EXPIRED : DIBS__ZK_REFUSED;
+    }
+}
+
+/* With the mutex. */
+static void refused(dibs__zk *z)
+{
+    z->connected = false;
+    z->state = DIBS__ZK_REFUSED;
+    dibs__fail(&z->why, DIBS_DENIED,
+               "zookeeper: %s refused the credentials: check user and password in the URL",
+               z->hosts);
+}
+
+static void on_session(zhandle_t *zh, int type, int state, const char *path, void *context)
+{
+    dibs__zk *z = context;
+    uint64_t expired = 0;
+
+    (void)path;
+    if (type != ZOO_SESSION_EVENT)
+        return;
+    pthread_mutex_lock(&z->mutex);
+    if (state == ZOO_CONNECTED_STATE) {
+        connected(z, zh);
+    } else if (state == ZOO_EXPIRED_SESSION_STATE) {
+        expired = z->session;
+        z->connected = false;
+        z->state = DIBS__ZK_EXPIRED;
+    } else if (state == ZOO_AUTH_FAILED_STATE) {
+        refused(z);
+    } else {
+        z->connected = false;
+    }
+    pthread_cond_broadcast(&z->cond);
+    pthread_mutex_unlock(&z->mutex);
+    if (expired)
+        dibs__line_expired(z->side.line, expired);
+}
+
+/* ---- Waiting --------------------------------------------------------------------------------- */
+
+/* With the mutex. */
+static void sleep_until(dibs__zk *z, dibs__deadline until)
+{
+    int64_t left = until - dibs__now(z->side.env);
+    struct timespec at;
+
+    if (until == DIBS__NEVER) {
+        pthread_cond_wait(&z->cond, &z->mutex);
+        return;
+    }
+    if (left <= 0)
+        return;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    left += at.tv_nsec / 1000;
+    at.tv_sec += left / DIBS__SECOND;
+    at.tv_nsec = left % DIBS__SECOND * 1000;
+    pthread_cond_timedwait(&z->cond, &z->mutex, &at);
+}
+
+/* ---- The range of sessions ------------------------------------------------------------------- */
+
+typedef struct probe {
+    dibs__zk *z;
+    int granted;
+} probe;
+
+static void on_probe(zhandle_t *zh, int type, int state, const char *path, void *context)
+{
+    probe *p = context;
+
+    (void)path;
+    if (type != ZOO_SESSION_EVENT || state != ZOO_CONNECTED_STATE)
+        return;
+    pthread_mutex_lock(&p->z->mutex);
+    p->granted = zoo_recv_timeout(zh);
+    pthread_cond_broadcast(&p->z->cond);
+    pthread_mutex_unlock(&p->z->mutex);
+}
+
+/* What the server makes of so many milliseconds; 0: it does not tell. */
+static int probe_session(dibs__zk *z, int ms)
+{
+    dibs__deadline until = dibs__after(z->side.env, DIBS__SECOND);
+    probe p = {z, 0};
+    zhandle_t *zh = zookeeper_init2(z->hosts, on_probe, ms, NULL, &p, 0, on_log);
+
+    if (!zh)
+        return 0;
+    pthread_mutex_lock(&z->mutex);
+    while (p.granted == 0 && dibs__now(z->side.env) < until && !z->ending)
+        sleep_until(z, until);
+    pthread_mutex_unlock(&z->mutex);
+    zookeeper_close(zh);
+    return p.granted;
+}
+
+/* The shortest that it grants. A short one is hard to get over a slow network. */
+static int probe_shortest(dibs__zk *z)
+{
+    int granted = 0;
+
+    for (int ms = 100; granted == 0 && ms <= 6400; ms *= 4)
+        granted = probe_session(z, ms);
+    return granted;
+}
+
+/* The session that we asked for is not the one that we got: says which there are. */
+static void tell_range(dibs__zk *z)
+{
+    int asked = (int)(z->asked / DIBS__MS), got = (int)(z->granted / DIBS__MS);
+    int low = got > asked ? got : probe_shortest(z), high = got;
+    dibs_error why;
+
+    if (got > asked)
+        high = probe_session(z, 24 * 3600 * 1000);
+    dibs__fail(
+        &why, DIBS_INVALID,
+        "zookeeper: a session of %d ms is not granted by %s: give ?session= (or a lease) from "
+        "%d ms to %d ms",
+        asked, z->hosts, low, high > low ? high : low);
+    pthread_mutex_lock(&z->mutex);
+    if (z->why.status == DIBS_OK)
+        z->why = why;
+    pthread_cond_broadcast(&z->cond);
+    pthread_mutex_unlock(&z->mutex);
+}
+
+/* ---- The thread ------------------------------------------------------------------------------ */
+
+/* Without the mutex. */
+static void make_session(dibs__zk *z)
+{
+    zhandle_t *old, *zh;
+
+    pthread_mutex_lock(&z->mutex);
+    old = z->zh;
+    z->zh = NULL;
+    z->init_at = dibs__now(z->side.env);
+    pthread_mutex_unlock(&z->mutex);
+    if (old)
+        zookeeper_close(old);
+    zh = zookeeper_init2(z->hosts, on_session, (int)(z->asked / DIBS__MS), NULL, z, 0, on_log);
+    if (zh && z->auth)
+        zoo_add_auth(zh, "digest", z->auth, (int)strlen(z->auth), NULL, NULL);
+    pthread_mutex_lock(&z->mutex);
+    z->zh = zh;
+    if (!zh)
+        dibs__fail(&z->last, DIBS_UNAVAILABLE, "zookeeper: %s: %s", z->hosts, strerror(errno));
+    pthread_mutex_unlock(&z->mutex);
+}
+
+static void on_pulse(int rc, const struct Stat *stat, const void *data)
+{
+    (void)stat;
+    dibs__zk_answered((dibs__zk_op *)(uintptr_t)data, rc, false);
+}
+
+/* A proof while there is anything to lose, else a touch. */
+static void pulse(dibs__zk *z)
+{
+    dibs__zk_op *op = dibs__zk_op_new(z, NULL, NULL);
+    bool busy = dibs__line_busy(z->side.line) > 0;
+
+    if (op && busy) {
+        op->multi = calloc(1, sizeof *op->multi);
+        op->multi_result = calloc(1, sizeof *op->multi_result);
+    }
+    if (!op || (busy && (!op->multi || !op->multi_result)) ||
+        dibs__zk_flush_begin(op, dibs__zk_op_free) != DIBS_OK) {
+        if (op)
+            dibs__zk_op_free(op);
+        return;
+    }
+    z->proof.tried = op->sent;
+    if (busy) {
+        zoo_check_op_init(op->multi, "/", -1);
+        dibs__zk_sent(op, zoo_amulti(z->zh, 1, op->multi, op->multi_result, dibs__zk_on_void, op),
+                      &op->rc);
+    } else {
+        dibs__zk_sent(op, zoo_aexists(z->zh, "/", 0, on_pulse, op), &op->rc);
+    }
+    if (dibs__zk_flush_end(op) != DIBS_OK)
+        dibs__zk_op_free(op);
+}
+
+/* The library (3.8) skips a server after each that failed, and so tries only every other one of an
+ * even number: one more step for each of its attempts, which come every sixtieth of the session, gets it
+ * to all of them. */
+static dibs__deadline step_on(dibs__zk *z, dibs__deadline now)
+{
+    pthread_mutex_lock(&z->mutex);
+    if (z->zh && !z->connected && now >= z->stepped + z->asked / 60) {
+        zoo_cycle_next_server(z->zh);
+        z->stepped = now;
+    }
+    pthread_mutex_unlock(&z->mutex);
+    return now + z->asked / 60;
+}
+
+/* What is to be done now; when to look again. Without the mutex. */
+static dibs__deadline serve(dibs__zk *z)
+{
+    dibs__deadline now = dibs__now(z->side.env), next = dibs__zk_kept_serve(z), due;
+    dibs__zk_state state;
+    bool none, connected_now;
+
+    pthread_mutex_lock(&z->mutex);
+    state = z->state;
+    none = z->zh == NULL;
+    connected_now = z->connected;
+    due = state == DIBS__ZK_OPEN ? dibs__zk_proof_due(z) : DIBS__NEVER;
+    pthread_mutex_unlock(&z->mutex);
+    if (state == DIBS__ZK_REFUSED && z->why.status == DIBS_OK)
+        tell_range(z);
+    if (state == DIBS__ZK_EXPIRED || (state == DIBS__ZK_STARTING && none)) {
+        if (now < z->init_at + AGAIN && z->init_at)
+            return dibs__sooner(next, z->init_at + AGAIN);
+        make_session(z);
+        return dibs__sooner(next, now + AGAIN);
+    }
+    if (!connected_now && state != DIBS__ZK_REFUSED)
+        next = dibs__sooner(next, step_on(z, now));
+    if (due <= now) {
+        pulse(z);
+        return dibs__sooner(next, now + DIBS__MS);
+    }
+    return dibs__sooner(next, due);
+}
+
+static void *thread_main(void *data)
+{
+    dibs__zk *z = data;
+    zhandle_t *zh;
+
+    pthread_mutex_lock(&z->mutex);
+    while (!z->ending) {
+        dibs__deadline next;
+        pthread_mutex_unlock(&z->mutex);
+        next = serve(z);
+        pthread_mutex_lock(&z->mutex);
+        if (!z->ending)
+            sleep_until(z, next);
+    }
+    zh = z->zh;
+    z->zh = NULL;
+    pthread_mutex_unlock(&z->mutex);
+    if (zh)
+        zookeeper_close(zh);
+    return NULL;
+}
+
+/* ---- Opening and closing --------------------------------------------------------------------- */
+
+static bool start_thread(dibs__zk *z)
+{
+    sigset_t all, old;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    z->thread_runs = pthread_create(&z->thread, NULL, thread_main, z) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return z->thread_runs;
+}
+
+dibs_status dibs__zk_connect(dibs__zk *z, dibs__deadline until, dibs_error *err)
+{
+    int64_t start = dibs__now(z->side.env);
+    dibs_status status = DIBS_OK;
+
+    if (!start_thread(z))
+        return dibs__fail(err, DIBS_NO_MEMORY, "zookeeper: no thread to be had");
+    pthread_mutex_lock(&z->mutex);
+    while (z->state != DIBS__ZK_OPEN && z->why.status == DIBS_OK && dibs__now(z->side.env) < until)
+        sleep_until(z, until);
+    if (z->why.status != DIBS_OK)
+        status = dibs__fail(err, z->why.status, "%s", z->why.message);
+    else if (z->state != DIBS__ZK_OPEN && z->last.status != DIBS_OK)
+        status = dibs__fail(err, z->last.status, "%s", z->last.message);
+    else if (z->state != DIBS__ZK_OPEN)
+        status =
+            dibs__fail(err, DIBS_UNAVAILABLE,
+                       "zookeeper: no server that serves answered at %s within %lld ms: does it "
+                       "run, and does it have a quorum?",
+                       z->hosts, (long long)((dibs__now(z->side.env) - start) / DIBS__MS));
+    pthread_mutex_unlock(&z->mutex);
+    return status;
+}
+
+void dibs__zk_close(dibs__line_side *s)
+{
+    dibs__zk *z = (dibs__zk *)s;
+
+    pthread_mutex_lock(&z->mutex);
+    z->ending = true;
+    pthread_cond_broadcast(&z->cond);
+    pthread_mutex_unlock(&z->mutex);
+    if (z->thread_runs)
+        pthread_join(z->thread, NULL);
+    dibs__zk_kept_free(z);
+    dibs__zk_free(z);
+}
+
+/* The library's socket cannot be had from it; it is closed on exec, and the child never writes. */
+void dibs__zk_abandon(dibs__line_side *s)
+{
+    (void)s;
+}

@@ -1,0 +1,203 @@
+/* ZooKeeper, as an adapter of the line (see src/engines/line/line.h).
+ *
+ *   zookeeper.c   the URL and the tables
+ *   session.c     connection, session, and the thread that keeps both
+ *   proof.c       until when the session surely lives
+ *   op.c          requests and their answers
+ *   enter.c list.c entry.c watch.c   the calls
+ *   kept.c        entries that linger until their min_hold is over
+ *
+ * A lock is a container node ROOT/NAME, which the server removes when it has been empty for a while;
+ * its entries are ephemeral sequential nodes KEY__lock__SEQUENCE (exclusive), KEY__rlock__SEQUENCE
+ * (shared) and KEY__slot__SEQUENCE, so that kazoo's locks and ours respect each other. The fence is
+ * the czxid of the entry. */
+#ifndef DIBS_ENGINES_ZOOKEEPER_H
+#define DIBS_ENGINES_ZOOKEEPER_H
+
+#include "engines/line/line.h"
+
+#include <pthread.h>
+#include <zookeeper/zookeeper.h>
+
+#define DIBS__ZK_STAMPS 64
+
+typedef struct dibs__zk_kept dibs__zk_kept;
+
+/* When our signs of life were sent; see proof.c. */
+typedef struct dibs__zk_proof {
+    dibs__deadline touch[DIBS__ZK_STAMPS]; /* a ring: requests that were answered */
+    size_t touches;
+    dibs__deadline last;  /* of all answered ones, the latest */
+    dibs__deadline base;  /* the ensemble has counted a sign of life that was sent then */
+    dibs__deadline tried; /* the last proof was sent */
+} dibs__zk_proof;
+
+typedef enum dibs__zk_state {
+    DIBS__ZK_STARTING, /* no session yet */
+    DIBS__ZK_OPEN,     /* there is one, connected or not */
+    DIBS__ZK_EXPIRED,  /* a new one is to be made */
+    DIBS__ZK_REFUSED,  /* open fails: `why` */
+} dibs__zk_state;
+
+typedef struct dibs__zk {
+    dibs__line_side side; /* first */
+    char *hosts;          /* as libzookeeper takes them */
+    char *root;           /* path of the folder of locks; "" for the top */
+    char *auth;           /* "user:password", or NULL */
+    const struct ACL_vector *acl;
+    int64_t asked;        /* session, microseconds; fixed once it is open */
+    bool exact;           /* it was asked for by the user */
+    int64_t session_span; /* as the server granted it; 0: not yet */
+
+    pthread_mutex_t mutex; /* all of the following; held while requests are handed to the library */
+    pthread_cond_t cond;
+    zhandle_t *zh;
+    dibs__zk_state state;
+    bool connected;
+    bool ending;
+    dibs_error why;  /* refused: open fails with it */
+    dibs_error last; /* why there is no connection, as far as the library tells */
+    int64_t granted; /* the span of the last session */
+    uint64_t session;
+    dibs__deadline init_at; /* before the connection was asked for */
+    dibs__deadline stepped; /* the next server was taken */
+    dibs__zk_proof proof;
+    dibs__zk_kept *kept; /* timers */
+    int64_t server_time; /* Unix time of the server, µs, at `server_time_at` or before */
+    dibs__deadline server_time_at;
+    pthread_t thread;
+    bool thread_runs;
+} dibs__zk;
+
+/* ---- session.c ------------------------------------------------------------------------------- */
+
+void dibs__zk_free(dibs__zk *z); /* zookeeper.c */
+dibs_status dibs__zk_connect(dibs__zk *z, dibs__deadline until, dibs_error *err);
+void dibs__zk_close(dibs__line_side *s);
+void dibs__zk_abandon(dibs__line_side *s);
+
+/* ---- proof.c: with the mutex ----------------------------------------------------------------- */
+
+void dibs__zk_proof_reset(dibs__zk *z, dibs__deadline at); /* a new session, asked for then */
+void dibs__zk_proof_moved(dibs__zk *z); /* connected again: the ensemble has been told */
+/* A request that was sent then was answered; `quorum`: it needed a quorum. */
+void dibs__zk_proof_answered(dibs__zk *z, dibs__deadline sent, bool quorum);
+dibs__deadline dibs__zk_proof_until(const dibs__zk *z);
+/* When the next request is due, and which: a proof or a mere touch. */
+dibs__deadline dibs__zk_proof_due(const dibs__zk *z);
+int64_t dibs__zk_usable(const dibs__line_side *s);
+dibs__deadline dibs__zk_alive_until(dibs__line_side *s);
+
+/* ---- op.c ------------------------------------------------------------------------------------ */
+
+typedef struct dibs__zk_op dibs__zk_op;
+
+/* One answer that is awaited, with what it is about. */
+typedef struct dibs__zk_item {
+    dibs__zk_op *op;
+    const char *key; /* in the call, or in the listing */
+    int rc;
+    bool over; /* kept, and its time has passed */
+    char *value;
+    struct Stat stat;
+} dibs__zk_item;
+
+/* A call under way: one or several flushes of requests. */
+struct dibs__zk_op {
+    dibs__zk *z;
+    dibs__line_call *call;
+    void (*next)(dibs__zk_op *op);  /* when all answers of a flush are here; without the mutex */
+    void (*done)(dibs__zk_op *op);  /* instead of answering the call; NULL: answers it */
+    void (*after)(dibs__zk_op *op); /* a listing: when it is complete */
+    dibs__zk_op *whole;             /* names: of which this is a part */
+    dibs__deadline sent;
+    size_t left; /* answers that are awaited */
+    int rc;      /* of create, delete, multi */
+    int lock_rc, list_rc, sync_rc;
+    int tries;
+    uint64_t session;
+    dibs__line_listing *listing;
+    dibs__zk_item *item;
+    size_t items;
+    zoo_op_t *multi;
+    zoo_op_result_t *multi_result;
+    struct Stat stat;              /* of a multi's first set */
+    char key[DIBS__LINE_KEY_SIZE]; /* watch: the entry's, or that under which it lingers */
+    size_t lock_length;
+    char path[]; /* of the lock, and room for a key behind it */
+};
+
+/* NULL: out of memory. `call` may be NULL when `done` will be set. */
+dibs__zk_op *dibs__zk_op_new(dibs__zk *z, dibs__line_call *call, const char *name);
+void dibs__zk_op_free(dibs__zk_op *op);
+bool dibs__zk_op_items(dibs__zk_op *op, size_t count); /* false: out of memory */
+
+/* A flush: begin takes the mutex; then requests; end leaves it. From a slot: DIBS_OK, or the op is
+ * freed and nothing was sent. From `next`: `finish` is called if nothing could be sent. */
+dibs_status dibs__zk_flush_begin(dibs__zk_op *op, void (*next)(dibs__zk_op *op));
+dibs_status dibs__zk_flush_end(dibs__zk_op *op);
+/* The same for a following flush, filled by `fill`. */
+void dibs__zk_follow(dibs__zk_op *op, void (*fill)(dibs__zk_op *op), void (*next)(dibs__zk_op *op));
+/* A request was handed over, or not. */
+void dibs__zk_sent(dibs__zk_op *op, int rc, int *where);
+
+/* Answers the call and frees the op. */
+void dibs__zk_finish(dibs__zk_op *op, int rc);
+void dibs__zk_finish_ok(dibs__zk_op *op);
+void dibs__zk_finish_no_memory(dibs__zk_op *op);
+
+/* The path of an entry; valid until the next call for this op. */
+const char *dibs__zk_entry_path(dibs__zk_op *op, const char *key);
+const char *dibs__zk_lock_path(dibs__zk_op *op);
+
+/* Completions for the library: data is an op, or an item. */
+void dibs__zk_on_sync(int rc, const char *value, const void *data);
+void dibs__zk_on_lock(int rc, const char *value, int size, const struct Stat *stat,
+                      const void *data);
+void dibs__zk_on_children(int rc, const struct String_vector *names, const struct Stat *stat,
+                          const void *data);
+void dibs__zk_on_void(int rc, const void *data);
+void dibs__zk_on_item_stat(int rc, const struct Stat *stat, const void *data);
+void dibs__zk_on_item_data(int rc, const char *value, int size, const struct Stat *stat,
+                           const void *data);
+/* One more answer is here: keeps `rc`, and says whether it was the last. */
+void dibs__zk_answered(dibs__zk_op *op, int rc, bool quorum);
+
+dibs_status dibs__zk_status(int rc);
+dibs_status dibs__zk_fail(const dibs__zk *z, int rc, dibs_error *err);
+
+/* The sequence number at the end of a key; UINT64_MAX: there is none. */
+uint64_t dibs__zk_place(const char *key);
+/* What somebody else's entry weighs, by the recipes of kazoo and Curator; 0: no entry. */
+uint32_t dibs__zk_foreign_weight(const char *key);
+
+/* ---- The calls ------------------------------------------------------------------------------- */
+
+dibs_status dibs__zk_enter(dibs__line_side *s, dibs__line_call *call);
+dibs_status dibs__zk_list(dibs__line_side *s, dibs__line_call *call);
+dibs_status dibs__zk_names(dibs__line_side *s, dibs__line_call *call);
+dibs_status dibs__zk_watch(dibs__line_side *s, dibs__line_call *call);
+dibs_status dibs__zk_remove(dibs__line_side *s, dibs__line_call *call);
+dibs_status dibs__zk_linger(dibs__line_side *s, dibs__line_call *call);
+dibs_status dibs__zk_check(dibs__line_side *s, dibs__line_call *call);
+dibs_status dibs__zk_write(dibs__line_side *s, dibs__line_call *call);
+
+/* list.c: requests for a lock's value and children, into op->listing; with the mutex. */
+void dibs__zk_ask_listing(dibs__zk_op *op);
+/* The children are here: asks for their values if these are wanted, and for those that linger; leaves
+ * out what has lingered long enough; then `next`. Without the mutex. */
+void dibs__zk_complete_listing(dibs__zk_op *op, bool values, void (*next)(dibs__zk_op *op));
+
+/* ---- kept.c ---------------------------------------------------------------------------------- */
+
+/* How long an entry lingers yet, by what it stores and when it was made. */
+int64_t dibs__zk_kept_left(dibs__zk *z, const char *value, const struct Stat *stat);
+/* Removes it then. Without the mutex. Out of memory: whoever comes next does. */
+void dibs__zk_kept_end_after(dibs__zk *z, const char *path, int64_t span);
+/* Removes those whose time has come; when the next one is due. Without the mutex. */
+dibs__deadline dibs__zk_kept_serve(dibs__zk *z);
+void dibs__zk_kept_free(dibs__zk *z);
+/* The key under which an entry lingers. */
+void dibs__zk_kept_key(const char *key, char out[DIBS__LINE_KEY_SIZE]);
+
+#endif
