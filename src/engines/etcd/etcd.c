@@ -8,6 +8,7 @@
 #include "engines/etcd/etcd.h"
 
 #include "core/error.h"
+#include "engines/line/cell.h"
 
 #include <stdio.h>
 
@@ -167,6 +168,12 @@ static int64_t etcd_session_span(const dibs__line_side *s)
     return ((const dibs__etcd *)s)->ttl;
 }
 
+static const struct dibs__line_cells cells = {
+    .read = dibs__etcd_cells_read,
+    .write = dibs__etcd_cells_write,
+    .walk = dibs__etcd_cells_walk,
+};
+
 static const dibs__line_adapter adapter = {
     .name = "etcd",
     .enter = dibs__etcd_enter,
@@ -177,6 +184,7 @@ static const dibs__line_adapter adapter = {
     .check = dibs__etcd_check,
     .write = dibs__etcd_write,
     .names = dibs__etcd_names,
+    .cells = &cells,
     .alive_until = etcd_alive_until,
     .usable = etcd_usable,
     .session_span = etcd_session_span,
@@ -252,7 +260,7 @@ static const char *const schemes[] = {"etcd", "etcds", NULL};
 const dibs__engine_class dibs__engine_etcd = {
     .scheme = "etcd",
     .schemes = schemes,
-    .can = DIBS__LINE_CAN,
+    .can = DIBS__LINE_CAN(DIBS_VALUE_MAX),
     .open = etcd_open,
     .close = dibs__line_close,
     .abandon = dibs__line_abandon,
@@ -263,6 +271,8 @@ const dibs__engine_class dibs__engine_etcd = {
     .break_lock = dibs__line_break,
     .inspect = dibs__line_inspect,
     .list = dibs__line_list,
+    .cell = dibs__line_cell,
+    .cell_reap = dibs__line_cell_reap,
     .event_fd = dibs__line_event_fd,
     .events = dibs__line_events,
 };

@@ -11,6 +11,7 @@
 #define DIBS_ETCD_ETCD_H
 
 #include "engines/etcd/client.h"
+#include "engines/line/cell.h"
 #include "engines/line/line.h"
 
 #define DIBS__ETCD_PREFIX_MAX 200
@@ -156,5 +157,15 @@ void dibs__etcd_kept_fini(dibs__etcd *e);
 dibs_status dibs__etcd_check(dibs__line_side *s, dibs__line_call *call);
 void dibs__etcd_check_proved(dibs__etcd_op *op, bool proved);
 dibs_status dibs__etcd_write(dibs__line_side *s, dibs__line_call *call);
+
+/* ---- cell.c ---------------------------------------------------------------------------------- */
+
+dibs_status dibs__etcd_cells_read(dibs__line_side *s, dibs__line_blob *blobs, size_t count,
+                                  dibs__deadline until, dibs_error *err);
+dibs_status dibs__etcd_cells_write(dibs__line_side *s, const dibs__line_blob *blobs, size_t count,
+                                   dibs__deadline until, bool *done, dibs_error *err);
+dibs_status dibs__etcd_cells_walk(dibs__line_side *s, const char *folder, const char *after,
+                                  size_t limit, dibs__deadline until, dibs__line_blob **out,
+                                  size_t *count, dibs_error *err);
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "core/heap.h"
 #include "core/table.h"
+#include "engines/line/cell.h"
 #include "engines/line/line.h"
 
 #include <pthread.h>
@@ -100,10 +101,11 @@ struct dibs__line {
     dibs__table seats, views;
     dibs__heap ends;
     dibs__deadline armed;
-    dibs__line_seat *stirred;          /* to be looked at again */
-    dibs__line_seat *told, **told_end; /* the sink is to hear of them */
-    uint64_t expired;                  /* the session that ended last */
-    _Atomic size_t busy;               /* seats */
+    dibs__line_seat *stirred;                 /* to be looked at again */
+    dibs__line_seat *told, **told_end;        /* the sink is to hear of them */
+    uint64_t expired;                         /* the session that ended last */
+    _Atomic size_t busy;                      /* seats */
+    char reaped[2][DIBS__LINE_CELL_KEY_SIZE]; /* how far the reaper came; the keeper's alone */
 };
 
 /* seat.c: with the mutex held */

@@ -181,6 +181,8 @@ struct dibs__line_adapter {
     /* The session itself, for people: what ?session= gave, as the server granted it. */
     int64_t (*session_span)(const dibs__line_side *s);
 
+    const struct dibs__line_cells *cells; /* cell.h; NULL: none */
+
     /* Ends the session (all entries go with it), completes what is under way, frees the side. */
     void (*close)(dibs__line_side *s);
     /* In a forked child: closes descriptors, nothing else. */
@@ -225,14 +227,19 @@ dibs_status dibs__line_inspect(dibs__engine *e, const char *name, dibs__deadline
                                dibs__report_builder *out, dibs_error *err);
 dibs_status dibs__line_list(dibs__engine *e, const char *prefix, bool idle, dibs__deadline until,
                             dibs__report_builder *out, dibs_error *err);
+dibs_status dibs__line_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
+                            bool tell, dibs__deadline until, dibs__cell_reply *out,
+                            dibs_error *err);
+bool dibs__line_cell_reap(dibs__engine *e, size_t limit, dibs__deadline until);
 int dibs__line_event_fd(dibs__engine *e); /* a timer: for leases shorter than the session */
 void dibs__line_events(dibs__engine *e);
 
 /* The capabilities that all of them have. */
-#define DIBS__LINE_CAN                                                         \
-    {                                                                          \
-        .across_processes = true, .first_come = true, .lease_of_handle = true, \
-        .resumes_at_end = true, .fence_of_place = true, .forgets_idle = true   \
+#define DIBS__LINE_CAN(most)                                                              \
+    {                                                                                     \
+        .cells = true, .value_max = (most), .across_processes = true, .first_come = true, \
+        .lease_of_handle = true, .resumes_at_end = true, .fence_of_place = true,          \
+        .forgets_idle = true                                                              \
     }
 
 /* ---- Text ------------------------------------------------------------------------------------ */

@@ -3,6 +3,7 @@
 #include "engines/zookeeper/zookeeper.h"
 
 #include "core/error.h"
+#include "engines/line/cell.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,6 +128,12 @@ static int64_t session_span(const dibs__line_side *s)
     return ((const dibs__zk *)s)->session_span;
 }
 
+static const struct dibs__line_cells cells = {
+    .read = dibs__zk_cells_read,
+    .write = dibs__zk_cells_write,
+    .walk = dibs__zk_cells_walk,
+};
+
 static const dibs__line_adapter adapter = {
     .name = "zookeeper",
     .enter = dibs__zk_enter,
@@ -137,6 +144,7 @@ static const dibs__line_adapter adapter = {
     .check = dibs__zk_check,
     .write = dibs__zk_write,
     .names = dibs__zk_names,
+    .cells = &cells,
     .alive_until = dibs__zk_alive_until,
     .usable = dibs__zk_usable,
     .session_span = session_span,
@@ -201,7 +209,7 @@ extern const dibs__engine_class dibs__engine_zookeeper;
 const dibs__engine_class dibs__engine_zookeeper = {
     .scheme = "zookeeper",
     .schemes = (const char *const[]){"zookeeper", "zookeepers", NULL},
-    .can = DIBS__LINE_CAN,
+    .can = DIBS__LINE_CAN(DIBS__ZK_VALUE_MAX),
     .open = zookeeper_open,
     .close = dibs__line_close,
     .abandon = dibs__line_abandon,
@@ -212,6 +220,8 @@ const dibs__engine_class dibs__engine_zookeeper = {
     .break_lock = dibs__line_break,
     .inspect = dibs__line_inspect,
     .list = dibs__line_list,
+    .cell = dibs__line_cell,
+    .cell_reap = dibs__line_cell_reap,
     .event_fd = dibs__line_event_fd,
     .events = dibs__line_events,
 };

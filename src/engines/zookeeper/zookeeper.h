@@ -14,12 +14,15 @@
 #ifndef DIBS_ENGINES_ZOOKEEPER_H
 #define DIBS_ENGINES_ZOOKEEPER_H
 
+#include "engines/line/cell.h"
 #include "engines/line/line.h"
 
 #include <pthread.h>
 #include <zookeeper/zookeeper.h>
 
 #define DIBS__ZK_STAMPS 64
+#define DIBS__ZK_VALUE_MAX \
+    (1000 * 1000) /* a server takes requests of 1 MiB unless told otherwise */
 
 typedef struct dibs__zk_kept dibs__zk_kept;
 
@@ -199,5 +202,15 @@ dibs__deadline dibs__zk_kept_serve(dibs__zk *z);
 void dibs__zk_kept_free(dibs__zk *z);
 /* The key under which an entry lingers. */
 void dibs__zk_kept_key(const char *key, char out[DIBS__LINE_KEY_SIZE]);
+
+/* ---- cell.c ---------------------------------------------------------------------------------- */
+
+dibs_status dibs__zk_cells_read(dibs__line_side *s, dibs__line_blob *blobs, size_t count,
+                                dibs__deadline until, dibs_error *err);
+dibs_status dibs__zk_cells_write(dibs__line_side *s, const dibs__line_blob *blobs, size_t count,
+                                 dibs__deadline until, bool *done, dibs_error *err);
+dibs_status dibs__zk_cells_walk(dibs__line_side *s, const char *folder, const char *after,
+                                size_t limit, dibs__deadline until, dibs__line_blob **out,
+                                size_t *count, dibs_error *err);
 
 #endif

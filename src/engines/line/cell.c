@@ -1,0 +1,321 @@
+/* Cells on a store of keys with versions; see the header.
+ *
+ * The record is binary, its first byte the version of the layout. Time is this client's wall clock:
+ * neither store tells its own. A clock that is off makes a value end too early or too late, and a
+ * silent runner of `once` seem dead too early or too late; it never lets two writers pass, because
+ * that rests on versions alone. */
+#define _GNU_SOURCE
+#include "engines/line/cell.h"
+
+#include "core/error.h"
+#include "engines/line/inner.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LAYOUT       1
+#define RECORD_SIZE  (2 + 5 * 8 + DIBS__STAMP_SIZE)
+#define REQUEST_SIZE (1 + 2 * 8)
+#define PAUSE_MAX    (20 * DIBS__MS)
+
+/* The `ctx` of the machine's store: the cell's blob, and the request's if there is one. */
+typedef struct cursor {
+    dibs__line_blob *cell, *request;
+    bool changed, foreign;
+    char *record; /* to be written */
+    char answer[REQUEST_SIZE];
+} cursor;
+
+/* ---- Layout ---------------------------------------------------------------------------------- */
+
+static char *put_number(char *at, uint64_t number)
+{
+    for (int i = 7; i >= 0; i--)
+        *at++ = (char)(number >> (8 * i));
+    return at;
+}
+
+static uint64_t get_number(const char **at)
+{
+    uint64_t number = 0;
+
+    for (int i = 0; i < 8; i++)
+        number = number << 8 | (unsigned char)*(*at)++;
+    return number;
+}
+
+static bool read_record(const dibs__line_blob *b, dibs__cell *out)
+{
+    const char *at = b->data;
+
+    if (b->size < RECORD_SIZE || at[0] != LAYOUT)
+        return false;
+    *out = (dibs__cell){.counter = at[1] & 1, .empty = at[1] & 2};
+    at += 2;
+    out->version = get_number(&at);
+    out->floor = get_number(&at);
+    out->written = (int64_t)get_number(&at);
+    out->expires = (int64_t)get_number(&at);
+    out->number = (int64_t)get_number(&at);
+    memcpy(out->stamp, at, DIBS__STAMP_SIZE);
+    out->stamp[DIBS__STAMP_SIZE - 1] = '\0';
+    out->data = at + DIBS__STAMP_SIZE;
+    out->size = b->size - RECORD_SIZE;
+    return true;
+}
+
+static char *write_record(const dibs__cell *c)
+{
+    char *record = malloc(RECORD_SIZE + c->size + 1), *at = record;
+
+    if (!record)
+        return NULL;
+    *at++ = LAYOUT;
+    *at++ = (char)((c->counter ? 1 : 0) | (c->empty ? 2 : 0));
+    at = put_number(at, c->version);
+    at = put_number(at, c->floor);
+    at = put_number(at, (uint64_t)c->written);
+    at = put_number(at, (uint64_t)c->expires);
+    at = put_number(at, (uint64_t)c->number);
+    memcpy(at, c->stamp, DIBS__STAMP_SIZE);
+    if (c->size)
+        memcpy(at + DIBS__STAMP_SIZE, c->data, c->size);
+    return record;
+}
+
+static bool read_request(const dibs__line_blob *b, int64_t *number, int64_t *expires)
+{
+    const char *at = b->data;
+
+    if (b->size != REQUEST_SIZE || at[0] != LAYOUT)
+        return false;
+    at++;
+    *number = (int64_t)get_number(&at);
+    *expires = (int64_t)get_number(&at);
+    return true;
+}
+
+/* ---- The machine's store --------------------------------------------------------------------- */
+
+static int load(void *ctx, dibs__cell *out)
+{
+    cursor *c = ctx;
+
+    if (c->cell->version < 0)
+        return 0;
+    if (read_record(c->cell, out))
+        return 1;
+    c->foreign = true;
+    return -1;
+}
+
+static int put(void *ctx, const dibs__cell *cell)
+{
+    cursor *c = ctx;
+
+    free(c->record);
+    c->record = write_record(cell);
+    if (!c->record)
+        return -1;
+    c->cell->change = DIBS__LINE_PUT;
+    c->cell->put = c->record;
+    c->cell->put_size = RECORD_SIZE + cell->size;
+    c->changed = true;
+    return 0;
+}
+
+static int drop(void *ctx)
+{
+    cursor *c = ctx;
+
+    c->cell->change = DIBS__LINE_DROP;
+    c->changed = true;
+    return 0;
+}
+
+static int request_find(void *ctx, const char *request, int64_t now, int64_t *number)
+{
+    cursor *c = ctx;
+    int64_t expires;
+
+    (void)request; /* the blob is that request's */
+    if (c->request->version < 0)
+        return 0;
+    if (!read_request(c->request, number, &expires)) {
+        c->foreign = true;
+        return -1;
+    }
+    return expires > now;
+}
+
+static int request_put(void *ctx, const char *request, int64_t number, int64_t expires)
+{
+    cursor *c = ctx;
+
+    (void)request;
+    c->answer[0] = LAYOUT;
+    put_number(put_number(c->answer + 1, (uint64_t)number), (uint64_t)expires);
+    c->request->change = DIBS__LINE_PUT;
+    c->request->put = c->answer;
+    c->request->put_size = REQUEST_SIZE;
+    c->changed = true;
+    return 0;
+}
+
+static const dibs__cell_store store = {load, put, drop, request_find, request_put};
+
+/* ---- One command ----------------------------------------------------------------------------- */
+
+static void name_blob(dibs__line_blob *b, const char *folder, const char *key, const char *request)
+{
+    snprintf(b->folder, sizeof b->folder, "%s", folder);
+    dibs__line_escape(key, b->key);
+    if (request) {
+        strcat(b->key, "%"); /* no escape ends like that */
+        dibs__line_escape(request, b->key + strlen(b->key));
+    }
+}
+
+static dibs_status decide(dibs__line *line, cursor *c, const dibs__cell_command *command,
+                          dibs__cell_reply *out, dibs_error *err)
+{
+    int64_t wall = line->base.env->wall(line->base.env->ctx);
+    dibs__time now = {wall, wall};
+    dibs__cell_answer answer;
+
+    if (dibs__cell_apply(&store, c, now, command, &answer) < 0)
+        return c->foreign
+                   ? dibs__fail(err, DIBS_BROKEN_ENGINE,
+                                "%s: '%s/%s' holds something that is not ours, or that a newer "
+                                "dibs wrote",
+                                line->side->adapter->name, c->cell->folder, c->cell->key)
+                   : dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+    return dibs__cell_reply_of(command, &answer, now, out)
+               ? DIBS_OK
+               : dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+}
+
+/* Looks, decides, writes. *done = false: somebody was faster. */
+static dibs_status try_once(dibs__line *line, dibs__line_blob *blobs, size_t count,
+                            const dibs__cell_command *command, dibs__deadline until,
+                            dibs__cell_reply *out, bool *done, dibs_error *err)
+{
+    const struct dibs__line_cells *cells = line->side->adapter->cells;
+    cursor c = {.cell = &blobs[0], .request = count > 1 ? &blobs[1] : NULL};
+    dibs_status status = cells->read(line->side, blobs, count, until, err);
+
+    *done = true;
+    if (status == DIBS_UNKNOWN) /* a look changes nothing */
+        status = DIBS_UNAVAILABLE;
+    if (status == DIBS_OK)
+        status = decide(line, &c, command, out, err);
+    if (status == DIBS_OK && c.changed)
+        status = cells->write(line->side, blobs, count, until, done, err);
+    if (status != DIBS_OK || !*done) {
+        free(out->data);
+        *out = (dibs__cell_reply){0};
+    }
+    free(c.record);
+    for (size_t i = 0; i < count; i++) {
+        free(blobs[i].data);
+        blobs[i].data = NULL;
+        blobs[i].change = DIBS__LINE_AS_IT_IS;
+    }
+    return status;
+}
+
+/* Those who were slower come back at different moments. */
+static void pause_a_while(const dibs__env *env, int tries)
+{
+    int64_t most = DIBS__MS << (tries < 5 ? tries : 5);
+    uint32_t random;
+    struct timespec span = {0};
+
+    env->random(env->ctx, &random, sizeof random);
+    span.tv_nsec = (long)(random % (uint32_t)(most < PAUSE_MAX ? most : PAUSE_MAX)) * 1000;
+    nanosleep(&span, NULL);
+}
+
+dibs_status dibs__line_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
+                            bool tell, dibs__deadline until, dibs__cell_reply *out, dibs_error *err)
+{
+    dibs__line *line = dibs__line_of(e);
+    size_t count = command->request ? 2 : 1;
+    dibs__line_blob *blobs = calloc(count, sizeof *blobs);
+    dibs_status status = DIBS_OK;
+    bool done = false;
+
+    (void)tell; /* those who wait look by themselves */
+    *out = (dibs__cell_reply){0};
+    if (!blobs)
+        return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+    name_blob(&blobs[0], "%c", key, NULL);
+    if (command->request)
+        name_blob(&blobs[1], "%r", key, command->request);
+    for (int tries = 0; status == DIBS_OK && !done; tries++) {
+        if (tries > 0)
+            pause_a_while(e->env, tries);
+        if (dibs__now(e->env) >= until)
+            status = dibs__fail(err, DIBS_UNAVAILABLE, "%s: others were faster, again and again",
+                                line->side->adapter->name);
+        else
+            status = try_once(line, blobs, count, command, until, out, &done, err);
+    }
+    free(blobs);
+    return status;
+}
+
+/* ---- What has ended -------------------------------------------------------------------------- */
+
+void dibs__line_blobs_free(dibs__line_blob *blobs, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        free(blobs[i].data);
+    free(blobs);
+}
+
+static bool is_over(const dibs__line_blob *b, int64_t wall)
+{
+    int64_t number, expires;
+    dibs__cell cell;
+
+    if (strcmp(b->folder, "%r") == 0)
+        return read_request(b, &number, &expires) && expires <= wall;
+    return read_record(b, &cell) && dibs__cell_may_drop(&cell, (dibs__time){wall, wall});
+}
+
+/* One stretch of a folder, from where the last one ended. True: something had ended there, and so it
+ * is worth going on; else the next stretch has time until the next round. */
+static bool reap_folder(dibs__line *line, int which, size_t limit, dibs__deadline until)
+{
+    static const char *const folders[] = {"%c", "%r"};
+    const struct dibs__line_cells *cells = line->side->adapter->cells;
+    int64_t wall = line->base.env->wall(line->base.env->ctx);
+    dibs__line_blob *blobs = NULL;
+    size_t count = 0, dropped = 0;
+    bool done;
+
+    if (cells->walk(line->side, folders[which], line->reaped[which], limit, until, &blobs, &count,
+                    NULL) != DIBS_OK)
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        if (!is_over(&blobs[i], wall))
+            continue;
+        blobs[i].change = DIBS__LINE_DROP;
+        if (cells->write(line->side, &blobs[i], 1, until, &done, NULL) == DIBS_OK)
+            dropped += done; /* else the next time */
+    }
+    snprintf(line->reaped[which], sizeof line->reaped[which], "%s",
+             count == limit ? blobs[count - 1].key : "");
+    dibs__line_blobs_free(blobs, count);
+    return dropped > 0;
+}
+
+bool dibs__line_cell_reap(dibs__engine *e, size_t limit, dibs__deadline until)
+{
+    dibs__line *line = dibs__line_of(e);
+    bool more = reap_folder(line, 0, limit, until);
+
+    return reap_folder(line, 1, limit, until) || more;
+}

@@ -1,0 +1,49 @@
+/* Cells where the store knows only keys with versions: ZooKeeper and etcd.
+ *
+ * A cell is one key that holds the machine's record, a counter's request is another beside it. A
+ * command is a look and, if it changes anything, a write on the condition that nobody was there in
+ * between: two exchanges. Whoever was slower looks again. */
+#ifndef DIBS_ENGINES_LINE_CELL_H
+#define DIBS_ENGINES_LINE_CELL_H
+
+#include "engines/line/line.h"
+
+#define DIBS__LINE_CELL_KEY_SIZE (3 * (DIBS__CELL_KEY_SIZE + DIBS__REQUEST_SIZE) + 4)
+
+typedef enum dibs__line_change {
+    DIBS__LINE_AS_IT_IS,
+    DIBS__LINE_PUT,
+    DIBS__LINE_DROP,
+} dibs__line_change;
+
+/* One key of the store's. */
+typedef struct dibs__line_blob {
+    char folder[3]; /* "%c": cells, "%r": requests; no lock's name is escaped like that */
+    char key[DIBS__LINE_CELL_KEY_SIZE]; /* one component of a path */
+    void *data;                         /* read: allocated; a caller of `read` frees it */
+    size_t size;
+    int64_t version; /* the store's own; -1: there is no such key */
+    dibs__line_change change;
+    const void *put;
+    size_t put_size;
+} dibs__line_blob;
+
+/* What an adapter with cells brings. All calls block, until `until` at the latest. */
+struct dibs__line_cells {
+    /* Everything that was written before this call is seen. */
+    dibs_status (*read)(dibs__line_side *s, dibs__line_blob *blobs, size_t count,
+                        dibs__deadline until, dibs_error *err);
+    /* All changes in one step, if every blob still has its version. *done = false: not so, and nothing
+     * was changed. */
+    dibs_status (*write)(dibs__line_side *s, const dibs__line_blob *blobs, size_t count,
+                         dibs__deadline until, bool *done, dibs_error *err);
+    /* Up to `limit` keys of a folder that come after `after` in the order of bytes. The caller frees
+     * `*out` with dibs__line_blobs_free. */
+    dibs_status (*walk)(dibs__line_side *s, const char *folder, const char *after, size_t limit,
+                        dibs__deadline until, dibs__line_blob **out, size_t *count,
+                        dibs_error *err);
+};
+
+void dibs__line_blobs_free(dibs__line_blob *blobs, size_t count);
+
+#endif
