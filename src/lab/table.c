@@ -1,0 +1,24 @@
+/* The table of strategies, in the order of the notes. A new one is a file in strategies/ and a line
+ * here. */
+#include "lab.h"
+#include "strategies/strategies.h"
+
+#include <string.h>
+
+const lab_strategy *const lab_strategies[] = {
+    &lab_d0_mariadb,   &lab_d0_postgresql,   &lab_r1, &lab_r1a, &lab_dibs_sqlite, &lab_dibs_redis,
+    &lab_dibs_mariadb, &lab_dibs_postgresql, NULL,
+};
+
+const lab_strategy *lab_find(const char *word, const lab_strategy *from)
+{
+    bool past = from == NULL;
+
+    for (size_t i = 0; lab_strategies[i]; i++) {
+        const lab_strategy *s = lab_strategies[i];
+        if (past && (strcmp(s->name, word) == 0 || strcmp(s->id, word) == 0))
+            return s;
+        past |= s == from;
+    }
+    return NULL;
+}
