@@ -19,6 +19,28 @@ int64_t lab_redis(lab_seat *seat, struct redisContext *r, const char *format, ..
 /* The reply itself, to be freed; NULL: failed (note). */
 struct redisReply *lab_redis_reply(lab_seat *seat, struct redisContext *r, const char *format, ...);
 
+/* What most Redis schemes keep: seat->own points at one of these. */
+typedef struct lab_holder {
+    struct redisContext *redis;
+    char id[64]; /* who: unique to this seat */
+    int64_t lease_ms;
+    void *more; /* the scheme's */
+} lab_holder;
+
+bool lab_holder_open(lab_seat *seat); /* `lease_ms` is the pace's, else 30,000 */
+void lab_holder_close(lab_seat *seat);
+
+static inline lab_holder *lab_holder_of(lab_seat *seat)
+{
+    return seat->own;
+}
+
+/* Asks until it is ours (1), with a pause between two tries, as long as the seat has patience. -1 from
+ * `ask`: failed. */
+bool lab_spin(lab_seat *seat, int64_t pause_us, int (*ask)(lab_seat *seat));
+
+#define LAB_PAUSE_US (50 * 1000) /* the notes' own */
+
 /* ---- SQL: MariaDB, PostgreSQL and SQLite through one pair of calls ----------------------------- */
 
 typedef struct lab_sql lab_sql;

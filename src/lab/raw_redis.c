@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* "redis://user:password@host:port/db" in parts; false: not such a thing. */
 static bool take_apart(const char *url, char *user, char *password, char *host, int *port, int *db)
@@ -62,7 +63,7 @@ struct redisContext *lab_redis_open(lab_seat *seat, const char *url)
     return r;
 }
 
-static redisReply *ask(lab_seat *seat, redisContext *r, const char *format, va_list list)
+static redisReply *command(lab_seat *seat, redisContext *r, const char *format, va_list list)
 {
     redisReply *reply = redisvCommand(r, format, list);
 
@@ -79,7 +80,7 @@ struct redisReply *lab_redis_reply(lab_seat *seat, struct redisContext *r, const
     va_list list;
 
     va_start(list, format);
-    reply = ask(seat, r, format, list);
+    reply = command(seat, r, format, list);
     va_end(list);
     return reply;
 }
@@ -91,7 +92,7 @@ int64_t lab_redis(lab_seat *seat, struct redisContext *r, const char *format, ..
     va_list list;
 
     va_start(list, format);
-    reply = ask(seat, r, format, list);
+    reply = command(seat, r, format, list);
     va_end(list);
     if (!reply)
         return INT64_MIN;
@@ -103,4 +104,48 @@ int64_t lab_redis(lab_seat *seat, struct redisContext *r, const char *format, ..
         number = strtoll(reply->str, NULL, 10);
     freeReplyObject(reply);
     return number;
+}
+
+/* ---- Holders --------------------------------------------------------------------------------- */
+
+bool lab_holder_open(lab_seat *seat)
+{
+    lab_holder *h = calloc(1, sizeof *h);
+
+    if (!h)
+        return lab_note(seat, "out of memory");
+    h->redis = lab_redis_open(seat, seat->site->url[LAB_REDIS]);
+    if (!h->redis) {
+        free(h);
+        return false;
+    }
+    h->lease_ms = seat->pace.lease_ms > 0 ? seat->pace.lease_ms : 30000;
+    snprintf(h->id, sizeof h->id, "%d-%d-%d-%" PRId64, (int)getpid(), seat->process, seat->thread,
+             lab_now_us());
+    seat->own = h;
+    return true;
+}
+
+void lab_holder_close(lab_seat *seat)
+{
+    lab_holder *h = seat->own;
+
+    redisFree(h->redis);
+    free(h);
+}
+
+bool lab_spin(lab_seat *seat, int64_t pause_us, int (*ask)(lab_seat *seat))
+{
+    int64_t until = lab_until(seat);
+
+    for (;;) {
+        int got = ask(seat);
+        seat->tries++;
+        if (got != 0)
+            return got > 0;
+        if (lab_now_us() >= until)
+            return false;
+        if (pause_us)
+            usleep((useconds_t)pause_us);
+    }
 }

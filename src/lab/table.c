@@ -6,8 +6,26 @@
 #include <string.h>
 
 const lab_strategy *const lab_strategies[] = {
-    &lab_d0_mariadb,   &lab_d0_postgresql,   &lab_r1, &lab_r1a, &lab_dibs_sqlite, &lab_dibs_redis,
-    &lab_dibs_mariadb, &lab_dibs_postgresql, NULL,
+    /* clang-format off: a line each */
+    &lab_d0_mariadb,
+    &lab_d0_postgresql,
+    &lab_r1,
+    &lab_r1a,
+    &lab_r2,
+    &lab_r3,
+    &lab_r4,
+    &lab_r5,
+    &lab_r5_sha,
+    &lab_r6,
+    &lab_r7,
+    &lab_r8,
+    &lab_r9,
+    &lab_dibs_sqlite,
+    &lab_dibs_redis,
+    &lab_dibs_mariadb,
+    &lab_dibs_postgresql,
+    /* clang-format on */
+    NULL,
 };
 
 const lab_strategy *lab_find(const char *word, const lab_strategy *from)
