@@ -103,6 +103,7 @@ struct lab_strategy {
     unsigned needs;    /* LAB_NEED(…) | … */
     lab_server stock;  /* who keeps the books */
     bool product;
+    bool one_process;     /* right inside one process only */
     bool oversells;       /* known to be broken: the checker must say so */
     lab_hazards survives; /* claims; a claim that does not hold fails the run */
 

@@ -1,13 +1,6 @@
 /* D0: read, check, write, and no lock at all. Two buyers read the same number, and one sale is
  * forgotten. */
-#include "strategies.h"
+#include "sql_seat.h"
 
-#define D0(server, word)                                                        \
-    {                                                                           \
-        .id = "D0", .name = "nothing-" word,                                    \
-        .title = "read, check, write without a lock on " word, .stock = server, \
-        .needs = LAB_NEED(server), .oversells = true, .buy = lab_sell           \
-    }
-
-const lab_strategy lab_d0_mariadb = D0(LAB_MARIADB, "mariadb");
-const lab_strategy lab_d0_postgresql = D0(LAB_POSTGRESQL, "postgresql");
+LAB_TWINS(lab_d0, "D0", "nothing", "read, check, write without a lock", .oversells = true,
+          .buy = lab_sell);
