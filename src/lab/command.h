@@ -4,7 +4,7 @@
 
 #include "cli/cli.h"
 #include "cli/options.h"
-#include "lab.h"
+#include "finding.h"
 
 #include <jansson.h>
 
@@ -36,8 +36,10 @@ bool lab_request_can(const lab_request *r, const lab_strategy *s);
 void lab_progress(const lab_request *r, size_t done, size_t of, const char *what);
 
 int lab_verb_list(const cli_command *self, int argc, char **argv);
+int lab_verb_hazards(const cli_command *self, int argc, char **argv);
 int lab_verb_run(const cli_command *self, int argc, char **argv);
 
+json_t *lab_finding_json(const lab_finding *finding);
 json_t *lab_result_json(const lab_result *result, const lab_plan *plan);
 
 #endif

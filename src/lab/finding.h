@@ -22,6 +22,7 @@ typedef struct lab_finding {
     int64_t stuck_ms; /* how long the next one waited; INT64_MAX: as long as we looked, for ever */
     int64_t oversold; /* pieces */
     int64_t foreign;  /* locks of others that were deleted or taken over */
+    bool claimed;     /* the strategy says that it survives this */
     char text[600];   /* one sentence with the figures */
     char *table;      /* rows and columns, tab-separated, heading first; NULL: none. malloc'ed */
 } lab_finding;
@@ -61,6 +62,12 @@ typedef struct lab_experiment {
     bool starts_servers; /* brings its own: a replica, a node that restarts */
     void (*run)(const lab_site *site, lab_finding *out);
 } lab_experiment;
+
+const char *lab_outcome_name(lab_outcome outcome);
+
+/* Runs it and notes what the strategy claims. `out->table` is the caller's to free. */
+void lab_hazard_run(const lab_hazard *h, const lab_strategy *s, const lab_site *site,
+                    lab_finding *out);
 
 extern const lab_hazard *const lab_hazard_table[];    /* NULL-terminated */
 extern const lab_experiment *const lab_experiments[]; /* NULL-terminated, in the notes' order */

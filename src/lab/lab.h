@@ -103,6 +103,7 @@ struct lab_strategy {
     unsigned needs;    /* LAB_NEED(…) | … */
     lab_server stock;  /* who keeps the books */
     bool product;
+    bool uses_clock;      /* asks the client's own clock */
     bool one_process;     /* right inside one process only */
     bool oversells;       /* known to be broken: the checker must say so */
     lab_hazards survives; /* claims; a claim that does not hold fails the run */
@@ -111,7 +112,8 @@ struct lab_strategy {
     void (*close_process)(lab_seat *seat);
     bool (*open)(lab_seat *seat); /* may be NULL */
     void (*close)(lab_seat *seat);
-    lab_sale (*buy)(lab_seat *seat); /* NULL: lock, sell from the books, unlock */
+    lab_sale (*buy)(lab_seat *seat);  /* NULL: lock, sell from the books, unlock */
+    lab_sale (*sell)(lab_seat *seat); /* NULL: lab_sell. The product presents its fence */
     /* true: it is ours. false with an empty note: not obtained in time. */
     bool (*lock)(lab_seat *seat);
     /* true: given back. false: it was not ours any more, or failed (note). */

@@ -69,7 +69,7 @@ lab_sale lab_buy(lab_seat *seat)
         return seat->strategy->buy(seat);
     if (!seat->strategy->lock(seat))
         return seat->note[0] ? LAB_FAILED : LAB_REFUSED;
-    sale = lab_sell(seat);
+    sale = seat->strategy->sell ? seat->strategy->sell(seat) : lab_sell(seat);
     seat->strategy->unlock(seat);
     return sale;
 }

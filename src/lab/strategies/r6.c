@@ -76,6 +76,7 @@ const lab_strategy lab_r6 = {
     .title = "SETNX, GET, GETSET with the time of expiry as value",
     .stock = LAB_REDIS,
     .needs = LAB_NEED(LAB_REDIS),
+    .uses_clock = true,
     .open = r6_open,
     .close = r6_close,
     .lock = r6_lock,
