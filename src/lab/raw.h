@@ -3,6 +3,7 @@
 #ifndef DIBS_LAB_RAW_H
 #define DIBS_LAB_RAW_H
 
+#include "dibs_sql.h"
 #include "lab.h"
 
 /* ---- Redis ----------------------------------------------------------------------------------- */
@@ -66,6 +67,7 @@ int lab_sql_read(lab_seat *seat, lab_sql *sql, int64_t *out, int count, const ch
 /* All of the answer as text, columns separated by tabs: for reports. To be freed; NULL: note. */
 char *lab_sql_text(lab_seat *seat, lab_sql *sql, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+dibs_sql lab_sql_handle(const lab_sql *sql); /* for dibs_sql.h, in the same transaction */
 lab_sql_trouble lab_sql_trouble_of(const lab_sql *sql);
 
 #endif

@@ -223,6 +223,13 @@ void lab_sql_close(lab_sql *sql)
     free(sql);
 }
 
+dibs_sql lab_sql_handle(const lab_sql *sql)
+{
+    return sql->my   ? dibs_sql_mysql(sql->my)
+           : sql->pg ? dibs_sql_pg(sql->pg)
+                     : dibs_sql_sqlite(sql->lite);
+}
+
 lab_sql_trouble lab_sql_trouble_of(const lab_sql *sql)
 {
     return sql->trouble;
