@@ -104,6 +104,8 @@ struct lab_strategy {
     lab_server stock;  /* who keeps the books */
     bool product;
     bool uses_clock;      /* asks the client's own clock */
+    bool renewed_outside; /* by somebody who outlives the holder */
+    bool explicit_lease;  /* given by hand */
     bool one_process;     /* right inside one process only */
     bool oversells;       /* known to be broken: the checker must say so */
     lab_hazards survives; /* claims; a claim that does not hold fails the run */

@@ -95,3 +95,11 @@ const lab_hazard lab_hazard_killed_before_expire = {
     .applies = lab_hazard_for_redis_locks,
     .run = kill_before_expire,
 };
+
+const lab_hazard lab_hazard_renewer = {
+    .kind = LAB_RENEWER_OUTLIVES,
+    .name = "renewer-outlives",
+    .title = "whoever renews outlives the holder",
+    .applies = lab_hazard_has_renewer,
+    .run = kill_holder,
+};

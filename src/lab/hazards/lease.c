@@ -78,3 +78,11 @@ const lab_hazard lab_hazard_wrong_clock = {
     .applies = lab_hazard_uses_clock,
     .run = wrong_clock,
 };
+
+const lab_hazard lab_hazard_explicit_lease = {
+    .kind = LAB_EXPLICIT_LEASE,
+    .name = "explicit-lease",
+    .title = "a lease given by hand, and longer work",
+    .applies = lab_hazard_has_lease,
+    .run = long_work,
+};

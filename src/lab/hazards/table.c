@@ -11,6 +11,8 @@ const lab_hazard *const lab_hazard_table[] = {
     &lab_hazard_release_gap,
     &lab_hazard_long_work,
     &lab_hazard_wrong_clock,
+    &lab_hazard_renewer,
+    &lab_hazard_explicit_lease,
     /* clang-format on */
     NULL,
 };
@@ -28,4 +30,15 @@ bool lab_hazard_for_redis_locks(const lab_strategy *s)
 bool lab_hazard_uses_clock(const lab_strategy *s)
 {
     return s->lock && s->uses_clock;
+}
+
+bool lab_hazard_has_renewer(const lab_strategy *s)
+{
+    return s->lock && s->renewed_outside;
+}
+
+/* The product's lease is always given by hand here, and renewed all the same. */
+bool lab_hazard_has_lease(const lab_strategy *s)
+{
+    return s->lock && (s->explicit_lease || s->product);
 }

@@ -3,67 +3,20 @@
  *
  * R9 is the same with a bound on the wait: whoever has no patience left goes without. */
 #include "hash_lock.h"
+#include "renewer.h"
 #include "strategies.h"
-
-#include <hiredis/hiredis.h>
-#include <pthread.h>
-#include <stdlib.h>
-#include <time.h>
 
 #define DEFAULT_WAIT_MS 3000
 
-typedef struct renewer {
-    pthread_t thread;
-    pthread_mutex_t mutex;
-    pthread_cond_t over;
-    bool stop;
-    redisContext *redis;
-    lab_seat seat; /* its own: notes of two threads must not meet */
-} renewer;
-
-static void *renewer_main(void *data)
-{
-    renewer *r = data;
-    lab_holder *h = r->seat.own;
-    struct timespec next;
-
-    pthread_mutex_lock(&r->mutex);
-    while (!r->stop) {
-        clock_gettime(CLOCK_REALTIME, &next);
-        next.tv_sec += (time_t)(h->lease_ms / 2 / 1000);
-        next.tv_nsec += (long)(h->lease_ms / 2 % 1000) * 1000000;
-        if (next.tv_nsec >= 1000000000) {
-            next.tv_nsec -= 1000000000;
-            next.tv_sec++;
-        }
-        if (pthread_cond_timedwait(&r->over, &r->mutex, &next) != 0 && !r->stop &&
-            !lab_hash_renew(&r->seat, r->redis, h->id, h->lease_ms))
-            break;
-    }
-    pthread_mutex_unlock(&r->mutex);
-    return NULL;
-}
-
 static bool r8_lock(lab_seat *seat)
 {
-    renewer *r = lab_holder_of(seat)->more;
-
-    if (!lab_spin(seat, LAB_PAUSE_US, lab_hash_ask))
-        return false;
-    r->stop = false;
-    r->seat = *seat;
-    return pthread_create(&r->thread, NULL, renewer_main, r) == 0 || lab_note(seat, "no thread");
+    return lab_spin(seat, LAB_PAUSE_US, lab_hash_ask) &&
+           lab_renewer_start(lab_holder_of(seat)->more, seat);
 }
 
 static bool r8_unlock(lab_seat *seat)
 {
-    renewer *r = lab_holder_of(seat)->more;
-
-    pthread_mutex_lock(&r->mutex);
-    r->stop = true;
-    pthread_cond_signal(&r->over);
-    pthread_mutex_unlock(&r->mutex);
-    pthread_join(r->thread, NULL);
+    lab_renewer_stop(lab_holder_of(seat)->more);
     return lab_hash_give(seat);
 }
 
@@ -76,27 +29,15 @@ static bool r9_lock(lab_seat *seat)
 
 static bool r8_open(lab_seat *seat)
 {
-    renewer *r = calloc(1, sizeof *r);
-
-    if (!r || !lab_holder_open(seat)) {
-        free(r);
+    if (!lab_holder_open(seat))
         return false;
-    }
-    lab_holder_of(seat)->more = r;
-    pthread_mutex_init(&r->mutex, NULL);
-    pthread_cond_init(&r->over, NULL);
-    r->redis = lab_redis_open(seat, seat->site->url[LAB_REDIS]);
-    return r->redis != NULL;
+    lab_holder_of(seat)->more = lab_renewer_new(seat, 2);
+    return lab_holder_of(seat)->more != NULL;
 }
 
 static void r8_close(lab_seat *seat)
 {
-    renewer *r = lab_holder_of(seat)->more;
-
-    redisFree(r->redis);
-    pthread_cond_destroy(&r->over);
-    pthread_mutex_destroy(&r->mutex);
-    free(r);
+    lab_renewer_free(lab_holder_of(seat)->more);
     lab_holder_close(seat);
 }
 
