@@ -19,18 +19,22 @@ typedef struct lab_request {
     lab_site site;
     const lab_strategy *chosen[LAB_CHOSEN_MAX];
     size_t chosen_count;
+    const lab_experiment *experiments[LAB_CHOSEN_MAX]; /* for hazards and report */
+    size_t experiment_count;
 } lab_request;
 
 /* The options of a lab_request, for a table; `more` are the verb's own, NULL-terminated. */
 #define LAB_OPTIONS_MAX 24
 void lab_request_options(lab_request *r, cli_option out[LAB_OPTIONS_MAX], const cli_option *more);
-/* Names and rows to strategies (none given: all). -1 to go on, or an exit code. */
-int lab_request_choose(lab_request *r, const cli_command *self, const cli_words *words);
+/* Names and rows to strategies, and to experiments if asked for (none given: all). -1 to go on, or an exit code. */
+int lab_request_choose(lab_request *r, const cli_command *self, const cli_words *words,
+                       bool experiments);
 /* Fills the site from URLs, or starts private servers. -1 to go on, or an exit code. */
 int lab_request_open(lab_request *r);
 void lab_request_close(lab_request *r);
 /* Are the servers there that it needs? Else says so. */
 bool lab_request_can(const lab_request *r, const lab_strategy *s);
+bool lab_request_can_try(const lab_request *r, const lab_experiment *e);
 
 /* What is going on, for people: a bar on a terminal, a line each when piped, nothing with --json. */
 void lab_progress(const lab_request *r, size_t done, size_t of, const char *what);

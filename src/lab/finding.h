@@ -69,6 +69,8 @@ const char *lab_outcome_name(lab_outcome outcome);
 void lab_hazard_run(const lab_hazard *h, const lab_strategy *s, const lab_site *site,
                     lab_finding *out);
 
+void lab_experiment_run(const lab_experiment *e, const lab_site *site, lab_finding *out);
+
 extern const lab_hazard *const lab_hazard_table[];    /* NULL-terminated */
 extern const lab_experiment *const lab_experiments[]; /* NULL-terminated, in the notes' order */
 

@@ -38,27 +38,45 @@ void lab_request_options(lab_request *r, cli_option out[LAB_OPTIONS_MAX], const 
     out[n] = (cli_option){0};
 }
 
-static int choose(lab_request *r, const lab_strategy *s)
+static void choose(lab_request *r, const lab_strategy *s)
 {
-    if (r->chosen_count == LAB_CHOSEN_MAX)
-        return -1;
-    r->chosen[r->chosen_count++] = s;
-    return 0;
+    if (r->chosen_count < LAB_CHOSEN_MAX)
+        r->chosen[r->chosen_count++] = s;
 }
 
-int lab_request_choose(lab_request *r, const cli_command *self, const cli_words *words)
+static void choose_experiment(lab_request *r, const lab_experiment *e)
 {
-    for (int i = 0; i < words->count; i++) {
-        const lab_strategy *s = lab_find(words->word[i], NULL);
-        if (!s)
+    if (r->experiment_count < LAB_CHOSEN_MAX)
+        r->experiments[r->experiment_count++] = e;
+}
+
+/* How many were meant by `word`: a name, or a row. */
+static size_t choose_named(lab_request *r, const char *word, bool experiments)
+{
+    size_t found = 0;
+
+    for (const lab_strategy *s = lab_find(word, NULL); s; s = lab_find(word, s), found++)
+        choose(r, s);
+    for (size_t i = 0; experiments && lab_experiments[i]; i++)
+        if (strcmp(lab_experiments[i]->name, word) == 0 ||
+            strcmp(lab_experiments[i]->id, word) == 0) {
+            choose_experiment(r, lab_experiments[i]);
+            found++;
+        }
+    return found;
+}
+
+int lab_request_choose(lab_request *r, const cli_command *self, const cli_words *words,
+                       bool experiments)
+{
+    for (int i = 0; i < words->count; i++)
+        if (choose_named(r, words->word[i], experiments) == 0)
             return cli_misused(self, "there is no strategy '%s': dibs lab list names them",
                                words->word[i]);
-        for (; s; s = lab_find(words->word[i], s))
-            if (choose(r, s) < 0)
-                return cli_misused(self, "more than %d strategies", LAB_CHOSEN_MAX);
-    }
     for (size_t i = 0; words->count == 0 && lab_strategies[i]; i++)
         choose(r, lab_strategies[i]);
+    for (size_t i = 0; words->count == 0 && experiments && lab_experiments[i]; i++)
+        choose_experiment(r, lab_experiments[i]);
     return -1;
 }
 
@@ -68,6 +86,8 @@ static unsigned needs_of(const lab_request *r)
 
     for (size_t i = 0; i < r->chosen_count; i++)
         needs |= r->chosen[i]->needs | LAB_NEED(r->chosen[i]->stock);
+    for (size_t i = 0; i < r->experiment_count; i++)
+        needs |= r->experiments[i]->needs;
     return needs;
 }
 
@@ -96,18 +116,26 @@ void lab_request_close(lab_request *r)
         lab_servers_stop();
 }
 
-bool lab_request_can(const lab_request *r, const lab_strategy *s)
+static bool all_there(const lab_request *r, unsigned needs, const char *name)
 {
-    unsigned needs = s->needs | LAB_NEED(s->stock);
-
     for (int i = 0; i < LAB_SERVERS; i++)
         if ((needs & LAB_NEED(i)) && !r->site.url[i][0]) {
             if (!r->json)
-                cli_say("%s is left out: it needs --%s URL, or --with-servers", s->name,
+                cli_say("%s is left out: it needs --%s URL, or --with-servers", name,
                         server_names[i]);
             return false;
         }
     return true;
+}
+
+bool lab_request_can(const lab_request *r, const lab_strategy *s)
+{
+    return all_there(r, s->needs | LAB_NEED(s->stock), s->name);
+}
+
+bool lab_request_can_try(const lab_request *r, const lab_experiment *e)
+{
+    return all_there(r, e->needs, e->name);
 }
 
 void lab_progress(const lab_request *r, size_t done, size_t of, const char *what)

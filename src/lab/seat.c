@@ -2,6 +2,7 @@
 #include "lab.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@ bool lab_note(lab_seat *seat, const char *format, ...)
     va_start(list, format);
     vsnprintf(seat->note, sizeof seat->note, format, list);
     va_end(list);
+    seat->note[strcspn(seat->note, "\n")] = '\0'; /* one line: libraries like to say more */
     return false;
 }
 

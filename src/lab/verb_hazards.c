@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char *const outcome_names[] = {[LAB_NOT_RUN] = "not run",
                                             [LAB_SURVIVED] = "survived",
@@ -72,9 +73,49 @@ static bool one(lab_request *r, const lab_strategy *s, const lab_hazard *h, json
     return kept;
 }
 
+/* A table's cells under one another. */
+static void print_table(const char *table)
+{
+    for (const char *line = table; line && *line; line = strchr(line, '\n') + 1) {
+        printf("      ");
+        for (const char *c = line; *c != '\n'; c++)
+            if (*c == '\t')
+                printf(" | ");
+            else
+                putchar(*c);
+        putchar('\n');
+    }
+}
+
+void lab_experiment_run(const lab_experiment *e, const lab_site *site, lab_finding *out)
+{
+    *out = (lab_finding){.at_once = -1, .stuck_ms = -1, .oversold = -1, .foreign = -1};
+    e->run(site, out);
+}
+
+static void try_one(lab_request *r, const lab_experiment *e, json_t *list)
+{
+    lab_finding f;
+    json_t *o;
+
+    lab_experiment_run(e, &r->site, &f);
+    if (r->json) {
+        o = lab_finding_json(&f);
+        cli_json_text(o, "id", e->id);
+        cli_json_text(o, "experiment", e->name);
+        cli_json_text(o, "title", e->title);
+        json_array_append_new(list, o);
+    } else {
+        printf("%-5s %-47s %-9s %s\n", e->id, e->name, lab_outcome_name(f.outcome), f.text);
+        print_table(f.table);
+    }
+    fflush(stdout);
+    free(f.table);
+}
+
 static int run_all(lab_request *r)
 {
-    json_t *o = cli_json_new(), *list = json_array();
+    json_t *o = cli_json_new(), *list = json_array(), *shown = json_array();
     bool kept = true;
 
     for (size_t i = 0; i < r->chosen_count; i++) {
@@ -85,8 +126,12 @@ static int run_all(lab_request *r)
             kept &= one(r, r->chosen[i], lab_hazard_table[j], list);
         }
     }
+    for (size_t i = 0; i < r->experiment_count; i++)
+        if (lab_request_can_try(r, r->experiments[i]))
+            try_one(r, r->experiments[i], shown);
     lab_progress(r, r->chosen_count, r->chosen_count, "");
     cli_json_put(o, "hazards", list);
+    cli_json_put(o, "experiments", shown);
     if (r->json)
         cli_json_print(o, 2);
     else
@@ -104,7 +149,7 @@ int lab_verb_hazards(const cli_command *self, int argc, char **argv)
     lab_request_options(&r, options, NULL);
     code = cli_parse(self, options, argc, argv, &words);
     if (code < 0)
-        code = lab_request_choose(&r, self, &words);
+        code = lab_request_choose(&r, self, &words, true);
     if (code < 0)
         code = lab_request_open(&r);
     if (code >= 0)

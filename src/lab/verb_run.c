@@ -122,7 +122,7 @@ int lab_verb_run(const cli_command *self, int argc, char **argv)
     lab_request_options(&r, options, NULL);
     code = cli_parse(self, options, argc, argv, &words);
     if (code < 0)
-        code = lab_request_choose(&r, self, &words);
+        code = lab_request_choose(&r, self, &words, false);
     if (code < 0)
         code = lab_request_open(&r);
     if (code >= 0)

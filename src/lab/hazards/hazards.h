@@ -6,7 +6,7 @@
 
 extern const lab_hazard lab_hazard_killed, lab_hazard_killed_before_expire, lab_hazard_paused,
     lab_hazard_late_release, lab_hazard_release_gap, lab_hazard_long_work, lab_hazard_wrong_clock,
-    lab_hazard_two_processes, lab_hazard_renewer, lab_hazard_explicit_lease;
+    lab_hazard_two_processes, lab_hazard_reply_lost, lab_hazard_renewer, lab_hazard_explicit_lease;
 
 bool lab_hazard_for_locks(const lab_strategy *s);       /* with lock and unlock */
 bool lab_hazard_for_redis_locks(const lab_strategy *s); /* on one Redis, not the product */

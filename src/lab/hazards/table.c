@@ -11,6 +11,7 @@ const lab_hazard *const lab_hazard_table[] = {
     &lab_hazard_release_gap,
     &lab_hazard_long_work,
     &lab_hazard_wrong_clock,
+    &lab_hazard_reply_lost,
     &lab_hazard_renewer,
     &lab_hazard_explicit_lease,
     /* clang-format on */
