@@ -39,8 +39,14 @@ bool lab_request_can_try(const lab_request *r, const lab_experiment *e);
 /* What is going on, for people: a bar on a terminal, a line each when piped, nothing with --json. */
 void lab_progress(const lab_request *r, size_t done, size_t of, const char *what);
 
+/* Each prints its lines (not with --json) and adds to the list. False: something was not as promised. */
+bool lab_do_runs(lab_request *r, json_t *list);
+bool lab_do_hazards(lab_request *r, json_t *list);
+void lab_do_experiments(lab_request *r, json_t *list);
+
 int lab_verb_list(const cli_command *self, int argc, char **argv);
 int lab_verb_hazards(const cli_command *self, int argc, char **argv);
+int lab_verb_report(const cli_command *self, int argc, char **argv);
 int lab_verb_run(const cli_command *self, int argc, char **argv);
 
 json_t *lab_finding_json(const lab_finding *finding);

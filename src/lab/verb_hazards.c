@@ -1,79 +1,101 @@
-/* `dibs lab hazards`: each hazard on each chosen strategy, executed; a line each. */
+/* `dibs lab hazards`: each hazard on each chosen strategy, executed, a line each; then the experiments.
+ *
+ * Hazards mostly wait for something to happen: strategies take their turns side by side, each in a
+ * process of its own, which writes its findings into memory that all share. */
+#define _GNU_SOURCE
+#include "cli/json.h"
 #include "command.h"
 
-#include "cli/json.h"
-#include "finding.h"
-
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-static const char *const outcome_names[] = {[LAB_NOT_RUN] = "not run",
-                                            [LAB_SURVIVED] = "survived",
-                                            [LAB_BROKE] = "BROKE",
-                                            [LAB_SHOWN] = "shown"};
+#define AT_ONCE 4
 
-const char *lab_outcome_name(lab_outcome outcome)
+typedef lab_finding findings[LAB_HAZARDS]; /* of one strategy, by the hazard's place in the table */
+
+/* ---- Hazards --------------------------------------------------------------------------------- */
+
+static void face_all(const lab_request *r, const lab_strategy *s, lab_finding *out)
 {
-    return outcome_names[outcome];
+    for (size_t j = 0; lab_hazard_table[j]; j++)
+        if (lab_hazard_table[j]->applies(s))
+            lab_hazard_run(lab_hazard_table[j], s, &r->site, &out[j]);
 }
 
-json_t *lab_finding_json(const lab_finding *f)
+static pid_t face_apart(const lab_request *r, const lab_strategy *s, lab_finding *out)
 {
-    json_t *o = cli_json_new();
+    pid_t parent = getpid(), pid = fork();
 
-    cli_json_text(o, "outcome", lab_outcome_name(f->outcome));
-    cli_json_text(o, "text", f->text);
-    cli_json_put(o, "at_once", f->at_once < 0 ? json_null() : json_integer(f->at_once));
-    cli_json_put(o, "stuck_ms",
-                 f->stuck_ms == INT64_MAX ? json_string("for ever")
-                 : f->stuck_ms < 0        ? json_null()
-                                          : json_integer(f->stuck_ms));
-    cli_json_put(o, "oversold", f->oversold < 0 ? json_null() : json_integer(f->oversold));
-    cli_json_put(o, "foreign", f->foreign < 0 ? json_null() : json_integer(f->foreign));
-    cli_json_text(o, "table", f->table);
-    return o;
+    if (pid != 0)
+        return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_DFL);
+    if (getppid() == parent)
+        face_all(r, s, out);
+    _exit(0);
 }
 
-void lab_hazard_run(const lab_hazard *h, const lab_strategy *s, const lab_site *site,
-                    lab_finding *out)
+static bool show(const lab_request *r, const lab_strategy *s, const lab_finding *all, json_t *list)
 {
-    *out = (lab_finding){.at_once = -1, .stuck_ms = -1, .oversold = -1, .foreign = -1};
-    h->run(s, site, out);
-    out->claimed = (s->survives & LAB_SURVIVES(h->kind)) != 0;
-}
+    bool kept = true;
 
-static void add(json_t *list, const lab_hazard *h, const lab_strategy *s, const lab_finding *f)
-{
-    json_t *o = lab_finding_json(f);
-
-    cli_json_text(o, "strategy", s->name);
-    cli_json_text(o, "id", s->id);
-    cli_json_text(o, "hazard", h->name);
-    cli_json_put(o, "claimed", json_boolean(f->claimed));
-    json_array_append_new(list, o);
-}
-
-static bool one(lab_request *r, const lab_strategy *s, const lab_hazard *h, json_t *list)
-{
-    lab_finding f;
-    bool kept;
-
-    if (!h->applies(s))
-        return true;
-    lab_hazard_run(h, s, &r->site, &f);
-    kept = !f.claimed || f.outcome == LAB_SURVIVED;
-    if (r->json)
-        add(list, h, s, &f);
-    else
-        printf("%-5s %-24s %-22s %-9s %s%s\n", s->id, s->name, h->name, lab_outcome_name(f.outcome),
-               kept ? "" : "CLAIMED OTHERWISE: ", f.text);
+    for (size_t j = 0; lab_hazard_table[j]; j++) {
+        const lab_hazard *h = lab_hazard_table[j];
+        const lab_finding *f = &all[j];
+        bool ok = !f->claimed || f->outcome == LAB_SURVIVED;
+        json_t *o;
+        if (!h->applies(s))
+            continue;
+        o = lab_finding_json(f);
+        cli_json_text(o, "strategy", s->name);
+        cli_json_text(o, "id", s->id);
+        cli_json_text(o, "hazard", h->name);
+        cli_json_text(o, "title", h->title);
+        cli_json_put(o, "claimed", json_boolean(f->claimed));
+        json_array_append_new(list, o);
+        if (!r->json)
+            printf("%-5s %-26s %-22s %-9s %s%s\n", s->id, s->name, h->name,
+                   lab_outcome_name(f->outcome), ok ? "" : "CLAIMED OTHERWISE: ", f->text);
+        kept &= ok;
+    }
     fflush(stdout);
-    free(f.table);
     return kept;
 }
 
-/* A table's cells under one another. */
+bool lab_do_hazards(lab_request *r, json_t *list)
+{
+    size_t count = r->chosen_count, size = (count + 1) * sizeof(findings), begun = 0;
+    findings *all = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t pids[LAB_CHOSEN_MAX] = {0};
+    bool kept = true;
+
+    if (all == MAP_FAILED)
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        for (; begun < count && begun < i + AT_ONCE; begun++)
+            if (lab_request_can(r, r->chosen[begun]))
+                pids[begun] = face_apart(r, r->chosen[begun], all[begun]);
+        lab_progress(r, i, count, r->chosen[i]->name);
+        if (pids[i] <= 0)
+            continue;
+        waitpid(pids[i], NULL, 0);
+        kept &= show(r, r->chosen[i], all[i], list);
+    }
+    lab_progress(r, count, count, "");
+    munmap(all, size);
+    return kept;
+}
+
+/* ---- Experiments ----------------------------------------------------------------------------- */
+
+/* A table's cells beside one another. */
 static void print_table(const char *table)
 {
     for (const char *line = table; line && *line; line = strchr(line, '\n') + 1) {
@@ -87,63 +109,44 @@ static void print_table(const char *table)
     }
 }
 
-void lab_experiment_run(const lab_experiment *e, const lab_site *site, lab_finding *out)
-{
-    *out = (lab_finding){.at_once = -1, .stuck_ms = -1, .oversold = -1, .foreign = -1};
-    e->run(site, out);
-}
-
 static void try_one(lab_request *r, const lab_experiment *e, json_t *list)
 {
     lab_finding f;
     json_t *o;
 
     lab_experiment_run(e, &r->site, &f);
-    if (r->json) {
-        o = lab_finding_json(&f);
-        cli_json_text(o, "id", e->id);
-        cli_json_text(o, "experiment", e->name);
-        cli_json_text(o, "title", e->title);
-        json_array_append_new(list, o);
-    } else {
-        printf("%-5s %-47s %-9s %s\n", e->id, e->name, lab_outcome_name(f.outcome), f.text);
+    o = lab_finding_json(&f);
+    cli_json_text(o, "id", e->id);
+    cli_json_text(o, "experiment", e->name);
+    cli_json_text(o, "title", e->title);
+    json_array_append_new(list, o);
+    if (!r->json) {
+        printf("%-5s %-49s %-9s %s\n", e->id, e->name, lab_outcome_name(f.outcome), f.text);
         print_table(f.table);
+        fflush(stdout);
     }
-    fflush(stdout);
     free(f.table);
 }
 
-static int run_all(lab_request *r)
+void lab_do_experiments(lab_request *r, json_t *list)
 {
-    json_t *o = cli_json_new(), *list = json_array(), *shown = json_array();
-    bool kept = true;
-
-    for (size_t i = 0; i < r->chosen_count; i++) {
-        if (!lab_request_can(r, r->chosen[i]))
-            continue;
-        for (size_t j = 0; lab_hazard_table[j]; j++) {
-            lab_progress(r, i, r->chosen_count, r->chosen[i]->name);
-            kept &= one(r, r->chosen[i], lab_hazard_table[j], list);
-        }
-    }
-    for (size_t i = 0; i < r->experiment_count; i++)
+    for (size_t i = 0; i < r->experiment_count; i++) {
+        lab_progress(r, i, r->experiment_count, r->experiments[i]->name);
         if (lab_request_can_try(r, r->experiments[i]))
-            try_one(r, r->experiments[i], shown);
-    lab_progress(r, r->chosen_count, r->chosen_count, "");
-    cli_json_put(o, "hazards", list);
-    cli_json_put(o, "experiments", shown);
-    if (r->json)
-        cli_json_print(o, 2);
-    else
-        json_decref(o);
-    return kept ? 0 : 1;
+            try_one(r, r->experiments[i], list);
+    }
+    lab_progress(r, r->experiment_count, r->experiment_count, "");
 }
+
+/* ---- The verb -------------------------------------------------------------------------------- */
 
 int lab_verb_hazards(const cli_command *self, int argc, char **argv)
 {
     lab_request r = {0};
     cli_option options[LAB_OPTIONS_MAX];
+    json_t *o, *hazards = json_array(), *experiments = json_array();
     cli_words words;
+    bool kept;
     int code;
 
     lab_request_options(&r, options, NULL);
@@ -154,7 +157,15 @@ int lab_verb_hazards(const cli_command *self, int argc, char **argv)
         code = lab_request_open(&r);
     if (code >= 0)
         return code;
-    code = run_all(&r);
+    kept = lab_do_hazards(&r, hazards);
+    lab_do_experiments(&r, experiments);
     lab_request_close(&r);
-    return cli_finish(code);
+    o = cli_json_new();
+    cli_json_put(o, "hazards", hazards);
+    cli_json_put(o, "experiments", experiments);
+    if (r.json)
+        cli_json_print(o, 2);
+    else
+        json_decref(o);
+    return cli_finish(kept ? 0 : 1);
 }

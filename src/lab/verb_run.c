@@ -84,9 +84,8 @@ static bool as_promised(const lab_result *r, const lab_plan *plan)
     return oversells ? r->oversold > 0 : lab_is_correct(r);
 }
 
-static int run_all(lab_request *r)
+bool lab_do_runs(lab_request *r, json_t *list)
 {
-    json_t *o = cli_json_new(), *list = json_array();
     bool fine = true;
 
     if (!r->json)
@@ -98,25 +97,21 @@ static int run_all(lab_request *r)
         lab_progress(r, i, r->chosen_count, r->chosen[i]->name);
         lab_run(r->chosen[i], &r->site, &r->plan, &result);
         fine &= as_promised(&result, &r->plan);
-        if (r->json)
-            json_array_append_new(list, lab_result_json(&result, &r->plan));
-        else
+        json_array_append_new(list, lab_result_json(&result, &r->plan));
+        if (!r->json)
             print_line(&result);
     }
     lab_progress(r, r->chosen_count, r->chosen_count, "");
-    cli_json_put(o, "runs", list);
-    if (r->json)
-        cli_json_print(o, 2);
-    else
-        json_decref(o);
-    return fine ? 0 : 1;
+    return fine;
 }
 
 int lab_verb_run(const cli_command *self, int argc, char **argv)
 {
     lab_request r = {0};
     cli_option options[LAB_OPTIONS_MAX];
+    json_t *o, *runs = json_array();
     cli_words words;
+    bool fine;
     int code;
 
     lab_request_options(&r, options, NULL);
@@ -127,7 +122,13 @@ int lab_verb_run(const cli_command *self, int argc, char **argv)
         code = lab_request_open(&r);
     if (code >= 0)
         return code;
-    code = run_all(&r);
+    fine = lab_do_runs(&r, runs);
     lab_request_close(&r);
-    return cli_finish(code);
+    o = cli_json_new();
+    cli_json_put(o, "runs", runs);
+    if (r.json)
+        cli_json_print(o, 2);
+    else
+        json_decref(o);
+    return cli_finish(fine ? 0 : 1);
 }
