@@ -152,6 +152,7 @@ typedef struct lab_plan {
     int64_t processes, threads, loops, stock;
     int64_t limit_ms; /* a run that takes longer is ended and says so */
     lab_pace pace;
+    const char *resource; /* what is sold; NULL: "goods:1" */
 } lab_plan;
 
 typedef struct lab_result {

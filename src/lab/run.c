@@ -51,7 +51,7 @@ static lab_seat seat_of(const hall *h, int process, int thread)
                       .pace = h->plan.pace,
                       .process = process,
                       .thread = thread,
-                      .resource = "goods:1"};
+                      .resource = h->plan.resource ? h->plan.resource : "goods:1"};
 }
 
 /* ---- Buyers ---------------------------------------------------------------------------------- */

@@ -38,7 +38,9 @@ static struct {
     process running[SERVERS_MAX];
     size_t count;
     char folder[200];
-    pid_t owner; /* children of ours that fork must not end them */
+    pid_t owner; /* only this process ends them */
+    pid_t janitor;
+    int pipe; /* the janitor sweeps when it is closed */
 } all;
 
 /* ---- Programs -------------------------------------------------------------------------------- */
@@ -402,18 +404,74 @@ static bool is_here(lab_server server)
     return true;
 }
 
+static int drop(const char *path, const struct stat *st, int type, struct FTW *where)
+{
+    (void)st;
+    (void)type;
+    (void)where;
+    remove(path);
+    return 0;
+}
+
+/* The janitor sweeps when we are gone, however we went: its pipe tells. Servers die by the kernel's
+ * signal; what they still write while they do is swept again. */
+static void sweep(int pipe)
+{
+    char byte;
+
+    setsid(); /* Ctrl-C is not for the janitor */
+    while (read(pipe, &byte, 1) > 0)
+        continue;
+    for (int tries = 0; tries < 100 && access(all.folder, F_OK) == 0; tries++) {
+        nftw(all.folder, drop, 16, FTW_DEPTH | FTW_PHYS);
+        usleep(50000);
+    }
+    _exit(0);
+}
+
 static bool make_scratch(char why[256])
 {
     const char *base = getenv("TMPDIR");
+    int pipes[2];
 
     snprintf(all.folder, sizeof all.folder, "%s/dibs-lab-XXXXXX", base && *base ? base : "/tmp");
-    if (!mkdtemp(all.folder) || chmod(all.folder, 0755) != 0) {
+    if (!mkdtemp(all.folder) || chmod(all.folder, 0755) != 0 || pipe2(pipes, O_CLOEXEC) != 0) {
         snprintf(why, 256, "no folder for the servers can be made in %s", base ? base : "/tmp");
         all.folder[0] = '\0';
         return false;
     }
     all.owner = getpid();
-    return true;
+    all.janitor = fork();
+    if (all.janitor == 0) {
+        close(pipes[1]);
+        sweep(pipes[0]);
+    }
+    close(pipes[0]);
+    all.pipe = pipes[1];
+    return all.janitor > 0;
+}
+
+/* The end of the log that was written to last. */
+static void last_words(char out[160])
+{
+    char pattern[256], text[4096] = "", *line;
+    glob_t g;
+
+    snprintf(pattern, sizeof pattern, "%s/*/log", all.folder);
+    if (glob(pattern, 0, NULL, &g) == 0) {
+        FILE *log = fopen(g.gl_pathv[g.gl_pathc - 1], "r");
+        if (log && fseek(log, -4000, SEEK_END) != 0)
+            rewind(log);
+        if (log)
+            text[fread(text, 1, sizeof text - 1, log)] = '\0';
+        if (log)
+            fclose(log);
+    }
+    globfree(&g);
+    while (text[0] && text[strlen(text) - 1] == '\n')
+        text[strlen(text) - 1] = '\0';
+    line = strrchr(text, '\n');
+    snprintf(out, 160, "%s", line ? line + 1 : text[0] ? text : "it left no log");
 }
 
 bool lab_servers_start(lab_site *site, unsigned needs, char missing[256], char why[256])
@@ -428,20 +486,13 @@ bool lab_servers_start(lab_site *site, unsigned needs, char missing[256], char w
             size_t n = strlen(missing);
             snprintf(missing + n, 256 - n, "%s%s", n ? ", " : "", lab_server_name((lab_server)i));
         } else if (!kinds[i].start(site->url[i], sizeof site->url[i])) {
-            snprintf(why, 256, "%s did not start: see the log in %s, which stays",
-                     lab_server_name((lab_server)i), all.folder);
+            char words[160];
+            last_words(words);
+            snprintf(why, 256, "%s did not start: %s", lab_server_name((lab_server)i), words);
             return false;
         }
     }
     return true;
-}
-
-static int drop(const char *path, const struct stat *st, int type, struct FTW *where)
-{
-    (void)st;
-    (void)type;
-    (void)where;
-    return remove(path);
 }
 
 void lab_servers_stop(void)
@@ -453,7 +504,7 @@ void lab_servers_stop(void)
     for (size_t i = 0; i < all.count; i++)
         waitpid(all.running[i].pid, NULL, 0);
     all.count = 0;
-    if (all.folder[0])
-        nftw(all.folder, drop, 16, FTW_DEPTH | FTW_PHYS);
-    all.folder[0] = '\0';
+    close(all.pipe);
+    waitpid(all.janitor, NULL, 0);
+    all.owner = 0;
 }

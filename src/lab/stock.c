@@ -58,7 +58,9 @@ static bool set_row(lab_seat *seat, lab_sql *sql, int64_t value)
             "NOT NULL, version INTEGER NOT NULL, changed TEXT NOT NULL)",
     };
 
-    return lab_sql_run(seat, sql, "%s", make[seat->strategy->stock]) >= 0 &&
+    /* Two who make it at once may both find it missing: then it is there at the second look. */
+    return (lab_sql_run(seat, sql, "%s", make[seat->strategy->stock]) >= 0 ||
+            lab_sql_run(seat, sql, "%s", make[seat->strategy->stock]) >= 0) &&
            lab_sql_run(seat, sql, "DELETE FROM lab_stock WHERE goods = '%s'", seat->resource) >=
                0 &&
            lab_sql_run(seat, sql,

@@ -4,6 +4,7 @@
 #include "sessions.h"
 
 #include <pthread.h>
+#include <stdio.h>
 
 typedef struct second_step {
     lab_sessions *x;
@@ -39,6 +40,7 @@ static void cross(lab_sessions *x, const char *first, const char *second, lab_ro
     lab_sql_trouble a, b;
     int64_t begin;
     pthread_t thread;
+    char said[256];
     bool b_done;
 
     if (!lab_a(x, "BEGIN") || !lab_b(x, "BEGIN") || !lab_a(x, first) || !lab_b(x, second) ||
@@ -48,10 +50,8 @@ static void cross(lab_sessions *x, const char *first, const char *second, lab_ro
     }
     begin = lab_now_us();
     b_done = lab_b(x, first);
-    if (b_done)
-        lab_b(x, "COMMIT");
-    else
-        lab_b(x, "ROLLBACK");
+    snprintf(said, sizeof said, "%s", x->seat.note);
+    lab_b(x, b_done ? "COMMIT" : "ROLLBACK");
     pthread_join(thread, NULL);
     a = step.done ? LAB_SQL_FINE : lab_sql_trouble_of(x->a);
     b = b_done ? LAB_SQL_FINE : LAB_SQL_DEADLOCK;
@@ -59,8 +59,7 @@ static void cross(lab_sessions *x, const char *first, const char *second, lab_ro
                  a == LAB_SQL_DEADLOCK   ? "the first one was thrown out"
                  : b == LAB_SQL_DEADLOCK ? "the second one was thrown out"
                                          : "nobody was told",
-                 (long long)(lab_now_us() - begin) / 1000,
-                 step.done ? x->seat.note : step.seat.note);
+                 (long long)(lab_now_us() - begin) / 1000, step.done ? said : step.seat.note);
     lab_a(x, "ROLLBACK");
 }
 

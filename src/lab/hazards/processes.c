@@ -4,10 +4,19 @@
 
 static void two_processes(const lab_strategy *s, const lab_site *site, lab_finding *out)
 {
-    const lab_plan plan = {
-        .processes = 2, .threads = 8, .loops = 25, .stock = 400, .limit_ms = 30000};
+    char resource[64], why[256];
+    const lab_plan plan = {.processes = 2,
+                           .threads = 8,
+                           .loops = 25,
+                           .stock = 400,
+                           .limit_ms = 30000,
+                           .resource = resource};
     lab_result r;
 
+    if (!lab_scene(s, site, plan.stock, resource, why)) {
+        lab_found(out, LAB_NOT_RUN, "%s", why);
+        return;
+    }
     lab_run(s, site, &plan, &r);
     out->oversold = r.oversold;
     if (r.error[0])
