@@ -191,6 +191,55 @@ static bool ready(int port, const char *question, const char *word)
     return false;
 }
 
+/* ---- The scratch folder ------------------------------------------------------------------------- */
+
+static int drop(const char *path, const struct stat *st, int type, struct FTW *where)
+{
+    (void)st;
+    (void)type;
+    (void)where;
+    remove(path);
+    return 0;
+}
+
+/* The janitor sweeps when we are gone, however we went: its pipe tells. Servers die by the kernel's
+ * signal; what they still write while they do is swept again. */
+static void sweep(int pipe)
+{
+    char byte;
+
+    setsid(); /* Ctrl-C is not for the janitor */
+    while (read(pipe, &byte, 1) > 0)
+        continue;
+    for (int tries = 0; tries < 100 && access(all.folder, F_OK) == 0; tries++) {
+        nftw(all.folder, drop, 16, FTW_DEPTH | FTW_PHYS);
+        usleep(50000);
+    }
+    _exit(0);
+}
+
+static bool make_scratch(char why[256])
+{
+    const char *base = getenv("TMPDIR");
+    int pipes[2];
+
+    snprintf(all.folder, sizeof all.folder, "%s/dibs-lab-XXXXXX", base && *base ? base : "/tmp");
+    if (!mkdtemp(all.folder) || chmod(all.folder, 0755) != 0 || pipe2(pipes, O_CLOEXEC) != 0) {
+        snprintf(why, 256, "no folder for the servers can be made in %s", base ? base : "/tmp");
+        all.folder[0] = '\0';
+        return false;
+    }
+    all.owner = getpid();
+    all.janitor = fork();
+    if (all.janitor == 0) {
+        close(pipes[1]);
+        sweep(pipes[0]);
+    }
+    close(pipes[0]);
+    all.pipe = pipes[1];
+    return all.janitor > 0;
+}
+
 /* ---- Each of them ---------------------------------------------------------------------------- */
 
 static const char *const redis_at[] = {"/usr/bin/redis-server", "/usr/local/bin/redis-server",
@@ -203,34 +252,79 @@ static const char *const java_at[] = {"/usr/bin/java", NULL};
 static const char *const zookeeper_at[] = {"/usr/share/java/zookeeper.jar", NULL};
 static const char *const etcd_at[] = {"/usr/bin/etcd", NULL};
 
-static bool start_redis(const char *name, int *port)
+/* "KEY=VALUE" words before the options go into the environment. */
+static void redis_args(launch *l, const char *program, const lab_node *n, const char *const extra[])
 {
-    char program[256], folder[256];
+    if (extra && extra[0] && strchr(extra[0], '='))
+        add(l, "/usr/bin/env");
+    for (; extra && *extra && strchr(*extra, '='); extra++)
+        add(l, "%s", *extra);
+    add(l, "%s", program);
+    add(l, "--port");
+    add(l, "%d", n->port);
+    add(l, "--bind");
+    add(l, "127.0.0.1");
+    add(l, "--dir");
+    add(l, "%s", n->folder);
+    add(l, "--save");
+    add(l, "%s", "");
+    for (; extra && *extra; extra++)
+        add(l, "%s", *extra);
+}
+
+bool lab_node_start(lab_node *n, const char *const extra[])
+{
+    char program[256];
     launch l;
 
-    *port = free_port();
-    if (!find(redis_at, program) || !make_folder(name, NULL, folder))
+    if (!find(redis_at, program))
         return false;
-    launch_init(&l, folder, NULL, SIGKILL);
-    add(&l, "%s", program);
-    add(&l, "--port");
-    add(&l, "%d", *port);
-    add(&l, "--bind");
-    add(&l, "127.0.0.1");
-    add(&l, "--dir");
-    add(&l, "%s", folder);
-    add(&l, "--save");
-    add(&l, "%s", "");
-    add(&l, "--appendonly");
-    add(&l, "no");
-    return start(&l) && ready(*port, "PING\r\n", "PONG");
+    launch_init(&l, n->folder, NULL, SIGKILL);
+    redis_args(&l, program, n, extra);
+    n->pid = spawn(&l);
+    return n->pid > 0 && ready(n->port, "PING\r\n", "PONG");
+}
+
+bool lab_node_new(lab_node *n, const char *const extra[], char why[256])
+{
+    static int count;
+    char name[32];
+
+    *n = (lab_node){.port = free_port()};
+    snprintf(name, sizeof name, "node-%d", count++);
+    snprintf(why, 256, "redis-server did not start");
+    if (!all.folder[0] && !make_scratch(why))
+        return false;
+    snprintf(n->url, sizeof n->url, "redis://127.0.0.1:%d", n->port);
+    return make_folder(name, NULL, n->folder) && lab_node_start(n, extra);
+}
+
+void lab_node_kill(lab_node *n)
+{
+    if (n->pid <= 0)
+        return;
+    kill(n->pid, SIGKILL);
+    waitpid(n->pid, NULL, 0);
+    n->pid = 0;
+}
+
+static bool start_redis(int *port)
+{
+    lab_node n;
+    char why[256];
+
+    if (all.count == SERVERS_MAX || !lab_node_new(&n, NULL, why))
+        return false;
+    all.running[all.count++] = (process){n.pid, SIGKILL};
+    *port = n.port;
+    return true;
 }
 
 static bool one_redis(char *url, size_t size)
 {
     int port;
 
-    if (!start_redis("redis", &port))
+    if (!start_redis(&port))
         return false;
     snprintf(url, size, "redis://127.0.0.1:%d", port);
     return true;
@@ -241,10 +335,8 @@ static bool five_redis(char *url, size_t size)
     size_t n = (size_t)snprintf(url, size, "redlock://");
 
     for (int i = 0; i < NODES; i++) {
-        char name[16];
         int port;
-        snprintf(name, sizeof name, "node%d", i);
-        if (!start_redis(name, &port))
+        if (!start_redis(&port))
             return false;
         n += (size_t)snprintf(url + n, size - n, "%s127.0.0.1:%d", i ? "," : "", port);
     }
@@ -404,53 +496,6 @@ static bool is_here(lab_server server)
     return true;
 }
 
-static int drop(const char *path, const struct stat *st, int type, struct FTW *where)
-{
-    (void)st;
-    (void)type;
-    (void)where;
-    remove(path);
-    return 0;
-}
-
-/* The janitor sweeps when we are gone, however we went: its pipe tells. Servers die by the kernel's
- * signal; what they still write while they do is swept again. */
-static void sweep(int pipe)
-{
-    char byte;
-
-    setsid(); /* Ctrl-C is not for the janitor */
-    while (read(pipe, &byte, 1) > 0)
-        continue;
-    for (int tries = 0; tries < 100 && access(all.folder, F_OK) == 0; tries++) {
-        nftw(all.folder, drop, 16, FTW_DEPTH | FTW_PHYS);
-        usleep(50000);
-    }
-    _exit(0);
-}
-
-static bool make_scratch(char why[256])
-{
-    const char *base = getenv("TMPDIR");
-    int pipes[2];
-
-    snprintf(all.folder, sizeof all.folder, "%s/dibs-lab-XXXXXX", base && *base ? base : "/tmp");
-    if (!mkdtemp(all.folder) || chmod(all.folder, 0755) != 0 || pipe2(pipes, O_CLOEXEC) != 0) {
-        snprintf(why, 256, "no folder for the servers can be made in %s", base ? base : "/tmp");
-        all.folder[0] = '\0';
-        return false;
-    }
-    all.owner = getpid();
-    all.janitor = fork();
-    if (all.janitor == 0) {
-        close(pipes[1]);
-        sweep(pipes[0]);
-    }
-    close(pipes[0]);
-    all.pipe = pipes[1];
-    return all.janitor > 0;
-}
-
 /* The end of the log that was written to last. */
 static void last_words(char out[160])
 {
@@ -477,7 +522,7 @@ static void last_words(char out[160])
 bool lab_servers_start(lab_site *site, unsigned needs, char missing[256], char why[256])
 {
     missing[0] = why[0] = '\0';
-    if (!make_scratch(why))
+    if (!all.folder[0] && !make_scratch(why))
         return false;
     for (int i = 0; i < LAB_SERVERS; i++) {
         if (!(needs & LAB_NEED(i)) || site->url[i][0])
@@ -507,4 +552,5 @@ void lab_servers_stop(void)
     close(all.pipe);
     waitpid(all.janitor, NULL, 0);
     all.owner = 0;
+    all.folder[0] = '\0';
 }

@@ -14,5 +14,6 @@ extern const lab_experiment lab_plan_mariadb, lab_plan_postgresql;
 extern const lab_experiment lab_connections_mariadb, lab_connections_postgresql;
 extern const lab_experiment lab_aba_mariadb, lab_aba_postgresql;
 extern const lab_experiment lab_f3a, lab_f3b, lab_f3c, lab_f3d, lab_f3e;
+extern const lab_experiment lab_failover, lab_split_votes, lab_lost_node, lab_clock_jump, lab_drift;
 
 #endif

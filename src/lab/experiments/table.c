@@ -26,6 +26,11 @@ const lab_experiment *const lab_experiments[] = {
     &lab_connections_postgresql,
     &lab_aba_mariadb,
     &lab_aba_postgresql,
+    &lab_failover,
+    &lab_split_votes,
+    &lab_lost_node,
+    &lab_clock_jump,
+    &lab_drift,
     /* clang-format on */
     NULL,
 };
