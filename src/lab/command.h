@@ -47,6 +47,7 @@ void lab_do_experiments(lab_request *r, json_t *list);
 int lab_verb_list(const cli_command *self, int argc, char **argv);
 int lab_verb_hazards(const cli_command *self, int argc, char **argv);
 int lab_verb_report(const cli_command *self, int argc, char **argv);
+int lab_verb_shop(const cli_command *self, int argc, char **argv);
 int lab_verb_run(const cli_command *self, int argc, char **argv);
 
 json_t *lab_finding_json(const lab_finding *finding);

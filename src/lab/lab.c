@@ -10,6 +10,7 @@ static const char help[] =
     "                    [--stock S] [--limit D] [--with-servers] [--json]\n"
     "       dibs lab hazards [STRATEGY...] [--with-servers] [--json]\n"
     "       dibs lab report [STRATEGY...] [-o FOLDER] [--from JSON] ...\n"
+    "       dibs lab shop --strategy NAME [--url URL] [--port P] ...\n"
     "Runs schemes for locks on the deduction of stock, next to dibs itself, and says\n"
     "which sell what is not there. STRATEGY is a name or a row of `dibs lab list`;\n"
     "none means all. The default is 1 process, 50 threads, 100 loops, stock 5000.\n\n"
@@ -29,14 +30,15 @@ static int start(const cli_command *self, int argc, char **argv)
     } verbs[] = {{"list", lab_verb_list},
                  {"run", lab_verb_run},
                  {"hazards", lab_verb_hazards},
-                 {"report", lab_verb_report}};
+                 {"report", lab_verb_report},
+                 {"shop", lab_verb_shop}};
 
     if (argc > 0 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0)) {
         fputs(help, stdout);
         return cli_finish(0);
     }
     if (argc == 0)
-        return cli_misused(self, "what to do: list, run, hazards or report");
+        return cli_misused(self, "what to do: list, run, hazards, report or shop");
     for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++)
         if (strcmp(argv[0], verbs[i].name) == 0)
             return verbs[i].run(self, argc - 1, argv + 1);

@@ -120,9 +120,7 @@ static bool all_there(const lab_request *r, unsigned needs, const char *name)
 {
     for (int i = 0; i < LAB_SERVERS; i++)
         if ((needs & LAB_NEED(i)) && !r->site.url[i][0]) {
-            if (!r->json)
-                cli_say("%s is left out: it needs --%s URL, or --with-servers", name,
-                        server_names[i]);
+            cli_say("%s is left out: it needs --%s URL, or --with-servers", name, server_names[i]);
             return false;
         }
     return true;
