@@ -5,11 +5,11 @@
 
 BUILD_PACKAGES=(gcc=gcc libc6-dev meson=meson ninja-build=ninja pkg-config=pkg-config libsqlite3-dev
     libhiredis-dev libssl-dev libpq-dev libmariadb-dev libzookeeper-mt-dev libnghttp2-dev libprotobuf-c-dev
-    protobuf-c-compiler libjansson-dev scdoc=scdoc)
+    protobuf-c-compiler libjansson-dev libmicrohttpd-dev scdoc=scdoc)
 TEST_PACKAGES=(g++=g++ libcmocka-dev clang-format=clang-format redis-server=redis-server redis-tools=redis-cli
     postgresql mariadb-server libzookeeper-java default-jre-headless=java etcd-server=etcd etcd-client=etcdctl
     python3-kazoo pgbouncer sqlite3=sqlite3 openssl=openssl valgrind=valgrind faketime=faketime
-    util-linux=flock python3=python3)
+    util-linux=flock wrk=wrk python3=python3)
 SOAK_PACKAGES=(clang=clang libclang-rt-dev)
 
 # The system's own, since a python version manager's shim may lack what meson needs.

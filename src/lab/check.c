@@ -1,0 +1,24 @@
+/* The checker: buyers and books compared. It believes neither: pieces that buyers were told they got
+ * must be missing from the stock, no more and no fewer. */
+#include "lab.h"
+
+bool lab_is_correct(const lab_result *r)
+{
+    return !r->error[0] && !r->cut && r->oversold == 0 && r->lost == 0 && r->left >= 0 &&
+           r->failed == 0;
+}
+
+const char *lab_verdict(const lab_result *r)
+{
+    if (r->error[0])
+        return "not run";
+    if (r->oversold > 0)
+        return "oversold";
+    if (r->lost > 0 || r->left < 0)
+        return "books wrong";
+    if (r->cut)
+        return "stuck";
+    if (r->failed > 0)
+        return "errors";
+    return r->refused > 0 && r->left > 0 ? "refused buyers" : "correct";
+}

@@ -1,0 +1,19 @@
+/* Every experiment by name, for the table. */
+#ifndef DIBS_LAB_EXPERIMENTS_H
+#define DIBS_LAB_EXPERIMENTS_H
+
+#include "lab/finding.h"
+
+extern const lab_experiment lab_five_mariadb, lab_five_postgresql;
+extern const lab_experiment lab_dedupe_mariadb, lab_dedupe_postgresql;
+extern const lab_experiment lab_rows_update_mariadb, lab_rows_update_postgresql;
+extern const lab_experiment lab_rows_read_mariadb, lab_rows_read_postgresql;
+extern const lab_experiment lab_deadlock_mariadb, lab_deadlock_postgresql;
+extern const lab_experiment lab_snapshot_mariadb, lab_snapshot_postgresql;
+extern const lab_experiment lab_plan_mariadb, lab_plan_postgresql;
+extern const lab_experiment lab_connections_mariadb, lab_connections_postgresql;
+extern const lab_experiment lab_aba_mariadb, lab_aba_postgresql;
+extern const lab_experiment lab_f3a, lab_f3b, lab_f3c, lab_f3d, lab_f3e;
+extern const lab_experiment lab_failover, lab_split_votes, lab_lost_node, lab_clock_jump, lab_drift;
+
+#endif

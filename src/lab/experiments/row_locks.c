@@ -1,0 +1,130 @@
+/* D2 and D3: which rows does one statement lock? A holds a transaction open with an UPDATE (D2) or a
+ * SELECT … FOR UPDATE (D3) on one row; B touches another row, and inserts into the gap between two. With
+ * and without an index, at both isolation levels; and what the engine itself says it has locked. */
+#include "lab/hazards/actor.h"
+#include "sessions.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const levels[] = {"REPEATABLE READ", "READ COMMITTED"};
+
+static bool make_table(lab_sessions *x, bool index)
+{
+    return lab_a(x, "DROP TABLE IF EXISTS lab_rows") &&
+           lab_a(x, "CREATE TABLE lab_rows (id INT PRIMARY KEY, goods INT NOT NULL, stock INT NOT "
+                    "NULL)") &&
+           lab_a(x, "INSERT INTO lab_rows VALUES (1, 10, 5), (2, 20, 5), (3, 30, 5)") &&
+           (!index || lab_a(x, "CREATE INDEX lab_rows_goods ON lab_rows (goods)")) &&
+           (x->server != LAB_POSTGRESQL || lab_a(x, "ANALYZE lab_rows"));
+}
+
+/* What the engine knows about the locks of session A's transaction, in one line. */
+static void engine_says(lab_sessions *x, char out[256])
+{
+    const char *question =
+        x->server == LAB_MARIADB
+            ? "SELECT CONCAT(SUM(trx_lock_structs), ' lock structures, ', SUM(trx_rows_locked), "
+              "' rows locked') FROM information_schema.innodb_trx"
+            : "SELECT string_agg(DISTINCT mode || ' on ' || relation::regclass::text, ', ') FROM "
+              "pg_locks WHERE locktype IN ('relation', 'tuple') AND relation::regclass::text LIKE "
+              "'lab_rows%' AND granted";
+    char *text = lab_sql_text(&x->seat, x->b, "%s", question);
+
+    snprintf(out, 256, "%s", text ? text : x->seat.note);
+    out[strcspn(out, "\n")] = '\0';
+    free(text);
+}
+
+static void one_cell(lab_sessions *x, lab_rows *rows, const char *statement, const char *level,
+                     bool index)
+{
+    char begin[128], says[256] = "";
+    bool other, gap;
+
+    snprintf(begin, sizeof begin, "SET SESSION %sTRANSACTION ISOLATION LEVEL %s",
+             x->server == LAB_POSTGRESQL ? "CHARACTERISTICS AS " : "", level);
+    lab_b(x, "ROLLBACK");
+    if (!make_table(x, index) || !lab_a(x, begin) || !lab_b(x, begin) || !lab_a(x, "BEGIN") ||
+        !lab_a(x, statement)) {
+        lab_rows_add(rows, "%s\t%s\t%s\t\t", level, index ? "index" : "no index", x->seat.note);
+        lab_a(x, "ROLLBACK");
+        return;
+    }
+    other = lab_b_waits(x, "UPDATE lab_rows SET stock = 4 WHERE goods = 30");
+    gap = lab_b_waits(x, "INSERT INTO lab_rows VALUES (9, 15, 1)");
+    engine_says(x, says);
+    lab_a(x, "ROLLBACK");
+    lab_rows_add(rows, "%s\t%s\t%s\t%s\t%s", level, index ? "index" : "no index",
+                 other ? "waits" : "goes on", gap ? "waits" : "goes on", says);
+}
+
+static void matrix(const lab_site *site, lab_server server, const char *statement, lab_finding *out)
+{
+    lab_sessions x;
+    lab_rows *rows;
+
+    if (!lab_sessions_open(&x, site, server)) {
+        lab_found(out, LAB_NOT_RUN, "%s", x.why);
+        return;
+    }
+    rows = lab_rows_new("isolation\tgoods has\tanother row\tinsert into the gap\tthe engine says");
+    for (size_t i = 0; i < 2; i++)
+        for (int index = 0; index < 2; index++)
+            one_cell(&x, rows, statement, levels[i], index);
+    lab_a(&x, "DROP TABLE IF EXISTS lab_rows");
+    lab_sessions_close(&x);
+    out->table = lab_rows_end(rows);
+    lab_found(out, LAB_SHOWN, "a second session on another row, and in the gap, beside: %s",
+              statement);
+}
+
+static const char update[] =
+    "UPDATE lab_rows SET stock = stock - 1 WHERE goods = 20 AND stock >= 1";
+static const char locked_read[] = "SELECT stock FROM lab_rows WHERE goods = 20 FOR UPDATE";
+
+static void update_mariadb(const lab_site *site, lab_finding *out)
+{
+    matrix(site, LAB_MARIADB, update, out);
+}
+
+static void update_postgresql(const lab_site *site, lab_finding *out)
+{
+    matrix(site, LAB_POSTGRESQL, update, out);
+}
+
+static void read_mariadb(const lab_site *site, lab_finding *out)
+{
+    matrix(site, LAB_MARIADB, locked_read, out);
+}
+
+static void read_postgresql(const lab_site *site, lab_finding *out)
+{
+    matrix(site, LAB_POSTGRESQL, locked_read, out);
+}
+
+const lab_experiment lab_rows_update_mariadb = {"D2",
+                                                "row-locks-update-mariadb",
+                                                "which rows an UPDATE locks (MariaDB)",
+                                                LAB_NEED(LAB_MARIADB),
+                                                false,
+                                                update_mariadb};
+const lab_experiment lab_rows_update_postgresql = {"D2",
+                                                   "row-locks-update-postgresql",
+                                                   "which rows an UPDATE locks (PostgreSQL)",
+                                                   LAB_NEED(LAB_POSTGRESQL),
+                                                   false,
+                                                   update_postgresql};
+const lab_experiment lab_rows_read_mariadb = {"D3",
+                                              "row-locks-read-mariadb",
+                                              "which rows SELECT FOR UPDATE locks (MariaDB)",
+                                              LAB_NEED(LAB_MARIADB),
+                                              false,
+                                              read_mariadb};
+const lab_experiment lab_rows_read_postgresql = {"D3",
+                                                 "row-locks-read-postgresql",
+                                                 "which rows SELECT FOR UPDATE locks (PostgreSQL)",
+                                                 LAB_NEED(LAB_POSTGRESQL),
+                                                 false,
+                                                 read_postgresql};

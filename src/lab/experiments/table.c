@@ -1,0 +1,36 @@
+/* The table of experiments, in the order of the notes. */
+#include "experiments.h"
+
+const lab_experiment *const lab_experiments[] = {
+    /* clang-format off: a line each */
+    &lab_five_mariadb,
+    &lab_five_postgresql,
+    &lab_f3a,
+    &lab_f3b,
+    &lab_f3c,
+    &lab_f3d,
+    &lab_f3e,
+    &lab_dedupe_mariadb,
+    &lab_dedupe_postgresql,
+    &lab_rows_update_mariadb,
+    &lab_rows_update_postgresql,
+    &lab_rows_read_mariadb,
+    &lab_rows_read_postgresql,
+    &lab_deadlock_mariadb,
+    &lab_deadlock_postgresql,
+    &lab_snapshot_mariadb,
+    &lab_snapshot_postgresql,
+    &lab_plan_mariadb,
+    &lab_plan_postgresql,
+    &lab_connections_mariadb,
+    &lab_connections_postgresql,
+    &lab_aba_mariadb,
+    &lab_aba_postgresql,
+    &lab_failover,
+    &lab_split_votes,
+    &lab_lost_node,
+    &lab_clock_jump,
+    &lab_drift,
+    /* clang-format on */
+    NULL,
+};

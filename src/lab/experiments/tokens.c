@@ -1,0 +1,167 @@
+/* F3a to F3d: one token in Redis, and many requests that carry it at the same moment. How many pass?
+ *
+ *   F3a  look whether it is there, do the work, delete it
+ *   F3b  delete it first: who deleted it does the work
+ *   F3c  count with INCR: issuing makes it 1, the request makes it 2, anything else is refused
+ *   F3d  F3a with all of it under a lock inside the process: right in one process, not in two */
+#include "lab/hazards/actor.h"
+#include "lab/raw.h"
+#include "rush.h"
+#include "sessions.h"
+
+#include <hiredis/hiredis.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#define WORK_US (5 * 1000)
+
+typedef struct rush_of_tokens {
+    const lab_site *site;
+    int (*redeem)(lab_seat *seat, redisContext *r);
+} rush_of_tokens;
+
+static int check_work_delete(lab_seat *seat, redisContext *r)
+{
+    if (lab_redis(seat, r, "EXISTS lab:token") != 1)
+        return 0;
+    usleep(WORK_US);
+    lab_redis(seat, r, "DEL lab:token");
+    return 1;
+}
+
+static int delete_work(lab_seat *seat, redisContext *r)
+{
+    if (lab_redis(seat, r, "DEL lab:token") != 1)
+        return 0;
+    usleep(WORK_US);
+    return 1;
+}
+
+static int count_work(lab_seat *seat, redisContext *r)
+{
+    if (lab_redis(seat, r, "INCR lab:token") != 2)
+        return 0;
+    usleep(WORK_US);
+    return 1;
+}
+
+static int under_a_mutex(lab_seat *seat, redisContext *r)
+{
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    int passed;
+
+    pthread_mutex_lock(&mutex);
+    passed = check_work_delete(seat, r);
+    pthread_mutex_unlock(&mutex);
+    return passed;
+}
+
+static int request(void *ctx, int number)
+{
+    const rush_of_tokens *t = ctx;
+    lab_seat seat = {.site = t->site};
+    redisContext *r = lab_redis_open(&seat, t->site->url[LAB_REDIS]);
+    int passed;
+
+    (void)number;
+    if (!r)
+        return 0;
+    passed = t->redeem(&seat, r);
+    redisFree(r);
+    return passed;
+}
+
+/* How many pass, on a fresh token. */
+static int rush(const lab_site *site, int (*redeem)(lab_seat *, redisContext *), int processes)
+{
+    rush_of_tokens t = {site, redeem};
+    lab_seat seat = {.site = site};
+    redisContext *r = lab_redis_open(&seat, site->url[LAB_REDIS]);
+    int passed;
+
+    if (!r)
+        return -1;
+    lab_redis(&seat, r, "SET lab:token 1");
+    passed = lab_rush(processes, 16 / processes, request, &t);
+    lab_redis(&seat, r, "DEL lab:token");
+    redisFree(r);
+    return passed;
+}
+
+static void judge(lab_finding *out, const char *how, int passed)
+{
+    lab_found(out,
+              passed == 1  ? LAB_SURVIVED
+              : passed < 0 ? LAB_NOT_RUN
+                           : LAB_BROKE,
+              "%s: of 16 requests with one token at the same moment %d passed", how, passed);
+}
+
+static void f3a(const lab_site *site, lab_finding *out)
+{
+    judge(out, "checked, worked, then deleted", rush(site, check_work_delete, 1));
+}
+
+static void f3b(const lab_site *site, lab_finding *out)
+{
+    judge(out, "deleted first, then worked", rush(site, delete_work, 2));
+}
+
+static void f3c(const lab_site *site, lab_finding *out)
+{
+    judge(out, "counted with INCR", rush(site, count_work, 2));
+}
+
+static void f3d(const lab_site *site, lab_finding *out)
+{
+    int one = rush(site, under_a_mutex, 1), two = rush(site, under_a_mutex, 2);
+
+    lab_found(out, one == 1 && two == 1 ? LAB_SURVIVED : LAB_BROKE,
+              "under a lock inside the process: %d of 16 passed in one process, %d in two", one,
+              two);
+}
+
+/* F3e: what the extra request for a token costs every caller, from memory and from Redis. */
+static void f3e(const lab_site *site, lab_finding *out)
+{
+    enum { ROUNDS = 2000 };
+    lab_seat seat = {.site = site};
+    redisContext *r = lab_redis_open(&seat, site->url[LAB_REDIS]);
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    int64_t begin, memory, redis;
+    static int64_t table[ROUNDS], sum;
+
+    if (!r) {
+        lab_found(out, LAB_NOT_RUN, "%s", seat.note);
+        return;
+    }
+    begin = lab_now_us();
+    for (int i = 0; i < ROUNDS; i++) {
+        pthread_mutex_lock(&mutex);
+        table[i] = begin + i;
+        sum += table[i / 2];
+        pthread_mutex_unlock(&mutex);
+    }
+    memory = (lab_now_us() - begin) * 1000 / ROUNDS;
+    begin = lab_now_us();
+    for (int i = 0; i < ROUNDS; i++)
+        lab_redis(&seat, r, "SET lab:token:%d 1 PX 10000", i);
+    redis = (lab_now_us() - begin) * 1000 / ROUNDS;
+    redisFree(r);
+    lab_found(
+        out, LAB_SHOWN,
+        "issuing one: %lld ns in memory (gone with the process, unknown to the next), %lld ns in "
+        "Redis; every caller pays a request for it, and only repeated requests ever need it",
+        (long long)memory, (long long)redis);
+}
+
+const lab_experiment lab_f3a = {
+    "F3a", "token-check-first", "token checked, work, deleted", LAB_NEED(LAB_REDIS), false, f3a};
+const lab_experiment lab_f3b = {
+    "F3b", "token-delete-first", "token deleted, then work", LAB_NEED(LAB_REDIS), false, f3b};
+const lab_experiment lab_f3c = {"F3c", "token-incr", "token counted with INCR", LAB_NEED(LAB_REDIS),
+                                false, f3c};
+const lab_experiment lab_f3d = {
+    "F3d", "token-mutex", "F3a under a lock inside the process", LAB_NEED(LAB_REDIS), false, f3d};
+const lab_experiment lab_f3e = {
+    "F3e", "token-cost", "what a token costs every caller", LAB_NEED(LAB_REDIS), false, f3e};

@@ -1,0 +1,48 @@
+/* `dibs lab`: finds the verb and runs it. */
+#include "command.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char help[] =
+    "usage: dibs lab list [--json]\n"
+    "       dibs lab run [STRATEGY...] [--processes P] [--threads T] [--loops L]\n"
+    "                    [--stock S] [--limit D] [--with-servers] [--json]\n"
+    "       dibs lab hazards [STRATEGY...] [--with-servers] [--json]\n"
+    "       dibs lab report [STRATEGY...] [-o FOLDER] [--from JSON] ...\n"
+    "       dibs lab shop --strategy NAME [--url URL] [--port P] ...\n"
+    "Runs schemes for locks on the deduction of stock, next to dibs itself, and says\n"
+    "which sell what is not there. STRATEGY is a name or a row of `dibs lab list`;\n"
+    "none means all. The default is 1 process, 50 threads, 100 loops, stock 5000.\n\n"
+    "  --with-servers    start private servers for it, on free ports; they end with it\n"
+    "  --redis URL  --redlock URL  --mysql URL  --postgresql URL  --sqlite URL\n"
+    "  --zookeeper URL  --etcd URL\n"
+    "                    or use these: tables and keys named lab_... and stock:... are\n"
+    "                    made and overwritten there\n"
+    "  --limit D         a run that takes longer is ended and called stuck (2m)\n\n"
+    "Exit: 0, or 1 when the product, or a scheme said to be correct, was not.\n";
+
+static int start(const cli_command *self, int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        int (*run)(const cli_command *, int, char **);
+    } verbs[] = {{"list", lab_verb_list},
+                 {"run", lab_verb_run},
+                 {"hazards", lab_verb_hazards},
+                 {"report", lab_verb_report},
+                 {"shop", lab_verb_shop}};
+
+    if (argc > 0 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0)) {
+        fputs(help, stdout);
+        return cli_finish(0);
+    }
+    if (argc == 0)
+        return cli_misused(self, "what to do: list, run, hazards, report or shop");
+    for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++)
+        if (strcmp(argv[0], verbs[i].name) == 0)
+            return verbs[i].run(self, argc - 1, argv + 1);
+    return cli_misused(self, "there is no 'lab %s'", argv[0]);
+}
+
+const cli_command cli_lab = {"lab", "run the known schemes, and see which oversell", help, start};

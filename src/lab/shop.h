@@ -1,0 +1,47 @@
+/* The shop: one strategy behind a counter with as many clerks as the HTTP server has threads, so that
+ * JMeter, wrk or a browser can buy, as the notes do it.
+ *
+ *   shop.c       the counter: seats, orders, what was sold and what the books say
+ *   shop_http.c  the pages: GET /, POST /order, GET /stock, POST /reset?stock=N
+ *   verb_shop.c  `dibs lab shop`: opens it, waits for a signal, closes it */
+#ifndef DIBS_LAB_SHOP_H
+#define DIBS_LAB_SHOP_H
+
+#include "lab.h"
+
+#include <jansson.h>
+
+typedef struct lab_shop lab_shop;
+
+typedef struct lab_tally {
+    int64_t stock; /* at the beginning, or since the last reset */
+    int64_t left;  /* what the books say */
+    int64_t sold, sold_out, failed;
+    int64_t oversold; /* sold, and the books do not know. Right only while nobody is buying */
+} lab_tally;
+
+/* Opens the strategy with `clerks` seats and fills the shelf. NULL: `why`. The strategy and the site
+ * are borrowed until lab_shop_close. */
+lab_shop *lab_shop_open(const lab_strategy *strategy, const lab_site *site, int64_t clerks,
+                        int64_t stock, char why[256]);
+void lab_shop_close(lab_shop *shop); /* NULL is allowed. Nobody may be buying any more */
+
+const lab_strategy *lab_shop_strategy(const lab_shop *shop);
+
+/* One piece, from any thread; never more at once than there are clerks. `note`: why it failed. */
+lab_sale lab_shop_order(lab_shop *shop, char note[256]);
+/* False: the books cannot be read (`note`). */
+bool lab_shop_tally(lab_shop *shop, lab_tally *out, char note[256]);
+json_t *lab_shop_json(const lab_shop *shop, const lab_tally *tally);
+/* Fills the shelf again and forgets what was sold: for the time between two rounds. */
+bool lab_shop_reset(lab_shop *shop, int64_t stock, char note[256]);
+
+/* ---- Over HTTP ------------------------------------------------------------------------------- */
+
+typedef struct lab_shop_http lab_shop_http;
+
+/* Listens on 127.0.0.1; *port 0: a free one, which is told. NULL: `why`. */
+lab_shop_http *lab_shop_http_start(lab_shop *shop, int64_t clerks, int64_t *port, char why[256]);
+void lab_shop_http_stop(lab_shop_http *http); /* waits for orders that are being served */
+
+#endif

@@ -1,0 +1,130 @@
+/* The check at the resource; see the header. In Redis two scripts on the stock and its floor; in SQL two
+ * short transactions with dibs_sql_fence_pass, so that nothing stays locked while the buyer works. */
+#include "fenced.h"
+
+#include "lab/raw.h"
+
+#include <hiredis/hiredis.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+struct lab_fenced {
+    redisContext *redis;
+    lab_sql *sql;
+};
+
+static const char pass_script[] = "local floor = tonumber(redis.call('GET', KEYS[2]) or '0') "
+                                  "if tonumber(ARGV[1]) < floor then return -2 end "
+                                  "redis.call('SET', KEYS[2], ARGV[1]) "
+                                  "return tonumber(redis.call('GET', KEYS[1]))";
+static const char write_script[] = "local floor = tonumber(redis.call('GET', KEYS[2]) or '0') "
+                                   "if tonumber(ARGV[1]) < floor then return 0 end "
+                                   "redis.call('SET', KEYS[1], ARGV[2]) return 1";
+
+lab_fenced *lab_fenced_open(lab_seat *seat)
+{
+    lab_fenced *f = calloc(1, sizeof *f);
+    dibs_error err = {0};
+
+    if (!f)
+        return NULL;
+    if (seat->strategy->stock == LAB_REDIS) {
+        f->redis = lab_redis_open(seat, seat->site->url[LAB_REDIS]);
+    } else if ((f->sql = lab_sql_open(seat, seat->strategy->stock)) &&
+               dibs_sql_prepare(lab_sql_handle(f->sql), &err) != DIBS_OK) {
+        lab_note(seat, "%s", err.message);
+        lab_sql_close(f->sql);
+        f->sql = NULL;
+    }
+    if (f->redis || f->sql)
+        return f;
+    free(f);
+    return NULL;
+}
+
+void lab_fenced_close(lab_fenced *f)
+{
+    if (f->redis)
+        redisFree(f->redis);
+    lab_sql_close(f->sql);
+    free(f);
+}
+
+static void work(lab_seat *seat)
+{
+    if (seat->pace.work_us > 0)
+        usleep((useconds_t)seat->pace.work_us);
+    lab_point(seat, "between read and write");
+}
+
+/* ---- Redis ----------------------------------------------------------------------------------- */
+
+static lab_sale refused(lab_seat *seat, uint64_t fence)
+{
+    lab_note(seat, "fence %" PRIu64 " is older than another that was here", fence);
+    return LAB_FAILED;
+}
+
+static lab_sale sell_redis(lab_seat *seat, redisContext *r, uint64_t fence)
+{
+    int64_t stock = lab_redis(seat, r, "EVAL %s 2 stock:%s floor:%s %llu", pass_script,
+                              seat->resource, seat->resource, (unsigned long long)fence);
+    int64_t written;
+
+    if (stock == -2)
+        return refused(seat, fence);
+    if (stock < 1)
+        return stock == INT64_MIN ? LAB_FAILED : LAB_SOLD_OUT;
+    work(seat);
+    written =
+        lab_redis(seat, r, "EVAL %s 2 stock:%s floor:%s %llu %lld", write_script, seat->resource,
+                  seat->resource, (unsigned long long)fence, (long long)stock - 1);
+    return written == 1 ? LAB_SOLD : written == 0 ? refused(seat, fence) : LAB_FAILED;
+}
+
+/* ---- SQL ------------------------------------------------------------------------------------- */
+
+/* Begins a transaction and presents the fence in it; false: rolled back. */
+static bool begin(lab_seat *seat, lab_sql *sql, uint64_t fence)
+{
+    dibs_error err = {0};
+
+    /* SQLite would let two readers begin, and refuse one of them at its first write. */
+    if (lab_sql_run(seat, sql, seat->strategy->stock == LAB_SQLITE ? "BEGIN IMMEDIATE" : "BEGIN") <
+        0)
+        return false;
+    if (dibs_sql_fence_pass(lab_sql_handle(sql), seat->resource, fence, 0, &err) == DIBS_OK)
+        return true;
+    lab_sql_run(seat, sql, "ROLLBACK");
+    return lab_note(seat, "%s", err.message);
+}
+
+static lab_sale sell_sql(lab_seat *seat, lab_sql *sql, uint64_t fence)
+{
+    int64_t stock = 0;
+    int found;
+
+    if (!begin(seat, sql, fence))
+        return LAB_FAILED;
+    found = lab_sql_read(seat, sql, &stock, 1, "SELECT stock FROM lab_stock WHERE goods = '%s'",
+                         seat->resource);
+    if (lab_sql_run(seat, sql, "COMMIT") < 0 || found <= 0)
+        return LAB_FAILED;
+    if (stock < 1)
+        return LAB_SOLD_OUT;
+    work(seat);
+    if (!begin(seat, sql, fence))
+        return LAB_FAILED;
+    if (lab_sql_run(seat, sql, "UPDATE lab_stock SET stock = %lld WHERE goods = '%s'",
+                    (long long)stock - 1, seat->resource) != 1) {
+        lab_sql_run(seat, sql, "ROLLBACK");
+        return LAB_FAILED;
+    }
+    return lab_sql_run(seat, sql, "COMMIT") >= 0 ? LAB_SOLD : LAB_FAILED;
+}
+
+lab_sale lab_fenced_sell(lab_seat *seat, lab_fenced *f, uint64_t fence)
+{
+    return f->redis ? sell_redis(seat, f->redis, fence) : sell_sql(seat, f->sql, fence);
+}

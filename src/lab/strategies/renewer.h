@@ -1,0 +1,16 @@
+/* A thread that renews a hash lock again and again while its holder works: the watchdog of R8 and R10.
+ * It lives in the holder's process, and dies with it. */
+#ifndef DIBS_LAB_RENEWER_H
+#define DIBS_LAB_RENEWER_H
+
+#include "lab/raw.h"
+
+typedef struct lab_renewer lab_renewer;
+
+lab_renewer *lab_renewer_new(lab_seat *seat,
+                             int part); /* renews every 1/part of the lease; NULL: note */
+void lab_renewer_free(lab_renewer *r);
+bool lab_renewer_start(lab_renewer *r, lab_seat *seat);
+void lab_renewer_stop(lab_renewer *r); /* returns when it renews no more */
+
+#endif

@@ -1,0 +1,139 @@
+/* `dibs lab shop`: one strategy over HTTP, until a signal ends it. */
+#include "cli/json.h"
+#include "command.h"
+#include "shop.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#define DEFAULT_PORT 8080
+
+/* Just one: a row may have a scheme on several engines. */
+static int choose(lab_request *r, const cli_command *self, const cli_words *words, const char *name)
+{
+    if (words->count > 0)
+        return cli_misused(self, "shop takes no operands, but got '%s'", words->word[0]);
+    if (!name)
+        return cli_misused(self, "shop needs --strategy NAME: dibs lab list names them");
+    r->chosen[0] = lab_find(name, NULL);
+    if (!r->chosen[0])
+        return cli_misused(self, "there is no strategy '%s': dibs lab list names them", name);
+    if (lab_find(name, r->chosen[0]))
+        return cli_misused(self, "the row %s has several strategies, among them '%s': name one",
+                           name, r->chosen[0]->name);
+    r->chosen_count = 1;
+    return -1;
+}
+
+/* The scheme of the URL says whose it is. */
+static int place_url(lab_request *r, const cli_command *self, const char *url)
+{
+    size_t size = url ? strcspn(url, ":") : 0;
+
+    for (int i = 0; url && i < LAB_SERVERS; i++) {
+        const char *name = lab_server_name((lab_server)i);
+        if (strlen(name) == size && strncmp(name, url, size) == 0) {
+            r->url[i] = url;
+            return -1;
+        }
+    }
+    return url ? cli_misused(self, "--url: '%s' begins with no engine's name", url) : -1;
+}
+
+/* ---- Open hours ------------------------------------------------------------------------------ */
+
+static void take_signals(sigset_t *ending)
+{
+    sigemptyset(ending);
+    sigaddset(ending, SIGINT);
+    sigaddset(ending, SIGTERM);
+    sigaddset(ending, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, ending, NULL);
+    signal(SIGPIPE, SIG_IGN); /* buyers go away as they like */
+}
+
+static void print_tally(const lab_request *r, const lab_shop *shop, const lab_tally *t)
+{
+    if (r->json)
+        cli_json_print(lab_shop_json(shop, t), 2);
+    else
+        printf("sold %" PRId64 ", sold out %" PRId64 ", failed %" PRId64 "; left %" PRId64
+               " of %" PRId64 ", oversold %" PRId64 "\n",
+               t->sold, t->sold_out, t->failed, t->left, t->stock, t->oversold);
+}
+
+/* Returns the exit code. A second signal while it closes ends it at once. */
+static int trade(const lab_request *r, lab_shop *shop, int64_t port)
+{
+    char why[256] = "";
+    sigset_t ending;
+    lab_shop_http *http;
+    lab_tally tally;
+    int number;
+
+    take_signals(&ending);
+    http = lab_shop_http_start(shop, r->plan.threads, &port, why);
+    if (!http) {
+        cli_say("%s", why);
+        return CLI_EXIT_SYSTEM;
+    }
+    cli_say("http://127.0.0.1:%" PRId64 "/ sells %" PRId64 " pieces with %s; Ctrl-C closes it",
+            port, r->plan.stock, r->chosen[0]->name);
+    while (sigwait(&ending, &number) != 0)
+        continue;
+    pthread_sigmask(SIG_UNBLOCK, &ending, NULL);
+    lab_shop_http_stop(http);
+    if (lab_shop_tally(shop, &tally, why))
+        print_tally(r, shop, &tally);
+    else
+        cli_say("the books cannot be read: %s", why);
+    return CLI_EXIT_SIGNAL + number;
+}
+
+static int keep_shop(lab_request *r, int64_t port)
+{
+    char why[256] = "";
+    lab_shop *shop;
+    int code;
+
+    if (!lab_request_can(r, r->chosen[0]))
+        return CLI_EXIT_USAGE;
+    shop = lab_shop_open(r->chosen[0], &r->site, r->plan.threads, r->plan.stock, why);
+    if (!shop) {
+        cli_say("%s", why);
+        return dibs_status_exit_code(DIBS_UNAVAILABLE);
+    }
+    code = trade(r, shop, port);
+    lab_shop_close(shop);
+    return code;
+}
+
+int lab_verb_shop(const cli_command *self, int argc, char **argv)
+{
+    const char *name = NULL, *url = NULL;
+    int64_t port = DEFAULT_PORT;
+    const cli_option more[] = {{"strategy", CLI_TEXT, &name, 0, 0, 0},
+                               {"url", CLI_TEXT, &url, 0, 0, 0},
+                               {"port", CLI_NUMBER, &port, 0, 65535, 0},
+                               {0}};
+    lab_request r = {0};
+    cli_option options[LAB_OPTIONS_MAX];
+    cli_words words;
+    int code;
+
+    lab_request_options(&r, options, more);
+    code = cli_parse(self, options, argc, argv, &words);
+    if (code < 0)
+        code = choose(&r, self, &words, name);
+    if (code < 0)
+        code = place_url(&r, self, url);
+    if (code < 0)
+        code = lab_request_open(&r);
+    if (code >= 0)
+        return code;
+    code = keep_shop(&r, port);
+    lab_request_close(&r);
+    return cli_finish(code);
+}
