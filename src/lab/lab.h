@@ -36,6 +36,8 @@ typedef enum lab_server {
 
 #define LAB_NEED(server) (1u << (server))
 
+#define LAB_SESSION_MS 3000 /* of ZooKeeper and etcd, where the lease is the session */
+
 /* Empty: not at hand; strategies that need it are left out, and that is told. */
 typedef struct lab_site {
     char url[LAB_SERVERS][512];
@@ -103,6 +105,7 @@ struct lab_strategy {
     unsigned needs;    /* LAB_NEED(…) | … */
     lab_server stock;  /* who keeps the books */
     bool product;
+    int64_t lease_ms;     /* where it is not the pace's to choose: the session's. 0: it is */
     bool uses_clock;      /* asks the client's own clock */
     bool renewed_outside; /* by somebody who outlives the holder */
     bool explicit_lease;  /* given by hand */
@@ -121,6 +124,12 @@ struct lab_strategy {
     /* true: given back. false: it was not ours any more, or failed (note). */
     bool (*unlock)(lab_seat *seat);
 };
+
+/* The lease that such a seat has when the pace asks for this one. */
+static inline int64_t lab_lease(const lab_strategy *s, int64_t asked_ms)
+{
+    return s->lease_ms ? s->lease_ms : asked_ms;
+}
 
 extern const lab_strategy *const lab_strategies[]; /* NULL-terminated, in the order of the notes */
 

@@ -440,7 +440,7 @@ static bool zookeeper(char *url, size_t size)
     add(&l, "%s:%s", folder, jar);
     add(&l, "org.apache.zookeeper.server.quorum.QuorumPeerMain");
     add(&l, "%s", path);
-    snprintf(url, size, "zookeeper://127.0.0.1:%d/lab", port);
+    snprintf(url, size, "zookeeper://127.0.0.1:%d/lab?session=%dms", port, LAB_SESSION_MS);
     return start(&l) && ready(port, "srvr", "Mode:");
 }
 
@@ -461,7 +461,7 @@ static bool etcd(char *url, size_t size)
     add(&l, "--listen-peer-urls=http://127.0.0.1:%d", peers);
     add(&l, "--initial-advertise-peer-urls=http://127.0.0.1:%d", peers);
     add(&l, "--initial-cluster=lab=http://127.0.0.1:%d", peers);
-    snprintf(url, size, "etcd://127.0.0.1:%d", port);
+    snprintf(url, size, "etcd://127.0.0.1:%d?session=%dms", port, LAB_SESSION_MS);
     return start(&l) && ready(port, "GET /health HTTP/1.0\r\n\r\n", "\"true\"");
 }
 

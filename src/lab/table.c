@@ -47,10 +47,17 @@ const lab_strategy *const lab_strategies[] = {
     &lab_r9,
     &lab_r10,
     &lab_r10_lease,
+    &lab_r12a,
+#ifdef DIBS_HAVE_ZOOKEEPER
+    &lab_z1,
+#endif
     &lab_dibs_sqlite,
     &lab_dibs_redis,
     &lab_dibs_mariadb,
     &lab_dibs_postgresql,
+    &lab_dibs_redlock,
+    &lab_dibs_zookeeper,
+    &lab_dibs_etcd,
     /* clang-format on */
     NULL,
 };

@@ -15,5 +15,6 @@ extern const lab_experiment lab_connections_mariadb, lab_connections_postgresql;
 extern const lab_experiment lab_aba_mariadb, lab_aba_postgresql;
 extern const lab_experiment lab_f3a, lab_f3b, lab_f3c, lab_f3d, lab_f3e;
 extern const lab_experiment lab_failover, lab_split_votes, lab_lost_node, lab_clock_jump, lab_drift;
+extern const lab_experiment lab_node_types, lab_herd_size;
 
 #endif

@@ -31,6 +31,10 @@ const lab_experiment *const lab_experiments[] = {
     &lab_lost_node,
     &lab_clock_jump,
     &lab_drift,
+#ifdef DIBS_HAVE_ZOOKEEPER
+    &lab_node_types,
+    &lab_herd_size,
+#endif
     /* clang-format on */
     NULL,
 };

@@ -24,8 +24,8 @@ static void let_next_try(const lab_role *role, lab_finding *out)
     begin = lab_now_us();
     if (lab_actor_do(&b, LAB_STEP_LOCK, PATIENCE_MS, PATIENCE_MS + 2000, &answer)) {
         out->stuck_ms = (lab_now_us() - begin) / 1000;
-        lab_found(out, LAB_SURVIVED, "the next one had it %lld ms later (lease %d ms)",
-                  (long long)out->stuck_ms, LEASE_MS);
+        lab_found(out, LAB_SURVIVED, "the next one had it %lld ms later (lease %lld ms)",
+                  (long long)out->stuck_ms, (long long)lab_lease(role->strategy, LEASE_MS));
     } else {
         out->stuck_ms = INT64_MAX;
         lab_found(out, LAB_BROKE, "the next one was still waiting after %d ms%s%s", PATIENCE_MS,

@@ -4,7 +4,7 @@
 
 #define LEASE_MS 600
 #define WORK_US  (1800 * 1000)
-#define STEP_MS  8000
+#define STEP_MS  15000
 
 /* A works under the lock; B, meanwhile, wants in. */
 static void work_beside(const lab_role *role, int64_t skew_ms, lab_finding *out)
@@ -28,7 +28,8 @@ static void work_beside(const lab_role *role, int64_t skew_ms, lab_finding *out)
             lab_found(out, LAB_BROKE, "a second holder was let in while the first one was at work");
         else
             lab_found(out, LAB_SURVIVED, "nobody was let in during %lld ms of work (lease %lld ms)",
-                      (long long)role->pace.work_us / 1000, (long long)role->pace.lease_ms);
+                      (long long)role->pace.work_us / 1000,
+                      (long long)lab_lease(role->strategy, role->pace.lease_ms));
     }
     lab_actor_end(&a);
     lab_actor_end(&b);
@@ -40,7 +41,7 @@ static void long_work(const lab_strategy *s, const lab_site *site, lab_finding *
     lab_role role = {.strategy = s,
                      .site = site,
                      .resource = resource,
-                     .pace = {.lease_ms = LEASE_MS, .work_us = WORK_US}};
+                     .pace = {.lease_ms = LEASE_MS, .work_us = 3000 * lab_lease(s, LEASE_MS)}};
 
     if (lab_scene(s, site, 10, resource, why))
         work_beside(&role, 0, out);

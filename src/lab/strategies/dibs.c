@@ -54,7 +54,8 @@ static void dibs_seat_close(lab_seat *seat)
 
 static bool dibs_take(lab_seat *seat)
 {
-    dibs_lock_options o = {.wait_ms = seat->pace.wait_ms, .lease_ms = seat->pace.lease_ms};
+    dibs_lock_options o = {.wait_ms = seat->pace.wait_ms,
+                           .lease_ms = seat->strategy->lease_ms ? 0 : seat->pace.lease_ms};
     buyer *b = seat->own;
     dibs_error err = {0};
     dibs_status status = dibs_lock(seat->shared, seat->resource, &o, &b->grant, &err);
@@ -84,15 +85,25 @@ static bool dibs_give(lab_seat *seat)
 
 #define SURVIVES_ALL (LAB_SURVIVES(LAB_HAZARDS) - 1)
 
-#define DIBS(row, word, engine, books)                                                         \
+#define DIBS(row, word, engine, books, ...)                                                    \
     {                                                                                          \
         .id = row, .name = "dibs-" word, .title = "dibs on " word, .product = true,            \
         .needs = LAB_NEED(engine), .stock = books, .open_process = dibs_open_process,          \
         .close_process = dibs_close_process, .open = dibs_seat_open, .close = dibs_seat_close, \
-        .lock = dibs_take, .sell = dibs_sell, .unlock = dibs_give, .survives = SURVIVES_ALL    \
+        .lock = dibs_take, .sell = dibs_sell, .unlock = dibs_give, .survives = SURVIVES_ALL,   \
+        __VA_ARGS__                                                                            \
     }
 
-const lab_strategy lab_dibs_sqlite = DIBS("P", "sqlite", LAB_SQLITE, LAB_SQLITE);
-const lab_strategy lab_dibs_redis = DIBS("P", "redis", LAB_REDIS, LAB_REDIS);
-const lab_strategy lab_dibs_mariadb = DIBS("P", "mariadb", LAB_MARIADB, LAB_MARIADB);
-const lab_strategy lab_dibs_postgresql = DIBS("P", "postgresql", LAB_POSTGRESQL, LAB_POSTGRESQL);
+const lab_strategy lab_dibs_sqlite = DIBS("P", "sqlite", LAB_SQLITE, LAB_SQLITE, .lease_ms = 0);
+const lab_strategy lab_dibs_redis = DIBS("P", "redis", LAB_REDIS, LAB_REDIS, .lease_ms = 0);
+const lab_strategy lab_dibs_mariadb = DIBS("P", "mariadb", LAB_MARIADB, LAB_MARIADB, .lease_ms = 0);
+const lab_strategy lab_dibs_postgresql =
+    DIBS("P", "postgresql", LAB_POSTGRESQL, LAB_POSTGRESQL, .lease_ms = 0);
+
+/* The rows of the notes that the product is the answer to; the stock is in a plain Redis. */
+const lab_strategy lab_dibs_redlock =
+    DIBS("R12", "redlock", LAB_REDIS_NODES, LAB_REDIS, .lease_ms = 0);
+const lab_strategy lab_dibs_zookeeper =
+    DIBS("Z2", "zookeeper", LAB_ZOOKEEPER, LAB_REDIS, .lease_ms = LAB_SESSION_MS);
+const lab_strategy lab_dibs_etcd =
+    DIBS("E1", "etcd", LAB_ETCD, LAB_REDIS, .lease_ms = LAB_SESSION_MS);

@@ -6,6 +6,7 @@
 
 #include <hiredis/hiredis.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -68,8 +69,9 @@ static lab_sale refused(lab_seat *seat, uint64_t fence)
 
 static lab_sale sell_redis(lab_seat *seat, redisContext *r, uint64_t fence)
 {
-    int64_t stock = lab_redis(seat, r, "EVAL %s 2 stock:%s floor:%s %llu", pass_script,
-                              seat->resource, seat->resource, (unsigned long long)fence);
+    int64_t stock =
+        lab_redis(seat, r, "EVAL %s 2 stock:%s floor:%s:%s %llu", pass_script, seat->resource,
+                  seat->strategy->name, seat->resource, (unsigned long long)fence);
     int64_t written;
 
     if (stock == -2)
@@ -89,12 +91,15 @@ static lab_sale sell_redis(lab_seat *seat, redisContext *r, uint64_t fence)
 static bool begin(lab_seat *seat, lab_sql *sql, uint64_t fence)
 {
     dibs_error err = {0};
+    char resource[128];
 
+    /* Fences of different engines do not compare: each strategy has floors of its own. */
+    snprintf(resource, sizeof resource, "%s:%s", seat->strategy->name, seat->resource);
     /* SQLite would let two readers begin, and refuse one of them at its first write. */
     if (lab_sql_run(seat, sql, seat->strategy->stock == LAB_SQLITE ? "BEGIN IMMEDIATE" : "BEGIN") <
         0)
         return false;
-    if (dibs_sql_fence_pass(lab_sql_handle(sql), seat->resource, fence, 0, &err) == DIBS_OK)
+    if (dibs_sql_fence_pass(lab_sql_handle(sql), resource, fence, 0, &err) == DIBS_OK)
         return true;
     lab_sql_run(seat, sql, "ROLLBACK");
     return lab_note(seat, "%s", err.message);
