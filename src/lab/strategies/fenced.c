@@ -79,9 +79,9 @@ static lab_sale sell_redis(lab_seat *seat, redisContext *r, uint64_t fence)
     if (stock < 1)
         return stock == INT64_MIN ? LAB_FAILED : LAB_SOLD_OUT;
     work(seat);
-    written =
-        lab_redis(seat, r, "EVAL %s 2 stock:%s floor:%s %llu %lld", write_script, seat->resource,
-                  seat->resource, (unsigned long long)fence, (long long)stock - 1);
+    written = lab_redis(seat, r, "EVAL %s 2 stock:%s floor:%s:%s %llu %lld", write_script,
+                        seat->resource, seat->strategy->name, seat->resource,
+                        (unsigned long long)fence, (long long)stock - 1);
     return written == 1 ? LAB_SOLD : written == 0 ? refused(seat, fence) : LAB_FAILED;
 }
 
