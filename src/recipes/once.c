@@ -251,6 +251,8 @@ static dibs_status try_take(dibs_once *o, uint64_t take, dibs__deadline until,
     *sent = dibs__now(d->env);
     status = dibs__cell_do(d, o->cell, &c, false, until, reply, NULL, err);
     free(bytes);
+    if (status == DIBS_OK || status == DIBS_UNKNOWN)
+        o->maybe_there = status == DIBS_UNKNOWN;
     if (status == DIBS_OK && reply->verdict == DIBS__CELL_DONE) {
         o->mine.since = r.since;
         o->mine.runs = r.runs;

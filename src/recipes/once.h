@@ -32,8 +32,10 @@ struct dibs_once {
     dibs__once_phase phase;
     dibs_status answer; /* told */
     bool busy;
-    bool silent;     /* the last renewal got no answer */
-    bool maybe_gone; /* our own deletion got no answer */
+    bool silent;            /* the last renewal got no answer */
+    bool maybe_gone;        /* our own deletion got no answer */
+    bool maybe_there;       /* the command that begins it got no answer */
+    dibs__deadline give_up; /* withdrawing it: not after */
     dibs_on_crash on_crash;
     dibs_crash_fn ask;
     dibs_once_lost_fn on_lost;

@@ -15,6 +15,8 @@
 #define FIRST_PAUSE (10 * DIBS__MS)
 #define MAX_PAUSE   DIBS__SECOND
 #define BUSY_PAUSE  (20 * DIBS__MS)
+#define AGAIN       (200 * DIBS__MS)
+#define PATIENCE    (60 * DIBS__SECOND) /* beyond its lease, for a record that nobody wants */
 
 /* ---- References ------------------------------------------------------------------------------ */
 
@@ -518,6 +520,40 @@ static void detach(dibs_once *o)
     dibs__unlodge(d);
 }
 
+/* On the keeper. Nothing was done under it, so that it must not be taken for a crash: it is deleted if
+ * it is there. Version 0 fits no record, and brings the one that is there. */
+static void withdraw_due(dibs *d, dibs__chore *c, int64_t now)
+{
+    dibs_once *o = DIBS__FROM(dibs_once, renew, c);
+    dibs__deadline until = dibs__keeper_until(d, now);
+    dibs_status status;
+    outcome what;
+
+    set_busy(o);
+    pthread_mutex_unlock(&d->mutex);
+    what = write_run(o, NULL, true, until, &status, NULL);
+    pthread_mutex_lock(&d->mutex);
+    set_idle(o);
+    if (what == NO_ANSWER && now < o->give_up) {
+        dibs__chore_at(d, &d->chores, c, dibs__now(d->env) + AGAIN);
+        return;
+    }
+    detach(o);
+    dibs__once_drop(o);
+}
+
+/* With the mutex. The keeper gets the user's reference. */
+static void leave_to_keeper(dibs_once *o)
+{
+    int64_t now = dibs__now(o->d->env);
+
+    o->phase = DIBS__ONCE_OVER;
+    o->version = 0;
+    o->give_up = now + o->mine.lease + PATIENCE;
+    o->renew.run = withdraw_due;
+    dibs__chore_at(o->d, &o->d->chores, &o->renew, now);
+}
+
 static bool is_ours(dibs_once *o)
 {
     bool ours;
@@ -537,9 +573,12 @@ void dibs_once_free(dibs_once *o)
     d = o->d;
     if (is_ours(o))
         dibs_once_abandon(o, NULL);
-    dibs__begin_call(d);
-    detach(o);
-    dibs__once_drop(o);
+    if (dibs__begin_call(d) && o->maybe_there) {
+        leave_to_keeper(o);
+    } else {
+        detach(o);
+        dibs__once_drop(o);
+    }
     dibs__end_call(d);
 }
 

@@ -715,6 +715,24 @@ static void a_finish_can_be_asked_again(void **state)
     expect_result(b, key, "done");
 }
 
+/* Nobody was told to run it, so nobody has crashed. */
+static void a_beginning_that_nobody_heard_of_is_withdrawn(void **state)
+{
+    dibs *a, *b = open_onces();
+    const char *key = fresh("unheard");
+    dibs_once *o = (dibs_once *)1;
+
+    (void)state;
+    a = open_with(&(dibs_options){.request_ms = 300});
+    lossy_put_in(a);
+    lossy_lose(LOSSY_ANSWER, -1, NULL, NULL);
+    assert_status(begin(a, key, &(dibs_once_options){.lease_ms = 60000}, &o), DIBS_UNKNOWN);
+    assert_null(o);
+    assert_status(told(b, key, NULL), DIBS_RUNNING);
+    lossy_stop();
+    assert_true(wait_until(is_told, &(asked){b, key, DIBS_OK}, LONG_MS));
+}
+
 /* ---- Many at once ---------------------------------------------------------------------------- */
 
 static char race_key[64];
@@ -823,6 +841,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_wait_can_be_cancelled),
     CASE(lost_answers_change_nothing),
     CASE(a_finish_can_be_asked_again),
+    CASE(a_beginning_that_nobody_heard_of_is_withdrawn),
     CASE(sixty_four_begin_and_one_runs),
     CASE(one_of_many_takes_over),
 };
