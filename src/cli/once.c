@@ -306,12 +306,22 @@ static int say_lost(once *c, const cli_outcome *out)
     return CLI_EXIT_LOST;
 }
 
+/* The command was ended, and not by its own fault: whoever asks next is told that its runner died. */
+static int say_cut_off(once *c)
+{
+    cli_say("%s: nobody knows how far '%s' came", c->shown, c->command[0]);
+    dibs_once_abandon(c->run, NULL);
+    if (c->json)
+        print_json(c, "crashed", -1);
+    return dibs_status_exit_code(DIBS_CRASHED);
+}
+
 static int settle_end(once *c, const cli_outcome *out)
 {
     int code = cli_exit_code_of(out->status);
     dibs_error err = {0};
 
-    err.status = out->cut_off ? dibs_once_abandon(c->run, &err) : write_outcome(c, code, &err);
+    err.status = write_outcome(c, code, &err);
     if (err.status == DIBS_LOST)
         cli_say("lost %s before '%s' ended by itself: what it left is not kept", c->shown,
                 c->command[0]);
@@ -319,12 +329,7 @@ static int settle_end(once *c, const cli_outcome *out)
         cli_say("'%s' has run for %s, but that could not be written down: %s", c->command[0],
                 c->shown, err.message[0] ? err.message : dibs_status_text(err.status));
     if (c->json)
-        print_json(c,
-                   err.status == DIBS_LOST ? "lost"
-                   : out->cut_off          ? "crashed"
-                   : code == 0             ? "done"
-                                           : "failed",
-                   code);
+        print_json(c, err.status == DIBS_LOST ? "lost" : code == 0 ? "done" : "failed", code);
     return err.status == DIBS_OK ? -1 : dibs_status_exit_code(err.status);
 }
 
@@ -335,7 +340,7 @@ static int settle(once *c, const cli_outcome *out)
         forget(c);
         return out->failed;
     }
-    return out->lost ? say_lost(c, out) : settle_end(c, out);
+    return out->lost ? say_lost(c, out) : out->cut_off ? say_cut_off(c) : settle_end(c, out);
 }
 
 /* ---- While it runs --------------------------------------------------------------------------- */

@@ -266,9 +266,25 @@ def guardian_killed_means_crashed(t):
     runner = begin(t, 'a')
     guardian, = children(runner.pid)
     os.kill(guardian, signal.SIGKILL)
-    assert runner.wait() in (137, 143), runner.err
+    assert runner.wait() == 74 and b'guardian' in runner.err, runner.err
     assert not alive(t.started_at('old')[3])
     assert t.run('once', 'a', '--', 'true')[0] == 74, 'nobody knows how far it came'
+
+
+@test('sqlite')
+def guardian_killed_about_the_end(t):
+    """Whatever the moment: we say what those who ask later are told."""
+    for i in range(20):
+        runner = t.start('once', 'a%d' % i, '--', 'sh', '-c', 'echo $PPID')
+        guardian = int(wait_for(lambda r=runner: r.out, 'the command'))
+        try:
+            os.kill(guardian, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        code = runner.wait()
+        assert code in (0, 74), (code, runner.err)
+        code_2, out, _ = t.run('once', 'a%d' % i, '--', 'echo', 'again')
+        assert (code_2, out) == ((0, b'%d\n' % guardian) if code == 0 else (74, b'')), (code, code_2, out)
 
 
 @test('sqlite')
