@@ -164,6 +164,33 @@ static void older_tables_are_enough_for_locks(void **state)
     dibs_close(d);
 }
 
+/* The clock was set back by an hour: a cell that has ended is kept until it is past its version again. */
+static void a_version_ahead_of_the_clock_is_kept(void **state)
+{
+    dibs_value old = {0}, new = {0};
+    dibs_error err = {0};
+    char text[32];
+    dibs *d;
+
+    (void)state;
+    pg_need();
+    d = pg_open(pg_url);
+    assert_int_equal(
+        dibs_cell_swap(d, "ahead", 0, "x", 1, &(dibs_cell_options){.keep_ms = 1}, &old, &err),
+        DIBS_OK);
+    snprintf(text, sizeof text, "%" PRIu64, old.version + 3600000000);
+    pg_ask(pg_control,
+           "UPDATE dibs_cell SET version = version + 3600000000 WHERE name = 'c:ahead'");
+    while (dibs_cell_read(d, "ahead", &new, NULL) == DIBS_OK)
+        dibs_value_free(&new);
+    d->class->cell_reap(d->engine, 1000, dibs__after(d->env, LONG_MS * DIBS__MS));
+    assert_string_equal(pg_ask(pg_control, "SELECT version FROM dibs_cell WHERE name = 'c:ahead'"),
+                        text);
+    assert_int_equal(dibs_cell_swap(d, "ahead", 0, "y", 1, NULL, &new, &err), DIBS_OK);
+    assert_true(new.version == old.version + 3600000001);
+    dibs_close(d);
+}
+
 static void cells_may_be_cut_anywhere(void **state)
 {
     char url[128];
@@ -382,6 +409,45 @@ static void pooler_stop(pooler *p)
     scratch_remove(&p->folder);
 }
 
+typedef struct twin {
+    dibs *d;
+    dibs_status status;
+    dibs_error err;
+} twin;
+
+static void *be_told(void *arg)
+{
+    twin *t = arg;
+    dibs_once *o = NULL;
+
+    t->status =
+        dibs_once_begin(t->d, "pooled", &(dibs_once_options){.wait_ms = LONG_MS}, &o, &t->err);
+    dibs_once_free(o);
+    return NULL;
+}
+
+/* There is no LISTEN: a duplicate looks again now and then, and is told all the same. */
+static void cells_behind_a_pooler(dibs *a, dibs *b)
+{
+    twin t = {.d = b};
+    dibs_once *o = NULL;
+    dibs_error err = {0};
+    int64_t left = 0;
+    pthread_t thread;
+
+    assert_int_equal(dibs_counter_set(a, "pooled", 3, NULL, &err), DIBS_OK);
+    assert_int_equal(dibs_counter_take(b, "pooled", 2, NULL, &left, &err), DIBS_OK);
+    assert_int_equal(left, 1);
+    assert_int_equal(dibs_once_begin(a, "pooled", NULL, &o, &err), DIBS_OK);
+    assert_int_equal(pthread_create(&thread, NULL, be_told, &t), 0);
+    sleep_ms(200); /* most likely it waits by now */
+    assert_int_equal(dibs_once_finish(o, "r", 1, 0, &err), DIBS_OK);
+    dibs_once_free(o);
+    pthread_join(thread, NULL);
+    if (t.status != DIBS_ALREADY)
+        fail_msg("%s", t.err.message);
+}
+
 static void behind_a_pooler(void **state)
 {
     pooler p;
@@ -407,6 +473,7 @@ static void behind_a_pooler(void **state)
     sleep_ms(1500);
     assert_true(dibs_held(g));
     assert_int_equal(dibs_unlock(g), DIBS_OK);
+    cells_behind_a_pooler(handles[0], handles[1]);
     for (int i = 0; i < 4; i++)
         dibs_close(handles[i]);
     /* Nothing of ours stays in the sessions that others will get. */
@@ -455,6 +522,7 @@ int main(int argc, char *argv[])
         cmocka_unit_test(a_foreign_table_is_left_alone),
         cmocka_unit_test(a_schema_of_its_own),
         cmocka_unit_test(older_tables_are_enough_for_locks),
+        cmocka_unit_test(a_version_ahead_of_the_clock_is_kept),
         cmocka_unit_test(cells_may_be_cut_anywhere),
         cmocka_unit_test(a_row_kept_locked_costs_only_itself),
         cmocka_unit_test(the_fence_is_taken_with_the_row),

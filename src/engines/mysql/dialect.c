@@ -188,21 +188,24 @@ const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
                "$2") ", expires, $3, $4) "
                      "ON DUPLICATE KEY UPDATE "
                      "stamp = IF(@dibs_ok := ((vacant <> 0 OR expires <= " CLOCK
-                     ") AND " FENCE_IS("$5") "), VALUES(stamp), stamp), " IF_NEW("version", "GREATE"
-                                                                                            "ST("
-                                                                                            "versio"
-                                                                                            "n + "
-                                                                                            "1,"
-                                                                                            " " CLOCK ")") ", " IF_NEW(
-                         "written",
-                         CLOCK) ", " IF_NEW("expires",
-                                            TILL("$2")) ", " IF_NEW("reap",
-                                                                    REAP) ", " IF_NEW("number",
-                                                                                      "0") ","
-                                                                                           " " IF_NEW("counter",
-                                                                                                      "0") ", " IF_NEW("vacant",
-                                                                                                                       "0") ", " IF_NEW("data",
-                                                                                                                                        "VALUES(data)"),
+                     ") AND " FENCE_IS("$5") "), VALUES(stamp), stamp), " IF_NEW(
+                         "version",
+                         "GREATE"
+                         "ST("
+                         "versio"
+                         "n + "
+                         "1,"
+                         " " CLOCK
+                         ")") ", " IF_NEW("written",
+                                          CLOCK) ", " IF_NEW("expires",
+                                                             TILL("$2")) ", " IF_NEW("reap",
+                                                                                     REAP) ","
+                                                                                           " " IF_NEW("number",
+                                                                                                      "0") ","
+                                                                                                           " " IF_NEW("counter", "0") ", " IF_NEW(
+                                                                                                               "vacant",
+                                                                                                               "0") ", " IF_NEW("data",
+                                                                                                                                "VALUES(data)"),
            DIBS__MY_NOTHING},
           {"SELECT 1 FROM DUAL WHERE @dibs_ok", DIBS__MY_ROWS}},
          false},
@@ -264,7 +267,8 @@ const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
                                DIBS__MY_ROWS}},
                              true},
     [DIBS__SQL_CELL_REAP] = {{{"SET @dibs_now = " CLOCK, DIBS__MY_NOTHING},
-                              {"DELETE FROM {cell} WHERE reap <= @dibs_now ORDER BY reap LIMIT $1",
+                              {"DELETE FROM {cell} WHERE reap <= @dibs_now AND version < @dibs_now "
+                               "ORDER BY reap LIMIT $1",
                                DIBS__MY_NOTHING},
                               {"SELECT ROW_COUNT()", DIBS__MY_ROWS}},
                              false},

@@ -92,10 +92,11 @@
                                              " AND c.counter <> 0 AND c.stamp <> $7 "          \
                                              "AND c.number BETWEEN $4::bigint AND $5::bigint "
 
-#define REAPED(table, name)                                                                  \
-    "WITH gone AS (DELETE FROM " table " WHERE ctid = ANY (ARRAY(SELECT ctid FROM " table    \
-    " WHERE " name " <= (SELECT {now}) AND " name " < " NEVER " ORDER BY " name " LIMIT $1 " \
-    "FOR UPDATE SKIP LOCKED)) RETURNING 1) SELECT count(*) FROM gone"
+/* `also`: one more condition. */
+#define REAPED(table, name, also)                                                         \
+    "WITH gone AS (DELETE FROM " table " WHERE ctid = ANY (ARRAY(SELECT ctid FROM " table \
+    " WHERE " name " <= (SELECT {now}) AND " name " < " NEVER also " ORDER BY " name      \
+    " LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING 1) SELECT count(*) FROM gone"
 
 /* ---- The statements -------------------------------------------------------------------------- */
 
@@ -229,8 +230,8 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
             "$3") ") SELECT 1 FROM u "
                   "UNION ALL SELECT 1 FROM {cell} c WHERE " IS_THERE
                   " AND c.version = $2 AND c.waited <> 0",
-    [DIBS__SQL_CELL_REAP] = REAPED("{cell}", "reap"),
-    [DIBS__SQL_REQUEST_REAP] = REAPED("{request}", "expires"),
+    [DIBS__SQL_CELL_REAP] = REAPED("{cell}", "reap", " AND version < {now}"),
+    [DIBS__SQL_REQUEST_REAP] = REAPED("{request}", "expires", ""),
 
     [DIBS__PG_HOLDER_DROP_ONE] = "DELETE FROM {holder} WHERE name = $1 AND fence = $2",
     [DIBS__PG_WAITER_DROP_ONE] = "DELETE FROM {waiter} WHERE name = $1 AND place = $2",

@@ -167,7 +167,8 @@ typedef struct dibs__sql_value {
  *   REQUEST_PUT      name, request, number, expires
  *   CELL_WAIT        name, version        somebody waits from now on for the next tell
  *                                         → 1 if it is still there with that version
- *   CELL_REAP        limit                drops as many that may be dropped → how many
+ *   CELL_REAP        limit                drops as many whose `reap` has come and whose version the clock has
+ *                                         passed, so that the next one is higher → how many
  *   REQUEST_REAP     limit                → how many
  */
 #define DIBS__SQL_OPERATIONS(X) \
