@@ -492,6 +492,29 @@ static void a_late_finish_counts_if_nobody_took_over(void **state)
     expect_result(b, key, "late");
 }
 
+static void sleep_through(void *data)
+{
+    (void)data;
+    sleep_ms(SHORT_MS + 200);
+}
+
+/* Stopped while the answer lay in the socket: what comes back is held, or is not called ours. */
+static void a_late_answer_is_no_dead_run(void **state)
+{
+    dibs *a = open_onces(), *b = open_handle();
+    const char *key = fresh("slow");
+    dibs_once *o;
+
+    (void)state;
+    lossy_put_in(a);
+    lossy_lose(LOSSY_LATE, 1, sleep_through, NULL);
+    o = first(a, key, &(dibs_once_options){.lease_ms = SHORT_MS});
+    assert_false(dibs_once_again(o));
+    assert_status(told(b, key, NULL), DIBS_RUNNING);
+    end(o, "alive");
+    expect_result(b, key, "alive");
+}
+
 /* ---- Steps ----------------------------------------------------------------------------------- */
 
 static void work_goes_on_where_it_stopped(void **state)
@@ -834,6 +857,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_loss_is_told),
     CASE(a_loss_is_told_by_dispatch),
     CASE(a_late_finish_counts_if_nobody_took_over),
+    CASE(a_late_answer_is_no_dead_run),
     CASE(work_goes_on_where_it_stopped),
     CASE(a_wait_ends_with_the_run),
     CASE(a_wait_has_a_bound),
