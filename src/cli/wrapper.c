@@ -67,12 +67,13 @@ static void lose(wrapper *w)
     order(w, (cli_order){.kind = CLI_ORDER_END});
 }
 
-/* Remaining time comes in milliseconds, so that a deadline which stays the same wavers by one. */
+/* Remaining time comes in milliseconds, so that a deadline which stays the same wavers by one. Once
+ * the command is gone, the engine decides whether that was in time. */
 static void look_at_lease(wrapper *w)
 {
     int64_t deadline;
 
-    if (w->out.lost)
+    if (w->out.lost || w->over)
         return;
     if (!w->held->held(w->held->what)) {
         lose(w);

@@ -9,7 +9,7 @@ import time
 from harness import (DATABASES, ENGINES, PYTHON, Process, alive, children, free_port, read, test, wait_for)
 
 ALL = (*ENGINES, *DATABASES)
-LEASE = '1500ms'
+LEASE = '2s'
 BYTES = bytes(range(256)) * 40
 
 # Says every byte on both streams, and leaves a mark of each run.
@@ -199,7 +199,7 @@ def takes_over_when_the_lease_ends(t):
     killed = time.monotonic()
     runner.signal(signal.SIGKILL)
     assert waiter.wait(30) == 0, waiter.err
-    t.note('taken over %.0f ms after the kill, lease 1500 ms', (time.monotonic() - killed) * 1000)
+    t.note('taken over %.0f ms after the kill, lease 2 s', (time.monotonic() - killed) * 1000)
     assert t.started_at('next')[0] > t.last_sign('old')
 
 
@@ -215,6 +215,48 @@ def stopped_past_its_lease(t):
     runner.signal(signal.SIGCONT)
     assert runner.wait() == 76 and b'lost' in runner.err, runner.err
     assert t.run('once', 'a', '--', 'false') == (0, out, b''), 'the later one stands'
+
+
+def stop_while_the_command_ends(t):
+    """A runner that is stopped while its command comes to its end, in time."""
+    runner = t.start('once', '--lease', LEASE, 'a', '--', 'sh', '-c', 'echo $$; read x; echo old',
+                     stdin=subprocess.PIPE)
+    command = int(wait_for(lambda: runner.out, 'the command'))
+    guardian, = children(runner.pid)
+    runner.signal(signal.SIGSTOP)
+    runner.popen.stdin.close()
+    wait_for(lambda: not alive(command) and not alive(guardian), 'its end')
+    return runner, b'%d\nold\n' % command
+
+
+@test(*ALL)
+def finish_of_a_late_runner_is_refused(t):
+    """It slept, another ran, it wakes up and says what its command had said."""
+    runner, _ = stop_while_the_command_ends(t)
+    later = t.run('once', '--wait', '30s', '--on-crash', 'rerun', 'a', '--', 'echo', 'new', seconds=40)
+    assert later == (0, b'new\n', b''), later
+    runner.signal(signal.SIGCONT)
+    assert runner.wait() == 76 and b'not kept' in runner.err, runner.err
+    assert t.run('once', 'a', '--', 'false') == later, 'the later one stands'
+
+
+@test(*ALL)
+def late_finish_counts_while_nobody_has_taken_over(t):
+    runner, said = stop_while_the_command_ends(t)
+    assert t.run('once', '--wait', '30s', 'a', '--', 'echo', 'ran', seconds=40)[0] == 74, 'its lease is over'
+    runner.signal(signal.SIGCONT)
+    assert runner.wait() == 0, runner.err
+    assert t.run('once', 'a', '--', 'false') == (0, said, b''), 'it was done, and in time'
+
+
+@test(*ENGINES)
+def stopped_past_its_lease_and_nobody_came(t):
+    runner = begin(t, 'a')
+    runner.signal(signal.SIGSTOP)
+    wait_for(lambda: not alive(t.started_at('old')[3]), 'the end of the command', 20)
+    runner.signal(signal.SIGCONT)
+    assert runner.wait() == 76, runner.err
+    assert t.run('once', '--wait', '20s', 'a', '--', 'true')[0] == 74, 'nobody knows how far it came'
 
 
 @test('redis')
