@@ -133,13 +133,14 @@ static void print_json(const once *c, const char *outcome, int code)
     json_t *o = cli_json_new();
     dibs_party runner = {0};
     bool kept = code >= 0 && c->result.kind == CLI_OUTPUT_KEPT;
+    uint64_t fence = dibs_once_fence(c->run);
 
     dibs_once_runner(c->run, &runner);
     cli_json_text(o, "scope", c->scope);
     cli_json_text(o, "key", c->key);
     cli_json_text(o, "outcome", outcome);
     cli_json_put(o, "code", code < 0 ? json_null() : json_integer(code));
-    cli_json_integer(o, "fence", (int64_t)dibs_once_fence(c->run));
+    cli_json_put(o, "fence", fence ? json_integer((json_int_t)fence) : json_null());
     cli_json_text(o, "output", code < 0 ? NULL : kinds[c->result.kind]);
     cli_json_bytes(o, "stdout", kept ? c->result.data[0] : NULL, c->result.size[0]);
     cli_json_bytes(o, "stderr", kept ? c->result.data[1] : NULL, c->result.size[1]);
@@ -206,8 +207,9 @@ static int replay(once *c)
         return code;
     if (c->result.kind != CLI_OUTPUT_KEPT) {
         cli_say("%s was done before; its output %s", c->shown,
-                c->result.kind == CLI_OUTPUT_TOO_LONG ? "was longer than 1 MiB and is not kept"
-                                                      : "was not kept (--no-replay)");
+                c->result.kind == CLI_OUTPUT_TOO_LONG
+                    ? "was too long and is not kept (1 MiB at most)"
+                    : "was not kept (--no-replay)");
         return code;
     }
     failure = cli_write_all(STDOUT_FILENO, c->result.data[0], c->result.size[0]);

@@ -460,7 +460,7 @@ def as_json(t):
     assert first == {'scope': 's', 'key': 'a', 'outcome': 'done', 'code': 0, 'output': 'kept', 'stdout': 'out\n',
                      'stderr': 'err\n'}, first
     again, err = ask('--scope', 's', 'a', '--', 'false')
-    assert again['outcome'] == 'replayed' and again['stdout'] == 'out\n' and again['code'] == 0 and err == b''
+    assert again['outcome'] == 'replayed' and again['fence'] is None and again['stderr'] == 'err\n' and again['stdout'] == 'out\n' and again['code'] == 0 and err == b''
     assert ask('b', '--', 'sh', '-c', 'exit 3', code=3)[0]['outcome'] == 'failed'
     assert ask('--fingerprint', 'x', '--scope', 's', 'a', '--', 'true', code=65)[0]['outcome'] == 'mismatch'
     document = ask('c', '--', 'printf', '\\377\\0x')[0]
