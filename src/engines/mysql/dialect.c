@@ -193,14 +193,15 @@ const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
                            " ORDER BY name LIMIT $2",
                            DIBS__MY_ROWS}},
                          true},
+    /* A value that can be seen is in the way: then no row is locked. */
     [DIBS__SQL_CELL_NEW] =
-        {{{"SET @dibs_ok = 1", DIBS__MY_NOTHING},
-          {"INSERT INTO {cell} (name, version, written, expires, reap, stamp, data) "
-           "VALUES ($1, " CLOCK ", " CLOCK ", " NEW_TILL ", expires, $3, $4) "
+        {{{"INSERT INTO {cell} (name, version, written, expires, reap, stamp, data) "
+           "SELECT $1, " CLOCK ", " CLOCK ", " NEW_TILL ", " NEW_TILL ", $3, $4 FROM DUAL "
+           "WHERE NOT EXISTS (SELECT 1 FROM {cell} WHERE " IS_THERE ") "
            "ON DUPLICATE KEY UPDATE " NEW_STAMP ", " NEW_VERSION ", " NEW_TIMES ", " NEW_KIND
            ", " NEW_VALUE,
            DIBS__MY_NOTHING},
-          {"SELECT 1 FROM DUAL WHERE @dibs_ok", DIBS__MY_ROWS}},
+          {"SELECT 1 FROM {cell} WHERE name = $1 AND stamp = $3", DIBS__MY_ROWS}},
          false},
     [DIBS__SQL_CELL_SWAP] = {{{"UPDATE {cell} SET " NEXT ", expires = " SWAP_TILL ", reap = " REAP
                                ", data = $5, stamp = $4 "

@@ -189,10 +189,12 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
     [DIBS__SQL_STALE] = "SELECT name FROM {lock} WHERE name > $1 AND (holders > 0 OR waiters > 0) "
                         "AND fence < {now} - " DAY " ORDER BY name LIMIT $2",
 
+    /* A value that can be seen is in the way: then no row is locked. */
     [DIBS__SQL_CELL_NEW] =
         "INSERT INTO {cell} AS c (name, version, written, expires, reap, stamp, data) "
         "SELECT $1, k.now, k.now, k.till, k.till, $3, $4 FROM (SELECT m.now, " NEW_TILL
         " AS till FROM (SELECT {now} AS now OFFSET 0) m OFFSET 0) k "
+        "WHERE NOT EXISTS (SELECT 1 FROM {cell} c WHERE " IS_THERE ") "
         "ON CONFLICT (name) DO UPDATE SET " NEW_NEXT ", number = 0, counter = 0, vacant = 0, "
         "stamp = $3, data = $4 "
         "WHERE (c.vacant <> 0 OR c.expires <= {now}) AND " NEW_FENCE NEW_END,

@@ -16,8 +16,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-#define MOST_TRIES 6
+#define MOST_TRIES 8
 #define DAY        ((int64_t)24 * 3600 * DIBS__SECOND)
 
 /* Where the columns of a look are. */
@@ -416,6 +417,15 @@ static dibs_status try_once(dibs__sql *e, dibs__sql_seat *seat, work *w, dibs__s
     return status;
 }
 
+/* Those who met in a deadlock should not meet again: a pause by chance, longer each time. */
+static void step_aside(const dibs__env *env, int tries)
+{
+    uint32_t dice;
+
+    env->random(env->ctx, &dice, sizeof dice);
+    nanosleep(&(struct timespec){.tv_nsec = (long)(dice % (500000u << tries))}, NULL);
+}
+
 static dibs_status run(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, dibs_error *err)
 {
     work *w = job->ctx;
@@ -426,6 +436,8 @@ static dibs_status run(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, d
         if (status == DIBS_OK || !seat->again || tries == MOST_TRIES ||
             dibs__now(e->base.env) >= job->until)
             break;
+        if (seat->conn)
+            step_aside(e->base.env, tries);
     }
     if (status == DIBS_UNKNOWN && w->command->op == DIBS__CELL_READ)
         status = DIBS_UNAVAILABLE;
