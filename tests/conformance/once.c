@@ -736,6 +736,31 @@ static void a_finish_can_be_asked_again(void **state)
     expect_result(b, key, "done");
 }
 
+/* The same for a key that was to be forgotten: asked again it is done, and nothing else is. */
+static void a_forgetting_can_be_asked_again(void **state)
+{
+    dibs *a, *b = open_onces();
+    const char *key = fresh("forget");
+    dibs_once *o;
+
+    (void)state;
+    a = open_with(&(dibs_options){.request_ms = 300});
+    lossy_put_in(a);
+    o = first(a, key, &(dibs_once_options){.lease_ms = 10 * SHORT_MS});
+    lossy_lose(LOSSY_ANSWER, -1, NULL, NULL);
+    assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_UNKNOWN);
+    lossy_stop();
+    assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_OK);
+    dibs_once_free(o);
+    o = first(a, key, &(dibs_once_options){.lease_ms = 10 * SHORT_MS});
+    lossy_lose(LOSSY_ANSWER, -1, NULL, NULL);
+    assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_UNKNOWN);
+    lossy_stop();
+    assert_status(dibs_once_finish(o, "x", 1, 0, NULL), DIBS_LOST);
+    dibs_once_free(o);
+    assert_status(told(b, key, NULL), DIBS_OK);
+}
+
 /* Nobody was told to run it, so nobody has crashed. */
 static void a_beginning_that_nobody_heard_of_is_withdrawn(void **state)
 {
@@ -863,6 +888,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_wait_can_be_cancelled),
     CASE(lost_answers_change_nothing),
     CASE(a_finish_can_be_asked_again),
+    CASE(a_forgetting_can_be_asked_again),
     CASE(a_beginning_that_nobody_heard_of_is_withdrawn),
     CASE(sixty_four_begin_and_one_runs),
     CASE(one_of_many_takes_over),
