@@ -121,8 +121,9 @@ typedef struct dibs_options {
 DIBS_API dibs_status dibs_open(const char *url, const dibs_options *options, dibs **out,
                                dibs_error *err);
 
-/* Cancels what waits, releases what is held, ends the keeper, frees everything: grants and tickets
- * of the handle are gone with it. In a forked child it only forgets. NULL is allowed. */
+/* Cancels what waits, releases what is held, abandons runs that have not ended, ends the keeper, frees
+ * everything: grants, tickets and onces of the handle are gone with it. In a forked child it only
+ * forgets. NULL is allowed. */
 DIBS_API void dibs_close(dibs *d);
 
 DIBS_API const char *dibs_engine_name(const dibs *d); /* "sqlite" */
@@ -227,7 +228,8 @@ DIBS_API uint64_t dibs_floor(const dibs_grant *g);
 DIBS_API const char *dibs_name(const dibs_grant *g);
 DIBS_API const char *dibs_owner(const dibs_grant *g);
 
-/* Ends every wait of this handle for `name` (NULL: for any name) with DIBS_CANCELLED. */
+/* Ends every wait of this handle for `name` (NULL: for any name, and for any run of once) with
+ * DIBS_CANCELLED. */
 DIBS_API void dibs_cancel(dibs *d, const char *name);
 
 /* Somebody who holds, waits or works. */
@@ -319,7 +321,8 @@ typedef struct dibs_counter_options {
 } dibs_counter_options;
 
 /* A counter is never below zero. DIBS_OK, or DIBS_ALREADY: this request was counted before; `value`
- * (may be NULL) gets what is left after it, or what it was told then. */
+ * (may be NULL) gets what is left after it, or what it was told then. DIBS_NOT_FOUND: there is no such
+ * counter. DIBS_UNKNOWN: no answer, and without a request it cannot be asked again. */
 DIBS_API dibs_status dibs_counter_get(dibs *d, const char *name, int64_t *value, dibs_error *err);
 DIBS_API dibs_status dibs_counter_set(dibs *d, const char *name, int64_t value,
                                       const dibs_counter_options *options, dibs_error *err);
@@ -379,7 +382,8 @@ typedef struct dibs_once_options {
 } dibs_once_options;
 
 /* DIBS_OK: it is ours to do: end it with finish, fail or abandon. DIBS_ALREADY: it was done, here is
- * what it left. DIBS_RUNNING: another is at it, see dibs_once_runner; dibs_once_wait waits for it.
+ * what it left. DIBS_UNKNOWN: no answer; nothing was begun for the caller, and what may be there in its
+ * name is taken back. DIBS_RUNNING: another is at it, see dibs_once_runner; dibs_once_wait waits for it.
  * DIBS_MISMATCH, DIBS_CRASHED, DIBS_EXPIRED. `out` is set after all of these, and freed by the
  * caller; after any other status it is NULL. */
 DIBS_API dibs_status dibs_once_begin(dibs *d, const char *key, const dibs_once_options *options,
@@ -394,9 +398,9 @@ DIBS_API bool dibs_once_held(const dibs_once *o);
 DIBS_API int64_t dibs_once_remaining_ms(const dibs_once *o); /* 0 when it is not ours (any more) */
 DIBS_API bool dibs_once_again(const dibs_once *o);           /* an earlier runner died */
 
-/* A recovery point: what was done so far, kept with the key. A later run of the same key finds it and
- * goes on from there. The same name again replaces its data. DIBS_LOST: the run is not ours any
- * more. */
+/* A recovery point: what was done so far, kept with the key until the run ends. A later run of the
+ * same key finds it and goes on from there. The same name again replaces its data. DIBS_LOST: the run
+ * is not ours any more, or not by our clock. */
 DIBS_API dibs_status dibs_once_step(dibs_once *o, const char *step, const void *data, size_t size,
                                     dibs_error *err);
 /* The data of a step that was kept, NULL: it was not reached. Lives as long as `o`, or until the step

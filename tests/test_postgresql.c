@@ -2,9 +2,7 @@
  * do to it, and how much it asks of the server. What it has in common with the others is in the
  * conformance suite. */
 #define _GNU_SOURCE
-#include "support/cutting.h"
 #include "support/pg.h"
-#include "support/proxy.h"
 
 #include "core/handle.h"
 #include "engines/postgresql/postgresql.h"
@@ -125,63 +123,6 @@ static void a_schema_of_its_own(void **state)
     assert_int_equal(dibs_unlock(pg_take(d, "a", NULL)), DIBS_OK);
     dibs_close(d);
     assert_string_equal(pg_ask(pg_control, "SELECT name FROM apart.x_locks"), "a");
-}
-
-/* ---- Cells ----------------------------------------------------------------------------------- */
-
-static void older_tables_are_enough_for_locks(void **state)
-{
-    char text[256], *schema = NULL;
-    dibs_error err = {0};
-    int64_t left = 0;
-    dibs *d, *poor;
-
-    (void)state;
-    pg_need();
-    snprintf(text, sizeof text, "%s?table_prefix=public.old_", pg_url);
-    d = pg_open(text);
-    assert_int_equal(dibs_unlock(pg_take(d, "a", NULL)), DIBS_OK);
-    assert_string_equal(pg_ask(pg_control, "SELECT to_regclass('old_cell') IS NULL"), "t");
-    pg_ask(pg_control, "CREATE ROLE poorer LOGIN; REVOKE CREATE ON SCHEMA public FROM public; "
-                       "GRANT SELECT, INSERT, UPDATE, DELETE ON old_lock, old_holder, old_waiter "
-                       "TO poorer");
-    snprintf(text, sizeof text,
-             "postgresql://poorer@127.0.0.1:%d/postgres?table_prefix=public.old_", pg_db.port);
-    poor = pg_open(text);
-    assert_int_equal(dibs_counter_set(poor, "n", 5, NULL, &err), DIBS_DENIED);
-    assert_non_null(strstr(err.message, "dibs schema"));
-    assert_int_equal(dibs_unlock(pg_take(poor, "a", NULL)), DIBS_OK); /* the locks go on */
-    assert_int_equal(dibs_schema(text, &schema, &err), DIBS_OK);
-    pg_ask(pg_control, schema);
-    pg_ask(pg_control, schema); /* harmless when repeated */
-    free(schema);
-    pg_ask(pg_control, "GRANT SELECT, INSERT, UPDATE, DELETE ON old_cell, old_request TO poorer");
-    assert_int_equal(dibs_counter_set(poor, "n", 5, NULL, &err), DIBS_OK);
-    assert_int_equal(dibs_counter_take(d, "n", 2, NULL, &left, &err), DIBS_OK);
-    assert_int_equal(left, 3);
-    assert_string_equal(pg_ask(pg_control, "SELECT number FROM old_cells WHERE name = 'n:n'"), "3");
-    dibs_close(poor);
-    dibs_close(d);
-}
-
-static void cells_may_be_cut_anywhere(void **state)
-{
-    char url[128];
-    dibs *d, *witness;
-    proxy *p;
-
-    (void)state;
-    pg_need();
-    p = proxy_start(pg_db.port);
-    snprintf(url, sizeof url, "postgresql://postgres@127.0.0.1:%d/postgres?sslmode=disable",
-             proxy_port(p));
-    d = pg_open(url);
-    witness = pg_open(pg_url);
-    cut_counters(p, d, witness, 23, 9);
-    cut_cells(p, d, witness, 23, 9);
-    dibs_close(d);
-    dibs_close(witness);
-    proxy_stop(p);
 }
 
 /* ---- Rows that others keep ------------------------------------------------------------------- */
@@ -354,6 +295,45 @@ static void pooler_stop(pooler *p)
     scratch_remove(&p->folder);
 }
 
+typedef struct twin {
+    dibs *d;
+    dibs_status status;
+    dibs_error err;
+} twin;
+
+static void *be_told(void *arg)
+{
+    twin *t = arg;
+    dibs_once *o = NULL;
+
+    t->status =
+        dibs_once_begin(t->d, "pooled", &(dibs_once_options){.wait_ms = LONG_MS}, &o, &t->err);
+    dibs_once_free(o);
+    return NULL;
+}
+
+/* There is no LISTEN: a duplicate looks again now and then, and is told all the same. */
+static void cells_behind_a_pooler(dibs *a, dibs *b)
+{
+    twin t = {.d = b};
+    dibs_once *o = NULL;
+    dibs_error err = {0};
+    int64_t left = 0;
+    pthread_t thread;
+
+    assert_int_equal(dibs_counter_set(a, "pooled", 3, NULL, &err), DIBS_OK);
+    assert_int_equal(dibs_counter_take(b, "pooled", 2, NULL, &left, &err), DIBS_OK);
+    assert_int_equal(left, 1);
+    assert_int_equal(dibs_once_begin(a, "pooled", NULL, &o, &err), DIBS_OK);
+    assert_int_equal(pthread_create(&thread, NULL, be_told, &t), 0);
+    sleep_ms(200); /* most likely it waits by now */
+    assert_int_equal(dibs_once_finish(o, "r", 1, 0, &err), DIBS_OK);
+    dibs_once_free(o);
+    pthread_join(thread, NULL);
+    if (t.status != DIBS_ALREADY)
+        fail_msg("%s", t.err.message);
+}
+
 static void behind_a_pooler(void **state)
 {
     pooler p;
@@ -379,6 +359,7 @@ static void behind_a_pooler(void **state)
     sleep_ms(4500);
     assert_true(dibs_held(g));
     assert_int_equal(dibs_unlock(g), DIBS_OK);
+    cells_behind_a_pooler(handles[0], handles[1]);
     for (int i = 0; i < 4; i++)
         dibs_close(handles[i]);
     /* Nothing of ours stays in the sessions that others will get. */
@@ -433,8 +414,6 @@ int main(int argc, char *argv[])
         cmocka_unit_test(without_rights_names_the_way_out),
         cmocka_unit_test(a_foreign_table_is_left_alone),
         cmocka_unit_test(a_schema_of_its_own),
-        cmocka_unit_test(older_tables_are_enough_for_locks),
-        cmocka_unit_test(cells_may_be_cut_anywhere),
         cmocka_unit_test(a_row_kept_locked_costs_only_itself),
         cmocka_unit_test(the_fence_is_taken_with_the_row),
         cmocka_unit_test(idle_rows_are_reaped),

@@ -248,29 +248,69 @@ static void use_a_handle(const char *where)
     dibs_close(d);
 }
 
+/* The same with cells. What is told to be done is done. */
+static void use_cells(const char *where)
+{
+    dibs_counter_options once = {.request = "the same each time"};
+    dibs_value v = {0}, now = {0};
+    dibs_error err = {0};
+    dibs_status status[4];
+    int64_t left = 0;
+    dibs *d = NULL;
+
+    status[0] = dibs_open(where, &(dibs_options){.request_ms = 500}, &d, &err);
+    if (status[0] != DIBS_OK) {
+        assert_true(a_refusal(status[0]));
+        return;
+    }
+    status[0] = dibs_counter_set(d, "short", 5, NULL, &err);
+    status[1] = dibs_counter_take(d, "short", 1, &once, &left, &err);
+    status[2] = dibs_cell_read(d, "short", &v, &err);
+    status[3] = dibs_cell_swap(d, "short", v.version, "value", 5, NULL, &now, &err);
+    for (int i = 0; i < 4; i++)
+        assert_true(status[i] == DIBS_OK || status[i] == DIBS_ALREADY ||
+                    status[i] == DIBS_NOT_FOUND || status[i] == DIBS_CONFLICT ||
+                    a_refusal(status[i]));
+    assert_true(status[3] != DIBS_OK || now.version > v.version);
+    dibs_value_free(&v);
+    dibs_value_free(&now);
+    dibs_close(d);
+}
+
+static void sweep(const char *where, void (*use)(const char *where))
+{
+    bool failed = true;
+
+    use(where);
+    for (long n = 1; failed && n < 5000; n += n < 300 ? 1 : 3) {
+        alloc_fail(n, false);
+        use(where);
+        failed = alloc_heal();
+    }
+    assert_false(failed);
+}
+
 static void every_allocation_fails(void **state)
 {
     char where[200];
+    int64_t left = 0;
     dibs *d;
-    bool failed = true;
 
     (void)state;
     pg_need();
     snprintf(where, sizeof where,
              "postgresql://postgres@localhost:%d/postgres?sslmode=disable&gssencmode=disable",
              pg_db.port);
-    use_a_handle(where);
-    for (long n = 1; failed && n < 5000; n += n < 300 ? 1 : 3) {
-        alloc_fail(n, false);
-        use_a_handle(where);
-        failed = alloc_heal();
-    }
-    assert_false(failed);
+    sweep(where, use_a_handle);
+    sweep(where, use_cells);
     d = pg_open(where);
     assert_int_equal(dibs_unlock(pg_take(d, "short", NULL)), DIBS_OK);
     assert_int_equal(
         dibs_unlock(pg_take(d, "short slots", &(dibs_lock_options){.slots = 3, .weight = 3})),
         DIBS_OK);
+    assert_int_equal(dibs_counter_set(d, "short", 7, NULL, NULL), DIBS_OK);
+    assert_int_equal(dibs_counter_take(d, "short", 3, NULL, &left, NULL), DIBS_OK);
+    assert_int_equal(left, 4);
     dibs_close(d);
 }
 

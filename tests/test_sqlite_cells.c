@@ -15,7 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define DAY (24 * 3600 * DIBS__SECOND)
+#define DAY   (24 * 3600 * DIBS__SECOND)
+#define TAKES 3
 
 static scratch folder;
 static char url[SCRATCH_MAX + 32], path[SCRATCH_MAX + 16], boot[SCRATCH_MAX + 16];
@@ -310,7 +311,7 @@ static void live(desk *d, int64_t *taken)
     dibs__cell_reply reply;
     dibs_error err = {0};
 
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < TAKES; i++) {
         dibs_status status;
         snprintf(request, sizeof request, "r%d", i);
         take.request = request;
@@ -334,14 +335,14 @@ static void sweep(disk_fault fault, bool for_ever)
         set_up(NULL);
         disk_put_in();
         open_in(&d, url, NULL);
-        done(&d, "n:x", (dibs__cell_command){.op = DIBS__CELL_SET, .number = 6});
+        done(&d, "n:x", (dibs__cell_command){.op = DIBS__CELL_SET, .number = TAKES});
         disk_fail(fault, n, for_ever);
         live(&d, &taken);
         struck = disk_failed();
         disk_fail(fault, 0, false);
-        assert_int_equal(done(&d, "n:x", look).number, 6 - taken);
+        assert_int_equal(done(&d, "n:x", look).number, TAKES - taken);
         live(&d, &taken); /* once more: what was done is not done again */
-        assert_int_equal(taken, 6);
+        assert_int_equal(taken, TAKES);
         assert_int_equal(done(&d, "n:x", look).number, 0);
         desk_close(&d);
         disk_take_out();

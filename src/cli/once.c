@@ -133,13 +133,14 @@ static void print_json(const once *c, const char *outcome, int code)
     json_t *o = cli_json_new();
     dibs_party runner = {0};
     bool kept = code >= 0 && c->result.kind == CLI_OUTPUT_KEPT;
+    uint64_t fence = dibs_once_fence(c->run);
 
     dibs_once_runner(c->run, &runner);
     cli_json_text(o, "scope", c->scope);
     cli_json_text(o, "key", c->key);
     cli_json_text(o, "outcome", outcome);
     cli_json_put(o, "code", code < 0 ? json_null() : json_integer(code));
-    cli_json_integer(o, "fence", (int64_t)dibs_once_fence(c->run));
+    cli_json_put(o, "fence", fence ? json_integer((json_int_t)fence) : json_null());
     cli_json_text(o, "output", code < 0 ? NULL : kinds[c->result.kind]);
     cli_json_bytes(o, "stdout", kept ? c->result.data[0] : NULL, c->result.size[0]);
     cli_json_bytes(o, "stderr", kept ? c->result.data[1] : NULL, c->result.size[1]);
@@ -206,8 +207,9 @@ static int replay(once *c)
         return code;
     if (c->result.kind != CLI_OUTPUT_KEPT) {
         cli_say("%s was done before; its output %s", c->shown,
-                c->result.kind == CLI_OUTPUT_TOO_LONG ? "was longer than 1 MiB and is not kept"
-                                                      : "was not kept (--no-replay)");
+                c->result.kind == CLI_OUTPUT_TOO_LONG
+                    ? "was too long and is not kept (1 MiB at most)"
+                    : "was not kept (--no-replay)");
         return code;
     }
     failure = cli_write_all(STDOUT_FILENO, c->result.data[0], c->result.size[0]);
@@ -306,12 +308,22 @@ static int say_lost(once *c, const cli_outcome *out)
     return CLI_EXIT_LOST;
 }
 
+/* The command was ended, and not by its own fault: whoever asks next is told that its runner died. */
+static int say_cut_off(once *c)
+{
+    cli_say("%s: nobody knows how far '%s' came", c->shown, c->command[0]);
+    dibs_once_abandon(c->run, NULL);
+    if (c->json)
+        print_json(c, "crashed", -1);
+    return dibs_status_exit_code(DIBS_CRASHED);
+}
+
 static int settle_end(once *c, const cli_outcome *out)
 {
     int code = cli_exit_code_of(out->status);
     dibs_error err = {0};
 
-    err.status = out->cut_off ? dibs_once_abandon(c->run, &err) : write_outcome(c, code, &err);
+    err.status = write_outcome(c, code, &err);
     if (err.status == DIBS_LOST)
         cli_say("lost %s before '%s' ended by itself: what it left is not kept", c->shown,
                 c->command[0]);
@@ -319,12 +331,7 @@ static int settle_end(once *c, const cli_outcome *out)
         cli_say("'%s' has run for %s, but that could not be written down: %s", c->command[0],
                 c->shown, err.message[0] ? err.message : dibs_status_text(err.status));
     if (c->json)
-        print_json(c,
-                   err.status == DIBS_LOST ? "lost"
-                   : out->cut_off          ? "crashed"
-                   : code == 0             ? "done"
-                                           : "failed",
-                   code);
+        print_json(c, err.status == DIBS_LOST ? "lost" : code == 0 ? "done" : "failed", code);
     return err.status == DIBS_OK ? -1 : dibs_status_exit_code(err.status);
 }
 
@@ -335,7 +342,7 @@ static int settle(once *c, const cli_outcome *out)
         forget(c);
         return out->failed;
     }
-    return out->lost ? say_lost(c, out) : settle_end(c, out);
+    return out->lost ? say_lost(c, out) : out->cut_off ? say_cut_off(c) : settle_end(c, out);
 }
 
 /* ---- While it runs --------------------------------------------------------------------------- */

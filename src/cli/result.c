@@ -50,7 +50,7 @@ bool cli_result_decode(const void *bytes, size_t size, cli_result *out)
     const unsigned char *at = bytes;
     size_t out_size = 0;
 
-    *out = (cli_result){.data = {bytes}, .size = {size}};
+    *out = (cli_result){.data = {bytes ? bytes : "", ""}, .size = {size, 0}};
     if (!is_marked(bytes, size))
         return true;
     if (size < HEAD_SIZE || at[MARK_SIZE] != VERSION || at[MARK_SIZE + 1] > CLI_OUTPUT_NOT_ASKED)

@@ -67,12 +67,13 @@ static void lose(wrapper *w)
     order(w, (cli_order){.kind = CLI_ORDER_END});
 }
 
-/* Remaining time comes in milliseconds, so that a deadline which stays the same wavers by one. */
+/* Remaining time comes in milliseconds, so that a deadline which stays the same wavers by one. Once
+ * the command is gone, the engine decides whether that was in time. */
 static void look_at_lease(wrapper *w)
 {
     int64_t deadline;
 
-    if (w->out.lost)
+    if (w->out.lost || w->over)
         return;
     if (!w->held->held(w->held->what)) {
         lose(w);
@@ -143,6 +144,16 @@ static void await_children(wrapper *w, int timeout_ms)
         ;
 }
 
+/* Did the guardian's death hit the command? Not if that had come to its end, as the guardian said or
+ * as we see ourselves, with nobody left in its group. */
+static bool is_cut_off(wrapper *w)
+{
+    bool told = w->pack.ended;
+
+    cli_pack_reap(&w->pack);
+    return !cli_pack_over(&w->pack) || !w->pack.ended || (!told && !WIFEXITED(w->pack.status));
+}
+
 /* The leader was killed with the guardian (PR_SET_PDEATHSIG); the rest of its group is ours to end.
  */
 static void take_over(wrapper *w)
@@ -151,8 +162,7 @@ static void take_over(wrapper *w)
     bool deaths;
 
     w->over = true;
-    w->out.cut_off = true;
-    cli_pack_reap(&w->pack);
+    w->out.cut_off = is_cut_off(w);
     cli_pack_end(&w->pack, SIGTERM);
     while (!cli_pack_gone(&w->pack)) {
         await_children(w, LOOK_MS);
@@ -162,7 +172,7 @@ static void take_over(wrapper *w)
         else if (deaths)
             cli_pack_end_strays(&w->pack, SIGTERM);
     }
-    if (!w->replaced)
+    if (!w->replaced && w->out.cut_off)
         cli_say("the guardian of '%s' was killed: the command was ended", w->command);
 }
 

@@ -227,7 +227,7 @@ void dibs__reap_start(dibs *d); /* the engine's cells, now and then, from now on
 /* lock.c: the calling thread, as an owner */
 void dibs__thread_owner(const dibs *d, char *out, size_t size);
 
-/* recipes/run.c: ends what has not ended, as far as the time allows, and frees all */
+/* recipes/work.c: ends what has not ended, as far as the time allows, and frees all */
 void dibs__onces_close(dibs *d, dibs__deadline until);
 
 /* keeper.c */

@@ -23,7 +23,10 @@ const dibs__engine_class dibs__engine_redis = {
     .scheme = "redis",
     .schemes = (const char *const[]){"redis", "rediss", "redis+unix", NULL},
     .missing = "libhiredis-dev and libssl-dev",
-    .can = {.across_processes = true, .first_come = true},
+    .can = {.across_processes = true,
+            .first_come = true,
+            .cells = true,
+            .value_max = DIBS_VALUE_MAX},
 };
 #endif
 
@@ -43,7 +46,10 @@ const dibs__engine_class dibs__engine_postgresql = {
     .scheme = "postgresql",
     .schemes = (const char *const[]){"postgresql", "postgres", NULL},
     .missing = "libpq-dev",
-    .can = {.across_processes = true, .first_come = true},
+    .can = {.across_processes = true,
+            .first_come = true,
+            .cells = true,
+            .value_max = DIBS_VALUE_MAX},
 };
 #endif
 
@@ -53,7 +59,10 @@ const dibs__engine_class dibs__engine_mysql = {
     .scheme = "mysql",
     .schemes = (const char *const[]){"mysql", "mariadb", NULL},
     .missing = "libmariadb-dev",
-    .can = {.across_processes = true, .first_come = true},
+    .can = {.across_processes = true,
+            .first_come = true,
+            .cells = true,
+            .value_max = DIBS_VALUE_MAX},
 };
 #endif
 

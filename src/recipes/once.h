@@ -1,4 +1,5 @@
-/* The inside of a dibs_once: what once.c (beginning, waiting) and run.c (a run that is ours) share.
+/* The inside of a dibs_once: what once.c (beginning, waiting), run.c (a run that is ours, as the keeper
+ * sees it), work.c (what its user does with it) and told.c (what it says without I/O) share.
  *
  *   asking   nothing is known yet
  *   told     another's: `answer` says what became of it
@@ -32,8 +33,10 @@ struct dibs_once {
     dibs__once_phase phase;
     dibs_status answer; /* told */
     bool busy;
-    bool silent;     /* the last renewal got no answer */
-    bool maybe_gone; /* our own deletion got no answer */
+    bool silent;            /* the last renewal got no answer */
+    bool maybe_gone;        /* our own deletion got no answer */
+    bool maybe_there;       /* the command that begins it got no answer */
+    dibs__deadline give_up; /* withdrawing it: not after */
     dibs_on_crash on_crash;
     dibs_crash_fn ask;
     dibs_once_lost_fn on_lost;
@@ -53,9 +56,28 @@ struct dibs_once {
     char key[]; /* for messages; then the fingerprint */
 };
 
-/* run.c */
-/* With the mutex: it is ours, granted by a command sent then. false: too late by our clock. */
+/* What a conflict or an absence means to a run of ours. */
+typedef enum dibs__run_outcome {
+    DIBS__RUN_WRITTEN,
+    DIBS__RUN_STALE,    /* ours, with another version: again */
+    DIBS__RUN_ENDED,    /* by ourselves: its answer was lost */
+    DIBS__RUN_TAKEN,    /* another's, or gone */
+    DIBS__RUN_NO_ANSWER /* `status` says why */
+} dibs__run_outcome;
+
+/* run.c: with the mutex */
+/* It is ours, granted by a command sent then. false: too late by our clock. */
 bool dibs__run_begin(dibs_once *o, dibs__deadline sent, uint64_t version);
-void dibs__once_drop(dibs_once *o); /* with the mutex: one reference less */
+/* It was written by a command sent then: a whole lease from there. */
+void dibs__run_hold(dibs_once *o, dibs__deadline sent, uint64_t version);
+void dibs__run_retire(dibs_once *o, dibs__once_phase phase); /* nothing of the keeper's is left */
+void dibs__run_lose(dibs_once *o, const char *why);
+void dibs__run_busy(dibs_once *o);
+void dibs__run_idle(dibs_once *o);
+void dibs__once_drop(dibs_once *o); /* one reference less */
+
+/* run.c: without the mutex, and busy. Writes the record, or deletes it (`r` NULL). */
+dibs__run_outcome dibs__run_write(dibs_once *o, const dibs__run_record *r, bool tell_others,
+                                  dibs__deadline until, dibs_status *status, dibs_error *err);
 
 #endif

@@ -218,7 +218,9 @@ static dibs_status name_heir(dibs *d, const char *key, int64_t *ttl, dibs__deadl
         memcpy(r.heir, fresh, TEXT);
         status = write_record(d, key, reply.version, &r, reply.left < *ttl ? reply.left : *ttl,
                               until, &done, NULL, err);
-        if (status != DIBS_OK)
+        if (status == DIBS_OK && done)
+            memcpy(heir, fresh, sizeof fresh);
+        if (status != DIBS_OK || done)
             return status;
         if (dibs__now(d->env) >= until)
             return dibs__fail(err, DIBS_UNAVAILABLE, "no answer in time");

@@ -285,13 +285,14 @@ static void a_floor_outlives_its_value(void **state)
 {
     dibs *d = open_cells();
     const char *name = fresh("floor");
-    dibs_cell_options guarded = {.fence = 200, .keep_ms = SHORT_MS};
+    dibs_cell_options guarded = {.fence = 200};
 
     (void)state;
     assert_status(dibs_fence_pass(d, name, 200, 0, NULL, NULL), DIBS_OK);
     assert_status(dibs_cell_swap(d, name, 0, "x", 1, &guarded, NULL, NULL), DIBS_OK);
     assert_status(dibs_cell_delete(d, name, DIBS_ANY_VERSION, &guarded, NULL), DIBS_OK);
     assert_status(dibs_fence_pass(d, name, 199, 0, NULL, NULL), DIBS_LOST);
+    guarded.keep_ms = SHORT_MS;
     assert_status(dibs_cell_swap(d, name, 0, "x", 1, &guarded, NULL, NULL), DIBS_OK);
     assert_true(wait_until(is_gone, &(watched){d, name}, LONG_MS));
     guarded.fence = 199;

@@ -50,8 +50,12 @@ static dibs_status lossy_cell(dibs__engine *e, const char *key, const dibs__cell
         free(out->data);
         memset(out, 0, sizeof *out);
     }
+    if (way == LOSSY_LATE)
+        status = real->cell(e, key, command, tell, until, out, err);
     if (then)
         then(data);
+    if (way == LOSSY_LATE)
+        return status;
     if (status != DIBS_OK)
         return status;
     return dibs__fail(err, way == LOSSY_REFUSED ? DIBS_UNAVAILABLE : DIBS_UNKNOWN,

@@ -9,6 +9,7 @@ typedef enum lossy_way {
     LOSSY_ANSWER,  /* it is done, and nobody is told: DIBS_UNKNOWN */
     LOSSY_REQUEST, /* it is not done, and nobody knows: DIBS_UNKNOWN */
     LOSSY_REFUSED, /* it is not done: DIBS_UNAVAILABLE */
+    LOSSY_LATE,    /* it is done, and the answer comes when `then` has run */
 } lossy_way;
 
 /* Before the handle is used; it stays in until the handle is closed. */

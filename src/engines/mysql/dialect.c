@@ -61,8 +61,21 @@
     "reap = " REAP ", number = number * $2 + $3, stamp = $7 WHERE " IS_THERE      \
     " AND counter <> 0 AND stamp <> $7 AND number BETWEEN $4 AND $5"
 
-/* In an ON DUPLICATE KEY UPDATE: the new value if the cell was not there. */
+/* In an ON DUPLICATE KEY UPDATE: the first assignment decides, the others follow it. */
 #define IF_NEW(column, value) column " = IF(@dibs_ok, " value ", " column ")"
+#define NEW_STAMP                                               \
+    "stamp = IF(@dibs_ok := ((vacant <> 0 OR expires <= " CLOCK \
+    ") AND " FENCE_IS("$5") "), VALUES(stamp), stamp)"
+#define NEW_VERSION IF_NEW("version", "GREATEST(version + 1, " CLOCK ")")
+#define NEW_TIMES \
+    IF_NEW("written", CLOCK) ", " IF_NEW("expires", TILL("$2")) ", " IF_NEW("reap", REAP)
+#define NEW_KIND  IF_NEW("number", "0") ", " IF_NEW("counter", "0") ", " IF_NEW("vacant", "0")
+#define NEW_VALUE IF_NEW("data", "VALUES(data)")
+#define NEW_TILL  TILL("$2")
+
+#define SWAP_TILL    TILL("$3")
+#define SWAP_FENCE   FENCE_IS("$6")
+#define REQUEST_TILL TILL("$9")
 
 /* ---- Operations --------------------------------------------------------------------------------
  */
@@ -180,35 +193,20 @@ const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
                            " ORDER BY name LIMIT $2",
                            DIBS__MY_ROWS}},
                          true},
-    /* The first assignment decides, and the others follow it. */
+    /* A value that can be seen is in the way: then no row is locked. */
     [DIBS__SQL_CELL_NEW] =
-        {{{"SET @dibs_ok = 1", DIBS__MY_NOTHING},
-          {"INSERT INTO {cell} (name, version, written, expires, reap, stamp, data) "
-           "VALUES ($1, " CLOCK ", " CLOCK ", " TILL(
-               "$2") ", expires, $3, $4) "
-                     "ON DUPLICATE KEY UPDATE "
-                     "stamp = IF(@dibs_ok := ((vacant <> 0 OR expires <= " CLOCK
-                     ") AND " FENCE_IS("$5") "), VALUES(stamp), stamp), " IF_NEW("version", "GREATE"
-                                                                                            "ST("
-                                                                                            "versio"
-                                                                                            "n + "
-                                                                                            "1,"
-                                                                                            " " CLOCK ")") ", " IF_NEW(
-                         "written",
-                         CLOCK) ", " IF_NEW("expires",
-                                            TILL("$2")) ", " IF_NEW("reap",
-                                                                    REAP) ", " IF_NEW("number",
-                                                                                      "0") ","
-                                                                                           " " IF_NEW("counter",
-                                                                                                      "0") ", " IF_NEW("vacant",
-                                                                                                                       "0") ", " IF_NEW("data",
-                                                                                                                                        "VALUES(data)"),
+        {{{"INSERT INTO {cell} (name, version, written, expires, reap, stamp, data) "
+           "SELECT $1, " CLOCK ", " CLOCK ", " NEW_TILL ", " NEW_TILL ", $3, $4 FROM DUAL "
+           "WHERE NOT EXISTS (SELECT 1 FROM {cell} WHERE " IS_THERE ") "
+           "ON DUPLICATE KEY UPDATE " NEW_STAMP ", " NEW_VERSION ", " NEW_TIMES ", " NEW_KIND
+           ", " NEW_VALUE,
            DIBS__MY_NOTHING},
-          {"SELECT 1 FROM DUAL WHERE @dibs_ok", DIBS__MY_ROWS}},
+          {"SELECT 1 FROM {cell} WHERE name = $1 AND stamp = $3", DIBS__MY_ROWS}},
          false},
-    [DIBS__SQL_CELL_SWAP] = {{{"UPDATE {cell} SET " NEXT ", expires = " TILL(
-                                   "$3") ", reap = " REAP ", data = $5, stamp = $4 WHERE " IS_VALUE
-                                         " AND " IS_VERSION " AND stamp <> $4 AND " FENCE_IS("$6"),
+    [DIBS__SQL_CELL_SWAP] = {{{"UPDATE {cell} SET " NEXT ", expires = " SWAP_TILL ", reap = " REAP
+                               ", data = $5, stamp = $4 "
+                               "WHERE " IS_VALUE " AND " IS_VERSION
+                               " AND stamp <> $4 AND " SWAP_FENCE,
                                DIBS__MY_FENCE}},
                              false},
     [DIBS__SQL_CELL_DELETE] = {{{"DELETE FROM {cell} WHERE " IS_VALUE " AND " IS_VERSION
@@ -221,13 +219,10 @@ const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
                  "AND expires > " CLOCK ")",
            DIBS__MY_FENCE},
           {"INSERT INTO {request} (name, request, number, expires) "
-           "SELECT c.name, $8, c.number, " TILL(
-               "$9") " FROM {cell} c "
-                     "WHERE c.name = $1 AND c.stamp = $7 ON DUPLICATE KEY UPDATE "
-                     "number = IF({request}.expires > " CLOCK
-                     ", {request}.number, VALUES(number)), "
-                     "expires = IF({request}.expires > " CLOCK
-                     ", {request}.expires, VALUES(expires))",
+           "SELECT c.name, $8, c.number, " REQUEST_TILL " FROM {cell} c "
+           "WHERE c.name = $1 AND c.stamp = $7 ON DUPLICATE KEY UPDATE "
+           "number = IF({request}.expires > " CLOCK ", {request}.number, VALUES(number)), "
+           "expires = IF({request}.expires > " CLOCK ", {request}.expires, VALUES(expires))",
            DIBS__MY_NOTHING}},
          false},
     [DIBS__SQL_CELL_PASS] = {{{"UPDATE {cell} SET floor = $3, written = " CLOCK ", reap = " REAP
@@ -264,7 +259,8 @@ const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
                                DIBS__MY_ROWS}},
                              true},
     [DIBS__SQL_CELL_REAP] = {{{"SET @dibs_now = " CLOCK, DIBS__MY_NOTHING},
-                              {"DELETE FROM {cell} WHERE reap <= @dibs_now ORDER BY reap LIMIT $1",
+                              {"DELETE FROM {cell} WHERE reap <= @dibs_now AND version < @dibs_now "
+                               "ORDER BY reap LIMIT $1",
                                DIBS__MY_NOTHING},
                               {"SELECT ROW_COUNT()", DIBS__MY_ROWS}},
                              false},

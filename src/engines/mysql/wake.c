@@ -322,9 +322,9 @@ static bool done(dibs__my_wake *w)
         break;
     }
     w->call.step = DIBS__MY_STORE;
-    if (w->call.failed < 0)
-        return round_over(w);
-    return w->call.failed > 0 ? refused(w) : true;
+    if (mysql_errno(w->call.m) != 0) /* -1 may be one, see dibs__my_next */
+        return refused(w);
+    return w->call.failed < 0 ? round_over(w) : true;
 }
 
 /* Goes on as far as it can. */

@@ -81,7 +81,8 @@ int dibs__my_next(MYSQL *m, bool *more, const dibs__env *env, dibs__deadline unt
     int flags = mysql_next_result_start(&found, m);
 
     SEE_THROUGH(flags, late, mysql_next_result_cont(&found, m, ready))
-    *more = found >= 0;
+    /* A connection that breaks in the middle of the columns' names is -1, too. */
+    *more = found >= 0 || mysql_errno(m) != 0;
     return late ? -1 : 0;
 }
 

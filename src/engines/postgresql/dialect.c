@@ -92,10 +92,23 @@
                                              " AND c.counter <> 0 AND c.stamp <> $7 "          \
                                              "AND c.number BETWEEN $4::bigint AND $5::bigint "
 
-#define REAPED(table, name)                                                                  \
-    "WITH gone AS (DELETE FROM " table " WHERE ctid = ANY (ARRAY(SELECT ctid FROM " table    \
-    " WHERE " name " <= (SELECT {now}) AND " name " < " NEVER " ORDER BY " name " LIMIT $1 " \
-    "FOR UPDATE SKIP LOCKED)) RETURNING 1) SELECT count(*) FROM gone"
+/* With the arguments of each operation. */
+#define NEW_TILL   TILL("$2")
+#define NEW_NEXT   NEXT(TILL("$2"))
+#define NEW_FENCE  FENCE_IS("$5")
+#define NEW_END    " RETURNING 1, " TOLD("$6") ", " DURABLE("$7")
+#define SWAP_NEXT  NEXT(TILL("$3"))
+#define SWAP_FENCE FENCE_IS("$6")
+#define SWAP_END   " RETURNING 1, " TOLD("$7") ", " DURABLE("$8")
+#define PASS_REAP  REAP("c.expires", "$3::bigint", "m.now")
+#define PASS_END   " RETURNING 1, " DURABLE("$4")
+#define WAIT_END   " RETURNING 1, " DURABLE("$3")
+
+/* `also`: one more condition. */
+#define REAPED(table, name, also)                                                         \
+    "WITH gone AS (DELETE FROM " table " WHERE ctid = ANY (ARRAY(SELECT ctid FROM " table \
+    " WHERE " name " <= (SELECT {now}) AND " name " < " NEVER also " ORDER BY " name      \
+    " LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING 1) SELECT count(*) FROM gone"
 
 /* ---- The statements -------------------------------------------------------------------------- */
 
@@ -176,18 +189,18 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
     [DIBS__SQL_STALE] = "SELECT name FROM {lock} WHERE name > $1 AND (holders > 0 OR waiters > 0) "
                         "AND fence < {now} - " DAY " ORDER BY name LIMIT $2",
 
+    /* A value that can be seen is in the way: then no row is locked. */
     [DIBS__SQL_CELL_NEW] =
         "INSERT INTO {cell} AS c (name, version, written, expires, reap, stamp, data) "
-        "SELECT $1, k.now, k.now, k.till, k.till, $3, $4 FROM (SELECT m.now, " TILL(
-            "$2") " AS till FROM (SELECT {now} AS now OFFSET 0) m OFFSET 0) k "
-                  "ON CONFLICT (name) DO UPDATE SET " NEXT(TILL(
-                      "$2")) ", number = 0, counter = 0, vacant = 0, "
-                             "stamp = $3, data = $4 WHERE (c.vacant <> 0 OR c.expires <= {now}) "
-                             "AND " FENCE_IS("$5") " RETURNING 1, " TOLD("$6") ", " DURABLE("$7"),
-    [DIBS__SQL_CELL_SWAP] = "UPDATE {cell} c SET " NEXT(
-        TILL("$3")) ", stamp = $4, data = $5 "
-                    "WHERE " IS_VALUE " AND " IS_VERSION " AND c.stamp <> $4 AND " FENCE_IS(
-                        "$6") " RETURNING 1, " TOLD("$7") ", " DURABLE("$8"),
+        "SELECT $1, k.now, k.now, k.till, k.till, $3, $4 FROM (SELECT m.now, " NEW_TILL
+        " AS till FROM (SELECT {now} AS now OFFSET 0) m OFFSET 0) k "
+        "WHERE NOT EXISTS (SELECT 1 FROM {cell} c WHERE " IS_THERE ") "
+        "ON CONFLICT (name) DO UPDATE SET " NEW_NEXT ", number = 0, counter = 0, vacant = 0, "
+        "stamp = $3, data = $4 "
+        "WHERE (c.vacant <> 0 OR c.expires <= {now}) AND " NEW_FENCE NEW_END,
+    [DIBS__SQL_CELL_SWAP] =
+        "UPDATE {cell} c SET " SWAP_NEXT ", stamp = $4, data = $5 "
+        "WHERE " IS_VALUE " AND " IS_VERSION " AND c.stamp <> $4 AND " SWAP_FENCE SWAP_END,
     [DIBS__SQL_CELL_DELETE] =
         "DELETE FROM {cell} c WHERE " IS_VALUE " AND " IS_VERSION
         " AND c.floor = 0 AND c.version < {now} RETURNING 1, " TOLD("$3") ", " DURABLE("$4"),
@@ -201,11 +214,9 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
         "DO UPDATE SET number = excluded.number, expires = excluded.expires) "
         "SELECT 1, " DURABLE("$10") " FROM u",
     [DIBS__SQL_CELL_PASS] =
-        "UPDATE {cell} c SET floor = $3, (written, reap) = (SELECT m.now, " REAP(
-            "c.expires", "$3::bigint",
-            "m.now") " FROM (SELECT {now} AS now OFFSET 0) m) WHERE " IS_VALUE
-                     " AND c.floor <= $2::bigint AND c.floor < $3::bigint RETURNING 1, " DURABLE(
-                         "$4"),
+        "UPDATE {cell} c SET floor = $3, (written, reap) = (SELECT m.now, " PASS_REAP
+        " FROM (SELECT {now} AS now OFFSET 0) m) "
+        "WHERE " IS_VALUE " AND c.floor <= $2::bigint AND c.floor < $3::bigint" PASS_END,
     [DIBS__SQL_CELL_MAKE] = "INSERT INTO {cell} (name, vacant, expires, reap) "
                             "VALUES ($1, 1, " NEVER ", 0) ON CONFLICT (name) DO NOTHING",
     [DIBS__SQL_CELL_LOCK] = "SELECT 1 FROM {cell} WHERE name = $1 FOR UPDATE",
@@ -224,13 +235,12 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
         "ON CONFLICT (name, request) DO UPDATE SET number = $3, expires = $4",
     /* Marked by another already: seen, though not locked, it will be told to both. */
     [DIBS__SQL_CELL_WAIT] =
-        "WITH u AS (UPDATE {cell} c SET waited = 1 WHERE " IS_THERE " AND c.version = $2 "
-        "AND c.waited = 0 RETURNING 1, " DURABLE(
-            "$3") ") SELECT 1 FROM u "
-                  "UNION ALL SELECT 1 FROM {cell} c WHERE " IS_THERE
-                  " AND c.version = $2 AND c.waited <> 0",
-    [DIBS__SQL_CELL_REAP] = REAPED("{cell}", "reap"),
-    [DIBS__SQL_REQUEST_REAP] = REAPED("{request}", "expires"),
+        "WITH u AS (UPDATE {cell} c SET waited = 1 "
+        "WHERE " IS_THERE " AND c.version = $2 AND c.waited = 0" WAIT_END ") SELECT 1 FROM u "
+        "UNION ALL SELECT 1 FROM {cell} c "
+        "WHERE " IS_THERE " AND c.version = $2 AND c.waited <> 0",
+    [DIBS__SQL_CELL_REAP] = REAPED("{cell}", "reap", " AND version < {now}"),
+    [DIBS__SQL_REQUEST_REAP] = REAPED("{request}", "expires", ""),
 
     [DIBS__PG_HOLDER_DROP_ONE] = "DELETE FROM {holder} WHERE name = $1 AND fence = $2",
     [DIBS__PG_WAITER_DROP_ONE] = "DELETE FROM {waiter} WHERE name = $1 AND place = $2",

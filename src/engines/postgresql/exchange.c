@@ -28,6 +28,7 @@
 
 /* Statements without arguments. They are numbered after the others. */
 enum { BEGIN = DIBS__PG_TEXTS, SNAPSHOT, COMMIT, ROLLBACK, ASYNC, SYNC, LIMITS };
+_Static_assert(LIMITS < 64, "a session's prepared statements are the bits of 64");
 
 typedef struct exchange {
     dibs__pg_conn *c;

@@ -16,8 +16,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-#define MOST_TRIES 6
+#define MOST_TRIES 8
 #define DAY        ((int64_t)24 * 3600 * DIBS__SECOND)
 
 /* Where the columns of a look are. */
@@ -383,8 +384,8 @@ static dibs_status try_with_lock(dibs__sql *e, dibs__sql_seat *seat, work *w, di
 
 /* ---- A command ------------------------------------------------------------------------------- */
 
-static dibs_status see_to_tables(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
-                                 dibs_error *err)
+dibs_status dibs__sql_cells_ready(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
+                                  dibs_error *err)
 {
     dibs_status status;
 
@@ -408,12 +409,21 @@ static dibs_status try_once(dibs__sql *e, dibs__sql_seat *seat, work *w, dibs__s
 
     seat->again = false;
     if (status == DIBS_OK)
-        status = see_to_tables(e, seat, job->until, err);
+        status = dibs__sql_cells_ready(e, seat, job->until, err);
     if (status == DIBS_OK)
         status = try_at_once(e, seat, w, job, &over, err);
     if (status == DIBS_OK && !over)
         status = try_with_lock(e, seat, w, job, err);
     return status;
+}
+
+/* Those who met in a deadlock should not meet again: a pause by chance, longer each time. */
+static void step_aside(const dibs__env *env, int tries)
+{
+    uint32_t dice;
+
+    env->random(env->ctx, &dice, sizeof dice);
+    nanosleep(&(struct timespec){.tv_nsec = (long)(dice % (500000u << tries))}, NULL);
 }
 
 static dibs_status run(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, dibs_error *err)
@@ -426,6 +436,8 @@ static dibs_status run(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, d
         if (status == DIBS_OK || !seat->again || tries == MOST_TRIES ||
             dibs__now(e->base.env) >= job->until)
             break;
+        if (seat->conn)
+            step_aside(e->base.env, tries);
     }
     if (status == DIBS_UNKNOWN && w->command->op == DIBS__CELL_READ)
         status = DIBS_UNAVAILABLE;
@@ -455,100 +467,4 @@ dibs_status dibs__sql_cell(dibs__engine *base, const char *key, const dibs__cell
     dibs__sql_do(e, &job);
     free(w.data);
     return job.status;
-}
-
-/* ---- Waiting --------------------------------------------------------------------------------- */
-
-typedef struct marking {
-    const char *key;
-    uint64_t version;
-    bool same;
-} marking;
-
-static int on_mark(void *ctx, size_t command, const dibs__sql_value *cells, size_t count)
-{
-    (void)command, (void)cells, (void)count;
-    ((marking *)ctx)->same = true;
-    return 0;
-}
-
-static dibs_status mark(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, dibs_error *err)
-{
-    marking *m = job->ctx;
-    dibs__sql_batch *b = &seat->batch;
-    dibs_status status = dibs__sql_seat_ready(e, seat, job->until, err);
-
-    if (status == DIBS_OK)
-        status = see_to_tables(e, seat, job->until, err);
-    if (status != DIBS_OK)
-        return status;
-    dibs__sql_batch_reset(b, DIBS__SQL_WHOLE);
-    dibs__sql_add(b, DIBS__SQL_CELL_WAIT);
-    dibs__sql_text(b, m->key);
-    dibs__sql_number(b, (int64_t)m->version);
-    b->durable = false;
-    b->row = on_mark;
-    b->ctx = m;
-    status = dibs__sql_seat_exchange(e, seat, job->until, err);
-    return status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status;
-}
-
-dibs_status dibs__sql_cell_mark(dibs__sql *e, const char *key, uint64_t version,
-                                dibs__deadline until, bool *same, dibs_error *err)
-{
-    marking m = {.key = key, .version = version};
-    dibs__sql_job job = {.call = mark, .ctx = &m, .until = until, .err = err};
-
-    dibs__sql_do(e, &job);
-    *same = m.same;
-    return job.status;
-}
-
-/* ---- Dropping what has ended ----------------------------------------------------------------- */
-
-typedef struct reaping {
-    size_t limit;
-    bool more;
-} reaping;
-
-static int on_count(void *ctx, size_t command, const dibs__sql_value *cells, size_t count)
-{
-    reaping *r = ctx;
-
-    (void)command, (void)count;
-    r->more |= cells[0].number >= (int64_t)r->limit;
-    return 0;
-}
-
-static dibs_status reap(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, dibs_error *err)
-{
-    reaping *r = job->ctx;
-    dibs__sql_batch *b = &seat->batch;
-    dibs_status status = dibs__sql_seat_ready(e, seat, job->until, err);
-
-    if (status != DIBS_OK)
-        return status;
-    dibs__sql_batch_reset(b, DIBS__SQL_WHOLE);
-    dibs__sql_add(b, DIBS__SQL_CELL_REAP);
-    dibs__sql_number(b, (int64_t)r->limit);
-    dibs__sql_add(b, DIBS__SQL_REQUEST_REAP);
-    dibs__sql_number(b, (int64_t)r->limit);
-    b->durable = false;
-    b->row = on_count;
-    b->ctx = r;
-    return dibs__sql_seat_exchange(e, seat, job->until, err);
-}
-
-/* Nothing to do for a handle that has never asked for a cell: there may not even be tables. */
-bool dibs__sql_cell_reap(dibs__engine *base, size_t limit, dibs__deadline until)
-{
-    dibs__sql *e = (dibs__sql *)base;
-    reaping r = {.limit = limit};
-    dibs_error err;
-    dibs__sql_job job = {.call = reap, .ctx = &r, .until = until, .err = &err};
-
-    if (!atomic_load(&e->cells))
-        return false;
-    dibs__sql_do(e, &job);
-    return job.status == DIBS_OK && r.more;
 }

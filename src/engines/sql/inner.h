@@ -143,6 +143,12 @@ void dibs__sql_hint_set(dibs__sql *e, uint64_t hash, unsigned hint);
 /* Returns when the job is done; its tasks have their statuses. */
 void dibs__sql_do(dibs__sql *e, dibs__sql_job *job);
 
+/* ---- cell.c ---------------------------------------------------------------------------------- */
+
+/* Sees to it that the tables of the cells are there. A broken connection is closed. */
+dibs_status dibs__sql_cells_ready(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
+                                  dibs_error *err);
+
 /* ---- waiting.c ------------------------------------------------------------------------------- */
 
 void dibs__sql_waiting_add(dibs__sql *e, const char *attempt);

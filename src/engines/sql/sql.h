@@ -16,6 +16,7 @@
  *   look.c     listing
  *   reap.c     dropping what nobody has used for a day
  *   cell.c     cells and counters: a command that one statement can do, or lock, look, decide, write
+ *   chores.c   cells: who waits for one, and dropping those that have ended
  *
  * A *driver* executes a `dibs__sql_batch`: a list of operations with arguments, all sent in one
  * message, each answered by rows in a fixed order of columns. It keeps the text of each operation in
@@ -167,7 +168,8 @@ typedef struct dibs__sql_value {
  *   REQUEST_PUT      name, request, number, expires
  *   CELL_WAIT        name, version        somebody waits from now on for the next tell
  *                                         → 1 if it is still there with that version
- *   CELL_REAP        limit                drops as many that may be dropped → how many
+ *   CELL_REAP        limit                drops as many whose `reap` has come and whose version the clock has
+ *                                         passed, so that the next one is higher → how many
  *   REQUEST_REAP     limit                → how many
  */
 #define DIBS__SQL_OPERATIONS(X) \
@@ -458,6 +460,7 @@ dibs_status dibs__sql_list(dibs__engine *e, const char *prefix, bool idle, dibs_
 /* cell.c: as well. */
 dibs_status dibs__sql_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
                            bool tell, dibs__deadline until, dibs__cell_reply *out, dibs_error *err);
+/* chores.c */
 bool dibs__sql_cell_reap(dibs__engine *e, size_t limit, dibs__deadline until);
 /* CELL_WAIT, for a driver that can tell. `*same`: it still has that version. */
 dibs_status dibs__sql_cell_mark(dibs__sql *e, const char *key, uint64_t version,

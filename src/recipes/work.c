@@ -1,0 +1,355 @@
+/* What the user does with a run: steps, its end, and letting go of it.
+ *
+ * Whoever ends a run waits until the keeper is through with its renewal, and then speaks for it
+ * alone. The engine decides whether it is still ours, also when our own clock says no: what is known
+ * about the work is better told late than not at all. A step is another matter: it would keep alive
+ * what we have already called lost. */
+#define _GNU_SOURCE
+#include "recipes/once.h"
+
+#include "core/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define AGAIN    (200 * DIBS__MS)
+#define PATIENCE (60 * DIBS__SECOND) /* beyond its lease, for a record that nobody wants */
+
+/* ---- The user's calls ------------------------------------------------------------------------ */
+
+/* In a call, busy and without the mutex when DIBS_OK comes back. A run that is lost by our clock
+ * may still be ended: whether it is ours, the engine knows. */
+static dibs_status enter(dibs_once *o, bool must_hold, dibs_error *err)
+{
+    dibs *d = o->d;
+    dibs_status status = DIBS_OK;
+
+    if (!dibs__same_process(d))
+        return dibs__forked(err);
+    dibs__begin_call(d);
+    while (o->busy)
+        pthread_cond_wait(&d->quiet, &d->mutex);
+    if (d->closing)
+        status = dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
+    else if (o->phase == DIBS__ONCE_TOLD || o->phase == DIBS__ONCE_ASKING)
+        status = dibs__fail(err, DIBS_INVALID, "'%.200s': this run is not ours", o->key);
+    else if (o->phase == DIBS__ONCE_OVER)
+        status = dibs__fail(err, DIBS_INVALID, "'%.200s': this run has ended already", o->key);
+    else if (must_hold && !dibs_once_held(o))
+        status = dibs__fail(err, DIBS_LOST, "'%.200s': the run was lost", o->key);
+    if (status != DIBS_OK) {
+        dibs__end_call(d);
+        return status;
+    }
+    dibs__run_busy(o);
+    pthread_mutex_unlock(&d->mutex);
+    return DIBS_OK;
+}
+
+static void leave(dibs_once *o)
+{
+    dibs *d = o->d;
+
+    dibs__run_idle(o);
+    dibs__end_call(d);
+}
+
+static dibs_status say_lost(const dibs_once *o, dibs_error *err)
+{
+    return dibs__fail(err, DIBS_LOST,
+                      "'%.200s': another run has taken over, or the record is gone: nothing was "
+                      "written",
+                      o->key);
+}
+
+/* The last command of a run; `r` NULL: forget it. */
+static dibs_status end_run(dibs_once *o, const dibs__run_record *r, dibs_error *err)
+{
+    dibs *d = o->d;
+    dibs_status status = DIBS_OK;
+    dibs__run_outcome what =
+        dibs__run_write(o, r, true, dibs__after(d->env, d->request_span), &status, err);
+
+    pthread_mutex_lock(&d->mutex);
+    if (what == DIBS__RUN_WRITTEN || what == DIBS__RUN_ENDED) {
+        dibs__run_retire(o, DIBS__ONCE_OVER);
+        status = DIBS_OK;
+    } else if (what == DIBS__RUN_TAKEN) {
+        dibs__run_retire(o, DIBS__ONCE_LOST);
+        status = say_lost(o, err);
+    }
+    leave(o);
+    return status;
+}
+
+static dibs_status check_load(const dibs_once *o, const dibs__run_record *r, dibs_error *err)
+{
+    size_t load = dibs__record_load(r), most = o->d->class->can.value_max;
+
+    if (load <= most)
+        return DIBS_OK;
+    return dibs__fail(err, DIBS_INVALID,
+                      "'%.200s': steps or result have %zu bytes; %s takes at most %zu", o->key,
+                      load, o->d->class->scheme, most);
+}
+
+static dibs_status end_with(dibs_once *o, dibs__run_state state, const void *result, size_t size,
+                            int code, dibs_error *err)
+{
+    dibs__run_record r;
+    dibs_status status;
+
+    if (size > 0 && !result)
+        return dibs__fail(err, DIBS_INVALID, "'%.200s': %zu bytes, but no data given", o->key,
+                          size);
+    status = enter(o, false, err);
+    if (status != DIBS_OK)
+        return status;
+    r = o->mine;
+    r.state = state;
+    r.steps = NULL;
+    r.code = code;
+    r.has_result = result != NULL;
+    r.result = result;
+    r.result_size = size;
+    status = check_load(o, &r, err);
+    if (status == DIBS_OK)
+        return end_run(o, &r, err);
+    pthread_mutex_lock(&o->d->mutex);
+    leave(o);
+    return status;
+}
+
+dibs_status dibs_once_finish(dibs_once *o, const void *result, size_t size, int code,
+                             dibs_error *err)
+{
+    return end_with(o, DIBS__RUN_DONE, result, size, code, err);
+}
+
+dibs_status dibs_once_fail(dibs_once *o, bool final, const void *result, size_t size, int code,
+                           dibs_error *err)
+{
+    dibs_status status;
+
+    if (final)
+        return end_with(o, DIBS__RUN_FAILED, result, size, code, err);
+    status = enter(o, false, err);
+    return status == DIBS_OK ? end_run(o, NULL, err) : status;
+}
+
+dibs_status dibs_once_abandon(dibs_once *o, dibs_error *err)
+{
+    dibs__run_record r;
+    dibs_status status = enter(o, false, err);
+
+    if (status != DIBS_OK)
+        return status;
+    r = o->mine;
+    r.state = DIBS__RUN_ABANDONED;
+    return end_run(o, &r, err);
+}
+
+/* ---- Steps ----------------------------------------------------------------------------------- */
+
+/* With the mutex: `fresh` takes the place of its namesake. */
+static void keep_step(dibs_once *o, dibs__step *fresh)
+{
+    dibs__step **at = &o->mine.steps;
+
+    while (*at) {
+        dibs__step *s = *at;
+        if (strcmp(s->name, fresh->name) == 0) {
+            *at = s->next;
+            free(s);
+        } else {
+            at = &s->next;
+        }
+    }
+    *at = fresh;
+}
+
+/* Busy; leaves. Takes `fresh`. */
+static dibs_status write_step(dibs_once *o, dibs__step *fresh, dibs_error *err)
+{
+    dibs *d = o->d;
+    dibs__run_record r = o->mine;
+    dibs__deadline sent = dibs__now(d->env);
+    dibs__run_outcome what = DIBS__RUN_NO_ANSWER;
+    dibs_status status;
+
+    r.fresh = fresh;
+    status = check_load(o, &r, err);
+    if (status == DIBS_OK)
+        what = dibs__run_write(o, &r, false, dibs__after(d->env, d->request_span), &status, err);
+    pthread_mutex_lock(&d->mutex);
+    if (what == DIBS__RUN_WRITTEN) {
+        keep_step(o, fresh);
+        fresh = NULL;
+        if (dibs_once_held(o))
+            dibs__run_hold(o, sent, o->version);
+    } else if (what != DIBS__RUN_NO_ANSWER) {
+        if (o->phase == DIBS__ONCE_OURS)
+            dibs__run_lose(o, "another has taken it over, or its record is gone");
+        status = say_lost(o, err);
+    }
+    free(fresh);
+    leave(o);
+    return status;
+}
+
+dibs_status dibs_once_step(dibs_once *o, const char *step, const void *data, size_t size,
+                           dibs_error *err)
+{
+    dibs__step *fresh;
+    dibs_status status = dibs__check_text("a step's name", step, false, err);
+
+    if (status == DIBS_OK)
+        status = dibs__check_size(o->d, "a step's data", data, size, err);
+    if (status == DIBS_OK)
+        status = enter(o, true, err);
+    if (status != DIBS_OK)
+        return status;
+    fresh = dibs__step_new(step, data, size);
+    if (fresh)
+        return write_step(o, fresh, err);
+    pthread_mutex_lock(&o->d->mutex);
+    leave(o);
+    return dibs__fail(err, DIBS_NO_MEMORY, "'%.200s': out of memory", step);
+}
+
+const void *dibs_once_step_data(const dibs_once *o, const char *step, size_t *size)
+{
+    dibs *d = o->d;
+    const dibs__step *s = NULL;
+    const void *data;
+
+    if (size)
+        *size = 0;
+    if (!step || !dibs__same_process(d))
+        return NULL;
+    pthread_mutex_lock(&d->mutex);
+    s = dibs__step_find(o->mine.steps, step);
+    if (s && size)
+        *size = s->size;
+    data = s ? s->data : NULL;
+    pthread_mutex_unlock(&d->mutex);
+    return data;
+}
+
+/* ---- The end --------------------------------------------------------------------------------- */
+
+/* With the mutex: out of the handle, and no callback runs or begins after this, unless we are inside
+ * it. */
+static void detach(dibs_once *o)
+{
+    dibs *d = o->d;
+
+    while (o->busy)
+        pthread_cond_wait(&d->quiet, &d->mutex);
+    dibs__run_retire(o, DIBS__ONCE_OVER);
+    if (o->loss.listed) {
+        dibs__news_forget(d, &o->loss);
+        dibs__once_drop(o);
+    }
+    while (o->telling && !pthread_equal(o->teller, pthread_self()))
+        pthread_cond_wait(&d->quiet, &d->mutex);
+    *o->at = o->next;
+    if (o->next)
+        o->next->at = o->at;
+    dibs__unlodge(d);
+}
+
+/* On the keeper. Nothing was done under it, so that it must not be taken for a crash: it is deleted if
+ * it is there. Version 0 fits no record, and brings the one that is there. */
+static void withdraw_due(dibs *d, dibs__chore *c, int64_t now)
+{
+    dibs_once *o = DIBS__FROM(dibs_once, renew, c);
+    dibs__deadline until = dibs__keeper_until(d, now);
+    dibs_status status;
+    dibs__run_outcome what;
+
+    dibs__run_busy(o);
+    pthread_mutex_unlock(&d->mutex);
+    what = dibs__run_write(o, NULL, true, until, &status, NULL);
+    pthread_mutex_lock(&d->mutex);
+    dibs__run_idle(o);
+    if (what == DIBS__RUN_NO_ANSWER && now < o->give_up) {
+        dibs__chore_at(d, &d->chores, c, dibs__now(d->env) + AGAIN);
+        return;
+    }
+    detach(o);
+    dibs__once_drop(o);
+}
+
+/* With the mutex. The keeper gets the user's reference. */
+static void leave_to_keeper(dibs_once *o)
+{
+    int64_t now = dibs__now(o->d->env);
+
+    o->phase = DIBS__ONCE_OVER;
+    o->version = 0;
+    o->give_up = now + o->mine.lease + PATIENCE;
+    o->renew.run = withdraw_due;
+    dibs__chore_at(o->d, &o->d->chores, &o->renew, now);
+}
+
+static bool is_ours(dibs_once *o)
+{
+    bool ours;
+
+    pthread_mutex_lock(&o->d->mutex);
+    ours = o->phase == DIBS__ONCE_OURS;
+    pthread_mutex_unlock(&o->d->mutex);
+    return ours;
+}
+
+void dibs_once_free(dibs_once *o)
+{
+    dibs *d;
+
+    if (!o || !dibs__same_process(o->d))
+        return;
+    d = o->d;
+    if (is_ours(o))
+        dibs_once_abandon(o, NULL);
+    if (dibs__begin_call(d) && o->maybe_there) {
+        leave_to_keeper(o);
+    } else {
+        detach(o);
+        dibs__once_drop(o);
+    }
+    dibs__end_call(d);
+}
+
+/* The keeper is gone, and so is everybody else. */
+static void abandon_last(dibs_once *o, dibs__deadline until)
+{
+    dibs *d = o->d;
+    dibs__run_record r = o->mine;
+    char stamp[DIBS__STAMP_SIZE];
+    dibs__cell_command c = {.op = DIBS__CELL_SWAP, .version = o->version, .stamp = stamp};
+    dibs__cell_reply reply = {0};
+    void *bytes;
+
+    r.state = DIBS__RUN_ABANDONED;
+    bytes = dibs__record_encode(&r, &c.size);
+    if (!bytes)
+        return; /* it ends with its lease */
+    c.data = bytes;
+    c.keep = dibs__record_life(&r);
+    dibs__stamp(d, stamp);
+    d->class->cell(d->engine, o->cell, &c, true, until, &reply, NULL);
+    free(reply.data);
+    free(bytes);
+}
+
+void dibs__onces_close(dibs *d, dibs__deadline until)
+{
+    for (dibs_once *o = d->onces, *next; o; o = next) {
+        next = o->next;
+        if (o->phase == DIBS__ONCE_OURS && dibs__now(d->env) < until)
+            abandon_last(o, until);
+        o->refs = 1;
+        dibs__once_drop(o);
+    }
+}
