@@ -131,6 +131,8 @@ static void pass_on(dibs__voters *v)
     for (size_t i = 0; i < v->count; i++) {
         dibs__voter *n = &v->voter[i];
         dibs__link_tidy(n);
+        if (n->debts) /* whoever is owed something is called at once */
+            dibs__voter_dial(n, false);
         for (size_t k = n->count; k > 0 && !next; k--) {
             dibs__ask *a = n->line[(n->first + k - 1) & (n->room - 1)].ask;
             if (a && atomic_load(&a->state) == WAITING)

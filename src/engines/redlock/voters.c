@@ -117,16 +117,17 @@ static void wait_for_turn(dibs__voters *v, dibs__deadline until)
 
 dibs_status dibs__voters_start(dibs__voters *v, dibs__deadline until, dibs_error *err)
 {
+    /* Who vouches for the nodes means all of them. */
+    int64_t late = v->vouched && 2 * v->limit < DIBS__SECOND ? DIBS__SECOND : 2 * v->limit;
     dibs__deadline grace = DIBS__NEVER;
     dibs_status status = DIBS_OK;
 
     pthread_mutex_lock(&v->lock);
     dibs__voters_dial_all(v);
     while (still_dialling(v) > 0 && dibs__now(v->env) < dibs__sooner(until, grace)) {
-        /* The last ones get twice the time that a node may take, and come later if they are slower.
-         */
+        /* The last ones get a moment more, and come later if they are slower. */
         if (grace == DIBS__NEVER && dibs__voters_connected(v) >= v->majority)
-            grace = dibs__after(v->env, 2 * v->limit);
+            grace = dibs__after(v->env, late);
         else
             wait_for_turn(v, dibs__sooner(until, grace));
     }

@@ -86,6 +86,7 @@ typedef struct dibs__voter {
 
     /* Dialling, [1] for the subscription. */
     bool dialling[2];
+    unsigned dialled; /* times */
     dibs__deadline retry_at[2];
     int64_t pause[2];
     dibs_error why; /* the last failure; DIBS_OK: none since it was connected */
@@ -110,6 +111,8 @@ struct dibs__voters {
     dibs__scripts scripts;
     char prefix[DIBS__REDIS_PREFIX_MAX + 1];
     char marker[DIBS__REDIS_PREFIX_MAX + 8];
+    char gone[DIBS__REDIS_PREFIX_MAX + 32]; /* key of this handle's own mark */
+    _Atomic uint64_t dials;
     int64_t limit;     /* how long one node may take */
     int64_t max_lease; /* that this handle may ask for */
     int64_t longest;   /* that any client may: the highest limit that a node told us */

@@ -15,7 +15,7 @@
 local call, key = redis.call, KEYS[1]
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
-local stored = call('GET', key)
+local stored, marker, gone = unpack(call('MGET', key, ARGV[2] or key, ARGV[3] or key))
 local last, broken, broken_at, fence, ends, since, min_hold, round = 0, 0, 0, 0, 0, 0, 0, 0
 local owner, attempt, info, by = '', '', '', ''
 if stored then
