@@ -185,7 +185,8 @@ static dibs_status redlock_open(const dibs__open_request *request, dibs__engine 
     r->base = (dibs__engine){&dibs__engine_redlock, request->env, request->sink};
     r->v = dibs__voters_new(request->env, request->sink);
     r->line = dibs__line_new();
-    if (!r->v || !r->line || !dibs__line_watch(r->line, r->v->ear_fd))
+    if (!r->v || !r->line || !dibs__line_watch(r->line, r->v->ear_fd) ||
+        !dibs__line_watch(r->line, r->v->tend_fd))
         status = dibs__fail(err, DIBS_NO_MEMORY, "redlock: out of memory or descriptors");
     if (status == DIBS_OK)
         status = read_url(request->url, request->handle_id, r->v, err);

@@ -185,6 +185,8 @@ static void prepare(batch *b, dibs__try *t)
     dibs__pack_number(&p, (double)t->who->min_hold);
     dibs__pack_number(&p, (double)t->round);
     dibs__pack_number(&p, (double)v->longest);
+    dibs__pack_number(&p, (double)atomic_load(&v->dials));
+    dibs__pack_number(&p, t->waits);
     dibs__pack_text(&p, t->who->owner);
     dibs__pack_text(&p, t->who->attempt);
     dibs__pack_text(&p, info);

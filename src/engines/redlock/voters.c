@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,6 +26,8 @@ static void free_voters(dibs__voters *v)
         close(v->wake_fd);
     if (v->ear_fd >= 0)
         close(v->ear_fd);
+    if (v->tend_fd >= 0)
+        close(v->tend_fd);
     pthread_cond_destroy(&v->turned);
     pthread_mutex_destroy(&v->lock);
     free(v);
@@ -47,8 +50,9 @@ dibs__voters *dibs__voters_new(const dibs__env *env, dibs__sink *sink)
     pthread_condattr_destroy(&monotonic);
     v->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     v->ear_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    v->tend_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
     /* The first two take memory, and are refused where there is none. */
-    if (v->wake_fd < 0 || v->ear_fd < 0 ||
+    if (v->wake_fd < 0 || v->ear_fd < 0 || v->tend_fd < 0 ||
         !dibs__scripts_init(&v->scripts, dibs__redlock_lua, DIBS__RED_SCRIPTS, 2)) {
         free_voters(v);
         return NULL;
@@ -90,6 +94,7 @@ void dibs__voters_abandon(dibs__voters *v)
     }
     close(v->wake_fd);
     close(v->ear_fd);
+    close(v->tend_fd);
 }
 
 /* ---- Starting -------------------------------------------------------------------------------- */

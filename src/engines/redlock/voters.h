@@ -118,7 +118,9 @@ struct dibs__voters {
     int64_t longest;   /* that any client may: the highest limit that a node told us */
     bool vouched;      /* guard=off */
     bool driving;
-    int wake_fd;              /* a connection is new: poll it too */
+    int wake_fd; /* a connection is new: poll it too */
+    int tend_fd; /* a timer: debts that nobody waits for are looked after then */
+    bool tending;
     int ear_fd;               /* the keeper has something to do */
     _Atomic uint64_t highest; /* fence seen */
     _Atomic uint64_t rounds;  /* given out */
@@ -205,6 +207,9 @@ struct dibs__ask {
 /* DIBS_OK: it was asked; look at the sets. Never later than `until`. */
 dibs_status dibs__ask_run(dibs__ask *a, dibs__deadline until, dibs_error *err);
 void dibs__ask_fini(dibs__ask *a);
+/* The keeper's: reads what has come for debts, calls nodes that are owed something. */
+void dibs__voters_tend(dibs__voters *v);
+void dibs__voters_tend_later(dibs__voters *v); /* with the lock */
 /* Lets what is under way come to its end. */
 void dibs__voters_drain(dibs__voters *v, dibs__deadline until);
 redisReply *dibs__ask_reply(const dibs__ask *a, size_t node, size_t i);
