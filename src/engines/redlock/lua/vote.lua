@@ -26,11 +26,11 @@ local function quiet()
     return till > now and {QUIET, last, till - now} or nil
 end
 
--- Whoever waits is told when the lock is free, and for a moment nobody else gets it: else the one who
--- gave it back would have it again before any of them is awake.
+-- Whoever waits is told when the lock is free, and for a moment nobody else who would wait gets it:
+-- else the one who gave it back would have it again before any of them is awake.
 local function reserved()
     local since_then = now - (ends > freed and ends or freed)
-    return not live and waits < 2 and wanted > now and since_then < MOMENT and MOMENT - since_then
+    return not live and waits == 1 and wanted > now and since_then < MOMENT and MOMENT - since_then
 end
 
 local function busy(left)
