@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""./dev soak [MINUTES]: `dibs run` on sqlite and redis under kill -9 and SIGSTOP, with a checked log; then fuzzers.
+"""./dev soak [MINUTES]: `dibs run` on sqlite and redis under kill -9 and SIGSTOP, with a checked log; Redlock's storm and
+restarts at length (some minutes of their own); then fuzzers.
 
 Several wrappers take turns at one lock. Each command writes its fence into one common log, at its start and every
 two milliseconds while it runs, while wrappers and guardians are killed and wrappers stopped past their lease at
@@ -223,6 +224,21 @@ def soak_engine(engine, dibs, seconds, seed):
     return good
 
 
+def soak_redlock(dibs):
+    """A minute of 32 clients while nodes are killed, and a thousand restarts inside a lease."""
+    program = pathlib.Path(dibs).resolve().parents[2] / "tests/test_redlock"
+    if not program.is_file():
+        print("redlock: left out, because the build has no tests")
+        return True
+    done = subprocess.run([program], capture_output=True, text=True,
+                          env=dict(os.environ, DIBS_TEST_GUARD_TRIES="1000", DIBS_TEST_STORM_SECONDS="60"))
+    notes = [line for line in done.stdout.splitlines() if line.startswith("# ")]
+    print("redlock:", "ok" if done.returncode == 0 else "FAILED", *notes, sep="\n    ", flush=True)
+    if done.returncode:
+        print(done.stdout[-4000:], done.stderr[-4000:])
+    return done.returncode == 0
+
+
 def run_fuzzer(path, seconds):
     with tempfile.TemporaryDirectory(prefix="dibs-fuzz-") as folder:
         done = subprocess.run([path, f"-max_total_time={int(seconds)}", "-print_final_stats=1", folder],
@@ -239,7 +255,7 @@ def arguments():
     p.add_argument("minutes", nargs="?", type=float, default=10)
     p.add_argument("--dibs", default="build/src/cli/dibs", help="the command")
     p.add_argument("--fuzzers", type=pathlib.Path, help="folder with programs called fuzz_*")
-    p.add_argument("--engines", default="sqlite,redis")
+    p.add_argument("--engines", default="sqlite,redis,redlock")
     p.add_argument("--seed", type=int, default=int(time.time()))
     options = p.parse_args()
     if options.minutes <= 0:
@@ -254,10 +270,12 @@ def main():
     engines = options.engines.split(",")
     fuzzers = sorted(f for f in options.fuzzers.glob("fuzz_*") if os.access(f, os.X_OK) and f.is_file()) \
         if options.fuzzers else []
-    share = options.minutes * 60 / (len(engines) + len(fuzzers))
+    timed = [e for e in engines if e != "redlock"]
+    share = options.minutes * 60 / max(len(timed) + len(fuzzers), 1)
     print(f"soak: {options.minutes:g} minutes, seed {options.seed}", flush=True)
     dibs = str(pathlib.Path(options.dibs).resolve())
-    good = [soak_engine(e, dibs, share, options.seed) for e in engines] + [run_fuzzer(f, share) for f in fuzzers]
+    good = [soak_engine(e, dibs, share, options.seed) for e in timed] + [run_fuzzer(f, share) for f in fuzzers]
+    good += [soak_redlock(dibs)] if "redlock" in engines else []
     return 0 if all(good) else 1
 
 

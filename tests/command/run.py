@@ -20,10 +20,11 @@ import test_basics
 import test_exclusion
 import test_guardian
 import test_look
+import test_redlock
 import test_terminal
 import test_usage
 
-MODULES = (test_usage, test_basics, test_exclusion, test_guardian, test_look, test_terminal)
+MODULES = (test_usage, test_basics, test_exclusion, test_guardian, test_look, test_terminal, test_redlock)
 
 
 def must_have_servers():
