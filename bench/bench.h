@@ -15,6 +15,7 @@ typedef struct bench_plan {
     const char *url;    /* dibs: which engine */
     const char *folder; /* raw SQLite: where its database goes */
     int port;           /* raw Redis */
+    const char *ports;  /* raw Redlock: of its nodes, with commas between */
     int sql_port;       /* raw PostgreSQL, raw MariaDB: its database `bench` */
     int node_port;      /* raw ZooKeeper, raw etcd */
     int stock_port;     /* the Redis that keeps the stock of d */
@@ -45,6 +46,7 @@ extern const bench_peer bench_dibs;
 extern const bench_peer bench_redis_set;
 extern const bench_peer bench_redis_blpop;
 extern const bench_peer bench_redis_blpop_lua;
+extern const bench_peer bench_redlock_set;
 extern const bench_peer bench_sqlite_row;
 extern const bench_peer bench_pg_row;
 extern const bench_peer bench_pg_advisory;

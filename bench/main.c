@@ -7,10 +7,10 @@
 #include <string.h>
 
 static const bench_peer *const peers[] = {
-    &bench_dibs,          &bench_redis_set,      &bench_redis_blpop,    &bench_redis_blpop_lua,
-    &bench_sqlite_row,    &bench_pg_row,         &bench_pg_advisory,    &bench_mysql_row,
-    &bench_mysql_getlock, &bench_zookeeper_node, &bench_zookeeper_line, &bench_etcd_put,
-    &bench_etcd_lock,
+    &bench_dibs,        &bench_redis_set,     &bench_redis_blpop,    &bench_redis_blpop_lua,
+    &bench_redlock_set, &bench_sqlite_row,    &bench_pg_row,         &bench_pg_advisory,
+    &bench_mysql_row,   &bench_mysql_getlock, &bench_zookeeper_node, &bench_zookeeper_line,
+    &bench_etcd_put,    &bench_etcd_lock,
 };
 
 static int usage(void)
@@ -21,7 +21,8 @@ static int usage(void)
           stderr);
     for (size_t i = 0; i < sizeof peers / sizeof peers[0]; i++)
         fprintf(stderr, " %s", peers[i]->id);
-    fputs("\nkeys:      url folder port sql_port node_port stock_port workers locks rounds count "
+    fputs("\nkeys:      url folder port ports sql_port node_port stock_port workers locks rounds "
+          "count "
           "seconds\n",
           stderr);
     return 64;
@@ -77,6 +78,8 @@ static bool set(bench_plan *plan, char *pair)
     *value++ = '\0';
     if (strcmp(pair, "url") == 0)
         plan->url = value;
+    else if (strcmp(pair, "ports") == 0)
+        plan->ports = value;
     else if (strcmp(pair, "folder") == 0)
         plan->folder = value;
     else

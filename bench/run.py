@@ -39,6 +39,7 @@ REPEATS = {"a": 3}
 # Which raw programs stand beside dibs, by engine and scenario.
 RAW = {
     "redis": {"a": ["redis-set"], "b": ["redis-set"], "c": ["redis-blpop", "redis-blpop-lua"], "d": ["redis-blpop"]},
+    "redlock": {"a": ["redlock-set", "redis-set"], "b": ["redlock-set"], "c": ["redlock-set"], "d": ["redlock-set"]},
     "sqlite": {"a": ["sqlite-row"], "b": ["sqlite-row"], "c": ["sqlite-row"], "d": ["sqlite-row"]},
     "postgresql": {"a": ["pg-row", "pg-advisory"], "b": ["pg-row", "pg-advisory"], "c": ["pg-advisory"],
                    "d": ["pg-advisory"]},
@@ -50,6 +51,7 @@ RAW = {
 }
 GROWTH = {
     "redis": {"wait": [10, 100, 1000, 10000], "hold": [1, 1000, 100000]},
+    "redlock": {"wait": [10, 100, 1000, 10000], "hold": [1, 1000, 10000]},
     "sqlite": {"wait": [10, 100, 1000], "hold": [1, 1000, 10000]},
     "postgresql": {"wait": [10, 100, 1000], "hold": [1, 1000, 10000]},
     "mysql": {"wait": [10, 100, 1000], "hold": [1, 1000, 10000]},
@@ -167,6 +169,8 @@ class Bench:
             server.ask("FLUSHALL")
             return [f"url=redis://127.0.0.1:{server.port}", f"port={server.port}",
                     f"server_pid={server.process.pid}"], server
+        if engine == "redlock":
+            return self.place_redlock()
         if engine == "sqlite":
             folder = pathlib.Path(tempfile.mkdtemp(prefix="sqlite-", dir=self.scratch))
             return [f"url=sqlite://{folder}/dibs.db", f"folder={folder}"], None
@@ -180,6 +184,15 @@ class Bench:
             self.place_count += 1
             return [f"url={server.url(f'bench{self.place_count}')}?session=30s", f"node_port={server.port}"], server
         return ["url=memory:"], None
+
+    def place_redlock(self):
+        """Five servers; what the first of them counts stands for all. The nodes are new, and vouched for."""
+        nodes = [self.server(f"node{i}") for i in range(5)]
+        for node in nodes:
+            node.ask("FLUSHALL")
+        hosts = ",".join(f"127.0.0.1:{node.port}" for node in nodes)
+        return [f"url=redlock://{hosts}?guard=off", f"port={nodes[0].port}",
+                "ports=" + ",".join(str(node.port) for node in nodes)], nodes[0]
 
     def run(self, engine, scenario, peer, round_number, *extra, repeat=0):
         where, server = self.place(engine)
@@ -266,7 +279,7 @@ def choices(text, known, what):
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--engines", default="sqlite,redis,postgresql,mysql,zookeeper,etcd")
+    p.add_argument("--engines", default="sqlite,redis,redlock,postgresql,mysql,zookeeper,etcd")
     p.add_argument("--scenarios", default="abcd")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--seconds", type=float, default=2, help="how long a, b, c and each hand-off run of e take")

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """./dev soak [MINUTES]: `dibs run` and `dibs once` on sqlite and redis under kill -9 and SIGSTOP, with a checked log;
-1,000 races for a token and for a key on every engine (race.py); then fuzzers.
+1,000 races for a token and for a key on every engine (race.py); Redlock's storm and restarts at length (some minutes
+of their own); then fuzzers.
 
 Several wrappers take turns at one lock. Each command writes its fence into one common log, at its start and every
 two milliseconds while it runs, while wrappers and guardians are killed and wrappers stopped past their lease at
@@ -294,6 +295,21 @@ def soak_engine(kind, engine, dibs, seconds, seed):
     return good
 
 
+def soak_redlock(dibs):
+    """A minute of 32 clients while nodes are killed, and a thousand restarts inside a lease."""
+    program = pathlib.Path(dibs).resolve().parents[2] / "tests/test_redlock"
+    if not program.is_file():
+        print("redlock: left out, because the build has no tests")
+        return True
+    done = subprocess.run([program], capture_output=True, text=True,
+                          env=dict(os.environ, DIBS_TEST_GUARD_TRIES="1000", DIBS_TEST_STORM_SECONDS="60"))
+    notes = [line for line in done.stdout.splitlines() if line.startswith("# ")]
+    print("redlock:", "ok" if done.returncode == 0 else "FAILED", *notes, sep="\n    ", flush=True)
+    if done.returncode:
+        print(done.stdout[-4000:], done.stderr[-4000:])
+    return done.returncode == 0
+
+
 def run_fuzzer(path, seconds):
     with tempfile.TemporaryDirectory(prefix="dibs-fuzz-") as folder:
         done = subprocess.run([path, f"-max_total_time={int(seconds)}", "-print_final_stats=1", folder],
@@ -310,7 +326,7 @@ def arguments():
     p.add_argument("minutes", nargs="?", type=float, default=10)
     p.add_argument("--dibs", default="build/src/cli/dibs", help="the command")
     p.add_argument("--fuzzers", type=pathlib.Path, help="folder with programs called fuzz_*")
-    p.add_argument("--engines", default="sqlite,redis")
+    p.add_argument("--engines", default="sqlite,redis,redlock")
     p.add_argument("--library", default="build/libdibs.so", help="for the races")
     p.add_argument("--races", type=int, default=1000, help="for a token, and for a key, on every engine")
     p.add_argument("--seed", type=int, default=int(time.time()))
@@ -327,11 +343,13 @@ def main():
     engines = options.engines.split(",")
     fuzzers = sorted(f for f in options.fuzzers.glob("fuzz_*") if os.access(f, os.X_OK) and f.is_file()) \
         if options.fuzzers else []
-    share = options.minutes * 60 / (2 * len(engines) + len(fuzzers))
+    timed = [e for e in engines if e != "redlock"]
+    share = options.minutes * 60 / max(2 * len(timed) + len(fuzzers), 1)
     print(f"soak: {options.minutes:g} minutes, seed {options.seed}", flush=True)
     dibs = str(pathlib.Path(options.dibs).resolve())
-    good = [soak_engine(kind, e, dibs, share, options.seed) for kind in (Soak, OnceSoak) for e in engines]
+    good = [soak_engine(kind, e, dibs, share, options.seed) for kind in (Soak, OnceSoak) for e in timed]
     good += [race.run(options.library, options.races)] + [run_fuzzer(f, share) for f in fuzzers]
+    good += [soak_redlock(dibs)] if "redlock" in engines else []
     return 0 if all(good) else 1
 
 

@@ -125,6 +125,23 @@ class Redis:
         self.process.wait()
 
 
+class Redlock:
+    """Five private servers as one lock; they are new, and somebody vouches for them at every opening."""
+
+    def __init__(self, folder):
+        self.nodes = []
+        for i in range(5):
+            os.makedirs(os.path.join(folder, 'node%d' % i), exist_ok=True)
+            self.nodes.append(Redis(os.path.join(folder, 'node%d' % i)))
+        hosts = ','.join('127.0.0.1:%d' % n.port for n in self.nodes)
+        self.url = 'redlock://%s?guard=off' % hosts
+
+    def kill(self):
+        for node in self.nodes:
+            if node.process.poll() is None:
+                node.kill()
+
+
 class Servers:
     """Each is started when the first test asks for it; tests that follow share it."""
 
@@ -134,13 +151,14 @@ class Servers:
     def get(self, engine):
         if engine not in self.running:
             try:
-                self.running[engine] = Redis(self.folder) if engine == 'redis' else self.start_database(engine)
+                self.running[engine] = self.start(engine)
             except (FileNotFoundError, databases.Missing) as e:
                 raise Skip('%s: %s' % (engine, e))
         return self.running[engine]
 
-    @staticmethod
-    def start_database(engine):
+    def start(self, engine):
+        if engine in ('redis', 'redlock'):
+            return {'redis': Redis, 'redlock': Redlock}[engine](self.folder)
         if engine in ENSEMBLES:
             kind = ensembles.KINDS[engine]
             return kind(1, kind.quick)
@@ -153,12 +171,14 @@ class Servers:
         if engine == 'redis':
             server.ask('FLUSHALL')
             return server.url
+        if engine == 'redlock':
+            return server.url
         self.count += 1
         return server.make_database('test%d' % self.count)
 
     def stop(self):
         for engine, server in self.running.items():
-            server.kill() if engine == 'redis' else server.stop()
+            server.kill() if engine in ('redis', 'redlock') else server.stop()
 
 
 class Process:

@@ -21,11 +21,13 @@ import test_exclusion
 import test_guardian
 import test_look
 import test_once
+import test_redlock
 import test_terminal
 import test_usage
 import test_values
 
-MODULES = (test_usage, test_basics, test_exclusion, test_guardian, test_look, test_terminal, test_once, test_values)
+MODULES = (test_usage, test_basics, test_exclusion, test_guardian, test_look, test_terminal, test_once, test_values,
+           test_redlock)
 
 
 def must_have_servers():

@@ -22,7 +22,7 @@ def add_up(t, prefix):
     return int(text) if text else 0
 
 
-@test(*ENGINES, *DATABASES, *ENSEMBLES)
+@test(*ENGINES, 'redlock', *DATABASES, *ENSEMBLES)
 def forty_processes_fifty_rounds(t):
     assert add_up(t, t.dibs + ' run count --') == PROCESSES * ROUNDS
 

@@ -298,7 +298,7 @@ static const char *place_redis(void)
 /* The nodes are as new as the servers: somebody must vouch for them once. */
 static const char *place_redlock(void)
 {
-    char vouched[sizeof the.url + 16];
+    char vouched[sizeof the.url + 32];
     dibs *d = NULL;
     int used = snprintf(the.url, sizeof the.url, "redlock://");
     dibs_status status;
@@ -309,7 +309,7 @@ static const char *place_redlock(void)
         used += snprintf(the.url + used, sizeof the.url - (size_t)used, "%s127.0.0.1:%d",
                          i ? "," : "", the.node[i].port);
     }
-    snprintf(vouched, sizeof vouched, "%s?guard=off", the.url);
+    snprintf(vouched, sizeof vouched, "%s?guard=off&max_lease=10", the.url);
     status = dibs_open(vouched, NULL, &d, NULL);
     dibs_close(d);
     return status == DIBS_OK ? NULL : "the nodes do not answer";

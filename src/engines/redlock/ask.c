@@ -15,10 +15,13 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
 #define DIAL_WAIT 4 /* limits that a question waits for nodes which are being dialled */
+
+#define TEND (50 * DIBS__MS) /* debts are looked after so often */
 
 enum { WAITING, WOKEN, DONE };
 
@@ -131,6 +134,8 @@ static void pass_on(dibs__voters *v)
     for (size_t i = 0; i < v->count; i++) {
         dibs__voter *n = &v->voter[i];
         dibs__link_tidy(n);
+        if (n->debts) /* whoever is owed something is called at once */
+            dibs__voter_dial(n, false);
         for (size_t k = n->count; k > 0 && !next; k--) {
             dibs__ask *a = n->line[(n->first + k - 1) & (n->room - 1)].ask;
             if (a && atomic_load(&a->state) == WAITING)
@@ -150,6 +155,44 @@ static void drive(dibs__ask *a, dibs__deadline until)
 {
     while (atomic_load(&a->state) != DONE && dibs__now(a->v->env) < until)
         poll_once(a->v, until);
+}
+
+static bool owes(const dibs__voters *v)
+{
+    for (size_t i = 0; i < v->count; i++) {
+        const dibs__voter *n = &v->voter[i];
+        for (size_t k = 0; k < n->count; k++)
+            if (n->line[(n->first + k) & (n->room - 1)].debt)
+                return true;
+        if (n->debts)
+            return true;
+    }
+    return false;
+}
+
+void dibs__voters_tend_later(dibs__voters *v)
+{
+    struct itimerspec soon = {.it_value.tv_nsec = TEND * 1000};
+
+    if (!v->tending)
+        timerfd_settime(v->tend_fd, 0, &soon, NULL);
+    v->tending = true;
+}
+
+void dibs__voters_tend(dibs__voters *v)
+{
+    pthread_mutex_lock(&v->lock);
+    v->tending = false;
+    for (size_t i = 0; i < v->count; i++)
+        dibs__link_doubt(&v->voter[i]);
+    if (!v->driving && owes(v)) {
+        v->driving = true;
+        poll_once(v, 0);
+        pass_on(v);
+    }
+    if (owes(v))
+        dibs__voters_tend_later(v);
+    pthread_mutex_unlock(&v->lock);
 }
 
 static bool under_way(const dibs__voters *v)

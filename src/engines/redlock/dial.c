@@ -25,6 +25,7 @@
 typedef struct dial {
     dibs__voter *node;
     bool ear;
+    uint64_t number; /* of all dials of this handle for commands */
 } dial;
 
 /* What a new connection brings. */
@@ -76,8 +77,8 @@ static dibs_status read_marker(const redisReply *reply, arrival *out, int64_t wa
 }
 
 /* Without INFO there is no run id, and a restart would go unnoticed. */
-static dibs_status mark(dibs__voter *n, dibs__conn *c, const char *info, dibs__deadline until,
-                        arrival *out, dibs_error *err)
+static dibs_status mark(dibs__voter *n, dibs__conn *c, const char *info, uint64_t number,
+                        dibs__deadline until, arrival *out, dibs_error *err)
 {
     dibs__voters *v = n->all;
     char up[24] = "0", word[DIBS__PACK_SIZE];
@@ -99,10 +100,11 @@ static dibs_status mark(dibs__voter *n, dibs__conn *c, const char *info, dibs__d
         dibs__pack_number(&p, always);
         dibs__pack_number(&p, v->vouched);
         dibs__pack_number(&p, (double)(v->max_lease + 2 * v->limit));
-        dibs__query q = {.script = DIBS__RED_MARK,
-                         .key = v->marker,
-                         .word = {{out->run, strlen(out->run)}, {word, dibs__pack_length(&p)}},
-                         .words = 2};
+        dibs__pack_number(&p, (double)number);
+        dibs__query q = {.script = DIBS__RED_MARK, .key = v->marker, .words = 3};
+        q.word[0] = (dibs__word){out->run, strlen(out->run)};
+        q.word[1] = (dibs__word){word, dibs__pack_length(&p)};
+        q.word[2] = (dibs__word){v->gone, strlen(v->gone)};
         dibs__ask_write(v, &q, out->flags, &bytes);
         status = dibs__conn_ask(c, &bytes, &reply, 1, until, err);
     }
@@ -116,19 +118,19 @@ static dibs_status mark(dibs__voter *n, dibs__conn *c, const char *info, dibs__d
 
 /* ---- Connecting ------------------------------------------------------------------------------ */
 
-static dibs_status connect_node(dibs__voter *n, bool ear, dibs__deadline until, arrival *out,
-                                dibs_error *err)
+static dibs_status connect_node(const dial *d, dibs__deadline until, arrival *out, dibs_error *err)
 {
+    dibs__voter *n = d->node;
     dibs__server_kind kind = {0};
     dibs_status status = dibs__redis_connect(&n->place, until, &out->conn, err);
 
-    if (status != DIBS_OK || ear)
+    if (status != DIBS_OK || d->ear)
         return status;
     status = dibs__redis_prepare(&n->all->scripts, out->conn, until, &kind, err);
     out->flags = kind.flags;
     out->may_evict = kind.may_evict;
     if (status == DIBS_OK)
-        status = mark(n, out->conn, kind.info ? kind.info->str : NULL, until, out, err);
+        status = mark(n, out->conn, kind.info ? kind.info->str : NULL, d->number, until, out, err);
     if (kind.info)
         freeReplyObject(kind.info);
     if (status != DIBS_OK) {
@@ -187,7 +189,7 @@ static void *run_dial(void *arg)
     dibs__voters *v = n->all;
     arrival a = {0};
     dibs_error err = {0};
-    dibs_status status = connect_node(n, d->ear, dibs__after(v->env, SPAN), &a, &err);
+    dibs_status status = connect_node(d, dibs__after(v->env, SPAN), &a, &err);
 
     pthread_mutex_lock(&v->lock);
     n->dialling[d->ear] = false;
@@ -240,7 +242,7 @@ void dibs__voter_dial(dibs__voter *n, bool ear)
         return;
     d = calloc(1, sizeof *d);
     if (d)
-        *d = (dial){n, ear};
+        *d = (dial){n, ear, ear || !n->dialled++ ? 0 : atomic_fetch_add(&v->dials, 1) + 1};
     if (!d || !start_thread(d)) {
         free(d);
         dibs_error err = {0};

@@ -296,6 +296,8 @@ void dibs__redlock_events(dibs__engine *e)
         ignored = 0;
     if (read(r->v->ear_fd, &ignored, sizeof ignored) < 0)
         ignored = 0;
+    if (read(r->v->tend_fd, &ignored, sizeof ignored) > 0)
+        dibs__voters_tend(r->v);
     tend_ears(r);
     serve_due(r);
 }

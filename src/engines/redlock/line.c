@@ -322,6 +322,7 @@ dibs__waiting *dibs__spot_begin(dibs__spot *s, dibs__try *out, const dibs__voter
      * while the nodes were being asked: their lease must last that much longer. */
     out->within = 2 * v->limit;
     out->lease = w->who.lease + out->within;
+    out->waits = 2;
     out->after = NULL;
     return w;
 }

@@ -103,6 +103,7 @@ void dibs__link_owe(dibs__voter *n, dibs__debt *debt)
         keep_debt(n, debt);
     else
         dibs__link_flush(n);
+    dibs__voters_tend_later(n->all);
 }
 
 void dibs__link_pay(dibs__voter *n)
@@ -174,6 +175,7 @@ void dibs__link_forget(dibs__voter *n, dibs__ask *ask)
         if (ask->debt) {
             e->debt = dibs__debt_new(ask->debt->word + ask->debt->length, ask->debt->word,
                                      ask->debt->length, ask->debt->until);
+            dibs__voters_tend_later(n->all);
         }
         return;
     }

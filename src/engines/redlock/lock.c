@@ -213,6 +213,7 @@ dibs_status dibs__redlock_enter(dibs__engine *e, const dibs__enter_request *requ
         t.who = &request->who;
         t.lease = request->who.lease;
         t.within = 0;
+        t.waits = request->window > 0;
         t.after = NULL;
         try_it(r, &t, request->window == 0, until);
         if (t.status != DIBS_OK)

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define DIBS__PACK_SIZE \
-    (8 * 8 + DIBS__OWNER_SIZE + DIBS__ATTEMPT_SIZE + DIBS__HOST_SIZE + DIBS__BY_SIZE + 32)
+    (10 * 8 + DIBS__OWNER_SIZE + DIBS__ATTEMPT_SIZE + DIBS__HOST_SIZE + DIBS__BY_SIZE + 32)
 
 typedef struct dibs__pack {
     char *start, *at;

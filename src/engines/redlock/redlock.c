@@ -113,7 +113,7 @@ static dibs_status read_guard(dibs__url *url, dibs__voters *v, dibs_error *err)
     return DIBS_OK;
 }
 
-static dibs_status read_url(dibs__url *url, dibs__voters *v, dibs_error *err)
+static dibs_status read_url(dibs__url *url, const char *handle_id, dibs__voters *v, dibs_error *err)
 {
     int64_t node_ms = NODE_MS, max_lease = MAX_LEASE_MS;
     dibs_status status = read_nodes(url, v, err);
@@ -129,6 +129,7 @@ static dibs_status read_url(dibs__url *url, dibs__voters *v, dibs_error *err)
     if (status == DIBS_OK)
         status = read_tls(url, v, err);
     snprintf(v->marker, sizeof v->marker, "%s:node", v->prefix);
+    snprintf(v->gone, sizeof v->gone, "%s:gone:%.16s", v->prefix, handle_id);
     v->limit = node_ms * DIBS__MS;
     v->max_lease = max_lease * DIBS__MS;
     v->longest = v->max_lease + 2 * v->limit;
@@ -185,10 +186,11 @@ static dibs_status redlock_open(const dibs__open_request *request, dibs__engine 
         (dibs__engine){.class = &dibs__engine_redlock, .env = request->env, .sink = request->sink};
     r->v = dibs__voters_new(request->env, request->sink);
     r->line = dibs__redlock_line_new();
-    if (!r->v || !r->line || !dibs__redlock_line_watch(r->line, r->v->ear_fd))
+    if (!r->v || !r->line || !dibs__redlock_line_watch(r->line, r->v->ear_fd) ||
+        !dibs__redlock_line_watch(r->line, r->v->tend_fd))
         status = dibs__fail(err, DIBS_NO_MEMORY, "redlock: out of memory or descriptors");
     if (status == DIBS_OK)
-        status = read_url(request->url, r->v, err);
+        status = read_url(request->url, request->handle_id, r->v, err);
     if (status == DIBS_OK) {
         note_even(r);
         status = dibs__voters_start(r->v, request->until, err);

@@ -41,6 +41,7 @@ typedef struct dibs__try {
     const char *name;
     const dibs__asker *who;
     int64_t lease;            /* asked for: that of `who`, or more */
+    int waits;                /* 0: it will not wait, 1: it will, 2: it has */
     int64_t within;           /* it must not take longer than this; 0: than the lease */
     const dibs__claim *after; /* give this back first; NULL: nothing */
     /* out: as from the engine's enter; a refusal has its reason in `err` */

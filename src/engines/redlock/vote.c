@@ -185,6 +185,8 @@ static void prepare(batch *b, dibs__try *t)
     dibs__pack_number(&p, (double)t->who->min_hold);
     dibs__pack_number(&p, (double)t->round);
     dibs__pack_number(&p, (double)v->longest);
+    dibs__pack_number(&p, (double)atomic_load(&v->dials));
+    dibs__pack_number(&p, t->waits);
     dibs__pack_text(&p, t->who->owner);
     dibs__pack_text(&p, t->who->attempt);
     dibs__pack_text(&p, info);
@@ -195,11 +197,13 @@ static void prepare(batch *b, dibs__try *t)
 
 static void write_query(const dibs__voters *v, const dibs__try *t, dibs__query *q)
 {
-    *q = (dibs__query){
-        .script = t->after ? DIBS__RED_PASS : DIBS__RED_ENTER,
-        .key = t->key,
-        .word = {{t->word, t->length}, {v->marker, strlen(v->marker)}, {t->give, t->give_length}},
-        .words = t->after ? 3 : 2};
+    *q = (dibs__query){.script = t->after ? DIBS__RED_PASS : DIBS__RED_ENTER,
+                       .key = t->key,
+                       .words = t->after ? 4 : 3};
+    q->word[0] = (dibs__word){t->word, t->length};
+    q->word[1] = (dibs__word){v->marker, strlen(v->marker)};
+    q->word[2] = (dibs__word){v->gone, strlen(v->gone)};
+    q->word[3] = (dibs__word){t->give, t->give_length};
 }
 
 /* One exchange with the nodes of `to` about the tries of `s`. */

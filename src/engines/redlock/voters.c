@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,6 +26,8 @@ static void free_voters(dibs__voters *v)
         close(v->wake_fd);
     if (v->ear_fd >= 0)
         close(v->ear_fd);
+    if (v->tend_fd >= 0)
+        close(v->tend_fd);
     pthread_cond_destroy(&v->turned);
     pthread_mutex_destroy(&v->lock);
     free(v);
@@ -47,8 +50,9 @@ dibs__voters *dibs__voters_new(const dibs__env *env, dibs__sink *sink)
     pthread_condattr_destroy(&monotonic);
     v->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     v->ear_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    v->tend_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
     /* The first two take memory, and are refused where there is none. */
-    if (v->wake_fd < 0 || v->ear_fd < 0 ||
+    if (v->wake_fd < 0 || v->ear_fd < 0 || v->tend_fd < 0 ||
         !dibs__scripts_init(&v->scripts, dibs__redlock_lua, DIBS__RED_SCRIPTS, 2)) {
         free_voters(v);
         return NULL;
@@ -90,6 +94,7 @@ void dibs__voters_abandon(dibs__voters *v)
     }
     close(v->wake_fd);
     close(v->ear_fd);
+    close(v->tend_fd);
 }
 
 /* ---- Starting -------------------------------------------------------------------------------- */
@@ -117,16 +122,17 @@ static void wait_for_turn(dibs__voters *v, dibs__deadline until)
 
 dibs_status dibs__voters_start(dibs__voters *v, dibs__deadline until, dibs_error *err)
 {
+    /* Who vouches for the nodes means all of them. */
+    int64_t late = v->vouched && 2 * v->limit < DIBS__SECOND ? DIBS__SECOND : 2 * v->limit;
     dibs__deadline grace = DIBS__NEVER;
     dibs_status status = DIBS_OK;
 
     pthread_mutex_lock(&v->lock);
     dibs__voters_dial_all(v);
     while (still_dialling(v) > 0 && dibs__now(v->env) < dibs__sooner(until, grace)) {
-        /* The last ones get twice the time that a node may take, and come later if they are slower.
-         */
+        /* The last ones get a moment more, and come later if they are slower. */
         if (grace == DIBS__NEVER && dibs__voters_connected(v) >= v->majority)
-            grace = dibs__after(v->env, 2 * v->limit);
+            grace = dibs__after(v->env, late);
         else
             wait_for_turn(v, dibs__sooner(until, grace));
     }

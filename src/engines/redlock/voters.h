@@ -86,6 +86,7 @@ typedef struct dibs__voter {
 
     /* Dialling, [1] for the subscription. */
     bool dialling[2];
+    unsigned dialled; /* times */
     dibs__deadline retry_at[2];
     int64_t pause[2];
     dibs_error why; /* the last failure; DIBS_OK: none since it was connected */
@@ -110,12 +111,16 @@ struct dibs__voters {
     dibs__scripts scripts;
     char prefix[DIBS__REDIS_PREFIX_MAX + 1];
     char marker[DIBS__REDIS_PREFIX_MAX + 8];
+    char gone[DIBS__REDIS_PREFIX_MAX + 32]; /* key of this handle's own mark */
+    _Atomic uint64_t dials;
     int64_t limit;     /* how long one node may take */
     int64_t max_lease; /* that this handle may ask for */
     int64_t longest;   /* that any client may: the highest limit that a node told us */
     bool vouched;      /* guard=off */
     bool driving;
-    int wake_fd;              /* a connection is new: poll it too */
+    int wake_fd; /* a connection is new: poll it too */
+    int tend_fd; /* a timer: debts that nobody waits for are looked after then */
+    bool tending;
     int ear_fd;               /* the keeper has something to do */
     _Atomic uint64_t highest; /* fence seen */
     _Atomic uint64_t rounds;  /* given out */
@@ -202,6 +207,9 @@ struct dibs__ask {
 /* DIBS_OK: it was asked; look at the sets. Never later than `until`. */
 dibs_status dibs__ask_run(dibs__ask *a, dibs__deadline until, dibs_error *err);
 void dibs__ask_fini(dibs__ask *a);
+/* The keeper's: reads what has come for debts, calls nodes that are owed something. */
+void dibs__voters_tend(dibs__voters *v);
+void dibs__voters_tend_later(dibs__voters *v); /* with the lock */
 /* Lets what is under way come to its end. */
 void dibs__voters_drain(dibs__voters *v, dibs__deadline until);
 redisReply *dibs__ask_reply(const dibs__ask *a, size_t node, size_t i);

@@ -7,7 +7,7 @@ end
 last = proposal > last and proposal or last + 1
 broken, broken_at, by = last, now, who
 if live and (at_once == 1 or attempt == '') then
-    owner, attempt, ends, live = '', '', 0, false
+    owner, attempt, ends, freed, live = '', '', 0, now, false
 end
 save()
 if not live then

@@ -17,7 +17,7 @@ local function give_back()
     if holds == 1 and min_hold > 0 and till > now then
         owner, attempt, ends = '', '', till
     else
-        owner, attempt, ends, live = '', '', 0, false
+        owner, attempt, ends, freed, live = '', '', 0, now, false
     end
     return RELEASED
 end

@@ -2,7 +2,8 @@
 --
 -- The record is one string at KEYS[1]: the last fence that this node answered with, the last break
 -- (its fence, its time), then the one vote that it can have out: fence, end of its lease, since
--- when, min_hold, round; owner, attempt, "pid host"; and who broke it. A vote whose lease is over
+-- when, min_hold, round; until when somebody waits for it, and when it was given back; owner,
+-- attempt, "pid host"; and who broke it. A vote whose lease is over
 -- counts as none. One without attempt was given back before its min_hold was over: nobody's, and
 -- still in the way.
 --
@@ -10,22 +11,23 @@
 -- release of an old round that comes late on another connection cannot take the new vote away.
 --
 -- Nothing stays for ever: a day after its last use a lock is gone.
---define RECORD '>ddddddddssss' DAY 86400000000
+--define RECORD '>ddddddddddssss' DAY 86400000000
 --define GRANTED 0 BUSY 2 LOST 3 BROKEN 4 RESUMED 5 RELEASED 8 QUIET 9 UNMARKED 10
 local call, key = redis.call, KEYS[1]
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
-local stored = call('GET', key)
+local stored, marker, gone = unpack(call('MGET', key, ARGV[2] or key, ARGV[3] or key))
 local last, broken, broken_at, fence, ends, since, min_hold, round = 0, 0, 0, 0, 0, 0, 0, 0
+local wanted, freed = 0, 0
 local owner, attempt, info, by = '', '', '', ''
 if stored then
-    last, broken, broken_at, fence, ends, since, min_hold, round, owner, attempt, info, by =
-        struct.unpack(RECORD, stored)
+    last, broken, broken_at, fence, ends, since, min_hold, round, wanted, freed,
+        owner, attempt, info, by = struct.unpack(RECORD, stored)
 end
 local live = ends > now
 
 local function save()
     local keep = ends > now and ends - now or 0
     call('SET', key, struct.pack(RECORD, last, broken, broken_at, fence, ends, since, min_hold,
-        round, owner, attempt, info, by), 'PX', math.ceil((keep + DAY) / 1000))
+        round, wanted, freed, owner, attempt, info, by), 'PX', math.ceil((keep + DAY) / 1000))
 end

@@ -1,11 +1,11 @@
 -- Is this node still the one that it was? ARGV[1]: run id of the server, '' if the client may not know. ARGV[2]: seconds that it is
 -- up, 1 if it syncs every write before it answers, 1 if the client vouches for it, the longest
--- lease. Gives {born, longest, 1 if every write is synced, now}; see vote.lua.
+-- lease, and when the client dialled, counted. ARGV[3]: the key of its own mark. Gives {born, longest, 1 if every write is synced, now}; see vote.lua.
 --
 -- Another run id means a restart: what the old run had promised is known only if it synced every
 -- write, and this one too. No marker means a node that is new, was emptied, or has lost everything.
 local key, run = KEYS[1], ARGV[1]
-local up, always, vouched, longest = struct.unpack('>dddd', ARGV[2])
+local up, always, vouched, longest, dialled = struct.unpack('>ddddd', ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local stored = redis.call('GET', key)
@@ -25,6 +25,9 @@ if stored then
 end
 if vouched == 1 then
     born = 0
+end
+if dialled > 0 then -- nothing can be under way on a connection before the first
+    redis.call('SET', ARGV[3], string.format('%.0f', dialled), 'EX', 86400)
 end
 redis.call('SET', key, struct.pack('>ddds', born, longest, always, run))
 return {born, longest, always, now}

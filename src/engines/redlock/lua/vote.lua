@@ -1,13 +1,19 @@
--- A vote. ARGV[1]: what the client proposes as fence, lease, min_hold, round, and the longest lease
--- that any client may ask for; owner, attempt, "pid host". ARGV[2]: the key of the node's marker.
+-- A vote. ARGV[1]: what the client proposes as fence, lease, min_hold, round, the longest lease that
+-- any client may ask for, when the client last dialled, counted, and 0 if it will not wait, 1 if it
+-- will, 2 if it has; owner, attempt, "pid host".
+-- ARGV[2] and [3]: the keys of the node's marker and of the client's own mark.
+--define MOMENT 10000 WAITING 2000000
+--
+-- A client that has dialled anew leaves a mark here: what its old connection still brings is refused.
+-- So its questions take effect in the order in which they were sent, or not at all.
 --
 -- The marker says since when this node's memory reaches back without a gap (`born`, 0: for ever),
 -- and the longest lease. Votes given out before that may be forgotten here and still count
 -- elsewhere: until the last of them is over, the node does not vote.
-local proposal, lease, hold, number, longest, who, try, more = struct.unpack('>dddddsss', ARGV[1])
+local proposal, lease, hold, number, longest, dialled, waits, who, try, more =
+    struct.unpack('>dddddddsss', ARGV[1])
 
 local function quiet()
-    local marker = call('GET', ARGV[2])
     if not marker then
         return {UNMARKED, last}
     end
@@ -20,12 +26,31 @@ local function quiet()
     return till > now and {QUIET, last, till - now} or nil
 end
 
+-- Whoever waits is told when the lock is free, and for a moment nobody else who would wait gets it:
+-- else the one who gave it back would have it again before any of them is awake.
+local function reserved()
+    local since_then = now - (ends > freed and ends or freed)
+    return not live and waits == 1 and wanted > now and since_then < MOMENT and MOMENT - since_then
+end
+
+local function busy(left)
+    if waits > 0 and wanted < now + WAITING / 2 then
+        wanted = now + WAITING
+        save()
+    end
+    return {BUSY, last, left, live and fence or 0}
+end
+
 local function vote()
-    local silence = quiet()
+    local silence, moment = quiet(), reserved()
     if silence then
         return silence
+    elseif moment then
+        return busy(moment)
+    elseif gone and dialled < tonumber(gone) then
+        return {BUSY, last, 0, 0}
     elseif live and (attempt == '' or owner ~= who or attempt == try and round > number) then
-        return {BUSY, last, ends - now, fence}
+        return busy(ends - now)
     end
     last = proposal > last and proposal or last + 1
     fence, ends, since, min_hold, round = last, now + lease, now, hold, number

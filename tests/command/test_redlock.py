@@ -1,0 +1,37 @@
+"""The command on five independent nodes."""
+
+import time
+
+from harness import test, wait_for
+
+
+@test('redlock')
+def show_tells_the_state_of_each_node(t):
+    holder = t.start('run', 'job', '--', *t.worker('a', 'seconds=30'))
+    wait_for(lambda: t.held_by('job'), 'a holder')
+    lock = t.lock('job')
+    assert len(lock['notes']) == 5, lock
+    assert sum('voted for' in note for note in lock['notes']) >= 3, lock
+    code, out, _ = t.run('show', 'job')
+    assert code == 0 and b'note:    node 1 of 5' in out, out
+    holder.signal(15)
+
+
+@test('redlock')
+def what_it_cannot_do_has_a_reason(t):
+    for option in (('--shared',), ('--slots', '3')):
+        code, _, err = t.run('run', *option, 'job', '--', 'true')
+        assert code == 64 and b'redlock: no' in err and len(err) > 60, (option, code, err)
+
+
+@test('redlock')
+def without_a_majority_it_exits_69(t):
+    """The last test on these nodes: three of them are gone afterwards."""
+    for node in t.server.nodes[:3]:
+        node.kill()
+    start = time.monotonic()
+    code, _, err = t.run('run', '--wait', '2s', 'job', '--', 'true')
+    assert code == 69, (code, err)
+    assert b'2 of 5 nodes answer, and 3 are needed' in err, err
+    t.note('refused after %.1f s', time.monotonic() - start)
+    assert time.monotonic() - start < 15

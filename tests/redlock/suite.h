@@ -1,0 +1,13 @@
+/* The cases of test_redlock that are in files of their own. */
+#ifndef DIBS_TESTS_REDLOCK_SUITE_H
+#define DIBS_TESTS_REDLOCK_SUITE_H
+
+/* guard.c */
+void without_the_guard_two_hold(void **state);
+void with_the_guard_one_holds(void **state);
+void a_node_that_syncs_votes_at_once(void **state);
+
+/* storm.c */
+void a_storm_of_clients_and_restarts(void **state);
+
+#endif
