@@ -1,7 +1,7 @@
 /* Requests and their answers.
  *
  * An op is a call under way. Its requests are handed to the library in flushes, with our mutex held,
- * so that no answer is looked at before all of a flush are out; the library's one completion thread
+ * so that the op goes on only when all of a flush are out; the library's one completion thread
  * brings the answers, and with the last of a flush the op goes on. */
 #define _GNU_SOURCE
 #include "core/error.h"
@@ -165,11 +165,13 @@ void dibs__zk_finish_no_memory(dibs__zk_op *op)
 
 /* ---- Flushes --------------------------------------------------------------------------------- */
 
+/* What was sent is the answer's to fill in, which may come before we are here. */
 void dibs__zk_sent(dibs__zk_op *op, int rc, int *where)
 {
     if (rc == ZOK)
         op->left++;
-    *where = rc;
+    else
+        *where = rc;
 }
 
 dibs_status dibs__zk_flush_begin(dibs__zk_op *op, void (*next)(dibs__zk_op *op))

@@ -182,6 +182,7 @@ static void make_session(dibs__zk *z)
     pthread_mutex_lock(&z->mutex);
     old = z->zh;
     z->zh = NULL;
+    z->state = DIBS__ZK_STARTING;
     z->init_at = dibs__now(z->side.env);
     pthread_mutex_unlock(&z->mutex);
     if (old)
@@ -244,20 +245,38 @@ static dibs__deadline step_on(dibs__zk *z, dibs__deadline now)
     return now + z->asked / 60;
 }
 
+/* Nothing was answered for two sessions. It is over for us long since; but what we send may still arrive
+ * and keep it alive, and with it entries that nobody wants. */
+static void give_up_silent(dibs__zk *z, dibs__deadline now)
+{
+    uint64_t session = 0;
+
+    pthread_mutex_lock(&z->mutex);
+    if (z->state == DIBS__ZK_OPEN && now > z->proof.last + 2 * z->session_span) {
+        session = z->session;
+        z->state = DIBS__ZK_EXPIRED;
+    }
+    pthread_mutex_unlock(&z->mutex);
+    if (session)
+        dibs__line_expired(z->side.line, session);
+}
+
 /* What is to be done now; when to look again. Without the mutex. */
 static dibs__deadline serve(dibs__zk *z)
 {
     dibs__deadline now = dibs__now(z->side.env), next = dibs__zk_kept_serve(z), due;
     dibs__zk_state state;
-    bool none, connected_now;
+    bool none, connected_now, range;
 
+    give_up_silent(z, now);
     pthread_mutex_lock(&z->mutex);
     state = z->state;
     none = z->zh == NULL;
     connected_now = z->connected;
+    range = state == DIBS__ZK_REFUSED && z->why.status == DIBS_OK;
     due = state == DIBS__ZK_OPEN ? dibs__zk_proof_due(z) : DIBS__NEVER;
     pthread_mutex_unlock(&z->mutex);
-    if (state == DIBS__ZK_REFUSED && z->why.status == DIBS_OK)
+    if (range)
         tell_range(z);
     if (state == DIBS__ZK_EXPIRED || (state == DIBS__ZK_STARTING && none)) {
         if (now < z->init_at + AGAIN && z->init_at)
