@@ -7,11 +7,14 @@
 #include "core/error.h"
 #include "engines/zookeeper/zookeeper.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 
 #define AGAIN (500 * DIBS__MS) /* a session that could not be made is tried again */
@@ -20,6 +23,36 @@
 static void on_log(const char *message)
 {
     (void)message;
+}
+
+/* ---- The socket ------------------------------------------------------------------------------ */
+
+static bool is_at(int fd, const struct sockaddr_storage *peer, socklen_t size)
+{
+    struct sockaddr_storage other;
+    socklen_t n = sizeof other;
+
+    return getpeername(fd, (struct sockaddr *)&other, &n) == 0 && n == size &&
+           memcmp(&other, peer, size) == 0;
+}
+
+/* What the user's program executes must not inherit our connection. The library neither asks for that
+ * nor tells which descriptor it has: every one to this server is meant. */
+static void close_on_exec(zhandle_t *zh)
+{
+    struct sockaddr_storage peer;
+    socklen_t size = sizeof peer;
+    DIR *dir = zookeeper_get_connected_host(zh, (struct sockaddr *)&peer, &size)
+                   ? opendir("/proc/self/fd")
+                   : NULL;
+
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        int fd = atoi(e->d_name);
+        if (fd > 2 && is_at(fd, &peer, size))
+            fcntl(fd, F_SETFD, FD_CLOEXEC);
+    }
+    if (dir)
+        closedir(dir);
 }
 
 /* ---- What the library tells ------------------------------------------------------------------ */
@@ -65,6 +98,8 @@ static void on_session(zhandle_t *zh, int type, int state, const char *path, voi
     (void)path;
     if (type != ZOO_SESSION_EVENT)
         return;
+    if (state == ZOO_CONNECTED_STATE)
+        close_on_exec(zh);
     pthread_mutex_lock(&z->mutex);
     if (state == ZOO_CONNECTED_STATE) {
         connected(z, zh);
