@@ -2,7 +2,8 @@
  *
  * The usual case is guessed: a plain lock has no value of its own, a semaphore has the one that we
  * would give it. When the guess is wrong, or our entry is there already (the answer to an earlier
- * try was lost), the transaction's other half tells what is there, and it is sent again with that. */
+ * try was lost), the transaction's other half tells what is there, and it is sent again with that.
+ */
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "engines/etcd/error.h"
@@ -48,8 +49,8 @@ static void compare_value(parts *p, const dibs__etcd_op *op)
     c->value = dibs__etcd_text(op->call->lock_value);
 }
 
-/* What the line was like the last time decides what is asked for: all of a short one, or only whether
- * there is any. */
+/* What the line was like the last time decides what is asked for: all of a short one, or only
+ * whether there is any. */
 static _Atomic uint64_t *memory_of(const dibs__etcd_op *op, uint64_t *hash)
 {
     *hash = dibs__hash(op->call->name) | 1;

@@ -49,7 +49,7 @@ struct dibs__etcd {
     int64_t ttl; /* of the session */
     pthread_mutex_t lock;
     int64_t lease;          /* the session; 0: none */
-    bool granting, closing; /* a new session is on its way; there will be none */
+    bool granting;          /* a new session is on its way */
     dibs__deadline granted; /* when it was asked for */
     dibs__etcd_call grant;
     int64_t grant_id;

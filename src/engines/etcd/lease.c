@@ -7,7 +7,7 @@
  * elected after the keep-alive was sent, it has extended every lease by a whole TTL since, and the
  * terms differ: then the sign of life is not counted, and the next one comes at once.
  *
- *   due → keep-alive sent → answered (TTL, term) → read sent → answered (same term): until = sent + TTL
+ *   due → keep-alive sent → answered (TTL, term) → read → answered (same term): until = sent + TTL
  */
 #define _GNU_SOURCE
 #include "engines/etcd/error.h"
