@@ -151,6 +151,14 @@ static dibs_status prepare(visit *v)
     call->again = s->maybe_made;
     if (!call->attempt || (s->named && !call->owner) || !call->value || !call->lock_value)
         return no_memory(v);
+    if (v->window > 0 && !s->named && !call->again) {
+        bool told;
+        pthread_mutex_lock(&v->line->mutex);
+        told = dibs__view_hint(v->line, call);
+        pthread_mutex_unlock(&v->line->mutex);
+        if (!told)
+            return no_memory(v);
+    }
     return DIBS_OK;
 }
 

@@ -91,21 +91,26 @@ struct dibs__line_call {
     const char *attempt; /* enter: 39 bytes at most, no dots */
     const char *owner;   /* enter: given by name, else NULL */
     uint32_t weight, capacity;
-    bool may_linger;         /* enter: has a min_hold */
-    bool again;              /* enter: an earlier try may have made the entry: look for it first;
+    bool may_linger;        /* enter: has a min_hold */
+    bool again;             /* enter: an earlier try may have made the entry: look for it first;
                               * list: see everything that was sent before (sync, linearizable) */
-    bool values;             /* list: with values, fences, times and marks of the entries */
-    bool at_once;            /* write: remove the entries; else mark them */
-    bool idle;               /* names: those without entries too */
-    const char *value;       /* enter: the entry's; linger: what it stores from now on; write: the
+    bool values;            /* list: with values, fences, times and marks of the entries */
+    bool at_once;           /* write: remove the entries; else mark them */
+    bool idle;              /* names: those without entries too */
+    const char *value;      /* enter: the entry's; linger: what it stores from now on; write: the
                               * lock's new one */
-    const char *lock_value;  /* enter: the lock's, if this call creates the lock */
-    uint64_t version;        /* write: only if the lock's value still has this version. watch: as_of
+    const char *lock_value; /* enter: the lock's, if this call creates the lock */
+    uint64_t version;       /* write: only if the lock's value still has this version. watch: as_of
                               * of the listing in which the entry was seen; 0: not known */
-    uint64_t place;          /* watch: the entry's. list: only those below this are needed;
+    uint64_t place;         /* watch: the entry's. list: only those below this are needed;
                               * UINT64_MAX: all */
-    uint32_t enough;         /* list with a place: nearest ones first, may stop when their weights
+    uint32_t enough;        /* list with a place: nearest ones first, may stop when their weights
                              * exceed this (then says so in `from`); enter without an owner: the same */
+    /* enter: a hint, if the last is not NULL. As of that listing we know the whole line up to (not
+     * including) our entry `known_last` of place known_upto. An adapter that finds that nothing but our
+     * own entry has come or gone since may answer with known_last alone, and from = known_upto. */
+    uint64_t known_as_of, known_upto;
+    const char *known_last;
     int64_t span;            /* linger: microseconds */
     dibs__line_check *check; /* check: sorted by name */
     const char *const *keys; /* write: entries, and what they store (again, when they are marked) */

@@ -13,10 +13,13 @@
 #define _GNU_SOURCE
 #include "engines/line/inner.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define FEW 2 /* unseen entries ahead that are asked for one by one */
+#define LONG \
+    256 /* so many ahead that listing them again costs more than asking whether it must be */
 
 struct dibs__spot {
     uint64_t place, fence;
@@ -33,6 +36,8 @@ struct dibs__view {
     size_t first, end, size;
     uint64_t from, upto; /* between these places nothing lives that is not among the spots */
     size_t seats;
+    uint64_t as_of; /* of the last listing, which was that of our entry `last`, at `upto` */
+    char last[DIBS__LINE_KEY_SIZE];
     char name[];
 };
 
@@ -351,6 +356,7 @@ static void on_listed(dibs__line_call *call)
         s->asking = false;
         if (call->status == DIBS_OK) { /* else the next sign of life tries again */
             s->fresh = merge(line, s->view, &call->listing, s->place);
+            s->view->last[0] = '\0';
             dibs__view_stir(line, s);
         }
     }
@@ -518,9 +524,23 @@ bool dibs__view_join(dibs__line *line, dibs__line_seat *s, dibs__line_listing *l
         dibs__view_leave(line, s);
         return false;
     }
+    v->as_of = listing->as_of;
+    snprintf(v->last, sizeof v->last, "%s", v->upto == s->place ? s->key : "");
     s->fresh = true;
     dibs__view_stir(line, s);
     return true;
+}
+
+bool dibs__view_hint(dibs__line *line, dibs__line_call *call)
+{
+    dibs__view *v = find_view(line, call->name);
+
+    if (!v || v->end - v->first < LONG || v->from > 0 || !v->last[0])
+        return true;
+    call->known_as_of = v->as_of;
+    call->known_upto = v->upto;
+    call->known_last = dibs__ask_copy(call, v->last);
+    return call->known_last != NULL;
 }
 
 void dibs__view_leave(dibs__line *line, dibs__line_seat *s)

@@ -57,6 +57,24 @@ static void on_created(int rc, const char *path, const struct Stat *stat, const 
     dibs__zk_answered(op, rc, true);
 }
 
+/* In a long line that we know: cversion counts what comes and goes. If that was our entry alone, the
+ * listing is what we know and the entry that was our last. */
+static void on_lock(int rc, const char *value, int size, const struct Stat *stat, const void *data)
+{
+    dibs__zk_op *op = (dibs__zk_op *)(uintptr_t)data;
+    dibs__line_call *call = op->call;
+    dibs__line_entry facts = {.place = call->known_upto};
+
+    op->list_rc = rc;
+    if (rc == ZOK && (uint32_t)stat->cversion == (uint32_t)call->known_as_of + 1) {
+        op->listing->as_of = (uint64_t)(uint32_t)stat->cversion;
+        op->listing->from = call->known_upto;
+        if (!dibs__line_listing_add(op->listing, call->known_last, NULL, &facts, 0))
+            op->list_rc = ZSYSTEMERROR;
+    }
+    dibs__zk_on_lock(rc, value, size, stat, data);
+}
+
 static void ask_entry(dibs__zk_op *op)
 {
     dibs__line_call *call = op->call;
@@ -72,7 +90,10 @@ static void ask_entry(dibs__zk_op *op)
                                (int)strlen(call->value), z->acl, ZOO_EPHEMERAL_SEQUENTIAL,
                                on_created, op),
                   &op->rc);
-    dibs__zk_ask_listing(op);
+    if (call->known_last)
+        dibs__zk_sent(op, zoo_aget(z->zh, dibs__zk_lock_path(op), 0, on_lock, op), &op->lock_rc);
+    else
+        dibs__zk_ask_listing(op);
 }
 
 static void settled(dibs__zk_op *op)
@@ -84,7 +105,10 @@ static void entered(dibs__zk_op *op)
 {
     int rc = op->rc != ZOK ? op->rc : op->lock_rc != ZOK ? op->lock_rc : op->list_rc;
 
-    if (rc == ZOK) {
+    if (rc == ZOK && op->call->known_last && op->listing->count == 0) {
+        op->call->known_last = NULL; /* others came or went: the whole line */
+        dibs__zk_follow(op, dibs__zk_ask_listing, entered);
+    } else if (rc == ZOK) {
         dibs__zk_complete_listing(op, false, settled);
     } else if (op->rc == ZNONODE && op->tries++ < TRIES) {
         lock_made(op);

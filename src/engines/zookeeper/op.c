@@ -273,8 +273,9 @@ void dibs__zk_on_children(int rc, const struct String_vector *names, const struc
 {
     dibs__zk_op *op = (dibs__zk_op *)(uintptr_t)data;
 
-    (void)stat;
     op->list_rc = rc;
+    if (rc == ZOK)
+        op->listing->as_of = (uint64_t)(uint32_t)stat->cversion;
     for (int i = 0; rc == ZOK && i < names->count; i++) {
         dibs__line_entry facts = {.place = dibs__zk_place(names->data[i])};
         if (facts.place != UINT64_MAX &&
