@@ -264,6 +264,8 @@ void dibs__zk_on_lock(int rc, const char *value, int size, const struct Stat *st
         l->value = size > 0 ? copy_bytes(value, size) : NULL;
         if (size > 0 && !l->value)
             op->lock_rc = ZSYSTEMERROR;
+        op->lock.czxid = stat->czxid;
+        op->lock.version = stat->version;
     }
     dibs__zk_answered(op, rc, false);
 }
