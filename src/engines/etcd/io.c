@@ -12,7 +12,9 @@
 #include <poll.h>
 #include <unistd.h>
 
-#define CONNECT_SPAN (2 * DIBS__SECOND) /* for one server */
+#define CONNECT_SPAN (2 * DIBS__SECOND) /* for one server, at most */
+#define LEAST_SPAN   DIBS__SECOND       /* and at least, however short the session */
+#define LOGIN_SPAN   (3 * DIBS__SECOND) /* on top: checking a password is slow on purpose */
 #define QUIET        (500 * DIBS__MS)   /* silence after a question: is anybody there? */
 #define SILENCE      (2 * DIBS__SECOND) /* silence after that: nobody is */
 #define FIRST_PAUSE  (20 * DIBS__MS)
@@ -98,6 +100,7 @@ static int64_t connect_span(dibs__etcd_client *c)
     pthread_mutex_lock(&c->lock);
     span = c->lease.id ? c->lease.ttl / 4 : CONNECT_SPAN;
     pthread_mutex_unlock(&c->lock);
+    span = span > LEAST_SPAN ? span : LEAST_SPAN;
     return span < CONNECT_SPAN ? span : CONNECT_SPAN;
 }
 
@@ -114,7 +117,7 @@ static dibs_status connect_one(dibs__etcd_client *c, dibs__h2 **out, char **toke
     if (status == DIBS_OK) {
         status = exchange(c, *out, NULL, until, err);
         if (status == DIBS_OK && c->place.user)
-            status = authenticate(c, *out, until, token, err);
+            status = authenticate(c, *out, until + LOGIN_SPAN, token, err);
         if (status != DIBS_OK) {
             dibs__h2_close(*out);
             *out = NULL;
