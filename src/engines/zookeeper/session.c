@@ -17,7 +17,8 @@
 #include <sys/socket.h>
 #include <time.h>
 
-#define AGAIN (500 * DIBS__MS) /* a session that could not be made is tried again */
+#define AGAIN      (500 * DIBS__MS) /* a session that could not be made is tried again */
+#define RESOLVE_MS 30000
 
 /* The library would else write to stderr. */
 static void on_log(const char *message)
@@ -223,6 +224,8 @@ static void make_session(dibs__zk *z)
     if (old)
         zookeeper_close(old);
     zh = zookeeper_init2(z->hosts, on_session, (int)(z->asked / DIBS__MS), NULL, z, 0, on_log);
+    if (zh) /* else the library asks for the servers' addresses at every turn of its loop */
+        zoo_set_servers_resolution_delay(zh, RESOLVE_MS);
     if (zh && z->auth)
         zoo_add_auth(zh, "digest", z->auth, (int)strlen(z->auth), NULL, NULL);
     pthread_mutex_lock(&z->mutex);
