@@ -138,7 +138,7 @@ typedef struct dibs_engine_info {
                               and a dead process's locks pass on with the handle's */
     bool resumes_at_end; /* an owner by name that takes a lock up again goes behind who waits */
     bool fence_of_place; /* a waiter's fence is fixed when it enters the line */
-    bool forgets_idle;     /* an unused lock is forgotten soon: slots, who broke it, its fence */
+    bool forgets_idle;   /* an unused lock is forgotten soon: slots, who broke it, its fence */
     int64_t lease_ms;    /* dibs_engine_of: the handle's lease; 0 where each lock has its own */
 } dibs_engine_info;
 

@@ -4,10 +4,11 @@
  * that made them. One rule decides: an entry holds when the weights of all live entries up to and
  * including it do not exceed the capacity. Entries ahead only vanish, so once true it stays true.
  *
- *   line.c    the engine's table: enter, keep, release, cancel
- *   view.c    what this handle knows of a lock's line, and whom each waiter watches
- *   look.c    inspect, list, break
- *   text.c    what names and values of entries and locks look like
+ *   line.c    opening, closing, entering          keep.c   signs of life
+ *   seat.c    attempts of this handle             leave.c  giving back, leaving the line
+ *   view.c    what is known of a lock's line      look.c   inspect, list, break
+ *   turn.c    whom each waiter watches            text.c   names and values
+ *   ask.c     calls to the adapter
  *
  * An adapter knows how to talk. It gets calls (`dibs__line_call`), each of which it completes once
  * with dibs__line_done, and tells three kinds of events: an entry that was watched is gone, a
