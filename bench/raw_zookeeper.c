@@ -90,6 +90,8 @@ static void *open_client(void *shared, const bench_plan *plan, const char *key)
     snprintf(c->place, sizeof c->place, "/raw/%s", key);
     c->zk = zookeeper_init(where, notice, SESSION_MS, NULL, c, 0);
     if (c->zk) {
+        /* By default the library resolves its servers' names anew with every request. */
+        zoo_set_servers_resolution_delay(c->zk, 30000);
         wait_for(c, &c->connected);
         if (make_node(c, "/raw") && make_node(c, c->place))
             return c;

@@ -125,7 +125,8 @@ static const char *url_as(const ensemble *e, const char *who, const char *place)
 {
     static char url[256];
 
-    snprintf(url, sizeof url, "etcd://%s%s%s/%s?session=3s", who, *who ? "@" : "", e->hosts, place);
+    snprintf(url, sizeof url, "etcd://%s%s%s/%s?session=20s", who, *who ? "@" : "", e->hosts,
+             place);
     return url;
 }
 

@@ -70,11 +70,16 @@ static void a_holder_that_is_cut_off_lets_go_first(void **state)
 static void a_short_partition_is_bridged(void **state)
 {
     proxy *p = proxy_here();
-    dibs *a = open_through(p), *b = open_here();
-    dibs_grant *g = take(a, "bridged", NULL);
-    job *j = job_start(b, "bridged", NULL, NULL);
+    char hosts[32];
+    dibs *a, *b = open_here();
+    dibs_grant *g;
+    job *j;
 
     (void)state;
+    snprintf(hosts, sizeof hosts, "127.0.0.1:%d", proxy_port(p));
+    a = open_url(url_lasting(hosts));
+    g = take(a, "bridged", NULL);
+    j = job_start(b, "bridged", NULL, NULL);
     wait_for_line(b, "bridged", 1, 1);
     for (int i = 0; i < 5; i++) {
         proxy_drop_all(p, false);
@@ -284,7 +289,28 @@ static void a_release_that_is_not_heard(void **state)
 
 /* ---- Servers that come and go ---------------------------------------------------------------- */
 
-/* Sessions are kept on disk: who holds goes on holding, and the order of the line too. */
+/* One grant of every job, in whatever order they come: each higher than the one before it on its lock. */
+static void serve_all(job *const j[], size_t count, uint64_t last[], size_t locks)
+{
+    int64_t end = clock_ms() + 2 * LONG_MS;
+    size_t served = 0;
+
+    while (served < count) {
+        assert_true(clock_ms() < end);
+        for (size_t i = 0; i < count; i++)
+            if (j[i]->thread && job_done_within(j[i], 0)) {
+                job_join(j[i]);
+                assert_true(j[i]->fence > last[i % locks]);
+                last[i % locks] = j[i]->fence;
+                assert_status(dibs_unlock(j[i]->g), DIBS_OK);
+                served++;
+            }
+        sleep_ms(5);
+    }
+}
+
+/* Sessions are kept on disk: who holds goes on holding, and nobody is forgotten. On a slow machine the
+ * restart may outlast a session; then who waits stands in line again. */
 static void a_restart_grants_nothing_twice(void **state)
 {
     enum { LOCKS = 4, WAITERS = 12 };
@@ -309,12 +335,7 @@ static void a_restart_grants_nothing_twice(void **state)
     assert_int_equal(ensemble_restart(&the_server, 0), 0);
     for (int i = 0; i < LOCKS; i++)
         dibs_unlock(g[i]); /* LOST, where it took longer than the session */
-    for (int i = 0; i < WAITERS; i++) {
-        job_join(j[i]);
-        assert_true(j[i]->fence > last[i % LOCKS]);
-        last[i % LOCKS] = j[i]->fence;
-        assert_status(dibs_unlock(j[i]->g), DIBS_OK);
-    }
+    serve_all(j, WAITERS, last, LOCKS);
 }
 
 static void a_server_that_is_down(void **state)
@@ -347,6 +368,14 @@ static void the_next_server_is_tried(void **state)
     }
 }
 
+static bool has_connections(void *p)
+{
+    proxy_counts counts;
+
+    proxy_read(p, &counts);
+    return counts.open > 0;
+}
+
 /* Two ways to the server; the one that is used dies. */
 static void the_next_server_is_tried_under_a_holder(void **state)
 {
@@ -357,19 +386,15 @@ static void the_next_server_is_tried_under_a_holder(void **state)
 
     (void)state;
     snprintf(hosts, sizeof hosts, "127.0.0.1:%d,127.0.0.1:%d", proxy_port(p[0]), proxy_port(p[1]));
-    d = open_url(url_of(hosts, ""));
+    d = open_url(url_lasting(hosts));
     g = take(d, "two-ways", NULL);
     for (int i = 0; i < 4; i++) {
-        int64_t end;
         proxy_heal(p[1 - i % 2]);
         proxy_drop_all(p[i % 2], true);
-        end = clock_ms() + SESSION_MS;
-        while (clock_ms() < end) {
-            assert_true(dibs_held(g));
-            sleep_ms(20);
-        }
+        assert_true(wait_until(has_connections, p[1 - i % 2], LONG_MS));
+        assert_status(dibs_renew(g, NULL), DIBS_OK);
+        assert_true(dibs_held(g));
     }
-    assert_status(dibs_renew(g, NULL), DIBS_OK);
     assert_status(dibs_unlock(g), DIBS_OK);
 }
 

@@ -12,6 +12,7 @@
 #define HANDLES_MAX 64
 #define JOBS_MAX    128
 #define PROXIES_MAX 8
+#define LASTING_MS  20000
 
 ensemble the_server;
 atomic_int log_lines;
@@ -53,15 +54,25 @@ void need_server(void)
         assert_int_equal(ensemble_restart(&the_server, 0), 0);
 }
 
-const char *url_of(const char *hosts, const char *more)
+static const char *make_url(const char *hosts, int session_ms, const char *more)
 {
     static char urls[8][512];
     static unsigned n;
     char *url = urls[n++ % 8];
 
     snprintf(url, sizeof urls[0], "%s://%s/tests?session=%dms%s",
-             the_kind == ENSEMBLE_ETCD ? "etcd" : "zookeeper", hosts, SESSION_MS, more);
+             the_kind == ENSEMBLE_ETCD ? "etcd" : "zookeeper", hosts, session_ms, more);
     return url;
+}
+
+const char *url_of(const char *hosts, const char *more)
+{
+    return make_url(hosts, SESSION_MS, more);
+}
+
+const char *url_lasting(const char *hosts)
+{
+    return make_url(hosts, LASTING_MS, "");
 }
 
 const char *url_at(int port, const char *more)
@@ -157,10 +168,20 @@ void close_handle(dibs *d)
     dibs_close(d);
 }
 
+static void join_those_done(void)
+{
+    for (size_t i = 0; i < job_count; i++)
+        if (jobs[i]->thread && atomic_load(&jobs[i]->done)) {
+            pthread_join(jobs[i]->thread, NULL);
+            jobs[i]->thread = 0;
+        }
+}
+
 /* Threads of a case that failed half-way are inside their handles: closing ends their waits. */
 int close_all(void **state)
 {
     (void)state;
+    join_those_done();
     for (size_t i = 0; i < PROXIES_MAX; i++)
         if (proxies[i])
             proxy_heal(proxies[i]);

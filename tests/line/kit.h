@@ -31,6 +31,8 @@ void need_server(void);
 /* "zookeeper://HOSTS/PLACE?session=3000msMORE"; the last eight live on. */
 const char *url_of(const char *hosts, const char *more);
 const char *url_at(int port, const char *more);
+/* With a session that a busy machine does not outlast: for cases in which nothing may be lost. */
+const char *url_lasting(const char *hosts);
 
 /* Runs a program (NULL-terminated words) to its end: its exit code. `out`: what it said on stdout,
  * may be NULL. */

@@ -1,6 +1,6 @@
 /* Are these entries there, and does our session live? The entries are read in one transaction, with
- * transactions inside, because etcd counts the operations of each: 128 at most. At the same time the
- * lease is renewed unless that was done a moment ago. */
+ * transactions inside, because etcd counts the operations of each: 128 at most. At the same time
+ * the lease is renewed unless that was done a moment ago. */
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "engines/etcd/etcd.h"
@@ -133,20 +133,15 @@ dibs_status dibs__etcd_check(dibs__line_side *s, dibs__line_call *call)
 {
     dibs__etcd *e = (dibs__etcd *)s;
     dibs__etcd_op *op = dibs__etcd_op_new(s, call);
-    bool prove, ok = op != NULL;
+    bool prove, alive, ok;
 
     if (!op)
         return DIBS_NO_MEMORY;
     pthread_mutex_lock(&e->lock);
+    alive = e->lease != 0;
     prove = needs_proof(e) || call->count == 0;
-    if (!e->lease) {
-        pthread_mutex_unlock(&e->lock);
-        dibs__fail(&call->err, DIBS_UNAVAILABLE, "the session is over");
-        return dibs__etcd_op_started(op, false) == DIBS_OK ? DIBS_OK : DIBS_UNAVAILABLE;
-    }
     op->parts = (prove ? 1 : 0) + (call->count > 0 ? 1 : 0);
-    if (call->count > 0)
-        ok = send_read(op);
+    ok = alive && (call->count == 0 || send_read(op));
     if (ok && prove) {
         op->next = e->proving;
         e->proving = op;
@@ -154,5 +149,6 @@ dibs_status dibs__etcd_check(dibs__line_side *s, dibs__line_call *call)
     pthread_mutex_unlock(&e->lock);
     if (ok && prove)
         dibs__etcd_lease_renew(e->client);
-    return dibs__etcd_op_started(op, ok);
+    dibs_status status = dibs__etcd_op_started(op, ok);
+    return alive ? status : dibs__fail(&call->err, DIBS_UNAVAILABLE, "the session is over");
 }

@@ -75,7 +75,8 @@ static dibs_status need_connection(dibs__etcd_client *c, dibs__deadline until, d
         if (c->failed != failed)
             return dibs__fail(err, c->why.status, "%s", c->why.message);
         if (dibs__now(c->env) >= until)
-            return dibs__fail(err, DIBS_UNAVAILABLE, "not connected in time");
+            return dibs__fail(err, DIBS_UNAVAILABLE, "not connected in time%s%s",
+                              c->why.status ? ": " : "", c->why.message);
         sleep_on(c->env, &c->turned, &c->lock, until);
     }
     return DIBS_OK;
@@ -153,8 +154,14 @@ static void on_closed(dibs__h2_stream *s)
 static void send_call(dibs__etcd_client *c, dibs__etcd_call *call)
 {
     call->tries++;
-    if (dibs__h2_start(c->h2, &call->stream, call->method, c->token, false))
+    if (dibs__h2_start(c->h2, &call->stream, call->method, c->token, false)) {
         put_into(&c->flying, call);
+        return;
+    }
+    /* The server says goodbye, or all numbers of streams are used up: on another connection. */
+    dibs__etcd_leave(c);
+    if (call->tries < MAX_TRIES)
+        put_into(&c->queued, call);
     else
         end(call, DIBS__RPC_UNSENT);
 }
@@ -201,7 +208,7 @@ bool dibs__etcd_post(dibs__etcd_client *c, dibs__etcd_call *call, const char *me
 
 void dibs__etcd_calls_send(dibs__etcd_client *c)
 {
-    while (c->queued) {
+    while (c->queued && !c->cut) {
         dibs__etcd_call *call = c->queued;
         take_out(call);
         send_call(c, call);

@@ -2,7 +2,8 @@
  *
  * The usual case is guessed: a plain lock has no value of its own, a semaphore has the one that we
  * would give it. When the guess is wrong, or our entry is there already (the answer to an earlier
- * try was lost), the transaction's other half tells what is there, and it is sent again with that. */
+ * try was lost), the transaction's other half tells what is there, and it is sent again with that.
+ */
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "engines/etcd/error.h"
@@ -14,14 +15,14 @@
 
 /* What a transaction is made of. The keys are large: on the heap. */
 typedef struct parts {
-    dibs__etcd_key entry, folder, end, value;
+    dibs__etcd_key entry, folder, end, value, tail, before, after;
     char made[DIBS__LINE_KEY_SIZE];
     Etcd__Compare compare[2];
-    Etcd__RangeRequest line, own, lock;
-    Etcd__PutRequest put, put_value;
-    Etcd__RequestOp yes[3], no[3];
+    Etcd__RangeRequest line, own, lock, last, strangers[2];
+    Etcd__PutRequest put, put_tail, put_value;
+    Etcd__RequestOp yes[6], no[3];
     Etcd__Compare *compares[2];
-    Etcd__RequestOp *yeses[3], *noes[3];
+    Etcd__RequestOp *yeses[6], *noes[3];
 } parts;
 
 static void make_keys(parts *p, const dibs__etcd_op *op)
@@ -33,6 +34,9 @@ static void make_keys(parts *p, const dibs__etcd_op *op)
     dibs__etcd_entry_key(op->e, call->name, "", &p->folder);
     dibs__etcd_end_of(&p->folder, &p->end);
     dibs__etcd_value_key(op->e, call->name, &p->value);
+    dibs__etcd_tail_key(op->e, call->name, &p->tail);
+    dibs__etcd_entry_key(op->e, call->name, "dibs.", &p->before);
+    dibs__etcd_end_of(&p->before, &p->after);
 }
 
 /* Is the lock's value what we think? */
@@ -48,19 +52,21 @@ static void compare_value(parts *p, const dibs__etcd_op *op)
     c->value = dibs__etcd_text(op->call->lock_value);
 }
 
-/* What the line was like the last time decides what is asked for: all of a short one, or only whether
- * there is any. */
+/* What the line was like the last time decides what is asked for: all of a short one, or only
+ * the end of a long one. */
 static _Atomic uint64_t *memory_of(const dibs__etcd_op *op, uint64_t *hash)
 {
     *hash = dibs__hash(op->call->name) | 1;
     return &op->e->lengthy[(*hash >> 8) % (sizeof op->e->lengthy / sizeof op->e->lengthy[0])];
 }
 
+/* Now and then the line is asked for as if it were short: it may have become so. */
 static bool is_long(const dibs__etcd_op *op)
 {
     uint64_t hash;
 
-    return atomic_load(memory_of(op, &hash)) == hash;
+    return atomic_load(memory_of(op, &hash)) == hash &&
+           atomic_fetch_add(&op->e->enters, 1) % 64 != 0;
 }
 
 static void remember(const dibs__etcd_op *op, bool is_long_now)
@@ -74,36 +80,59 @@ static void remember(const dibs__etcd_op *op, bool is_long_now)
         atomic_store(at, 0);
 }
 
-static void make_txn(parts *p, dibs__etcd_op *op, Etcd__TxnRequest *txn)
+/* A short line is asked for whole. Unsorted: an order would cost etcd a look at every value, inside
+ * its apply loop. */
+static size_t ask_for_all(parts *p, const dibs__etcd_op *op)
 {
-    const dibs__line_call *call = op->call;
-    bool semaphore = call->capacity != DIBS__PLAIN;
-
-    dibs__etcd_compare(&p->compare[0], &p->entry, ETCD__COMPARE__COMPARE_TARGET__CREATE, 0);
-    compare_value(p, op);
-    /* Unsorted: a range with an order costs etcd a look at every value, inside its apply loop. */
     dibs__etcd_range(&p->line, &p->yes[0], &p->folder);
     p->line.range_end = dibs__etcd_bytes(&p->end);
     p->line.keys_only = true;
-    p->line.limit = call->owner ? 0 : is_long(op) ? 1 : DIBS__ETCD_SHORT;
-    dibs__etcd_put(&p->put, &p->yes[1], &p->entry, call->value, op->lease);
-    op->shelf = semaphore && !op->guessed && op->lock_rev == 0;
-    if (op->shelf)
-        dibs__etcd_put(&p->put_value, &p->yes[2], &p->value, call->lock_value,
-                       dibs__etcd_shelf(op->e, call->name));
+    p->line.limit = op->call->owner ? 0 : DIBS__ETCD_SHORT;
+    return 1;
+}
+
+/* Of a long one its end, and what is not ours and so did not write there. */
+static size_t ask_for_tail(parts *p)
+{
+    dibs__etcd_range(&p->last, &p->yes[0], &p->tail);
+    dibs__etcd_range(&p->strangers[0], &p->yes[1], &p->folder);
+    p->strangers[0].range_end = dibs__etcd_bytes(&p->before);
+    dibs__etcd_range(&p->strangers[1], &p->yes[2], &p->after);
+    p->strangers[1].range_end = dibs__etcd_bytes(&p->end);
+    p->strangers[0].keys_only = p->strangers[1].keys_only = true;
+    return 3;
+}
+
+static void make_txn(parts *p, dibs__etcd_op *op, Etcd__TxnRequest *txn)
+{
+    const dibs__line_call *call = op->call;
+    size_t n;
+
+    dibs__etcd_compare(&p->compare[0], &p->entry, ETCD__COMPARE__COMPARE_TARGET__CREATE, 0);
+    compare_value(p, op);
+    n = ask_for_all(p, op);
     dibs__etcd_range(&p->own, &p->no[0], &p->entry);
     dibs__etcd_range(&p->lock, &p->no[1], &p->value);
     p->no[2] = p->yes[0];
-    for (size_t i = 0; i < 3; i++) {
+    op->by_tail = !call->owner && is_long(op);
+    if (op->by_tail)
+        n = ask_for_tail(p);
+    dibs__etcd_put(&p->put, &p->yes[n++], &p->entry, call->value, op->lease);
+    dibs__etcd_put(&p->put_tail, &p->yes[n++], &p->tail, p->made, op->lease);
+    op->shelf = call->capacity != DIBS__PLAIN && !op->guessed && op->lock_rev == 0;
+    if (op->shelf)
+        dibs__etcd_put(&p->put_value, &p->yes[n++], &p->value, call->lock_value,
+                       dibs__etcd_shelf(op->e, call->name));
+    for (size_t i = 0; i < 6; i++) {
         p->yeses[i] = &p->yes[i];
-        p->noes[i] = &p->no[i];
+        p->noes[i % 3] = &p->no[i % 3];
         p->compares[i % 2] = &p->compare[i % 2];
     }
     etcd__txn_request__init(txn);
     txn->compare = p->compares;
     txn->n_compare = 2;
     txn->success = p->yeses;
-    txn->n_success = op->shelf ? 3 : 2;
+    txn->n_success = n;
     txn->failure = p->noes;
     txn->n_failure = 3;
 }
@@ -118,10 +147,37 @@ static const Etcd__RangeResponse *range_at(const Etcd__TxnResponse *r, size_t i)
                : NULL;
 }
 
-/* The entry is there, made now or before. A long line was not told whole: `*more` asks for its end.
- */
-static dibs_status fill(dibs__etcd_op *op, const Etcd__RangeResponse *line, int64_t place,
-                        bool *more)
+/* The line as the transaction saw it. `*more`: that was not enough. */
+static bool fill_line(dibs__etcd_op *op, const Etcd__RangeResponse *line, bool *more)
+{
+    dibs__line_call *call = op->call;
+
+    *more = line->more;
+    remember(op, line->count > DIBS__ETCD_SHORT);
+    return *more ||
+           dibs__etcd_listing_fill(&call->listing, op->e, call->name, line, call->own.place, false);
+}
+
+static bool fill_tail(dibs__etcd_op *op, const Etcd__TxnResponse *r, bool *more)
+{
+    dibs__line_call *call = op->call;
+    const Etcd__RangeResponse *tail = range_at(r, 0);
+
+    *more = tail->n_kvs == 0;
+    if (*more) {
+        remember(op, false);
+        return true;
+    }
+    for (size_t i = 1; i < 3; i++)
+        if (range_at(r, i) && !dibs__etcd_listing_fill(&call->listing, op->e, call->name,
+                                                       range_at(r, i), call->own.place, false))
+            return false;
+    return dibs__etcd_listing_tail(&call->listing, tail->kvs[0]);
+}
+
+/* The entry is there, made now (`r` tells the line) or before (`line` does). */
+static dibs_status fill(dibs__etcd_op *op, const Etcd__TxnResponse *r,
+                        const Etcd__RangeResponse *line, int64_t place, bool *more)
 {
     dibs__line_call *call = op->call;
     dibs__line_listing *l = &call->listing;
@@ -130,9 +186,7 @@ static dibs_status fill(dibs__etcd_op *op, const Etcd__RangeResponse *line, int6
     call->session = (uint64_t)op->lease;
     call->own.place = call->own.fence = (uint64_t)place;
     call->there = true;
-    *more = line->more;
-    remember(op, line->count > DIBS__ETCD_SHORT);
-    if (!*more && !dibs__etcd_listing_fill(l, op->e, call->name, line, (uint64_t)place, false))
+    if (!(line ? fill_line(op, line, more) : fill_tail(op, r, more)))
         return dibs__fail(&call->err, DIBS_UNKNOWN, "out of memory while the answer was read");
     l->exists = true;
     if (!l->value && call->capacity != DIBS__PLAIN) { /* it is what we guessed, or put */
@@ -164,7 +218,7 @@ static bool look_closer(dibs__etcd_op *op, const Etcd__TxnResponse *r, bool *mor
         return false;
     }
     if (own->n_kvs > 0) {
-        call->status = fill(op, line, own->kvs[0]->create_revision, more);
+        call->status = fill(op, NULL, line, own->kvs[0]->create_revision, more);
         return false;
     }
     capacity = dibs__line_capacity(call->listing.value);
@@ -205,7 +259,7 @@ static void on_answer(dibs__etcd_call *rpc)
         return;
     }
     if (r && r->succeeded && range_at(r, 0))
-        call->status = fill(op, range_at(r, 0), r->header->revision, &more);
+        call->status = fill(op, r, op->by_tail ? NULL : range_at(r, 0), r->header->revision, &more);
     else if (r)
         again = look_closer(op, r, &more);
     if (r)

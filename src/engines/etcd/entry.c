@@ -183,28 +183,43 @@ void dibs__etcd_watched_fini(dibs__etcd *e)
 static void on_removed(dibs__etcd_call *rpc)
 {
     dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, rpc);
-    Etcd__DeleteRangeResponse *r =
-        dibs__etcd_op_answer(op, &etcd__delete_range_response__descriptor);
+    Etcd__TxnResponse *r = dibs__etcd_op_answer(op, &etcd__txn_response__descriptor);
+    const Etcd__ResponseOp *first = r && r->n_responses > 0 ? r->responses[0] : NULL;
 
-    if (r) {
-        op->call->there = r->deleted > 0;
-        etcd__delete_range_response__free_unpacked(r, NULL);
-    }
+    if (first && first->response_case == ETCD__RESPONSE_OP__RESPONSE_RESPONSE_DELETE_RANGE)
+        op->call->there = first->response_delete_range->deleted > 0;
+    if (r)
+        etcd__txn_response__free_unpacked(r, NULL);
     dibs__etcd_op_done(op);
 }
 
+/* The entry, and the tail with it if it is the last of the line. */
 dibs_status dibs__etcd_remove(dibs__line_side *s, dibs__line_call *call)
 {
     dibs__etcd_op *op = dibs__etcd_op_new(s, call);
-    Etcd__DeleteRangeRequest request = ETCD__DELETE_RANGE_REQUEST__INIT;
-    dibs__etcd_key key;
+    Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT;
+    Etcd__DeleteRangeRequest delete[2];
+    Etcd__RequestOp ops[2], *both[2] = {&ops[0], &ops[1]};
+    Etcd__Compare last, *compares[1] = {&last};
+    dibs__etcd_key key, tail;
 
     if (!op)
         return DIBS_NO_MEMORY;
     dibs__etcd_entry_key(op->e, call->name, call->key, &key);
-    request.key = dibs__etcd_bytes(&key);
+    dibs__etcd_tail_key(op->e, call->name, &tail);
+    dibs__etcd_compare(&last, &tail, ETCD__COMPARE__COMPARE_TARGET__VALUE, 0);
+    last.target_union_case = ETCD__COMPARE__TARGET_UNION_VALUE;
+    last.value = dibs__etcd_text(call->key);
+    dibs__etcd_delete(&delete[0], &ops[0], &key);
+    dibs__etcd_delete(&delete[1], &ops[1], &tail);
+    txn.compare = compares;
+    txn.n_compare = 1;
+    txn.success = both;
+    txn.n_success = 2;
+    txn.failure = both;
+    txn.n_failure = 1;
     return dibs__etcd_op_started(
-        op, dibs__etcd_op_send(op, "/etcdserverpb.KV/DeleteRange", &request.base, on_removed));
+        op, dibs__etcd_op_send(op, "/etcdserverpb.KV/Txn", &txn.base, on_removed));
 }
 
 /* ---- Lingering ------------------------------------------------------------------------------- */

@@ -79,7 +79,8 @@ dibs_status dibs__etcd_refusal(int rpc, const char *text, dibs_error *err)
         return dibs__fail(err, DIBS_UNKNOWN, "out of memory while the answer came");
     if (rpc == DIBS__RPC_JUNK)
         return dibs__fail(err, DIBS_BROKEN_ENGINE,
-                          "what came back is not gRPC; is it etcd's client port?");
+                          "what came back is not gRPC%s%s; is it etcd's client port?",
+                          *text ? ": " : "", text);
     if (m)
         return dibs__fail(err, m->status, "%s (%s)", m->advice, text);
     if (rpc == UNAVAILABLE || rpc == DEADLINE || rpc == CANCELLED)

@@ -4,8 +4,11 @@
  *                        creation revision is its place in line and its fence
  *   PREFIX/%/NAME        the lock's own value: the capacity of a semaphore, who broke the lock. Bound
  *                        to a lease of a day that belongs to the name, so that it goes by itself
+ *   PREFIX/%%/NAME       the end of the line: the key of the entry that was made last. Written with
+ *                        every entry and removed with it, so that whoever comes to a long line finds
+ *                        the one before it without a look at all of them
  *
- * NAME is escaped, one component of a path, and never "%" alone. `etcdctl lock PREFIX/NAME` makes its keys in the same
+ * NAME is escaped, one component of a path, and never "%" or "%%". `etcdctl lock PREFIX/NAME` makes its keys in the same
  * place and waits for everything there that is older; that is why the value lives elsewhere. */
 #ifndef DIBS_ETCD_ETCD_H
 #define DIBS_ETCD_ETCD_H
@@ -34,6 +37,7 @@ struct dibs__etcd_op {
     int tries;
     bool guessed;        /* enter: the lock's value is taken to be what it usually is */
     bool shelf;          /* the transaction puts the lock's value */
+    bool by_tail;        /* enter: asks for the end of the line alone */
     bool strict;         /* list: linearizable */
     uint64_t below;      /* list: entries before this place */
     int parts;           /* check: answers to come; with the mutex */
@@ -50,7 +54,7 @@ struct dibs__etcd {
     int64_t ttl; /* of the session */
     pthread_mutex_t lock;
     int64_t lease;          /* the session; 0: none */
-    bool granting, closing; /* a new session is on its way; there will be none */
+    bool granting;          /* a new session is on its way */
     dibs__deadline granted; /* when it was asked for */
     dibs__etcd_call grant;
     int64_t grant_id;
@@ -62,7 +66,8 @@ struct dibs__etcd {
     struct {
         int64_t lease;
         dibs__deadline at;
-    } touched[16];                /* leases of names, and when they were put off last */
+    } touched[16]; /* leases of names, and when they were put off last */
+    _Atomic unsigned enters;
     _Atomic uint64_t lengthy[64]; /* hashes of names whose line was long when we looked last */
 };
 
@@ -93,6 +98,7 @@ typedef struct dibs__etcd_key {
 void dibs__etcd_entry_key(const dibs__etcd *e, const char *name, const char *key,
                           dibs__etcd_key *out);
 void dibs__etcd_value_key(const dibs__etcd *e, const char *name, dibs__etcd_key *out);
+void dibs__etcd_tail_key(const dibs__etcd *e, const char *name, dibs__etcd_key *out);
 /* The lease of a name's value: the same for everybody. */
 int64_t dibs__etcd_shelf(const dibs__etcd *e, const char *name);
 ProtobufCBinaryData dibs__etcd_bytes(const dibs__etcd_key *key);
@@ -119,6 +125,9 @@ bool dibs__etcd_listing_fill(dibs__line_listing *l, const dibs__etcd *e, const c
 /* Takes the lock's own value out of an answer. */
 bool dibs__etcd_listing_value(dibs__line_listing *l, const Etcd__RangeResponse *r);
 bool dibs__etcd_listing_value_of(dibs__line_listing *l, const Etcd__KeyValue *kv);
+/* The entry at the end of the line, as the tail tells it: nothing of ours is between it and the one
+ * that comes after it. It may be gone already. */
+bool dibs__etcd_listing_tail(dibs__line_listing *l, const Etcd__KeyValue *tail);
 bool dibs__etcd_listing_add(dibs__line_listing *l, const char *key, const Etcd__KeyValue *kv,
                             bool values);
 

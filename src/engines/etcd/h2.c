@@ -73,8 +73,7 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
         set_text(s, value, length);
     } else if (name_length == 7 && memcmp(name, ":status", 7) == 0 &&
                (length != 3 || memcmp(value, "200", 3) != 0)) {
-        snprintf(s->text, sizeof s->text, "HTTP status %.*s; is it etcd's client port?",
-                 (int)length, (const char *)value);
+        snprintf(s->text, sizeof s->text, "HTTP status %.*s", (int)length, (const char *)value);
     }
     return 0;
 }
@@ -128,6 +127,8 @@ static int on_close(nghttp2_session *session, int32_t id, uint32_t code, void *c
     unlink_stream(s);
     if (code == NGHTTP2_REFUSED_STREAM)
         s->rpc = DIBS__RPC_UNSENT;
+    else if (code == NGHTTP2_NO_ERROR && s->rpc == DIBS__RPC_CUT)
+        s->rpc = DIBS__RPC_JUNK; /* it ended well, and without a status */
     s->closed(s);
     return 0;
 }

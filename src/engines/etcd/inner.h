@@ -10,6 +10,7 @@ typedef struct dibs__etcd_watches {
     bool up;
     dibs__table by_tag;
     struct dibs__etcd_watch *told, **told_end; /* to be told to the engine */
+    char refused[200];                         /* why a watch was, to be told to the log */
 } dibs__etcd_watches;
 
 /* The handle's lease and the stream that keeps it. A sign of life counts when a linearizable read

@@ -12,7 +12,9 @@
 #include <poll.h>
 #include <unistd.h>
 
-#define CONNECT_SPAN (2 * DIBS__SECOND) /* for one server */
+#define CONNECT_SPAN (2 * DIBS__SECOND) /* for one server, at most */
+#define LEAST_SPAN   DIBS__SECOND       /* and at least, however short the session */
+#define LOGIN_SPAN   (3 * DIBS__SECOND) /* on top: checking a password is slow on purpose */
 #define QUIET        (500 * DIBS__MS)   /* silence after a question: is anybody there? */
 #define SILENCE      (2 * DIBS__SECOND) /* silence after that: nobody is */
 #define FIRST_PAUSE  (20 * DIBS__MS)
@@ -90,6 +92,18 @@ static dibs_status authenticate(dibs__etcd_client *c, dibs__h2 *h, dibs__deadlin
     return status;
 }
 
+/* A server that does not answer must not cost the session. */
+static int64_t connect_span(dibs__etcd_client *c)
+{
+    int64_t span;
+
+    pthread_mutex_lock(&c->lock);
+    span = c->lease.id ? c->lease.ttl / 4 : CONNECT_SPAN;
+    pthread_mutex_unlock(&c->lock);
+    span = span > LEAST_SPAN ? span : LEAST_SPAN;
+    return span < CONNECT_SPAN ? span : CONNECT_SPAN;
+}
+
 static dibs_status connect_one(dibs__etcd_client *c, dibs__h2 **out, char **token, dibs_error *err)
 {
     dibs__h2_place place = {.host = c->place.host[c->at].name,
@@ -97,13 +111,13 @@ static dibs_status connect_one(dibs__etcd_client *c, dibs__h2 **out, char **toke
                             .tls = c->place.tls,
                             .env = c->env,
                             .stop_fd = c->stop};
-    dibs__deadline until = dibs__after(c->env, CONNECT_SPAN);
+    dibs__deadline until = dibs__after(c->env, connect_span(c));
     dibs_status status = dibs__h2_open(&place, until, out, err);
 
     if (status == DIBS_OK) {
         status = exchange(c, *out, NULL, until, err);
         if (status == DIBS_OK && c->place.user)
-            status = authenticate(c, *out, until, token, err);
+            status = authenticate(c, *out, until + LOGIN_SPAN, token, err);
         if (status != DIBS_OK) {
             dibs__h2_close(*out);
             *out = NULL;
@@ -118,6 +132,7 @@ static dibs_status connect_one(dibs__etcd_client *c, dibs__h2 **out, char **toke
 static void install(dibs__etcd_client *c, dibs__h2 *h2, char *token)
 {
     free(c->token);
+    c->why = (dibs_error){0};
     c->token = token;
     c->h2 = h2;
     c->cut = c->full = false;
@@ -149,9 +164,11 @@ static bool connect_any(dibs__etcd_client *c)
         /* A refused password says more than a server that is down. */
         if (i == 0 || why.status == DIBS_UNAVAILABLE)
             why = err;
+        pthread_mutex_lock(&c->lock);
+        c->why = why;
+        pthread_mutex_unlock(&c->lock);
     }
     pthread_mutex_lock(&c->lock);
-    c->why = why;
     c->failed++;
     dibs__etcd_calls_fail(c);
     pthread_cond_broadcast(&c->turned);
@@ -168,15 +185,18 @@ static void tell(dibs__etcd_client *c)
     int64_t lease = c->lease.over;
     int renewed = c->lease.renewed;
     bool alarm = dibs__now(c->env) >= c->alarm;
+    char refused[sizeof c->watches.refused];
     uint64_t tag;
     dibs__etcd_news news;
 
+    memcpy(refused, c->watches.refused, sizeof refused);
+    c->watches.refused[0] = '\0';
     c->over = NULL;
     c->over_end = &c->over;
     c->lease.over = c->lease.renewed = 0;
     if (alarm)
         c->alarm = DIBS__NEVER;
-    if (calls || lease || renewed || alarm) {
+    if (calls || lease || renewed || alarm || refused[0]) {
         pthread_mutex_unlock(&c->lock);
         for (dibs__etcd_call *next; calls; calls = next) {
             next = calls->next;
@@ -188,6 +208,8 @@ static void tell(dibs__etcd_client *c)
             c->events.lease_over(c->events.ctx, lease);
         if (alarm)
             c->events.alarm(c->events.ctx);
+        if (refused[0])
+            c->sink->log(c->sink, DIBS_LOG_WARNING, "etcd: a watch was refused: %s", refused);
         pthread_mutex_lock(&c->lock);
     }
     while (dibs__etcd_watches_next(c, &tag, &news)) {

@@ -7,7 +7,7 @@
  * elected after the keep-alive was sent, it has extended every lease by a whole TTL since, and the
  * terms differ: then the sign of life is not counted, and the next one comes at once.
  *
- *   due → keep-alive sent → answered (TTL, term) → read sent → answered (same term): until = sent + TTL
+ *   due → keep-alive sent → answered (TTL, term) → read → answered (same term): until = sent + TTL
  */
 #define _GNU_SOURCE
 #include "engines/etcd/error.h"
@@ -150,14 +150,15 @@ dibs__deadline dibs__etcd_lease_turn(dibs__etcd_client *c, int64_t now)
     }
     if (l->answered && !l->proving)
         prove(c);
-    if (l->sent && !l->answered && now >= l->sent + l->ttl / 4) {
+    if (l->sent && !l->answered && c->place.count > 1 && now >= l->sent + l->ttl / 3) {
         failed(c, now);
-        c->cut = true; /* this server does not reach the leader, or is not there */
+        c->cut = true; /* this server does not reach the leader: another may */
     }
     if (!l->sent && l->up && !c->cut && now >= l->due)
         ask(c, now);
     if (l->sent)
-        return dibs__sooner(l->until, l->answered ? DIBS__NEVER : l->sent + l->ttl / 4);
+        return dibs__sooner(l->until, l->answered || c->place.count == 1 ? DIBS__NEVER
+                                                                         : l->sent + l->ttl / 3);
     return l->up ? dibs__sooner(l->until, l->due) : l->until;
 }
 

@@ -50,6 +50,18 @@ bool dibs__etcd_listing_add(dibs__line_listing *l, const char *key, const Etcd__
     return dibs__line_listing_add(l, key, values ? value : NULL, &facts, weight);
 }
 
+bool dibs__etcd_listing_tail(dibs__line_listing *l, const Etcd__KeyValue *tail)
+{
+    Etcd__KeyValue entry = ETCD__KEY_VALUE__INIT;
+    char key[DIBS__LINE_VALUE_SIZE];
+
+    copy_value(&tail->value, key);
+    entry.create_revision = entry.mod_revision = tail->mod_revision;
+    entry.lease = session_of(key);
+    l->from = (uint64_t)tail->mod_revision;
+    return dibs__etcd_listing_add(l, key, &entry, false);
+}
+
 bool dibs__etcd_listing_fill(dibs__line_listing *l, const dibs__etcd *e, const char *name,
                              const Etcd__RangeResponse *r, uint64_t below, bool values)
 {
@@ -69,7 +81,8 @@ bool dibs__etcd_listing_fill(dibs__line_listing *l, const dibs__etcd *e, const c
         if (!dibs__etcd_listing_add(l, key, kv, values))
             return false;
     }
-    l->from = r->more && r->n_kvs > 0 ? oldest : 0;
+    if (r->more && r->n_kvs > 0)
+        l->from = oldest;
     l->exists |= l->count > 0;
     return true;
 }

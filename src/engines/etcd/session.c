@@ -1,6 +1,6 @@
-/* The session of a handle is a lease. Its number is ours to choose, so that a grant whose answer was
- * lost leaves nothing behind that anybody would take for ours. When it ends, the next entry makes a
- * new one; calls that need it wait for that together. */
+/* The session of a handle is a lease. Its number is ours to choose, so that a grant whose answer
+ * was lost leaves nothing behind that anybody would take for ours. When it ends, the next entry
+ * makes a new one; calls that need it wait for that together. */
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "engines/etcd/error.h"
@@ -65,7 +65,6 @@ void dibs__etcd_session_end(dibs__etcd *e)
     ProtobufCMessage *reply = NULL;
 
     pthread_mutex_lock(&e->lock);
-    e->closing = true;
     request.id = e->lease;
     e->lease = 0;
     pthread_mutex_unlock(&e->lock);

@@ -1,11 +1,13 @@
 /* All watches of a handle on one stream. A watch is known to the server by its tag. It begins "now"
  * rather than at a revision unless there is time: etcd serves watches that begin in the past from a
- * loop that turns ten times a second. Once set up it remembers the revision from which on nothing was seen yet, so that a new
- * connection takes it up there and no event is missed; when the server has compacted that away, a
- * doubt is told. */
+ * loop that turns ten times a second. Once set up it remembers the revision from which on nothing
+ * was seen yet, so that a new connection takes it up there and no event is missed; when the server
+ * has compacted that away, a doubt is told. */
 #define _GNU_SOURCE
 #include "engines/etcd/error.h"
 #include "engines/etcd/inner.h"
+
+#include <stdio.h>
 
 typedef struct dibs__etcd_watch {
     dibs__node by_tag; /* the hash is the tag */
@@ -79,8 +81,7 @@ static void on_cancelled(dibs__etcd_client *c, watch *w, const Etcd__WatchRespon
         push_create(c, w);
         note(c, w, DIBS__ETCD_DOUBT);
     } else {
-        c->sink->log(c->sink, DIBS_LOG_WARNING, "etcd: a watch was refused: %.200s",
-                     r->cancel_reason);
+        snprintf(c->watches.refused, sizeof c->watches.refused, "%s", r->cancel_reason);
         dibs__etcd_leave(c);
     }
 }

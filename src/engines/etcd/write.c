@@ -1,5 +1,5 @@
-/* Breaking, in one step: the lock's value, and its entries marked or removed. A mark is a write that
- * changes nothing: it raises the entry's modification above its creation. */
+/* Breaking, in one step: the lock's value, and its entries marked or removed. A mark is a write
+ * that changes nothing: it raises the entry's modification above its creation. */
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "engines/etcd/error.h"

@@ -19,7 +19,7 @@ typedef struct text {
 typedef struct ask {
     dibs__line_call call; /* first */
     dibs__line *line;
-    int refs; /* with the line's mutex */
+    atomic_int refs;
     bool done;
     pthread_cond_t cond;
     text *texts;
@@ -113,13 +113,7 @@ dibs__line_call *dibs__ask_new(dibs__line *line, const char *name, const char *k
 
 static void unref(ask *a)
 {
-    dibs__line *line = a->line;
-    bool last;
-
-    pthread_mutex_lock(&line->mutex);
-    last = --a->refs == 0;
-    pthread_mutex_unlock(&line->mutex);
-    if (last)
+    if (atomic_fetch_sub(&a->refs, 1) == 1)
         destroy(a);
 }
 
@@ -137,8 +131,8 @@ void dibs__line_done(dibs__line_call *call)
     } else {
         pthread_mutex_lock(&a->line->mutex);
         a->done = true;
-        pthread_cond_signal(&a->cond);
         pthread_mutex_unlock(&a->line->mutex);
+        pthread_cond_signal(&a->cond);
     }
     unref(a);
 }
@@ -172,10 +166,10 @@ dibs_status dibs__ask_wait(dibs__line *line, dibs__line_slot slot, dibs__line_ca
     bool done;
 
     call->until = until;
-    a->refs++;
+    atomic_fetch_add(&a->refs, 1);
     status = slot(line->side, call);
     if (status != DIBS_OK) {
-        a->refs--;
+        atomic_fetch_sub(&a->refs, 1);
         if (err)
             *err = call->err;
         return status;

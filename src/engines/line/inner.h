@@ -162,12 +162,13 @@ typedef struct dibs__line_lock {
 } dibs__line_lock;
 size_t dibs__ask_locks(dibs__line_call *call, dibs__line_lock **out);
 
-/* view.c: with the mutex held */
+/* view.c and turn.c: with the mutex held */
 /* Puts the seat in line. false: out of memory, and it is not. */
 bool dibs__view_join(dibs__line *line, dibs__line_seat *s, dibs__line_listing *listing);
 void dibs__view_leave(dibs__line *line, dibs__line_seat *s);
+/* What the call may be told of a long line that is known already. false: out of memory. */
+bool dibs__view_hint(dibs__line *line, dibs__line_call *call);
 void dibs__view_check(dibs__line *line, dibs__line_seat *s); /* stirs it if it has no watch */
 void dibs__view_stir(dibs__line *line, dibs__line_seat *s);  /* look at it again */
 void dibs__view_settle(dibs__line *line);                    /* looks at all that were stirred */
-void dibs__view_free_all(dibs__line *line);
 #endif

@@ -151,6 +151,14 @@ static dibs_status prepare(visit *v)
     call->again = s->maybe_made;
     if (!call->attempt || (s->named && !call->owner) || !call->value || !call->lock_value)
         return no_memory(v);
+    if (v->window > 0 && !s->named && !call->again) {
+        bool told;
+        pthread_mutex_lock(&v->line->mutex);
+        told = dibs__view_hint(v->line, call);
+        pthread_mutex_unlock(&v->line->mutex);
+        if (!told)
+            return no_memory(v);
+    }
     return DIBS_OK;
 }
 
@@ -186,11 +194,20 @@ static dibs_status make_entry(visit *v)
 
 /* ---- What is in the way of entering ---------------------------------------------------------- */
 
+/* Who is told to come again later must not meet its own entry then: the removal is waited for. */
 static void refuse(visit *v, dibs__verdict verdict)
 {
-    pthread_mutex_lock(&v->line->mutex);
-    dibs__line_seat_leave(v->line, v->seat);
-    pthread_mutex_unlock(&v->line->mutex);
+    dibs__line *line = v->line;
+    dibs__line_seat *s = v->seat;
+    bool removed =
+        s->key[0] && dibs__line_remove(line, s->name, s->key, v->until, NULL, NULL) == DIBS_OK;
+
+    pthread_mutex_lock(&line->mutex);
+    if (removed)
+        dibs__line_seat_drop(line, s);
+    else
+        dibs__line_seat_leave(line, s);
+    pthread_mutex_unlock(&line->mutex);
     *v->out = (dibs__reply){.verdict = verdict};
 }
 

@@ -4,10 +4,11 @@
  * that made them. One rule decides: an entry holds when the weights of all live entries up to and
  * including it do not exceed the capacity. Entries ahead only vanish, so once true it stays true.
  *
- *   line.c    the engine's table: enter, keep, release, cancel
- *   view.c    what this handle knows of a lock's line, and whom each waiter watches
- *   look.c    inspect, list, break
- *   text.c    what names and values of entries and locks look like
+ *   line.c    opening, closing, entering          keep.c   signs of life
+ *   seat.c    attempts of this handle             leave.c  giving back, leaving the line
+ *   view.c    what is known of a lock's line      look.c   inspect, list, break
+ *   turn.c    whom each waiter watches            text.c   names and values
+ *   ask.c     calls to the adapter
  *
  * An adapter knows how to talk. It gets calls (`dibs__line_call`), each of which it completes once
  * with dibs__line_done, and tells three kinds of events: an entry that was watched is gone, a
@@ -91,21 +92,26 @@ struct dibs__line_call {
     const char *attempt; /* enter: 39 bytes at most, no dots */
     const char *owner;   /* enter: given by name, else NULL */
     uint32_t weight, capacity;
-    bool may_linger;         /* enter: has a min_hold */
-    bool again;              /* enter: an earlier try may have made the entry: look for it first;
+    bool may_linger;        /* enter: has a min_hold */
+    bool again;             /* enter: an earlier try may have made the entry: look for it first;
                               * list: see everything that was sent before (sync, linearizable) */
-    bool values;             /* list: with values, fences, times and marks of the entries */
-    bool at_once;            /* write: remove the entries; else mark them */
-    bool idle;               /* names: those without entries too */
-    const char *value;       /* enter: the entry's; linger: what it stores from now on; write: the
+    bool values;            /* list: with values, fences, times and marks of the entries */
+    bool at_once;           /* write: remove the entries; else mark them */
+    bool idle;              /* names: those without entries too */
+    const char *value;      /* enter: the entry's; linger: what it stores from now on; write: the
                               * lock's new one */
-    const char *lock_value;  /* enter: the lock's, if this call creates the lock */
-    uint64_t version;        /* write: only if the lock's value still has this version. watch: as_of
+    const char *lock_value; /* enter: the lock's, if this call creates the lock */
+    uint64_t version;       /* write: only if the lock's value still has this version. watch: as_of
                               * of the listing in which the entry was seen; 0: not known */
-    uint64_t place;          /* watch: the entry's. list: only those below this are needed;
+    uint64_t place;         /* watch: the entry's. list: only those below this are needed;
                               * UINT64_MAX: all */
-    uint32_t enough;         /* list with a place: nearest ones first, may stop when their weights
+    uint32_t enough;        /* list with a place: nearest ones first, may stop when their weights
                              * exceed this (then says so in `from`); enter without an owner: the same */
+    /* enter: a hint, if the last is not NULL. As of that listing we know the whole line up to (not
+     * including) our entry `known_last` of place known_upto. An adapter that finds that nothing but our
+     * own entry has come or gone since may answer with known_last alone, and from = known_upto. */
+    uint64_t known_as_of, known_upto;
+    const char *known_last;
     int64_t span;            /* linger: microseconds */
     dibs__line_check *check; /* check: sorted by name */
     const char *const *keys; /* write: entries, and what they store (again, when they are marked) */

@@ -1,45 +1,22 @@
-/* Who is ahead, and whom each waiter of ours watches.
+/* What this handle knows of a lock's line: every entry that may be alive ahead of a seat of ours.
  *
- * A view has every entry that may be alive ahead of a seat of ours. A listing that was made after an
- * entry of place p has all live entries below p, for places are given out in order: what is missing
- * there is gone for good. So listings may come late and in any order, and a view only ever errs
- * towards entries that are gone already; watching one of those tells.
- *
- * A waiter of weight w watches a least set of the nearest entries ahead whose weights exceed
- * capacity − w: while all of them live it cannot hold. Exclusive: the one right before it. Shared:
- * the nearest exclusive one. Slots: as many of the nearest as add up. When one of them goes, it looks
- * again: at what the view has, if that is little; else at a new listing of what is ahead, because in a
- * long line of other people's entries most of them have gone unseen. */
+ * A listing that was made after an entry of place p has all live entries below p, for places are given
+ * out in order: what is missing there is gone for good. So listings may come late and in any order, and
+ * a view only ever errs towards entries that are gone already; watching one of those tells. */
 #define _GNU_SOURCE
-#include "engines/line/inner.h"
+#include "engines/line/view.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define FEW 2 /* unseen entries ahead that are asked for one by one */
-
-struct dibs__spot {
-    uint64_t place, fence;
-    uint64_t as_of; /* of the listing in which it was seen last */
-    uint32_t weight;
-    bool watched; /* or about to be */
-    dibs__link *watchers;
-    char key[];
-};
-
-struct dibs__view {
-    dibs__node by_name;
-    dibs__spot **spot; /* by place, from `first` on */
-    size_t first, end, size;
-    uint64_t from, upto; /* between these places nothing lives that is not among the spots */
-    size_t seats;
-    char name[];
-};
+#define LONG \
+    256 /* so many ahead that listing them again costs more than asking whether it must be */
 
 /* ---- Spots ----------------------------------------------------------------------------------- */
 
 /* The first whose place is not below `place`. */
-static size_t find_place(const dibs__view *v, uint64_t place)
+size_t dibs__view_place(const dibs__view *v, uint64_t place)
 {
     size_t low = v->first, high = v->end;
 
@@ -53,9 +30,9 @@ static size_t find_place(const dibs__view *v, uint64_t place)
     return low;
 }
 
-static dibs__spot *spot_at(const dibs__view *v, uint64_t place)
+dibs__spot *dibs__view_spot(const dibs__view *v, uint64_t place)
 {
-    size_t i = find_place(v, place);
+    size_t i = dibs__view_place(v, place);
 
     return i < v->end && v->spot[i]->place == place ? v->spot[i] : NULL;
 }
@@ -83,7 +60,7 @@ static void unlink_one(dibs__link *l)
     l->at = NULL;
 }
 
-static void unlink_all(dibs__line_seat *s)
+void dibs__view_unlink(dibs__line_seat *s)
 {
     for (size_t i = 0; i < s->link_count; i++)
         unlink_one(&s->links[i]);
@@ -93,7 +70,7 @@ static void unlink_all(dibs__line_seat *s)
     s->link_count = 0;
 }
 
-static void link_to(dibs__link *l, dibs__line_seat *s, dibs__spot *spot)
+void dibs__view_link(dibs__link *l, dibs__line_seat *s, dibs__spot *spot)
 {
     *l = (dibs__link){.seat = s, .spot = spot, .next = spot->watchers, .at = &spot->watchers};
     if (l->next)
@@ -112,7 +89,7 @@ static void discard(dibs__line *line, dibs__spot *spot)
     free(spot);
 }
 
-static void remove_at(dibs__line *line, dibs__view *v, size_t i)
+void dibs__view_remove(dibs__line *line, dibs__view *v, size_t i)
 {
     dibs__spot *spot = v->spot[i];
 
@@ -127,7 +104,7 @@ static void remove_at(dibs__line *line, dibs__view *v, size_t i)
 
 /* ---- Views ----------------------------------------------------------------------------------- */
 
-static dibs__view *find_view(dibs__line *line, const char *name)
+dibs__view *dibs__view_find(dibs__line *line, const char *name)
 {
     dibs__node *n = dibs__table_first(&line->views, dibs__hash(name));
 
@@ -141,7 +118,7 @@ static dibs__view *find_view(dibs__line *line, const char *name)
 
 static dibs__view *get_view(dibs__line *line, const char *name)
 {
-    dibs__view *v = find_view(line, name);
+    dibs__view *v = dibs__view_find(line, name);
 
     if (v || !dibs__table_reserve(&line->views))
         return v;
@@ -160,13 +137,6 @@ static void free_view(dibs__line *line, dibs__view *v)
         free(v->spot[i]);
     free(v->spot);
     free(v);
-}
-
-void dibs__view_free_all(dibs__line *line)
-{
-    for (size_t i = 0; i < line->views.size; i++)
-        while (line->views.slot[i])
-            free_view(line, DIBS__FROM(dibs__view, by_name, line->views.slot[i]));
 }
 
 /* How many of the view's spots a listing replaces: those from `from` up to `below`. */
@@ -216,9 +186,9 @@ static void know(dibs__view *v, uint64_t from, uint64_t below)
 
 /* What is ahead of `below` is what the listing says. false: out of memory; then the view lacks
  * something and must not be used. */
-static bool merge(dibs__line *line, dibs__view *v, dibs__line_listing *l, uint64_t below)
+bool dibs__view_merge(dibs__line *line, dibs__view *v, dibs__line_listing *l, uint64_t below)
 {
-    range r = {find_place(v, l->from), find_place(v, below)};
+    range r = {dibs__view_place(v, l->from), dibs__view_place(v, below)};
     size_t first = 0, count, size;
     dibs__spot **spot;
     bool complete;
@@ -249,262 +219,14 @@ static bool merge(dibs__line *line, dibs__view *v, dibs__line_listing *l, uint64
     return complete;
 }
 
-/* ---- Whom to watch --------------------------------------------------------------------------- */
-
-/* How many of the nearest, from index `i` down, it takes to exceed `limit`; 0: all together do not. */
-static size_t reach(const dibs__view *v, size_t i, uint64_t limit)
-{
-    uint64_t sum = 0;
-
-    for (size_t n = 1; i > v->first; n++) {
-        sum += v->spot[--i]->weight;
-        if (sum > limit)
-            return n;
-    }
-    return 0;
-}
-
-/* Leaves out, lightest first, what the rest does not need. Sets `limit` aside for the caller. */
-static size_t thin_out(dibs__spot **set, size_t n, uint64_t limit)
-{
-    uint64_t sum = 0;
-
-    for (size_t i = 0; i < n; i++)
-        sum += set[i]->weight;
-    for (;;) {
-        size_t lightest = 0;
-        for (size_t i = 1; i < n; i++)
-            if (set[i]->weight < set[lightest]->weight)
-                lightest = i;
-        if (n == 1 || sum - set[lightest]->weight <= limit)
-            return n;
-        sum -= set[lightest]->weight;
-        set[lightest] = set[--n];
-    }
-}
-
-static void on_watched(dibs__line_call *call)
-{
-    dibs__line *line = dibs__ask_line(call);
-    dibs__view *v;
-    dibs__spot *spot;
-
-    pthread_mutex_lock(&line->mutex);
-    v = find_view(line, call->name);
-    spot = v ? spot_at(v, call->place) : NULL;
-    if (spot && call->status != DIBS_OK)
-        spot->watched = false; /* the next sign of life of who watches it tries again */
-    else if (spot && !call->there)
-        remove_at(line, v, find_place(v, call->place));
-    else if (spot && call->own.fence)
-        spot->fence = call->own.fence;
-    dibs__view_settle(line);
-    pthread_mutex_unlock(&line->mutex);
-    dibs__line_tell_all(line);
-}
-
-static void watch(dibs__line *line, dibs__view *v, dibs__spot *spot)
-{
-    dibs__line_call *call;
-
-    if (spot->watched || !(call = dibs__ask_new(line, v->name, spot->key)))
-        return;
-    call->place = spot->place;
-    call->version = spot->as_of;
-    spot->watched = dibs__ask_start(line, line->side->adapter->watch, call, on_watched);
-}
-
-/* The nearest `n` before index `i` are enough; the least of them that are. */
-static bool watch_nearest(dibs__line *line, dibs__line_seat *s, size_t i, size_t n)
-{
-    dibs__view *v = s->view;
-    dibs__spot **set = n > 1 ? malloc(n * sizeof *set) : NULL, *single;
-
-    if (n > 1 && !set)
-        return false;
-    if (n == 1)
-        set = &single;
-    for (size_t k = 0; k < n; k++)
-        set[k] = v->spot[i - 1 - k];
-    n = thin_out(set, n, s->capacity - s->weight);
-    s->links = n == 1 ? &s->one : malloc(n * sizeof *s->links);
-    if (s->links) {
-        s->link_count = n;
-        for (size_t k = 0; k < n; k++) {
-            link_to(&s->links[k], s, set[k]);
-            watch(line, v, set[k]);
-        }
-    }
-    if (set != &single)
-        free(set);
-    return s->link_count > 0;
-}
-
-static void on_listed(dibs__line_call *call)
-{
-    dibs__line *line = dibs__ask_line(call);
-    dibs__line_seat *s;
-
-    pthread_mutex_lock(&line->mutex);
-    s = dibs__line_seat_find(line, call->attempt);
-    if (s && s->view && s->asking && call->place == s->place) {
-        s->asking = false;
-        if (call->status == DIBS_OK) { /* else the next sign of life tries again */
-            s->fresh = merge(line, s->view, &call->listing, s->place);
-            dibs__view_stir(line, s);
-        }
-    }
-    dibs__view_settle(line);
-    pthread_mutex_unlock(&line->mutex);
-    dibs__line_tell_all(line);
-}
-
-/* Asks the server who is ahead. */
-static void list_ahead(dibs__line *line, dibs__line_seat *s)
-{
-    dibs__line_call *call = dibs__ask_new(line, s->name, NULL);
-
-    if (!call)
-        return;
-    call->attempt = dibs__ask_copy(call, s->attempt);
-    call->place = s->place;
-    call->enough = s->capacity - s->weight;
-    if (call->attempt)
-        s->asking = dibs__ask_start(line, line->side->adapter->list, call, on_listed);
-    else
-        dibs__ask_drop(call);
-}
-
-/* ---- Its turn -------------------------------------------------------------------------------- */
-
-static void hold(dibs__line *line, dibs__line_seat *s, uint64_t floor)
-{
-    s->state = DIBS__LINE_SEAT_HOLDING;
-    s->since = dibs__now(line->base.env);
-    s->floor = floor && floor < s->fence ? floor : s->fence;
-    dibs__view_leave(line, s);
-    dibs__line_seat_tell(line, s, true);
-}
-
-/* What was asked before its turn: its own entry, and the first of those that hold beside it. */
-static void take_answers(dibs__line *line, dibs__line_seat *s, const dibs__line_call *call)
-{
-    const dibs__line_check *first = call->count > 1 ? &call->check[1] : NULL;
-    dibs__spot *spot = first ? spot_at(s->view, call->place) : NULL;
-
-    if (!call->check[0].there) { /* resumed elsewhere, or deleted by hand */
-        dibs__line_seat_tell(line, s, false);
-        return;
-    }
-    s->verified = true;
-    if (spot && first->there)
-        spot->fence = first->fence;
-    else if (spot)
-        remove_at(line, s->view, find_place(s->view, call->place));
-    dibs__view_stir(line, s);
-}
-
-static void on_checked(dibs__line_call *call)
-{
-    dibs__line *line = dibs__ask_line(call);
-    dibs__line_seat *s;
-
-    pthread_mutex_lock(&line->mutex);
-    s = dibs__line_seat_find(line, call->attempt);
-    if (s && s->view && s->asking) {
-        s->asking = false;
-        if (call->status == DIBS_OK)
-            take_answers(line, s, call);
-    }
-    dibs__view_settle(line);
-    pthread_mutex_unlock(&line->mutex);
-    dibs__line_tell_all(line);
-}
-
-static void check_first(dibs__line *line, dibs__line_seat *s, const dibs__spot *first)
-{
-    dibs__line_call *call = dibs__ask_new(line, s->name, s->key);
-
-    if (!call)
-        return;
-    call->attempt = dibs__ask_copy(call, s->attempt);
-    call->check = calloc(2, sizeof *call->check);
-    if (!call->attempt || !call->check) {
-        dibs__ask_drop(call);
-        return;
-    }
-    call->check[call->count++] = (dibs__line_check){.name = call->name, .key = call->key};
-    if (first) {
-        call->place = first->place;
-        call->check[call->count++] =
-            (dibs__line_check){.name = call->name, .key = dibs__ask_copy(call, first->key)};
-    }
-    if (first && !call->check[1].key)
-        dibs__ask_drop(call);
-    else
-        s->asking = dibs__ask_start(line, line->side->adapter->check, call, on_checked);
-}
-
-/* Nobody is in its way. An owner by name may have been resumed elsewhere, which removes its entry: that
- * is looked at first. So is the fence of the first that holds beside it, for the floor. */
-static void take_turn(dibs__line *line, dibs__line_seat *s, size_t ahead)
-{
-    dibs__view *v = s->view;
-    dibs__spot *first = ahead > v->first ? v->spot[v->first] : NULL;
-
-    if ((s->named && !s->verified) || (first && !first->fence))
-        check_first(line, s, first && !first->fence ? first : NULL);
-    else
-        hold(line, s, first ? first->fence : 0);
-}
-
-static bool all_watched(const dibs__view *v, size_t i, size_t n)
-{
-    while (n-- > 0)
-        if (!v->spot[--i]->watched)
-            return false;
-    return true;
-}
-
-static void look_again(dibs__line *line, dibs__line_seat *s)
-{
-    dibs__view *v = s->view;
-    size_t i, n;
-
-    if (!v || s->asking || s->state != DIBS__LINE_SEAT_WAITING)
-        return;
-    unlink_all(s);
-    i = find_place(v, s->place);
-    n = reach(v, i, s->capacity - s->weight);
-    if (n == 0 && v->from == 0 && v->upto >= s->place)
-        take_turn(line, s, i);
-    else if (n == 0 || (!s->fresh && i - v->first > FEW && !all_watched(v, i, n)))
-        list_ahead(line, s);
-    else
-        watch_nearest(line, s, i, n);
-    s->fresh = false;
-}
-
-void dibs__view_stir(dibs__line *line, dibs__line_seat *s)
-{
-    if (s->stirred)
-        return;
-    s->stirred = true;
-    s->next_stirred = line->stirred;
-    line->stirred = s;
-}
-
-void dibs__view_settle(dibs__line *line)
-{
-    while (line->stirred) {
-        dibs__line_seat *s = line->stirred;
-        line->stirred = s->next_stirred;
-        s->stirred = false;
-        look_again(line, s);
-    }
-}
-
 /* ---- In and out ------------------------------------------------------------------------------ */
+
+/* The whole line is known, up to the seat's own entry, only if nobody came after it before it was
+ * listed. */
+static bool is_last(const dibs__line_listing *l, const dibs__line_seat *s)
+{
+    return l->count == 0 || l->entry[l->count - 1].place <= s->place;
+}
 
 bool dibs__view_join(dibs__line *line, dibs__line_seat *s, dibs__line_listing *listing)
 {
@@ -514,20 +236,35 @@ bool dibs__view_join(dibs__line *line, dibs__line_seat *s, dibs__line_listing *l
         return false;
     v->seats++;
     s->view = v;
-    if (!merge(line, v, listing, s->place)) {
+    if (!dibs__view_merge(line, v, listing, s->place)) {
         dibs__view_leave(line, s);
         return false;
     }
+    v->as_of = listing->as_of;
+    snprintf(v->last, sizeof v->last, "%s",
+             is_last(listing, s) && v->upto == s->place ? s->key : "");
     s->fresh = true;
     dibs__view_stir(line, s);
     return true;
+}
+
+bool dibs__view_hint(dibs__line *line, dibs__line_call *call)
+{
+    dibs__view *v = dibs__view_find(line, call->name);
+
+    if (!v || v->end - v->first < LONG || v->from > 0 || !v->last[0])
+        return true;
+    call->known_as_of = v->as_of;
+    call->known_upto = v->upto;
+    call->known_last = dibs__ask_copy(call, v->last);
+    return call->known_last != NULL;
 }
 
 void dibs__view_leave(dibs__line *line, dibs__line_seat *s)
 {
     dibs__view *v = s->view;
 
-    unlink_all(s);
+    dibs__view_unlink(s);
     s->asking = false;
     s->view = NULL;
     if (v && --v->seats == 0)
@@ -542,39 +279,4 @@ void dibs__view_check(dibs__line *line, dibs__line_seat *s)
         watched = watched && s->links[i].spot->watched;
     if (!watched)
         dibs__view_stir(line, s);
-}
-
-/* ---- Events ---------------------------------------------------------------------------------- */
-
-void dibs__line_gone(dibs__line *line, const char *name, uint64_t place)
-{
-    dibs__view *v;
-
-    pthread_mutex_lock(&line->mutex);
-    v = find_view(line, name);
-    if (v && spot_at(v, place))
-        remove_at(line, v, find_place(v, place));
-    dibs__view_settle(line);
-    pthread_mutex_unlock(&line->mutex);
-    dibs__line_tell_all(line);
-}
-
-static void doubt_view(dibs__view *v)
-{
-    for (size_t i = v->first; i < v->end; i++)
-        v->spot[i]->watched = false;
-}
-
-void dibs__line_doubt(dibs__line *line)
-{
-    pthread_mutex_lock(&line->mutex);
-    for (size_t i = 0; i < line->views.size; i++)
-        for (dibs__node *n = line->views.slot[i]; n; n = n->next)
-            doubt_view(DIBS__FROM(dibs__view, by_name, n));
-    for (size_t i = 0; i < line->seats.size; i++)
-        for (dibs__node *n = line->seats.slot[i]; n; n = n->next)
-            dibs__view_stir(line, DIBS__FROM(dibs__line_seat, by_attempt, n));
-    dibs__view_settle(line);
-    pthread_mutex_unlock(&line->mutex);
-    dibs__line_tell_all(line);
 }

@@ -4,6 +4,7 @@
  * made (and the folder above it, if that is missing too), and the three are sent again. After a lost
  * answer a sync and a listing come first: an entry of this attempt and this session is taken up. */
 #define _GNU_SOURCE
+#include "core/table.h"
 #include "engines/zookeeper/zookeeper.h"
 
 #include <stdio.h>
@@ -57,6 +58,78 @@ static void on_created(int rc, const char *path, const struct Stat *stat, const 
     dibs__zk_answered(op, rc, true);
 }
 
+/* In a long line that we know: cversion counts what comes and goes. If that was our entry alone, the
+ * listing is what we know and the entry that was our last. */
+static void on_lock(int rc, const char *value, int size, const struct Stat *stat, const void *data)
+{
+    dibs__zk_op *op = (dibs__zk_op *)(uintptr_t)data;
+    dibs__line_call *call = op->call;
+    dibs__line_entry facts = {.place = call->known_upto};
+
+    op->list_rc = rc;
+    if (rc == ZOK && (uint32_t)stat->cversion == (uint32_t)call->known_as_of + 1) {
+        op->listing->as_of = (uint64_t)(uint32_t)stat->cversion;
+        op->listing->from = call->known_upto;
+        if (!dibs__line_listing_add(op->listing, call->known_last, NULL, &facts, 0))
+            op->list_rc = ZSYSTEMERROR;
+    }
+    dibs__zk_on_lock(rc, value, size, stat, data);
+}
+
+/* ---- The lock's value, if it is known -------------------------------------------------------- */
+
+/* With the mutex. */
+static bool recall(dibs__zk_op *op)
+{
+    uint64_t path = dibs__hash(dibs__zk_lock_path(op));
+    const dibs__zk_known *known = &op->z->known[path % DIBS__ZK_KNOWN];
+
+    if (known->path != path)
+        return false;
+    op->lock = *known;
+    return true;
+}
+
+static void remember(dibs__zk_op *op)
+{
+    dibs__zk *z = op->z;
+    const char *value = op->listing->value;
+
+    if (!value || strlen(value) >= sizeof op->lock.value || op->lock.path)
+        return;
+    op->lock.path = dibs__hash(dibs__zk_lock_path(op));
+    memcpy(op->lock.value, value, strlen(value) + 1);
+    pthread_mutex_lock(&z->mutex);
+    z->known[op->lock.path % DIBS__ZK_KNOWN] = op->lock;
+    pthread_mutex_unlock(&z->mutex);
+}
+
+/* The children of a lock whose value may be known: same node and version, same value. */
+static void on_line(int rc, const struct String_vector *names, const struct Stat *stat,
+                    const void *data)
+{
+    dibs__zk_op *op = (dibs__zk_op *)(uintptr_t)data;
+    dibs__line_listing *l = op->listing;
+
+    if (rc == ZOK && stat->czxid == op->lock.czxid && stat->version == op->lock.version) {
+        l->exists = true;
+        l->version = (uint64_t)(uint32_t)stat->version;
+        l->fence = (uint64_t)(stat->pzxid > stat->mzxid ? stat->pzxid : stat->mzxid);
+        l->value = strdup(op->lock.value);
+        op->lock_rc = l->value ? ZOK : ZSYSTEMERROR;
+    }
+    dibs__zk_on_children(rc, names, stat, data);
+}
+
+static void ask_value(dibs__zk_op *op)
+{
+    op->lock.path = 0;
+    dibs__zk_sent(op, zoo_aget(op->z->zh, dibs__zk_lock_path(op), 0, dibs__zk_on_lock, op),
+                  &op->lock_rc);
+}
+
+/* ---- Create and list ------------------------------------------------------------------------- */
+
 static void ask_entry(dibs__zk_op *op)
 {
     dibs__line_call *call = op->call;
@@ -64,6 +137,7 @@ static void ask_entry(dibs__zk_op *op)
     char key[DIBS__LINE_KEY_SIZE];
     size_t n;
 
+    op->lock_rc = op->list_rc = ZOK;
     dibs__line_body(call, op->session, key);
     n = strlen(key);
     snprintf(key + n, sizeof key - n, "%s", suffix_of(call));
@@ -72,7 +146,13 @@ static void ask_entry(dibs__zk_op *op)
                                (int)strlen(call->value), z->acl, ZOO_EPHEMERAL_SEQUENTIAL,
                                on_created, op),
                   &op->rc);
-    dibs__zk_ask_listing(op);
+    if (call->known_last)
+        dibs__zk_sent(op, zoo_aget(z->zh, dibs__zk_lock_path(op), 0, on_lock, op), &op->lock_rc);
+    else if (recall(op))
+        dibs__zk_sent(op, zoo_aget_children2(z->zh, dibs__zk_lock_path(op), 0, on_line, op),
+                      &op->list_rc);
+    else
+        dibs__zk_ask_listing(op);
 }
 
 static void settled(dibs__zk_op *op)
@@ -84,7 +164,13 @@ static void entered(dibs__zk_op *op)
 {
     int rc = op->rc != ZOK ? op->rc : op->lock_rc != ZOK ? op->lock_rc : op->list_rc;
 
-    if (rc == ZOK) {
+    if (rc == ZOK && op->call->known_last && op->listing->count == 0) {
+        op->call->known_last = NULL; /* others came or went: the whole line */
+        dibs__zk_follow(op, dibs__zk_ask_listing, entered);
+    } else if (rc == ZOK && !op->listing->exists) {
+        dibs__zk_follow(op, ask_value, entered); /* the lock is another now, or was broken */
+    } else if (rc == ZOK) {
+        remember(op);
         dibs__zk_complete_listing(op, false, settled);
     } else if (op->rc == ZNONODE && op->tries++ < TRIES) {
         lock_made(op);

@@ -207,6 +207,8 @@ static void on_names(int rc, const struct String_vector *names, const void *data
     size_t prefix = strlen(all->call->prefix);
     char name[DIBS_NAME_MAX + 1];
 
+    pthread_mutex_lock(&all->z->mutex); /* not before the flush is over */
+    pthread_mutex_unlock(&all->z->mutex);
     all->rc = rc == ZNONODE ? ZOK : rc; /* no folder: no locks */
     for (int i = 0; rc == ZOK && i < names->count; i++)
         if (dibs__line_unescape(names->data[i], name) &&

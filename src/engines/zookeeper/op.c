@@ -1,7 +1,7 @@
 /* Requests and their answers.
  *
  * An op is a call under way. Its requests are handed to the library in flushes, with our mutex held,
- * so that no answer is looked at before all of a flush are out; the library's one completion thread
+ * so that the op goes on only when all of a flush are out; the library's one completion thread
  * brings the answers, and with the last of a flush the op goes on. */
 #define _GNU_SOURCE
 #include "core/error.h"
@@ -165,11 +165,13 @@ void dibs__zk_finish_no_memory(dibs__zk_op *op)
 
 /* ---- Flushes --------------------------------------------------------------------------------- */
 
+/* What was sent is the answer's to fill in, which may come before we are here. */
 void dibs__zk_sent(dibs__zk_op *op, int rc, int *where)
 {
     if (rc == ZOK)
         op->left++;
-    *where = rc;
+    else
+        *where = rc;
 }
 
 dibs_status dibs__zk_flush_begin(dibs__zk_op *op, void (*next)(dibs__zk_op *op))
@@ -262,6 +264,8 @@ void dibs__zk_on_lock(int rc, const char *value, int size, const struct Stat *st
         l->value = size > 0 ? copy_bytes(value, size) : NULL;
         if (size > 0 && !l->value)
             op->lock_rc = ZSYSTEMERROR;
+        op->lock.czxid = stat->czxid;
+        op->lock.version = stat->version;
     }
     dibs__zk_answered(op, rc, false);
 }
@@ -271,8 +275,9 @@ void dibs__zk_on_children(int rc, const struct String_vector *names, const struc
 {
     dibs__zk_op *op = (dibs__zk_op *)(uintptr_t)data;
 
-    (void)stat;
     op->list_rc = rc;
+    if (rc == ZOK)
+        op->listing->as_of = (uint64_t)(uint32_t)stat->cversion;
     for (int i = 0; rc == ZOK && i < names->count; i++) {
         dibs__line_entry facts = {.place = dibs__zk_place(names->data[i])};
         if (facts.place != UINT64_MAX &&

@@ -7,19 +7,53 @@
 #include "core/error.h"
 #include "engines/zookeeper/zookeeper.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 
-#define AGAIN (500 * DIBS__MS) /* a session that could not be made is tried again */
+#define AGAIN      (500 * DIBS__MS) /* a session that could not be made is tried again */
+#define RESOLVE_MS 30000
 
 /* The library would else write to stderr. */
 static void on_log(const char *message)
 {
     (void)message;
+}
+
+/* ---- The socket ------------------------------------------------------------------------------ */
+
+static bool is_at(int fd, const struct sockaddr_storage *peer, socklen_t size)
+{
+    struct sockaddr_storage other;
+    socklen_t n = sizeof other;
+
+    return getpeername(fd, (struct sockaddr *)&other, &n) == 0 && n == size &&
+           memcmp(&other, peer, size) == 0;
+}
+
+/* What the user's program executes must not inherit our connection. The library neither asks for that
+ * nor tells which descriptor it has: every one to this server is meant. */
+static void close_on_exec(zhandle_t *zh)
+{
+    struct sockaddr_storage peer;
+    socklen_t size = sizeof peer;
+    DIR *dir = zookeeper_get_connected_host(zh, (struct sockaddr *)&peer, &size)
+                   ? opendir("/proc/self/fd")
+                   : NULL;
+
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        int fd = atoi(e->d_name);
+        if (fd > 2 && is_at(fd, &peer, size))
+            fcntl(fd, F_SETFD, FD_CLOEXEC);
+    }
+    if (dir)
+        closedir(dir);
 }
 
 /* ---- What the library tells ------------------------------------------------------------------ */
@@ -65,6 +99,8 @@ static void on_session(zhandle_t *zh, int type, int state, const char *path, voi
     (void)path;
     if (type != ZOO_SESSION_EVENT)
         return;
+    if (state == ZOO_CONNECTED_STATE)
+        close_on_exec(zh);
     pthread_mutex_lock(&z->mutex);
     if (state == ZOO_CONNECTED_STATE) {
         connected(z, zh);
@@ -182,11 +218,14 @@ static void make_session(dibs__zk *z)
     pthread_mutex_lock(&z->mutex);
     old = z->zh;
     z->zh = NULL;
+    z->state = DIBS__ZK_STARTING;
     z->init_at = dibs__now(z->side.env);
     pthread_mutex_unlock(&z->mutex);
     if (old)
         zookeeper_close(old);
     zh = zookeeper_init2(z->hosts, on_session, (int)(z->asked / DIBS__MS), NULL, z, 0, on_log);
+    if (zh) /* else the library asks for the servers' addresses at every turn of its loop */
+        zoo_set_servers_resolution_delay(zh, RESOLVE_MS);
     if (zh && z->auth)
         zoo_add_auth(zh, "digest", z->auth, (int)strlen(z->auth), NULL, NULL);
     pthread_mutex_lock(&z->mutex);
@@ -244,20 +283,38 @@ static dibs__deadline step_on(dibs__zk *z, dibs__deadline now)
     return now + z->asked / 60;
 }
 
+/* Nothing was answered for two sessions. It is over for us long since; but what we send may still arrive
+ * and keep it alive, and with it entries that nobody wants. */
+static void give_up_silent(dibs__zk *z, dibs__deadline now)
+{
+    uint64_t session = 0;
+
+    pthread_mutex_lock(&z->mutex);
+    if (z->state == DIBS__ZK_OPEN && now > z->proof.last + 2 * z->session_span) {
+        session = z->session;
+        z->state = DIBS__ZK_EXPIRED;
+    }
+    pthread_mutex_unlock(&z->mutex);
+    if (session)
+        dibs__line_expired(z->side.line, session);
+}
+
 /* What is to be done now; when to look again. Without the mutex. */
 static dibs__deadline serve(dibs__zk *z)
 {
     dibs__deadline now = dibs__now(z->side.env), next = dibs__zk_kept_serve(z), due;
     dibs__zk_state state;
-    bool none, connected_now;
+    bool none, connected_now, range;
 
+    give_up_silent(z, now);
     pthread_mutex_lock(&z->mutex);
     state = z->state;
     none = z->zh == NULL;
     connected_now = z->connected;
+    range = state == DIBS__ZK_REFUSED && z->why.status == DIBS_OK;
     due = state == DIBS__ZK_OPEN ? dibs__zk_proof_due(z) : DIBS__NEVER;
     pthread_mutex_unlock(&z->mutex);
-    if (state == DIBS__ZK_REFUSED && z->why.status == DIBS_OK)
+    if (range)
         tell_range(z);
     if (state == DIBS__ZK_EXPIRED || (state == DIBS__ZK_STARTING && none)) {
         if (now < z->init_at + AGAIN && z->init_at)

@@ -23,6 +23,7 @@
 #define DIBS__ZK_STAMPS 64
 #define DIBS__ZK_VALUE_MAX \
     (1000 * 1000) /* a server takes requests of 1 MiB unless told otherwise */
+#define DIBS__ZK_KNOWN 256
 
 typedef struct dibs__zk_kept dibs__zk_kept;
 
@@ -34,6 +35,15 @@ typedef struct dibs__zk_proof {
     dibs__deadline base;  /* the ensemble has counted a sign of life that was sent then */
     dibs__deadline tried; /* the last proof was sent */
 } dibs__zk_proof;
+
+/* A lock's value as it was read last, so that it need not be read again while it is the same node and
+ * version. */
+typedef struct dibs__zk_known {
+    uint64_t path; /* hash; 0: nothing */
+    int64_t czxid;
+    int32_t version;
+    char value[64];
+} dibs__zk_known;
 
 typedef enum dibs__zk_state {
     DIBS__ZK_STARTING, /* no session yet */
@@ -66,6 +76,7 @@ typedef struct dibs__zk {
     dibs__deadline stepped; /* the next server was taken */
     dibs__zk_proof proof;
     dibs__zk_kept *kept; /* timers */
+    dibs__zk_known known[DIBS__ZK_KNOWN];
     int64_t server_time; /* Unix time of the server, µs, at `server_time_at` or before */
     dibs__deadline server_time_at;
     pthread_t thread;
@@ -119,6 +130,7 @@ struct dibs__zk_op {
     int lock_rc, list_rc, sync_rc;
     int tries;
     uint64_t session;
+    dibs__zk_known lock; /* enter: what is known of the lock */
     dibs__line_listing *listing;
     dibs__zk_item *item;
     size_t items;
