@@ -76,14 +76,6 @@ static void print_line(const lab_result *r)
     fflush(stdout);
 }
 
-/* Is this what its row promises? A scheme known to oversell must be caught at it. */
-static bool as_promised(const lab_result *r, const lab_plan *plan)
-{
-    bool oversells = r->strategy->oversells || (r->strategy->one_process && plan->processes > 1);
-
-    return oversells ? r->oversold > 0 : lab_is_correct(r);
-}
-
 bool lab_do_runs(lab_request *r, json_t *list)
 {
     bool fine = true;
@@ -96,7 +88,7 @@ bool lab_do_runs(lab_request *r, json_t *list)
             continue;
         lab_progress(r, i, r->chosen_count, r->chosen[i]->name);
         lab_run(r->chosen[i], &r->site, &r->plan, &result);
-        fine &= as_promised(&result, &r->plan);
+        fine &= lab_as_promised(&result, &r->plan);
         json_array_append_new(list, lab_result_json(&result, &r->plan));
         if (!r->json)
             print_line(&result);
@@ -122,7 +114,7 @@ int lab_verb_run(const cli_command *self, int argc, char **argv)
         code = lab_request_open(&r);
     if (code >= 0)
         return code;
-    fine = lab_do_runs(&r, runs);
+    fine = lab_do_runs(&r, runs) && lab_request_done(json_array_size(runs));
     lab_request_close(&r);
     o = cli_json_new();
     cli_json_put(o, "runs", runs);

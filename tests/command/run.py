@@ -19,11 +19,12 @@ import harness
 import test_basics
 import test_exclusion
 import test_guardian
+import test_lab
 import test_look
 import test_terminal
 import test_usage
 
-MODULES = (test_usage, test_basics, test_exclusion, test_guardian, test_look, test_terminal)
+MODULES = (test_usage, test_basics, test_exclusion, test_guardian, test_look, test_terminal, test_lab)
 
 
 def must_have_servers():
