@@ -48,6 +48,7 @@ static void print_heading(void)
 {
     printf("%-5s %-24s %-14s %6s %6s %8s %8s %9s %9s %6s %6s\n", "ROW", "STRATEGY", "VERDICT",
            "SOLD", "LEFT", "OVERSOLD", "PER SEC", "P50 us", "P99 us", "TRIES", "REQS");
+    fflush(stdout); /* in a pipe, too: the servers are up, the first run begins */
 }
 
 static const char *shown(char out[16], double n)
