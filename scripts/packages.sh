@@ -9,6 +9,7 @@ BUILD_PACKAGES=(gcc=gcc libc6-dev meson=meson ninja-build=ninja pkg-config=pkg-c
 TEST_PACKAGES=(g++=g++ libcmocka-dev clang-format=clang-format redis-server=redis-server redis-tools=redis-cli
     postgresql mariadb-server pgbouncer sqlite3=sqlite3 openssl=openssl valgrind=valgrind faketime=faketime
     util-linux=flock wrk=wrk python3=python3)
+LAB_PACKAGES=(redis-server=redis-server postgresql mariadb-server faketime=faketime python3=python3)
 SOAK_PACKAGES=(clang=clang libclang-rt-dev)
 
 # The system's own, since a python version manager's shim may lack what meson needs.
