@@ -1,6 +1,7 @@
 /* The lab's own judgement: the checker, and what becomes of schemes that promise what they do not keep. The
  * schemes here are made up and sell from a real SQLite file, with real processes; nothing else is needed. */
 #include "lab/command.h"
+#include "lab/raw.h"
 #include "support/scratch.h"
 #include "support/test.h"
 
@@ -191,6 +192,33 @@ static void verdicts(void **state)
     }
 }
 
+/* ---- URLs ------------------------------------------------------------------------------------ */
+
+static void urls(void **state)
+{
+    lab_seat seat = {0};
+    lab_url u;
+
+    (void)state;
+    assert_true(lab_url_read(&seat, "redis", "redis://", 6379, &u));
+    assert_true(strcmp(u.host, "127.0.0.1") == 0 && u.port == 6379 && !u.user[0] && !u.path[0]);
+    assert_true(lab_url_read(&seat, "redis", "redis://:s%40cret@db1:7000/3?x=y", 6379, &u));
+    assert_true(strcmp(u.password, "s@cret") == 0 && !u.user[0] && u.port == 7000);
+    assert_true(strcmp(u.host, "db1") == 0 && strcmp(u.path, "3") == 0);
+    assert_true(lab_url_read(&seat, "mysql", "mysql://me:a%3ab:c@[::1]/shop", 3306, &u));
+    assert_true(strcmp(u.user, "me") == 0 && strcmp(u.password, "a:b:c") == 0);
+    assert_true(strcmp(u.host, "::1") == 0 && u.port == 3306 && strcmp(u.path, "shop") == 0);
+    for (const char *const *bad =
+             (const char *const[]){"", "secret", "rediss://secret",
+                                   "redis://:secret@h:", "redis://:secret@h:x",
+                                   "redis://:secret@h:0", "redis://:secret@h:65536", NULL};
+         *bad; bad++) {
+        assert_false(lab_url_read(&seat, "redis", *bad, 6379, &u));
+        assert_true(seat.note[0] &&
+                    (strncmp(*bad, "redis", 5) != 0 || !strstr(seat.note, "secret")));
+    }
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -215,6 +243,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(verdicts),
+        cmocka_unit_test(urls),
         cmocka_unit_test(selling_twice_is_seen),
         cmocka_unit_test(a_lock_is_no_false_alarm),
         cmocka_unit_test(a_false_claim_fails_the_run),
