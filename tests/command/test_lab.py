@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 import xml.dom.minidom
 
-from harness import DATABASES, ENGINES, HERE, Skip, alive, free_port, test, wait_for
+from harness import DATABASES, ENGINES, HERE, PYTHON, Skip, alive, free_port, test, wait_for
 
 SMALL = ('--threads', '8', '--loops', '25', '--stock', '150')
 # The lab's names of what the other tests call by the URL's scheme.
@@ -371,3 +371,19 @@ def lab_shop_by_the_plan(t):
     books = stock(url)
     assert (books['sold'], books['left'], books['oversold'], books['failed']) == (4000, 0, 0, 0), books
     assert books['sold_out'] >= 1000
+
+
+@test()
+def lab_choosing_says_what_the_report_says(t):
+    """Every figure of docs/choosing.md is one of docs/lab/report.json."""
+    root = os.path.join(HERE, '..', '..')
+    script, report, template, page = (os.path.join(root, *p) for p in (
+        ('scripts', 'choosing.py'), ('docs', 'lab', 'report.json'), ('docs', 'lab', 'choosing.in.md'),
+        ('docs', 'choosing.md')))
+    done = subprocess.run([PYTHON, script, report, template, '--check', page], stderr=subprocess.PIPE)
+    assert done.returncode == 0, done.stderr.decode()
+    other = t.path('other.md')
+    with open(page) as f, open(other, 'w') as g:
+        g.write(f.read().replace('oversold 0', 'oversold 1', 1))
+    done = subprocess.run([PYTHON, script, report, template, '--check', other], stderr=subprocess.PIPE)
+    assert done.returncode != 0, 'a changed figure is noticed'
