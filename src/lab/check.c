@@ -8,6 +8,13 @@ bool lab_is_correct(const lab_result *r)
            r->failed == 0;
 }
 
+bool lab_as_promised(const lab_result *r, const lab_plan *plan)
+{
+    bool oversells = r->strategy->oversells || (r->strategy->one_process && plan->processes > 1);
+
+    return oversells ? r->oversold > 0 : lab_is_correct(r);
+}
+
 const char *lab_verdict(const lab_result *r)
 {
     if (r->error[0])

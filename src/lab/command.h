@@ -36,6 +36,9 @@ void lab_request_close(lab_request *r);
 bool lab_request_can(const lab_request *r, const lab_strategy *s);
 bool lab_request_can_try(const lab_request *r, const lab_experiment *e);
 
+/* Was anything run at all? Else says so: nothing seen is no success. */
+bool lab_request_done(size_t count);
+
 /* What is going on, for people: a bar on a terminal, a line each when piped, nothing with --json. */
 void lab_progress(const lab_request *r, size_t done, size_t of, const char *what);
 

@@ -14,6 +14,11 @@ const char *lab_outcome_name(lab_outcome outcome)
     return outcome_names[outcome];
 }
 
+bool lab_claim_holds(const lab_finding *f)
+{
+    return !f->claimed || f->outcome == LAB_SURVIVED;
+}
+
 static const lab_finding nothing_yet = {
     .at_once = -1, .stuck_ms = -1, .oversold = -1, .foreign = -1};
 

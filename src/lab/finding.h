@@ -65,6 +65,9 @@ typedef struct lab_experiment {
 
 const char *lab_outcome_name(lab_outcome outcome);
 
+/* Did it survive, if its strategy says so? */
+bool lab_claim_holds(const lab_finding *finding);
+
 /* Runs it and notes what the strategy claims. `out->table` is the caller's to free. */
 void lab_hazard_run(const lab_hazard *h, const lab_strategy *s, const lab_site *site,
                     lab_finding *out);

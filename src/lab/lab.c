@@ -14,11 +14,11 @@ static const char help[] =
     "Runs schemes for locks on the deduction of stock, next to dibs itself, and says\n"
     "which sell what is not there. STRATEGY is a name or a row of `dibs lab list`;\n"
     "none means all. The default is 1 process, 50 threads, 100 loops, stock 5000.\n\n"
-    "  --with-servers    start private servers for it, on free ports; they end with it\n"
+    "  --with-servers    start private servers, on free ports; they end with it\n"
     "  --redis URL  --redlock URL  --mysql URL  --postgresql URL  --sqlite URL\n"
     "  --zookeeper URL  --etcd URL\n"
-    "                    or use these: tables and keys named lab_... and stock:... are\n"
-    "                    made and overwritten there\n"
+    "                    or use these: tables lab_... and keys stock:... are made and\n"
+    "                    overwritten there\n"
     "  --limit D         a run that takes longer is ended and called stuck (2m)\n\n"
     "Exit: 0, or 1 when the product, or a scheme said to be correct, was not.\n";
 

@@ -186,6 +186,8 @@ void lab_run(const lab_strategy *strategy, const lab_site *site, const lab_plan 
 
 /* What the books and the buyers say together. */
 bool lab_is_correct(const lab_result *r);
+/* Is this what its row promises? A scheme known to oversell must be caught at it. */
+bool lab_as_promised(const lab_result *r, const lab_plan *plan);
 const char *lab_verdict(const lab_result *r); /* "correct", "oversold", "lost", "stuck", … */
 
 /* Requests that the servers of `needs` have counted so far; -1: one of them does not tell. */

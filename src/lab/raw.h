@@ -6,6 +6,18 @@
 #include "dibs_sql.h"
 #include "lab.h"
 
+/* ---- URLs ------------------------------------------------------------------------------------ */
+
+#define LAB_CONNECT_S 5 /* a server that does not answer is told, not waited for */
+
+typedef struct lab_url {
+    char user[256], password[256], host[512], path[256]; /* empty: not given; decoded */
+    int port;
+} lab_url;
+
+/* `port`: the default. False: seat->note says what is wrong. */
+bool lab_url_read(lab_seat *seat, const char *scheme, const char *url, int port, lab_url *out);
+
 /* ---- Redis ----------------------------------------------------------------------------------- */
 
 struct redisContext;

@@ -8,59 +8,37 @@
 #include <string.h>
 #include <unistd.h>
 
-/* "redis://user:password@host:port/db" in parts; false: not such a thing. */
-static bool take_apart(const char *url, char *user, char *password, char *host, int *port, int *db)
+/* A password without a user is written redis://:password@host. */
+static bool log_in(lab_seat *seat, redisContext *r, const lab_url *u)
 {
-    char rest[512], *at, *colon, *slash;
+    int db = atoi(u->path);
 
-    if (strncmp(url, "redis://", 8) != 0)
+    if (u->user[0] && u->password[0] &&
+        lab_redis(seat, r, "AUTH %s %s", u->user, u->password) == INT64_MIN)
         return false;
-    snprintf(rest, sizeof rest, "%s", url + 8);
-    rest[strcspn(rest, "?")] = '\0';
-    if ((slash = strchr(rest, '/'))) {
-        *slash = '\0';
-        *db = atoi(slash + 1);
-    }
-    if ((at = strrchr(rest, '@'))) {
-        *at = '\0';
-        colon = strchr(rest, ':');
-        snprintf(password, 128, "%.127s", colon ? colon + 1 : rest);
-        if (colon && colon != rest)
-            snprintf(user, 128, "%.*s", (int)(colon - rest), rest);
-    }
-    at = at ? at + 1 : rest;
-    if ((colon = strrchr(at, ':'))) {
-        *colon = '\0';
-        *port = atoi(colon + 1);
-    }
-    snprintf(host, 256, "%.255s", *at ? at : "127.0.0.1");
-    return true;
+    if (!u->user[0] && u->password[0] && lab_redis(seat, r, "AUTH %s", u->password) == INT64_MIN)
+        return false;
+    return db == 0 || lab_redis(seat, r, "SELECT %d", db) != INT64_MIN;
 }
 
 struct redisContext *lab_redis_open(lab_seat *seat, const char *url)
 {
-    char user[128] = "", password[128] = "", host[256];
-    struct timeval limit = {.tv_sec = 5};
-    int port = 6379, db = 0;
+    struct timeval limit = {.tv_sec = LAB_CONNECT_S};
     redisContext *r;
+    lab_url u;
 
-    if (!take_apart(url, user, password, host, &port, &db)) {
-        lab_note(seat, "'%s' is no redis://host:port", url);
+    if (!lab_url_read(seat, "redis", url, 6379, &u))
         return NULL;
-    }
-    r = redisConnectWithTimeout(host, port, limit);
+    r = redisConnectWithTimeout(u.host, u.port, limit);
     if (!r || r->err) {
-        lab_note(seat, "redis %s:%d: %s", host, port, r ? r->errstr : "out of memory");
+        lab_note(seat, "redis %s:%d: %s", u.host, u.port, r ? r->errstr : "out of memory");
         redisFree(r);
         return NULL;
     }
-    if ((user[0] && lab_redis(seat, r, "AUTH %s %s", user, password) == INT64_MIN) ||
-        (!user[0] && password[0] && lab_redis(seat, r, "AUTH %s", password) == INT64_MIN) ||
-        (db && lab_redis(seat, r, "SELECT %d", db) == INT64_MIN)) {
-        redisFree(r);
-        return NULL;
-    }
-    return r;
+    if (log_in(seat, r, &u))
+        return r;
+    redisFree(r);
+    return NULL;
 }
 
 static redisReply *command(lab_seat *seat, redisContext *r, const char *format, va_list list)

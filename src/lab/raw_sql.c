@@ -27,34 +27,19 @@ static const row_fn no_rows = NULL;
 
 /* ---- MariaDB --------------------------------------------------------------------------------- */
 
-/* mysql://user:password@host:port/db */
 static bool open_mysql(lab_seat *seat, lab_sql *sql, const char *url)
 {
-    char rest[512], user[128] = "root", password[128] = "", *at, *slash, *colon, *host;
-    unsigned port = 3306;
+    unsigned limit = LAB_CONNECT_S;
+    lab_url u;
 
-    snprintf(rest, sizeof rest, "%s", strstr(url, "://") ? strstr(url, "://") + 3 : url);
-    rest[strcspn(rest, "?")] = '\0';
-    host = rest;
-    if ((at = strrchr(rest, '@'))) {
-        *at = '\0';
-        host = at + 1;
-        if ((colon = strchr(rest, ':'))) {
-            *colon = '\0';
-            snprintf(password, sizeof password, "%s", colon + 1);
-        }
-        snprintf(user, sizeof user, "%.127s", rest);
-    }
-    if ((slash = strchr(host, '/')))
-        *slash = '\0';
-    if ((colon = strchr(host, ':'))) {
-        *colon = '\0';
-        port = (unsigned)atoi(colon + 1);
-    }
+    if (!lab_url_read(seat, "mysql", url, 3306, &u))
+        return false;
     sql->my = mysql_init(NULL);
     if (!sql->my)
         return lab_note(seat, "out of memory");
-    if (!mysql_real_connect(sql->my, host, user, password, slash ? slash + 1 : NULL, port, NULL, 0))
+    mysql_options(sql->my, MYSQL_OPT_CONNECT_TIMEOUT, &limit);
+    if (!mysql_real_connect(sql->my, u.host, u.user[0] ? u.user : "root", u.password,
+                            u.path[0] ? u.path : NULL, (unsigned)u.port, NULL, 0))
         return lab_note(seat, "mariadb: %s", mysql_error(sql->my));
     return true;
 }
@@ -103,7 +88,12 @@ static void hear_nothing(void *ctx, const char *message)
 
 static bool open_pg(lab_seat *seat, lab_sql *sql, const char *url)
 {
-    sql->pg = PQconnectdb(url);
+    char limit[16];
+    const char *const keys[] = {"dbname", "connect_timeout", NULL};
+    const char *const values[] = {url, limit, NULL};
+
+    snprintf(limit, sizeof limit, "%d", LAB_CONNECT_S);
+    sql->pg = PQconnectdbParams(keys, values, 1);
     if (PQstatus(sql->pg) != CONNECTION_OK)
         return lab_note(seat, "postgresql: %s", PQerrorMessage(sql->pg));
     PQsetNoticeProcessor(sql->pg, hear_nothing, NULL);

@@ -136,6 +136,13 @@ bool lab_request_can_try(const lab_request *r, const lab_experiment *e)
     return all_there(r, e->needs, e->name);
 }
 
+bool lab_request_done(size_t count)
+{
+    if (count == 0)
+        cli_say("nothing was run: --with-servers starts what is needed");
+    return count > 0;
+}
+
 void lab_progress(const lab_request *r, size_t done, size_t of, const char *what)
 {
     static const char full[] = "##############################";

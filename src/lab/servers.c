@@ -86,7 +86,7 @@ static bool make_folder(const char *name, const char *account, char out[256])
 typedef struct launch {
     const char *account; /* NULL: ours */
     int end;
-    char log[300];
+    char folder[256], log[300];
     char text[ARGS_MAX][300];
     char *args[ARGS_MAX + 1];
 } launch;
@@ -96,6 +96,7 @@ static void launch_init(launch *l, const char *folder, const char *account, int 
     memset(l, 0, sizeof *l);
     l->account = account;
     l->end = end;
+    snprintf(l->folder, sizeof l->folder, "%s", folder);
     snprintf(l->log, sizeof l->log, "%s/log", folder);
 }
 
@@ -123,7 +124,8 @@ static void child(const launch *l, pid_t parent)
     int null = open("/dev/null", O_RDWR);
     int log = open(l->log, O_WRONLY | O_CREAT | O_APPEND, 0666);
 
-    setpgid(0, 0); /* Ctrl-C is for us, who end them in order */
+    setenv("TMPDIR", l->folder, 1); /* ours may be closed to its account */
+    setpgid(0, 0);                  /* Ctrl-C is for us, who end them in order */
     if (p && (initgroups(p->pw_name, p->pw_gid) != 0 || setgid(p->pw_gid) != 0 ||
               setuid(p->pw_uid) != 0))
         _exit(126);
@@ -381,6 +383,16 @@ static bool serves_postgresql(const char *url)
     return false;
 }
 
+/* So that it counts statements. Without the extension the figure is left out. */
+static void count_statements(const char *url)
+{
+    PGconn *pg = PQconnectdb(url);
+
+    if (PQstatus(pg) == CONNECTION_OK)
+        PQclear(PQexec(pg, "CREATE EXTENSION IF NOT EXISTS pg_stat_statements"));
+    PQfinish(pg);
+}
+
 static bool postgresql(char *url, size_t size)
 {
     char program[256], maker[256], folder[256];
@@ -410,7 +422,10 @@ static bool postgresql(char *url, size_t size)
     add(&l, "-cmax_connections=400");
     add(&l, "-cshared_preload_libraries=pg_stat_statements");
     snprintf(url, size, "postgresql://postgres@127.0.0.1:%d/postgres", port);
-    return start(&l) && serves_postgresql(url);
+    if (!start(&l) || !serves_postgresql(url))
+        return false;
+    count_statements(url);
+    return true;
 }
 
 static bool zookeeper(char *url, size_t size)
@@ -496,23 +511,41 @@ static bool is_here(lab_server server)
     return true;
 }
 
-/* The end of the log that was written to last. */
-static void last_words(char out[160])
+/* The log that was written to last; NULL: none. */
+static FILE *last_log(void)
 {
-    char pattern[256], text[4096] = "", *line;
+    char pattern[256];
+    struct stat st;
+    time_t newest = 0;
+    FILE *log = NULL;
     glob_t g;
 
     snprintf(pattern, sizeof pattern, "%s/*/log", all.folder);
-    if (glob(pattern, 0, NULL, &g) == 0) {
-        FILE *log = fopen(g.gl_pathv[g.gl_pathc - 1], "r");
-        if (log && fseek(log, -4000, SEEK_END) != 0)
-            rewind(log);
-        if (log)
-            text[fread(text, 1, sizeof text - 1, log)] = '\0';
-        if (log)
-            fclose(log);
-    }
+    if (glob(pattern, 0, NULL, &g) == 0)
+        for (size_t i = 0; i < g.gl_pathc; i++) {
+            if (stat(g.gl_pathv[i], &st) != 0 || st.st_mtime < newest)
+                continue;
+            newest = st.st_mtime;
+            if (log)
+                fclose(log);
+            log = fopen(g.gl_pathv[i], "r");
+        }
     globfree(&g);
+    return log;
+}
+
+/* Its last line. */
+static void last_words(char out[160])
+{
+    char text[4096] = "", *line;
+    FILE *log = last_log();
+
+    if (log && fseek(log, -4000, SEEK_END) != 0)
+        rewind(log);
+    if (log) {
+        text[fread(text, 1, sizeof text - 1, log)] = '\0';
+        fclose(log);
+    }
     while (text[0] && text[strlen(text) - 1] == '\n')
         text[strlen(text) - 1] = '\0';
     line = strrchr(text, '\n');

@@ -40,8 +40,10 @@ bool lab_shop_reset(lab_shop *shop, int64_t stock, char note[256]);
 
 typedef struct lab_shop_http lab_shop_http;
 
-/* Listens on 127.0.0.1; *port 0: a free one, which is told. NULL: `why`. */
-lab_shop_http *lab_shop_http_start(lab_shop *shop, int64_t clerks, int64_t *port, char why[256]);
+/* A socket on 127.0.0.1; *port 0: a free one, which is told. -1: `why`. */
+int lab_shop_http_listen(int64_t *port, char why[256]);
+/* Serves what comes to that socket, which is taken, in any case. NULL: `why`. */
+lab_shop_http *lab_shop_http_start(lab_shop *shop, int64_t clerks, int socket, char why[256]);
 void lab_shop_http_stop(lab_shop_http *http); /* waits for orders that are being served */
 
 #endif

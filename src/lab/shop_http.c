@@ -193,7 +193,7 @@ static enum MHD_Result handle(void *ctx, struct MHD_Connection *c, const char *p
 
 /* ---- The server ------------------------------------------------------------------------------ */
 
-static int listen_at(int64_t *port, char why[256])
+int lab_shop_http_listen(int64_t *port, char why[256])
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof a;
@@ -213,29 +213,25 @@ static int listen_at(int64_t *port, char why[256])
     return -1;
 }
 
-lab_shop_http *lab_shop_http_start(lab_shop *shop, int64_t clerks, int64_t *port, char why[256])
+lab_shop_http *lab_shop_http_start(lab_shop *shop, int64_t clerks, int socket, char why[256])
 {
     lab_shop_http *http = calloc(1, sizeof *http);
-    int fd = http ? listen_at(port, why) : -1;
     /* A pool of one is no pool: the library wants that said by leaving it out. */
     const struct MHD_OptionItem pool[] = {
         {clerks > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, (intptr_t)clerks, NULL},
         {MHD_OPTION_END, 0, NULL}};
 
-    if (!http)
-        snprintf(why, 256, "out of memory");
-    if (fd < 0) {
-        free(http);
-        return NULL;
+    if (http) {
+        http->shop = shop;
+        http->daemon =
+            MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, handle, http,
+                             MHD_OPTION_LISTEN_SOCKET, socket, MHD_OPTION_CONNECTION_TIMEOUT,
+                             (unsigned)IDLE_S, MHD_OPTION_ARRAY, pool, MHD_OPTION_END);
+        if (http->daemon)
+            return http;
     }
-    http->shop = shop;
-    http->daemon = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, handle, http,
-                                    MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_TIMEOUT,
-                                    (unsigned)IDLE_S, MHD_OPTION_ARRAY, pool, MHD_OPTION_END);
-    if (http->daemon)
-        return http;
-    snprintf(why, 256, "the HTTP server did not start: %s", strerror(errno));
-    close(fd);
+    snprintf(why, 256, "the HTTP server did not start: %s", strerror(http ? errno : ENOMEM));
+    close(socket);
     free(http);
     return NULL;
 }

@@ -49,7 +49,7 @@ static bool show(const lab_request *r, const lab_strategy *s, const lab_finding 
     for (size_t j = 0; lab_hazard_table[j]; j++) {
         const lab_hazard *h = lab_hazard_table[j];
         const lab_finding *f = &all[j];
-        bool ok = !f->claimed || f->outcome == LAB_SURVIVED;
+        bool ok = lab_claim_holds(f);
         json_t *o;
         if (!h->applies(s))
             continue;
@@ -159,6 +159,7 @@ int lab_verb_hazards(const cli_command *self, int argc, char **argv)
         return code;
     kept = lab_do_hazards(&r, hazards);
     lab_do_experiments(&r, experiments);
+    kept &= lab_request_done(json_array_size(hazards) + json_array_size(experiments));
     lab_request_close(&r);
     o = cli_json_new();
     cli_json_put(o, "hazards", hazards);

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define DEFAULT_PORT 8080
 
@@ -65,7 +66,7 @@ static void print_tally(const lab_request *r, const lab_shop *shop, const lab_ta
 }
 
 /* Returns the exit code. A second signal while it closes ends it at once. */
-static int trade(const lab_request *r, lab_shop *shop, int64_t port)
+static int trade(const lab_request *r, lab_shop *shop, int socket, int64_t port)
 {
     char why[256] = "";
     sigset_t ending;
@@ -74,7 +75,7 @@ static int trade(const lab_request *r, lab_shop *shop, int64_t port)
     int number;
 
     take_signals(&ending);
-    http = lab_shop_http_start(shop, r->plan.threads, &port, why);
+    http = lab_shop_http_start(shop, r->plan.threads, socket, why);
     if (!http) {
         cli_say("%s", why);
         return CLI_EXIT_SYSTEM;
@@ -92,20 +93,27 @@ static int trade(const lab_request *r, lab_shop *shop, int64_t port)
     return CLI_EXIT_SIGNAL + number;
 }
 
+/* The socket comes first: when another shop has the port, its books are left alone. */
 static int keep_shop(lab_request *r, int64_t port)
 {
     char why[256] = "";
     lab_shop *shop;
-    int code;
+    int socket, code;
 
     if (!lab_request_can(r, r->chosen[0]))
         return CLI_EXIT_USAGE;
+    socket = lab_shop_http_listen(&port, why);
+    if (socket < 0) {
+        cli_say("%s", why);
+        return CLI_EXIT_SYSTEM;
+    }
     shop = lab_shop_open(r->chosen[0], &r->site, r->plan.threads, r->plan.stock, why);
     if (!shop) {
+        close(socket);
         cli_say("%s", why);
         return dibs_status_exit_code(DIBS_UNAVAILABLE);
     }
-    code = trade(r, shop, port);
+    code = trade(r, shop, socket, port);
     lab_shop_close(shop);
     return code;
 }

@@ -19,6 +19,7 @@ import harness
 import test_basics
 import test_exclusion
 import test_guardian
+import test_lab
 import test_look
 import test_once
 import test_redlock
@@ -27,7 +28,7 @@ import test_usage
 import test_values
 
 MODULES = (test_usage, test_basics, test_exclusion, test_guardian, test_look, test_terminal, test_once, test_values,
-           test_redlock)
+           test_redlock, test_lab)
 
 
 def must_have_servers():

@@ -234,6 +234,8 @@ def completion(t):
     assert '--max-hold' in complete(t.dibs, 'run', '--m')
     assert complete(t.dibs, 'show', 'ni') == ['nightly']
     assert complete(t.dibs, 'run', '--wait', '5') == ['500ms', '5s']
+    assert complete(t.dibs, 'lab', 'sh') == ['shop']
+    assert '--from' in complete(t.dibs, 'lab', 'report', '--f')
     assert 'true' in complete(t.dibs, 'run', 'nightly', '--', 'tru')
     assert 'true' in complete(t.dibs, 'once', 'key', '--', 'tru')
     assert complete(t.dibs, 'once', '--on-crash', 're') == ['refuse', 'rerun']

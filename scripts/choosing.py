@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Puts the lab's figures into a page: choosing.py REPORT.json PAGE.in.md [--check PAGE.md]
+
+Prints the page; with --check says whether PAGE.md is that. What stands in {{…}}:
+  about                          the plan and the machine
+  run STRATEGY FIELD             a figure of a run
+  ratio STRATEGY OTHER FIELD     the first divided by the second
+  hazard STRATEGY HAZARD         what happened, in words
+  exp EXPERIMENT                 what was found, in words
+  confirmed A > B                "confirmed" or "refuted"; A and B are `run S F`, `exp E WORD` (the
+                                 number before the word) or `just N -`
+A figure that is not in the report is an error: the page must not be silent about it."""
+
+import json
+import re
+import sys
+
+
+class Report:
+    def __init__(self, path):
+        with open(path) as f:
+            self.data = json.load(f)
+        self.runs = {r['name']: r for r in self.data['runs']}
+        self.hazards = {(h['strategy'], h['hazard']): h for h in self.data['hazards']}
+        self.experiments = {e['experiment']: e for e in self.data['experiments']}
+
+    def number(self, kind, name, field):
+        if kind == 'run':
+            value = self.runs[name][field]
+        elif kind == 'just':
+            value = int(name)
+        else:  # "of 16 requests with one token at the same moment 1 passed"
+            value = int(re.search(r'(\d+) %s\b' % field, self.experiments[name]['text']).group(1))
+        if value is None:
+            raise KeyError('%s: the servers did not tell its %s' % (name, field))
+        return value
+
+
+def shown(field, value):
+    if field.endswith('_us'):
+        return '%.1f ms' % (value / 1000) if value >= 100 else '%.2f ms' % (value / 1000)
+    if field.endswith('_per_sale'):
+        return '%.1f' % value
+    return '{:,.0f}'.format(value)
+
+
+def fill(report, words):
+    kind = words[0]
+    if kind == 'about':
+        return report.data['about']
+    if kind == 'run':
+        return shown(words[2], report.number(*words))
+    if kind == 'ratio':
+        ratio = report.number('run', words[1], words[3]) / report.number('run', words[2], words[3])
+        return '%.0f' % ratio if ratio >= 10 else '%.1f' % ratio if ratio >= 0.95 else '%.2f' % ratio
+    if kind == 'hazard':
+        return report.hazards[words[1], words[2]]['text']
+    if kind == 'exp' and len(words) == 2:
+        return report.experiments[words[1]]['text']
+    if kind == 'confirmed' and len(words) == 8 and words[4] == '>':
+        return 'confirmed' if report.number(*words[1:4]) > report.number(*words[5:8]) else 'refuted'
+    raise KeyError('{{%s}} means nothing' % ' '.join(words))
+
+
+def main(args):
+    if len(args) not in (2, 4) or (len(args) == 4 and args[2] != '--check'):
+        sys.exit(__doc__)
+    report = Report(args[0])
+    with open(args[1]) as f:
+        template = f.read()
+    page = re.sub(r'\{\{(.*?)\}\}', lambda m: fill(report, m.group(1).split()), template)
+    if len(args) == 2:
+        sys.stdout.write(page)
+        return
+    with open(args[3]) as f:
+        if f.read() != page:
+            sys.exit('%s is not what %s and %s make: run ./dev lab, or scripts/choosing.py' % (args[3], args[0], args[1]))
+
+
+if __name__ == '__main__':
+    main(sys.argv[1:])

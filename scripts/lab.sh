@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# ./dev lab: every scheme of the lab and dibs beside them on private servers, with the notes' own plan (50 threads x 100
+# purchases from a stock of 5000), then the hazards and the experiments. Writes docs/lab/report.html, .md and .json, and
+# docs/choosing.md from them.
+#
+# With words or options, which go to `dibs lab report`, it is a look at a part: then build/lab/ is written, and
+# nothing of docs/. Usage: lab.sh PATH/TO/dibs PYTHON [OPTION...]
+set -euo pipefail
+
+dibs=$1 python=$2
+shift 2
+status=0
+if [ $# -gt 0 ]; then
+    "$dibs" lab report --with-servers -o build/lab "$@" || status=$?
+else
+    "$dibs" lab report --with-servers -o docs/lab || status=$?
+    if [ "$status" -le 1 ]; then # 1: something was not as promised; the figures are there
+        "$python" scripts/choosing.py docs/lab/report.json docs/lab/choosing.in.md >docs/choosing.md.new
+        mv docs/choosing.md.new docs/choosing.md
+        printf 'docs/choosing.md\n'
+    fi
+fi
+printf 'it took %d s\n' "$SECONDS"
+exit "$status"

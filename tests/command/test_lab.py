@@ -1,0 +1,389 @@
+"""The lab: what it lists, what it finds, what it leaves behind, and its shop. Small runs: that a scheme's figures
+are right is seen in the full report."""
+
+import contextlib
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import urllib.error
+import urllib.request
+import xml.dom.minidom
+
+from harness import DATABASES, ENGINES, HERE, PYTHON, Skip, alive, free_port, test, wait_for
+
+SMALL = ('--threads', '8', '--loops', '25', '--stock', '150')
+# The lab's names of what the other tests call by the URL's scheme.
+NAMES = {'sqlite': 'sqlite', 'redis': 'redis', 'postgresql': 'postgresql', 'mysql': 'mariadb'}
+PLAN = os.path.join(HERE, '..', '..', 'examples', 'lab', 'shop.jmx')
+
+
+def need_lab(t):
+    code, _, err = t.run('lab', 'list')
+    if code == 64 and b'no command' in err:
+        raise Skip('this build has no lab: a client library is missing')
+
+
+def lab(t, *args, code=0, seconds=120.0):
+    """What `dibs lab ARGS --json` says, on the engine of the test."""
+    need_lab(t)
+    where = ('--' + t.engine, t.url) if t.engine else ()
+    got, out, err = t.run('lab', *args, '--json', *where, seconds=seconds)
+    assert got == code, (got, err, out[-2000:])
+    return json.loads(out)
+
+
+def refused(t, *args, says):
+    got, out, err = t.run('lab', *args)
+    assert got == 64 and out == b'' and says in err.decode(), (args, got, err)
+
+
+# ---- What there is ----------------------------------------------------------------------------------------------
+
+
+@test()
+def lab_list_is_one_strategy_a_line(t):
+    need_lab(t)
+    code, out, err = t.run('lab', 'list')
+    lines = out.decode().splitlines()
+    assert code == 0 and err == b''
+    for line in lines:
+        assert re.fullmatch(r'[A-Z][0-9]*[a-z]? +[a-z0-9-]+ +\S.*', line), line
+    strategies = lab(t, 'list')['strategies']
+    assert [line.split()[:2] for line in lines] == [[s['id'], s['name']] for s in strategies]
+    names = [s['name'] for s in strategies]
+    assert len(set(names)) == len(names), 'a name means one thing'
+    rows = {s['id'] for s in strategies}
+    assert rows >= {'D%d' % i for i in range(9)} | {'R%d' % i for i in range(1, 11)} | {'P'}, rows
+
+
+@test()
+def lab_help_fits_a_screen(t):
+    need_lab(t)
+    code, out, err = t.run('lab', '--help')
+    lines = out.decode().splitlines()
+    assert code == 0 and err == b'' and len(lines) <= 24 and max(map(len, lines)) <= 80, (len(lines), out)
+
+
+@test()
+def lab_wrong_arguments(t):
+    need_lab(t)
+    refused(t, says='list, run, hazards, report or shop')
+    refused(t, 'frobnicate', says="no 'lab frobnicate'")
+    for verb in ('run', 'hazards', 'report'):
+        refused(t, verb, 'no-such-scheme', says="no strategy 'no-such-scheme'")
+        refused(t, verb, '--frobnicate', says="unknown option '--frobnicate'")
+    refused(t, 'list', 'D0', says='takes no operands')
+    refused(t, 'run', '--threads', '0', says="--threads '0'")
+    refused(t, 'shop', says='--strategy')
+    refused(t, 'shop', '--strategy', 'no-such-scheme', says="no strategy 'no-such-scheme'")
+    refused(t, 'shop', '--strategy', 'D0', says='several strategies')
+    refused(t, 'shop', '--strategy', 'redisson', '--url', 'gopher://x', says="'gopher://x'")
+    refused(t, 'shop', '--strategy', 'redisson', says='it needs --redis URL, or --with-servers')
+
+
+@test()
+def lab_says_what_is_left_out(t):
+    need_lab(t)
+    for verb in ('run', 'hazards'):
+        code, out, err = t.run('lab', verb, 'D0', 'R1')
+        assert code == 1, 'nothing seen is no success'
+        for words in ('nothing-mariadb is left out: it needs --mysql URL', 'setnx-spin is left out', 'nothing was run'):
+            assert words in err.decode(), (verb, words, err)
+
+
+# ---- What it finds ----------------------------------------------------------------------------------------------
+
+
+@test(*DATABASES)
+def lab_catches_the_scheme_without_a_lock(t):
+    name = 'nothing-' + NAMES[t.engine]
+    [run] = lab(t, 'run', name, *SMALL)['runs']
+    assert run['id'] == 'D0' and run['verdict'] == 'oversold' and run['oversold'] > 0, run
+    assert run['oversold'] == run['sold'] - (150 - run['left']), run
+
+
+@test(*ENGINES, *DATABASES)
+def lab_product_sells_what_is_there(t):
+    [run] = lab(t, 'run', 'dibs-' + NAMES[t.engine], '--processes', '2', *SMALL)['runs']
+    assert run['product'] and run['verdict'] == 'correct', run
+    assert (run['sold'], run['left'], run['oversold'], run['lost'], run['failed']) == (150, 0, 0, 0, 0), run
+    assert run['asked'] == 2 * 8 * 25 and run['per_second'] > 0 and run['p99_us'] >= run['p50_us'] > 0
+
+
+@test('redis')
+def lab_hazards_of_a_lock_with_a_constant_value(t):
+    """It has a lease, so that the dead block nobody for ever; but everybody deletes everybody's lock."""
+    found = {f['hazard']: f for f in lab(t, 'hazards', 'set-nx-px')['hazards']}
+    killed, late = found['holder-killed'], found['late-release']
+    assert killed['outcome'] == 'survived' and killed['stuck_ms'] >= 500, killed
+    assert late['outcome'] == 'BROKE', late
+    assert found['long-work']['outcome'] == 'BROKE' and found['release-gap']['outcome'] == 'survived', found
+
+
+@test('redis')
+def lab_server_that_goes_away(t):
+    """The server dies in the middle of a run: it ends, soon, and is no success."""
+    need_lab(t)
+    run = t.start('lab', 'run', 'dibs-redis', 'setnx-sleep', '--redis', t.url, '--threads', '4', '--loops', '100000',
+                  '--stock', '100000', '--limit', '8s', '--json')
+    try:
+        left = lambda: int((t.server.ask('GET stock:goods:1').split() + [b'100000'])[1])
+        wait_for(lambda: left() < 99990, 'some sales')
+        t.server.kill()
+        assert run.wait(60) == 1, run.err
+        runs = json.loads(run.out)['runs']
+        assert [r['verdict'] in ('errors', 'stuck', 'not run') for r in runs] == [True, True], runs
+    finally:
+        if not t.server.answers():
+            t.server.start()
+
+
+# ---- The report -------------------------------------------------------------------------------------------------
+
+
+@test('sqlite')
+def lab_report_is_three_files(t):
+    folder = t.path('out')
+    report = lab(t, 'report', 'dibs-sqlite', 'F0', *SMALL, '-o', folder)
+    assert sorted(os.listdir(folder)) == ['report.html', 'report.json', 'report.md']
+    with open(os.path.join(folder, 'report.json')) as f:
+        assert json.load(f) == report
+    [run] = report['runs']
+    assert run['name'] == 'dibs-sqlite' and run['oversold'] == 0
+    for f in report['hazards']:
+        assert f['claimed'] and f['outcome'] == 'survived', f
+    with open(os.path.join(folder, 'report.md')) as f:
+        text = f.read()
+    assert '| P | dibs-sqlite | correct | 150 |' in text and '## Hazards' in text
+    with open(os.path.join(folder, 'report.html')) as f:
+        page = f.read()
+    assert '/*REPORT*/null' not in page and '"dibs-sqlite"' in page
+    assert not re.search(r'(src|href)\s*=\s*["\']?(https?:)?//', page), 'it needs no network'
+    again = t.path('again')
+    code, _, err = t.run('lab', 'report', '--from', os.path.join(folder, 'report.json'), '-o', again)
+    assert code == 0, err
+    with open(os.path.join(again, 'report.html')) as f:
+        assert f.read() == page
+
+
+@test()
+def lab_report_that_cannot_be_written(t):
+    need_lab(t)
+    with open(t.path('report.json'), 'w') as f:
+        f.write('{"about": "nothing", "runs": [], "hazards": [], "experiments": []}')
+    code, _, err = t.run('lab', 'report', '--from', t.path('report.json'), '-o', '/proc/no/such/place')
+    assert code == 74 and b'/proc/no/such/place' in err, (code, err)
+    code, _, err = t.run('lab', 'report', '--from', t.path('missing.json'), '-o', t.path('out'))
+    assert code == 64 and b'missing.json' in err, (code, err)
+
+
+# ---- What it leaves behind --------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def open_folder():
+    """One that a database's own account can reach."""
+    folder = tempfile.mkdtemp(prefix='dibs-test-lab-')
+    os.chmod(folder, 0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def works_in(pid, folder):
+    with contextlib.suppress(OSError):
+        if os.readlink('/proc/%d/cwd' % pid).startswith(folder):
+            return True
+        with open('/proc/%d/cmdline' % pid, 'rb') as f:
+            return folder.encode() in f.read()
+    return False
+
+
+def servers_in(folder):
+    return [int(p) for p in os.listdir('/proc') if p.isdigit() and alive(int(p)) and works_in(int(p), folder)]
+
+
+def need_programs(*patterns):
+    for p in patterns:
+        if not (shutil.which(p) or glob.glob(p)):
+            raise Skip('%s is not on this machine' % p)
+
+
+def check_nothing_left(folder, number, process):
+    process.signal(number)
+    code = process.wait(30)
+    assert code in (-number, 128 + number), (number, code, process.err)
+    wait_for(lambda: not servers_in(folder), 'the end of the servers after signal %d' % number, 30)
+    wait_for(lambda: not os.listdir(folder), 'the folder to be removed after signal %d' % number, 30)
+
+
+@test()
+def lab_interrupted_leaves_nothing(t):
+    need_lab(t)
+    need_programs('redis-server', '/usr/sbin/mariadbd', '/usr/lib/postgresql/*/bin/postgres')
+    with open_folder() as folder:
+        for number, database in ((signal.SIGINT, 'nothing-mariadb'), (signal.SIGTERM, 'dibs-redis'),
+                                 (signal.SIGKILL, 'nothing-postgresql')):
+            process = t.start('lab', 'run', 'setnx-sleep', database, '--with-servers', '--threads', '4',
+                              '--loops', '100000', '--stock', '1000000', env=dict(t.env, TMPDIR=folder))
+            # The heading is printed when all servers are up and the first run begins.
+            wait_for(lambda: b'STRATEGY' in process.out or process.popen.poll() is not None, 'the servers', 60)
+            assert servers_in(folder), process.err
+            check_nothing_left(folder, number, process)
+
+
+# ---- The shop ---------------------------------------------------------------------------------------------------
+
+
+def open_shop(t, strategy, *more, env=None):
+    need_lab(t)
+    shop = t.start('lab', 'shop', '--strategy', strategy, '--port', '0', *more, env=env or t.env)
+    wait_for(lambda: b'\n' in shop.err or shop.popen.poll() is not None, 'the shop', 60)
+    if b'libmicrohttpd' in shop.err:
+        raise Skip('this build has no shop: libmicrohttpd is missing')
+    found = re.search(rb'http://[0-9.:]+/', shop.err)
+    assert found, shop.err
+    return shop, found.group().decode()
+
+
+def ask(url, method='GET'):
+    """(status, text)"""
+    request = urllib.request.Request(url, method=method, data=b'' if method == 'POST' else None)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+
+
+def stock(url):
+    status, text = ask(url + 'stock')
+    assert status == 200, text
+    return json.loads(text)
+
+
+def press(t, url, until):
+    """50 connections order again and again, until `until` holds."""
+    if not shutil.which('wrk'):
+        raise Skip('wrk is not on this machine')
+    script = t.path('order.lua')
+    with open(script, 'w') as f:
+        f.write('wrk.method = "POST"\n')
+    for _ in range(15):
+        done = subprocess.run(['wrk', '-t2', '-c50', '-d2s', '--timeout', '30s', '-s', script, url + 'order'],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+        assert done.returncode == 0, done.stdout
+        if until(stock(url)):
+            return
+    raise AssertionError('wrk did not buy enough: %r' % stock(url))
+
+
+@test('redis')
+def lab_shop_answers(t):
+    shop, url = open_shop(t, 'dibs-redis', '--url', t.url, '--threads', '4', '--stock', '2')
+    status, page = ask(url)
+    assert status == 200 and '<b>2</b> of 2 left' in page and 'action="order"' in page, page
+    assert [ask(url + 'order', 'POST')[0] for _ in range(3)] == [200, 200, 409]
+    assert stock(url) == {'strategy': 'dibs-redis', 'stock': 2, 'left': 0, 'sold': 2, 'sold_out': 1, 'failed': 0,
+                          'oversold': 0}
+    assert ask(url)[1].count('disabled') == 1
+    assert ask(url + 'reset?stock=5', 'POST')[0] == 200 and stock(url)['left'] == 5
+    for wrong in ('', '?stock=', '?stock=x', '?stock=-1', '?stock=0', '?stock=5x', '?stock=99999999999999999999'):
+        assert ask(url + 'reset' + wrong, 'POST')[0] == 400, wrong
+    assert ask(url + 'order')[0] == 405 and ask(url + 'stock', 'POST')[0] == 405
+    assert ask(url + 'nothing')[0] == 404 and stock(url)['left'] == 5
+    port = re.search(r':(\d+)/', url).group(1)
+    code, _, err = t.run('lab', 'shop', '--strategy', 'dibs-redis', '--url', t.url, '--port', port)
+    assert code == 71 and b'--port' in err, (code, err)
+    shop.signal(signal.SIGINT)
+    assert shop.wait() == 130 and b'left 5 of 5' in shop.out, (shop.out, shop.err)
+
+
+@test('redis')
+def lab_shop_whose_server_goes_away(t):
+    shop, url = open_shop(t, 'setnx-sleep', '--url', t.url, '--threads', '2')
+    t.server.kill()
+    try:
+        assert ask(url + 'order', 'POST')[0] == 503 and ask(url + 'stock')[0] == 503
+        shop.signal(signal.SIGTERM)
+        assert shop.wait() == 143
+    finally:
+        t.server.start()
+    port = free_port()
+    code, _, err = t.run('lab', 'shop', '--strategy', 'redisson', '--redis', 'redis://127.0.0.1:%d' % port)
+    assert code == 69 and b'%d' % port in err, (code, err)
+
+
+@test(*ENGINES, *DATABASES)
+def lab_shop_under_load(t):
+    """50 connections at once, and the books are right afterwards."""
+    _, url = open_shop(t, 'dibs-' + NAMES[t.engine], '--url', t.url, '--threads', '20', '--stock', '300')
+    press(t, url, lambda s: s['left'] == 0 and s['sold_out'] > 0)
+    books = stock(url)
+    assert (books['sold'], books['left'], books['oversold'], books['failed']) == (300, 0, 0, 0), books
+
+
+@test('postgresql')
+def lab_shop_without_a_lock_oversells(t):
+    _, url = open_shop(t, 'nothing-postgresql', '--url', t.url, '--threads', '20', '--stock', '100000')
+    press(t, url, lambda s: s['oversold'] > 0)
+
+
+@test()
+def lab_shop_closed_leaves_nothing(t):
+    need_programs('redis-server')
+    with open_folder() as folder:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            shop, url = open_shop(t, 'redisson', '--with-servers', '--threads', '4', '--json',
+                                  env=dict(t.env, TMPDIR=folder))
+            assert ask(url + 'order', 'POST')[0] == 200 and servers_in(folder)
+            check_nothing_left(folder, number, shop)
+            assert json.loads(shop.out)['sold'] == 1
+
+
+def can_run_plans(jmeter, t):
+    """Debian 12's cannot: its XStream forbids the classes of a plan."""
+    done = subprocess.run([jmeter, '-n', '-t', PLAN, '-Jthreads=0', '-j', t.path('jmeter.log')], cwd=t.folder,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+    return b'Created the tree successfully' in done.stdout
+
+
+@test('redis')
+def lab_shop_by_the_plan(t):
+    """JMeter's plan, 50 x 100. Where no JMeter can run it, wrk orders as much with as many connections."""
+    text = xml.dom.minidom.parse(PLAN).documentElement.toxml()
+    assert '${__P(threads,50)}' in text and '${__P(loops,100)}' in text and '/order' in text
+    _, url = open_shop(t, 'redisson', '--url', t.url, '--stock', '4000')
+    jmeter = shutil.which('jmeter')
+    if jmeter and can_run_plans(jmeter, t):
+        subprocess.run([jmeter, '-n', '-t', PLAN, '-Jport=' + re.search(r':(\d+)/', url).group(1),
+                        '-l', t.path('result.jtl'), '-j', t.path('jmeter.log')], cwd=t.folder, check=True,
+                       stdout=subprocess.DEVNULL, timeout=120)
+    else:
+        t.note('no JMeter that can read a plan: wrk instead')
+        press(t, url, lambda s: s['sold'] + s['sold_out'] >= 5000)
+    books = stock(url)
+    assert (books['sold'], books['left'], books['oversold'], books['failed']) == (4000, 0, 0, 0), books
+    assert books['sold_out'] >= 1000
+
+
+@test()
+def lab_choosing_says_what_the_report_says(t):
+    """Every figure of docs/choosing.md is one of docs/lab/report.json."""
+    root = os.path.join(HERE, '..', '..')
+    script, report, template, page = (os.path.join(root, *p) for p in (
+        ('scripts', 'choosing.py'), ('docs', 'lab', 'report.json'), ('docs', 'lab', 'choosing.in.md'),
+        ('docs', 'choosing.md')))
+    done = subprocess.run([PYTHON, script, report, template, '--check', page], stderr=subprocess.PIPE)
+    assert done.returncode == 0, done.stderr.decode()
+    other = t.path('other.md')
+    with open(page) as f, open(other, 'w') as g:
+        g.write(f.read().replace('oversold 0', 'oversold 1', 1))
+    done = subprocess.run([PYTHON, script, report, template, '--check', other], stderr=subprocess.PIPE)
+    assert done.returncode != 0, 'a changed figure is noticed'
