@@ -17,7 +17,7 @@
 #define COMMANDS 1200
 #define LIFE     150
 #define PAIRS    64
-#define WHOLE    (DIBS_VALUE_MAX + DIBS__VALUE_EXTRA)
+#define WHOLE    (the.can.value_max + DIBS__VALUE_EXTRA)
 
 typedef struct both {
     dibs *d;

@@ -80,17 +80,25 @@ static void drop_errand(errand *e)
     errand_leave(e);
 }
 
-/* A request was handed over, or not. */
-static void sent(errand *e, int rc)
+/* Before a request is handed over: its answer may come at once. */
+static errand *expect(errand *e)
 {
     pthread_mutex_lock(&e->mutex);
-    if (rc == ZOK) {
-        e->left++;
-        e->refs++;
-    } else {
-        e->rc = rc;
-    }
+    e->left++;
+    e->refs++;
     pthread_mutex_unlock(&e->mutex);
+    return e;
+}
+
+/* It was handed over, or not: then no answer will come. */
+static void sent(errand *e, int rc)
+{
+    if (rc == ZOK)
+        return;
+    pthread_mutex_lock(&e->mutex);
+    e->rc = rc;
+    e->left--;
+    errand_leave(e);
 }
 
 static void answered(errand *e)
@@ -151,6 +159,17 @@ static void on_names(int rc, const struct String_vector *names, const void *data
     answered(e);
 }
 
+/* What came of it; of one that has not ended, nothing is known. */
+static int rc_of(errand *e)
+{
+    int rc;
+
+    pthread_mutex_lock(&e->mutex);
+    rc = e->left > 0 ? ZOPERATIONTIMEOUT : e->rc;
+    pthread_mutex_unlock(&e->mutex);
+    return rc;
+}
+
 /* Takes our mutex if there is a session to send on. */
 static dibs_status begin(dibs__zk *z, dibs_error *err)
 {
@@ -179,8 +198,8 @@ static dibs_status wait_for(dibs__zk *z, errand *e, dibs__deadline until, dibs_e
         at.tv_nsec %= 1000000000;
         pthread_cond_timedwait(&e->cond, &e->mutex, &at);
     }
-    rc = e->left > 0 ? ZOPERATIONTIMEOUT : e->rc;
     pthread_mutex_unlock(&e->mutex);
+    rc = rc_of(e);
     return rc == ZOK ? DIBS_OK : dibs__zk_fail(z, rc, err);
 }
 
@@ -209,9 +228,9 @@ static dibs_status make_folder(dibs__zk *z, const char *folder, dibs__deadline u
     dibs_status status = path && e ? begin(z, err) : no_memory(err);
 
     if (status == DIBS_OK) {
-        sent(e, zoo_acreate(z->zh, path, "", 0, z->acl, 0, on_sync, e));
+        sent(e, zoo_acreate(z->zh, path, "", 0, z->acl, 0, on_sync, expect(e)));
         status = wait_for(z, e, until, err);
-        if (e->rc == ZNODEEXISTS)
+        if (rc_of(e) == ZNODEEXISTS)
             status = DIBS_OK;
     }
     if (e)
@@ -230,9 +249,10 @@ static dibs_status get_all(dibs__zk *z, errand *e, dibs__line_blob *blobs, size_
 
     if (status != DIBS_OK)
         return status;
-    sent(e, zoo_async(z->zh, root, on_sync, e));
+    sent(e, zoo_async(z->zh, root, on_sync, expect(e)));
     for (size_t i = 0; i < count; i++) {
         char *path = path_of(z, blobs[i].folder, blobs[i].key);
+        expect(e);
         sent(e, path ? zoo_aget(z->zh, path, 0, on_data, &e->parcel[i]) : ZSYSTEMERROR);
         free(path);
     }
@@ -309,9 +329,9 @@ dibs_status dibs__zk_cells_write(dibs__line_side *s, const dibs__line_blob *blob
     if (status == DIBS_OK)
         status = begin(z, err);
     if (status == DIBS_OK) {
-        sent(e, zoo_amulti(z->zh, n, ops, e->results, on_void, e));
+        sent(e, zoo_amulti(z->zh, n, ops, e->results, on_void, expect(e)));
         status = wait_for(z, e, until, err);
-        rc = e->left ? ZOPERATIONTIMEOUT : e->rc;
+        rc = rc_of(e);
         *done = status == DIBS_OK;
         if (was_beaten(rc))
             status = DIBS_OK;
@@ -340,7 +360,7 @@ static dibs_status list_names(dibs__zk *z, const char *folder, errand *e, dibs__
     dibs_status status = path ? begin(z, err) : no_memory(err);
 
     if (status == DIBS_OK) {
-        sent(e, zoo_aget_children(z->zh, path, 0, on_names, e));
+        sent(e, zoo_aget_children(z->zh, path, 0, on_names, expect(e)));
         status = wait_for(z, e, until, err);
     }
     free(path);
