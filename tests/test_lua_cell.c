@@ -215,9 +215,12 @@ static void load_script(world *w, const change *wrong)
                           "{table.remove(ARGV), table.remove(ARGV)}", &clocks);
     redisReply *reply;
 
+    /* The server's own clock, by which it drops what has ended, runs slowly beside the simulated one. */
+    text = replaced(text, "math.ceil(till / 1000)", "math.ceil(till)", &clocks);
+    text = replaced(text, "math.ceil(request_keep / 1000)", "math.ceil(request_keep)", &clocks);
     if (wrong)
         text = replaced(text, wrong->from, wrong->to, &changes);
-    assert_int_equal(clocks, 1);
+    assert_int_equal(clocks, 3);
     if (wrong && changes == 0)
         fail_msg("there is no such line: %s", wrong->from);
     reply = redisCommand(w->redis, "SCRIPT LOAD %s", text);

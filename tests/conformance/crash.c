@@ -1,0 +1,411 @@
+/* Runs of once: the dead are the caller's choice, the late are refused; leases, steps, waits. */
+#define _GNU_SOURCE
+#include "conformance/onces.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Crashes --------------------------------------------------------------------------------- */
+
+static void a_dead_runner_is_refused_or_run_again(void **state)
+{
+    dibs *a = once_open(), *b = open_handle();
+    const char *key = fresh("crash");
+    dibs_once *late = once_fall_silent(a, key, NULL), *o = NULL;
+    uint64_t fence = dibs_once_fence(late);
+    dibs_party who;
+
+    (void)state;
+    assert_true(wait_until(once_is_dead, &(once_asked){b, key, 0}, LONG_MS));
+    assert_false(dibs_once_held(late)); /* told before anybody else is */
+    assert_status(once_begin(b, key, NULL, &o), DIBS_CRASHED);
+    dibs_once_runner(o, &who);
+    assert_int_equal(who.fence, fence);
+    assert_int_equal(who.left_ms, 0);
+    dibs_once_free(o);
+    o = once_first(b, key, &(dibs_once_options){.on_crash = DIBS_CRASH_RERUN});
+    assert_true(dibs_once_again(o));
+    assert_true(dibs_once_fence(o) > fence);
+    lossy_stop();
+    assert_status(dibs_once_step(late, "s", NULL, 0, NULL), DIBS_LOST);
+    assert_status(dibs_once_finish(late, "late", 4, 0, NULL), DIBS_LOST);
+    assert_status(dibs_once_fail(late, false, NULL, 0, 0, NULL), DIBS_LOST);
+    once_end(o, "in time");
+    assert_status(dibs_once_finish(late, "late", 4, 0, NULL), DIBS_LOST);
+    dibs_once_free(late);
+    lossy_stop();
+    once_expect(b, key, "in time");
+}
+
+/* Its record was forgotten by the one who took over: the late one must not make it anew. */
+static void a_late_finish_without_a_record_is_refused(void **state)
+{
+    dibs *a = once_open(), *b = open_handle();
+    const char *key = fresh("gone");
+    dibs_once *late = once_fall_silent(a, key, NULL), *o;
+
+    (void)state;
+    assert_true(wait_until(once_is_dead, &(once_asked){b, key, 0}, LONG_MS));
+    o = once_first(b, key, &(dibs_once_options){.on_crash = DIBS_CRASH_RERUN});
+    assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_OK);
+    dibs_once_free(o);
+    lossy_stop();
+    assert_status(dibs_once_finish(late, "late", 4, 0, NULL), DIBS_LOST);
+    dibs_once_free(late);
+    lossy_stop();
+    assert_status(once_told(b, key, NULL), DIBS_OK);
+}
+
+static bool answer;
+
+static bool decide(void *data, const dibs_once *o)
+{
+    dibs_party who;
+    size_t size = 0;
+
+    dibs_once_runner(o, &who);
+    assert_string_equal(who.owner, "dead");
+    assert_string_equal(dibs_once_step_data(o, "one", &size), "1");
+    ++*(int *)data;
+    return answer;
+}
+
+static void the_caller_may_be_asked(void **state)
+{
+    dibs *d = once_open();
+    const char *key = fresh("ask");
+    int asked_for = 0;
+    dibs_once_options o = {.on_crash = DIBS_CRASH_ASK, .ask = decide, .data = &asked_for};
+    dibs_once *run = once_first(d, key, &(dibs_once_options){.owner = "dead"});
+
+    (void)state;
+    assert_status(dibs_once_step(run, "one", "1", 1, NULL), DIBS_OK);
+    assert_status(dibs_once_abandon(run, NULL), DIBS_OK);
+    dibs_once_free(run);
+    answer = false;
+    assert_status(once_told(d, key, &o), DIBS_CRASHED);
+    assert_int_equal(asked_for, 1);
+    answer = true;
+    run = once_first(d, key, &o);
+    assert_int_equal(asked_for, 2);
+    once_end(run, "asked");
+}
+
+static void an_abandoned_run_is_dead_at_once(void **state)
+{
+    dibs *a = once_open(), *b = open_handle();
+    const char *key = fresh("abandon"), *freed = fresh("freed"), *closed = fresh("closed");
+    dibs_once *o = once_first(a, key, NULL);
+
+    (void)state;
+    assert_status(dibs_once_abandon(o, NULL), DIBS_OK);
+    assert_false(dibs_once_held(o));
+    dibs_once_free(o);
+    assert_status(once_told(b, key, NULL), DIBS_CRASHED);
+    dibs_once_free(once_first(a, freed, NULL));
+    assert_status(once_told(b, freed, NULL), DIBS_CRASHED);
+    once_first(a, closed, NULL);
+    close_handle(a);
+    assert_status(once_told(b, closed, NULL), DIBS_CRASHED);
+}
+
+/* ---- Leases ---------------------------------------------------------------------------------- */
+
+static void a_run_is_renewed(void **state)
+{
+    dibs *a = once_open(), *b = open_handle();
+    const char *key = fresh("renew");
+    dibs_once *o = once_first(a, key, &(dibs_once_options){.lease_ms = 4 * SHORT_MS});
+    int64_t begin_at = clock_ms();
+
+    (void)state;
+    assert_status(dibs_once_step(o, "s", "data", 4, NULL), DIBS_OK);
+    while (clock_ms() < begin_at + 6 * SHORT_MS) {
+        assert_true(dibs_once_held(o));
+        assert_true(dibs_once_remaining_ms(o) > 0);
+        assert_status(once_told(b, key, NULL), DIBS_RUNNING);
+        sleep_ms(50);
+    }
+    assert_string_equal(dibs_once_step_data(o, "s", NULL), "data");
+    once_end(o, "renewed");
+    once_expect(b, key, "renewed");
+}
+
+static void note_run_lost(void *data, dibs_once *o)
+{
+    loss_note *n = data;
+
+    n->thread = pthread_self();
+    atomic_store(&n->why, dibs_once_held(o));
+    atomic_fetch_add(&n->count, 1);
+}
+
+static void a_loss_is_told(void **state)
+{
+    dibs *d = once_open();
+    loss_note lost = {0};
+    dibs_once *o = once_fall_silent(d, fresh("lost"),
+                                    &(dibs_once_options){.on_lost = note_run_lost, .data = &lost});
+
+    (void)state;
+    assert_true(loss_within(&lost, LONG_MS));
+    assert_int_equal(atomic_load(&lost.why), false);
+    assert_false(pthread_equal(lost.thread, pthread_self()));
+    assert_false(dibs_once_held(o));
+    assert_int_equal(dibs_once_remaining_ms(o), 0);
+    dibs_once_free(o);
+    lossy_stop();
+    assert_int_equal(atomic_load(&lost.count), 1);
+}
+
+static void a_loss_is_told_by_dispatch(void **state)
+{
+    dibs *d;
+    loss_note lost = {0};
+    dibs_once *o;
+    int64_t until = clock_ms() + LONG_MS;
+
+    (void)state;
+    if (!the.can.cells)
+        skip();
+    d = open_with(&(dibs_options){.dispatch_only = true});
+    o = once_fall_silent(d, fresh("dispatch"),
+                         &(dibs_once_options){.on_lost = note_run_lost, .data = &lost});
+    while (atomic_load(&lost.count) == 0 && clock_ms() < until) {
+        dibs_dispatch(d);
+        sleep_ms(5);
+    }
+    assert_int_equal(atomic_load(&lost.count), 1);
+    assert_true(pthread_equal(lost.thread, pthread_self()));
+    dibs_once_free(o);
+    lossy_stop();
+}
+
+/* Nobody took over: what was done may still be told. */
+static void a_late_finish_counts_if_nobody_took_over(void **state)
+{
+    dibs *a = once_open(), *b = open_handle();
+    const char *key = fresh("late");
+    dibs_once *o = once_fall_silent(a, key, NULL);
+
+    (void)state;
+    assert_true(wait_until(once_is_dead, &(once_asked){b, key, 0}, LONG_MS));
+    lossy_stop();
+    assert_status(dibs_once_step(o, "s", NULL, 0, NULL), DIBS_LOST);
+    once_end(o, "late");
+    lossy_stop();
+    once_expect(b, key, "late");
+}
+
+static void sleep_through(void *data)
+{
+    (void)data;
+    sleep_ms(3 * SHORT_MS + 200);
+}
+
+/* Stopped while the answer lay in the socket: what comes back is held, or is not called ours. */
+static void a_late_answer_is_no_dead_run(void **state)
+{
+    dibs *a = once_open(), *b = open_handle();
+    const char *key = fresh("slow");
+    dibs_once *o;
+
+    (void)state;
+    lossy_put_in(a);
+    lossy_lose(LOSSY_LATE, 1, sleep_through, NULL);
+    o = once_first(a, key, &(dibs_once_options){.lease_ms = 3 * SHORT_MS});
+    assert_false(dibs_once_again(o));
+    once_end(o, "alive");
+    once_expect(b, key, "alive");
+}
+
+/* ---- Steps ----------------------------------------------------------------------------------- */
+
+static void work_goes_on_where_it_stopped(void **state)
+{
+    dibs *a = once_open(), *b = open_handle();
+    const char *key = fresh("steps");
+    dibs_once *o = once_first(a, key, NULL);
+    size_t size = 99;
+
+    (void)state;
+    assert_null(dibs_once_step_data(o, "reserved", &size));
+    assert_int_equal(size, 0);
+    assert_status(dibs_once_step(o, "reserved", "seat 3", 6, NULL), DIBS_OK);
+    assert_status(dibs_once_step(o, "charged", NULL, 0, NULL), DIBS_OK);
+    assert_status(dibs_once_step(o, "reserved", "seat 4", 6, NULL), DIBS_OK);
+    assert_status(dibs_once_step(o, "", "x", 1, NULL), DIBS_INVALID);
+    assert_string_equal(dibs_once_step_data(o, "reserved", &size), "seat 4");
+    assert_status(dibs_once_abandon(o, NULL), DIBS_OK);
+    assert_status(dibs_once_step(o, "more", NULL, 0, NULL), DIBS_INVALID);
+    dibs_once_free(o);
+    o = once_first(b, key, &(dibs_once_options){.on_crash = DIBS_CRASH_RERUN});
+    assert_string_equal(dibs_once_step_data(o, "reserved", &size), "seat 4");
+    assert_int_equal(size, 6);
+    assert_non_null(dibs_once_step_data(o, "charged", &size));
+    assert_int_equal(size, 0);
+    assert_null(dibs_once_step_data(o, "sent", &size));
+    assert_status(dibs_once_step(o, "sent", "1", 1, NULL), DIBS_OK);
+    assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_OK);
+    dibs_once_free(o);
+    o = once_first(a, key, NULL); /* forgotten: from the beginning */
+    assert_null(dibs_once_step_data(o, "reserved", &size));
+    once_end(o, NULL);
+}
+
+/* ---- Waiting --------------------------------------------------------------------------------- */
+
+typedef struct waiter {
+    pthread_t thread;
+    dibs *d;
+    const char *key;
+    dibs_once_options options;
+    dibs_status status;
+    char result[32];
+    bool again;
+    atomic_bool done;
+} waiter;
+
+static void *waiter_main(void *arg)
+{
+    waiter *w = arg;
+    dibs_once *o = NULL;
+
+    w->status = dibs_once_begin(w->d, w->key, &w->options, &o, NULL);
+    if (w->status == DIBS_ALREADY)
+        snprintf(w->result, sizeof w->result, "%s", (const char *)dibs_once_result(o, NULL));
+    if (w->status == DIBS_OK) {
+        w->again = dibs_once_again(o);
+        dibs_once_fail(o, false, NULL, 0, 0, NULL);
+    }
+    if (o)
+        dibs_once_free(o);
+    atomic_store(&w->done, true);
+    return NULL;
+}
+
+static void start_waiter(waiter *w, dibs *d, const char *key, const dibs_once_options *options)
+{
+    memset(w, 0, sizeof *w);
+    w->d = d;
+    w->key = key;
+    if (options)
+        w->options = *options;
+    assert_int_equal(pthread_create(&w->thread, NULL, waiter_main, w), 0);
+}
+
+static bool waiter_is_done(void *ctx)
+{
+    return atomic_load(&((waiter *)ctx)->done);
+}
+
+static void join_waiter(waiter *w)
+{
+    assert_true(wait_until(waiter_is_done, w, LONG_MS));
+    pthread_join(w->thread, NULL);
+}
+
+static void a_wait_ends_with_the_run(void **state)
+{
+    dibs *a = once_open(), *b = open_handle();
+    const char *key = fresh("wait"), *failed = fresh("wait");
+    dibs_once *o = once_first(a, key, NULL), *p = once_first(a, failed, NULL);
+    waiter w[2];
+
+    (void)state;
+    start_waiter(&w[0], b, key, NULL);
+    start_waiter(&w[1], b, failed, NULL);
+    sleep_ms(100); /* they may be waiting by now, or not yet: both are to end well */
+    assert_false(waiter_is_done(&w[0]));
+    once_end(o, "waited for");
+    assert_status(dibs_once_fail(p, false, NULL, 0, 0, NULL), DIBS_OK);
+    dibs_once_free(p);
+    join_waiter(&w[0]);
+    join_waiter(&w[1]);
+    assert_status(w[0].status, DIBS_ALREADY);
+    assert_string_equal(w[0].result, "waited for");
+    assert_status(w[1].status, DIBS_OK); /* its turn, as the first */
+    assert_false(w[1].again);
+}
+
+static void a_wait_has_a_bound(void **state)
+{
+    dibs *d = once_open();
+    const char *key = fresh("bound");
+    dibs_once *o = once_first(d, key, NULL), *other = NULL;
+    int64_t begin_at = clock_ms();
+
+    (void)state;
+    assert_status(once_begin(d, key, &(dibs_once_options){.wait_ms = 300}, &other), DIBS_RUNNING);
+    assert_in_range(clock_ms() - begin_at, 299, 300 + SOON_MS);
+    assert_status(dibs_once_wait(other, 100, NULL), DIBS_RUNNING);
+    assert_status(dibs_once_wait(other, DIBS_NO_WAIT, NULL), DIBS_RUNNING);
+    assert_status(dibs_once_wait(other, -7, NULL), DIBS_INVALID);
+    assert_status(dibs_once_wait(o, 100, NULL), DIBS_INVALID);
+    once_end(o, "done");
+    assert_status(dibs_once_wait(other, 0, NULL), DIBS_ALREADY);
+    assert_string_equal(dibs_once_result(other, NULL), "done");
+    assert_status(dibs_once_wait(other, 0, NULL), DIBS_ALREADY);
+    dibs_once_free(other);
+}
+
+static void a_wait_ends_with_the_runners_lease(void **state)
+{
+    dibs *a = once_open(), *b = open_handle();
+    const char *key = fresh("dies");
+    dibs_once *late = once_fall_silent(a, key, NULL);
+    waiter refuse, rerun;
+
+    (void)state;
+    start_waiter(&refuse, b, key, NULL);
+    join_waiter(&refuse);
+    assert_status(refuse.status, DIBS_CRASHED);
+    start_waiter(&rerun, b, key, &(dibs_once_options){.on_crash = DIBS_CRASH_RERUN});
+    join_waiter(&rerun);
+    assert_status(rerun.status, DIBS_OK);
+    assert_true(rerun.again);
+    lossy_stop();
+    dibs_once_free(late);
+}
+
+static void a_wait_can_be_cancelled(void **state)
+{
+    dibs *a = once_open(), *b = open_handle(), *c = open_handle();
+    const char *key = fresh("cancel");
+    dibs_once *o = once_first(a, key, NULL);
+    waiter w[2];
+
+    (void)state;
+    start_waiter(&w[0], b, key, NULL);
+    start_waiter(&w[1], c, key, NULL);
+    sleep_ms(100);
+    for (int i = 0; !waiter_is_done(&w[0]) && i < 200; i++) {
+        dibs_cancel(b, NULL); /* it may not have begun to wait */
+        sleep_ms(50);
+    }
+    join_waiter(&w[0]);
+    assert_status(w[0].status, DIBS_CANCELLED);
+    close_handle(c);
+    join_waiter(&w[1]);
+    assert_status(w[1].status, DIBS_CANCELLED);
+    once_end(o, "not cancelled");
+}
+
+static const struct CMUnitTest tests[] = {
+    CASE(a_dead_runner_is_refused_or_run_again),
+    CASE(a_late_finish_without_a_record_is_refused),
+    CASE(the_caller_may_be_asked),
+    CASE(an_abandoned_run_is_dead_at_once),
+    CASE(a_run_is_renewed),
+    CASE(a_loss_is_told),
+    CASE(a_loss_is_told_by_dispatch),
+    CASE(a_late_finish_counts_if_nobody_took_over),
+    CASE(a_late_answer_is_no_dead_run),
+    CASE(work_goes_on_where_it_stopped),
+    CASE(a_wait_ends_with_the_run),
+    CASE(a_wait_has_a_bound),
+    CASE(a_wait_ends_with_the_runners_lease),
+    CASE(a_wait_can_be_cancelled),
+};
+
+CASES(crash_cases, tests);
