@@ -34,7 +34,11 @@ local function save()
         round, wanted, freed, listeners, owner, attempt, info, by), 'PX', math.ceil((keep + DAY) / 1000))
 end
 
--- Tells those who wait that it is free, whose it was, and how many they are about.
+-- Tells those who wait that it is free, whose it was, and how many they are about. Who has not been
+-- turned away here for a while is not listening.
 local function tell_free(whose)
+    if wanted <= now then
+        return
+    end
     listeners = call('PUBLISH', key .. ':free', string.format('%.0f %s', listeners, whose))
 end
