@@ -13,6 +13,8 @@ RATIO_GOALS = {
     ("redis", "b"): [("redis-set", 1.5)],
     ("redis", "c"): [("redis-blpop", 0.7), ("redis-blpop-lua", 0.9)],
     ("redis", "d"): [("redis-blpop", 0.85)],
+    ("redlock", "a"): [("redlock-set", 0.95)],
+    ("redlock", "b"): [("redlock-set", 1.5)],
     ("sqlite", "a"): [("sqlite-row", 0.8)],
     ("sqlite", "b"): [("sqlite-row", 1.0)],
     ("sqlite", "d"): [("sqlite-row", 3.0)],
