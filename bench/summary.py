@@ -30,7 +30,7 @@ PAIR_GOALS = {
     ("mysql", "c"): ("mysql-row", 1.0),
     ("mysql", "d"): ("mysql-row", 1.0),
 }
-RATE_GOALS = {("sqlite", "c"): 8700}
+RATE_GOALS = {("sqlite", "c"): 8700, ("redlock", "c"): 1175, ("redlock", "d"): 1200}
 FAIRNESS_GOAL = 1.1
 REQUEST_GOALS = {("redis", "a"): 2, ("redis", "c"): 3}
 WAIT_GOAL = 1.3   # cost of a hand-off with the longest line, over that with the shortest

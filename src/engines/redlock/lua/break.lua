@@ -10,7 +10,7 @@ if live and (at_once == 1 or attempt == '') then
     owner, attempt, ends, freed, live = '', '', 0, now, false
 end
 if not live then
-    tell_free('-')
+    tell_free(string.format('%.0f', last))
 end
 save()
 return {live and BUSY or RELEASED, last}
