@@ -13,6 +13,8 @@ RATIO_GOALS = {
     ("redis", "b"): [("redis-set", 1.5)],
     ("redis", "c"): [("redis-blpop", 0.7), ("redis-blpop-lua", 0.9)],
     ("redis", "d"): [("redis-blpop", 0.85)],
+    ("redlock", "a"): [("redlock-set", 0.95)],
+    ("redlock", "b"): [("redlock-set", 1.5)],
     ("sqlite", "a"): [("sqlite-row", 0.8)],
     ("sqlite", "b"): [("sqlite-row", 1.0)],
     ("sqlite", "d"): [("sqlite-row", 3.0)],
@@ -31,7 +33,8 @@ PAIR_GOALS = {
     ("mysql", "d"): ("mysql-row", 1.0),
 }
 # What the best peer reached on a machine of two cores, times the goal.
-RATE_GOALS = {("sqlite", "c"): 8700, ("zookeeper", "b"): 3200, ("zookeeper", "c"): 780, ("zookeeper", "d"): 650,
+RATE_GOALS = {("sqlite", "c"): 8700, ("redlock", "c"): 1175, ("redlock", "d"): 1200,
+              ("zookeeper", "b"): 3200, ("zookeeper", "c"): 780, ("zookeeper", "d"): 650,
               ("etcd", "a"): 570, ("etcd", "b"): 2300, ("etcd", "c"): 400}
 UNITS = {"a": "pairs", "b": "pairs", "c": "changes of owner", "d": "deductions"}
 FAIRNESS_GOAL = 1.1

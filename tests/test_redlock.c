@@ -368,8 +368,9 @@ static void different_answers_become_one_fence(void **state)
     for (int i = 0; i < 6; i++) { /* one node is ahead of the others, each time another */
         char command[400];
         snprintf(command, sizeof command,
-                 "EVAL \"local s=redis.call('GET',KEYS[1]) local f=struct.unpack('>d',s) "
-                 "redis.call('SET',KEYS[1],struct.pack('>d',f+3600000000*%d)..s:sub(9)) return 1\" "
+                 "EVAL \"local s=redis.call('GET',KEYS[1]) local f=struct.unpack('>d',s,5) "
+                 "redis.call('SET',KEYS[1],s:sub(1,4)..struct.pack('>d',f+3600000000*%d)..s:sub(13)"
+                 ") return 1\" "
                  "1 dibs:{a}",
                  i + 1);
         server_command(&c.node[i % 3], command, NULL, 0);
@@ -377,6 +378,33 @@ static void different_answers_become_one_fence(void **state)
         assert_true(dibs_fence(g) > last);
         last = dibs_fence(g);
         assert_status(dibs_unlock(g), DIBS_OK);
+    }
+    dibs_close(d);
+    cluster_stop(&c);
+}
+
+static void what_is_not_ours_is_left_alone(void **state)
+{
+    const char *const foreign[] = {"SET dibs:{a} something", "RPUSH dibs:{a} something"};
+    cluster c;
+    dibs *d;
+    dibs_grant *none = NULL;
+    dibs_error err = {0};
+    dibs_lock_options o = once(2000);
+    char reply[64];
+
+    (void)state;
+    cluster_need(&c, 3, NULL, true);
+    d = cluster_open(&c, NULL);
+    for (int i = 0; i < 2; i++) {
+        for (int n = 0; n < 3; n++) {
+            server_command(&c.node[n], "DEL dibs:{a}", NULL, 0);
+            server_command(&c.node[n], foreign[i], NULL, 0);
+        }
+        assert_status(dibs_lock(d, "a", &o, &none, &err), DIBS_BROKEN_ENGINE);
+        assert_non_null(strstr(err.message, "prefix="));
+        server_command(&c.node[0], "TYPE dibs:{a}", reply, sizeof reply);
+        assert_non_null(strstr(reply, i ? "list" : "string"));
     }
     dibs_close(d);
     cluster_stop(&c);
@@ -414,6 +442,7 @@ int main(void)
         cmocka_unit_test(forgotten_scripts_are_sent_again),
         cmocka_unit_test(different_answers_become_one_fence),
         cmocka_unit_test(a_lease_beyond_the_limit_is_refused),
+        cmocka_unit_test(what_is_not_ours_is_left_alone),
         cmocka_unit_test(without_the_guard_two_hold),
         cmocka_unit_test(with_the_guard_one_holds),
         cmocka_unit_test(a_node_that_syncs_votes_at_once),

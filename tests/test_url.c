@@ -194,6 +194,37 @@ static void odd_texts_do_no_harm(void **state)
     }
 }
 
+static void each_host_may_have_a_login(void **state)
+{
+    dibs__url parsed;
+    dibs__url_login l[DIBS__HOSTS_MAX];
+    char *room = NULL;
+    size_t count = 0;
+
+    (void)state;
+    assert_int_equal(
+        dibs__url_parse(&parsed, "x://ann:a%2Cb@h1:1,h2,:c%40d@[::1]:3,@h4/0?k=v", NULL), DIBS_OK);
+    assert_int_equal(dibs__url_logins(&parsed, l, &count, &room, NULL), DIBS_OK);
+    assert_int_equal(count, 4);
+    assert_string_equal(l[0].at.name, "h1");
+    assert_int_equal(l[0].at.port, 1);
+    assert_string_equal(l[0].user, "ann");
+    assert_string_equal(l[0].password, "a,b");
+    assert_string_equal(l[1].at.name, "h2"); /* the login goes on */
+    assert_int_equal(l[1].at.port, 0);
+    assert_string_equal(l[1].password, "a,b");
+    assert_null(l[2].user);
+    assert_string_equal(l[2].password, "c@d");
+    assert_string_equal(l[2].at.name, "::1");
+    assert_int_equal(l[2].at.port, 3);
+    assert_string_equal(l[3].at.name, "h4");
+    assert_null(l[3].password);
+    free(room);
+    dibs__url_fini(&parsed);
+    assert_int_equal(dibs__url_parse(&parsed, "x://:a%zz@h1,h2", NULL), DIBS_INVALID);
+    dibs__url_fini(&parsed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -201,7 +232,7 @@ int main(void)
         cmocka_unit_test(several_hosts),        cmocka_unit_test(bad_ones_are_refused),
         cmocka_unit_test(sizes_have_bounds),    cmocka_unit_test(a_password_is_never_repeated),
         cmocka_unit_test(numbers_are_checked),  cmocka_unit_test(a_misspelt_parameter_is_named),
-        cmocka_unit_test(odd_texts_do_no_harm),
+        cmocka_unit_test(odd_texts_do_no_harm), cmocka_unit_test(each_host_may_have_a_login),
     };
 
     return cmocka_run_group_tests(tests, NULL, teardown);

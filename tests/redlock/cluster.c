@@ -50,7 +50,7 @@ void cluster_proxy(cluster *c, int i)
 
 const char *cluster_url(const cluster *c, const char *more)
 {
-    static char url[1024];
+    static _Thread_local char url[1024];
 
     snprintf(url, sizeof url, "%s%s", c->url, more ? more : "");
     return url;
@@ -74,7 +74,7 @@ int cluster_votes(cluster *c, const char *name)
 
     snprintf(command, sizeof command,
              "EVAL \"local s=redis.call('GET',KEYS[1]) if not s then return 0 end "
-             "local t=redis.call('TIME') local e=struct.unpack('>d',s,33) "
+             "local t=redis.call('TIME') local e=struct.unpack('>d',s,37) "
              "if e>t[1]*1000000+t[2] then return 1 end return 0\" 1 dibs:{%s}",
              name);
     for (int i = 0; i < c->count; i++)

@@ -13,7 +13,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define TOGETHER 32 /* tickets that try in one exchange */
+#define TOGETHER   32             /* tickets that try in one exchange */
+#define APART      ((int64_t)100) /* microseconds between those who try after one word, a head */
+#define APART_MOST (5 * DIBS__MS) /* within the moment that is theirs: lua/vote.lua */
 
 int dibs__redlock_event_fd(dibs__engine *e)
 {
@@ -103,33 +105,38 @@ static void send_words(dibs__redlock *r, dibs__voter *n, dibs__conn *ear, const 
 
 /* ---- Hearing --------------------------------------------------------------------------------- */
 
-static void hint(dibs__redlock *r, size_t node, const char *name)
+/* All who wait hear it at once: the more they are, the more they keep apart. The same release is
+ * told by several nodes; the first word counts. */
+static void hint(dibs__redlock *r, const char *name, const char *whose, int64_t listeners)
 {
     dibs__redlock_line *l = r->line;
-    int64_t now = dibs__now(r->v->env);
+    int64_t apart = listeners < APART_MOST / APART ? listeners * APART : APART_MOST;
+    dibs__deadline at = dibs__after(r->v->env, dibs__redlock_random(r, apart));
     dibs__spot *s;
 
     pthread_mutex_lock(&l->lock);
     s = dibs__spot_find(l, name);
-    if (s && s->first) {
-        s->hints |= (dibs__node_set)1 << node;
-        if (!s->hinted && (size_t)dibs__nodes_in(s->hints) >= r->v->majority) {
-            s->hinted = true;
-            s->pause = 0;
-            s->try_at = now > s->not_before ? now : s->not_before;
-            dibs__spot_turn(r, s);
-        }
+    if (s && s->first && !s->hinted && strcmp(s->whose, whose) != 0) {
+        snprintf(s->whose, sizeof s->whose, "%s", whose);
+        s->hinted = true;
+        s->pause = 0;
+        s->try_at = at > s->not_before ? at : s->not_before;
+        dibs__spot_turn(r, s);
     }
     pthread_mutex_unlock(&l->lock);
 }
 
-static void hear(dibs__redlock *r, size_t node, const redisReply *reply)
+/* "message", channel, "listeners attempt". */
+static void hear(dibs__redlock *r, const redisReply *reply)
 {
-    char channel[DIBS__REDIS_KEY_SIZE + 8], *name;
+    char channel[DIBS__REDIS_KEY_SIZE + 8], whose[DIBS__ATTEMPT_SIZE], *name;
+    long long listeners = 0;
     size_t n;
 
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 || !reply->element[0]->str ||
-        strcmp(reply->element[0]->str, "message") != 0 || !reply->element[1]->str)
+        strcmp(reply->element[0]->str, "message") != 0 || !reply->element[1]->str ||
+        !reply->element[2]->str ||
+        sscanf(reply->element[2]->str, "%lld %39s", &listeners, whose) != 2)
         return;
     snprintf(channel, sizeof channel, "%s", reply->element[1]->str);
     n = strlen(channel);
@@ -138,7 +145,7 @@ static void hear(dibs__redlock *r, size_t node, const redisReply *reply)
     channel[n - 5] = '\0';
     name = dibs__redis_name(r->v->prefix, channel);
     if (name)
-        hint(r, node, name);
+        hint(r, name, whose, listeners);
 }
 
 static void listen_to(dibs__redlock *r, dibs__voter *n, dibs__conn *ear)
@@ -149,7 +156,7 @@ static void listen_to(dibs__redlock *r, dibs__voter *n, dibs__conn *ear)
 
     while ((io == DIBS__IO_GOT || io == DIBS__IO_LATE) &&
            (io = dibs__conn_next(ear, &reply)) == DIBS__IO_GOT) {
-        hear(r, n->index, reply);
+        hear(r, reply);
         freeReplyObject(reply);
     }
     if (io != DIBS__IO_LATE)
@@ -158,7 +165,7 @@ static void listen_to(dibs__redlock *r, dibs__voter *n, dibs__conn *ear)
 
 static void tend_ears(dibs__redlock *r)
 {
-    for (size_t i = 0; i < r->v->count; i++) {
+    for (size_t i = 0; dibs__ears(r->v) >> i; i++) {
         dibs__voter *n = &r->v->voter[i];
         dibs__bytes words = {0};
         bool fresh;
@@ -191,7 +198,7 @@ static void forget_spot(dibs__redlock *r, dibs__spot *s, dibs__bytes *words)
 
 static void unsubscribe(dibs__redlock *r, const dibs__bytes *words)
 {
-    for (size_t i = 0; words->length > 0 && i < r->v->count; i++) {
+    for (size_t i = 0; words->length > 0 && dibs__ears(r->v) >> i; i++) {
         bool fresh;
         dibs__conn *ear = ear_of(&r->v->voter[i], &fresh);
         if (ear && fresh && !dibs__redlock_line_watch(r->line, ear->fd))

@@ -147,7 +147,7 @@ void dibs__spot_turn(dibs__redlock *r, dibs__spot *s)
 /* `left`: until the one who has it may be gone. */
 static void pause_spot(dibs__redlock *r, dibs__spot *s, int64_t left)
 {
-    bool listening = (size_t)dibs__nodes_in(s->heard) >= r->v->majority;
+    bool listening = s->heard == dibs__ears(r->v);
     int64_t most = listening ? PAUSE_LAST : PAUSE_DEAF, pause;
 
     s->pause = s->pause ? 2 * s->pause : PAUSE_FIRST;
@@ -228,11 +228,10 @@ bool dibs__redlock_line_join(dibs__redlock *r, const dibs__enter_request *reques
     dibs__table_add(&l->attempts, &w->by_attempt, dibs__hash(w->who.attempt));
     if (s->first == w) { /* it may have been given back before anybody listened: look again soon */
         s->pause = 0;
-        s->hints = 0;
         s->hinted = s->down = false;
         pause_spot(r, s, left);
         dibs__spot_turn(r, s);
-        fresh = s->heard != dibs__all_nodes(r->v);
+        fresh = s->heard != dibs__ears(r->v);
     }
     pthread_mutex_unlock(&l->lock);
     if (fresh)
@@ -314,7 +313,6 @@ dibs__waiting *dibs__spot_begin(dibs__spot *s, dibs__try *out, const dibs__voter
 
     w->state = DIBS__TRIES;
     s->trying = true;
-    s->hints = 0;
     s->hinted = false;
     out->name = s->name;
     out->who = &w->who;
@@ -411,7 +409,7 @@ static void try_first(dibs__redlock *r, dibs__spot *s, dibs__deadline until)
     dibs__try_all(r, tries, 1, hinted, until);
     pthread_mutex_lock(&r->line->lock);
     dibs__spot_end(r, w, &t);
-    if (w->spot && s->heard != dibs__all_nodes(r->v))
+    if (w->spot && s->heard != dibs__ears(r->v))
         eventfd_write(r->v->ear_fd, 1); /* the keeper tries to listen again */
 }
 

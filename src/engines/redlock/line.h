@@ -1,8 +1,8 @@
 /* The inside of the line, for line.c and event.c.
  *
  * A *spot* is a lock that somebody of this handle waits for; those who do stand there in order of
- * arrival, and only the first of them tries. It tries again when a majority of the nodes have
- * published that the lock is free, or when its pause is over. A thread that is first tries by
+ * arrival, and only the first of them tries. It tries again when a node has published that the lock
+ * is free, or when its pause is over. A thread that is first tries by
  * itself; for tickets the keeper does. An unlock in the same handle hands over directly.
  *
  * One mutex guards all of it, and is held neither while nodes are asked nor while the sink is told.
@@ -26,10 +26,10 @@ typedef struct dibs__spot {
     dibs__waiting *first, **end;
     size_t count;
     bool trying;
-    bool hinted;          /* the nodes say that it is free */
-    bool down;            /* there was no majority at the last try */
-    dibs__node_set hints; /* nodes that said so since the last try */
-    dibs__node_set heard; /* nodes that are listened to */
+    bool hinted;                    /* the nodes say that it is free */
+    bool down;                      /* there was no majority at the last try */
+    char whose[DIBS__ATTEMPT_SIZE]; /* whose it was, by the last hint */
+    dibs__node_set heard;           /* nodes that are listened to */
     dibs__deadline try_at;
     dibs__deadline not_before; /* others get their chance */
     int64_t pause;

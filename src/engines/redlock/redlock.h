@@ -31,6 +31,12 @@ static inline dibs__node_set dibs__all_nodes(const dibs__voters *v)
     return ((dibs__node_set)1 << v->count) - 1;
 }
 
+/* The nodes that are listened to: so many that every majority meets them. */
+static inline dibs__node_set dibs__ears(const dibs__voters *v)
+{
+    return ((dibs__node_set)1 << (v->count - v->majority + 1)) - 1;
+}
+
 /* A random number in [0, below). */
 int64_t dibs__redlock_random(const dibs__redlock *r, int64_t below);
 

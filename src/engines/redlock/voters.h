@@ -113,10 +113,10 @@ struct dibs__voters {
     char marker[DIBS__REDIS_PREFIX_MAX + 8];
     char gone[DIBS__REDIS_PREFIX_MAX + 32]; /* key of this handle's own mark */
     _Atomic uint64_t dials;
-    int64_t limit;     /* how long one node may take */
-    int64_t max_lease; /* that this handle may ask for */
-    int64_t longest;   /* that any client may: the highest limit that a node told us */
-    bool vouched;      /* guard=off */
+    int64_t limit;           /* how long one node may take */
+    int64_t max_lease;       /* that this handle may ask for */
+    _Atomic int64_t longest; /* that any client may: the highest limit that a node told us */
+    bool vouched;            /* guard=off */
     bool driving;
     int wake_fd; /* a connection is new: poll it too */
     int tend_fd; /* a timer: debts that nobody waits for are looked after then */

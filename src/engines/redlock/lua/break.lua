@@ -9,8 +9,8 @@ broken, broken_at, by = last, now, who
 if live and (at_once == 1 or attempt == '') then
     owner, attempt, ends, freed, live = '', '', 0, now, false
 end
-save()
 if not live then
-    call('PUBLISH', key .. ':free', '')
+    tell_free(string.format('%.0f', last))
 end
+save()
 return {live and BUSY or RELEASED, last}

@@ -5,9 +5,9 @@
 local verdict = give_back()
 local answer = vote()
 if type(answer) == 'table' and verdict == RELEASED then
-    save()
     if not live then
-        call('PUBLISH', key .. ':free', '')
+        tell_free(given)
     end
+    save()
 end
 return {verdict, answer}

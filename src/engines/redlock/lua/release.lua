@@ -3,9 +3,9 @@
 -- Give a vote back.
 local verdict = give_back()
 if verdict == RELEASED then
-    save()
     if not live then
-        call('PUBLISH', key .. ':free', '')
+        tell_free(given)
     end
+    save()
 end
 return verdict

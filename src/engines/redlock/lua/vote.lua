@@ -13,6 +13,8 @@
 local proposal, lease, hold, number, longest, dialled, waits, who, try, more =
     struct.unpack('>dddddddsss', ARGV[1])
 
+local marker, gone = unpack(call('MGET', ARGV[2], ARGV[3]))
+
 local function quiet()
     if not marker then
         return {UNMARKED, last}
