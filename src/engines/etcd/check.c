@@ -35,7 +35,8 @@ static void read_one(dibs__line_check *check, const Etcd__ResponseOp *r)
 {
     const Etcd__RangeResponse *range =
         r->response_case == ETCD__RESPONSE_OP__RESPONSE_RESPONSE_RANGE ? r->response_range : NULL;
-    const Etcd__KeyValue *kv = range && range->n_kvs > 0 ? range->kvs[0] : NULL;
+    bool there = range && dibs__etcd_is_entry(range, dibs__etcd_place_of(check->key));
+    const Etcd__KeyValue *kv = there ? range->kvs[0] : NULL;
 
     check->there = kv != NULL;
     check->marked = kv && kv->mod_revision != kv->create_revision;

@@ -10,6 +10,7 @@
 #include "engines/etcd/etcd.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 
 #define MAX_TRIES 8
 
@@ -17,6 +18,7 @@
 typedef struct parts {
     dibs__etcd_key entry, folder, end, value, tail, before, after;
     char made[DIBS__LINE_KEY_SIZE];
+    char stored[DIBS__LINE_KEY_SIZE + DIBS__LINE_VALUE_SIZE];
     Etcd__Compare compare[2];
     Etcd__RangeRequest line, own, lock, last, strangers[2];
     Etcd__PutRequest put, put_tail, put_value;
@@ -25,17 +27,28 @@ typedef struct parts {
     Etcd__RequestOp *yeses[6], *noes[3];
 } parts;
 
+/* "BODY~SLOT" */
+static void make_name(const dibs__etcd_op *op, char out[DIBS__LINE_KEY_SIZE])
+{
+    size_t n;
+
+    dibs__line_body(op->call, (uint64_t)op->lease, out);
+    n = strlen(out);
+    snprintf(out + n, DIBS__LINE_KEY_SIZE - n, "~%u", op->slot);
+}
+
 static void make_keys(parts *p, const dibs__etcd_op *op)
 {
     const dibs__line_call *call = op->call;
 
-    dibs__line_body(call, (uint64_t)op->lease, p->made);
+    make_name(op, p->made);
+    snprintf(p->stored, sizeof p->stored, "%s\n%s", p->made, call->value);
     dibs__etcd_entry_key(op->e, call->name, p->made, &p->entry);
     dibs__etcd_entry_key(op->e, call->name, "", &p->folder);
     dibs__etcd_end_of(&p->folder, &p->end);
     dibs__etcd_value_key(op->e, call->name, &p->value);
     dibs__etcd_tail_key(op->e, call->name, &p->tail);
-    dibs__etcd_entry_key(op->e, call->name, "dibs.", &p->before);
+    dibs__etcd_entry_key(op->e, call->name, "~", &p->before);
     dibs__etcd_end_of(&p->before, &p->after);
 }
 
@@ -86,7 +99,6 @@ static size_t ask_for_all(parts *p, const dibs__etcd_op *op)
 {
     dibs__etcd_range(&p->line, &p->yes[0], &p->folder);
     p->line.range_end = dibs__etcd_bytes(&p->end);
-    p->line.keys_only = true;
     p->line.limit = op->call->owner ? 0 : DIBS__ETCD_SHORT;
     return 1;
 }
@@ -99,7 +111,7 @@ static size_t ask_for_tail(parts *p)
     p->strangers[0].range_end = dibs__etcd_bytes(&p->before);
     dibs__etcd_range(&p->strangers[1], &p->yes[2], &p->after);
     p->strangers[1].range_end = dibs__etcd_bytes(&p->end);
-    p->strangers[0].keys_only = p->strangers[1].keys_only = true;
+    p->strangers[0].keys_only = p->strangers[1].keys_only = true; /* nobody reads theirs here */
     return 3;
 }
 
@@ -117,7 +129,7 @@ static void make_txn(parts *p, dibs__etcd_op *op, Etcd__TxnRequest *txn)
     op->by_tail = !call->owner && is_long(op);
     if (op->by_tail)
         n = ask_for_tail(p);
-    dibs__etcd_put(&p->put, &p->yes[n++], &p->entry, call->value, op->lease);
+    dibs__etcd_put(&p->put, &p->yes[n++], &p->entry, p->stored, op->lease);
     dibs__etcd_put(&p->put_tail, &p->yes[n++], &p->tail, p->made, op->lease);
     op->shelf = call->capacity != DIBS__PLAIN && !op->guessed && op->lock_rev == 0;
     if (op->shelf)
@@ -182,7 +194,9 @@ static dibs_status fill(dibs__etcd_op *op, const Etcd__TxnResponse *r,
     dibs__line_call *call = op->call;
     dibs__line_listing *l = &call->listing;
 
-    dibs__line_body(call, (uint64_t)op->lease, call->made);
+    make_name(op, call->made);
+    snprintf(call->made + strlen(call->made), sizeof call->made - strlen(call->made), "~%llx",
+             (unsigned long long)place);
     call->session = (uint64_t)op->lease;
     call->own.place = call->own.fence = (uint64_t)place;
     call->there = true;
@@ -198,6 +212,16 @@ static dibs_status fill(dibs__etcd_op *op, const Etcd__TxnResponse *r,
     if (call->capacity != DIBS__PLAIN)
         dibs__etcd_shelf_touch(op->e, call->name);
     return DIBS_OK;
+}
+
+static bool is_mine(const dibs__etcd_op *op, const Etcd__KeyValue *kv)
+{
+    char name[DIBS__LINE_KEY_SIZE];
+    size_t n;
+
+    make_name(op, name);
+    n = strlen(name);
+    return kv->value.len > n && memcmp(kv->value.data, name, n) == 0 && kv->value.data[n] == '\n';
 }
 
 /* The other half of the transaction. true: it was sent again. */
@@ -217,13 +241,17 @@ static bool look_closer(dibs__etcd_op *op, const Etcd__TxnResponse *r, bool *mor
         call->status = dibs__fail(&call->err, DIBS_NO_MEMORY, "out of memory");
         return false;
     }
-    if (own->n_kvs > 0) {
+    if (own->n_kvs > 0 && is_mine(op, own->kvs[0])) {
         call->status = fill(op, NULL, line, own->kvs[0]->create_revision, more);
         return false;
     }
+    if (own->n_kvs > 0) /* an entry that came late has the key */
+        dibs__etcd_slot_drop(op->e, call->attempt, strlen(call->attempt), false);
     capacity = dibs__line_capacity(call->listing.value);
-    if (call->listing.value && capacity != 0 && capacity != call->capacity)
+    if (call->listing.value && capacity != 0 && capacity != call->capacity) {
+        dibs__etcd_slot_drop(op->e, call->attempt, strlen(call->attempt), true);
         return false; /* there = false: it does not fit */
+    }
     op->guessed = false;
     op->lock_rev = (int64_t)call->listing.version;
     if (++op->tries < MAX_TRIES) {
@@ -276,8 +304,10 @@ bool dibs__etcd_enter_send(dibs__etcd_op *op)
     Etcd__TxnRequest txn;
     bool ok;
 
-    if (!p)
+    if (!p || !dibs__etcd_slot_take(op->e, op->call->attempt, &op->slot)) {
+        free(p);
         return false;
+    }
     make_keys(p, op);
     make_txn(p, op, &txn);
     ok = dibs__etcd_op_send(op, "/etcdserverpb.KV/Txn", &txn.base, on_answer);

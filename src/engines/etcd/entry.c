@@ -3,6 +3,8 @@
 #include "core/error.h"
 #include "engines/etcd/etcd.h"
 
+#include <stdio.h>
+
 /* ---- Watching -------------------------------------------------------------------------------- */
 
 /* One entry that is watched, until it goes. `op` is the call that asked, while it is under way. */
@@ -38,7 +40,8 @@ static void on_looked(dibs__etcd_call *call)
     ProtobufCMessage *reply = NULL;
     dibs_error err = {0};
     dibs_status status = dibs__etcd_answer(call, &etcd__range_response__descriptor, &reply, &err);
-    bool there = status == DIBS_OK && ((const Etcd__RangeResponse *)reply)->n_kvs > 0;
+    bool there = status == DIBS_OK &&
+                 dibs__etcd_is_entry((const Etcd__RangeResponse *)reply, (int64_t)w->place);
     dibs__etcd_op *op;
     bool over;
 
@@ -180,44 +183,64 @@ void dibs__etcd_watched_fini(dibs__etcd *e)
 
 /* ---- Removing -------------------------------------------------------------------------------- */
 
+/* Its key is free, unless no answer says so. */
+static void free_slot(dibs__etcd *e, const char *key)
+{
+    if (strncmp(key, "dibs.", 5) == 0)
+        dibs__etcd_slot_drop(e, key + 5, strcspn(key + 5, "."), true);
+}
+
 static void on_removed(dibs__etcd_call *rpc)
 {
     dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, rpc);
     Etcd__TxnResponse *r = dibs__etcd_op_answer(op, &etcd__txn_response__descriptor);
-    const Etcd__ResponseOp *first = r && r->n_responses > 0 ? r->responses[0] : NULL;
 
-    if (first && first->response_case == ETCD__RESPONSE_OP__RESPONSE_RESPONSE_DELETE_RANGE)
-        op->call->there = first->response_delete_range->deleted > 0;
-    if (r)
+    if (r) {
+        op->call->there = r->succeeded;
+        free_slot(op->e, op->call->key);
         etcd__txn_response__free_unpacked(r, NULL);
+    }
     dibs__etcd_op_done(op);
+}
+
+/* "BODY~SLOT": what the tail says of an entry. */
+static void tail_of(const char *key, char out[DIBS__LINE_KEY_SIZE])
+{
+    const char *end = strrchr(key, '~');
+
+    snprintf(out, DIBS__LINE_KEY_SIZE, "%.*s", (int)(end ? end - key : 0), key);
 }
 
 /* The entry, and the tail with it if it is the last of the line. */
 dibs_status dibs__etcd_remove(dibs__line_side *s, dibs__line_call *call)
 {
     dibs__etcd_op *op = dibs__etcd_op_new(s, call);
-    Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT;
+    Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT, inner;
     Etcd__DeleteRangeRequest delete[2];
-    Etcd__RequestOp ops[2], *both[2] = {&ops[0], &ops[1]};
-    Etcd__Compare last, *compares[1] = {&last};
+    Etcd__RequestOp ops[3], *both[2] = {&ops[0], &ops[1]}, *third[1] = {&ops[2]};
+    Etcd__Compare there, last, *compares[2] = {&there, &last};
     dibs__etcd_key key, tail;
+    char name[DIBS__LINE_KEY_SIZE];
 
     if (!op)
         return DIBS_NO_MEMORY;
     dibs__etcd_entry_key(op->e, call->name, call->key, &key);
     dibs__etcd_tail_key(op->e, call->name, &tail);
+    dibs__etcd_compare_entry(&there, &key, call->key);
+    tail_of(call->key, name);
     dibs__etcd_compare(&last, &tail, ETCD__COMPARE__COMPARE_TARGET__VALUE, 0);
     last.target_union_case = ETCD__COMPARE__TARGET_UNION_VALUE;
-    last.value = dibs__etcd_text(call->key);
+    last.value = dibs__etcd_text(name);
     dibs__etcd_delete(&delete[0], &ops[0], &key);
-    dibs__etcd_delete(&delete[1], &ops[1], &tail);
+    dibs__etcd_nested(&inner, &ops[1]);
+    dibs__etcd_delete(&delete[1], &ops[2], &tail);
+    inner.compare = &compares[1];
+    inner.success = third;
+    inner.n_compare = inner.n_success = 1;
     txn.compare = compares;
     txn.n_compare = 1;
     txn.success = both;
     txn.n_success = 2;
-    txn.failure = both;
-    txn.n_failure = 1;
     return dibs__etcd_op_started(
         op, dibs__etcd_op_send(op, "/etcdserverpb.KV/Txn", &txn.base, on_removed));
 }
@@ -230,13 +253,19 @@ typedef struct dibs__etcd_kept {
     struct dibs__etcd_kept *next;
     dibs__etcd_call rpc;
     dibs__deadline at;
+    dibs__etcd *e;
     dibs__etcd_key key;
+    char name[DIBS__LINE_KEY_SIZE]; /* the recipe's */
 } kept;
 
 static void on_kept_removed(dibs__etcd_call *rpc)
 {
+    kept *k = DIBS__FROM(kept, rpc, rpc);
+
+    if (rpc->stream.rpc == DIBS__RPC_OK)
+        free_slot(k->e, k->name);
     dibs__etcd_call_fini(rpc);
-    free(DIBS__FROM(kept, rpc, rpc));
+    free(k);
 }
 
 static void remove_kept(dibs__etcd *e, kept *k)
@@ -246,7 +275,7 @@ static void remove_kept(dibs__etcd *e, kept *k)
     request.key = dibs__etcd_bytes(&k->key);
     if (!dibs__etcd_post(e->client, &k->rpc, "/etcdserverpb.KV/DeleteRange", &request.base,
                          dibs__after(e->env, e->request_span), on_kept_removed))
-        on_kept_removed(&k->rpc);
+        free(k);
 }
 
 void dibs__etcd_on_alarm(void *ctx)
@@ -290,6 +319,8 @@ static void keep_until(dibs__etcd_op *op, dibs__deadline at)
     if (!k)
         return; /* its lease ends it */
     k->at = at;
+    k->e = e;
+    strcpy(k->name, op->call->key);
     dibs__etcd_entry_key(e, op->call->name, op->call->key, &k->key);
     pthread_mutex_lock(&e->lock);
     k->next = e->kept;
@@ -320,11 +351,14 @@ static bool send_linger(dibs__etcd_op *op)
     Etcd__PutRequest put;
     Etcd__RequestOp yes, *yeses[1] = {&yes};
     dibs__etcd_key key;
+    char stored[DIBS__LINE_KEY_SIZE + DIBS__LINE_VALUE_SIZE + 1];
 
     dibs__etcd_entry_key(op->e, call->name, call->key, &key);
-    dibs__etcd_compare(&compare, &key, ETCD__COMPARE__COMPARE_TARGET__VERSION, 0);
-    compare.result = ETCD__COMPARE__COMPARE_RESULT__GREATER;
-    dibs__etcd_put(&put, &yes, &key, call->value ? call->value : "", op->lease);
+    dibs__etcd_compare_entry(&compare, &key, call->key);
+    tail_of(call->key, stored);
+    strcat(stored, "\n");
+    strncat(stored, call->value ? call->value : "", DIBS__LINE_VALUE_SIZE - 1);
+    dibs__etcd_put(&put, &yes, &key, stored, op->lease);
     txn.compare = compares;
     txn.success = yeses;
     txn.n_compare = txn.n_success = 1;

@@ -135,6 +135,7 @@ static void free_side(dibs__etcd *e)
         dibs__etcd_on_lease_renewed(e, false); /* nobody waits for that any more */
     dibs__etcd_watched_fini(e);
     dibs__etcd_kept_fini(e);
+    dibs__etcd_slots_fini(e);
     pthread_mutex_destroy(&e->lock);
     free(e);
 }

@@ -1,7 +1,8 @@
 /* The etcd engine's adapter: what it knows and what its files share.
  *
- *   PREFIX/NAME/KEY      an entry, bound to the lease (= session) of the handle that made it; its
- *                        creation revision is its place in line and its fence
+ *   PREFIX/NAME/~SESSION.SLOT   an entry, bound to the lease (= session) of the handle that made it;
+ *                        its creation revision is its place in line and its fence. SLOT is a number
+ *                        that the handle uses again (slot.c); the recipe's key begins the value
  *   PREFIX/%/NAME        the lock's own value: the capacity of a semaphore, who broke the lock. Bound
  *                        to a lease of a day that belongs to the name, so that it goes by itself
  *   PREFIX/%%/NAME       the end of the line: the key of the entry that was made last. Written with
@@ -35,8 +36,9 @@ struct dibs__etcd_op {
     int64_t lease;    /* enter: the session that the entry is to belong to; linger: its lease */
     int64_t lock_rev; /* enter: what the lock's value must not have changed since */
     int tries;
-    bool guessed;        /* enter: the lock's value is taken to be what it usually is */
-    bool shelf;          /* the transaction puts the lock's value */
+    bool guessed; /* enter: the lock's value is taken to be what it usually is */
+    bool shelf;   /* the transaction puts the lock's value */
+    unsigned slot;
     bool by_tail;        /* enter: asks for the end of the line alone */
     bool strict;         /* list: linearizable */
     uint64_t below;      /* list: entries before this place */
@@ -62,6 +64,9 @@ struct dibs__etcd {
     dibs__etcd_op *proving; /* for its renewal */
     dibs__table watched;    /* by tag */
     uint64_t tags;
+    dibs__table slots;   /* of attempts whose entries may exist */
+    uint64_t *slot_used; /* a bit each */
+    size_t slot_words;
     struct dibs__etcd_kept *kept; /* given back, to be removed at their time */
     struct {
         int64_t lease;
@@ -95,8 +100,15 @@ typedef struct dibs__etcd_key {
     char text[DIBS__ETCD_KEY_SIZE];
 } dibs__etcd_key;
 
+/* What the recipe calls a key is "BODY~SLOT~PLACE" for entries of ours, and the key itself for
+ * strangers'. */
 void dibs__etcd_entry_key(const dibs__etcd *e, const char *name, const char *key,
                           dibs__etcd_key *out);
+/* Its creation revision; 0: a stranger's. */
+int64_t dibs__etcd_place_of(const char *key);
+/* Is it there, and not another that has the key now? */
+void dibs__etcd_compare_entry(Etcd__Compare *c, const dibs__etcd_key *entry, const char *key);
+bool dibs__etcd_is_entry(const Etcd__RangeResponse *r, int64_t place);
 void dibs__etcd_value_key(const dibs__etcd *e, const char *name, dibs__etcd_key *out);
 void dibs__etcd_tail_key(const dibs__etcd *e, const char *name, dibs__etcd_key *out);
 /* The lease of a name's value: the same for everybody. */
@@ -112,7 +124,7 @@ void dibs__etcd_put(Etcd__PutRequest *r, Etcd__RequestOp *op, const dibs__etcd_k
                     const char *value, int64_t lease);
 void dibs__etcd_delete(Etcd__DeleteRangeRequest *r, Etcd__RequestOp *op, const dibs__etcd_key *key);
 void dibs__etcd_nested(Etcd__TxnRequest *r, Etcd__RequestOp *op);
-/* All entries of a lock, the youngest first, keys alone. `key` and `end` must last. */
+/* All entries of a lock, the youngest first. `key` and `end` must last. */
 void dibs__etcd_range_line(Etcd__RangeRequest *r, Etcd__RequestOp *op, const dibs__etcd_key *key,
                            const dibs__etcd_key *end);
 void dibs__etcd_end_of(const dibs__etcd_key *key, dibs__etcd_key *out);
@@ -128,8 +140,18 @@ bool dibs__etcd_listing_value_of(dibs__line_listing *l, const Etcd__KeyValue *kv
 /* The entry at the end of the line, as the tail tells it: nothing of ours is between it and the one
  * that comes after it. It may be gone already. */
 bool dibs__etcd_listing_tail(dibs__line_listing *l, const Etcd__KeyValue *tail);
-bool dibs__etcd_listing_add(dibs__line_listing *l, const char *key, const Etcd__KeyValue *kv,
-                            bool values);
+/* `text` is what comes after the folder in the entry's key. */
+bool dibs__etcd_listing_add(dibs__line_listing *l, const char *text, size_t length,
+                            const Etcd__KeyValue *kv, bool values);
+
+/* ---- slot.c ---------------------------------------------------------------------------------- */
+
+/* The attempt's number, the same when it asks again. false: out of memory. */
+bool dibs__etcd_slot_take(dibs__etcd *e, const char *attempt, unsigned *out);
+/* Its entry is not there, and will not be. `reuse`: the key is free. */
+void dibs__etcd_slot_drop(dibs__etcd *e, const char *attempt, size_t length, bool reuse);
+void dibs__etcd_slots_clear(dibs__etcd *e); /* with the lock: the session is another */
+void dibs__etcd_slots_fini(dibs__etcd *e);
 
 /* ---- session.c ------------------------------------------------------------------------------- */
 

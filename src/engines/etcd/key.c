@@ -19,10 +19,50 @@ static void make_key(const dibs__etcd *e, const char *mark, const char *name, co
     out->length = (size_t)(to - out->text);
 }
 
+/* "dibs.ATTEMPT.SESSION.…~SLOT…": where SESSION and SLOT begin. */
+static bool is_ours(const char *key, const char **session, const char **number)
+{
+    *session = strncmp(key, "dibs.", 5) == 0 ? strchr(key + 5, '.') : NULL;
+    *number = *session ? strchr(*session, '~') : NULL;
+    return *number != NULL;
+}
+
 void dibs__etcd_entry_key(const dibs__etcd *e, const char *name, const char *key,
                           dibs__etcd_key *out)
 {
-    make_key(e, "", name, key, out);
+    char text[64];
+    const char *session, *number;
+
+    if (!is_ours(key, &session, &number)) {
+        make_key(e, "", name, key, out);
+        return;
+    }
+    snprintf(text, sizeof text, "~%llx.%lu", strtoull(session + 1, NULL, 16),
+             strtoul(number + 1, NULL, 10));
+    make_key(e, "", name, text, out);
+}
+
+int64_t dibs__etcd_place_of(const char *key)
+{
+    const char *session, *number;
+
+    if (!is_ours(key, &session, &number) || !(number = strchr(number + 1, '~')))
+        return 0;
+    return (int64_t)strtoull(number + 1, NULL, 16);
+}
+
+void dibs__etcd_compare_entry(Etcd__Compare *c, const dibs__etcd_key *entry, const char *key)
+{
+    int64_t place = dibs__etcd_place_of(key);
+
+    dibs__etcd_compare(c, entry, ETCD__COMPARE__COMPARE_TARGET__CREATE, place);
+    if (place == 0)
+        c->result = ETCD__COMPARE__COMPARE_RESULT__GREATER;
+}
+
+bool dibs__etcd_is_entry(const Etcd__RangeResponse *r, int64_t place)
+{
+    return r->n_kvs > 0 && (place == 0 || r->kvs[0]->create_revision == place);
 }
 
 void dibs__etcd_value_key(const dibs__etcd *e, const char *name, dibs__etcd_key *out)
@@ -98,7 +138,6 @@ void dibs__etcd_range_line(Etcd__RangeRequest *r, Etcd__RequestOp *op, const dib
     r->range_end = dibs__etcd_bytes(end);
     r->sort_order = ETCD__RANGE_REQUEST__SORT_ORDER__DESCEND;
     r->sort_target = ETCD__RANGE_REQUEST__SORT_TARGET__CREATE;
-    r->keys_only = true;
 }
 
 void dibs__etcd_put(Etcd__PutRequest *r, Etcd__RequestOp *op, const dibs__etcd_key *key,

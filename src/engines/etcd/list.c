@@ -57,7 +57,6 @@ bool dibs__etcd_send_ahead(dibs__etcd_op *op, uint64_t below)
     /* Each weighs one at least: so many exceed `enough`, whatever they are. */
     r.limit = call->owner || call->enough >= DIBS__ETCD_NEAREST ? 0 : DIBS__ETCD_NEAREST;
     r.serializable = !op->strict;
-    r.keys_only = !call->values;
     return dibs__etcd_op_send(op, "/etcdserverpb.KV/Range", &r.base, on_ahead);
 }
 
@@ -92,7 +91,6 @@ static bool send_line(dibs__etcd_op *op)
     dibs__etcd_end_of(&folder, &end);
     dibs__etcd_value_key(op->e, call->name, &value);
     dibs__etcd_range_line(&line, &ops[0], &folder, &end);
-    line.keys_only = !call->values;
     dibs__etcd_range(&lock, &ops[1], &value);
     txn.success = both;
     txn.n_success = 2;
@@ -219,8 +217,7 @@ static bool report_entries(walk *w)
         const char *text = (const char *)kv->key.data + w->skip;
         size_t n = kv->key.len - w->skip;
         const char *slash = is_value(text, n) ? NULL : memchr(text, '/', n);
-        char key[DIBS__LINE_KEY_SIZE] = "";
-        if (!slash || n - (size_t)(slash + 1 - text) >= sizeof key)
+        if (!slash)
             continue;
         if (!name || compare_text(text, (size_t)(slash - text), name, length) != 0) {
             name = text;
@@ -228,8 +225,7 @@ static bool report_entries(walk *w)
             if (!add_lock(w, name, length, &l))
                 return false;
         }
-        memcpy(key, slash + 1, n - length - 1);
-        if (l && !dibs__etcd_listing_add(l, key, kv, true))
+        if (l && !dibs__etcd_listing_add(l, slash + 1, n - length - 1, kv, true))
             return false;
     }
     return true;

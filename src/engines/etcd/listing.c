@@ -3,6 +3,9 @@
 #include "engines/etcd/etcd.h"
 
 #include <ctype.h>
+#include <stdio.h>
+
+#define VALUE_SIZE (DIBS__LINE_KEY_SIZE + DIBS__LINE_VALUE_SIZE)
 
 /* A key that `etcdctl lock` makes: the number of its lease in hex. Others are none of a lock's. */
 static uint32_t foreign_weight(const char *key)
@@ -23,43 +26,63 @@ static int64_t session_of(const char *key)
     return dot ? (int64_t)strtoull(dot + 1, NULL, 16) : 0;
 }
 
-static void copy_value(const ProtobufCBinaryData *value, char out[DIBS__LINE_VALUE_SIZE])
+static void copy_value(const ProtobufCBinaryData *value, char *out, size_t size)
 {
-    size_t n = value->len < DIBS__LINE_VALUE_SIZE - 1 ? value->len : DIBS__LINE_VALUE_SIZE - 1;
+    size_t n = value->len < size - 1 ? value->len : size - 1;
 
     if (n > 0)
         memcpy(out, value->data, n);
     out[n] = '\0';
 }
 
-bool dibs__etcd_listing_add(dibs__line_listing *l, const char *key, const Etcd__KeyValue *kv,
-                            bool values)
+/* "BODY~SLOT\nvalue": cuts it in two and puts the place after the first. */
+static char *split(char *text, int64_t place, char key[DIBS__LINE_KEY_SIZE])
 {
-    uint32_t weight = foreign_weight(key);
-    char value[DIBS__LINE_VALUE_SIZE];
+    char *end = strchr(text, '\n');
+
+    if (!end)
+        return NULL;
+    *end = '\0';
+    if (snprintf(key, DIBS__LINE_KEY_SIZE, "%s~%llx", text, (unsigned long long)place) >=
+        DIBS__LINE_KEY_SIZE)
+        return NULL;
+    return end + 1;
+}
+
+bool dibs__etcd_listing_add(dibs__line_listing *l, const char *text, size_t length,
+                            const Etcd__KeyValue *kv, bool values)
+{
+    char stored[VALUE_SIZE], key[DIBS__LINE_KEY_SIZE] = "", *value = stored;
+    bool ours = length > 0 && text[0] == '~';
     dibs__line_entry facts = {.place = (uint64_t)kv->create_revision,
                               .fence = (uint64_t)kv->create_revision};
 
+    copy_value(&kv->value, stored, sizeof stored);
+    if (ours)
+        value = split(stored, kv->create_revision, key);
+    else if (length < sizeof key)
+        memcpy(key, text, length);
+    if (!value || !key[0])
+        return true;
     /* What lingers has left its session for a lease of its own. */
-    facts.kept = weight == 0 && kv->lease != session_of(key);
+    facts.kept = ours && kv->lease != session_of(key);
     facts.marked = !facts.kept && kv->mod_revision != kv->create_revision;
-    if (values)
-        copy_value(&kv->value, value);
     if ((uint64_t)kv->mod_revision > l->fence)
         l->fence = (uint64_t)kv->mod_revision;
-    return dibs__line_listing_add(l, key, values ? value : NULL, &facts, weight);
+    return dibs__line_listing_add(l, key, values ? value : NULL, &facts,
+                                  ours ? 0 : foreign_weight(key));
 }
 
 bool dibs__etcd_listing_tail(dibs__line_listing *l, const Etcd__KeyValue *tail)
 {
-    Etcd__KeyValue entry = ETCD__KEY_VALUE__INIT;
-    char key[DIBS__LINE_VALUE_SIZE];
+    dibs__line_entry facts = {.place = (uint64_t)tail->mod_revision,
+                              .fence = (uint64_t)tail->mod_revision};
+    char text[VALUE_SIZE], key[DIBS__LINE_KEY_SIZE];
 
-    copy_value(&tail->value, key);
-    entry.create_revision = entry.mod_revision = tail->mod_revision;
-    entry.lease = session_of(key);
-    l->from = (uint64_t)tail->mod_revision;
-    return dibs__etcd_listing_add(l, key, &entry, false);
+    copy_value(&tail->value, text, sizeof text - 1);
+    strcat(text, "\n");
+    l->from = facts.place;
+    return !split(text, tail->mod_revision, key) || dibs__line_listing_add(l, key, NULL, &facts, 0);
 }
 
 bool dibs__etcd_listing_fill(dibs__line_listing *l, const dibs__etcd *e, const char *name,
@@ -71,14 +94,11 @@ bool dibs__etcd_listing_fill(dibs__line_listing *l, const dibs__etcd *e, const c
     dibs__etcd_entry_key(e, name, "", &folder);
     for (size_t i = 0; i < r->n_kvs; i++) {
         const Etcd__KeyValue *kv = r->kvs[i];
-        char key[DIBS__LINE_KEY_SIZE] = "";
-        size_t n = kv->key.len - folder.length;
         if ((uint64_t)kv->create_revision < oldest)
             oldest = (uint64_t)kv->create_revision;
-        if ((uint64_t)kv->create_revision >= below || n >= sizeof key)
-            continue;
-        memcpy(key, kv->key.data + folder.length, n);
-        if (!dibs__etcd_listing_add(l, key, kv, values))
+        if ((uint64_t)kv->create_revision < below &&
+            !dibs__etcd_listing_add(l, (const char *)kv->key.data + folder.length,
+                                    kv->key.len - folder.length, kv, values))
             return false;
     }
     if (r->more && r->n_kvs > 0)
@@ -96,7 +116,7 @@ bool dibs__etcd_listing_value_of(dibs__line_listing *l, const Etcd__KeyValue *kv
     l->value = malloc(DIBS__LINE_VALUE_SIZE);
     if (!l->value)
         return false;
-    copy_value(&kv->value, l->value);
+    copy_value(&kv->value, l->value, DIBS__LINE_VALUE_SIZE);
     return true;
 }
 

@@ -184,8 +184,10 @@ void dibs__etcd_on_lease_over(void *ctx, int64_t lease)
 
     pthread_mutex_lock(&e->lock);
     ours = e->lease == lease;
-    if (ours)
+    if (ours) {
         e->lease = 0;
+        dibs__etcd_slots_clear(e);
+    }
     ops = ours ? take_all(&e->proving) : NULL;
     pthread_mutex_unlock(&e->lock);
     if (!ours)

@@ -27,14 +27,12 @@ typedef struct chunk {
 static void fill_part(part *p, const dibs__etcd_op *op, const char *key)
 {
     dibs__etcd_entry_key(op->e, op->call->name, key, &p->key);
-    if (op->call->at_once) {
-        dibs__etcd_delete(&p->delete, &p->op, &p->key);
-        return;
-    }
     dibs__etcd_nested(&p->txn, &p->op);
-    dibs__etcd_compare(&p->compare, &p->key, ETCD__COMPARE__COMPARE_TARGET__VERSION, 0);
-    p->compare.result = ETCD__COMPARE__COMPARE_RESULT__GREATER;
-    dibs__etcd_put(&p->put, &p->inner, &p->key, NULL, 0);
+    dibs__etcd_compare_entry(&p->compare, &p->key, key);
+    if (op->call->at_once)
+        dibs__etcd_delete(&p->delete, &p->inner, &p->key);
+    else
+        dibs__etcd_put(&p->put, &p->inner, &p->key, NULL, 0);
     p->compares[0] = &p->compare;
     p->inners[0] = &p->inner;
     p->txn.compare = p->compares;

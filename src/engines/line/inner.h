@@ -113,6 +113,11 @@ static inline dibs__line *dibs__line_of(dibs__engine *e)
 {
     return (dibs__line *)e; /* its first member */
 }
+/* What a new grant of this lease must have left at the least. */
+static inline int64_t dibs__line_worth_it(const dibs__line *line, int64_t lease)
+{
+    return lease < line->base.lease / 2 ? lease : line->base.lease / 2;
+}
 dibs__line_seat *dibs__line_seat_new(dibs__line *line,
                                      const dibs__enter_request *r); /* NULL: no memory */
 dibs__line_seat *dibs__line_seat_find(dibs__line *line, const char *attempt);

@@ -87,7 +87,7 @@ static void renew(round *r, dibs__claim *c, dibs__line_seat *s, int64_t alive)
     s->checked = r->asked;
     if (s->state != DIBS__LINE_SEAT_HOLDING)
         return;
-    if (alive <= 0) {
+    if (alive <= 0 || (c->fence == 0 && alive < dibs__line_worth_it(r->line, c->lease))) {
         c->status = DIBS_UNKNOWN;
         return;
     }

@@ -87,13 +87,14 @@ static dibs_status no_proof(dibs__line *line, dibs_error *err)
                       line->side->adapter->name);
 }
 
-/* `asked`: when the core began to ask. A grant lasts as long as the session surely does. */
+/* `asked`: when the core began to ask. A grant lasts as long as the session surely does; one that is
+ * nearly over when it comes, after a reconnection, waits for the next proof. */
 static dibs_status reply_granted(dibs__line *line, const dibs__line_seat *s, dibs__deadline asked,
                                  dibs__reply *out, dibs_error *err)
 {
     int64_t left = line->side->adapter->alive_until(line->side) - asked;
 
-    if (left <= 0 || s->dead)
+    if (left < dibs__line_worth_it(line, s->lease) || s->dead)
         return no_proof(line, err);
     *out = (dibs__reply){.verdict = DIBS__GRANTED,
                          .fence = s->fence,

@@ -54,32 +54,34 @@ void dibs__zk_kept_end_after(dibs__zk *z, const char *path, int64_t span)
     pthread_mutex_unlock(&z->mutex);
 }
 
-static void on_removed(int rc, const void *data)
+static void ask_removal(dibs__zk_op *op)
 {
-    dibs__zk_op *op = (dibs__zk_op *)(uintptr_t)data;
+    dibs__zk_sent(op, zoo_adelete(op->z->zh, op->path, -1, dibs__zk_on_void, op), &op->rc);
+}
 
-    if (rc != ZOK && rc != ZNONODE)
+static void removed(dibs__zk_op *op)
+{
+    if (op->rc != ZOK && op->rc != ZNONODE)
         dibs__zk_kept_end_after(op->z, op->path, AGAIN);
     dibs__zk_op_free(op);
+}
+
+static void remove_answered(dibs__zk_op *op)
+{
+    dibs__zk_finish(op, op->rc);
 }
 
 static void remove_it(dibs__zk *z, const char *path)
 {
     dibs__zk_op *op = dibs__zk_op_new(z, NULL, NULL);
-    bool sent = false;
 
-    if (op) {
-        strcpy(op->path, path);
-        pthread_mutex_lock(&z->mutex);
-        sent = z->zh && z->state == DIBS__ZK_OPEN &&
-               zoo_adelete(z->zh, op->path, -1, on_removed, op) == ZOK;
-        pthread_mutex_unlock(&z->mutex);
-    }
-    if (sent)
+    if (!op) {
+        dibs__zk_kept_end_after(z, path, AGAIN);
         return;
-    dibs__zk_kept_end_after(z, path, AGAIN);
-    if (op)
-        dibs__zk_op_free(op);
+    }
+    strcpy(op->path, path);
+    op->done = removed;
+    dibs__zk_follow(op, ask_removal, remove_answered);
 }
 
 dibs__deadline dibs__zk_kept_serve(dibs__zk *z)

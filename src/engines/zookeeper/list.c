@@ -208,6 +208,7 @@ static void on_names(int rc, const struct String_vector *names, const void *data
     char name[DIBS_NAME_MAX + 1];
 
     pthread_mutex_lock(&all->z->mutex); /* not before the flush is over */
+    dibs__zk_op_closed(all);
     pthread_mutex_unlock(&all->z->mutex);
     all->rc = rc == ZNONODE ? ZOK : rc; /* no folder: no locks */
     for (int i = 0; rc == ZOK && i < names->count; i++)
@@ -217,6 +218,11 @@ static void on_names(int rc, const struct String_vector *names, const void *data
     end_part(all, ZOK); /* this answer itself */
 }
 
+static void names_lost(dibs__zk_op *all)
+{
+    dibs__zk_finish(all, ZCLOSING);
+}
+
 dibs_status dibs__zk_names(dibs__line_side *s, dibs__line_call *call)
 {
     dibs__zk_op *op = dibs__zk_op_new((dibs__zk *)s, call, NULL);
@@ -224,7 +230,7 @@ dibs_status dibs__zk_names(dibs__line_side *s, dibs__line_call *call)
 
     if (!op)
         return dibs__zk_fail((dibs__zk *)s, ZSYSTEMERROR, &call->err);
-    status = dibs__zk_flush_begin(op, NULL);
+    status = dibs__zk_flush_begin(op, names_lost);
     if (status == DIBS_OK) {
         dibs__zk_sent(op, zoo_aget_children(op->z->zh, dibs__zk_lock_path(op), 0, on_names, op),
                       &op->rc);

@@ -194,8 +194,16 @@ dibs_status dibs__zk_flush_begin(dibs__zk_op *op, void (*next)(dibs__zk_op *op))
 dibs_status dibs__zk_flush_end(dibs__zk_op *op)
 {
     bool out = op->left > 0;
+    dibs__zk *z = op->z;
 
-    pthread_mutex_unlock(&op->z->mutex);
+    if (out) {
+        op->next_open = z->open;
+        op->at_open = &z->open;
+        if (op->next_open)
+            op->next_open->at_open = &op->next_open;
+        z->open = op;
+    }
+    pthread_mutex_unlock(&z->mutex);
     if (out)
         return DIBS_OK;
     return dibs__fail(op->call ? &op->call->err : NULL, DIBS_UNAVAILABLE,
@@ -230,9 +238,41 @@ void dibs__zk_answered(dibs__zk_op *op, int rc, bool quorum)
     if (was_answered(rc) && op->session == z->session)
         dibs__zk_proof_answered(z, op->sent, quorum);
     last = --op->left == 0;
+    if (last)
+        dibs__zk_op_closed(op);
     pthread_mutex_unlock(&z->mutex);
     if (last)
         op->next(op);
+}
+
+void dibs__zk_op_closed(dibs__zk_op *op)
+{
+    *op->at_open = op->next_open;
+    if (op->next_open)
+        op->next_open->at_open = op->at_open;
+    if (!op->z->open)
+        pthread_cond_broadcast(&op->z->cond);
+}
+
+/* The library (3.8) forgets requests that are out when it is closed. */
+void dibs__zk_ops_lost(dibs__zk *z)
+{
+    dibs__zk_op *op;
+
+    for (;;) {
+        pthread_mutex_lock(&z->mutex);
+        op = z->open;
+        if (op)
+            dibs__zk_op_closed(op);
+        pthread_mutex_unlock(&z->mutex);
+        if (!op)
+            return;
+        op->left = 0;
+        op->rc = op->lock_rc = op->list_rc = op->sync_rc = ZCLOSING;
+        for (size_t i = 0; i < op->items; i++)
+            op->item[i].rc = ZCLOSING;
+        op->next(op);
+    }
 }
 
 void dibs__zk_on_sync(int rc, const char *value, const void *data)

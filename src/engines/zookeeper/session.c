@@ -19,6 +19,7 @@
 
 #define AGAIN      (500 * DIBS__MS) /* a session that could not be made is tried again */
 #define RESOLVE_MS 30000
+#define CLOSE_SPAN DIBS__SECOND
 
 /* The library would else write to stderr. */
 static void on_log(const char *message)
@@ -102,7 +103,9 @@ static void on_session(zhandle_t *zh, int type, int state, const char *path, voi
     if (state == ZOO_CONNECTED_STATE)
         close_on_exec(zh);
     pthread_mutex_lock(&z->mutex);
-    if (state == ZOO_CONNECTED_STATE) {
+    if (z->leaving) {
+        z->connected = false; /* whatever becomes of it, it is over for us */
+    } else if (state == ZOO_CONNECTED_STATE) {
         connected(z, zh);
     } else if (state == ZOO_EXPIRED_SESSION_STATE) {
         expired = z->session;
@@ -210,19 +213,39 @@ static void tell_range(dibs__zk *z)
 
 /* ---- The thread ------------------------------------------------------------------------------ */
 
+/* Without the mutex; nothing new is sent. Requests that are out when the library is closed would be lost to
+ * it, memory and all: unless they are answered before, it gives them up by itself when it has heard nothing
+ * for two thirds of a session. */
+static void close_handle(dibs__zk *z, int64_t patience)
+{
+    dibs__deadline until = dibs__after(z->side.env, patience);
+    zhandle_t *zh;
+
+    pthread_mutex_lock(&z->mutex);
+    z->leaving = true;
+    while (z->open && dibs__now(z->side.env) < until && (!z->ending || patience == CLOSE_SPAN))
+        sleep_until(z, until);
+    zh = z->zh;
+    z->zh = NULL;
+    pthread_mutex_unlock(&z->mutex);
+    if (zh)
+        zookeeper_close(zh);
+    dibs__zk_ops_lost(z);
+}
+
 /* Without the mutex. */
 static void make_session(dibs__zk *z)
 {
-    zhandle_t *old, *zh;
+    zhandle_t *zh;
 
     pthread_mutex_lock(&z->mutex);
-    old = z->zh;
-    z->zh = NULL;
     z->state = DIBS__ZK_STARTING;
+    pthread_mutex_unlock(&z->mutex);
+    close_handle(z, z->asked);
+    pthread_mutex_lock(&z->mutex);
+    z->leaving = false;
     z->init_at = dibs__now(z->side.env);
     pthread_mutex_unlock(&z->mutex);
-    if (old)
-        zookeeper_close(old);
     zh = zookeeper_init2(z->hosts, on_session, (int)(z->asked / DIBS__MS), NULL, z, 0, on_log);
     if (zh) /* else the library asks for the servers' addresses at every turn of its loop */
         zoo_set_servers_resolution_delay(zh, RESOLVE_MS);
@@ -334,7 +357,6 @@ static dibs__deadline serve(dibs__zk *z)
 static void *thread_main(void *data)
 {
     dibs__zk *z = data;
-    zhandle_t *zh;
 
     pthread_mutex_lock(&z->mutex);
     while (!z->ending) {
@@ -345,11 +367,9 @@ static void *thread_main(void *data)
         if (!z->ending)
             sleep_until(z, next);
     }
-    zh = z->zh;
-    z->zh = NULL;
+    z->state = DIBS__ZK_STARTING;
     pthread_mutex_unlock(&z->mutex);
-    if (zh)
-        zookeeper_close(zh);
+    close_handle(z, CLOSE_SPAN);
     return NULL;
 }
 

@@ -26,6 +26,7 @@
 #define DIBS__ZK_KNOWN 256
 
 typedef struct dibs__zk_kept dibs__zk_kept;
+typedef struct dibs__zk_op dibs__zk_op;
 
 /* When our signs of life were sent; see proof.c. */
 typedef struct dibs__zk_proof {
@@ -67,6 +68,7 @@ typedef struct dibs__zk {
     zhandle_t *zh;
     dibs__zk_state state;
     bool connected;
+    bool leaving; /* this connection is given up, with its session */
     bool ending;
     dibs_error why;  /* refused: open fails with it */
     dibs_error last; /* why there is no connection, as far as the library tells */
@@ -75,6 +77,7 @@ typedef struct dibs__zk {
     dibs__deadline init_at; /* before the connection was asked for */
     dibs__deadline stepped; /* the next server was taken */
     dibs__zk_proof proof;
+    dibs__zk_op *open;   /* answers are awaited */
     dibs__zk_kept *kept; /* timers */
     dibs__zk_known known[DIBS__ZK_KNOWN];
     int64_t server_time; /* Unix time of the server, µs, at `server_time_at` or before */
@@ -104,8 +107,6 @@ dibs__deadline dibs__zk_alive_until(dibs__line_side *s);
 
 /* ---- op.c ------------------------------------------------------------------------------------ */
 
-typedef struct dibs__zk_op dibs__zk_op;
-
 /* One answer that is awaited, with what it is about. */
 typedef struct dibs__zk_item {
     dibs__zk_op *op;
@@ -125,8 +126,9 @@ struct dibs__zk_op {
     void (*after)(dibs__zk_op *op); /* a listing: when it is complete */
     dibs__zk_op *whole;             /* names: of which this is a part */
     dibs__deadline sent;
-    size_t left; /* answers that are awaited */
-    int rc;      /* of create, delete, multi */
+    size_t left; /* answers that are awaited; then it is in z->open */
+    dibs__zk_op *next_open, **at_open;
+    int rc; /* of create, delete, multi */
     int lock_rc, list_rc, sync_rc;
     int tries;
     uint64_t session;
@@ -175,8 +177,11 @@ void dibs__zk_on_void(int rc, const void *data);
 void dibs__zk_on_item_stat(int rc, const struct Stat *stat, const void *data);
 void dibs__zk_on_item_data(int rc, const char *value, int size, const struct Stat *stat,
                            const void *data);
-/* One more answer is here: keeps `rc`, and says whether it was the last. */
+/* One more answer is here: with the last one the op goes on. */
 void dibs__zk_answered(dibs__zk_op *op, int rc, bool quorum);
+void dibs__zk_op_closed(dibs__zk_op *op); /* out of z->open; with the mutex */
+/* The library has closed its handle: what it has not answered it never will. Without the mutex. */
+void dibs__zk_ops_lost(dibs__zk *z);
 
 dibs_status dibs__zk_status(int rc);
 dibs_status dibs__zk_fail(const dibs__zk *z, int rc, dibs_error *err);
