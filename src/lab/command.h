@@ -26,7 +26,8 @@ typedef struct lab_request {
 /* The options of a lab_request, for a table; `more` are the verb's own, NULL-terminated. */
 #define LAB_OPTIONS_MAX 24
 void lab_request_options(lab_request *r, cli_option out[LAB_OPTIONS_MAX], const cli_option *more);
-/* Names and rows to strategies, and to experiments if asked for (none given: all). -1 to go on, or an exit code. */
+/* Names and rows to strategies, and to experiments if asked for (none given: all). -1 to go on, or an
+ * exit code. */
 int lab_request_choose(lab_request *r, const cli_command *self, const cli_words *words,
                        bool experiments);
 /* Fills the site from URLs, or starts private servers. -1 to go on, or an exit code. */

@@ -54,7 +54,7 @@ bool lab_spin(lab_seat *seat, int64_t pause_us, int (*ask)(lab_seat *seat));
 
 #define LAB_PAUSE_US (50 * 1000) /* the notes' own */
 
-/* ---- SQL: MariaDB, PostgreSQL and SQLite through one pair of calls ----------------------------- */
+/* ---- SQL: MariaDB, PostgreSQL and SQLite through one pair of calls --------------------------- */
 
 typedef struct lab_sql lab_sql;
 

@@ -6,27 +6,22 @@
 #define _GNU_SOURCE
 #include "servers.h"
 
-#include <arpa/inet.h>
+#include "launch.h"
+
 #include <fcntl.h>
 #include <ftw.h>
 #include <glob.h>
-#include <grp.h>
 #include <libpq-fe.h>
-#include <poll.h>
 #include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define SERVERS_MAX 16
-#define ARGS_MAX    24
-#define READY_MS    30000
 #define NODES       5
 
 typedef struct process {
@@ -43,36 +38,6 @@ static struct {
     int pipe; /* the janitor sweeps when it is closed */
 } all;
 
-/* ---- Programs -------------------------------------------------------------------------------- */
-
-static bool find(const char *const patterns[], char out[256])
-{
-    for (size_t i = 0; patterns[i]; i++) {
-        glob_t g;
-        bool found = glob(patterns[i], 0, NULL, &g) == 0;
-        if (found)
-            snprintf(out, 256, "%s", g.gl_pathv[g.gl_pathc - 1]);
-        globfree(&g);
-        if (found)
-            return true;
-    }
-    return false;
-}
-
-static int free_port(void)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), port = -1;
-
-    if (fd >= 0 && bind(fd, (struct sockaddr *)&a, size) == 0 &&
-        getsockname(fd, (struct sockaddr *)&a, &size) == 0)
-        port = ntohs(a.sin_port);
-    if (fd >= 0)
-        close(fd);
-    return port;
-}
-
 static bool make_folder(const char *name, const char *account, char out[256])
 {
     const struct passwd *p = account && geteuid() == 0 ? getpwnam(account) : NULL;
@@ -81,84 +46,9 @@ static bool make_folder(const char *name, const char *account, char out[256])
     return mkdir(out, 0755) == 0 && (!p || chown(out, p->pw_uid, p->pw_gid) == 0);
 }
 
-/* ---- Starting -------------------------------------------------------------------------------- */
-
-typedef struct launch {
-    const char *account; /* NULL: ours */
-    int end;
-    char folder[256], log[300];
-    char text[ARGS_MAX][300];
-    char *args[ARGS_MAX + 1];
-} launch;
-
-static void launch_init(launch *l, const char *folder, const char *account, int end)
+static bool start(const lab_launch *l)
 {
-    memset(l, 0, sizeof *l);
-    l->account = account;
-    l->end = end;
-    snprintf(l->folder, sizeof l->folder, "%s", folder);
-    snprintf(l->log, sizeof l->log, "%s/log", folder);
-}
-
-static void add(launch *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void add(launch *l, const char *format, ...)
-{
-    size_t n = 0;
-    va_list list;
-
-    while (l->args[n])
-        n++;
-    if (n == ARGS_MAX)
-        abort();
-    va_start(list, format);
-    vsnprintf(l->text[n], sizeof l->text[n], format, list);
-    va_end(list);
-    l->args[n] = l->text[n];
-}
-
-/* In the child: the account, no input, output into the log; a signal when the parent goes. */
-static void child(const launch *l, pid_t parent)
-{
-    const struct passwd *p = l->account && geteuid() == 0 ? getpwnam(l->account) : NULL;
-    int null = open("/dev/null", O_RDWR);
-    int log = open(l->log, O_WRONLY | O_CREAT | O_APPEND, 0666);
-
-    setenv("TMPDIR", l->folder, 1); /* ours may be closed to its account */
-    setpgid(0, 0);                  /* Ctrl-C is for us, who end them in order */
-    if (p && (initgroups(p->pw_name, p->pw_gid) != 0 || setgid(p->pw_gid) != 0 ||
-              setuid(p->pw_uid) != 0))
-        _exit(126);
-    prctl(PR_SET_PDEATHSIG, l->end); /* after setuid, which forgets it */
-    if (getppid() != parent || chdir("/") != 0)
-        _exit(126);
-    dup2(null, 0);
-    dup2(log, 1);
-    dup2(log, 2);
-    execv(l->args[0], l->args);
-    _exit(127);
-}
-
-static pid_t spawn(const launch *l)
-{
-    pid_t parent = getpid(), pid = fork();
-
-    if (pid == 0)
-        child(l, parent);
-    return pid;
-}
-
-static bool run_once(const launch *l)
-{
-    pid_t pid = spawn(l);
-    int status = -1;
-
-    return pid > 0 && waitpid(pid, &status, 0) == pid && status == 0;
-}
-
-static bool start(const launch *l)
-{
-    pid_t pid = all.count < SERVERS_MAX ? spawn(l) : -1;
+    pid_t pid = all.count < SERVERS_MAX ? lab_launch_spawn(l) : -1;
 
     if (pid <= 0)
         return false;
@@ -166,34 +56,7 @@ static bool start(const launch *l)
     return true;
 }
 
-/* Does it answer `question` (NULL: with anything at all, unasked) with something that has `word`? */
-static bool answers(int port, const char *question, const char *word)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    char reply[2048];
-    ssize_t got = -1;
-
-    a.sin_port = htons((uint16_t)port);
-    if (fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) == 0 &&
-        (!question || send(fd, question, strlen(question), MSG_NOSIGNAL) > 0) &&
-        poll(&p, 1, 1000) > 0)
-        got = recv(fd, reply, sizeof reply - 1, 0);
-    if (fd >= 0)
-        close(fd);
-    return got > 0 && (!word || memmem(reply, (size_t)got, word, strlen(word)));
-}
-
-static bool ready(int port, const char *question, const char *word)
-{
-    for (int64_t until = lab_now_us() + READY_MS * 1000LL; lab_now_us() < until; usleep(20000))
-        if (answers(port, question, word))
-            return true;
-    return false;
-}
-
-/* ---- The scratch folder ------------------------------------------------------------------------- */
+/* ---- The scratch folder ---------------------------------------------------------------------- */
 
 static int drop(const char *path, const struct stat *st, int type, struct FTW *where)
 {
@@ -255,36 +118,37 @@ static const char *const zookeeper_at[] = {"/usr/share/java/zookeeper.jar", NULL
 static const char *const etcd_at[] = {"/usr/bin/etcd", NULL};
 
 /* "KEY=VALUE" words before the options go into the environment. */
-static void redis_args(launch *l, const char *program, const lab_node *n, const char *const extra[])
+static void redis_args(lab_launch *l, const char *program, const lab_node *n,
+                       const char *const extra[])
 {
     if (extra && extra[0] && strchr(extra[0], '='))
-        add(l, "/usr/bin/env");
+        lab_launch_add(l, "/usr/bin/env");
     for (; extra && *extra && strchr(*extra, '='); extra++)
-        add(l, "%s", *extra);
-    add(l, "%s", program);
-    add(l, "--port");
-    add(l, "%d", n->port);
-    add(l, "--bind");
-    add(l, "127.0.0.1");
-    add(l, "--dir");
-    add(l, "%s", n->folder);
-    add(l, "--save");
-    add(l, "%s", "");
+        lab_launch_add(l, "%s", *extra);
+    lab_launch_add(l, "%s", program);
+    lab_launch_add(l, "--port");
+    lab_launch_add(l, "%d", n->port);
+    lab_launch_add(l, "--bind");
+    lab_launch_add(l, "127.0.0.1");
+    lab_launch_add(l, "--dir");
+    lab_launch_add(l, "%s", n->folder);
+    lab_launch_add(l, "--save");
+    lab_launch_add(l, "%s", "");
     for (; extra && *extra; extra++)
-        add(l, "%s", *extra);
+        lab_launch_add(l, "%s", *extra);
 }
 
 bool lab_node_start(lab_node *n, const char *const extra[])
 {
     char program[256];
-    launch l;
+    lab_launch l;
 
-    if (!find(redis_at, program))
+    if (!lab_program_find(redis_at, program))
         return false;
-    launch_init(&l, n->folder, NULL, SIGKILL);
+    lab_launch_init(&l, n->folder, NULL, SIGKILL);
     redis_args(&l, program, n, extra);
-    n->pid = spawn(&l);
-    return n->pid > 0 && ready(n->port, "PING\r\n", "PONG");
+    n->pid = lab_launch_spawn(&l);
+    return n->pid > 0 && lab_port_ready(n->port, "PING\r\n", "PONG");
 }
 
 bool lab_node_new(lab_node *n, const char *const extra[], char why[256])
@@ -292,7 +156,7 @@ bool lab_node_new(lab_node *n, const char *const extra[], char why[256])
     static int count;
     char name[32];
 
-    *n = (lab_node){.port = free_port()};
+    *n = (lab_node){.port = lab_port_free()};
     snprintf(name, sizeof name, "node-%d", count++);
     snprintf(why, 256, "redis-server did not start");
     if (!all.folder[0] && !make_scratch(why))
@@ -348,36 +212,36 @@ static bool five_redis(char *url, size_t size)
 static bool mariadb(char *url, size_t size)
 {
     char program[256], maker[256], folder[256];
-    int port = free_port();
-    launch l;
+    int port = lab_port_free();
+    lab_launch l;
 
-    if (!find(mariadb_at, program) || !find(mariadb_maker_at, maker) ||
+    if (!lab_program_find(mariadb_at, program) || !lab_program_find(mariadb_maker_at, maker) ||
         !make_folder("mariadb", "mysql", folder))
         return false;
-    launch_init(&l, folder, "mysql", SIGKILL);
-    add(&l, "%s", maker);
-    add(&l, "--no-defaults");
-    add(&l, "--datadir=%s/data", folder);
-    add(&l, "--auth-root-authentication-method=normal");
-    if (!run_once(&l))
+    lab_launch_init(&l, folder, "mysql", SIGKILL);
+    lab_launch_add(&l, "%s", maker);
+    lab_launch_add(&l, "--no-defaults");
+    lab_launch_add(&l, "--datadir=%s/data", folder);
+    lab_launch_add(&l, "--auth-root-authentication-method=normal");
+    if (!lab_launch_once(&l))
         return false;
-    launch_init(&l, folder, "mysql", SIGKILL);
-    add(&l, "%s", program);
-    add(&l, "--no-defaults");
-    add(&l, "--datadir=%s/data", folder);
-    add(&l, "--bind-address=127.0.0.1");
-    add(&l, "--port=%d", port);
-    add(&l, "--socket=%s/socket", folder);
-    add(&l, "--pid-file=%s/pid", folder);
-    add(&l, "--max-connections=1000");
+    lab_launch_init(&l, folder, "mysql", SIGKILL);
+    lab_launch_add(&l, "%s", program);
+    lab_launch_add(&l, "--no-defaults");
+    lab_launch_add(&l, "--datadir=%s/data", folder);
+    lab_launch_add(&l, "--bind-address=127.0.0.1");
+    lab_launch_add(&l, "--port=%d", port);
+    lab_launch_add(&l, "--socket=%s/socket", folder);
+    lab_launch_add(&l, "--pid-file=%s/pid", folder);
+    lab_launch_add(&l, "--max-connections=1000");
     snprintf(url, size, "mysql://root@127.0.0.1:%d/test", port);
-    return start(&l) && ready(port, NULL, "MariaDB");
+    return start(&l) && lab_port_ready(port, NULL, "MariaDB");
 }
 
 /* It accepts connections before it serves them, and says so only in its own protocol. */
 static bool serves_postgresql(const char *url)
 {
-    for (int64_t until = lab_now_us() + READY_MS * 1000LL; lab_now_us() < until; usleep(50000))
+    for (int64_t until = lab_now_us() + LAB_READY_MS * 1000LL; lab_now_us() < until; usleep(50000))
         if (PQping(url) == PQPING_OK)
             return true;
     return false;
@@ -396,31 +260,31 @@ static void count_statements(const char *url)
 static bool postgresql(char *url, size_t size)
 {
     char program[256], maker[256], folder[256];
-    int port = free_port();
-    launch l;
+    int port = lab_port_free();
+    lab_launch l;
 
-    if (!find(postgres_at, program) || !find(initdb_at, maker) ||
+    if (!lab_program_find(postgres_at, program) || !lab_program_find(initdb_at, maker) ||
         !make_folder("postgresql", "postgres", folder))
         return false;
-    launch_init(&l, folder, "postgres", SIGQUIT);
-    add(&l, "%s", maker);
-    add(&l, "-D");
-    add(&l, "%s/data", folder);
-    add(&l, "-U");
-    add(&l, "postgres");
-    add(&l, "-A");
-    add(&l, "trust");
-    add(&l, "--no-sync");
-    if (!run_once(&l))
+    lab_launch_init(&l, folder, "postgres", SIGQUIT);
+    lab_launch_add(&l, "%s", maker);
+    lab_launch_add(&l, "-D");
+    lab_launch_add(&l, "%s/data", folder);
+    lab_launch_add(&l, "-U");
+    lab_launch_add(&l, "postgres");
+    lab_launch_add(&l, "-A");
+    lab_launch_add(&l, "trust");
+    lab_launch_add(&l, "--no-sync");
+    if (!lab_launch_once(&l))
         return false;
-    launch_init(&l, folder, "postgres", SIGQUIT);
-    add(&l, "%s", program);
-    add(&l, "-D%s/data", folder);
-    add(&l, "-p%d", port);
-    add(&l, "-clisten_addresses=127.0.0.1");
-    add(&l, "-cunix_socket_directories=%s", folder);
-    add(&l, "-cmax_connections=400");
-    add(&l, "-cshared_preload_libraries=pg_stat_statements");
+    lab_launch_init(&l, folder, "postgres", SIGQUIT);
+    lab_launch_add(&l, "%s", program);
+    lab_launch_add(&l, "-D%s/data", folder);
+    lab_launch_add(&l, "-p%d", port);
+    lab_launch_add(&l, "-clisten_addresses=127.0.0.1");
+    lab_launch_add(&l, "-cunix_socket_directories=%s", folder);
+    lab_launch_add(&l, "-cmax_connections=400");
+    lab_launch_add(&l, "-cshared_preload_libraries=pg_stat_statements");
     snprintf(url, size, "postgresql://postgres@127.0.0.1:%d/postgres", port);
     if (!start(&l) || !serves_postgresql(url))
         return false;
@@ -431,11 +295,11 @@ static bool postgresql(char *url, size_t size)
 static bool zookeeper(char *url, size_t size)
 {
     char program[256], jar[256], folder[256], path[300];
-    int port = free_port();
+    int port = lab_port_free();
     FILE *cfg;
-    launch l;
+    lab_launch l;
 
-    if (!find(java_at, program) || !find(zookeeper_at, jar) ||
+    if (!lab_program_find(java_at, program) || !lab_program_find(zookeeper_at, jar) ||
         !make_folder("zookeeper", NULL, folder))
         return false;
     snprintf(path, sizeof path, "%s/zoo.cfg", folder);
@@ -447,37 +311,37 @@ static bool zookeeper(char *url, size_t size)
             "maxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=*\n",
             folder, port);
     fclose(cfg);
-    launch_init(&l, folder, NULL, SIGKILL);
-    add(&l, "%s", program);
-    add(&l, "-Xmx512m");
-    add(&l, "-XX:+UseSerialGC");
-    add(&l, "-cp");
-    add(&l, "%s:%s", folder, jar);
-    add(&l, "org.apache.zookeeper.server.quorum.QuorumPeerMain");
-    add(&l, "%s", path);
+    lab_launch_init(&l, folder, NULL, SIGKILL);
+    lab_launch_add(&l, "%s", program);
+    lab_launch_add(&l, "-Xmx512m");
+    lab_launch_add(&l, "-XX:+UseSerialGC");
+    lab_launch_add(&l, "-cp");
+    lab_launch_add(&l, "%s:%s", folder, jar);
+    lab_launch_add(&l, "org.apache.zookeeper.server.quorum.QuorumPeerMain");
+    lab_launch_add(&l, "%s", path);
     snprintf(url, size, "zookeeper://127.0.0.1:%d/lab?session=%dms", port, LAB_SESSION_MS);
-    return start(&l) && ready(port, "srvr", "Mode:");
+    return start(&l) && lab_port_ready(port, "srvr", "Mode:");
 }
 
 static bool etcd(char *url, size_t size)
 {
     char program[256], folder[256];
-    int port = free_port(), peers = free_port();
-    launch l;
+    int port = lab_port_free(), peers = lab_port_free();
+    lab_launch l;
 
-    if (!find(etcd_at, program) || !make_folder("etcd", NULL, folder))
+    if (!lab_program_find(etcd_at, program) || !make_folder("etcd", NULL, folder))
         return false;
-    launch_init(&l, folder, NULL, SIGKILL);
-    add(&l, "%s", program);
-    add(&l, "--name=lab");
-    add(&l, "--data-dir=%s/data", folder);
-    add(&l, "--listen-client-urls=http://127.0.0.1:%d", port);
-    add(&l, "--advertise-client-urls=http://127.0.0.1:%d", port);
-    add(&l, "--listen-peer-urls=http://127.0.0.1:%d", peers);
-    add(&l, "--initial-advertise-peer-urls=http://127.0.0.1:%d", peers);
-    add(&l, "--initial-cluster=lab=http://127.0.0.1:%d", peers);
+    lab_launch_init(&l, folder, NULL, SIGKILL);
+    lab_launch_add(&l, "%s", program);
+    lab_launch_add(&l, "--name=lab");
+    lab_launch_add(&l, "--data-dir=%s/data", folder);
+    lab_launch_add(&l, "--listen-client-urls=http://127.0.0.1:%d", port);
+    lab_launch_add(&l, "--advertise-client-urls=http://127.0.0.1:%d", port);
+    lab_launch_add(&l, "--listen-peer-urls=http://127.0.0.1:%d", peers);
+    lab_launch_add(&l, "--initial-advertise-peer-urls=http://127.0.0.1:%d", peers);
+    lab_launch_add(&l, "--initial-cluster=lab=http://127.0.0.1:%d", peers);
     snprintf(url, size, "etcd://127.0.0.1:%d?session=%dms", port, LAB_SESSION_MS);
-    return start(&l) && ready(port, "GET /health HTTP/1.0\r\n\r\n", "\"true\"");
+    return start(&l) && lab_port_ready(port, "GET /health HTTP/1.0\r\n\r\n", "\"true\"");
 }
 
 static bool sqlite(char *url, size_t size)
@@ -506,7 +370,7 @@ static bool is_here(lab_server server)
     char path[256];
 
     for (size_t i = 0; i < 3 && kinds[server].program[i]; i++)
-        if (!find(kinds[server].program[i], path))
+        if (!lab_program_find(kinds[server].program[i], path))
             return false;
     return true;
 }

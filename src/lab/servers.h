@@ -14,7 +14,7 @@
 bool lab_servers_start(lab_site *site, unsigned needs, char missing[256], char why[256]);
 void lab_servers_stop(void); /* also when only nodes were started */
 
-/* ---- One Redis at a time, for experiments that kill and restart them --------------------------- */
+/* ---- One Redis at a time, for experiments that kill and restart them ------------------------- */
 
 typedef struct lab_node {
     pid_t pid; /* 0: not running */

@@ -10,8 +10,9 @@ import tempfile
 import time
 
 import databases
+import ensembles
 
-ENGINES = ('sqlite', 'redis', 'postgresql', 'mysql')
+ENGINES = ('sqlite', 'redis', 'postgresql', 'mysql', 'zookeeper', 'etcd')
 
 
 class Sqlite:
@@ -78,10 +79,24 @@ class Sql:
         self.server.stop()
 
 
+class Ensemble:
+    """One node of ZooKeeper or etcd."""
+
+    def __init__(self, kind):
+        self.server = ensembles.KINDS[kind](1, ensembles.KINDS[kind].quick)
+        self.port = self.server.port
+        self.url = self.server.url('cells')
+
+    def stop(self):
+        self.server.stop()
+
+
 def make(engine, *extra):
     """Raises databases.Missing when it is not installed."""
     if engine == 'sqlite':
         return Sqlite()
+    if engine in ensembles.KINDS:
+        return Ensemble(engine)
     return Redis() if engine == 'redis' else Sql(engine, *extra)
 
 

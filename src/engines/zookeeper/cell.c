@@ -219,13 +219,10 @@ static dibs_status no_memory(dibs_error *err)
     return dibs__fail(err, DIBS_NO_MEMORY, "zookeeper: out of memory");
 }
 
-/* The folder that holds them: made when the first one is. */
-static dibs_status make_folder(dibs__zk *z, const char *folder, dibs__deadline until,
-                               dibs_error *err)
+static dibs_status make_node(dibs__zk *z, const char *path, dibs__deadline until, dibs_error *err)
 {
-    char *path = path_of(z, folder, "");
     errand *e = errand_new();
-    dibs_status status = path && e ? begin(z, err) : no_memory(err);
+    dibs_status status = e ? begin(z, err) : no_memory(err);
 
     if (status == DIBS_OK) {
         sent(e, zoo_acreate(z->zh, path, "", 0, z->acl, 0, on_sync, expect(e)));
@@ -235,6 +232,24 @@ static dibs_status make_folder(dibs__zk *z, const char *folder, dibs__deadline u
     }
     if (e)
         drop_errand(e);
+    return status;
+}
+
+/* The folder that holds them, and what leads to it: made when the first one is. */
+static dibs_status make_folder(dibs__zk *z, const char *folder, dibs__deadline until,
+                               dibs_error *err)
+{
+    char *path = path_of(z, folder, "");
+    dibs_status status = path ? DIBS_OK : no_memory(err);
+
+    for (char *slash = path; status == DIBS_OK && slash;) {
+        slash = strchr(slash + 1, '/');
+        if (slash)
+            *slash = '\0';
+        status = make_node(z, path, until, err);
+        if (slash)
+            *slash = '/';
+    }
     free(path);
     return status;
 }
