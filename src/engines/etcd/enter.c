@@ -22,6 +22,7 @@ typedef struct parts {
     Etcd__Compare compare[2];
     Etcd__RangeRequest line, own, lock, last, strangers[2];
     Etcd__PutRequest put, put_tail, put_value;
+    Etcd__DeleteRangeRequest no_tail;
     Etcd__RequestOp yes[6], no[3];
     Etcd__Compare *compares[2];
     Etcd__RequestOp *yeses[6], *noes[3];
@@ -130,7 +131,10 @@ static void make_txn(parts *p, dibs__etcd_op *op, Etcd__TxnRequest *txn)
     if (op->by_tail)
         n = ask_for_tail(p);
     dibs__etcd_put(&p->put, &p->yes[n++], &p->entry, p->stored, op->lease);
-    dibs__etcd_put(&p->put_tail, &p->yes[n++], &p->tail, p->made, op->lease);
+    if (op->by_tail)
+        dibs__etcd_put(&p->put_tail, &p->yes[n++], &p->tail, p->made, op->lease);
+    else
+        dibs__etcd_delete(&p->no_tail, &p->yes[n++], &p->tail);
     op->shelf = call->capacity != DIBS__PLAIN && !op->guessed && op->lock_rev == 0;
     if (op->shelf)
         dibs__etcd_put(&p->put_value, &p->yes[n++], &p->value, call->lock_value,
@@ -176,10 +180,8 @@ static bool fill_tail(dibs__etcd_op *op, const Etcd__TxnResponse *r, bool *more)
     const Etcd__RangeResponse *tail = range_at(r, 0);
 
     *more = tail->n_kvs == 0;
-    if (*more) {
-        remember(op, false);
+    if (*more)
         return true;
-    }
     for (size_t i = 1; i < 3; i++)
         if (range_at(r, i) && !dibs__etcd_listing_fill(&call->listing, op->e, call->name,
                                                        range_at(r, i), call->own.place, false))

@@ -5,12 +5,13 @@
  *                        that the handle uses again (slot.c); the recipe's key begins the value
  *   PREFIX/%/NAME        the lock's own value: the capacity of a semaphore, who broke the lock. Bound
  *                        to a lease of a day that belongs to the name, so that it goes by itself
- *   PREFIX/%%/NAME       the end of the line: the key of the entry that was made last. Written with
- *                        every entry and removed with it, so that whoever comes to a long line finds
- *                        the one before it without a look at all of them
+ *   PREFIX/%%/NAME       the end of a long line: the entry that was made last, if it is there at all.
+ *                        Whoever makes an entry writes it or removes it, so that the next one finds
+ *                        who is before it without a look at all of them
  *
- * NAME is escaped, one component of a path, and never "%" or "%%". `etcdctl lock PREFIX/NAME` makes its keys in the same
- * place and waits for everything there that is older; that is why the value lives elsewhere. */
+ * NAME is escaped, one component of a path, and never "%" or "%%". `etcdctl lock PREFIX/NAME` makes
+ * its keys in the same place and waits for everything there that is older; that is why the value
+ * lives elsewhere. */
 #ifndef DIBS_ETCD_ETCD_H
 #define DIBS_ETCD_ETCD_H
 
