@@ -26,7 +26,8 @@ typedef struct cli_command {
     int (*run)(const struct cli_command *self, int argc, char **argv);
 } cli_command;
 
-extern const cli_command cli_run, cli_ls, cli_show, cli_break, cli_watch, cli_engines, cli_schema, cli_lab;
+extern const cli_command cli_run, cli_ls, cli_show, cli_break, cli_watch, cli_engines, cli_schema,
+    cli_lab;
 
 /* "dibs: …" and a newline on stderr. Control bytes of the message are shown escaped. */
 void cli_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
