@@ -22,7 +22,6 @@
 #define CHUNK     64   /* commands sent ahead */
 #define LOCK_LIFE 1500 /* commands to one lock */
 #define PUSHES    16
-#define SCRIPTS   DIBS__SCRIPT_CELL /* those before it are the lock's */
 #define PREFIX    "test"
 #define KEY       PREFIX ":{lock %%7B%d}"
 
@@ -45,7 +44,7 @@ typedef struct expectation {
 
 typedef struct world {
     redisContext *redis, *subscriber;
-    char sha[SCRIPTS][41];
+    char sha[DIBS__REDIS_SCRIPTS][41]; /* those of locks */
     tiny lock;
     char key[64];
     int64_t now;
@@ -586,9 +585,13 @@ static char *replaced(char *text, const char *from, const char *to, int *count)
 
 static void load_scripts(world *w, const change *wrong)
 {
+    static const int scripts[] = {DIBS__SCRIPT_ENTER,  DIBS__SCRIPT_KEEP,  DIBS__SCRIPT_RELEASE,
+                                  DIBS__SCRIPT_CANCEL, DIBS__SCRIPT_BREAK, DIBS__SCRIPT_LOOK};
+    const size_t count = sizeof scripts / sizeof scripts[0];
     int clocks = 0, changes = 0;
 
-    for (int i = 0; i < SCRIPTS; i++) {
+    for (size_t at = 0; at < count; at++) {
+        int i = scripts[at];
         char *text = replaced(strdup(dibs__redis_lua[i]), "redis.call('TIME')",
                               "{table.remove(ARGV), table.remove(ARGV)}", &clocks);
         if (wrong)
@@ -599,7 +602,7 @@ static void load_scripts(world *w, const change *wrong)
         freeReplyObject(reply);
         free(text);
     }
-    assert_int_equal(clocks, SCRIPTS);
+    assert_int_equal(clocks, count);
     assert_true(!wrong || changes > 0);
 }
 

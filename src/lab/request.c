@@ -95,9 +95,15 @@ int lab_request_open(lab_request *r)
 {
     char missing[256] = "", why[256] = "";
 
-    for (int i = 0; i < LAB_SERVERS; i++)
+    for (int i = 0; i < LAB_SERVERS; i++) {
+        if (r->url[i] && strlen(r->url[i]) >= sizeof r->site.url[i]) {
+            cli_say("--%s: the URL is longer than %zu bytes", server_names[i],
+                    sizeof r->site.url[i] - 1);
+            return CLI_EXIT_USAGE;
+        }
         if (r->url[i])
             snprintf(r->site.url[i], sizeof r->site.url[i], "%s", r->url[i]);
+    }
     if (!r->with_servers)
         return -1;
     if (!lab_servers_start(&r->site, needs_of(r), missing, why)) {

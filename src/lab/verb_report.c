@@ -80,18 +80,19 @@ static void write_hazards(FILE *to, json_t *hazards)
     }
 }
 
-/* "a\tb\nc\td\n" as a table. */
+/* "a\tb\nc\td\n" as a table. It may come from a file that somebody has edited. */
 static void write_table(FILE *to, const char *table)
 {
-    size_t columns = 1;
+    size_t columns = 1, size;
     bool heading = true;
 
     fputc('\n', to);
     for (const char *c = table; *c && *c != '\n'; c++)
         columns += *c == '\t';
-    for (const char *line = table; *line; line = strchr(line, '\n') + 1) {
+    for (const char *line = table; *line; line += size + (line[size] == '\n')) {
+        size = strcspn(line, "\n");
         fputs("| ", to);
-        for (const char *c = line; *c != '\n'; c++)
+        for (const char *c = line; c < line + size; c++)
             fputs(*c == '\t' ? " | " : (char[]){*c, 0}, to);
         fputs(" |\n", to);
         for (size_t i = 0; heading && i < columns; i++)

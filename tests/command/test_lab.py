@@ -79,6 +79,7 @@ def lab_wrong_arguments(t):
         refused(t, verb, '--frobnicate', says="unknown option '--frobnicate'")
     refused(t, 'list', 'D0', says='takes no operands')
     refused(t, 'run', '--threads', '0', says="--threads '0'")
+    refused(t, 'run', '--redis', 'redis://' + 'x' * 600, says='longer than')
     refused(t, 'shop', says='--strategy')
     refused(t, 'shop', '--strategy', 'no-such-scheme', says="no strategy 'no-such-scheme'")
     refused(t, 'shop', '--strategy', 'D0', says='several strategies')
@@ -180,6 +181,20 @@ def lab_report_that_cannot_be_written(t):
     assert code == 74 and b'/proc/no/such/place' in err, (code, err)
     code, _, err = t.run('lab', 'report', '--from', t.path('missing.json'), '-o', t.path('out'))
     assert code == 64 and b'missing.json' in err, (code, err)
+
+
+@test()
+def lab_report_from_a_file_of_any_kind(t):
+    need_lab(t)
+    with open(t.path('report.json'), 'w') as f:
+        json.dump({'experiments': [{'table': 'a\tb\n1\t2'}, {'table': 7}, 'x'], 'runs': [{}], 'hazards': {}}, f)
+    code, _, err = t.run('lab', 'report', '--from', t.path('report.json'), '-o', t.path('out'))
+    with open(os.path.join(t.path('out'), 'report.md')) as f:
+        assert code == 0 and '| a | b |\n|---|---|\n| 1 | 2 |\n' in f.read(), err
+    with open(t.path('report.json'), 'w') as f:
+        f.write('no JSON')
+    code, _, err = t.run('lab', 'report', '--from', t.path('report.json'), '-o', t.path('out'))
+    assert code == 64 and b'report.json' in err, (code, err)
 
 
 # ---- What it leaves behind --------------------------------------------------------------------------------------
