@@ -10,7 +10,8 @@ TEST_PACKAGES=(g++=g++ libcmocka-dev clang-format=clang-format redis-server=redi
     postgresql mariadb-server libzookeeper-java default-jre-headless=java etcd-server=etcd etcd-client=etcdctl
     python3-kazoo pgbouncer sqlite3=sqlite3 openssl=openssl valgrind=valgrind faketime=faketime
     util-linux=flock wrk=wrk python3=python3)
-LAB_PACKAGES=(redis-server=redis-server postgresql mariadb-server faketime=faketime python3=python3)
+LAB_PACKAGES=(redis-server=redis-server postgresql mariadb-server libzookeeper-java default-jre-headless=java
+    etcd-server=etcd faketime=faketime python3=python3)
 SOAK_PACKAGES=(clang=clang libclang-rt-dev)
 
 # The system's own, since a python version manager's shim may lack what meson needs.
