@@ -82,6 +82,7 @@ def main():
         print('\n'.join(t[0] for t in tests))
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's would be passed on to what is tested
     print('1..%d' % len(tests), flush=True)
     scratch = tempfile.mkdtemp(prefix='dibs-command-')
     try:
