@@ -144,6 +144,37 @@ def lab_server_that_goes_away(t):
             t.server.start()
 
 
+# ---- Experiments ------------------------------------------------------------------------------------------------
+
+
+def experiments(t, *names, seconds=120.0):
+    """What they found, by the name without the engine; `cells` are the rows of the table."""
+    suffix = '-' + NAMES[t.engine] if t.engine in DATABASES else ''
+    found = {}
+    for e in lab(t, 'hazards', *(n + suffix for n in names), seconds=seconds)['experiments']:
+        assert e['outcome'] != 'not run', e
+        e['cells'] = [line.split('\t') for line in (e['table'] or '').splitlines()[1:]]
+        found[e['experiment'][:len(e['experiment']) - len(suffix)]] = e
+    assert set(found) == set(names), found
+    return found
+
+
+@test(*DATABASES)
+def lab_lock_row_by_insert(t):
+    """D7: not reentrant, no waiting, no order; and what duplicates do in open transactions."""
+    found = experiments(t, 'insert-lock-again', 'insert-lock-polls', 'insert-lock-order', 'insert-lock-duplicates')
+    again = [row[1] for row in found['insert-lock-again']['cells']]
+    assert again == ['refused', 'waits for itself', 'waits for itself, and gives up', 'is let in, one level deeper']
+    [scheme, dibs] = found['insert-lock-polls']['cells']
+    assert int(scheme[1]) > 2 and int(dibs[1]) == 1, found
+    [scheme, dibs] = found['insert-lock-order']['cells']
+    assert sorted(scheme[2].split()) == sorted(dibs[2].split()) == list('12345678') and dibs[3] == '0', found
+    committed, _, three = found['insert-lock-duplicates']['cells']
+    assert committed[1] == 'B waits' and 'uplicate' in committed[4] and three[1] == 'B and C wait', found
+    words = 'Deadlock found' if t.engine == 'mysql' else 'lock timeout'
+    assert three[4].startswith('1 has it') and words in three[4], three
+
+
 # ---- The report -------------------------------------------------------------------------------------------------
 
 

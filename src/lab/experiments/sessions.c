@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 bool lab_sessions_open(lab_sessions *x, const lab_site *site, lab_server server)
 {
@@ -54,6 +55,80 @@ bool lab_b_waits(lab_sessions *x, const char *sql)
     waits = !lab_b(x, sql) && lab_sql_trouble_of(x->b) == LAB_SQL_TIMEOUT;
     lab_b(x, "ROLLBACK");
     return waits;
+}
+
+/* ---- Statements that wait -------------------------------------------------------------------- */
+
+static void *later_main(void *data)
+{
+    lab_later *l = data;
+    int64_t begin = lab_now_us();
+
+    l->done = lab_sql_run(&l->seat, l->sql, "%s", l->text) >= 0;
+    l->took_us = lab_now_us() - begin;
+    return NULL;
+}
+
+bool lab_later_start(lab_later *l, const lab_site *site, lab_sql *sql, const char *text)
+{
+    *l = (lab_later){.seat = {.site = site}, .sql = sql, .text = text};
+    l->started = pthread_create(&l->thread, NULL, later_main, l) == 0;
+    return l->started;
+}
+
+void lab_later_end(lab_later *l)
+{
+    if (l->started)
+        pthread_join(l->thread, NULL);
+    l->started = false;
+}
+
+/* How many wait now. */
+static int64_t count_waiting(lab_sessions *x, const char *begin)
+{
+    int64_t n = 0;
+
+    if (x->server == LAB_MARIADB)
+        lab_sql_read(&x->seat, x->b, &n, 1,
+                     "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = "
+                     "'LOCK WAIT' AND trx_query LIKE '%s%%'",
+                     begin);
+    else
+        lab_sql_read(&x->seat, x->b, &n, 1,
+                     "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND "
+                     "query LIKE '%s%%'",
+                     begin);
+    return n;
+}
+
+bool lab_waiting(lab_sessions *x, const char *begin, int count)
+{
+    /* MariaDB renews what it tells only for who has not asked for a tenth of a second. */
+    for (int64_t until = lab_now_us() + 5 * 1000000; lab_now_us() < until; usleep(150000))
+        if (count_waiting(x, begin) >= count)
+            return true;
+    return false;
+}
+
+void lab_lock_words(lab_sessions *x, const char *table, char out[256])
+{
+    char *words;
+
+    if (x->server == LAB_MARIADB)
+        words = lab_sql_text(&x->seat, x->b,
+                             "SELECT GROUP_CONCAT(DISTINCT lock_mode, ' on ', lock_index ORDER BY "
+                             "lock_mode DESC SEPARATOR ', ') FROM "
+                             "information_schema.innodb_locks WHERE lock_table LIKE '%%%s%%'",
+                             table);
+    else
+        words = lab_sql_text(&x->seat, x->b,
+                             "SELECT string_agg(DISTINCT mode || ' on ' || locktype, ', ') FROM "
+                             "pg_locks WHERE NOT granted AND pid IN (SELECT pid FROM "
+                             "pg_stat_activity WHERE query LIKE '%%%s%%')",
+                             table);
+    snprintf(out, 256, "%s", words ? words : x->seat.note);
+    out[strcspn(out, "\n")] = '\0';
+    free(words);
 }
 
 /* ---- Tables of findings ---------------------------------------------------------------------- */

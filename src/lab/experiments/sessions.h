@@ -5,6 +5,8 @@
 #include "lab/finding.h"
 #include "lab/raw.h"
 
+#include <pthread.h>
+
 typedef struct lab_sessions {
     lab_seat seat;
     lab_server server;
@@ -21,6 +23,46 @@ bool lab_a(lab_sessions *x, const char *sql);
 bool lab_b(lab_sessions *x, const char *sql);
 /* Does this statement of b's wait for a? Whatever it did is rolled back. */
 bool lab_b_waits(lab_sessions *x, const char *sql);
+
+/* A statement that may have to wait, in a thread of its own. */
+typedef struct lab_later {
+    lab_seat seat;
+    lab_sql *sql;
+    const char *text;
+    bool done;       /* when it has ended; else seat.note says why not */
+    int64_t took_us; /* how long it took */
+    bool started;
+    pthread_t thread;
+} lab_later;
+
+bool lab_later_start(lab_later *l, const lab_site *site, lab_sql *sql, const char *text);
+void lab_later_end(lab_later *l); /* waits for it; may be called twice */
+
+/* Until the engine itself says that `count` sessions wait for a lock with statements that begin with
+ * `begin`, asked through session b. False: not within five seconds. */
+bool lab_waiting(lab_sessions *x, const char *begin, int count);
+/* What the engine says about the locks that are waited for on tables that begin with `table`. */
+void lab_lock_words(lab_sessions *x, const char *table, char out[256]);
+
+/* An experiment on MariaDB and its twin on PostgreSQL, from run(site, server, out). */
+#define LAB_ON_BOTH(symbol, row, word, text, run)                                     \
+    static void symbol##_on_mariadb(const lab_site *site, lab_finding *out)           \
+    {                                                                                 \
+        run(site, LAB_MARIADB, out);                                                  \
+    }                                                                                 \
+    static void symbol##_on_postgresql(const lab_site *site, lab_finding *out)        \
+    {                                                                                 \
+        run(site, LAB_POSTGRESQL, out);                                               \
+    }                                                                                 \
+    const lab_experiment symbol##_mariadb = {row,                                     \
+                                             word "-mariadb",                         \
+                                             text " (MariaDB)",                       \
+                                             LAB_NEED(LAB_MARIADB),                   \
+                                             false,                                   \
+                                             symbol##_on_mariadb};                    \
+    const lab_experiment symbol##_postgresql = {                                      \
+        row,   word "-postgresql",    text " (PostgreSQL)", LAB_NEED(LAB_POSTGRESQL), \
+        false, symbol##_on_postgresql}
 
 /* Rows for a finding's table. */
 typedef struct lab_rows lab_rows;

@@ -22,6 +22,7 @@ static int ask(lab_seat *seat)
     if (trouble == LAB_SQL_OTHER)
         return -1;
     seat->note[0] = '\0'; /* taken, or a deadlock of two who asked: ask again */
+    lab_point(seat, "after a refusal");
     return 0;
 }
 

@@ -1,0 +1,208 @@
+/* D7: a row by INSERT is the lock, DELETE gives it back. What that does not give: reentrancy, waiting,
+ * order. Each is measured with the scheme itself, and with the product on the same server beside it. */
+#include "dibs.h"
+#include "lab/hazards/actor.h"
+#include "line_up.h"
+#include "sessions.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define AGAIN_MS 300
+#define HOLD_MS  525
+#define WAITERS  8
+
+static const lab_strategy *of(const char *word, lab_server server)
+{
+    char name[64];
+
+    snprintf(name, sizeof name, "%s-%s", word, server == LAB_MARIADB ? "mariadb" : "postgresql");
+    return lab_find(name, NULL);
+}
+
+static const char *fresh_name(char out[64])
+{
+    static int count;
+
+    snprintf(out, 64, "d7:%d:%d", (int)getpid(), count++);
+    return out;
+}
+
+/* ---- Reentrancy ------------------------------------------------------------------------------ */
+
+/* The scheme's own holder asks again for a while. False: it could not be run. */
+static bool ask_again(const lab_site *site, lab_server server, lab_rows *rows, lab_seat *seat)
+{
+    char name[64];
+    int64_t begin;
+    bool first, second;
+
+    *seat = (lab_seat){.strategy = of("insert-lock", server), .site = site};
+    seat->resource = fresh_name(name);
+    if (!lab_seat_open(seat))
+        return false;
+    first = seat->strategy->lock(seat);
+    seat->tries = 0;
+    seat->pace.wait_ms = AGAIN_MS;
+    begin = lab_now_us();
+    second = first && seat->strategy->lock(seat);
+    lab_rows_add(rows, "the scheme, asked to wait %d ms\t%s\t%lld ms\t%llu tries", AGAIN_MS,
+                 second ? "is let in" : "waits for itself, and gives up",
+                 (long long)(lab_now_us() - begin) / 1000, (unsigned long long)seat->tries);
+    if (first)
+        seat->strategy->unlock(seat);
+    lab_seat_close(seat);
+    return first;
+}
+
+/* The same by hand: one statement more, on the same connection and on another one. */
+static bool insert_again(lab_sessions *x, lab_rows *rows, char said[256])
+{
+    static const char insert[] = "INSERT INTO lab_twice VALUES ('again')";
+    int64_t begin;
+    bool done;
+
+    if (!lab_a(x, "DROP TABLE IF EXISTS lab_twice") ||
+        !lab_a(x, "CREATE TABLE lab_twice (name VARCHAR(64) PRIMARY KEY)") || !lab_a(x, insert))
+        return false;
+    begin = lab_now_us();
+    done = lab_a(x, insert);
+    snprintf(said, 256, "%s", x->seat.note);
+    lab_rows_add(rows, "a second INSERT, same connection\t%s\t%.1f ms\t%s",
+                 done ? "is let in" : "refused", (double)(lab_now_us() - begin) / 1e3, said);
+    lab_a(x, "DELETE FROM lab_twice");
+    lab_a(x, "BEGIN");
+    lab_a(x, insert);
+    begin = lab_now_us();
+    done = lab_b(x, insert);
+    lab_rows_add(rows, "a second INSERT, the program's second connection\t%s\t%.1f ms\t%s",
+                 done                                          ? "is let in"
+                 : lab_sql_trouble_of(x->b) == LAB_SQL_TIMEOUT ? "waits for itself"
+                                                               : "refused",
+                 (double)(lab_now_us() - begin) / 1e3, x->seat.note);
+    lab_a(x, "ROLLBACK");
+    lab_a(x, "DROP TABLE lab_twice");
+    return true;
+}
+
+static bool dibs_again(const lab_site *site, lab_server server, lab_rows *rows)
+{
+    dibs_error err = {0};
+    dibs_grant *g = NULL, *again = NULL;
+    char name[64];
+    int64_t begin;
+    dibs *d = NULL;
+    bool same = false;
+
+    if (dibs_open(site->url[server], NULL, &d, &err) == DIBS_OK &&
+        dibs_lock(d, fresh_name(name), NULL, &g, &err) == DIBS_OK) {
+        begin = lab_now_us();
+        same = dibs_lock(d, name, NULL, &again, &err) == DIBS_OK && again == g;
+        lab_rows_add(rows, "dibs\t%s\t%.3f ms\t%s",
+                     same ? "is let in, one level deeper" : "refused",
+                     (double)(lab_now_us() - begin) / 1e3, same ? "the same fence" : err.message);
+        if (same)
+            dibs_unlock(again);
+        dibs_unlock(g);
+    }
+    dibs_close(d);
+    return same;
+}
+
+static void again(const lab_site *site, lab_server server, lab_finding *out)
+{
+    lab_rows *rows = lab_rows_new("the holder comes again\tit\tafter\tand is told");
+    lab_sessions x;
+    lab_seat seat;
+    char said[256] = "";
+    bool ran, deeper;
+
+    if (!lab_sessions_open(&x, site, server)) {
+        out->table = lab_rows_end(rows);
+        lab_found(out, LAB_NOT_RUN, "%s", x.why);
+        return;
+    }
+    ran = insert_again(&x, rows, said);
+    snprintf(x.why, sizeof x.why, "%s", x.seat.note);
+    ran = ran && ask_again(site, server, rows, &seat);
+    deeper = dibs_again(site, server, rows);
+    lab_sessions_close(&x);
+    out->table = lab_rows_end(rows);
+    if (!ran)
+        lab_found(out, LAB_NOT_RUN, "%s", x.why);
+    else
+        lab_found(out, LAB_SHOWN,
+                  "not reentrant: the holder's second INSERT is refused (%s); asking for %d ms it "
+                  "tried %llu times and waited for itself; dibs is %s",
+                  said, AGAIN_MS, (unsigned long long)seat.tries,
+                  deeper ? "let in again" : "not let in either");
+}
+
+/* ---- Waiting --------------------------------------------------------------------------------- */
+
+static void polls(const lab_site *site, lab_server server, lab_finding *out)
+{
+    lab_rows *rows = lab_rows_new("scheme\ttries of one waiter\theld for\tin after the release");
+    const lab_strategy *s[] = {of("insert-lock", server), of("dibs", server)};
+    lab_line line[2];
+    char name[64];
+
+    for (int i = 0; i < 2; i++) {
+        lab_line_up(s[i], site, fresh_name(name), 1, HOLD_MS, &line[i]);
+        lab_rows_add(rows, "%s\t%llu\t%lld ms\t%.1f ms%s%s", s[i]->name,
+                     (unsigned long long)line[i].tries, (long long)line[i].held_us / 1000,
+                     (double)line[i].late_us / 1e3, line[i].note[0] ? ": " : "", line[i].note);
+    }
+    out->table = lab_rows_end(rows);
+    if (line[0].overtaken < 0 || line[1].overtaken < 0)
+        lab_found(out, LAB_NOT_RUN, "%s", line[0].note[0] ? line[0].note : line[1].note);
+    else
+        lab_found(out, LAB_SHOWN,
+                  "no waiting: one waiter asked %llu times during %lld ms and was in %.1f ms after "
+                  "the release; dibs asked %llu time and was in after %.1f ms",
+                  (unsigned long long)line[0].tries, (long long)line[0].held_us / 1000,
+                  (double)line[0].late_us / 1e3, (unsigned long long)line[1].tries,
+                  (double)line[1].late_us / 1e3);
+}
+
+/* ---- Order ----------------------------------------------------------------------------------- */
+
+static void order_words(const lab_line *line, char out[64])
+{
+    size_t n = 0;
+
+    out[0] = '\0';
+    for (int i = 0; i < line->waiters && n < 60; i++)
+        n += (size_t)snprintf(out + n, 64 - n, "%s%d", i ? " " : "", line->order[i]);
+}
+
+static void order(const lab_site *site, lab_server server, lab_finding *out)
+{
+    lab_rows *rows = lab_rows_new("scheme\tarrived\tserved\tovertaken\ttries");
+    const lab_strategy *s[] = {of("insert-lock", server), of("dibs", server)};
+    lab_line line[2];
+    char name[64], served[64];
+
+    for (int i = 0; i < 2; i++) {
+        lab_line_up(s[i], site, fresh_name(name), WAITERS, 0, &line[i]);
+        order_words(&line[i], served);
+        lab_rows_add(rows, "%s\t1 to %d\t%s\t%d\t%llu", s[i]->name, WAITERS, served,
+                     line[i].overtaken, (unsigned long long)line[i].tries);
+    }
+    out->table = lab_rows_end(rows);
+    if (line[0].overtaken < 0 || line[1].overtaken < 0)
+        lab_found(out, LAB_NOT_RUN, "%s", line[0].note[0] ? line[0].note : line[1].note);
+    else
+        lab_found(
+            out, line[1].overtaken ? LAB_BROKE : LAB_SHOWN,
+            "unfair: of %d waiters %d were overtaken by one that came later; in dibs' line %d",
+            WAITERS, line[0].overtaken, line[1].overtaken);
+}
+
+LAB_ON_BOTH(lab_insert_again, "D7", "insert-lock-again", "a lock row: its holder comes again",
+            again);
+LAB_ON_BOTH(lab_insert_polls, "D7", "insert-lock-polls", "a lock row: nobody waits, everybody asks",
+            polls);
+LAB_ON_BOTH(lab_insert_order, "D7", "insert-lock-order",
+            "a lock row: order of arrival and of service", order);
