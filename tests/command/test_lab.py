@@ -175,6 +175,18 @@ def lab_lock_row_by_insert(t):
     assert three[4].startswith('1 has it') and words in three[4], three
 
 
+@test(*DATABASES)
+def lab_row_a_method(t):
+    """D8: it waits, also for itself; a connection for every lock; one lock for two methods of one name."""
+    found = experiments(t, 'method-row-waits', 'method-row-connections', 'method-row-overloads')
+    assert [row[1] for row in found['method-row-waits']['cells']] == [
+        'waits, then has it', 'passes', 'waits for itself', 'has it: all of it was given back'], found
+    scheme, dibs = re.search(r'(\d+) connections more .*: (\d+)$', found['method-row-connections']['text']).groups()
+    assert int(scheme) == 8 and int(dibs) < 8, found
+    assert [row[1:3] for row in found['method-row-overloads']['cells']] == [
+        ['1', 'waits for the other'], ['2', 'goes on']], found
+
+
 # ---- The report -------------------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,9 @@ extern const lab_experiment lab_insert_again_mariadb, lab_insert_again_postgresq
 extern const lab_experiment lab_insert_polls_mariadb, lab_insert_polls_postgresql;
 extern const lab_experiment lab_insert_order_mariadb, lab_insert_order_postgresql;
 extern const lab_experiment lab_insert_twice_mariadb, lab_insert_twice_postgresql;
+extern const lab_experiment lab_method_waits_mariadb, lab_method_waits_postgresql;
+extern const lab_experiment lab_method_connections_mariadb, lab_method_connections_postgresql;
+extern const lab_experiment lab_method_overloads_mariadb, lab_method_overloads_postgresql;
 extern const lab_experiment lab_f3a, lab_f3b, lab_f3c, lab_f3d, lab_f3e;
 extern const lab_experiment lab_failover, lab_split_votes, lab_lost_node, lab_clock_jump, lab_drift;
 extern const lab_experiment lab_node_types, lab_herd_size;
