@@ -46,7 +46,7 @@ void lab_progress(const lab_request *r, size_t done, size_t of, const char *what
 /* Each prints its lines (not with --json) and adds to the list. False: something was not as promised. */
 bool lab_do_runs(lab_request *r, json_t *list);
 bool lab_do_hazards(lab_request *r, json_t *list);
-void lab_do_experiments(lab_request *r, json_t *list);
+bool lab_do_experiments(lab_request *r, json_t *list);
 
 int lab_verb_list(const cli_command *self, int argc, char **argv);
 int lab_verb_hazards(const cli_command *self, int argc, char **argv);

@@ -34,6 +34,8 @@ void lab_experiment_run(const lab_experiment *e, const lab_site *site, lab_findi
 {
     *out = nothing_yet;
     e->run(site, out);
+    /* It brings its own servers: where they are not installed, nothing was promised. */
+    out->claimed = e->promised && out->outcome != LAB_NOT_RUN;
 }
 
 static json_t *known(int64_t n)

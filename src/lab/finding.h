@@ -22,7 +22,7 @@ typedef struct lab_finding {
     int64_t stuck_ms; /* how long the next one waited; INT64_MAX: as long as we looked, for ever */
     int64_t oversold; /* pieces */
     int64_t foreign;  /* locks of others that were deleted or taken over */
-    bool claimed;     /* the strategy says that it survives this */
+    bool claimed;     /* the strategy, or dibs in an experiment, says that it survives this */
     char text[600];   /* one sentence with the figures */
     char *table;      /* rows and columns, tab-separated, heading first; NULL: none. malloc'ed */
 } lab_finding;
@@ -59,8 +59,8 @@ typedef struct lab_experiment {
     const char *name; /* "gap-locks-mariadb" */
     const char *title;
     unsigned needs;
-    bool starts_servers; /* brings its own: a replica, a node that restarts */
     void (*run)(const lab_site *site, lab_finding *out);
+    bool promised; /* by dibs: that it is not survived fails the run */
 } lab_experiment;
 
 const char *lab_outcome_name(lab_outcome outcome);

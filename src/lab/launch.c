@@ -20,6 +20,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define REPLY_MAX 2048
+
 /* ---- Programs and ports ---------------------------------------------------------------------- */
 
 bool lab_program_find(const char *const patterns[], char out[256])
@@ -117,29 +119,36 @@ bool lab_launch_once(const lab_launch *l)
 
 /* ---- Is it there? ---------------------------------------------------------------------------- */
 
-/* Does it answer `question` (NULL: with anything at all, unasked) with something that has `word`? */
-static bool answers(int port, const char *question, const char *word)
+bool lab_port_ask(int port, const char *question, const char *word, char *reply)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct pollfd p = {.fd = fd, .events = POLLIN};
-    char reply[2048];
-    ssize_t got = -1;
+    size_t size = 0;
+    bool open = false, found = false;
 
     a.sin_port = htons((uint16_t)port);
-    if (fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) == 0 &&
-        (!question || send(fd, question, strlen(question), MSG_NOSIGNAL) > 0) &&
-        poll(&p, 1, 1000) > 0)
-        got = recv(fd, reply, sizeof reply - 1, 0);
+    reply[0] = '\0';
+    open = fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) == 0 &&
+           (!question || send(fd, question, strlen(question), MSG_NOSIGNAL) > 0);
+    while (open && !found && size < REPLY_MAX - 1 && poll(&p, 1, 1000) > 0) {
+        ssize_t got = recv(fd, reply + size, REPLY_MAX - 1 - size, 0);
+        open = got > 0;
+        size += open ? (size_t)got : 0;
+        reply[size] = '\0';
+        found = open && (!word || memmem(reply, size, word, strlen(word)));
+    }
     if (fd >= 0)
         close(fd);
-    return got > 0 && (!word || memmem(reply, (size_t)got, word, strlen(word)));
+    return found;
 }
 
 bool lab_port_ready(int port, const char *question, const char *word)
 {
+    char reply[REPLY_MAX];
+
     for (int64_t until = lab_now_us() + LAB_READY_MS * 1000LL; lab_now_us() < until; usleep(20000))
-        if (answers(port, question, word))
+        if (lab_port_ask(port, question, word, reply))
             return true;
     return false;
 }

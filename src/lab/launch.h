@@ -28,6 +28,8 @@ void lab_launch_add(lab_launch *l, const char *format, ...) __attribute__((forma
 pid_t lab_launch_spawn(const lab_launch *l); /* it ends with us. -1: errno */
 bool lab_launch_once(const lab_launch *l);   /* to its end: did it go well? */
 
+/* Asks once; `reply` (2048 bytes) is what came until `word` did. False: `word` did not. */
+bool lab_port_ask(int port, const char *question, const char *word, char *reply);
 /* Does it answer `question` (NULL: unasked) with something that has `word`, within LAB_READY_MS? */
 bool lab_port_ready(int port, const char *question, const char *word);
 

@@ -105,6 +105,16 @@ static bool make_scratch(char why[256])
     return all.janitor > 0;
 }
 
+bool lab_scratch_folder(const char *name, char out[256], char why[256])
+{
+    if (!all.folder[0] && !make_scratch(why))
+        return false;
+    if (make_folder(name, NULL, out))
+        return true;
+    snprintf(why, 256, "no folder %.100s can be made in %.100s", name, all.folder);
+    return false;
+}
+
 /* ---- Each of them ---------------------------------------------------------------------------- */
 
 static const char *const redis_at[] = {"/usr/bin/redis-server", "/usr/local/bin/redis-server",
@@ -158,11 +168,11 @@ bool lab_node_new(lab_node *n, const char *const extra[], char why[256])
 
     *n = (lab_node){.port = lab_port_free()};
     snprintf(name, sizeof name, "node-%d", count++);
-    snprintf(why, 256, "redis-server did not start");
-    if (!all.folder[0] && !make_scratch(why))
-        return false;
     snprintf(n->url, sizeof n->url, "redis://127.0.0.1:%d", n->port);
-    return make_folder(name, NULL, n->folder) && lab_node_start(n, extra);
+    if (!lab_scratch_folder(name, n->folder, why))
+        return false;
+    snprintf(why, 256, "redis-server did not start");
+    return lab_node_start(n, extra);
 }
 
 void lab_node_kill(lab_node *n)

@@ -14,6 +14,9 @@
 bool lab_servers_start(lab_site *site, unsigned needs, char missing[256], char why[256]);
 void lab_servers_stop(void); /* also when only nodes were started */
 
+/* A folder for a server of an experiment's own; it goes with the others. False: why. */
+bool lab_scratch_folder(const char *name, char out[256], char why[256]);
+
 /* ---- One Redis at a time, for experiments that kill and restart them ------------------------- */
 
 typedef struct lab_node {

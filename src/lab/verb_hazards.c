@@ -109,7 +109,7 @@ static void print_table(const char *table)
     }
 }
 
-static void try_one(lab_request *r, const lab_experiment *e, json_t *list)
+static bool try_one(lab_request *r, const lab_experiment *e, json_t *list)
 {
     lab_finding f;
     json_t *o;
@@ -118,24 +118,30 @@ static void try_one(lab_request *r, const lab_experiment *e, json_t *list)
     o = lab_finding_json(&f);
     cli_json_text(o, "id", e->id);
     cli_json_text(o, "experiment", e->name);
+    cli_json_put(o, "claimed", json_boolean(f.claimed));
     cli_json_text(o, "title", e->title);
     json_array_append_new(list, o);
     if (!r->json) {
-        printf("%-5s %-49s %-9s %s\n", e->id, e->name, lab_outcome_name(f.outcome), f.text);
+        printf("%-5s %-49s %-9s %s%s\n", e->id, e->name, lab_outcome_name(f.outcome),
+               lab_claim_holds(&f) ? "" : "CLAIMED OTHERWISE: ", f.text);
         print_table(f.table);
         fflush(stdout);
     }
     free(f.table);
+    return lab_claim_holds(&f);
 }
 
-void lab_do_experiments(lab_request *r, json_t *list)
+bool lab_do_experiments(lab_request *r, json_t *list)
 {
+    bool kept = true;
+
     for (size_t i = 0; i < r->experiment_count; i++) {
         lab_progress(r, i, r->experiment_count, r->experiments[i]->name);
         if (lab_request_can_try(r, r->experiments[i]))
-            try_one(r, r->experiments[i], list);
+            kept &= try_one(r, r->experiments[i], list);
     }
     lab_progress(r, r->experiment_count, r->experiment_count, "");
+    return kept;
 }
 
 /* ---- The verb -------------------------------------------------------------------------------- */
@@ -158,7 +164,7 @@ int lab_verb_hazards(const cli_command *self, int argc, char **argv)
     if (code >= 0)
         return code;
     kept = lab_do_hazards(&r, hazards);
-    lab_do_experiments(&r, experiments);
+    kept &= lab_do_experiments(&r, experiments);
     kept &= lab_request_done(json_array_size(hazards) + json_array_size(experiments));
     lab_request_close(&r);
     o = cli_json_new();

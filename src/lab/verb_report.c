@@ -186,7 +186,7 @@ static json_t *make_report(lab_request *r, bool *fine)
 
     *fine = lab_do_runs(r, runs);
     *fine &= lab_do_hazards(r, hazards);
-    lab_do_experiments(r, experiments);
+    *fine &= lab_do_experiments(r, experiments);
     *fine &= lab_request_done(json_array_size(runs) + json_array_size(experiments));
     strftime(day, sizeof day, "%Y-%m-%d", gmtime_r(&now, &t));
     snprintf(about, sizeof about,

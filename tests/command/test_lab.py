@@ -187,6 +187,20 @@ def lab_row_a_method(t):
         ['1', 'waits for the other'], ['2', 'goes on']], found
 
 
+@test()
+def lab_partitions(t):
+    """C1: Redis with a replica goes on on both sides; of three that decide together, one alone grants nothing."""
+    need_programs('redis-server', 'java', '/usr/share/java/zookeeper.jar', 'etcd')
+    found = experiments(t, 'partition-redis', 'partition-zookeeper', 'partition-etcd', seconds=240.0)
+    redis = found['partition-redis']
+    assert redis['outcome'] == 'BROKE' and redis['at_once'] == 2, redis
+    assert redis['cells'][2][1].endswith('a fence that is higher'), redis
+    for name in ('partition-zookeeper', 'partition-etcd'):
+        one = found[name]
+        assert one['outcome'] == 'survived' and one['at_once'] == 1 and one['claimed'], one
+        assert one['cells'][3][1] == 'the engine cannot be reached', one
+
+
 # ---- The report -------------------------------------------------------------------------------------------------
 
 

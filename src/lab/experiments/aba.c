@@ -48,19 +48,4 @@ static void aba(const lab_site *site, lab_server server, lab_finding *out)
     lab_sessions_close(&x);
 }
 
-static void aba_mariadb(const lab_site *site, lab_finding *out)
-{
-    aba(site, LAB_MARIADB, out);
-}
-
-static void aba_postgresql(const lab_site *site, lab_finding *out)
-{
-    aba(site, LAB_POSTGRESQL, out);
-}
-
-const lab_experiment lab_aba_mariadb = {
-    "D5",  "aba-mariadb", "a version that can go back (MariaDB)", LAB_NEED(LAB_MARIADB),
-    false, aba_mariadb};
-const lab_experiment lab_aba_postgresql = {
-    "D5",  "aba-postgresql", "a version that can go back (PostgreSQL)", LAB_NEED(LAB_POSTGRESQL),
-    false, aba_postgresql};
+LAB_ON_BOTH(lab_aba, "D5", "aba", "a version that can go back", aba);

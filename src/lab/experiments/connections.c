@@ -66,26 +66,4 @@ static void use_up(const lab_site *site, lab_server server, lab_finding *out)
     lab_sessions_close(&x);
 }
 
-static void use_up_mariadb(const lab_site *site, lab_finding *out)
-{
-    use_up(site, LAB_MARIADB, out);
-}
-
-static void use_up_postgresql(const lab_site *site, lab_finding *out)
-{
-    use_up(site, LAB_POSTGRESQL, out);
-}
-
-const lab_experiment lab_connections_mariadb = {"D3",
-                                                "connections-mariadb",
-                                                "long holders use up the connections (MariaDB)",
-                                                LAB_NEED(LAB_MARIADB),
-                                                false,
-                                                use_up_mariadb};
-const lab_experiment lab_connections_postgresql = {
-    "D3",
-    "connections-postgresql",
-    "long holders use up the connections (PostgreSQL)",
-    LAB_NEED(LAB_POSTGRESQL),
-    false,
-    use_up_postgresql};
+LAB_ON_BOTH(lab_connections, "D3", "connections", "long holders use up the connections", use_up);

@@ -88,25 +88,4 @@ static void deadlock(const lab_site *site, lab_server server, lab_finding *out)
               "one of the two out");
 }
 
-static void deadlock_mariadb(const lab_site *site, lab_finding *out)
-{
-    deadlock(site, LAB_MARIADB, out);
-}
-
-static void deadlock_postgresql(const lab_site *site, lab_finding *out)
-{
-    deadlock(site, LAB_POSTGRESQL, out);
-}
-
-const lab_experiment lab_deadlock_mariadb = {"D3",
-                                             "opposite-order-mariadb",
-                                             "rows and tables in opposite order (MariaDB)",
-                                             LAB_NEED(LAB_MARIADB),
-                                             false,
-                                             deadlock_mariadb};
-const lab_experiment lab_deadlock_postgresql = {"D3",
-                                                "opposite-order-postgresql",
-                                                "rows and tables in opposite order (PostgreSQL)",
-                                                LAB_NEED(LAB_POSTGRESQL),
-                                                false,
-                                                deadlock_postgresql};
+LAB_ON_BOTH(lab_deadlock, "D3", "opposite-order", "rows and tables in opposite order", deadlock);

@@ -62,25 +62,4 @@ static void dedupe(const lab_site *site, lab_server server, lab_finding *out)
               BUYERS, (long long)rows, told, (long long)keys);
 }
 
-static void dedupe_mariadb(const lab_site *site, lab_finding *out)
-{
-    dedupe(site, LAB_MARIADB, out);
-}
-
-static void dedupe_postgresql(const lab_site *site, lab_finding *out)
-{
-    dedupe(site, LAB_POSTGRESQL, out);
-}
-
-const lab_experiment lab_dedupe_mariadb = {"F4",
-                                           "dedupe-table-mariadb",
-                                           "a unique key in the same transaction (MariaDB)",
-                                           LAB_NEED(LAB_MARIADB),
-                                           false,
-                                           dedupe_mariadb};
-const lab_experiment lab_dedupe_postgresql = {"F4",
-                                              "dedupe-table-postgresql",
-                                              "a unique key in the same transaction (PostgreSQL)",
-                                              LAB_NEED(LAB_POSTGRESQL),
-                                              false,
-                                              dedupe_postgresql};
+LAB_ON_BOTH(lab_dedupe, "F4", "dedupe-table", "a unique key in the same transaction", dedupe);

@@ -22,6 +22,7 @@ extern const lab_experiment lab_method_connections_mariadb, lab_method_connectio
 extern const lab_experiment lab_method_overloads_mariadb, lab_method_overloads_postgresql;
 extern const lab_experiment lab_f3a, lab_f3b, lab_f3c, lab_f3d, lab_f3e;
 extern const lab_experiment lab_failover, lab_split_votes, lab_lost_node, lab_clock_jump, lab_drift;
+extern const lab_experiment lab_partition_redis, lab_partition_zookeeper, lab_partition_etcd;
 extern const lab_experiment lab_node_types, lab_herd_size;
 
 #endif

@@ -55,9 +55,10 @@ static void failover(const lab_site *site, lab_finding *out)
     for (int i = 0; i < ROUNDS; i++) {
         lab_node master = {0}, replica = {0};
         char port[16];
+        static const char *const at_once[] = {"--repl-diskless-sync-delay", "0", NULL};
         const char *extra[] = {"--replicaof", "127.0.0.1", port, NULL};
         int both = -1;
-        if (lab_node_new(&master, NULL, why)) {
+        if (lab_node_new(&master, at_once, why)) {
             snprintf(port, sizeof port, "%d", master.port);
             if (lab_node_new(&replica, extra, why))
                 both = fail_over(&seat, &master, &replica);
@@ -77,4 +78,8 @@ static void failover(const lab_site *site, lab_finding *out)
 }
 
 const lab_experiment lab_failover = {
-    "R11", "failover", "a replica is promoted before it has the lock", 0, true, failover};
+    .id = "R11",
+    .name = "failover",
+    .title = "a replica is promoted before it has the lock",
+    .run = failover,
+};

@@ -68,26 +68,4 @@ static void five(const lab_site *site, lab_server server, lab_finding *out)
               sizeof statements / sizeof statements[0]);
 }
 
-static void on_mariadb(const lab_site *site, lab_finding *out)
-{
-    five(site, LAB_MARIADB, out);
-}
-
-static void on_postgresql(const lab_site *site, lab_finding *out)
-{
-    five(site, LAB_POSTGRESQL, out);
-}
-
-const lab_experiment lab_five_mariadb = {"F0",
-                                         "repeated-mariadb",
-                                         "statements repeated: which are idempotent (MariaDB)",
-                                         LAB_NEED(LAB_MARIADB),
-                                         false,
-                                         on_mariadb};
-const lab_experiment lab_five_postgresql = {
-    "F0",
-    "repeated-postgresql",
-    "statements repeated: which are idempotent (PostgreSQL)",
-    LAB_NEED(LAB_POSTGRESQL),
-    false,
-    on_postgresql};
+LAB_ON_BOTH(lab_five, "F0", "repeated", "statements repeated: which are idempotent", five);

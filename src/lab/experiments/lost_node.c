@@ -262,8 +262,20 @@ static void drifting(const lab_site *site, lab_finding *out)
 }
 
 const lab_experiment lab_lost_node = {
-    "R12c", "node-restarts", "a node of Redlock restarts inside a lease", 0, true, restarted};
-const lab_experiment lab_clock_jump = {"R12d", "node-clock", "the clock of Redlock's nodes jumps",
-                                       0,      true,         jumping_clock};
+    .id = "R12c",
+    .name = "node-restarts",
+    .title = "a node of Redlock restarts inside a lease",
+    .run = restarted,
+};
+const lab_experiment lab_clock_jump = {
+    .id = "R12d",
+    .name = "node-clock",
+    .title = "the clock of Redlock's nodes jumps",
+    .run = jumping_clock,
+};
 const lab_experiment lab_drift = {
-    "R12d", "counts-drift", "reentrant counts drift apart between nodes", 0, true, drifting};
+    .id = "R12d",
+    .name = "counts-drift",
+    .title = "reentrant counts drift apart between nodes",
+    .run = drifting,
+};

@@ -107,8 +107,16 @@ static void herd_size(const lab_site *site, lab_finding *out)
 }
 
 const lab_experiment lab_node_types = {
-    "Z0",  "node-types", "what survives the end of a session", LAB_NEED(LAB_ZOOKEEPER),
-    false, types};
+    .id = "Z0",
+    .name = "node-types",
+    .title = "what survives the end of a session",
+    .needs = LAB_NEED(LAB_ZOOKEEPER),
+    .run = types,
+};
 const lab_experiment lab_herd_size = {
-    "Z1",  "herd-size", "how many waiters one release wakes", LAB_NEED(LAB_ZOOKEEPER),
-    false, herd_size};
+    .id = "Z1",
+    .name = "herd-size",
+    .title = "how many waiters one release wakes",
+    .needs = LAB_NEED(LAB_ZOOKEEPER),
+    .run = herd_size,
+};

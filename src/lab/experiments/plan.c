@@ -44,22 +44,4 @@ static void small_table(const lab_site *site, lab_server server, lab_finding *ou
               waits ? "waits: the whole table was locked" : "goes on");
 }
 
-static void small_table_mariadb(const lab_site *site, lab_finding *out)
-{
-    small_table(site, LAB_MARIADB, out);
-}
-
-static void small_table_postgresql(const lab_site *site, lab_finding *out)
-{
-    small_table(site, LAB_POSTGRESQL, out);
-}
-
-const lab_experiment lab_plan_mariadb = {
-    "D3",  "small-table-mariadb", "a small table and its index (MariaDB)", LAB_NEED(LAB_MARIADB),
-    false, small_table_mariadb};
-const lab_experiment lab_plan_postgresql = {"D3",
-                                            "small-table-postgresql",
-                                            "a small table and its index (PostgreSQL)",
-                                            LAB_NEED(LAB_POSTGRESQL),
-                                            false,
-                                            small_table_postgresql};
+LAB_ON_BOTH(lab_plan, "D3", "small-table", "a small table and its index", small_table);

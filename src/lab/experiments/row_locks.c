@@ -80,51 +80,17 @@ static void matrix(const lab_site *site, lab_server server, const char *statemen
               statement);
 }
 
-static const char update[] =
-    "UPDATE lab_rows SET stock = stock - 1 WHERE goods = 20 AND stock >= 1";
-static const char locked_read[] = "SELECT stock FROM lab_rows WHERE goods = 20 FOR UPDATE";
-
-static void update_mariadb(const lab_site *site, lab_finding *out)
+static void under_update(const lab_site *site, lab_server server, lab_finding *out)
 {
-    matrix(site, LAB_MARIADB, update, out);
+    matrix(site, server, "UPDATE lab_rows SET stock = stock - 1 WHERE goods = 20 AND stock >= 1",
+           out);
 }
 
-static void update_postgresql(const lab_site *site, lab_finding *out)
+static void under_read(const lab_site *site, lab_server server, lab_finding *out)
 {
-    matrix(site, LAB_POSTGRESQL, update, out);
+    matrix(site, server, "SELECT stock FROM lab_rows WHERE goods = 20 FOR UPDATE", out);
 }
 
-static void read_mariadb(const lab_site *site, lab_finding *out)
-{
-    matrix(site, LAB_MARIADB, locked_read, out);
-}
-
-static void read_postgresql(const lab_site *site, lab_finding *out)
-{
-    matrix(site, LAB_POSTGRESQL, locked_read, out);
-}
-
-const lab_experiment lab_rows_update_mariadb = {"D2",
-                                                "row-locks-update-mariadb",
-                                                "which rows an UPDATE locks (MariaDB)",
-                                                LAB_NEED(LAB_MARIADB),
-                                                false,
-                                                update_mariadb};
-const lab_experiment lab_rows_update_postgresql = {"D2",
-                                                   "row-locks-update-postgresql",
-                                                   "which rows an UPDATE locks (PostgreSQL)",
-                                                   LAB_NEED(LAB_POSTGRESQL),
-                                                   false,
-                                                   update_postgresql};
-const lab_experiment lab_rows_read_mariadb = {"D3",
-                                              "row-locks-read-mariadb",
-                                              "which rows SELECT FOR UPDATE locks (MariaDB)",
-                                              LAB_NEED(LAB_MARIADB),
-                                              false,
-                                              read_mariadb};
-const lab_experiment lab_rows_read_postgresql = {"D3",
-                                                 "row-locks-read-postgresql",
-                                                 "which rows SELECT FOR UPDATE locks (PostgreSQL)",
-                                                 LAB_NEED(LAB_POSTGRESQL),
-                                                 false,
-                                                 read_postgresql};
+LAB_ON_BOTH(lab_rows_update, "D2", "row-locks-update", "which rows an UPDATE locks", under_update);
+LAB_ON_BOTH(lab_rows_read, "D3", "row-locks-read", "which rows SELECT FOR UPDATE locks",
+            under_read);

@@ -44,25 +44,26 @@ bool lab_waiting(lab_sessions *x, const char *begin, int count);
 /* What the engine says about the locks that are waited for on tables that begin with `table`. */
 void lab_lock_words(lab_sessions *x, const char *table, char out[256]);
 
-/* An experiment on MariaDB and its twin on PostgreSQL, from run(site, server, out). */
-#define LAB_ON_BOTH(symbol, row, word, text, run)                                     \
-    static void symbol##_on_mariadb(const lab_site *site, lab_finding *out)           \
-    {                                                                                 \
-        run(site, LAB_MARIADB, out);                                                  \
-    }                                                                                 \
-    static void symbol##_on_postgresql(const lab_site *site, lab_finding *out)        \
-    {                                                                                 \
-        run(site, LAB_POSTGRESQL, out);                                               \
-    }                                                                                 \
-    const lab_experiment symbol##_mariadb = {row,                                     \
-                                             word "-mariadb",                         \
-                                             text " (MariaDB)",                       \
-                                             LAB_NEED(LAB_MARIADB),                   \
-                                             false,                                   \
-                                             symbol##_on_mariadb};                    \
-    const lab_experiment symbol##_postgresql = {                                      \
-        row,   word "-postgresql",    text " (PostgreSQL)", LAB_NEED(LAB_POSTGRESQL), \
-        false, symbol##_on_postgresql}
+/* An experiment on MariaDB and its twin on PostgreSQL, from go(site, server, out). */
+#define LAB_ON_BOTH(symbol, row, word, text, go)                                   \
+    static void symbol##_on_mariadb(const lab_site *site, lab_finding *out)        \
+    {                                                                              \
+        go(site, LAB_MARIADB, out);                                                \
+    }                                                                              \
+    static void symbol##_on_postgresql(const lab_site *site, lab_finding *out)     \
+    {                                                                              \
+        go(site, LAB_POSTGRESQL, out);                                             \
+    }                                                                              \
+    const lab_experiment symbol##_mariadb = {.id = row,                            \
+                                             .name = word "-mariadb",              \
+                                             .title = text " (MariaDB)",           \
+                                             .needs = LAB_NEED(LAB_MARIADB),       \
+                                             .run = symbol##_on_mariadb};          \
+    const lab_experiment symbol##_postgresql = {.id = row,                         \
+                                                .name = word "-postgresql",        \
+                                                .title = text " (PostgreSQL)",     \
+                                                .needs = LAB_NEED(LAB_POSTGRESQL), \
+                                                .run = symbol##_on_postgresql}
 
 /* Rows for a finding's table. */
 typedef struct lab_rows lab_rows;

@@ -27,25 +27,4 @@ static void snapshot(const lab_site *site, lab_server server, lab_finding *out)
               (long long)plain, waits ? "waits" : "goes on");
 }
 
-static void snapshot_mariadb(const lab_site *site, lab_finding *out)
-{
-    snapshot(site, LAB_MARIADB, out);
-}
-
-static void snapshot_postgresql(const lab_site *site, lab_finding *out)
-{
-    snapshot(site, LAB_POSTGRESQL, out);
-}
-
-const lab_experiment lab_snapshot_mariadb = {"D3",
-                                             "plain-select-mariadb",
-                                             "a plain SELECT beside FOR UPDATE (MariaDB)",
-                                             LAB_NEED(LAB_MARIADB),
-                                             false,
-                                             snapshot_mariadb};
-const lab_experiment lab_snapshot_postgresql = {"D3",
-                                                "plain-select-postgresql",
-                                                "a plain SELECT beside FOR UPDATE (PostgreSQL)",
-                                                LAB_NEED(LAB_POSTGRESQL),
-                                                false,
-                                                snapshot_postgresql};
+LAB_ON_BOTH(lab_snapshot, "D3", "plain-select", "a plain SELECT beside FOR UPDATE", snapshot);

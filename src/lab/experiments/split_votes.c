@@ -100,5 +100,9 @@ static void split_votes(const lab_site *site, lab_finding *out)
         lab_node_kill(&nodes[i]);
 }
 
-const lab_experiment lab_split_votes = {"R12b", "split-votes", "six nodes and votes that split",
-                                        0,      true,          split_votes};
+const lab_experiment lab_split_votes = {
+    .id = "R12b",
+    .name = "split-votes",
+    .title = "six nodes and votes that split",
+    .run = split_votes,
+};

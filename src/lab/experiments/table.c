@@ -49,6 +49,11 @@ const lab_experiment *const lab_experiments[] = {
     &lab_node_types,
     &lab_herd_size,
 #endif
+    &lab_partition_redis,
+#ifdef DIBS_HAVE_ZOOKEEPER
+    &lab_partition_zookeeper,
+#endif
+    &lab_partition_etcd,
     /* clang-format on */
     NULL,
 };

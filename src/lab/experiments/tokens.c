@@ -156,12 +156,37 @@ static void f3e(const lab_site *site, lab_finding *out)
 }
 
 const lab_experiment lab_f3a = {
-    "F3a", "token-check-first", "token checked, work, deleted", LAB_NEED(LAB_REDIS), false, f3a};
+    .id = "F3a",
+    .name = "token-check-first",
+    .title = "token checked, work, deleted",
+    .needs = LAB_NEED(LAB_REDIS),
+    .run = f3a,
+};
 const lab_experiment lab_f3b = {
-    "F3b", "token-delete-first", "token deleted, then work", LAB_NEED(LAB_REDIS), false, f3b};
-const lab_experiment lab_f3c = {"F3c", "token-incr", "token counted with INCR", LAB_NEED(LAB_REDIS),
-                                false, f3c};
+    .id = "F3b",
+    .name = "token-delete-first",
+    .title = "token deleted, then work",
+    .needs = LAB_NEED(LAB_REDIS),
+    .run = f3b,
+};
+const lab_experiment lab_f3c = {
+    .id = "F3c",
+    .name = "token-incr",
+    .title = "token counted with INCR",
+    .needs = LAB_NEED(LAB_REDIS),
+    .run = f3c,
+};
 const lab_experiment lab_f3d = {
-    "F3d", "token-mutex", "F3a under a lock inside the process", LAB_NEED(LAB_REDIS), false, f3d};
+    .id = "F3d",
+    .name = "token-mutex",
+    .title = "F3a under a lock inside the process",
+    .needs = LAB_NEED(LAB_REDIS),
+    .run = f3d,
+};
 const lab_experiment lab_f3e = {
-    "F3e", "token-cost", "what a token costs every caller", LAB_NEED(LAB_REDIS), false, f3e};
+    .id = "F3e",
+    .name = "token-cost",
+    .title = "what a token costs every caller",
+    .needs = LAB_NEED(LAB_REDIS),
+    .run = f3e,
+};
