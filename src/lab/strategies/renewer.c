@@ -14,6 +14,7 @@ struct lab_renewer {
     pthread_cond_t over;
     bool stop;
     int part;
+    int levels; /* how often its holder has it: the last one out stops it */
     redisContext *redis;
     lab_seat seat; /* its own copy: notes of two threads must not meet */
 };
@@ -79,6 +80,8 @@ void lab_renewer_free(lab_renewer *r)
 
 bool lab_renewer_start(lab_renewer *r, lab_seat *seat)
 {
+    if (r->levels++ > 0)
+        return true;
     r->stop = false;
     r->seat = *seat;
     return pthread_create(&r->thread, NULL, renewer_main, r) == 0 || lab_note(seat, "no thread");
@@ -86,6 +89,8 @@ bool lab_renewer_start(lab_renewer *r, lab_seat *seat)
 
 void lab_renewer_stop(lab_renewer *r)
 {
+    if (r->levels == 0 || --r->levels > 0)
+        return;
     pthread_mutex_lock(&r->mutex);
     r->stop = true;
     pthread_cond_signal(&r->over);

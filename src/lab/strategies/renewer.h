@@ -10,6 +10,7 @@ typedef struct lab_renewer lab_renewer;
 lab_renewer *lab_renewer_new(lab_seat *seat,
                              int part); /* renews every 1/part of the lease; NULL: note */
 void lab_renewer_free(lab_renewer *r);
+/* A holder that comes in again starts it again, and stops it as often. */
 bool lab_renewer_start(lab_renewer *r, lab_seat *seat);
 void lab_renewer_stop(lab_renewer *r); /* returns when it renews no more */
 
