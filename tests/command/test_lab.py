@@ -187,6 +187,53 @@ def lab_row_a_method(t):
         ['1', 'waits for the other'], ['2', 'goes on']], found
 
 
+@test(*DATABASES)
+def lab_rows_of_a_database(t):
+    """D1 to D5: what a mutex is worth in three processes, what an UPDATE does not tell, what versions cost."""
+    found = experiments(t, 'mutex-processes', 'value-before', 'small-table', 'version-crowds', 'mostly-read',
+                        'same-second')
+    nothing, one, _, three = found['mutex-processes']['cells']
+    assert int(nothing[3]) > 0 and one[1:4] == ['1', '960', '0'] and int(three[3]) > 0, found
+    assert 'before the UPDATE had read 10, one after it 7' in found['value-before']['text'], found
+    scans = [row[1:3] for row in found['small-table']['cells']]
+    assert scans == ([['uses the index', 'goes on'], ['scans the table', 'waits']] if t.engine == 'mysql' else
+                     [['scans the table', 'goes on'], ['scans the table', 'goes on']]), scans
+    crowds = found['version-crowds']['cells']
+    assert all(row[1] == row[2] == '400' for row in crowds), crowds
+    assert float(crowds[0][3]) == 1.0 < float(crowds[3][3]), crowds
+    mostly, _, always, _ = found['mostly-read']['cells']
+    assert 1.0 <= float(mostly[3]) < float(always[3]), found['mostly-read']
+    assert 'in seconds the late write lands (stock 9), in microseconds it is refused (stock 7)' in \
+        found['same-second']['text'], found['same-second']
+
+
+@test('redis')
+def lab_rows_of_redis(t):
+    """F3, R6, R7, R9, R10: tokens, GETSET's flaws, who is let in again and who may release."""
+    found = experiments(t, 'token-dibs', 'token-delete-first', 'token-mutex', 'getset-flaws', 'manners')
+    assert found['token-dibs']['outcome'] == 'survived' and found['token-dibs']['cells'] == [
+        ['redis', '1', 'one new token, which passes']], found['token-dibs']
+    assert 'the token is spent' in found['token-delete-first']['text'], found
+    assert '1 of 16 passed in one process' in found['token-mutex']['text'], found
+    moved = int(re.search(r'end by (\d+) ms', found['getset-flaws']['text']).group(1))
+    assert moved >= 200 and 'was skipped, and the key stays' in found['getset-flaws']['text'], found
+    manners = {row[0].split()[1]: row[1:] for row in found['manners']['cells']}
+    assert manners['setnx-sleep'][:2] == ['waits for itself', 'frees it'], manners
+    assert manners['lua-evalsha'][:2] == ['waits for itself', 'changes nothing'], manners
+    assert manners['hash-reentrant'][:2] == ['is let in', 'changes nothing'], manners
+    assert manners['redisson'][1:3] == ['changes nothing', 'attempt to unlock lock, not locked by this owner']
+    assert all(250 <= int(m[3].split()[0]) < 5000 for m in manners.values()), manners
+
+
+@test()
+def lab_nodes_of_redlock(t):
+    """R12, R12c: dibs serves while a majority is up, and a node that restarted empty does not vote."""
+    need_programs('redis-server')
+    found = experiments(t, 'nodes-down', 'node-restarts-dibs')
+    assert [row[1] for row in found['nodes-down']['cells']] == ['serves'] * 3 + ['refuses'], found
+    assert found['node-restarts-dibs']['outcome'] == 'survived' and found['node-restarts-dibs']['at_once'] == 1
+
+
 @test()
 def lab_partitions(t):
     """C1: Redis with a replica goes on on both sides; of three that decide together, one alone grants nothing."""

@@ -4,16 +4,6 @@
 #include "lab/hazards/actor.h"
 #include "sessions.h"
 
-#include <stdio.h>
-
-static const lab_strategy *of(const char *word, lab_server server)
-{
-    char name[64];
-
-    snprintf(name, sizeof name, "%s-%s", word, server == LAB_MARIADB ? "mariadb" : "postgresql");
-    return lab_find(name, NULL);
-}
-
 static bool run(const lab_strategy *s, const lab_site *site, int processes, int threads, int loops,
                 lab_result *r, lab_finding *out)
 {
@@ -40,7 +30,7 @@ static double per_second(const lab_result *r)
 static void processes(const lab_site *site, lab_server server, lab_finding *out)
 {
     lab_rows *rows = lab_rows_new("scheme\tprocesses\tsold\toversold\ta second");
-    const lab_strategy *mutex = of("mutex", server), *nothing = of("nothing", server);
+    const lab_strategy *mutex = lab_twin("mutex", server), *nothing = lab_twin("nothing", server);
     lab_result r[4];
     bool ran = run(nothing, site, 1, 24, 40, &r[0], out);
 
@@ -85,7 +75,7 @@ static void contention(const lab_site *site, lab_server server, lab_finding *out
     bool ran = true;
 
     for (int i = 0; ran && i < 4; i++) {
-        ran = run(of("version", server), site, 1, threads[i], 400 / threads[i], &r[i], out);
+        ran = run(lab_twin("version", server), site, 1, threads[i], 400 / threads[i], &r[i], out);
         version[i] = version_of(site, server);
         if (ran)
             lab_rows_add(rows, "%d\t%lld\t%lld\t%.1f\t%.0f", threads[i], (long long)r[i].sold,

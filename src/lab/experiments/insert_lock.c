@@ -13,14 +13,6 @@
 #define HOLD_MS  525
 #define WAITERS  8
 
-static const lab_strategy *of(const char *word, lab_server server)
-{
-    char name[64];
-
-    snprintf(name, sizeof name, "%s-%s", word, server == LAB_MARIADB ? "mariadb" : "postgresql");
-    return lab_find(name, NULL);
-}
-
 static const char *fresh_name(char out[64])
 {
     static int count;
@@ -38,7 +30,7 @@ static bool ask_again(const lab_site *site, lab_server server, lab_rows *rows, l
     int64_t begin;
     bool first, second;
 
-    *seat = (lab_seat){.strategy = of("insert-lock", server), .site = site};
+    *seat = (lab_seat){.strategy = lab_twin("insert-lock", server), .site = site};
     seat->resource = fresh_name(name);
     if (!lab_seat_open(seat))
         return false;
@@ -144,7 +136,7 @@ static void again(const lab_site *site, lab_server server, lab_finding *out)
 static void polls(const lab_site *site, lab_server server, lab_finding *out)
 {
     lab_rows *rows = lab_rows_new("scheme\ttries of one waiter\theld for\tin after the release");
-    const lab_strategy *s[] = {of("insert-lock", server), of("dibs", server)};
+    const lab_strategy *s[] = {lab_twin("insert-lock", server), lab_twin("dibs", server)};
     lab_line line[2];
     char name[64];
 
@@ -180,7 +172,7 @@ static void order_words(const lab_line *line, char out[64])
 static void order(const lab_site *site, lab_server server, lab_finding *out)
 {
     lab_rows *rows = lab_rows_new("scheme\tarrived\tserved\tovertaken\ttries");
-    const lab_strategy *s[] = {of("insert-lock", server), of("dibs", server)};
+    const lab_strategy *s[] = {lab_twin("insert-lock", server), lab_twin("dibs", server)};
     lab_line line[2];
     char name[64], served[64];
 

@@ -74,6 +74,15 @@ static bool restart(trio *t)
     return lab_node_start(&t->node[1], t->extra);
 }
 
+static bool restart_all(trio *t)
+{
+    if (!lab_node_start(&t->node[2], t->extra))
+        return false;
+    for (int i = 0; i < NODES; i++)
+        lab_node_kill(&t->node[i]);
+    return lab_node_start(&t->node[0], t->extra) && lab_node_start(&t->node[1], t->extra);
+}
+
 /* The node stays away until the lease is over, and the others are asked meanwhile. */
 static int delayed(char why[256])
 {
@@ -140,27 +149,34 @@ static void restarted(const lab_site *site, lab_finding *out)
     static const char *const none[] = {"--appendonly", "no", NULL};
     static const char *const second[] = {"--appendonly", "yes", "--appendfsync", "everysec", NULL};
     static const char *const always[] = {"--appendonly", "yes", "--appendfsync", "always", NULL};
-    lab_rows *rows =
-        lab_rows_new("the nodes write\tnode restarts\tnode loses its last second\tpairs a second");
+    lab_rows *rows = lab_rows_new(
+        "the nodes write\tone restarts\tall restart\tone loses its last second\tpairs a "
+        "second");
     char why[256] = "";
-    int empty = story(none, restart, why);
+    const double pairs[] = {speed(none), speed(second), speed(always)};
+    int empty = story(none, restart, why), all = story(none, restart_all, why);
+    int late = delayed(why), cut = story(second, lose_last_second, why);
 
     (void)site;
-    lab_rows_add(rows, "nothing\t%s\t\t%.0f", told(empty), speed(none));
-    lab_rows_add(rows, "nothing, and come back after the longest lease\t%s\t%s\t",
-                 told(delayed(why)), "the same");
-    lab_rows_add(rows, "appendfsync everysec\t%s\t%s\t%.0f", told(story(second, restart, why)),
-                 told(story(second, lose_last_second, why)), speed(second));
-    lab_rows_add(rows, "appendfsync always\t%s\tcannot: it answers after the disk\t%.0f",
-                 told(story(always, restart, why)), speed(always));
+    lab_rows_add(rows, "nothing\t%s\t%s\t\t%.0f", told(empty), told(all), pairs[0]);
+    lab_rows_add(rows, "nothing, and come back after the longest lease\t%s\t\t\t", told(late));
+    lab_rows_add(rows, "appendfsync everysec\t%s\t%s\t%s\t%.0f", told(story(second, restart, why)),
+                 told(story(second, restart_all, why)), told(cut), pairs[1]);
+    lab_rows_add(rows, "appendfsync always\t%s\t%s\tcannot: it answers after the disk\t%.0f",
+                 told(story(always, restart, why)), told(story(always, restart_all, why)),
+                 pairs[2]);
     out->table = lab_rows_end(rows);
     out->at_once = empty > 0 ? 2 : 1;
-    lab_found(out,
-              empty < 0 ? LAB_NOT_RUN
-              : empty   ? LAB_BROKE
-                        : LAB_SURVIVED,
-              "a node that restarts empty inside a lease: %s%s%s", told(empty),
-              empty < 0 ? ": " : "", empty < 0 ? why : "");
+    lab_found(
+        out,
+        empty < 0 ? LAB_NOT_RUN
+        : empty   ? LAB_BROKE
+                  : LAB_SURVIVED,
+        "a node that restarts empty inside a lease: %s; all of them: %s; back after the longest "
+        "lease: %s; appendfsync everysec and the last second lost: %s; pairs a second: %.0f "
+        "written nowhere, %.0f with everysec, %.0f with always%s%s",
+        told(empty), told(all), told(late), told(cut), pairs[0], pairs[1], pairs[2],
+        empty < 0 ? ": " : "", empty < 0 ? why : "");
 }
 
 /* ---- A clock that jumps ---------------------------------------------------------------------- */

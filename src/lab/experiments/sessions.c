@@ -57,6 +57,14 @@ bool lab_b_waits(lab_sessions *x, const char *sql)
     return waits;
 }
 
+const lab_strategy *lab_twin(const char *word, lab_server server)
+{
+    char name[64];
+
+    snprintf(name, sizeof name, "%s-%s", word, server == LAB_MARIADB ? "mariadb" : "postgresql");
+    return lab_find(name, NULL);
+}
+
 /* ---- Statements that wait -------------------------------------------------------------------- */
 
 static void *later_main(void *data)

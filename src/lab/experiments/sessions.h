@@ -44,6 +44,9 @@ bool lab_waiting(lab_sessions *x, const char *begin, int count);
 /* What the engine says about the locks that are waited for on tables that begin with `table`. */
 void lab_lock_words(lab_sessions *x, const char *table, char out[256]);
 
+/* The strategy of that word on this database. */
+const lab_strategy *lab_twin(const char *word, lab_server server);
+
 /* An experiment on MariaDB and its twin on PostgreSQL, from go(site, server, out). */
 #define LAB_ON_BOTH(symbol, row, word, text, go)                                   \
     static void symbol##_on_mariadb(const lab_site *site, lab_finding *out)        \

@@ -5,6 +5,7 @@ const lab_experiment *const lab_experiments[] = {
     /* clang-format off: a line each */
     &lab_five_mariadb,
     &lab_five_postgresql,
+    &lab_token_dibs,
     &lab_f3a,
     &lab_f3b,
     &lab_f3c,
@@ -53,8 +54,10 @@ const lab_experiment *const lab_experiments[] = {
     &lab_getset_flaws,
     &lab_manners,
     &lab_failover,
+    &lab_nodes_down,
     &lab_split_votes,
     &lab_lost_node,
+    &lab_restart_dibs,
     &lab_clock_jump,
     &lab_drift,
 #ifdef DIBS_HAVE_ZOOKEEPER

@@ -31,10 +31,12 @@ static void value_before(const lab_site *site, lab_server server, lab_finding *o
         snprintf(said, sizeof said, "RETURNING is refused");
     lab_a(&x, "DROP TABLE lab_before");
     lab_sessions_close(&x);
-    lab_found(out, LAB_SHOWN,
-              "the UPDATE took 9 to 8 and answered %lld row; a SELECT before it had read %lld, one "
-              "after it %lld, because others bought meanwhile; %s",
-              (long long)changed, (long long)before, (long long)after, said);
+    lab_found(
+        out, LAB_SHOWN,
+        "a SELECT before the UPDATE had read %lld, one after it %lld, because others bought "
+        "meanwhile; the UPDATE itself answered %lld row, and never that it took %lld to %lld; %s",
+        (long long)before, (long long)after, (long long)changed, (long long)after + 2,
+        (long long)after + 1, said);
 }
 
 LAB_ON_BOTH(lab_value_before, "D2", "value-before", "an UPDATE does not tell the value before it",
