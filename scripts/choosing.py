@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 """Puts the lab's figures into a page: choosing.py REPORT.json PAGE.in.md [--check PAGE.md]
 
+docs/lab/choosing.in.md becomes docs/choosing.md, docs/lab/rows.in.md becomes docs/lab/rows.md.
+
 Prints the page; with --check says whether PAGE.md is that. What stands in {{…}}:
   about                          the plan and the machine
-  run STRATEGY FIELD             a figure of a run
+  run STRATEGY FIELD             a figure of a run, or its verdict
+  sum FIELD STRATEGY...          of all these runs
+  fastest STRATEGY OTHER...      "the fastest", or who is faster
   ratio STRATEGY OTHER FIELD     the first divided by the second
   hazard STRATEGY HAZARD         what happened, in words
   exp EXPERIMENT                 what was found, in words
-  confirmed A > B                "confirmed" or "refuted"; A and B are `run S F`, `exp E WORD` (the
-                                 number before the word) or `just N -`
+  confirmed A > B [and C > D]    "confirmed" or "refuted"; A and B are `run S F`, `exp E WORD` (the
+                                 number before the word), `hazard S:H broke` (1 if it did) or `just N -`
 A figure that is not in the report is an error: the page must not be silent about it."""
 
 import json
@@ -29,6 +33,8 @@ class Report:
             value = self.runs[name][field]
         elif kind == 'just':
             value = int(name)
+        elif kind == 'hazard':
+            value = int(self.hazards[tuple(name.split(':'))]['outcome'] == 'BROKE')
         else:  # "of 16 requests with one token at the same moment 1 passed"
             value = int(re.search(r'(\d+) %s\b' % field, self.experiments[name]['text']).group(1))
         if value is None:
@@ -37,11 +43,29 @@ class Report:
 
 
 def shown(field, value):
+    if isinstance(value, str):
+        return value
     if field.endswith('_us'):
         return '%.1f ms' % (value / 1000) if value >= 100 else '%.2f ms' % (value / 1000)
     if field.endswith('_per_sale'):
         return '%.1f' % value
     return '{:,.0f}'.format(value)
+
+
+def fastest(report, names):
+    speed = {n: report.number('run', n, 'per_second') for n in names}
+    best = max(names, key=speed.get)
+    return 'the fastest' if best == names[0] else 'not the fastest (%s makes %s)' % (best, shown('', speed[best]))
+
+
+def confirmed(report, words):
+    """A > B, seven words, and so on with `and`."""
+    for i in range(0, len(words), 8):
+        if len(words) < i + 7 or words[i + 3] != '>' or words[i + 7:i + 8] not in ([], ['and']):
+            raise KeyError('{{confirmed %s}} means nothing' % ' '.join(words))
+        if not report.number(*words[i:i + 3]) > report.number(*words[i + 4:i + 7]):
+            return 'refuted'
+    return 'confirmed'
 
 
 def fill(report, words):
@@ -57,8 +81,12 @@ def fill(report, words):
         return report.hazards[words[1], words[2]]['text']
     if kind == 'exp' and len(words) == 2:
         return report.experiments[words[1]]['text']
-    if kind == 'confirmed' and len(words) == 8 and words[4] == '>':
-        return 'confirmed' if report.number(*words[1:4]) > report.number(*words[5:8]) else 'refuted'
+    if kind == 'sum':
+        return shown(words[1], sum(report.number('run', n, words[1]) for n in words[2:]))
+    if kind == 'fastest':
+        return fastest(report, words[1:])
+    if kind == 'confirmed':
+        return confirmed(report, words[1:])
     raise KeyError('{{%s}} means nothing' % ' '.join(words))
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ./dev lab: every scheme of the lab and dibs beside them on private servers, with the notes' own plan (50 threads x 100
 # purchases from a stock of 5000), then the hazards and the experiments. Writes docs/lab/report.html, .md and .json, and
-# docs/choosing.md from them.
+# docs/choosing.md and docs/lab/rows.md from them.
 #
 # With words or options, which go to `dibs lab report`, it is a look at a part: then build/lab/ is written, and
 # nothing of docs/. Usage: lab.sh PATH/TO/dibs PYTHON [OPTION...]
@@ -15,9 +15,11 @@ if [ $# -gt 0 ]; then
 else
     "$dibs" lab report --with-servers -o docs/lab || status=$?
     if [ "$status" -le 1 ]; then # 1: something was not as promised; the figures are there
-        "$python" scripts/choosing.py docs/lab/report.json docs/lab/choosing.in.md >docs/choosing.md.new
-        mv docs/choosing.md.new docs/choosing.md
-        printf 'docs/choosing.md\n'
+        for page in choosing.md lab/rows.md; do
+            "$python" scripts/choosing.py docs/lab/report.json "docs/lab/$(basename "$page" .md).in.md" >"docs/$page.new"
+            mv "docs/$page.new" "docs/$page"
+            printf 'docs/%s\n' "$page"
+        done
     fi
 fi
 printf 'it took %d s\n' "$SECONDS"

@@ -493,16 +493,34 @@ def lab_shop_by_the_plan(t):
 
 
 @test()
-def lab_choosing_says_what_the_report_says(t):
-    """Every figure of docs/choosing.md is one of docs/lab/report.json."""
+def lab_pages_say_what_the_report_says(t):
+    """Every figure of docs/choosing.md and docs/lab/rows.md is one of docs/lab/report.json."""
     root = os.path.join(HERE, '..', '..')
-    script, report, template, page = (os.path.join(root, *p) for p in (
-        ('scripts', 'choosing.py'), ('docs', 'lab', 'report.json'), ('docs', 'lab', 'choosing.in.md'),
-        ('docs', 'choosing.md')))
-    done = subprocess.run([PYTHON, script, report, template, '--check', page], stderr=subprocess.PIPE)
-    assert done.returncode == 0, done.stderr.decode()
-    other = t.path('other.md')
-    with open(page) as f, open(other, 'w') as g:
-        g.write(f.read().replace('oversold 0', 'oversold 1', 1))
-    done = subprocess.run([PYTHON, script, report, template, '--check', other], stderr=subprocess.PIPE)
-    assert done.returncode != 0, 'a changed figure is noticed'
+    script, report = os.path.join(root, 'scripts', 'choosing.py'), os.path.join(root, 'docs', 'lab', 'report.json')
+
+    def check(name, page):
+        template = os.path.join(root, 'docs', 'lab', name + '.in.md')
+        return subprocess.run([PYTHON, script, report, template, '--check', page], stderr=subprocess.PIPE)
+
+    for name, *path in (('choosing', 'choosing.md'), ('rows', 'lab', 'rows.md')):
+        page = os.path.join(root, 'docs', *path)
+        done = check(name, page)
+        assert done.returncode == 0, done.stderr.decode()
+        with open(page) as f, open(t.path('other.md'), 'w') as g:
+            g.write(f.read().replace('oversold 0', 'oversold 1', 1))
+        assert check(name, t.path('other.md')).returncode != 0, 'a changed figure is noticed'
+
+
+@test()
+def lab_readme_shows_what_the_report_says(t):
+    """The corner of the matrix in README.md: a cell says something where somebody was hurt, and only there."""
+    schemes = ('setnx-sleep', 'setnx-expire', 'set-nx-px', 'lua-evalsha', 'redisson', 'dibs-redis')
+    hazards = ('holder-killed', 'killed-before-expire', 'holder-paused', 'late-release', 'long-work', 'reply-lost')
+    root = os.path.join(HERE, '..', '..')
+    with open(os.path.join(root, 'docs', 'lab', 'report.json')) as f:
+        broke = {(h['strategy'], h['hazard']) for h in json.load(f)['hazards'] if h['outcome'] == 'BROKE'}
+    with open(os.path.join(root, 'README.md')) as f:
+        lines = f.read().split('| lock on Redis |')[1].splitlines()[2:8]
+    for scheme, line in zip(schemes, lines):
+        cells = [c.strip() for c in line.strip('|').split('|')[1:]]
+        assert [bool(c) for c in cells] == [(scheme, h) in broke for h in hazards], (scheme, line)

@@ -60,8 +60,11 @@ static bool three(lab_sessions *x, lab_sql *c, lab_sql *d, lab_rows *rows, ends 
         return false;
     for (int i = 0; i < 2; i++)
         if (lab_sql_run(&x->seat, sql[i], "BEGIN") < 0 ||
-            !lab_later_start(&later[i], x->seat.site, sql[i], insert))
+            !lab_later_start(&later[i], x->seat.site, sql[i], insert)) {
+            lab_a(x, "ROLLBACK");
+            lab_later_end(&later[0]);
             return false;
+        }
     waits = lab_waiting(x, "INSERT INTO lab_dup", 2);
     lab_lock_words(x, "lab_dup", locks);
     begin = lab_now_us();
@@ -76,8 +79,9 @@ static bool three(lab_sessions *x, lab_sql *c, lab_sql *d, lab_rows *rows, ends 
             out->deadlocks++;
         if (!later[i].done)
             snprintf(out->said, sizeof out->said, "%s", later[i].seat.note);
-        lab_sql_run(&x->seat, sql[i], "ROLLBACK");
     }
+    for (int i = 0; i < 2; i++) /* not before: the one that waits would be let in by it */
+        lab_sql_run(&x->seat, sql[i], "ROLLBACK");
     lab_rows_add(rows, "A, B and C insert, A: ROLLBACK\t%s\t%lld ms\t%s\t%d has it, %s",
                  waits ? "B and C wait" : "they do not wait",
                  (long long)(lab_now_us() - begin) / 1000, locks, out->done, out->said);
@@ -88,7 +92,7 @@ static bool three(lab_sessions *x, lab_sql *c, lab_sql *d, lab_rows *rows, ends 
 static bool open_more(lab_sessions *x, lab_sql **c, lab_sql **d)
 {
     const char *patience =
-        x->server == LAB_MARIADB ? "SET innodb_lock_wait_timeout = 2" : "SET lock_timeout = '2s'";
+        x->server == LAB_MARIADB ? "SET innodb_lock_wait_timeout = 4" : "SET lock_timeout = '4s'";
 
     *c = lab_sql_open(&x->seat, x->server);
     *d = *c ? lab_sql_open(&x->seat, x->server) : NULL;

@@ -125,7 +125,7 @@ static void again(const lab_site *site, lab_server server, lab_finding *out)
         lab_found(out, LAB_NOT_RUN, "%s", x.why);
     else
         lab_found(out, LAB_SHOWN,
-                  "not reentrant: the holder's second INSERT is refused (%s); asking for %d ms it "
+                  "the holder's second INSERT is refused (%s); asking for %d ms it "
                   "tried %llu times and waited for itself; dibs is %s",
                   said, AGAIN_MS, (unsigned long long)seat.tries,
                   deeper ? "let in again" : "not let in either");
@@ -186,10 +186,9 @@ static void order(const lab_site *site, lab_server server, lab_finding *out)
     if (line[0].overtaken < 0 || line[1].overtaken < 0)
         lab_found(out, LAB_NOT_RUN, "%s", line[0].note[0] ? line[0].note : line[1].note);
     else
-        lab_found(
-            out, line[1].overtaken ? LAB_BROKE : LAB_SHOWN,
-            "unfair: of %d waiters %d were overtaken by one that came later; in dibs' line %d",
-            WAITERS, line[0].overtaken, line[1].overtaken);
+        lab_found(out, line[1].overtaken ? LAB_BROKE : LAB_SHOWN,
+                  "of %d waiters %d were overtaken by one that came later; in dibs' line %d",
+                  WAITERS, line[0].overtaken, line[1].overtaken);
 }
 
 LAB_ON_BOTH(lab_insert_again, "D7", "insert-lock-again", "a lock row: its holder comes again",
