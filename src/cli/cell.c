@@ -18,7 +18,7 @@ static const char help[] =
     "  put        writes VALUE (or what stdin says) and prints its version\n"
     "  delete     removes it\n\n"
     "  --if V     only if the version is still V; 0: only if there is none\n"
-    "  --keep D   it ends after D (500ms, 5s, 2m, 1h); default: it stays for ever\n"
+    "  --keep D   it ends after D (500ms, 5s, 2m, 1h, 7d); default: it stays for ever\n"
     "  --fence F  a lock's $DIBS_FENCE, given with the first get and every change:\n"
     "             refused (76) when a later holder of the lock has been here\n"
     "  --json     {\"name\", \"version\", \"left_ms\", \"value\"} after get,\n"

@@ -46,7 +46,7 @@ static const char help[] =
     "code again (to 1 MiB; more is not kept). A failed COMMAND may be tried again.\n\n"
     "  --scope S        whose keys: a tenant, a queue; default: none\n"
     "  --fingerprint F  what is asked for: KEY with another one is refused (65)\n"
-    "  --keep D         remember it for D (500ms, 5s, 2m, 1h): 24h\n"
+    "  --keep D         remember it for D (500ms, 5s, 2m, 1h, 7d): 24h\n"
     "  --keep-forever   remember it for ever\n"
     "  --wait D         wait so long for another who runs it; default: exit 75\n"
     "  --on-crash C     a runner died, nobody knows how far it came: refuse (74, the\n"
