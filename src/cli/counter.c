@@ -59,10 +59,11 @@ static int act(dibs *d, counter *c, bool json)
     err.status = change(d, c, &err);
     if (err.status != DIBS_OK && err.status != DIBS_ALREADY)
         code = cli_failed(&err);
-    if (json && (code == 0 || err.status == DIBS_TOO_FEW)) {
+    if (json && (code == 0 || err.status == DIBS_TOO_FEW || err.status == DIBS_NOT_FOUND)) {
         o = cli_json_new();
         cli_json_text(o, "name", c->name);
-        cli_json_integer(o, "value", c->value);
+        cli_json_put(o, "value",
+                     err.status == DIBS_NOT_FOUND ? json_null() : json_integer(c->value));
         cli_json_put(o, "changed", json_boolean(err.status == DIBS_OK && c->what != GET));
         cli_json_put(o, "already", json_boolean(err.status == DIBS_ALREADY));
         cli_json_print(o, 2);

@@ -142,6 +142,9 @@ def counter_as_json(t):
     assert t.json('counter', 'get', '--json', 'a') == {'name': 'a', 'value': 2, 'changed': False, 'already': False}
     code, out, _ = t.run('counter', 'take', '--json', 'a', '3')
     assert code == 1 and json.loads(out) == {'name': 'a', 'value': 2, 'changed': False, 'already': False}
+    for words in (('get', '--json', 'none'), ('take', '--json', 'none')):
+        code, out, _ = t.run('counter', *words)
+        assert code == 1 and json.loads(out) == {'name': 'none', 'value': None, 'changed': False, 'already': False}
 
 
 # ---- Cells ------------------------------------------------------------------------------------------------------
@@ -242,6 +245,10 @@ def cell_as_json(t):
     assert t.json('cell', 'delete', '--json', 'a') == {'name': 'a', 'changed': True, 'version': None}
     code, out, _ = t.run('cell', 'delete', '--json', 'a')
     assert code == 1 and json.loads(out)['changed'] is False
+    for more in ((), ('--fence', '7')):
+        code, out, err = t.run('cell', 'get', '--json', *more, 'none')
+        assert code == 1 and json.loads(out) == {'name': 'none', 'version': None, 'left_ms': None, 'value': None}
+        assert err == b"dibs: 'none': there is no such cell\n", err
     with open(t.path('value'), 'wb') as f:
         f.write(b'\xff\0')
     with open(t.path('value'), 'rb') as f:
