@@ -7,18 +7,15 @@ import argparse
 import ctypes
 import os
 import pathlib
-import shutil
-import socket
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "support"))
 import databases  # noqa: E402
+import places  # noqa: E402
 
-ENGINES = ("sqlite", "redis", *databases.KINDS)
+ENGINES = places.ENGINES
 HANDLES, THREADS = 16, 4  # threads a handle
 OK = 0
 NO_WAIT = -1
@@ -107,54 +104,16 @@ class Race:
             self.library.c.dibs_close(d)
 
 
-class Redis:
-    def __init__(self):
-        self.folder = tempfile.mkdtemp(prefix="dibs-race-")
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
-        self.url = f"redis://127.0.0.1:{port}"
-        self.process = subprocess.Popen(["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir",
-                                         self.folder, "--save", "", "--logfile", self.folder + "/log"])
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                return
-            except OSError:
-                time.sleep(0.02)
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-class Folder:
-    def __init__(self):
-        self.folder = tempfile.mkdtemp(prefix="dibs-race-")
-        self.url = f"sqlite://{self.folder}/race.db"
-
-    def stop(self):
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def start(engine):
-    if engine == "sqlite":
-        return Folder()
-    if engine == "redis":
-        return Redis()
-    server = databases.KINDS[engine](*databases.KINDS[engine].quick)
-    server.url = server.make_database("race")
-    return server
-
-
 def race_engine(library, engine, races):
     """What was wrong; nothing when every race had one winner."""
-    server = start(engine)
-    race = Race(library, server.url)
-    wrong = []
-    began = time.monotonic()
     try:
+        server = places.make(engine)
+    except databases.Missing as e:
+        print(f"{engine}: {e}", flush=True)
+        return []
+    race, wrong, began = None, [], time.monotonic()
+    try:
+        race = Race(library, server.url)
         for i in range(races):
             for what, answers in (("token", race.run(library.redeem, library.issue(race.handles[0]))),
                                   ("key", race.run(library.once, b"key%d" % i))):
@@ -162,7 +121,8 @@ def race_engine(library, engine, races):
                 if answers.get("OK") != 1 or not set(answers) <= others | {"OK"}:
                     wrong.append(f"{what} {i}: {answers}")
     finally:
-        race.close()
+        if race:
+            race.close()
         server.stop()
     print(f"{engine}: {races} races for a token and {races} for a key, {HANDLES * THREADS} threads, "
           f"{time.monotonic() - began:.0f} s: {'FAILED: ' + '; '.join(wrong[:5]) if wrong else 'one winner each'}",

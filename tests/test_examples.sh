@@ -148,6 +148,8 @@ else
 fi
 on postgresql 'payment postgresql "$DIBS_URL"; inbox "$DIBS_URL"; true'
 on mysql 'payment mysql "$DIBS_URL"; true'
+on zookeeper 'payment zookeeper "$DIBS_URL"; true'
+on etcd 'payment etcd "$DIBS_URL"; true'
 tickets_in_order
 nightly
 printf '1..%d\n' "$count"

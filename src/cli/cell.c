@@ -18,7 +18,7 @@ static const char help[] =
     "  put        writes VALUE (or what stdin says) and prints its version\n"
     "  delete     removes it\n\n"
     "  --if V     only if the version is still V; 0: only if there is none\n"
-    "  --keep D   it ends after D (500ms, 5s, 2m, 1h); default: it stays for ever\n"
+    "  --keep D   it ends after D (500ms, 5s, 2m, 1h, 7d); default: it stays for ever\n"
     "  --fence F  a lock's $DIBS_FENCE, given with the first get and every change:\n"
     "             refused (76) when a later holder of the lock has been here\n"
     "  --json     {\"name\", \"version\", \"left_ms\", \"value\"} after get,\n"
@@ -52,36 +52,38 @@ static int failed(const dibs_error *err)
 
 /* ---- get ------------------------------------------------------------------------------------- */
 
+/* `value` NULL: there is none. */
+static void print_json(const cell *c, const dibs_value *value)
+{
+    json_t *o = cli_json_new();
+    bool ends = value && value->left_ms != DIBS_FOREVER;
+
+    cli_json_text(o, "name", c->name);
+    cli_json_put(o, "version", value ? json_integer((json_int_t)value->version) : json_null());
+    cli_json_put(o, "left_ms", ends ? json_integer(value->left_ms) : json_null());
+    cli_json_bytes(o, "value", value ? value->data : NULL, value ? value->size : 0);
+    cli_json_print(o, 2);
+}
+
 static int get(dibs *d, const cell *c)
 {
     dibs_error err = {0};
     dibs_value value = {0};
-    json_t *o;
 
     if (c->fence)
         err.status = dibs_fence_pass(d, c->name, (uint64_t)c->fence, 0, &value, &err);
     else
         err.status = dibs_cell_read(d, c->name, &value, &err);
-    if (err.status != DIBS_OK)
-        return failed(&err);
-    if (value.version == 0) {
-        cli_say("there is no cell '%s'", c->name);
-        dibs_value_free(&value);
-        return dibs_status_exit_code(DIBS_NOT_FOUND);
+    if (err.status == DIBS_OK && value.version == 0) {
+        err.status = DIBS_NOT_FOUND;
+        snprintf(err.message, sizeof err.message, "'%.200s': there is no such cell", c->name);
     }
-    if (c->json) {
-        o = cli_json_new();
-        cli_json_text(o, "name", c->name);
-        cli_json_integer(o, "version", (int64_t)value.version);
-        cli_json_put(o, "left_ms",
-                     value.left_ms == DIBS_FOREVER ? json_null() : json_integer(value.left_ms));
-        cli_json_bytes(o, "value", value.data, value.size);
-        cli_json_print(o, 2);
-    } else {
+    if (c->json && (err.status == DIBS_OK || err.status == DIBS_NOT_FOUND))
+        print_json(c, err.status == DIBS_OK ? &value : NULL);
+    else if (err.status == DIBS_OK)
         fwrite(value.data, 1, value.size, stdout);
-    }
     dibs_value_free(&value);
-    return 0;
+    return err.status == DIBS_OK ? 0 : failed(&err);
 }
 
 /* ---- put and delete -------------------------------------------------------------------------- */

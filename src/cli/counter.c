@@ -18,7 +18,7 @@ static const char help[] =
     "  take           takes N (1), if so many are left, else nothing\n"
     "  get            changes nothing\n\n"
     "  --request ID   the same ID counts once: again, it is told what it was told\n"
-    "  --keep D       remember ID for D (500ms, 5s, 2m, 1h): 24h\n"
+    "  --keep D       remember ID for D (500ms, 5s, 2m, 1h, 7d): 24h\n"
     "  --json         {\"name\", \"value\", \"changed\", \"already\"}\n"
     "  --url URL      engine; default: $DIBS_URL, else the embedded store\n\n"
     "Exit: 0, or 1 when fewer are left than that, or there is no such counter.\n";
@@ -59,10 +59,11 @@ static int act(dibs *d, counter *c, bool json)
     err.status = change(d, c, &err);
     if (err.status != DIBS_OK && err.status != DIBS_ALREADY)
         code = cli_failed(&err);
-    if (json && (code == 0 || err.status == DIBS_TOO_FEW)) {
+    if (json && (code == 0 || err.status == DIBS_TOO_FEW || err.status == DIBS_NOT_FOUND)) {
         o = cli_json_new();
         cli_json_text(o, "name", c->name);
-        cli_json_integer(o, "value", c->value);
+        cli_json_put(o, "value",
+                     err.status == DIBS_NOT_FOUND ? json_null() : json_integer(c->value));
         cli_json_put(o, "changed", json_boolean(err.status == DIBS_OK && c->what != GET));
         cli_json_put(o, "already", json_boolean(err.status == DIBS_ALREADY));
         cli_json_print(o, 2);
@@ -81,9 +82,9 @@ static int take_operands(const cli_command *self, const cli_words *words, counte
     if (words->count < 3 || cli_parse_number(words->word[2], low, INT64_MAX, &c->n))
         return -1;
     return cli_misused(self, "%s: '%s' is no whole number%s", words->word[0], words->word[2],
-                       c->what == TAKE  ? " from 1"
-                       : c->what == SET ? " from 0"
-                                        : "");
+                       c->what == TAKE  ? " from 1 to 9223372036854775807"
+                       : c->what == SET ? " from 0 to 9223372036854775807"
+                                        : " of 64 bits");
 }
 
 static int start(const cli_command *self, int argc, char **argv)

@@ -46,7 +46,7 @@ static const char help[] =
     "code again (to 1 MiB; more is not kept). A failed COMMAND may be tried again.\n\n"
     "  --scope S        whose keys: a tenant, a queue; default: none\n"
     "  --fingerprint F  what is asked for: KEY with another one is refused (65)\n"
-    "  --keep D         remember it for D (500ms, 5s, 2m, 1h): 24h\n"
+    "  --keep D         remember it for D (500ms, 5s, 2m, 1h, 7d): 24h\n"
     "  --keep-forever   remember it for ever\n"
     "  --wait D         wait so long for another who runs it; default: exit 75\n"
     "  --on-crash C     a runner died, nobody knows how far it came: refuse (74, the\n"
@@ -188,6 +188,30 @@ static int told(int failure, int code)
     return CLI_EXIT_OUTPUT;
 }
 
+/* How much the engine of this run keeps. */
+static size_t output_most(const once *c)
+{
+    dibs_engine_info info;
+
+    dibs_engine_of(c->d, &info);
+    return info.value_max < OUTPUT_MAX ? info.value_max : OUTPUT_MAX;
+}
+
+static void say_not_kept(const once *c)
+{
+    size_t most = output_most(c);
+
+    if (c->result.kind != CLI_OUTPUT_TOO_LONG)
+        cli_say("%s was done before; its output was not kept (--no-replay)", c->shown);
+    else if (most == OUTPUT_MAX)
+        cli_say("%s was done before; its output was too long and is not kept (1 MiB at most)",
+                c->shown);
+    else
+        cli_say("%s was done before; its output was too long and is not kept (%s: %zu bytes at "
+                "most)",
+                c->shown, dibs_engine_name(c->d), most);
+}
+
 static int replay(once *c)
 {
     int code = dibs_once_code(c->run) & 255, failure = 0, failure_2 = 0;
@@ -206,10 +230,7 @@ static int replay(once *c)
     if (c->no_replay)
         return code;
     if (c->result.kind != CLI_OUTPUT_KEPT) {
-        cli_say("%s was done before; its output %s", c->shown,
-                c->result.kind == CLI_OUTPUT_TOO_LONG
-                    ? "was too long and is not kept (1 MiB at most)"
-                    : "was not kept (--no-replay)");
+        say_not_kept(c);
         return code;
     }
     failure = cli_write_all(STDOUT_FILENO, c->result.data[0], c->result.size[0]);
@@ -365,7 +386,7 @@ static bool open_capture(once *c)
     c->result.kind = c->no_replay ? CLI_OUTPUT_NOT_ASKED : CLI_OUTPUT_KEPT;
     if (c->no_replay && !c->json)
         return true;
-    c->capture = cli_capture_open(to, c->no_replay ? 0 : OUTPUT_MAX);
+    c->capture = cli_capture_open(to, c->no_replay ? 0 : output_most(c));
     if (!c->capture)
         cli_say("cannot keep what '%s' writes: %s", c->command[0], strerror(errno));
     return c->capture != NULL;

@@ -12,12 +12,14 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
+static const struct {
+    const char *name;
+    int64_t ms;
+} units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}, {"d", 86400000}};
+#define UNITS (sizeof units / sizeof units[0])
+
 int64_t cli_parse_span(const char *text)
 {
-    static const struct {
-        const char *name;
-        int64_t ms;
-    } units[] = {{"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 3600 * 1000}};
     char *unit;
     long long n;
 
@@ -25,23 +27,35 @@ int64_t cli_parse_span(const char *text)
         return -1;
     errno = 0;
     n = strtoll(text, &unit, 10);
-    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
+    for (size_t i = 0; i < UNITS; i++)
         if (strcmp(unit, units[i].name) == 0)
-            return errno == 0 && n <= CLI_SPAN_MAX / units[i].ms ? n * units[i].ms : -1;
+            return errno == 0 && n <= INT64_MAX / units[i].ms ? n * units[i].ms : INT64_MAX;
     return -1;
+}
+
+/* As it would be written. */
+static const char *write_span(char out[32], int64_t ms)
+{
+    size_t i = UNITS - 1;
+
+    while (i > 0 && (ms == 0 || ms % units[i].ms != 0))
+        i--;
+    snprintf(out, 32, "%" PRId64 "%s", ms / units[i].ms, units[i].name);
+    return out;
 }
 
 static int take_span(const cli_command *command, const cli_option *option, const char *shown,
                      const char *value)
 {
     int64_t ms = cli_parse_span(value);
+    char low[32], high[32];
 
     if (ms < 0)
-        return cli_misused(command, "%s '%s' is no duration: write 500ms, 5s, 2m or 1h", shown,
+        return cli_misused(command, "%s '%s' is no duration: write 500ms, 5s, 2m, 1h or 7d", shown,
                            value);
     if (ms < option->low || ms > option->high)
-        return cli_misused(command, "%s '%s' is out of range: %" PRId64 "ms to %" PRId64 "ms",
-                           shown, value, option->low, option->high);
+        return cli_misused(command, "%s '%s' is out of range: %s to %s", shown, value,
+                           write_span(low, option->low), write_span(high, option->high));
     *(int64_t *)option->to = ms;
     return -1;
 }

@@ -65,8 +65,8 @@ typedef struct cli_only {
 int cli_find_verb(const cli_command *command, const cli_verb *verbs, const cli_only *only,
                   const cli_words *words);
 
-/* "500ms", "5s", "2m", "1h" to milliseconds; -1 when it is no duration or longer than CLI_SPAN_MAX.
- */
+/* "500ms", "5s", "2m", "1h", "7d" to milliseconds; -1: it is no duration. INT64_MAX: too long for a
+ * number. */
 int64_t cli_parse_span(const char *text);
 
 #endif

@@ -17,7 +17,7 @@ static const char help[] =
     "  reissue    the work behind a redeemed token failed: prints one new token for\n"
     "             it, the same one when asked again\n\n"
     "  --scope S  what it is good for; the same for all three; default: none\n"
-    "  --ttl D    good for so long (500ms, 5s, 2m, 1h): 10m\n"
+    "  --ttl D    good for so long (500ms, 5s, 2m, 1h, 7d): 10m\n"
     "  --json     {\"scope\", \"token\", \"redeemed\"}\n"
     "  --url URL  engine; default: $DIBS_URL, else the embedded store\n\n"
     "Exit: 0, or 77: spent, expired, never issued, or for another scope (reissue: not\n"

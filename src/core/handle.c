@@ -393,6 +393,7 @@ void dibs_close(dibs *d)
     free_lists(d);
     dibs__onces_close(d, dibs__after(d->env, d->request_span));
     give_back_all(d);
+    dibs__reap_last(d);
     d->class->close(d->engine);
     free_handle(d);
 }

@@ -148,8 +148,8 @@ struct dibs {
     dibs__news *news, **news_end;
     struct dibs_once *onces; /* all of the handle's */
     dibs__chore reap;
-    bool reaping;
-    uint64_t cancels; /* of all waits */
+    bool reaping, reaped; /* begun; done at least once */
+    uint64_t cancels;     /* of all waits */
     dibs_ticket *done, **done_end;
     dibs_grant *lost, **lost_end; /* callbacks to run */
     dibs_grant *telling;          /* its callback runs now */
@@ -223,6 +223,7 @@ void dibs__news_add(dibs *d, dibs__news *n);
 bool dibs__news_run(dibs *d); /* false: there is none */
 void dibs__news_forget(dibs *d, dibs__news *n);
 void dibs__reap_start(dibs *d); /* the engine's cells, now and then, from now on */
+void dibs__reap_last(dibs *d);  /* nobody else is there: by chance, if it never came to it */
 
 /* lock.c: the calling thread, as an owner */
 void dibs__thread_owner(const dibs *d, char *out, size_t size);

@@ -127,10 +127,11 @@ dibs_status dibs__cell_do(dibs *d, const char *key, const dibs__cell_command *co
         dibs__end_call(d);
         return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
     }
-    dibs__reap_start(d);
     pthread_mutex_unlock(&d->mutex);
     status = ask(d, key, command, tell, until, reply, &lost, err);
     pthread_mutex_lock(&d->mutex);
+    if (status == DIBS_OK)
+        dibs__reap_start(d);
     dibs__end_call(d);
     if (unsure)
         *unsure = lost;

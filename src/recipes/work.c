@@ -321,14 +321,27 @@ void dibs_once_free(dibs_once *o)
     dibs__end_call(d);
 }
 
-/* The keeper is gone, and so is everybody else. */
-static void abandon_last(dibs_once *o, dibs__deadline until)
+/* The keeper is gone, and so is everybody else. The reply's data is the caller's. */
+static dibs_status say_last(dibs_once *o, dibs__cell_command *c, dibs__deadline until,
+                            dibs__cell_reply *reply)
 {
     dibs *d = o->d;
-    dibs__run_record r = o->mine;
     char stamp[DIBS__STAMP_SIZE];
-    dibs__cell_command c = {.op = DIBS__CELL_SWAP, .version = o->version, .stamp = stamp};
-    dibs__cell_reply reply = {0};
+    dibs_status status;
+
+    *reply = (dibs__cell_reply){0};
+    dibs__stamp(d, stamp);
+    c->stamp = stamp;
+    status = d->class->cell(d->engine, o->cell, c, true, until, reply, NULL);
+    c->stamp = NULL;
+    return status;
+}
+
+static void abandon_last(dibs_once *o, dibs__deadline until)
+{
+    dibs__run_record r = o->mine;
+    dibs__cell_command c = {.op = DIBS__CELL_SWAP, .version = o->version};
+    dibs__cell_reply reply;
     void *bytes;
 
     r.state = DIBS__RUN_ABANDONED;
@@ -337,10 +350,31 @@ static void abandon_last(dibs_once *o, dibs__deadline until)
         return; /* it ends with its lease */
     c.data = bytes;
     c.keep = dibs__record_life(&r);
-    dibs__stamp(d, stamp);
-    d->class->cell(d->engine, o->cell, &c, true, until, &reply, NULL);
+    say_last(o, &c, until, &reply);
     free(reply.data);
     free(bytes);
+}
+
+/* As withdraw_due, which had no time. */
+static void withdraw_last(dibs_once *o, dibs__deadline until)
+{
+    dibs__cell_command c = {.op = DIBS__CELL_DELETE};
+    dibs__cell_reply reply;
+    dibs__run_record r;
+    bool there = say_last(o, &c, until, &reply) == DIBS_OK &&
+                 reply.verdict == DIBS__CELL_CONFLICT &&
+                 dibs__record_decode(reply.data, reply.size, &r, NULL) == DIBS_OK;
+
+    if (there) {
+        bool ours = r.state == DIBS__RUN_RUNNING && strcmp(r.attempt, o->mine.attempt) == 0;
+        dibs__steps_free(r.steps);
+        c.version = reply.version;
+        free(reply.data);
+        reply.data = NULL;
+        if (ours)
+            say_last(o, &c, until, &reply);
+    }
+    free(reply.data);
 }
 
 void dibs__onces_close(dibs *d, dibs__deadline until)
@@ -349,6 +383,8 @@ void dibs__onces_close(dibs *d, dibs__deadline until)
         next = o->next;
         if (o->phase == DIBS__ONCE_OURS && dibs__now(d->env) < until)
             abandon_last(o, until);
+        else if (o->maybe_there && dibs__now(d->env) < until)
+            withdraw_last(o, until);
         o->refs = 1;
         dibs__once_drop(o);
     }

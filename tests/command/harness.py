@@ -249,6 +249,10 @@ class Context:
         assert code == 0, (code, err)
         return json.loads(out.decode('utf-8'))
 
+    def value_max(self):
+        """Bytes of a value, as the engine declares them."""
+        return next(e['value_max'] for e in self.json('engines', '--json')['engines'] if e['scheme'] == self.engine)
+
     def lock(self, name):
         """The lock as `dibs show --json` gives it; None when there is none."""
         code, out, err = self.run('show', '--json', name)

@@ -1,5 +1,6 @@
 """The command on five independent nodes."""
 
+import os
 import time
 
 from harness import test, wait_for
@@ -22,6 +23,20 @@ def what_it_cannot_do_has_a_reason(t):
     for option in (('--shared',), ('--slots', '3')):
         code, _, err = t.run('run', *option, 'job', '--', 'true')
         assert code == 64 and b'redlock: no' in err and len(err) > 60, (option, code, err)
+
+
+@test('redlock')
+def keys_and_values_are_refused_with_the_reason(t):
+    """They would need consensus. A command that is not run once is not run at all."""
+    for verb, *words in (('once', 'key', '--', 'touch', t.path('ran')), ('token issue',), ('token redeem', 'x'),
+                         ('token reissue', 'x'), ('counter get', 'n'), ('counter set', 'n', '1'),
+                         ('counter add', 'n', '1'), ('counter take', 'n'), ('cell get', 'c'),
+                         ('cell put', 'c', 'value'), ('cell delete', 'c')):
+        for more in ((), ('--json',)):
+            code, out, err = t.run(*verb.split(), *more, *words)
+            assert code == 64 and out == b'', (verb, code, out)
+            assert err.count(b'\n') == 1 and err.startswith(b'dibs: redlock: ') and b'consensus' in err, (verb, err)
+    assert not os.path.exists(t.path('ran'))
 
 
 @test('redlock')

@@ -76,7 +76,7 @@ def wrong_arguments(t):
     refused(t, 'counter', 'add', 'a', says='add takes NAME N')
     for n in ('x', '', '1x', '0x1', '1.5', '+1', ' 1', '-', str(2 ** 63)):
         refused(t, 'counter', 'add', 'a', n, says="'%s' is no whole number" % n)
-    refused(t, 'counter', 'set', 'a', '-1', says='no whole number from 0')
+    refused(t, 'counter', 'set', 'a', '-1', says='no whole number from 0 to 9223372036854775807')
     refused(t, 'counter', 'take', 'a', '0', says='no whole number from 1')
     refused(t, 'counter', 'take', 'a', '-1', says='no whole number from 1')
     refused(t, 'counter', 'take', '--keep', '1s', 'a', says='--keep needs --request')
@@ -98,10 +98,13 @@ def wrong_arguments(t):
 
 @test()
 def durations(t):
-    for bad in ('', '5', 's', '5x', '-5s', '1.5s', '5 s', '99999999999999999999s', '9999999h', '0x5s'):
+    for bad in ('', '5', 's', '5x', '-5s', '1.5s', '5 s', '0x5s', '1w'):
         refused(t, 'run', '--wait', bad, 'a', '--', 'true', says='is no duration')
-    refused(t, 'run', '--lease', '0s', 'a', '--', 'true', says='out of range')
-    for good in ('500ms', '5s', '2m', '1h'):
+    for bad in ('99999999999999999999s', '9999999h', '366d', '9223372036854775807d'):
+        refused(t, 'run', '--wait', bad, 'a', '--', 'true', says='out of range: 0ms to 365d')
+    refused(t, 'run', '--lease', '0s', 'a', '--', 'true', says='out of range: 1ms to 365d')
+    refused(t, 'watch', '--interval', '1d', says='out of range: 10ms to 1h')
+    for good in ('500ms', '5s', '2m', '1h', '7d', '365d'):
         code, _, err = t.run('run', '--wait', good, 'a', '--', 'true')
         assert code == 0, err
 

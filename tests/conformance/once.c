@@ -299,6 +299,23 @@ static void a_beginning_that_nobody_heard_of_is_withdrawn(void **state)
     assert_true(wait_until(once_is_told, &(once_asked){b, key, DIBS_OK}, LONG_MS));
 }
 
+/* The same when the handle is closed at once, as the command does it. */
+static void a_beginning_that_nobody_heard_of_ends_with_its_handle(void **state)
+{
+    dibs *a, *b = once_open();
+    const char *key = fresh("unheard");
+    dibs_once *o = NULL;
+
+    (void)state;
+    a = open_with(&(dibs_options){.request_ms = 1000});
+    lossy_put_in(a);
+    lossy_lose(LOSSY_ANSWER, -1, NULL, NULL);
+    assert_status(once_begin(a, key, &(dibs_once_options){.lease_ms = 60000}, &o), DIBS_UNKNOWN);
+    lossy_stop();
+    close_handle(a);
+    assert_status(once_told(b, key, NULL), DIBS_OK);
+}
+
 /* ---- Many at once ---------------------------------------------------------------------------- */
 
 static char race_key[64];
@@ -396,6 +413,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_finish_can_be_asked_again),
     CASE(a_forgetting_can_be_asked_again),
     CASE(a_beginning_that_nobody_heard_of_is_withdrawn),
+    CASE(a_beginning_that_nobody_heard_of_ends_with_its_handle),
     CASE(sixty_four_begin_and_one_runs),
     CASE(one_of_many_takes_over),
 };

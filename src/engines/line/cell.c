@@ -18,6 +18,7 @@
 #define RECORD_SIZE  (2 + 5 * 8 + DIBS__STAMP_SIZE)
 #define REQUEST_SIZE (1 + 2 * 8)
 #define PAUSE_MAX    (20 * DIBS__MS)
+#define STRETCH      32 /* values that the reaper has at a time: each may have a mebibyte */
 
 /* The `ctx` of the machine's store: the cell's blob, and the request's if there is one. */
 typedef struct cursor {
@@ -237,6 +238,17 @@ static void pause_a_while(const dibs__env *env, int tries)
     nanosleep(&span, NULL);
 }
 
+/* A round of the reaper begins at what this handle used: neither store can tell what ended first, and
+ * if all rounds began at the front, handles that make one round would never come to the rest. */
+static void note_place(dibs__line *line, const dibs__line_blob *blobs, size_t count)
+{
+    pthread_mutex_lock(&line->mutex);
+    for (size_t i = 0; i < count; i++)
+        if (!*line->reaped[i])
+            strcpy(line->reaped[i], blobs[i].key);
+    pthread_mutex_unlock(&line->mutex);
+}
+
 dibs_status dibs__line_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
                             bool tell, dibs__deadline until, dibs__cell_reply *out, dibs_error *err)
 {
@@ -262,6 +274,8 @@ dibs_status dibs__line_cell(dibs__engine *e, const char *key, const dibs__cell_c
         else
             status = try_once(line, blobs, count, command, until, out, &done, err);
     }
+    if (status == DIBS_OK)
+        note_place(line, blobs, count);
     free(blobs);
     return status;
 }
@@ -285,30 +299,55 @@ static bool is_over(const dibs__line_blob *b, int64_t wall)
     return read_record(b, &cell) && dibs__cell_may_drop(&cell, (dibs__time){wall, wall});
 }
 
-/* One stretch of a folder, from where the last one ended. True: something had ended there, and so it
- * is worth going on; else the next stretch has time until the next round. */
-static bool reap_folder(dibs__line *line, int which, size_t limit, dibs__deadline until)
+/* One stretch of a folder, behind `at`, which moves on; to the front again when that was the end.
+ * How many there were; -1: no answer. */
+static int reap_stretch(dibs__line *line, const char *folder, char *at, size_t limit,
+                        dibs__deadline until, size_t *dropped)
 {
-    static const char *const folders[] = {"%c", "%r"};
     const struct dibs__line_cells *cells = line->side->adapter->cells;
     int64_t wall = line->base.env->wall(line->base.env->ctx);
     dibs__line_blob *blobs = NULL;
-    size_t count = 0, dropped = 0;
+    size_t count = 0;
     bool done;
 
-    if (cells->walk(line->side, folders[which], line->reaped[which], limit, until, &blobs, &count,
-                    NULL) != DIBS_OK)
-        return false;
+    if (cells->walk(line->side, folder, at, limit, until, &blobs, &count, NULL) != DIBS_OK)
+        return -1;
     for (size_t i = 0; i < count; i++) {
         if (!is_over(&blobs[i], wall))
             continue;
         blobs[i].change = DIBS__LINE_DROP;
         if (cells->write(line->side, &blobs[i], 1, until, &done, NULL) == DIBS_OK)
-            dropped += done; /* else the next time */
+            *dropped += done; /* else the next time */
     }
-    snprintf(line->reaped[which], sizeof line->reaped[which], "%s",
-             count == limit ? blobs[count - 1].key : "");
+    snprintf(at, DIBS__LINE_CELL_KEY_SIZE, "%s", count == limit ? blobs[count - 1].key : "");
     dibs__line_blobs_free(blobs, count);
+    return (int)count;
+}
+
+/* Up to `limit` of a folder, from where the last round ended, once around at most. True: something had
+ * ended there, and so it is worth going on; else the next ones have time until the next round. */
+static bool reap_folder(dibs__line *line, int which, size_t limit, dibs__deadline until)
+{
+    static const char *const folders[] = {"%c", "%r"};
+    char at[DIBS__LINE_CELL_KEY_SIZE];
+    size_t dropped = 0;
+    bool front;
+
+    pthread_mutex_lock(&line->mutex);
+    strcpy(at, line->reaped[which]);
+    pthread_mutex_unlock(&line->mutex);
+    front = !*at;
+    while (limit > 0 && dibs__now(line->base.env) < until) {
+        int seen = reap_stretch(line, folders[which], at, limit < STRETCH ? limit : STRETCH, until,
+                                &dropped);
+        if (seen < 0 || (!*at && front))
+            break;
+        limit -= (size_t)seen;
+        front = front || !*at;
+    }
+    pthread_mutex_lock(&line->mutex);
+    strcpy(line->reaped[which], at);
+    pthread_mutex_unlock(&line->mutex);
     return dropped > 0;
 }
 

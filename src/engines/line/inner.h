@@ -105,7 +105,7 @@ struct dibs__line {
     dibs__line_seat *told, **told_end;        /* the sink is to hear of them */
     uint64_t expired;                         /* the session that ended last */
     _Atomic size_t busy;                      /* seats */
-    char reaped[2][DIBS__LINE_CELL_KEY_SIZE]; /* how far the reaper came; the keeper's alone */
+    char reaped[2][DIBS__LINE_CELL_KEY_SIZE]; /* where the reaper goes on */
 };
 
 /* seat.c: with the mutex held */
