@@ -219,15 +219,15 @@ static void a_revoked_lease_is_a_loss(void **state)
     dibs *a = open_here(), *b = open_here();
     loss_note note = {0};
     dibs_grant *g = take(a, "revoked", &(dibs_lock_options){.on_lost = note_loss, .data = &note});
-    job *waiter = job_start(a, "revoked-line", NULL, NULL);
+    job *waiter = job_start(a, "revoked-line", NULL);
     dibs_grant *h = NULL;
     char line[64];
 
     (void)state;
-    job_join(waiter);
+    job_join_held(waiter);
     assert_status(dibs_unlock(waiter->g), DIBS_OK);
     h = take(b, "revoked-line", NULL);
-    waiter = job_start(a, "revoked-line", NULL, NULL);
+    waiter = job_start(a, "revoked-line", NULL);
     wait_for_line(b, "revoked-line", 1, 1);
     snprintf(line, sizeof line, "lease revoke %llx", (unsigned long long)lease_of("revoked"));
     must(&the_server, line);
@@ -236,7 +236,7 @@ static void a_revoked_lease_is_a_loss(void **state)
     assert_status(dibs_unlock(g), DIBS_LOST);
     wait_for_line(b, "revoked-line", 1, 1); /* stands in line again, under a new lease */
     assert_status(dibs_unlock(h), DIBS_OK);
-    job_join(waiter);
+    job_join_held(waiter);
     assert_status(dibs_unlock(waiter->g), DIBS_OK);
     assert_status(dibs_unlock(take(a, "revoked", NULL)), DIBS_OK);
 }
@@ -265,7 +265,7 @@ static void a_compacted_history_costs_no_wake_up(void **state)
     proxy *p = proxy_here();
     dibs *a = open_here(), *b = open_through(p);
     dibs_grant *g = take(a, "compacted", NULL);
-    job *j = job_start(b, "compacted", NULL, NULL);
+    job *j = job_start(b, "compacted", NULL);
     char line[64], answer[4096];
     const char *at;
 
@@ -281,7 +281,7 @@ static void a_compacted_history_costs_no_wake_up(void **state)
     snprintf(line, sizeof line, "compact %lld", strtoll(at + strlen("\"revision\":"), NULL, 10));
     must(&the_server, line);
     proxy_heal(p);
-    job_join(j);
+    job_join_held(j);
     assert_status(dibs_unlock(j->g), DIBS_OK);
 }
 

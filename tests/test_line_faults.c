@@ -37,7 +37,7 @@ static void a_holder_that_is_cut_off_lets_go_first(void **state)
         dibs_grant *g =
             take(a, "cut-off", &(dibs_lock_options){.on_lost = note_loss, .data = &note});
         uint64_t fence = dibs_fence(g);
-        job *j = job_start(b, "cut-off", NULL, g);
+        job *j = job_start_against(b, "cut-off", NULL, g);
         int64_t start;
 
         wait_for_line(b, "cut-off", 1, 1);
@@ -46,7 +46,7 @@ static void a_holder_that_is_cut_off_lets_go_first(void **state)
             proxy_swallow(p, PROXY_UP, 0);
         if (ways[i].down)
             proxy_swallow(p, PROXY_DOWN, 0);
-        job_join(j);
+        job_join_held(j);
         assert_false(j->rival_held);
         assert_true(j->fence > fence);
         /* A one-way partition may be mended by a new connection only when it lets bytes pass. */
@@ -79,7 +79,7 @@ static void a_short_partition_is_bridged(void **state)
     snprintf(hosts, sizeof hosts, "127.0.0.1:%d", proxy_port(p));
     a = open_url(url_lasting(hosts));
     g = take(a, "bridged", NULL);
-    j = job_start(b, "bridged", NULL, NULL);
+    j = job_start(b, "bridged", NULL);
     wait_for_line(b, "bridged", 1, 1);
     for (int i = 0; i < 5; i++) {
         proxy_drop_all(p, false);
@@ -89,7 +89,7 @@ static void a_short_partition_is_bridged(void **state)
     assert_status(try_lock(a, "bridged-other"), DIBS_OK);
     assert_false(atomic_load(&j->done));
     assert_status(dibs_unlock(g), DIBS_OK);
-    job_join(j);
+    job_join_held(j);
     assert_status(dibs_unlock(j->g), DIBS_OK);
 }
 
@@ -100,23 +100,23 @@ static void a_waiter_whose_session_ends_enters_again(void **state)
     proxy *p = proxy_here();
     dibs *a = open_here(), *b = open_logged(url_at(proxy_port(p), ""));
     dibs_grant *g = take(a, "expired-waiter", NULL);
-    job *lost = job_start(b, "expired-waiter", NULL, NULL), *later;
+    job *lost = job_start(b, "expired-waiter", NULL), *later;
 
     (void)state;
     wait_for_line(a, "expired-waiter", 1, 1);
     cut_off(p);
     wait_for_line(a, "expired-waiter", 1, 0);
-    later = job_start(a, "expired-waiter", &(dibs_lock_options){.owner = "later"}, NULL);
+    later = job_start(a, "expired-waiter", &(dibs_lock_options){.owner = "later"});
     wait_for_line(a, "expired-waiter", 1, 1);
     proxy_heal(p);
     proxy_drop_all(p, false);
     wait_for_line(a, "expired-waiter", 1, 2);
     assert_true(atomic_load(&log_lines) > 0);
     assert_status(dibs_unlock(g), DIBS_OK);
-    job_join(later);
+    job_join_held(later);
     assert_false(atomic_load(&lost->done));
     assert_status(dibs_unlock(later->g), DIBS_OK);
-    job_join(lost);
+    job_join_held(lost);
     assert_true(lost->fence > later->fence);
     assert_status(dibs_unlock(lost->g), DIBS_OK);
 }
@@ -127,7 +127,7 @@ static void a_waiter_that_is_cut_off_gets_no_dead_grant(void **state)
     proxy *p = proxy_here();
     dibs *a = open_here(), *b = open_through(p);
     dibs_grant *g = take(a, "dead-grant", NULL);
-    job *j = job_start(b, "dead-grant", NULL, NULL);
+    job *j = job_start(b, "dead-grant", NULL);
 
     (void)state;
     wait_for_line(a, "dead-grant", 1, 1);
@@ -140,7 +140,7 @@ static void a_waiter_that_is_cut_off_gets_no_dead_grant(void **state)
     wait_for_line(a, "dead-grant", 1, 1);
     assert_false(atomic_load(&j->done));
     assert_status(dibs_unlock(g), DIBS_OK);
-    job_join(j);
+    job_join_held(j);
     assert_status(dibs_unlock(j->g), DIBS_OK);
 }
 
@@ -156,13 +156,13 @@ static void an_entry_of_an_old_session_is_not_taken_for_ours(void **state)
     (void)state;
     dibs_unlock(take(a, "old-session", NULL));
     proxy_swallow(p, PROXY_DOWN, 0);
-    j = job_start(a, "old-session", NULL, NULL);
+    j = job_start(a, "old-session", NULL);
     wait_for_line(b, "old-session", 1, 0); /* made, and nobody knows */
     wait_for_line(b, "old-session", 0, 0); /* gone with its session */
     assert_false(atomic_load(&j->done));
     proxy_heal(p);
     proxy_drop_all(p, false);
-    job_join(j);
+    job_join_held(j);
     assert_int_equal(holders_of(b, "old-session"), 1);
     assert_status(try_lock(b, "old-session"), DIBS_BUSY);
     assert_status(dibs_unlock(j->g), DIBS_OK);
@@ -224,10 +224,10 @@ static void a_waiters_connection_may_be_cut_anywhere(void **state)
         dibs_grant *g = take(a, "cut-waiter", NULL);
         job *j;
         proxy_cut(p, PROXY_DOWN, k, k % 2 != 0);
-        j = job_start(b, "cut-waiter", NULL, NULL);
+        j = job_start(b, "cut-waiter", NULL);
         wait_for_line(a, "cut-waiter", 1, 1);
         assert_status(dibs_unlock(g), DIBS_OK);
-        job_join(j);
+        job_join_held(j);
         assert_status(dibs_unlock(j->g), DIBS_OK);
         proxy_heal(p);
         wait_for_line(a, "cut-waiter", 0, 0);
@@ -272,7 +272,7 @@ static void a_release_that_is_not_heard(void **state)
     dibs *a = open_url(url_at(proxy_port(p), "")), *b = open_here();
     dibs_grant *g = take(a, "unheard", NULL);
     dibs_status status;
-    job *j = job_start(b, "unheard", NULL, NULL);
+    job *j = job_start(b, "unheard", NULL);
 
     (void)state;
     wait_for_line(b, "unheard", 1, 1);
@@ -281,7 +281,7 @@ static void a_release_that_is_not_heard(void **state)
     assert_true(status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN || status == DIBS_LOST);
     proxy_heal(p);
     proxy_drop_all(p, false);
-    job_join(j);
+    job_join_held(j);
     assert_status(dibs_unlock(j->g), DIBS_OK);
     assert_status(dibs_unlock(take(a, "unheard", NULL)), DIBS_OK);
     wait_for_line(b, "unheard", 0, 0);
@@ -299,7 +299,7 @@ static void serve_all(job *const j[], size_t count, uint64_t last[], size_t lock
         assert_true(clock_ms() < end);
         for (size_t i = 0; i < count; i++)
             if (j[i]->thread && job_done_within(j[i], 0)) {
-                job_join(j[i]);
+                job_join_held(j[i]);
                 assert_true(j[i]->fence > last[i % locks]);
                 last[i % locks] = j[i]->fence;
                 assert_status(dibs_unlock(j[i]->g), DIBS_OK);
@@ -328,7 +328,7 @@ static void a_restart_grants_nothing_twice(void **state)
     }
     for (int i = 0; i < WAITERS; i++) {
         snprintf(name, sizeof name, "restart-%d", i % LOCKS);
-        j[i] = job_start(i % 2 ? b : c, name, NULL, NULL);
+        j[i] = job_start(i % 2 ? b : c, name, NULL);
         wait_for_line(a, name, 1, (size_t)(i / LOCKS + 1));
     }
     ensemble_end(&the_server, 0, SIGKILL);

@@ -6,28 +6,20 @@
 #include "support/test.h"
 
 #include "engines/redis/script.h"
-#include "support/env.h"
-#include "support/machine.h"
-#include "support/server.h"
+#include "lua/lock.h"
+#include "lua/twin.h"
 
-#include <hiredis/hiredis.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
-#include <time.h>
 
-#define OWNERS    5
 #define CHUNK     64   /* commands sent ahead */
 #define LOCK_LIFE 1500 /* commands to one lock */
 #define PUSHES    16
 #define PREFIX    "test"
 #define KEY       PREFIX ":{lock %%7B%d}"
-
-typedef struct change {
-    const char *from, *to;
-} change;
 
 /* What a command must have done: told by the C machine before the Lua machine is heard. */
 typedef struct expectation {
@@ -44,300 +36,13 @@ typedef struct expectation {
 
 typedef struct world {
     redisContext *redis, *subscriber;
-    char sha[DIBS__REDIS_SCRIPTS][41]; /* those of locks */
+    char sha[DIBS__REDIS_SCRIPTS][SHA_SIZE]; /* those of locks */
     tiny lock;
     char key[64];
-    int64_t now;
-    uint64_t seed;
-    uint32_t capacity;
-    bool breaks;         /* a lock that was broken once has a record of another form for ever */
-    int attempt[OWNERS]; /* the last one made */
+    lock_author author;
     expectation expected[CHUNK];
     char difference[8192]; /* "": none */
 } world;
-
-static uint64_t chance(world *w, uint64_t below)
-{
-    return sim_random(&w->seed) % below;
-}
-
-/* ---- State as text, the same from both ------------------------------------------------------- */
-
-static void add_asker(FILE *f, const dibs__asker *who)
-{
-    fprintf(f, "|%" PRId64 "|%s|%s|%" PRId64 " %s|%s|%u|%" PRId64 "]", who->min_hold, who->owner,
-            who->attempt, who->pid, who->host, who->wake, who->weight, who->lease);
-}
-
-static int by_fence(const void *a, const void *b)
-{
-    const dibs__holder *x = a, *y = b;
-
-    return x->fence < y->fence ? -1 : x->fence > y->fence;
-}
-
-static int by_place(const void *a, const void *b)
-{
-    const dibs__waiter *x = a, *y = b;
-
-    return x->place < y->place ? -1 : x->place > y->place;
-}
-
-static char *state_of_c(tiny t)
-{
-    char *text = NULL;
-    size_t size;
-    FILE *f = open_memstream(&text, &size);
-    const dibs__record *r = &t.record;
-
-    qsort(t.holder, t.holders, sizeof t.holder[0], by_fence);
-    qsort(t.waiter, t.waiters, sizeof t.waiter[0], by_place);
-    if (t.exists) {
-        fprintf(f, "%u %u %u %u %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRId64, r->capacity, r->used,
-                r->holders, r->waiters, r->fence, r->place, r->broken_fence, r->broken_at);
-        fprintf(f, " %s", r->broken_by);
-        for (size_t i = 0; i < t.holders; i++) {
-            const dibs__holder *h = &t.holder[i];
-            fprintf(f, " [%" PRIu64 "|%" PRId64 "|%" PRId64 "|%d", h->fence, h->since, h->expires,
-                    h->released);
-            add_asker(f, &h->who);
-        }
-        for (size_t i = 0; i < t.waiters; i++) {
-            const dibs__waiter *p = &t.waiter[i];
-            fprintf(f, " [%" PRIu64 "|%" PRId64 "|%" PRId64 "|%" PRId64, p->place, p->since,
-                    p->alive_until, p->window);
-            add_asker(f, &p->who);
-        }
-    }
-    fclose(f);
-    return text;
-}
-
-static int by_number(const void *a, const void *b)
-{
-    long long x = (*(redisReply *const *)a)->element[0]->integer;
-    long long y = (*(redisReply *const *)b)->element[0]->integer;
-
-    return x < y ? -1 : x > y;
-}
-
-static void add_values(FILE *f, const redisReply *row, size_t count, const char *between)
-{
-    for (size_t i = 0; i < count && i < row->elements; i++) {
-        fputs(i ? between : "", f);
-        if (row->element[i]->type == REDIS_REPLY_INTEGER)
-            fprintf(f, "%lld", row->element[i]->integer);
-        else
-            fputs(row->element[i]->str ? row->element[i]->str : "?", f);
-    }
-}
-
-static char *state_of_lua(const redisReply *reply)
-{
-    char *text = NULL;
-    size_t size;
-    FILE *f = open_memstream(&text, &size);
-
-    if (reply->type == REDIS_REPLY_ERROR)
-        fprintf(f, "%s", reply->str);
-    if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 4) {
-        add_values(f, reply->element[1], 8, " ");
-        fprintf(
-            f, " %s",
-            reply->element[1]->element[9]->str); /* between them: how long the tables are kept */
-        for (size_t list = 2; list < 4; list++) {
-            redisReply *entries = reply->element[list];
-            if (entries->elements > 1)
-                qsort(entries->element, entries->elements, sizeof *entries->element, by_number);
-            for (size_t i = 0; i < entries->elements; i++) {
-                fputs(" [", f);
-                add_values(f, entries->element[i], 11, "|");
-                fputs("]", f);
-            }
-        }
-    }
-    fclose(f);
-    return text;
-}
-
-/* ---- Commands by chance ---------------------------------------------------------------------- */
-
-static void choose_attempt(world *w, int owner, bool fresh, char *out, size_t size)
-{
-    int n;
-
-    if (fresh)
-        w->attempt[owner]++;
-    n = w->attempt[owner];
-    if (!fresh && n > 0 && chance(w, 6) == 0)
-        n--; /* one that is dead, or was never used */
-    snprintf(out, size, "h%d-%d", owner % 2, owner * 100000 + n);
-}
-
-static void choose_asker(world *w, command *c)
-{
-    dibs__asker *who = &c->who;
-    int owner = (int)chance(w, OWNERS);
-
-    snprintf(who->owner, sizeof who->owner, "owner\n%d", owner);
-    choose_attempt(w, owner, c->kind == COMMAND_ACQUIRE && chance(w, 3) > 0, who->attempt,
-                   sizeof who->attempt);
-    snprintf(who->host, sizeof who->host, "host %d", owner);
-    who->pid = 1000 + owner;
-    strcpy(who->wake, chance(w, 2) ? "L" : "P");
-    who->lease = (int64_t)(1 + chance(w, 40)) * 50000;
-    who->min_hold = chance(w, 6) == 0 ? (int64_t)chance(w, 10) * 50000 : 0;
-    if (c->capacity == DIBS__PLAIN)
-        who->weight = chance(w, 3) == 0 ? 1 : DIBS__PLAIN;
-    else
-        who->weight = 1 + (uint32_t)chance(w, c->capacity);
-}
-
-static uint64_t choose_fence(world *w, const char *owner)
-{
-    for (size_t i = 0; i < w->lock.holders && chance(w, 8) > 0; i++)
-        if (strcmp(w->lock.holder[i].who.owner, owner) == 0)
-            return w->lock.holder[i].fence;
-    return chance(w, 2) ? 0 : w->lock.record.fence - chance(w, 3);
-}
-
-static void choose_command(world *w, command *c)
-{
-    static const command_kind kinds[] = {
-        COMMAND_ACQUIRE, COMMAND_ACQUIRE, COMMAND_ACQUIRE, COMMAND_ACQUIRE,
-        COMMAND_KEEP,    COMMAND_KEEP,    COMMAND_RELEASE, COMMAND_RELEASE,
-        COMMAND_RELEASE, COMMAND_CANCEL,  COMMAND_SETTLE,
-    };
-
-    memset(c, 0, sizeof *c);
-    c->kind = kinds[chance(w, sizeof kinds / sizeof kinds[0])];
-    if (w->breaks && chance(w, 40) == 0)
-        c->kind = COMMAND_BREAK;
-    w->now +=
-        (int64_t)chance(w, chance(w, 8) == 0 ? 1500000 : 30000) - (chance(w, 50) == 0 ? 200000 : 0);
-    c->now = (dibs__time){w->now, w->now};
-    c->capacity = chance(w, 30) == 0 ? 1 + (uint32_t)chance(w, 5) : w->capacity;
-    choose_asker(w, c);
-    c->window = chance(w, 4) == 0 ? 0 : (int64_t)(1 + chance(w, 30)) * 50000;
-    c->fence = choose_fence(w, c->who.owner);
-    c->at_once = chance(w, 2);
-}
-
-/* ---- To the server --------------------------------------------------------------------------- */
-
-#define TEXT  256
-#define WORDS 12
-
-typedef struct words {
-    size_t count;
-    char data[WORDS][TEXT];
-    size_t length[WORDS];
-} words;
-
-static void put(words *ws, const char *format, ...)
-{
-    va_list args;
-
-    va_start(args, format);
-    ws->length[ws->count] = (size_t)vsnprintf(ws->data[ws->count], TEXT, format, args);
-    va_end(args);
-    ws->count++;
-}
-
-/* Big-endian, as the scripts' struct.unpack reads it. */
-static size_t add_whole(char *at, uint64_t value, int count)
-{
-    for (int i = count - 1; i >= 0; i--)
-        *at++ = (char)(value >> (8 * i));
-    return (size_t)count;
-}
-
-static size_t add_double(char *at, double number)
-{
-    uint64_t bits;
-
-    memcpy(&bits, &number, sizeof bits);
-    return add_whole(at, bits, 8);
-}
-
-/* The asker in the form in which it is stored: see lua/head.lua. */
-static void put_who(words *ws, const dibs__asker *who)
-{
-    char *at = ws->data[ws->count];
-    size_t n = (size_t)sprintf(at, "%s%c%s%c%" PRId64 " %s%c%s", who->owner, 0, who->attempt, 0,
-                               who->pid, who->host, 0, who->wake) +
-               1;
-
-    n += add_whole(at + n, who->weight, 4);
-    n += add_double(at + n, (double)who->lease);
-    ws->length[ws->count++] = n;
-}
-
-static void put_numbers(words *ws, const command *c, bool push)
-{
-    char *at = ws->data[ws->count];
-    size_t n = add_double(at, (double)c->who.lease);
-
-    n += add_double(at + n, (double)c->who.min_hold);
-    n += add_double(at + n, (double)c->window);
-    n += add_whole(at + n, c->capacity, 4);
-    n += add_whole(at + n, (c->who.weight == c->capacity ? 1 : 0) + (push ? 2 : 0), 4);
-    ws->length[ws->count++] = n;
-}
-
-static void put_name(words *ws, const command *c)
-{
-    char *at = ws->data[ws->count];
-    size_t n = add_double(at, (double)c->fence);
-
-    n += (size_t)sprintf(at + n, "%s%c%s", c->who.owner, 0, c->who.attempt) + 1;
-    ws->length[ws->count++] = n;
-}
-
-static void put_command(words *ws, const command *c, bool push)
-{
-    switch (c->kind) {
-    case COMMAND_ACQUIRE:
-        put_numbers(ws, c, push);
-        put_who(ws, &c->who);
-        break;
-    case COMMAND_BREAK:
-        put(ws, "%s", c->who.owner);
-        put(ws, "%d", c->at_once);
-        break;
-    case COMMAND_SETTLE:
-        put(ws, "1");
-        put(ws, "1");
-        break;
-    default:
-        put_name(ws, c);
-        if (c->kind == COMMAND_KEEP)
-            put(ws, "%" PRId64, c->who.lease);
-    }
-}
-
-static void append_script(world *w, int script, words *ws)
-{
-    const char *argv[WORDS + 4] = {"EVALSHA", w->sha[script], "1", w->key};
-    size_t lengths[WORDS + 4] = {7, 40, 1, strlen(w->key)};
-
-    put(ws, "%" PRId64, w->now % 1000000);
-    put(ws, "%" PRId64, w->now / 1000000);
-    for (size_t i = 0; i < ws->count; i++) {
-        argv[4 + i] = ws->data[i];
-        lengths[4 + i] = ws->length[i];
-    }
-    redisAppendCommandArgv(w->redis, (int)(4 + ws->count), argv, lengths);
-}
-
-static void append_look(world *w)
-{
-    words ws = {0};
-
-    put(&ws, "0");
-    put(&ws, "1");
-    append_script(w, DIBS__SCRIPT_LOOK, &ws);
-}
 
 /* ---- What the wake-ups must be --------------------------------------------------------------- */
 
@@ -405,6 +110,15 @@ static const int script_of[] = {
     [COMMAND_BREAK] = DIBS__SCRIPT_BREAK,     [COMMAND_SETTLE] = DIBS__SCRIPT_LOOK,
 };
 
+static void append_look(world *w)
+{
+    words ws = {0};
+
+    words_add(&ws, "0");
+    words_add(&ws, "1");
+    words_send(&ws, w->redis, w->sha[DIBS__SCRIPT_LOOK], w->key, w->author.now);
+}
+
 /* false: the C machine has no room for what would come of it; nothing was done. */
 static bool step(world *w, expectation *x)
 {
@@ -415,8 +129,8 @@ static bool step(world *w, expectation *x)
     bool push, cancelled;
 
     memset(x, 0, sizeof *x);
-    choose_command(w, &c);
-    push = c.kind == COMMAND_ACQUIRE && c.who.wake[0] == 'L' && chance(w, 3) == 0;
+    author_next(&w->author, &w->lock, &c);
+    push = c.kind == COMMAND_ACQUIRE && c.who.wake[0] == 'L' && author_chance(&w->author, 3) == 0;
     assert_int_equal(tiny_run(&w->lock, &c, &x->reply), 0);
     if (w->lock.overflow) {
         w->lock = before;
@@ -425,9 +139,9 @@ static bool step(world *w, expectation *x)
     x->kind = c.kind;
     x->lease = c.who.lease;
     snprintf(x->what, sizeof x->what, "kind %d by %s %s at %" PRId64, c.kind, c.who.owner,
-             c.who.attempt, w->now);
-    put_command(&ws, &c, push);
-    append_script(w, script_of[c.kind], &ws);
+             c.who.attempt, w->author.now);
+    words_add_command(&ws, &c, push);
+    words_send(&ws, w->redis, w->sha[script_of[c.kind]], w->key, w->author.now);
     tiny_run(&settled, &(command){.kind = COMMAND_SETTLE, .now = c.now}, &ignored);
     cancelled = c.kind == COMMAND_CANCEL && waits_on_list(&settled, &c.who);
     for (size_t i = 0; i < w->lock.woken_count; i++)
@@ -447,7 +161,7 @@ static void differ(world *w, const expectation *x, const char *about, const char
                    const char *lua)
 {
     if (!w->difference[0])
-        snprintf(w->difference, sizeof w->difference, "%s: %s\n  C:   %s\n  Lua: %s", x->what,
+        snprintf(w->difference, sizeof w->difference, "%s: %s\n#   C:   %s\n#   Lua: %s", x->what,
                  about, c, lua);
 }
 
@@ -493,28 +207,19 @@ static void compare_text(world *w, const expectation *x, const char *about, cons
         differ(w, x, about, c, lua);
 }
 
-static uint64_t read_double(const char *at)
-{
-    uint64_t bits = 0;
-    double number;
-
-    for (int i = 0; i < 8; i++)
-        bits = bits << 8 | (unsigned char)at[i];
-    memcpy(&number, &bits, sizeof number);
-    return (uint64_t)number;
-}
-
 /* What was pushed: fence and floor, or a word. */
 static void compare_push(world *w, const expectation *x, const char *c, const redisReply *reply)
 {
+    const char *at = reply->str;
     char lua[64];
+    uint64_t fence;
 
     if (!reply->str || reply->len != 16) {
         compare_text(w, x, "push", c, reply);
         return;
     }
-    snprintf(lua, sizeof lua, "%" PRIu64 " %" PRIu64, read_double(reply->str),
-             read_double(reply->str + 8));
+    fence = (uint64_t)take_double(&at);
+    snprintf(lua, sizeof lua, "%" PRIu64 " %" PRIu64, fence, (uint64_t)take_double(&at));
     if (strcmp(c, lua) != 0)
         differ(w, x, "push", c, lua);
 }
@@ -571,39 +276,20 @@ static void compare_leftovers(world *w)
 
 /* ---- A run ----------------------------------------------------------------------------------- */
 
-static char *replaced(char *text, const char *from, const char *to, int *count)
-{
-    char *at = strstr(text, from), *out;
-
-    if (!at)
-        return text;
-    (*count)++;
-    assert_true(asprintf(&out, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from)) > 0);
-    free(text);
-    return out;
-}
-
 static void load_scripts(world *w, const change *wrong)
 {
     static const int scripts[] = {DIBS__SCRIPT_ENTER,  DIBS__SCRIPT_KEEP,  DIBS__SCRIPT_RELEASE,
                                   DIBS__SCRIPT_CANCEL, DIBS__SCRIPT_BREAK, DIBS__SCRIPT_LOOK};
-    const size_t count = sizeof scripts / sizeof scripts[0];
-    int clocks = 0, changes = 0;
+    int changes = 0;
 
-    for (size_t at = 0; at < count; at++) {
-        int i = scripts[at];
-        char *text = replaced(strdup(dibs__redis_lua[i]), "redis.call('TIME')",
-                              "{table.remove(ARGV), table.remove(ARGV)}", &clocks);
+    for (size_t i = 0; i < sizeof scripts / sizeof scripts[0]; i++) {
+        char *text = script_with_clock(scripts[i]);
         if (wrong)
-            text = replaced(text, wrong->from, wrong->to, &changes);
-        redisReply *reply = redisCommand(w->redis, "SCRIPT LOAD %s", text);
-        assert_int_equal(reply->type, REDIS_REPLY_STRING);
-        snprintf(w->sha[i], sizeof w->sha[i], "%s", reply->str);
-        freeReplyObject(reply);
-        free(text);
+            text = changed(text, wrong, &changes);
+        script_load(w->redis, text, w->sha[scripts[i]]);
     }
-    assert_int_equal(clocks, count);
-    assert_true(!wrong || changes > 0);
+    if (wrong && changes == 0)
+        fail_msg("there is no such line: %s", wrong->from);
 }
 
 static void new_lock(world *w, int number)
@@ -612,62 +298,61 @@ static void new_lock(world *w, int number)
 
     memset(&w->lock, 0, sizeof w->lock);
     snprintf(w->key, sizeof w->key, KEY, number);
-    w->capacity = capacities[chance(w, sizeof capacities / sizeof capacities[0])];
-    w->breaks = chance(w, 3) == 0;
+    w->author.capacity =
+        capacities[author_chance(&w->author, sizeof capacities / sizeof capacities[0])];
+    w->author.breaks = author_chance(&w->author, 3) == 0;
 }
 
-/* Runs so many commands, or until the two differ; `w->difference` says how. */
-static int run(world *w, server *s, uint64_t seed, int commands, const change *wrong)
+static void begin(world *w, const server *s, uint64_t seed, const change *wrong)
 {
-    int done = 0;
-
     memset(w, 0, sizeof *w);
-    w->seed = seed;
-    w->now = 1700000000000000;
+    w->author = (lock_author){.seed = seed, .now = 1700000000000000};
     w->redis = redisConnect("127.0.0.1", s->port);
     w->subscriber = redisConnect("127.0.0.1", s->port);
     redisSetTimeout(w->subscriber, (struct timeval){2, 0});
     freeReplyObject(redisCommand(w->redis, "FLUSHALL"));
     freeReplyObject(redisCommand(w->subscriber, "PSUBSCRIBE *"));
     load_scripts(w, wrong);
-    for (int number = 0; done < commands && !w->difference[0]; number++) {
-        new_lock(w, number);
-        for (int life = 0; life < LOCK_LIFE && !w->difference[0];) {
-            int n = 0;
-            while (n < CHUNK && step(w, &w->expected[n]))
-                n++;
-            for (int i = 0; i < n; i++)
-                compare(w, &w->expected[i]);
-            life += n;
+}
+
+/* Sends some ahead: how many. */
+static int run_chunk(world *w)
+{
+    int n = 0;
+
+    while (n < CHUNK && step(w, &w->expected[n]))
+        n++;
+    for (int i = 0; i < n; i++)
+        compare(w, &w->expected[i]);
+    return n;
+}
+
+static int run(const server *s, uint64_t seed, int commands, const change *wrong,
+               const char **difference)
+{
+    static world w;
+    int done = 0;
+
+    begin(&w, s, seed, wrong);
+    for (int number = 0; done < commands && !w.difference[0]; number++) {
+        new_lock(&w, number);
+        for (int life = 0, n = 1; n > 0 && life < LOCK_LIFE && !w.difference[0]; life += n) {
+            n = run_chunk(&w);
             done += n;
-            if (n == 0)
-                break;
         }
-        if (!w->difference[0])
-            compare_leftovers(w);
+        if (!w.difference[0])
+            compare_leftovers(&w);
     }
-    redisFree(w->redis);
-    redisFree(w->subscriber);
+    redisFree(w.redis);
+    redisFree(w.subscriber);
+    *difference = w.difference;
     return done;
 }
 
 static void same_as_c(void **state)
 {
-    static world w;
-    const char *given = getenv("DIBS_TEST_SEED");
-    const char *count = getenv("DIBS_TEST_COMMANDS");
-    uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-    server s;
-    int done;
-
     (void)state;
-    server_need(&s, NULL);
-    done = run(&w, &s, seed, count ? atoi(count) : 250000, NULL);
-    printf("# %d commands compared, seed %" PRIu64 "\n", done, seed);
-    if (w.difference[0])
-        printf("# %s\n", w.difference);
-    server_stop(&s);
-    assert_string_equal(w.difference, "");
+    expect_same(run, 250000);
 }
 
 static void one_changed_line_is_noticed(void **state)
@@ -698,18 +383,9 @@ static void one_changed_line_is_noticed(void **state)
         {"push(w, '-', '1')", ""},
         {"publish(h, h[7])", ""},
     };
-    static world w;
-    server s;
 
     (void)state;
-    server_need(&s, NULL);
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        int done = run(&w, &s, 7, 200000, &wrong[i]);
-        if (!w.difference[0])
-            printf("# not noticed in %d commands: %s\n", done, wrong[i].from);
-        assert_string_not_equal(w.difference, "");
-    }
-    server_stop(&s);
+    expect_noticed(run, 200000, wrong, sizeof wrong / sizeof wrong[0]);
 }
 
 int main(void)

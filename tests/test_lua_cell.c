@@ -5,27 +5,20 @@
 #include "support/test.h"
 
 #include "engines/redis/script.h"
+#include "lua/twin.h"
 #include "support/cells.h"
 #include "support/env.h"
-#include "support/server.h"
 
-#include <hiredis/hiredis.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define CHUNK 64
 #define LIFE  400 /* commands to one cell */
 
-typedef struct change {
-    const char *from, *to;
-} change;
-
 typedef struct world {
     redisContext *redis;
-    char sha[41];
+    char sha[SHA_SIZE];
     tiny_cell cell;
     cell_author author;
     int64_t now;
@@ -58,36 +51,18 @@ static void text_of_c(const world *w, dibs__cell_op op, const dibs__cell_answer 
     fclose(f);
 }
 
-static uint64_t take_bytes(const char **at, int count)
-{
-    uint64_t value = 0;
-
-    for (int i = 0; i < count; i++)
-        value = value << 8 | (unsigned char)*(*at)++;
-    return value;
-}
-
-static int64_t take_double(const char **at)
-{
-    uint64_t bits = take_bytes(at, 8);
-    double number;
-
-    memcpy(&number, &bits, sizeof number);
-    return (int64_t)number;
-}
-
 static void text_of_lua(const redisReply *reply, char *out, size_t size)
 {
     FILE *f = fmemopen(out, size, "w");
     const char *at = reply->str;
 
     if (reply->type == REDIS_REPLY_STRING && reply->len >= 44) {
-        fprintf(f, "%d ", (int)take_bytes(&at, 4));
-        fprintf(f, "%" PRId64 " ", take_double(&at));
-        fprintf(f, "%" PRIu64 " ", take_bytes(&at, 8));
-        fprintf(f, "%" PRId64 " ", (int64_t)take_bytes(&at, 8));
-        fprintf(f, "%" PRId64 " ", take_double(&at));
-        fprintf(f, "%" PRId64 " ", take_double(&at));
+        fprintf(f, "%d ", (int)take_whole(&at, 4));
+        fprintf(f, "%" PRId64 " ", (int64_t)take_double(&at));
+        fprintf(f, "%" PRIu64 " ", take_whole(&at, 8));
+        fprintf(f, "%" PRId64 " ", (int64_t)take_whole(&at, 8));
+        fprintf(f, "%" PRId64 " ", (int64_t)take_double(&at));
+        fprintf(f, "%" PRId64 " ", (int64_t)take_double(&at));
         add_hex(f, at, reply->len - 44);
     } else {
         fprintf(f, "%s", reply->str ? reply->str : "another shape");
@@ -97,32 +72,17 @@ static void text_of_lua(const redisReply *reply, char *out, size_t size)
 
 /* ---- Commands to Lua ------------------------------------------------------------------------- */
 
-static char *add_bytes(char *at, uint64_t value, int count)
-{
-    for (int i = count - 1; i >= 0; i--)
-        *at++ = (char)(value >> (8 * i));
-    return at;
-}
-
-static char *add_double(char *at, double number)
-{
-    uint64_t bits;
-
-    memcpy(&bits, &number, sizeof bits);
-    return add_bytes(at, bits, 8);
-}
-
 static size_t pack(char *out, const dibs__cell_command *c)
 {
     bool minus = c->op == DIBS__CELL_TAKE || (c->op == DIBS__CELL_ADD && c->number < 0);
-    char *at = add_bytes(out, c->op, 4);
+    char *at = add_whole(out, c->op, 4);
 
     at = add_double(at, c->version == DIBS__CELL_ANY ? -1 : (double)c->version);
     at = add_double(at, (double)c->keep);
-    at = add_bytes(add_bytes(at, c->fence, 8), c->floor, 8);
-    at = add_bytes(at, minus, 4);
-    at = add_bytes(at, (uint64_t)(c->number < 0 ? -c->number : c->number), 8);
-    return (size_t)(add_bytes(add_double(at, (double)c->request_keep), 1, 4) - out);
+    at = add_whole(add_whole(at, c->fence, 8), c->floor, 8);
+    at = add_whole(at, minus, 4);
+    at = add_whole(at, (uint64_t)(c->number < 0 ? -c->number : c->number), 8);
+    return (size_t)(add_whole(add_double(at, (double)c->request_keep), 1, 4) - out);
 }
 
 static void append(world *w, const dibs__cell_command *c)
@@ -196,85 +156,69 @@ static void compare_one(world *w, int i, const char *about, const char *c)
                  w->expected[i].what, about, c, lua);
 }
 
-static char *replaced(char *text, const char *from, const char *to, int *count)
-{
-    char *at = strstr(text, from), *out;
-
-    if (!at)
-        return text;
-    (*count)++;
-    assert_true(asprintf(&out, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from)) > 0);
-    free(text);
-    return out;
-}
-
 static void load_script(world *w, const change *wrong)
 {
-    int clocks = 0, changes = 0;
-    char *text = replaced(strdup(dibs__redis_lua[DIBS__SCRIPT_CELL]), "redis.call('TIME')",
-                          "{table.remove(ARGV), table.remove(ARGV)}", &clocks);
-    redisReply *reply;
-
     /* The server's own clock, by which it drops what has ended, runs slowly beside the simulated one. */
-    text = replaced(text, "math.ceil(till / 1000)", "math.ceil(till)", &clocks);
-    text = replaced(text, "math.ceil(request_keep / 1000)", "math.ceil(request_keep)", &clocks);
+    static const change clocks[] = {{"math.ceil(till / 1000)", "math.ceil(till)"},
+                                    {"math.ceil(request_keep / 1000)", "math.ceil(request_keep)"}};
+    char *text = script_with_clock(DIBS__SCRIPT_CELL);
+    int changes = 0;
+
+    for (int i = 0; i < 2; i++)
+        text = changed(text, &clocks[i], &changes);
+    assert_int_equal(changes, 2);
     if (wrong)
-        text = replaced(text, wrong->from, wrong->to, &changes);
-    assert_int_equal(clocks, 3);
-    if (wrong && changes == 0)
+        text = changed(text, wrong, &changes);
+    if (wrong && changes == 2)
         fail_msg("there is no such line: %s", wrong->from);
-    reply = redisCommand(w->redis, "SCRIPT LOAD %s", text);
-    assert_int_equal(reply->type, REDIS_REPLY_STRING);
-    snprintf(w->sha, sizeof w->sha, "%s", reply->str);
-    freeReplyObject(reply);
-    free(text);
+    script_load(w->redis, text, w->sha);
 }
 
-static int run(world *w, server *s, uint64_t seed, int commands, const change *wrong)
+static void begin(world *w, const server *s, uint64_t seed, const change *wrong)
 {
-    int done = 0;
-
     memset(w, 0, sizeof *w);
     w->author = (cell_author){.seed = seed, .moment = 3000000};
     w->now = 1700000000000000;
     w->redis = redisConnect("127.0.0.1", s->port);
     freeReplyObject(redisCommand(w->redis, "FLUSHALL"));
     load_script(w, wrong);
-    for (int number = 0; done < commands && !w->difference[0]; number++) {
-        memset(&w->cell, 0, sizeof w->cell);
-        snprintf(w->key, sizeof w->key, "test:{%d}:c", number);
-        w->author.counts = number % 2;
-        for (int life = 0; life < LIFE && !w->difference[0]; life += CHUNK) {
-            for (int i = 0; i < CHUNK; i++)
-                step(w, i);
-            for (int i = 0; i < CHUNK; i++) {
-                compare_one(w, i, "reply", w->expected[i].reply);
-                compare_one(w, i, "what is there", w->expected[i].look);
-            }
+}
+
+static void run_chunk(world *w)
+{
+    for (int i = 0; i < CHUNK; i++)
+        step(w, i);
+    for (int i = 0; i < CHUNK; i++) {
+        compare_one(w, i, "reply", w->expected[i].reply);
+        compare_one(w, i, "what is there", w->expected[i].look);
+    }
+}
+
+static int run(const server *s, uint64_t seed, int commands, const change *wrong,
+               const char **difference)
+{
+    static world w;
+    int done = 0;
+
+    begin(&w, s, seed, wrong);
+    for (int number = 0; done < commands && !w.difference[0]; number++) {
+        memset(&w.cell, 0, sizeof w.cell);
+        snprintf(w.key, sizeof w.key, "test:{%d}:c", number);
+        w.author.counts = number % 2;
+        for (int life = 0; life < LIFE && !w.difference[0]; life += CHUNK) {
+            run_chunk(&w);
             done += CHUNK;
         }
     }
-    redisFree(w->redis);
+    redisFree(w.redis);
+    *difference = w.difference;
     return done;
 }
 
 static void same_as_c(void **state)
 {
-    static world w;
-    const char *given = getenv("DIBS_TEST_SEED");
-    const char *count = getenv("DIBS_TEST_COMMANDS");
-    uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-    server s;
-    int done;
-
     (void)state;
-    server_need(&s, NULL);
-    done = run(&w, &s, seed, count ? atoi(count) : 100000, NULL);
-    printf("# %d commands compared, seed %" PRIu64 "\n", done, seed);
-    if (w.difference[0])
-        printf("# %s\n", w.difference);
-    server_stop(&s);
-    assert_string_equal(w.difference, "");
+    expect_same(run, 100000);
 }
 
 static void one_changed_line_is_noticed(void **state)
@@ -304,18 +248,9 @@ static void one_changed_line_is_noticed(void **state)
         {"hi, lo, expires = true, 0, 0, 0, ends_after(keep)",
          "expires = true, 0, ends_after(keep)"},
     };
-    static world w;
-    server s;
 
     (void)state;
-    server_need(&s, NULL);
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        int done = run(&w, &s, 7, 60000, &wrong[i]);
-        if (!w.difference[0])
-            printf("# not noticed in %d commands: %s\n", done, wrong[i].from);
-        assert_string_not_equal(w.difference, "");
-    }
-    server_stop(&s);
+    expect_noticed(run, 60000, wrong, sizeof wrong / sizeof wrong[0]);
 }
 
 int main(void)

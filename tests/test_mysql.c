@@ -82,17 +82,11 @@ void make_accounts(const database *d)
     }
 }
 
-/* ---- Handles and locks -------------------------------------------------------------------------
- */
+/* ---- Handles and locks ----------------------------------------------------------------------- */
 
 dibs *open_url(const char *url)
 {
-    dibs_error err = {0};
-    dibs *d = NULL;
-
-    if (dibs_open(url, NULL, &d, &err) != DIBS_OK)
-        fail_msg("%s: %s", url, err.message);
-    return d;
+    return expect_open(url, NULL);
 }
 
 dibs *open_app(void)
@@ -103,24 +97,7 @@ dibs *open_app(void)
 
 dibs_grant *take(dibs *d, const char *name, int64_t lease_ms)
 {
-    dibs_lock_options o = {.wait_ms = LONG_MS, .lease_ms = lease_ms};
-    dibs_error err = {0};
-    dibs_grant *g = NULL;
-
-    if (dibs_lock(d, name, &o, &g, &err) != DIBS_OK)
-        fail_msg("%s: %s", name, err.message);
-    return g;
-}
-
-size_t waiters_of(dibs *d, const char *name)
-{
-    dibs_report *r = NULL;
-    size_t n = 0;
-
-    if (dibs_inspect(d, name, &r, NULL) == DIBS_OK)
-        n = dibs_report_at(r, 0)->waiter_count;
-    dibs_report_free(r);
-    return n;
+    return expect_lock(d, name, &(dibs_lock_options){.wait_ms = LONG_MS, .lease_ms = lease_ms});
 }
 
 void wait_for_waiters(dibs *d, const char *name, size_t count)
@@ -167,8 +144,7 @@ void waiter_join(waiter *w)
         fail_msg("%s: %s", w->name, w->err.message);
 }
 
-/* ---- All cases ---------------------------------------------------------------------------------
- */
+/* ---- All cases ------------------------------------------------------------------------------- */
 
 int main(int argc, char *argv[])
 {

@@ -3,7 +3,7 @@
  *
  * usage: test_names redis|postgresql|mysql */
 #define _GNU_SOURCE
-#include "dibs.h"
+#include "support/calls.h"
 #include "support/clock.h"
 #include "support/database.h"
 #include "support/names.h"
@@ -64,23 +64,12 @@ static void need(void)
 
 static dibs *open_handle(void)
 {
-    dibs_error err = {0};
-    dibs *d = NULL;
-
-    if (dibs_open(url, NULL, &d, &err) != DIBS_OK)
-        fail_msg("%s: %s", url, err.message);
-    return d;
+    return expect_open(url, NULL);
 }
 
 static dibs_grant *take(dibs *d, const char *name)
 {
-    dibs_lock_options o = {.lease_ms = LEASE_MS, .wait_ms = LONG_MS};
-    dibs_error err = {0};
-    dibs_grant *g = NULL;
-
-    if (dibs_lock(d, name, &o, &g, &err) != DIBS_OK)
-        fail_msg("%s: %s", name, err.message);
-    return g;
+    return expect_lock(d, name, &(dibs_lock_options){.lease_ms = LEASE_MS, .wait_ms = LONG_MS});
 }
 
 static bool nobody_waits(void *unused)

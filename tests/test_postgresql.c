@@ -27,16 +27,9 @@
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
-static void expect_open(const char *where, dibs_status want, const char *word)
+static void refused(const char *where, dibs_status want, const char *text)
 {
-    dibs_error err = {0};
-    dibs *d = NULL;
-    dibs_status status = dibs_open(where, &(dibs_options){.connect_ms = 2000}, &d, &err);
-
-    if (status != want || !strstr(err.message, word))
-        fail_msg("%s: %s '%s', not %s with '%s'", where, dibs_status_name(status), err.message,
-                 dibs_status_name(want), word);
-    assert_null(d);
+    expect_refused(where, &(dibs_options){.connect_ms = 2000}, want, text);
 }
 
 static void bad_urls_say_what(void **state)
@@ -45,18 +38,18 @@ static void bad_urls_say_what(void **state)
 
     (void)state;
     pg_need();
-    expect_open("postgresql://127.0.0.1/x?sslmoode=require", DIBS_INVALID, "sslmoode");
-    expect_open("postgresql://127.0.0.1/x?replication=1", DIBS_INVALID, "replication");
-    expect_open("postgresql://127.0.0.1/x?table_prefix=a;b", DIBS_INVALID, "table_prefix");
-    expect_open("postgresql:x", DIBS_INVALID, "postgresql://");
-    expect_open("postgres://127.0.0.1:1/x", DIBS_UNAVAILABLE, "refused");
+    refused("postgresql://127.0.0.1/x?sslmoode=require", DIBS_INVALID, "sslmoode");
+    refused("postgresql://127.0.0.1/x?replication=1", DIBS_INVALID, "replication");
+    refused("postgresql://127.0.0.1/x?table_prefix=a;b", DIBS_INVALID, "table_prefix");
+    refused("postgresql:x", DIBS_INVALID, "postgresql://");
+    refused("postgres://127.0.0.1:1/x", DIBS_UNAVAILABLE, "refused");
     snprintf(text, sizeof text, "postgresql://postgres@127.0.0.1:%d/nowhere", pg_db.port);
-    expect_open(text, DIBS_INVALID, "nowhere");
+    refused(text, DIBS_INVALID, "nowhere");
     snprintf(text, sizeof text, "postgresql://nobody_at_all@127.0.0.1:%d/postgres", pg_db.port);
-    expect_open(text, DIBS_DENIED, "nobody_at_all");
+    refused(text, DIBS_DENIED, "nobody_at_all");
     snprintf(text, sizeof text, "postgresql://postgres@127.0.0.1:%d/postgres?sslmode=require",
              pg_db.port);
-    expect_open(text, DIBS_DENIED, "SSL");
+    refused(text, DIBS_DENIED, "SSL");
 }
 
 static void works_over_a_unix_socket(void **state)
@@ -69,7 +62,7 @@ static void works_over_a_unix_socket(void **state)
     snprintf(text, sizeof text, "postgres:///postgres?host=%s&port=%d&user=postgres", pg_db.socket,
              pg_db.port);
     d = pg_open(text);
-    assert_int_equal(dibs_unlock(pg_take(d, "socket", NULL)), DIBS_OK);
+    assert_int_equal(dibs_unlock(expect_lock(d, "socket", NULL)), DIBS_OK);
     dibs_close(d);
 }
 
@@ -85,7 +78,7 @@ static void without_rights_names_the_way_out(void **state)
     pg_ask(pg_control, "REVOKE CREATE ON SCHEMA public FROM public");
     snprintf(text, sizeof text, "postgresql://poor@127.0.0.1:%d/postgres?table_prefix=own_",
              pg_db.port);
-    expect_open(text, DIBS_DENIED, "dibs schema");
+    refused(text, DIBS_DENIED, "dibs schema");
     /* What it says is what helps. */
     assert_int_equal(dibs_schema(text, &schema, &err), DIBS_OK);
     pg_ask(pg_control, schema);
@@ -93,8 +86,9 @@ static void without_rights_names_the_way_out(void **state)
     pg_ask(pg_control,
            "GRANT SELECT, INSERT, UPDATE, DELETE ON own_lock, own_holder, own_waiter TO poor");
     d = pg_open(text);
-    assert_int_equal(dibs_unlock(pg_take(d, "poor", NULL)), DIBS_OK);
-    assert_int_equal(dibs_unlock(pg_take(d, "poor2", &(dibs_lock_options){.slots = 2})), DIBS_OK);
+    assert_int_equal(dibs_unlock(expect_lock(d, "poor", NULL)), DIBS_OK);
+    assert_int_equal(dibs_unlock(expect_lock(d, "poor2", &(dibs_lock_options){.slots = 2})),
+                     DIBS_OK);
     dibs_close(d);
     assert_string_equal(pg_ask(pg_control, "SELECT count(*) FROM own_locks"), "2");
 }
@@ -107,7 +101,7 @@ static void a_foreign_table_is_left_alone(void **state)
     pg_need();
     pg_ask(pg_control, "CREATE TABLE their_lock (name text)");
     snprintf(text, sizeof text, "%s?table_prefix=their_", pg_url);
-    expect_open(text, DIBS_BROKEN_ENGINE, "their_lock");
+    refused(text, DIBS_BROKEN_ENGINE, "their_lock");
 }
 
 static void a_schema_of_its_own(void **state)
@@ -120,7 +114,7 @@ static void a_schema_of_its_own(void **state)
     pg_ask(pg_control, "CREATE SCHEMA apart");
     snprintf(text, sizeof text, "%s?table_prefix=apart.x_", pg_url);
     d = pg_open(text);
-    assert_int_equal(dibs_unlock(pg_take(d, "a", NULL)), DIBS_OK);
+    assert_int_equal(dibs_unlock(expect_lock(d, "a", NULL)), DIBS_OK);
     dibs_close(d);
     assert_string_equal(pg_ask(pg_control, "SELECT name FROM apart.x_locks"), "a");
 }
@@ -136,8 +130,8 @@ static void a_row_kept_locked_costs_only_itself(void **state)
     (void)state;
     pg_need();
     d = pg_open(pg_url);
-    a = pg_take(d, "kept-a", &(dibs_lock_options){.lease_ms = 6000});
-    b = pg_take(d, "kept-b", &(dibs_lock_options){.lease_ms = 6000});
+    a = expect_lock(d, "kept-a", &(dibs_lock_options){.lease_ms = 6000});
+    b = expect_lock(d, "kept-b", &(dibs_lock_options){.lease_ms = 6000});
     stranger = pg_dial();
     pg_ask(stranger, "BEGIN");
     pg_ask(stranger, "SELECT 1 FROM dibs_lock WHERE name = 'kept-a' FOR UPDATE");
@@ -163,7 +157,7 @@ static void the_fence_is_taken_with_the_row(void **state)
     (void)state;
     pg_need();
     d = pg_open(pg_url);
-    dibs_unlock(pg_take(d, "row", NULL));
+    dibs_unlock(expect_lock(d, "row", NULL));
     pg_ask(pg_control, "BEGIN");
     pg_ask(pg_control, "SELECT 1 FROM dibs_lock WHERE name = 'row' FOR UPDATE");
     team_start(&t, &d, 1, 1, 1, "row"); /* waits for the row */
@@ -175,7 +169,7 @@ static void the_fence_is_taken_with_the_row(void **state)
     team_end(&t);
     assert_true(t.last > (uint64_t)ahead);
     /* A lease that began while it waited would be over too early. */
-    g = pg_take(d, "row", NULL);
+    g = expect_lock(d, "row", NULL);
     assert_true(dibs_remaining_ms(g) > 20000);
     dibs_unlock(g);
     dibs_close(d);
@@ -199,12 +193,12 @@ static void idle_rows_are_reaped(void **state)
     (void)state;
     pg_need();
     d = pg_open(pg_url);
-    kept = pg_take(d, "reap-held", NULL);
-    dibs_unlock(pg_take(d, "reap-young", NULL));
-    g = pg_take(d, "reap-old", NULL);
+    kept = expect_lock(d, "reap-held", NULL);
+    dibs_unlock(expect_lock(d, "reap-young", NULL));
+    g = expect_lock(d, "reap-old", NULL);
     fence = dibs_fence(g);
     dibs_unlock(g);
-    dibs_unlock(pg_take(d, "reap-dead", &(dibs_lock_options){.slots = 3}));
+    dibs_unlock(expect_lock(d, "reap-dead", &(dibs_lock_options){.slots = 3}));
     snprintf(sql, sizeof sql,
              "UPDATE dibs_lock SET fence = fence - %" PRId64
              " WHERE name IN ('reap-old', 'reap-dead')",
@@ -221,7 +215,7 @@ static void idle_rows_are_reaped(void **state)
                                "SELECT string_agg(encode(name, 'escape'), ' ' ORDER BY name) "
                                "FROM dibs_lock WHERE name::text LIKE '\\\\x72656170%'"),
                         "reap-held reap-young");
-    g = pg_take(d, "reap-old", NULL);
+    g = expect_lock(d, "reap-old", NULL);
     assert_true(dibs_fence(g) > fence);
     dibs_unlock(g);
     assert_int_equal(dibs_unlock(kept), DIBS_OK);
@@ -349,13 +343,13 @@ static void behind_a_pooler(void **state)
     for (int i = 0; i < 4; i++)
         handles[i] = pg_open(where);
     assert_true(((dibs__pg *)handles[0]->engine)->pooled);
-    g = pg_take(handles[0], "pooled", NULL);
+    g = expect_lock(handles[0], "pooled", NULL);
     team_start(&t, handles, 4, 8, 5, "pooled");
     pg_wait_for_line(8);
     dibs_unlock(g);
     team_end(&t); /* bounded looks instead of wake-ups between handles */
     assert_int_equal(atomic_load(&t.done), 40);
-    g = pg_take(handles[1], "pooled slots", &(dibs_lock_options){.slots = 3, .lease_ms = 3000});
+    g = expect_lock(handles[1], "pooled slots", &(dibs_lock_options){.slots = 3, .lease_ms = 3000});
     sleep_ms(4500);
     assert_true(dibs_held(g));
     assert_int_equal(dibs_unlock(g), DIBS_OK);
@@ -390,7 +384,7 @@ static void waiters_ask_little(void **state)
     pg_need();
     for (int i = 0; i < 2; i++)
         handles[i] = pg_open(pg_url);
-    g = pg_take(handles[0], "quiet", NULL);
+    g = expect_lock(handles[0], "quiet", NULL);
     team_start(&t, handles + 1, 1, 60, 1, "quiet");
     pg_wait_for_line(60);
     for (int i = 0; i < 5 && (idle < 1 || idle > 20); i++) {

@@ -23,7 +23,7 @@ static void older_tables_are_enough_for_locks(void **state)
     pg_need();
     snprintf(text, sizeof text, "%s?table_prefix=public.old_", pg_url);
     d = pg_open(text);
-    assert_int_equal(dibs_unlock(pg_take(d, "a", NULL)), DIBS_OK);
+    assert_int_equal(dibs_unlock(expect_lock(d, "a", NULL)), DIBS_OK);
     assert_string_equal(pg_ask(pg_control, "SELECT to_regclass('old_cell') IS NULL"), "t");
     pg_ask(pg_control, "CREATE ROLE poorer LOGIN; REVOKE CREATE ON SCHEMA public FROM public; "
                        "GRANT SELECT, INSERT, UPDATE, DELETE ON old_lock, old_holder, old_waiter "
@@ -33,7 +33,7 @@ static void older_tables_are_enough_for_locks(void **state)
     poor = pg_open(text);
     assert_int_equal(dibs_counter_set(poor, "n", 5, NULL, &err), DIBS_DENIED);
     assert_non_null(strstr(err.message, "dibs schema"));
-    assert_int_equal(dibs_unlock(pg_take(poor, "a", NULL)), DIBS_OK); /* the locks go on */
+    assert_int_equal(dibs_unlock(expect_lock(poor, "a", NULL)), DIBS_OK); /* the locks go on */
     assert_int_equal(dibs_schema(text, &schema, &err), DIBS_OK);
     pg_ask(pg_control, schema);
     pg_ask(pg_control, schema); /* harmless when repeated */

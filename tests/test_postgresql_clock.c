@@ -59,7 +59,7 @@ static void set_back_under_holder_and_waiters(void **state)
     begin(0);
     for (int i = 0; i < 2; i++)
         handles[i] = pg_open(pg_url);
-    g = pg_take(handles[0], "back", &(dibs_lock_options){.lease_ms = LEASE_MS});
+    g = expect_lock(handles[0], "back", &(dibs_lock_options){.lease_ms = LEASE_MS});
     before = dibs_fence(g);
     team_start(&t, handles, 2, 6, 2, "back");
     pg_wait_for_line(6);
@@ -72,7 +72,8 @@ static void set_back_under_holder_and_waiters(void **state)
     assert_int_equal(atomic_load(&t.done), 12);
     before = t.last;
     for (int i = 0; i < 3; i++) {
-        g = pg_take(handles[i % 2], "back", i == 1 ? &(dibs_lock_options){.shared = true} : NULL);
+        g = expect_lock(handles[i % 2], "back",
+                        i == 1 ? &(dibs_lock_options){.shared = true} : NULL);
         assert_int_equal(dibs_fence(g), before + 1); /* by one, while the clock is behind */
         before = dibs_fence(g);
         assert_int_equal(dibs_unlock(g), DIBS_OK);
@@ -95,10 +96,10 @@ static void a_lease_after_that_ends_in_time(void **state)
     begin(0);
     for (int i = 0; i < 2; i++)
         handles[i] = pg_open(pg_url);
-    dibs_unlock(pg_take(handles[0], "ends", NULL));
+    dibs_unlock(expect_lock(handles[0], "ends", NULL));
     faketime_set(&pg_db, -HOUR_S);
-    g = pg_take(handles[0], "ends", &(dibs_lock_options){.lease_ms = 1000, .no_renew = true});
-    h = pg_take(handles[1], "ends", &(dibs_lock_options){.wait_ms = LONG_MS});
+    g = expect_lock(handles[0], "ends", &(dibs_lock_options){.lease_ms = 1000, .no_renew = true});
+    h = expect_lock(handles[1], "ends", &(dibs_lock_options){.wait_ms = LONG_MS});
     assert_true(dibs_fence(h) > dibs_fence(g));
     assert_false(dibs_held(g));
     assert_int_equal(dibs_unlock(g), DIBS_LOST);
@@ -120,10 +121,10 @@ static void set_forward_under_a_holder(void **state)
     faketime_need();
     begin(-HOUR_S);
     d = pg_open(pg_url);
-    g = pg_take(d, "forward", &(dibs_lock_options){.lease_ms = LEASE_MS, .owner = "one"});
+    g = expect_lock(d, "forward", &(dibs_lock_options){.lease_ms = LEASE_MS, .owner = "one"});
     stays_held(g);
     faketime_set(&pg_db, 0);
-    h = pg_take(d, "forward", &(dibs_lock_options){.owner = "two", .wait_ms = LONG_MS});
+    h = expect_lock(d, "forward", &(dibs_lock_options){.owner = "two", .wait_ms = LONG_MS});
     assert_true(dibs_fence(h) > dibs_fence(g) + (HOUR_S - 60) * 1000000ull);
     assert_int_equal(dibs_unlock(g), DIBS_LOST);
     assert_int_equal(dibs_unlock(h), DIBS_OK);
@@ -151,7 +152,7 @@ static void the_end_of_summer_time_does_not_matter(void **state)
     d = pg_open(text);
     faketime_set(&pg_db, faketime_until(SUMMER_ENDS - 2));
     for (int i = 0; i < 250; i++) {
-        dibs_grant *g = pg_take(d, "summer", NULL);
+        dibs_grant *g = expect_lock(d, "summer", NULL);
         assert_true(dibs_fence(g) > last);
         /* A fence is the clock: had it gone back, it would only count on from here. */
         assert_true(last == 0 || dibs_fence(g) - last > 1000);

@@ -29,7 +29,7 @@ static void terminated_under_a_holder(void **state)
     (void)state;
     pg_need();
     d = pg_open(pg_url);
-    g = pg_take(d, "terminated", &(dibs_lock_options){.lease_ms = 3000});
+    g = expect_lock(d, "terminated", &(dibs_lock_options){.lease_ms = 3000});
     for (int i = 0; i < 5; i++) {
         terminate_all();
         sleep_ms(900);
@@ -49,7 +49,7 @@ static void terminated_under_waiters(void **state)
     pg_need();
     for (int i = 0; i < 3; i++)
         handles[i] = pg_open(pg_url);
-    g = pg_take(handles[0], "line", NULL);
+    g = expect_lock(handles[0], "line", NULL);
     team_start(&t, handles, 3, 12, 1, "line");
     pg_wait_for_line(12);
     terminate_all(); /* the listening connections too */
@@ -74,7 +74,7 @@ static void crash_under_holders_and_waiters(void **state)
         handles[i] = pg_open(pg_url);
     for (int i = 0; i < 8; i++) {
         snprintf(name[i], sizeof name[i], "crash%d", i);
-        held[i] = pg_take(handles[i % 6], name[i], NULL);
+        held[i] = expect_lock(handles[i % 6], name[i], NULL);
         fence[i] = dibs_fence(held[i]);
     }
     team_start(&t, handles, 6, 50, 2, name[0]);
@@ -91,7 +91,7 @@ static void crash_under_holders_and_waiters(void **state)
     assert_int_equal(atomic_load(&t.done), 100);
     for (int i = 1; i < 8; i++) {
         assert_int_equal(dibs_unlock(held[i]), DIBS_OK);
-        dibs_grant *g = pg_take(handles[0], name[i], NULL);
+        dibs_grant *g = expect_lock(handles[0], name[i], NULL);
         assert_true(dibs_fence(g) > fence[i]);
         dibs_unlock(g);
     }
@@ -113,7 +113,7 @@ static void no_connection_left(void **state)
     pg_ask(pg_control, "CREATE ROLE many LOGIN IN ROLE pg_read_all_data, pg_write_all_data");
     snprintf(info, sizeof info, "postgresql://many@127.0.0.1:%d/postgres", pg_db.port);
     d = pg_open(info);
-    g = pg_take(d, "full", &(dibs_lock_options){.lease_ms = 3000});
+    g = expect_lock(d, "full", &(dibs_lock_options){.lease_ms = 3000});
     snprintf(info, sizeof info, "host=127.0.0.1 port=%d user=many dbname=postgres", pg_db.port);
     while (count < 64) {
         others[count] = PQconnectdb(info);
@@ -145,7 +145,7 @@ static void cut_at_every_byte(proxy_way way, const char *name, const char *where
         dibs_grant *g = NULL;
         proxy_counts seen;
         dibs *d = pg_open(where);
-        dibs_unlock(pg_take(d, name, NULL)); /* statements are prepared */
+        dibs_unlock(expect_lock(d, name, NULL)); /* statements are prepared */
         proxy_reset_counts(p);
         proxy_cut(p, way, k, k % 2);
         if (dibs_lock(d, name, &(dibs_lock_options){.wait_ms = 8000}, &g, &err) != DIBS_OK)
@@ -197,15 +197,15 @@ static void a_silent_server_keeps_nobody(void **state)
     snprintf(where, sizeof where, "postgresql://postgres@127.0.0.1:%d/postgres?sslmode=disable",
              proxy_port(p));
     d = pg_open(where);
-    dibs_unlock(pg_take(d, "silent", NULL));
+    dibs_unlock(expect_lock(d, "silent", NULL));
     proxy_drip(p, PROXY_DOWN, 1000);
     begun = clock_ms();
     assert_int_equal(dibs_lock(d, "silent", &(dibs_lock_options){.wait_ms = 700}, &g, &err),
                      DIBS_UNAVAILABLE);
     assert_in_range(clock_ms() - begun, 600, 8000); /* a whole answer would take far longer */
     proxy_heal(p);
-    assert_int_equal(dibs_unlock(pg_take(d, "silent", &(dibs_lock_options){.wait_ms = LONG_MS})),
-                     DIBS_OK);
+    assert_int_equal(
+        dibs_unlock(expect_lock(d, "silent", &(dibs_lock_options){.wait_ms = LONG_MS})), DIBS_OK);
     dibs_close(d);
     proxy_stop(p);
 }
@@ -304,9 +304,9 @@ static void every_allocation_fails(void **state)
     sweep(where, use_a_handle);
     sweep(where, use_cells);
     d = pg_open(where);
-    assert_int_equal(dibs_unlock(pg_take(d, "short", NULL)), DIBS_OK);
+    assert_int_equal(dibs_unlock(expect_lock(d, "short", NULL)), DIBS_OK);
     assert_int_equal(
-        dibs_unlock(pg_take(d, "short slots", &(dibs_lock_options){.slots = 3, .weight = 3})),
+        dibs_unlock(expect_lock(d, "short slots", &(dibs_lock_options){.slots = 3, .weight = 3})),
         DIBS_OK);
     assert_int_equal(dibs_counter_set(d, "short", 7, NULL, NULL), DIBS_OK);
     assert_int_equal(dibs_counter_take(d, "short", 3, NULL, &left, NULL), DIBS_OK);

@@ -146,20 +146,6 @@ static void add_asker(FILE *f, const dibs__asker *who)
             who->host, who->pid, who->wake, who->weight, who->lease, who->min_hold);
 }
 
-static int by_fence(const void *a, const void *b)
-{
-    const dibs__holder *x = a, *y = b;
-
-    return x->fence < y->fence ? -1 : x->fence > y->fence;
-}
-
-static int by_place(const void *a, const void *b)
-{
-    const dibs__waiter *x = a, *y = b;
-
-    return x->place < y->place ? -1 : x->place > y->place;
-}
-
 static char *state_of_array(tiny t)
 {
     char *text = NULL;
@@ -167,8 +153,7 @@ static char *state_of_array(tiny t)
     FILE *f = open_memstream(&text, &size);
     const dibs__record *r = &t.record;
 
-    qsort(t.holder, t.holders, sizeof t.holder[0], by_fence);
-    qsort(t.waiter, t.waiters, sizeof t.waiter[0], by_place);
+    tiny_sort(&t);
     if (t.exists && r->fence)
         fprintf(f, "%u %u %u %u %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRId64 " %s", r->capacity,
                 r->used, r->holders, r->waiters, r->fence, r->place, r->broken_fence, r->broken_at,

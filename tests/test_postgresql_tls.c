@@ -80,16 +80,10 @@ static void show(const char *name)
 /* `%` in `more` is the folder of the certificates. */
 static const char *tls_url(const char *user, const char *host, const char *more)
 {
-    static char url[2048];
-    int n = snprintf(url, sizeof url, "postgresql://%s@%s:%d/postgres?", user, host, pg_db.port);
+    char head[128];
 
-    for (; *more; more++) {
-        if (*more == '%')
-            n += snprintf(url + n, sizeof url - (size_t)n, "%s", the_papers.folder.path);
-        else
-            n += snprintf(url + n, sizeof url - (size_t)n, "%c", *more);
-    }
-    return url;
+    snprintf(head, sizeof head, "postgresql://%s@%s:%d/postgres?", user, host, pg_db.port);
+    return papers_url(&the_papers, head, more);
 }
 
 static bool all_are_encrypted(void)
@@ -103,21 +97,14 @@ static void good_for(const char *user, const char *host, const char *more)
 {
     dibs *d = pg_open(tls_url(user, host, more));
 
-    assert_int_equal(dibs_unlock(pg_take(d, "by-tls", NULL)), DIBS_OK);
+    assert_int_equal(dibs_unlock(expect_lock(d, "by-tls", NULL)), DIBS_OK);
     assert_true(all_are_encrypted());
     dibs_close(d);
 }
 
 static void bad_for(const char *user, const char *host, const char *more, const char *word)
 {
-    dibs_error err = {0};
-    dibs *d = NULL;
-    dibs_status status = dibs_open(tls_url(user, host, more), NULL, &d, &err);
-
-    if (status != DIBS_DENIED || !strstr(err.message, word))
-        fail_msg("%s: %s '%s', not DENIED with '%s'", more, dibs_status_name(status), err.message,
-                 word);
-    assert_null(d);
+    expect_refused(tls_url(user, host, more), NULL, DIBS_DENIED, word);
 }
 
 static void good(const char *host, const char *more)
@@ -208,7 +195,7 @@ static void waiters_are_woken_through_it(void **state)
     for (int i = 0; i < 2; i++)
         handles[i] =
             pg_open(tls_url("someone", "localhost", "sslmode=verify-full&sslrootcert=%/ca.crt"));
-    g = pg_take(handles[0], "woken-by-tls", NULL);
+    g = expect_lock(handles[0], "woken-by-tls", NULL);
     team_start(&t, handles + 1, 1, 3, 1, "woken-by-tls");
     pg_wait_for_line(3);
     assert_true(wait_until(one_listens, NULL, LONG_MS));

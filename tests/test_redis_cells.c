@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "support/test.h"
 
-#include "dibs.h"
+#include "support/calls.h"
 #include "support/clock.h"
 #include "support/cutting.h"
 #include "support/proxy.h"
@@ -37,11 +37,8 @@ static int tear_down(void **state)
 
 static void need(void)
 {
-    dibs_error err = {0};
-
     server_need(&s, NULL);
-    if (dibs_open(s.url, NULL, &d, &err) != DIBS_OK)
-        fail_msg("%s", err.message);
+    d = expect_open(s.url, NULL);
 }
 
 static long number_of(const char *command)

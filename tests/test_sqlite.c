@@ -2,14 +2,12 @@
  * each other. */
 #define _GNU_SOURCE
 #include "support/clock.h"
-#include "support/desk.h"
+#include "support/lite.h"
 #include "support/other.h"
-#include "support/scratch.h"
 #include "support/test.h"
 
 #include <dirent.h>
 #include <signal.h>
-#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,55 +16,11 @@
 
 #define AT_ONCE 4000 /* milliseconds: generous, and shorter than any window or lease */
 
-static scratch folder;
-static char url[SCRATCH_MAX + 32], path[SCRATCH_MAX + 16];
-
-static int set_up(void **state)
-{
-    (void)state;
-    if (scratch_make(&folder) < 0)
-        return -1;
-    scratch_file(&folder, "t.db", path, sizeof path);
-    snprintf(url, sizeof url, "sqlite://%s", path);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    scratch_remove(&folder);
-    return 0;
-}
-
-static desk *open_desk(desk *d)
-{
-    dibs_error err = {0};
-
-    if (desk_open(d, url, NULL, &err) != DIBS_OK)
-        fail_msg("%s", err.message);
-    return d;
-}
-
 /* Another process, about the lock "x". */
 static void start(other *o, const char *owner, uint32_t capacity)
 {
-    *o = (other){.url = url, .name = "x", .owner = owner, .capacity = capacity};
+    *o = (other){.url = lite_url, .name = "x", .owner = owner, .capacity = capacity};
     other_start(o);
-}
-
-static int64_t ask_sql(const char *sql)
-{
-    sqlite3 *db;
-    sqlite3_stmt *q;
-    int64_t n;
-
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    if (sqlite3_prepare_v2(db, sql, -1, &q, NULL) != SQLITE_OK)
-        fail_msg("%s", sqlite3_errmsg(db));
-    n = sqlite3_step(q) == SQLITE_ROW ? sqlite3_column_int64(q, 0) : -1;
-    sqlite3_finalize(q);
-    sqlite3_close(db);
-    return n;
 }
 
 /* ---- Two processes --------------------------------------------------------------------------- */
@@ -81,7 +35,7 @@ static void a_lock_goes_from_process_to_process(void **state)
     start(&o, "child", 0);
     fence = other_order(&o, 'e');
     assert_true(fence > 0);
-    open_desk(&d);
+    lite_open(&d);
     assert_int_equal(desk_enter(&d, "x", "parent", 0, 0).verdict, DIBS__BUSY);
     assert_int_equal(desk_enter(&d, "x", "parent", 0, DESK_WINDOW).verdict, DIBS__QUEUED);
     assert_int_equal(other_order(&o, 'r'), 1);
@@ -99,7 +53,7 @@ static void outlive_holder(uint32_t capacity)
 
     start(&o, "child", capacity);
     assert_true(other_order(&o, 'e') > 0);
-    open_desk(&d);
+    lite_open(&d);
     for (uint32_t i = 1; i < capacity; i++) {
         char owner[16];
         snprintf(owner, sizeof owner, "mine%u", i);
@@ -131,7 +85,7 @@ static void trying_finds_the_dead_too(void **state)
     (void)state;
     start(&o, "child", 0);
     other_order(&o, 'e');
-    open_desk(&d); /* before the death: sweeping at open is another test */
+    lite_open(&d); /* before the death: sweeping at open is another test */
     other_end(&o, SIGKILL);
     assert_int_equal(desk_enter(&d, "x", "parent", 0, 0).verdict, DIBS__GRANTED);
     desk_close(&d);
@@ -144,7 +98,7 @@ static void a_killed_waiter_is_skipped(void **state)
     uint64_t fence;
 
     (void)state;
-    open_desk(&d);
+    lite_open(&d);
     fence = desk_enter(&d, "x", "parent", 0, 0).fence;
     start(&o, "child", 0);
     other_order(&o, 'w');
@@ -165,7 +119,7 @@ static void holder_and_waiter_killed_together_hold_up_nobody(void **state)
     other_order(&holder, 'e');
     start(&waiter, "b", 0);
     other_order(&waiter, 'w');
-    open_desk(&d);
+    lite_open(&d);
     assert_int_equal(desk_enter(&d, "x", "c", 0, DESK_WINDOW).verdict, DIBS__QUEUED);
     other_end(&holder, SIGKILL);
     other_end(&waiter, SIGKILL);
@@ -184,7 +138,7 @@ static void a_death_after_a_hand_over_is_noticed(void **state)
     other_order(&holder, 'e');
     start(&next, "b", 0);
     other_order(&next, 'w');
-    open_desk(&d);
+    lite_open(&d);
     assert_int_equal(desk_enter(&d, "x", "c", 0, DESK_WINDOW).verdict, DIBS__QUEUED);
     other_order(&holder, 'r');
     other_end(&next, SIGKILL);
@@ -205,7 +159,7 @@ static void a_death_far_ahead_in_line_is_noticed(void **state)
         start(&o[i], (const char *[]){"a", "b", "c"}[i], 0);
         other_order(&o[i], i == 0 ? 'e' : 'w');
     }
-    open_desk(&d);
+    lite_open(&d);
     assert_int_equal(desk_enter(&d, "x", "d", 0, DESK_WINDOW).verdict, DIBS__QUEUED);
     other_order(&o[0], 'r');
     other_order(&o[1], 'r');
@@ -225,11 +179,11 @@ static void a_named_owner_lives_by_its_lease(void **state)
     other o;
 
     (void)state;
-    o = (other){.url = url, .name = "x", .owner = "job", .owner_named = true};
+    o = (other){.url = lite_url, .name = "x", .owner = "job", .owner_named = true};
     other_start(&o);
     other_order(&o, 'e');
     other_end(&o, SIGKILL);
-    open_desk(&d);
+    lite_open(&d);
     assert_int_equal(desk_enter(&d, "x", "parent", 0, 0).verdict, DIBS__BUSY);
     d.owner_named = true;
     assert_int_equal(desk_enter(&d, "x", "job", 0, 0).verdict, DIBS__GRANTED);
@@ -242,11 +196,11 @@ static void min_hold_outlives_its_process(void **state)
     other o;
 
     (void)state;
-    o = (other){.url = url, .name = "x", .owner = "job", .min_hold = 20 * DIBS__SECOND};
+    o = (other){.url = lite_url, .name = "x", .owner = "job", .min_hold = 20 * DIBS__SECOND};
     other_start(&o);
     other_order(&o, 'e');
     other_order(&o, 'r');
-    open_desk(&d);
+    lite_open(&d);
     other_end(&o, SIGKILL);
     assert_int_equal(desk_enter(&d, "x", "parent", 0, 0).verdict, DIBS__BUSY);
     desk_close(&d);
@@ -262,7 +216,7 @@ static void a_child_that_stands_in_keeps_the_lock(void **state)
     start(&o, "wrapper", 0);
     other_order(&o, 'e');
     child = (pid_t)other_order(&o, 's');
-    open_desk(&d);
+    lite_open(&d);
     assert_int_equal(desk_enter(&d, "x", "parent", 0, DESK_WINDOW).verdict, DIBS__QUEUED);
     other_end(&o, SIGKILL);
     assert_int_equal(desk_wait(&d, "parent", 100), 0);
@@ -282,7 +236,7 @@ static void a_child_that_inherits_keeps_nothing(void **state)
     start(&o, "master", 0);
     other_order(&o, 'e');
     child = (pid_t)other_order(&o, 'i');
-    open_desk(&d);
+    lite_open(&d);
     assert_int_equal(desk_enter(&d, "x", "parent", 0, DESK_WINDOW).verdict, DIBS__QUEUED);
     other_end(&o, SIGKILL);
     assert_true(desk_wait(&d, "parent", AT_ONCE) > 0);
@@ -296,12 +250,12 @@ static void handles_of_one_process_leave_each_other_alone(void **state)
     other o;
 
     (void)state;
-    open_desk(&a);
-    open_desk(&b);
+    lite_open(&a);
+    lite_open(&b);
     desk_enter(&a, "x", "a", 0, 0);
     assert_int_equal(desk_enter(&b, "x", "b", 0, 0).verdict, DIBS__BUSY);
     desk_close(&b);
-    open_desk(&b); /* sweeps: must not touch a's file */
+    lite_open(&b); /* sweeps: must not touch a's file */
     start(&o, "child", 0);
     assert_int_equal(other_order(&o, 'e'), 0); /* still held, in the eyes of another process */
     other_end(&o, SIGKILL);
@@ -318,7 +272,7 @@ static void a_break_reaches_the_holder(void **state)
     dibs_error err;
 
     (void)state;
-    open_desk(&d);
+    lite_open(&d);
     fence = desk_enter(&d, "x", "parent", 0, 0).fence;
     start(&o, "operator", 0);
     other_order(&o, 'w'); /* is there */
@@ -326,7 +280,7 @@ static void a_break_reaches_the_holder(void **state)
         pid_t pid = fork();
         if (pid == 0) {
             desk b;
-            open_desk(&b);
+            lite_open(&b);
             b.class->break_lock(b.engine, "x", "op", false, dibs__after(b.env, DIBS__SECOND),
                                 &reply, &err);
             desk_close(&b);
@@ -348,7 +302,7 @@ static int count_files(void)
     DIR *dir;
     int n = 0;
 
-    snprintf(beside, sizeof beside, "%s-dibs", path);
+    snprintf(beside, sizeof beside, "%s-dibs", lite_path);
     dir = opendir(beside);
     assert_non_null(dir);
     while (readdir(dir))
@@ -367,9 +321,9 @@ static void the_dead_are_buried_at_open(void **state)
     other_order(&o, 'e');
     other_end(&o, SIGKILL);
     assert_int_equal(count_files(), 3); /* the gate, and the two of the dead */
-    open_desk(&d);
+    lite_open(&d);
     assert_int_equal(count_files(), 3); /* the gate, and our own two */
-    assert_int_equal(ask_sql("SELECT count(*) FROM holders"), 0);
+    assert_int_equal(lite_ask("SELECT count(*) FROM holders"), 0);
     desk_close(&d);
     assert_int_equal(count_files(), 1);
 }
@@ -382,14 +336,14 @@ static void the_buried_are_not_served(void **state)
     uint64_t fence;
 
     (void)state;
-    open_desk(&d);
+    lite_open(&d);
     fence = desk_enter(&d, "x", "a", 0, 0).fence;
     desk_enter(&d, "x", "b", 0, DESK_WINDOW);
     start(&dead, "c", 0);
     other_order(&dead, 'w');
     desk_enter(&d, "x", "d", 0, DESK_WINDOW);
     other_end(&dead, SIGKILL);
-    desk_close(open_desk(&later));
+    desk_close(lite_open(&later));
     desk_release(&d, "x", "a", fence);
     fence = desk_wait(&d, "b", 0);
     assert_true(fence > 0);
@@ -404,11 +358,11 @@ static void a_cleared_folder_kills_nobody(void **state)
     desk a, b;
 
     (void)state;
-    open_desk(&a);
+    lite_open(&a);
     desk_enter(&a, "x", "a", 0, 0);
-    snprintf(command, sizeof command, "rm -r '%s-dibs'", path);
+    snprintf(command, sizeof command, "rm -r '%s-dibs'", lite_path);
     assert_int_equal(system(command), 0);
-    open_desk(&b);
+    lite_open(&b);
     assert_int_equal(desk_enter(&b, "x", "b", 0, 0).verdict, DIBS__BUSY);
     desk_close(&b);
     desk_close(&a);
@@ -422,7 +376,7 @@ static void others_go_on_while_a_holder_is_stopped(void **state)
     (void)state;
     start(&o, "child", 0);
     other_order(&o, 'e');
-    open_desk(&d);
+    lite_open(&d);
     kill(o.pid, SIGSTOP);
     assert_int_equal(desk_enter(&d, "x", "parent", 0, 0).verdict, DIBS__BUSY);
     assert_int_equal(desk_enter(&d, "y", "parent", 0, 0).verdict, DIBS__GRANTED);
@@ -430,7 +384,7 @@ static void others_go_on_while_a_holder_is_stopped(void **state)
     desk_close(&d);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, lite_setup, lite_teardown)
 
 int main(void)
 {

@@ -1,11 +1,8 @@
 /* Cells in SQLite: an older store, boots, power cuts, reaping, failing disks, dead processes, waits. */
 #define _GNU_SOURCE
-#include "engines/sqlite/sqlite.h"
 #include "support/clock.h"
-#include "support/desk.h"
 #include "support/disk.h"
-#include "support/env.h"
-#include "support/scratch.h"
+#include "support/lite.h"
 #include "support/test.h"
 
 #include <signal.h>
@@ -17,61 +14,6 @@
 
 #define DAY   (24 * 3600 * DIBS__SECOND)
 #define TAKES 3
-
-static scratch folder;
-static char url[SCRATCH_MAX + 32], path[SCRATCH_MAX + 16], boot[SCRATCH_MAX + 16];
-
-static void write_boot(const char *id)
-{
-    FILE *f = fopen(boot, "w");
-
-    assert_non_null(f);
-    fprintf(f, "%s\n", id);
-    fclose(f);
-}
-
-static int set_up(void **state)
-{
-    (void)state;
-    if (scratch_make(&folder) < 0)
-        return -1;
-    scratch_file(&folder, "t.db", path, sizeof path);
-    scratch_file(&folder, "boot", boot, sizeof boot);
-    snprintf(url, sizeof url, "sqlite://%s", path);
-    write_boot("first");
-    dibs__lite_boot_file = boot;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    scratch_remove(&folder);
-    return 0;
-}
-
-static void open_in(desk *d, const char *its_url, const sim_env *sim)
-{
-    dibs_error err = {0};
-
-    if (desk_open(d, its_url, sim ? &sim->env : NULL, &err) != DIBS_OK)
-        fail_msg("%s", err.message);
-}
-
-static int64_t ask_sql(const char *sql)
-{
-    sqlite3 *db;
-    sqlite3_stmt *q;
-    int64_t n;
-
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    if (sqlite3_prepare_v2(db, sql, -1, &q, NULL) != SQLITE_OK)
-        fail_msg("%s", sqlite3_errmsg(db));
-    n = sqlite3_step(q) == SQLITE_ROW ? sqlite3_column_int64(q, 0) : -1;
-    sqlite3_finalize(q);
-    sqlite3_close(db);
-    return n;
-}
 
 /* ---- Commands -------------------------------------------------------------------------------- */
 
@@ -135,29 +77,19 @@ static void assert_cell(desk *d, const char *key, const char *text)
 
 /* ---- An older store -------------------------------------------------------------------------- */
 
-static void run_sql(const char *sql)
-{
-    sqlite3 *db;
-
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK)
-        fail_msg("%s", sqlite3_errmsg(db));
-    sqlite3_close(db);
-}
-
 static void a_store_of_version_1_opens(void **state)
 {
     desk d;
     uint64_t fence;
 
     (void)state;
-    open_in(&d, url, NULL);
+    lite_open(&d);
     d.owner_named = true;
     fence = desk_enter(&d, "kept", "me", 0, 0).fence;
     desk_close(&d);
-    run_sql("DROP VIEW cells; DROP TABLE cell; DROP TABLE request; PRAGMA user_version = 1");
-    open_in(&d, url, NULL);
-    assert_int_equal(ask_sql("PRAGMA user_version"), 2);
+    lite_run("DROP VIEW cells; DROP TABLE cell; DROP TABLE request; PRAGMA user_version = 1");
+    lite_open(&d);
+    assert_int_equal(lite_ask("PRAGMA user_version"), 2);
     assert_int_equal(desk_enter(&d, "kept", "other", 0, 0).verdict, DIBS__BUSY);
     assert_int_equal(desk_release(&d, "kept", "me", fence), DIBS__RELEASED);
     assert_int_equal(done(&d, "c:x", put(0, "new", 0)).verdict, DIBS__CELL_DONE);
@@ -170,15 +102,15 @@ static void people_can_read_cells(void **state)
     desk d;
 
     (void)state;
-    open_in(&d, url, NULL);
+    lite_open(&d);
     done(&d, "c:x", put(0, "value", 60 * DIBS__SECOND));
     done(&d, "n:x", (dibs__cell_command){.op = DIBS__CELL_SET, .number = 42});
-    assert_int_equal(ask_sql("SELECT size FROM cells WHERE key = 'c:x'"), 5);
-    assert_int_equal(ask_sql("SELECT number FROM cells WHERE key = 'n:x'"), 42);
-    assert_int_equal(ask_sql("SELECT count(*) FROM cells WHERE abs(julianday(written) - "
-                             "julianday('now')) < 0.01"),
+    assert_int_equal(lite_ask("SELECT size FROM cells WHERE key = 'c:x'"), 5);
+    assert_int_equal(lite_ask("SELECT number FROM cells WHERE key = 'n:x'"), 42);
+    assert_int_equal(lite_ask("SELECT count(*) FROM cells WHERE abs(julianday(written) - "
+                              "julianday('now')) < 0.01"),
                      2);
-    assert_int_equal(ask_sql("SELECT count(*) FROM cells WHERE expires > written"), 1);
+    assert_int_equal(lite_ask("SELECT count(*) FROM cells WHERE expires > written"), 1);
     desk_close(&d);
 }
 
@@ -191,14 +123,14 @@ static void time_goes_on_over_a_restart(void **state)
 
     (void)state;
     sim_env_init(&sim, 1);
-    open_in(&d, url, &sim);
+    lite_open_in(&d, &sim);
     done(&d, "c:brief", put(0, "x", 100 * DIBS__SECOND));
     done(&d, "c:long", put(0, "x", 1000 * DIBS__SECOND));
     desk_close(&d);
-    write_boot("second");
+    lite_boot("second");
     sim.boottime = 5 * DIBS__SECOND; /* the machine was off for a while */
     sim.wall += 200 * DIBS__SECOND;
-    open_in(&d, url, &sim);
+    lite_open_in(&d, &sim);
     assert_cell(&d, "c:brief", NULL);
     assert_cell(&d, "c:long", "x");
     assert_int_equal(done(&d, "c:long", put(0, "y", 0)).age, 200 * DIBS__SECOND);
@@ -219,14 +151,14 @@ static void nothing_grows_younger_when_the_clock_is_wrong(void **state)
     (void)state;
     alive.alive = true;
     sim_env_init(&sim, 1);
-    open_in(&d, url, &sim);
+    lite_open_in(&d, &sim);
     version = done(&d, "c:x", alive).version;
     assert_true(done(&d, "c:x", put(0, "y", 0)).age < DIBS__SECOND);
     desk_close(&d);
-    write_boot("second");
+    lite_boot("second");
     sim.boottime = 5 * DIBS__SECOND;
     sim.wall = 0; /* 1970 */
-    open_in(&d, url, &sim);
+    lite_open_in(&d, &sim);
     assert_true(done(&d, "c:x", put(0, "y", 0)).age ==
                 INT64_MAX); /* its runner died with the boot */
     assert_true(done(&d, "c:x", put(version, "z", 0)).version > version);
@@ -234,19 +166,6 @@ static void nothing_grows_younger_when_the_clock_is_wrong(void **state)
 }
 
 /* ---- Power cuts ------------------------------------------------------------------------------ */
-
-/* What the disk had when it was last synced, in another boot. */
-static void open_after_power_cut(desk *d, int round)
-{
-    char copy[SCRATCH_MAX + 32], its_url[SCRATCH_MAX + 64], id[32];
-
-    snprintf(copy, sizeof copy, "%s.%d", path, round);
-    disk_cut_power(path, copy);
-    snprintf(its_url, sizeof its_url, "sqlite://%s", copy);
-    snprintf(id, sizeof id, "after %d", round);
-    write_boot(id);
-    open_in(d, its_url, NULL);
-}
 
 static void what_was_told_survives_a_power_cut(void **state)
 {
@@ -256,7 +175,7 @@ static void what_was_told_survives_a_power_cut(void **state)
 
     (void)state;
     disk_put_in();
-    open_in(&d, url, NULL);
+    lite_open(&d);
     done(&d, "n:x", (dibs__cell_command){.op = DIBS__CELL_SET, .number = 1000});
     for (int i = 1; i <= 20; i++) {
         dibs__cell_command take = {.op = DIBS__CELL_TAKE, .number = 1, .request = "again"};
@@ -266,7 +185,7 @@ static void what_was_told_survives_a_power_cut(void **state)
         take.request = text;
         take.request_keep = DAY;
         assert_int_equal(done(&d, "n:x", take).number, 1000 - i);
-        open_after_power_cut(&after, i);
+        lite_open_after_power_cut(&after, NULL, i);
         assert_cell(&after, "c:x", text);
         assert_int_equal(done(&after, "n:x", take).verdict, DIBS__CELL_ALREADY);
         assert_int_equal(done(&after, "n:x", look).number, 1000 - i);
@@ -285,14 +204,14 @@ static void signs_of_life_are_not_synced(void **state)
 
     (void)state;
     disk_put_in();
-    open_in(&d, url, NULL);
+    lite_open(&d);
     c.alive = true;
     version = done(&d, "c:x", c).version;
     c = put(version, "renewed", 0);
     c.alive = c.fleeting = true;
     version = done(&d, "c:x", c).version;
     assert_cell(&d, "c:x", "renewed");
-    open_after_power_cut(&after, 1);
+    lite_open_after_power_cut(&after, NULL, 1);
     assert_cell(&after, "c:x", "begun");
     assert_true(done(&after, "c:x", put(0, "x", 0)).age == INT64_MAX);
     assert_true(done(&after, "c:x", put(DIBS__CELL_ANY, "x", 0)).version > version);
@@ -332,9 +251,9 @@ static void sweep(disk_fault fault, bool for_ever)
         int64_t taken = 0;
 
         assert_true(n < 500);
-        set_up(NULL);
+        lite_setup_booted(NULL);
         disk_put_in();
-        open_in(&d, url, NULL);
+        lite_open(&d);
         done(&d, "n:x", (dibs__cell_command){.op = DIBS__CELL_SET, .number = TAKES});
         disk_fail(fault, n, for_ever);
         live(&d, &taken);
@@ -346,9 +265,9 @@ static void sweep(disk_fault fault, bool for_ever)
         assert_int_equal(done(&d, "n:x", look).number, 0);
         desk_close(&d);
         disk_take_out();
-        tear_down(NULL);
+        lite_teardown(NULL);
     }
-    set_up(NULL);
+    lite_setup_booted(NULL);
 }
 
 static void a_failing_disk_counts_nothing_twice(void **state)
@@ -373,22 +292,22 @@ static void what_has_ended_is_reaped_in_small_batches(void **state)
 
     (void)state;
     sim_env_init(&sim, 1);
-    open_in(&d, url, &sim);
+    lite_open_in(&d, &sim);
     for (int i = 0; i < 200; i++) {
         snprintf(key, sizeof key, "c:%d", i);
         done(&d, key, put(0, "x", 10 * DIBS__SECOND));
     }
     done(&d, "n:x", request);
     done(&d, "c:kept", put(0, "x", 0));
-    before = ask_sql("SELECT count(*) FROM cell");
+    before = lite_ask("SELECT count(*) FROM cell");
     assert_int_equal(before, 202);
     for (left = before; left > 2; before = left) {
         sim_env_pass(&sim, 70 * DIBS__SECOND);
         done(&d, "c:kept", look);
-        left = ask_sql("SELECT count(*) FROM cell");
+        left = lite_ask("SELECT count(*) FROM cell");
         assert_true(left < before && before - left <= 100);
     }
-    assert_int_equal(ask_sql("SELECT count(*) FROM request"), 0);
+    assert_int_equal(lite_ask("SELECT count(*) FROM request"), 0);
     assert_cell(&d, "c:kept", "x");
     desk_close(&d);
 }
@@ -402,7 +321,7 @@ static void a_floor_is_reaped_a_day_later(void **state)
     (void)state;
     sim_env_init(&sim, 1);
     fence = (uint64_t)sim.wall;
-    open_in(&d, url, &sim);
+    lite_open_in(&d, &sim);
     done(&d, "c:x", (dibs__cell_command){.op = DIBS__CELL_PASS, .fence = fence, .floor = fence});
     done(&d, "c:x", put(0, "x", 0));
     done(&d, "c:x", (dibs__cell_command){.op = DIBS__CELL_DELETE, .version = DIBS__CELL_ANY});
@@ -415,7 +334,7 @@ static void a_floor_is_reaped_a_day_later(void **state)
     }
     sim_env_pass(&sim, DAY);
     done(&d, "c:y", look);
-    assert_int_equal(ask_sql("SELECT count(*) FROM cell"), 0);
+    assert_int_equal(lite_ask("SELECT count(*) FROM cell"), 0);
     desk_close(&d);
 }
 
@@ -434,7 +353,7 @@ static void die_with(const char *key, bool alive)
         dibs__cell_command c = put(0, "running", 0);
         desk d;
         alarm(20);
-        open_in(&d, url, NULL);
+        lite_open(&d);
         c.alive = alive;
         done(&d, key, c);
         if (write(ready[1], "x", 1) == 1)
@@ -457,7 +376,7 @@ static void a_dead_process_is_noticed(void **state)
     (void)state;
     die_with("c:dead", true);
     die_with("c:value", false);
-    open_in(&d, url, NULL); /* buries them, and takes their files away */
+    lite_open(&d); /* buries them, and takes their files away */
     assert_true(done(&d, "c:dead", put(0, "x", 0)).age == INT64_MAX);
     assert_true(done(&d, "c:value", put(0, "x", 0)).age < 60 * DIBS__SECOND);
     die_with("c:next", true);
@@ -496,8 +415,8 @@ static void a_commit_wakes(void **state)
     int64_t begin = clock_ms();
 
     (void)state;
-    open_in(&a, url, NULL);
-    open_in(&b, url, NULL);
+    lite_open(&a);
+    lite_open(&b);
     s.version = done(&a, "c:x", put(0, "1", 0)).version;
     assert_int_equal(pthread_create(&thread, NULL, sleeper_main, &s), 0);
     for (int i = 0; i < 20; i++) {
@@ -514,7 +433,7 @@ static void a_commit_wakes(void **state)
     desk_close(&b);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, lite_setup_booted, lite_teardown)
 
 int main(void)
 {

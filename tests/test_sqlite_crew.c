@@ -2,8 +2,7 @@
 #define _GNU_SOURCE
 #include "engines/sqlite/sqlite.h"
 #include "support/clock.h"
-#include "support/desk.h"
-#include "support/scratch.h"
+#include "support/lite.h"
 #include "support/test.h"
 
 #include <signal.h>
@@ -14,34 +13,6 @@
 #define AT_ONCE  500   /* milliseconds; who waits for a gate waits for a second */
 #define FOREVER  20000 /* milliseconds */
 #define ATTEMPTS 3     /* one may meet a busy moment of the machine */
-
-static scratch folder;
-static char url[SCRATCH_MAX + 32];
-
-static int set_up(void **state)
-{
-    (void)state;
-    if (scratch_make(&folder) < 0)
-        return -1;
-    snprintf(url, sizeof url, "sqlite://%s/t.db", folder.path);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    scratch_remove(&folder);
-    return 0;
-}
-
-static desk *open_desk(desk *d)
-{
-    dibs_error err = {0};
-
-    if (desk_open(d, url, NULL, &err) != DIBS_OK)
-        fail_msg("%s", err.message);
-    return d;
-}
 
 /* ---- The gate -------------------------------------------------------------------------------- */
 
@@ -58,7 +29,7 @@ static pid_t block_gate(void)
     assert_true(pid >= 0);
     if (pid == 0) {
         alarm(20);
-        open_desk(&d);
+        lite_open(&d);
         if (dibs__lite_gate_enter((dibs__lite *)d.engine, dibs__after(d.env, DIBS__SECOND)))
             done = write(ready[1], "!", 1) == 1;
         for (;;)
@@ -85,7 +56,7 @@ static void a_stuck_gate_is_passed_by(void **state)
     pid_t pid;
 
     (void)state;
-    open_desk(&d);
+    lite_open(&d);
     pid = block_gate();
     assert_in_range(time_a_grant(&d, "x"), 900, FOREVER); /* it was waited for */
     for (int i = 0; i < ATTEMPTS; i++)
@@ -103,7 +74,7 @@ static void a_death_inside_the_gate_opens_it(void **state)
     pid_t pid;
 
     (void)state;
-    open_desk(&d);
+    lite_open(&d);
     for (int i = 0; i < ATTEMPTS; i++) {
         pid = block_gate();
         kill(pid, SIGKILL);
@@ -154,7 +125,7 @@ static void many_threads_share_a_connection(void **state)
     int inside = 0, rounds = 0;
 
     (void)state;
-    open_desk(&d);
+    lite_open(&d);
     for (int i = 0; i < WORKERS; i++) {
         w[i] = (worker){.d = &d, .number = i, .inside = &inside};
         assert_int_equal(pthread_create(&w[i].thread, NULL, work, &w[i]), 0);
@@ -168,7 +139,7 @@ static void many_threads_share_a_connection(void **state)
     desk_close(&d);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, lite_setup, lite_teardown)
 
 int main(void)
 {

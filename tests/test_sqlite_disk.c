@@ -1,60 +1,17 @@
 /* The SQLite engine and its disk: places it refuses, databases that are busy or vanish, boots,
  * reaping, every write and sync that fails, and power cuts. */
 #define _GNU_SOURCE
-#include "engines/sqlite/sqlite.h"
 #include "support/clock.h"
-#include "support/desk.h"
 #include "support/disk.h"
-#include "support/env.h"
-#include "support/scratch.h"
+#include "support/lite.h"
 #include "support/test.h"
 
+#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
-
-static scratch folder;
-static char url[SCRATCH_MAX + 32], path[SCRATCH_MAX + 16], boot[SCRATCH_MAX + 16];
-
-static void write_boot(const char *id)
-{
-    FILE *f = fopen(boot, "w");
-
-    assert_non_null(f);
-    fprintf(f, "%s\n", id);
-    fclose(f);
-}
-
-/* Every test has a boot of its own making. */
-static int set_up(void **state)
-{
-    (void)state;
-    if (scratch_make(&folder) < 0)
-        return -1;
-    scratch_file(&folder, "t.db", path, sizeof path);
-    scratch_file(&folder, "boot", boot, sizeof boot);
-    snprintf(url, sizeof url, "sqlite://%s", path);
-    write_boot("first");
-    dibs__lite_boot_file = boot;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    scratch_remove(&folder);
-    return 0;
-}
-
-static desk *open_desk(desk *d)
-{
-    dibs_error err = {0};
-
-    if (desk_open(d, url, NULL, &err) != DIBS_OK)
-        fail_msg("%s", err.message);
-    return d;
-}
 
 /* ---- Places ---------------------------------------------------------------------------------- */
 
@@ -78,41 +35,16 @@ static void bad_places_are_refused(void **state)
     refuse("sqlite://me:secret@/path", DIBS_INVALID, "password");
     refuse("sqlite:///tmp/x.db?sync=1", DIBS_INVALID, "sync");
     refuse("sqlite::memory:", DIBS_INVALID, "memory:");
-    snprintf(text, sizeof text, "sqlite://%s", folder.path);
+    snprintf(text, sizeof text, "sqlite://%s", lite_folder.path);
     refuse(text, DIBS_INVALID, "folder");
-    snprintf(text, sizeof text, "sqlite://%s/none/t.db", folder.path);
+    snprintf(text, sizeof text, "sqlite://%s/none/t.db", lite_folder.path);
     refuse(text, DIBS_INVALID, "make the folder");
-    f = fopen(path, "w");
+    f = fopen(lite_path, "w");
     fputs("this is a text file, and long enough to be taken for a database, if only it were one: "
           "its header says something else",
           f);
     fclose(f);
-    refuse(url, DIBS_BROKEN_ENGINE, "no SQLite database");
-}
-
-static void run_sql(const char *sql)
-{
-    sqlite3 *db;
-
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK)
-        fail_msg("%s", sqlite3_errmsg(db));
-    sqlite3_close(db);
-}
-
-static int64_t ask_sql(const char *sql)
-{
-    sqlite3 *db;
-    sqlite3_stmt *q;
-    int64_t n;
-
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    if (sqlite3_prepare_v2(db, sql, -1, &q, NULL) != SQLITE_OK)
-        fail_msg("%s", sqlite3_errmsg(db));
-    n = sqlite3_step(q) == SQLITE_ROW ? sqlite3_column_int64(q, 0) : -1;
-    sqlite3_finalize(q);
-    sqlite3_close(db);
-    return n;
+    refuse(lite_url, DIBS_BROKEN_ENGINE, "no SQLite database");
 }
 
 static void foreign_database_is_refused_untouched(void **state)
@@ -120,10 +52,10 @@ static void foreign_database_is_refused_untouched(void **state)
     struct stat before, after;
 
     (void)state;
-    run_sql("CREATE TABLE customer (name TEXT)");
-    stat(path, &before);
-    refuse(url, DIBS_BROKEN_ENGINE, "something else");
-    stat(path, &after);
+    lite_run("CREATE TABLE customer (name TEXT)");
+    stat(lite_path, &before);
+    refuse(lite_url, DIBS_BROKEN_ENGINE, "something else");
+    stat(lite_path, &after);
     assert_int_equal(before.st_size, after.st_size);
     assert_int_equal(before.st_mtim.tv_nsec, after.st_mtim.tv_nsec);
 }
@@ -133,9 +65,9 @@ static void newer_database_is_refused(void **state)
     desk d;
 
     (void)state;
-    desk_close(open_desk(&d));
-    run_sql("PRAGMA user_version = 3");
-    refuse(url, DIBS_UNSUPPORTED, "newer");
+    desk_close(lite_open(&d));
+    lite_run("PRAGMA user_version = 3");
+    refuse(lite_url, DIBS_UNSUPPORTED, "newer");
 }
 
 static void default_store_is_private(void **state)
@@ -146,13 +78,13 @@ static void default_store_is_private(void **state)
     dibs_error err = {0};
 
     (void)state;
-    setenv("XDG_STATE_HOME", folder.path, 1);
+    setenv("XDG_STATE_HOME", lite_folder.path, 1);
     assert_int_equal(desk_open(&d, "sqlite:", NULL, &err), DIBS_OK);
     desk_close(&d);
     unsetenv("XDG_STATE_HOME");
-    assert_int_equal(stat(scratch_file(&folder, "dibs", file, sizeof file), &st), 0);
+    assert_int_equal(stat(scratch_file(&lite_folder, "dibs", file, sizeof file), &st), 0);
     assert_int_equal(st.st_mode & 0777, 0700);
-    assert_int_equal(stat(scratch_file(&folder, "dibs/dibs.db", file, sizeof file), &st), 0);
+    assert_int_equal(stat(scratch_file(&lite_folder, "dibs/dibs.db", file, sizeof file), &st), 0);
 }
 
 static void people_can_read_it(void **state)
@@ -160,15 +92,15 @@ static void people_can_read_it(void **state)
     desk d;
 
     (void)state;
-    open_desk(&d);
+    lite_open(&d);
     desk_enter(&d, "one", "me", 0, 0);
     desk_enter(&d, "two", "me", 3, 0);
     desk_enter(&d, "one", "you", 0, DESK_WINDOW);
-    assert_int_equal(ask_sql("SELECT count(*) FROM locks"), 2);
-    assert_int_equal(ask_sql("SELECT count(*) FROM holders WHERE owner = 'me' AND since > '2020' "
-                             "AND expires > since"),
+    assert_int_equal(lite_ask("SELECT count(*) FROM locks"), 2);
+    assert_int_equal(lite_ask("SELECT count(*) FROM holders WHERE owner = 'me' AND since > '2020' "
+                              "AND expires > since"),
                      2);
-    assert_int_equal(ask_sql("SELECT line FROM waiters WHERE name = 'one' AND owner = 'you'"), 1);
+    assert_int_equal(lite_ask("SELECT line FROM waiters WHERE name = 'one' AND owner = 'you'"), 1);
     desk_close(&d);
 }
 
@@ -181,8 +113,8 @@ static void a_busy_database_is_unavailable_in_time(void **state)
     int64_t start_ms;
 
     (void)state;
-    open_desk(&d);
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    lite_open(&d);
+    assert_int_equal(sqlite3_open(lite_path, &db), SQLITE_OK);
     assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
     start_ms = clock_ms();
     assert_int_equal(
@@ -202,9 +134,9 @@ static void a_removed_database_is_a_loss(void **state)
     dibs_error err = {0};
 
     (void)state;
-    open_desk(&d);
+    lite_open(&d);
     fence = desk_enter(&d, "x", "me", 0, 0).fence;
-    unlink(path);
+    unlink(lite_path);
     sleep_ms(60);
     assert_int_equal(desk_keep(&d, "x", "me", fence), DIBS__LOST);
     assert_int_equal(
@@ -222,19 +154,19 @@ static void a_new_boot_drops_all_entries(void **state)
     uint64_t fence;
 
     (void)state;
-    open_desk(&d);
+    lite_open(&d);
     d.owner_named = true;
     fence = desk_enter(&d, "x", "me", 0, 0).fence;
     desk_enter(&d, "x", "you", 0, DESK_WINDOW);
     desk_enter(&d, "y", "me", 5, 0);
     desk_close(&d);
-    open_desk(&d);
+    lite_open(&d);
     assert_int_equal(desk_enter(&d, "x", "third", 0, 0).verdict, DIBS__BUSY);
     desk_close(&d);
-    write_boot("second");
-    open_desk(&d);
+    lite_boot("second");
+    lite_open(&d);
     assert_int_equal(
-        ask_sql("SELECT (SELECT count(*) FROM holders) + (SELECT count(*) FROM waiters)"), 0);
+        lite_ask("SELECT (SELECT count(*) FROM holders) + (SELECT count(*) FROM waiters)"), 0);
     assert_true(desk_enter(&d, "x", "third", 0, 0).fence > fence);
     desk_close(&d);
 }
@@ -244,23 +176,22 @@ static void what_is_idle_for_a_day_is_dropped(void **state)
     const int64_t day = 24 * 3600 * DIBS__SECOND;
     sim_env sim;
     desk d;
-    dibs_error err = {0};
     uint64_t fence;
 
     (void)state;
     sim_env_init(&sim, 1);
-    assert_int_equal(desk_open(&d, url, &sim.env, &err), DIBS_OK);
+    lite_open_in(&d, &sim);
     fence = desk_enter(&d, "old", "me", 0, 0).fence;
     desk_release(&d, "old", "me", fence);
     desk_enter(&d, "forgotten", "me", 0, 0);
     sim_env_pass(&sim, day - DIBS__SECOND);
     desk_enter(&d, "new", "me", 0, 0);
-    assert_int_equal(ask_sql("SELECT count(*) FROM lock"), 3);
+    assert_int_equal(lite_ask("SELECT count(*) FROM lock"), 3);
     sim_env_pass(&sim, 120 * DIBS__SECOND);
     desk_enter(&d, "new", "me", 0, 0); /* drops "old", settles "forgotten" */
     sim_env_pass(&sim, 120 * DIBS__SECOND);
     desk_enter(&d, "new", "me", 0, 0);
-    assert_int_equal(ask_sql("SELECT count(*) FROM lock"), 1);
+    assert_int_equal(lite_ask("SELECT count(*) FROM lock"), 1);
     assert_true(desk_enter(&d, "old", "me", 0, 0).fence > fence);
     desk_close(&d);
 }
@@ -314,9 +245,9 @@ static void expect_sound(desk *d, uint64_t highest)
             desk_release(d, names[i], owners[j], 0);
     desk_release(d, "x", "b", 0); /* was in line behind a */
     assert_int_equal(
-        ask_sql("SELECT (SELECT count(*) FROM holders) + (SELECT count(*) FROM waiters)"), 0);
+        lite_ask("SELECT (SELECT count(*) FROM holders) + (SELECT count(*) FROM waiters)"), 0);
     assert_int_equal(
-        ask_sql("SELECT count(*) FROM lock WHERE used <> 0 OR holders <> 0 OR waiters <> 0"), 0);
+        lite_ask("SELECT count(*) FROM lock WHERE used <> 0 OR holders <> 0 OR waiters <> 0"), 0);
     r = desk_enter(d, "x", "new", 0, 0);
     assert_int_equal(r.verdict, DIBS__GRANTED);
     assert_true(r.fence > highest);
@@ -334,10 +265,10 @@ static void sweep(disk_fault fault, bool for_ever)
         uint64_t highest = 0;
 
         assert_true(n < 500);
-        set_up(NULL);
+        lite_setup_booted(NULL);
         disk_put_in();
         disk_fail(fault, n, for_ever);
-        if (desk_open(&d, url, NULL, &err) == DIBS_OK) {
+        if (desk_open(&d, lite_url, NULL, &err) == DIBS_OK) {
             highest = live(&d);
             struck = disk_failed();
             disk_fail(fault, 0, false);
@@ -345,14 +276,14 @@ static void sweep(disk_fault fault, bool for_ever)
             assert_true(disk_failed());
             assert_in_range(strlen(err.message), 10, 1000);
             disk_fail(fault, 0, false);
-            open_desk(&d);
+            lite_open(&d);
         }
         expect_sound(&d, highest);
         desk_close(&d);
         disk_take_out();
-        tear_down(NULL);
+        lite_teardown(NULL);
     }
-    set_up(NULL);
+    lite_setup_booted(NULL);
 }
 
 static void a_full_disk_is_told(void **state)
@@ -382,21 +313,13 @@ static void a_failed_sync_is_told(void **state)
  * behind: the worst case. */
 static void expect_higher(const char *name, uint64_t fence, int round)
 {
-    char copy[SCRATCH_MAX + 32], its_url[SCRATCH_MAX + 64], id[32];
     sim_env sim;
     desk d;
-    dibs_error err = {0};
     dibs__reply r;
 
-    snprintf(copy, sizeof copy, "%s.%d", path, round);
-    disk_cut_power(path, copy);
-    snprintf(its_url, sizeof its_url, "sqlite://%s", copy);
-    snprintf(id, sizeof id, "after %d", round);
-    write_boot(id);
     sim_env_init(&sim, 1);
     sim.wall -= 365 * 24 * 3600 * DIBS__SECOND;
-    if (desk_open(&d, its_url, &sim.env, &err) != DIBS_OK)
-        fail_msg("%s", err.message);
+    lite_open_after_power_cut(&d, &sim, round);
     r = desk_enter(&d, name, "new", 0, 0);
     assert_int_equal(r.verdict, DIBS__GRANTED);
     assert_true(r.fence > fence);
@@ -407,13 +330,12 @@ static void fences_never_repeat_after_a_power_cut(void **state)
 {
     sim_env sim;
     desk d;
-    dibs_error err = {0};
     uint64_t seed = 7;
 
     (void)state;
     disk_put_in();
     sim_env_init(&sim, 1);
-    assert_int_equal(desk_open(&d, url, &sim.env, &err), DIBS_OK);
+    lite_open_in(&d, &sim);
     for (int i = 0; i < 400; i++) {
         char name[16];
         dibs__reply r;
@@ -429,7 +351,7 @@ static void fences_never_repeat_after_a_power_cut(void **state)
     disk_take_out();
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, lite_setup_booted, lite_teardown)
 
 int main(void)
 {

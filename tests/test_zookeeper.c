@@ -246,7 +246,7 @@ static void a_deleted_node_is_a_loss(void **state)
     dibs *a = open_here(), *b = open_here();
     loss_note note = {0};
     dibs_grant *g = take(a, "deleted", &(dibs_lock_options){.on_lost = note_loss, .data = &note});
-    job *j = job_start(b, "deleted", NULL, NULL);
+    job *j = job_start(b, "deleted", NULL);
     uint64_t fence = dibs_fence(g);
 
     (void)state;
@@ -258,7 +258,7 @@ static void a_deleted_node_is_a_loss(void **state)
     assert_true(loss_within(&note, SESSION_MS + SOON_MS));
     assert_int_equal(atomic_load(&note.why), DIBS_LOSS_GONE);
     assert_status(dibs_unlock(g), DIBS_LOST);
-    job_join(j);
+    job_join_held(j);
     assert_true(j->fence > fence);
     assert_status(dibs_unlock(j->g), DIBS_OK);
     zookeeper_close(zk);
@@ -316,12 +316,12 @@ static void a_follower_that_is_cut_off_is_not_believed(void **state)
     a = open_url(url_at(e.node[f].port, ""));
     b = open_url(url_at(e.node[leader].port, ""));
     g = take(a, "follower", &(dibs_lock_options){.on_lost = note_loss, .data = &note});
-    j = job_start(b, "follower", NULL, g);
+    j = job_start_against(b, "follower", NULL, g);
     wait_for_line(b, "follower", 1, 1);
     assert_non_null(by[leader]);
     proxy_freeze(by[leader], PROXY_UP);
     proxy_freeze(by[leader], PROXY_DOWN);
-    job_join(j);
+    job_join_held(j);
     assert_false(j->rival_held);
     assert_true(loss_within(&note, 0));
     assert_true(j->fence > dibs_fence(g));

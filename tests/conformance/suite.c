@@ -7,58 +7,20 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define HANDLES_MAX 64
-#define JOBS_MAX    256
-#define CASES_MAX   256
+#define CASES_MAX 256
 
 suite the;
-
-static dibs *handles[HANDLES_MAX];
-static job *jobs[JOBS_MAX];
-static size_t job_count;
 
 /* ---- Handles --------------------------------------------------------------------------------- */
 
 dibs *open_with(const dibs_options *options)
 {
-    dibs_error err = {0};
-    size_t i = 0;
-
-    while (i < HANDLES_MAX && handles[i])
-        i++;
-    assert_true(i < HANDLES_MAX);
-    if (dibs_open(the.url, options, &handles[i], &err) != DIBS_OK)
-        fail_msg("%s: %s", the.url, err.message);
-    return handles[i];
+    return open_at(the.url, options);
 }
 
 dibs *open_handle(void)
 {
     return open_with(NULL);
-}
-
-void close_handle(dibs *d)
-{
-    for (size_t i = 0; i < HANDLES_MAX; i++)
-        if (handles[i] == d)
-            handles[i] = NULL;
-    dibs_close(d);
-}
-
-/* Threads of a case that failed half-way are inside their handles: closing ends their waits. */
-void close_all(void)
-{
-    for (size_t i = 0; i < HANDLES_MAX; i++) {
-        if (handles[i])
-            dibs_close(handles[i]);
-        handles[i] = NULL;
-    }
-    for (size_t i = 0; i < job_count; i++) {
-        if (jobs[i]->thread)
-            pthread_join(jobs[i]->thread, NULL);
-        free(jobs[i]);
-    }
-    job_count = 0;
 }
 
 bool pause_server(void)
@@ -90,34 +52,7 @@ const char *fresh(const char *label)
     return name;
 }
 
-/* ---- Locks ----------------------------------------------------------------------------------- */
-
-dibs_grant *take(dibs *d, const char *name, const dibs_lock_options *options)
-{
-    dibs_lock_options o = options ? *options : (dibs_lock_options){0};
-    dibs_error err = {0};
-    dibs_grant *g = NULL;
-
-    if (o.wait_ms == 0)
-        o.wait_ms = LONG_MS;
-    if (dibs_lock(d, name, &o, &g, &err) != DIBS_OK)
-        fail_msg("lock %s: %s", name, err.message);
-    assert_non_null(g);
-    return g;
-}
-
-dibs_status try_lock(dibs *d, const char *name)
-{
-    dibs_grant *g = NULL;
-    dibs_status status =
-        dibs_lock(d, name, &(dibs_lock_options){.wait_ms = DIBS_NO_WAIT}, &g, NULL);
-
-    if (status == DIBS_OK)
-        dibs_unlock(g);
-    else
-        assert_null(g);
-    return status;
-}
+/* ---- Lines ----------------------------------------------------------------------------------- */
 
 typedef struct line {
     dibs *d;
@@ -125,26 +60,15 @@ typedef struct line {
     size_t waiters;
 } line;
 
-static size_t waiters_seen_by(dibs *d, const char *name)
-{
-    dibs_report *r = NULL;
-    size_t n = 0;
-
-    if (dibs_inspect(d, name, &r, NULL) == DIBS_OK)
-        n = dibs_report_at(r, 0)->waiter_count;
-    dibs_report_free(r);
-    return n;
-}
-
 static bool line_is(void *ctx)
 {
     line *l = ctx;
     size_t n = 0;
 
     if (the.can.first_come)
-        return waiters_seen_by(l->d, l->name) == l->waiters;
+        return waiters_of(l->d, l->name) == l->waiters;
     for (size_t i = 0; i < HANDLES_MAX; i++)
-        n += handles[i] ? waiters_seen_by(handles[i], l->name) : 0;
+        n += handle_at(i) ? waiters_of(handle_at(i), l->name) : 0;
     return n == l->waiters;
 }
 
@@ -178,95 +102,6 @@ void wait_for_helper(dibs *d, const char *name)
     snprintf(copy, sizeof copy, "%s", name);
     if (!wait_until(is_listened_to, copy, LONG_MS))
         fail_msg("%s: nobody waits", name);
-}
-
-size_t holders_of(dibs *d, const char *name)
-{
-    dibs_report *r = NULL;
-    size_t n = 0;
-
-    if (dibs_inspect(d, name, &r, NULL) == DIBS_OK)
-        n = dibs_report_at(r, 0)->holder_count;
-    dibs_report_free(r);
-    return n;
-}
-
-/* ---- Threads --------------------------------------------------------------------------------- */
-
-static void *job_run(void *arg)
-{
-    job *j = arg;
-
-    j->status = dibs_lock(j->d, j->name, &j->options, &j->g, &j->err);
-    if (j->status == DIBS_OK) {
-        j->rival_held = j->rival && dibs_held(j->rival);
-        j->held = dibs_held(j->g);
-        j->fence = dibs_fence(j->g);
-    }
-    j->at = clock_ms();
-    atomic_store(&j->done, true);
-    return NULL;
-}
-
-job *job_start_against(dibs *d, const char *name, const dibs_lock_options *options,
-                       const dibs_grant *rival)
-{
-    job *j = calloc(1, sizeof *j);
-
-    assert_non_null(j);
-    assert_true(job_count < JOBS_MAX);
-    j->d = d;
-    j->rival = rival;
-    snprintf(j->name, sizeof j->name, "%s", name);
-    if (options)
-        j->options = *options;
-    jobs[job_count++] = j;
-    assert_int_equal(pthread_create(&j->thread, NULL, job_run, j), 0);
-    return j;
-}
-
-job *job_start(dibs *d, const char *name, const dibs_lock_options *options)
-{
-    return job_start_against(d, name, options, NULL);
-}
-
-static bool job_is_done(void *ctx)
-{
-    return atomic_load(&((job *)ctx)->done);
-}
-
-bool job_done_within(job *j, int64_t ms)
-{
-    return wait_until(job_is_done, j, ms);
-}
-
-void job_join(job *j)
-{
-    if (!job_done_within(j, LONG_MS))
-        fail_msg("a thread hangs in dibs_lock(%s)", j->name);
-    pthread_join(j->thread, NULL);
-    j->thread = 0;
-}
-
-void note_loss(void *data, dibs_grant *g, dibs_loss why)
-{
-    loss_note *n = data;
-
-    (void)g;
-    n->thread = pthread_self();
-    n->at = clock_ms();
-    atomic_store(&n->why, (int)why);
-    atomic_fetch_add(&n->count, 1);
-}
-
-static bool loss_came(void *ctx)
-{
-    return atomic_load(&((loss_note *)ctx)->count) > 0;
-}
-
-bool loss_within(loss_note *n, int64_t ms)
-{
-    return wait_until(loss_came, n, ms);
 }
 
 /* ---- The program ----------------------------------------------------------------------------- */
@@ -403,7 +238,7 @@ static const char *make_place(const char *name)
 static int case_teardown(void **state)
 {
     (void)state;
-    close_all();
+    close_handles();
     return 0;
 }
 

@@ -9,21 +9,16 @@
 #ifndef DIBS_TESTS_SUITE_H
 #define DIBS_TESTS_SUITE_H
 
-#include "dibs.h"
 #include "support/clock.h"
 #include "support/database.h"
 #include "support/ensemble.h"
+#include "support/jobs.h"
 #include "support/scratch.h"
 #include "support/server.h"
 #include "support/test.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-
-#define SHORT_MS 400   /* a lease that a test can outlive */
-#define KEPT_MS  1200  /* a lease that must be kept up, also on the slowest machine */
-#define SOON_MS  5000  /* what happens "at once" happens within this, on the slowest machine */
-#define LONG_MS  20000 /* what takes longer than this hangs */
+#define SHORT_MS 400  /* a lease that a test can outlive */
+#define KEPT_MS  1200 /* a lease that must be kept up, also on the slowest machine */
 
 #define REDLOCK_NODES 5
 /* The lease of every lock where it is the handle's: short enough that a test can outlive it. */
@@ -47,8 +42,6 @@ extern suite the;
 
 dibs *open_handle(void); /* or the case fails */
 dibs *open_with(const dibs_options *options);
-void close_handle(dibs *d);
-void close_all(void);
 
 /* Stops the engine's server for a while, where there is a single one: false elsewhere. */
 bool pause_server(void);
@@ -57,58 +50,12 @@ void continue_server(void);
 /* A lock name that no other case uses; the last eight live on. */
 const char *fresh(const char *label);
 
-/* ---- Locks, taken or the case fails ---------------------------------------------------------- */
-
-#define assert_status(got, want) assert_string_equal(dibs_status_name(got), dibs_status_name(want))
-
-dibs_grant *take(dibs *d, const char *name, const dibs_lock_options *options);
-dibs_status try_lock(dibs *d, const char *name); /* gives it back when it was free */
-
-/* Waits until so many wait, or hold, by the engine's own account. An engine that serves nobody in
+/* Waits until so many wait, by the engine's own account. An engine that serves nobody in
  * order has no line that others could see: there each handle of this process is asked for its own.
  */
 void wait_for_line(dibs *d, const char *name, size_t waiters);
 /* The same for one waiter in another process. */
 void wait_for_helper(dibs *d, const char *name);
-size_t holders_of(dibs *d, const char *name);
-
-/* ---- Threads that lock ----------------------------------------------------------------------- */
-
-typedef struct job {
-    pthread_t thread;
-    dibs *d;
-    char name[DIBS_NAME_MAX + 1];
-    dibs_lock_options options;
-    atomic_bool done;
-    dibs_status status;
-    dibs_error err;
-    dibs_grant *g;
-    uint64_t fence;
-    bool held;               /* at the moment it was granted */
-    const dibs_grant *rival; /* looked at in that moment */
-    bool rival_held;
-    int64_t at; /* clock_ms() when it came back */
-} job;
-
-/* A thread calls dibs_lock and ends. The grant, if any, is the job's. */
-job *job_start(dibs *d, const char *name, const dibs_lock_options *options);
-job *job_start_against(dibs *d, const char *name, const dibs_lock_options *options,
-                       const dibs_grant *rival);
-bool job_done_within(job *j, int64_t ms);
-void job_join(job *j); /* within LONG_MS, or the case fails */
-
-/* ---- Losses ---------------------------------------------------------------------------------- */
-
-typedef struct loss_note {
-    atomic_int count;
-    atomic_int why;
-    pthread_t thread;
-    int64_t at;
-} loss_note;
-
-/* For dibs_lock_options.on_lost, with a loss_note as data. */
-void note_loss(void *data, dibs_grant *g, dibs_loss why);
-bool loss_within(loss_note *n, int64_t ms);
 
 /* ---- The cases, by file ---------------------------------------------------------------------- */
 

@@ -9,8 +9,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define HANDLES_MAX 64
-#define JOBS_MAX    128
 #define PROXIES_MAX 8
 #define LASTING_MS  20000
 
@@ -19,9 +17,6 @@ atomic_int log_lines;
 
 static ensemble_kind the_kind;
 static const char *const *the_extra;
-static dibs *handles[HANDLES_MAX];
-static job *jobs[JOBS_MAX];
-static size_t job_count;
 static proxy *proxies[PROXIES_MAX];
 
 /* ---- The server ------------------------------------------------------------------------------ */
@@ -117,22 +112,9 @@ int run_program(char *out, size_t size, const char *const words[])
 
 /* ---- Handles --------------------------------------------------------------------------------- */
 
-static dibs *open_with(const char *url, const dibs_options *options)
-{
-    dibs_error err = {0};
-    size_t i = 0;
-
-    while (i < HANDLES_MAX && handles[i])
-        i++;
-    assert_true(i < HANDLES_MAX);
-    if (dibs_open(url, options, &handles[i], &err) != DIBS_OK)
-        fail_msg("%s: %s", url, err.message);
-    return handles[i];
-}
-
 dibs *open_url(const char *url)
 {
-    return open_with(url, NULL);
+    return open_at(url, NULL);
 }
 
 dibs *open_here(void)
@@ -146,7 +128,7 @@ dibs *open_through(const proxy *p)
     return open_url(url_at(proxy_port(p), ""));
 }
 
-static void count_line(void *data, dibs_log_level level, const char *message)
+static void count_log(void *data, dibs_log_level level, const char *message)
 {
     (void)data;
     (void)message;
@@ -157,45 +139,17 @@ static void count_line(void *data, dibs_log_level level, const char *message)
 dibs *open_logged(const char *url)
 {
     atomic_store(&log_lines, 0);
-    return open_with(url, &(dibs_options){.log = count_line});
+    return open_at(url, &(dibs_options){.log = count_log});
 }
 
-void close_handle(dibs *d)
-{
-    for (size_t i = 0; i < HANDLES_MAX; i++)
-        if (handles[i] == d)
-            handles[i] = NULL;
-    dibs_close(d);
-}
-
-static void join_those_done(void)
-{
-    for (size_t i = 0; i < job_count; i++)
-        if (jobs[i]->thread && atomic_load(&jobs[i]->done)) {
-            pthread_join(jobs[i]->thread, NULL);
-            jobs[i]->thread = 0;
-        }
-}
-
-/* Threads of a case that failed half-way are inside their handles: closing ends their waits. */
+/* A handle behind a proxy that holds things back would be long in closing. */
 int close_all(void **state)
 {
     (void)state;
-    join_those_done();
     for (size_t i = 0; i < PROXIES_MAX; i++)
         if (proxies[i])
             proxy_heal(proxies[i]);
-    for (size_t i = 0; i < HANDLES_MAX; i++) {
-        if (handles[i])
-            dibs_close(handles[i]);
-        handles[i] = NULL;
-    }
-    for (size_t i = 0; i < job_count; i++) {
-        if (jobs[i]->thread)
-            pthread_join(jobs[i]->thread, NULL);
-        free(jobs[i]);
-    }
-    job_count = 0;
+    close_handles();
     for (size_t i = 0; i < PROXIES_MAX; i++) {
         if (proxies[i])
             proxy_stop(proxies[i]);
@@ -224,71 +178,9 @@ proxy *proxy_here(void)
 
 void refused(const char *url, dibs_status want, const char *const words[])
 {
-    dibs *d = NULL;
-    dibs_error err = {0};
-    dibs_status got = dibs_open(url, &(dibs_options){.connect_ms = 4000}, &d, &err);
+    static const char *const none[] = {NULL};
 
-    if (got != want)
-        fail_msg("%s: %s, not %s: %s", url, dibs_status_name(got), dibs_status_name(want),
-                 err.message);
-    assert_null(d);
-    for (size_t i = 0; words && words[i]; i++)
-        if (!strstr(err.message, words[i]))
-            fail_msg("%s: \"%s\" does not say \"%s\"", url, err.message, words[i]);
-}
-
-/* ---- Locks ----------------------------------------------------------------------------------- */
-
-dibs_grant *take(dibs *d, const char *name, const dibs_lock_options *options)
-{
-    dibs_lock_options o = options ? *options : (dibs_lock_options){0};
-    dibs_error err = {0};
-    dibs_grant *g = NULL;
-
-    if (o.wait_ms == 0)
-        o.wait_ms = LONG_MS;
-    if (dibs_lock(d, name, &o, &g, &err) != DIBS_OK)
-        fail_msg("lock %s: %s", name, err.message);
-    return g;
-}
-
-dibs_status try_lock(dibs *d, const char *name)
-{
-    dibs_grant *g = NULL;
-    dibs_status status =
-        dibs_lock(d, name, &(dibs_lock_options){.wait_ms = DIBS_NO_WAIT}, &g, NULL);
-
-    if (status == DIBS_OK)
-        dibs_unlock(g);
-    return status;
-}
-
-static void count_line_of(dibs *d, const char *name, size_t *holders, size_t *waiters)
-{
-    dibs_report *r = NULL;
-
-    *holders = *waiters = 0;
-    if (dibs_inspect(d, name, &r, NULL) == DIBS_OK) {
-        *holders = dibs_report_at(r, 0)->holder_count;
-        *waiters = dibs_report_at(r, 0)->waiter_count;
-    }
-    dibs_report_free(r);
-}
-
-size_t holders_of(dibs *d, const char *name)
-{
-    size_t holders, waiters;
-
-    count_line_of(d, name, &holders, &waiters);
-    return holders;
-}
-
-size_t waiters_of(dibs *d, const char *name)
-{
-    size_t holders, waiters;
-
-    count_line_of(d, name, &holders, &waiters);
-    return waiters;
+    expect_refused_with(url, &(dibs_options){.connect_ms = 4000}, want, words ? words : none);
 }
 
 void wait_for_line(dibs *d, const char *name, size_t holders, size_t waiters)
@@ -297,85 +189,11 @@ void wait_for_line(dibs *d, const char *name, size_t holders, size_t waiters)
     size_t h, w;
 
     for (;;) {
-        count_line_of(d, name, &h, &w);
+        count_line(d, name, &h, &w);
         if (h == holders && w == waiters)
             return;
         if (clock_ms() > end)
             fail_msg("%s: %zu hold and %zu wait, not %zu and %zu", name, h, w, holders, waiters);
         sleep_ms(10);
     }
-}
-
-/* ---- Threads --------------------------------------------------------------------------------- */
-
-static void *job_run(void *arg)
-{
-    job *j = arg;
-
-    j->status = dibs_lock(j->d, j->name, &j->options, &j->g, &j->err);
-    if (j->status == DIBS_OK) {
-        j->rival_held = j->rival && dibs_held(j->rival);
-        j->held = dibs_held(j->g);
-        j->fence = dibs_fence(j->g);
-    }
-    j->at = clock_ms();
-    atomic_store(&j->done, true);
-    return NULL;
-}
-
-job *job_start(dibs *d, const char *name, const dibs_lock_options *options, const dibs_grant *rival)
-{
-    job *j = calloc(1, sizeof *j);
-
-    assert_non_null(j);
-    assert_true(job_count < JOBS_MAX);
-    j->d = d;
-    j->rival = rival;
-    snprintf(j->name, sizeof j->name, "%s", name);
-    if (options)
-        j->options = *options;
-    jobs[job_count++] = j;
-    assert_int_equal(pthread_create(&j->thread, NULL, job_run, j), 0);
-    return j;
-}
-
-static bool job_is_done(void *ctx)
-{
-    return atomic_load(&((job *)ctx)->done);
-}
-
-bool job_done_within(job *j, int64_t ms)
-{
-    return wait_until(job_is_done, j, ms);
-}
-
-void job_join(job *j)
-{
-    if (!job_done_within(j, LONG_MS))
-        fail_msg("a thread hangs in dibs_lock(%s)", j->name);
-    pthread_join(j->thread, NULL);
-    j->thread = 0;
-    if (j->status != DIBS_OK)
-        fail_msg("%s: %s", j->name, j->err.message);
-    assert_true(j->held);
-}
-
-void note_loss(void *data, dibs_grant *g, dibs_loss why)
-{
-    loss_note *n = data;
-
-    (void)g;
-    n->at = clock_ms();
-    atomic_store(&n->why, (int)why);
-    atomic_fetch_add(&n->count, 1);
-}
-
-static bool loss_came(void *ctx)
-{
-    return atomic_load(&((loss_note *)ctx)->count) > 0;
-}
-
-bool loss_within(loss_note *n, int64_t ms)
-{
-    return wait_until(loss_came, n, ms);
 }

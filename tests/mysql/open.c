@@ -9,14 +9,7 @@
 
 static void refused(const char *url, dibs_status want, const char *words)
 {
-    dibs_options o = {.connect_ms = 3000};
-    dibs_error err = {0};
-    dibs *d = NULL;
-
-    assert_status(dibs_open(url, &o, &d, &err), want);
-    assert_null(d);
-    if (!strstr(err.message, words))
-        fail_msg("'%s' is not in: %s", words, err.message);
+    expect_refused(url, &(dibs_options){.connect_ms = 3000}, want, words);
 }
 
 static void bad_urls_are_refused(void **state)

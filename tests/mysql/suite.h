@@ -2,7 +2,7 @@
 #ifndef DIBS_TESTS_MYSQL_SUITE_H
 #define DIBS_TESTS_MYSQL_SUITE_H
 
-#include "dibs.h"
+#include "support/calls.h"
 #include "support/clock.h"
 #include "support/database.h"
 #include "support/server.h"
@@ -32,7 +32,6 @@ void make_accounts(const database *d);
 dibs *open_url(const char *url);
 dibs *open_app(void); /* account app on the_server */
 dibs_grant *take(dibs *d, const char *name, int64_t lease_ms);
-size_t waiters_of(dibs *d, const char *name);
 void wait_for_waiters(dibs *d, const char *name, size_t count);
 
 /* A thread that locks, notes, and (unless it keeps it) unlocks. */
@@ -67,7 +66,5 @@ extern const cases open_cases, wake_cases, fault_cases, token_cases, tls_cases, 
 #name, name, NULL, NULL, NULL \
     }
 #define CASES(id, array) const cases id = {array, sizeof array / sizeof array[0]}
-
-#define assert_status(got, want) assert_string_equal(dibs_status_name(got), dibs_status_name(want))
 
 #endif

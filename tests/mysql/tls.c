@@ -40,16 +40,10 @@ static void show(const char *name)
 /* `%` in `more` is the folder of the certificates. */
 static const char *tls_url(const char *host, const char *more)
 {
-    static char url[2048];
-    int n = snprintf(url, sizeof url, "mysql://app:app@%s:%d/dibs?", host, the_tls.port);
+    char head[128];
 
-    for (; *more; more++) {
-        if (*more == '%')
-            n += snprintf(url + n, sizeof url - (size_t)n, "%s", the_papers.folder.path);
-        else
-            n += snprintf(url + n, sizeof url - (size_t)n, "%c", *more);
-    }
-    return url;
+    snprintf(head, sizeof head, "mysql://app:app@%s:%d/dibs?", host, the_tls.port);
+    return papers_url(&the_papers, head, more);
 }
 
 static void good(const char *host, const char *more)
@@ -62,14 +56,7 @@ static void good(const char *host, const char *more)
 
 static void refused(const char *host, const char *more, dibs_status want, const char *word)
 {
-    dibs_error err = {0};
-    dibs *d = NULL;
-    dibs_status status = dibs_open(tls_url(host, more), NULL, &d, &err);
-
-    if (status != want || !strstr(err.message, word))
-        fail_msg("%s: %s '%s', not %s with '%s'", more, dibs_status_name(status), err.message,
-                 dibs_status_name(want), word);
-    assert_null(d);
+    expect_refused(tls_url(host, more), NULL, want, word);
 }
 
 static void bad(const char *host, const char *more, const char *word)
@@ -85,12 +72,9 @@ static void plain_text_is_no_way_out(void **state)
     for (int i = 0; i < 3; i++) {
         const char *mode = (const char *[]){"required", "verify_ca", "verify_identity"}[i];
         char more[SCRATCH_MAX + 64];
-        dibs_error err = {0};
-        dibs *d = NULL;
         snprintf(more, sizeof more, "?ssl_mode=%s&ssl_ca=%s", mode,
                  papers_file(&the_papers, "ca.crt"));
-        assert_status(dibs_open(url_of(&the_server, "app", more), NULL, &d, &err), DIBS_DENIED);
-        assert_non_null(strstr(err.message, "TLS"));
+        expect_refused(url_of(&the_server, "app", more), NULL, DIBS_DENIED, "TLS");
     }
 }
 

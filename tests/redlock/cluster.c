@@ -58,12 +58,7 @@ const char *cluster_url(const cluster *c, const char *more)
 
 dibs *cluster_open(const cluster *c, const char *more)
 {
-    dibs *d = NULL;
-    dibs_error err = {0};
-
-    if (dibs_open(cluster_url(c, more), NULL, &d, &err) != DIBS_OK)
-        fail_msg("%s: %s", cluster_url(c, more), err.message);
-    return d;
+    return expect_open(cluster_url(c, more), NULL);
 }
 
 /* A vote that is out has its attempt in the record, behind the owner. */
@@ -104,11 +99,5 @@ void cluster_expect_votes(cluster *c, const char *name, int votes, int64_t ms)
 
 dibs_grant *cluster_take(dibs *d, const char *name, int64_t lease_ms, int64_t wait_ms)
 {
-    dibs_grant *g = NULL;
-    dibs_error err = {0};
-    dibs_lock_options o = {.lease_ms = lease_ms, .wait_ms = wait_ms};
-
-    if (dibs_lock(d, name, &o, &g, &err) != DIBS_OK)
-        fail_msg("%s: %s", name, err.message);
-    return g;
+    return expect_lock(d, name, &(dibs_lock_options){.lease_ms = lease_ms, .wait_ms = wait_ms});
 }

@@ -2,7 +2,7 @@
 #ifndef DIBS_TESTS_CLUSTER_H
 #define DIBS_TESTS_CLUSTER_H
 
-#include "dibs.h"
+#include "support/calls.h"
 #include "support/proxy.h"
 #include "support/server.h"
 
@@ -38,7 +38,5 @@ void cluster_expect_votes(cluster *c, const char *name, int votes, int64_t ms);
 
 /* Takes a lock, or the test fails. */
 dibs_grant *cluster_take(dibs *d, const char *name, int64_t lease_ms, int64_t wait_ms);
-
-#define assert_status(got, want) assert_string_equal(dibs_status_name(got), dibs_status_name(want))
 
 #endif

@@ -1,5 +1,6 @@
 #include "support/machine.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- The store ------------------------------------------------------------------------------- */
@@ -214,6 +215,26 @@ void tiny_copy(tiny *to, const tiny *from)
     memcpy(to, from, offsetof(tiny, holder));
     memcpy(to->holder, from->holder, from->holders * sizeof from->holder[0]);
     memcpy(to->waiter, from->waiter, from->waiters * sizeof from->waiter[0]);
+}
+
+static int by_fence(const void *a, const void *b)
+{
+    const dibs__holder *x = a, *y = b;
+
+    return x->fence < y->fence ? -1 : x->fence > y->fence;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const dibs__waiter *x = a, *y = b;
+
+    return x->place < y->place ? -1 : x->place > y->place;
+}
+
+void tiny_sort(tiny *t)
+{
+    qsort(t->holder, t->holders, sizeof t->holder[0], by_fence);
+    qsort(t->waiter, t->waiters, sizeof t->waiter[0], by_place);
 }
 
 /* ---- Commands -------------------------------------------------------------------------------- */

@@ -38,6 +38,9 @@ typedef struct tiny {
 /* Only what is in use: the rest of `to` is left as it was. */
 void tiny_copy(tiny *to, const tiny *from);
 
+/* Holders by fence, waiters by place. */
+void tiny_sort(tiny *t);
+
 extern const dibs__store tiny_store;
 
 typedef enum command_kind {

@@ -99,6 +99,20 @@ void papers_copy(const papers *p, const char *from, const char *to)
     copy(p, from, to, ".key");
 }
 
+const char *papers_url(const papers *p, const char *head, const char *tail)
+{
+    static char url[2048];
+    int n = snprintf(url, sizeof url, "%s", head);
+
+    for (; *tail; tail++) {
+        if (*tail == '%')
+            n += snprintf(url + n, sizeof url - (size_t)n, "%s", p->folder.path);
+        else
+            n += snprintf(url + n, sizeof url - (size_t)n, "%c", *tail);
+    }
+    return url;
+}
+
 void papers_drop(papers *p)
 {
     scratch_remove(&p->folder);

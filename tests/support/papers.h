@@ -26,6 +26,9 @@ const char *papers_file(const papers *p, const char *name);
 /* Puts the certificate and key `from` in the place of `to`. */
 void papers_copy(const papers *p, const char *from, const char *to);
 
+/* `head`, then `tail` with the folder for each '%' in it; until the next call. */
+const char *papers_url(const papers *p, const char *head, const char *tail);
+
 void papers_drop(papers *p); /* harmless on a zeroed struct */
 
 #endif

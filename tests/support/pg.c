@@ -69,22 +69,7 @@ void pg_need(void)
 
 dibs *pg_open(const char *where)
 {
-    dibs_error err = {0};
-    dibs *d = NULL;
-
-    if (dibs_open(where, &(dibs_options){.request_ms = 3000}, &d, &err) != DIBS_OK)
-        fail_msg("%s: %s", where, err.message);
-    return d;
-}
-
-dibs_grant *pg_take(dibs *d, const char *name, const dibs_lock_options *o)
-{
-    dibs_error err = {0};
-    dibs_grant *g = NULL;
-
-    if (dibs_lock(d, name, o, &g, &err) != DIBS_OK)
-        fail_msg("%s: %s", name, err.message);
-    return g;
+    return expect_open(where, &(dibs_options){.request_ms = 3000});
 }
 
 static void *work(void *arg)

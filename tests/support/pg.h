@@ -3,7 +3,7 @@
 #ifndef DIBS_TESTS_PG_H
 #define DIBS_TESTS_PG_H
 
-#include "dibs.h"
+#include "support/calls.h"
 #include "support/database.h"
 #include "support/test.h"
 
@@ -26,9 +26,7 @@ PGconn *pg_dial(void);
 /* The first value of the answer, until the next call; or the case fails. */
 char *pg_ask(PGconn *pg, const char *sql);
 
-/* Done, or the case fails. */
-dibs *pg_open(const char *where);
-dibs_grant *pg_take(dibs *d, const char *name, const dibs_lock_options *o);
+dibs *pg_open(const char *where);  /* or the case fails */
 void pg_wait_for_line(long count); /* so many in line, on all locks together */
 
 /* A thread that takes a lock, counts, and gives it back. */

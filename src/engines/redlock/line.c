@@ -1,4 +1,4 @@
-/* Those of this handle that wait. See line.h. */
+/* Those of this handle that wait: where they stand, and when the first of them tries. See line.h. */
 #define _GNU_SOURCE
 #include "engines/redlock/line.h"
 
@@ -14,10 +14,7 @@
 #include <unistd.h>
 
 #define PAUSE_FIRST (4 * DIBS__MS)
-#define PAUSE_LAST  DIBS__SECOND     /* somebody would tell us sooner */
 #define PAUSE_DEAF  (100 * DIBS__MS) /* nobody would */
-#define PASSES      64
-#define BREATH      (4 * DIBS__MS) /* for the others, after that */
 #define LINGER      (2 * DIBS__SECOND)
 
 /* ---- Life ------------------------------------------------------------------------------------ */
@@ -100,7 +97,7 @@ dibs__spot *dibs__spot_find(const dibs__redlock_line *l, const char *name)
     return NULL;
 }
 
-static dibs__waiting *find_waiting(const dibs__redlock_line *l, const char *attempt)
+dibs__waiting *dibs__waiting_find(const dibs__redlock_line *l, const char *attempt)
 {
     dibs__node *n = dibs__table_first(&l->attempts, dibs__hash(attempt));
 
@@ -144,11 +141,10 @@ void dibs__spot_turn(dibs__redlock *r, dibs__spot *s)
     dibs__redlock_line_arm(l);
 }
 
-/* `left`: until the one who has it may be gone. */
-static void pause_spot(dibs__redlock *r, dibs__spot *s, int64_t left)
+void dibs__spot_pause(dibs__redlock *r, dibs__spot *s, int64_t left)
 {
     bool listening = s->heard == dibs__ears(r->v);
-    int64_t most = listening ? PAUSE_LAST : PAUSE_DEAF, pause;
+    int64_t most = listening ? DIBS__SPOT_PAUSE_LAST : PAUSE_DEAF, pause;
 
     s->pause = s->pause ? 2 * s->pause : PAUSE_FIRST;
     s->pause = s->pause < most ? s->pause : most;
@@ -229,7 +225,7 @@ bool dibs__redlock_line_join(dibs__redlock *r, const dibs__enter_request *reques
     if (s->first == w) { /* it may have been given back before anybody listened: look again soon */
         s->pause = 0;
         s->hinted = s->down = false;
-        pause_spot(r, s, left);
+        dibs__spot_pause(r, s, left);
         dibs__spot_turn(r, s);
         fresh = s->heard != dibs__ears(r->v);
     }
@@ -239,7 +235,7 @@ bool dibs__redlock_line_join(dibs__redlock *r, const dibs__enter_request *reques
     return true;
 }
 
-static void unlink_from(dibs__spot *s, dibs__waiting *w)
+void dibs__spot_drop(dibs__spot *s, dibs__waiting *w)
 {
     for (dibs__waiting **at = &s->first; *at; at = &(*at)->next) {
         if (*at != w)
@@ -272,11 +268,11 @@ dibs__place_in_line dibs__redlock_line_leave(dibs__redlock *r, const char *attem
     dibs__waiting *w;
 
     pthread_mutex_lock(&l->lock);
-    while ((w = find_waiting(l, attempt)) && w->state == DIBS__TRIES)
+    while ((w = dibs__waiting_find(l, attempt)) && w->state == DIBS__TRIES)
         pthread_cond_wait(&l->tried, &l->lock); /* whoever tries is back within a limit or two */
     if (w && w->spot) {
         dibs__spot *s = w->spot;
-        unlink_from(s, w);
+        dibs__spot_drop(s, w);
         dibs__spot_turn(r, s);
     }
     if (w) {
@@ -294,7 +290,7 @@ dibs__place_in_line dibs__redlock_line_look(dibs__redlock *r, const char *attemp
     dibs__waiting *w;
 
     pthread_mutex_lock(&l->lock);
-    w = find_waiting(l, attempt);
+    w = dibs__waiting_find(l, attempt);
     if (w && w->state == DIBS__HAS) {
         place = DIBS__REDLOCK_LINE_SERVED;
         *fence = w->fence;
@@ -303,177 +299,6 @@ dibs__place_in_line dibs__redlock_line_look(dibs__redlock *r, const char *attemp
     }
     pthread_mutex_unlock(&l->lock);
     return place;
-}
-
-/* ---- Trying ---------------------------------------------------------------------------------- */
-
-dibs__waiting *dibs__spot_begin(dibs__spot *s, dibs__try *out, const dibs__voters *v)
-{
-    dibs__waiting *w = s->first;
-
-    w->state = DIBS__TRIES;
-    s->trying = true;
-    s->hinted = false;
-    out->name = s->name;
-    out->who = &w->who;
-    /* The core counts what it is handed from its last sign of life, which may have been answered
-     * while the nodes were being asked: their lease must last that much longer. */
-    out->within = 2 * v->limit;
-    out->lease = w->who.lease + out->within;
-    out->waits = 2;
-    out->after = NULL;
-    return w;
-}
-
-static void serve(dibs__redlock_line *l, dibs__spot *s, dibs__waiting *w, const dibs__try *t)
-{
-    unlink_from(s, w);
-    w->state = DIBS__HAS;
-    w->fence = t->reply.fence;
-    w->over = t->began + t->lease;
-    w->next = l->served;
-    l->served = w;
-    if (!w->by_event)
-        pthread_cond_signal(&w->cond);
-}
-
-bool dibs__spot_end(dibs__redlock *r, dibs__waiting *w, const dibs__try *t)
-{
-    dibs__redlock_line *l = r->line;
-    dibs__spot *s = w->spot;
-    bool granted = t->status == DIBS_OK && t->reply.verdict == DIBS__GRANTED;
-
-    s->trying = false;
-    s->down = t->status != DIBS_OK;
-    w->state = DIBS__WAITS;
-    if (granted) {
-        serve(l, s, w, t);
-        s->pause = PAUSE_LAST; /* whoever has it now hands it on */
-        pause_spot(r, s, 0);
-    } else if (s->hinted) { /* it has become free meanwhile */
-        s->try_at = dibs__now(r->v->env);
-    } else {
-        pause_spot(r, s, t->status == DIBS_OK ? t->left : 0);
-    }
-    dibs__spot_turn(r, s);
-    pthread_cond_broadcast(&l->tried);
-    return granted && w->by_event;
-}
-
-void dibs__redlock_line_tried(dibs__redlock *r, dibs__waiting *w, const dibs__try *t)
-{
-    dibs__sink *sink = r->base.sink;
-    char attempt[DIBS__ATTEMPT_SIZE];
-    bool tell;
-
-    memcpy(attempt, w->who.attempt, sizeof attempt);
-    pthread_mutex_lock(&r->line->lock);
-    tell = dibs__spot_end(r, w, t);
-    pthread_mutex_unlock(&r->line->lock);
-    if (tell)
-        sink->granted(sink, attempt, t->reply.fence, t->reply.fence);
-}
-
-dibs__waiting *dibs__redlock_line_next(dibs__redlock *r, const char *name, dibs__try *out)
-{
-    dibs__redlock_line *l = r->line;
-    dibs__waiting *w = NULL;
-    dibs__spot *s;
-
-    pthread_mutex_lock(&l->lock);
-    s = dibs__spot_find(l, name);
-    if (s && s->first && !s->trying) {
-        if (s->passes++ < PASSES) {
-            w = dibs__spot_begin(s, out, r->v);
-        } else {
-            s->passes = 0;
-            s->try_at = dibs__after(r->v->env, BREATH / 2 + dibs__redlock_random(r, BREATH));
-            s->not_before = s->try_at;
-            dibs__spot_turn(r, s);
-        }
-    }
-    pthread_mutex_unlock(&l->lock);
-    return w;
-}
-
-/* ---- Threads that wait ----------------------------------------------------------------------- */
-
-/* With the lock, which is given away meanwhile. */
-static void try_first(dibs__redlock *r, dibs__spot *s, dibs__deadline until)
-{
-    dibs__try t, *tries[] = {&t};
-    bool hinted = s->hinted;
-    dibs__waiting *w = dibs__spot_begin(s, &t, r->v);
-
-    pthread_mutex_unlock(&r->line->lock);
-    dibs__try_all(r, tries, 1, hinted, until);
-    pthread_mutex_lock(&r->line->lock);
-    dibs__spot_end(r, w, &t);
-    if (w->spot && s->heard != dibs__ears(r->v))
-        eventfd_write(r->v->ear_fd, 1); /* the keeper tries to listen again */
-}
-
-static void sleep_until(dibs__redlock *r, dibs__waiting *w, dibs__deadline until)
-{
-    int64_t left = until - dibs__now(r->v->env);
-    struct timespec t;
-
-    if (left <= 0)
-        return;
-    left = left < DIBS__SECOND ? left : DIBS__SECOND;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    left = left * 1000 + t.tv_nsec;
-    t.tv_sec += left / 1000000000;
-    t.tv_nsec = left % 1000000000;
-    pthread_cond_timedwait(&w->cond, &r->line->lock, &t);
-}
-
-dibs_status dibs__redlock_wait(dibs__engine *e, dibs__sitter *sitter, dibs__deadline until,
-                               dibs__reply *out, dibs_error *err)
-{
-    dibs__redlock *r = (dibs__redlock *)e;
-    dibs__redlock_line *l = r->line;
-    dibs__waiting *w;
-
-    (void)err;
-    *out = (dibs__reply){.verdict = DIBS__QUEUED};
-    pthread_mutex_lock(&l->lock);
-    while ((w = find_waiting(l, sitter->claim.attempt)) && !w->poked) {
-        int64_t now = dibs__now(r->v->env);
-        dibs__spot *s = w->spot;
-        if (w->state == DIBS__HAS) {
-            *out = (dibs__reply){.verdict = DIBS__GRANTED, .fence = w->fence, .floor = w->fence};
-            break;
-        }
-        if (now >= until)
-            break;
-        bool mine = s->first == w && !s->trying;
-        if (mine && now >= s->try_at)
-            try_first(r, s, until);
-        else
-            sleep_until(r, w, mine ? dibs__sooner(until, s->try_at) : until);
-    }
-    if (w)
-        w->poked = false;
-    pthread_mutex_unlock(&l->lock);
-    return DIBS_OK;
-}
-
-/* The handle's mutex is held: nobody calls the sink with the line's lock. */
-void dibs__redlock_poke(dibs__engine *e, dibs__sitter *sitter)
-{
-    dibs__redlock *r = (dibs__redlock *)e;
-    dibs__waiting *w;
-
-    if (!sitter->claim.attempt)
-        return;
-    pthread_mutex_lock(&r->line->lock);
-    w = find_waiting(r->line, sitter->claim.attempt);
-    if (w && !w->by_event) {
-        w->poked = true;
-        pthread_cond_signal(&w->cond);
-    }
-    pthread_mutex_unlock(&r->line->lock);
 }
 
 /* ---- Looking --------------------------------------------------------------------------------- */

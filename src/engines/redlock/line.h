@@ -1,4 +1,4 @@
-/* The inside of the line, for line.c and event.c.
+/* The inside of the line, for line.c, turn.c and event.c.
  *
  * A *spot* is a lock that somebody of this handle waits for; those who do stand there in order of
  * arrival, and only the first of them tries. It tries again when a node has published that the lock
@@ -62,14 +62,24 @@ struct dibs__redlock_line {
     dibs__deadline armed;
 };
 
+#define DIBS__SPOT_PAUSE_LAST DIBS__SECOND /* somebody would tell us sooner */
+
+/* All with the lock. */
 dibs__spot *dibs__spot_find(const dibs__redlock_line *l, const char *name);
-/* With the lock: sets up a try of the first in line. */
+dibs__waiting *dibs__waiting_find(const dibs__redlock_line *l, const char *attempt);
+/* Out of the line. */
+void dibs__spot_drop(dibs__spot *s, dibs__waiting *w);
+/* When it is tried again; `left`: until the one who has it may be gone. */
+void dibs__spot_pause(dibs__redlock *r, dibs__spot *s, int64_t left);
+/* Sets up a try of the first in line. */
 dibs__waiting *dibs__spot_begin(dibs__spot *s, dibs__try *out, const dibs__voters *v);
-/* With the lock: what came of it; true: tell the sink. */
+/* What came of it; true: tell the sink. */
 bool dibs__spot_end(dibs__redlock *r, dibs__waiting *w, const dibs__try *t);
-/* With the lock: the first in line looks at what has changed. */
+/* The first in line looks at what has changed. */
 void dibs__spot_turn(dibs__redlock *r, dibs__spot *s);
 void dibs__redlock_line_arm(dibs__redlock_line *l);
+
+/* Needs no lock. */
 bool dibs__redlock_line_watch(dibs__redlock_line *l, int fd);
 
 #endif

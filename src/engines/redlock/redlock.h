@@ -2,7 +2,7 @@
  *
  *   voters   the nodes, their connections, questions to all of them (voters.h)
  *   tries    taking a lock: votes, the fence, giving back what was not enough (vote.c)
- *   line     those of this handle that wait, and when they try again (line.c, event.c)
+ *   line     those of this handle that wait, and when they try again (line.c, turn.c, event.c)
  *
  * Keys on every node: PREFIX:{NAME}, the record of a lock (lua/head.lua), and PREFIX:node, the
  * marker (lua/mark.lua). Channel: PREFIX:{NAME}:free. */
@@ -97,7 +97,7 @@ dibs_status dibs__redlock_cancel(dibs__engine *e, const dibs__claim *claim, dibs
 dibs_status dibs__redlock_break(dibs__engine *e, const char *name, const char *by, bool at_once,
                                 dibs__deadline until, dibs__reply *out, dibs_error *err);
 
-/* ---- Those who wait (line.c) ----------------------------------------------------------------- */
+/* ---- Those who wait (line.c, turn.c) --------------------------------------------------------- */
 
 dibs__redlock_line *dibs__redlock_line_new(void); /* NULL: out of memory or descriptors */
 void dibs__redlock_line_free(dibs__redlock_line *line);

@@ -1,0 +1,77 @@
+/* See calls.h. */
+#include "support/calls.h"
+
+#include "support/test.h"
+
+#include <string.h>
+
+dibs *expect_open(const char *url, const dibs_options *options)
+{
+    dibs_error err = {0};
+    dibs *d = NULL;
+
+    if (dibs_open(url, options, &d, &err) != DIBS_OK)
+        fail_msg("%s: %s", url, err.message);
+    return d;
+}
+
+void expect_refused(const char *url, const dibs_options *options, dibs_status want,
+                    const char *text)
+{
+    expect_refused_with(url, options, want, (const char *const[]){text, NULL});
+}
+
+void expect_refused_with(const char *url, const dibs_options *options, dibs_status want,
+                         const char *const words[])
+{
+    dibs_error err = {0};
+    dibs *d = NULL;
+    dibs_status got = dibs_open(url, options, &d, &err);
+
+    if (got != want)
+        fail_msg("%s: %s, not %s: %s", url, dibs_status_name(got), dibs_status_name(want),
+                 err.message);
+    assert_null(d);
+    for (size_t i = 0; words[i]; i++)
+        if (!strstr(err.message, words[i]))
+            fail_msg("%s: \"%s\" does not say \"%s\"", url, err.message, words[i]);
+}
+
+dibs_grant *expect_lock(dibs *d, const char *name, const dibs_lock_options *options)
+{
+    dibs_error err = {0};
+    dibs_grant *g = NULL;
+
+    if (dibs_lock(d, name, options, &g, &err) != DIBS_OK)
+        fail_msg("lock %s: %s", name, err.message);
+    assert_non_null(g);
+    return g;
+}
+
+void count_line(dibs *d, const char *name, size_t *holders, size_t *waiters)
+{
+    dibs_report *r = NULL;
+
+    *holders = *waiters = 0;
+    if (dibs_inspect(d, name, &r, NULL) == DIBS_OK) {
+        *holders = dibs_report_at(r, 0)->holder_count;
+        *waiters = dibs_report_at(r, 0)->waiter_count;
+    }
+    dibs_report_free(r);
+}
+
+size_t holders_of(dibs *d, const char *name)
+{
+    size_t holders, waiters;
+
+    count_line(d, name, &holders, &waiters);
+    return holders;
+}
+
+size_t waiters_of(dibs *d, const char *name)
+{
+    size_t holders, waiters;
+
+    count_line(d, name, &holders, &waiters);
+    return waiters;
+}
