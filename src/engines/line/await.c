@@ -88,7 +88,7 @@ static void set_up(dibs__line *line, await *a, dibs__deadline until)
     a->version = version;
     a->status = status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status;
     a->err = err;
-    if (status != DIBS_OK)
+    if (status != DIBS_OK || version == 0) /* what is not there is not waited for */
         end(line, a);
     if (a->phase == SETTING_UP)
         a->phase = STANDS;
