@@ -328,6 +328,38 @@ static void a_wait_ends_with_the_run(void **state)
     assert_false(w[1].again);
 }
 
+/* An engine that declares it wakes those who wait: in between they look once a second, not more often
+ * (looking at growing intervals would take eight in the first one). Many of one handle share. */
+static void waiters_are_woken_and_do_not_poll(void **state)
+{
+    enum { WAITERS = 8 };
+    dibs *a = once_open(), *b = open_handle();
+    const char *key = fresh("woken");
+    dibs_once *o;
+    waiter w[WAITERS];
+    int64_t began;
+    int most;
+
+    (void)state;
+    if (!b->class->cell_wait)
+        skip();
+    o = once_first(a, key, NULL);
+    lossy_put_in(b);
+    began = clock_ms();
+    for (int i = 0; i < WAITERS; i++)
+        start_waiter(&w[i], b, key, NULL);
+    sleep_ms(900);
+    once_end(o, "woken");
+    for (int i = 0; i < WAITERS; i++) {
+        join_waiter(&w[i]);
+        assert_status(w[i].status, DIBS_ALREADY);
+        assert_string_equal(w[i].result, "woken");
+    }
+    /* The first look, the last, one a second, and one to spare for a wait that ends early. */
+    most = WAITERS * (3 + (int)((clock_ms() - began) / 1000));
+    assert_in_range(lossy_commands(), 2 * WAITERS, most);
+}
+
 static void a_wait_has_a_bound(void **state)
 {
     dibs *d = once_open();
@@ -403,6 +435,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_late_answer_is_no_dead_run),
     CASE(work_goes_on_where_it_stopped),
     CASE(a_wait_ends_with_the_run),
+    CASE(waiters_are_woken_and_do_not_poll),
     CASE(a_wait_has_a_bound),
     CASE(a_wait_ends_with_the_runners_lease),
     CASE(a_wait_can_be_cancelled),

@@ -3,12 +3,14 @@
 #include "core/error.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static dibs__engine_class class; /* the copy */
 static const dibs__engine_class *real;
+static atomic_int commands;
 static struct {
     lossy_way way;
     int left; /* to be lost */
@@ -43,6 +45,7 @@ static dibs_status lossy_cell(dibs__engine *e, const char *key, const dibs__cell
     lossy_way way;
     dibs_status status = DIBS_OK;
 
+    atomic_fetch_add(&commands, 1);
     if (!loses(&way, &then, &data))
         return real->cell(e, key, command, tell, until, out, err);
     if (way == LOSSY_ANSWER) {
@@ -69,6 +72,12 @@ void lossy_put_in(dibs *d)
     class = *d->class;
     class.cell = lossy_cell;
     d->class = &class;
+    atomic_store(&commands, 0);
+}
+
+int lossy_commands(void)
+{
+    return atomic_load(&commands);
 }
 
 void lossy_lose(lossy_way way, int times, void (*then)(void *data), void *data)

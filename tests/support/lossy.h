@@ -19,4 +19,7 @@ void lossy_put_in(dibs *d);
 void lossy_lose(lossy_way way, int times, void (*then)(void *data), void *data);
 void lossy_stop(void);
 
+/* How many cell commands went to the engine since lossy_put_in. */
+int lossy_commands(void);
+
 #endif

@@ -9,12 +9,11 @@
 
 #define BLOBS_MAX 2
 #define TXN       "/etcdserverpb.KV/Txn"
-#define KEY_SIZE  (DIBS__ETCD_PREFIX_MAX + DIBS__LINE_CELL_KEY_SIZE + 8)
 
-static ProtobufCBinaryData key_of(const dibs__etcd *e, const char *folder, const char *key,
-                                  char room[KEY_SIZE])
+ProtobufCBinaryData dibs__etcd_cell_key(const dibs__etcd *e, const char *folder, const char *key,
+                                        char room[DIBS__ETCD_CELL_KEY_SIZE])
 {
-    int n = snprintf(room, KEY_SIZE, "%s/%s/%s", e->prefix, folder, key);
+    int n = snprintf(room, DIBS__ETCD_CELL_KEY_SIZE, "%s/%s/%s", e->prefix, folder, key);
 
     return (ProtobufCBinaryData){(size_t)n, (uint8_t *)room};
 }
@@ -51,7 +50,7 @@ dibs_status dibs__etcd_cells_read(dibs__line_side *s, dibs__line_blob *blobs, si
                                   dibs__deadline until, dibs_error *err)
 {
     dibs__etcd *e = (dibs__etcd *)s;
-    char room[BLOBS_MAX][KEY_SIZE];
+    char room[BLOBS_MAX][DIBS__ETCD_CELL_KEY_SIZE];
     Etcd__RangeRequest range[BLOBS_MAX];
     Etcd__RequestOp op[BLOBS_MAX], *ops[BLOBS_MAX];
     Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT;
@@ -61,7 +60,7 @@ dibs_status dibs__etcd_cells_read(dibs__line_side *s, dibs__line_blob *blobs, si
     for (size_t i = 0; i < count; i++) {
         etcd__range_request__init(&range[i]);
         etcd__request_op__init(&op[i]);
-        range[i].key = key_of(e, blobs[i].folder, blobs[i].key, room[i]);
+        range[i].key = dibs__etcd_cell_key(e, blobs[i].folder, blobs[i].key, room[i]);
         op[i].request_case = ETCD__REQUEST_OP__REQUEST_REQUEST_RANGE;
         op[i].request_range = &range[i];
         ops[i] = &op[i];
@@ -77,7 +76,7 @@ dibs_status dibs__etcd_cells_read(dibs__line_side *s, dibs__line_blob *blobs, si
 }
 
 typedef struct change {
-    char room[KEY_SIZE];
+    char room[DIBS__ETCD_CELL_KEY_SIZE];
     Etcd__Compare compare;
     Etcd__RequestOp op;
     Etcd__PutRequest put;
@@ -87,7 +86,7 @@ typedef struct change {
 /* True: there is something to do, not only to compare. */
 static bool fill_change(const dibs__etcd *e, const dibs__line_blob *b, change *c)
 {
-    ProtobufCBinaryData key = key_of(e, b->folder, b->key, c->room);
+    ProtobufCBinaryData key = dibs__etcd_cell_key(e, b->folder, b->key, c->room);
 
     etcd__compare__init(&c->compare);
     c->compare.key = key;
@@ -141,16 +140,16 @@ dibs_status dibs__etcd_cells_walk(dibs__line_side *s, const char *folder, const 
                                   size_t *count, dibs_error *err)
 {
     dibs__etcd *e = (dibs__etcd *)s;
-    char from[KEY_SIZE], end[KEY_SIZE];
+    char from[DIBS__ETCD_CELL_KEY_SIZE], end[DIBS__ETCD_CELL_KEY_SIZE];
     Etcd__RangeRequest range = ETCD__RANGE_REQUEST__INIT;
     Etcd__RangeResponse *r;
     ProtobufCMessage *reply = NULL;
     size_t head = strlen(e->prefix) + strlen(folder) + 2;
     dibs_status status;
 
-    range.key = key_of(e, folder, after, from);
+    range.key = dibs__etcd_cell_key(e, folder, after, from);
     range.key.len += *after ? 1 : 0; /* the zero behind it: the next key */
-    range.range_end = key_of(e, folder, "", end);
+    range.range_end = dibs__etcd_cell_key(e, folder, "", end);
     end[range.range_end.len - 1]++; /* the slash */
     range.limit = (int64_t)limit;
     status = dibs__etcd_ask(e->client, "/etcdserverpb.KV/Range", &range.base,

@@ -23,11 +23,12 @@ typedef enum dibs__etcd_news {
     DIBS__ETCD_SET_UP = 1,
     DIBS__ETCD_GONE = 2,
     DIBS__ETCD_DOUBT = 4,
+    DIBS__ETCD_PUT = 8,
 } dibs__etcd_news;
 
 /* What the client tells, from its thread, with no lock held. */
 typedef struct dibs__etcd_events {
-    /* A watch is set up (once each), its key was deleted, or may have been deleted unseen. */
+    /* A watch is set up (once each), its key was deleted or put, or may have been unseen. */
     void (*watched)(void *ctx, uint64_t tag, dibs__etcd_news news);
     /* The lease has ended: by the server's word, or by our clock. Once a lease. */
     void (*lease_over)(void *ctx, int64_t lease);

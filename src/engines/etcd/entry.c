@@ -102,6 +102,8 @@ void dibs__etcd_on_watched(void *ctx, uint64_t tag, dibs__etcd_news news)
     dibs__etcd_op *failed = NULL, *there = NULL;
     watched *w, *gone = NULL;
 
+    if (dibs__etcd_cell_told(e, tag, news))
+        return;
     pthread_mutex_lock(&e->lock);
     w = find(e, tag);
     if (w && w->seen && !w->looking && news & DIBS__ETCD_SET_UP) {

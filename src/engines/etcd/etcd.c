@@ -136,6 +136,8 @@ static void free_side(dibs__etcd *e)
     dibs__etcd_watched_fini(e);
     dibs__etcd_kept_fini(e);
     dibs__etcd_slots_fini(e);
+    dibs__table_fini(&e->awaited);
+    pthread_cond_destroy(&e->stands);
     pthread_mutex_destroy(&e->lock);
     free(e);
 }
@@ -173,6 +175,8 @@ static const struct dibs__line_cells cells = {
     .read = dibs__etcd_cells_read,
     .write = dibs__etcd_cells_write,
     .walk = dibs__etcd_cells_walk,
+    .watch = dibs__etcd_cells_watch,
+    .unwatch = dibs__etcd_cells_unwatch,
 };
 
 static const dibs__line_adapter adapter = {
@@ -215,6 +219,7 @@ static dibs_status connect_side(dibs__etcd *e, const dibs__open_request *request
 static dibs__etcd *new_side(const dibs__open_request *request)
 {
     dibs__etcd *e = calloc(1, sizeof *e);
+    pthread_condattr_t monotonic;
 
     if (!e)
         return NULL;
@@ -223,6 +228,10 @@ static dibs__etcd *new_side(const dibs__open_request *request)
     e->request_span = request->request_span;
     e->ttl = DEFAULT_SESSION;
     pthread_mutex_init(&e->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&e->stands, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     return e;
 }
 
@@ -273,6 +282,7 @@ const dibs__engine_class dibs__engine_etcd = {
     .inspect = dibs__line_inspect,
     .list = dibs__line_list,
     .cell = dibs__line_cell,
+    .cell_wait = dibs__line_cell_wait,
     .cell_reap = dibs__line_cell_reap,
     .event_fd = dibs__line_event_fd,
     .events = dibs__line_events,

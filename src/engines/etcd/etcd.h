@@ -64,6 +64,8 @@ struct dibs__etcd {
     dibs__etcd_op *waiting; /* for a session */
     dibs__etcd_op *proving; /* for its renewal */
     dibs__table watched;    /* by tag */
+    dibs__table awaited;    /* cells, by tag */
+    pthread_cond_t stands;  /* the watch of one of them does */
     uint64_t tags;
     dibs__table slots;   /* of attempts whose entries may exist */
     uint64_t *slot_used; /* a bit each */
@@ -190,8 +192,11 @@ dibs_status dibs__etcd_check(dibs__line_side *s, dibs__line_call *call);
 void dibs__etcd_check_proved(dibs__etcd_op *op, bool proved);
 dibs_status dibs__etcd_write(dibs__line_side *s, dibs__line_call *call);
 
-/* ---- cell.c ---------------------------------------------------------------------------------- */
+/* ---- cell.c and await.c ---------------------------------------------------------------------- */
 
+#define DIBS__ETCD_CELL_KEY_SIZE (DIBS__ETCD_PREFIX_MAX + DIBS__LINE_CELL_KEY_SIZE + 8)
+ProtobufCBinaryData dibs__etcd_cell_key(const dibs__etcd *e, const char *folder, const char *key,
+                                        char room[DIBS__ETCD_CELL_KEY_SIZE]);
 dibs_status dibs__etcd_cells_read(dibs__line_side *s, dibs__line_blob *blobs, size_t count,
                                   dibs__deadline until, dibs_error *err);
 dibs_status dibs__etcd_cells_write(dibs__line_side *s, const dibs__line_blob *blobs, size_t count,
@@ -199,5 +204,10 @@ dibs_status dibs__etcd_cells_write(dibs__line_side *s, const dibs__line_blob *bl
 dibs_status dibs__etcd_cells_walk(dibs__line_side *s, const char *folder, const char *after,
                                   size_t limit, dibs__deadline until, dibs__line_blob **out,
                                   size_t *count, dibs_error *err);
+dibs_status dibs__etcd_cells_watch(dibs__line_side *s, dibs__line_blob *blob, void **out,
+                                   dibs__deadline until, dibs_error *err);
+void dibs__etcd_cells_unwatch(dibs__line_side *s, void *watch);
+/* False: the tag is not a cell's. */
+bool dibs__etcd_cell_told(dibs__etcd *e, uint64_t tag, dibs__etcd_news news);
 
 #endif

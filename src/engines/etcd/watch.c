@@ -92,8 +92,7 @@ static void on_events(dibs__etcd_client *c, watch *w, const Etcd__WatchResponse 
         const Etcd__Event *e = r->events[i];
         if (e->kv && e->kv->mod_revision >= w->from)
             w->from = e->kv->mod_revision + 1;
-        if (e->type == ETCD__EVENT__EVENT_TYPE__DELETE)
-            note(c, w, DIBS__ETCD_GONE);
+        note(c, w, e->type == ETCD__EVENT__EVENT_TYPE__DELETE ? DIBS__ETCD_GONE : DIBS__ETCD_PUT);
     }
 }
 

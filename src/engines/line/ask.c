@@ -137,25 +137,19 @@ void dibs__line_done(dibs__line_call *call)
     unref(a);
 }
 
-/* With the mutex. False when `until` has come. */
-static bool sleep_until(ask *a, dibs__deadline until)
+void dibs__line_sleep(dibs__line *line, pthread_cond_t *cond, dibs__deadline until)
 {
-    const dibs__env *env = a->line->base.env;
-    int64_t left = until - dibs__now(env);
+    int64_t left = until - dibs__now(line->base.env);
     struct timespec at;
 
-    if (until == DIBS__NEVER) {
-        pthread_cond_wait(&a->cond, &a->line->mutex);
-        return true;
-    }
     if (left <= 0)
-        return false;
+        return;
+    left = left < DIBS__SECOND ? left : DIBS__SECOND; /* our clock also counts sleep */
     clock_gettime(CLOCK_MONOTONIC, &at);
     left += at.tv_nsec / 1000;
     at.tv_sec += left / DIBS__SECOND;
     at.tv_nsec = left % DIBS__SECOND * 1000;
-    pthread_cond_timedwait(&a->cond, &a->line->mutex, &at);
-    return true;
+    pthread_cond_timedwait(cond, &line->mutex, &at);
 }
 
 dibs_status dibs__ask_wait(dibs__line *line, dibs__line_slot slot, dibs__line_call *call,
@@ -175,8 +169,8 @@ dibs_status dibs__ask_wait(dibs__line *line, dibs__line_slot slot, dibs__line_ca
         return status;
     }
     pthread_mutex_lock(&line->mutex);
-    while (!a->done && sleep_until(a, until))
-        ;
+    while (!a->done && dibs__now(line->base.env) < until)
+        dibs__line_sleep(line, &a->cond, until);
     done = a->done;
     pthread_mutex_unlock(&line->mutex);
     if (!done)

@@ -178,6 +178,18 @@ static void name_blob(dibs__line_blob *b, const char *folder, const char *key, c
     }
 }
 
+void dibs__line_cell_name(dibs__line_blob *b, const char *key)
+{
+    name_blob(b, "%c", key, NULL);
+}
+
+uint64_t dibs__line_cell_version(const dibs__line_blob *b)
+{
+    dibs__cell cell;
+
+    return b->version >= 0 && read_record(b, &cell) && !cell.empty ? cell.version : 0;
+}
+
 static dibs_status decide(dibs__line *line, cursor *c, const dibs__cell_command *command,
                           dibs__cell_reply *out, dibs_error *err)
 {
@@ -258,11 +270,11 @@ dibs_status dibs__line_cell(dibs__engine *e, const char *key, const dibs__cell_c
     dibs_status status = DIBS_OK;
     bool done = false;
 
-    (void)tell; /* those who wait look by themselves */
+    (void)tell; /* the store tells those who watch, whoever writes */
     *out = (dibs__cell_reply){0};
     if (!blobs)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    name_blob(&blobs[0], "%c", key, NULL);
+    dibs__line_cell_name(&blobs[0], key);
     if (command->request)
         name_blob(&blobs[1], "%r", key, command->request);
     for (int tries = 0; status == DIBS_OK && !done; tries++) {

@@ -42,7 +42,17 @@ struct dibs__line_cells {
     dibs_status (*walk)(dibs__line_side *s, const char *folder, const char *after, size_t limit,
                         dibs__deadline until, dibs__line_blob **out, size_t *count,
                         dibs_error *err);
+    /* As `read` of one, seen from any server. From then on dibs__line_cell_changed is told when the key
+     * is put or dropped, once at least. `*out` is the adapter's, for unwatch; NULL: nothing to undo. */
+    dibs_status (*watch)(dibs__line_side *s, dibs__line_blob *blob, void **out,
+                         dibs__deadline until, dibs_error *err);
+    /* Does not block. What is on its way may still be told. */
+    void (*unwatch)(dibs__line_side *s, void *watch);
 };
+
+/* Told by the adapter from any thread, with no lock held that a call of these needs. `key` as in the
+ * blob. */
+void dibs__line_cell_changed(dibs__line *line, const char *key);
 
 void dibs__line_blobs_free(dibs__line_blob *blobs, size_t count);
 

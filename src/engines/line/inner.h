@@ -99,6 +99,7 @@ struct dibs__line {
     pthread_mutex_t mutex;
     pthread_condattr_t monotonic;
     dibs__table seats, views;
+    dibs__table awaits; /* cells that threads wait for */
     dibs__heap ends;
     dibs__deadline armed;
     dibs__line_seat *stirred;                 /* to be looked at again */
@@ -160,12 +161,20 @@ bool dibs__ask_start(dibs__line *line, dibs__line_slot slot, dibs__line_call *ca
 void dibs__ask_free(dibs__line_call *call); /* after dibs__ask_wait; without the mutex */
 void dibs__ask_drop(dibs__line_call *call); /* one that was never started */
 dibs__line *dibs__ask_line(const dibs__line_call *call);
+/* With the mutex: until `cond` is signalled or `until`, a second at most; its clock is monotonic. */
+void dibs__line_sleep(dibs__line *line, pthread_cond_t *cond, dibs__deadline until);
 /* What dibs__line_add_lock has added. */
 typedef struct dibs__line_lock {
     const char *name;
     dibs__line_listing listing;
 } dibs__line_lock;
 size_t dibs__ask_locks(dibs__line_call *call, dibs__line_lock **out);
+
+/* cell.c: the cell's blob, and the version that its record tells; 0: it has no value. */
+void dibs__line_cell_name(dibs__line_blob *b, const char *key);
+uint64_t dibs__line_cell_version(const dibs__line_blob *b);
+/* await.c: with the mutex: whoever waits for a cell goes and looks. */
+void dibs__line_await_end_all(dibs__line *line);
 
 /* view.c and turn.c: with the mutex held */
 /* Puts the seat in line. false: out of memory, and it is not. */

@@ -8,7 +8,8 @@
  *   seat.c    attempts of this handle             leave.c  giving back, leaving the line
  *   view.c    what is known of a lock's line      look.c   inspect, list, break
  *   turn.c    whom each waiter watches            text.c   names and values
- *   ask.c     calls to the adapter
+ *   ask.c     calls to the adapter                cell.c   cells
+ *   await.c   waiting for a cell to change
  *
  * An adapter knows how to talk. It gets calls (`dibs__line_call`), each of which it completes once
  * with dibs__line_done, and tells three kinds of events: an entry that was watched is gone, a
@@ -236,6 +237,8 @@ dibs_status dibs__line_list(dibs__engine *e, const char *prefix, bool idle, dibs
 dibs_status dibs__line_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
                             bool tell, dibs__deadline until, dibs__cell_reply *out,
                             dibs_error *err);
+dibs_status dibs__line_cell_wait(dibs__engine *e, const char *key, uint64_t version,
+                                 dibs__deadline until, dibs_error *err);
 bool dibs__line_cell_reap(dibs__engine *e, size_t limit, dibs__deadline until);
 int dibs__line_event_fd(dibs__engine *e); /* a timer: for leases shorter than the session */
 void dibs__line_events(dibs__engine *e);

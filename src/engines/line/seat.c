@@ -298,6 +298,7 @@ void dibs__line_expired(dibs__line *line, uint64_t session)
 
     pthread_mutex_lock(&line->mutex);
     line->expired = session;
+    dibs__line_await_end_all(line);
     for (size_t i = 0; i < line->seats.size; i++) {
         for (dibs__node *n = line->seats.slot[i]; n; n = n->next) {
             dibs__line_seat *s = DIBS__FROM(dibs__line_seat, by_attempt, n);

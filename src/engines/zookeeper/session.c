@@ -223,7 +223,8 @@ static void close_handle(dibs__zk *z, int64_t patience)
 
     pthread_mutex_lock(&z->mutex);
     z->leaving = true;
-    while (z->open && dibs__now(z->side.env) < until && (!z->ending || patience == CLOSE_SPAN))
+    while ((z->open || z->errands) && dibs__now(z->side.env) < until &&
+           (!z->ending || patience == CLOSE_SPAN))
         sleep_until(z, until);
     zh = z->zh;
     z->zh = NULL;
@@ -231,6 +232,7 @@ static void close_handle(dibs__zk *z, int64_t patience)
     if (zh)
         zookeeper_close(zh);
     dibs__zk_ops_lost(z);
+    dibs__zk_errands_lost(z);
 }
 
 /* Without the mutex. */

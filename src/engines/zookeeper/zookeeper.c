@@ -132,6 +132,7 @@ static const struct dibs__line_cells cells = {
     .read = dibs__zk_cells_read,
     .write = dibs__zk_cells_write,
     .walk = dibs__zk_cells_walk,
+    .watch = dibs__zk_cells_watch,
 };
 
 static const dibs__line_adapter adapter = {
@@ -221,6 +222,7 @@ const dibs__engine_class dibs__engine_zookeeper = {
     .inspect = dibs__line_inspect,
     .list = dibs__line_list,
     .cell = dibs__line_cell,
+    .cell_wait = dibs__line_cell_wait,
     .cell_reap = dibs__line_cell_reap,
     .event_fd = dibs__line_event_fd,
     .events = dibs__line_events,

@@ -5,6 +5,7 @@
  *   proof.c       until when the session surely lives
  *   op.c          requests and their answers
  *   enter.c list.c entry.c watch.c   the calls
+ *   cell.c        cells; errand.c: the answers that their callers wait for
  *   kept.c        entries that linger until their min_hold is over
  *
  * A lock is a container node ROOT/NAME, which the server removes when it has been empty for a while;
@@ -77,7 +78,8 @@ typedef struct dibs__zk {
     dibs__deadline init_at; /* before the connection was asked for */
     dibs__deadline stepped; /* the next server was taken */
     dibs__zk_proof proof;
-    dibs__zk_op *open;   /* answers are awaited */
+    dibs__zk_op *open; /* answers are awaited */
+    struct dibs__zk_errand *errands;
     dibs__zk_kept *kept; /* timers */
     dibs__zk_known known[DIBS__ZK_KNOWN];
     int64_t server_time; /* Unix time of the server, µs, at `server_time_at` or before */
@@ -229,5 +231,9 @@ dibs_status dibs__zk_cells_write(dibs__line_side *s, const dibs__line_blob *blob
 dibs_status dibs__zk_cells_walk(dibs__line_side *s, const char *folder, const char *after,
                                 size_t limit, dibs__deadline until, dibs__line_blob **out,
                                 size_t *count, dibs_error *err);
+dibs_status dibs__zk_cells_watch(dibs__line_side *s, dibs__line_blob *blob, void **out,
+                                 dibs__deadline until, dibs_error *err);
+/* errand.c: as dibs__zk_ops_lost. */
+void dibs__zk_errands_lost(dibs__zk *z);
 
 #endif
