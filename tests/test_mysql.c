@@ -148,8 +148,8 @@ void waiter_join(waiter *w)
 
 int main(int argc, char *argv[])
 {
-    static const cases *const all[] = {&open_cases,  &tls_cases,   &wake_cases,
-                                       &fault_cases, &token_cases, &cell_cases};
+    static const cases *const all[] = {&open_cases,  &tls_cases,  &wake_cases, &fault_cases,
+                                       &token_cases, &cell_cases, &await_cases};
     static struct CMUnitTest tests[CASES_MAX];
     size_t n = 0;
     int failed;

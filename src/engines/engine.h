@@ -185,8 +185,8 @@ struct dibs__engine_class {
      * those who wait for this cell. NULL: no cells. */
     dibs_status (*cell)(dibs__engine *e, const char *key, const dibs__cell_command *command,
                         bool tell, dibs__deadline until, dibs__cell_reply *out, dibs_error *err);
-    /* Returns when the cell may no longer have `version`, or at `until`. May return early. NULL: the
-     * core looks again at a bounded, growing interval. */
+    /* Returns when the cell may no longer have `version`, or at `until`. May return early. Called while
+     * the keeper runs. NULL: the core looks again at a bounded, growing interval. */
     dibs_status (*cell_wait)(dibs__engine *e, const char *key, uint64_t version,
                              dibs__deadline until, dibs_error *err);
     /* Removes up to `limit` cells and requests that have ended. Called by the keeper now and then;

@@ -204,6 +204,9 @@ static void *wait_for_change(void *arg)
 {
     waiter *w = arg;
 
+    pthread_mutex_lock(&w->d->mutex);
+    dibs__keeper_start(w->d); /* as it does for every run */
+    pthread_mutex_unlock(&w->d->mutex);
     /* An early return is allowed: a look decides, as in the core. */
     for (dibs__deadline until = soon(w->d); dibs__now(w->d->env) < until;) {
         dibs__cell_command look = {.op = DIBS__CELL_READ};

@@ -59,7 +59,8 @@ typedef struct cases {
     size_t count;
 } cases;
 
-extern const cases open_cases, wake_cases, fault_cases, token_cases, tls_cases, cell_cases;
+extern const cases open_cases, wake_cases, fault_cases, token_cases, tls_cases, cell_cases,
+    await_cases;
 
 #define CASE(name)                    \
     {                                 \

@@ -17,8 +17,7 @@
 #define LISTS_TO 8         /* so long a list may be to be prepared */
 #define SEEN     (1u << 7) /* beside the parts of a look: the name has a row */
 
-/* ---- Statements --------------------------------------------------------------------------------
- */
+/* ---- Statements ------------------------------------------------------------------------------ */
 
 static bool begin_statement(dibs__my_conn *c, size_t command, dibs__my_answer answer)
 {
@@ -116,8 +115,7 @@ static void add_part(dibs__my_conn *c, const part *p)
     dibs__my_add_values(&c->text, pattern, p->args);
 }
 
-/* ---- Commands ----------------------------------------------------------------------------------
- */
+/* ---- Commands -------------------------------------------------------------------------------- */
 
 static part part_of(const dibs__sql_batch *b, size_t i)
 {
@@ -130,13 +128,25 @@ static part part_of(const dibs__sql_batch *b, size_t i)
         p.form = &dibs__my_save_idle;
         p.number = DIBS__MY_SAVE_IDLE;
     }
+    if (command->op == DIBS__SQL_NOTIFY &&
+        strncmp(args[1].bytes, DIBS__MY_CELL, strlen(DIBS__MY_CELL)) == 0) {
+        p.form = &dibs__my_notify_cell;
+        p.number = DIBS__MY_NOTIFY_CELL;
+    }
     return p;
+}
+
+/* Whom to tell comes last among the arguments. */
+static bool is_left_out(const part *p)
+{
+    return p->form->statement[p->which].answer == DIBS__MY_TELL &&
+           p->args[p->arg_count - 1].kind == DIBS__SQL_NULL;
 }
 
 static void add_statements(dibs__my_conn *c, part p, unsigned which)
 {
     for (; p.which < DIBS__MY_STATEMENTS && p.form->statement[p.which].pattern; p.which++)
-        if (which >> p.which & 1)
+        if (which >> p.which & 1 && !is_left_out(&p))
             add_part(c, &p);
 }
 
@@ -239,6 +249,24 @@ static void add_row(dibs__my_conn *c, const dibs__sql_batch *b, size_t i)
     remember(c, name_hash(p.args), 0);
 }
 
+/* With the mark and the handle as further arguments. */
+static void add_cell_wait(dibs__my_conn *c, const dibs__sql_batch *b, size_t i)
+{
+    part p = part_of(b, i);
+    char mark[DIBS__WAKE_SIZE];
+    dibs__sql_value args[] = {p.args[0],
+                              p.args[1],
+                              {.kind = DIBS__SQL_BYTES, .bytes = mark},
+                              {.kind = DIBS__SQL_BYTES, .bytes = c->base.e->id}};
+
+    dibs__my_cell_key(args[0].bytes, (uint64_t)args[1].number, mark);
+    args[2].size = strlen(args[2].bytes);
+    args[3].size = strlen(args[3].bytes);
+    p.args = args;
+    p.arg_count = sizeof args / sizeof args[0];
+    add_statements(c, p, ~0u);
+}
+
 static void add_command(dibs__my_conn *c, const dibs__sql_batch *b, size_t i)
 {
     if (dibs__my_is_new(c, b, i))
@@ -247,13 +275,16 @@ static void add_command(dibs__my_conn *c, const dibs__sql_batch *b, size_t i)
         add_glance(c, b, i);
         return;
     }
+    if (b->command[i].op == DIBS__SQL_CELL_WAIT) {
+        add_cell_wait(c, b, i);
+        return;
+    }
     if (b->command[i].op == DIBS__SQL_SAVE)
         note_save(c, dibs__sql_args(b, &b->command[i]));
     add_parts(c, b, i, ~0u);
 }
 
-/* ---- Bells -------------------------------------------------------------------------------------
- */
+/* ---- Bells ----------------------------------------------------------------------------------- */
 
 static bool rung_before(const dibs__sql_batch *b, size_t i)
 {
@@ -282,8 +313,7 @@ static void add_bells(dibs__my_conn *c, const dibs__sql_batch *b, size_t from)
     }
 }
 
-/* ---- Messages ----------------------------------------------------------------------------------
- */
+/* ---- Messages -------------------------------------------------------------------------------- */
 
 static void begin_message(dibs__my_conn *c)
 {

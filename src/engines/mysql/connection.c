@@ -195,6 +195,8 @@ static void free_conn(dibs__my_conn *c)
     free(c->statement);
     free(c->glance);
     free(c->cells);
+    free(c->watcher);
+    dibs__sql_batch_fini(&c->telling);
     free(c);
 }
 

@@ -40,8 +40,10 @@
 /* Of the one who asks: $1 name, $2 owner, $3 attempt. */
 #define MINE "name = $1 AND owner = $2 AND attempt = $3 AND held <> 0 AND released = 0"
 
-/* ---- Cells --------------------------------------------------------------------------------------
- */
+/* Those of clients that are gone. */
+#define OLD_WAKES "DELETE FROM {wake} WHERE at < " CLOCK " - 3600000000"
+
+/* ---- Cells ----------------------------------------------------------------------------------- */
 
 #define NEVER "9223372036854775807"
 
@@ -54,6 +56,7 @@
 #define IS_THERE      "name = $1 AND vacant = 0 AND expires > " CLOCK
 #define IS_VALUE      IS_THERE " AND counter = 0"
 #define IS_VERSION    "($2 = -1 OR version = $2)"
+#define IS_AWAITED    IS_THERE " AND version = $2"
 #define FENCE_IS(arg) "(" arg " = 0 OR " arg " >= floor)"
 
 #define COUNT                                                                     \
@@ -77,8 +80,15 @@
 #define SWAP_FENCE   FENCE_IS("$6")
 #define REQUEST_TILL TILL("$9")
 
-/* ---- Operations --------------------------------------------------------------------------------
- */
+/* Who waits for it. */
+#define WATCHERS(tell)                                                                 \
+    {                                                                                  \
+        "SELECT wake, text FROM {wake} WHERE wake > CONCAT('" DIBS__MY_CELL "', " tell \
+        ") AND wake < CONCAT('" DIBS__MY_CELL "', " tell ", '~')",                     \
+            DIBS__MY_TELL                                                              \
+    }
+
+/* ---- Operations ------------------------------------------------------------------------------ */
 
 const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
     [DIBS__SQL_TAKE] =
@@ -186,7 +196,7 @@ const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
            "AND waiters = 0 AND fence < " CLOCK " - " DAY,
            DIBS__MY_NOTHING},
           {"SELECT @dibs_last FROM DUAL WHERE @dibs_last IS NOT NULL", DIBS__MY_ROWS},
-          {"DELETE FROM {wake} WHERE at < " CLOCK " - 3600000000", DIBS__MY_NOTHING}},
+          {OLD_WAKES, DIBS__MY_NOTHING}},
          false},
     [DIBS__SQL_STALE] = {{{"SELECT name FROM {lock} WHERE name > $1 "
                            "AND (holders > 0 OR waiters > 0) AND fence < " CLOCK " - " DAY
@@ -201,17 +211,20 @@ const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
            "ON DUPLICATE KEY UPDATE " NEW_STAMP ", " NEW_VERSION ", " NEW_TIMES ", " NEW_KIND
            ", " NEW_VALUE,
            DIBS__MY_NOTHING},
-          {"SELECT 1 FROM {cell} WHERE name = $1 AND stamp = $3", DIBS__MY_ROWS}},
+          {"SELECT 1 FROM {cell} WHERE name = $1 AND stamp = $3", DIBS__MY_ROWS},
+          WATCHERS("$6")},
          false},
     [DIBS__SQL_CELL_SWAP] = {{{"UPDATE {cell} SET " NEXT ", expires = " SWAP_TILL ", reap = " REAP
                                ", data = $5, stamp = $4 "
                                "WHERE " IS_VALUE " AND " IS_VERSION
                                " AND stamp <> $4 AND " SWAP_FENCE,
-                               DIBS__MY_FENCE}},
+                               DIBS__MY_FENCE},
+                              WATCHERS("$7")},
                              false},
     [DIBS__SQL_CELL_DELETE] = {{{"DELETE FROM {cell} WHERE " IS_VALUE " AND " IS_VERSION
                                  " AND floor = 0 AND version < " CLOCK,
-                                 DIBS__MY_FENCE}},
+                                 DIBS__MY_FENCE},
+                                WATCHERS("$3")},
                                false},
     [DIBS__SQL_CELL_COUNT] = {{{COUNT, DIBS__MY_FENCE}}, false},
     [DIBS__SQL_CELL_COUNT_ONCE] =
@@ -247,22 +260,31 @@ const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
         {{{"UPDATE {cell} SET version = $2, floor = $3, written = $4, expires = $5, number = $6, "
            "counter = $7, vacant = $8, stamp = $9, data = COALESCE($a, data), reap = $b "
            "WHERE name = $1",
-           DIBS__MY_NOTHING}},
-         true},
-    [DIBS__SQL_CELL_DROP] = {{{"DELETE FROM {cell} WHERE name = $1", DIBS__MY_NOTHING}}, true},
+           DIBS__MY_NOTHING},
+          WATCHERS("$c")},
+         false},
+    [DIBS__SQL_CELL_DROP] = {{{"DELETE FROM {cell} WHERE name = $1", DIBS__MY_NOTHING},
+                              WATCHERS("$2")},
+                             false},
     [DIBS__SQL_REQUEST_PUT] = {{{"INSERT INTO {request} (name, request, number, expires) "
                                  "VALUES ($1, $2, $3, $4) ON DUPLICATE KEY UPDATE "
                                  "number = $3, expires = $4",
                                  DIBS__MY_NOTHING}},
                                true},
-    [DIBS__SQL_CELL_WAIT] = {{{"SELECT 1 FROM {cell} WHERE " IS_THERE " AND version = $2",
-                               DIBS__MY_ROWS}},
-                             true},
+    /* $3 the mark, $4 our handle. The look waits for whoever is changing the cell, and who wants
+     * to change it next waits for us, and sees the mark. */
+    [DIBS__SQL_CELL_WAIT] = {{{"SELECT 1 FROM {cell} WHERE " IS_AWAITED " LOCK IN SHARE MODE",
+                               DIBS__MY_ROWS},
+                              {"INSERT IGNORE INTO {wake} (wake, text, at) SELECT $3, $4, " CLOCK
+                               " FROM {cell} WHERE " IS_AWAITED,
+                               DIBS__MY_NOTHING}},
+                             false},
     [DIBS__SQL_CELL_REAP] = {{{"SET @dibs_now = " CLOCK, DIBS__MY_NOTHING},
                               {"DELETE FROM {cell} WHERE reap <= @dibs_now AND version < @dibs_now "
                                "ORDER BY reap LIMIT $1",
                                DIBS__MY_NOTHING},
-                              {"SELECT ROW_COUNT()", DIBS__MY_ROWS}},
+                              {"SELECT ROW_COUNT()", DIBS__MY_ROWS},
+                              {OLD_WAKES, DIBS__MY_NOTHING}},
                              false},
     [DIBS__SQL_REQUEST_REAP] = {{{"SET @dibs_now = " CLOCK, DIBS__MY_NOTHING},
                                  {"DELETE FROM {request} WHERE expires <= @dibs_now "
@@ -287,3 +309,9 @@ const dibs__my_form dibs__my_look_holders = {
     {{EXPIRING, DIBS__MY_ROWS}, {OLDEST, DIBS__MY_ROWS}, {HOLDING, DIBS__MY_ROWS}}, false};
 const dibs__my_form dibs__my_look_waiters = {
     {{HEAD("@dibs_first"), DIBS__MY_ROWS}, {WAITING("@dibs_first"), DIBS__MY_ROWS}}, false};
+
+/* The mark is turned around. */
+const dibs__my_form dibs__my_notify_cell = {
+    {{"UPDATE IGNORE {wake} SET wake = $1, text = $2, at = " CLOCK " WHERE wake = $2 AND text = $1",
+      DIBS__MY_NOTHING}},
+    false};

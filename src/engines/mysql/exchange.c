@@ -2,7 +2,8 @@
  *
  * It goes well: START TRANSACTION if need be, the operations, COMMIT; then KILL QUERY for each
  * handle that has a wake-up waiting in the table: its sleeping connection wakes and reads it (see
- * wake.c). That comes after the commit, and how it ends is nobody's concern.
+ * wake.c). That comes after the commit, and how it ends is nobody's concern; nor is how those are
+ * told who wait for a cell that was changed (tell.c).
  *
  * The server stops at the first statement that fails and says which. If that is one before the
  * COMMIT, nothing of the batch counts; if no answer came at all, nobody knows. */
@@ -128,44 +129,54 @@ static dibs_status cannot_send(dibs__my_conn *c, bool was_open, dibs__deadline u
         ((dibs__my *)c->base.e)->place.label, size, c->packet_max);
 }
 
+/* What was done is done, however the bells went. */
+static void committed(dibs__my_conn *c, const dibs__sql_batch *b, dibs__my_outcome what, size_t at,
+                      dibs__deadline until)
+{
+    c->open = false;
+    if (what == DIBS__MY_FAILED)
+        ring_the_rest(c, b, at, until);
+    else if (what != DIBS__MY_READ_ALL)
+        c->base.broken = true;
+    dibs__my_tell_all(c, until);
+    c->base.again = false;
+}
+
+static dibs_status exchange(dibs__my_conn *c, const dibs__sql_batch *b, dibs__deadline until,
+                            dibs_error *err)
+{
+    bool was_open = c->open;
+    size_t commit = dibs__my_build(c, b), at = 0;
+    bool commits = commit != SIZE_MAX;
+    dibs__my_outcome what;
+
+    if (c->text.failed || c->text.size >= c->packet_max)
+        return cannot_send(c, was_open, until, err);
+    what = ask(c, b, until, &at);
+    if (commits && (what == DIBS__MY_READ_ALL || at > commit))
+        committed(c, b, what, at, until);
+    else if (what != DIBS__MY_READ_ALL) /* a statement before the COMMIT took all of it along */
+        return fail(c, what,
+                    commits && (what != DIBS__MY_FAILED || at == commit ||
+                                dibs__my_fatal(mysql_errno(c->m))),
+                    until, err);
+    return DIBS_OK;
+}
+
 dibs_status dibs__my_exchange(dibs__sql_conn *base, const dibs__sql_batch *b, dibs__deadline until,
                               dibs_error *err)
 {
     dibs__my_conn *c = (dibs__my_conn *)base;
-    bool was_open = c->open, commits;
-    size_t commit, at = 0;
-    dibs__my_outcome what;
     dibs_status status;
 
     base->again = false;
+    c->watcher_count = 0;
     status = dibs__my_latch_hold(c, until, err);
     if (status != DIBS_OK) {
         base->again = true;
         return status;
     }
-    if (dibs__my_is_quick(c, b))
-        return exchange_quick(c, b, until, err);
-    commit = dibs__my_build(c, b);
-    commits = commit != SIZE_MAX;
-    if (c->text.failed || c->text.size >= c->packet_max)
-        return cannot_send(c, was_open, until, err);
-    what = ask(c, b, until, &at);
-    if (commits && (what == DIBS__MY_READ_ALL || at > commit))
-        c->open = false;
-    if (what == DIBS__MY_READ_ALL)
-        return DIBS_OK;
-    if (commits && at > commit) {
-        if (what == DIBS__MY_FAILED)
-            ring_the_rest(c, b, at, until);
-        else
-            base->broken = true;
-        return DIBS_OK;
-    }
-    /* A statement before the COMMIT that failed took all of it along. */
-    return fail(c, what,
-                commits &&
-                    (what != DIBS__MY_FAILED || at == commit || dibs__my_fatal(mysql_errno(c->m))),
-                until, err);
+    return dibs__my_is_quick(c, b) ? exchange_quick(c, b, until, err) : exchange(c, b, until, err);
 }
 
 dibs_status dibs__my_do(dibs__my_conn *c, const char *text, dibs__deadline until, dibs_error *err)

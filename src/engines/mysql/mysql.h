@@ -12,10 +12,13 @@
  *   quick.c      the repeated path: one fast operation alone
  *   exchange.c   sending and reading, and what a failure means
  *   schema.c     the tables
- *   seen.c       which wake-ups have been read
- *   latch.c      what that one waits for
- *   call.c       libmariadb's calls for somebody who never waits: wake.c
  *   wake.c       the one connection of a handle that sleeps in the server until somebody wakes it
+ *   round.c      what it asks and is answered
+ *   seen.c       which wake-ups have been read
+ *   latch.c      what it waits for
+ *   call.c       libmariadb's calls for somebody who never waits: wake.c
+ *   await.c      who of this handle waits for a cell
+ *   tell.c       a cell has changed: waking the handles that wait for it
  *   error.c      what the server's and the library's error numbers are to a caller
  *
  * Every call of libmariadb that could block is made through its non-blocking form, so that the
@@ -33,8 +36,7 @@
 #define DIBS__MY_PREFIX_MAX 32
 #define DIBS__MY_MESSAGE    256 /* of the server's own words, in an error of ours */
 
-/* ---- place.c ------------------------------------------------------------------------------------
- */
+/* ---- place.c --------------------------------------------------------------------------------- */
 
 /* Where the server is. All text is owned; NULL: not given. */
 typedef struct dibs__my_place {
@@ -53,8 +55,7 @@ void dibs__my_place_fini(dibs__my_place *place);
 /* What dibs__my_connect takes of it; false: out of memory, and there is nothing to fini. */
 bool dibs__my_place_copy(dibs__my_place *to, const dibs__my_place *from);
 
-/* ---- text.c -------------------------------------------------------------------------------------
- */
+/* ---- text.c ---------------------------------------------------------------------------------- */
 
 /* Text that grows. After a failure it stays as it is and `failed` is set. */
 typedef struct dibs__my_text {
@@ -77,8 +78,7 @@ void dibs__my_add_template(dibs__my_text *t, const char *prefix, const char *pat
 void dibs__my_add_values(dibs__my_text *t, const char *pattern, const dibs__sql_value *args);
 void dibs__my_text_fini(dibs__my_text *t);
 
-/* ---- dialect.c ----------------------------------------------------------------------------------
- */
+/* ---- dialect.c ------------------------------------------------------------------------------- */
 
 /* What the answer to one statement becomes. */
 typedef enum dibs__my_answer {
@@ -87,6 +87,7 @@ typedef enum dibs__my_answer {
     DIBS__MY_ROWS,    /* as they are */
     DIBS__MY_LISTED,  /* a lock's row: HELD is NULL unless `held` is set */
     DIBS__MY_LOCKED,  /* the same and the clock, which is for the look that follows */
+    DIBS__MY_TELL,    /* who waits for the cell that the statement before has changed, if it has */
 } dibs__my_answer;
 
 #define DIBS__MY_STATEMENTS 4
@@ -101,12 +102,15 @@ typedef struct dibs__my_form {
 } dibs__my_form;
 
 extern const dibs__my_form dibs__my_forms[DIBS__SQL_OPS];
-/* Variants: SAVE when nobody holds the lock, and LOOK in the same message as its LOCK. */
-extern const dibs__my_form dibs__my_save_idle, dibs__my_look_holders, dibs__my_look_waiters;
+/* Variants: SAVE when nobody holds the lock, LOOK in the same message as its LOCK, and NOTIFY for a
+ * cell. */
+extern const dibs__my_form dibs__my_save_idle, dibs__my_look_holders, dibs__my_look_waiters,
+    dibs__my_notify_cell;
 #define DIBS__MY_SAVE_IDLE    DIBS__SQL_OPS
 #define DIBS__MY_HOLDERS_HERE (DIBS__SQL_OPS + 1)
 #define DIBS__MY_WAITERS_HERE (DIBS__SQL_OPS + 2)
-#define DIBS__MY_FORMS        (DIBS__SQL_OPS + 3)
+#define DIBS__MY_NOTIFY_CELL  (DIBS__SQL_OPS + 3)
+#define DIBS__MY_FORMS        (DIBS__SQL_OPS + 4)
 
 /* The statements of LOOK. */
 #define DIBS__MY_LOOK_CLOCK   0
@@ -115,8 +119,7 @@ extern const dibs__my_form dibs__my_save_idle, dibs__my_look_holders, dibs__my_l
 
 #define DIBS__MY_CLOCK "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))"
 
-/* ---- wire.c -------------------------------------------------------------------------------------
- */
+/* ---- wire.c ---------------------------------------------------------------------------------- */
 
 /* Each returns 0 when the server or the library has answered (see mysql_errno), -1 when the
  * deadline passed first: the connection is of no use then. */
@@ -133,8 +136,7 @@ int dibs__my_stmt_execute(MYSQL *m, MYSQL_STMT *s, const dibs__env *env, dibs__d
 /* Never blocks. */
 void dibs__my_close(MYSQL *m);
 
-/* ---- connection.c -------------------------------------------------------------------------------
- */
+/* ---- connection.c ---------------------------------------------------------------------------- */
 
 typedef struct dibs__my dibs__my;
 
@@ -153,6 +155,12 @@ typedef struct dibs__my_glance {
     unsigned asked, needed;
 } dibs__my_glance;
 
+/* A row of `wake` that says: this handle waits for a cell. */
+typedef struct dibs__my_watcher {
+    char handle[DIBS__WAKE_SIZE];
+    char text[DIBS__WAKE_SIZE]; /* what it is told, see DIBS__MY_CELL */
+} dibs__my_watcher;
+
 typedef struct dibs__my_conn {
     dibs__sql_conn base;
     MYSQL *m;
@@ -170,6 +178,10 @@ typedef struct dibs__my_conn {
     size_t glance_count, glance_room;
     dibs__sql_value *cells;
     size_t cell_room;
+    bool changed; /* the statement that was answered last has changed a row */
+    dibs__my_watcher *watcher;
+    size_t watcher_count, watcher_room;
+    dibs__sql_batch telling;
 } dibs__my_conn;
 
 /* A handle that is ready to connect, or NULL: out of memory. */
@@ -183,8 +195,7 @@ void dibs__my_conn_close(dibs__sql_conn *c);
 void dibs__my_conn_abandon(dibs__sql_conn *c);
 bool dibs__my_conn_usable(dibs__sql_conn *c);
 
-/* ---- dial.c -------------------------------------------------------------------------------------
- */
+/* ---- dial.c ---------------------------------------------------------------------------------- */
 
 typedef struct dibs__my_dial dibs__my_dial;
 
@@ -197,8 +208,7 @@ bool dibs__my_dial_wait(dibs__my_dial *d, const dibs__env *env, dibs__deadline u
  * too long. */
 MYSQL *dibs__my_dial_end(dibs__my_dial *d);
 
-/* ---- build.c ------------------------------------------------------------------------------------
- */
+/* ---- build.c --------------------------------------------------------------------------------- */
 
 /* Puts the batch into `text`, and says if it opens a transaction. Returns which statement commits;
  * SIZE_MAX: none does. */
@@ -211,8 +221,7 @@ bool dibs__my_is_new(const dibs__my_conn *c, const dibs__sql_batch *b, size_t i)
 bool dibs__my_build_looks(dibs__my_conn *c, const dibs__sql_batch *b);
 bool dibs__my_build_bells(dibs__my_conn *c, const dibs__sql_batch *b, size_t from);
 
-/* ---- answer.c -----------------------------------------------------------------------------------
- */
+/* ---- answer.c -------------------------------------------------------------------------------- */
 
 typedef enum dibs__my_outcome {
     DIBS__MY_READ_ALL,
@@ -225,15 +234,14 @@ typedef enum dibs__my_outcome {
 dibs__my_outcome dibs__my_ask(dibs__my_conn *c, const dibs__sql_batch *b, dibs__deadline until,
                               size_t *at);
 
-/* ---- quick.c ------------------------------------------------------------------------------------ */
+/* ---- quick.c --------------------------------------------------------------------------------- */
 
 bool dibs__my_is_quick(const dibs__my_conn *c, const dibs__sql_batch *b);
 dibs__my_outcome dibs__my_ask_quick(dibs__my_conn *c, const dibs__sql_batch *b,
                                     dibs__deadline until);
 void dibs__my_quick_fini(dibs__my_conn *c); /* after the connection was closed */
 
-/* ---- exchange.c ---------------------------------------------------------------------------------
- */
+/* ---- exchange.c ------------------------------------------------------------------------------ */
 
 dibs_status dibs__my_exchange(dibs__sql_conn *c, const dibs__sql_batch *b, dibs__deadline until,
                               dibs_error *err);
@@ -241,16 +249,14 @@ void dibs__my_rollback(dibs__sql_conn *c, dibs__deadline until);
 /* Sends text of our own, and drops what comes back. */
 dibs_status dibs__my_do(dibs__my_conn *c, const char *text, dibs__deadline until, dibs_error *err);
 
-/* ---- schema.c -----------------------------------------------------------------------------------
- */
+/* ---- schema.c -------------------------------------------------------------------------------- */
 
 dibs_status dibs__my_prepare(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
 dibs_status dibs__my_prepare_cells(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
 /* The tables as SQL, for a person to hand on. NULL: out of memory. The caller frees it. */
 char *dibs__my_schema(const char *prefix);
 
-/* ---- error.c ------------------------------------------------------------------------------------
- */
+/* ---- error.c --------------------------------------------------------------------------------- */
 
 /* Says what the last error of `m` is and returns its status. `again`: the same may work at once. */
 dibs_status dibs__my_fault(const dibs__my *e, MYSQL *m, const char *doing, bool *again,
@@ -259,8 +265,7 @@ dibs_status dibs__my_fault(const dibs__my *e, MYSQL *m, const char *doing, bool 
 bool dibs__my_fatal(unsigned number);
 dibs_status dibs__my_late(const dibs__my *e, const char *doing, dibs_error *err);
 
-/* ---- seen.c -------------------------------------------------------------------------------------
- */
+/* ---- seen.c ---------------------------------------------------------------------------------- */
 
 #define DIBS__MY_SEEN 64
 
@@ -276,8 +281,7 @@ bool dibs__my_seen_add(dibs__my_seen *s, const char *text);
 void dibs__my_seen_list(dibs__my_seen *s, dibs__my_text *out);
 void dibs__my_seen_gone(dibs__my_seen *s);
 
-/* ---- call.c -------------------------------------------------------------------------------------
- */
+/* ---- call.c ---------------------------------------------------------------------------------- */
 
 typedef enum dibs__my_step {
     DIBS__MY_CONNECT,
@@ -304,8 +308,37 @@ int dibs__my_call_go_on(dibs__my_call *c, int ready);
 /* Ends the call and the connection, whatever they wait for. */
 void dibs__my_call_end(dibs__my_call *c);
 
-/* ---- wake.c -------------------------------------------------------------------------------------
- */
+/* ---- round.c --------------------------------------------------------------------------------- */
+
+typedef enum dibs__my_round_kind {
+    DIBS__MY_SET_UP,
+    DIBS__MY_EVICT,
+    DIBS__MY_WATCH,
+    DIBS__MY_CLEAN,
+} dibs__my_round_kind;
+
+typedef struct dibs__my_round {
+    dibs__my *e;
+    dibs__my_round_kind kind;
+    unsigned results; /* so far */
+    unsigned asleep;  /* which of them the wait gives */
+    bool has_bell;    /* SET_UP: others can find this session */
+    bool latch_free;  /* WATCH: no session holds what it should have waited for */
+    dibs__my_seen seen;
+} dibs__my_round;
+
+#define DIBS__MY_PATIENCE (10 * DIBS__SECOND) /* for an answer that should come at once */
+
+/* Puts the message in the place of `out`'s text. */
+void dibs__my_round_begin(dibs__my_round *r, dibs__my_round_kind kind, dibs__my_text *out);
+/* How long its answer may take. */
+int64_t dibs__my_round_span(const dibs__my_round *r);
+/* The answer to its next statement; NULL: no rows. Tells whoever is meant. */
+void dibs__my_round_read(dibs__my_round *r, MYSQL_RES *result);
+/* What takes away all that others left for this handle and, if it has `awaited` cells, its marks. */
+void dibs__my_round_add_goodbye(const dibs__my_round *r, bool awaited, dibs__my_text *out);
+
+/* ---- wake.c ---------------------------------------------------------------------------------- */
 
 typedef struct dibs__my_wake dibs__my_wake;
 
@@ -328,24 +361,45 @@ bool dibs__my_wake_wanted(const dibs__my_wake *w);
 #define DIBS__MY_BELL  "dibs:"
 #define DIBS__MY_LATCH "dibs:latch:"
 
-/* ---- latch.c ------------------------------------------------------------------------------------
- */
+/* ---- await.c and tell.c ---------------------------------------------------------------------- */
+
+/* A row of `wake` with ("c:HASH:VERSION", handle) is a mark: that handle waits for the cell of
+ * that hash, which had that version. Who changes the cell turns it around, and it is a wake-up
+ * like any other. No version comes twice, so no wake-up has the text of one that was read before. */
+#define DIBS__MY_CELL "c:"
+
+void dibs__my_cell_key(const char *name, uint64_t version, char out[DIBS__WAKE_SIZE]);
+
+dibs_status dibs__my_cell_wait(dibs__engine *e, const char *key, uint64_t version,
+                               dibs__deadline until, dibs_error *err);
+/* NULL: all should have a look. */
+void dibs__my_await_tell(dibs__my *e, const char *text);
+bool dibs__my_await_any(dibs__my *e);
+
+/* A row of the answer that lists those who wait. Without memory it is left out. */
+void dibs__my_tell_note(dibs__my_conn *c, const dibs__sql_value *cells);
+/* After the commit: wakes those that were noted. What fails is made up for by their looks. */
+void dibs__my_tell_all(dibs__my_conn *c, dibs__deadline until);
+
+/* ---- latch.c --------------------------------------------------------------------------------- */
 
 /* Before an exchange. Not DIBS_OK: the connection broke, and nothing else was sent. */
 dibs_status dibs__my_latch_hold(dibs__my_conn *c, dibs__deadline until, dibs_error *err);
 
 #define DIBS__MY_GLANCES 1024
 
-/* ---- mysql.c ------------------------------------------------------------------------------------
- */
+/* ---- mysql.c --------------------------------------------------------------------------------- */
 
 struct dibs__my {
     dibs__sql base;
     dibs__my_place place;
     dibs__my_wake *wake;
-    _Atomic bool latched;                     /* a session has the latch, as far as we know */
-    _Atomic bool full;                        /* the server had no connection for us */
-    _Atomic bool told_denied;                 /* that we may not wake clients of other accounts */
+    _Atomic bool latched;     /* a session has the latch, as far as we know */
+    _Atomic bool full;        /* the server had no connection for us */
+    _Atomic bool told_denied; /* that we may not wake clients of other accounts */
+    _Atomic bool awaited;     /* we have left marks */
+    pthread_mutex_t await_mutex;
+    struct dibs__my_awaiting *awaiting;
     _Atomic uint8_t glance[DIBS__MY_GLANCES]; /* by name: which parts a look will need */
 };
 

@@ -3,7 +3,7 @@
  * They can be read with a SELECT: all times are Unix time in microseconds, names and owners are
  * bytes. A lock's row has its exclusive holder in it (`held` is the fence, 0 for nobody: the other
  * columns then tell who was the last); those who share a lock, and slots, are in `holder`, the line
- * is in `waiter`, and `wake` has what sleeping clients are woken for. */
+ * is in `waiter`, and `wake` has what sleeping clients are woken for, and who waits for a cell. */
 #include "core/error.h"
 #include "engines/mysql/mysql.h"
 

@@ -1,4 +1,5 @@
-/* Wake-ups: one connection of the handle sleeps in the server while anybody of it stands in line.
+/* Wake-ups: one connection of the handle sleeps in the server while anybody of it stands in line,
+ * or waits for a cell (await.c).
  *
  * It goes well: whoever hands a lock over puts a row into the table `wake`, in the same
  * transaction, and then kills the *query* (not the connection) of the session that holds the user
@@ -7,11 +8,11 @@
  *
  *     SELECT text FROM wake WHERE wake = 'handle'; SELECT GET_LOCK('dibs:latch:handle', 15)
  *
- * A kill that comes between two rounds meets nobody asleep; but the row was there before it, and
- * the next round begins by reading. Rows that were read are deleted many at a time, or before we
- * rest. When nobody is in line the connection rests; after a failure another is made, after a
- * pause. If the latch is free, another session is made to take it, and we try again after a pause.
- * What is missed nevertheless, the keeper's signs of life find.
+ * A kill that comes between two rounds (round.c) meets nobody asleep; but the row was there before
+ * it, and the next round begins by reading. When nobody waits the connection rests; after a failure
+ * another is made, after a pause. If the latch is free, another session is made to take it, and we
+ * try again after a pause. What is missed nevertheless, the keeper's signs of life find, and the
+ * looks of those who wait for a cell.
  *
  * Everything here is done by the keeper, without blocking: each call of the library is started, and
  * continued when its socket is ready. Others only ring `kick`. */
@@ -28,40 +29,25 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#define SLEEP_S     15
-#define PATIENCE    (10 * DIBS__SECOND) /* for an answer that should come at once */
 #define FIRST_PAUSE (50 * DIBS__MS)
 #define LATCH_PAUSE (5 * DIBS__MS)
 #define MAX_PAUSE   (5 * DIBS__SECOND)
-#define MANY        16 /* so many rows are deleted along with a round */
 
-typedef enum phase {
-    OFF,
-    CONNECTING,
-    SETTING_UP,
-    EVICTING,
-    WATCHING,
-    CLEANING,
-    PAUSING,
-    RESTING
-} phase;
+typedef enum phase { OFF, CONNECTING, ASKING, PAUSING, RESTING } phase;
 
 struct dibs__my_wake {
     dibs__my *e;
     int epoll, kick, timer;
     _Atomic bool wanted; /* somebody has asked for us since we came to rest */
     phase phase;
+    bool listened;       /* others may have left something for us */
     dibs__my_dial *dial; /* connecting is done aside; rings `kick` when it is over */
     dibs__my_call call;
-    unsigned results; /* of this round, so far */
-    unsigned asleep;  /* which of them the wait gives */
-    bool has_bell, latch_free;
+    dibs__my_round round; /* ASKING: the one that is under way; PAUSING: the last one */
     int64_t pause;
-    dibs__my_seen seen;
 };
 
-/* ---- Descriptors -------------------------------------------------------------------------------
- */
+/* ---- Descriptors ----------------------------------------------------------------------------- */
 
 static void set_timer(dibs__my_wake *w, int64_t span)
 {
@@ -99,109 +85,22 @@ static void hang_up(dibs__my_wake *w)
     w->phase = OFF;
 }
 
-/* ---- What is asked -----------------------------------------------------------------------------
- */
+/* ---- From one round to the next -------------------------------------------------------------- */
 
-static void begin_round(dibs__my_wake *w, phase next)
+static bool waited_for(dibs__my_wake *w)
 {
-    w->phase = next;
+    return dibs__sql_waiting(&w->e->base) > 0 || dibs__my_await_any(w->e);
+}
+
+/* True: go on with `step`. */
+static bool begin(dibs__my_wake *w, dibs__my_round_kind kind)
+{
+    w->phase = ASKING;
     w->call.step = DIBS__MY_QUERY;
-    w->results = w->asleep = 0;
-    w->latch_free = false;
-    w->call.text.size = 0;
-    w->seen.going = 0;
+    dibs__my_round_begin(&w->round, kind, &w->call.text);
+    set_timer(w, dibs__my_round_span(&w->round));
+    return true;
 }
-
-static void add(dibs__my_wake *w, const char *pattern)
-{
-    dibs__sql_value id = {.kind = DIBS__SQL_BYTES, .bytes = w->e->base.id};
-
-    id.size = strlen(id.bytes);
-    dibs__my_add_pattern(&w->call.text, w->e->place.prefix, pattern, &id);
-}
-
-static void set_up(dibs__my_wake *w, const char *patience)
-{
-    begin_round(w, SETTING_UP);
-    w->has_bell = false;
-    add(w, dibs__my_session);
-    add(w, "; SELECT GET_LOCK(CONCAT('" DIBS__MY_BELL "', $1), ");
-    add(w, patience);
-    add(w, ")");
-    set_timer(w, PATIENCE);
-}
-
-/* A session that we have lost is still there. */
-static void evict(dibs__my_wake *w)
-{
-    begin_round(w, EVICTING);
-    add(w, "KILL CONNECTION IS_USED_LOCK(CONCAT('" DIBS__MY_BELL "', $1))");
-    set_timer(w, PATIENCE);
-}
-
-static void add_deletion(dibs__my_wake *w)
-{
-    add(w, "DELETE FROM {wake} WHERE wake = $1 AND text IN ");
-    dibs__my_seen_list(&w->seen, &w->call.text);
-}
-
-static void watch(dibs__my_wake *w)
-{
-    char wait[16];
-
-    begin_round(w, WATCHING);
-    w->asleep = 2;
-    add(w, "SELECT text FROM {wake} WHERE wake = $1; ");
-    if (w->seen.count >= MANY) {
-        w->asleep = 3;
-        add_deletion(w);
-        add(w, "; ");
-    }
-    /* 1: we got it, and let it go. */
-    snprintf(wait, sizeof wait, "%d", SLEEP_S);
-    add(w, "SELECT IF(GET_LOCK(CONCAT('" DIBS__MY_LATCH "', $1), ");
-    add(w, wait);
-    add(w, "), RELEASE_LOCK(CONCAT('" DIBS__MY_LATCH "', $1)), 0)");
-    set_timer(w, SLEEP_S * DIBS__SECOND + PATIENCE);
-}
-
-static void clean(dibs__my_wake *w)
-{
-    begin_round(w, CLEANING);
-    add_deletion(w);
-    set_timer(w, PATIENCE);
-}
-
-/* ---- What is answered --------------------------------------------------------------------------
- */
-
-static void read_row(dibs__my_wake *w, const char *text)
-{
-    if (w->phase == SETTING_UP) {
-        w->has_bell = text && strcmp(text, "1") == 0;
-    } else if (w->results == w->asleep) {
-        w->latch_free = text && strcmp(text, "1") == 0;
-    } else if (text && dibs__my_seen_add(&w->seen, text)) {
-        dibs__sql_tell(&w->e->base, text);
-    }
-}
-
-static void read_result(dibs__my_wake *w)
-{
-    MYSQL_ROW row;
-
-    w->results++;
-    while (w->call.result && (row = mysql_fetch_row(w->call.result)) != NULL)
-        read_row(w, row[0]);
-    mysql_free_result(w->call.result);
-    w->call.result = NULL;
-    /* In a round with a deletion that is the second statement, or the only one. */
-    if (w->results == (w->phase == CLEANING ? 1 : 2))
-        dibs__my_seen_gone(&w->seen);
-}
-
-/* ---- From one round to the next ----------------------------------------------------------------
- */
 
 static void lie_down(dibs__my_wake *w, phase how, int64_t span)
 {
@@ -218,12 +117,13 @@ static void make_longer(int64_t *pause, int64_t first)
         *pause = MAX_PAUSE;
 }
 
-/* The connection that had the latch is gone. Signs of life will take it, on another. */
+/* The connection that had the latch is gone. Signs of life and looks will take it, on another. */
 static bool await_latch(dibs__my_wake *w)
 {
     make_longer(&w->pause, LATCH_PAUSE);
     lie_down(w, PAUSING, w->pause);
     dibs__sql_look_at_all(&w->e->base);
+    dibs__my_await_tell(w->e, NULL);
     return false;
 }
 
@@ -232,48 +132,42 @@ static bool rest(dibs__my_wake *w)
     lie_down(w, RESTING, 0);
     atomic_store(&w->wanted, false);
     /* Somebody may have come between our look and our rest, and found us awake. */
-    if (dibs__sql_waiting(&w->e->base) == 0)
+    if (!waited_for(w))
         return false;
     atomic_store(&w->wanted, true);
-    watch(w);
-    return true;
+    return begin(w, DIBS__MY_WATCH);
 }
 
-/* True: go on with `step`. */
+/* The rows have been read, unless it is the first time. */
+static bool go_on_watching(dibs__my_wake *w)
+{
+    if (waited_for(w) || w->round.kind == DIBS__MY_SET_UP)
+        return begin(w, DIBS__MY_WATCH);
+    if (w->round.kind != DIBS__MY_CLEAN && w->round.seen.count > 0)
+        return begin(w, DIBS__MY_CLEAN);
+    return rest(w);
+}
+
 static bool round_over(dibs__my_wake *w)
 {
-    bool waited_for = dibs__sql_waiting(&w->e->base) > 0;
-
-    switch (w->phase) {
-    case SETTING_UP:
-        if (!w->has_bell) {
-            evict(w);
-            return true;
-        }
-        w->pause = 0;
+    switch (w->round.kind) {
+    case DIBS__MY_SET_UP:
+        if (!w->round.has_bell) /* a session that we have lost is still there */
+            return begin(w, DIBS__MY_EVICT);
         break;
-    case WATCHING:
-        if (w->latch_free)
+    case DIBS__MY_EVICT:
+        return begin(w, DIBS__MY_SET_UP);
+    case DIBS__MY_WATCH:
+        if (w->round.latch_free)
             atomic_store(&w->e->latched, false);
-        if (w->latch_free && waited_for)
+        if (w->round.latch_free && waited_for(w))
             return await_latch(w);
-        w->pause = 0;
         break;
-    case EVICTING:
-        set_up(w, "2");
-        return true;
-    default:
-        break;
+    case DIBS__MY_CLEAN:
+        return go_on_watching(w);
     }
-    if (waited_for || w->phase == SETTING_UP) {
-        watch(w);
-        return true;
-    }
-    if (w->phase != CLEANING && w->seen.count > 0) {
-        clean(w);
-        return true;
-    }
-    return rest(w);
+    w->pause = 0;
+    return go_on_watching(w);
 }
 
 static bool give_up(dibs__my_wake *w, const char *why)
@@ -293,7 +187,7 @@ static bool refused(dibs__my_wake *w)
 {
     unsigned number = mysql_errno(w->call.m);
 
-    if (w->phase == EVICTING || number == ER_QUERY_INTERRUPTED)
+    if (w->round.kind == DIBS__MY_EVICT || number == ER_QUERY_INTERRUPTED)
         return round_over(w);
     return give_up(w, mysql_error(w->call.m));
 }
@@ -307,15 +201,16 @@ static bool done(dibs__my_wake *w)
             return give_up(w, mysql_error(w->call.m));
         if (w->e->place.tls && !mysql_get_ssl_cipher(w->call.m))
             return give_up(w, "the server has no TLS");
-        set_up(w, "0");
-        return true;
+        return begin(w, DIBS__MY_SET_UP);
     case DIBS__MY_QUERY:
         w->call.step = DIBS__MY_STORE;
         return w->call.failed ? refused(w) : true;
     case DIBS__MY_STORE:
         if (!w->call.result && mysql_errno(w->call.m) != 0)
             return refused(w);
-        read_result(w);
+        dibs__my_round_read(&w->round, w->call.result);
+        mysql_free_result(w->call.result);
+        w->call.result = NULL;
         w->call.step = DIBS__MY_NEXT;
         return true;
     case DIBS__MY_NEXT:
@@ -351,8 +246,9 @@ static void connect_anew(dibs__my_wake *w)
 {
     bool aside = w->e->place.aside;
 
+    w->listened = true;
     if (aside)
-        w->dial = dibs__my_dial_start(&w->e->place, PATIENCE, w->kick);
+        w->dial = dibs__my_dial_start(&w->e->place, DIBS__MY_PATIENCE, w->kick);
     else
         w->call.m = dibs__my_new(&w->e->place);
     if (!w->dial && !w->call.m) {
@@ -361,7 +257,7 @@ static void connect_anew(dibs__my_wake *w)
     }
     w->phase = CONNECTING;
     w->call.step = DIBS__MY_CONNECT;
-    set_timer(w, PATIENCE);
+    set_timer(w, DIBS__MY_PATIENCE);
     if (!aside)
         drive(w, dibs__my_call_start(&w->call, &w->e->place));
 }
@@ -386,13 +282,12 @@ static void wake_up(dibs__my_wake *w)
     if (w->phase == OFF)
         connect_anew(w);
     if (w->phase == RESTING) {
-        watch(w);
+        begin(w, DIBS__MY_WATCH);
         drive(w, dibs__my_call_start(&w->call, &w->e->place));
     }
 }
 
-/* ---- Events ------------------------------------------------------------------------------------
- */
+/* ---- Events ---------------------------------------------------------------------------------- */
 
 static void on_socket(dibs__my_wake *w, uint32_t events)
 {
@@ -415,9 +310,9 @@ static void on_timer(dibs__my_wake *w)
         return;
     }
     if (w->phase == PAUSING) {
-        if (round_over(w))
+        if (go_on_watching(w))
             drive(w, dibs__my_call_start(&w->call, &w->e->place));
-    } else if (dibs__sql_waiting(&w->e->base) > 0) {
+    } else if (waited_for(w)) {
         wake_up(w);
     } else {
         atomic_store(&w->wanted, false);
@@ -443,8 +338,7 @@ void dibs__my_wake_events(dibs__my_wake *w)
     }
 }
 
-/* ---- Asked for by others -----------------------------------------------------------------------
- */
+/* ---- Asked for by others --------------------------------------------------------------------- */
 
 void dibs__my_wake_listen(dibs__sql *e, dibs__deadline until)
 {
@@ -471,8 +365,7 @@ int dibs__my_wake_fd(const dibs__my_wake *w)
     return w->epoll;
 }
 
-/* ---- Making and freeing ------------------------------------------------------------------------
- */
+/* ---- Making and freeing ---------------------------------------------------------------------- */
 
 static void close_all(dibs__my_wake *w)
 {
@@ -490,7 +383,7 @@ dibs__my_wake *dibs__my_wake_new(dibs__my *e)
 
     if (!w)
         return NULL;
-    w->e = e;
+    w->e = w->round.e = e;
     w->epoll = epoll_create1(EPOLL_CLOEXEC);
     w->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     w->timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
@@ -511,14 +404,14 @@ void dibs__my_wake_free(dibs__my_wake *w)
     free(w);
 }
 
-/* Rows that nobody will read any more. The session that sleeps wakes up when the connection that has
- * the latch is closed, and finds us gone. */
+/* Rows that nobody will read any more, and for waits that are over. The session that sleeps wakes
+ * up when the connection that has the latch is closed, and finds us gone. */
 void dibs__my_wake_clean(dibs__my_wake *w, dibs__my_conn *c, dibs__deadline until)
 {
-    if (!w->call.m)
+    if (!w->listened)
         return;
     w->call.text.size = 0;
-    add(w, "DELETE FROM {wake} WHERE wake = $1");
+    dibs__my_round_add_goodbye(&w->round, atomic_load(&w->e->awaited), &w->call.text);
     dibs__my_add_bytes(&w->call.text, "", 1);
     if (!w->call.text.failed)
         dibs__my_do(c, w->call.text.at, until, NULL);

@@ -1,0 +1,56 @@
+/* A cell has changed: waking the handles that wait for it (await.c).
+ *
+ * The change itself only reads their marks, in its transaction; mostly there are none, and that
+ * was all. If there are, a second exchange follows once the change is on record: it turns each
+ * mark around and rings the bells, like the wake-ups of a lock. A client that dies in between has
+ * told nobody: they look by themselves, within a second. */
+#include "engines/mysql/mysql.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool read_text(const dibs__sql_value *cell, char out[DIBS__WAKE_SIZE])
+{
+    if (cell->kind != DIBS__SQL_BYTES || cell->size >= DIBS__WAKE_SIZE)
+        return false;
+    memcpy(out, cell->bytes, cell->size);
+    out[cell->size] = '\0';
+    return true;
+}
+
+static bool reserve(dibs__my_conn *c)
+{
+    size_t room = c->watcher_room ? c->watcher_room * 2 : 8;
+    dibs__my_watcher *larger;
+
+    if (c->watcher_count < c->watcher_room)
+        return true;
+    larger = realloc(c->watcher, room * sizeof *larger);
+    if (!larger)
+        return false;
+    c->watcher = larger;
+    c->watcher_room = room;
+    return true;
+}
+
+void dibs__my_tell_note(dibs__my_conn *c, const dibs__sql_value *cells)
+{
+    if (c->changed && reserve(c) && read_text(&cells[0], c->watcher[c->watcher_count].text) &&
+        read_text(&cells[1], c->watcher[c->watcher_count].handle))
+        c->watcher_count++;
+}
+
+void dibs__my_tell_all(dibs__my_conn *c, dibs__deadline until)
+{
+    dibs__sql_batch *b = &c->telling;
+
+    if (c->watcher_count == 0 || c->base.broken)
+        return;
+    dibs__sql_batch_reset(b, DIBS__SQL_WHOLE);
+    for (size_t i = 0; i < c->watcher_count; i++) {
+        dibs__sql_add(b, DIBS__SQL_NOTIFY);
+        dibs__sql_text(b, c->watcher[i].handle);
+        dibs__sql_text(b, c->watcher[i].text);
+    }
+    dibs__my_exchange(&c->base, b, until, NULL);
+}
