@@ -207,6 +207,18 @@ def lab_rows_of_a_database(t):
         found['same-second']['text'], found['same-second']
 
 
+@test(*DATABASES)
+def lab_rows_that_an_update_locks(t):
+    """D2: isolation level x index: who waits, and what the engine says about it."""
+    matrix = experiments(t, 'row-locks-update')['row-locks-update']['cells']
+    if t.engine == 'mysql':
+        assert [row[2:4] for row in matrix] == [['waits', 'waits'], ['goes on', 'waits']] + [['goes on'] * 2] * 2, matrix
+        assert [re.search(r'(\d+) row lock', row[4]).group(1) for row in matrix] == ['4', '3', '1', '2'], matrix
+    else:
+        assert [row[2:4] for row in matrix] == [['goes on'] * 2] * 4, matrix
+        assert all('RowExclusiveLock on lab_rows' in row[4] for row in matrix), matrix
+
+
 @test('redis')
 def lab_rows_of_redis(t):
     """F3, R6, R7, R9, R10: tokens, GETSET's flaws, who is let in again and who may release."""
