@@ -141,6 +141,40 @@ static void a_false_claim_fails_the_run(void **state)
     assert_int_equal(count, 1);
 }
 
+static lab_outcome comes_to; /* the made-up experiment */
+
+static void made_up(const lab_site *site, lab_finding *out)
+{
+    (void)site;
+    out->outcome = comes_to;
+}
+
+static bool experiment(bool promised, lab_outcome outcome)
+{
+    const lab_experiment e = {
+        .id = "T", .name = "made-up", .title = "made up", .run = made_up, .promised = promised};
+    json_t *list = json_array();
+    bool kept;
+
+    comes_to = outcome;
+    request.experiments[0] = &e;
+    request.experiment_count = 1;
+    kept = lab_do_experiments(&request, list);
+    assert_int_equal(json_array_size(list), 1);
+    json_decref(list);
+    request.experiment_count = 0;
+    return kept;
+}
+
+static void a_broken_promise_fails_the_run(void **state)
+{
+    (void)state;
+    assert_true(experiment(true, LAB_SURVIVED));
+    assert_false(experiment(true, LAB_BROKE));
+    assert_true(experiment(true, LAB_NOT_RUN)); /* its servers are not on this machine */
+    assert_true(experiment(false, LAB_BROKE));  /* what others do is shown, not promised */
+}
+
 static const lab_hazard *hazard_of(lab_hazard_kind kind)
 {
     for (size_t i = 0; lab_hazard_table[i]; i++)
@@ -247,6 +281,7 @@ int main(void)
         cmocka_unit_test(selling_twice_is_seen),
         cmocka_unit_test(a_lock_is_no_false_alarm),
         cmocka_unit_test(a_false_claim_fails_the_run),
+        cmocka_unit_test(a_broken_promise_fails_the_run),
         cmocka_unit_test(a_dead_holder_is_seen),
     };
 

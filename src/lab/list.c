@@ -7,6 +7,21 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Named on the command line as strategies are, by `hazards` and `report`. */
+static json_t *experiments(void)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; lab_experiments[i]; i++) {
+        json_t *one = cli_json_new();
+        cli_json_text(one, "id", lab_experiments[i]->id);
+        cli_json_text(one, "name", lab_experiments[i]->name);
+        cli_json_text(one, "title", lab_experiments[i]->title);
+        json_array_append_new(list, one);
+    }
+    return list;
+}
+
 static json_t *as_json(void)
 {
     json_t *o = cli_json_new(), *list = json_array();
@@ -25,6 +40,7 @@ static json_t *as_json(void)
         json_array_append_new(list, one);
     }
     cli_json_put(o, "strategies", list);
+    cli_json_put(o, "experiments", experiments());
     return o;
 }
 

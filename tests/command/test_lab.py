@@ -53,12 +53,17 @@ def lab_list_is_one_strategy_a_line(t):
     assert code == 0 and err == b''
     for line in lines:
         assert re.fullmatch(r'[A-Z][0-9]*[a-z]? +[a-z0-9-]+ +\S.*', line), line
-    strategies = lab(t, 'list')['strategies']
+    listed = lab(t, 'list')
+    strategies = listed['strategies']
     assert [line.split()[:2] for line in lines] == [[s['id'], s['name']] for s in strategies]
     names = [s['name'] for s in strategies]
     assert len(set(names)) == len(names), 'a name means one thing'
     rows = {s['id'] for s in strategies}
     assert rows >= {'D%d' % i for i in range(9)} | {'R%d' % i for i in range(1, 11)} | {'P'}, rows
+    shown = {e['id'] for e in listed['experiments']}
+    assert shown >= {'F0', 'F3', 'F4', 'R11', 'R12', 'C1'} | {'F3' + c for c in 'abcde'} | {'R12' + c for c in 'bcd'}
+    names += [e['name'] for e in listed['experiments']]
+    assert len(set(names)) == len(names), 'a name means one thing'
 
 
 @test()
@@ -150,8 +155,12 @@ def lab_server_that_goes_away(t):
 def experiments(t, *names, seconds=120.0):
     """What they found, by the name without the engine; `cells` are the rows of the table."""
     suffix = '-' + NAMES[t.engine] if t.engine in DATABASES else ''
+    return read_experiments(lab(t, 'hazards', *(n + suffix for n in names), seconds=seconds), suffix, names)
+
+
+def read_experiments(answer, suffix, names):
     found = {}
-    for e in lab(t, 'hazards', *(n + suffix for n in names), seconds=seconds)['experiments']:
+    for e in answer['experiments']:
         assert e['outcome'] != 'not run', e
         e['cells'] = [line.split('\t') for line in (e['table'] or '').splitlines()[1:]]
         found[e['experiment'][:len(e['experiment']) - len(suffix)]] = e
@@ -207,6 +216,19 @@ def lab_rows_of_a_database(t):
         found['same-second']['text'], found['same-second']
 
 
+@test(*DATABASES)
+def lab_rows_that_an_update_locks(t):
+    """D2: isolation level x index: who waits, and what the engine says about it."""
+    matrix = experiments(t, 'row-locks-update')['row-locks-update']['cells']
+    if t.engine == 'mysql':
+        waits = [['waits', 'waits'], ['goes on', 'waits'], ['goes on', 'goes on'], ['goes on', 'goes on']]
+        assert [row[2:4] for row in matrix] == waits, matrix
+        assert [re.search(r'(\d+) row lock', row[4]).group(1) for row in matrix] == ['4', '3', '1', '2'], matrix
+    else:
+        assert [row[2:4] for row in matrix] == [['goes on'] * 2] * 4, matrix
+        assert all('RowExclusiveLock on lab_rows' in row[4] for row in matrix), matrix
+
+
 @test('redis')
 def lab_rows_of_redis(t):
     """F3, R6, R7, R9, R10: tokens, GETSET's flaws, who is let in again and who may release."""
@@ -237,8 +259,13 @@ def lab_nodes_of_redlock(t):
 @test()
 def lab_partitions(t):
     """C1: Redis with a replica goes on on both sides; of three that decide together, one alone grants nothing."""
+    need_lab(t)
     need_programs('redis-server', 'java', '/usr/share/java/zookeeper.jar', 'etcd')
-    found = experiments(t, 'partition-redis', 'partition-zookeeper', 'partition-etcd', seconds=240.0)
+    found = {}  # side by side: they mostly wait
+    for name, process in [(n, t.start('lab', 'hazards', n, '--json'))
+                          for n in ('partition-redis', 'partition-zookeeper', 'partition-etcd')]:
+        assert process.wait(240) == 0, (process.out, process.err)
+        found.update(read_experiments(json.loads(process.out), '', [name]))
     redis = found['partition-redis']
     assert redis['outcome'] == 'BROKE' and redis['at_once'] == 2, redis
     assert redis['cells'][2][1].endswith('a fence that is higher'), redis

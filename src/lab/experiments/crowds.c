@@ -45,7 +45,7 @@ static void processes(const lab_site *site, lab_server server, lab_finding *out)
     out->oversold = r[3].oversold;
     lab_found(
         out, r[1].oversold ? LAB_BROKE : LAB_SHOWN,
-        "a mutex of %lld sold oversold %lld in one process, %lld in two, %lld in three; in one "
+        "of %lld sold, a mutex oversold %lld in one process, %lld in two, %lld in three; in one "
         "it makes %.2f of the purchases without any lock",
         (long long)r[1].sold, (long long)r[1].oversold, (long long)r[2].oversold,
         (long long)r[3].oversold, per_second(&r[1]) / per_second(&r[0]));
