@@ -188,8 +188,8 @@ static void who_comes_in_between_wins(void **state)
     rival r = {open_handle(), token, DIBS_BUSY};
 
     (void)state;
-    issue(d, "", 0, token);
     lossy_put_in(d);
+    issue(d, "", 0, token);
     lossy_lose(LOSSY_LATE, 1, redeem_meanwhile, &r);
     assert_status(dibs_token_redeem(d, "", token, NULL), DIBS_REFUSED);
     assert_status(r.status, DIBS_OK);
