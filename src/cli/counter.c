@@ -35,12 +35,23 @@ typedef struct counter {
     dibs_counter_options options;
 } counter;
 
+/* A request that was counted before has set nothing now: then what is there is told. */
+static dibs_status set(dibs *d, counter *c, dibs_error *err)
+{
+    dibs_status status = dibs_counter_set(d, c->name, c->n, &c->options, err);
+
+    c->value = c->n;
+    if (status != DIBS_ALREADY)
+        return status;
+    status = dibs_counter_get(d, c->name, &c->value, err);
+    return status == DIBS_OK ? DIBS_ALREADY : status;
+}
+
 static dibs_status change(dibs *d, counter *c, dibs_error *err)
 {
     switch (c->what) {
     case SET:
-        c->value = c->n;
-        return dibs_counter_set(d, c->name, c->n, &c->options, err);
+        return set(d, c, err);
     case ADD:
         return dibs_counter_add(d, c->name, c->n, &c->options, &c->value, err);
     case TAKE:

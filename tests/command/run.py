@@ -82,7 +82,9 @@ def main():
         print('\n'.join(t[0] for t in tests))
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's would be passed on to what is tested
+    for number in (signal.SIGHUP, signal.SIGQUIT):  # nohup's, a background shell's: passed on to what is tested
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     print('1..%d' % len(tests), flush=True)
     scratch = tempfile.mkdtemp(prefix='dibs-command-')
     try:

@@ -118,6 +118,8 @@ def counter_requests_count_once(t):
     assert number(t, 'get', 'a') == 6
     assert number(t, 'add', '--request', 'r3', 'a', '4') == 10 and number(t, 'add', '--request', 'r3', 'a', '4') == 10
     assert number(t, 'take', '--request', 'r1', '--keep', '1h', 'b', code=1), 'of another counter'
+    assert number(t, 'set', '--request', 'r4', 'c', '5') == 5 and number(t, 'add', 'c', '2') == 7
+    assert number(t, 'set', '--request', 'r4', 'c', '5') == 7, 'it is not set back'
     assert t.json('counter', 'take', '--json', '--request', 'r2', 'a') == {
         'name': 'a', 'value': 6, 'changed': False, 'already': True}
 

@@ -253,6 +253,27 @@ static void work_goes_on_where_it_stopped(void **state)
     once_end(o, NULL);
 }
 
+/* The one who took over dies before its first renewal. */
+static void steps_outlive_two_runners(void **state)
+{
+    dibs_once_options rerun = {.on_crash = DIBS_CRASH_RERUN, .lease_ms = SHORT_MS};
+    dibs *a = once_open(), *b = open_handle();
+    const char *key = fresh("steps");
+    dibs_once *o = once_first(b, key, NULL), *late;
+
+    (void)state;
+    assert_status(dibs_once_step(o, "reserved", "seat 3", 6, NULL), DIBS_OK);
+    assert_status(dibs_once_abandon(o, NULL), DIBS_OK);
+    dibs_once_free(o);
+    late = once_fall_silent(a, key, &rerun);
+    assert_true(wait_until(once_is_dead, &(once_asked){b, key, 0}, LONG_MS));
+    o = once_first(b, key, &rerun);
+    assert_string_equal(dibs_once_step_data(o, "reserved", NULL), "seat 3");
+    once_end(o, NULL);
+    lossy_stop();
+    dibs_once_free(late);
+}
+
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
 typedef struct waiter {
@@ -434,6 +455,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_late_finish_counts_if_nobody_took_over),
     CASE(a_late_answer_is_no_dead_run),
     CASE(work_goes_on_where_it_stopped),
+    CASE(steps_outlive_two_runners),
     CASE(a_wait_ends_with_the_run),
     CASE(waiters_are_woken_and_do_not_poll),
     CASE(a_wait_has_a_bound),

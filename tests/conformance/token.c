@@ -167,6 +167,35 @@ static void lost_answers_spend_once(void **state)
     lossy_stop();
 }
 
+typedef struct rival {
+    dibs *d;
+    const char *token;
+    dibs_status status;
+} rival;
+
+static void redeem_meanwhile(void *data)
+{
+    rival *r = data;
+
+    r->status = dibs_token_redeem(r->d, "", r->token, NULL);
+}
+
+/* Another comes between the look and the write: the swap must name what was looked at. */
+static void who_comes_in_between_wins(void **state)
+{
+    dibs *d = open_tokens();
+    char token[DIBS_TOKEN_SIZE];
+    rival r = {open_handle(), token, DIBS_BUSY};
+
+    (void)state;
+    lossy_put_in(d);
+    issue(d, "", 0, token);
+    lossy_lose(LOSSY_LATE, 1, redeem_meanwhile, &r);
+    assert_status(dibs_token_redeem(d, "", token, NULL), DIBS_REFUSED);
+    assert_status(r.status, DIBS_OK);
+    lossy_stop();
+}
+
 /* ---- Many at once ---------------------------------------------------------------------------- */
 
 static char prize[DIBS_TOKEN_SIZE];
@@ -206,6 +235,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_spent_token_is_reissued_as_one_other),
     CASE(an_heir_that_has_ended_stays_gone),
     CASE(lost_answers_spend_once),
+    CASE(who_comes_in_between_wins),
     CASE(sixty_four_redeem_and_one_wins),
 };
 

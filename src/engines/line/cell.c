@@ -18,7 +18,6 @@
 #define RECORD_SIZE  (2 + 5 * 8 + DIBS__STAMP_SIZE)
 #define REQUEST_SIZE (1 + 2 * 8)
 #define PAUSE_MAX    (20 * DIBS__MS)
-#define STRETCH      32 /* values that the reaper has at a time: each may have a mebibyte */
 
 /* The `ctx` of the machine's store: the cell's blob, and the request's if there is one. */
 typedef struct cursor {
@@ -310,6 +309,8 @@ static bool is_over(const dibs__line_blob *b, int64_t wall)
         return read_request(b, &number, &expires) && expires <= wall;
     return read_record(b, &cell) && dibs__cell_may_drop(&cell, (dibs__time){wall, wall});
 }
+
+#define STRETCH 32 /* values at a time: each may have a mebibyte */
 
 /* One stretch of a folder, behind `at`, which moves on; to the front again when that was the end.
  * How many there were; -1: no answer. */
