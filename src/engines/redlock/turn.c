@@ -3,9 +3,10 @@
 #define _GNU_SOURCE
 #include "engines/redlock/line.h"
 
+#include "core/thread.h"
+
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 
 #define PASSES 64             /* from hand to hand in this handle */
 #define BREATH (4 * DIBS__MS) /* for the others, after that */
@@ -118,21 +119,6 @@ static void try_first(dibs__redlock *r, dibs__spot *s, dibs__deadline until)
         eventfd_write(r->v->ear_fd, 1); /* the keeper tries to listen again */
 }
 
-static void sleep_until(dibs__redlock *r, dibs__waiting *w, dibs__deadline until)
-{
-    int64_t left = until - dibs__now(r->v->env);
-    struct timespec t;
-
-    if (left <= 0)
-        return;
-    left = left < DIBS__SECOND ? left : DIBS__SECOND;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    left = left * 1000 + t.tv_nsec;
-    t.tv_sec += left / 1000000000;
-    t.tv_nsec = left % 1000000000;
-    pthread_cond_timedwait(&w->cond, &r->line->lock, &t);
-}
-
 dibs_status dibs__redlock_wait(dibs__engine *e, dibs__sitter *sitter, dibs__deadline until,
                                dibs__reply *out, dibs_error *err)
 {
@@ -156,7 +142,8 @@ dibs_status dibs__redlock_wait(dibs__engine *e, dibs__sitter *sitter, dibs__dead
         if (mine && now >= s->try_at)
             try_first(r, s, until);
         else
-            sleep_until(r, w, mine ? dibs__sooner(until, s->try_at) : until);
+            dibs__cond_sleep(&w->cond, &l->lock, r->v->env,
+                             mine ? dibs__sooner(until, s->try_at) : until);
     }
     if (w)
         w->poked = false;
