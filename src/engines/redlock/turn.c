@@ -13,18 +13,19 @@
 
 /* ---- Trying ---------------------------------------------------------------------------------- */
 
-dibs__waiting *dibs__spot_begin(dibs__spot *s, dibs__try *out, const dibs__voters *v)
+dibs__waiting *dibs__spot_begin(dibs__redlock *r, dibs__spot *s, dibs__try *out)
 {
     dibs__waiting *w = s->first;
 
     w->state = DIBS__TRIES;
     s->trying = true;
+    dibs__heap_remove(&r->line->due, &s->due); /* or the keeper would try for it as well */
     s->hinted = false;
     out->name = s->name;
     out->who = &w->who;
     /* The core counts what it is handed from its last sign of life, which may have been answered
      * while the nodes were being asked: their lease must last that much longer. */
-    out->within = 2 * v->limit;
+    out->within = 2 * r->v->limit;
     out->lease = w->who.lease + out->within;
     out->waits = 2;
     out->after = NULL;
@@ -90,7 +91,7 @@ dibs__waiting *dibs__redlock_line_next(dibs__redlock *r, const char *name, dibs_
     s = dibs__spot_find(l, name);
     if (s && s->first && !s->trying) {
         if (s->passes++ < PASSES) {
-            w = dibs__spot_begin(s, out, r->v);
+            w = dibs__spot_begin(r, s, out);
         } else {
             s->passes = 0;
             s->try_at = dibs__after(r->v->env, BREATH / 2 + dibs__redlock_random(r, BREATH));
@@ -109,7 +110,7 @@ static void try_first(dibs__redlock *r, dibs__spot *s, dibs__deadline until)
 {
     dibs__try t, *tries[] = {&t};
     bool hinted = s->hinted;
-    dibs__waiting *w = dibs__spot_begin(s, &t, r->v);
+    dibs__waiting *w = dibs__spot_begin(r, s, &t);
 
     pthread_mutex_unlock(&r->line->lock);
     dibs__try_all(r, tries, 1, hinted, until);
