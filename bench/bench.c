@@ -319,12 +319,12 @@ int bench_threads(const bench_peer *peer, const bench_plan *plan)
     if (!workers || !r.sections || (is(&r, 'd') && !fill_stock(&p)))
         goto out;
     memset(r.sections, 0, (size_t)p.locks * sizeof *r.sections);
-    r.shared = peer->setup(&p);
-    if (!r.shared)
+    if (peer->setup && !(r.shared = peer->setup(&p)))
         goto out;
     run_workers(&r, workers);
     code = report(&r, workers);
-    peer->teardown(r.shared);
+    if (peer->teardown)
+        peer->teardown(r.shared);
 out:
     for (int i = 0; workers && i < p.workers; i++)
         free(workers[i].samples);

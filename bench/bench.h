@@ -27,8 +27,8 @@ typedef struct bench_plan {
     double seconds;
 } bench_plan;
 
-/* One way of locking. `setup` is called once and its result shared by all workers; each worker then
- * has a client of its own. Functions that return a pointer give NULL on failure and have told
+/* One way of locking. `setup` is called once and its result shared by all workers (NULL: there is nothing to
+ * set up; so with `teardown`); each worker then has a client of its own. Functions that return a pointer give NULL on failure and have told
  * stderr why. */
 typedef struct bench_peer {
     const char *id;

@@ -8,11 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void drop_nothing(void *shared)
-{
-    (void)shared;
-}
-
 /* The first value of the first row; 0 where there is none; -1: failed. */
 static long run(MYSQL *m, const char *sql)
 {
@@ -101,7 +96,6 @@ const bench_peer bench_mysql_row = {
     .id = "mysql-row",
     .title = "raw insert + delete",
     .setup = make_table,
-    .teardown = drop_nothing,
     .open = open_client,
     .acquire = insert_row,
     .release = delete_row,
@@ -112,7 +106,6 @@ const bench_peer bench_mysql_getlock = {
     .id = "mysql-getlock",
     .title = "raw GET_LOCK",
     .setup = make_table,
-    .teardown = drop_nothing,
     .open = open_client,
     .acquire = get_lock,
     .release = release_lock,

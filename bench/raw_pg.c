@@ -8,16 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void *share_nothing(const bench_plan *plan)
-{
-    return (void *)plan;
-}
-
-static void drop_nothing(void *shared)
-{
-    (void)shared;
-}
-
 static int run(PGconn *c, const char *sql)
 {
     PGresult *result = PQexec(c, sql);
@@ -100,7 +90,6 @@ const bench_peer bench_pg_row = {
     .id = "pg-row",
     .title = "raw insert + delete",
     .setup = make_table,
-    .teardown = drop_nothing,
     .open = open_client,
     .acquire = insert_row,
     .release = delete_row,
@@ -110,8 +99,6 @@ const bench_peer bench_pg_row = {
 const bench_peer bench_pg_advisory = {
     .id = "pg-advisory",
     .title = "raw pg_advisory_lock",
-    .setup = share_nothing,
-    .teardown = drop_nothing,
     .open = open_client,
     .acquire = lock_advisory,
     .release = unlock_advisory,

@@ -40,17 +40,6 @@ static redisContext *connect_to(int port)
     return NULL;
 }
 
-static void *share_nothing(const bench_plan *plan)
-{
-    (void)plan;
-    return (void *)&compare_and_delete; /* not NULL: it worked */
-}
-
-static void drop_nothing(void *shared)
-{
-    (void)shared;
-}
-
 static void close_client(void *arg)
 {
     client *c = arg;
@@ -168,8 +157,6 @@ static int token_release_lua(void *arg, const char *key)
 const bench_peer bench_redis_set = {
     .id = "redis-set",
     .title = "raw SET NX + EVALSHA",
-    .setup = share_nothing,
-    .teardown = drop_nothing,
     .open = set_open,
     .acquire = set_acquire,
     .release = set_release,
@@ -179,8 +166,6 @@ const bench_peer bench_redis_set = {
 const bench_peer bench_redis_blpop = {
     .id = "redis-blpop",
     .title = "raw BLPOP token",
-    .setup = share_nothing,
-    .teardown = drop_nothing,
     .open = token_open,
     .acquire = token_acquire,
     .release = token_release,
@@ -190,8 +175,6 @@ const bench_peer bench_redis_blpop = {
 const bench_peer bench_redis_blpop_lua = {
     .id = "redis-blpop-lua",
     .title = "raw BLPOP + one Lua release",
-    .setup = share_nothing,
-    .teardown = drop_nothing,
     .open = token_open,
     .acquire = token_acquire,
     .release = token_release_lua,

@@ -25,17 +25,6 @@ typedef struct client {
     char sha[41], id[64];
 } client;
 
-static void *share_nothing(const bench_plan *plan)
-{
-    (void)plan;
-    return (void *)&compare_and_delete; /* not NULL: it worked */
-}
-
-static void drop_nothing(void *shared)
-{
-    (void)shared;
-}
-
 static void close_client(void *arg)
 {
     client *c = arg;
@@ -140,8 +129,6 @@ static int release(void *arg, const char *key)
 const bench_peer bench_redlock_set = {
     .id = "redlock-set",
     .title = "raw SET NX + EVALSHA on all, in parallel",
-    .setup = share_nothing,
-    .teardown = drop_nothing,
     .open = open_client,
     .acquire = acquire,
     .release = release,

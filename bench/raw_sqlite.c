@@ -17,16 +17,6 @@ typedef struct client {
     sqlite3_stmt *delete;
 } client;
 
-static void *share_nothing(const bench_plan *plan)
-{
-    return (void *)plan;
-}
-
-static void drop_nothing(void *shared)
-{
-    (void)shared;
-}
-
 static void close_client(void *arg)
 {
     client *c = arg;
@@ -111,8 +101,6 @@ static int release(void *arg, const char *key)
 const bench_peer bench_sqlite_row = {
     .id = "sqlite-row",
     .title = "raw insert + delete, WAL",
-    .setup = share_nothing,
-    .teardown = drop_nothing,
     .open = open_client,
     .acquire = acquire,
     .release = release,

@@ -24,16 +24,6 @@ typedef struct client {
     char mine[PATH_SIZE];  /* the node that is held or waits */
 } client;
 
-static void *share_nothing(const bench_plan *plan)
-{
-    return (void *)plan;
-}
-
-static void drop_nothing(void *shared)
-{
-    (void)shared;
-}
-
 /* ---- Sessions -------------------------------------------------------------------------------- */
 
 static void notice(zhandle_t *zk, int type, int state, const char *path, void *context)
@@ -167,8 +157,6 @@ static int stand_in_line(void *arg, const char *key, uint64_t *fence)
 const bench_peer bench_zookeeper_node = {
     .id = "zookeeper-node",
     .title = "raw create + delete",
-    .setup = share_nothing,
-    .teardown = drop_nothing,
     .open = open_client,
     .acquire = create_node,
     .release = delete_node,
@@ -178,8 +166,6 @@ const bench_peer bench_zookeeper_node = {
 const bench_peer bench_zookeeper_line = {
     .id = "zookeeper-line",
     .title = "raw recipe",
-    .setup = share_nothing,
-    .teardown = drop_nothing,
     .open = open_client,
     .acquire = stand_in_line,
     .release = delete_node,

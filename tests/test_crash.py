@@ -11,7 +11,6 @@ import collections
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), 'support'))
 import databases  # noqa: E402: it lies beside what C tests use
 import ensembles  # noqa: E402
+import tap  # noqa: E402
 
 LOCKS, CROWDS, CROWD, ROUNDS = 8, 5, 10, 3
 HOLD_MS, LEASE_MS = 3000, 3000
@@ -185,36 +185,16 @@ def check_of_the_check():
     assert 'token 6 after 6' in faults(good + parse(['a 6 31 35 kept']))[0]
 
 
-def run_one(function, *args):
-    """(word of the TAP line, remark, diagnostics)"""
-    try:
-        function(*args)
-        return 'ok', '', ''
-    except databases.Missing as e:
-        required = os.environ.get('CI') or os.environ.get('DIBS_TEST_REQUIRE_SERVERS')
-        return ('not ok', '', str(e)) if required else ('ok', ' # SKIP %s' % e, '')
-    except (AssertionError, OSError, ValueError, subprocess.SubprocessError) as e:
-        return 'not ok', '', '%s: %s' % (type(e).__name__, e)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--dibs', required=True)
     parser.add_argument('--believer', required=True)
     parser.add_argument('engines', nargs='*', default=[*databases.KINDS, *ensembles.KINDS])
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    tap.end_on_sigterm()
     tests = [('the check notices two at once and a token that went back', check_of_the_check)]
     tests += [('%s: killed twice%s' % (engine, ', and a minority' if engine in ensembles.KINDS else ''), crash_test, args, engine) for engine in args.engines]
-    print('1..%d' % len(tests), flush=True)
-    failed = False
-    for number, (name, *call) in enumerate(tests, 1):
-        word, remark, notes = run_one(*call)
-        for line in notes.splitlines():
-            print('# ' + line)
-        print('%s %d - %s%s' % (word, number, name, remark), flush=True)
-        failed = failed or word != 'ok'
-    return 1 if failed else 0
+    return tap.run(tests)
 
 
 if __name__ == '__main__':

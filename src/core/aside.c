@@ -2,12 +2,11 @@
 #define _GNU_SOURCE
 #include "core/aside.h"
 
+#include "core/thread.h"
+
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 struct dibs__aside {
@@ -51,35 +50,6 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* Threads of ours take no signals, and nobody joins this one. */
-static int start_thread(dibs__aside *a)
-{
-    pthread_attr_t attributes;
-    pthread_t thread;
-    sigset_t all, before;
-    int failed = pthread_attr_init(&attributes);
-
-    if (failed)
-        return failed;
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&thread, &attributes, work, a);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    return failed;
-}
-
-static void init_condition(pthread_cond_t *c)
-{
-    pthread_condattr_t monotonic;
-
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(c, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-}
-
 dibs__aside *dibs__aside_start(void (*run)(void *task), void (*drop)(void *task), void *task,
                                int notice)
 {
@@ -92,8 +62,8 @@ dibs__aside *dibs__aside_start(void (*run)(void *task), void (*drop)(void *task)
     a->task = task;
     a->notice = notice < 0 ? -1 : fcntl(notice, F_DUPFD_CLOEXEC, 0);
     pthread_mutex_init(&a->lock, NULL);
-    init_condition(&a->over);
-    if ((notice >= 0 && a->notice < 0) || start_thread(a) != 0) {
+    dibs__cond_init(&a->over);
+    if ((notice >= 0 && a->notice < 0) || !dibs__thread_start_detached(work, a)) {
         free_aside(a);
         return NULL;
     }
@@ -110,21 +80,13 @@ bool dibs__aside_is_over(dibs__aside *a)
     return over;
 }
 
-/* A second at a time: the deadline's clock goes on while the machine sleeps, this one does not. */
 bool dibs__aside_wait(dibs__aside *a, const dibs__env *env, dibs__deadline until)
 {
     bool over;
 
     pthread_mutex_lock(&a->lock);
-    while (!a->is_over && dibs__now(env) < until) {
-        int64_t left = until - dibs__now(env);
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        left = (left < DIBS__SECOND ? left : DIBS__SECOND) * 1000 + t.tv_nsec;
-        t.tv_sec += left / 1000000000;
-        t.tv_nsec = left % 1000000000;
-        pthread_cond_timedwait(&a->over, &a->lock, &t);
-    }
+    while (!a->is_over && dibs__now(env) < until)
+        dibs__cond_sleep(&a->over, &a->lock, env, until);
     over = a->is_over;
     pthread_mutex_unlock(&a->lock);
     return over;

@@ -10,10 +10,10 @@
 
 #include "core/error.h"
 #include "core/stats.h"
+#include "core/thread.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -304,18 +304,13 @@ static void *keeper_main(void *data)
 
 bool dibs__keeper_start(dibs *d)
 {
-    sigset_t all, old;
-
     if (d->keeper_runs)
         return true;
     if (!d->keeper_batch)
         d->keeper_batch = calloc(1, sizeof(batch));
     if (!d->keeper_batch)
         return false;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    d->keeper_runs = pthread_create(&d->keeper, NULL, keeper_main, d) == 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    d->keeper_runs = dibs__thread_start(&d->keeper, keeper_main, d);
     return d->keeper_runs;
 }
 

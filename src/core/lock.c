@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "core/handle.h"
+#include "core/thread.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -251,7 +252,6 @@ dibs_status dibs_lock(dibs *d, const char *name, const dibs_lock_options *option
                       dibs_error *err)
 {
     const dibs_lock_options *o = options ? options : &defaults;
-    pthread_condattr_t monotonic;
     dibs_ticket t;
     bool again;
     dibs_status status;
@@ -266,9 +266,7 @@ dibs_status dibs_lock(dibs *d, const char *name, const dibs_lock_options *option
         memset(&t, 0, sizeof t);
         fill_grant(*out, o);
         fill_ticket(&t, *out, o);
-        pthread_condattr_init(&monotonic);
-        pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-        pthread_cond_init(&t.cond, &monotonic);
+        dibs__cond_init(&t.cond);
         dibs__ticket_enter(&t, dibs__after(d->env, d->request_span));
         dibs__ticket_sit(&t);
         pthread_cond_destroy(&t.cond);

@@ -9,9 +9,9 @@
 #include "core/error.h"
 #include "core/handle.h"
 #include "core/stats.h"
+#include "core/thread.h"
 
 #include <string.h>
-#include <time.h>
 
 #define FIRST_PAUSE (20 * DIBS__MS)
 #define MAX_PAUSE   DIBS__SECOND
@@ -312,21 +312,8 @@ void dibs__ticket_enter(dibs_ticket *t, dibs__deadline latest)
 static void sleep_until(dibs_ticket *t, dibs__deadline until)
 {
     dibs *d = t->grant->d;
-    struct timespec at;
-    int64_t left;
 
-    if (until == DIBS__NEVER) {
-        pthread_cond_wait(&t->cond, &d->mutex);
-        return;
-    }
-    left = until - dibs__now(d->env);
-    if (left <= 0)
-        return;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    left += at.tv_nsec / 1000;
-    at.tv_sec += left / DIBS__SECOND;
-    at.tv_nsec = left % DIBS__SECOND * 1000;
-    pthread_cond_timedwait(&t->cond, &d->mutex, &at);
+    dibs__cond_sleep(&t->cond, &d->mutex, d->env, until);
 }
 
 /* The engine lets the thread read its own wake-up. */

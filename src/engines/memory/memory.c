@@ -6,6 +6,7 @@
  * turn around. */
 #define _GNU_SOURCE
 #include "core/error.h"
+#include "core/thread.h"
 #include "engines/engine.h"
 #include "engines/memory/cells.h"
 #include "engines/memory/store.h"
@@ -13,7 +14,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 typedef struct room room;
@@ -44,17 +44,6 @@ static room *rooms;
 
 /* ---- Rooms ----------------------------------------------------------------------------------- */
 
-/* On the clock that waits use, and that does not jump. */
-static void make_condition(pthread_cond_t *cond)
-{
-    pthread_condattr_t attr;
-
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(cond, &attr);
-    pthread_condattr_destroy(&attr);
-}
-
 static room *room_new(const char *name)
 {
     room *r = calloc(1, sizeof *r + strlen(name) + 1);
@@ -71,7 +60,7 @@ static room *room_new(const char *name)
         free(r);
         return NULL;
     }
-    make_condition(&r->told);
+    dibs__cond_init(&r->told);
     return r;
 }
 
@@ -306,31 +295,15 @@ static dibs_status memory_cell(dibs__engine *e, const char *key, const dibs__cel
     return done ? DIBS_OK : dibs__fail(err, DIBS_NO_MEMORY, "memory: out of memory");
 }
 
-static struct timespec monotonic_after(int64_t span)
-{
-    struct timespec at;
-
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    span += at.tv_nsec / 1000;
-    at.tv_sec += span / DIBS__SECOND;
-    at.tv_nsec = span % DIBS__SECOND * 1000;
-    return at;
-}
-
 static dibs_status memory_cell_wait(dibs__engine *e, const char *key, uint64_t version,
                                     dibs__deadline until, dibs_error *err)
 {
     room *r = ((memory_engine *)e)->room;
-    int64_t left = until - dibs__now(e->env);
-    struct timespec at = monotonic_after(left < DIBS__SECOND ? left : DIBS__SECOND);
 
     (void)err;
-    if (left <= 0)
-        return DIBS_OK;
     pthread_mutex_lock(&r->mutex);
-    while (dibs__cells_version(r->cells, key, time_now(e)) == version &&
-           pthread_cond_timedwait(&r->told, &r->mutex, &at) == 0)
-        continue;
+    while (dibs__cells_version(r->cells, key, time_now(e)) == version && dibs__now(e->env) < until)
+        dibs__cond_sleep(&r->told, &r->mutex, e->env, until);
     pthread_mutex_unlock(&r->mutex);
     return DIBS_OK;
 }

@@ -10,15 +10,9 @@
  * the last. A release that leaves them alone changes the row in its place. */
 #include "engines/mysql/mysql.h"
 
-#define CLOCK DIBS__MY_CLOCK
-#define DAY   "86400000000"
-#define WHO   "owner, attempt, host, pid, wake, weight, lease, min_hold"
-#define RECORD                                                                             \
-    "capacity, used, holders, waiters, fence, place, broken_fence, broken_at, broken_by, " \
-    "first_place"
-#define HELD   WHO ", held, since, expires, released"
-#define HOLDER WHO ", fence, since, expires, released"
-#define WAITER WHO ", place, since, span, alive_until"
+#include "engines/sql/columns.h"
+
+#define CLOCK  DIBS__MY_CLOCK
 #define NOBODY "NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL"
 
 /* Rows of those who have left stay in the indexes until the server purges them: nobody looks below.

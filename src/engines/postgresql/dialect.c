@@ -12,21 +12,14 @@
 #include "engines/postgresql/postgresql.h"
 
 #include "core/error.h"
+#include "engines/sql/columns.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define NOW "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
-#define WHO "owner, attempt, host, pid, wake, weight, lease, min_hold"
-#define RECORD                                                                             \
-    "capacity, used, holders, waiters, fence, place, broken_fence, broken_at, broken_by, " \
-    "first_place"
-#define HELD    WHO ", held, since, expires, released"
-#define HOLDER  WHO ", fence, since, expires, released"
-#define WAITER  WHO ", place, since, span, alive_until"
+#define NOW     "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
 #define IN_WHO  "$2, $3, $4, $5, $6, $7, $8, $9"
 #define IN_MORE "$10, $11, $12, $13"
-#define DAY     "86400000000"
 
 /* The rows of `table` whose `column` is in the list `list`, as `what`. */
 #define EACH(what, table, column, list, more)                                            \

@@ -7,8 +7,8 @@
 #define _GNU_SOURCE
 #include "engines/redis/connection.h"
 
+#include "core/dial.h"
 #include "core/error.h"
-#include "engines/redis/resolve.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,90 +27,23 @@
 
 /* ---- Connecting ------------------------------------------------------------------------------ */
 
-static void set_options(int fd, int family)
+static void keep_alive(int fd)
 {
     int on = 1, idle = 15, interval = 5, count = 3;
-    struct timeval tick = {0, TICK};
 
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tick, sizeof tick);
-    if (family == AF_UNIX)
-        return;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
 }
 
-/* 0, or what errno would say. */
-static int await_connected(int fd, const dibs__env *env, dibs__deadline until)
-{
-    struct pollfd p = {fd, POLLOUT, 0};
-    int error = 0;
-    socklen_t size = sizeof error;
-
-    for (;;) {
-        int left = dibs__poll_ms(env, until);
-        int n = poll(&p, 1, left);
-        if (n > 0)
-            break;
-        if (n < 0 && errno != EINTR)
-            return errno;
-        if (left == 0)
-            return ETIMEDOUT;
-    }
-    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0 ? errno : error;
-}
-
-/* A connected descriptor, or -1 with errno. */
-static int connect_one(const dibs__env *env, int family, const struct sockaddr *address,
-                       socklen_t size, dibs__deadline until)
-{
-    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    int failed = 0;
-
-    if (fd < 0)
-        return -1;
-    if (connect(fd, address, size) < 0)
-        failed = errno == EINPROGRESS || errno == EINTR ? await_connected(fd, env, until) : errno;
-    if (failed) {
-        close(fd);
-        errno = failed;
-        return -1;
-    }
-    set_options(fd, family);
-    return fd;
-}
-
-/* Every address gets its share of the time that is left, so that one that is silent does not eat it
- * all. */
-static int connect_any(const dibs__env *env, const struct addrinfo *list, dibs__deadline until)
-{
-    int fd = -1, left = 0;
-
-    for (const struct addrinfo *a = list; a; a = a->ai_next)
-        left++;
-    for (const struct addrinfo *a = list; a && fd < 0; a = a->ai_next, left--) {
-        int64_t share = (until - dibs__now(env)) / left;
-        fd = connect_one(env, a->ai_family, a->ai_addr, a->ai_addrlen,
-                         dibs__sooner(until, dibs__after(env, share)));
-    }
-    return fd;
-}
-
 static dibs_status connect_host(const dibs__redis_place *place, dibs__deadline until, int *out,
                                 dibs_error *err)
 {
-    struct addrinfo *list = NULL;
-    dibs_status status = dibs__resolve(place->env, place->host, place->port, until, &list, err);
+    dibs_status status = dibs__dial(place->env, place->host, place->port, -1, until, out, err);
 
-    if (status != DIBS_OK)
-        return status;
-    *out = connect_any(place->env, list, until);
-    if (*out < 0)
-        status = dibs__fail(err, DIBS_UNAVAILABLE,
-                            "cannot connect: %s; is the server running there?", strerror(errno));
-    freeaddrinfo(list);
+    if (status == DIBS_OK)
+        keep_alive(*out);
     return status;
 }
 
@@ -121,8 +54,8 @@ static dibs_status connect_socket(const dibs__redis_place *place, dibs__deadline
 
     strncpy(address.sun_path, place->socket,
             sizeof address.sun_path - 1); /* its length was checked */
-    *out =
-        connect_one(place->env, AF_UNIX, (const struct sockaddr *)&address, sizeof address, until);
+    *out = dibs__dial_address(place->env, (const struct sockaddr *)&address, sizeof address, -1,
+                              until);
     if (*out >= 0)
         return DIBS_OK;
     if (errno == EACCES || errno == EPERM)
@@ -130,6 +63,14 @@ static dibs_status connect_socket(const dibs__redis_place *place, dibs__deadline
                           strerror(errno));
     return dibs__fail(err, DIBS_UNAVAILABLE,
                       "cannot connect to the socket: %s; is the server running?", strerror(errno));
+}
+
+static void let_block(int fd)
+{
+    struct timeval tick = {0, TICK};
+
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tick, sizeof tick);
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
 }
 
 dibs_status dibs__conn_open(const dibs__redis_place *place, dibs__deadline until, dibs__conn **out,
@@ -152,7 +93,7 @@ dibs_status dibs__conn_open(const dibs__redis_place *place, dibs__deadline until
     if (status == DIBS_OK && place->tls)
         status = dibs__tls_open(place->tls, c->fd, place->host, c->env, until, &c->tls, err);
     if (status == DIBS_OK && !place->tls)
-        fcntl(c->fd, F_SETFL, fcntl(c->fd, F_GETFL) & ~O_NONBLOCK);
+        let_block(c->fd);
     if (status != DIBS_OK)
         dibs__conn_close(c);
     else

@@ -7,16 +7,14 @@
 #include "engines/redis/pipeline.h"
 
 #include "core/error.h"
+#include "core/thread.h"
 
 #include <errno.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #define FLIGHTS 3                /* unanswered writes before requests are gathered */
@@ -60,30 +58,6 @@ struct dibs__pipeline {
     size_t room, first, count;
     int flights;
 };
-
-/* ---- Sleeping and waking --------------------------------------------------------------------- */
-
-static void wake(call *c)
-{
-    syscall(SYS_futex, &c->state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
-
-/* Until the state changes or the deadline passes; wakes up every second, because the host may have
- * slept meanwhile and only our own clock counts that. */
-static int sleep_on(call *c, const dibs__env *env, dibs__deadline until)
-{
-    int state;
-
-    while ((state = atomic_load(&c->state)) == WAITING) {
-        int64_t left = until - dibs__now(env);
-        if (left <= 0)
-            break;
-        left = left < DIBS__SECOND ? left : DIBS__SECOND;
-        struct timespec span = {left / DIBS__SECOND, left % DIBS__SECOND * 1000};
-        syscall(SYS_futex, &c->state, FUTEX_WAIT_PRIVATE, WAITING, &span, NULL, 0);
-    }
-    return state;
-}
 
 /* ---- The line of requests -------------------------------------------------------------------- */
 
@@ -164,7 +138,7 @@ static void cut(dibs__pipeline *p, dibs__io io)
         dibs__fail(e->call->err, out ? DIBS_UNKNOWN : DIBS_UNAVAILABLE, "%s%s", dibs__io_text(io),
                    out ? "" : ", and the request did not go out");
         finish(e->call, out ? DIBS_UNKNOWN : DIBS_UNAVAILABLE);
-        wake(e->call);
+        dibs__word_wake(&e->call->state);
     }
     p->count = 0;
     p->flights = 0;
@@ -249,7 +223,7 @@ static dibs__io hand_out_all(dibs__pipeline *p, redisReply **replies, size_t cou
         return DIBS__IO_GOT;
     pthread_mutex_unlock(&p->lock);
     for (size_t i = 0; i < n; i++)
-        wake(done[i]);
+        dibs__word_wake(&done[i]->state);
     pthread_mutex_lock(&p->lock);
     return DIBS__IO_GOT;
 }
@@ -288,7 +262,7 @@ static void pass_on(dibs__pipeline *p)
             continue;
         p->driving = true;
         atomic_store(&c->state, DRIVE);
-        wake(c);
+        dibs__word_wake(&c->state);
         return;
     }
 }
@@ -306,18 +280,6 @@ static void drive(dibs__pipeline *p, call *c, dibs__deadline until)
 }
 
 /* ---- Connecting ------------------------------------------------------------------------------ */
-
-static void sleep_for_turn(dibs__pipeline *p, dibs__deadline until)
-{
-    int64_t left = until - dibs__now(p->env);
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    left = (left < DIBS__SECOND ? left : DIBS__SECOND) * 1000 + t.tv_nsec;
-    t.tv_sec += left / 1000000000;
-    t.tv_nsec = left % 1000000000;
-    pthread_cond_timedwait(&p->turned, &p->lock, &t);
-}
 
 static dibs_status connect_now(dibs__pipeline *p, dibs__deadline until, dibs_error *err)
 {
@@ -372,7 +334,7 @@ static dibs_status need_connection(dibs__pipeline *p, dibs__deadline until, dibs
         if (dibs__now(p->env) >= until)
             return dibs__fail(err, DIBS_UNAVAILABLE, "not connected in time");
         if (p->connecting || p->conn) {
-            sleep_for_turn(p, until);
+            dibs__cond_sleep(&p->turned, &p->lock, p->env, until);
         } else {
             dibs_status status = connect_now(p, until, err);
             if (status != DIBS_OK)
@@ -416,7 +378,7 @@ static void await_replies(dibs__pipeline *p, call *c, dibs__deadline until)
         p->driving = true;
     } else {
         pthread_mutex_unlock(&p->lock);
-        if (sleep_on(c, p->env, until) == DONE)
+        if (dibs__word_sleep(&c->state, WAITING, p->env, until) == DONE)
             return;
         pthread_mutex_lock(&p->lock);
         mine = atomic_load(&c->state) == DRIVE;
@@ -456,7 +418,6 @@ dibs_status dibs__pipeline_call(dibs__pipeline *p, const dibs__bytes *bytes, red
 dibs__pipeline *dibs__pipeline_new(const dibs__env *env, dibs__connect_fn connect, void *ctx)
 {
     dibs__pipeline *p = calloc(1, sizeof *p);
-    pthread_condattr_t monotonic;
 
     if (!p)
         return NULL;
@@ -464,10 +425,7 @@ dibs__pipeline *dibs__pipeline_new(const dibs__env *env, dibs__connect_fn connec
     p->connect = connect;
     p->ctx = ctx;
     pthread_mutex_init(&p->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&p->turned, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    dibs__cond_init(&p->turned);
     return p;
 }
 

@@ -7,16 +7,14 @@
 #include "engines/redlock/voters.h"
 
 #include "core/error.h"
+#include "core/thread.h"
 
 #include <errno.h>
-#include <linux/futex.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/syscall.h>
 #include <sys/timerfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #define DIAL_WAIT 4 /* limits that a question waits for nodes which are being dialled */
@@ -59,22 +57,7 @@ static void wake(dibs__ask *a, int state)
 {
     atomic_store(&a->state, state);
     if (a->asleep)
-        syscall(SYS_futex, &a->state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
-
-static int sleep_on(dibs__ask *a, dibs__deadline until)
-{
-    int state;
-
-    while ((state = atomic_load(&a->state)) == WAITING) {
-        int64_t left = until - dibs__now(a->v->env);
-        if (left <= 0)
-            break;
-        left = left < DIBS__SECOND ? left : DIBS__SECOND;
-        struct timespec span = {left / DIBS__SECOND, left % DIBS__SECOND * 1000};
-        syscall(SYS_futex, &a->state, FUTEX_WAIT_PRIVATE, WAITING, &span, NULL, 0);
-    }
-    return state;
+        dibs__word_wake(&a->state);
 }
 
 void dibs__ask_note(dibs__ask *a, size_t node, bool answered)
@@ -218,8 +201,6 @@ void dibs__voters_drain(dibs__voters *v, dibs__deadline until)
 /* Enough nodes are connected, or time is up. A dial ends soon or is given up. */
 static void await_nodes(dibs__voters *v, dibs__deadline until)
 {
-    struct timespec t;
-
     until = dibs__sooner(until, dibs__after(v->env, DIAL_WAIT * v->limit));
     while (dibs__voters_connected(v) < v->majority && dibs__now(v->env) < until) {
         bool hope = false;
@@ -227,12 +208,7 @@ static void await_nodes(dibs__voters *v, dibs__deadline until)
             hope |= v->voter[i].dialling[0];
         if (!hope)
             return;
-        int64_t left = (until - dibs__now(v->env)) * 1000;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        left += t.tv_nsec;
-        t.tv_sec += left / 1000000000;
-        t.tv_nsec = left % 1000000000;
-        pthread_cond_timedwait(&v->turned, &v->lock, &t);
+        dibs__cond_sleep(&v->turned, &v->lock, v->env, until);
     }
 }
 
@@ -264,7 +240,7 @@ static void await_answers(dibs__ask *a, dibs__deadline until)
     } else {
         a->asleep = true;
         pthread_mutex_unlock(&v->lock);
-        sleep_on(a, until);
+        dibs__word_sleep(&a->state, WAITING, a->v->env, until);
         pthread_mutex_lock(&v->lock);
         mine = a->drives;
     }

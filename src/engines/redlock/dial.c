@@ -9,10 +9,10 @@
 #include "engines/redlock/voters.h"
 
 #include "core/error.h"
+#include "core/thread.h"
 #include "engines/redis/error.h"
 #include "engines/redlock/pack.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -213,25 +213,6 @@ static void *run_dial(void *arg)
     return NULL;
 }
 
-/* Threads of ours take no signals, and nobody joins this one. */
-static bool start_thread(dial *d)
-{
-    pthread_attr_t attributes;
-    pthread_t thread;
-    sigset_t all, before;
-    int failure = pthread_attr_init(&attributes);
-
-    if (failure)
-        return false;
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failure = pthread_create(&thread, &attributes, run_dial, d);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    return failure == 0;
-}
-
 void dibs__voter_dial(dibs__voter *n, bool ear)
 {
     dibs__voters *v = n->all;
@@ -243,7 +224,7 @@ void dibs__voter_dial(dibs__voter *n, bool ear)
     d = calloc(1, sizeof *d);
     if (d)
         *d = (dial){n, ear, ear || !n->dialled++ ? 0 : atomic_fetch_add(&v->dials, 1) + 1};
-    if (!d || !start_thread(d)) {
+    if (!d || !dibs__thread_start_detached(run_dial, d)) {
         free(d);
         dibs_error err = {0};
         dibs__fail(&err, DIBS_NO_MEMORY, "%s: no thread to connect with", n->place.text);

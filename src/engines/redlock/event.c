@@ -255,9 +255,8 @@ static void gather(dibs__redlock *r, crowd *c, dibs__bytes *words)
             return;
         dibs__try *t = &c->room[n];
         size_t k = c->count[gently]++;
-        c->of[gently][k] = dibs__spot_begin(s, t, r->v);
+        c->of[gently][k] = dibs__spot_begin(r, s, t);
         c->try[gently][k] = t;
-        dibs__heap_remove(&l->due, &s->due);
     }
 }
 

@@ -4,13 +4,13 @@
 
 #include "core/error.h"
 #include "core/report.h"
+#include "core/thread.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #define PAUSE_FIRST (4 * DIBS__MS)
@@ -179,7 +179,6 @@ static dibs__spot *need_spot(dibs__redlock *r, const char *name)
 static dibs__waiting *new_waiting(const dibs__enter_request *request, dibs__deadline now)
 {
     dibs__waiting *w = calloc(1, sizeof *w);
-    pthread_condattr_t monotonic;
 
     if (!w)
         return NULL;
@@ -187,12 +186,8 @@ static dibs__waiting *new_waiting(const dibs__enter_request *request, dibs__dead
     w->window = request->window;
     w->by_event = request->by_event;
     w->since = now;
-    if (!w->by_event) {
-        pthread_condattr_init(&monotonic);
-        pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-        pthread_cond_init(&w->cond, &monotonic);
-        pthread_condattr_destroy(&monotonic);
-    }
+    if (!w->by_event)
+        dibs__cond_init(&w->cond);
     return w;
 }
 

@@ -72,7 +72,7 @@ void dibs__spot_drop(dibs__spot *s, dibs__waiting *w);
 /* When it is tried again; `left`: until the one who has it may be gone. */
 void dibs__spot_pause(dibs__redlock *r, dibs__spot *s, int64_t left);
 /* Sets up a try of the first in line. */
-dibs__waiting *dibs__spot_begin(dibs__spot *s, dibs__try *out, const dibs__voters *v);
+dibs__waiting *dibs__spot_begin(dibs__redlock *r, dibs__spot *s, dibs__try *out);
 /* What came of it; true: tell the sink. */
 bool dibs__spot_end(dibs__redlock *r, dibs__waiting *w, const dibs__try *t);
 /* The first in line looks at what has changed. */

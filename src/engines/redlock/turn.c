@@ -3,27 +3,29 @@
 #define _GNU_SOURCE
 #include "engines/redlock/line.h"
 
+#include "core/thread.h"
+
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 
 #define PASSES 64             /* from hand to hand in this handle */
 #define BREATH (4 * DIBS__MS) /* for the others, after that */
 
 /* ---- Trying ---------------------------------------------------------------------------------- */
 
-dibs__waiting *dibs__spot_begin(dibs__spot *s, dibs__try *out, const dibs__voters *v)
+dibs__waiting *dibs__spot_begin(dibs__redlock *r, dibs__spot *s, dibs__try *out)
 {
     dibs__waiting *w = s->first;
 
     w->state = DIBS__TRIES;
     s->trying = true;
+    dibs__heap_remove(&r->line->due, &s->due); /* or the keeper would try for it as well */
     s->hinted = false;
     out->name = s->name;
     out->who = &w->who;
     /* The core counts what it is handed from its last sign of life, which may have been answered
      * while the nodes were being asked: their lease must last that much longer. */
-    out->within = 2 * v->limit;
+    out->within = 2 * r->v->limit;
     out->lease = w->who.lease + out->within;
     out->waits = 2;
     out->after = NULL;
@@ -89,7 +91,7 @@ dibs__waiting *dibs__redlock_line_next(dibs__redlock *r, const char *name, dibs_
     s = dibs__spot_find(l, name);
     if (s && s->first && !s->trying) {
         if (s->passes++ < PASSES) {
-            w = dibs__spot_begin(s, out, r->v);
+            w = dibs__spot_begin(r, s, out);
         } else {
             s->passes = 0;
             s->try_at = dibs__after(r->v->env, BREATH / 2 + dibs__redlock_random(r, BREATH));
@@ -108,7 +110,7 @@ static void try_first(dibs__redlock *r, dibs__spot *s, dibs__deadline until)
 {
     dibs__try t, *tries[] = {&t};
     bool hinted = s->hinted;
-    dibs__waiting *w = dibs__spot_begin(s, &t, r->v);
+    dibs__waiting *w = dibs__spot_begin(r, s, &t);
 
     pthread_mutex_unlock(&r->line->lock);
     dibs__try_all(r, tries, 1, hinted, until);
@@ -116,21 +118,6 @@ static void try_first(dibs__redlock *r, dibs__spot *s, dibs__deadline until)
     dibs__spot_end(r, w, &t);
     if (w->spot && s->heard != dibs__ears(r->v))
         eventfd_write(r->v->ear_fd, 1); /* the keeper tries to listen again */
-}
-
-static void sleep_until(dibs__redlock *r, dibs__waiting *w, dibs__deadline until)
-{
-    int64_t left = until - dibs__now(r->v->env);
-    struct timespec t;
-
-    if (left <= 0)
-        return;
-    left = left < DIBS__SECOND ? left : DIBS__SECOND;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    left = left * 1000 + t.tv_nsec;
-    t.tv_sec += left / 1000000000;
-    t.tv_nsec = left % 1000000000;
-    pthread_cond_timedwait(&w->cond, &r->line->lock, &t);
 }
 
 dibs_status dibs__redlock_wait(dibs__engine *e, dibs__sitter *sitter, dibs__deadline until,
@@ -156,7 +143,8 @@ dibs_status dibs__redlock_wait(dibs__engine *e, dibs__sitter *sitter, dibs__dead
         if (mine && now >= s->try_at)
             try_first(r, s, until);
         else
-            sleep_until(r, w, mine ? dibs__sooner(until, s->try_at) : until);
+            dibs__cond_sleep(&w->cond, &l->lock, r->v->env,
+                             mine ? dibs__sooner(until, s->try_at) : until);
     }
     if (w)
         w->poked = false;

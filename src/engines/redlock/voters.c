@@ -3,13 +3,13 @@
 #include "engines/redlock/voters.h"
 
 #include "core/error.h"
+#include "core/thread.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
-#include <time.h>
 #include <unistd.h>
 
 /* ---- Beginning and end ----------------------------------------------------------------------- */
@@ -36,7 +36,6 @@ static void free_voters(dibs__voters *v)
 dibs__voters *dibs__voters_new(const dibs__env *env, dibs__sink *sink)
 {
     dibs__voters *v = calloc(1, sizeof *v);
-    pthread_condattr_t monotonic;
 
     if (!v)
         return NULL;
@@ -44,10 +43,7 @@ dibs__voters *dibs__voters_new(const dibs__env *env, dibs__sink *sink)
     v->sink = sink;
     v->refs = 1;
     pthread_mutex_init(&v->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&v->turned, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    dibs__cond_init(&v->turned);
     v->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     v->ear_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     v->tend_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
@@ -108,18 +104,6 @@ static size_t still_dialling(const dibs__voters *v)
     return n;
 }
 
-static void wait_for_turn(dibs__voters *v, dibs__deadline until)
-{
-    int64_t left = until - dibs__now(v->env);
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    left = (left < DIBS__SECOND ? left : DIBS__SECOND) * 1000 + t.tv_nsec;
-    t.tv_sec += left / 1000000000;
-    t.tv_nsec = left % 1000000000;
-    pthread_cond_timedwait(&v->turned, &v->lock, &t);
-}
-
 dibs_status dibs__voters_start(dibs__voters *v, dibs__deadline until, dibs_error *err)
 {
     /* Who vouches for the nodes means all of them. */
@@ -134,7 +118,7 @@ dibs_status dibs__voters_start(dibs__voters *v, dibs__deadline until, dibs_error
         if (grace == DIBS__NEVER && dibs__voters_connected(v) >= v->majority)
             grace = dibs__after(v->env, late);
         else
-            wait_for_turn(v, dibs__sooner(until, grace));
+            dibs__cond_sleep(&v->turned, &v->lock, v->env, dibs__sooner(until, grace));
     }
     if (dibs__voters_connected(v) < v->majority)
         status = dibs__voters_missing(v, err);

@@ -14,9 +14,9 @@
 #include "engines/sql/inner.h"
 
 #include "core/error.h"
+#include "core/thread.h"
 
 #include <string.h>
-#include <time.h>
 
 #define LINGER   300            /* whoever goes to the end of a line can wait for company */
 #define LUCK     16             /* as long as that has paid off lately */
@@ -311,22 +311,6 @@ static void drive(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job)
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
-static void wait_until(dibs__sql *e, pthread_cond_t *cond, dibs__deadline until)
-{
-    int64_t left = until - dibs__now(e->base.env);
-    struct timespec at;
-
-    if (until == DIBS__NEVER || left > 3600 * DIBS__SECOND)
-        left = 3600 * DIBS__SECOND;
-    if (left <= 0)
-        return;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    left += at.tv_nsec / 1000;
-    at.tv_sec += left / DIBS__SECOND;
-    at.tv_nsec = left % DIBS__SECOND * 1000;
-    pthread_cond_timedwait(cond, &e->mutex, &at);
-}
-
 static void give_up(dibs__sql *e, dibs__sql_job *job)
 {
     dibs_error err;
@@ -365,7 +349,7 @@ static void go_on(dibs__sql *e, dibs__sql_job *job)
     dibs__sql_seat *seat = NULL;
 
     if (job->progress != DIBS__SQL_QUEUED) {
-        wait_until(e, &job->cond, DIBS__NEVER);
+        pthread_cond_wait(&job->cond, &e->mutex);
         return;
     }
     if (now >= job->until) {
@@ -381,19 +365,15 @@ static void go_on(dibs__sql *e, dibs__sql_job *job)
     if (seat)
         drive(e, seat, job);
     else
-        wait_until(e, &job->cond,
-                   dibs__sooner(job->until, job->patient      ? job->lingers
-                                            : now < impatient ? impatient
-                                                              : DIBS__NEVER));
+        dibs__cond_sleep(&job->cond, &e->mutex, e->base.env,
+                         dibs__sooner(job->until, job->patient      ? job->lingers
+                                                  : now < impatient ? impatient
+                                                                    : DIBS__NEVER));
 }
 
 void dibs__sql_do(dibs__sql *e, dibs__sql_job *job)
 {
-    pthread_condattr_t monotonic;
-
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&job->cond, &monotonic);
+    dibs__cond_init(&job->cond);
     pthread_mutex_lock(&e->mutex);
     set_out(e, job);
     while (job->progress != DIBS__SQL_READY)

@@ -7,21 +7,12 @@
  * transaction, and its outcome is always known. */
 #define _GNU_SOURCE
 #include "core/error.h"
+#include "core/thread.h"
 #include "engines/sqlite/sqlite.h"
-
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #define ROUNDS 8
 
 /* ---- Sleeping -------------------------------------------------------------------------------- */
-
-static void wake(dibs__lite_job *job)
-{
-    syscall(SYS_futex, &job->progress, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
 
 /* The job may be gone as soon as it is done: then the wake-up is a false one for somebody else. */
 static void advance(dibs__lite_job *job, dibs__lite_progress progress)
@@ -30,7 +21,7 @@ static void advance(dibs__lite_job *job, dibs__lite_progress progress)
 
     atomic_store_explicit(&job->progress, progress, memory_order_release);
     if (sleeps)
-        wake(job);
+        dibs__word_wake(&job->progress);
 }
 
 static dibs__lite_progress progress_of(dibs__lite_job *job)
@@ -41,16 +32,14 @@ static dibs__lite_progress progress_of(dibs__lite_job *job)
 /* Until it is done or ours to drive, or `until` has come. */
 static dibs__lite_progress sleep_until(dibs__lite *e, dibs__lite_job *job, dibs__deadline until)
 {
-    for (;;) {
-        dibs__lite_progress progress = progress_of(job);
-        if (progress == DIBS__LITE_DONE || progress == DIBS__LITE_DRIVE)
-            return progress;
-        int64_t left = until == DIBS__NEVER ? DIBS__SECOND : until - dibs__now(e->base.env);
-        if (left <= 0)
-            return progress;
-        struct timespec t = {left / DIBS__SECOND, left % DIBS__SECOND * 1000};
-        syscall(SYS_futex, &job->progress, FUTEX_WAIT_PRIVATE, progress, &t, NULL, 0);
-    }
+    int progress = progress_of(job), before;
+
+    do {
+        before = progress;
+        if (progress != DIBS__LITE_DONE && progress != DIBS__LITE_DRIVE)
+            progress = dibs__word_sleep(&job->progress, before, e->base.env, until);
+    } while (progress != before);
+    return (dibs__lite_progress)progress;
 }
 
 /* ---- The queue ------------------------------------------------------------------------------- */

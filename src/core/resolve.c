@@ -1,7 +1,7 @@
 /* A numeric address is answered at once. A name is looked up aside, where nobody waits for it longer
  * than the deadline. */
 #define _GNU_SOURCE
-#include "engines/redis/resolve.h"
+#include "core/resolve.h"
 
 #include "core/aside.h"
 #include "core/error.h"

@@ -1,16 +1,15 @@
 /* Non-blocking connects, so that a silent address costs its share of the time and no more. */
 #define _GNU_SOURCE
-#include "engines/etcd/dial.h"
+#include "core/dial.h"
 
 #include "core/error.h"
-#include "engines/redis/resolve.h"
+#include "core/resolve.h"
 
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 /* 0, or what errno would say. */
@@ -35,16 +34,15 @@ static int await_connected(int fd, int stop_fd, const dibs__env *env, dibs__dead
     return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0 ? errno : error;
 }
 
-/* A connected descriptor, or -1 with errno. */
-static int dial_one(const dibs__env *env, const struct addrinfo *a, int stop_fd,
-                    dibs__deadline until)
+int dibs__dial_address(const dibs__env *env, const struct sockaddr *address, socklen_t size,
+                       int stop_fd, dibs__deadline until)
 {
-    int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     int failed = 0, on = 1;
 
     if (fd < 0)
         return -1;
-    if (connect(fd, a->ai_addr, a->ai_addrlen) < 0)
+    if (connect(fd, address, size) < 0)
         failed = errno == EINPROGRESS || errno == EINTR ? await_connected(fd, stop_fd, env, until)
                                                         : errno;
     if (failed) {
@@ -52,7 +50,8 @@ static int dial_one(const dibs__env *env, const struct addrinfo *a, int stop_fd,
         errno = failed;
         return -1;
     }
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (address->sa_family != AF_UNIX)
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     return fd;
 }
 
@@ -69,7 +68,8 @@ dibs_status dibs__dial(const dibs__env *env, const char *host, int port, int sto
         left++;
     for (const struct addrinfo *a = list; a && fd < 0; a = a->ai_next, left--) {
         int64_t share = (until - dibs__now(env)) / left;
-        fd = dial_one(env, a, stop_fd, dibs__sooner(until, dibs__after(env, share)));
+        fd = dibs__dial_address(env, a->ai_addr, a->ai_addrlen, stop_fd,
+                                dibs__sooner(until, dibs__after(env, share)));
         if (fd < 0 && errno == ECANCELED)
             break;
     }

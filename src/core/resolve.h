@@ -1,6 +1,6 @@
 /* Host names to addresses, within a deadline: getaddrinfo() has none of its own. */
-#ifndef DIBS_REDIS_RESOLVE_H
-#define DIBS_REDIS_RESOLVE_H
+#ifndef DIBS_CORE_RESOLVE_H
+#define DIBS_CORE_RESOLVE_H
 
 #include "core/env.h"
 #include "dibs.h"

@@ -1,0 +1,101 @@
+/* See thread.h. */
+#define _GNU_SOURCE
+#include "core/thread.h"
+
+#include <linux/futex.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- Starting -------------------------------------------------------------------------------- */
+
+static bool start(pthread_t *out, const pthread_attr_t *attributes, void *(*run)(void *), void *arg)
+{
+    sigset_t all, before;
+    int failed;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    failed = pthread_create(out, attributes, run, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed == 0;
+}
+
+bool dibs__thread_start(pthread_t *out, void *(*run)(void *arg), void *arg)
+{
+    return start(out, NULL, run, arg);
+}
+
+bool dibs__thread_start_detached(void *(*run)(void *arg), void *arg)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    bool started;
+
+    if (pthread_attr_init(&attributes) != 0)
+        return false;
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    started = start(&thread, &attributes, run, arg);
+    pthread_attr_destroy(&attributes);
+    return started;
+}
+
+/* ---- Sleeping -------------------------------------------------------------------------------- */
+
+/* How long to sleep before the next look at our own clock; 0 or less: `until` has come. */
+static int64_t span(const dibs__env *env, dibs__deadline until)
+{
+    int64_t left = until == DIBS__NEVER ? DIBS__SECOND : until - dibs__now(env);
+
+    return left < DIBS__SECOND ? left : DIBS__SECOND;
+}
+
+void dibs__cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t monotonic;
+
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+void dibs__cond_sleep(pthread_cond_t *cond, pthread_mutex_t *mutex, const dibs__env *env,
+                      dibs__deadline until)
+{
+    int64_t left = span(env, until);
+    struct timespec at;
+
+    if (until == DIBS__NEVER) {
+        pthread_cond_wait(cond, mutex);
+        return;
+    }
+    if (left <= 0)
+        return;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    left = left * 1000 + at.tv_nsec;
+    at.tv_sec += left / 1000000000;
+    at.tv_nsec = left % 1000000000;
+    pthread_cond_timedwait(cond, mutex, &at);
+}
+
+int dibs__word_sleep(_Atomic int *word, int value, const dibs__env *env, dibs__deadline until)
+{
+    int now;
+
+    while ((now = atomic_load_explicit(word, memory_order_acquire)) == value) {
+        int64_t left = span(env, until);
+        if (left <= 0)
+            break;
+        struct timespec t = {left / DIBS__SECOND, left % DIBS__SECOND * 1000};
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &t, NULL, 0);
+    }
+    return now;
+}
+
+void dibs__word_wake(_Atomic int *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
