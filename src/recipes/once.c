@@ -234,7 +234,11 @@ static dibs_status try_take(dibs_once *o, uint64_t take, dibs__deadline until,
     dibs *d = o->d;
     dibs__run_record r = o->mine;
     char stamp[DIBS__STAMP_SIZE];
-    dibs__cell_command c = {.op = DIBS__CELL_SWAP, .version = take, .stamp = stamp, .alive = true};
+    dibs__cell_command c = {.op = DIBS__CELL_SWAP,
+                            .version = take,
+                            .stamp = stamp,
+                            .alive = true,
+                            .lease = o->mine.lease};
     void *bytes;
     dibs_status status;
 

@@ -175,6 +175,7 @@ dibs__run_outcome dibs__run_write(dibs_once *o, const dibs__run_record *r, bool 
     c.data = bytes;
     c.keep = r ? dibs__record_life(r) : 0;
     c.alive = r && r->state == DIBS__RUN_RUNNING;
+    c.lease = c.alive ? r->lease : 0;
     c.fleeting = r == &o->mine; /* a renewal: it says nothing new */
     while (what == DIBS__RUN_STALE && dibs__now(o->d->env) < until) {
         bool unsure = false;

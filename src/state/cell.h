@@ -89,8 +89,9 @@ typedef struct dibs__cell_command {
     const char *stamp;    /* not for READ and PASS */
     const char *request;  /* counters; NULL: none */
     int64_t request_keep; /* how long its answer is kept */
-    /* For the engine; the machine looks at neither. */
+    /* For the engine; the machine looks at none of them. */
     bool alive; /* the value stands for this process: if the engine notices its death, it tells */
+    int64_t lease; /* with `alive`: how long it counts as alive without another sign */
     bool fleeting; /* a sign of life: may be lost when the machine goes down */
 } dibs__cell_command;
 

@@ -1,5 +1,5 @@
-/* Cells in etcd: keys PREFIX/%c/KEY and PREFIX/%r/KEY%REQUEST. A look is one transaction of ranges, a
- * write one that compares the revisions which were read. */
+/* Cells in etcd: keys PREFIX/%c/KEY and PREFIX/%r/KEY%REQUEST, and signs of life PREFIX/%l/KEY (sign.c). A
+ * look is one transaction of ranges, a write one that compares the revisions which were read. */
 #define _GNU_SOURCE
 #include "engines/line/cell.h"
 #include "core/error.h"
@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #define BLOBS_MAX 2
+#define OPS_MAX   (BLOBS_MAX + 1) /* a sign of life goes with the first */
 #define TXN       "/etcdserverpb.KV/Txn"
 
 ProtobufCBinaryData dibs__etcd_cell_key(const dibs__etcd *e, const char *folder, const char *key,
@@ -30,43 +31,60 @@ static bool take_value(dibs__line_blob *b, const Etcd__KeyValue *kv)
     return true;
 }
 
+/* The i-th key that was asked for; NULL: not there. */
+static const Etcd__KeyValue *answer_at(const Etcd__TxnResponse *r, size_t i)
+{
+    const Etcd__ResponseOp *op = i < r->n_responses ? r->responses[i] : NULL;
+
+    return op && op->response_case == ETCD__RESPONSE_OP__RESPONSE_RESPONSE_RANGE &&
+                   op->response_range->n_kvs > 0
+               ? op->response_range->kvs[0]
+               : NULL;
+}
+
 static bool take_answers(const Etcd__TxnResponse *r, dibs__line_blob *blobs, size_t count)
 {
+    const Etcd__KeyValue *sign = blobs[0].signs ? answer_at(r, count) : NULL;
+
     for (size_t i = 0; i < count; i++) {
-        const Etcd__RangeResponse *range =
-            i < r->n_responses &&
-                    r->responses[i]->response_case == ETCD__RESPONSE_OP__RESPONSE_RESPONSE_RANGE
-                ? r->responses[i]->response_range
-                : NULL;
+        const Etcd__KeyValue *kv = answer_at(r, i);
         blobs[i].version = -1;
         blobs[i].data = NULL;
-        if (range && range->n_kvs > 0 && !take_value(&blobs[i], range->kvs[0]))
+        if (kv && !take_value(&blobs[i], kv))
             return false;
     }
+    blobs[0].alive = sign && sign->mod_revision == blobs[0].version;
     return true;
+}
+
+static void ask_for(dibs__etcd *e, const char *folder, const char *key,
+                    char room[DIBS__ETCD_CELL_KEY_SIZE], Etcd__RangeRequest *range,
+                    Etcd__RequestOp *op)
+{
+    etcd__range_request__init(range);
+    etcd__request_op__init(op);
+    range->key = dibs__etcd_cell_key(e, folder, key, room);
+    op->request_case = ETCD__REQUEST_OP__REQUEST_REQUEST_RANGE;
+    op->request_range = range;
 }
 
 dibs_status dibs__etcd_cells_read(dibs__line_side *s, dibs__line_blob *blobs, size_t count,
                                   dibs__deadline until, dibs_error *err)
 {
     dibs__etcd *e = (dibs__etcd *)s;
-    char room[BLOBS_MAX][DIBS__ETCD_CELL_KEY_SIZE];
-    Etcd__RangeRequest range[BLOBS_MAX];
-    Etcd__RequestOp op[BLOBS_MAX], *ops[BLOBS_MAX];
+    char room[OPS_MAX][DIBS__ETCD_CELL_KEY_SIZE];
+    Etcd__RangeRequest range[OPS_MAX];
+    Etcd__RequestOp op[OPS_MAX], *ops[OPS_MAX] = {&op[0], &op[1], &op[2]};
     Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT;
     ProtobufCMessage *reply = NULL;
     dibs_status status;
 
-    for (size_t i = 0; i < count; i++) {
-        etcd__range_request__init(&range[i]);
-        etcd__request_op__init(&op[i]);
-        range[i].key = dibs__etcd_cell_key(e, blobs[i].folder, blobs[i].key, room[i]);
-        op[i].request_case = ETCD__REQUEST_OP__REQUEST_REQUEST_RANGE;
-        op[i].request_range = &range[i];
-        ops[i] = &op[i];
-    }
+    for (size_t i = 0; i < count; i++)
+        ask_for(e, blobs[i].folder, blobs[i].key, room[i], &range[i], &op[i]);
+    if (blobs[0].signs)
+        ask_for(e, "%l", blobs[0].key, room[count], &range[count], &op[count]);
     txn.success = ops;
-    txn.n_success = count;
+    txn.n_success = count + blobs[0].signs;
     status = dibs__etcd_ask(e->client, TXN, &txn.base, &etcd__txn_response__descriptor, &reply,
                             until, err);
     if (status == DIBS_OK && !take_answers((Etcd__TxnResponse *)reply, blobs, count))
@@ -83,6 +101,18 @@ typedef struct change {
     Etcd__DeleteRangeRequest drop;
 } change;
 
+static void fill_put(Etcd__PutRequest *put, Etcd__RequestOp *op, ProtobufCBinaryData key,
+                     ProtobufCBinaryData value, int64_t lease)
+{
+    etcd__put_request__init(put);
+    etcd__request_op__init(op);
+    put->key = key;
+    put->value = value;
+    put->lease = lease;
+    op->request_case = ETCD__REQUEST_OP__REQUEST_REQUEST_PUT;
+    op->request_put = put;
+}
+
 /* True: there is something to do, not only to compare. */
 static bool fill_change(const dibs__etcd *e, const dibs__line_blob *b, change *c)
 {
@@ -93,14 +123,11 @@ static bool fill_change(const dibs__etcd *e, const dibs__line_blob *b, change *c
     c->compare.target = ETCD__COMPARE__COMPARE_TARGET__MOD;
     c->compare.target_union_case = ETCD__COMPARE__TARGET_UNION_MOD_REVISION;
     c->compare.mod_revision = b->version < 0 ? 0 : b->version;
-    etcd__request_op__init(&c->op);
     if (b->change == DIBS__LINE_PUT) {
-        etcd__put_request__init(&c->put);
-        c->put.key = key;
-        c->put.value = (ProtobufCBinaryData){b->put_size, (uint8_t *)(uintptr_t)b->put};
-        c->op.request_case = ETCD__REQUEST_OP__REQUEST_REQUEST_PUT;
-        c->op.request_put = &c->put;
+        fill_put(&c->put, &c->op, key,
+                 (ProtobufCBinaryData){b->put_size, (uint8_t *)(uintptr_t)b->put}, 0);
     } else {
+        etcd__request_op__init(&c->op);
         etcd__delete_range_request__init(&c->drop);
         c->drop.key = key;
         c->op.request_case = ETCD__REQUEST_OP__REQUEST_REQUEST_DELETE_RANGE;
@@ -109,13 +136,13 @@ static bool fill_change(const dibs__etcd *e, const dibs__line_blob *b, change *c
     return b->change != DIBS__LINE_AS_IT_IS;
 }
 
-dibs_status dibs__etcd_cells_write(dibs__line_side *s, const dibs__line_blob *blobs, size_t count,
-                                   dibs__deadline until, bool *done, dibs_error *err)
+/* `lease`: of the sign of life that goes with the first; 0: none does. */
+static dibs_status write_all(dibs__etcd *e, const dibs__line_blob *blobs, size_t count,
+                             int64_t lease, dibs__deadline until, bool *done, dibs_error *err)
 {
-    dibs__etcd *e = (dibs__etcd *)s;
-    change c[BLOBS_MAX];
+    change c[OPS_MAX];
     Etcd__Compare *compares[BLOBS_MAX];
-    Etcd__RequestOp *ops[BLOBS_MAX];
+    Etcd__RequestOp *ops[OPS_MAX];
     Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT;
     ProtobufCMessage *reply = NULL;
     dibs_status status;
@@ -125,6 +152,12 @@ dibs_status dibs__etcd_cells_write(dibs__line_side *s, const dibs__line_blob *bl
             ops[txn.n_success++] = &c[i].op;
         compares[i] = &c[i].compare;
     }
+    if (lease) {
+        fill_put(&c[count].put, &c[count].op,
+                 dibs__etcd_cell_key(e, "%l", blobs[0].key, c[count].room),
+                 (ProtobufCBinaryData){0}, lease);
+        ops[txn.n_success++] = &c[count].op;
+    }
     txn.compare = compares;
     txn.n_compare = count;
     txn.success = ops;
@@ -132,6 +165,28 @@ dibs_status dibs__etcd_cells_write(dibs__line_side *s, const dibs__line_blob *bl
                             until, err);
     *done = status == DIBS_OK && ((Etcd__TxnResponse *)reply)->succeeded;
     protobuf_c_message_free_unpacked(reply, NULL);
+    return status;
+}
+
+/* A lease that was revoked meanwhile is surely not bound to anything: once more with another. */
+dibs_status dibs__etcd_cells_write(dibs__line_side *s, const dibs__line_blob *blobs, size_t count,
+                                   dibs__deadline until, bool *done, dibs_error *err)
+{
+    dibs__etcd *e = (dibs__etcd *)s;
+    bool sign = blobs[0].change == DIBS__LINE_PUT && blobs[0].sign > 0;
+    dibs_status status = DIBS_OK;
+    int64_t lease = 0;
+
+    *done = false;
+    for (int tries = 0; tries < 2; tries++) {
+        if (sign)
+            status = dibs__etcd_sign_lease(e, blobs[0].sign, until, &lease, err);
+        if (status == DIBS_OK)
+            status = write_all(e, blobs, count, lease, until, done, err);
+        if (!sign || status != DIBS_UNAVAILABLE || lease == 0)
+            break;
+        dibs__etcd_sign_gone(e, lease);
+    }
     return status;
 }
 

@@ -75,6 +75,10 @@ struct dibs__etcd {
         int64_t lease;
         dibs__deadline at;
     } touched[16]; /* leases of names, and when they were put off last */
+    struct {
+        int64_t span, lease;
+        dibs__deadline until;
+    } sign[4]; /* leases for signs of life of runs */
     _Atomic unsigned enters;
     _Atomic uint64_t lengthy[64]; /* hashes of names whose line was long when we looked last */
 };
@@ -160,6 +164,7 @@ void dibs__etcd_slots_fini(dibs__etcd *e);
 
 /* Asks for the first one and waits. The server's choice must be what was asked for. */
 dibs_status dibs__etcd_session_open(dibs__etcd *e, dibs__deadline until, dibs_error *err);
+int64_t dibs__etcd_lease_id(const dibs__etcd *e); /* a number for a new one */
 /* Runs `dibs__etcd_enter_send` of the op under a session, now or when there is one. false: out of
  * memory. */
 bool dibs__etcd_session_need(dibs__etcd_op *op);
@@ -191,6 +196,13 @@ void dibs__etcd_kept_fini(dibs__etcd *e);
 dibs_status dibs__etcd_check(dibs__line_side *s, dibs__line_call *call);
 void dibs__etcd_check_proved(dibs__etcd_op *op, bool proved);
 dibs_status dibs__etcd_write(dibs__line_side *s, dibs__line_call *call);
+
+/* ---- sign.c ---------------------------------------------------------------------------------- */
+
+/* A lease that lasts `span` from now at the least. Blocks. */
+dibs_status dibs__etcd_sign_lease(dibs__etcd *e, int64_t span, dibs__deadline until, int64_t *lease,
+                                  dibs_error *err);
+void dibs__etcd_sign_gone(dibs__etcd *e, int64_t lease); /* the server may not know it any more */
 
 /* ---- cell.c and await.c ---------------------------------------------------------------------- */
 

@@ -9,7 +9,7 @@
 #define SHELF_SECONDS (24 * 3600)
 #define TOUCH_SPAN    (3600 * DIBS__SECOND)
 
-static int64_t new_id(const dibs__etcd *e)
+int64_t dibs__etcd_lease_id(const dibs__etcd *e)
 {
     uint64_t id = 0;
 
@@ -40,7 +40,7 @@ dibs_status dibs__etcd_session_open(dibs__etcd *e, dibs__deadline until, dibs_er
     dibs__deadline sent = dibs__now(e->env);
     dibs_status status;
 
-    request.id = new_id(e);
+    request.id = dibs__etcd_lease_id(e);
     request.ttl = e->ttl / DIBS__SECOND;
     status = dibs__etcd_ask(e->client, "/etcdserverpb.Lease/LeaseGrant", &request.base,
                             &etcd__lease_grant_response__descriptor, &reply, until, err);
@@ -123,7 +123,7 @@ static bool start_grant(dibs__etcd *e)
 {
     Etcd__LeaseGrantRequest request = ETCD__LEASE_GRANT_REQUEST__INIT;
 
-    e->grant_id = request.id = new_id(e);
+    e->grant_id = request.id = dibs__etcd_lease_id(e);
     request.ttl = e->ttl / DIBS__SECOND;
     e->granted = dibs__now(e->env);
     e->granting = dibs__etcd_post(e->client, &e->grant, "/etcdserverpb.Lease/LeaseGrant",

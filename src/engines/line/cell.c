@@ -1,9 +1,10 @@
 /* Cells on a store of keys with versions; see the header.
  *
- * The record is binary, its first byte the version of the layout. Time is this client's wall clock:
- * neither store tells its own. A clock that is off makes a value end too early or too late, and a
- * silent runner of `once` seem dead too early or too late; it never lets two writers pass, because
- * that rests on versions alone. */
+ * The record is binary, its first byte the version of the layout. Its times are those of the client that
+ * wrote it. Of a runner of `once` only their difference counts, and the store says how long ago it
+ * wrote: by its clock, or by a sign of life that runs out. So no client with a wrong clock takes a runner
+ * for dead, or the dead for alive. Everything else ends by the clients' clocks: one that is off makes it end
+ * too early or too late. That two writers never pass rests on versions alone. */
 #define _GNU_SOURCE
 #include "engines/line/cell.h"
 
@@ -18,11 +19,19 @@
 #define RECORD_SIZE  (2 + 5 * 8 + DIBS__STAMP_SIZE)
 #define REQUEST_SIZE (1 + 2 * 8)
 #define PAUSE_MAX    (20 * DIBS__MS)
+#define DAY          (24 * 3600 * DIBS__SECOND)
+
+/* The record's second byte. */
+enum { COUNTER = 1, EMPTY = 2, ALIVE = 4 /* by a runner, with a sign of life */ };
 
 /* The `ctx` of the machine's store: the cell's blob, and the request's if there is one. */
 typedef struct cursor {
     dibs__line_blob *cell, *request;
+    const dibs__cell_command *command;
+    dibs__time now;
+    int64_t clock; /* the store's; 0: not known */
     bool changed, foreign;
+    bool dead;    /* the sign of life has run out */
     char *record; /* to be written */
     char answer[REQUEST_SIZE];
 } cursor;
@@ -45,13 +54,16 @@ static uint64_t get_number(const char **at)
     return number;
 }
 
-static bool read_record(const dibs__line_blob *b, dibs__cell *out)
+/* `alive` may be NULL. */
+static bool read_record(const dibs__line_blob *b, dibs__cell *out, bool *alive)
 {
     const char *at = b->data;
 
     if (b->size < RECORD_SIZE || at[0] != LAYOUT)
         return false;
-    *out = (dibs__cell){.counter = at[1] & 1, .empty = at[1] & 2};
+    *out = (dibs__cell){.counter = at[1] & COUNTER, .empty = at[1] & EMPTY};
+    if (alive)
+        *alive = at[1] & ALIVE;
     at += 2;
     out->version = get_number(&at);
     out->floor = get_number(&at);
@@ -65,14 +77,14 @@ static bool read_record(const dibs__line_blob *b, dibs__cell *out)
     return true;
 }
 
-static char *write_record(const dibs__cell *c)
+static char *write_record(const dibs__cell *c, bool alive)
 {
     char *record = malloc(RECORD_SIZE + c->size + 1), *at = record;
 
     if (!record)
         return NULL;
     *at++ = LAYOUT;
-    *at++ = (char)((c->counter ? 1 : 0) | (c->empty ? 2 : 0));
+    *at++ = (char)((c->counter ? COUNTER : 0) | (c->empty ? EMPTY : 0) | (alive ? ALIVE : 0));
     at = put_number(at, c->version);
     at = put_number(at, c->floor);
     at = put_number(at, (uint64_t)c->written);
@@ -96,16 +108,57 @@ static bool read_request(const dibs__line_blob *b, int64_t *number, int64_t *exp
     return true;
 }
 
+/* ---- Time ------------------------------------------------------------------------------------ */
+
+/* As if it had been written by this client, `age` ago. */
+static void rebase(dibs__cell *cell, int64_t age, int64_t now)
+{
+    int64_t span = cell->expires - cell->written;
+
+    cell->written = now - age;
+    if (cell->expires != INT64_MAX)
+        cell->expires = cell->written + span;
+}
+
+/* Of what a runner wrote. */
+static void settle_time(cursor *c, dibs__cell *cell)
+{
+    int64_t stamp = c->cell->stamp;
+
+    if (c->clock)
+        rebase(cell, c->clock > stamp ? c->clock - stamp : 0, c->now.lease);
+    else if (c->cell->alive)
+        rebase(cell, 0, c->now.lease);
+    else
+        c->dead = true;
+}
+
+/* Asks the store for its clock if somebody's life depends on it. */
+static dibs_status look_at_clock(dibs__line *line, cursor *c, dibs__deadline until, dibs_error *err)
+{
+    const struct dibs__line_cells *cells = line->side->adapter->cells;
+    dibs__cell cell;
+    bool alive = false;
+
+    if (!cells->clock || c->cell->version < 0 || !read_record(c->cell, &cell, &alive) || !alive)
+        return DIBS_OK;
+    return cells->clock(line->side, until, &c->clock, err);
+}
+
 /* ---- The machine's store --------------------------------------------------------------------- */
 
 static int load(void *ctx, dibs__cell *out)
 {
     cursor *c = ctx;
+    bool alive;
 
     if (c->cell->version < 0)
         return 0;
-    if (read_record(c->cell, out))
+    if (read_record(c->cell, out, &alive)) {
+        if (alive)
+            settle_time(c, out);
         return 1;
+    }
     c->foreign = true;
     return -1;
 }
@@ -115,12 +168,13 @@ static int put(void *ctx, const dibs__cell *cell)
     cursor *c = ctx;
 
     free(c->record);
-    c->record = write_record(cell);
+    c->record = write_record(cell, c->command->alive);
     if (!c->record)
         return -1;
     c->cell->change = DIBS__LINE_PUT;
     c->cell->put = c->record;
     c->cell->put_size = RECORD_SIZE + cell->size;
+    c->cell->sign = c->command->alive ? c->command->lease : 0;
     c->changed = true;
     return 0;
 }
@@ -186,26 +240,25 @@ uint64_t dibs__line_cell_version(const dibs__line_blob *b)
 {
     dibs__cell cell;
 
-    return b->version >= 0 && read_record(b, &cell) && !cell.empty ? cell.version : 0;
+    return b->version >= 0 && read_record(b, &cell, NULL) && !cell.empty ? cell.version : 0;
 }
 
-static dibs_status decide(dibs__line *line, cursor *c, const dibs__cell_command *command,
-                          dibs__cell_reply *out, dibs_error *err)
+static dibs_status decide(dibs__line *line, cursor *c, dibs__cell_reply *out, dibs_error *err)
 {
-    int64_t wall = line->base.env->wall(line->base.env->ctx);
-    dibs__time now = {wall, wall};
     dibs__cell_answer answer;
 
-    if (dibs__cell_apply(&store, c, now, command, &answer) < 0)
+    if (dibs__cell_apply(&store, c, c->now, c->command, &answer) < 0)
         return c->foreign
                    ? dibs__fail(err, DIBS_BROKEN_ENGINE,
                                 "%s: '%s/%s' holds something that is not ours, or that a newer "
                                 "dibs wrote",
                                 line->side->adapter->name, c->cell->folder, c->cell->key)
                    : dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    return dibs__cell_reply_of(command, &answer, now, out)
-               ? DIBS_OK
-               : dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+    if (!dibs__cell_reply_of(c->command, &answer, c->now, out))
+        return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+    if (c->dead && answer.verdict == DIBS__CELL_CONFLICT)
+        out->age = INT64_MAX;
+    return DIBS_OK;
 }
 
 /* Looks, decides, writes. *done = false: somebody was faster. */
@@ -214,14 +267,20 @@ static dibs_status try_once(dibs__line *line, dibs__line_blob *blobs, size_t cou
                             dibs__cell_reply *out, bool *done, dibs_error *err)
 {
     const struct dibs__line_cells *cells = line->side->adapter->cells;
-    cursor c = {.cell = &blobs[0], .request = count > 1 ? &blobs[1] : NULL};
+    int64_t wall = line->base.env->wall(line->base.env->ctx);
+    cursor c = {.cell = &blobs[0],
+                .request = count > 1 ? &blobs[1] : NULL,
+                .command = command,
+                .now = {wall, wall}};
     dibs_status status = cells->read(line->side, blobs, count, until, err);
 
     *done = true;
+    if (status == DIBS_OK)
+        status = look_at_clock(line, &c, until, err);
     if (status == DIBS_UNKNOWN) /* a look changes nothing */
         status = DIBS_UNAVAILABLE;
     if (status == DIBS_OK)
-        status = decide(line, &c, command, out, err);
+        status = decide(line, &c, out, err);
     if (status == DIBS_OK && c.changed)
         status = cells->write(line->side, blobs, count, until, done, err);
     if (status != DIBS_OK || !*done) {
@@ -274,6 +333,7 @@ dibs_status dibs__line_cell(dibs__engine *e, const char *key, const dibs__cell_c
     if (!blobs)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     dibs__line_cell_name(&blobs[0], key);
+    blobs[0].signs = command->op == DIBS__CELL_SWAP || command->op == DIBS__CELL_DELETE;
     if (command->request)
         name_blob(&blobs[1], "%r", key, command->request);
     for (int tries = 0; status == DIBS_OK && !done; tries++) {
@@ -300,14 +360,20 @@ void dibs__line_blobs_free(dibs__line_blob *blobs, size_t count)
     free(blobs);
 }
 
+/* What a runner wrote is left for a day longer: it may be alive, and our clock be wrong. */
 static bool is_over(const dibs__line_blob *b, int64_t wall)
 {
     int64_t number, expires;
     dibs__cell cell;
+    bool alive;
 
     if (strcmp(b->folder, "%r") == 0)
         return read_request(b, &number, &expires) && expires <= wall;
-    return read_record(b, &cell) && dibs__cell_may_drop(&cell, (dibs__time){wall, wall});
+    if (!read_record(b, &cell, &alive))
+        return false;
+    if (alive)
+        wall -= DAY;
+    return dibs__cell_may_drop(&cell, (dibs__time){wall, wall});
 }
 
 #define STRETCH 32 /* values at a time: each may have a mebibyte */

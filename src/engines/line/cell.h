@@ -23,12 +23,17 @@ typedef struct dibs__line_blob {
     void *data;                         /* read: allocated; a caller of `read` frees it */
     size_t size;
     int64_t version; /* the store's own; -1: there is no such key */
+    int64_t stamp;   /* read: when it was written, by the store's clock, if there is one */
+    bool signs;      /* read: look for the sign of life that was put with it, too */
+    bool alive;      /* read: it is there, and has not run out */
+    int64_t sign;    /* put: leave one that lasts so long by the store's account; 0: none */
     dibs__line_change change;
     const void *put;
     size_t put_size;
 } dibs__line_blob;
 
-/* What an adapter with cells brings. All calls block, until `until` at the latest. */
+/* What an adapter with cells brings. All calls block, until `until` at the latest. A store has a clock, or
+ * it knows signs of life, so that no two clients compare their clocks about who is alive. */
 struct dibs__line_cells {
     /* Everything that was written before this call is seen. */
     dibs_status (*read)(dibs__line_side *s, dibs__line_blob *blobs, size_t count,
@@ -42,6 +47,9 @@ struct dibs__line_cells {
     dibs_status (*walk)(dibs__line_side *s, const char *folder, const char *after, size_t limit,
                         dibs__deadline until, dibs__line_blob **out, size_t *count,
                         dibs_error *err);
+    /* What the store's clock shows, in microseconds, at the least: never ahead of it. NULL: it shows
+     * none, and signs of life end by themselves. */
+    dibs_status (*clock)(dibs__line_side *s, dibs__deadline until, int64_t *out, dibs_error *err);
     /* As `read` of one, seen from any server. From then on dibs__line_cell_changed is told when the key
      * is put or dropped, once at least. `*out` is the adapter's, for unwatch; NULL: nothing to undo. */
     dibs_status (*watch)(dibs__line_side *s, dibs__line_blob *blob, void **out,

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define CLOCK_SPAN (60 * DIBS__SECOND) /* the leader's clock is asked for again after this */
+
 /* ---- Paths ----------------------------------------------------------------------------------- */
 
 static char *path_of(const dibs__zk *z, const char *folder, const char *key)
@@ -68,6 +70,7 @@ static dibs_status make_folder(dibs__zk *z, const char *folder, dibs__deadline u
 static bool take_parcel(dibs__zk_parcel *p, dibs__line_blob *b)
 {
     b->version = p->rc == ZOK ? p->stat.version : -1;
+    b->stamp = p->stat.mtime * DIBS__MS;
     b->data = p->data;
     b->size = p->size;
     p->data = NULL;
@@ -108,6 +111,58 @@ dibs_status dibs__zk_cells_read(dibs__line_side *s, dibs__line_blob *blobs, size
         return no_memory(err);
     status = get_all((dibs__zk *)s, e, blobs, count, until, err);
     dibs__zk_errand_drop(e);
+    return status;
+}
+
+/* ---- The clock ------------------------------------------------------------------------------- */
+
+/* With the mutex. What it showed when the answer was here, at the least, and what has passed since. */
+static int64_t clock_now(const dibs__zk *z)
+{
+    int64_t since = dibs__now(z->side.env) - z->clock_at;
+
+    return z->clock && since < CLOCK_SPAN ? z->clock + since : 0;
+}
+
+/* The leader gives every write the time of its clock. */
+static dibs_status write_for_time(dibs__zk *z, dibs__deadline until, dibs_error *err)
+{
+    dibs__zk_errand *e = dibs__zk_errand_new(z);
+    char *path = path_of(z, "%c", "");
+    dibs_status status = e && path ? dibs__zk_errand_begin(z, err) : no_memory(err);
+
+    if (status == DIBS_OK) {
+        dibs__zk_parcel *p = dibs__zk_expect_parcel(e, 0);
+        dibs__zk_errand_sent(e, zoo_aset(z->zh, path, "", 0, -1, dibs__zk_parcel_on_stat, p));
+        status = dibs__zk_errand_wait(e, until, err);
+    }
+    if (status == DIBS_OK) {
+        pthread_mutex_lock(&z->mutex);
+        z->clock = e->parcel[0].stat.mtime * DIBS__MS;
+        z->clock_at = dibs__now(z->side.env);
+        pthread_mutex_unlock(&z->mutex);
+    }
+    if (e)
+        dibs__zk_errand_drop(e);
+    free(path);
+    return status;
+}
+
+dibs_status dibs__zk_cells_clock(dibs__line_side *s, dibs__deadline until, int64_t *out,
+                                 dibs_error *err)
+{
+    dibs__zk *z = (dibs__zk *)s;
+    dibs_status status = DIBS_OK;
+
+    for (*out = 0; status == DIBS_OK && *out == 0 && dibs__now(s->env) < until;) {
+        pthread_mutex_lock(&z->mutex);
+        *out = clock_now(z);
+        pthread_mutex_unlock(&z->mutex);
+        if (*out == 0)
+            status = write_for_time(z, until, err);
+    }
+    if (status == DIBS_OK && *out == 0)
+        status = dibs__fail(err, DIBS_UNAVAILABLE, "zookeeper: no answer in time");
     return status;
 }
 

@@ -176,6 +176,18 @@ void dibs__zk_parcel_on_data(int rc, const char *value, int size, const struct S
     answered(p->e);
 }
 
+void dibs__zk_parcel_on_stat(int rc, const struct Stat *stat, const void *data)
+{
+    dibs__zk_parcel *p = (dibs__zk_parcel *)(uintptr_t)data;
+
+    pthread_mutex_lock(&p->e->z->mutex);
+    if (rc == ZOK)
+        p->stat = *stat;
+    else
+        p->e->rc = rc;
+    answered(p->e);
+}
+
 void dibs__zk_errand_on_names(int rc, const struct String_vector *names, const void *data)
 {
     dibs__zk_errand *e = (dibs__zk_errand *)(uintptr_t)data;

@@ -55,6 +55,7 @@ int dibs__zk_errand_rc(dibs__zk_errand *e);
 void dibs__zk_errand_on_text(int rc, const char *value, const void *data);
 void dibs__zk_errand_on_void(int rc, const void *data);
 void dibs__zk_errand_on_names(int rc, const struct String_vector *names, const void *data);
+void dibs__zk_parcel_on_stat(int rc, const struct Stat *stat, const void *data);
 void dibs__zk_parcel_on_data(int rc, const char *value, int size, const struct Stat *stat,
                              const void *data);
 

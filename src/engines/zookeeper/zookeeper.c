@@ -132,6 +132,7 @@ static const struct dibs__line_cells cells = {
     .read = dibs__zk_cells_read,
     .write = dibs__zk_cells_write,
     .walk = dibs__zk_cells_walk,
+    .clock = dibs__zk_cells_clock,
     .watch = dibs__zk_cells_watch,
 };
 

@@ -84,6 +84,8 @@ typedef struct dibs__zk {
     dibs__zk_known known[DIBS__ZK_KNOWN];
     int64_t server_time; /* Unix time of the server, µs, at `server_time_at` or before */
     dibs__deadline server_time_at;
+    int64_t clock; /* what the leader's showed at `clock_at` or before, for cells; 0: not asked */
+    dibs__deadline clock_at;
     pthread_t thread;
     bool thread_runs;
 } dibs__zk;
@@ -233,6 +235,8 @@ dibs_status dibs__zk_cells_walk(dibs__line_side *s, const char *folder, const ch
                                 size_t *count, dibs_error *err);
 dibs_status dibs__zk_cells_watch(dibs__line_side *s, dibs__line_blob *blob, void **out,
                                  dibs__deadline until, dibs_error *err);
+dibs_status dibs__zk_cells_clock(dibs__line_side *s, dibs__deadline until, int64_t *out,
+                                 dibs_error *err);
 /* errand.c: as dibs__zk_ops_lost. */
 void dibs__zk_errands_lost(dibs__zk *z);
 

@@ -1,0 +1,275 @@
+/* Runs of once on ZooKeeper and etcd: waits for another's run when connection, session or server fail, and
+ * who counts as dead when clocks are wrong.
+ *
+ * usage: test_line_runs zookeeper|etcd [PATTERN] */
+#define _GNU_SOURCE
+#include "line/kit.h"
+#include "support/lossy.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define HOUR     (3600 * DIBS__SECOND)
+#define LEASE_MS 2000
+
+static dibs_once *run_it(dibs *d, const char *key, const dibs_once_options *options)
+{
+    dibs_once *o = NULL;
+    dibs_error err = {0};
+
+    if (dibs_once_begin(d, key, options, &o, &err) != DIBS_OK)
+        fail_msg("%s: %s", key, err.message);
+    return o;
+}
+
+static void finish(dibs_once *o)
+{
+    assert_status(dibs_once_finish(o, "done", 4, 0, NULL), DIBS_OK);
+    dibs_once_free(o);
+}
+
+/* What a duplicate is told that does not wait. */
+static dibs_status told(dibs *d, const char *key)
+{
+    dibs_once *o = NULL;
+    dibs_status status =
+        dibs_once_begin(d, key, &(dibs_once_options){.wait_ms = DIBS_NO_WAIT}, &o, NULL);
+
+    dibs_once_free(o);
+    return status;
+}
+
+/* ---- A duplicate that waits ------------------------------------------------------------------ */
+
+typedef struct duplicate {
+    pthread_t thread;
+    dibs_once *o;
+    int64_t wait_ms;
+    dibs_status status;
+    atomic_bool done;
+} duplicate;
+
+static void *wait_for_it(void *arg)
+{
+    duplicate *w = arg;
+
+    w->status = dibs_once_wait(w->o, w->wait_ms, NULL);
+    atomic_store(&w->done, true);
+    return NULL;
+}
+
+/* It has been told that another is at it. */
+static void meet(duplicate *w, dibs *d, const char *key)
+{
+    memset(w, 0, sizeof *w);
+    assert_status(
+        dibs_once_begin(d, key, &(dibs_once_options){.wait_ms = DIBS_NO_WAIT}, &w->o, NULL),
+        DIBS_RUNNING);
+}
+
+static void start(duplicate *w)
+{
+    assert_int_equal(pthread_create(&w->thread, NULL, wait_for_it, w), 0);
+}
+
+static bool is_done(void *w)
+{
+    return atomic_load(&((duplicate *)w)->done);
+}
+
+static dibs_status join(duplicate *w)
+{
+    assert_true(wait_until(is_done, w, LONG_MS));
+    pthread_join(w->thread, NULL);
+    dibs_once_free(w->o);
+    return w->status;
+}
+
+static void cut_off(proxy *p)
+{
+    proxy_freeze(p, PROXY_UP);
+    proxy_freeze(p, PROXY_DOWN);
+}
+
+/* ---- Waits ----------------------------------------------------------------------------------- */
+
+static bool can_ask(void *d)
+{
+    dibs_value v;
+
+    return dibs_cell_read(d, "whatever", &v, NULL) == DIBS_NOT_FOUND;
+}
+
+static void a_waiters_connection_may_be_cut_anywhere(void **state)
+{
+    proxy *p = proxy_here();
+    dibs *a = open_here(), *b = open_through(p);
+    char key[32];
+
+    (void)state;
+    for (int64_t k = 0; k < 700; k += 173) {
+        duplicate w;
+        dibs_once *o;
+        snprintf(key, sizeof key, "cut-%d", (int)k);
+        o = run_it(a, key, NULL);
+        assert_true(wait_until(can_ask, b, LONG_MS)); /* it may have to connect again */
+        meet(&w, b, key);
+        proxy_cut(p, PROXY_DOWN, k, k % 2 != 0);
+        start(&w);
+        sleep_ms(50); /* it may have been cut by now, or not: both are to end well */
+        finish(o);
+        assert_status(join(&w), DIBS_ALREADY);
+        proxy_heal(p);
+    }
+}
+
+/* Its watch goes with the session, or is taken up again. */
+static void a_wait_outlives_the_session(void **state)
+{
+    proxy *p = proxy_here();
+    dibs *a = open_here(), *b = open_through(p);
+    duplicate w;
+    dibs_once *o = run_it(a, "outlives", NULL);
+    dibs_grant *g = take(b, "outlives", NULL);
+
+    (void)state;
+    meet(&w, b, "outlives");
+    start(&w);
+    cut_off(p);
+    assert_status(dibs_unlock(take(a, "outlives", NULL)), DIBS_OK); /* when b's session is over */
+    assert_false(is_done(&w));
+    proxy_heal(p);
+    proxy_drop_all(p, false);
+    finish(o);
+    assert_status(join(&w), DIBS_ALREADY);
+    dibs_unlock(g);
+}
+
+/* Neither the call nor the end of the handle waits for a server that says nothing, and nothing is left
+ * behind (a build with sanitizers would tell). */
+static void a_wait_on_a_silent_server_ends_in_time(void **state)
+{
+    proxy *p = proxy_here();
+    dibs *a = open_here(), *b = open_through(p);
+    dibs_once *o = run_it(a, "silent", NULL);
+    int64_t began = clock_ms();
+    duplicate w;
+
+    (void)state;
+    meet(&w, b, "silent");
+    w.wait_ms = 1500;
+    start(&w);
+    sleep_ms(300); /* most likely it has its watch by now; if not, it waits for that */
+    cut_off(p);
+    assert_true(join(&w) != DIBS_ALREADY);
+    assert_in_range(clock_ms() - began, 1500, 1500 + 2 * SOON_MS);
+    close_handle(b);
+    finish(o);
+}
+
+/* ---- Clocks ---------------------------------------------------------------------------------- */
+
+static int64_t wall_ahead(void *ctx)
+{
+    (void)ctx;
+    return dibs__env_system.wall(dibs__env_system.ctx) + HOUR;
+}
+
+static int64_t wall_behind(void *ctx)
+{
+    (void)ctx;
+    return dibs__env_system.wall(dibs__env_system.ctx) - HOUR;
+}
+
+static dibs__env behind_env, ahead_env;
+
+static void make_clocks(void)
+{
+    behind_env = ahead_env = dibs__env_system;
+    behind_env.wall = wall_behind;
+    ahead_env.wall = wall_ahead;
+}
+
+/* A client whose clock is off by an hour. */
+static dibs *open_off(bool ahead)
+{
+    dibs *d = open_here();
+
+    d->env = d->engine->env = ahead ? &ahead_env : &behind_env;
+    return d;
+}
+
+static void no_clock_makes_a_runner_dead(void **state)
+{
+    dibs *a = open_here(), *ahead = open_off(true), *behind = open_off(false);
+    dibs_once_options o = {.lease_ms = LEASE_MS, .keep_ms = 1000};
+    dibs_once *run[] = {run_it(a, "of-now", &o), run_it(ahead, "of-later", &o),
+                        run_it(behind, "of-earlier", &o)};
+    int64_t began = clock_ms();
+
+    (void)state;
+    while (clock_ms() - began < LEASE_MS + LEASE_MS / 4) {
+        assert_status(told(ahead, "of-now"), DIBS_RUNNING);
+        assert_status(told(behind, "of-now"), DIBS_RUNNING);
+        assert_status(told(a, "of-later"), DIBS_RUNNING);
+        assert_status(told(a, "of-earlier"), DIBS_RUNNING);
+        for (size_t i = 0; i < 3; i++)
+            assert_true(dibs_once_held(run[i]));
+        sleep_ms(100);
+    }
+    for (size_t i = 0; i < 3; i++)
+        finish(run[i]);
+}
+
+typedef struct witness {
+    dibs *d;
+    const char *key;
+} witness;
+
+static bool is_dead(void *ctx)
+{
+    witness *w = ctx;
+
+    return told(w->d, w->key) == DIBS_CRASHED;
+}
+
+/* Those who have looked before, and those who come afterwards and do not wait. */
+static void the_dead_are_known_by_any_clock(void **state)
+{
+    dibs *a = open_here(), *ahead = open_off(true), *behind = open_off(false);
+    dibs_once_options o = {.lease_ms = LEASE_MS};
+    dibs_once *run;
+
+    (void)state;
+    lossy_put_in(a);
+    run = run_it(a, "dies", &o);
+    lossy_lose(LOSSY_REQUEST, -1, NULL, NULL);
+    assert_true(wait_until(is_dead, &(witness){ahead, "dies"}, LONG_MS));
+    assert_false(dibs_once_held(run)); /* it knew before */
+    assert_true(wait_until(is_dead, &(witness){behind, "dies"}, LONG_MS));
+    assert_status(told(open_off(false), "dies"), DIBS_CRASHED);
+    assert_status(told(open_off(true), "dies"), DIBS_CRASHED);
+    lossy_stop();
+    dibs_once_free(run);
+}
+
+static const struct CMUnitTest tests[] = {
+#define CASE(name) cmocka_unit_test_teardown(name, close_all)
+    CASE(a_waiters_connection_may_be_cut_anywhere), CASE(a_wait_outlives_the_session),
+    CASE(a_wait_on_a_silent_server_ends_in_time),   CASE(no_clock_makes_a_runner_dead),
+    CASE(the_dead_are_known_by_any_clock),
+};
+
+int main(int argc, char *argv[])
+{
+    bool etcd = argc > 1 && strcmp(argv[1], "etcd") == 0;
+    int failed;
+
+    describe_server(etcd ? ENSEMBLE_ETCD : ENSEMBLE_ZOOKEEPER, NULL);
+    make_clocks();
+    if (argc > 2)
+        cmocka_set_test_filter(argv[2]);
+    failed = cmocka_run_group_tests_name(etcd ? "etcd" : "zookeeper", tests, NULL, NULL);
+    ensemble_stop(&the_server);
+    return failed ? 1 : 0;
+}
