@@ -96,13 +96,10 @@ static int read_rows(dibs__my_conn *c, const dibs__sql_batch *b, const dibs__my_
     return 0;
 }
 
-/* A statement without rows. */
 static int read_fence(dibs__my_conn *c, const dibs__sql_batch *b, const dibs__my_statement *s)
 {
     dibs__sql_value fence = {.kind = DIBS__SQL_NUMBER, .number = (int64_t)mysql_insert_id(c->m)};
 
-    if (s->command != SIZE_MAX)
-        c->changed = mysql_affected_rows(c->m) > 0;
     if (s->answer != DIBS__MY_FENCE || mysql_affected_rows(c->m) != 1 || !b->row)
         return 0;
     return b->row(b->ctx, s->command, &fence, 1);

@@ -36,18 +36,27 @@ static void free_engine(dibs__my *e)
     free(e);
 }
 
-/* A server that has no connection free may have one in a moment. */
+/* A server that has no connection free may have one in a moment. The last try may end with our time:
+ * what the server said before tells more. */
 static dibs_status come_in(dibs__my *e, const dibs__open_request *request, dibs_error *err)
 {
+    dibs_error said = {0}, why = {0};
+    dibs_status status;
+    bool full;
+
     for (;;) {
-        dibs_status status;
         atomic_store(&e->full, false);
-        status = dibs__sql_open(&e->base, &driver, request, CONNECTIONS, err);
-        if (status != DIBS_UNAVAILABLE || !atomic_load(&e->full) ||
-            dibs__now(request->env) + PAUSE >= request->until)
-            return status;
+        status = dibs__sql_open(&e->base, &driver, request, CONNECTIONS, &why);
+        full = status == DIBS_UNAVAILABLE && atomic_load(&e->full);
+        if (full)
+            said = why;
+        if (!full || dibs__now(request->env) + PAUSE >= request->until)
+            break;
         nanosleep(&(struct timespec){.tv_nsec = PAUSE * 1000}, NULL);
     }
+    if (err && status != DIBS_OK)
+        *err = status == DIBS_UNAVAILABLE && said.message[0] ? said : why;
+    return status;
 }
 
 static dibs_status my_open(const dibs__open_request *request, dibs__engine **out, dibs_error *err)

@@ -87,7 +87,7 @@ typedef enum dibs__my_answer {
     DIBS__MY_ROWS,    /* as they are */
     DIBS__MY_LISTED,  /* a lock's row: HELD is NULL unless `held` is set */
     DIBS__MY_LOCKED,  /* the same and the clock, which is for the look that follows */
-    DIBS__MY_TELL,    /* who waits for the cell that the statement before has changed, if it has */
+    DIBS__MY_TELL,    /* who waits for the cell that was changed */
 } dibs__my_answer;
 
 #define DIBS__MY_STATEMENTS 4
@@ -178,7 +178,6 @@ typedef struct dibs__my_conn {
     size_t glance_count, glance_room;
     dibs__sql_value *cells;
     size_t cell_room;
-    bool changed; /* the statement that was answered last has changed a row */
     dibs__my_watcher *watcher;
     size_t watcher_count, watcher_room;
     dibs__sql_batch telling;

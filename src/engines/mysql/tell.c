@@ -2,8 +2,9 @@
  *
  * The change itself only reads their marks, in its transaction; mostly there are none, and that
  * was all. If there are, a second exchange follows once the change is on record: it turns each
- * mark around and rings the bells, like the wake-ups of a lock. A client that dies in between has
- * told nobody: they look by themselves, within a second. */
+ * mark around and rings the bells, like the wake-ups of a lock. So does a change that is asked for
+ * again because its answer was lost, and one that was refused: the woken have a look, and wait on.
+ * A client that dies in between has told nobody: they look by themselves, within a second. */
 #include "engines/mysql/mysql.h"
 
 #include <stdlib.h>
@@ -35,7 +36,7 @@ static bool reserve(dibs__my_conn *c)
 
 void dibs__my_tell_note(dibs__my_conn *c, const dibs__sql_value *cells)
 {
-    if (c->changed && reserve(c) && read_text(&cells[0], c->watcher[c->watcher_count].text) &&
+    if (reserve(c) && read_text(&cells[0], c->watcher[c->watcher_count].text) &&
         read_text(&cells[1], c->watcher[c->watcher_count].handle))
         c->watcher_count++;
 }
