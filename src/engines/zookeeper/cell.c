@@ -130,15 +130,17 @@ static dibs_status write_for_time(dibs__zk *z, dibs__deadline until, dibs_error 
     dibs__zk_errand *e = dibs__zk_errand_new(z);
     char *path = path_of(z, "%c", "");
     dibs_status status = e && path ? dibs__zk_errand_begin(z, err) : no_memory(err);
+    unsigned connections = 0;
 
     if (status == DIBS_OK) {
         dibs__zk_parcel *p = dibs__zk_expect_parcel(e, 0);
+        connections = z->connections;
         dibs__zk_errand_sent(e, zoo_aset(z->zh, path, "", 0, -1, dibs__zk_parcel_on_stat, p));
         status = dibs__zk_errand_wait(e, until, err);
     }
     if (status == DIBS_OK) {
         pthread_mutex_lock(&z->mutex);
-        z->clock = e->parcel[0].stat.mtime * DIBS__MS;
+        z->clock = connections == z->connections ? e->parcel[0].stat.mtime * DIBS__MS : 0;
         z->clock_at = dibs__now(z->side.env);
         pthread_mutex_unlock(&z->mutex);
     }

@@ -66,6 +66,7 @@ static void connected(dibs__zk *z, zhandle_t *zh)
     int64_t span = (int64_t)zoo_recv_timeout(zh) * DIBS__MS;
 
     z->connected = true;
+    z->connections++;
     z->clock = 0; /* it may be another leader's */
     if (session == z->session && z->state == DIBS__ZK_OPEN) {
         dibs__zk_proof_moved(z);

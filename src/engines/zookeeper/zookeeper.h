@@ -86,6 +86,7 @@ typedef struct dibs__zk {
     dibs__deadline server_time_at;
     int64_t clock; /* what the leader's showed at `clock_at` or before, for cells; 0: not asked */
     dibs__deadline clock_at;
+    unsigned connections; /* so far: each may lead to another leader */
     pthread_t thread;
     bool thread_runs;
 } dibs__zk;
