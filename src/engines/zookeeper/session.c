@@ -259,6 +259,7 @@ static void make_session(dibs__zk *z)
     z->zh = zh;
     if (!zh)
         dibs__fail(&z->last, DIBS_UNAVAILABLE, "zookeeper: %s: %s", z->hosts, strerror(errno));
+    pthread_cond_broadcast(&z->cond);
     pthread_mutex_unlock(&z->mutex);
 }
 
@@ -398,7 +399,9 @@ dibs_status dibs__zk_connect(dibs__zk *z, dibs__deadline until, dibs_error *err)
     if (!start_thread(z))
         return dibs__fail(err, DIBS_NO_MEMORY, "zookeeper: no thread to be had");
     pthread_mutex_lock(&z->mutex);
-    while (z->state != DIBS__ZK_OPEN && z->why.status == DIBS_OK && dibs__now(z->side.env) < until)
+    /* The library may have connected before our thread has its handle. */
+    while ((z->state != DIBS__ZK_OPEN || !z->zh) && z->why.status == DIBS_OK &&
+           dibs__now(z->side.env) < until)
         sleep_until(z, until);
     if (z->why.status != DIBS_OK)
         status = dibs__fail(err, z->why.status, "%s", z->why.message);
