@@ -2,9 +2,8 @@
  * change is in what was read, or it is told. */
 #define _GNU_SOURCE
 #include "core/error.h"
+#include "core/thread.h"
 #include "engines/etcd/etcd.h"
-
-#include <time.h>
 
 typedef struct awaited {
     dibs__node by_tag;
@@ -68,21 +67,6 @@ static awaited *begin(dibs__etcd *e, const dibs__line_blob *blob)
     return NULL;
 }
 
-/* A second at most: the host may sleep meanwhile, and only our own clock counts that. */
-static void sleep_on(dibs__etcd *e, dibs__deadline until)
-{
-    int64_t left = until - dibs__now(e->env);
-    struct timespec at;
-
-    if (left <= 0)
-        return;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    left = (left < DIBS__SECOND ? left : DIBS__SECOND) + at.tv_nsec / 1000;
-    at.tv_sec += left / DIBS__SECOND;
-    at.tv_nsec = left % DIBS__SECOND * 1000;
-    pthread_cond_timedwait(&e->stands, &e->lock, &at);
-}
-
 dibs_status dibs__etcd_cells_watch(dibs__line_side *s, dibs__line_blob *blob, void **out,
                                    dibs__deadline until, dibs_error *err)
 {
@@ -95,7 +79,7 @@ dibs_status dibs__etcd_cells_watch(dibs__line_side *s, dibs__line_blob *blob, vo
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     pthread_mutex_lock(&e->lock);
     while (!a->stands && dibs__now(e->env) < until)
-        sleep_on(e, until);
+        dibs__cond_sleep(&e->stands, &e->lock, e->env, until);
     stands = a->stands;
     pthread_mutex_unlock(&e->lock);
     if (stands)

@@ -1,13 +1,12 @@
 /* Calls, and the client's beginning and end. The thread is in io.c. */
 #define _GNU_SOURCE
 #include "core/error.h"
+#include "core/thread.h"
 #include "engines/etcd/error.h"
 #include "engines/etcd/inner.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MAX_TRIES 3
@@ -42,30 +41,6 @@ void dibs__etcd_flush(dibs__etcd_client *c)
     c->full = state == DIBS__H2_FULL;
 }
 
-/* At most a second: the host may sleep meanwhile, and only our own clock counts that. */
-static void sleep_on(const dibs__env *env, pthread_cond_t *cond, pthread_mutex_t *lock,
-                     dibs__deadline until)
-{
-    int64_t left = until - dibs__now(env);
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    left = (left < DIBS__SECOND ? left : DIBS__SECOND) * 1000 + t.tv_nsec;
-    t.tv_sec += left / 1000000000;
-    t.tv_nsec = left % 1000000000;
-    pthread_cond_timedwait(cond, lock, &t);
-}
-
-static void init_cond(pthread_cond_t *cond)
-{
-    pthread_condattr_t monotonic;
-
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(cond, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-}
-
 /* With the mutex. Those who wait while every server is tried in vain share the reason. */
 static dibs_status need_connection(dibs__etcd_client *c, dibs__deadline until, dibs_error *err)
 {
@@ -77,7 +52,7 @@ static dibs_status need_connection(dibs__etcd_client *c, dibs__deadline until, d
         if (dibs__now(c->env) >= until)
             return dibs__fail(err, DIBS_UNAVAILABLE, "not connected in time%s%s",
                               c->why.status ? ": " : "", c->why.message);
-        sleep_on(c->env, &c->turned, &c->lock, until);
+        dibs__cond_sleep(&c->turned, &c->lock, c->env, until);
     }
     return DIBS_OK;
 }
@@ -322,7 +297,7 @@ static bool question_wait(question *q, const dibs__env *env, dibs__deadline unti
 
     pthread_mutex_lock(&q->lock);
     while (!q->done && dibs__now(env) < until)
-        sleep_on(env, &q->answered, &q->lock, until);
+        dibs__cond_sleep(&q->answered, &q->lock, env, until);
     done = q->done;
     q->left = !done;
     pthread_mutex_unlock(&q->lock);
@@ -341,7 +316,7 @@ dibs_status dibs__etcd_ask(dibs__etcd_client *c, const char *method,
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     q->type = type;
     pthread_mutex_init(&q->lock, NULL);
-    init_cond(&q->answered);
+    dibs__cond_init(&q->answered);
     if (!dibs__etcd_post(c, &q->call, method, request, until, question_done)) {
         question_free(q);
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
@@ -394,7 +369,7 @@ dibs__etcd_client *dibs__etcd_client_new(const dibs__env *env, dibs__sink *sink,
     c->over_end = &c->over;
     c->watches.told_end = &c->watches.told;
     pthread_mutex_init(&c->lock, NULL);
-    init_cond(&c->turned);
+    dibs__cond_init(&c->turned);
     c->soonest = c->alarm = DIBS__NEVER;
     c->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     c->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -405,25 +380,12 @@ dibs__etcd_client *dibs__etcd_client_new(const dibs__env *env, dibs__sink *sink,
     return c;
 }
 
-/* Threads of ours take no signals. */
-static bool start_thread(dibs__etcd_client *c)
-{
-    sigset_t all, before;
-    int failed;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&c->thread, NULL, dibs__etcd_thread, c);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    c->running = failed == 0;
-    return c->running;
-}
-
 dibs_status dibs__etcd_client_open(dibs__etcd_client *c, dibs__deadline until, dibs_error *err)
 {
     dibs_status status;
 
-    if (!start_thread(c))
+    c->running = dibs__thread_start(&c->thread, dibs__etcd_thread, c);
+    if (!c->running)
         return dibs__fail(err, DIBS_NO_MEMORY, "no thread for the connection");
     pthread_mutex_lock(&c->lock);
     status = need_connection(c, until, err);

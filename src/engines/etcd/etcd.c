@@ -8,6 +8,7 @@
 #include "engines/etcd/etcd.h"
 
 #include "core/error.h"
+#include "core/thread.h"
 #include "engines/line/cell.h"
 
 #include <stdio.h>
@@ -219,7 +220,6 @@ static dibs_status connect_side(dibs__etcd *e, const dibs__open_request *request
 static dibs__etcd *new_side(const dibs__open_request *request)
 {
     dibs__etcd *e = calloc(1, sizeof *e);
-    pthread_condattr_t monotonic;
 
     if (!e)
         return NULL;
@@ -228,10 +228,7 @@ static dibs__etcd *new_side(const dibs__open_request *request)
     e->request_span = request->request_span;
     e->ttl = DEFAULT_SESSION;
     pthread_mutex_init(&e->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&e->stands, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    dibs__cond_init(&e->stands);
     return e;
 }
 

@@ -5,11 +5,11 @@
  * Whoever of the two is last frees it. */
 #define _GNU_SOURCE
 #include "core/error.h"
+#include "core/thread.h"
 #include "engines/line/inner.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 typedef struct text {
     struct text *next;
@@ -102,7 +102,7 @@ dibs__line_call *dibs__ask_new(dibs__line *line, const char *name, const char *k
     a->refs = 1;
     a->call.place = UINT64_MAX;
     a->call.until = DIBS__NEVER;
-    pthread_cond_init(&a->cond, &line->monotonic);
+    dibs__cond_init(&a->cond);
     if ((name && !(a->call.name = dibs__ask_copy(&a->call, name))) ||
         (key && !(a->call.key = dibs__ask_copy(&a->call, key)))) {
         dibs__ask_drop(&a->call);
@@ -139,17 +139,7 @@ void dibs__line_done(dibs__line_call *call)
 
 void dibs__line_sleep(dibs__line *line, pthread_cond_t *cond, dibs__deadline until)
 {
-    int64_t left = until - dibs__now(line->base.env);
-    struct timespec at;
-
-    if (left <= 0)
-        return;
-    left = left < DIBS__SECOND ? left : DIBS__SECOND; /* our clock also counts sleep */
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    left += at.tv_nsec / 1000;
-    at.tv_sec += left / DIBS__SECOND;
-    at.tv_nsec = left % DIBS__SECOND * 1000;
-    pthread_cond_timedwait(cond, &line->mutex, &at);
+    dibs__cond_sleep(cond, &line->mutex, line->base.env, until);
 }
 
 dibs_status dibs__ask_wait(dibs__line *line, dibs__line_slot slot, dibs__line_call *call,

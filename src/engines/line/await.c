@@ -8,6 +8,7 @@
  *   set up → stands (the cell has `version`) → over: changed, could not be set, or missed something */
 #define _GNU_SOURCE
 #include "core/error.h"
+#include "core/thread.h"
 #include "engines/line/inner.h"
 
 #include <stdlib.h>
@@ -56,7 +57,7 @@ static await *add(dibs__line *line, const dibs__line_blob *blob)
     if (!a)
         return NULL;
     a->blob = *blob;
-    pthread_cond_init(&a->cond, &line->monotonic);
+    dibs__cond_init(&a->cond);
     dibs__table_add(&line->awaits, &a->by_key, dibs__hash(a->blob.key));
     return a;
 }

@@ -97,7 +97,6 @@ struct dibs__line {
     dibs__line_side *side;
     int timer_fd;
     pthread_mutex_t mutex;
-    pthread_condattr_t monotonic;
     dibs__table seats, views;
     dibs__table awaits; /* cells that threads wait for */
     dibs__heap ends;
@@ -161,7 +160,7 @@ bool dibs__ask_start(dibs__line *line, dibs__line_slot slot, dibs__line_call *ca
 void dibs__ask_free(dibs__line_call *call); /* after dibs__ask_wait; without the mutex */
 void dibs__ask_drop(dibs__line_call *call); /* one that was never started */
 dibs__line *dibs__ask_line(const dibs__line_call *call);
-/* With the mutex: until `cond` is signalled or `until`, a second at most; its clock is monotonic. */
+/* With the mutex: dibs__cond_sleep. */
 void dibs__line_sleep(dibs__line *line, pthread_cond_t *cond, dibs__deadline until);
 /* What dibs__line_add_lock has added. */
 typedef struct dibs__line_lock {

@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/timerfd.h>
-#include <time.h>
 #include <unistd.h>
 
 /* ---- Opening and closing --------------------------------------------------------------------- */
@@ -38,8 +37,6 @@ dibs_status dibs__line_new(const dibs__open_request *request, dibs__line_side *s
     line->armed = DIBS__NEVER;
     line->told_end = &line->told;
     pthread_mutex_init(&line->mutex, NULL);
-    pthread_condattr_init(&line->monotonic);
-    pthread_condattr_setclock(&line->monotonic, CLOCK_MONOTONIC);
     side->line = line;
     *out = &line->base;
     return DIBS_OK;
@@ -66,7 +63,6 @@ void dibs__line_close(dibs__engine *e)
     dibs__table_fini(&line->views);
     dibs__table_fini(&line->awaits);
     dibs__heap_fini(&line->ends);
-    pthread_condattr_destroy(&line->monotonic);
     pthread_mutex_destroy(&line->mutex);
     close(line->timer_fd);
     free(line);

@@ -11,12 +11,12 @@
  *
  * Marks that nobody turned around go when the handle is closed, or after an hour (CELL_REAP). */
 #define _GNU_SOURCE
+#include "core/thread.h"
 #include "engines/mysql/mysql.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 struct dibs__my_awaiting {
     char text[DIBS__WAKE_SIZE]; /* what it is told */
@@ -29,8 +29,6 @@ typedef struct dibs__my_awaiting awaiting;
 
 /* So little is not worth a mark, and an exchange that comes too late costs its connection. */
 #define SHORT (50 * DIBS__MS)
-/* A wait may be for ever, and the clock's end may not be passed. */
-#define LONGEST (3600 * DIBS__SECOND)
 
 void dibs__my_cell_key(const char *name, uint64_t version, char out[DIBS__WAKE_SIZE])
 {
@@ -44,12 +42,7 @@ void dibs__my_cell_key(const char *name, uint64_t version, char out[DIBS__WAKE_S
 
 static void come(dibs__my *e, awaiting *a)
 {
-    pthread_condattr_t attr;
-
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&a->cond, &attr);
-    pthread_condattr_destroy(&attr);
+    dibs__cond_init(&a->cond);
     pthread_mutex_lock(&e->await_mutex);
     a->next = e->awaiting;
     e->awaiting = a;
@@ -95,17 +88,11 @@ void dibs__my_await_tell(dibs__my *e, const char *text)
 /* Until told, or `until`. */
 static void sit(dibs__my *e, awaiting *a, dibs__deadline until)
 {
-    int64_t left;
+    const dibs__env *env = e->base.base.env;
 
     pthread_mutex_lock(&e->await_mutex);
-    while (!a->told && (left = until - dibs__now(e->base.base.env)) > 0) {
-        struct timespec at;
-        clock_gettime(CLOCK_MONOTONIC, &at);
-        left = (left < LONGEST ? left : LONGEST) + at.tv_nsec / 1000;
-        at.tv_sec += left / DIBS__SECOND;
-        at.tv_nsec = left % DIBS__SECOND * 1000;
-        pthread_cond_timedwait(&a->cond, &e->await_mutex, &at);
-    }
+    while (!a->told && dibs__now(env) < until)
+        dibs__cond_sleep(&a->cond, &e->await_mutex, env, until);
     pthread_mutex_unlock(&e->await_mutex);
 }
 

@@ -2,6 +2,7 @@
 #include "engines/zookeeper/errand.h"
 
 #include "core/error.h"
+#include "core/thread.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,14 +12,10 @@
 dibs__zk_errand *dibs__zk_errand_new(dibs__zk *z)
 {
     dibs__zk_errand *e = calloc(1, sizeof *e);
-    pthread_condattr_t monotonic;
 
     if (!e)
         return NULL;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&e->cond, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    dibs__cond_init(&e->cond);
     e->z = z;
     e->wanted = true;
     for (size_t i = 0; i < DIBS__ZK_PARCELS; i++)
@@ -104,16 +101,8 @@ dibs_status dibs__zk_errand_wait(dibs__zk_errand *e, dibs__deadline until, dibs_
     dibs__zk *z = e->z;
     int rc;
 
-    while (e->left > 0 && dibs__now(z->side.env) < until) {
-        struct timespec at;
-        int64_t left = until - dibs__now(z->side.env);
-        clock_gettime(CLOCK_MONOTONIC, &at);
-        left = left < DIBS__SECOND ? left : DIBS__SECOND; /* our clock also counts sleep */
-        left = (left > 0 ? left : 0) + at.tv_nsec / 1000;
-        at.tv_sec += left / DIBS__SECOND;
-        at.tv_nsec = left % DIBS__SECOND * 1000;
-        pthread_cond_timedwait(&e->cond, &z->mutex, &at);
-    }
+    while (e->left > 0 && dibs__now(z->side.env) < until)
+        dibs__cond_sleep(&e->cond, &z->mutex, z->side.env, until);
     pthread_mutex_unlock(&z->mutex);
     rc = dibs__zk_errand_rc(e);
     return rc == ZOK ? DIBS_OK : dibs__zk_fail(z, rc, err);

@@ -5,17 +5,16 @@
  * lingered long enough. So names are resolved and sessions closed where nobody waits. */
 #define _GNU_SOURCE
 #include "core/error.h"
+#include "core/thread.h"
 #include "engines/zookeeper/zookeeper.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #define AGAIN      (500 * DIBS__MS) /* a session that could not be made is tried again */
 #define RESOLVE_MS 30000
@@ -129,20 +128,7 @@ static void on_session(zhandle_t *zh, int type, int state, const char *path, voi
 /* With the mutex. */
 static void sleep_until(dibs__zk *z, dibs__deadline until)
 {
-    int64_t left = until - dibs__now(z->side.env);
-    struct timespec at;
-
-    if (until == DIBS__NEVER) {
-        pthread_cond_wait(&z->cond, &z->mutex);
-        return;
-    }
-    if (left <= 0)
-        return;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    left += at.tv_nsec / 1000;
-    at.tv_sec += left / DIBS__SECOND;
-    at.tv_nsec = left % DIBS__SECOND * 1000;
-    pthread_cond_timedwait(&z->cond, &z->mutex, &at);
+    dibs__cond_sleep(&z->cond, &z->mutex, z->side.env, until);
 }
 
 /* ---- The range of sessions ------------------------------------------------------------------- */
@@ -380,23 +366,13 @@ static void *thread_main(void *data)
 
 /* ---- Opening and closing --------------------------------------------------------------------- */
 
-static bool start_thread(dibs__zk *z)
-{
-    sigset_t all, old;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    z->thread_runs = pthread_create(&z->thread, NULL, thread_main, z) == 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return z->thread_runs;
-}
-
 dibs_status dibs__zk_connect(dibs__zk *z, dibs__deadline until, dibs_error *err)
 {
     int64_t start = dibs__now(z->side.env);
     dibs_status status = DIBS_OK;
 
-    if (!start_thread(z))
+    z->thread_runs = dibs__thread_start(&z->thread, thread_main, z);
+    if (!z->thread_runs)
         return dibs__fail(err, DIBS_NO_MEMORY, "zookeeper: no thread to be had");
     pthread_mutex_lock(&z->mutex);
     /* The library may have connected before our thread has its handle. */

@@ -3,12 +3,12 @@
 #include "engines/zookeeper/zookeeper.h"
 
 #include "core/error.h"
+#include "core/thread.h"
 #include "engines/line/cell.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define DEFAULT_PORT    2181
 #define DEFAULT_SESSION (10 * DIBS__SECOND)
@@ -169,17 +169,13 @@ void dibs__zk_free(dibs__zk *z)
 static dibs__zk *new_zk(const dibs__env *env)
 {
     dibs__zk *z = calloc(1, sizeof *z);
-    pthread_condattr_t monotonic;
 
     if (!z)
         return NULL;
     z->side.adapter = &adapter;
     z->side.env = env;
     pthread_mutex_init(&z->mutex, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&z->cond, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    dibs__cond_init(&z->cond);
     return z;
 }
 
