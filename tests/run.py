@@ -2,7 +2,8 @@
 """Runs the test programs of a build directory and closes with `N passed, N failed, N skipped`.
 
 Every program speaks TAP. What there is to run comes from what meson wrote into the build directory
-(tests/meson.build declares it). Programs that may run beside others run two at a time, the others alone.
+(tests/meson.build declares it). Programs that may run beside others run a few at a time (--jobs), those that may
+take longest first; then the others, alone.
 It is a failure when a program crashes, hangs, exits non-zero, tests nothing, or runs other than the
 number of tests that it planned: none of these is ever taken for a pass.
 
@@ -189,7 +190,7 @@ def show(outcome):
 
 def run_all(tests, jobs, wrapper, scale, build):
     """In parallel what may, then the rest one by one; yields each outcome as it is there."""
-    together = [t for t in tests if t.get('is_parallel', True)]
+    together = sorted((t for t in tests if t.get('is_parallel', True)), key=lambda t: -t['timeout'])
     alone = [t for t in tests if not t.get('is_parallel', True)]
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for done in concurrent.futures.as_completed(
@@ -230,7 +231,7 @@ def main():
     parser.add_argument('only', nargs='*', help='names (or patterns) of programs; default: all')
     parser.add_argument('--skip', action='append', default=[], metavar='NAME', help='leave this out')
     parser.add_argument('--kind', choices=['c', 'script'], help='only C programs, or only scripts')
-    parser.add_argument('--jobs', type=int, default=2)
+    parser.add_argument('--jobs', type=int, default=3, help='programs side by side')
     parser.add_argument('--wrapper', default='', help='put before every C program, e.g. "valgrind -q"')
     parser.add_argument('--slow', type=int, default=1, metavar='N', help='multiply the time limits')
     parser.add_argument('--second-chance', action='store_true', help='a failed program runs again, alone')

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Tests of the command, with real processes, signals and engines: run.py --dibs PATH [--list] [PATTERN...]
+"""Tests of the command, with real processes, signals and engines: run.py --dibs PATH [--part P] [--list] [PATTERN...]
 
-Speaks TAP. Servers are private, on free ports; everything lives in scratch folders that are removed."""
+A part is run, once or lab; without one it is all of them. Speaks TAP. Servers are private, on free ports; everything lives in scratch folders that are removed."""
 
 import argparse
 import fnmatch
@@ -27,8 +27,11 @@ import test_terminal
 import test_usage
 import test_values
 
-MODULES = (test_usage, test_basics, test_exclusion, test_guardian, test_look, test_terminal, test_once, test_values,
-           test_redlock, test_lab)
+PARTS = {
+    'run': (test_usage, test_basics, test_exclusion, test_guardian, test_look, test_terminal, test_redlock),
+    'once': (test_once, test_values),
+    'lab': (test_lab,),
+}
 
 
 def must_have_servers():
@@ -73,11 +76,14 @@ def run_all(tests, dibs, scratch):
 def main():
     parser = argparse.ArgumentParser(description='tests of the dibs command')
     parser.add_argument('--dibs', required=True)
+    parser.add_argument('--part', choices=PARTS)
     parser.add_argument('--list', action='store_true')
     parser.add_argument('patterns', nargs='*')
     args = parser.parse_args()
+    modules = [m.__name__ for part, group in PARTS.items() if args.part in (None, part) for m in group]
     tests = [t for t in harness.TESTS
-             if not args.patterns or any(fnmatch.fnmatch(t[0], '*%s*' % p) for p in args.patterns)]
+             if t[1].__module__ in modules
+             and (not args.patterns or any(fnmatch.fnmatch(t[0], '*%s*' % p) for p in args.patterns))]
     if args.list:
         print('\n'.join(t[0] for t in tests))
         return 0

@@ -11,7 +11,8 @@ from harness import DATABASES, ENGINES, ENSEMBLES, Process, Skip, alive, boottim
 
 
 def run_worker(t, label, *options, lease=None, worker=()):
-    lease = lease or ('2s' if t.engine == 'etcd' else '1500ms')  # etcd counts whole seconds
+    # A session lasts long enough that a slow disk of its servers does not end it.
+    lease = lease or ('4s' if t.engine in ENSEMBLES else '1500ms')
     return t.start('run', '--lease', lease, *options, 'a', '--', *t.worker(label, *worker))
 
 
