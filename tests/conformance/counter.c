@@ -67,7 +67,7 @@ static void wrong_counts_are_told(void **state)
     dibs *d = open_counters();
     const char *name = fresh("wrong");
     char longest[DIBS_NAME_MAX + 2];
-    int64_t most = ((int64_t)1 << 53) - 1; /* on every engine */
+    const int64_t most = INT64_MAX; /* on every engine */
     int64_t value;
 
     (void)state;
@@ -84,7 +84,7 @@ static void wrong_counts_are_told(void **state)
         DIBS_INVALID);
     assert_status(dibs_counter_set(d, name, most, NULL, NULL), DIBS_OK);
     assert_int_equal(value_of(d, name), most);
-    assert_status(dibs_counter_add(d, name, INT64_MAX, NULL, &value, NULL), DIBS_INVALID);
+    assert_status(dibs_counter_add(d, name, 1, NULL, &value, NULL), DIBS_INVALID);
     assert_int_equal(value_of(d, name), most);
     assert_status(dibs_counter_take(d, name, most, NULL, &value, NULL), DIBS_OK);
     assert_int_equal(value, 0);
