@@ -286,8 +286,11 @@ typedef struct dibs_value {
 /* Zero means default. */
 typedef struct dibs_cell_options {
     int64_t keep_ms; /* how long it lives from now: for ever */
-    uint64_t fence;  /* a grant's, presented before with dibs_fence_pass: refused (DIBS_LOST) when a
-                        newer one has been here. 0: not guarded */
+    uint64_t fence;  /* a grant's: refused (DIBS_LOST) when a newer one has been here. A write that is
+                        done raises the cell's floor, so that an older fence cannot write any more:
+                        to this fence, or to `floor`. 0: not guarded */
+    uint64_t floor;  /* for locks with several holders, the grant's dibs_floor: the other holders can
+                        still write. 0: the fence itself */
 } dibs_cell_options;
 
 /* DIBS_NOT_FOUND: there is none (any more). */
@@ -307,8 +310,9 @@ DIBS_API void dibs_value_free(dibs_value *value);
 
 /* The check at the resource, for a resource that is a cell: presents a grant's fence before the first
  * read. Raises the cell's floor (0: the fence itself), then reads into `out` (may be NULL; version 0
- * when there is no value yet). DIBS_LOST: a newer holder has been here. Writes then carry the fence
- * in their options: raise, read, write. */
+ * when there is no value yet). DIBS_LOST: a newer holder has been here. Writes that carry a fence keep
+ * their order without this. A value that is computed from the one that was read needs all three:
+ * raise, read, write. Otherwise an older holder may write between the read and the write. */
 DIBS_API dibs_status dibs_fence_pass(dibs *d, const char *cell, uint64_t fence, uint64_t floor,
                                      dibs_value *out, dibs_error *err);
 
@@ -321,8 +325,10 @@ typedef struct dibs_counter_options {
 } dibs_counter_options;
 
 /* A counter is never below zero. DIBS_OK, or DIBS_ALREADY: this request was counted before; `value`
- * (may be NULL) gets what is left after it, or what it was told then. DIBS_NOT_FOUND: there is no such
- * counter. DIBS_UNKNOWN: no answer, and without a request it cannot be asked again. */
+ * (may be NULL) gets what is left after it, or what it was told then. Of all calls with the same request
+ * at most one returns DIBS_OK. It may be none: if the answer was lost and the counter has changed since,
+ * the call that counted it also returns DIBS_ALREADY. DIBS_NOT_FOUND: there is no such counter.
+ * DIBS_UNKNOWN: no answer, and without a request it cannot be asked again. */
 DIBS_API dibs_status dibs_counter_get(dibs *d, const char *name, int64_t *value, dibs_error *err);
 DIBS_API dibs_status dibs_counter_set(dibs *d, const char *name, int64_t value,
                                       const dibs_counter_options *options, dibs_error *err);
@@ -382,8 +388,9 @@ typedef struct dibs_once_options {
 } dibs_once_options;
 
 /* DIBS_OK: it is ours to do: end it with finish, fail or abandon. DIBS_ALREADY: it was done, here is
- * what it left. DIBS_UNKNOWN: no answer; nothing was begun for the caller, and what may be there in its
- * name is taken back. DIBS_RUNNING: another is at it, see dibs_once_runner; dibs_once_wait waits for it.
+ * what it left. DIBS_UNKNOWN: no answer; nothing was begun for the caller. What the engine may have begun
+ * in its name is withdrawn, also when the request arrives later: the key is then as it was before.
+ * DIBS_UNAVAILABLE: the same, if the answer came only after the lease was over. DIBS_RUNNING: another is at it, see dibs_once_runner; dibs_once_wait waits for it.
  * DIBS_MISMATCH, DIBS_CRASHED, DIBS_EXPIRED. `out` is set after all of these, and freed by the
  * caller; after any other status it is NULL. */
 DIBS_API dibs_status dibs_once_begin(dibs *d, const char *key, const dibs_once_options *options,
@@ -411,7 +418,9 @@ DIBS_API const void *dibs_once_step_data(const dibs_once *o, const char *step, s
  * over, or the record is gone: nothing was written. DIBS_UNAVAILABLE, DIBS_UNKNOWN: call it again. */
 DIBS_API dibs_status dibs_once_finish(dibs_once *o, const void *result, size_t size, int code,
                                       dibs_error *err);
-/* It failed. Forgotten, the next call is the first again; final, duplicates get this result. */
+/* It failed. `final`: duplicates get this result. Not final: the key is given back, and the next call is
+ * the first again. But if this run had taken over from one that died, that crash is left: what the
+ * earlier run did is as unknown as before. The steps of both stay with it. */
 DIBS_API dibs_status dibs_once_fail(dibs_once *o, bool final, const void *result, size_t size,
                                     int code, dibs_error *err);
 /* Nobody knows how far it came: as if the runner had died, without waiting for its lease. */

@@ -226,6 +226,27 @@ static void a_floor_only_rises(void **state)
     assert_int_equal(a.cell.floor, 30);
 }
 
+static void a_fenced_write_raises_the_floor(void **state)
+{
+    (void)state;
+    assert_int_equal(swap_fenced(0, "a", 10), DIBS__CELL_DONE);
+    assert_int_equal(a.cell.floor, 10);
+    assert_int_equal(swap_fenced(DIBS__CELL_ANY, "b", 9), DIBS__CELL_FENCED);
+    assert_int_equal(swap_fenced(1, "b", 20), DIBS__CELL_CONFLICT);
+    assert_int_equal(a.cell.floor, 10); /* nothing was written */
+    assert_int_equal(erase(DIBS__CELL_ANY, 20), DIBS__CELL_DONE);
+    assert_int_equal(swap_fenced(0, "c", 19), DIBS__CELL_FENCED);
+    assert_int_equal(run((dibs__cell_command){.op = DIBS__CELL_SWAP,
+                                              .data = "d",
+                                              .size = 1,
+                                              .fence = 40,
+                                              .floor = 30}), /* shares with an older one */
+                     DIBS__CELL_DONE);
+    assert_int_equal(a.cell.floor, 30);
+    assert_int_equal(swap_fenced(DIBS__CELL_ANY, "e", 30), DIBS__CELL_DONE);
+    assert_int_equal(swap_fenced(DIBS__CELL_ANY, "e", 29), DIBS__CELL_FENCED);
+}
+
 static void presenting_a_fence_changes_no_version(void **state)
 {
     uint64_t version;
@@ -297,6 +318,26 @@ static void a_request_is_answered_once(void **state)
     assert_int_equal(count(DIBS__CELL_TAKE, 2, "r"), DIBS__CELL_DONE); /* forgotten */
 }
 
+/* A lost reply is asked for again under the same stamp: DONE for the call that counted, as long as the
+ * counter bears its stamp. */
+static void a_request_is_done_for_one_call(void **state)
+{
+    dibs__cell_command c = {.op = DIBS__CELL_ADD, .number = 2, .request = "r", .stamp = "mine"};
+
+    (void)state;
+    c.request_keep = 10 * SEC;
+    assert_int_equal(run(c), DIBS__CELL_DONE);
+    assert_int_equal(run(c), DIBS__CELL_DONE);
+    assert_int_equal(a.cell.number, 2);
+    c.stamp = "another's";
+    assert_int_equal(run(c), DIBS__CELL_ALREADY);
+    c.stamp = "mine";
+    assert_int_equal(run(c), DIBS__CELL_DONE);
+    count(DIBS__CELL_ADD, 5, NULL);
+    assert_int_equal(run(c), DIBS__CELL_ALREADY);
+    assert_int_equal(a.cell.number, 2); /* what it was told */
+}
+
 static void a_counter_is_no_cell(void **state)
 {
     (void)state;
@@ -330,10 +371,12 @@ int main(void)
         TEST(what_has_ended_is_not_there),
         TEST(what_has_ended_is_swept_by_and_by),
         TEST(a_floor_only_rises),
+        TEST(a_fenced_write_raises_the_floor),
         TEST(presenting_a_fence_changes_no_version),
         TEST(a_floor_outlives_its_value_by_a_day),
         TEST(a_counter_has_a_floor_of_zero),
         TEST(a_request_is_answered_once),
+        TEST(a_request_is_done_for_one_call),
         TEST(a_counter_is_no_cell),
         TEST(data_belongs_to_some_answers),
     };

@@ -35,6 +35,7 @@ typedef struct watch {
     struct {
         bool told;
         int64_t number, until;
+        char stamp[DIBS__STAMP_SIZE]; /* of the call that counted it */
     } request[CELL_REQUESTS];
 } watch;
 
@@ -98,8 +99,9 @@ static const char *rule_floor(watch *w, const dibs__cell_command *c, const dibs_
     if (guarded && kept && c->fence < w->floor && c->op == DIBS__CELL_PASS &&
         a->verdict == DIBS__CELL_DONE)
         return "an older fence was let in";
-    if (c->op == DIBS__CELL_PASS &&
-        (a->verdict == DIBS__CELL_DONE || a->verdict == DIBS__CELL_ABSENT) &&
+    if (guarded && c->fence >= w->floor && /* below: a lost reply was asked for again */
+        (a->verdict == DIBS__CELL_DONE ||
+         (c->op == DIBS__CELL_PASS && a->verdict == DIBS__CELL_ABSENT)) &&
         (c->floor ? c->floor : c->fence) > w->floor) {
         w->floor = c->floor ? c->floor : c->fence;
         w->raised = w->now.lease;
@@ -173,13 +175,20 @@ static const char *rule_request(watch *w, const tiny_cell *before, const dibs__c
 
     if (!c->request || a->verdict == DIBS__CELL_KIND)
         return NULL;
-    if (known != (a->verdict == DIBS__CELL_ALREADY))
-        return known ? "a request was forgotten" : "a request was never answered";
+    if (!known && a->verdict == DIBS__CELL_ALREADY)
+        return "a request was never answered";
+    if (known && a->verdict != DIBS__CELL_ALREADY && a->verdict != DIBS__CELL_DONE)
+        return "a request was forgotten";
+    if (known && a->verdict == DIBS__CELL_DONE && strcmp(w->request[i].stamp, c->stamp) != 0)
+        return "two calls were told that they had counted one request";
+    if (known && w->cell.cell.version != before->cell.version)
+        return "a request counted twice";
     if (known && a->cell.number != w->request[i].number)
         return "a request was answered in another way";
     /* not when the stamp was found: that was answered before */
     if (a->verdict == DIBS__CELL_DONE && w->cell.cell.version != before->cell.version) {
         w->request[i].told = true;
+        memcpy(w->request[i].stamp, c->stamp, strlen(c->stamp) + 1);
         w->request[i].number = a->cell.number;
         w->request[i].until =
             c->request_keep > INT64_MAX - w->now.lease ? INT64_MAX : w->now.lease + c->request_keep;

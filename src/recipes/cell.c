@@ -192,6 +192,15 @@ static dibs_status check(const dibs *d, const char *name, dibs_error *err)
     return status == DIBS_OK ? dibs__check_text("a cell's name", name, false, err) : status;
 }
 
+static dibs_status check_fence(uint64_t fence, uint64_t floor, dibs_error *err)
+{
+    if (floor <= fence)
+        return DIBS_OK;
+    return dibs__fail(err, DIBS_INVALID,
+                      "fence %llu, floor %llu: give a grant's own (dibs_fence, dibs_floor)",
+                      (unsigned long long)fence, (unsigned long long)floor);
+}
+
 static dibs_status run(dibs *d, const char *name, dibs__cell_command *c, dibs_value *out,
                        dibs_error *err)
 {
@@ -241,6 +250,7 @@ dibs_status dibs_cell_swap(dibs *d, const char *name, uint64_t version, const vo
         .size = size,
         .keep = o->keep_ms > 0 ? o->keep_ms * DIBS__MS : 0,
         .fence = o->fence,
+        .floor = o->floor,
     };
     dibs_status status = check(d, name, err);
 
@@ -249,6 +259,8 @@ dibs_status dibs_cell_swap(dibs *d, const char *name, uint64_t version, const vo
     if (status == DIBS_OK)
         status = dibs__check_keep("keep_ms", o->keep_ms, true, err);
     if (status == DIBS_OK)
+        status = check_fence(o->fence, o->floor, err);
+    if (status == DIBS_OK)
         status = dibs__check_size(d, "the value", data, size, err);
     return status == DIBS_OK ? run(d, name, &c, now, err) : status;
 }
@@ -256,10 +268,14 @@ dibs_status dibs_cell_swap(dibs *d, const char *name, uint64_t version, const vo
 dibs_status dibs_cell_delete(dibs *d, const char *name, uint64_t version,
                              const dibs_cell_options *options, dibs_error *err)
 {
+    static const dibs_cell_options defaults;
+    const dibs_cell_options *o = options ? options : &defaults;
     dibs__cell_command c = {
-        .op = DIBS__CELL_DELETE, .version = version, .fence = options ? options->fence : 0};
+        .op = DIBS__CELL_DELETE, .version = version, .fence = o->fence, .floor = o->floor};
     dibs_status status = check(d, name, err);
 
+    if (status == DIBS_OK)
+        status = check_fence(o->fence, o->floor, err);
     return status == DIBS_OK ? run(d, name, &c, NULL, err) : status;
 }
 
@@ -279,10 +295,8 @@ dibs_status dibs_fence_pass(dibs *d, const char *cell, uint64_t fence, uint64_t 
 
     if (out)
         memset(out, 0, sizeof *out);
-    if (status == DIBS_OK && (fence == 0 || floor > fence))
-        status = dibs__fail(err, DIBS_INVALID,
-                            "fence %llu, floor %llu: give a grant's own (dibs_fence, dibs_floor)",
-                            (unsigned long long)fence, (unsigned long long)floor);
+    if (status == DIBS_OK)
+        status = check_fence(fence, fence ? floor : 1, err);
     if (status == DIBS_OK)
         status = run(d, cell, &c, out, err);
     return status == DIBS_NOT_FOUND ? DIBS_OK : status; /* presented, and nothing there yet */

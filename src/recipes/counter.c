@@ -1,8 +1,9 @@
 /* Counters: the condition is in the command, so that no version is needed and nobody tries twice.
  *
  * A command under a request of the caller's is answered once: the same request again gets the answer
- * that it got, from a note beside the counter. So a lost reply is asked for again without harm;
- * without a request the caller is told that nobody knows. */
+ * that it got, from a note beside the counter. So a lost reply is asked for again without harm; the
+ * counter bears the stamp of the call that changed it last, and only that call is told DIBS_OK for
+ * it. Without a request the caller is told that nobody knows. */
 #define _GNU_SOURCE
 #include "recipes/cell.h"
 
@@ -62,7 +63,6 @@ static dibs_status run(dibs *d, const char *name, dibs__cell_command *c,
 {
     char key[DIBS__CELL_KEY_SIZE], stamp[DIBS__STAMP_SIZE];
     dibs__cell_reply reply;
-    bool unsure = false;
     dibs_status status = check(d, name, o, err);
 
     if (status != DIBS_OK)
@@ -73,14 +73,14 @@ static dibs_status run(dibs *d, const char *name, dibs__cell_command *c,
     c->request = o ? o->request : NULL;
     c->request_keep = memory_of(o);
     status =
-        dibs__cell_do(d, key, c, false, dibs__after(d->env, d->request_span), &reply, &unsure, err);
+        dibs__cell_do(d, key, c, false, dibs__after(d->env, d->request_span), &reply, NULL, err);
     if (status == DIBS_OK) {
         status = verdict_of(name, &reply, err);
         if (value)
             *value = reply.number;
     }
     free(reply.data);
-    return status == DIBS_ALREADY && unsure ? DIBS_OK : status; /* the lost answer was ours */
+    return status;
 }
 
 dibs_status dibs_counter_get(dibs *d, const char *name, int64_t *value, dibs_error *err)

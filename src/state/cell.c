@@ -36,6 +36,11 @@ bool dibs__cell_may_drop(const dibs__cell *cell, dibs__time now)
            ((uint64_t)(now.wall - DAY) > cell->floor && now.lease - DAY > cell->written);
 }
 
+uint64_t dibs__cell_floor(const dibs__cell_command *c)
+{
+    return c->fence && c->floor ? c->floor : c->fence;
+}
+
 static uint64_t next_version(const work *w)
 {
     uint64_t wall = w->now.wall > 0 ? (uint64_t)w->now.wall : 0;
@@ -110,6 +115,18 @@ static dibs__cell_verdict obstacle(const work *w)
     return DIBS__CELL_DONE;
 }
 
+/* A floor is kept for a day from when it was raised. False: it was as high before. */
+static bool raise_floor(work *w)
+{
+    uint64_t floor = dibs__cell_floor(w->command);
+
+    if (floor <= w->cell.floor)
+        return false;
+    w->cell.floor = floor;
+    w->cell.written = w->now.lease;
+    return true;
+}
+
 static int swap(work *w)
 {
     const dibs__cell_command *c = w->command;
@@ -118,6 +135,7 @@ static int swap(work *w)
     if (verdict != DIBS__CELL_DONE)
         return say(w, verdict);
     mark(w);
+    raise_floor(w);
     w->there = true;
     w->cell.empty = false;
     w->cell.expires = c->keep > 0 ? end_of(w->now.lease, c->keep) : INT64_MAX;
@@ -144,6 +162,7 @@ static int delete (work *w)
     if (verdict != DIBS__CELL_DONE)
         return say(w, verdict);
     empty(w);
+    raise_floor(w);
     if (dibs__cell_may_drop(&w->cell, w->now)) {
         if (w->store->drop(w->ctx) < 0)
             return -1;
@@ -158,15 +177,12 @@ static int delete (work *w)
 static int pass(work *w)
 {
     const dibs__cell_command *c = w->command;
-    uint64_t floor = c->floor ? c->floor : c->fence;
 
     if (c->fence < w->cell.floor)
         return say(w, DIBS__CELL_FENCED);
-    if (floor > w->cell.floor) {
-        w->cell.floor = floor;
+    if (raise_floor(w)) {
         if (!w->there)
             empty(w);
-        w->cell.written = w->now.lease; /* a floor is kept for a day from when it was raised */
         if (put(w) < 0)
             return -1;
     }
@@ -205,7 +221,7 @@ static int counter(work *w)
     if (found < 0)
         return -1;
     if (found > 0) {
-        say(w, DIBS__CELL_ALREADY);
+        say(w, w->there && had_it(w) ? DIBS__CELL_DONE : DIBS__CELL_ALREADY);
         w->out->cell.number = number;
         return 0;
     }

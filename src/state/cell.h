@@ -27,10 +27,11 @@
 
 typedef struct dibs__cell {
     uint64_t version; /* the last one given out; 0: it never had a value */
-    uint64_t floor;   /* the highest floor that was presented: an older fence may not write */
-    int64_t written;  /* lease clock: the last command that changed it */
-    int64_t expires;  /* lease clock; INT64_MAX: never */
-    int64_t number;   /* a counter's value */
+    uint64_t floor;  /* the highest that was presented, or came with a write: an older fence may not
+                         write */
+    int64_t written; /* lease clock: the last command that changed it */
+    int64_t expires; /* lease clock; INT64_MAX: never */
+    int64_t number;  /* a counter's value */
     bool counter;
     bool empty; /* has no value (any more): kept for its floor, or because its version is ahead of
                    the clock */
@@ -50,8 +51,11 @@ typedef struct dibs__cell_store {
 } dibs__cell_store;
 
 typedef enum dibs__cell_verdict {
-    DIBS__CELL_DONE,     /* `cell` as it is now; a read found it; or it bore the stamp already */
-    DIBS__CELL_ALREADY,  /* this request was answered before; `cell.number`: what it was told */
+    DIBS__CELL_DONE,     /* `cell` as it is now; a read found it; or it bore the stamp already (a
+                            request: `cell.number` is what it was told) */
+    DIBS__CELL_ALREADY,  /* this request was answered before, and the cell bears another stamp: by
+                            another call, or by this one and changed since. `cell.number`: what it
+                            was told */
     DIBS__CELL_ABSENT,   /* there is none, and the command wanted one */
     DIBS__CELL_CONFLICT, /* `cell`: what is there instead */
     DIBS__CELL_FENCED,   /* a newer fence has been here */
@@ -85,7 +89,7 @@ typedef struct dibs__cell_command {
     int64_t number;
     int64_t keep;         /* how long it lives from now; 0: for ever. Counters: 0 leaves it */
     uint64_t fence;       /* 0: not guarded. Refused when below the cell's floor */
-    uint64_t floor;       /* PASS: what to raise it to */
+    uint64_t floor;       /* with a fence: what PASS, SWAP and DELETE raise it to; 0: the fence */
     const char *stamp;    /* not for READ and PASS */
     const char *request;  /* counters; NULL: none */
     int64_t request_keep; /* how long its answer is kept */
@@ -98,6 +102,9 @@ typedef struct dibs__cell_command {
 /* 0, or -1 when the store failed: then nothing may be kept. */
 int dibs__cell_apply(const dibs__cell_store *store, void *ctx, dibs__time now,
                      const dibs__cell_command *command, dibs__cell_answer *out);
+
+/* What a command raises the floor to if it is lower: what came with its fence, or the fence itself. */
+uint64_t dibs__cell_floor(const dibs__cell_command *c);
 
 /* Is the value part of the answer? Whoever wrote it knows it. */
 bool dibs__cell_shows_data(dibs__cell_op op, dibs__cell_verdict verdict);

@@ -217,6 +217,17 @@ def cell_refuses_an_older_fence(t):
     assert t.run('cell', 'get', 'balance')[1] == b'20'
 
 
+@test(*ENGINES)
+def cell_put_with_a_fence_raises_it(t):
+    assert t.run('cell', 'put', '--fence', '200', 'a', 'new')[0] == 0
+    for args in (('put', '--fence', '100', 'a', 'old'), ('delete', '--fence', '100', 'a'), ('get', '--fence', '100', 'a')):
+        code, out, err = t.run('cell', *args)
+        assert code == 76 and out == b'', (args, code, out, err)
+    assert t.run('cell', 'get', 'a')[1] == b'new'
+    assert t.run('cell', 'delete', '--fence', '200', 'a')[0] == 0
+    assert t.run('cell', 'put', '--fence', '100', 'a', 'old')[0] == 76, 'also after a deletion'
+
+
 @test(*ALL)
 def many_change_a_cell_and_none_is_lost(t):
     """Read, add one, write if still as read; again if not."""

@@ -281,6 +281,38 @@ static void an_older_fence_writes_nothing(void **state)
     read_cell(d, name, "by 200");
 }
 
+/* Nobody presented anything before: the writes alone keep their order. */
+static void a_fenced_write_raises_the_floor(void **state)
+{
+    dibs *d = open_cells();
+    const char *name = fresh("raise");
+    dibs_cell_options guarded = {.fence = 200};
+    dibs_value v;
+
+    (void)state;
+    assert_status(dibs_cell_swap(d, name, 0, "by 200", 6, &guarded, NULL, NULL), DIBS_OK);
+    assert_status(fenced_write(d, name, 199, "late"), DIBS_LOST);
+    assert_status(fenced_write(d, name, 300, "by 300"), DIBS_OK);
+    assert_status(fenced_write(d, name, 200, "late"), DIBS_LOST);
+    assert_status(fenced_write(d, name, 300, "again"), DIBS_OK);
+    assert_status(
+        dibs_cell_swap(d, name, 7, "x", 1, &(dibs_cell_options){.fence = 400}, NULL, NULL),
+        DIBS_CONFLICT); /* nothing was written, and nothing raised */
+    assert_status(fenced_write(d, name, 301, "by 301"), DIBS_OK);
+    guarded.fence = 400;
+    assert_status(dibs_cell_delete(d, name, DIBS_ANY_VERSION, &guarded, NULL), DIBS_OK);
+    guarded.fence = 399;
+    assert_status(dibs_cell_swap(d, name, 0, "late", 4, &guarded, NULL, NULL), DIBS_LOST);
+    assert_status(dibs_cell_read(d, name, &v, NULL), DIBS_NOT_FOUND);
+    guarded = (dibs_cell_options){.fence = 600, .floor = 500}; /* shares with 500 */
+    assert_status(dibs_cell_swap(d, name, 0, "by 600", 6, &guarded, NULL, NULL), DIBS_OK);
+    assert_status(fenced_write(d, name, 499, "late"), DIBS_LOST);
+    assert_status(fenced_write(d, name, 500, "by 500"), DIBS_OK);
+    guarded.floor = 601;
+    assert_status(dibs_cell_swap(d, name, DIBS_ANY_VERSION, "x", 1, &guarded, NULL, NULL),
+                  DIBS_INVALID);
+}
+
 static void a_floor_outlives_its_value(void **state)
 {
     dibs *d = open_cells();
@@ -514,6 +546,7 @@ static const struct CMUnitTest tests[] = {
     CASE(odd_names_are_names),
     CASE(wrong_arguments_are_told),
     CASE(an_older_fence_writes_nothing),
+    CASE(a_fenced_write_raises_the_floor),
     CASE(a_floor_outlives_its_value),
     CASE(a_lock_guards_a_cell),
     CASE(a_lost_answer_is_asked_for_again),

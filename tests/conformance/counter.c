@@ -179,6 +179,49 @@ static void a_lost_answer_counts_once(void **state)
     lossy_stop();
 }
 
+typedef struct rival {
+    dibs *d;
+    const char *name, *request;
+} rival;
+
+static void count_too(void *data)
+{
+    rival *r = data;
+
+    dibs_counter_add(r->d, r->name, 1, &(dibs_counter_options){.request = r->request}, NULL, NULL);
+}
+
+/* Of all who use a request id one is told OK, also when answers are lost: the one who counted. */
+static void a_lost_answer_is_no_second_ok(void **state)
+{
+    dibs *a = open_counters(), *b = open_handle();
+    const char *name = fresh("whose");
+    dibs_counter_options o = {.request = "r"};
+    int64_t value = -1;
+
+    (void)state;
+    lossy_put_in(a);
+    assert_status(dibs_counter_set(b, name, 10, NULL, NULL), DIBS_OK);
+    assert_status(dibs_counter_take(b, name, 1, &o, &value, NULL), DIBS_OK);
+    lossy_lose(LOSSY_ANSWER, 1, NULL, NULL); /* it was told ALREADY, and did not hear it */
+    assert_status(dibs_counter_take(a, name, 1, &o, &value, NULL), DIBS_ALREADY);
+    assert_int_equal(value, 9);
+    o.request = "s";
+    lossy_lose(LOSSY_REQUEST, 1, count_too, &(rival){b, name, "s"}); /* another is faster */
+    assert_status(dibs_counter_take(a, name, 1, &o, &value, NULL), DIBS_ALREADY);
+    assert_int_equal(value, 10);
+    o.request = "t";
+    lossy_lose(LOSSY_ANSWER, 2, NULL, NULL); /* it was ours */
+    assert_status(dibs_counter_take(a, name, 1, &o, &value, NULL), DIBS_OK);
+    assert_int_equal(value, 9);
+    o.request = "u";
+    lossy_lose(LOSSY_ANSWER, 1, count_too, &(rival){b, name, NULL}); /* ours, and changed since */
+    assert_status(dibs_counter_take(a, name, 1, &o, &value, NULL), DIBS_ALREADY);
+    assert_int_equal(value, 8);
+    lossy_stop();
+    assert_int_equal(value_of(b, name), 9);
+}
+
 /* ---- Many at once ---------------------------------------------------------------------------- */
 
 #define TAKERS 16
@@ -257,6 +300,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_refused_request_may_try_again),
     CASE(a_request_is_forgotten_in_time),
     CASE(a_lost_answer_counts_once),
+    CASE(a_lost_answer_is_no_second_ok),
     CASE(many_take_what_there_is),
 };
 

@@ -144,7 +144,7 @@ static void fill_value(cell_author *a, const tiny_cell *t, cell_order *o)
         c->fence = choose_fence(a, t);
     if (c->op == DIBS__CELL_PASS && c->fence == 0)
         c->fence = 1;
-    if (c->op == DIBS__CELL_PASS && chance(a, 4) != 0) /* else 0: the fence itself */
+    if (c->fence && chance(a, 4) != 0) /* else 0: the fence itself */
         c->floor = c->fence - chance(a, c->fence < 3 ? 1 : 3);
     if (c->op == DIBS__CELL_SWAP) {
         c->size = chance(a, CELL_DATA);

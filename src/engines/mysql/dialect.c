@@ -41,7 +41,7 @@
 
 #define NEVER "9223372036854775807"
 
-/* After `written` and `expires` have been assigned. */
+/* After `floor`, `written` and `expires` have been assigned. */
 #define REAP                                                                                \
     "IF(floor = 0, expires, GREATEST(expires, GREATEST(LEAST(floor, " NEVER " - " DAY "), " \
     "written) + " DAY "))"
@@ -64,11 +64,15 @@
     "stamp = IF(@dibs_ok := ((vacant <> 0 OR expires <= " CLOCK \
     ") AND " FENCE_IS("$5") "), VALUES(stamp), stamp)"
 #define NEW_VERSION IF_NEW("version", "GREATEST(version + 1, " CLOCK ")")
-#define NEW_TIMES \
-    IF_NEW("written", CLOCK) ", " IF_NEW("expires", TILL("$2")) ", " IF_NEW("reap", REAP)
+#define NEW_TIMES                          \
+    IF_NEW("floor", "GREATEST(floor, $6)") \
+    ", " IF_NEW("written", CLOCK) ", " IF_NEW("expires", TILL("$2")) ", " IF_NEW("reap", REAP)
 #define NEW_KIND  IF_NEW("number", "0") ", " IF_NEW("counter", "0") ", " IF_NEW("vacant", "0")
 #define NEW_VALUE IF_NEW("data", "VALUES(data)")
 #define NEW_TILL  TILL("$2")
+#define NEW_REAP                                                                          \
+    "IF($6 = 0, " NEW_TILL ", GREATEST(" NEW_TILL ", GREATEST(LEAST($6, " NEVER " - " DAY \
+    "), " CLOCK ") + " DAY "))"
 
 #define SWAP_TILL    TILL("$3")
 #define SWAP_FENCE   FENCE_IS("$6")
@@ -199,21 +203,21 @@ const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
                          true},
     /* A value that can be seen is in the way: then no row is locked. */
     [DIBS__SQL_CELL_NEW] =
-        {{{"INSERT INTO {cell} (name, version, written, expires, reap, stamp, data) "
-           "SELECT $1, " CLOCK ", " CLOCK ", " NEW_TILL ", " NEW_TILL ", $3, $4 FROM DUAL "
+        {{{"INSERT INTO {cell} (name, version, floor, written, expires, reap, stamp, data) "
+           "SELECT $1, " CLOCK ", $6, " CLOCK ", " NEW_TILL ", " NEW_REAP ", $3, $4 FROM DUAL "
            "WHERE NOT EXISTS (SELECT 1 FROM {cell} WHERE " IS_THERE ") "
            "ON DUPLICATE KEY UPDATE " NEW_STAMP ", " NEW_VERSION ", " NEW_TIMES ", " NEW_KIND
            ", " NEW_VALUE,
            DIBS__MY_NOTHING},
           {"SELECT 1 FROM {cell} WHERE name = $1 AND stamp = $3", DIBS__MY_ROWS},
-          WATCHERS("$6")},
+          WATCHERS("$7")},
          false},
-    [DIBS__SQL_CELL_SWAP] = {{{"UPDATE {cell} SET " NEXT ", expires = " SWAP_TILL ", reap = " REAP
-                               ", data = $5, stamp = $4 "
+    [DIBS__SQL_CELL_SWAP] = {{{"UPDATE {cell} SET " NEXT ", floor = GREATEST(floor, $7), "
+                               "expires = " SWAP_TILL ", reap = " REAP ", data = $5, stamp = $4 "
                                "WHERE " IS_VALUE " AND " IS_VERSION
                                " AND stamp <> $4 AND " SWAP_FENCE,
                                DIBS__MY_FENCE},
-                              WATCHERS("$7")},
+                              WATCHERS("$8")},
                              false},
     [DIBS__SQL_CELL_DELETE] = {{{"DELETE FROM {cell} WHERE " IS_VALUE " AND " IS_VERSION
                                  " AND floor = 0 AND version < " CLOCK,

@@ -59,9 +59,9 @@
     ", " NEVER " - " DAY "), " now ") + " DAY ") END"
 
 /* What a change of cell `c` gives to version, written, expires and reap; `till` may name m.now. */
-#define NEXT(till)                                                                        \
+#define NEXT(till, floor)                                                                 \
     "(version, written, expires, reap) = (SELECT greatest(c.version + 1, k.now), k.now, " \
-    "k.till, " REAP("k.till", "c.floor",                                                  \
+    "k.till, " REAP("k.till", floor,                                                      \
                     "k.now") " FROM (SELECT m.now, " till                                 \
                              " AS till FROM (SELECT {now} AS now OFFSET 0) m OFFSET 0) k)"
 
@@ -72,6 +72,7 @@
 #define IS_VALUE      IS_THERE " AND c.counter = 0"
 #define IS_VERSION    "($2::bigint = -1 OR c.version = $2::bigint)"
 #define FENCE_IS(arg) "(" arg "::bigint = 0 OR " arg "::bigint >= c.floor)"
+#define RAISED(arg)   "greatest(c.floor, " arg "::bigint)"
 
 /* Whoever waits for the cell is told; most cells nobody waits for, and a NOTIFY makes commits queue. */
 #define TOLD(tell)                                             \
@@ -79,20 +80,22 @@
     "THEN pg_notify('dibs_cell', encode(" tell "::bytea, 'escape'))::text END"
 #define DURABLE(arg) "set_config('synchronous_commit', " arg ", true)"
 
-#define COUNT                                                                                  \
-    "UPDATE {cell} c SET " NEXT(LATER("$6")) ", number = c.number * $2::bigint + $3::bigint, " \
-                                             "stamp = $7 WHERE " IS_THERE                      \
-                                             " AND c.counter <> 0 AND c.stamp <> $7 "          \
-                                             "AND c.number BETWEEN $4::bigint AND $5::bigint "
+#define COUNT                                                                                \
+    "UPDATE {cell} c SET " NEXT(LATER("$6"),                                                 \
+                                "c.floor") ", number = c.number * $2::bigint + $3::bigint, " \
+                                           "stamp = $7 WHERE " IS_THERE                      \
+                                           " AND c.counter <> 0 AND c.stamp <> $7 "          \
+                                           "AND c.number BETWEEN $4::bigint AND $5::bigint "
 
 /* With the arguments of each operation. */
 #define NEW_TILL   TILL("$2")
-#define NEW_NEXT   NEXT(TILL("$2"))
+#define NEW_REAP   REAP("k.till", "$6::bigint", "k.now")
+#define NEW_NEXT   NEXT(TILL("$2"), RAISED("$6")) ", floor = " RAISED("$6")
 #define NEW_FENCE  FENCE_IS("$5")
-#define NEW_END    " RETURNING 1, " TOLD("$6") ", " DURABLE("$7")
-#define SWAP_NEXT  NEXT(TILL("$3"))
+#define NEW_END    " RETURNING 1, " TOLD("$7") ", " DURABLE("$8")
+#define SWAP_NEXT  NEXT(TILL("$3"), RAISED("$7")) ", floor = " RAISED("$7")
 #define SWAP_FENCE FENCE_IS("$6")
-#define SWAP_END   " RETURNING 1, " TOLD("$7") ", " DURABLE("$8")
+#define SWAP_END   " RETURNING 1, " TOLD("$8") ", " DURABLE("$9")
 #define PASS_REAP  REAP("c.expires", "$3::bigint", "m.now")
 #define PASS_END   " RETURNING 1, " DURABLE("$4")
 #define WAIT_END   " RETURNING 1, " DURABLE("$3")
@@ -184,8 +187,9 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
 
     /* A value that can be seen is in the way: then no row is locked. */
     [DIBS__SQL_CELL_NEW] =
-        "INSERT INTO {cell} AS c (name, version, written, expires, reap, stamp, data) "
-        "SELECT $1, k.now, k.now, k.till, k.till, $3, $4 FROM (SELECT m.now, " NEW_TILL
+        "INSERT INTO {cell} AS c (name, version, floor, written, expires, reap, stamp, data) "
+        "SELECT $1, k.now, $6::bigint, k.now, k.till, " NEW_REAP
+        ", $3, $4 FROM (SELECT m.now, " NEW_TILL
         " AS till FROM (SELECT {now} AS now OFFSET 0) m OFFSET 0) k "
         "WHERE NOT EXISTS (SELECT 1 FROM {cell} c WHERE " IS_THERE ") "
         "ON CONFLICT (name) DO UPDATE SET " NEW_NEXT ", number = 0, counter = 0, vacant = 0, "

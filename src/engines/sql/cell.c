@@ -197,6 +197,7 @@ static void add_swap(dibs__sql_batch *b, const work *w)
     dibs__sql_text(b, w->stamp);
     dibs__sql_bytes(b, c->data, c->size);
     dibs__sql_number(b, (int64_t)c->fence);
+    dibs__sql_number(b, (int64_t)dibs__cell_floor(c));
     add_tell(b, w);
 }
 
@@ -215,7 +216,7 @@ static void add_pass(dibs__sql_batch *b, const work *w)
     dibs__sql_add(b, DIBS__SQL_CELL_PASS);
     dibs__sql_text(b, w->key);
     dibs__sql_number(b, (int64_t)c->fence);
-    dibs__sql_number(b, (int64_t)(c->floor ? c->floor : c->fence));
+    dibs__sql_number(b, (int64_t)dibs__cell_floor(c));
 }
 
 static void add_count(dibs__sql_batch *b, const work *w)
@@ -401,6 +402,12 @@ dibs_status dibs__sql_cells_ready(dibs__sql *e, dibs__sql_seat *seat, dibs__dead
     return status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status;
 }
 
+/* A deletion that has to keep a row is no single statement. */
+static bool leaves_a_floor(const dibs__cell_command *c)
+{
+    return c->op == DIBS__CELL_DELETE && c->fence != 0;
+}
+
 static dibs_status try_once(dibs__sql *e, dibs__sql_seat *seat, work *w, dibs__sql_job *job,
                             dibs_error *err)
 {
@@ -410,7 +417,7 @@ static dibs_status try_once(dibs__sql *e, dibs__sql_seat *seat, work *w, dibs__s
     seat->again = false;
     if (status == DIBS_OK)
         status = dibs__sql_cells_ready(e, seat, job->until, err);
-    if (status == DIBS_OK)
+    if (status == DIBS_OK && !leaves_a_floor(w->command))
         status = try_at_once(e, seat, w, job, &over, err);
     if (status == DIBS_OK && !over)
         status = try_with_lock(e, seat, w, job, err);

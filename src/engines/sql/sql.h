@@ -144,11 +144,13 @@ typedef struct dibs__sql_value {
  * NULL or what those who wait for the cell are told if it changes. Those that change a cell on a
  * condition answer a row if they did; the new version is max(version + 1, clock), written = clock:
  *
- *   CELL_NEW         name, keep, stamp, data, fence, tell
- *                    If it is not there and floor <= fence: it is, and no counter.
- *   CELL_SWAP        name, version, keep, stamp, data, fence, tell
- *                    If it is there, no counter, of that version, with another stamp, floor <= fence.
- *   CELL_DELETE      name, version, tell
+ *   CELL_NEW         name, keep, stamp, data, fence, floor, tell
+ *                    If it is not there and its floor <= fence: it is, and no counter. Its floor is not
+ *                    below that given.
+ *   CELL_SWAP        name, version, keep, stamp, data, fence, floor, tell
+ *                    If it is there, no counter, of that version, with another stamp, its floor <= fence.
+ *                    The same.
+ *   CELL_DELETE      name, version, tell  without a fence
  *                    If it is there, no counter, of that version, floor = 0 and version < clock: gone.
  *   CELL_COUNT       name, times, number, least, most, keep, stamp
  *                    If it is there, a counter, with another stamp, least <= its number <= most: the

@@ -125,6 +125,17 @@ local function obstacle()
     return wanted >= 0 and wanted ~= version and CONFLICT or DONE
 end
 
+-- What came with the fence, or the fence itself.
+local function raise_floor()
+    if up_hi == 0 and up_lo == 0 then
+        up_hi, up_lo = fence_hi, fence_lo
+    end
+    if (fence_hi > 0 or fence_lo > 0) and below(floor_hi, floor_lo, up_hi, up_lo) then
+        floor_hi, floor_lo, written = up_hi, up_lo, now
+        return true
+    end
+end
+
 local function swap()
     if there and stamp == ARGV[2] then
         return say(DONE)
@@ -134,6 +145,7 @@ local function swap()
         return say(verdict)
     end
     sign()
+    raise_floor()
     there, kind, hi, lo, expires = true, 0, 0, 0, ends_after(keep)
     put(ARGV[4])
     wake()
@@ -159,6 +171,7 @@ local function delete()
         return say(verdict)
     end
     make_empty()
+    raise_floor()
     if may_drop() then
         call('DEL', key)
     else
@@ -170,14 +183,10 @@ local function delete()
 end
 
 local function pass()
-    if up_hi == 0 and up_lo == 0 then
-        up_hi, up_lo = fence_hi, fence_lo
-    end
     if below(fence_hi, fence_lo, floor_hi, floor_lo) then
         return say(FENCED)
     end
-    if below(floor_hi, floor_lo, up_hi, up_lo) then
-        floor_hi, floor_lo, written = up_hi, up_lo, now
+    if raise_floor() then
         if there then
             put_head()
         else
@@ -238,7 +247,7 @@ end
 local function count()
     local told_hi, told_lo = answered()
     if told_hi then
-        return say(ALREADY, told_hi, told_lo)
+        return say(there and stamp == ARGV[2] and DONE or ALREADY, told_hi, told_lo)
     elseif there and stamp == ARGV[2] then
         return say(DONE)
     end
