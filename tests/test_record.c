@@ -102,6 +102,13 @@ static void a_life_has_all_its_parts(void **state)
     r.tombstone = 0;
     r.keep = INT64_MAX;
     assert_int_equal(dibs__record_life(&r), 0);
+    r.left = 7; /* put back */
+    assert_int_equal(dibs__record_life(&r), 7);
+    r.left = INT64_MAX;
+    assert_int_equal(dibs__record_life(&r), 0);
+    r.left = 0;
+    r.state = DIBS__RUN_FREE;
+    assert_int_equal(dibs__record_life(&r), (int64_t)24 * 3600 * 1000000);
 }
 
 static void a_newer_format_is_told(void **state)

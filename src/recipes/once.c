@@ -6,7 +6,8 @@
  * wants that, by a swap that names the version which was read: of many who try, one gets it.
  *
  * A lost reply needs no care of its own: the record carries the attempt, so that a conflict with
- * ourselves is seen as such. */
+ * ourselves is seen as such. A caller who goes without having been told leaves the record, if there is
+ * one, to be withdrawn (work.c). */
 #define _GNU_SOURCE
 #include "recipes/once.h"
 
@@ -151,6 +152,7 @@ static dibs_status read_theirs(dibs_once *o, dibs__cell_reply *reply, dibs__dead
     reply->data = NULL;
     o->version = reply->version;
     o->age = reply->age;
+    o->left = reply->left;
     o->read_at = sent;
     o->phase = DIBS__ONCE_TOLD;
     pthread_mutex_unlock(&o->d->mutex);
@@ -167,14 +169,30 @@ static dibs_status say_running(const dibs_once *o, dibs_error *err)
                       (long long)((r->lease - o->age) / DIBS__MS));
 }
 
+/* What is put back if our run comes to nothing. In our name: the attempt only says who wrote it. */
+static void note_crash(dibs_once *o)
+{
+    dibs__run_record *b = &o->before;
+
+    *b = o->theirs;
+    b->state = DIBS__RUN_ABANDONED;
+    b->fence = b->fence ? b->fence : o->version;
+    memcpy(b->attempt, o->mine.attempt, sizeof b->attempt);
+    b->fingerprint = o->mine.fingerprint; /* it is the same */
+    o->took_over = true;
+    o->before_until = o->left == INT64_MAX ? DIBS__NEVER : o->read_at + o->left;
+}
+
 /* DIBS_OK: take over. */
 static dibs_status crashed(dibs_once *o, dibs_error *err)
 {
     const dibs__run_record *r = &o->theirs;
 
     o->answer = DIBS_CRASHED;
-    if (o->on_crash == DIBS_CRASH_RERUN || (o->on_crash == DIBS_CRASH_ASK && o->ask(o->data, o)))
+    if (o->on_crash == DIBS_CRASH_RERUN || (o->on_crash == DIBS_CRASH_ASK && o->ask(o->data, o))) {
+        note_crash(o);
         return DIBS_OK;
+    }
     return dibs__fail(err, DIBS_CRASHED,
                       "'%.200s': %s on %s (process %lld) began it and ended without a word: find "
                       "out how far it came, or begin it with on_crash = rerun",
@@ -188,13 +206,26 @@ static bool same_fingerprint(const dibs__run_record *a, const dibs__run_record *
             memcmp(a->fingerprint, b->fingerprint, a->fingerprint_size) == 0);
 }
 
+/* It was given to us, and we were not told. */
+static bool is_own(const dibs_once *o)
+{
+    const dibs__run_record *r = &o->theirs;
+
+    return r->state == DIBS__RUN_RUNNING && strcmp(r->attempt, o->mine.attempt) == 0;
+}
+
 /* DIBS_OK: it may be taken over. */
 static dibs_status judge(dibs_once *o, dibs_error *err)
 {
     const dibs__run_record *r = &o->theirs;
 
-    if (r->state == DIBS__RUN_RUNNING && strcmp(r->attempt, o->mine.attempt) == 0) {
-        o->theirs.runs--; /* it was given to us, and we were not told: the same run */
+    if (is_own(o)) {
+        o->theirs.runs--; /* the same run */
+        return DIBS_OK;
+    }
+    if (r->state == DIBS__RUN_FREE) {
+        o->theirs.runs = 0;
+        o->took_over = false;
         return DIBS_OK;
     }
     if (!same_fingerprint(r, &o->mine))
@@ -211,6 +242,7 @@ static dibs_status judge(dibs_once *o, dibs_error *err)
     case DIBS__RUN_RUNNING:
         return o->age < r->lease ? say_running(o, err) : crashed(o, err);
     case DIBS__RUN_ABANDONED:
+    case DIBS__RUN_FREE:
         break;
     }
     return crashed(o, err);
@@ -255,8 +287,7 @@ static dibs_status try_take(dibs_once *o, uint64_t take, dibs__deadline until,
     *sent = dibs__now(d->env);
     status = dibs__cell_do(d, o->cell, &c, false, until, reply, NULL, err);
     free(bytes);
-    if (status == DIBS_OK || status == DIBS_UNKNOWN)
-        o->maybe_there = status == DIBS_UNKNOWN;
+    o->maybe_there |= status == DIBS_UNKNOWN;
     if (status == DIBS_OK && reply->verdict == DIBS__CELL_DONE) {
         o->mine.since = r.since;
         o->mine.runs = r.runs;
@@ -264,7 +295,8 @@ static dibs_status try_take(dibs_once *o, uint64_t take, dibs__deadline until,
     return status;
 }
 
-/* The engine has given it to us. False: it took so long that it is over by our clock. */
+/* The engine has given it to us. False: it took so long that it is over by our clock; then it is there,
+ * and nobody runs it. */
 static bool become_ours(dibs_once *o, bool first, uint64_t version, dibs__deadline sent)
 {
     bool ours;
@@ -273,8 +305,10 @@ static bool become_ours(dibs_once *o, bool first, uint64_t version, dibs__deadli
     if (first) {
         dibs__steps_free(o->mine.steps);
         o->mine.steps = NULL;
+        o->took_over = false;
     }
     ours = dibs__run_begin(o, sent, version);
+    o->maybe_there = !ours;
     pthread_mutex_unlock(&o->d->mutex);
     return ours;
 }
@@ -296,11 +330,14 @@ static dibs_status ask(dibs_once *o, dibs__deadline until, dibs_error *err)
             o->theirs.runs = o->mine.runs - 1;
         } else if (reply.verdict == DIBS__CELL_ABSENT) {
             take = 0;
+            o->took_over = o->maybe_there = false;
         } else if (reply.verdict == DIBS__CELL_CONFLICT) {
             status = read_theirs(o, &reply, sent, err);
             free(reply.data);
-            if (status == DIBS_OK)
+            if (status == DIBS_OK) {
+                o->maybe_there = is_own(o);
                 status = judge_and_note(o, err);
+            }
             if (status != DIBS_OK)
                 return status;
             take = o->version;

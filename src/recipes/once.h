@@ -34,8 +34,8 @@ struct dibs_once {
     dibs_status answer; /* told */
     bool busy;
     bool silent;            /* the last renewal got no answer */
-    bool maybe_gone;        /* our own deletion got no answer */
-    bool maybe_there;       /* the command that begins it got no answer */
+    bool maybe_there;       /* the engine may have begun it for us, and the caller was not told */
+    bool last;              /* the handle is being closed, and only this thread is left */
     dibs__deadline give_up; /* withdrawing it: not after */
     dibs_on_crash on_crash;
     dibs_crash_fn ask;
@@ -44,10 +44,14 @@ struct dibs_once {
     dibs__run_record mine;   /* what we write; the steps of either are here */
     dibs__run_record theirs; /* what was read last, in `raw` */
     void *raw;
-    int64_t age;              /* of `theirs`, when it was read */
-    dibs__deadline read_at;   /* that moment, or before */
-    uint64_t version;         /* the cell's, as far as we know */
-    _Atomic int64_t deadline; /* ours until then, by our clock; 0: not ours */
+    bool took_over;          /* from a run that died: `before` is its record, to be put back if */
+    dibs__run_record before; /* ours comes to nothing; its steps are in `mine` */
+    dibs__deadline before_until; /* kept until then */
+    int64_t left;                /* of `theirs`: until the engine drops it */
+    int64_t age;                 /* of `theirs`, when it was read */
+    dibs__deadline read_at;      /* that moment, or before */
+    uint64_t version;            /* the cell's, as far as we know */
+    _Atomic int64_t deadline;    /* ours until then, by our clock; 0: not ours */
     dibs__chore renew, end;
     dibs__news loss;
     bool telling; /* its callback runs now */
@@ -76,7 +80,11 @@ void dibs__run_busy(dibs_once *o);
 void dibs__run_idle(dibs_once *o);
 void dibs__once_drop(dibs_once *o); /* one reference less */
 
-/* run.c: without the mutex, and busy. Writes the record, or deletes it (`r` NULL). */
+/* run.c: without the mutex, and busy. Writes the record in the place of version `o->version`, by one
+ * command. STALE: there is another of our attempt, and `o->version` is now that one's. */
+dibs__run_outcome dibs__run_try(dibs_once *o, const dibs__run_record *r, bool tell_others,
+                                dibs__deadline until, dibs_status *status, dibs_error *err);
+/* The same until it is not stale. */
 dibs__run_outcome dibs__run_write(dibs_once *o, const dibs__run_record *r, bool tell_others,
                                   dibs__deadline until, dibs_status *status, dibs_error *err);
 

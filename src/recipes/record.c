@@ -8,6 +8,7 @@
 
 #define FORMAT     1
 #define STEP_EXTRA 8 /* bytes that a step takes beside its name and data */
+#define DAY        ((int64_t)24 * 3600 * 1000000)
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
@@ -206,7 +207,7 @@ static bool read_record(reader *r, dibs__run_record *out)
         return false;
     out->has_result = read_number(r, 1);
     out->result = read_sized(r, &out->result_size);
-    if (out->state < DIBS__RUN_RUNNING || out->state > DIBS__RUN_ABANDONED || r->left > 0)
+    if (out->state < DIBS__RUN_RUNNING || out->state > DIBS__RUN_FREE || r->left > 0)
         r->bad = true;
     return true;
 }
@@ -278,6 +279,10 @@ int64_t dibs__record_life(const dibs__run_record *r)
 {
     int64_t life = plus(r->keep, r->tombstone);
 
+    if (r->left)
+        return r->left == INT64_MAX ? 0 : r->left;
+    if (r->state == DIBS__RUN_FREE)
+        return DAY;
     if (r->state == DIBS__RUN_RUNNING)
         life = plus(life, r->lease);
     return life == INT64_MAX ? 0 : life;

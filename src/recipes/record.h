@@ -16,6 +16,7 @@ typedef enum dibs__run_state {
     DIBS__RUN_DONE = 2,
     DIBS__RUN_FAILED = 3,    /* for good */
     DIBS__RUN_ABANDONED = 4, /* as if its runner had died */
+    DIBS__RUN_FREE = 5,      /* given back: the next run is the first. See dibs__record_life */
 } dibs__run_state;
 
 /* A recovery point. Each has memory of its own: its data stays where it is while others come. */
@@ -47,6 +48,7 @@ typedef struct dibs__run_record {
     size_t result_size;
     dibs__step *steps;
     const dibs__step *fresh; /* to be written in the place of its namesake; NULL: none */
+    int64_t left; /* not stored: how long it is kept from now; 0: as long as its state says */
 } dibs__run_record;
 
 /* NULL: out of memory. Freed by the caller. */
@@ -57,7 +59,9 @@ void *dibs__record_encode(const dibs__run_record *r, size_t *size);
 dibs_status dibs__record_decode(const void *data, size_t size, dibs__run_record *out,
                                 dibs_error *err);
 
-/* How long the cell lives from the moment the record is written; 0: for ever. */
+/* How long the cell lives from the moment the record is written; 0: for ever. A key that was given back
+ * stays as a FREE record for a day, and does not become absent: the request that begins a run writes
+ * only where there is nothing, so that a copy of it which the network delivers late does nothing. */
 int64_t dibs__record_life(const dibs__run_record *r);
 
 /* What the user has put into it: the part that is limited. */

@@ -107,14 +107,12 @@ bool dibs__run_begin(dibs_once *o, dibs__deadline sent, uint64_t version)
 
 /* ---- One command about it -------------------------------------------------------------------- */
 
-/* `wanted` NULL: a deletion. */
 static dibs__run_outcome read_conflict(dibs_once *o, const dibs__run_record *wanted,
                                        dibs__cell_reply *reply, dibs_status *status,
                                        dibs_error *err)
 {
     dibs__run_record r;
     dibs_status read = dibs__record_decode(reply->data, reply->size, &r, err);
-    bool same;
 
     if (read == DIBS_NO_MEMORY) {
         *status = read;
@@ -126,25 +124,16 @@ static dibs__run_outcome read_conflict(dibs_once *o, const dibs__run_record *wan
     if (strcmp(r.attempt, o->mine.attempt) != 0)
         return DIBS__RUN_TAKEN;
     o->version = reply->version;
-    if (r.state == DIBS__RUN_RUNNING || !wanted)
+    if (r.state == DIBS__RUN_RUNNING)
         return DIBS__RUN_STALE;
-    same = r.state == wanted->state || wanted->state == DIBS__RUN_RUNNING;
-    return same ? DIBS__RUN_ENDED : DIBS__RUN_STALE;
+    if (r.state == wanted->state || wanted->state == DIBS__RUN_RUNNING)
+        return DIBS__RUN_ENDED;
+    return r.state == DIBS__RUN_FREE ? DIBS__RUN_TAKEN : DIBS__RUN_STALE;
 }
 
-/* There is none, and there was one: somebody deleted it. Ourselves, if we tried to, and if an absence
- * is what this command makes or finds without harm. */
-static dibs__run_outcome read_absence(const dibs_once *o, const dibs__run_record *wanted,
-                                      bool unsure)
-{
-    if (!wanted)
-        return o->maybe_gone || unsure ? DIBS__RUN_ENDED : DIBS__RUN_TAKEN;
-    return o->maybe_gone && wanted->state == DIBS__RUN_RUNNING ? DIBS__RUN_ENDED : DIBS__RUN_TAKEN;
-}
-
+/* An absent record is never of our own doing: we delete none. */
 static dibs__run_outcome read_answer(dibs_once *o, const dibs__run_record *wanted,
-                                     dibs__cell_reply *reply, bool unsure, dibs_status *status,
-                                     dibs_error *err)
+                                     dibs__cell_reply *reply, dibs_status *status, dibs_error *err)
 {
     switch (reply->verdict) {
     case DIBS__CELL_DONE:
@@ -152,42 +141,57 @@ static dibs__run_outcome read_answer(dibs_once *o, const dibs__run_record *wante
         return DIBS__RUN_WRITTEN;
     case DIBS__CELL_CONFLICT:
         return read_conflict(o, wanted, reply, status, err);
-    case DIBS__CELL_ABSENT:
-        return read_absence(o, wanted, unsure);
     default:
         return DIBS__RUN_TAKEN;
     }
 }
 
+/* While the handle is closed, dibs__cell_do refuses everything. */
+static dibs_status send(dibs_once *o, const dibs__cell_command *c, bool tell_others,
+                        dibs__deadline until, dibs__cell_reply *reply, dibs_error *err)
+{
+    dibs *d = o->d;
+
+    memset(reply, 0, sizeof *reply);
+    if (o->last)
+        return d->class->cell(d->engine, o->cell, c, tell_others, until, reply, err);
+    return dibs__cell_do(d, o->cell, c, tell_others, until, reply, NULL, err);
+}
+
+dibs__run_outcome dibs__run_try(dibs_once *o, const dibs__run_record *r, bool tell_others,
+                                dibs__deadline until, dibs_status *status, dibs_error *err)
+{
+    char stamp[DIBS__STAMP_SIZE];
+    dibs__cell_command c = {.op = DIBS__CELL_SWAP, .version = o->version, .stamp = stamp};
+    dibs__cell_reply reply;
+    void *bytes = dibs__record_encode(r, &c.size);
+    dibs__run_outcome what = DIBS__RUN_NO_ANSWER;
+
+    if (!bytes) {
+        *status = dibs__fail(err, DIBS_NO_MEMORY, "'%.200s': out of memory", o->key);
+        return what;
+    }
+    c.data = bytes;
+    c.keep = dibs__record_life(r);
+    c.alive = r->state == DIBS__RUN_RUNNING;
+    c.lease = c.alive ? r->lease : 0;
+    c.fleeting = r == &o->mine; /* a renewal: it says nothing new */
+    dibs__stamp(o->d, stamp);
+    *status = send(o, &c, tell_others, until, &reply, err);
+    if (*status == DIBS_OK)
+        what = read_answer(o, r, &reply, status, err);
+    free(reply.data);
+    free(bytes);
+    return what;
+}
+
 dibs__run_outcome dibs__run_write(dibs_once *o, const dibs__run_record *r, bool tell_others,
                                   dibs__deadline until, dibs_status *status, dibs_error *err)
 {
-    char stamp[DIBS__STAMP_SIZE];
-    dibs__cell_command c = {.op = r ? DIBS__CELL_SWAP : DIBS__CELL_DELETE, .stamp = stamp};
-    dibs__cell_reply reply;
-    void *bytes = r ? dibs__record_encode(r, &c.size) : NULL;
     dibs__run_outcome what = DIBS__RUN_STALE;
 
-    if (r && !bytes) {
-        *status = dibs__fail(err, DIBS_NO_MEMORY, "'%.200s': out of memory", o->key);
-        return DIBS__RUN_NO_ANSWER;
-    }
-    c.data = bytes;
-    c.keep = r ? dibs__record_life(r) : 0;
-    c.alive = r && r->state == DIBS__RUN_RUNNING;
-    c.lease = c.alive ? r->lease : 0;
-    c.fleeting = r == &o->mine; /* a renewal: it says nothing new */
-    while (what == DIBS__RUN_STALE && dibs__now(o->d->env) < until) {
-        bool unsure = false;
-        c.version = o->version;
-        dibs__stamp(o->d, stamp);
-        *status = dibs__cell_do(o->d, o->cell, &c, tell_others, until, &reply, &unsure, err);
-        o->maybe_gone |= !r && *status == DIBS_UNKNOWN;
-        what = *status == DIBS_OK ? read_answer(o, r, &reply, unsure, status, err)
-                                  : DIBS__RUN_NO_ANSWER;
-        free(reply.data);
-    }
-    free(bytes);
+    while (what == DIBS__RUN_STALE && dibs__now(o->d->env) < until)
+        what = dibs__run_try(o, r, tell_others, until, status, err);
     if (what == DIBS__RUN_STALE) {
         *status = dibs__fail(err, DIBS_UNAVAILABLE, "'%.200s': no answer in time", o->key);
         what = DIBS__RUN_NO_ANSWER;

@@ -62,7 +62,7 @@ static dibs_status say_lost(const dibs_once *o, dibs_error *err)
                       o->key);
 }
 
-/* The last command of a run; `r` NULL: forget it. */
+/* The last command of a run. */
 static dibs_status end_run(dibs_once *o, const dibs__run_record *r, dibs_error *err)
 {
     dibs *d = o->d;
@@ -126,15 +126,45 @@ dibs_status dibs_once_finish(dibs_once *o, const void *result, size_t size, int 
     return end_with(o, DIBS__RUN_DONE, result, size, code, err);
 }
 
+static dibs__run_record free_record(const dibs_once *o)
+{
+    dibs__run_record r = o->mine;
+
+    r.state = DIBS__RUN_FREE;
+    r.runs = 0;
+    r.steps = NULL;
+    r.fingerprint_size = 0;
+    return r;
+}
+
+/* What is left of a run that came to nothing: what it replaced. That is a free key, or the crash of an
+ * earlier run, whose outcome is as unknown as before. What ours has reached since is true all the same:
+ * its steps stay with the crash. */
+static dibs__run_record given_back(const dibs_once *o)
+{
+    int64_t left = o->before_until - dibs__now(o->d->env);
+    dibs__run_record r = o->before;
+
+    if (!o->took_over || left <= 0)
+        return free_record(o);
+    r.steps = o->mine.steps;
+    r.left = o->before_until == DIBS__NEVER ? INT64_MAX : left;
+    return r;
+}
+
 dibs_status dibs_once_fail(dibs_once *o, bool final, const void *result, size_t size, int code,
                            dibs_error *err)
 {
+    dibs__run_record r;
     dibs_status status;
 
     if (final)
         return end_with(o, DIBS__RUN_FAILED, result, size, code, err);
     status = enter(o, false, err);
-    return status == DIBS_OK ? end_run(o, NULL, err) : status;
+    if (status != DIBS_OK)
+        return status;
+    r = given_back(o);
+    return end_run(o, &r, err);
 }
 
 dibs_status dibs_once_abandon(dibs_once *o, dibs_error *err)
@@ -259,18 +289,32 @@ static void detach(dibs_once *o)
     dibs__unlodge(d);
 }
 
-/* On the keeper. Nothing was done under it, so that it must not be taken for a crash: it is deleted if
- * it is there. Version 0 fits no record, and brings the one that is there. */
+/* Nothing was done under it, so that it must not be taken for a crash: whatever it replaced comes back.
+ * If it is not there, it may still be on its way: the key is marked as free, and the request that
+ * begins it will find no empty place. Version 0 fits no record, and brings the one that is there. */
+static dibs__run_outcome withdraw(dibs_once *o, dibs__deadline until)
+{
+    dibs__run_record mark = free_record(o), back = given_back(o);
+    dibs_status status;
+    dibs__run_outcome what;
+
+    o->version = 0;
+    what = dibs__run_try(o, &mark, true, until, &status, NULL);
+    if (what == DIBS__RUN_STALE)
+        what = dibs__run_write(o, &back, true, until, &status, NULL);
+    return what;
+}
+
+/* On the keeper. */
 static void withdraw_due(dibs *d, dibs__chore *c, int64_t now)
 {
     dibs_once *o = DIBS__FROM(dibs_once, renew, c);
     dibs__deadline until = dibs__keeper_until(d, now);
-    dibs_status status;
     dibs__run_outcome what;
 
     dibs__run_busy(o);
     pthread_mutex_unlock(&d->mutex);
-    what = dibs__run_write(o, NULL, true, until, &status, NULL);
+    what = withdraw(o, until);
     pthread_mutex_lock(&d->mutex);
     dibs__run_idle(o);
     if (what == DIBS__RUN_NO_ANSWER && now < o->give_up) {
@@ -287,7 +331,6 @@ static void leave_to_keeper(dibs_once *o)
     int64_t now = dibs__now(o->d->env);
 
     o->phase = DIBS__ONCE_OVER;
-    o->version = 0;
     o->give_up = now + o->mine.lease + PATIENCE;
     o->renew.run = withdraw_due;
     dibs__chore_at(o->d, &o->d->chores, &o->renew, now);
@@ -321,70 +364,25 @@ void dibs_once_free(dibs_once *o)
     dibs__end_call(d);
 }
 
-/* The keeper is gone, and so is everybody else. The reply's data is the caller's. */
-static dibs_status say_last(dibs_once *o, dibs__cell_command *c, dibs__deadline until,
-                            dibs__cell_reply *reply)
-{
-    dibs *d = o->d;
-    char stamp[DIBS__STAMP_SIZE];
-    dibs_status status;
-
-    *reply = (dibs__cell_reply){0};
-    dibs__stamp(d, stamp);
-    c->stamp = stamp;
-    status = d->class->cell(d->engine, o->cell, c, true, until, reply, NULL);
-    c->stamp = NULL;
-    return status;
-}
-
 static void abandon_last(dibs_once *o, dibs__deadline until)
 {
     dibs__run_record r = o->mine;
-    dibs__cell_command c = {.op = DIBS__CELL_SWAP, .version = o->version};
-    dibs__cell_reply reply;
-    void *bytes;
+    dibs_status status;
 
     r.state = DIBS__RUN_ABANDONED;
-    bytes = dibs__record_encode(&r, &c.size);
-    if (!bytes)
-        return; /* it ends with its lease */
-    c.data = bytes;
-    c.keep = dibs__record_life(&r);
-    say_last(o, &c, until, &reply);
-    free(reply.data);
-    free(bytes);
+    dibs__run_write(o, &r, true, until, &status, NULL);
 }
 
-/* As withdraw_due, which had no time. */
-static void withdraw_last(dibs_once *o, dibs__deadline until)
-{
-    dibs__cell_command c = {.op = DIBS__CELL_DELETE};
-    dibs__cell_reply reply;
-    dibs__run_record r;
-    bool there = say_last(o, &c, until, &reply) == DIBS_OK &&
-                 reply.verdict == DIBS__CELL_CONFLICT &&
-                 dibs__record_decode(reply.data, reply.size, &r, NULL) == DIBS_OK;
-
-    if (there) {
-        bool ours = r.state == DIBS__RUN_RUNNING && strcmp(r.attempt, o->mine.attempt) == 0;
-        dibs__steps_free(r.steps);
-        c.version = reply.version;
-        free(reply.data);
-        reply.data = NULL;
-        if (ours)
-            say_last(o, &c, until, &reply);
-    }
-    free(reply.data);
-}
-
+/* The keeper is gone, and so is everybody else. What the engine does not answer ends with its lease. */
 void dibs__onces_close(dibs *d, dibs__deadline until)
 {
     for (dibs_once *o = d->onces, *next; o; o = next) {
         next = o->next;
+        o->last = true;
         if (o->phase == DIBS__ONCE_OURS && dibs__now(d->env) < until)
             abandon_last(o, until);
         else if (o->maybe_there && dibs__now(d->env) < until)
-            withdraw_last(o, until);
+            withdraw(o, until);
         o->refs = 1;
         dibs__once_drop(o);
     }

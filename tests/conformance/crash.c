@@ -37,8 +37,8 @@ static void a_dead_runner_is_refused_or_run_again(void **state)
     once_expect(b, key, "in time");
 }
 
-/* Its record was forgotten by the one who took over: the late one must not make it anew. */
-static void a_late_finish_without_a_record_is_refused(void **state)
+/* The one who took over gave it back: the late one must not end it. */
+static void a_late_finish_of_what_was_given_back_is_refused(void **state)
 {
     dibs *a = once_open(), *b = open_handle();
     const char *key = fresh("gone");
@@ -53,7 +53,7 @@ static void a_late_finish_without_a_record_is_refused(void **state)
     assert_status(dibs_once_finish(late, "late", 4, 0, NULL), DIBS_LOST);
     dibs_once_free(late);
     lossy_stop();
-    assert_status(once_told(b, key, NULL), DIBS_OK);
+    assert_status(once_told(b, key, NULL), DIBS_CRASHED);
 }
 
 static bool answer;
@@ -107,6 +107,136 @@ static void an_abandoned_run_is_dead_at_once(void **state)
     once_first(a, closed, NULL);
     close_handle(a);
     assert_status(once_told(b, closed, NULL), DIBS_CRASHED);
+}
+
+/* ---- Take-overs that came to nothing ---------------------------------------------------------- */
+
+/* A run of "dead" with one step, which nobody knows the end of. */
+static void leave_a_crash(dibs *d, const char *key, const dibs_once_options *options)
+{
+    dibs_once_options o = options ? *options : (dibs_once_options){0};
+    dibs_once *run;
+
+    o.owner = "dead";
+    run = once_first(d, key, &o);
+    assert_status(dibs_once_step(run, "one", "1", 1, NULL), DIBS_OK);
+    assert_status(dibs_once_abandon(run, NULL), DIBS_OK);
+    dibs_once_free(run);
+}
+
+/* The crash is there as it was, and a rerun finds its step. */
+static void expect_the_crash(dibs *d, const char *key, const dibs_once_options *options)
+{
+    dibs_once_options rerun = options ? *options : (dibs_once_options){0};
+    dibs_once *o = NULL;
+    dibs_party who;
+
+    assert_status(once_begin(d, key, options, &o), DIBS_CRASHED);
+    dibs_once_runner(o, &who);
+    assert_string_equal(who.owner, "dead");
+    dibs_once_free(o);
+    rerun.on_crash = DIBS_CRASH_RERUN;
+    o = once_first(d, key, &rerun);
+    assert_true(dibs_once_again(o));
+    assert_string_equal(dibs_once_step_data(o, "one", NULL), "1");
+    once_end(o, "rerun");
+    assert_status(once_told(d, key, options), DIBS_ALREADY);
+}
+
+static bool lose_the_answer(void *data, const dibs_once *o)
+{
+    (void)o;
+    lossy_lose(*(lossy_way *)data, -1, NULL, NULL);
+    return true;
+}
+
+static void a_withdrawn_take_over_leaves_the_crash(void **state)
+{
+    dibs *b = once_open();
+
+    (void)state;
+    for (lossy_way way = LOSSY_ANSWER; way <= LOSSY_REQUEST; way++) {
+        const char *key = fresh("withdrawn");
+        dibs *a = open_with(&(dibs_options){.request_ms = 300});
+        dibs_once_options o = {.on_crash = DIBS_CRASH_ASK, .ask = lose_the_answer, .data = &way};
+        dibs_once *run = NULL;
+        leave_a_crash(b, key, NULL);
+        lossy_put_in(a);
+        assert_status(once_begin(a, key, &o, &run), DIBS_UNKNOWN);
+        lossy_stop();
+        close_handle(a);
+        expect_the_crash(b, key, NULL);
+    }
+}
+
+/* The same by the keeper, in a handle that stays open, and under a fingerprint. */
+static void the_keeper_puts_a_crash_back(void **state)
+{
+    dibs *a, *b = once_open();
+    const char *key = fresh("put-back");
+    lossy_way way = LOSSY_ANSWER;
+    dibs_once_options print = {.fingerprint = "f", .fingerprint_size = 1};
+    dibs_once_options o = {.on_crash = DIBS_CRASH_ASK,
+                           .ask = lose_the_answer,
+                           .data = &way,
+                           .fingerprint = "f",
+                           .fingerprint_size = 1,
+                           .lease_ms = 60000};
+    dibs_once *run = NULL;
+
+    (void)state;
+    a = open_with(&(dibs_options){.request_ms = 300});
+    leave_a_crash(b, key, &print);
+    lossy_put_in(a);
+    assert_status(once_begin(a, key, &o, &run), DIBS_UNKNOWN);
+    assert_status(once_told(b, key, &print), DIBS_RUNNING); /* that of which nobody was told */
+    lossy_stop();
+    for (int i = 0; i < LONG_MS / 20 && once_told(b, key, &print) == DIBS_RUNNING; i++)
+        sleep_ms(20);
+    expect_the_crash(b, key, &print);
+}
+
+/* The earlier run's outcome is as unknown as before; what this one reached is true all the same. */
+static void a_rerun_that_failed_leaves_the_crash(void **state)
+{
+    dibs *d = once_open();
+    const char *key = fresh("rerun");
+    dibs_once *o;
+
+    (void)state;
+    leave_a_crash(d, key, NULL);
+    o = once_first(d, key, &(dibs_once_options){.on_crash = DIBS_CRASH_RERUN});
+    assert_status(dibs_once_step(o, "two", "2", 1, NULL), DIBS_OK);
+    assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_OK);
+    dibs_once_free(o);
+    assert_status(once_begin(d, key, NULL, &o), DIBS_CRASHED);
+    assert_string_equal(dibs_once_step_data(o, "two", NULL), "2");
+    dibs_once_free(o);
+    expect_the_crash(d, key, NULL);
+}
+
+/* Put back, it ends when it would have ended. */
+static void a_crash_that_was_put_back_ends_in_its_time(void **state)
+{
+    dibs *d = once_open();
+    const char *key = fresh("ends");
+    dibs_once_options brief = {.on_crash = DIBS_CRASH_RERUN, .keep_ms = 4 * SHORT_MS};
+    int64_t until;
+    dibs_once *o;
+
+    (void)state;
+    leave_a_crash(d, key, &brief);
+    until = clock_ms() + LONG_MS;
+    do { /* each take-over would begin its time anew */
+        o = once_first(d, key, &brief);
+        assert_true(clock_ms() < until);
+        if (!dibs_once_again(o))
+            break;
+        assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_OK);
+        dibs_once_free(o);
+        sleep_ms(SHORT_MS / 4);
+    } while (true);
+    once_end(o, "first");
 }
 
 /* ---- Leases ---------------------------------------------------------------------------------- */
@@ -246,10 +376,22 @@ static void work_goes_on_where_it_stopped(void **state)
     assert_int_equal(size, 0);
     assert_null(dibs_once_step_data(o, "sent", &size));
     assert_status(dibs_once_step(o, "sent", "1", 1, NULL), DIBS_OK);
+    once_end(o, NULL);
+}
+
+static void a_failure_forgets_the_steps(void **state)
+{
+    dibs *d = once_open();
+    const char *key = fresh("steps");
+    dibs_once *o = once_first(d, key, NULL);
+
+    (void)state;
+    assert_status(dibs_once_step(o, "reserved", "seat 3", 6, NULL), DIBS_OK);
     assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_OK);
     dibs_once_free(o);
-    o = once_first(a, key, NULL); /* forgotten: from the beginning */
-    assert_null(dibs_once_step_data(o, "reserved", &size));
+    o = once_first(d, key, NULL); /* from the beginning */
+    assert_false(dibs_once_again(o));
+    assert_null(dibs_once_step_data(o, "reserved", NULL));
     once_end(o, NULL);
 }
 
@@ -446,15 +588,20 @@ static void a_wait_can_be_cancelled(void **state)
 
 static const struct CMUnitTest tests[] = {
     CASE(a_dead_runner_is_refused_or_run_again),
-    CASE(a_late_finish_without_a_record_is_refused),
+    CASE(a_late_finish_of_what_was_given_back_is_refused),
     CASE(the_caller_may_be_asked),
     CASE(an_abandoned_run_is_dead_at_once),
+    CASE(a_withdrawn_take_over_leaves_the_crash),
+    CASE(the_keeper_puts_a_crash_back),
+    CASE(a_rerun_that_failed_leaves_the_crash),
+    CASE(a_crash_that_was_put_back_ends_in_its_time),
     CASE(a_run_is_renewed),
     CASE(a_loss_is_told),
     CASE(a_loss_is_told_by_dispatch),
     CASE(a_late_finish_counts_if_nobody_took_over),
     CASE(a_late_answer_is_no_dead_run),
     CASE(work_goes_on_where_it_stopped),
+    CASE(a_failure_forgets_the_steps),
     CASE(steps_outlive_two_runners),
     CASE(a_wait_ends_with_the_run),
     CASE(waiters_are_woken_and_do_not_poll),

@@ -316,6 +316,101 @@ static void a_beginning_that_nobody_heard_of_ends_with_its_handle(void **state)
     assert_status(once_told(b, key, NULL), DIBS_OK);
 }
 
+/* ---- Requests that arrive late ---------------------------------------------------------------- */
+
+static bool is_answered(void *ctx)
+{
+    (void)ctx;
+    return lossy_answers() > 0;
+}
+
+/* The network delivers the begin after the caller was told UNKNOWN and had it withdrawn. */
+static void a_late_request_begins_nothing(void **state)
+{
+    dibs *b = once_open();
+
+    (void)state;
+    for (int close = 0; close < 2; close++) {
+        const char *key = fresh("late");
+        dibs *a = open_with(&(dibs_options){.request_ms = 300});
+        dibs_once *o = NULL;
+        lossy_put_in(a);
+        lossy_lose(LOSSY_HELD, -1, NULL, NULL);
+        assert_status(once_begin(a, key, NULL, &o), DIBS_UNKNOWN);
+        lossy_stop();
+        if (close)
+            close_handle(a);
+        else
+            assert_true(wait_until(is_answered, NULL, LONG_MS)); /* it was withdrawn */
+        assert_true(lossy_deliver(b) > 0);
+        once_end(once_first(b, key, NULL), "first");
+        once_expect(b, key, "first");
+    }
+}
+
+/* A copy of the begin was lost on the way, another was answered; the run ended as forgotten. */
+static void a_late_copy_begins_nothing_after_a_failure(void **state)
+{
+    dibs *a = once_open(), *b = open_handle();
+    const char *key = fresh("late");
+    dibs_once *o;
+
+    (void)state;
+    lossy_put_in(a);
+    lossy_lose(LOSSY_HELD, 1, NULL, NULL);
+    o = once_first(a, key, NULL);
+    assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_OK);
+    dibs_once_free(o);
+    assert_int_equal(lossy_deliver(b), 1);
+    once_end(once_first(b, key, NULL), "next");
+    once_expect(b, key, "next");
+}
+
+/* The withdrawal finds the run of another, which is forgotten before the late request comes. */
+static void a_late_request_begins_nothing_after_anothers_failure(void **state)
+{
+    dibs *a, *b = once_open();
+    const char *key = fresh("late");
+    dibs_once *o = NULL;
+
+    (void)state;
+    a = open_with(&(dibs_options){.request_ms = 300});
+    lossy_put_in(a);
+    lossy_lose(LOSSY_HELD, -1, NULL, NULL);
+    assert_status(once_begin(a, key, NULL, &o), DIBS_UNKNOWN);
+    o = once_first(b, key, NULL);
+    lossy_stop();
+    close_handle(a);
+    assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_OK);
+    dibs_once_free(o);
+    assert_true(lossy_deliver(b) > 0);
+    once_end(once_first(b, key, NULL), "next");
+    once_expect(b, key, "next");
+}
+
+static void sleep_past_the_lease(void *data)
+{
+    sleep_ms(*(int *)data);
+}
+
+/* Nothing was run: the key is free again, and no crash is told. */
+static void a_beginning_answered_after_its_lease_is_withdrawn(void **state)
+{
+    dibs *a, *b = once_open();
+    const char *key = fresh("slow");
+    dibs_once *o = (dibs_once *)1;
+    int span = SHORT_MS + 500;
+
+    (void)state;
+    a = open_with(&(dibs_options){.request_ms = 300});
+    lossy_put_in(a);
+    lossy_lose(LOSSY_LATE, 1, sleep_past_the_lease, &span);
+    assert_status(once_begin(a, key, &(dibs_once_options){.lease_ms = SHORT_MS}, &o),
+                  DIBS_UNAVAILABLE);
+    assert_null(o);
+    assert_true(wait_until(once_is_told, &(once_asked){b, key, DIBS_OK}, LONG_MS));
+}
+
 /* ---- Many at once ---------------------------------------------------------------------------- */
 
 static char race_key[64];
@@ -414,6 +509,10 @@ static const struct CMUnitTest tests[] = {
     CASE(a_forgetting_can_be_asked_again),
     CASE(a_beginning_that_nobody_heard_of_is_withdrawn),
     CASE(a_beginning_that_nobody_heard_of_ends_with_its_handle),
+    CASE(a_late_request_begins_nothing),
+    CASE(a_late_copy_begins_nothing_after_a_failure),
+    CASE(a_late_request_begins_nothing_after_anothers_failure),
+    CASE(a_beginning_answered_after_its_lease_is_withdrawn),
     CASE(sixty_four_begin_and_one_runs),
     CASE(one_of_many_takes_over),
 };

@@ -4,13 +4,26 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static dibs__engine_class class; /* the copy */
 static const dibs__engine_class *real;
-static atomic_int commands;
+static atomic_int commands, answers;
+
+#define HELD_MAX 64
+
+/* A command that the network keeps for later, with its own text. */
+typedef struct held {
+    char key[DIBS__CELL_KEY_SIZE], stamp[DIBS__STAMP_SIZE], request[DIBS__REQUEST_SIZE];
+    dibs__cell_command command;
+    void *data;
+} held;
+
+static held kept[HELD_MAX];
+static int kept_count;
 static struct {
     lossy_way way;
     int left; /* to be lost */
@@ -36,6 +49,42 @@ static bool loses(lossy_way *way, void (**then)(void *data), void **data)
     return lost;
 }
 
+static void hold_back(const char *key, const dibs__cell_command *c)
+{
+    held *h;
+
+    pthread_mutex_lock(&mutex);
+    if (kept_count < HELD_MAX) {
+        h = &kept[kept_count++];
+        h->command = *c;
+        snprintf(h->key, sizeof h->key, "%s", key);
+        snprintf(h->stamp, sizeof h->stamp, "%s", c->stamp ? c->stamp : "");
+        snprintf(h->request, sizeof h->request, "%s", c->request ? c->request : "");
+        h->command.stamp = h->stamp;
+        h->command.request = c->request ? h->request : NULL;
+        h->data = malloc(c->size + 1);
+        if (h->data && c->size)
+            memcpy(h->data, c->data, c->size);
+        h->command.data = h->data;
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+int lossy_deliver(dibs *by)
+{
+    int count = kept_count;
+
+    for (int i = 0; i < count; i++) {
+        dibs__cell_reply reply = {0};
+        by->class->cell(by->engine, kept[i].key, &kept[i].command, false,
+                        dibs__after(by->env, 5 * DIBS__SECOND), &reply, NULL);
+        free(reply.data);
+        free(kept[i].data);
+    }
+    kept_count = 0;
+    return count;
+}
+
 static dibs_status lossy_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
                               bool tell, dibs__deadline until, dibs__cell_reply *out,
                               dibs_error *err)
@@ -46,8 +95,14 @@ static dibs_status lossy_cell(dibs__engine *e, const char *key, const dibs__cell
     dibs_status status = DIBS_OK;
 
     atomic_fetch_add(&commands, 1);
-    if (!loses(&way, &then, &data))
-        return real->cell(e, key, command, tell, until, out, err);
+    if (!loses(&way, &then, &data)) {
+        status = real->cell(e, key, command, tell, until, out, err);
+        if (status == DIBS_OK)
+            atomic_fetch_add(&answers, 1);
+        return status;
+    }
+    if (way == LOSSY_HELD)
+        hold_back(key, command);
     if (way == LOSSY_ANSWER) {
         status = real->cell(e, key, command, tell, until, out, err);
         free(out->data);
@@ -73,6 +128,12 @@ void lossy_put_in(dibs *d)
     class.cell = lossy_cell;
     d->class = &class;
     atomic_store(&commands, 0);
+    atomic_store(&answers, 0);
+}
+
+int lossy_answers(void)
+{
+    return atomic_load(&answers);
 }
 
 int lossy_commands(void)

@@ -29,12 +29,17 @@ static dibs_status cell(char **word, int words, int64_t *value)
 {
     uint64_t version = words > 2 ? strtoull(word[2], NULL, 10) : 0;
     dibs_value v = {0};
+    dibs_cell_options o = {0};
     dibs_status status;
 
+    if (strcmp(word[0], "swap") == 0 && words > 4)
+        o.fence = strtoull(word[4], NULL, 10);
+    else if (strcmp(word[0], "delete") == 0 && words > 3)
+        o.fence = strtoull(word[3], NULL, 10);
     if (strcmp(word[0], "swap") == 0)
-        status = dibs_cell_swap(d, word[1], version, word[3], strlen(word[3]), NULL, &v, &err);
+        status = dibs_cell_swap(d, word[1], version, word[3], strlen(word[3]), &o, &v, &err);
     else if (strcmp(word[0], "delete") == 0)
-        status = dibs_cell_delete(d, word[1], version, NULL, &err);
+        status = dibs_cell_delete(d, word[1], version, &o, &err);
     else if (strcmp(word[0], "pass") == 0)
         status = dibs_fence_pass(d, word[1], version, 0, &v, &err);
     else
