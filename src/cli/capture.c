@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #define CHUNK ((size_t)64 * 1024)
@@ -21,10 +22,11 @@ typedef struct stream {
     bool running;
     char *kept;
     size_t size, room;
-    char *rest; /* what was in the pipe when the command was gone, with room for all that fits into
-                   it; the thread's from then on */
-    size_t rest_size, rest_room;
-    int failed; /* errno of the first write that failed */
+    char *chunk; /* the thread's */
+    char *rest;  /* what was in the pipe when the command was gone; the thread's from then on */
+    size_t rest_size;
+    size_t owed; /* so much of it was left in the pipe, for want of memory */
+    int failed;  /* errno of the first write that failed */
 } stream;
 
 struct cli_capture {
@@ -129,25 +131,60 @@ static size_t take(stream *s, char *chunk)
     return n > 0 ? (size_t)n : 0;
 }
 
+/* What the command has written before it learns that nobody reads any more: it was done, and is kept.
+ * With the mutex. */
+static void keep_unread(stream *s)
+{
+    int there = 0;
+    ssize_t n = 1;
+
+    if (ioctl(*read_end(s), FIONREAD, &there) < 0)
+        return;
+    for (; there > 0 && n > 0; there -= (int)n) {
+        n = read(*read_end(s), s->chunk, (size_t)there < CHUNK ? (size_t)there : CHUNK);
+        if (n > 0)
+            keep(s, s->chunk, (size_t)n);
+    }
+}
+
 static void give_up(stream *s, int code)
 {
     pthread_mutex_lock(&s->capture->mutex);
     s->failed = code;
+    if (!s->capture->stopped)
+        keep_unread(s);
     close_end(read_end(s));
     pthread_mutex_unlock(&s->capture->mutex);
+}
+
+/* Straight out of the pipe. 0, or errno. */
+static int pass_on_owed(stream *s)
+{
+    ssize_t n;
+    int code = 0;
+
+    while (code == 0 && s->owed > 0) {
+        n = read(*read_end(s), s->chunk, s->owed < CHUNK ? s->owed : CHUNK);
+        if (n <= 0)
+            return n < 0 ? errno : 0;
+        s->owed -= (size_t)n;
+        code = cli_write_all(s->to, s->chunk, (size_t)n);
+    }
+    return code;
 }
 
 static void *pump(void *data)
 {
     stream *s = data;
-    char *chunk = s->rest + s->rest_room;
     size_t n;
     int code = 0;
 
-    while (code == 0 && (n = take(s, chunk)) > 0)
-        code = cli_write_all(s->to, chunk, n);
+    while (code == 0 && (n = take(s, s->chunk)) > 0)
+        code = cli_write_all(s->to, s->chunk, n);
     if (code == 0) /* stopped: the rest lies there */
         code = cli_write_all(s->to, s->rest, s->rest_size);
+    if (code == 0)
+        code = pass_on_owed(s);
     if (code)
         give_up(s, code);
     return NULL;
@@ -158,19 +195,17 @@ static void *pump(void *data)
 static bool open_stream(cli_capture *c, int i, int to)
 {
     stream *s = &c->stream[i];
-    int ends[2], size;
+    int ends[2];
 
     s->to = to;
     if (pipe2(ends, O_CLOEXEC) < 0)
         return false;
     c->pipes.read[i] = ends[0];
     c->pipes.write[i] = ends[1];
-    size = fcntl(ends[0], F_GETPIPE_SZ);
-    if (size < 0 || fcntl(ends[0], F_SETFL, O_NONBLOCK) < 0)
+    if (fcntl(ends[0], F_SETFL, O_NONBLOCK) < 0)
         return false;
-    s->rest_room = (size_t)size;
-    s->rest = malloc(s->rest_room + CHUNK); /* the thread's chunk lies behind it */
-    return s->rest != NULL;
+    s->chunk = malloc(CHUNK);
+    return s->chunk != NULL;
 }
 
 /* They take no signals: those are the wrapper's. */
@@ -220,13 +255,23 @@ const cli_output *cli_capture_output(const cli_capture *c)
 
 /* ---- Ending ---------------------------------------------------------------------------------- */
 
-/* Never more than fits into the pipe: somebody who left the group may go on writing. */
+/* As much as is in the pipe now, however large the command has made it, and no more: somebody who left
+ * the group may go on writing. */
 static void take_rest(stream *s)
 {
+    int fd = *read_end(s), there = 0;
     ssize_t n = 1;
 
-    while (*read_end(s) >= 0 && s->rest_size < s->rest_room && n > 0) {
-        n = read(*read_end(s), s->rest + s->rest_size, s->rest_room - s->rest_size);
+    if (fd < 0 || ioctl(fd, FIONREAD, &there) < 0 || there <= 0)
+        return;
+    s->rest = malloc((size_t)there);
+    if (!s->rest) {
+        keep_nothing(s->capture);
+        s->owed = (size_t)there;
+        return;
+    }
+    while (s->rest_size < (size_t)there && n > 0) {
+        n = read(fd, s->rest + s->rest_size, (size_t)there - s->rest_size);
         if (n > 0) {
             keep(s, s->rest + s->rest_size, (size_t)n);
             s->rest_size += (size_t)n;
@@ -268,6 +313,7 @@ void cli_capture_free(cli_capture *c)
         close_end(&c->pipes.write[i]);
         free(c->stream[i].kept);
         free(c->stream[i].rest);
+        free(c->stream[i].chunk);
     }
     close_end(&c->quit);
     pthread_mutex_destroy(&c->mutex);

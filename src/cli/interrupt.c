@@ -38,6 +38,14 @@ static void add_all(sigset_t *set, const int *signals, size_t count)
             sigaddset(set, signals[i]);
 }
 
+bool cli_signal_ends(int signal)
+{
+    for (size_t i = 0; i < sizeof ending / sizeof ending[0]; i++)
+        if (ending[i] == signal)
+            return true;
+    return false;
+}
+
 /* SIGTSTP keeps its default action as long as there is no command that could stop with us. */
 void cli_signals_take(sigset_t *passed_on, sigset_t *mask_before)
 {

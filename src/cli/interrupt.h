@@ -16,6 +16,9 @@ typedef struct cli_interrupt cli_interrupt;
  */
 void cli_signals_take(sigset_t *passed_on, sigset_t *mask_before);
 
+/* INT, TERM, HUP or QUIT. */
+bool cli_signal_ends(int signal);
+
 /* Starts the thread; NULL: no memory or no thread. The signals must be taken. */
 cli_interrupt *cli_interrupt_start(const sigset_t *passed_on);
 

@@ -20,11 +20,13 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define DEFAULT_LEASE_MS 30000
 #define OUTPUT_MAX       ((size_t)1024 * 1024)
 #define AGAIN_MS         200
+#define SIGNALS          32 /* a shell reports the end by signal n as 128 + n */
 
 typedef struct once {
     const char *url, *scope, *fingerprint, *owner, *on_crash, *on_fail;
@@ -42,16 +44,20 @@ typedef struct once {
 
 static const char help[] =
     "usage: dibs once [OPTION...] KEY -- COMMAND [ARG...]\n"
-    "Runs COMMAND once under KEY. Whoever asks again gets its stdout, stderr and exit\n"
-    "code again (to 1 MiB; more is not kept). A failed COMMAND may be tried again.\n\n"
+    "Runs COMMAND once under KEY. Later calls replay its stdout, stderr and exit code\n"
+    "(to 1 MiB; more is not kept). By default only a COMMAND that exits by itself with\n"
+    "a non-zero code is run again by the next call. A run that was interrupted (killed,\n"
+    "or dibs got TERM, INT, HUP or QUIT) has an unknown outcome and is not repeated.\n\n"
     "  --scope S        whose keys: a tenant, a queue; default: none\n"
     "  --fingerprint F  what is asked for: KEY with another one is refused (65)\n"
     "  --keep D         remember it for D (500ms, 5s, 2m, 1h, 7d): 24h\n"
     "  --keep-forever   remember it for ever\n"
     "  --wait D         wait so long for another who runs it; default: exit 75\n"
-    "  --on-crash C     a runner died, nobody knows how far it came: refuse (74, the\n"
-    "                   default: at most once) or rerun (at least once)\n"
-    "  --on-fail F      COMMAND exits with other than 0: forget (default) or keep\n"
+    "  --on-crash C     an earlier run was interrupted: refuse (exit 74, the default)\n"
+    "                   or rerun (at least once)\n"
+    "  --on-fail F      COMMAND exits by itself with a non-zero code: forget (default:\n"
+    "                   the next call runs it again) or keep (replay the failure: with\n"
+    "                   --on-crash refuse, COMMAND runs at most once)\n"
     "  --no-replay      keep no output, and put none out again: only skip\n"
     "  --lease D        a silent runner counts as dead after D: 30s\n"
     "  --owner NAME     as whom, for people\n"
@@ -276,7 +282,7 @@ static int obtain(void *data)
 
 /* ---- Ending ---------------------------------------------------------------------------------- */
 
-/* Nothing has happened: the next one is the first again. If that cannot be told, our lease ends. */
+/* Nothing has happened: the key is as it was before. If that cannot be told, our lease ends. */
 static void forget(once *c)
 {
     dibs_once_fail(c->run, false, NULL, 0, 0, NULL);
@@ -329,14 +335,32 @@ static int say_lost(once *c, const cli_outcome *out)
     return CLI_EXIT_LOST;
 }
 
-/* The command was ended, and not by its own fault: whoever asks next is told that its runner died. */
-static int say_cut_off(once *c)
+/* A signal ended the command, or a part of it: shells report that as 128 + n. Or we were told to end,
+ * and passed that on. Many programs then exit with 0, or with 1, wherever they are: it says nothing. */
+static bool is_cut_short(const cli_outcome *out)
 {
-    cli_say("%s: nobody knows how far '%s' came", c->shown, c->command[0]);
-    dibs_once_abandon(c->run, NULL);
+    int code = cli_exit_code_of(out->status);
+
+    return out->cut_off || out->stopped || !WIFEXITED(out->status) ||
+           (code > CLI_EXIT_SIGNAL && code < CLI_EXIT_SIGNAL + SIGNALS);
+}
+
+/* The outcome is unknown, and no failure: whoever asks next is told that its runner died. -1: exit as
+ * the command did. */
+static int say_crashed(once *c, const cli_outcome *out)
+{
+    dibs_error err = {0};
+
+    cli_say("%s: '%s' was %s: its outcome is unknown; --on-crash rerun runs it again", c->shown,
+            c->command[0], out->stopped ? "told to stop on the way" : "ended by a signal");
+    if (dibs_once_abandon(c->run, &err) != DIBS_OK)
+        cli_say("%s: that could not be written down, and others are told when its lease ends: %s",
+                c->shown, err.message);
     if (c->json)
         print_json(c, "crashed", -1);
-    return dibs_status_exit_code(DIBS_CRASHED);
+    if (out->cut_off)
+        return dibs_status_exit_code(DIBS_CRASHED);
+    return cli_exit_code_of(out->status) ? -1 : CLI_EXIT_SIGNAL + out->stopped;
 }
 
 static int settle_end(once *c, const cli_outcome *out)
@@ -363,7 +387,9 @@ static int settle(once *c, const cli_outcome *out)
         forget(c);
         return out->failed;
     }
-    return out->lost ? say_lost(c, out) : out->cut_off ? say_cut_off(c) : settle_end(c, out);
+    if (out->lost)
+        return say_lost(c, out);
+    return is_cut_short(out) ? say_crashed(c, out) : settle_end(c, out);
 }
 
 /* ---- While it runs --------------------------------------------------------------------------- */

@@ -7,6 +7,7 @@
  * killing pass: we kill it, and go on as if it had died. */
 #include "wrapper.h"
 #include "cli.h"
+#include "interrupt.h"
 #include "terminal.h"
 
 #include <errno.h>
@@ -129,6 +130,8 @@ static void take_signals(wrapper *w)
             resume_command(w);
         else if (info.ssi_signo != SIGCHLD)
             pass_on(w, (int)info.ssi_signo);
+        if (w->out.stopped == 0 && cli_signal_ends((int)info.ssi_signo))
+            w->out.stopped = (int)info.ssi_signo;
     }
 }
 
@@ -268,8 +271,9 @@ static void run_until_over(wrapper *w)
     while (!w->over) {
         poll(fds, 3, until_next_look(w));
         dibs_dispatch(w->held->d);
-        take_signals(w);
         read_news(w);
+        if (!w->over) /* later ones did not meet the command */
+            take_signals(w);
         look_at_lease(w);
         look_at_guardian(w);
     }

@@ -23,6 +23,7 @@ typedef struct cli_outcome {
     bool lost;    /* it was lost while the command ran, or the command was ended in time before */
     bool at_home; /* it had the terminal */
     bool cut_off; /* the guardian died or was stopped: we ended the command, for no fault of its */
+    int stopped;  /* the signal by which we were told to end while something of it ran; else 0 */
 } cli_outcome;
 
 /* Runs the command under a guardian until nothing is left of it. What is held stays with the

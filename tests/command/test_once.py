@@ -64,8 +64,6 @@ def failure_is_forgotten_or_kept(t):
     kept = t.run('once', '--on-fail', 'keep', 'b', '--', *speaker(t, 9))
     assert kept[0] == 9 and kept[1] == BYTES
     assert t.run('once', 'b', '--', 'true') == kept
-    assert t.run('once', '--on-fail', 'keep', 'c', '--', 'sh', '-c', 'kill -TERM $$')[0] == 143
-    assert t.run('once', 'c', '--', 'true')[0] == 143
 
 
 @test('sqlite')
@@ -192,6 +190,56 @@ def kill_9_then_refuse_then_rerun(t):
         assert not alive(entry[3]), entry
         assert entry[1] == 'next' or entry[0] < new[0], 'the old command was dead before'
     assert t.run('once', 'a', '--', 'false') == (0, b'1\n', b''), 'done now'
+
+
+@test(*ALL)
+def take_over_that_starts_nothing_leaves_the_crash(t):
+    runner = begin(t, 'a')
+    runner.signal(signal.SIGKILL)
+    runner.wait()
+    assert t.run('once', '--wait', '20s', 'a', '--', 'touch', t.path('ran'))[0] == 74
+    assert t.run('once', '--on-crash', 'rerun', 'a', '--', '/no/such/command')[0] == 127
+    code, _, err = t.run('once', 'a', '--', 'touch', t.path('ran'))
+    assert code == 74 and b'pid %d' % runner.pid in err, (code, err)
+    assert t.run('once', '--on-crash', 'rerun', 'a', '--', 'sh', '-c', 'exit 5')[0] == 5
+    assert t.run('once', 'a', '--', 'touch', t.path('ran'))[0] == 74, 'a rerun that failed settles nothing'
+    assert not os.path.exists(t.path('ran'))
+    assert t.run('once', '--on-crash', 'rerun', 'a', '--', 'sh', '-c', 'echo $DIBS_AGAIN') == (0, b'1\n', b'')
+
+
+@test(*ENGINES)
+def stopped_on_the_way_means_crashed(t):
+    """Every deploy sends TERM, every user Ctrl-C: whoever comes next must not run it again."""
+    trapped = 'trap "exit %d" TERM; echo up >%s; while :; do sleep 0.02; done'
+    cases = [(number, 'echo up >%s; exec sleep 60', ()) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP,
+                                                                       signal.SIGQUIT)]
+    cases += [(signal.SIGTERM, trapped.replace('%d', '0'), ('--on-fail', 'keep')),
+              (signal.SIGTERM, trapped.replace('%d', '9'), ('--on-fail', 'keep'))]
+    for i, (number, script, options) in enumerate(cases):
+        key, up = 'k%d' % i, t.path('up%d' % i)
+        runner = t.start('once', *options, key, '--', 'sh', '-c', script % up)
+        wait_for(lambda f=up: os.path.exists(f), 'the command')
+        runner.signal(number)
+        assert runner.wait() == (9 if 'exit 9' in script else 128 + number), (number, script, runner.err)
+        assert b'unknown' in runner.err, runner.err
+        code, out, err = t.run('once', key, '--', 'echo', 'ran')
+        assert (code, out) == (74, b''), (number, script, code, out, err)
+        assert t.run('once', '--on-crash', 'rerun', key, '--', 'echo', 'ran')[:2] == (0, b'ran\n')
+
+
+@test(*ENGINES)
+def ended_by_a_signal_means_crashed(t):
+    for i, (script, code) in enumerate((('kill -KILL $$', 137), ('kill -SEGV $$', 139), ('exit 137', 137),
+                                        ('sh -c "kill -TERM \\$\\$"; exit $?', 143))):
+        for keep in ((), ('--on-fail', 'keep')):
+            key = 'k%d%d' % (i, len(keep))
+            assert t.run('once', *keep, key, '--', 'sh', '-c', script)[0] == code, script
+            assert t.run('once', key, '--', 'touch', t.path('ran'))[0] == 74, script
+    assert not os.path.exists(t.path('ran'))
+    assert t.run('once', 'c', '--', 'sh', '-c', 'exit 128')[0] == 128
+    assert t.run('once', 'c', '--', 'sh', '-c', 'exit 200')[0] == 200, 'these are failures of its own'
+    code, out, _ = t.run('once', '--json', 'd', '--', 'sh', '-c', 'kill -KILL $$')
+    assert code == 137 and json.loads(out)['outcome'] == 'crashed' and json.loads(out)['code'] is None, out
 
 
 @test(*SOME)
@@ -341,7 +389,7 @@ def signals_go_to_the_command(t):
     process = begin(t, 'a')
     process.signal(signal.SIGTERM)
     assert process.wait() == 143
-    assert t.run('once', 'a', '--', 'echo', 'x') == (0, b'x\n', b''), 'forgotten, at once'
+    assert t.run('once', 'a', '--', 'echo', 'x')[:2] == (74, b''), 'at once'
 
 
 # ---- What the command says --------------------------------------------------------------------------------------
@@ -406,6 +454,37 @@ def slow_reader_holds_up_the_command_alone(t):
         process.wait()
 
 
+# A command whose pipes are larger than ours were, and who fills them after its reader has fallen asleep.
+FILLER = '''
+import fcntl, os, sys
+os.close(os.open(sys.argv[2], os.O_CREAT, 0o600))
+for fd in (1, 2):
+    fcntl.fcntl(fd, 1031, 1048576)  # F_SETPIPE_SZ
+os.write(1, b'o' * 400000)
+os.write(2, b'e' * int(sys.argv[1]))
+'''
+
+
+@test('sqlite')
+def all_that_is_in_the_pipe_is_kept(t):
+    for size in (300000, 900000):
+        key, up = 'k%d' % size, t.path('up%d' % size)
+        process = subprocess.Popen([t.dibs, 'once', key, '--', PYTHON, '-S', '-c', FILLER, str(size), up],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=t.env)
+        try:  # nobody reads until its end is written down
+            wait_for(lambda f=up: os.path.exists(f), 'the command')
+            code, out, err = t.run('once', '--wait', '20s', key, '--', 'false')
+            if size == 300000:
+                assert (code, out, err) == (0, b'o' * 400000, b'e' * size), (code, len(out), len(err))
+            else:
+                assert code == 0 and out == b'' and b'not kept' in err, (code, len(out), err)
+            out, err = process.communicate(timeout=20)
+            assert (process.returncode, len(out), len(err)) == (0, 400000, size), (len(out), len(err))
+        finally:
+            process.kill()
+            process.wait()
+
+
 @test('sqlite')
 def reader_gone(t):
     """As without dibs: the command gets SIGPIPE."""
@@ -414,8 +493,15 @@ def reader_gone(t):
     process.stdout.read(10)
     process.stdout.close()
     assert process.wait(20) == 128 + signal.SIGPIPE, process.stderr.read()
-    assert process.stderr.read() == b''
+    assert b'unknown' in process.stderr.read()
     process.stderr.close()
+    out, into = os.pipe()
+    os.close(out)
+    write = 'import fcntl, os; fcntl.fcntl(1, 1031, 1048576); os.write(1, b"x" * 100000)'
+    assert subprocess.run([t.dibs, 'once', 'c', '--', PYTHON, '-S', '-c', write], stdout=into, env=t.env,
+                          timeout=20).returncode == 0
+    os.close(into)
+    assert t.run('once', 'c', '--', 'false') == (0, b'x' * 100000, b''), 'all that it could write'
     with open('/dev/full', 'wb') as full:
         done = subprocess.run([t.dibs, 'once', 'b', '--', 'echo', 'x'], stdout=full, stderr=subprocess.PIPE,
                               env=t.env, timeout=20)
