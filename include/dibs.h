@@ -283,14 +283,13 @@ typedef struct dibs_value {
     int64_t left_ms;  /* until it ends; DIBS_FOREVER */
 } dibs_value;
 
-/* Zero means default. */
+/* Zero means default. A write with a fence is refused (DIBS_LOST) when a newer one has been here. When it
+ * is done it raises the cell's floor to its fence: an older fence never overwrites a newer one. With
+ * several holders (shared, slots) `floor` is raised instead, and the others can still write. */
 typedef struct dibs_cell_options {
     int64_t keep_ms; /* how long it lives from now: for ever */
-    uint64_t fence;  /* a grant's: refused (DIBS_LOST) when a newer one has been here. A write that is
-                        done raises the cell's floor, so that an older fence cannot write any more:
-                        to this fence, or to `floor`. 0: not guarded */
-    uint64_t floor;  /* for locks with several holders, the grant's dibs_floor: the other holders can
-                        still write. 0: the fence itself */
+    uint64_t fence;  /* a grant's. 0: not guarded */
+    uint64_t floor;  /* with a fence, the grant's dibs_floor: the fence itself */
 } dibs_cell_options;
 
 /* DIBS_NOT_FOUND: there is none (any more). */
