@@ -214,6 +214,13 @@ static bool is_own(const dibs_once *o)
     return r->state == DIBS__RUN_RUNNING && strcmp(r->attempt, o->mine.attempt) == 0;
 }
 
+/* A take-over that was not answered names the version that is there now: it may be on its way. One that
+ * names nothing does no harm, because there is something. */
+static bool may_still_come(const dibs_once *o)
+{
+    return o->tried != 0 && o->tried == o->version;
+}
+
 /* DIBS_OK: it may be taken over. */
 static dibs_status judge(dibs_once *o, dibs_error *err)
 {
@@ -287,7 +294,10 @@ static dibs_status try_take(dibs_once *o, uint64_t take, dibs__deadline until,
     *sent = dibs__now(d->env);
     status = dibs__cell_do(d, o->cell, &c, false, until, reply, NULL, err);
     free(bytes);
-    o->maybe_there |= status == DIBS_UNKNOWN;
+    if (status == DIBS_UNKNOWN) {
+        o->maybe_there = true;
+        o->tried = take ? take : o->tried;
+    }
     if (status == DIBS_OK && reply->verdict == DIBS__CELL_DONE) {
         o->mine.since = r.since;
         o->mine.runs = r.runs;
@@ -335,7 +345,7 @@ static dibs_status ask(dibs_once *o, dibs__deadline until, dibs_error *err)
             status = read_theirs(o, &reply, sent, err);
             free(reply.data);
             if (status == DIBS_OK) {
-                o->maybe_there = is_own(o);
+                o->maybe_there = is_own(o) || may_still_come(o);
                 status = judge_and_note(o, err);
             }
             if (status != DIBS_OK)

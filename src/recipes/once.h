@@ -35,6 +35,7 @@ struct dibs_once {
     bool busy;
     bool silent;            /* the last renewal got no answer */
     bool maybe_there;       /* the engine may have begun it for us, and the caller was not told */
+    uint64_t tried;         /* the version that an unanswered take-over named; 0: none */
     bool last;              /* the handle is being closed, and only this thread is left */
     dibs__deadline give_up; /* withdrawing it: not after */
     dibs_on_crash on_crash;

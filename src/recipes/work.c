@@ -290,8 +290,9 @@ static void detach(dibs_once *o)
 }
 
 /* Nothing was done under it, so that it must not be taken for a crash: whatever it replaced comes back.
- * If it is not there, it may still be on its way: the key is marked as free, and the request that
- * begins it will find no empty place. Version 0 fits no record, and brings the one that is there. */
+ * If it is not there, it may still be on its way, and must find nothing that it can replace: an empty
+ * place is marked as free, and what it wanted to take over is written anew, which changes its version.
+ * Version 0 fits no record, and brings the one that is there. */
 static dibs__run_outcome withdraw(dibs_once *o, dibs__deadline until)
 {
     dibs__run_record mark = free_record(o), back = given_back(o);
@@ -302,6 +303,10 @@ static dibs__run_outcome withdraw(dibs_once *o, dibs__deadline until)
     what = dibs__run_try(o, &mark, true, until, &status, NULL);
     if (what == DIBS__RUN_STALE)
         what = dibs__run_write(o, &back, true, until, &status, NULL);
+    if (what == DIBS__RUN_TAKEN && o->tried) {
+        o->version = o->tried;
+        what = dibs__run_write(o, &back, true, until, &status, NULL);
+    }
     return what;
 }
 

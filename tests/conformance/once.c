@@ -388,6 +388,33 @@ static void a_late_request_begins_nothing_after_anothers_failure(void **state)
     once_expect(b, key, "next");
 }
 
+static void hold_the_rest(void *data)
+{
+    (void)data;
+    lossy_lose(LOSSY_HELD, -1, NULL, NULL);
+}
+
+/* The key had been given back: the begin names the version of the free record. */
+static void a_late_request_begins_nothing_on_a_free_key(void **state)
+{
+    dibs *a, *b = once_open();
+    const char *key = fresh("late");
+    dibs_once *o = once_first(b, key, NULL);
+
+    (void)state;
+    assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_OK);
+    dibs_once_free(o);
+    a = open_with(&(dibs_options){.request_ms = 300});
+    lossy_put_in(a);
+    lossy_lose(LOSSY_LATE, 1, hold_the_rest, NULL);
+    assert_status(once_begin(a, key, NULL, &o), DIBS_UNKNOWN);
+    lossy_stop();
+    close_handle(a);
+    assert_true(lossy_deliver(b) > 0);
+    once_end(once_first(b, key, NULL), "next");
+    once_expect(b, key, "next");
+}
+
 static void sleep_past_the_lease(void *data)
 {
     sleep_ms(*(int *)data);
@@ -512,6 +539,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_late_request_begins_nothing),
     CASE(a_late_copy_begins_nothing_after_a_failure),
     CASE(a_late_request_begins_nothing_after_anothers_failure),
+    CASE(a_late_request_begins_nothing_on_a_free_key),
     CASE(a_beginning_answered_after_its_lease_is_withdrawn),
     CASE(sixty_four_begin_and_one_runs),
     CASE(one_of_many_takes_over),
