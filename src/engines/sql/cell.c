@@ -224,6 +224,8 @@ static void add_count(dibs__sql_batch *b, const work *w)
     bool set = c->op == DIBS__CELL_SET;
     int64_t by = c->op == DIBS__CELL_TAKE ? -c->number : c->number;
 
+    if (!set && by == INT64_MIN) /* more than any counter has: the look will show it */
+        return;
     if (c->request) {
         dibs__sql_add(b, DIBS__SQL_CELL_LOCK);
         dibs__sql_text(b, w->key);
