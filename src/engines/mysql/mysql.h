@@ -193,6 +193,8 @@ dibs_status dibs__my_conn_open(dibs__sql *e, dibs__deadline until, dibs__sql_con
 void dibs__my_conn_close(dibs__sql_conn *c);
 void dibs__my_conn_abandon(dibs__sql_conn *c);
 bool dibs__my_conn_usable(dibs__sql_conn *c);
+dibs_status dibs__my_end_strays(dibs__sql_conn *c, const uint64_t keys[], size_t count,
+                                dibs__deadline until, dibs_error *err);
 
 /* ---- dial.c ---------------------------------------------------------------------------------- */
 

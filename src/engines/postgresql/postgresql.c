@@ -16,6 +16,7 @@ static const dibs__sql_driver driver = {
     .disconnect = dibs__pg_disconnect,
     .abandon = dibs__pg_abandon,
     .usable = dibs__pg_usable,
+    .end_strays = dibs__pg_end_strays,
     .prepare = dibs__pg_prepare,
     .prepare_cells = dibs__pg_prepare_cells,
     .exchange = dibs__pg_exchange,

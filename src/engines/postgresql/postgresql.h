@@ -99,6 +99,8 @@ dibs_status dibs__pg_connect(dibs__sql *e, dibs__deadline until, dibs__sql_conn 
                              dibs_error *err);
 void dibs__pg_disconnect(dibs__sql_conn *c);
 void dibs__pg_abandon(dibs__sql_conn *c);
+dibs_status dibs__pg_end_strays(dibs__sql_conn *c, const uint64_t keys[], size_t count,
+                                dibs__deadline until, dibs_error *err);
 bool dibs__pg_usable(dibs__sql_conn *c);
 /* A connection that answers and has no session settings yet. */
 dibs_status dibs__pg_dial(dibs__pg *e, dibs__deadline until, PGconn **out, dibs_error *err);

@@ -396,10 +396,8 @@ dibs_status dibs__sql_cells_ready(dibs__sql *e, dibs__sql_seat *seat, dibs__dead
     status = e->driver->prepare_cells(seat->conn, until, err);
     if (status == DIBS_OK)
         atomic_store(&e->cells, true);
-    if (seat->conn->broken) {
-        e->driver->disconnect(seat->conn);
-        seat->conn = NULL;
-    }
+    if (seat->conn->broken)
+        dibs__sql_seat_give_up(e, seat);
     return status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status;
 }
 

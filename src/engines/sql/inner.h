@@ -117,6 +117,8 @@ void dibs__sql_run_all(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_task *tasks
 /* Sees to it that the seat has a connection that seems to work. */
 dibs_status dibs__sql_seat_ready(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
                                  dibs_error *err);
+/* Closes a connection that is broken. */
+void dibs__sql_seat_give_up(dibs__sql *e, dibs__sql_seat *seat);
 /* Sends the seat's batch; closes a broken connection. */
 dibs_status dibs__sql_seat_exchange(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
                                     dibs_error *err);
@@ -137,6 +139,17 @@ dibs_status dibs__sql_general(dibs__sql_run *r);
 
 unsigned dibs__sql_hint(dibs__sql *e, uint64_t hash);
 void dibs__sql_hint_set(dibs__sql *e, uint64_t hash, unsigned hint);
+
+/* ---- stray.c --------------------------------------------------------------------------------- */
+
+/* Memory for noting that the seat's connection was given up; false: there is none. */
+bool dibs__sql_stray_reserve(dibs__sql_seat *seat);
+/* The seat's connection is given up, and a request on it may be unanswered. */
+void dibs__sql_stray_add(dibs__sql *e, dibs__sql_seat *seat);
+/* Before anything newer is sent. DIBS_OK: there are no strays any more. */
+dibs_status dibs__sql_strays_end(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
+                                 dibs_error *err);
+void dibs__sql_stray_fini(dibs__sql *e);
 
 /* ---- crew.c ---------------------------------------------------------------------------------- */
 

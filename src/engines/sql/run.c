@@ -21,12 +21,41 @@ static void close_seat(dibs__sql *e, dibs__sql_seat *seat)
     seat->conn = NULL;
 }
 
+void dibs__sql_seat_give_up(dibs__sql *e, dibs__sql_seat *seat)
+{
+    dibs__sql_stray_add(e, seat);
+    close_seat(e, seat);
+}
+
 dibs_status dibs__sql_seat_ready(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
                                  dibs_error *err)
 {
     if (seat->conn && !e->driver->usable(seat->conn))
         close_seat(e, seat);
-    return seat->conn ? DIBS_OK : e->driver->connect(e, until, &seat->conn, err);
+    if (seat->conn)
+        return DIBS_OK;
+    if (!dibs__sql_stray_reserve(seat))
+        return dibs__fail(err, DIBS_NO_MEMORY, "%s: out of memory", e->driver->name);
+    return e->driver->connect(e, until, &seat->conn, err);
+}
+
+/* What belongs to an open transaction was begun before the stray was given up. */
+static bool begins(const dibs__sql_batch *b)
+{
+    return b->mode != DIBS__SQL_MORE && b->mode != DIBS__SQL_END;
+}
+
+static dibs_status send_batch(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
+                              dibs_error *err)
+{
+    dibs_status status =
+        begins(&seat->batch) ? dibs__sql_strays_end(e, seat, until, err) : DIBS_OK;
+
+    if (status != DIBS_OK)
+        seat->conn->again = seat->conn->broken;
+    else
+        status = e->driver->exchange(seat->conn, &seat->batch, until, err);
+    return status;
 }
 
 dibs_status dibs__sql_seat_exchange(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
@@ -40,11 +69,11 @@ dibs_status dibs__sql_seat_exchange(dibs__sql *e, dibs__sql_seat *seat, dibs__de
         e->driver->rollback(seat->conn, until);
         status = dibs__fail(err, DIBS_NO_MEMORY, "%s: out of memory", e->driver->name);
     } else {
-        status = e->driver->exchange(seat->conn, &seat->batch, until, err);
+        status = send_batch(e, seat, until, err);
         seat->again = status != DIBS_OK && status != DIBS_UNKNOWN && seat->conn->again;
     }
     if (seat->conn->broken)
-        close_seat(e, seat);
+        dibs__sql_seat_give_up(e, seat);
     return status;
 }
 

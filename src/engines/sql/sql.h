@@ -16,6 +16,7 @@
  *   look.c     listing
  *   reap.c     dropping what nobody has used for a day
  *   cell.c     cells and counters: a command that one statement can do, or lock, look, decide, write
+ *   stray.c    connections that were given up: they are ended in the server first
  *   chores.c   cells: who waits for one, and dropping those that have ended
  *
  * A *driver* executes a `dibs__sql_batch`: a list of operations with arguments, all sent in one
@@ -277,6 +278,7 @@ static inline const dibs__sql_value *dibs__sql_args(const dibs__sql_batch *b,
 /* The first member of a driver's own connection. Used by one thread at a time. */
 typedef struct dibs__sql_conn {
     dibs__sql *e;
+    uint64_t key; /* of the lock that this session holds in the server, see stray.c; 0: none */
     bool broken; /* set by the driver: close it */
     bool
         again; /* set by a failed exchange: surely not done, and worth doing again at once (deadlock,
@@ -307,6 +309,11 @@ struct dibs__sql_driver {
                             dibs_error *err);
     /* Ends the open transaction without its effects. */
     void (*rollback)(dibs__sql_conn *c, dibs__deadline until);
+
+    /* Ends these sessions of this account in the server, if they are still there, and waits until they are
+     * over. DIBS_OK: they are. DIBS_DENIED: the account may not. */
+    dibs_status (*end_strays)(dibs__sql_conn *c, const uint64_t keys[], size_t count,
+                              dibs__deadline until, dibs_error *err);
 
     /* All below may be NULL. */
 
@@ -399,9 +406,17 @@ typedef struct dibs__sql_mail {
 #define DIBS__SQL_BATCH       128 /* tasks in one transaction */
 #define DIBS__SQL_HINTS       1024
 
+#define DIBS__SQL_STRAYS 16 /* so many are ended in one go */
+
+typedef struct dibs__sql_stray {
+    uint64_t key;
+    struct dibs__sql_stray *next;
+} dibs__sql_stray;
+
 /* One connection and what its thread works with. */
 struct dibs__sql_seat {
-    dibs__sql_conn *conn; /* its thread's */
+    dibs__sql_conn *conn;   /* its thread's */
+    dibs__sql_stray *stray; /* what becomes of it if it is given up: there is memory for that */
     bool connected;       /* it had one when it was last left */
     bool taken;
     bool heavy; /* taken for what needs a durable commit */
@@ -429,6 +444,11 @@ struct dibs__sql {
     _Atomic int64_t reap_at;
     _Atomic bool cells;             /* their tables are there */
     char reaped[DIBS_NAME_MAX + 1]; /* how far, by name; of the thread that reaps */
+
+    pthread_mutex_t stray_mutex;
+    dibs__sql_stray *strays;
+    _Atomic size_t stray_count;
+    _Atomic bool told_stray; /* that the account may not end them */
 
     pthread_mutex_t waiting_mutex;
     dibs__table waiting; /* our attempts in line */
@@ -468,6 +488,9 @@ dibs_status dibs__sql_cell_mark(dibs__sql *e, const char *key, uint64_t version,
 /* What those who wait for the cell are told. */
 #define DIBS__SQL_TELL_SIZE 17
 void dibs__sql_cell_text(const char *key, char out[DIBS__SQL_TELL_SIZE]);
+
+/* For a driver's `connect`: a new session's key. */
+uint64_t dibs__sql_stray_key(const dibs__env *env);
 
 /* For a driver's `events`: the text of a NOTIFY has arrived. Strange texts are ignored. */
 void dibs__sql_tell(dibs__sql *e, const char *text);
