@@ -14,12 +14,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LEASE_MS  1500
-#define KEPT_MS   (2 * LEASE_MS + 500) /* so long a stranger keeps rows */
-#define STUCK     8
-#define SOON_MS   20000
-#define WAIT_MS   300  /* how long a call waits in the tests of late requests */
-#define LATE_MS   1200 /* and how late its request is */
+#define LEASE_MS 1500
+#define KEPT_MS  (2 * LEASE_MS + 500) /* so long a stranger keeps rows */
+#define STUCK    8
+#define SOON_MS  20000
+#define WAIT_MS  300  /* how long a call waits in the tests of late requests */
+#define LATE_MS  1200 /* and how late its request is */
 
 static const char *engine;
 
@@ -43,8 +43,8 @@ static void lock_it(user *u)
 {
     dibs_grant *g = NULL;
 
-    u->last = dibs_lock(u->d, u->name,
-                        &(dibs_lock_options){.wait_ms = 200, .lease_ms = LEASE_MS}, &g, NULL);
+    u->last = dibs_lock(u->d, u->name, &(dibs_lock_options){.wait_ms = 200, .lease_ms = LEASE_MS},
+                        &g, NULL);
     if (u->last == DIBS_OK)
         u->last = dibs_unlock(g);
 }

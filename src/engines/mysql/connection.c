@@ -26,7 +26,7 @@
 
 const char dibs__my_session[] =
     "SET SESSION time_zone = '+00:00', autocommit = 1, "
-    "sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 2"
+    "sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 1"
     "/*M!100300 , idle_transaction_timeout = 2, max_statement_time = 0 */; "
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; "
     "SELECT @@version, @@log_bin, @@binlog_format, @@max_allowed_packet";
@@ -235,6 +235,7 @@ dibs_status dibs__my_conn_open(dibs__sql *base, dibs__deadline until, dibs__sql_
         return dibs__fail(err, DIBS_NO_MEMORY, "mysql: out of memory");
     c->base.e = base;
     c->binary = true;
+    c->row_wait = 1;
     status = reach(e, c, until, err);
     if (status != DIBS_OK) {
         dibs__my_conn_close(&c->base);

@@ -20,6 +20,7 @@ static const dibs__sql_driver driver = {
     .disconnect = dibs__my_conn_close,
     .abandon = dibs__my_conn_abandon,
     .usable = dibs__my_conn_usable,
+    .row_wait = DIBS__SECOND, /* innodb_lock_wait_timeout knows no less, beside none */
     .end_strays = dibs__my_end_strays,
     .prepare = dibs__my_prepare,
     .prepare_cells = dibs__my_prepare_cells,

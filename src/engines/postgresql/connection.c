@@ -210,13 +210,13 @@ PGresult *dibs__pg_simple(const dibs__env *env, PGconn *pg, const char *sql, dib
 /* What a session of our own is set to: a row that a stopped stranger keeps locked does not keep us
  * for ever, a transaction that we are stopped in does not keep others; and the plans stay what
  * they are meant to be however small the tables were when they were made. */
-static void write_hello(char *sql, size_t size, const dibs__pg *e, int pid, uint64_t key)
+static void write_hello(char *sql, size_t size, int pid, uint64_t key)
 {
     snprintf(sql, size,
              "SELECT pg_backend_pid(), current_setting('server_version_num')::int, "
              "pg_is_in_recovery(), current_setting('synchronous_commit'), "
              "CASE WHEN pg_backend_pid() = %d THEN "
-             "set_config('lock_timeout', '%lldms', false) || "
+             "set_config('lock_timeout', '" DIBS__PG_ROW_MS "ms', false) || "
              "set_config('idle_in_transaction_session_timeout', '%dms', false) || "
              "set_config('default_transaction_isolation', 'read committed', false) || "
              "set_config('default_transaction_read_only', 'off', false) || "
@@ -226,7 +226,7 @@ static void write_hello(char *sql, size_t size, const dibs__pg *e, int pid, uint
              "set_config('enable_bitmapscan', 'off', false) || "
              "set_config('enable_sort', 'off', false) || "
              "pg_try_advisory_lock(%llu)::text END",
-             pid, (long long)(e->sql.request_span / DIBS__MS / 3 + 1), DIBS__PG_IDLE_MS, (unsigned long long)key);
+             pid, DIBS__PG_IDLE_MS, (unsigned long long)key);
 }
 
 static dibs_status read_hello(dibs__pg_conn *c, const PGresult *res, dibs_error *err)
@@ -257,7 +257,7 @@ static dibs_status set_up(dibs__pg_conn *c, dibs__deadline until, dibs_error *er
     dibs_status status;
 
     key = dibs__sql_stray_key(e->sql.base.env);
-    write_hello(hello, sizeof hello, e, PQbackendPID(c->pg), key);
+    write_hello(hello, sizeof hello, PQbackendPID(c->pg), key);
     res = dibs__pg_simple(e->sql.base.env, c->pg, hello, until, &own);
     if (!res)
         return dibs__fail(err, own.status, "%s", own.message);

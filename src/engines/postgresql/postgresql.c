@@ -16,6 +16,7 @@ static const dibs__sql_driver driver = {
     .disconnect = dibs__pg_disconnect,
     .abandon = dibs__pg_abandon,
     .usable = dibs__pg_usable,
+    .row_wait = 100 * DIBS__MS, /* DIBS__PG_ROW_MS */
     .end_strays = dibs__pg_end_strays,
     .prepare = dibs__pg_prepare,
     .prepare_cells = dibs__pg_prepare_cells,

@@ -464,6 +464,7 @@ dibs_status dibs__sql_cell(dibs__engine *base, const char *key, const dibs__cell
     w.stamp = command->stamp ? command->stamp : "";
     dibs__sql_cell_text(key, text);
     w.tell = tell ? text : NULL;
+    job.hash = dibs__hash(key);
     dibs__sql_do(e, &job);
     free(w.data);
     return job.status;
