@@ -12,6 +12,7 @@
 #include <errmsg.h>
 #include <errno.h>
 #include <mysqld_error.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,9 +35,15 @@ const char dibs__my_session[] =
 /* The library's own state is set up by the first who comes. */
 static pthread_once_t library_once = PTHREAD_ONCE_INIT;
 
+/* It ignores SIGPIPE for the whole process, which is not ours: the library's sockets do without. */
 static void start_library(void)
 {
+    struct sigaction before;
+    bool known = sigaction(SIGPIPE, NULL, &before) == 0;
+
     mysql_library_init(0, NULL, NULL);
+    if (known)
+        sigaction(SIGPIPE, &before, NULL);
 }
 
 static void set_tls(MYSQL *m, const dibs__my_place *place)

@@ -135,6 +135,8 @@ int dibs__my_stmt_prepare(MYSQL *m, MYSQL_STMT *s, const char *text, size_t size
 int dibs__my_stmt_execute(MYSQL *m, MYSQL_STMT *s, const dibs__env *env, dibs__deadline until);
 /* Never blocks. */
 void dibs__my_close(MYSQL *m);
+/* While it connects: nothing that the program executes inherits its socket. */
+void dibs__my_close_on_exec(MYSQL *m);
 
 /* ---- connection.c ---------------------------------------------------------------------------- */
 

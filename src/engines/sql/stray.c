@@ -55,8 +55,10 @@ void dibs__sql_stray_fini(dibs__sql *e)
         free(e->strays);
         e->strays = next;
     }
-    for (size_t i = 0; i < DIBS__SQL_CONNECTIONS; i++)
+    for (size_t i = 0; i < DIBS__SQL_CONNECTIONS; i++) {
         free(e->seat[i].stray);
+        e->seat[i].stray = NULL;
+    }
 }
 
 /* ---- Ending them ----------------------------------------------------------------------------- */
