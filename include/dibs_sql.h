@@ -19,7 +19,10 @@
  *   DIBS_STALE        send ROLLBACK and start again: the transaction reads from a moment before
  *                     another's commit (REPEATABLE READ), and what it reads may be old
  *   DIBS_NOT_FOUND    a table of ours is missing: dibs_sql_prepare
- *   DIBS_UNAVAILABLE  the connection is gone, and the transaction with it
+ *   DIBS_UNAVAILABLE  the transaction is gone: the connection was lost, or the database has rolled the
+ *                     whole transaction back (SQLite after an interrupt, a full disk or an I/O error;
+ *                     MariaDB when its table of locks is full). Send ROLLBACK and start again: what is
+ *                     sent before that ROLLBACK stands on its own
  *   DIBS_CANCELLED    the statement was cancelled, or outlived the session's statement timeout
  *   DIBS_DENIED       the account may not, or the transaction is read-only
  *   DIBS_UNSUPPORTED  this build lacks the client library; the message names the package
@@ -161,6 +164,7 @@ typedef struct dibs_sql_change {
 /* DIBS_OK: changed. DIBS_ALREADY: `made` holds. DIBS_CONFLICT: the row is there and `still` does
  * not hold (under REPEATABLE READ on PostgreSQL: the row has changed at all); read again and decide
  * again, under REPEATABLE READ in a new transaction. DIBS_NOT_FOUND: there is no such row.
+ * DIBS_DENIED: a trigger or a rule of the table keeps the row from being changed (PostgreSQL, SQLite).
  * DIBS_INVALID: the database does not accept the SQL, or `row` names several rows (then roll back:
  * they are changed). The check is against the newest row, never against an older snapshot. */
 DIBS_API dibs_status dibs_sql_update(dibs_sql db, const dibs_sql_change *change, dibs_error *err);

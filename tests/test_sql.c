@@ -45,7 +45,8 @@ static void run(void **state)
 static bool applies(const sql_test *t)
 {
     return t->on == ALL || (t->on == SERVERS && !is_sqlite()) ||
-           (t->on == ONLY_MARIADB && is_mariadb()) || (t->on == ONLY_SQLITE && is_sqlite());
+           (t->on == ONLY_MARIADB && is_mariadb()) || (t->on == ONLY_SQLITE && is_sqlite()) ||
+           (t->on == NO_MARIADB && !is_mariadb());
 }
 
 static void add_group(const sql_test *group)

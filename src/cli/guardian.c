@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "guardian.h"
 
+#include "inherited.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -83,6 +85,7 @@ static void exec_command(const cli_job *job, pid_t guardian, int failure)
         dup2(job->output->write[1], STDERR_FILENO);
     }
     sigprocmask(SIG_SETMASK, &job->mask, NULL);
+    cli_inherited_only();
     execvpe(job->argv[0], job->argv, job->environment);
     code = errno;
     while (write(failure, &code, sizeof code) < 0 && errno == EINTR)

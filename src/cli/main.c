@@ -1,5 +1,6 @@
 /* The command `dibs`: finds the subcommand and runs it. */
 #include "cli.h"
+#include "inherited.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -60,6 +61,7 @@ int main(int argc, char **argv)
     const cli_command *command;
 
     fill_standard_descriptors();
+    cli_inherited_note();
     if (argc < 2) {
         print_usage(stderr);
         return CLI_EXIT_USAGE;

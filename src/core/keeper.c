@@ -32,6 +32,7 @@ typedef struct batch {
     dibs__claim claim[BATCH];   /* of the grant at the same place */
     dibs__claim *sorted[BATCH]; /* by name */
     size_t count;
+    bool gave_back; /* one of the orphans */
 } batch;
 
 /* ---- Losses ---------------------------------------------------------------------------------- */
@@ -66,7 +67,7 @@ static void tell_losses(dibs *d)
 
 /* ---- Signs of life --------------------------------------------------------------------------- */
 
-dibs__deadline dibs__keeper_until(const dibs *d, int64_t now)
+static dibs__deadline until_deadline(const dibs *d, int64_t now)
 {
     const dibs__heap *heaps[] = {&d->expiries, &d->ends};
     dibs__deadline until = now + d->request_span;
@@ -75,6 +76,20 @@ dibs__deadline dibs__keeper_until(const dibs *d, int64_t now)
         dibs__due *top = dibs__heap_top(heaps[i]);
         if (top)
             until = dibs__sooner(until, top->key > now + GRACE ? top->key : now + GRACE);
+    }
+    return until;
+}
+
+/* How long it may be away with something that is no renewal. It comes back while every holder still has a
+ * third of its lease: who has the next deadline has that, and the others have more. */
+dibs__deadline dibs__keeper_until(const dibs *d, int64_t now)
+{
+    dibs__deadline until = until_deadline(d, now);
+    dibs__due *top = dibs__heap_top(&d->expiries);
+
+    if (top) {
+        dibs__deadline back = top->key - DIBS__FROM(dibs_grant, expiry, top)->lease / 3;
+        until = dibs__sooner(until, back > now + GRACE ? back : now + GRACE);
     }
     return until;
 }
@@ -100,7 +115,7 @@ static void answer(dibs_grant *g, const dibs__claim *claim, int64_t sent)
 
 static void send_batch(dibs *d, batch *b, int64_t sent)
 {
-    dibs__deadline until = dibs__keeper_until(d, sent);
+    dibs__deadline until = until_deadline(d, sent);
 
     if (b->count == 0)
         return;
@@ -143,7 +158,7 @@ static void add_to_batch(dibs *d, batch *b, dibs_grant *g, int64_t now)
 /* ---- What is due ----------------------------------------------------------------------------- */
 
 /* The user has left it. Asks until the engine has answered or has surely forgotten. */
-static void give_back(dibs *d, dibs_grant *g, int64_t now)
+static bool give_back(dibs *d, dibs_grant *g, int64_t now)
 {
     dibs__deadline until = dibs__keeper_until(d, now);
     dibs__claim claim = dibs__grant_claim(g);
@@ -163,6 +178,7 @@ static void give_back(dibs *d, dibs_grant *g, int64_t now)
         dibs__grant_schedule(g, now + AGAIN);
     }
     dibs__grant_unref(g);
+    return true;
 }
 
 /* A dispatcher's ticket whose time has come. */
@@ -179,8 +195,10 @@ static void serve_ticket(dibs *d, batch *b, dibs_ticket *t, int64_t now)
 
 static void serve(dibs *d, batch *b, dibs_grant *g, int64_t now)
 {
-    if (g->state == DIBS__ORPHAN)
-        give_back(d, g, now);
+    if (g->state == DIBS__ORPHAN && b->gave_back)
+        dibs__heap_put(&d->due, &g->due, now + 1); /* renewals come first, see below */
+    else if (g->state == DIBS__ORPHAN)
+        b->gave_back = give_back(d, g, now);
     else if (g->state == DIBS__HELD)
         add_to_batch(d, b, g, now);
     else if (g->state == DIBS__WAITING && g->ticket && g->ticket->by_event)
@@ -201,11 +219,14 @@ static int64_t early(const dibs_grant *g)
                : 0;
 }
 
-/* Everything due by `now`; what is due soon goes along, but nothing goes twice. */
+/* Everything due by `now`; what is due soon goes along, but nothing goes twice. Of those that are given
+ * back only one: each is an exchange, which may last, and what comes due meanwhile is renewed first. */
 static void serve_due(dibs *d, batch *b, int64_t now)
 {
     dibs__due *top = dibs__heap_top(&d->due);
     bool due = top && top->key <= now;
+
+    b->gave_back = false;
 
     while (due && b->count < BATCH) {
         serve(d, b, DIBS__FROM(dibs_grant, due, top), now);

@@ -3,7 +3,9 @@
  * It goes well in one statement. When no row was changed, a locking look at the row tells why: it
  * is not there, the change was made before, or the condition no longer holds. If the condition
  * holds after all (it came true in between, or MariaDB did not count a row that already had these
- * values), the row is locked now and the second UPDATE decides. */
+ * values), the row is locked now and the second UPDATE decides. Where an UPDATE counts every row that it
+ * met, and it met none although the row is there and locked, somebody keeps it from changing: a trigger or a
+ * rule. */
 #include "sql/sql.h"
 
 #include "core/error.h"
@@ -203,7 +205,12 @@ static dibs_status work(job *j, dibs_error *err)
     status = explain(j, err);
     if (status != DIBS_OK)
         return status;
-    return try_update(j, &changed, err); /* unchanged: it has these values already */
+    status = try_update(j, &changed, err);
+    if (status == DIBS_OK && !changed && j->driver->counts_matched)
+        return dibs__fail(err, DIBS_DENIED,
+                          "%s: a trigger or a rule of the table keeps the row from being changed",
+                          j->change->table);
+    return status; /* unchanged: it has these values already */
 }
 
 dibs_status dibs__tx_change(const dibs__tx_driver *driver, void *connection,

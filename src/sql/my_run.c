@@ -91,6 +91,7 @@ static dibs_status fail(MYSQL *m, MYSQL_STMT *s, bool ours, dibs_error *err)
 {
     unsigned code = s ? mysql_stmt_errno(s) : mysql_errno(m);
     char message[512], state[8];
+    bool was_open = dibs__tx_my_in_transaction(m); /* an error brings no status */
     dibs_status status;
 
     /* Asking the server overwrites both. */
@@ -99,12 +100,20 @@ static dibs_status fail(MYSQL *m, MYSQL_STMT *s, bool ours, dibs_error *err)
     status = explain(code, state, message, ours, err);
     if (status == DIBS_DEADLOCK)
         return undone(DIBS_DEADLOCK, "deadlock", message, err);
-    if (status == DIBS_BUSY && !(refresh(m) && may_be_open(m)))
-        return undone(DIBS_DEADLOCK, "not obtained in time (innodb_rollback_on_timeout)", message,
-                      err);
     if (status == DIBS_STALE)
         return undone(DIBS_STALE, "another has committed since this transaction began", message,
                       err);
+    if (status == DIBS_UNAVAILABLE || status == DIBS_NO_MEMORY || code == CR_COMMANDS_OUT_OF_SYNC)
+        return status;
+    if (!refresh(m))
+        return dibs__fail(err, DIBS_UNAVAILABLE,
+                          "the connection is gone, and its transaction with it: %s", message);
+    if (status == DIBS_BUSY && !may_be_open(m))
+        return undone(DIBS_DEADLOCK, "not obtained in time (innodb_rollback_on_timeout)", message,
+                      err);
+    if (was_open && !dibs__tx_my_in_transaction(m)) /* such as a full table of locks (1206) */
+        return dibs__tx_undone(status == DIBS_BUSY ? DIBS_DEADLOCK : DIBS_UNAVAILABLE, message,
+                               err);
     return status;
 }
 

@@ -185,24 +185,13 @@ static dibs_status lock(void *connection, const char *name, int64_t wait_ms, dib
 
 static const char fence_read[] = "SELECT t.turns, f.floor FROM dibs_turn t"
                                  " LEFT JOIN dibs_fence f ON f.resource = ? WHERE t.slot = ?";
-static const char fence_insert[] = "INSERT INTO dibs_fence (floor, resource) VALUES (?, ?)";
+/* The row is there before it is read: under SERIALIZABLE every read locks, and one that finds no row would
+ * lock the gap, which others want to insert into. */
+static const char fence_make[] = "INSERT INTO dibs_fence (resource, floor) VALUES (?, 0)"
+                                 " ON DUPLICATE KEY UPDATE floor = floor";
 static const char fence_raise[] =
     "UPDATE dibs_turn t, dibs_fence f SET t.turns = t.turns + 1, f.floor = GREATEST(f.floor, ?)"
     " WHERE f.resource = ? AND t.slot = ?";
-
-/* Writes the floor: the row is there or not, and only we can change that. */
-static dibs_status raise_floor(MYSQL *m, bool there, const dibs_sql_value v[3], dibs_error *err)
-{
-    unsigned code = 0;
-    dibs_status status;
-
-    if (there)
-        return change(m, fence_raise, v, 3, NULL, err);
-    status = change(m, fence_insert, v, 2, &code, err);
-    if (code == ER_DUP_ENTRY) /* by a hand that took no slot */
-        return stale(err);
-    return status == DIBS_OK ? change(m, turn_next, v + 2, 1, NULL, err) : status;
-}
 
 static dibs_status fence_pass(void *connection, const char *resource, int64_t fence, int64_t floor,
                               dibs_error *err)
@@ -214,14 +203,16 @@ static dibs_status fence_pass(void *connection, const char *resource, int64_t fe
     dibs_status status = take_slot(connection, "fence", resource, SESSION, &v[2], &turns, err);
 
     if (status == DIBS_OK)
+        status = change(connection, fence_make, v + 1, 1, NULL, err);
+    if (status == DIBS_OK)
         status = dibs__tx_my_run(connection, &s, DIBS__TX_MY_NUMBERS, &a, err);
     if (status != DIBS_OK)
         return status;
     if (a.rows > 0 && !a.nulls[1] && fence < a.numbers[1])
         return dibs__tx_refuse_fence(resource, fence, a.numbers[1], err);
-    if (a.rows == 0 || a.numbers[0] != turns)
+    if (a.rows == 0 || a.nulls[1] || a.numbers[0] != turns)
         return stale(err);
-    return raise_floor(connection, !a.nulls[1], v, err);
+    return change(connection, fence_raise, v, 3, NULL, err);
 }
 
 /* ---- Once ------------------------------------------------------------------------------------ */

@@ -263,6 +263,7 @@ const dibs__tx_driver dibs__tx_driver_pg = {
     .name = "postgresql",
     .schema = schema,
     .numbered = true,
+    .counts_matched = true,
     .for_update = " FOR UPDATE",
     .prepare = prepare,
     .fence_pass = fence_pass,

@@ -291,6 +291,14 @@ dibs_status dibs__tx_no_table(const char *what, dibs_error *err)
                       what);
 }
 
+dibs_status dibs__tx_undone(dibs_status status, const char *why, dibs_error *err)
+{
+    return dibs__fail(err, status,
+                      "the database has rolled the whole transaction back: send ROLLBACK and start "
+                      "again: %.300s",
+                      why);
+}
+
 dibs_status dibs__tx_not_in_time(const char *name, dibs_error *err)
 {
     return dibs__fail(err, DIBS_BUSY, "'%.*s' is taken by another transaction", SHOWN, name);

@@ -15,6 +15,7 @@ typedef struct dibs__tx_driver {
     const char *schema;
     bool numbered;          /* placeholders are $1, $2, …; else each is a ? */
     const char *for_update; /* what ends a SELECT that locks */
+    bool counts_matched;    /* an UPDATE counts also rows that had these values already */
 
     dibs_status (*prepare)(void *connection, dibs_error *err);
     dibs_status (*fence_pass)(void *connection, const char *resource, int64_t fence, int64_t floor,
@@ -61,6 +62,8 @@ dibs_status dibs__tx_refuse_fence(const char *resource, int64_t fence, int64_t f
                                   dibs_error *err);
 dibs_status dibs__tx_no_transaction(dibs_error *err);
 dibs_status dibs__tx_no_table(const char *what, dibs_error *err);
+/* The database has rolled the whole transaction back. */
+dibs_status dibs__tx_undone(dibs_status status, const char *why, dibs_error *err);
 dibs_status dibs__tx_not_in_time(const char *name, dibs_error *err);
 
 #endif

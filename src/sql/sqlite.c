@@ -43,23 +43,31 @@ static bool too_late(sqlite3 *db)
            ((code & 0xff) == SQLITE_BUSY && sqlite3_txn_state(db, "main") == SQLITE_TXN_READ);
 }
 
-static dibs_status fail(sqlite3 *db, bool ours, dibs_error *err)
+/* An interrupt, a full disk, an error of I/O or memory may have rolled everything back: then SQLite commits
+ * by itself again. */
+static dibs_status fail_in(sqlite3 *db, bool was_open, bool ours, dibs_error *err)
 {
     int code = sqlite3_extended_errcode(db);
     const char *message = sqlite3_errmsg(db);
-    const char *undone =
-        sqlite3_get_autocommit(db) ? "; SQLite has rolled the transaction back" : "";
 
     if (too_late(db))
         return dibs__fail(err, DIBS_STALE,
                           "this transaction has read, and another writes: roll back, and start "
                           "again with BEGIN IMMEDIATE");
+    if (was_open && sqlite3_get_autocommit(db))
+        return dibs__tx_undone(DIBS_UNAVAILABLE, message, err);
     if (ours && strstr(message, "no such table"))
         return dibs__tx_no_table(message, err);
     for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
         if (codes[i].code == (code & 0xff))
-            return dibs__fail(err, codes[i].status, "%s: %s%s", codes[i].text, message, undone);
-    return dibs__fail(err, DIBS_BROKEN_ENGINE, "the statement failed: %s%s", message, undone);
+            return dibs__fail(err, codes[i].status, "%s: %s", codes[i].text, message);
+    return dibs__fail(err, DIBS_BROKEN_ENGINE, "the statement failed: %s", message);
+}
+
+/* Inside the caller's transaction, which `check` has seen. */
+static dibs_status fail(sqlite3 *db, bool ours, dibs_error *err)
+{
+    return fail_in(db, true, ours, err);
 }
 
 static int bind(sqlite3_stmt *s, int i, const dibs_sql_value *v)
@@ -126,7 +134,8 @@ static dibs_status prepare(void *connection, dibs_error *err)
 
     if (!sqlite3_get_autocommit(db))
         return dibs__fail(err, DIBS_INVALID, "a transaction is open: prepare outside of it");
-    return sqlite3_exec(db, schema, NULL, NULL, NULL) == SQLITE_OK ? DIBS_OK : fail(db, false, err);
+    return sqlite3_exec(db, schema, NULL, NULL, NULL) == SQLITE_OK ? DIBS_OK
+                                                                   : fail_in(db, false, false, err);
 }
 
 /* ---- The fence ------------------------------------------------------------------------------- */
@@ -325,6 +334,7 @@ const dibs__tx_driver dibs__tx_driver_sqlite = {
     .name = "sqlite",
     .schema = schema,
     .for_update = "",
+    .counts_matched = true,
     .prepare = prepare,
     .fence_pass = fence_pass,
     .lock = lock,

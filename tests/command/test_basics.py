@@ -3,9 +3,10 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 
-from harness import DATABASES, ENGINES, Process, alive, read, test, wait_for
+from harness import DATABASES, ENGINES, ENSEMBLES, Process, alive, read, test, wait_for
 
 HOLD = ('sh', '-c', 'echo held; exec sleep 60')
 
@@ -61,6 +62,28 @@ def own_group_and_inherited_mask(t):
     pid, group = text.splitlines()[-2].split()
     assert code == 0 and int(blocked, 16) == 0, blocked
     assert pid == group == text.splitlines()[-1]
+
+
+@test(*ENGINES, 'redlock', *DATABASES, *ENSEMBLES)
+def nothing_of_the_engine_reaches_the_command(t):
+    """Neither its descriptors nor what a client library does to signals."""
+    look = 'import os; print(sorted(os.path.realpath("/proc/self/fd/" + f) for f in os.listdir("/proc/self/fd") ' \
+           'if int(f) > 2 and os.path.exists("/proc/self/fd/" + f)))'
+    script = '%s -c \'%s\'; grep -E "Sig(Blk|Ign)" /proc/self/status' % (sys.executable, look)
+    code, out, _ = t.run('run', 'a', '--', 'sh', '-c', script)
+    fds, *signals = out.decode().splitlines()
+    assert code == 0 and fds == '[]', fds
+    assert [int(line.split()[1], 16) for line in signals] == [0, 0], signals
+
+
+@test('sqlite')
+def descriptors_that_dibs_was_given_reach_the_command(t):
+    ends = os.pipe()
+    done = subprocess.run([t.dibs, 'run', 'a', '--', 'sh', '-c', 'echo given >&%d' % ends[1]], env=t.env,
+                          pass_fds=(ends[1],), timeout=20)
+    os.close(ends[1])
+    with os.fdopen(ends[0]) as f:
+        assert done.returncode == 0 and f.read() == 'given\n'
 
 
 @test('sqlite')

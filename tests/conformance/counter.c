@@ -90,6 +90,44 @@ static void wrong_counts_are_told(void **state)
     assert_int_equal(value, 0);
 }
 
+/* What a counter is afterwards, in numbers that cannot overflow. */
+static dibs_status expected(int64_t had, int64_t change, int64_t *now)
+{
+    __int128 sum = (__int128)had + change;
+
+    *now = sum < 0 || sum > INT64_MAX ? had : (int64_t)sum;
+    return sum < 0 ? DIBS_TOO_FEW : sum > INT64_MAX ? DIBS_INVALID : DIBS_OK;
+}
+
+/* Each number with each change, with and without a request. */
+static void the_extremes_are_counted_right(void **state)
+{
+    static const int64_t had[] = {0, 1, INT64_MAX - 1, INT64_MAX};
+    static const int64_t change[] = {INT64_MIN, INT64_MIN + 1, INT64_MIN + 2, -1,
+                                     1,         INT64_MAX - 1, INT64_MAX};
+    const size_t changes = sizeof change / sizeof change[0];
+    dibs *d = open_counters();
+    const char *name = fresh("extreme");
+
+    (void)state;
+    for (size_t i = 0; i < 4 * changes * 2; i++) {
+        int64_t start = had[i / 2 / changes], by = change[i / 2 % changes], value = -1, now;
+        dibs_status wanted = expected(start, by, &now);
+        dibs_counter_options o = {.request = i % 2 ? fresh("r") : NULL};
+
+        assert_status(dibs_counter_set(d, name, start, NULL, NULL), DIBS_OK);
+        assert_status(dibs_counter_add(d, name, by, &o, &value, NULL), wanted);
+        assert_int_equal(value, now);
+        if (by > INT64_MIN && by < 0) {
+            assert_status(dibs_counter_set(d, name, start, NULL, NULL), DIBS_OK);
+            assert_status(dibs_counter_take(d, name, -by, &o, &value, NULL),
+                          wanted == DIBS_OK && o.request ? DIBS_ALREADY : wanted);
+        }
+        assert_true(value_of(d, name) == (o.request && wanted == DIBS_OK && by < 0 ? start : now));
+    }
+    assert_status(dibs_counter_add(d, fresh("none"), INT64_MIN, NULL, NULL, NULL), DIBS_TOO_FEW);
+}
+
 /* ---- Requests -------------------------------------------------------------------------------- */
 
 static void a_request_counts_once(void **state)
@@ -296,6 +334,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_counter_counts),
     CASE(it_is_never_below_zero),
     CASE(wrong_counts_are_told),
+    CASE(the_extremes_are_counted_right),
     CASE(a_request_counts_once),
     CASE(a_refused_request_may_try_again),
     CASE(a_request_is_forgotten_in_time),

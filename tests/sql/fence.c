@@ -366,6 +366,30 @@ static void stale_sqlite(const char *level)
     session_close(&next);
 }
 
+/* Every read locks there: a resource that nobody has presented a fence to keeps nobody from another. */
+static void serializable_locks_no_gap(const char *level)
+{
+    session one, other;
+    dibs_error err = {0};
+
+    (void)level;
+    session_open(&one);
+    session_open(&other);
+    start_over(&one);
+    session_say(&other, "SET SESSION innodb_lock_wait_timeout = 1");
+    session_begin(&one, "SERIALIZABLE");
+    session_begin(&other, "SERIALIZABLE");
+    must_be(dibs_sql_fence_pass(one.db, "gap:1", 5, 0, &err), DIBS_OK, &err);
+    must_be(dibs_sql_fence_pass(other.db, "gap:2", 6, 0, &err), DIBS_OK, &err);
+    must_be(dibs_sql_fence_pass(one.db, "gap:3", 7, 0, &err), DIBS_OK, &err);
+    must_be(dibs_sql_fence_pass(other.db, "gap:0", 4, 0, &err), DIBS_OK, &err);
+    session_commit(&one);
+    session_commit(&other);
+    must(session_number(&one, "SELECT SUM(floor) FROM dibs_fence") == 22);
+    session_close(&one);
+    session_close(&other);
+}
+
 const sql_test sql_fence[] = {
     {"an older fence is refused", older_is_refused, false, ALL},
     {"a rollback takes the floor back", rollback_undoes, false, ALL},
@@ -377,5 +401,6 @@ const sql_test sql_fence[] = {
     {"a read before the fence is told when it is old", read_before, false, SERVERS},
     {"a read after the fence is new", read_after, false, ALL},
     {"sqlite: who has read cannot wait to write", stale_sqlite, true, ONLY_SQLITE},
+    {"mariadb: SERIALIZABLE locks no gap", serializable_locks_no_gap, true, ONLY_MARIADB},
     {0},
 };

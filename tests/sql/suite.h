@@ -4,7 +4,7 @@
 
 #include "sql/session.h"
 
-typedef enum where { ALL, SERVERS, ONLY_MARIADB, ONLY_SQLITE } where;
+typedef enum where { ALL, SERVERS, ONLY_MARIADB, ONLY_SQLITE, NO_MARIADB } where;
 
 typedef struct sql_test {
     const char *name;

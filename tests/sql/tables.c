@@ -1,6 +1,8 @@
 /* Making the tables, and what happens without them, without a transaction, without a connection. */
 #include "sql/suite.h"
 
+#include <sqlite3.h>
+
 #include <stdio.h>
 #include <string.h>
 
@@ -154,6 +156,47 @@ static void bad_input(const char *level)
 }
 
 /* The server ends the session in the middle. */
+static int interrupts(void *unused)
+{
+    (void)unused;
+    return 1;
+}
+
+/* SQLite has rolled everything back: nobody is told that the transaction can go on. */
+static void must_be_undone(session *s, dibs_status status, dibs_error *err)
+{
+    must_be(status, DIBS_UNAVAILABLE, err);
+    must(strstr(err->message, "rolled the whole transaction back"));
+    must_be(dibs_sql_lock(s->db, "a", 0, err), DIBS_INVALID, err); /* none is open */
+    must(session_number(s, "SELECT COUNT(*) FROM note") == 0);
+}
+
+static void undone_by_sqlite(const char *level)
+{
+    static const char large[4 * 1024 * 1024];
+    dibs_sql_key key = {.scope = "s", .key = "undone"};
+    dibs_error err = {0};
+    session s;
+
+    session_open(&s);
+    start_over(&s);
+    session_begin(&s, level);
+    session_say(&s, "INSERT INTO note (id) VALUES (1)");
+    sqlite3_progress_handler(s.connection, 1, interrupts, NULL);
+    dibs_status status = dibs_sql_once(s.db, &key, NULL, &err);
+    sqlite3_progress_handler(s.connection, 0, NULL, NULL);
+    must_be_undone(&s, status, &err);
+
+    session_begin(&s, level);
+    session_say(&s, "INSERT INTO note (id) VALUES (1)");
+    must_be(dibs_sql_once(s.db, &key, NULL, &err), DIBS_OK, &err);
+    session_say(&s, "PRAGMA max_page_count = 1"); /* as many as there are */
+    status = dibs_sql_once_finish(s.db, &key, large, sizeof large, &err);
+    session_say(&s, "PRAGMA max_page_count = 1073741823");
+    must_be_undone(&s, status, &err);
+    session_close(&s);
+}
+
 static void connection_lost(const char *level)
 {
     for (int i = 0; i < CALLS; i++) {
@@ -182,5 +225,6 @@ const sql_test sql_tables[] = {
     {"the schema for the DBA works", schema_by_hand, false, ALL},
     {"bad input is refused", bad_input, true, ALL},
     {"a lost connection is told", connection_lost, false, SERVERS},
+    {"sqlite: what it has rolled back is told", undone_by_sqlite, true, ONLY_SQLITE},
     {0},
 };

@@ -279,6 +279,34 @@ static void newest_counts(const char *level)
     session_close(&next);
 }
 
+/* A trigger that keeps the row as it is: nothing was changed, and that is told. */
+static void kept_by_a_trigger(const char *level)
+{
+    session s;
+    dibs_error err = {0};
+
+    session_open(&s);
+    start_over(&s);
+    if (is_postgresql()) {
+        session_say(&s, "CREATE OR REPLACE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS "
+                        "'BEGIN RETURN NULL; END'");
+        session_say(&s, "CREATE TRIGGER keeper BEFORE UPDATE ON stock FOR EACH ROW EXECUTE "
+                        "FUNCTION keep()");
+    } else {
+        session_say(&s, "CREATE TRIGGER keeper BEFORE UPDATE ON stock "
+                        "BEGIN SELECT RAISE(IGNORE); END");
+    }
+    session_begin(&s, level);
+    session_say(&s, "INSERT INTO note (id) VALUES (1)");
+    must_be(sell_version(&s, 0, &err), DIBS_DENIED, &err);
+    must(strstr(err.message, "trigger"));
+    session_commit(&s); /* it can go on */
+    session_say(&s, is_postgresql() ? "DROP TRIGGER keeper ON stock" : "DROP TRIGGER keeper");
+    must(session_number(&s, "SELECT COUNT(*) FROM note") == 1);
+    must(session_number(&s, "SELECT version FROM stock WHERE item = 1") == 0);
+    session_close(&s);
+}
+
 const sql_test sql_update[] = {
     {"done, conflict, not found", done_conflict_not_found, false, ALL},
     {"mistakes are told, the transaction goes on", mistakes, false, ALL},
@@ -288,5 +316,6 @@ const sql_test sql_update[] = {
     {"optimistic by timestamp", optimistic_timestamp, false, ALL},
     {"optimistic by condition", optimistic_condition, false, ALL},
     {"the newest row counts", newest_counts, false, SERVERS},
+    {"a row that a trigger keeps is not called changed", kept_by_a_trigger, false, NO_MARIADB},
     {0},
 };

@@ -327,6 +327,12 @@ static bool is_alone(const dibs__my_conn *c, const dibs__sql_batch *b)
            !dibs__my_is_new(c, b, 0);
 }
 
+bool dibs__my_waits_right(const dibs__my_conn *c, const dibs__sql_batch *b)
+{
+    return b->mode == DIBS__SQL_MORE || b->mode == DIBS__SQL_END ||
+           c->row_wait == (c->base.hasty ? 0 : 1);
+}
+
 size_t dibs__my_build(dibs__my_conn *c, const dibs__sql_batch *b)
 {
     bool commits = b->mode != DIBS__SQL_BEGIN && b->mode != DIBS__SQL_MORE;
@@ -337,6 +343,11 @@ size_t dibs__my_build(dibs__my_conn *c, const dibs__sql_batch *b)
     c->open |= !alone;
     c->glance_count = 0;
     c->text.failed = b->failed;
+    if (!dibs__my_waits_right(c, b)) {
+        c->row_wait = c->base.hasty ? 0 : 1;
+        add_own(c, c->base.hasty ? "SET SESSION innodb_lock_wait_timeout = 0"
+                                 : "SET SESSION innodb_lock_wait_timeout = 1");
+    }
     if (b->mode == DIBS__SQL_SNAPSHOT) {
         add_own(c, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ");
         add_own(c, "START TRANSACTION READ ONLY");

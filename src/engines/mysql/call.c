@@ -6,11 +6,17 @@
 
 int dibs__my_call_start(dibs__my_call *c, const dibs__my_place *p)
 {
+    int waits_for;
+
     switch (c->step) {
     case DIBS__MY_CONNECT:
         c->connected = NULL;
-        return mysql_real_connect_start(&c->connected, c->m, p->host, p->user, p->password,
-                                        p->database, p->port, p->socket, CLIENT_MULTI_STATEMENTS);
+        waits_for =
+            mysql_real_connect_start(&c->connected, c->m, p->host, p->user, p->password,
+                                     p->database, p->port, p->socket, CLIENT_MULTI_STATEMENTS);
+        if (waits_for)
+            dibs__my_close_on_exec(c->m);
+        return waits_for;
     case DIBS__MY_QUERY:
         return mysql_real_query_start(&c->failed, c->m, c->text.at, c->text.size);
     case DIBS__MY_STORE:
@@ -23,9 +29,14 @@ int dibs__my_call_start(dibs__my_call *c, const dibs__my_place *p)
 
 int dibs__my_call_go_on(dibs__my_call *c, int ready)
 {
+    int waits_for;
+
     switch (c->step) {
     case DIBS__MY_CONNECT:
-        return mysql_real_connect_cont(&c->connected, c->m, ready);
+        waits_for = mysql_real_connect_cont(&c->connected, c->m, ready);
+        if (waits_for)
+            dibs__my_close_on_exec(c->m);
+        return waits_for;
     case DIBS__MY_QUERY:
         return mysql_real_query_cont(&c->failed, c->m, ready);
     case DIBS__MY_STORE:

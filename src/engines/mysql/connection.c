@@ -12,15 +12,22 @@
 #include <errmsg.h>
 #include <errno.h>
 #include <mysqld_error.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
+
+#define KEY_NAME      40
+#define SESSION_TEXT  640
+#define LONGEST_PAUSE 16000000 /* ns */
 
 const char dibs__my_session[] =
     "SET SESSION time_zone = '+00:00', autocommit = 1, "
-    "sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 2"
+    "sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 1"
     "/*M!100300 , idle_transaction_timeout = 2, max_statement_time = 0 */; "
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; "
     "SELECT @@version, @@log_bin, @@binlog_format, @@max_allowed_packet";
@@ -28,9 +35,15 @@ const char dibs__my_session[] =
 /* The library's own state is set up by the first who comes. */
 static pthread_once_t library_once = PTHREAD_ONCE_INIT;
 
+/* It ignores SIGPIPE for the whole process, which is not ours: the library's sockets do without. */
 static void start_library(void)
 {
+    struct sigaction before;
+    bool known = sigaction(SIGPIPE, NULL, &before) == 0;
+
     mysql_library_init(0, NULL, NULL);
+    if (known)
+        sigaction(SIGPIPE, &before, NULL);
 }
 
 static void set_tls(MYSQL *m, const dibs__my_place *place)
@@ -90,22 +103,35 @@ static dibs_status failed(dibs__my *e, MYSQL *m, bool late, const char *doing, d
     return dibs__my_fault(e, m, doing, &again, err);
 }
 
-/* Reads the answers to dibs__my_session. */
+/* The name of the lock by which this session is found when it was given up. */
+static void key_name(uint64_t key, char out[KEY_NAME])
+{
+    snprintf(out, KEY_NAME, "dibs:session:%016llx", (unsigned long long)key);
+}
+
+/* Reads the answers to dibs__my_session, and to the lock of its own after it. */
 static dibs_status set_up(dibs__my *e, dibs__my_conn *c, dibs__deadline until, dibs_error *err)
 {
     MYSQL *m = c->m;
     const dibs__env *env = e->base.base.env;
-    bool late = dibs__my_query(m, dibs__my_session, strlen(dibs__my_session), env, until) < 0;
-    bool more = true;
+    uint64_t key = dibs__sql_stray_key(env);
+    char name[KEY_NAME], text[SESSION_TEXT];
+    bool late, more = true;
     dibs_status status = DIBS_OK;
+
+    key_name(key, name);
+    snprintf(text, sizeof text, "%s; SELECT GET_LOCK('%s', 0)", dibs__my_session, name);
+    late = dibs__my_query(m, text, strlen(text), env, until) < 0;
 
     while (!late && more && status == DIBS_OK && mysql_errno(m) == 0) {
         MYSQL_RES *result = NULL;
         MYSQL_ROW row;
         late = dibs__my_store(m, &result, env, until) < 0;
         row = result ? mysql_fetch_row(result) : NULL;
-        if (row)
+        if (row && mysql_num_fields(result) > 1)
             status = read_server(e, c, row, err);
+        else if (row && row[0] && strcmp(row[0], "1") == 0)
+            c->base.key = key;
         mysql_free_result(result);
         if (!late && mysql_errno(m) == 0)
             late = dibs__my_next(m, &more, env, until) < 0;
@@ -114,6 +140,42 @@ static dibs_status set_up(dibs__my *e, dibs__my_conn *c, dibs__deadline until, d
         return failed(e, m, late, "setting the session up", err);
     return status;
 }
+
+/* ---- Sessions that were given up ------------------------------------------------------------- */
+
+/* One of them: killed until there is none. A session lets go of its lock when all else of it is over. */
+static dibs_status end_stray(dibs__my_conn *c, uint64_t key, dibs__deadline until, dibs_error *err)
+{
+    char name[KEY_NAME], text[KEY_NAME + 64];
+    struct timespec pause = {.tv_nsec = 1000000};
+
+    key_name(key, name);
+    snprintf(text, sizeof text, "KILL CONNECTION IS_USED_LOCK('%s')", name);
+    for (;;) {
+        dibs_status status = dibs__my_do(c, text, until, err);
+        if (status != DIBS_OK && !c->base.broken && mysql_errno(c->m) == ER_NO_SUCH_THREAD)
+            return DIBS_OK;
+        if (status != DIBS_OK)
+            return mysql_errno(c->m) == ER_KILL_DENIED_ERROR ? DIBS_DENIED : status;
+        if (dibs__now(c->base.e->base.env) >= until)
+            return dibs__my_late((dibs__my *)c->base.e, "ending a session", err);
+        nanosleep(&pause, NULL);
+        if (pause.tv_nsec < LONGEST_PAUSE)
+            pause.tv_nsec *= 2;
+    }
+}
+
+dibs_status dibs__my_end_strays(dibs__sql_conn *base, const uint64_t keys[], size_t count,
+                                dibs__deadline until, dibs_error *err)
+{
+    dibs_status status = DIBS_OK;
+
+    for (size_t i = 0; i < count && status == DIBS_OK; i++)
+        status = end_stray((dibs__my_conn *)base, keys[i], until, err);
+    return status;
+}
+
+/* ---- Connecting ------------------------------------------------------------------------------ */
 
 static dibs_status check_tls(const dibs__my *e, MYSQL *m, dibs_error *err)
 {
@@ -180,6 +242,7 @@ dibs_status dibs__my_conn_open(dibs__sql *base, dibs__deadline until, dibs__sql_
         return dibs__fail(err, DIBS_NO_MEMORY, "mysql: out of memory");
     c->base.e = base;
     c->binary = true;
+    c->row_wait = 1;
     status = reach(e, c, until, err);
     if (status != DIBS_OK) {
         dibs__my_conn_close(&c->base);
@@ -202,8 +265,11 @@ static void free_conn(dibs__my_conn *c)
 
 void dibs__my_conn_close(dibs__sql_conn *base)
 {
+    static const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
     dibs__my_conn *c = (dibs__my_conn *)base;
 
+    if (c->m && base->broken) /* what the kernel has not sent yet shall not go out later */
+        setsockopt(mysql_get_socket(c->m), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     if (c->m)
         dibs__my_close(c->m);
     dibs__my_quick_fini(c);

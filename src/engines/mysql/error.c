@@ -14,7 +14,7 @@ static const struct {
     const char *advice;
 } faults[] = {
     {ER_LOCK_DEADLOCK, DIBS_UNAVAILABLE, AGAIN, "deadlocks kept coming"},
-    {ER_LOCK_WAIT_TIMEOUT, DIBS_UNAVAILABLE, AGAIN,
+    {ER_LOCK_WAIT_TIMEOUT, DIBS_UNAVAILABLE, false,
      "another client keeps the row locked; look for a transaction that stays open"},
     {ER_CHECKREAD, DIBS_UNAVAILABLE, AGAIN, "the row changed meanwhile"},
     {ER_QUERY_INTERRUPTED, DIBS_UNAVAILABLE, AGAIN, "somebody killed the query"},

@@ -56,6 +56,7 @@ static dibs_status fail(dibs__my_conn *c, dibs__my_outcome what, bool may_be_com
         c->base.again = true;
     }
     memset(c->prepared, 0, sizeof c->prepared); /* some may not have come that far */
+    c->row_wait = -1;
     if (in_doubt)
         c->base.again = false;
     dibs__my_rollback(&c->base, grace > until ? grace : until);
@@ -102,12 +103,22 @@ static dibs__my_outcome ask(dibs__my_conn *c, const dibs__sql_batch *b, dibs__de
     return what;
 }
 
+/* Whose row does another session keep locked? */
+static void note_locked(dibs__my_conn *c, dibs__my_outcome what, size_t command)
+{
+    c->base.locked = what == DIBS__MY_FAILED && mysql_errno(c->m) == ER_LOCK_WAIT_TIMEOUT;
+    c->base.culprit = command;
+}
+
 static dibs_status exchange_quick(dibs__my_conn *c, const dibs__sql_batch *b, dibs__deadline until,
                                   dibs_error *err)
 {
     dibs__my_outcome what = dibs__my_ask_quick(c, b, until);
 
-    return what == DIBS__MY_READ_ALL ? DIBS_OK : fail(c, what, true, until, err);
+    if (what == DIBS__MY_READ_ALL)
+        return DIBS_OK;
+    note_locked(c, what, 0);
+    return fail(c, what, true, until, err);
 }
 
 /* Nothing was sent. (The server would end the connection over a message that is too long for it.) */
@@ -118,6 +129,7 @@ static dibs_status cannot_send(dibs__my_conn *c, bool was_open, dibs__deadline u
     size_t size = c->text.size;
 
     memset(c->prepared, 0, sizeof c->prepared);
+    c->row_wait = -1;
     c->open = was_open;
     dibs__my_rollback(&c->base, until);
     if (failed)
@@ -153,13 +165,15 @@ static dibs_status exchange(dibs__my_conn *c, const dibs__sql_batch *b, dibs__de
     if (c->text.failed || c->text.size >= c->packet_max)
         return cannot_send(c, was_open, until, err);
     what = ask(c, b, until, &at);
-    if (commits && (what == DIBS__MY_READ_ALL || at > commit))
+    if (commits && (what == DIBS__MY_READ_ALL || at > commit)) {
         committed(c, b, what, at, until);
-    else if (what != DIBS__MY_READ_ALL) /* a statement before the COMMIT took all of it along */
+    } else if (what != DIBS__MY_READ_ALL) { /* a statement before the COMMIT took all of it along */
+        note_locked(c, what, at < c->count ? c->statement[at].command : SIZE_MAX);
         return fail(c, what,
                     commits && (what != DIBS__MY_FAILED || at == commit ||
                                 dibs__my_fatal(mysql_errno(c->m))),
                     until, err);
+    }
     return DIBS_OK;
 }
 

@@ -135,6 +135,8 @@ int dibs__my_stmt_prepare(MYSQL *m, MYSQL_STMT *s, const char *text, size_t size
 int dibs__my_stmt_execute(MYSQL *m, MYSQL_STMT *s, const dibs__env *env, dibs__deadline until);
 /* Never blocks. */
 void dibs__my_close(MYSQL *m);
+/* While it connects: nothing that the program executes inherits its socket. */
+void dibs__my_close_on_exec(MYSQL *m);
 
 /* ---- connection.c ---------------------------------------------------------------------------- */
 
@@ -167,6 +169,7 @@ typedef struct dibs__my_conn {
     bool open;         /* a transaction is */
     bool prepares;     /* the server takes EXECUTE … USING with literals */
     bool binary;       /* and has room for prepared statements of the protocol */
+    int row_wait;      /* what innodb_lock_wait_timeout is, in seconds; -1: not known */
     size_t packet_max; /* no message may be longer: max_allowed_packet */
     MYSQL_STMT *quick[DIBS__MY_QUICK];
     bool ready[DIBS__MY_QUICK];
@@ -193,6 +196,8 @@ dibs_status dibs__my_conn_open(dibs__sql *e, dibs__deadline until, dibs__sql_con
 void dibs__my_conn_close(dibs__sql_conn *c);
 void dibs__my_conn_abandon(dibs__sql_conn *c);
 bool dibs__my_conn_usable(dibs__sql_conn *c);
+dibs_status dibs__my_end_strays(dibs__sql_conn *c, const uint64_t keys[], size_t count,
+                                dibs__deadline until, dibs_error *err);
 
 /* ---- dial.c ---------------------------------------------------------------------------------- */
 
@@ -212,6 +217,8 @@ MYSQL *dibs__my_dial_end(dibs__my_dial *d);
 /* Puts the batch into `text`, and says if it opens a transaction. Returns which statement commits;
  * SIZE_MAX: none does. */
 size_t dibs__my_build(dibs__my_conn *c, const dibs__sql_batch *b);
+/* Are rows that are locked waited for as `hasty` says? */
+bool dibs__my_waits_right(const dibs__my_conn *c, const dibs__sql_batch *b);
 /* The row of LOCK number `lock` has come: notes what the look after it needs. */
 void dibs__my_glance_at(dibs__my_conn *c, size_t lock, const dibs__sql_value *cells);
 /* Command number `i` takes a lock of a name that we have not met yet: its row may have to be made. */

@@ -27,7 +27,8 @@ static int number_of(const dibs__sql_batch *b)
 
 bool dibs__my_is_quick(const dibs__my_conn *c, const dibs__sql_batch *b)
 {
-    return c->binary && number_of(b) >= 0 && !dibs__my_is_new(c, b, 0);
+    return c->binary && number_of(b) >= 0 && !dibs__my_is_new(c, b, 0) &&
+           dibs__my_waits_right(c, b);
 }
 
 /* The parameters in the order in which the pattern names them. */

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #define OLDEST 120000 /* PostgreSQL 12 */
@@ -209,13 +210,13 @@ PGresult *dibs__pg_simple(const dibs__env *env, PGconn *pg, const char *sql, dib
 /* What a session of our own is set to: a row that a stopped stranger keeps locked does not keep us
  * for ever, a transaction that we are stopped in does not keep others; and the plans stay what
  * they are meant to be however small the tables were when they were made. */
-static void write_hello(char *sql, size_t size, const dibs__pg *e, int pid)
+static void write_hello(char *sql, size_t size, int pid, uint64_t key)
 {
     snprintf(sql, size,
              "SELECT pg_backend_pid(), current_setting('server_version_num')::int, "
              "pg_is_in_recovery(), current_setting('synchronous_commit'), "
              "CASE WHEN pg_backend_pid() = %d THEN "
-             "set_config('lock_timeout', '%lldms', false) || "
+             "set_config('lock_timeout', '" DIBS__PG_ROW_MS "ms', false) || "
              "set_config('idle_in_transaction_session_timeout', '%dms', false) || "
              "set_config('default_transaction_isolation', 'read committed', false) || "
              "set_config('default_transaction_read_only', 'off', false) || "
@@ -223,8 +224,9 @@ static void write_hello(char *sql, size_t size, const dibs__pg *e, int pid)
              "set_config('jit', 'off', false) || "
              "set_config('enable_seqscan', 'off', false) || "
              "set_config('enable_bitmapscan', 'off', false) || "
-             "set_config('enable_sort', 'off', false) END",
-             pid, (long long)(e->sql.request_span / DIBS__MS / 3 + 1), DIBS__PG_IDLE_MS);
+             "set_config('enable_sort', 'off', false) || "
+             "pg_try_advisory_lock(%llu)::text END",
+             pid, DIBS__PG_IDLE_MS, (unsigned long long)key);
 }
 
 static dibs_status read_hello(dibs__pg_conn *c, const PGresult *res, dibs_error *err)
@@ -250,15 +252,18 @@ static dibs_status set_up(dibs__pg_conn *c, dibs__deadline until, dibs_error *er
     dibs__pg *e = (dibs__pg *)c->base.e;
     dibs_error own = {0};
     char hello[1200];
+    uint64_t key;
     PGresult *res;
     dibs_status status;
 
-    write_hello(hello, sizeof hello, e, PQbackendPID(c->pg));
+    key = dibs__sql_stray_key(e->sql.base.env);
+    write_hello(hello, sizeof hello, PQbackendPID(c->pg), key);
     res = dibs__pg_simple(e->sql.base.env, c->pg, hello, until, &own);
     if (!res)
         return dibs__fail(err, own.status, "%s", own.message);
     status = read_hello(c, res, err);
     PQclear(res);
+    c->base.key = c->pooled ? 0 : key;
     if (status == DIBS_OK) {
         pthread_mutex_lock(&e->listen_mutex);
         e->pooled = c->pooled;
@@ -287,10 +292,49 @@ dibs_status dibs__pg_connect(dibs__sql *e, dibs__deadline until, dibs__sql_conn 
     return DIBS_OK;
 }
 
-void dibs__pg_disconnect(dibs__sql_conn *base)
+/* ---- Sessions that were given up ------------------------------------------------------------- */
+
+/* Those who wait for the same lock as we do, shared, are not meant. */
+static const char terminate[] =
+    "SELECT set_config('lock_timeout', '%lldms', true), count(pg_terminate_backend(pid)) "
+    "FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted "
+    "AND objsubid = 1 AND pid <> pg_backend_pid() "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+    "AND (classid::bigint << 32 | objid::bigint) = ANY ('{%s}'::bigint[]); "
+    "SELECT pg_advisory_xact_lock_shared(k) FROM unnest('{%s}'::bigint[]) k";
+
+dibs_status dibs__pg_end_strays(dibs__sql_conn *base, const uint64_t keys[], size_t count,
+                                dibs__deadline until, dibs_error *err)
 {
     dibs__pg_conn *c = (dibs__pg_conn *)base;
+    const dibs__env *env = base->e->base.env;
+    int64_t left = until == DIBS__NEVER ? base->e->request_span : until - dibs__now(env);
+    char list[DIBS__SQL_STRAYS * 24] = "", sql[sizeof terminate + 2 * sizeof list + 32];
+    PGresult *res;
 
+    for (size_t i = 0; i < count && i < DIBS__SQL_STRAYS; i++)
+        snprintf(list + strlen(list), 24, "%s%llu", i ? "," : "", (unsigned long long)keys[i]);
+    snprintf(sql, sizeof sql, terminate, (long long)(left > 0 ? left / DIBS__MS + 1 : 1), list,
+             list);
+    if (PQpipelineStatus(c->pg) != PQ_PIPELINE_OFF)
+        PQexitPipelineMode(c->pg);
+    res = dibs__pg_simple(env, c->pg, sql, until, err);
+    PQclear(res);
+    if (res)
+        return DIBS_OK;
+    c->base.broken = err->status != DIBS_DENIED; /* answers may be on their way */
+    return err->status;
+}
+
+/* ---- The end --------------------------------------------------------------------------------- */
+
+void dibs__pg_disconnect(dibs__sql_conn *base)
+{
+    static const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
+    dibs__pg_conn *c = (dibs__pg_conn *)base;
+
+    if (base->broken) /* what the kernel has not sent yet shall not go out later */
+        setsockopt(PQsocket(c->pg), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     PQfinish(c->pg);
     free(c->args);
     free(c->expect);

@@ -79,6 +79,13 @@ dibs_status dibs__pg_fault(const PGresult *res, bool *again, dibs_error *err)
                       message ? message : "no answer", state, advice_for(state));
 }
 
+bool dibs__pg_is_locked(const PGresult *res)
+{
+    const char *state = PQresultErrorField(res, PG_DIAG_SQLSTATE);
+
+    return state && strcmp(state, "55P03") == 0;
+}
+
 /* libpq gives no SQLSTATE for a failed start: its words must do. */
 static dibs_status status_of_start(const char *text)
 {

@@ -27,8 +27,8 @@
 #define OID_INT4  23
 
 /* Statements without arguments. They are numbered after the others. */
-enum { BEGIN = DIBS__PG_TEXTS, SNAPSHOT, COMMIT, ROLLBACK, ASYNC, SYNC, LIMITS };
-_Static_assert(LIMITS < 64, "a session's prepared statements are the bits of 64");
+enum { BEGIN = DIBS__PG_TEXTS, SNAPSHOT, COMMIT, ROLLBACK, ASYNC, SYNC, LIMITS, HASTY };
+_Static_assert(HASTY < 64, "a session's prepared statements are the bits of 64");
 
 typedef struct exchange {
     dibs__pg_conn *c;
@@ -156,8 +156,9 @@ static const char *text_of(const dibs__pg_conn *c, int statement)
         [ROLLBACK] = "ROLLBACK",
         [ASYNC] = "SET LOCAL synchronous_commit = off",
         [SYNC] = "SET LOCAL synchronous_commit = on",
-        [LIMITS] = "SELECT set_config('lock_timeout', '2000', true), "
+        [LIMITS] = "SELECT set_config('lock_timeout', '" DIBS__PG_ROW_MS "', true), "
                    "set_config('idle_in_transaction_session_timeout', '2000', true)",
+        [HASTY] = "SELECT set_config('lock_timeout', '1', true)", /* the shortest that there is */
     };
 
     return statement < DIBS__PG_TEXTS ? ((dibs__pg *)c->base.e)->text[statement] : texts[statement];
@@ -229,8 +230,10 @@ static bool send_beginning(exchange *x)
         return send_plain(x->c, SNAPSHOT);
     if (mode == DIBS__SQL_BEGIN && !send_plain(x->c, BEGIN))
         return false;
-    return !x->c->pooled || mode == DIBS__SQL_MORE || mode == DIBS__SQL_END ||
-           send_plain(x->c, LIMITS);
+    if (mode == DIBS__SQL_MORE || mode == DIBS__SQL_END)
+        return true;
+    return (!x->c->pooled || send_plain(x->c, LIMITS)) &&
+           (!x->c->base.hasty || send_plain(x->c, HASTY));
 }
 
 static bool send_end(exchange *x)
@@ -329,8 +332,12 @@ static void read_result(exchange *x, const PGresult *res, int32_t what)
         x->c->prepared &= ~((uint64_t)1 << (-2 - what));
     if (status == PGRES_PIPELINE_ABORTED)
         return;
-    if (x->status == DIBS_OK)
-        x->status = dibs__pg_fault(res, &x->again, x->err);
+    if (x->status != DIBS_OK)
+        return;
+    x->status = dibs__pg_fault(res, &x->again, x->err);
+    x->c->base.locked = dibs__pg_is_locked(res);
+    if (what >= 0)
+        x->c->base.culprit = (size_t)what;
 }
 
 /* The answers in their order, up to the Sync's. True: it came. `answered` counts statements. */

@@ -22,6 +22,7 @@
 
 #define DIBS__PG_PREFIX_MAX 60
 #define DIBS__PG_KEYWORDS   48
+#define DIBS__PG_ROW_MS     "100" /* so long a row that is locked is waited for */
 #define DIBS__PG_IDLE_MS \
     2000 /* the server ends a transaction of ours that has been silent so long */
 
@@ -99,6 +100,8 @@ dibs_status dibs__pg_connect(dibs__sql *e, dibs__deadline until, dibs__sql_conn 
                              dibs_error *err);
 void dibs__pg_disconnect(dibs__sql_conn *c);
 void dibs__pg_abandon(dibs__sql_conn *c);
+dibs_status dibs__pg_end_strays(dibs__sql_conn *c, const uint64_t keys[], size_t count,
+                                dibs__deadline until, dibs_error *err);
 bool dibs__pg_usable(dibs__sql_conn *c);
 /* A connection that answers and has no session settings yet. */
 dibs_status dibs__pg_dial(dibs__pg *e, dibs__deadline until, PGconn **out, dibs_error *err);
@@ -141,6 +144,8 @@ void dibs__pg_await_tell(dibs__pg *e, const char *text);
 
 /* A failed statement. `again`: surely not done, and worth doing again. */
 dibs_status dibs__pg_fault(const PGresult *res, bool *again, dibs_error *err);
+/* Another session kept a row locked for longer than we wait. */
+bool dibs__pg_is_locked(const PGresult *res);
 /* A connection that could not be made, or was lost. */
 dibs_status dibs__pg_fault_connecting(PGconn *pg, const char *label, dibs_error *err);
 dibs_status dibs__pg_fault_lost(PGconn *pg, dibs_status status, dibs_error *err);

@@ -137,7 +137,8 @@ static int find_table(dibs__pg_conn *c, const char *which, dibs__deadline until,
 static dibs_status create_tables(dibs__pg_conn *c, const char *pattern, dibs__deadline until,
                                  dibs_error *err)
 {
-    static const char first[] = "SELECT pg_advisory_xact_lock(7236978148462129154);\n";
+    static const char first[] = "SELECT set_config('lock_timeout', '0', true); "
+                                "SELECT pg_advisory_xact_lock(7236978148462129154);\n";
     dibs__pg *e = (dibs__pg *)c->base.e;
     char *text = dibs__pg_fill_in(pattern, e->place.prefix);
     char *sql = text ? malloc(sizeof first + strlen(text)) : NULL;

@@ -225,6 +225,8 @@ static void add_count(dibs__sql_batch *b, const work *w)
     bool set = c->op == DIBS__CELL_SET;
     int64_t by = c->op == DIBS__CELL_TAKE ? -c->number : c->number;
 
+    if (!set && by == INT64_MIN) /* more than any counter has: the look will show it */
+        return;
     if (c->request) {
         dibs__sql_add(b, DIBS__SQL_CELL_LOCK);
         dibs__sql_text(b, w->key);
@@ -395,10 +397,8 @@ dibs_status dibs__sql_cells_ready(dibs__sql *e, dibs__sql_seat *seat, dibs__dead
     status = e->driver->prepare_cells(seat->conn, until, err);
     if (status == DIBS_OK)
         atomic_store(&e->cells, true);
-    if (seat->conn->broken) {
-        e->driver->disconnect(seat->conn);
-        seat->conn = NULL;
-    }
+    if (seat->conn->broken)
+        dibs__sql_seat_give_up(e, seat);
     return status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status;
 }
 
@@ -471,6 +471,7 @@ dibs_status dibs__sql_cell(dibs__engine *base, const char *key, const dibs__cell
     w.stamp = command->stamp ? command->stamp : "";
     dibs__sql_cell_text(key, text);
     w.tell = tell ? text : NULL;
+    job.hash = dibs__hash(key);
     dibs__sql_do(e, &job);
     free(w.data);
     return job.status;

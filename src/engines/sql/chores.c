@@ -90,7 +90,7 @@ bool dibs__sql_cell_reap(dibs__engine *base, size_t limit, dibs__deadline until)
     dibs__sql *e = (dibs__sql *)base;
     reaping r = {.limit = limit};
     dibs_error err;
-    dibs__sql_job job = {.call = reap, .ctx = &r, .until = until, .err = &err};
+    dibs__sql_job job = {.call = reap, .chore = true, .ctx = &r, .until = until, .err = &err};
 
     if (!atomic_load(&e->cells))
         return false;

@@ -17,13 +17,16 @@
 #include "core/thread.h"
 
 #include <string.h>
+#include <time.h>
 
-#define LINGER   300            /* whoever goes to the end of a line can wait for company */
-#define LUCK     16             /* as long as that has paid off lately */
-#define PROBE    64             /* or once in so many times */
-#define PATIENCE (5 * DIBS__MS) /* a job that waited so long opens another connection */
-#define COMPANY  DIBS__SECOND   /* jobs with less time than that left do not make others hurry */
-#define REFUSED  (2 * DIBS__SECOND) /* the server had no connection for us: ask again after that */
+#define FIRST_PAUSE 2000000        /* ns, while another session keeps a row locked */
+#define MAX_PAUSE   100000000      /* and it grows to that */
+#define LINGER      300            /* whoever goes to the end of a line can wait for company */
+#define LUCK        16             /* as long as that has paid off lately */
+#define PROBE       64             /* or once in so many times */
+#define PATIENCE    (5 * DIBS__MS) /* a job that waited so long opens another connection */
+#define COMPANY     DIBS__SECOND   /* jobs with less time than that left do not make others hurry */
+#define REFUSED     (2 * DIBS__SECOND) /* the server had no connection for us: ask again after that */
 
 /* ---- The queue ------------------------------------------------------------------------------- */
 
@@ -56,10 +59,16 @@ static bool under_way(const dibs__sql *e, uint64_t hash)
     return false;
 }
 
-/* Neither takes others along nor goes along. */
+/* Is no command on a lock. */
 static bool goes_alone(const dibs__sql_job *job)
 {
     return job->signs_of_life || job->call;
+}
+
+/* Neither takes others along nor goes along. */
+static bool keeps_apart(const dibs__sql_job *job)
+{
+    return goes_alone(job) || job->alone;
 }
 
 static bool ripe(const dibs__sql *e, const dibs__sql_job *job)
@@ -210,8 +219,8 @@ static void take_jobs(dibs__sql *e, dibs__sql_seat *seat, load *l, dibs__sql_job
     for (dibs__sql_job *job = e->first, *next; job; job = next) {
         next = job->next;
         bool goes =
-            job == lead || (!goes_alone(job) && job->light == lead->light && job->until > soon &&
-                            l->tasks + (led ? 1 : 2) <= DIBS__SQL_BATCH);
+            job == lead || (!keeps_apart(job) && !lead->alone && job->light == lead->light &&
+                            job->until > soon && l->tasks + (led ? 1 : 2) <= DIBS__SQL_BATCH);
         /* Names of this very seat may come again: they are done in order. */
         size_t mine = seat->name_count;
         seat->name_count = 0;
@@ -221,6 +230,16 @@ static void take_jobs(dibs__sql *e, dibs__sql_seat *seat, load *l, dibs__sql_job
         if (goes)
             take_job(e, seat, l, job);
     }
+}
+
+/* Its row was locked, and the others did not wait for it: now it waits by itself. */
+static void put_back(dibs__sql *e, dibs__sql_job *job)
+{
+    job->alone = true;
+    job->patient = job->called = false;
+    job->progress = DIBS__SQL_QUEUED;
+    enqueue(e, job);
+    pthread_cond_signal(&job->cond);
 }
 
 static void drive_batch(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *lead)
@@ -234,27 +253,37 @@ static void drive_batch(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *lead)
     pthread_mutex_unlock(&e->mutex);
     dibs__sql_run_all(e, seat, l.task, l.tasks, l.until, &err);
     pthread_mutex_lock(&e->mutex);
-    for (size_t i = 0; i < l.jobs; i++)
-        settle(l.job[i], DIBS_OK, &err);
+    for (size_t i = 0; i < l.jobs; i++) {
+        if (l.tasks > 1 && l.task[i]->locked && !l.job[i]->alone)
+            put_back(e, l.job[i]);
+        else
+            settle(l.job[i], DIBS_OK, &err);
+    }
 }
 
-/* Signs of life of many, in as many batches as it takes; or what is no command at all. */
+static void call(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, dibs_error *err)
+{
+    seat->locked = false;
+    seat->hasty = job->chore || (job->hash && (dibs__sql_hint(e, job->hash) & DIBS__SQL_STUCK));
+    job->status = job->call(e, seat, job, err);
+    job->locked = job->status == DIBS_UNAVAILABLE && seat->locked;
+    if (job->hash && (job->locked || job->status == DIBS_OK))
+        dibs__sql_hint_stuck(e, job->hash, job->locked);
+    seat->hasty = false;
+}
+
+/* Signs of life of many; or what is no command at all. */
 static void drive_alone(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job)
 {
-    dibs__sql_task *task[DIBS__SQL_BATCH];
     dibs_error err = {0};
 
     dequeue(e, job);
     job->progress = DIBS__SQL_TAKEN;
     pthread_mutex_unlock(&e->mutex);
     if (job->call)
-        job->status = job->call(e, seat, job, &err);
-    for (size_t at = 0; at < job->count;) {
-        size_t n = 0;
-        while (n < DIBS__SQL_BATCH && at < job->count)
-            task[n++] = &job->task[at++];
-        dibs__sql_run_all(e, seat, task, n, job->until, &err);
-    }
+        call(e, seat, job, &err);
+    else
+        dibs__sql_signs(e, seat, job, &err);
     pthread_mutex_lock(&e->mutex);
     settle(job, DIBS_OK, &err);
 }
@@ -338,7 +367,7 @@ static void set_out(dibs__sql *e, dibs__sql_job *job)
     job->patient = can_linger(e, job);
     job->lingers = job->came + LINGER;
     job->progress = DIBS__SQL_QUEUED;
-    job->called = false;
+    job->called = job->alone = job->locked = false;
     enqueue(e, job);
 }
 
@@ -371,13 +400,32 @@ static void go_on(dibs__sql *e, dibs__sql_job *job)
                                                                     : DIBS__NEVER));
 }
 
+/* Another session keeps the row locked. Who asks for a lock, gives one back or renews it is told so, and
+ * the core asks again; everybody else tries until there is no more time, and keeps no seat meanwhile. */
+static bool insists(const dibs__sql *e, const dibs__sql_job *job, int64_t pause)
+{
+    bool locked = job->call ? job->locked : job->count == 1 && job->task[0].locked;
+    bool asked_again =
+        !job->call && job->task[0].what != DIBS__SQL_BREAK && job->task[0].what != DIBS__SQL_SETTLE;
+
+    return locked && !asked_again && !job->chore && dibs__now(e->base.env) + pause < job->until;
+}
+
 void dibs__sql_do(dibs__sql *e, dibs__sql_job *job)
 {
+    struct timespec pause = {.tv_nsec = FIRST_PAUSE};
+
     dibs__cond_init(&job->cond);
-    pthread_mutex_lock(&e->mutex);
-    set_out(e, job);
-    while (job->progress != DIBS__SQL_READY)
-        go_on(e, job);
-    pthread_mutex_unlock(&e->mutex);
+    for (;;) {
+        pthread_mutex_lock(&e->mutex);
+        set_out(e, job);
+        while (job->progress != DIBS__SQL_READY)
+            go_on(e, job);
+        pthread_mutex_unlock(&e->mutex);
+        if (!insists(e, job, pause.tv_nsec / 1000))
+            break;
+        nanosleep(&pause, NULL);
+        pause.tv_nsec = pause.tv_nsec * 2 < MAX_PAUSE ? pause.tv_nsec * 2 : MAX_PAUSE;
+    }
     pthread_cond_destroy(&job->cond);
 }

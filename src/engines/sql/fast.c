@@ -155,6 +155,8 @@ static void finish(dibs__sql *e, dibs__sql_task *t)
     t->done = t->answered;
     if (t->done && t->what != DIBS__SQL_KEEP) /* it is there, free or ours, and nobody waits */
         dibs__sql_hint_set(e, t->hash, DIBS__SQL_SEEN);
+    else if (t->done)
+        dibs__sql_hint_stuck(e, t->hash, false);
 }
 
 dibs_status dibs__sql_fast(dibs__sql_run *r)
@@ -176,6 +178,8 @@ dibs_status dibs__sql_fast(dibs__sql_run *r)
     b->ctx = &f;
     if (b->count > 0 || b->failed)
         status = dibs__sql_seat_exchange(r->e, r->seat, r->until, r->err);
+    if (status != DIBS_OK && r->seat->locked && r->seat->culprit < b->count)
+        dibs__sql_run_locked(r, f.part[r->seat->culprit].first, f.part[r->seat->culprit].count);
     for (size_t i = 0; status == DIBS_OK && i < r->count; i++)
         finish(r->e, r->task[i]);
     return status;

@@ -83,11 +83,22 @@ static int on_row(void *ctx, size_t command, const dibs__sql_value *cells, size_
                                  g->r->seat->batch.command[command].op, cells);
 }
 
+static void note_locked(general_run *g, const dibs__sql_session *s)
+{
+    dibs__sql_run_locked(g->r, (size_t)(s->task - g->r->task), s->task_count);
+}
+
 static dibs_status exchange(general_run *g)
 {
-    g->r->seat->batch.row = on_row;
-    g->r->seat->batch.ctx = g;
-    return dibs__sql_seat_exchange(g->r->e, g->r->seat, g->r->until, g->r->err);
+    dibs__sql_seat *seat = g->r->seat;
+    dibs_status status;
+
+    seat->batch.row = on_row;
+    seat->batch.ctx = g;
+    status = dibs__sql_seat_exchange(g->r->e, seat, g->r->until, g->r->err);
+    if (status != DIBS_OK && seat->locked && seat->culprit < seat->batch.count)
+        note_locked(g, &g->session[g->part[seat->culprit]]);
+    return status;
 }
 
 /* ---- Lock and look --------------------------------------------------------------------------- */
@@ -168,8 +179,11 @@ static dibs_status decide_all(general_run *g)
 {
     for (size_t i = 0; i < g->count; i++)
         for (size_t k = 0; k < g->session[i].task_count; k++)
-            if (decide(&g->session[i], g->session[i].task[k]) < 0)
+            if (decide(&g->session[i], g->session[i].task[k]) < 0) {
+                if (g->r->seat->locked)
+                    note_locked(g, &g->session[i]);
                 return g->session[i].status;
+            }
     return DIBS_OK;
 }
 

@@ -106,6 +106,7 @@ typedef struct dibs__sql_run {
     dibs__sql_seat *seat;
     dibs__sql_task **task; /* those not done yet, sorted by name */
     size_t count;
+    bool company; /* of several names, or of somebody who waits for no row */
     dibs__deadline until;
     dibs_error *err;
 } dibs__sql_run;
@@ -117,11 +118,16 @@ void dibs__sql_run_all(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_task *tasks
 /* Sees to it that the seat has a connection that seems to work. */
 dibs_status dibs__sql_seat_ready(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
                                  dibs_error *err);
+/* Closes a connection that is broken. */
+void dibs__sql_seat_give_up(dibs__sql *e, dibs__sql_seat *seat);
 /* Sends the seat's batch; closes a broken connection. */
 dibs_status dibs__sql_seat_exchange(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
                                     dibs_error *err);
 /* How many tasks from `at` on are of one name. */
 size_t dibs__sql_run_group(const dibs__sql_run *r, size_t at);
+
+/* Those of the run whose row is locked are marked so. */
+void dibs__sql_run_locked(dibs__sql_run *r, size_t first, size_t count);
 
 /* fast.c, general.c: one try. DIBS_OK: what could be done this way is marked as done (general:
  * all). Else nothing was done, or DIBS_UNKNOWN. */
@@ -130,13 +136,31 @@ dibs_status dibs__sql_general(dibs__sql_run *r);
 
 /* ---- hint.c: what is known of a name without asking ------------------------------------------ */
 
-#define DIBS__SQL_SEEN  1u /* its row is there */
-#define DIBS__SQL_LINE  2u /* some wait */
-#define DIBS__SQL_HELD  4u /* some hold */
-#define DIBS__SQL_CROWD 8u /* and share it */
+#define DIBS__SQL_SEEN  1u  /* its row is there */
+#define DIBS__SQL_LINE  2u  /* some wait */
+#define DIBS__SQL_HELD  4u  /* some hold */
+#define DIBS__SQL_CROWD 8u  /* and share it */
+#define DIBS__SQL_STUCK 16u /* another session kept its row locked */
 
 unsigned dibs__sql_hint(dibs__sql *e, uint64_t hash);
 void dibs__sql_hint_set(dibs__sql *e, uint64_t hash, unsigned hint);
+void dibs__sql_hint_stuck(dibs__sql *e, uint64_t hash, bool stuck);
+
+/* ---- signs.c --------------------------------------------------------------------------------- */
+
+/* Does the job's tasks on that seat; every one has its status afterwards. */
+void dibs__sql_signs(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, dibs_error *err);
+
+/* ---- stray.c --------------------------------------------------------------------------------- */
+
+/* Memory for noting that the seat's connection was given up; false: there is none. */
+bool dibs__sql_stray_reserve(dibs__sql_seat *seat);
+/* The seat's connection is given up, and a request on it may be unanswered. */
+void dibs__sql_stray_add(dibs__sql *e, dibs__sql_seat *seat);
+/* Before anything newer is sent. DIBS_OK: there are no strays any more. */
+dibs_status dibs__sql_strays_end(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
+                                 dibs_error *err);
+void dibs__sql_stray_fini(dibs__sql *e);
 
 /* ---- crew.c ---------------------------------------------------------------------------------- */
 

@@ -66,7 +66,7 @@ static void settle_stale(dibs__sql *e, const reaping *r, dibs__deadline until)
         dibs_error err;
         dibs__sql_task task = {
             .what = DIBS__SQL_SETTLE, .name = r->stale[i], .owner = "", .attempt = ""};
-        dibs__sql_job job = {.task = &task, .count = 1, .until = until, .err = &err};
+        dibs__sql_job job = {.task = &task, .chore = true, .count = 1, .until = until, .err = &err};
         dibs__sql_do(e, &job);
     }
 }
@@ -83,7 +83,8 @@ void dibs__sql_reap(dibs__sql *e)
         !atomic_compare_exchange_strong(&e->reap_at, &due, now + DIBS__SQL_REAP_INTERVAL))
         return;
     for (int i = 0; i < CHUNKS && dibs__now(e->base.env) < until; i++) {
-        dibs__sql_job job = {.call = reap_rows, .ctx = &r, .until = until, .err = &err};
+        dibs__sql_job job = {
+            .call = reap_rows, .chore = true, .ctx = &r, .until = until, .err = &err};
         memcpy(r.last, e->reaped, sizeof r.last);
         dibs__sql_do(e, &job);
         if (job.status != DIBS_OK)

@@ -1,9 +1,13 @@
 /* A batch of commands on one connection: first those that one statement can do, in one exchange;
  * then the rest in the general way, in two.
  *
- * It fails in three ways. Worth doing again at once (deadlock, serialization): done again. Surely
- * not done, on a connection that still works: one command may have spoilt it for all (a row that
- * somebody keeps locked), so each is tried alone. No connection, or no answer: all are told so. */
+ * It fails in four ways. Worth doing again at once (deadlock, serialization): done again. Another session
+ * keeps a row locked: the server says which, its commands are put aside, the others go on without them.
+ * Surely not done for another reason, on a connection that still works: one command may have spoilt it for
+ * all, so each is tried alone. No connection, or no answer: all are told so.
+ *
+ * A row that is locked is waited for only by those who have it to themselves; in company, or when it was
+ * locked the last time, nobody waits. */
 #include "engines/sql/inner.h"
 
 #include "core/error.h"
@@ -21,12 +25,42 @@ static void close_seat(dibs__sql *e, dibs__sql_seat *seat)
     seat->conn = NULL;
 }
 
+void dibs__sql_seat_give_up(dibs__sql *e, dibs__sql_seat *seat)
+{
+    dibs__sql_stray_add(e, seat);
+    close_seat(e, seat);
+}
+
 dibs_status dibs__sql_seat_ready(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
                                  dibs_error *err)
 {
     if (seat->conn && !e->driver->usable(seat->conn))
         close_seat(e, seat);
-    return seat->conn ? DIBS_OK : e->driver->connect(e, until, &seat->conn, err);
+    if (seat->conn)
+        return DIBS_OK;
+    if (!dibs__sql_stray_reserve(seat))
+        return dibs__fail(err, DIBS_NO_MEMORY, "%s: out of memory", e->driver->name);
+    return e->driver->connect(e, until, &seat->conn, err);
+}
+
+/* What belongs to an open transaction was begun before the stray was given up. */
+static bool begins(const dibs__sql_batch *b)
+{
+    return b->mode != DIBS__SQL_MORE && b->mode != DIBS__SQL_END;
+}
+
+static dibs_status send_batch(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
+                              dibs_error *err)
+{
+    dibs_status status = begins(&seat->batch) ? dibs__sql_strays_end(e, seat, until, err) : DIBS_OK;
+
+    if (begins(&seat->batch))
+        seat->conn->hasty = seat->hasty || until - dibs__now(e->base.env) < 2 * e->driver->row_wait;
+    if (status != DIBS_OK)
+        seat->conn->again = seat->conn->broken;
+    else
+        status = e->driver->exchange(seat->conn, &seat->batch, until, err);
+    return status;
 }
 
 dibs_status dibs__sql_seat_exchange(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
@@ -34,17 +68,20 @@ dibs_status dibs__sql_seat_exchange(dibs__sql *e, dibs__sql_seat *seat, dibs__de
 {
     dibs_status status;
 
-    seat->again = false;
-    seat->conn->again = false;
+    seat->again = seat->locked = false;
+    seat->conn->again = seat->conn->locked = false;
+    seat->conn->culprit = SIZE_MAX;
     if (seat->batch.failed) {
         e->driver->rollback(seat->conn, until);
         status = dibs__fail(err, DIBS_NO_MEMORY, "%s: out of memory", e->driver->name);
     } else {
-        status = e->driver->exchange(seat->conn, &seat->batch, until, err);
+        status = send_batch(e, seat, until, err);
         seat->again = status != DIBS_OK && status != DIBS_UNKNOWN && seat->conn->again;
+        seat->locked = status != DIBS_OK && status != DIBS_UNKNOWN && seat->conn->locked;
+        seat->culprit = seat->conn->culprit;
     }
     if (seat->conn->broken)
-        close_seat(e, seat);
+        dibs__sql_seat_give_up(e, seat);
     return status;
 }
 
@@ -83,15 +120,49 @@ static void forget_done(dibs__sql_run *r)
     r->count = left;
 }
 
+void dibs__sql_run_locked(dibs__sql_run *r, size_t first, size_t count)
+{
+    for (size_t i = first; i < first + count; i++)
+        r->task[i]->locked = true;
+}
+
+/* Those whose rows are locked are over for this run; all, if nobody knows whose it is. */
+static void put_aside(dibs__sql_run *r)
+{
+    size_t left = 0;
+    bool known = false;
+
+    for (size_t i = 0; i < r->count; i++)
+        known |= r->task[i]->locked;
+    for (size_t i = 0; i < r->count; i++) {
+        dibs__sql_task *t = r->task[i];
+        if (known && !t->locked) {
+            r->task[left++] = t;
+            continue;
+        }
+        t->locked = true;
+        t->status = DIBS_UNAVAILABLE;
+        if (!r->company)
+            dibs__sql_hint_stuck(r->e, t->hash, true);
+    }
+    r->count = left;
+}
+
 static dibs_status do_both_ways(dibs__sql_run *r)
 {
-    dibs_status status = try_until_done(r, dibs__sql_fast);
+    for (;;) {
+        dibs_status status = try_until_done(r, dibs__sql_fast);
 
-    forget_done(r);
-    if (status == DIBS_OK && r->count > 0)
-        status = try_until_done(r, dibs__sql_general);
-    forget_done(r);
-    return status;
+        forget_done(r);
+        if (status == DIBS_OK && r->count > 0)
+            status = try_until_done(r, dibs__sql_general);
+        forget_done(r);
+        if (status == DIBS_OK || !r->seat->locked)
+            return status;
+        put_aside(r);
+        if (r->count == 0)
+            return DIBS_OK;
+    }
 }
 
 static void do_each_alone(dibs__sql_run *all)
@@ -101,7 +172,9 @@ static void do_each_alone(dibs__sql_run *all)
         dibs__sql_run one = *all;
         one.task = &task;
         one.count = 1;
-        task->status = do_both_ways(&one);
+        dibs_status status = do_both_ways(&one);
+        if (!task->locked)
+            task->status = status;
     }
 }
 
@@ -122,16 +195,20 @@ void dibs__sql_run_all(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_task *tasks
 {
     dibs__sql_run r = {
         .e = e, .seat = seat, .task = tasks, .count = count, .until = until, .err = err};
+    bool hasty = seat->hasty;
     dibs_status status;
 
     for (size_t i = 0; i < count; i++) {
         tasks[i]->order = i;
-        tasks[i]->done = false;
+        tasks[i]->done = tasks[i]->locked = false;
         tasks[i]->status = DIBS_OK;
     }
     if (count > 1)
         qsort(tasks, count, sizeof tasks[0], by_name);
+    r.company = hasty || dibs__sql_run_group(&r, 0) < count;
+    seat->hasty = r.company || (dibs__sql_hint(e, tasks[0]->hash) & DIBS__SQL_STUCK);
     status = do_both_ways(&r);
+    seat->hasty = hasty;
     if (status != DIBS_OK && status != DIBS_UNKNOWN && seat->conn && count > 1) {
         do_each_alone(&r);
         return;

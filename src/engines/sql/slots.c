@@ -36,6 +36,7 @@ dibs_status dibs__sql_open(dibs__sql *e, const dibs__sql_driver *driver,
     snprintf(e->id, sizeof e->id, "%s", request->handle_id);
     pthread_mutex_init(&e->mutex, NULL);
     pthread_mutex_init(&e->waiting_mutex, NULL);
+    pthread_mutex_init(&e->stray_mutex, NULL);
     plan_reaping(e);
     status = dibs__sql_seat_ready(e, seat, request->until, err);
     if (status == DIBS_OK)
@@ -55,8 +56,10 @@ void dibs__sql_close(dibs__sql *e)
         dibs__sql_batch_fini(&e->seat[i].batch);
     }
     dibs__sql_waiting_fini(e);
+    dibs__sql_stray_fini(e);
     pthread_mutex_destroy(&e->mutex);
     pthread_mutex_destroy(&e->waiting_mutex);
+    pthread_mutex_destroy(&e->stray_mutex);
 }
 
 void dibs__sql_abandon(dibs__sql *e)

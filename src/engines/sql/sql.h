@@ -16,6 +16,8 @@
  *   look.c     listing
  *   reap.c     dropping what nobody has used for a day
  *   cell.c     cells and counters: a command that one statement can do, or lock, look, decide, write
+ *   signs.c    signs of life: holders first, and nobody waits for a row
+ *   stray.c    connections that were given up: they are ended in the server first
  *   chores.c   cells: who waits for one, and dropping those that have ended
  *
  * A *driver* executes a `dibs__sql_batch`: a list of operations with arguments, all sent in one
@@ -279,15 +281,22 @@ static inline const dibs__sql_value *dibs__sql_args(const dibs__sql_batch *b,
 /* The first member of a driver's own connection. Used by one thread at a time. */
 typedef struct dibs__sql_conn {
     dibs__sql *e;
-    bool broken; /* set by the driver: close it */
+    uint64_t key; /* of the lock that this session holds in the server, see stray.c; 0: none */
+    bool broken;  /* set by the driver: close it */
     bool
         again; /* set by a failed exchange: surely not done, and worth doing again at once (deadlock,
                     serialization failure, a statement that the server has forgotten, a connection
                     that had gone before anything was sent) */
+    bool hasty;  /* set before an exchange that begins something: a row that is locked is not waited
+                    for, as far as the server can */
+    bool locked; /* set by a failed exchange: surely not done, because another session keeps the row
+                    of command number `culprit` locked */
+    size_t culprit;
 } dibs__sql_conn;
 
 struct dibs__sql_driver {
     const char *name; /* "postgresql": how messages begin */
+    int64_t row_wait; /* so long a row that is locked is waited for, unless it is `hasty` */
     unsigned fast;    /* which fast operations there are: 1u << DIBS__SQL_TAKE | … */
 
     /* Connects and sets the session up; refuses servers that cannot do it. */
@@ -309,6 +318,11 @@ struct dibs__sql_driver {
                             dibs_error *err);
     /* Ends the open transaction without its effects. */
     void (*rollback)(dibs__sql_conn *c, dibs__deadline until);
+
+    /* Ends these sessions of this account in the server, if they are still there, and waits until they are
+     * over. DIBS_OK: they are. DIBS_DENIED: the account may not. */
+    dibs_status (*end_strays)(dibs__sql_conn *c, const uint64_t keys[], size_t count,
+                              dibs__deadline until, dibs_error *err);
 
     /* All below may be NULL. */
 
@@ -348,6 +362,8 @@ typedef struct dibs__sql_task {
     dibs__reply reply;
     /* run.c's */
     bool done, answered;
+    bool locked;     /* another session keeps its row locked: it was not done */
+    bool was_locked; /* signs.c's */
     size_t order;
     uint64_t hash; /* of the name */
 } dibs__sql_task;
@@ -363,10 +379,12 @@ typedef struct dibs__sql_job {
     dibs__sql_task *task; /* one; signs of life: `count` of them, sorted by name */
     size_t count;
     bool signs_of_life; /* keep: may use the connection that is set aside for it */
+    bool chore;         /* not urgent: waits for no row, and is not tried again */
     /* Instead of tasks: whatever needs a connection. */
     dibs_status (*call)(dibs__sql *e, dibs__sql_seat *seat, struct dibs__sql_job *job,
                         dibs_error *err);
     void *ctx;
+    uint64_t hash; /* `call`: of the row that it needs; 0: of none */
     dibs__deadline until;
     dibs_error *err;
     dibs_status status; /* of `call` */
@@ -374,6 +392,8 @@ typedef struct dibs__sql_job {
     dibs__sql_progress progress;
     bool called;  /* a connection is free: come and drive */
     bool light;   /* needs no durable commit */
+    bool alone;   /* its row was locked when it went with others */
+    bool locked;  /* its row stays locked */
     bool patient; /* waits for company until `lingers` */
     dibs__deadline came, lingers;
     pthread_cond_t cond;
@@ -401,13 +421,24 @@ typedef struct dibs__sql_mail {
 #define DIBS__SQL_BATCH       128 /* tasks in one transaction */
 #define DIBS__SQL_HINTS       1024
 
+#define DIBS__SQL_STRAYS 16 /* so many are ended in one go */
+
+typedef struct dibs__sql_stray {
+    uint64_t key;
+    struct dibs__sql_stray *next;
+} dibs__sql_stray;
+
 /* One connection and what its thread works with. */
 struct dibs__sql_seat {
-    dibs__sql_conn *conn; /* its thread's */
-    bool connected;       /* it had one when it was last left */
+    dibs__sql_conn *conn;   /* its thread's */
+    dibs__sql_stray *stray; /* what becomes of it if it is given up: there is memory for that */
+    bool connected;         /* it had one when it was last left */
     bool taken;
-    bool heavy; /* taken for what needs a durable commit */
-    bool again; /* the exchange that failed last is worth doing again at once */
+    bool heavy;     /* taken for what needs a durable commit */
+    bool again;     /* the exchange that failed last is worth doing again at once */
+    bool hasty;     /* no row that is locked is waited for */
+    bool locked;    /* the exchange that failed last met a row that another session keeps locked: */
+    size_t culprit; /* that of this command */
     dibs__sql_batch batch;
     dibs__sql_mail mail;
     uint64_t names[DIBS__SQL_BATCH]; /* hashes of what is under way, for the crew */
@@ -426,11 +457,17 @@ struct dibs__sql {
     dibs__sql_seat seat[DIBS__SQL_CONNECTIONS];
     size_t seats;           /* how many there may be */
     int luck, probes;       /* see crew.c: does it pay to wait for company? */
+    size_t signs_first;     /* signs.c's */
     dibs__deadline no_more; /* the server refused one more connection: not before then */
     _Atomic uint8_t hint[DIBS__SQL_HINTS]; /* by name: which fast operation would be in vain */
     _Atomic int64_t reap_at;
     _Atomic bool cells;             /* their tables are there */
     char reaped[DIBS_NAME_MAX + 1]; /* how far, by name; of the thread that reaps */
+
+    pthread_mutex_t stray_mutex;
+    dibs__sql_stray *strays;
+    _Atomic size_t stray_count;
+    _Atomic bool told_stray; /* that the account may not end them */
 
     pthread_mutex_t waiting_mutex;
     dibs__table waiting; /* our attempts in line */
@@ -470,6 +507,9 @@ dibs_status dibs__sql_cell_mark(dibs__sql *e, const char *key, uint64_t version,
 /* What those who wait for the cell are told. */
 #define DIBS__SQL_TELL_SIZE 17
 void dibs__sql_cell_text(const char *key, char out[DIBS__SQL_TELL_SIZE]);
+
+/* For a driver's `connect`: a new session's key. */
+uint64_t dibs__sql_stray_key(const dibs__env *env);
 
 /* For a driver's `events`: the text of a NOTIFY has arrived. Strange texts are ignored. */
 void dibs__sql_tell(dibs__sql *e, const char *text);
