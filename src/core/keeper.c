@@ -53,13 +53,13 @@ static void expire(dibs *d, int64_t now)
 
 static void tell_losses(dibs *d)
 {
-    if (!d->lost && !d->news)
+    if (!d->news)
         return;
     if (d->dispatch_only) {
         dibs__notice(d);
         return;
     }
-    while (dibs__run_lost(d) || dibs__news_run(d))
+    while (dibs__news_run(d))
         d->losses_noted++;
     dibs__notice(d);
 }
@@ -293,7 +293,7 @@ static void *keeper_main(void *data)
         tell_losses(d);
         serve_due(d, b, now);
         serve_chore(d, now);
-        if (next_moment(d) <= dibs__now(d->env) || ((d->lost || d->news) && !d->dispatch_only))
+        if (next_moment(d) <= dibs__now(d->env) || (d->news && !d->dispatch_only))
             continue;
         arm(d);
         sleep_until_something(d);

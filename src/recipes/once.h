@@ -33,6 +33,7 @@ struct dibs_once {
     dibs__once_phase phase;
     dibs_status answer; /* told */
     bool busy;
+    bool delivered;         /* the user was told that it is his: from then on its loss is told */
     bool silent;            /* the last renewal got no answer */
     bool maybe_gone;        /* our own deletion got no answer */
     bool maybe_there;       /* the command that begins it got no answer */
@@ -50,8 +51,6 @@ struct dibs_once {
     _Atomic int64_t deadline; /* ours until then, by our clock; 0: not ours */
     dibs__chore renew, end;
     dibs__news loss;
-    bool telling; /* its callback runs now */
-    pthread_t teller;
     char cell[DIBS__CELL_KEY_SIZE];
     char key[]; /* for messages; then the fingerprint */
 };
