@@ -81,11 +81,12 @@ void dibs__grant_unref(dibs_grant *g)
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
 
-/* Each grant in the tables has a place in both heaps waiting for it. */
+/* Each grant in the tables has a place in all heaps waiting for it. */
 static bool reserve(dibs *d)
 {
     return dibs__table_reserve(&d->attempts) && dibs__table_reserve(&d->owners) &&
            dibs__heap_reserve(&d->due, d->attempts.count - d->due.count) &&
+           dibs__heap_reserve(&d->errands, d->attempts.count - d->errands.count) &&
            dibs__heap_reserve(&d->expiries, d->attempts.count - d->expiries.count);
 }
 
@@ -124,6 +125,7 @@ void dibs__grant_leave_owner(dibs_grant *g)
 void dibs__grant_retire(dibs_grant *g)
 {
     dibs__heap_remove(&g->d->due, &g->due);
+    dibs__heap_remove(&g->d->errands, &g->errand);
     dibs__heap_remove(&g->d->expiries, &g->expiry);
     delist_attempt(g);
     dibs__grant_leave_owner(g);

@@ -74,6 +74,7 @@ struct dibs_grant {
     _Atomic int loss;         /* dibs_loss */
     _Atomic uint64_t floor;
     dibs__due due;          /* what the keeper does next */
+    dibs__due errand;       /* the same, when it is an exchange of its own */
     dibs__due expiry;       /* `deadline`, while held */
     dibs__deadline give_up; /* orphan: the engine has forgotten it by then */
     dibs_ticket *ticket;
@@ -144,6 +145,8 @@ struct dibs {
     uint64_t attempts_made;
     dibs__table attempts, owners;
     dibs__heap due, expiries;
+    dibs__heap
+        errands; /* out of `due`: what takes an exchange of its own, and waits for renewals */
     dibs__heap chores, ends;      /* chores: may ask the engine. ends: a deadline is over, no I/O */
     size_t lodgers;               /* each has a place in both */
     dibs__news *news, **news_end; /* callbacks to run */

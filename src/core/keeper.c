@@ -4,7 +4,11 @@
  * Two heaps say what comes next: `due` (something to ask the engine) and `expiries` (a deadline is
  * over); two more, `chores` and `ends`, say the same for what is no grant: runs of once, reaping. Whatever is due at about the same time goes to the engine in one batch, sorted by name. No
  * exchange of the keeper's lasts beyond the next deadline of a holder by much, so that a loss is
- * told in time even when the engine hangs. */
+ * told in time even when the engine hangs.
+ *
+ * What takes an exchange of its own (giving back what was left, entering again) is an errand. Errands
+ * are run one at a time, and after what is due: however many there are, a renewal waits for one of
+ * them at most. */
 #define _GNU_SOURCE
 #include "core/handle.h"
 
@@ -150,7 +154,6 @@ static void give_back(dibs *d, dibs_grant *g, int64_t now)
     dibs__reply reply;
     dibs_status status;
 
-    dibs__heap_remove(&d->due, &g->due);
     dibs__grant_ref(g);
     pthread_mutex_unlock(&d->mutex);
     status = g->release_it ? d->class->release(d->engine, &claim, until, &reply, NULL)
@@ -165,30 +168,45 @@ static void give_back(dibs *d, dibs_grant *g, int64_t now)
     dibs__grant_unref(g);
 }
 
-/* A dispatcher's ticket whose time has come. */
-static void serve_ticket(dibs *d, batch *b, dibs_ticket *t, int64_t now)
+/* A dispatcher's: threads enter by themselves. */
+static bool must_enter(const dibs_grant *g)
 {
-    dibs__heap_remove(&d->due, &t->grant->due);
-    if (now >= t->until)
-        dibs__ticket_time_out(t);
-    else if (t->enter_again)
-        dibs__ticket_enter(t, dibs__keeper_until(d, now));
-    else
-        add_to_batch(d, b, t->grant, now);
+    return g->state == DIBS__WAITING && g->ticket && g->ticket->by_event && g->ticket->enter_again;
 }
 
 static void serve(dibs *d, batch *b, dibs_grant *g, int64_t now)
 {
+    bool waits = g->state == DIBS__WAITING && g->ticket;
+    int64_t since = g->due.key;
+
+    if (waits && g->ticket->by_event && now >= g->ticket->until) {
+        dibs__heap_remove(&d->due, &g->due);
+        dibs__ticket_time_out(g->ticket);
+    } else if (g->state == DIBS__ORPHAN || must_enter(g)) {
+        dibs__heap_remove(&d->due, &g->due);
+        dibs__heap_put(&d->errands, &g->errand, since);
+    } else if (g->state == DIBS__HELD || (waits && !g->ticket->enter_again)) {
+        add_to_batch(d, b, g, now);
+    } else {
+        dibs__heap_remove(&d->due, &g->due); /* its own thread has it in hand */
+    }
+}
+
+/* Things may have changed since it became one. */
+static void run_errand(dibs *d, int64_t now)
+{
+    dibs__due *top = dibs__heap_top(&d->errands);
+    dibs_grant *g = top ? DIBS__FROM(dibs_grant, errand, top) : NULL;
+
+    if (!g)
+        return;
+    dibs__heap_remove(&d->errands, top);
     if (g->state == DIBS__ORPHAN)
         give_back(d, g, now);
-    else if (g->state == DIBS__HELD)
-        add_to_batch(d, b, g, now);
-    else if (g->state == DIBS__WAITING && g->ticket && g->ticket->by_event)
-        serve_ticket(d, b, g->ticket, now);
-    else if (g->state == DIBS__WAITING && g->ticket && !g->ticket->enter_again)
-        add_to_batch(d, b, g, now);
-    else
-        dibs__heap_remove(&d->due, &g->due); /* its own thread has it in hand */
+    else if (must_enter(g) && now >= g->ticket->until)
+        dibs__ticket_time_out(g->ticket);
+    else if (must_enter(g))
+        dibs__ticket_enter(g->ticket, dibs__keeper_until(d, now));
 }
 
 /* How much too early its turn may come, so that many go in one exchange. */
@@ -231,10 +249,10 @@ static void serve_chore(dibs *d, int64_t now)
 
 static dibs__deadline next_moment(const dibs *d)
 {
-    const dibs__heap *heaps[] = {&d->due, &d->expiries, &d->chores, &d->ends};
+    const dibs__heap *heaps[] = {&d->due, &d->expiries, &d->errands, &d->chores, &d->ends};
     dibs__deadline next = DIBS__NEVER;
 
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         dibs__due *top = dibs__heap_top(heaps[i]);
         next = dibs__sooner(next, top ? top->key : DIBS__NEVER);
     }
@@ -292,6 +310,7 @@ static void *keeper_main(void *data)
         expire(d, now);
         tell_losses(d);
         serve_due(d, b, now);
+        run_errand(d, dibs__now(d->env));
         serve_chore(d, now);
         if (next_moment(d) <= dibs__now(d->env) || (d->news && !d->dispatch_only))
             continue;

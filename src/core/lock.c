@@ -234,8 +234,8 @@ void dibs__lock_undo(dibs_grant *g)
 
 static const dibs_lock_options defaults;
 
-/* Everything that can be refused before the engine is asked. In a call when DIBS_OK comes back;
- * `again` is set when it was a reentry. */
+/* Everything that can be refused before the engine is asked. In a call; `again` is set when it was a
+ * reentry. */
 static dibs_status prepare(dibs *d, const char *name, const dibs_lock_options *o, bool by_event,
                            dibs_grant **out, bool *again, dibs_error *err)
 {
@@ -244,14 +244,13 @@ static dibs_status prepare(dibs *d, const char *name, const dibs_lock_options *o
     dibs_status status = dibs__check_name(name, err);
 
     *again = false;
+    *out = NULL;
     if (status == DIBS_OK)
         status = dibs__check_lock_options(d, o, err);
     if (status != DIBS_OK)
         return status;
-    if (!dibs__begin_call(d)) {
-        dibs__end_call(d);
+    if (d->closing)
         return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
-    }
     owner = owner_of(d, o, by_event, room, sizeof room);
     *out = owner ? dibs__grant_of_owner(d, owner, name) : NULL;
     if (*out) {
@@ -264,10 +263,8 @@ static dibs_status prepare(dibs *d, const char *name, const dibs_lock_options *o
             status = dibs__fail(err, DIBS_NO_MEMORY, "'%.200s': out of memory or threads", name);
         }
     }
-    if (status != DIBS_OK) {
+    if (status != DIBS_OK)
         *out = NULL;
-        dibs__end_call(d);
-    }
     return status;
 }
 
@@ -292,7 +289,7 @@ static dibs_status wait_for(dibs_grant *g, const dibs_lock_options *o, dibs_erro
     return t.status;
 }
 
-/* `deliver`: to the user. `lost` is set when it was granted, and lost before that. */
+/* In a call. `deliver`: to the user. `lost` is set when it was granted, and lost before that. */
 static dibs_status lock_once(dibs *d, const char *name, const dibs_lock_options *o, bool deliver,
                              dibs_grant **out, bool *lost, dibs_error *err)
 {
@@ -312,16 +309,19 @@ static dibs_status lock_once(dibs *d, const char *name, const dibs_lock_options 
     }
     if (status != DIBS_OK)
         *out = NULL;
-    dibs__end_call(d);
     return status;
 }
 
 dibs_status dibs__lock(dibs *d, const char *name, const dibs_lock_options *o, dibs_grant **out,
                        dibs_error *err)
 {
+    dibs_status status;
     bool lost;
 
-    return lock_once(d, name, o, false, out, &lost, err);
+    dibs__begin_call(d);
+    status = lock_once(d, name, o, false, out, &lost, err);
+    dibs__end_call(d);
+    return status;
 }
 
 int64_t dibs__wait_left(const dibs *d, int64_t wait_ms, dibs__deadline until)
@@ -347,10 +347,12 @@ dibs_status dibs_lock(dibs *d, const char *name, const dibs_lock_options *option
     if (!dibs__same_process(d))
         return dibs__forked(err);
     until = dibs__after(d->env, wait_ms > 0 && wait_ms <= MAX_MS ? wait_ms * DIBS__MS : 0);
+    dibs__begin_call(d); /* one call, so that dibs_close waits for the whole of it */
     do {
         status = lock_once(d, name, &o, true, out, &lost, err);
         o.wait_ms = dibs__wait_left(d, wait_ms, until);
     } while (lost && o.wait_ms != DIBS_NO_WAIT);
+    dibs__end_call(d);
     return status;
 }
 
@@ -383,8 +385,10 @@ dibs_status dibs_lock_start(dibs *d, const char *name, const dibs_lock_options *
     t = calloc(1, sizeof *t);
     if (!t)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+    dibs__begin_call(d);
     status = prepare(d, name, o, true, &g, &again, err);
     if (status != DIBS_OK) {
+        dibs__end_call(d);
         free(t);
         return status;
     }

@@ -176,8 +176,12 @@ dibs_status dibs_lock_many(dibs *d, const char *const names[], size_t count,
     if (options)
         m.options = *options;
     status = dibs__check_lock_options(d, &m.options, err);
+    dibs__begin_call(d); /* one call, so that dibs_close waits for the whole of it */
+    pthread_mutex_unlock(&d->mutex);
     if (status == DIBS_OK)
         status = take_and_deliver(&m, err);
+    pthread_mutex_lock(&d->mutex);
+    dibs__end_call(d);
     free(wants);
     return status;
 }
