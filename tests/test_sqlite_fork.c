@@ -15,7 +15,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHILDREN    200
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define CHILDREN 40 /* forks are slow there */
+#else
+#define CHILDREN 200
+#endif
 #define AT_ONCE     8     /* children that run at the same time */
 #define WORKERS     3     /* threads of the parent that use the store meanwhile */
 #define HANG_S      30    /* a child that takes longer hangs */

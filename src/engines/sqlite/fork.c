@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PATIENCE_MS 1000 /* so long a fork waits for those who are inside */
+#define PATIENCE_MS 5000 /* so long a fork waits for those who are inside */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
