@@ -122,8 +122,8 @@ DIBS_API dibs_status dibs_open(const char *url, const dibs_options *options, dib
                                dibs_error *err);
 
 /* Cancels what waits, releases what is held, abandons runs that have not ended, ends the keeper, frees
- * everything: grants, tickets and onces of the handle are gone with it. In a forked child it only
- * forgets. NULL is allowed. */
+ * everything: grants, tickets and onces of the handle are gone with it. Must not be called from a
+ * callback of the handle. In a forked child it only forgets. NULL is allowed. */
 DIBS_API void dibs_close(dibs *d);
 
 DIBS_API const char *dibs_engine_name(const dibs *d); /* "sqlite" */
@@ -170,9 +170,11 @@ typedef enum dibs_loss {
 } dibs_loss;
 
 /* Runs on the keeper (or in dibs_dispatch, see dispatch_only), once for a lost grant, with no lock
- * of ours held. `g` stays valid until dibs_unlock, which may be called from here; after dibs_unlock
- * it neither runs nor begins. It must not wait for a lock: the keeper that would keep it alive is
- * here. */
+ * of ours held. `g` stays valid until dibs_unlock, which may be called from here. When dibs_unlock
+ * returns, the callback does not run any more and will not begin: dibs_unlock waits for one that is
+ * running on another thread. It does not wait for one that itself waits for the caller: of two
+ * callbacks that unlock each other's grants at the same moment, one does not wait. It must not wait
+ * for a lock: the keeper that would keep it alive is here. */
 typedef void (*dibs_lost_fn)(void *data, dibs_grant *g, dibs_loss why);
 
 /* Zero means default. */
@@ -201,7 +203,10 @@ DIBS_API dibs_status dibs_lock(dibs *d, const char *name, const dibs_lock_option
                                dibs_grant **out, dibs_error *err);
 
 /* Takes all `count` locks or none, in sorted order, so that callers cannot deadlock. `out[i]` is
- * the grant of `names[i]`; a name given twice is one grant, one level deeper. */
+ * the grant of `names[i]`; a name given twice is one grant, one level deeper. When it returns
+ * DIBS_OK, all are held; max_hold_ms and no_renew apply from then on. One that is lost while the
+ * others are waited for is not reported: all are given back and taken again within wait_ms. If the
+ * call fails, no min_hold_ms keeps a name taken. */
 DIBS_API dibs_status dibs_lock_many(dibs *d, const char *const names[], size_t count,
                                     const dibs_lock_options *options, dibs_grant *out[],
                                     dibs_error *err);
@@ -248,7 +253,8 @@ typedef struct dibs_party {
 
 /* ---- Waiting without a thread each ----------------------------------------------------------- */
 
-/* Runs in dibs_dispatch. DIBS_OK: `g` is yours. The ticket is freed when this returns. */
+/* Runs in dibs_dispatch. DIBS_OK: `g` is yours, and was held a moment ago. DIBS_LOST: it was granted,
+ * and lost before dibs_dispatch was called. The ticket is freed when this returns. */
 typedef void (*dibs_ticket_fn)(void *data, dibs_status status, dibs_grant *g,
                                const dibs_error *err);
 

@@ -42,29 +42,46 @@ void dibs__news_add(dibs *d, dibs__news *n)
     dibs__keeper_wake(d); /* it runs the callback, or passes the notice on */
 }
 
-bool dibs__news_run(dibs *d)
-{
-    dibs__news *n = d->news;
-
-    if (!n)
-        return false;
-    dibs__news_forget(d, n);
-    n->tell(d, n);
-    return true;
-}
-
-void dibs__news_forget(dibs *d, dibs__news *n)
+static void unlist(dibs *d, dibs__news *n)
 {
     dibs__news **at = &d->news;
 
-    if (!n->listed)
-        return;
     while (*at != n)
         at = &(*at)->next;
     *at = n->next;
     if (!*at)
         d->news_end = at;
     n->listed = false;
+}
+
+/* `tell` may drop the last reference to what `n` is in. */
+bool dibs__news_run(dibs *d)
+{
+    dibs__news *n = d->news;
+    dibs__telling t;
+
+    if (!n)
+        return false;
+    unlist(d, n);
+    n->telling = true;
+    dibs__telling_begin(&t, n);
+    n->tell(d, n);
+    dibs__telling_end(&t);
+    return true;
+}
+
+bool dibs__news_forget(dibs *d, dibs__news *n)
+{
+    bool listed = n->listed;
+
+    if (listed)
+        unlist(d, n);
+    if (n->telling) {
+        pthread_mutex_unlock(&d->mutex);
+        dibs__telling_await(n);
+        pthread_mutex_lock(&d->mutex);
+    }
+    return listed;
 }
 
 /* ---- Reaping --------------------------------------------------------------------------------- */

@@ -2,12 +2,31 @@
 #define _GNU_SOURCE
 #include "core/handle.h"
 
+#include "core/error.h"
+
 #include <stdlib.h>
 #include <sys/eventfd.h>
 
 int dibs_fd(dibs *d)
 {
     return d->notice_fd;
+}
+
+/* Granted, but lost before anybody dispatched: nobody was told that it was his. The keeper asks the
+ * engine, because dispatching never blocks. */
+static void take_away(dibs_ticket *t)
+{
+    dibs_grant *g = t->grant;
+
+    t->status = dibs__fail(&t->err, DIBS_LOST,
+                           "'%.200s' was granted and lost before dibs_dispatch could tell: %s",
+                           g->name, dibs_loss_text(dibs_loss_of(g)));
+    dibs__grant_ref(g); /* the ticket's own */
+    if (--g->depth == 0) {
+        if (dibs__news_forget(g->d, &g->news))
+            dibs__grant_unref(g);
+        dibs__grant_orphan(g, false);
+    }
 }
 
 /* With the mutex, which is given away while the callback runs. */
@@ -22,6 +41,8 @@ static bool run_ticket(dibs *d)
     if (!d->done)
         d->done_end = &d->done;
     g = t->grant;
+    if (t->status == DIBS_OK && !dibs__grant_deliver(g))
+        take_away(t);
     pthread_mutex_unlock(&d->mutex);
     if (t->done)
         t->done(t->data, t->status, t->status == DIBS_OK ? g : NULL,
@@ -31,49 +52,6 @@ static bool run_ticket(dibs *d)
         dibs__grant_unref(g);
     free(t);
     return true;
-}
-
-bool dibs__run_lost(dibs *d)
-{
-    dibs_grant *g = d->lost;
-    dibs_loss why;
-
-    if (!g)
-        return false;
-    d->lost = g->next;
-    if (!d->lost)
-        d->lost_end = &d->lost;
-    g->untold = false;
-    why = (dibs_loss)atomic_load(&g->loss);
-    if (g->on_lost) {
-        d->telling = g;
-        d->teller = pthread_self();
-        pthread_mutex_unlock(&d->mutex);
-        g->on_lost(g->data, g, why);
-        pthread_mutex_lock(&d->mutex);
-        d->telling = NULL;
-        pthread_cond_broadcast(&d->quiet);
-    }
-    dibs__grant_unref(g);
-    return true;
-}
-
-void dibs__forget_loss(dibs_grant *g)
-{
-    dibs *d = g->d;
-
-    if (g->untold) {
-        dibs_grant **at = &d->lost;
-        while (*at != g)
-            at = &(*at)->next;
-        *at = g->next;
-        if (!*at)
-            d->lost_end = at;
-        g->untold = false;
-        dibs__grant_unref(g);
-    }
-    while (d->telling == g && !pthread_equal(d->teller, pthread_self()))
-        pthread_cond_wait(&d->quiet, &d->mutex);
 }
 
 /* How many there are now: a callback that unlocks may settle the next ticket, and so on for ever.
@@ -100,7 +78,7 @@ int dibs_dispatch(dibs *d)
     d->losses_noted = 0;
     for (int left = count_done(d); left > 0 && !d->closing && run_ticket(d); left--)
         ran++;
-    while (!d->closing && d->dispatch_only && (dibs__run_lost(d) || dibs__news_run(d)))
+    while (!d->closing && d->dispatch_only && dibs__news_run(d))
         ran++;
     if (d->done)
         dibs__notice(d); /* what came meanwhile is for the next call */

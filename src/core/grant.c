@@ -81,11 +81,12 @@ void dibs__grant_unref(dibs_grant *g)
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
 
-/* Each grant in the tables has a place in both heaps waiting for it. */
+/* Each grant in the tables has a place in all heaps waiting for it. */
 static bool reserve(dibs *d)
 {
     return dibs__table_reserve(&d->attempts) && dibs__table_reserve(&d->owners) &&
            dibs__heap_reserve(&d->due, d->attempts.count - d->due.count) &&
+           dibs__heap_reserve(&d->errands, d->attempts.count - d->errands.count) &&
            dibs__heap_reserve(&d->expiries, d->attempts.count - d->expiries.count);
 }
 
@@ -124,6 +125,7 @@ void dibs__grant_leave_owner(dibs_grant *g)
 void dibs__grant_retire(dibs_grant *g)
 {
     dibs__heap_remove(&g->d->due, &g->due);
+    dibs__heap_remove(&g->d->errands, &g->errand);
     dibs__heap_remove(&g->d->expiries, &g->expiry);
     delist_attempt(g);
     dibs__grant_leave_owner(g);
@@ -265,10 +267,23 @@ void dibs__grant_answer(dibs_grant *g, dibs__deadline sent, dibs_status status,
     }
 }
 
-static void note_end(dibs_grant *g)
+void dibs__grant_note_end(dibs_grant *g)
 {
     g->d->stats.held--;
     dibs__histogram_add(&g->d->stats.hold, dibs__now(g->d->env) - g->since);
+}
+
+/* With the mutex, which is given away while the callback runs. */
+static void tell_loss(dibs *d, dibs__news *n)
+{
+    dibs_grant *g = DIBS__FROM(dibs_grant, news, n);
+
+    if (g->on_lost) {
+        pthread_mutex_unlock(&d->mutex);
+        g->on_lost(g->data, g, (dibs_loss)atomic_load(&g->loss));
+        pthread_mutex_lock(&d->mutex);
+    }
+    dibs__grant_unref(g);
 }
 
 void dibs__grant_lose(dibs_grant *g, dibs_loss why)
@@ -280,15 +295,42 @@ void dibs__grant_lose(dibs_grant *g, dibs_loss why)
     g->state = DIBS__GRANT_LOST;
     dibs__heap_remove(&d->due, &g->due);
     dibs__heap_remove(&d->expiries, &g->expiry);
-    note_end(g);
+    dibs__grant_note_end(g);
     d->stats.losses[why]++;
     dibs__log(d, DIBS_LOG_ERROR, "lost '%.80s': %s", g->name, dibs_loss_text(why));
+    if (!g->delivered)
+        return; /* whoever is about to hand it out finds that it is not held */
     dibs__grant_ref(g);
-    g->untold = true;
-    g->next = NULL;
-    *d->lost_end = g;
-    d->lost_end = &g->next;
-    dibs__keeper_wake(d); /* it runs the callback, or passes the notice on */
+    g->news.tell = tell_loss;
+    dibs__news_add(d, &g->news);
+}
+
+/* The keeper may not have come to it yet. */
+void dibs__grant_lose_if_over(dibs_grant *g)
+{
+    if (g->state == DIBS__HELD && !dibs_held(g))
+        dibs__grant_lose(g, g->silent ? DIBS_LOSS_UNREACHABLE : DIBS_LOSS_EXPIRED);
+}
+
+void dibs__grant_deliver_anew(dibs_grant *g, bool renew, int64_t max_hold)
+{
+    int64_t now = dibs__now(g->d->env);
+
+    g->delivered = true;
+    g->renew = renew;
+    g->since = now;
+    g->max_hold = max_hold;
+    g->max_until = max_hold ? now + max_hold : DIBS__NEVER;
+    g->last = false;
+    schedule_renewal(g, now);
+}
+
+bool dibs__grant_deliver(dibs_grant *g)
+{
+    dibs__grant_lose_if_over(g);
+    if (g->state == DIBS__HELD)
+        g->delivered = true;
+    return g->state == DIBS__HELD;
 }
 
 void dibs__grant_orphan(dibs_grant *g, bool release_it)
@@ -355,7 +397,7 @@ static dibs_status give_back(dibs_grant *g)
     dibs_status status;
     bool was_held;
 
-    note_end(g);
+    dibs__grant_note_end(g);
     d->stats.releases++;
     pthread_mutex_unlock(&d->mutex);
     status = release(g, dibs__sooner(until, atomic_load(&g->deadline)), &reply);
@@ -388,13 +430,6 @@ static dibs_status acknowledge(dibs_grant *g)
     return DIBS_LOST;
 }
 
-/* The keeper may not have come to it yet. */
-static void lose_if_over(dibs_grant *g)
-{
-    if (g->state == DIBS__HELD && !dibs_held(g))
-        dibs__grant_lose(g, g->silent ? DIBS_LOSS_UNREACHABLE : DIBS_LOSS_EXPIRED);
-}
-
 dibs_status dibs_unlock(dibs_grant *g)
 {
     dibs *d;
@@ -406,13 +441,14 @@ dibs_status dibs_unlock(dibs_grant *g)
     if (!dibs__same_process(d))
         return DIBS_FORKED;
     dibs__begin_call(d);
-    lose_if_over(g);
+    dibs__grant_lose_if_over(g);
     if (--g->depth > 0) {
         status = g->state == DIBS__HELD ? DIBS_OK : DIBS_LOST;
     } else {
         bool held = g->state == DIBS__HELD;
-        dibs__forget_loss(g);
         dibs__grant_retire(g);
+        if (dibs__news_forget(d, &g->news))
+            dibs__grant_unref(g);
         status = held ? give_back(g) : acknowledge(g);
     }
     dibs__end_call(d);
@@ -430,7 +466,7 @@ dibs_status dibs_renew(dibs_grant *g, dibs_error *err)
         return dibs__forked(err);
     dibs__begin_call(d);
     dibs__grant_ref(g);
-    lose_if_over(g);
+    dibs__grant_lose_if_over(g);
     sent = dibs__now(d->env);
     claim = dibs__grant_claim(g);
     claim.lease = dibs__grant_lease_left(g, sent);

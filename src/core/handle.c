@@ -179,7 +179,6 @@ static void fill_identity(dibs *d, const dibs_options *o)
     d->log_data = o->log_data;
     d->sink = (dibs__sink){on_granted, on_look, on_log};
     d->done_end = &d->done;
-    d->lost_end = &d->lost;
     d->news_end = &d->news;
     d->armed = DIBS__NEVER;
 }
@@ -197,6 +196,7 @@ static void free_handle(dibs *d)
     dibs__table_fini(&d->owners);
     dibs__heap_fini(&d->due);
     dibs__heap_fini(&d->expiries);
+    dibs__heap_fini(&d->errands);
     dibs__heap_fini(&d->chores);
     dibs__heap_fini(&d->ends);
     pthread_mutex_destroy(&d->mutex);
@@ -349,7 +349,8 @@ static void give_back_all(dibs *d)
             dibs__claim claim = dibs__grant_claim(g);
             next = n->next;
             if (dibs__now(d->env) >= until) {
-            } else if (g->state == DIBS__HELD || (g->state == DIBS__ORPHAN && g->release_it)) {
+            } else if (g->state == DIBS__HELD || (g->state == DIBS__ORPHAN && g->release_it) ||
+                       (g->state == DIBS__GRANT_LOST && g->owed)) {
                 d->class->release(d->engine, &claim, until, &reply, NULL);
             } else if (g->state == DIBS__ORPHAN || (g->ticket && g->ticket->maybe_there)) {
                 d->class->cancel(d->engine, &claim, until, NULL);
@@ -361,8 +362,7 @@ static void give_back_all(dibs *d)
     d->attempts.count = 0;
 }
 
-/* Tickets that are settled, and grants whose loss nobody was told of yet. Those still in a table
- * are freed from there. */
+/* Tickets that are settled. A grant that is still in a table is freed from there. */
 static void free_lists(dibs *d)
 {
     for (dibs_ticket *t = d->done, *next; t; t = next) {
@@ -370,11 +370,6 @@ static void free_lists(dibs *d)
         if (!t->grant->in_attempts)
             dibs__grant_unref(t->grant);
         free(t);
-    }
-    for (dibs_grant *g = d->lost, *next; g; g = next) {
-        next = g->next;
-        if (!g->in_attempts)
-            dibs__grant_unref(g);
     }
 }
 

@@ -38,6 +38,15 @@ typedef enum dibs__state {
     DIBS__OVER,
 } dibs__state;
 
+/* A callback of the user's to be run, on the keeper or in dibs_dispatch; lives inside the thing that it is
+ * about. `tell` is called with the mutex and gives it away meanwhile. */
+typedef struct dibs__news {
+    struct dibs__news *next;
+    bool listed;
+    bool telling; /* `tell` runs */
+    void (*tell)(dibs *d, struct dibs__news *n);
+} dibs__news;
+
 struct dibs_grant {
     dibs *d;
     int refs; /* the user's, the keeper's, one for each list it is in */
@@ -65,13 +74,14 @@ struct dibs_grant {
     _Atomic int loss;         /* dibs_loss */
     _Atomic uint64_t floor;
     dibs__due due;          /* what the keeper does next */
+    dibs__due errand;       /* the same, when it is an exchange of its own */
     dibs__due expiry;       /* `deadline`, while held */
     dibs__deadline give_up; /* orphan: the engine has forgotten it by then */
     dibs_ticket *ticket;
+    bool delivered; /* the user has it: from then on its loss is told */
     dibs_lost_fn on_lost;
     void *data;
-    dibs_grant *next; /* in d->lost */
-    bool untold;      /* is in d->lost */
+    dibs__news news; /* of its loss */
     char attempt[DIBS__ATTEMPT_SIZE];
     char text[]; /* owner, name */
 };
@@ -112,14 +122,6 @@ typedef struct dibs__chore {
     void (*run)(dibs *d, struct dibs__chore *c, int64_t now);
 } dibs__chore;
 
-/* A callback of the user's to be run, on the keeper or in dibs_dispatch. `tell` is called with the
- * mutex and gives it away meanwhile. */
-typedef struct dibs__news {
-    struct dibs__news *next;
-    bool listed;
-    void (*tell)(dibs *d, struct dibs__news *n);
-} dibs__news;
-
 struct dibs {
     dibs__sink sink;
     dibs__engine *engine;
@@ -143,17 +145,16 @@ struct dibs {
     uint64_t attempts_made;
     dibs__table attempts, owners;
     dibs__heap due, expiries;
-    dibs__heap chores, ends; /* chores: may ask the engine. ends: a deadline is over, no I/O */
-    size_t lodgers;          /* each has a place in both */
-    dibs__news *news, **news_end;
-    struct dibs_once *onces; /* all of the handle's */
+    dibs__heap
+        errands; /* out of `due`: what takes an exchange of its own, and waits for renewals */
+    dibs__heap chores, ends;      /* chores: may ask the engine. ends: a deadline is over, no I/O */
+    size_t lodgers;               /* each has a place in both */
+    dibs__news *news, **news_end; /* callbacks to run */
+    struct dibs_once *onces;      /* all of the handle's */
     dibs__chore reap;
     bool reaping, reaped; /* begun; done at least once */
     uint64_t cancels;     /* of all waits */
     dibs_ticket *done, **done_end;
-    dibs_grant *lost, **lost_end; /* callbacks to run */
-    dibs_grant *telling;          /* its callback runs now */
-    pthread_t teller;
     int losses_noted; /* told by the keeper, not yet by the descriptor */
     int notice_fd;    /* eventfd: dibs_fd */
     dibs_stats stats;
@@ -191,6 +192,12 @@ void dibs__grant_hold(dibs_grant *g, uint64_t fence, uint64_t floor, dibs__deadl
                       bool whole);
 void dibs__grant_schedule(dibs_grant *g, dibs__deadline when); /* the keeper looks at it then */
 void dibs__grant_lose(dibs_grant *g, dibs_loss why);
+void dibs__grant_lose_if_over(dibs_grant *g);
+void dibs__grant_note_end(dibs_grant *g); /* it is not held any more: for the statistics */
+/* Held, it becomes the user's on these terms, which count from now. */
+void dibs__grant_deliver_anew(dibs_grant *g, bool renew, int64_t max_hold);
+/* It becomes the user's. False: it is lost already, and nobody else needs to be told. */
+bool dibs__grant_deliver(dibs_grant *g);
 /* What a renewal sent at `sent` asks for, and what its answer means. */
 int64_t dibs__grant_lease_left(const dibs_grant *g, dibs__deadline sent);
 void dibs__grant_answer(dibs_grant *g, dibs__deadline sent, dibs_status status,
@@ -210,21 +217,40 @@ void dibs__ticket_cancel(dibs_ticket *t);
 void dibs__ticket_enter(dibs_ticket *t, dibs__deadline latest);
 void dibs__ticket_sit(dibs_ticket *t); /* the calling thread waits until it is settled */
 
-/* dispatch.c: runs one loss callback with the mutex given away meanwhile; false: there is none */
-bool dibs__run_lost(dibs *d);
-/* No callback for `g` runs or begins after this, unless we are inside it. */
-void dibs__forget_loss(dibs_grant *g);
-
 /* chore.c: with the mutex */
 bool dibs__lodge(dibs *d); /* a place in `chores` and in `ends`; false: out of memory or threads */
 void dibs__unlodge(dibs *d);
 void dibs__chore_at(dibs *d, dibs__heap *heap, dibs__chore *c, dibs__deadline when);
 void dibs__news_add(dibs *d, dibs__news *n);
-bool dibs__news_run(dibs *d); /* false: there is none */
-void dibs__news_forget(dibs *d, dibs__news *n);
+bool dibs__news_run(
+    dibs *d); /* the next; the mutex is given away meanwhile. false: there is none */
+/* No callback about it begins or runs after this, unless we are inside it, or it waits for us. The
+ * mutex may be given away meanwhile. True: it was still to be run, and will not be. */
+bool dibs__news_forget(dibs *d, dibs__news *n);
 void dibs__reap_start(dibs *d); /* the engine's cells, now and then, from now on */
 void dibs__reap_last(dibs *d);  /* nobody else is there: by chance, if it never came to it */
 
+/* tell.c: what runs now, in all handles of the process; `about` is an address and no more. */
+typedef struct dibs__telling {
+    const void *about;
+    pthread_t thread;
+    const void *waits_for; /* NULL: its thread does not wait for another's end */
+    struct dibs__telling *next;
+} dibs__telling;
+
+void dibs__telling_begin(dibs__telling *t, const void *about);
+void dibs__telling_end(dibs__telling *t);
+void dibs__telling_await(const void *about); /* without the mutex */
+
+/* lock.c */
+dibs_status dibs__check_lock_options(const dibs *d, const dibs_lock_options *o, dibs_error *err);
+/* What is left of a caller's patience, as the next wait_ms. */
+int64_t dibs__wait_left(const dibs *d, int64_t wait_ms, dibs__deadline until);
+/* dibs_lock without its last step: the grant is not delivered yet. */
+dibs_status dibs__lock(dibs *d, const char *name, const dibs_lock_options *o, dibs_grant **out,
+                       dibs_error *err);
+/* In a call: as if it had not been asked for; one level up. */
+void dibs__lock_undo(dibs_grant *g);
 /* lock.c: the calling thread, as an owner */
 void dibs__thread_owner(const dibs *d, char *out, size_t size);
 

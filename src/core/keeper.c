@@ -4,7 +4,11 @@
  * Two heaps say what comes next: `due` (something to ask the engine) and `expiries` (a deadline is
  * over); two more, `chores` and `ends`, say the same for what is no grant: runs of once, reaping. Whatever is due at about the same time goes to the engine in one batch, sorted by name. No
  * exchange of the keeper's lasts beyond the next deadline of a holder by much, so that a loss is
- * told in time even when the engine hangs. */
+ * told in time even when the engine hangs.
+ *
+ * What takes an exchange of its own (giving back what was left, entering again) is an errand. Errands
+ * are run one at a time, and after what is due: however many there are, a renewal waits for one of
+ * them at most. */
 #define _GNU_SOURCE
 #include "core/handle.h"
 
@@ -32,7 +36,6 @@ typedef struct batch {
     dibs__claim claim[BATCH];   /* of the grant at the same place */
     dibs__claim *sorted[BATCH]; /* by name */
     size_t count;
-    bool gave_back; /* one of the orphans */
 } batch;
 
 /* ---- Losses ---------------------------------------------------------------------------------- */
@@ -54,13 +57,13 @@ static void expire(dibs *d, int64_t now)
 
 static void tell_losses(dibs *d)
 {
-    if (!d->lost && !d->news)
+    if (!d->news)
         return;
     if (d->dispatch_only) {
         dibs__notice(d);
         return;
     }
-    while (dibs__run_lost(d) || dibs__news_run(d))
+    while (dibs__news_run(d))
         d->losses_noted++;
     dibs__notice(d);
 }
@@ -158,14 +161,13 @@ static void add_to_batch(dibs *d, batch *b, dibs_grant *g, int64_t now)
 /* ---- What is due ----------------------------------------------------------------------------- */
 
 /* The user has left it. Asks until the engine has answered or has surely forgotten. */
-static bool give_back(dibs *d, dibs_grant *g, int64_t now)
+static void give_back(dibs *d, dibs_grant *g, int64_t now)
 {
     dibs__deadline until = dibs__keeper_until(d, now);
     dibs__claim claim = dibs__grant_claim(g);
     dibs__reply reply;
     dibs_status status;
 
-    dibs__heap_remove(&d->due, &g->due);
     dibs__grant_ref(g);
     pthread_mutex_unlock(&d->mutex);
     status = g->release_it ? d->class->release(d->engine, &claim, until, &reply, NULL)
@@ -178,35 +180,47 @@ static bool give_back(dibs *d, dibs_grant *g, int64_t now)
         dibs__grant_schedule(g, now + AGAIN);
     }
     dibs__grant_unref(g);
-    return true;
 }
 
-/* A dispatcher's ticket whose time has come. */
-static void serve_ticket(dibs *d, batch *b, dibs_ticket *t, int64_t now)
+/* A dispatcher's: threads enter by themselves. */
+static bool must_enter(const dibs_grant *g)
 {
-    dibs__heap_remove(&d->due, &t->grant->due);
-    if (now >= t->until)
-        dibs__ticket_time_out(t);
-    else if (t->enter_again)
-        dibs__ticket_enter(t, dibs__keeper_until(d, now));
-    else
-        add_to_batch(d, b, t->grant, now);
+    return g->state == DIBS__WAITING && g->ticket && g->ticket->by_event && g->ticket->enter_again;
 }
 
 static void serve(dibs *d, batch *b, dibs_grant *g, int64_t now)
 {
-    if (g->state == DIBS__ORPHAN && b->gave_back)
-        dibs__heap_put(&d->due, &g->due, now + 1); /* renewals come first, see below */
-    else if (g->state == DIBS__ORPHAN)
-        b->gave_back = give_back(d, g, now);
-    else if (g->state == DIBS__HELD)
+    bool waits = g->state == DIBS__WAITING && g->ticket;
+    int64_t since = g->due.key;
+
+    if (waits && g->ticket->by_event && now >= g->ticket->until) {
+        dibs__heap_remove(&d->due, &g->due);
+        dibs__ticket_time_out(g->ticket);
+    } else if (g->state == DIBS__ORPHAN || must_enter(g)) {
+        dibs__heap_remove(&d->due, &g->due);
+        dibs__heap_put(&d->errands, &g->errand, since);
+    } else if (g->state == DIBS__HELD || (waits && !g->ticket->enter_again)) {
         add_to_batch(d, b, g, now);
-    else if (g->state == DIBS__WAITING && g->ticket && g->ticket->by_event)
-        serve_ticket(d, b, g->ticket, now);
-    else if (g->state == DIBS__WAITING && g->ticket && !g->ticket->enter_again)
-        add_to_batch(d, b, g, now);
-    else
+    } else {
         dibs__heap_remove(&d->due, &g->due); /* its own thread has it in hand */
+    }
+}
+
+/* Things may have changed since it became one. */
+static void run_errand(dibs *d, int64_t now)
+{
+    dibs__due *top = dibs__heap_top(&d->errands);
+    dibs_grant *g = top ? DIBS__FROM(dibs_grant, errand, top) : NULL;
+
+    if (!g)
+        return;
+    dibs__heap_remove(&d->errands, top);
+    if (g->state == DIBS__ORPHAN)
+        give_back(d, g, now);
+    else if (must_enter(g) && now >= g->ticket->until)
+        dibs__ticket_time_out(g->ticket);
+    else if (must_enter(g))
+        dibs__ticket_enter(g->ticket, dibs__keeper_until(d, now));
 }
 
 /* How much too early its turn may come, so that many go in one exchange. */
@@ -219,14 +233,11 @@ static int64_t early(const dibs_grant *g)
                : 0;
 }
 
-/* Everything due by `now`; what is due soon goes along, but nothing goes twice. Of those that are given
- * back only one: each is an exchange, which may last, and what comes due meanwhile is renewed first. */
+/* Everything due by `now`; what is due soon goes along, but nothing goes twice. */
 static void serve_due(dibs *d, batch *b, int64_t now)
 {
     dibs__due *top = dibs__heap_top(&d->due);
     bool due = top && top->key <= now;
-
-    b->gave_back = false;
 
     while (due && b->count < BATCH) {
         serve(d, b, DIBS__FROM(dibs_grant, due, top), now);
@@ -252,10 +263,10 @@ static void serve_chore(dibs *d, int64_t now)
 
 static dibs__deadline next_moment(const dibs *d)
 {
-    const dibs__heap *heaps[] = {&d->due, &d->expiries, &d->chores, &d->ends};
+    const dibs__heap *heaps[] = {&d->due, &d->expiries, &d->errands, &d->chores, &d->ends};
     dibs__deadline next = DIBS__NEVER;
 
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         dibs__due *top = dibs__heap_top(heaps[i]);
         next = dibs__sooner(next, top ? top->key : DIBS__NEVER);
     }
@@ -313,8 +324,9 @@ static void *keeper_main(void *data)
         expire(d, now);
         tell_losses(d);
         serve_due(d, b, now);
+        run_errand(d, dibs__now(d->env));
         serve_chore(d, now);
-        if (next_moment(d) <= dibs__now(d->env) || ((d->lost || d->news) && !d->dispatch_only))
+        if (next_moment(d) <= dibs__now(d->env) || (d->news && !d->dispatch_only))
             continue;
         arm(d);
         sleep_until_something(d);

@@ -100,6 +100,13 @@ static dibs_status check_lease(const dibs *d, const dibs_lock_options *o, dibs_e
     return DIBS_OK;
 }
 
+dibs_status dibs__check_lock_options(const dibs *d, const dibs_lock_options *o, dibs_error *err)
+{
+    dibs_status status = check_options(d->class, o, err);
+
+    return status == DIBS_OK ? check_lease(d, o, err) : status;
+}
+
 static bool is_semaphore(const dibs_lock_options *o)
 {
     return o->slots > 1;
@@ -178,23 +185,23 @@ static dibs_status reenter(dibs_grant *g, const dibs_lock_options *o, dibs_error
 
 /* ---- Leaving the line ------------------------------------------------------------------------ */
 
-/* A thread's wait has failed. The engine is told at once if it answers; else the keeper sees to it.
- * Takes the grant's reference. */
-static void leave_line(dibs_ticket *t)
+/* The engine may have an entry that nobody wants. It is told at once if it answers; else the keeper sees to
+ * it. Takes the grant's reference. */
+static void take_back(dibs_grant *g, bool maybe_there, bool answers)
 {
-    dibs_grant *g = t->grant;
     dibs *d = g->d;
     dibs__claim claim = dibs__grant_claim(g);
     dibs_status status = DIBS_OK;
 
     dibs__grant_leave_owner(g);
     dibs__heap_remove(&d->due, &g->due);
-    if (t->maybe_there && t->pause == 0) {
+    dibs__heap_remove(&d->expiries, &g->expiry);
+    if (maybe_there && answers) {
         g->state = DIBS__OVER; /* not the keeper's meanwhile */
         pthread_mutex_unlock(&d->mutex);
         status = d->class->cancel(d->engine, &claim, dibs__after(d->env, LEAVE_SPAN), NULL);
         pthread_mutex_lock(&d->mutex);
-    } else if (t->maybe_there) {
+    } else if (maybe_there) {
         status = DIBS_UNAVAILABLE;
     }
     if (status != DIBS_OK) {
@@ -205,12 +212,30 @@ static void leave_line(dibs_ticket *t)
     dibs__grant_unref(g);
 }
 
+/* Not delivered, it is cancelled: min_hold counts for those who have had the lock. */
+void dibs__lock_undo(dibs_grant *g)
+{
+    dibs *d = g->d;
+    bool held = g->state == DIBS__HELD;
+
+    if (--g->depth > 0)
+        return;
+    if (held)
+        dibs__grant_note_end(g);
+    if (dibs__news_forget(d, &g->news))
+        dibs__grant_unref(g);
+    if (g->delivered)
+        dibs__grant_orphan(g, true);
+    else
+        take_back(g, true, !g->silent);
+}
+
 /* ---- The calls ------------------------------------------------------------------------------- */
 
 static const dibs_lock_options defaults;
 
-/* Everything that can be refused before the engine is asked. In a call when DIBS_OK comes back;
- * `again` is set when it was a reentry. */
+/* Everything that can be refused before the engine is asked. In a call; `again` is set when it was a
+ * reentry. */
 static dibs_status prepare(dibs *d, const char *name, const dibs_lock_options *o, bool by_event,
                            dibs_grant **out, bool *again, dibs_error *err)
 {
@@ -219,16 +244,13 @@ static dibs_status prepare(dibs *d, const char *name, const dibs_lock_options *o
     dibs_status status = dibs__check_name(name, err);
 
     *again = false;
+    *out = NULL;
     if (status == DIBS_OK)
-        status = check_options(d->class, o, err);
-    if (status == DIBS_OK)
-        status = check_lease(d, o, err);
+        status = dibs__check_lock_options(d, o, err);
     if (status != DIBS_OK)
         return status;
-    if (!dibs__begin_call(d)) {
-        dibs__end_call(d);
+    if (d->closing)
         return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
-    }
     owner = owner_of(d, o, by_event, room, sizeof room);
     *out = owner ? dibs__grant_of_owner(d, owner, name) : NULL;
     if (*out) {
@@ -241,43 +263,95 @@ static dibs_status prepare(dibs *d, const char *name, const dibs_lock_options *o
             status = dibs__fail(err, DIBS_NO_MEMORY, "'%.200s': out of memory or threads", name);
         }
     }
-    if (status != DIBS_OK) {
+    if (status != DIBS_OK)
         *out = NULL;
-        dibs__end_call(d);
-    }
     return status;
+}
+
+/* With the mutex, which is given away meanwhile: the calling thread waits. */
+static dibs_status wait_for(dibs_grant *g, const dibs_lock_options *o, dibs_error *err)
+{
+    dibs *d = g->d;
+    dibs_ticket t;
+
+    memset(&t, 0, sizeof t);
+    fill_grant(g, o);
+    fill_ticket(&t, g, o);
+    dibs__cond_init(&t.cond);
+    dibs__ticket_enter(&t, dibs__after(d->env, d->request_span));
+    dibs__ticket_sit(&t);
+    pthread_cond_destroy(&t.cond);
+    if (t.status != DIBS_OK) {
+        take_back(g, t.maybe_there, t.pause == 0);
+        if (err)
+            *err = t.err;
+    }
+    return t.status;
+}
+
+/* In a call. `deliver`: to the user. `lost` is set when it was granted, and lost before that. */
+static dibs_status lock_once(dibs *d, const char *name, const dibs_lock_options *o, bool deliver,
+                             dibs_grant **out, bool *lost, dibs_error *err)
+{
+    bool again;
+    dibs_status status = prepare(d, name, o, false, out, &again, err);
+
+    *lost = false;
+    if (status != DIBS_OK)
+        return status;
+    if (!again)
+        status = wait_for(*out, o, err);
+    if (status == DIBS_OK && deliver && !dibs__grant_deliver(*out)) {
+        dibs__lock_undo(*out);
+        *lost = true;
+        status = dibs__fail(err, DIBS_BUSY, "'%.200s': obtained, and lost before it could be used",
+                            name);
+    }
+    if (status != DIBS_OK)
+        *out = NULL;
+    return status;
+}
+
+dibs_status dibs__lock(dibs *d, const char *name, const dibs_lock_options *o, dibs_grant **out,
+                       dibs_error *err)
+{
+    dibs_status status;
+    bool lost;
+
+    dibs__begin_call(d);
+    status = lock_once(d, name, o, false, out, &lost, err);
+    dibs__end_call(d);
+    return status;
+}
+
+int64_t dibs__wait_left(const dibs *d, int64_t wait_ms, dibs__deadline until)
+{
+    int64_t left;
+
+    if (wait_ms == 0 || wait_ms == DIBS_NO_WAIT)
+        return wait_ms;
+    left = (until - dibs__now(d->env)) / DIBS__MS;
+    return left > 0 ? left : DIBS_NO_WAIT;
 }
 
 dibs_status dibs_lock(dibs *d, const char *name, const dibs_lock_options *options, dibs_grant **out,
                       dibs_error *err)
 {
-    const dibs_lock_options *o = options ? options : &defaults;
-    dibs_ticket t;
-    bool again;
+    dibs_lock_options o = options ? *options : defaults;
+    int64_t wait_ms = o.wait_ms;
+    dibs__deadline until;
     dibs_status status;
+    bool lost;
 
     *out = NULL;
     if (!dibs__same_process(d))
         return dibs__forked(err);
-    status = prepare(d, name, o, false, out, &again, err);
-    if (status != DIBS_OK)
-        return status;
-    if (!again) {
-        memset(&t, 0, sizeof t);
-        fill_grant(*out, o);
-        fill_ticket(&t, *out, o);
-        dibs__cond_init(&t.cond);
-        dibs__ticket_enter(&t, dibs__after(d->env, d->request_span));
-        dibs__ticket_sit(&t);
-        pthread_cond_destroy(&t.cond);
-        status = t.status;
-        if (status != DIBS_OK) {
-            leave_line(&t);
-            *out = NULL;
-            if (err)
-                *err = t.err;
-        }
-    }
+    until = dibs__after(d->env, wait_ms > 0 && wait_ms <= MAX_MS ? wait_ms * DIBS__MS : 0);
+    dibs__begin_call(d); /* one call, so that dibs_close waits for the whole of it */
+    do {
+        status = lock_once(d, name, &o, true, out, &lost, err);
+        o.wait_ms = dibs__wait_left(d, wait_ms, until);
+    } while (lost && o.wait_ms != DIBS_NO_WAIT);
     dibs__end_call(d);
     return status;
 }
@@ -299,7 +373,7 @@ dibs_status dibs_lock_start(dibs *d, const char *name, const dibs_lock_options *
                             dibs_ticket_fn done, void *data, dibs_ticket **out, dibs_error *err)
 {
     const dibs_lock_options *o = options ? options : &defaults;
-    dibs_grant *g;
+    dibs_grant *g = NULL;
     dibs_ticket *t;
     bool again;
     dibs_status status;
@@ -311,8 +385,10 @@ dibs_status dibs_lock_start(dibs *d, const char *name, const dibs_lock_options *
     t = calloc(1, sizeof *t);
     if (!t)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+    dibs__begin_call(d);
     status = prepare(d, name, o, true, &g, &again, err);
     if (status != DIBS_OK) {
+        dibs__end_call(d);
         free(t);
         return status;
     }

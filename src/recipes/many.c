@@ -1,8 +1,12 @@
 /* Several locks at once: in sorted order, so that two callers who want the same ones cannot each
- * hold what the other waits for; all or nothing, within one patience. */
-#include "core/env.h"
+ * hold what the other waits for; all or nothing, within one patience.
+ *
+ * Until the last one is obtained, the caller has none of them. The keeper renews those that are
+ * there already, also with no_renew; if the whole fails they are cancelled, so that no min_hold keeps
+ * others out; and if one is lost meanwhile, nobody is told: all are given back and asked for again.
+ * When all are held at the same moment, they are delivered, and max_hold and no_renew begin to count. */
 #include "core/error.h"
-#include "dibs.h"
+#include "core/handle.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,42 +16,142 @@ typedef struct want {
     size_t place; /* in the caller's arrays */
 } want;
 
+typedef struct many {
+    dibs *d;
+    const want *wants; /* sorted */
+    size_t count;
+    dibs_lock_options options; /* as the caller wants to hold them */
+    dibs_grant **out;          /* in the caller's order */
+} many;
+
 static int by_name(const void *a, const void *b)
 {
     return strcmp(((const want *)a)->name, ((const want *)b)->name);
 }
 
-/* What is left of the caller's patience for the next lock. */
-static int64_t wait_left(int64_t wait_ms, dibs__deadline until)
+static dibs_grant *grant_at(const many *m, size_t i)
 {
-    int64_t left;
-
-    if (wait_ms == 0 || wait_ms == DIBS_NO_WAIT)
-        return wait_ms;
-    left = (until - dibs__now(&dibs__env_system)) / DIBS__MS;
-    return left > 0 ? left : DIBS_NO_WAIT;
+    return m->out[m->wants[i].place];
 }
 
-static dibs_status take_all(dibs *d, const want *wants, size_t count,
-                            const dibs_lock_options *options, dibs_grant *out[], dibs_error *err)
-{
-    dibs_lock_options o = options ? *options : (dibs_lock_options){0};
-    int64_t wait_ms = o.wait_ms;
-    dibs__deadline until = dibs__after(&dibs__env_system, wait_ms > 0 ? wait_ms * DIBS__MS : 0);
+/* ---- Taking ---------------------------------------------------------------------------------- */
 
-    for (size_t i = 0; i < count; i++) {
+/* With these they are kept until all are there. A grant never gets a longer lease than max_hold. */
+static dibs_lock_options while_taking(const many *m)
+{
+    dibs_lock_options o = m->options;
+    int64_t lease_ms = o.lease_ms ? o.lease_ms : m->d->lease / DIBS__MS;
+
+    if (o.max_hold_ms > 0 && o.max_hold_ms < lease_ms)
+        o.lease_ms = o.max_hold_ms;
+    o.max_hold_ms = 0;
+    o.no_renew = false;
+    return o;
+}
+
+static void give_back(const many *m, size_t taken)
+{
+    while (taken-- > 0) {
+        dibs__begin_call(m->d);
+        dibs__lock_undo(grant_at(m, taken));
+        dibs__end_call(m->d);
+        m->out[m->wants[taken].place] = NULL;
+    }
+}
+
+static dibs_status take_all(const many *m, dibs__deadline until, dibs_error *err)
+{
+    dibs_lock_options o = while_taking(m);
+
+    for (size_t i = 0; i < m->count; i++) {
         dibs_status status;
-        o.wait_ms = wait_left(wait_ms, until);
-        status = dibs_lock(d, wants[i].name, &o, &out[wants[i].place], err);
-        if (status == DIBS_OK)
-            continue;
-        while (i-- > 0) {
-            dibs_unlock(out[wants[i].place]);
-            out[wants[i].place] = NULL;
+        o.wait_ms = dibs__wait_left(m->d, m->options.wait_ms, until);
+        status = dibs__lock(m->d, m->wants[i].name, &o, &m->out[m->wants[i].place], err);
+        if (status != DIBS_OK) {
+            give_back(m, i);
+            return status;
         }
-        return status;
     }
     return DIBS_OK;
+}
+
+/* ---- Delivering ------------------------------------------------------------------------------ */
+
+/* Little is left of a hand-over that came long ago, or of a lease that nobody will renew any more. */
+static bool needs_renewal(const many *m, const dibs_grant *g)
+{
+    int64_t left = atomic_load(&g->deadline) - dibs__now(m->d->env);
+    int64_t usual = g->lease < DIBS__WINDOW ? g->lease : DIBS__WINDOW;
+
+    return left < usual / 2 || (m->options.no_renew && g->whole && left < g->lease * 2 / 3);
+}
+
+/* One of an outer level has its own terms. */
+static void renew_old_ones(const many *m)
+{
+    for (size_t i = 0; i < m->count; i++) {
+        dibs_grant *g = grant_at(m, i);
+        bool old;
+        dibs__begin_call(m->d);
+        old = g->state == DIBS__HELD && !g->delivered && needs_renewal(m, g);
+        dibs__end_call(m->d);
+        if (old)
+            dibs_renew(g, NULL);
+    }
+}
+
+/* With the mutex: one that is not held, or NULL. */
+static dibs_grant *find_lost(const many *m)
+{
+    for (size_t i = 0; i < m->count; i++) {
+        dibs__grant_lose_if_over(grant_at(m, i));
+        if (grant_at(m, i)->state != DIBS__HELD)
+            return grant_at(m, i);
+    }
+    return NULL;
+}
+
+/* All at the same moment. `again` is set where another try may help. */
+static dibs_status deliver(const many *m, bool *again, dibs_error *err)
+{
+    dibs_status status = DIBS_OK;
+    dibs_grant *lost;
+
+    renew_old_ones(m);
+    dibs__begin_call(m->d);
+    lost = find_lost(m);
+    if (lost) {
+        *again = !lost->delivered;
+        status = dibs__fail(err, *again ? DIBS_BUSY : DIBS_LOST,
+                            "'%.200s' was lost while the others were waited for: %s", lost->name,
+                            dibs_loss_text(dibs_loss_of(lost)));
+    }
+    for (size_t i = 0; !lost && i < m->count; i++)
+        if (!grant_at(m, i)->delivered)
+            dibs__grant_deliver_anew(grant_at(m, i), !m->options.no_renew,
+                                     m->options.max_hold_ms * DIBS__MS);
+    dibs__end_call(m->d);
+    if (lost)
+        give_back(m, m->count);
+    return status;
+}
+
+/* ---- The call -------------------------------------------------------------------------------- */
+
+static dibs_status take_and_deliver(const many *m, dibs_error *err)
+{
+    int64_t wait_ms = m->options.wait_ms;
+    dibs__deadline until = dibs__after(m->d->env, wait_ms > 0 ? wait_ms * DIBS__MS : 0);
+    dibs_status status;
+    bool again;
+
+    do {
+        again = false;
+        status = take_all(m, until, err);
+        if (status == DIBS_OK)
+            status = deliver(m, &again, err);
+    } while (again && dibs__wait_left(m->d, wait_ms, until) != DIBS_NO_WAIT);
+    return status;
 }
 
 dibs_status dibs_lock_many(dibs *d, const char *const names[], size_t count,
@@ -56,6 +160,8 @@ dibs_status dibs_lock_many(dibs *d, const char *const names[], size_t count,
     want *wants;
     dibs_status status;
 
+    if (!dibs__same_process(d))
+        return dibs__forked(err);
     if (count == 0)
         return dibs__fail(err, DIBS_INVALID, "no names given");
     wants = calloc(count, sizeof *wants);
@@ -66,7 +172,16 @@ dibs_status dibs_lock_many(dibs *d, const char *const names[], size_t count,
         out[i] = NULL;
     }
     qsort(wants, count, sizeof *wants, by_name);
-    status = take_all(d, wants, count, options, out, err);
+    many m = {.d = d, .wants = wants, .count = count, .out = out};
+    if (options)
+        m.options = *options;
+    status = dibs__check_lock_options(d, &m.options, err);
+    dibs__begin_call(d); /* one call, so that dibs_close waits for the whole of it */
+    pthread_mutex_unlock(&d->mutex);
+    if (status == DIBS_OK)
+        status = take_and_deliver(&m, err);
+    pthread_mutex_lock(&d->mutex);
+    dibs__end_call(d);
     free(wants);
     return status;
 }

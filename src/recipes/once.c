@@ -456,6 +456,28 @@ static void go(dibs *d)
     dibs__end_call(d);
 }
 
+/* The last step of a call that was given the run. If it was lost before that, nobody has run anything: it
+ * can be asked for again, and is withdrawn if it is not. */
+static dibs_status deliver(dibs_once *o, dibs_error *err)
+{
+    dibs *d = o->d;
+    bool held;
+
+    pthread_mutex_lock(&d->mutex);
+    held = o->phase == DIBS__ONCE_OURS && dibs_once_held(o);
+    if (held) {
+        o->delivered = true;
+    } else {
+        dibs__run_retire(o, DIBS__ONCE_TOLD);
+        o->answer = DIBS_RUNNING;
+        o->maybe_there = true;
+    }
+    pthread_mutex_unlock(&d->mutex);
+    return held ? DIBS_OK
+                : dibs__fail(err, DIBS_UNAVAILABLE,
+                             "'%.200s': begun, and lost before it could be used", o->key);
+}
+
 dibs_status dibs_once_begin(dibs *d, const char *key, const dibs_once_options *options,
                             dibs_once **out, dibs_error *err)
 {
@@ -483,6 +505,8 @@ dibs_status dibs_once_begin(dibs *d, const char *key, const dibs_once_options *o
     status = ask(once, dibs__after(d->env, d->request_span), err);
     if (status == DIBS_RUNNING && o->wait_ms != DIBS_NO_WAIT)
         status = wait_for_end(once, until, err);
+    if (status == DIBS_OK)
+        status = deliver(once, err);
     if (is_answer(status))
         *out = once;
     else
@@ -521,6 +545,8 @@ dibs_status dibs_once_wait(dibs_once *o, int64_t wait_ms, dibs_error *err)
         status = ask(o, dibs__after(d->env, d->request_span), err);
     else
         status = wait_for_end(o, patience(d, wait_ms), err);
+    if (status == DIBS_OK)
+        status = deliver(o, err);
     go(d);
     return status;
 }

@@ -33,6 +33,7 @@ struct dibs_once {
     dibs__once_phase phase;
     dibs_status answer; /* told */
     bool busy;
+    bool delivered;         /* the user was told that it is his: from then on its loss is told */
     bool silent;            /* the last renewal got no answer */
     bool maybe_there;       /* the engine may have begun it for us, and the caller was not told */
     uint64_t tried;         /* the version that an unanswered take-over named; 0: none */
@@ -55,8 +56,6 @@ struct dibs_once {
     _Atomic int64_t deadline;    /* ours until then, by our clock; 0: not ours */
     dibs__chore renew, end;
     dibs__news loss;
-    bool telling; /* its callback runs now */
-    pthread_t teller;
     char cell[DIBS__CELL_KEY_SIZE];
     char key[]; /* for messages; then the fingerprint */
 };

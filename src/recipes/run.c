@@ -46,13 +46,9 @@ static void tell(dibs *d, dibs__news *n)
     dibs_once *o = DIBS__FROM(dibs_once, loss, n);
 
     if (o->on_lost) {
-        o->telling = true;
-        o->teller = pthread_self();
         pthread_mutex_unlock(&d->mutex);
         o->on_lost(o->data, o);
         pthread_mutex_lock(&d->mutex);
-        o->telling = false;
-        pthread_cond_broadcast(&d->quiet);
     }
     dibs__once_drop(o);
 }
@@ -61,6 +57,8 @@ void dibs__run_lose(dibs_once *o, const char *why)
 {
     dibs__run_retire(o, DIBS__ONCE_LOST);
     dibs__log(o->d, DIBS_LOG_ERROR, "lost the run of '%.80s': %s", o->key, why);
+    if (!o->delivered)
+        return; /* whoever is about to hand it out finds that it is not held */
     o->refs++;
     o->loss.tell = tell;
     dibs__news_add(o->d, &o->loss);

@@ -277,12 +277,8 @@ static void detach(dibs_once *o)
     while (o->busy)
         pthread_cond_wait(&d->quiet, &d->mutex);
     dibs__run_retire(o, DIBS__ONCE_OVER);
-    if (o->loss.listed) {
-        dibs__news_forget(d, &o->loss);
+    if (dibs__news_forget(d, &o->loss))
         dibs__once_drop(o);
-    }
-    while (o->telling && !pthread_equal(o->teller, pthread_self()))
-        pthread_cond_wait(&d->quiet, &d->mutex);
     *o->at = o->next;
     if (o->next)
         o->next->at = o->at;

@@ -127,6 +127,133 @@ static void opposite_orders_do_not_deadlock(void **state)
         assert_int_equal(p[i].bad, 0);
 }
 
+/* ---- What happens until the last one is obtained --------------------------------------------- */
+
+/* A thread that wants two locks, the second of which is held. */
+typedef struct taker {
+    pthread_t thread;
+    dibs *d;
+    const char *names[2];
+    dibs_lock_options options;
+    dibs_status status;
+    dibs_error err;
+    dibs_grant *g[2];
+    int64_t left[2]; /* when it had come back */
+    bool held[2];
+} taker;
+
+static void *take_two(void *arg)
+{
+    taker *t = arg;
+
+    t->status = dibs_lock_many(t->d, t->names, 2, &t->options, t->g, &t->err);
+    for (int i = 0; t->status == DIBS_OK && i < 2; i++) {
+        t->left[i] = dibs_remaining_ms(t->g[i]);
+        t->held[i] = dibs_held(t->g[i]);
+    }
+    return NULL;
+}
+
+/* Returns when it has the first and waits for the second. */
+static void start_taker(taker *t, dibs *d, dibs *onlooker, const dibs_lock_options *options)
+{
+    *t = (taker){.d = d, .names = {t->names[0], t->names[1]}, .options = *options};
+    assert_int_equal(pthread_create(&t->thread, NULL, take_two, t), 0);
+    wait_for_line(onlooker, t->names[1], 1);
+}
+
+static void unlock_taken(taker *t)
+{
+    for (int i = 0; i < 2; i++)
+        assert_status(dibs_unlock(t->g[i]), DIBS_OK);
+}
+
+static void min_hold_counts_for_a_success_only(void **state)
+{
+    dibs *a = open_handle(), *b = open_handle();
+    const char *names[2] = {fresh("a"), fresh("b")};
+    dibs_grant *g[2] = {NULL}, *h = take(b, names[1], NULL);
+    dibs_lock_options o = {.wait_ms = DIBS_NO_WAIT, .min_hold_ms = LONG_MS, .lease_ms = SESSION_MS};
+
+    (void)state;
+    assert_status(dibs_lock_many(a, names, 2, &o, g, NULL), DIBS_BUSY);
+    assert_status(try_lock(b, names[0]), DIBS_OK);
+    dibs_unlock(h);
+}
+
+#define PAST_MS 600 /* a lease that the wait outlives */
+
+/* The wait for the second is longer than the lease, or max_hold, of the first. */
+static void return_held(const dibs_lock_options *options)
+{
+    dibs *a = open_handle(), *b = open_handle();
+    static taker t; /* its thread may outlive a case that fails */
+    const char *second = fresh("b");
+    dibs_grant *h = take(b, second, NULL);
+    static loss_note note;
+    dibs_lock_options o = *options;
+
+    note.count = 0;
+    t.names[0] = fresh("a");
+    t.names[1] = second;
+    o.on_lost = note_loss;
+    o.data = &note;
+    start_taker(&t, a, b, &o);
+    sleep_ms(PAST_MS + PAST_MS / 2);
+    dibs_unlock(h);
+    pthread_join(t.thread, NULL);
+    assert_status(t.status, DIBS_OK);
+    for (int i = 0; i < 2; i++)
+        if (!t.held[i] || t.left[i] < PAST_MS / 4)
+            fail_msg("%s: %s, %lld ms are left", t.names[i], t.held[i] ? "held" : "not held",
+                     (long long)t.left[i]);
+    assert_int_equal(atomic_load(&note.count), 0);
+    assert_true(loss_within(&note, PAST_MS + SOON_MS)); /* it counts from now on */
+    for (int i = 0; i < 2; i++)
+        dibs_unlock(t.g[i]);
+}
+
+static void what_is_returned_is_held(void **state)
+{
+    (void)state;
+    return_held(&(dibs_lock_options){.lease_ms = PAST_MS, .no_renew = true});
+    return_held(&(dibs_lock_options){.max_hold_ms = PAST_MS});
+}
+
+static bool has_lost_one(void *d)
+{
+    dibs_stats s;
+
+    dibs_stats_read(d, &s);
+    return s.losses[DIBS_LOSS_BROKEN] + s.losses[DIBS_LOSS_GONE] > 0;
+}
+
+/* Its first lock is taken from it while it waits: it is not told, because it has nothing yet. */
+static void a_loss_on_the_way_is_made_good(void **state)
+{
+    dibs *a = open_handle(), *b = open_handle();
+    static taker t; /* its thread may outlive a case that fails */
+    const char *second = fresh("b");
+    dibs_grant *h = take(b, second, NULL);
+    static loss_note note;
+
+    (void)state;
+    t.names[0] = fresh("a");
+    t.names[1] = second;
+    start_taker(&t, a, b,
+                &(dibs_lock_options){.lease_ms = KEPT_MS, .on_lost = note_loss, .data = &note});
+    assert_status(dibs_break(b, t.names[0], "operator", true, SOON_MS, NULL), DIBS_OK);
+    dibs_unlock(take(b, t.names[0], NULL));
+    assert_true(wait_until(has_lost_one, a, SOON_MS));
+    dibs_unlock(h);
+    pthread_join(t.thread, NULL);
+    assert_status(t.status, DIBS_OK);
+    assert_true(t.held[0] && t.held[1]);
+    assert_status(try_lock(b, t.names[0]), DIBS_BUSY);
+    assert_int_equal(atomic_load(&note.count), 0);
+    unlock_taken(&t);
+}
+
 static const struct CMUnitTest tests[] = {
     CASE(all_are_taken),
     CASE(all_or_nothing),
@@ -134,5 +261,8 @@ static const struct CMUnitTest tests[] = {
     CASE(bad_names_take_nothing),
     CASE(taken_in_sorted_order),
     CASE(opposite_orders_do_not_deadlock),
+    CASE(min_hold_counts_for_a_success_only),
+    CASE(what_is_returned_is_held),
+    CASE(a_loss_on_the_way_is_made_good),
 };
 CASES(many_cases, tests);

@@ -225,6 +225,48 @@ static bool more_are_served(dibs *d)
     return outcomes > before;
 }
 
+/* Granted at once, and over before anybody dispatched. */
+static void a_ticket_told_too_late_is_lost(void **state)
+{
+    dibs *a = open_handle(), *b = open_handle();
+    const char *name = fresh("late-ticket");
+    loss_note note = {0};
+    outcome o = {0};
+    dibs_stats s;
+
+    (void)state;
+    start(a, name,
+          &(dibs_lock_options){
+              .lease_ms = SHORT_MS, .no_renew = true, .on_lost = note_loss, .data = &note},
+          &o);
+    dibs_unlock(take(b, name, NULL));
+    assert_true(settle(a, &o, SOON_MS));
+    assert_status(o.status, DIBS_LOST);
+    assert_null(o.g);
+    assert_int_equal(atomic_load(&note.count), 0); /* of what it never had */
+    dibs_stats_read(a, &s);
+    assert_int_equal(s.held, 0);
+    assert_status(try_lock(b, name), DIBS_OK);
+}
+
+/* The same one level deeper: the outer level is still to be unlocked. */
+static void a_reentry_told_too_late_is_lost(void **state)
+{
+    dibs *a = open_handle(), *b = open_handle();
+    const char *name = fresh("late-reentry");
+    dibs_lock_options by_name = {.owner = "me", .lease_ms = SHORT_MS, .no_renew = true};
+    dibs_grant *g = take(a, name, &by_name);
+    outcome o = {0};
+
+    (void)state;
+    start(a, name, &by_name, &o);
+    dibs_unlock(take(b, name, NULL));
+    assert_true(settle(a, &o, SOON_MS));
+    assert_status(o.status, DIBS_LOST);
+    assert_status(dibs_unlock(g), DIBS_LOST);
+    assert_status(try_lock(b, name), DIBS_OK);
+}
+
 #define PENDING 5000
 
 static void thousands_wait_without_threads(void **state)
@@ -271,6 +313,8 @@ static const struct CMUnitTest tests[] = {
     CASE(tickets_that_nobody_took_are_given_back),
     CASE(a_refused_ticket_is_refused_at_once),
     CASE_FOR(conflicts_are_told, NEEDS_SLOTS),
+    CASE(a_ticket_told_too_late_is_lost),
+    CASE(a_reentry_told_too_late_is_lost),
     CASE(thousands_wait_without_threads),
 };
 CASES(ticket_cases, tests);

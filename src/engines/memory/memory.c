@@ -64,9 +64,28 @@ static room *room_new(const char *name)
     return r;
 }
 
+static void lock_rooms(void)
+{
+    pthread_mutex_lock(&rooms_mutex);
+}
+
+static void unlock_rooms(void)
+{
+    pthread_mutex_unlock(&rooms_mutex);
+}
+
+/* Another thread could be among the rooms while the process forks: the child would wait for it. */
+static void mind_forks(void)
+{
+    pthread_atfork(lock_rooms, unlock_rooms, unlock_rooms);
+}
+
 static room *room_enter(const char *name)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     room *r = NULL;
+
+    pthread_once(&once, mind_forks);
 
     pthread_mutex_lock(&rooms_mutex);
     if (*name)

@@ -226,7 +226,9 @@ bool dibs__lite_batch(dibs__lite *e, dibs__deadline until)
 
     e->busy_until = until;
     e->notice_count = 0;
+    dibs__lite_inside();
     jobs = work(e, &busy);
+    dibs__lite_outside();
     if (inside)
         dibs__lite_gate_leave(e);
     for (size_t i = 0; i < e->notice_count; i++)

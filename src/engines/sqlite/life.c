@@ -1,11 +1,12 @@
 /* Who is alive. Each client (a handle of a process) has a file `ID.life` beside the database, on
  * which its process holds a POSIX read lock: the kernel drops it when the process is gone, however
- * it went. Others ask whether the file could be locked for writing, and learn the process to
+ * it went, and when it becomes another program, because the descriptor is closed on exec. Others ask whether the file could be locked for writing, and learn the process to
  * follow.
  *
  * A POSIX lock also goes when its process closes *any* descriptor of the file. So a process never
  * opens a life file of its own, and knows them by the second half of the id, which is the
- * process's. The first half is the handle's. A child that stands in takes a lock of its own on the
+ * process's. The first half is the handle's. A file with the process's id may also be a handle's of
+ * the program that the process was before an exec: then no descriptor of it is open here. A child that stands in takes a lock of its own on the
  * inherited descriptor (flock and the like would be shared with every forked child, and outlive the
  * process).
  *
@@ -100,10 +101,10 @@ static bool lock_file(int fd)
 /* Under its name a life file is always locked: it is made under another. */
 dibs_status dibs__lite_life_open(dibs__lite *e, const char *handle_id, dibs_error *err)
 {
-    char fresh[DIBS__WAKE_SIZE + 8], final[DIBS__WAKE_SIZE + 8];
+    char fresh[DIBS__WAKE_SIZE + 8], final[DIBS__WAKE_SIZE + 8], client[sizeof e->client];
 
-    snprintf(e->client, sizeof e->client, "%.24s.%012llx", handle_id,
-             (unsigned long long)process_id());
+    snprintf(client, sizeof client, "%.24s.%012llx", handle_id, (unsigned long long)process_id());
+    dibs__lite_set_client(e, client);
     file_of(e->client, "new", fresh, sizeof fresh);
     file_of(e->client, "life", final, sizeof final);
     e->life = openat(e->folder, fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -142,8 +143,7 @@ dibs_status dibs__lite_life_stand_in(dibs__lite *e)
 
 /* ---- Others ---------------------------------------------------------------------------------- */
 
-/* 1: locked, by `pid` (0 if we cannot see it). 0: not locked. -1: not known. */
-static int ask_lock(int fd, pid_t *pid)
+int dibs__lite_life_ask(int fd, pid_t *pid)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
 
@@ -156,46 +156,80 @@ static int ask_lock(int fd, pid_t *pid)
 static int ask_file(dibs__lite *e, const char *file, pid_t *pid)
 {
     int fd = openat(e->folder, file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    int locked = fd < 0 ? -1 : ask_lock(fd, pid);
+    int locked = fd < 0 ? -1 : dibs__lite_life_ask(fd, pid);
 
     if (fd >= 0)
         close(fd);
     return locked;
 }
 
-/* The number may have passed on to another process since we were told: ask again once we have hold
- * of it. */
-static void follow(dibs__lite *e, const char *client, const char *file, pid_t pid)
+/* Takes the descriptor of its file. The number may have passed on to another process since we were told:
+ * ask again once we have hold of it. */
+static void follow(dibs__lite *e, const char *client, int life, pid_t pid)
 {
     int pidfd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
     pid_t again = 0;
 
-    if (pidfd < 0)
+    if (pidfd >= 0 && dibs__lite_life_ask(life, &again) == 1 && again == pid) {
+        dibs__lite_peer_follow(e, client, pidfd, life);
         return;
-    if (ask_file(e, file, &again) == 1 && again == pid)
-        dibs__lite_peer_follow(e, client, pidfd);
-    else
+    }
+    if (pidfd >= 0)
         close(pidfd);
+    close(life);
 }
 
 static int is_locked(dibs__lite *e, const char *client)
 {
     char file[DIBS__WAKE_SIZE + 8];
     pid_t pid = 0;
-    int locked;
+    int locked, fd;
 
     file_of(client, "life", file, sizeof file);
-    locked = ask_file(e, file, &pid);
+    fd = openat(e->folder, file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return -1;
+    locked = dibs__lite_life_ask(fd, &pid);
     if (locked == 1)
-        follow(e, client, file, pid);
+        follow(e, client, fd, pid);
+    else
+        close(fd);
     return locked;
+}
+
+/* Does any descriptor of this process refer to it? True when that cannot be found out. */
+static bool is_open_here(dibs__lite *e, const char *client)
+{
+    char file[DIBS__WAKE_SIZE + 8];
+    struct stat life, st;
+    struct dirent *entry;
+    bool found = false;
+    DIR *dir;
+
+    file_of(client, "life", file, sizeof file);
+    if (fstatat(e->folder, file, &life, AT_SYMLINK_NOFOLLOW) < 0)
+        return true; /* it is not there: that says nothing */
+    dir = opendir("/proc/self/fd");
+    if (!dir)
+        return true;
+    while (!found && (entry = readdir(dir)))
+        found = fstatat(dirfd(dir), entry->d_name, &st, 0) == 0 && st.st_dev == life.st_dev &&
+                st.st_ino == life.st_ino;
+    closedir(dir);
+    return found;
+}
+
+/* Of this process as it is now: another copy of this library may have made it. */
+static bool is_ours(dibs__lite *e, const char *client)
+{
+    return dibs__lite_is_here(client) || (is_of_this_process(e, client) && is_open_here(e, client));
 }
 
 bool dibs__lite_dead(dibs__lite *e, const char *wake)
 {
-    if (wake[0] == NAMED || wake[0] == '\0' || is_of_this_process(e, wake))
+    if (wake[0] == NAMED || wake[0] == '\0' || is_ours(e, wake))
         return false;
-    return dibs__lite_peer_runs(e, wake) != 1 && is_locked(e, wake) == 0;
+    return dibs__lite_peer_lives(e, wake) != 1 && is_locked(e, wake) == 0;
 }
 
 /* ---- Clearing up ----------------------------------------------------------------------------- */
@@ -233,7 +267,7 @@ static void judge_file(dibs__lite *e, const char *file, dibs__lite_roll *dead)
     if (!size || size >= sizeof client)
         return;
     snprintf(client, sizeof client, "%.*s", (int)size, file);
-    if (is_of_this_process(e, client))
+    if (is_ours(e, client))
         return;
     if (strcmp(ending, ".life") == 0 && ask_file(e, file, &pid) == 0)
         note_dead(dead, file, size);

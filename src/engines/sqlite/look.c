@@ -210,16 +210,24 @@ dibs_status dibs__lite_inspect(dibs__lite *e, const char *name, dibs__deadline u
                                dibs__report_builder *out, dibs_error *err)
 {
     look l = {.waiters = true, .idle = true};
+    dibs_status status;
 
     set_out(&l, e, until, out);
-    return close_look(&l, open_look(&l) && show_one(&l, name) >= 0, err);
+    dibs__lite_inside();
+    status = close_look(&l, open_look(&l) && show_one(&l, name) >= 0, err);
+    dibs__lite_outside();
+    return status;
 }
 
 dibs_status dibs__lite_list(dibs__lite *e, const char *prefix, bool idle, dibs__deadline until,
                             dibs__report_builder *out, dibs_error *err)
 {
     look l = {.idle = idle};
+    dibs_status status;
 
     set_out(&l, e, until, out);
-    return close_look(&l, open_look(&l) && show_all(&l, prefix) >= 0, err);
+    dibs__lite_inside();
+    status = close_look(&l, open_look(&l) && show_all(&l, prefix) >= 0, err);
+    dibs__lite_outside();
+    return status;
 }

@@ -128,6 +128,9 @@ static int wait_for_others(void *ctx, int tried)
 
     if (dibs__now(e->base.env) >= e->busy_until)
         return 0;
+    e->called_out = dibs__lite_called_out();
+    if (e->called_out)
+        return 0;
     if (nap > LONGEST_NAP)
         nap = LONGEST_NAP;
     nanosleep(&(struct timespec){.tv_nsec = nap * 1000}, NULL);
@@ -139,9 +142,16 @@ static int run(dibs__lite *e, int which)
     return dibs__lite_step(e->sql[which]) < 0 ? -1 : 0;
 }
 
+/* A fork may have called us out of the wait for others: then again after it. */
 int dibs__lite_begin(dibs__lite *e)
 {
-    return run(e, DIBS__LITE_SQL_BEGIN);
+    int failed;
+
+    while (e->called_out = false, (failed = run(e, DIBS__LITE_SQL_BEGIN)) < 0 && e->called_out) {
+        dibs__lite_outside();
+        dibs__lite_inside();
+    }
+    return failed;
 }
 
 int dibs__lite_commit(dibs__lite *e)
@@ -277,6 +287,13 @@ static dibs_status prepare(dibs__lite *e, dibs_error *err)
     return DIBS_OK;
 }
 
+static void nap_outside(void)
+{
+    dibs__lite_outside();
+    nanosleep(&(struct timespec){.tv_nsec = LONGEST_NAP * 1000}, NULL);
+    dibs__lite_inside();
+}
+
 /* While a log is being made or recovered, SQLite says busy without asking the handler. */
 dibs_status dibs__lite_connect(dibs__lite *e, dibs__deadline until, dibs_error *err)
 {
@@ -296,7 +313,7 @@ dibs_status dibs__lite_connect(dibs__lite *e, dibs__deadline until, dibs_error *
      * a new one: several waits for the disk in the life of a short command. */
     sqlite3_db_config(e->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
     while ((status = make_ready(e, err)) == DIBS_UNAVAILABLE && dibs__now(e->base.env) < until)
-        nanosleep(&(struct timespec){.tv_nsec = LONGEST_NAP * 1000}, NULL);
+        nap_outside();
     return status == DIBS_OK ? prepare(e, err) : status;
 }
 

@@ -33,7 +33,7 @@ static dibs__lite *new_engine(const dibs__open_request *request)
     e->folder = e->life = e->wake = e->epoll = -1;
     e->inotify = -1;
     for (int i = 0; i < DIBS__LITE_PEERS; i++)
-        e->peers[i].pidfd = e->peers[i].wake = -1;
+        e->peers[i].pidfd = e->peers[i].life = e->peers[i].wake = -1;
     if (pthread_mutex_init(&e->mutex, NULL) != 0) {
         free(e);
         return NULL;
@@ -46,15 +46,29 @@ static dibs__lite *new_engine(const dibs__open_request *request)
     return e;
 }
 
+/* A forked child has it no longer among its handles then. */
+void dibs__lite_drop(dibs__lite *e)
+{
+    dibs__lite_inside();
+    for (int i = 0; i < DIBS__LITE_STATEMENTS; i++) {
+        sqlite3_finalize(e->sql[i]);
+        e->sql[i] = NULL;
+    }
+    sqlite3_close(e->db);
+    e->db = NULL;
+    dibs__lite_outside();
+    if (e->inherited)
+        dibs__lite_delist(e);
+}
+
 /* Accepts what a failed open left. */
 static void sqlite_close(dibs__engine *base)
 {
     dibs__lite *e = from(base);
 
-    for (int i = 0; i < DIBS__LITE_STATEMENTS; i++)
-        sqlite3_finalize(e->sql[i]);
-    sqlite3_close(e->db);
+    dibs__lite_drop(e);
     dibs__lite_life_close(e);
+    dibs__lite_delist(e);
     dibs__lite_wake_close(e);
     dibs__lite_gate_close(e);
     if (e->folder >= 0)
@@ -65,18 +79,35 @@ static void sqlite_close(dibs__engine *base)
     free(e);
 }
 
-/* The child has no locks that closing could drop, and no gate. SQLite's own descriptors stay: its
- * close would write. */
+/* The child has no locks that closing could drop, and no gate. */
 static void sqlite_abandon(dibs__engine *base)
 {
     dibs__lite *e = from(base);
 
+    if (e->inherited && e->idle)
+        dibs__lite_drop(e);
     dibs__lite_wake_close(e);
     if (e->life >= 0)
         close(e->life);
     if (e->folder >= 0)
         close(e->folder);
     e->life = e->folder = -1;
+}
+
+static dibs_status open_database(dibs__lite *e, const dibs__open_request *request, dibs_error *err)
+{
+    dibs_status status = dibs__lite_shed(err);
+
+    dibs__lite_enlist(e);
+    dibs__lite_inside();
+    if (status == DIBS_OK)
+        status = dibs__lite_connect(e, request->until, err);
+    if (status == DIBS_OK)
+        status = dibs__lite_place_beside(e, err);
+    if (status == DIBS_OK)
+        status = dibs__lite_schema_open(e, request->until, err);
+    dibs__lite_outside();
+    return status;
 }
 
 static dibs_status open_parts(dibs__lite *e, const dibs__open_request *request, dibs_error *err)
@@ -86,11 +117,7 @@ static dibs_status open_parts(dibs__lite *e, const dibs__open_request *request, 
     if (status == DIBS_OK)
         status = dibs__lite_place_check(e->path, err);
     if (status == DIBS_OK)
-        status = dibs__lite_connect(e, request->until, err);
-    if (status == DIBS_OK)
-        status = dibs__lite_place_beside(e, err);
-    if (status == DIBS_OK)
-        status = dibs__lite_schema_open(e, request->until, err);
+        status = open_database(e, request, err);
     if (status != DIBS_OK)
         return status;
     dibs__lite_gate_open(e, request->until);

@@ -7,6 +7,7 @@
  *   schema.c   the tables, the boot, the ceiling of the fences
  *   cell.c     the cells' store over SQL, and waiting for a cell
  *   chores.c   what nobody asked for: rescue from the dead, burials, reaping
+ *   fork.c     the handles of this process, and what a fork does to them
  *   gate.c     where writers of different processes queue without polling
  *   life.c     a file a client, locked while its process lives; who is alive
  *   wake.c     pipes between clients; what the keeper polls
@@ -103,10 +104,11 @@ typedef struct dibs__lite_gate {
     dibs__deadline skip_until;  /* it was stuck: not before then */
 } dibs__lite_gate;
 
-/* Another client that we have looked at: its process, and the pipe that wakes it. */
+/* Another client that we have looked at: its process, its life, and the pipe that wakes it. */
 typedef struct dibs__lite_peer {
     char client[DIBS__WAKE_SIZE];
     int pidfd;
+    int life;
     int wake;
     uint64_t used; /* the one not used for longest makes room */
 } dibs__lite_peer;
@@ -119,6 +121,12 @@ struct dibs__lite {
     char client[DIBS__WAKE_SIZE -
                 1]; /* "handle.process": one is left for the mark of a named owner */
 
+    /* fork.c's */
+    dibs__lite *next_handle;
+    pid_t pid;
+    bool inherited; /* from a parent that was forked */
+    bool idle;      /* and its connection was idle then */
+
     /* the crew's: the mutex guards the queue and who drives; the driver has all that follows */
     pthread_mutex_t mutex;
     bool driving;
@@ -128,7 +136,8 @@ struct dibs__lite {
     sqlite3 *db;
     sqlite3_stmt *sql[DIBS__LITE_STATEMENTS];
     dibs__deadline busy_until;
-    bool durable; /* synchronous=FULL just now */
+    bool called_out; /* of the wait for another process, by a fork */
+    bool durable;    /* synchronous=FULL just now */
     int64_t place_sure_until;
     dibs__lite_gate gate;
     uint64_t floor;   /* no fence at or below it: given out before the machine started, perhaps */
@@ -231,6 +240,21 @@ bool dibs__lite_lasting(dibs__lite *e);
 dibs__lite_job *dibs__lite_take(dibs__lite *e);
 void dibs__lite_done(dibs__lite_job *job);
 
+/* sqlite.c: closes the connection. */
+void dibs__lite_drop(dibs__lite *e);
+
+/* fork.c: every call of SQLite is made between these two; they may be nested. A fork waits for it. */
+void dibs__lite_inside(void);
+void dibs__lite_outside(void);
+bool dibs__lite_called_out(void); /* a fork waits: whoever waits inside comes out */
+void dibs__lite_enlist(dibs__lite *e);
+void dibs__lite_delist(dibs__lite *e); /* harmless when it is not there */
+void dibs__lite_set_client(dibs__lite *e, const char *client);
+/* Is that client a handle of this process, through this copy of the library? */
+bool dibs__lite_is_here(const char *client);
+/* Closes what a forked child has inherited. */
+dibs_status dibs__lite_shed(dibs_error *err);
+
 /* gate.c */
 void dibs__lite_gate_open(dibs__lite *e, dibs__deadline until);
 void dibs__lite_gate_close(dibs__lite *e);
@@ -242,7 +266,10 @@ void dibs__lite_gate_leave(dibs__lite *e);
 dibs_status dibs__lite_life_open(dibs__lite *e, const char *handle_id, dibs_error *err);
 void dibs__lite_life_close(dibs__lite *e);
 dibs_status dibs__lite_life_stand_in(dibs__lite *e);
-/* Is the process of that entry surely gone? Never for owners given by name. */
+/* 1: the file is locked, by `pid` (0 if we cannot see it). 0: not locked. -1: not known. */
+int dibs__lite_life_ask(int fd, pid_t *pid);
+/* Is the handle of that entry surely gone, with its process or by an exec? Never for owners given by
+ * name. */
 bool dibs__lite_dead(dibs__lite *e, const char *wake);
 /* Removes the files of the dead once `bury` has been through. */
 dibs_status dibs__lite_sweep(dibs__lite *e, dibs__deadline until, dibs_error *err);
@@ -258,10 +285,10 @@ void dibs__lite_wake_send(dibs__lite *e, const dibs__lite_notice *n);
 /* True once, when the folder has just come under watch: look again at what was looked at before. */
 bool dibs__lite_wake_watch(dibs__lite *e);
 void dibs__lite_wake_events(dibs__lite *e);
-/* The process `pid` is that client's: tell us when it ends. */
-void dibs__lite_peer_follow(dibs__lite *e, const char *client, int pidfd);
-/* 1: runs; 0: has ended; -1: not known. */
-int dibs__lite_peer_runs(dibs__lite *e, const char *client);
+/* That process is the client's: tell us when it ends. `life` is its file. Takes both descriptors. */
+void dibs__lite_peer_follow(dibs__lite *e, const char *client, int pidfd, int life);
+/* 1: lives; 0: is dead; -1: not known. */
+int dibs__lite_peer_lives(dibs__lite *e, const char *client);
 
 /* look.c */
 dibs_status dibs__lite_inspect(dibs__lite *e, const char *name, dibs__deadline until,

@@ -76,6 +76,7 @@ void dibs__lite_wake_close(dibs__lite *e)
 {
     for (int i = 0; i < DIBS__LITE_PEERS; i++) {
         close_one(&e->peers[i].pidfd);
+        close_one(&e->peers[i].life);
         close_one(&e->peers[i].wake);
     }
     if (e->inotify >= 0)
@@ -101,6 +102,7 @@ static dibs__lite_peer *find_peer(dibs__lite *e, const char *client)
 static void forget_peer(dibs__lite_peer *p)
 {
     close_one(&p->pidfd); /* leaves the epoll set by that */
+    close_one(&p->life);
     close_one(&p->wake);
     p->used = 0;
 }
@@ -121,13 +123,15 @@ static dibs__lite_peer *have_peer(dibs__lite *e, const char *client)
     return p;
 }
 
-void dibs__lite_peer_follow(dibs__lite *e, const char *client, int pidfd)
+void dibs__lite_peer_follow(dibs__lite *e, const char *client, int pidfd, int life)
 {
     dibs__lite_peer *p;
 
     pthread_mutex_lock(&e->peers_mutex);
     p = have_peer(e, client);
     close_one(&p->pidfd);
+    close_one(&p->life);
+    p->life = life;
     if (poll_for(e, pidfd))
         p->pidfd = pidfd;
     else
@@ -142,17 +146,19 @@ static bool has_ended(int pidfd)
     return poll(&p, 1, 0) == 1;
 }
 
-int dibs__lite_peer_runs(dibs__lite *e, const char *client)
+/* A process lives on after an exec, and its handle does not. */
+int dibs__lite_peer_lives(dibs__lite *e, const char *client)
 {
     dibs__lite_peer *p;
-    int runs = -1;
+    pid_t pid;
+    int lives = -1;
 
     pthread_mutex_lock(&e->peers_mutex);
     p = find_peer(e, client);
-    if (p && p->pidfd >= 0)
-        runs = !has_ended(p->pidfd);
+    if (p && p->life >= 0)
+        lives = dibs__lite_life_ask(p->life, &pid);
     pthread_mutex_unlock(&e->peers_mutex);
-    return runs;
+    return lives;
 }
 
 /* ---- Sending --------------------------------------------------------------------------------- */

@@ -1,0 +1,332 @@
+/* How a loss is told when several threads are about: the callback of a lost grant, or run, never runs nor
+ * begins after dibs_unlock, or dibs_once_free, has returned; and nobody waits for ever for that.
+ *
+ * Callbacks of these cases stay inside until they are told to go, so that everything can happen
+ * while they run. */
+#define _GNU_SOURCE
+#include "support/clock.h"
+#include "support/jobs.h"
+#include "support/lossy.h"
+#include "support/test.h"
+
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LEASE_MS 100
+
+typedef struct witness witness;
+
+/* What became of one lost thing. `inside` is what its callback does before it ends. */
+struct witness {
+    dibs *d;
+    dibs_grant *g;
+    dibs_once *o;
+    void (*inside)(witness *w);
+    witness *rival;
+    atomic_bool ready; /* what is above is filled in */
+    atomic_bool began, ended;
+    atomic_bool may_end;
+    atomic_bool given_up;    /* dibs_unlock has returned */
+    atomic_bool ended_first; /* before that */
+};
+
+static bool is_true(void *flag)
+{
+    return atomic_load((atomic_bool *)flag);
+}
+
+static void await(atomic_bool *flag)
+{
+    if (!wait_until(is_true, flag, LONG_MS))
+        fail_msg("it hangs");
+}
+
+static void run(witness *w)
+{
+    while (!atomic_load(&w->ready))
+        usleep(500);
+    atomic_store(&w->began, true);
+    if (w->inside)
+        w->inside(w);
+    atomic_store(&w->ended, true);
+}
+
+static void on_lost(void *data, dibs_grant *g, dibs_loss why)
+{
+    (void)g;
+    (void)why;
+    run(data);
+}
+
+static void on_run_lost(void *data, dibs_once *o)
+{
+    (void)o;
+    run(data);
+}
+
+static void give_up(witness *w)
+{
+    if (w->g)
+        dibs_unlock(w->g);
+    else
+        dibs_once_free(w->o);
+    atomic_store(&w->ended_first, atomic_load(&w->ended));
+    atomic_store(&w->given_up, true);
+}
+
+static void *give_up_thread(void *arg)
+{
+    give_up(arg);
+    return NULL;
+}
+
+/* ---- Things that are soon lost --------------------------------------------------------------- */
+
+static char store[64]; /* of this case */
+
+static dibs *open_here(bool dispatch_only)
+{
+    return open_at(store, &(dibs_options){.dispatch_only = dispatch_only});
+}
+
+static void hold_lock(witness *w, dibs *d, const char *name)
+{
+    w->d = d;
+    w->g = take(d, name,
+                &(dibs_lock_options){
+                    .lease_ms = LEASE_MS, .no_renew = true, .on_lost = on_lost, .data = w});
+    atomic_store(&w->ready, true);
+}
+
+/* Its renewals are lost on the way. */
+static void hold_run(witness *w, dibs *d, const char *key)
+{
+    dibs_error err = {0};
+
+    w->d = d;
+    lossy_put_in(d);
+    if (dibs_once_begin(
+            d, key, &(dibs_once_options){.lease_ms = LEASE_MS, .on_lost = on_run_lost, .data = w},
+            &w->o, &err) != DIBS_OK)
+        fail_msg("%s", err.message);
+    lossy_lose(LOSSY_REQUEST, -1, NULL, NULL);
+    atomic_store(&w->ready, true);
+}
+
+static void *dispatch_until_ended(void *arg)
+{
+    witness *w = arg;
+
+    while (!atomic_load(&w->ended)) {
+        struct pollfd p = {.fd = dibs_fd(w->d), .events = POLLIN};
+        poll(&p, 1, 1);
+        dibs_dispatch(w->d);
+    }
+    return NULL;
+}
+
+static void start(pthread_t *thread, void *(*what)(void *), void *arg)
+{
+    assert_int_equal(pthread_create(thread, NULL, what, arg), 0);
+}
+
+/* ---- Inside of callbacks --------------------------------------------------------------------- */
+
+static void stay(witness *w)
+{
+    while (!atomic_load(&w->may_end))
+        usleep(500);
+}
+
+/* Both are inside before either goes on. */
+static void meet_and_unlock_rival(witness *w)
+{
+    while (!atomic_load(&w->rival->began))
+        usleep(500);
+    give_up(w->rival);
+}
+
+static void unlock_rival(witness *w)
+{
+    give_up(w->rival);
+}
+
+static void unlock_own(witness *w)
+{
+    give_up(w);
+}
+
+/* ---- The cases ------------------------------------------------------------------------------- */
+
+/* Two threads dispatch: one is inside the first callback when the other has run the second. */
+static void dispatch_two(witness *a, witness *b)
+{
+    pthread_t first, second, user;
+
+    a->inside = stay;
+    start(&first, dispatch_until_ended, a);
+    await(&a->began);
+    start(&second, dispatch_until_ended, b);
+    await(&b->ended);
+    start(&user, give_up_thread, a);
+    sleep_ms(50); /* nothing tells that it waits; it must not have come back by then, or later */
+    atomic_store(&a->may_end, true);
+    pthread_join(user, NULL);
+    pthread_join(first, NULL);
+    pthread_join(second, NULL);
+    assert_true(a->ended_first);
+    give_up(b);
+}
+
+static void unlock_waits_for_its_callback(void **state)
+{
+    static witness a, b;
+    dibs *d = open_here(true);
+
+    (void)state;
+    hold_lock(&a, d, "a");
+    sleep_ms(1); /* the first is lost first */
+    hold_lock(&b, d, "b");
+    dispatch_two(&a, &b);
+}
+
+static void free_waits_for_its_callback(void **state)
+{
+    static witness a, b;
+    dibs *d = open_here(true);
+
+    (void)state;
+    hold_run(&a, d, "a");
+    hold_lock(&b, d, "b");
+    dispatch_two(&a, &b);
+    lossy_stop();
+}
+
+static void callbacks_of_one_handle_may_unlock_each_other(void **state)
+{
+    static witness a, b;
+    pthread_t first, second;
+    dibs *d = open_here(true);
+
+    (void)state;
+    a.inside = b.inside = meet_and_unlock_rival;
+    a.rival = &b;
+    b.rival = &a;
+    hold_lock(&a, d, "a");
+    hold_lock(&b, d, "b");
+    start(&first, dispatch_until_ended, &a);
+    start(&second, dispatch_until_ended, &b);
+    await(&a.ended);
+    await(&b.ended);
+    pthread_join(first, NULL);
+    pthread_join(second, NULL);
+    assert_true(a.given_up && b.given_up);
+    assert_false(a.ended_first && b.ended_first);
+    assert_true(a.ended_first || b.ended_first); /* one of them could be waited for */
+}
+
+static void keepers_may_unlock_each_others(void **state)
+{
+    static witness a, b;
+
+    (void)state;
+    a.inside = b.inside = meet_and_unlock_rival;
+    a.rival = &b;
+    b.rival = &a;
+    hold_lock(&a, open_here(false), "a");
+    hold_lock(&b, open_here(false), "b");
+    await(&a.ended);
+    await(&b.ended);
+    assert_true(a.ended_first || b.ended_first);
+}
+
+/* The callback of one unlocks another whose callback runs elsewhere: that is waited for. */
+static void a_callback_waits_for_anothers(void **state)
+{
+    static witness a, b;
+
+    (void)state;
+    b.inside = stay;
+    a.inside = unlock_rival;
+    a.rival = &b;
+    hold_lock(&b, open_here(false), "b");
+    await(&b.began);
+    hold_lock(&a, open_here(false), "a");
+    await(&a.began);
+    sleep_ms(50); /* as above */
+    assert_false(b.given_up);
+    atomic_store(&b.may_end, true);
+    await(&a.ended);
+    assert_true(b.ended_first);
+    dibs_unlock(a.g);
+}
+
+static void unlock_from_inside_returns(void **state)
+{
+    static witness a, b;
+
+    (void)state;
+    a.inside = b.inside = unlock_own;
+    hold_lock(&a, open_here(false), "a");
+    await(&a.ended);
+    hold_lock(&b, open_here(true), "b");
+    dispatch_until_ended(&b);
+    assert_true(a.given_up && b.given_up);
+}
+
+/* A callback that was due and has not begun does not begin any more. */
+static void a_callback_that_was_due_is_dropped(void **state)
+{
+    static witness a, b;
+    dibs *d = open_here(true);
+
+    (void)state;
+    a.inside = unlock_rival;
+    a.rival = &b;
+    hold_lock(&a, d, "a");
+    sleep_ms(1);
+    hold_lock(&b, d, "b");
+    sleep_ms(3 * LEASE_MS);
+    dispatch_until_ended(&a);
+    dibs_dispatch(d);
+    assert_true(b.given_up);
+    assert_false(b.began);
+    dibs_unlock(a.g);
+}
+
+static int set_up(void **state)
+{
+    static int n;
+
+    (void)state;
+    snprintf(store, sizeof store, "memory:losses-%d", n++);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    close_handles();
+    return 0;
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(unlock_waits_for_its_callback),
+        CASE(free_waits_for_its_callback),
+        CASE(callbacks_of_one_handle_may_unlock_each_other),
+        CASE(keepers_may_unlock_each_others),
+        CASE(a_callback_waits_for_anothers),
+        CASE(unlock_from_inside_returns),
+        CASE(a_callback_that_was_due_is_dropped),
+    };
+
+    alarm(120); /* it may hang otherwise */
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
