@@ -1,5 +1,7 @@
 /* What goes wrong between a handle and an etcd cluster: leases that end although they are renewed,
- * requests that arrive late, a cluster that is slow, says goodbye, or was restored from a backup. */
+ * requests that arrive late, a cluster that is slow, says goodbye, or was restored from a backup.
+ *
+ * usage: test_etcd_faults [long] [PATTERN] */
 #define _GNU_SOURCE
 #include "line/etcdctl.h"
 #include "line/kit.h"
@@ -105,6 +107,171 @@ static void a_deleted_waiter_is_not_granted(void **state)
 {
     (void)state;
     waiter_loses_its_entry("deleted-waiter", delete_second);
+}
+
+/* ---- A leader that slept ---------------------------------------------------------------------- */
+
+enum { RIVALS = 6, BRIEF_MS = 2000, PAUSED_MS = 2 * BRIEF_MS + 500, AFTER_MS = 2500 };
+
+typedef struct rival {
+    pthread_t thread;
+    dibs *d;
+    atomic_bool *stop;
+    _Atomic(const dibs_grant *) g; /* what it has */
+    uint64_t *last;                /* fence of the last grant, over all; with the mutex */
+    pthread_mutex_t *mutex;
+    int grants, backwards;
+} rival;
+
+/* Takes and gives back, again and again. A fence that is not higher than one that was given before it
+ * began to ask is out of order. */
+static void *rival_run(void *arg)
+{
+    rival *r = arg;
+
+    while (!atomic_load(r->stop)) {
+        dibs_grant *g = NULL;
+        uint64_t before;
+        pthread_mutex_lock(r->mutex);
+        before = *r->last;
+        pthread_mutex_unlock(r->mutex);
+        if (dibs_lock(r->d, "slept", &(dibs_lock_options){.wait_ms = 1000}, &g, NULL) != DIBS_OK)
+            continue;
+        atomic_store(&r->g, g);
+        pthread_mutex_lock(r->mutex);
+        r->grants++;
+        r->backwards += dibs_fence(g) <= before;
+        if (dibs_fence(g) > *r->last)
+            *r->last = dibs_fence(g);
+        pthread_mutex_unlock(r->mutex);
+        sleep_ms(20);
+        atomic_store(&r->g, NULL);
+        dibs_unlock(g);
+    }
+    return NULL;
+}
+
+/* How many believe that they hold. */
+static int count_holders_of(rival r[])
+{
+    int held = 0;
+
+    for (int i = 0; i < RIVALS; i++)
+        held += atomic_load(&r[i].g) != NULL;
+    return held;
+}
+
+/* The server revokes sessions that are alive. The next in line may be a moment faster than the news of
+ * it, but nobody goes on holding, and nobody is granted an entry that is gone. */
+static void a_leader_that_slept_costs_no_exclusion(void **state)
+{
+    ensemble e;
+    rival r[RIVALS];
+    atomic_bool stop = false;
+    uint64_t last = 0;
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    int64_t both = 0, longest = 0, end;
+    int leader, grants = 0, backwards = 0;
+    char url[256];
+
+    (void)state;
+    need_server();
+    ensemble_need(&e, ENSEMBLE_ETCD, 3, NULL);
+    snprintf(url, sizeof url, "etcd://%s/tests?session=%dms", e.hosts, BRIEF_MS);
+    for (int i = 0; i < RIVALS; i++) {
+        r[i] = (rival){
+            .d = open_url(url_of(e.hosts, "")), .stop = &stop, .last = &last, .mutex = &mutex};
+        assert_int_equal(pthread_create(&r[i].thread, NULL, rival_run, &r[i]), 0);
+    }
+    leader = ensemble_leader(&e);
+    assert_true(leader >= 0);
+    ensemble_pause(&e, leader);
+    sleep_ms(PAUSED_MS);
+    ensemble_continue(&e, leader);
+    for (end = clock_ms() + AFTER_MS; clock_ms() < end; sleep_ms(1)) {
+        int64_t now = clock_ms();
+        both = count_holders_of(r) > 1 ? (both ? both : now) : 0;
+        if (both && now - both > longest)
+            longest = now - both;
+    }
+    atomic_store(&stop, true);
+    for (int i = 0; i < RIVALS; i++) {
+        pthread_join(r[i].thread, NULL);
+        grants += r[i].grants;
+        backwards += r[i].backwards;
+        close_handle(r[i].d);
+    }
+    ensemble_stop(&e);
+    print_message("# %d grants, longest overlap %d ms, %d fences out of order\n", grants,
+                  (int)longest, backwards);
+    assert_int_equal(backwards, 0);
+    assert_in_range(longest, 0, 500);
+}
+
+/* ---- A backup ---------------------------------------------------------------------------------- */
+
+static void restore(ensemble *e, const char *backup)
+{
+    char old[SCRATCH_MAX + 64], line[1024], command[2048];
+    const char *name = NULL, *cluster = NULL, *peer = NULL;
+
+    for (char **a = e->node[0].args; *a; a++) {
+        if (strncmp(*a, "--name=", 7) == 0)
+            name = *a;
+        if (strncmp(*a, "--initial-cluster=", 18) == 0)
+            cluster = *a;
+        if (strncmp(*a, "--initial-advertise-peer-urls=", 30) == 0)
+            peer = *a;
+        if (strncmp(*a, "--data-dir=", 11) == 0)
+            snprintf(old, sizeof old, "%s", *a + 11);
+    }
+    assert_true(name && cluster && peer);
+    snprintf(line, sizeof line, "etcdctl snapshot restore %s --data-dir=%s %s %s %s", backup, old,
+             name, cluster, peer);
+    snprintf(command, sizeof command, "rm -rf %s; ETCDCTL_API=3 %s >/dev/null 2>&1", old, line);
+    assert_int_equal(run_program(NULL, 0, (const char *const[]){"sh", "-c", command, NULL}), 0);
+}
+
+/* The backup has the sessions in it. A watch that was set up after it would wait for a revision that is
+ * far off, and whoever was first in line would not learn it. */
+static void a_restored_cluster_wakes_its_waiters(void **state)
+{
+    ensemble e;
+    char backup[SCRATCH_MAX + 32], line[SCRATCH_MAX + 64];
+    dibs *a, *b, *c;
+    dibs_grant *g;
+    job *first, *second;
+
+    (void)state;
+    need_server();
+    ensemble_need(&e, ENSEMBLE_ETCD, 1, NULL);
+    a = open_url(url_lasting(e.hosts));
+    b = open_url(url_lasting(e.hosts));
+    c = open_url(url_lasting(e.hosts));
+    g = take(a, "restored", NULL);
+    first = job_start(b, "restored", &(dibs_lock_options){.wait_ms = 2500});
+    wait_for_line(a, "restored", 1, 1);
+    second = job_start(c, "restored", NULL);
+    wait_for_line(a, "restored", 1, 2);
+    snprintf(backup, sizeof backup, "%s/backup", e.folder.path);
+    snprintf(line, sizeof line, "snapshot save %s", backup);
+    must(&e, line);
+    for (int i = 0; i < 20; i++)
+        must(&e, "put elsewhere x");
+    job_join(first); /* it gives up: the other watches the holder from now on */
+    wait_for_line(a, "restored", 1, 1);
+    ensemble_end(&e, 0, SIGKILL);
+    restore(&e, backup);
+    assert_int_equal(ensemble_restart(&e, 0), 0);
+    dibs_unlock(g);
+    if (!job_done_within(second, 10000))
+        fail_msg("first in the queue, and not woken");
+    job_join_held(second);
+    assert_status(dibs_unlock(second->g), DIBS_OK);
+    close_handle(a);
+    close_handle(b);
+    close_handle(c);
+    ensemble_stop(&e);
 }
 
 /* ---- Requests that arrive late ---------------------------------------------------------------- */
@@ -297,7 +464,7 @@ static void a_slow_cluster_is_waited_for(void **state)
         if (i != leader)
             ensemble_pause(&e, i);
     j = job_start(d, "slow", &(dibs_lock_options){.wait_ms = 7500});
-    sleep_ms(4500);
+    sleep_ms(3500);
     for (int i = 0; i < 3; i++)
         if (i != leader)
             ensemble_continue(&e, i);
@@ -355,26 +522,30 @@ static void a_goodbye_costs_nobody_an_answer(void **state)
 
 static const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_teardown(name, close_all)
-    CASE(a_holder_learns_of_its_revoked_lease),
-    CASE(a_revoked_waiter_is_not_granted),
-    CASE(a_deleted_waiter_is_not_granted),
-    CASE(a_late_enter_makes_no_entry),
-    CASE(a_late_cell_put_writes_nothing),
-    CASE(a_late_counter_take_takes_nothing),
-    CASE(a_late_begin_begins_nothing),
-    CASE(a_slow_cluster_is_waited_for),
-    CASE(a_silent_member_is_left),
+    CASE(a_holder_learns_of_its_revoked_lease), CASE(a_revoked_waiter_is_not_granted),
+    CASE(a_deleted_waiter_is_not_granted),      CASE(a_late_enter_makes_no_entry),
+    CASE(a_late_cell_put_writes_nothing),       CASE(a_late_counter_take_takes_nothing),
+    CASE(a_late_begin_begins_nothing),          CASE(a_silent_member_is_left),
     CASE(a_goodbye_costs_nobody_an_answer),
+};
+
+/* Those with a server that has to be slow. */
+static const struct CMUnitTest long_tests[] = {
+    CASE(a_leader_that_slept_costs_no_exclusion),
+    CASE(a_restored_cluster_wakes_its_waiters),
+    CASE(a_slow_cluster_is_waited_for),
 };
 
 int main(int argc, char *argv[])
 {
+    bool is_long = argc > 1 && strcmp(argv[1], "long") == 0;
     int failed;
 
     describe_server(ENSEMBLE_ETCD, NULL);
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
-    failed = cmocka_run_group_tests_name("etcd-faults", tests, NULL, NULL);
+    if (argc > 1 + is_long)
+        cmocka_set_test_filter(argv[1 + is_long]);
+    failed = is_long ? cmocka_run_group_tests_name("etcd-faults-long", long_tests, NULL, NULL)
+                     : cmocka_run_group_tests_name("etcd-faults", tests, NULL, NULL);
     ensemble_stop(&the_server);
     return failed ? 1 : 0;
 }

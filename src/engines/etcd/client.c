@@ -147,6 +147,8 @@ static void on_closed(dibs__h2_stream *s)
     dibs__etcd_held held = DIBS__ETCD_HELD;
 
     take_out(call);
+    if (s->rpc == DIBS__RPC_OK && s->in.length > 5)
+        dibs__etcd_seen(call->client, s->in.data + 5, s->in.length - 5);
     if (s->rpc == DIBS__RPC_OK && call->kind >= DIBS__ETCD_GUARDED)
         held = dibs__etcd_guard_held(call->client, call);
     if (held != DIBS__ETCD_HELD)

@@ -26,7 +26,7 @@ typedef struct dibs__etcd_lease {
     dibs__deadline sent;   /* of the question that is out, or being proved; 0: none is */
     dibs__deadline due;    /* of the next one */
     uint64_t term;         /* of the leader that answered it */
-    int64_t seen_revision; /* what the last proof told of the cluster */
+    int64_t seen_revision; /* the highest that the cluster has told of */
     uint64_t seen_term;
     int64_t over; /* its end is to be told to the engine; 0: nothing is */
     int renewed;  /* to be told: 1 proved, -1 not */
@@ -106,6 +106,8 @@ void dibs__etcd_watches_fini(dibs__etcd_client *c);
 void dibs__etcd_lease_start(dibs__etcd_client *c);
 dibs__deadline dibs__etcd_lease_turn(dibs__etcd_client *c, int64_t now);
 
+/* An answer came. It tells of a revision, and whatever a majority confirms later is not lower. */
+void dibs__etcd_seen(dibs__etcd_client *c, const uint8_t *answer, size_t length);
 /* The server has said that it is gone. */
 void dibs__etcd_lease_end(dibs__etcd_client *c);
 

@@ -50,7 +50,7 @@ static bool went_back(dibs__etcd_client *c, const Etcd__ResponseHeader *h)
     dibs__etcd_lease *l = &c->lease;
     bool back = h->revision < l->seen_revision || h->raft_term < l->seen_term;
 
-    l->seen_revision = h->revision;
+    l->seen_revision = h->revision; /* that of now, or of the other cluster */
     l->seen_term = h->raft_term;
     return back;
 }
@@ -180,6 +180,37 @@ dibs__deadline dibs__etcd_lease_turn(dibs__etcd_client *c, int64_t now)
 }
 
 /* ---- For everybody --------------------------------------------------------------------------- */
+
+/* Every answer begins with a header: field 1, whose field 3 is the revision. It is read by hand, because
+ * this is done for all of them. 0: there is none. */
+static int64_t revision_in(const uint8_t *p, size_t length)
+{
+    const uint8_t *end = p + 2;
+
+    if (length < 2 || p[0] != 0x0a || p[1] >= 0x80 || length - 2 < p[1])
+        return 0;
+    end += p[1];
+    for (p += 2; p < end;) {
+        uint8_t tag = *p++;
+        uint64_t value = 0;
+        for (int shift = 0; p < end && shift < 64; shift += 7) {
+            value |= (uint64_t)(*p & 0x7f) << shift;
+            if (*p++ < 0x80)
+                break;
+        }
+        if (tag == 0x18)
+            return (int64_t)value;
+    }
+    return 0;
+}
+
+void dibs__etcd_seen(dibs__etcd_client *c, const uint8_t *answer, size_t length)
+{
+    int64_t revision = revision_in(answer, length);
+
+    if (revision > c->lease.seen_revision)
+        c->lease.seen_revision = revision;
+}
 
 void dibs__etcd_lease_end(dibs__etcd_client *c)
 {

@@ -134,6 +134,8 @@ static void on_message(dibs__h2_stream *s, const uint8_t *data, size_t length)
     Etcd__WatchResponse *r = etcd__watch_response__unpack(NULL, length, data);
     watch *w = r ? find_number(c, r->watch_id) : NULL;
 
+    if (r)
+        dibs__etcd_seen(c, data, length);
     if (!r)
         dibs__etcd_leave(c); /* out of memory: come back for it */
     else if (r->canceled)
