@@ -1,6 +1,7 @@
 /* The etcd engine: TLS, accounts, leases and keys that somebody else removes, and a history that is cut off. What
  * hits ZooKeeper as well is in test_line_faults.c. */
 #define _GNU_SOURCE
+#include "line/etcdctl.h"
 #include "line/kit.h"
 #include "support/certificates.h"
 
@@ -8,29 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define WORDS_MAX 24
-
-/* etcdctl's exit code; `line` is cut at spaces. What it says goes to `out`, if there is one. */
-static int etcdctl(const ensemble *e, char *out, size_t size, const char *line)
-{
-    char text[512], endpoint[160], *save = NULL;
-    const char *words[WORDS_MAX] = {"env", "ETCDCTL_API=3", "etcdctl", endpoint};
-    size_t n = 4;
-
-    snprintf(endpoint, sizeof endpoint, "--endpoints=%s", e->hosts);
-    snprintf(text, sizeof text, "%s", line);
-    for (char *w = strtok_r(text, " ", &save); w && n + 1 < WORDS_MAX;
-         w = strtok_r(NULL, " ", &save))
-        words[n++] = w;
-    return run_program(out, size, words);
-}
-
-static void must(const ensemble *e, const char *line)
-{
-    if (etcdctl(e, NULL, 0, line) != 0)
-        fail_msg("etcdctl %s", line);
-}
 
 /* ---- TLS ------------------------------------------------------------------------------------- */
 
@@ -201,19 +179,6 @@ static void tokens_are_fetched_anew(void **state)
 
 /* ---- What others remove ---------------------------------------------------------------------- */
 
-/* The lease of the only entry of that lock. */
-static long long lease_of(const char *name)
-{
-    char line[128], answer[4096];
-    const char *at;
-
-    snprintf(line, sizeof line, "get --prefix tests/%s/ --limit=1 -w json", name);
-    assert_int_equal(etcdctl(&the_server, answer, sizeof answer, line), 0);
-    at = strstr(answer, "\"lease\":");
-    assert_non_null(at);
-    return strtoll(at + strlen("\"lease\":"), NULL, 10);
-}
-
 static void a_revoked_lease_is_a_loss(void **state)
 {
     dibs *a = open_here(), *b = open_here();
@@ -221,7 +186,6 @@ static void a_revoked_lease_is_a_loss(void **state)
     dibs_grant *g = take(a, "revoked", &(dibs_lock_options){.on_lost = note_loss, .data = &note});
     job *waiter = job_start(a, "revoked-line", NULL);
     dibs_grant *h = NULL;
-    char line[64];
 
     (void)state;
     job_join_held(waiter);
@@ -229,8 +193,7 @@ static void a_revoked_lease_is_a_loss(void **state)
     h = take(b, "revoked-line", NULL);
     waiter = job_start(a, "revoked-line", NULL);
     wait_for_line(b, "revoked-line", 1, 1);
-    snprintf(line, sizeof line, "lease revoke %llx", (unsigned long long)lease_of("revoked"));
-    must(&the_server, line);
+    revoke_lease_of(&the_server, "revoked", 0);
     assert_true(loss_within(&note, SESSION_MS + SOON_MS));
     assert_false(dibs_held(g));
     assert_status(dibs_unlock(g), DIBS_LOST);
@@ -259,6 +222,18 @@ static void a_deleted_key_is_a_loss(void **state)
     assert_status(dibs_unlock(g), DIBS_OK);
 }
 
+/* The server forgets all that was until now. */
+static void compact_all(dibs *d)
+{
+    char line[64];
+
+    for (int i = 0; i < 3; i++)
+        dibs_unlock(take(d, "another", NULL));
+    snprintf(line, sizeof line, "compact %lld",
+             etcdctl_number(&the_server, "get nothing -w json", "revision", 0));
+    must(&the_server, line);
+}
+
 /* What the waiter watches goes while it is away, and the server has forgotten that it went. */
 static void a_compacted_history_costs_no_wake_up(void **state)
 {
@@ -266,21 +241,47 @@ static void a_compacted_history_costs_no_wake_up(void **state)
     dibs *a = open_here(), *b = open_through(p);
     dibs_grant *g = take(a, "compacted", NULL);
     job *j = job_start(b, "compacted", NULL);
-    char line[64], answer[4096];
-    const char *at;
 
     (void)state;
     wait_for_line(a, "compacted", 1, 1);
     proxy_drop_all(p, true);
     assert_status(dibs_unlock(g), DIBS_OK);
-    for (int i = 0; i < 3; i++)
-        dibs_unlock(take(a, "another", NULL));
-    assert_int_equal(etcdctl(&the_server, answer, sizeof answer, "get nothing -w json"), 0);
-    at = strstr(answer, "\"revision\":");
-    assert_non_null(at);
-    snprintf(line, sizeof line, "compact %lld", strtoll(at + strlen("\"revision\":"), NULL, 10));
-    must(&the_server, line);
+    compact_all(a);
     proxy_heal(p);
+    job_join_held(j);
+    assert_status(dibs_unlock(j->g), DIBS_OK);
+}
+
+/* Those that begin in the past are, or were ended: etcd does that ten times a second. */
+static bool all_watches_are_served(void *ctx)
+{
+    static char page[1 << 20];
+
+    (void)ctx;
+    return ensemble_page(&the_server, 0, "/metrics", page, sizeof page) > 0 &&
+           strstr(page, "\netcd_debugging_mvcc_slow_watcher_total 0");
+}
+
+/* The same, but it goes when the waiter is back: the watch that the server has ended is made anew. */
+static void a_watch_is_made_anew_after_a_compaction(void **state)
+{
+    proxy *p = proxy_here();
+    dibs *a = open_url(url_lasting(the_server.hosts)), *b = open_url(url_lasting(hosts_of(p)));
+    dibs_grant *g = take(a, "watch-anew", NULL);
+    job *j = job_start(b, "watch-anew", NULL);
+
+    (void)state;
+    wait_for_line(a, "watch-anew", 1, 1);
+    proxy_drop_all(p, true);
+    compact_all(a);
+    proxy_heal(p);
+    assert_true(wait_until(has_connections, p, LONG_MS));
+    assert_status(try_lock(b, "watch-other"), DIBS_OK);
+    assert_true(wait_until(all_watches_are_served, NULL, LONG_MS));
+    assert_status(try_lock(b, "watch-other"), DIBS_OK); /* what the server said before it is here */
+    assert_status(dibs_unlock(g), DIBS_OK);
+    if (!job_done_within(j, SOON_MS))
+        fail_msg("first in the queue, and not woken");
     job_join_held(j);
     assert_status(dibs_unlock(j->g), DIBS_OK);
 }
@@ -341,6 +342,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_revoked_lease_is_a_loss),
     CASE(a_deleted_key_is_a_loss),
     CASE(a_compacted_history_costs_no_wake_up),
+    CASE(a_watch_is_made_anew_after_a_compaction),
     CASE(foreign_keys_are_left_alone),
     CASE(a_full_store_is_told),
 };

@@ -368,14 +368,6 @@ static void the_next_server_is_tried(void **state)
     }
 }
 
-static bool has_connections(void *p)
-{
-    proxy_counts counts;
-
-    proxy_read(p, &counts);
-    return counts.open > 0;
-}
-
 /* Two ways to the server; the one that is used dies. */
 static void the_next_server_is_tried_under_a_holder(void **state)
 {

@@ -264,6 +264,33 @@ static void a_deleted_node_is_a_loss(void **state)
     zookeeper_close(zk);
 }
 
+/* Its node is gone, nothing tells it, and then it is first: no grant on what is not there. */
+static void a_waiter_whose_node_was_deleted_is_not_granted(void **state)
+{
+    zhandle_t *zk = connect_here();
+    dibs *a = open_url(url_lasting(the_server.hosts)), *b = open_url(url_lasting(the_server.hosts)),
+         *c = open_url(url_lasting(the_server.hosts));
+    dibs_grant *g = take(a, "deleted-waiter", NULL);
+    job *lost = job_start(b, "deleted-waiter", NULL), *later;
+
+    (void)state;
+    wait_for_line(a, "deleted-waiter", 1, 1);
+    delete_child(zk, "/tests/deleted-waiter", false);
+    later = job_start(c, "deleted-waiter", NULL);
+    wait_for_line(a, "deleted-waiter", 1, 1);
+    assert_status(dibs_unlock(g), DIBS_OK);
+    job_join_held(later);
+    if (job_done_within(lost, 500))
+        fail_msg("two holders: fences %llu and %llu", (unsigned long long)lost->fence,
+                 (unsigned long long)later->fence);
+    wait_for_line(a, "deleted-waiter", 1, 1); /* it has entered again */
+    assert_status(dibs_unlock(later->g), DIBS_OK);
+    job_join_held(lost);
+    assert_true(lost->fence > later->fence);
+    assert_status(dibs_unlock(lost->g), DIBS_OK);
+    zookeeper_close(zk);
+}
+
 /* ---- A follower on its own ------------------------------------------------------------------- */
 
 /* Restarts node `f` so that it reaches the others by proxies; elections stay as they are. */
@@ -339,6 +366,7 @@ static const struct CMUnitTest tests[] = {
     CASE(unused_nodes_vanish),
     CASE(cleaning_races_with_nobody),
     CASE(a_deleted_node_is_a_loss),
+    CASE(a_waiter_whose_node_was_deleted_is_not_granted),
     CASE(a_follower_that_is_cut_off_is_not_believed),
 };
 

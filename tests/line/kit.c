@@ -176,6 +176,24 @@ proxy *proxy_here(void)
     return proxy_to(the_server.node[0].port);
 }
 
+const char *hosts_of(const proxy *p)
+{
+    static char hosts[8][32];
+    static unsigned n;
+    char *out = hosts[n++ % 8];
+
+    snprintf(out, sizeof hosts[0], "127.0.0.1:%d", proxy_port(p));
+    return out;
+}
+
+bool has_connections(void *p)
+{
+    proxy_counts counts;
+
+    proxy_read(p, &counts);
+    return counts.open > 0;
+}
+
 void refused(const char *url, dibs_status want, const char *const words[])
 {
     static const char *const none[] = {NULL};

@@ -41,6 +41,8 @@ extern atomic_int log_lines;        /* warnings and errors */
 int close_all(void **state);        /* a teardown */
 proxy *proxy_to(int port);          /* ended after the case */
 proxy *proxy_here(void);            /* to the_server */
+const char *hosts_of(const proxy *p);
+bool has_connections(void *p); /* for wait_until */
 
 /* The dibs_open of a URL that must fail so, with a message that has all of `words` in it
  * (NULL-terminated). */

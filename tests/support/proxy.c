@@ -19,7 +19,7 @@
 #define CHUNK_SIZE 16384
 
 typedef struct rule {
-    int64_t cut, swallow; /* bytes to go; -1: no such rule */
+    int64_t cut, swallow, strand; /* bytes to go; -1: no such rule */
     bool cut_resets;
     bool frozen;
     int64_t drip, delay; /* ms; 0: none */
@@ -37,6 +37,8 @@ typedef struct link {
     int fd[2]; /* by the way that is read from it: [UP] client, [DOWN] server */
     lane lane[2];
     proxy_way spoke; /* last */
+    bool stranded;   /* what the client says is kept back */
+    bool delivered;  /* it was, until now */
 } link_t;
 
 struct proxy {
@@ -78,6 +80,8 @@ static void close_link(proxy *p, size_t i, bool reset)
     struct linger now = {.l_onoff = 1, .l_linger = 0};
 
     for (int k = 0; k < 2; k++) {
+        if (p->links[i]->fd[k] < 0)
+            continue;
         if (reset)
             setsockopt(p->links[i]->fd[k], SOL_SOCKET, SO_LINGER, &now, sizeof now);
         close(p->links[i]->fd[k]);
@@ -151,7 +155,36 @@ static size_t allowance(const proxy *p, const link_t *l, proxy_way way)
         n = (size_t)r->cut;
     if (r->swallow > 0 && (int64_t)n > r->swallow)
         n = (size_t)r->swallow;
+    if (r->strand >= 0 && (int64_t)n > r->strand)
+        n = (size_t)r->strand;
     return n;
+}
+
+/* The client of a stranded connection is gone, and what it said is not. */
+static void desert(link_t *l)
+{
+    if (l->fd[PROXY_UP] >= 0)
+        close(l->fd[PROXY_UP]);
+    l->fd[PROXY_UP] = -1;
+}
+
+/* false: the server's end is gone. */
+static bool pass_stranded(proxy *p, link_t *l)
+{
+    lane *up = &l->lane[PROXY_UP], *down = &l->lane[PROXY_DOWN];
+
+    if (up->ended)
+        desert(l);
+    if (l->delivered && up->size > 0) {
+        ssize_t sent = send(l->fd[PROXY_DOWN], up->data, up->size, MSG_NOSIGNAL);
+        if (sent < 0 && errno != EAGAIN && errno != EINTR)
+            return false;
+        consume(up, sent > 0 ? (size_t)sent : 0);
+    }
+    if (l->delivered)
+        p->counts.late += (int64_t)down->size;
+    down->size = 0;
+    return !down->ended;
 }
 
 /* Passes on what is due. False: the connection was cut or has ended. */
@@ -177,6 +210,10 @@ static bool pass(proxy *p, link_t *l, proxy_way way, bool *reset)
         a->due = clock_ms() + r->drip;
         if (r->swallow > 0)
             r->swallow -= (int64_t)n;
+        if (r->strand >= 0 && (r->strand -= (int64_t)n) == 0) {
+            l->stranded = true;
+            r->strand = -1;
+        }
         if (r->cut >= 0 && (r->cut -= (int64_t)n) == 0 && (a->size > 0 || n > 0)) {
             r->cut = -1;
             *reset = r->cut_resets;
@@ -191,6 +228,11 @@ static void serve(proxy *p, size_t i)
 {
     bool reset = false;
 
+    if (p->links[i]->stranded) {
+        if (!pass_stranded(p, p->links[i]))
+            close_link(p, i, false);
+        return;
+    }
     for (int way = 0; way < 2; way++)
         if (!pass(p, p->links[i], (proxy_way)way, &reset)) {
             close_link(p, i, reset);
@@ -212,12 +254,12 @@ static int watch(proxy *p, struct pollfd *polls)
             struct pollfd *f = &polls[2 + 2 * i + (size_t)way];
             const link_t *l = p->links[i];
             *f = (struct pollfd){.fd = -1};
-            if (!l || p->rule[way].frozen)
+            if (!l || p->rule[way].frozen || l->fd[way] < 0)
                 continue;
             const lane *a = &l->lane[way];
             if (!a->ended && a->size < sizeof a->data)
                 *f = (struct pollfd){.fd = l->fd[way], .events = POLLIN};
-            if (a->size > 0) {
+            if (a->size > 0 && !l->stranded) {
                 int64_t left = a->due > now ? a->due - now : 1;
                 next = next < 0 || left < next ? left : next;
             }
@@ -271,7 +313,7 @@ static void *run(void *arg)
 static void clear_rules(proxy *p)
 {
     for (int way = 0; way < 2; way++)
-        p->rule[way] = (rule){.cut = -1, .swallow = -1};
+        p->rule[way] = (rule){.cut = -1, .swallow = -1, .strand = -1};
     p->refuse = false;
 }
 
@@ -381,6 +423,47 @@ void proxy_delay(proxy *p, proxy_way way, int64_t ms)
     unlocked(p);
 }
 
+void proxy_strand(proxy *p, int64_t k)
+{
+    locked(p);
+    p->rule[PROXY_UP].strand = k > 0 ? k : -1;
+    for (size_t i = 0; k == 0 && i < LINKS_MAX; i++)
+        if (p->links[i])
+            p->links[i]->stranded = true;
+    unlocked(p);
+}
+
+void proxy_desert(proxy *p)
+{
+    locked(p);
+    for (size_t i = 0; i < LINKS_MAX; i++)
+        if (p->links[i] && p->links[i]->stranded)
+            desert(p->links[i]);
+    unlocked(p);
+}
+
+void proxy_deliver(proxy *p)
+{
+    locked(p);
+    for (size_t i = 0; i < LINKS_MAX; i++)
+        if (p->links[i])
+            p->links[i]->delivered = p->links[i]->stranded;
+    unlocked(p);
+}
+
+void proxy_say(proxy *p, proxy_way way, const void *data, size_t size)
+{
+    locked(p);
+    for (size_t i = 0; i < LINKS_MAX; i++) {
+        lane *a = p->links[i] ? &p->links[i]->lane[way] : NULL;
+        if (!a || sizeof a->data - a->size < size)
+            continue;
+        memcpy(a->data + a->size, data, size);
+        a->size += size;
+    }
+    unlocked(p);
+}
+
 void proxy_drop_all(proxy *p, bool refuse)
 {
     locked(p);
@@ -400,6 +483,9 @@ void proxy_read(proxy *p, proxy_counts *out)
 {
     locked(p);
     *out = p->counts;
+    for (size_t i = 0; i < LINKS_MAX; i++)
+        if (p->links[i] && p->links[i]->stranded)
+            out->kept += (int64_t)p->links[i]->lane[PROXY_UP].size;
     unlocked(p);
 }
 

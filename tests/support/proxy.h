@@ -8,6 +8,7 @@
 #define DIBS_TESTS_PROXY_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 typedef enum proxy_way { PROXY_UP, PROXY_DOWN } proxy_way;
@@ -19,6 +20,8 @@ typedef struct proxy_counts {
     int64_t open;        /* now */
     int64_t turns; /* times that the client spoke after the server: round trips of one client */
     int64_t cuts;  /* made by proxy_cut */
+    int64_t kept;  /* bytes that stranded connections keep back now */
+    int64_t late;  /* bytes that the server answered to what was delivered late */
 } proxy_counts;
 
 typedef struct proxy proxy;
@@ -43,6 +46,17 @@ void proxy_drip(proxy *p, proxy_way way, int64_t ms);
 
 /* Holds every chunk of that direction back for `ms`. */
 void proxy_delay(proxy *p, proxy_way way, int64_t ms);
+
+/* Late delivery. After `k` more bytes of clients, what comes on the connection that carried them (0: on
+ * all that are open now) is kept back; new connections are not touched. A stranded connection outlives its client's end, which
+ * proxy_desert closes. proxy_deliver passes on what was kept back, as a network does after a partition;
+ * what the server answers then is counted as `late`. */
+void proxy_strand(proxy *p, int64_t k);
+void proxy_desert(proxy *p);
+void proxy_deliver(proxy *p);
+
+/* Says these bytes on every open connection, as if they came that way. */
+void proxy_say(proxy *p, proxy_way way, const void *data, size_t size);
 
 /* Closes what is open now; with `refuse`, new connections are closed at once until proxy_heal. */
 void proxy_drop_all(proxy *p, bool refuse);

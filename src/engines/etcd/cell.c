@@ -85,8 +85,8 @@ dibs_status dibs__etcd_cells_read(dibs__line_side *s, dibs__line_blob *blobs, si
         ask_for(e, "%l", blobs[0].key, room[count], &range[count], &op[count]);
     txn.success = ops;
     txn.n_success = count + blobs[0].signs;
-    status = dibs__etcd_ask(e->client, TXN, &txn.base, &etcd__txn_response__descriptor, &reply,
-                            until, err);
+    status = dibs__etcd_ask(e->client, DIBS__ETCD_READ, TXN, &txn.base,
+                            &etcd__txn_response__descriptor, &reply, until, err);
     if (status == DIBS_OK && !take_answers((Etcd__TxnResponse *)reply, blobs, count))
         status = dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     protobuf_c_message_free_unpacked(reply, NULL);
@@ -161,8 +161,8 @@ static dibs_status write_all(dibs__etcd *e, const dibs__line_blob *blobs, size_t
     txn.compare = compares;
     txn.n_compare = count;
     txn.success = ops;
-    status = dibs__etcd_ask(e->client, TXN, &txn.base, &etcd__txn_response__descriptor, &reply,
-                            until, err);
+    status = dibs__etcd_ask(e->client, DIBS__ETCD_GUARDED, TXN, &txn.base,
+                            &etcd__txn_response__descriptor, &reply, until, err);
     *done = status == DIBS_OK && ((Etcd__TxnResponse *)reply)->succeeded;
     protobuf_c_message_free_unpacked(reply, NULL);
     return status;
@@ -207,7 +207,7 @@ dibs_status dibs__etcd_cells_walk(dibs__line_side *s, const char *folder, const 
     range.range_end = dibs__etcd_cell_key(e, folder, "", end);
     end[range.range_end.len - 1]++; /* the slash */
     range.limit = (int64_t)limit;
-    status = dibs__etcd_ask(e->client, "/etcdserverpb.KV/Range", &range.base,
+    status = dibs__etcd_ask(e->client, DIBS__ETCD_READ, "/etcdserverpb.KV/Range", &range.base,
                             &etcd__range_response__descriptor, &reply, until, err);
     if (status != DIBS_OK)
         return status;

@@ -6,10 +6,12 @@
 #include "engines/etcd/inner.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #define MAX_TRIES 3
+#define NOT_FOUND 5 /* gRPC's */
 
 /* ---- Waking and waiting ---------------------------------------------------------------------- */
 
@@ -91,6 +93,7 @@ static void end(dibs__etcd_call *call, int rpc)
 {
     dibs__etcd_client *c = call->client;
 
+    dibs__etcd_guard_ended(c, call, rpc);
     call->stream.rpc = rpc;
     call->next = NULL;
     *c->over_end = call;
@@ -99,7 +102,12 @@ static void end(dibs__etcd_call *call, int rpc)
 
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
-/* What surely was not done is sent once more, to a server that can. */
+bool dibs__etcd_takes_requests(const dibs__etcd_client *c)
+{
+    return c->h2 && !c->cut && !c->goodbye;
+}
+
+/* What surely was not done, and what only looks, is sent once more, to a server that can. */
 static bool comes_again(dibs__etcd_call *call)
 {
     dibs__etcd_client *c = call->client;
@@ -107,20 +115,45 @@ static bool comes_again(dibs__etcd_call *call)
     bool not_done = false;
     bool token_over = dibs__etcd_token_is_over(s->rpc, s->text);
     bool lost = dibs__etcd_member_is_lost(s->rpc, s->text, &not_done);
+    bool again =
+        s->rpc == DIBS__RPC_UNSENT || (s->rpc == DIBS__RPC_CUT && call->kind == DIBS__ETCD_READ);
 
     if (token_over || (lost && c->place.count > 1))
         dibs__etcd_leave(c);
-    else if (s->rpc != DIBS__RPC_UNSENT)
+    else if (!again)
         return false;
     return (!lost || not_done) && call->tries < MAX_TRIES && !c->stopping;
+}
+
+/* The guard was not what it bears, and nothing was done. */
+static void comes_back(dibs__etcd_call *call, dibs__etcd_held held)
+{
+    dibs__h2_stream *s = &call->stream;
+
+    if (held == DIBS__ETCD_GONE_WITH_SESSION && call->kind == DIBS__ETCD_BOUND) {
+        snprintf(s->text, sizeof s->text, "lease not found");
+        end(call, NOT_FOUND);
+    } else if (call->tries < 2 * MAX_TRIES) {
+        put_into(&call->client->queued, call);
+        dibs__etcd_kick(call->client);
+    } else {
+        end(call, DIBS__RPC_UNSENT);
+    }
 }
 
 static void on_closed(dibs__h2_stream *s)
 {
     dibs__etcd_call *call = (dibs__etcd_call *)s;
+    dibs__etcd_held held = DIBS__ETCD_HELD;
 
     take_out(call);
-    if (comes_again(call))
+    if (s->rpc == DIBS__RPC_OK && s->in.length > 5)
+        dibs__etcd_seen(call->client, s->in.data + 5, s->in.length - 5);
+    if (s->rpc == DIBS__RPC_OK && call->kind >= DIBS__ETCD_GUARDED)
+        held = dibs__etcd_guard_held(call->client, call);
+    if (held != DIBS__ETCD_HELD)
+        comes_back(call, held);
+    else if (comes_again(call))
         put_into(&call->client->queued, call);
     else
         end(call, s->rpc);
@@ -129,6 +162,10 @@ static void on_closed(dibs__h2_stream *s)
 static void send_call(dibs__etcd_client *c, dibs__etcd_call *call)
 {
     call->tries++;
+    if (call->kind >= DIBS__ETCD_GUARDED && !dibs__etcd_guard_put_on(c, call)) {
+        end(call, DIBS__RPC_MEMORY_BEFORE);
+        return;
+    }
     if (dibs__h2_start(c->h2, &call->stream, call->method, c->token, false)) {
         put_into(&c->flying, call);
         return;
@@ -141,27 +178,34 @@ static void send_call(dibs__etcd_client *c, dibs__etcd_call *call)
         end(call, DIBS__RPC_UNSENT);
 }
 
-bool dibs__etcd_post_locked(dibs__etcd_client *c, dibs__etcd_call *call, const char *method,
-                            const ProtobufCMessage *request, dibs__deadline until,
-                            dibs__etcd_done_fn *done)
+static bool may_go(const dibs__etcd_client *c, const dibs__etcd_call *call)
+{
+    return dibs__etcd_takes_requests(c) && dibs__etcd_guard_lets(c, call->kind);
+}
+
+bool dibs__etcd_post_locked(dibs__etcd_client *c, dibs__etcd_call *call, dibs__etcd_kind kind,
+                            const char *method, const ProtobufCMessage *request,
+                            dibs__deadline until, dibs__etcd_done_fn *done)
 {
     int64_t now = dibs__now(c->env);
 
     memset(call, 0, sizeof *call);
     call->client = c;
+    call->kind = kind;
     call->method = method;
     call->done = done;
     call->until = until;
     call->stream.closed = on_closed;
     if (!dibs__h2_pack(&call->stream, request))
         return false;
+    call->whole = call->stream.out.length;
     c->posted = now;
     c->soonest = dibs__sooner(c->soonest, until);
-    if (!c->h2 || c->cut) {
-        put_into(&c->queued, call);
-    } else {
+    if (may_go(c, call)) {
         send_call(c, call);
         dibs__etcd_flush(c);
+    } else {
+        put_into(&c->queued, call);
     }
     /* A thread that went to sleep for long, or past this call's time, looks again. */
     if (c->asleep_until > now + DIBS__ETCD_NAP || c->asleep_until > until || c->over)
@@ -169,22 +213,24 @@ bool dibs__etcd_post_locked(dibs__etcd_client *c, dibs__etcd_call *call, const c
     return true;
 }
 
-bool dibs__etcd_post(dibs__etcd_client *c, dibs__etcd_call *call, const char *method,
-                     const ProtobufCMessage *request, dibs__deadline until,
+bool dibs__etcd_post(dibs__etcd_client *c, dibs__etcd_call *call, dibs__etcd_kind kind,
+                     const char *method, const ProtobufCMessage *request, dibs__deadline until,
                      dibs__etcd_done_fn *done)
 {
     bool ok;
 
     pthread_mutex_lock(&c->lock);
-    ok = dibs__etcd_post_locked(c, call, method, request, until, done);
+    ok = dibs__etcd_post_locked(c, call, kind, method, request, until, done);
     pthread_mutex_unlock(&c->lock);
     return ok;
 }
 
 void dibs__etcd_calls_send(dibs__etcd_client *c)
 {
-    while (c->queued && !c->cut) {
-        dibs__etcd_call *call = c->queued;
+    for (dibs__etcd_call *call = c->queued, *next; call; call = next) {
+        next = call->next; /* what comes back is put before it */
+        if (!may_go(c, call))
+            continue;
         take_out(call);
         send_call(c, call);
     }
@@ -304,7 +350,7 @@ static bool question_wait(question *q, const dibs__env *env, dibs__deadline unti
     return done;
 }
 
-dibs_status dibs__etcd_ask(dibs__etcd_client *c, const char *method,
+dibs_status dibs__etcd_ask(dibs__etcd_client *c, dibs__etcd_kind kind, const char *method,
                            const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
                            ProtobufCMessage **out, dibs__deadline until, dibs_error *err)
 {
@@ -317,7 +363,7 @@ dibs_status dibs__etcd_ask(dibs__etcd_client *c, const char *method,
     q->type = type;
     pthread_mutex_init(&q->lock, NULL);
     dibs__cond_init(&q->answered);
-    if (!dibs__etcd_post(c, &q->call, method, request, until, question_done)) {
+    if (!dibs__etcd_post(c, &q->call, kind, method, request, until, question_done)) {
         question_free(q);
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     }
@@ -409,6 +455,7 @@ void dibs__etcd_client_free(dibs__etcd_client *c)
         pthread_join(c->thread, NULL);
     }
     dibs__etcd_watches_fini(c);
+    dibs__etcd_guard_fini(c);
     dibs__h2_stream_fini(&c->lease.stream);
     dibs__etcd_place_fini(&c->place);
     forget(c->token);

@@ -4,7 +4,8 @@
  * Requests of many callers are under way at once. Two streams go along on the same connection: one
  * carries all watches (watch.c), one keeps the lease alive (lease.c). When the connection ends, the
  * thread goes to the next server of the URL, takes both streams up again, and what is asked
- * meanwhile waits for that or learns why it fails. One mutex guards all of it and is never held
+ * meanwhile waits for that or learns why it fails. What was asked on the old connection and not
+ * answered has no effect from then on (guard.c). One mutex guards all of it and is never held
  * over anything that can block, nor while a callback of the engine's runs. */
 #ifndef DIBS_ETCD_CLIENT_H
 #define DIBS_ETCD_CLIENT_H
@@ -66,6 +67,15 @@ void dibs__etcd_client_abandon(dibs__etcd_client *c);
 
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
+/* What a call may do when it arrives late, after its caller has given it up; see guard.c. */
+typedef enum dibs__etcd_kind {
+    DIBS__ETCD_URGENT, /* nothing that matters: leases, signs of life. It never waits for the guard */
+    DIBS__ETCD_READ,   /* nothing at all: it is asked again when the connection is cut */
+    DIBS__ETCD_FINAL,   /* what stays right for ever, like removing an entry that was given up */
+    DIBS__ETCD_GUARDED, /* a transaction that must not come late, under whichever session */
+    DIBS__ETCD_BOUND,   /* the same, and it belongs to the session that it was made for */
+} dibs__etcd_kind;
+
 typedef void dibs__etcd_done_fn(dibs__etcd_call *call);
 
 /* Part of a structure of the caller's, which stays until `done` has begun. */
@@ -76,15 +86,18 @@ struct dibs__etcd_call {
     dibs__etcd_done_fn *done;
     dibs__deadline until;
     dibs__etcd_call *next, **link; /* among those that wait for a connection, or for an answer */
+    dibs__etcd_kind kind;
     int tries;
-    bool flying;
+    size_t whole;    /* bytes of the request without the guard */
+    int64_t session; /* whose guard it bears, and which */
+    int64_t epoch;
 };
 
 /* Sends it, or keeps it until there is a connection; never blocks, any thread. `done` runs once, on
  * the client's thread with no lock held: when the answer is there, when the connection was cut, when
  * no server can be reached, or soon after `until`. false: out of memory, and `done` will not run. */
-bool dibs__etcd_post(dibs__etcd_client *c, dibs__etcd_call *call, const char *method,
-                     const ProtobufCMessage *request, dibs__deadline until,
+bool dibs__etcd_post(dibs__etcd_client *c, dibs__etcd_call *call, dibs__etcd_kind kind,
+                     const char *method, const ProtobufCMessage *request, dibs__deadline until,
                      dibs__etcd_done_fn *done);
 
 /* In `done`: what came of it. `out` is freed with protobuf_c_message_free_unpacked. UNKNOWN,
@@ -95,9 +108,18 @@ dibs_status dibs__etcd_answer(dibs__etcd_call *call, const ProtobufCMessageDescr
 void dibs__etcd_call_fini(dibs__etcd_call *call);
 
 /* Post and wait; not on the client's thread. */
-dibs_status dibs__etcd_ask(dibs__etcd_client *c, const char *method,
+dibs_status dibs__etcd_ask(dibs__etcd_client *c, dibs__etcd_kind kind, const char *method,
                            const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
                            ProtobufCMessage **out, dibs__deadline until, dibs_error *err);
+
+/* ---- The guard ------------------------------------------------------------------------------- */
+
+/* The session's guard: its key, and the revision at which it was written. Guarded calls wait until there
+ * is one; with it, those of earlier sessions have no effect any more. 0: none. false: out of memory. */
+bool dibs__etcd_guard_set(dibs__etcd_client *c, int64_t session, const void *key, size_t length,
+                          int64_t epoch);
+/* It is written anew before anything else goes out; when it is not there, the lease is over. */
+void dibs__etcd_guard_doubt(dibs__etcd_client *c);
 
 /* ---- Watches --------------------------------------------------------------------------------- */
 
@@ -112,6 +134,8 @@ void dibs__etcd_unwatch(dibs__etcd_client *c, uint64_t tag);
 
 /* The lease to keep alive from now on: granted at `sent` for `ttl` microseconds. 0: none. */
 void dibs__etcd_lease_set(dibs__etcd_client *c, int64_t lease, dibs__deadline sent, int64_t ttl);
+/* It is over, if it is this one; nothing will be told. */
+void dibs__etcd_lease_drop(dibs__etcd_client *c, int64_t lease);
 
 /* Until when it surely lasts, by our clock; 0 when there is none. `events` are told when a sign of
  * life is proved, or was asked for and is not. */

@@ -201,7 +201,7 @@ static dibs_status fill(dibs__etcd_op *op, const Etcd__TxnResponse *r,
              (unsigned long long)place);
     call->session = (uint64_t)op->lease;
     call->own.place = call->own.fence = (uint64_t)place;
-    call->there = true;
+    call->there = call->verified = true;
     if (!(line ? fill_line(op, line, more) : fill_tail(op, r, more)))
         return dibs__fail(&call->err, DIBS_UNKNOWN, "out of memory while the answer was read");
     l->exists = true;
@@ -294,9 +294,10 @@ static void on_answer(dibs__etcd_call *rpc)
         again = look_closer(op, r, &more);
     if (r)
         etcd__txn_response__free_unpacked(r, NULL);
-    if (!again && more && call->status == DIBS_OK)
+    if (!again && more && call->status == DIBS_OK) {
+        call->verified = false; /* another look tells who is ahead */
         dibs__etcd_op_go_on(op, dibs__etcd_send_ahead(op, call->own.place));
-    else if (!again)
+    } else if (!again)
         dibs__etcd_op_done(op);
 }
 
@@ -312,7 +313,7 @@ bool dibs__etcd_enter_send(dibs__etcd_op *op)
     }
     make_keys(p, op);
     make_txn(p, op, &txn);
-    ok = dibs__etcd_op_send(op, "/etcdserverpb.KV/Txn", &txn.base, on_answer);
+    ok = dibs__etcd_op_send(op, DIBS__ETCD_BOUND, "/etcdserverpb.KV/Txn", &txn.base, on_answer);
     free(p);
     return ok;
 }

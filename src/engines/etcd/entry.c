@@ -73,8 +73,9 @@ static void on_looked(dibs__etcd_call *call)
     }
 }
 
-/* With the lock. Our member alone may answer: it has the watch, and what it has not heard of yet it
- * will tell. */
+/* With the lock. Linearizable: the watch stands since some revision, and a member that has not heard of
+ * all before it (we may have changed members meanwhile) would take an entry for gone that it does not
+ * know yet, or for there when nobody will tell any more that it went. */
 static bool look(watched *w, dibs__deadline until)
 {
     Etcd__RangeRequest r;
@@ -82,10 +83,9 @@ static bool look(watched *w, dibs__deadline until)
     if (w->looking)
         return true;
     dibs__etcd_range(&r, NULL, &w->key);
-    r.serializable = true;
     r.keys_only = true;
-    w->looking = dibs__etcd_post(w->e->client, &w->look, "/etcdserverpb.KV/Range", &r.base, until,
-                                 on_looked);
+    w->looking = dibs__etcd_post(w->e->client, &w->look, DIBS__ETCD_READ, "/etcdserverpb.KV/Range",
+                                 &r.base, until, on_looked);
     return w->looking;
 }
 
@@ -102,7 +102,7 @@ void dibs__etcd_on_watched(void *ctx, uint64_t tag, dibs__etcd_news news)
     dibs__etcd_op *failed = NULL, *there = NULL;
     watched *w, *gone = NULL;
 
-    if (dibs__etcd_cell_told(e, tag, news))
+    if (dibs__etcd_session_told(e, tag, news) || dibs__etcd_cell_told(e, tag, news))
         return;
     pthread_mutex_lock(&e->lock);
     w = find(e, tag);
@@ -244,7 +244,8 @@ dibs_status dibs__etcd_remove(dibs__line_side *s, dibs__line_call *call)
     txn.success = both;
     txn.n_success = 2;
     return dibs__etcd_op_started(
-        op, dibs__etcd_op_send(op, "/etcdserverpb.KV/Txn", &txn.base, on_removed));
+        op,
+        dibs__etcd_op_send(op, DIBS__ETCD_FINAL, "/etcdserverpb.KV/Txn", &txn.base, on_removed));
 }
 
 /* ---- Lingering ------------------------------------------------------------------------------- */
@@ -272,10 +273,17 @@ static void on_kept_removed(dibs__etcd_call *rpc)
 
 static void remove_kept(dibs__etcd *e, kept *k)
 {
-    Etcd__DeleteRangeRequest request = ETCD__DELETE_RANGE_REQUEST__INIT;
+    Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT;
+    Etcd__Compare there, *compares[1] = {&there};
+    Etcd__DeleteRangeRequest delete;
+    Etcd__RequestOp op, *ops[1] = {&op};
 
-    request.key = dibs__etcd_bytes(&k->key);
-    if (!dibs__etcd_post(e->client, &k->rpc, "/etcdserverpb.KV/DeleteRange", &request.base,
+    dibs__etcd_compare_entry(&there, &k->key, k->name); /* and not another that has the key now */
+    dibs__etcd_delete(&delete, &op, &k->key);
+    txn.compare = compares;
+    txn.success = ops;
+    txn.n_compare = txn.n_success = 1;
+    if (!dibs__etcd_post(e->client, &k->rpc, DIBS__ETCD_FINAL, "/etcdserverpb.KV/Txn", &txn.base,
                          dibs__after(e->env, e->request_span), on_kept_removed))
         free(k);
 }
@@ -303,6 +311,7 @@ void dibs__etcd_on_alarm(void *ctx)
         remove_kept(e, due);
     }
     dibs__etcd_alarm(e->client, next);
+    dibs__etcd_session_retry(e);
 }
 
 void dibs__etcd_kept_fini(dibs__etcd *e)
@@ -364,7 +373,7 @@ static bool send_linger(dibs__etcd_op *op)
     txn.compare = compares;
     txn.success = yeses;
     txn.n_compare = txn.n_success = 1;
-    return dibs__etcd_op_send(op, "/etcdserverpb.KV/Txn", &txn.base, on_lingers);
+    return dibs__etcd_op_send(op, DIBS__ETCD_FINAL, "/etcdserverpb.KV/Txn", &txn.base, on_lingers);
 }
 
 static void on_linger_lease(dibs__etcd_call *rpc)
@@ -391,6 +400,7 @@ dibs_status dibs__etcd_linger(dibs__line_side *s, dibs__line_call *call)
     op->ends = dibs__after(op->e->env, call->span);
     request.ttl = (call->span + DIBS__SECOND - 1) / DIBS__SECOND;
     request.ttl = request.ttl > 0 ? request.ttl : 1;
-    return dibs__etcd_op_started(op, dibs__etcd_op_send(op, "/etcdserverpb.Lease/LeaseGrant",
+    return dibs__etcd_op_started(op, dibs__etcd_op_send(op, DIBS__ETCD_URGENT,
+                                                        "/etcdserverpb.Lease/LeaseGrant",
                                                         &request.base, on_linger_lease));
 }

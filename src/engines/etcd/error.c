@@ -77,6 +77,8 @@ dibs_status dibs__etcd_refusal(int rpc, const char *text, dibs_error *err)
         return dibs__fail(err, DIBS_UNKNOWN, "no answer in time");
     if (rpc == DIBS__RPC_MEMORY)
         return dibs__fail(err, DIBS_UNKNOWN, "out of memory while the answer came");
+    if (rpc == DIBS__RPC_MEMORY_BEFORE)
+        return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     if (rpc == DIBS__RPC_JUNK)
         return dibs__fail(err, DIBS_BROKEN_ENGINE,
                           "what came back is not gRPC%s%s; is it etcd's client port?",

@@ -5,6 +5,7 @@
  *                        that the handle uses again (slot.c); the recipe's key begins the value
  *   PREFIX/%/NAME        the lock's own value: the capacity of a semaphore, who broke the lock. Bound
  *                        to a lease of a day that belongs to the name, so that it goes by itself
+ *   PREFIX/%s/SESSION    the session's own key: guards its requests, and tells its end
  *   PREFIX/%%/NAME       the end of a long line: the entry that was made last, if it is there at all.
  *                        Whoever makes an entry writes it or removes it, so that the next one finds
  *                        who is before it without a look at all of them
@@ -48,6 +49,14 @@ struct dibs__etcd_op {
     bool (*again)(dibs__etcd_op *op);
 };
 
+/* How a new session comes about: see session.c. */
+typedef enum dibs__etcd_step {
+    DIBS__ETCD_NO_STEP,
+    DIBS__ETCD_REVOKES,
+    DIBS__ETCD_GRANTS,
+    DIBS__ETCD_GUARDS,
+} dibs__etcd_step;
+
 struct dibs__etcd {
     dibs__line_side side; /* first */
     dibs__etcd_client *client;
@@ -57,7 +66,10 @@ struct dibs__etcd {
     int64_t ttl; /* of the session */
     pthread_mutex_t lock;
     int64_t lease;          /* the session; 0: none */
-    bool granting;          /* a new session is on its way */
+    int64_t old;            /* one that is over, and that the server may still have */
+    bool opened, closing;   /* the first session stood; there is to be no other */
+    uint64_t guard_tag;     /* of the watch of its key */
+    dibs__etcd_step step;   /* of a new session that is on its way */
     dibs__deadline granted; /* when it was asked for */
     dibs__etcd_call grant;
     int64_t grant_id;
@@ -88,8 +100,8 @@ struct dibs__etcd {
 /* NULL: out of memory. */
 dibs__etcd_op *dibs__etcd_op_new(dibs__line_side *s, dibs__line_call *call);
 /* false: out of memory; the op is as it was. */
-bool dibs__etcd_op_send(dibs__etcd_op *op, const char *method, const ProtobufCMessage *request,
-                        dibs__etcd_done_fn *done);
+bool dibs__etcd_op_send(dibs__etcd_op *op, dibs__etcd_kind kind, const char *method,
+                        const ProtobufCMessage *request, dibs__etcd_done_fn *done);
 /* For a slot: DIBS_OK, or the op is freed and the call was not started. */
 dibs_status dibs__etcd_op_started(dibs__etcd_op *op, bool ok);
 /* On the client's thread: as op_send, and the call is completed if that fails. */
@@ -171,6 +183,10 @@ bool dibs__etcd_session_need(dibs__etcd_op *op);
 /* The server does not know it any more. */
 void dibs__etcd_session_gone(dibs__etcd *e, int64_t lease);
 void dibs__etcd_session_end(dibs__etcd *e);
+/* Makes one if there is none: after a failure. */
+void dibs__etcd_session_retry(dibs__etcd *e);
+/* False: the tag is not that of the session's key. */
+bool dibs__etcd_session_told(dibs__etcd *e, uint64_t tag, dibs__etcd_news news);
 void dibs__etcd_on_lease_over(void *ctx, int64_t lease);
 void dibs__etcd_on_lease_renewed(void *ctx, bool proved);
 /* On the client's thread: makes the lease of a name's value, then runs `op->again`. */

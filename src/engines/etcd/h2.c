@@ -23,6 +23,7 @@ struct dibs__h2 {
     dibs__tls *tls;
     dibs__deadline heard;
     dibs__h2_stream *streams;
+    bool goodbye;
     dibs__buffer out; /* made by nghttp2, not yet taken by the system */
     size_t out_at;
     char authority[300];
@@ -125,10 +126,39 @@ static int on_close(nghttp2_session *session, int32_t id, uint32_t code, void *c
     if (!s)
         return 0;
     unlink_stream(s);
-    if (code == NGHTTP2_REFUSED_STREAM)
+    if (code == NGHTTP2_REFUSED_STREAM || (s->rpc == DIBS__RPC_CUT && !s->out_whole))
         s->rpc = DIBS__RPC_UNSENT;
     else if (code == NGHTTP2_NO_ERROR && s->rpc == DIBS__RPC_CUT)
         s->rpc = DIBS__RPC_JUNK; /* it ended well, and without a status */
+    s->closed(s);
+    return 0;
+}
+
+static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *ctx)
+{
+    dibs__h2 *h = ctx;
+
+    (void)session;
+    if (frame->hd.type == NGHTTP2_GOAWAY)
+        h->goodbye = true;
+    return 0;
+}
+
+/* A request that was waiting inside nghttp2 when the server said goodbye: it closes no stream, because
+ * it never opened one. */
+static int on_not_sent(nghttp2_session *session, const nghttp2_frame *frame, int code, void *ctx)
+{
+    dibs__h2 *h = ctx;
+    dibs__h2_stream *s = h->streams;
+
+    (void)session;
+    (void)code;
+    while (s && s->id != frame->hd.stream_id)
+        s = s->next;
+    if (!s || frame->hd.type != NGHTTP2_HEADERS)
+        return 0;
+    unlink_stream(s);
+    s->rpc = DIBS__RPC_UNSENT;
     s->closed(s);
     return 0;
 }
@@ -175,6 +205,8 @@ static bool make_session(dibs__h2 *h)
     nghttp2_session_callbacks_set_on_header_callback(callbacks, on_header);
     nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, on_data);
     nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_close);
+    nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame);
+    nghttp2_session_callbacks_set_on_frame_not_send_callback(callbacks, on_not_sent);
     ok = nghttp2_session_client_new(&h->session, callbacks, h) == 0;
     nghttp2_session_callbacks_del(callbacks);
     return ok &&
@@ -214,9 +246,12 @@ dibs_status dibs__h2_open(const dibs__h2_place *place, dibs__deadline until, dib
     return status;
 }
 
-/* nghttp2_session_del closes streams without a word, so that each is told here. */
+/* nghttp2_session_del closes streams without a word, so that each is told here. What the system has not
+ * sent yet is thrown away: nobody waits for it any more. */
 void dibs__h2_close(dibs__h2 *h)
 {
+    struct linger at_once = {.l_onoff = 1, .l_linger = 0};
+
     if (!h)
         return;
     nghttp2_session_del(h->session);
@@ -227,8 +262,10 @@ void dibs__h2_close(dibs__h2 *h)
         s->closed(s);
     }
     dibs__tls_close(h->tls);
-    if (h->fd >= 0)
+    if (h->fd >= 0) {
+        setsockopt(h->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
         close(h->fd);
+    }
     dibs__buffer_fini(&h->out);
     free(h);
 }
@@ -241,6 +278,11 @@ int dibs__h2_fd(const dibs__h2 *h)
 dibs__deadline dibs__h2_heard(const dibs__h2 *h)
 {
     return h->heard;
+}
+
+bool dibs__h2_said_goodbye(const dibs__h2 *h)
+{
+    return h->goodbye;
 }
 
 /* ---- Streams --------------------------------------------------------------------------------- */
@@ -285,6 +327,8 @@ bool dibs__h2_start(dibs__h2 *h, dibs__h2_stream *s, const char *path, const cha
     s->in.length = 0;
     s->text[0] = '\0';
     s->rpc = DIBS__RPC_CUT; /* until the trailers say otherwise */
+    if (h->goodbye)
+        return false;
     s->id = nghttp2_submit_request(h->session, NULL, headers,
                                    sizeof headers / sizeof headers[0] - (token ? 0 : 1), &body, s);
     if (s->id < 0)
@@ -315,11 +359,6 @@ void dibs__h2_stream_fini(dibs__h2_stream *s)
 {
     dibs__buffer_fini(&s->out);
     dibs__buffer_fini(&s->in);
-}
-
-void dibs__h2_ping(dibs__h2 *h)
-{
-    nghttp2_submit_ping(h->session, NGHTTP2_FLAG_NONE, NULL);
 }
 
 /* ---- Bytes ----------------------------------------------------------------------------------- */

@@ -23,6 +23,7 @@ enum {
     DIBS__RPC_JUNK = -4, /* what came is not gRPC */
     DIBS__RPC_LATE = -5,
     DIBS__RPC_UNREACHED = -6, /* no server could be reached */
+    DIBS__RPC_MEMORY_BEFORE = -7,
 };
 
 typedef struct dibs__h2 dibs__h2;
@@ -77,8 +78,8 @@ bool dibs__h2_push(dibs__h2 *h, dibs__h2_stream *s, const ProtobufCMessage *mess
 void dibs__h2_forget(dibs__h2 *h, dibs__h2_stream *s);
 void dibs__h2_stream_fini(dibs__h2_stream *s);
 
-/* Asks for a sign of life: `heard` moves when it comes. */
-void dibs__h2_ping(dibs__h2 *h);
+/* The server takes no more requests on this connection; what is under way may still be answered. */
+bool dibs__h2_said_goodbye(const dibs__h2 *h);
 
 /* Writes what is queued. FULL: the socket takes no more now. */
 dibs__h2_state dibs__h2_flush(dibs__h2 *h);

@@ -8,7 +8,8 @@
 typedef struct dibs__etcd_watches {
     dibs__h2_stream stream;
     bool up;
-    dibs__table by_tag;
+    dibs__table by_tag, by_number;
+    uint64_t numbers;                          /* given out */
     struct dibs__etcd_watch *told, **told_end; /* to be told to the engine */
     char refused[200];                         /* why a watch was, to be told to the log */
 } dibs__etcd_watches;
@@ -20,14 +21,30 @@ typedef struct dibs__etcd_lease {
     dibs__etcd_call proof;
     bool up, answered, proving;
     int64_t id, ttl;
-    int64_t proved;       /* which one the proof is about */
-    dibs__deadline until; /* proved */
-    dibs__deadline sent;  /* of the question that is out, or being proved; 0: none is */
-    dibs__deadline due;   /* of the next one */
-    uint64_t term;        /* of the leader that answered it */
-    int64_t over;         /* its end is to be told to the engine; 0: nothing is */
-    int renewed;          /* to be told: 1 proved, -1 not */
+    int64_t proved;        /* which one the proof is about */
+    dibs__deadline until;  /* proved */
+    dibs__deadline sent;   /* of the question that is out, or being proved; 0: none is */
+    dibs__deadline due;    /* of the next one */
+    uint64_t term;         /* of the leader that answered it */
+    int64_t seen_revision; /* the highest that the cluster has told of */
+    uint64_t seen_term;
+    int64_t over; /* its end is to be told to the engine; 0: nothing is */
+    int renewed;  /* to be told: 1 proved, -1 not */
 } dibs__etcd_lease;
+
+/* What makes requests that arrive late harmless: see guard.c. */
+typedef struct dibs__etcd_guard {
+    int64_t session;      /* 0: there is none */
+    int64_t epoch;        /* the revision at which its key was written */
+    dibs__buffer key;     /* owned */
+    dibs__buffer bytes;   /* what is added to a guarded transaction */
+    bool stale;           /* a request without an answer may arrive: it is to be written anew */
+    bool writing;         /* that is under way */
+    bool told;            /* that it could not be, and why */
+    char refused[200];    /* to be told to the log */
+    dibs__deadline again; /* not before */
+    dibs__etcd_call put;
+} dibs__etcd_guard;
 
 struct dibs__etcd_client {
     const dibs__env *env;
@@ -48,7 +65,10 @@ struct dibs__etcd_client {
     dibs_error why;  /* the last of them */
     char *token;
     bool full;                   /* the socket takes no more for now */
-    dibs__deadline pinged;       /* 0: no ping is out */
+    bool asked;                  /* whether anybody is there */
+    dibs__deadline asked_at;     /* that, last */
+    dibs__etcd_call health;      /* with this */
+    dibs__deadline goodbye;      /* no more requests on this connection since; 0: it takes them */
     dibs__deadline posted;       /* the last call */
     dibs__deadline asleep_until; /* the thread's */
     dibs__deadline soonest;      /* no call is late before this */
@@ -57,6 +77,7 @@ struct dibs__etcd_client {
     dibs__etcd_call *over, **over_end;
     dibs__etcd_watches watches;
     dibs__etcd_lease lease;
+    dibs__etcd_guard guard;
 };
 
 /* How long the thread sleeps at most while calls come. */
@@ -70,8 +91,8 @@ void dibs__etcd_leave(dibs__etcd_client *c);
 
 void *dibs__etcd_thread(void *client); /* without the mutex */
 
-/* client.c: sends all that waits for a connection; fails it because there is none; ends what is
- * late and returns when the next one will be. */
+/* client.c: sends all that waits and may go; fails it because there is no connection; ends what is late
+ * and returns when the next one will be. */
 void dibs__etcd_calls_send(dibs__etcd_client *c);
 void dibs__etcd_calls_fail(dibs__etcd_client *c);
 dibs__deadline dibs__etcd_calls_late(dibs__etcd_client *c, int64_t now);
@@ -85,9 +106,33 @@ void dibs__etcd_watches_fini(dibs__etcd_client *c);
 void dibs__etcd_lease_start(dibs__etcd_client *c);
 dibs__deadline dibs__etcd_lease_turn(dibs__etcd_client *c, int64_t now);
 
+/* An answer came. It tells of a revision, and whatever a majority confirms later is not lower. */
+void dibs__etcd_seen(dibs__etcd_client *c, const uint8_t *answer, size_t length);
+/* The server has said that it is gone. */
+void dibs__etcd_lease_end(dibs__etcd_client *c);
+
+/* guard.c: may a call of this kind go out as far as the guard is concerned? */
+bool dibs__etcd_guard_lets(const dibs__etcd_client *c, dibs__etcd_kind kind);
+/* Puts the guard of now on a call that is about to be sent. false: out of memory. */
+bool dibs__etcd_guard_put_on(dibs__etcd_client *c, dibs__etcd_call *call);
+/* Answered: did the guard hold? If not, nothing was done. */
+typedef enum dibs__etcd_held {
+    DIBS__ETCD_HELD,
+    DIBS__ETCD_MOVED, /* it was written meanwhile: again */
+    DIBS__ETCD_GONE_WITH_SESSION,
+} dibs__etcd_held;
+dibs__etcd_held dibs__etcd_guard_held(dibs__etcd_client *c, const dibs__etcd_call *call);
+/* A call ends so: does its request have to be made harmless? */
+void dibs__etcd_guard_ended(dibs__etcd_client *c, const dibs__etcd_call *call, int rpc);
+/* Writes it anew if that is due; when to look again. */
+dibs__deadline dibs__etcd_guard_turn(dibs__etcd_client *c, int64_t now);
+void dibs__etcd_guard_fini(dibs__etcd_client *c);
+
 /* client.c: as dibs__etcd_post, with the mutex. */
-bool dibs__etcd_post_locked(dibs__etcd_client *c, dibs__etcd_call *call, const char *method,
-                            const ProtobufCMessage *request, dibs__deadline until,
-                            dibs__etcd_done_fn *done);
+bool dibs__etcd_post_locked(dibs__etcd_client *c, dibs__etcd_call *call, dibs__etcd_kind kind,
+                            const char *method, const ProtobufCMessage *request,
+                            dibs__deadline until, dibs__etcd_done_fn *done);
+/* Requests may be written to the connection. */
+bool dibs__etcd_takes_requests(const dibs__etcd_client *c);
 
 #endif

@@ -17,6 +17,8 @@
 #define LOGIN_SPAN   (3 * DIBS__SECOND) /* on top: checking a password is slow on purpose */
 #define QUIET        (500 * DIBS__MS)   /* silence after a question: is anybody there? */
 #define SILENCE      (2 * DIBS__SECOND) /* silence after that: nobody is */
+#define ASK_SPAN     (60 * DIBS__SECOND)
+#define GRACE        DIBS__SECOND /* after a goodbye, for what is under way */
 #define FIRST_PAUSE  (20 * DIBS__MS)
 #define MAX_PAUSE    DIBS__SECOND
 
@@ -136,10 +138,11 @@ static void install(dibs__etcd_client *c, dibs__h2 *h2, char *token)
     c->token = token;
     c->h2 = h2;
     c->cut = c->full = false;
-    c->pinged = 0;
+    c->goodbye = 0;
     c->since = dibs__now(c->env);
     dibs__etcd_watches_start(c);
     dibs__etcd_lease_start(c);
+    dibs__etcd_guard_turn(c, c->since);
     dibs__etcd_calls_send(c);
     dibs__etcd_flush(c);
     pthread_cond_broadcast(&c->turned);
@@ -185,18 +188,19 @@ static void tell(dibs__etcd_client *c)
     int64_t lease = c->lease.over;
     int renewed = c->lease.renewed;
     bool alarm = dibs__now(c->env) >= c->alarm;
-    char refused[sizeof c->watches.refused];
+    char refused[sizeof c->watches.refused], unguarded[sizeof c->guard.refused];
     uint64_t tag;
     dibs__etcd_news news;
 
     memcpy(refused, c->watches.refused, sizeof refused);
-    c->watches.refused[0] = '\0';
+    memcpy(unguarded, c->guard.refused, sizeof unguarded);
+    c->watches.refused[0] = c->guard.refused[0] = '\0';
     c->over = NULL;
     c->over_end = &c->over;
     c->lease.over = c->lease.renewed = 0;
     if (alarm)
         c->alarm = DIBS__NEVER;
-    if (calls || lease || renewed || alarm || refused[0]) {
+    if (calls || lease || renewed || alarm || refused[0] || unguarded[0]) {
         pthread_mutex_unlock(&c->lock);
         for (dibs__etcd_call *next; calls; calls = next) {
             next = calls->next;
@@ -210,6 +214,11 @@ static void tell(dibs__etcd_client *c)
             c->events.alarm(c->events.ctx);
         if (refused[0])
             c->sink->log(c->sink, DIBS_LOG_WARNING, "etcd: a watch was refused: %s", refused);
+        if (unguarded[0])
+            c->sink->log(c->sink, DIBS_LOG_WARNING,
+                         "etcd: a request that got no answer may still take effect, because the "
+                         "session's key could not be written: %s",
+                         unguarded);
         pthread_mutex_lock(&c->lock);
     }
     while (dibs__etcd_watches_next(c, &tag, &news)) {
@@ -221,31 +230,65 @@ static void tell(dibs__etcd_client *c)
 
 static bool has_news(const dibs__etcd_client *c)
 {
-    return c->over || c->lease.over || c->lease.renewed || c->watches.told;
+    return c->over || c->lease.over || c->lease.renewed || c->watches.told || c->guard.refused[0];
 }
 
 /* ---- Turns ----------------------------------------------------------------------------------- */
+
+static void on_health(dibs__etcd_call *call)
+{
+    dibs__etcd_client *c = call->client;
+
+    pthread_mutex_lock(&c->lock);
+    c->asked = false;
+    dibs__etcd_call_fini(call);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* By a call of gRPC's own that needs neither disk nor leader, so that a slow cluster answers it. Not by
+ * HTTP/2 pings: etcd hangs up on who sends more than one in five seconds. */
+static void ask_for_health(dibs__etcd_client *c, int64_t now)
+{
+    Etcd__HealthCheckRequest request = ETCD__HEALTH_CHECK_REQUEST__INIT;
+
+    c->asked_at = now;
+    c->asked =
+        dibs__etcd_post_locked(c, &c->health, DIBS__ETCD_URGENT, "/grpc.health.v1.Health/Check",
+                               &request.base, now + ASK_SPAN, on_health);
+    if (!c->asked)
+        dibs__etcd_call_fini(&c->health);
+}
 
 /* A server that was asked and is silent is asked for a sign of life, and left if none comes.
  * Returns when to look again. */
 static dibs__deadline doubt(dibs__etcd_client *c, int64_t now)
 {
     dibs__deadline heard = dibs__h2_heard(c->h2);
+    dibs__deadline since = c->asked && c->asked_at > heard ? c->asked_at : heard;
 
-    if (c->pinged && heard >= c->pinged)
-        c->pinged = 0;
-    if (!c->flying && !c->pinged && !c->lease.sent)
+    if (!c->flying && !c->lease.sent)
         return DIBS__NEVER;
-    if (c->pinged && now >= c->pinged + SILENCE) {
+    if (c->asked && now >= since + SILENCE) {
         c->cut = true;
         return now;
     }
-    if (!c->pinged && now >= heard + QUIET) {
-        c->pinged = now;
-        dibs__h2_ping(c->h2);
-        dibs__etcd_flush(c);
+    if (!c->asked && now >= heard + QUIET) {
+        ask_for_health(c, now);
+        since = now;
     }
-    return c->pinged ? c->pinged + SILENCE : heard + QUIET;
+    return c->asked ? since + SILENCE : heard + QUIET;
+}
+
+/* A server that says goodbye has some time for what it was asked before; the rest waits for another. */
+static dibs__deadline part(dibs__etcd_client *c, int64_t now)
+{
+    if (!c->goodbye && dibs__h2_said_goodbye(c->h2))
+        c->goodbye = now;
+    if (!c->goodbye)
+        return DIBS__NEVER;
+    if (!c->flying || now >= c->goodbye + GRACE)
+        c->cut = true;
+    return c->cut ? now : c->goodbye + GRACE;
 }
 
 static bool wait_for_more(dibs__etcd_client *c, dibs__deadline until)
@@ -273,6 +316,10 @@ static void turn(dibs__etcd_client *c)
     bool readable = false;
 
     until = dibs__sooner(until, dibs__etcd_calls_late(c, now));
+    until = dibs__sooner(until, dibs__etcd_guard_turn(c, now));
+    dibs__etcd_calls_send(c); /* what came back, or has waited for the guard */
+    dibs__etcd_flush(c);
+    until = dibs__sooner(until, part(c, now));
     until = dibs__sooner(until, dibs__sooner(c->alarm, doubt(c, now)));
     if (now < c->posted + 2 * DIBS__ETCD_NAP)
         until = dibs__sooner(until, now + DIBS__ETCD_NAP);
@@ -295,6 +342,7 @@ static void drop_connection(dibs__etcd_client *c)
     dibs__h2_stream_fini(&c->watches.stream);
     dibs__h2_stream_fini(&c->lease.stream);
     c->cut = c->full = false;
+    c->goodbye = 0;
     tell(c);
 }
 

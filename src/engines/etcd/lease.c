@@ -42,8 +42,23 @@ static void failed(dibs__etcd_client *c, int64_t now)
     c->lease.renewed = -1;
 }
 
+/* What a majority has confirmed only grows, unless the cluster is another one with the same address:
+ * restored from a backup. Our lease may be in there, our entries or not, and watches would wait for
+ * revisions that are far off: all of it is begun anew. */
+static bool went_back(dibs__etcd_client *c, const Etcd__ResponseHeader *h)
+{
+    dibs__etcd_lease *l = &c->lease;
+    bool back = h->revision < l->seen_revision || h->raft_term < l->seen_term;
+
+    l->seen_revision = h->revision; /* that of now, or of the other cluster */
+    l->seen_term = h->raft_term;
+    return back;
+}
+
 static void end(dibs__etcd_client *c)
 {
+    if (!c->lease.id)
+        return;
     c->lease.over = c->lease.id;
     c->lease.id = 0;
     c->lease.sent = c->lease.until = 0;
@@ -89,6 +104,8 @@ static void on_proof(dibs__etcd_call *call)
     pthread_mutex_lock(&c->lock);
     dibs__etcd_call_fini(call);
     l->proving = false;
+    if (status == DIBS_OK && r->header && went_back(c, r->header))
+        end(c);
     if (l->id != l->proved) {
         /* Of a lease that is over. */
     } else if (status == DIBS_OK && r->header && r->header->raft_term == l->term) {
@@ -113,8 +130,8 @@ static void prove(dibs__etcd_client *c)
     read.key = (ProtobufCBinaryData){strlen(c->place.probe), (uint8_t *)c->place.probe};
     read.keys_only = true;
     l->proved = l->id;
-    l->proving = dibs__etcd_post_locked(c, &l->proof, "/etcdserverpb.KV/Range", &read.base,
-                                        l->sent + l->ttl / 2, on_proof);
+    l->proving = dibs__etcd_post_locked(c, &l->proof, DIBS__ETCD_URGENT, "/etcdserverpb.KV/Range",
+                                        &read.base, l->sent + l->ttl / 2, on_proof);
     if (!l->proving)
         failed(c, dibs__now(c->env));
 }
@@ -163,6 +180,52 @@ dibs__deadline dibs__etcd_lease_turn(dibs__etcd_client *c, int64_t now)
 }
 
 /* ---- For everybody --------------------------------------------------------------------------- */
+
+/* Every answer begins with a header: field 1, whose field 3 is the revision. It is read by hand, because
+ * this is done for all of them. 0: there is none. */
+static int64_t revision_in(const uint8_t *p, size_t length)
+{
+    const uint8_t *end = p + 2;
+
+    if (length < 2 || p[0] != 0x0a || p[1] >= 0x80 || length - 2 < p[1])
+        return 0;
+    end += p[1];
+    for (p += 2; p < end;) {
+        uint8_t tag = *p++;
+        uint64_t value = 0;
+        for (int shift = 0; p < end && shift < 64; shift += 7) {
+            value |= (uint64_t)(*p & 0x7f) << shift;
+            if (*p++ < 0x80)
+                break;
+        }
+        if (tag == 0x18)
+            return (int64_t)value;
+    }
+    return 0;
+}
+
+void dibs__etcd_seen(dibs__etcd_client *c, const uint8_t *answer, size_t length)
+{
+    int64_t revision = revision_in(answer, length);
+
+    if (revision > c->lease.seen_revision)
+        c->lease.seen_revision = revision;
+}
+
+void dibs__etcd_lease_end(dibs__etcd_client *c)
+{
+    end(c);
+}
+
+void dibs__etcd_lease_drop(dibs__etcd_client *c, int64_t lease)
+{
+    pthread_mutex_lock(&c->lock);
+    if (c->lease.id == lease) {
+        end(c);
+        c->lease.over = 0;
+    }
+    pthread_mutex_unlock(&c->lock);
+}
 
 void dibs__etcd_lease_set(dibs__etcd_client *c, int64_t lease, dibs__deadline sent, int64_t ttl)
 {

@@ -57,7 +57,7 @@ bool dibs__etcd_send_ahead(dibs__etcd_op *op, uint64_t below)
     /* Each weighs one at least: so many exceed `enough`, whatever they are. */
     r.limit = call->owner || call->enough >= DIBS__ETCD_NEAREST ? 0 : DIBS__ETCD_NEAREST;
     r.serializable = !op->strict;
-    return dibs__etcd_op_send(op, "/etcdserverpb.KV/Range", &r.base, on_ahead);
+    return dibs__etcd_op_send(op, DIBS__ETCD_READ, "/etcdserverpb.KV/Range", &r.base, on_ahead);
 }
 
 /* ---- All of a line --------------------------------------------------------------------------- */
@@ -94,7 +94,7 @@ static bool send_line(dibs__etcd_op *op)
     dibs__etcd_range(&lock, &ops[1], &value);
     txn.success = both;
     txn.n_success = 2;
-    return dibs__etcd_op_send(op, "/etcdserverpb.KV/Txn", &txn.base, on_line);
+    return dibs__etcd_op_send(op, DIBS__ETCD_READ, "/etcdserverpb.KV/Txn", &txn.base, on_line);
 }
 
 dibs_status dibs__etcd_list(dibs__line_side *s, dibs__line_call *call)
@@ -271,5 +271,6 @@ dibs_status dibs__etcd_names(dibs__line_side *s, dibs__line_call *call)
     dibs__etcd_range(&range, NULL, &folder);
     range.range_end = dibs__etcd_bytes(&end);
     return dibs__etcd_op_started(
-        op, dibs__etcd_op_send(op, "/etcdserverpb.KV/Range", &range.base, on_names));
+        op,
+        dibs__etcd_op_send(op, DIBS__ETCD_READ, "/etcdserverpb.KV/Range", &range.base, on_names));
 }

@@ -16,11 +16,11 @@ dibs__etcd_op *dibs__etcd_op_new(dibs__line_side *s, dibs__line_call *call)
     return op;
 }
 
-bool dibs__etcd_op_send(dibs__etcd_op *op, const char *method, const ProtobufCMessage *request,
-                        dibs__etcd_done_fn *done)
+bool dibs__etcd_op_send(dibs__etcd_op *op, dibs__etcd_kind kind, const char *method,
+                        const ProtobufCMessage *request, dibs__etcd_done_fn *done)
 {
     dibs__etcd_call_fini(&op->rpc);
-    return dibs__etcd_post(op->e->client, &op->rpc, method, request, op->until, done);
+    return dibs__etcd_post(op->e->client, &op->rpc, kind, method, request, op->until, done);
 }
 
 static void op_free(dibs__etcd_op *op)

@@ -46,8 +46,9 @@ static dibs_status grant(dibs__etcd *e, int64_t span, dibs__deadline until, int6
 
     request.id = dibs__etcd_lease_id(e);
     request.ttl = (span + span / 4 + DIBS__SECOND - 1) / DIBS__SECOND;
-    status = dibs__etcd_ask(e->client, "/etcdserverpb.Lease/LeaseGrant", &request.base,
-                            &etcd__lease_grant_response__descriptor, &reply, until, err);
+    status =
+        dibs__etcd_ask(e->client, DIBS__ETCD_URGENT, "/etcdserverpb.Lease/LeaseGrant",
+                       &request.base, &etcd__lease_grant_response__descriptor, &reply, until, err);
     if (status == DIBS_UNKNOWN)
         status = DIBS_UNAVAILABLE; /* a lease that nothing is bound to is nothing */
     if (status != DIBS_OK)

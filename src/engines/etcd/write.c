@@ -98,7 +98,8 @@ static bool send_write(dibs__etcd_op *op)
     txn.n_compare = 1;
     txn.success = yes;
     txn.n_success = chunks + 1;
-    ok = ok && dibs__etcd_op_send(op, "/etcdserverpb.KV/Txn", &txn.base, on_written);
+    ok = ok &&
+         dibs__etcd_op_send(op, DIBS__ETCD_GUARDED, "/etcdserverpb.KV/Txn", &txn.base, on_written);
     free(yes);
     free(c);
     free(p);

@@ -118,6 +118,7 @@ typedef struct visit {
     dibs__line_seat *seat;
     dibs__line_call *call;
     int64_t window;
+    bool verified; /* the entry was there when nothing was in its way */
     dibs__deadline asked, until;
     dibs__reply *out;
     dibs_error *err;
@@ -300,6 +301,7 @@ static dibs_status take_up(visit *v)
             return status;
         memmove(old, old + 1, (size_t)(l->entry + l->count - old - 1) * sizeof *old);
         l->count--;
+        v->verified = false; /* that was before */
     }
     return DIBS_OK;
 }
@@ -316,6 +318,59 @@ static bool fits(const visit *v)
     return sum <= v->seat->capacity && l->from == 0;
 }
 
+static bool has_own(const visit *v)
+{
+    const dibs__line_listing *l = &v->call->listing;
+
+    for (size_t i = 0; i < l->count; i++)
+        if (l->entry[i].place == v->seat->place)
+            return true;
+    return false;
+}
+
+/* A call that checks one entry. NULL: out of memory. */
+static dibs__line_call *check_one(visit *v, const char *key)
+{
+    dibs__line_call *call = dibs__ask_new(v->line, v->seat->name, key);
+
+    if (call && !(call->check = calloc(1, sizeof *call->check))) {
+        dibs__ask_drop(call);
+        return NULL;
+    }
+    if (call) {
+        call->check[0] = (dibs__line_check){.name = call->name, .key = call->key};
+        call->count = 1;
+    }
+    return call;
+}
+
+/* Nothing is in its way, but is it there? If not, it enters again when it is asked for again. */
+static dibs_status verify(visit *v)
+{
+    dibs__line *line = v->line;
+    dibs__line_seat *s = v->seat;
+    dibs__line_call *call = check_one(v, s->key);
+    dibs_status status;
+    bool there;
+
+    if (!call)
+        return no_memory(v);
+    call->again = true;
+    status = dibs__ask_wait(line, line->side->adapter->check, call, v->until, v->err);
+    there = status == DIBS_OK && call->check[0].there;
+    dibs__ask_free(call);
+    if (status != DIBS_OK)
+        return status == DIBS_UNAVAILABLE ? DIBS_UNKNOWN : status;
+    if (there)
+        return DIBS_OK;
+    pthread_mutex_lock(&line->mutex);
+    s->key[0] = '\0';
+    s->maybe_made = false;
+    pthread_mutex_unlock(&line->mutex);
+    return dibs__fail(v->err, DIBS_UNAVAILABLE, "%s: the entry was removed again",
+                      line->side->adapter->name);
+}
+
 /* The fence of the first entry that holds beside ours; 0: there is none. */
 static dibs_status find_floor(visit *v, uint64_t *out)
 {
@@ -329,14 +384,9 @@ static dibs_status find_floor(visit *v, uint64_t *out)
         *out = l->entry[i].fence;
         if (*out)
             break;
-        call = dibs__ask_new(line, v->seat->name, l->entry[i].key);
-        if (!call || !(call->check = calloc(1, sizeof *call->check))) {
-            if (call)
-                dibs__ask_drop(call);
+        call = check_one(v, l->entry[i].key);
+        if (!call)
             return no_memory(v);
-        }
-        call->check[0] = (dibs__line_check){.name = call->name, .key = call->key};
-        call->count = 1;
         status = dibs__ask_wait(line, line->side->adapter->check, call, v->until, v->err);
         if (status == DIBS_OK && call->check[0].there)
             *out = call->check[0].fence;
@@ -352,8 +402,11 @@ static dibs_status take(visit *v)
     dibs__line *line = v->line;
     dibs__line_seat *s = v->seat;
     uint64_t floor;
-    dibs_status status = find_floor(v, &floor);
+    dibs_status status = v->verified ? DIBS_OK : verify(v);
 
+    if (status != DIBS_OK)
+        return status;
+    status = find_floor(v, &floor);
     if (status != DIBS_OK)
         return status == DIBS_UNAVAILABLE ? DIBS_UNKNOWN : status;
     pthread_mutex_lock(&line->mutex);
@@ -398,6 +451,7 @@ static dibs_status enter_anew(visit *v)
         return DIBS_OK;
     }
     dibs__line_listing_sort(&v->call->listing);
+    v->verified = v->call->verified || has_own(v);
     v->out->verdict = DIBS__GRANTED;
     status = check_capacity(v);
     if (status == DIBS_OK && v->out->verdict == DIBS__GRANTED)
@@ -418,7 +472,7 @@ static bool known(visit *v, dibs_status *status)
     dibs__line_seat *s = v->seat;
 
     if (s->dead) { /* what the old session made is gone */
-        s->dead = s->maybe_made = false;
+        s->dead = s->maybe_made = s->verified = false;
         s->key[0] = '\0';
         s->state = DIBS__LINE_SEAT_NEW;
     }

@@ -95,7 +95,8 @@ struct dibs__line_call {
     uint32_t weight, capacity;
     bool may_linger;        /* enter: has a min_hold */
     bool again;             /* enter: an earlier try may have made the entry: look for it first;
-                              * list: see everything that was sent before (sync, linearizable) */
+                              * list, check: see everything that anybody has done before this is
+                              * asked (sync, linearizable) */
     bool values;            /* list: with values, fences, times and marks of the entries */
     bool at_once;           /* write: remove the entries; else mark them */
     bool idle;              /* names: those without entries too */
@@ -126,6 +127,7 @@ struct dibs__line_call {
     uint64_t session;               /* enter: whose entry it is; list: ours now; never 0 */
     char made[DIBS__LINE_KEY_SIZE]; /* enter: the key of our entry */
     dibs__line_entry own;           /* enter: place and fence; watch: fence, marked */
+    bool verified; /* enter: the entry was there in the very look that `listing` tells */
     /* enter: false: not made, the lock's value does not fit. watch: the entry lives, and
      * dibs__line_gone will be told. remove, linger: it was there. write: it was done */
     bool there;
@@ -153,7 +155,8 @@ struct dibs__line_adapter {
      * dibs__line_body, its value is `value`; it vanishes with the session.
      *   again: an entry with this attempt and *this* session is taken up instead; another session's
      * is none of ours. The look must see everything that was sent before (sync, linearizable).
-     *   The listing has at least the entries ahead of ours; our own may be in it. `listing.value` is
+     *   The listing has at least the entries ahead of ours; our own may be in it, which says as much as
+     * `verified`. `listing.value` is
      * the lock's value as of now. If it differs from `lock_value` in its capacity, an adapter that can
      * tell in the same step may refuse to make the entry (there = false); else the recipe removes it.
      *   UNKNOWN: the entry may exist. */

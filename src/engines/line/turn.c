@@ -4,7 +4,12 @@
  * capacity − w: while all of them live it cannot hold. Exclusive: the one right before it. Shared:
  * the nearest exclusive one. Slots: as many of the nearest as add up. When one of them goes, it looks
  * again: at what the view has, if that is little; else at a new listing of what is ahead, because in a
- * long line of other people's entries most of them have gone unseen. */
+ * long line of other people's entries most of them have gone unseen.
+ *
+ * When nobody is in its way any more, it asks whether its own entry is there, in a read that sees
+ * everything that was done before: entries ahead only vanish, so that one read says both, "you are
+ * first" and "you are still in line". A session that the server has ended, and an entry that somebody
+ * deleted, are granted nothing, whatever we believe. */
 #define _GNU_SOURCE
 #include "engines/line/view.h"
 
@@ -157,7 +162,9 @@ static void take_answers(dibs__line *line, dibs__line_seat *s, const dibs__line_
     const dibs__line_check *first = call->count > 1 ? &call->check[1] : NULL;
     dibs__spot *spot = first ? dibs__view_spot(s->view, call->place) : NULL;
 
-    if (!call->check[0].there) { /* resumed elsewhere, or deleted by hand */
+    if (!call->check[0]
+             .there) { /* resumed elsewhere, or deleted by hand: the next sign of life says */
+        s->checked = 0;
         dibs__line_seat_tell(line, s, false);
         return;
     }
@@ -192,6 +199,7 @@ static void check_first(dibs__line *line, dibs__line_seat *s, const dibs__spot *
 
     if (!call)
         return;
+    call->again = true;
     call->attempt = dibs__ask_copy(call, s->attempt);
     call->check = calloc(2, sizeof *call->check);
     if (!call->attempt || !call->check) {
@@ -210,14 +218,14 @@ static void check_first(dibs__line *line, dibs__line_seat *s, const dibs__spot *
         s->asking = dibs__ask_start(line, line->side->adapter->check, call, on_checked);
 }
 
-/* Nobody is in its way. An owner by name may have been resumed elsewhere, which removes its entry: that
- * is looked at first. So is the fence of the first that holds beside it, for the floor. */
+/* Nobody is in its way. Its own entry is looked at, and with it the fence of the first that holds beside
+ * it, for the floor. */
 static void take_turn(dibs__line *line, dibs__line_seat *s, size_t ahead)
 {
     dibs__view *v = s->view;
     dibs__spot *first = ahead > v->first ? v->spot[v->first] : NULL;
 
-    if ((s->named && !s->verified) || (first && !first->fence))
+    if (!s->verified || (first && !first->fence))
         check_first(line, s, first && !first->fence ? first : NULL);
     else
         hold(line, s, first ? first->fence : 0);

@@ -108,6 +108,8 @@ static void ask_checks(dibs__zk_op *op)
     dibs__line_call *call = op->call;
     size_t root = strlen(op->z->root);
 
+    if (call->again)
+        dibs__zk_sent(op, zoo_async(op->z->zh, "/", dibs__zk_on_sync, op), &op->sync_rc);
     for (size_t i = 0; i < call->count; i++) {
         op->path[root] = '/';
         dibs__line_escape(call->check[i].name, op->path + root + 1);
@@ -122,7 +124,7 @@ static void ask_checks(dibs__zk_op *op)
 static void checked(dibs__zk_op *op)
 {
     dibs__line_call *call = op->call;
-    int rc = ZOK;
+    int rc = call->again ? op->sync_rc : ZOK;
 
     for (size_t i = 0; i < call->count; i++) {
         dibs__zk_item *item = &op->item[i];
