@@ -37,6 +37,7 @@ typedef struct link {
     int fd[2]; /* by the way that is read from it: [UP] client, [DOWN] server */
     lane lane[2];
     proxy_way spoke; /* last */
+    bool lossy;      /* bytes were swallowed */
 } link_t;
 
 struct proxy {
@@ -44,7 +45,7 @@ struct proxy {
     pthread_t thread;
     pthread_mutex_t mutex; /* guards all below */
     rule rule[2];
-    bool refuse, drop, stop;
+    bool refuse, drop, drop_resets, stop;
     proxy_counts counts;
     link_t *links[LINKS_MAX];
 };
@@ -164,6 +165,7 @@ static bool pass(proxy *p, link_t *l, proxy_way way, bool *reset)
         return true;
     if (a->size > 0 && r->swallow == 0) {
         p->counts.swallowed += (int64_t)a->size;
+        l->lossy = true;
         a->size = 0;
     }
     if (a->size > 0 && clock_ms() >= a->due) {
@@ -191,6 +193,10 @@ static void serve(proxy *p, size_t i)
 {
     bool reset = false;
 
+    if (p->links[i]->lossy && p->rule[PROXY_UP].swallow < 0 && p->rule[PROXY_DOWN].swallow < 0) {
+        close_link(p, i, true); /* healed, and TCP never goes on with bytes missing */
+        return;
+    }
     for (int way = 0; way < 2; way++)
         if (!pass(p, p->links[i], (proxy_way)way, &reset)) {
             close_link(p, i, reset);
@@ -238,7 +244,7 @@ static void step(proxy *p, const struct pollfd *polls)
             if (polls[2 + 2 * i + (size_t)way].revents && !p->rule[way].frozen)
                 fill(p, p->links[i], (proxy_way)way);
         if (p->drop)
-            close_link(p, i, false);
+            close_link(p, i, p->drop_resets);
         else
             serve(p, i);
     }
@@ -385,8 +391,21 @@ void proxy_drop_all(proxy *p, bool refuse)
 {
     locked(p);
     p->drop = true;
+    p->drop_resets = false;
     p->refuse = refuse;
     unlocked(p);
+}
+
+void proxy_reset_all(proxy *p)
+{
+    locked(p);
+    p->drop = p->drop_resets = true;
+    unlocked(p);
+    for (bool done = false; !done; sleep_ms(1)) {
+        pthread_mutex_lock(&p->mutex);
+        done = !p->drop;
+        pthread_mutex_unlock(&p->mutex);
+    }
 }
 
 void proxy_heal(proxy *p)
