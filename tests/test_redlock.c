@@ -477,6 +477,8 @@ int main(int argc, char *argv[])
         cmocka_unit_test(without_the_guard_two_hold),
         cmocka_unit_test(with_the_guard_one_holds),
         cmocka_unit_test(a_node_that_syncs_votes_at_once),
+        cmocka_unit_test(most_nodes_cut_while_nobody_reads),
+        cmocka_unit_test(most_nodes_cut_under_many_threads),
         cmocka_unit_test(a_storm_of_clients_and_restarts),
     };
 

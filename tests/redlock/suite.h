@@ -7,6 +7,10 @@ void without_the_guard_two_hold(void **state);
 void with_the_guard_one_holds(void **state);
 void a_node_that_syncs_votes_at_once(void **state);
 
+/* cut.c */
+void most_nodes_cut_while_nobody_reads(void **state);
+void most_nodes_cut_under_many_threads(void **state);
+
 /* storm.c */
 void a_storm_of_clients_and_restarts(void **state);
 

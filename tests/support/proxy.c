@@ -39,6 +39,7 @@ typedef struct link {
     proxy_way spoke; /* last */
     bool stranded;   /* what the client says is kept back */
     bool delivered;  /* it was, until now */
+    bool lossy;      /* bytes were swallowed */
 } link_t;
 
 struct proxy {
@@ -46,7 +47,7 @@ struct proxy {
     pthread_t thread;
     pthread_mutex_t mutex; /* guards all below */
     rule rule[2];
-    bool refuse, drop, stop;
+    bool refuse, drop, drop_resets, stop;
     proxy_counts counts;
     link_t *links[LINKS_MAX];
 };
@@ -197,6 +198,7 @@ static bool pass(proxy *p, link_t *l, proxy_way way, bool *reset)
         return true;
     if (a->size > 0 && r->swallow == 0) {
         p->counts.swallowed += (int64_t)a->size;
+        l->lossy = true;
         a->size = 0;
     }
     if (a->size > 0 && clock_ms() >= a->due) {
@@ -231,6 +233,10 @@ static void serve(proxy *p, size_t i)
     if (p->links[i]->stranded) {
         if (!pass_stranded(p, p->links[i]))
             close_link(p, i, false);
+        return;
+    }
+    if (p->links[i]->lossy && p->rule[PROXY_UP].swallow < 0 && p->rule[PROXY_DOWN].swallow < 0) {
+        close_link(p, i, true); /* healed, and TCP never goes on with bytes missing */
         return;
     }
     for (int way = 0; way < 2; way++)
@@ -280,7 +286,7 @@ static void step(proxy *p, const struct pollfd *polls)
             if (polls[2 + 2 * i + (size_t)way].revents && !p->rule[way].frozen)
                 fill(p, p->links[i], (proxy_way)way);
         if (p->drop)
-            close_link(p, i, false);
+            close_link(p, i, p->drop_resets);
         else
             serve(p, i);
     }
@@ -468,8 +474,21 @@ void proxy_drop_all(proxy *p, bool refuse)
 {
     locked(p);
     p->drop = true;
+    p->drop_resets = false;
     p->refuse = refuse;
     unlocked(p);
+}
+
+void proxy_reset_all(proxy *p)
+{
+    locked(p);
+    p->drop = p->drop_resets = true;
+    unlocked(p);
+    for (bool done = false; !done; sleep_ms(1)) {
+        pthread_mutex_lock(&p->mutex);
+        done = !p->drop;
+        pthread_mutex_unlock(&p->mutex);
+    }
 }
 
 void proxy_heal(proxy *p)

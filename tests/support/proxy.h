@@ -61,7 +61,10 @@ void proxy_say(proxy *p, proxy_way way, const void *data, size_t size);
 /* Closes what is open now; with `refuse`, new connections are closed at once until proxy_heal. */
 void proxy_drop_all(proxy *p, bool refuse);
 
-/* Takes all rules back. */
+/* Ends what is open now with RST, as a host does that has lost its state, and returns when that is done. */
+void proxy_reset_all(proxy *p);
+
+/* Takes all rules back. A connection that has lost bytes to proxy_swallow cannot go on: it is reset. */
 void proxy_heal(proxy *p);
 
 void proxy_read(proxy *p, proxy_counts *out);

@@ -113,6 +113,13 @@ void dibs__conn_close(dibs__conn *c)
     free(c);
 }
 
+void dibs__conn_drop_unsent(dibs__conn *c)
+{
+    struct linger none = {.l_onoff = 1, .l_linger = 0};
+
+    setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+}
+
 /* ---- Sending --------------------------------------------------------------------------------- */
 
 static ssize_t write_some(dibs__conn *c, const char *data, size_t length, short *wait_for)
@@ -122,8 +129,8 @@ static ssize_t write_some(dibs__conn *c, const char *data, size_t length, short 
                   : send(c->fd, data, length, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-bool dibs__conn_send(dibs__conn *c, const char *data, size_t length, dibs__deadline until,
-                     size_t *sent)
+dibs__io dibs__conn_send(dibs__conn *c, const char *data, size_t length, dibs__deadline until,
+                         size_t *sent)
 {
     *sent = 0;
     while (*sent < length) {
@@ -134,13 +141,15 @@ bool dibs__conn_send(dibs__conn *c, const char *data, size_t length, dibs__deadl
         } else if (n < 0 && errno == EAGAIN) {
             struct pollfd p = {c->fd, wait_for, 0};
             int left = dibs__poll_ms(c->env, until);
-            if (left == 0 || (poll(&p, 1, left) < 0 && errno != EINTR))
-                return false;
+            if (left == 0)
+                return DIBS__IO_LATE;
+            if (poll(&p, 1, left) < 0 && errno != EINTR)
+                return DIBS__IO_CUT;
         } else if (n == 0 || errno != EINTR) {
-            return false;
+            return DIBS__IO_CUT;
         }
     }
-    return true;
+    return DIBS__IO_GOT;
 }
 
 dibs__io dibs__conn_push(dibs__conn *c, const char *data, size_t length, size_t *sent,
@@ -182,7 +191,8 @@ static dibs__io await_bytes(dibs__conn *c, dibs__deadline until, int poke_fd, sh
 {
     struct pollfd p[2] = {{c->fd, wait_for, 0}, {poke_fd, POLLIN, 0}};
     int left = dibs__poll_ms(c->env, until);
-    int n = poll(p, 2, left);
+    int tick = poke_fd < 0 && (left < 0 || left > TICK / DIBS__MS) ? TICK / DIBS__MS : left;
+    int n = poll(p, 2, tick);
 
     if (n < 0)
         return errno == EINTR ? DIBS__IO_GOT : DIBS__IO_CUT;
@@ -199,17 +209,20 @@ dibs__io dibs__conn_receive(dibs__conn *c, dibs__deadline until, int poke_fd)
     short wait_for = POLLIN;
 
     for (;;) {
-        bool block = !c->tls && poke_fd < 0 && until - dibs__now(c->env) > TICK;
+        bool block = !c->tls && poke_fd < 0 && until - dibs__now(c->env) > TICK, waited = block;
         if (!block && poll_first) {
             dibs__io io = await_bytes(c, until, poke_fd, wait_for);
             if (io != DIBS__IO_GOT)
                 return io;
+            waited = true;
         }
         ssize_t n = read_some(c, data, sizeof data, block, &wait_for);
         if (n > 0)
             return feed(c, data, (size_t)n);
         if (n == 0 || (errno != EAGAIN && errno != EINTR))
             return DIBS__IO_CUT;
+        if (waited && poke_fd < 0)
+            return DIBS__IO_GOT; /* whoever reads for others has more to look after */
         poll_first = true;
     }
 }
@@ -287,7 +300,7 @@ dibs_status dibs__conn_ask(dibs__conn *c, const dibs__bytes *bytes, redisReply *
     memset(out, 0, count * sizeof *out);
     if (bytes->failed)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    if (!dibs__conn_send(c, bytes->data, bytes->length, until, &sent) && sent < bytes->length)
+    if (dibs__conn_send(c, bytes->data, bytes->length, until, &sent) != DIBS__IO_GOT)
         return dibs__fail(err, DIBS_UNAVAILABLE, "the request could not be sent");
     while (got < count) {
         io = dibs__conn_next(c, &out[got]);

@@ -26,11 +26,17 @@ typedef struct dibs__redis_place {
     char text[300];         /* for messages: "redis at host:port" */
 } dibs__redis_place;
 
+#define DIBS__RUN_SIZE 48
+
 typedef struct dibs__conn {
     const dibs__env *env;
     int fd;
     dibs__tls *tls;
     redisReader *reader;
+    /* What the server calls it, and which run of the server that was: see handshake.c. */
+    int64_t id;               /* 0: we may not know */
+    char run[DIBS__RUN_SIZE]; /* "": the same */
+    uint64_t ended;           /* see abandoned.h: up to this one it has ended those given up */
 } dibs__conn;
 
 typedef enum dibs__io {
@@ -46,10 +52,12 @@ typedef enum dibs__io {
 dibs_status dibs__conn_open(const dibs__redis_place *place, dibs__deadline until, dibs__conn **out,
                             dibs_error *err);
 void dibs__conn_close(dibs__conn *c); /* NULL is allowed */
+/* When it is closed, what the system has not sent yet is thrown away. */
+void dibs__conn_drop_unsent(dibs__conn *c);
 
-/* Sends all of it, or stops; `*sent` is how much the system took. false: cut, or late. */
-bool dibs__conn_send(dibs__conn *c, const char *data, size_t length, dibs__deadline until,
-                     size_t *sent);
+/* Sends all of it, or stops; `*sent` is how much the system took. GOT: all. LATE: the deadline came. */
+dibs__io dibs__conn_send(dibs__conn *c, const char *data, size_t length, dibs__deadline until,
+                         size_t *sent);
 
 /* The same without waiting, for who polls many connections. GOT: all of it is out. LATE: the rest
  * when poll says `*wait_for`. */
@@ -59,8 +67,8 @@ dibs__io dibs__conn_push(dibs__conn *c, const char *data, size_t length, size_t 
 /* Gives the reader all that has come, without waiting. LATE: nothing, poll for `*wait_for`. */
 dibs__io dibs__conn_pull(dibs__conn *c, short *wait_for);
 
-/* Waits for bytes and gives them to the reader. `poke_fd`: -1, or a descriptor that ends the wait.
- */
+/* Waits for bytes and gives them to the reader. `poke_fd`: -1, or a descriptor that ends the wait. GOT
+ * may also mean that nothing has come for a while: ask `next`. */
 dibs__io dibs__conn_receive(dibs__conn *c, dibs__deadline until, int poke_fd);
 
 /* GOT: a whole reply, the caller's to free. LATE: none is complete yet. */

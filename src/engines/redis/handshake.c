@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOGIN_MAX 3
+#define LOGIN_MAX 5
 
 static void free_replies(redisReply **replies, size_t count)
 {
@@ -28,9 +28,10 @@ static dibs_status surely_not_done(dibs_status status)
 
 /* ---- Who we are ------------------------------------------------------------------------------ */
 
+/* The last three are its name, its identifier and the server's run, in this order. */
 static size_t write_login(const dibs__redis_place *place, dibs__bytes *out)
 {
-    size_t count = 1;
+    size_t count = 3;
 
     if (place->password) {
         dibs__resp_begin(out, place->user ? 3 : 2);
@@ -50,7 +51,22 @@ static size_t write_login(const dibs__redis_place *place, dibs__bytes *out)
     dibs__resp_text(out, "CLIENT");
     dibs__resp_text(out, "SETNAME");
     dibs__resp_text(out, "dibs");
+    dibs__resp_begin(out, 2);
+    dibs__resp_text(out, "CLIENT");
+    dibs__resp_text(out, "ID");
+    dibs__resp_begin(out, 2);
+    dibs__resp_text(out, "INFO");
+    dibs__resp_text(out, "server");
     return count;
+}
+
+/* By these two it can be ended from another connection: see abandoned.h. Whoever may not ask goes without. */
+static void note_identity(dibs__conn *c, const redisReply *id, const redisReply *info)
+{
+    if (id->type == REDIS_REPLY_INTEGER)
+        c->id = id->integer;
+    if (info->type == REDIS_REPLY_STRING)
+        dibs__info_value(info->str, "run_id", c->run, sizeof c->run);
 }
 
 static dibs_status login(dibs__conn *c, const dibs__redis_place *place, dibs__deadline until,
@@ -63,12 +79,14 @@ static dibs_status login(dibs__conn *c, const dibs__redis_place *place, dibs__de
 
     /* The name of the connection is a courtesy: a user may lack the right to it. Without a password
      * it is also the first command that the server answers. */
-    for (size_t i = 0; status == DIBS_OK && i < count; i++) {
+    for (size_t i = 0; status == DIBS_OK && i < count - 2; i++) {
         bool courtesy =
-            i + 1 == count && strncmp(replies[i]->str ? replies[i]->str : "", "NOPERM", 6) == 0;
+            i + 3 == count && strncmp(replies[i]->str ? replies[i]->str : "", "NOPERM", 6) == 0;
         if (replies[i]->type == REDIS_REPLY_ERROR && !courtesy)
             status = dibs__redis_refusal(replies[i], err);
     }
+    if (status == DIBS_OK)
+        note_identity(c, replies[count - 2], replies[count - 1]);
     free_replies(replies, count);
     dibs__bytes_fini(&bytes);
     return surely_not_done(status);

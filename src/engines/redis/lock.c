@@ -227,7 +227,7 @@ dibs_status dibs__redis_enter(dibs__engine *e, const dibs__enter_request *reques
         return status;
     ask_to_enter(r, request, &q);
     if (!request->by_event && request->window > 0 &&
-        atomic_load_explicit(hot, memory_order_relaxed))
+        atomic_load_explicit(hot, memory_order_relaxed) && !dibs__pipeline_lags(r->pipeline))
         status = enter_hot(r, request, &q, until, out, err);
     else
         status = DIBS_QUEUED;
@@ -262,7 +262,8 @@ dibs_status dibs__redis_release(dibs__engine *e, const dibs__claim *claim, dibs_
 
     ask_about(r, DIBS__SCRIPT_RELEASE, claim, &q);
     dibs__seat_give_up(&r->seats, claim->attempt, true, until);
-    return ask(r, &q, hot ? dibs__seat_idle(&r->seats) : NULL, until, out, err);
+    hot = hot && !dibs__pipeline_lags(r->pipeline);
+    return ask(r, &q, hot ? dibs__seat_idle(&r->seats, until) : NULL, until, out, err);
 }
 
 dibs_status dibs__redis_cancel(dibs__engine *e, const dibs__claim *claim, dibs__deadline until,

@@ -1,11 +1,16 @@
 /* See the header. One mutex guards all of it and is never held over a system call that can block.
- * Each caller sleeps on a word of its own, so that one who is done returns without the mutex.
+ * Each caller sleeps on a word of its own, so that one who is done returns without the mutex. Who drives is
+ * decided in core/driver.h.
+ *
+ * The line points to calls on their callers' stacks. A caller returns in two ways only: its word is DONE, which
+ * is said after the line has let go of the call, or through `leave`, after it has let go of the line.
  *
  *   out ----> spare ----> socket ----> reader ----> line[0].call, line[1].call, ...
  *   (queued)  (writer)                 (driver)     (in the order of the requests) */
 #define _GNU_SOURCE
 #include "engines/redis/pipeline.h"
 
+#include "core/driver.h"
 #include "core/error.h"
 #include "core/thread.h"
 
@@ -21,23 +26,24 @@
 #define BATCH   64               /* replies handed out at a time */
 #define IDLE    (100 * DIBS__MS) /* after that a connection is looked at before it is trusted */
 
-enum { WAITING, DRIVE, DONE };
-
-/* One call, on its caller's stack. Only `state` is looked at without the mutex. */
+/* One call, on its caller's stack. Only its word is looked at without the mutex. */
 typedef struct call {
+    dibs__call base;
     redisReply **out;
     size_t count, got;
     dibs_status status;
     dibs_error *err;
-    _Atomic int state;
 } call;
 
 /* A request in line for its replies. */
 typedef struct entry {
-    call *call;   /* NULL: nobody waits for it any more */
-    size_t left;  /* replies to come */
-    uint64_t end; /* the request is out when so many bytes are */
-    bool last;    /* of its write */
+    call *call;           /* NULL: nobody waits for it any more, or nobody ever did */
+    size_t left;          /* replies to come */
+    size_t size;          /* bytes of it */
+    uint64_t end;         /* the request is out when so many bytes are */
+    dibs__deadline since; /* in line */
+    uint64_t ends; /* connections that were given up, see abandoned.h; 0: a caller's request */
+    bool last;     /* of its write */
 } entry;
 
 struct dibs__pipeline {
@@ -47,13 +53,17 @@ struct dibs__pipeline {
     pthread_mutex_t lock;
     pthread_cond_t turned; /* the connection came, went, or could not be made */
     dibs__conn *conn;
-    bool connecting, broken, driving, writing;
-    bool suspect;    /* a call went late, and nothing has come since */
+    dibs__calls calls;
+    dibs__abandoned *abandoned;
+    int64_t span; /* how long an exchange may take */
+    bool connecting, broken, writing;
     unsigned failed; /* attempts to connect */
     dibs_error why;  /* the last of them */
-    dibs__deadline used;
+    dibs__deadline used, heard;
     dibs__bytes out, spare;
+    size_t spare_sent;
     uint64_t queued, sent; /* bytes of this connection */
+    atomic_size_t late;    /* requests in line whose callers have left */
     entry *line;           /* a ring */
     size_t room, first, count;
     int flights;
@@ -85,27 +95,85 @@ static bool make_room(dibs__pipeline *p)
     return true;
 }
 
-static dibs_status enqueue(dibs__pipeline *p, const dibs__bytes *bytes, call *c)
+/* What was added to `out` since it had `before` bytes, as one request. */
+static void add_entry(dibs__pipeline *p, size_t before, entry e)
+{
+    e.size = p->out.length - before;
+    p->queued += e.size;
+    e.end = p->queued;
+    e.since = dibs__now(p->env);
+    *entry_at(p, p->count++) = e;
+}
+
+static bool undo(dibs__pipeline *p, size_t before)
+{
+    p->out.length = before;
+    p->out.failed = false;
+    return false;
+}
+
+/* Connections of this handle that were given up are ended before anything newer is asked for. */
+static bool enqueue_ends(dibs__pipeline *p)
+{
+    size_t before = p->out.length, n;
+    uint64_t upto;
+
+    if (!make_room(p))
+        return false;
+    n = dibs__abandoned_write(p->abandoned, p->conn, &p->out, &upto);
+    if (p->out.failed)
+        return undo(p, before);
+    if (n > 0) {
+        add_entry(p, before, (entry){.left = n, .ends = upto});
+        p->conn->ended = upto;
+    }
+    return true;
+}
+
+static bool enqueue_call(dibs__pipeline *p, const dibs__bytes *bytes, call *c)
 {
     size_t before = p->out.length;
 
-    if (!bytes->failed && make_room(p))
-        dibs__bytes_add(&p->out, bytes->data, bytes->length);
-    if (bytes->failed || p->count == p->room || p->out.failed) {
-        p->out.length = before;
-        p->out.failed = false;
-        return dibs__fail(c->err, DIBS_NO_MEMORY, "out of memory");
-    }
-    p->queued += bytes->length;
-    *entry_at(p, p->count) = (entry){c, c->count, p->queued, false};
-    p->count++;
-    return DIBS_OK;
+    if (bytes->failed || !make_room(p))
+        return false;
+    dibs__bytes_add(&p->out, bytes->data, bytes->length);
+    if (p->out.failed)
+        return undo(p, before);
+    add_entry(p, before, (entry){.call = c, .left = c->count});
+    dibs__call_enter(&p->calls, &c->base);
+    return true;
 }
 
-static void finish(call *c, dibs_status status)
+static dibs_status enqueue(dibs__pipeline *p, const dibs__bytes *bytes, call *c)
+{
+    return enqueue_ends(p) && enqueue_call(p, bytes, c)
+               ? DIBS_OK
+               : dibs__fail(c->err, DIBS_NO_MEMORY, "out of memory");
+}
+
+static void finish(dibs__pipeline *p, call *c, dibs_status status)
 {
     c->status = status;
-    atomic_store(&c->state, DONE);
+    dibs__call_finish(&p->calls, &c->base);
+}
+
+/* A request that has not begun to go out never will. */
+static bool take_back(dibs__pipeline *p, size_t i)
+{
+    entry e = *entry_at(p, i);
+    uint64_t unsent = p->queued - p->out.length, start = e.end - e.size;
+
+    if (start < unsent)
+        return false;
+    memmove(p->out.data + (start - unsent), p->out.data + (e.end - unsent), p->queued - e.end);
+    p->out.length -= e.size;
+    p->queued -= e.size;
+    for (size_t k = i + 1; k < p->count; k++) {
+        *entry_at(p, k - 1) = *entry_at(p, k);
+        entry_at(p, k - 1)->end -= e.size;
+    }
+    p->count--;
+    return true;
 }
 
 /* ---- The end of a connection ----------------------------------------------------------------- */
@@ -113,22 +181,24 @@ static void finish(call *c, dibs_status status)
 /* Closes it when the last user is out. */
 static void tidy(dibs__pipeline *p)
 {
-    if (!p->broken || p->driving || p->writing)
+    if (!p->broken || p->calls.driver || p->writing)
         return;
     dibs__conn_close(p->conn);
     p->conn = NULL;
-    p->broken = p->suspect = false;
+    p->broken = false;
     pthread_cond_broadcast(&p->turned);
 }
 
 static void cut(dibs__pipeline *p, dibs__io io)
 {
     /* What a writer is busy with may be out or not. */
-    uint64_t maybe_sent = p->sent + (p->writing ? p->spare.length : 0);
+    uint64_t maybe_sent = p->sent + (p->writing ? p->spare.length - p->spare_sent : 0);
 
     if (p->broken || !p->conn)
         return;
     p->broken = true;
+    if (p->count > 0) /* before anybody learns of it and asks for something else */
+        dibs__abandoned_add(p->abandoned, p->conn);
     shutdown(p->conn->fd, SHUT_RDWR);
     for (size_t i = 0; i < p->count; i++) {
         entry *e = entry_at(p, i);
@@ -137,44 +207,63 @@ static void cut(dibs__pipeline *p, dibs__io io)
             continue;
         dibs__fail(e->call->err, out ? DIBS_UNKNOWN : DIBS_UNAVAILABLE, "%s%s", dibs__io_text(io),
                    out ? "" : ", and the request did not go out");
-        finish(e->call, out ? DIBS_UNKNOWN : DIBS_UNAVAILABLE);
-        dibs__word_wake(&e->call->state);
+        finish(p, e->call, out ? DIBS_UNKNOWN : DIBS_UNAVAILABLE);
+        dibs__word_wake(&e->call->base.word);
     }
     p->count = 0;
     p->flights = 0;
     p->out.length = 0;
+    if (!p->writing)
+        p->spare.length = p->spare_sent = 0;
+    atomic_store(&p->late, 0);
     tidy(p);
 }
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
+/* Sends on what is in `spare`. What is left when `until` comes is for the next one who writes. */
 static void write_spare(dibs__pipeline *p, dibs__deadline until)
 {
     size_t sent = 0;
-    bool ok;
+    dibs__io io;
 
     p->writing = true;
-    entry_at(p, p->count - 1)->last = true;
-    p->flights++;
     pthread_mutex_unlock(&p->lock);
-    ok = dibs__conn_send(p->conn, p->spare.data, p->spare.length, until, &sent);
+    io = dibs__conn_send(p->conn, p->spare.data + p->spare_sent, p->spare.length - p->spare_sent,
+                         until, &sent);
     pthread_mutex_lock(&p->lock);
     p->writing = false;
     p->sent += sent;
-    p->spare.length = 0;
-    if (!ok)
-        cut(p, DIBS__IO_CUT);
+    p->spare_sent += sent;
+    if (p->broken || p->spare_sent == p->spare.length)
+        p->spare.length = p->spare_sent = 0;
+    if (io != DIBS__IO_GOT && io != DIBS__IO_LATE)
+        cut(p, io);
     tidy(p);
 }
 
-/* Writes what is queued, unless another does or enough is under way: then the driver will. */
+/* All that is queued becomes one write, unless enough is under way: then the driver will see to it. */
+static bool fill_spare(dibs__pipeline *p)
+{
+    dibs__bytes full = p->out;
+
+    if (p->spare.length > 0)
+        return true;
+    if (p->out.length == 0 || p->flights >= FLIGHTS)
+        return false;
+    p->out = p->spare;
+    p->spare = full;
+    entry_at(p, p->count - 1)->last = true;
+    p->flights++;
+    return true;
+}
+
 static void flush(dibs__pipeline *p, dibs__deadline until)
 {
-    while (p->conn && !p->broken && !p->writing && p->out.length > 0 && p->flights < FLIGHTS) {
-        dibs__bytes full = p->out;
-        p->out = p->spare;
-        p->spare = full;
+    while (p->conn && !p->broken && !p->writing && fill_spare(p)) {
         write_spare(p, until);
+        if (p->spare.length > 0)
+            return; /* late, or broken */
     }
 }
 
@@ -186,18 +275,24 @@ static call *hand_out(dibs__pipeline *p, redisReply *reply, const call *self)
     entry *e = entry_at(p, 0);
     call *c = e->call;
 
+    if (e->ends)
+        dibs__abandoned_reply(p->abandoned, reply);
     if (c)
         c->out[c->got++] = reply;
     else
         freeReplyObject(reply);
     if (--e->left > 0)
         return NULL;
+    if (e->ends)
+        dibs__abandoned_ended(p->abandoned, e->ends);
+    else if (!c)
+        atomic_fetch_sub(&p->late, 1);
     p->flights -= e->last;
     p->first = (p->first + 1) & (p->room - 1);
     p->count--;
     if (!c)
         return NULL;
-    finish(c, DIBS_OK);
+    finish(p, c, DIBS_OK);
     return c == self ? NULL : c;
 }
 
@@ -208,7 +303,8 @@ static dibs__io hand_out_all(dibs__pipeline *p, redisReply **replies, size_t cou
     call *done[BATCH];
     size_t n = 0;
 
-    p->suspect = false;
+    if (count > 0)
+        p->heard = dibs__now(p->env);
     for (size_t i = 0; i < count; i++) {
         if (p->count == 0 || p->broken) { /* nobody asked, or everybody was told that it is cut */
             freeReplyObject(replies[i]);
@@ -223,7 +319,7 @@ static dibs__io hand_out_all(dibs__pipeline *p, redisReply **replies, size_t cou
         return DIBS__IO_GOT;
     pthread_mutex_unlock(&p->lock);
     for (size_t i = 0; i < n; i++)
-        dibs__word_wake(&done[i]->state);
+        dibs__word_wake(&done[i]->base.word);
     pthread_mutex_lock(&p->lock);
     return DIBS__IO_GOT;
 }
@@ -251,27 +347,11 @@ static dibs__io read_replies(dibs__pipeline *p, dibs__deadline until, const call
     return io == DIBS__IO_LATE ? DIBS__IO_GOT : io; /* late here: the next reply is not whole yet */
 }
 
-/* Gives the role to the youngest call, which needs it longest. */
-static void pass_on(dibs__pipeline *p)
-{
-    p->driving = false;
-    tidy(p);
-    for (size_t i = p->count; i > 0; i--) {
-        call *c = entry_at(p, i - 1)->call;
-        if (!c)
-            continue;
-        p->driving = true;
-        atomic_store(&c->state, DRIVE);
-        dibs__word_wake(&c->state);
-        return;
-    }
-}
-
-/* `p->driving` is ours. Returns when `c` is done or late. */
+/* The role is ours. Returns when `c` is done or late. */
 static void drive(dibs__pipeline *p, call *c, dibs__deadline until)
 {
     flush(p, until);
-    while (atomic_load(&c->state) != DONE && dibs__now(p->env) < until) {
+    while (!dibs__call_is_done(&c->base) && dibs__now(p->env) < until) {
         dibs__io io = read_replies(p, until, c);
         if (io != DIBS__IO_GOT && io != DIBS__IO_LATE)
             cut(p, io);
@@ -295,29 +375,40 @@ static dibs_status connect_now(dibs__pipeline *p, dibs__deadline until, dibs_err
     if (status == DIBS_OK) {
         p->conn = conn;
         p->queued = p->sent = 0;
-        p->used = dibs__now(p->env);
+        p->used = p->heard = dibs__now(p->env);
     } else {
-        p->failed++;
-        p->why = why;
         dibs__fail(err, status, "%s", why.message);
+        if (dibs__now(p->env) < until) { /* else its time was short, which says nothing to others */
+            p->failed++;
+            p->why = why;
+        }
     }
     pthread_cond_broadcast(&p->turned);
     return status;
 }
 
-/* A connection that nobody heard of for a while, or on which an answer is overdue, is not trusted.
- */
+/* Something is unanswered, and nothing has come for as long as an exchange may take, whatever the patience of
+ * those who asked. */
+static bool hangs(dibs__pipeline *p)
+{
+    int64_t since = p->count > 0 ? entry_at(p, 0)->since : DIBS__NEVER;
+
+    since = since > p->heard ? since : p->heard;
+    return p->count > 0 && dibs__now(p->env) - since >= p->span;
+}
+
+/* A connection that hangs, or that nobody heard of for a while, is not trusted. */
 static void doubt(dibs__pipeline *p)
 {
     bool idle;
 
     if (!p->conn || p->broken)
         return;
-    if (p->suspect) {
+    if (hangs(p)) {
         cut(p, DIBS__IO_LATE);
         return;
     }
-    idle = p->count == 0 && !p->driving && !p->writing && dibs__now(p->env) - p->used > IDLE;
+    idle = p->count == 0 && !p->calls.driver && !p->writing && dibs__now(p->env) - p->used > IDLE;
     if (idle && !dibs__conn_is_quiet(p->conn))
         cut(p, DIBS__IO_CUT);
 }
@@ -357,38 +448,47 @@ dibs_status dibs__pipeline_open(dibs__pipeline *p, dibs__deadline until, dibs_er
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
 /* The call ends without all of its replies. With the mutex. */
-static void leave_late(dibs__pipeline *p, call *c)
+static void give_up(dibs__pipeline *p, call *c)
 {
-    for (size_t i = p->count; i > 0; i--) {
-        if (entry_at(p, i - 1)->call == c) {
-            entry_at(p, i - 1)->call = NULL;
-            break;
-        }
+    size_t i = p->count;
+    bool unsent;
+
+    while (i > 0 && entry_at(p, i - 1)->call != c)
+        i--;
+    unsent = take_back(p, i - 1);
+    if (!unsent) {
+        entry_at(p, i - 1)->call = NULL;
+        atomic_fetch_add(&p->late, 1);
     }
-    p->suspect = true;
-    c->status = dibs__fail(c->err, DIBS_UNKNOWN, "no answer in time");
+    c->status = unsent
+                    ? dibs__fail(c->err, DIBS_UNAVAILABLE, "no answer in time to earlier requests")
+                    : dibs__fail(c->err, DIBS_UNKNOWN, "no answer in time");
+}
+
+/* With the mutex. */
+static void leave(dibs__pipeline *p, call *c)
+{
+    dibs__call *next = dibs__call_leave(&p->calls, &c->base);
+
+    tidy(p);
+    if (next)
+        dibs__word_wake(&next->word);
 }
 
 /* With the mutex, which is gone when it returns. */
 static void await_replies(dibs__pipeline *p, call *c, dibs__deadline until)
 {
-    bool mine = !p->driving;
-
-    if (mine) {
-        p->driving = true;
-    } else {
+    if (!dibs__call_drive(&p->calls, &c->base)) {
         pthread_mutex_unlock(&p->lock);
-        if (dibs__word_sleep(&c->state, WAITING, p->env, until) == DONE)
+        if (dibs__word_sleep(&c->base.word, 0, p->env, until) == DIBS__CALL_DONE)
             return;
         pthread_mutex_lock(&p->lock);
-        mine = atomic_load(&c->state) == DRIVE;
     }
-    if (mine)
+    if (dibs__call_drives(&p->calls, &c->base))
         drive(p, c, until);
-    if (atomic_load(&c->state) != DONE)
-        leave_late(p, c);
-    if (mine)
-        pass_on(p);
+    if (!dibs__call_is_done(&c->base))
+        give_up(p, c);
+    leave(p, c);
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -413,15 +513,23 @@ dibs_status dibs__pipeline_call(dibs__pipeline *p, const dibs__bytes *bytes, red
     return c.status;
 }
 
+bool dibs__pipeline_lags(dibs__pipeline *p)
+{
+    return atomic_load_explicit(&p->late, memory_order_relaxed) > 0;
+}
+
 /* ---- Life ------------------------------------------------------------------------------------ */
 
-dibs__pipeline *dibs__pipeline_new(const dibs__env *env, dibs__connect_fn connect, void *ctx)
+dibs__pipeline *dibs__pipeline_new(const dibs__env *env, int64_t span, dibs__abandoned *abandoned,
+                                   dibs__connect_fn connect, void *ctx)
 {
     dibs__pipeline *p = calloc(1, sizeof *p);
 
     if (!p)
         return NULL;
     p->env = env;
+    p->span = span;
+    p->abandoned = abandoned;
     p->connect = connect;
     p->ctx = ctx;
     pthread_mutex_init(&p->lock, NULL);

@@ -6,11 +6,13 @@
  * requests that come while a few writes are unanswered are gathered and go out in one.
  *
  * When the connection is cut, every call on it ends: UNAVAILABLE if its request had not gone out
- * whole, else UNKNOWN. A call whose deadline passes ends alone; its replies are thrown away when
- * they come. If none comes at all, the next call starts with a new connection. */
+ * whole, else UNKNOWN. A call whose deadline passes ends alone: a request that has not begun to go out never
+ * will (UNAVAILABLE), and the replies to one that has are thrown away when they come (UNKNOWN). That is no fault of the connection.
+ * It is cut when it hangs: something is unanswered, and nothing has come for as long as an exchange may take. */
 #ifndef DIBS_REDIS_PIPELINE_H
 #define DIBS_REDIS_PIPELINE_H
 
+#include "engines/redis/abandoned.h"
 #include "engines/redis/connection.h"
 
 typedef struct dibs__pipeline dibs__pipeline;
@@ -19,8 +21,9 @@ typedef struct dibs__pipeline dibs__pipeline;
 typedef dibs_status (*dibs__connect_fn)(void *ctx, dibs__deadline until, dibs__conn **out,
                                         dibs_error *err);
 
-/* NULL: out of memory. */
-dibs__pipeline *dibs__pipeline_new(const dibs__env *env, dibs__connect_fn connect, void *ctx);
+/* `span`: how long an exchange may take. NULL: out of memory. */
+dibs__pipeline *dibs__pipeline_new(const dibs__env *env, int64_t span, dibs__abandoned *abandoned,
+                                   dibs__connect_fn connect, void *ctx);
 void dibs__pipeline_free(dibs__pipeline *p);    /* no call is running */
 void dibs__pipeline_abandon(dibs__pipeline *p); /* closes the descriptor and nothing else */
 
@@ -31,5 +34,9 @@ dibs_status dibs__pipeline_open(dibs__pipeline *p, dibs__deadline until, dibs_er
  * failure. */
 dibs_status dibs__pipeline_call(dibs__pipeline *p, const dibs__bytes *bytes, redisReply **out,
                                 size_t count, dibs__deadline until, dibs_error *err);
+
+/* Requests of calls that are over are still unanswered. What must come after them goes this way, too: on
+ * another connection it could overtake them. */
+bool dibs__pipeline_lags(dibs__pipeline *p);
 
 #endif

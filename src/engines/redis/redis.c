@@ -80,6 +80,7 @@ static void redis_close(dibs__engine *e)
     dibs__pipeline_free(r->pipeline);
     dibs__seats_fini(&r->seats);
     dibs__events_free(r->events);
+    dibs__abandoned_fini(&r->abandoned);
     dibs__scripts_fini(&r->scripts);
     dibs__tls_context_free(r->place.tls);
     dibs__place_fini(&r->place);
@@ -134,11 +135,13 @@ static dibs_status redis_open(const dibs__open_request *request, dibs__engine **
     r->base =
         (dibs__engine){.class = &dibs__engine_redis, .env = request->env, .sink = request->sink};
     r->place.env = request->env;
-    dibs__seats_init(&r->seats, request->env);
+    dibs__abandoned_init(&r->abandoned, request->sink, r->place.text);
+    dibs__seats_init(&r->seats, request->env, &r->abandoned);
     status = read_url(request->url, r, err);
     if (status == DIBS_OK) {
         snprintf(r->channel, sizeof r->channel, "%s:wake:%s", r->prefix, request->handle_id);
-        r->pipeline = dibs__pipeline_new(request->env, connect_main, r);
+        r->pipeline =
+            dibs__pipeline_new(request->env, request->request_span, &r->abandoned, connect_main, r);
         r->events = dibs__events_new();
         if (!dibs__scripts_init(&r->scripts, dibs__redis_lua, DIBS__REDIS_SCRIPTS, 2) ||
             !r->pipeline || !r->events)

@@ -10,6 +10,7 @@
 #define DIBS_REDIS_REDIS_H
 
 #include "engines/engine.h"
+#include "engines/redis/abandoned.h"
 #include "engines/redis/connection.h"
 #include "engines/redis/handshake.h"
 #include "engines/redis/key.h"
@@ -29,6 +30,7 @@ typedef struct dibs__redis {
     dibs__redis_place place;
     dibs__scripts scripts;
     atomic_bool flags; /* the server knows those of the scripts */
+    dibs__abandoned abandoned;
     dibs__pipeline *pipeline;
     dibs__seats seats;
     dibs__events *events;

@@ -37,10 +37,11 @@ static void remove_taken(dibs__seats *s, const dibs__seat *seat)
     *at = seat->next;
 }
 
-void dibs__seats_init(dibs__seats *s, const dibs__env *env)
+void dibs__seats_init(dibs__seats *s, const dibs__env *env, dibs__abandoned *abandoned)
 {
     memset(s, 0, sizeof *s);
     s->env = env;
+    s->abandoned = abandoned;
     pthread_mutex_init(&s->lock, NULL);
 }
 
@@ -90,12 +91,13 @@ static dibs__seat *pop_idle(dibs__seats *s)
     return seat;
 }
 
-dibs__seat *dibs__seat_idle(dibs__seats *s)
+dibs__seat *dibs__seat_idle(dibs__seats *s, dibs__deadline until)
 {
     dibs__seat *seat;
 
     while ((seat = pop_idle(s))) {
-        if (dibs__now(s->env) - seat->used < IDLE_LOOK || dibs__conn_is_quiet(seat->conn))
+        if ((dibs__now(s->env) - seat->used < IDLE_LOOK || dibs__conn_is_quiet(seat->conn)) &&
+            dibs__abandoned_end(s->abandoned, seat->conn, until))
             return seat;
         dibs__seat_leave(s, seat, false);
     }
@@ -162,7 +164,7 @@ static void drain_poke(dibs__seat *seat)
 
 void dibs__seat_leave(dibs__seats *s, dibs__seat *seat, bool sound)
 {
-    bool keep;
+    bool keep, answered;
 
     pthread_mutex_lock(&s->lock);
     drain_poke(seat);
@@ -172,7 +174,8 @@ void dibs__seat_leave(dibs__seats *s, dibs__seat *seat, bool sound)
         return;
     }
     remove_taken(s, seat);
-    keep = sound && !seat->blocked && s->idle_count < IDLE_MAX;
+    answered = sound && !seat->blocked;
+    keep = answered && s->idle_count < IDLE_MAX;
     if (keep) {
         seat->used = dibs__now(s->env);
         seat->next = s->idle;
@@ -180,6 +183,8 @@ void dibs__seat_leave(dibs__seats *s, dibs__seat *seat, bool sound)
         s->idle_count++;
     }
     pthread_mutex_unlock(&s->lock);
+    if (!answered)
+        dibs__abandoned_add(s->abandoned, seat->conn);
     if (!keep)
         seat_free(seat);
 }

@@ -4,6 +4,7 @@
 #ifndef DIBS_REDIS_SEAT_H
 #define DIBS_REDIS_SEAT_H
 
+#include "engines/redis/abandoned.h"
 #include "engines/redis/connection.h"
 #include "state/lock.h"
 
@@ -24,17 +25,19 @@ typedef struct dibs__seat {
 typedef struct dibs__seats {
     pthread_mutex_t lock;
     const dibs__env *env;
+    dibs__abandoned *abandoned;
     dibs__seat *idle;
     size_t idle_count;
     dibs__seat *taken;
 } dibs__seats;
 
-void dibs__seats_init(dibs__seats *s, const dibs__env *env);
+void dibs__seats_init(dibs__seats *s, const dibs__env *env, dibs__abandoned *abandoned);
 void dibs__seats_fini(dibs__seats *s);    /* no seat is in use */
 void dibs__seats_abandon(dibs__seats *s); /* closes descriptors and nothing else */
 
-/* An idle seat whose connection still stands, or NULL. It is the caller's until it is left. */
-dibs__seat *dibs__seat_idle(dibs__seats *s);
+/* An idle seat whose connection still stands, or NULL. It is the caller's until it is left. Connections that were
+ * given up are ended on it first, which takes an exchange when there are any. */
+dibs__seat *dibs__seat_idle(dibs__seats *s, dibs__deadline until);
 /* A new one around `conn`, which is taken in any case. NULL: out of memory or descriptors. */
 dibs__seat *dibs__seat_new(dibs__seats *s, dibs__conn *conn);
 /* The one that belongs to `attempt`, for its thread; NULL: none, or in use. */
@@ -43,8 +46,8 @@ dibs__seat *dibs__seat_of(dibs__seats *s, const char *attempt);
 /* It waits for `attempt` from now on. */
 void dibs__seat_assign(dibs__seats *s, dibs__seat *seat, const char *attempt);
 
-/* Out of use. It stays the attempt's while `blocked`; else it is idle, or closed when not `sound`.
- */
+/* Out of use. It stays the attempt's while `blocked`; else it is idle, or closed when not `sound`: then
+ * something on it may be unanswered, and it is put on the list of those that were given up. */
 void dibs__seat_leave(dibs__seats *s, dibs__seat *seat, bool sound);
 
 /* The attempt is over: its seat, if it has one and nobody is in it, is given back. `answered`: the

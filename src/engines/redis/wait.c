@@ -62,12 +62,16 @@ dibs_status dibs__redis_take_seat(dibs__redis *r, dibs__deadline until, dibs__se
     dibs__conn *conn = NULL;
     dibs_status status;
 
-    *out = dibs__seat_idle(&r->seats);
+    *out = dibs__seat_idle(&r->seats, until);
     if (*out)
         return DIBS_OK;
     status = dibs__redis_connect(&r->place, until, &conn, err);
     if (status != DIBS_OK)
         return status;
+    if (!dibs__abandoned_end(&r->abandoned, conn, until)) {
+        dibs__conn_close(conn);
+        return dibs__fail(err, DIBS_UNAVAILABLE, "%s: no answer in time", r->place.text);
+    }
     *out = dibs__seat_new(&r->seats, conn);
     return *out ? DIBS_OK : dibs__fail(err, DIBS_NO_MEMORY, "no memory or descriptor for waiting");
 }
@@ -120,7 +124,8 @@ static dibs_status start_blpop(dibs__redis *r, dibs__seat *seat, const dibs__cla
     if (seat->blocked)
         return DIBS_OK;
     write_blpop(r, claim->name, claim->attempt, &bytes);
-    ok = !bytes.failed && dibs__conn_send(seat->conn, bytes.data, bytes.length, until, &sent);
+    ok = !bytes.failed &&
+         dibs__conn_send(seat->conn, bytes.data, bytes.length, until, &sent) == DIBS__IO_GOT;
     dibs__bytes_fini(&bytes);
     if (!ok)
         return dibs__fail(err, DIBS_UNAVAILABLE, "the connection was cut");

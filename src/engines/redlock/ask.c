@@ -21,8 +21,6 @@
 
 #define TEND (50 * DIBS__MS) /* debts are looked after so often */
 
-enum { WAITING, WOKEN, DONE };
-
 /* ---- Writing --------------------------------------------------------------------------------- */
 
 void dibs__ask_write(const dibs__voters *v, const dibs__query *q, bool flags, dibs__bytes *out)
@@ -53,13 +51,6 @@ redisReply *dibs__ask_reply(const dibs__ask *a, size_t node, size_t i)
 
 /* ---- Sleeping and waking --------------------------------------------------------------------- */
 
-static void wake(dibs__ask *a, int state)
-{
-    atomic_store(&a->state, state);
-    if (a->asleep)
-        dibs__word_wake(&a->state);
-}
-
 void dibs__ask_note(dibs__ask *a, size_t node, bool answered)
 {
     dibs__node_set bit = (dibs__node_set)1 << node, over;
@@ -69,9 +60,11 @@ void dibs__ask_note(dibs__ask *a, size_t node, bool answered)
     else
         a->failed |= bit;
     over = a->answered | a->failed;
-    if (over == a->asked || (a->enough && a->enough(a)))
-        if (atomic_load(&a->state) != DONE)
-            wake(a, DONE);
+    if (dibs__call_is_done(&a->call) || !(over == a->asked || (a->enough && a->enough(a))))
+        return;
+    dibs__call_finish(&a->v->calls, &a->call);
+    if (a->asleep)
+        dibs__word_wake(&a->call.word);
 }
 
 /* ---- Driving --------------------------------------------------------------------------------- */
@@ -92,6 +85,7 @@ static void poll_once(dibs__voters *v, dibs__deadline until)
         fds[n++] =
             (struct pollfd){.fd = node->conn->fd, .events = (short)(POLLIN | node->wait_for)};
     }
+    v->polling = true;
     pthread_mutex_unlock(&v->lock);
     if (poll(fds, n, dibs__poll_ms(v->env, until)) < 0)
         n = 0;
@@ -106,38 +100,31 @@ static void poll_once(dibs__voters *v, dibs__deadline until)
         if (dibs__link_up(of[i]))
             dibs__link_read(of[i]);
     }
-}
-
-/* Gives the role to somebody who still waits: the youngest question, which needs it longest. */
-static void pass_on(dibs__voters *v)
-{
-    dibs__ask *next = NULL;
-
-    v->driving = false;
-    for (size_t i = 0; i < v->count; i++) {
-        dibs__voter *n = &v->voter[i];
-        dibs__link_tidy(n);
-        if (n->debts) /* whoever is owed something is called at once */
-            dibs__voter_dial(n, false);
-        for (size_t k = n->count; k > 0 && !next; k--) {
-            dibs__ask *a = n->line[(n->first + k - 1) & (n->room - 1)].ask;
-            if (a && atomic_load(&a->state) == WAITING)
-                next = a;
-        }
-    }
-    if (next) {
-        v->driving = next->drives = true;
-        wake(next, WOKEN);
-        return;
-    }
+    v->polling = false;
     for (size_t i = 0; i < v->count; i++)
-        dibs__link_flush(&v->voter[i]); /* nobody gathers any more */
+        dibs__link_tidy(&v->voter[i]);
 }
 
 static void drive(dibs__ask *a, dibs__deadline until)
 {
-    while (atomic_load(&a->state) != DONE && dibs__now(a->v->env) < until)
+    while (!dibs__call_is_done(&a->call) && dibs__now(a->v->env) < until)
         poll_once(a->v, until);
+}
+
+/* Whoever has the role gives it to somebody who still waits. */
+static void leave(dibs__voters *v, dibs__call *call)
+{
+    bool drove = dibs__call_drives(&v->calls, call);
+    dibs__call *next = dibs__call_leave(&v->calls, call);
+
+    for (size_t i = 0; drove && i < v->count; i++) {
+        if (v->voter[i].debts) /* whoever is owed something is called at once */
+            dibs__voter_dial(&v->voter[i], false);
+        if (!next)
+            dibs__link_flush(&v->voter[i]); /* nobody gathers any more */
+    }
+    if (next)
+        dibs__word_wake(&next->word);
 }
 
 static bool owes(const dibs__voters *v)
@@ -164,14 +151,15 @@ void dibs__voters_tend_later(dibs__voters *v)
 
 void dibs__voters_tend(dibs__voters *v)
 {
+    dibs__call guest = {0};
+
     pthread_mutex_lock(&v->lock);
     v->tending = false;
     for (size_t i = 0; i < v->count; i++)
         dibs__link_doubt(&v->voter[i]);
-    if (!v->driving && owes(v)) {
-        v->driving = true;
+    if (owes(v) && dibs__call_drive(&v->calls, &guest)) {
         poll_once(v, 0);
-        pass_on(v);
+        leave(v, &guest);
     }
     if (owes(v))
         dibs__voters_tend_later(v);
@@ -188,11 +176,14 @@ static bool under_way(const dibs__voters *v)
 
 void dibs__voters_drain(dibs__voters *v, dibs__deadline until)
 {
+    dibs__call guest = {0};
+
     pthread_mutex_lock(&v->lock);
-    v->driving = true;
-    while (under_way(v) && dibs__now(v->env) < until)
-        poll_once(v, until);
-    pass_on(v);
+    if (dibs__call_drive(&v->calls, &guest)) {
+        while (under_way(v) && dibs__now(v->env) < until)
+            poll_once(v, until);
+        leave(v, &guest);
+    }
     pthread_mutex_unlock(&v->lock);
 }
 
@@ -233,24 +224,23 @@ static void send_all(dibs__ask *a)
 static void await_answers(dibs__ask *a, dibs__deadline until)
 {
     dibs__voters *v = a->v;
-    bool mine = !v->driving;
 
-    if (mine) {
-        v->driving = true;
-    } else {
+    if (!dibs__call_drive(&v->calls, &a->call)) {
         a->asleep = true;
         pthread_mutex_unlock(&v->lock);
-        dibs__word_sleep(&a->state, WAITING, a->v->env, until);
+        dibs__word_sleep(&a->call.word, 0, a->v->env, until);
         pthread_mutex_lock(&v->lock);
-        mine = a->drives;
     }
-    if (mine)
+    if (dibs__call_drives(&v->calls, &a->call))
         drive(a, until);
-    for (size_t i = 0; i < v->count; i++)
+}
+
+/* No connection points to it any more. */
+static void forget(dibs__ask *a)
+{
+    for (size_t i = 0; i < a->v->count; i++)
         if ((a->asked & ~(a->answered | a->failed)) >> i & 1)
-            dibs__link_forget(&v->voter[i], a);
-    if (mine)
-        pass_on(v);
+            dibs__link_forget(&a->v->voter[i], a);
 }
 
 static bool make_replies(dibs__ask *a)
@@ -276,9 +266,12 @@ dibs_status dibs__ask_run(dibs__ask *a, dibs__deadline until, dibs_error *err)
     dibs__voters_dial_all(v);
     if (dibs__voters_connected(v) < v->majority)
         await_nodes(v, until);
+    dibs__call_enter(&v->calls, &a->call);
     send_all(a);
-    if (a->asked && atomic_load(&a->state) != DONE)
+    if (a->asked && !dibs__call_is_done(&a->call)) /* sending may have ended it: all were cut */
         await_answers(a, until);
+    forget(a);
+    leave(v, &a->call);
     pthread_mutex_unlock(&v->lock);
     return DIBS_OK;
 }

@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -124,7 +125,7 @@ void dibs__link_pay(dibs__voter *n)
 
 void dibs__link_tidy(dibs__voter *n)
 {
-    if (!n->broken || n->all->driving)
+    if (!n->broken || n->all->polling)
         return;
     dibs__conn_close(n->conn);
     n->conn = NULL;
@@ -136,6 +137,8 @@ void dibs__link_cut(dibs__voter *n, dibs__io why)
     if (!dibs__link_up(n))
         return;
     n->broken = true;
+    if (n->count > 0)
+        dibs__conn_drop_unsent(n->conn);
     shutdown(n->conn->fd, SHUT_RDWR);
     dibs__fail(&n->why, DIBS_UNAVAILABLE, "%s", dibs__io_text(why));
     for (size_t i = 0; i < n->count; i++) {
@@ -203,12 +206,14 @@ void dibs__link_flush(dibs__voter *n)
     short wait_for = 0;
     dibs__io io;
 
-    if (!dibs__link_up(n) || n->out.length == 0 || (n->all->driving && n->flights >= FLIGHTS))
+    if (!dibs__link_up(n) || n->out.length == 0 || (n->all->calls.driver && n->flights >= FLIGHTS))
         return;
     io = dibs__conn_push(n->conn, n->out.data + n->out_sent, n->out.length - n->out_sent, &sent,
                          &wait_for);
     n->out_sent += sent;
     n->wait_for = io == DIBS__IO_LATE ? wait_for : 0;
+    if (n->wait_for && n->all->polling)
+        eventfd_write(n->all->wake_fd, 1);
     if (io == DIBS__IO_CUT) {
         dibs__link_cut(n, io);
     } else if (n->out_sent == n->out.length) {

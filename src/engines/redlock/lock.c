@@ -391,7 +391,7 @@ dibs_status dibs__redlock_break(dibs__engine *e, const char *name, const char *b
     dibs__voters *v = of(e)->v;
     char word[DIBS__PACK_SIZE], key[DIBS__REDIS_KEY_SIZE], who[DIBS__BY_SIZE];
     dibs__pack p = dibs__pack_begin(word);
-    dibs__query q = {.script = DIBS__RED_BREAK, .key = key, .words = 1};
+    dibs__query q = {.script = DIBS__RED_BREAK, .key = key, .words = 2};
     dibs__ask a = {.v = v, .query = &q, .count = 1, .to = dibs__all_nodes(v)};
     size_t heard = 0, busy = 0, released = 0;
     dibs_status status;
@@ -400,8 +400,10 @@ dibs_status dibs__redlock_break(dibs__engine *e, const char *name, const char *b
     dibs__redis_key(v->prefix, name, key);
     dibs__pack_number(&p, (double)dibs__voters_propose(v));
     dibs__pack_number(&p, at_once);
+    dibs__pack_number(&p, (double)atomic_load(&v->dials));
     dibs__pack_text(&p, who);
     q.word[0] = (dibs__word){word, dibs__pack_length(&p)};
+    q.word[1] = (dibs__word){v->gone, strlen(v->gone)};
     memset(out, 0, sizeof *out);
     status = dibs__ask_run(&a, with_patience(v, until), err);
     if (status != DIBS_OK)

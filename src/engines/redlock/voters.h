@@ -15,6 +15,7 @@
 #ifndef DIBS_REDLOCK_VOTERS_H
 #define DIBS_REDLOCK_VOTERS_H
 
+#include "core/driver.h"
 #include "engines/engine.h"
 #include "engines/redis/handshake.h"
 #include "engines/redis/place.h"
@@ -68,7 +69,7 @@ typedef struct dibs__voter {
 
     /* Commands. */
     dibs__conn *conn;
-    bool broken;    /* closed when nobody polls it */
+    bool broken;    /* closed when nobody polls */
     bool flags;     /* the server knows those of scripts */
     short wait_for; /* what a write waits for, 0: none does */
     dibs__bytes out;
@@ -117,9 +118,10 @@ struct dibs__voters {
     int64_t max_lease;       /* that this handle may ask for */
     _Atomic int64_t longest; /* that any client may: the highest limit that a node told us */
     bool vouched;            /* guard=off */
-    bool driving;
-    int wake_fd; /* a connection is new: poll it too */
-    int tend_fd; /* a timer: debts that nobody waits for are looked after then */
+    dibs__calls calls;       /* questions, and which of them reads for all */
+    bool polling;            /* somebody does so just now: no connection may be closed */
+    int wake_fd;             /* there is more to poll for */
+    int tend_fd;             /* a timer: debts that nobody waits for are looked after then */
     bool tending;
     int ear_fd;               /* the keeper has something to do */
     _Atomic uint64_t highest; /* fence seen */
@@ -185,7 +187,9 @@ typedef struct dibs__query {
 
 typedef uint32_t dibs__node_set; /* a bit a node */
 
+/* On its caller's stack. The connections point to it from the moment it is sent until dibs__ask_run returns. */
 struct dibs__ask {
+    dibs__call call; /* zeroed */
     dibs__voters *v;
     const dibs__query *query; /* `count` of them go to each node */
     size_t count;
@@ -200,8 +204,7 @@ struct dibs__ask {
     redisReply *few[DIBS__FEW];
     size_t got[DIBS__VOTERS_MAX];
     dibs__bytes bytes[2]; /* [1]: for servers that know flags */
-    _Atomic int state;
-    bool asleep, drives; /* whoever drives is told so once, whatever else happens */
+    bool asleep;
 };
 
 /* DIBS_OK: it was asked; look at the sets. Never later than `until`. */

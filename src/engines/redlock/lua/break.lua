@@ -1,7 +1,9 @@
 --include head.lua
--- Take the lock from its holder. ARGV[1]: proposed fence, 1 for at once; who does it. {verdict, last fence}
-local proposal, at_once, who = struct.unpack('>dds', ARGV[1])
-if not stored then
+-- Take the lock from its holder. ARGV[1]: proposed fence, 1 for at once, when the client last dialled, counted; who
+-- does it. ARGV[2]: the key of the client's own mark, see vote.lua: it must not take a newer lock of its own client.
+-- {verdict, last fence}
+local proposal, at_once, dialled, who = struct.unpack('>ddds', ARGV[1])
+if not stored or dialled < tonumber(call('GET', ARGV[2]) or 0) then
     return {LOST, 0}
 end
 last = proposal > last and proposal or last + 1

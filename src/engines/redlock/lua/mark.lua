@@ -26,7 +26,9 @@ end
 if vouched == 1 then
     born = 0
 end
-if dialled > 0 then -- nothing can be under way on a connection before the first
+-- Nothing can be under way on a connection before the first. A dial that was given up may come late: then
+-- the mark of a later one stays.
+if dialled > 0 and dialled > tonumber(redis.call('GET', ARGV[3]) or 0) then
     redis.call('SET', ARGV[3], string.format('%.0f', dialled), 'EX', 86400)
 end
 redis.call('SET', key, struct.pack('>ddds', born, longest, always, run))
