@@ -147,7 +147,6 @@ typedef struct dibs_engine_info {
     bool
         lease_of_handle; /* one lease for all locks of a handle; those of locks can only be shorter,
                               and a dead process's locks pass on with the handle's */
-    bool resumes_at_end; /* an owner by name that takes a lock up again goes behind who waits */
     bool fence_of_place; /* a waiter's fence is fixed when it enters the line */
     bool forgets_idle;   /* an unused lock is forgotten soon: slots, who broke it, its fence */
     int64_t lease_ms;    /* dibs_engine_of: the handle's lease; 0 where each lock has its own */
@@ -166,7 +165,7 @@ typedef enum dibs_loss {
     DIBS_LOSS_BROKEN,      /* an operator broke the lock */
     DIBS_LOSS_GONE,        /* the engine no longer has it: flushed, evicted, deleted, restored */
     DIBS_LOSS_UNREACHABLE, /* the engine did not answer until the lease was over */
-    DIBS_LOSS_RESUMED,     /* the same owner took the lock up elsewhere */
+    DIBS_LOSS_RESUMED,     /* the same named owner asks for the lock elsewhere: stop, then unlock */
 } dibs_loss;
 
 /* Runs on the keeper (or in dibs_dispatch, see dispatch_only), once for a lost grant, with no lock
@@ -194,9 +193,11 @@ typedef struct dibs_lock_options {
 
 /* Takes the lock. The same owner asking again on this handle gets the same grant, one level deeper,
  * without I/O: call dibs_unlock as often. (Slots are counted, not owned: without an owner by name
- * each call takes its own.) An owner by name that held the lock in another process or handle takes
- * it up with a new fence; the old grant is dead. Such an owner waits for a lock in one thread of a
- * handle at a time: a second call is DIBS_INVALID.
+ * each call takes its own.) An owner by name that holds the lock through another process or handle
+ * has to wait for it like anyone else, and asks that holder to stop: its grant is lost
+ * (DIBS_LOSS_RESUMED), and the lock passes on after its dibs_unlock, or when its lease ends. Two
+ * never hold at the same time. A call with DIBS_NO_WAIT is DIBS_BUSY and asks nobody to stop. Such an
+ * owner waits for a lock in one thread of a handle at a time: a second call is DIBS_INVALID.
  * DIBS_BUSY: not obtained in time. DIBS_CONFLICT: the lock has other slots, or shared would have to
  * become exclusive. DIBS_UNAVAILABLE: no engine until the wait was over. */
 DIBS_API dibs_status dibs_lock(dibs *d, const char *name, const dibs_lock_options *options,

@@ -8,8 +8,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Six bytes a command: kind and capacity, owner and attempt, weight, lease and window, time, wall
- * time. */
+/* Six bytes a command: kind and capacity, owner, handle and attempt, weight, lease and window, time,
+ * wall time. */
 static command make_command(const uint8_t *b, dibs__time *now)
 {
     static const uint32_t capacities[] = {DIBS__PLAIN, DIBS__PLAIN, 4, 4};
@@ -23,7 +23,7 @@ static command make_command(const uint8_t *b, dibs__time *now)
     c.capacity = capacities[b[0] / COMMAND_KINDS % 4];
     c.at_once = b[2] & 1;
     snprintf(c.who.owner, sizeof c.who.owner, "%c", 'a' + b[1] % 5);
-    snprintf(c.who.attempt, sizeof c.who.attempt, "%d", b[1] / 5 % 3);
+    snprintf(c.who.attempt, sizeof c.who.attempt, "%c-%d", b[1] & 0x80 ? 'k' : 'h', b[1] / 5 % 3);
     c.who.weight = b[2] & 2 ? c.capacity : 1u + (b[2] >> 2) % 3;
     c.who.min_hold = b[2] & 0x80 ? 8 : 0;
     c.who.lease = 1 + b[3] % 32;

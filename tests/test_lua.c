@@ -83,16 +83,6 @@ static void expect_woken(world *w, expectation *x, const tiny *settled, uint64_t
         snprintf(x->message[x->messages++], sizeof x->message[0], "%s %s", who->attempt, text);
 }
 
-static void expect_breaking(world *w, expectation *x)
-{
-    const dibs__holder *oldest = &w->lock.holder[0];
-
-    for (size_t i = 1; i < w->lock.holders; i++)
-        if (w->lock.holder[i].fence < oldest->fence)
-            oldest = &w->lock.holder[i];
-    snprintf(x->message[x->messages++], sizeof x->message[0], "%s", oldest->who.attempt);
-}
-
 static bool waits_on_list(const tiny *t, const dibs__asker *who)
 {
     for (size_t i = 0; i < t->waiters; i++)
@@ -146,8 +136,8 @@ static bool step(world *w, expectation *x)
     cancelled = c.kind == COMMAND_CANCEL && waits_on_list(&settled, &c.who);
     for (size_t i = 0; i < w->lock.woken_count; i++)
         expect_woken(w, x, &settled, w->lock.woken[i]);
-    if (c.kind == COMMAND_BREAK && x->reply.verdict == DIBS__BUSY)
-        expect_breaking(w, x);
+    if (w->lock.asked[0])
+        snprintf(x->message[x->messages++], sizeof x->message[0], "%s", w->lock.asked);
     if (cancelled || (push && x->reply.verdict != DIBS__QUEUED))
         expect_push(w, x, c.who.attempt, "-");
     append_look(w);
@@ -382,6 +372,14 @@ static void one_changed_line_is_noticed(void **state)
         {"lock[1] = 0", ""},
         {"push(w, '-', '1')", ""},
         {"publish(h, h[7])", ""},
+        {"tonumber(number, 16) > tonumber(other_number, 16) and 1 or 2", "1"},
+        {"kin_of(who[7], there[7]) or 0", "0"},
+        {"if not handle or handle ~= other_handle then", "if not handle then"},
+        {"and not find_holder(w[6])", ""},
+        {"elseif w and w[3] > now then", "elseif w then"},
+        {"return {5, 0, 0, h[3] - now}", "return {5}"},
+        {"publish(rival, rival[7])", ""},
+        {"window == 0 and kin == 1", "window == 0"},
     };
 
     (void)state;

@@ -342,6 +342,71 @@ static void a_wait_that_is_cut_says_so_and_works_again(void **state)
     assert_int_equal(reply.verdict, DIBS__GRANTED);
 }
 
+/* ---- Late requests --------------------------------------------------------------------------- */
+
+static bool is_delivered(void *p)
+{
+    proxy_counts counts;
+
+    proxy_read(p, &counts);
+    return counts.open <= 1; /* the client left it long ago: only what was held back kept it open */
+}
+
+static dibs_status try_from(dibs *d, bool shared)
+{
+    dibs_grant *g = NULL;
+    dibs_status status = dibs_lock(
+        d, "late", &(dibs_lock_options){.wait_ms = DIBS_NO_WAIT, .shared = shared}, &g, NULL);
+
+    if (g)
+        dibs_unlock(g);
+    return status;
+}
+
+/* The network holds a request back for longer than its caller waits. The caller asks again and is granted;
+ * then the old request arrives. */
+static void a_request_that_comes_late(scene *s, bool shared)
+{
+    proxy *p = proxy_start(s->server.port);
+    char url[64];
+    dibs *far = NULL, *near = NULL;
+    dibs_grant *g = NULL;
+
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d", proxy_port(p));
+    assert_int_equal(dibs_open(url, NULL, &far, NULL), DIBS_OK);
+    assert_int_equal(dibs_open(s->near_url, NULL, &near, NULL), DIBS_OK);
+    assert_int_equal(try_from(far, shared), DIBS_OK); /* connected, and all scripts are there */
+    assert_int_equal(try_from(far, false), DIBS_OK);
+    proxy_delay(p, PROXY_UP, 1500);
+    assert_int_not_equal(
+        dibs_lock(far, "late", &(dibs_lock_options){.wait_ms = 100, .shared = shared}, &g, NULL),
+        DIBS_OK);
+    proxy_heal(p);
+    assert_int_equal(dibs_lock(far, "late", &(dibs_lock_options){.wait_ms = 20000}, &g, NULL),
+                     DIBS_OK);
+    assert_true(wait_until(is_delivered, p, 20000));
+    assert_int_equal(try_from(near, true), DIBS_BUSY);
+    assert_int_equal(try_from(near, false), DIBS_BUSY);
+    assert_int_equal(dibs_renew(g, NULL), DIBS_OK);
+    sleep_ms(300); /* whatever the keeper still takes back of the old one */
+    assert_int_equal(try_from(near, true), DIBS_BUSY);
+    assert_int_equal(dibs_renew(g, NULL), DIBS_OK);
+    assert_int_equal(dibs_unlock(g), DIBS_OK);
+    dibs_close(far);
+    dibs_close(near);
+    proxy_stop(p);
+}
+
+static void a_late_request_takes_nothing_over(void **state)
+{
+    a_request_that_comes_late(scene_of(state), false);
+}
+
+static void a_late_shared_request_lets_nobody_in(void **state)
+{
+    a_request_that_comes_late(scene_of(state), true);
+}
+
 static void no_server_is_unavailable_and_then_it_is_back(void **state)
 {
     scene *s = scene_of(state);
@@ -371,6 +436,8 @@ int main(void)
         cmocka_unit_test(half_open_either_way),
         cmocka_unit_test(a_late_reply_is_not_taken_for_another),
         cmocka_unit_test(a_wait_that_is_cut_says_so_and_works_again),
+        cmocka_unit_test(a_late_request_takes_nothing_over),
+        cmocka_unit_test(a_late_shared_request_lets_nobody_in),
         cmocka_unit_test(no_server_is_unavailable_and_then_it_is_back),
     };
 

@@ -185,7 +185,7 @@ static void a_named_owner_lives_by_its_lease(void **state)
     other_end(&o, SIGKILL);
     lite_open(&d);
     assert_int_equal(desk_enter(&d, "x", "parent", 0, 0).verdict, DIBS__BUSY);
-    d.owner_named = true;
+    d.owner_named = true; /* the same attempt, asked for again: it is still there */
     assert_int_equal(desk_enter(&d, "x", "job", 0, 0).verdict, DIBS__GRANTED);
     desk_close(&d);
 }

@@ -57,7 +57,6 @@ static json_t *as_json(void)
         cli_json_put(one, "shared", json_boolean(e.shared));
         cli_json_put(one, "slots", json_boolean(e.slots));
         cli_json_put(one, "lease_of_handle", json_boolean(e.lease_of_handle));
-        cli_json_put(one, "resumes_at_end", json_boolean(e.resumes_at_end));
         cli_json_put(one, "fence_of_place", json_boolean(e.fence_of_place));
         cli_json_put(one, "forgets_idle", json_boolean(e.forgets_idle));
         json_array_append_new(list, one);

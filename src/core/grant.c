@@ -254,6 +254,7 @@ void dibs__grant_answer(dibs_grant *g, dibs__deadline sent, dibs_status status,
         g->owed = reply->remaining > 0; /* the operator waits for our word that we have let go */
         dibs__grant_lose(g, DIBS_LOSS_BROKEN);
     } else if (status == DIBS_OK && reply->verdict == DIBS__RESUMED) {
+        g->owed = reply->remaining > 0; /* so does the other handle of this owner */
         dibs__grant_lose(g, DIBS_LOSS_RESUMED);
     } else if (!dibs_held(g)) {
         too_late(g, status, reply);
@@ -517,7 +518,7 @@ const char *dibs_loss_text(dibs_loss why)
         "an operator broke it",
         "the engine no longer has it",
         "the engine did not answer until the lease was over",
-        "the same owner took it up elsewhere",
+        "the same owner asks for it elsewhere",
     };
 
     return (size_t)why < sizeof text / sizeof text[0] ? text[why] : "unknown";

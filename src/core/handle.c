@@ -408,7 +408,6 @@ static void describe(const dibs__engine_class *class, dibs_engine_info *out)
         .shared = !class->can.no_shared,
         .slots = !class->can.no_slots,
         .lease_of_handle = class->can.lease_of_handle,
-        .resumes_at_end = class->can.resumes_at_end,
         .fence_of_place = class->can.fence_of_place,
         .forgets_idle = class->can.forgets_idle,
     };

@@ -210,14 +210,8 @@ static void verdict(dibs_ticket *t, dibs__deadline sent, const dibs__reply *repl
         t->maybe_there = false;
         mismatch(t, reply);
         return;
-    case DIBS__UPGRADE:
-        t->maybe_there = false;
-        settle_saying(
-            t, DIBS_CONFLICT,
-            "its owner holds it shared (or with fewer slots): unlock first, then ask for more");
-        return;
-    case DIBS__RESUMED:
-        t->maybe_there = false;
+    case DIBS__RESUMED: /* `remaining`: handed to us, and wanted back before we heard of it */
+        t->maybe_there = reply->remaining > 0;
         settle_saying(t, DIBS_LOST, "the same owner asks for it elsewhere");
         return;
     default: /* flushed, or we were silent for too long */

@@ -121,7 +121,6 @@ typedef struct dibs__capabilities {
     const char *no_shared; /* NULL: locks can be shared. Else why not, for people */
     const char *no_slots;  /* the same for semaphores */
     bool lease_of_handle;
-    bool resumes_at_end;
     bool fence_of_place;
     bool forgets_idle;
 } dibs__capabilities;
@@ -142,7 +141,7 @@ struct dibs__engine_class {
     void (*abandon)(dibs__engine *e);
 
     /* Enter once. Repeated for the same attempt it gives the same answer. GRANTED, QUEUED, BUSY,
-     * MISMATCH or UPGRADE. */
+     * MISMATCH or RESUMED (a late message: the handle has a newer attempt). */
     dibs_status (*enter)(dibs__engine *e, const dibs__enter_request *request, dibs__deadline until,
                          dibs__reply *out, dibs_error *err);
 

@@ -4,6 +4,8 @@
  * entry, change it, let time pass again if that freed something, save. */
 #include "state/lock.h"
 
+#include "state/attempt.h"
+
 #include <string.h>
 
 typedef struct machine {
@@ -171,6 +173,17 @@ static int expire_holders(machine *m)
     return found < 0 ? -1 : 0;
 }
 
+/* Does its owner hold the lock through another handle? That one has been asked to stop, and must be gone
+ * first. One who needs all slots fits only when nobody holds; and most owners cannot be another's. */
+static int owner_holds(machine *m, const dibs__asker *who)
+{
+    dibs__holder h;
+
+    if (who->weight >= m->record.capacity || dibs__owner_is_private(who->owner, who->attempt))
+        return 0;
+    return find_holder(m, who->owner, &h);
+}
+
 static int serve_queue(machine *m)
 {
     dibs__waiter w;
@@ -178,12 +191,14 @@ static int serve_queue(machine *m)
 
     while ((found = find_head(m, &w)) > 0) {
         int failed;
-        if (w.alive_until <= m->now.lease)
+        if (w.alive_until <= m->now.lease) {
             failed = drop_waiter(m, &w);
-        else if (fits(&m->record, w.who.weight))
-            failed = hand_over(m, &w);
-        else
-            return 0;
+        } else {
+            failed = fits(&m->record, w.who.weight) ? owner_holds(m, &w.who) : 1;
+            if (failed > 0)
+                return 0;
+            failed = failed < 0 ? -1 : hand_over(m, &w);
+        }
         if (failed < 0)
             return -1;
     }
@@ -222,15 +237,11 @@ static int end(machine *m)
 
 /* ---- Acquire --------------------------------------------------------------------------------- */
 
-/* The owner is here with an older attempt: that one is dead, this one goes on in its place. */
-static int resume(machine *m, dibs__holder *old, const dibs__asker *who, dibs__reply *out)
+/* The caller of the older attempt gave it up: this one goes on in its place. */
+static int resume(machine *m, const dibs__holder *old, const dibs__asker *who, dibs__reply *out)
 {
     dibs__holder h;
 
-    if (who->weight > old->who.weight) {
-        out->verdict = DIBS__UPGRADE;
-        return 0;
-    }
     if (drop_holder(m, old) < 0 || grant(m, who, m->now.lease + who->lease, &h) < 0)
         return -1;
     if (who->weight < old->who.weight && serve_queue(m) < 0)
@@ -278,29 +289,69 @@ static int stand_in_line(machine *m, dibs__waiter *w, bool there, const dibs__as
     return reply_queued(m, w, out);
 }
 
-static int take_or_queue(machine *m, const dibs__asker *who, int64_t window, dibs__reply *out)
+/* The owner is here with a newer attempt of the same handle. */
+static int reply_late(dibs__reply *out)
+{
+    out->verdict = DIBS__RESUMED;
+    return 0;
+}
+
+/* `rival`: the owner holds it through another handle; then it is not granted now, whatever would fit. A
+ * try that fails leaves everything as it was: it asks nobody to stop. */
+static int take_or_queue(machine *m, const dibs__asker *who, int64_t window,
+                         const dibs__holder *rival, dibs__reply *out)
 {
     dibs__waiter w;
     dibs__holder h;
     int there = find_waiter(m, who->owner, &w);
+    dibs__kin kin = there > 0 ? dibs__attempt_kin(who->attempt, w.who.attempt) : DIBS__SAME;
 
-    if (there > 0 &&
-        w.who.weight != who->weight) { /* it wants something else: back to the end of the line */
+    if (there < 0)
+        return -1;
+    if (kin == DIBS__OLDER)
+        return reply_late(out);
+    /* It wants something else: back to the end of the line. Or it does not want to wait any more. */
+    if (there > 0 && (window > 0 ? w.who.weight != who->weight : kin == DIBS__NEWER)) {
         if (drop_waiter(m, &w) < 0 || serve_queue(m) < 0)
             return -1;
         there = 0;
     }
-    if (there < 0)
-        return -1;
-    if (m->record.waiters == 0 && fits(&m->record, who->weight)) {
+    if (!rival && m->record.waiters == 0 && fits(&m->record, who->weight)) {
         if (grant(m, who, m->now.lease + who->lease, &h) < 0)
             return -1;
         return reply_granted(m, &h, out);
     }
-    if (window > 0)
+    if (window > 0) {
+        if (rival)
+            m->store->breaking(m->ctx, rival);
         return stand_in_line(m, &w, there > 0, who, window, out);
+    }
     out->verdict = DIBS__BUSY;
     return until_expiry(m, &out->remaining);
+}
+
+/* The owner holds it, in `mine`. */
+static int enter_again(machine *m, const dibs__asker *who, int64_t window, dibs__holder *mine,
+                       dibs__reply *out)
+{
+    int found;
+
+    switch (dibs__attempt_kin(who->attempt, mine->who.attempt)) {
+    case DIBS__SAME:
+        return reply_granted(m, mine, out);
+    case DIBS__NEWER:
+        if (who->weight <= mine->who.weight)
+            return resume(m, mine, who, out);
+        /* It needs more than the one that was given up: from the end of the line. */
+        if (drop_holder(m, mine) < 0 || serve_queue(m) < 0)
+            return -1;
+        found = find_holder(m, who->owner, mine); /* through another handle, just now */
+        return found < 0 ? -1 : take_or_queue(m, who, window, found ? mine : NULL, out);
+    case DIBS__OLDER:
+        return reply_late(out);
+    default:
+        return take_or_queue(m, who, window, mine, out);
+    }
 }
 
 int dibs__state_acquire(const dibs__store *store, void *ctx, dibs__time now, const dibs__asker *who,
@@ -321,12 +372,8 @@ int dibs__state_acquire(const dibs__store *store, void *ctx, dibs__time now, con
     found = find_holder(&m, who->owner, &mine);
     if (found < 0)
         return -1;
-    if (found == 0)
-        failed = take_or_queue(&m, who, window, out);
-    else if (strcmp(mine.who.attempt, who->attempt) == 0)
-        failed = reply_granted(&m, &mine, out);
-    else
-        failed = resume(&m, &mine, who, out);
+    failed = found ? enter_again(&m, who, window, &mine, out)
+                   : take_or_queue(&m, who, window, NULL, out);
     return failed < 0 ? -1 : end(&m);
 }
 
@@ -339,10 +386,30 @@ static void reply_missing(machine *m, uint64_t fence, dibs__reply *out)
         m->exists && fence != 0 && fence < m->record.broken_fence ? DIBS__BROKEN : DIBS__LOST;
 }
 
+/* Whether the owner waits for it through another handle, alive: then this one is to stop. */
+static int is_wanted(machine *m, const dibs__holder *h)
+{
+    dibs__waiter w;
+    int found = find_waiter(m, h->who.owner, &w);
+
+    return found > 0 ? w.alive_until > m->now.lease : found;
+}
+
+/* One who is to stop keeps what is left of its lease: the lock passes on when it has let go. */
 static int keep_holder(machine *m, dibs__holder *h, int64_t lease, dibs__reply *out)
 {
+    int wanted;
+
     if (h->fence < m->record.broken_fence) {
         out->verdict = DIBS__BROKEN;
+        out->remaining = h->expires - m->now.lease;
+        return 0;
+    }
+    wanted = is_wanted(m, h);
+    if (wanted < 0)
+        return -1;
+    if (wanted) {
+        out->verdict = DIBS__RESUMED;
         out->remaining = h->expires - m->now.lease;
         return 0;
     }
@@ -362,28 +429,22 @@ int dibs__state_keep(const dibs__store *store, void *ctx, dibs__time now, const 
     machine m;
     dibs__holder h;
     dibs__waiter w;
-    int found, failed = 0;
+    int holds, waits, failed = 0;
 
     if (begin(&m, store, ctx, now, out) < 0)
         return -1;
-    found = find_holder(&m, owner, &h);
-    if (found > 0) {
-        if (strcmp(h.who.attempt, attempt) == 0)
-            failed = keep_holder(&m, &h, lease, out);
-        else
-            out->verdict = DIBS__RESUMED;
-        return failed < 0 ? -1 : end(&m);
-    }
-    if (found == 0)
-        found = find_waiter(&m, owner, &w);
-    if (found < 0)
+    holds = find_holder(&m, owner, &h);
+    waits = holds < 0 ? -1 : find_waiter(&m, owner, &w);
+    if (waits < 0)
         return -1;
-    if (found == 0)
-        reply_missing(&m, fence, out);
-    else if (strcmp(w.who.attempt, attempt) == 0)
+    if (holds && strcmp(h.who.attempt, attempt) == 0)
+        failed = keep_holder(&m, &h, lease, out);
+    else if (waits && strcmp(w.who.attempt, attempt) == 0)
         failed = keep_waiter(&m, &w, out);
-    else
+    else if (holds || waits)
         out->verdict = DIBS__RESUMED;
+    else
+        reply_missing(&m, fence, out);
     return failed < 0 ? -1 : end(&m);
 }
 
@@ -396,7 +457,7 @@ static int give_back(machine *m, dibs__holder *h)
     if (h->who.min_hold > 0 && keep_until > m->now.lease) {
         h->released = true;
         h->expires = keep_until;
-        return put_holder(m, h);
+        return put_holder(m, h) < 0 ? -1 : serve_queue(m); /* its owner may wait elsewhere */
     }
     return drop_holder(m, h) < 0 ? -1 : serve_queue(m);
 }
@@ -430,24 +491,20 @@ int dibs__state_cancel(const dibs__store *store, void *ctx, dibs__time now, cons
     machine m;
     dibs__holder h;
     dibs__waiter w;
-    int found;
+    int holds, waits, failed = 0;
 
     if (begin(&m, store, ctx, now, out) < 0)
         return -1;
     out->verdict = DIBS__RELEASED;
-    found = find_holder(&m, owner, &h);
-    if (found > 0 && strcmp(h.who.attempt, attempt) == 0)
-        return drop_holder(&m, &h) < 0 || serve_queue(&m) < 0 ? -1 : end(&m);
-    if (found == 0)
-        found = find_waiter(&m, owner, &w);
-    else if (found > 0)
-        found = 0;
-    if (found < 0)
+    holds = find_holder(&m, owner, &h);
+    waits = holds < 0 ? -1 : find_waiter(&m, owner, &w);
+    if (waits < 0)
         return -1;
-    if (found > 0 && strcmp(w.who.attempt, attempt) == 0)
-        if (drop_waiter(&m, &w) < 0 || serve_queue(&m) < 0)
-            return -1;
-    return end(&m);
+    if (holds && strcmp(h.who.attempt, attempt) == 0)
+        failed = drop_holder(&m, &h) < 0 || serve_queue(&m) < 0 ? -1 : 0;
+    else if (waits && strcmp(w.who.attempt, attempt) == 0)
+        failed = drop_waiter(&m, &w) < 0 || serve_queue(&m) < 0 ? -1 : 0;
+    return failed < 0 ? -1 : end(&m);
 }
 
 /* ---- Break ----------------------------------------------------------------------------------- */

@@ -35,12 +35,15 @@ typedef struct dibs__time {
     int64_t wall;
 } dibs__time;
 
-/* Who asks. One owner has at most one live entry in a lock; a new attempt of its replaces the old.
- */
+/* Who asks. An owner has at most one live holder in a lock. A newer attempt of the same handle replaces
+ * the older one, whose caller has given it up; an older one that comes late changes nothing (attempt.h).
+ * An attempt of another handle stands in line beside the holder, which is asked to stop: never two of
+ * them hold. In line an owner stands once: the last handle to come takes the place over. */
 typedef struct dibs__asker {
     char owner[DIBS__OWNER_SIZE];
-    char attempt[DIBS__ATTEMPT_SIZE]; /* fresh for every acquire, kept when a lost reply is asked
-                                         for again */
+    char attempt
+        [DIBS__ATTEMPT_SIZE]; /* HANDLE-NUMBER: fresh for every acquire, kept when a lost reply
+                                         is asked for again */
     char host[DIBS__HOST_SIZE];
     int64_t pid;
     char wake[DIBS__WAKE_SIZE]; /* where the engine pushes a hand-over; its own business */
@@ -97,8 +100,8 @@ typedef struct dibs__store {
     /* A waiter became a holder: wake it. `floor` as in dibs__reply. Must not fail: wake-ups can be
      * lost. */
     void (*granted)(void *ctx, const dibs__holder *holder, uint64_t floor);
-    /* The oldest holder is asked for the lock: tell it if you can; each learns at its next renewal
-     * anyway. */
+    /* This holder is asked for the lock, by an operator or by another handle of its owner's: tell it if
+     * you can; it learns at its next renewal anyway. */
     void (*breaking)(void *ctx, const dibs__holder *holder);
 } dibs__store;
 
@@ -108,9 +111,9 @@ typedef enum dibs__verdict {
     DIBS__BUSY,     /* not in line; `remaining`: until the first holder's lease ends */
     DIBS__LOST,     /* no such entry (any more) */
     DIBS__BROKEN,   /* an operator took it, or asks for it (`remaining` > 0: still there) */
-    DIBS__RESUMED,  /* the owner is here with another attempt */
+    DIBS__RESUMED,  /* the owner is here with another attempt (`remaining` > 0: that one waits, and
+                       this one still holds) */
     DIBS__MISMATCH, /* `capacity`: what the lock has */
-    DIBS__UPGRADE,  /* the owner holds less than it asks for */
     DIBS__RELEASED, /* done */
 } dibs__verdict;
 
@@ -124,7 +127,8 @@ typedef struct dibs__reply {
 
 /* All return 0, or -1 when the store failed. */
 
-/* Take, or stand in line (`window` > 0 is how long one sign of life counts; 0: do not queue). */
+/* Take, or stand in line (`window` > 0 is how long one sign of life counts; 0: do not queue). RESUMED: a
+ * late message, the owner is here with a newer attempt of the same handle; nothing was changed. */
 int dibs__state_acquire(const dibs__store *store, void *ctx, dibs__time now, const dibs__asker *who,
                         uint32_t capacity, int64_t window, dibs__reply *out);
 

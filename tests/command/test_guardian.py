@@ -228,12 +228,16 @@ def handed_over_grants_last(t):
     assert (code, out) == (0, b'done\n'), err
 
 
-@test(*ENGINES)
-def resumed_elsewhere(t):
-    """The same owner by name takes the lock up: the old command is ended, the new one has a higher fence."""
-    old = t.start('run', '--owner', 'me', '--lease', '1500ms', 'a', '--', *t.worker('old'))
+@test(*ENGINES, *DATABASES, *ENSEMBLES)
+def never_two_commands_of_one_owner(t):
+    """A second run of the same owner waits; the first is asked to stop, and is gone before the second starts."""
+    old = run_worker(t, 'old', '--owner', 'me', worker=('child',))
     t.wait_started('old')
-    new = t.start('run', '--owner', 'me', '--lease', '1500ms', 'a', '--', *t.worker('next', 'seconds=1.5'))
+    t.wait_started('old-child')
+    code, _, err = t.run('run', '--owner', 'me', '--no-wait', 'a', '--', *t.worker('try'))
+    assert code == 75, err
+    new = run_worker(t, 'next', '--owner', 'me', worker=('seconds=0.2',))
     assert old.wait() == 76, old.err
+    check_order(t, 'old', 'next', 'old-child')
     assert new.wait() == 0, new.err
-    assert int(t.started_at('next')[4]) > int(t.started_at('old')[4])
+    assert not t.started_at('try')

@@ -19,6 +19,20 @@ def show_tells_the_state_of_each_node(t):
 
 
 @test('redlock')
+def never_two_commands_of_one_owner(t):
+    """The nodes keep no queue, so the first is not asked to stop: the second waits until it is done."""
+    old = t.start('run', '--owner', 'me', 'twice', '--', *t.worker('old', 'seconds=1.5'))
+    t.wait_started('old')
+    code, _, err = t.run('run', '--owner', 'me', '--no-wait', 'twice', '--', *t.worker('try'))
+    assert code == 75, err
+    new = t.start('run', '--owner', 'me', 'twice', '--', *t.worker('next', 'seconds=0.2'))
+    assert (old.wait(), new.wait()) == (0, 0), (old.err, new.err)
+    assert t.last_sign('old') < t.started_at('next')[0]
+    assert int(t.started_at('next')[4]) > int(t.started_at('old')[4])
+    assert not t.started_at('try')
+
+
+@test('redlock')
 def what_it_cannot_do_has_a_reason(t):
     for option in (('--shared',), ('--slots', '3')):
         code, _, err = t.run('run', *option, 'job', '--', 'true')

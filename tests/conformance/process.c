@@ -198,19 +198,25 @@ static void a_killed_holder_is_followed(void **state)
     helper_end(&h);
 }
 
+/* It lives by its lease alone, for everybody: its owner, come back, waits as well. */
 static void a_named_owner_outlives_its_process(void **state)
 {
     dibs *d = open_handle();
     const char *name = fresh("survivor");
+    const int lease = the.can.lease_of_handle ? SESSION_MS : 2000;
+    dibs_lock_options again = {.owner = "phoenix", .wait_ms = LONG_MS};
     unsigned long long fence;
     dibs_grant *g;
+    int64_t start;
 
     (void)state;
     need_helper();
-    fence = helper_lock(name, 0, 0, "phoenix");
+    fence = helper_lock(name, lease, 0, "phoenix");
+    start = clock_ms();
     helper_signal(&h, SIGKILL);
     assert_status(try_lock(d, name), DIBS_BUSY);
-    g = take(d, name, &(dibs_lock_options){.owner = "phoenix", .wait_ms = DIBS_NO_WAIT});
+    g = take(d, name, &again);
+    assert_in_range(clock_ms() - start, 0, 2 * lease + SOON_MS);
     assert_true(dibs_fence(g) > fence);
     assert_status(dibs_unlock(g), DIBS_OK);
     assert_status(try_lock(d, name), DIBS_OK);

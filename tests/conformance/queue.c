@@ -96,22 +96,6 @@ static void shared_does_not_become_exclusive(void **state)
     dibs_unlock(g);
 }
 
-/* By the engine's own account: another handle, the same owner. */
-static void a_resumed_upgrade_is_refused(void **state)
-{
-    dibs *a = open_handle(), *b = open_handle();
-    const char *name = fresh("upgrade-named");
-    dibs_grant *g = take(a, name, &(dibs_lock_options){.shared = true, .owner = "up"}),
-               *none = NULL;
-
-    (void)state;
-    assert_status(dibs_lock(b, name, &(dibs_lock_options){.owner = "up"}, &none, NULL),
-                  DIBS_CONFLICT);
-    assert_null(none);
-    assert_true(dibs_held(g));
-    dibs_unlock(g);
-}
-
 static void exclusive_covers_shared(void **state)
 {
     dibs *d = open_handle();
@@ -315,7 +299,6 @@ static const struct CMUnitTest tests[] = {
     CASE(fences_only_grow),
     CASE_FOR(many_share_and_one_excludes, NEEDS_SHARED),
     CASE_FOR(shared_does_not_become_exclusive, NEEDS_SHARED),
-    CASE_FOR(a_resumed_upgrade_is_refused, NEEDS_SHARED),
     CASE_FOR(exclusive_covers_shared, NEEDS_SHARED),
     CASE_FOR(slots_are_counted, NEEDS_SLOTS),
     CASE_FOR(a_heavy_waiter_is_not_starved, NEEDS_SLOTS),

@@ -66,7 +66,7 @@ typedef struct cases {
 
 extern const cases open_cases, basic_cases, queue_cases, lease_cases, break_cases, look_cases,
     ticket_cases, many_cases, process_cases, machine_cases, cell_cases, counter_cases, once_cases,
-    crash_cases, token_cases;
+    crash_cases, token_cases, late_cases;
 
 #define CASE(name)                    \
     {                                 \

@@ -12,16 +12,18 @@ uint64_t author_chance(lock_author *a, uint64_t below)
     return sim_random(&a->seed) % below;
 }
 
+/* Every owner asks through two handles. What is not fresh may be asked for again, or comes late: an attempt
+ * that its handle has given up. */
 static void choose_attempt(lock_author *a, int owner, bool fresh, char *out, size_t size)
 {
-    int n;
+    int handle = author_chance(a, 10) == 0, n;
 
     if (fresh)
-        a->attempt[owner]++;
-    n = a->attempt[owner];
+        a->attempt[owner][handle]++;
+    n = a->attempt[owner][handle];
     if (!fresh && n > 0 && author_chance(a, 6) == 0)
-        n--; /* one that is dead, or was never used */
-    snprintf(out, size, "h%d-%d", owner % 2, owner * 100000 + n);
+        n -= author_chance(a, 4) == 0 && n > 1 ? 2 : 1;
+    snprintf(out, size, "h%d%d-%x", owner % 2, handle, n);
 }
 
 static void choose_asker(lock_author *a, command *c)

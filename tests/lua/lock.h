@@ -16,8 +16,8 @@ typedef struct lock_author {
     uint64_t seed;
     int64_t now;
     uint32_t capacity;
-    bool breaks;         /* a lock that was broken once has a record of another form for ever */
-    int attempt[OWNERS]; /* the last one made */
+    bool breaks;            /* a lock that was broken once has a record of another form for ever */
+    int attempt[OWNERS][2]; /* the last one made */
 } lock_author;
 
 uint64_t author_chance(lock_author *a, uint64_t below);

@@ -185,12 +185,172 @@ static void a_resumed_waiter_keeps_its_place(void **state)
     assert_int_equal(keep("b/2", 0), DIBS__GRANTED);
 }
 
-static void shared_does_not_become_exclusive(void **state)
+/* The attempt that shared was given up: else the core would not have asked. */
+static void a_newer_attempt_may_ask_for_more(void **state)
+{
+    uint64_t old;
+
+    (void)state;
+    share("a/1");
+    old = f.reply.fence;
+    assert_int_equal(lock("a/2"), DIBS__GRANTED);
+    assert_true(f.reply.fence > old);
+    assert_int_equal(keep("a/1", old), DIBS__RESUMED);
+    assert_int_equal(keep("a/2", 0), DIBS__GRANTED);
+}
+
+/* Not before those who waited for the one that was given up. */
+static void asking_for_more_goes_to_the_end_of_the_line(void **state)
 {
     (void)state;
     share("a/1");
-    assert_int_equal(lock("a/2"), DIBS__UPGRADE);
+    share("b");
+    lock("c");
+    assert_int_equal(try("a/2"), DIBS__BUSY);
+    assert_int_equal(keep("a/1", 0), DIBS__LOST);
+    release("b", 0);
+    assert_woken("c", NULL);
+    assert_int_equal(lock("a/3"), DIBS__QUEUED);
+}
+
+/* ---- Late messages --------------------------------------------------------------------------- */
+
+static void an_older_attempt_cannot_take_over(void **state)
+{
+    uint64_t fence;
+
+    (void)state;
+    lock("a/2");
+    fence = f.reply.fence;
+    assert_int_equal(lock("a/1"), DIBS__RESUMED);
+    assert_int_equal(try("a/1"), DIBS__RESUMED);
+    assert_int_equal(share("a/1"), DIBS__RESUMED);
+    assert_int_equal(keep("a/1", 0), DIBS__RESUMED);
+    assert_int_equal(release("a/1", fence), DIBS__RESUMED);
+    assert_int_equal(cancel("a/1"), DIBS__RELEASED);
+    assert_int_equal(keep("a/2", fence), DIBS__GRANTED);
+    assert_int_equal(try("b"), DIBS__BUSY);
+}
+
+/* Numbers are hexadecimal, and longer is higher. */
+static void attempts_are_compared_as_numbers(void **state)
+{
+    (void)state;
+    lock("a/10");
+    assert_int_equal(lock("a/f"), DIBS__RESUMED);
+    assert_int_equal(lock("a/9"), DIBS__RESUMED);
+    assert_int_equal(lock("a/a0"), DIBS__GRANTED);
+    assert_int_equal(lock("a/9f"), DIBS__RESUMED);
+}
+
+static void an_older_attempt_cannot_take_the_place(void **state)
+{
+    (void)state;
+    lock("x");
+    lock("a/2");
+    lock("b");
+    assert_int_equal(lock("a/1"), DIBS__RESUMED);
+    assert_int_equal(share("a/1"), DIBS__RESUMED);
+    assert_int_equal(try("a/1"), DIBS__RESUMED);
+    cancel("a/1");
+    release("x", 0);
+    assert_woken("a", NULL);
+    assert_int_equal(keep("a/2", 0), DIBS__GRANTED);
+}
+
+/* ---- The same owner through another handle --------------------------------------------------- */
+
+static void another_handle_waits(void **state)
+{
+    uint64_t fence;
+
+    (void)state;
+    lock("a/1");
+    fence = f.reply.fence;
+    assert_int_equal(try("a/k-1"), DIBS__BUSY);
+    assert_int_equal(f.asked, 0);
+    assert_int_equal(keep("a/1", fence), DIBS__GRANTED);
+    assert_int_equal(lock("a/k-1"), DIBS__QUEUED);
+    assert_int_equal(f.asked, 1);
+    pass(SEC);
+    assert_int_equal(keep("a/1", fence), DIBS__RESUMED);
+    assert_true(f.reply.remaining == LEASE - SEC); /* no longer than it had */
+    assert_int_equal(keep("a/k-1", 0), DIBS__QUEUED);
+    assert_int_equal(release("a/1", fence), DIBS__RELEASED);
+    assert_woken("a", NULL);
+    assert_int_equal(keep("a/k-1", 0), DIBS__GRANTED);
+    assert_int_equal(keep("a/1", fence), DIBS__RESUMED);
+}
+
+static void another_handle_waits_until_the_lease_ends(void **state)
+{
+    (void)state;
+    lock("a/1");
+    lock("a/k-1");
+    for (int i = 0; i < 5; i++) {
+        pass(5 * SEC);
+        assert_int_equal(keep("a/1", 0), DIBS__RESUMED);
+        assert_int_equal(keep("a/k-1", 0), DIBS__QUEUED);
+    }
+    pass(5 * SEC);
+    assert_int_equal(keep("a/k-1", 0), DIBS__GRANTED);
+}
+
+/* It would fit beside the old one: it waits just the same, and so do those behind it. */
+static void another_handle_waits_for_a_shared_one(void **state)
+{
+    (void)state;
+    share("a/1");
+    assert_int_equal(share("a/k-1"), DIBS__QUEUED);
+    assert_int_equal(f.asked, 1);
+    assert_int_equal(share("b"), DIBS__QUEUED);
+    assert_int_equal(settle(), DIBS__RELEASED);
+    assert_int_equal(keep("a/1", 0), DIBS__RESUMED);
+    release("a/1", 0);
+    assert_woken("a", "b");
+}
+
+/* Given back before its min_hold is over, it belongs to nobody, and keeps its slot. */
+static void another_handle_does_not_wait_for_a_kept_slot(void **state)
+{
+    command c = say(COMMAND_ACQUIRE, "a/1");
+
+    (void)state;
+    c.who.min_hold = 5 * SEC;
+    c.who.weight = 1;
+    c.window = WINDOW;
+    assert_int_equal(run(&c), DIBS__GRANTED);
+    share("a/k-1");
+    release("a/1", 0);
+    assert_woken("a", NULL);
+}
+
+static void another_handle_that_leaves_asks_no_more(void **state)
+{
+    (void)state;
+    lock("a/1");
+    lock("a/k-1");
+    cancel("a/k-1");
     assert_int_equal(keep("a/1", 0), DIBS__GRANTED);
+    lock("b");
+    lock("a/k-2");
+    pass(WINDOW + SEC); /* it died in line, behind another */
+    assert_int_equal(keep("a/1", 0), DIBS__GRANTED);
+}
+
+static void another_handle_takes_the_place_in_line(void **state)
+{
+    (void)state;
+    lock("x");
+    lock("a/1");
+    lock("b");
+    assert_int_equal(try("a/k-1"), DIBS__BUSY);
+    assert_int_equal(keep("a/1", 0), DIBS__QUEUED);
+    assert_int_equal(lock("a/k-2"), DIBS__QUEUED);
+    assert_int_equal(keep("a/1", 0), DIBS__RESUMED);
+    release("x", 0);
+    assert_woken("a", NULL);
+    assert_int_equal(keep("a/k-2", 0), DIBS__GRANTED);
 }
 
 static void exclusive_may_become_shared(void **state)
@@ -310,7 +470,17 @@ static const struct CMUnitTest tests[] = {
     TEST(strangers_change_nothing),
     TEST(resume_kills_the_old_grant),
     TEST(a_resumed_waiter_keeps_its_place),
-    TEST(shared_does_not_become_exclusive),
+    TEST(a_newer_attempt_may_ask_for_more),
+    TEST(asking_for_more_goes_to_the_end_of_the_line),
+    TEST(an_older_attempt_cannot_take_over),
+    TEST(attempts_are_compared_as_numbers),
+    TEST(an_older_attempt_cannot_take_the_place),
+    TEST(another_handle_waits),
+    TEST(another_handle_waits_until_the_lease_ends),
+    TEST(another_handle_waits_for_a_shared_one),
+    TEST(another_handle_does_not_wait_for_a_kept_slot),
+    TEST(another_handle_that_leaves_asks_no_more),
+    TEST(another_handle_takes_the_place_in_line),
     TEST(exclusive_may_become_shared),
     SLOTS(a_waiter_that_asks_for_less_is_served),
     TEST(many_share),

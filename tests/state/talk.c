@@ -40,7 +40,8 @@ command say(command_kind kind, const char *who)
     c.who.lease = LEASE;
     c.who.weight = f.capacity;
     snprintf(c.who.owner, sizeof c.who.owner, "%.*s", slash ? (int)(slash - who) : 100, who);
-    snprintf(c.who.attempt, sizeof c.who.attempt, "%s", slash ? slash + 1 : "1");
+    snprintf(c.who.attempt, sizeof c.who.attempt, "%s%s", slash && strchr(slash, '-') ? "" : "h-",
+             slash ? slash + 1 : "1");
     return c;
 }
 

@@ -1,5 +1,6 @@
 /* A lock over the memory store, in simulated time, to talk to in short sentences: lock("a") and
- * what came of it. Who asks is "owner/attempt"; a missing attempt is "1". */
+ * what came of it. Who asks is "owner/attempt": "a/2" is the second attempt of handle "h", "a/k-2" that of
+ * handle "k"; a missing attempt is the first of "h". */
 #ifndef DIBS_TESTS_STATE_TALK_H
 #define DIBS_TESTS_STATE_TALK_H
 
@@ -26,7 +27,7 @@ typedef struct fixture {
     dibs__reply reply; /* the last one */
     woken woken[16];   /* by the last command */
     size_t woken_count;
-    size_t asked; /* by the last break */
+    size_t asked; /* to stop, by the last command */
 } fixture;
 
 extern fixture f; /* a plain lock, unless a test made it with setup_slots: three slots */

@@ -191,7 +191,7 @@ static void granted(void *ctx, const dibs__holder *h, uint64_t floor)
 
 static void breaking(void *ctx, const dibs__holder *h)
 {
-    (void)ctx, (void)h;
+    memcpy(((tiny *)ctx)->asked, h->who.attempt, sizeof h->who.attempt);
 }
 
 const dibs__store tiny_store = {
@@ -267,6 +267,7 @@ int tiny_run(tiny *t, const command *c, dibs__reply *out)
     tiny_copy(&before, t);
     t->calls = 0;
     t->woken_count = 0;
+    t->asked[0] = '\0';
     result = command_run(&tiny_store, t, c, out);
     if (result < 0) {
         before.calls = t->calls;

@@ -30,7 +30,8 @@ typedef struct tiny {
     int fail_at;              /* the call that fails; 0: none */
     uint64_t woken[TINY_MAX]; /* fences of those told by `granted`, in this command */
     size_t woken_count;
-    bool overflow; /* more entries than there is room for: the test is wrong */
+    char asked[DIBS__ATTEMPT_SIZE]; /* to stop, by `breaking`, in this command; "": nobody */
+    bool overflow;                  /* more entries than there is room for: the test is wrong */
     dibs__holder holder[TINY_MAX];
     dibs__waiter waiter[TINY_MAX];
 } tiny;

@@ -3,6 +3,8 @@
  * or NULL. */
 #include "support/machine.h"
 
+#include "state/attempt.h"
+
 #include <string.h>
 
 typedef struct step {
@@ -43,6 +45,11 @@ static const dibs__waiter *waiter_named(const tiny *t, const char *owner)
         if (strcmp(t->waiter[i].who.owner, owner) == 0)
             return &t->waiter[i];
     return NULL;
+}
+
+static dibs__kin kin(const dibs__asker *a, const dibs__asker *b)
+{
+    return dibs__attempt_kin(a->attempt, b->attempt);
 }
 
 static bool same_entry(const dibs__asker *a, const dibs__asker *b)
@@ -91,8 +98,9 @@ static const char *check_owners(const step *s)
         const char *owner = t->waiter[i].who.owner;
         if (waiter_named(t, owner) != &t->waiter[i])
             return "an owner waits twice";
-        if (live_holder(t, owner))
-            return "an owner holds and waits";
+        const dibs__holder *h = live_holder(t, owner);
+        if (h && kin(&h->who, &t->waiter[i].who) != DIBS__FOREIGN)
+            return "an owner holds and waits through one handle";
     }
     return NULL;
 }
@@ -111,7 +119,8 @@ static const char *check_settled(const step *s)
             head = &t->waiter[i];
     if (head && head->alive_until <= s->c->now.lease)
         return "a dead waiter is at the head of the line";
-    if (head && (uint64_t)t->record.used + head->who.weight <= t->record.capacity)
+    if (head && (uint64_t)t->record.used + head->who.weight <= t->record.capacity &&
+        !live_holder(t, head->who.owner)) /* through another handle */
         return "the head of the line would fit and was not served";
     return NULL;
 }
@@ -140,8 +149,9 @@ static const char *check_order(const step *s)
     for (size_t i = 0; i < b->holders; i++) {
         const dibs__holder *h = &b->holder[i];
         const dibs__waiter *was = waiter_named(a, h->who.owner);
-        if (holder_with(a, h->fence) || live_holder(a, h->who.owner))
-            continue; /* nothing new, or resumed */
+        const dibs__holder *held = live_holder(a, h->who.owner);
+        if (holder_with(a, h->fence) || (held && kin(&h->who, &held->who) == DIBS__NEWER))
+            continue; /* nothing new, or in the place of one that was given up */
         for (size_t k = 0; k < b->waiters; k++)
             if (waiter_at(a, b->waiter[k].place) && (!was || b->waiter[k].place < was->place))
                 return "somebody was served before one who had waited longer";
@@ -188,8 +198,9 @@ static bool may_go(const step *s, const dibs__holder *h)
     bool same = same_entry(&s->c->who, &h->who);
 
     switch (s->c->kind) {
-    case COMMAND_ACQUIRE: /* resumed */
-        return strcmp(s->c->who.owner, h->who.owner) == 0 && !same;
+    case COMMAND_ACQUIRE: /* it was given up */
+        return strcmp(s->c->who.owner, h->who.owner) == 0 &&
+               kin(&s->c->who, &h->who) == DIBS__NEWER;
     case COMMAND_RELEASE:
     case COMMAND_CANCEL:
         return same;
@@ -315,7 +326,7 @@ static const char *check_strangers(const step *s)
     command settle = {.kind = COMMAND_SETTLE, .now = s->c->now};
 
     tiny_copy(&copy, s->before);
-    if (s->c->kind != COMMAND_RELEASE && s->c->kind != COMMAND_KEEP)
+    if (s->c->kind == COMMAND_CANCEL || s->c->kind == COMMAND_BREAK)
         return NULL;
     if (s->reply->verdict != DIBS__LOST && s->reply->verdict != DIBS__RESUMED &&
         s->reply->verdict != DIBS__BROKEN)
@@ -325,12 +336,61 @@ static const char *check_strangers(const step *s)
     return same_lock(&copy, s->after) ? NULL : "a refused command changed something";
 }
 
+static bool settled(const step *s, tiny *out)
+{
+    dibs__reply reply;
+    command settle = {.kind = COMMAND_SETTLE, .now = s->c->now};
+
+    tiny_copy(out, s->before);
+    return tiny_run(out, &settle, &reply) == 0;
+}
+
+/* What an attempt asks for after a newer one of its handle is here comes late: it does nothing. */
+static const char *check_late(const step *s)
+{
+    tiny copy;
+    const dibs__asker *who = &s->c->who;
+    const dibs__holder *h;
+    const dibs__waiter *w;
+    bool late;
+
+    if (s->c->kind > COMMAND_CANCEL || !settled(s, &copy))
+        return NULL;
+    h = live_holder(&copy, who->owner);
+    w = waiter_named(&copy, who->owner);
+    late = (h && kin(who, &h->who) == DIBS__OLDER) || (w && kin(who, &w->who) == DIBS__OLDER);
+    if (late && !same_lock(&copy, s->after))
+        return "a late message changed something";
+    return late && s->reply->verdict == DIBS__GRANTED ? "a late message was granted" : NULL;
+}
+
+/* Two handles of one owner: the one that holds gets no more time once the other waits, and is not
+ * disturbed by one that only tried. */
+static const char *check_namesakes(const step *s)
+{
+    const dibs__asker *who = &s->c->who;
+    const dibs__waiter *w = waiter_named(s->after, who->owner);
+    const dibs__holder *h;
+    tiny copy;
+
+    if (s->c->kind == COMMAND_KEEP && s->reply->verdict == DIBS__GRANTED && w &&
+        w->alive_until > s->c->now.lease)
+        return "a holder was renewed though its owner waits elsewhere";
+    if (s->c->kind != COMMAND_ACQUIRE || s->reply->verdict != DIBS__BUSY || !settled(s, &copy))
+        return NULL;
+    h = live_holder(&copy, who->owner);
+    w = waiter_named(&copy, who->owner);
+    if ((h && kin(who, &h->who) == DIBS__NEWER) || (w && kin(who, &w->who) == DIBS__NEWER))
+        return NULL;
+    return same_lock(&copy, s->after) ? NULL : "a try that failed changed something";
+}
+
 const char *tiny_step(tiny *t, const command *c, dibs__reply *out)
 {
     static const char *(*const rules[])(const step *) = {
-        check_counts, check_exclusion,    check_owners,  check_settled,
-        check_fences, check_order,        check_waiters, check_holders,
-        check_reply,  check_settle_again, check_repeat,  check_strangers,
+        check_counts, check_exclusion, check_owners,  check_settled,   check_fences,
+        check_order,  check_waiters,   check_holders, check_reply,     check_settle_again,
+        check_repeat, check_strangers, check_late,    check_namesakes,
     };
     tiny before;
     step s = {.before = &before, .after = t, .c = c, .reply = out};

@@ -134,7 +134,8 @@ void dibs__line_seat_tell(dibs__line *line, dibs__line_seat *s, bool granted);
 /* Without the mutex: tells it. */
 void dibs__line_tell_all(dibs__line *line);
 
-/* leave.c: why an entry of this owner is not there: BROKEN, RESUMED or LOST. Without the mutex. */
+/* leave.c: why an entry of this owner is not there, or why it is marked: BROKEN, RESUMED or LOST (if it
+ * is there: whoever marked it has left). Without the mutex. */
 dibs_status dibs__line_why(dibs__line *line, const char *name, const char *owner,
                            const char *attempt, uint64_t fence, dibs__deadline until,
                            dibs__verdict *out, dibs_error *err);
@@ -144,6 +145,12 @@ dibs_status dibs__line_look(dibs__line *line, const char *name, dibs__deadline u
 /* Removes an entry. `there` may be NULL. */
 dibs_status dibs__line_remove(dibs__line *line, const char *name, const char *key,
                               dibs__deadline until, bool *there, dibs_error *err);
+
+/* look.c: asks the holders of these entries to stop: they find the mark with their next sign of life, and
+ * the line says who wants it. Without the mutex. */
+dibs_status dibs__line_ask_back(dibs__line *line, const char *name,
+                                bool (*is_one)(void *data, const dibs__line_entry *e), void *data,
+                                dibs__deadline until, dibs_error *err);
 
 /* ask.c: calls, with the strings that they point to */
 typedef dibs_status (*dibs__line_slot)(dibs__line_side *s, dibs__line_call *call);

@@ -107,7 +107,7 @@ static void take_check(round *r, dibs__claim *c, const dibs__line_check *check, 
         lost(c);
     else if (!check->there)
         c->reply.verdict = DIBS__LOST; /* why: when the mutex is free */
-    else if (check->marked && s->state == DIBS__LINE_SEAT_HOLDING)
+    else if (check->marked && s->state == DIBS__LINE_SEAT_HOLDING && !s->named)
         c->reply = (dibs__reply){.verdict = DIBS__BROKEN, .remaining = alive > 0 ? alive : 1};
     else
         renew(r, c, s, alive);
@@ -145,12 +145,28 @@ static void take_answers(round *r, dibs_status status)
     pthread_mutex_unlock(&r->line->mutex);
 }
 
-/* Those whose entry is gone though the session lives. */
+/* Its entry is marked, and its owner is a name: by an operator, or by another handle of that owner. If
+ * neither wants it any more, the renewal stands. */
+static void find_who_asks(round *r, dibs__claim *c)
+{
+    dibs__verdict why;
+    dibs_status status = dibs__line_why(r->line, c->name, c->owner, c->attempt, c->reply.fence,
+                                        r->until, &why, NULL);
+
+    if (status != DIBS_OK)
+        c->status = status;
+    else if (why != DIBS__LOST)
+        c->reply = (dibs__reply){.verdict = why, .remaining = c->reply.remaining};
+}
+
+/* Those whose entry is gone though the session lives, or is marked. */
 static void find_reasons(round *r)
 {
     for (size_t k = 0; k < r->call->count; k++) {
         dibs__claim *c = r->claims[r->index[k]];
         dibs__line_seat *s;
+        if (c->status == DIBS_OK && c->reply.verdict == DIBS__GRANTED && r->call->check[k].marked)
+            find_who_asks(r, c);
         if (c->status != DIBS_OK || c->reply.verdict != DIBS__LOST)
             continue;
         c->status = dibs__line_why(r->line, c->name, c->owner, c->attempt, c->fence, r->until,

@@ -3,15 +3,17 @@
  * It goes well: the adapter makes our entry and lists the line in one exchange; the weights ahead fit
  * beside ours: granted, with the entry's own number as fence. Or they do not: the seat joins a view
  * and is granted by an event. It fails in these ways: no answer (the same attempt asks again, and the
- * adapter finds the entry that may have been made), another capacity, an owner that holds less than it
- * asks for (the entry is removed again), or no proof that the session lives (asked again). */
+ * adapter finds the entry that may have been made), another capacity, an attempt that comes later than a
+ * newer one of its handle (the entry is removed again), or no proof that the session lives (asked again). */
 #define _GNU_SOURCE
 #include "engines/line/line.h"
 
 #include "core/error.h"
 #include "engines/line/inner.h"
+#include "state/attempt.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/timerfd.h>
@@ -267,43 +269,67 @@ static dibs_status check_capacity(visit *v)
     return status;
 }
 
-/* An entry of the same owner under an older attempt, ahead of ours; and whether it holds. */
-static dibs__line_entry *find_older(visit *v, bool *holds)
+/* ---- The same owner by name ------------------------------------------------------------------ */
+
+/* What our attempt is to that of an entry of the same owner; DIBS__SAME: it is not one. */
+static dibs__kin kin_to(const dibs__line_seat *s, const dibs__line_entry *e)
 {
-    dibs__line_listing *l = &v->call->listing;
-    uint64_t owner = dibs__hash(v->seat->owner), sum = 0;
+    char attempt[DIBS__ATTEMPT_SIZE];
     dibs__line_key key;
 
-    for (size_t i = 0; i < l->count && l->entry[i].place < v->seat->place; i++) {
-        sum += l->entry[i].weight;
-        *holds = sum <= v->seat->capacity;
-        if (dibs__line_key_read(l->entry[i].key, &key) && !key.kept && key.owner == owner)
-            return &l->entry[i];
-    }
-    return NULL;
+    if (!dibs__line_key_read(e->key, &key) || key.kept || key.owner != dibs__hash(s->owner))
+        return DIBS__SAME;
+    snprintf(attempt, sizeof attempt, "%.*s", (int)key.attempt_length, key.attempt);
+    return dibs__attempt_kin(s->attempt, attempt);
 }
 
-/* The owner's older grant, or older place in line, is dead from now on. */
-static dibs_status take_up(visit *v)
+/* The index of the first such entry; `count`: there is none. */
+static size_t find_kin(const visit *v, dibs__kin kin)
+{
+    const dibs__line_listing *l = &v->call->listing;
+    size_t i = 0;
+
+    while (i < l->count && kin_to(v->seat, &l->entry[i]) != kin)
+        i++;
+    return i;
+}
+
+/* Older attempts of this handle were given up by their callers: they go. If there is a newer one, it is
+ * ours that comes too late. */
+static dibs_status replace_own(visit *v)
 {
     dibs__line_listing *l = &v->call->listing;
-    dibs__line_entry *old;
-    bool holds;
+    dibs_status status;
+    size_t i;
 
-    while (v->seat->named && (old = find_older(v, &holds))) {
-        dibs_status status;
-        if (holds && old->weight < v->seat->weight) {
-            refuse(v, DIBS__UPGRADE);
-            return DIBS_OK;
-        }
-        status = dibs__line_remove(v->line, v->seat->name, old->key, v->until, NULL, v->err);
+    if (!v->seat->named)
+        return DIBS_OK;
+    if (find_kin(v, DIBS__OLDER) < l->count) {
+        refuse(v, DIBS__RESUMED);
+        return DIBS_OK;
+    }
+    while ((i = find_kin(v, DIBS__NEWER)) < l->count) {
+        status = dibs__line_remove(v->line, v->seat->name, l->entry[i].key, v->until, NULL, v->err);
         if (status != DIBS_OK)
             return status;
-        memmove(old, old + 1, (size_t)(l->entry + l->count - old - 1) * sizeof *old);
+        memmove(&l->entry[i], &l->entry[i + 1], (l->count - i - 1) * sizeof l->entry[i]);
         l->count--;
         v->verified = false; /* that was before */
     }
     return DIBS_OK;
+}
+
+/* Another handle of the same owner is ahead of us. */
+static bool has_rival(const visit *v)
+{
+    size_t i = v->seat->named ? find_kin(v, DIBS__FOREIGN) : v->call->listing.count;
+
+    return i < v->call->listing.count && v->call->listing.entry[i].place < v->seat->place;
+}
+
+static bool is_rival(void *seat, const dibs__line_entry *e)
+{
+    return e->place < ((const dibs__line_seat *)seat)->place && kin_to(seat, e) == DIBS__FOREIGN;
 }
 
 /* ---- Held, or in line ------------------------------------------------------------------------ */
@@ -315,7 +341,7 @@ static bool fits(const visit *v)
 
     for (size_t i = 0; i < l->count && l->entry[i].place < v->seat->place; i++)
         sum += l->entry[i].weight;
-    return sum <= v->seat->capacity && l->from == 0;
+    return sum <= v->seat->capacity && l->from == 0 && !has_rival(v);
 }
 
 static bool has_own(const visit *v)
@@ -455,7 +481,9 @@ static dibs_status enter_anew(visit *v)
     v->out->verdict = DIBS__GRANTED;
     status = check_capacity(v);
     if (status == DIBS_OK && v->out->verdict == DIBS__GRANTED)
-        status = take_up(v);
+        status = replace_own(v);
+    if (status == DIBS_OK && v->out->verdict == DIBS__GRANTED && v->window > 0 && has_rival(v))
+        status = dibs__line_ask_back(v->line, v->seat->name, is_rival, v->seat, v->until, v->err);
     if (status != DIBS_OK || v->out->verdict != DIBS__GRANTED)
         return status == DIBS_UNAVAILABLE ? DIBS_UNKNOWN : status;
     if (fits(v))

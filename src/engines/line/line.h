@@ -2,7 +2,8 @@
  *
  * A lock is a folder of ordered entries which vanish with the session (ZooKeeper) or lease (etcd)
  * that made them. One rule decides: an entry holds when the weights of all live entries up to and
- * including it do not exceed the capacity. Entries ahead only vanish, so once true it stays true.
+ * including it do not exceed the capacity, and none of those ahead is of the same owner by name. Entries
+ * ahead only vanish, so once true it stays true.
  *
  *   line.c    opening, closing, entering          keep.c   signs of life
  *   seat.c    attempts of this handle             leave.c  giving back, leaving the line
@@ -250,8 +251,7 @@ void dibs__line_events(dibs__engine *e);
 #define DIBS__LINE_CAN(most)                                                              \
     {                                                                                     \
         .cells = true, .value_max = (most), .across_processes = true, .first_come = true, \
-        .lease_of_handle = true, .resumes_at_end = true, .fence_of_place = true,          \
-        .forgets_idle = true                                                              \
+        .lease_of_handle = true, .fence_of_place = true, .forgets_idle = true             \
     }
 
 /* ---- Text ------------------------------------------------------------------------------------ */

@@ -1,4 +1,4 @@
-/* Looking at locks, and breaking them.
+/* Looking at locks, breaking them, and asking holders to stop.
  *
  * Who holds follows from the listing alone: the entries from the front whose weights fit. A break
  * writes into the lock's value up to which fence it asked, and in the same step marks the entries of
@@ -16,6 +16,19 @@
 
 /* ---- Reports --------------------------------------------------------------------------------- */
 
+/* An entry of the same owner by name is ahead of this one. */
+static bool has_rival(const dibs__line_listing *l, size_t i)
+{
+    dibs__line_key mine, key;
+
+    if (!dibs__line_key_read(l->entry[i].key, &mine) || mine.kept || mine.owner == 0)
+        return false;
+    for (size_t k = 0; k < i; k++)
+        if (dibs__line_key_read(l->entry[k].key, &key) && !key.kept && key.owner == mine.owner)
+            return true;
+    return false;
+}
+
 /* How many from the front hold. */
 static size_t count_holders(const dibs__line_listing *l, uint32_t capacity, uint32_t *used)
 {
@@ -23,7 +36,7 @@ static size_t count_holders(const dibs__line_listing *l, uint32_t capacity, uint
     size_t n = 0;
 
     *used = 0;
-    for (; n < l->count && (sum += l->entry[n].weight) <= capacity; n++)
+    for (; n < l->count && (sum += l->entry[n].weight) <= capacity && !has_rival(l, n); n++)
         *used = (uint32_t)sum;
     return n;
 }
@@ -277,4 +290,63 @@ dibs_status dibs__line_break(dibs__engine *e, const char *name, const char *by, 
         status = dibs__fail(err, DIBS_UNAVAILABLE,
                             "'%.200s' changes too fast to be broken: try again", name);
     return status;
+}
+
+/* ---- Asking back ----------------------------------------------------------------------------- */
+
+/* The same step as a break, with the lock's value as it is. Marked once is enough. */
+static dibs_status mark(dibs__line *line, const char *name, const dibs__line_listing *l,
+                        bool (*is_one)(void *data, const dibs__line_entry *e), void *data,
+                        dibs__deadline until, bool *done, dibs_error *err)
+{
+    dibs__line_call *call = dibs__ask_new(line, name, NULL);
+    const char **keys = calloc(2 * l->count + 1, sizeof *keys);
+    bool complete = call && keys;
+    dibs_status status;
+
+    for (size_t i = 0; complete && i < l->count; i++) {
+        const dibs__line_entry *e = &l->entry[i];
+        if (e->marked || !is_one(data, e))
+            continue;
+        keys[call->count] = dibs__ask_copy(call, e->key);
+        keys[l->count + call->count] = dibs__ask_copy(call, e->value ? e->value : "");
+        complete = keys[call->count] && keys[l->count + call->count];
+        call->count++;
+    }
+    if (!complete || call->count == 0) {
+        *done = complete;
+        free(keys);
+        if (call)
+            dibs__ask_drop(call);
+        return complete ? DIBS_OK : no_memory(line, err);
+    }
+    call->keys = keys;
+    call->key_values = keys + l->count;
+    call->value = dibs__ask_copy(call, l->value ? l->value : "");
+    call->version = l->version;
+    status = call->value ? dibs__ask_wait(line, line->side->adapter->write, call, until, err)
+                         : no_memory(line, err);
+    *done = status == DIBS_OK && call->there;
+    dibs__ask_free(call);
+    return status;
+}
+
+dibs_status dibs__line_ask_back(dibs__line *line, const char *name,
+                                bool (*is_one)(void *data, const dibs__line_entry *e), void *data,
+                                dibs__deadline until, dibs_error *err)
+{
+    bool done = false;
+
+    for (int i = 0; i < TRIES && !done; i++) {
+        dibs__line_call *call = NULL;
+        dibs_status status = list_with_values(line, name, until, &call, err);
+        if (status != DIBS_OK)
+            return status;
+        status = mark(line, name, &call->listing, is_one, data, until, &done, err);
+        dibs__ask_free(call);
+        if (status != DIBS_OK)
+            return status;
+    }
+    return done ? DIBS_OK
+                : dibs__fail(err, DIBS_UNAVAILABLE, "'%.200s' changes too fast: try again", name);
 }

@@ -239,9 +239,33 @@ static bool all_watched(const dibs__view *v, size_t i, size_t n)
     return true;
 }
 
+/* An entry of the same owner by name, of another handle, ahead of it: that one must be gone first, also
+ * when both would fit. NULL: there is none. */
+static dibs__spot *find_rival(const dibs__view *v, const dibs__line_seat *s, size_t i)
+{
+    uint64_t owner = s->named ? dibs__hash(s->owner) : 0;
+    dibs__line_key key;
+
+    while (s->named && i > v->first) {
+        dibs__spot *spot = v->spot[--i];
+        if (dibs__line_key_read(spot->key, &key) && !key.kept && key.owner == owner)
+            return spot;
+    }
+    return NULL;
+}
+
+static void watch_rival(dibs__line *line, dibs__line_seat *s, dibs__spot *rival)
+{
+    s->links = &s->one;
+    s->link_count = 1;
+    dibs__view_link(&s->links[0], s, rival);
+    watch(line, s->view, rival);
+}
+
 static void look_again(dibs__line *line, dibs__line_seat *s)
 {
     dibs__view *v = s->view;
+    dibs__spot *rival;
     size_t i, n;
 
     if (!v || s->asking || s->state != DIBS__LINE_SEAT_WAITING)
@@ -249,7 +273,10 @@ static void look_again(dibs__line *line, dibs__line_seat *s)
     dibs__view_unlink(s);
     i = dibs__view_place(v, s->place);
     n = reach(v, i, s->capacity - s->weight);
-    if (n == 0 && v->from == 0 && v->upto >= s->place)
+    rival = n == 0 ? find_rival(v, s, i) : NULL;
+    if (rival)
+        watch_rival(line, s, rival);
+    else if (n == 0 && v->from == 0 && v->upto >= s->place)
         take_turn(line, s, i);
     else if (n == 0 || (!s->fresh && i - v->first > FEW && !all_watched(v, i, n)))
         list_ahead(line, s);

@@ -105,7 +105,8 @@ const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
            DIBS__MY_FENCE}},
          true},
     [DIBS__SQL_EXTEND] = {{{"UPDATE {lock} SET expires = " CLOCK " + $4 + 0 * LAST_INSERT_ID(held) "
-                            "WHERE " MINE " AND expires > " CLOCK " AND held >= broken_fence",
+                            "WHERE " MINE " AND expires > " CLOCK " AND held >= broken_fence "
+                            "AND (waiters = 0 OR $5)",
                             DIBS__MY_FENCE}},
                           true},
     [DIBS__SQL_TOUCH] =

@@ -131,7 +131,8 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
     [DIBS__SQL_EXTEND] =
         "UPDATE {lock} SET expires = {now} + $4 WHERE name = $1 AND owner = $2 AND attempt = $3 "
         "AND released = 0 AND held >= broken_fence AND expires > {now} "
-        "RETURNING held, set_config('synchronous_commit', $5, true)",
+        "AND (waiters = 0 OR $5::bigint <> 0) "
+        "RETURNING held, set_config('synchronous_commit', $6, true)",
     /* A waiter that was changed while this waited for the lock's row is left out: its ctid is another. */
     [DIBS__SQL_TOUCH] =
         "WITH l AS MATERIALIZED (SELECT held, expires, first_place FROM {lock} WHERE name = $1 "

@@ -2,6 +2,8 @@
  * commands go in one batch, in the order of their names, under one commit. */
 #include "engines/sql/inner.h"
 
+#include "state/attempt.h"
+
 #include <string.h>
 
 typedef struct fast_run {
@@ -56,8 +58,10 @@ static void ask_one(fast_run *f, dibs__sql_op op, size_t at)
         dibs__sql_text(b, t->owner);
         dibs__sql_text(b, t->attempt);
     }
-    if (op == DIBS__SQL_EXTEND)
+    if (op == DIBS__SQL_EXTEND) {
         dibs__sql_number(b, t->lease);
+        dibs__sql_number(b, dibs__owner_is_private(t->owner, t->attempt));
+    }
     f->durable |= op != DIBS__SQL_GIVE;
 }
 

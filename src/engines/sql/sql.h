@@ -89,9 +89,10 @@ typedef struct dibs__sql_value {
  *   GIVE    name, owner, attempt
  *           That live, not released, exclusive holder goes, if nobody waits and its min_hold is over
  *           (since + min_hold <= clock): used = holders = 0, HELD all NULL.               → fence
- *   EXTEND  name, owner, attempt, lease
+ *   EXTEND  name, owner, attempt, lease, 1 if no other handle can use that owner
  *           That live, not released, exclusive holder with held >= broken_fence gets expires = clock
- *           + lease.                                                                      → fence
+ *           + lease, if nobody waits or the last argument is 1: else its owner may be one of those who
+ *           wait.                                                                         → fence
  *   TOUCH   name, list of owners, list of attempts
  *           If the lock has a live exclusive holder, every live waiter whose owner and attempt are in
  *           the lists gets alive_until = clock + span. The lock's row must be locked meanwhile: a

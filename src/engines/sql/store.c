@@ -39,14 +39,8 @@ static int find_held(const dibs__sql_session *s, dibs__holder *out)
     return 1;
 }
 
-static int holder_of(void *ctx, const char *owner, dibs__holder *out)
+static int find_holding(const dibs__sql_session *s, const char *owner, dibs__holder *out)
 {
-    dibs__sql_session *s = ctx;
-
-    if (s->held)
-        return !s->holder.released && strcmp(s->holder.who.owner, owner) == 0 && find_held(s, out);
-    if (s->line_only && dibs__sql_session_wider(s) < 0)
-        return -1;
     for (size_t i = 0; i < s->holding_count; i++) {
         const dibs__sql_holding *h = &s->holding[i];
         if (!h->dropped && !h->holder.released && strcmp(h->holder.who.owner, owner) == 0) {
@@ -55,6 +49,33 @@ static int holder_of(void *ctx, const char *owner, dibs__holder *out)
         }
     }
     return 0;
+}
+
+/* Of these owners a look brings every entry. */
+static bool is_asked_for(const dibs__sql_session *s, const char *owner)
+{
+    for (size_t i = 0; i < s->owner_count; i++)
+        if (s->owners[i].size == strlen(owner) &&
+            memcmp(s->owners[i].bytes, owner, s->owners[i].size) == 0)
+            return true;
+    return false;
+}
+
+/* Of any other owner only a look at all holders can tell that it is not among them. */
+static int holder_of(void *ctx, const char *owner, dibs__holder *out)
+{
+    dibs__sql_session *s = ctx;
+    int found;
+
+    if (s->held)
+        return !s->holder.released && strcmp(s->holder.who.owner, owner) == 0 && find_held(s, out);
+    if (s->line_only && dibs__sql_session_wider(s) < 0)
+        return -1;
+    while (!(found = find_holding(s, owner, out)) && !is_asked_for(s, owner) &&
+           s->expires_bound != INT64_MAX)
+        if (dibs__sql_session_wider(s) < 0)
+            return -1;
+    return found;
 }
 
 static const dibs__holder *least(const dibs__sql_session *s, bool by_fence)

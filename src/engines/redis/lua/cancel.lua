@@ -4,16 +4,11 @@
 local _, owner, attempt = struct.unpack('>dss', ARGV[1])
 
 local function cancel()
-    local h = find_holder(owner)
-    if h then
-        if h[ATTEMPT] == attempt then
-            drop_holder(h)
-            serve_queue()
-        end
-        return
-    end
-    local w = find_waiter(owner)
-    if w and w[ATTEMPT] == attempt then
+    local h, w = find_holder(owner), find_waiter(owner)
+    if h and h[ATTEMPT] == attempt then
+        drop_holder(h)
+        serve_queue()
+    elseif w and w[ATTEMPT] == attempt then
         drop_waiter(w)
         serve_queue()
         if w[WAKE] == 'L' then

@@ -40,28 +40,35 @@ local function stand_in_line(there)
     return reply_queued(who)
 end
 
-local function take_or_queue()
+-- `rival`: the owner holds it through another handle; then it is not granted now. A try that fails
+-- leaves everything as it was: it asks nobody to stop.
+local function take_or_queue(rival)
     local there = find_waiter(who[OWNER])
-    if there and there[WEIGHT] ~= weight then -- it wants something else: back to the end
+    local kin = there and kin_of(who[ATTEMPT], there[ATTEMPT]) or SAME
+    if kin == OLDER then
+        return {RESUMED}
+    end
+    -- It wants something else: back to the end. Or it does not want to wait any more.
+    if there and (window > 0 and there[WEIGHT] ~= weight or window == 0 and kin == NEWER) then
         drop_waiter(there)
         serve_queue()
         there = nil
     end
-    if lock[WAITERS] == 0 and lock[USED] + weight <= wanted then
+    if not rival and lock[WAITERS] == 0 and lock[USED] + weight <= wanted then
         who[ENDS] = now + lease
         return reply_granted(grant(who))
     end
     if window > 0 then
+        if rival then
+            publish(rival, rival[ATTEMPT])
+        end
         return stand_in_line(there)
     end
     return {BUSY, 0, 0, until_expiry()}
 end
 
--- The owner is here with an older attempt: that one is dead, this one goes on in its place.
+-- The caller of the older attempt gave it up: this one goes on in its place.
 local function resume(old)
-    if weight > old[WEIGHT] then
-        return {UPGRADE}
-    end
     drop_holder(old)
     who[ENDS] = now + lease
     grant(who)
@@ -71,6 +78,23 @@ local function resume(old)
     return reply_granted(who)
 end
 
+-- The owner holds it.
+local function enter_again(mine)
+    local kin = kin_of(who[ATTEMPT], mine[ATTEMPT])
+    if kin == SAME then
+        return reply_granted(mine)
+    elseif kin == OLDER then
+        return {RESUMED}
+    elseif kin == FOREIGN then
+        return take_or_queue(mine)
+    elseif weight <= mine[WEIGHT] then
+        return resume(mine)
+    end
+    drop_holder(mine) -- it needs more than the one that was given up: from the end of the line
+    serve_queue()
+    return take_or_queue(find_holder(who[OWNER]))
+end
+
 local function enter()
     settle()
     if lock[CAPACITY] ~= 0 and lock[CAPACITY] ~= wanted then
@@ -78,12 +102,10 @@ local function enter()
     end
     lock[CAPACITY] = wanted
     local mine = find_holder(who[OWNER])
-    if not mine then
-        return take_or_queue()
-    elseif mine[ATTEMPT] == who[ATTEMPT] then
-        return reply_granted(mine)
+    if mine then
+        return enter_again(mine)
     end
-    return resume(mine)
+    return take_or_queue()
 end
 
 local reply = enter()

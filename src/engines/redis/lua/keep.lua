@@ -11,11 +11,12 @@ end
 --include machine.lua
 local fence, owner, attempt = struct.unpack('>dss', name)
 
-local function keep_holder(h)
-    if h[ATTEMPT] ~= attempt then
-        return {RESUMED}
-    elseif h[NUMBER] < lock[BROKEN_FENCE] then
+-- One who is to stop, because its owner waits elsewhere, keeps what is left of its lease.
+local function keep_holder(h, w)
+    if h[NUMBER] < lock[BROKEN_FENCE] then
         return {BROKEN, 0, 0, h[ENDS] - now}
+    elseif w and w[ENDS] > now then
+        return {RESUMED, 0, 0, h[ENDS] - now}
     end
     h[ENDS] = now + lease
     put_holder(h)
@@ -23,9 +24,6 @@ local function keep_holder(h)
 end
 
 local function keep_waiter(w)
-    if w[ATTEMPT] ~= attempt then
-        return {RESUMED}
-    end
     w[ENDS] = now + w[EXTRA]
     put_waiter(w)
     return reply_queued(w)
@@ -33,15 +31,13 @@ end
 
 local function keep()
     settle()
-    local h = find_holder(owner)
-    if h then
-        return keep_holder(h)
-    end
-    local w = find_waiter(owner)
-    if w then
+    local h, w = find_holder(owner), find_waiter(owner)
+    if h and h[ATTEMPT] == attempt then
+        return keep_holder(h, w)
+    elseif w and w[ATTEMPT] == attempt then
         return keep_waiter(w)
     end
-    return reply_missing(fence)
+    return (h or w) and {RESUMED} or reply_missing(fence)
 end
 
 local reply = keep()

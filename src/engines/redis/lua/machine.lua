@@ -3,7 +3,8 @@
 --define BROKEN_FENCE 7 BROKEN_AT 8 TILL 9 BROKEN_BY 10
 --define NUMBER 1 SINCE 2 ENDS 3 EXTRA 4 MIN_HOLD 5
 --define OWNER 6 ATTEMPT 7 INFO 8 WAKE 9 WEIGHT 10 LEASE 11
---define GRANTED 0 QUEUED 1 BUSY 2 LOST 3 BROKEN 4 RESUMED 5 MISMATCH 6 UPGRADE 7 RELEASED 8
+--define GRANTED 0 QUEUED 1 BUSY 2 LOST 3 BROKEN 4 RESUMED 5 MISMATCH 6 RELEASED 7
+--define SAME 0 NEWER 1 OLDER 2 FOREIGN 3
 
 if mark ~= IDLE and mark ~= HELD and mark ~= LINED and mark ~= OTHER then
     return redis.error_reply('NOTOURS the key holds something that is no lock')
@@ -42,6 +43,19 @@ end
 -- As the name of a field.
 local function place_of(w)
     return struct.pack('>d', w[NUMBER])
+end
+
+-- What the first attempt is to the second: see src/state/attempt.h.
+local function kin_of(attempt, other)
+    if attempt == other then
+        return SAME
+    end
+    local handle, number = string.match(attempt, '^(.*)-(%x*)$')
+    local other_handle, other_number = string.match(other, '^(.*)-(%x*)$')
+    if not handle or handle ~= other_handle then
+        return FOREIGN
+    end
+    return tonumber(number, 16) > tonumber(other_number, 16) and NEWER or OLDER
 end
 
 -- ---- Entries come and go; the record's counts follow ----
@@ -236,12 +250,13 @@ end
 
 -- ---- Time passes ----
 
+-- An owner that holds it through another handle has been asked to stop, and must be gone first.
 local function serve_queue()
     local w = find_head()
     while w do
         if w[ENDS] <= now then
             drop_waiter(w)
-        elseif lock[USED] + w[WEIGHT] <= lock[CAPACITY] then
+        elseif lock[USED] + w[WEIGHT] <= lock[CAPACITY] and not find_holder(w[OWNER]) then
             drop_waiter(w)
             tell_granted(grant(w), floor_of(w))
         else

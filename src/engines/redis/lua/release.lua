@@ -23,8 +23,8 @@ local function give_back(h)
         put_holder(h)
     else
         drop_holder(h)
-        serve_queue()
     end
+    serve_queue()
 end
 
 local function release()

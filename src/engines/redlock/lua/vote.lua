@@ -43,6 +43,16 @@ local function busy(left)
     return {BUSY, last, left, live and fence or 0}
 end
 
+-- A vote that is out is replaced by the same attempt, and by a newer one of the same handle: its caller
+-- gave the older one up. An older one that comes late, and another handle of the same owner, are turned
+-- away like everybody. Attempts are written HANDLE-NUMBER, see src/state/attempt.h.
+local function replaces()
+    local handle, count = string.match(try, '^(.*)-(%x*)$')
+    local old_handle, old_count = string.match(attempt, '^(.*)-(%x*)$')
+    return attempt == try and round <= number
+        or handle and handle == old_handle and tonumber(count, 16) > tonumber(old_count, 16)
+end
+
 local function vote()
     local silence, moment = quiet(), reserved()
     if silence then
@@ -51,7 +61,7 @@ local function vote()
         return busy(moment)
     elseif gone and dialled < tonumber(gone) then
         return {BUSY, last, 0, 0}
-    elseif live and (attempt == '' or owner ~= who or attempt == try and round > number) then
+    elseif live and (attempt == '' or owner ~= who or not replaces()) then
         return busy(ends - now)
     end
     last = proposal > last and proposal or last + 1
