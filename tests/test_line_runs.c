@@ -3,11 +3,13 @@
  *
  * usage: test_line_runs zookeeper|etcd [PATTERN] */
 #define _GNU_SOURCE
+#include "engines/line/inner.h"
 #include "line/kit.h"
 #include "support/alloc.h"
 #include "support/lossy.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define HOUR     (3600 * DIBS__SECOND)
@@ -254,6 +256,142 @@ static void the_dead_are_known_by_any_clock(void **state)
     dibs_once_free(run);
 }
 
+/* ---- Versions and fences --------------------------------------------------------------------- */
+
+#define ROUNDS 12
+
+static uint64_t version_of(dibs *d, const char *name)
+{
+    dibs_value v;
+    uint64_t version;
+
+    assert_status(dibs_cell_read(d, name, &v, NULL), DIBS_OK);
+    version = v.version;
+    dibs_value_free(&v);
+    return version;
+}
+
+/* Clients whose clocks are two hours apart write in turns, change and delete. */
+static void versions_grow_by_any_clocks(void **state)
+{
+    dibs *d[] = {open_off(true), open_off(false), open_here()};
+    uint64_t last = 0;
+
+    (void)state;
+    for (int i = 0; i < ROUNDS; i++) {
+        dibs *a = d[i % 3], *b = d[(i + 1) % 3];
+        dibs_value v;
+        assert_status(dibs_cell_swap(a, "grows", 0, "x", 1, NULL, &v, NULL), DIBS_OK);
+        assert_true(v.version > last && v.version < (uint64_t)1 << 63);
+        last = v.version;
+        assert_int_equal(version_of(b, "grows"), last);
+        if (i >= ROUNDS / 2) /* with a floor, the emptied cell stays */
+            assert_status(dibs_fence_pass(b, "grows", 7, 7, NULL, NULL), DIBS_OK);
+        assert_int_equal(version_of(a, "grows"), last); /* only the floor has changed */
+        assert_status(dibs_cell_swap(b, "grows", last, "y", 1, NULL, &v, NULL), DIBS_OK);
+        assert_true(v.version > last);
+        assert_status(dibs_cell_swap(a, "grows", last, "z", 1, NULL, NULL, NULL), DIBS_CONFLICT);
+        last = v.version;
+        assert_status(dibs_cell_delete(a, "grows", i % 2 ? last : DIBS_ANY_VERSION, NULL, NULL),
+                      DIBS_OK);
+    }
+}
+
+static void fences_of_runs_grow_by_any_clocks(void **state)
+{
+    dibs *d[] = {open_off(true), open_off(false), open_here()};
+    dibs_once_options o = {.lease_ms = LEASE_MS};
+    uint64_t last = 0;
+
+    (void)state;
+    for (int i = 0; i < ROUNDS; i++) {
+        dibs_once *run = run_it(d[i % 3], "fenced", &o);
+        assert_true(dibs_once_fence(run) > last);
+        last = dibs_once_fence(run);
+        assert_status(dibs_once_fail(run, false, NULL, 0, 0, NULL), DIBS_OK); /* it may run again */
+        dibs_once_free(run);
+    }
+}
+
+/* ---- What the store holds -------------------------------------------------------------------- */
+
+static const struct dibs__line_cells *cells_of(dibs *d, dibs__line_side **side)
+{
+    *side = ((dibs__line *)d->engine)->side;
+    return (*side)->adapter->cells;
+}
+
+static dibs__line_blob look_at(dibs *d, const char *key)
+{
+    dibs__line_side *side;
+    const struct dibs__line_cells *cells = cells_of(d, &side);
+    dibs__line_blob b = {0};
+
+    dibs__line_cell_name(&b, key);
+    assert_status(cells->read(side, &b, 1, dibs__after(d->env, LONG_MS * DIBS__MS), NULL), DIBS_OK);
+    return b;
+}
+
+/* False: it is not what was looked at any more. */
+static bool write_over(dibs *d, dibs__line_blob *b, const void *data, size_t size)
+{
+    dibs__line_side *side;
+    const struct dibs__line_cells *cells = cells_of(d, &side);
+    dibs__deadline until = dibs__after(d->env, LONG_MS * DIBS__MS);
+    uint64_t number = 0;
+
+    b->change = DIBS__LINE_PUT;
+    b->put = data;
+    b->put_size = size;
+    assert_status(cells->write(side, b, 1, until, &number, NULL), DIBS_OK);
+    free(b->data);
+    return number != 0;
+}
+
+/* Between look and write it was deleted and made again: as often as that, all is as it was. */
+static void what_was_made_again_is_another(void **state)
+{
+    dibs *a = open_here(), *b = open_here();
+    dibs__line_blob old;
+
+    (void)state;
+    assert_status(dibs_cell_swap(b, "again", 0, "x", 1, NULL, NULL, NULL), DIBS_OK);
+    old = look_at(a, "c:again");
+    for (int i = 0; i < 3; i++) {
+        assert_status(dibs_cell_delete(b, "again", DIBS_ANY_VERSION, NULL, NULL), DIBS_OK);
+        assert_status(dibs_cell_swap(b, "again", 0, "x", 1, NULL, NULL, NULL), DIBS_OK);
+    }
+    assert_false(write_over(a, &old, "late", 4));
+}
+
+/* The first layout: versions by the clients' clocks, which no number of the store's comes near. */
+static void an_older_record_does_not_go_back(void **state)
+{
+    static const uint64_t then = 1750000000000000;
+    dibs *d = open_here();
+    char record[2 + 5 * 8 + DIBS__STAMP_SIZE + 3] = {1, 0};
+    dibs__line_blob b = look_at(d, "c:older");
+    dibs_value v;
+
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        record[2 + i] = (char)(then >> (56 - 8 * i));
+        record[2 + 24 + i] = (char)((uint64_t)INT64_MAX >> (56 - 8 * i));
+    }
+    memcpy(record + sizeof record - 3, "old", 3);
+    while (!write_over(d, &b, record, sizeof record)) /* the folder is made first */
+        b = look_at(d, "c:older");
+    assert_int_equal(version_of(d, "older"), then);
+    assert_status(dibs_cell_swap(d, "older", then, "new", 3, NULL, &v, NULL), DIBS_OK);
+    assert_true(v.version > then);
+    assert_status(dibs_cell_delete(d, "older", v.version, NULL, NULL), DIBS_OK);
+    while (d->class->cell_reap(d->engine, 1000, dibs__after(d->env, LONG_MS * DIBS__MS)))
+        ;
+    assert_status(dibs_cell_read(d, "older", &v, NULL), DIBS_NOT_FOUND);
+    assert_status(dibs_cell_swap(d, "older", 0, "newest", 6, NULL, &v, NULL), DIBS_OK);
+    assert_true(v.version > then + 1);
+}
+
 /* ---- Out of memory --------------------------------------------------------------------------- */
 
 static ensemble_kind kind;
@@ -306,7 +444,9 @@ static const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_teardown(name, close_all)
     CASE(a_waiters_connection_may_be_cut_anywhere), CASE(a_wait_outlives_the_session),
     CASE(a_wait_on_a_silent_server_ends_in_time),   CASE(no_clock_makes_a_runner_dead),
-    CASE(the_dead_are_known_by_any_clock),          CASE(every_allocation_fails),
+    CASE(the_dead_are_known_by_any_clock),          CASE(versions_grow_by_any_clocks),
+    CASE(fences_of_runs_grow_by_any_clocks),        CASE(what_was_made_again_is_another),
+    CASE(an_older_record_does_not_go_back),         CASE(every_allocation_fails),
 };
 
 int main(int argc, char *argv[])

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #define THREADED
 #include "line/kit.h"
+#include "zookeeper/cases.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -203,7 +204,6 @@ static void unused_nodes_vanish(void **state)
 typedef struct churn {
     pthread_t thread;
     dibs *d;
-    int64_t end;
     long rounds, bad;
 } churn;
 
@@ -211,7 +211,7 @@ static void *take_and_pause(void *arg)
 {
     churn *c = arg;
 
-    while (clock_ms() < c->end) {
+    while (c->rounds < 120) {
         dibs_grant *g = NULL;
         if (dibs_lock(c->d, "churn", &(dibs_lock_options){.wait_ms = LONG_MS}, &g, NULL) !=
                 DIBS_OK ||
@@ -230,13 +230,12 @@ static void cleaning_races_with_nobody(void **state)
 
     (void)state;
     for (int i = 0; i < 3; i++) {
-        c[i] = (churn){.d = open_here(), .end = clock_ms() + 4000};
+        c[i] = (churn){.d = open_here()};
         assert_int_equal(pthread_create(&c[i].thread, NULL, take_and_pause, &c[i]), 0);
     }
     for (int i = 0; i < 3; i++) {
         pthread_join(c[i].thread, NULL);
         assert_int_equal(c[i].bad, 0);
-        assert_true(c[i].rounds > 10);
     }
 }
 
@@ -357,6 +356,46 @@ static void a_follower_that_is_cut_off_is_not_believed(void **state)
     ensemble_stop(&e);
 }
 
+/* ---- A session that was given up ------------------------------------------------------------- */
+
+typedef struct asking {
+    dibs *d;
+    dibs_grant *g;
+} asking;
+
+static bool gets_it(void *ctx)
+{
+    asking *a = ctx;
+
+    return dibs_lock(a->d, "after", &(dibs_lock_options){.wait_ms = 200}, &a->g, NULL) == DIBS_OK;
+}
+
+/* Answers do not come back, but what the handle sends keeps its session alive. When it has another one, the
+ * old one is over, and with it all that it may still bring: not some time later. */
+static void a_session_that_was_given_up_ends_before_the_next(void **state)
+{
+    proxy *p = proxy_here();
+    dibs *a = open_through(p), *b = open_here();
+    loss_note note = {0};
+    dibs_grant *g = take(a, "before", &(dibs_lock_options){.on_lost = note_loss, .data = &note});
+    asking after = {a, NULL};
+    job *j = job_start(b, "before", NULL);
+
+    (void)state;
+    wait_for_line(b, "before", 1, 1);
+    proxy_swallow(p, PROXY_DOWN, 0);
+    assert_true(loss_within(&note, LONG_MS));
+    sleep_ms(2 * SESSION_MS); /* then it is given up */
+    proxy_heal(p);
+    proxy_drop_all(p, false);
+    assert_true(wait_until(gets_it, &after, LONG_MS));
+    assert_true(job_done_within(j, SOON_MS / 5)); /* that is a fraction of the session */
+    job_join_held(j);
+    assert_status(dibs_unlock(j->g), DIBS_OK);
+    assert_status(dibs_unlock(after.g), DIBS_OK);
+    dibs_unlock(g);
+}
+
 static const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_teardown(name, close_all)
     CASE(places_are_made),
@@ -368,6 +407,10 @@ static const struct CMUnitTest tests[] = {
     CASE(a_deleted_node_is_a_loss),
     CASE(a_waiter_whose_node_was_deleted_is_not_granted),
     CASE(a_follower_that_is_cut_off_is_not_believed),
+    CASE(a_session_that_was_given_up_ends_before_the_next),
+    CASE(order_outlives_sequence_numbers),
+    CASE(what_lingers_stays_in_its_place),
+    CASE(many_watches_survive_a_reconnect),
 };
 
 int main(int argc, char *argv[])

@@ -26,11 +26,17 @@ bool dibs__cell_shows_data(dibs__cell_op op, dibs__cell_verdict verdict)
     return verdict == DIBS__CELL_DONE && (op == DIBS__CELL_READ || op == DIBS__CELL_PASS);
 }
 
+/* What comes after it in its place gets a higher version. */
+static bool is_behind(const dibs__cell *cell, dibs__time now)
+{
+    return cell->counted ? cell->version <= cell->counted : cell->version < (uint64_t)now.wall;
+}
+
 bool dibs__cell_may_drop(const dibs__cell *cell, dibs__time now)
 {
     if (!cell->empty && cell->expires > now.lease)
         return false;
-    if ((uint64_t)now.wall <= cell->version)
+    if (!is_behind(cell, now))
         return false;
     return cell->floor == 0 ||
            ((uint64_t)(now.wall - DAY) > cell->floor && now.lease - DAY > cell->written);

@@ -2,8 +2,8 @@
  *
  * A cell is a value with a version. It changes only by a command that says which version it is
  * about; versions come from the hybrid clock (greater than the last, and not below the engine's
- * wall time in microseconds), so that they grow also over a deletion, and no reader can take a new
- * value for the one it knew. A counter is a cell whose value is a number; its commands need no
+ * wall time in microseconds) or from a store that numbers its writes, so that they grow also over a
+ * deletion, and no reader can take a new value for the one it knew. A counter is a cell whose value is a number; its commands need no
  * version, because the condition is in them.
  *
  * Every command carries a `stamp`, fresh for each call and kept when a lost reply is asked for
@@ -27,6 +27,9 @@
 
 typedef struct dibs__cell {
     uint64_t version; /* the last one given out; 0: it never had a value */
+    uint64_t
+        counted;     /* by a store that numbers its writes itself: the next version is above this. 0:
+                          versions follow the clock */
     uint64_t floor;  /* the highest that was presented, or came with a write: an older fence may not
                          write */
     int64_t written; /* lease clock: the last command that changed it */
@@ -109,7 +112,7 @@ uint64_t dibs__cell_floor(const dibs__cell_command *c);
 /* Is the value part of the answer? Whoever wrote it knows it. */
 bool dibs__cell_shows_data(dibs__cell_op op, dibs__cell_verdict verdict);
 
-/* May an absent cell be forgotten? Without a floor as soon as the clock makes a higher version than
+/* May an absent cell be forgotten? Without a floor as soon as clock or store make a higher version than
  * it had; with one, a day later. */
 bool dibs__cell_may_drop(const dibs__cell *cell, dibs__time now);
 

@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 #define BLOBS_MAX 2
-#define OPS_MAX   (BLOBS_MAX + 1) /* a sign of life goes with the first */
+#define OPS_MAX   (BLOBS_MAX + 2) /* a sign of life goes with the first, and a place in its queue */
 #define TXN       "/etcdserverpb.KV/Txn"
 
 ProtobufCBinaryData dibs__etcd_cell_key(const dibs__etcd *e, const char *folder, const char *key,
@@ -28,6 +28,7 @@ static bool take_value(dibs__line_blob *b, const Etcd__KeyValue *kv)
         memcpy(b->data, kv->value.data, kv->value.len);
     b->size = kv->value.len;
     b->version = kv->mod_revision;
+    b->number = (uint64_t)kv->mod_revision;
     return true;
 }
 
@@ -54,6 +55,7 @@ static bool take_answers(const Etcd__TxnResponse *r, dibs__line_blob *blobs, siz
             return false;
     }
     blobs[0].alive = sign && sign->mod_revision == blobs[0].version;
+    blobs[0].queue = blobs[0].ticket && answer_at(r, count + blobs[0].signs);
     return true;
 }
 
@@ -68,23 +70,37 @@ static void ask_for(dibs__etcd *e, const char *folder, const char *key,
     op->request_range = range;
 }
 
+static void ask_for_queue(dibs__etcd *e, const dibs__line_blob *cell,
+                          char room[2][DIBS__ETCD_CELL_KEY_SIZE], Etcd__RangeRequest *range,
+                          Etcd__RequestOp *op)
+{
+    etcd__request_op__init(op);
+    dibs__etcd_queue_range(e, cell, room, range);
+    range->limit = 1;
+    op->request_case = ETCD__REQUEST_OP__REQUEST_REQUEST_RANGE;
+    op->request_range = range;
+}
+
 dibs_status dibs__etcd_cells_read(dibs__line_side *s, dibs__line_blob *blobs, size_t count,
                                   dibs__deadline until, dibs_error *err)
 {
     dibs__etcd *e = (dibs__etcd *)s;
-    char room[OPS_MAX][DIBS__ETCD_CELL_KEY_SIZE];
+    char room[OPS_MAX][DIBS__ETCD_CELL_KEY_SIZE], queue[2][DIBS__ETCD_CELL_KEY_SIZE];
     Etcd__RangeRequest range[OPS_MAX];
-    Etcd__RequestOp op[OPS_MAX], *ops[OPS_MAX] = {&op[0], &op[1], &op[2]};
+    Etcd__RequestOp op[OPS_MAX], *ops[OPS_MAX] = {&op[0], &op[1], &op[2], &op[3]};
     Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT;
     ProtobufCMessage *reply = NULL;
+    size_t n = count;
     dibs_status status;
 
     for (size_t i = 0; i < count; i++)
         ask_for(e, blobs[i].folder, blobs[i].key, room[i], &range[i], &op[i]);
     if (blobs[0].signs)
-        ask_for(e, "%l", blobs[0].key, room[count], &range[count], &op[count]);
+        ask_for(e, "%l", blobs[0].key, room[n], &range[n], &op[n]), n++;
+    if (blobs[0].ticket)
+        ask_for_queue(e, &blobs[0], queue, &range[n], &op[n]), n++;
     txn.success = ops;
-    txn.n_success = count + blobs[0].signs;
+    txn.n_success = n;
     status = dibs__etcd_ask(e->client, DIBS__ETCD_READ, TXN, &txn.base,
                             &etcd__txn_response__descriptor, &reply, until, err);
     if (status == DIBS_OK && !take_answers((Etcd__TxnResponse *)reply, blobs, count))
@@ -113,6 +129,15 @@ static void fill_put(Etcd__PutRequest *put, Etcd__RequestOp *op, ProtobufCBinary
     op->request_put = put;
 }
 
+static void fill_drop(Etcd__DeleteRangeRequest *drop, Etcd__RequestOp *op, ProtobufCBinaryData key)
+{
+    etcd__delete_range_request__init(drop);
+    etcd__request_op__init(op);
+    drop->key = key;
+    op->request_case = ETCD__REQUEST_OP__REQUEST_REQUEST_DELETE_RANGE;
+    op->request_delete_range = drop;
+}
+
 /* True: there is something to do, not only to compare. */
 static bool fill_change(const dibs__etcd *e, const dibs__line_blob *b, change *c)
 {
@@ -127,24 +152,23 @@ static bool fill_change(const dibs__etcd *e, const dibs__line_blob *b, change *c
         fill_put(&c->put, &c->op, key,
                  (ProtobufCBinaryData){b->put_size, (uint8_t *)(uintptr_t)b->put}, 0);
     } else {
-        etcd__request_op__init(&c->op);
-        etcd__delete_range_request__init(&c->drop);
-        c->drop.key = key;
-        c->op.request_case = ETCD__REQUEST_OP__REQUEST_REQUEST_DELETE_RANGE;
-        c->op.request_delete_range = &c->drop;
+        fill_drop(&c->drop, &c->op, key);
     }
     return b->change != DIBS__LINE_AS_IT_IS;
 }
 
 /* `lease`: of the sign of life that goes with the first; 0: none does. */
 static dibs_status write_all(dibs__etcd *e, const dibs__line_blob *blobs, size_t count,
-                             int64_t lease, dibs__deadline until, bool *done, dibs_error *err)
+                             int64_t lease, dibs__deadline until, uint64_t *number, dibs_error *err)
 {
+    const dibs__line_ticket *ticket = blobs[0].ticket;
     change c[OPS_MAX];
     Etcd__Compare *compares[BLOBS_MAX];
     Etcd__RequestOp *ops[OPS_MAX];
     Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT;
     ProtobufCMessage *reply = NULL;
+    Etcd__TxnResponse *r;
+    size_t n = count;
     dibs_status status;
 
     for (size_t i = 0; i < count; i++) {
@@ -153,36 +177,42 @@ static dibs_status write_all(dibs__etcd *e, const dibs__line_blob *blobs, size_t
         compares[i] = &c[i].compare;
     }
     if (lease) {
-        fill_put(&c[count].put, &c[count].op,
-                 dibs__etcd_cell_key(e, "%l", blobs[0].key, c[count].room),
+        fill_put(&c[n].put, &c[n].op, dibs__etcd_cell_key(e, "%l", blobs[0].key, c[n].room),
                  (ProtobufCBinaryData){0}, lease);
-        ops[txn.n_success++] = &c[count].op;
+        ops[txn.n_success++] = &c[n++].op;
+    }
+    if (ticket && ticket->made) {
+        fill_drop(&c[n].drop, &c[n].op, dibs__etcd_queue_key(e, &blobs[0], ticket, c[n].room));
+        ops[txn.n_success++] = &c[n++].op;
     }
     txn.compare = compares;
     txn.n_compare = count;
     txn.success = ops;
     status = dibs__etcd_ask(e->client, DIBS__ETCD_GUARDED, TXN, &txn.base,
                             &etcd__txn_response__descriptor, &reply, until, err);
-    *done = status == DIBS_OK && ((Etcd__TxnResponse *)reply)->succeeded;
+    r = (Etcd__TxnResponse *)reply;
+    *number = status == DIBS_OK && r->succeeded && r->header ? (uint64_t)r->header->revision : 0;
+    if (*number && ticket)
+        blobs[0].ticket->made = false;
     protobuf_c_message_free_unpacked(reply, NULL);
     return status;
 }
 
 /* A lease that was revoked meanwhile is surely not bound to anything: once more with another. */
 dibs_status dibs__etcd_cells_write(dibs__line_side *s, const dibs__line_blob *blobs, size_t count,
-                                   dibs__deadline until, bool *done, dibs_error *err)
+                                   dibs__deadline until, uint64_t *number, dibs_error *err)
 {
     dibs__etcd *e = (dibs__etcd *)s;
     bool sign = blobs[0].change == DIBS__LINE_PUT && blobs[0].sign > 0;
     dibs_status status = DIBS_OK;
     int64_t lease = 0;
 
-    *done = false;
+    *number = 0;
     for (int tries = 0; tries < 2; tries++) {
         if (sign)
             status = dibs__etcd_sign_lease(e, blobs[0].sign, until, &lease, err);
         if (status == DIBS_OK)
-            status = write_all(e, blobs, count, lease, until, done, err);
+            status = write_all(e, blobs, count, lease, until, number, err);
         if (!sign || status != DIBS_UNAVAILABLE || lease == 0)
             break;
         dibs__etcd_sign_gone(e, lease);

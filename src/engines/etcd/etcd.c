@@ -175,6 +175,8 @@ static int64_t etcd_session_span(const dibs__line_side *s)
 static const struct dibs__line_cells cells = {
     .read = dibs__etcd_cells_read,
     .write = dibs__etcd_cells_write,
+    .line_up = dibs__etcd_cells_line_up,
+    .step_out = dibs__etcd_cells_step_out,
     .walk = dibs__etcd_cells_walk,
     .watch = dibs__etcd_cells_watch,
     .unwatch = dibs__etcd_cells_unwatch,

@@ -222,19 +222,31 @@ void dibs__etcd_sign_gone(dibs__etcd *e, int64_t lease); /* the server may not k
 
 /* ---- cell.c and await.c ---------------------------------------------------------------------- */
 
-#define DIBS__ETCD_CELL_KEY_SIZE (DIBS__ETCD_PREFIX_MAX + DIBS__LINE_CELL_KEY_SIZE + 8)
+#define DIBS__ETCD_CELL_KEY_SIZE \
+    (DIBS__ETCD_PREFIX_MAX + DIBS__LINE_CELL_KEY_SIZE + sizeof((dibs__line_ticket *)0)->name + 8)
 ProtobufCBinaryData dibs__etcd_cell_key(const dibs__etcd *e, const char *folder, const char *key,
                                         char room[DIBS__ETCD_CELL_KEY_SIZE]);
 dibs_status dibs__etcd_cells_read(dibs__line_side *s, dibs__line_blob *blobs, size_t count,
                                   dibs__deadline until, dibs_error *err);
 dibs_status dibs__etcd_cells_write(dibs__line_side *s, const dibs__line_blob *blobs, size_t count,
-                                   dibs__deadline until, bool *done, dibs_error *err);
+                                   dibs__deadline until, uint64_t *number, dibs_error *err);
 dibs_status dibs__etcd_cells_walk(dibs__line_side *s, const char *folder, const char *after,
                                   size_t limit, dibs__deadline until, dibs__line_blob **out,
                                   size_t *count, dibs_error *err);
 dibs_status dibs__etcd_cells_watch(dibs__line_side *s, dibs__line_blob *blob, void **out,
                                    dibs__deadline until, dibs_error *err);
 void dibs__etcd_cells_unwatch(dibs__line_side *s, void *watch);
+/* queue.c */
+ProtobufCBinaryData dibs__etcd_queue_key(const dibs__etcd *e, const dibs__line_blob *cell,
+                                         const dibs__line_ticket *t,
+                                         char room[DIBS__ETCD_CELL_KEY_SIZE]);
+/* Everybody who is in it. The rooms last as long as the request. */
+void dibs__etcd_queue_range(const dibs__etcd *e, const dibs__line_blob *cell,
+                            char room[2][DIBS__ETCD_CELL_KEY_SIZE], Etcd__RangeRequest *range);
+dibs_status dibs__etcd_cells_line_up(dibs__line_side *s, const dibs__line_blob *cell,
+                                     dibs__line_ticket *t, dibs__deadline until, size_t *ahead);
+void dibs__etcd_cells_step_out(dibs__line_side *s, const dibs__line_blob *cell,
+                               dibs__line_ticket *t);
 /* False: the tag is not a cell's. */
 bool dibs__etcd_cell_told(dibs__etcd *e, uint64_t tag, dibs__etcd_news news);
 

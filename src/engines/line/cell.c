@@ -4,7 +4,12 @@
  * wrote it. Of a runner of `once` only their difference counts, and the store says how long ago it
  * wrote: by its clock, or by a sign of life that runs out. So no client with a wrong clock takes a runner
  * for dead, or the dead for alive. Everything else ends by the clients' clocks: one that is off makes it end
- * too early or too late. That two writers never pass rests on versions alone. */
+ * too early or too late. That two writers never pass rests on versions alone.
+ *
+ * A write cannot know its own number. So a record that got a new value says FRESH, and its version is the
+ * number with which the store brings it. A record that was only touched (a floor was raised) has its version
+ * in it. Layout 1 had versions by the clients' clocks, far above all numbers: such a record stays, be it
+ * empty, and the next version is the one after its own. */
 #define _GNU_SOURCE
 #include "engines/line/cell.h"
 
@@ -15,14 +20,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LAYOUT       1
-#define RECORD_SIZE  (2 + 5 * 8 + DIBS__STAMP_SIZE)
-#define REQUEST_SIZE (1 + 2 * 8)
-#define PAUSE_MAX    (20 * DIBS__MS)
-#define DAY          (24 * 3600 * DIBS__SECOND)
+#define OLD_LAYOUT     1 /* the same, never FRESH */
+#define LAYOUT         2
+#define REQUEST_LAYOUT 1
+#define RECORD_SIZE    (2 + 5 * 8 + DIBS__STAMP_SIZE)
+#define REQUEST_SIZE   (1 + 2 * 8)
+#define DAY            (24 * 3600 * DIBS__SECOND)
 
 /* The record's second byte. */
-enum { COUNTER = 1, EMPTY = 2, ALIVE = 4 /* by a runner, with a sign of life */ };
+enum { COUNTER = 1, EMPTY = 2, ALIVE = 4 /* by a runner, with a sign of life */, FRESH = 8 };
 
 /* The `ctx` of the machine's store: the cell's blob, and the request's if there is one. */
 typedef struct cursor {
@@ -31,8 +37,11 @@ typedef struct cursor {
     dibs__time now;
     int64_t clock; /* the store's; 0: not known */
     bool changed, foreign;
-    bool dead;    /* the sign of life has run out */
-    char *record; /* to be written */
+    bool fresh;       /* it gets a new version */
+    bool dead;        /* the sign of life has run out */
+    uint64_t had;     /* the version that was read */
+    uint64_t version; /* the new one is this at the least */
+    char *record;     /* to be written */
     char answer[REQUEST_SIZE];
 } cursor;
 
@@ -59,13 +68,18 @@ static bool read_record(const dibs__line_blob *b, dibs__cell *out, bool *alive)
 {
     const char *at = b->data;
 
-    if (b->size < RECORD_SIZE || at[0] != LAYOUT)
+    bool fresh;
+
+    if (b->size < RECORD_SIZE || (at[0] != LAYOUT && at[0] != OLD_LAYOUT))
         return false;
-    *out = (dibs__cell){.counter = at[1] & COUNTER, .empty = at[1] & EMPTY};
+    *out = (dibs__cell){.counter = at[1] & COUNTER, .empty = at[1] & EMPTY, .counted = b->number};
+    fresh = at[0] == LAYOUT && at[1] & FRESH;
     if (alive)
         *alive = at[1] & ALIVE;
     at += 2;
     out->version = get_number(&at);
+    if (fresh && b->number > out->version)
+        out->version = b->number;
     out->floor = get_number(&at);
     out->written = (int64_t)get_number(&at);
     out->expires = (int64_t)get_number(&at);
@@ -77,15 +91,15 @@ static bool read_record(const dibs__line_blob *b, dibs__cell *out, bool *alive)
     return true;
 }
 
-static char *write_record(const dibs__cell *c, bool alive)
+static char *write_record(const dibs__cell *c, uint64_t version, int flags)
 {
     char *record = malloc(RECORD_SIZE + c->size + 1), *at = record;
 
     if (!record)
         return NULL;
     *at++ = LAYOUT;
-    *at++ = (char)((c->counter ? COUNTER : 0) | (c->empty ? EMPTY : 0) | (alive ? ALIVE : 0));
-    at = put_number(at, c->version);
+    *at++ = (char)((c->counter ? COUNTER : 0) | (c->empty ? EMPTY : 0) | flags);
+    at = put_number(at, version);
     at = put_number(at, c->floor);
     at = put_number(at, (uint64_t)c->written);
     at = put_number(at, (uint64_t)c->expires);
@@ -100,7 +114,7 @@ static bool read_request(const dibs__line_blob *b, int64_t *number, int64_t *exp
 {
     const char *at = b->data;
 
-    if (b->size != REQUEST_SIZE || at[0] != LAYOUT)
+    if (b->size != REQUEST_SIZE || at[0] != REQUEST_LAYOUT)
         return false;
     at++;
     *number = (int64_t)get_number(&at);
@@ -155,6 +169,7 @@ static int load(void *ctx, dibs__cell *out)
     if (c->cell->version < 0)
         return 0;
     if (read_record(c->cell, out, &alive)) {
+        c->had = out->version;
         if (alive)
             settle_time(c, out);
         return 1;
@@ -168,7 +183,10 @@ static int put(void *ctx, const dibs__cell *cell)
     cursor *c = ctx;
 
     free(c->record);
-    c->record = write_record(cell, c->command->alive);
+    c->fresh = cell->version != c->had;
+    c->version = c->had + c->fresh;
+    c->record =
+        write_record(cell, c->version, (c->command->alive ? ALIVE : 0) | (c->fresh ? FRESH : 0));
     if (!c->record)
         return -1;
     c->cell->change = DIBS__LINE_PUT;
@@ -208,7 +226,7 @@ static int request_put(void *ctx, const char *request, int64_t number, int64_t e
     cursor *c = ctx;
 
     (void)request;
-    c->answer[0] = LAYOUT;
+    c->answer[0] = REQUEST_LAYOUT;
     put_number(put_number(c->answer + 1, (uint64_t)number), (uint64_t)expires);
     c->request->change = DIBS__LINE_PUT;
     c->request->put = c->answer;
@@ -261,10 +279,18 @@ static dibs_status decide(dibs__line *line, cursor *c, dibs__cell_reply *out, di
     return DIBS_OK;
 }
 
-/* Looks, decides, writes. *done = false: somebody was faster. */
+/* The store has numbered our write. */
+static void take_number(const cursor *c, uint64_t number, dibs__cell_reply *out)
+{
+    if (c->fresh && out->version)
+        out->version = number > c->version ? number : c->version;
+}
+
+/* Looks, decides, writes. *done = false: somebody was faster, or goes first. */
 static dibs_status try_once(dibs__line *line, dibs__line_blob *blobs, size_t count,
-                            const dibs__cell_command *command, dibs__deadline until,
-                            dibs__cell_reply *out, bool *done, dibs_error *err)
+                            const dibs__cell_command *command, dibs__crowd *crowd,
+                            dibs__deadline until, dibs__cell_reply *out, bool *done,
+                            dibs_error *err)
 {
     const struct dibs__line_cells *cells = line->side->adapter->cells;
     int64_t wall = line->base.env->wall(line->base.env->ctx);
@@ -273,16 +299,21 @@ static dibs_status try_once(dibs__line *line, dibs__line_blob *blobs, size_t cou
                 .command = command,
                 .now = {wall, wall}};
     dibs_status status = cells->read(line->side, blobs, count, until, err);
+    uint64_t number = 1;
 
-    *done = true;
     if (status == DIBS_OK)
         status = look_at_clock(line, &c, until, err);
     if (status == DIBS_UNKNOWN) /* a look changes nothing */
         status = DIBS_UNAVAILABLE;
     if (status == DIBS_OK)
         status = decide(line, &c, out, err);
-    if (status == DIBS_OK && c.changed)
-        status = cells->write(line->side, blobs, count, until, done, err);
+    crowd->queue = status == DIBS_OK && c.changed && crowd->tries == 0 && blobs[0].queue;
+    if (crowd->queue)
+        number = 0; /* others were here before us */
+    else if (status == DIBS_OK && c.changed)
+        status = cells->write(line->side, blobs, count, until, &number, err);
+    *done = number != 0;
+    take_number(&c, number, out);
     if (status != DIBS_OK || !*done) {
         free(out->data);
         *out = (dibs__cell_reply){0};
@@ -294,18 +325,6 @@ static dibs_status try_once(dibs__line *line, dibs__line_blob *blobs, size_t cou
         blobs[i].change = DIBS__LINE_AS_IT_IS;
     }
     return status;
-}
-
-/* Those who were slower come back at different moments. */
-static void pause_a_while(const dibs__env *env, int tries)
-{
-    int64_t most = DIBS__MS << (tries < 5 ? tries : 5);
-    uint32_t random;
-    struct timespec span = {0};
-
-    env->random(env->ctx, &random, sizeof random);
-    span.tv_nsec = (long)(random % (uint32_t)(most < PAUSE_MAX ? most : PAUSE_MAX)) * 1000;
-    nanosleep(&span, NULL);
 }
 
 /* A round of the reaper begins at what this handle used: neither store can tell what ended first, and
@@ -326,6 +345,7 @@ dibs_status dibs__line_cell(dibs__engine *e, const char *key, const dibs__cell_c
     size_t count = command->request ? 2 : 1;
     dibs__line_blob *blobs = calloc(count, sizeof *blobs);
     dibs_status status = DIBS_OK;
+    dibs__crowd crowd = {0};
     bool done = false;
 
     (void)tell; /* the store tells those who watch, whoever writes */
@@ -334,17 +354,22 @@ dibs_status dibs__line_cell(dibs__engine *e, const char *key, const dibs__cell_c
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     dibs__line_cell_name(&blobs[0], key);
     blobs[0].signs = command->op == DIBS__CELL_SWAP || command->op == DIBS__CELL_DELETE;
+    blobs[0].only = command->op == DIBS__CELL_READ;
+    blobs[0].ticket = blobs[0].only ? NULL : &crowd.ticket;
     if (command->request)
         name_blob(&blobs[1], "%r", key, command->request);
-    for (int tries = 0; status == DIBS_OK && !done; tries++) {
-        if (tries > 0)
-            pause_a_while(e->env, tries);
-        if (dibs__now(e->env) >= until)
-            status = dibs__fail(err, DIBS_UNAVAILABLE, "%s: others were faster, again and again",
-                                line->side->adapter->name);
+    while (status == DIBS_OK && !done) {
+        dibs__crowd_wait(line, &blobs[0], &crowd, until);
+        if (crowd.tries > 0 && dibs__now(e->env) >= until)
+            status = dibs__fail(err, DIBS_UNAVAILABLE,
+                                "%s: the time was over before our turn came: %zu more want to "
+                                "change '%.200s'",
+                                line->side->adapter->name, crowd.ahead, key);
         else
-            status = try_once(line, blobs, count, command, until, out, &done, err);
+            status = try_once(line, blobs, count, command, &crowd, until, out, &done, err);
+        crowd.tries++;
     }
+    dibs__crowd_leave(line, &blobs[0], &crowd);
     if (status == DIBS_OK)
         note_place(line, blobs, count);
     free(blobs);
@@ -367,6 +392,8 @@ static bool is_over(const dibs__line_blob *b, int64_t wall)
     dibs__cell cell;
     bool alive;
 
+    if (b->version < 0)
+        return false;
     if (strcmp(b->folder, "%r") == 0)
         return read_request(b, &number, &expires) && expires <= wall;
     if (!read_record(b, &cell, &alive))
@@ -374,6 +401,26 @@ static bool is_over(const dibs__line_blob *b, int64_t wall)
     if (alive)
         wall -= DAY;
     return dibs__cell_may_drop(&cell, (dibs__time){wall, wall});
+}
+
+/* Our own drops may stand in the way of the next: then it is looked at once more. */
+static bool drop_one(dibs__line *line, dibs__line_blob *b, int64_t wall, dibs__deadline until)
+{
+    const struct dibs__line_cells *cells = line->side->adapter->cells;
+    dibs_status status = DIBS_OK;
+    uint64_t number = 0;
+
+    for (int tries = 0; tries < 2 && status == DIBS_OK && number == 0 && is_over(b, wall);
+         tries++) {
+        b->change = DIBS__LINE_DROP;
+        status = cells->write(line->side, b, 1, until, &number, NULL);
+        if (status != DIBS_OK || number != 0)
+            break;
+        free(b->data);
+        b->data = NULL;
+        status = cells->read(line->side, b, 1, until, NULL);
+    }
+    return number != 0; /* else the next time */
 }
 
 #define STRETCH 32 /* values at a time: each may have a mebibyte */
@@ -387,17 +434,11 @@ static int reap_stretch(dibs__line *line, const char *folder, char *at, size_t l
     int64_t wall = line->base.env->wall(line->base.env->ctx);
     dibs__line_blob *blobs = NULL;
     size_t count = 0;
-    bool done;
 
     if (cells->walk(line->side, folder, at, limit, until, &blobs, &count, NULL) != DIBS_OK)
         return -1;
-    for (size_t i = 0; i < count; i++) {
-        if (!is_over(&blobs[i], wall))
-            continue;
-        blobs[i].change = DIBS__LINE_DROP;
-        if (cells->write(line->side, &blobs[i], 1, until, &done, NULL) == DIBS_OK)
-            *dropped += done; /* else the next time */
-    }
+    for (size_t i = 0; i < count; i++)
+        *dropped += drop_one(line, &blobs[i], wall, until);
     snprintf(at, DIBS__LINE_CELL_KEY_SIZE, "%s", count == limit ? blobs[count - 1].key : "");
     dibs__line_blobs_free(blobs, count);
     return (int)count;

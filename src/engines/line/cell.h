@@ -2,7 +2,10 @@
  *
  * A cell is one key that holds the machine's record, a counter's request is another beside it. A
  * command is a look and, if it changes anything, a write on the condition that nobody was there in
- * between: two exchanges. Whoever was slower looks again. */
+ * between: two exchanges. Whoever was slower looks again, and queues if that happens twice (crowd.c).
+ *
+ * The store numbers its writes (zxid, revision). A cell's version is the number of the write that gave it
+ * its value: no client's clock has a part in it, and it grows also over a deletion. */
 #ifndef DIBS_ENGINES_LINE_CELL_H
 #define DIBS_ENGINES_LINE_CELL_H
 
@@ -16,6 +19,15 @@ typedef enum dibs__line_change {
     DIBS__LINE_DROP,
 } dibs__line_change;
 
+/* A place in the queue of those that want to change one cell. It is advice and nothing more: whoever
+ * ignores it, or has died in it, costs the others time. */
+typedef struct dibs__line_ticket {
+    bool made;
+    int64_t order; /* the adapter's, like the next two */
+    uint64_t session;
+    char name[48];
+} dibs__line_ticket;
+
 /* One key of the store's. */
 typedef struct dibs__line_blob {
     char folder[3]; /* "%c": cells, "%r": requests; no lock's name is escaped like that */
@@ -23,13 +35,18 @@ typedef struct dibs__line_blob {
     void *data;                         /* read: allocated; a caller of `read` frees it */
     size_t size;
     int64_t version; /* the store's own; -1: there is no such key */
+    int64_t guard;   /* the adapter's, from `read` to `write` */
+    uint64_t number; /* read: of the write that made it what it is */
     int64_t stamp;   /* read: when it was written, by the store's clock, if there is one */
+    bool only;       /* read: nothing will be written */
     bool signs;      /* read: look for the sign of life that was put with it, too */
     bool alive;      /* read: it is there, and has not run out */
     int64_t sign;    /* put: leave one that lasts so long by the store's account; 0: none */
     dibs__line_change change;
     const void *put;
     size_t put_size;
+    dibs__line_ticket *ticket; /* of who writes, or NULL */
+    bool queue;                /* read: somebody is in its queue; only with a ticket */
 } dibs__line_blob;
 
 /* What an adapter with cells brings. All calls block, until `until` at the latest. A store has a clock, or
@@ -38,10 +55,16 @@ struct dibs__line_cells {
     /* Everything that was written before this call is seen. */
     dibs_status (*read)(dibs__line_side *s, dibs__line_blob *blobs, size_t count,
                         dibs__deadline until, dibs_error *err);
-    /* All changes in one step, if every blob still has its version. *done = false: not so, and nothing
-     * was changed. */
+    /* All changes in one step, if every blob is still the one that was read. `*number`: the store's,
+     * greater than that of every write before; 0: one has changed, and nothing was done. May give up
+     * the ticket of the first in the same step; then it is not `made` any more. */
     dibs_status (*write)(dibs__line_side *s, const dibs__line_blob *blobs, size_t count,
-                         dibs__deadline until, bool *done, dibs_error *err);
+                         dibs__deadline until, uint64_t *number, dibs_error *err);
+    /* Takes a place in the queue of this cell, if the ticket is not made yet, and counts those before
+     * it. It is given up by itself soon after the handle is gone. */
+    dibs_status (*line_up)(dibs__line_side *s, const dibs__line_blob *cell, dibs__line_ticket *t,
+                           dibs__deadline until, size_t *ahead);
+    void (*step_out)(dibs__line_side *s, const dibs__line_blob *cell, dibs__line_ticket *t);
     /* Up to `limit` keys of a folder that come after `after` in the order of bytes. The caller frees
      * `*out` with dibs__line_blobs_free. */
     dibs_status (*walk)(dibs__line_side *s, const char *folder, const char *after, size_t limit,

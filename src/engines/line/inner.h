@@ -176,6 +176,21 @@ typedef struct dibs__line_lock {
 } dibs__line_lock;
 size_t dibs__ask_locks(dibs__line_call *call, dibs__line_lock **out);
 
+/* crowd.c: those who were slower, and how they take turns. Zero it first. */
+typedef struct dibs__crowd {
+    dibs__line_ticket ticket;
+    int tries;
+    bool queue;        /* others queue already */
+    bool front;        /* nobody is before us whom we would wait for */
+    size_t ahead;      /* as we saw it last */
+    dibs__deadline at; /* when that number fell last */
+    int64_t pace;      /* and how long it takes for one to go */
+} dibs__crowd;
+/* Before every try. Never fails: a queue that cannot be reached is none. Without the mutex. */
+void dibs__crowd_wait(dibs__line *line, const dibs__line_blob *cell, dibs__crowd *c,
+                      dibs__deadline until);
+void dibs__crowd_leave(dibs__line *line, const dibs__line_blob *cell, dibs__crowd *c);
+
 /* cell.c: the cell's blob, and the version that its record tells; 0: it has no value. */
 void dibs__line_cell_name(dibs__line_blob *b, const char *key);
 uint64_t dibs__line_cell_version(const dibs__line_blob *b);

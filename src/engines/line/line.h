@@ -10,7 +10,7 @@
  *   view.c    what is known of a lock's line      look.c   inspect, list, break
  *   turn.c    whom each waiter watches            text.c   names and values
  *   ask.c     calls to the adapter                cell.c   cells
- *   await.c   waiting for a cell to change
+ *   await.c   waiting for a cell to change        crowd.c  many who change one cell
  *
  * An adapter knows how to talk. It gets calls (`dibs__line_call`), each of which it completes once
  * with dibs__line_done, and tells three kinds of events: an entry that was watched is gone, a

@@ -1,9 +1,15 @@
 /* Cells in ZooKeeper: nodes ROOT/%c/KEY and ROOT/%r/KEY%REQUEST. A look is a sync and the reads behind
  * it in one flush, so that it sees what was written before through any server; a write is a multi of
- * operations that name the versions which were read. */
+ * operations that name the versions which were read.
+ *
+ * Versions of nodes begin at 0 with every node: one that was deleted and made again between a look and the
+ * write after it would pass for the one that was looked at. So every drop also writes to a guard,
+ * ROOT/%g/XX, which is the same for one key in 256, and every write names the version that the guard had
+ * before the look. */
 #define _GNU_SOURCE
 #include "engines/line/cell.h"
 #include "core/error.h"
+#include "core/table.h"
 #include "engines/zookeeper/errand.h"
 
 #include <stdio.h>
@@ -11,6 +17,7 @@
 #include <string.h>
 
 #define CLOCK_SPAN (60 * DIBS__SECOND) /* the leader's clock is asked for again after this */
+#define GUARDS     256
 
 /* ---- Paths ----------------------------------------------------------------------------------- */
 
@@ -21,6 +28,14 @@ static char *path_of(const dibs__zk *z, const char *folder, const char *key)
     if (asprintf(&path, "%s/%s%s%s", z->root, folder, *key ? "/" : "", key) < 0)
         return NULL;
     return path;
+}
+
+static char *guard_of(const dibs__zk *z, const char *key)
+{
+    char name[8];
+
+    snprintf(name, sizeof name, "%02x", (unsigned)(dibs__hash(key) % GUARDS));
+    return path_of(z, "%g", name);
 }
 
 static dibs_status no_memory(dibs_error *err)
@@ -46,8 +61,8 @@ static dibs_status make_node(dibs__zk *z, const char *path, dibs__deadline until
 }
 
 /* The folder that holds them, and what leads to it: made when the first one is. */
-static dibs_status make_folder(dibs__zk *z, const char *folder, dibs__deadline until,
-                               dibs_error *err)
+dibs_status dibs__zk_make_folder(dibs__zk *z, const char *folder, dibs__deadline until,
+                                 dibs_error *err)
 {
     char *path = path_of(z, folder, "");
     dibs_status status = path ? DIBS_OK : no_memory(err);
@@ -70,6 +85,7 @@ static dibs_status make_folder(dibs__zk *z, const char *folder, dibs__deadline u
 static bool take_parcel(dibs__zk_parcel *p, dibs__line_blob *b)
 {
     b->version = p->rc == ZOK ? p->stat.version : -1;
+    b->number = p->rc == ZOK ? (uint64_t)p->stat.mzxid : 0;
     b->stamp = p->stat.mtime * DIBS__MS;
     b->data = p->data;
     b->size = p->size;
@@ -77,8 +93,40 @@ static bool take_parcel(dibs__zk_parcel *p, dibs__line_blob *b)
     return p->rc != ZSYSTEMERROR;
 }
 
+static void ask_for(dibs__zk *z, dibs__zk_errand *e, const dibs__line_blob *b, size_t i)
+{
+    char *path = path_of(z, b->folder, b->key);
+    dibs__zk_parcel *p = dibs__zk_expect_parcel(e, 2 * i);
+
+    dibs__zk_errand_sent(e, path ? zoo_aget(z->zh, path, 0, dibs__zk_parcel_on_data, p)
+                                 : ZSYSTEMERROR);
+    free(path);
+}
+
+static void ask_for_guard(dibs__zk *z, dibs__zk_errand *e, const dibs__line_blob *b, size_t i)
+{
+    char *path = guard_of(z, b->key);
+    dibs__zk_parcel *p = dibs__zk_expect_parcel(e, 2 * i + 1);
+
+    dibs__zk_errand_sent(e, path ? zoo_aexists(z->zh, path, 0, dibs__zk_parcel_on_stat, p)
+                                 : ZSYSTEMERROR);
+    free(path);
+}
+
+/* Behind those. */
+static void ask_for_queue(dibs__zk *z, dibs__zk_errand *e, const dibs__line_blob *cell, size_t i)
+{
+    char *path = dibs__zk_queue_path(z, cell, "");
+    dibs__zk_parcel *p = dibs__zk_expect_parcel(e, i);
+
+    dibs__zk_errand_sent(e, path ? zoo_aexists(z->zh, path, 0, dibs__zk_parcel_on_stat, p)
+                                 : ZSYSTEMERROR);
+    free(path);
+}
+
+/* The first so many with their guards, which go first: what is dropped after that look changes them. */
 static dibs_status get_all(dibs__zk *z, dibs__zk_errand *e, dibs__line_blob *blobs, size_t count,
-                           dibs__deadline until, dibs_error *err)
+                           size_t guards, dibs__deadline until, dibs_error *err)
 {
     const char *root = *z->root ? z->root : "/";
     dibs_status status = dibs__zk_errand_begin(z, err);
@@ -86,16 +134,18 @@ static dibs_status get_all(dibs__zk *z, dibs__zk_errand *e, dibs__line_blob *blo
     if (status != DIBS_OK)
         return status;
     dibs__zk_errand_sent(e, zoo_async(z->zh, root, dibs__zk_errand_on_text, dibs__zk_expect(e)));
-    for (size_t i = 0; i < count; i++) {
-        char *path = path_of(z, blobs[i].folder, blobs[i].key);
-        dibs__zk_parcel *p = dibs__zk_expect_parcel(e, i);
-        dibs__zk_errand_sent(e, path ? zoo_aget(z->zh, path, 0, dibs__zk_parcel_on_data, p)
-                                     : ZSYSTEMERROR);
-        free(path);
-    }
+    for (size_t i = 0; i < guards; i++)
+        ask_for_guard(z, e, &blobs[i], i);
+    for (size_t i = 0; i < count; i++)
+        ask_for(z, e, &blobs[i], i);
+    if (blobs[0].ticket)
+        ask_for_queue(z, e, &blobs[0], 2 * count);
     status = dibs__zk_errand_wait(e, until, err);
+    blobs[0].queue = blobs[0].ticket && e->parcel[2 * count].stat.numChildren > 0;
     for (size_t i = 0; status == DIBS_OK && i < count; i++) {
-        if (!take_parcel(&e->parcel[i], &blobs[i]))
+        const dibs__zk_parcel *guard = &e->parcel[2 * i + 1];
+        blobs[i].guard = i < guards && guard->rc == ZOK ? guard->stat.version : -1;
+        if (!take_parcel(&e->parcel[2 * i], &blobs[i]))
             status = no_memory(err);
     }
     return status;
@@ -109,7 +159,7 @@ dibs_status dibs__zk_cells_read(dibs__line_side *s, dibs__line_blob *blobs, size
 
     if (!e)
         return no_memory(err);
-    status = get_all((dibs__zk *)s, e, blobs, count, until, err);
+    status = get_all((dibs__zk *)s, e, blobs, count, blobs[0].only ? 0 : 1, until, err);
     dibs__zk_errand_drop(e);
     return status;
 }
@@ -180,8 +230,34 @@ static void on_change(zhandle_t *zh, int type, int state, const char *path, void
 
     (void)zh;
     (void)state;
-    if (type != ZOO_SESSION_EVENT && slash) /* session.c hears of those */
-        dibs__line_cell_changed(z->side.line, slash + 1);
+    if (type == ZOO_SESSION_EVENT || !slash) /* session.c hears of those */
+        return;
+    pthread_mutex_lock(&z->mutex);
+    dibs__zk_watch_told(z, path);
+    pthread_mutex_unlock(&z->mutex);
+    dibs__line_cell_changed(z->side.line, slash + 1);
+}
+
+/* With the mutex. When there are too many already, nothing is told, and the caller looks again. */
+static void ask_watch(dibs__zk *z, dibs__zk_errand *e, const char *path, bool *watching)
+{
+    dibs__zk_parcel *p = dibs__zk_expect_parcel(e, 0);
+    int rc;
+
+    *watching = dibs__zk_watch_may(z, path);
+    rc = zoo_awget(z->zh, path, *watching ? on_change : NULL, z, dibs__zk_parcel_on_data, p);
+    dibs__zk_errand_sent(e, rc);
+}
+
+/* Whether the library has it. Of one that is not answered yet, it is taken that it has. */
+static void note_watch(dibs__zk *z, dibs__zk_errand *e, const char *path)
+{
+    int rc = dibs__zk_errand_rc(e);
+
+    pthread_mutex_lock(&z->mutex);
+    dibs__zk_watch_answered(z, path,
+                            rc == ZOPERATIONTIMEOUT || (rc == ZOK && e->parcel[0].rc == ZOK));
+    pthread_mutex_unlock(&z->mutex);
 }
 
 /* No sync: what our server has not heard of yet it will tell. */
@@ -193,12 +269,15 @@ dibs_status dibs__zk_cells_watch(dibs__line_side *s, dibs__line_blob *blob, void
     char *path = path_of(z, blob->folder, blob->key);
     dibs_status status = e && path ? dibs__zk_errand_begin(z, err) : no_memory(err);
 
+    bool watching = false;
+
     *out = NULL;
     if (status == DIBS_OK) {
-        dibs__zk_parcel *p = dibs__zk_expect_parcel(e, 0);
-        dibs__zk_errand_sent(e, zoo_awget(z->zh, path, on_change, z, dibs__zk_parcel_on_data, p));
+        ask_watch(z, e, path, &watching);
         status = dibs__zk_errand_wait(e, until, err);
     }
+    if (watching)
+        note_watch(z, e, path);
     if (status == DIBS_OK && !take_parcel(&e->parcel[0], blob))
         status = no_memory(err);
     if (e)
@@ -209,18 +288,91 @@ dibs_status dibs__zk_cells_watch(dibs__line_side *s, dibs__line_blob *blob, void
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-static void fill_op(dibs__zk *z, zoo_op_t *op, const dibs__line_blob *b, const char *path)
-{
-    int size = (int)b->put_size;
+/* A multi that is being put together. Paths last until it has been handed over; what it brings is in the
+ * errand. */
+typedef struct bundle {
+    dibs__zk *z;
+    dibs__zk_errand *e;
+    zoo_op_t op[DIBS__ZK_OPS];
+    char *path[DIBS__ZK_OPS];
+    int count;
+    int numbered; /* which of them tells the number of the write; -1: none does */
+} bundle;
 
-    if (b->change == DIBS__LINE_PUT && b->version < 0)
-        zoo_create_op_init(op, path, b->put, size, z->acl, 0, NULL, 0);
-    else if (b->change == DIBS__LINE_PUT)
-        zoo_set_op_init(op, path, b->put, size, (int)b->version, NULL);
-    else if (b->change == DIBS__LINE_DROP)
-        zoo_delete_op_init(op, path, (int)b->version);
+/* NULL: out of memory. Takes the path. */
+static zoo_op_t *add_op(bundle *b, char *path)
+{
+    b->path[b->count] = path;
+    return path ? &b->op[b->count++] : NULL;
+}
+
+static bool add_set(bundle *b, char *path, const void *data, size_t size, int64_t version)
+{
+    zoo_op_t *op = add_op(b, path);
+
+    if (!op)
+        return false;
+    b->numbered = b->count - 1;
+    zoo_set_op_init(op, path, data, (int)size, (int)version, &b->e->parcel[b->numbered].stat);
+    return true;
+}
+
+static bool add_blob(bundle *b, const dibs__line_blob *blob)
+{
+    char *path = path_of(b->z, blob->folder, blob->key);
+    zoo_op_t *op;
+
+    if (blob->change == DIBS__LINE_PUT && blob->version >= 0)
+        return add_set(b, path, blob->put, blob->put_size, blob->version);
+    op = add_op(b, path);
+    if (!op)
+        return false;
+    if (blob->change == DIBS__LINE_PUT)
+        zoo_create_op_init(op, path, blob->put, (int)blob->put_size, b->z->acl, 0, NULL, 0);
+    else if (blob->change == DIBS__LINE_DROP)
+        zoo_delete_op_init(op, path, (int)blob->version);
     else
-        zoo_check_op_init(op, path, (int)b->version);
+        zoo_check_op_init(op, path, (int)blob->version);
+    return true;
+}
+
+/* What is to be made anew needs no guard: that it is not there yet is all that was seen of it. */
+static bool add_guard(bundle *b, const dibs__line_blob *blob)
+{
+    char *path;
+    zoo_op_t *op;
+
+    if (blob->version < 0)
+        return true;
+    path = guard_of(b->z, blob->key);
+    if (blob->guard >= 0 && blob->change == DIBS__LINE_DROP)
+        return add_set(b, path, "", 0, blob->guard);
+    op = add_op(b, path);
+    if (!op)
+        return false;
+    if (blob->guard < 0)
+        zoo_create_op_init(op, path, "", 0, b->z->acl, 0, NULL, 0);
+    else
+        zoo_check_op_init(op, path, (int)blob->guard);
+    return true;
+}
+
+/* The nodes that a multi makes do not tell its number: then their folder is written to. */
+static bool add_number(bundle *b, const dibs__line_blob *blob)
+{
+    return b->numbered >= 0 || add_set(b, path_of(b->z, blob->folder, ""), "", 0, -1);
+}
+
+static bool fill_bundle(bundle *b, const dibs__line_blob *blobs, size_t count)
+{
+    bool ok = add_guard(b, &blobs[0]);
+
+    for (size_t i = 0; ok && i < count; i++)
+        /* A key that is not there and stays so: nothing to check it by, and nobody to make it but a
+         * command on the same cell, whose version is checked. */
+        if (blobs[i].change != DIBS__LINE_AS_IT_IS || blobs[i].version >= 0)
+            ok = add_blob(b, &blobs[i]);
+    return ok && add_number(b, &blobs[0]);
 }
 
 /* What multi says when a version was not the one that was read. */
@@ -229,46 +381,53 @@ static bool was_beaten(int rc)
     return rc == ZBADVERSION || rc == ZNODEEXISTS || rc == ZNONODE;
 }
 
-dibs_status dibs__zk_cells_write(dibs__line_side *s, const dibs__line_blob *blobs, size_t count,
-                                 dibs__deadline until, bool *done, dibs_error *err)
+/* Something is not there: a folder, if anything was to be made, or what was to be changed. */
+static dibs_status make_folders(dibs__zk *z, const dibs__line_blob *blobs, size_t count,
+                                dibs__deadline until, dibs_error *err)
 {
-    dibs__zk *z = (dibs__zk *)s;
-    dibs__zk_errand *e = dibs__zk_errand_new(z);
-    zoo_op_t ops[2];
-    char *path[2] = {NULL, NULL};
-    int n = 0, rc;
-    dibs_status status = e ? DIBS_OK : no_memory(err);
+    dibs_status status = DIBS_OK;
 
-    *done = false;
-    for (size_t i = 0; status == DIBS_OK && i < count; i++) {
-        /* A key that is not there and stays so: nothing to check it by, and nobody to make it but a
-         * command on the same cell, whose version is checked. */
-        if (blobs[i].change == DIBS__LINE_AS_IT_IS && blobs[i].version < 0)
-            continue;
-        path[n] = path_of(z, blobs[i].folder, blobs[i].key);
-        if (!path[n])
-            status = no_memory(err);
-        else
-            fill_op(z, &ops[n], &blobs[i], path[n]), n++;
-    }
+    if (blobs[0].guard < 0)
+        status = dibs__zk_make_folder(z, "%g", until, err);
+    for (size_t i = 0; i < count && status == DIBS_OK; i++)
+        if (blobs[i].version < 0)
+            status = dibs__zk_make_folder(z, blobs[i].folder, until, err);
+    return status;
+}
+
+static dibs_status send_bundle(bundle *b, dibs__deadline until, uint64_t *number, int *rc,
+                               dibs_error *err)
+{
+    dibs__zk_errand *e = b->e;
+    dibs_status status = dibs__zk_errand_begin(b->z, err);
+
+    if (status != DIBS_OK)
+        return status;
+    dibs__zk_errand_sent(e, zoo_amulti(b->z->zh, b->count, b->op, e->results,
+                                       dibs__zk_errand_on_void, dibs__zk_expect(e)));
+    status = dibs__zk_errand_wait(e, until, err);
+    *rc = dibs__zk_errand_rc(e);
     if (status == DIBS_OK)
-        status = dibs__zk_errand_begin(z, err);
-    if (status == DIBS_OK) {
-        dibs__zk_errand_sent(
-            e, zoo_amulti(z->zh, n, ops, e->results, dibs__zk_errand_on_void, dibs__zk_expect(e)));
-        status = dibs__zk_errand_wait(e, until, err);
-        rc = dibs__zk_errand_rc(e);
-        *done = status == DIBS_OK;
-        if (was_beaten(rc))
-            status = DIBS_OK;
-        for (size_t i = 0; rc == ZNONODE && i < count && status == DIBS_OK; i++)
-            if (blobs[i].version < 0)
-                status = make_folder(z, blobs[i].folder, until, err);
-    }
-    if (e)
-        dibs__zk_errand_drop(e);
-    free(path[0]);
-    free(path[1]);
+        *number = (uint64_t)e->parcel[b->numbered].stat.mzxid;
+    return was_beaten(*rc) ? DIBS_OK : status;
+}
+
+dibs_status dibs__zk_cells_write(dibs__line_side *s, const dibs__line_blob *blobs, size_t count,
+                                 dibs__deadline until, uint64_t *number, dibs_error *err)
+{
+    bundle b = {.z = (dibs__zk *)s, .e = dibs__zk_errand_new((dibs__zk *)s), .numbered = -1};
+    dibs_status status = b.e && fill_bundle(&b, blobs, count) ? DIBS_OK : no_memory(err);
+    int rc = ZOK;
+
+    *number = 0;
+    if (status == DIBS_OK)
+        status = send_bundle(&b, until, number, &rc, err);
+    if (status == DIBS_OK && rc == ZNONODE)
+        status = make_folders(b.z, blobs, count, until, err);
+    if (b.e)
+        dibs__zk_errand_drop(b.e);
+    for (int i = 0; i < DIBS__ZK_OPS; i++)
+        free(b.path[i]);
     return status;
 }
 
@@ -305,7 +464,7 @@ dibs_status dibs__zk_cells_walk(dibs__line_side *s, const char *folder, const ch
 
     *out = NULL;
     *count = 0;
-    limit = limit < DIBS__ZK_PARCELS ? limit : DIBS__ZK_PARCELS;
+    limit = limit < DIBS__ZK_PARCELS / 2 ? limit : DIBS__ZK_PARCELS / 2;
     if (status == DIBS_OK && !(*out = calloc(limit + 1, sizeof **out)))
         status = no_memory(err);
     if (status == DIBS_OK && names->name_count)
@@ -318,7 +477,7 @@ dibs_status dibs__zk_cells_walk(dibs__line_side *s, const char *folder, const ch
             strcpy(b->key, names->names[i]);
         }
     if (status == DIBS_OK && *count > 0)
-        status = get_all(z, values, *out, *count, until, err);
+        status = get_all(z, values, *out, *count, *count, until, err);
     if (status != DIBS_OK) {
         dibs__line_blobs_free(*out, *count);
         *out = NULL;

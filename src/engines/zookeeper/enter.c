@@ -40,7 +40,7 @@ static void take_entry(dibs__zk_op *op, const char *key, const struct Stat *stat
     dibs__line_call *call = op->call;
 
     snprintf(call->made, sizeof call->made, "%s", key);
-    call->own.place = dibs__zk_place(key);
+    call->own.place = dibs__zk_place_by(key, stat);
     call->own.fence = (uint64_t)stat->czxid;
     call->session = op->session;
     call->there = true;
@@ -312,6 +312,8 @@ dibs_status dibs__zk_enter(dibs__line_side *s, dibs__line_call *call)
 
     if (!op)
         return dibs__zk_fail((dibs__zk *)s, ZSYSTEMERROR, &call->err);
+    if (dibs__zk_is_late(call->known_upto))
+        call->known_last = NULL; /* cversion does not count any more, either */
     status = dibs__zk_flush_begin(op, call->again ? searched : entered);
     if (status == DIBS_OK) {
         (call->again ? ask_search : ask_entry)(op);

@@ -170,10 +170,26 @@ void dibs__zk_parcel_on_stat(int rc, const struct Stat *stat, const void *data)
     dibs__zk_parcel *p = (dibs__zk_parcel *)(uintptr_t)data;
 
     pthread_mutex_lock(&p->e->z->mutex);
+    p->rc = rc;
     if (rc == ZOK)
         p->stat = *stat;
-    else
+    else if (rc != ZNONODE)
         p->e->rc = rc;
+    answered(p->e);
+}
+
+void dibs__zk_parcel_on_path(int rc, const char *path, const void *data)
+{
+    dibs__zk_parcel *p = (dibs__zk_parcel *)(uintptr_t)data;
+
+    pthread_mutex_lock(&p->e->z->mutex);
+    p->rc = rc;
+    if (rc == ZOK) {
+        p->data = strdup(path);
+        p->rc = p->data ? ZOK : ZSYSTEMERROR;
+    }
+    if (p->rc != ZOK)
+        p->e->rc = p->rc;
     answered(p->e);
 }
 
@@ -182,7 +198,8 @@ void dibs__zk_errand_on_names(int rc, const struct String_vector *names, const v
     dibs__zk_errand *e = (dibs__zk_errand *)(uintptr_t)data;
 
     pthread_mutex_lock(&e->z->mutex);
-    e->rc = rc == ZNONODE ? ZOK : rc;
+    if (rc != ZOK && rc != ZNONODE)
+        e->rc = rc;
     e->names = rc == ZOK ? calloc((size_t)names->count + 1, sizeof *e->names) : NULL;
     for (int i = 0; e->names && i < names->count; i++) {
         e->names[e->name_count] = strdup(names->data[i]);

@@ -9,11 +9,12 @@
 
 #include "engines/zookeeper/zookeeper.h"
 
-#define DIBS__ZK_PARCELS 256
+#define DIBS__ZK_PARCELS 64 /* as many as a walk looks at, with their guards */
+#define DIBS__ZK_OPS     4  /* of a multi */
 
 typedef struct dibs__zk_errand dibs__zk_errand;
 
-/* A node that was asked for. */
+/* A node that was asked for, or made: then `data` is its path. */
 typedef struct dibs__zk_parcel {
     dibs__zk_errand *e;
     int rc;
@@ -31,7 +32,7 @@ struct dibs__zk_errand {
     int rc;      /* of what is not a parcel, or of a parcel that failed */
     char **names;
     size_t name_count;
-    zoo_op_result_t results[2];
+    zoo_op_result_t results[DIBS__ZK_OPS];
     dibs__zk_parcel parcel[DIBS__ZK_PARCELS];
 };
 
@@ -56,6 +57,7 @@ void dibs__zk_errand_on_text(int rc, const char *value, const void *data);
 void dibs__zk_errand_on_void(int rc, const void *data);
 void dibs__zk_errand_on_names(int rc, const struct String_vector *names, const void *data);
 void dibs__zk_parcel_on_stat(int rc, const struct Stat *stat, const void *data);
+void dibs__zk_parcel_on_path(int rc, const char *path, const void *data);
 void dibs__zk_parcel_on_data(int rc, const char *value, int size, const struct Stat *stat,
                              const void *data);
 

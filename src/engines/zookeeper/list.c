@@ -2,7 +2,7 @@
  *
  * One flush brings the names of the entries and the lock's value, a second one, if that is asked for,
  * what the entries store. Entries that linger are always looked at: one whose time is over is left
- * out, and removed. */
+ * out, and removed. So are those whose sequence number does not tell their place. */
 #define _GNU_SOURCE
 #include "engines/zookeeper/zookeeper.h"
 
@@ -22,7 +22,7 @@ void dibs__zk_ask_listing(dibs__zk_op *op)
 
 static bool is_wanted(const dibs__line_entry *e, bool values)
 {
-    return values || e->kept;
+    return values || e->kept || e->place == DIBS__ZK_BY_ZXID;
 }
 
 static void ask_values(dibs__zk_op *op)
@@ -37,7 +37,7 @@ static void ask_values(dibs__zk_op *op)
 static bool put_value(dibs__zk_op *op, const dibs__line_entry *old, dibs__zk_item *item,
                       dibs__line_listing *out)
 {
-    dibs__line_entry facts = {.place = old->place,
+    dibs__line_entry facts = {.place = dibs__zk_place_by(old->key, &item->stat),
                               .fence = (uint64_t)item->stat.czxid,
                               .since = item->stat.ctime * DIBS__MS,
                               .marked = item->stat.version > 0};

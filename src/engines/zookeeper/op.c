@@ -320,7 +320,7 @@ void dibs__zk_on_children(int rc, const struct String_vector *names, const struc
         op->listing->as_of = (uint64_t)(uint32_t)stat->cversion;
     for (int i = 0; rc == ZOK && i < names->count; i++) {
         dibs__line_entry facts = {.place = dibs__zk_place(names->data[i])};
-        if (facts.place != UINT64_MAX &&
+        if (facts.place != DIBS__ZK_NOWHERE &&
             !dibs__line_listing_add(op->listing, names->data[i], NULL, &facts,
                                     dibs__zk_foreign_weight(names->data[i])))
             op->list_rc = ZSYSTEMERROR;
@@ -363,47 +363,79 @@ void dibs__zk_on_item_data(int rc, const char *value, int size, const struct Sta
 
 /* ---- Keys ------------------------------------------------------------------------------------ */
 
-/* Sequence numbers have ten digits and, after 2^31 entries, a sign. */
-static const char *sequence_of(const char *key)
-{
-    size_t n = strlen(key);
+/* Sequence numbers below LATE are places. The server (3.8) counts up to 2^31 - 1, turns negative while
+ * requests are under way together, and goes back to 2^31 - 1 when they are done: numbers that high say
+ * nothing. Long before that, entries are ordered by their czxid, behind all that have a number. One that
+ * lingers was made anew when it was given back, and what it stands for held: it comes before those. */
+#define LATE       ((uint64_t)1 << 30)
+#define LATE_KEPT  ((uint64_t)1 << 61)
+#define LATE_ENTRY ((uint64_t)1 << 62)
 
-    if (n < 10)
-        return NULL;
-    for (size_t i = n - 10; i < n; i++)
-        if (!isdigit((unsigned char)key[i]))
-            return NULL;
-    return key + n - 10;
+/* What a key has before its sequence number, by the recipes of kazoo, Curator and ours. */
+typedef struct kind {
+    const char *end;
+    uint32_t weight; /* of a stranger's */
+} kind;
+
+static const kind kinds[] = {{"__lock__", DIBS__PLAIN}, {"__rlock__", 1}, {"lock-", DIBS__PLAIN},
+                             {"__WRIT__", DIBS__PLAIN}, {"__READ__", 1},  {"__slot__", 0}};
+
+/* The kind of a key whose sequence number has so many bytes; NULL: that is no sequence number. */
+static const kind *kind_before(const char *key, size_t length, size_t sequence)
+{
+    for (size_t i = 0; length >= sequence && i < sizeof kinds / sizeof kinds[0]; i++) {
+        size_t n = strlen(kinds[i].end), head = length - sequence;
+        if (head >= n && memcmp(key + head - n, kinds[i].end, n) == 0)
+            return &kinds[i];
+    }
+    return NULL;
+}
+
+/* The server writes "%010d": ten digits, a sign and nine, or a sign and ten. What comes before tells
+ * a sign from the dash of Curator's "lock-". */
+static const kind *read_key(const char *key, int64_t *sequence)
+{
+    size_t length = strlen(key), digits = 0;
+    const kind *k = NULL;
+
+    while (digits < length && isdigit((unsigned char)key[length - 1 - digits]))
+        digits++;
+    if (digits == 10)
+        k = kind_before(key, length, 10);
+    if (!k && (digits == 9 || digits == 10) && length > digits && key[length - 1 - digits] == '-')
+        k = kind_before(key, length, ++digits);
+    if (k)
+        *sequence = strtoll(key + length - digits, NULL, 10);
+    return k;
 }
 
 uint64_t dibs__zk_place(const char *key)
 {
-    const char *sequence = sequence_of(key);
+    int64_t sequence;
 
-    return sequence ? strtoull(sequence, NULL, 10) : UINT64_MAX;
+    if (!read_key(key, &sequence))
+        return DIBS__ZK_NOWHERE;
+    return sequence >= 0 && sequence < (int64_t)LATE ? (uint64_t)sequence : DIBS__ZK_BY_ZXID;
 }
 
-static bool ends_with(const char *text, size_t length, const char *end)
+uint64_t dibs__zk_place_by(const char *key, const struct Stat *stat)
 {
-    size_t n = strlen(end);
+    uint64_t place = dibs__zk_place(key), zxid = (uint64_t)stat->czxid;
 
-    return length >= n && memcmp(text + length - n, end, n) == 0;
+    if (place != DIBS__ZK_BY_ZXID)
+        return place;
+    return (strncmp(key, "kept.", 5) == 0 ? LATE_KEPT : LATE_ENTRY) + zxid;
+}
+
+bool dibs__zk_is_late(uint64_t place)
+{
+    return place >= LATE;
 }
 
 uint32_t dibs__zk_foreign_weight(const char *key)
 {
-    static const struct {
-        const char *end;
-        uint32_t weight;
-    } kinds[] = {{"__lock__", DIBS__PLAIN},
-                 {"__rlock__", 1},
-                 {"lock-", DIBS__PLAIN},
-                 {"__WRIT__", DIBS__PLAIN},
-                 {"__READ__", 1}};
-    const char *sequence = sequence_of(key);
+    int64_t sequence;
+    const kind *k = read_key(key, &sequence);
 
-    for (size_t i = 0; sequence && i < sizeof kinds / sizeof kinds[0]; i++)
-        if (ends_with(key, (size_t)(sequence - key), kinds[i].end))
-            return kinds[i].weight;
-    return 0;
+    return k ? k->weight : 0;
 }

@@ -3,7 +3,8 @@
  * A read with a watch tells whether the entry is there and, once, when it goes; one that is written to
  * (an operator marks it) is watched again. An entry with a min_hold may leave another in its place, which
  * lingers: then that one is watched, and somebody removes it when its time is over. The library sets
- * watches anew when it changes servers, and brings what was missed. */
+ * watches anew when it changes servers, and brings what was missed. There may be too many of them for
+ * that (watches.c): then it is only looked at, and the recipe hears that there is no watch. */
 #define _GNU_SOURCE
 #include "engines/zookeeper/zookeeper.h"
 
@@ -52,11 +53,24 @@ static const char *split_path(const dibs__zk *z, const char *path, char name[DIB
 static void ask_entry(dibs__zk_op *op)
 {
     dibs__zk_item *item = op->item;
+    const char *path = dibs__zk_entry_path(op, item->key);
+    watcher_fn told;
 
-    dibs__zk_sent(op,
-                  zoo_awget(op->z->zh, dibs__zk_entry_path(op, item->key), on_event, op->z,
-                            dibs__zk_on_item_data, item),
+    op->watching = dibs__zk_watch_may(op->z, path);
+    told = op->watching ? on_event : NULL;
+    dibs__zk_sent(op, zoo_awget(op->z->zh, path, told, op->z, dibs__zk_on_item_data, item),
                   &item->rc);
+    if (op->left == 0 && op->watching)
+        dibs__zk_watch_answered(op->z, path, false);
+}
+
+static void note_watch(dibs__zk_op *op)
+{
+    if (!op->watching)
+        return;
+    pthread_mutex_lock(&op->z->mutex);
+    dibs__zk_watch_answered(op->z, dibs__zk_entry_path(op, op->key), op->item->rc == ZOK);
+    pthread_mutex_unlock(&op->z->mutex);
 }
 
 /* An op for a key: of a call, or by itself after an event. NULL: out of memory. */
@@ -89,6 +103,7 @@ static void watched(dibs__zk_op *op)
     dibs__zk_item *item = op->item;
     bool there = item->rc == ZOK;
 
+    note_watch(op);
     if (item->rc == ZNONODE && may_linger(op->key)) {
         look_for_twin(op);
         return;
@@ -102,7 +117,9 @@ static void watched(dibs__zk_op *op)
     }
     if (op->call)
         op->call->there = there;
-    if (there || item->rc == ZNONODE)
+    if (there && !op->watching)
+        dibs__zk_finish(op, ZINVALIDSTATE); /* the next sign of life looks again */
+    else if (there || item->rc == ZNONODE)
         dibs__zk_finish_ok(op);
     else
         dibs__zk_finish(op, item->rc);
@@ -127,6 +144,17 @@ dibs_status dibs__zk_watch(dibs__line_side *s, dibs__line_call *call)
 
 /* ---- Events ---------------------------------------------------------------------------------- */
 
+/* Late entries are not known by their keys alone: then every waiter looks. */
+static void tell_gone(dibs__zk *z, const char *name, const char *key)
+{
+    uint64_t place = dibs__zk_place(key);
+
+    if (place == DIBS__ZK_BY_ZXID)
+        dibs__line_doubt(z->side.line);
+    else
+        dibs__line_gone(z->side.line, name, place);
+}
+
 /* A look that an event made necessary. */
 static void looked(dibs__zk_op *op)
 {
@@ -134,13 +162,12 @@ static void looked(dibs__zk_op *op)
     char name[DIBS_NAME_MAX + 1];
     bool gone = op->rc == ZOK && op->item->rc == ZNONODE, failed = op->rc != ZOK;
     const char *key = split_path(z, dibs__zk_entry_path(op, op->key), name);
-    uint64_t place = key ? dibs__zk_place(key) : 0;
 
-    dibs__zk_op_free(op);
     if (failed)
         dibs__line_doubt(z->side.line);
     else if (gone && key)
-        dibs__line_gone(z->side.line, name, place);
+        tell_gone(z, name, key);
+    dibs__zk_op_free(op);
 }
 
 static void look_again(dibs__zk *z, const char *name, const char *key, bool deleted)
@@ -158,6 +185,14 @@ static void look_again(dibs__zk *z, const char *name, const char *key, bool dele
         dibs__zk_follow(op, ask_entry, watched);
 }
 
+static void note_told(dibs__zk *z, const char *path)
+{
+    pthread_mutex_lock(&z->mutex);
+    if (path)
+        dibs__zk_watch_told(z, path);
+    pthread_mutex_unlock(&z->mutex);
+}
+
 static void on_event(zhandle_t *zh, int type, int state, const char *path, void *context)
 {
     dibs__zk *z = context;
@@ -166,10 +201,13 @@ static void on_event(zhandle_t *zh, int type, int state, const char *path, void 
 
     (void)zh;
     (void)state;
-    if (type == ZOO_SESSION_EVENT || !key)
+    if (type == ZOO_SESSION_EVENT)
         return; /* session.c hears of these */
+    note_told(z, path);
+    if (!key)
+        return;
     if (type == ZOO_DELETED_EVENT && !may_linger(key))
-        dibs__line_gone(z->side.line, name, dibs__zk_place(key));
+        tell_gone(z, name, key);
     else
         look_again(z, name, key, type == ZOO_DELETED_EVENT);
 }

@@ -131,6 +131,8 @@ static int64_t session_span(const dibs__line_side *s)
 static const struct dibs__line_cells cells = {
     .read = dibs__zk_cells_read,
     .write = dibs__zk_cells_write,
+    .line_up = dibs__zk_cells_line_up,
+    .step_out = dibs__zk_cells_step_out,
     .walk = dibs__zk_cells_walk,
     .clock = dibs__zk_cells_clock,
     .watch = dibs__zk_cells_watch,
@@ -161,6 +163,8 @@ void dibs__zk_free(dibs__zk *z)
     free(z->auth);
     free(z->hosts);
     free(z->root);
+    dibs__zk_watches_clear(z);
+    dibs__table_fini(&z->watches);
     pthread_mutex_destroy(&z->mutex);
     pthread_cond_destroy(&z->cond);
     free(z);

@@ -5,7 +5,8 @@
  *   proof.c       until when the session surely lives
  *   op.c          requests and their answers
  *   enter.c list.c entry.c watch.c   the calls
- *   cell.c        cells; errand.c: the answers that their callers wait for
+ *   cell.c        cells; queue.c: who wants to change one; errand.c: the answers that callers wait for
+ *   watches.c     how many watches the library has, and when there must not be more
  *   kept.c        entries that linger until their min_hold is over
  *
  * A lock is a container node ROOT/NAME, which the server removes when it has been empty for a while;
@@ -15,6 +16,7 @@
 #ifndef DIBS_ENGINES_ZOOKEEPER_H
 #define DIBS_ENGINES_ZOOKEEPER_H
 
+#include "core/table.h"
 #include "engines/line/cell.h"
 #include "engines/line/line.h"
 
@@ -75,12 +77,15 @@ typedef struct dibs__zk {
     dibs_error last; /* why there is no connection, as far as the library tells */
     int64_t granted; /* the span of the last session */
     uint64_t session;
+    clientid_t given_up;    /* a session that may live on at the servers; id 0: none */
     dibs__deadline init_at; /* before the connection was asked for */
     dibs__deadline stepped; /* the next server was taken */
     dibs__zk_proof proof;
     dibs__zk_op *open; /* answers are awaited */
     struct dibs__zk_errand *errands;
     dibs__zk_kept *kept; /* timers */
+    dibs__table watches; /* by path, and how long a request for all of them is */
+    size_t watch_bytes;
     dibs__zk_known known[DIBS__ZK_KNOWN];
     int64_t server_time; /* Unix time of the server, µs, at `server_time_at` or before */
     dibs__deadline server_time_at;
@@ -135,6 +140,7 @@ struct dibs__zk_op {
     dibs__zk_op *next_open, **at_open;
     int rc; /* of create, delete, multi */
     int lock_rc, list_rc, sync_rc;
+    bool watching; /* watch: it is set with the look */
     int tries;
     uint64_t session;
     dibs__zk_known lock; /* enter: what is known of the lock */
@@ -191,8 +197,12 @@ void dibs__zk_ops_lost(dibs__zk *z);
 dibs_status dibs__zk_status(int rc);
 dibs_status dibs__zk_fail(const dibs__zk *z, int rc, dibs_error *err);
 
-/* The sequence number at the end of a key; UINT64_MAX: there is none. */
+/* Where an entry stands, by the sequence number at the end of its key. */
+#define DIBS__ZK_NOWHERE UINT64_MAX       /* it has none: no entry */
+#define DIBS__ZK_BY_ZXID (UINT64_MAX - 1) /* too high to be relied on: place_by tells */
 uint64_t dibs__zk_place(const char *key);
+uint64_t dibs__zk_place_by(const char *key, const struct Stat *stat);
+bool dibs__zk_is_late(uint64_t place); /* not by its sequence number */
 /* What somebody else's entry weighs, by the recipes of kazoo and Curator; 0: no entry. */
 uint32_t dibs__zk_foreign_weight(const char *key);
 
@@ -213,6 +223,14 @@ void dibs__zk_ask_listing(dibs__zk_op *op);
  * out what has lingered long enough; then `next`. Without the mutex. */
 void dibs__zk_complete_listing(dibs__zk_op *op, bool values, void (*next)(dibs__zk_op *op));
 
+/* ---- watches.c: with the mutex --------------------------------------------------------------- */
+
+/* May this be watched? If so, the request is answered by one of: */
+bool dibs__zk_watch_may(dibs__zk *z, const char *path);
+void dibs__zk_watch_answered(dibs__zk *z, const char *path, bool stands);
+void dibs__zk_watch_told(dibs__zk *z, const char *path); /* it has changed: the watch is over */
+void dibs__zk_watches_clear(dibs__zk *z);                /* the library is closed */
+
 /* ---- kept.c ---------------------------------------------------------------------------------- */
 
 /* How long an entry lingers yet, by what it stores and when it was made. */
@@ -230,7 +248,7 @@ void dibs__zk_kept_key(const char *key, char out[DIBS__LINE_KEY_SIZE]);
 dibs_status dibs__zk_cells_read(dibs__line_side *s, dibs__line_blob *blobs, size_t count,
                                 dibs__deadline until, dibs_error *err);
 dibs_status dibs__zk_cells_write(dibs__line_side *s, const dibs__line_blob *blobs, size_t count,
-                                 dibs__deadline until, bool *done, dibs_error *err);
+                                 dibs__deadline until, uint64_t *number, dibs_error *err);
 dibs_status dibs__zk_cells_walk(dibs__line_side *s, const char *folder, const char *after,
                                 size_t limit, dibs__deadline until, dibs__line_blob **out,
                                 size_t *count, dibs_error *err);
@@ -238,6 +256,14 @@ dibs_status dibs__zk_cells_watch(dibs__line_side *s, dibs__line_blob *blob, void
                                  dibs__deadline until, dibs_error *err);
 dibs_status dibs__zk_cells_clock(dibs__line_side *s, dibs__deadline until, int64_t *out,
                                  dibs_error *err);
+/* The folder of that name, and what leads to it. */
+dibs_status dibs__zk_make_folder(dibs__zk *z, const char *folder, dibs__deadline until,
+                                 dibs_error *err);
+/* queue.c: the path of a cell's queue, or of one place in it. NULL: out of memory. */
+char *dibs__zk_queue_path(const dibs__zk *z, const dibs__line_blob *cell, const char *name);
+dibs_status dibs__zk_cells_line_up(dibs__line_side *s, const dibs__line_blob *cell,
+                                   dibs__line_ticket *t, dibs__deadline until, size_t *ahead);
+void dibs__zk_cells_step_out(dibs__line_side *s, const dibs__line_blob *cell, dibs__line_ticket *t);
 /* errand.c: as dibs__zk_ops_lost. */
 void dibs__zk_errands_lost(dibs__zk *z);
 

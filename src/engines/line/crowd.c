@@ -1,0 +1,90 @@
+/* Many who want to change one cell.
+ *
+ * A write is refused when somebody else was faster. With fifty writers a caller would be refused fifty times
+ * on the average, some of them several hundred times: luck decides, and every try costs the store two
+ * exchanges. So whoever is refused twice takes a place in a queue beside the cell, and so does everybody
+ * who comes and sees one. Only the first few of it try. The others look again when their turn can be near:
+ * by how many are before them, and how fast these went so far. Nothing rests on that queue but time: what a
+ * stopped process leaves in it is passed by. */
+#define _GNU_SOURCE
+#include "engines/line/inner.h"
+
+#include <time.h>
+
+#define ABREAST    8 /* so that one of them is always about to write, however slow they are */
+#define FIRST_PACE (2 * DIBS__MS)
+#define LEAST      (2 * DIBS__MS)
+#define MOST       (DIBS__SECOND / 4)
+#define STANDSTILL DIBS__SECOND /* then those before us count as dead */
+
+static void sleep_for(const dibs__env *env, int64_t span, dibs__deadline until)
+{
+    int64_t left = until - dibs__now(env);
+
+    if (span > left)
+        span = left;
+    if (span > 0)
+        nanosleep(&(struct timespec){.tv_sec = span / DIBS__SECOND,
+                                     .tv_nsec = span % DIBS__SECOND * 1000},
+                  NULL);
+}
+
+/* Those who were slower come back at different moments. */
+static void pause_shortly(const dibs__env *env, dibs__deadline until)
+{
+    uint32_t random;
+
+    env->random(env->ctx, &random, sizeof random);
+    sleep_for(env, random % (2 * DIBS__MS), until);
+}
+
+/* How it moves on. False: it does not. */
+static bool note_progress(dibs__crowd *c, size_t ahead, dibs__deadline now)
+{
+    if (c->at == 0)
+        c->pace = FIRST_PACE;
+    else if (ahead < c->ahead)
+        c->pace = (c->pace + (now - c->at) / (int64_t)(c->ahead - ahead)) / 2;
+    else
+        return now < c->at + STANDSTILL;
+    c->ahead = ahead;
+    c->at = now;
+    return true;
+}
+
+/* Until it is our turn to try. */
+static void queue(dibs__line *line, const dibs__line_blob *cell, dibs__crowd *c,
+                  dibs__deadline until)
+{
+    const struct dibs__line_cells *cells = line->side->adapter->cells;
+    const dibs__env *env = line->base.env;
+
+    while (!c->front && dibs__now(env) < until) {
+        size_t ahead = 0;
+        int64_t span;
+        if (cells->line_up(line->side, cell, &c->ticket, until, &ahead) != DIBS_OK) {
+            pause_shortly(env, until);
+            return;
+        }
+        c->front = ahead < ABREAST || !note_progress(c, ahead, dibs__now(env));
+        if (c->front)
+            return;
+        span = (int64_t)(ahead - ABREAST + 1) * c->pace * 3 / 4;
+        sleep_for(env, span < LEAST ? LEAST : span > MOST ? MOST : span, until);
+    }
+}
+
+void dibs__crowd_wait(dibs__line *line, const dibs__line_blob *cell, dibs__crowd *c,
+                      dibs__deadline until)
+{
+    if (c->front || (c->tries == 1 && !c->queue))
+        pause_shortly(line->base.env, until);
+    else if (c->tries > 0)
+        queue(line, cell, c, until);
+}
+
+void dibs__crowd_leave(dibs__line *line, const dibs__line_blob *cell, dibs__crowd *c)
+{
+    if (c->ticket.made)
+        line->side->adapter->cells->step_out(line->side, cell, &c->ticket);
+}
