@@ -224,9 +224,11 @@ static void on_step(dibs__etcd_call *call)
     if (reply)
         protobuf_c_message_free_unpacked(reply, NULL);
     if (status == DIBS_OK && step == DIBS__ETCD_GUARDS) {
-        if (!stands(e, e->grant_id, e->granted, epoch))
-            dibs__etcd_session_gone(e, e->grant_id); /* out of memory: another time */
-        settle(e, DIBS_OK, NULL);
+        if (!stands(e, e->grant_id, e->granted, epoch)) {
+            status = dibs__fail(&err, DIBS_NO_MEMORY, "out of memory");
+            dibs__etcd_session_gone(e, e->grant_id); /* another time */
+        }
+        settle(e, status, &err);
         return;
     }
     pthread_mutex_lock(&e->lock);
