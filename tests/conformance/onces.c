@@ -92,3 +92,8 @@ bool once_is_dead(void *ctx)
 
     return once_told(a->d, a->key, NULL) == DIBS_CRASHED;
 }
+
+bool once_answers(void *ctx)
+{
+    return lossy_answers() >= *(int *)ctx;
+}

@@ -25,4 +25,7 @@ typedef struct once_asked {
 bool once_is_told(void *ctx);
 bool once_is_dead(void *ctx); /* CRASHED, whatever is wanted */
 
+/* The keeper of the lossy handle had so many commands answered: it has withdrawn what it had to. */
+bool once_answers(void *ctx); /* int * */
+
 #endif
