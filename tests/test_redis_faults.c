@@ -356,7 +356,7 @@ static dibs_status try_from(dibs *d, bool shared)
 {
     dibs_grant *g = NULL;
     dibs_status status = dibs_lock(
-        d, "late", &(dibs_lock_options){.wait_ms = DIBS_NO_WAIT, .shared = shared}, &g, NULL);
+        d, "overtaken", &(dibs_lock_options){.wait_ms = DIBS_NO_WAIT, .shared = shared}, &g, NULL);
 
     if (g)
         dibs_unlock(g);
@@ -378,11 +378,12 @@ static void a_request_that_comes_late(scene *s, bool shared)
     assert_int_equal(try_from(far, shared), DIBS_OK); /* connected, and all scripts are there */
     assert_int_equal(try_from(far, false), DIBS_OK);
     proxy_delay(p, PROXY_UP, 1500);
-    assert_int_not_equal(
-        dibs_lock(far, "late", &(dibs_lock_options){.wait_ms = 100, .shared = shared}, &g, NULL),
-        DIBS_OK);
+    assert_int_not_equal(dibs_lock(far, "overtaken",
+                                   &(dibs_lock_options){.wait_ms = 100, .shared = shared}, &g,
+                                   NULL),
+                         DIBS_OK);
     proxy_heal(p);
-    assert_int_equal(dibs_lock(far, "late", &(dibs_lock_options){.wait_ms = 20000}, &g, NULL),
+    assert_int_equal(dibs_lock(far, "overtaken", &(dibs_lock_options){.wait_ms = 20000}, &g, NULL),
                      DIBS_OK);
     assert_true(wait_until(is_delivered, p, 20000));
     assert_int_equal(try_from(near, true), DIBS_BUSY);

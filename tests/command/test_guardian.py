@@ -231,13 +231,15 @@ def handed_over_grants_last(t):
 @test(*ENGINES, *DATABASES, *ENSEMBLES)
 def never_two_commands_of_one_owner(t):
     """A second run of the same owner waits; the first is asked to stop, and is gone before the second starts."""
-    old = run_worker(t, 'old', '--owner', 'me', worker=('child',))
+    lease = '12s' if t.engine in ENSEMBLES else '4s'  # it must not be lost for another reason
+    old = run_worker(t, 'old', '--owner', 'me', worker=('child',), lease=lease)
     t.wait_started('old')
     t.wait_started('old-child')
     code, _, err = t.run('run', '--owner', 'me', '--no-wait', 'a', '--', *t.worker('try'))
     assert code == 75, err
-    new = run_worker(t, 'next', '--owner', 'me', worker=('seconds=0.2',))
+    new = run_worker(t, 'next', '--owner', 'me', worker=('seconds=0.2',), lease=lease)
     assert old.wait() == 76, old.err
+    assert b'the same owner' in old.err, old.err
     check_order(t, 'old', 'next', 'old-child')
     assert new.wait() == 0, new.err
     assert not t.started_at('try')

@@ -5,6 +5,7 @@
 
 #include "state/attempt.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct step {
@@ -47,9 +48,18 @@ static const dibs__waiter *waiter_named(const tiny *t, const char *owner)
     return NULL;
 }
 
+/* Not the machine's own: else it would judge itself. */
 static dibs__kin kin(const dibs__asker *a, const dibs__asker *b)
 {
-    return dibs__attempt_kin(a->attempt, b->attempt);
+    size_t n = strcspn(a->attempt, "-");
+
+    if (strcmp(a->attempt, b->attempt) == 0)
+        return DIBS__SAME;
+    if (strncmp(a->attempt, b->attempt, n + 1) != 0)
+        return DIBS__FOREIGN;
+    return strtol(a->attempt + n + 1, NULL, 16) > strtol(b->attempt + n + 1, NULL, 16)
+               ? DIBS__NEWER
+               : DIBS__OLDER;
 }
 
 static bool same_entry(const dibs__asker *a, const dibs__asker *b)
