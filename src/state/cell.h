@@ -28,9 +28,9 @@
 typedef struct dibs__cell {
     uint64_t version; /* the last one given out; 0: it never had a value */
     uint64_t
-        counted;     /* by a store that numbers its writes itself: the next version is above this. 0:
+        counted;    /* by a store that numbers its writes itself: the next version is above this. 0:
                           versions follow the clock */
-    uint64_t floor;  /* the highest that was presented, or came with a write: an older fence may not
+    uint64_t floor; /* the highest that was presented, or came with a write: an older fence may not
                          write */
     int64_t written; /* lease clock: the last command that changed it */
     int64_t expires; /* lease clock; INT64_MAX: never */
