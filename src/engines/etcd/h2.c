@@ -145,19 +145,19 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *
 }
 
 /* A request that was waiting inside nghttp2 when the server said goodbye: it closes no stream, because
- * it never opened one. */
+ * it never opened one. Where memory ran out it had opened one, which is closed after this. */
 static int on_not_sent(nghttp2_session *session, const nghttp2_frame *frame, int code, void *ctx)
 {
     dibs__h2 *h = ctx;
     dibs__h2_stream *s = h->streams;
 
-    (void)session;
     (void)code;
     while (s && s->id != frame->hd.stream_id)
         s = s->next;
     if (!s || frame->hd.type != NGHTTP2_HEADERS)
         return 0;
     unlink_stream(s);
+    nghttp2_session_set_stream_user_data(session, s->id, NULL);
     s->rpc = DIBS__RPC_UNSENT;
     s->closed(s);
     return 0;

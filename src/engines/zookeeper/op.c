@@ -174,6 +174,14 @@ void dibs__zk_sent(dibs__zk_op *op, int rc, int *where)
         *where = rc;
 }
 
+/* Its caller has given it up, and may have asked again. */
+static bool is_given_up(const dibs__zk_op *op)
+{
+    return op->call && dibs__now(op->z->side.env) >= op->call->until;
+}
+
+/* The time is looked at with the mutex: a caller that asks again after its time has its requests behind
+ * those of the first call, or the first sends no more. So what it finds is all that there will be. */
 dibs_status dibs__zk_flush_begin(dibs__zk_op *op, void (*next)(dibs__zk_op *op))
 {
     dibs__zk *z = op->z;
@@ -182,11 +190,13 @@ dibs_status dibs__zk_flush_begin(dibs__zk_op *op, void (*next)(dibs__zk_op *op))
     op->left = 0;
     op->sent = dibs__now(z->side.env);
     pthread_mutex_lock(&z->mutex);
-    if (z->zh && z->state == DIBS__ZK_OPEN) {
+    if (z->zh && z->state == DIBS__ZK_OPEN && !is_given_up(op)) {
         op->session = z->session;
         return DIBS_OK;
     }
     pthread_mutex_unlock(&z->mutex);
+    if (is_given_up(op))
+        return dibs__fail(&op->call->err, DIBS_UNAVAILABLE, "zookeeper: there was no time for it");
     return dibs__fail(op->call ? &op->call->err : NULL, DIBS_UNAVAILABLE,
                       "zookeeper: the session has ended; a new one is being made");
 }
@@ -213,7 +223,7 @@ dibs_status dibs__zk_flush_end(dibs__zk_op *op)
 void dibs__zk_follow(dibs__zk_op *op, void (*fill)(dibs__zk_op *op), void (*next)(dibs__zk_op *op))
 {
     if (dibs__zk_flush_begin(op, next) != DIBS_OK) {
-        dibs__zk_finish(op, ZSESSIONEXPIRED);
+        dibs__zk_finish(op, is_given_up(op) ? ZOPERATIONTIMEOUT : ZSESSIONEXPIRED);
         return;
     }
     fill(op);

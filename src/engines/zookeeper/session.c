@@ -58,20 +58,12 @@ static void close_on_exec(zhandle_t *zh)
 
 /* ---- What the library tells ------------------------------------------------------------------ */
 
-/* With the mutex. A session of another length than the first one's would break what was promised. One
- * that was given up is ours again: what its older connections still bring is refused from now on, and
- * our thread ends it before it makes another. */
+/* With the mutex. A session of another length than the first one's would break what was promised. */
 static void connected(dibs__zk *z, zhandle_t *zh)
 {
     uint64_t session = (uint64_t)zoo_client_id(zh)->client_id;
     int64_t span = (int64_t)zoo_recv_timeout(zh) * DIBS__MS;
 
-    if (z->given_up.client_id) {
-        z->given_up.client_id = 0;
-        z->connected = true;
-        z->state = DIBS__ZK_EXPIRED;
-        return;
-    }
     z->connected = true;
     z->connections++;
     z->clock = 0; /* it may be another leader's */
@@ -119,7 +111,6 @@ static void on_session(zhandle_t *zh, int type, int state, const char *path, voi
     } else if (state == ZOO_EXPIRED_SESSION_STATE) {
         expired = z->session;
         z->connected = false;
-        z->given_up.client_id = 0;
         z->state = DIBS__ZK_EXPIRED;
     } else if (state == ZOO_AUTH_FAILED_STATE) {
         refused(z);
@@ -238,7 +229,6 @@ static void close_handle(dibs__zk *z, int64_t patience)
 /* Without the mutex. */
 static void make_session(dibs__zk *z)
 {
-    clientid_t old;
     zhandle_t *zh;
 
     pthread_mutex_lock(&z->mutex);
@@ -247,11 +237,9 @@ static void make_session(dibs__zk *z)
     close_handle(z, z->asked);
     pthread_mutex_lock(&z->mutex);
     z->leaving = false;
-    old = z->given_up;
     z->init_at = dibs__now(z->side.env);
     pthread_mutex_unlock(&z->mutex);
-    zh = zookeeper_init2(z->hosts, on_session, (int)(z->asked / DIBS__MS),
-                         old.client_id ? &old : NULL, z, 0, on_log);
+    zh = zookeeper_init2(z->hosts, on_session, (int)(z->asked / DIBS__MS), NULL, z, 0, on_log);
     if (zh) /* else the library asks for the servers' addresses at every turn of its loop */
         zoo_set_servers_resolution_delay(zh, RESOLVE_MS);
     if (zh && z->auth)
@@ -313,9 +301,9 @@ static dibs__deadline step_on(dibs__zk *z, dibs__deadline now)
 }
 
 /* Nothing was answered for two sessions. It is over for us long since; but what we send may still arrive
- * and keep it alive, and with it entries that nobody wants. What was sent may also arrive much later: so the
- * next connection asks for this session once more, and there is another only when the servers have said that
- * this one is over, or have given it to that connection, which ends it. */
+ * and keep it alive, and with it entries that nobody wants. So the next session is another one. What the old
+ * one sent may arrive later and do no harm: its entries vanish with it, and what it writes into a cell names
+ * the version that it has read. */
 static void give_up_silent(dibs__zk *z, dibs__deadline now)
 {
     uint64_t session = 0;
@@ -324,8 +312,6 @@ static void give_up_silent(dibs__zk *z, dibs__deadline now)
     if (z->state == DIBS__ZK_OPEN && now > z->proof.last + 2 * z->session_span) {
         session = z->session;
         z->state = DIBS__ZK_EXPIRED;
-        if (z->zh)
-            z->given_up = *zoo_client_id(z->zh);
     }
     pthread_mutex_unlock(&z->mutex);
     if (session)

@@ -77,7 +77,6 @@ typedef struct dibs__zk {
     dibs_error last; /* why there is no connection, as far as the library tells */
     int64_t granted; /* the span of the last session */
     uint64_t session;
-    clientid_t given_up;    /* a session that may live on at the servers; id 0: none */
     dibs__deadline init_at; /* before the connection was asked for */
     dibs__deadline stepped; /* the next server was taken */
     dibs__zk_proof proof;
