@@ -430,6 +430,64 @@ static void a_refused_end_is_asked_for_again(void **state)
     assert_status(dibs_unlock(g), DIBS_OK);
 }
 
+enum { CROWD = 24 };
+
+static void *wait_long(void *ctx)
+{
+    dibs_grant *g = NULL;
+    dibs_lock_options o = {.wait_ms = 6 * SOON_MS};
+
+    (void)ctx;
+    if (dibs_lock(far, "x", &o, &g, NULL) != DIBS_OK)
+        return NULL;
+    dibs_unlock(g);
+    return far;
+}
+
+/* As many connections as wait, and the shared one. */
+static bool all_sit(void *ctx)
+{
+    (void)ctx;
+    return waiters_of(near, "x") == CROWD && open_links() > CROWD;
+}
+
+static long kills(void)
+{
+    char reply[16384] = "", *at;
+
+    assert_int_equal(server_command(&s, "INFO commandstats", reply, sizeof reply), 0);
+    at = strstr(reply, "cmdstat_client|kill:calls=");
+    if (!at)
+        at = strstr(reply, "cmdstat_client:calls="); /* before Redis 7 */
+    return at ? atol(strchr(at, '=') + 1) : 0;
+}
+
+/* Each of them has to be ended, but not by each of those who come back. */
+static void a_crowd_that_comes_back_ends_its_connections_once(void **state)
+{
+    pthread_t thread[CROWD];
+    dibs_grant *g;
+    long before;
+
+    (void)state;
+    need(0);
+    g = expect_lock(near, "x", &(dibs_lock_options){.lease_ms = 60000});
+    for (int i = 0; i < CROWD; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, wait_long, NULL), 0);
+    assert_true(wait_until(all_sit, NULL, SOON_MS));
+    before = kills();
+    proxy_drop_all(p, false);
+    assert_true(wait_until(all_sit, NULL, SOON_MS));
+    assert_status(dibs_unlock(g), DIBS_OK);
+    for (int i = 0; i < CROWD; i++) {
+        void *had = NULL;
+        pthread_join(thread[i], &had);
+        assert_non_null(had);
+    }
+    print_message("# %ld for %d connections\n", kills() - before, CROWD);
+    assert_true(kills() - before < CROWD * CROWD / 4);
+}
+
 /* ---- Idle seats ------------------------------------------------------------------------------ */
 
 static void *wait_a_little(void *ctx)
@@ -580,6 +638,8 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup_teardown(a_late_begin_changes_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_late_waiter_is_not_put_in_line, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_refused_end_is_asked_for_again, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_crowd_that_comes_back_ends_its_connections_once, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(a_deadline_costs_one_seat, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_connection_that_was_idle_needs_no_end, set_up, tear_down),
         cmocka_unit_test_setup_teardown(without_the_right_to_kill_it_goes_on_and_warns_once, set_up,
