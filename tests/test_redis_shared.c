@@ -380,7 +380,182 @@ static void a_late_waiter_is_not_put_in_line(void **state)
     assert_int_equal(holders_of(near, "x"), 0);
 }
 
+static void *keep_busy(void *ctx)
+{
+    (void)ctx;
+    server_command(&s, "EVAL \"while true do end\" 0", NULL, 0);
+    return NULL;
+}
+
+static bool is_busy(void *ctx)
+{
+    char reply[64] = "";
+
+    (void)ctx;
+    return server_command(&s, "PING", reply, sizeof reply) == 0 && strncmp(reply, "-BUSY", 5) == 0;
+}
+
+/* Somebody's script makes the server refuse everything for a while, the end of a connection too: it is asked for
+ * again. */
+static void a_refused_end_is_asked_for_again(void **state)
+{
+    dibs_grant *g, *none = NULL;
+    void *granted = NULL;
+    pthread_t thread, script;
+
+    (void)state;
+    need(300);
+    assert_int_equal(server_command(&s, "CONFIG SET lua-time-limit 10", NULL, 0), 0);
+    g = expect_lock(near, "x", &(dibs_lock_options){.lease_ms = 60000});
+    for (int i = 0; i < 2; i++) /* the second time it is asked for on a connection of its own */
+        assert_status(dibs_lock(far, "x", &(dibs_lock_options){.wait_ms = 100}, &none, NULL),
+                      DIBS_BUSY);
+    hold_back();
+    proxy_reset_counts(p);
+    assert_int_equal(pthread_create(&thread, NULL, wait_for_x, NULL), 0);
+    assert_true(wait_until(has_spoken, NULL, SOON_MS));
+    proxy_heal(p);
+    assert_int_equal(pthread_create(&script, NULL, keep_busy, NULL), 0);
+    assert_true(wait_until(is_busy, NULL, SOON_MS));
+    pthread_join(thread, &granted);
+    assert_null(granted);
+    assert_status(dibs_counter_add(far, "n", 1, NULL, NULL, NULL), DIBS_UNAVAILABLE);
+    assert_int_equal(server_command(&s, "SCRIPT KILL", NULL, 0), 0);
+    pthread_join(script, NULL);
+    expect_works(far);
+    dibs_close(far);
+    far = NULL;
+    let_it_arrive(0);
+    assert_int_equal(waiters_of(near, "x"), 0);
+    assert_status(dibs_unlock(g), DIBS_OK);
+}
+
+enum { CROWD = 24 };
+
+static void *wait_long(void *ctx)
+{
+    dibs_grant *g = NULL;
+    dibs_lock_options o = {.wait_ms = 6 * SOON_MS};
+
+    (void)ctx;
+    if (dibs_lock(far, "x", &o, &g, NULL) != DIBS_OK)
+        return NULL;
+    dibs_unlock(g);
+    return far;
+}
+
+/* As many connections as wait, and the shared one. */
+static bool all_sit(void *ctx)
+{
+    (void)ctx;
+    return waiters_of(near, "x") == CROWD && open_links() > CROWD;
+}
+
+static long kills(void)
+{
+    char reply[16384] = "", *at;
+
+    assert_int_equal(server_command(&s, "INFO commandstats", reply, sizeof reply), 0);
+    at = strstr(reply, "cmdstat_client|kill:calls=");
+    if (!at)
+        at = strstr(reply, "cmdstat_client:calls="); /* before Redis 7 */
+    return at ? atol(strchr(at, '=') + 1) : 0;
+}
+
+/* Each of them has to be ended, but not by each of those who come back. */
+static void a_crowd_that_comes_back_ends_its_connections_once(void **state)
+{
+    pthread_t thread[CROWD];
+    dibs_grant *g;
+    long before;
+
+    (void)state;
+    need(0);
+    g = expect_lock(near, "x", &(dibs_lock_options){.lease_ms = 60000});
+    for (int i = 0; i < CROWD; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, wait_long, NULL), 0);
+    assert_true(wait_until(all_sit, NULL, SOON_MS));
+    before = kills();
+    proxy_drop_all(p, false);
+    assert_true(wait_until(all_sit, NULL, SOON_MS));
+    assert_status(dibs_unlock(g), DIBS_OK);
+    for (int i = 0; i < CROWD; i++) {
+        void *had = NULL;
+        pthread_join(thread[i], &had);
+        assert_non_null(had);
+    }
+    print_message("# %ld for %d connections\n", kills() - before, CROWD);
+    assert_true(kills() - before < CROWD * CROWD / 4);
+}
+
+/* ---- Idle seats ------------------------------------------------------------------------------ */
+
+static void *wait_a_little(void *ctx)
+{
+    dibs_grant *none = NULL;
+
+    (void)ctx;
+    return (void *)(intptr_t)dibs_lock(far, "x", &(dibs_lock_options){.wait_ms = 400}, &none, NULL);
+}
+
+/* So many threads wait at once: as many connections are left idle. */
+static void leave_seats(int count)
+{
+    pthread_t thread[8];
+
+    for (int i = 0; i < count; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, wait_a_little, NULL), 0);
+    for (int i = 0; i < count; i++) {
+        void *status = NULL;
+        pthread_join(thread[i], &status);
+        assert_int_equal((dibs_status)(intptr_t)status, DIBS_BUSY);
+    }
+}
+
+static void a_deadline_costs_one_seat(void **state)
+{
+    dibs_lock_options brief = {.wait_ms = 100};
+    dibs_grant *g, *none = NULL;
+    int64_t before;
+
+    (void)state;
+    need(1000);
+    g = expect_lock(near, "x", &(dibs_lock_options){.lease_ms = 60000});
+    leave_seats(5);
+    before = open_links();
+    proxy_freeze(p, PROXY_UP);
+    assert_int_not_equal(dibs_lock(far, "x", &brief, &none, NULL), DIBS_OK); /* given up */
+    assert_int_not_equal(dibs_lock(far, "x", &brief, &none, NULL), DIBS_OK);
+    proxy_heal(p);
+    expect_works(far);
+    sleep_ms(200);
+    print_message("# %d of %d connections are left\n", (int)open_links(), (int)before);
+    assert_true(open_links() >= before - 2);
+    assert_status(dibs_unlock(g), DIBS_OK);
+}
+
 /* ---- Without the right, and after a restart -------------------------------------------------- */
+
+/* The server closes what nobody uses: nothing was unanswered there, so there is nothing to end or to warn of. */
+static void a_connection_that_was_idle_needs_no_end(void **state)
+{
+    dibs_grant *g;
+
+    (void)state;
+    need(0);
+    server_command(&s, "ACL SETUSER bob on >word ~dibs:* &dibs:* +@all -client|kill", NULL, 0);
+    dibs_close(far);
+    snprintf(far_url, sizeof far_url, "redis://bob:word@127.0.0.1:%d", proxy_port(p));
+    far = expect_open(far_url, &(dibs_options){.log = note_warning});
+    g = expect_lock(near, "x", &(dibs_lock_options){.lease_ms = 60000});
+    leave_seats(2);
+    sleep_ms(150); /* longer than IDLE_LOOK in seat.c */
+    server_command(&s, "CLIENT KILL USER bob", NULL, 0);
+    leave_seats(2);
+    expect_works(far);
+    assert_int_equal(atomic_load(&warnings), 0);
+    assert_status(dibs_unlock(g), DIBS_OK);
+}
 
 static void without_the_right_to_kill_it_goes_on_and_warns_once(void **state)
 {
@@ -462,6 +637,11 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup_teardown(a_late_lock_attempt_holds_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_late_begin_changes_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_late_waiter_is_not_put_in_line, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_refused_end_is_asked_for_again, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_crowd_that_comes_back_ends_its_connections_once, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_deadline_costs_one_seat, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_connection_that_was_idle_needs_no_end, set_up, tear_down),
         cmocka_unit_test_setup_teardown(without_the_right_to_kill_it_goes_on_and_warns_once, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(after_a_restart_no_stranger_is_ended, set_up, tear_down),

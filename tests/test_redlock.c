@@ -479,6 +479,8 @@ int main(int argc, char *argv[])
         cmocka_unit_test(a_node_that_syncs_votes_at_once),
         cmocka_unit_test(most_nodes_cut_while_nobody_reads),
         cmocka_unit_test(most_nodes_cut_under_many_threads),
+        cmocka_unit_test(a_free_lock_is_free_after_idle_connections_ended),
+        cmocka_unit_test(a_break_breaks_after_idle_connections_ended),
         cmocka_unit_test(a_storm_of_clients_and_restarts),
     };
 

@@ -29,11 +29,12 @@
 #define GRACE    (50 * DIBS__MS) /* an exchange gets at least this long, whatever ends meanwhile */
 #define AGAIN    (200 * DIBS__MS)
 
-/* What goes to the engine is a copy: a waiter may be handed its lock while the exchange is under
+/* What goes to the engine is a copy: a waiter may be handed its lock, or begin anew, while the exchange is under
  * way. */
 typedef struct batch {
     dibs_grant *grant[BATCH];
-    dibs__claim claim[BATCH];   /* of the grant at the same place */
+    dibs__claim claim[BATCH]; /* of the grant at the same place */
+    char attempt[BATCH][DIBS__ATTEMPT_SIZE];
     dibs__claim *sorted[BATCH]; /* by name */
     size_t count;
 } batch;
@@ -108,6 +109,8 @@ static void answer(dibs_grant *g, const dibs__claim *claim, int64_t sent)
 {
     dibs_error err = {0};
 
+    if (strcmp(g->attempt, claim->attempt) != 0)
+        return; /* about one that is dead: its successor is being seen to */
     if (claim->status != DIBS_OK)
         dibs__fail(&err, claim->status, "%s", dibs_status_text(claim->status));
     if (g->state == DIBS__HELD)
@@ -148,6 +151,7 @@ static void add_to_batch(dibs *d, batch *b, dibs_grant *g, int64_t now)
     dibs__claim *claim = &b->claim[b->count];
 
     *claim = dibs__grant_claim(g);
+    claim->attempt = strcpy(b->attempt[b->count], g->attempt);
     claim->lease = lease_to_ask(g, now);
     claim->status = DIBS_UNKNOWN;
     if (g->state == DIBS__HELD)

@@ -10,6 +10,8 @@ void a_node_that_syncs_votes_at_once(void **state);
 /* cut.c */
 void most_nodes_cut_while_nobody_reads(void **state);
 void most_nodes_cut_under_many_threads(void **state);
+void a_free_lock_is_free_after_idle_connections_ended(void **state);
+void a_break_breaks_after_idle_connections_ended(void **state);
 
 /* storm.c */
 void a_storm_of_clients_and_restarts(void **state);

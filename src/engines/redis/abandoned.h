@@ -18,6 +18,8 @@
 
 typedef struct dibs__abandoned {
     pthread_mutex_t lock;
+    pthread_cond_t turned; /* one of `enders` is done */
+    int enders;            /* threads that are ending them, each on a connection of its own */
     dibs__sink *sink;
     const char *text; /* which server, for a message; borrowed */
     struct dibs__abandoned_conn {
@@ -39,15 +41,25 @@ void dibs__abandoned_fini(dibs__abandoned *a);
 void dibs__abandoned_add(dibs__abandoned *a, dibs__conn *c);
 
 /* Adds to `out` what ends all that `c` has not ended yet, and returns how many replies will come for it: 0, with
- * nothing added, is the usual case. `*upto` is for dibs__abandoned_ended. */
-size_t dibs__abandoned_write(dibs__abandoned *a, const dibs__conn *c, dibs__bytes *out,
-                             uint64_t *upto);
-/* One of these replies. A refusal is logged, once. */
-void dibs__abandoned_reply(dibs__abandoned *a, const redisReply *reply);
-/* All of these replies have come. */
-void dibs__abandoned_ended(dibs__abandoned *a, uint64_t upto);
+ * nothing added, is the usual case. `c->ended` is moved on; who cannot do it after all moves it back. */
+size_t dibs__abandoned_write(dibs__abandoned *a, dibs__conn *c, dibs__bytes *out);
+/* One of these replies. False: refused for the moment, all of them must be asked for again. A refusal for good is
+ * logged, once, and counts as done. */
+bool dibs__abandoned_reply(dibs__abandoned *a, const redisReply *reply);
+/* All of these replies have come, and say that it is done. */
+void dibs__abandoned_ended(dibs__abandoned *a, const dibs__conn *c, uint64_t upto);
 
-/* The same in one exchange on a connection that nobody else uses. False: it did not work, close it. */
-bool dibs__abandoned_end(dibs__abandoned *a, dibs__conn *c, dibs__deadline until);
+/* This is the server from now on: those of another one, or of another run of it, are out of reach or gone, and their
+ * numbers are strangers'. */
+void dibs__abandoned_reached(dibs__abandoned *a, const dibs__conn *c);
+
+typedef enum dibs__ending {
+    DIBS__ENDED,
+    DIBS__END_REFUSED, /* not now; the connection is sound */
+    DIBS__END_CUT,     /* close it: what it still brings does no harm */
+} dibs__ending;
+
+/* The same in one exchange on a connection that nobody else uses. */
+dibs__ending dibs__abandoned_end(dibs__abandoned *a, dibs__conn *c, dibs__deadline until);
 
 #endif

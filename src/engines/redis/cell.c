@@ -227,7 +227,7 @@ static void write_wait(const dibs__redis *r, const char *key, uint64_t version, 
     dibs__resp_text(out, after);
 }
 
-/* One write, two answers: the script's, and that of the stream. */
+/* One write, two answers: the script's, and that of the stream. The seat is left. */
 static dibs_status wait_on(dibs__redis *r, dibs__seat *seat, const char *key, uint64_t version,
                            dibs__deadline until, dibs_error *err)
 {
@@ -239,6 +239,7 @@ static dibs_status wait_on(dibs__redis *r, dibs__seat *seat, const char *key, ui
     span = span > LONGEST ? LONGEST : span < DIBS__MS ? DIBS__MS : span;
     write_wait(r, key, version, span, &bytes);
     status = dibs__conn_ask(seat->conn, &bytes, replies, 2, until, err);
+    dibs__seat_leave(&r->seats, seat, status == DIBS_OK ? DIBS__SEAT_SOUND : DIBS__SEAT_UNANSWERED);
     for (int i = 0; i < 2; i++) {
         if (status == DIBS_OK && replies[i]->type == REDIS_REPLY_ERROR)
             status = dibs__redis_refusal(replies[i], err);
@@ -261,7 +262,6 @@ dibs_status dibs__redis_cell_wait(dibs__engine *e, const char *name, uint64_t ve
         return status;
     cell_key(r, name, key);
     status = wait_on(r, seat, key, version, until, err);
-    dibs__seat_leave(&r->seats, seat, status == DIBS_OK);
     if (status == DIBS_UNKNOWN && dibs__now(r->base.env) >= until)
         return DIBS_OK; /* nobody said anything in time */
     if (status == DIBS_UNKNOWN)

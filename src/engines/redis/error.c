@@ -85,6 +85,19 @@ dibs_status dibs__redis_refusal(const redisReply *reply, dibs_error *err)
     return dibs__fail(err, DIBS_BROKEN_ENGINE, "the server refused: %.300s", reply->str);
 }
 
+/* Other words in capitals tell of a state that passes. */
+bool dibs__redis_will_never(const redisReply *reply)
+{
+    static const char *const starts[] = {"NOPERM", "ERR unknown", "ERR Unknown", "ERR syntax",
+                                         "ERR wrong number"};
+
+    for (size_t i = 0; reply->type == REDIS_REPLY_ERROR && i < sizeof starts / sizeof starts[0];
+         i++)
+        if (starts_with(reply, starts[i]))
+            return true;
+    return false;
+}
+
 bool dibs__redis_no_script(const redisReply *reply)
 {
     return reply && reply->type == REDIS_REPLY_ERROR && starts_with(reply, "NOSCRIPT");

@@ -12,4 +12,7 @@ dibs_status dibs__redis_refusal(const redisReply *reply, dibs_error *err);
 /* The script is not known to the server (any more): surely not done, load it and ask again. */
 bool dibs__redis_no_script(const redisReply *reply);
 
+/* The command is unknown there, or this user may not use it: asking again is of no use. */
+bool dibs__redis_will_never(const redisReply *reply);
+
 #endif

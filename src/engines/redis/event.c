@@ -133,6 +133,14 @@ static dibs_status connect_events(dibs__redis *r, dibs__deadline until, dibs_err
     return DIBS_OK;
 }
 
+/* With the lock. Nobody else may come to try: the keeper does, later and later. */
+static void retry_later(dibs__events *v)
+{
+    v->pause = v->pause ? 2 * v->pause : RETRY_FIRST;
+    v->pause = v->pause < RETRY_LAST ? v->pause : RETRY_LAST;
+    call_later(v, v->pause);
+}
+
 static bool lock_until(dibs__events *v, const dibs__env *env, dibs__deadline until)
 {
     struct timespec t;
@@ -160,6 +168,8 @@ dibs_status dibs__events_need(dibs__redis *r, dibs__deadline until, dibs_error *
     v->wanted = true;
     if (!v->conn)
         status = connect_events(r, until, err);
+    if (status != DIBS_OK)
+        retry_later(v); /* the keeper may have been turned away meanwhile */
     pthread_mutex_unlock(&v->lock);
     return status;
 }
@@ -208,13 +218,8 @@ static bool read_events(dibs__conn *c, dibs__sink *sink)
 
 static void try_again(dibs__redis *r)
 {
-    dibs__events *v = r->events;
-
-    if (connect_events(r, dibs__after(r->base.env, RETRY_SPAN), NULL) == DIBS_OK)
-        return;
-    v->pause = v->pause ? 2 * v->pause : RETRY_FIRST;
-    v->pause = v->pause < RETRY_LAST ? v->pause : RETRY_LAST;
-    call_later(v, v->pause);
+    if (connect_events(r, dibs__after(r->base.env, RETRY_SPAN), NULL) != DIBS_OK)
+        retry_later(r->events);
 }
 
 static void drop(dibs__redis *r)

@@ -103,7 +103,7 @@ static dibs_status ask_on_seat(dibs__redis *r, dibs__seat *seat, const dibs__byt
 {
     dibs_status status = dibs__conn_ask(seat->conn, bytes, reply, 1, until, err);
 
-    dibs__seat_leave(&r->seats, seat, status == DIBS_OK);
+    dibs__seat_leave(&r->seats, seat, status == DIBS_OK ? DIBS__SEAT_SOUND : DIBS__SEAT_UNANSWERED);
     return status;
 }
 

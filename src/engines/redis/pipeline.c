@@ -42,8 +42,10 @@ typedef struct entry {
     size_t size;          /* bytes of it */
     uint64_t end;         /* the request is out when so many bytes are */
     dibs__deadline since; /* in line */
-    uint64_t ends; /* connections that were given up, see abandoned.h; 0: a caller's request */
-    bool last;     /* of its write */
+    uint64_t ends;  /* connections that were given up, see abandoned.h; 0: a caller's request */
+    uint64_t after; /* and the last before them */
+    bool refused;   /* to end one of them */
+    bool last;      /* of its write */
 } entry;
 
 struct dibs__pipeline {
@@ -116,17 +118,15 @@ static bool undo(dibs__pipeline *p, size_t before)
 static bool enqueue_ends(dibs__pipeline *p)
 {
     size_t before = p->out.length, n;
-    uint64_t upto;
+    uint64_t after = p->conn->ended;
 
     if (!make_room(p))
         return false;
-    n = dibs__abandoned_write(p->abandoned, p->conn, &p->out, &upto);
+    n = dibs__abandoned_write(p->abandoned, p->conn, &p->out);
     if (p->out.failed)
         return undo(p, before);
-    if (n > 0) {
-        add_entry(p, before, (entry){.left = n, .ends = upto});
-        p->conn->ended = upto;
-    }
+    if (n > 0)
+        add_entry(p, before, (entry){.left = n, .ends = p->conn->ended, .after = after});
     return true;
 }
 
@@ -269,14 +269,23 @@ static void flush(dibs__pipeline *p, dibs__deadline until)
 
 /* ---- Driving --------------------------------------------------------------------------------- */
 
+/* All replies to these have come. */
+static void end_of_ends(dibs__pipeline *p, const entry *e)
+{
+    if (!e->refused)
+        dibs__abandoned_ended(p->abandoned, p->conn, e->ends);
+    else if (p->conn->ended > e->after)
+        p->conn->ended = e->after; /* the next request asks for them again */
+}
+
 /* Gives one reply to whom it belongs; returns the call that is done by it, if it sleeps. */
 static call *hand_out(dibs__pipeline *p, redisReply *reply, const call *self)
 {
     entry *e = entry_at(p, 0);
     call *c = e->call;
 
-    if (e->ends)
-        dibs__abandoned_reply(p->abandoned, reply);
+    if (e->ends && !dibs__abandoned_reply(p->abandoned, reply))
+        e->refused = true;
     if (c)
         c->out[c->got++] = reply;
     else
@@ -284,7 +293,7 @@ static call *hand_out(dibs__pipeline *p, redisReply *reply, const call *self)
     if (--e->left > 0)
         return NULL;
     if (e->ends)
-        dibs__abandoned_ended(p->abandoned, e->ends);
+        end_of_ends(p, e);
     else if (!c)
         atomic_fetch_sub(&p->late, 1);
     p->flights -= e->last;
@@ -376,6 +385,7 @@ static dibs_status connect_now(dibs__pipeline *p, dibs__deadline until, dibs_err
         p->conn = conn;
         p->queued = p->sent = 0;
         p->used = p->heard = dibs__now(p->env);
+        dibs__abandoned_reached(p->abandoned, conn);
     } else {
         dibs__fail(err, status, "%s", why.message);
         if (dibs__now(p->env) < until) { /* else its time was short, which says nothing to others */
@@ -541,6 +551,8 @@ void dibs__pipeline_free(dibs__pipeline *p)
 {
     if (!p)
         return;
+    if (p->conn && p->count > 0)
+        dibs__conn_drop_unsent(p->conn);
     dibs__conn_close(p->conn);
     dibs__bytes_fini(&p->out);
     dibs__bytes_fini(&p->spare);

@@ -9,10 +9,13 @@
 
 #define IDLE_MAX  64
 #define IDLE_LOOK (100 * DIBS__MS) /* after that a connection is looked at before it is trusted */
+#define END_SPAN  DIBS__SECOND     /* for ending others on an idle one */
 #define LAST_WORD (50 * DIBS__MS)  /* for an answer that the server has surely sent */
 
 static void seat_free(dibs__seat *seat)
 {
+    if (seat->blocked)
+        dibs__conn_drop_unsent(seat->conn);
     dibs__conn_close(seat->conn);
     if (seat->poke_fd >= 0)
         close(seat->poke_fd);
@@ -91,16 +94,29 @@ static dibs__seat *pop_idle(dibs__seats *s)
     return seat;
 }
 
+static bool is_trusted(const dibs__seats *s, const dibs__seat *seat)
+{
+    return dibs__now(s->env) - seat->used < IDLE_LOOK || dibs__conn_is_quiet(seat->conn);
+}
+
 dibs__seat *dibs__seat_idle(dibs__seats *s, dibs__deadline until)
 {
+    dibs__deadline half;
+    dibs__ending ending;
     dibs__seat *seat;
 
-    while ((seat = pop_idle(s))) {
-        if ((dibs__now(s->env) - seat->used < IDLE_LOOK || dibs__conn_is_quiet(seat->conn)) &&
-            dibs__abandoned_end(s->abandoned, seat->conn, until))
-            return seat;
-        dibs__seat_leave(s, seat, false);
-    }
+    if (dibs__now(s->env) >= until)
+        return NULL;
+    while ((seat = pop_idle(s)) && !is_trusted(s, seat))
+        dibs__seat_leave(s, seat, DIBS__SEAT_USELESS);
+    if (!seat)
+        return NULL;
+    half = dibs__after(s->env, (until - dibs__now(s->env)) / 2);
+    ending = dibs__abandoned_end(s->abandoned, seat->conn,
+                                 dibs__sooner(half, dibs__after(s->env, END_SPAN)));
+    if (ending == DIBS__ENDED)
+        return seat;
+    dibs__seat_leave(s, seat, ending == DIBS__END_REFUSED ? DIBS__SEAT_SOUND : DIBS__SEAT_USELESS);
     return NULL;
 }
 
@@ -162,9 +178,9 @@ static void drain_poke(dibs__seat *seat)
     seat->poked = false;
 }
 
-void dibs__seat_leave(dibs__seats *s, dibs__seat *seat, bool sound)
+void dibs__seat_leave(dibs__seats *s, dibs__seat *seat, dibs__seat_state state)
 {
-    bool keep, answered;
+    bool keep, sound = state == DIBS__SEAT_SOUND;
 
     pthread_mutex_lock(&s->lock);
     drain_poke(seat);
@@ -174,8 +190,9 @@ void dibs__seat_leave(dibs__seats *s, dibs__seat *seat, bool sound)
         return;
     }
     remove_taken(s, seat);
-    answered = sound && !seat->blocked;
-    keep = answered && s->idle_count < IDLE_MAX;
+    if (sound && seat->blocked)
+        state = DIBS__SEAT_UNANSWERED;
+    keep = state == DIBS__SEAT_SOUND && s->idle_count < IDLE_MAX;
     if (keep) {
         seat->used = dibs__now(s->env);
         seat->next = s->idle;
@@ -183,7 +200,7 @@ void dibs__seat_leave(dibs__seats *s, dibs__seat *seat, bool sound)
         s->idle_count++;
     }
     pthread_mutex_unlock(&s->lock);
-    if (!answered)
+    if (state == DIBS__SEAT_UNANSWERED)
         dibs__abandoned_add(s->abandoned, seat->conn);
     if (!keep)
         seat_free(seat);
@@ -223,5 +240,5 @@ void dibs__seat_give_up(dibs__seats *s, const char *attempt, bool answered, dibs
         finish_blpop(seat, dibs__sooner(until, dibs__after(s->env, LAST_WORD))))
         seat->blocked = false;
     seat->over = true;
-    dibs__seat_leave(s, seat, true);
+    dibs__seat_leave(s, seat, DIBS__SEAT_SOUND);
 }

@@ -36,7 +36,8 @@ void dibs__seats_fini(dibs__seats *s);    /* no seat is in use */
 void dibs__seats_abandon(dibs__seats *s); /* closes descriptors and nothing else */
 
 /* An idle seat whose connection still stands, or NULL. It is the caller's until it is left. Connections that were
- * given up are ended on it first, which takes an exchange when there are any. */
+ * given up are ended on it first, which takes an exchange when there are any: where that fails there is time left for
+ * a new connection, and the other seats are left alone. */
 dibs__seat *dibs__seat_idle(dibs__seats *s, dibs__deadline until);
 /* A new one around `conn`, which is taken in any case. NULL: out of memory or descriptors. */
 dibs__seat *dibs__seat_new(dibs__seats *s, dibs__conn *conn);
@@ -46,9 +47,14 @@ dibs__seat *dibs__seat_of(dibs__seats *s, const char *attempt);
 /* It waits for `attempt` from now on. */
 void dibs__seat_assign(dibs__seats *s, dibs__seat *seat, const char *attempt);
 
-/* Out of use. It stays the attempt's while `blocked`; else it is idle, or closed when not `sound`: then
- * something on it may be unanswered, and it is put on the list of those that were given up. */
-void dibs__seat_leave(dibs__seats *s, dibs__seat *seat, bool sound);
+typedef enum dibs__seat_state {
+    DIBS__SEAT_SOUND,
+    DIBS__SEAT_USELESS,    /* nothing on it is unanswered */
+    DIBS__SEAT_UNANSWERED, /* it is put on the list of those that were given up */
+} dibs__seat_state;
+
+/* Out of use. A sound one stays the attempt's while `blocked`, and else is idle; the others are closed. */
+void dibs__seat_leave(dibs__seats *s, dibs__seat *seat, dibs__seat_state state);
 
 /* The attempt is over: its seat, if it has one and nobody is in it, is given back. `answered`: the
  * server has just ended its BLPOP, so that the connection can be used again. */

@@ -60,6 +60,7 @@ dibs_status dibs__redis_take_seat(dibs__redis *r, dibs__deadline until, dibs__se
                                   dibs_error *err)
 {
     dibs__conn *conn = NULL;
+    dibs__ending ending;
     dibs_status status;
 
     *out = dibs__seat_idle(&r->seats, until);
@@ -68,9 +69,13 @@ dibs_status dibs__redis_take_seat(dibs__redis *r, dibs__deadline until, dibs__se
     status = dibs__redis_connect(&r->place, until, &conn, err);
     if (status != DIBS_OK)
         return status;
-    if (!dibs__abandoned_end(&r->abandoned, conn, until)) {
+    ending = dibs__abandoned_end(&r->abandoned, conn, until);
+    if (ending != DIBS__ENDED) {
         dibs__conn_close(conn);
-        return dibs__fail(err, DIBS_UNAVAILABLE, "%s: no answer in time", r->place.text);
+        return dibs__fail(err, DIBS_UNAVAILABLE, "%s: %s", r->place.text,
+                          ending == DIBS__END_CUT
+                              ? "no answer in time"
+                              : "it does not end a connection that was given up: try again");
     }
     *out = dibs__seat_new(&r->seats, conn);
     return *out ? DIBS_OK : dibs__fail(err, DIBS_NO_MEMORY, "no memory or descriptor for waiting");
@@ -124,13 +129,11 @@ static dibs_status start_blpop(dibs__redis *r, dibs__seat *seat, const dibs__cla
     if (seat->blocked)
         return DIBS_OK;
     write_blpop(r, claim->name, claim->attempt, &bytes);
+    seat->blocked = true; /* a part of it may go out */
     ok = !bytes.failed &&
          dibs__conn_send(seat->conn, bytes.data, bytes.length, until, &sent) == DIBS__IO_GOT;
     dibs__bytes_fini(&bytes);
-    if (!ok)
-        return dibs__fail(err, DIBS_UNAVAILABLE, "the connection was cut");
-    seat->blocked = true;
-    return DIBS_OK;
+    return ok ? DIBS_OK : dibs__fail(err, DIBS_UNAVAILABLE, "the connection was cut");
 }
 
 /* The next reply on the seat, or QUEUED in `out` when there was none in time. */
@@ -179,7 +182,9 @@ dibs_status dibs__redis_wait(dibs__engine *e, dibs__sitter *sitter, dibs__deadli
             status = await_wake_up(seat, until, out, err);
         get_up(r, sitter);
     }
-    dibs__seat_leave(&r->seats, seat, status == DIBS_OK);
+    dibs__seat_leave(&r->seats, seat,
+                     status == DIBS_OK || !seat->blocked ? DIBS__SEAT_SOUND
+                                                         : DIBS__SEAT_UNANSWERED);
     if (status != DIBS_OK)
         dibs__wrap(err, "%s", r->place.text);
     return status;
@@ -225,7 +230,7 @@ dibs_status dibs__redis_enter_and_wait(dibs__redis *r, const dibs__enter_request
         dibs__seat_assign(&r->seats, seat, request->who.attempt);
     else if (seat->blocked)
         sound = false;
-    dibs__seat_leave(&r->seats, seat, sound);
+    dibs__seat_leave(&r->seats, seat, sound ? DIBS__SEAT_SOUND : DIBS__SEAT_UNANSWERED);
     if (reply)
         freeReplyObject(reply);
     if (status != DIBS_OK && status != DIBS_QUEUED)

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/thread.h"
+#include "engines/redlock/pack.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -34,13 +35,19 @@ void dibs__ask_write(const dibs__voters *v, const dibs__query *q, bool flags, di
         dibs__resp_word(out, q->word[i].data, q->word[i].length);
 }
 
+/* With the lock, as it goes out. No connection that is in place was dialled after that, so that no node takes the
+ * question for one of a connection before: see lua/vote.lua. */
 static const dibs__bytes *bytes_for(dibs__ask *a, bool flags)
 {
     dibs__bytes *b = &a->bytes[flags];
 
-    if (b->length == 0)
-        for (size_t i = 0; i < a->count; i++)
-            dibs__ask_write(a->v, &a->query[i], flags, b);
+    if (b->length > 0)
+        return b;
+    for (size_t i = 0; i < a->count; i++) {
+        if (a->query[i].dials)
+            dibs__pack_write(a->query[i].dials, (double)a->v->dials);
+        dibs__ask_write(a->v, &a->query[i], flags, b);
+    }
     return b;
 }
 
@@ -203,6 +210,22 @@ static void await_nodes(dibs__voters *v, dibs__deadline until)
     }
 }
 
+static void make_ready(dibs__voters *v, dibs__deadline until)
+{
+    for (size_t i = 0; i < v->count; i++)
+        dibs__link_doubt(&v->voter[i]);
+    dibs__voters_dial_all(v);
+    if (dibs__voters_connected(v) < v->majority)
+        await_nodes(v, until);
+}
+
+void dibs__voters_ready(dibs__voters *v, dibs__deadline until)
+{
+    pthread_mutex_lock(&v->lock);
+    make_ready(v, until);
+    pthread_mutex_unlock(&v->lock);
+}
+
 static void send_all(dibs__ask *a)
 {
     dibs__voters *v = a->v;
@@ -261,11 +284,7 @@ dibs_status dibs__ask_run(dibs__ask *a, dibs__deadline until, dibs_error *err)
     if (!make_replies(a))
         return dibs__fail(err, DIBS_NO_MEMORY, "redlock: out of memory");
     pthread_mutex_lock(&v->lock);
-    for (size_t i = 0; i < v->count; i++)
-        dibs__link_doubt(&v->voter[i]);
-    dibs__voters_dial_all(v);
-    if (dibs__voters_connected(v) < v->majority)
-        await_nodes(v, until);
+    make_ready(v, until);
     dibs__call_enter(&v->calls, &a->call);
     send_all(a);
     if (a->asked && !dibs__call_is_done(&a->call)) /* sending may have ended it: all were cut */

@@ -223,7 +223,7 @@ void dibs__voter_dial(dibs__voter *n, bool ear)
         return;
     d = calloc(1, sizeof *d);
     if (d)
-        *d = (dial){n, ear, ear || !n->dialled++ ? 0 : atomic_fetch_add(&v->dials, 1) + 1};
+        *d = (dial){n, ear, ear || !n->dialled++ ? 0 : ++v->dials};
     if (!d || !dibs__thread_start_detached(run_dial, d)) {
         free(d);
         dibs_error err = {0};

@@ -400,7 +400,7 @@ dibs_status dibs__redlock_break(dibs__engine *e, const char *name, const char *b
     dibs__redis_key(v->prefix, name, key);
     dibs__pack_number(&p, (double)dibs__voters_propose(v));
     dibs__pack_number(&p, at_once);
-    dibs__pack_number(&p, (double)atomic_load(&v->dials));
+    q.dials = dibs__pack_later(&p);
     dibs__pack_text(&p, who);
     q.word[0] = (dibs__word){word, dibs__pack_length(&p)};
     q.word[1] = (dibs__word){v->gone, strlen(v->gone)};
@@ -410,7 +410,8 @@ dibs_status dibs__redlock_break(dibs__engine *e, const char *name, const char *b
         return status;
     for (size_t i = 0; i < v->count; i++) {
         const redisReply *reply = a.answered >> i & 1 ? dibs__ask_reply(&a, i, 0) : NULL;
-        if (!reply || reply->type != REDIS_REPLY_ARRAY || reply->elements != 2)
+        if (!reply || reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+            reply->element[0]->integer == DIBS__REDLOCK_STALE)
             continue;
         heard++;
         busy += reply->element[0]->integer == DIBS__BUSY;

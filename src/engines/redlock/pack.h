@@ -19,13 +19,28 @@ static inline dibs__pack dibs__pack_begin(char out[DIBS__PACK_SIZE])
     return (dibs__pack){out, out};
 }
 
-static inline void dibs__pack_number(dibs__pack *p, double number)
+static inline void dibs__pack_write(char out[8], double number)
 {
     uint64_t bits;
 
     memcpy(&bits, &number, sizeof bits);
-    for (int i = 7; i >= 0; i--)
-        *p->at++ = (char)(bits >> (8 * i));
+    for (int i = 0; i < 8; i++)
+        out[i] = (char)(bits >> (8 * (7 - i)));
+}
+
+static inline void dibs__pack_number(dibs__pack *p, double number)
+{
+    dibs__pack_write(p->at, number);
+    p->at += 8;
+}
+
+/* A number that is not known yet; its place is for dibs__pack_write. */
+static inline char *dibs__pack_later(dibs__pack *p)
+{
+    char *place = p->at;
+
+    dibs__pack_number(p, 0);
+    return place;
 }
 
 static inline void dibs__pack_text(dibs__pack *p, const char *text)

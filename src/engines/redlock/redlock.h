@@ -31,6 +31,9 @@ static inline dibs__node_set dibs__all_nodes(const dibs__voters *v)
     return ((dibs__node_set)1 << v->count) - 1;
 }
 
+/* What nodes answer beside the verdicts: see lua/head.lua. */
+enum { DIBS__REDLOCK_QUIET = 9, DIBS__REDLOCK_UNMARKED = 10, DIBS__REDLOCK_STALE = 11 };
+
 /* The nodes that are listened to: so many that every majority meets them. */
 static inline dibs__node_set dibs__ears(const dibs__voters *v)
 {
@@ -67,6 +70,7 @@ typedef struct dibs__try {
     int64_t left;                     /* until the first of the busy ones may be free */
     int64_t quiet_left;
     size_t length, give_length;
+    char *dials; /* in `word` */
     char word[DIBS__PACK_SIZE], give[DIBS__PACK_SIZE];
     char key[DIBS__REDIS_KEY_SIZE];
 } dibs__try;

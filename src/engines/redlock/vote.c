@@ -15,8 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { QUIET = 9, UNMARKED = 10 }; /* beside the verdicts: see lua/head.lua */
-
 typedef struct batch {
     dibs__redlock *r;
     dibs__voters *v;
@@ -81,7 +79,7 @@ static void read_vote(dibs__voters *v, dibs__try *t, size_t node, const redisRep
         t->busy |= bit;
         t->fence[node] = (uint64_t)number_at(vote, 3);
         t->left = t->left && t->left < left ? t->left : left;
-    } else {
+    } else if (code != DIBS__REDLOCK_STALE) {
         t->quiet |= bit;
         t->quiet_left = left > t->quiet_left ? left : t->quiet_left;
     }
@@ -107,7 +105,7 @@ static void read_after(dibs__try *t, size_t node, const redisReply *reply)
 /* A node without its marker has been emptied under us: it is looked at anew. */
 static void check_marker(dibs__voters *v, size_t node, const redisReply *vote)
 {
-    if (!vote || vote->type != REDIS_REPLY_ARRAY || number_at(vote, 0) != UNMARKED)
+    if (!vote || vote->type != REDIS_REPLY_ARRAY || number_at(vote, 0) != DIBS__REDLOCK_UNMARKED)
         return;
     pthread_mutex_lock(&v->lock);
     dibs__link_cut(&v->voter[node], DIBS__IO_CUT);
@@ -185,7 +183,7 @@ static void prepare(batch *b, dibs__try *t)
     dibs__pack_number(&p, (double)t->who->min_hold);
     dibs__pack_number(&p, (double)t->round);
     dibs__pack_number(&p, (double)v->longest);
-    dibs__pack_number(&p, (double)atomic_load(&v->dials));
+    t->dials = dibs__pack_later(&p);
     dibs__pack_number(&p, t->waits);
     dibs__pack_text(&p, t->who->owner);
     dibs__pack_text(&p, t->who->attempt);
@@ -199,7 +197,8 @@ static void write_query(const dibs__voters *v, const dibs__try *t, dibs__query *
 {
     *q = (dibs__query){.script = t->after ? DIBS__RED_PASS : DIBS__RED_ENTER,
                        .key = t->key,
-                       .words = t->after ? 4 : 3};
+                       .words = t->after ? 4 : 3,
+                       .dials = t->dials};
     q->word[0] = (dibs__word){t->word, t->length};
     q->word[1] = (dibs__word){v->marker, strlen(v->marker)};
     q->word[2] = (dibs__word){v->gone, strlen(v->gone)};
@@ -381,13 +380,18 @@ static void tell_missing(batch *b, dibs__try *t)
 }
 
 /* Somebody may have it: as many nodes as said so with one fence, and those that said nothing. Else
- * several are trying, and none of them has it. */
+ * several are trying, and none of them has it. Without a fence it is kept free for those who wait. */
 static bool is_held(const dibs__voters *v, const dibs__try *t)
 {
+    dibs__node_set out = t->busy;
     uint64_t fence = 0;
-    size_t same = common_fence(v, t, t->busy, &fence);
+    size_t same;
     size_t silent = v->count - (size_t)dibs__nodes_in(t->yes | t->busy);
 
+    for (size_t i = 0; i < v->count; i++)
+        if (is_in(t->busy, i) && t->fence[i] == 0)
+            out &= ~((dibs__node_set)1 << i);
+    same = common_fence(v, t, out, &fence);
     return same > 0 && same + silent >= v->majority;
 }
 
@@ -436,8 +440,10 @@ void dibs__try_all(dibs__redlock *r, dibs__try *const tries[], size_t count, boo
     batch b = {r, r->v, tries, count};
     dibs__try *one, **list = count == 1 ? &one : calloc(count, sizeof *list);
     subject s = {r->v, list, count};
-    dibs__deadline soon = dibs__sooner(until, dibs__after(r->v->env, r->v->limit));
+    dibs__deadline soon;
 
+    dibs__voters_ready(r->v, until);
+    soon = dibs__sooner(until, dibs__after(r->v->env, r->v->limit));
     for (size_t k = 0; k < count; k++) {
         prepare(&b, tries[k]);
         if (list)

@@ -113,9 +113,9 @@ struct dibs__voters {
     char prefix[DIBS__REDIS_PREFIX_MAX + 1];
     char marker[DIBS__REDIS_PREFIX_MAX + 8];
     char gone[DIBS__REDIS_PREFIX_MAX + 32]; /* key of this handle's own mark */
-    _Atomic uint64_t dials;
-    int64_t limit;           /* how long one node may take */
-    int64_t max_lease;       /* that this handle may ask for */
+    uint64_t dials;    /* of commands, of all nodes, beyond the first of each; with the lock */
+    int64_t limit;     /* how long one node may take */
+    int64_t max_lease; /* that this handle may ask for */
     _Atomic int64_t longest; /* that any client may: the highest limit that a node told us */
     bool vouched;            /* guard=off */
     dibs__calls calls;       /* questions, and which of them reads for all */
@@ -183,6 +183,8 @@ typedef struct dibs__query {
     const char *key;
     dibs__word word[6];
     size_t words;
+    char *
+        dials; /* where in its words the number of dials belongs, which is known when it goes out; NULL: nowhere */
 } dibs__query;
 
 typedef uint32_t dibs__node_set; /* a bit a node */
@@ -207,6 +209,8 @@ struct dibs__ask {
     bool asleep;
 };
 
+/* Before a question is written: connections that were hung up are dialled anew, and a majority is waited for. */
+void dibs__voters_ready(dibs__voters *v, dibs__deadline until);
 /* DIBS_OK: it was asked; look at the sets. Never later than `until`. */
 dibs_status dibs__ask_run(dibs__ask *a, dibs__deadline until, dibs_error *err);
 void dibs__ask_fini(dibs__ask *a);

@@ -1,9 +1,11 @@
 --include head.lua
--- Take the lock from its holder. ARGV[1]: proposed fence, 1 for at once, when the client last dialled, counted; who
+-- Take the lock from its holder. ARGV[1]: proposed fence, 1 for at once, how often the client had dialled when it asked; who
 -- does it. ARGV[2]: the key of the client's own mark, see vote.lua: it must not take a newer lock of its own client.
 -- {verdict, last fence}
 local proposal, at_once, dialled, who = struct.unpack('>ddds', ARGV[1])
-if not stored or dialled < tonumber(call('GET', ARGV[2]) or 0) then
+if dialled < tonumber(call('GET', ARGV[2]) or 0) then
+    return {STALE, 0}
+elseif not stored then
     return {LOST, 0}
 end
 last = proposal > last and proposal or last + 1

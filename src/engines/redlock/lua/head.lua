@@ -12,7 +12,7 @@
 --
 -- Nothing stays for ever: a day after its last use a lock is gone.
 --define RECORD '>I4dddddddddddssss' OURS 0x7265646c LEAST 96 DAY 86400000000
---define GRANTED 0 BUSY 2 LOST 3 BROKEN 4 RESUMED 5 RELEASED 7 QUIET 9 UNMARKED 10
+--define GRANTED 0 BUSY 2 LOST 3 BROKEN 4 RESUMED 5 RELEASED 7 QUIET 9 UNMARKED 10 STALE 11
 local call, key = redis.call, KEYS[1]
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]

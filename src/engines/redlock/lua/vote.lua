@@ -1,5 +1,5 @@
 -- A vote. ARGV[1]: what the client proposes as fence, lease, min_hold, round, the longest lease that
--- any client may ask for, when the client last dialled, counted, and 0 if it will not wait, 1 if it
+-- any client may ask for, how often the client had dialled when it asked, and 0 if it will not wait, 1 if it
 -- will, 2 if it has; owner, attempt, "pid host".
 -- ARGV[2] and [3]: the keys of the node's marker and of the client's own mark.
 --define MOMENT 10000 WAITING 2000000
@@ -60,7 +60,7 @@ local function vote()
     elseif moment then
         return busy(moment)
     elseif gone and dialled < tonumber(gone) then
-        return {BUSY, last, 0, 0}
+        return {STALE, last}
     elseif live and (attempt == '' or owner ~= who or not replaces()) then
         return busy(ends - now)
     end
