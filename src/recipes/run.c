@@ -105,6 +105,12 @@ bool dibs__run_begin(dibs_once *o, dibs__deadline sent, uint64_t version)
 
 /* ---- One command about it -------------------------------------------------------------------- */
 
+/* A renewal, an abandoning, a crash that is put back: none of them knows better than an end that was told. */
+static bool says_no_end(const dibs__run_record *r)
+{
+    return r->state == DIBS__RUN_RUNNING || r->state == DIBS__RUN_ABANDONED;
+}
+
 static dibs__run_outcome read_conflict(dibs_once *o, const dibs__run_record *wanted,
                                        dibs__cell_reply *reply, dibs_status *status,
                                        dibs_error *err)
@@ -124,7 +130,7 @@ static dibs__run_outcome read_conflict(dibs_once *o, const dibs__run_record *wan
     o->version = reply->version;
     if (r.state == DIBS__RUN_RUNNING)
         return DIBS__RUN_STALE;
-    if (r.state == wanted->state || wanted->state == DIBS__RUN_RUNNING)
+    if (r.state == wanted->state || says_no_end(wanted))
         return DIBS__RUN_ENDED;
     return r.state == DIBS__RUN_FREE ? DIBS__RUN_TAKEN : DIBS__RUN_STALE;
 }
