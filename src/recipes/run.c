@@ -32,7 +32,7 @@ void dibs__run_retire(dibs_once *o, dibs__once_phase phase)
 {
     dibs *d = o->d;
 
-    dibs__heap_remove(&d->chores, &o->renew.due);
+    dibs__heap_remove(&d->renewals, &o->renew.due);
     dibs__heap_remove(&d->ends, &o->end.due);
     atomic_store(&o->deadline, 0);
     o->phase = phase;
@@ -89,7 +89,7 @@ void dibs__run_hold(dibs_once *o, dibs__deadline sent, uint64_t version)
     o->renew.run = renew_due;
     o->end.run = deadline_over;
     dibs__chore_at(d, &d->ends, &o->end, deadline);
-    dibs__chore_at(d, &d->chores, &o->renew, sent + (deadline - sent) / 3);
+    dibs__chore_at(d, &d->renewals, &o->renew, sent + (deadline - sent) / 3);
 }
 
 bool dibs__run_begin(dibs_once *o, dibs__deadline sent, uint64_t version)
@@ -232,7 +232,7 @@ static void renewed(dibs_once *o, dibs__deadline sent, dibs__run_outcome what, d
         d->stats.renewal_failures++;
         dibs__log(d, DIBS_LOG_WARNING, "renewing the run of '%.80s' failed: %s", o->key,
                   dibs_status_text(status));
-        dibs__chore_at(d, &d->chores, &o->renew, dibs__now(d->env) + renewal_pause(o));
+        dibs__chore_at(d, &d->renewals, &o->renew, dibs__now(d->env) + renewal_pause(o));
     }
 }
 
@@ -252,12 +252,12 @@ void dibs__run_idle(dibs_once *o)
 static void renew_due(dibs *d, dibs__chore *c, int64_t now)
 {
     dibs_once *o = DIBS__FROM(dibs_once, renew, c);
-    dibs__deadline until = dibs__keeper_until(d, now);
+    dibs__deadline until = dibs__keeper_renew_until(d, now);
     dibs_status status = DIBS_OK;
     dibs__run_outcome what;
 
     if (o->busy) {
-        dibs__chore_at(d, &d->chores, c, now + BUSY_PAUSE);
+        dibs__chore_at(d, &d->renewals, c, now + BUSY_PAUSE);
         return;
     }
     dibs__run_busy(o);
