@@ -321,6 +321,29 @@ static void a_beginning_that_nobody_heard_of_is_withdrawn(void **state)
     assert_true(wait_until(once_is_told, &(once_asked){b, key, DIBS_OK}, LONG_MS));
 }
 
+static void deny_the_rest(void *data)
+{
+    (void)data;
+    lossy_lose(LOSSY_DENIED, -1, NULL, NULL);
+}
+
+/* The repeat of a begin whose answer was lost is told something else, which says nothing about the first. */
+static void a_beginning_that_was_denied_when_repeated_is_withdrawn(void **state)
+{
+    dibs *a = once_open(), *b = open_handle();
+    const char *key = fresh("denied");
+    dibs_once *o = (dibs_once *)1;
+
+    (void)state;
+    lossy_put_in(a);
+    lossy_lose(LOSSY_ANSWER, 1, deny_the_rest, NULL);
+    assert_status(once_begin(a, key, &(dibs_once_options){.lease_ms = 60000}, &o), DIBS_DENIED);
+    assert_null(o);
+    assert_status(once_told(b, key, NULL), DIBS_RUNNING);
+    lossy_stop();
+    assert_true(wait_until(once_is_told, &(once_asked){b, key, DIBS_OK}, LONG_MS));
+}
+
 /* The same when the handle is closed at once, as the command does it. */
 static void a_beginning_that_nobody_heard_of_ends_with_its_handle(void **state)
 {
@@ -560,6 +583,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_finish_stays_when_its_run_is_let_go),
     CASE(a_forgetting_can_be_asked_again),
     CASE(a_beginning_that_nobody_heard_of_is_withdrawn),
+    CASE(a_beginning_that_was_denied_when_repeated_is_withdrawn),
     CASE(a_beginning_that_nobody_heard_of_ends_with_its_handle),
     CASE(a_late_request_begins_nothing),
     CASE(a_late_copy_begins_nothing_after_a_failure),
