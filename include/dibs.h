@@ -429,7 +429,8 @@ DIBS_API dibs_status dibs_once_finish(dibs_once *o, const void *result, size_t s
  * earlier run did is as unknown as before. The steps of both stay with it. */
 DIBS_API dibs_status dibs_once_fail(dibs_once *o, bool final, const void *result, size_t size,
                                     int code, dibs_error *err);
-/* Nobody knows how far it came: as if the runner had died, without waiting for its lease. */
+/* Nobody knows how far it came: as if the runner had died, without waiting for its lease. An end that has
+ * reached the engine stays, also if its answer was lost (DIBS_UNKNOWN). */
 DIBS_API dibs_status dibs_once_abandon(dibs_once *o, dibs_error *err);
 
 /* After DIBS_ALREADY. */

@@ -1,6 +1,7 @@
 /* The keeper when much is to be done at once, and handles that are closed while calls are under way. The
  * engine is the memory engine, with calls that take their time. */
 #define _GNU_SOURCE
+#include "core/error.h"
 #include "core/handle.h"
 #include "support/clock.h"
 #include "support/jobs.h"
@@ -18,14 +19,41 @@
 
 static dibs__engine_class slow;
 static const dibs__engine_class *real;
+static const dibs__env *env;
 static atomic_int cancels;
+static atomic_bool cancels_hang; /* none is answered */
+static atomic_int far_us;        /* what each exchange about a cell takes */
+
+/* Not longer than the caller has. False: that is over. */
+static bool take_time(int64_t us, dibs__deadline until)
+{
+    int64_t left = until - dibs__now(env);
+
+    if (us > left)
+        us = left > 0 ? left : 0;
+    usleep((useconds_t)us);
+    return us < left;
+}
 
 static dibs_status slow_cancel(dibs__engine *e, const dibs__claim *claim, dibs__deadline until,
                                dibs_error *err)
 {
+    if (atomic_load(&cancels_hang)) {
+        take_time(until - dibs__now(env), until);
+        return dibs__fail(err, DIBS_UNAVAILABLE, "no answer");
+    }
     usleep(SLOW_US);
     atomic_fetch_add(&cancels, 1);
     return real->cancel(e, claim, until, err);
+}
+
+static dibs_status slow_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
+                             bool tell, dibs__deadline until, dibs__cell_reply *out,
+                             dibs_error *err)
+{
+    if (!take_time(atomic_load(&far_us), until))
+        return dibs__fail(err, DIBS_UNAVAILABLE, "no answer in time");
+    return real->cell(e, key, command, tell, until, out, err);
 }
 
 static dibs *open_slow(void)
@@ -35,8 +63,12 @@ static dibs *open_slow(void)
     real = d->class;
     slow = *real;
     slow.cancel = slow_cancel;
+    slow.cell = slow_cell;
     d->class = &slow;
+    env = d->env;
     atomic_store(&cancels, 0);
+    atomic_store(&cancels_hang, false);
+    atomic_store(&far_us, 0);
     return d;
 }
 
@@ -81,6 +113,84 @@ static void a_crowd_that_leaves_delays_no_renewal(void **state)
     assert_true(dibs_held(mine));
     assert_true(s.renewals >= 2);
     dibs_unlock(mine);
+    dibs_unlock(busy);
+}
+
+/* ---- Runs ------------------------------------------------------------------------------------ */
+
+typedef struct renewing {
+    dibs *d;
+    dibs_once *run;
+    uint64_t want;
+} renewing;
+
+static dibs_once *begin(dibs *d, const char *key, int64_t lease_ms)
+{
+    dibs_once *o = NULL;
+
+    assert_status(dibs_once_begin(d, key, &(dibs_once_options){.lease_ms = lease_ms}, &o, NULL),
+                  DIBS_OK);
+    return o;
+}
+
+/* Or it is lost, and there is nothing to wait for. */
+static bool is_renewed(void *arg)
+{
+    renewing *r = arg;
+    dibs_stats s;
+
+    dibs_stats_read(r->d, &s);
+    return s.renewals >= r->want || !dibs_once_held(r->run);
+}
+
+static void assert_is_renewed(dibs *d, dibs_once *run)
+{
+    assert_true(wait_until(is_renewed, &(renewing){d, run, 2}, LONG_MS));
+    assert_true(dibs_once_held(run));
+    atomic_store(&cancels_hang, false);
+    dibs_once_free(run);
+}
+
+static bool somebody_waits(void *d)
+{
+    dibs_stats s;
+
+    dibs_stats_read(d, &s);
+    return s.waiting > 0;
+}
+
+/* What was handed over has a short time until its first renewal. Far from the engine an exchange takes a
+ * while, and runs must get theirs all the same. */
+static void a_hand_over_leaves_runs_their_time(void **state)
+{
+    dibs *d = open_slow(), *other = open_at(STORE, NULL);
+    dibs_grant *first = take(other, "handed", NULL);
+    job *next = job_start(d, "handed", &(dibs_lock_options){.lease_ms = 60000});
+    dibs_once *run;
+
+    (void)state;
+    assert_true(wait_until(somebody_waits, d, LONG_MS));
+    dibs_unlock(first);
+    job_join_held(next);
+    atomic_store(&far_us, 100000);
+    run = begin(d, "run", 1200);
+    assert_is_renewed(d, run);
+    dibs_unlock(next->g);
+}
+
+/* Giving back what a waiter left gets no answer for as long as the keeper has patience. */
+static void what_hangs_leaves_runs_their_renewals(void **state)
+{
+    dibs *d = open_slow(), *other = open_at(STORE, NULL);
+    dibs_grant *busy = take(other, "busy", NULL);
+    dibs_once *run = begin(d, "run", 2000);
+
+    (void)state;
+    atomic_store(&cancels_hang, true);
+    assert_status(
+        dibs_lock(d, "busy", &(dibs_lock_options){.wait_ms = 10}, &(dibs_grant *){NULL}, NULL),
+        DIBS_BUSY);
+    assert_is_renewed(d, run);
     dibs_unlock(busy);
 }
 
@@ -136,6 +246,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(a_crowd_that_leaves_delays_no_renewal, tear_down),
+        cmocka_unit_test_teardown(a_hand_over_leaves_runs_their_time, tear_down),
+        cmocka_unit_test_teardown(what_hangs_leaves_runs_their_renewals, tear_down),
         cmocka_unit_test_teardown(a_call_for_several_is_over_before_its_handle, tear_down),
     };
 

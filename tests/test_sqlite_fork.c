@@ -105,6 +105,74 @@ static void children_can_open_what_their_parent_uses(void **state)
         fail_msg("%d children could not use the store, %d hung or crashed", refused, hung);
 }
 
+/* ---- A child with threads -------------------------------------------------------------------- */
+
+#define INHERITED 8 /* handles that the child has from its parent */
+#define OPENERS   4
+
+typedef struct opener {
+    pthread_t thread;
+    pthread_barrier_t *together;
+    desk *inherited; /* left to the process, as dibs_close does it; NULL: opens one */
+    int failed;
+} opener;
+
+static void *open_or_abandon(void *arg)
+{
+    opener *o = arg;
+
+    pthread_barrier_wait(o->together);
+    if (o->inherited)
+        o->inherited->class->abandon(o->inherited->engine);
+    else
+        o->failed = use_store();
+    return NULL;
+}
+
+static int open_in_threads(desk *inherited)
+{
+    pthread_barrier_t together;
+    opener o[2 * OPENERS] = {{0}};
+    int failed = 0;
+
+    alarm(HANG_S);
+    pthread_barrier_init(&together, NULL, 2 * OPENERS);
+    for (int i = 0; i < 2 * OPENERS; i++) {
+        o[i].together = &together;
+        o[i].inherited = i < OPENERS ? &inherited[i] : NULL;
+        if (pthread_create(&o[i].thread, NULL, open_or_abandon, &o[i]) != 0)
+            return 3;
+    }
+    for (int i = 0; i < 2 * OPENERS; i++) {
+        pthread_join(o[i].thread, NULL);
+        failed = o[i].failed ? o[i].failed : failed;
+    }
+    return failed;
+}
+
+/* Each inherited connection is closed once, and before any is opened. */
+static void threads_of_a_child_open_at_the_same_moment(void **state)
+{
+    static desk d[INHERITED];
+    int wrong = 0;
+
+    (void)state;
+    for (int i = 0; i < INHERITED; i++)
+        lite_open(&d[i]);
+    for (int i = 0; i < CHILDREN / 4; i++) {
+        int status;
+        pid_t pid = fork();
+        if (pid == 0)
+            _exit(open_in_threads(d));
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        wrong += status != 0;
+    }
+    for (int i = 0; i < INHERITED; i++)
+        desk_close(&d[i]);
+    if (wrong)
+        fail_msg("%d of %d children crashed, hung or were refused", wrong, CHILDREN / 4);
+}
+
 /* ---- A child of its own ---------------------------------------------------------------------- */
 
 /* Opens, forks a child that opens too, and is gone when the child has. The child then does a round of work
@@ -276,6 +344,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_child_lives_without_its_parent),
         TEST(children_can_open_what_their_parent_uses),
+        TEST(threads_of_a_child_open_at_the_same_moment),
         TEST(after_exec_a_process_is_not_in_its_own_way),
         TEST(others_notice_an_exec),
         TEST(handles_of_this_process_stay_alive),

@@ -12,7 +12,9 @@
 
 bool dibs__lodge(dibs *d)
 {
-    if (!dibs__keeper_start(d) || !dibs__heap_reserve(&d->chores, d->lodgers - d->chores.count) ||
+    if (!dibs__keeper_start(d) ||
+        !dibs__heap_reserve(&d->renewals, d->lodgers - d->renewals.count) ||
+        !dibs__heap_reserve(&d->chores, d->lodgers - d->chores.count) ||
         !dibs__heap_reserve(&d->ends, d->lodgers - d->ends.count))
         return false;
     d->lodgers++;

@@ -197,6 +197,7 @@ static void free_handle(dibs *d)
     dibs__heap_fini(&d->due);
     dibs__heap_fini(&d->expiries);
     dibs__heap_fini(&d->errands);
+    dibs__heap_fini(&d->renewals);
     dibs__heap_fini(&d->chores);
     dibs__heap_fini(&d->ends);
     pthread_mutex_destroy(&d->mutex);

@@ -147,8 +147,10 @@ struct dibs {
     dibs__heap due, expiries;
     dibs__heap
         errands; /* out of `due`: what takes an exchange of its own, and waits for renewals */
-    dibs__heap chores, ends;      /* chores: may ask the engine. ends: a deadline is over, no I/O */
-    size_t lodgers;               /* each has a place in both */
+    /* Of what is no grant. renewals: of runs. chores: what else asks the engine, and waits for renewals.
+     * ends: the deadline of a run is over, no I/O. */
+    dibs__heap renewals, chores, ends;
+    size_t lodgers;               /* each has a place in all of them */
     dibs__news *news, **news_end; /* callbacks to run */
     struct dibs_once *onces;      /* all of the handle's */
     dibs__chore reap;
@@ -218,7 +220,8 @@ void dibs__ticket_enter(dibs_ticket *t, dibs__deadline latest);
 void dibs__ticket_sit(dibs_ticket *t); /* the calling thread waits until it is settled */
 
 /* chore.c: with the mutex */
-bool dibs__lodge(dibs *d); /* a place in `chores` and in `ends`; false: out of memory or threads */
+/* A place in `renewals`, `chores` and `ends`; false: out of memory or threads. */
+bool dibs__lodge(dibs *d);
 void dibs__unlodge(dibs *d);
 void dibs__chore_at(dibs *d, dibs__heap *heap, dibs__chore *c, dibs__deadline when);
 void dibs__news_add(dibs *d, dibs__news *n);
@@ -258,7 +261,9 @@ void dibs__thread_owner(const dibs *d, char *out, size_t size);
 void dibs__onces_close(dibs *d, dibs__deadline until);
 
 /* keeper.c */
-dibs__deadline dibs__keeper_until(const dibs *d, int64_t now); /* how long it may be away */
+/* How long the keeper may be away: with a renewal, and with anything else. */
+dibs__deadline dibs__keeper_renew_until(const dibs *d, int64_t now);
+dibs__deadline dibs__keeper_until(const dibs *d, int64_t now);
 bool dibs__keeper_start(dibs *d); /* with the mutex; false: no thread to be had */
 void dibs__keeper_wake(dibs *d);
 void dibs__keeper_stop(dibs *d); /* without the mutex */

@@ -90,6 +90,25 @@ dibs__due *dibs__heap_top(const dibs__heap *h)
     return h->count ? get(h, 1) : NULL;
 }
 
+/* Among `index` and what is below it, if that is before `best`. */
+static dibs__due *search(const dibs__heap *h, size_t index, bool (*fits)(dibs__due *node),
+                         dibs__due *best)
+{
+    dibs__due *node = index <= h->count ? get(h, index) : NULL;
+
+    if (!node || (best && node->key >= best->key))
+        return best;
+    if (fits(node))
+        return node; /* what is below comes later */
+    best = search(h, index * 2, fits, best);
+    return search(h, index * 2 + 1, fits, best);
+}
+
+dibs__due *dibs__heap_first(const dibs__heap *h, bool (*fits)(dibs__due *node))
+{
+    return search(h, 1, fits, NULL);
+}
+
 void dibs__heap_fini(dibs__heap *h)
 {
     free(h->at);

@@ -23,6 +23,8 @@ bool dibs__heap_reserve(dibs__heap *h, size_t promised);
 void dibs__heap_put(dibs__heap *h, dibs__due *node, int64_t key); /* adds, or moves */
 void dibs__heap_remove(dibs__heap *h, dibs__due *node);           /* harmless when not in it */
 dibs__due *dibs__heap_top(const dibs__heap *h);                   /* NULL: empty */
+/* The first of those that fit; NULL: none. Looks at no other than those before it, and their next. */
+dibs__due *dibs__heap_first(const dibs__heap *h, bool (*fits)(dibs__due *node));
 void dibs__heap_fini(dibs__heap *h);
 
 #endif

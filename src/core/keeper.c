@@ -2,13 +2,15 @@
  * in line alive, gives back what its user has left, reads the engine's wake-ups, and tells losses.
  *
  * Two heaps say what comes next: `due` (something to ask the engine) and `expiries` (a deadline is
- * over); two more, `chores` and `ends`, say the same for what is no grant: runs of once, reaping. Whatever is due at about the same time goes to the engine in one batch, sorted by name. No
- * exchange of the keeper's lasts beyond the next deadline of a holder by much, so that a loss is
- * told in time even when the engine hangs.
+ * over); `renewals` and `ends` say the same for runs of once. Whatever is due at about the same time goes
+ * to the engine in one batch, sorted by name; a run is renewed by an exchange of its own. No exchange of
+ * the keeper's lasts beyond the next deadline of a holder by much, so that a loss is told in time even
+ * when the engine hangs.
  *
- * What takes an exchange of its own (giving back what was left, entering again) is an errand. Errands
- * are run one at a time, and after what is due: however many there are, a renewal waits for one of
- * them at most. */
+ * What else takes an exchange of its own is an errand (giving back what was left, entering again) or a
+ * chore (reaping, withdrawing a run). These are done one at a time, and after all renewals that are due:
+ * however many there are, a renewal waits for one of each at most, and neither takes so long that too
+ * little is left for it. */
 #define _GNU_SOURCE
 #include "core/handle.h"
 
@@ -71,7 +73,8 @@ static void tell_losses(dibs *d)
 
 /* ---- Signs of life --------------------------------------------------------------------------- */
 
-static dibs__deadline until_deadline(const dibs *d, int64_t now)
+/* Nobody's deadline passes unseen. */
+dibs__deadline dibs__keeper_renew_until(const dibs *d, int64_t now)
 {
     const dibs__heap *heaps[] = {&d->expiries, &d->ends};
     dibs__deadline until = now + d->request_span;
@@ -84,18 +87,28 @@ static dibs__deadline until_deadline(const dibs *d, int64_t now)
     return until;
 }
 
-/* How long it may be away with something that is no renewal. It comes back while every holder still has a
- * third of its lease: who has the next deadline has that, and the others have more. */
+static bool is_to_be_renewed(dibs__due *expiry)
+{
+    return DIBS__FROM(dibs_grant, expiry, expiry)->due.index != 0;
+}
+
+/* Who has this deadline still has a third of what it has now. */
+static dibs__deadline leave_a_third(dibs__deadline until, const dibs__due *deadline, int64_t now)
+{
+    dibs__deadline back = deadline ? deadline->key - (deadline->key - now) / 3 : DIBS__NEVER;
+
+    return dibs__sooner(until, back > now + GRACE ? back : now + GRACE);
+}
+
+/* With something that is no renewal. It comes back while everybody who is to be renewed has time left for
+ * that: who has the next deadline has, and the others have more. All runs are renewed; a grant that is not
+ * just ends. */
 dibs__deadline dibs__keeper_until(const dibs *d, int64_t now)
 {
-    dibs__deadline until = until_deadline(d, now);
-    dibs__due *top = dibs__heap_top(&d->expiries);
+    dibs__deadline until = dibs__keeper_renew_until(d, now);
 
-    if (top) {
-        dibs__deadline back = top->key - DIBS__FROM(dibs_grant, expiry, top)->lease / 3;
-        until = dibs__sooner(until, back > now + GRACE ? back : now + GRACE);
-    }
-    return until;
+    until = leave_a_third(until, dibs__heap_first(&d->expiries, is_to_be_renewed), now);
+    return leave_a_third(until, dibs__heap_top(&d->ends), now);
 }
 
 static int by_name(const void *a, const void *b)
@@ -121,7 +134,7 @@ static void answer(dibs_grant *g, const dibs__claim *claim, int64_t sent)
 
 static void send_batch(dibs *d, batch *b, int64_t sent)
 {
-    dibs__deadline until = until_deadline(d, sent);
+    dibs__deadline until = dibs__keeper_renew_until(d, sent);
 
     if (b->count == 0)
         return;
@@ -251,26 +264,28 @@ static void serve_due(dibs *d, batch *b, int64_t now)
     send_batch(d, b, now);
 }
 
-/* One at a time: each is an exchange, and a deadline may be over after it. */
-static void serve_chore(dibs *d, int64_t now)
+/* One at a time: each is an exchange, and a deadline may be over after it. False: none is due. */
+static bool serve_next(dibs *d, dibs__heap *heap, int64_t now)
 {
-    dibs__due *top = dibs__heap_top(&d->chores);
+    dibs__due *top = dibs__heap_top(heap);
     dibs__chore *c = top ? DIBS__FROM(dibs__chore, due, top) : NULL;
 
     if (!c || top->key > now)
-        return;
-    dibs__heap_remove(&d->chores, top);
+        return false;
+    dibs__heap_remove(heap, top);
     c->run(d, c, dibs__now(d->env));
+    return true;
 }
 
 /* ---- The thread ------------------------------------------------------------------------------ */
 
 static dibs__deadline next_moment(const dibs *d)
 {
-    const dibs__heap *heaps[] = {&d->due, &d->expiries, &d->errands, &d->chores, &d->ends};
+    const dibs__heap *heaps[] = {&d->due,      &d->expiries, &d->errands,
+                                 &d->renewals, &d->chores,   &d->ends};
     dibs__deadline next = DIBS__NEVER;
 
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         dibs__due *top = dibs__heap_top(heaps[i]);
         next = dibs__sooner(next, top ? top->key : DIBS__NEVER);
     }
@@ -328,8 +343,10 @@ static void *keeper_main(void *data)
         expire(d, now);
         tell_losses(d);
         serve_due(d, b, now);
+        if (serve_next(d, &d->renewals, dibs__now(d->env)))
+            continue;
         run_errand(d, dibs__now(d->env));
-        serve_chore(d, now);
+        serve_next(d, &d->chores, now);
         if (next_moment(d) <= dibs__now(d->env) || (d->news && !d->dispatch_only))
             continue;
         arm(d);

@@ -279,6 +279,7 @@ static dibs_status try_take(dibs_once *o, uint64_t take, dibs__deadline until,
                             .alive = true,
                             .lease = o->mine.lease};
     void *bytes;
+    bool unsure = false;
     dibs_status status;
 
     r.since = d->env->wall(d->env->ctx);
@@ -292,9 +293,9 @@ static dibs_status try_take(dibs_once *o, uint64_t take, dibs__deadline until,
     c.keep = dibs__record_life(&r);
     dibs__stamp(d, stamp);
     *sent = dibs__now(d->env);
-    status = dibs__cell_do(d, o->cell, &c, false, until, reply, NULL, err);
+    status = dibs__cell_do(d, o->cell, &c, false, until, reply, &unsure, err);
     free(bytes);
-    if (status == DIBS_UNKNOWN) {
+    if (unsure) { /* until it is read what is there: the last answer says nothing about the first request */
         o->maybe_there = true;
         o->tried = take ? take : o->tried;
     }

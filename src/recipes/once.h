@@ -54,7 +54,8 @@ struct dibs_once {
     dibs__deadline read_at;      /* that moment, or before */
     uint64_t version;            /* the cell's, as far as we know */
     _Atomic int64_t deadline;    /* ours until then, by our clock; 0: not ours */
-    dibs__chore renew, end;
+    dibs__chore renew, end;      /* while it is ours */
+    dibs__chore withdrawal;      /* when nobody wants it */
     dibs__news loss;
     char cell[DIBS__CELL_KEY_SIZE];
     char key[]; /* for messages; then the fingerprint */

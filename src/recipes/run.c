@@ -32,7 +32,7 @@ void dibs__run_retire(dibs_once *o, dibs__once_phase phase)
 {
     dibs *d = o->d;
 
-    dibs__heap_remove(&d->chores, &o->renew.due);
+    dibs__heap_remove(&d->renewals, &o->renew.due);
     dibs__heap_remove(&d->ends, &o->end.due);
     atomic_store(&o->deadline, 0);
     o->phase = phase;
@@ -89,7 +89,7 @@ void dibs__run_hold(dibs_once *o, dibs__deadline sent, uint64_t version)
     o->renew.run = renew_due;
     o->end.run = deadline_over;
     dibs__chore_at(d, &d->ends, &o->end, deadline);
-    dibs__chore_at(d, &d->chores, &o->renew, sent + (deadline - sent) / 3);
+    dibs__chore_at(d, &d->renewals, &o->renew, sent + (deadline - sent) / 3);
 }
 
 bool dibs__run_begin(dibs_once *o, dibs__deadline sent, uint64_t version)
@@ -104,6 +104,12 @@ bool dibs__run_begin(dibs_once *o, dibs__deadline sent, uint64_t version)
 }
 
 /* ---- One command about it -------------------------------------------------------------------- */
+
+/* A renewal, an abandoning, a crash that is put back: none of them knows better than an end that was told. */
+static bool says_no_end(const dibs__run_record *r)
+{
+    return r->state == DIBS__RUN_RUNNING || r->state == DIBS__RUN_ABANDONED;
+}
 
 static dibs__run_outcome read_conflict(dibs_once *o, const dibs__run_record *wanted,
                                        dibs__cell_reply *reply, dibs_status *status,
@@ -124,7 +130,7 @@ static dibs__run_outcome read_conflict(dibs_once *o, const dibs__run_record *wan
     o->version = reply->version;
     if (r.state == DIBS__RUN_RUNNING)
         return DIBS__RUN_STALE;
-    if (r.state == wanted->state || wanted->state == DIBS__RUN_RUNNING)
+    if (r.state == wanted->state || says_no_end(wanted))
         return DIBS__RUN_ENDED;
     return r.state == DIBS__RUN_FREE ? DIBS__RUN_TAKEN : DIBS__RUN_STALE;
 }
@@ -226,7 +232,7 @@ static void renewed(dibs_once *o, dibs__deadline sent, dibs__run_outcome what, d
         d->stats.renewal_failures++;
         dibs__log(d, DIBS_LOG_WARNING, "renewing the run of '%.80s' failed: %s", o->key,
                   dibs_status_text(status));
-        dibs__chore_at(d, &d->chores, &o->renew, dibs__now(d->env) + renewal_pause(o));
+        dibs__chore_at(d, &d->renewals, &o->renew, dibs__now(d->env) + renewal_pause(o));
     }
 }
 
@@ -246,12 +252,12 @@ void dibs__run_idle(dibs_once *o)
 static void renew_due(dibs *d, dibs__chore *c, int64_t now)
 {
     dibs_once *o = DIBS__FROM(dibs_once, renew, c);
-    dibs__deadline until = dibs__keeper_until(d, now);
+    dibs__deadline until = dibs__keeper_renew_until(d, now);
     dibs_status status = DIBS_OK;
     dibs__run_outcome what;
 
     if (o->busy) {
-        dibs__chore_at(d, &d->chores, c, now + BUSY_PAUSE);
+        dibs__chore_at(d, &d->renewals, c, now + BUSY_PAUSE);
         return;
     }
     dibs__run_busy(o);

@@ -309,7 +309,7 @@ static dibs__run_outcome withdraw(dibs_once *o, dibs__deadline until)
 /* On the keeper. */
 static void withdraw_due(dibs *d, dibs__chore *c, int64_t now)
 {
-    dibs_once *o = DIBS__FROM(dibs_once, renew, c);
+    dibs_once *o = DIBS__FROM(dibs_once, withdrawal, c);
     dibs__deadline until = dibs__keeper_until(d, now);
     dibs__run_outcome what;
 
@@ -333,8 +333,8 @@ static void leave_to_keeper(dibs_once *o)
 
     o->phase = DIBS__ONCE_OVER;
     o->give_up = now + o->mine.lease + PATIENCE;
-    o->renew.run = withdraw_due;
-    dibs__chore_at(o->d, &o->d->chores, &o->renew, now);
+    o->withdrawal.run = withdraw_due;
+    dibs__chore_at(o->d, &o->d->chores, &o->withdrawal, now);
 }
 
 static bool is_ours(dibs_once *o)

@@ -256,6 +256,28 @@ static void a_finish_can_be_asked_again(void **state)
     once_expect(b, key, "done");
 }
 
+/* The caller does not ask again, and lets go of the run: what it has told stays. */
+static void a_finish_stays_when_its_run_is_let_go(void **state)
+{
+    dibs *b = once_open();
+
+    (void)state;
+    for (int close = 0; close < 2; close++) {
+        const char *key = fresh("finish");
+        dibs *a = open_with(&(dibs_options){.request_ms = 1000});
+        dibs_once *o;
+        lossy_put_in(a);
+        o = once_first(a, key, &(dibs_once_options){.lease_ms = 60000});
+        lossy_lose(LOSSY_ANSWER, -1, NULL, NULL);
+        assert_status(dibs_once_finish(o, "done", 4, 7, NULL), DIBS_UNKNOWN);
+        lossy_stop();
+        if (!close)
+            dibs_once_free(o);
+        close_handle(a);
+        once_expect(b, key, "done");
+    }
+}
+
 /* The same for a key that was to be forgotten: asked again it is done, and nothing else is. */
 static void a_forgetting_can_be_asked_again(void **state)
 {
@@ -293,6 +315,29 @@ static void a_beginning_that_nobody_heard_of_is_withdrawn(void **state)
     lossy_put_in(a);
     lossy_lose(LOSSY_ANSWER, -1, NULL, NULL);
     assert_status(once_begin(a, key, &(dibs_once_options){.lease_ms = 60000}, &o), DIBS_UNKNOWN);
+    assert_null(o);
+    assert_status(once_told(b, key, NULL), DIBS_RUNNING);
+    lossy_stop();
+    assert_true(wait_until(once_is_told, &(once_asked){b, key, DIBS_OK}, LONG_MS));
+}
+
+static void deny_the_rest(void *data)
+{
+    (void)data;
+    lossy_lose(LOSSY_DENIED, -1, NULL, NULL);
+}
+
+/* The repeat of a begin whose answer was lost is told something else, which says nothing about the first. */
+static void a_beginning_that_was_denied_when_repeated_is_withdrawn(void **state)
+{
+    dibs *a = once_open(), *b = open_handle();
+    const char *key = fresh("denied");
+    dibs_once *o = (dibs_once *)1;
+
+    (void)state;
+    lossy_put_in(a);
+    lossy_lose(LOSSY_ANSWER, 1, deny_the_rest, NULL);
+    assert_status(once_begin(a, key, &(dibs_once_options){.lease_ms = 60000}, &o), DIBS_DENIED);
     assert_null(o);
     assert_status(once_told(b, key, NULL), DIBS_RUNNING);
     lossy_stop();
@@ -535,8 +580,10 @@ static const struct CMUnitTest tests[] = {
     CASE(a_result_kept_for_ever_has_no_end),
     CASE(lost_answers_change_nothing),
     CASE(a_finish_can_be_asked_again),
+    CASE(a_finish_stays_when_its_run_is_let_go),
     CASE(a_forgetting_can_be_asked_again),
     CASE(a_beginning_that_nobody_heard_of_is_withdrawn),
+    CASE(a_beginning_that_was_denied_when_repeated_is_withdrawn),
     CASE(a_beginning_that_nobody_heard_of_ends_with_its_handle),
     CASE(a_late_request_begins_nothing),
     CASE(a_late_copy_begins_nothing_after_a_failure),

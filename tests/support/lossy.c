@@ -116,6 +116,8 @@ static dibs_status lossy_cell(dibs__engine *e, const char *key, const dibs__cell
         return status;
     if (status != DIBS_OK)
         return status;
+    if (way == LOSSY_DENIED)
+        return dibs__fail(err, DIBS_DENIED, "not allowed any more");
     return dibs__fail(err, way == LOSSY_REFUSED ? DIBS_UNAVAILABLE : DIBS_UNKNOWN,
                       "lost on the way");
 }

@@ -9,6 +9,7 @@ typedef enum lossy_way {
     LOSSY_ANSWER,  /* it is done, and nobody is told: DIBS_UNKNOWN */
     LOSSY_REQUEST, /* it is not done, and nobody knows: DIBS_UNKNOWN */
     LOSSY_REFUSED, /* it is not done: DIBS_UNAVAILABLE */
+    LOSSY_DENIED,  /* it is not done: DIBS_DENIED */
     LOSSY_LATE,    /* it is done, and the answer comes when `then` has run */
     LOSSY_HELD,    /* DIBS_UNKNOWN, and the network delivers it with lossy_deliver */
 } lossy_way;

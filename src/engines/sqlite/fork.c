@@ -24,6 +24,8 @@
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+/* Whoever closes what was inherited: one thread at a time, and nobody opens before that is done. */
+static pthread_mutex_t shedding = PTHREAD_MUTEX_INITIALIZER;
 static int inside; /* threads that are in SQLite */
 static int forks;  /* threads that are about to fork */
 static bool quiet; /* nobody was inside: written before a fork, read in the child */
@@ -85,16 +87,18 @@ static void in_parent(void)
     pthread_mutex_unlock(&mutex);
 }
 
+/* One that the parent had inherited itself was closed by then, or not begun with: it stays listed until it
+ * is closed, and closing it again is harmless. */
 static void in_child(void)
 {
     for (dibs__lite *e = handles; e; e = e->next_handle) {
-        if (!e->inherited)
-            e->idle = quiet;
+        e->idle = quiet && (!e->inherited || e->idle);
         e->inherited = true;
     }
     forks = 0;
     inside = depth;
     pthread_cond_init(&changed, NULL);
+    pthread_mutex_init(&shedding, NULL);
     pthread_mutex_unlock(&mutex);
 }
 
@@ -160,17 +164,36 @@ static dibs__lite *find_inherited(void)
     return e;
 }
 
+static bool can_be_closed(const dibs__lite *e)
+{
+    return e->inherited &&
+           e->idle; /* else: forked past the handlers, or in the middle of something */
+}
+
+void dibs__lite_shed_one(dibs__lite *e)
+{
+    if (!can_be_closed(e))
+        return;
+    pthread_mutex_lock(&shedding);
+    dibs__lite_drop(e);
+    dibs__lite_delist(e);
+    pthread_mutex_unlock(&shedding);
+}
+
 dibs_status dibs__lite_shed(dibs_error *err)
 {
     dibs__lite *e;
 
-    while ((e = find_inherited())) {
-        if (!e->inherited || !e->idle) /* forked past the handlers, or in the middle of something */
-            return dibs__fail(err, DIBS_UNAVAILABLE,
-                              "sqlite: %.400s was in use by another thread while this process was "
-                              "forked: fork again, or open it after an exec",
-                              e->path);
+    pthread_mutex_lock(&shedding);
+    while ((e = find_inherited()) && can_be_closed(e)) {
         dibs__lite_drop(e);
+        dibs__lite_delist(e);
     }
-    return DIBS_OK;
+    pthread_mutex_unlock(&shedding);
+    if (!e)
+        return DIBS_OK;
+    return dibs__fail(err, DIBS_UNAVAILABLE,
+                      "sqlite: %.400s was in use by another thread while this process was "
+                      "forked: fork again, or open it after an exec",
+                      e->path);
 }

@@ -57,8 +57,6 @@ void dibs__lite_drop(dibs__lite *e)
     sqlite3_close(e->db);
     e->db = NULL;
     dibs__lite_outside();
-    if (e->inherited)
-        dibs__lite_delist(e);
 }
 
 /* Accepts what a failed open left. */
@@ -84,8 +82,7 @@ static void sqlite_abandon(dibs__engine *base)
 {
     dibs__lite *e = from(base);
 
-    if (e->inherited && e->idle)
-        dibs__lite_drop(e);
+    dibs__lite_shed_one(e);
     dibs__lite_wake_close(e);
     if (e->life >= 0)
         close(e->life);

@@ -240,7 +240,7 @@ bool dibs__lite_lasting(dibs__lite *e);
 dibs__lite_job *dibs__lite_take(dibs__lite *e);
 void dibs__lite_done(dibs__lite_job *job);
 
-/* sqlite.c: closes the connection. */
+/* sqlite.c: closes the connection; harmless when it is. */
 void dibs__lite_drop(dibs__lite *e);
 
 /* fork.c: every call of SQLite is made between these two; they may be nested. A fork waits for it. */
@@ -252,8 +252,9 @@ void dibs__lite_delist(dibs__lite *e); /* harmless when it is not there */
 void dibs__lite_set_client(dibs__lite *e, const char *client);
 /* Is that client a handle of this process, through this copy of the library? */
 bool dibs__lite_is_here(const char *client);
-/* Closes what a forked child has inherited. */
+/* Closes what a forked child has inherited; the other: one handle of that, if it was inherited idle. */
 dibs_status dibs__lite_shed(dibs_error *err);
+void dibs__lite_shed_one(dibs__lite *e);
 
 /* gate.c */
 void dibs__lite_gate_open(dibs__lite *e, dibs__deadline until);
