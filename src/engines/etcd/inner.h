@@ -21,12 +21,13 @@ typedef struct dibs__etcd_lease {
     dibs__etcd_call proof;
     bool up, answered, proving;
     int64_t id, ttl;
-    int64_t proved;        /* which one the proof is about */
-    dibs__deadline until;  /* proved */
-    dibs__deadline sent;   /* of the question that is out, or being proved; 0: none is */
-    dibs__deadline due;    /* of the next one */
-    uint64_t term;         /* of the leader that answered it */
-    int64_t seen_revision; /* the highest that the cluster has told of */
+    int64_t proved;         /* which one the proof is about */
+    dibs__deadline until;   /* proved */
+    dibs__deadline sent;    /* of the question that is out, or being proved; 0: none is */
+    dibs__deadline due;     /* of the next one */
+    uint64_t term;          /* of the leader that answered it */
+    int64_t seen_revision;  /* the highest that the cluster has told of */
+    int64_t asked_revision; /* that, when the proof was asked for */
     uint64_t seen_term;
     int64_t over; /* its end is to be told to the engine; 0: nothing is */
     int renewed;  /* to be told: 1 proved, -1 not */
