@@ -115,8 +115,8 @@ static bool comes_again(dibs__etcd_call *call)
     bool not_done = false;
     bool token_over = dibs__etcd_token_is_over(s->rpc, s->text);
     bool lost = dibs__etcd_member_is_lost(s->rpc, s->text, &not_done);
-    bool again =
-        s->rpc == DIBS__RPC_UNSENT || (s->rpc == DIBS__RPC_CUT && call->kind == DIBS__ETCD_READ);
+    bool looks = call->kind == DIBS__ETCD_READ || call->kind == DIBS__ETCD_LOOK;
+    bool again = s->rpc == DIBS__RPC_UNSENT || (s->rpc == DIBS__RPC_CUT && looks);
 
     if (token_over || (lost && c->place.count > 1))
         dibs__etcd_leave(c);
