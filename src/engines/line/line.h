@@ -50,6 +50,7 @@ typedef struct dibs__line_entry {
     uint64_t place;    /* the order in line: sequence number, creation revision */
     uint64_t fence;    /* czxid, creation revision; 0: not known from a listing */
     int64_t since;     /* Unix time in µs by the server's clock; 0: not known */
+    uint64_t owner;    /* as in dibs__line_key; 0: none, also when it is kept */
     uint32_t weight;
     bool marked; /* written to after it was made: an operator wants it back */
     bool kept;   /* given back, stays until its min_hold is over: belongs to nobody */
