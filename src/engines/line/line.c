@@ -503,6 +503,7 @@ static bool known(visit *v, dibs_status *status)
     dibs__line_seat *s = v->seat;
 
     if (s->dead) {                    /* what the old session made is gone */
+        dibs__view_leave(v->line, s); /* which it may have joined after the session had ended */
         s->dead = s->maybe_made = s->verified = false;
         s->key[0] = '\0';
         s->state = DIBS__LINE_SEAT_NEW;

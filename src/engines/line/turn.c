@@ -183,7 +183,7 @@ static void on_checked(dibs__line_call *call)
 
     pthread_mutex_lock(&line->mutex);
     s = dibs__line_seat_find(line, call->attempt);
-    if (s && s->view && s->asking) {
+    if (s && s->view && s->asking && strcmp(call->key, s->key) == 0) {
         s->asking = false;
         if (call->status == DIBS_OK)
             take_answers(line, s, call);
