@@ -103,7 +103,7 @@ struct dibs__line_call {
     bool at_once;           /* write: remove the entries; else mark them */
     bool idle;              /* names: those without entries too */
     const char *value;      /* enter: the entry's; linger: what it stores from now on; write: the
-                              * lock's new one */
+                              * lock's new one; NULL: it has none, and gets none */
     const char *lock_value; /* enter: the lock's, if this call creates the lock */
     uint64_t version;       /* write: only if the lock's value still has this version. watch: as_of
                               * of the listing in which the entry was seen; 0: not known */

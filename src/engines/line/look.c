@@ -310,10 +310,11 @@ static dibs_status mark(dibs__line *line, const char *name, const dibs__line_lis
     }
     call->keys = keys;
     call->key_values = keys + l->count;
-    call->value = dibs__ask_copy(call, l->value ? l->value : "");
+    call->value = l->value ? dibs__ask_copy(call, l->value) : NULL; /* not every lock has one */
     call->version = l->version;
-    status = call->value ? dibs__ask_wait(line, line->side->adapter->write, call, until, err)
-                         : no_memory(line, err);
+    status = !l->value == !call->value
+                 ? dibs__ask_wait(line, line->side->adapter->write, call, until, err)
+                 : no_memory(line, err);
     *done = status == DIBS_OK && call->there;
     dibs__ask_free(call);
     return status;
