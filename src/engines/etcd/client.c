@@ -245,6 +245,19 @@ void dibs__etcd_calls_fail(dibs__etcd_client *c)
     }
 }
 
+bool dibs__etcd_call_drop(dibs__etcd_call *call)
+{
+    dibs__etcd_client *c = call->client;
+
+    if (!call->link)
+        return false;
+    take_out(call);
+    if (c->h2)
+        dibs__h2_forget(c->h2, &call->stream);
+    dibs__etcd_call_fini(call);
+    return true;
+}
+
 static dibs__deadline end_late(dibs__etcd_client *c, dibs__etcd_call *list, int64_t now, int rpc)
 {
     dibs__deadline soonest = DIBS__NEVER;

@@ -233,6 +233,8 @@ bool dibs__etcd_guard_set(dibs__etcd_client *c, int64_t session, const void *key
     g->epoch = epoch;
     if (g->session)
         g->stale = false;
+    if (g->writing && dibs__etcd_call_drop(&g->put))
+        g->writing = false; /* that of the session before: this one's must not wait for it */
     dibs__etcd_calls_send(c);
     dibs__etcd_flush(c);
     dibs__etcd_kick(c);

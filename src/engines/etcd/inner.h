@@ -133,6 +133,9 @@ void dibs__etcd_guard_fini(dibs__etcd_client *c);
 bool dibs__etcd_post_locked(dibs__etcd_client *c, dibs__etcd_call *call, dibs__etcd_kind kind,
                             const char *method, const ProtobufCMessage *request,
                             dibs__deadline until, dibs__etcd_done_fn *done);
+/* Nobody wants its answer any more: `done` will not run, and the call may be used again. false: it has
+ * ended already, and `done` is about to. */
+bool dibs__etcd_call_drop(dibs__etcd_call *call);
 /* Requests may be written to the connection. */
 bool dibs__etcd_takes_requests(const dibs__etcd_client *c);
 
