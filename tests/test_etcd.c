@@ -307,16 +307,17 @@ static void a_full_store_is_told(void **state)
 {
     static const char *const extra[] = {"--quota-backend-bytes=16777216", NULL};
     ensemble e;
+    proxy *p;
     dibs *d;
     dibs_grant *g, *none = NULL;
     dibs_error err = {0};
-    char url[256], command[512];
+    char command[512];
 
     (void)state;
     need_server();
     ensemble_need(&e, ENSEMBLE_ETCD, 1, extra);
-    snprintf(url, sizeof url, "etcd://%s/tests?session=3s", e.hosts);
-    d = open_url(url);
+    p = proxy_to(e.node[0].port);
+    d = open_url(url_of(hosts_of(p), ""));
     g = take(d, "full", NULL);
     snprintf(
         command, sizeof command,
@@ -329,6 +330,12 @@ static void a_full_store_is_told(void **state)
     assert_true(status != DIBS_OK);
     assert_non_null(strstr(err.message, "space"));
     assert_true(dibs_held(g));
+    /* No answer to a write: its guard cannot be written anew, and the holder asks for its own all the same. */
+    proxy_swallow(p, PROXY_DOWN, 0);
+    status = dibs_lock(d, "more", &(dibs_lock_options){.wait_ms = 300}, &none, NULL);
+    assert_true(status != DIBS_OK);
+    proxy_heal(p);
+    assert_status(dibs_renew(g, &err), DIBS_OK);
     assert_status(dibs_unlock(g), DIBS_OK); /* deleting is allowed */
     close_handle(d);
     ensemble_stop(&e);

@@ -520,13 +520,70 @@ static void a_goodbye_costs_nobody_an_answer(void **state)
     assert_true(connections_of(p) > 1);
 }
 
+/* ---- Answers that come together --------------------------------------------------------------- */
+
+#define CALM 4 /* handles */
+#define BUSY 4 /* threads of each */
+
+typedef struct adder {
+    pthread_t thread;
+    dibs *d;
+    char name[16];
+    atomic_bool *over;
+} adder;
+
+static void *add_run(void *arg)
+{
+    adder *a = arg;
+
+    while (!*a->over)
+        dibs_counter_add(a->d, a->name, 1, NULL, NULL, NULL);
+    return NULL;
+}
+
+/* The proof of the session is read at one revision, what others wrote right after it at a later one, and
+ * both answers arrive in one piece: that is no cluster that went back. */
+static void answers_in_one_piece_cost_no_session(void **state)
+{
+    proxy *p = proxy_here();
+    dibs_grant *g[CALM];
+    adder a[CALM * BUSY];
+    atomic_bool over = false;
+    bool held = true;
+
+    (void)state;
+    for (int i = 0; i < CALM * BUSY; i++) {
+        a[i].d = i % BUSY ? a[i - 1].d : open_url(url_of(hosts_of(p), ""));
+        a[i].over = &over;
+        snprintf(a[i].name, sizeof a[i].name, "calm-%d", i);
+        if (i % BUSY == 0)
+            g[i / BUSY] = take(a[i].d, a[i].name, NULL);
+        assert_int_equal(pthread_create(&a[i].thread, NULL, add_run, &a[i]), 0);
+    }
+    for (int64_t end = clock_ms() + SESSION_MS * 4 / 3; clock_ms() < end && held;) {
+        proxy_freeze(p, PROXY_DOWN);
+        sleep_ms(
+            30); /* most likely some are together by then: else this shows less, and does not fail */
+        proxy_heal(p);
+        sleep_ms(5);
+        for (int i = 0; i < CALM; i++)
+            held = held && dibs_held(g[i]);
+    }
+    over = true;
+    for (int i = 0; i < CALM * BUSY; i++)
+        pthread_join(a[i].thread, NULL);
+    assert_true(held);
+    for (int i = 0; i < CALM; i++)
+        assert_status(dibs_unlock(g[i]), DIBS_OK);
+}
+
 static const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_teardown(name, close_all)
     CASE(a_holder_learns_of_its_revoked_lease), CASE(a_revoked_waiter_is_not_granted),
     CASE(a_deleted_waiter_is_not_granted),      CASE(a_late_enter_makes_no_entry),
     CASE(a_late_cell_put_writes_nothing),       CASE(a_late_counter_take_takes_nothing),
     CASE(a_late_begin_begins_nothing),          CASE(a_silent_member_is_left),
-    CASE(a_goodbye_costs_nobody_an_answer),
+    CASE(a_goodbye_costs_nobody_an_answer),     CASE(answers_in_one_piece_cost_no_session),
 };
 
 /* Those with a server that has to be slow. */

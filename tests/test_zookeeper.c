@@ -384,6 +384,69 @@ static void a_call_that_was_given_up_enters_no_more(void **state)
     dibs_close(a);
 }
 
+/* ---- Places in the queue of a counter --------------------------------------------------------- */
+
+typedef struct adder {
+    pthread_t thread;
+    dibs *d;
+    atomic_bool *over;
+} adder;
+
+static void *add_run(void *arg)
+{
+    adder *a = arg;
+
+    while (!*a->over)
+        dibs_counter_add(a->d, "wanted by many", 1, NULL, NULL, NULL);
+    return NULL;
+}
+
+static bool no_places(void *zk)
+{
+    struct String_vector queues = {0};
+    struct Stat stat;
+    char path[512];
+    int places = 0;
+
+    if (zoo_get_children(zk, "/tests/%q", 0, &queues) != ZOK)
+        return false;
+    for (int i = 0; i < queues.count; i++) {
+        snprintf(path, sizeof path, "/tests/%%q/%s", queues.data[i]);
+        if (zoo_exists(zk, path, 0, &stat) == ZOK)
+            places += stat.numChildren;
+    }
+    deallocate_String_vector(&queues);
+    return places == 0;
+}
+
+/* A connection that is cut takes answers with it: of places that were just made, or given up. The session
+ * lives on, and so would they. */
+static void no_place_in_a_queue_is_left_behind(void **state)
+{
+    zhandle_t *zk = connect_here();
+    proxy *p = proxy_here();
+    dibs *d = open_url(url_lasting(hosts_of(p)));
+    atomic_bool over = false;
+    adder a[16];
+
+    (void)state;
+    for (int i = 0; i < 16; i++) {
+        a[i] = (adder){.d = d, .over = &over};
+        assert_int_equal(pthread_create(&a[i].thread, NULL, add_run, &a[i]), 0);
+    }
+    for (int i = 0; i < 8; i++) {
+        sleep_ms(100); /* most likely some are in the queue by then: else this shows less */
+        proxy_reset_all(p);
+        assert_true(wait_until(has_connections, p, LONG_MS));
+    }
+    over = true;
+    for (int i = 0; i < 16; i++)
+        pthread_join(a[i].thread, NULL);
+    assert_true(wait_until(no_places, zk, LONG_MS));
+    assert_status(dibs_counter_add(d, "wanted by many", 1, NULL, NULL, NULL), DIBS_OK);
+    zookeeper_close(zk);
+}
+
 static const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_teardown(name, close_all)
     CASE(places_are_made),
@@ -396,6 +459,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_waiter_whose_node_was_deleted_is_not_granted),
     CASE(a_follower_that_is_cut_off_is_not_believed),
     CASE(a_call_that_was_given_up_enters_no_more),
+    CASE(no_place_in_a_queue_is_left_behind),
     CASE(order_outlives_sequence_numbers),
     CASE(what_lingers_stays_in_its_place),
     CASE(many_watches_survive_a_reconnect),

@@ -153,6 +153,59 @@ static void a_heavy_waiter_is_not_starved(void **state)
     dibs_unlock(light->g);
 }
 
+/* The second handle of an owner waits for the first although it would fit, and whoever comes later waits
+ * behind it: those who hold are the front of the line, so that everybody sees who they are. */
+static void nobody_overtakes_a_namesake(void **state)
+{
+    dibs *a = open_handle(), *b = open_handle(), *c = open_handle();
+    const char *name = fresh("namesake-slots");
+    dibs_lock_options named = {.owner = "job 9", .slots = 3}, other = {.slots = 3};
+    dibs_lock_options at_once = {.slots = 3, .wait_ms = DIBS_NO_WAIT};
+    dibs_grant *g = take(a, name, &named), *none = NULL;
+    job *second, *third;
+
+    (void)state;
+    if (!the.can.first_come)
+        skip();
+    second = job_start(b, name, &named);
+    wait_for_line(a, name, 1);
+    assert_status(dibs_lock(c, name, &at_once, &none, NULL), DIBS_BUSY);
+    third = job_start(c, name, &other);
+    wait_for_line(a, name, 2);
+    assert_int_equal(holders_of(a, name), 1);
+    dibs_unlock(g);
+    job_join_held(second);
+    job_join_held(third);
+    assert_int_equal(holders_of(a, name), 2);
+    assert_status(dibs_break(a, name, "the operator", true, 0, NULL), DIBS_OK);
+    assert_int_equal(holders_of(a, name), 0);
+    dibs_unlock(second->g);
+    dibs_unlock(third->g);
+}
+
+/* It goes when the second one gives up as well as when the first lets go. */
+static void a_namesake_that_gives_up_blocks_nobody(void **state)
+{
+    dibs *a = open_handle(), *b = open_handle(), *c = open_handle();
+    const char *name = fresh("namesake-leaves");
+    dibs_lock_options named = {.owner = "job 10", .slots = 3}, other = {.slots = 3};
+    dibs_grant *g = take(a, name, &named);
+    job *second, *third;
+
+    (void)state;
+    if (!the.can.first_come)
+        skip();
+    named.wait_ms = KEPT_MS;
+    second = job_start(b, name, &named);
+    wait_for_line(a, name, 1);
+    third = job_start(c, name, &other);
+    job_join(second);
+    assert_status(second->status, DIBS_BUSY);
+    job_join_held(third);
+    dibs_unlock(g);
+    dibs_unlock(third->g);
+}
+
 static void other_slots_are_refused(void **state)
 {
     dibs *d = open_handle();
@@ -302,6 +355,8 @@ static const struct CMUnitTest tests[] = {
     CASE_FOR(exclusive_covers_shared, NEEDS_SHARED),
     CASE_FOR(slots_are_counted, NEEDS_SLOTS),
     CASE_FOR(a_heavy_waiter_is_not_starved, NEEDS_SLOTS),
+    CASE_FOR(nobody_overtakes_a_namesake, NEEDS_SLOTS),
+    CASE_FOR(a_namesake_that_gives_up_blocks_nobody, NEEDS_SLOTS),
     CASE_FOR(other_slots_are_refused, NEEDS_SLOTS),
     CASE(one_slot_is_a_plain_lock),
     CASE(what_it_cannot_do_is_refused),

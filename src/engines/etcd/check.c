@@ -117,7 +117,7 @@ static bool send_read(dibs__etcd_op *op)
     }
     txn.success = outer;
     txn.n_success = chunks;
-    ok = ok && dibs__etcd_op_send(op, DIBS__ETCD_READ, "/etcdserverpb.KV/Txn", &txn.base, on_read);
+    ok = ok && dibs__etcd_op_send(op, DIBS__ETCD_LOOK, "/etcdserverpb.KV/Txn", &txn.base, on_read);
     free(outer);
     free(c);
     free(p);

@@ -115,8 +115,8 @@ static bool comes_again(dibs__etcd_call *call)
     bool not_done = false;
     bool token_over = dibs__etcd_token_is_over(s->rpc, s->text);
     bool lost = dibs__etcd_member_is_lost(s->rpc, s->text, &not_done);
-    bool again =
-        s->rpc == DIBS__RPC_UNSENT || (s->rpc == DIBS__RPC_CUT && call->kind == DIBS__ETCD_READ);
+    bool looks = call->kind == DIBS__ETCD_READ || call->kind == DIBS__ETCD_LOOK;
+    bool again = s->rpc == DIBS__RPC_UNSENT || (s->rpc == DIBS__RPC_CUT && looks);
 
     if (token_over || (lost && c->place.count > 1))
         dibs__etcd_leave(c);
@@ -243,6 +243,19 @@ void dibs__etcd_calls_fail(dibs__etcd_client *c)
         take_out(call);
         end(call, DIBS__RPC_UNREACHED);
     }
+}
+
+bool dibs__etcd_call_drop(dibs__etcd_call *call)
+{
+    dibs__etcd_client *c = call->client;
+
+    if (!call->link)
+        return false;
+    take_out(call);
+    if (c->h2)
+        dibs__h2_forget(c->h2, &call->stream);
+    dibs__etcd_call_fini(call);
+    return true;
 }
 
 static dibs__deadline end_late(dibs__etcd_client *c, dibs__etcd_call *list, int64_t now, int rpc)

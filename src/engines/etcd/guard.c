@@ -5,8 +5,8 @@
  * caller has been told that nobody knows, has looked, has asked again, has decided. So every session
  * has a key, bound to its lease, and every transaction that must not come late compares the revision
  * at which that key was written last: the epoch. When such a transaction ends without an answer, the
- * key is written anew, and confirmed, before anything else is asked; what bears an older epoch finds
- * it gone and does nothing. So does what belongs to a session that is over, since the server is made
+ * key is written anew, and confirmed, before anything is asked that it could change; what bears an
+ * older epoch finds it gone and does nothing. So does what belongs to a session that is over, since the server is made
  * to forget that one before the next begins (session.c).
  *
  * It costs nothing while all is well: the comparison, and a look at the key for when it fails, are added
@@ -57,12 +57,13 @@ static bool make_bytes(dibs__etcd_guard *g)
     return to != NULL;
 }
 
+/* What is right whatever arrives late goes out at once: a holder that cannot ask whether its entry is
+ * there, because the guard cannot be written (no space is left), would lose what nobody takes from it. */
 bool dibs__etcd_guard_lets(const dibs__etcd_client *c, dibs__etcd_kind kind)
 {
     const dibs__etcd_guard *g = &c->guard;
 
-    return kind == DIBS__ETCD_URGENT ||
-           (!g->stale && (kind < DIBS__ETCD_GUARDED || g->session != 0));
+    return kind < DIBS__ETCD_READ || (!g->stale && (kind == DIBS__ETCD_READ || g->session != 0));
 }
 
 bool dibs__etcd_guard_put_on(dibs__etcd_client *c, dibs__etcd_call *call)
@@ -232,6 +233,8 @@ bool dibs__etcd_guard_set(dibs__etcd_client *c, int64_t session, const void *key
     g->epoch = epoch;
     if (g->session)
         g->stale = false;
+    if (g->writing && dibs__etcd_call_drop(&g->put))
+        g->writing = false; /* that of the session before: this one's must not wait for it */
     dibs__etcd_calls_send(c);
     dibs__etcd_flush(c);
     dibs__etcd_kick(c);

@@ -21,12 +21,13 @@ typedef struct dibs__etcd_lease {
     dibs__etcd_call proof;
     bool up, answered, proving;
     int64_t id, ttl;
-    int64_t proved;        /* which one the proof is about */
-    dibs__deadline until;  /* proved */
-    dibs__deadline sent;   /* of the question that is out, or being proved; 0: none is */
-    dibs__deadline due;    /* of the next one */
-    uint64_t term;         /* of the leader that answered it */
-    int64_t seen_revision; /* the highest that the cluster has told of */
+    int64_t proved;         /* which one the proof is about */
+    dibs__deadline until;   /* proved */
+    dibs__deadline sent;    /* of the question that is out, or being proved; 0: none is */
+    dibs__deadline due;     /* of the next one */
+    uint64_t term;          /* of the leader that answered it */
+    int64_t seen_revision;  /* the highest that the cluster has told of */
+    int64_t asked_revision; /* that, when the proof was asked for */
     uint64_t seen_term;
     int64_t over; /* its end is to be told to the engine; 0: nothing is */
     int renewed;  /* to be told: 1 proved, -1 not */
@@ -132,6 +133,9 @@ void dibs__etcd_guard_fini(dibs__etcd_client *c);
 bool dibs__etcd_post_locked(dibs__etcd_client *c, dibs__etcd_call *call, dibs__etcd_kind kind,
                             const char *method, const ProtobufCMessage *request,
                             dibs__deadline until, dibs__etcd_done_fn *done);
+/* Nobody wants its answer any more: `done` will not run, and the call may be used again. false: it has
+ * ended already, and `done` is about to. */
+bool dibs__etcd_call_drop(dibs__etcd_call *call);
 /* Requests may be written to the connection. */
 bool dibs__etcd_takes_requests(const dibs__etcd_client *c);
 

@@ -44,14 +44,16 @@ static void failed(dibs__etcd_client *c, int64_t now)
 
 /* What a majority has confirmed only grows, unless the cluster is another one with the same address:
  * restored from a backup. Our lease may be in there, our entries or not, and watches would wait for
- * revisions that are far off: all of it is begun anew. */
+ * revisions that are far off: all of it is begun anew. The proof is compared with what was known when
+ * it was asked for: answers to later requests may have come before it, or together with it. */
 static bool went_back(dibs__etcd_client *c, const Etcd__ResponseHeader *h)
 {
     dibs__etcd_lease *l = &c->lease;
-    bool back = h->revision < l->seen_revision || h->raft_term < l->seen_term;
+    bool back = h->revision < l->asked_revision || h->raft_term < l->seen_term;
 
-    l->seen_revision = h->revision; /* that of now, or of the other cluster */
-    l->seen_term = h->raft_term;
+    if (back || h->revision > l->seen_revision)
+        l->seen_revision = h->revision; /* that of now, or of the other cluster */
+    l->seen_term = h->raft_term;        /* proofs alone tell it, one after another */
     return back;
 }
 
@@ -130,6 +132,7 @@ static void prove(dibs__etcd_client *c)
     read.key = (ProtobufCBinaryData){strlen(c->place.probe), (uint8_t *)c->place.probe};
     read.keys_only = true;
     l->proved = l->id;
+    l->asked_revision = l->seen_revision;
     l->proving = dibs__etcd_post_locked(c, &l->proof, DIBS__ETCD_URGENT, "/etcdserverpb.KV/Range",
                                         &read.base, l->sent + l->ttl / 2, on_proof);
     if (!l->proving)

@@ -5,9 +5,9 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
-#define SPAN    (10 * DIBS__SECOND) /* what a dead one's place lasts at the least */
-#define LEAVING (200 * DIBS__MS)    /* to give it up when nothing was written */
+#define SPAN (10 * DIBS__SECOND) /* what a dead one's place lasts at the least */
 
 ProtobufCBinaryData dibs__etcd_queue_key(const dibs__etcd *e, const dibs__line_blob *cell,
                                          const dibs__line_ticket *t,
@@ -107,18 +107,24 @@ dibs_status dibs__etcd_cells_line_up(dibs__line_side *s, const dibs__line_blob *
     return t->made ? look(e, cell, t, until, ahead) : make(e, cell, t, until, ahead);
 }
 
+static void on_left(dibs__etcd_call *call)
+{
+    dibs__etcd_call_fini(call);
+    free(call);
+}
+
+/* Nobody waits for that; what gets no answer goes with its lease. */
 void dibs__etcd_cells_step_out(dibs__line_side *s, const dibs__line_blob *cell,
                                dibs__line_ticket *t)
 {
     dibs__etcd *e = (dibs__etcd *)s;
+    dibs__etcd_call *call = malloc(sizeof *call);
     char room[DIBS__ETCD_CELL_KEY_SIZE];
     Etcd__DeleteRangeRequest drop = ETCD__DELETE_RANGE_REQUEST__INIT;
-    ProtobufCMessage *reply = NULL;
 
     drop.key = dibs__etcd_queue_key(e, cell, t, room);
-    dibs__etcd_ask(e->client, DIBS__ETCD_FINAL, "/etcdserverpb.KV/DeleteRange", &drop.base,
-                   &etcd__delete_range_response__descriptor, &reply, dibs__after(e->env, LEAVING),
-                   NULL);
-    protobuf_c_message_free_unpacked(reply, NULL);
+    if (call && !dibs__etcd_post(e->client, call, DIBS__ETCD_FINAL, "/etcdserverpb.KV/DeleteRange",
+                                 &drop.base, dibs__after(e->env, e->request_span), on_left))
+        on_left(call);
     t->made = false;
 }

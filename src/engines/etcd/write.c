@@ -84,20 +84,21 @@ static bool send_write(dibs__etcd_op *op)
 
     dibs__etcd_value_key(op->e, call->name, &key);
     dibs__etcd_compare(&compare, &key, ETCD__COMPARE__COMPARE_TARGET__MOD, (int64_t)call->version);
-    dibs__etcd_put(&put, &value, &key, call->value, dibs__etcd_shelf(op->e, call->name));
+    if (call->value)
+        dibs__etcd_put(&put, &value, &key, call->value, dibs__etcd_shelf(op->e, call->name));
     for (size_t i = 0; ok && i < call->count; i++)
         fill_part(&p[i], op, call->keys[i]);
     for (size_t i = 0; ok && i < chunks; i++) {
         size_t left = call->count - i * CHUNK;
         fill_chunk(&c[i], p + i * CHUNK, left < CHUNK ? left : CHUNK);
-        yes[i + 1] = &c[i].op;
+        yes[i] = &c[i].op;
     }
-    if (ok)
-        yes[0] = &value;
+    if (ok && call->value)
+        yes[chunks] = &value;
     txn.compare = compares;
     txn.n_compare = 1;
     txn.success = yes;
-    txn.n_success = chunks + 1;
+    txn.n_success = chunks + (call->value ? 1 : 0);
     ok = ok &&
          dibs__etcd_op_send(op, DIBS__ETCD_GUARDED, "/etcdserverpb.KV/Txn", &txn.base, on_written);
     free(yes);

@@ -35,6 +35,9 @@ typedef struct dibs__line_note {
 
 bool dibs__line_key_read(const char *key, dibs__line_key *out); /* false: a stranger's */
 void dibs__line_listing_sort(dibs__line_listing *l);            /* by place */
+/* Of a sorted listing: an entry of the same owner by name is ahead of it. It waits until that one is gone,
+ * and all behind it do: those who hold are always the front of the line. */
+bool dibs__line_blocked(const dibs__line_listing *l, size_t i);
 void dibs__line_value_write(char out[DIBS__LINE_VALUE_SIZE], const dibs__asker *who, int64_t lease);
 void dibs__line_value_read(const char *value, const char *key, dibs__asker *out);
 void dibs__line_note_write(char out[DIBS__LINE_VALUE_SIZE], const dibs__line_note *note);

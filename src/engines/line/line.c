@@ -339,8 +339,11 @@ static bool fits(const visit *v)
     const dibs__line_listing *l = &v->call->listing;
     uint64_t sum = v->seat->weight;
 
-    for (size_t i = 0; i < l->count && l->entry[i].place < v->seat->place; i++)
+    for (size_t i = 0; i < l->count && l->entry[i].place < v->seat->place; i++) {
         sum += l->entry[i].weight;
+        if (sum > v->seat->capacity || dibs__line_blocked(l, i))
+            return false;
+    }
     return sum <= v->seat->capacity && l->from == 0 && !has_rival(v);
 }
 
@@ -499,7 +502,8 @@ static bool known(visit *v, dibs_status *status)
 {
     dibs__line_seat *s = v->seat;
 
-    if (s->dead) { /* what the old session made is gone */
+    if (s->dead) {                    /* what the old session made is gone */
+        dibs__view_leave(v->line, s); /* which it may have joined after the session had ended */
         s->dead = s->maybe_made = s->verified = false;
         s->key[0] = '\0';
         s->state = DIBS__LINE_SEAT_NEW;

@@ -50,6 +50,7 @@ typedef struct dibs__line_entry {
     uint64_t place;    /* the order in line: sequence number, creation revision */
     uint64_t fence;    /* czxid, creation revision; 0: not known from a listing */
     int64_t since;     /* Unix time in µs by the server's clock; 0: not known */
+    uint64_t owner;    /* as in dibs__line_key; 0: none, also when it is kept */
     uint32_t weight;
     bool marked; /* written to after it was made: an operator wants it back */
     bool kept;   /* given back, stays until its min_hold is over: belongs to nobody */
@@ -102,7 +103,7 @@ struct dibs__line_call {
     bool at_once;           /* write: remove the entries; else mark them */
     bool idle;              /* names: those without entries too */
     const char *value;      /* enter: the entry's; linger: what it stores from now on; write: the
-                              * lock's new one */
+                              * lock's new one; NULL: it has none, and gets none */
     const char *lock_value; /* enter: the lock's, if this call creates the lock */
     uint64_t version;       /* write: only if the lock's value still has this version. watch: as_of
                               * of the listing in which the entry was seen; 0: not known */

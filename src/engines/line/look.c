@@ -16,19 +16,6 @@
 
 /* ---- Reports --------------------------------------------------------------------------------- */
 
-/* An entry of the same owner by name is ahead of this one. */
-static bool has_rival(const dibs__line_listing *l, size_t i)
-{
-    dibs__line_key mine, key;
-
-    if (!dibs__line_key_read(l->entry[i].key, &mine) || mine.kept || mine.owner == 0)
-        return false;
-    for (size_t k = 0; k < i; k++)
-        if (dibs__line_key_read(l->entry[k].key, &key) && !key.kept && key.owner == mine.owner)
-            return true;
-    return false;
-}
-
 /* How many from the front hold. */
 static size_t count_holders(const dibs__line_listing *l, uint32_t capacity, uint32_t *used)
 {
@@ -36,7 +23,8 @@ static size_t count_holders(const dibs__line_listing *l, uint32_t capacity, uint
     size_t n = 0;
 
     *used = 0;
-    for (; n < l->count && (sum += l->entry[n].weight) <= capacity && !has_rival(l, n); n++)
+    for (; n < l->count && (sum += l->entry[n].weight) <= capacity && !dibs__line_blocked(l, n);
+         n++)
         *used = (uint32_t)sum;
     return n;
 }
@@ -322,10 +310,11 @@ static dibs_status mark(dibs__line *line, const char *name, const dibs__line_lis
     }
     call->keys = keys;
     call->key_values = keys + l->count;
-    call->value = dibs__ask_copy(call, l->value ? l->value : "");
+    call->value = l->value ? dibs__ask_copy(call, l->value) : NULL; /* not every lock has one */
     call->version = l->version;
-    status = call->value ? dibs__ask_wait(line, line->side->adapter->write, call, until, err)
-                         : no_memory(line, err);
+    status = !l->value == !call->value
+                 ? dibs__ask_wait(line, line->side->adapter->write, call, until, err)
+                 : no_memory(line, err);
     *done = status == DIBS_OK && call->there;
     dibs__ask_free(call);
     return status;

@@ -80,6 +80,7 @@ bool dibs__line_listing_add(dibs__line_listing *l, const char *key, const char *
     e->value = value ? keep_text(l, value) : NULL;
     e->weight = parsed.weight;
     e->kept = facts->kept || parsed.kept;
+    e->owner = e->kept ? 0 : parsed.owner;
     if (!e->key || (value && !e->value))
         return false;
     l->count++;
@@ -95,6 +96,14 @@ void dibs__line_listing_fini(dibs__line_listing *l)
     free(l->entry);
     free(l->value);
     memset(l, 0, sizeof *l);
+}
+
+bool dibs__line_blocked(const dibs__line_listing *l, size_t i)
+{
+    for (size_t k = 0; l->entry[i].owner && k < i; k++)
+        if (l->entry[k].owner == l->entry[i].owner)
+            return true;
+    return false;
 }
 
 static int by_place(const void *a, const void *b)

@@ -183,7 +183,7 @@ static void on_checked(dibs__line_call *call)
 
     pthread_mutex_lock(&line->mutex);
     s = dibs__line_seat_find(line, call->attempt);
-    if (s && s->view && s->asking) {
+    if (s && s->view && s->asking && strcmp(call->key, s->key) == 0) {
         s->asking = false;
         if (call->status == DIBS_OK)
             take_answers(line, s, call);
@@ -239,33 +239,46 @@ static bool all_watched(const dibs__view *v, size_t i, size_t n)
     return true;
 }
 
-/* An entry of the same owner by name, of another handle, ahead of it: that one must be gone first, also
- * when both would fit. NULL: there is none. */
-static dibs__spot *find_rival(const dibs__view *v, const dibs__line_seat *s, size_t i)
+/* The last entry before index `i` of that owner by name. NULL: there is none. */
+static dibs__spot *find_owner(const dibs__view *v, uint64_t owner, size_t i)
 {
-    uint64_t owner = s->named ? dibs__hash(s->owner) : 0;
-    dibs__line_key key;
-
-    while (s->named && i > v->first) {
-        dibs__spot *spot = v->spot[--i];
-        if (dibs__line_key_read(spot->key, &key) && !key.kept && key.owner == owner)
-            return spot;
-    }
+    while (owner && i > v->first)
+        if (v->spot[--i]->owner == owner)
+            return v->spot[i];
     return NULL;
 }
 
-static void watch_rival(dibs__line *line, dibs__line_seat *s, dibs__spot *rival)
+/* Two entries of one owner by name, of two handles: the first must be gone before the second holds, also
+ * when both would fit, and whoever is behind the second waits with it. `pair[1]` is NULL when that is the
+ * seat itself. */
+static bool find_pair(const dibs__view *v, const dibs__line_seat *s, size_t i, dibs__spot *pair[2])
 {
-    s->links = &s->one;
-    s->link_count = 1;
-    dibs__view_link(&s->links[0], s, rival);
-    watch(line, s->view, rival);
+    pair[1] = NULL;
+    pair[0] = find_owner(v, s->named ? dibs__hash(s->owner) : 0, i);
+    while (!pair[0] && i > v->first) {
+        pair[1] = v->spot[--i];
+        pair[0] = find_owner(v, pair[1]->owner, i);
+    }
+    return pair[0] != NULL;
+}
+
+/* When either goes, it looks again. Out of memory: its next sign of life tries again. */
+static void watch_pair(dibs__line *line, dibs__line_seat *s, dibs__spot *pair[2])
+{
+    size_t count = pair[1] ? 2 : 1;
+
+    s->links = count == 1 ? &s->one : malloc(count * sizeof *s->links);
+    s->link_count = s->links ? count : 0;
+    for (size_t i = 0; i < s->link_count; i++) {
+        dibs__view_link(&s->links[i], s, pair[i]);
+        watch(line, s->view, pair[i]);
+    }
 }
 
 static void look_again(dibs__line *line, dibs__line_seat *s)
 {
     dibs__view *v = s->view;
-    dibs__spot *rival;
+    dibs__spot *pair[2];
     size_t i, n;
 
     if (!v || s->asking || s->state != DIBS__LINE_SEAT_WAITING)
@@ -273,9 +286,8 @@ static void look_again(dibs__line *line, dibs__line_seat *s)
     dibs__view_unlink(s);
     i = dibs__view_place(v, s->place);
     n = reach(v, i, s->capacity - s->weight);
-    rival = n == 0 ? find_rival(v, s, i) : NULL;
-    if (rival)
-        watch_rival(line, s, rival);
+    if (n == 0 && find_pair(v, s, i, pair))
+        watch_pair(line, s, pair);
     else if (n == 0 && v->from == 0 && v->upto >= s->place)
         take_turn(line, s, i);
     else if (n == 0 || (!s->fresh && i - v->first > FEW && !all_watched(v, i, n)))

@@ -46,6 +46,7 @@ static dibs__spot *new_spot(const dibs__line_entry *e)
     spot->place = e->place;
     spot->fence = e->fence;
     spot->weight = e->weight;
+    spot->owner = e->owner;
     memcpy(spot->key, e->key, strlen(e->key) + 1);
     return spot;
 }
@@ -161,6 +162,7 @@ static bool merge_into(dibs__line *line, dibs__view *v, range r, const dibs__lin
         }
         if (!out[n]->fence)
             out[n]->fence = e[k].fence;
+        out[n]->owner = e[k].owner; /* none since it lingers */
         out[n++]->as_of = as_of;
     }
     while (i < r.end)

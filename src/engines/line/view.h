@@ -7,6 +7,7 @@
 struct dibs__spot {
     uint64_t place, fence;
     uint64_t as_of; /* of the listing in which it was seen last */
+    uint64_t owner; /* by name; 0: none */
     uint32_t weight;
     bool watched; /* or about to be */
     dibs__link *watchers;

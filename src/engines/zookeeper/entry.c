@@ -184,8 +184,11 @@ static void ask_write(dibs__zk_op *op)
         free_paths(path, call->count);
         return;
     }
-    zoo_set_op_init(&op->multi[0], dibs__zk_lock_path(op), call->value, (int)strlen(call->value),
-                    (int)call->version, &op->stat);
+    if (call->value)
+        zoo_set_op_init(&op->multi[0], dibs__zk_lock_path(op), call->value,
+                        (int)strlen(call->value), (int)call->version, &op->stat);
+    else
+        zoo_check_op_init(&op->multi[0], dibs__zk_lock_path(op), (int)call->version);
     for (size_t i = 0; i < call->count; i++) {
         const char *value = call->key_values[i];
         if (call->at_once)

@@ -1,12 +1,16 @@
-/* The queue of those that change one cell: ephemeral sequential nodes ROOT/%q/KEY/n-SEQUENCE below a
- * container, which the server removes when nobody has used it for a while. */
+/* The queue of those that change one cell: ephemeral sequential nodes ROOT/%q/KEY/n-TAG-SEQUENCE below a
+ * container, which the server removes when nobody has used it for a while. The tag is random: by it a place
+ * is found whose making got no answer. */
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "engines/zookeeper/errand.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define PREFIX 19 /* "n-", 16 digits, "-" */
 
 char *dibs__zk_queue_path(const dibs__zk *z, const dibs__line_blob *cell, const char *name)
 {
@@ -17,9 +21,10 @@ char *dibs__zk_queue_path(const dibs__zk *z, const dibs__line_blob *cell, const 
     return path;
 }
 
+/* The number may have a sign. */
 static int64_t order_of(const char *name)
 {
-    return strncmp(name, "n-", 2) == 0 ? strtoll(name + 2, NULL, 10) : 0;
+    return strlen(name) > PREFIX && name[PREFIX - 1] == '-' ? strtoll(name + PREFIX, NULL, 10) : 0;
 }
 
 /* Sequence numbers are compared by how far they are apart: they turn negative in the end. */
@@ -42,14 +47,34 @@ static void take_place(const dibs__zk_errand *e, uint64_t session, dibs__line_ti
     t->made = true;
 }
 
+/* What came of the making. Without an answer it may exist, now or in a moment: it is given up. */
+static void settle(dibs__zk_errand *e, uint64_t session, const char *queue, const char *tag,
+                   dibs__line_ticket *t)
+{
+    dibs__zk *z = e->z;
+    bool not_made;
+
+    pthread_mutex_lock(&z->mutex);
+    if (e->parcel[0].data)
+        take_place(e, session, t);
+    not_made = e->left == 0 && e->parcel[0].rc == ZNONODE;
+    pthread_mutex_unlock(&z->mutex);
+    if (!t->made && !not_made)
+        dibs__zk_stray_add(z, session, queue, tag, 0);
+}
+
 /* Takes a place if there is none yet, and counts, in one flush. */
 static int ask(dibs__zk *z, const dibs__line_blob *cell, dibs__line_ticket *t, dibs__deadline until,
                size_t *ahead)
 {
     dibs__zk_errand *e = dibs__zk_errand_new(z);
-    char *own = dibs__zk_queue_path(z, cell, "n-"), *all = dibs__zk_queue_path(z, cell, "");
+    char tag[PREFIX + 1], *own, *all = dibs__zk_queue_path(z, cell, "");
+    uint64_t random;
     int rc = ZSYSTEMERROR;
 
+    z->side.env->random(z->side.env->ctx, &random, sizeof random);
+    snprintf(tag, sizeof tag, "n-%016" PRIx64 "-", random);
+    own = dibs__zk_queue_path(z, cell, tag);
     if (e && own && all && dibs__zk_errand_begin(z, NULL) == DIBS_OK) {
         uint64_t session = z->session;
         bool make = !t->made;
@@ -61,8 +86,8 @@ static int ask(dibs__zk *z, const dibs__line_blob *cell, dibs__line_ticket *t, d
             e, zoo_aget_children(z->zh, all, 0, dibs__zk_errand_on_names, dibs__zk_expect(e)));
         dibs__zk_errand_wait(e, until, NULL);
         rc = dibs__zk_errand_rc(e);
-        if (rc == ZOK && make)
-            take_place(e, session, t);
+        if (make)
+            settle(e, session, all, tag, t);
         if (rc == ZOK)
             count(e, t, ahead);
     }
@@ -106,21 +131,14 @@ dibs_status dibs__zk_cells_line_up(dibs__line_side *s, const dibs__line_blob *ce
     return dibs__zk_status(rc);
 }
 
-/* Nobody waits for the answer. A place of an older session is gone, or will be. */
+/* Nobody waits for that. A place of an older session is gone, or will be. */
 void dibs__zk_cells_step_out(dibs__line_side *s, const dibs__line_blob *cell, dibs__line_ticket *t)
 {
     dibs__zk *z = (dibs__zk *)s;
-    dibs__zk_errand *e = dibs__zk_errand_new(z);
     char *path = dibs__zk_queue_path(z, cell, t->name);
 
-    if (e && path && dibs__zk_errand_begin(z, NULL) == DIBS_OK) {
-        if (t->session == z->session)
-            dibs__zk_errand_sent(
-                e, zoo_adelete(z->zh, path, -1, dibs__zk_errand_on_void, dibs__zk_expect(e)));
-        pthread_mutex_unlock(&z->mutex);
-    }
-    if (e)
-        dibs__zk_errand_drop(e);
+    if (path)
+        dibs__zk_stray_add(z, t->session, path, NULL, 0);
     free(path);
     t->made = false;
 }

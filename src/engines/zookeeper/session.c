@@ -325,6 +325,7 @@ static dibs__deadline serve(dibs__zk *z)
     dibs__zk_state state;
     bool none, connected_now, range;
 
+    next = dibs__sooner(next, dibs__zk_strays_serve(z));
     give_up_silent(z, now);
     pthread_mutex_lock(&z->mutex);
     state = z->state;
@@ -409,6 +410,7 @@ void dibs__zk_close(dibs__line_side *s)
     if (z->thread_runs)
         pthread_join(z->thread, NULL);
     dibs__zk_kept_free(z);
+    dibs__zk_strays_free(z);
     dibs__zk_free(z);
 }
 

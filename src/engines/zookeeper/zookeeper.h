@@ -6,6 +6,7 @@
  *   op.c          requests and their answers
  *   enter.c list.c entry.c watch.c   the calls
  *   cell.c        cells; queue.c: who wants to change one; errand.c: the answers that callers wait for
+ *   stray.c       places in such queues that nobody wants any more
  *   watches.c     how many watches the library has, and when there must not be more
  *   kept.c        entries that linger until their min_hold is over
  *
@@ -30,6 +31,7 @@
 
 typedef struct dibs__zk_kept dibs__zk_kept;
 typedef struct dibs__zk_op dibs__zk_op;
+typedef struct dibs__zk_stray dibs__zk_stray;
 
 /* When our signs of life were sent; see proof.c. */
 typedef struct dibs__zk_proof {
@@ -83,6 +85,7 @@ typedef struct dibs__zk {
     dibs__zk_op *open; /* answers are awaited */
     struct dibs__zk_errand *errands;
     dibs__zk_kept *kept; /* timers */
+    dibs__zk_stray *strays;
     dibs__table watches; /* by path, and how long a request for all of them is */
     size_t watch_bytes;
     dibs__zk_known known[DIBS__ZK_KNOWN];
@@ -263,6 +266,12 @@ char *dibs__zk_queue_path(const dibs__zk *z, const dibs__line_blob *cell, const 
 dibs_status dibs__zk_cells_line_up(dibs__line_side *s, const dibs__line_blob *cell,
                                    dibs__line_ticket *t, dibs__deadline until, size_t *ahead);
 void dibs__zk_cells_step_out(dibs__line_side *s, const dibs__line_blob *cell, dibs__line_ticket *t);
+/* stray.c: removes a place of that session, now or later; with a tag: those below `path` whose names have
+ * it. Without the mutex, like the next, which is as dibs__zk_kept_serve. */
+void dibs__zk_stray_add(dibs__zk *z, uint64_t session, const char *path, const char *tag,
+                        int64_t after);
+dibs__deadline dibs__zk_strays_serve(dibs__zk *z);
+void dibs__zk_strays_free(dibs__zk *z);
 /* errand.c: as dibs__zk_ops_lost. */
 void dibs__zk_errands_lost(dibs__zk *z);
 
