@@ -363,6 +363,48 @@ static void a_late_set_changes_nothing(void **state)
     late_close(&l);
 }
 
+/* ---- A rollback without an answer ------------------------------------------------------------ */
+
+#define STALE 5 /* bytes of the rollback that are missing */
+
+/* A deletion with a fence looks under a lock; refused, it is rolled back. */
+static dibs_status delete_refused(dibs *d)
+{
+    return dibs_cell_delete(d, "kept", 1, &(dibs_cell_options){.fence = 1}, NULL);
+}
+
+/* How much a refused deletion says: the rollback is the end of it. */
+static int64_t size_of_refusal(late *l)
+{
+    proxy_counts counts;
+
+    assert_status(delete_refused(l->d), DIBS_CONFLICT); /* what it needs is prepared from now on */
+    proxy_reset_counts(l->p);
+    assert_status(delete_refused(l->d), DIBS_CONFLICT);
+    proxy_read(l->p, &counts);
+    return counts.bytes[PROXY_UP];
+}
+
+static void a_rollback_without_an_answer(void **state)
+{
+    dibs_value value = {0};
+    late l;
+
+    (void)state;
+    late_open(&l, 1500);
+    assert_status(dibs_cell_swap(l.witness, "kept", 0, "x", 1, NULL, NULL, NULL), DIBS_OK);
+    set_for_sure(l.d, "before", 1);
+    proxy_strand(l.p, size_of_refusal(&l) - STALE);
+    assert_status(delete_refused(l.d), DIBS_CONFLICT); /* it was decided before */
+    proxy_deliver(l.p);
+    assert_status(dibs_cell_read(l.d, "kept", &value, NULL), DIBS_OK);
+    assert_int_equal(value.size, 1);
+    dibs_value_free(&value);
+    assert_status(delete_refused(l.d), DIBS_CONFLICT);
+    set_for_sure(l.d, "before", 2);
+    late_close(&l);
+}
+
 /* ---- All ------------------------------------------------------------------------------------- */
 
 static int set_up(void **state)
@@ -384,6 +426,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(only_what_is_kept_suffers),
         cmocka_unit_test(a_late_begin_changes_nothing),
         cmocka_unit_test(a_late_set_changes_nothing),
+        cmocka_unit_test(a_rollback_without_an_answer),
     };
 
     engine = argc > 1 ? argv[1] : "postgresql";

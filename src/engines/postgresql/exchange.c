@@ -22,6 +22,8 @@
 #define MOST_ARGS  24
 #define MOST_CELLS 32
 
+#define GRACE (200 * DIBS__MS) /* for a rollback after the caller's deadline */
+
 #define OID_BYTEA 17
 #define OID_INT8  20
 #define OID_INT4  23
@@ -429,8 +431,9 @@ void dibs__pg_rollback(dibs__sql_conn *base, dibs__deadline until)
 {
     static const dibs__sql_batch nothing = {.mode = DIBS__SQL_MORE};
     dibs__pg_conn *c = (dibs__pg_conn *)base;
+    dibs__deadline grace = dibs__after(base->e->base.env, GRACE);
     dibs_error ignored;
-    exchange x = {.c = c, .b = &nothing, .until = until, .err = &ignored};
+    exchange x = {.c = c, .b = &nothing, .until = grace > until ? grace : until, .err = &ignored};
     size_t answered;
 
     c->expected = 0;

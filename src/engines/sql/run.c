@@ -31,6 +31,13 @@ void dibs__sql_seat_give_up(dibs__sql *e, dibs__sql_seat *seat)
     close_seat(e, seat);
 }
 
+void dibs__sql_seat_rollback(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until)
+{
+    e->driver->rollback(seat->conn, until);
+    if (seat->conn->broken) /* its answer may still come: nothing else is asked there any more */
+        dibs__sql_seat_give_up(e, seat);
+}
+
 dibs_status dibs__sql_seat_ready(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
                                  dibs_error *err)
 {
