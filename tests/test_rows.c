@@ -16,6 +16,7 @@
 
 #define LEASE_MS 1500
 #define KEPT_MS  (2 * LEASE_MS + 500) /* so long a stranger keeps rows */
+#define BUSY_MS  (3 * LEASE_MS)
 #define STUCK    8
 #define SOON_MS  20000
 #define WAIT_MS  300 /* how long a call waits in the tests of late requests */
@@ -268,6 +269,49 @@ static void only_what_is_kept_suffers(void **state)
     stranger_free(values);
 }
 
+/* ---- A row that many want -------------------------------------------------------------------- */
+
+#define CROWD 20
+#define SLOTS 10
+
+static void pass_through(user *u)
+{
+    dibs_grant *g = NULL;
+
+    u->last =
+        dibs_lock(u->d, u->name, &(dibs_lock_options){.wait_ms = 200, .slots = SLOTS}, &g, NULL);
+    if (u->last == DIBS_OK)
+        u->last = dibs_unlock(g);
+}
+
+/* Somebody always queues for the row, and nobody keeps it: whoever holds a slot keeps it, too. */
+static void a_busy_row_costs_nobody_a_lock(void **state)
+{
+    static user crowd[CROWD];
+    dibs *d;
+    dibs_grant *g;
+    int done = 0;
+
+    (void)state;
+    stranger_need();
+    d = expect_open(stranger_url, NULL);
+    g = expect_lock(d, "busy", &(dibs_lock_options){.lease_ms = LEASE_MS, .slots = SLOTS});
+    for (int i = 0; i < CROWD; i++)
+        user_start(&crowd[i], expect_open(stranger_url, NULL), "busy", pass_through);
+    assert_true(stays_held(g, BUSY_MS));
+    for (int i = 0; i < CROWD; i++)
+        atomic_store(&crowd[i].stop, true);
+    for (int i = 0; i < CROWD; i++) {
+        user_end(&crowd[i]);
+        dibs_close(crowd[i].d);
+        done += crowd[i].done;
+    }
+    print_message("# %d went through\n", done);
+    assert_true(done > CROWD);
+    assert_status(dibs_unlock(g), DIBS_OK);
+    dibs_close(d);
+}
+
 /* ---- Requests that arrive late --------------------------------------------------------------- */
 
 /* What was kept back, and on how many connections. */
@@ -424,6 +468,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_what_is_kept_suffers),
+        cmocka_unit_test(a_busy_row_costs_nobody_a_lock),
         cmocka_unit_test(a_late_begin_changes_nothing),
         cmocka_unit_test(a_late_set_changes_nothing),
         cmocka_unit_test(a_rollback_without_an_answer),
