@@ -503,8 +503,10 @@ void proxy_read(proxy *p, proxy_counts *out)
     locked(p);
     *out = p->counts;
     for (size_t i = 0; i < LINKS_MAX; i++)
-        if (p->links[i] && p->links[i]->stranded)
+        if (p->links[i] && p->links[i]->stranded) {
+            out->stranded++;
             out->kept += (int64_t)p->links[i]->lane[PROXY_UP].size;
+        }
     unlocked(p);
 }
 

@@ -18,10 +18,11 @@ typedef struct proxy_counts {
     int64_t swallowed;   /* read and thrown away */
     int64_t connections; /* ever accepted */
     int64_t open;        /* now */
-    int64_t turns; /* times that the client spoke after the server: round trips of one client */
-    int64_t cuts;  /* made by proxy_cut */
-    int64_t kept;  /* bytes that stranded connections keep back now */
-    int64_t late;  /* bytes that the server answered to what was delivered late */
+    int64_t turns;    /* times that the client spoke after the server: round trips of one client */
+    int64_t cuts;     /* made by proxy_cut */
+    int64_t stranded; /* connections that are, now */
+    int64_t kept;     /* bytes that stranded connections keep back now */
+    int64_t late;     /* bytes that the server answered to what was delivered late */
 } proxy_counts;
 
 typedef struct proxy proxy;

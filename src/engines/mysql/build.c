@@ -320,17 +320,61 @@ static void begin_message(dibs__my_conn *c)
     c->text.size = c->count = 0;
 }
 
-/* One statement, alone, commits by itself. */
-static bool is_alone(const dibs__my_conn *c, const dibs__sql_batch *b)
+/* Waiting for rows. InnoDB counts in whole seconds; MariaDB takes 0 for none at all, and bounds a statement by
+ * the millisecond. That bound is lifted before a COMMIT, which must not be interrupted; so a bounded statement
+ * does not commit by itself. Oracle's server has neither: there it is one second, always. */
+
+static bool is_bounded(int ms)
 {
-    return b->mode == DIBS__SQL_WHOLE && b->count == 1 && dibs__my_forms[b->command[0].op].alone &&
-           !dibs__my_is_new(c, b, 0);
+    return ms > 0 && ms < DIBS__MY_ROW_MS;
+}
+
+/* What it should be, in ms. */
+static int row_wait_of(const dibs__my_conn *c, const dibs__sql_batch *b)
+{
+    int64_t ms = c->base.row_wait / DIBS__MS;
+
+    if (b->mode == DIBS__SQL_MORE || b->mode == DIBS__SQL_END)
+        return c->row_wait;
+    if (!c->mariadb || b->mode == DIBS__SQL_SNAPSHOT || ms > DIBS__MY_ROW_MS)
+        return DIBS__MY_ROW_MS;
+    return (int)ms;
 }
 
 bool dibs__my_waits_right(const dibs__my_conn *c, const dibs__sql_batch *b)
 {
-    return b->mode == DIBS__SQL_MORE || b->mode == DIBS__SQL_END ||
-           c->row_wait == (c->base.hasty ? 0 : 1);
+    int ms = row_wait_of(c, b);
+
+    return c->row_wait == ms && !is_bounded(ms);
+}
+
+static void add_row_wait(dibs__my_conn *c, int ms)
+{
+    char text[96];
+
+    if (c->row_wait == ms)
+        return;
+    snprintf(text, sizeof text, "SET SESSION innodb_lock_wait_timeout = %d", ms > 0);
+    if (c->mariadb) /* 0 is no bound */
+        snprintf(text + strlen(text), sizeof text - strlen(text), ", max_statement_time = 0.%03d",
+                 is_bounded(ms) ? ms : 0);
+    add_own(c, text);
+    c->row_wait = ms;
+}
+
+static void lift_bound(dibs__my_conn *c)
+{
+    if (!is_bounded(c->row_wait))
+        return;
+    add_own(c, "SET SESSION max_statement_time = 0");
+    c->row_wait = DIBS__MY_ROW_MS;
+}
+
+/* One statement, alone, commits by itself. */
+static bool is_alone(const dibs__my_conn *c, const dibs__sql_batch *b)
+{
+    return b->mode == DIBS__SQL_WHOLE && b->count == 1 && dibs__my_forms[b->command[0].op].alone &&
+           !dibs__my_is_new(c, b, 0) && !is_bounded(row_wait_of(c, b));
 }
 
 size_t dibs__my_build(dibs__my_conn *c, const dibs__sql_batch *b)
@@ -343,11 +387,9 @@ size_t dibs__my_build(dibs__my_conn *c, const dibs__sql_batch *b)
     c->open |= !alone;
     c->glance_count = 0;
     c->text.failed = b->failed;
-    if (!dibs__my_waits_right(c, b)) {
-        c->row_wait = c->base.hasty ? 0 : 1;
-        add_own(c, c->base.hasty ? "SET SESSION innodb_lock_wait_timeout = 0"
-                                 : "SET SESSION innodb_lock_wait_timeout = 1");
-    }
+    add_row_wait(c, row_wait_of(c, b));
+    if (b->mode == DIBS__SQL_END)
+        lift_bound(c);
     if (b->mode == DIBS__SQL_SNAPSHOT) {
         add_own(c, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ");
         add_own(c, "START TRANSACTION READ ONLY");
@@ -360,6 +402,7 @@ size_t dibs__my_build(dibs__my_conn *c, const dibs__sql_batch *b)
         return SIZE_MAX;
     if (alone)
         return c->count - 1;
+    lift_bound(c);
     at = c->count;
     add_own(c, "COMMIT");
     add_bells(c, b, 0);

@@ -81,7 +81,7 @@ MYSQL *dibs__my_new(const dibs__my_place *place)
 /* Is that a server which we can work with, and which of the two is it? */
 static dibs_status read_server(const dibs__my *e, dibs__my_conn *c, MYSQL_ROW row, dibs_error *err)
 {
-    c->prepares = row[0] && strstr(row[0], "MariaDB") != NULL;
+    c->mariadb = c->prepares = row[0] && strstr(row[0], "MariaDB") != NULL;
     c->packet_max = row[3] ? strtoull(row[3], NULL, 10) : 0;
     if (row[1] && row[2] && strcmp(row[1], "0") != 0 && strcasecmp(row[2], "STATEMENT") == 0)
         return dibs__fail(
@@ -242,7 +242,7 @@ dibs_status dibs__my_conn_open(dibs__sql *base, dibs__deadline until, dibs__sql_
         return dibs__fail(err, DIBS_NO_MEMORY, "mysql: out of memory");
     c->base.e = base;
     c->binary = true;
-    c->row_wait = 1;
+    c->row_wait = DIBS__MY_ROW_MS;
     status = reach(e, c, until, err);
     if (status != DIBS_OK) {
         dibs__my_conn_close(&c->base);

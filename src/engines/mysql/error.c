@@ -16,6 +16,8 @@ static const struct {
     {ER_LOCK_DEADLOCK, DIBS_UNAVAILABLE, AGAIN, "deadlocks kept coming"},
     {ER_LOCK_WAIT_TIMEOUT, DIBS_UNAVAILABLE, false,
      "another client keeps the row locked; look for a transaction that stays open"},
+    {ER_STATEMENT_TIMEOUT, DIBS_UNAVAILABLE, false,
+     "another client keeps the row locked; look for a transaction that stays open"},
     {ER_CHECKREAD, DIBS_UNAVAILABLE, AGAIN, "the row changed meanwhile"},
     {ER_QUERY_INTERRUPTED, DIBS_UNAVAILABLE, AGAIN, "somebody killed the query"},
     {ER_CON_COUNT_ERROR, DIBS_UNAVAILABLE, false, "raise max_connections or close some"},

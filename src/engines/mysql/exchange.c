@@ -106,7 +106,10 @@ static dibs__my_outcome ask(dibs__my_conn *c, const dibs__sql_batch *b, dibs__de
 /* Whose row does another session keep locked? */
 static void note_locked(dibs__my_conn *c, dibs__my_outcome what, size_t command)
 {
-    c->base.locked = what == DIBS__MY_FAILED && mysql_errno(c->m) == ER_LOCK_WAIT_TIMEOUT;
+    unsigned number = mysql_errno(c->m);
+
+    c->base.locked = what == DIBS__MY_FAILED &&
+                     (number == ER_LOCK_WAIT_TIMEOUT || number == ER_STATEMENT_TIMEOUT);
     c->base.culprit = command;
 }
 

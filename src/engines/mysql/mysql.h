@@ -34,7 +34,8 @@
 #include <stdatomic.h>
 
 #define DIBS__MY_PREFIX_MAX 32
-#define DIBS__MY_MESSAGE    256 /* of the server's own words, in an error of ours */
+#define DIBS__MY_ROW_MS     1000 /* innodb_lock_wait_timeout knows no less, beside none */
+#define DIBS__MY_MESSAGE    256  /* of the server's own words, in an error of ours */
 
 /* ---- place.c --------------------------------------------------------------------------------- */
 
@@ -169,7 +170,8 @@ typedef struct dibs__my_conn {
     bool open;         /* a transaction is */
     bool prepares;     /* the server takes EXECUTE … USING with literals */
     bool binary;       /* and has room for prepared statements of the protocol */
-    int row_wait;      /* what innodb_lock_wait_timeout is, in seconds; -1: not known */
+    bool mariadb;      /* and not Oracle's */
+    int row_wait;      /* how long a row is waited for in this session, in ms; -1: not known */
     size_t packet_max; /* no message may be longer: max_allowed_packet */
     MYSQL_STMT *quick[DIBS__MY_QUICK];
     bool ready[DIBS__MY_QUICK];
@@ -217,7 +219,7 @@ MYSQL *dibs__my_dial_end(dibs__my_dial *d);
 /* Puts the batch into `text`, and says if it opens a transaction. Returns which statement commits;
  * SIZE_MAX: none does. */
 size_t dibs__my_build(dibs__my_conn *c, const dibs__sql_batch *b);
-/* Are rows that are locked waited for as `hasty` says? */
+/* Are rows that are locked waited for as long as `row_wait` says, without more ado? */
 bool dibs__my_waits_right(const dibs__my_conn *c, const dibs__sql_batch *b);
 /* The row of LOCK number `lock` has come: notes what the look after it needs. */
 void dibs__my_glance_at(dibs__my_conn *c, size_t lock, const dibs__sql_value *cells);

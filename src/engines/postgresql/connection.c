@@ -212,21 +212,24 @@ PGresult *dibs__pg_simple(const dibs__env *env, PGconn *pg, const char *sql, dib
  * they are meant to be however small the tables were when they were made. */
 static void write_hello(char *sql, size_t size, int pid, uint64_t key)
 {
-    snprintf(sql, size,
-             "SELECT pg_backend_pid(), current_setting('server_version_num')::int, "
-             "pg_is_in_recovery(), current_setting('synchronous_commit'), "
-             "CASE WHEN pg_backend_pid() = %d THEN "
-             "set_config('lock_timeout', '" DIBS__PG_ROW_MS "ms', false) || "
-             "set_config('idle_in_transaction_session_timeout', '%dms', false) || "
-             "set_config('default_transaction_isolation', 'read committed', false) || "
-             "set_config('default_transaction_read_only', 'off', false) || "
-             "set_config('plan_cache_mode', 'force_generic_plan', false) || "
-             "set_config('jit', 'off', false) || "
-             "set_config('enable_seqscan', 'off', false) || "
-             "set_config('enable_bitmapscan', 'off', false) || "
-             "set_config('enable_sort', 'off', false) || "
-             "pg_try_advisory_lock(%llu)::text END",
-             pid, DIBS__PG_IDLE_MS, (unsigned long long)key);
+    snprintf(
+        sql, size,
+        "SELECT pg_backend_pid(), current_setting('server_version_num')::int, "
+        "pg_is_in_recovery(), current_setting('synchronous_commit'), "
+        "CASE WHEN pg_backend_pid() = %d THEN "
+        "set_config('lock_timeout', '" DIBS__PG_TEXT(
+            DIBS__PG_ROW_MS) "ms', false) || "
+                             "set_config('idle_in_transaction_session_timeout', '%dms', false) || "
+                             "set_config('default_transaction_isolation', 'read committed', false) "
+                             "|| "
+                             "set_config('default_transaction_read_only', 'off', false) || "
+                             "set_config('plan_cache_mode', 'force_generic_plan', false) || "
+                             "set_config('jit', 'off', false) || "
+                             "set_config('enable_seqscan', 'off', false) || "
+                             "set_config('enable_bitmapscan', 'off', false) || "
+                             "set_config('enable_sort', 'off', false) || "
+                             "pg_try_advisory_lock(%llu)::text END",
+        pid, DIBS__PG_IDLE_MS, (unsigned long long)key);
 }
 
 static dibs_status read_hello(dibs__pg_conn *c, const PGresult *res, dibs_error *err)

@@ -22,13 +22,15 @@
 #define MOST_ARGS  24
 #define MOST_CELLS 32
 
+#define GRACE (200 * DIBS__MS) /* for a rollback after the caller's deadline */
+
 #define OID_BYTEA 17
 #define OID_INT8  20
 #define OID_INT4  23
 
-/* Statements without arguments. They are numbered after the others. */
-enum { BEGIN = DIBS__PG_TEXTS, SNAPSHOT, COMMIT, ROLLBACK, ASYNC, SYNC, LIMITS, HASTY };
-_Static_assert(HASTY < 64, "a session's prepared statements are the bits of 64");
+/* Statements of our own. They are numbered after the others. */
+enum { BEGIN = DIBS__PG_TEXTS, SNAPSHOT, COMMIT, ROLLBACK, ASYNC, SYNC, LIMITS, ROW_WAIT };
+_Static_assert(ROW_WAIT < 64, "a session's prepared statements are the bits of 64");
 
 typedef struct exchange {
     dibs__pg_conn *c;
@@ -156,9 +158,10 @@ static const char *text_of(const dibs__pg_conn *c, int statement)
         [ROLLBACK] = "ROLLBACK",
         [ASYNC] = "SET LOCAL synchronous_commit = off",
         [SYNC] = "SET LOCAL synchronous_commit = on",
-        [LIMITS] = "SELECT set_config('lock_timeout', '" DIBS__PG_ROW_MS "', true), "
-                   "set_config('idle_in_transaction_session_timeout', '2000', true)",
-        [HASTY] = "SELECT set_config('lock_timeout', '1', true)", /* the shortest that there is */
+        [LIMITS] = "SELECT set_config('lock_timeout', '" DIBS__PG_TEXT(
+            DIBS__PG_ROW_MS) "', true), "
+                             "set_config('idle_in_transaction_session_timeout', '2000', true)",
+        [ROW_WAIT] = "SELECT set_config('lock_timeout', $1, true)",
     };
 
     return statement < DIBS__PG_TEXTS ? ((dibs__pg *)c->base.e)->text[statement] : texts[statement];
@@ -222,6 +225,20 @@ static bool send_command(exchange *x, size_t i)
     return send_statement(c, statement, (int32_t)i, &a);
 }
 
+/* In milliseconds, and the shortest that there is instead of none. */
+static bool send_row_wait(dibs__pg_conn *c)
+{
+    int64_t ms = c->base.row_wait / DIBS__MS;
+    arguments a = {.count = 1};
+    char text[24];
+
+    if (ms == DIBS__PG_ROW_MS)
+        return true;
+    a.length[0] = snprintf(text, sizeof text, "%lld", (long long)(ms > 0 ? ms : 1));
+    a.value[0] = text;
+    return send_statement(c, ROW_WAIT, -1, &a);
+}
+
 static bool send_beginning(exchange *x)
 {
     dibs__sql_mode mode = x->b->mode;
@@ -232,8 +249,7 @@ static bool send_beginning(exchange *x)
         return false;
     if (mode == DIBS__SQL_MORE || mode == DIBS__SQL_END)
         return true;
-    return (!x->c->pooled || send_plain(x->c, LIMITS)) &&
-           (!x->c->base.hasty || send_plain(x->c, HASTY));
+    return (!x->c->pooled || send_plain(x->c, LIMITS)) && send_row_wait(x->c);
 }
 
 static bool send_end(exchange *x)
@@ -429,8 +445,9 @@ void dibs__pg_rollback(dibs__sql_conn *base, dibs__deadline until)
 {
     static const dibs__sql_batch nothing = {.mode = DIBS__SQL_MORE};
     dibs__pg_conn *c = (dibs__pg_conn *)base;
+    dibs__deadline grace = dibs__after(base->e->base.env, GRACE);
     dibs_error ignored;
-    exchange x = {.c = c, .b = &nothing, .until = until, .err = &ignored};
+    exchange x = {.c = c, .b = &nothing, .until = grace > until ? grace : until, .err = &ignored};
     size_t answered;
 
     c->expected = 0;

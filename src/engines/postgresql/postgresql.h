@@ -20,9 +20,11 @@
 
 #include <libpq-fe.h>
 
-#define DIBS__PG_PREFIX_MAX 60
-#define DIBS__PG_KEYWORDS   48
-#define DIBS__PG_ROW_MS     "100" /* so long a row that is locked is waited for */
+#define DIBS__PG_PREFIX_MAX      60
+#define DIBS__PG_KEYWORDS        48
+#define DIBS__PG_ROW_MS          100 /* so long a row that is locked is waited for, mostly */
+#define DIBS__PG_TEXT_OF(number) #number
+#define DIBS__PG_TEXT(number)    DIBS__PG_TEXT_OF(number)
 #define DIBS__PG_IDLE_MS \
     2000 /* the server ends a transaction of ours that has been silent so long */
 

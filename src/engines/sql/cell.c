@@ -374,7 +374,7 @@ static dibs_status try_with_lock(dibs__sql *e, dibs__sql_seat *seat, work *w, di
     if (status != DIBS_OK)
         return status;
     if (!w->locked || !decide(w)) { /* the row that was made goes, too */
-        e->driver->rollback(seat->conn, job->until);
+        dibs__sql_seat_rollback(e, seat, job->until);
         seat->again = !w->locked; /* it was dropped by another in between */
         return w->locked ? DIBS_OK
                          : dibs__fail(err, DIBS_UNAVAILABLE, "%s: a cell that others keep dropping",
@@ -419,6 +419,8 @@ static dibs_status try_once(dibs__sql *e, dibs__sql_seat *seat, work *w, dibs__s
         status = dibs__sql_cells_ready(e, seat, job->until, err);
     if (status == DIBS_OK && !leaves_a_floor(w->command))
         status = try_at_once(e, seat, w, job, &over, err);
+    if (status == DIBS_OK && !over) /* what was committed may have cost the connection */
+        status = dibs__sql_seat_ready(e, seat, job->until, err);
     if (status == DIBS_OK && !over)
         status = try_with_lock(e, seat, w, job, err);
     return status;

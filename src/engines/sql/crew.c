@@ -264,12 +264,15 @@ static void drive_batch(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *lead)
 static void call(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, dibs_error *err)
 {
     seat->locked = false;
-    seat->hasty = job->chore || (job->hash && (dibs__sql_hint(e, job->hash) & DIBS__SQL_STUCK));
+    if (job->chore)
+        seat->hasty = true;
+    else if (job->hash)
+        dibs__sql_seat_waits(e, seat, job->hash);
     job->status = job->call(e, seat, job, err);
     job->locked = job->status == DIBS_UNAVAILABLE && seat->locked;
     if (job->hash && (job->locked || job->status == DIBS_OK))
         dibs__sql_hint_stuck(e, job->hash, job->locked);
-    seat->hasty = false;
+    dibs__sql_seat_waited(e, seat);
 }
 
 /* Signs of life of many; or what is no command at all. */

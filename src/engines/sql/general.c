@@ -273,7 +273,7 @@ dibs_status dibs__sql_general(dibs__sql_run *r)
     if (status == DIBS_OK) {
         status = decide_all(&g);
         if (status == DIBS_NO_MEMORY && r->seat->conn) /* the exchanges that fail roll back */
-            r->e->driver->rollback(r->seat->conn, r->until);
+            dibs__sql_seat_rollback(r->e, r->seat, r->until);
     }
     if (status == DIBS_OK)
         status = write_all(&g);

@@ -120,6 +120,11 @@ dibs_status dibs__sql_seat_ready(dibs__sql *e, dibs__sql_seat *seat, dibs__deadl
                                  dibs_error *err);
 /* Closes a connection that is broken. */
 void dibs__sql_seat_give_up(dibs__sql *e, dibs__sql_seat *seat);
+/* Ends the open transaction without its effects; closes a broken connection. */
+void dibs__sql_seat_rollback(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until);
+/* Whether, and for how long, the row of that name is waited for by who has it to himself. */
+void dibs__sql_seat_waits(dibs__sql *e, dibs__sql_seat *seat, uint64_t hash);
+void dibs__sql_seat_waited(dibs__sql *e, dibs__sql_seat *seat); /* afterwards */
 /* Sends the seat's batch; closes a broken connection. */
 dibs_status dibs__sql_seat_exchange(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
                                     dibs_error *err);

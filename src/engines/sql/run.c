@@ -6,8 +6,9 @@
  * Surely not done for another reason, on a connection that still works: one command may have spoilt it for
  * all, so each is tried alone. No connection, or no answer: all are told so.
  *
- * A row that is locked is waited for only by those who have it to themselves; in company, or when it was
- * locked the last time, nobody waits. */
+ * A row that is locked is waited for only by those who have it to themselves. When it was locked the last time,
+ * one try in four waits, on one connection at a time: who only asks whether it is free never gets a row that many
+ * queue for, and who always waits keeps the connections from all others as long as a row is stuck. */
 #include "engines/sql/inner.h"
 
 #include "core/error.h"
@@ -16,6 +17,8 @@
 #include <string.h>
 
 #define MOST_TRIES 6
+#define WAITS      4 /* one try in so many waits for a row that was locked the last time */
+#define WHILE      (100 * DIBS__MS) /* so long */
 
 /* ---- Seats ----------------------------------------------------------------------------------- */
 
@@ -31,6 +34,13 @@ void dibs__sql_seat_give_up(dibs__sql *e, dibs__sql_seat *seat)
     close_seat(e, seat);
 }
 
+void dibs__sql_seat_rollback(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until)
+{
+    e->driver->rollback(seat->conn, until);
+    if (seat->conn->broken) /* its answer may still come: nothing else is asked there any more */
+        dibs__sql_seat_give_up(e, seat);
+}
+
 dibs_status dibs__sql_seat_ready(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
                                  dibs_error *err)
 {
@@ -41,6 +51,36 @@ dibs_status dibs__sql_seat_ready(dibs__sql *e, dibs__sql_seat *seat, dibs__deadl
     if (!dibs__sql_stray_reserve(seat))
         return dibs__fail(err, DIBS_NO_MEMORY, "%s: out of memory", e->driver->name);
     return e->driver->connect(e, until, &seat->conn, err);
+}
+
+void dibs__sql_seat_waits(dibs__sql *e, dibs__sql_seat *seat, uint64_t hash)
+{
+    bool stuck = dibs__sql_hint(e, hash) & DIBS__SQL_STUCK;
+
+    seat->queues =
+        stuck && atomic_fetch_add(&e->turns, 1) % WAITS == 0 && !atomic_exchange(&e->queues, true);
+    seat->hasty = stuck && !seat->queues;
+    seat->patience = stuck ? WHILE : 0;
+}
+
+void dibs__sql_seat_waited(dibs__sql *e, dibs__sql_seat *seat)
+{
+    if (seat->queues)
+        atomic_store(&e->queues, false);
+    seat->queues = seat->hasty = false;
+    seat->patience = 0;
+}
+
+/* There must be time left for the rest. Halves, so that a session need not be told another time again and
+ * again. */
+static int64_t row_wait(const dibs__sql *e, const dibs__sql_seat *seat, dibs__deadline until)
+{
+    int64_t left = until - dibs__now(e->base.env);
+    int64_t wait = seat->patience ? seat->patience : e->driver->row_wait;
+
+    while (wait > 0 && wait > left / 2)
+        wait /= 2;
+    return seat->hasty ? 0 : wait;
 }
 
 /* What belongs to an open transaction was begun before the stray was given up. */
@@ -55,7 +95,7 @@ static dibs_status send_batch(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline
     dibs_status status = begins(&seat->batch) ? dibs__sql_strays_end(e, seat, until, err) : DIBS_OK;
 
     if (begins(&seat->batch))
-        seat->conn->hasty = seat->hasty || until - dibs__now(e->base.env) < 2 * e->driver->row_wait;
+        seat->conn->row_wait = row_wait(e, seat, until);
     if (status != DIBS_OK)
         seat->conn->again = seat->conn->broken;
     else
@@ -195,7 +235,7 @@ void dibs__sql_run_all(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_task *tasks
 {
     dibs__sql_run r = {
         .e = e, .seat = seat, .task = tasks, .count = count, .until = until, .err = err};
-    bool hasty = seat->hasty;
+    bool hasty = seat->hasty, waits = seat->patience > 0;
     dibs_status status;
 
     for (size_t i = 0; i < count; i++) {
@@ -206,8 +246,13 @@ void dibs__sql_run_all(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_task *tasks
     if (count > 1)
         qsort(tasks, count, sizeof tasks[0], by_name);
     r.company = hasty || dibs__sql_run_group(&r, 0) < count;
-    seat->hasty = r.company || (dibs__sql_hint(e, tasks[0]->hash) & DIBS__SQL_STUCK);
+    if (r.company)
+        seat->hasty = true;
+    else if (!waits)
+        dibs__sql_seat_waits(e, seat, tasks[0]->hash);
     status = do_both_ways(&r);
+    if (!r.company && !waits)
+        dibs__sql_seat_waited(e, seat);
     seat->hasty = hasty;
     if (status != DIBS_OK && status != DIBS_UNKNOWN && seat->conn && count > 1) {
         do_each_alone(&r);

@@ -1,9 +1,11 @@
 /* Signs of life of many: holders first, then those who wait, then those whose row somebody keeps locked.
  *
- * Nobody waits for a row here: the keeper has one thread, and a lease that ends meanwhile is lost. A row
- * that is locked at the moment is asked for again after a short pause, because most are locked for a
- * millisecond or two. One that stays locked is a stranger's: its task is told so, the core asks again
- * later, and from then on the name comes last, within a bound. */
+ * Nobody waits for a row before all others have been renewed: the keeper has one thread, and a lease that ends
+ * meanwhile is lost. A row that is locked at the moment is asked for again after a short pause, because most
+ * are locked for a millisecond or two. One that is still locked then is a stranger's, or one that many queue
+ * for, and whoever does not queue never gets it. So at the end one of them is really waited for, within a
+ * bound, another one each time. Its task is told if that was in vain, the core asks again later, and from then
+ * on the name comes last. */
 #define _GNU_SOURCE
 #include "engines/sql/inner.h"
 
@@ -13,6 +15,8 @@
 
 #define ROUNDS 5                /* after pauses of 1, 2, 4, 8, 16 ms */
 #define BUDGET (100 * DIBS__MS) /* for all whose rows are known to be locked */
+#define QUEUE  (150 * DIBS__MS) /* for those who wait: longer than others do (run.c) */
+#define LEAST  (5 * DIBS__MS)   /* less is no wait */
 
 typedef enum turn { HOLDERS, WAITERS, KNOWN_LOCKED, TURNS } turn;
 
@@ -75,23 +79,58 @@ static void send_again(signs *s)
     send_part(s, s->job->until);
 }
 
+static void send_one(signs *s, dibs__sql_task *t)
+{
+    s->part[s->count++] = t;
+    send_part(s, s->job->until);
+}
+
 /* One by one, from another one on each time: those at the end have their turn, too. */
 static void send_locked(signs *s)
 {
-    size_t count = s->job->count, first = s->e->signs_first++;
+    size_t count = s->job->count, first = s->e->signs_first;
     dibs__deadline until = dibs__after(s->e->base.env, BUDGET);
 
     for (size_t i = 0; i < count; i++) {
         dibs__sql_task *t = &s->job->task[(first + i) % count];
         if (turn_of(t) != KNOWN_LOCKED)
             continue;
-        if (dibs__now(s->e->base.env) >= until) {
+        if (dibs__now(s->e->base.env) < until) {
+            send_one(s, t);
+        } else {
             t->status = DIBS_UNAVAILABLE;
-            continue;
+            t->locked = true;
         }
-        s->part[s->count++] = t;
-        send_part(s, s->job->until);
     }
+}
+
+/* Nobody of the handle has less time than the caller gives us. */
+static dibs__deadline queue_until(const signs *s)
+{
+    int64_t now = dibs__now(s->e->base.env), left = s->job->until - now;
+
+    return now + (left / 3 < QUEUE ? left / 3 : QUEUE);
+}
+
+/* The first of them waits for all of it, if it must; what it leaves is the next one's. */
+static void send_waiting(signs *s)
+{
+    size_t count = s->job->count, first = s->e->signs_first++;
+    dibs__deadline until = queue_until(s);
+
+    s->seat->hasty = false;
+    for (size_t i = 0; i < count; i++) {
+        dibs__sql_task *t = &s->job->task[(first + i) % count];
+        int64_t left = until - dibs__now(s->e->base.env);
+        if (left < LEAST)
+            break;
+        if (!t->locked)
+            continue;
+        s->seat->patience = left;
+        s->e->signs_first = first + i + 1;
+        send_one(s, t);
+    }
+    s->seat->patience = 0;
 }
 
 void dibs__sql_signs(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, dibs_error *err)
@@ -112,6 +151,7 @@ void dibs__sql_signs(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, dib
         send_again(&s);
     }
     send_locked(&s);
+    send_waiting(&s);
     for (size_t i = 0; i < job->count; i++)
         if (job->task[i].locked)
             dibs__sql_hint_stuck(e, job->task[i].hash, true);

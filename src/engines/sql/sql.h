@@ -288,8 +288,9 @@ typedef struct dibs__sql_conn {
         again; /* set by a failed exchange: surely not done, and worth doing again at once (deadlock,
                     serialization failure, a statement that the server has forgotten, a connection
                     that had gone before anything was sent) */
-    bool hasty;  /* set before an exchange that begins something: a row that is locked is not waited
-                    for, as far as the server can */
+    int64_t
+        row_wait; /* set before an exchange that begins something: so long a row that is locked is
+                         waited for, as far as the server can. 0: not at all */
     bool locked; /* set by a failed exchange: surely not done, because another session keeps the row
                     of command number `culprit` locked */
     size_t culprit;
@@ -297,7 +298,7 @@ typedef struct dibs__sql_conn {
 
 struct dibs__sql_driver {
     const char *name; /* "postgresql": how messages begin */
-    int64_t row_wait; /* so long a row that is locked is waited for, unless it is `hasty` */
+    int64_t row_wait; /* so long a row that is locked is waited for, mostly */
     unsigned fast;    /* which fast operations there are: 1u << DIBS__SQL_TAKE | … */
 
     /* Connects and sets the session up; refuses servers that cannot do it. */
@@ -435,9 +436,11 @@ struct dibs__sql_seat {
     dibs__sql_stray *stray; /* what becomes of it if it is given up: there is memory for that */
     bool connected;         /* it had one when it was last left */
     bool taken;
-    bool heavy;     /* taken for what needs a durable commit */
-    bool again;     /* the exchange that failed last is worth doing again at once */
-    bool hasty;     /* no row that is locked is waited for */
+    bool heavy;       /* taken for what needs a durable commit */
+    bool again;       /* the exchange that failed last is worth doing again at once */
+    bool hasty;       /* no row that is locked is waited for */
+    bool queues;      /* it is the one that waits for a row that was locked the last time */
+    int64_t patience; /* else: so long; 0: as the driver says */
     bool locked;    /* the exchange that failed last met a row that another session keeps locked: */
     size_t culprit; /* that of this command */
     dibs__sql_batch batch;
@@ -459,6 +462,8 @@ struct dibs__sql {
     size_t seats;           /* how many there may be */
     int luck, probes;       /* see crew.c: does it pay to wait for company? */
     size_t signs_first;     /* signs.c's */
+    _Atomic unsigned turns; /* run.c's: tries on rows that were locked the last time */
+    _Atomic bool queues;    /* a seat waits for such a row */
     dibs__deadline no_more; /* the server refused one more connection: not before then */
     _Atomic uint8_t hint[DIBS__SQL_HINTS]; /* by name: which fast operation would be in vain */
     _Atomic int64_t reap_at;
