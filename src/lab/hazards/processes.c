@@ -32,16 +32,16 @@ static void two_processes(const lab_strategy *s, const lab_site *site, lab_findi
         lab_found(out, LAB_SURVIVED, "%lld sold, and the books say the same", (long long)r.sold);
 }
 
-static bool everybody(const lab_strategy *s)
+static const char *everybody(const lab_strategy *s)
 {
     (void)s;
-    return true;
+    return NULL;
 }
 
 const lab_hazard lab_hazard_two_processes = {
     .kind = LAB_TWO_PROCESSES,
     .name = "two-processes",
     .title = "two processes instead of one",
-    .applies = everybody,
+    .why_not = everybody,
     .run = two_processes,
 };
