@@ -176,6 +176,7 @@ typedef struct lab_result {
     int64_t oversold;      /* sold, and the books do not know: sold - (stock - left), if above 0 */
     int64_t lost;          /* gone from the books, and not sold */
     bool cut;              /* ended at its limit */
+    int64_t idle_ms;       /* then: how long before that the last answer came */
     double seconds;        /* first request to last answer */
     double p50_us, p99_us; /* of a purchase */
     double tries_per_sale; /* NAN: the scheme does not count */
@@ -191,6 +192,8 @@ void lab_run(const lab_strategy *strategy, const lab_site *site, const lab_plan 
 bool lab_is_correct(const lab_result *r);
 /* Is this what its row promises? A scheme known to oversell must be caught at it. */
 bool lab_as_promised(const lab_result *r, const lab_plan *plan);
+/* A run that was cut while its buyers were still being served is slow, not stuck. */
+bool lab_is_stuck(const lab_result *r);
 const char *lab_verdict(const lab_result *r); /* "correct", "oversold", "lost", "stuck", … */
 
 /* Requests that the servers of `needs` have counted so far; -1: one of them does not tell. */

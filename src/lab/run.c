@@ -217,6 +217,7 @@ static void add_buyers(hall *h, lab_result *out)
             memcpy(out->note, b->note, sizeof out->note);
     }
     out->seconds = end > begin ? (double)(end - begin) / 1e6 : 0;
+    out->idle_ms = (lab_now_us() - end) / 1000;
     out->tries_per_sale = tries && out->sold ? (double)tries / (double)out->sold : NAN;
 }
 
