@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ./dev lab: every scheme of the lab and dibs beside them on private servers, with the notes' own plan (50 threads x 100
+# ./dev lab: every scheme of the lab and dibs beside them on private servers, with the usual plan (50 threads x 100
 # purchases from a stock of 5000), then the hazards and the experiments. Writes docs/lab/report.html, .md and .json, and
 # docs/choosing.md and docs/lab/rows.md from them.
 #

@@ -15,6 +15,13 @@ bool lab_as_promised(const lab_result *r, const lab_plan *plan)
     return oversells ? r->oversold > 0 : lab_is_correct(r);
 }
 
+#define STILL_MS 5000
+
+bool lab_is_stuck(const lab_result *r)
+{
+    return r->cut && r->idle_ms >= STILL_MS;
+}
+
 const char *lab_verdict(const lab_result *r)
 {
     if (r->error[0])
@@ -23,9 +30,11 @@ const char *lab_verdict(const lab_result *r)
         return "oversold";
     if (r->lost > 0 || r->left < 0)
         return "books wrong";
-    if (r->cut)
+    if (lab_is_stuck(r))
         return "stuck";
     if (r->failed > 0)
         return "errors";
+    if (r->cut)
+        return "not finished";
     return r->refused > 0 && r->left > 0 ? "refused buyers" : "correct";
 }

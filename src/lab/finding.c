@@ -4,10 +4,13 @@
 #include "cli/json.h"
 #include "command.h"
 
+#include <stdio.h>
+
 static const char *const outcome_names[] = {[LAB_NOT_RUN] = "not run",
                                             [LAB_SURVIVED] = "survived",
                                             [LAB_BROKE] = "BROKE",
-                                            [LAB_SHOWN] = "shown"};
+                                            [LAB_SHOWN] = "shown",
+                                            [LAB_NOT_APPLICABLE] = "not applicable"};
 
 const char *lab_outcome_name(lab_outcome outcome)
 {
@@ -25,7 +28,14 @@ static const lab_finding nothing_yet = {
 void lab_hazard_run(const lab_hazard *h, const lab_strategy *s, const lab_site *site,
                     lab_finding *out)
 {
+    const char *why_not = h->why_not(s);
+
     *out = nothing_yet;
+    if (why_not) {
+        out->outcome = LAB_NOT_APPLICABLE;
+        snprintf(out->text, sizeof out->text, "%s", why_not);
+        return;
+    }
     h->run(s, site, out);
     out->claimed = (s->survives & LAB_SURVIVES(h->kind)) != 0;
 }

@@ -1,7 +1,7 @@
 /* What a hazard or an experiment found out: measured, with one sentence for people.
  *
  * A *hazard* happens to a strategy (its holder is killed, paused, its lease is too short …) and is
- * executed with real processes and real servers. An *experiment* shows a row of the notes that is no
+ * executed with real processes and real servers. An *experiment* shows a row that is no
  * purchase (which statements are idempotent, which rows a second session waits for …). Neither knows
  * the outcome beforehand: they measure, and the strategy's claims are compared afterwards. */
 #ifndef DIBS_LAB_FINDING_H
@@ -14,6 +14,7 @@ typedef enum lab_outcome {
     LAB_SURVIVED, /* nobody was hurt: one holder at a time, nobody stuck, books right */
     LAB_BROKE,    /* two holders at once, stuck for ever, oversold, another's lock deleted … */
     LAB_SHOWN,    /* an experiment: neither good nor bad */
+    LAB_NOT_APPLICABLE, /* it cannot happen to this strategy: `text` says why */
 } lab_outcome;
 
 typedef struct lab_finding {
@@ -49,8 +50,8 @@ typedef struct lab_hazard {
     lab_hazard_kind kind;
     const char *name; /* "holder-killed" */
     const char *title;
-    /* Does it make sense for this strategy? */
-    bool (*applies)(const lab_strategy *strategy);
+    /* NULL: it can happen to this strategy. Else why it cannot, in a few words. */
+    const char *(*why_not)(const lab_strategy *strategy);
     void (*run)(const lab_strategy *strategy, const lab_site *site, lab_finding *out);
 } lab_hazard;
 
@@ -68,13 +69,14 @@ const char *lab_outcome_name(lab_outcome outcome);
 /* Did it survive, if its strategy says so? */
 bool lab_claim_holds(const lab_finding *finding);
 
-/* Runs it and notes what the strategy claims. `out->table` is the caller's to free. */
+/* Runs it, if it can happen, and notes what the strategy claims. `out->table` is the caller's to free. */
 void lab_hazard_run(const lab_hazard *h, const lab_strategy *s, const lab_site *site,
                     lab_finding *out);
 
 void lab_experiment_run(const lab_experiment *e, const lab_site *site, lab_finding *out);
 
-extern const lab_hazard *const lab_hazard_table[];    /* NULL-terminated */
-extern const lab_experiment *const lab_experiments[]; /* NULL-terminated, in the notes' order */
+extern const lab_hazard *const lab_hazard_table[]; /* NULL-terminated */
+extern const lab_experiment
+    *const lab_experiments[]; /* NULL-terminated, in the order of the rows */
 
 #endif

@@ -19,7 +19,7 @@ static const char help[] =
     "  --zookeeper URL  --etcd URL\n"
     "                    or use these: tables lab_... and keys stock:... are made and\n"
     "                    overwritten there\n"
-    "  --limit D         a run that takes longer is ended and called stuck (2m)\n\n"
+    "  --limit D         a run that takes longer is ended (default 2m)\n\n"
     "Exit: 0, or 1 when the product, or a scheme said to be correct, was not.\n";
 
 static int start(const cli_command *self, int argc, char **argv)

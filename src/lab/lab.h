@@ -1,5 +1,5 @@
-/* The lab: every scheme of a well-known set of notes on locks and idempotency, and the product beside
- * them, on one workload: many buyers take one piece each from one stock.
+/* The lab: the well-known schemes for locks and idempotency that the project started from, and the product
+ * beside them, on one workload: many buyers take one piece each from one stock.
  *
  * A *strategy* is one file in strategies/: what the scheme does, flaw included, on the raw client
  * library. It knows how to open a seat (what one buyer's thread needs), how to buy once, and how to
@@ -106,9 +106,11 @@ struct lab_strategy {
     lab_server stock;  /* who keeps the books */
     bool product;
     int64_t lease_ms;     /* where it is not the pace's to choose: the session's. 0: it is */
+    bool no_lease;        /* nothing ends the lock but its holder (or its connection) */
     bool uses_clock;      /* asks the client's own clock */
     bool renewed_outside; /* by somebody who outlives the holder */
     bool explicit_lease;  /* given by hand */
+    int processes;        /* the buyers are spread over so many; 0: as the plan says */
     bool one_process;     /* right inside one process only */
     bool oversells;       /* known to be broken: the checker must say so */
     lab_hazards survives; /* claims; a claim that does not hold fails the run */
@@ -131,7 +133,7 @@ static inline int64_t lab_lease(const lab_strategy *s, int64_t asked_ms)
     return s->lease_ms ? s->lease_ms : asked_ms;
 }
 
-extern const lab_strategy *const lab_strategies[]; /* NULL-terminated, in the order of the notes */
+extern const lab_strategy *const lab_strategies[]; /* NULL-terminated, in the order of the rows */
 
 /* By name, or by row (then it may be several: call with `from` of the last found). NULL: no more. */
 const lab_strategy *lab_find(const char *word, const lab_strategy *from);
@@ -166,13 +168,15 @@ typedef struct lab_plan {
 
 typedef struct lab_result {
     const lab_strategy *strategy;
-    char error[300]; /* it could not run at all */
+    char error[300];            /* it could not run at all */
+    int64_t processes, threads; /* as it was run */
     int64_t buyers, asked;
     int64_t sold, sold_out, refused, failed;
     int64_t left;          /* what the books say */
     int64_t oversold;      /* sold, and the books do not know: sold - (stock - left), if above 0 */
     int64_t lost;          /* gone from the books, and not sold */
     bool cut;              /* ended at its limit */
+    int64_t idle_ms;       /* then: how long before that the last answer came */
     double seconds;        /* first request to last answer */
     double p50_us, p99_us; /* of a purchase */
     double tries_per_sale; /* NAN: the scheme does not count */
@@ -188,6 +192,8 @@ void lab_run(const lab_strategy *strategy, const lab_site *site, const lab_plan 
 bool lab_is_correct(const lab_result *r);
 /* Is this what its row promises? A scheme known to oversell must be caught at it. */
 bool lab_as_promised(const lab_result *r, const lab_plan *plan);
+/* A run that was cut while its buyers were still being served is slow, not stuck. */
+bool lab_is_stuck(const lab_result *r);
 const char *lab_verdict(const lab_result *r); /* "correct", "oversold", "lost", "stuck", … */
 
 /* Requests that the servers of `needs` have counted so far; -1: one of them does not tell. */

@@ -1,4 +1,4 @@
-/* The engines' own client libraries, with just enough around them that a scheme reads like the notes
+/* The engines' own client libraries, with just enough around them that a scheme reads like the text
  * that it comes from. Nothing here locks, retries or waits by itself. */
 #ifndef DIBS_LAB_RAW_H
 #define DIBS_LAB_RAW_H
@@ -52,7 +52,7 @@ static inline lab_holder *lab_holder_of(lab_seat *seat)
  * `ask`: failed. */
 bool lab_spin(lab_seat *seat, int64_t pause_us, int (*ask)(lab_seat *seat));
 
-#define LAB_PAUSE_US (50 * 1000) /* the notes' own */
+#define LAB_PAUSE_US (50 * 1000) /* as most texts have it */
 
 /* ---- SQL: MariaDB, PostgreSQL and SQLite through one pair of calls --------------------------- */
 

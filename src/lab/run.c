@@ -217,6 +217,7 @@ static void add_buyers(hall *h, lab_result *out)
             memcpy(out->note, b->note, sizeof out->note);
     }
     out->seconds = end > begin ? (double)(end - begin) / 1e6 : 0;
+    out->idle_ms = (lab_now_us() - end) / 1000;
     out->tries_per_sale = tries && out->sold ? (double)tries / (double)out->sold : NAN;
 }
 
@@ -251,13 +252,29 @@ static void trade(hall *h, lab_result *out)
             (double)(lab_requests(h->site, h->strategy->needs) - before) / (double)out->sold;
 }
 
-void lab_run(const lab_strategy *strategy, const lab_site *site, const lab_plan *plan,
+/* As many buyers, in more processes, where the strategy's row is about that. */
+static lab_plan spread(const lab_strategy *strategy, const lab_plan *plan)
+{
+    lab_plan p = *plan;
+
+    if (strategy->processes > p.processes) {
+        p.threads = p.processes * p.threads / strategy->processes;
+        p.threads = p.threads > 0 ? p.threads : 1;
+        p.processes = strategy->processes;
+    }
+    return p;
+}
+
+void lab_run(const lab_strategy *strategy, const lab_site *site, const lab_plan *asked,
              lab_result *out)
 {
+    const lab_plan own = spread(strategy, asked), *plan = &own;
     hall *h = hall_new(strategy, site, plan);
     lab_seat books;
 
     *out = (lab_result){.strategy = strategy, .requests_per_sale = NAN, .tries_per_sale = NAN};
+    out->processes = plan->processes;
+    out->threads = plan->threads;
     out->buyers = plan->processes * plan->threads;
     if (!h) {
         snprintf(out->error, sizeof out->error, "out of memory");

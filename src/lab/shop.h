@@ -1,5 +1,5 @@
 /* The shop: one strategy behind a counter with as many clerks as the HTTP server has threads, so that
- * JMeter, wrk or a browser can buy, as the notes do it.
+ * JMeter, wrk or a browser can buy, as load tests of tutorials do.
  *
  *   shop.c       the counter: seats, orders, what was sold and what the books say
  *   shop_http.c  the pages: GET /, POST /order, GET /stock, POST /reset?stock=N

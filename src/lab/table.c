@@ -1,4 +1,4 @@
-/* The table of strategies, in the order of the notes. A new one is a file in strategies/ and a line
+/* The table of strategies, in the order of the rows. A new one is a file in strategies/ and a line
  * here. */
 #include "lab.h"
 #include "strategies/strategies.h"
@@ -46,13 +46,17 @@ const lab_strategy *const lab_strategies[] = {
     &lab_r8_service,
     &lab_r9,
     &lab_r10,
+    &lab_r10_processes,
     &lab_r10_lease,
+    &lab_r10_fenced,
     &lab_r12a,
 #ifdef DIBS_HAVE_ZOOKEEPER
     &lab_z1,
 #endif
     &lab_dibs_sqlite,
     &lab_dibs_redis,
+    &lab_dibs_redis_processes,
+    &lab_dibs_redis_unfenced,
     &lab_dibs_mariadb,
     &lab_dibs_postgresql,
     &lab_dibs_redlock,

@@ -24,8 +24,7 @@ typedef lab_finding findings[LAB_HAZARDS]; /* of one strategy, by the hazard's p
 static void face_all(const lab_request *r, const lab_strategy *s, lab_finding *out)
 {
     for (size_t j = 0; lab_hazard_table[j]; j++)
-        if (lab_hazard_table[j]->applies(s))
-            lab_hazard_run(lab_hazard_table[j], s, &r->site, &out[j]);
+        lab_hazard_run(lab_hazard_table[j], s, &r->site, &out[j]);
 }
 
 static pid_t face_apart(const lab_request *r, const lab_strategy *s, lab_finding *out)
@@ -51,8 +50,6 @@ static bool show(const lab_request *r, const lab_strategy *s, const lab_finding 
         const lab_finding *f = &all[j];
         bool ok = lab_claim_holds(f);
         json_t *o;
-        if (!h->applies(s))
-            continue;
         o = lab_finding_json(f);
         cli_json_text(o, "strategy", s->name);
         cli_json_text(o, "id", s->id);
@@ -60,7 +57,7 @@ static bool show(const lab_request *r, const lab_strategy *s, const lab_finding 
         cli_json_text(o, "title", h->title);
         cli_json_put(o, "claimed", json_boolean(f->claimed));
         json_array_append_new(list, o);
-        if (!r->json)
+        if (!r->json && f->outcome != LAB_NOT_APPLICABLE)
             printf("%-5s %-26s %-22s %-9s %s%s\n", s->id, s->name, h->name,
                    lab_outcome_name(f->outcome), ok ? "" : "CLAIMED OTHERWISE: ", f->text);
         kept &= ok;
@@ -69,6 +66,7 @@ static bool show(const lab_request *r, const lab_strategy *s, const lab_finding 
     return kept;
 }
 
+/* A row that only spreads the same lock's buyers over more processes is left to the runs. */
 bool lab_do_hazards(lab_request *r, json_t *list)
 {
     size_t count = r->chosen_count, size = (count + 1) * sizeof(findings), begun = 0;
@@ -80,7 +78,7 @@ bool lab_do_hazards(lab_request *r, json_t *list)
         return false;
     for (size_t i = 0; i < count; i++) {
         for (; begun < count && begun < i + AT_ONCE; begun++)
-            if (lab_request_can(r, r->chosen[begun]))
+            if (!r->chosen[begun]->processes && lab_request_can(r, r->chosen[begun]))
                 pids[begun] = face_apart(r, r->chosen[begun], all[begun]);
         lab_progress(r, i, count, r->chosen[i]->name);
         if (pids[i] <= 0)

@@ -44,7 +44,7 @@ static void write_runs(FILE *to, json_t *runs)
     size_t i;
     json_t *r;
 
-    fputs("| row | strategy | verdict | sold | left | oversold | a second | p50 ms | p99 ms | "
+    fputs("| row | strategy | verdict | sold | left | oversold | per second | p50 ms | p99 ms | "
           "tries | "
           "requests |\n|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
           to);
@@ -63,6 +63,124 @@ static void write_runs(FILE *to, json_t *runs)
     }
 }
 
+/* Is there one before it with the same `key`? */
+static bool seen(json_t *list, size_t before, const char *key)
+{
+    const char *text = text_of(json_array_get(list, before), key);
+
+    for (size_t i = 0; i < before; i++)
+        if (strcmp(text_of(json_array_get(list, i), key), text) == 0)
+            return true;
+    return false;
+}
+
+static json_t *hazard_of(json_t *hazards, const char *strategy, const char *hazard)
+{
+    size_t i;
+    json_t *h;
+
+    json_array_foreach(hazards, i, h)
+    {
+        if (strcmp(text_of(h, "strategy"), strategy) == 0 &&
+            strcmp(text_of(h, "hazard"), hazard) == 0)
+            return h;
+    }
+    return NULL;
+}
+
+/* One word or two for the matrix. */
+static const char *in_short(json_t *h)
+{
+    const char *outcome = text_of(h, "outcome");
+
+    if (!h)
+        return "not run";
+    if (strcmp(outcome, "not applicable") == 0)
+        return "n/a";
+    if (strcmp(outcome, "BROKE") != 0)
+        return outcome;
+    if (number_of(h, "oversold") > 0)
+        return "**oversold**";
+    if (strcmp(text_of(h, "stuck_ms"), "for ever") == 0)
+        return "**stuck**";
+    if (number_of(h, "foreign") > 0)
+        return "**deleted another's**";
+    if (number_of(h, "at_once") > 1)
+        return "**two holders**";
+    return number_of(h, "stuck_ms") > 0 ? "**nobody's for a lease**" : "**stuck**";
+}
+
+/* Schemes down, hazards across; no cell is empty. */
+static void write_matrix(FILE *to, json_t *hazards)
+{
+    size_t i, j, columns = 0;
+    json_t *row, *column;
+
+    fputs(
+        "survived: one holder at a time, correct books. **Bold**: what was damaged. n/a: this "
+        "cannot "
+        "happen to this scheme, nothing was run; the reasons are below. not run: it could happen, "
+        "but the lab did not run it.\n\n| scheme ",
+        to);
+    json_array_foreach(hazards, j, column)
+    {
+        if (!seen(hazards, j, "hazard")) {
+            put_cell(to, text_of(column, "title"));
+            columns++;
+        }
+    }
+    fputs("|\n|---", to);
+    for (j = 0; j < columns; j++)
+        fputs("|---", to);
+    fputs("|\n", to);
+    json_array_foreach(hazards, i, row)
+    {
+        if (seen(hazards, i, "strategy"))
+            continue;
+        fprintf(to, "| %s %s ", text_of(row, "id"), text_of(row, "strategy"));
+        json_array_foreach(hazards, j, column)
+        {
+            if (!seen(hazards, j, "hazard"))
+                put_cell(to, in_short(hazard_of(hazards, text_of(row, "strategy"),
+                                                text_of(column, "hazard"))));
+        }
+        fputs("|\n", to);
+    }
+}
+
+static bool was_run(json_t *h)
+{
+    return strcmp(text_of(h, "outcome"), "not applicable") != 0;
+}
+
+/* Each reason once, with the schemes that it holds for. */
+static void write_reasons(FILE *to, json_t *hazards)
+{
+    size_t i, j;
+    json_t *h, *other;
+
+    fputs("\n### Not applicable, and why\n", to);
+    json_array_foreach(hazards, i, h)
+    {
+        bool again = was_run(h);
+        for (j = 0; j < i && !again; j++) {
+            other = json_array_get(hazards, j);
+            again = strcmp(text_of(other, "hazard"), text_of(h, "hazard")) == 0 &&
+                    strcmp(text_of(other, "text"), text_of(h, "text")) == 0;
+        }
+        if (again)
+            continue;
+        fprintf(to, "- %s: %s:", text_of(h, "title"), text_of(h, "text"));
+        json_array_foreach(hazards, j, other)
+        {
+            if (strcmp(text_of(other, "hazard"), text_of(h, "hazard")) == 0 &&
+                strcmp(text_of(other, "text"), text_of(h, "text")) == 0)
+                fprintf(to, " %s", text_of(other, "strategy"));
+        }
+        fputs("\n", to);
+    }
+}
+
 static void write_hazards(FILE *to, json_t *hazards)
 {
     size_t i;
@@ -71,6 +189,8 @@ static void write_hazards(FILE *to, json_t *hazards)
     fputs("| row | strategy | hazard | outcome | what happened |\n|---|---|---|---|---|\n", to);
     json_array_foreach(hazards, i, h)
     {
+        if (!was_run(h))
+            continue;
         put_cell(to, text_of(h, "id"));
         put_cell(to, text_of(h, "strategy"));
         put_cell(to, text_of(h, "hazard"));
@@ -119,10 +239,16 @@ static void write_markdown(FILE *to, json_t *report)
 {
     fprintf(to, "# The lab: which scheme oversells, which gets stuck, which is fast\n\n%s\n\n",
             text_of(report, "about"));
-    fputs("## Runs\n", to);
+    fputs(
+        "R10 and R12a are our models of what Redisson's source publishes, not Redisson itself.\n\n",
+        to);
+    fputs("## Hazards\n", to);
+    write_matrix(to, json_object_get(report, "hazards"));
+    fputs("\n## Runs\n", to);
     write_runs(to, json_object_get(report, "runs"));
-    fputs("\n## Hazards, executed\n", to);
+    fputs("\n## Hazards in detail\n", to);
     write_hazards(to, json_object_get(report, "hazards"));
+    write_reasons(to, json_object_get(report, "hazards"));
     fputs("\n## Experiments\n", to);
     write_experiments(to, json_object_get(report, "experiments"));
 }

@@ -22,8 +22,8 @@ json_t *lab_result_json(const lab_result *r, const lab_plan *plan)
     cli_json_text(o, "verdict", lab_verdict(r));
     cli_json_text(o, "error", r->error[0] ? r->error : NULL);
     cli_json_text(o, "note", r->note[0] ? r->note : NULL);
-    cli_json_put(o, "processes", json_integer(plan->processes));
-    cli_json_put(o, "threads", json_integer(plan->threads));
+    cli_json_put(o, "processes", json_integer(r->processes));
+    cli_json_put(o, "threads", json_integer(r->threads));
     cli_json_put(o, "stock", json_integer(plan->stock));
     cli_json_put(o, "asked", json_integer(r->asked));
     cli_json_put(o, "sold", json_integer(r->sold));

@@ -151,7 +151,8 @@ static void polls(const lab_site *site, lab_server server, lab_finding *out)
         lab_found(out, LAB_NOT_RUN, "%s", line[0].note[0] ? line[0].note : line[1].note);
     else
         lab_found(out, LAB_SHOWN,
-                  "one waiter asked %llu times during %lld ms and was in %.1f ms after "
+                  "one waiter, with a pause of 50 ms between tries, asked %llu times during %lld "
+                  "ms and was in %.1f ms after "
                   "the release; dibs asked %llu time and was in after %.1f ms",
                   (unsigned long long)line[0].tries, (long long)line[0].held_us / 1000,
                   (double)line[0].late_us / 1e3, (unsigned long long)line[1].tries,

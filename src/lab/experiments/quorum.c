@@ -1,4 +1,4 @@
-/* Redlock as the notes have it; see the header. */
+/* Redlock as it is published; see the header. */
 #include "quorum.h"
 
 #include <stdio.h>

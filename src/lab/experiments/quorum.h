@@ -1,4 +1,4 @@
-/* A plain Redlock on nodes of our own, as the notes describe it, for the experiments R12b to R12d. */
+/* A plain Redlock on nodes of our own, as it is published, for the experiments R12b to R12d. */
 #ifndef DIBS_LAB_QUORUM_H
 #define DIBS_LAB_QUORUM_H
 

@@ -1,4 +1,4 @@
-/* The table of experiments, in the order of the notes. */
+/* The table of experiments, in the order of the rows. */
 #include "experiments.h"
 
 const lab_experiment *const lab_experiments[] = {

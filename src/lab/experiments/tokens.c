@@ -207,10 +207,10 @@ static void f3e(const lab_site *site, lab_finding *out)
     lab_found(
         out, LAB_SHOWN,
         "issuing one: %lld ns in memory (gone with the process, unknown to the next), %lld ns in "
-        "Redis, and a request more for every caller; if one request in 100 is repeated, that is "
+        "Redis, and a request more for every caller; if one request in 1000 is repeated, that is "
         "%lld "
         "µs in Redis for each repetition that is stopped",
-        (long long)memory, (long long)redis, (long long)redis * 100 / 1000);
+        (long long)memory, (long long)redis, (long long)redis * 1000 / 1000);
 }
 
 const lab_experiment lab_f3a = {

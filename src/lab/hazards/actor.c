@@ -215,6 +215,15 @@ bool lab_scene_stock(const lab_strategy *s, const lab_site *site, const char *re
     return read;
 }
 
+const char *lab_lease_words(const lab_strategy *s, int64_t asked_ms, char out[32])
+{
+    if (s->no_lease)
+        snprintf(out, 32, "no lease");
+    else
+        snprintf(out, 32, "lease %lld ms", (long long)lab_lease(s, asked_ms));
+    return out;
+}
+
 void lab_found(lab_finding *f, lab_outcome outcome, const char *format, ...)
 {
     va_list list;

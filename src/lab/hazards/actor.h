@@ -56,6 +56,9 @@ bool lab_scene(const lab_strategy *s, const lab_site *site, int64_t stock, char 
 bool lab_scene_stock(const lab_strategy *s, const lab_site *site, const char *resource,
                      int64_t *left);
 
+/* "lease 600 ms", or "no lease". */
+const char *lab_lease_words(const lab_strategy *s, int64_t asked_ms, char out[32]);
+
 /* Fills outcome and text. */
 void lab_found(lab_finding *f, lab_outcome outcome, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -13,7 +13,7 @@ static void let_next_try(const lab_role *role, lab_finding *out)
     lab_role next = *role;
     lab_actor b;
     lab_answer answer = {0};
-    char why[256];
+    char why[256], lease[32];
     int64_t begin;
 
     next.point = NULL;
@@ -24,8 +24,8 @@ static void let_next_try(const lab_role *role, lab_finding *out)
     begin = lab_now_us();
     if (lab_actor_do(&b, LAB_STEP_LOCK, PATIENCE_MS, PATIENCE_MS + 2000, &answer)) {
         out->stuck_ms = (lab_now_us() - begin) / 1000;
-        lab_found(out, LAB_SURVIVED, "the next one had it %lld ms later (lease %lld ms)",
-                  (long long)out->stuck_ms, (long long)lab_lease(role->strategy, LEASE_MS));
+        lab_found(out, LAB_SURVIVED, "the next one had it %lld ms later (%s)",
+                  (long long)out->stuck_ms, lab_lease_words(role->strategy, LEASE_MS, lease));
     } else {
         out->stuck_ms = INT64_MAX;
         lab_found(out, LAB_BROKE, "the next one was still waiting after %d ms%s%s", PATIENCE_MS,
@@ -84,7 +84,7 @@ const lab_hazard lab_hazard_killed = {
     .kind = LAB_HOLDER_KILLED,
     .name = "holder-killed",
     .title = "the holder is killed",
-    .applies = lab_hazard_for_locks,
+    .why_not = lab_hazard_for_locks,
     .run = kill_holder,
 };
 
@@ -92,7 +92,7 @@ const lab_hazard lab_hazard_killed_before_expire = {
     .kind = LAB_KILLED_BEFORE_EXPIRE,
     .name = "killed-before-expire",
     .title = "killed between SETNX and EXPIRE",
-    .applies = lab_hazard_for_redis_locks,
+    .why_not = lab_hazard_for_leases,
     .run = kill_before_expire,
 };
 
@@ -100,6 +100,6 @@ const lab_hazard lab_hazard_renewer = {
     .kind = LAB_RENEWER_OUTLIVES,
     .name = "renewer-outlives",
     .title = "whoever renews outlives the holder",
-    .applies = lab_hazard_has_renewer,
+    .why_not = lab_hazard_has_renewer,
     .run = kill_holder,
 };

@@ -12,7 +12,7 @@ static void work_beside(const lab_role *role, int64_t skew_ms, lab_finding *out)
     lab_role other = *role;
     lab_actor a, b = {-1, -1, -1};
     lab_answer answer = {0};
-    char why[256];
+    char why[256], lease[32];
     bool in;
 
     other.pace.skew_ms = skew_ms;
@@ -27,9 +27,9 @@ static void work_beside(const lab_role *role, int64_t skew_ms, lab_finding *out)
         if (in)
             lab_found(out, LAB_BROKE, "a second holder was let in while the first one was at work");
         else
-            lab_found(out, LAB_SURVIVED, "nobody was let in during %lld ms of work (lease %lld ms)",
+            lab_found(out, LAB_SURVIVED, "nobody was let in during %lld ms of work (%s)",
                       (long long)role->pace.work_us / 1000,
-                      (long long)lab_lease(role->strategy, role->pace.lease_ms));
+                      lab_lease_words(role->strategy, role->pace.lease_ms, lease));
     }
     lab_actor_end(&a);
     lab_actor_end(&b);
@@ -68,7 +68,7 @@ const lab_hazard lab_hazard_long_work = {
     .kind = LAB_LONG_WORK,
     .name = "long-work",
     .title = "the work takes longer than the lease",
-    .applies = lab_hazard_for_locks,
+    .why_not = lab_hazard_for_locks,
     .run = long_work,
 };
 
@@ -76,7 +76,7 @@ const lab_hazard lab_hazard_wrong_clock = {
     .kind = LAB_WRONG_CLOCK,
     .name = "wrong-clock",
     .title = "a client's clock is an hour ahead",
-    .applies = lab_hazard_uses_clock,
+    .why_not = lab_hazard_uses_clock,
     .run = wrong_clock,
 };
 
@@ -84,6 +84,6 @@ const lab_hazard lab_hazard_explicit_lease = {
     .kind = LAB_EXPLICIT_LEASE,
     .name = "explicit-lease",
     .title = "a lease given by hand, and longer work",
-    .applies = lab_hazard_has_lease,
+    .why_not = lab_hazard_has_lease,
     .run = long_work,
 };

@@ -179,7 +179,7 @@ const lab_hazard lab_hazard_paused = {
     .kind = LAB_HOLDER_PAUSED,
     .name = "holder-paused",
     .title = "paused past its lease, then it writes",
-    .applies = lab_hazard_for_locks,
+    .why_not = lab_hazard_for_locks,
     .run = pause_holder,
 };
 
@@ -187,7 +187,7 @@ const lab_hazard lab_hazard_late_release = {
     .kind = LAB_LATE_RELEASE,
     .name = "late-release",
     .title = "an overdue holder releases",
-    .applies = lab_hazard_for_locks,
+    .why_not = lab_hazard_for_locks,
     .run = late_release,
 };
 
@@ -195,6 +195,6 @@ const lab_hazard lab_hazard_release_gap = {
     .kind = LAB_RELEASE_GAP,
     .name = "release-gap",
     .title = "paused between GET and DEL",
-    .applies = lab_hazard_for_redis_locks,
+    .why_not = lab_hazard_for_redis_locks,
     .run = release_gap,
 };

@@ -78,6 +78,11 @@ static void lose_reply(const lab_strategy *s, const lab_site *site, lab_finding 
     lab_actor a;
 
     direct.site = site;
+    if (server == LAB_REDIS_NODES) {
+        lab_found(out, LAB_NOT_RUN,
+                  "the lab's proxy stands before one server, and these are several");
+        return;
+    }
     if (!lab_scene(s, site, 10, resource, why) ||
         !lab_proxy_start(&proxy, site->url[server], through.url[server], why)) {
         lab_found(out, LAB_NOT_RUN, "%s", why);
@@ -100,17 +105,17 @@ static void lose_reply(const lab_strategy *s, const lab_site *site, lab_finding 
     lab_proxy_stop(&proxy);
 }
 
-static bool on_one_server(const lab_strategy *s)
+static const char *over_a_network(const lab_strategy *s)
 {
-    lab_server server = server_of(s);
-
-    return s->lock && server != LAB_SQLITE && server != LAB_REDIS_NODES && server != LAB_SERVERS;
+    if (!s->lock)
+        return lab_hazard_for_locks(s);
+    return server_of(s) == LAB_SQLITE ? "a file answers: there is no network" : NULL;
 }
 
 const lab_hazard lab_hazard_reply_lost = {
     .kind = LAB_REPLY_LOST,
     .name = "reply-lost",
     .title = "the server did it, the answer is lost",
-    .applies = on_one_server,
+    .why_not = over_a_network,
     .run = lose_reply,
 };

@@ -18,28 +18,46 @@ const lab_hazard *const lab_hazard_table[] = {
     NULL,
 };
 
-bool lab_hazard_for_locks(const lab_strategy *s)
+const char *lab_hazard_for_locks(const lab_strategy *s)
 {
-    return s->lock != NULL;
+    return s->lock ? NULL : "it has no lock that anybody could hold";
 }
 
-bool lab_hazard_for_redis_locks(const lab_strategy *s)
+const char *lab_hazard_for_redis_locks(const lab_strategy *s)
 {
-    return s->lock && !s->product && (s->needs & LAB_NEED(LAB_REDIS));
+    if (!s->lock)
+        return lab_hazard_for_locks(s);
+    if (s->product)
+        return "dibs takes and gives back in one step: there is no such moment";
+    return s->needs & LAB_NEED(LAB_REDIS) ? NULL : "it is not made of these commands of Redis";
 }
 
-bool lab_hazard_uses_clock(const lab_strategy *s)
+const char *lab_hazard_for_leases(const lab_strategy *s)
 {
-    return s->lock && s->uses_clock;
+    if (s->lock && s->no_lease)
+        return "it has no EXPIRE: its lock never ends by itself";
+    return lab_hazard_for_redis_locks(s);
 }
 
-bool lab_hazard_has_renewer(const lab_strategy *s)
+const char *lab_hazard_uses_clock(const lab_strategy *s)
 {
-    return s->lock && s->renewed_outside;
+    if (!s->lock)
+        return lab_hazard_for_locks(s);
+    return s->uses_clock ? NULL : "it does not ask the client's clock";
+}
+
+const char *lab_hazard_has_renewer(const lab_strategy *s)
+{
+    if (!s->lock)
+        return lab_hazard_for_locks(s);
+    return s->renewed_outside ? NULL : "nobody outside its process renews it";
 }
 
 /* The product's lease is always given by hand here, and renewed all the same. */
-bool lab_hazard_has_lease(const lab_strategy *s)
+const char *lab_hazard_has_lease(const lab_strategy *s)
 {
-    return s->lock && (s->explicit_lease || s->product);
+    if (!s->lock)
+        return lab_hazard_for_locks(s);
+    return s->explicit_lease || s->product ? NULL
+                                           : "a lease of its own does not change how it works";
 }

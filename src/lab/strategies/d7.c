@@ -37,5 +37,5 @@ static bool d7_unlock(lab_seat *seat)
            1;
 }
 
-LAB_TWINS(lab_d7, "D7", "insert-lock", "INSERT a unique row, DELETE it", .open = d7_open,
-          .close = lab_sql_seat_close, .lock = d7_lock, .unlock = d7_unlock);
+LAB_TWINS(lab_d7, "D7", "insert-lock", "INSERT a unique row, DELETE it", .no_lease = true,
+          .open = d7_open, .close = lab_sql_seat_close, .lock = d7_lock, .unlock = d7_unlock);

@@ -34,5 +34,5 @@ static bool d8_unlock(lab_seat *seat)
     return lab_sql_run(seat, seat->own, "COMMIT") >= 0;
 }
 
-LAB_TWINS(lab_d8, "D8", "method-row", "a row a method, FOR UPDATE until COMMIT", .open = d8_open,
-          .close = lab_sql_seat_close, .lock = d8_lock, .unlock = d8_unlock);
+LAB_TWINS(lab_d8, "D8", "method-row", "a row a method, FOR UPDATE until COMMIT", .no_lease = true,
+          .open = d8_open, .close = lab_sql_seat_close, .lock = d8_lock, .unlock = d8_unlock);

@@ -36,7 +36,7 @@ static bool dibs_seat_open(lab_seat *seat)
 {
     buyer *b = calloc(1, sizeof *b);
 
-    if (b && (b->books = lab_fenced_open(seat))) {
+    if (b && (!seat->strategy->sell || (b->books = lab_fenced_open(seat)))) {
         seat->own = b;
         return true;
     }
@@ -48,7 +48,8 @@ static void dibs_seat_close(lab_seat *seat)
 {
     buyer *b = seat->own;
 
-    lab_fenced_close(b->books);
+    if (b->books)
+        lab_fenced_close(b->books);
     free(b);
 }
 
@@ -85,25 +86,40 @@ static bool dibs_give(lab_seat *seat)
 
 #define SURVIVES_ALL (LAB_SURVIVES(LAB_HAZARDS) - 1)
 
-#define DIBS(row, word, engine, books, ...)                                                    \
+#define DIBS(row, word, text, engine, books, ...)                                              \
     {                                                                                          \
-        .id = row, .name = "dibs-" word, .title = "dibs on " word, .product = true,            \
+        .id = row, .name = "dibs-" word, .title = text, .product = true,                       \
         .needs = LAB_NEED(engine), .stock = books, .open_process = dibs_open_process,          \
         .close_process = dibs_close_process, .open = dibs_seat_open, .close = dibs_seat_close, \
-        .lock = dibs_take, .sell = dibs_sell, .unlock = dibs_give, .survives = SURVIVES_ALL,   \
-        __VA_ARGS__                                                                            \
+        .lock = dibs_take, .unlock = dibs_give, __VA_ARGS__                                    \
     }
 
-const lab_strategy lab_dibs_sqlite = DIBS("P", "sqlite", LAB_SQLITE, LAB_SQLITE, .lease_ms = 0);
-const lab_strategy lab_dibs_redis = DIBS("P", "redis", LAB_REDIS, LAB_REDIS, .lease_ms = 0);
-const lab_strategy lab_dibs_mariadb = DIBS("P", "mariadb", LAB_MARIADB, LAB_MARIADB, .lease_ms = 0);
-const lab_strategy lab_dibs_postgresql =
-    DIBS("P", "postgresql", LAB_POSTGRESQL, LAB_POSTGRESQL, .lease_ms = 0);
+/* The books check the fence. */
+#define FENCED .sell = dibs_sell, .survives = SURVIVES_ALL
 
-/* The rows of the notes that the product is the answer to; the stock is in a plain Redis. */
+const lab_strategy lab_dibs_sqlite =
+    DIBS("P", "sqlite", "dibs on SQLite", LAB_SQLITE, LAB_SQLITE, FENCED);
+const lab_strategy lab_dibs_redis =
+    DIBS("P", "redis", "dibs on Redis", LAB_REDIS, LAB_REDIS, FENCED);
+const lab_strategy lab_dibs_mariadb =
+    DIBS("P", "mariadb", "dibs on MariaDB", LAB_MARIADB, LAB_MARIADB, FENCED);
+const lab_strategy lab_dibs_postgresql =
+    DIBS("P", "postgresql", "dibs on PostgreSQL", LAB_POSTGRESQL, LAB_POSTGRESQL, FENCED);
+
+/* Beside redisson-processes; and what remains of the product where nobody checks its fence. */
+const lab_strategy lab_dibs_redis_processes =
+    DIBS("P", "redis-processes", "the same, buyers in 5 processes instead of 1", LAB_REDIS,
+         LAB_REDIS, FENCED, .processes = 5);
+const lab_strategy lab_dibs_redis_unfenced =
+    DIBS("P", "redis-unfenced", "dibs on Redis, its fence not checked by the books", LAB_REDIS,
+         LAB_REDIS, .survives = SURVIVES_ALL & ~LAB_SURVIVES(LAB_HOLDER_PAUSED));
+
+/* The stock of these is in a plain Redis. No answer is lost on the way to five nodes: the lab's proxy stands
+ * before one server. */
 const lab_strategy lab_dibs_redlock =
-    DIBS("R12", "redlock", LAB_REDIS_NODES, LAB_REDIS, .lease_ms = 0);
-const lab_strategy lab_dibs_zookeeper =
-    DIBS("Z2", "zookeeper", LAB_ZOOKEEPER, LAB_REDIS, .lease_ms = LAB_SESSION_MS);
+    DIBS("R12", "redlock", "dibs on five Redis (Redlock)", LAB_REDIS_NODES, LAB_REDIS,
+         .sell = dibs_sell, .survives = SURVIVES_ALL & ~LAB_SURVIVES(LAB_REPLY_LOST));
+const lab_strategy lab_dibs_zookeeper = DIBS("Z2", "zookeeper", "dibs on ZooKeeper", LAB_ZOOKEEPER,
+                                             LAB_REDIS, FENCED, .lease_ms = LAB_SESSION_MS);
 const lab_strategy lab_dibs_etcd =
-    DIBS("E1", "etcd", LAB_ETCD, LAB_REDIS, .lease_ms = LAB_SESSION_MS);
+    DIBS("E1", "etcd", "dibs on etcd", LAB_ETCD, LAB_REDIS, FENCED, .lease_ms = LAB_SESSION_MS);

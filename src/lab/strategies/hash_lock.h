@@ -1,4 +1,4 @@
-/* The reentrant lock as a hash: one field, the owner, with a count. Shared by R7, R8 and R9. */
+/* The reentrant lock as a hash: one field, the owner, with a count. Shared by R7, R8 and R9. (R10 has its own: redisson.h.) */
 #ifndef DIBS_LAB_HASH_LOCK_H
 #define DIBS_LAB_HASH_LOCK_H
 

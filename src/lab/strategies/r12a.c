@@ -1,7 +1,9 @@
-/* R12a: Redlock as Redisson has it: the nodes one after another, each with a limit of its own; as many
- * failures as a majority can bear; whoever has his majority resets the lease on every node at the end;
- * whoever has not gives back what he has. A node whose answer did not come in time is unlocked too. */
-#include "lab/raw.h"
+/* R12a: our model of Redisson's published form of Redlock (RedissonRedLock, which later versions deprecate):
+ * R10's lock on each node, one node after another, each with its share of the time to wait and with a
+ * lease of twice that time. As many nodes may fail as a majority can bear; with one failure more it gives
+ * back what it has and begins again. With a majority it sets the real lease on the nodes that it has. It
+ * gives back on all nodes at once. A node that does not reply in time is unlocked too. */
+#include "redisson.h"
 #include "strategies.h"
 
 #include <hiredis/hiredis.h>
@@ -11,116 +13,211 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#define NODES_MAX 9
-#define LIMIT_MS  50
+#define NODES_MAX     9
+#define REPLY_S       3    /* Redisson's default timeout */
+#define WAIT_EACH_MS  1500 /* of lock(), for each node, at least */
+#define WAIT_LEAST_MS 2000
 
-typedef struct nodes {
-    redisContext *node[NODES_MAX];
+typedef struct cluster {
+    char url[NODES_MAX][300];
+    lab_redisson *node[NODES_MAX]; /* NULL: not reached */
     int count;
-    char id[64];
+} cluster;
+
+typedef struct buyer {
+    lab_redisson_thread thread[NODES_MAX]; /* `redis` is NULL: not reached */
+    bool has[NODES_MAX];
     int64_t lease_ms;
     unsigned seed;
-} nodes;
+} buyer;
 
-static const char acquire[] =
-    "if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then "
-    "redis.call('HINCRBY', KEYS[1], ARGV[1], 1) "
-    "redis.call('PEXPIRE', KEYS[1], ARGV[2]) return 1 end return 0";
-static const char release[] = "if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end "
-                              "if redis.call('HINCRBY', KEYS[1], ARGV[1], -1) == 0 then "
-                              "redis.call('DEL', KEYS[1]) end return 1";
+/* ---- One after another ----------------------------------------------------------------------- */
 
-static void give_all(lab_seat *seat, nodes *n)
+static void give(lab_seat *seat, buyer *b, int count, bool all)
 {
-    for (int i = 0; i < n->count; i++)
-        if (n->node[i])
-            lab_redis(seat, n->node[i], "EVAL %s 1 lock:%s %s", release, seat->resource, n->id);
+    bool asked[NODES_MAX];
+
+    for (int i = 0; i < count; i++) {
+        asked[i] = b->thread[i].redis && (all || b->has[i]);
+        if (asked[i])
+            lab_redisson_unlock_send(&b->thread[i], b->lease_ms);
+    }
+    for (int i = 0; i < count; i++) {
+        if (asked[i])
+            lab_redisson_unlock_hear(seat, &b->thread[i]);
+        b->has[i] = false;
+    }
     seat->note[0] = '\0';
 }
 
-/* True: a majority within what is left of the lease. */
-static bool try_all(lab_seat *seat, nodes *n)
+static bool take_node(lab_seat *seat, buyer *b, int i, const lab_redisson_wish *wish)
 {
-    int64_t begin = lab_now_us();
-    int failed = 0, most = n->count - (n->count / 2 + 1);
+    uint64_t tries = seat->tries; /* rounds are counted, not nodes */
+    int got = b->thread[i].redis ? lab_redisson_lock(seat, &b->thread[i], wish) : 0;
+
+    seat->tries = tries;
+    if (!b->thread[i].redis)
+        usleep(1000); /* Redisson would try to connect, for longer */
+    if (got < 0) {
+        lab_redisson_unlock_send(&b->thread[i], b->lease_ms);
+        lab_redisson_unlock_hear(seat, &b->thread[i]);
+    }
+    seat->note[0] = '\0';
+    b->has[i] = got == 1;
+    return b->has[i];
+}
+
+static void set_lease(buyer *b, int count, const char *resource)
+{
+    redisReply *reply;
+
+    for (int i = 0; i < count; i++)
+        if (b->has[i])
+            redisAppendCommand(b->thread[i].redis, "PEXPIRE lock:%s %lld", resource,
+                               (long long)b->lease_ms);
+    for (int i = 0; i < count; i++)
+        if (b->has[i] && redisGetReply(b->thread[i].redis, (void **)&reply) == REDIS_OK)
+            freeReplyObject(reply);
+}
+
+/* Redisson's tryLock(wait, lease). */
+static bool try_lock(lab_seat *seat, buyer *b, int count, int64_t wait_ms)
+{
+    const int bearable = count - (count / 2 + 1);
+    int64_t until = lab_now_us() + wait_ms * 1000, share = wait_ms * 1000 / count, now;
+    int may_fail = bearable, have = 0;
+    lab_redisson_wish wish = {.lease_ms = wait_ms * 2};
 
     seat->tries++;
-    for (int i = 0; i < n->count && failed <= most; i++)
-        failed += !n->node[i] || lab_redis(seat, n->node[i], "EVAL %s 1 lock:%s %s %lld", acquire,
-                                           seat->resource, n->id, (long long)n->lease_ms) != 1;
-    seat->note[0] = '\0';
-    if (failed > most || lab_now_us() - begin >= n->lease_ms * 1000) {
-        give_all(seat, n);
-        return false;
+    for (int i = 0; i < count; i++) {
+        now = lab_now_us();
+        wish.until_us = now + share < until ? now + share : until;
+        if (take_node(seat, b, i, &wish)) {
+            have++;
+        } else if (count - have == bearable) {
+            break;
+        } else if (may_fail-- == 0) {
+            give(seat, b, count, false);
+            may_fail = bearable;
+            have = 0;
+            i = -1;
+            seat->tries++;
+        }
+        if (lab_now_us() >= until) {
+            give(seat, b, count, false);
+            return false;
+        }
     }
-    for (int i = 0; i < n->count; i++)
-        if (n->node[i])
-            lab_redis(seat, n->node[i], "PEXPIRE lock:%s %lld", seat->resource,
-                      (long long)n->lease_ms);
+    set_lease(b, count, seat->resource);
     return true;
+}
+
+/* Redisson's lock(lease): tryLock again and again, with a time to wait made of the lease. */
+static int64_t some_wait(buyer *b, int count)
+{
+    int64_t least = (int64_t)count * WAIT_EACH_MS, lease = b->lease_ms;
+    int64_t from = lease <= least ? lease / 2 : least;
+
+    if (lease <= WAIT_LEAST_MS)
+        return WAIT_LEAST_MS;
+    return from + rand_r(&b->seed) % (lease - from);
 }
 
 static bool r12a_lock(lab_seat *seat)
 {
-    nodes *n = seat->own;
+    const cluster *c = seat->shared;
 
-    for (int64_t until = lab_until(seat);;) {
-        if (try_all(seat, n))
-            return true;
-        if (lab_now_us() >= until)
-            return false;
-        usleep((useconds_t)(rand_r(&n->seed) % 50000));
-    }
+    if (seat->pace.wait_ms > 0)
+        return try_lock(seat, seat->own, c->count, seat->pace.wait_ms);
+    while (!try_lock(seat, seat->own, c->count, some_wait(seat->own, c->count)))
+        continue;
+    return true;
 }
 
 static bool r12a_unlock(lab_seat *seat)
 {
-    give_all(seat, seat->own);
+    const cluster *c = seat->shared;
+
+    give(seat, seat->own, c->count, true);
     return true;
+}
+
+/* ---- Processes and seats --------------------------------------------------------------------- */
+
+static bool open_cluster(lab_seat *seat)
+{
+    cluster *c = calloc(1, sizeof *c);
+    char list[512], *save = NULL;
+
+    if (!c)
+        return lab_note(seat, "out of memory");
+    snprintf(list, sizeof list, "%s", seat->site->url[LAB_REDIS_NODES] + strlen("redlock://"));
+    for (char *host = strtok_r(list, ",/?", &save); host && c->count < NODES_MAX;
+         host = strtok_r(NULL, ",/?", &save)) {
+        snprintf(c->url[c->count], sizeof c->url[0], "redis://%.280s", host);
+        c->node[c->count] = lab_redisson_new(seat, c->url[c->count]);
+        c->count++;
+    }
+    seat->shared = c;
+    for (int i = 0; i < c->count; i++)
+        if (c->node[i]) {
+            seat->note[0] = '\0';
+            return true;
+        }
+    free(c);
+    return false; /* none: the note is the last one's */
+}
+
+static void close_cluster(lab_seat *seat)
+{
+    cluster *c = seat->shared;
+
+    for (int i = 0; i < c->count; i++)
+        lab_redisson_free(c->node[i]);
+    free(c);
 }
 
 static bool r12a_open(lab_seat *seat)
 {
-    nodes *n = calloc(1, sizeof *n);
-    char list[512], *save = NULL;
-    struct timeval limit = {.tv_usec = LIMIT_MS * 1000};
+    const cluster *c = seat->shared;
+    const struct timeval limit = {.tv_sec = REPLY_S};
+    buyer *b = calloc(1, sizeof *b);
 
-    if (!n)
+    if (!b)
         return lab_note(seat, "out of memory");
-    snprintf(list, sizeof list, "%s", seat->site->url[LAB_REDIS_NODES] + strlen("redlock://"));
-    for (char *host = strtok_r(list, ",/?", &save); host && n->count < NODES_MAX;
-         host = strtok_r(NULL, ",/?", &save)) {
-        char url[300];
-        snprintf(url, sizeof url, "redis://%.280s", host);
-        n->node[n->count] = lab_redis_open(seat, url);
-        if (n->node[n->count])
-            redisSetTimeout(n->node[n->count], limit);
-        n->count++;
+    b->lease_ms = seat->pace.lease_ms > 0 ? seat->pace.lease_ms : 30000;
+    b->seed = (unsigned)lab_now_us() + (unsigned)seat->thread;
+    for (int i = 0; i < c->count; i++) {
+        lab_redisson_thread *t = &b->thread[i];
+        t->client = c->node[i];
+        t->redis = t->client ? lab_redis_open(seat, c->url[i]) : NULL;
+        if (t->redis)
+            redisSetTimeout(t->redis, limit);
+        snprintf(t->id, sizeof t->id, "%d-%d-%lld", (int)getpid(), seat->thread,
+                 (long long)lab_now_us());
     }
-    n->lease_ms = seat->pace.lease_ms > 0 ? seat->pace.lease_ms : 30000;
-    n->seed = (unsigned)lab_now_us() + (unsigned)seat->thread;
-    snprintf(n->id, sizeof n->id, "%d-%d-%lld", (int)getpid(), seat->thread,
-             (long long)lab_now_us());
-    seat->own = n;
+    seat->note[0] = '\0';
+    seat->own = b;
     return true;
 }
 
 static void r12a_close(lab_seat *seat)
 {
-    nodes *n = seat->own;
+    buyer *b = seat->own;
 
-    for (int i = 0; i < n->count; i++)
-        if (n->node[i])
-            redisFree(n->node[i]);
-    free(n);
+    for (int i = 0; i < NODES_MAX; i++)
+        redisFree(b->thread[i].redis);
+    free(b);
 }
 
 const lab_strategy lab_r12a = {
     .id = "R12a",
     .name = "redlock-in-turn",
-    .title = "Redlock as Redisson has it: nodes one after another",
+    .title = "our model of Redisson's published form of Redlock",
     .stock = LAB_REDIS,
     .needs = LAB_NEED(LAB_REDIS_NODES),
+    .open_process = open_cluster,
+    .close_process = close_cluster,
     .open = r12a_open,
     .close = r12a_close,
     .lock = r12a_lock,

@@ -6,7 +6,7 @@
 #include "renewer.h"
 #include "strategies.h"
 
-#define DEFAULT_WAIT_MS 3000
+#define DEFAULT_WAIT_MS 5000
 
 static bool r8_lock(lab_seat *seat)
 {
@@ -16,8 +16,11 @@ static bool r8_lock(lab_seat *seat)
 
 static bool r8_unlock(lab_seat *seat)
 {
-    lab_renewer_stop(lab_holder_of(seat)->more);
-    return lab_hash_give(seat);
+    bool given = lab_hash_give(seat);
+
+    lab_renewer_stop(
+        lab_holder_of(seat)->more); /* afterwards: nobody waits for our thread to end */
+    return given;
 }
 
 static bool r9_lock(lab_seat *seat)
@@ -56,7 +59,7 @@ const lab_strategy lab_r8 = {
 const lab_strategy lab_r9 = {
     .id = "R9",
     .name = "hash-trylock",
-    .title = "R8 with a wait of at most 3 s",
+    .title = "R8 with a wait of at most 5 s",
     .stock = LAB_REDIS,
     .needs = LAB_NEED(LAB_REDIS),
     .open = r8_open,

@@ -38,12 +38,14 @@ static void service_main(lab_seat *seat, int orders)
 
     while (redis && lab_now_us() < end) {
         int got = poll(&p, 1, o.renew ? (int)(o.lease_ms / 2) : 100);
+        bool late = got == 0; /* half of the lease has passed since the last order or renewal */
         if (got > 0 && read(orders, &o, sizeof o) != sizeof o) {
             if (!o.renew)
                 break; /* the holder went home, with nothing left behind */
             p.fd = -1; /* the holder is dead, but who is to know? */
+            late = true;
         }
-        if (o.renew && !lab_hash_renew(seat, redis, o.id, o.lease_ms))
+        if (late && o.renew && !lab_hash_renew(seat, redis, o.id, o.lease_ms))
             o.renew = false;
     }
     _exit(0);

@@ -1,4 +1,4 @@
-/* A thread that renews a hash lock again and again while its holder works: the watchdog of R8 and R10.
+/* A thread that renews a hash lock again and again while its holder works: R8's and R9's.
  * It lives in the holder's process, and dies with it. */
 #ifndef DIBS_LAB_RENEWER_H
 #define DIBS_LAB_RENEWER_H

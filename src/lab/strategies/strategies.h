@@ -18,8 +18,10 @@ extern const lab_strategy lab_d6_mariadb, lab_d6_postgresql;
 extern const lab_strategy lab_d7_mariadb, lab_d7_postgresql;
 extern const lab_strategy lab_d8_mariadb, lab_d8_postgresql;
 extern const lab_strategy lab_r1, lab_r1a, lab_r2, lab_r3, lab_r4, lab_r5, lab_r5_sha, lab_r6,
-    lab_r7, lab_r8, lab_r8_service, lab_r10, lab_r10_lease, lab_r9;
-extern const lab_strategy lab_dibs_sqlite, lab_dibs_redis, lab_dibs_mariadb, lab_dibs_postgresql;
+    lab_r7, lab_r8, lab_r8_service, lab_r9, lab_r10, lab_r10_processes, lab_r10_lease,
+    lab_r10_fenced;
+extern const lab_strategy lab_dibs_sqlite, lab_dibs_redis, lab_dibs_redis_processes,
+    lab_dibs_redis_unfenced, lab_dibs_mariadb, lab_dibs_postgresql;
 
 extern const lab_strategy lab_dibs_redlock, lab_dibs_zookeeper, lab_dibs_etcd;
 extern const lab_strategy lab_r12a, lab_z1;
