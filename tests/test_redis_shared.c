@@ -476,6 +476,7 @@ static void a_crowd_that_comes_back_ends_its_connections_once(void **state)
         assert_int_equal(pthread_create(&thread[i], NULL, wait_long, NULL), 0);
     assert_true(wait_until(all_sit, NULL, SOON_MS));
     before = kills();
+    proxy_delay(p, PROXY_DOWN, 50); /* all are there before the first has its answer */
     proxy_drop_all(p, false);
     assert_true(wait_until(all_sit, NULL, SOON_MS));
     assert_status(dibs_unlock(g), DIBS_OK);
