@@ -381,7 +381,8 @@ typedef struct dibs_once_options {
                                 refused (DIBS_MISMATCH) */
     size_t fingerprint_size; /* to 255 bytes. 0: not compared with anything but another 0 */
     int64_t lease_ms; /* a silent runner counts as dead after this; the keeper renews: 30,000 */
-    int64_t keep_ms;  /* how long the result is kept: 24 hours. DIBS_FOREVER */
+    int64_t keep_ms;  /* how long the result is kept: 24 hours. DIBS_FOREVER. A key that was given
+                         back leaves a mark for a day whatever this says: late requests find it */
     int64_t
         tombstone_ms; /* so long after that the answer is DIBS_EXPIRED: not at all. DIBS_FOREVER */
     int64_t wait_ms;  /* for another's run, as in dibs_lock_options: 0 waits for ever,

@@ -135,16 +135,10 @@ static size_t take(stream *s, char *chunk)
  * With the mutex. */
 static void keep_unread(stream *s)
 {
-    int there = 0;
-    ssize_t n = 1;
+    ssize_t n;
 
-    if (ioctl(*read_end(s), FIONREAD, &there) < 0)
-        return;
-    for (; there > 0 && n > 0; there -= (int)n) {
-        n = read(*read_end(s), s->chunk, (size_t)there < CHUNK ? (size_t)there : CHUNK);
-        if (n > 0)
-            keep(s, s->chunk, (size_t)n);
-    }
+    while (!s->capture->too_long && (n = read(*read_end(s), s->chunk, CHUNK)) > 0)
+        keep(s, s->chunk, (size_t)n);
 }
 
 static void give_up(stream *s, int code)

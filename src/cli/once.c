@@ -55,8 +55,8 @@ static const char help[] =
     "  --wait D         wait so long for another who runs it; default: exit 75\n"
     "  --on-crash C     an earlier run was interrupted: refuse (exit 74, the default)\n"
     "                   or rerun (at least once)\n"
-    "  --on-fail F      COMMAND itself exits non-zero: forget (default: the next call\n"
-    "                   runs it again) or keep (replay the failure: at most once)\n"
+    "  --on-fail F      COMMAND itself exits non-zero: forget (default: run it again;\n"
+    "                   a rerun leaves the crash) or keep (replay it: at most once)\n"
     "  --no-replay      keep no output, and put none out again: only skip\n"
     "  --lease D        a silent runner counts as dead after D: 30s\n"
     "  --owner NAME     as whom, for people\n"
@@ -467,7 +467,7 @@ static int start(const cli_command *self, int argc, char **argv)
     code = cli_enter(c.url, 0, &c.passed_on, &c.d, obtain, &c);
     if (code < 0)
         code = run_command(&c);
-    else if (c.run && dibs_once_held(c.run)) /* a signal came with the answer */
+    else if (c.run) /* a signal came with the answer; the engine decides whether it is still ours */
         forget(&c);
     dibs_once_free(c.run);
     dibs_close(c.d);

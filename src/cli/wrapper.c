@@ -121,14 +121,16 @@ static void follow_stop(wrapper *w, int signal)
     resume_command(w);
 }
 
+/* Once the command is gone there is nobody to pass them on to. But they came before that was known, and what
+ * sent them may have sent them to the command as well: systemd does. */
 static void take_signals(wrapper *w)
 {
     struct signalfd_siginfo info;
 
     while (read(w->signals, &info, sizeof info) == (ssize_t)sizeof info) {
-        if (info.ssi_signo == SIGCONT)
+        if (info.ssi_signo == SIGCONT && !w->over)
             resume_command(w);
-        else if (info.ssi_signo != SIGCHLD)
+        else if (info.ssi_signo != SIGCHLD && !w->over)
             pass_on(w, (int)info.ssi_signo);
         if (w->out.stopped == 0 && cli_signal_ends((int)info.ssi_signo))
             w->out.stopped = (int)info.ssi_signo;
@@ -272,8 +274,7 @@ static void run_until_over(wrapper *w)
         poll(fds, 3, until_next_look(w));
         dibs_dispatch(w->held->d);
         read_news(w);
-        if (!w->over) /* later ones did not meet the command */
-            take_signals(w);
+        take_signals(w);
         look_at_lease(w);
         look_at_guardian(w);
     }

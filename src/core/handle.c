@@ -350,10 +350,12 @@ static void give_back_all(dibs *d)
             dibs__claim claim = dibs__grant_claim(g);
             next = n->next;
             if (dibs__now(d->env) >= until) {
-            } else if (g->state == DIBS__HELD || (g->state == DIBS__ORPHAN && g->release_it) ||
+            } else if ((g->state == DIBS__HELD && g->delivered) ||
+                       (g->state == DIBS__ORPHAN && g->release_it) ||
                        (g->state == DIBS__GRANT_LOST && g->owed)) {
                 d->class->release(d->engine, &claim, until, &reply, NULL);
-            } else if (g->state == DIBS__ORPHAN || (g->ticket && g->ticket->maybe_there)) {
+            } else if (g->state == DIBS__HELD || g->state == DIBS__ORPHAN ||
+                       (g->ticket && g->ticket->maybe_there)) {
                 d->class->cancel(d->engine, &claim, until, NULL);
             }
             free(g->ticket);

@@ -469,6 +469,8 @@ static dibs_status deliver(dibs_once *o, dibs_error *err)
     if (held) {
         o->delivered = true;
     } else {
+        while (o->busy) /* with a renewal: what follows speaks for it alone */
+            pthread_cond_wait(&d->quiet, &d->mutex);
         dibs__run_retire(o, DIBS__ONCE_TOLD);
         o->answer = DIBS_RUNNING;
         o->maybe_there = true;

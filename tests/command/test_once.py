@@ -228,6 +228,25 @@ def stopped_on_the_way_means_crashed(t):
 
 
 @test(*ENGINES)
+def stopped_together_with_its_command_means_crashed(t):
+    """As systemd does it: TERM for all. Whatever the runner hears of first, it was told to stop."""
+    for code in (0, 9):
+        key, up = 'k%d' % code, t.path('up%d' % code)
+        runner = t.start('once', '--on-fail', 'keep', key, '--', 'sh', '-c',
+                         'trap "exit %d" TERM; echo $$ >%s; while :; do sleep 0.02; done' % (code, up))
+        command = int(wait_for(lambda f=up: os.path.exists(f) and read(f), 'the command'))
+        guardian, = children(runner.pid)
+        runner.signal(signal.SIGSTOP)
+        runner.signal(signal.SIGTERM)
+        os.kill(command, signal.SIGTERM)
+        wait_for(lambda c=command, g=guardian: not alive(c) and not alive(g), 'its end')
+        runner.signal(signal.SIGCONT)
+        assert runner.wait() == (code or 128 + signal.SIGTERM), runner.err
+        assert b'unknown' in runner.err, runner.err
+        assert t.run('once', key, '--', 'echo', 'ran')[:2] == (74, b'')
+
+
+@test(*ENGINES)
 def ended_by_a_signal_means_crashed(t):
     for i, (script, code) in enumerate((('kill -KILL $$', 137), ('kill -SEGV $$', 139), ('exit 137', 137),
                                         ('sh -c "kill -TERM \\$\\$"; exit $?', 143))):

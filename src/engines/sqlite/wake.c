@@ -146,7 +146,8 @@ static bool has_ended(int pidfd)
     return poll(&p, 1, 0) == 1;
 }
 
-/* A process lives on after an exec, and its handle does not. */
+/* A process lives on after an exec, and its handle does not. If the process has ended, whoever has taken its
+ * place must be found anew. */
 int dibs__lite_peer_lives(dibs__lite *e, const char *client)
 {
     dibs__lite_peer *p;
@@ -155,7 +156,7 @@ int dibs__lite_peer_lives(dibs__lite *e, const char *client)
 
     pthread_mutex_lock(&e->peers_mutex);
     p = find_peer(e, client);
-    if (p && p->life >= 0)
+    if (p && p->life >= 0 && p->pidfd >= 0)
         lives = dibs__lite_life_ask(p->life, &pid);
     pthread_mutex_unlock(&e->peers_mutex);
     return lives;
