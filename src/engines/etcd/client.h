@@ -70,10 +70,11 @@ void dibs__etcd_client_abandon(dibs__etcd_client *c);
 /* What a call may do when it arrives late, after its caller has given it up; see guard.c. */
 typedef enum dibs__etcd_kind {
     DIBS__ETCD_URGENT, /* nothing that matters: leases, signs of life. It never waits for the guard */
-    DIBS__ETCD_FINAL, /* what stays right for ever, like removing an entry that was given up; the same */
-    DIBS__ETCD_LOOK, /* nothing at all: is what we have still there? The same, and it is asked again
-                        * when the connection is cut */
-    DIBS__ETCD_READ, /* the same, but something is decided by it: it waits for the guard */
+    /* What stays right for ever, like removing an entry that was given up. Nor does this wait for it. */
+    DIBS__ETCD_FINAL,
+    /* Nothing at all: are our entries there? Nor does this; it is asked again when the connection is cut. */
+    DIBS__ETCD_LOOK,
+    DIBS__ETCD_READ, /* the same, but what is decided by it must not change: it waits for the guard */
     DIBS__ETCD_GUARDED, /* a transaction that must not come late, under whichever session */
     DIBS__ETCD_BOUND,   /* the same, and it belongs to the session that it was made for */
 } dibs__etcd_kind;

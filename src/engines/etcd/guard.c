@@ -6,8 +6,8 @@
  * has a key, bound to its lease, and every transaction that must not come late compares the revision
  * at which that key was written last: the epoch. When such a transaction ends without an answer, the
  * key is written anew, and confirmed, before anything is asked that it could change; what bears an
- * older epoch finds it gone and does nothing. So does what belongs to a session that is over, since the server is made
- * to forget that one before the next begins (session.c).
+ * older epoch finds it gone and does nothing. So does what belongs to a session that is over, since the
+ * server is made to forget that one before the next begins (session.c).
  *
  * It costs nothing while all is well: the comparison, and a look at the key for when it fails, are added
  * to the transaction. (Bytes of one message behind those of another are both of them in one: that is how

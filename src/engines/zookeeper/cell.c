@@ -141,7 +141,8 @@ static dibs_status get_all(dibs__zk *z, dibs__zk_errand *e, dibs__line_blob *blo
     if (blobs[0].ticket)
         ask_for_queue(z, e, &blobs[0], 2 * count);
     status = dibs__zk_errand_wait(e, until, err);
-    blobs[0].queue = blobs[0].ticket && e->parcel[2 * count].stat.numChildren > 0;
+    blobs[0].queue =
+        status == DIBS_OK && blobs[0].ticket && e->parcel[2 * count].stat.numChildren > 0;
     for (size_t i = 0; status == DIBS_OK && i < count; i++) {
         const dibs__zk_parcel *guard = &e->parcel[2 * i + 1];
         blobs[i].guard = i < guards && guard->rc == ZOK ? guard->stat.version : -1;
@@ -238,26 +239,31 @@ static void on_change(zhandle_t *zh, int type, int state, const char *path, void
     dibs__line_cell_changed(z->side.line, slash + 1);
 }
 
-/* With the mutex. When there are too many already, nothing is told, and the caller looks again. */
-static void ask_watch(dibs__zk *z, dibs__zk_errand *e, const char *path, bool *watching)
+/* The library has the watch if the node was there. Its path is in the second parcel: whoever asked may have
+ * gone. */
+static void on_watched(int rc, const char *value, int size, const struct Stat *stat,
+                       const void *data)
 {
-    dibs__zk_parcel *p = dibs__zk_expect_parcel(e, 0);
-    int rc;
-
-    *watching = dibs__zk_watch_may(z, path);
-    rc = zoo_awget(z->zh, path, *watching ? on_change : NULL, z, dibs__zk_parcel_on_data, p);
-    dibs__zk_errand_sent(e, rc);
-}
-
-/* Whether the library has it. Of one that is not answered yet, it is taken that it has. */
-static void note_watch(dibs__zk *z, dibs__zk_errand *e, const char *path)
-{
-    int rc = dibs__zk_errand_rc(e);
+    const dibs__zk_parcel *p = data;
+    dibs__zk *z = p->e->z;
 
     pthread_mutex_lock(&z->mutex);
-    dibs__zk_watch_answered(z, path,
-                            rc == ZOPERATIONTIMEOUT || (rc == ZOK && e->parcel[0].rc == ZOK));
+    dibs__zk_watch_answered(z, p->e->parcel[1].data, rc == ZOK);
     pthread_mutex_unlock(&z->mutex);
+    dibs__zk_parcel_on_data(rc, value, size, stat, data);
+}
+
+/* With the mutex. When there are too many already, nothing is told, and the caller looks again. */
+static void ask_watch(dibs__zk *z, dibs__zk_errand *e, const char *path)
+{
+    dibs__zk_parcel *p = dibs__zk_expect_parcel(e, 0);
+    bool watching = (e->parcel[1].data = strdup(path)) && dibs__zk_watch_may(z, path);
+    int rc = zoo_awget(z->zh, path, watching ? on_change : NULL, z,
+                       watching ? on_watched : dibs__zk_parcel_on_data, p);
+
+    if (rc != ZOK && watching)
+        dibs__zk_watch_answered(z, path, false);
+    dibs__zk_errand_sent(e, rc);
 }
 
 /* No sync: what our server has not heard of yet it will tell. */
@@ -269,15 +275,11 @@ dibs_status dibs__zk_cells_watch(dibs__line_side *s, dibs__line_blob *blob, void
     char *path = path_of(z, blob->folder, blob->key);
     dibs_status status = e && path ? dibs__zk_errand_begin(z, err) : no_memory(err);
 
-    bool watching = false;
-
     *out = NULL;
     if (status == DIBS_OK) {
-        ask_watch(z, e, path, &watching);
+        ask_watch(z, e, path);
         status = dibs__zk_errand_wait(e, until, err);
     }
-    if (watching)
-        note_watch(z, e, path);
     if (status == DIBS_OK && !take_parcel(&e->parcel[0], blob))
         status = no_memory(err);
     if (e)
