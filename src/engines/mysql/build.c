@@ -338,7 +338,7 @@ static int row_wait_of(const dibs__my_conn *c, const dibs__sql_batch *b)
         return c->row_wait;
     if (!c->mariadb || b->mode == DIBS__SQL_SNAPSHOT || ms > DIBS__MY_ROW_MS)
         return DIBS__MY_ROW_MS;
-    return (int)ms;
+    return ms > 0 ? (int)ms : 0;
 }
 
 bool dibs__my_waits_right(const dibs__my_conn *c, const dibs__sql_batch *b)

@@ -143,6 +143,13 @@ static dibs_status set_up(dibs__my *e, dibs__my_conn *c, dibs__deadline until, d
 
 /* ---- Sessions that were given up ------------------------------------------------------------- */
 
+/* The server has said why not, and will say it again. (What passes is unavailable: see error.c.) */
+static bool is_refused(const dibs__my_conn *c, dibs_status status)
+{
+    return !c->base.broken && mysql_errno(c->m) != 0 &&
+           (status == DIBS_DENIED || status == DIBS_BROKEN_ENGINE || status == DIBS_UNSUPPORTED);
+}
+
 /* One of them: killed until there is none. A session lets go of its lock when all else of it is over. */
 static dibs_status end_stray(dibs__my_conn *c, uint64_t key, dibs__deadline until, dibs_error *err)
 {
@@ -156,7 +163,7 @@ static dibs_status end_stray(dibs__my_conn *c, uint64_t key, dibs__deadline unti
         if (status != DIBS_OK && !c->base.broken && mysql_errno(c->m) == ER_NO_SUCH_THREAD)
             return DIBS_OK;
         if (status != DIBS_OK)
-            return mysql_errno(c->m) == ER_KILL_DENIED_ERROR ? DIBS_DENIED : status;
+            return is_refused(c, status) ? DIBS_DENIED : status;
         if (dibs__now(c->base.e->base.env) >= until)
             return dibs__my_late((dibs__my *)c->base.e, "ending a session", err);
         nanosleep(&pause, NULL);

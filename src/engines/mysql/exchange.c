@@ -204,6 +204,7 @@ dibs_status dibs__my_do(dibs__my_conn *c, const char *text, dibs__deadline until
     dibs_status status;
 
     c->count = c->text.size = 0;
+    c->text.failed = false;
     dibs__my_add(&c->text, text);
     if (!c->text.failed)
         what = dibs__my_ask(c, &nothing, until, &at);
@@ -224,7 +225,6 @@ void dibs__my_rollback(dibs__sql_conn *base, dibs__deadline until)
     if (!c->open || base->broken)
         return;
     c->open = false;
-    c->text.failed = false;
     if (dibs__my_do(c, "ROLLBACK", until, NULL) != DIBS_OK)
         base->broken = true;
     base->again = again;

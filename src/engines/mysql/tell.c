@@ -53,5 +53,6 @@ void dibs__my_tell_all(dibs__my_conn *c, dibs__deadline until)
         dibs__sql_text(b, c->watcher[i].handle);
         dibs__sql_text(b, c->watcher[i].text);
     }
+    c->base.row_wait = (until - dibs__now(c->base.e->base.env)) / 2; /* whatever the change did */
     dibs__my_exchange(&c->base, b, until, NULL);
 }

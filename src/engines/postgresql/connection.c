@@ -306,6 +306,12 @@ static const char terminate[] =
     "AND (classid::bigint << 32 | objid::bigint) = ANY ('{%s}'::bigint[]); "
     "SELECT pg_advisory_xact_lock_shared(k) FROM unnest('{%s}'::bigint[]) k";
 
+/* The server has said why not, and will say it again. (What passes is unavailable: see error.c.) */
+static bool is_refused(dibs_status status)
+{
+    return status == DIBS_DENIED || status == DIBS_BROKEN_ENGINE || status == DIBS_INVALID;
+}
+
 dibs_status dibs__pg_end_strays(dibs__sql_conn *base, const uint64_t keys[], size_t count,
                                 dibs__deadline until, dibs_error *err)
 {
@@ -317,6 +323,8 @@ dibs_status dibs__pg_end_strays(dibs__sql_conn *base, const uint64_t keys[], siz
 
     for (size_t i = 0; i < count && i < DIBS__SQL_STRAYS; i++)
         snprintf(list + strlen(list), 24, "%s%llu", i ? "," : "", (unsigned long long)keys[i]);
+    left =
+        left / 4 * 3; /* so that the refusal comes in time, and this session is not given up, too */
     snprintf(sql, sizeof sql, terminate, (long long)(left > 0 ? left / DIBS__MS + 1 : 1), list,
              list);
     if (PQpipelineStatus(c->pg) != PQ_PIPELINE_OFF)
@@ -325,8 +333,8 @@ dibs_status dibs__pg_end_strays(dibs__sql_conn *base, const uint64_t keys[], siz
     PQclear(res);
     if (res)
         return DIBS_OK;
-    c->base.broken = err->status != DIBS_DENIED; /* answers may be on their way */
-    return err->status;
+    c->base.broken = PQtransactionStatus(c->pg) != PQTRANS_IDLE; /* answers may be on their way */
+    return !c->base.broken && is_refused(err->status) ? DIBS_DENIED : err->status;
 }
 
 /* ---- The end --------------------------------------------------------------------------------- */

@@ -474,6 +474,7 @@ dibs_status dibs__sql_cell(dibs__engine *base, const char *key, const dibs__cell
     dibs__sql_cell_text(key, text);
     w.tell = tell ? text : NULL;
     job.hash = dibs__hash(key);
+    job.chore = command->fleeting; /* a renewal: the keeper has more of them, and asks again */
     dibs__sql_do(e, &job);
     free(w.data);
     return job.status;

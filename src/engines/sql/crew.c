@@ -264,10 +264,9 @@ static void drive_batch(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *lead)
 static void call(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, dibs_error *err)
 {
     seat->locked = false;
-    if (job->chore)
-        seat->hasty = true;
-    else if (job->hash)
+    if (job->hash)
         dibs__sql_seat_waits(e, seat, job->hash);
+    seat->hasty |= job->chore && !seat->queues;
     job->status = job->call(e, seat, job, err);
     job->locked = job->status == DIBS_UNAVAILABLE && seat->locked;
     if (job->hash && (job->locked || job->status == DIBS_OK))

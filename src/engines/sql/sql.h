@@ -322,7 +322,7 @@ struct dibs__sql_driver {
     void (*rollback)(dibs__sql_conn *c, dibs__deadline until);
 
     /* Ends these sessions of this account in the server, if they are still there, and waits until they are
-     * over. DIBS_OK: they are. DIBS_DENIED: the account may not. */
+     * over. DIBS_OK: they are. DIBS_DENIED: the server refuses that, and will again. */
     dibs_status (*end_strays)(dibs__sql_conn *c, const uint64_t keys[], size_t count,
                               dibs__deadline until, dibs_error *err);
 
@@ -381,7 +381,7 @@ typedef struct dibs__sql_job {
     dibs__sql_task *task; /* one; signs of life: `count` of them, sorted by name */
     size_t count;
     bool signs_of_life; /* keep: may use the connection that is set aside for it */
-    bool chore;         /* not urgent: waits for no row, and is not tried again */
+    bool chore; /* waits for no row, but for its turn (run.c), and is not tried again here */
     /* Instead of tasks: whatever needs a connection. */
     dibs_status (*call)(dibs__sql *e, dibs__sql_seat *seat, struct dibs__sql_job *job,
                         dibs_error *err);

@@ -9,8 +9,8 @@
  * again, and begin anew when a server is restarted. When the lock is free the session is over, and what it
  * had begun is rolled back or committed.
  *
- * A stray stays on the list until the server has confirmed that. Where the account may not end its own
- * sessions, that is logged once and the handle goes on. */
+ * A stray stays on the list until the server has confirmed that. Where the server refuses it for good (the
+ * account may not), that is logged once and the handle goes on. */
 #include "engines/sql/inner.h"
 
 #include "core/error.h"
@@ -103,7 +103,7 @@ static void tell_denied(dibs__sql *e, const char *why)
 {
     if (!atomic_exchange(&e->told_stray, true))
         e->base.sink->log(e->base.sink, DIBS_LOG_WARNING,
-                          "%s: this account may not end its own sessions: a request of a lost "
+                          "%s: this account cannot end its own sessions: a request of a lost "
                           "connection may be executed late (%s)",
                           e->driver->name, why);
 }
