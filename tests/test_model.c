@@ -15,9 +15,9 @@
 #include <string.h>
 
 #ifndef DEPTH
-#define DEPTH 9     /* commands in a row */
-#define MOST  24000 /* states: the nearest ones */
+#define DEPTH 9 /* commands in a row */
 #endif
+#define MOST 24000 /* states: the nearest ones */
 
 #define OWNERS   3
 #define ATTEMPTS 3 /* of the first owner; the others have one each */
