@@ -65,12 +65,6 @@ static bool goes_alone(const dibs__sql_job *job)
     return job->signs_of_life || job->call;
 }
 
-/* Neither takes others along nor goes along. */
-static bool keeps_apart(const dibs__sql_job *job)
-{
-    return goes_alone(job) || job->alone;
-}
-
 static bool ripe(const dibs__sql *e, const dibs__sql_job *job)
 {
     return goes_alone(job) || !under_way(e, job->task[0].hash);
@@ -210,6 +204,14 @@ static void take_job(dibs__sql *e, dibs__sql_seat *seat, load *l, dibs__sql_job 
     seat->names[seat->name_count++] = job->task[0].hash;
 }
 
+/* Those whose rows were locked go with those of the same name: then the row is theirs alone. */
+static bool goes_along(const dibs__sql_job *job, const dibs__sql_job *lead)
+{
+    if (goes_alone(job) || job->alone != lead->alone || job->light != lead->light)
+        return false;
+    return !job->alone || job->task[0].hash == lead->task[0].hash;
+}
+
 /* The lead's job, and all others that can go along, in order of arrival. */
 static void take_jobs(dibs__sql *e, dibs__sql_seat *seat, load *l, dibs__sql_job *lead)
 {
@@ -218,9 +220,8 @@ static void take_jobs(dibs__sql *e, dibs__sql_seat *seat, load *l, dibs__sql_job
 
     for (dibs__sql_job *job = e->first, *next; job; job = next) {
         next = job->next;
-        bool goes =
-            job == lead || (!keeps_apart(job) && !lead->alone && job->light == lead->light &&
-                            job->until > soon && l->tasks + (led ? 1 : 2) <= DIBS__SQL_BATCH);
+        bool goes = job == lead || (goes_along(job, lead) && job->until > soon &&
+                                    l->tasks + (led ? 1 : 2) <= DIBS__SQL_BATCH);
         /* Names of this very seat may come again: they are done in order. */
         size_t mine = seat->name_count;
         seat->name_count = 0;

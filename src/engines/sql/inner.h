@@ -45,6 +45,8 @@ typedef struct dibs__sql_session {
     size_t task_count;
     dibs__sql_value *owners; /* those of the commands */
     size_t owner_count, owner_room;
+    char **sought; /* our copies of the owners that were asked for later */
+    size_t sought_count, sought_room;
     dibs__time now;
     bool exists;
     bool durable; /* what was written must survive a crash of the server */
@@ -88,6 +90,8 @@ void dibs__sql_session_write(dibs__sql_session *s, dibs__sql_batch *b);
 /* Writes what was collected and reads the entries anew, more of them. 0, or -1: `status` says why.
  */
 int dibs__sql_session_wider(dibs__sql_session *s);
+/* The same, with all entries of that owner. */
+int dibs__sql_session_seek(dibs__sql_session *s, const char *owner);
 /* The entries that we know of; NULL: none, or out of memory. */
 dibs__sql_holding *dibs__sql_holding_of(dibs__sql_session *s, uint64_t fence);
 dibs__sql_holding *dibs__sql_holding_new(dibs__sql_session *s);

@@ -4,7 +4,10 @@
  * machine asks for. Whatever was not brought is not below the last of those: as long as an answer
  * stays within that bound, it is right. When it would not be (many expiries or grants at once),
  * what was collected so far is written and a wider look is taken, in the same transaction. */
+#define _GNU_SOURCE
 #include "engines/sql/inner.h"
+
+#include "core/error.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +19,9 @@
 
 void dibs__sql_session_fini(dibs__sql_session *s)
 {
+    for (size_t i = 0; i < s->sought_count; i++)
+        free(s->sought[i]);
+    free(s->sought);
     free(s->owners);
     free(s->holding);
     free(s->place);
@@ -365,13 +371,13 @@ static int wider_row(void *ctx, size_t command, const dibs__sql_value *cells, si
 }
 
 /* Writes what was collected and reads the entries anew. */
-int dibs__sql_session_wider(dibs__sql_session *s)
+static int look_again(dibs__sql_session *s, int64_t limit)
 {
     dibs__sql_batch *b = &s->seat->batch;
 
     dibs__sql_batch_reset(b, DIBS__SQL_MORE);
     write_entries(s, b);
-    ask_look(s, b, false, s->limit * WIDER);
+    ask_look(s, b, false, limit);
     b->row = wider_row;
     b->ctx = s;
     /* The entries' text is in the batch's arguments until it is sent: the rows of the answer come
@@ -385,4 +391,33 @@ int dibs__sql_session_wider(dibs__sql_session *s)
     free(old_holding);
     free(old_place);
     return s->status == DIBS_OK ? 0 : -1;
+}
+
+int dibs__sql_session_wider(dibs__sql_session *s)
+{
+    return look_again(s, s->limit * WIDER);
+}
+
+static bool note_sought(dibs__sql_session *s, const char *owner)
+{
+    char **larger = dibs__sql_grown(s->sought, s->sought_count, &s->sought_room, sizeof *s->sought);
+    char *copy;
+
+    if (!larger)
+        return false;
+    s->sought = larger;
+    copy = strdup(owner);
+    if (!copy)
+        return false;
+    s->sought[s->sought_count++] = copy;
+    return dibs__sql_session_owner(s, copy) == 0;
+}
+
+int dibs__sql_session_seek(dibs__sql_session *s, const char *owner)
+{
+    if (!note_sought(s, owner)) {
+        s->status = dibs__fail(s->err, DIBS_NO_MEMORY, "%s: out of memory", s->e->driver->name);
+        return -1;
+    }
+    return look_again(s, s->limit);
 }

@@ -61,21 +61,20 @@ static bool is_asked_for(const dibs__sql_session *s, const char *owner)
     return false;
 }
 
-/* Of any other owner only a look at all holders can tell that it is not among them. */
+/* Any other owner is asked for once it is needed. */
 static int holder_of(void *ctx, const char *owner, dibs__holder *out)
 {
     dibs__sql_session *s = ctx;
-    int found;
 
     if (s->held)
         return !s->holder.released && strcmp(s->holder.who.owner, owner) == 0 && find_held(s, out);
     if (s->line_only && dibs__sql_session_wider(s) < 0)
         return -1;
-    while (!(found = find_holding(s, owner, out)) && !is_asked_for(s, owner) &&
-           s->expires_bound != INT64_MAX)
-        if (dibs__sql_session_wider(s) < 0)
-            return -1;
-    return found;
+    if (find_holding(s, owner, out))
+        return 1;
+    if (is_asked_for(s, owner) || s->expires_bound == INT64_MAX)
+        return 0;
+    return dibs__sql_session_seek(s, owner) < 0 ? -1 : find_holding(s, owner, out);
 }
 
 static const dibs__holder *least(const dibs__sql_session *s, bool by_fence)
