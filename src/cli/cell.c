@@ -19,7 +19,7 @@ static const char help[] =
     "  delete     removes it\n\n"
     "  --if V     only if the version is still V; 0: only if there is none\n"
     "  --keep D   it ends after D (500ms, 5s, 2m, 1h, 7d); default: it stays for ever\n"
-    "  --fence F  a lock's $DIBS_FENCE: refused (76) if a later holder of the lock was\n"
+    "  --fence F  a lock's $DIBS_FENCE: refused (76) if a later holder of it was\n"
     "             here. An older fence never overwrites a newer one; to change what\n"
     "             was read, give it to the get, too\n"
     "  --json     {\"name\", \"version\", \"left_ms\", \"value\"} after get,\n"
