@@ -3,9 +3,9 @@
  * Nobody waits for a row before all others have been renewed: the keeper has one thread, and a lease that ends
  * meanwhile is lost. A row that is locked at the moment is asked for again after a short pause, because most
  * are locked for a millisecond or two. One that is still locked then is a stranger's, or one that many queue
- * for, and whoever does not queue never gets it. So at the end one of them is really waited for, within a
- * bound, another one each time. Its task is told if that was in vain, the core asks again later, and from then
- * on the name comes last. */
+ * for, and whoever does not queue never gets it. So at the end one name is really waited for, within a bound,
+ * another one each time. Its tasks are told if that was in vain, the core asks again later, and from then on
+ * the name comes last. */
 #define _GNU_SOURCE
 #include "engines/sql/inner.h"
 
@@ -79,28 +79,42 @@ static void send_again(signs *s)
     send_part(s, s->job->until);
 }
 
-static void send_one(signs *s, dibs__sql_task *t)
+/* All of one name that are left go together: they need the same row. Tasks are sorted by name. Returns how many
+ * were looked at. */
+static size_t send_name(signs *s, size_t at)
 {
-    s->part[s->count++] = t;
+    const dibs__sql_task *first = &s->job->task[at];
+    size_t i = at;
+
+    for (; i < s->job->count && s->count < DIBS__SQL_BATCH; i++) {
+        dibs__sql_task *t = &s->job->task[i];
+        if (t->hash != first->hash)
+            break;
+        if (t->locked || turn_of(t) == KNOWN_LOCKED)
+            s->part[s->count++] = t;
+    }
     send_part(s, s->job->until);
+    return i - at;
 }
 
-/* One by one, from another one on each time: those at the end have their turn, too. */
+/* Name by name, from another one on each time: those at the end have their turn, too. */
 static void send_locked(signs *s)
 {
-    size_t count = s->job->count, first = s->e->signs_first;
+    size_t count = s->job->count, first = s->e->signs_first % (count ? count : 1);
     dibs__deadline until = dibs__after(s->e->base.env, BUDGET);
 
-    for (size_t i = 0; i < count; i++) {
-        dibs__sql_task *t = &s->job->task[(first + i) % count];
-        if (turn_of(t) != KNOWN_LOCKED)
+    for (size_t i = 0; i < count;) {
+        size_t at = (first + i) % count;
+        dibs__sql_task *t = &s->job->task[at];
+        if (turn_of(t) == KNOWN_LOCKED && dibs__now(s->e->base.env) < until) {
+            i += send_name(s, at);
             continue;
-        if (dibs__now(s->e->base.env) < until) {
-            send_one(s, t);
-        } else {
+        }
+        if (turn_of(t) == KNOWN_LOCKED) {
             t->status = DIBS_UNAVAILABLE;
             t->locked = true;
         }
+        i++;
     }
 }
 
@@ -117,18 +131,21 @@ static void send_waiting(signs *s)
 {
     size_t count = s->job->count, first = s->e->signs_first++;
     dibs__deadline until = queue_until(s);
+    size_t i = 0;
 
     s->seat->hasty = false;
-    for (size_t i = 0; i < count; i++) {
-        dibs__sql_task *t = &s->job->task[(first + i) % count];
+    while (i < count) {
+        size_t at = (first + i) % count;
         int64_t left = until - dibs__now(s->e->base.env);
         if (left < LEAST)
             break;
-        if (!t->locked)
+        if (!s->job->task[at].locked) {
+            i++;
             continue;
+        }
         s->seat->patience = left;
-        s->e->signs_first = first + i + 1;
-        send_one(s, t);
+        i += send_name(s, at);
+        s->e->signs_first = first + i;
     }
     s->seat->patience = 0;
 }
