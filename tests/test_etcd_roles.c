@@ -471,7 +471,8 @@ static bool search(mutation m)
     if (m != INTACT)
         first.where[CALLS - 1] = DONE; /* two calls are enough to find them */
     count = edge_count = 0;
-    memset(slots, 0, slot_count * sizeof *slots);
+    if (slots)
+        memset(slots, 0, slot_count * sizeof *slots);
     number_of(&first);
     for (uint32_t n = 0; n < count; n++)
         expand(n);
