@@ -163,9 +163,8 @@ void sim_step(void)
 
 /* ---- What threads wait for ------------------------------------------------------------------- */
 
-int sim_lock(pthread_mutex_t *m)
+static void take_lock(pthread_mutex_t *m)
 {
-    sim_step();
     while (sim.owner >= 0) {
         sim.state[sim.self] = BLOCKED;
         sim.on[sim.self] = m;
@@ -173,6 +172,12 @@ int sim_lock(pthread_mutex_t *m)
     }
     sim.state[sim.self] = READY;
     sim.owner = sim.self;
+}
+
+int sim_lock(pthread_mutex_t *m)
+{
+    sim_step();
+    take_lock(m);
     return 0;
 }
 
@@ -194,24 +199,13 @@ static void sleep_on(const void *what, dibs__deadline until)
     sim.on[sim.self] = NULL;
 }
 
-static void relock(pthread_mutex_t *m)
-{
-    while (sim.owner >= 0) {
-        sim.state[sim.self] = BLOCKED;
-        sim.on[sim.self] = m;
-        schedule(false);
-    }
-    sim.state[sim.self] = READY;
-    sim.owner = sim.self;
-}
-
 void sim_cond_sleep(pthread_cond_t *c, pthread_mutex_t *m, const dibs__env *env,
                     dibs__deadline until)
 {
     (void)env;
     sim_unlock(m);
     sleep_on(c, until);
-    relock(m);
+    take_lock(m);
 }
 
 int sim_cond_wait(pthread_cond_t *c, pthread_mutex_t *m)
