@@ -174,14 +174,12 @@ static dibs_status crew_ready(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline
 static void crew_run_all(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_task *tasks[], size_t count,
                          dibs__deadline until, dibs_error *err);
 static void crew_signs(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, dibs_error *err);
-static int crew_nap(const struct timespec *span, struct timespec *left);
 static void crew_do(dibs__sql *e, dibs__sql_job *job);
 
 #define dibs__sql_do         crew_do
 #define dibs__sql_seat_ready crew_ready
 #define dibs__sql_run_all    crew_run_all
 #define dibs__sql_signs      crew_signs
-#define nanosleep            crew_nap
 #include "../src/engines/sql/crew.c"
 
 static dibs__sql crew;
@@ -249,14 +247,6 @@ static void crew_signs(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, d
     sim_step();
     for (size_t i = 0; i < job->count; i++)
         note_done(&job->task[i]);
-}
-
-static int crew_nap(const struct timespec *span, struct timespec *left)
-{
-    (void)left;
-    (void)span;
-    sim_step();
-    return 0;
 }
 
 static void crew_begin(void)

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <sys/random.h>
-#include <time.h>
 
 static int64_t read_clock(clockid_t id)
 {
@@ -43,7 +42,14 @@ static void system_random(void *ctx, void *out, size_t size)
     }
 }
 
-const dibs__env dibs__env_system = {system_boottime, system_wall, system_random, NULL};
+static void system_sleep(void *ctx, int64_t span)
+{
+    (void)ctx;
+    nanosleep(&(struct timespec){span / DIBS__SECOND, span % DIBS__SECOND * 1000}, NULL);
+}
+
+const dibs__env dibs__env_system = {system_boottime, system_wall, system_random, system_sleep,
+                                    NULL};
 
 dibs__deadline dibs__after(const dibs__env *env, int64_t span)
 {
@@ -52,6 +58,13 @@ dibs__deadline dibs__after(const dibs__env *env, int64_t span)
     if (span <= 0)
         return now;
     return span > DIBS__NEVER - now ? DIBS__NEVER : now + span;
+}
+
+struct timespec dibs__moment(clockid_t clock, int64_t span)
+{
+    int64_t at = read_clock(clock) + span;
+
+    return (struct timespec){at / DIBS__SECOND, at % DIBS__SECOND * 1000};
 }
 
 int dibs__poll_ms(const dibs__env *env, dibs__deadline until)

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define FIRST_PAUSE (10 * DIBS__MS)
 #define MAX_PAUSE   DIBS__SECOND
@@ -374,8 +373,7 @@ static dibs_status release(dibs_grant *g, dibs__deadline until, dibs__reply *rep
         unknown |= status == DIBS_UNKNOWN;
         if (dibs__now(d->env) + pause >= until)
             return unknown ? DIBS_UNKNOWN : status;
-        struct timespec nap = {0, pause * 1000};
-        nanosleep(&nap, NULL);
+        dibs__sleep(d->env, pause);
         pause = at_most(pause * 2, MAX_PAUSE / 4);
     }
 }

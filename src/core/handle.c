@@ -159,11 +159,11 @@ static const char *new_here(void)
     return page;
 }
 
-static void fill_identity(dibs *d, const dibs_options *o)
+static void fill_identity(dibs *d, const dibs__env *env, const dibs_options *o)
 {
     uint64_t id;
 
-    d->env = &dibs__env_system;
+    d->env = env;
     d->pid = getpid();
     d->here = new_here();
     d->env->random(d->env->ctx, &id, sizeof id);
@@ -205,13 +205,14 @@ static void free_handle(dibs *d)
     free(d);
 }
 
-static dibs_status new_handle(const dibs_options *o, dibs **out, dibs_error *err)
+static dibs_status new_handle(const dibs__env *env, const dibs_options *o, dibs **out,
+                              dibs_error *err)
 {
     dibs *d = calloc(1, sizeof *d);
 
     if (!d)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    fill_identity(d, o);
+    fill_identity(d, env, o);
     pthread_mutex_init(&d->mutex, NULL);
     pthread_cond_init(&d->quiet, NULL);
     d->notice_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -283,7 +284,8 @@ static const char *default_url(void)
     return url && *url ? url : "sqlite:";
 }
 
-dibs_status dibs_open(const char *url, const dibs_options *options, dibs **out, dibs_error *err)
+dibs_status dibs__open_in(const dibs__env *env, const char *url, const dibs_options *options,
+                          dibs **out, dibs_error *err)
 {
     static const dibs_options defaults;
     const dibs_options *o = options ? options : &defaults;
@@ -293,7 +295,7 @@ dibs_status dibs_open(const char *url, const dibs_options *options, dibs **out, 
 
     *out = NULL;
     if (status == DIBS_OK)
-        status = new_handle(o, &d, err);
+        status = new_handle(env, o, &d, err);
     if (status == DIBS_OK)
         status = open_engine(d, url ? url : default_url(), span, o->lease_ms * DIBS__MS, err);
     if (status == DIBS_OK)
@@ -301,6 +303,11 @@ dibs_status dibs_open(const char *url, const dibs_options *options, dibs **out, 
     else if (d)
         free_handle(d);
     return status;
+}
+
+dibs_status dibs_open(const char *url, const dibs_options *options, dibs **out, dibs_error *err)
+{
+    return dibs__open_in(&dibs__env_system, url, options, out, err);
 }
 
 dibs_status dibs_schema(const char *text, char **out, dibs_error *err)

@@ -169,6 +169,9 @@ struct dibs {
 };
 
 /* handle.c */
+/* dibs_open for tests: with clocks, sleep and randomness of theirs, which outlive the handle. */
+dibs_status dibs__open_in(const dibs__env *env, const char *url, const dibs_options *options,
+                          dibs **out, dibs_error *err);
 bool dibs__same_process(const dibs *d);
 dibs_status dibs__forked(dibs_error *err);
 void dibs__log(dibs *d, dibs_log_level level, const char *format, ...)

@@ -75,15 +75,9 @@ static dibs_status check_options(const dibs__engine_class *class, const dibs_loc
     return status;
 }
 
-/* Numbers are given out once: a thread id may come again. */
 void dibs__thread_owner(const dibs *d, char *out, size_t size)
 {
-    static _Atomic uint64_t threads;
-    static _Thread_local uint64_t number;
-
-    if (number == 0)
-        number = atomic_fetch_add(&threads, 1) + 1;
-    snprintf(out, size, "%s/%llu", d->id, (unsigned long long)number);
+    snprintf(out, size, "%s/%llu", d->id, (unsigned long long)dibs__thread_number());
 }
 
 /* Where the lease is the handle's, a lock cannot have a longer one. */

@@ -106,8 +106,7 @@ static dibs_status wait_for_holders(dibs *d, const char *name, dibs__deadline un
         if (dibs__now(d->env) + pause >= until)
             return dibs__fail(err, DIBS_BUSY,
                               "'%.200s': its holder was told and has not let go yet", name);
-        struct timespec nap = {0, pause * 1000};
-        nanosleep(&nap, NULL);
+        dibs__sleep(d->env, pause);
         pause = pause * 2 < MAX_PAUSE ? pause * 2 : MAX_PAUSE;
     }
 }

@@ -42,6 +42,17 @@ bool dibs__thread_start_detached(void *(*run)(void *arg), void *arg)
     return started;
 }
 
+/* Numbers are given out once: a thread id may come again. */
+uint64_t dibs__thread_number(void)
+{
+    static _Atomic uint64_t threads;
+    static _Thread_local uint64_t number;
+
+    if (number == 0)
+        number = atomic_fetch_add(&threads, 1) + 1;
+    return number;
+}
+
 /* ---- Sleeping -------------------------------------------------------------------------------- */
 
 /* How long to sleep before the next look at our own clock; 0 or less: `until` has come. */
@@ -74,10 +85,7 @@ void dibs__cond_sleep(pthread_cond_t *cond, pthread_mutex_t *mutex, const dibs__
     }
     if (left <= 0)
         return;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    left = left * 1000 + at.tv_nsec;
-    at.tv_sec += left / 1000000000;
-    at.tv_nsec = left % 1000000000;
+    at = dibs__moment(CLOCK_MONOTONIC, left);
     pthread_cond_timedwait(cond, mutex, &at);
 }
 

@@ -16,6 +16,9 @@ bool dibs__thread_start(pthread_t *out, void *(*run)(void *arg), void *arg);
 /* The same, and nobody joins it. */
 bool dibs__thread_start_detached(void *(*run)(void *arg), void *arg);
 
+/* The calling thread's; no other thread of this process ever has it. */
+uint64_t dibs__thread_number(void);
+
 /* A condition for dibs__cond_sleep. */
 void dibs__cond_init(pthread_cond_t *cond);
 /* With the mutex. Until it is signalled or `until` has come, and for a second at most, unless that is

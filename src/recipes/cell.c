@@ -110,7 +110,7 @@ static dibs_status ask(dibs *d, const char *key, const dibs__cell_command *comma
                 err->status = DIBS_UNKNOWN;
             return DIBS_UNKNOWN;
         }
-        nanosleep(&(struct timespec){.tv_nsec = pause * 1000}, NULL);
+        dibs__sleep(d->env, pause);
         pause = pause * 2 < MAX_PAUSE ? pause * 2 : MAX_PAUSE;
     }
 }

@@ -378,8 +378,7 @@ static void nap(const dibs *d, dibs__deadline until, int64_t *pause)
     int64_t left = until - dibs__now(d->env);
     int64_t span = *pause < left ? *pause : left;
 
-    if (span > 0)
-        nanosleep(&(struct timespec){.tv_nsec = span * 1000}, NULL);
+    dibs__sleep(d->env, span);
     *pause = *pause * 2 < MAX_PAUSE ? *pause * 2 : MAX_PAUSE;
 }
 

@@ -192,9 +192,8 @@ static int64_t busy_timeout(sqlite3 *db)
 static void pause_between(const dibs__env *env, dibs__deadline until, int64_t *span)
 {
     int64_t left = until - dibs__now(env), now = *span < left ? *span : left;
-    struct timespec t = {.tv_sec = now / DIBS__SECOND, .tv_nsec = now % DIBS__SECOND * 1000};
 
-    nanosleep(&t, NULL);
+    dibs__sleep(env, now);
     *span = *span * 2 < 20 * DIBS__MS ? *span * 2 : 20 * DIBS__MS;
 }
 

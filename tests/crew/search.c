@@ -308,4 +308,11 @@ const char *sim_search(const sim_plan *plan, long *runs)
     return sim.fault;
 }
 
-const dibs__env sim_env = {.boottime = boottime, .random = fill};
+static void nap(void *ctx, int64_t span)
+{
+    (void)ctx;
+    (void)span;
+    sim_step();
+}
+
+const dibs__env sim_env = {.boottime = boottime, .random = fill, .sleep = nap};

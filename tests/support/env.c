@@ -37,6 +37,7 @@ void sim_env_init(sim_env *sim, uint64_t seed)
     sim->env.boottime = sim_boottime;
     sim->env.wall = sim_wall;
     sim->env.random = sim_fill;
+    sim->env.sleep = dibs__env_system.sleep;
     sim->env.ctx = sim;
     sim->boottime = 1000 * DIBS__SECOND;
     sim->wall = 1700000000 * DIBS__SECOND;

@@ -23,10 +23,7 @@ static void sleep_for(const dibs__env *env, int64_t span, dibs__deadline until)
 
     if (span > left)
         span = left;
-    if (span > 0)
-        nanosleep(&(struct timespec){.tv_sec = span / DIBS__SECOND,
-                                     .tv_nsec = span % DIBS__SECOND * 1000},
-                  NULL);
+    dibs__sleep(env, span);
 }
 
 /* Those who were slower come back at different moments. */

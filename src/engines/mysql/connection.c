@@ -23,7 +23,7 @@
 
 #define KEY_NAME      40
 #define SESSION_TEXT  640
-#define LONGEST_PAUSE 16000000 /* ns */
+#define LONGEST_PAUSE (16 * DIBS__MS)
 
 const char dibs__my_session[] =
     "SET SESSION time_zone = '+00:00', autocommit = 1, "
@@ -154,7 +154,8 @@ static bool is_refused(const dibs__my_conn *c, dibs_status status)
 static dibs_status end_stray(dibs__my_conn *c, uint64_t key, dibs__deadline until, dibs_error *err)
 {
     char name[KEY_NAME], text[KEY_NAME + 64];
-    struct timespec pause = {.tv_nsec = 1000000};
+    const dibs__env *env = c->base.e->base.env;
+    int64_t pause = DIBS__MS;
 
     key_name(key, name);
     snprintf(text, sizeof text, "KILL CONNECTION IS_USED_LOCK('%s')", name);
@@ -164,11 +165,11 @@ static dibs_status end_stray(dibs__my_conn *c, uint64_t key, dibs__deadline unti
             return DIBS_OK;
         if (status != DIBS_OK)
             return is_refused(c, status) ? DIBS_DENIED : status;
-        if (dibs__now(c->base.e->base.env) >= until)
+        if (dibs__now(env) >= until)
             return dibs__my_late((dibs__my *)c->base.e, "ending a session", err);
-        nanosleep(&pause, NULL);
-        if (pause.tv_nsec < LONGEST_PAUSE)
-            pause.tv_nsec *= 2;
+        dibs__sleep(env, pause);
+        if (pause < LONGEST_PAUSE)
+            pause *= 2;
     }
 }
 

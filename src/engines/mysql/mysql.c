@@ -54,7 +54,7 @@ static dibs_status come_in(dibs__my *e, const dibs__open_request *request, dibs_
             said = why;
         if (!full || dibs__now(request->env) + PAUSE >= request->until)
             break;
-        nanosleep(&(struct timespec){.tv_nsec = PAUSE * 1000}, NULL);
+        dibs__sleep(request->env, PAUSE);
     }
     if (err && status != DIBS_OK)
         *err = status == DIBS_UNAVAILABLE && said.message[0] ? said : why;

@@ -151,10 +151,7 @@ static bool lock_until(dibs__events *v, const dibs__env *env, dibs__deadline unt
     if (left <= 0)
         return false;
     left = left < 60 * DIBS__SECOND ? left : 60 * DIBS__SECOND;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    left = left * 1000 + t.tv_nsec;
-    t.tv_sec += left / 1000000000;
-    t.tv_nsec = left % 1000000000;
+    t = dibs__moment(CLOCK_MONOTONIC, left);
     return pthread_mutex_clocklock(&v->lock, CLOCK_MONOTONIC, &t) == 0;
 }
 

@@ -178,9 +178,7 @@ static dibs_status check(const dibs__voters *v, const dibs__enter_request *reque
 
 static void nap(const dibs__redlock *r, int64_t span)
 {
-    struct timespec t = {0, dibs__redlock_random(r, span) * 1000};
-
-    nanosleep(&t, NULL);
+    dibs__sleep(r->base.env, dibs__redlock_random(r, span));
 }
 
 /* A lock that nobody has and several want at once can end with votes here and there: again, soon. */

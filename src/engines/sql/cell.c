@@ -432,7 +432,7 @@ static void step_aside(const dibs__env *env, int tries)
     uint32_t dice;
 
     env->random(env->ctx, &dice, sizeof dice);
-    nanosleep(&(struct timespec){.tv_nsec = (long)(dice % (500000u << tries))}, NULL);
+    dibs__sleep(env, dice % (500u << tries));
 }
 
 static dibs_status run(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, dibs_error *err)

@@ -19,13 +19,13 @@
 #include <string.h>
 #include <time.h>
 
-#define FIRST_PAUSE 2000000        /* ns, while another session keeps a row locked */
-#define MAX_PAUSE   100000000      /* and it grows to that */
-#define LINGER      300            /* whoever goes to the end of a line can wait for company */
-#define LUCK        16             /* as long as that has paid off lately */
-#define PROBE       64             /* or once in so many times */
-#define PATIENCE    (5 * DIBS__MS) /* a job that waited so long opens another connection */
-#define COMPANY     DIBS__SECOND   /* jobs with less time than that left do not make others hurry */
+#define FIRST_PAUSE (2 * DIBS__MS)   /* while another session keeps a row locked */
+#define MAX_PAUSE   (100 * DIBS__MS) /* and it grows to that */
+#define LINGER      300              /* whoever goes to the end of a line can wait for company */
+#define LUCK        16               /* as long as that has paid off lately */
+#define PROBE       64               /* or once in so many times */
+#define PATIENCE    (5 * DIBS__MS)   /* a job that waited so long opens another connection */
+#define COMPANY     DIBS__SECOND /* jobs with less time than that left do not make others hurry */
 #define REFUSED     (2 * DIBS__SECOND) /* the server had no connection for us: ask again after that */
 
 /* ---- The queue ------------------------------------------------------------------------------- */
@@ -416,7 +416,7 @@ static bool insists(const dibs__sql *e, const dibs__sql_job *job, int64_t pause)
 
 void dibs__sql_do(dibs__sql *e, dibs__sql_job *job)
 {
-    struct timespec pause = {.tv_nsec = FIRST_PAUSE};
+    int64_t pause = FIRST_PAUSE;
 
     dibs__cond_init(&job->cond);
     for (;;) {
@@ -425,10 +425,10 @@ void dibs__sql_do(dibs__sql *e, dibs__sql_job *job)
         while (job->progress != DIBS__SQL_READY)
             go_on(e, job);
         pthread_mutex_unlock(&e->mutex);
-        if (!insists(e, job, pause.tv_nsec / 1000))
+        if (!insists(e, job, pause))
             break;
-        nanosleep(&pause, NULL);
-        pause.tv_nsec = pause.tv_nsec * 2 < MAX_PAUSE ? pause.tv_nsec * 2 : MAX_PAUSE;
+        dibs__sleep(e->base.env, pause);
+        pause = pause * 2 < MAX_PAUSE ? pause * 2 : MAX_PAUSE;
     }
     pthread_cond_destroy(&job->cond);
 }

@@ -153,7 +153,7 @@ static void send_waiting(signs *s)
 void dibs__sql_signs(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, dibs_error *err)
 {
     signs s = {.e = e, .seat = seat, .job = job, .err = err};
-    struct timespec pause = {.tv_nsec = 1000000};
+    int64_t pause = DIBS__MS;
 
     seat->hasty = true;
     for (size_t i = 0; i < job->count; i++) {
@@ -163,8 +163,8 @@ void dibs__sql_signs(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, dib
     send_turn(&s, HOLDERS);
     send_turn(&s, WAITERS);
     for (int round = 0; round < ROUNDS && any_locked(job); round++) {
-        nanosleep(&pause, NULL);
-        pause.tv_nsec *= 2;
+        dibs__sleep(e->base.env, pause);
+        pause *= 2;
         send_again(&s);
     }
     send_locked(&s);

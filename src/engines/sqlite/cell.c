@@ -323,8 +323,7 @@ static void wait_for_commit(dibs__lite *e, int fd, int64_t pause, dibs__deadline
 
     if (pause > left)
         pause = left;
-    if (pause > 0)
-        nanosleep(&(struct timespec){.tv_nsec = pause * 1000}, NULL);
+    dibs__sleep(e->base.env, pause);
     if (fd < 0)
         return;
     poll(&p, 1, dibs__poll_ms(e->base.env, until));

@@ -69,10 +69,8 @@ bool dibs__lite_called_out(void)
 /* The mutex stays locked over the fork. */
 static void before_fork(void)
 {
-    struct timespec until;
+    struct timespec until = dibs__moment(CLOCK_REALTIME, PATIENCE_MS * DIBS__MS);
 
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += PATIENCE_MS / 1000;
     pthread_mutex_lock(&mutex);
     forks++;
     while (inside > depth && pthread_cond_timedwait(&changed, &mutex, &until) == 0) {

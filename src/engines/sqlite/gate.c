@@ -83,7 +83,7 @@ static bool make_ready(dibs__lite *e, int fd, dibs__lite_gate_page *page, dibs__
         }
         if (errno != EWOULDBLOCK || dibs__now(e->base.env) >= until)
             return false;
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        dibs__sleep(e->base.env, DIBS__MS);
     }
     return page->abi == ABI;
 }
@@ -146,10 +146,7 @@ static int wait_for_turn(dibs__lite *e, dibs__deadline until)
         return ETIMEDOUT;
     if (left > PATIENT)
         left = PATIENT;
-    clock_gettime(CLOCK, &at);
-    left += at.tv_nsec / 1000;
-    at.tv_sec += left / DIBS__SECOND;
-    at.tv_nsec = left % DIBS__SECOND * 1000;
+    at = dibs__moment(CLOCK, left);
     rc = LOCK_UNTIL(&e->gate.page->mutex, &at);
     if (rc == ETIMEDOUT && dibs__now(e->base.env) < until)
         e->gate.skip_until = dibs__after(e->base.env, SHUN);

@@ -133,7 +133,7 @@ static int wait_for_others(void *ctx, int tried)
         return 0;
     if (nap > LONGEST_NAP)
         nap = LONGEST_NAP;
-    nanosleep(&(struct timespec){.tv_nsec = nap * 1000}, NULL);
+    dibs__sleep(e->base.env, nap);
     return 1;
 }
 
@@ -287,10 +287,10 @@ static dibs_status prepare(dibs__lite *e, dibs_error *err)
     return DIBS_OK;
 }
 
-static void nap_outside(void)
+static void nap_outside(const dibs__lite *e)
 {
     dibs__lite_outside();
-    nanosleep(&(struct timespec){.tv_nsec = LONGEST_NAP * 1000}, NULL);
+    dibs__sleep(e->base.env, LONGEST_NAP);
     dibs__lite_inside();
 }
 
@@ -313,7 +313,7 @@ dibs_status dibs__lite_connect(dibs__lite *e, dibs__deadline until, dibs_error *
      * a new one: several waits for the disk in the life of a short command. */
     sqlite3_db_config(e->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
     while ((status = make_ready(e, err)) == DIBS_UNAVAILABLE && dibs__now(e->base.env) < until)
-        nap_outside();
+        nap_outside(e);
     return status == DIBS_OK ? prepare(e, err) : status;
 }
 

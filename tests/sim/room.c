@@ -1,0 +1,259 @@
+#define _GNU_SOURCE
+#include "sim/room.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const names[NAMES] = {"a", "b", "c"};
+
+static void sleep_ms(member *m, int64_t ms)
+{
+    dibs__sleep(&m->process->env, ms * DIBS__MS);
+}
+
+/* ---- Who holds ------------------------------------------------------------------------------- */
+
+/* At one instant of true time, by the word of each holder's own process. */
+static void check_alone(const holding *mine)
+{
+    for (int i = 0; i < HOLDINGS; i++) {
+        const holding *h = &the_world.holding[i];
+        if (!h->grant || h == mine || h->name != mine->name || h->by->process->dead ||
+            (h->shared && mine->shared) || !dibs_held(h->grant) || !dibs_held(mine->grant))
+            continue;
+        sim_fault("two hold '%s': process %d with fence %llu and process %d with fence %llu",
+                  names[mine->name], mine->by->process->number,
+                  (unsigned long long)dibs_fence(mine->grant), h->by->process->number,
+                  (unsigned long long)dibs_fence(h->grant));
+    }
+}
+
+static holding *note_holding(member *m, const dibs_grant *g, int name, bool shared)
+{
+    holding *h = the_world.holding;
+
+    while (h->grant)
+        if (++h == the_world.holding + HOLDINGS)
+            abort();
+    *h = (holding){g, m, name, shared};
+    if (dibs_held(g) && !shared) {
+        if (dibs_fence(g) <= the_world.highest[name])
+            sim_fault("'%s': fence %llu after %llu", names[name], (unsigned long long)dibs_fence(g),
+                      (unsigned long long)the_world.highest[name]);
+        the_world.highest[name] = dibs_fence(g);
+    }
+    check_alone(h);
+    return h;
+}
+
+/* ---- Holding --------------------------------------------------------------------------------- */
+
+/* Also of a loss: it is told soon after the moment when the lock was held no longer. */
+static void hold(member *m, holding *h, int64_t span_ms, const bool *told)
+{
+    int64_t end = sim_clock(m->process) + span_ms * DIBS__MS;
+
+    while (sim_clock(m->process) < end && dibs_held(h->grant)) {
+        check_alone(h);
+        sleep_ms(m, sim_between(1, 60));
+    }
+    check_alone(h);
+    if (!dibs_held(h->grant) && told) {
+        for (int i = 0; i < 65 && !*told; i++)
+            sleep_ms(m, 100); /* not in one piece: the process may be stopped meanwhile */
+        if (!*told)
+            sim_fault("'%s' was lost, and nobody was told", names[h->name]);
+    }
+}
+
+static void on_lost(void *data, dibs_grant *g, dibs_loss why)
+{
+    (void)g;
+    (void)why;
+    *(bool *)data = true;
+}
+
+static int64_t any_wait(void)
+{
+    switch (sim_draw(4)) {
+    case 0:
+        return DIBS_NO_WAIT;
+    case 1:
+        return sim_between(1, 300);
+    default:
+        return sim_between(300, 8000);
+    }
+}
+
+/* A call keeps its time, whatever the engine does, if the process could run meanwhile. */
+static void check_time(member *m, int64_t began, int64_t stopped, int64_t wait_ms)
+{
+    int64_t took = sim_clock(m->process) - began - 2 * (m->process->stopped - stopped);
+    int64_t most = wait_ms == DIBS_NO_WAIT ? 5000 : wait_ms;
+
+    if (took > (most + 600) * DIBS__MS)
+        sim_fault("a wait of %lld ms took %lld ms", (long long)wait_ms,
+                  (long long)(took / DIBS__MS));
+}
+
+static void lock_one(member *m)
+{
+    static const int64_t leases[] = {100, 400, 1500, 6000};
+    bool told = false;
+    int name = (int)sim_draw((uint64_t)the_world.names);
+    dibs_lock_options o = {.wait_ms = any_wait(),
+                           .lease_ms = leases[sim_draw(4)],
+                           .shared = sim_chance(300000),
+                           .no_renew = sim_chance(150000),
+                           .min_hold_ms = sim_chance(100000) ? 200 : 0,
+                           .max_hold_ms = sim_chance(100000) ? 2000 : 0,
+                           .on_lost = on_lost,
+                           .data = &told};
+    int64_t began = sim_clock(m->process), stopped = m->process->stopped;
+    dibs_grant *g = NULL;
+    dibs_error err = {0};
+    dibs_status status = dibs_lock(m->d, names[name], &o, &g, &err);
+    holding *h;
+
+    check_time(m, began, stopped, o.wait_ms);
+    if (status != DIBS_OK) {
+        if (status != DIBS_BUSY && status != DIBS_UNAVAILABLE && status != DIBS_UNKNOWN &&
+            status != DIBS_LOST && status != DIBS_CANCELLED)
+            sim_fault("dibs_lock: %s", err.message);
+        return;
+    }
+    h = note_holding(m, g, name, o.shared);
+    hold(m, h, sim_between(0, 3 * o.lease_ms > 4000 ? 4000 : 3 * o.lease_ms), &told);
+    h->grant = NULL;
+    dibs_unlock(g);
+}
+
+static void lock_both(member *m)
+{
+    const char *both[] = {names[0], names[1]};
+    dibs_grant *g[2] = {NULL, NULL};
+    dibs_lock_options o = {.wait_ms = any_wait(), .lease_ms = 1500};
+    holding *h[2];
+
+    if (the_world.names < 2 || dibs_lock_many(m->d, both, 2, &o, g, NULL) != DIBS_OK)
+        return;
+    for (int i = 0; i < 2; i++)
+        h[i] = note_holding(m, g[i], i, false);
+    hold(m, h[0], sim_between(0, 1000), NULL);
+    check_alone(h[1]);
+    for (int i = 0; i < 2; i++) {
+        h[i]->grant = NULL;
+        dibs_unlock(g[i]);
+    }
+}
+
+static void lock_twice(member *m)
+{
+    int name = (int)sim_draw((uint64_t)the_world.names);
+    dibs_lock_options o = {.wait_ms = any_wait(), .lease_ms = 1500};
+    dibs_grant *g, *again;
+    holding *h;
+
+    if (dibs_lock(m->d, names[name], &o, &g, NULL) != DIBS_OK)
+        return;
+    h = note_holding(m, g, name, false);
+    if (dibs_lock(m->d, names[name], &o, &again, NULL) == DIBS_OK) {
+        if (again != g)
+            sim_fault("'%s': another grant for its own holder", names[name]);
+        hold(m, h, sim_between(0, 1000), NULL);
+        dibs_unlock(again);
+    }
+    h->grant = NULL;
+    dibs_unlock(g);
+}
+
+/* ---- Tickets --------------------------------------------------------------------------------- */
+
+typedef struct ticket {
+    int told;
+    dibs_status status;
+    dibs_grant *grant;
+} ticket;
+
+static void on_settled(void *data, dibs_status status, dibs_grant *g, const dibs_error *err)
+{
+    ticket *t = data;
+
+    (void)err;
+    if (t->told++)
+        sim_fault("a ticket was settled twice");
+    t->status = status;
+    t->grant = g;
+}
+
+static void lock_by_event(member *m)
+{
+    int name = (int)sim_draw((uint64_t)the_world.names);
+    dibs_lock_options o = {.wait_ms = any_wait(), .lease_ms = 1500};
+    ticket t = {0};
+    int64_t end = sim_clock(m->process) + 30 * DIBS__SECOND + m->process->stopped;
+    holding *h;
+
+    if (dibs_lock_start(m->d, names[name], &o, on_settled, &t, NULL, NULL) != DIBS_OK)
+        return;
+    while (!t.told && sim_clock(m->process) < end + 2 * m->process->stopped) {
+        struct pollfd p = {.fd = dibs_fd(m->d), .events = POLLIN};
+        poll(&p, 1, 50);
+        dibs_dispatch(m->d);
+        if (!t.told && sim_chance(10000))
+            dibs_cancel(m->d, names[name]);
+    }
+    if (!t.told) {
+        sim_fault("'%s': a ticket is never settled", names[name]);
+        return;
+    }
+    if (t.status != DIBS_OK)
+        return;
+    h = note_holding(m, t.grant, name, false);
+    hold(m, h, sim_between(0, 1000), NULL);
+    h->grant = NULL;
+    dibs_unlock(t.grant);
+}
+
+/* ---- All of it ------------------------------------------------------------------------------- */
+
+/* The holder is asked, and lets go by itself: exclusion stays. */
+static void break_one(member *m)
+{
+    dibs_break(m->d, names[sim_draw((uint64_t)the_world.names)], "test", false, sim_between(1, 500),
+               NULL);
+}
+
+void room_something(member *m)
+{
+    static void (*const what[])(member *) = {lock_one,  lock_one,   lock_one,      lock_one,
+                                             lock_both, lock_twice, lock_by_event, break_one,
+                                             room_once, room_once,  room_counter,  room_token};
+
+    what[sim_draw(sizeof what / sizeof what[0])](m);
+}
+
+void room_at_last(member *m)
+{
+    for (int name = 0; name < the_world.names; name++) {
+        dibs_lock_options o = {.wait_ms = 30000, .lease_ms = 900};
+        dibs_grant *g = NULL;
+        dibs_error err = {0};
+        holding *h;
+        if (dibs_lock(m->d, names[name], &o, &g, &err) != DIBS_OK) {
+            sim_fault("all is well, but '%s' cannot be had: %s", names[name], err.message);
+            return;
+        }
+        h = note_holding(m, g, name, false);
+        hold(m, h, 2000, NULL);
+        if (!dibs_held(g))
+            sim_fault("all is well, but '%s' was lost: %s", names[name],
+                      dibs_loss_text(dibs_loss_of(g)));
+        h->grant = NULL;
+        if (dibs_unlock(g) != DIBS_OK)
+            sim_fault("all is well, but '%s' was not there to be given back", names[name]);
+    }
+    room_once_at_last(m);
+    room_counters_at_last(m);
+}

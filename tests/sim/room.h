@@ -1,0 +1,82 @@
+/* What the processes of a run do, and what they find out about each other, which in the real world nobody
+ * could: the checks look into all processes at once. */
+#ifndef DIBS_TESTS_SIM_ROOM_H
+#define DIBS_TESTS_SIM_ROOM_H
+
+#include "dibs.h"
+#include "sim/sched.h"
+
+#define MEMBERS  4
+#define NAMES    3
+#define KEYS     6
+#define COUNTERS 2
+#define TOKENS   32
+#define HOLDINGS 64
+#define AFTERMATH \
+    (75 * DIBS__SECOND) /* longer than any lease, and than the keeper tries to withdraw */
+
+/* A process and its handle. */
+typedef struct member {
+    sim_process *process;
+    dibs *d;
+    int entered, inside; /* threads */
+    bool open;
+} member;
+
+/* Somebody was told that it has the lock, and has not begun to give it back. */
+typedef struct holding {
+    const dibs_grant *grant;
+    member *by;
+    int name;
+    bool shared;
+} holding;
+
+/* What is known of a key of `once`. */
+typedef struct key {
+    bool may_run;   /* no run has begun, or the last one said that it may be repeated */
+    int began;      /* runs that were told to go */
+    int ended_well; /* 0, or what its finish left, which was confirmed */
+    bool doubt;     /* a finish, a failure or a begin has an unknown outcome */
+    dibs_once *run; /* the last one that was told to go */
+    member *runner;
+    uint64_t fence;
+} key;
+
+typedef struct counter {
+    int64_t sure, maybe;
+} counter;
+
+typedef struct token {
+    char text[DIBS_TOKEN_SIZE];
+    int redeemed;
+} token;
+
+typedef struct world {
+    member member[MEMBERS];
+    int members;
+    int names;
+    bool kills, stops, restarts;
+    int64_t calm_at;
+    holding holding[HOLDINGS];
+    uint64_t highest[NAMES]; /* fence */
+    key key[KEYS];
+    counter counter[COUNTERS];
+    token token[TOKENS];
+    int tokens;
+    uint64_t requests;
+} world;
+
+extern world the_world;
+
+void room_something(member *m); /* the calling thread does something, by chance */
+void room_at_last(member *m);   /* when it is calm: everything must work */
+
+/* once.c */
+void room_once(member *m);
+void room_once_at_last(member *m);
+/* small.c: counters and tokens */
+void room_counter(member *m);
+void room_token(member *m);
+void room_counters_at_last(member *m);
+
+#endif
