@@ -169,7 +169,8 @@ static dibs_status say_running(const dibs_once *o, dibs_error *err)
                       (long long)((r->lease - o->age) / DIBS__MS));
 }
 
-/* What is put back if our run comes to nothing. In our name: the attempt only says who wrote it. */
+/* What is put back if our run comes to nothing. It says whose crash it is: that one may know that it never
+ * ran. */
 static void note_crash(dibs_once *o)
 {
     dibs__run_record *b = &o->before;
@@ -177,6 +178,8 @@ static void note_crash(dibs_once *o)
     *b = o->theirs;
     b->state = DIBS__RUN_ABANDONED;
     b->fence = b->fence ? b->fence : o->version;
+    if (!b->crashed[0])
+        memcpy(b->crashed, b->attempt, sizeof b->crashed);
     memcpy(b->attempt, o->mine.attempt, sizeof b->attempt);
     b->fingerprint = o->mine.fingerprint; /* it is the same */
     o->took_over = true;

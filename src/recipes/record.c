@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FORMAT     1
+#define FORMAT     2
 #define STEP_EXTRA 8 /* bytes that a step takes beside its name and data */
 #define DAY        ((int64_t)24 * 3600 * 1000000)
 
@@ -81,6 +81,7 @@ static void write_record(writer *w, const dibs__run_record *r)
     write_sized(w, r->owner, strlen(r->owner));
     write_sized(w, r->host, strlen(r->host));
     write_sized(w, r->attempt, strlen(r->attempt));
+    write_sized(w, r->crashed, strlen(r->crashed));
     write_steps(w, r);
     write_number(w, r->has_result, 1);
     write_sized(w, r->result, r->has_result ? r->result_size : 0);
@@ -203,6 +204,7 @@ static bool read_record(reader *r, dibs__run_record *out)
     read_text(r, out->owner, sizeof out->owner);
     read_text(r, out->host, sizeof out->host);
     read_text(r, out->attempt, sizeof out->attempt);
+    read_text(r, out->crashed, sizeof out->crashed);
     if (!read_steps(r, &out->steps))
         return false;
     out->has_result = read_number(r, 1);

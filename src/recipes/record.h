@@ -1,7 +1,7 @@
 /* What a key of `once` holds: a small binary record in a cell, the same on every engine.
  *
- *     format (1), state, runs, code, pid, since, lease, keep, tombstone, fence,
- *     fingerprint, owner, host, attempt, steps[name, data], result
+ *     format (2), state, runs, code, pid, since, lease, keep, tombstone, fence,
+ *     fingerprint, owner, host, attempt, crashed, steps[name, data], result
  *
  * Numbers are little-endian; texts and data follow their size. An unknown format is no damage but a
  * newer version of dibs, and is told so. */
@@ -41,8 +41,9 @@ typedef struct dibs__run_record {
     uint64_t fence; /* 0: the cell's version, as this is the first record of the run */
     char owner[DIBS__OWNER_SIZE];
     char host[DIBS__HOST_SIZE];
-    char attempt[DIBS__ATTEMPT_SIZE];
-    const void *fingerprint; /* borrowed, like the result */
+    char attempt[DIBS__ATTEMPT_SIZE]; /* who wrote it */
+    char crashed[DIBS__ATTEMPT_SIZE]; /* a crash that was put back: whose it is. Else "" */
+    const void *fingerprint;          /* borrowed, like the result */
     size_t fingerprint_size;
     const void *result;
     size_t result_size;

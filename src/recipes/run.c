@@ -111,6 +111,12 @@ static bool says_no_end(const dibs__run_record *r)
     return r->state == DIBS__RUN_RUNNING || r->state == DIBS__RUN_ABANDONED;
 }
 
+static bool is_ours(const dibs_once *o, const dibs__run_record *r)
+{
+    return strcmp(r->attempt, o->mine.attempt) == 0 ||
+           (o->withdrawing && strcmp(r->crashed, o->mine.attempt) == 0);
+}
+
 static dibs__run_outcome read_conflict(dibs_once *o, const dibs__run_record *wanted,
                                        dibs__cell_reply *reply, dibs_status *status,
                                        dibs_error *err)
@@ -125,7 +131,8 @@ static dibs__run_outcome read_conflict(dibs_once *o, const dibs__run_record *wan
     if (read != DIBS_OK)
         return DIBS__RUN_TAKEN;
     dibs__steps_free(r.steps);
-    if (strcmp(r.attempt, o->mine.attempt) != 0)
+    o->rival_runs = r.state == DIBS__RUN_RUNNING && !is_ours(o, &r);
+    if (!is_ours(o, &r))
         return DIBS__RUN_TAKEN;
     o->version = reply->version;
     if (r.state == DIBS__RUN_RUNNING)

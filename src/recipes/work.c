@@ -295,6 +295,7 @@ static dibs__run_outcome withdraw(dibs_once *o, dibs__deadline until)
     dibs_status status;
     dibs__run_outcome what;
 
+    o->withdrawing = true;
     o->version = 0;
     what = dibs__run_try(o, &mark, true, until, &status, NULL);
     if (what == DIBS__RUN_STALE)
@@ -304,6 +305,13 @@ static dibs__run_outcome withdraw(dibs_once *o, dibs__deadline until)
         what = dibs__run_write(o, &back, true, until, &status, NULL);
     }
     return what;
+}
+
+/* Whether there may be something to withdraw yet. Who runs it now may have taken ours for a crash; if that run
+ * comes to nothing, the crash is put back, and it is ours again. */
+static bool may_come_back(const dibs_once *o, dibs__run_outcome what)
+{
+    return what == DIBS__RUN_NO_ANSWER || (what == DIBS__RUN_TAKEN && o->rival_runs);
 }
 
 /* On the keeper. */
@@ -318,7 +326,7 @@ static void withdraw_due(dibs *d, dibs__chore *c, int64_t now)
     what = withdraw(o, until);
     pthread_mutex_lock(&d->mutex);
     dibs__run_idle(o);
-    if (what == DIBS__RUN_NO_ANSWER && now < o->give_up) {
+    if (may_come_back(o, what) && now < o->give_up) {
         dibs__chore_at(d, &d->chores, c, dibs__now(d->env) + AGAIN);
         return;
     }

@@ -99,12 +99,23 @@ static void work(member *m, int k, dibs_once *o)
     }
 }
 
-static dibs_status begin(member *m, int k, int64_t wait_ms, dibs_once **o, dibs_error *err)
+/* Somebody takes a dead run over, sees that it can do nothing, and gives it back: as dead as before. */
+static bool comes_to_nothing(int k, dibs_once *o)
+{
+    if (!refuses(k) || !dibs_once_again(o))
+        return false;
+    sim_trace("fail %s: %s", name_of(k),
+              dibs_status_text(dibs_once_fail(o, false, NULL, 0, 1, NULL)));
+    return true;
+}
+
+static dibs_status begin(member *m, int k, bool insists, int64_t wait_ms, dibs_once **o,
+                         dibs_error *err)
 {
     dibs_once_options options = {
         .wait_ms = wait_ms,
         .lease_ms = 500,
-        .on_crash = refuses(k) ? DIBS_CRASH_REFUSE : DIBS_CRASH_RERUN,
+        .on_crash = refuses(k) && !insists ? DIBS_CRASH_REFUSE : DIBS_CRASH_RERUN,
     };
 
     return dibs_once_begin(m->d, name_of(k), &options, o, err);
@@ -115,9 +126,19 @@ void room_once(member *m)
     int k = (int)sim_draw(KEYS);
     dibs_once *o = NULL;
     dibs_error err = {0};
-    dibs_status status =
-        begin(m, k, sim_chance(500000) ? DIBS_NO_WAIT : sim_between(1, 3000), &o, &err);
+    int64_t wait_ms = sim_chance(500000) ? DIBS_NO_WAIT : sim_between(1, 3000);
+    bool insists = sim_chance(200000);
+    dibs_status status;
 
+    sim_trace("begin %s%s", name_of(k), insists ? ", insists" : "");
+    status = begin(m, k, insists, wait_ms, &o, &err);
+    sim_trace("begin %s: %s%s", name_of(k), dibs_status_text(status),
+              status == DIBS_OK && dibs_once_again(o) ? " again" : "");
+
+    if (status == DIBS_OK && comes_to_nothing(k, o)) {
+        dibs_once_free(o);
+        return;
+    }
     if (status == DIBS_OK) {
         note_begin(m, k, o);
         work(m, k, o);
@@ -147,7 +168,7 @@ void room_once_at_last(member *m)
         key *what = &the_world.key[k];
         dibs_once *o = NULL;
         dibs_error err = {0};
-        dibs_status status = begin(m, k, 20000, &o, &err);
+        dibs_status status = begin(m, k, false, 20000, &o, &err);
         if (status == DIBS_OK) {
             note_begin(m, k, o);
             what->run = NULL;

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "sim/room.h"
 
+#include "core/handle.h"
+
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,8 +62,11 @@ static void hold(member *m, holding *h, int64_t span_ms, const bool *told)
     }
     check_alone(h);
     if (!dibs_held(h->grant) && told) {
-        for (int i = 0; i < 65 && !*told; i++)
+        for (int i = 0; i < 65 && !*told; i++) {
             sleep_ms(m, 100); /* not in one piece: the process may be stopped meanwhile */
+            if (dibs_held(h->grant))
+                sim_fault("'%s' was lost, and is held again", names[h->name]);
+        }
         if (!*told)
             sim_fault("'%s' was lost, and nobody was told", names[h->name]);
     }
@@ -123,6 +128,9 @@ static void lock_one(member *m)
             sim_fault("dibs_lock: %s", err.message);
         return;
     }
+    if (m->process->stopped == stopped && g->deadline != 0 &&
+        g->deadline < sim_clock(m->process) - 10 * DIBS__MS)
+        sim_fault("'%s': obtained, and over for long", names[name]);
     h = note_holding(m, g, name, o.shared);
     hold(m, h, sim_between(0, 3 * o.lease_ms > 4000 ? 4000 : 3 * o.lease_ms), &told);
     h->grant = NULL;
@@ -234,23 +242,36 @@ void room_something(member *m)
     what[sim_draw(sizeof what / sizeof what[0])](m);
 }
 
+/* The next in line is woken, and does not find out by itself. */
+static void check_hand_over(int name, int64_t asked)
+{
+    int64_t given_back = the_world.given_back[name];
+
+    if (asked < given_back && sim_now() - given_back > 300 * DIBS__MS)
+        sim_fault("all is well, but it took %lld ms to hand over '%s'",
+                  (long long)((sim_now() - given_back) / DIBS__MS), names[name]);
+}
+
 void room_at_last(member *m)
 {
     for (int name = 0; name < the_world.names; name++) {
         dibs_lock_options o = {.wait_ms = 30000, .lease_ms = 900};
         dibs_grant *g = NULL;
         dibs_error err = {0};
+        int64_t asked = sim_now();
         holding *h;
         if (dibs_lock(m->d, names[name], &o, &g, &err) != DIBS_OK) {
             sim_fault("all is well, but '%s' cannot be had: %s", names[name], err.message);
             return;
         }
+        check_hand_over(name, asked);
         h = note_holding(m, g, name, false);
         hold(m, h, 2000, NULL);
         if (!dibs_held(g))
             sim_fault("all is well, but '%s' was lost: %s", names[name],
                       dibs_loss_text(dibs_loss_of(g)));
         h->grant = NULL;
+        the_world.given_back[name] = sim_now();
         if (dibs_unlock(g) != DIBS_OK)
             sim_fault("all is well, but '%s' was not there to be given back", names[name]);
     }

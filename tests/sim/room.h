@@ -55,10 +55,11 @@ typedef struct world {
     member member[MEMBERS];
     int members;
     int names;
-    bool kills, stops, restarts;
+    bool kills, stops, restarts, cuts;
     int64_t calm_at;
     holding holding[HOLDINGS];
-    uint64_t highest[NAMES]; /* fence */
+    uint64_t highest[NAMES];   /* fence */
+    int64_t given_back[NAMES]; /* when it was calm */
     key key[KEYS];
     counter counter[COUNTERS];
     token token[TOKENS];

@@ -80,6 +80,24 @@ void sim_fault(const char *format, ...)
     va_end(args);
 }
 
+void sim_trace(const char *format, ...)
+{
+    static int wanted = -1;
+    va_list args;
+
+    if (wanted < 0)
+        wanted = getenv("DIBS_SIM_TRACE") != NULL;
+    if (!wanted)
+        return;
+    printf("# %12.6f ", (double)(sim.now - BEGINNING) / 1e6);
+    if (sim.self)
+        printf("%d/%d: ", sim.self->process->number, (int)(sim.self - sim.thread));
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    printf("\n");
+}
+
 /* ---- Time ------------------------------------------------------------------------------------ */
 
 int64_t sim_now(void)

@@ -31,6 +31,9 @@ const char *sim_run(void);
 /* Something is wrong: the run ends. Only the first counts. */
 void sim_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* What happens, with DIBS_SIM_TRACE in the environment: true time, process, thread. */
+void sim_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* Chance, by the seed. */
 uint64_t sim_draw(uint64_t below);
 bool sim_chance(uint64_t in_a_million);

@@ -28,6 +28,7 @@ struct engine {
     engine *next; /* of all that are open */
     sim_process *process;
     char id[DIBS__WAKE_SIZE];
+    int64_t cut_until;  /* nothing gets through before */
     uint64_t sent;      /* requests, all in all */
     uint64_t confirmed; /* the newest that has arrived */
     wake *inbox, **inbox_end;
@@ -86,12 +87,24 @@ static int64_t way(void)
     return sim_between(50, server.weather.usual);
 }
 
+/* Nothing gets through. It may come later, as TCP sends it again, if its sender still waits by then or not. */
+static bool is_cut_off(const engine *e, void (*again)(void *arg), void *arg)
+{
+    if (sim_now() >= e->cut_until)
+        return false;
+    if (sim_chance(500000))
+        sim_at(e->cut_until + sim_between(1, 500 * DIBS__MS), again, arg);
+    return true;
+}
+
 /* ---- Wake-ups -------------------------------------------------------------------------------- */
 
 static void arrive_wake(void *arg)
 {
     wake *w = arg;
 
+    if (is_cut_off(w->to, arrive_wake, w))
+        return;
     w->next = NULL;
     *w->to->inbox_end = w;
     w->to->inbox_end = &w->next;
@@ -156,24 +169,30 @@ static void arrive_back(void *arg)
 {
     message *m = arg;
 
-    if (m->epoch != server.epoch)
-        return; /* the connection is gone */
+    if (m->epoch != server.epoch || is_cut_off(m->from, arrive_back, m))
+        return; /* the connection is gone, or the way */
     m->arrived = true;
     sim_wake(m, true);
 }
+
+static void execute_cell(message *m);
 
 static void arrive(void *arg)
 {
     message *m = arg;
     engine *e = m->from;
 
-    if (is_down() || m->epoch != server.epoch)
+    if (is_down() || m->epoch != server.epoch || is_cut_off(e, arrive, m))
         return;
     if (server.weather.ends_abandoned && m->abandoned && e->confirmed > m->abandoned)
         return;
     if (m->number > e->confirmed)
         e->confirmed = m->number;
     m->execute(m);
+    if (m->execute == execute_cell)
+        sim_trace("server: %d cell %s op %d version %llu: %d, version %llu%s", e->process->number,
+                  m->key, m->command.op, (unsigned long long)m->command.version, m->cell.verdict,
+                  (unsigned long long)m->cell.version, m->abandoned ? ", abandoned" : "");
     if (m->answered)
         return; /* the answer to its double is on its way */
     m->answered = true;
@@ -525,8 +544,17 @@ void sim_server_begin(const sim_weather *weather)
 
 void sim_server_calm(void)
 {
+    for (engine *e = server.engines; e; e = e->next)
+        e->cut_until = 0;
     server.weather =
         (sim_weather){.usual = CALM_WAY, .ends_abandoned = server.weather.ends_abandoned};
+}
+
+void sim_server_cut_off(const sim_process *p, int64_t span)
+{
+    for (engine *e = server.engines; e; e = e->next)
+        if (e->process == p)
+            e->cut_until = sim_now() + span;
 }
 
 void sim_server_restart(int64_t span, bool keeps_data)

@@ -3,8 +3,7 @@
 #ifndef DIBS_TESTS_SIM_SERVER_H
 #define DIBS_TESTS_SIM_SERVER_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "sim/sched.h"
 
 /* What may go wrong, in millionths for each message, and for how long. */
 typedef struct sim_weather {
@@ -19,6 +18,9 @@ typedef struct sim_weather {
 
 void sim_server_begin(const sim_weather *weather);
 void sim_server_calm(void); /* nothing goes wrong any more */
+/* Nothing gets through between that process and the server for so long. What is sent meanwhile is lost, or comes
+ * when the way is free again. */
+void sim_server_cut_off(const sim_process *p, int64_t span);
 /* It is down for so long; what is on its way is lost. */
 void sim_server_restart(int64_t span, bool keeps_data);
 

@@ -48,6 +48,11 @@ static void misfortune(void *arg)
         if (w->stops)
             sim_stop(any_process(), sim_between(10 * DIBS__MS, 12 * DIBS__SECOND));
         break;
+    case 5:
+    case 6:
+        if (w->cuts)
+            sim_server_cut_off(any_process(), sim_between(100 * DIBS__MS, 10 * DIBS__SECOND));
+        break;
     default:
         break;
     }
@@ -152,6 +157,7 @@ const char *world_run(uint64_t seed)
     w->kills = sim_chance(500000);
     w->stops = sim_chance(700000);
     w->restarts = sim_chance(400000);
+    w->cuts = sim_chance(600000);
     w->names = (int)sim_between(1, 3);
     w->calm_at = sim_now() + sim_between(5, 40) * DIBS__SECOND;
     members = (int)sim_between(2, MEMBERS);
