@@ -14,8 +14,8 @@
 #define ABREAST    8 /* so that one of them is always about to write, however slow they are */
 #define FIRST_PACE (2 * DIBS__MS)
 #define LEAST      (2 * DIBS__MS)
-#define MOST       (DIBS__SECOND / 4)
-#define STANDSTILL DIBS__SECOND /* then those before us count as dead */
+#define MOST       (2 * DIBS__SECOND)
+#define STANDSTILL DIBS__SECOND /* and two pauses: then those before us count as dead */
 
 static void sleep_for(const dibs__env *env, int64_t span, dibs__deadline until)
 {
@@ -35,18 +35,31 @@ static void pause_shortly(const dibs__env *env, dibs__deadline until)
     sleep_for(env, random % (2 * DIBS__MS), until);
 }
 
-/* How it moves on. False: it does not. */
+/* How it moves on. False: it does not. A pace that falls is believed at once: else a store that hung for a
+ * moment would slow everybody down for long. */
 static bool note_progress(dibs__crowd *c, size_t ahead, dibs__deadline now)
 {
-    if (c->at == 0)
+    int64_t pace;
+
+    if (c->at == 0) {
         c->pace = FIRST_PACE;
-    else if (ahead < c->ahead)
-        c->pace = (c->pace + (now - c->at) / (int64_t)(c->ahead - ahead)) / 2;
-    else
-        return now < c->at + STANDSTILL;
+    } else if (ahead < c->ahead) {
+        pace = (now - c->at) / (int64_t)(c->ahead - ahead);
+        c->pace = pace < c->pace ? pace : (c->pace + pace) / 2;
+    } else {
+        return now < c->at + STANDSTILL + 2 * c->pause;
+    }
     c->ahead = ahead;
     c->at = now;
     return true;
+}
+
+/* Half of the way to our turn: so a place in the queue is looked at as often as its number can be halved. */
+static int64_t pause_of(const dibs__crowd *c)
+{
+    int64_t span = (int64_t)(c->ahead - ABREAST + 1) * c->pace / 2;
+
+    return span < LEAST ? LEAST : span > MOST ? MOST : span;
 }
 
 /* Until it is our turn to try. */
@@ -58,7 +71,6 @@ static void queue(dibs__line *line, const dibs__line_blob *cell, dibs__crowd *c,
 
     while (!c->front && dibs__now(env) < until) {
         size_t ahead = 0;
-        int64_t span;
         if (cells->line_up(line->side, cell, &c->ticket, until, &ahead) != DIBS_OK) {
             pause_shortly(env, until);
             return;
@@ -66,8 +78,8 @@ static void queue(dibs__line *line, const dibs__line_blob *cell, dibs__crowd *c,
         c->front = ahead < ABREAST || !note_progress(c, ahead, dibs__now(env));
         if (c->front)
             return;
-        span = (int64_t)(ahead - ABREAST + 1) * c->pace * 3 / 4;
-        sleep_for(env, span < LEAST ? LEAST : span > MOST ? MOST : span, until);
+        c->pause = pause_of(c);
+        sleep_for(env, c->pause, until);
     }
 }
 

@@ -188,6 +188,7 @@ typedef struct dibs__crowd {
     size_t ahead;      /* as we saw it last */
     dibs__deadline at; /* when that number fell last */
     int64_t pace;      /* and how long it takes for one to go */
+    int64_t pause;     /* between our last two looks */
 } dibs__crowd;
 /* Before every try. Never fails: a queue that cannot be reached is none. Without the mutex. */
 void dibs__crowd_wait(dibs__line *line, const dibs__line_blob *cell, dibs__crowd *c,
