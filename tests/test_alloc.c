@@ -312,7 +312,7 @@ static void memory_engine(void **state)
 {
     (void)state;
     sweep("memory:alloc", day_of_locks, DENSE);
-    sweep("memory:", day_of_cells, DENSE); /* a store of its own: what it keeps goes with it */
+    sweep("memory:", day_of_cells, DENSE); /* what it keeps goes with its handle */
 }
 
 static bool engine_missing(const char *scheme)
