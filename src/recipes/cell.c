@@ -240,7 +240,6 @@ dibs_status dibs__do_cell_swap(dibs *d, const char *name, uint64_t version, cons
         .version = version,
         .data = data ? data : "",
         .size = size,
-        .keep = o->keep_ms > 0 ? o->keep_ms * DIBS__MS : 0,
         .fence = o->fence,
         .floor = o->floor,
     };
@@ -254,7 +253,10 @@ dibs_status dibs__do_cell_swap(dibs *d, const char *name, uint64_t version, cons
         status = check_fence(o->fence, o->floor, err);
     if (status == DIBS_OK)
         status = dibs__check_size(d, "the value", data, size, err);
-    return status == DIBS_OK ? run(d, name, &c, now, err) : status;
+    if (status != DIBS_OK)
+        return status;
+    c.keep = o->keep_ms > 0 ? o->keep_ms * DIBS__MS : 0;
+    return run(d, name, &c, now, err);
 }
 
 dibs_status dibs__do_cell_delete(dibs *d, const char *name, uint64_t version,

@@ -232,7 +232,7 @@ dibs_status dibs__do_token_reissue(dibs *d, const dibs_token_options *options, c
 {
     const dibs_token_options *o = options ? options : &defaults;
     const char *scope = o->scope ? o->scope : "";
-    int64_t ttl = o->ttl_ms ? o->ttl_ms * DIBS__MS : DEFAULT_TTL;
+    int64_t ttl;
     dibs__deadline until = dibs__after(d->env, d->request_span);
     char key[DIBS__CELL_KEY_SIZE];
     dibs_status status = check(d, o->scope, err);
@@ -244,6 +244,7 @@ dibs_status dibs__do_token_reissue(dibs *d, const dibs_token_options *options, c
         status = refuse_unknown(err);
     if (status != DIBS_OK)
         return status;
+    ttl = o->ttl_ms ? o->ttl_ms * DIBS__MS : DEFAULT_TTL;
     dibs__key(DIBS__KEY_TOKEN, scope, token, key);
     status = name_heir(d, key, &ttl, until, out, err);
     if (status == DIBS_OK)
