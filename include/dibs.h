@@ -17,8 +17,10 @@
  * is held. A grant is the proof of holding one lock. All functions may be called from any thread.
  * Strings that go in are borrowed for the call; strings that come out live as long as the thing
  * they came from. Every failure is a status; where a `dibs_error *` is given (it may be NULL), it
- * also says what happened, to what, and what to do next. In a forked child every call is refused
- * with DIBS_FORKED.
+ * also says what happened, to what, and what to do next. After every call its status is the one that
+ * the call returned; after DIBS_OK its message is empty. Durations are in milliseconds, 100 years at
+ * most: anything else is refused with DIBS_INVALID. In a forked child every call is refused with
+ * DIBS_FORKED.
  */
 #ifndef DIBS_H
 #define DIBS_H
@@ -180,7 +182,7 @@ typedef void (*dibs_lost_fn)(void *data, dibs_grant *g, dibs_loss why);
 typedef struct dibs_lock_options {
     int64_t wait_ms;     /* 0: wait for ever. DIBS_NO_WAIT: try once. Else at most this long */
     int64_t lease_ms;    /* how long the engine keeps the lock for a silent holder: the handle's */
-    int64_t max_hold_ms; /* renewals stop there: no bound */
+    int64_t max_hold_ms; /* held at most this long: the last lease ends then. No bound */
     int64_t min_hold_ms; /* a lock released earlier stays taken until then: none */
     bool no_renew;       /* the keeper leaves the lease alone; see dibs_renew */
     bool shared;         /* with others that share; excludes those that do not */
@@ -255,7 +257,7 @@ typedef struct dibs_party {
 /* ---- Waiting without a thread each ----------------------------------------------------------- */
 
 /* Runs in dibs_dispatch. DIBS_OK: `g` is yours, and was held a moment ago. DIBS_LOST: it was granted,
- * and lost before dibs_dispatch was called. The ticket is freed when this returns. */
+ * and lost before dibs_dispatch was called. `err` is never NULL. The ticket is freed when this returns. */
 typedef void (*dibs_ticket_fn)(void *data, dibs_status status, dibs_grant *g,
                                const dibs_error *err);
 

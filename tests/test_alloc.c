@@ -283,14 +283,15 @@ static bool fail_nth(const char *url, day_fn day, dibs *other, long n, bool for_
     return struck;
 }
 
-static void sweep(const char *url, day_fn day, long dense)
+/* `beside`: where somebody looks on from. */
+static void sweep_beside(const char *beside, const char *url, day_fn day, long dense)
 {
     dibs *other = NULL;
     dibs_grant *held = NULL;
     bool every = getenv("DIBS_TEST_EVERY") != NULL;
     long last[2] = {0}, runs[2] = {0};
 
-    assert_int_equal(dibs_open(url, NULL, &other, NULL), DIBS_OK);
+    assert_int_equal(dibs_open(beside, NULL, &other, NULL), DIBS_OK);
     assert_int_equal(dibs_lock(other, "alloc-held", NULL, &held, NULL), DIBS_OK);
     assert_free(other, "alloc-a");
     assert_free(other, "alloc-b");
@@ -308,11 +309,17 @@ static void sweep(const char *url, day_fn day, long dense)
     dibs_close(other);
 }
 
+static void sweep(const char *url, day_fn day, long dense)
+{
+    sweep_beside(url, url, day, dense);
+}
+
 static void memory_engine(void **state)
 {
     (void)state;
     sweep("memory:alloc", day_of_locks, DENSE);
-    sweep("memory:", day_of_cells, DENSE); /* a store of its own: what it keeps goes with it */
+    /* Alone in its store: what it keeps goes with it. */
+    sweep_beside("memory:alloc", "memory:", day_of_cells, DENSE);
 }
 
 static bool engine_missing(const char *scheme)

@@ -28,7 +28,7 @@ same() { # library: as in exports.txt?
     diff "$here/exports.txt" <(exported "$1")
 }
 
-echo 1..5
+echo 1..7
 same "$library" | sed 's/^/# /'
 report "${PIPESTATUS[0]}" "the library exports what the list says"
 
@@ -37,6 +37,20 @@ report "${PIPESTATUS[0]}" "the list is what the headers declare"
 
 ! exported "$library" | grep -q '^dibs__'
 report $? "nothing from inside leaks out"
+
+# What every such call leaves in the caller's dibs_error is decided in one place, and seen in a test.
+with_error() {
+    cat "$here"/../include/*.h | tr '\n' ' ' | grep -o 'dibs_status dibs_[a-z_]*([^;]*dibs_error \*err)' |
+        sed 's/dibs_status \(dibs_[a-z_]*\).*/\1/' | sort -u
+}
+diff <(with_error) <(cat "$here"/../src/core/calls.h "$here"/../src/sql/sql.h |
+    sed -n 's/^ *X(\([a-z_]*\),.*/dibs_\1/p' | sort) | sed 's/^/# /'
+report "${PIPESTATUS[0]}" "every call with an error is defined by the list"
+
+missing=$(comm -23 <(with_error) <(grep -oh 'dibs_[a-z_]*(' "$here"/conformance/calls.c "$here"/sql/*.c | tr -d '(' | sort -u))
+echo "# not called in conformance/calls.c or sql/: ${missing:-none}"
+[ -z "$missing" ]
+report $? "every call with an error is seen to clear it"
 
 soname=$(readelf -d "$library" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
 echo "# soname $soname"

@@ -282,6 +282,27 @@ static void a_full_server_still_lets_go(void **state)
     server_stop(&s);
 }
 
+static void a_try_at_a_full_server_is_answered_at_once(void **state)
+{
+    server s;
+    dibs *d = NULL;
+    dibs_grant *g = NULL;
+    dibs_error err = {0};
+    int64_t start;
+
+    (void)state;
+    server_need(&s, NULL);
+    assert_int_equal(dibs_open(s.url, &(dibs_options){.request_ms = 10000}, &d, NULL), DIBS_OK);
+    server_command(&s, "CONFIG SET maxmemory 1", NULL, 0);
+    start = clock_ms();
+    assert_int_equal(dibs_lock(d, "a", &(dibs_lock_options){.wait_ms = DIBS_NO_WAIT}, &g, &err),
+                     DIBS_UNAVAILABLE);
+    assert_in_range(clock_ms() - start, 0, 5000);
+    assert_non_null(strstr(err.message, "maxmemory"));
+    dibs_close(d);
+    server_stop(&s);
+}
+
 static void eviction_is_warned_of(void **state)
 {
     const char *const extra[] = {"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru", NULL};
@@ -529,6 +550,7 @@ int main(void)
         cmocka_unit_test(killed_connections_and_restarts),
         cmocka_unit_test(a_flush_loses_the_lock_and_nothing_comes_back),
         cmocka_unit_test(a_full_server_still_lets_go),
+        cmocka_unit_test(a_try_at_a_full_server_is_answered_at_once),
         cmocka_unit_test(eviction_is_warned_of),
         cmocka_unit_test(a_replica_and_a_stranger_s_key_are_refused),
         cmocka_unit_test(a_table_that_is_gone_does_not_block_the_lock),

@@ -56,6 +56,31 @@ static void bad_urls_are_told_apart(void **state)
     expect_refused(url, NULL, DIBS_UNAVAILABLE, "0 of 2 nodes answer, and 2 are needed");
 }
 
+/* Asking again within the call would be of no use: they say for how long they do not vote. */
+static void a_try_at_new_nodes_is_answered_at_once(void **state)
+{
+    cluster c;
+    dibs *d;
+    dibs_grant *g = NULL;
+    dibs_lock_options o = once(30000);
+    dibs_error err = {0};
+    int64_t start;
+
+    (void)state;
+    cluster_need(&c, 3, NULL, false);
+    assert_status(
+        dibs_open(cluster_url(&c, NULL), &(dibs_options){.request_ms = 2 * SOON}, &d, NULL),
+        DIBS_OK);
+    start = clock_ms();
+    assert_status(dibs_lock(d, "a", &o, &g, &err), DIBS_UNAVAILABLE);
+    assert_in_range(clock_ms() - start, 0, SOON);
+    assert_non_null(strstr(err.message, "'a'"));
+    assert_non_null(strstr(err.message, "of 3 nodes"));
+    assert_non_null(strstr(err.message, "do not vote for"));
+    dibs_close(d);
+    cluster_stop(&c);
+}
+
 /* ---- Nodes that die, hang or are slow -------------------------------------------------------- */
 
 static bool is_told(void *g)
@@ -461,6 +486,7 @@ int main(int argc, char *argv[])
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_urls_are_told_apart),
+        cmocka_unit_test(a_try_at_new_nodes_is_answered_at_once),
         cmocka_unit_test(two_of_five_may_die_and_not_three),
         cmocka_unit_test(a_hanging_node_holds_nobody_up),
         cmocka_unit_test(a_slow_node_slows_nobody_down),

@@ -17,7 +17,8 @@
 #define SECOND ((int64_t)1000000)
 
 #define GRACE_MAX (5 * SECOND)
-#define LOOK_MS   50 /* how often to look for what no event tells about */
+#define SPARE_MAX (250 * MS) /* what KILL needs */
+#define LOOK_MS   50         /* how often to look for what no event tells about */
 
 typedef struct guard {
     const cli_job *job;
@@ -44,13 +45,23 @@ static int64_t most(int64_t a, int64_t b)
 
 /* A grant that was handed over to a waiter may have much less than its lease left until its first
  * renewal: both spans are also bounded by what is left. */
-cli_schedule cli_schedule_make(int64_t now, int64_t deadline, int64_t lease)
+cli_schedule cli_schedule_make(int64_t now, int64_t deadline, int64_t lease, cli_schedule latest)
 {
     int64_t left = most(deadline - now, 0);
     int64_t grace = least(least(lease / 6, GRACE_MAX), left / 4);
-    int64_t reserve = least(least(most(lease / 20, 10 * MS), 250 * MS), left / 4);
+    int64_t reserve = least(least(most(lease / 20, 10 * MS), SPARE_MAX), left / 4);
+    cli_schedule s = {deadline - reserve - grace, deadline - reserve};
 
-    return (cli_schedule){deadline - reserve - grace, deadline - reserve};
+    if (latest.kill_at)
+        s = (cli_schedule){least(s.term_at, latest.term_at), least(s.kill_at, latest.kill_at)};
+    return s;
+}
+
+cli_schedule cli_schedule_within(int64_t start, int64_t span)
+{
+    int64_t kill_at = start + span - least(span / 25, SPARE_MAX);
+
+    return (cli_schedule){kill_at - least(span / 20, GRACE_MAX), kill_at};
 }
 
 cli_schedule cli_schedule_hurry(int64_t now, cli_schedule planned)
@@ -170,7 +181,8 @@ static void take_orders(guard *g)
         else if (order.kind == CLI_ORDER_SIGNAL)
             cli_pack_signal(&g->pack, order.signal);
         else if (g->reason == CLI_REASON_NONE)
-            g->schedule = cli_schedule_make(cli_now(), order.deadline, g->job->lease);
+            g->schedule =
+                cli_schedule_make(cli_now(), order.deadline, g->job->lease, g->job->latest);
     }
     if (n == 0) {
         close(g->orders);
@@ -272,7 +284,7 @@ static void guardian_main(const cli_job *job, int orders, int news)
     prctl(PR_SET_NAME, "dibs-guardian");
     if (job->output)
         close_both(job->output->read);
-    g.schedule = cli_schedule_make(cli_now(), job->deadline, job->lease);
+    g.schedule = cli_schedule_make(cli_now(), job->deadline, job->lease, job->latest);
     status = dibs_stand_in(job->d);
     if (status != DIBS_OK) {
         tell(&g, CLI_NEWS_NO_SUPPORT, (int)status);

@@ -45,6 +45,12 @@ typedef enum cli_reason {
     CLI_REASON_ORPHANED
 } cli_reason;
 
+/* When to ask a command to end and when to kill it. */
+typedef struct cli_schedule {
+    int64_t term_at;
+    int64_t kill_at;
+} cli_schedule;
+
 /* Pipes for what COMMAND writes to stdout and stderr, made by the wrapper, which reads them. */
 typedef struct cli_output {
     int read[2];
@@ -61,6 +67,7 @@ typedef struct cli_job {
     int terminal;  /* descriptor whose foreground the command takes before it starts; -1: none */
     int64_t lease; /* microseconds */
     int64_t deadline;
+    cli_schedule latest; /* however often the lock is renewed; 0: no bound */
 } cli_job;
 
 typedef struct cli_guardian {
@@ -72,16 +79,14 @@ typedef struct cli_guardian {
 /* Forks it. All signals that the process gets must be blocked. 0, or errno. */
 int cli_guardian_start(const cli_job *job, cli_guardian *out);
 
-/* When to ask a command to end and when to kill it, so that it is gone before `deadline`. */
-typedef struct cli_schedule {
-    int64_t term_at;
-    int64_t kill_at;
-} cli_schedule;
+/* From now on, for a lock with this lease whose deadline was just moved, so that the command is gone
+ * before. It has up to a sixth of the lease to end after TERM, five seconds at most; and what KILL
+ * needs comes off on top. */
+cli_schedule cli_schedule_make(int64_t now, int64_t deadline, int64_t lease, cli_schedule latest);
 
-/* From now on, for a lock with this lease whose deadline was just moved. A command has up to a
- * sixth of the lease to end after TERM, five seconds at most; and what KILL needs comes off on top.
- */
-cli_schedule cli_schedule_make(int64_t now, int64_t deadline, int64_t lease);
+/* For a command that may run for so long: KILL a twenty-fifth of that before (250 ms at most), TERM
+ * a twentieth before KILL (five seconds at most). */
+cli_schedule cli_schedule_within(int64_t start, int64_t span);
 
 /* TERM now; KILL five seconds later or when the schedule says, whichever comes first. */
 cli_schedule cli_schedule_hurry(int64_t now, cli_schedule planned);

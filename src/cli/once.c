@@ -433,7 +433,7 @@ static void end_capture(once *c)
 
 static int run_command(once *c)
 {
-    const cli_held lease = {c->d, c->lease_ms, held, remaining, c->run};
+    const cli_held lease = {c->d, c->lease_ms, held, remaining, c->run, {0, 0}};
     cli_outcome out = {.failed = CLI_EXIT_SYSTEM};
     cli_environment environment = {0};
     int code, failure = 0;

@@ -27,7 +27,7 @@ typedef struct run {
     sigset_t passed_on, mask;
     dibs *d;
     dibs_grant **grants;
-    int64_t granted_at_ms;
+    cli_schedule latest; /* by --max-hold */
 } run;
 
 static const char help[] =
@@ -40,7 +40,8 @@ static const char help[] =
     "  --shared        together with others that share\n"
     "  --slots N       at most N at a time; --weight K takes K of them\n"
     "  --min-hold D    keep the lock at least so long, even if COMMAND is faster\n"
-    "  --max-hold D    end COMMAND when it has had the lock so long\n"
+    "  --max-hold D    COMMAND is gone when it has held the lock for D: SIGTERM D/20\n"
+    "                  before that (at most 5s), then SIGKILL; exit code 76\n"
     "  --owner NAME    hold the lock as NAME; another run with this owner waits until\n"
     "                  this one has been asked to stop and has ended\n"
     "  -E CODE         exit code when the lock was not obtained: 75\n"
@@ -64,7 +65,7 @@ static int read_arguments(run *r, const cli_command *self, int argc, char **argv
         {"slots", CLI_NUMBER, &r->slots, 1, UINT32_MAX, 0},
         {"weight", CLI_NUMBER, &r->weight, 1, UINT32_MAX, 0},
         {"min-hold", CLI_SPAN, &r->min_hold_ms, 1, CLI_SPAN_MAX, 0},
-        {"max-hold", CLI_SPAN, &r->max_hold_ms, 1, CLI_SPAN_MAX, 0},
+        {"max-hold", CLI_SPAN, &r->max_hold_ms, 10, CLI_SPAN_MAX, 0},
         {"owner", CLI_TEXT, &r->owner, 0, 0, 0},
         {"exit-code", CLI_NUMBER, &r->busy_code, 0, 255, 'E'},
         {0},
@@ -122,6 +123,15 @@ static int not_obtained(run *r, const dibs_error *err)
     return (int)r->busy_code;
 }
 
+/* How long the engine may keep the lock: beyond --max-hold, so that the command has all of that and
+ * is gone long before another can get the lock. */
+static int64_t longest_hold_ms(const run *r)
+{
+    int64_t more = r->max_hold_ms / 4;
+
+    return r->max_hold_ms + (more < 6000 ? more : 6000);
+}
+
 /* Where it is the handle's, the engine knows it better. */
 static void find_lease(run *r)
 {
@@ -132,6 +142,8 @@ static void find_lease(run *r)
         r->lease_ms = engine.lease_ms;
     else if (r->lease_ms == 0)
         r->lease_ms = DEFAULT_LEASE_MS;
+    if (r->max_hold_ms && r->lease_ms > longest_hold_ms(r))
+        r->lease_ms = longest_hold_ms(r);
 }
 
 /* -1 to go on, or the exit code. */
@@ -142,7 +154,7 @@ static int obtain(void *data)
         .wait_ms = r->no_wait || r->wait_ms == 0 ? DIBS_NO_WAIT
                    : r->wait_ms < 0              ? 0
                                                  : r->wait_ms,
-        .max_hold_ms = r->max_hold_ms,
+        .max_hold_ms = longest_hold_ms(r),
         .min_hold_ms = r->min_hold_ms,
         .shared = r->shared,
         .slots = (uint32_t)r->slots,
@@ -179,12 +191,13 @@ static bool give_back(run *r)
     return lost;
 }
 
-/* The deadline that is left is the one that max_hold sets, but for the library's safety margin. */
+/* A command that was killed may be gone only when the lease has ended too. */
 static bool max_hold_reached(const run *r, const dibs_grant *g)
 {
-    int64_t end = cli_now() / 1000 + dibs_remaining_ms(g);
+    dibs_loss why = dibs_loss_of(g);
 
-    return r->max_hold_ms && end >= r->granted_at_ms + r->max_hold_ms - r->lease_ms / 10 - 50;
+    return r->max_hold_ms && cli_now() >= r->latest.term_at &&
+           (why == DIBS_LOSS_NONE || why == DIBS_LOSS_EXPIRED);
 }
 
 static void say_loss(const run *r, const char *so)
@@ -248,11 +261,13 @@ static int64_t remaining(const void *what)
 
 static int run_command(run *r)
 {
-    const cli_held held = {r->d, r->lease_ms, all_held, remaining, r};
+    cli_held held = {r->d, r->lease_ms, all_held, remaining, r, {0, 0}};
     cli_outcome out = {.failed = dibs_status_exit_code(DIBS_NO_MEMORY)};
     cli_environment environment;
 
-    r->granted_at_ms = cli_now() / 1000;
+    if (r->max_hold_ms)
+        r->latest = cli_schedule_within(cli_now(), r->max_hold_ms * 1000);
+    held.latest = r->latest;
     if (cli_environment_of_locks(&environment, r->grants, r->count))
         out = cli_wrap(&held, r->command, environment.list, NULL, &r->passed_on, &r->mask);
     else

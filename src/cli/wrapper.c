@@ -85,7 +85,7 @@ static void look_at_lease(wrapper *w)
         return;
     if (order(w, (cli_order){.kind = CLI_ORDER_DEADLINE, .deadline = deadline})) {
         w->deadline = deadline;
-        w->schedule = cli_schedule_make(cli_now(), deadline, w->lease);
+        w->schedule = cli_schedule_make(cli_now(), deadline, w->lease, w->held->latest);
     }
 }
 
@@ -291,7 +291,7 @@ static int prepare(wrapper *w, const sigset_t *passed_on)
         return errno;
     cli_terminal_open(&w->terminal);
     w->deadline = read_deadline(w->held);
-    w->schedule = cli_schedule_make(cli_now(), w->deadline, w->lease);
+    w->schedule = cli_schedule_make(cli_now(), w->deadline, w->lease, w->held->latest);
     return 0;
 }
 
@@ -310,6 +310,7 @@ cli_outcome cli_wrap(const cli_held *held, char **argv, char **environment,
     }
     job.lease = w.lease;
     job.deadline = w.deadline;
+    job.latest = held->latest;
     job.terminal = w.terminal.eager ? w.terminal.fd : -1;
     if (code == 0)
         code = cli_guardian_start(&job, &w.guardian);

@@ -14,6 +14,7 @@ typedef struct cli_held {
     bool (*held)(const void *what);
     int64_t (*remaining_ms)(const void *what);
     const void *what;
+    cli_schedule latest; /* the end of the command, however long it is held; 0: no bound */
 } cli_held;
 
 typedef struct cli_outcome {

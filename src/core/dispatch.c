@@ -43,10 +43,10 @@ static bool run_ticket(dibs *d)
     g = t->grant;
     if (t->status == DIBS_OK && !dibs__grant_deliver(g))
         take_away(t);
+    dibs__error_settle(&t->err, t->status);
     pthread_mutex_unlock(&d->mutex);
     if (t->done)
-        t->done(t->data, t->status, t->status == DIBS_OK ? g : NULL,
-                t->status == DIBS_OK ? NULL : &t->err);
+        t->done(t->data, t->status, t->status == DIBS_OK ? g : NULL, &t->err);
     pthread_mutex_lock(&d->mutex);
     if (t->status != DIBS_OK)
         dibs__grant_unref(g);

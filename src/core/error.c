@@ -88,3 +88,31 @@ void dibs__wrap(dibs_error *err, const char *format, ...)
                  (int)sizeof inner - 8 - n, inner);
     make_one_line(err->message);
 }
+
+void dibs__error_clear(dibs_error *err)
+{
+    if (!err)
+        return;
+    err->status = DIBS_OK;
+    err->message[0] = '\0';
+}
+
+/* An inner call may have failed without harm to the whole, or the whole without a word. */
+dibs_status dibs__error_settle(dibs_error *err, dibs_status status)
+{
+    if (status == DIBS_OK)
+        dibs__error_clear(err);
+    else if (err && (err->status != status || !err->message[0]))
+        dibs__fail(err, status, "%s", dibs_status_text(status));
+    return status;
+}
+
+dibs_status dibs__check_ms(const char *what, int64_t ms, int64_t low, int64_t high,
+                           const char *minus_one, dibs_error *err)
+{
+    if (ms == 0 || (ms >= low && ms <= high) || (minus_one && ms == -1))
+        return DIBS_OK;
+    return dibs__fail(err, DIBS_INVALID, "%s = %lld: give %lld to %lld milliseconds%s%s", what,
+                      (long long)ms, (long long)low, (long long)high, minus_one ? ", or " : "",
+                      minus_one ? minus_one : "");
+}

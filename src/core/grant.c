@@ -454,7 +454,7 @@ dibs_status dibs_unlock(dibs_grant *g)
     return status;
 }
 
-dibs_status dibs_renew(dibs_grant *g, dibs_error *err)
+dibs_status dibs__do_renew(dibs_grant *g, dibs_error *err)
 {
     dibs *d = g->d;
     dibs__claim claim, *claims[] = {&claim};

@@ -130,18 +130,22 @@ static void on_log(dibs__sink *sink, dibs_log_level level, const char *format, .
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
+dibs_status dibs__check_lease(int64_t lease_ms, dibs_error *err)
+{
+    return dibs__check_ms("lease_ms", lease_ms, DIBS__MIN_LEASE / DIBS__MS,
+                          DIBS__MAX_LEASE / DIBS__MS, NULL, err);
+}
+
 static dibs_status check_open_options(const dibs_options *o, dibs_error *err)
 {
+    dibs_status status;
+
     if (o->owner && (!*o->owner || strlen(o->owner) > DIBS_OWNER_MAX))
         return dibs__fail(err, DIBS_INVALID, "an owner's name has 1 to %d bytes", DIBS_OWNER_MAX);
-    if (o->connect_ms < 0 || o->request_ms < 0)
-        return dibs__fail(err, DIBS_INVALID, "connect_ms and request_ms must not be negative");
-    if (o->lease_ms != 0 &&
-        (o->lease_ms < DIBS__MIN_LEASE / DIBS__MS || o->lease_ms > DIBS__MAX_LEASE / DIBS__MS))
-        return dibs__fail(err, DIBS_INVALID, "lease_ms = %lld: give %lld to %lld milliseconds",
-                          (long long)o->lease_ms, (long long)(DIBS__MIN_LEASE / DIBS__MS),
-                          (long long)(DIBS__MAX_LEASE / DIBS__MS));
-    return DIBS_OK;
+    status = dibs__check_ms("connect_ms", o->connect_ms, 1, DIBS__MAX_MS, NULL, err);
+    if (status == DIBS_OK)
+        status = dibs__check_ms("request_ms", o->request_ms, 1, DIBS__MAX_MS, NULL, err);
+    return status == DIBS_OK ? dibs__check_lease(o->lease_ms, err) : status;
 }
 
 /* A page that the kernel empties in a forked child, however it was forked. */
@@ -250,8 +254,7 @@ static dibs_status find_engine(const dibs__url *url, const dibs__engine_class **
                       url->scheme, known);
 }
 
-static dibs_status open_engine(dibs *d, const char *text, int64_t span, int64_t lease,
-                               dibs_error *err)
+static dibs_status open_engine(dibs *d, const char *text, const dibs_options *o, dibs_error *err)
 {
     dibs__url url;
     dibs__open_request request = {.url = &url,
@@ -259,13 +262,14 @@ static dibs_status open_engine(dibs *d, const char *text, int64_t span, int64_t 
                                   .sink = &d->sink,
                                   .handle_id = d->id,
                                   .request_span = d->request_span,
-                                  .lease = lease};
+                                  .lease = o->lease_ms * DIBS__MS};
     dibs_status status = dibs__url_parse(&url, text, err);
 
     if (status == DIBS_OK)
         status = find_engine(&url, &d->class, err);
     if (status == DIBS_OK) {
-        request.until = dibs__after(d->env, span);
+        request.until =
+            dibs__after(d->env, o->connect_ms ? o->connect_ms * DIBS__MS : DEFAULT_SPAN);
         status = d->class->open(&request, &d->engine, err);
     }
     if (status == DIBS_OK) {
@@ -289,7 +293,6 @@ dibs_status dibs__open_in(const dibs__env *env, const char *url, const dibs_opti
 {
     static const dibs_options defaults;
     const dibs_options *o = options ? options : &defaults;
-    int64_t span = o->connect_ms ? o->connect_ms * DIBS__MS : DEFAULT_SPAN;
     dibs *d = NULL;
     dibs_status status = check_open_options(o, err);
 
@@ -297,7 +300,7 @@ dibs_status dibs__open_in(const dibs__env *env, const char *url, const dibs_opti
     if (status == DIBS_OK)
         status = new_handle(env, o, &d, err);
     if (status == DIBS_OK)
-        status = open_engine(d, url ? url : default_url(), span, o->lease_ms * DIBS__MS, err);
+        status = open_engine(d, url ? url : default_url(), o, err);
     if (status == DIBS_OK)
         *out = d;
     else if (d)
@@ -305,12 +308,12 @@ dibs_status dibs__open_in(const dibs__env *env, const char *url, const dibs_opti
     return status;
 }
 
-dibs_status dibs_open(const char *url, const dibs_options *options, dibs **out, dibs_error *err)
+dibs_status dibs__do_open(const char *url, const dibs_options *options, dibs **out, dibs_error *err)
 {
     return dibs__open_in(&dibs__env_system, url, options, out, err);
 }
 
-dibs_status dibs_schema(const char *text, char **out, dibs_error *err)
+dibs_status dibs__do_schema(const char *text, char **out, dibs_error *err)
 {
     const dibs__engine_class *class;
     dibs__url url;

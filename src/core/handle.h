@@ -14,6 +14,7 @@
 #ifndef DIBS_CORE_HANDLE_H
 #define DIBS_CORE_HANDLE_H
 
+#include "core/calls.h"
 #include "core/env.h"
 #include "core/heap.h"
 #include "core/table.h"
@@ -177,6 +178,7 @@ dibs_status dibs__forked(dibs_error *err);
 void dibs__log(dibs *d, dibs_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 dibs_status dibs__check_name(const char *name, dibs_error *err);
+dibs_status dibs__check_lease(int64_t lease_ms, dibs_error *err); /* of a handle, a lock or a run */
 /* In and out of a call that may block; false: the handle is closing. */
 bool dibs__begin_call(dibs *d);
 void dibs__end_call(dibs *d);

@@ -12,18 +12,8 @@
 #define LEAVE_SPAN \
     (200 * DIBS__MS) /* how long a caller whose time is up waits to leave the line \
                       */
-#define MAX_MS ((int64_t)100 * 365 * 24 * 3600 * 1000)
 
 /* ---- Options --------------------------------------------------------------------------------- */
-
-static dibs_status check_span(const char *what, int64_t ms, int64_t low, int64_t high,
-                              dibs_error *err)
-{
-    if (ms != 0 && (ms < low || ms > high))
-        return dibs__fail(err, DIBS_INVALID, "%s = %lld: give %lld to %lld milliseconds", what,
-                          (long long)ms, (long long)low, (long long)high);
-    return DIBS_OK;
-}
 
 static dibs_status check_slots(const dibs_lock_options *o, dibs_error *err)
 {
@@ -60,16 +50,16 @@ static dibs_status check_options(const dibs__engine_class *class, const dibs_loc
 
     if (status == DIBS_OK)
         status = check_engine(class, o, err);
-
-    if (status == DIBS_OK && o->wait_ms != DIBS_NO_WAIT)
-        status = check_span("wait_ms", o->wait_ms, 1, MAX_MS, err);
     if (status == DIBS_OK)
-        status = check_span("lease_ms", o->lease_ms, DIBS__MIN_LEASE / DIBS__MS,
-                            DIBS__MAX_LEASE / DIBS__MS, err);
+        status = dibs__check_ms("wait_ms", o->wait_ms, 1, DIBS__MAX_MS, "DIBS_NO_WAIT", err);
     if (status == DIBS_OK)
-        status = check_span("max_hold_ms", o->max_hold_ms, DIBS__MIN_LEASE / DIBS__MS, MAX_MS, err);
+        status = dibs__check_lease(o->lease_ms, err);
     if (status == DIBS_OK)
-        status = check_span("min_hold_ms", o->min_hold_ms, 1, DIBS__MAX_LEASE / DIBS__MS, err);
+        status = dibs__check_ms("max_hold_ms", o->max_hold_ms, DIBS__MIN_LEASE / DIBS__MS,
+                                DIBS__MAX_MS, NULL, err);
+    if (status == DIBS_OK)
+        status =
+            dibs__check_ms("min_hold_ms", o->min_hold_ms, 1, DIBS__MAX_LEASE / DIBS__MS, NULL, err);
     if (status == DIBS_OK && o->owner && (!*o->owner || strlen(o->owner) > DIBS_OWNER_MAX))
         status = dibs__fail(err, DIBS_INVALID, "an owner's name has 1 to %d bytes", DIBS_OWNER_MAX);
     return status;
@@ -328,8 +318,8 @@ int64_t dibs__wait_left(const dibs *d, int64_t wait_ms, dibs__deadline until)
     return left > 0 ? left : DIBS_NO_WAIT;
 }
 
-dibs_status dibs_lock(dibs *d, const char *name, const dibs_lock_options *options, dibs_grant **out,
-                      dibs_error *err)
+dibs_status dibs__do_lock(dibs *d, const char *name, const dibs_lock_options *options,
+                          dibs_grant **out, dibs_error *err)
 {
     dibs_lock_options o = options ? *options : defaults;
     int64_t wait_ms = o.wait_ms;
@@ -340,7 +330,7 @@ dibs_status dibs_lock(dibs *d, const char *name, const dibs_lock_options *option
     *out = NULL;
     if (!dibs__same_process(d))
         return dibs__forked(err);
-    until = dibs__after(d->env, wait_ms > 0 && wait_ms <= MAX_MS ? wait_ms * DIBS__MS : 0);
+    until = dibs__after(d->env, wait_ms > 0 && wait_ms <= DIBS__MAX_MS ? wait_ms * DIBS__MS : 0);
     dibs__begin_call(d); /* one call, so that dibs_close waits for the whole of it */
     do {
         status = lock_once(d, name, &o, true, out, &lost, err);
@@ -363,8 +353,8 @@ static void settle_reentry(dibs_ticket *t, dibs_grant *g)
     dibs__notice(d);
 }
 
-dibs_status dibs_lock_start(dibs *d, const char *name, const dibs_lock_options *options,
-                            dibs_ticket_fn done, void *data, dibs_ticket **out, dibs_error *err)
+dibs_status dibs__do_lock_start(dibs *d, const char *name, const dibs_lock_options *options,
+                                dibs_ticket_fn done, void *data, dibs_ticket **out, dibs_error *err)
 {
     const dibs_lock_options *o = options ? options : &defaults;
     dibs_grant *g = NULL;

@@ -43,7 +43,7 @@ static dibs_status look_at_one(dibs *d, const void *what, dibs__deadline until,
     return status;
 }
 
-dibs_status dibs_inspect(dibs *d, const char *name, dibs_report **out, dibs_error *err)
+dibs_status dibs__do_inspect(dibs *d, const char *name, dibs_report **out, dibs_error *err)
 {
     dibs_status status = dibs__same_process(d) ? dibs__check_name(name, err) : dibs__forked(err);
 
@@ -63,7 +63,8 @@ static dibs_status look_at_many(dibs *d, const void *what, dibs__deadline until,
     return d->class->list(d->engine, s->prefix, s->idle, until, b, err);
 }
 
-dibs_status dibs_list(dibs *d, const char *prefix, bool idle, dibs_report **out, dibs_error *err)
+dibs_status dibs__do_list(dibs *d, const char *prefix, bool idle, dibs_report **out,
+                          dibs_error *err)
 {
     selection s = {prefix ? prefix : "", idle};
 
@@ -111,17 +112,17 @@ static dibs_status wait_for_holders(dibs *d, const char *name, dibs__deadline un
     }
 }
 
-dibs_status dibs_break(dibs *d, const char *name, const char *by, bool now, int64_t wait_ms,
-                       dibs_error *err)
+dibs_status dibs__do_break(dibs *d, const char *name, const char *by, bool now, int64_t wait_ms,
+                           dibs_error *err)
 {
     dibs__reply reply = {0};
     dibs__deadline until;
     dibs_status status = dibs__same_process(d) ? dibs__check_name(name, err) : dibs__forked(err);
 
+    if (status == DIBS_OK)
+        status = dibs__check_ms("wait_ms", wait_ms, 1, DIBS__MAX_MS, NULL, err);
     if (status != DIBS_OK)
         return status;
-    if (wait_ms < 0)
-        return dibs__fail(err, DIBS_INVALID, "wait_ms = %lld: give 0 or more", (long long)wait_ms);
     until = wait_ms ? dibs__after(d->env, wait_ms * DIBS__MS) : DIBS__NEVER;
     dibs__begin_call(d);
     pthread_mutex_unlock(&d->mutex);

@@ -228,6 +228,9 @@ void dibs__ticket_answer(dibs_ticket *t, dibs__deadline sent, dibs_status status
         t->pause = 0;
         t->enter_again = false;
         verdict(t, sent, reply);
+    } else if (status == DIBS_UNAVAILABLE && t->try_once && reply->remaining > 0) {
+        t->maybe_there = false;
+        settle_saying(t, status, err->message); /* asking again within the call is of no use */
     } else if (status == DIBS_UNKNOWN || status == DIBS_UNAVAILABLE) {
         try_later(t, err);
     } else {

@@ -141,7 +141,8 @@ struct dibs__engine_class {
     void (*abandon)(dibs__engine *e);
 
     /* Enter once. Repeated for the same attempt it gives the same answer. GRANTED, QUEUED, BUSY,
-     * MISMATCH or RESUMED (a late message: the handle has a newer attempt). */
+     * MISMATCH or RESUMED (a late message: the handle has a newer attempt). DIBS_UNAVAILABLE with
+     * `remaining`: the servers answer, and refuse everybody, for so long at least. */
     dibs_status (*enter)(dibs__engine *e, const dibs__enter_request *request, dibs__deadline until,
                          dibs__reply *out, dibs_error *err);
 

@@ -41,14 +41,6 @@ dibs_status dibs__check_text(const char *what, const char *text, bool may_be_emp
     return DIBS_OK;
 }
 
-dibs_status dibs__check_keep(const char *what, int64_t ms, bool forever, dibs_error *err)
-{
-    if (ms == 0 || (forever && ms == DIBS_FOREVER) || (ms >= 1 && ms <= DIBS__MAX_MS))
-        return DIBS_OK;
-    return dibs__fail(err, DIBS_INVALID, "%s = %lld: give 1 to %lld milliseconds%s", what,
-                      (long long)ms, (long long)DIBS__MAX_MS, forever ? ", or DIBS_FOREVER" : "");
-}
-
 dibs_status dibs__check_size(const dibs *d, const char *what, const void *data, size_t size,
                              dibs_error *err)
 {
@@ -228,7 +220,7 @@ static dibs_status run(dibs *d, const char *name, dibs__cell_command *c, dibs_va
 
 /* ---- The calls ------------------------------------------------------------------------------- */
 
-dibs_status dibs_cell_read(dibs *d, const char *name, dibs_value *out, dibs_error *err)
+dibs_status dibs__do_cell_read(dibs *d, const char *name, dibs_value *out, dibs_error *err)
 {
     dibs__cell_command c = {.op = DIBS__CELL_READ};
     dibs_status status = check(d, name, err);
@@ -237,9 +229,9 @@ dibs_status dibs_cell_read(dibs *d, const char *name, dibs_value *out, dibs_erro
     return status == DIBS_OK ? run(d, name, &c, out, err) : status;
 }
 
-dibs_status dibs_cell_swap(dibs *d, const char *name, uint64_t version, const void *data,
-                           size_t size, const dibs_cell_options *options, dibs_value *now,
-                           dibs_error *err)
+dibs_status dibs__do_cell_swap(dibs *d, const char *name, uint64_t version, const void *data,
+                               size_t size, const dibs_cell_options *options, dibs_value *now,
+                               dibs_error *err)
 {
     static const dibs_cell_options defaults;
     const dibs_cell_options *o = options ? options : &defaults;
@@ -248,7 +240,6 @@ dibs_status dibs_cell_swap(dibs *d, const char *name, uint64_t version, const vo
         .version = version,
         .data = data ? data : "",
         .size = size,
-        .keep = o->keep_ms > 0 ? o->keep_ms * DIBS__MS : 0,
         .fence = o->fence,
         .floor = o->floor,
     };
@@ -257,16 +248,19 @@ dibs_status dibs_cell_swap(dibs *d, const char *name, uint64_t version, const vo
     if (now)
         memset(now, 0, sizeof *now);
     if (status == DIBS_OK)
-        status = dibs__check_keep("keep_ms", o->keep_ms, true, err);
+        status = dibs__check_ms("keep_ms", o->keep_ms, 1, DIBS__MAX_MS, "DIBS_FOREVER", err);
     if (status == DIBS_OK)
         status = check_fence(o->fence, o->floor, err);
     if (status == DIBS_OK)
         status = dibs__check_size(d, "the value", data, size, err);
-    return status == DIBS_OK ? run(d, name, &c, now, err) : status;
+    if (status != DIBS_OK)
+        return status;
+    c.keep = o->keep_ms > 0 ? o->keep_ms * DIBS__MS : 0;
+    return run(d, name, &c, now, err);
 }
 
-dibs_status dibs_cell_delete(dibs *d, const char *name, uint64_t version,
-                             const dibs_cell_options *options, dibs_error *err)
+dibs_status dibs__do_cell_delete(dibs *d, const char *name, uint64_t version,
+                                 const dibs_cell_options *options, dibs_error *err)
 {
     static const dibs_cell_options defaults;
     const dibs_cell_options *o = options ? options : &defaults;
@@ -287,8 +281,8 @@ void dibs_value_free(dibs_value *value)
     memset(value, 0, sizeof *value);
 }
 
-dibs_status dibs_fence_pass(dibs *d, const char *cell, uint64_t fence, uint64_t floor,
-                            dibs_value *out, dibs_error *err)
+dibs_status dibs__do_fence_pass(dibs *d, const char *cell, uint64_t fence, uint64_t floor,
+                                dibs_value *out, dibs_error *err)
 {
     dibs__cell_command c = {.op = DIBS__CELL_PASS, .fence = fence, .floor = floor ? floor : fence};
     dibs_status status = check(d, cell, err);

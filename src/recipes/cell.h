@@ -5,7 +5,6 @@
 
 #include "core/handle.h"
 
-#define DIBS__MAX_MS ((int64_t)100 * 365 * 24 * 3600 * 1000)
 #define DIBS__DAY_MS ((int64_t)24 * 3600 * 1000)
 
 /* The first letter of a key: what the cell is used for. */
@@ -24,8 +23,6 @@ void dibs__key(dibs__key_kind kind, const char *scope, const char *name,
 /* 1 to DIBS_NAME_MAX bytes, or DIBS_INVALID; `what` begins the message: "a cell's name". */
 dibs_status dibs__check_text(const char *what, const char *text, bool may_be_empty,
                              dibs_error *err);
-/* 0 (the default), DIBS_FOREVER where `forever`, or 1 to a hundred years. */
-dibs_status dibs__check_keep(const char *what, int64_t ms, bool forever, dibs_error *err);
 /* Does a value of so many bytes fit the engine? */
 dibs_status dibs__check_size(const dibs *d, const char *what, const void *data, size_t size,
                              dibs_error *err);

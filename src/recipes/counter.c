@@ -21,7 +21,7 @@ static dibs_status check(const dibs *d, const char *name, const dibs_counter_opt
     if (status == DIBS_OK && o && o->request)
         status = dibs__check_text("a request's id", o->request, false, err);
     if (status == DIBS_OK && o)
-        status = dibs__check_keep("keep_ms", o->keep_ms, true, err);
+        status = dibs__check_ms("keep_ms", o->keep_ms, 1, DIBS__MAX_MS, "DIBS_FOREVER", err);
     return status;
 }
 
@@ -83,7 +83,7 @@ static dibs_status run(dibs *d, const char *name, dibs__cell_command *c,
     return status;
 }
 
-dibs_status dibs_counter_get(dibs *d, const char *name, int64_t *value, dibs_error *err)
+dibs_status dibs__do_counter_get(dibs *d, const char *name, int64_t *value, dibs_error *err)
 {
     dibs__cell_command c = {.op = DIBS__CELL_READ};
 
@@ -92,8 +92,8 @@ dibs_status dibs_counter_get(dibs *d, const char *name, int64_t *value, dibs_err
     return run(d, name, &c, NULL, value, err);
 }
 
-dibs_status dibs_counter_set(dibs *d, const char *name, int64_t value,
-                             const dibs_counter_options *options, dibs_error *err)
+dibs_status dibs__do_counter_set(dibs *d, const char *name, int64_t value,
+                                 const dibs_counter_options *options, dibs_error *err)
 {
     dibs__cell_command c = {.op = DIBS__CELL_SET, .number = value};
 
@@ -103,8 +103,9 @@ dibs_status dibs_counter_set(dibs *d, const char *name, int64_t value,
     return run(d, name, &c, options, NULL, err);
 }
 
-dibs_status dibs_counter_add(dibs *d, const char *name, int64_t n,
-                             const dibs_counter_options *options, int64_t *value, dibs_error *err)
+dibs_status dibs__do_counter_add(dibs *d, const char *name, int64_t n,
+                                 const dibs_counter_options *options, int64_t *value,
+                                 dibs_error *err)
 {
     dibs__cell_command c = {.op = DIBS__CELL_ADD, .number = n};
 
@@ -113,8 +114,9 @@ dibs_status dibs_counter_add(dibs *d, const char *name, int64_t n,
     return run(d, name, &c, options, value, err);
 }
 
-dibs_status dibs_counter_take(dibs *d, const char *name, int64_t n,
-                              const dibs_counter_options *options, int64_t *value, dibs_error *err)
+dibs_status dibs__do_counter_take(dibs *d, const char *name, int64_t n,
+                                  const dibs_counter_options *options, int64_t *value,
+                                  dibs_error *err)
 {
     dibs__cell_command c = {.op = DIBS__CELL_TAKE, .number = n};
 

@@ -154,8 +154,8 @@ static dibs_status take_and_deliver(const many *m, dibs_error *err)
     return status;
 }
 
-dibs_status dibs_lock_many(dibs *d, const char *const names[], size_t count,
-                           const dibs_lock_options *options, dibs_grant *out[], dibs_error *err)
+dibs_status dibs__do_lock_many(dibs *d, const char *const names[], size_t count,
+                               const dibs_lock_options *options, dibs_grant *out[], dibs_error *err)
 {
     want *wants;
     dibs_status status;

@@ -26,17 +26,15 @@
 
 static dibs_status check_spans(const dibs_once_options *o, dibs_error *err)
 {
-    int64_t low = DIBS__MIN_LEASE / DIBS__MS, high = DIBS__MAX_LEASE / DIBS__MS;
-    dibs_status status = dibs__check_keep("keep_ms", o->keep_ms, true, err);
+    dibs_status status =
+        dibs__check_ms("keep_ms", o->keep_ms, 1, DIBS__MAX_MS, "DIBS_FOREVER", err);
 
     if (status == DIBS_OK)
-        status = dibs__check_keep("tombstone_ms", o->tombstone_ms, true, err);
-    if (status == DIBS_OK && o->wait_ms != DIBS_NO_WAIT)
-        status = dibs__check_keep("wait_ms", o->wait_ms, false, err);
-    if (status == DIBS_OK && o->lease_ms != 0 && (o->lease_ms < low || o->lease_ms > high))
-        status = dibs__fail(err, DIBS_INVALID, "lease_ms = %lld: give %lld to %lld milliseconds",
-                            (long long)o->lease_ms, (long long)low, (long long)high);
-    return status;
+        status =
+            dibs__check_ms("tombstone_ms", o->tombstone_ms, 1, DIBS__MAX_MS, "DIBS_FOREVER", err);
+    if (status == DIBS_OK)
+        status = dibs__check_ms("wait_ms", o->wait_ms, 1, DIBS__MAX_MS, "DIBS_NO_WAIT", err);
+    return status == DIBS_OK ? dibs__check_lease(o->lease_ms, err) : status;
 }
 
 static dibs_status check_options(const char *key, const dibs_once_options *o, dibs_error *err)
@@ -483,8 +481,8 @@ static dibs_status deliver(dibs_once *o, dibs_error *err)
                              "'%.200s': begun, and lost before it could be used", o->key);
 }
 
-dibs_status dibs_once_begin(dibs *d, const char *key, const dibs_once_options *options,
-                            dibs_once **out, dibs_error *err)
+dibs_status dibs__do_once_begin(dibs *d, const char *key, const dibs_once_options *options,
+                                dibs_once **out, dibs_error *err)
 {
     static const dibs_once_options defaults;
     const dibs_once_options *o = options ? options : &defaults;
@@ -533,14 +531,14 @@ static dibs_status state_of(dibs_once *o, dibs_error *err)
     return status;
 }
 
-dibs_status dibs_once_wait(dibs_once *o, int64_t wait_ms, dibs_error *err)
+dibs_status dibs__do_once_wait(dibs_once *o, int64_t wait_ms, dibs_error *err)
 {
     dibs *d = o->d;
     dibs_status status;
 
     if (!dibs__same_process(d))
         return dibs__forked(err);
-    status = wait_ms == DIBS_NO_WAIT ? DIBS_OK : dibs__check_keep("wait_ms", wait_ms, false, err);
+    status = dibs__check_ms("wait_ms", wait_ms, 1, DIBS__MAX_MS, "DIBS_NO_WAIT", err);
     if (status == DIBS_OK)
         status = state_of(o, err);
     if (status != DIBS_RUNNING)

@@ -124,8 +124,8 @@ static dibs_status write_record(dibs *d, const char *key, uint64_t version, cons
 
 /* ---- The calls ------------------------------------------------------------------------------- */
 
-dibs_status dibs_token_issue(dibs *d, const dibs_token_options *options, char out[DIBS_TOKEN_SIZE],
-                             dibs_error *err)
+dibs_status dibs__do_token_issue(dibs *d, const dibs_token_options *options,
+                                 char out[DIBS_TOKEN_SIZE], dibs_error *err)
 {
     const dibs_token_options *o = options ? options : &defaults;
     token_record r = {FORMAT, ISSUED, {0}};
@@ -135,7 +135,7 @@ dibs_status dibs_token_issue(dibs *d, const dibs_token_options *options, char ou
 
     out[0] = '\0';
     if (status == DIBS_OK)
-        status = dibs__check_keep("ttl_ms", o->ttl_ms, false, err);
+        status = dibs__check_ms("ttl_ms", o->ttl_ms, 1, DIBS__MAX_MS, NULL, err);
     if (status != DIBS_OK)
         return status;
     make_text(d, out);
@@ -149,7 +149,7 @@ dibs_status dibs_token_issue(dibs *d, const dibs_token_options *options, char ou
     return status;
 }
 
-dibs_status dibs_token_redeem(dibs *d, const char *scope, const char *token, dibs_error *err)
+dibs_status dibs__do_token_redeem(dibs *d, const char *scope, const char *token, dibs_error *err)
 {
     char key[DIBS__CELL_KEY_SIZE];
     dibs__deadline until = dibs__after(d->env, d->request_span);
@@ -227,23 +227,24 @@ static dibs_status name_heir(dibs *d, const char *key, int64_t *ttl, dibs__deadl
     }
 }
 
-dibs_status dibs_token_reissue(dibs *d, const dibs_token_options *options, const char *token,
-                               char out[DIBS_TOKEN_SIZE], dibs_error *err)
+dibs_status dibs__do_token_reissue(dibs *d, const dibs_token_options *options, const char *token,
+                                   char out[DIBS_TOKEN_SIZE], dibs_error *err)
 {
     const dibs_token_options *o = options ? options : &defaults;
     const char *scope = o->scope ? o->scope : "";
-    int64_t ttl = o->ttl_ms ? o->ttl_ms * DIBS__MS : DEFAULT_TTL;
+    int64_t ttl;
     dibs__deadline until = dibs__after(d->env, d->request_span);
     char key[DIBS__CELL_KEY_SIZE];
     dibs_status status = check(d, o->scope, err);
 
     out[0] = '\0';
     if (status == DIBS_OK)
-        status = dibs__check_keep("ttl_ms", o->ttl_ms, false, err);
+        status = dibs__check_ms("ttl_ms", o->ttl_ms, 1, DIBS__MAX_MS, NULL, err);
     if (status == DIBS_OK && !is_token(token))
         status = refuse_unknown(err);
     if (status != DIBS_OK)
         return status;
+    ttl = o->ttl_ms ? o->ttl_ms * DIBS__MS : DEFAULT_TTL;
     dibs__key(DIBS__KEY_TOKEN, scope, token, key);
     status = name_heir(d, key, &ttl, until, out, err);
     if (status == DIBS_OK)

@@ -120,8 +120,8 @@ static dibs_status end_with(dibs_once *o, dibs__run_state state, const void *res
     return status;
 }
 
-dibs_status dibs_once_finish(dibs_once *o, const void *result, size_t size, int code,
-                             dibs_error *err)
+dibs_status dibs__do_once_finish(dibs_once *o, const void *result, size_t size, int code,
+                                 dibs_error *err)
 {
     return end_with(o, DIBS__RUN_DONE, result, size, code, err);
 }
@@ -152,8 +152,8 @@ static dibs__run_record given_back(const dibs_once *o)
     return r;
 }
 
-dibs_status dibs_once_fail(dibs_once *o, bool final, const void *result, size_t size, int code,
-                           dibs_error *err)
+dibs_status dibs__do_once_fail(dibs_once *o, bool final, const void *result, size_t size, int code,
+                               dibs_error *err)
 {
     dibs__run_record r;
     dibs_status status;
@@ -167,7 +167,7 @@ dibs_status dibs_once_fail(dibs_once *o, bool final, const void *result, size_t 
     return end_run(o, &r, err);
 }
 
-dibs_status dibs_once_abandon(dibs_once *o, dibs_error *err)
+dibs_status dibs__do_once_abandon(dibs_once *o, dibs_error *err)
 {
     dibs__run_record r;
     dibs_status status = enter(o, false, err);
@@ -227,8 +227,8 @@ static dibs_status write_step(dibs_once *o, dibs__step *fresh, dibs_error *err)
     return status;
 }
 
-dibs_status dibs_once_step(dibs_once *o, const char *step, const void *data, size_t size,
-                           dibs_error *err)
+dibs_status dibs__do_once_step(dibs_once *o, const char *step, const void *data, size_t size,
+                               dibs_error *err)
 {
     dibs__step *fresh;
     dibs_status status = dibs__check_text("a step's name", step, false, err);

@@ -66,7 +66,7 @@ const char *dibs_sql_schema(dibs_sql db)
     return db.driver ? db.driver->schema : NULL;
 }
 
-dibs_status dibs_sql_prepare(dibs_sql db, dibs_error *err)
+dibs_status dibs__do_sql_prepare(dibs_sql db, dibs_error *err)
 {
     dibs_status status = check_connection(db, err);
 
@@ -77,8 +77,8 @@ dibs_status dibs_sql_prepare(dibs_sql db, dibs_error *err)
 
 /* ---- Fence and lock -------------------------------------------------------------------------- */
 
-dibs_status dibs_sql_fence_pass(dibs_sql db, const char *resource, uint64_t fence, uint64_t floor,
-                                dibs_error *err)
+dibs_status dibs__do_sql_fence_pass(dibs_sql db, const char *resource, uint64_t fence,
+                                    uint64_t floor, dibs_error *err)
 {
     dibs_status status = check_connection(db, err);
 
@@ -96,16 +96,16 @@ dibs_status dibs_sql_fence_pass(dibs_sql db, const char *resource, uint64_t fenc
     return told(db, status, err);
 }
 
-dibs_status dibs_sql_lock(dibs_sql db, const char *name, int64_t wait_ms, dibs_error *err)
+dibs_status dibs__do_sql_lock(dibs_sql db, const char *name, int64_t wait_ms, dibs_error *err)
 {
     dibs_status status = check_connection(db, err);
 
     if (status == DIBS_OK)
         status = check_name("name", name, err);
+    if (status == DIBS_OK)
+        status = dibs__check_ms("wait_ms", wait_ms, 1, DIBS__MAX_MS, "DIBS_NO_WAIT", err);
     if (status != DIBS_OK)
         return status;
-    if (wait_ms < 0 && wait_ms != DIBS_NO_WAIT)
-        return dibs__fail(err, DIBS_INVALID, "a wait of %lld ms cannot be", (long long)wait_ms);
     return told(db, db.driver->lock(db.connection, name, wait_ms, err), err);
 }
 
@@ -130,23 +130,22 @@ static dibs_status check_key(dibs_sql db, const dibs_sql_key *key, dibs_error *e
     return status;
 }
 
-dibs_status dibs_sql_once(dibs_sql db, const dibs_sql_key *key, dibs_sql_result *stored,
-                          dibs_error *err)
+dibs_status dibs__do_sql_once(dibs_sql db, const dibs_sql_key *key, dibs_sql_result *stored,
+                              dibs_error *err)
 {
     dibs_status status = check_key(db, key, err);
 
     if (stored)
         *stored = (dibs_sql_result){NULL, 0};
+    if (status == DIBS_OK)
+        status = dibs__check_ms("wait_ms", key->wait_ms, 1, DIBS__MAX_MS, "DIBS_NO_WAIT", err);
     if (status != DIBS_OK)
         return status;
-    if (key->wait_ms < 0 && key->wait_ms != DIBS_NO_WAIT)
-        return dibs__fail(err, DIBS_INVALID, "a wait of %lld ms cannot be",
-                          (long long)key->wait_ms);
     return told(db, db.driver->once(db.connection, key, stored, err), err);
 }
 
-dibs_status dibs_sql_once_finish(dibs_sql db, const dibs_sql_key *key, const void *result,
-                                 size_t size, dibs_error *err)
+dibs_status dibs__do_sql_once_finish(dibs_sql db, const dibs_sql_key *key, const void *result,
+                                     size_t size, dibs_error *err)
 {
     dibs_status status = check_key(db, key, err);
 
@@ -201,7 +200,7 @@ static dibs_status check_values(const dibs_sql_change *change, dibs_error *err)
     return DIBS_OK;
 }
 
-dibs_status dibs_sql_update(dibs_sql db, const dibs_sql_change *change, dibs_error *err)
+dibs_status dibs__do_sql_update(dibs_sql db, const dibs_sql_change *change, dibs_error *err)
 {
     dibs_status status = check_connection(db, err);
 
@@ -214,6 +213,8 @@ dibs_status dibs_sql_update(dibs_sql db, const dibs_sql_change *change, dibs_err
         return status;
     return told(db, dibs__tx_change(db.driver, db.connection, change, err), err);
 }
+
+DIBS__SQL_CALLS(DIBS__CALL_DEFINE)
 
 /* ---- What the drivers share ------------------------------------------------------------------ */
 

@@ -7,6 +7,7 @@
 #ifndef DIBS_SQL_SQL_H
 #define DIBS_SQL_SQL_H
 
+#include "core/calls.h"
 #include "dibs_sql.h"
 
 typedef struct dibs__tx_driver {
@@ -65,5 +66,22 @@ dibs_status dibs__tx_no_table(const char *what, dibs_error *err);
 /* The database has rolled the whole transaction back. */
 dibs_status dibs__tx_undone(dibs_status status, const char *why, dibs_error *err);
 dibs_status dibs__tx_not_in_time(const char *name, dibs_error *err);
+
+/* The public calls; see core/calls.h. */
+#define DIBS__SQL_CALLS(X)                                                                        \
+    X(sql_prepare, (dibs_sql db, dibs_error * err), (db, err))                                    \
+    X(sql_fence_pass,                                                                             \
+      (dibs_sql db, const char *resource, uint64_t fence, uint64_t floor, dibs_error *err),       \
+      (db, resource, fence, floor, err))                                                          \
+    X(sql_lock, (dibs_sql db, const char *name, int64_t wait_ms, dibs_error *err),                \
+      (db, name, wait_ms, err))                                                                   \
+    X(sql_once, (dibs_sql db, const dibs_sql_key *key, dibs_sql_result *stored, dibs_error *err), \
+      (db, key, stored, err))                                                                     \
+    X(sql_once_finish,                                                                            \
+      (dibs_sql db, const dibs_sql_key *key, const void *result, size_t size, dibs_error *err),   \
+      (db, key, result, size, err))                                                               \
+    X(sql_update, (dibs_sql db, const dibs_sql_change *change, dibs_error *err), (db, change, err))
+
+DIBS__SQL_CALLS(DIBS__CALL_DECLARE)
 
 #endif

@@ -223,8 +223,7 @@ static dibs_status lock(void *connection, const char *name, int64_t wait_ms, dib
     if (status != DIBS_OK)
         return status;
     if (wait_ms != 0)
-        until = dibs__after(&dibs__env_system,
-                            wait_ms > INT64_MAX / DIBS__MS ? INT64_MAX : wait_ms * DIBS__MS);
+        until = dibs__after(&dibs__env_system, wait_ms * DIBS__MS);
     theirs = busy_timeout(db);
     if (theirs > 0)
         sqlite3_busy_timeout(db, 0);

@@ -176,6 +176,26 @@ static void bad_lock_options_are_refused(void **state)
     }
 }
 
+/* `memory:` is the process's own store, one for all of its handles, and another than one with a name. */
+static void the_store_of_the_process_is_one(void **state)
+{
+    dibs *a = NULL, *b = NULL, *named = NULL;
+
+    (void)state;
+    if (strcmp(the.engine, "memory") != 0)
+        skip();
+    assert_status(dibs_open("memory:", NULL, &a, NULL), DIBS_OK);
+    assert_status(dibs_open("memory:", NULL, &b, NULL), DIBS_OK);
+    assert_status(dibs_open("memory:other", NULL, &named, NULL), DIBS_OK);
+    take(a, "x", NULL);
+    assert_status(try_lock(b, "x"), DIBS_BUSY);
+    assert_status(try_lock(named, "x"), DIBS_OK);
+    dibs_close(a);
+    assert_status(try_lock(b, "x"), DIBS_OK);
+    dibs_close(b);
+    dibs_close(named);
+}
+
 static const struct CMUnitTest tests[] = {
     CASE(bad_urls_are_refused),
     CASE(an_unknown_scheme_names_those_there_are),
@@ -186,5 +206,6 @@ static const struct CMUnitTest tests[] = {
     CASE(names_have_a_size),
     CASE(names_are_any_bytes),
     CASE(bad_lock_options_are_refused),
+    CASE(the_store_of_the_process_is_one),
 };
 CASES(open_cases, tests);

@@ -2,7 +2,7 @@
  *
  * The program gets an engine's name, makes a place for it (a scratch file, a private server) and
  * runs the same cases on it; what an engine declares that it cannot do (dibs_engine_of) is what may
- * be left out. "Several clients" are several handles: those of `memory:` share a store by name
+ * be left out. "Several clients" are several handles: those of `memory:` share a store
  * inside one process.
  *
  * Handles that a case opens are closed after it, also when it failed half-way. */
@@ -66,7 +66,7 @@ typedef struct cases {
 
 extern const cases open_cases, basic_cases, queue_cases, lease_cases, break_cases, look_cases,
     ticket_cases, many_cases, process_cases, machine_cases, cell_cases, counter_cases, once_cases,
-    crash_cases, token_cases, late_cases;
+    crash_cases, token_cases, late_cases, call_cases;
 
 #define CASE(name)                    \
     {                                 \

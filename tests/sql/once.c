@@ -292,7 +292,7 @@ static void key_newer_than_snapshot(const char *level)
 /* A duplicate that may not wait longer is told so, and its transaction goes on. */
 static void a_bounded_wait(const char *level)
 {
-    static const int64_t waits[] = {DIBS_NO_WAIT, 80};
+    static const int64_t waits[] = {DIBS_NO_WAIT, 80}, absurd[] = {INT64_MIN, -7, INT64_MAX};
     session first, other;
     dibs_error err = {0};
     dibs_sql_key key = key_of("slow", "same"), wrong = key;
@@ -319,9 +319,13 @@ static void a_bounded_wait(const char *level)
         session_commit(&other);
         must(session_number(&other, "SELECT COUNT(*) FROM note") == 1);
     }
-    wrong.wait_ms = -7;
     session_begin(&first, level);
-    must_be(dibs_sql_once(first.db, &wrong, NULL, &err), DIBS_INVALID, &err);
+    for (size_t i = 0; i < sizeof absurd / sizeof absurd[0]; i++) {
+        wrong.wait_ms = absurd[i];
+        must_be(dibs_sql_once(first.db, &wrong, NULL, &err), DIBS_INVALID, &err);
+        must_be(dibs_sql_lock(first.db, "a", absurd[i], &err), DIBS_INVALID, &err);
+        must(strstr(err.message, "wait_ms = "));
+    }
     session_rollback(&first);
     session_close(&first);
     session_close(&other);

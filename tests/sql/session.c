@@ -85,10 +85,12 @@ void must_fail(const char *what, const char *file, int line)
 
 void must_be(dibs_status status, dibs_status expected, const dibs_error *err)
 {
-    if (status == expected)
+    if (status == expected && (!err || err->status == status) &&
+        (!err || status != DIBS_OK || !err->message[0]))
         return;
-    fprintf(stderr, "# %s instead of %s: %s\n", dibs_status_name(status),
-            dibs_status_name(expected), err ? err->message : "");
+    fprintf(stderr, "# %s instead of %s: %s: %s\n", dibs_status_name(status),
+            dibs_status_name(expected), err ? dibs_status_name(err->status) : "",
+            err ? err->message : "");
     must_fail("the status", __FILE__, __LINE__);
 }
 

@@ -1,7 +1,7 @@
 /* The memory engine: the state machine itself, alive only inside this process.
  *
- * `memory:` is a store of the handle's own; handles opened with the same `memory:NAME` share one,
- * which lives as long as any of them. Waiters are told straight through their handle's sink, under
+ * Handles opened with the same URL, `memory:` or `memory:NAME`, share one store, which lives as long
+ * as any of them. Waiters are told straight through their handle's sink, under
  * the store's mutex: the core calls no engine with a lock held, so that this order of locks cannot
  * turn around. */
 #define _GNU_SOURCE
@@ -25,7 +25,7 @@ typedef struct memory_engine {
     char id[DIBS__WAKE_SIZE];
 } memory_engine;
 
-/* What handles of one name share. */
+/* What handles of one name share; `memory:` has the empty one. */
 struct room {
     room *next;
     int users;
@@ -38,7 +38,7 @@ struct room {
     char name[];
 };
 
-/* The rooms that have a name: the only state of the process that outlives a call. */
+/* The only state of the process that outlives a call. */
 static pthread_mutex_t rooms_mutex = PTHREAD_MUTEX_INITIALIZER;
 static room *rooms;
 
@@ -83,14 +83,13 @@ static void mind_forks(void)
 static room *room_enter(const char *name)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    room *r = NULL;
+    room *r;
 
     pthread_once(&once, mind_forks);
 
     pthread_mutex_lock(&rooms_mutex);
-    if (*name)
-        for (r = rooms; r && (r->pid != getpid() || strcmp(r->name, name) != 0);)
-            r = r->next;
+    for (r = rooms; r && (r->pid != getpid() || strcmp(r->name, name) != 0);)
+        r = r->next;
     if (!r && (r = room_new(name))) {
         r->next = rooms;
         rooms = r;

@@ -73,6 +73,13 @@ static dibs_status read_short(int64_t number, int64_t lease, dibs__reply *out)
     return DIBS_OK;
 }
 
+/* The server answers, and refuses: a try need not ask again. */
+static dibs_status refused(const redisReply *reply, dibs__reply *out, dibs_error *err)
+{
+    *out = (dibs__reply){.remaining = 1};
+    return dibs__redis_refusal(reply, err);
+}
+
 dibs_status dibs__redis_read_reply(const redisReply *reply, int64_t lease, dibs__reply *out,
                                    dibs_error *err)
 {
@@ -82,14 +89,14 @@ dibs_status dibs__redis_read_reply(const redisReply *reply, int64_t lease, dibs_
     if (reply && reply->type == REDIS_REPLY_INTEGER && reply->integer >= -1)
         return read_short(reply->integer, lease, out);
     if (!reply || reply->type != REDIS_REPLY_ARRAY || reply->elements < 1 || reply->elements > 5)
-        return dibs__redis_refusal(reply, err);
+        return refused(reply, out, err);
     for (size_t i = 0; i < reply->elements; i++) {
         if (reply->element[i]->type != REDIS_REPLY_INTEGER)
-            return dibs__redis_refusal(reply, err);
+            return refused(reply, out, err);
         value[i] = reply->element[i]->integer;
     }
     if (value[0] < 0 || value[0] > DIBS__RELEASED)
-        return dibs__redis_refusal(reply, err);
+        return refused(reply, out, err);
     out->verdict = (dibs__verdict)value[0];
     out->fence = (uint64_t)value[1];
     out->floor = (uint64_t)value[2];

@@ -214,9 +214,9 @@ dibs_status dibs__redlock_enter(dibs__engine *e, const dibs__enter_request *requ
         t.waits = request->window > 0;
         t.after = NULL;
         try_it(r, &t, request->window == 0, until);
+        *out = t.reply;
         if (t.status != DIBS_OK)
             return dibs__fail(err, t.status, "%s", t.err.message);
-        *out = t.reply;
         if (out->verdict == DIBS__GRANTED || request->window == 0)
             return DIBS_OK;
     }

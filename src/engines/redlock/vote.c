@@ -176,6 +176,7 @@ static void prepare(batch *b, dibs__try *t)
     t->status = DIBS_OK;
     t->why_not = 0;
     t->err = (dibs_error){0};
+    t->reply = (dibs__reply){0};
     snprintf(info, sizeof info, "%lld %s", (long long)t->who->pid, t->who->host);
     dibs__redis_key(v->prefix, t->name, t->key);
     dibs__pack_number(&p, (double)dibs__voters_propose(v));
@@ -360,6 +361,7 @@ static void tell_missing(batch *b, dibs__try *t)
     if (t->status != DIBS_OK && answered < v->majority)
         return; /* a refusal in words */
     if (t->quiet && answered >= v->majority) {
+        t->reply.remaining = t->quiet_left;
         t->status = dibs__fail(
             &t->err, DIBS_UNAVAILABLE,
             "redlock: %d of %zu nodes have restarted (or are new) and do not vote for %.1f s "
@@ -412,13 +414,15 @@ static void conclude(batch *b, dibs__try *t, dibs__deadline until)
         return;
     }
     give_back(b, t);
-    t->reply = (dibs__reply){.verdict = DIBS__BUSY, .remaining = t->left};
     t->held = is_held(v, t);
     /* Gently, one node's word is enough to wait on. */
-    if ((size_t)dibs__nodes_in(t->yes | t->busy) >= v->majority || (t->busy && t->busy == t->asked))
+    if ((size_t)dibs__nodes_in(t->yes | t->busy) >= v->majority ||
+        (t->busy && t->busy == t->asked)) {
         t->status = DIBS_OK;
-    else
+        t->reply = (dibs__reply){.verdict = DIBS__BUSY, .remaining = t->left};
+    } else {
         tell_missing(b, t);
+    }
 }
 
 static void conclude_after(batch *b, dibs__try *t)
