@@ -245,8 +245,9 @@ static dibs_status find_engine(const dibs__url *url, const dibs__engine_class **
         size_t n = strlen(known);
         snprintf(known + n, sizeof known - n, "%s%s:", i ? ", " : "", dibs__engines[i]->scheme);
     }
+    /* user:password@host without a scheme begins with what must not be repeated */
     return dibs__fail(err, DIBS_INVALID, "no engine for the URL scheme '%.40s:'; there are %s",
-                      url->scheme, known);
+                      !url->authority && strchr(url->path, '@') ? "..." : url->scheme, known);
 }
 
 static dibs_status open_engine(dibs *d, const char *text, int64_t span, int64_t lease,
@@ -276,26 +277,23 @@ static dibs_status open_engine(dibs *d, const char *text, int64_t span, int64_t 
     return status;
 }
 
-static const char *default_url(void)
-{
-    const char *url = secure_getenv("DIBS_URL");
-
-    return url && *url ? url : "sqlite:";
-}
-
 dibs_status dibs_open(const char *url, const dibs_options *options, dibs **out, dibs_error *err)
 {
     static const dibs_options defaults;
     const dibs_options *o = options ? options : &defaults;
     int64_t span = o->connect_ms ? o->connect_ms * DIBS__MS : DEFAULT_SPAN;
     dibs *d = NULL;
+    char *meant = NULL;
     dibs_status status = check_open_options(o, err);
 
     *out = NULL;
+    if (status == DIBS_OK && !url)
+        status = dibs__url_default(&meant, err);
     if (status == DIBS_OK)
         status = new_handle(o, &d, err);
     if (status == DIBS_OK)
-        status = open_engine(d, url ? url : default_url(), span, o->lease_ms * DIBS__MS, err);
+        status = open_engine(d, url ? url : meant, span, o->lease_ms * DIBS__MS, err);
+    dibs__url_forget(meant);
     if (status == DIBS_OK)
         *out = d;
     else if (d)
@@ -306,10 +304,13 @@ dibs_status dibs_open(const char *url, const dibs_options *options, dibs **out, 
 dibs_status dibs_schema(const char *text, char **out, dibs_error *err)
 {
     const dibs__engine_class *class;
-    dibs__url url;
-    dibs_status status = dibs__url_parse(&url, text ? text : default_url(), err);
+    dibs__url url = {0};
+    char *meant = NULL;
+    dibs_status status = text ? DIBS_OK : dibs__url_default(&meant, err);
 
     *out = NULL;
+    if (status == DIBS_OK)
+        status = dibs__url_parse(&url, text ? text : meant, err);
     if (status == DIBS_OK)
         status = find_engine(&url, &class, err);
     if (status == DIBS_OK && !class->schema)
@@ -317,6 +318,7 @@ dibs_status dibs_schema(const char *text, char **out, dibs_error *err)
                             class->scheme);
     else if (status == DIBS_OK)
         status = class->schema(&url, out, err);
+    dibs__url_forget(meant);
     dibs__url_fini(&url);
     return status;
 }
