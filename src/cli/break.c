@@ -75,8 +75,7 @@ static int break_lock(dibs *d, const char *name, const char *by, bool now, int64
     err.status = dibs_break(d, name, by, now, wait_ms, &err);
     if (err.status != DIBS_OK)
         code = cli_failed(&err);
-    if (json &&
-        (err.status == DIBS_OK || err.status == DIBS_BUSY || err.status == DIBS_NOT_FOUND))
+    if (json && (err.status == DIBS_OK || err.status == DIBS_BUSY || err.status == DIBS_NOT_FOUND))
         report_json(d, name, by, err.status == DIBS_OK);
     else if (err.status == DIBS_OK)
         report_text(d, name);

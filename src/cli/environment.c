@@ -11,9 +11,8 @@
 
 typedef enum variable { NAME, SCOPE, KEY, FENCE, OWNER, AGAIN, HELD } variable;
 
-static const char *const variables[CLI_VARIABLES] = {"DIBS_NAME",  "DIBS_SCOPE", "DIBS_KEY",
-                                                     "DIBS_FENCE", "DIBS_OWNER", "DIBS_AGAIN",
-                                                     "DIBS_HELD"};
+static const char *const variables[CLI_VARIABLES] = {
+    "DIBS_NAME", "DIBS_SCOPE", "DIBS_KEY", "DIBS_FENCE", "DIBS_OWNER", "DIBS_AGAIN", "DIBS_HELD"};
 
 static bool is_ours(const char *entry)
 {
@@ -98,8 +97,8 @@ bool cli_environment_of_once(cli_environment *e, const char *scope, const char *
 
     dibs_once_runner(o, &runner);
     snprintf(fence, sizeof fence, "%" PRIu64, dibs_once_fence(o));
-    return inherit(e) && (!held || add_text(e, HELD, held)) && add_text(e, SCOPE, scope) && add_text(e, KEY, key) &&
-           add_text(e, FENCE, fence) && add_text(e, OWNER, runner.owner) &&
+    return inherit(e) && (!held || add_text(e, HELD, held)) && add_text(e, SCOPE, scope) &&
+           add_text(e, KEY, key) && add_text(e, FENCE, fence) && add_text(e, OWNER, runner.owner) &&
            (!dibs_once_again(o) || add_text(e, AGAIN, "1"));
 }
 

@@ -17,7 +17,8 @@ static const char ls_help[] =
     "             \"waiter_count\", ...}]}\n"
     "  --url URL  engine, or --url-file FILE; default: see dibs help\n\n"
     "Control and invisible characters, bytes that are no UTF-8 and backslashes of a\n"
-    "name are shown as \\n, \\t, \\xNN, \\\\. In JSON a name that is no UTF-8 has its bytes in name_hex.\n";
+    "name are shown as \\n, \\t, \\xNN, \\\\. In JSON a name that is no UTF-8 has its\n"
+    "bytes in name_hex.\n";
 
 static const char show_help[] =
     "usage: dibs show [--json] [--url URL] NAME\n"
@@ -128,8 +129,7 @@ static int run_show(const cli_command *self, int argc, char **argv)
 {
     const char *url = NULL;
     bool json = false;
-    const cli_option options[] = {
-        CLI_URL_OPTIONS(&url), {"json", CLI_FLAG, &json, 0, 0, 0}, {0}};
+    const cli_option options[] = {CLI_URL_OPTIONS(&url), {"json", CLI_FLAG, &json, 0, 0, 0}, {0}};
     dibs *d = NULL;
     dibs_report *report = NULL;
     dibs_error err = {0};

@@ -82,7 +82,8 @@ static int complain(const char *word)
         what = "no COMMAND after";
     else if (word[0] == '-')
         what = "unknown option";
-    cli_say("%s '%.*s' (see: dibs help)", what, (int)strcspn(word, word[0] == '-' ? "=" : ""), word);
+    cli_say("%s '%.*s' (see: dibs help)", what, (int)strcspn(word, word[0] == '-' ? "=" : ""),
+            word);
     return CLI_EXIT_USAGE;
 }
 

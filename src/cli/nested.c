@@ -18,7 +18,8 @@
 
 static void encode(const char *name, char out[NAME_SIZE])
 {
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._/:";
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._/:";
     size_t n = 0;
 
     for (; *name && n + 3 < NAME_SIZE; name++) {
@@ -55,8 +56,8 @@ char *cli_nested_entry(dibs_grant *const grants[], int count)
 static bool is_outer(const char *list, const char *name, const dibs_party *p)
 {
     char entry[NAME_SIZE + 64];
-    size_t n = (size_t)snprintf(entry, sizeof entry, "%" PRId64 ":%" PRIu64 ":%s", p->pid, p->fence,
-                                name);
+    size_t n =
+        (size_t)snprintf(entry, sizeof entry, "%" PRId64 ":%" PRIu64 ":%s", p->pid, p->fence, name);
 
     for (const char *at = list; *at; at += strcspn(at, " "), at += strspn(at, " "))
         if (strcspn(at, " ") == n && strncmp(at, entry, n) == 0)
@@ -96,7 +97,8 @@ int cli_nested_check(dibs *d, const char *name, const dibs_lock_options *options
             taken += outer->weight;
         }
     if (outer && never_comes(lock, options, taken, outer->shared)) {
-        cli_say("'%s' is held by the dibs run (pid %" PRId64 ") that this command runs under: waiting "
+        cli_say("'%s' is held by the dibs run (pid %" PRId64
+                ") that this command runs under: waiting "
                 "for it would never end; leave out one of the two, or use another name",
                 name, outer->pid);
         code = CLI_EXIT_USAGE;

@@ -26,7 +26,8 @@ static int take_span(const cli_command *command, const cli_option *option, const
                            value);
     if (ms < option->low || ms > option->high)
         return cli_misused(command, "%s '%s' is out of range: %s to %s", shown, value,
-                           dibs__span_write(low, option->low), dibs__span_write(high, option->high));
+                           dibs__span_write(low, option->low),
+                           dibs__span_write(high, option->high));
     *(int64_t *)option->to = ms;
     return -1;
 }
@@ -59,7 +60,7 @@ static const char *keep(const char *text)
     static struct kept {
         struct kept *next;
         char text[];
-    } *all;
+    } * all;
     size_t size = strlen(text) + 1;
     struct kept *one = malloc(sizeof *one + size);
 

@@ -6,12 +6,12 @@
 #include "cli.h"
 
 typedef enum cli_kind {
-    CLI_FLAG,   /* to: bool */
-    CLI_TEXT,   /* to: const char * */
-    CLI_SPAN,   /* to: int64_t, milliseconds; low and high too */
-    CLI_NUMBER, /* to: int64_t */
-    CLI_MINUS,  /* no option: words like -5 are operands */
-    CLI_URL,    /* to: const char *; a login in the argument is overwritten */
+    CLI_FLAG,     /* to: bool */
+    CLI_TEXT,     /* to: const char * */
+    CLI_SPAN,     /* to: int64_t, milliseconds; low and high too */
+    CLI_NUMBER,   /* to: int64_t */
+    CLI_MINUS,    /* no option: words like -5 are operands */
+    CLI_URL,      /* to: const char *; a login in the argument is overwritten */
     CLI_URL_FILE, /* the same, read from a file */
 } cli_kind;
 
@@ -23,7 +23,11 @@ typedef struct cli_option {
     char letter; /* 'E' is -E; 0: none */
 } cli_option;
 
-#define CLI_URL_OPTIONS(to) {"url", CLI_URL, (to), 0, 0, 0}, {"url-file", CLI_URL_FILE, (to), 0, 0, 0}
+#define CLI_URL_OPTIONS(to)                     \
+    {"url", CLI_URL, (to), 0, 0, 0},            \
+    {                                           \
+        "url-file", CLI_URL_FILE, (to), 0, 0, 0 \
+    }
 #define CLI_SPAN_MAX  ((int64_t)1000 * 3600 * 24 * 365)
 #define CLI_LEASE_MIN 10 /* of the library */
 #define CLI_LEASE_MAX ((int64_t)1000 * 3600 * 24)

@@ -144,10 +144,10 @@ static void say_waiting(void *data, dibs *d)
         if (n > 0)
             snprintf(place, sizeof place, ", place %zu of %zu in the queue", n, lock->waiter_count);
         if (said)
-            cli_say("waiting for '%s': held by %s (host %s, pid %" PRId64 ") since %s%s; Ctrl-C stops "
-                    "waiting",
-                    r->names[i], p->owner, p->host, p->pid, cli_format_time(since, p->since_ms),
-                    place);
+            cli_say(
+                "waiting for '%s': held by %s (host %s, pid %" PRId64 ") since %s%s; Ctrl-C stops "
+                "waiting",
+                r->names[i], p->owner, p->host, p->pid, cli_format_time(since, p->since_ms), place);
         dibs_report_free(report);
     }
 }

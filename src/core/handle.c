@@ -250,6 +250,26 @@ static dibs_status find_engine(const dibs__url *url, const dibs__engine_class **
                       !url->authority && strchr(url->path, '@') ? "..." : url->scheme, known);
 }
 
+/* What listens there is usually something else. */
+static void hint_at_port(const dibs__url *url, const dibs__engine_class *class, dibs_error *err)
+{
+    static const struct {
+        int port;
+        const char *schemes;
+    } usual[] = {{6379, "redis redlock"},
+                 {5432, "postgresql"},
+                 {3306, "mysql"},
+                 {2181, "zookeeper"},
+                 {2379, "etcd"}};
+    size_t n = err ? strlen(err->message) : 0;
+
+    for (size_t i = 0; err && i < url->host_count; i++)
+        for (size_t k = 0; k < sizeof usual / sizeof usual[0]; k++)
+            if (url->host[i].port == usual[k].port && !strstr(usual[k].schemes, class->scheme))
+                snprintf(err->message + n, sizeof err->message - n,
+                         "; port %d is usually that of %s", usual[k].port, usual[k].schemes);
+}
+
 static dibs_status open_engine(dibs *d, const char *text, int64_t span, int64_t lease,
                                dibs_error *err)
 {
@@ -267,6 +287,8 @@ static dibs_status open_engine(dibs *d, const char *text, int64_t span, int64_t 
     if (status == DIBS_OK) {
         request.until = dibs__after(d->env, span);
         status = d->class->open(&request, &d->engine, err);
+        if (status == DIBS_UNAVAILABLE || status == DIBS_BROKEN_ENGINE)
+            hint_at_port(&url, d->class, err);
     }
     if (status == DIBS_OK) {
         d->engine->class = d->class;

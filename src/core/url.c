@@ -62,8 +62,9 @@ static dibs_status parse_port(const char *text, bool open, int *out, dibs_error 
     port = strtol(text, &end, 10);
     if (!isdigit((unsigned char)*text) || *end || errno || port < 1 || port > 65535)
         return dibs__fail(err, DIBS_INVALID,
-                          open ? "bad port '%.20s' in the URL: give a number from 1 to 65535"
-                               : "bad port in the URL: give a number from 1 to 65535%.0s" LOGIN_HINT,
+                          open
+                              ? "bad port '%.20s' in the URL: give a number from 1 to 65535"
+                              : "bad port in the URL: give a number from 1 to 65535%.0s" LOGIN_HINT,
                           text);
     *out = (int)port;
     return DIBS_OK;

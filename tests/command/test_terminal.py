@@ -286,6 +286,8 @@ def completion(t):
     assert '--max-hold' in complete(t.dibs, 'run', '--m')
     assert complete(t.dibs, 'show', 'ni') == ['nightly']
     assert complete(t.dibs, 'run', '--wait', '5') == ['500ms', '5s']
+    assert complete(t.dibs, 'help', 'sch') == ['schema']
+    assert complete(t.dibs, 'ls', '--url-f') == ['--url-file']
     assert complete(t.dibs, 'lab', 'sh') == ['shop']
     assert '--from' in complete(t.dibs, 'lab', 'report', '--f')
     assert 'true' in complete(t.dibs, 'run', 'nightly', '--', 'tru')

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 
-from harness import DATABASES, ENGINES, HERE, Skip, free_port, read, test, wait_for
+from harness import DATABASES, ENGINES, ENSEMBLES, HERE, Skip, free_port, read, test, wait_for
 
 COMMANDS = ('run', 'once', 'token', 'counter', 'cell', 'ls', 'show', 'break', 'watch', 'engines', 'schema')
 
@@ -276,17 +276,17 @@ def one_store_for_the_machine(t):
 @test()
 def man_pages_fit_a_terminal(t):
     """As a terminal of 80 columns shows them: no line is longer, no line of a synopsis is broken, and dibs(3) has every status."""
-    if not shutil.which('scdoc') or not shutil.which('nroff'):
-        raise Skip('scdoc and nroff are not installed')
+    if not shutil.which('scdoc') or not shutil.which('groff'):
+        raise Skip('scdoc and groff are not installed')
     folder = os.path.join(HERE, '..', '..', 'man')
     for name in sorted(n for n in os.listdir(folder) if n.endswith('.scd')):
         source = read(os.path.join(folder, name))
         page = subprocess.run(['scdoc'], input=source, stdout=subprocess.PIPE, check=True).stdout
-        shown = subprocess.run(['nroff', '-man', '-rLL=80n', '-Tutf8', '-P-c', '-P-b', '-P-u'], input=page, stdout=subprocess.PIPE, check=True).stdout.decode()
+        shown = subprocess.run(['groff', '-t', '-man', '-rLL=80n', '-Tutf8', '-P-cbu'], input=page, stdout=subprocess.PIPE, check=True).stdout.decode()
         for line in shown.splitlines():
             assert len(line) <= 80, (name, line)
         synopsis = source.decode().split('# SYNOPSIS')[1].split('\n# ')[0]
-        for line in synopsis.splitlines():
+        for line in re.findall(r'^\*dibs.*', synopsis, re.M):
             assert len(re.sub(r'[*_`]|\+\+$', '', line)) + 7 <= 80, (name, line)
     header = read(os.path.join(folder, '..', 'include', 'dibs.h')).decode()
     page = read(os.path.join(folder, 'dibs.3.scd')).decode()
@@ -318,3 +318,29 @@ def output_that_cannot_be_written(t):
     with open('/dev/full', 'wb') as full:
         code = subprocess.run([t.dibs, 'engines'], env=t.env, stdout=full, stderr=subprocess.DEVNULL).returncode
     assert code == 74, code
+
+
+FORMS = {'redis': 'redis://%s', 'rediss': 'rediss://%s', 'redlock': 'redlock://%s,127.0.0.1:1,127.0.0.1:2', 'postgresql': 'postgresql://u@%s/db',
+         'mysql': 'mysql://u:p@%s/db', 'zookeeper': 'zookeeper://%s', 'etcd': 'etcd://%s', 'etcds': 'etcds://%s'}
+
+
+@test()
+def another_server_than_meant(t):
+    """Every engine at the port of every other server, at one that says nothing and at one that is closed: the message names host and
+    port, and says what was looked for there."""
+    with socket.socket() as silent:
+        silent.bind(('127.0.0.1', 0))
+        silent.listen(64)
+        places = {'silent': '127.0.0.1:%d' % silent.getsockname()[1], 'closed': '127.0.0.1:%d' % free_port()}
+        for kind in ('redis', *DATABASES, *ENSEMBLES):
+            places[kind] = re.search(r'[^/@]+:\d+', t.servers.clean_url(kind).split('//')[1].split('@')[-1]).group()
+        tried = [(engine, kind, place, t.start('ls', '--url', form % place)) for engine, form in FORMS.items() for kind, place in places.items()
+                 if kind != engine and (kind != 'redis' or engine not in ('rediss', 'redlock'))]
+        for engine, kind, place, process in tried:
+            code, text = process.wait(60), process.err.decode()
+            assert code == 69 and place in text and text.count('\n') == 1, (engine, kind, code, text)
+            assert '?' in text or 'listens there' in text or (engine, kind) == ('zookeeper', 'mysql'), (engine, kind, text)
+            assert not re.search(r'\b(\w+): \1:|: *$|:  ', text), (engine, kind, text)
+    for engine, port, usual in (('etcd', 6379, 'redis redlock'), ('redis', 5432, 'postgresql'), ('postgresql', 3306, 'mysql')):
+        code, _, err = t.run('ls', '--url', FORMS[engine] % ('127.0.0.2:%d' % port))
+        assert code == 69 and b'port %d is usually that of %s' % (port, usual.encode()) in err, err
