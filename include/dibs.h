@@ -67,7 +67,7 @@ extern "C" {
     X(DEADLOCK, "the transaction met a deadlock: roll back, start again", 409, 75)      \
     X(RUNNING, "another is at it", 409, 75)                                             \
     X(MISMATCH, "the key was used for something else", 422, 65)                         \
-    X(CRASHED, "an earlier run ended without a word: nobody knows its effect", 409, 74) \
+    X(CRASHED, "an earlier run ended without a word: nobody knows its effect", 409, 79) \
     X(EXPIRED, "the key was used, and its result is no longer kept", 410, 77)           \
     X(REFUSED, "the token is spent, expired or was never issued", 403, 77)              \
     X(TOO_FEW, "fewer are left than asked for", 409, 1)
@@ -118,10 +118,16 @@ typedef struct dibs_options {
     void *log_data;
 } dibs_options;
 
-/* Opens the engine that `url` names; NULL means $DIBS_URL, else the embedded store in the user's
- * state folder. A server that does not answer is DIBS_UNAVAILABLE within connect_ms. */
+/* Opens the engine that `url` names; NULL means $DIBS_URL, or the first line of the file that
+ * $DIBS_URL_FILE names, else the embedded store: root's is the machine's (sqlite:machine), that of any
+ * other user is in the user's state folder and excludes nobody else. A server that does not answer is
+ * DIBS_UNAVAILABLE within connect_ms. */
 DIBS_API dibs_status dibs_open(const char *url, const dibs_options *options, dibs **out,
                                dibs_error *err);
+
+/* Reads a URL from a file with one line, so that its password is in no argument and no variable. `out` is
+ * freed with free(). DIBS_INVALID: it cannot be read, or holds something else. */
+DIBS_API dibs_status dibs_url_read(const char *path, char **out, dibs_error *err);
 
 /* Cancels what waits, releases what is held, abandons runs that have not ended, ends the keeper, frees
  * everything: grants, tickets and onces of the handle are gone with it. Must not be called from a

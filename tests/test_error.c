@@ -20,6 +20,7 @@ static void every_status_has_a_row(void **state)
         {DIBS_INVALID, "INVALID", 400, 64},
         {DIBS_UNAVAILABLE, "UNAVAILABLE", 503, 69},
         {DIBS_NO_MEMORY, "NO_MEMORY", 500, 71},
+        {DIBS_CRASHED, "CRASHED", 409, 79},
     };
 
     (void)state;
@@ -75,6 +76,10 @@ static void wrapping_puts_words_before(void **state)
     dibs__wrap(&err, "node %d", 2);
     dibs__wrap(&err, "redlock");
     assert_string_equal(err.message, "redlock: node 2: timed out");
+    dibs__wrap(&err, "redlock"); /* not twice */
+    assert_string_equal(err.message, "redlock: node 2: timed out");
+    dibs__wrap(&err, "red");
+    assert_string_equal(err.message, "red: redlock: node 2: timed out");
     assert_int_equal(err.status, DIBS_UNKNOWN);
     dibs__wrap(NULL, "nothing");
 }

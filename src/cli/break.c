@@ -18,7 +18,7 @@ static const char help[] =
     "  --wait D   give up waiting after D (exit 75); the holder stays asked\n"
     "  --by WHO   recorded with the lock; default: user@host\n"
     "  --json     {\"name\", \"broken\", \"by\", \"fence\"}\n"
-    "  --url URL  engine; default: $DIBS_URL, else the embedded store\n\n"
+    "  --url URL  engine, or --url-file FILE; default: see dibs help\n\n"
     "Exit: 0 when it is free of the old holder, 75 when not yet, 1 when nobody has\n"
     "used that name for a day.\n";
 
@@ -49,11 +49,12 @@ static uint64_t fence_of(dibs *d, const char *name)
 static int report_json(dibs *d, const char *name, const char *by, bool broken)
 {
     json_t *o = cli_json_new();
+    uint64_t fence = fence_of(d, name);
 
     cli_json_text(o, "name", name);
     cli_json_put(o, "broken", json_boolean(broken));
     cli_json_text(o, "by", by);
-    cli_json_put(o, "fence", json_integer((json_int_t)fence_of(d, name)));
+    cli_json_put(o, "fence", fence ? json_integer((json_int_t)fence) : json_null());
     return cli_json_print(o, 2);
 }
 
@@ -74,7 +75,7 @@ static int break_lock(dibs *d, const char *name, const char *by, bool now, int64
     err.status = dibs_break(d, name, by, now, wait_ms, &err);
     if (err.status != DIBS_OK)
         code = cli_failed(&err);
-    if (json && (err.status == DIBS_OK || err.status == DIBS_BUSY))
+    if (json && (err.status == DIBS_OK || err.status == DIBS_BUSY || err.status == DIBS_NOT_FOUND))
         report_json(d, name, by, err.status == DIBS_OK);
     else if (err.status == DIBS_OK)
         report_text(d, name);
@@ -87,7 +88,7 @@ static int start(const cli_command *self, int argc, char **argv)
     char me[DIBS_OWNER_MAX + 1];
     bool now = false, json = false;
     int64_t wait_ms = 0;
-    const cli_option options[] = {{"url", CLI_TEXT, &url, 0, 0, 0},
+    const cli_option options[] = {CLI_URL_OPTIONS(&url),
                                   {"now", CLI_FLAG, &now, 0, 0, 0},
                                   {"wait", CLI_SPAN, &wait_ms, 1, CLI_SPAN_MAX, 0},
                                   {"by", CLI_TEXT, &by, 0, 0, 0},

@@ -24,7 +24,7 @@ static const char help[] =
     "             was read, give it to the get, too\n"
     "  --json     {\"name\", \"version\", \"left_ms\", \"value\"} after get,\n"
     "             {\"name\", \"changed\", \"version\"} after put and delete\n"
-    "  --url URL  engine; default: $DIBS_URL, else the embedded store\n\n"
+    "  --url URL  engine, or --url-file FILE; default: see dibs help\n\n"
     "Exit: 0, 1 when there is none or it has another version, 76 when the fence is\n"
     "too old.\n";
 
@@ -168,7 +168,7 @@ static int take_operands(cell *c, const cli_words *words)
 static int read_arguments(cell *c, const cli_command *self, int argc, char **argv, const char **url)
 {
     const unsigned changing = 1U << PUT | 1U << DELETE;
-    const cli_option options[] = {{"url", CLI_TEXT, url, 0, 0, 0},
+    const cli_option options[] = {CLI_URL_OPTIONS(url),
                                   {"if", CLI_NUMBER, &c->version, 0, INT64_MAX, 0},
                                   {"keep", CLI_SPAN, &c->options.keep_ms, 1, CLI_SPAN_MAX, 0},
                                   {"fence", CLI_NUMBER, &c->fence, 1, INT64_MAX, 0},

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define EXAMPLE "user:password@" /* of messages that say how a URL is written */
+
 static void say(const char *before, const char *format, va_list args, const char *after)
     __attribute__((format(printf, 2, 0)));
 
@@ -15,6 +17,9 @@ static void say(const char *before, const char *format, va_list args, const char
     char message[2048];
 
     vsnprintf(message, sizeof message, format, args);
+    for (char *at = strstr(message, "://"); at; at = strstr(at + 3, "://"))
+        if (strncmp(at + 3, EXAMPLE, strlen(EXAMPLE)) != 0) /* a URL in the wrong place */
+            cli_hide_login(at + 3, strcspn(at + 3, " "));
     fprintf(stderr, "dibs: %s", before);
     cli_print_line(stderr, message);
     fprintf(stderr, "%s\n", after);

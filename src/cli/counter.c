@@ -20,7 +20,7 @@ static const char help[] =
     "  --request ID   the same ID counts once: again, it is told what it was told\n"
     "  --keep D       remember ID for D (500ms, 5s, 2m, 1h, 7d): 24h\n"
     "  --json         {\"name\", \"value\", \"changed\", \"already\"}\n"
-    "  --url URL      engine; default: $DIBS_URL, else the embedded store\n\n"
+    "  --url URL      engine, or --url-file FILE; default: see dibs help\n\n"
     "Exit: 0, or 1 when fewer are left than that, or there is no such counter.\n";
 
 typedef enum verb { SET, ADD, TAKE, GET } verb;
@@ -104,7 +104,7 @@ static int start(const cli_command *self, int argc, char **argv)
     counter c = {0};
     const char *url = NULL;
     bool json = false;
-    const cli_option options[] = {{"url", CLI_TEXT, &url, 0, 0, 0},
+    const cli_option options[] = {CLI_URL_OPTIONS(&url),
                                   {"request", CLI_TEXT, &c.options.request, 0, 0, 0},
                                   {"keep", CLI_SPAN, &c.options.keep_ms, 1, CLI_SPAN_MAX, 0},
                                   {"json", CLI_FLAG, &json, 0, 0, 0},

@@ -69,8 +69,7 @@ static int start(const cli_command *self, int argc, char **argv)
 {
     const char *url = NULL;
     bool json = false;
-    const cli_option options[] = {
-        {"url", CLI_TEXT, &url, 0, 0, 0}, {"json", CLI_FLAG, &json, 0, 0, 0}, {0}};
+    const cli_option options[] = {CLI_URL_OPTIONS(&url), {"json", CLI_FLAG, &json, 0, 0, 0}, {0}};
     cli_words words;
     int code = cli_parse(self, options, argc, argv, &words);
 

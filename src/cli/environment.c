@@ -1,6 +1,7 @@
 /* The environment of a command; see the header. */
 #define _GNU_SOURCE
 #include "environment.h"
+#include "nested.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -8,10 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef enum variable { NAME, SCOPE, KEY, FENCE, OWNER, AGAIN } variable;
+typedef enum variable { NAME, SCOPE, KEY, FENCE, OWNER, AGAIN, HELD } variable;
 
-static const char *const variables[CLI_VARIABLES] = {"DIBS_NAME",  "DIBS_SCOPE", "DIBS_KEY",
-                                                     "DIBS_FENCE", "DIBS_OWNER", "DIBS_AGAIN"};
+static const char *const variables[CLI_VARIABLES] = {
+    "DIBS_NAME", "DIBS_SCOPE", "DIBS_KEY", "DIBS_FENCE", "DIBS_OWNER", "DIBS_AGAIN", "DIBS_HELD"};
 
 static bool is_ours(const char *entry)
 {
@@ -83,19 +84,21 @@ static bool add_list(cli_environment *e, variable which, dibs_grant *const grant
 bool cli_environment_of_locks(cli_environment *e, dibs_grant *const grants[], int count)
 {
     return inherit(e) && add_list(e, NAME, grants, count) && add_list(e, FENCE, grants, count) &&
-           add_text(e, OWNER, dibs_owner(grants[0]));
+           add_text(e, OWNER, dibs_owner(grants[0])) &&
+           add(e, HELD, cli_nested_entry(grants, count));
 }
 
 bool cli_environment_of_once(cli_environment *e, const char *scope, const char *key,
                              const dibs_once *o)
 {
+    const char *held = getenv(variables[HELD]);
     dibs_party runner = {0};
     char fence[24];
 
     dibs_once_runner(o, &runner);
     snprintf(fence, sizeof fence, "%" PRIu64, dibs_once_fence(o));
-    return inherit(e) && add_text(e, SCOPE, scope) && add_text(e, KEY, key) &&
-           add_text(e, FENCE, fence) && add_text(e, OWNER, runner.owner) &&
+    return inherit(e) && (!held || add_text(e, HELD, held)) && add_text(e, SCOPE, scope) &&
+           add_text(e, KEY, key) && add_text(e, FENCE, fence) && add_text(e, OWNER, runner.owner) &&
            (!dibs_once_again(o) || add_text(e, AGAIN, "1"));
 }
 

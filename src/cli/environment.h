@@ -5,7 +5,7 @@
 
 #include "dibs.h"
 
-#define CLI_VARIABLES 6
+#define CLI_VARIABLES 7
 
 typedef struct cli_environment {
     char **list;               /* for exec; borrows what was inherited */
@@ -15,7 +15,7 @@ typedef struct cli_environment {
 
 /* Both: false when out of memory; there is something to free in any case. */
 
-/* DIBS_NAME, DIBS_FENCE, DIBS_OWNER. Names are separated by newlines and fences by spaces, in the
+/* DIBS_NAME, DIBS_FENCE, DIBS_OWNER, and DIBS_HELD with what is inherited (nested.h). Names are separated by newlines and fences by spaces, in the
  * order of the grants. */
 bool cli_environment_of_locks(cli_environment *e, dibs_grant *const grants[], int count);
 

@@ -11,7 +11,8 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#define AGAIN_MS 20
+#define AGAIN_MS  20
+#define SILENT_MS 1000 /* a wait that takes longer is explained */
 
 static const int ending[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 static const int passed[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH};
@@ -22,6 +23,8 @@ struct cli_interrupt {
     int quit;    /* eventfd */
     _Atomic(dibs *) d;
     int signal;
+    cli_waiting_fn waiting; /* NULL: not, or done */
+    void *data;
 };
 
 static bool is_ignored(int signal)
@@ -72,15 +75,19 @@ static void *mind(void *data)
     dibs *d;
 
     for (;;) {
-        if (poll(fds, 2, i->signal ? AGAIN_MS : -1) < 0)
+        if (poll(fds, 2, i->signal ? AGAIN_MS : i->waiting ? SILENT_MS : -1) < 0)
             continue;
         if (fds[0].revents)
             return NULL;
+        d = atomic_load(&i->d);
+        if (i->waiting && d && !fds[1].revents) {
+            i->waiting(i->data, d);
+            i->waiting = NULL;
+        }
         if (fds[1].revents && read(i->signals, &info, sizeof info) > 0 && i->signal == 0)
             i->signal = (int)info.ssi_signo;
         if (i->signal == 0)
             continue;
-        d = atomic_load(&i->d);
         if (!d)
             _exit(CLI_EXIT_SIGNAL + i->signal);
         dibs_cancel(d, NULL);
@@ -96,7 +103,7 @@ static void discard(cli_interrupt *i)
     free(i);
 }
 
-cli_interrupt *cli_interrupt_start(const sigset_t *passed_on)
+cli_interrupt *cli_interrupt_start(const sigset_t *passed_on, cli_waiting_fn waiting, void *data)
 {
     cli_interrupt *i = calloc(1, sizeof *i);
     sigset_t set, all, before;
@@ -104,6 +111,8 @@ cli_interrupt *cli_interrupt_start(const sigset_t *passed_on)
 
     if (!i)
         return NULL;
+    i->waiting = isatty(STDERR_FILENO) ? waiting : NULL;
+    i->data = data;
     sigemptyset(&set);
     add_all(&set, ending, sizeof ending / sizeof ending[0]);
     sigandset(&set, &set, passed_on);
@@ -138,9 +147,9 @@ int cli_interrupt_end(cli_interrupt *i)
 }
 
 int cli_enter(const char *url, int64_t lease_ms, const sigset_t *passed_on, dibs **d,
-              int (*obtain)(void *data), void *data)
+              int (*obtain)(void *data), cli_waiting_fn waiting, void *data)
 {
-    cli_interrupt *interrupt = cli_interrupt_start(passed_on);
+    cli_interrupt *interrupt = cli_interrupt_start(passed_on, waiting, data);
     int code, signal;
 
     if (!interrupt) {

@@ -19,8 +19,12 @@ void cli_signals_take(sigset_t *passed_on, sigset_t *mask_before);
 /* INT, TERM, HUP or QUIT. */
 bool cli_signal_ends(int signal);
 
-/* Starts the thread; NULL: no memory or no thread. The signals must be taken. */
-cli_interrupt *cli_interrupt_start(const sigset_t *passed_on);
+/* Tells a person what is waited for. */
+typedef void (*cli_waiting_fn)(void *data, dibs *d);
+
+/* Starts the thread; NULL: no memory or no thread. The signals must be taken. If stderr is a terminal,
+ * `waiting` is called on it once, when the wait has taken a second. */
+cli_interrupt *cli_interrupt_start(const sigset_t *passed_on, cli_waiting_fn waiting, void *data);
 
 /* From now on a signal cancels the waits of this handle. */
 void cli_interrupt_watch(cli_interrupt *i, dibs *d);
@@ -32,6 +36,6 @@ int cli_interrupt_end(cli_interrupt *i);
  * code of `obtain` (-1 to go on), or of what failed before, or 128 + n when signal n came: then
  * there may be something to give back. */
 int cli_enter(const char *url, int64_t lease_ms, const sigset_t *passed_on, dibs **d,
-              int (*obtain)(void *data), void *data);
+              int (*obtain)(void *data), cli_waiting_fn waiting, void *data);
 
 #endif

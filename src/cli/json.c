@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Half a document would be a wrong one: out of memory ends the command. */
 static void *need(void *thing)
@@ -143,7 +144,7 @@ json_t *cli_json_lock(const dibs_lock_info *lock, bool waiters)
     cli_json_text(o, "name", lock->name);
     cli_json_integer(o, "slots", lock->slots);
     cli_json_integer(o, "used", lock->used);
-    cli_json_integer(o, "fence", (int64_t)lock->fence);
+    cli_json_put(o, "fence", lock->fence ? json_integer((json_int_t)lock->fence) : json_null());
     cli_json_put(o, "holders", parties_of(lock->holders, lock->holder_count, true));
     cli_json_integer(o, "waiter_count", (int64_t)lock->waiter_count);
     if (waiters)
@@ -171,6 +172,9 @@ json_t *cli_json_list(const dibs_report *report)
 int cli_json_print(json_t *document, int indent)
 {
     size_t flags = indent ? JSON_INDENT((size_t)indent) : JSON_COMPACT;
+
+    if (isatty(STDOUT_FILENO)) /* no character of a name steers a terminal */
+        flags |= JSON_ENSURE_ASCII;
 
     if (json_dumpf(document, stdout, flags) != 0 && !ferror(stdout))
         need(NULL);

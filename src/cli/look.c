@@ -15,9 +15,10 @@ static const char ls_help[] =
     "  --names    only the names, one a line\n"
     "  --json     {\"locks\": [{\"name\", \"slots\", \"used\", \"fence\", \"holders\",\n"
     "             \"waiter_count\", ...}]}\n"
-    "  --url URL  engine; default: $DIBS_URL, else the embedded store\n\n"
-    "Control characters, bytes that are no UTF-8 and backslashes of a name are shown\n"
-    "as \\n, \\t, \\xNN, \\\\. In JSON a name that is no UTF-8 has its bytes in name_hex.\n";
+    "  --url URL  engine, or --url-file FILE; default: see dibs help\n\n"
+    "Control and invisible characters, bytes that are no UTF-8 and backslashes of a\n"
+    "name are shown as \\n, \\t, \\xNN, \\\\. In JSON a name that is no UTF-8 has its\n"
+    "bytes in name_hex.\n";
 
 static const char show_help[] =
     "usage: dibs show [--json] [--url URL] NAME\n"
@@ -26,8 +27,8 @@ static const char show_help[] =
     "each node.\n\n"
     "  --json     {\"name\", \"slots\", \"used\", \"fence\", \"holders\", \"waiters\",\n"
     "             \"notes\", ...}\n"
-    "  --url URL  engine; default: $DIBS_URL, else the embedded store\n\n"
-    "Exit: 0, or 1 when nobody has used that name for a day.\n";
+    "  --url URL  engine, or --url-file FILE; default: see dibs help\n\n"
+    "Exit: 0, or 1 when nobody has used that name for a day (fence: null).\n";
 
 /* ---- ls -------------------------------------------------------------------------------------- */
 
@@ -45,7 +46,7 @@ static int run_ls(const cli_command *self, int argc, char **argv)
 {
     const char *url = NULL;
     bool all = false, names = false, json = false;
-    const cli_option options[] = {{"url", CLI_TEXT, &url, 0, 0, 0},
+    const cli_option options[] = {CLI_URL_OPTIONS(&url),
                                   {"all", CLI_FLAG, &all, 0, 0, 'a'},
                                   {"names", CLI_FLAG, &names, 0, 0, 0},
                                   {"json", CLI_FLAG, &json, 0, 0, 0},
@@ -128,8 +129,7 @@ static int run_show(const cli_command *self, int argc, char **argv)
 {
     const char *url = NULL;
     bool json = false;
-    const cli_option options[] = {
-        {"url", CLI_TEXT, &url, 0, 0, 0}, {"json", CLI_FLAG, &json, 0, 0, 0}, {0}};
+    const cli_option options[] = {CLI_URL_OPTIONS(&url), {"json", CLI_FLAG, &json, 0, 0, 0}, {0}};
     dibs *d = NULL;
     dibs_report *report = NULL;
     dibs_error err = {0};
@@ -145,9 +145,11 @@ static int run_show(const cli_command *self, int argc, char **argv)
     err.status = dibs_inspect(d, words.word[0], &report, &err);
     if (err.status != DIBS_OK)
         code = cli_failed(&err);
-    else if (json)
-        code = cli_json_print(cli_json_lock(dibs_report_at(report, 0), true), 2);
-    else
+    if (json && err.status == DIBS_NOT_FOUND)
+        cli_json_print(cli_json_lock(&(dibs_lock_info){.name = words.word[0]}, true), 2);
+    else if (json && err.status == DIBS_OK)
+        cli_json_print(cli_json_lock(dibs_report_at(report, 0), true), 2);
+    else if (err.status == DIBS_OK)
         print_lock(dibs_report_at(report, 0));
     dibs_report_free(report);
     dibs_close(d);

@@ -3,6 +3,7 @@
 #include "inherited.h"
 
 #include <fcntl.h>
+#include <locale.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,18 +18,18 @@ static const cli_command *const commands[] = {
 
 static void print_usage(FILE *to)
 {
-    fputs("dibs: call dibs on a thing: locks with a fencing token, across machines\n\n"
-          "usage: dibs COMMAND [--url URL] ...\n\n",
+    fputs("usage: dibs COMMAND [OPTION...] ...       (dibs help COMMAND says more)\n"
+          "Locks with a fencing token, and things done once, across processes and machines.\n\n",
           to);
     for (size_t i = 0; commands[i]; i++)
         fprintf(to, "  %-8s %s\n", commands[i]->name, commands[i]->summary);
     fputs("\n"
-          "URL names the engine: sqlite:///path, redis://host, ... Default: $DIBS_URL,\n"
-          "else the embedded store in the user's state folder (dibs engines lists all).\n"
-          "Durations are written 500ms, 5s, 2m, 1h, 7d.\n\n"
-          "  dibs run nightly -- ./backup.sh   wait for the lock, then run\n"
-          "  dibs once order:17 -- ./pay.sh    run it, or say again what it said\n"
-          "dibs COMMAND --help says more; so do dibs(1), dibs-run(1) and dibs-once(1).\n",
+          "--url URL names the engine (sqlite:///path, redis://host, ...); --url-file FILE\n"
+          "reads it from a file. Default: $DIBS_URL or the file $DIBS_URL_FILE, else the\n"
+          "embedded store: root's is for the whole machine (sqlite:machine), that of any\n"
+          "other user is for this user alone. Durations: 500ms, 5s (or 5), 1h30m, 7d.\n\n"
+          "  dibs run nightly -- ./backup.sh   wait for the lock, then run the command\n"
+          "  dibs once order:17 -- ./pay.sh    run it, or replay the first run's output\n",
           to);
 }
 
@@ -56,28 +57,71 @@ static void fill_standard_descriptors(void)
             open("/dev/null", modes[fd]); /* the lowest number that is free */
 }
 
+/* Options before the command are moved behind it. Of them only --url and --url-file may have their value
+ * in the next word. False: there is no command after them. */
+static bool move_options(int argc, char **argv)
+{
+    char *command;
+    int i = 1;
+
+    while (i < argc && argv[i][0] == '-')
+        i += is_one_of(argv[i], "--url", "--url-file") ? 2 : 1;
+    if (i >= argc)
+        return false;
+    command = argv[i];
+    memmove(argv + 2, argv + 1, (size_t)(i - 1) * sizeof *argv);
+    argv[1] = command;
+    return true;
+}
+
+static int complain(const char *word)
+{
+    const char *what = "there is no command";
+
+    if (is_one_of(word, "--url", "--url-file"))
+        what = "no COMMAND after";
+    else if (word[0] == '-')
+        what = "unknown option";
+    cli_say("%s '%.*s' (see: dibs help)", what, (int)strcspn(word, word[0] == '-' ? "=" : ""),
+            word);
+    return CLI_EXIT_USAGE;
+}
+
+/* `dibs help [COMMAND]` */
+static int help(int argc, char **argv)
+{
+    const cli_command *command = argc > 0 ? find_command(argv[0]) : NULL;
+
+    if (argc > 0 && !command && !is_one_of(argv[0], "help", "--help"))
+        return complain(argv[0]);
+    if (command)
+        fputs(command->help, stdout);
+    else
+        print_usage(stdout);
+    return cli_finish(0);
+}
+
 int main(int argc, char **argv)
 {
     const cli_command *command;
 
+    setlocale(LC_CTYPE, "C.UTF-8"); /* widths of characters */
     fill_standard_descriptors();
     cli_inherited_note();
     if (argc < 2) {
         print_usage(stderr);
         return CLI_EXIT_USAGE;
     }
-    if (is_one_of(argv[1], "--help", "-h")) {
-        print_usage(stdout);
-        return cli_finish(0);
-    }
+    if (is_one_of(argv[1], "--help", "-h"))
+        return help(0, NULL);
     if (is_one_of(argv[1], "--version", "-V")) {
         printf("dibs %s\n", dibs_version());
         return cli_finish(0);
     }
+    if (!move_options(argc, argv))
+        return complain(argv[1]);
+    if (strcmp(argv[1], "help") == 0)
+        return help(argc - 2, argv + 2);
     command = find_command(argv[1]);
-    if (command)
-        return command->run(command, argc - 2, argv + 2);
-    cli_say("%s '%s' (see: dibs --help)",
-            argv[1][0] == '-' ? "unknown option" : "there is no command", argv[1]);
-    return CLI_EXIT_USAGE;
+    return command ? command->run(command, argc - 2, argv + 2) : complain(argv[1]);
 }

@@ -3,7 +3,7 @@
  * It goes well: begin says that the key is ours, the command runs under the guardian with its output
  * kept, and its end is written down with output and exit code. Or it was done before: output and
  * exit code come out again. What can go wrong has its exit code: running elsewhere 75, another
- * fingerprint 65, a runner that died 74, the run lost 76, and those of `dibs run`. */
+ * fingerprint 65, a runner that died 79, the run lost 76, and those of `dibs run`. */
 #define _GNU_SOURCE
 #include "capture.h"
 #include "cli.h"
@@ -53,7 +53,7 @@ static const char help[] =
     "  --keep D         remember it for D (500ms, 5s, 2m, 1h, 7d): 24h\n"
     "  --keep-forever   remember it for ever\n"
     "  --wait D         wait so long for another who runs it; default: exit 75\n"
-    "  --on-crash C     an earlier run was interrupted: refuse (exit 74, the default)\n"
+    "  --on-crash C     an earlier run was interrupted: refuse (exit 79, the default)\n"
     "                   or rerun (at least once)\n"
     "  --on-fail F      COMMAND itself exits non-zero: forget (default: run it again;\n"
     "                   a rerun leaves the crash) or keep (replay it: at most once)\n"
@@ -61,9 +61,9 @@ static const char help[] =
     "  --lease D        a silent runner counts as dead after D: 30s\n"
     "  --owner NAME     as whom, for people\n"
     "  --json           {\"key\", \"outcome\", \"code\", \"stdout\", ...} at the end\n"
-    "  --url URL        engine; default: $DIBS_URL, else the embedded store\n\n"
+    "  --url URL        engine, or --url-file FILE; default: see dibs help\n\n"
     "COMMAND gets DIBS_KEY, DIBS_SCOPE, DIBS_FENCE, and DIBS_AGAIN=1 after a crash.\n"
-    "Exit: COMMAND's code, 75 running elsewhere, 65 other fingerprint, 74 crashed,\n"
+    "Exit: COMMAND's code, 75 running elsewhere, 65 other fingerprint, 79 crashed,\n"
     "76 lost, 69 engine unavailable, 64 usage, 126 not executable, 127 not found.\n";
 
 /* ---- Arguments ------------------------------------------------------------------------------- */
@@ -95,7 +95,7 @@ static int take_words(once *c, const cli_command *self, const cli_words *words)
 static int read_arguments(once *c, const cli_command *self, int argc, char **argv)
 {
     const cli_option options[] = {
-        {"url", CLI_TEXT, &c->url, 0, 0, 0},
+        CLI_URL_OPTIONS(&c->url),
         {"scope", CLI_TEXT, &c->scope, 0, 0, 0},
         {"fingerprint", CLI_TEXT, &c->fingerprint, 0, 0, 0},
         {"keep", CLI_SPAN, &c->keep_ms, 1, CLI_SPAN_MAX, 0},
@@ -104,7 +104,7 @@ static int read_arguments(once *c, const cli_command *self, int argc, char **arg
         {"on-crash", CLI_TEXT, &c->on_crash, 0, 0, 0},
         {"on-fail", CLI_TEXT, &c->on_fail, 0, 0, 0},
         {"no-replay", CLI_FLAG, &c->no_replay, 0, 0, 0},
-        {"lease", CLI_SPAN, &c->lease_ms, 1, CLI_SPAN_MAX, 0},
+        {"lease", CLI_SPAN, &c->lease_ms, CLI_LEASE_MIN, CLI_LEASE_MAX, 0},
         {"owner", CLI_TEXT, &c->owner, 0, 0, 0},
         {"json", CLI_FLAG, &c->json, 0, 0, 0},
         {0},
@@ -277,6 +277,14 @@ static int obtain(void *data)
     default:
         return cli_failed(&err);
     }
+}
+
+static void say_waiting(void *data, dibs *d)
+{
+    const once *c = data;
+
+    (void)d;
+    cli_say("waiting for another run of %s to end; Ctrl-C stops waiting", c->shown);
 }
 
 /* ---- Ending ---------------------------------------------------------------------------------- */
@@ -464,7 +472,7 @@ static int start(const cli_command *self, int argc, char **argv)
     if (code >= 0)
         return code;
     cli_signals_take(&c.passed_on, &c.mask);
-    code = cli_enter(c.url, 0, &c.passed_on, &c.d, obtain, &c);
+    code = cli_enter(c.url, 0, &c.passed_on, &c.d, obtain, say_waiting, &c);
     if (code < 0)
         code = run_command(&c);
     else if (c.run) /* a signal came with the answer; the engine decides whether it is still ours */

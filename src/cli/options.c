@@ -1,5 +1,8 @@
 /* The option parser; see the header. */
 #include "options.h"
+#include "text.h"
+
+#include "core/span.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -12,50 +15,19 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-static const struct {
-    const char *name;
-    int64_t ms;
-} units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}, {"d", 86400000}};
-#define UNITS (sizeof units / sizeof units[0])
-
-int64_t cli_parse_span(const char *text)
-{
-    char *unit;
-    long long n;
-
-    if (!is_digit(text[0]))
-        return -1;
-    errno = 0;
-    n = strtoll(text, &unit, 10);
-    for (size_t i = 0; i < UNITS; i++)
-        if (strcmp(unit, units[i].name) == 0)
-            return errno == 0 && n <= INT64_MAX / units[i].ms ? n * units[i].ms : INT64_MAX;
-    return -1;
-}
-
-/* As it would be written. */
-static const char *write_span(char out[32], int64_t ms)
-{
-    size_t i = UNITS - 1;
-
-    while (i > 0 && (ms == 0 || ms % units[i].ms != 0))
-        i--;
-    snprintf(out, 32, "%" PRId64 "%s", ms / units[i].ms, units[i].name);
-    return out;
-}
-
 static int take_span(const cli_command *command, const cli_option *option, const char *shown,
                      const char *value)
 {
-    int64_t ms = cli_parse_span(value);
+    int64_t ms = dibs__span_parse(value);
     char low[32], high[32];
 
     if (ms < 0)
-        return cli_misused(command, "%s '%s' is no duration: write 500ms, 5s, 2m, 1h or 7d", shown,
+        return cli_misused(command, "invalid duration %s '%s': write 500ms, 5s, 1h30m or 7d", shown,
                            value);
     if (ms < option->low || ms > option->high)
         return cli_misused(command, "%s '%s' is out of range: %s to %s", shown, value,
-                           write_span(low, option->low), write_span(high, option->high));
+                           dibs__span_write(low, option->low),
+                           dibs__span_write(high, option->high));
     *(int64_t *)option->to = ms;
     return -1;
 }
@@ -82,9 +54,57 @@ static int take_number(const cli_command *command, const cli_option *option, con
     return -1;
 }
 
-static int take_value(const cli_command *command, const cli_option *option, const char *shown,
-                      const char *value)
+/* A copy that lives as long as the process. */
+static const char *keep(const char *text)
 {
+    static struct kept {
+        struct kept *next;
+        char text[];
+    } * all;
+    size_t size = strlen(text) + 1;
+    struct kept *one = malloc(sizeof *one + size);
+
+    if (!one) {
+        cli_say("%s", dibs_status_text(DIBS_NO_MEMORY));
+        exit(dibs_status_exit_code(DIBS_NO_MEMORY));
+    }
+    memcpy(one->text, text, size);
+    one->next = all;
+    all = one;
+    return one->text;
+}
+
+/* Every user of the machine may read our arguments (ps): a login in them is overwritten. */
+static int take_url(const cli_option *option, char *value)
+{
+    char *from = value + strcspn(value, ":");
+
+    *(const char **)option->to = keep(value);
+    from += *from == ':';
+    from += strspn(from, "/");
+    cli_hide_login(from, strlen(from));
+    return -1;
+}
+
+static int take_url_file(const cli_option *option, const char *path)
+{
+    dibs_error err = {0};
+    char *url;
+
+    if (dibs_url_read(path, &url, &err) != DIBS_OK)
+        return cli_failed(&err);
+    *(const char **)option->to = keep(url);
+    free(url);
+    return -1;
+}
+
+static int take_value(const cli_command *command, const cli_option *option, const char *shown,
+                      char *value)
+{
+    if (option->kind == CLI_URL)
+        return take_url(option, value);
+    if (option->kind == CLI_URL_FILE)
+        return take_url_file(option, value);
     if (option->kind == CLI_SPAN)
         return take_span(command, option, shown, value);
     if (option->kind == CLI_NUMBER)
@@ -95,8 +115,7 @@ static int take_value(const cli_command *command, const cli_option *option, cons
 
 /* `word` is "--name", "--name=value", "-l" or "-lvalue": which option, and where its value starts.
  */
-static const cli_option *find_option(const cli_option *options, const char *word,
-                                     const char **value)
+static const cli_option *find_option(const cli_option *options, char *word, char **value)
 {
     size_t length = strcspn(word, "=");
 
@@ -120,12 +139,13 @@ static const cli_option *find_option(const cli_option *options, const char *word
 static int take_option(const cli_command *command, const cli_option *options, int argc, char **argv,
                        int *at)
 {
-    const char *word = argv[(*at)++], *value;
+    char *word = argv[(*at)++], *value;
     const cli_option *option = find_option(options, word, &value);
     char shown[64];
 
     if (!option)
-        return cli_misused(command, "unknown option '%s'", word);
+        return cli_misused(command, "unknown option '%.*s'",
+                           word[1] == '-' ? (int)strcspn(word, "=") : 2, word);
     if (word[1] == '-')
         snprintf(shown, sizeof shown, "--%s", option->name);
     else

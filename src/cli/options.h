@@ -6,11 +6,13 @@
 #include "cli.h"
 
 typedef enum cli_kind {
-    CLI_FLAG,   /* to: bool */
-    CLI_TEXT,   /* to: const char * */
-    CLI_SPAN,   /* to: int64_t, milliseconds; low and high too */
-    CLI_NUMBER, /* to: int64_t */
-    CLI_MINUS,  /* no option: words like -5 are operands */
+    CLI_FLAG,     /* to: bool */
+    CLI_TEXT,     /* to: const char * */
+    CLI_SPAN,     /* to: int64_t, milliseconds; low and high too */
+    CLI_NUMBER,   /* to: int64_t */
+    CLI_MINUS,    /* no option: words like -5 are operands */
+    CLI_URL,      /* to: const char *; a login in the argument is overwritten */
+    CLI_URL_FILE, /* the same, read from a file */
 } cli_kind;
 
 typedef struct cli_option {
@@ -21,7 +23,14 @@ typedef struct cli_option {
     char letter; /* 'E' is -E; 0: none */
 } cli_option;
 
-#define CLI_SPAN_MAX ((int64_t)1000 * 3600 * 24 * 365)
+#define CLI_URL_OPTIONS(to)                     \
+    {"url", CLI_URL, (to), 0, 0, 0},            \
+    {                                           \
+        "url-file", CLI_URL_FILE, (to), 0, 0, 0 \
+    }
+#define CLI_SPAN_MAX  ((int64_t)1000 * 3600 * 24 * 365)
+#define CLI_LEASE_MIN 10 /* of the library */
+#define CLI_LEASE_MAX ((int64_t)1000 * 3600 * 24)
 
 /* What is left when the options are taken. */
 typedef struct cli_words {
@@ -64,9 +73,5 @@ typedef struct cli_only {
  * given that it does not know (`only` ends with a NULL option). -1 after a complaint. */
 int cli_find_verb(const cli_command *command, const cli_verb *verbs, const cli_only *only,
                   const cli_words *words);
-
-/* "500ms", "5s", "2m", "1h", "7d" to milliseconds; -1: it is no duration. INT64_MAX: too long for a
- * number. */
-int64_t cli_parse_span(const char *text);
 
 #endif

@@ -7,12 +7,14 @@
 #include "cli.h"
 #include "environment.h"
 #include "interrupt.h"
+#include "nested.h"
 #include "options.h"
 #include "text.h"
 #include "wrapper.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define DEFAULT_LEASE_MS 30000 /* of the library */
@@ -45,7 +47,7 @@ static const char help[] =
     "  --owner NAME    hold the lock as NAME; another run with this owner waits until\n"
     "                  this one has been asked to stop and has ended\n"
     "  -E CODE         exit code when the lock was not obtained: 75\n"
-    "  --url URL       engine; default: $DIBS_URL, else the embedded store\n\n"
+    "  --url URL       engine, or --url-file FILE; default: see dibs help\n\n"
     "COMMAND gets DIBS_NAME, DIBS_FENCE (the fencing token: hand it to what you\n"
     "write to) and DIBS_OWNER. If the lock is lost, or dibs is killed or stopped,\n"
     "COMMAND and all that it started are ended before another gets the lock.\n\n"
@@ -57,15 +59,15 @@ static const char help[] =
 static int read_arguments(run *r, const cli_command *self, int argc, char **argv)
 {
     const cli_option options[] = {
-        {"url", CLI_TEXT, &r->url, 0, 0, 0},
+        CLI_URL_OPTIONS(&r->url),
         {"wait", CLI_SPAN, &r->wait_ms, 0, CLI_SPAN_MAX, 0},
         {"no-wait", CLI_FLAG, &r->no_wait, 0, 0, 0},
-        {"lease", CLI_SPAN, &r->lease_ms, 1, CLI_SPAN_MAX, 0},
+        {"lease", CLI_SPAN, &r->lease_ms, CLI_LEASE_MIN, CLI_LEASE_MAX, 0},
         {"shared", CLI_FLAG, &r->shared, 0, 0, 0},
         {"slots", CLI_NUMBER, &r->slots, 1, UINT32_MAX, 0},
         {"weight", CLI_NUMBER, &r->weight, 1, UINT32_MAX, 0},
-        {"min-hold", CLI_SPAN, &r->min_hold_ms, 1, CLI_SPAN_MAX, 0},
-        {"max-hold", CLI_SPAN, &r->max_hold_ms, 10, CLI_SPAN_MAX, 0},
+        {"min-hold", CLI_SPAN, &r->min_hold_ms, 1, CLI_LEASE_MAX, 0},
+        {"max-hold", CLI_SPAN, &r->max_hold_ms, CLI_LEASE_MIN, CLI_SPAN_MAX, 0},
         {"owner", CLI_TEXT, &r->owner, 0, 0, 0},
         {"exit-code", CLI_NUMBER, &r->busy_code, 0, 255, 'E'},
         {0},
@@ -107,6 +109,48 @@ static bool say_who_holds(run *r, const char *name, const char *in_time)
     }
     dibs_report_free(report);
     return p != NULL;
+}
+
+/* Our place in the queue of `lock`, from 1 on; 0: we are not in it. */
+static size_t place_of(const dibs_lock_info *lock)
+{
+    char host[256] = "";
+
+    gethostname(host, sizeof host - 1);
+    for (size_t i = 0; lock->waiters && i < lock->waiter_count; i++)
+        if (lock->waiters[i].pid == getpid() && strcmp(lock->waiters[i].host, host) == 0)
+            return i + 1;
+    return 0;
+}
+
+/* Several locks are taken one after the other: the one that is waited for has us in its queue. Where an
+ * engine has no queue, it is one that others hold. */
+static void say_waiting(void *data, dibs *d)
+{
+    const run *r = data;
+    char since[32], place[64] = "";
+    dibs_engine_info engine;
+    dibs_report *report;
+    bool said = false;
+
+    dibs_engine_of(d, &engine);
+    for (int i = 0; i < r->count && !said; i++) {
+        report = NULL;
+        if (dibs_inspect(d, r->names[i], &report, NULL) != DIBS_OK)
+            continue;
+        const dibs_lock_info *lock = dibs_report_at(report, 0);
+        const dibs_party *p = lock->holder_count ? lock->holders : NULL;
+        size_t n = place_of(lock);
+        said = p && p->pid != getpid() && (n > 0 || !engine.first_come);
+        if (n > 0)
+            snprintf(place, sizeof place, ", place %zu of %zu in the queue", n, lock->waiter_count);
+        if (said)
+            cli_say(
+                "waiting for '%s': held by %s (host %s, pid %" PRId64 ") since %s%s; Ctrl-C stops "
+                "waiting",
+                r->names[i], p->owner, p->host, p->pid, cli_format_time(since, p->since_ms), place);
+        dibs_report_free(report);
+    }
 }
 
 static int not_obtained(run *r, const dibs_error *err)
@@ -165,6 +209,9 @@ static int obtain(void *data)
 
     find_lease(r);
     options.lease_ms = r->lease_ms;
+    for (int i = 0, code; i < r->count && options.wait_ms != DIBS_NO_WAIT; i++)
+        if ((code = cli_nested_check(r->d, r->names[i], &options)) >= 0)
+            return code;
     err.status = dibs_lock_many(r->d, (const char *const *)r->names, (size_t)r->count, &options,
                                 r->grants, &err);
     if (err.status == DIBS_OK)
@@ -289,7 +336,7 @@ static int start(const cli_command *self, int argc, char **argv)
         return dibs_status_exit_code(DIBS_NO_MEMORY);
     }
     cli_signals_take(&r.passed_on, &r.mask);
-    code = cli_enter(r.url, r.lease_ms, &r.passed_on, &r.d, obtain, &r);
+    code = cli_enter(r.url, r.lease_ms, &r.passed_on, &r.d, obtain, say_waiting, &r);
     if (code < 0)
         code = run_command(&r);
     dibs_close(r.d);

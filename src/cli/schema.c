@@ -13,13 +13,13 @@ static const char help[] =
     "  dibs schema --url postgresql://host/app | psql -h host -U postgres app\n"
     "  dibs schema --url mysql://host/app | mariadb -h host -u root app\n\n"
     "  --url URL  engine, with the table_prefix that will be used later; default:\n"
-    "             $DIBS_URL\n\n"
+    "             see dibs help\n\n"
     "Exit: 0, or 64 for an engine that needs no tables.\n";
 
 static int start(const cli_command *self, int argc, char **argv)
 {
     const char *url = NULL;
-    const cli_option options[] = {{"url", CLI_TEXT, &url, 0, 0, 0}, {0}};
+    const cli_option options[] = {CLI_URL_OPTIONS(&url), {0}};
     dibs_error err = {0};
     char *text = NULL;
     cli_words words;

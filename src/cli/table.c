@@ -24,12 +24,13 @@ static void format_state(char *out, size_t size, const dibs_lock_info *lock)
         snprintf(out, size, "exclusive");
 }
 
-/* One UTF-8 character more than `columns` is where the line is cut. */
+/* Cut before the character that would be beyond `columns`. */
 static void put_line(FILE *to, const char *line, size_t columns)
 {
     const char *end = line;
+    size_t used = 0;
 
-    for (size_t i = 0; *end && (columns == 0 || i < columns); i++)
+    while (*end && (columns == 0 || (used += cli_columns(end)) <= columns))
         end += cli_utf8_length(end) ? cli_utf8_length(end) : 1;
     while (end > line && end[-1] == ' ')
         end--;

@@ -1,9 +1,11 @@
 /* Escaping and formatting; see the header. */
+#define _GNU_SOURCE
 #include "text.h"
 
 #include <inttypes.h>
 #include <string.h>
 #include <time.h>
+#include <wchar.h>
 
 static bool continues(unsigned char c)
 {
@@ -29,11 +31,39 @@ size_t cli_utf8_length(const char *s)
     return 4;
 }
 
-/* Control characters of both kinds: below space and delete, and U+0080 to U+009F. */
-static bool steers(const unsigned char *u, size_t length)
+static wchar_t number_of(const char *s, size_t length)
 {
-    return (length == 1 && (u[0] < 0x20 || u[0] == 0x7F)) ||
-           (length == 2 && u[0] == 0xC2 && u[1] < 0xA0);
+    const unsigned char *u = (const unsigned char *)s;
+    uint32_t n = length == 1 ? u[0] : u[0] & (0xFFU >> (length + 1));
+
+    for (size_t i = 1; i < length; i++)
+        n = n << 6 | (u[i] & 0x3F);
+    return (wchar_t)n;
+}
+
+/* What changes how other characters are shown, or is not seen at all: control characters of both kinds, marks
+ * of the direction of writing, line separators, and what has no width and no looks. */
+static bool steers(const char *s, size_t length)
+{
+    static const struct {
+        wchar_t from, to;
+    } ranges[] = {{0, 0x1F},        {0x7F, 0x9F},     {0xAD, 0xAD},      {0x61C, 0x61C},
+                  {0x180E, 0x180E}, {0x200B, 0x200F}, {0x2028, 0x202E},  {0x2060, 0x206F},
+                  {0xFEFF, 0xFEFF}, {0xFFF9, 0xFFFB}, {0xE0000, 0xE007F}};
+    wchar_t n = number_of(s, length);
+
+    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++)
+        if (n >= ranges[i].from && n <= ranges[i].to)
+            return true;
+    return false;
+}
+
+size_t cli_columns(const char *s)
+{
+    size_t length = cli_utf8_length(s);
+    int width = length > 1 ? wcwidth(number_of(s, length)) : 1;
+
+    return width < 0 ? 1 : (size_t)width;
 }
 
 /* Writes what stands for the character at `*s` and moves past it. */
@@ -42,7 +72,7 @@ static size_t escape_one(char out[8], const char **s, bool exact)
     const unsigned char *u = (const unsigned char *)*s;
     size_t length = cli_utf8_length(*s);
 
-    if (length > 0 && !steers(u, length) && (u[0] != '\\' || !exact)) {
+    if (length > 0 && !steers(*s, length) && (u[0] != '\\' || !exact)) {
         memcpy(out, u, length);
         out[length] = '\0';
         *s += length;
@@ -65,7 +95,7 @@ size_t cli_escape(char *out, size_t size, const char *bytes)
             break;
         memcpy(out + used, one, n);
         used += n;
-        columns += one[0] == '\\' ? n : 1;
+        columns += one[0] == '\\' ? n : cli_columns(one);
     }
     out[used] = '\0';
     return columns;
@@ -79,6 +109,19 @@ void cli_print_line(FILE *to, const char *message)
         escape_one(one, &message, false);
         fputs(one, to);
     }
+}
+
+void cli_hide_login(char *text, size_t size)
+{
+    char *at = memrchr(text, '@', size);
+    size_t login = at ? (size_t)(at - text) : 0, stars = login < 3 ? login : 3, rest;
+
+    if (login == 0)
+        return;
+    rest = strlen(at);
+    memset(text, '*', stars);
+    memmove(text + stars, at, rest);
+    memset(text + stars + rest, '\0', login - stars);
 }
 
 const char *cli_format_span(char out[24], int64_t ms)

@@ -19,7 +19,7 @@ static const char help[] =
     "  --scope S  what it is good for; the same for all three; default: none\n"
     "  --ttl D    good for so long (500ms, 5s, 2m, 1h, 7d): 10m\n"
     "  --json     {\"scope\", \"token\", \"redeemed\"}\n"
-    "  --url URL  engine; default: $DIBS_URL, else the embedded store\n\n"
+    "  --url URL  engine, or --url-file FILE; default: see dibs help\n\n"
     "Exit: 0, or 77: spent, expired, never issued, or for another scope (reissue: not\n"
     "spent, or gone).\n";
 
@@ -63,7 +63,7 @@ static int start(const cli_command *self, int argc, char **argv)
     dibs_token_options token = {.scope = ""};
     const char *url = NULL;
     bool json = false;
-    const cli_option options[] = {{"url", CLI_TEXT, &url, 0, 0, 0},
+    const cli_option options[] = {CLI_URL_OPTIONS(&url),
                                   {"scope", CLI_TEXT, &token.scope, 0, 0, 0},
                                   {"ttl", CLI_SPAN, &token.ttl_ms, 1, CLI_SPAN_MAX, 0},
                                   {"json", CLI_FLAG, &json, 0, 0, 0},

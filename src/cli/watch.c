@@ -26,7 +26,7 @@ static const char help[] =
     "  --interval D  how often to look: 1s\n"
     "  --json        an object a line: {\"time_ms\", \"event\", \"name\",\n"
     "                \"waiter_count\", \"holder\"}\n"
-    "  --url URL     engine; default: $DIBS_URL, else the embedded store\n\n"
+    "  --url URL     engine, or --url-file FILE; default: see dibs help\n\n"
     "What comes and goes between two looks is not seen.\n";
 
 typedef struct watch {
@@ -157,7 +157,7 @@ static int start(const cli_command *self, int argc, char **argv)
 {
     watch w = {.interval_ms = 1000};
     const char *url = NULL;
-    const cli_option options[] = {{"url", CLI_TEXT, &url, 0, 0, 0},
+    const cli_option options[] = {CLI_URL_OPTIONS(&url),
                                   {"interval", CLI_SPAN, &w.interval_ms, 10, 3600 * 1000, 0},
                                   {"json", CLI_FLAG, &w.json, 0, 0, 0},
                                   {0}};

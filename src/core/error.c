@@ -83,7 +83,11 @@ void dibs__wrap(dibs_error *err, const char *format, ...)
     va_start(args, format);
     n = vsnprintf(err->message, sizeof err->message, format, args);
     va_end(args);
-    if (n >= 0 && (size_t)n < sizeof err->message)
+    /* said already, where the same thing failed further down */
+    if (n > 0 && (size_t)n < sizeof inner && strncmp(inner, err->message, (size_t)n) == 0 &&
+        inner[n] == ':')
+        memcpy(err->message, inner, sizeof inner);
+    else if (n >= 0 && (size_t)n < sizeof err->message)
         snprintf(err->message + n, sizeof err->message - (size_t)n, ": %.*s",
                  (int)sizeof inner - 8 - n, inner);
     make_one_line(err->message);

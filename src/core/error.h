@@ -8,7 +8,7 @@
 dibs_status dibs__fail(dibs_error *err, dibs_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Puts "prefix: " before what an inner layer said; the status stays. */
+/* Puts "prefix: " before what an inner layer said, unless it begins so; the status stays. */
 void dibs__wrap(dibs_error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* At the beginning and at the end of a public call; see core/calls.h. */

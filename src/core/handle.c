@@ -250,8 +250,29 @@ static dibs_status find_engine(const dibs__url *url, const dibs__engine_class **
         size_t n = strlen(known);
         snprintf(known + n, sizeof known - n, "%s%s:", i ? ", " : "", dibs__engines[i]->scheme);
     }
+    /* user:password@host without a scheme begins with what must not be repeated */
     return dibs__fail(err, DIBS_INVALID, "no engine for the URL scheme '%.40s:'; there are %s",
-                      url->scheme, known);
+                      !url->authority && strchr(url->path, '@') ? "..." : url->scheme, known);
+}
+
+/* What listens there is usually something else. */
+static void hint_at_port(const dibs__url *url, const dibs__engine_class *class, dibs_error *err)
+{
+    static const struct {
+        int port;
+        const char *schemes;
+    } usual[] = {{6379, "redis redlock"},
+                 {5432, "postgresql"},
+                 {3306, "mysql"},
+                 {2181, "zookeeper"},
+                 {2379, "etcd"}};
+    size_t n = err ? strlen(err->message) : 0;
+
+    for (size_t i = 0; err && i < url->host_count; i++)
+        for (size_t k = 0; k < sizeof usual / sizeof usual[0]; k++)
+            if (url->host[i].port == usual[k].port && !strstr(usual[k].schemes, class->scheme))
+                snprintf(err->message + n, sizeof err->message - n,
+                         "; port %d is usually that of %s", usual[k].port, usual[k].schemes);
 }
 
 static dibs_status open_engine(dibs *d, const char *text, const dibs_options *o, dibs_error *err)
@@ -271,6 +292,8 @@ static dibs_status open_engine(dibs *d, const char *text, const dibs_options *o,
         request.until =
             dibs__after(d->env, o->connect_ms ? o->connect_ms * DIBS__MS : DEFAULT_SPAN);
         status = d->class->open(&request, &d->engine, err);
+        if (status == DIBS_UNAVAILABLE || status == DIBS_BROKEN_ENGINE)
+            hint_at_port(&url, d->class, err);
     }
     if (status == DIBS_OK) {
         d->engine->class = d->class;
@@ -281,26 +304,23 @@ static dibs_status open_engine(dibs *d, const char *text, const dibs_options *o,
     return status;
 }
 
-static const char *default_url(void)
-{
-    const char *url = secure_getenv("DIBS_URL");
-
-    return url && *url ? url : "sqlite:";
-}
-
 dibs_status dibs__open_in(const dibs__env *env, const char *url, const dibs_options *options,
                           dibs **out, dibs_error *err)
 {
     static const dibs_options defaults;
     const dibs_options *o = options ? options : &defaults;
     dibs *d = NULL;
+    char *meant = NULL;
     dibs_status status = check_open_options(o, err);
 
     *out = NULL;
+    if (status == DIBS_OK && !url)
+        status = dibs__url_default(&meant, err);
     if (status == DIBS_OK)
         status = new_handle(env, o, &d, err);
     if (status == DIBS_OK)
-        status = open_engine(d, url ? url : default_url(), o, err);
+        status = open_engine(d, url ? url : meant, o, err);
+    dibs__url_forget(meant);
     if (status == DIBS_OK)
         *out = d;
     else if (d)
@@ -316,10 +336,13 @@ dibs_status dibs__do_open(const char *url, const dibs_options *options, dibs **o
 dibs_status dibs__do_schema(const char *text, char **out, dibs_error *err)
 {
     const dibs__engine_class *class;
-    dibs__url url;
-    dibs_status status = dibs__url_parse(&url, text ? text : default_url(), err);
+    dibs__url url = {0};
+    char *meant = NULL;
+    dibs_status status = text ? DIBS_OK : dibs__url_default(&meant, err);
 
     *out = NULL;
+    if (status == DIBS_OK)
+        status = dibs__url_parse(&url, text ? text : meant, err);
     if (status == DIBS_OK)
         status = find_engine(&url, &class, err);
     if (status == DIBS_OK && !class->schema)
@@ -327,6 +350,7 @@ dibs_status dibs__do_schema(const char *text, char **out, dibs_error *err)
                             class->scheme);
     else if (status == DIBS_OK)
         status = class->schema(&url, out, err);
+    dibs__url_forget(meant);
     dibs__url_fini(&url);
     return status;
 }

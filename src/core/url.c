@@ -17,6 +17,9 @@ static int hex(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
+#define LOGIN_HINT \
+    "; in a user or password write / as %%2F, ? as %%3F, , as %%2C, : as %%3A and @ as %%40"
+
 /* In place; %00 and broken escapes are refused. */
 bool dibs__url_decode(char *text)
 {
@@ -49,7 +52,8 @@ static char *cut(char *text, char mark)
     return at + 1;
 }
 
-static dibs_status parse_port(const char *text, int *out, dibs_error *err)
+/* What stands where a port should is perhaps a piece of a password: it is repeated only if `open`. */
+static dibs_status parse_port(const char *text, bool open, int *out, dibs_error *err)
 {
     char *end;
     long port;
@@ -58,12 +62,15 @@ static dibs_status parse_port(const char *text, int *out, dibs_error *err)
     port = strtol(text, &end, 10);
     if (!isdigit((unsigned char)*text) || *end || errno || port < 1 || port > 65535)
         return dibs__fail(err, DIBS_INVALID,
-                          "bad port '%.20s' in the URL: give a number from 1 to 65535", text);
+                          open
+                              ? "bad port '%.20s' in the URL: give a number from 1 to 65535"
+                              : "bad port in the URL: give a number from 1 to 65535%.0s" LOGIN_HINT,
+                          text);
     *out = (int)port;
     return DIBS_OK;
 }
 
-dibs_status dibs__url_parse_host(dibs__url_host *host, char *text, dibs_error *err)
+dibs_status dibs__url_parse_host(dibs__url_host *host, char *text, bool open, dibs_error *err)
 {
     char *port = NULL;
 
@@ -80,16 +87,16 @@ dibs_status dibs__url_parse_host(dibs__url_host *host, char *text, dibs_error *e
     if (!dibs__url_decode(text))
         return dibs__fail(err, DIBS_INVALID, "bad percent escape in the URL's host");
     host->name = text;
-    return port ? parse_port(port, &host->port, err) : DIBS_OK;
+    return port ? parse_port(port, open, &host->port, err) : DIBS_OK;
 }
 
-static dibs_status parse_hosts(dibs__url *url, char *text, dibs_error *err)
+static dibs_status parse_hosts(dibs__url *url, char *text, bool open, dibs_error *err)
 {
     while (text) {
         char *next = cut(text, ',');
         if (url->host_count == DIBS__HOSTS_MAX)
             return dibs__fail(err, DIBS_INVALID, "more than %d hosts in the URL", DIBS__HOSTS_MAX);
-        dibs_status status = dibs__url_parse_host(&url->host[url->host_count++], text, err);
+        dibs_status status = dibs__url_parse_host(&url->host[url->host_count++], text, open, err);
         if (status != DIBS_OK)
             return status;
         text = next;
@@ -111,7 +118,7 @@ static dibs_status parse_authority(dibs__url *url, char *text, dibs_error *err)
                               "bad percent escape in the URL's user or password");
         text = at + 1;
     }
-    return parse_hosts(url, text, err);
+    return parse_hosts(url, text, !at, err);
 }
 
 static dibs_status parse_params(dibs__url *url, char *text, dibs_error *err)
@@ -147,6 +154,18 @@ static char *parse_scheme(dibs__url *url, char *text)
     return text + n + 1;
 }
 
+/* A / or ? ends the authority. An @ after it says that this one stood in a password, whose pieces would be
+ * taken for a host, a path or a parameter, and be shown or looked up as such. So does user:password@ where
+ * the slashes are missing. */
+static bool is_cut_login(const char *rest)
+{
+    bool authority = strncmp(rest, "//", 2) == 0;
+    const char *end = authority ? rest + 2 + strcspn(rest + 2, "/?") : rest;
+    bool hosts = authority && end > rest + 2;
+
+    return strchr(hosts ? end : end + strcspn(end, ":?"), '@');
+}
+
 dibs_status dibs__url_parse(dibs__url *url, const char *text, dibs_error *err)
 {
     char *rest;
@@ -166,6 +185,9 @@ dibs_status dibs__url_parse(dibs__url *url, const char *text, dibs_error *err)
         return dibs__fail(err, DIBS_INVALID,
                           "'%.60s' is not a URL: write it like sqlite:///path or redis://host:port",
                           strchr(text, '@') ? "(with credentials)" : text);
+    if (is_cut_login(rest))
+        return dibs__fail(err, DIBS_INVALID,
+                          "an @ where no login can be in the URL: write it as %%40" LOGIN_HINT);
     status = parse_params(url, cut(rest, '?'), err);
     if (status != DIBS_OK)
         return status;

@@ -39,6 +39,10 @@ typedef struct dibs__url {
 dibs_status dibs__url_parse(dibs__url *url, const char *text, dibs_error *err);
 void dibs__url_fini(dibs__url *url);
 
+/* The URL that is meant when none is given; freed with dibs__url_forget, which NULL does not harm. */
+dibs_status dibs__url_default(char **out, dibs_error *err);
+void dibs__url_forget(char *text);
+
 /* A host with a login of its own, for engines whose servers each have one:
  * [[user]:password@]host[:port]. */
 typedef struct dibs__url_login {
@@ -51,9 +55,9 @@ typedef struct dibs__url_login {
 dibs_status dibs__url_logins(const dibs__url *url, dibs__url_login out[DIBS__HOSTS_MAX],
                              size_t *count, char **room, dibs_error *err);
 
-/* For url_logins.c: in place. */
+/* For url_logins.c: in place. `open`: errors may repeat the text. */
 bool dibs__url_decode(char *text);
-dibs_status dibs__url_parse_host(dibs__url_host *host, char *text, dibs_error *err);
+dibs_status dibs__url_parse_host(dibs__url_host *host, char *text, bool open, dibs_error *err);
 
 /* The parameter's value, or NULL; marks it as known. */
 const char *dibs__url_take(dibs__url *url, const char *key);

@@ -25,6 +25,7 @@ dibs_status dibs__url_logins(const dibs__url *url, dibs__url_login out[DIBS__HOS
 {
     dibs__url_login current = {0};
     dibs_status status = DIBS_OK;
+    bool open = !url->logins || !strchr(url->logins, '@');
 
     *count = 0;
     *room = strdup(url->logins ? url->logins : "");
@@ -44,7 +45,7 @@ dibs_status dibs__url_logins(const dibs__url *url, dibs__url_login out[DIBS__HOS
         }
         current.at = (dibs__url_host){0};
         if (status == DIBS_OK)
-            status = dibs__url_parse_host(&current.at, text, err);
+            status = dibs__url_parse_host(&current.at, text, open, err);
         out[(*count)++] = current;
     }
     return status;

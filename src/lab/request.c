@@ -25,7 +25,7 @@ void lab_request_options(lab_request *r, cli_option out[LAB_OPTIONS_MAX], const 
     r->plan = (lab_plan){
         .processes = 1, .threads = 50, .loops = 100, .stock = 5000, .limit_ms = 120 * 1000};
     for (int i = 0; i < LAB_SERVERS; i++)
-        out[n++] = (cli_option){server_names[i], CLI_TEXT, &r->url[i], 0, 0, 0};
+        out[n++] = (cli_option){server_names[i], CLI_URL, &r->url[i], 0, 0, 0};
     out[n++] = (cli_option){"with-servers", CLI_FLAG, &r->with_servers, 0, 0, 0};
     out[n++] = (cli_option){"json", CLI_FLAG, &r->json, 0, 0, 0};
     out[n++] = (cli_option){"processes", CLI_NUMBER, &r->plan.processes, 1, 64, 0};

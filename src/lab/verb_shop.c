@@ -123,7 +123,7 @@ int lab_verb_shop(const cli_command *self, int argc, char **argv)
     const char *name = NULL, *url = NULL;
     int64_t port = DEFAULT_PORT;
     const cli_option more[] = {{"strategy", CLI_TEXT, &name, 0, 0, 0},
-                               {"url", CLI_TEXT, &url, 0, 0, 0},
+                               CLI_URL_OPTIONS(&url),
                                {"port", CLI_NUMBER, &port, 0, 65535, 0},
                                {0}};
     lab_request r = {0};

@@ -210,7 +210,7 @@ class Context:
     """One test's surroundings: the command, an engine's URL and a folder. Ends what the test left running."""
 
     def __init__(self, dibs, engine, servers, folder):
-        self.dibs, self.engine, self.folder = dibs, engine, folder
+        self.dibs, self.engine, self.servers, self.folder = dibs, engine, servers, folder
         self.url = self.server = None
         if engine == 'sqlite':
             self.url = 'sqlite://' + os.path.join(folder, 'locks.db')

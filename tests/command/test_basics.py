@@ -278,3 +278,32 @@ def ignored_child_signal_does_no_harm(t):
     process = Process([t.dibs, 'run', 'a', '--', 'sh', '-c', 'exit 5'], t.folder, env=t.env,
                       preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
     assert process.wait() == 5
+
+
+@test(*ENGINES, *DATABASES, *ENSEMBLES)
+def nested_runs_of_one_lock(t):
+    """What would wait for ever for the run around it is refused at once; what would not is run."""
+
+    def nested(outer, inner, code, text=b''):
+        start = time.monotonic()
+        got = t.run('run', *outer, '--', t.dibs, 'run', *inner, '--', 'echo', 'in')
+        assert got[0] == code and got[1] == (b'in\n' if code == 0 else b'') and text in got[2], (outer, inner, got)
+        assert time.monotonic() - start < 15
+
+    held = b'that this command runs under: waiting for it would never end'
+    nested(['a'], ['a'], 64, held)
+    nested(['a'], ['--shared', 'a'], 64, held)
+    nested(['a'], ['--no-wait', 'a'], 75, b'held by')
+    nested(['x y%', 'b'], ['c', 'x y%'], 64, b"'x y%' is held by the dibs run")
+    nested(['a'], ['aa'], 0)
+    nested(['aa'], ['a'], 0)
+    nested(['--shared', 's'], ['--shared', 's'], 0)
+    nested(['--shared', 's'], ['s'], 64, held)
+    nested(['--slots', '2', 'n'], ['--slots', '2', 'n'], 0)
+    nested(['--slots', '2', 'n'], ['--slots', '2', '--weight', '2', 'n'], 64, held)
+    nested(['--slots', '3', '--weight', '2', 'm'], ['--slots', '3', '--weight', '2', 'm'], 64, held)
+    nested(['a'], ['--url', 'sqlite://' + t.path('other.db'), 'a'], 0)
+    deep = [t.dibs, 'run', 'b', '--', t.dibs, 'once', 'k', '--', 'sh', '-c', '"$0" run a -- echo in', t.dibs]
+    assert t.run('run', 'a', '--', *deep)[:2] == (64, b''), 'over other runs'
+    assert t.run('run', '--owner', 'o', 'a', '--', t.dibs, 'run', '--owner', 'o', 'a', '--', 'true')[0] == 64
+    assert t.run('run', 'a', '--', 'sh', '-c', 'exec 1>&2; env -u DIBS_HELD "$0" run --wait 200ms a -- true', t.dibs)[0] == 75

@@ -187,3 +187,15 @@ def engines_are_listed(t):
         assert engine['available'] == (engine['missing'] is None)
     code, out, _ = t.run('engines', '--url', 'redis://nowhere')
     assert code == 0 and b'sqlite' in out
+
+
+@test(*ENGINES)
+def json_of_nothing(t):
+    code, out, err = t.run('show', '--json', 'nothing')
+    assert code == 1 and err.startswith(b'dibs: '), (code, err)
+    lock = json.loads(out)
+    assert lock == {'name': 'nothing', 'slots': 0, 'used': 0, 'fence': None, 'holders': [], 'waiter_count': 0, 'waiters': [], 'notes': [],
+                    'broken_by': None}, lock
+    code, out, err = t.run('break', '--json', 'nothing')
+    broken = json.loads(out)
+    assert code == 1 and (broken['name'], broken['broken'], broken['fence']) == ('nothing', False, None), (code, broken)

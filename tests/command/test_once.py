@@ -178,8 +178,8 @@ def kill_9_then_refuse_then_rerun(t):
     runner.signal(signal.SIGKILL)
     runner.wait()
     code, _, err = t.run('once', '--wait', '20s', 'a', '--', 'touch', t.path('ran'))
-    assert code == 74 and b'--on-crash rerun' in err and b'pid %d' % runner.pid in err, (code, err)
-    assert t.run('once', 'a', '--', 'touch', t.path('ran'))[0] == 74, 'the answer stays'
+    assert code == 79 and b'--on-crash rerun' in err and b'pid %d' % runner.pid in err, (code, err)
+    assert t.run('once', 'a', '--', 'touch', t.path('ran'))[0] == 79, 'the answer stays'
     assert not os.path.exists(t.path('ran'))
     again = t.start('once', '--on-crash', 'rerun', 'a', '--', 'sh', '-c', 'echo $DIBS_AGAIN; exec "$@"', 'sh',
                     *t.worker('next', 'seconds=0.2'))
@@ -197,12 +197,12 @@ def take_over_that_starts_nothing_leaves_the_crash(t):
     runner = begin(t, 'a')
     runner.signal(signal.SIGKILL)
     runner.wait()
-    assert t.run('once', '--wait', '20s', 'a', '--', 'touch', t.path('ran'))[0] == 74
+    assert t.run('once', '--wait', '20s', 'a', '--', 'touch', t.path('ran'))[0] == 79
     assert t.run('once', '--on-crash', 'rerun', 'a', '--', '/no/such/command')[0] == 127
     code, _, err = t.run('once', 'a', '--', 'touch', t.path('ran'))
-    assert code == 74 and b'pid %d' % runner.pid in err, (code, err)
+    assert code == 79 and b'pid %d' % runner.pid in err, (code, err)
     assert t.run('once', '--on-crash', 'rerun', 'a', '--', 'sh', '-c', 'exit 5')[0] == 5
-    assert t.run('once', 'a', '--', 'touch', t.path('ran'))[0] == 74, 'a rerun that failed settles nothing'
+    assert t.run('once', 'a', '--', 'touch', t.path('ran'))[0] == 79, 'a rerun that failed settles nothing'
     assert not os.path.exists(t.path('ran'))
     assert t.run('once', '--on-crash', 'rerun', 'a', '--', 'sh', '-c', 'echo $DIBS_AGAIN') == (0, b'1\n', b'')
 
@@ -223,7 +223,7 @@ def stopped_on_the_way_means_crashed(t):
         assert runner.wait() == (9 if 'exit 9' in script else 128 + number), (number, script, runner.err)
         assert b'unknown' in runner.err, runner.err
         code, out, err = t.run('once', key, '--', 'echo', 'ran')
-        assert (code, out) == (74, b''), (number, script, code, out, err)
+        assert (code, out) == (79, b''), (number, script, code, out, err)
         assert t.run('once', '--on-crash', 'rerun', key, '--', 'echo', 'ran')[:2] == (0, b'ran\n')
 
 
@@ -243,7 +243,7 @@ def stopped_together_with_its_command_means_crashed(t):
         runner.signal(signal.SIGCONT)
         assert runner.wait() == (code or 128 + signal.SIGTERM), runner.err
         assert b'unknown' in runner.err, runner.err
-        assert t.run('once', key, '--', 'echo', 'ran')[:2] == (74, b'')
+        assert t.run('once', key, '--', 'echo', 'ran')[:2] == (79, b'')
 
 
 @test(*ENGINES)
@@ -253,7 +253,7 @@ def ended_by_a_signal_means_crashed(t):
         for keep in ((), ('--on-fail', 'keep')):
             key = 'k%d%d' % (i, len(keep))
             assert t.run('once', *keep, key, '--', 'sh', '-c', script)[0] == code, script
-            assert t.run('once', key, '--', 'touch', t.path('ran'))[0] == 74, script
+            assert t.run('once', key, '--', 'touch', t.path('ran'))[0] == 79, script
     assert not os.path.exists(t.path('ran'))
     assert t.run('once', 'c', '--', 'sh', '-c', 'exit 128')[0] == 128
     assert t.run('once', 'c', '--', 'sh', '-c', 'exit 200')[0] == 200, 'these are failures of its own'
@@ -312,7 +312,7 @@ def finish_of_a_late_runner_is_refused(t):
 @test(*SOME)
 def late_finish_counts_while_nobody_has_taken_over(t):
     runner, said = stop_while_the_command_ends(t)
-    assert t.run('once', '--wait', '30s', 'a', '--', 'echo', 'ran', seconds=40)[0] == 74, 'its lease is over'
+    assert t.run('once', '--wait', '30s', 'a', '--', 'echo', 'ran', seconds=40)[0] == 79, 'its lease is over'
     runner.signal(signal.SIGCONT)
     assert runner.wait() == 0, runner.err
     assert t.run('once', 'a', '--', 'false') == (0, said, b''), 'it was done, and in time'
@@ -325,7 +325,7 @@ def stopped_past_its_lease_and_nobody_came(t):
     wait_for(lambda: not alive(t.started_at('old')[3]), 'the end of the command', 20)
     runner.signal(signal.SIGCONT)
     assert runner.wait() == 76, runner.err
-    assert t.run('once', '--wait', '20s', 'a', '--', 'true')[0] == 74, 'nobody knows how far it came'
+    assert t.run('once', '--wait', '20s', 'a', '--', 'true')[0] == 79, 'nobody knows how far it came'
 
 
 @test('redis')
@@ -377,9 +377,9 @@ def guardian_killed_means_crashed(t):
     runner = begin(t, 'a')
     guardian, = children(runner.pid)
     os.kill(guardian, signal.SIGKILL)
-    assert runner.wait() == 74 and b'guardian' in runner.err, runner.err
+    assert runner.wait() == 79 and b'guardian' in runner.err, runner.err
     assert not alive(t.started_at('old')[3])
-    assert t.run('once', 'a', '--', 'true')[0] == 74, 'nobody knows how far it came'
+    assert t.run('once', 'a', '--', 'true')[0] == 79, 'nobody knows how far it came'
 
 
 @test('sqlite')
@@ -393,9 +393,9 @@ def guardian_killed_about_the_end(t):
         except ProcessLookupError:
             pass
         code = runner.wait()
-        assert code in (0, 74), (code, runner.err)
+        assert code in (0, 79), (code, runner.err)
         code_2, out, _ = t.run('once', 'a%d' % i, '--', 'echo', 'again')
-        assert (code_2, out) == ((0, b'%d\n' % guardian) if code == 0 else (74, b'')), (code, code_2, out)
+        assert (code_2, out) == ((0, b'%d\n' % guardian) if code == 0 else (79, b'')), (code, code_2, out)
 
 
 @test('sqlite')
@@ -408,7 +408,7 @@ def signals_go_to_the_command(t):
     process = begin(t, 'a')
     process.signal(signal.SIGTERM)
     assert process.wait() == 143
-    assert t.run('once', 'a', '--', 'echo', 'x')[:2] == (74, b''), 'at once'
+    assert t.run('once', 'a', '--', 'echo', 'x')[:2] == (79, b''), 'at once'
 
 
 # ---- What the command says --------------------------------------------------------------------------------------
@@ -583,7 +583,7 @@ def as_json(t):
     document = ask('e', '--', 'true', code=75)[0]
     assert document['outcome'] == 'running' and document['code'] is None and document['runner']['pid'] == runner.pid
     runner.signal(signal.SIGKILL)
-    assert ask('--wait', '20s', 'e', '--', 'true', code=74)[0]['outcome'] == 'crashed'
+    assert ask('--wait', '20s', 'e', '--', 'true', code=79)[0]['outcome'] == 'crashed'
 
 
 @test()

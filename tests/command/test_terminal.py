@@ -123,6 +123,31 @@ def ctrl_c_in_the_queue(t):
     holder.signal(signal.SIGTERM)
 
 
+@test('sqlite', 'redis')
+def a_wait_is_explained(t):
+    """In a terminal, after a second: who holds it, our place, how to leave. Not when stderr is no terminal."""
+    holder = t.start('run', '--owner', 'boss', 'a', '--', 'sleep', '60')
+    wait_for(lambda: t.held_by('a'), 'the holder')
+    silent = t.start('run', 'free', 'a', '--', 'true')
+    t.wait_queued('a')
+    terminal = shell(t)
+    terminal.type(b'%s run b a -- echo ran\n' % t.dibs.encode())
+    terminal.see(b"dibs: waiting for 'a': held by boss (host ")
+    terminal.see(b'pid %d) since 20' % holder.pid)
+    terminal.see(b', place 2 of 2 in the queue; Ctrl-C stops waiting')
+    terminal.type(b'\x03')
+    terminal.see(b'ready> ')
+    assert b'waiting' not in terminal.text and silent.err == b'', (terminal.text, silent.err)
+    once = t.start('once', 'k', '--', 'sleep', '60')
+    wait_for(lambda: t.run('once', 'k', '--', 'true')[0] == 75, 'the run')
+    terminal.type(b'%s once --wait 1m k -- echo ran\n' % t.dibs.encode())
+    terminal.see(b"dibs: waiting for another run of 'k' to end; Ctrl-C stops waiting")
+    terminal.type(b'\x03')
+    terminal.see(b'ready> ')
+    once.signal(signal.SIGTERM)
+    holder.signal(signal.SIGTERM)
+
+
 @test('sqlite')
 def ctrl_z_and_fg(t):
     terminal = shell(t)
@@ -190,7 +215,7 @@ def once_in_a_terminal(t):
     terminal.see(b'ready> ')
     terminal.type(b'echo code-$?\n')
     terminal.see(b'code-130')
-    assert t.run('once', 'b', '--', 'echo', 'x')[:2] == (74, b''), 'interrupted: its outcome is unknown'
+    assert t.run('once', 'b', '--', 'echo', 'x')[:2] == (79, b''), 'interrupted: its outcome is unknown'
 
 
 @test('sqlite')
@@ -217,6 +242,33 @@ def live_view(t):
 
 
 @test('sqlite')
+def names_do_not_steer_the_view(t):
+    """Wide and combining characters keep the columns; what turns the direction of writing is shown escaped."""
+    names = ['plain', '\u6f22\u5b57', 'e\u0301te\u0301', 'evil\u202etxt', 'zero\u200bwidth', '\U0001f600']
+    for name in names:
+        t.start('run', name, '--', 'sleep', '60')
+    wait_for(lambda: len(t.json('ls', '--json')['locks']) == len(names), 'the holders')
+
+    def columns(line):
+        return sum(0 if c == '\u0301' else 2 if c in '\u6f22\u5b57\U0001f600' else 1 for c in line)
+
+    table = t.run('ls')[1].decode().splitlines()
+    at = {columns(line[:line.index(' exclusive')]) for line in table[1:]}
+    assert at == {table[0].index('STATE') - 1}, table
+    terminal = Terminal(t, t.dibs, 'watch', '--interval', '50ms')
+    terminal.see(b'evil\\xe2\\x80\\xaetxt')
+    terminal.see(b'zero\\xe2\\x80\\x8bwidth')
+    terminal.type(b'\x03')
+    terminal.see(b'\x1b[?1049l')
+    shown = t.run('ls')[1] + t.run('show', names[3])[1] + t.run('ls', '--names')[1] + terminal.text
+    shown += t.run('run', '--no-wait', names[3], '--', 'true')[2] + t.run('show', names[3] + 'x')[2]
+    assert '\u202e'.encode() not in shown and '\u200b'.encode() not in shown, shown
+    terminal = Terminal(t, t.dibs, 'ls', '--json', 'evil')
+    terminal.see(b'evil\\u202Etxt')
+    assert t.json('ls', '--json', 'evil')['locks'][0]['name'] == names[3], 'exact where no terminal is'
+
+
+@test('sqlite')
 def completion(t):
     if not shutil.which('bash'):
         raise Skip('bash is not installed')
@@ -234,6 +286,8 @@ def completion(t):
     assert '--max-hold' in complete(t.dibs, 'run', '--m')
     assert complete(t.dibs, 'show', 'ni') == ['nightly']
     assert complete(t.dibs, 'run', '--wait', '5') == ['500ms', '5s']
+    assert complete(t.dibs, 'help', 'sch') == ['schema']
+    assert complete(t.dibs, 'ls', '--url-f') == ['--url-file']
     assert complete(t.dibs, 'lab', 'sh') == ['shop']
     assert '--from' in complete(t.dibs, 'lab', 'report', '--f')
     assert 'true' in complete(t.dibs, 'run', 'nightly', '--', 'tru')

@@ -1,11 +1,14 @@
 """Wrong arguments, help, and URLs that cannot be used."""
 
+import json
 import os
+import re
+import shutil
 import socket
 import subprocess
 import time
 
-from harness import DATABASES, ENGINES, free_port, test
+from harness import DATABASES, ENGINES, ENSEMBLES, HERE, Skip, free_port, read, test, wait_for
 
 COMMANDS = ('run', 'once', 'token', 'counter', 'cell', 'ls', 'show', 'break', 'watch', 'engines', 'schema')
 
@@ -26,6 +29,22 @@ def help_fits_a_screen(t):
         assert code == 0 and err == b'', (args, code, err)
         assert 3 < len(lines) <= 24 and max(map(len, lines)) <= 80, (args, len(lines), max(map(len, lines)))
         assert 'usage: dibs' in out.decode()
+        if args[0] != '--help':
+            assert t.run('help', args[0])[:2] == (0, out)
+        assert t.run('help')[:2] == t.run('--help')[:2]
+    refused(t, 'help', 'frobnicate', says="no command 'frobnicate'")
+
+
+@test('sqlite')
+def options_before_the_command(t):
+    env = dict(t.env, DIBS_URL='gopher://host')
+    for args in (('--url', t.url, 'ls', '--json'), ('--url=' + t.url, '--json', 'ls'), ('--json', '--url', t.url, 'ls')):
+        code, out, err = t.run(*args, env=env)
+        assert code == 0 and json.loads(out) == {'locks': []}, (args, code, err)
+    refused(t, '--url', t.url, says="no COMMAND after '--url'")
+    refused(t, '--url', says="no COMMAND after '--url'")
+    refused(t, '--frobnicate', 'ls', says="ls: unknown option '--frobnicate'")
+    refused(t, '--wait', '5s', 'run', 'a', '--', 'true', says="no command '5s'")
 
 
 @test()
@@ -98,13 +117,19 @@ def wrong_arguments(t):
 
 @test()
 def durations(t):
-    for bad in ('', '5', 's', '5x', '-5s', '1.5s', '5 s', '0x5s', '1w'):
-        refused(t, 'run', '--wait', bad, 'a', '--', 'true', says='is no duration')
+    for bad in ('', 's', '5x', '-5s', '5 s', '0x5s', '1w', '1.s', '.5s', '1..5s', '1h30', '30m1h', '1m1m', '0.0001s', '1e3s',
+                '1h 30m', '1.5.5s', '5,5s', '0.5ms'):
+        refused(t, 'run', '--wait', bad, 'a', '--', 'true', says='invalid duration')
     for bad in ('99999999999999999999s', '9999999h', '366d', '9223372036854775807d'):
         refused(t, 'run', '--wait', bad, 'a', '--', 'true', says='out of range: 0ms to 365d')
-    refused(t, 'run', '--lease', '0s', 'a', '--', 'true', says='out of range: 1ms to 365d')
+    refused(t, 'run', '--wait', '366d23h59m59.999s', 'a', '--', 'true', says='out of range: 0ms to 365d')
+    for command in ('run', 'once'):
+        for bad in ('0s', '9ms', '25h'):
+            refused(t, command, '--lease', bad, 'a', '--', 'true', says="--lease '%s' is out of range: 10ms to 1d" % bad)
+    refused(t, 'run', '--min-hold', '25h', 'a', '--', 'true', says="--min-hold '25h' is out of range: 1ms to 1d")
+    refused(t, 'run', '--max-hold', '9ms', 'a', '--', 'true', says="--max-hold '9ms' is out of range: 10ms to 365d")
     refused(t, 'watch', '--interval', '1d', says='out of range: 10ms to 1h')
-    for good in ('500ms', '5s', '2m', '1h', '7d', '365d'):
+    for good in ('500ms', '5s', '5', '0', '1.5', '1.5s', '0.001s', '2m', '1h', '1h30m', '1d2h3m4s5ms', '0.5h', '7d', '365d'):
         code, _, err = t.run('run', '--wait', good, 'a', '--', 'true')
         assert code == 0, err
 
@@ -122,6 +147,32 @@ def bad_urls(t):
     refused(t, 'run', '--url', 'no url', 'a', '--', 'true', says='no url')
 
 
+SECRET_FORMS = (
+    '%s://:%s@h:99999', '%s://u:%s@h:x', '%s://u:%s@[::1', '%s://u:%s@h?x', '%s://u:%s@h/%%zz', '%s://u:%s@h?db=%%zz', '%s://u:%s@h?a=1&a=2',
+    '%s://u:%s@h?unknown=1', '%s:u:%s@h', '%s:/u:%s@h', '%s//u:%s@h', '%s.x://u:%s@h', '%s:///u:%s@h/a/b/', '%s://?u:%s@h',
+    '%s://u:%s@a,b@h,c:x')
+SECRETS = ('s3c/r3t', 's3c?r3t', 's3c?r3t=1', 's3c?x=1&r3t', 's3c@r3t', 's3c:r3t', 's3c,r3t', 's3c#r3t', 's3c%r3t', 's3c%zzr3t', 's3c[r3t', 's3c]r3t',
+           's3c r3t', '/s3cr3t', '?s3cr3t', 's3c//r3t', '12345/r3t', 's3cr3t')
+
+
+@test()
+def no_piece_of_a_password_in_a_message(t):
+    """Whatever is wrong with the URL, and wherever it was typed."""
+    for scheme in ('redis', 'rediss', 'redlock', 'postgresql', 'mysql', 'zookeeper', 'etcd', 'etcds', 'sqlite', 'gopher'):
+        urls = [form % (scheme, secret) for form in SECRET_FORMS for secret in SECRETS][::13]  # another part for each engine
+        script = 'while IFS= read -r u; do "$0" ls --url "$u" 2>&1; done'
+        done = subprocess.run(['sh', '-c', script, t.dibs], input='\n'.join(urls) + '\n', env=t.env, cwd=t.folder,
+                              stdout=subprocess.PIPE, text=True, timeout=120)
+        lines = done.stdout.splitlines()
+        assert len(lines) == len(urls), done.stdout
+        for url, line in zip(urls, lines):
+            assert line.startswith('dibs: ') and not re.search('s3c|r3t|12345', line), (url, line)
+    for args in (('ls', '--ulr=redis://u:s3cr3t@h'), ('ls', '-uredis://u:s3cr3t@h'), ('redis://u:s3cr3t@h', 'ls'), ('engines', 'redis://u:s3cr3t@h'),
+                 ('schema', 'mysql://u:s3cr3t@h/db'), ('--ulr=redis://u:s3cr3t@h',), ('token', 'redis://u:s3cr3t@h')):
+        code, out, err = t.run(*args)
+        assert code == 64 and b's3c' not in out + err, (args, code, out, err)
+
+
 @test()
 def memory_is_refused(t):
     for args in (('once', 'a', '--', 'true'), ('token', 'issue'), ('counter', 'get', 'a'), ('cell', 'get', 'a'),
@@ -137,6 +188,110 @@ def url_from_environment_and_default(t):
     code, out, err = t.run('run', 'a', '--', 'sh', '-c', 'echo $DIBS_NAME')
     assert (code, out) == (0, b'a\n'), err
     assert os.listdir(t.path('state')), 'the embedded store is in the state folder'
+
+
+@test('redis')
+def url_from_a_file(t):
+    place = t.path('url')
+    with open(place, 'w') as f:
+        f.write(t.url + '\r\n')
+    env = dict(t.env, DIBS_URL='')
+    assert t.run('counter', 'set', '--url-file', place, 'n', '7', env=env)[0] == 0
+    assert t.run('--url-file', place, 'counter', 'get', 'n', env=env)[:2] == (0, b'7\n')
+    by_variable = dict(env, DIBS_URL_FILE=place)
+    assert t.run('counter', 'get', 'n', env=by_variable)[:2] == (0, b'7\n')
+    assert t.run('counter', 'get', 'n', env=t.env)[:2] == (0, b'7\n'), 'the same server by DIBS_URL'
+    script = 'echo "${DIBS_URL-none} ${DIBS_URL_FILE-none}"'
+    code, out, err = t.run('run', '--url-file', place, 'a', '--', 'sh', '-c', script, env={'PATH': os.environ['PATH']})
+    assert (code, out) == (0, b'none none\n'), ('the command does not get it', code, out, err)
+    refused(t, 'ls', '--url-file', t.path('none'), says='cannot read the URL from')
+    for wrong in ('', '\n', t.url + '\n' + t.url + '\n', 'x' * 5000):
+        with open(place, 'w') as f:
+            f.write(wrong)
+        refused(t, 'ls', '--url-file', place, says=place)
+    code, _, err = t.run('ls', env=dict(t.env, DIBS_URL_FILE=place))
+    assert code == 64 and b'DIBS_URL and DIBS_URL_FILE are both set' in err, err
+
+
+@test()
+def a_password_is_not_seen_in_the_list_of_processes(t):
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        s.listen(8)
+        for option in (('--url=%s',), ('--url', '%s')):
+            url = 'redis://ann:s3cr3t@127.0.0.1:%d/0' % s.getsockname()[1]
+            process = t.start('run', *(o.replace('%s', url) for o in option), 'a', '--', 'true')
+            shown = 'redis://***@127.0.0.1:%d/0' % s.getsockname()[1]
+            line = wait_for(lambda: (lambda c: c if shown.encode() in c else None)(read('/proc/%d/cmdline' % process.pid)),
+                            'the URL without its login')
+            assert b's3cr3t' not in line and b'ann' not in line, line
+            process.popen.kill()
+
+
+def machine(t, script, *, seconds=60):
+    """Runs a script where /var/lib is empty and nobody else's."""
+    begin = 'mount -t tmpfs -o mode=755 tmpfs /var/lib && echo here && ' if os.geteuid() == 0 else 'exit 1;'
+    env = {'PATH': os.environ['PATH'], 'D': t.dibs, 'T': t.folder}
+    done = subprocess.run(['unshare', '-m', 'bash', '-c', begin + 'set -u;' + script], env=env, cwd=t.folder, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, timeout=seconds)
+    if not done.stdout.startswith('here\n'):
+        raise Skip('no mount of our own: ' + done.stdout)
+    return done.stdout
+
+
+@test()
+def one_store_for_the_machine(t):
+    """Root's default; two users of a group exclude each other and root; anybody else is told what to do."""
+    os.chmod(t.folder, 0o777)
+    os.chmod(os.path.dirname(t.folder), 0o755)
+    t.dibs = shutil.copy(t.dibs, t.path('dibs'))
+    out = machine(t, '''
+        as() { local uid=$1; shift; setpriv --reuid "$uid" --regid "$uid" --groups "$GROUPS_OF" env HOME="$T" "$@"; }
+        GROUPS_OF=2000
+        as 2001 "$D" ls --url sqlite:machine; echo "absent $?"
+        "$D" run a -- stat -c 'root %a' /var/lib/dibs /var/lib/dibs/dibs.db
+        HOME=$T "$D" ls --all --names; XDG_STATE_HOME=$T/x "$D" ls --all --names
+        as 2001 "$D" ls --url sqlite:machine; echo "foreign $?"
+        rm -r /var/lib/dibs; install -d -m 2770 -g 2000 /var/lib/dibs
+        as 2001 "$D" run --url sqlite:machine job -- sh -c 'touch "$0"; until test -e "$1"; do sleep 0.02; done' "$T/up" "$T/go" &
+        until test -e "$T/up"; do sleep 0.02; done
+        as 2002 "$D" run --url sqlite:machine --no-wait job -- echo both; echo "second $?"
+        "$D" run --no-wait job -- echo both; echo "root $?"
+        as 2002 "$D" run --url sqlite:machine job -- echo turn &
+        until "$D" show job | grep -q 'waiters: 1'; do sleep 0.02; done
+        touch "$T/go"; wait
+        "$D" run job -- echo after
+        as 2001 "$D" run --url sqlite:machine job -- echo again
+        GROUPS_OF=2003; as 2003 "$D" ls --url sqlite:machine; echo "other $?"
+        ''')
+    t.note('%s', out.replace('\n', ' | '))
+    lines = [re.sub('not obtained: held by .*', 'busy', line) for line in out.splitlines()]
+    hint = 'install -d -m 2770 -g GROUP /var/lib/dibs'
+    assert [i for i, line in enumerate(lines) if hint in line] == [1, 6, len(lines) - 2], lines
+    assert [line for line in lines if hint not in line] == [
+        'here', 'absent 69', 'root 700', 'root 600', 'a', 'foreign 69', "dibs: 'job' busy", 'second 75', "dibs: 'job' busy", 'root 75',
+        'turn', 'after', 'again', 'other 69'], lines
+
+
+@test()
+def man_pages_fit_a_terminal(t):
+    """As a terminal of 80 columns shows them: no line is longer, no line of a synopsis is broken, and dibs(3) has every status."""
+    if not shutil.which('scdoc') or not shutil.which('groff'):
+        raise Skip('scdoc and groff are not installed')
+    folder = os.path.join(HERE, '..', '..', 'man')
+    for name in sorted(n for n in os.listdir(folder) if n.endswith('.scd')):
+        source = read(os.path.join(folder, name))
+        page = subprocess.run(['scdoc'], input=source, stdout=subprocess.PIPE, check=True).stdout
+        shown = subprocess.run(['groff', '-t', '-man', '-rLL=80n', '-Tutf8', '-P-cbu'], input=page, stdout=subprocess.PIPE, check=True).stdout.decode()
+        for line in shown.splitlines():
+            assert len(line) <= 80, (name, line)
+        synopsis = source.decode().split('# SYNOPSIS')[1].split('\n# ')[0]
+        for line in re.findall(r'^\*dibs.*', synopsis, re.M):
+            assert len(re.sub(r'[*_`]|\+\+$', '', line)) + 7 <= 80, (name, line)
+    header = read(os.path.join(folder, '..', 'include', 'dibs.h')).decode()
+    page = read(os.path.join(folder, 'dibs.3.scd')).decode()
+    for status in re.findall(r'^    X\((\w+), ', header, re.M):
+        assert 'DIBS_' + status in page.replace('\\', ''), status
 
 
 @test()
@@ -163,3 +318,29 @@ def output_that_cannot_be_written(t):
     with open('/dev/full', 'wb') as full:
         code = subprocess.run([t.dibs, 'engines'], env=t.env, stdout=full, stderr=subprocess.DEVNULL).returncode
     assert code == 74, code
+
+
+FORMS = {'redis': 'redis://%s', 'rediss': 'rediss://%s', 'redlock': 'redlock://%s,127.0.0.1:1,127.0.0.1:2', 'postgresql': 'postgresql://u@%s/db',
+         'mysql': 'mysql://u:p@%s/db', 'zookeeper': 'zookeeper://%s', 'etcd': 'etcd://%s', 'etcds': 'etcds://%s'}
+
+
+@test()
+def another_server_than_meant(t):
+    """Every engine at the port of every other server, at one that says nothing and at one that is closed: the message names host and
+    port, and says what was looked for there."""
+    with socket.socket() as silent:
+        silent.bind(('127.0.0.1', 0))
+        silent.listen(64)
+        places = {'silent': '127.0.0.1:%d' % silent.getsockname()[1], 'closed': '127.0.0.1:%d' % free_port()}
+        for kind in ('redis', *DATABASES, *ENSEMBLES):
+            places[kind] = re.search(r'[^/@]+:\d+', t.servers.clean_url(kind).split('//')[1].split('@')[-1]).group()
+        tried = [(engine, kind, place, t.start('ls', '--url', form % place)) for engine, form in FORMS.items() for kind, place in places.items()
+                 if kind != engine and (kind != 'redis' or engine not in ('rediss', 'redlock'))]
+        for engine, kind, place, process in tried:
+            code, text = process.wait(60), process.err.decode()
+            assert code == 69 and place in text and text.count('\n') == 1, (engine, kind, code, text)
+            assert '?' in text or 'listens there' in text or (engine, kind) == ('zookeeper', 'mysql'), (engine, kind, text)
+            assert not re.search(r'\b(\w+): \1:|: *$|:  ', text), (engine, kind, text)
+    for engine, port, usual in (('etcd', 6379, 'redis redlock'), ('redis', 5432, 'postgresql'), ('postgresql', 3306, 'mysql')):
+        code, _, err = t.run('ls', '--url', FORMS[engine] % ('127.0.0.2:%d' % port))
+        assert code == 69 and b'port %d is usually that of %s' % (port, usual.encode()) in err, err

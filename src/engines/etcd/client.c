@@ -43,6 +43,16 @@ void dibs__etcd_flush(dibs__etcd_client *c)
     c->full = state == DIBS__H2_FULL;
 }
 
+/* `why`: how the last attempt to connect ended, if there was one. */
+static dibs_status late(const dibs__etcd_client *c, const dibs_error *why, dibs_error *err)
+{
+    if (why->status)
+        return dibs__fail(err, why->status, "%s", why->message);
+    return dibs__fail(err, DIBS_UNAVAILABLE,
+                      "etcd at %.200s:%d: not connected in time; is it etcd's client port?",
+                      c->place.host[0].name, c->place.host[0].port);
+}
+
 /* With the mutex. Those who wait while every server is tried in vain share the reason. */
 static dibs_status need_connection(dibs__etcd_client *c, dibs__deadline until, dibs_error *err)
 {
@@ -52,8 +62,7 @@ static dibs_status need_connection(dibs__etcd_client *c, dibs__deadline until, d
         if (c->failed != failed)
             return dibs__fail(err, c->why.status, "%s", c->why.message);
         if (dibs__now(c->env) >= until)
-            return dibs__fail(err, DIBS_UNAVAILABLE, "not connected in time%s%s",
-                              c->why.status ? ": " : "", c->why.message);
+            return late(c, &c->why, err);
         dibs__cond_sleep(&c->turned, &c->lock, c->env, until);
     }
     return DIBS_OK;
@@ -293,8 +302,7 @@ dibs_status dibs__etcd_answer(dibs__etcd_call *call, const ProtobufCMessageDescr
 
     *out = NULL;
     if (rpc == DIBS__RPC_UNREACHED)
-        return dibs__fail(err, why->status ? why->status : DIBS_UNAVAILABLE, "%s",
-                          why->status ? why->message : "not connected in time");
+        return late(call->client, why, err);
     if (rpc != DIBS__RPC_OK)
         return dibs__etcd_refusal(rpc, call->stream.text, err);
     if (in->length < 5 || in->data[0] != 0)

@@ -35,6 +35,8 @@ static dibs_status read_hosts(const dibs__url *url, dibs__etcd_place *place, dib
 {
     size_t count = url->host_count ? url->host_count : 1;
 
+    if (!url->authority && url->path[0])
+        return dibs__fail(err, DIBS_INVALID, "etcd: write etcd://host:port/prefix");
     for (size_t i = 0; i < count; i++) {
         bool given = i < url->host_count && url->host[i].name[0];
         if (url->host_count > 1 && !given)

@@ -23,6 +23,7 @@ struct dibs__h2 {
     dibs__tls *tls;
     dibs__deadline heard;
     dibs__h2_stream *streams;
+    bool greeted; /* a frame of HTTP/2 has come */
     bool goodbye;
     dibs__buffer out; /* made by nghttp2, not yet taken by the system */
     size_t out_at;
@@ -139,6 +140,7 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *
     dibs__h2 *h = ctx;
 
     (void)session;
+    h->greeted = true;
     if (frame->hd.type == NGHTTP2_GOAWAY)
         h->goodbye = true;
     return 0;
@@ -415,9 +417,10 @@ dibs__h2_state dibs__h2_read(dibs__h2 *h)
             return nghttp2_session_want_read(h->session) ? DIBS__H2_GOOD : DIBS__H2_DEAD;
         if (n <= 0)
             return DIBS__H2_DEAD;
-        h->heard = dibs__now(h->env);
         if (nghttp2_session_mem_recv(h->session, data, (size_t)n) < 0)
             return DIBS__H2_DEAD;
+        if (h->greeted) /* another kind of server talks, too */
+            h->heard = dibs__now(h->env);
         if (!h->tls && (size_t)n < sizeof data)
             return nghttp2_session_want_read(h->session) ? DIBS__H2_GOOD : DIBS__H2_DEAD;
     }

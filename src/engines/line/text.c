@@ -10,6 +10,7 @@
  * An adapter may append to a key what its server needs. Strangers' entries have other keys. */
 #define _GNU_SOURCE
 #include "core/error.h"
+#include "core/span.h"
 #include "core/table.h"
 #include "engines/line/inner.h"
 
@@ -310,21 +311,16 @@ dibs_status dibs__line_take_session(const dibs__open_request *request, int64_t *
                                     dibs_error *err)
 {
     const char *value = dibs__url_take(request->url, "session");
-    long long number = 0;
-    char *unit;
-    int64_t scale;
+    int64_t ms;
 
     if (value && request->lease == 0) {
-        number = strtoll(value, &unit, 10);
-        scale = !*unit || strcmp(unit, "s") == 0 ? DIBS__SECOND
-                : strcmp(unit, "ms") == 0        ? DIBS__MS
-                : strcmp(unit, "m") == 0         ? 60 * DIBS__SECOND
-                                                 : 0;
-        if (unit == value || number <= 0 || scale == 0 || number > 24 * 3600 * DIBS__SECOND / scale)
-            return dibs__fail(
-                err, DIBS_INVALID,
-                "parameter session=%.40s in the URL: give a duration like 10s or 4000ms", value);
-        *out = number * scale;
+        ms = dibs__span_parse(value);
+        if (ms <= 0 || ms > 24 * 3600 * 1000)
+            return dibs__fail(err, DIBS_INVALID,
+                              "parameter session=%.40s in the URL: give a duration up to 24h, like "
+                              "10s or 4000ms",
+                              value);
+        *out = ms * DIBS__MS;
     }
     if (request->lease)
         *out = request->lease;

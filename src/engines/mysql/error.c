@@ -4,6 +4,7 @@
 
 #include <errmsg.h>
 #include <mysqld_error.h>
+#include <string.h>
 
 #define AGAIN true
 
@@ -66,6 +67,12 @@ static const struct {
     {ER_CONNECTION_KILLED, DIBS_UNAVAILABLE, false, "somebody killed the connection"},
 };
 
+/* Perhaps it was never the right server. */
+static const char *doubt(const char *doing)
+{
+    return strcmp(doing, "connecting") == 0 ? ", and that MariaDB or MySQL listens there" : "";
+}
+
 dibs_status dibs__my_fault(const dibs__my *e, MYSQL *m, const char *doing, bool *again,
                            dibs_error *err)
 {
@@ -81,8 +88,9 @@ dibs_status dibs__my_fault(const dibs__my *e, MYSQL *m, const char *doing, bool 
             advice = faults[i].advice;
         }
     }
-    return dibs__fail(err, status, "mysql: %s: %s: %.*s (%u): %s", e->place.label, doing,
-                      DIBS__MY_MESSAGE, mysql_error(m), number, advice);
+    return dibs__fail(err, status, "mysql: %s: %s: %.*s (%u): %s%s", e->place.label, doing,
+                      DIBS__MY_MESSAGE, mysql_error(m), number, advice,
+                      status == DIBS_UNAVAILABLE ? doubt(doing) : "");
 }
 
 bool dibs__my_fatal(unsigned number)
@@ -95,6 +103,6 @@ bool dibs__my_fatal(unsigned number)
 dibs_status dibs__my_late(const dibs__my *e, const char *doing, dibs_error *err)
 {
     return dibs__fail(err, DIBS_UNAVAILABLE,
-                      "mysql: %s: %s: no answer in time: check that the server is reachable",
-                      e->place.label, doing);
+                      "mysql: %s: %s: no answer in time: check that the server is reachable%s",
+                      e->place.label, doing, doubt(doing));
 }

@@ -108,7 +108,7 @@ static dibs_status read_server(dibs__my_place *place, dibs__url *url, dibs_error
     if (url->host_count > 1)
         return dibs__fail(err, DIBS_INVALID,
                           "mysql: one host only: give the primary, or a name that leads to it");
-    if (!database[0] || strchr(database, '/'))
+    if (!url->authority || !database[0] || strchr(database, '/'))
         return dibs__fail(err, DIBS_INVALID,
                           "mysql: name a database: mysql://user:password@host:3306/database");
     status = copy(&place->socket, dibs__url_take(url, "socket"), err);

@@ -102,7 +102,8 @@ static dibs_status status_of_start(const char *text)
 
     if (strstr(text, "database \"") && strstr(text, "does not exist"))
         return DIBS_INVALID;
-    if (strstr(text, "Connection refused") || strstr(text, "timeout expired"))
+    if (strstr(text, "Connection refused") || strstr(text, "timeout expired") ||
+        strstr(text, "received invalid response"))
         return DIBS_UNAVAILABLE;
     if (strstr(text, "invalid ") && strstr(text, "value:"))
         return DIBS_INVALID;
@@ -114,12 +115,18 @@ static dibs_status status_of_start(const char *text)
 
 dibs_status dibs__pg_fault_connecting(PGconn *pg, const char *label, dibs_error *err)
 {
+    dibs_status status = status_of_start(PQerrorMessage(pg));
     char line[400];
+    size_t n;
 
     first_line(PQerrorMessage(pg), line, sizeof line);
-    return dibs__fail(err, status_of_start(PQerrorMessage(pg)),
-                      "postgresql: cannot connect to %s: %s", label,
-                      *line ? line : "no answer in time");
+    n = strlen(line);
+    while (n > 0 &&
+           strchr(": ", line[n - 1])) /* a peer that says nothing leaves libpq without words */
+        line[--n] = '\0';
+    return dibs__fail(err, status, "postgresql: cannot connect to %s: %s%s", label,
+                      n ? line : "no answer in time",
+                      status == DIBS_UNAVAILABLE ? "; does PostgreSQL listen there?" : "");
 }
 
 dibs_status dibs__pg_fault_lost(PGconn *pg, dibs_status status, dibs_error *err)

@@ -281,7 +281,7 @@ const char *dibs__io_text(dibs__io io)
     case DIBS__IO_MEMORY:
         return "out of memory";
     case DIBS__IO_JUNK:
-        return "what came back is not the Redis protocol; is it a Redis port?";
+        return "what came back is not the Redis protocol";
     case DIBS__IO_GOT:
     case DIBS__IO_POKED:
         break;

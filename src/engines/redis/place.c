@@ -37,7 +37,7 @@ dibs_status dibs__place_db(const char *text, int64_t *out, dibs_error *err)
         return dibs__fail(err, DIBS_INVALID,
                           "bad database '%.40s' in the URL: write its number after the host, as in "
                           "redis://host/0",
-                          text);
+                          strchr(text, '@') ? "..." : text);
     *out = n;
     return DIBS_OK;
 }

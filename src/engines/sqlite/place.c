@@ -1,7 +1,8 @@
 /* Where the database is, and whether it can be there.
  *
- * `sqlite:///abs/path`, `sqlite:rel/path`; without a path the user's own store, in a folder that is
- * made if need be. A file system of the network is refused: its locks and its shared memory do not
+ * `sqlite:///abs/path`, `sqlite:rel/path`; `sqlite:machine` is a store for all users of the machine that
+ * its folder admits. Without a path it is that one for root, and for others the user's own, in a folder that
+ * is made if need be. A file system of the network is refused: its locks and its shared memory do not
  * reach other hosts, or not reliably. Beside the database `x` lies the folder `x-dibs` with what is
  * not data: the gate, and two small files a client. Nothing here opens the database: closing any
  * descriptor of it would drop SQLite's own locks. */
@@ -18,6 +19,8 @@
 #include <unistd.h>
 
 /* ---- The path -------------------------------------------------------------------------------- */
+
+#define MACHINE "/var/lib/dibs" /* kept over a boot, as fences must be */
 
 /* Makes the folders of `path` that are not there, for this user alone. */
 static dibs_status make_folders(char *path, dibs_error *err)
@@ -37,6 +40,43 @@ static dibs_status make_folders(char *path, dibs_error *err)
     return DIBS_OK;
 }
 
+/* A new database of the machine is for those whom its folder admits. It appears under its name when that
+ * is so: nobody is refused in between. */
+static void make_database(const char *path, const struct stat *folder)
+{
+    char fresh[PATH_MAX];
+    bool done;
+    int fd;
+
+    if (access(path, F_OK) == 0)
+        return;
+    snprintf(fresh, sizeof fresh, "%s.%ld", path, (long)getpid());
+    fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return; /* whoever opens the database says why */
+    done = fchown(fd, (uid_t)-1, folder->st_gid) == 0 && fchmod(fd, folder->st_mode & 0666) == 0;
+    close(fd); /* before it has its name: closing a database drops the locks that we have in it */
+    if (done && link(fresh, path) < 0)
+        done = false; /* another was first, or SQLite makes it itself */
+    unlink(fresh);
+}
+
+static dibs_status machine_path(char *path, dibs_error *err)
+{
+    struct stat folder;
+
+    if ((mkdir(MACHINE, 0700) < 0 && errno != EEXIST) || stat(MACHINE, &folder) < 0 ||
+        access(MACHINE, R_OK | W_OK | X_OK) < 0)
+        return dibs__fail(err, DIBS_DENIED,
+                          "sqlite: the machine's store needs the folder " MACHINE
+                          ": %s: root makes it for a group of users with install -d -m 2770 -g "
+                          "GROUP " MACHINE ", or name a database by sqlite:///path",
+                          strerror(errno));
+    strcpy(path, MACHINE "/dibs.db");
+    make_database(path, &folder);
+    return DIBS_OK;
+}
+
 static dibs_status default_path(char *path, size_t size, dibs_error *err)
 {
     const char *state = getenv("XDG_STATE_HOME");
@@ -45,12 +85,14 @@ static dibs_status default_path(char *path, size_t size, dibs_error *err)
 
     if (state && state[0] == '/')
         n = snprintf(path, size, "%s/dibs/dibs.db", state);
+    else if (geteuid() == 0)
+        return machine_path(path, err);
     else if (home && home[0] == '/')
         n = snprintf(path, size, "%s/.local/state/dibs/dibs.db", home);
     else
         return dibs__fail(err, DIBS_INVALID,
                           "sqlite: no path given, and neither XDG_STATE_HOME nor HOME is set: use "
-                          "sqlite:///path");
+                          "sqlite:///path, or sqlite:machine");
     if (n < 0 || (size_t)n >= size)
         return dibs__fail(err, DIBS_INVALID, "sqlite: the state folder's path is too long");
     return make_folders(path, err);
@@ -73,6 +115,8 @@ dibs_status dibs__lite_place(dibs__url *url, char *path, size_t size, dibs_error
                               url->host[i].name);
     if (!url->path[0])
         return default_path(path, size, err);
+    if (strcmp(url->path, "machine") == 0 && !url->authority)
+        return machine_path(path, err);
     if (url->path[0] == ':')
         return dibs__fail(
             err, DIBS_INVALID,
@@ -177,8 +221,9 @@ dibs_status dibs__lite_place_beside(dibs__lite *e, dibs_error *err)
                           folder, strerror(errno));
     if (fresh) {
         dibs__lite_place_share(e, e->folder);
-        /* who may read the database may enter, too */
-        if (fchmod(e->folder, e->mode | (e->mode & 0444) >> 2) < 0)
+        /* who may read the database may enter, too; and what one of its group makes there is the group's */
+        if ((e->mode & 0020 && fchown(e->folder, (uid_t)-1, e->gid) < 0) ||
+            fchmod(e->folder, e->mode | (e->mode & 0444) >> 2 | (e->mode & 0020 ? S_ISGID : 0)) < 0)
             return dibs__fail(err, DIBS_DENIED, "sqlite: %.400s: %s", folder, strerror(errno));
     }
     return DIBS_OK;

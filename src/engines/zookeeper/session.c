@@ -393,7 +393,7 @@ dibs_status dibs__zk_connect(dibs__zk *z, dibs__deadline until, dibs_error *err)
         status =
             dibs__fail(err, DIBS_UNAVAILABLE,
                        "zookeeper: no server that serves answered at %s within %lld ms: does it "
-                       "run, and does it have a quorum?",
+                       "run, is it ZooKeeper's client port, and does it have a quorum?",
                        z->hosts, (long long)((dibs__now(z->side.env) - start) / DIBS__MS));
     pthread_mutex_unlock(&z->mutex);
     return status;
