@@ -53,6 +53,7 @@ local function replaces()
         or handle and handle == old_handle and tonumber(count, 16) > tonumber(old_count, 16)
 end
 
+--include ../../redis/lua/sweep.lua
 local function vote()
     local silence, moment = quiet(), reserved()
     if silence then
@@ -63,6 +64,9 @@ local function vote()
         return {STALE, last}
     elseif live and (attempt == '' or owner ~= who or not replaces()) then
         return busy(ends - now)
+    end
+    if not stored and now % 8 == 0 then
+        sweep()
     end
     last = proposal > last and proposal or last + 1
     fence, ends, since, min_hold, round = last, now + lease, now, hold, number
