@@ -64,6 +64,21 @@ def measure(dibs, url, servers):
             f"{listed} of {HELD} listed")
 
 
+# Where a lock takes a sync of the disk, one is used, and its row copied.
+COPIES = {"postgresql": "convert_to('idle:' || i, 'UTF8'), {} FROM dibs_lock, generate_series(1, {}) i",
+          "mysql": "CONCAT('idle:', seq), {} FROM dibs_lock, seq_1_to_{}"}
+
+
+def make_idle(build, engine, server, url, count):
+    used = 1 if engine in COPIES else count
+    subprocess.run([build / "bench/dibs-bench", "idle", "dibs", f"url={url}", f"count={used}"], check=True)
+    if engine in COPIES:
+        columns = ", ".join(server.ask("SELECT column_name FROM information_schema.columns "
+                                       "WHERE table_name = 'dibs_lock' AND column_name <> 'name'", database="bench"))
+        server.ask(f"INSERT INTO dibs_lock (name, {columns}) SELECT {COPIES[engine].format(columns, count)}",
+                   database="bench")
+
+
 def servers_of(bench, engine, server):
     if engine == "redlock":
         return [s for name, s in bench.servers.items() if name.startswith("node")]
@@ -76,7 +91,7 @@ def try_one(bench, engine, count, label, build):
     url = where[0].partition("=")[2]
     begin = time.monotonic()
     if count:
-        subprocess.run([build / "bench/dibs-bench", "idle", "dibs", f"url={url}", f"count={count}"], check=True)
+        make_idle(build, engine, server, url, count)
     made = time.monotonic() - begin
     held = hold(dibs, url)
     try:

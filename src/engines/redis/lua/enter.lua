@@ -3,9 +3,8 @@
 -- window, capacity, and a sum: 1 for all of the capacity, 2 when a BLPOP on the attempt's own list
 -- comes right behind: it is answered at once unless the attempt is in line.
 local lease, hold, window, wanted, kind = struct.unpack('>dddI4I4', ARGV[1])
+if till < now + lease + DAY then
 --include sweep.lua
-if till < now + lease + DAY and now % 8 == 0 then
-    sweep()
 end
 
 -- The common case, a free lock taken whole, needs none of the machine.

@@ -53,7 +53,6 @@ local function replaces()
         or handle and handle == old_handle and tonumber(count, 16) > tonumber(old_count, 16)
 end
 
---include ../../redis/lua/sweep.lua
 local function vote()
     local silence, moment = quiet(), reserved()
     if silence then
@@ -65,8 +64,8 @@ local function vote()
     elseif live and (attempt == '' or owner ~= who or not replaces()) then
         return busy(ends - now)
     end
-    if not stored and now % 8 == 0 then
-        sweep()
+    if not stored then
+--include ../../redis/lua/sweep.lua
     end
     last = proposal > last and proposal or last + 1
     fence, ends, since, min_hold, round = last, now + lease, now, hold, number
