@@ -68,7 +68,8 @@ static const char check[] =
     "SELECT first_place, held, listed FROM {lock} LIMIT 0; "
     "SELECT released FROM {holder} LIMIT 0; "
     "SELECT alive_until FROM {waiter} LIMIT 0; SELECT at FROM {wake} LIMIT 0";
-/* What tables that were made without it lack. */
+/* The table as it was before it had `listed`, and what that adds. */
+static const char check_older[] = "SELECT first_place, held, released FROM {lock} LIMIT 0";
 static const char add_listed[] = "ALTER TABLE {lock} ADD COLUMN listed TINYINT NOT NULL DEFAULT 1, "
                                  "ADD KEY by_listed (listed, name); "
                                  "UPDATE {lock} SET listed = 0 WHERE holders = 0 AND waiters = 0";
@@ -138,12 +139,15 @@ static dibs_status run(dibs__my_conn *c, char *text, dibs__deadline until, dibs_
     return status;
 }
 
-/* Another may be at it: then the column is there by now. */
+/* Only a table of ours is changed. Another may be at it: then the column is there by now. */
 static dibs_status bring_up_to_date(dibs__my_conn *c, dibs__deadline until, dibs_error *err)
 {
     const dibs__my *e = (dibs__my *)c->base.e;
-    dibs_status status = run(c, check_text(e->place.prefix, add_listed), until, err);
+    dibs_status status = run(c, check_text(e->place.prefix, check_older), until, err);
 
+    if (status != DIBS_OK)
+        return status;
+    status = run(c, check_text(e->place.prefix, add_listed), until, err);
     if (status == DIBS_DENIED)
         return dibs__fail(err, DIBS_DENIED,
                           "mysql: %s: the table %slock is of an older version and this account may "
