@@ -14,6 +14,7 @@
 
 #define PATIENCE 4 /* limits */
 #define LOOK_MAX 64
+#define FILLING  DIBS__SECOND /* for a step of making a set complete */
 
 /* What look.lua gives. */
 enum { NOW, LAST, BROKEN, BROKEN_AT, FENCE, ENDS, SINCE, ROUND, OWNER, ATTEMPT, INFO, BY, FIELDS };
@@ -275,8 +276,8 @@ static dibs_status ask_node(dibs__redlock *r, size_t node, const dibs__query *q,
 {
     dibs__ask a = {.v = r->v, .query = q, .count = 1, .to = (dibs__node_set)1 << node};
     const redisReply *reply;
-    dibs_status status = dibs__ask_run(
-        &a, dibs__sooner(until, dibs__after(r->v->env, PATIENCE * r->v->limit)), NULL);
+    int64_t span = found ? PATIENCE * r->v->limit : FILLING;
+    dibs_status status = dibs__ask_run(&a, dibs__sooner(until, dibs__after(r->v->env, span)), NULL);
 
     if (status != DIBS_OK)
         return status;
@@ -350,7 +351,12 @@ static dibs_status find_names(dibs__redlock *r, const char *prefix, bool idle, d
         needed -= status == DIBS_OK;
     }
     dibs__names_sort(found);
-    return needed > 0 ? missing(r->v, err) : DIBS_OK;
+    if (needed == 0)
+        return DIBS_OK;
+    return dibs__fail(err, DIBS_UNAVAILABLE,
+                      "redlock: too few of the %zu nodes said in time which locks they have: %zu "
+                      "more are needed",
+                      r->v->count, needed);
 }
 
 static dibs_status look_at_some(dibs__redlock *r, char *const keys[], size_t count, bool idle,

@@ -9,7 +9,7 @@ local call, busy = redis.call, KEYS[1]
 if call('SISMEMBER', busy, '') == 1 then
     return '0'
 end
-local page = call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', 5000)
+local page = call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', 2000)
 for _, key in ipairs(page[2]) do
     if is_busy(key) then
         call('SADD', busy, key)
