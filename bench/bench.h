@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 typedef struct bench_plan {
-    const char *scenario; /* "a", "b", "c", "d", "wait" or "hold" */
+    const char *scenario; /* "a", "b", "c", "d", "wait", "hold" or "idle" */
     const char *peer;
     const char *url;    /* dibs: which engine */
     const char *folder; /* raw SQLite: where its database goes */
@@ -23,7 +23,7 @@ typedef struct bench_plan {
     int workers;
     int locks;  /* c: worker i takes lock i % locks */
     int rounds; /* d: deductions a worker */
-    long count; /* wait: tickets in line; hold: locks held */
+    long count; /* wait: tickets in line; hold, idle: locks */
     double seconds;
 } bench_plan;
 
@@ -61,6 +61,7 @@ extern const bench_peer bench_etcd_lock;
 int bench_threads(const bench_peer *peer, const bench_plan *plan);
 int bench_wait(const bench_plan *plan);
 int bench_hold(const bench_plan *plan);
+int bench_idle(const bench_plan *plan);
 
 /* clock.c: seconds. */
 double bench_now(void);

@@ -3,7 +3,8 @@
  *   wait   N tickets stand in line for one lock. Whoever is served enters again behind the others
  * and releases, so that N stays: hand-offs a second. Served out of turn is a violation. hold   N
  * locks are held and renewed by the keeper at a lease of 30 s: client CPU, server CPU and memory a
- * lock, over one third of a lease, in which each is renewed once. A loss is a violation. */
+ * lock, over one third of a lease, in which each is renewed once. A loss is a violation.
+ *   idle   makes N locks that nobody holds, for listing.py. */
 #include "bench.h"
 
 #include <dibs.h>
@@ -152,6 +153,7 @@ typedef struct taker {
     pthread_t thread;
     dibs *handle;
     long from, to, errors;
+    bool give; /* each back at once */
 } taker;
 
 static void *take(void *arg)
@@ -164,7 +166,8 @@ static void *take(void *arg)
     for (long i = t->from; i < t->to && t->errors == 0; i++) {
         dibs_grant *g;
         snprintf(name, sizeof name, NAME, i);
-        if (dibs_lock(t->handle, name, &options, &g, &err) != DIBS_OK) {
+        if (dibs_lock(t->handle, name, &options, &g, &err) != DIBS_OK ||
+            (t->give && dibs_unlock(g) != DIBS_OK)) {
             fprintf(stderr, "bench: %s\n", err.message);
             t->errors++;
         }
@@ -173,14 +176,14 @@ static void *take(void *arg)
 }
 
 /* Takes the locks from a few threads at once, because only the time after it is measured. */
-static bool take_all(dibs *d, long count)
+static bool take_all(dibs *d, long count, bool give)
 {
     taker takers[TAKERS];
     long errors = 0;
 
     for (int i = 0; i < TAKERS; i++) {
-        takers[i] =
-            (taker){.handle = d, .from = count * i / TAKERS, .to = count * (i + 1) / TAKERS};
+        takers[i] = (taker){
+            .handle = d, .from = count * i / TAKERS, .to = count * (i + 1) / TAKERS, .give = give};
         if (pthread_create(&takers[i].thread, NULL, take, &takers[i]) != 0)
             return false;
     }
@@ -219,7 +222,7 @@ int bench_hold(const bench_plan *plan)
     if (!d || !warm_up(d))
         return 1;
     bytes = allocated();
-    if (!take_all(d, plan->count))
+    if (!take_all(d, plan->count, false))
         return 1;
     bytes = (allocated() - bytes) / (double)plan->count;
     dibs_stats_read(d, &before);
@@ -242,4 +245,13 @@ int bench_hold(const bench_plan *plan)
     _Exit(losses(&after) || after.renewal_failures
               ? 1
               : 0); /* giving back 100,000 locks is not measured */
+}
+
+int bench_idle(const bench_plan *plan)
+{
+    dibs *d = open_handle(plan);
+    bool done = d && take_all(d, plan->count, true);
+
+    dibs_close(d);
+    return done ? 0 : 1;
 }

@@ -16,7 +16,7 @@ static const bench_peer *const peers[] = {
 static int usage(void)
 {
     fputs("usage: dibs-bench SCENARIO PEER [key=value]...\n"
-          "scenarios: a b c d wait hold\n"
+          "scenarios: a b c d wait hold idle\n"
           "peers:    ",
           stderr);
     for (size_t i = 0; i < sizeof peers / sizeof peers[0]; i++)
@@ -93,6 +93,8 @@ static int run(const bench_plan *plan)
         return bench_wait(plan);
     if (strcmp(plan->scenario, "hold") == 0)
         return bench_hold(plan);
+    if (strcmp(plan->scenario, "idle") == 0)
+        return bench_idle(plan);
     if (strlen(plan->scenario) != 1 || !strchr("abcd", plan->scenario[0]))
         return usage();
     for (size_t i = 0; i < sizeof peers / sizeof peers[0]; i++)

@@ -1,6 +1,7 @@
 /* The etcd engine: TLS, accounts, leases and keys that somebody else removes, and a history that is cut off. What
  * hits ZooKeeper as well is in test_line_faults.c. */
 #define _GNU_SOURCE
+#include "engines/etcd/h2.h"
 #include "line/etcdctl.h"
 #include "line/kit.h"
 #include "support/certificates.h"
@@ -301,6 +302,41 @@ static void foreign_keys_are_left_alone(void **state)
     assert_string_equal(answer, "value\n");
 }
 
+/* ---- Large values ---------------------------------------------------------------------------- */
+
+/* What cells hold is no part of a listing. An answer that is too long for us is told as that. */
+static void large_cells_cost_a_listing_nothing(void **state)
+{
+    proxy *p = proxy_here();
+    dibs *d = open_url(url_of(hosts_of(p), ""));
+    dibs_grant *g = take(d, "large-held", NULL);
+    size_t size = 900000, longest = dibs__h2_message_max;
+    char *value = calloc(1, size), name[32];
+    dibs_error err = {0};
+    dibs_value read = {0};
+    dibs_report *r = NULL;
+    proxy_counts passed;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "large%d", i);
+        assert_status(dibs_cell_swap(d, name, 0, value, size, NULL, NULL, &err), DIBS_OK);
+    }
+    proxy_reset_counts(p);
+    assert_status(dibs_list(d, "large", true, &r, &err), DIBS_OK);
+    proxy_read(p, &passed);
+    assert_in_range(passed.bytes[PROXY_DOWN], 1, 100000);
+    assert_int_equal(dibs_report_count(r), 1);
+    assert_string_equal(dibs_report_at(r, 0)->name, "large-held");
+    dibs_report_free(r);
+    dibs__h2_message_max = 100000;
+    assert_true(dibs_cell_read(d, "large0", &read, &err) != DIBS_OK);
+    dibs__h2_message_max = longest;
+    assert_non_null(strstr(err.message, "is longer than"));
+    assert_status(dibs_unlock(g), DIBS_OK);
+    free(value);
+}
+
 /* ---- A full store ---------------------------------------------------------------------------- */
 
 static void a_full_store_is_told(void **state)
@@ -351,6 +387,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_compacted_history_costs_no_wake_up),
     CASE(a_watch_is_made_anew_after_a_compaction),
     CASE(foreign_keys_are_left_alone),
+    CASE(large_cells_cost_a_listing_nothing),
     CASE(a_full_store_is_told),
 };
 

@@ -27,6 +27,7 @@ typedef struct expectation {
     command_kind kind;
     int64_t lease; /* that was asked for */
     char *state;
+    bool busy; /* held or waited for: then it is in the set that a listing reads */
     int pushes;
     char push[PUSHES][64]; /* taken from lists */
     int messages;
@@ -140,7 +141,9 @@ static bool step(world *w, expectation *x)
         snprintf(x->message[x->messages++], sizeof x->message[0], "%s", w->lock.asked);
     if (cancelled || (push && x->reply.verdict != DIBS__QUEUED))
         expect_push(w, x, c.who.attempt, "-");
+    redisAppendCommand(w->redis, "SISMEMBER %s:busy %s", PREFIX, w->key);
     append_look(w);
+    x->busy = w->lock.holders + w->lock.waiters > 0;
     x->state = state_of_c(w->lock);
     return true;
 }
@@ -240,6 +243,11 @@ static void compare(world *w, expectation *x)
         compare_push(w, x, x->push[i], reply);
         freeReplyObject(reply);
     }
+    reply = next_reply(w->redis);
+    if (reply->integer != x->busy)
+        differ(w, x, "set of busy locks", x->busy ? "in it" : "not in it",
+               x->busy ? "not in it" : "in it");
+    freeReplyObject(reply);
     reply = next_reply(w->redis);
     state = state_of_lua(reply);
     if (strcmp(state, x->state) != 0)
@@ -380,6 +388,10 @@ static void one_changed_line_is_noticed(void **state)
         {"return {5, 0, 0, h[3] - now}", "return {5}"},
         {"publish(rival, rival[7])", ""},
         {"window == 0 and kin == 1", "window == 0"},
+        {"call('SADD', ", "call('EXISTS', "},
+        {"call('SREM', ", "call('EXISTS', "},
+        {"call(busy and 'SADD' or 'SREM', ", "call('EXISTS', "},
+        {"if busy ~= was_busy then", "if not busy then"},
     };
 
     (void)state;

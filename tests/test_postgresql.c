@@ -183,6 +183,32 @@ static void reap_now(dibs *d)
     dibs__sql_reap(e);
 }
 
+/* Made before there was an index for listings: what is held is listed all the same. */
+static void older_tables_are_brought_up_to_date(void **state)
+{
+    dibs *d, *other;
+    dibs_grant *g;
+    dibs_report *r = NULL;
+
+    (void)state;
+    pg_need();
+    d = pg_open(pg_url);
+    g = expect_lock(d, "older-held", NULL);
+    dibs_unlock(expect_lock(d, "older-idle", NULL));
+    pg_ask(pg_control, "ALTER TABLE dibs_lock DROP COLUMN listed; "
+                       "COMMENT ON TABLE dibs_lock IS 'dibs 1'");
+    other = pg_open(pg_url);
+    assert_int_equal(dibs_list(other, "older-", false, &r, NULL), DIBS_OK);
+    assert_int_equal(dibs_report_count(r), 1);
+    assert_string_equal(dibs_report_at(r, 0)->name, "older-held");
+    dibs_report_free(r);
+    assert_string_equal(
+        pg_ask(pg_control, "SELECT sum(listed) FROM dibs_lock WHERE name = 'older-idle'"), "0");
+    dibs_unlock(g);
+    dibs_close(other);
+    dibs_close(d);
+}
+
 static void idle_rows_are_reaped(void **state)
 {
     dibs *d;
@@ -205,7 +231,8 @@ static void idle_rows_are_reaped(void **state)
              DAY_US + DIBS__SECOND);
     pg_ask(pg_control, sql);
     /* A semaphore whose holder died a day ago. */
-    pg_ask(pg_control, "UPDATE dibs_lock SET holders = 1, used = 1 WHERE name = 'reap-dead'");
+    pg_ask(pg_control, "UPDATE dibs_lock SET holders = 1, used = 1, listed = 1 "
+                       "WHERE name = 'reap-dead'");
     pg_ask(pg_control,
            "INSERT INTO dibs_holder SELECT 'reap-dead', 'o', 'a', 'h', 1, 'w', 1, 1000, 0, fence, "
            "1, 1000, 0 FROM dibs_lock WHERE name = 'reap-dead'");
@@ -410,6 +437,7 @@ int main(int argc, char *argv[])
         cmocka_unit_test(a_schema_of_its_own),
         cmocka_unit_test(a_row_kept_locked_costs_only_itself),
         cmocka_unit_test(the_fence_is_taken_with_the_row),
+        cmocka_unit_test(older_tables_are_brought_up_to_date),
         cmocka_unit_test(idle_rows_are_reaped),
         cmocka_unit_test(behind_a_pooler),
         cmocka_unit_test(waiters_ask_little),

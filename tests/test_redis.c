@@ -511,6 +511,81 @@ static void names_of_any_bytes_are_listed(void **state)
     server_stop(&s);
 }
 
+/* Calls that the server has counted, those of scripts included. */
+static long calls_of(server *s, const char *command)
+{
+    char reply[16384], wanted[64];
+    const char *at;
+
+    assert_int_equal(server_command(s, "INFO commandstats", reply, sizeof reply), 0);
+    snprintf(wanted, sizeof wanted, "cmdstat_%s:calls=", command);
+    at = strstr(reply, wanted);
+    return at ? atol(at + strlen(wanted)) : 0;
+}
+
+static void enter_and_leave(rig *g, const char *name, int attempt)
+{
+    dibs__reply reply;
+
+    assert_int_equal(rig_enter(g, name, "me", attempt, 0, false, &reply, NULL), DIBS_OK);
+    assert_int_equal(rig_release(g, name, "me", attempt, &reply, NULL), DIBS_OK);
+}
+
+/* What is idle costs a listing nothing. If the set of the busy ones is lost, as it is in what an older
+ * version wrote, the next listing makes it anew, and the ones after that use it. */
+static void a_listing_costs_what_it_lists(void **state)
+{
+    server s;
+    rig g;
+    dibs__reply reply;
+    char name[32];
+    long before;
+
+    (void)state;
+    server_need(&s, NULL);
+    assert_int_equal(open_url(&g, s.url, NULL), DIBS_OK);
+    for (int i = 0; i < 1500; i++) {
+        snprintf(name, sizeof name, "idle%d", i);
+        enter_and_leave(&g, name, i);
+    }
+    assert_int_equal(rig_enter(&g, "held", "me", 2000, 0, false, &reply, NULL), DIBS_OK);
+    for (int round = 0; round < 2; round++) {
+        assert_int_equal(list_count(&g, "", false), 1);
+        before = calls_of(&s, "evalsha") + calls_of(&s, "eval") + calls_of(&s, "scan");
+        assert_int_equal(list_count(&g, "", false), 1);
+        assert_in_range(
+            calls_of(&s, "evalsha") + calls_of(&s, "eval") + calls_of(&s, "scan") - before, 1, 3);
+        server_command(&s, "DEL dibs:busy", name, sizeof name);
+    }
+    assert_int_equal(list_count(&g, "", true), 1501);
+    rig_close(&g);
+    server_stop(&s);
+}
+
+/* A record that ends by itself leaves its name behind only until others use the server. */
+static void names_left_behind_are_swept(void **state)
+{
+    server s;
+    rig g;
+    char name[32], reply[64];
+
+    (void)state;
+    server_need(&s, NULL);
+    assert_int_equal(open_url(&g, s.url, NULL), DIBS_OK);
+    for (int i = 0; i < 20; i++) {
+        snprintf(name, sizeof name, "SADD dibs:busy dibs:{gone%d}", i);
+        server_command(&s, name, reply, sizeof reply);
+    }
+    for (int i = 0; i < 2000; i++) {
+        snprintf(name, sizeof name, "new%d", i);
+        enter_and_leave(&g, name, i);
+    }
+    server_command(&s, "SCARD dibs:busy", reply, sizeof reply);
+    assert_int_equal(atoi(reply + 1), 0);
+    rig_close(&g);
+    server_stop(&s);
+}
+
 static void nothing_stays_for_ever(void **state)
 {
     server s;
@@ -557,6 +632,8 @@ int main(void)
         cmocka_unit_test(tickets_are_woken_by_event),
         cmocka_unit_test(a_wait_is_woken_poked_and_reused),
         cmocka_unit_test(names_of_any_bytes_are_listed),
+        cmocka_unit_test(a_listing_costs_what_it_lists),
+        cmocka_unit_test(names_left_behind_are_swept),
         cmocka_unit_test(nothing_stays_for_ever),
     };
 

@@ -87,13 +87,38 @@ static void a_store_of_version_1_opens(void **state)
     d.owner_named = true;
     fence = desk_enter(&d, "kept", "me", 0, 0).fence;
     desk_close(&d);
-    lite_run("DROP VIEW cells; DROP TABLE cell; DROP TABLE request; PRAGMA user_version = 1");
+    lite_run("DROP VIEW cells; DROP TABLE cell; DROP TABLE request; DROP INDEX lock_listed; "
+             "ALTER TABLE lock DROP COLUMN listed; PRAGMA user_version = 1");
     lite_open(&d);
-    assert_int_equal(lite_ask("PRAGMA user_version"), 2);
+    assert_int_equal(lite_ask("PRAGMA user_version"), 3);
+    assert_int_equal(lite_ask("SELECT count(*) FROM lock WHERE listed > 0"), 1);
     assert_int_equal(desk_enter(&d, "kept", "other", 0, 0).verdict, DIBS__BUSY);
     assert_int_equal(desk_release(&d, "kept", "me", fence), DIBS__RELEASED);
     assert_int_equal(done(&d, "c:x", put(0, "new", 0)).verdict, DIBS__CELL_DONE);
     assert_cell(&d, "c:x", "new");
+    desk_close(&d);
+}
+
+/* What is held or waited for when it is taken over is in the index of the listing, and nothing else. */
+static void a_store_of_version_2_is_indexed(void **state)
+{
+    desk d;
+    uint64_t fence;
+
+    (void)state;
+    lite_open(&d);
+    d.owner_named = true;
+    fence = desk_enter(&d, "idle", "me", 0, 0).fence;
+    assert_int_equal(desk_release(&d, "idle", "me", fence), DIBS__RELEASED);
+    fence = desk_enter(&d, "held", "me", 0, 0).fence;
+    desk_close(&d);
+    lite_run("DROP INDEX lock_listed; ALTER TABLE lock DROP COLUMN listed; "
+             "PRAGMA user_version = 2");
+    lite_open(&d);
+    assert_int_equal(lite_ask("SELECT count(*) FROM lock WHERE listed > 0"), 1);
+    assert_int_equal(lite_ask("SELECT listed FROM lock WHERE name = 'held'"), 1);
+    assert_int_equal(desk_release(&d, "held", "me", fence), DIBS__RELEASED);
+    assert_int_equal(lite_ask("SELECT count(*) FROM lock WHERE listed > 0"), 0);
     desk_close(&d);
 }
 
@@ -439,6 +464,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_store_of_version_1_opens),
+        TEST(a_store_of_version_2_is_indexed),
         TEST(people_can_read_cells),
         TEST(time_goes_on_over_a_restart),
         TEST(nothing_grows_younger_when_the_clock_is_wrong),

@@ -66,7 +66,7 @@ static void newer_database_is_refused(void **state)
 
     (void)state;
     desk_close(lite_open(&d));
-    lite_run("PRAGMA user_version = 3");
+    lite_run("PRAGMA user_version = 4");
     refuse(lite_url, DIBS_UNSUPPORTED, "newer");
 }
 

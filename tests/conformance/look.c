@@ -180,6 +180,75 @@ static void a_list_by_prefix(void **state)
     dibs_unlock(g[2]);
 }
 
+/* How many are listed as held or waited for. */
+static size_t listed(dibs *d, const char *prefix)
+{
+    dibs_report *r = NULL;
+    size_t count;
+
+    assert_status(dibs_list(d, prefix, false, &r, NULL), DIBS_OK);
+    count = dibs_report_count(r);
+    dibs_report_free(r);
+    return count;
+}
+
+/* Whichever way a lock becomes idle, it leaves the listing; while it is held or waited for, it is there. */
+static void a_list_has_what_is_held_or_waited_for(void **state)
+{
+    dibs *a = open_handle(), *b = open_handle();
+    const char *name = fresh("listed");
+    dibs_grant *g = take(a, name, NULL);
+    job *j;
+
+    (void)state;
+    assert_int_equal(listed(b, name), 1);
+    j = job_start(b, name, NULL);
+    wait_for_line(b, name, 1);
+    assert_int_equal(listed(a, name), 1);
+    assert_status(dibs_unlock(g), DIBS_OK); /* to the one that waits */
+    job_join_held(j);
+    assert_int_equal(listed(a, name), 1);
+    assert_status(dibs_unlock(j->g), DIBS_OK);
+    assert_int_equal(listed(a, name), 0);
+    g = take(a, name, NULL); /* a lock that exists already */
+    assert_int_equal(listed(b, name), 1);
+    assert_status(dibs_break(b, name, "test", true, 0, NULL), DIBS_OK);
+    assert_int_equal(listed(b, name), 0);
+    dibs_unlock(g);
+    g = take(b, name, NULL); /* one that was broken, */
+    assert_int_equal(listed(a, name), 1);
+    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_int_equal(listed(a, name), 0);
+    g = take(b, name, &(dibs_lock_options){.lease_ms = 100, .no_renew = true});
+    sleep_ms(150);
+    assert_int_equal(listed(a, name), 0);
+    dibs_unlock(g);
+    g = take(a, name, NULL); /* one whose holder was too late */
+    assert_int_equal(listed(b, name), 1);
+    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_int_equal(listed(b, name), 0);
+}
+
+/* The same where several hold it. */
+static void a_list_has_what_is_shared(void **state)
+{
+    dibs *a = open_handle(), *b = open_handle();
+    const char *name = fresh("listed-shared");
+    dibs_grant *g = take(a, name, &(dibs_lock_options){.shared = true});
+    dibs_grant *h = take(b, name, &(dibs_lock_options){.shared = true});
+
+    (void)state;
+    assert_int_equal(listed(a, name), 1);
+    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_int_equal(listed(a, name), 1);
+    assert_status(dibs_unlock(h), DIBS_OK);
+    assert_int_equal(listed(a, name), 0);
+    g = take(a, name, &(dibs_lock_options){.shared = true});
+    assert_int_equal(listed(b, name), 1);
+    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_int_equal(listed(b, name), 0);
+}
+
 static void a_list_of_everything(void **state)
 {
     dibs *d = open_handle();
@@ -208,6 +277,8 @@ static const struct CMUnitTest tests[] = {
     CASE(an_expired_holder_is_not_shown),
     CASE(what_lingers_is_shown_as_released),
     CASE(a_list_by_prefix),
+    CASE(a_list_has_what_is_held_or_waited_for),
+    CASE_FOR(a_list_has_what_is_shared, NEEDS_SHARED),
     CASE(a_list_of_everything),
 };
 CASES(look_cases, tests);

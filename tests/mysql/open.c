@@ -82,6 +82,32 @@ static void foreign_tables_are_refused(void **state)
             "another table_prefix");
 }
 
+/* Made before there was an index for listings: what is held is listed all the same. */
+static void older_tables_are_brought_up_to_date(void **state)
+{
+    const char *url;
+    dibs *d, *other;
+    dibs_grant *g;
+    dibs_report *r = NULL;
+
+    (void)state;
+    need_server();
+    url = url_of(&the_server, "app", "?table_prefix=older_");
+    d = open_url(url);
+    g = take(d, "held", 0);
+    dibs_unlock(take(d, "idle", 0));
+    ask(&the_server, "ALTER TABLE dibs.older_lock DROP KEY by_listed, DROP COLUMN listed");
+    other = open_url(url);
+    assert_status(dibs_list(other, "", false, &r, NULL), DIBS_OK);
+    assert_int_equal(dibs_report_count(r), 1);
+    assert_string_equal(dibs_report_at(r, 0)->name, "held");
+    dibs_report_free(r);
+    assert_int_equal(ask(&the_server, "SELECT SUM(listed) FROM dibs.older_lock"), 1);
+    dibs_unlock(g);
+    dibs_close(other);
+    dibs_close(d);
+}
+
 static void a_unix_socket_will_do(void **state)
 {
     char url[SCRATCH_MAX + 128];
@@ -111,13 +137,10 @@ static void replication_by_statement_is_refused(void **state)
 }
 
 static const struct CMUnitTest all[] = {
-    CASE(bad_urls_are_refused),
-    CASE(a_server_that_is_not_there_is_unavailable),
-    CASE(accounts_are_checked),
-    CASE(tables_may_be_made_by_another),
-    CASE(foreign_tables_are_refused),
-    CASE(a_unix_socket_will_do),
-    CASE(replication_by_statement_is_refused),
+    CASE(bad_urls_are_refused),       CASE(a_server_that_is_not_there_is_unavailable),
+    CASE(accounts_are_checked),       CASE(tables_may_be_made_by_another),
+    CASE(foreign_tables_are_refused), CASE(older_tables_are_brought_up_to_date),
+    CASE(a_unix_socket_will_do),      CASE(replication_by_statement_is_refused),
 };
 
 CASES(open_cases, all);

@@ -83,6 +83,10 @@ dibs_status dibs__etcd_refusal(int rpc, const char *text, dibs_error *err)
         return dibs__fail(err, DIBS_BROKEN_ENGINE,
                           "what came back is not gRPC%s%s; is it etcd's client port?",
                           *text ? ": " : "", text);
+    if (rpc == DIBS__RPC_LONG)
+        return dibs__fail(err, DIBS_UNSUPPORTED,
+                          "the answer is longer than %zu MiB, the most that is read at once",
+                          dibs__h2_message_max >> 20);
     if (m)
         return dibs__fail(err, m->status, "%s (%s)", m->advice, text);
     if (rpc == UNAVAILABLE || rpc == DEADLINE || rpc == CANCELLED)

@@ -155,13 +155,9 @@ bool dibs__etcd_listing_fill(dibs__line_listing *l, const dibs__etcd *e, const c
                              const Etcd__RangeResponse *r, uint64_t below, bool values);
 /* Takes the lock's own value out of an answer. */
 bool dibs__etcd_listing_value(dibs__line_listing *l, const Etcd__RangeResponse *r);
-bool dibs__etcd_listing_value_of(dibs__line_listing *l, const Etcd__KeyValue *kv);
 /* The entry at the end of the line, as the tail tells it: nothing of ours is between it and the one
  * that comes after it. It may be gone already. */
 bool dibs__etcd_listing_tail(dibs__line_listing *l, const Etcd__KeyValue *tail);
-/* `text` is what comes after the folder in the entry's key. */
-bool dibs__etcd_listing_add(dibs__line_listing *l, const char *text, size_t length,
-                            const Etcd__KeyValue *kv, bool values);
 
 /* ---- slot.c ---------------------------------------------------------------------------------- */
 

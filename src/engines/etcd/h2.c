@@ -12,9 +12,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define WINDOW      (4 << 20)   /* bytes in flight before the server waits for us */
-#define MESSAGE_MAX (64u << 20) /* of one message; a longer one is not etcd */
-#define PREFIX      5
+#define WINDOW (4 << 20) /* bytes in flight before the server waits for us */
+#define PREFIX 5
+
+size_t dibs__h2_message_max = 64u << 20;
 
 struct dibs__h2 {
     nghttp2_session *session;
@@ -88,7 +89,7 @@ static bool take_messages(dibs__h2_stream *s)
     while (s->message && s->in.length - at >= PREFIX) {
         const uint8_t *p = s->in.data + at;
         size_t length = (size_t)p[1] << 24 | (size_t)p[2] << 16 | (size_t)p[3] << 8 | p[4];
-        if (p[0] != 0 || length > MESSAGE_MAX)
+        if (p[0] != 0 || length > dibs__h2_message_max)
             return false;
         if (s->in.length - at - PREFIX < length)
             break;
@@ -97,7 +98,7 @@ static bool take_messages(dibs__h2_stream *s)
     }
     if (at > 0)
         dibs__buffer_drop(&s->in, at);
-    return s->in.length <= MESSAGE_MAX;
+    return s->in.length <= dibs__h2_message_max;
 }
 
 static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const uint8_t *data,
@@ -112,7 +113,7 @@ static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const ui
     if (!dibs__buffer_add(&s->in, data, length))
         s->rpc = DIBS__RPC_MEMORY;
     else if (!take_messages(s))
-        s->rpc = DIBS__RPC_JUNK;
+        s->rpc = s->in.data[0] == 0 ? DIBS__RPC_LONG : DIBS__RPC_JUNK;
     else
         return 0;
     nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, id, NGHTTP2_INTERNAL_ERROR);

@@ -24,7 +24,10 @@ enum {
     DIBS__RPC_LATE = -5,
     DIBS__RPC_UNREACHED = -6, /* no server could be reached */
     DIBS__RPC_MEMORY_BEFORE = -7,
+    DIBS__RPC_LONG = -8, /* an answer that is longer than dibs__h2_message_max */
 };
+
+extern size_t dibs__h2_message_max; /* 64 MiB; changed by a test alone */
 
 typedef struct dibs__h2 dibs__h2;
 typedef struct dibs__h2_stream dibs__h2_stream;

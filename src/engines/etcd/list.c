@@ -3,6 +3,8 @@
 #include "core/error.h"
 #include "engines/etcd/etcd.h"
 
+#include <stdio.h>
+
 static const Etcd__RangeResponse *range_at(const Etcd__TxnResponse *r, size_t i)
 {
     return r && i < r->n_responses &&
@@ -114,163 +116,228 @@ dibs_status dibs__etcd_list(dibs__line_side *s, dibs__line_call *call)
 
 /* ---- All lines ------------------------------------------------------------------------------- */
 
-/* One lock's own value, found while its entries are read. */
-typedef struct value {
-    const Etcd__KeyValue *kv;
-    const char *text; /* the escaped name, not terminated */
-    size_t length;
-    bool used;
-} value;
+/* First the names: of the locks that have entries, and if asked for of those that have a value. These are
+ * read without values, a page at a time, from where locks are alone: what cells hold is never looked at. Then
+ * entries and values of the locks that were found, some at once. So it costs what is shown. It is done by the
+ * caller's own thread. */
+#define PAGE      1000 /* keys */
+#define SOME      60   /* locks; two reads each, and a transaction may have 128 */
+#define SOME_KEYS 4000 /* of these locks together */
 
-static int compare_text(const char *a, size_t m, const char *b, size_t n)
-{
-    int order = memcmp(a, b, m < n ? m : n);
+typedef struct found {
+    char *name;
+    size_t keys;
+} found;
 
-    return order ? order : m < n ? -1 : m > n;
-}
-
-static int by_text(const void *a, const void *b)
-{
-    const value *x = a, *y = b;
-
-    return compare_text(x->text, x->length, y->text, y->length);
-}
-
-/* What is being gathered. */
 typedef struct walk {
-    dibs__etcd_op *op;
-    const Etcd__RangeResponse *line;
-    size_t skip; /* bytes of a key before what is told apart here */
-    value *values;
-    size_t count;
+    dibs__etcd *e;
+    dibs__line_call *call;
+    dibs__deadline until;
+    found *found;
+    size_t count, room;
 } walk;
 
-/* "%/NAME" after the prefix is the value of a lock. */
-static bool is_value(const char *text, size_t length)
-{
-    return length > 2 && memcmp(text, "%/", 2) == 0;
-}
+/* The keys of one lock: its entries, the end of those, and its value. */
+typedef struct keys {
+    dibs__etcd_key folder, end, value;
+    Etcd__RangeRequest line, lock;
+    Etcd__RequestOp ops[2];
+} keys;
 
-static bool read_values(walk *w)
+/* A lock's name from its place in a key, unless it is not one of ours, or not asked for. */
+static bool note_name(walk *w, const char *text, size_t length, size_t count)
 {
-    w->values = calloc(w->line->n_kvs + 1, sizeof *w->values);
-    if (!w->values)
-        return false;
-    for (size_t i = 0; i < w->line->n_kvs; i++) {
-        const Etcd__KeyValue *kv = w->line->kvs[i];
-        const char *text = (const char *)kv->key.data + w->skip;
-        size_t length = kv->key.len - w->skip;
-        if (is_value(text, length))
-            w->values[w->count++] = (value){kv, text + 2, length - 2, false};
-    }
-    qsort(w->values, w->count, sizeof *w->values, by_text);
-    return true;
-}
-
-static value *value_of(walk *w, const char *text, size_t length)
-{
-    value wanted = {NULL, text, length, false};
-
-    return bsearch(&wanted, w->values, w->count, sizeof *w->values, by_text);
-}
-
-/* A lock's name from its place in a key; false: not one of ours, or not asked for. */
-static bool read_name(const walk *w, const char *text, size_t length, char name[DIBS_NAME_MAX + 1])
-{
-    const char *prefix = w->op->call->prefix ? w->op->call->prefix : "";
-    char escaped[3 * DIBS_NAME_MAX + 1];
+    char escaped[3 * DIBS_NAME_MAX + 1], name[DIBS_NAME_MAX + 1];
+    found *larger;
 
     if (length >= sizeof escaped)
-        return false;
+        return true;
     memcpy(escaped, text, length);
     escaped[length] = '\0';
-    return dibs__line_unescape(escaped, name) && strncmp(name, prefix, strlen(prefix)) == 0;
-}
-
-/* The next lock of the report, with its own value. `*out` is NULL when it is not wanted. */
-static bool add_lock(walk *w, const char *text, size_t length, dibs__line_listing **out)
-{
-    value *v = value_of(w, text, length);
-    char name[DIBS_NAME_MAX + 1];
-
-    *out = NULL;
-    if (v)
-        v->used = true;
-    if (!read_name(w, text, length, name))
+    if (!dibs__line_unescape(escaped, name) ||
+        strncmp(name, w->call->prefix, strlen(w->call->prefix)) != 0)
         return true;
-    *out = dibs__line_add_lock(w->op->call, name);
-    if (!*out)
-        return false;
-    (*out)->exists = true;
-    return !v || dibs__etcd_listing_value_of(*out, v->kv);
-}
-
-/* Entries come sorted by key, so that those of a name are together. */
-static bool report_entries(walk *w)
-{
-    dibs__line_listing *l = NULL;
-    size_t length = 0;
-    const char *name = NULL;
-
-    for (size_t i = 0; i < w->line->n_kvs; i++) {
-        const Etcd__KeyValue *kv = w->line->kvs[i];
-        const char *text = (const char *)kv->key.data + w->skip;
-        size_t n = kv->key.len - w->skip;
-        const char *slash = is_value(text, n) ? NULL : memchr(text, '/', n);
-        if (!slash)
-            continue;
-        if (!name || compare_text(text, (size_t)(slash - text), name, length) != 0) {
-            name = text;
-            length = (size_t)(slash - text);
-            if (!add_lock(w, name, length, &l))
-                return false;
-        }
-        if (l && !dibs__etcd_listing_add(l, slash + 1, n - length - 1, kv, true))
-            return false;
+    if (w->count > 0 && strcmp(w->found[w->count - 1].name, name) == 0) {
+        w->found[w->count - 1].keys += count;
+        return true;
     }
-    return true;
-}
-
-static bool report_idle(walk *w)
-{
-    dibs__line_listing *l;
-
-    for (size_t i = 0; i < w->count; i++)
-        if (!w->values[i].used && !add_lock(w, w->values[i].text, w->values[i].length, &l))
+    if (w->count == w->room) {
+        larger = realloc(w->found, (2 * w->room + 16) * sizeof *larger);
+        if (!larger)
             return false;
+        w->found = larger;
+        w->room = 2 * w->room + 16;
+    }
+    w->found[w->count] = (found){strdup(name), count};
+    return w->found[w->count].name && ++w->count;
+}
+
+static bool note_entry(walk *w, const char *text, size_t length)
+{
+    const char *slash = memchr(text, '/', length);
+
+    return !slash || note_name(w, text, (size_t)(slash - text), 1);
+}
+
+static bool note_value(walk *w, const char *text, size_t length)
+{
+    return note_name(w, text, length, 0);
+}
+
+/* Takes the keys of a page, and puts into `from` where the next one begins; false in `*more`: nowhere. */
+static bool take_page(walk *w, const Etcd__RangeResponse *r, size_t skip,
+                      bool (*note)(walk *w, const char *text, size_t length),
+                      ProtobufCBinaryData *from, bool *more)
+{
+    const Etcd__KeyValue *last = r->n_kvs > 0 ? r->kvs[r->n_kvs - 1] : NULL;
+
+    for (size_t i = 0; i < r->n_kvs; i++)
+        if (!note(w, (const char *)r->kvs[i]->key.data + skip, r->kvs[i]->key.len - skip))
+            return false;
+    *more = r->more && last;
+    free(from->data);
+    from->data = last ? malloc(last->key.len + 1) : NULL;
+    if (!last || !from->data)
+        return !last;
+    memcpy(from->data, last->key.data, last->key.len);
+    from->data[last->key.len] = '\0'; /* the least key behind it */
+    from->len = last->key.len + 1;
     return true;
 }
 
-static void on_names(dibs__etcd_call *rpc)
+/* All keys from PREFIX`from` to before PREFIX`to`; `skip` bytes of them are no part of a name. */
+static dibs_status read_names(walk *w, const char *from, const char *to, size_t skip,
+                              bool (*note)(walk *w, const char *text, size_t length))
 {
-    dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, rpc);
-    dibs__line_call *call = op->call;
-    Etcd__RangeResponse *r = dibs__etcd_op_answer(op, &etcd__range_response__descriptor);
-    walk w = {.op = op, .line = r, .skip = strlen(op->e->prefix) + 1};
+    char end[DIBS__ETCD_PREFIX_MAX + 8], *first = NULL;
+    Etcd__RangeRequest range = ETCD__RANGE_REQUEST__INIT;
+    dibs_status status = DIBS_OK;
+    bool more = true;
 
-    if (r && (!read_values(&w) || !report_entries(&w) || (call->idle && !report_idle(&w))))
-        call->status = no_memory(call);
-    free(w.values);
-    if (r)
-        etcd__range_response__free_unpacked(r, NULL);
-    dibs__etcd_op_done(op);
+    skip += strlen(w->e->prefix);
+    snprintf(end, sizeof end, "%s%s", w->e->prefix, to);
+    if (asprintf(&first, "%s%s", w->e->prefix, from) < 0)
+        return no_memory(w->call);
+    range.key = dibs__etcd_text(first);
+    range.range_end = dibs__etcd_text(end);
+    range.limit = PAGE;
+    range.keys_only = true;
+    while (status == DIBS_OK && more) {
+        ProtobufCMessage *reply = NULL;
+        status =
+            dibs__etcd_ask(w->e->client, DIBS__ETCD_READ, "/etcdserverpb.KV/Range", &range.base,
+                           &etcd__range_response__descriptor, &reply, w->until, &w->call->err);
+        if (status == DIBS_OK &&
+            !take_page(w, (Etcd__RangeResponse *)reply, skip, note, &range.key, &more))
+            status = no_memory(w->call);
+        if (reply)
+            protobuf_c_message_free_unpacked(reply, NULL);
+    }
+    free(range.key.data);
+    return status;
+}
+
+/* "%" begins what is not a lock, or a byte of a name, which is two digits then: the folders of cells, requests
+ * and sessions lie behind those, the ones of values and ends of lines before. */
+static dibs_status read_all_names(walk *w)
+{
+    static const char *const parts[][2] = {{"/", "/%"}, {"/%0", "/%G"}, {"/&", "0"}};
+    dibs_status status = DIBS_OK;
+
+    for (size_t i = 0; i < 3 && status == DIBS_OK; i++)
+        status = read_names(w, parts[i][0], parts[i][1], 1, note_entry);
+    if (status == DIBS_OK && w->call->idle)
+        status = read_names(w, "/%/", "/%0", 3, note_value);
+    return status;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const found *)a)->name, ((const found *)b)->name);
+}
+
+/* Each only once. */
+static void sort_names(walk *w)
+{
+    size_t kept = 0;
+
+    if (w->count > 1)
+        qsort(w->found, w->count, sizeof *w->found, by_name);
+    for (size_t i = 0; i < w->count; i++) {
+        if (kept > 0 && strcmp(w->found[kept - 1].name, w->found[i].name) == 0) {
+            w->found[kept - 1].keys += w->found[i].keys;
+            free(w->found[i].name);
+        } else {
+            w->found[kept++] = w->found[i];
+        }
+    }
+    w->count = kept;
+}
+
+static void ask_for(const walk *w, const char *name, keys *k, Etcd__RequestOp *ops[2])
+{
+    dibs__etcd_entry_key(w->e, name, "", &k->folder);
+    dibs__etcd_end_of(&k->folder, &k->end);
+    dibs__etcd_value_key(w->e, name, &k->value);
+    dibs__etcd_range_line(&k->line, &k->ops[0], &k->folder, &k->end);
+    dibs__etcd_range(&k->lock, &k->ops[1], &k->value);
+    ops[0] = &k->ops[0];
+    ops[1] = &k->ops[1];
+}
+
+static bool take_lock(walk *w, const char *name, const Etcd__RangeResponse *line,
+                      const Etcd__RangeResponse *lock)
+{
+    dibs__line_listing *l = line && lock ? dibs__line_add_lock(w->call, name) : NULL;
+
+    return l && dibs__etcd_listing_fill(l, w->e, name, line, UINT64_MAX, true) &&
+           dibs__etcd_listing_value(l, lock);
+}
+
+static dibs_status read_some(walk *w, const found *f, size_t count)
+{
+    keys *k = malloc(count * sizeof *k);
+    Etcd__RequestOp *ops[2 * SOME];
+    Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT;
+    ProtobufCMessage *reply = NULL;
+    dibs_status status;
+
+    if (!k)
+        return no_memory(w->call);
+    for (size_t i = 0; i < count; i++)
+        ask_for(w, f[i].name, &k[i], &ops[2 * i]);
+    txn.success = ops;
+    txn.n_success = 2 * count;
+    status = dibs__etcd_ask(w->e->client, DIBS__ETCD_READ, "/etcdserverpb.KV/Txn", &txn.base,
+                            &etcd__txn_response__descriptor, &reply, w->until, &w->call->err);
+    for (size_t i = 0; i < count && status == DIBS_OK; i++)
+        if (!take_lock(w, f[i].name, range_at((Etcd__TxnResponse *)reply, 2 * i),
+                       range_at((Etcd__TxnResponse *)reply, 2 * i + 1)))
+            status = no_memory(w->call);
+    if (reply)
+        protobuf_c_message_free_unpacked(reply, NULL);
+    free(k);
+    return status;
 }
 
 dibs_status dibs__etcd_names(dibs__line_side *s, dibs__line_call *call)
 {
-    dibs__etcd_op *op = dibs__etcd_op_new(s, call);
-    dibs__etcd_key folder, end;
-    Etcd__RangeRequest range;
+    dibs__etcd *e = (dibs__etcd *)s;
+    dibs__deadline last = dibs__after(e->env, e->request_span);
+    walk w = {.e = e, .call = call, .until = dibs__sooner(call->until, last)};
+    dibs_status status = read_all_names(&w);
 
-    if (!op)
-        return DIBS_NO_MEMORY;
-    folder.length = strlen(op->e->prefix) + 1;
-    memcpy(folder.text, op->e->prefix, folder.length - 1);
-    folder.text[folder.length - 1] = '/';
-    dibs__etcd_end_of(&folder, &end);
-    dibs__etcd_range(&range, NULL, &folder);
-    range.range_end = dibs__etcd_bytes(&end);
-    return dibs__etcd_op_started(
-        op,
-        dibs__etcd_op_send(op, DIBS__ETCD_READ, "/etcdserverpb.KV/Range", &range.base, on_names));
+    sort_names(&w);
+    for (size_t i = 0, n; status == DIBS_OK && i < w.count; i += n) {
+        size_t sum = w.found[i].keys;
+        for (n = 1; n < SOME && i + n < w.count && sum + w.found[i + n].keys <= SOME_KEYS; n++)
+            sum += w.found[i + n].keys;
+        status = read_some(&w, w.found + i, n);
+    }
+    for (size_t i = 0; i < w.count; i++)
+        free(w.found[i].name);
+    free(w.found);
+    call->status = status;
+    dibs__line_done(call);
+    return DIBS_OK;
 }

@@ -49,8 +49,9 @@ static char *split(char *text, int64_t place, char key[DIBS__LINE_KEY_SIZE])
     return end + 1;
 }
 
-bool dibs__etcd_listing_add(dibs__line_listing *l, const char *text, size_t length,
-                            const Etcd__KeyValue *kv, bool values)
+/* `text` is what comes after the folder in the entry's key. */
+static bool add(dibs__line_listing *l, const char *text, size_t length, const Etcd__KeyValue *kv,
+                bool values)
 {
     char stored[VALUE_SIZE], key[DIBS__LINE_KEY_SIZE] = "", *value = stored;
     bool ours = length > 0 && text[0] == '~';
@@ -97,8 +98,8 @@ bool dibs__etcd_listing_fill(dibs__line_listing *l, const dibs__etcd *e, const c
         if ((uint64_t)kv->create_revision < oldest)
             oldest = (uint64_t)kv->create_revision;
         if ((uint64_t)kv->create_revision < below &&
-            !dibs__etcd_listing_add(l, (const char *)kv->key.data + folder.length,
-                                    kv->key.len - folder.length, kv, values))
+            !add(l, (const char *)kv->key.data + folder.length, kv->key.len - folder.length, kv,
+                 values))
             return false;
     }
     if (r->more && r->n_kvs > 0)
@@ -107,8 +108,12 @@ bool dibs__etcd_listing_fill(dibs__line_listing *l, const dibs__etcd *e, const c
     return true;
 }
 
-bool dibs__etcd_listing_value_of(dibs__line_listing *l, const Etcd__KeyValue *kv)
+bool dibs__etcd_listing_value(dibs__line_listing *l, const Etcd__RangeResponse *r)
 {
+    const Etcd__KeyValue *kv = r->n_kvs > 0 ? r->kvs[0] : NULL;
+
+    if (!kv)
+        return true;
     l->exists = true;
     l->version = (uint64_t)kv->mod_revision;
     if ((uint64_t)kv->mod_revision > l->fence)
@@ -118,9 +123,4 @@ bool dibs__etcd_listing_value_of(dibs__line_listing *l, const Etcd__KeyValue *kv
         return false;
     copy_value(&kv->value, l->value, DIBS__LINE_VALUE_SIZE);
     return true;
-}
-
-bool dibs__etcd_listing_value(dibs__line_listing *l, const Etcd__RangeResponse *r)
-{
-    return r->n_kvs == 0 || dibs__etcd_listing_value_of(l, r->kvs[0]);
 }

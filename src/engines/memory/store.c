@@ -355,12 +355,27 @@ void dibs__memory_free(dibs__memory *memory)
 
 /* ---- Looking --------------------------------------------------------------------------------- */
 
-static void report(const dibs__memory_lock *lock, bool waiters, dibs__time now,
-                   dibs__report_builder *out)
+/* Whoever's lease is over does not hold, whether or not somebody has noticed. */
+static dibs__record without_expired(const dibs__memory_lock *lock, dibs__time now)
 {
-    dibs__report_lock(out, lock->name, &lock->record);
+    dibs__record record = lock->record;
+
+    for (entry *e = lock->holders.first; e; e = e->next) {
+        if (e->is.holder.expires > now.lease)
+            continue;
+        record.holders--;
+        record.used -= e->is.holder.who.weight;
+    }
+    return record;
+}
+
+static void report(const dibs__memory_lock *lock, const dibs__record *record, bool waiters,
+                   dibs__time now, dibs__report_builder *out)
+{
+    dibs__report_lock(out, lock->name, record);
     for (entry *e = lock->holders.first; e; e = e->next)
-        dibs__report_holder(out, &e->is.holder, now);
+        if (e->is.holder.expires > now.lease)
+            dibs__report_holder(out, &e->is.holder, now);
     for (entry *e = waiters ? lock->waiters.first : NULL; e; e = e->next)
         dibs__report_waiter(out, &e->is.waiter, now);
 }
@@ -371,7 +386,7 @@ void dibs__memory_report(dibs__memory *memory, const char *name, dibs__time now,
     const dibs__memory_lock *lock = lock_named(memory, name);
 
     if (lock && lock->exists)
-        report(lock, true, now, out);
+        report(lock, &lock->record, true, now, out);
 }
 
 void dibs__memory_report_all(dibs__memory *memory, const char *prefix, bool with_idle,
@@ -380,9 +395,10 @@ void dibs__memory_report_all(dibs__memory *memory, const char *prefix, bool with
     for (size_t i = 0; i < memory->locks.size; i++) {
         for (dibs__node *n = memory->locks.slot[i]; n; n = n->next) {
             const dibs__memory_lock *lock = DIBS__FROM(dibs__memory_lock, by_name, n);
-            if (lock->exists && (with_idle || !idle(lock)) &&
+            dibs__record record = without_expired(lock, now);
+            if (lock->exists && (with_idle || record.holders + record.waiters > 0) &&
                 strncmp(lock->name, prefix, strlen(prefix)) == 0)
-                report(lock, false, now, out);
+                report(lock, &record, false, now, out);
         }
     }
 }

@@ -12,7 +12,12 @@
 
 #include "engines/sql/columns.h"
 
-#define CLOCK  DIBS__MY_CLOCK
+#define CLOCK DIBS__MY_CLOCK
+
+/* Comes first among the assignments of SAVE: it looks at what was there. */
+#define LISTED                                                                             \
+    "listed = IF($4 + $5 = 0, listed & 2, IF(holders + waiters > 0, GREATEST(listed, 1), " \
+    "IF(fence > $6 - 1000000, 2, 1))), "
 #define NOBODY "NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL"
 
 /* Rows of those who have left stay in the indexes until the server purges them: nobody looks below.
@@ -90,7 +95,9 @@
 
 const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
     [DIBS__SQL_TAKE] =
-        {{{"UPDATE {lock} SET fence = LAST_INSERT_ID(GREATEST(fence + 1, " CLOCK
+        {{{"UPDATE {lock} SET listed = IF(holders > 0, GREATEST(listed, 1), "
+           "IF(fence > " CLOCK
+           " - 1000000, 2, 1)), fence = LAST_INSERT_ID(GREATEST(fence + 1, " CLOCK
            ")), held = fence, "
            "owner = $2, attempt = $3, host = $4, pid = $5, wake = $6, weight = $7, lease = $8, "
            "min_hold = $9, since = " CLOCK ", expires = since + $8, released = 0, "
@@ -100,7 +107,8 @@ const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
            DIBS__MY_FENCE}},
          true},
     [DIBS__SQL_GIVE] =
-        {{{"UPDATE {lock} SET used = 0 * LAST_INSERT_ID(held), holders = 0, held = 0 "
+        {{{"UPDATE {lock} SET used = 0 * LAST_INSERT_ID(held), holders = 0, held = 0, "
+           "listed = listed & 2 "
            "WHERE " MINE " AND waiters = 0 AND expires > " CLOCK " AND since + min_hold <= " CLOCK,
            DIBS__MY_FENCE}},
          true},
@@ -139,7 +147,8 @@ const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
                          {"(" HEAD(FIRST) ") UNION ALL (" WAITING(FIRST) ")", DIBS__MY_ROWS}},
                         false},
     [DIBS__SQL_SAVE] =
-        {{{"UPDATE {lock} SET capacity = $2, used = $3, holders = $4, waiters = $5, fence = $6, "
+        {{{"UPDATE {lock} SET " LISTED
+           "capacity = $2, used = $3, holders = $4, waiters = $5, fence = $6, "
            "place = $7, broken_fence = $8, broken_at = $9, broken_by = $a, first_place = $b, "
            "owner = $c, attempt = $d, host = $e, pid = $f, wake = $g, weight = $h, lease = $i, "
            "min_hold = $j, held = $k, since = $l, expires = $m, released = $n WHERE name = $1",
@@ -179,10 +188,14 @@ const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
                                   DIBS__MY_ROWS}},
                                 true},
     [DIBS__SQL_LIST_LOCKS] = {{{"SELECT name, " RECORD ", " HELD " FROM {lock} "
-                                "WHERE name >= $1 AND LEFT(name, LENGTH($1)) = $1 "
-                                "AND ($2 OR holders > 0 OR waiters > 0) ORDER BY name",
+                                "WHERE name >= $1 AND LEFT(name, LENGTH($1)) = $1 ORDER BY name",
                                 DIBS__MY_LISTED}},
                               true},
+    [DIBS__SQL_LIST_BUSY] = {{{"SELECT name, " RECORD ", " HELD
+                               " FROM {lock} FORCE INDEX (by_listed) "
+                               "WHERE listed > 0 AND LEFT(name, LENGTH($1)) = $1 ORDER BY name",
+                               DIBS__MY_LISTED}},
+                             true},
     [DIBS__SQL_LIST_HOLDERS] = {{{"SELECT name, " HOLDER " FROM {holder} WHERE name >= $1 "
                                   "AND LEFT(name, LENGTH($1)) = $1 ORDER BY name, fence",
                                   DIBS__MY_ROWS}},
@@ -197,7 +210,15 @@ const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
           {"SELECT @dibs_last FROM DUAL WHERE @dibs_last IS NOT NULL", DIBS__MY_ROWS},
           {OLD_WAKES, DIBS__MY_NOTHING}},
          false},
-    [DIBS__SQL_STALE] = {{{"SELECT name FROM {lock} WHERE name > $1 "
+    /* What is found is read without locking it, so that no held lock is waited for. */
+    [DIBS__SQL_UNLIST] = {{{"UPDATE {lock} l JOIN (SELECT name FROM {lock} FORCE INDEX (by_listed) "
+                            "WHERE listed > 0 AND holders = 0 AND waiters = 0 "
+                            "AND fence < " CLOCK " - 1000000 LIMIT $1) AS idle USING (name) "
+                            "SET l.listed = 0 WHERE l.holders = 0 AND l.waiters = 0",
+                            DIBS__MY_NOTHING}},
+                          true},
+    [DIBS__SQL_STALE] = {{{"SELECT name FROM {lock} FORCE INDEX (by_listed) "
+                           "WHERE name > $1 AND listed > 0 "
                            "AND (holders > 0 OR waiters > 0) AND fence < " CLOCK " - " DAY
                            " ORDER BY name LIMIT $2",
                            DIBS__MY_ROWS}},
@@ -295,7 +316,8 @@ const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
 
 /* Who held it is left as it was. */
 const dibs__my_form dibs__my_save_idle = {
-    {{"UPDATE {lock} SET capacity = $2, used = $3, holders = $4, waiters = $5, fence = $6, "
+    {{"UPDATE {lock} SET " LISTED
+      "capacity = $2, used = $3, holders = $4, waiters = $5, fence = $6, "
       "place = $7, broken_fence = $8, broken_at = $9, broken_by = $a, first_place = $b, held = 0 "
       "WHERE name = $1",
       DIBS__MY_NOTHING}},

@@ -24,7 +24,8 @@ static const char *const tables[] = {
     "  fence BIGINT NOT NULL DEFAULT 0, place BIGINT NOT NULL DEFAULT 0,\n"
     "  broken_fence BIGINT NOT NULL DEFAULT 0, broken_at BIGINT NOT NULL DEFAULT 0,\n"
     "  broken_by VARBINARY(128), first_place BIGINT NOT NULL DEFAULT 0,\n" WHO
-    "  held BIGINT NOT NULL DEFAULT 0, since BIGINT, expires BIGINT, released TINYINT\n"
+    "  held BIGINT NOT NULL DEFAULT 0, since BIGINT, expires BIGINT, released TINYINT,\n"
+    "  listed TINYINT NOT NULL DEFAULT 1, KEY by_listed (listed, name)\n"
     ") ENGINE=InnoDB ROW_FORMAT=DYNAMIC",
 
     "CREATE TABLE IF NOT EXISTS {holder} (\n"
@@ -64,9 +65,14 @@ static const char *const cells[] = {
 
 /* The column that came last, of each: fails when a table is missing or not ours. */
 static const char check[] =
-    "SELECT first_place, held, released FROM {lock} LIMIT 0; "
+    "SELECT first_place, held, listed FROM {lock} LIMIT 0; "
     "SELECT released FROM {holder} LIMIT 0; "
     "SELECT alive_until FROM {waiter} LIMIT 0; SELECT at FROM {wake} LIMIT 0";
+/* The table as it was before it had `listed`, and what that adds. */
+static const char check_older[] = "SELECT first_place, held, released FROM {lock} LIMIT 0";
+static const char add_listed[] = "ALTER TABLE {lock} ADD COLUMN listed TINYINT NOT NULL DEFAULT 1, "
+                                 "ADD KEY by_listed (listed, name); "
+                                 "UPDATE {lock} SET listed = 0 WHERE holders = 0 AND waiters = 0";
 static const char check_cells[] =
     "SELECT data, reap FROM {cell} LIMIT 0; SELECT expires FROM {request} LIMIT 0";
 
@@ -133,6 +139,24 @@ static dibs_status run(dibs__my_conn *c, char *text, dibs__deadline until, dibs_
     return status;
 }
 
+/* Only a table of ours is changed. Another may be at it: then the column is there by now. */
+static dibs_status bring_up_to_date(dibs__my_conn *c, dibs__deadline until, dibs_error *err)
+{
+    const dibs__my *e = (dibs__my *)c->base.e;
+    dibs_status status = run(c, check_text(e->place.prefix, check_older), until, err);
+
+    if (status != DIBS_OK)
+        return status;
+    status = run(c, check_text(e->place.prefix, add_listed), until, err);
+    if (status == DIBS_DENIED)
+        return dibs__fail(err, DIBS_DENIED,
+                          "mysql: %s: the table %slock is of an older version and this account may "
+                          "not change it: let an administrator run \"ALTER TABLE %slock ADD COLUMN "
+                          "listed TINYINT NOT NULL DEFAULT 1, ADD KEY by_listed (listed, name)\"",
+                          e->place.label, e->place.prefix, e->place.prefix);
+    return run(c, check_text(e->place.prefix, check), until, err);
+}
+
 /* `names`: for the message. */
 static dibs_status see_to(dibs__my_conn *c, const char *pattern, char *(*make)(const char *prefix),
                           const char *names, dibs__deadline until, dibs_error *err)
@@ -141,6 +165,8 @@ static dibs_status see_to(dibs__my_conn *c, const char *pattern, char *(*make)(c
     const char *prefix = e->place.prefix;
     dibs_status status = run(c, check_text(prefix, pattern), until, err);
 
+    if (status != DIBS_OK && mysql_errno(c->m) == ER_BAD_FIELD_ERROR && pattern == check)
+        return bring_up_to_date(c, until, err);
     if (status == DIBS_OK || mysql_errno(c->m) != ER_NO_SUCH_TABLE)
         return status;
     status = run(c, make(prefix), until, err);

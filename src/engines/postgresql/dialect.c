@@ -115,16 +115,17 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
         "FROM (SELECT {now} AS now OFFSET 0) c "
         "ON CONFLICT (name) DO UPDATE SET capacity = $7, used = $7, holders = 1, "
         "owner = $2, attempt = $3, host = $4, pid = $5, wake = $6, weight = $7, lease = $8, "
-        "min_hold = $9, released = 0, (fence, held, since, expires) = "
-        "(SELECT greatest(l.fence + 1, n.now), greatest(l.fence + 1, n.now), n.now, n.now + $8 "
-        "FROM (SELECT {now} AS now OFFSET 0) n) "
+        "min_hold = $9, released = 0, (fence, held, since, expires, listed) = "
+        "(SELECT greatest(l.fence + 1, n.now), greatest(l.fence + 1, n.now), n.now, n.now + $8, "
+        "CASE WHEN l.holders > 0 THEN greatest(l.listed, 1) "
+        "WHEN l.fence > n.now - 1000000 THEN 2 ELSE 1 END FROM (SELECT {now} AS now OFFSET 0) n) "
         "WHERE l.waiters = 0 AND (l.holders = 0 OR (l.held IS NOT NULL AND l.expires <= {now})) "
         "AND l.capacity IN (0, $7) "
         "RETURNING fence, set_config('synchronous_commit', $10, true)",
     [DIBS__SQL_GIVE] =
         "UPDATE {lock} SET used = 0, holders = 0, owner = NULL, attempt = NULL, host = NULL, "
         "pid = NULL, wake = NULL, weight = NULL, lease = NULL, min_hold = NULL, held = NULL, "
-        "since = NULL, expires = NULL, released = NULL "
+        "since = NULL, expires = NULL, released = NULL, listed = listed & 2 "
         "WHERE name = $1 AND owner = $2 AND attempt = $3 AND waiters = 0 AND released = 0 "
         "AND expires > {now} AND (min_hold = 0 OR since + min_hold <= {now}) "
         "RETURNING fence, set_config('synchronous_commit', $4, true)",
@@ -153,7 +154,10 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
     [DIBS__SQL_LOOK_LINE] = LOOK_CLOCK LOOK_WAITERS,
     [DIBS__SQL_SAVE] =
         "UPDATE {lock} SET (" RECORD ", " HELD ") = ROW ($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, "
-        "$12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23) WHERE name = $1",
+        "$12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23), "
+        "listed = CASE WHEN $4::bigint + $5::bigint = 0 THEN listed & 2 "
+        "WHEN holders + waiters > 0 THEN greatest(listed, 1) "
+        "WHEN fence > $6::bigint - 1000000 THEN 2 ELSE 1 END WHERE name = $1",
     [DIBS__SQL_HOLDER_ADD] =
         "INSERT INTO {holder} (name, " HOLDER ") VALUES ($1, " IN_WHO ", " IN_MORE ")",
     [DIBS__SQL_HOLDER_SET] =
@@ -171,8 +175,10 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
     [DIBS__SQL_CLOCK] = "SELECT {now}",
     [DIBS__SQL_SHOW_HOLDERS] = "SELECT " HOLDER " FROM {holder} WHERE name = $1 ORDER BY fence",
     [DIBS__SQL_SHOW_WAITERS] = "SELECT " WAITER " FROM {waiter} WHERE name = $1 ORDER BY place",
-    [DIBS__SQL_LIST_LOCKS] = "SELECT name, " RECORD ", " HELD " FROM {lock} WHERE " STARTS_WITH
-                             " AND ($2::bigint <> 0 OR holders > 0 OR waiters > 0) ORDER BY name",
+    [DIBS__SQL_LIST_LOCKS] =
+        "SELECT name, " RECORD ", " HELD " FROM {lock} WHERE " STARTS_WITH " ORDER BY name",
+    [DIBS__SQL_LIST_BUSY] = "SELECT name, " RECORD ", " HELD " FROM {lock} WHERE " STARTS_WITH
+                            " AND listed > 0 ORDER BY name",
     [DIBS__SQL_LIST_HOLDERS] =
         "SELECT name, " HOLDER " FROM {holder} WHERE " STARTS_WITH " ORDER BY name, fence",
     [DIBS__SQL_REAP] =
@@ -183,8 +189,13 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
         "AND holders = 0 AND waiters = 0 FOR UPDATE SKIP LOCKED), "
         "gone AS (DELETE FROM {lock} WHERE ctid = ANY (ARRAY(SELECT id FROM old))) "
         "SELECT name FROM part ORDER BY name DESC LIMIT 1",
-    [DIBS__SQL_STALE] = "SELECT name FROM {lock} WHERE name > $1 AND (holders > 0 OR waiters > 0) "
-                        "AND fence < {now} - " DAY " ORDER BY name LIMIT $2",
+    [DIBS__SQL_UNLIST] =
+        "UPDATE {lock} SET listed = 0 WHERE ctid = ANY (ARRAY(SELECT ctid FROM {lock} "
+        "WHERE listed > 0 AND holders = 0 AND waiters = 0 AND fence < {now} - 1000000 "
+        "LIMIT $1 FOR UPDATE SKIP LOCKED))",
+    [DIBS__SQL_STALE] =
+        "SELECT name FROM {lock} WHERE name > $1 AND listed > 0 "
+        "AND (holders > 0 OR waiters > 0) AND fence < {now} - " DAY " ORDER BY name LIMIT $2",
 
     /* A value that can be seen is in the way: then no row is locked. */
     [DIBS__SQL_CELL_NEW] =

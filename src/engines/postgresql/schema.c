@@ -2,7 +2,8 @@
  * text.
  *
  * The lock's row is rewritten with every grant: half of each page is left free, so that the new
- * version stays on its page and no index is touched. Keys by owner begin with the owner: an index
+ * version stays on its page and no index is touched (`listed`, which tells what a listing shows, is kept with that in
+ * mind: see sql.h). Keys by owner begin with the owner: an index
  * that begins with the name would, while the tables are small, seem as good to the planner for
  * looking up a place, and would stay in its plans when they have grown. The views are for people.
  */
@@ -14,7 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VERSION "dibs 1"
+#define VERSION      "dibs 2" /* of the locks' tables */
+#define CELL_VERSION "dibs 1"
+#define OLDER        "dibs 1" /* without `listed`: the same text brings it up to date */
 
 static const char schema[] =
     "CREATE TABLE IF NOT EXISTS {lock} (\n"
@@ -28,6 +31,9 @@ static const char schema[] =
     "bigint,\n"
     "  min_hold bigint, held bigint, since bigint, expires bigint, released bigint\n"
     ") WITH (fillfactor = 50);\n"
+    "ALTER TABLE {lock} ADD COLUMN IF NOT EXISTS listed bigint NOT NULL DEFAULT 1;\n"
+    "UPDATE {lock} SET listed = 0 WHERE listed > 0 AND holders = 0 AND waiters = 0;\n"
+    "CREATE INDEX IF NOT EXISTS {index_lock}_listed ON {lock} (name) WHERE listed > 0;\n"
     "CREATE TABLE IF NOT EXISTS {holder} (\n"
     "  name bytea NOT NULL, owner bytea NOT NULL, attempt bytea NOT NULL, host bytea NOT NULL,\n"
     "  pid bigint NOT NULL, wake bytea NOT NULL, weight bigint NOT NULL, lease bigint NOT NULL,\n"
@@ -89,7 +95,7 @@ static const char cells[] =
     "  nullif(floor, 0) AS floor, to_timestamp(written / 1000000.0) AS written,\n"
     "  to_timestamp(nullif(expires, 9223372036854775807) / 1000000.0) AS expires\n"
     "  FROM {cell} WHERE vacant = 0;\n"
-    "COMMENT ON TABLE {cell} IS '" VERSION "';\n";
+    "COMMENT ON TABLE {cell} IS '" CELL_VERSION "';\n";
 
 /* All of it, for a person. */
 char *dibs__pg_schema_text(const char *prefix)
@@ -106,8 +112,9 @@ char *dibs__pg_schema_text(const char *prefix)
 
 /* ---- Are they there? ------------------------------------------------------------------------- */
 
-/* The table `which`. 1: ours; 0: none; -1: `err` is set. */
-static int find_table(dibs__pg_conn *c, const char *which, dibs__deadline until, dibs_error *err)
+/* The table `which`. 1: ours; 0: none, or one to be brought up to date; -1: `err` is set. */
+static int find_table(dibs__pg_conn *c, const char *which, const char *version,
+                      dibs__deadline until, dibs_error *err)
 {
     dibs__pg *e = (dibs__pg *)c->base.e;
     char sql[400];
@@ -121,12 +128,12 @@ static int find_table(dibs__pg_conn *c, const char *which, dibs__deadline until,
     res = dibs__pg_simple(e->sql.base.env, c->pg, sql, until, err);
     if (!res)
         return -1;
-    found = PQgetvalue(res, 0, 0)[0] == 't';
-    if (found && strcmp(PQgetvalue(res, 0, 1), VERSION) != 0) {
+    found = PQgetvalue(res, 0, 0)[0] == 't' && strcmp(PQgetvalue(res, 0, 1), version) == 0;
+    if (!found && PQgetvalue(res, 0, 0)[0] == 't' && strcmp(PQgetvalue(res, 0, 1), OLDER) != 0) {
         dibs__fail(err, DIBS_BROKEN_ENGINE,
-                   "postgresql: the table %s%s in %s is not of this version ('" VERSION
-                   "' is its comment, there is '%.60s'): give another ?table_prefix=",
-                   e->place.prefix, which, e->place.label, PQgetvalue(res, 0, 1));
+                   "postgresql: the table %s%s in %s is not of this version ('%s' "
+                   "is its comment, there is '%.60s'): give another ?table_prefix=",
+                   e->place.prefix, which, e->place.label, version, PQgetvalue(res, 0, 1));
         found = -1;
     }
     PQclear(res);
@@ -160,19 +167,20 @@ static dibs_status create_tables(dibs__pg_conn *c, const char *pattern, dibs__de
 }
 
 /* `names`: for the message, each with its prefix. */
-static dibs_status see_to(dibs__pg_conn *c, const char *which, const char *pattern,
-                          const char *names, dibs__deadline until, dibs_error *err)
+static dibs_status see_to(dibs__pg_conn *c, const char *which, const char *version,
+                          const char *pattern, const char *names, dibs__deadline until,
+                          dibs_error *err)
 {
     dibs__pg *e = (dibs__pg *)c->base.e;
     dibs_error own = {0};
     dibs_status status;
-    int found = find_table(c, which, until, &own);
+    int found = find_table(c, which, version, until, &own);
 
     status = found < 0 ? own.status : found ? DIBS_OK : create_tables(c, pattern, until, &own);
     if (status == DIBS_DENIED && found == 0)
         return dibs__fail(
             err, DIBS_DENIED,
-            "postgresql: %s has no tables %s, and this "
+            "postgresql: %s has no tables %s of this version, and this "
             "account may not create them: let an administrator run what `dibs schema "
             "--url '…'` prints, then GRANT SELECT, INSERT, UPDATE, DELETE on them (%s)",
             e->place.label, names, own.message);
@@ -187,7 +195,7 @@ dibs_status dibs__pg_prepare(dibs__sql_conn *base, dibs__deadline until, dibs_er
     char names[3 * DIBS__PG_PREFIX_MAX + 40];
 
     snprintf(names, sizeof names, "%slock, %sholder and %swaiter", prefix, prefix, prefix);
-    return see_to((dibs__pg_conn *)base, "lock", schema, names, until, err);
+    return see_to((dibs__pg_conn *)base, "lock", VERSION, schema, names, until, err);
 }
 
 /* The connection may be in the middle of its pipelines by then. */
@@ -201,7 +209,7 @@ dibs_status dibs__pg_prepare_cells(dibs__sql_conn *base, dibs__deadline until, d
     if (PQpipelineStatus(c->pg) != PQ_PIPELINE_OFF)
         PQexitPipelineMode(c->pg);
     snprintf(names, sizeof names, "%scell and %srequest", prefix, prefix);
-    status = see_to(c, "cell", cells, names, until, err);
+    status = see_to(c, "cell", CELL_VERSION, cells, names, until, err);
     c->base.broken = status != DIBS_OK; /* answers may be on their way */
     return status;
 }

@@ -1,5 +1,6 @@
-/* Looking: one lock with its line, or all whose names start alike. Names are found with SCAN, never
- * with KEYS, and looked at many in one write. Times come from the server's clock. */
+/* Looking: one lock with its line, or all whose names start alike. Names are found in the set of busy
+ * locks, or all of them with SCAN, and looked at many in one write. Looking lets time pass: a holder whose
+ * lease is over goes, and the lock leaves the set if nobody is left. Times come from the server's clock. */
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "core/report.h"
@@ -105,17 +106,6 @@ static bool is_entries(const redisReply *list)
     return true;
 }
 
-/* Whoever's lease is over does not hold, whether or not somebody has noticed. */
-static void leave_out_expired(const redisReply *holders, int64_t now, dibs__record *record)
-{
-    for (size_t i = 0; i < holders->elements; i++) {
-        if (number_at(holders->element[i], 2) > now)
-            continue;
-        record->holders--;
-        record->used -= (uint32_t)number_at(holders->element[i], 9);
-    }
-}
-
 static void report_entries(const redisReply *reply, dibs__time now, dibs__report_builder *out)
 {
     const redisReply *holders = reply->element[2], *waiters = reply->element[3];
@@ -126,8 +116,7 @@ static void report_entries(const redisReply *reply, dibs__time now, dibs__report
     sort_entries(waiters);
     for (size_t i = 0; i < holders->elements; i++) {
         read_holder(holders->element[i], &h);
-        if (h.expires > now.lease)
-            dibs__report_holder(out, &h, now);
+        dibs__report_holder(out, &h, now);
     }
     for (size_t i = 0; i < waiters->elements; i++) {
         read_waiter(waiters->element[i], &w);
@@ -149,7 +138,6 @@ static dibs_status report_one(const redisReply *reply, const char *name, bool id
         return dibs__redis_refusal(reply, err);
     now.lease = now.wall = number_at(reply, 0);
     read_record(reply->element[1], &record);
-    leave_out_expired(reply->element[2], now.lease, &record);
     if (!idle && record.holders == 0 && record.waiters == 0)
         return DIBS_OK;
     dibs__report_lock(out, name, &record);
@@ -159,12 +147,12 @@ static dibs_status report_one(const redisReply *reply, const char *name, bool id
 
 /* ---- One lock -------------------------------------------------------------------------------- */
 
-static void write_look(const dibs__redis *r, const char *key, bool whole, bool settle, bool waiters,
+static void write_look(const dibs__redis *r, const char *key, bool whole, bool waiters,
                        dibs__bytes *out)
 {
     dibs__script_begin(&r->scripts, (dibs__script_call){DIBS__SCRIPT_LOOK, r->flags, whole, 2}, key,
                        out);
-    dibs__resp_text(out, settle ? "1" : "0");
+    dibs__resp_text(out, "1");
     dibs__resp_text(out, waiters ? "1" : "0");
 }
 
@@ -183,7 +171,7 @@ dibs_status dibs__redis_inspect(dibs__engine *e, const char *name, dibs__deadlin
         if (reply)
             freeReplyObject(reply);
         dibs__bytes_clear(&bytes);
-        write_look(r, key, whole, true, true, &bytes);
+        write_look(r, key, whole, true, &bytes);
         status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
     } while (status == DIBS_OK && dibs__redis_no_script(reply) && !whole && (whole = true));
     if (status == DIBS_OK)
@@ -198,8 +186,47 @@ dibs_status dibs__redis_inspect(dibs__engine *e, const char *name, dibs__deadlin
 
 /* ---- All of them ----------------------------------------------------------------------------- */
 
-static dibs_status find_names(dibs__redis *r, const char *prefix, dibs__deadline until,
-                              dibs__names *found, dibs_error *err)
+/* Whatever `bytes` asks for, in one reply, which is to be freed when DIBS_OK comes back. */
+static dibs_status ask(dibs__redis *r, dibs__bytes *bytes, dibs__deadline until, redisReply **reply,
+                       dibs_error *err)
+{
+    dibs_status status;
+
+    *reply = NULL;
+    status = dibs__pipeline_call(r->pipeline, bytes, reply, 1, until, err);
+    dibs__bytes_fini(bytes);
+    return status;
+}
+
+/* Makes the set of busy locks complete, if it is not. */
+static dibs_status complete_set(dibs__redis *r, const char *set, dibs__deadline until,
+                                dibs_error *err)
+{
+    char pattern[DIBS__PATTERN_SIZE], cursor[DIBS__CURSOR_SIZE] = "0";
+    dibs_status status;
+
+    dibs__names_pattern(r->prefix, "", pattern);
+    do {
+        dibs__bytes bytes = {0};
+        redisReply *reply;
+        dibs__script_begin(&r->scripts, (dibs__script_call){DIBS__SCRIPT_INDEX, r->flags, true, 2},
+                           set, &bytes);
+        dibs__resp_text(&bytes, cursor);
+        dibs__resp_text(&bytes, pattern);
+        status = ask(r, &bytes, until, &reply, err);
+        if (status == DIBS_OK && reply->type != REDIS_REPLY_STRING)
+            status = dibs__redis_refusal(reply, err);
+        if (status == DIBS_OK)
+            snprintf(cursor, sizeof cursor, "%s", reply->str);
+        if (reply)
+            freeReplyObject(reply);
+    } while (status == DIBS_OK && strcmp(cursor, "0") != 0);
+    return status;
+}
+
+/* Those in `set`, or all if it is NULL. */
+static dibs_status find_names(dibs__redis *r, const char *prefix, const char *set,
+                              dibs__deadline until, dibs__names *found, dibs_error *err)
 {
     char pattern[DIBS__PATTERN_SIZE], cursor[DIBS__CURSOR_SIZE] = "0";
     dibs_status status;
@@ -207,20 +234,21 @@ static dibs_status find_names(dibs__redis *r, const char *prefix, dibs__deadline
     dibs__names_pattern(r->prefix, prefix, pattern);
     do {
         dibs__bytes bytes = {0};
-        redisReply *reply = NULL;
-        dibs__resp_begin(&bytes, 6);
-        dibs__resp_text(&bytes, "SCAN");
+        redisReply *reply;
+        dibs__resp_begin(&bytes, set ? 7 : 6);
+        dibs__resp_text(&bytes, set ? "SSCAN" : "SCAN");
+        if (set)
+            dibs__resp_text(&bytes, set);
         dibs__resp_text(&bytes, cursor);
         dibs__resp_text(&bytes, "MATCH");
         dibs__resp_text(&bytes, pattern);
         dibs__resp_text(&bytes, "COUNT");
         dibs__resp_text(&bytes, "1000");
-        status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
+        status = ask(r, &bytes, until, &reply, err);
         if (status == DIBS_OK)
             status = dibs__names_take(found, reply, cursor, err);
         if (reply)
             freeReplyObject(reply);
-        dibs__bytes_fini(&bytes);
     } while (status == DIBS_OK && strcmp(cursor, "0") != 0);
     return status;
 }
@@ -234,7 +262,7 @@ static dibs_status look_at_some(dibs__redis *r, char *const keys[], size_t count
     dibs_status status;
 
     for (size_t i = 0; i < count; i++)
-        write_look(r, keys[i], i == 0, false, false, &bytes);
+        write_look(r, keys[i], i == 0, false, &bytes);
     status = dibs__pipeline_call(r->pipeline, &bytes, replies, count, until, err);
     for (size_t i = 0; i < count; i++) {
         const char *name = status == DIBS_OK ? dibs__redis_name(r->prefix, keys[i]) : NULL;
@@ -251,9 +279,14 @@ dibs_status dibs__redis_list(dibs__engine *e, const char *prefix, bool idle, dib
                              dibs__report_builder *out, dibs_error *err)
 {
     dibs__redis *r = (dibs__redis *)e;
+    char busy[DIBS__REDIS_KEY_SIZE];
     dibs__names found = {0};
-    dibs_status status = find_names(r, prefix, until, &found, err);
+    dibs_status status;
 
+    dibs__names_busy(r->prefix, busy);
+    status = idle ? DIBS_OK : complete_set(r, busy, until, err);
+    if (status == DIBS_OK)
+        status = find_names(r, prefix, idle ? NULL : busy, until, &found, err);
     dibs__names_sort(&found);
     for (size_t i = 0; status == DIBS_OK && i < found.count; i += LOOK_MAX) {
         size_t n = found.count - i < LOOK_MAX ? found.count - i : LOOK_MAX;

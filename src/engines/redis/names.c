@@ -68,6 +68,11 @@ void dibs__names_pattern(const char *prefix, const char *start, char out[DIBS__P
     strcpy(out, "*}");
 }
 
+void dibs__names_busy(const char *prefix, char out[DIBS__REDIS_KEY_SIZE])
+{
+    snprintf(out, DIBS__REDIS_KEY_SIZE, "%s:busy", prefix);
+}
+
 dibs_status dibs__names_take(dibs__names *n, const redisReply *reply,
                              char cursor[DIBS__CURSOR_SIZE], dibs_error *err)
 {

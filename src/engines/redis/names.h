@@ -1,4 +1,5 @@
-/* Names of locks on a server, found with SCAN page by page: never with KEYS. */
+/* Names of locks on a server, found page by page: those that are held or waited for in their set, all
+ * of them with SCAN, never with KEYS. */
 #ifndef DIBS_REDIS_NAMES_H
 #define DIBS_REDIS_NAMES_H
 
@@ -17,11 +18,14 @@ typedef struct dibs__names {
 /* The keys of all locks whose names start with `start`, as a pattern for MATCH. */
 void dibs__names_pattern(const char *prefix, const char *start, char out[DIBS__PATTERN_SIZE]);
 
-/* Takes what a SCAN answered, and the cursor of the next page ("0": that was the last). */
+/* The set of the locks that are held or waited for; see lua/fill.lua. */
+void dibs__names_busy(const char *prefix, char out[DIBS__REDIS_KEY_SIZE]);
+
+/* Takes what a SCAN or SSCAN answered, and the cursor of the next page ("0": that was the last). */
 dibs_status dibs__names_take(dibs__names *n, const redisReply *reply,
                              char cursor[DIBS__CURSOR_SIZE], dibs_error *err);
 
-void dibs__names_sort(dibs__names *n); /* and each only once: SCAN may repeat itself */
+void dibs__names_sort(dibs__names *n); /* and each only once: a page may repeat another */
 void dibs__names_fini(dibs__names *n);
 
 #endif

@@ -22,6 +22,7 @@ typedef enum dibs__redis_script {
     DIBS__SCRIPT_LOOK,
     DIBS__SCRIPT_CHANGE,
     DIBS__SCRIPT_AWAIT,
+    DIBS__SCRIPT_INDEX,
     DIBS__REDIS_SCRIPTS,
 } dibs__redis_script;
 

@@ -14,6 +14,7 @@
 
 #define PATIENCE 4 /* limits */
 #define LOOK_MAX 64
+#define FILLING  DIBS__SECOND /* for a step of making a set complete */
 
 /* What look.lua gives. */
 enum { NOW, LAST, BROKEN, BROKEN_AT, FENCE, ENDS, SINCE, ROUND, OWNER, ATTEMPT, INFO, BY, FIELDS };
@@ -268,49 +269,94 @@ dibs_status dibs__redlock_inspect(dibs__engine *e, const char *name, dibs__deadl
 
 /* ---- All of them ----------------------------------------------------------------------------- */
 
-static dibs_status scan_node(dibs__redlock *r, size_t node, const char *pattern,
-                             dibs__deadline until, dibs__names *found)
+/* One request to one node, whose answer goes to `found` and `cursor`; NULL: it is the cursor alone. */
+static dibs_status ask_node(dibs__redlock *r, size_t node, const dibs__query *q,
+                            dibs__deadline until, dibs__names *found,
+                            char cursor[DIBS__CURSOR_SIZE])
 {
-    char cursor[DIBS__CURSOR_SIZE] = "0";
+    dibs__ask a = {.v = r->v, .query = q, .count = 1, .to = (dibs__node_set)1 << node};
+    const redisReply *reply;
+    int64_t span = found ? PATIENCE * r->v->limit : FILLING;
+    dibs_status status = dibs__ask_run(&a, dibs__sooner(until, dibs__after(r->v->env, span)), NULL);
+
+    if (status != DIBS_OK)
+        return status;
+    reply = a.answered ? dibs__ask_reply(&a, node, 0) : NULL;
+    if (!reply || (!found && reply->type != REDIS_REPLY_STRING))
+        status = DIBS_UNAVAILABLE;
+    else if (found)
+        status = dibs__names_take(found, reply, cursor, NULL);
+    else
+        snprintf(cursor, DIBS__CURSOR_SIZE, "%s", reply->str);
+    dibs__ask_fini(&a);
+    return status;
+}
+
+/* Makes the node's set of busy locks complete, if it is not. */
+static dibs_status complete_set(dibs__redlock *r, size_t node, const char *set,
+                                dibs__deadline until)
+{
+    char pattern[DIBS__PATTERN_SIZE], cursor[DIBS__CURSOR_SIZE] = "0";
     dibs_status status;
 
+    dibs__names_pattern(r->v->prefix, "", pattern);
     do {
-        dibs__query q = {.script = DIBS__RED_SCRIPTS,
-                         .word = {{"SCAN", 4},
-                                  {cursor, strlen(cursor)},
-                                  {"MATCH", 5},
-                                  {pattern, strlen(pattern)},
-                                  {"COUNT", 5},
-                                  {"1000", 4}},
-                         .words = 6};
-        dibs__ask a = {.v = r->v, .query = &q, .count = 1, .to = (dibs__node_set)1 << node};
-        status = dibs__ask_run(
-            &a, dibs__sooner(until, dibs__after(r->v->env, PATIENCE * r->v->limit)), NULL);
-        if (status != DIBS_OK)
-            return status;
-        status = a.answered ? dibs__names_take(found, dibs__ask_reply(&a, node, 0), cursor, NULL)
-                            : DIBS_UNAVAILABLE;
-        dibs__ask_fini(&a);
+        dibs__query q = {.script = DIBS__RED_INDEX,
+                         .key = set,
+                         .word = {{cursor, strlen(cursor)}, {pattern, strlen(pattern)}},
+                         .words = 2};
+        status = ask_node(r, node, &q, until, NULL, cursor);
     } while (status == DIBS_OK && strcmp(cursor, "0") != 0);
     return status;
 }
 
+/* Those in `set`, or all if it is NULL. */
+static dibs_status scan_node(dibs__redlock *r, size_t node, const char *pattern, const char *set,
+                             dibs__deadline until, dibs__names *found)
+{
+    char cursor[DIBS__CURSOR_SIZE] = "0";
+    dibs_status status = set ? complete_set(r, node, set, until) : DIBS_OK;
+
+    while (status == DIBS_OK) {
+        dibs__word more[] = {{cursor, strlen(cursor)},
+                             {"MATCH", 5},
+                             {pattern, strlen(pattern)},
+                             {"COUNT", 5},
+                             {"1000", 4}};
+        dibs__query q = {.script = DIBS__RED_SCRIPTS, .words = set ? 7 : 6};
+        q.word[0] = set ? (dibs__word){"SSCAN", 5} : (dibs__word){"SCAN", 4};
+        if (set)
+            q.word[1] = (dibs__word){set, strlen(set)};
+        memcpy(q.word + q.words - 5, more, sizeof more);
+        status = ask_node(r, node, &q, until, found, cursor);
+        if (strcmp(cursor, "0") == 0)
+            break;
+    }
+    return status;
+}
+
 /* Whoever holds a lock has a majority, and so many nodes together meet every majority. */
-static dibs_status find_names(dibs__redlock *r, const char *prefix, dibs__deadline until,
+static dibs_status find_names(dibs__redlock *r, const char *prefix, bool idle, dibs__deadline until,
                               dibs__names *found, dibs_error *err)
 {
-    char pattern[DIBS__PATTERN_SIZE];
+    char pattern[DIBS__PATTERN_SIZE], busy[DIBS__REDIS_KEY_SIZE];
     size_t needed = r->v->count - r->v->majority + 1;
 
     dibs__names_pattern(r->v->prefix, prefix, pattern);
+    dibs__names_busy(r->v->prefix, busy);
     for (size_t i = 0; i < r->v->count && needed > 0; i++) {
-        dibs_status status = scan_node(r, i, pattern, until, found);
+        dibs_status status = scan_node(r, i, pattern, idle ? NULL : busy, until, found);
         if (status == DIBS_NO_MEMORY)
             return dibs__fail(err, status, "redlock: out of memory");
         needed -= status == DIBS_OK;
     }
     dibs__names_sort(found);
-    return needed > 0 ? missing(r->v, err) : DIBS_OK;
+    if (needed == 0)
+        return DIBS_OK;
+    return dibs__fail(err, DIBS_UNAVAILABLE,
+                      "redlock: too few of the %zu nodes said in time which locks they have: %zu "
+                      "more are needed",
+                      r->v->count, needed);
 }
 
 static dibs_status look_at_some(dibs__redlock *r, char *const keys[], size_t count, bool idle,
@@ -343,7 +389,7 @@ dibs_status dibs__redlock_list(dibs__engine *e, const char *prefix, bool idle, d
 {
     dibs__redlock *r = (dibs__redlock *)e;
     dibs__names found = {0};
-    dibs_status status = find_names(r, prefix, until, &found, err);
+    dibs_status status = find_names(r, prefix, idle, until, &found, err);
 
     for (size_t i = 0; status == DIBS_OK && i < found.count; i += LOOK_MAX) {
         size_t n = found.count - i < LOOK_MAX ? found.count - i : LOOK_MAX;

@@ -35,6 +35,7 @@ typedef enum dibs__redlock_script {
     DIBS__RED_BREAK,
     DIBS__RED_LOOK,
     DIBS__RED_MARK,
+    DIBS__RED_INDEX,
     DIBS__RED_SCRIPTS,
 } dibs__redlock_script;
 
@@ -181,7 +182,7 @@ typedef struct dibs__word {
 typedef struct dibs__query {
     dibs__redlock_script script;
     const char *key;
-    dibs__word word[6];
+    dibs__word word[7];
     size_t words;
     char *
         dials; /* where in its words the number of dials belongs, which is known when it goes out; NULL: nowhere */

@@ -75,6 +75,7 @@ static int on_row(void *ctx, size_t command, const dibs__sql_value *cells, size_
         l->clock = cells[0].number;
         return 0;
     case DIBS__SQL_LIST_LOCKS:
+    case DIBS__SQL_LIST_BUSY:
         return add_lock(l, cells);
     default:
         return add_holder(l, cells);
@@ -125,9 +126,8 @@ static dibs_status look(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, 
     l->locks = l->holders = 0;
     dibs__sql_batch_reset(b, DIBS__SQL_SNAPSHOT);
     dibs__sql_add(b, DIBS__SQL_CLOCK);
-    dibs__sql_add(b, DIBS__SQL_LIST_LOCKS);
+    dibs__sql_add(b, l->idle ? DIBS__SQL_LIST_LOCKS : DIBS__SQL_LIST_BUSY);
     dibs__sql_text(b, l->prefix);
-    dibs__sql_number(b, l->idle);
     dibs__sql_add(b, DIBS__SQL_LIST_HOLDERS);
     dibs__sql_text(b, l->prefix);
     b->row = on_row;

@@ -2,6 +2,8 @@
  * out for the name, and a new row begins above them. A few hundred rows at a time, along with
  * other work.
  *
+ * Locks that were used often and are idle now leave the index of the listing here, too.
+ *
  * Holders and waiters whose processes are gone are not idle: their locks are settled first, and
  * dropped the next time around. */
 #include "engines/sql/inner.h"
@@ -53,6 +55,8 @@ static dibs_status reap_rows(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *
     dibs__sql_number(b, STALE);
     dibs__sql_add(b, DIBS__SQL_REAP);
     dibs__sql_text(b, after);
+    dibs__sql_number(b, ROWS);
+    dibs__sql_add(b, DIBS__SQL_UNLIST);
     dibs__sql_number(b, ROWS);
     b->durable = false;
     b->row = on_row;

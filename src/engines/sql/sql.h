@@ -79,6 +79,11 @@ typedef struct dibs__sql_value {
  * "clock" is the server's Unix time in microseconds, read when the row is locked. A holder is *live*
  * while expires > clock, a waiter while alive_until > clock.
  *
+ * A lock's row also has `listed`, the index of what a listing shows: > 0 if there are holders or waiters,
+ * and maybe if not. Whatever makes a lock busy sets it, to 2 if the lock had been granted less than a
+ * second before, else to 1; what makes it idle takes 1 back and leaves 2 to UNLIST. So a lock that is
+ * used again and again changes no index.
+ *
  * Fast operations answer a row only if they did all there was to do; else they change nothing:
  *
  *   TAKE    name, WHO (weight is DIBS__PLAIN)
@@ -130,12 +135,15 @@ typedef struct dibs__sql_value {
  *   CLOCK                                 → clock
  *   SHOW_HOLDERS  name                    → HOLDER, by fence
  *   SHOW_WAITERS  name                    → WAITER, by place
- *   LIST_LOCKS    prefix, idle            → name, RECORD, HELD. idle = 0: only with holders or waiters
+ *   LIST_LOCKS    prefix                  → name, RECORD, HELD
+ *   LIST_BUSY     prefix                  the same, of those with `listed` > 0
  *   LIST_HOLDERS  prefix                  → name, HOLDER, by name and fence
  *   REAP          after, limit            looks at `limit` locks whose name comes after that one.
  *                                         Drops those with holders = waiters = 0 and fence < clock -
  *                                         24 h (locked ones are left alone)
  *                                         → name of the last one looked at, if there was one
+ *   UNLIST        limit                   listed = 0 for as many with holders = waiters = 0 and fence <
+ *                                         clock - 1 s (locked ones are left alone)
  *   STALE         after, limit            → names, up to `limit`, after that one, with holders or
  *                                         waiters but fence < clock - 24 h
  *
@@ -198,8 +206,10 @@ typedef struct dibs__sql_value {
     X(SHOW_HOLDERS)             \
     X(SHOW_WAITERS)             \
     X(LIST_LOCKS)               \
+    X(LIST_BUSY)                \
     X(LIST_HOLDERS)             \
     X(REAP)                     \
+    X(UNLIST)                   \
     X(STALE)                    \
     X(CELL_NEW)                 \
     X(CELL_SWAP)                \

@@ -4,11 +4,12 @@
 
 #include <string.h>
 
-#define BURY_AT_ONCE 128
-#define REAP_AT_ONCE 64
-#define REAP_EVERY   (60 * DIBS__SECOND)
-#define REAP_SOON    DIBS__SECOND
-#define IDLE_FOR     ((uint64_t)24 * 3600 * DIBS__SECOND)
+#define BURY_AT_ONCE   128
+#define REAP_AT_ONCE   64
+#define UNLIST_AT_ONCE 1024
+#define REAP_EVERY     (60 * DIBS__SECOND)
+#define REAP_SOON      DIBS__SECOND
+#define IDLE_FOR       ((uint64_t)24 * 3600 * DIBS__SECOND)
 
 int dibs__lite_settle(dibs__lite *e, dibs__time now, const char *name, dibs__reply *out)
 {
@@ -135,6 +136,16 @@ static int reap_next(dibs__lite *e, dibs__time now, char name[DIBS_NAME_MAX + 1]
     return drop(e, name) < 0 ? -1 : 1;
 }
 
+/* Takes out of the index what was used often and is idle now. */
+static int unlist(dibs__lite *e, dibs__time now)
+{
+    sqlite3_stmt *q = e->sql[DIBS__LITE_SQL_UNLIST];
+
+    sqlite3_bind_int64(q, 1, now.wall - DIBS__SECOND);
+    sqlite3_bind_int64(q, 2, UNLIST_AT_ONCE);
+    return dibs__lite_step(q);
+}
+
 /* The time of the next pass is the database's, so that all clients together make one a minute. */
 int dibs__lite_reap(dibs__lite *e, dibs__time now)
 {
@@ -150,7 +161,7 @@ int dibs__lite_reap(dibs__lite *e, dibs__time now)
         return 0;
     for (int i = 0; found > 0 && i < REAP_AT_ONCE; i++)
         found = reap_next(e, now, name, &dropped);
-    if (found < 0 ||
+    if (found < 0 || unlist(e, now) < 0 ||
         dibs__lite_cell_reap(e, dibs__lite_cell_time(e, now), REAP_AT_ONCE, &dropped) < 0)
         return -1;
     e->reap_at = now.wall + (dropped > REAP_AT_ONCE / 2 ? REAP_SOON : REAP_EVERY);

@@ -180,7 +180,7 @@ static int show_one(look *l, const char *name)
 
 static int show_all(look *l, const char *prefix)
 {
-    sqlite3_stmt *q = l->sql[DIBS__LITE_LOOK_FROM];
+    sqlite3_stmt *q = l->sql[l->idle ? DIBS__LITE_LOOK_FROM : DIBS__LITE_LOOK_LISTED];
     size_t size = strlen(prefix);
     row r;
     int found;

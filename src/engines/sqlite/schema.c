@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #define APPLICATION_ID 0x64696273 /* "dibs" */
-#define VERSION        2
+#define VERSION        3
 #define FIRST_VERSION  1                   /* locks alone; see `cells` */
 #define AHEAD          (60 * DIBS__SECOND) /* so far above the fence that needs it a ceiling goes */
 #define CHECKPOINT     1000
@@ -30,6 +30,14 @@
 #define STRING_OF(x)   STRING(x)
 
 const char *dibs__lite_boot_file = "/proc/sys/kernel/random/boot_id";
+
+/* What version 3 added: an index of what `dibs ls` shows. A lock that is held or waited for has `listed` > 0, and
+ * so may an idle one: 1 is taken back when the lock becomes idle, and 2, for a lock that had been
+ * granted less than a second before, stays until the reaper comes. So a lock that is used again and again
+ * does not change the index each time. */
+static const char listed[] = "ALTER TABLE lock ADD COLUMN listed INTEGER NOT NULL DEFAULT 0;"
+                             "UPDATE lock SET listed = 1 WHERE holders > 0 OR waiters > 0;"
+                             "CREATE INDEX lock_listed ON lock (name) WHERE listed > 0;";
 
 /* By these the file is known for ours. */
 #define MARKS                                                                                  \
@@ -55,7 +63,7 @@ static const char cells[] =
     " SELECT key, version, nullif(floor, 0) AS floor, iif(counter, number, NULL) AS number,"
     " length(data) AS size, datetime(written / 1000000, 'unixepoch') AS written,"
     " iif(expires = 9223372036854775807, NULL, datetime(expires / 1000000, 'unixepoch')) AS expires"
-    " FROM cell WHERE NOT empty;" MARKS;
+    " FROM cell WHERE NOT empty;";
 
 static const char schema[] =
     "CREATE TABLE lock ("
@@ -202,7 +210,7 @@ static int read_marks(sqlite3 *db, int64_t *id, int64_t *version, int64_t *table
     return rc == SQLITE_OK ? 0 : -1;
 }
 
-typedef enum found { FAILED = -1, EMPTY, OLDER, OURS } found;
+typedef enum found { FAILED = -1, EMPTY, FIRST, SECOND, OURS } found;
 
 /* FAILED: refused, or the connection failed; `status` says. */
 static found recognise(dibs__lite *e, dibs_status *status, dibs_error *err)
@@ -215,8 +223,8 @@ static found recognise(dibs__lite *e, dibs_status *status, dibs_error *err)
     }
     if (id == APPLICATION_ID && version == VERSION)
         return OURS;
-    if (id == APPLICATION_ID && version == FIRST_VERSION)
-        return OLDER;
+    if (id == APPLICATION_ID && version >= FIRST_VERSION && version < VERSION)
+        return version == FIRST_VERSION ? FIRST : SECOND;
     if (id == 0 && version == 0 && tables == 0)
         return EMPTY;
     if (id == APPLICATION_ID)
@@ -248,7 +256,8 @@ static dibs_status create(dibs__lite *e, dibs_error *err)
         return dibs__lite_fault(e->db, e->path, "cannot make the database", err);
     what = recognise(e, &status, err);
     if ((what == EMPTY && !exec(e, schema)) ||
-        ((what == EMPTY || what == OLDER) && (!exec(e, cells) || !exec(e, "COMMIT"))))
+        ((what == EMPTY || what == FIRST) && !exec(e, cells)) ||
+        (what != FAILED && what != OURS && (!exec(e, listed) || !exec(e, MARKS "COMMIT"))))
         status = dibs__lite_fault(e->db, e->path, "cannot make the tables", err);
     if (!sqlite3_get_autocommit(e->db))
         sqlite3_exec(e->db, "ROLLBACK", NULL, NULL, NULL);
@@ -358,7 +367,8 @@ static int start_boot(dibs__lite *e)
 {
     static const char forget[] =
         "DELETE FROM holder; DELETE FROM waiter;"
-        "UPDATE lock SET used = 0, holders = 0, waiters = 0, owner = NULL, attempt = NULL, host = "
+        "UPDATE lock SET listed = 0, used = 0, holders = 0, waiters = 0, owner = NULL, attempt = "
+        "NULL, host = "
         "NULL,"
         " pid = NULL, client = NULL, weight = NULL, lease = NULL, min_hold = NULL, held = NULL,"
         " since = NULL, expires = NULL, released = NULL WHERE holders > 0 OR waiters > 0;"

@@ -16,6 +16,11 @@
 
 #define DIBS__LITE_RECORD_COLUMNS 10
 
+/* See schema.c: 1 or 2 for a lock that becomes busy, and what it is for one that becomes idle. */
+#define DIBS__LITE_LISTED                             \
+    "listed = CASE WHEN ?3 + ?4 = 0 THEN listed & 2 " \
+    "WHEN holders + waiters > 0 THEN listed WHEN ?5 - fence < 1000000 THEN 2 ELSE 1 END"
+
 /* The driver's. */
 #define DIBS__LITE_SQL(X)                                                                          \
     X(BEGIN, "BEGIN IMMEDIATE")                                                                    \
@@ -23,9 +28,11 @@
     X(ROLLBACK, "ROLLBACK")                                                                        \
     X(LOAD, "SELECT " DIBS__LITE_RECORD ", " DIBS__LITE_HELD " FROM lock WHERE name = ?1")         \
     X(INSERT, "INSERT INTO lock (capacity, used, holders, waiters, fence, place, broken_fence, "   \
-              "broken_at, broken_by, " DIBS__LITE_HELD ", name) VALUES "                           \
-              "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22)")  \
-    X(UPDATE, "UPDATE lock SET capacity = ?1, used = ?2, holders = ?3, waiters = ?4, fence = ?5, " \
+              "broken_at, broken_by, " DIBS__LITE_HELD ", name, listed) VALUES "                   \
+              "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22, "  \
+              "?3 + ?4 > 0)")                                                                      \
+    X(UPDATE, "UPDATE lock SET " DIBS__LITE_LISTED                                                 \
+              ", capacity = ?1, used = ?2, holders = ?3, waiters = ?4, fence = ?5, "               \
               "place = ?6, broken_fence = ?7, broken_at = ?8, broken_by = ?9, owner = ?10, "       \
               "attempt = ?11, host = ?12, pid = ?13, client = ?14, weight = ?15, lease = ?16, "    \
               "min_hold = ?17, held = ?18, since = ?19, expires = ?20, released = ?21 "            \
@@ -59,8 +66,10 @@
     X(EXISTS, "SELECT 1 FROM lock WHERE name = ?1")                                                \
     X(WAITED_FOR, "SELECT lock, (SELECT name FROM lock WHERE id = waiter.lock) FROM waiter "       \
                   "WHERE lock > ?1 AND client IN (?2, ?3) ORDER BY lock LIMIT 1")                  \
-    X(BUSY, "SELECT name FROM lock WHERE name > ?1 AND (holders > 0 OR waiters > 0) "              \
-            "ORDER BY name LIMIT 1")                                                               \
+    X(BUSY, "SELECT name FROM lock INDEXED BY lock_listed WHERE listed > 0 AND name > ?1 "         \
+            "AND (holders > 0 OR waiters > 0) ORDER BY name LIMIT 1")                              \
+    X(UNLIST, "UPDATE lock SET listed = 0 WHERE id IN (SELECT id FROM lock INDEXED BY "            \
+              "lock_listed WHERE listed > 0 AND holders + waiters = 0 AND fence < ?1 LIMIT ?2)")   \
     X(OLD,                                                                                         \
       "SELECT name, fence, holders + waiters FROM lock WHERE name > ?1 ORDER BY name LIMIT 1")     \
     X(DROP, "DELETE FROM lock WHERE name = ?1")                                                    \
@@ -92,6 +101,9 @@
     X(ONE, "SELECT " DIBS__LITE_RECORD ", " DIBS__LITE_HELD ", name FROM lock WHERE name = ?1")   \
     X(FROM, "SELECT " DIBS__LITE_RECORD ", " DIBS__LITE_HELD ", name FROM lock WHERE name >= ?1 " \
             "ORDER BY name")                                                                      \
+    X(LISTED,                                                                                     \
+      "SELECT " DIBS__LITE_RECORD ", " DIBS__LITE_HELD ", name FROM lock INDEXED BY lock_listed " \
+      "WHERE listed > 0 AND name >= ?1 ORDER BY name")                                            \
     X(HOLDERS, "SELECT " DIBS__LITE_HOLDER " FROM holder WHERE lock = ?1 ORDER BY fence")         \
     X(WAITERS, "SELECT " DIBS__LITE_WAITER " FROM waiter WHERE lock = ?1 ORDER BY place")
 

@@ -9,13 +9,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void ask_value(dibs__zk_op *op)
+{
+    dibs__zk_sent(op, zoo_aget(op->z->zh, dibs__zk_lock_path(op), 0, dibs__zk_on_lock, op),
+                  &op->lock_rc);
+}
+
+static void ask_entries(dibs__zk_op *op)
+{
+    dibs__zk_sent(
+        op, zoo_aget_children2(op->z->zh, dibs__zk_lock_path(op), 0, dibs__zk_on_children, op),
+        &op->list_rc);
+}
+
 void dibs__zk_ask_listing(dibs__zk_op *op)
 {
-    zhandle_t *zh = op->z->zh;
-
-    dibs__zk_sent(op, zoo_aget(zh, dibs__zk_lock_path(op), 0, dibs__zk_on_lock, op), &op->lock_rc);
-    dibs__zk_sent(op, zoo_aget_children2(zh, dibs__zk_lock_path(op), 0, dibs__zk_on_children, op),
-                  &op->list_rc);
+    ask_value(op);
+    ask_entries(op);
 }
 
 /* ---- What the entries store ------------------------------------------------------------------ */
@@ -182,6 +192,15 @@ static void part_done(dibs__zk_op *op)
     end_part(all, rc);
 }
 
+/* One without entries is idle: its value is of no interest. */
+static void entries_listed(dibs__zk_op *op)
+{
+    if (op->list_rc == ZOK && op->listing->count > 0)
+        dibs__zk_follow(op, ask_value, listed);
+    else
+        listed(op);
+}
+
 static void start_part(dibs__zk_op *all, const char *name)
 {
     dibs__zk_op *op = dibs__zk_op_new(all->z, NULL, name);
@@ -198,7 +217,10 @@ static void start_part(dibs__zk_op *all, const char *name)
     op->listing = l;
     op->whole = all;
     op->done = part_done;
-    dibs__zk_follow(op, dibs__zk_ask_listing, listed);
+    if (all->call->idle)
+        dibs__zk_follow(op, dibs__zk_ask_listing, listed);
+    else
+        dibs__zk_follow(op, ask_entries, entries_listed);
 }
 
 static void on_names(int rc, const struct String_vector *names, const void *data)

@@ -3,6 +3,9 @@
 -- window, capacity, and a sum: 1 for all of the capacity, 2 when a BLPOP on the attempt's own list
 -- comes right behind: it is answered at once unless the attempt is in line.
 local lease, hold, window, wanted, kind = struct.unpack('>dddI4I4', ARGV[1])
+if till < now + lease + DAY then
+--include sweep.lua
+end
 
 -- The common case, a free lock taken whole, needs none of the machine.
 if mark == IDLE and kind == 1 and (capacity == wanted or capacity == 0) then
@@ -18,6 +21,7 @@ if mark == IDLE and kind == 1 and (capacity == wanted or capacity == 0) then
     else
         call('SETRANGE', key, HEAD_OFFSET, packed)
     end
+    call('SADD', BUSY_SET, key)
     return fence
 end
 --include queue.lua

@@ -22,6 +22,10 @@
 -- fence). Waiters are in key:q, twice: place -> entry and 'o' .. owner -> place, a place being
 -- eight bytes. Places are consecutive; who leaves the line makes a hole, which is skipped once.
 --
+-- PREFIX:busy is the set of the keys of all locks that somebody holds or waits for, which is what a
+-- listing reads. A script that makes an idle lock busy adds its key, one that makes it idle removes
+-- it, in the same step as the record; nothing else touches it. See fill.lua for its completeness.
+--
 -- An entry: number, since, ends, extra, min_hold; then who: owner, attempt, info, wake, weight,
 -- lease. `number` is the fence of a holder and the place of a waiter; `ends` is when its lease
 -- ends or when it counts as dead; `extra` is 1 for a holder that was given back early, and a
@@ -38,7 +42,7 @@
 --define LINE_HEAD '>I4dddI4ddddI4d' HEAD_AT 29 FENCE_AT 69 WHO_AT 77
 --define HEAD_OFFSET '28' MARK_OFFSET '31' ENDS_OFFSET '40'
 --define IDLE 0x64696249 HELD 0x64696248 LINED 0x64696251 OTHER 0x64696258
---define DAY 86400000000 HOUR 3600000000
+--define DAY 86400000000 HOUR 3600000000 BUSY_SET string.sub(key,1,string.find(key,'{',1,true)-1)..'busy'
 
 local time = redis.call('TIME')
 local call, now, key = redis.call, time[1] * 1000000 + time[2], KEYS[1]

@@ -1,13 +1,17 @@
 --include head.lua
 --include machine.lua
 -- Look at everything. ARGV: 1 to let time pass first, 1 to see the waiters too. Gives {} for no
--- lock, else {time, record, holders, waiters}, in no order.
-if not stored then
-    return {}
-end
-if ARGV[1] == '1' then
+-- lock, else {time, record, holders, waiters}, in no order. A lock that is idle leaves the set of
+-- busy ones even if its record is gone, or was not changed by a script that knows the set.
+if stored and ARGV[1] == '1' then
     settle()
     finish(0)
+end
+if lock[HOLDERS] + lock[WAITERS] == 0 then
+    call('SREM', BUSY_SET, key)
+end
+if not stored then
+    return {}
 end
 
 local function entries(name, counted)

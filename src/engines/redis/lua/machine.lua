@@ -25,6 +25,7 @@ elseif mark ~= IDLE then
     lock[USED], lock[HOLDERS] = capacity, 1
     solo = {last_fence, since, ends, 0, min_hold, struct.unpack(WHO, stored, WHO_AT)}
 end
+local was_busy = lock[HOLDERS] + lock[WAITERS] > 0
 local changed, first_holder, first_waiter = false, false, false
 local head -- of the line, once it was looked up
 
@@ -317,6 +318,10 @@ local function finish(lease)
         call('SET', key, pack_record(), 'PX', math.ceil((lock[TILL] - now) / 1000))
     else
         call('SET', key, pack_record(), 'KEEPTTL')
+    end
+    local busy = lock[HOLDERS] + lock[WAITERS] > 0
+    if busy ~= was_busy then
+        call(busy and 'SADD' or 'SREM', BUSY_SET, key)
     end
     if (later or first_holder) and lock[HOLDERS] > 0 and not solo then
         keep_tables({':h', ':x', ':f'})

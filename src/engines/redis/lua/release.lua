@@ -7,6 +7,7 @@ local mine = (mark == HELD or mark == LINED) and ends > now and min_hold == 0
 -- The common case: the only holder, in time, nobody in line.
 if mine and mark == HELD then
     call('SETRANGE', key, MARK_OFFSET, 'I')
+    call('SREM', BUSY_SET, key)
     return 0
 end
 --include pass.lua

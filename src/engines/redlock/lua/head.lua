@@ -10,8 +10,12 @@
 -- A vote is known by attempt and round: a client that asks again asks in a new round, so that a
 -- release of an old round that comes late on another connection cannot take the new vote away.
 --
+-- PREFIX:busy is the set of the keys of all locks with `ends` in their record, which is what a listing
+-- reads: see the Redis engine's fill.lua. It changes in the same step as the record.
+--
 -- Nothing stays for ever: a day after its last use a lock is gone.
 --define RECORD '>I4dddddddddddssss' OURS 0x7265646c LEAST 96 DAY 86400000000
+--define BUSY_SET string.sub(key,1,string.find(key,'{',1,true)-1)..'busy'
 --define GRANTED 0 BUSY 2 LOST 3 BROKEN 4 RESUMED 5 RELEASED 7 QUIET 9 UNMARKED 10 STALE 11
 local call, key = redis.call, KEYS[1]
 local time = call('TIME')
@@ -26,12 +30,16 @@ elseif stored then
     ours, last, broken, broken_at, fence, ends, since, min_hold, round, wanted, freed,
         listeners, owner, attempt, info, by = struct.unpack(RECORD, stored)
 end
-local live = ends > now
+local live, was_busy = ends > now, ends > 0
 
 local function save()
     local keep = ends > now and ends - now or 0
     call('SET', key, struct.pack(RECORD, OURS, last, broken, broken_at, fence, ends, since, min_hold,
         round, wanted, freed, listeners, owner, attempt, info, by), 'PX', math.ceil((keep + DAY) / 1000))
+    if (ends > 0) ~= was_busy then
+        call(ends > 0 and 'SADD' or 'SREM', BUSY_SET, key)
+        was_busy = ends > 0
+    end
 end
 
 -- Tells those who wait that it is free, whose it was, and how many they are about. Who has not been

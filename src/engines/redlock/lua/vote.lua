@@ -64,6 +64,9 @@ local function vote()
     elseif live and (attempt == '' or owner ~= who or not replaces()) then
         return busy(ends - now)
     end
+    if not stored then
+--include ../../redis/lua/sweep.lua
+    end
     last = proposal > last and proposal or last + 1
     fence, ends, since, min_hold, round = last, now + lease, now, hold, number
     owner, attempt, info = who, try, more
