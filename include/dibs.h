@@ -19,6 +19,12 @@
  * they came from. Every failure is a status; where a `dibs_error *` is given (it may be NULL), it
  * also says what happened, to what, and what to do next. In a forked child every call is refused
  * with DIBS_FORKED.
+ *
+ * How long a call takes, also when the engine hangs: a call with a wait (`wait_ms`) returns at most
+ * 250 ms after that wait is over. A call without one, or with DIBS_NO_WAIT, returns within request_ms
+ * plus 250 ms. Only a wait of 0 has no bound. dibs_open takes connect_ms, dibs_close request_ms plus
+ * 2 seconds. A call that waits for a callback of yours takes as long as the callback. What the engine may
+ * have done for a call that gave up is undone in the background.
  */
 #ifndef DIBS_H
 #define DIBS_H
@@ -122,7 +128,8 @@ DIBS_API dibs_status dibs_open(const char *url, const dibs_options *options, dib
                                dibs_error *err);
 
 /* Cancels what waits, releases what is held, abandons runs that have not ended, ends the keeper, frees
- * everything: grants, tickets and onces of the handle are gone with it. Must not be called from a
+ * everything: grants, tickets and onces of the handle are gone with it. Takes at most request_ms plus
+ * 2 seconds: what the engine did not confirm by then ends with its lease. Must not be called from a
  * callback of the handle. In a forked child it only forgets. NULL is allowed. */
 DIBS_API void dibs_close(dibs *d);
 
@@ -497,9 +504,10 @@ DIBS_API size_t dibs_report_count(const dibs_report *r);
 DIBS_API const dibs_lock_info *dibs_report_at(const dibs_report *r, size_t i);
 DIBS_API void dibs_report_free(dibs_report *r);
 
-/* Takes the lock from whoever holds it and raises the fence; `by` is recorded. The holder is told
- * and the lock passes on when it lets go or its lease ends; the call returns then, or with
- * DIBS_BUSY after wait_ms (0: no bound). With `now` the lock passes on at once: only the fence
+/* Takes the lock from whoever holds it and raises the fence; `by` is recorded. Every holder learns of it
+ * within about a second (Redlock: at its next renewal, after a third of its lease), and the lock passes
+ * on when it lets go or its lease ends; the call returns then, or with DIBS_BUSY after wait_ms (0: no
+ * bound). With `now` the lock passes on at once: only the fence
  * protects the resource. */
 DIBS_API dibs_status dibs_break(dibs *d, const char *name, const char *by, bool now,
                                 int64_t wait_ms, dibs_error *err);

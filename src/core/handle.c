@@ -62,6 +62,13 @@ void dibs__notice(dibs *d)
     eventfd_write(d->notice_fd, 1);
 }
 
+dibs__deadline dibs__request_until(const dibs *d, dibs__deadline patience)
+{
+    dibs__deadline until = dibs__after(d->env, d->request_span);
+
+    return patience == DIBS__NEVER ? until : dibs__sooner(until, patience + DIBS__GRACE);
+}
+
 static void log_args(dibs *d, dibs_log_level level, const char *format, va_list args)
     __attribute__((format(printf, 3, 0)));
 
@@ -326,7 +333,8 @@ dibs_status dibs_schema(const char *text, char **out, dibs_error *err)
 /* With the mutex. Threads that wait are told to go; then nobody but us is left. */
 static void drive_out(dibs *d)
 {
-    d->closing = true;
+    d->closing = d->keeper_stops = true;
+    d->close_until = dibs__after(d->env, d->request_span);
     for (size_t i = 0; i < d->attempts.size; i++) {
         for (dibs__node *n = d->attempts.slot[i]; n; n = n->next) {
             dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
@@ -341,7 +349,7 @@ static void drive_out(dibs *d)
 /* What the engine has of ours is given back, as far as the time allows. */
 static void give_back_all(dibs *d)
 {
-    dibs__deadline until = dibs__after(d->env, d->request_span);
+    dibs__deadline until = d->close_until;
     dibs__reply reply;
 
     for (size_t i = 0; i < d->attempts.size; i++) {
@@ -389,7 +397,7 @@ void dibs_close(dibs *d)
     pthread_mutex_unlock(&d->mutex);
     dibs__keeper_stop(d);
     free_lists(d);
-    dibs__onces_close(d, dibs__after(d->env, d->request_span));
+    dibs__onces_close(d, d->close_until);
     give_back_all(d);
     dibs__reap_last(d);
     d->class->close(d->engine);

@@ -116,6 +116,7 @@ typedef struct dibs__capabilities {
     bool across_processes;
     bool first_come;
     bool notices_death;
+    bool tells_holders;    /* a break reaches the sink of every holder by itself: no bell */
     bool cells;            /* cells, counters, once, tokens */
     size_t value_max;      /* bytes of a user's value; the recipes add up to DIBS__VALUE_EXTRA */
     const char *no_shared; /* NULL: locks can be shared. Else why not, for people */

@@ -388,7 +388,7 @@ extern const dibs__engine_class dibs__engine_memory;
 const dibs__engine_class dibs__engine_memory = {
     .scheme = "memory",
     .schemes = (const char *const[]){"memory", NULL},
-    .can = {.first_come = true, .cells = true, .value_max = DIBS_VALUE_MAX},
+    .can = {.first_come = true, .tells_holders = true, .cells = true, .value_max = DIBS_VALUE_MAX},
     .open = memory_open,
     .close = memory_close,
     .abandon = memory_abandon,
