@@ -123,7 +123,8 @@ typedef struct dibs_options {
 } dibs_options;
 
 /* Opens the engine that `url` names; NULL means $DIBS_URL, else the embedded store in the user's
- * state folder. A server that does not answer is DIBS_UNAVAILABLE within connect_ms. */
+ * state folder. A server that does not answer is DIBS_UNAVAILABLE within connect_ms. On every engine
+ * ?fence_above=N asks for fences above N (see dibs_fence_top); DIBS_CONFLICT: this store cannot. */
 DIBS_API dibs_status dibs_open(const char *url, const dibs_options *options, dibs **out,
                                dibs_error *err);
 
@@ -238,6 +239,10 @@ DIBS_API const char *dibs_loss_text(dibs_loss why);
  * a time floor == fence; with several, floor is the lowest fence among them. */
 DIBS_API uint64_t dibs_fence(const dibs_grant *g);
 DIBS_API uint64_t dibs_floor(const dibs_grant *g);
+/* A number that no fence which this store has given out so far exceeds. A store on another engine that is
+ * opened with ?fence_above=N in its URL gives out fences above N, or is not opened (DIBS_CONFLICT): so a
+ * lock can move without being refused. See docs/moving.md. */
+DIBS_API dibs_status dibs_fence_top(dibs *d, uint64_t *out, dibs_error *err);
 DIBS_API const char *dibs_name(const dibs_grant *g);
 DIBS_API const char *dibs_owner(const dibs_grant *g);
 

@@ -534,12 +534,12 @@ const char *dibs_loss_text(dibs_loss why)
 
 uint64_t dibs_fence(const dibs_grant *g)
 {
-    return g->fence;
+    return g->fence + g->d->base;
 }
 
 uint64_t dibs_floor(const dibs_grant *g)
 {
-    return g->floor;
+    return g->floor + g->d->base;
 }
 
 const char *dibs_name(const dibs_grant *g)

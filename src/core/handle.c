@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define DEFAULT_SPAN (5 * DIBS__SECOND)
+#define MAX_ABOVE    (INT64_MAX / 2) /* a fence has 63 bits */
 
 /* ---- Small things that every call needs ------------------------------------------------------ */
 
@@ -266,10 +267,13 @@ static dibs_status open_engine(dibs *d, const char *text, int64_t span, int64_t 
                                   .handle_id = d->id,
                                   .request_span = d->request_span,
                                   .lease = lease};
+    int64_t above = 0;
     dibs_status status = dibs__url_parse(&url, text, err);
 
     if (status == DIBS_OK)
         status = find_engine(&url, &d->class, err);
+    if (status == DIBS_OK)
+        status = dibs__url_take_number(&url, "fence_above", 1, MAX_ABOVE, &above, err);
     if (status == DIBS_OK) {
         request.until = dibs__after(d->env, span);
         status = d->class->open(&request, &d->engine, err);
@@ -278,6 +282,9 @@ static dibs_status open_engine(dibs *d, const char *text, int64_t span, int64_t 
         d->engine->class = d->class;
         if (d->engine->lease)
             d->lease = d->engine->lease;
+        status = dibs__base_open(d, above, request.until, err);
+        if (status != DIBS_OK)
+            d->class->close(d->engine);
     }
     dibs__url_fini(&url);
     return status;
@@ -319,6 +326,8 @@ dibs_status dibs_schema(const char *text, char **out, dibs_error *err)
     *out = NULL;
     if (status == DIBS_OK)
         status = find_engine(&url, &class, err);
+    if (status == DIBS_OK)
+        dibs__url_take(&url, "fence_above"); /* no table depends on it */
     if (status == DIBS_OK && !class->schema)
         status = dibs__fail(err, DIBS_UNSUPPORTED, "%s: needs no tables made by an administrator",
                             class->scheme);

@@ -137,6 +137,7 @@ struct dibs {
     char owner[DIBS_OWNER_MAX + 1]; /* "": the calling thread */
     int64_t request_span;
     int64_t lease; /* of a lock that is asked for without one */
+    uint64_t base; /* added to every fence that goes out: base.c */
     bool dispatch_only;
     dibs_log_fn log;
     void *log_data;
@@ -243,6 +244,9 @@ bool dibs__news_run(
 bool dibs__news_forget(dibs *d, dibs__news *n);
 void dibs__reap_start(dibs *d); /* the engine's cells, now and then, from now on */
 void dibs__reap_last(dibs *d);  /* nobody else is there: by chance, if it never came to it */
+
+/* base.c: while the handle is opened; `above` 0: not asked for */
+dibs_status dibs__base_open(dibs *d, int64_t above, dibs__deadline until, dibs_error *err);
 
 /* bell.c */
 /* With the mutex: something is held. */

@@ -28,7 +28,7 @@ static dibs_status look(dibs *d, look_fn fn, const void *what, dibs__deadline pa
     pthread_mutex_lock(&d->mutex);
     dibs__end_call(d);
     if (status == DIBS_OK)
-        return dibs__report_finish(b, out, err);
+        return dibs__report_finish(b, d->base, out, err);
     dibs__report_drop(b);
     return status;
 }

@@ -123,6 +123,7 @@ typedef struct dibs__capabilities {
     const char *no_slots;  /* the same for semaphores */
     bool lease_of_handle;
     bool fence_of_place;
+    bool own_numbers; /* fences are the store's own count, and not its clock in microseconds */
     bool forgets_idle;
 } dibs__capabilities;
 

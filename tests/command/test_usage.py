@@ -7,7 +7,7 @@ import time
 
 from harness import DATABASES, ENGINES, free_port, test
 
-COMMANDS = ('run', 'once', 'token', 'counter', 'cell', 'ls', 'show', 'break', 'watch', 'engines', 'schema')
+COMMANDS = ('run', 'once', 'token', 'counter', 'cell', 'ls', 'show', 'break', 'watch', 'fence', 'engines', 'schema')
 
 
 def refused(t, *args, says, code=64):
@@ -94,6 +94,7 @@ def wrong_arguments(t):
     refused(t, 'watch', '--interval', '1ms', says='out of range')
     refused(t, 'engines', 'x', says='takes no operands')
     refused(t, 'schema', 'x', says='takes no operands')
+    refused(t, 'fence', 'x', says='takes no operands')
 
 
 @test()

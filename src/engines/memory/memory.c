@@ -334,7 +334,7 @@ static dibs_status memory_open(const dibs__open_request *request, dibs__engine *
 {
     const dibs__url *url = request->url;
     memory_engine *e;
-    dibs_status status = dibs__url_all_taken(url, "no parameter", err);
+    dibs_status status = dibs__url_all_taken(url, "", err);
 
     if (status != DIBS_OK)
         return status;
