@@ -83,7 +83,7 @@ static int story(dibs *d)
     early = dibs_fence(g);
     good = order("request 1", early, 3) == DIBS_OK;
     good &= order("request 1", early, 3) == DIBS_ALREADY;  /* the answer was lost: asked again */
-    good &= order("request 1", early, 4) == DIBS_CONFLICT; /* the same key for something else */
+    good &= order("request 1", early, 4) == DIBS_MISMATCH; /* the same key for something else */
     good &= order("request 2", early, 8) == DIBS_CONFLICT; /* not enough left */
     dibs_unlock(g);
 

@@ -21,6 +21,12 @@
  * the call returned; after DIBS_OK its message is empty. Durations are in milliseconds, 100 years at
  * most: anything else is refused with DIBS_INVALID. In a forked child every call is refused with
  * DIBS_FORKED.
+ *
+ * How long a call takes, also when the engine hangs: a call with a wait (`wait_ms`) returns at most
+ * 250 ms after that wait is over. A call without one, or with DIBS_NO_WAIT, returns within request_ms
+ * plus 250 ms. Only a wait of 0 has no bound. dibs_open takes connect_ms, dibs_close request_ms plus
+ * 2 seconds. A call that waits for a callback of yours takes as long as the callback. What the engine may
+ * have done for a call that gave up is undone in the background.
  */
 #ifndef DIBS_H
 #define DIBS_H
@@ -121,7 +127,8 @@ typedef struct dibs_options {
 /* Opens the engine that `url` names; NULL means $DIBS_URL, or the first line of the file that
  * $DIBS_URL_FILE names, else the embedded store: root's is the machine's (sqlite:machine), that of any
  * other user is in the user's state folder and excludes nobody else. A server that does not answer is
- * DIBS_UNAVAILABLE within connect_ms. */
+ * DIBS_UNAVAILABLE within connect_ms. On every engine ?fence_above=N asks for fences above N (see
+ * dibs_fence_top); DIBS_CONFLICT: this store cannot. */
 DIBS_API dibs_status dibs_open(const char *url, const dibs_options *options, dibs **out,
                                dibs_error *err);
 
@@ -130,7 +137,8 @@ DIBS_API dibs_status dibs_open(const char *url, const dibs_options *options, dib
 DIBS_API dibs_status dibs_url_read(const char *path, char **out, dibs_error *err);
 
 /* Cancels what waits, releases what is held, abandons runs that have not ended, ends the keeper, frees
- * everything: grants, tickets and onces of the handle are gone with it. Must not be called from a
+ * everything: grants, tickets and onces of the handle are gone with it. Takes at most request_ms plus
+ * 2 seconds: what the engine did not confirm by then ends with its lease. Must not be called from a
  * callback of the handle. In a forked child it only forgets. NULL is allowed. */
 DIBS_API void dibs_close(dibs *d);
 
@@ -239,6 +247,10 @@ DIBS_API const char *dibs_loss_text(dibs_loss why);
  * a time floor == fence; with several, floor is the lowest fence among them. */
 DIBS_API uint64_t dibs_fence(const dibs_grant *g);
 DIBS_API uint64_t dibs_floor(const dibs_grant *g);
+/* A number that no fence which this store has given out so far exceeds. A store on another engine that is
+ * opened with ?fence_above=N in its URL gives out fences above N, or is not opened (DIBS_CONFLICT): so a
+ * lock can move without being refused. See docs/moving.md. */
+DIBS_API dibs_status dibs_fence_top(dibs *d, uint64_t *out, dibs_error *err);
 DIBS_API const char *dibs_name(const dibs_grant *g);
 DIBS_API const char *dibs_owner(const dibs_grant *g);
 
@@ -505,9 +517,10 @@ DIBS_API size_t dibs_report_count(const dibs_report *r);
 DIBS_API const dibs_lock_info *dibs_report_at(const dibs_report *r, size_t i);
 DIBS_API void dibs_report_free(dibs_report *r);
 
-/* Takes the lock from whoever holds it and raises the fence; `by` is recorded. The holder is told
- * and the lock passes on when it lets go or its lease ends; the call returns then, or with
- * DIBS_BUSY after wait_ms (0: no bound). With `now` the lock passes on at once: only the fence
+/* Takes the lock from whoever holds it and raises the fence; `by` is recorded. Every holder learns of it
+ * within about a second (Redlock: at its next renewal, after a third of its lease), and the lock passes
+ * on when it lets go or its lease ends; the call returns then, or with DIBS_BUSY after wait_ms (0: no
+ * bound). With `now` the lock passes on at once: only the fence
  * protects the resource. */
 DIBS_API dibs_status dibs_break(dibs *d, const char *name, const char *by, bool now,
                                 int64_t wait_ms, dibs_error *err);

@@ -87,10 +87,10 @@ DIBS_API dibs_status dibs_sql_lock(dibs_sql db, const char *name, int64_t wait_m
 
 /* A piece of work that shall be done once. */
 typedef struct dibs_sql_key {
-    const char *scope;       /* whose keys: a tenant, an endpoint, a queue */
+    const char *scope;       /* whose keys: a tenant, an endpoint, a queue: "" */
     const char *key;         /* the request's or message's own */
     const void *fingerprint; /* what was asked for, usually a hash: the same key with another one is
-                                refused */
+                                refused (DIBS_MISMATCH) */
     size_t fingerprint_size; /* 0: not compared with anything but another 0 */
     int64_t wait_ms; /* for another's transaction that has the same key open: at most so long, then
                         DIBS_BUSY; DIBS_NO_WAIT not at all; 0 as the session's own timeout says
@@ -106,7 +106,7 @@ typedef struct dibs_sql_result {
 /* Writes the key down in this transaction. DIBS_OK: it is new: do the work here, then COMMIT; a
  * duplicate waits for that, and goes on with its own transaction whatever comes of the wait.
  * DIBS_ALREADY: the work was done and committed; `stored` (may be NULL)
- * gets its result. DIBS_CONFLICT: the key was used for something else. After a ROLLBACK the key is
+ * gets its result. DIBS_MISMATCH: the key was used for something else. After a ROLLBACK the key is
  * new again. */
 DIBS_API dibs_status dibs_sql_once(dibs_sql db, const dibs_sql_key *key, dibs_sql_result *stored,
                                    dibs_error *err);

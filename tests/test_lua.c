@@ -135,10 +135,12 @@ static bool step(world *w, expectation *x)
     words_send(&ws, w->redis, w->sha[script_of[c.kind]], w->key, w->author.now);
     tiny_run(&settled, &(command){.kind = COMMAND_SETTLE, .now = c.now}, &ignored);
     cancelled = c.kind == COMMAND_CANCEL && waits_on_list(&settled, &c.who);
-    for (size_t i = 0; i < w->lock.woken_count; i++)
-        expect_woken(w, x, &settled, w->lock.woken[i]);
-    if (w->lock.asked[0])
-        snprintf(x->message[x->messages++], sizeof x->message[0], "%s", w->lock.asked);
+    for (size_t i = 0, k = 0; i <= w->lock.woken_count; i++) {
+        for (; k < w->lock.asked_count && w->lock.asked_after[k] == i; k++)
+            snprintf(x->message[x->messages++], sizeof x->message[0], "%s", w->lock.asked[k]);
+        if (i < w->lock.woken_count)
+            expect_woken(w, x, &settled, w->lock.woken[i]);
+    }
     if (cancelled || (push && x->reply.verdict != DIBS__QUEUED))
         expect_push(w, x, c.who.attempt, "-");
     redisAppendCommand(w->redis, "SISMEMBER %s:busy %s", PREFIX, w->key);

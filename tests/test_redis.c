@@ -469,7 +469,7 @@ static size_t list_count(rig *g, const char *prefix, bool idle)
 
     assert_int_equal(g->engine->class->list(g->engine, prefix, idle, rig_until(g), b, NULL),
                      DIBS_OK);
-    assert_int_equal(dibs__report_finish(b, &report, NULL), DIBS_OK);
+    assert_int_equal(dibs__report_finish(b, 0, &report, NULL), DIBS_OK);
     count = dibs_report_count(report);
     dibs_report_free(report);
     return count;

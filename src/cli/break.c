@@ -11,8 +11,9 @@
 
 static const char help[] =
     "usage: dibs break [--now] [--wait D] [--by WHO] [--json] [--url URL] NAME\n"
-    "Takes the lock NAME from its holder. The holder is told; the lock passes on when\n"
-    "it has let go or its lease has ended, and then this command returns.\n\n"
+    "Takes the lock NAME from its holder, who learns of it within about a second\n"
+    "(Redlock: after a third of its lease). The lock passes on when it has let go or\n"
+    "its lease has ended, and then this command returns.\n\n"
     "  --now      pass it on at once: the old holder may still be at work, and only\n"
     "             the fence, checked where it writes, keeps it from doing harm\n"
     "  --wait D   give up waiting after D (exit 75); the holder stays asked\n"

@@ -20,6 +20,7 @@
 #define DIBS__CALLS(X)                                                                             \
     X(open, (const char *url, const dibs_options *options, dibs **out, dibs_error *err),           \
       (url, options, out, err))                                                                    \
+    X(url_read, (const char *path, char **out, dibs_error *err), (path, out, err))                 \
     X(schema, (const char *url, char **out, dibs_error *err), (url, out, err))                     \
     X(lock,                                                                                        \
       (dibs * d, const char *name, const dibs_lock_options *options, dibs_grant **out,             \
@@ -89,6 +90,7 @@
       (d, name, out, err))                                                                         \
     X(list, (dibs * d, const char *prefix, bool idle, dibs_report **out, dibs_error *err),         \
       (d, prefix, idle, out, err))                                                                 \
+    X(fence_top, (dibs * d, uint64_t * out, dibs_error * err), (d, out, err))                      \
     X(break,                                                                                       \
       (dibs * d, const char *name, const char *by, bool now, int64_t wait_ms, dibs_error *err),    \
       (d, name, by, now, wait_ms, err))

@@ -120,5 +120,6 @@ void dibs__reap_last(dibs *d)
         return;
     d->env->random(d->env->ctx, &dice, sizeof dice);
     if (dice % REAP_ONE_IN == 0)
-        d->class->cell_reap(d->engine, REAP_LIMIT, dibs__after(d->env, REAP_LAST));
+        d->class->cell_reap(d->engine, REAP_LIMIT,
+                            dibs__sooner(d->close_until, dibs__after(d->env, REAP_LAST)));
 }

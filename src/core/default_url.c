@@ -2,6 +2,7 @@
  * embedded store. The command and programs agree on it: two answers would be two stores, and no
  * exclusion between them. */
 #define _GNU_SOURCE
+#include "core/calls.h"
 #include "core/error.h"
 #include "core/url.h"
 
@@ -44,7 +45,7 @@ static dibs_status check_line(const char *path, const char *text, size_t size, d
     return DIBS_OK;
 }
 
-dibs_status dibs_url_read(const char *path, char **out, dibs_error *err)
+dibs_status dibs__do_url_read(const char *path, char **out, dibs_error *err)
 {
     char text[DIBS__URL_MAX + 3]; /* its line may end in CR and LF */
     ssize_t size = read_all(path, text, sizeof text - 1);

@@ -207,6 +207,7 @@ void dibs__grant_hold(dibs_grant *g, uint64_t fence, uint64_t floor, dibs__deadl
     schedule_renewal(g, now);
     g->d->stats.held++;
     g->d->stats.grants++;
+    dibs__bell_listen(g->d, now);
 }
 
 int64_t dibs__grant_lease_left(const dibs_grant *g, dibs__deadline sent)
@@ -454,15 +455,13 @@ dibs_status dibs_unlock(dibs_grant *g)
     return status;
 }
 
-dibs_status dibs__do_renew(dibs_grant *g, dibs_error *err)
+dibs_status dibs__grant_renew(dibs_grant *g, dibs__deadline until, dibs_error *err)
 {
     dibs *d = g->d;
     dibs__claim claim, *claims[] = {&claim};
     dibs__deadline sent;
     dibs_status status;
 
-    if (!dibs__same_process(d))
-        return dibs__forked(err);
     dibs__begin_call(d);
     dibs__grant_ref(g);
     dibs__grant_lose_if_over(g);
@@ -471,7 +470,7 @@ dibs_status dibs__do_renew(dibs_grant *g, dibs_error *err)
     claim.lease = dibs__grant_lease_left(g, sent);
     if (g->state == DIBS__HELD) {
         pthread_mutex_unlock(&d->mutex);
-        d->class->keep(d->engine, claims, 1, dibs__after(d->env, d->request_span));
+        d->class->keep(d->engine, claims, 1, until);
         pthread_mutex_lock(&d->mutex);
     }
     if (g->state == DIBS__HELD)
@@ -485,6 +484,15 @@ dibs_status dibs__do_renew(dibs_grant *g, dibs_error *err)
     dibs__grant_unref(g);
     dibs__end_call(d);
     return status;
+}
+
+dibs_status dibs__do_renew(dibs_grant *g, dibs_error *err)
+{
+    dibs *d = g->d;
+
+    if (!dibs__same_process(d))
+        return dibs__forked(err);
+    return dibs__grant_renew(g, dibs__after(d->env, d->request_span), err);
 }
 
 /* ---- Asking ---------------------------------------------------------------------------------- */
@@ -524,12 +532,12 @@ const char *dibs_loss_text(dibs_loss why)
 
 uint64_t dibs_fence(const dibs_grant *g)
 {
-    return g->fence;
+    return g->fence + g->d->base;
 }
 
 uint64_t dibs_floor(const dibs_grant *g)
 {
-    return g->floor;
+    return g->floor + g->d->base;
 }
 
 const char *dibs_name(const dibs_grant *g)

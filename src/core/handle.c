@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define DEFAULT_SPAN (5 * DIBS__SECOND)
+#define MAX_ABOVE    (INT64_MAX / 2) /* a fence has 63 bits */
 
 /* ---- Small things that every call needs ------------------------------------------------------ */
 
@@ -60,6 +61,13 @@ void dibs__end_call(dibs *d)
 void dibs__notice(dibs *d)
 {
     eventfd_write(d->notice_fd, 1);
+}
+
+dibs__deadline dibs__request_until(const dibs *d, dibs__deadline patience)
+{
+    dibs__deadline until = dibs__after(d->env, d->request_span);
+
+    return patience == DIBS__NEVER ? until : dibs__sooner(until, patience + DIBS__GRACE);
 }
 
 static void log_args(dibs *d, dibs_log_level level, const char *format, va_list args)
@@ -284,10 +292,13 @@ static dibs_status open_engine(dibs *d, const char *text, const dibs_options *o,
                                   .handle_id = d->id,
                                   .request_span = d->request_span,
                                   .lease = o->lease_ms * DIBS__MS};
+    int64_t above = 0;
     dibs_status status = dibs__url_parse(&url, text, err);
 
     if (status == DIBS_OK)
         status = find_engine(&url, &d->class, err);
+    if (status == DIBS_OK)
+        status = dibs__url_take_number(&url, "fence_above", 1, MAX_ABOVE, &above, err);
     if (status == DIBS_OK) {
         request.until =
             dibs__after(d->env, o->connect_ms ? o->connect_ms * DIBS__MS : DEFAULT_SPAN);
@@ -299,6 +310,9 @@ static dibs_status open_engine(dibs *d, const char *text, const dibs_options *o,
         d->engine->class = d->class;
         if (d->engine->lease)
             d->lease = d->engine->lease;
+        status = dibs__base_open(d, above, request.until, err);
+        if (status != DIBS_OK)
+            d->class->close(d->engine);
     }
     dibs__url_fini(&url);
     return status;
@@ -345,6 +359,8 @@ dibs_status dibs__do_schema(const char *text, char **out, dibs_error *err)
         status = dibs__url_parse(&url, text ? text : meant, err);
     if (status == DIBS_OK)
         status = find_engine(&url, &class, err);
+    if (status == DIBS_OK)
+        dibs__url_take(&url, "fence_above"); /* no table depends on it */
     if (status == DIBS_OK && !class->schema)
         status = dibs__fail(err, DIBS_UNSUPPORTED, "%s: needs no tables made by an administrator",
                             class->scheme);
@@ -360,7 +376,8 @@ dibs_status dibs__do_schema(const char *text, char **out, dibs_error *err)
 /* With the mutex. Threads that wait are told to go; then nobody but us is left. */
 static void drive_out(dibs *d)
 {
-    d->closing = true;
+    d->closing = d->keeper_stops = true;
+    d->close_until = dibs__after(d->env, d->request_span);
     for (size_t i = 0; i < d->attempts.size; i++) {
         for (dibs__node *n = d->attempts.slot[i]; n; n = n->next) {
             dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
@@ -375,7 +392,7 @@ static void drive_out(dibs *d)
 /* What the engine has of ours is given back, as far as the time allows. */
 static void give_back_all(dibs *d)
 {
-    dibs__deadline until = dibs__after(d->env, d->request_span);
+    dibs__deadline until = d->close_until;
     dibs__reply reply;
 
     for (size_t i = 0; i < d->attempts.size; i++) {
@@ -423,7 +440,7 @@ void dibs_close(dibs *d)
     pthread_mutex_unlock(&d->mutex);
     dibs__keeper_stop(d);
     free_lists(d);
-    dibs__onces_close(d, dibs__after(d->env, d->request_span));
+    dibs__onces_close(d, d->close_until);
     give_back_all(d);
     dibs__reap_last(d);
     d->class->close(d->engine);

@@ -29,6 +29,9 @@
 #define DIBS__MIN_LEASE     (10 * DIBS__MS)
 #define DIBS__MAX_LEASE     (24 * 3600 * DIBS__SECOND)
 #define DIBS__WINDOW        (6 * DIBS__SECOND) /* how long a silent waiter counts as alive */
+/* A caller whose time is up waits so long for the answer to its last request: whatever it waited for, a
+ * request gets at least this, and no call takes longer. */
+#define DIBS__GRACE (200 * DIBS__MS)
 
 typedef enum dibs__state {
     DIBS__ENTERING,
@@ -135,6 +138,7 @@ struct dibs {
     char owner[DIBS_OWNER_MAX + 1]; /* "": the calling thread */
     int64_t request_span;
     int64_t lease; /* of a lock that is asked for without one */
+    uint64_t base; /* added to every fence that goes out: base.c */
     bool dispatch_only;
     dibs_log_fn log;
     void *log_data;
@@ -143,6 +147,7 @@ struct dibs {
     pthread_cond_t quiet; /* `users` fell */
     int users;            /* threads inside a call that may block */
     bool closing;
+    dibs__deadline close_until; /* no exchange lasts longer once the handle is being closed */
     uint64_t attempts_made;
     dibs__table attempts, owners;
     dibs__heap due, expiries;
@@ -156,7 +161,10 @@ struct dibs {
     struct dibs_once *onces;      /* all of the handle's */
     dibs__chore reap;
     bool reaping, reaped; /* begun; done at least once */
-    uint64_t cancels;     /* of all waits */
+    dibs__chore bell;
+    bool listening;          /* for the bell: something is held */
+    dibs__deadline listened; /* last; before that nobody was asked */
+    uint64_t cancels;        /* of all waits */
     dibs_ticket *done, **done_end;
     int losses_noted; /* told by the keeper, not yet by the descriptor */
     int notice_fd;    /* eventfd: dibs_fd */
@@ -183,6 +191,8 @@ dibs_status dibs__check_lease(int64_t lease_ms, dibs_error *err); /* of a handle
 bool dibs__begin_call(dibs *d);
 void dibs__end_call(dibs *d);
 void dibs__notice(dibs *d); /* makes dibs_fd readable */
+/* When a request sent now by a caller with that patience ends: one request, and not long after it. */
+dibs__deadline dibs__request_until(const dibs *d, dibs__deadline patience);
 
 /* grant.c: with the mutex held */
 dibs_grant *dibs__grant_new(dibs *d, const char *name, const char *owner); /* NULL: out of memory */
@@ -209,6 +219,8 @@ bool dibs__grant_deliver(dibs_grant *g);
 int64_t dibs__grant_lease_left(const dibs_grant *g, dibs__deadline sent);
 void dibs__grant_answer(dibs_grant *g, dibs__deadline sent, dibs_status status,
                         const dibs__reply *reply);
+/* dibs_renew with a bound; not with the mutex. */
+dibs_status dibs__grant_renew(dibs_grant *g, dibs__deadline until, dibs_error *err);
 /* The engine may still have it: the keeper gives it back. Takes the caller's reference. */
 void dibs__grant_orphan(dibs_grant *g, bool release_it);
 dibs__deadline dibs__deadline_of(dibs__deadline sent, int64_t remaining, int64_t lease);
@@ -238,6 +250,15 @@ bool dibs__news_forget(dibs *d, dibs__news *n);
 void dibs__reap_start(dibs *d); /* the engine's cells, now and then, from now on */
 void dibs__reap_last(dibs *d);  /* nobody else is there: by chance, if it never came to it */
 
+/* base.c: while the handle is opened; `above` 0: not asked for */
+dibs_status dibs__base_open(dibs *d, int64_t above, dibs__deadline until, dibs_error *err);
+
+/* bell.c */
+/* With the mutex: something is held. */
+void dibs__bell_listen(dibs *d, int64_t now);
+/* Without it: a break is on record, tell those who hold. */
+void dibs__bell_ring(dibs *d, dibs__deadline until);
+
 /* tell.c: what runs now, in all handles of the process; `about` is an address and no more. */
 typedef struct dibs__telling {
     const void *about;
@@ -257,8 +278,9 @@ int64_t dibs__wait_left(const dibs *d, int64_t wait_ms, dibs__deadline until);
 /* dibs_lock without its last step: the grant is not delivered yet. */
 dibs_status dibs__lock(dibs *d, const char *name, const dibs_lock_options *o, dibs_grant **out,
                        dibs_error *err);
-/* In a call: as if it had not been asked for; one level up. */
-void dibs__lock_undo(dibs_grant *g);
+/* In a call: as if it had not been asked for; one level up. The engine is told until then, or by the
+ * keeper. */
+void dibs__lock_undo(dibs_grant *g, dibs__deadline until);
 /* lock.c: the calling thread, as an owner */
 void dibs__thread_owner(const dibs *d, char *out, size_t size);
 
@@ -271,6 +293,6 @@ dibs__deadline dibs__keeper_renew_until(const dibs *d, int64_t now);
 dibs__deadline dibs__keeper_until(const dibs *d, int64_t now);
 bool dibs__keeper_start(dibs *d); /* with the mutex; false: no thread to be had */
 void dibs__keeper_wake(dibs *d);
-void dibs__keeper_stop(dibs *d); /* without the mutex */
+void dibs__keeper_stop(dibs *d); /* without the mutex; it was told so: `keeper_stops` */
 
 #endif

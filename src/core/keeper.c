@@ -84,7 +84,7 @@ dibs__deadline dibs__keeper_renew_until(const dibs *d, int64_t now)
         if (top)
             until = dibs__sooner(until, top->key > now + GRACE ? top->key : now + GRACE);
     }
-    return until;
+    return d->closing ? dibs__sooner(until, d->close_until) : until;
 }
 
 static bool is_to_be_renewed(dibs__due *expiry)
@@ -375,9 +375,6 @@ void dibs__keeper_wake(dibs *d)
 
 void dibs__keeper_stop(dibs *d)
 {
-    pthread_mutex_lock(&d->mutex);
-    d->keeper_stops = true;
-    pthread_mutex_unlock(&d->mutex);
     dibs__keeper_wake(d);
     if (d->keeper_runs)
         pthread_join(d->keeper, NULL);

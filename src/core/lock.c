@@ -9,10 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEAVE_SPAN \
-    (200 * DIBS__MS) /* how long a caller whose time is up waits to leave the line \
-                      */
-
 /* ---- Options --------------------------------------------------------------------------------- */
 
 static dibs_status check_slots(const dibs_lock_options *o, dibs_error *err)
@@ -169,9 +165,9 @@ static dibs_status reenter(dibs_grant *g, const dibs_lock_options *o, dibs_error
 
 /* ---- Leaving the line ------------------------------------------------------------------------ */
 
-/* The engine may have an entry that nobody wants. It is told at once if it answers; else the keeper sees to
+/* The engine may have an entry that nobody wants. It is told at once, until then; else the keeper sees to
  * it. Takes the grant's reference. */
-static void take_back(dibs_grant *g, bool maybe_there, bool answers)
+static void take_back(dibs_grant *g, bool maybe_there, dibs__deadline until)
 {
     dibs *d = g->d;
     dibs__claim claim = dibs__grant_claim(g);
@@ -180,10 +176,10 @@ static void take_back(dibs_grant *g, bool maybe_there, bool answers)
     dibs__grant_leave_owner(g);
     dibs__heap_remove(&d->due, &g->due);
     dibs__heap_remove(&d->expiries, &g->expiry);
-    if (maybe_there && answers) {
+    if (maybe_there && dibs__now(d->env) < until) {
         g->state = DIBS__OVER; /* not the keeper's meanwhile */
         pthread_mutex_unlock(&d->mutex);
-        status = d->class->cancel(d->engine, &claim, dibs__after(d->env, LEAVE_SPAN), NULL);
+        status = d->class->cancel(d->engine, &claim, until, NULL);
         pthread_mutex_lock(&d->mutex);
     } else if (maybe_there) {
         status = DIBS_UNAVAILABLE;
@@ -197,7 +193,7 @@ static void take_back(dibs_grant *g, bool maybe_there, bool answers)
 }
 
 /* Not delivered, it is cancelled: min_hold counts for those who have had the lock. */
-void dibs__lock_undo(dibs_grant *g)
+void dibs__lock_undo(dibs_grant *g, dibs__deadline until)
 {
     dibs *d = g->d;
     bool held = g->state == DIBS__HELD;
@@ -211,7 +207,7 @@ void dibs__lock_undo(dibs_grant *g)
     if (g->delivered)
         dibs__grant_orphan(g, true);
     else
-        take_back(g, true, !g->silent);
+        take_back(g, true, g->silent ? 0 : until);
 }
 
 /* ---- The calls ------------------------------------------------------------------------------- */
@@ -266,7 +262,7 @@ static dibs_status wait_for(dibs_grant *g, const dibs_lock_options *o, dibs_erro
     dibs__ticket_sit(&t);
     pthread_cond_destroy(&t.cond);
     if (t.status != DIBS_OK) {
-        take_back(g, t.maybe_there, t.pause == 0);
+        take_back(g, t.maybe_there, t.pause == 0 ? dibs__after(d->env, DIBS__GRACE) : 0);
         if (err)
             *err = t.err;
     }
@@ -286,7 +282,7 @@ static dibs_status lock_once(dibs *d, const char *name, const dibs_lock_options 
     if (!again)
         status = wait_for(*out, o, err);
     if (status == DIBS_OK && deliver && !dibs__grant_deliver(*out)) {
-        dibs__lock_undo(*out);
+        dibs__lock_undo(*out, dibs__after(d->env, DIBS__GRACE));
         *lost = true;
         status = dibs__fail(err, DIBS_BUSY, "'%.200s': obtained, and lost before it could be used",
                             name);

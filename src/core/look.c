@@ -13,7 +13,8 @@
 typedef dibs_status (*look_fn)(dibs *d, const void *what, dibs__deadline until,
                                dibs__report_builder *b, dibs_error *err);
 
-static dibs_status look(dibs *d, look_fn fn, const void *what, dibs_report **out, dibs_error *err)
+static dibs_status look(dibs *d, look_fn fn, const void *what, dibs__deadline patience,
+                        dibs_report **out, dibs_error *err)
 {
     dibs__report_builder *b = dibs__report_new();
     dibs_status status;
@@ -23,11 +24,11 @@ static dibs_status look(dibs *d, look_fn fn, const void *what, dibs_report **out
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     dibs__begin_call(d);
     pthread_mutex_unlock(&d->mutex);
-    status = fn(d, what, dibs__after(d->env, d->request_span), b, err);
+    status = fn(d, what, dibs__request_until(d, patience), b, err);
     pthread_mutex_lock(&d->mutex);
     dibs__end_call(d);
     if (status == DIBS_OK)
-        return dibs__report_finish(b, out, err);
+        return dibs__report_finish(b, d->base, out, err);
     dibs__report_drop(b);
     return status;
 }
@@ -47,7 +48,7 @@ dibs_status dibs__do_inspect(dibs *d, const char *name, dibs_report **out, dibs_
 {
     dibs_status status = dibs__same_process(d) ? dibs__check_name(name, err) : dibs__forked(err);
 
-    return status == DIBS_OK ? look(d, look_at_one, name, out, err) : status;
+    return status == DIBS_OK ? look(d, look_at_one, name, DIBS__NEVER, out, err) : status;
 }
 
 typedef struct selection {
@@ -73,7 +74,7 @@ dibs_status dibs__do_list(dibs *d, const char *prefix, bool idle, dibs_report **
     if (strnlen(s.prefix, DIBS_NAME_MAX + 1) > DIBS_NAME_MAX)
         return dibs__fail(err, DIBS_INVALID, "the prefix is longer than any name: at most %d bytes",
                           DIBS_NAME_MAX);
-    return look(d, look_at_many, &s, out, err);
+    return look(d, look_at_many, &s, DIBS__NEVER, out, err);
 }
 
 /* ---- Breaking -------------------------------------------------------------------------------- */
@@ -96,7 +97,7 @@ static dibs_status wait_for_holders(dibs *d, const char *name, dibs__deadline un
 
     for (;;) {
         dibs_report *r;
-        dibs_status status = dibs_inspect(d, name, &r, err);
+        dibs_status status = look(d, look_at_one, name, until, &r, err);
         bool left;
         if (status != DIBS_OK)
             return status == DIBS_NOT_FOUND ? DIBS_OK : status;
@@ -127,7 +128,9 @@ dibs_status dibs__do_break(dibs *d, const char *name, const char *by, bool now, 
     dibs__begin_call(d);
     pthread_mutex_unlock(&d->mutex);
     status = d->class->break_lock(d->engine, name, by ? by : "?", now,
-                                  dibs__after(d->env, d->request_span), &reply, err);
+                                  dibs__request_until(d, until), &reply, err);
+    if (status == DIBS_OK && reply.verdict != DIBS__LOST)
+        dibs__bell_ring(d, dibs__request_until(d, until));
     pthread_mutex_lock(&d->mutex);
     dibs__end_call(d);
     if (status != DIBS_OK)

@@ -226,7 +226,18 @@ static void point(const dibs__report_builder *b, dibs_report *r)
     qsort(r->lock, r->count, sizeof *r->lock, by_name);
 }
 
-dibs_status dibs__report_finish(dibs__report_builder *b, dibs_report **out, dibs_error *err)
+static void add_base(dibs_report *r, size_t parties, uint64_t base)
+{
+    for (size_t i = 0; i < parties; i++)
+        if (r->party[i].fence)
+            r->party[i].fence += base;
+    for (size_t i = 0; i < r->count; i++)
+        if (r->lock[i].fence)
+            r->lock[i].fence += base;
+}
+
+dibs_status dibs__report_finish(dibs__report_builder *b, uint64_t base, dibs_report **out,
+                                dibs_error *err)
 {
     dibs_report *r = b->failed ? NULL : calloc(1, sizeof *r);
 
@@ -241,6 +252,7 @@ dibs_status dibs__report_finish(dibs__report_builder *b, dibs_report **out, dibs
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory for the report");
     }
     point(b, r);
+    add_base(r, b->party_count, base);
     r->text = b->text;
     b->text = NULL;
     dibs__report_drop(b);

@@ -20,8 +20,9 @@ void dibs__report_note(dibs__report_builder *b, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 size_t dibs__report_locks(const dibs__report_builder *b);
 
-/* Sorts by name, and takes `b` in any case. */
-dibs_status dibs__report_finish(dibs__report_builder *b, dibs_report **out, dibs_error *err);
+/* Sorts by name, adds `base` to every fence, and takes `b` in any case. */
+dibs_status dibs__report_finish(dibs__report_builder *b, uint64_t base, dibs_report **out,
+                                dibs_error *err);
 void dibs__report_drop(dibs__report_builder *b);
 
 #endif

@@ -255,7 +255,7 @@ dibs_status dibs__url_all_taken(const dibs__url *url, const char *known, dibs_er
     for (size_t i = 0; i < url->param_count; i++)
         if (!url->param[i].taken)
             return dibs__fail(err, DIBS_INVALID,
-                              "unknown parameter '%.40s' in the URL; %s knows: %s",
-                              url->param[i].key, url->scheme, known);
+                              "unknown parameter '%.40s' in the URL; %s knows: %s%sfence_above",
+                              url->param[i].key, url->scheme, known, *known ? ", " : "");
     return DIBS_OK;
 }

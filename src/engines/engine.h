@@ -116,12 +116,14 @@ typedef struct dibs__capabilities {
     bool across_processes;
     bool first_come;
     bool notices_death;
+    bool tells_holders;    /* a break reaches the sink of every holder by itself: no bell */
     bool cells;            /* cells, counters, once, tokens */
     size_t value_max;      /* bytes of a user's value; the recipes add up to DIBS__VALUE_EXTRA */
     const char *no_shared; /* NULL: locks can be shared. Else why not, for people */
     const char *no_slots;  /* the same for semaphores */
     bool lease_of_handle;
     bool fence_of_place;
+    bool own_numbers; /* fences are the store's own count, and not its clock in microseconds */
     bool forgets_idle;
 } dibs__capabilities;
 

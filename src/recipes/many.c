@@ -49,11 +49,14 @@ static dibs_lock_options while_taking(const many *m)
     return o;
 }
 
+/* Within one grace for all of them: what is not told until then is the keeper's. */
 static void give_back(const many *m, size_t taken)
 {
+    dibs__deadline until = dibs__after(m->d->env, DIBS__GRACE);
+
     while (taken-- > 0) {
         dibs__begin_call(m->d);
-        dibs__lock_undo(grant_at(m, taken));
+        dibs__lock_undo(grant_at(m, taken), until);
         dibs__end_call(m->d);
         m->out[m->wants[taken].place] = NULL;
     }
@@ -86,9 +89,12 @@ static bool needs_renewal(const many *m, const dibs_grant *g)
     return left < usual / 2 || (m->options.no_renew && g->whole && left < g->lease * 2 / 3);
 }
 
-/* One of an outer level has its own terms. */
-static void renew_old_ones(const many *m)
+/* One of an outer level has its own terms. One that was not renewed in time is found to be lost, or holds
+ * for as long as it has. */
+static void renew_old_ones(const many *m, dibs__deadline patience)
 {
+    dibs__deadline until = dibs__request_until(m->d, patience);
+
     for (size_t i = 0; i < m->count; i++) {
         dibs_grant *g = grant_at(m, i);
         bool old;
@@ -96,7 +102,7 @@ static void renew_old_ones(const many *m)
         old = g->state == DIBS__HELD && !g->delivered && needs_renewal(m, g);
         dibs__end_call(m->d);
         if (old)
-            dibs_renew(g, NULL);
+            dibs__grant_renew(g, until, NULL);
     }
 }
 
@@ -112,12 +118,12 @@ static dibs_grant *find_lost(const many *m)
 }
 
 /* All at the same moment. `again` is set where another try may help. */
-static dibs_status deliver(const many *m, bool *again, dibs_error *err)
+static dibs_status deliver(const many *m, dibs__deadline patience, bool *again, dibs_error *err)
 {
     dibs_status status = DIBS_OK;
     dibs_grant *lost;
 
-    renew_old_ones(m);
+    renew_old_ones(m, patience);
     dibs__begin_call(m->d);
     lost = find_lost(m);
     if (lost) {
@@ -149,7 +155,7 @@ static dibs_status take_and_deliver(const many *m, dibs_error *err)
         again = false;
         status = take_all(m, until, err);
         if (status == DIBS_OK)
-            status = deliver(m, &again, err);
+            status = deliver(m, wait_ms > 0 ? until : DIBS__NEVER, &again, err);
     } while (again && dibs__wait_left(m->d, wait_ms, until) != DIBS_NO_WAIT);
     return status;
 }

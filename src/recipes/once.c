@@ -425,14 +425,16 @@ static dibs_status wait_for_end(dibs_once *o, dibs__deadline until, dibs_error *
             nap(d, until, &pause);
         if (cancels_of(d) != cancels)
             return dibs__fail(err, DIBS_CANCELLED, "'%.200s': the wait was cancelled", o->key);
-        status = ask(o, dibs__after(d->env, d->request_span), err);
+        status = ask(o, dibs__request_until(d, until), err);
     }
     return status;
 }
 
+/* Whoever does not want to wait gives the engine the time of one request. */
 static dibs__deadline patience(const dibs *d, int64_t wait_ms)
 {
-    return wait_ms == 0 ? DIBS__NEVER : dibs__after(d->env, wait_ms * DIBS__MS);
+    return wait_ms == 0 || wait_ms == DIBS_NO_WAIT ? DIBS__NEVER
+                                                   : dibs__after(d->env, wait_ms * DIBS__MS);
 }
 
 /* ---- The calls ------------------------------------------------------------------------------- */
@@ -505,7 +507,7 @@ dibs_status dibs__do_once_begin(dibs *d, const char *key, const dibs_once_option
         return status;
     }
     stay(d);
-    status = ask(once, dibs__after(d->env, d->request_span), err);
+    status = ask(once, dibs__request_until(d, until), err);
     if (status == DIBS_RUNNING && o->wait_ms != DIBS_NO_WAIT)
         status = wait_for_end(once, until, err);
     if (status == DIBS_OK)

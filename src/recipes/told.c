@@ -57,7 +57,7 @@ void dibs_once_runner(const dibs_once *o, dibs_party *out)
         .pid = r->pid,
         .since_ms = r->since / DIBS__MS,
         .left_ms = told ? left_of(o) : dibs_once_remaining_ms(o),
-        .fence = told && r->fence == 0 ? o->version : r->fence,
+        .fence = (told && r->fence == 0 ? o->version : r->fence) + o->d->base,
         .weight = 1,
     };
 }
@@ -66,7 +66,7 @@ void dibs_once_runner(const dibs_once *o, dibs_party *out)
 
 uint64_t dibs_once_fence(const dibs_once *o)
 {
-    return o->mine.fence;
+    return o->mine.fence + o->d->base;
 }
 
 bool dibs_once_held(const dibs_once *o)

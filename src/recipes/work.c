@@ -18,8 +18,9 @@
 /* ---- The user's calls ------------------------------------------------------------------------ */
 
 /* In a call, busy and without the mutex when DIBS_OK comes back. A run that is lost by our clock
- * may still be ended: whether it is ours, the engine knows. */
-static dibs_status enter(dibs_once *o, bool must_hold, dibs_error *err)
+ * may still be ended: whether it is ours, the engine knows. `until`: for the command that follows, which
+ * shares the time of one request with the renewal that we have to wait for. */
+static dibs_status enter(dibs_once *o, bool must_hold, dibs__deadline *until, dibs_error *err)
 {
     dibs *d = o->d;
     dibs_status status = DIBS_OK;
@@ -27,8 +28,11 @@ static dibs_status enter(dibs_once *o, bool must_hold, dibs_error *err)
     if (!dibs__same_process(d))
         return dibs__forked(err);
     dibs__begin_call(d);
+    *until = dibs__after(d->env, d->request_span);
     while (o->busy)
         pthread_cond_wait(&d->quiet, &d->mutex);
+    if (*until < dibs__after(d->env, DIBS__GRACE))
+        *until = dibs__after(d->env, DIBS__GRACE);
     if (d->closing)
         status = dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
     else if (o->phase == DIBS__ONCE_TOLD || o->phase == DIBS__ONCE_ASKING)
@@ -63,12 +67,12 @@ static dibs_status say_lost(const dibs_once *o, dibs_error *err)
 }
 
 /* The last command of a run. */
-static dibs_status end_run(dibs_once *o, const dibs__run_record *r, dibs_error *err)
+static dibs_status end_run(dibs_once *o, const dibs__run_record *r, dibs__deadline until,
+                           dibs_error *err)
 {
     dibs *d = o->d;
     dibs_status status = DIBS_OK;
-    dibs__run_outcome what =
-        dibs__run_write(o, r, true, dibs__after(d->env, d->request_span), &status, err);
+    dibs__run_outcome what = dibs__run_write(o, r, true, until, &status, err);
 
     pthread_mutex_lock(&d->mutex);
     if (what == DIBS__RUN_WRITTEN || what == DIBS__RUN_ENDED) {
@@ -97,12 +101,13 @@ static dibs_status end_with(dibs_once *o, dibs__run_state state, const void *res
                             int code, dibs_error *err)
 {
     dibs__run_record r;
+    dibs__deadline until;
     dibs_status status;
 
     if (size > 0 && !result)
         return dibs__fail(err, DIBS_INVALID, "'%.200s': %zu bytes, but no data given", o->key,
                           size);
-    status = enter(o, false, err);
+    status = enter(o, false, &until, err);
     if (status != DIBS_OK)
         return status;
     r = o->mine;
@@ -114,7 +119,7 @@ static dibs_status end_with(dibs_once *o, dibs__run_state state, const void *res
     r.result_size = size;
     status = check_load(o, &r, err);
     if (status == DIBS_OK)
-        return end_run(o, &r, err);
+        return end_run(o, &r, until, err);
     pthread_mutex_lock(&o->d->mutex);
     leave(o);
     return status;
@@ -156,27 +161,29 @@ dibs_status dibs__do_once_fail(dibs_once *o, bool final, const void *result, siz
                                dibs_error *err)
 {
     dibs__run_record r;
+    dibs__deadline until;
     dibs_status status;
 
     if (final)
         return end_with(o, DIBS__RUN_FAILED, result, size, code, err);
-    status = enter(o, false, err);
+    status = enter(o, false, &until, err);
     if (status != DIBS_OK)
         return status;
     r = given_back(o);
-    return end_run(o, &r, err);
+    return end_run(o, &r, until, err);
 }
 
 dibs_status dibs__do_once_abandon(dibs_once *o, dibs_error *err)
 {
     dibs__run_record r;
-    dibs_status status = enter(o, false, err);
+    dibs__deadline until;
+    dibs_status status = enter(o, false, &until, err);
 
     if (status != DIBS_OK)
         return status;
     r = o->mine;
     r.state = DIBS__RUN_ABANDONED;
-    return end_run(o, &r, err);
+    return end_run(o, &r, until, err);
 }
 
 /* ---- Steps ----------------------------------------------------------------------------------- */
@@ -199,7 +206,8 @@ static void keep_step(dibs_once *o, dibs__step *fresh)
 }
 
 /* Busy; leaves. Takes `fresh`. */
-static dibs_status write_step(dibs_once *o, dibs__step *fresh, dibs_error *err)
+static dibs_status write_step(dibs_once *o, dibs__step *fresh, dibs__deadline until,
+                              dibs_error *err)
 {
     dibs *d = o->d;
     dibs__run_record r = o->mine;
@@ -210,7 +218,7 @@ static dibs_status write_step(dibs_once *o, dibs__step *fresh, dibs_error *err)
     r.fresh = fresh;
     status = check_load(o, &r, err);
     if (status == DIBS_OK)
-        what = dibs__run_write(o, &r, false, dibs__after(d->env, d->request_span), &status, err);
+        what = dibs__run_write(o, &r, false, until, &status, err);
     pthread_mutex_lock(&d->mutex);
     if (what == DIBS__RUN_WRITTEN) {
         keep_step(o, fresh);
@@ -231,17 +239,18 @@ dibs_status dibs__do_once_step(dibs_once *o, const char *step, const void *data,
                                dibs_error *err)
 {
     dibs__step *fresh;
+    dibs__deadline until;
     dibs_status status = dibs__check_text("a step's name", step, false, err);
 
     if (status == DIBS_OK)
         status = dibs__check_size(o->d, "a step's data", data, size, err);
     if (status == DIBS_OK)
-        status = enter(o, true, err);
+        status = enter(o, true, &until, err);
     if (status != DIBS_OK)
         return status;
     fresh = dibs__step_new(step, data, size);
     if (fresh)
-        return write_step(o, fresh, err);
+        return write_step(o, fresh, until, err);
     pthread_mutex_lock(&o->d->mutex);
     leave(o);
     return dibs__fail(err, DIBS_NO_MEMORY, "'%.200s': out of memory", step);

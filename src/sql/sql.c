@@ -111,13 +111,19 @@ dibs_status dibs__do_sql_lock(dibs_sql db, const char *name, int64_t wait_ms, di
 
 /* ---- Once ------------------------------------------------------------------------------------ */
 
-static dibs_status check_key(dibs_sql db, const dibs_sql_key *key, dibs_error *err)
+/* The key as the drivers get it: with a scope, though it may be empty. */
+static dibs_status check_key(dibs_sql db, const dibs_sql_key *given, dibs_sql_key *key,
+                             dibs_error *err)
 {
     dibs_status status = check_connection(db, err);
 
-    if (status == DIBS_OK && !key)
+    if (status == DIBS_OK && !given)
         return dibs__fail(err, DIBS_INVALID, "the key is NULL");
-    if (status == DIBS_OK)
+    if (status != DIBS_OK)
+        return status;
+    *key = *given;
+    key->scope = given->scope ? given->scope : "";
+    if (*key->scope)
         status = check_name("scope", key->scope, err);
     if (status == DIBS_OK)
         status = check_name("key", key->key, err);
@@ -133,7 +139,8 @@ static dibs_status check_key(dibs_sql db, const dibs_sql_key *key, dibs_error *e
 dibs_status dibs__do_sql_once(dibs_sql db, const dibs_sql_key *key, dibs_sql_result *stored,
                               dibs_error *err)
 {
-    dibs_status status = check_key(db, key, err);
+    dibs_sql_key whole;
+    dibs_status status = check_key(db, key, &whole, err);
 
     if (stored)
         *stored = (dibs_sql_result){NULL, 0};
@@ -141,13 +148,14 @@ dibs_status dibs__do_sql_once(dibs_sql db, const dibs_sql_key *key, dibs_sql_res
         status = dibs__check_ms("wait_ms", key->wait_ms, 1, DIBS__MAX_MS, "DIBS_NO_WAIT", err);
     if (status != DIBS_OK)
         return status;
-    return told(db, db.driver->once(db.connection, key, stored, err), err);
+    return told(db, db.driver->once(db.connection, &whole, stored, err), err);
 }
 
 dibs_status dibs__do_sql_once_finish(dibs_sql db, const dibs_sql_key *key, const void *result,
                                      size_t size, dibs_error *err)
 {
-    dibs_status status = check_key(db, key, err);
+    dibs_sql_key whole;
+    dibs_status status = check_key(db, key, &whole, err);
 
     if (status != DIBS_OK)
         return status;
@@ -155,7 +163,7 @@ dibs_status dibs__do_sql_once_finish(dibs_sql db, const dibs_sql_key *key, const
         return dibs__fail(err, DIBS_INVALID, "the result is NULL: to leave none, do not finish");
     if (size > INT32_MAX)
         return dibs__fail(err, DIBS_INVALID, "a result of %zu bytes is too long", size);
-    return told(db, db.driver->once_finish(db.connection, key, result, size, err), err);
+    return told(db, db.driver->once_finish(db.connection, &whole, result, size, err), err);
 }
 
 void dibs_sql_result_free(dibs_sql_result *result)
@@ -253,7 +261,7 @@ dibs_status dibs__tx_seen(const dibs_sql_key *key, const void *fingerprint, size
         (size == 0 || memcmp(fingerprint, key->fingerprint, size) == 0))
         return dibs__fail(err, DIBS_ALREADY, "key '%.*s' of '%.*s' was done before", SHOWN,
                           key->key, SHOWN, key->scope);
-    return dibs__fail(err, DIBS_CONFLICT,
+    return dibs__fail(err, DIBS_MISMATCH,
                       "key '%.*s' of '%.*s' was used for something else (another fingerprint)",
                       SHOWN, key->key, SHOWN, key->scope);
 }

@@ -296,7 +296,7 @@ static dibs_status once_finish(void *connection, const dibs_sql_key *key, const 
     if (status != DIBS_OK || changed > 0)
         return status;
     status = once_seen(connection, key, v, NULL, err);
-    if (status == DIBS_ALREADY || status == DIBS_CONFLICT)
+    if (status == DIBS_ALREADY || status == DIBS_MISMATCH)
         return dibs__fail(err, DIBS_ALREADY, "the key has a result, which stays");
     return status;
 }

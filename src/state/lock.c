@@ -123,7 +123,7 @@ static int find_floor(machine *m, const dibs__holder *h, uint64_t *out)
     *out = h->fence;
     if (m->record.holders < 2)
         return 0;
-    found = m->store->holder_oldest(m->ctx, &oldest);
+    found = m->store->holder_next(m->ctx, 0, &oldest);
     if (found > 0 && oldest.fence < *out)
         *out = oldest.fence;
     return found < 0 ? -1 : 0;
@@ -509,14 +509,23 @@ int dibs__state_cancel(const dibs__store *store, void *ctx, dibs__time now, cons
 
 /* ---- Break ----------------------------------------------------------------------------------- */
 
+/* One that was given back belongs to nobody: nobody is to be told. */
+static void tell_broken(machine *m, const dibs__holder *h)
+{
+    if (!h->released)
+        m->store->breaking(m->ctx, h);
+}
+
 static int drop_all_holders(machine *m)
 {
     dibs__holder h;
     int found;
 
-    while ((found = find_expiring(m, &h)) > 0)
+    while ((found = find_expiring(m, &h)) > 0) {
+        tell_broken(m, &h);
         if (drop_holder(m, &h) < 0)
             return -1;
+    }
     return found < 0 ? -1 : serve_queue(m);
 }
 
@@ -526,7 +535,8 @@ static int drop_released(machine *m)
     dibs__holder h;
     int found = 0;
 
-    while (m->record.holders > 0 && (found = m->store->holder_oldest(m->ctx, &h)) > 0 && h.released)
+    while (m->record.holders > 0 && (found = m->store->holder_next(m->ctx, 0, &h)) > 0 &&
+           h.released)
         if (drop_holder(m, &h) < 0)
             return -1;
     return found < 0 ? -1 : serve_queue(m);
@@ -534,16 +544,18 @@ static int drop_released(machine *m)
 
 static int ask_holders(machine *m, dibs__reply *out)
 {
-    dibs__holder h;
-    int found = m->record.holders ? m->store->holder_oldest(m->ctx, &h) : 0;
+    dibs__holder h = {.fence = 0};
+    int found = 0;
 
-    if (found <= 0 || h.fence >= m->record.broken_fence) {
-        out->verdict = DIBS__RELEASED;
-        return found < 0 ? -1 : 0;
+    out->verdict = DIBS__RELEASED;
+    while (m->record.holders > 0 && (found = m->store->holder_next(m->ctx, h.fence, &h)) > 0 &&
+           h.fence < m->record.broken_fence) {
+        out->verdict = DIBS__BUSY;
+        tell_broken(m, &h);
     }
-    m->store->breaking(m->ctx, &h);
-    out->verdict = DIBS__BUSY;
-    return until_expiry(m, &out->remaining);
+    if (found < 0)
+        return -1;
+    return out->verdict == DIBS__BUSY ? until_expiry(m, &out->remaining) : 0;
 }
 
 int dibs__state_break(const dibs__store *store, void *ctx, dibs__time now, const char *by,

@@ -90,7 +90,8 @@ typedef struct dibs__store {
     int (*save)(void *ctx, const dibs__record *record);
     int (*holder_of)(void *ctx, const char *owner, dibs__holder *out); /* not the released ones */
     int (*holder_expiring)(void *ctx, dibs__holder *out);              /* the lowest `expires` */
-    int (*holder_oldest)(void *ctx, dibs__holder *out);                /* the lowest fence */
+    /* The lowest fence above that; 0: of all. */
+    int (*holder_next)(void *ctx, uint64_t fence, dibs__holder *out);
     int (*holder_put)(void *ctx, const dibs__holder *holder); /* new, or same fence again */
     int (*holder_drop)(void *ctx, const dibs__holder *holder);
     int (*waiter_of)(void *ctx, const char *owner, dibs__waiter *out);

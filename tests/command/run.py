@@ -21,6 +21,7 @@ import test_exclusion
 import test_guardian
 import test_lab
 import test_look
+import test_moving
 import test_once
 import test_redlock
 import test_terminal
@@ -28,7 +29,7 @@ import test_usage
 import test_values
 
 PARTS = {
-    'run': (test_usage, test_basics, test_exclusion, test_guardian, test_look, test_terminal, test_redlock),
+    'run': (test_usage, test_basics, test_exclusion, test_guardian, test_look, test_moving, test_terminal, test_redlock),
     'once': (test_once, test_values),
     'lab': (test_lab,),
 }

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 
-from harness import DATABASES, ENGINES, test, wait_for
+from harness import DATABASES, ENGINES, ENSEMBLES, test, wait_for
 from test_basics import hold
 
 
@@ -84,6 +84,21 @@ def break_now(t):
     assert t.run('run', '--no-wait', 'a', '--', 'true')[0] == 0
     assert holder.wait() == 76, holder.err
     assert '@' in t.lock('a')['broken_by']
+
+
+@test(*ENGINES, *DATABASES, *ENSEMBLES)
+def a_broken_holder_learns_it_within_a_second(t):
+    """Each of them, and not at its next renewal, a third of its lease later. The bound is for busy machines."""
+    for how in ([], ['--now']):
+        holders = [hold(t, '--shared', 'a') for _ in range(2)]
+        start = time.monotonic()
+        code, _, err = t.run('break', *how, 'a')
+        assert code == 0, (code, err)
+        for holder in holders:
+            assert holder.wait() == 76, holder.err
+        took = time.monotonic() - start
+        t.note('%s: break %s: the command ended after %.2f s', t.engine, ' '.join(how), took)
+        assert took < 4, took
 
 
 @test(*ENGINES)

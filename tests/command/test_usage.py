@@ -10,7 +10,7 @@ import time
 
 from harness import DATABASES, ENGINES, ENSEMBLES, HERE, Skip, free_port, read, test, wait_for
 
-COMMANDS = ('run', 'once', 'token', 'counter', 'cell', 'ls', 'show', 'break', 'watch', 'engines', 'schema')
+COMMANDS = ('run', 'once', 'token', 'counter', 'cell', 'ls', 'show', 'break', 'watch', 'fence', 'engines', 'schema')
 
 
 def refused(t, *args, says, code=64):
@@ -113,6 +113,7 @@ def wrong_arguments(t):
     refused(t, 'watch', '--interval', '1ms', says='out of range')
     refused(t, 'engines', 'x', says='takes no operands')
     refused(t, 'schema', 'x', says='takes no operands')
+    refused(t, 'fence', 'x', says='takes no operands')
 
 
 @test()

@@ -196,7 +196,31 @@ static void the_store_of_the_process_is_one(void **state)
     dibs_close(named);
 }
 
+/* The command's test_moving.py opens new places on every engine; this one has no command. */
+static void fences_go_on_from_another_store(void **state)
+{
+    dibs *d = open_handle();
+    dibs_grant *g = take(d, fresh("top"), NULL);
+    uint64_t top = 0, above = 4000000000000000;
+
+    (void)state;
+    assert_status(dibs_fence_top(d, &top, NULL), DIBS_OK);
+    assert_true(top >= dibs_fence(g));
+    if (strcmp(the.engine, "memory") != 0)
+        return;
+    d = open_at("memory:moved?fence_above=4000000000000000", NULL);
+    g = take(d, "a", NULL);
+    assert_true(dibs_fence(g) > above && dibs_floor(g) == dibs_fence(g));
+    assert_status(dibs_fence_top(d, &top, NULL), DIBS_OK);
+    assert_true(top >= dibs_fence(g));
+    d = NULL;
+    assert_status(dibs_open("memory:moved?fence_above=8000000000000000", NULL, &d, NULL),
+                  DIBS_CONFLICT);
+    assert_null(d);
+}
+
 static const struct CMUnitTest tests[] = {
+    CASE(fences_go_on_from_another_store),
     CASE(bad_urls_are_refused),
     CASE(an_unknown_scheme_names_those_there_are),
     CASE(the_environment_names_the_default),

@@ -312,9 +312,9 @@ static void a_late_answer_is_no_grant(void **state)
 
     (void)state;
     need_helper();
-    if (!pause_server()) {
+    if ((!the.redis.pid && !the.can.lease_of_handle) || !pause_server()) {
         helper_end(&h);
-        skip(); /* needs a server that can be stopped */
+        skip(); /* needs a single server with one process */
     }
     snprintf(command, sizeof command, "lock %s %d -1 -", name, SHORT_MS);
     helper_say(&h, command);

@@ -2,10 +2,15 @@
 #define _GNU_SOURCE
 #include "conformance/suite.h"
 
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define CASES_MAX 256
 
@@ -23,10 +28,38 @@ dibs *open_handle(void)
     return open_with(NULL);
 }
 
+/* A process that has the write lock of SQLite's WAL, a byte of the file beside the database. */
+static void lock_sqlite(void)
+{
+    struct flock write_lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 120, .l_len = 1};
+    char path[400], done;
+    int ready[2];
+
+    scratch_file(&the.folder, "dibs.db-shm", path, sizeof path);
+    assert_int_equal(pipe(ready), 0);
+    the.locker = fork();
+    if (the.locker == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (fcntl(open(path, O_RDWR), F_SETLKW, &write_lock) == 0 && write(ready[1], "", 1) == 1)
+            pause();
+        _exit(1);
+    }
+    close(ready[1]);
+    assert_int_equal(read(ready[0], &done, 1), 1);
+    close(ready[0]);
+}
+
 bool pause_server(void)
 {
-    if (the.redis.pid)
+    if (strcmp(the.engine, "sqlite") == 0)
+        lock_sqlite();
+    else if (the.redis.pid)
         server_pause(&the.redis);
+    else if (the.database.pid)
+        database_pause(&the.database);
+    else if (the.node[0].pid)
+        for (int i = 0; i < REDLOCK_NODES; i++)
+            server_pause(&the.node[i]);
     else if (the.nodes == 1 && the.ensemble.node[0].pid)
         ensemble_pause(&the.ensemble, 0);
     else
@@ -36,8 +69,17 @@ bool pause_server(void)
 
 void continue_server(void)
 {
-    if (the.redis.pid)
+    if (the.locker) {
+        kill(the.locker, SIGKILL);
+        waitpid(the.locker, NULL, 0);
+        the.locker = 0;
+    } else if (the.redis.pid)
         server_continue(&the.redis);
+    else if (the.database.pid)
+        database_continue(&the.database);
+    else if (the.node[0].pid)
+        for (int i = 0; i < REDLOCK_NODES; i++)
+            server_continue(&the.node[i]);
     else
         ensemble_continue(&the.ensemble, 0);
 }
@@ -254,7 +296,7 @@ static int run_cases(void)
     static const cases *const all[] = {
         &open_cases, &basic_cases,  &queue_cases,   &many_cases,    &lease_cases, &break_cases,
         &look_cases, &ticket_cases, &process_cases, &machine_cases, &cell_cases,  &counter_cases,
-        &once_cases, &crash_cases,  &token_cases,   &late_cases,    &call_cases};
+        &once_cases, &crash_cases,  &token_cases,   &late_cases,    &call_cases,  &hung_cases};
     static struct CMUnitTest tests[CASES_MAX];
     size_t n = 0;
 

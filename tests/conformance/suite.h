@@ -34,6 +34,7 @@ typedef struct suite {
     database database;
     ensemble ensemble;
     scratch folder;
+    pid_t locker; /* of the SQLite database */
 } suite;
 
 extern suite the;
@@ -43,7 +44,8 @@ extern suite the;
 dibs *open_handle(void); /* or the case fails */
 dibs *open_with(const dibs_options *options);
 
-/* Stops the engine's server for a while, where there is a single one: false elsewhere. */
+/* Makes the engine hang for a while: stops its servers, or locks its database against every writer.
+ * false: nothing to hang (memory), or an ensemble that would go on without. */
 bool pause_server(void);
 void continue_server(void);
 
@@ -66,7 +68,7 @@ typedef struct cases {
 
 extern const cases open_cases, basic_cases, queue_cases, lease_cases, break_cases, look_cases,
     ticket_cases, many_cases, process_cases, machine_cases, cell_cases, counter_cases, once_cases,
-    crash_cases, token_cases, late_cases, call_cases;
+    crash_cases, token_cases, late_cases, call_cases, hung_cases;
 
 #define CASE(name)                    \
     {                                 \

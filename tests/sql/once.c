@@ -21,9 +21,10 @@ static void done_already_conflict(const char *level)
     session s;
     dibs_error err = {0};
     dibs_sql_key key = key_of("k1", "pay 5"), other = key_of("k1", "pay 6"),
-                 bare = key_of("k1", NULL), elsewhere = key;
+                 bare = key_of("k1", NULL), elsewhere = key, unscoped = key;
     dibs_sql_result stored;
 
+    unscoped.scope = NULL;
     elsewhere.scope = "refunds";
     session_open(&s);
     start_over(&s);
@@ -41,10 +42,14 @@ static void done_already_conflict(const char *level)
     must(stored.size == 3 && memcmp(stored.data, "a\0b", 3) == 0);
     dibs_sql_result_free(&stored);
     must_be(dibs_sql_once(s.db, &key, NULL, NULL), DIBS_ALREADY, NULL);
-    must_be(dibs_sql_once(s.db, &other, &stored, &err), DIBS_CONFLICT, &err);
+    must_be(dibs_sql_once(s.db, &other, &stored, &err), DIBS_MISMATCH, &err);
     must(!stored.data);
-    must_be(dibs_sql_once(s.db, &bare, NULL, &err), DIBS_CONFLICT, &err);
+    must_be(dibs_sql_once(s.db, &bare, NULL, &err), DIBS_MISMATCH, &err);
     must_be(dibs_sql_once(s.db, &elsewhere, NULL, &err), DIBS_OK, &err);
+    must_be(dibs_sql_once(s.db, &unscoped, NULL, &err), DIBS_OK, &err);
+    must_be(dibs_sql_once_finish(s.db, &unscoped, "y", 1, &err), DIBS_OK, &err);
+    unscoped.scope = ""; /* the same as none */
+    must_be(dibs_sql_once(s.db, &unscoped, NULL, &err), DIBS_ALREADY, &err);
     session_say(&s, "INSERT INTO note (id) VALUES (2)");
     session_commit(&s); /* none of that threw the transaction away */
     must(session_number(&s, "SELECT COUNT(*) FROM note") == 2);

@@ -76,7 +76,7 @@ static void breaking_says_who(void **state)
     lock("a");
     break_lock("an operator", true);
     dibs__memory_report(f.memory, "lock", f.now, b);
-    assert_int_equal(dibs__report_finish(b, &r, NULL), DIBS_OK);
+    assert_int_equal(dibs__report_finish(b, 0, &r, NULL), DIBS_OK);
     info = dibs_report_at(r, 0);
     assert_string_equal(info->broken_by, "an operator");
     assert_true(info->broken_at_ms == f.now.wall / 1000);

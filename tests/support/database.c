@@ -278,19 +278,19 @@ void database_need(database *d, database_kind kind, const char *const extra[])
     assert_int_equal(database_start(d, kind, extra), 0);
 }
 
-void database_end(database *d, int signal)
+/* PostgreSQL has a process for each session. */
+static void signal_children(const database *d, int signal)
 {
-    int64_t end = clock_ms() + 10000;
+    char path[64];
+    FILE *list;
+    int pid;
 
-    if (d->pid <= 0)
-        return;
-    kill(d->pid, signal);
-    kill(d->pid, SIGCONT);
-    while (!ended(d)) {
-        if (clock_ms() > end)
-            kill(d->pid, SIGKILL);
-        sleep_ms(2);
-    }
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)d->pid, (int)d->pid);
+    list = fopen(path, "r");
+    while (list && fscanf(list, "%d", &pid) == 1)
+        kill(pid, signal);
+    if (list)
+        fclose(list);
 }
 
 void database_pause(database *d)
@@ -299,11 +299,28 @@ void database_pause(database *d)
 
     kill(d->pid, SIGSTOP);
     waitpid(d->pid, &status, WUNTRACED);
+    signal_children(d, SIGSTOP);
 }
 
 void database_continue(database *d)
 {
+    signal_children(d, SIGCONT);
     kill(d->pid, SIGCONT);
+}
+
+void database_end(database *d, int signal)
+{
+    int64_t end = clock_ms() + 10000;
+
+    if (d->pid <= 0)
+        return;
+    kill(d->pid, signal);
+    database_continue(d);
+    while (!ended(d)) {
+        if (clock_ms() > end)
+            kill(d->pid, SIGKILL);
+        sleep_ms(2);
+    }
 }
 
 void database_stop(database *d)

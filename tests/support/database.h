@@ -48,7 +48,7 @@ void database_end(database *d, int signal);
 /* Starts it again after database_end, same port, same data. 0 or -1. */
 int database_restart(database *d);
 
-void database_pause(database *d); /* SIGSTOP, returns when all of the process is stopped */
+void database_pause(database *d); /* SIGSTOP to all of it */
 void database_continue(database *d);
 
 /* Ends it if it runs and removes everything. Harmless on a zeroed struct. */

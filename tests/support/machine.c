@@ -77,13 +77,13 @@ static int holder_expiring(void *ctx, dibs__holder *out)
     return give_holder(t, t->lie == TINY_NOTHING_EXPIRES ? NULL : found, out);
 }
 
-static int holder_oldest(void *ctx, dibs__holder *out)
+static int holder_next(void *ctx, uint64_t fence, dibs__holder *out)
 {
     tiny *t = ctx;
     const dibs__holder *found = NULL;
 
     for (size_t i = 0; i < t->holders; i++)
-        if (!found || t->holder[i].fence < found->fence)
+        if (t->holder[i].fence > fence && (!found || t->holder[i].fence < found->fence))
             found = &t->holder[i];
     return give_holder(t, found, out);
 }
@@ -191,7 +191,12 @@ static void granted(void *ctx, const dibs__holder *h, uint64_t floor)
 
 static void breaking(void *ctx, const dibs__holder *h)
 {
-    memcpy(((tiny *)ctx)->asked, h->who.attempt, sizeof h->who.attempt);
+    tiny *t = ctx;
+
+    if (t->asked_count == TINY_MAX)
+        return;
+    memcpy(t->asked[t->asked_count], h->who.attempt, sizeof h->who.attempt);
+    t->asked_after[t->asked_count++] = t->woken_count;
 }
 
 const dibs__store tiny_store = {
@@ -199,7 +204,7 @@ const dibs__store tiny_store = {
     .save = save,
     .holder_of = holder_of,
     .holder_expiring = holder_expiring,
-    .holder_oldest = holder_oldest,
+    .holder_next = holder_next,
     .holder_put = holder_put,
     .holder_drop = holder_drop,
     .waiter_of = waiter_of,
@@ -267,7 +272,7 @@ int tiny_run(tiny *t, const command *c, dibs__reply *out)
     tiny_copy(&before, t);
     t->calls = 0;
     t->woken_count = 0;
-    t->asked[0] = '\0';
+    t->asked_count = 0;
     result = command_run(&tiny_store, t, c, out);
     if (result < 0) {
         before.calls = t->calls;

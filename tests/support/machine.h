@@ -30,8 +30,10 @@ typedef struct tiny {
     int fail_at;              /* the call that fails; 0: none */
     uint64_t woken[TINY_MAX]; /* fences of those told by `granted`, in this command */
     size_t woken_count;
-    char asked[DIBS__ATTEMPT_SIZE]; /* to stop, by `breaking`, in this command; "": nobody */
-    bool overflow;                  /* more entries than there is room for: the test is wrong */
+    /* Told by `breaking`, in this command, and how many had been woken by then. */
+    char asked[TINY_MAX][DIBS__ATTEMPT_SIZE];
+    size_t asked_after[TINY_MAX], asked_count;
+    bool overflow; /* more entries than there is room for: the test is wrong */
     dibs__holder holder[TINY_MAX];
     dibs__waiter waiter[TINY_MAX];
 } tiny;

@@ -159,7 +159,7 @@ bool rig_look(rig *g, const char *name, size_t *holders, size_t *waiters, uint64
 
     if (g->engine->class->inspect(g->engine, name, rig_until(g), b, NULL) != DIBS_OK) {
         dibs__report_drop(b);
-    } else if (dibs__report_finish(b, &report, NULL) == DIBS_OK) {
+    } else if (dibs__report_finish(b, 0, &report, NULL) == DIBS_OK) {
         found = dibs_report_count(report) == 1;
         if (found) {
             const dibs_lock_info *info = dibs_report_at(report, 0);

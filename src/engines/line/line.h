@@ -249,10 +249,10 @@ int dibs__line_event_fd(dibs__engine *e); /* a timer: for leases shorter than th
 void dibs__line_events(dibs__engine *e);
 
 /* The capabilities that all of them have. */
-#define DIBS__LINE_CAN(most)                                                              \
-    {                                                                                     \
-        .cells = true, .value_max = (most), .across_processes = true, .first_come = true, \
-        .lease_of_handle = true, .fence_of_place = true, .forgets_idle = true             \
+#define DIBS__LINE_CAN(most)                                                                       \
+    {                                                                                              \
+        .cells = true, .value_max = (most), .across_processes = true, .first_come = true,          \
+        .lease_of_handle = true, .fence_of_place = true, .own_numbers = true, .forgets_idle = true \
     }
 
 /* ---- Text ------------------------------------------------------------------------------------ */

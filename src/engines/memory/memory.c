@@ -333,7 +333,7 @@ static dibs_status memory_open(const dibs__open_request *request, dibs__engine *
 {
     const dibs__url *url = request->url;
     memory_engine *e;
-    dibs_status status = dibs__url_all_taken(url, "no parameter", err);
+    dibs_status status = dibs__url_all_taken(url, "", err);
 
     if (status != DIBS_OK)
         return status;
@@ -387,7 +387,7 @@ extern const dibs__engine_class dibs__engine_memory;
 const dibs__engine_class dibs__engine_memory = {
     .scheme = "memory",
     .schemes = (const char *const[]){"memory", NULL},
-    .can = {.first_come = true, .cells = true, .value_max = DIBS_VALUE_MAX},
+    .can = {.first_come = true, .tells_holders = true, .cells = true, .value_max = DIBS_VALUE_MAX},
     .open = memory_open,
     .close = memory_close,
     .abandon = memory_abandon,

@@ -134,9 +134,14 @@ static int holder_expiring(void *ctx, dibs__holder *out)
     return give_holder(top ? DIBS__FROM(entry, expiry, top) : NULL, out);
 }
 
-static int holder_oldest(void *ctx, dibs__holder *out)
+/* They are in the order of their fences. */
+static int holder_next(void *ctx, uint64_t fence, dibs__holder *out)
 {
-    return give_holder(lock_of(ctx)->holders.first, out);
+    const entry *e = lock_of(ctx)->holders.first;
+
+    while (e && e->is.holder.fence <= fence)
+        e = e->next;
+    return give_holder(e, out);
 }
 
 static entry *holder_entry(dibs__memory_lock *lock, const dibs__holder *h)
@@ -231,8 +236,8 @@ static void breaking(void *ctx, const dibs__holder *holder)
 }
 
 const dibs__store dibs__memory_store = {
-    load,      save,        holder_of,  holder_expiring, holder_oldest, holder_put, holder_drop,
-    waiter_of, waiter_head, waiter_put, waiter_drop,     granted,       breaking,
+    load,      save,        holder_of,  holder_expiring, holder_next, holder_put, holder_drop,
+    waiter_of, waiter_head, waiter_put, waiter_drop,     granted,     breaking,
 };
 
 /* ---- Locks by name --------------------------------------------------------------------------- */

@@ -77,13 +77,13 @@ static int holder_of(void *ctx, const char *owner, dibs__holder *out)
     return dibs__sql_session_seek(s, owner) < 0 ? -1 : find_holding(s, owner, out);
 }
 
-static const dibs__holder *least(const dibs__sql_session *s, bool by_fence)
+static const dibs__holder *least(const dibs__sql_session *s, bool by_fence, uint64_t above)
 {
     const dibs__holder *best = NULL;
 
     for (size_t i = 0; i < s->holding_count; i++) {
         const dibs__holder *h = &s->holding[i].holder;
-        if (s->holding[i].dropped)
+        if (s->holding[i].dropped || h->fence <= above)
             continue;
         if (!best || (by_fence ? h->fence < best->fence : h->expires < best->expires))
             best = h;
@@ -91,10 +91,10 @@ static const dibs__holder *least(const dibs__sql_session *s, bool by_fence)
     return best;
 }
 
-static int find_least(dibs__sql_session *s, bool by_fence, dibs__holder *out)
+static int find_least(dibs__sql_session *s, bool by_fence, uint64_t above, dibs__holder *out)
 {
     for (;;) {
-        const dibs__holder *h = least(s, by_fence);
+        const dibs__holder *h = least(s, by_fence, above);
         bool complete = by_fence ? s->fence_bound == UINT64_MAX : s->expires_bound == INT64_MAX;
         if (h && (by_fence ? h->fence <= s->fence_bound : h->expires <= s->expires_bound)) {
             *out = *h;
@@ -111,14 +111,16 @@ static int holder_expiring(void *ctx, dibs__holder *out)
 {
     dibs__sql_session *s = ctx;
 
-    return s->held ? find_held(s, out) : find_least(s, false, out);
+    return s->held ? find_held(s, out) : find_least(s, false, 0, out);
 }
 
-static int holder_oldest(void *ctx, dibs__holder *out)
+static int holder_next(void *ctx, uint64_t fence, dibs__holder *out)
 {
     dibs__sql_session *s = ctx;
 
-    return s->held ? find_held(s, out) : find_least(s, true, out);
+    if (s->held)
+        return s->holder.fence > fence && find_held(s, out);
+    return find_least(s, true, fence, out);
 }
 
 static int holder_put(void *ctx, const dibs__holder *holder)
@@ -250,7 +252,7 @@ const dibs__store dibs__sql_store = {
     .save = save,
     .holder_of = holder_of,
     .holder_expiring = holder_expiring,
-    .holder_oldest = holder_oldest,
+    .holder_next = holder_next,
     .holder_put = holder_put,
     .holder_drop = holder_drop,
     .waiter_of = waiter_of,

@@ -100,7 +100,7 @@ static dibs_status default_path(char *path, size_t size, dibs_error *err)
 
 dibs_status dibs__lite_place(dibs__url *url, char *path, size_t size, dibs_error *err)
 {
-    dibs_status status = dibs__url_all_taken(url, "none", err);
+    dibs_status status = dibs__url_all_taken(url, "", err);
 
     if (status != DIBS_OK)
         return status;

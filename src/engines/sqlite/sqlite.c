@@ -288,6 +288,7 @@ const dibs__engine_class dibs__engine_sqlite = {
     .can = {.across_processes = true,
             .first_come = true,
             .notices_death = true,
+            .tells_holders = true,
             .cells = true,
             .value_max = DIBS_VALUE_MAX},
     .open = sqlite_open,

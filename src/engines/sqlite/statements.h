@@ -41,8 +41,8 @@
                  "WHERE lock = ?1 AND owner = ?2 AND released = 0 LIMIT 1")                        \
     X(HOLDER_EXPIRING, "SELECT " DIBS__LITE_HOLDER " FROM holder INDEXED BY holder_expires "       \
                        "WHERE lock = ?1 ORDER BY expires LIMIT 1")                                 \
-    X(HOLDER_OLDEST, "SELECT " DIBS__LITE_HOLDER " FROM holder WHERE lock = ?1 "                   \
-                     "ORDER BY fence LIMIT 1")                                                     \
+    X(HOLDER_NEXT, "SELECT " DIBS__LITE_HOLDER " FROM holder WHERE lock = ?1 AND fence > ?2 "      \
+                   "ORDER BY fence LIMIT 1")                                                       \
     X(HOLDER_PUT, "INSERT INTO holder (lock, " DIBS__LITE_HOLDER ") VALUES "                       \
                   "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13) ON CONFLICT (lock, fence) "        \
                   "DO UPDATE SET expires = excluded.expires, released = excluded.released")        \

@@ -272,15 +272,18 @@ static int holder_expiring(void *ctx, dibs__holder *out)
     return expire_dead(s) < 0 ? -1 : find_holder(statement(s, DIBS__LITE_SQL_HOLDER_EXPIRING), out);
 }
 
-static int holder_oldest(void *ctx, dibs__holder *out)
+static int holder_next(void *ctx, uint64_t fence, dibs__holder *out)
 {
     dibs__lite_session *s = ctx;
+    sqlite3_stmt *q;
 
     if (s->held) {
         *out = s->holder;
-        return 1;
+        return out->fence > fence;
     }
-    return find_holder(statement(s, DIBS__LITE_SQL_HOLDER_OLDEST), out);
+    q = statement(s, DIBS__LITE_SQL_HOLDER_NEXT);
+    sqlite3_bind_int64(q, 2, (int64_t)fence);
+    return find_holder(q, out);
 }
 
 static int holder_put(void *ctx, const dibs__holder *holder)
@@ -405,7 +408,7 @@ const dibs__store dibs__lite_store = {
     .save = save,
     .holder_of = holder_of,
     .holder_expiring = holder_expiring,
-    .holder_oldest = holder_oldest,
+    .holder_next = holder_next,
     .holder_put = holder_put,
     .holder_drop = holder_drop,
     .waiter_of = waiter_of,

@@ -1,9 +1,18 @@
 --include head.lua
 --include machine.lua
 -- Take it from the holders. ARGV: by whom, 1 for at once.
+
+-- One that was given back belongs to nobody: nobody is to be told.
+local function tell_broken(h)
+    if h[EXTRA] == 0 then
+        publish(h, h[ATTEMPT])
+    end
+end
+
 local function drop_all_holders()
     local h = first_by(':x')
     while h do
+        tell_broken(h)
         drop_holder(h)
         h = first_by(':x')
     end
@@ -25,8 +34,15 @@ local function ask_holders(fence)
     if not h or h[NUMBER] >= fence then
         return {RELEASED, fence}
     end
-    if h[ATTEMPT] ~= '' then
-        publish(h, h[ATTEMPT])
+    if solo then
+        tell_broken(solo)
+    else
+        for _, field in ipairs(call('ZRANGEBYSCORE', key .. ':f', '-inf', '(' .. text(fence))) do
+            local packed = call('HGET', key .. ':h', field)
+            if packed then
+                tell_broken(unpack_entry(packed))
+            end
+        end
     end
     return {BUSY, fence, 0, until_expiry()}
 end

@@ -1,0 +1,80 @@
+/* The bell: how a holder learns soon that its lock was broken, on engines that cannot tell it themselves.
+ *
+ * A break that is on record rings: it writes one cell, the same for all locks of the store. The keeper of
+ * a handle that holds something reads that cell, one small read however many locks there are, and looks
+ * at all of them if somebody has rung since the last time. It goes wrong: whoever broke the lock died
+ * before it rang, or the read failed. Then the next renewal finds out, as it always has. */
+#define _GNU_SOURCE
+#include "core/handle.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define KEY   "b:broken"
+#define EVERY (800 * DIBS__MS) /* with the look that follows: within a second */
+#define KEEP  (24 * 3600 * DIBS__SECOND)
+
+static bool needs_bell(const dibs *d)
+{
+    return d->class->cell && !d->class->can.tells_holders;
+}
+
+void dibs__bell_ring(dibs *d, dibs__deadline until)
+{
+    char stamp[DIBS__STAMP_SIZE];
+    dibs__cell_command c = {.op = DIBS__CELL_SET, .number = 1, .keep = KEEP, .stamp = stamp};
+    dibs__cell_reply reply = {0};
+    uint64_t id;
+
+    if (!needs_bell(d))
+        return;
+    d->env->random(d->env->ctx, &id, sizeof id);
+    snprintf(stamp, sizeof stamp, "%s-%llx", d->id, (unsigned long long)id);
+    d->class->cell(d->engine, KEY, &c, false, until, &reply, NULL);
+    free(reply.data);
+}
+
+static void look_at_all(dibs *d, int64_t now)
+{
+    for (size_t i = 0; i < d->attempts.size; i++) {
+        for (dibs__node *n = d->attempts.slot[i]; n; n = n->next) {
+            dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
+            if (g->state == DIBS__HELD)
+                dibs__grant_schedule(g, now);
+        }
+    }
+}
+
+/* On the keeper. Nobody's clock but the engine's says when it rang: how long ago. */
+static void listen_due(dibs *d, dibs__chore *c, int64_t now)
+{
+    dibs__deadline until = dibs__keeper_until(d, now);
+    dibs__cell_command read = {.op = DIBS__CELL_READ, .stamp = ""};
+    dibs__cell_reply reply = {0};
+    dibs_status status;
+
+    if (d->stats.held == 0) {
+        d->listening = false;
+        return;
+    }
+    pthread_mutex_unlock(&d->mutex);
+    status = d->class->cell(d->engine, KEY, &read, false, until, &reply, NULL);
+    pthread_mutex_lock(&d->mutex);
+    free(reply.data);
+    if (status == DIBS_OK && reply.verdict == DIBS__CELL_DONE &&
+        reply.age <= dibs__now(d->env) - d->listened)
+        look_at_all(d, now);
+    if (status == DIBS_OK)
+        d->listened = now;
+    dibs__chore_at(d, &d->chores, c, dibs__now(d->env) + EVERY);
+}
+
+void dibs__bell_listen(dibs *d, int64_t now)
+{
+    if (d->listening || !needs_bell(d) || (!d->bell.run && !dibs__lodge(d)))
+        return;
+    d->listening = true;
+    d->listened = now;
+    d->bell.run = listen_due;
+    dibs__chore_at(d, &d->chores, &d->bell, now + EVERY);
+}

@@ -1,0 +1,139 @@
+/* The engine hangs: its server is stopped, or another process keeps the database locked. Every call comes
+ * back when its time is over, whatever it waited for. The bounds are far from request_ms, which is what
+ * calls took that did not keep their wait. */
+#define _GNU_SOURCE
+#include "conformance/suite.h"
+
+#include <stdio.h>
+
+#define WAIT_MS          200
+#define REQUEST_MS       5000
+#define BOUND_MS         3000 /* 450 by the rule, on a machine that does nothing else */
+#define SHORT_REQUEST_MS 1500
+#define CLOSE_MS         (SHORT_REQUEST_MS + 2500) /* dibs.h says 2000 */
+
+typedef struct room {
+    dibs *d;
+    dibs_once *running; /* another's */
+    const char *name;
+} room;
+
+static void assert_fails(dibs_status status)
+{
+    assert_int_not_equal(status, DIBS_OK);
+}
+
+static void lock(room *r)
+{
+    dibs_grant *g = NULL;
+
+    assert_fails(dibs_lock(r->d, r->name, &(dibs_lock_options){.wait_ms = WAIT_MS}, &g, NULL));
+}
+
+static void lock_many(room *r)
+{
+    const char *const names[] = {"hung-a", "hung-b", r->name};
+    dibs_grant *g[3];
+
+    assert_fails(dibs_lock_many(r->d, names, 3, &(dibs_lock_options){.wait_ms = WAIT_MS}, g, NULL));
+}
+
+static void once_begin(room *r)
+{
+    dibs_once *o = NULL;
+
+    assert_fails(dibs_once_begin(r->d, "hung", &(dibs_once_options){.wait_ms = WAIT_MS}, &o, NULL));
+    dibs_once_free(o);
+}
+
+static void once_wait(room *r)
+{
+    assert_fails(dibs_once_wait(r->running, WAIT_MS, NULL));
+}
+
+static void break_it(room *r)
+{
+    assert_fails(dibs_break(r->d, r->name, "operator", false, WAIT_MS, NULL));
+}
+
+static const struct call {
+    const char *name;
+    void (*run)(room *r);
+    bool cells;
+} calls[] = {{"dibs_lock", lock, false},
+             {"dibs_lock_many", lock_many, false},
+             {"dibs_once_begin", once_begin, true},
+             {"dibs_once_wait", once_wait, true},
+             {"dibs_break", break_it, false}};
+
+static void hang_or_skip(void)
+{
+    if (!pause_server())
+        skip(); /* memory: nothing to hang */
+}
+
+static void a_call_keeps_its_wait_when_the_engine_hangs(void **state)
+{
+    dibs *a = open_handle();
+    room r = {.d = open_with(&(dibs_options){.request_ms = REQUEST_MS}), .name = fresh("hung")};
+    const char *late = NULL;
+    dibs_once *o = NULL;
+    int64_t took = 0;
+
+    (void)state;
+    take(a, r.name, NULL);
+    if (the.can.cells) {
+        assert_status(dibs_once_begin(a, r.name, NULL, &o, NULL), DIBS_OK);
+        assert_status(dibs_once_begin(r.d, r.name, &(dibs_once_options){.wait_ms = DIBS_NO_WAIT},
+                                      &r.running, NULL),
+                      DIBS_RUNNING);
+    }
+    hang_or_skip();
+    for (size_t i = 0; !late && i < sizeof calls / sizeof calls[0]; i++) {
+        int64_t start = clock_ms();
+        if (calls[i].cells && !the.can.cells)
+            continue;
+        calls[i].run(&r);
+        took = clock_ms() - start;
+        print_message("# %s: %s with a wait of %d ms: %lld ms\n", the.engine, calls[i].name,
+                      WAIT_MS, (long long)took);
+        if (took > BOUND_MS)
+            late = calls[i].name;
+    }
+    continue_server();
+    if (late)
+        fail_msg("%s took %lld ms", late, (long long)took);
+}
+
+/* While it holds, runs something, and has begun something whose answer never came. */
+static void closing_has_a_bound_when_the_engine_hangs(void **state)
+{
+    dibs *d = NULL;
+    dibs_once *o = NULL;
+    int64_t start, took;
+
+    (void)state;
+    assert_status(dibs_open(the.url, &(dibs_options){.request_ms = SHORT_REQUEST_MS}, &d, NULL),
+                  DIBS_OK);
+    take(d, fresh("hung"), NULL);
+    if (the.can.cells)
+        assert_status(dibs_once_begin(d, fresh("hung"), NULL, &o, NULL), DIBS_OK);
+    if (!pause_server()) {
+        dibs_close(d);
+        skip();
+    }
+    if (the.can.cells)
+        dibs_once_begin(d, fresh("hung"), &(dibs_once_options){.wait_ms = WAIT_MS}, &o, NULL);
+    start = clock_ms();
+    dibs_close(d);
+    took = clock_ms() - start;
+    continue_server();
+    print_message("# %s: dibs_close: %lld ms\n", the.engine, (long long)took);
+    assert_in_range(took, 0, CLOSE_MS);
+}
+
+static const struct CMUnitTest tests[] = {
+    CASE(a_call_keeps_its_wait_when_the_engine_hangs),
+    CASE(closing_has_a_bound_when_the_engine_hangs),
+};
+CASES(hung_cases, tests);
