@@ -7,8 +7,8 @@
 #include <string.h>
 
 static const cli_command *const commands[] = {
-    &cli_run,  &cli_once,  &cli_token, &cli_counter, &cli_cell,   &cli_ls,
-    &cli_show, &cli_break, &cli_watch, &cli_engines, &cli_schema,
+    &cli_run,  &cli_once,  &cli_token, &cli_counter, &cli_cell,    &cli_ls,
+    &cli_show, &cli_break, &cli_watch, &cli_doctor,  &cli_engines, &cli_schema,
 #ifdef DIBS_HAVE_LAB
     &cli_lab,
 #endif
@@ -25,7 +25,7 @@ static void print_usage(FILE *to)
     fputs("\n"
           "URL names the engine: sqlite:///path, redis://host, ... Default: $DIBS_URL,\n"
           "else the embedded store in the user's state folder (dibs engines lists all).\n"
-          "Durations are written 500ms, 5s, 2m, 1h, 7d.\n\n"
+          "Durations are written 500ms, 5s, 2m, 1h, 7d.\n"
           "  dibs run nightly -- ./backup.sh   wait for the lock, then run\n"
           "  dibs once order:17 -- ./pay.sh    run it, or say again what it said\n"
           "dibs COMMAND --help says more; so do dibs(1), dibs-run(1) and dibs-once(1).\n",

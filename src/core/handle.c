@@ -303,15 +303,21 @@ dibs_status dibs_open(const char *url, const dibs_options *options, dibs **out, 
     return status;
 }
 
+dibs_status dibs__url_begin(dibs__url *url, const char *text, const dibs__engine_class **out,
+                            dibs_error *err)
+{
+    dibs_status status = dibs__url_parse(url, text ? text : default_url(), err);
+
+    return status == DIBS_OK ? find_engine(url, out, err) : status;
+}
+
 dibs_status dibs_schema(const char *text, char **out, dibs_error *err)
 {
-    const dibs__engine_class *class;
+    const dibs__engine_class *class = NULL;
     dibs__url url;
-    dibs_status status = dibs__url_parse(&url, text ? text : default_url(), err);
+    dibs_status status = dibs__url_begin(&url, text, &class, err);
 
     *out = NULL;
-    if (status == DIBS_OK)
-        status = find_engine(&url, &class, err);
     if (status == DIBS_OK && !class->schema)
         status = dibs__fail(err, DIBS_UNSUPPORTED, "%s: needs no tables made by an administrator",
                             class->scheme);

@@ -7,7 +7,7 @@ import time
 
 from harness import DATABASES, ENGINES, free_port, test
 
-COMMANDS = ('run', 'once', 'token', 'counter', 'cell', 'ls', 'show', 'break', 'watch', 'engines', 'schema')
+COMMANDS = ('run', 'once', 'token', 'counter', 'cell', 'ls', 'show', 'break', 'watch', 'doctor', 'engines', 'schema')
 
 
 def refused(t, *args, says, code=64):
