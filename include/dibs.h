@@ -525,6 +525,48 @@ DIBS_API void dibs_report_free(dibs_report *r);
 DIBS_API dibs_status dibs_break(dibs *d, const char *name, const char *by, bool now,
                                 int64_t wait_ms, dibs_error *err);
 
+/* ---- Examining a server ---------------------------------------------------------------------- */
+
+/* DANGER: two clients can hold a lock at the same time, or no lock can be taken. WARNING: the same after a
+ * rarer fault, or a fault that locks survive only as long as nothing else fails. UNSEEN: could not be
+ * checked, and `what` says why. */
+typedef enum dibs_severity {
+    DIBS_SEVERITY_UNSEEN,
+    DIBS_SEVERITY_NOTE,
+    DIBS_SEVERITY_WARNING,
+    DIBS_SEVERITY_DANGER,
+} dibs_severity;
+
+typedef struct dibs_finding {
+    dibs_severity severity;
+    const char *id;     /* "redis.eviction": stays the same from version to version */
+    const char *what;   /* what was found, with figures */
+    const char *why;    /* why it matters for locks; "": UNSEEN */
+    const char *advice; /* what to do about it; "": UNSEEN */
+} dibs_finding;
+
+/* Round trips to the server, measured one after the other. */
+typedef struct dibs_latency {
+    size_t exchanges; /* 0: none were measured */
+    int64_t p50_us, p99_us, max_us;
+    int64_t lease_ms; /* that they were compared with */
+} dibs_latency;
+
+typedef struct dibs_findings dibs_findings;
+
+/* Checks what on the server of `url` (NULL as in dibs_open) endangers locks: settings, rights, topology,
+ * clocks, latency. Works also where dibs_open would fail, for example on a replica or without tables.
+ * Needs no more rights than dibs_open and leaves nothing behind. `options`: connect_ms, request_ms and
+ * lease_ms are used; NULL: defaults. DIBS_UNSUPPORTED: memory: has no server. */
+DIBS_API dibs_status dibs_examine(const char *url, const dibs_options *options, dibs_findings **out,
+                                  dibs_error *err);
+DIBS_API size_t dibs_findings_count(const dibs_findings *f);
+DIBS_API const dibs_finding *dibs_findings_at(const dibs_findings *f, size_t i); /* worst first */
+DIBS_API const dibs_latency *dibs_findings_latency(const dibs_findings *f);
+DIBS_API const char *dibs_findings_engine(const dibs_findings *f); /* "redis" */
+DIBS_API void dibs_findings_free(dibs_findings *f);
+DIBS_API const char *dibs_severity_name(dibs_severity severity); /* "danger" */
+
 /* ---- Statistics ------------------------------------------------------------------------------ */
 
 #define DIBS_BUCKETS 40

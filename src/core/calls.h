@@ -91,6 +91,9 @@
     X(list, (dibs * d, const char *prefix, bool idle, dibs_report **out, dibs_error *err),         \
       (d, prefix, idle, out, err))                                                                 \
     X(fence_top, (dibs * d, uint64_t * out, dibs_error * err), (d, out, err))                      \
+    X(examine,                                                                                     \
+      (const char *url, const dibs_options *options, dibs_findings **out, dibs_error *err),        \
+      (url, options, out, err))                                                                    \
     X(break,                                                                                       \
       (dibs * d, const char *name, const char *by, bool now, int64_t wait_ms, dibs_error *err),    \
       (d, name, by, now, wait_ms, err))

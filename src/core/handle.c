@@ -283,6 +283,19 @@ static void hint_at_port(const dibs__url *url, const dibs__engine_class *class, 
                          "; port %d is usually that of %s", usual[k].port, usual[k].schemes);
 }
 
+dibs_status dibs__url_begin(dibs__url *url, const char *text, const dibs__engine_class **out,
+                            dibs_error *err)
+{
+    char *meant = NULL;
+    dibs_status status = text ? DIBS_OK : dibs__url_default(&meant, err);
+
+    memset(url, 0, sizeof *url);
+    if (status == DIBS_OK)
+        status = dibs__url_parse(url, text ? text : meant, err);
+    dibs__url_forget(meant);
+    return status == DIBS_OK ? find_engine(url, out, err) : status;
+}
+
 static dibs_status open_engine(dibs *d, const char *text, const dibs_options *o, dibs_error *err)
 {
     dibs__url url;
@@ -293,10 +306,8 @@ static dibs_status open_engine(dibs *d, const char *text, const dibs_options *o,
                                   .request_span = d->request_span,
                                   .lease = o->lease_ms * DIBS__MS};
     int64_t above = 0;
-    dibs_status status = dibs__url_parse(&url, text, err);
+    dibs_status status = dibs__url_begin(&url, text, &d->class, err);
 
-    if (status == DIBS_OK)
-        status = find_engine(&url, &d->class, err);
     if (status == DIBS_OK)
         status = dibs__url_take_number(&url, "fence_above", 1, MAX_ABOVE, &above, err);
     if (status == DIBS_OK) {
@@ -324,17 +335,13 @@ dibs_status dibs__open_in(const dibs__env *env, const char *url, const dibs_opti
     static const dibs_options defaults;
     const dibs_options *o = options ? options : &defaults;
     dibs *d = NULL;
-    char *meant = NULL;
     dibs_status status = check_open_options(o, err);
 
     *out = NULL;
-    if (status == DIBS_OK && !url)
-        status = dibs__url_default(&meant, err);
     if (status == DIBS_OK)
         status = new_handle(env, o, &d, err);
     if (status == DIBS_OK)
-        status = open_engine(d, url ? url : meant, o, err);
-    dibs__url_forget(meant);
+        status = open_engine(d, url, o, err);
     if (status == DIBS_OK)
         *out = d;
     else if (d)
@@ -349,16 +356,11 @@ dibs_status dibs__do_open(const char *url, const dibs_options *options, dibs **o
 
 dibs_status dibs__do_schema(const char *text, char **out, dibs_error *err)
 {
-    const dibs__engine_class *class;
-    dibs__url url = {0};
-    char *meant = NULL;
-    dibs_status status = text ? DIBS_OK : dibs__url_default(&meant, err);
+    const dibs__engine_class *class = NULL;
+    dibs__url url;
+    dibs_status status = dibs__url_begin(&url, text, &class, err);
 
     *out = NULL;
-    if (status == DIBS_OK)
-        status = dibs__url_parse(&url, text ? text : meant, err);
-    if (status == DIBS_OK)
-        status = find_engine(&url, &class, err);
     if (status == DIBS_OK)
         dibs__url_take(&url, "fence_above"); /* no table depends on it */
     if (status == DIBS_OK && !class->schema)
@@ -366,7 +368,6 @@ dibs_status dibs__do_schema(const char *text, char **out, dibs_error *err)
                             class->scheme);
     else if (status == DIBS_OK)
         status = class->schema(&url, out, err);
-    dibs__url_forget(meant);
     dibs__url_fini(&url);
     return status;
 }

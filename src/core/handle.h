@@ -295,4 +295,8 @@ bool dibs__keeper_start(dibs *d); /* with the mutex; false: no thread to be had 
 void dibs__keeper_wake(dibs *d);
 void dibs__keeper_stop(dibs *d); /* without the mutex; it was told so: `keeper_stops` */
 
+/* handle.c: reads a URL (NULL as in dibs_open) and finds its engine. `url` is to be finished in any case. */
+dibs_status dibs__url_begin(dibs__url *url, const char *text, const dibs__engine_class **out,
+                            dibs_error *err);
+
 #endif

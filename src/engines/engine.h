@@ -26,6 +26,7 @@
 typedef struct dibs__engine dibs__engine;
 typedef struct dibs__engine_class dibs__engine_class;
 typedef struct dibs__report_builder dibs__report_builder; /* core/report.h */
+typedef struct dibs__facts dibs__facts;                   /* doctor/facts.h */
 
 /* Where an engine delivers wake-ups: given to `open`, valid until `close` returns. All three may be
  * called from any thread, also from inside a call of the core; unknown attempts are ignored. They
@@ -207,6 +208,11 @@ struct dibs__engine_class {
     /* What an administrator runs once when the account may not create what the engine needs: text to
      * be freed by the caller. Takes the URL's parameters and connects to nothing. May be NULL. */
     dibs_status (*schema)(dibs__url *url, char **out, dibs_error *err);
+
+    /* Collects facts about the server for dibs_examine (src/doctor): connects as `open` does, also where
+     * `open` would refuse the server, and leaves nothing behind. Fails only when the server cannot be
+     * reached. May be NULL: there is no server. */
+    dibs_status (*examine)(const dibs__open_request *request, dibs__facts *out, dibs_error *err);
 };
 
 /* NULL-terminated, in the order in which people are told about them. */

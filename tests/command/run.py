@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests of the command, with real processes, signals and engines: run.py --dibs PATH [--part P] [--list] [PATTERN...]
 
-A part is run, once or lab; without one it is all of them. Speaks TAP. Servers are private, on free ports; everything lives in scratch folders that are removed."""
+A part is run, once, doctor or lab; without one it is all of them. Speaks TAP. Servers are private, on free ports; everything lives in scratch folders that are removed."""
 
 import argparse
 import fnmatch
@@ -17,6 +17,8 @@ sys.dont_write_bytecode = True  # the tree stays as it is
 
 import harness
 import test_basics
+import test_doctor
+import test_doctor_servers
 import test_exclusion
 import test_guardian
 import test_lab
@@ -31,6 +33,7 @@ import test_values
 PARTS = {
     'run': (test_usage, test_basics, test_exclusion, test_guardian, test_look, test_moving, test_terminal, test_redlock),
     'once': (test_once, test_values),
+    'doctor': (test_doctor, test_doctor_servers),
     'lab': (test_lab,),
 }
 

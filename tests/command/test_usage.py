@@ -10,7 +10,7 @@ import time
 
 from harness import DATABASES, ENGINES, ENSEMBLES, HERE, Skip, free_port, read, test, wait_for
 
-COMMANDS = ('run', 'once', 'token', 'counter', 'cell', 'ls', 'show', 'break', 'watch', 'fence', 'engines', 'schema')
+COMMANDS = ('run', 'once', 'token', 'counter', 'cell', 'ls', 'show', 'break', 'watch', 'fence', 'doctor', 'engines', 'schema')
 
 
 def refused(t, *args, says, code=64):

@@ -13,7 +13,6 @@
 
 #include <stdio.h>
 
-#define DEFAULT_PORT    2379
 #define DEFAULT_SESSION (10 * DIBS__SECOND)
 
 extern const dibs__engine_class dibs__engine_etcd;
@@ -45,7 +44,7 @@ static dibs_status read_hosts(const dibs__url *url, dibs__etcd_place *place, dib
         if (!copy(&place->host[i].name, given ? url->host[i].name : "127.0.0.1"))
             return no_memory(err);
         place->host[i].port =
-            i < url->host_count && url->host[i].port ? url->host[i].port : DEFAULT_PORT;
+            i < url->host_count && url->host[i].port ? url->host[i].port : DIBS__ETCD_PORT;
         place->count = i + 1;
     }
     return DIBS_OK;
@@ -109,13 +108,14 @@ static dibs_status read_tls(dibs__url *url, dibs__etcd_place *place, dibs_error 
     return status;
 }
 
-static dibs_status read_url(const dibs__open_request *request, dibs__etcd *e,
-                            dibs__etcd_place *place, dibs_error *err)
+dibs_status dibs__etcd_read_url(const dibs__open_request *request, dibs__etcd *e,
+                                dibs__etcd_place *place, dibs_error *err)
 {
     dibs__url *url = request->url;
     bool tls = strcmp(url->scheme, "etcds") == 0;
     dibs_status status = read_hosts(url, place, err);
 
+    e->ttl = DEFAULT_SESSION;
     if (status == DIBS_OK)
         status = read_credentials(url, place, err);
     if (status == DIBS_OK)
@@ -230,7 +230,6 @@ static dibs__etcd *new_side(const dibs__open_request *request)
     e->side.adapter = &adapter;
     e->side.env = e->env = request->env;
     e->request_span = request->request_span;
-    e->ttl = DEFAULT_SESSION;
     pthread_mutex_init(&e->lock, NULL);
     dibs__cond_init(&e->stands);
     return e;
@@ -245,7 +244,7 @@ static dibs_status etcd_open(const dibs__open_request *request, dibs__engine **o
 
     if (!e)
         return no_memory(err);
-    status = read_url(request, e, &place, err);
+    status = dibs__etcd_read_url(request, e, &place, err);
     if (status != DIBS_OK) {
         dibs__etcd_place_fini(&place);
         free_side(e);
@@ -287,4 +286,5 @@ const dibs__engine_class dibs__engine_etcd = {
     .cell_reap = dibs__line_cell_reap,
     .event_fd = dibs__line_event_fd,
     .events = dibs__line_events,
+    .examine = dibs__etcd_examine,
 };

@@ -246,4 +246,13 @@ void dibs__etcd_cells_step_out(dibs__line_side *s, const dibs__line_blob *cell,
 /* False: the tag is not a cell's. */
 bool dibs__etcd_cell_told(dibs__etcd *e, uint64_t tag, dibs__etcd_news news);
 
+/* etcd.c: what the URL says, into `place`, `e->prefix` and `e->ttl`. `place` is to be finished in any case. */
+#define DIBS__ETCD_PORT 2379
+dibs_status dibs__etcd_read_url(const dibs__open_request *request, dibs__etcd *e,
+                                dibs__etcd_place *place, dibs_error *err);
+
+/* examine.c */
+dibs_status dibs__etcd_examine(const dibs__open_request *request, dibs__facts *out,
+                               dibs_error *err);
+
 #endif

@@ -148,4 +148,5 @@ const dibs__engine_class dibs__engine_mysql = {
     .event_fd = my_event_fd,
     .events = my_events,
     .schema = my_schema,
+    .examine = dibs__my_examine,
 };

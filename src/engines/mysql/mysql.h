@@ -411,4 +411,8 @@ struct dibs__my {
     _Atomic uint8_t glance[DIBS__MY_GLANCES]; /* by name: which parts a look will need */
 };
 
+/* ---- examine.c ------------------------------------------------------------------------------- */
+
+dibs_status dibs__my_examine(const dibs__open_request *request, dibs__facts *out, dibs_error *err);
+
 #endif

@@ -111,4 +111,5 @@ const dibs__engine_class dibs__engine_postgresql = {
     .event_fd = dibs__pg_event_fd,
     .events = dibs__pg_events,
     .schema = pg_schema,
+    .examine = dibs__pg_examine,
 };

@@ -152,4 +152,8 @@ bool dibs__pg_is_locked(const PGresult *res);
 dibs_status dibs__pg_fault_connecting(PGconn *pg, const char *label, dibs_error *err);
 dibs_status dibs__pg_fault_lost(PGconn *pg, dibs_status status, dibs_error *err);
 
+/* ---- examine.c ------------------------------------------------------------------------------- */
+
+dibs_status dibs__pg_examine(const dibs__open_request *request, dibs__facts *out, dibs_error *err);
+
 #endif

@@ -13,6 +13,10 @@ typedef struct meaning {
     const char *advice;
 } meaning;
 
+#define RIGHTS                                                                           \
+    "the user may not do that: it needs ~PREFIX:* &PREFIX:* +@read +@write +@scripting " \
+    "+@connection +@pubsub +time"
+
 static const meaning meanings[] = {
     {"NOAUTH", DIBS_DENIED, "the server wants a password: redis://[user]:password@host"},
     {"WRONGPASS", DIBS_DENIED, "user or password in the URL is wrong, or was changed"},
@@ -22,9 +26,8 @@ static const meaning meanings[] = {
     {"ERR Client sent AUTH", DIBS_DENIED, "the server has no password: take it out of the URL"},
     {"ERR wrong number of arguments for 'auth'", DIBS_DENIED,
      "the server is too old for users: give the password alone"},
-    {"NOPERM", DIBS_DENIED,
-     "the user may not do that: it needs ~PREFIX:* &PREFIX:* +@read +@write +@scripting "
-     "+@connection +@pubsub"},
+    {"NOPERM", DIBS_DENIED, RIGHTS},
+    {"ERR The user executing the script can't run", DIBS_DENIED, RIGHTS},
     {"DENIED", DIBS_DENIED, "the server's protected mode refuses other hosts: give it a password"},
     {"LOADING", DIBS_UNAVAILABLE, "the server is still reading its data: try again"},
     {"MASTERDOWN", DIBS_UNAVAILABLE,

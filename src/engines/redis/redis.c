@@ -8,6 +8,7 @@
 #include "engines/redis/redis.h"
 
 #include "core/error.h"
+#include "engines/redis/examine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -156,6 +157,19 @@ static dibs_status redis_open(const dibs__open_request *request, dibs__engine **
     return status;
 }
 
+static dibs_status redis_examine(const dibs__open_request *request, dibs__facts *out,
+                                 dibs_error *err)
+{
+    dibs__redis r = {.place.env = request->env};
+    dibs_status status = read_url(request->url, &r, err);
+
+    if (status == DIBS_OK)
+        status = dibs__redis_examine_server(&r.place, r.prefix, request->until, out, err);
+    dibs__tls_context_free(r.place.tls);
+    dibs__place_fini(&r.place);
+    return status;
+}
+
 static const char *const schemes[] = {"redis", "rediss", "redis+unix", NULL};
 
 const dibs__engine_class dibs__engine_redis = {
@@ -181,4 +195,5 @@ const dibs__engine_class dibs__engine_redis = {
     .cell_wait = dibs__redis_cell_wait,
     .event_fd = dibs__redis_event_fd,
     .events = dibs__redis_events,
+    .examine = redis_examine,
 };

@@ -202,6 +202,21 @@ static dibs_status redlock_open(const dibs__open_request *request, dibs__engine 
     return status;
 }
 
+static dibs_status redlock_examine(const dibs__open_request *request, dibs__facts *out,
+                                   dibs_error *err)
+{
+    dibs__voters *v = dibs__voters_new(request->env, request->sink);
+    dibs_status status;
+
+    if (!v)
+        return dibs__fail(err, DIBS_NO_MEMORY, "redlock: out of memory or descriptors");
+    status = read_url(request->url, request->handle_id, v, err);
+    if (status == DIBS_OK)
+        status = dibs__redlock_examine_nodes(v, request->until, out, err);
+    dibs__voters_close(v);
+    return status;
+}
+
 static const char *const schemes[] = {"redlock", NULL};
 
 const dibs__engine_class dibs__engine_redlock = {
@@ -230,4 +245,5 @@ const dibs__engine_class dibs__engine_redlock = {
     .list = dibs__redlock_list,
     .event_fd = dibs__redlock_event_fd,
     .events = dibs__redlock_events,
+    .examine = redlock_examine,
 };

@@ -148,4 +148,9 @@ dibs_status dibs__redlock_inspect(dibs__engine *e, const char *name, dibs__deadl
 dibs_status dibs__redlock_list(dibs__engine *e, const char *prefix, bool idle, dibs__deadline until,
                                dibs__report_builder *out, dibs_error *err);
 
+/* ---- Looking at the nodes for dibs_examine (examine.c) ---------------------------------------- */
+
+dibs_status dibs__redlock_examine_nodes(const dibs__voters *v, dibs__deadline until,
+                                        dibs__facts *out, dibs_error *err);
+
 #endif

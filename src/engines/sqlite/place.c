@@ -61,7 +61,7 @@ static void make_database(const char *path, const struct stat *folder)
     unlink(fresh);
 }
 
-static dibs_status machine_path(char *path, dibs_error *err)
+static dibs_status make_machine(const char *path, dibs_error *err)
 {
     struct stat folder;
 
@@ -72,9 +72,15 @@ static dibs_status machine_path(char *path, dibs_error *err)
                           ": %s: root makes it for a group of users with install -d -m 2770 -g "
                           "GROUP " MACHINE ", or name a database by sqlite:///path",
                           strerror(errno));
-    strcpy(path, MACHINE "/dibs.db");
     make_database(path, &folder);
     return DIBS_OK;
+}
+
+dibs_status dibs__lite_place_make(const dibs__url *url, char *path, dibs_error *err)
+{
+    if (strcmp(path, MACHINE "/dibs.db") == 0)
+        return make_machine(path, err);
+    return url->path[0] ? DIBS_OK : make_folders(path, err);
 }
 
 static dibs_status default_path(char *path, size_t size, dibs_error *err)
@@ -86,7 +92,7 @@ static dibs_status default_path(char *path, size_t size, dibs_error *err)
     if (state && state[0] == '/')
         n = snprintf(path, size, "%s/dibs/dibs.db", state);
     else if (geteuid() == 0)
-        return machine_path(path, err);
+        n = snprintf(path, size, MACHINE "/dibs.db");
     else if (home && home[0] == '/')
         n = snprintf(path, size, "%s/.local/state/dibs/dibs.db", home);
     else
@@ -95,7 +101,7 @@ static dibs_status default_path(char *path, size_t size, dibs_error *err)
                           "sqlite:///path, or sqlite:machine");
     if (n < 0 || (size_t)n >= size)
         return dibs__fail(err, DIBS_INVALID, "sqlite: the state folder's path is too long");
-    return make_folders(path, err);
+    return DIBS_OK;
 }
 
 dibs_status dibs__lite_place(dibs__url *url, char *path, size_t size, dibs_error *err)
@@ -115,8 +121,10 @@ dibs_status dibs__lite_place(dibs__url *url, char *path, size_t size, dibs_error
                               url->host[i].name);
     if (!url->path[0])
         return default_path(path, size, err);
-    if (strcmp(url->path, "machine") == 0 && !url->authority)
-        return machine_path(path, err);
+    if (strcmp(url->path, "machine") == 0 && !url->authority) {
+        snprintf(path, size, MACHINE "/dibs.db");
+        return DIBS_OK;
+    }
     if (url->path[0] == ':')
         return dibs__fail(
             err, DIBS_INVALID,
@@ -141,36 +149,53 @@ static const struct {
     {0x19830326, "BeeGFS"},
 };
 
+const char *dibs__lite_far_away(uint32_t type)
+{
+    for (size_t i = 0; i < sizeof far_away / sizeof far_away[0]; i++)
+        if (type == far_away[i].type)
+            return far_away[i].name;
+    return NULL;
+}
+
 static dibs_status check_near(const char *folder, dibs_error *err)
 {
     struct statfs fs;
+    const char *far;
 
     if (statfs(folder, &fs) < 0)
         return dibs__fail(err, DIBS_INVALID, "sqlite: %.400s: %s: make the folder or name another",
                           folder, strerror(errno));
-    for (size_t i = 0; i < sizeof far_away / sizeof far_away[0]; i++)
-        if ((uint32_t)fs.f_type == far_away[i].type)
-            return dibs__fail(
-                err, DIBS_UNSUPPORTED,
-                "sqlite: %.400s is on %s: locks of a network file system do not protect; "
-                "use a local disk, or a server engine such as redis:",
-                folder, far_away[i].name);
+    far = dibs__lite_far_away((uint32_t)fs.f_type);
+    if (far)
+        return dibs__fail(err, DIBS_UNSUPPORTED,
+                          "sqlite: %.400s is on %s: locks of a network file system do not protect; "
+                          "use a local disk, or a server engine such as redis:",
+                          folder, far);
     if (access(folder, W_OK | X_OK) < 0)
         return dibs__fail(err, DIBS_DENIED, "sqlite: %.400s cannot be written: %s", folder,
                           strerror(errno));
     return DIBS_OK;
 }
 
+void dibs__lite_place_folder(const char *path, char folder[PATH_MAX])
+{
+    char *real = realpath(path, NULL), *slash;
+
+    snprintf(folder, PATH_MAX, "%s", real ? real : path);
+    free(real);
+    slash = strrchr(folder, '/');
+    if (!slash)
+        strcpy(folder, ".");
+    else
+        slash[slash == folder] = '\0';
+}
+
 dibs_status dibs__lite_place_check(const char *path, dibs_error *err)
 {
     char folder[PATH_MAX];
-    char *real = realpath(path, NULL);
     struct stat st;
-    char *slash;
 
-    snprintf(folder, sizeof folder, "%s", real ? real : path);
-    free(real);
-    slash = strrchr(folder, '/');
+    dibs__lite_place_folder(path, folder);
     if (stat(path, &st) == 0) {
         if (S_ISDIR(st.st_mode))
             return dibs__fail(err, DIBS_INVALID, "sqlite: %.400s is a folder: name a file in it",
@@ -184,10 +209,6 @@ dibs_status dibs__lite_place_check(const char *path, dibs_error *err)
         return dibs__fail(err, errno == EACCES ? DIBS_DENIED : DIBS_INVALID, "sqlite: %.400s: %s",
                           path, strerror(errno));
     }
-    if (!slash)
-        strcpy(folder, ".");
-    else
-        slash[slash == folder] = '\0';
     return check_near(folder, err);
 }
 

@@ -240,6 +240,14 @@ static found recognise(dibs__lite *e, dibs_status *status, dibs_error *err)
     return FAILED;
 }
 
+dibs_status dibs__lite_recognise(dibs__lite *e, dibs_error *err)
+{
+    dibs_status status = DIBS_OK;
+
+    recognise(e, &status, err);
+    return status;
+}
+
 static bool exec(dibs__lite *e, const char *sql)
 {
     return sqlite3_exec(e->db, sql, NULL, NULL, NULL) == SQLITE_OK;

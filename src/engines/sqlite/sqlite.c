@@ -112,6 +112,8 @@ static dibs_status open_parts(dibs__lite *e, const dibs__open_request *request, 
     dibs_status status = dibs__lite_place(request->url, e->path, sizeof e->path, err);
 
     if (status == DIBS_OK)
+        status = dibs__lite_place_make(request->url, e->path, err);
+    if (status == DIBS_OK)
         status = dibs__lite_place_check(e->path, err);
     if (status == DIBS_OK)
         status = open_database(e, request, err);
@@ -306,4 +308,5 @@ const dibs__engine_class dibs__engine_sqlite = {
     .event_fd = sqlite_event_fd,
     .events = sqlite_events,
     .stand_in = sqlite_stand_in,
+    .examine = dibs__lite_examine,
 };

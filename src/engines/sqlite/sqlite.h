@@ -169,6 +169,12 @@ extern const dibs__engine_class dibs__engine_sqlite;
 
 /* place.c */
 dibs_status dibs__lite_place(dibs__url *url, char *path, size_t size, dibs_error *err);
+/* Makes what is missing of a place that nobody named: the user's own folders, or the machine's store. */
+dibs_status dibs__lite_place_make(const dibs__url *url, char *path, dibs_error *err);
+/* The folder that the database is in. */
+void dibs__lite_place_folder(const char *path, char folder[PATH_MAX]);
+/* The name of a network file system by its type; NULL: it is none. */
+const char *dibs__lite_far_away(uint32_t type);
 dibs_status dibs__lite_place_check(const char *path, dibs_error *err);
 /* Opens or creates the folder beside the database `e->path`. */
 dibs_status dibs__lite_place_beside(dibs__lite *e, dibs_error *err);
@@ -179,6 +185,8 @@ void dibs__lite_place_share(const dibs__lite *e, int fd);
 dibs_status dibs__lite_fault(sqlite3 *db, const char *path, const char *doing, dibs_error *err);
 
 /* schema.c */
+/* The database is empty or of a version that we know. */
+dibs_status dibs__lite_recognise(dibs__lite *e, dibs_error *err);
 dibs_status dibs__lite_connect(dibs__lite *e, dibs__deadline until, dibs_error *err);
 dibs_status dibs__lite_schema_open(dibs__lite *e, dibs__deadline until, dibs_error *err);
 /* Puts a ceiling above `fence` on the disk, outside of any transaction. 0, or -1: roll back. */
@@ -296,5 +304,9 @@ dibs_status dibs__lite_inspect(dibs__lite *e, const char *name, dibs__deadline u
                                dibs__report_builder *out, dibs_error *err);
 dibs_status dibs__lite_list(dibs__lite *e, const char *prefix, bool idle, dibs__deadline until,
                             dibs__report_builder *out, dibs_error *err);
+
+/* examine.c */
+dibs_status dibs__lite_examine(const dibs__open_request *request, dibs__facts *out,
+                               dibs_error *err);
 
 #endif

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_PORT    2181
 #define DEFAULT_SESSION (10 * DIBS__SECOND)
 #define DEFAULT_ROOT    "/dibs"
 
@@ -36,7 +35,7 @@ static dibs_status read_hosts(const dibs__url *url, dibs__zk *z, dibs_error *err
         bool six = strchr(url->host[i].name, ':') != NULL;
         n += (size_t)snprintf(z->hosts + n, size - n, "%s%s%s%s:%d", i ? "," : "", six ? "[" : "",
                               url->host[i].name, six ? "]" : "",
-                              url->host[i].port ? url->host[i].port : DEFAULT_PORT);
+                              url->host[i].port ? url->host[i].port : DIBS__ZK_PORT);
     }
     return DIBS_OK;
 }
@@ -96,7 +95,7 @@ static dibs_status read_auth(dibs__url *url, dibs__zk *z, dibs_error *err)
     return DIBS_OK;
 }
 
-static dibs_status read_url(const dibs__open_request *request, dibs__zk *z, dibs_error *err)
+dibs_status dibs__zk_read_url(const dibs__open_request *request, dibs__zk *z, dibs_error *err)
 {
     dibs__url *url = request->url;
     dibs_status status;
@@ -170,7 +169,7 @@ void dibs__zk_free(dibs__zk *z)
     free(z);
 }
 
-static dibs__zk *new_zk(const dibs__env *env)
+dibs__zk *dibs__zk_new(const dibs__env *env)
 {
     dibs__zk *z = calloc(1, sizeof *z);
 
@@ -186,12 +185,12 @@ static dibs__zk *new_zk(const dibs__env *env)
 static dibs_status zookeeper_open(const dibs__open_request *request, dibs__engine **out,
                                   dibs_error *err)
 {
-    dibs__zk *z = new_zk(request->env);
+    dibs__zk *z = dibs__zk_new(request->env);
     dibs_status status;
 
     if (!z)
         return out_of_memory(err);
-    status = read_url(request, z, err);
+    status = dibs__zk_read_url(request, z, err);
     if (status != DIBS_OK) {
         dibs__zk_free(z);
         return status;
@@ -227,4 +226,5 @@ const dibs__engine_class dibs__engine_zookeeper = {
     .cell_reap = dibs__line_cell_reap,
     .event_fd = dibs__line_event_fd,
     .events = dibs__line_events,
+    .examine = dibs__zk_examine,
 };

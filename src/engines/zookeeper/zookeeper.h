@@ -100,7 +100,12 @@ typedef struct dibs__zk {
 
 /* ---- session.c ------------------------------------------------------------------------------- */
 
-void dibs__zk_free(dibs__zk *z); /* zookeeper.c */
+/* zookeeper.c */
+#define DIBS__ZK_PORT 2181
+dibs__zk *dibs__zk_new(const dibs__env *env); /* NULL: out of memory */
+/* What the URL says: hosts, root, auth, acl, asked, exact. */
+dibs_status dibs__zk_read_url(const dibs__open_request *request, dibs__zk *z, dibs_error *err);
+void dibs__zk_free(dibs__zk *z);
 dibs_status dibs__zk_connect(dibs__zk *z, dibs__deadline until, dibs_error *err);
 void dibs__zk_close(dibs__line_side *s);
 void dibs__zk_abandon(dibs__line_side *s);
@@ -274,5 +279,8 @@ dibs__deadline dibs__zk_strays_serve(dibs__zk *z);
 void dibs__zk_strays_free(dibs__zk *z);
 /* errand.c: as dibs__zk_ops_lost. */
 void dibs__zk_errands_lost(dibs__zk *z);
+
+/* examine.c */
+dibs_status dibs__zk_examine(const dibs__open_request *request, dibs__facts *out, dibs_error *err);
 
 #endif

@@ -1,0 +1,93 @@
+/* What endangers locks on the nodes of Redlock. Facts: src/engines/redlock/examine.c; what holds for every
+ * Redis server is in redis.c. */
+#include "doctor/checks.h"
+
+#include <stddef.h>
+
+/* The nodes together. */
+const dibs__check dibs__checks_redlock[] = {
+    {"redlock.majority",
+     DIBS__DANGER,
+     {{"enough", DIBS__IS, "no"}},
+     "{up} of {nodes} nodes answer, and {majority} are needed",
+     "without a majority no lock can be taken, and those that are held end",
+     "start the nodes that are down"},
+    {"redlock.same-server",
+     DIBS__DANGER,
+     {{"same_server", DIBS__IS_NOT, ""}},
+     "{same_server} are the same Redis server",
+     "its vote counts twice: a lock can be held by two clients when another node fails",
+     "name each server once, by one address"},
+    {"redlock.same-host",
+     DIBS__WARNING,
+     {{"same_host", DIBS__IS_NOT, ""}},
+     "{same_host} are on the same host",
+     "they fail together: the host's end takes several votes at once",
+     "put each node on a host of its own"},
+    {"redlock.two-nodes",
+     DIBS__WARNING,
+     {{"nodes", DIBS__BELOW, "3"}},
+     "there are {nodes} nodes, and {majority} are needed",
+     "no node may fail: less available than a single server",
+     "use three nodes or five, or redis:// with one"},
+    {"redlock.even",
+     DIBS__WARNING,
+     {{"even", DIBS__IS, "yes"}, {"nodes", DIBS__ABOVE, "2"}},
+     "the number of nodes is even ({nodes}, {majority} are needed)",
+     "it tolerates no more failures than one fewer would, and there is one more that can fail",
+     "use an odd number"},
+    {"redlock.guard",
+     DIBS__WARNING,
+     {{"guarded", DIBS__IS, "no"}},
+     "guard=off is in the URL",
+     "a node that restarts votes at once, also if it has forgotten its votes: two clients can hold "
+     "a lock",
+     "take guard=off out of the URL; give it once, when the nodes are new"},
+    {"redlock.node-limit",
+     DIBS__WARNING,
+     {{"slow_nodes", DIBS__IS, "yes"}},
+     "a round trip to a node takes {p99} (p99 of {exchanges}); node_ms is {node_limit}",
+     "an answer that is later than node_ms counts as none: majorities are missed",
+     "raise node_ms= in the URL above the p99"},
+    {"redlock.clock",
+     DIBS__NOTE,
+     {{"clock_synchronised", DIBS__IS, "no"}},
+     "the kernel says that this machine's clock is not synchronised",
+     "clients propose fences by their clocks; after restarts of nodes they must differ by less "
+     "than "
+     "max_lease",
+     "run NTP here (chrony, systemd-timesyncd)"},
+    {NULL},
+};
+
+/* Each of them. */
+const dibs__check dibs__checks_redlock_node[] = {
+    {"redlock.node-down",
+     DIBS__WARNING,
+     {{"down", DIBS__IS_NOT, ""}},
+     "does not answer: {down}",
+     "fewer nodes may fail before locks are unavailable",
+     "start it, or correct its address or password in the URL"},
+    {"redlock.node-persistence",
+     DIBS__DANGER,
+     {{"guarded", DIBS__IS, "no"}, {"appendonly", DIBS__IS, "no"}},
+     "keeps no append-only file, and guard=off is in the URL",
+     "after a restart it votes again although it has forgotten its votes: two clients can hold a "
+     "lock",
+     "take guard=off out of the URL, or set appendonly yes and appendfsync always"},
+    {"redlock.node-restarts",
+     DIBS__NOTE,
+     {{"guarded", DIBS__IS, "yes"}, {"appendonly", DIBS__IS, "no"}},
+     "keeps no append-only file",
+     "after each restart the node does not vote for the longest lease (max_lease)",
+     "set appendonly yes and appendfsync always, if a node must be back at once"},
+    {"redlock.node-restarts",
+     DIBS__NOTE,
+     {{"guarded", DIBS__IS, "yes"},
+      {"appendonly", DIBS__IS, "yes"},
+      {"appendfsync", DIBS__IS_NOT, "always"}},
+     "appendfsync is {appendfsync}",
+     "after each restart the node does not vote for the longest lease (max_lease)",
+     "set appendfsync always, if a node must be back at once"},
+    {NULL},
+};
