@@ -18,8 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BASE_KEY "f:base"
-#define TOP_KEY  "f:top"
+#define BASE_KEY DIBS__OWN_CELL "base"
+#define TOP_KEY  DIBS__OWN_CELL "top"
 
 static void make_stamp(const dibs *d, char out[DIBS__STAMP_SIZE])
 {

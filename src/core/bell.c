@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define KEY   "b:broken"
+#define KEY   DIBS__OWN_CELL "broken"
 #define EVERY (800 * DIBS__MS) /* with the look that follows: within a second */
 #define KEEP  (24 * 3600 * DIBS__SECOND)
 

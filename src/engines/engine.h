@@ -112,6 +112,7 @@ bool dibs__cell_reply_of(const dibs__cell_command *command, const dibs__cell_ans
                          dibs__time now, dibs__cell_reply *out);
 
 #define DIBS__VALUE_EXTRA 4096
+#define DIBS__OWN_CELL    "=" /* so begin the keys of cells that the library keeps for itself */
 
 typedef struct dibs__capabilities {
     bool across_processes;

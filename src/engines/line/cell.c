@@ -328,7 +328,8 @@ static dibs_status try_once(dibs__line *line, dibs__line_blob *blobs, size_t cou
 }
 
 /* A round of the reaper begins at what this handle used: neither store can tell what ended first, and
- * if all rounds began at the front, handles that make one round would never come to the rest. */
+ * if all rounds began at the front, handles that make one round would never come to the rest. Nor if they
+ * began at a cell that all handles use. */
 static void note_place(dibs__line *line, const dibs__line_blob *blobs, size_t count)
 {
     pthread_mutex_lock(&line->mutex);
@@ -370,7 +371,7 @@ dibs_status dibs__line_cell(dibs__engine *e, const char *key, const dibs__cell_c
         crowd.tries++;
     }
     dibs__crowd_leave(line, &blobs[0], &crowd);
-    if (status == DIBS_OK)
+    if (status == DIBS_OK && *key != *DIBS__OWN_CELL)
         note_place(line, blobs, count);
     free(blobs);
     return status;
