@@ -10,6 +10,10 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local stored = redis.call('GET', key)
 local born = now - up * 1000000
+-- On a server without any key the set of busy locks is complete from the start: see the Redis engine's fill.lua.
+if not stored and redis.call('DBSIZE') == 0 then
+    redis.call('SADD', string.sub(key, 1, -5) .. 'busy', '')
+end
 if stored then
     local old_born, old_longest, old_always, old_run = struct.unpack('>ddds', stored)
     longest = old_longest > longest and old_longest or longest
