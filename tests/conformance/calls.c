@@ -95,12 +95,20 @@ static void a_lock_leaves_no_old_error(void **state)
 
 static void a_schema_leaves_no_old_error(void **state)
 {
-    char *sql = NULL;
+    char *sql = NULL, *url = NULL;
+    dibs_findings *found = NULL;
+    uint64_t top;
     dibs_status status = dibs_schema(the.url, &sql, used());
 
     (void)state;
     check("dibs_schema", status, sql ? DIBS_OK : DIBS_UNSUPPORTED);
     free(sql);
+    status = dibs_examine(the.url, NULL, &found, used());
+    check("dibs_examine", status, found ? DIBS_OK : DIBS_UNSUPPORTED);
+    dibs_findings_free(found);
+    CHECK(dibs_fence_top(open_handle(), &top, used()), DIBS_OK);
+    CHECK(dibs_url_read("no/such/file", &url, used()), DIBS_INVALID);
+    assert_null(url);
 }
 
 static void a_cell_leaves_no_old_error(void **state)

@@ -73,7 +73,7 @@ def main():
     parser.add_argument('build')
     parser.add_argument('--seeds', type=int, default=3000)
     parser.add_argument('patterns', nargs='*')
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     build = os.path.abspath(args.build)
     chosen = [k for k in KNOWN if not args.patterns or any(fnmatch.fnmatch(k[0], '*%s*' % p) for p in args.patterns)]
     failed = 0
