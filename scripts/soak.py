@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """./dev soak [MINUTES]: `dibs run` and `dibs once` on sqlite and redis under kill -9 and SIGSTOP, with a checked log;
 1,000 races for a token and for a key on every engine (race.py); Redlock's storm and restarts at length (some minutes
-of their own); then fuzzers.
+of their own); the simulation with new seeds; then fuzzers.
 
 Several wrappers take turns at one lock. Each command writes its fence into one common log, at its start and every
 two milliseconds while it runs, while wrappers and guardians are killed and wrappers stopped past their lease at
@@ -18,6 +18,7 @@ import contextlib
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import socket
@@ -310,6 +311,20 @@ def soak_redlock(dibs):
     return done.returncode == 0
 
 
+def simulate(program, seconds):
+    """Seeds that nobody has run before, until the time is over."""
+    end, seed, hours = time.monotonic() + seconds, time.time_ns(), 0.0
+    while time.monotonic() < end:
+        done = subprocess.run([program, str(seed), "500"], capture_output=True, text=True)
+        if done.returncode != 0:
+            print(done.stdout, flush=True)
+            return False
+        hours += float(re.search(r"([\d.]+) simulated hours", done.stdout).group(1))
+        seed += 500
+    print(f"simulation: {hours:.0f} simulated hours in {seconds:.0f} s, nothing wrong", flush=True)
+    return True
+
+
 def run_fuzzer(path, seconds):
     with tempfile.TemporaryDirectory(prefix="dibs-fuzz-") as folder:
         done = subprocess.run([path, f"-max_total_time={int(seconds)}", "-print_final_stats=1", folder],
@@ -325,6 +340,7 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("minutes", nargs="?", type=float, default=10)
     p.add_argument("--dibs", default="build/src/cli/dibs", help="the command")
+    p.add_argument("--simulation", help="the program test_sim")
     p.add_argument("--fuzzers", type=pathlib.Path, help="folder with programs called fuzz_*")
     p.add_argument("--engines", default="sqlite,redis,redlock")
     p.add_argument("--library", default="build/libdibs.so", help="for the races")
@@ -344,10 +360,11 @@ def main():
     fuzzers = sorted(f for f in options.fuzzers.glob("fuzz_*") if os.access(f, os.X_OK) and f.is_file()) \
         if options.fuzzers else []
     timed = [e for e in engines if e != "redlock"]
-    share = options.minutes * 60 / max(2 * len(timed) + len(fuzzers), 1)
+    share = options.minutes * 60 / max(2 * len(timed) + len(fuzzers) + 1, 1)
     print(f"soak: {options.minutes:g} minutes, seed {options.seed}", flush=True)
     dibs = str(pathlib.Path(options.dibs).resolve())
     good = [soak_engine(kind, e, dibs, share, options.seed) for kind in (Soak, OnceSoak) for e in timed]
+    good += [simulate(options.simulation, share)] if options.simulation else []
     good += [race.run(options.library, options.races)] + [run_fuzzer(f, share) for f in fuzzers]
     good += [soak_redlock(dibs)] if "redlock" in engines else []
     return 0 if all(good) else 1

@@ -1,5 +1,4 @@
-/* Seeds, each a run of its own in a process of its own: test_sim [FIRST [COUNT]], or test_sim seed SEED.
- * Those of tests/sim/seeds have found something once, and run every time. */
+/* Seeds, each a run of its own in a process of its own: test_sim [FIRST [COUNT]], or test_sim seed SEED. */
 #define _GNU_SOURCE
 #include "sim/sched.h"
 #include "sim/world.h"
@@ -13,6 +12,10 @@
 #include <unistd.h>
 
 #define SEEDS 2000
+
+/* They have found something once: a key that was CRASHED for ever although nobody had run it, because the begin
+ * without an answer was taken over before it was withdrawn. */
+static const uint64_t kept[] = {268, 655, 689, 703, 890, 1565};
 
 /* What a run tells about itself. */
 typedef struct note {
@@ -56,11 +59,19 @@ static bool run_seed(uint64_t seed)
     return !shared->fault[0];
 }
 
-static int run_many(uint64_t first, uint64_t count)
+static uint64_t run_kept(void)
+{
+    uint64_t wrong = 0;
+
+    for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
+        wrong += !run_seed(kept[i]);
+    return wrong;
+}
+
+static int run_many(uint64_t first, uint64_t count, uint64_t wrong)
 {
     time_t began = time(NULL);
     int64_t span = 0;
-    uint64_t wrong = 0;
     long steps = 0;
 
     for (uint64_t i = 0; i < count && wrong < 10; i++) {
@@ -85,7 +96,9 @@ int main(int argc, char *argv[])
         return 1;
     printf("1..1\n");
     if (one)
-        return run_many(strtoull(argv[2], NULL, 10), 1);
-    return run_many(argc > 1 ? strtoull(argv[1], NULL, 10) : 1,
-                    argc > 2 ? strtoull(argv[2], NULL, 10) : SEEDS);
+        return run_many(strtoull(argv[2], NULL, 10), 1, 0);
+    if (argc > 1)
+        return run_many(strtoull(argv[1], NULL, 10), argc > 2 ? strtoull(argv[2], NULL, 10) : SEEDS,
+                        0);
+    return run_many(1, SEEDS, run_kept());
 }
