@@ -143,7 +143,8 @@ const dibs__check dibs__checks_postgresql[] = {
      "sessions"},
     {"postgresql.layout",
      DIBS__DANGER,
-     {{"layout", DIBS__IS_NOT, "dibs 1"}},
+     {{"layout", DIBS__IS_NOT, "dibs 2"},
+      {"layout", DIBS__IS_NOT, "dibs 1"}}, /* that one is brought up to date */
      "the table {prefix}lock is not of this version of dibs (its comment is '{layout}')",
      "no handle can be opened",
      "give another ?table_prefix= in the URL"},
