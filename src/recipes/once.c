@@ -223,6 +223,12 @@ static bool may_still_come(const dibs_once *o)
 }
 
 /* DIBS_OK: it may be taken over. */
+/* Ours was there, perhaps, and who runs it now has taken it for a crash; or has put it back as one. */
+static bool may_hide_ours(const dibs_once *o)
+{
+    return o->theirs.state == DIBS__RUN_RUNNING || strcmp(o->theirs.crashed, o->mine.attempt) == 0;
+}
+
 static dibs_status judge(dibs_once *o, dibs_error *err)
 {
     const dibs__run_record *r = &o->theirs;
@@ -347,7 +353,8 @@ static dibs_status ask(dibs_once *o, dibs__deadline until, dibs_error *err)
             status = read_theirs(o, &reply, sent, err);
             free(reply.data);
             if (status == DIBS_OK) {
-                o->maybe_there = is_own(o) || may_still_come(o);
+                o->maybe_there =
+                    is_own(o) || may_still_come(o) || (o->maybe_there && may_hide_ours(o));
                 status = judge_and_note(o, err);
             }
             if (status != DIBS_OK)

@@ -12,8 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AGAIN    (200 * DIBS__MS)
-#define PATIENCE (60 * DIBS__SECOND) /* beyond its lease, for a record that nobody wants */
+#define AGAIN       (200 * DIBS__MS)
+#define RIVAL_AGAIN DIBS__SECOND        /* while another runs it */
+#define PATIENCE    (60 * DIBS__SECOND) /* beyond its lease, for a record that nobody wants */
 
 /* ---- The user's calls ------------------------------------------------------------------------ */
 
@@ -336,7 +337,8 @@ static void withdraw_due(dibs *d, dibs__chore *c, int64_t now)
     pthread_mutex_lock(&d->mutex);
     dibs__run_idle(o);
     if (may_come_back(o, what) && now < o->give_up) {
-        dibs__chore_at(d, &d->chores, c, dibs__now(d->env) + AGAIN);
+        dibs__chore_at(d, &d->chores, c,
+                       dibs__now(d->env) + (what == DIBS__RUN_TAKEN ? RIVAL_AGAIN : AGAIN));
         return;
     }
     detach(o);

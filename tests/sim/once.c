@@ -25,14 +25,14 @@ static void check_result(int k, const dibs_once *o)
     int result = 0;
 
     if (!data || size != sizeof result) {
-        sim_fault("'%s': done, and its result has %zu bytes", name_of(k), size);
+        BROKEN("'%s': done, and its result has %zu bytes", name_of(k), size);
         return;
     }
     memcpy(&result, data, sizeof result);
     if (what->ended_well && result != what->ended_well)
-        sim_fault("'%s': the result is %d, and was %d", name_of(k), result, what->ended_well);
-    if (!what->ended_well && !what->doubt)
-        sim_fault("'%s': done, and nobody has finished it", name_of(k));
+        BROKEN("'%s': the result is %d, and was %d", name_of(k), result, what->ended_well);
+    if (!what->ended_well && what->doubts == 0)
+        BROKEN("'%s': done, and nobody has finished it", name_of(k));
 }
 
 static void note_begin(member *m, int k, dibs_once *o)
@@ -40,16 +40,16 @@ static void note_begin(member *m, int k, dibs_once *o)
     key *what = &the_world.key[k];
 
     if (what->ended_well)
-        sim_fault("'%s' runs again after it was done", name_of(k));
+        BROKEN("'%s' runs again after it was done", name_of(k));
     if (refuses(k) && what->began > 0 && !what->may_run)
-        sim_fault("'%s' runs again although its outcome is unknown", name_of(k));
+        BROKEN("'%s' runs again although its outcome is unknown", name_of(k));
     if (what->run && what->runner != m && !what->runner->process->dead &&
         dibs_once_held(what->run) && dibs_once_held(o))
-        sim_fault("'%s': two run it", name_of(k));
+        BROKEN("'%s': two run it", name_of(k));
     if (dibs_once_held(o)) {
         if (dibs_once_fence(o) <= what->fence)
-            sim_fault("'%s': fence %llu after %llu", name_of(k),
-                      (unsigned long long)dibs_once_fence(o), (unsigned long long)what->fence);
+            BROKEN("'%s': fence %llu after %llu", name_of(k),
+                   (unsigned long long)dibs_once_fence(o), (unsigned long long)what->fence);
         what->fence = dibs_once_fence(o);
     }
     what->began++;
@@ -63,17 +63,16 @@ static void finish(int k, dibs_once *o)
     key *what = &the_world.key[k];
     int result = 1 + (int)sim_draw(1000000);
     dibs_status status = DIBS_UNKNOWN;
-    bool doubt = what->doubt;
 
-    what->doubt = true; /* while it is on its way */
+    what->doubts++; /* while it is on its way */
     for (int i = 0; i < 5 && (status == DIBS_UNKNOWN || status == DIBS_UNAVAILABLE); i++)
         status = dibs_once_finish(o, &result, sizeof result, 0, NULL);
     if (status == DIBS_OK && what->ended_well)
-        sim_fault("'%s' was finished twice", name_of(k));
+        BROKEN("'%s' was finished twice", name_of(k));
     if (status == DIBS_OK)
         what->ended_well = result;
     if (status == DIBS_OK || status == DIBS_LOST)
-        what->doubt = doubt;
+        what->doubts--;
 }
 
 static void work(member *m, int k, dibs_once *o)
@@ -89,7 +88,7 @@ static void work(member *m, int k, dibs_once *o)
     case 0:
         what->may_run = true;
         if (dibs_once_fail(o, false, NULL, 0, 1, NULL) != DIBS_OK)
-            what->doubt = true;
+            what->doubts++;
         break;
     case 1:
         dibs_once_abandon(o, NULL);
@@ -102,10 +101,14 @@ static void work(member *m, int k, dibs_once *o)
 /* Somebody takes a dead run over, sees that it can do nothing, and gives it back: as dead as before. */
 static bool comes_to_nothing(int k, dibs_once *o)
 {
+    dibs_status status;
+
     if (!refuses(k) || !dibs_once_again(o))
         return false;
-    sim_trace("fail %s: %s", name_of(k),
-              dibs_status_text(dibs_once_fail(o, false, NULL, 0, 1, NULL)));
+    status = dibs_once_fail(o, false, NULL, 0, 1, NULL);
+    sim_trace("fail %s: %s", name_of(k), dibs_status_text(status));
+    if (status != DIBS_OK)
+        the_world.key[k].left_open = true;
     return true;
 }
 
@@ -179,10 +182,10 @@ void room_once_at_last(member *m)
             check_result(k, o);
         } else if (status != DIBS_CRASHED) {
             sim_fault("all is well, but '%s': %s", name_of(k), err.message);
-        } else if (what->began == 0 && !anybody_died()) {
-            sim_fault("'%s' is said to have crashed, and nobody ever ran it", name_of(k));
+        } else if (what->began == 0 && !what->left_open && !anybody_died()) {
+            BROKEN("'%s' is said to have crashed, and nobody ever ran it", name_of(k));
         } else if (what->ended_well) {
-            sim_fault("'%s' is said to have crashed, and was finished", name_of(k));
+            BROKEN("'%s' is said to have crashed, and was finished", name_of(k));
         }
         dibs_once_free(o);
     }

@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const names[NAMES] = {"a", "b", "c"};
+#define PLAIN 1000 /* slots of what is no semaphore */
+
+static const char *const names[NAMES] = {"a", "b", "c", "s"};
 
 static void sleep_ms(member *m, int64_t ms)
 {
@@ -16,33 +18,43 @@ static void sleep_ms(member *m, int64_t ms)
 
 /* ---- Who holds ------------------------------------------------------------------------------- */
 
+static uint32_t slots_of(int name)
+{
+    return name == NAMES - 1 ? SLOTS : PLAIN;
+}
+
 /* At one instant of true time, by the word of each holder's own process. */
 static void check_alone(const holding *mine)
 {
+    const holding *other = NULL;
+    uint32_t used = 0;
+
     for (int i = 0; i < HOLDINGS; i++) {
         const holding *h = &the_world.holding[i];
-        if (!h->grant || h == mine || h->name != mine->name || h->by->process->dead ||
-            (h->shared && mine->shared) || !dibs_held(h->grant) || !dibs_held(mine->grant))
+        if (!h->grant || h->name != mine->name || h->by->process->dead || !dibs_held(h->grant))
             continue;
-        sim_fault("two hold '%s': process %d with fence %llu and process %d with fence %llu",
-                  names[mine->name], mine->by->process->number,
-                  (unsigned long long)dibs_fence(mine->grant), h->by->process->number,
-                  (unsigned long long)dibs_fence(h->grant));
+        used += h->weight;
+        other = h == mine ? other : h;
     }
+    if (used > slots_of(mine->name) && other && dibs_held(mine->grant))
+        BROKEN("two hold '%s': process %d with fence %llu and process %d with fence %llu",
+               names[mine->name], mine->by->process->number,
+               (unsigned long long)dibs_fence(mine->grant), other->by->process->number,
+               (unsigned long long)dibs_fence(other->grant));
 }
 
-static holding *note_holding(member *m, const dibs_grant *g, int name, bool shared)
+static holding *note_holding(member *m, const dibs_grant *g, int name, uint32_t weight)
 {
     holding *h = the_world.holding;
 
     while (h->grant)
         if (++h == the_world.holding + HOLDINGS)
             abort();
-    *h = (holding){g, m, name, shared};
-    if (dibs_held(g) && !shared) {
+    *h = (holding){g, m, name, weight};
+    if (dibs_held(g) && weight == PLAIN) {
         if (dibs_fence(g) <= the_world.highest[name])
-            sim_fault("'%s': fence %llu after %llu", names[name], (unsigned long long)dibs_fence(g),
-                      (unsigned long long)the_world.highest[name]);
+            BROKEN("'%s': fence %llu after %llu", names[name], (unsigned long long)dibs_fence(g),
+                   (unsigned long long)the_world.highest[name]);
         the_world.highest[name] = dibs_fence(g);
     }
     check_alone(h);
@@ -131,7 +143,7 @@ static void lock_one(member *m)
     if (m->process->stopped == stopped && g->deadline != 0 &&
         g->deadline < sim_clock(m->process) - 10 * DIBS__MS)
         sim_fault("'%s': obtained, and over for long", names[name]);
-    h = note_holding(m, g, name, o.shared);
+    h = note_holding(m, g, name, o.shared ? 1 : PLAIN);
     hold(m, h, sim_between(0, 3 * o.lease_ms > 4000 ? 4000 : 3 * o.lease_ms), &told);
     h->grant = NULL;
     dibs_unlock(g);
@@ -147,13 +159,28 @@ static void lock_both(member *m)
     if (the_world.names < 2 || dibs_lock_many(m->d, both, 2, &o, g, NULL) != DIBS_OK)
         return;
     for (int i = 0; i < 2; i++)
-        h[i] = note_holding(m, g[i], i, false);
+        h[i] = note_holding(m, g[i], i, PLAIN);
     hold(m, h[0], sim_between(0, 1000), NULL);
     check_alone(h[1]);
     for (int i = 0; i < 2; i++) {
         h[i]->grant = NULL;
         dibs_unlock(g[i]);
     }
+}
+
+static void lock_slots(member *m)
+{
+    dibs_lock_options o = {.wait_ms = any_wait(), .lease_ms = 1500, .slots = SLOTS};
+    dibs_grant *g = NULL;
+    holding *h;
+
+    o.weight = (uint32_t)sim_between(1, SLOTS);
+    if (dibs_lock(m->d, names[NAMES - 1], &o, &g, NULL) != DIBS_OK)
+        return;
+    h = note_holding(m, g, NAMES - 1, o.weight);
+    hold(m, h, sim_between(0, 2000), NULL);
+    h->grant = NULL;
+    dibs_unlock(g);
 }
 
 static void lock_twice(member *m)
@@ -165,7 +192,7 @@ static void lock_twice(member *m)
 
     if (dibs_lock(m->d, names[name], &o, &g, NULL) != DIBS_OK)
         return;
-    h = note_holding(m, g, name, false);
+    h = note_holding(m, g, name, PLAIN);
     if (dibs_lock(m->d, names[name], &o, &again, NULL) == DIBS_OK) {
         if (again != g)
             sim_fault("'%s': another grant for its own holder", names[name]);
@@ -218,7 +245,7 @@ static void lock_by_event(member *m)
     }
     if (t.status != DIBS_OK)
         return;
-    h = note_holding(m, t.grant, name, false);
+    h = note_holding(m, t.grant, name, PLAIN);
     hold(m, h, sim_between(0, 1000), NULL);
     h->grant = NULL;
     dibs_unlock(t.grant);
@@ -235,9 +262,9 @@ static void break_one(member *m)
 
 void room_something(member *m)
 {
-    static void (*const what[])(member *) = {lock_one,  lock_one,   lock_one,      lock_one,
-                                             lock_both, lock_twice, lock_by_event, break_one,
-                                             room_once, room_once,  room_counter,  room_token};
+    static void (*const what[])(member *) = {
+        lock_one,      lock_one,  lock_one,  lock_one,  lock_both,    lock_twice, lock_slots,
+        lock_by_event, break_one, room_once, room_once, room_counter, room_token};
 
     what[sim_draw(sizeof what / sizeof what[0])](m);
 }
@@ -265,7 +292,7 @@ void room_at_last(member *m)
             return;
         }
         check_hand_over(name, asked);
-        h = note_holding(m, g, name, false);
+        h = note_holding(m, g, name, PLAIN);
         hold(m, h, 2000, NULL);
         if (!dibs_held(g))
             sim_fault("all is well, but '%s' was lost: %s", names[name],

@@ -7,7 +7,8 @@
 #include "sim/sched.h"
 
 #define MEMBERS  4
-#define NAMES    3
+#define NAMES    4 /* the last one is a semaphore */
+#define SLOTS    3
 #define KEYS     6
 #define COUNTERS 2
 #define TOKENS   32
@@ -28,15 +29,16 @@ typedef struct holding {
     const dibs_grant *grant;
     member *by;
     int name;
-    bool shared;
+    uint32_t weight; /* of so many slots: all of them, unless it is shared */
 } holding;
 
 /* What is known of a key of `once`. */
 typedef struct key {
     bool may_run;   /* no run has begun, or the last one said that it may be repeated */
+    bool left_open; /* somebody was told to go, did nothing, and could not say so */
     int began;      /* runs that were told to go */
     int ended_well; /* 0, or what its finish left, which was confirmed */
-    bool doubt;     /* a finish, a failure or a begin has an unknown outcome */
+    int doubts;     /* ends that are on their way, or have an unknown outcome */
     dibs_once *run; /* the last one that was told to go */
     member *runner;
     uint64_t fence;
@@ -56,6 +58,7 @@ typedef struct world {
     int members;
     int names;
     bool kills, stops, restarts, cuts;
+    bool forgets; /* the server loses its data, and clocks run wild: it must only go on */
     int64_t calm_at;
     holding holding[HOLDINGS];
     uint64_t highest[NAMES];   /* fence */
@@ -68,6 +71,9 @@ typedef struct world {
 } world;
 
 extern world the_world;
+
+/* What is promised unless the server forgets or clocks run wild, and was not kept. */
+#define BROKEN(...) (the_world.forgets ? (void)0 : sim_fault(__VA_ARGS__))
 
 void room_something(member *m); /* the calling thread does something, by chance */
 void room_at_last(member *m);   /* when it is calm: everything must work */

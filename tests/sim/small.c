@@ -29,7 +29,7 @@ void room_counter(member *m)
     if (o.request && sim_chance(200000))
         told += dibs_counter_add(m->d, counters[which], 1, &o, NULL, NULL) == DIBS_OK;
     if (told > 1)
-        sim_fault("'%s': two were told that they had counted '%s'", counters[which], request);
+        BROKEN("'%s': two were told that they had counted '%s'", counters[which], request);
 }
 
 void room_counters_at_last(member *m)
@@ -41,8 +41,8 @@ void room_counters_at_last(member *m)
         if (status != DIBS_OK && status != DIBS_NOT_FOUND)
             sim_fault("all is well, but '%s' cannot be read", counters[i]);
         else if (value < sure || value > c->sure + c->maybe)
-            sim_fault("'%s' is %lld; %lld were counted, and perhaps %lld more", counters[i],
-                      (long long)value, (long long)c->sure, (long long)c->maybe);
+            BROKEN("'%s' is %lld; %lld were counted, and perhaps %lld more", counters[i],
+                   (long long)value, (long long)c->sure, (long long)c->maybe);
     }
 }
 
@@ -60,5 +60,5 @@ void room_token(member *m)
         return;
     t = &w->token[sim_draw((uint64_t)w->tokens)];
     if (dibs_token_redeem(m->d, "", t->text, NULL) == DIBS_OK && t->redeemed++)
-        sim_fault("a token was redeemed twice");
+        BROKEN("a token was redeemed twice");
 }

@@ -40,7 +40,7 @@ static void misfortune(void *arg)
         break;
     case 1:
         if (w->restarts)
-            sim_server_restart(sim_between(0, 3 * DIBS__SECOND), true);
+            sim_server_restart(sim_between(0, 3 * DIBS__SECOND), !w->forgets);
         break;
     case 2:
     case 3:
@@ -144,6 +144,12 @@ static sim_weather any_weather(void)
     return w;
 }
 
+/* The margin is a hundredth of the lease: both ends together must not use it up. */
+static int64_t any_rate(void)
+{
+    return the_world.forgets ? sim_between(-200000, 200000) : sim_between(-4000, 4000);
+}
+
 const char *world_run(uint64_t seed)
 {
     world *w = &the_world;
@@ -158,11 +164,12 @@ const char *world_run(uint64_t seed)
     w->stops = sim_chance(700000);
     w->restarts = sim_chance(400000);
     w->cuts = sim_chance(600000);
-    w->names = (int)sim_between(1, 3);
+    w->forgets = sim_chance(60000);
+    w->names = (int)sim_between(1, NAMES - 1);
     w->calm_at = sim_now() + sim_between(5, 40) * DIBS__SECOND;
     members = (int)sim_between(2, MEMBERS);
     for (int i = 0; i < members; i++)
-        add_member(sim_chance(500000) ? 0 : sim_between(-4000, 4000));
+        add_member(sim_chance(500000) ? 0 : any_rate());
     sim_at(sim_now() + DIBS__SECOND, misfortune, NULL);
     sim_at(w->calm_at, calm, NULL);
     return sim_run();
