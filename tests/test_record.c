@@ -111,6 +111,27 @@ static void a_life_has_all_its_parts(void **state)
     assert_int_equal(dibs__record_life(&r), (int64_t)24 * 3600 * 1000000);
 }
 
+/* It had no `crashed`, which is an empty text here: its size is taken out. */
+static void the_first_format_is_read(void **state)
+{
+    dibs__run_record r = sample(), back = {0};
+    size_t size, at;
+    unsigned char *bytes = dibs__record_encode(&r, &size);
+
+    (void)state;
+    at = 58 + 4 + r.fingerprint_size + 4 + strlen(r.owner) + 4 + strlen(r.host) + 4 +
+         strlen(r.attempt);
+    memmove(bytes + at, bytes + at + 4, size - at - 4);
+    bytes[0] = 1;
+    assert_int_equal(dibs__record_decode(bytes, size - 4, &back, NULL), DIBS_OK);
+    assert_string_equal(back.attempt, r.attempt);
+    assert_string_equal(back.crashed, "");
+    assert_int_equal(back.result_size, r.result_size);
+    dibs__steps_free(back.steps);
+    dibs__steps_free(r.steps);
+    free(bytes);
+}
+
 static void a_newer_format_is_told(void **state)
 {
     dibs__run_record r = sample(), back;
@@ -175,6 +196,7 @@ int main(void)
         cmocka_unit_test(a_record_comes_back),
         cmocka_unit_test(a_fresh_step_takes_its_namesakes_place),
         cmocka_unit_test(a_life_has_all_its_parts),
+        cmocka_unit_test(the_first_format_is_read),
         cmocka_unit_test(a_newer_format_is_told),
         cmocka_unit_test(a_damaged_record_is_told),
     };

@@ -380,6 +380,63 @@ static void a_late_waiter_is_not_put_in_line(void **state)
     assert_int_equal(holders_of(near, "x"), 0);
 }
 
+typedef struct patient {
+    dibs_grant *grant;
+    atomic_bool through;
+} patient;
+
+static void *wait_patiently(void *ctx)
+{
+    patient *w = ctx;
+
+    dibs_lock(far, "x", &(dibs_lock_options){.wait_ms = 60000, .lease_ms = 1000}, &w->grant, NULL);
+    atomic_store(&w->through, true);
+    return NULL;
+}
+
+static bool is_in_line(void *ctx)
+{
+    (void)ctx;
+    return waiters_of(near, "x") == 1;
+}
+
+static bool is_free(void *ctx)
+{
+    (void)ctx;
+    return holders_of(near, "x") == 0;
+}
+
+/* The answer to `enter` is lost; the entry is handed the lock, nobody hears of it, and its time is over; another
+ * gets the lock. Then the waiter asks again under the same attempt and finds what was said to the first entry. */
+static void an_old_hand_over_is_not_believed(void **state)
+{
+    patient w = {0};
+    dibs_grant *g;
+    pthread_t thread;
+    uint64_t fence;
+
+    (void)state;
+    need(300);
+    g = expect_lock(near, "x", NULL);
+    proxy_freeze(p, PROXY_DOWN);
+    assert_int_equal(pthread_create(&thread, NULL, wait_patiently, &w), 0);
+    assert_true(wait_until(is_in_line, NULL, SOON_MS));
+    proxy_drop_all(p, true);
+    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_true(wait_until(is_free, NULL, SOON_MS));
+    g = expect_lock(near, "x", &(dibs_lock_options){.lease_ms = 60000});
+    fence = dibs_fence(g);
+    proxy_heal(p);
+    assert_true(wait_until(is_in_line, NULL, SOON_MS));
+    sleep_ms(700); /* what it was told is there, and is read at once */
+    assert_false(atomic_load(&w.through));
+    assert_status(dibs_unlock(g), DIBS_OK);
+    pthread_join(thread, NULL);
+    assert_non_null(w.grant);
+    assert_true(dibs_fence(w.grant) > fence);
+    assert_status(dibs_unlock(w.grant), DIBS_OK);
+}
+
 static void *keep_busy(void *ctx)
 {
     (void)ctx;
@@ -638,6 +695,7 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup_teardown(a_late_lock_attempt_holds_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_late_begin_changes_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_late_waiter_is_not_put_in_line, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(an_old_hand_over_is_not_believed, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_refused_end_is_asked_for_again, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_crowd_that_comes_back_ends_its_connections_once, set_up,
                                         tear_down),

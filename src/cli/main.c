@@ -27,7 +27,7 @@ static void print_usage(FILE *to)
           "--url URL names the engine (sqlite:///path, redis://host, ...); --url-file FILE\n"
           "reads it from a file. Default: $DIBS_URL or the file $DIBS_URL_FILE, else the\n"
           "embedded store: root's is for the whole machine (sqlite:machine), that of any\n"
-          "other user is for this user alone. Durations: 500ms, 5s (or 5), 1h30m, 7d.\n\n"
+          "other user is for this user alone. Durations: 500ms, 5s (or 5), 1h30m, 7d.\n"
           "  dibs run nightly -- ./backup.sh   wait for the lock, then run the command\n"
           "  dibs once order:17 -- ./pay.sh    run it, or replay the first run's output\n",
           to);

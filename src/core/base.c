@@ -160,10 +160,10 @@ dibs_status dibs__do_fence_top(dibs *d, uint64_t *out, dibs_error *err)
     dibs__begin_call(d);
     pthread_mutex_unlock(&d->mutex);
     status = top_of(d, dibs__after(d->env, d->request_span), out, err);
+    *out += d->base;
+    if (status == DIBS_OK && !d->class->can.own_numbers)
+        status = highest_listed(d, out, err);
     pthread_mutex_lock(&d->mutex);
     dibs__end_call(d);
-    if (status != DIBS_OK)
-        return status;
-    *out += d->base;
-    return d->class->can.own_numbers ? DIBS_OK : highest_listed(d, out, err);
+    return status;
 }

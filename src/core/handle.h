@@ -101,6 +101,7 @@ struct dibs_ticket {
         alive; /* in line until then if not heard of: counted from the last answered sign of life */
     bool enter_again; /* the entry is not (surely) there: enter, not keep */
     bool maybe_there; /* the engine may have an entry of this attempt */
+    bool unsure;      /* it may have had one before, and ended it: see dibs__ticket_handed */
     bool queued_once;
     bool cancelled; /* while a thread was inside `enter` */
     bool handed;    /* a hand-over overtook the answer to `enter` */

@@ -343,9 +343,11 @@ static void *keeper_main(void *data)
         expire(d, now);
         tell_losses(d);
         serve_due(d, b, now);
+        tell_losses(d); /* before the next exchange, which may hang */
         if (serve_next(d, &d->renewals, dibs__now(d->env)))
             continue;
         run_errand(d, dibs__now(d->env));
+        tell_losses(d);
         serve_next(d, &d->chores, now);
         if (next_moment(d) <= dibs__now(d->env) || (d->news && !d->dispatch_only))
             continue;

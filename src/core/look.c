@@ -89,7 +89,17 @@ static bool asked_holders_left(const dibs_report *r)
     return false;
 }
 
-/* No engine tells when a stranger lets go: look, at growing intervals. */
+static bool is_closing(dibs *d)
+{
+    bool closing;
+
+    pthread_mutex_lock(&d->mutex);
+    closing = d->closing;
+    pthread_mutex_unlock(&d->mutex);
+    return closing;
+}
+
+/* In a call. No engine tells when a stranger lets go: look, at growing intervals. */
 static dibs_status wait_for_holders(dibs *d, const char *name, dibs__deadline until,
                                     dibs_error *err)
 {
@@ -109,6 +119,8 @@ static dibs_status wait_for_holders(dibs *d, const char *name, dibs__deadline un
             return dibs__fail(err, DIBS_BUSY,
                               "'%.200s': its holder was told and has not let go yet", name);
         dibs__sleep(d->env, pause);
+        if (is_closing(d))
+            return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
         pause = pause * 2 < MAX_PAUSE ? pause * 2 : MAX_PAUSE;
     }
 }
@@ -131,11 +143,11 @@ dibs_status dibs__do_break(dibs *d, const char *name, const char *by, bool now, 
                                   dibs__request_until(d, until), &reply, err);
     if (status == DIBS_OK && reply.verdict != DIBS__LOST)
         dibs__bell_ring(d, dibs__request_until(d, until));
+    if (status == DIBS_OK && reply.verdict == DIBS__LOST)
+        status = dibs__fail(err, DIBS_NOT_FOUND, "nobody has used a lock named '%.200s'", name);
+    else if (status == DIBS_OK && reply.verdict == DIBS__BUSY)
+        status = wait_for_holders(d, name, until, err);
     pthread_mutex_lock(&d->mutex);
     dibs__end_call(d);
-    if (status != DIBS_OK)
-        return status;
-    if (reply.verdict == DIBS__LOST)
-        return dibs__fail(err, DIBS_NOT_FOUND, "nobody has used a lock named '%.200s'", name);
-    return reply.verdict == DIBS__BUSY ? wait_for_holders(d, name, until, err) : DIBS_OK;
+    return status;
 }

@@ -115,7 +115,7 @@ static void start_over(dibs_ticket *t)
 
     dibs__grant_new_attempt(g);
     t->enter_again = true;
-    t->handed = false;
+    t->unsure = t->handed = false;
     t->retry_at = 0;
     g->state = DIBS__WAITING;
     if (t->by_event) {
@@ -229,9 +229,10 @@ void dibs__ticket_answer(dibs_ticket *t, dibs__deadline sent, dibs_status status
         t->enter_again = false;
         verdict(t, sent, reply);
     } else if (status == DIBS_UNAVAILABLE && t->try_once && reply->remaining > 0) {
-        t->maybe_there = false;
+        t->maybe_there = t->unsure;
         settle_saying(t, status, err->message); /* asking again within the call is of no use */
     } else if (status == DIBS_UNKNOWN || status == DIBS_UNAVAILABLE) {
+        t->unsure |= t->enter_again && status == DIBS_UNKNOWN;
         try_later(t, err);
     } else {
         dibs__ticket_settle(t, status, err);
@@ -239,7 +240,9 @@ void dibs__ticket_answer(dibs_ticket *t, dibs__deadline sent, dibs_status status
 }
 
 /* The lock was handed to us; how long it lasts, only we know: since the last sign of life that was
- * answered. If that is nearly over, a renewal comes first. */
+ * answered. If that is nearly over, a renewal comes first. So it does if a request got no answer: it may have
+ * put us in line, and this may be about that entry, which ended while we asked again under the same
+ * attempt. */
 void dibs__ticket_handed(dibs_ticket *t, uint64_t fence, uint64_t floor)
 {
     dibs_grant *g = t->grant;
@@ -252,7 +255,7 @@ void dibs__ticket_handed(dibs_ticket *t, uint64_t fence, uint64_t floor)
     if (g->state != DIBS__WAITING || t->enter_again)
         return;
     deadline = dibs__deadline_of(t->alive, 0, t->window);
-    if (deadline - now < t->window / 4) {
+    if (t->unsure || deadline - now < t->window / 4) {
         dibs__grant_schedule(g, now);
         return;
     }

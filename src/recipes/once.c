@@ -207,12 +207,13 @@ static bool same_fingerprint(const dibs__run_record *a, const dibs__run_record *
             memcmp(a->fingerprint, b->fingerprint, a->fingerprint_size) == 0);
 }
 
-/* It was given to us, and we were not told. */
+/* It was given to us, and we were not told; or another has taken that for a crash, and put it back as one. */
 static bool is_own(const dibs_once *o)
 {
     const dibs__run_record *r = &o->theirs;
 
-    return r->state == DIBS__RUN_RUNNING && strcmp(r->attempt, o->mine.attempt) == 0;
+    return r->state == DIBS__RUN_RUNNING ? strcmp(r->attempt, o->mine.attempt) == 0
+                                         : strcmp(r->crashed, o->mine.attempt) == 0;
 }
 
 /* A take-over that was not answered names the version that is there now: it may be on its way. One that
@@ -223,10 +224,10 @@ static bool may_still_come(const dibs_once *o)
 }
 
 /* DIBS_OK: it may be taken over. */
-/* Ours was there, perhaps, and who runs it now has taken it for a crash; or has put it back as one. */
+/* Ours was there, perhaps, and who runs it now has taken it for a crash. */
 static bool may_hide_ours(const dibs_once *o)
 {
-    return o->theirs.state == DIBS__RUN_RUNNING || strcmp(o->theirs.crashed, o->mine.attempt) == 0;
+    return o->theirs.state == DIBS__RUN_RUNNING;
 }
 
 static dibs_status judge(dibs_once *o, dibs_error *err)

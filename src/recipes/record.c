@@ -189,7 +189,7 @@ static bool read_steps(reader *r, dibs__step **out)
     return true;
 }
 
-static bool read_record(reader *r, dibs__run_record *out)
+static bool read_record(reader *r, uint64_t format, dibs__run_record *out)
 {
     out->state = (dibs__run_state)read_number(r, 1);
     out->runs = (uint32_t)read_number(r, 4);
@@ -204,7 +204,8 @@ static bool read_record(reader *r, dibs__run_record *out)
     read_text(r, out->owner, sizeof out->owner);
     read_text(r, out->host, sizeof out->host);
     read_text(r, out->attempt, sizeof out->attempt);
-    read_text(r, out->crashed, sizeof out->crashed);
+    if (format > 1)
+        read_text(r, out->crashed, sizeof out->crashed);
     if (!read_steps(r, &out->steps))
         return false;
     out->has_result = read_number(r, 1);
@@ -222,12 +223,12 @@ dibs_status dibs__record_decode(const void *data, size_t size, dibs__run_record 
     bool room;
 
     memset(out, 0, sizeof *out);
-    if (!r.bad && format != FORMAT)
+    if (!r.bad && (format < 1 || format > FORMAT))
         return dibs__fail(
             err, DIBS_BROKEN_ENGINE,
             "the record has format %u, this version of dibs knows %d: use a newer one",
             (unsigned)format, FORMAT);
-    room = read_record(&r, out);
+    room = read_record(&r, format, out);
     if (room && !r.bad)
         return DIBS_OK;
     dibs__steps_free(out->steps);

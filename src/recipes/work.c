@@ -368,6 +368,7 @@ static bool is_ours(dibs_once *o)
 
 void dibs_once_free(dibs_once *o)
 {
+    bool open;
     dibs *d;
 
     if (!o || !dibs__same_process(o->d))
@@ -375,8 +376,11 @@ void dibs_once_free(dibs_once *o)
     d = o->d;
     if (is_ours(o))
         dibs_once_abandon(o, NULL);
-    if (dibs__begin_call(d) && o->maybe_there) {
+    open = dibs__begin_call(d);
+    if (o->maybe_there && open) {
         leave_to_keeper(o);
+    } else if (o->maybe_there) {
+        o->phase = DIBS__ONCE_OVER; /* whoever closes the handle withdraws it */
     } else {
         detach(o);
         dibs__once_drop(o);

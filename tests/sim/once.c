@@ -1,5 +1,6 @@
 /* Work that is to be done once. Keys 0 to 2 refuse after a crash, the others run again. */
 #define _GNU_SOURCE
+#include "recipes/once.h"
 #include "sim/room.h"
 
 #include <stdio.h>
@@ -138,6 +139,9 @@ void room_once(member *m)
     sim_trace("begin %s: %s%s", name_of(k), dibs_status_text(status),
               status == DIBS_OK && dibs_once_again(o) ? " again" : "");
 
+    if ((status == DIBS_CRASHED || (status == DIBS_OK && dibs_once_again(o))) &&
+        strcmp(o->theirs.crashed, o->mine.attempt) == 0)
+        BROKEN("'%s': a begin takes itself for a run that died", name_of(k));
     if (status == DIBS_OK && comes_to_nothing(k, o)) {
         dibs_once_free(o);
         return;

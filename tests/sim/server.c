@@ -274,6 +274,7 @@ static dibs_status sim_enter(dibs__engine *e, const dibs__enter_request *request
     message *m = message_new(e, request->name, execute_enter);
     dibs_status status;
 
+    m->single = true; /* who asks again knows that it did: an answer was lost */
     m->enter = *request;
     memcpy(m->enter.who.wake, m->from->id, sizeof m->enter.who.wake);
     status = exchange(m, until, err);
