@@ -16,7 +16,9 @@ typedef struct engine engine;
 
 /* A wake-up on its way to a process. */
 typedef struct wake {
-    struct wake *next;
+    struct wake *next;  /* in the inbox */
+    struct wake *older; /* of all that were sent */
+    bool read;
     bool granted; /* else: look */
     char attempt[DIBS__ATTEMPT_SIZE];
     uint64_t fence, floor;
@@ -67,6 +69,7 @@ static struct {
     int64_t down_until;
     int epoch; /* grows with every restart */
     engine *engines;
+    wake *wakes; /* the newest first */
 } server;
 
 static dibs__time server_time(void)
@@ -103,8 +106,8 @@ static void arrive_wake(void *arg)
 {
     wake *w = arg;
 
-    if (is_cut_off(w->to, arrive_wake, w))
-        return;
+    if (w->read || w->next || w->to->inbox_end == &w->next || is_cut_off(w->to, arrive_wake, w))
+        return; /* it is there already, or cannot be */
     w->next = NULL;
     *w->to->inbox_end = w;
     w->to->inbox_end = &w->next;
@@ -118,7 +121,7 @@ static void send_wake(const dibs__holder *holder, bool granted, uint64_t floor)
 
     while (e && strcmp(e->id, holder->who.wake) != 0)
         e = e->next;
-    if (!e || sim_chance(server.weather.wake_lost))
+    if (!e)
         return;
     w = calloc(1, sizeof *w);
     w->granted = granted;
@@ -126,7 +129,18 @@ static void send_wake(const dibs__holder *holder, bool granted, uint64_t floor)
     w->fence = holder->fence;
     w->floor = floor;
     w->to = e;
-    sim_at(sim_now() + way(), arrive_wake, w);
+    w->older = server.wakes;
+    server.wakes = w;
+    if (!sim_chance(server.weather.wake_lost))
+        sim_at(sim_now() + way(), arrive_wake, w);
+}
+
+/* A list in the server keeps what nobody has read yet, as on Redis: who asks again finds it. */
+static void send_unread(const char *attempt)
+{
+    for (wake *w = server.wakes; w; w = w->older)
+        if (!w->read && strcmp(w->attempt, attempt) == 0)
+            sim_at(sim_now() + way(), arrive_wake, w);
 }
 
 static void on_granted(void *data, const dibs__holder *holder, uint64_t floor)
@@ -155,6 +169,7 @@ static void *read_wakes(void *arg)
         e->inbox = w->next;
         if (!e->inbox)
             e->inbox_end = &e->inbox;
+        w->read = true;
         if (w->granted)
             e->base.sink->granted(e->base.sink, w->attempt, w->fence, w->floor);
         else
@@ -264,6 +279,8 @@ static void execute_enter(message *m)
     dibs__state_acquire(&dibs__memory_store, &cursor, now, &m->enter.who, m->enter.capacity,
                         m->enter.window, &reply);
     dibs__memory_end(&cursor);
+    if (reply.verdict == DIBS__QUEUED)
+        send_unread(m->enter.who.attempt);
     if (!m->answered)
         m->reply = reply;
 }
