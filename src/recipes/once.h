@@ -37,7 +37,7 @@ struct dibs_once {
     bool silent;            /* the last renewal got no answer */
     bool maybe_there;       /* the engine may have begun it for us, and the caller was not told */
     bool withdrawing;       /* nothing was done under it: its crash is none, whoever put it back */
-    bool rival_runs;        /* another's run had the key when we looked last */
+    bool unsettled;         /* another's run or crash stood there when we looked last */
     uint64_t tried;         /* the version that an unanswered take-over named; 0: none */
     bool last;              /* the handle is being closed, and only this thread is left */
     dibs__deadline give_up; /* withdrawing it: not after */

@@ -131,7 +131,7 @@ static dibs__run_outcome read_conflict(dibs_once *o, const dibs__run_record *wan
     if (read != DIBS_OK)
         return DIBS__RUN_TAKEN;
     dibs__steps_free(r.steps);
-    o->rival_runs = r.state == DIBS__RUN_RUNNING && !is_ours(o, &r);
+    o->unsettled = says_no_end(&r) && !is_ours(o, &r);
     if (!is_ours(o, &r))
         return DIBS__RUN_TAKEN;
     o->version = reply->version;

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define AGAIN       (200 * DIBS__MS)
-#define RIVAL_AGAIN DIBS__SECOND        /* while another runs it */
+#define RIVAL_AGAIN DIBS__SECOND        /* while another's run or crash is there */
 #define PATIENCE    (60 * DIBS__SECOND) /* beyond its lease, for a record that nobody wants */
 
 /* ---- The user's calls ------------------------------------------------------------------------ */
@@ -317,11 +317,11 @@ static dibs__run_outcome withdraw(dibs_once *o, dibs__deadline until)
     return what;
 }
 
-/* Whether there may be something to withdraw yet. Who runs it now may have taken ours for a crash; if that run
- * comes to nothing, the crash is put back, and it is ours again. */
+/* Whether there may be something to withdraw yet. Who runs it now, or did, may have taken ours for a crash; if
+ * that run comes to nothing, the crash is put back, and it is ours again. */
 static bool may_come_back(const dibs_once *o, dibs__run_outcome what)
 {
-    return what == DIBS__RUN_NO_ANSWER || (what == DIBS__RUN_TAKEN && o->rival_runs);
+    return what == DIBS__RUN_NO_ANSWER || (what == DIBS__RUN_TAKEN && o->unsettled);
 }
 
 /* On the keeper. */

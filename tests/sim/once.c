@@ -131,7 +131,7 @@ void room_once(member *m)
     dibs_once *o = NULL;
     dibs_error err = {0};
     int64_t wait_ms = sim_chance(500000) ? DIBS_NO_WAIT : sim_between(1, 3000);
-    bool insists = sim_chance(200000);
+    bool insists = sim_chance(400000);
     dibs_status status;
 
     sim_trace("begin %s%s", name_of(k), insists ? ", insists" : "");

@@ -262,9 +262,10 @@ static void break_one(member *m)
 
 void room_something(member *m)
 {
-    static void (*const what[])(member *) = {
-        lock_one,      lock_one,  lock_one,  lock_one,  lock_both,    lock_twice, lock_slots,
-        lock_by_event, break_one, room_once, room_once, room_counter, room_token};
+    static void (*const what[])(member *) = {lock_one,  lock_one,     lock_one,   lock_one,
+                                             lock_both, lock_twice,   lock_slots, lock_by_event,
+                                             break_one, room_once,    room_once,  room_once,
+                                             room_once, room_counter, room_token};
 
     what[sim_draw(sizeof what / sizeof what[0])](m);
 }
