@@ -275,6 +275,36 @@ def one_store_for_the_machine(t):
 
 
 @test()
+def root_follows_no_link_of_others(t):
+    """A member of the group cannot choose where root makes files, nor shut the group out. A link in a folder of one's own is followed."""
+    os.chmod(t.folder, 0o755)
+    os.chmod(os.path.dirname(t.folder), 0o755)
+    t.dibs = shutil.copy(t.dibs, t.path('dibs'))
+    out = machine(t, '''
+        as() { setpriv --reuid 2001 --regid 2001 --groups 2000 "$@"; }
+        install -d -m 2770 -g 2000 /var/lib/dibs; mkdir -m 700 own
+        as ln -s "$T/own" /var/lib/dibs/dibs.db-dibs
+        "$D" run a -- echo beside; echo "beside $?"
+        rm -r /var/lib/dibs/*
+        for target in "$T/own/made" "$T/own/there"; do
+            touch own/there; as ln -s "$target" /var/lib/dibs/dibs.db
+            "$D" run a -- echo link; echo "link $?"; "$D" doctor --quiet; echo "doctor $?"
+            rm -r /var/lib/dibs/* own/there
+        done
+        ls -A own
+        (umask 077; as bash -c 'touch "/var/lib/dibs/dibs.db.$$"; exec "$0" run --url sqlite:machine a -- stat -c "left %a" /var/lib/dibs/dibs.db' "$D")
+        mkdir -m 700 other; touch other/real.db; ln -s ../other/real.db own/link.db
+        "$D" run --url "sqlite:$T/other/real.db" a -- "$D" run --no-wait --url "sqlite:$T/own/link.db" a -- echo both; echo "own $?"
+        ''')
+    t.note('%s', out.replace('\n', ' | '))
+    lines = [re.sub('not obtained: held by .*', 'busy', line) for line in out.splitlines()]
+    says = 'is a link, and others can write in its folder'
+    assert sum(says in line for line in lines) == 4, lines
+    assert [line for line in lines if says not in line and 'dibs.db-dibs' not in line] == [
+        'here', 'beside 69', 'link 69', 'doctor 2', 'link 69', 'doctor 2', 'left 660', "dibs: 'a' busy", 'own 75'], lines
+
+
+@test()
 def man_pages_fit_a_terminal(t):
     """As a terminal of 80 columns shows them: no line is longer, no line of a synopsis is broken, and dibs(3) has every status."""
     if not shutil.which('scdoc') or not shutil.which('groff'):

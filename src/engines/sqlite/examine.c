@@ -105,13 +105,19 @@ static void look_inside(dibs__facts *f, dibs__lite *e)
 static void look_at_file(dibs__facts *f, dibs__lite *e)
 {
     char beside[PATH_MAX + 8];
+    dibs_error why = {0};
     struct stat st;
-    bool there = stat(e->path, &st) == 0;
+    bool there = lstat(e->path, &st) == 0;
 
     dibs__fact_add(f, "path", "%s", e->path);
     dibs__fact_flag(f, "exists", there);
     if (!there)
         return;
+    if (dibs__lite_place_resolve(e->path, sizeof e->path, &why) != DIBS_OK ||
+        stat(e->path, &st) < 0) {
+        dibs__fact_add(f, "database_error", "%s", why.message);
+        return;
+    }
     add_owner(f, &st);
     dibs__fact_flag(f, "regular", S_ISREG(st.st_mode));
     dibs__fact_flag(f, "file_writable", access(e->path, R_OK | W_OK) == 0);
