@@ -1,6 +1,7 @@
 /* The command `dibs`: finds the subcommand and runs it. */
 #include "cli.h"
 #include "inherited.h"
+#include "options.h"
 
 #include <fcntl.h>
 #include <locale.h>
@@ -57,23 +58,6 @@ static void fill_standard_descriptors(void)
             open("/dev/null", modes[fd]); /* the lowest number that is free */
 }
 
-/* Options before the command are moved behind it. Of them only --url and --url-file may have their value
- * in the next word. False: there is no command after them. */
-static bool move_options(int argc, char **argv)
-{
-    char *command;
-    int i = 1;
-
-    while (i < argc && argv[i][0] == '-')
-        i += is_one_of(argv[i], "--url", "--url-file") ? 2 : 1;
-    if (i >= argc)
-        return false;
-    command = argv[i];
-    memmove(argv + 2, argv + 1, (size_t)(i - 1) * sizeof *argv);
-    argv[1] = command;
-    return true;
-}
-
 static int complain(const char *word)
 {
     const char *what = "there is no command";
@@ -118,7 +102,7 @@ int main(int argc, char **argv)
         printf("dibs %s\n", dibs_version());
         return cli_finish(0);
     }
-    if (!move_options(argc, argv))
+    if (!cli_move_options(argc - 1, argv + 1))
         return complain(argv[1]);
     if (strcmp(argv[1], "help") == 0)
         return help(argc - 2, argv + 2);

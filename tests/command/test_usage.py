@@ -229,6 +229,28 @@ def a_password_is_not_seen_in_the_list_of_processes(t):
             process.popen.kill()
 
 
+@test()
+def every_command_reads_the_url_from_a_file(t):
+    """And hides a login that is in its arguments: all of them by the same two options."""
+    operands = {'run': ('a', '--', 'true'), 'once': ('a', '--', 'true'), 'token': ('redeem', 'a'), 'counter': ('get', 'a'), 'cell': ('get', 'a'),
+                'show': ('a',), 'break': ('a',), 'watch': ('a',), 'lab': ('shop', '--strategy', 'dibs-redis')}
+    code, out, err = t.run('help')
+    commands = [line.split()[0] for line in out.decode().splitlines() if line.startswith('  ') and not line.startswith('  dibs')]
+    assert len(commands) > 12, commands
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        s.listen(64)
+        url = 'redis://ann:s3cr3t@127.0.0.1:%d/0' % s.getsockname()[1]
+        for command in commands:
+            refused(t, '--url-file=' + t.path('none'), command, *operands.get(command, ()), says='cannot read the URL from')
+            if command in ('engines', 'schema'):
+                continue  # they connect to nothing
+            process = t.start(command, *operands.get(command, ()), '--url', url) if command not in ('run', 'once') else \
+                t.start(command, '--url', url, *operands[command])
+            wait_for(lambda: b'***' in read('/proc/%d/cmdline' % process.pid), command)
+            process.popen.kill()
+
+
 def machine(t, script, *, seconds=60):
     """Runs a script where /var/lib is empty and nobody else's."""
     begin = 'mount -t tmpfs -o mode=755 tmpfs /var/lib && echo here && ' if os.geteuid() == 0 else 'exit 1;'
