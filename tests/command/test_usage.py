@@ -297,6 +297,33 @@ def one_store_for_the_machine(t):
 
 
 @test()
+def the_machine_store_is_opened_later(t):
+    """Members are told what root does next; that works; and the doctor is content with what the manual says."""
+    os.chmod(t.folder, 0o755)
+    os.chmod(os.path.dirname(t.folder), 0o755)
+    t.dibs = shutil.copy(t.dibs, t.path('dibs'))
+    out = machine(t, '''
+        as() { local uid=$1; shift; setpriv --reuid "$uid" --regid "$uid" --groups 2000 "$D" "$@" --url sqlite:machine; }
+        ids() { tr -s ' ' | sed -n 's/^\\(danger\\|warning\\|note\\) \\([^:]*\\): .*/\\1 \\2/p' | grep -v sqlite.memory; }
+        as 2001 ls; as 2001 doctor | ids; echo absent
+        "$D" counter set n 7 >/dev/null; as 2001 doctor | ids; echo closed
+        install -d -m 2770 -g 2000 /var/lib/dibs; as 2001 counter get n; as 2001 doctor | ids; echo opened
+        eval "$(as 2001 counter get n 2>&1 | sed 's/.*: root gives it to them with: //; s/GROUP/2000/')"
+        as 2001 counter get n; as 2002 counter take n; as 2001 counter take n; "$D" counter get n
+        for uid in 2001 2002; do as $uid doctor | ids; done; "$D" doctor | ids; echo given
+        mount -o remount,ro /var/lib; "$D" doctor | ids
+        ''')
+    t.note('%s', out.replace('\n', ' | '))
+    lines = out.splitlines()
+    assert ': it is not there: root makes it' in lines.pop(1), out
+    told = [line for line in lines if 'cannot be read and written: Permission denied: ' in line]
+    assert len(told) == 1 and told[0] in lines[lines.index('closed'):lines.index('opened')], out
+    assert [line for line in lines if line not in told] == [
+        'here', 'danger sqlite.folder', 'note sqlite.absent', 'absent', 'danger sqlite.folder-rights', 'closed', 'danger sqlite.file-rights',
+        'danger sqlite.beside-rights', 'warning sqlite.owner', 'opened', '7', '6', '5', '5', 'given', 'danger sqlite.read-only'], out
+
+
+@test()
 def root_follows_no_link_of_others(t):
     """A member of the group cannot choose where root makes files, nor shut the group out. A link in a folder of one's own is followed."""
     os.chmod(t.folder, 0o755)

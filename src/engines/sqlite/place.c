@@ -61,17 +61,30 @@ static void make_database(const char *path, const struct stat *folder)
     unlink(fresh);
 }
 
+/* Root has used it before its folder was opened to a group. */
+static const char *advice(const char *path)
+{
+    return strcmp(path, MACHINE "/dibs.db") || errno != EACCES
+               ? ""
+               : ": it is older than the rights of its folder: root gives it to them with: chgrp "
+                 "-R "
+                 "GROUP " MACHINE " && chmod -R g+rwX " MACHINE " && chmod g+s " MACHINE " " MACHINE
+                 "/dibs.db-dibs";
+}
+
 static dibs_status make_machine(const char *path, dibs_error *err)
 {
     struct stat folder;
+    int made = mkdir(MACHINE, 0700) < 0 ? errno : 0;
 
-    if ((mkdir(MACHINE, 0700) < 0 && errno != EEXIST) || stat(MACHINE, &folder) < 0 ||
-        access(MACHINE, R_OK | W_OK | X_OK) < 0)
+    if (stat(MACHINE, &folder) < 0 || access(MACHINE, R_OK | W_OK | X_OK) < 0)
         return dibs__fail(err, DIBS_DENIED,
                           "sqlite: the machine's store needs the folder " MACHINE
                           ": %s: root makes it for a group of users with install -d -m 2770 -g "
                           "GROUP " MACHINE ", or name a database by sqlite:///path",
-                          strerror(errno));
+                          errno != ENOENT  ? strerror(errno)
+                          : made == EACCES ? "it is not there"
+                                           : strerror(made));
     make_database(path, &folder);
     return DIBS_OK;
 }
@@ -244,8 +257,8 @@ dibs_status dibs__lite_place_check(const char *path, dibs_error *err)
         if (!S_ISREG(st.st_mode))
             return dibs__fail(err, DIBS_INVALID, "sqlite: %.400s is no ordinary file", path);
         if (access(path, R_OK | W_OK) < 0)
-            return dibs__fail(err, DIBS_DENIED, "sqlite: %.400s cannot be read and written: %s",
-                              path, strerror(errno));
+            return dibs__fail(err, DIBS_DENIED, "sqlite: %.400s cannot be read and written: %s%s",
+                              path, strerror(errno), advice(path));
     } else if (errno != ENOENT) {
         return dibs__fail(err, errno == EACCES ? DIBS_DENIED : DIBS_INVALID, "sqlite: %.400s: %s",
                           path, strerror(errno));
@@ -290,8 +303,8 @@ dibs_status dibs__lite_place_beside(dibs__lite *e, dibs_error *err)
     e->folder = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (e->folder < 0 || (!fresh && faccessat(e->folder, ".", W_OK | X_OK, AT_EACCESS) < 0))
         return dibs__fail(err, DIBS_DENIED,
-                          "sqlite: %.400s: %s: the clients of a database need a folder beside it",
-                          folder, strerror(errno));
+                          "sqlite: %.400s: %s: the clients of a database need a folder beside it%s",
+                          folder, strerror(errno), advice(e->path));
     if (fresh && !is_made_here(e->folder))
         return dibs__fail(err, DIBS_DENIED, "sqlite: %.400s: somebody has replaced it", folder);
     if (fresh) {
