@@ -25,10 +25,9 @@ static void print_usage(FILE *to)
     for (size_t i = 0; commands[i]; i++)
         fprintf(to, "  %-8s %s\n", commands[i]->name, commands[i]->summary);
     fputs("\n"
-          "--url URL names the engine (sqlite:///path, redis://host, ...); --url-file FILE\n"
-          "reads it from a file. Default: $DIBS_URL or the file $DIBS_URL_FILE, else the\n"
-          "embedded store: root's is for the whole machine (sqlite:machine), that of any\n"
-          "other user is for this user alone. Durations: 500ms, 5s (or 5), 1h30m, 7d.\n\n"
+          "Engine: --url URL (redis://host, ...) or --url-file FILE, else $DIBS_URL or the\n"
+          "file $DIBS_URL_FILE, else the embedded store: root's is for the whole machine\n"
+          "(sqlite:machine), others' for one user. Durations: 500ms, 5s (or 5), 1h30m, 7d.\n\n"
           "  dibs run nightly -- ./backup.sh   wait for the lock, then run the command\n"
           "  dibs once order:17 -- ./pay.sh    run it, or replay the first run's output\n",
           to);

@@ -396,8 +396,10 @@ def silent_server_at_open(t):
 @test()
 def output_that_cannot_be_written(t):
     with open('/dev/full', 'wb') as full:
-        code = subprocess.run([t.dibs, 'engines'], env=t.env, stdout=full, stderr=subprocess.DEVNULL).returncode
-    assert code == 74, code
+        for command in (['engines'], ['ls'], ['ls', '--json'], ['show', '--json', 'a'], ['doctor', '--json'], ['fence', '--json'], ['counter', 'get', '--json', 'a']):
+            done = subprocess.run([t.dibs, *command], env=t.env, stdout=full, stderr=subprocess.PIPE, text=True)
+            told = [line for line in done.stderr.splitlines() if 'cannot write' in line]
+            assert done.returncode == 74 and told == ['dibs: cannot write the output: No space left on device'], (command, done)
 
 
 FORMS = {'redis': 'redis://%s', 'rediss': 'rediss://%s', 'redlock': 'redlock://%s,127.0.0.1:1,127.0.0.1:2', 'postgresql': 'postgresql://u@%s/db',
