@@ -40,7 +40,7 @@ static int place_url(lab_request *r, const cli_command *self, const char *url)
             return -1;
         }
     }
-    return url ? cli_misused(self, "--url: '%.*s' is no engine's name", (int)size, url) : -1;
+    return url ? cli_misused(self, "--url: '%s' begins with no engine's name", url) : -1;
 }
 
 /* ---- Open hours ------------------------------------------------------------------------------ */
