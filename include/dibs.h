@@ -506,7 +506,8 @@ typedef struct dibs_lock_info {
 
 typedef struct dibs_report dibs_report;
 
-/* DIBS_NOT_FOUND: nobody has ever (or for a day) used that name. */
+/* DIBS_NOT_FOUND: nobody has ever (or for a day; on ZooKeeper a minute) used that name, or on etcd nobody
+ * uses it. */
 DIBS_API dibs_status dibs_inspect(dibs *d, const char *name, dibs_report **out, dibs_error *err);
 
 /* Every lock whose name starts with `prefix` (NULL: all), sorted by name. Idle ones only with

@@ -42,6 +42,20 @@ static void takes_all_parts(void **state)
     assert_null(dibs__url_take(&url, "y"));
 }
 
+static void a_second_question_mark_is_no_value(void **state)
+{
+    static const char *const wrong[] = {"redis://h?prefix=two:?fence_above=7", "sqlite:a?b=1&?c=2",
+                                        "etcd://h/p?session=1s?"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        assert_int_equal(parse(wrong[i]), DIBS_INVALID);
+        assert_non_null(strstr(err.message, "& joins parameters"));
+    }
+    assert_int_equal(parse("redis://h?prefix=two%3F&fence_above=7"), DIBS_OK);
+    assert_string_equal(dibs__url_take(&url, "prefix"), "two?");
+}
+
 static void parts_may_be_absent(void **state)
 {
     (void)state;
@@ -256,11 +270,17 @@ static void each_host_may_have_a_login(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(takes_all_parts),      cmocka_unit_test(parts_may_be_absent),
-        cmocka_unit_test(several_hosts),        cmocka_unit_test(bad_ones_are_refused),
-        cmocka_unit_test(sizes_have_bounds),    cmocka_unit_test(a_password_is_never_repeated),
-        cmocka_unit_test(numbers_are_checked),  cmocka_unit_test(a_misspelt_parameter_is_named),
-        cmocka_unit_test(odd_texts_do_no_harm), cmocka_unit_test(each_host_may_have_a_login),
+        cmocka_unit_test(takes_all_parts),
+        cmocka_unit_test(parts_may_be_absent),
+        cmocka_unit_test(several_hosts),
+        cmocka_unit_test(bad_ones_are_refused),
+        cmocka_unit_test(sizes_have_bounds),
+        cmocka_unit_test(a_password_is_never_repeated),
+        cmocka_unit_test(numbers_are_checked),
+        cmocka_unit_test(a_misspelt_parameter_is_named),
+        cmocka_unit_test(a_second_question_mark_is_no_value),
+        cmocka_unit_test(odd_texts_do_no_harm),
+        cmocka_unit_test(each_host_may_have_a_login),
     };
 
     return cmocka_run_group_tests(tests, NULL, teardown);

@@ -74,8 +74,12 @@ int cli_open(const char *url, const dibs_options *options, dibs **out)
 
 int cli_finish(int code)
 {
+    static bool told;
+
     if (fflush(stdout) == 0 && !ferror(stdout))
         return code;
-    cli_say("cannot write the output: %s", strerror(errno));
+    if (!told) /* later the cause is not known any more */
+        cli_say("cannot write the output: %s", strerror(errno));
+    told = true;
     return CLI_EXIT_OUTPUT;
 }

@@ -22,7 +22,7 @@ static const char help[] =
     "  --quiet    print only dangers and warnings, and no summary\n"
     "  --json     {\"engine\", \"findings\": [{\"severity\", \"id\", \"what\", \"why\",\n"
     "             \"advice\"}], \"latency\", ...}\n"
-    "  --url URL  engine; default: $DIBS_URL, else the embedded store\n\n"
+    "  --url URL  engine, or --url-file FILE; default: see dibs help\n\n"
     "Exit: 0 nothing found (notes do not count), 1 warnings, 2 dangers, 3 nothing\n"
     "found but something could not be checked, 69 the server cannot be reached.\n";
 
@@ -126,7 +126,7 @@ static int start(const cli_command *self, int argc, char **argv)
     const char *url = NULL;
     bool json = false, quiet = false;
     dibs_options how = {0};
-    const cli_option options[] = {{"url", CLI_TEXT, &url, 0, 0, 0},
+    const cli_option options[] = {CLI_URL_OPTIONS(&url),
                                   {"lease", CLI_SPAN, &how.lease_ms, 10, 86400000, 0},
                                   {"quiet", CLI_FLAG, &quiet, 0, 0, 'q'},
                                   {"json", CLI_FLAG, &json, 0, 0, 0},

@@ -13,10 +13,11 @@ static const char help[] =
     "every client of the old store, then open the new one with that number:\n\n"
     "  N=$(dibs fence --url redis://old)\n"
     "  dibs ls --url \"etcd://new/place?fence_above=$N\"\n\n"
-    "The new store keeps it: every client gets fences above N from then on.\n"
-    "docs/moving.md has all the steps.\n\n"
+    "Join it by & if the URL has a ? already. ZooKeeper and etcd keep it for every\n"
+    "client from then on; on the other engines every client's URL needs it, or its\n"
+    "fences follow the clock. docs/moving.md has all the steps.\n\n"
     "  --json     {\"fence\"}\n"
-    "  --url URL  engine; default: $DIBS_URL, else the embedded store\n\n"
+    "  --url URL  engine, or --url-file FILE; default: see dibs help\n\n"
     "Exit: 0, or 69 when the engine cannot be reached.\n";
 
 static int print_top(dibs *d, bool json)
@@ -41,8 +42,7 @@ static int start(const cli_command *self, int argc, char **argv)
 {
     const char *url = NULL;
     bool json = false;
-    const cli_option options[] = {
-        {"url", CLI_TEXT, &url, 0, 0, 0}, {"json", CLI_FLAG, &json, 0, 0, 0}, {0}};
+    const cli_option options[] = {CLI_URL_OPTIONS(&url), {"json", CLI_FLAG, &json, 0, 0, 0}, {0}};
     dibs *d = NULL;
     cli_words words;
     int code = cli_parse(self, options, argc, argv, &words);

@@ -11,7 +11,8 @@
 static const char ls_help[] =
     "usage: dibs ls [--all] [--names] [--json] [--url URL] [PREFIX]\n"
     "Lists the locks that are held or waited for, and whose name starts with PREFIX.\n\n"
-    "  --all      idle ones too: their fence is remembered for a day\n"
+    "  --all      idle ones too: remembered for a day, on ZooKeeper for about a\n"
+    "             minute, and on etcd (but for semaphores) not at all\n"
     "  --names    only the names, one a line\n"
     "  --json     {\"locks\": [{\"name\", \"slots\", \"used\", \"fence\", \"holders\",\n"
     "             \"waiter_count\", ...}]}\n"
@@ -28,7 +29,8 @@ static const char show_help[] =
     "  --json     {\"name\", \"slots\", \"used\", \"fence\", \"holders\", \"waiters\",\n"
     "             \"notes\", ...}\n"
     "  --url URL  engine, or --url-file FILE; default: see dibs help\n\n"
-    "Exit: 0, or 1 when nobody has used that name for a day (fence: null).\n";
+    "Exit: 0, or 1 when the engine does not know that name (fence: null): nobody has\n"
+    "used it for a day, on ZooKeeper for about a minute, or on etcd nobody uses it.\n";
 
 /* ---- ls -------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,7 @@
 /* The command `dibs`: finds the subcommand and runs it. */
 #include "cli.h"
 #include "inherited.h"
+#include "options.h"
 
 #include <fcntl.h>
 #include <locale.h>
@@ -24,10 +25,9 @@ static void print_usage(FILE *to)
     for (size_t i = 0; commands[i]; i++)
         fprintf(to, "  %-8s %s\n", commands[i]->name, commands[i]->summary);
     fputs("\n"
-          "--url URL names the engine (sqlite:///path, redis://host, ...); --url-file FILE\n"
-          "reads it from a file. Default: $DIBS_URL or the file $DIBS_URL_FILE, else the\n"
-          "embedded store: root's is for the whole machine (sqlite:machine), that of any\n"
-          "other user is for this user alone. Durations: 500ms, 5s (or 5), 1h30m, 7d.\n"
+          "Engine: --url URL (redis://host, ...) or --url-file FILE, else $DIBS_URL or the\n"
+          "file $DIBS_URL_FILE, else the embedded store: root's is for the whole machine\n"
+          "(sqlite:machine), others' for one user. Durations: 500ms, 5s (or 5), 1h30m, 7d.\n\n"
           "  dibs run nightly -- ./backup.sh   wait for the lock, then run the command\n"
           "  dibs once order:17 -- ./pay.sh    run it, or replay the first run's output\n",
           to);
@@ -55,23 +55,6 @@ static void fill_standard_descriptors(void)
     for (int fd = 0; fd < 3; fd++)
         if (fcntl(fd, F_GETFD) < 0)
             open("/dev/null", modes[fd]); /* the lowest number that is free */
-}
-
-/* Options before the command are moved behind it. Of them only --url and --url-file may have their value
- * in the next word. False: there is no command after them. */
-static bool move_options(int argc, char **argv)
-{
-    char *command;
-    int i = 1;
-
-    while (i < argc && argv[i][0] == '-')
-        i += is_one_of(argv[i], "--url", "--url-file") ? 2 : 1;
-    if (i >= argc)
-        return false;
-    command = argv[i];
-    memmove(argv + 2, argv + 1, (size_t)(i - 1) * sizeof *argv);
-    argv[1] = command;
-    return true;
 }
 
 static int complain(const char *word)
@@ -118,7 +101,7 @@ int main(int argc, char **argv)
         printf("dibs %s\n", dibs_version());
         return cli_finish(0);
     }
-    if (!move_options(argc, argv))
+    if (!cli_move_options(argc - 1, argv + 1))
         return complain(argv[1]);
     if (strcmp(argv[1], "help") == 0)
         return help(argc - 2, argv + 2);

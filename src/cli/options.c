@@ -195,6 +195,21 @@ int cli_parse(const cli_command *command, const cli_option *options, int argc, c
     return -1;
 }
 
+bool cli_move_options(int argc, char **argv)
+{
+    char *word;
+    int i = 0;
+
+    while (i < argc && argv[i][0] == '-')
+        i += strcmp(argv[i], "--url") == 0 || strcmp(argv[i], "--url-file") == 0 ? 2 : 1;
+    if (i >= argc)
+        return false;
+    word = argv[i];
+    memmove(argv + 1, argv, (size_t)i * sizeof *argv);
+    argv[0] = word;
+    return true;
+}
+
 int cli_need_name(const cli_command *command, const cli_words *words)
 {
     if (words->count == 0)

@@ -44,6 +44,10 @@ typedef struct cli_words {
 int cli_parse(const cli_command *command, const cli_option *options, int argc, char **argv,
               cli_words *out);
 
+/* Moves options before the first word behind it. Of them only --url and --url-file may have their value in
+ * the next word. False: there is no word after them, and nothing was moved. */
+bool cli_move_options(int argc, char **argv);
+
 /* Just one word, the lock's NAME? -1 to go on, or CLI_EXIT_USAGE after a complaint. */
 int cli_need_name(const cli_command *command, const cli_words *words);
 

@@ -123,6 +123,10 @@ static dibs_status parse_authority(dibs__url *url, char *text, dibs_error *err)
 
 static dibs_status parse_params(dibs__url *url, char *text, dibs_error *err)
 {
+    if (text && strchr(text, '?')) /* else the second parameter would be a piece of the first */
+        return dibs__fail(err, DIBS_INVALID,
+                          "a second ? in the URL: & joins parameters, as in ?a=1&b=2; in a value "
+                          "write ? as %%3F");
     while (text && *text) {
         char *next = cut(text, '&');
         char *value = cut(text, '=');

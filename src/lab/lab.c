@@ -33,6 +33,7 @@ static int start(const cli_command *self, int argc, char **argv)
                  {"report", lab_verb_report},
                  {"shop", lab_verb_shop}};
 
+    cli_move_options(argc, argv); /* those that stood before `lab` */
     if (argc > 0 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0)) {
         fputs(help, stdout);
         return cli_finish(0);

@@ -288,6 +288,9 @@ def completion(t):
     assert complete(t.dibs, 'show', 'ni') == ['nightly']
     assert complete(t.dibs, 'run', '--wait', '5') == ['500ms', '5s']
     assert complete(t.dibs, 'help', 'sch') == ['schema']
+    commands = [line.split()[0] for line in t.run('help')[1].decode().splitlines() if line.startswith('  ') and not line.startswith('  dibs')]
+    assert complete(t.dibs, 'help', '') == commands, commands
+    assert not set(commands) - set(complete(t.dibs, ''))
     assert complete(t.dibs, 'ls', '--url-f') == ['--url-file']
     assert complete(t.dibs, 'lab', 'sh') == ['shop']
     assert '--from' in complete(t.dibs, 'lab', 'report', '--f')

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -37,6 +38,7 @@ static void look_at_folder(dibs__facts *f, const char *folder)
                    : (uint32_t)fs.f_type == TMPFS ? "tmpfs"
                                                   : "local");
     dibs__fact_flag(f, "network", far != NULL);
+    dibs__fact_flag(f, "read_only", fs.f_flags & ST_RDONLY);
     dibs__fact_flag(f, "folder_writable", access(folder, W_OK | X_OK) == 0);
     dibs__fact_flag(f, "folder_open", (st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX));
     dibs__fact_number(f, "free_mib", (int64_t)fs.f_bavail * fs.f_bsize / (1024 * 1024));
@@ -102,17 +104,34 @@ static void look_inside(dibs__facts *f, dibs__lite *e)
     dibs__lite_outside();
 }
 
-static void look_at_file(dibs__facts *f, dibs__lite *e)
+/* As the manual says: the folder's group has the file, too. */
+static bool is_group_store(const struct stat *st, const char *folder)
+{
+    struct stat around;
+
+    return stat(folder, &around) == 0 && around.st_gid == st->st_gid && around.st_mode & S_IWGRP &&
+           (st->st_mode & 0060) == 0060;
+}
+
+static void look_at_file(dibs__facts *f, dibs__lite *e, const char *folder)
 {
     char beside[PATH_MAX + 8];
+    dibs_error why = {0};
     struct stat st;
-    bool there = stat(e->path, &st) == 0;
+    bool there = lstat(e->path, &st) == 0;
 
     dibs__fact_add(f, "path", "%s", e->path);
-    dibs__fact_flag(f, "exists", there);
+    if (there || errno == ENOENT || errno == ENOTDIR) /* else we may not look */
+        dibs__fact_flag(f, "exists", there);
     if (!there)
         return;
+    if (dibs__lite_place_resolve(e->path, sizeof e->path, &why) != DIBS_OK ||
+        stat(e->path, &st) < 0) {
+        dibs__fact_add(f, "database_error", "%s", why.message);
+        return;
+    }
     add_owner(f, &st);
+    dibs__fact_flag(f, "group_store", is_group_store(&st, folder));
     dibs__fact_flag(f, "regular", S_ISREG(st.st_mode));
     dibs__fact_flag(f, "file_writable", access(e->path, R_OK | W_OK) == 0);
     snprintf(beside, sizeof beside, "%s-dibs", e->path);
@@ -162,10 +181,11 @@ dibs_status dibs__lite_examine(const dibs__open_request *request, dibs__facts *o
         status = dibs__lite_place(request->url, e->path, sizeof e->path, err);
     if (status == DIBS_OK) {
         dibs__lite_place_folder(e->path, folder);
-        if (!request->url->path[0] || strcmp(request->url->path, "machine") == 0)
+        if (!request->url->path[0] ||
+            (geteuid() == 0 && strcmp(request->url->path, "machine") == 0))
             climb(folder);
         look_at_folder(out, folder);
-        look_at_file(out, e);
+        look_at_file(out, e, folder);
         time_disk(out, folder, request->env, request->until);
     }
     free(e);

@@ -97,8 +97,9 @@ static int open_file(dibs__lite *e)
         dibs__lite_place_share(e, fd);
     else
         fd = openat(e->folder, "gate", O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    if (fd >= 0 && (fstat(fd, &st) < 0 || (st.st_size < (off_t)sizeof(dibs__lite_gate_page) &&
-                                           ftruncate(fd, sizeof(dibs__lite_gate_page)) < 0))) {
+    if (fd >= 0 && (fstat(fd, &st) < 0 || st.st_nlink > 1 ||
+                    (st.st_size < (off_t)sizeof(dibs__lite_gate_page) &&
+                     ftruncate(fd, sizeof(dibs__lite_gate_page)) < 0))) {
         close(fd);
         return -1;
     }

@@ -36,7 +36,8 @@ static bool open_look(look *l)
         DIBS__LITE_LOOK(X)
 #undef X
     };
-    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE;
+    int flags =
+        SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE | SQLITE_OPEN_NOFOLLOW;
 
     if (sqlite3_open_v2(l->e->path, &l->db, flags, NULL) != SQLITE_OK)
         return false;

@@ -50,8 +50,8 @@ static void make_database(const char *path, const struct stat *folder)
 
     if (access(path, F_OK) == 0)
         return;
-    snprintf(fresh, sizeof fresh, "%s.%ld", path, (long)getpid());
-    fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    snprintf(fresh, sizeof fresh, "%s.XXXXXX", path);
+    fd = mkostemp(fresh, O_CLOEXEC);
     if (fd < 0)
         return; /* whoever opens the database says why */
     done = fchown(fd, (uid_t)-1, folder->st_gid) == 0 && fchmod(fd, folder->st_mode & 0666) == 0;
@@ -61,17 +61,30 @@ static void make_database(const char *path, const struct stat *folder)
     unlink(fresh);
 }
 
+/* Root has used it before its folder was opened to a group. */
+static const char *advice(const char *path)
+{
+    return strcmp(path, MACHINE "/dibs.db") || errno != EACCES
+               ? ""
+               : ": it is older than the rights of its folder: root gives it to them with: chgrp "
+                 "-R "
+                 "GROUP " MACHINE " && chmod -R g+rwX " MACHINE " && chmod g+s " MACHINE " " MACHINE
+                 "/dibs.db-dibs";
+}
+
 static dibs_status make_machine(const char *path, dibs_error *err)
 {
     struct stat folder;
+    int made = mkdir(MACHINE, 0700) < 0 ? errno : 0;
 
-    if ((mkdir(MACHINE, 0700) < 0 && errno != EEXIST) || stat(MACHINE, &folder) < 0 ||
-        access(MACHINE, R_OK | W_OK | X_OK) < 0)
+    if (stat(MACHINE, &folder) < 0 || access(MACHINE, R_OK | W_OK | X_OK) < 0)
         return dibs__fail(err, DIBS_DENIED,
                           "sqlite: the machine's store needs the folder " MACHINE
                           ": %s: root makes it for a group of users with install -d -m 2770 -g "
                           "GROUP " MACHINE ", or name a database by sqlite:///path",
-                          strerror(errno));
+                          errno != ENOENT  ? strerror(errno)
+                          : made == EACCES ? "it is not there"
+                                           : strerror(made));
     make_database(path, &folder);
     return DIBS_OK;
 }
@@ -190,21 +203,62 @@ void dibs__lite_place_folder(const char *path, char folder[PATH_MAX])
         slash[slash == folder] = '\0';
 }
 
+/* Whoever else can write in a folder can put a link there, and choose with our rights what it makes. */
+static bool is_ours(const char *folder)
+{
+    struct stat st;
+
+    return stat(folder, &st) == 0 && (st.st_uid == geteuid() || st.st_uid == 0) &&
+           !(st.st_mode & (S_IWGRP | S_IWOTH));
+}
+
+dibs_status dibs__lite_place_resolve(char *path, size_t size, dibs_error *err)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    char folder[PATH_MAX] = ".", real[PATH_MAX];
+    struct stat st;
+    int n;
+
+    if (slash)
+        snprintf(folder, sizeof folder, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+    if (!realpath(folder, real))
+        return DIBS_OK; /* whoever looks at the folder says why */
+    if (lstat(path, &st) < 0 || !S_ISLNK(st.st_mode)) {
+        n = snprintf(folder, sizeof folder, "%s/%s", real[1] ? real : "", name);
+    } else {
+        if (!is_ours(real))
+            return dibs__fail(err, DIBS_DENIED,
+                              "sqlite: %.400s is a link, and others can write in its folder: name "
+                              "the database itself",
+                              path);
+        if (!realpath(path, folder))
+            return dibs__fail(err, DIBS_INVALID,
+                              "sqlite: %.400s is a link that leads nowhere: %s: name the database "
+                              "itself",
+                              path, strerror(errno));
+        n = (int)strlen(folder);
+    }
+    if (n < 0 || (size_t)n >= size - sizeof "-dibs" || (size_t)n >= sizeof folder)
+        return dibs__fail(err, DIBS_INVALID, "sqlite: the path is too long");
+    strcpy(path, folder);
+    return DIBS_OK;
+}
+
 dibs_status dibs__lite_place_check(const char *path, dibs_error *err)
 {
     char folder[PATH_MAX];
     struct stat st;
 
     dibs__lite_place_folder(path, folder);
-    if (stat(path, &st) == 0) {
+    if (lstat(path, &st) == 0) {
         if (S_ISDIR(st.st_mode))
             return dibs__fail(err, DIBS_INVALID, "sqlite: %.400s is a folder: name a file in it",
                               path);
         if (!S_ISREG(st.st_mode))
             return dibs__fail(err, DIBS_INVALID, "sqlite: %.400s is no ordinary file", path);
         if (access(path, R_OK | W_OK) < 0)
-            return dibs__fail(err, DIBS_DENIED, "sqlite: %.400s cannot be read and written: %s",
-                              path, strerror(errno));
+            return dibs__fail(err, DIBS_DENIED, "sqlite: %.400s cannot be read and written: %s%s",
+                              path, strerror(errno), advice(path));
     } else if (errno != ENOENT) {
         return dibs__fail(err, errno == EACCES ? DIBS_DENIED : DIBS_INVALID, "sqlite: %.400s: %s",
                           path, strerror(errno));
@@ -214,8 +268,19 @@ dibs_status dibs__lite_place_check(const char *path, dibs_error *err)
 
 /* ---- The folder beside it -------------------------------------------------------------------- */
 
+/* What bears the name by now is perhaps not what we have made: only that is given away. */
+static bool is_made_here(int fd)
+{
+    struct stat st;
+
+    return fstat(fd, &st) == 0 && st.st_uid == geteuid() &&
+           (S_ISDIR(st.st_mode) || st.st_nlink <= 1);
+}
+
 void dibs__lite_place_share(const dibs__lite *e, int fd)
 {
+    if (!is_made_here(fd))
+        return;
     if (geteuid() == 0 && fchown(fd, e->uid, e->gid) < 0)
         return; /* it stays root's, and others will say so */
     if (fchmod(fd, e->mode) < 0)
@@ -228,18 +293,20 @@ dibs_status dibs__lite_place_beside(dibs__lite *e, dibs_error *err)
     struct stat st;
     bool fresh;
 
-    if (stat(e->path, &st) < 0)
+    if (lstat(e->path, &st) < 0)
         return dibs__fail(err, DIBS_BROKEN_ENGINE, "sqlite: %.400s: %s", e->path, strerror(errno));
     e->mode = st.st_mode & 0666;
     e->uid = st.st_uid;
     e->gid = st.st_gid;
     snprintf(folder, sizeof folder, "%s-dibs", e->path);
     fresh = mkdir(folder, 0700) == 0;
-    e->folder = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    e->folder = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (e->folder < 0 || (!fresh && faccessat(e->folder, ".", W_OK | X_OK, AT_EACCESS) < 0))
         return dibs__fail(err, DIBS_DENIED,
-                          "sqlite: %.400s: %s: the clients of a database need a folder beside it",
-                          folder, strerror(errno));
+                          "sqlite: %.400s: %s: the clients of a database need a folder beside it%s",
+                          folder, strerror(errno), advice(e->path));
+    if (fresh && !is_made_here(e->folder))
+        return dibs__fail(err, DIBS_DENIED, "sqlite: %.400s: somebody has replaced it", folder);
     if (fresh) {
         dibs__lite_place_share(e, e->folder);
         /* who may read the database may enter, too; and what one of its group makes there is the group's */

@@ -314,8 +314,8 @@ static void nap_outside(const dibs__lite *e)
 /* While a log is being made or recovered, SQLite says busy without asking the handler. */
 dibs_status dibs__lite_connect(dibs__lite *e, dibs__deadline until, dibs_error *err)
 {
-    int flags =
-        SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE;
+    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX |
+                SQLITE_OPEN_EXRESCODE | SQLITE_OPEN_NOFOLLOW;
     dibs_status status;
     const char *real;
 

@@ -114,6 +114,8 @@ static dibs_status open_parts(dibs__lite *e, const dibs__open_request *request, 
     if (status == DIBS_OK)
         status = dibs__lite_place_make(request->url, e->path, err);
     if (status == DIBS_OK)
+        status = dibs__lite_place_resolve(e->path, sizeof e->path, err);
+    if (status == DIBS_OK)
         status = dibs__lite_place_check(e->path, err);
     if (status == DIBS_OK)
         status = open_database(e, request, err);

@@ -176,6 +176,9 @@ void dibs__lite_place_folder(const char *path, char folder[PATH_MAX]);
 /* The name of a network file system by its type; NULL: it is none. */
 const char *dibs__lite_far_away(uint32_t type);
 dibs_status dibs__lite_place_check(const char *path, dibs_error *err);
+/* Makes `path` one without links. A link to the database is followed only out of a folder where nobody
+ * but this user and root can put one. */
+dibs_status dibs__lite_place_resolve(char *path, size_t size, dibs_error *err);
 /* Opens or creates the folder beside the database `e->path`. */
 dibs_status dibs__lite_place_beside(dibs__lite *e, dibs_error *err);
 /* A new file beside the database gets the database's rights and, if we are root, its owner. */

@@ -292,7 +292,9 @@ bool dibs__lite_wake_watch(dibs__lite *e)
         return false;
     fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     snprintf(folder, sizeof folder, "%s-dibs", e->path);
-    if (fd < 0 || inotify_add_watch(fd, folder, IN_CLOSE_WRITE | IN_EXCL_UNLINK | IN_ONLYDIR) < 0) {
+    if (fd < 0 ||
+        inotify_add_watch(fd, folder,
+                          IN_CLOSE_WRITE | IN_EXCL_UNLINK | IN_ONLYDIR | IN_DONT_FOLLOW) < 0) {
         close_one(&fd);
         e->base.sink->log(e->base.sink, DIBS_LOG_INFO, "sqlite: %s: cannot be watched: %s", folder,
                           strerror(errno));
