@@ -166,7 +166,7 @@ static dibs_status create_tables(dibs__pg_conn *c, const char *pattern, dibs__de
     return status;
 }
 
-/* `names`: for the message, each with its prefix. */
+/* `pattern` NULL: none are created. `names`: for the message, each with its prefix. */
 static dibs_status see_to(dibs__pg_conn *c, const char *which, const char *version,
                           const char *pattern, const char *names, dibs__deadline until,
                           dibs_error *err)
@@ -176,6 +176,8 @@ static dibs_status see_to(dibs__pg_conn *c, const char *which, const char *versi
     dibs_status status;
     int found = find_table(c, which, version, until, &own);
 
+    if (found == 0 && !pattern)
+        return DIBS_NOT_FOUND;
     status = found < 0 ? own.status : found ? DIBS_OK : create_tables(c, pattern, until, &own);
     if (status == DIBS_DENIED && found == 0)
         return dibs__fail(
@@ -199,7 +201,8 @@ dibs_status dibs__pg_prepare(dibs__sql_conn *base, dibs__deadline until, dibs_er
 }
 
 /* The connection may be in the middle of its pipelines by then. */
-dibs_status dibs__pg_prepare_cells(dibs__sql_conn *base, dibs__deadline until, dibs_error *err)
+dibs_status dibs__pg_prepare_cells(dibs__sql_conn *base, bool make, dibs__deadline until,
+                                   dibs_error *err)
 {
     dibs__pg_conn *c = (dibs__pg_conn *)base;
     const char *prefix = ((dibs__pg *)base->e)->place.prefix;
@@ -209,7 +212,7 @@ dibs_status dibs__pg_prepare_cells(dibs__sql_conn *base, dibs__deadline until, d
     if (PQpipelineStatus(c->pg) != PQ_PIPELINE_OFF)
         PQexitPipelineMode(c->pg);
     snprintf(names, sizeof names, "%scell and %srequest", prefix, prefix);
-    status = see_to(c, "cell", CELL_VERSION, cells, names, until, err);
-    c->base.broken = status != DIBS_OK; /* answers may be on their way */
+    status = see_to(c, "cell", CELL_VERSION, make ? cells : NULL, names, until, err);
+    c->base.broken = PQtransactionStatus(c->pg) != PQTRANS_IDLE; /* answers may be on their way */
     return status;
 }
