@@ -283,6 +283,24 @@ static void a_broken_holder_hears_of_it_by_any_clock(void **state)
         dibs_unlock(g[i]);
 }
 
+/* ---- The base of all fences ------------------------------------------------------------------ */
+
+/* Others may have one: a client that took it for 0 would give out lower fences than they do. */
+static void a_base_that_may_not_be_read_is_not_taken_for_0(void **state)
+{
+    dibs *a = open_here();
+    dibs__deadline until = dibs__after(a->env, LONG_MS * DIBS__MS);
+    dibs_error err = {0};
+
+    (void)state;
+    lossy_put_in(a);
+    lossy_lose(LOSSY_DENIED, 1, NULL, NULL);
+    assert_status(dibs__base_open(a, 0, until, &err), DIBS_DENIED);
+    lossy_lose(LOSSY_REQUEST, 3, NULL, NULL); /* asked again */
+    assert_status(dibs__base_open(a, 0, until, &err), DIBS_OK);
+    lossy_stop();
+}
+
 /* ---- Versions and fences --------------------------------------------------------------------- */
 
 #define ROUNDS 12
@@ -475,6 +493,7 @@ static const struct CMUnitTest tests[] = {
     CASE(no_clock_makes_a_runner_dead),
     CASE(the_dead_are_known_by_any_clock),
     CASE(a_broken_holder_hears_of_it_by_any_clock),
+    CASE(a_base_that_may_not_be_read_is_not_taken_for_0),
     CASE(versions_grow_by_any_clocks),
     CASE(fences_of_runs_grow_by_any_clocks),
     CASE(what_was_made_again_is_another),
