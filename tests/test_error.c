@@ -84,6 +84,20 @@ static void wrapping_puts_words_before(void **state)
     dibs__wrap(NULL, "nothing");
 }
 
+/* The answer to a look was lost: the call says that the engine is unavailable, and why. */
+static void a_lost_look_keeps_its_reason(void **state)
+{
+    dibs_error err = {0};
+
+    (void)state;
+    dibs__fail(&err, DIBS_UNKNOWN, "the connection to here was lost");
+    assert_int_equal(dibs__error_settle(&err, DIBS_UNAVAILABLE), DIBS_UNAVAILABLE);
+    assert_int_equal(err.status, DIBS_UNAVAILABLE);
+    assert_string_equal(err.message, "the connection to here was lost");
+    assert_int_equal(dibs__error_settle(&err, DIBS_DENIED), DIBS_DENIED); /* of another's failure */
+    assert_string_equal(err.message, dibs_status_text(DIBS_DENIED));
+}
+
 static void long_messages_are_cut(void **state)
 {
     static char text[5000];
@@ -149,11 +163,17 @@ static void the_system_has_clocks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_status_has_a_row), cmocka_unit_test(an_unknown_status_is_no_crash),
-        cmocka_unit_test(the_version_is_told),    cmocka_unit_test(a_failure_says_what),
-        cmocka_unit_test(a_message_is_one_line),  cmocka_unit_test(wrapping_puts_words_before),
-        cmocka_unit_test(long_messages_are_cut),  cmocka_unit_test(deadlines_do_not_overflow),
-        cmocka_unit_test(poll_times_round_up),    cmocka_unit_test(the_system_has_clocks),
+        cmocka_unit_test(every_status_has_a_row),
+        cmocka_unit_test(an_unknown_status_is_no_crash),
+        cmocka_unit_test(the_version_is_told),
+        cmocka_unit_test(a_failure_says_what),
+        cmocka_unit_test(a_message_is_one_line),
+        cmocka_unit_test(wrapping_puts_words_before),
+        cmocka_unit_test(a_lost_look_keeps_its_reason),
+        cmocka_unit_test(long_messages_are_cut),
+        cmocka_unit_test(deadlines_do_not_overflow),
+        cmocka_unit_test(poll_times_round_up),
+        cmocka_unit_test(the_system_has_clocks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

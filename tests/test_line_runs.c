@@ -256,6 +256,51 @@ static void the_dead_are_known_by_any_clock(void **state)
     dibs_once_free(run);
 }
 
+static bool is_lost(void *grant)
+{
+    return !dibs_held(grant);
+}
+
+/* Long before the next look by itself, which is after a fifth of the session: 4 s. */
+static void a_broken_holder_hears_of_it_by_any_clock(void **state)
+{
+    const dibs__env *const env[] = {&ahead_env, &behind_env, &dibs__env_system};
+    dibs *d[3];
+    dibs_grant *g[3];
+
+    (void)state;
+    need_server();
+    for (size_t i = 0; i < 3; i++) {
+        d[i] = open_url(url_lasting(the_server.hosts));
+        d[i]->env = d[i]->engine->env = env[i];
+        g[i] = expect_lock(d[i], "breaks", &(dibs_lock_options){.shared = true});
+    }
+    assert_status(dibs_break(d[2], "breaks", "me", true, 0, NULL), DIBS_OK);
+    assert_true(wait_until(is_lost, g[0], 3000));
+    assert_true(wait_until(is_lost, g[1], LONG_MS));
+    assert_true(wait_until(is_lost, g[2], LONG_MS));
+    for (size_t i = 0; i < 3; i++)
+        dibs_unlock(g[i]);
+}
+
+/* ---- The base of all fences ------------------------------------------------------------------ */
+
+/* Others may have one: a client that took it for 0 would give out lower fences than they do. */
+static void a_base_that_may_not_be_read_is_not_taken_for_0(void **state)
+{
+    dibs *a = open_here();
+    dibs__deadline until = dibs__after(a->env, LONG_MS * DIBS__MS);
+    dibs_error err = {0};
+
+    (void)state;
+    lossy_put_in(a);
+    lossy_lose(LOSSY_DENIED, 1, NULL, NULL);
+    assert_status(dibs__base_open(a, 0, until, &err), DIBS_DENIED);
+    lossy_lose(LOSSY_REQUEST, 3, NULL, NULL); /* asked again */
+    assert_status(dibs__base_open(a, 0, until, &err), DIBS_OK);
+    lossy_stop();
+}
+
 /* ---- Versions and fences --------------------------------------------------------------------- */
 
 #define ROUNDS 12
@@ -442,11 +487,18 @@ static void every_allocation_fails(void **state)
 
 static const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_teardown(name, close_all)
-    CASE(a_waiters_connection_may_be_cut_anywhere), CASE(a_wait_outlives_the_session),
-    CASE(a_wait_on_a_silent_server_ends_in_time),   CASE(no_clock_makes_a_runner_dead),
-    CASE(the_dead_are_known_by_any_clock),          CASE(versions_grow_by_any_clocks),
-    CASE(fences_of_runs_grow_by_any_clocks),        CASE(what_was_made_again_is_another),
-    CASE(an_older_record_does_not_go_back),         CASE(every_allocation_fails),
+    CASE(a_waiters_connection_may_be_cut_anywhere),
+    CASE(a_wait_outlives_the_session),
+    CASE(a_wait_on_a_silent_server_ends_in_time),
+    CASE(no_clock_makes_a_runner_dead),
+    CASE(the_dead_are_known_by_any_clock),
+    CASE(a_broken_holder_hears_of_it_by_any_clock),
+    CASE(a_base_that_may_not_be_read_is_not_taken_for_0),
+    CASE(versions_grow_by_any_clocks),
+    CASE(fences_of_runs_grow_by_any_clocks),
+    CASE(what_was_made_again_is_another),
+    CASE(an_older_record_does_not_go_back),
+    CASE(every_allocation_fails),
 };
 
 int main(int argc, char *argv[])

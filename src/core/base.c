@@ -85,6 +85,17 @@ static dibs_status ask_base(dibs *d, const char *mine, dibs__deadline until, dib
     return status;
 }
 
+#define PAUSE (20 * DIBS__MS)
+
+/* Whether a lost answer is to be asked for again; after a pause. */
+static bool once_more(const dibs *d, dibs_status status, dibs__deadline until)
+{
+    if (status != DIBS_UNKNOWN || dibs__now(d->env) + PAUSE >= until)
+        return false;
+    dibs__sleep(d->env, PAUSE);
+    return true;
+}
+
 /* Nobody has: a step that one of all who try takes. A lost answer is asked for again. */
 static dibs_status decide(dibs *d, uint64_t above, dibs__deadline until, dibs_error *err)
 {
@@ -97,7 +108,7 @@ static dibs_status decide(dibs *d, uint64_t above, dibs__deadline until, dibs_er
     snprintf(text, sizeof text, "%" PRIu64, top > above ? (uint64_t)0 : above);
     do
         status = ask_base(d, text, until, err);
-    while (status == DIBS_UNKNOWN && dibs__now(d->env) < until);
+    while (once_more(d, status, until));
     return status;
 }
 
@@ -123,15 +134,17 @@ dibs_status dibs__base_open(dibs *d, int64_t above, dibs__deadline until, dibs_e
     if (d->class->cell) {
         do
             status = ask_base(d, NULL, until, err);
-        while (status == DIBS_UNKNOWN && dibs__now(d->env) < until);
-        if (status == DIBS_NOT_FOUND)
+        while (once_more(d, status, until));
+        if (status == DIBS_NOT_FOUND) {
             status = decide(d, (uint64_t)above, until, err);
-        /* Whoever may not write there takes no locks: it looks at what others do. */
-        if (status == DIBS_DENIED && above == 0)
-            return DIBS_OK;
+            /* A client that may not write there takes no locks, it only looks. One that may not even read must
+             * not go on: others may have decided on a base, and its fences would be lower than theirs. */
+            if (status == DIBS_DENIED && above == 0)
+                return DIBS_OK;
+        }
     }
     if (status == DIBS_UNKNOWN)
-        status = dibs__fail(err, DIBS_UNAVAILABLE, "%s: no answer in time", d->class->scheme);
+        status = DIBS_UNAVAILABLE;
     return status == DIBS_OK && above ? check_above(d, (uint64_t)above, until, err) : status;
 }
 

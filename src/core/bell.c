@@ -2,7 +2,7 @@
  *
  * A break that is on record rings: it writes one cell, the same for all locks of the store. The keeper of
  * a handle that holds something reads that cell, one small read however many locks there are, and looks
- * at all of them if somebody has rung since the last time. It goes wrong: whoever broke the lock died
+ * at all of them if the cell has another version than the last time: nobody's clock counts. It goes wrong: whoever broke the lock died
  * before it rang, or the read failed. Then the next renewal finds out, as it always has. */
 #define _GNU_SOURCE
 #include "core/handle.h"
@@ -12,7 +12,6 @@
 
 #define KEY   DIBS__OWN_CELL "broken"
 #define EVERY (800 * DIBS__MS) /* with the look that follows: within a second */
-#define KEEP  (24 * 3600 * DIBS__SECOND)
 
 static bool needs_bell(const dibs *d)
 {
@@ -22,7 +21,7 @@ static bool needs_bell(const dibs *d)
 void dibs__bell_ring(dibs *d, dibs__deadline until)
 {
     char stamp[DIBS__STAMP_SIZE];
-    dibs__cell_command c = {.op = DIBS__CELL_SET, .number = 1, .keep = KEEP, .stamp = stamp};
+    dibs__cell_command c = {.op = DIBS__CELL_SET, .number = 1, .stamp = stamp};
     dibs__cell_reply reply = {0};
     uint64_t id;
 
@@ -45,7 +44,7 @@ static void look_at_all(dibs *d, int64_t now)
     }
 }
 
-/* On the keeper. Nobody's clock but the engine's says when it rang: how long ago. */
+/* On the keeper. The first read of a handle looks as well, if anybody has ever rung. */
 static void listen_due(dibs *d, dibs__chore *c, int64_t now)
 {
     dibs__deadline until = dibs__keeper_until(d, now);
@@ -61,11 +60,12 @@ static void listen_due(dibs *d, dibs__chore *c, int64_t now)
     status = d->class->cell(d->engine, KEY, &read, false, until, &reply, NULL);
     pthread_mutex_lock(&d->mutex);
     free(reply.data);
-    if (status == DIBS_OK && reply.verdict == DIBS__CELL_DONE &&
-        reply.age <= dibs__now(d->env) - d->listened)
+    if (status == DIBS_DENIED) /* and so it will be the next time: `listening` stays */
+        return;
+    if (status == DIBS_OK && reply.version != d->rung) {
+        d->rung = reply.version;
         look_at_all(d, now);
-    if (status == DIBS_OK)
-        d->listened = now;
+    }
     dibs__chore_at(d, &d->chores, c, dibs__now(d->env) + EVERY);
 }
 
@@ -74,7 +74,6 @@ void dibs__bell_listen(dibs *d, int64_t now)
     if (d->listening || !needs_bell(d) || (!d->bell.run && !dibs__lodge(d)))
         return;
     d->listening = true;
-    d->listened = now;
     d->bell.run = listen_due;
     dibs__chore_at(d, &d->chores, &d->bell, now + EVERY);
 }

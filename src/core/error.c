@@ -101,9 +101,12 @@ void dibs__error_clear(dibs_error *err)
     err->message[0] = '\0';
 }
 
-/* An inner call may have failed without harm to the whole, or the whole without a word. */
+/* An inner call may have failed without harm to the whole, or the whole without a word. The lost answer to a
+ * request that changes nothing is no unknown outcome: the message remains true, the status becomes another. */
 dibs_status dibs__error_settle(dibs_error *err, dibs_status status)
 {
+    if (err && err->status == DIBS_UNKNOWN && status == DIBS_UNAVAILABLE)
+        err->status = status;
     if (status == DIBS_OK)
         dibs__error_clear(err);
     else if (err && (err->status != status || !err->message[0]))

@@ -314,16 +314,16 @@ static dibs_status open_engine(dibs *d, const char *text, const dibs_options *o,
         request.until =
             dibs__after(d->env, o->connect_ms ? o->connect_ms * DIBS__MS : DEFAULT_SPAN);
         status = d->class->open(&request, &d->engine, err);
+        if (status == DIBS_OK) {
+            d->engine->class = d->class;
+            if (d->engine->lease)
+                d->lease = d->engine->lease;
+            status = dibs__base_open(d, above, request.until, err);
+            if (status != DIBS_OK)
+                d->class->close(d->engine);
+        }
         if (status == DIBS_UNAVAILABLE || status == DIBS_BROKEN_ENGINE)
             hint_at_port(&url, d->class, err);
-    }
-    if (status == DIBS_OK) {
-        d->engine->class = d->class;
-        if (d->engine->lease)
-            d->lease = d->engine->lease;
-        status = dibs__base_open(d, above, request.until, err);
-        if (status != DIBS_OK)
-            d->class->close(d->engine);
     }
     dibs__url_fini(&url);
     return status;

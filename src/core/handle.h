@@ -163,9 +163,9 @@ struct dibs {
     dibs__chore reap;
     bool reaping, reaped; /* begun; done at least once */
     dibs__chore bell;
-    bool listening;          /* for the bell: something is held */
-    dibs__deadline listened; /* last; before that nobody was asked */
-    uint64_t cancels;        /* of all waits */
+    bool listening;   /* for the bell: something is held */
+    uint64_t rung;    /* the bell's version that was heard last; 0: none */
+    uint64_t cancels; /* of all waits */
     dibs_ticket *done, **done_end;
     int losses_noted; /* told by the keeper, not yet by the descriptor */
     int notice_fd;    /* eventfd: dibs_fd */

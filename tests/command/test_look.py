@@ -181,6 +181,16 @@ def schema_makes_the_tables(t):
     assert b'other_lock' in out and b'dibs_lock' not in out, out
 
 
+@test(*DATABASES)
+def holding_a_lock_makes_no_tables_of_cells(t):
+    """Only whoever breaks a lock makes them."""
+    database = t.url.rsplit('/', 1)[1]
+    code, _, err = t.run('run', 'a', '--', 'sleep', '2')
+    found = t.server.ask("SELECT count(*) FROM information_schema.tables WHERE table_name = 'dibs_cell' AND '%s' IN (table_schema, table_catalog)" % database,
+                         database=database)
+    assert code == 0 and found == ['0'], (code, err, found)
+
+
 @test()
 def schema_of_others(t):
     for url in ('sqlite:', 'redis://nowhere', 'zookeeper://nowhere', 'etcd://nowhere', 'memory:'):

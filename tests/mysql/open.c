@@ -102,7 +102,7 @@ static void older_tables_are_brought_up_to_date(void **state)
     assert_int_equal(dibs_report_count(r), 1);
     assert_string_equal(dibs_report_at(r, 0)->name, "held");
     dibs_report_free(r);
-    assert_int_equal(ask(&the_server, "SELECT SUM(listed) FROM dibs.older_lock"), 1);
+    assert_int_equal(ask(&the_server, "SELECT SUM(listed) FROM dibs.older_lock"), 2);
     dibs_unlock(g);
     dibs_close(other);
     dibs_close(d);

@@ -260,7 +260,8 @@ dibs_status dibs__my_do(dibs__my_conn *c, const char *text, dibs__deadline until
 /* ---- schema.c -------------------------------------------------------------------------------- */
 
 dibs_status dibs__my_prepare(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
-dibs_status dibs__my_prepare_cells(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
+dibs_status dibs__my_prepare_cells(dibs__sql_conn *c, bool make, dibs__deadline until,
+                                   dibs_error *err);
 /* The tables as SQL, for a person to hand on. NULL: out of memory. The caller frees it. */
 char *dibs__my_schema(const char *prefix);
 

@@ -68,11 +68,11 @@ static const char check[] =
     "SELECT first_place, held, listed FROM {lock} LIMIT 0; "
     "SELECT released FROM {holder} LIMIT 0; "
     "SELECT alive_until FROM {waiter} LIMIT 0; SELECT at FROM {wake} LIMIT 0";
-/* The table as it was before it had `listed`, and what that adds. */
+/* The table as it was before it had `listed`, and what that adds. Locks go on meanwhile: InnoDB does both in
+ * place. Rows from before are listed until UNLIST has come by. */
 static const char check_older[] = "SELECT first_place, held, released FROM {lock} LIMIT 0";
 static const char add_listed[] = "ALTER TABLE {lock} ADD COLUMN listed TINYINT NOT NULL DEFAULT 1, "
-                                 "ADD KEY by_listed (listed, name); "
-                                 "UPDATE {lock} SET listed = 0 WHERE holders = 0 AND waiters = 0";
+                                 "ADD KEY by_listed (listed, name)";
 static const char check_cells[] =
     "SELECT data, reap FROM {cell} LIMIT 0; SELECT expires FROM {request} LIMIT 0";
 
@@ -157,7 +157,7 @@ static dibs_status bring_up_to_date(dibs__my_conn *c, dibs__deadline until, dibs
     return run(c, check_text(e->place.prefix, check), until, err);
 }
 
-/* `names`: for the message. */
+/* `make` NULL: none are created. `names`: for the message. */
 static dibs_status see_to(dibs__my_conn *c, const char *pattern, char *(*make)(const char *prefix),
                           const char *names, dibs__deadline until, dibs_error *err)
 {
@@ -169,6 +169,8 @@ static dibs_status see_to(dibs__my_conn *c, const char *pattern, char *(*make)(c
         return bring_up_to_date(c, until, err);
     if (status == DIBS_OK || mysql_errno(c->m) != ER_NO_SUCH_TABLE)
         return status;
+    if (!make)
+        return DIBS_NOT_FOUND;
     status = run(c, make(prefix), until, err);
     if (status == DIBS_DENIED)
         return dibs__fail(err, DIBS_DENIED,
@@ -188,11 +190,12 @@ dibs_status dibs__my_prepare(dibs__sql_conn *base, dibs__deadline until, dibs_er
     return see_to((dibs__my_conn *)base, check, lock_tables, names, until, err);
 }
 
-dibs_status dibs__my_prepare_cells(dibs__sql_conn *base, dibs__deadline until, dibs_error *err)
+dibs_status dibs__my_prepare_cells(dibs__sql_conn *base, bool make, dibs__deadline until,
+                                   dibs_error *err)
 {
     const char *prefix = ((dibs__my *)base->e)->place.prefix;
     char names[2 * DIBS__MY_PREFIX_MAX + 40];
 
     snprintf(names, sizeof names, "%scell and %srequest", prefix, prefix);
-    return see_to((dibs__my_conn *)base, check_cells, cell_tables, names, until, err);
+    return see_to((dibs__my_conn *)base, check_cells, make ? cell_tables : NULL, names, until, err);
 }

@@ -122,7 +122,8 @@ void dibs__pg_rollback(dibs__sql_conn *c, dibs__deadline until);
 /* ---- schema.c -------------------------------------------------------------------------------- */
 
 dibs_status dibs__pg_prepare(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
-dibs_status dibs__pg_prepare_cells(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
+dibs_status dibs__pg_prepare_cells(dibs__sql_conn *c, bool make, dibs__deadline until,
+                                   dibs_error *err);
 /* The SQL that makes the tables. NULL: out of memory. */
 char *dibs__pg_schema_text(const char *prefix);
 

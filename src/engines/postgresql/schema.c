@@ -19,6 +19,16 @@
 #define CELL_VERSION "dibs 1"
 #define OLDER        "dibs 1" /* without `listed`: the same text brings it up to date */
 
+#define ADD_LISTED "ALTER TABLE {lock} ADD COLUMN IF NOT EXISTS listed bigint NOT NULL DEFAULT 1;\n"
+#define INDEX_LISTED \
+    "CREATE INDEX IF NOT EXISTS {index_lock}_listed ON {lock} (name) WHERE listed > 0;\n"
+
+/* What an older table gets first, each in a transaction of its own: the column, for
+ * which the table is locked but no row is written; then the index: while it is built, nobody can write. It is not built
+ * CONCURRENTLY: that waits for the oldest transaction of the whole database, and leaves an invalid index when it
+ * is cut off. Rows from before are listed until UNLIST has come by. */
+static const char *const upgrade[] = {ADD_LISTED, INDEX_LISTED};
+
 static const char schema[] =
     "CREATE TABLE IF NOT EXISTS {lock} (\n"
     "  name bytea PRIMARY KEY,\n"
@@ -30,11 +40,7 @@ static const char schema[] =
     "  owner bytea, attempt bytea, host bytea, pid bigint, wake bytea, weight bigint, lease "
     "bigint,\n"
     "  min_hold bigint, held bigint, since bigint, expires bigint, released bigint\n"
-    ") WITH (fillfactor = 50);\n"
-    "ALTER TABLE {lock} ADD COLUMN IF NOT EXISTS listed bigint NOT NULL DEFAULT 1;\n"
-    "UPDATE {lock} SET listed = 0 WHERE listed > 0 AND holders = 0 AND waiters = 0;\n"
-    "CREATE INDEX IF NOT EXISTS {index_lock}_listed ON {lock} (name) WHERE listed > 0;\n"
-    "CREATE TABLE IF NOT EXISTS {holder} (\n"
+    ") WITH (fillfactor = 50);\n" ADD_LISTED INDEX_LISTED "CREATE TABLE IF NOT EXISTS {holder} (\n"
     "  name bytea NOT NULL, owner bytea NOT NULL, attempt bytea NOT NULL, host bytea NOT NULL,\n"
     "  pid bigint NOT NULL, wake bytea NOT NULL, weight bigint NOT NULL, lease bigint NOT NULL,\n"
     "  min_hold bigint NOT NULL, fence bigint NOT NULL, since bigint NOT NULL,\n"
@@ -112,14 +118,15 @@ char *dibs__pg_schema_text(const char *prefix)
 
 /* ---- Are they there? ------------------------------------------------------------------------- */
 
-/* The table `which`. 1: ours; 0: none, or one to be brought up to date; -1: `err` is set. */
-static int find_table(dibs__pg_conn *c, const char *which, const char *version,
-                      dibs__deadline until, dibs_error *err)
+typedef enum found { FAILED = -1 /* `err` is set */, NONE, OUTDATED, OURS } found;
+
+static found find_table(dibs__pg_conn *c, const char *which, const char *version,
+                        dibs__deadline until, dibs_error *err)
 {
     dibs__pg *e = (dibs__pg *)c->base.e;
     char sql[400];
     PGresult *res;
-    int found;
+    found what = NONE;
 
     snprintf(sql, sizeof sql,
              "SELECT to_regclass('%s%s') IS NOT NULL, "
@@ -127,22 +134,23 @@ static int find_table(dibs__pg_conn *c, const char *which, const char *version,
              e->place.prefix, which, e->place.prefix, which);
     res = dibs__pg_simple(e->sql.base.env, c->pg, sql, until, err);
     if (!res)
-        return -1;
-    found = PQgetvalue(res, 0, 0)[0] == 't' && strcmp(PQgetvalue(res, 0, 1), version) == 0;
-    if (!found && PQgetvalue(res, 0, 0)[0] == 't' && strcmp(PQgetvalue(res, 0, 1), OLDER) != 0) {
+        return FAILED;
+    if (PQgetvalue(res, 0, 0)[0] == 't')
+        what = strcmp(PQgetvalue(res, 0, 1), version) == 0 ? OURS
+               : strcmp(PQgetvalue(res, 0, 1), OLDER) == 0 ? OUTDATED
+                                                           : FAILED;
+    if (what == FAILED)
         dibs__fail(err, DIBS_BROKEN_ENGINE,
                    "postgresql: the table %s%s in %s is not of this version ('%s' "
                    "is its comment, there is '%.60s'): give another ?table_prefix=",
                    e->place.prefix, which, e->place.label, version, PQgetvalue(res, 0, 1));
-        found = -1;
-    }
     PQclear(res);
-    return found;
+    return what;
 }
 
 /* One at a time: CREATE TABLE IF NOT EXISTS by two at once fails for one of them. */
-static dibs_status create_tables(dibs__pg_conn *c, const char *pattern, dibs__deadline until,
-                                 dibs_error *err)
+static dibs_status run_alone(dibs__pg_conn *c, const char *pattern, dibs__deadline until,
+                             dibs_error *err)
 {
     static const char first[] = "SELECT set_config('lock_timeout', '0', true); "
                                 "SELECT pg_advisory_xact_lock(7236978148462129154);\n";
@@ -166,7 +174,17 @@ static dibs_status create_tables(dibs__pg_conn *c, const char *pattern, dibs__de
     return status;
 }
 
-/* `names`: for the message, each with its prefix. */
+static dibs_status create_tables(dibs__pg_conn *c, found what, const char *pattern,
+                                 dibs__deadline until, dibs_error *err)
+{
+    dibs_status status = DIBS_OK;
+
+    for (size_t i = 0; what == OUTDATED && i < 2 && status == DIBS_OK; i++)
+        status = run_alone(c, upgrade[i], until, err);
+    return status == DIBS_OK ? run_alone(c, pattern, until, err) : status;
+}
+
+/* `pattern` NULL: none are created. `names`: for the message, each with its prefix. */
 static dibs_status see_to(dibs__pg_conn *c, const char *which, const char *version,
                           const char *pattern, const char *names, dibs__deadline until,
                           dibs_error *err)
@@ -174,10 +192,14 @@ static dibs_status see_to(dibs__pg_conn *c, const char *which, const char *versi
     dibs__pg *e = (dibs__pg *)c->base.e;
     dibs_error own = {0};
     dibs_status status;
-    int found = find_table(c, which, version, until, &own);
+    found what = find_table(c, which, version, until, &own);
 
-    status = found < 0 ? own.status : found ? DIBS_OK : create_tables(c, pattern, until, &own);
-    if (status == DIBS_DENIED && found == 0)
+    if (what == NONE && !pattern)
+        return DIBS_NOT_FOUND;
+    status = what == FAILED ? own.status
+             : what == OURS ? DIBS_OK
+                            : create_tables(c, what, pattern, until, &own);
+    if (status == DIBS_DENIED && what != FAILED)
         return dibs__fail(
             err, DIBS_DENIED,
             "postgresql: %s has no tables %s of this version, and this "
@@ -199,7 +221,8 @@ dibs_status dibs__pg_prepare(dibs__sql_conn *base, dibs__deadline until, dibs_er
 }
 
 /* The connection may be in the middle of its pipelines by then. */
-dibs_status dibs__pg_prepare_cells(dibs__sql_conn *base, dibs__deadline until, dibs_error *err)
+dibs_status dibs__pg_prepare_cells(dibs__sql_conn *base, bool make, dibs__deadline until,
+                                   dibs_error *err)
 {
     dibs__pg_conn *c = (dibs__pg_conn *)base;
     const char *prefix = ((dibs__pg *)base->e)->place.prefix;
@@ -209,7 +232,7 @@ dibs_status dibs__pg_prepare_cells(dibs__sql_conn *base, dibs__deadline until, d
     if (PQpipelineStatus(c->pg) != PQ_PIPELINE_OFF)
         PQexitPipelineMode(c->pg);
     snprintf(names, sizeof names, "%scell and %srequest", prefix, prefix);
-    status = see_to(c, "cell", CELL_VERSION, cells, names, until, err);
-    c->base.broken = status != DIBS_OK; /* answers may be on their way */
+    status = see_to(c, "cell", CELL_VERSION, make ? cells : NULL, names, until, err);
+    c->base.broken = PQtransactionStatus(c->pg) != PQTRANS_IDLE; /* answers may be on their way */
     return status;
 }

@@ -387,14 +387,14 @@ static dibs_status try_with_lock(dibs__sql *e, dibs__sql_seat *seat, work *w, di
 
 /* ---- A command ------------------------------------------------------------------------------- */
 
-dibs_status dibs__sql_cells_ready(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
-                                  dibs_error *err)
+dibs_status dibs__sql_cells_ready(dibs__sql *e, dibs__sql_seat *seat, bool make,
+                                  dibs__deadline until, dibs_error *err)
 {
     dibs_status status;
 
     if (atomic_load(&e->cells))
         return DIBS_OK;
-    status = e->driver->prepare_cells(seat->conn, until, err);
+    status = e->driver->prepare_cells(seat->conn, make, until, err);
     if (status == DIBS_OK)
         atomic_store(&e->cells, true);
     if (seat->conn->broken)
@@ -416,7 +416,11 @@ static dibs_status try_once(dibs__sql *e, dibs__sql_seat *seat, work *w, dibs__s
 
     seat->again = false;
     if (status == DIBS_OK)
-        status = dibs__sql_cells_ready(e, seat, job->until, err);
+        status = dibs__sql_cells_ready(e, seat, w->command->op != DIBS__CELL_READ, job->until, err);
+    if (status == DIBS_NOT_FOUND) { /* no tables, and so nothing in them */
+        decide(w);
+        return DIBS_OK;
+    }
     if (status == DIBS_OK && !leaves_a_floor(w->command))
         status = try_at_once(e, seat, w, job, &over, err);
     if (status == DIBS_OK && !over) /* what was committed may have cost the connection */

@@ -24,7 +24,7 @@ static dibs_status mark(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, 
     dibs_status status = dibs__sql_seat_ready(e, seat, job->until, err);
 
     if (status == DIBS_OK)
-        status = dibs__sql_cells_ready(e, seat, job->until, err);
+        status = dibs__sql_cells_ready(e, seat, true, job->until, err);
     if (status != DIBS_OK)
         return status;
     dibs__sql_batch_reset(b, DIBS__SQL_WHOLE);

@@ -178,9 +178,10 @@ void dibs__sql_do(dibs__sql *e, dibs__sql_job *job);
 
 /* ---- cell.c ---------------------------------------------------------------------------------- */
 
-/* Sees to it that the tables of the cells are there. A broken connection is closed. */
-dibs_status dibs__sql_cells_ready(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
-                                  dibs_error *err);
+/* Sees to it that the tables of the cells are there. Without `make` it only looks: DIBS_NOT_FOUND. A broken
+ * connection is closed. */
+dibs_status dibs__sql_cells_ready(dibs__sql *e, dibs__sql_seat *seat, bool make,
+                                  dibs__deadline until, dibs_error *err);
 
 /* ---- waiting.c ------------------------------------------------------------------------------- */
 

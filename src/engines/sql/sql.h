@@ -322,8 +322,10 @@ struct dibs__sql_driver {
      * and the message begins with what is missing and says `dibs schema` prints the SQL. */
     dibs_status (*prepare)(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
     /* The same for the tables of the cells, before the first command on one: whoever has only locks
-     * does not need them, and tables of an older version go on as they are. */
-    dibs_status (*prepare_cells)(dibs__sql_conn *c, dibs__deadline until, dibs_error *err);
+     * does not need them, and tables of an older version go on as they are. Without `make` none are created:
+     * DIBS_NOT_FOUND if they are not there. A refusal leaves the connection usable. */
+    dibs_status (*prepare_cells)(dibs__sql_conn *c, bool make, dibs__deadline until,
+                                 dibs_error *err);
     /* Sends all, reads all answers. DIBS_OK; DIBS_UNKNOWN: a commit may have happened; anything else:
      * surely not done, and no transaction is open any more. `broken` and `again` as above. */
     dibs_status (*exchange)(dibs__sql_conn *c, const dibs__sql_batch *b, dibs__deadline until,

@@ -34,9 +34,9 @@ const char *dibs__lite_boot_file = "/proc/sys/kernel/random/boot_id";
 /* What version 3 added: an index of what `dibs ls` shows. A lock that is held or waited for has `listed` > 0, and
  * so may an idle one: 1 is taken back when the lock becomes idle, and 2, for a lock that had been
  * granted less than a second before, stays until the reaper comes. So a lock that is used again and again
- * does not change the index each time. */
-static const char listed[] = "ALTER TABLE lock ADD COLUMN listed INTEGER NOT NULL DEFAULT 0;"
-                             "UPDATE lock SET listed = 1 WHERE holders > 0 OR waiters > 0;"
+ * does not change the index each time. Rows from before are listed until the reaper has come by, and so are those that
+ * a handle of an older version makes, if one is still open. */
+static const char listed[] = "ALTER TABLE lock ADD COLUMN listed INTEGER NOT NULL DEFAULT 1;"
                              "CREATE INDEX lock_listed ON lock (name) WHERE listed > 0;";
 
 /* By these the file is known for ours. */

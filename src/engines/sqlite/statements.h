@@ -19,7 +19,7 @@
 /* See schema.c: 1 or 2 for a lock that becomes busy, and what it is for one that becomes idle. */
 #define DIBS__LITE_LISTED                             \
     "listed = CASE WHEN ?3 + ?4 = 0 THEN listed & 2 " \
-    "WHEN holders + waiters > 0 THEN listed WHEN ?5 - fence < 1000000 THEN 2 ELSE 1 END"
+    "WHEN holders + waiters > 0 THEN max(listed, 1) WHEN ?5 - fence < 1000000 THEN 2 ELSE 1 END"
 
 /* The driver's. */
 #define DIBS__LITE_SQL(X)                                                                          \

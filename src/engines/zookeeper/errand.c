@@ -56,7 +56,8 @@ dibs_status dibs__zk_errand_begin(dibs__zk *z, dibs_error *err)
         return DIBS_OK;
     pthread_mutex_unlock(&z->mutex);
     return dibs__fail(err, DIBS_UNAVAILABLE,
-                      "zookeeper: the session has ended; a new one is being made");
+                      "zookeeper: the session with %s has ended; a new one is being made",
+                      z->hosts);
 }
 
 dibs__zk_errand *dibs__zk_expect(dibs__zk_errand *e)

@@ -108,7 +108,9 @@ dibs_status dibs__zk_fail(const dibs__zk *z, int rc, dibs_error *err)
     case DIBS_UNKNOWN:
         return dibs__fail(err, status, "zookeeper: the connection to %s was lost", z->hosts);
     case DIBS_UNAVAILABLE:
-        return dibs__fail(err, status, "zookeeper: the session has ended; a new one is being made");
+        return dibs__fail(err, status,
+                          "zookeeper: the session with %s has ended; a new one is being made",
+                          z->hosts);
     case DIBS_DENIED:
         return dibs__fail(err, status,
                           "zookeeper: %s may not do that in %s: give zookeeper://user:password@… "
@@ -198,7 +200,8 @@ dibs_status dibs__zk_flush_begin(dibs__zk_op *op, void (*next)(dibs__zk_op *op))
     if (is_given_up(op))
         return dibs__fail(&op->call->err, DIBS_UNAVAILABLE, "zookeeper: there was no time for it");
     return dibs__fail(op->call ? &op->call->err : NULL, DIBS_UNAVAILABLE,
-                      "zookeeper: the session has ended; a new one is being made");
+                      "zookeeper: the session with %s has ended; a new one is being made",
+                      z->hosts);
 }
 
 dibs_status dibs__zk_flush_end(dibs__zk_op *op)
