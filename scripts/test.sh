@@ -50,11 +50,13 @@ run_tests() {
         sed -u '/^[0-9]* passed, [0-9]* failed, [0-9]* skipped$/d' || failed=1
 }
 
-# What a sanitizer found in a helper process fails no test by itself: it fails this.
+# What a sanitizer found in a helper process fails no test by itself: it fails this. That coroutines are not fully
+# supported, which test_crew and test_sim are told, is no finding.
 no_reports() {
     local report found=0
     for report in "build/$1"/report.*; do
         [ -e "$report" ] || continue
+        grep -qv "ASan doesn't fully support makecontext/swapcontext" "$report" || continue
         printf '%s:\n' "$report"
         head -n 60 "$report"
         found=1

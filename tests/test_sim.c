@@ -11,7 +11,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef SEEDS
 #define SEEDS 2000
+#endif
 
 /* They have found something once: a key that was CRASHED for ever although nobody had run it, because the begin
  * without an answer was taken over before it was withdrawn. 1021: a loss that was told two exchanges late. */
