@@ -57,6 +57,7 @@ typedef struct world {
     member member[MEMBERS];
     int members;
     int names;
+    int about; /* all, locks, once */
     bool kills, stops, restarts, cuts;
     bool forgets; /* the server loses its data, and clocks run wild: it must only go on */
     int64_t calm_at;

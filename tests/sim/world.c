@@ -165,6 +165,7 @@ const char *world_run(uint64_t seed)
     w->restarts = sim_chance(400000);
     w->cuts = sim_chance(600000);
     w->forgets = sim_chance(60000);
+    w->about = (int)sim_draw(3);
     w->names = (int)sim_between(1, NAMES - 1);
     w->calm_at = sim_now() + sim_between(5, 40) * DIBS__SECOND;
     members = (int)sim_between(2, MEMBERS);
