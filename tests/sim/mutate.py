@@ -71,7 +71,7 @@ def find(program, seeds):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('build')
-    parser.add_argument('--seeds', type=int, default=3000)
+    parser.add_argument('--seeds', type=int, default=12000)
     parser.add_argument('patterns', nargs='*')
     args = parser.parse_intermixed_args()
     build = os.path.abspath(args.build)

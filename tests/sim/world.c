@@ -132,13 +132,13 @@ static void add_member(int64_t rate)
 /* A third of all runs has weather of its own kind, so that rare things meet. */
 static sim_weather any_weather(void)
 {
-    static const uint64_t chances[] = {0, 0, 5000, 30000, 150000};
-    sim_weather w = {.lost = chances[sim_draw(5)],
-                     .doubled = chances[sim_draw(5)],
-                     .late = chances[sim_draw(5)],
-                     .latest = sim_between(DIBS__SECOND, 30 * DIBS__SECOND),
+    static const uint64_t chances[] = {0, 0, 5000, 30000, 150000, 300000};
+    sim_weather w = {.lost = chances[sim_draw(6)],
+                     .doubled = chances[sim_draw(6)],
+                     .late = chances[sim_draw(6)],
+                     .latest = sim_between(1, sim_chance(500000) ? 3 : 30) * DIBS__SECOND,
                      .usual = sim_between(200, 20 * DIBS__MS),
-                     .wake_lost = chances[sim_draw(5)],
+                     .wake_lost = chances[sim_draw(6)],
                      .ends_abandoned = sim_chance(500000)};
 
     return w;
@@ -166,7 +166,7 @@ const char *world_run(uint64_t seed)
     w->cuts = sim_chance(600000);
     w->forgets = sim_chance(60000);
     w->about = (int)sim_draw(3);
-    w->names = (int)sim_between(1, NAMES - 1);
+    w->names = w->about == 1 ? 1 : (int)sim_between(1, NAMES - 1);
     w->calm_at = sim_now() + sim_between(5, 40) * DIBS__SECOND;
     members = (int)sim_between(2, MEMBERS);
     for (int i = 0; i < members; i++)
