@@ -232,6 +232,7 @@ static bool mariadb(char *url, size_t size)
     lab_launch_add(&l, "%s", maker);
     lab_launch_add(&l, "--no-defaults");
     lab_launch_add(&l, "--datadir=%s/data", folder);
+    lab_launch_add(&l, "--tmpdir=%s", folder);
     lab_launch_add(&l, "--auth-root-authentication-method=normal");
     if (!lab_launch_once(&l))
         return false;
@@ -239,6 +240,7 @@ static bool mariadb(char *url, size_t size)
     lab_launch_add(&l, "%s", program);
     lab_launch_add(&l, "--no-defaults");
     lab_launch_add(&l, "--datadir=%s/data", folder);
+    lab_launch_add(&l, "--tmpdir=%s", folder);
     lab_launch_add(&l, "--bind-address=127.0.0.1");
     lab_launch_add(&l, "--port=%d", port);
     lab_launch_add(&l, "--socket=%s/socket", folder);

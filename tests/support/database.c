@@ -112,21 +112,21 @@ static pid_t spawn(const database *d, char *const args[])
 static int make_data(database *d)
 {
     const struct passwd *account = geteuid() == 0 ? getpwnam(kinds[d->kind].account) : NULL;
-    char program[256], option[SCRATCH_MAX + 64];
+    char program[256], option[SCRATCH_MAX + 64], tmpdir[SCRATCH_MAX + 32];
     char *postgresql[] = {program,         (char *)"-D",        d->data,
                           (char *)"-U",    (char *)"postgres",  (char *)"-A",
                           (char *)"trust", (char *)"--no-sync", NULL};
-    char *mariadb[] = {program,
-                       (char *)"--no-defaults",
-                       option,
-                       (char *)"--skip-test-db",
-                       (char *)"--auth-root-authentication-method=normal",
-                       NULL};
+    char *mariadb[] = {
+        program, (char *)"--no-defaults",  option,
+        tmpdir,  (char *)"--skip-test-db", (char *)"--auth-root-authentication-method=normal",
+        NULL};
     int status = -1;
     pid_t pid;
 
     scratch_file(&d->folder, "data", d->data, sizeof d->data);
     snprintf(option, sizeof option, "--datadir=%s", d->data);
+    /* A server that starts removes what it takes for its own in there: each has one. */
+    snprintf(tmpdir, sizeof tmpdir, "--tmpdir=%s", d->folder.path);
     if (mkdir(d->data, 0700) != 0 ||
         (account && (chown(d->data, account->pw_uid, account->pw_gid) != 0 ||
                      chown(d->folder.path, account->pw_uid, account->pw_gid) != 0)) ||
@@ -178,6 +178,7 @@ static void make_args(database *d, const char *const extra[])
         scratch_file(&d->folder, "socket", d->socket, sizeof d->socket);
         add_arg(d, "--no-defaults");
         add_arg(d, "--datadir=%s", d->data);
+        add_arg(d, "--tmpdir=%s", d->folder.path);
         add_arg(d, "--bind-address=127.0.0.1");
         add_arg(d, "--port=%d", d->port);
         add_arg(d, "--socket=%s", d->socket);

@@ -171,11 +171,12 @@ class Mariadb(Database):
             find(n, *places) for n in ('mariadb-install-db', 'mariadbd', 'mariadb'))
 
     def maker(self):
-        return [self.install, '--no-defaults', '--datadir=' + self.data, '--skip-test-db',
+        # A server that starts removes what it takes for its own in the folder for temporary files: each has one.
+        return [self.install, '--no-defaults', '--datadir=' + self.data, '--tmpdir=' + self.folder, '--skip-test-db',
                 '--auth-root-authentication-method=normal']
 
     def command(self):
-        return [self.mariadbd, '--no-defaults', '--datadir=' + self.data, '--bind-address=127.0.0.1',
+        return [self.mariadbd, '--no-defaults', '--datadir=' + self.data, '--tmpdir=' + self.folder, '--bind-address=127.0.0.1',
                 '--port=%d' % self.port, '--socket=' + os.path.join(self.folder, 'socket'),
                 '--pid-file=' + os.path.join(self.folder, 'pid')]
 
