@@ -518,7 +518,7 @@ DIBS_API size_t dibs_report_count(const dibs_report *r);
 DIBS_API const dibs_lock_info *dibs_report_at(const dibs_report *r, size_t i);
 DIBS_API void dibs_report_free(dibs_report *r);
 
-/* Takes the lock from whoever holds it and raises the fence; `by` is recorded. Every holder learns of it
+/* Takes the lock from its holders and raises the fence; `by` is recorded. Every holder learns of it
  * within about a second (Redlock: at its next renewal, after a third of its lease), and the lock passes
  * on when it lets go or its lease ends; the call returns then, or with DIBS_BUSY after wait_ms (0: no
  * bound). With `now` the lock passes on at once: only the fence

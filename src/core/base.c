@@ -20,17 +20,10 @@
 
 #define BASE_KEY DIBS__OWN_CELL "base"
 #define TOP_KEY  DIBS__OWN_CELL "top"
-
-static void make_stamp(const dibs *d, char out[DIBS__STAMP_SIZE])
-{
-    uint64_t id;
-
-    d->env->random(d->env->ctx, &id, sizeof id);
-    snprintf(out, DIBS__STAMP_SIZE, "%s-%016llx", d->id, (unsigned long long)id);
-}
+#define PAUSE    (20 * DIBS__MS)
 
 /* A number of the engine's above all that it has given out before, unless its clock was set back. */
-static dibs_status top_of(const dibs *d, dibs__deadline until, uint64_t *out, dibs_error *err)
+static dibs_status top_of(dibs *d, dibs__deadline until, uint64_t *out, dibs_error *err)
 {
     char stamp[DIBS__STAMP_SIZE];
     dibs__cell_command c = {.op = DIBS__CELL_SET, .number = 1, .stamp = stamp};
@@ -41,7 +34,7 @@ static dibs_status top_of(const dibs *d, dibs__deadline until, uint64_t *out, di
         *out = (uint64_t)d->env->wall(d->env->ctx);
         return DIBS_OK;
     }
-    make_stamp(d, stamp);
+    dibs__stamp(d, stamp);
     status = d->class->cell(d->engine, TOP_KEY, &c, false, until, &reply, err);
     *out = reply.version;
     free(reply.data);
@@ -74,7 +67,7 @@ static dibs_status ask_base(dibs *d, const char *mine, dibs__deadline until, dib
 
     if (mine) {
         c.size = strlen(mine);
-        make_stamp(d, stamp);
+        dibs__stamp(d, stamp);
     }
     status = d->class->cell(d->engine, BASE_KEY, &c, false, until, &reply, err);
     if (status == DIBS_OK && mine && reply.verdict == DIBS__CELL_DONE)
@@ -84,8 +77,6 @@ static dibs_status ask_base(dibs *d, const char *mine, dibs__deadline until, dib
     free(reply.data);
     return status;
 }
-
-#define PAUSE (20 * DIBS__MS)
 
 /* Whether a lost answer is to be asked for again; after a pause. */
 static bool once_more(const dibs *d, dibs_status status, dibs__deadline until)
@@ -112,7 +103,7 @@ static dibs_status decide(dibs *d, uint64_t above, dibs__deadline until, dibs_er
     return status;
 }
 
-static dibs_status check_above(const dibs *d, uint64_t above, dibs__deadline until, dibs_error *err)
+static dibs_status check_above(dibs *d, uint64_t above, dibs__deadline until, dibs_error *err)
 {
     uint64_t top = 0;
     dibs_status status = d->base >= above ? DIBS_OK : top_of(d, until, &top, err);

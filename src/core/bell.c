@@ -1,13 +1,12 @@
 /* The bell: how a holder learns soon that its lock was broken, on engines that cannot tell it themselves.
  *
- * A break that is on record rings: it writes one cell, the same for all locks of the store. The keeper of
- * a handle that holds something reads that cell, one small read however many locks there are, and looks
- * at all of them if the cell has another version than the last time: nobody's clock counts. It goes wrong: whoever broke the lock died
- * before it rang, or the read failed. Then the next renewal finds out, as it always has. */
+ * A break writes one cell, the same for all locks of the store. The keeper of a handle that holds something
+ * reads that cell, one small read however many locks there are, and looks at all of its locks if the cell has
+ * another version than the last time: no clock is compared. If the process that broke the lock dies before it
+ * writes, or the read fails, the next renewal finds out. */
 #define _GNU_SOURCE
 #include "core/handle.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #define KEY   DIBS__OWN_CELL "broken"
@@ -23,12 +22,10 @@ void dibs__bell_ring(dibs *d, dibs__deadline until)
     char stamp[DIBS__STAMP_SIZE];
     dibs__cell_command c = {.op = DIBS__CELL_SET, .number = 1, .stamp = stamp};
     dibs__cell_reply reply = {0};
-    uint64_t id;
 
     if (!needs_bell(d))
         return;
-    d->env->random(d->env->ctx, &id, sizeof id);
-    snprintf(stamp, sizeof stamp, "%s-%llx", d->id, (unsigned long long)id);
+    dibs__stamp(d, stamp);
     d->class->cell(d->engine, KEY, &c, false, until, &reply, NULL);
     free(reply.data);
 }

@@ -44,6 +44,16 @@ dibs_status dibs__check_name(const char *name, dibs_error *err)
     return DIBS_OK;
 }
 
+void dibs__stamp(dibs *d, char out[DIBS__STAMP_SIZE])
+{
+    uint64_t n;
+
+    pthread_mutex_lock(&d->mutex);
+    n = ++d->attempts_made;
+    pthread_mutex_unlock(&d->mutex);
+    snprintf(out, DIBS__STAMP_SIZE, "%s-%llx", d->id, (unsigned long long)n);
+}
+
 bool dibs__begin_call(dibs *d)
 {
     pthread_mutex_lock(&d->mutex);

@@ -188,6 +188,8 @@ void dibs__log(dibs *d, dibs_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 dibs_status dibs__check_name(const char *name, dibs_error *err);
 dibs_status dibs__check_lease(int64_t lease_ms, dibs_error *err); /* of a handle, a lock or a run */
+/* Fresh for every command on a cell, and for every run. Without the mutex. */
+void dibs__stamp(dibs *d, char out[DIBS__STAMP_SIZE]);
 /* In and out of a call that may block; false: the handle is closing. */
 bool dibs__begin_call(dibs *d);
 void dibs__end_call(dibs *d);

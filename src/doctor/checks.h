@@ -35,6 +35,24 @@ typedef struct dibs__check {
 #define DIBS__WARNING DIBS_SEVERITY_WARNING
 #define DIBS__NOTE    DIBS_SEVERITY_NOTE
 
+/* Checks of several engines. */
+#define DIBS__SERVER_CLOCK(id)                                                                 \
+    {                                                                                          \
+        id, DIBS__WARNING, {{"clock_off_ms", DIBS__ABOVE, "5000"}},                            \
+            "the server's clock and ours differ by {clock_off_ms} ms",                         \
+            "leases and fences are counted by the server's clock: when somebody corrects it, " \
+            "leases end early or late by as much",                                             \
+            "run NTP on the server and here"                                                   \
+    }
+#define DIBS__CLIENT_CLOCK(id)                                                                \
+    {                                                                                         \
+        id, DIBS__NOTE, {{"clock_synchronised", DIBS__IS, "no"}},                             \
+            "the kernel says that this machine's clock is not synchronised",                  \
+            "the end of values, results of once and tokens is judged by the clients' clocks " \
+            "(locks are not)",                                                                \
+            "run NTP here (chrony, systemd-timesyncd)"                                        \
+    }
+
 /* The tables. `any` is for every engine; `redis_server` for each server of redis: and redlock:. */
 extern const dibs__check dibs__checks_any[], dibs__checks_sqlite[], dibs__checks_redis_server[],
     dibs__checks_redis[], dibs__checks_redlock[], dibs__checks_redlock_node[],

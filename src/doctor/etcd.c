@@ -64,13 +64,7 @@ const dibs__check dibs__checks_etcd[] = {
      "the history of {revision} revisions was never compacted",
      "every lock adds to it until the database is full; then etcd refuses writes",
      "start etcd with --auto-compaction-retention=1h"},
-    {"etcd.clock",
-     DIBS__NOTE,
-     {{"clock_synchronised", DIBS__IS, "no"}},
-     "the kernel says that this machine's clock is not synchronised",
-     "the end of values, results of once and tokens is judged by the clients' clocks (locks are "
-     "not)",
-     "run NTP here (chrony, systemd-timesyncd)"},
+    DIBS__CLIENT_CLOCK("etcd.clock"),
     {NULL},
 };
 

@@ -151,13 +151,6 @@ const dibs__check dibs__checks_mysql[] = {
      "in up to "
      "twice as many bytes)",
      "set max_allowed_packet = 16M"},
-    {"mysql.clock",
-     DIBS__WARNING,
-     {{"clock_off_ms", DIBS__ABOVE, "5000"}},
-     "the server's clock and ours differ by {clock_off_ms} ms",
-     "leases and fences are counted by the server's clock: when somebody corrects it, leases end "
-     "early or "
-     "late by as much",
-     "run NTP on the server and here"},
+    DIBS__SERVER_CLOCK("mysql.clock"),
     {NULL},
 };

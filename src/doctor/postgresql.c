@@ -162,13 +162,6 @@ const dibs__check dibs__checks_postgresql[] = {
      "autovacuum is off",
      "every grant rewrites a row: without vacuum the tables grow and every command gets slower",
      "set autovacuum = on"},
-    {"postgresql.clock",
-     DIBS__WARNING,
-     {{"clock_off_ms", DIBS__ABOVE, "5000"}},
-     "the server's clock and ours differ by {clock_off_ms} ms",
-     "leases and fences are counted by the server's clock: when somebody corrects it, leases end "
-     "early or "
-     "late by as much",
-     "run NTP on the server and here"},
+    DIBS__SERVER_CLOCK("postgresql.clock"),
     {NULL},
 };

@@ -93,14 +93,7 @@ const dibs__check dibs__checks_redis_server[] = {
      "this "
      "address",
      "check the fence where the lock's holder writes; let a proxy or DNS name follow the primary"},
-    {"redis.clock",
-     DIBS__WARNING,
-     {{"clock_off_ms", DIBS__ABOVE, "5000"}},
-     "the server's clock and ours differ by {clock_off_ms} ms",
-     "leases and fences are counted by the server's clock: when somebody corrects it, leases end "
-     "early or "
-     "late by as much",
-     "run NTP on the server and here"},
+    DIBS__SERVER_CLOCK("redis.clock"),
     {"redis.clients",
      DIBS__WARNING,
      {{"clients_percent", DIBS__ABOVE, "80"}},

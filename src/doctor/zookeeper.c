@@ -63,13 +63,7 @@ const dibs__check dibs__checks_zookeeper[] = {
      "everybody who reaches the ensemble may change what is below {root} (ACL world:anyone)",
      "anybody can break or delete locks",
      "give a user in the URL (zookeeper://user:password@host), or keep strangers from the port"},
-    {"zookeeper.clock",
-     DIBS__NOTE,
-     {{"clock_synchronised", DIBS__IS, "no"}},
-     "the kernel says that this machine's clock is not synchronised",
-     "the end of values, results of once and tokens is judged by the clients' clocks (locks are "
-     "not)",
-     "run NTP here (chrony, systemd-timesyncd)"},
+    DIBS__CLIENT_CLOCK("zookeeper.clock"),
     {NULL},
 };
 

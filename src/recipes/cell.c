@@ -67,16 +67,6 @@ dibs_status dibs__cells_ready(const dibs *d, dibs_error *err)
 
 /* ---- One command ----------------------------------------------------------------------------- */
 
-void dibs__stamp(dibs *d, char out[DIBS__STAMP_SIZE])
-{
-    uint64_t n;
-
-    pthread_mutex_lock(&d->mutex);
-    n = ++d->attempts_made;
-    pthread_mutex_unlock(&d->mutex);
-    snprintf(out, DIBS__STAMP_SIZE, "%s-%llx", d->id, (unsigned long long)n);
-}
-
 static bool may_repeat(const dibs__cell_command *c)
 {
     bool counts = c->op == DIBS__CELL_SET || c->op == DIBS__CELL_ADD || c->op == DIBS__CELL_TAKE;

@@ -29,9 +29,6 @@ dibs_status dibs__check_size(const dibs *d, const char *what, const void *data, 
 /* The handle is ours to use, and its engine has cells. */
 dibs_status dibs__cells_ready(const dibs *d, dibs_error *err);
 
-/* A stamp that no other command has. Takes the mutex. */
-void dibs__stamp(dibs *d, char out[DIBS__STAMP_SIZE]);
-
 /* One command, asked again with the same stamp while no answer comes; a counter's without a request
  * is not: it could count twice. `unsure` (may be NULL) is set when a reply was lost on the way: then
  * CONFLICT and ABSENT may be of our own doing. `reply->data` is the caller's. Not with the mutex. */

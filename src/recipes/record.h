@@ -3,7 +3,8 @@
  *     format (2), state, runs, code, pid, since, lease, keep, tombstone, fence,
  *     fingerprint, owner, host, attempt, crashed, steps[name, data], result
  *
- * Format 1, which is read too, had no `crashed`. Numbers are little-endian; texts and data follow their size. An unknown format is no damage but a
+ * Format 1, which is read too, had no `crashed`. Numbers are little-endian; texts and data follow their
+ * size. An unknown format is no damage but a
  * newer version of dibs, and is told so. */
 #ifndef DIBS_RECIPES_RECORD_H
 #define DIBS_RECIPES_RECORD_H

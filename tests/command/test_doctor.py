@@ -345,5 +345,8 @@ def every_check_is_documented(t):
     checks = []
     for path in glob.glob(os.path.join(source, 'src', 'doctor', '*.c')):
         with open(path) as f:
-            checks += re.findall(r'^    \{"([a-z.-]+)",\s+DIBS__(\w+),', f.read(), re.M)
+            text = f.read()
+        checks += re.findall(r'^    \{"([a-z.-]+)",\s+DIBS__(\w+),', text, re.M)
+        for shared, severity in (('SERVER_CLOCK', 'warning'), ('CLIENT_CLOCK', 'note')):
+            checks += [(name, severity) for name in re.findall(r'DIBS__%s\("([a-z.-]+)"\)' % shared, text)]
     assert set(listed) == {(name, severity.lower()) for name, severity in checks} and len(listed) > 100
