@@ -577,6 +577,28 @@ static void answers_in_one_piece_cost_no_session(void **state)
         assert_status(dibs_unlock(g[i]), DIBS_OK);
 }
 
+#define ELECTION_MS 6000 /* less than etcd itself takes to give such a request up */
+
+/* What a member passes to the leader that has just died is never answered. */
+static void an_election_costs_no_opening(void **state)
+{
+    dibs_error err = {0};
+    dibs *d = NULL;
+    ensemble e;
+    int leader;
+
+    (void)state;
+    need_server();
+    ensemble_need(&e, ENSEMBLE_ETCD, 3, NULL);
+    leader = ensemble_leader(&e);
+    assert_true(leader >= 0);
+    ensemble_end(&e, leader, SIGKILL);
+    dibs_open(url_of(e.hosts, ""), &(dibs_options){.connect_ms = ELECTION_MS}, &d, &err);
+    assert_string_equal(err.message, "");
+    dibs_close(d);
+    ensemble_stop(&e);
+}
+
 static const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_teardown(name, close_all)
     CASE(a_holder_learns_of_its_revoked_lease), CASE(a_revoked_waiter_is_not_granted),
@@ -589,6 +611,7 @@ static const struct CMUnitTest tests[] = {
 /* Those with a server that has to be slow. */
 static const struct CMUnitTest long_tests[] = {
     CASE(a_leader_that_slept_costs_no_exclusion),
+    CASE(an_election_costs_no_opening),
     CASE(a_restored_cluster_wakes_its_waiters),
     CASE(a_slow_cluster_is_waited_for),
 };

@@ -17,6 +17,7 @@
 #define SHELF_SECONDS (24 * 3600)
 #define TOUCH_SPAN    (3600 * DIBS__SECOND)
 #define AGAIN         (250 * DIBS__MS)
+#define SHARE         5 /* the first two tries to open get this part of the time each, the third the rest */
 #define GUARD_SIZE    (DIBS__ETCD_PREFIX_MAX + 32)
 
 int64_t dibs__etcd_lease_id(const dibs__etcd *e)
@@ -86,20 +87,6 @@ static dibs_status check_ttl(const dibs__etcd *e, int64_t ttl, dibs_error *err)
                       (long long)asked, (long long)ttl);
 }
 
-static dibs_status ask(dibs__etcd *e, const char *method, const ProtobufCMessage *request,
-                       const ProtobufCMessageDescriptor *type, ProtobufCMessage **reply,
-                       dibs__deadline until, dibs_error *err)
-{
-    dibs_status status =
-        dibs__etcd_ask(e->client, DIBS__ETCD_URGENT, method, request, type, reply, until, err);
-
-    if (status == DIBS_UNKNOWN)
-        status = dibs__fail(err, DIBS_UNAVAILABLE,
-                            "etcd gave no session in time: has the cluster "
-                            "lost its majority?");
-    return status;
-}
-
 static dibs_status open_guard(dibs__etcd *e, int64_t lease, dibs__deadline sent,
                               dibs__deadline until, dibs_error *err)
 {
@@ -110,8 +97,8 @@ static dibs_status open_guard(dibs__etcd *e, int64_t lease, dibs__deadline sent,
 
     request.key = guard_key(e, lease, room);
     request.lease = lease;
-    status = ask(e, "/etcdserverpb.KV/Put", &request.base, &etcd__put_response__descriptor, &reply,
-                 until, err);
+    status = dibs__etcd_ask(e->client, DIBS__ETCD_URGENT, "/etcdserverpb.KV/Put", &request.base,
+                            &etcd__put_response__descriptor, &reply, until, err);
     if (status == DIBS_OK &&
         !stands(e, lease, sent, ((const Etcd__PutResponse *)reply)->header->revision))
         status = dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
@@ -120,7 +107,8 @@ static dibs_status open_guard(dibs__etcd *e, int64_t lease, dibs__deadline sent,
     return status;
 }
 
-dibs_status dibs__etcd_session_open(dibs__etcd *e, dibs__deadline until, dibs_error *err)
+/* Each try has a lease of its own: what an earlier one may have left ends by itself. */
+static dibs_status try_to_open(dibs__etcd *e, dibs__deadline until, dibs_error *err)
 {
     Etcd__LeaseGrantRequest request = ETCD__LEASE_GRANT_REQUEST__INIT;
     ProtobufCMessage *reply = NULL;
@@ -129,8 +117,9 @@ dibs_status dibs__etcd_session_open(dibs__etcd *e, dibs__deadline until, dibs_er
 
     request.id = dibs__etcd_lease_id(e);
     request.ttl = e->ttl / DIBS__SECOND;
-    status = ask(e, "/etcdserverpb.Lease/LeaseGrant", &request.base,
-                 &etcd__lease_grant_response__descriptor, &reply, until, err);
+    status =
+        dibs__etcd_ask(e->client, DIBS__ETCD_URGENT, "/etcdserverpb.Lease/LeaseGrant",
+                       &request.base, &etcd__lease_grant_response__descriptor, &reply, until, err);
     if (status != DIBS_OK)
         return status;
     pthread_mutex_lock(&e->lock);
@@ -138,8 +127,29 @@ dibs_status dibs__etcd_session_open(dibs__etcd *e, dibs__deadline until, dibs_er
     pthread_mutex_unlock(&e->lock);
     status = check_ttl(e, ((const Etcd__LeaseGrantResponse *)reply)->ttl, err);
     protobuf_c_message_free_unpacked(reply, NULL);
-    if (status == DIBS_OK)
-        status = open_guard(e, request.id, sent, until, err);
+    return status == DIBS_OK ? open_guard(e, request.id, sent, until, err) : status;
+}
+
+/* A request that a member passes to a leader that is dead is never answered, although the cluster has a new
+ * leader a second later: so it is asked again. The last try has most of the time, for a cluster that is slow. */
+dibs_status dibs__etcd_session_open(dibs__etcd *e, dibs__deadline until, dibs_error *err)
+{
+    int64_t share = (until - dibs__now(e->env)) / SHARE;
+    dibs_status status;
+    bool again;
+
+    for (int tries = 1;; tries++) {
+        dibs__deadline end = tries < 3 ? dibs__after(e->env, share) : until;
+        status = try_to_open(e, end, err);
+        again = status == DIBS_UNKNOWN || (status == DIBS_UNAVAILABLE && dibs__now(e->env) >= end);
+        if (!again || dibs__now(e->env) + AGAIN >= until)
+            break;
+        dibs__sleep(e->env, dibs__sooner(end - dibs__now(e->env), AGAIN));
+    }
+    if (status == DIBS_UNKNOWN)
+        status = dibs__fail(err, DIBS_UNAVAILABLE,
+                            "etcd gave no session in time: has the cluster "
+                            "lost its majority?");
     if (status != DIBS_OK)
         dibs__etcd_session_end(e);
     return status;
