@@ -66,7 +66,7 @@ static unsigned bit_of(const char *const names[], const char *word)
 
 static int read_work(const cli_command *self, request *r)
 {
-    const char *list = r->work ? r->work : "locks";
+    const char *list = r->work ? r->work : "locks,once,tokens,counters";
     char word[64];
 
     while (next_word(&list, word)) {

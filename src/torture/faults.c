@@ -183,7 +183,7 @@ static int64_t length_of(torture_coordinator *c, const torture_fault *f)
 
 static void begin(torture_coordinator *c, torture_fault *f)
 {
-    *f = (torture_fault){.id = ++c->faults, .slot = -1};
+    *f = (torture_fault){.slot = -1};
     choose_kind(c, f);
     f->until = torture_now() + length_of(c, f);
     if (f->kind & (TORTURE_STOP | TORTURE_KILL) ||
@@ -191,6 +191,7 @@ static void begin(torture_coordinator *c, torture_fault *f)
         f->slot = choose_slot(c);
     if ((f->slot < 0 && f->kind & (TORTURE_STOP | TORTURE_KILL)) || f->until > c->calm)
         return; /* nobody to do it to, or no time left */
+    f->id = ++c->faults;
     if (f->slot >= 0) {
         f->worker = c->slots[f->slot].number;
         c->slots[f->slot].taken = true;

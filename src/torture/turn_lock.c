@@ -114,16 +114,6 @@ static void hold(attempt *a, int64_t span)
         torture_sleep(until - torture_now() < SAMPLE ? until - torture_now() : SAMPLE);
 }
 
-/* Mostly short; some so long that the lease has to be renewed. */
-static int64_t choose_span(torture_worker *w)
-{
-    int64_t lease = w->plan->lease_ms * TORTURE_MS;
-
-    if (torture_chance(&w->random, 2))
-        return torture_between(&w->random, lease / 3, lease + lease / 4);
-    return torture_between(&w->random, 0, 60 * TORTURE_MS);
-}
-
 static void note_write(attempt *a, const torture_message *m, int64_t read, int64_t call)
 {
     torture_note(a->w->history, torture_now(), "write", "{s:s,s:s,s:b,s:I,s:I,s:I,s:s}", "a", a->id,
@@ -181,7 +171,7 @@ static dibs_status give_back(attempt *a)
 
 bool torture_turn_lock(torture_worker *w)
 {
-    int64_t span = choose_span(w);
+    int64_t span = torture_choose_span(w);
     dibs_status status;
     attempt a;
 
