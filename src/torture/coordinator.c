@@ -229,13 +229,14 @@ static bool write_meta(const torture_coordinator *c, int64_t end)
     snprintf(url, sizeof url, "%s", p->url ? p->url : "");
     cli_hide_login(url, strlen(url));
     meta = json_pack(
-        "{s:i,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:o,s:o,s:o,s:s?,s:b,s:b,s:i,s:I,s:I,s:o}", "format", 1,
-        "version", dibs_version(), "url", url, "engine", p->engine, "seed", (json_int_t)p->seed,
+        "{s:i,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:o,s:o,s:o,s:s?,s:b,s:b,s:i,s:i,s:I,s:I,s:o}", "format",
+        1, "version", dibs_version(), "url", url, "engine", p->engine, "seed", (json_int_t)p->seed,
         "seconds", (json_int_t)p->seconds, "processes", (json_int_t)p->processes, "lease_ms",
         (json_int_t)p->lease_ms, "locks", locks, "work", names_of(torture_work_names, p->work),
         "faults", faults, "adapter", p->adapter, "first_come", p->first_come, "notices_death",
-        p->notices_death, "request_ms", TORTURE_REQUEST_MS, "begin", (json_int_t)c->shared->begin,
-        "calm", (json_int_t)c->calm, "end", end ? json_integer((json_int_t)end) : json_null());
+        p->notices_death, "request_ms", TORTURE_REQUEST_MS, "connect_ms", TORTURE_REQUEST_MS,
+        "begin", (json_int_t)c->shared->begin, "calm", (json_int_t)c->calm, "end",
+        end ? json_integer((json_int_t)end) : json_null());
     snprintf(name, sizeof name, "%s/meta.json", c->folder);
     done = meta && json_dump_file(meta, name, JSON_INDENT(1)) == 0;
     json_decref(meta);
