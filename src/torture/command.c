@@ -268,7 +268,7 @@ static int run(request *r)
         verdict = torture_check(folder, p->json);
         code = verdict != 0 ? verdict : code < 0 ? 0 : code;
     }
-    if (r->history || (whole && code != 0))
+    if (r->history || (whole ? code != 0 : code == CLI_EXIT_SYSTEM))
         fprintf(stderr, "the history is in %s\n", folder);
     else
         remove_folder(folder);
