@@ -29,7 +29,8 @@
 #define TORTURE_PROCESSES_MAX 256
 #define TORTURE_DECLARED_MAX  32
 #define TORTURE_COUNTERS      2
-#define TORTURE_REQUEST_MS    2000 /* of every handle: a call without a wait ends soon after */
+#define TORTURE_REQUEST_MS    2000  /* of every handle: a call without a wait ends soon after */
+#define TORTURE_ADAPTER_MS    30000 /* for an adapter to start, or to answer beyond the wait */
 #define TORTURE_WAIT_MAX_MS   6000
 #define TORTURE_KEEP_MS       3600000              /* what is left in the store goes by itself */
 #define TORTURE_KEY_SLOT      (TORTURE_SECOND / 2) /* so long a key of once is the current one */
@@ -90,6 +91,9 @@ int torture_history_open(const char *folder, const char *name);
 /* One event as one line by one write: {"t":…,"ev":…, then what `format` (of json_pack, an object) gives}. A
  * history that cannot be written is worth nothing: ends the process with CLI_EXIT_OUTPUT. */
 void torture_note(int fd, int64_t t, const char *event, const char *format, ...);
+
+/* A message as valid UTF-8 for torture_note; lives until the next call. */
+const char *torture_text(const char *message);
 
 /* ---- Workers ---------------------------------------------------------------------------------- */
 

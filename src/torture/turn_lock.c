@@ -87,7 +87,7 @@ static dibs_status ask(attempt *a)
     if (status != DIBS_OK)
         torture_note(fd, back, "not", "{s:s,s:s,s:I,s:s,s:s}", "a", a->id, "lock", a->name, "call",
                      (json_int_t)a->call, "status", dibs_status_name(status), "message",
-                     err.message);
+                     torture_text(err.message));
     else
         torture_note(fd, back, "got", "{s:s,s:s,s:s,s:I,s:o,s:o}", "a", a->id, "lock", a->name,
                      "kind", kind_of(a), "call", (json_int_t)a->call, "fence",

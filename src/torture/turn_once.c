@@ -65,7 +65,7 @@ static dibs_status begin(attempt *a)
                  "status", dibs_status_name(status), "fence",
                  ours ? json_integer((json_int_t)dibs_once_fence(a->once)) : json_null(), "result",
                  result_of(a, status), "again", ours && dibs_once_again(a->once), "message",
-                 err.message);
+                 torture_text(err.message));
     return status;
 }
 

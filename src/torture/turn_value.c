@@ -112,9 +112,9 @@ static dibs_status count(torture_worker *w, const change *c)
         status = dibs_counter_add(w->d, name, c->n, &how, &value, NULL);
     back = torture_now();
     valued = status == DIBS_OK || status == DIBS_ALREADY || status == DIBS_TOO_FEW;
-    torture_note(w->history, back, c->n < 0 ? "take" : "add", "{s:s,s:I,s:s?,s:I,s:s,s:o}",
-                 "counter", name, "n", (json_int_t)c->n, "request", how.request, "call",
-                 (json_int_t)call, "status", dibs_status_name(status), "value",
+    torture_note(w->history, back, "add", "{s:s,s:I,s:s?,s:I,s:s,s:o}", "counter", name, "n",
+                 (json_int_t)c->n, "request", how.request, "call", (json_int_t)call, "status",
+                 dibs_status_name(status), "value",
                  valued ? json_integer((json_int_t)value) : json_null());
     return status;
 }

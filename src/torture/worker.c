@@ -83,11 +83,13 @@ static void open_again(torture_worker *w)
         if (status == DIBS_OK) {
             torture_note(w->history, torture_now(), "opened", "{s:I}", "call", (json_int_t)call);
             torture_ask(w, &opened);
-            w->reopen = torture_now() + torture_between(&w->random, 3, 15) * TORTURE_SECOND;
+            w->reopen = torture_now() + torture_between(&w->random, 3, 15) *
+                                            (w->plan->adapter ? 10 : 1) * TORTURE_SECOND;
             return;
         }
         torture_note(w->history, torture_now(), "open_failed", "{s:I,s:s,s:s}", "call",
-                     (json_int_t)call, "status", dibs_status_name(status), "message", err.message);
+                     (json_int_t)call, "status", dibs_status_name(status), "message",
+                     torture_text(err.message));
         torture_sleep(pause + torture_between(&w->random, 0, pause));
         pause = pause * 2 < BACKOFF_MAX ? pause * 2 : BACKOFF_MAX;
     }
