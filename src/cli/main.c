@@ -14,6 +14,7 @@ static const cli_command *const commands[] = {
 #ifdef DIBS_HAVE_LAB
     &cli_lab,
 #endif
+    &cli_torture,
     NULL,
 };
 

@@ -98,6 +98,14 @@ static int take_url_file(const cli_option *option, const char *path)
     return -1;
 }
 
+static int take_texts(cli_texts *to, const char *value)
+{
+    if (to->count < sizeof to->text / sizeof to->text[0])
+        to->text[to->count] = value;
+    to->count++;
+    return -1;
+}
+
 static int take_value(const cli_command *command, const cli_option *option, const char *shown,
                       char *value)
 {
@@ -109,6 +117,8 @@ static int take_value(const cli_command *command, const cli_option *option, cons
         return take_span(command, option, shown, value);
     if (option->kind == CLI_NUMBER)
         return take_number(command, option, shown, value);
+    if (option->kind == CLI_TEXTS)
+        return take_texts(option->to, value);
     *(const char **)option->to = value;
     return -1;
 }

@@ -8,12 +8,18 @@
 typedef enum cli_kind {
     CLI_FLAG,     /* to: bool */
     CLI_TEXT,     /* to: const char * */
+    CLI_TEXTS,    /* to: cli_texts; may be given several times */
     CLI_SPAN,     /* to: int64_t, milliseconds; low and high too */
     CLI_NUMBER,   /* to: int64_t */
     CLI_MINUS,    /* no option: words like -5 are operands */
     CLI_URL,      /* to: const char *; a login in the argument is overwritten */
     CLI_URL_FILE, /* the same, read from a file */
 } cli_kind;
+
+typedef struct cli_texts {
+    const char *text[32];
+    size_t count; /* more than there is room for: those are dropped */
+} cli_texts;
 
 typedef struct cli_option {
     const char *name; /* "wait" is --wait; NULL ends the table */
