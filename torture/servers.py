@@ -5,11 +5,10 @@ A setup has `url` (what clients open), `nodes`, and what faults need to know of 
 killed as a whole and started again on its data."""
 
 import contextlib
-import glob
 import os
 import shutil
-import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -51,34 +50,23 @@ class Disk:
             os.unlink(self.filler)
 
 
-def find_faketime():
-    found = [f for place in ('/usr/lib/*/faketime', '/usr/lib/faketime', '/usr/local/lib/faketime')
-             for f in glob.glob(place + '/libfaketimeMT.so.1')]
-    if not found:
-        raise databases.Missing('libfaketime is not installed')
-    return found[0]
-
-
 class Clock:
-    """The wall clock of servers that are started `with` it; it can be moved while they run."""
+    """The wall clock of servers that are started `with` it (clock.c); it can be moved while they run."""
 
-    def __init__(self, folder):
-        self.file, self.library = os.path.join(folder, 'faketime'), find_faketime()
+    def __init__(self, folder, library):
+        self.file, self.library = os.path.join(folder, 'clock'), library
         self.set(0)
 
     def set(self, seconds):
-        """In one step: the server may look at any time."""
-        with open(self.file + '.new', 'w') as f:
-            f.write('%+d\n' % seconds)
-        os.rename(self.file + '.new', self.file)
+        fd = os.open(self.file, os.O_WRONLY | os.O_CREAT, 0o644)
+        os.pwrite(fd, struct.pack('=q', seconds), 0)
+        os.close(fd)
 
     def __enter__(self):
-        os.environ.update(FAKETIME_TIMESTAMP_FILE=self.file, FAKETIME_NO_CACHE='1',
-                          FAKETIME_DONT_FAKE_MONOTONIC='1', LD_PRELOAD=self.library)
+        os.environ.update(DIBS_TORTURE_CLOCK=self.file, LD_PRELOAD=self.library)
 
     def __exit__(self, *_):
-        for name in ('FAKETIME_TIMESTAMP_FILE', 'FAKETIME_NO_CACHE', 'FAKETIME_DONT_FAKE_MONOTONIC', 'LD_PRELOAD'):
-            del os.environ[name]
+        del os.environ['DIBS_TORTURE_CLOCK'], os.environ['LD_PRELOAD']
 
 
 class Node:
@@ -97,6 +85,25 @@ class Node:
             for pid in [self.process.pid, *databases.children(self.process.pid)]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
+
+
+class RedisConnection:
+    def __init__(self, address, password):
+        self.socket = socket.create_connection(address, timeout=3)
+        self.file = self.socket.makefile('rb')
+        self.ask('AUTH', password)
+
+    def ask(self, *words):
+        """One request; the reply if it is text or a number."""
+        self.socket.sendall(''.join(['*%d\r\n' % len(words)] + ['$%d\r\n%s\r\n' % (len(w), w) for w in words]).encode())
+        line = self.file.readline().decode().rstrip('\r\n')
+        if line.startswith('-') and not line.startswith('-LOADING'):
+            raise OSError('redis: %s: %s' % (words[0], line[1:]))
+        return self.file.read(int(line[1:]) + 2).decode()[:-2] if line.startswith('$') else line[1:]
+
+    def close(self):
+        self.file.close()
+        self.socket.close()
 
 
 class Redis(Node):
@@ -131,17 +138,14 @@ class Redis(Node):
         for name in os.listdir(self.disk.folder):
             shutil.rmtree(os.path.join(self.disk.folder, name))
 
-    def ask(self, *words):
-        """One request as the administrator; the reply if it is text or a number."""
+    def hold(self):
+        """A connection of the administrator's."""
         with self.place.inside():
-            s = socket.create_connection((self.place.address, REDIS_PORT), timeout=3)
-        with s, s.makefile('rb') as f:
-            for request in (('AUTH', self.password), words):
-                s.sendall(''.join(['*%d\r\n' % len(request)] + ['$%d\r\n%s\r\n' % (len(w), w) for w in request]).encode())
-                line = f.readline().decode().rstrip('\r\n')
-                if line.startswith('$'):
-                    line = '+' + f.read(int(line[1:]) + 2).decode()[:-2]
-            return line[1:]
+            return RedisConnection((self.place.address, REDIS_PORT), self.password)
+
+    def ask(self, *words):
+        with contextlib.closing(self.hold()) as c:
+            return c.ask(*words)
 
 
 class Sqlite:
@@ -333,35 +337,3 @@ class Etcd(Ensemble):
 # How many places its servers need.
 ENGINES = {'sqlite': (Sqlite, 0), 'redis': (OneRedis, 2), 'redlock': (Redlock, 3), 'postgresql': (Postgresql, 1),
            'mysql': (Mysql, 1), 'zookeeper': (Zookeeper, 3), 'etcd': (Etcd, 3)}
-
-
-class Rig:
-    """A setup of one engine and what it stands on, for one run."""
-
-    def __init__(self, engine, folder, net, clock=False, proxy=None):
-        self.engine, self.folder, self.network, self.proxy = engine, folder, net, proxy
-        os.makedirs(folder)
-        os.chmod(folder, 0o755)  # servers run as other accounts
-        self.clients = net.places['clients'] if net else ensembles.Loopback
-        self.servers = [p for p in net.places.values() if p is not self.clients] if net else []
-        self.setup = None
-        try:
-            self.clock = Clock(folder) if clock else contextlib.nullcontext()
-            self.setup = ENGINES[engine][0](self)
-        except BaseException:
-            self.stop()
-            raise
-
-    def front(self, address, port):
-        """What clients dial for that address: itself, or the proxy before it."""
-        return self.proxy.add(address, port) if self.proxy else '%s:%d' % (address, port)
-
-    def stop(self):
-        if self.setup:
-            for node in self.setup.nodes:
-                node.signal(signal.SIGCONT)
-            self.setup.stop()
-        if self.proxy:
-            self.proxy.stop()
-        network.unmount_below(self.folder)
-        shutil.rmtree(self.folder, ignore_errors=True)
