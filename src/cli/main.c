@@ -28,7 +28,7 @@ static void print_usage(FILE *to)
     fputs("\n"
           "Engine: --url URL (redis://host, ...) or --url-file FILE, else $DIBS_URL or the\n"
           "file $DIBS_URL_FILE, else the embedded store: root's is for the whole machine\n"
-          "(sqlite:machine), others' for one user. Durations: 500ms, 5s (or 5), 1h30m, 7d.\n\n"
+          "(sqlite:machine), others' for one user. Durations: 500ms, 5s (or 5), 1h30m, 7d.\n"
           "  dibs run nightly -- ./backup.sh   wait for the lock, then run the command\n"
           "  dibs once order:17 -- ./pay.sh    run it, or replay the first run's output\n",
           to);

@@ -17,8 +17,7 @@
 #include <unistd.h>
 
 #define GREETING   "dibs-adapter 1 "
-#define ANSWER_MS  30000 /* beyond the wait that it was asked for */
-#define QUIT_TICKS 200   /* of 10 ms */
+#define QUIT_TICKS 200 /* of 10 ms */
 
 typedef struct torture_adapter {
     pid_t pid;
@@ -118,7 +117,7 @@ dibs_status torture_adapter_open(torture_worker *w, dibs_error *err)
         become_adapter(w, pair[1], parent);
     close(pair[1]);
     w->adapter = a;
-    if (a->pid > 0 && read_line(a, ANSWER_MS, greeting) &&
+    if (a->pid > 0 && read_line(a, TORTURE_ADAPTER_MS, greeting) &&
         strncmp(greeting, GREETING, strlen(GREETING)) == 0)
         return err->status = DIBS_OK;
     snprintf(err->message, sizeof err->message,
@@ -159,7 +158,7 @@ dibs_status torture_adapter_lock(torture_worker *w, const char *name, int64_t wa
     char answer[1024] = "the adapter ended or did not answer";
 
     err->status = DIBS_UNAVAILABLE;
-    if (ask(w, wait + ANSWER_MS, answer, "lock %s %" PRId64 " %" PRId64 "\n", name, wait,
+    if (ask(w, wait + TORTURE_ADAPTER_MS, answer, "lock %s %" PRId64 " %" PRId64 "\n", name, wait,
             w->plan->lease_ms)) {
         if (strncmp(answer, "granted ", 8) == 0) {
             *fenced = sscanf(answer + 8, "%" SCNu64, fence) == 1;
@@ -177,14 +176,14 @@ bool torture_adapter_held(torture_worker *w, const char *name)
 {
     char answer[1024];
 
-    return ask(w, ANSWER_MS, answer, "held %s\n", name) && strcmp(answer, "yes") == 0;
+    return ask(w, TORTURE_ADAPTER_MS, answer, "held %s\n", name) && strcmp(answer, "yes") == 0;
 }
 
 dibs_status torture_adapter_unlock(torture_worker *w, const char *name)
 {
     char answer[1024];
 
-    if (!ask(w, ANSWER_MS, answer, "unlock %s\n", name))
+    if (!ask(w, TORTURE_ADAPTER_MS, answer, "unlock %s\n", name))
         return DIBS_UNAVAILABLE;
     if (strcmp(answer, "released") == 0)
         return DIBS_OK;

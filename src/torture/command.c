@@ -16,21 +16,24 @@
 static const char help[] =
     "usage: dibs torture [--url URL] [--seconds N] [--faults LIST] [--seed S] ...\n"
     "Uses the engine from many processes while faults happen, records everything, and\n"
-    "checks the record: was a lock ever held twice, did a fence go back, ...\n\n"
-    "  --seconds N    how long (default 30)          --processes N  workers (default 8)\n"
-    "  --locks N      names (default 2)              --lease D      (default 2s)\n"
-    "  --seed S       repeats the choices of a run (default: random, printed)\n"
+    "checks the record: was a lock held twice, was work done twice, did calls return\n"
+    "in time? Locks, keys and counters named torture-... are left in the store.\n\n"
+    "  --seconds N    duration (default 30)\n"
+    "  --processes N  workers (default 8)\n"
+    "  --locks N      names to lock (default 2)\n"
+    "  --lease D      of locks and runs (default 2s)\n"
+    "  --seed S       seed of all random choices (default: a new one, printed)\n"
     "  --work LIST    locks,once,tokens,counters (default: what the engine can)\n"
-    "  --faults LIST  stop,kill,cut,break and declared ones, or none (default: all)\n"
-    "  --no-break     leaves break out of the default\n"
-    "  --fault NAME=COMMAND   runs COMMAND begin, and COMMAND end after a while\n"
+    "  --faults LIST  stop,kill,cut,break,NAME or none (default: all; --no-break)\n"
+    "  --fault NAME=COMMAND   adds a fault: runs COMMAND begin, and later COMMAND end\n"
     "  --fault-seconds LO-HI  how long a fault lasts (default 1-4)\n"
     "  --gap LO-HI    seconds between two faults (default 0.5-3)\n"
-    "  --adapter CMD  tests another lock library: see dibs-torture(1)\n"
-    "  --history DIR  where to record (default: a new folder, kept on failure)\n"
-    "  --json         the verdict for programs\n\n"
-    "Use a store for tests: locks, keys and counters named torture-... are left there.\n"
-    "Exit: 0 pass, 1 violations, 2 no verdict, 69 never reachable, 71 a fault failed.\n";
+    "  --adapter CMD  test another lock library through a program (dibs-torture(1))\n"
+    "  --history DIR  record here and keep it (default: kept after a failure)\n"
+    "  --json         print the report as JSON\n"
+    "  --url URL      engine, or --url-file FILE; default: see dibs help\n\n"
+    "Exit: 0 passed, 1 violations, 2 no verdict, 69 the engine cannot be reached,\n"
+    "71 a fault could not be made.\n";
 
 const char *const torture_work_names[] = {"locks", "once", "tokens", "counters", NULL};
 
@@ -66,7 +69,7 @@ static unsigned bit_of(const char *const names[], const char *word)
 
 static int read_work(const cli_command *self, request *r)
 {
-    const char *list = r->work ? r->work : "locks";
+    const char *list = r->work ? r->work : "locks,once,tokens,counters";
     char word[64];
 
     while (next_word(&list, word)) {
@@ -149,6 +152,17 @@ static int read_range(const cli_command *self, const char *name, const char *tex
     }
     out->low = (int64_t)(low * 1e9);
     out->high = (int64_t)(high * 1e9);
+    return -1;
+}
+
+/* An embedded store has no connections to cut. */
+static int drop_cut(const cli_command *self, request *r)
+{
+    if (strcmp(r->plan.engine, "sqlite") != 0 || !(r->plan.faults & TORTURE_CUT))
+        return -1;
+    if (r->faults)
+        return cli_misused(self, "--faults: sqlite: has no connections to cut");
+    r->plan.faults &= ~(unsigned)TORTURE_CUT;
     return -1;
 }
 
@@ -254,7 +268,7 @@ static int run(request *r)
         verdict = torture_check(folder, p->json);
         code = verdict != 0 ? verdict : code < 0 ? 0 : code;
     }
-    if (r->history || (whole && code != 0))
+    if (r->history || (whole ? code != 0 : code == CLI_EXIT_SYSTEM))
         fprintf(stderr, "the history is in %s\n", folder);
     else
         remove_folder(folder);
@@ -295,6 +309,8 @@ static int start(const cli_command *self, int argc, char **argv)
         code = read_plan(self, &r);
     if (code < 0)
         code = torture_probe(p);
+    if (code < 0)
+        code = drop_cut(self, &r);
     if (code < 0)
         code = check_length(self, p);
     return code < 0 ? run(&r) : code;

@@ -229,12 +229,13 @@ static bool write_meta(const torture_coordinator *c, int64_t end)
     snprintf(url, sizeof url, "%s", p->url ? p->url : "");
     cli_hide_login(url, strlen(url));
     meta = json_pack(
-        "{s:i,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:o,s:o,s:o,s:s?,s:b,s:b,s:i,s:I,s:I,s:o}", "format", 1,
-        "version", dibs_version(), "url", url, "engine", p->engine, "seed", (json_int_t)p->seed,
+        "{s:i,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:o,s:o,s:o,s:s?,s:b,s:b,s:i,s:i,s:I,s:I,s:o}", "format",
+        1, "version", dibs_version(), "url", url, "engine", p->engine, "seed", (json_int_t)p->seed,
         "seconds", (json_int_t)p->seconds, "processes", (json_int_t)p->processes, "lease_ms",
         (json_int_t)p->lease_ms, "locks", locks, "work", names_of(torture_work_names, p->work),
         "faults", faults, "adapter", p->adapter, "first_come", p->first_come, "notices_death",
-        p->notices_death, "request_ms", TORTURE_REQUEST_MS, "begin", (json_int_t)c->shared->begin,
+        p->notices_death, "request_ms", TORTURE_REQUEST_MS, "connect_ms",
+        p->adapter ? TORTURE_ADAPTER_MS : TORTURE_REQUEST_MS, "begin", (json_int_t)c->shared->begin,
         "calm", (json_int_t)c->calm, "end", end ? json_integer((json_int_t)end) : json_null());
     snprintf(name, sizeof name, "%s/meta.json", c->folder);
     done = meta && json_dump_file(meta, name, JSON_INDENT(1)) == 0;
@@ -246,8 +247,6 @@ static bool write_meta(const torture_coordinator *c, int64_t end)
 
 static bool set_up(torture_coordinator *c)
 {
-    int64_t calm = 2 * c->plan->lease_ms > 4000 ? 2 * c->plan->lease_ms : 4000;
-
     c->slots = calloc((size_t)c->plan->processes, sizeof *c->slots);
     c->shared =
         mmap(NULL, sizeof *c->shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -261,9 +260,6 @@ static bool set_up(torture_coordinator *c)
         c->slots[i].socket = -1;
     c->random = (uint64_t)c->plan->seed;
     c->shared->begin = torture_now();
-    c->next = c->shared->begin + CALM_BEGIN;
-    c->end = c->shared->begin + c->plan->seconds * TORTURE_SECOND;
-    c->calm = c->end - calm * TORTURE_MS - 2 * TORTURE_SECOND;
     return write_meta(c, 0);
 }
 
@@ -279,12 +275,27 @@ static void take_signals(void)
     signal(SIGPIPE, SIG_IGN);
 }
 
+/* The time counts from when all workers have opened: adapters may be slow to start. */
+static void wait_opened(torture_coordinator *c)
+{
+    int64_t calm = 2 * c->plan->lease_ms > 4000 ? 2 * c->plan->lease_ms : 4000;
+    int64_t until = torture_now() + TORTURE_ADAPTER_MS * TORTURE_MS;
+
+    while (c->opened < c->plan->processes && torture_now() < until && !ended_by)
+        poll_once(c);
+    c->next = torture_now() + CALM_BEGIN;
+    c->end = torture_now() + c->plan->seconds * TORTURE_SECOND;
+    c->calm = c->end - calm * TORTURE_MS - 2 * TORTURE_SECOND;
+}
+
 static bool work(torture_coordinator *c)
 {
     bool started = true;
 
     for (int i = 0; i < c->plan->processes && started; i++)
         started = torture_spawn(c, i);
+    if (started)
+        wait_opened(c);
     while (started && goes_on(c)) {
         torture_faults_step(c);
         poll_once(c);

@@ -39,24 +39,27 @@ static int cut_one(int pidfd, int number)
 
 static int cut_process(pid_t pid)
 {
-    int pidfd = (int)syscall(SYS_pidfd_open, pid, 0), cut = 0, one = 0;
+    int pidfd = (int)syscall(SYS_pidfd_open, pid, 0), cut = 0, one = 0, why;
     char path[64];
     struct dirent *e;
     DIR *dir;
 
     snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
     dir = pidfd >= 0 ? opendir(path) : NULL;
+    why = errno;
     while (dir && one >= 0 && (e = readdir(dir)))
         if (isdigit((unsigned char)e->d_name[0])) {
             one = cut_one(pidfd, atoi(e->d_name));
             cut += one > 0;
+            why = errno;
         }
     if (dir)
         closedir(dir);
     if (pidfd >= 0)
         close(pidfd);
+    errno = why;
     if (!dir)
-        return errno == ESRCH || errno == ENOENT ? 0 : -1;
+        return why == ESRCH || why == ENOENT ? 0 : -1;
     return one < 0 ? -1 : cut;
 }
 
@@ -74,6 +77,6 @@ int torture_cut(pid_t group)
         cut += one > 0 ? one : 0;
     }
     if (dir)
-        closedir(dir);
+        closedir(dir); /* succeeds, and leaves errno alone */
     return one < 0 || !dir ? -1 : cut;
 }

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define COMMAND_LIMIT (120 * TORTURE_SECOND) /* a command that takes longer has failed */
+#define UNDO_LIMIT    (30 * TORTURE_SECOND)
 #define BREAK_WAIT_MS 5000
 
 const char *const torture_fault_names[] = {"stop", "kill", "cut", "break", NULL};
@@ -80,7 +81,7 @@ static void choose_kind(torture_coordinator *c, torture_fault *f)
 
 /* ---- Declared faults -------------------------------------------------------------------------- */
 
-static void run_command(torture_coordinator *c, torture_fault *f, const char *verb)
+static void run_command(torture_fault *f, const char *verb)
 {
     char script[4096];
 
@@ -88,12 +89,14 @@ static void run_command(torture_coordinator *c, torture_fault *f, const char *ve
     f->until = torture_now() + COMMAND_LIMIT;
     f->pid = fork();
     if (f->pid == 0) {
-        setpgid(0, 0); /* Ctrl-C is for the coordinator */
+        prctl(PR_SET_PDEATHSIG, SIGTERM);
+        setpgid(0, 0);       /* Ctrl-C is for the coordinator */
+        if (dup2(2, 1) != 1) /* stdout is for the report */
+            _exit(127);
         signal(SIGPIPE, SIG_DFL);
         execl("/bin/sh", "sh", "-c", script, "sh", verb, (char *)NULL);
         _exit(127);
     }
-    (void)c;
 }
 
 static void command_done(torture_coordinator *c, torture_fault *f, int status)
@@ -183,7 +186,7 @@ static int64_t length_of(torture_coordinator *c, const torture_fault *f)
 
 static void begin(torture_coordinator *c, torture_fault *f)
 {
-    *f = (torture_fault){.id = ++c->faults, .slot = -1};
+    *f = (torture_fault){.slot = -1};
     choose_kind(c, f);
     f->until = torture_now() + length_of(c, f);
     if (f->kind & (TORTURE_STOP | TORTURE_KILL) ||
@@ -191,6 +194,7 @@ static void begin(torture_coordinator *c, torture_fault *f)
         f->slot = choose_slot(c);
     if ((f->slot < 0 && f->kind & (TORTURE_STOP | TORTURE_KILL)) || f->until > c->calm)
         return; /* nobody to do it to, or no time left */
+    f->id = ++c->faults;
     if (f->slot >= 0) {
         f->worker = c->slots[f->slot].number;
         c->slots[f->slot].taken = true;
@@ -208,7 +212,7 @@ static void begin(torture_coordinator *c, torture_fault *f)
     else if (f->kind == TORTURE_BREAK)
         run_break(c, f);
     else
-        run_command(c, f, "begin");
+        run_command(f, "begin");
 }
 
 /* Time is up: undoes it, or gives its command no more time. */
@@ -227,7 +231,7 @@ static void end(torture_coordinator *c, torture_fault *f)
         over(c, f);
     } else if (f->declared) {
         f->phase = TORTURE_ENDING;
-        run_command(c, f, "end");
+        run_command(f, "end");
     }
 }
 
@@ -259,27 +263,38 @@ void torture_faults_step(torture_coordinator *c)
         }
 }
 
+/* Waits for the command of a run that ends, but not for ever; its status. */
+static int wait_for(torture_fault *f)
+{
+    int64_t until = torture_now() + UNDO_LIMIT;
+    int status = 0;
+
+    while (f->pid > 0 && waitpid(f->pid, &status, WNOHANG) == 0) {
+        if (torture_now() > until)
+            kill(-f->pid, SIGKILL);
+        torture_sleep(TORTURE_TICK_MS * TORTURE_MS);
+    }
+    f->pid = 0;
+    return status;
+}
+
 /* What the run's end cuts short: a stopped worker goes on (to be killed), a declared fault is undone. */
 void torture_faults_end(torture_coordinator *c)
 {
     for (int i = 0; i < TORTURE_FAULTS_AT_ONCE; i++) {
         torture_fault *f = &c->fault[i];
-        int status = 0;
+        bool begun = f->phase == TORTURE_BEGINNING || f->phase == TORTURE_LASTING;
         if (f->phase == TORTURE_IDLE)
             continue;
-        if (f->pid > 0) {
-            if (f->kind)
-                kill(-f->pid, SIGKILL);
-            waitpid(f->pid, &status, 0);
-        }
-        if (f->declared && f->phase != TORTURE_ENDING) {
-            f->phase = TORTURE_ENDING;
-            run_command(c, f, "end");
-            waitpid(f->pid, &status, 0);
+        if (f->kind == TORTURE_BREAK && f->pid > 0)
+            kill(-f->pid, SIGKILL);
+        wait_for(f);
+        if (f->declared && begun) {
+            run_command(f, "end");
+            f->failed |= wait_for(f) != 0;
         } else if (f->kind == TORTURE_STOP && c->slots[f->slot].pid > 0) {
             kill(-c->slots[f->slot].pid, SIGCONT);
         }
-        f->failed = f->failed || (f->declared && status != 0);
         over(c, f);
     }
 }

@@ -5,6 +5,7 @@
 #include "torture.h"
 
 #include "cli/cli.h"
+#include "cli/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -65,6 +66,14 @@ static void give_up(const char *why)
 {
     cli_say("cannot write the history: %s", why);
     _exit(CLI_EXIT_OUTPUT);
+}
+
+const char *torture_text(const char *message)
+{
+    static char shown[2048];
+
+    cli_escape(shown, sizeof shown, message);
+    return shown;
 }
 
 void torture_note(int fd, int64_t t, const char *event, const char *format, ...)

@@ -29,8 +29,10 @@
 #define TORTURE_PROCESSES_MAX 256
 #define TORTURE_DECLARED_MAX  32
 #define TORTURE_COUNTERS      2
-#define TORTURE_REQUEST_MS    2000 /* of every handle: a call without a wait ends soon after */
+#define TORTURE_REQUEST_MS    2000  /* of every handle: a call without a wait ends soon after */
+#define TORTURE_ADAPTER_MS    30000 /* for an adapter to start, or to answer beyond the wait */
 #define TORTURE_WAIT_MAX_MS   6000
+#define TORTURE_KEEP_MS       3600000              /* what is left in the store goes by itself */
 #define TORTURE_KEY_SLOT      (TORTURE_SECOND / 2) /* so long a key of once is the current one */
 
 enum { TORTURE_LOCKS = 1, TORTURE_ONCE = 2, TORTURE_TOKENS = 4, TORTURE_COUNTS = 8 };
@@ -90,6 +92,9 @@ int torture_history_open(const char *folder, const char *name);
  * history that cannot be written is worth nothing: ends the process with CLI_EXIT_OUTPUT. */
 void torture_note(int fd, int64_t t, const char *event, const char *format, ...);
 
+/* A message as valid UTF-8 for torture_note; lives until the next call. */
+const char *torture_text(const char *message);
+
 /* ---- Workers ---------------------------------------------------------------------------------- */
 
 /* What one worker process is. */
@@ -116,6 +121,12 @@ bool torture_turn_counter(torture_worker *w);
 void torture_lock_name(const torture_plan *plan, int64_t lock, char out[96]);
 void torture_counter_name(const torture_plan *plan, int64_t counter, char out[96]);
 void torture_key_name(const torture_plan *plan, bool rerun, int64_t key, char out[96]);
+
+/* Sleeps until the next common moment, a few milliseconds away: so workers call at the same time. */
+void torture_meet(void);
+
+/* How long to hold or to work: mostly short; some so long that the lease has to be renewed. */
+int64_t torture_choose_span(torture_worker *w);
 
 /* A status after which the engine may be out of reach. */
 bool torture_unreachable(dibs_status status);

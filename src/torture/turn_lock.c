@@ -87,7 +87,7 @@ static dibs_status ask(attempt *a)
     if (status != DIBS_OK)
         torture_note(fd, back, "not", "{s:s,s:s,s:I,s:s,s:s}", "a", a->id, "lock", a->name, "call",
                      (json_int_t)a->call, "status", dibs_status_name(status), "message",
-                     err.message);
+                     torture_text(err.message));
     else
         torture_note(fd, back, "got", "{s:s,s:s,s:s,s:I,s:o,s:o}", "a", a->id, "lock", a->name,
                      "kind", kind_of(a), "call", (json_int_t)a->call, "fence",
@@ -112,16 +112,6 @@ static void hold(attempt *a, int64_t span)
 
     for (sample(a); torture_now() < until; sample(a))
         torture_sleep(until - torture_now() < SAMPLE ? until - torture_now() : SAMPLE);
-}
-
-/* Mostly short; some so long that the lease has to be renewed. */
-static int64_t choose_span(torture_worker *w)
-{
-    int64_t lease = w->plan->lease_ms * TORTURE_MS;
-
-    if (torture_chance(&w->random, 2))
-        return torture_between(&w->random, lease / 3, lease + lease / 4);
-    return torture_between(&w->random, 0, 60 * TORTURE_MS);
 }
 
 static void note_write(attempt *a, const torture_message *m, int64_t read, int64_t call)
@@ -181,7 +171,7 @@ static dibs_status give_back(attempt *a)
 
 bool torture_turn_lock(torture_worker *w)
 {
-    int64_t span = choose_span(w);
+    int64_t span = torture_choose_span(w);
     dibs_status status;
     attempt a;
 

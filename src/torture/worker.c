@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #define BACKOFF_MIN (50 * TORTURE_MS)
+#define MEETING     (20 * TORTURE_MS)
+#define MOMENT      (TORTURE_SECOND / 4)
 #define BACKOFF_MAX (800 * TORTURE_MS)
 
 void torture_lock_name(const torture_plan *plan, int64_t lock, char out[96])
@@ -81,31 +83,54 @@ static void open_again(torture_worker *w)
         if (status == DIBS_OK) {
             torture_note(w->history, torture_now(), "opened", "{s:I}", "call", (json_int_t)call);
             torture_ask(w, &opened);
-            w->reopen = torture_now() + torture_between(&w->random, 3, 15) * TORTURE_SECOND;
+            w->reopen = torture_now() + torture_between(&w->random, 3, 15) *
+                                            (w->plan->adapter ? 10 : 1) * TORTURE_SECOND;
             return;
         }
         torture_note(w->history, torture_now(), "open_failed", "{s:I,s:s,s:s}", "call",
-                     (json_int_t)call, "status", dibs_status_name(status), "message", err.message);
+                     (json_int_t)call, "status", dibs_status_name(status), "message",
+                     torture_text(err.message));
         torture_sleep(pause + torture_between(&w->random, 0, pause));
         pause = pause * 2 < BACKOFF_MAX ? pause * 2 : BACKOFF_MAX;
     }
 }
 
+/* ---- What turns share ------------------------------------------------------------------------- */
+
+void torture_meet(void)
+{
+    torture_sleep(MEETING - torture_now() % MEETING);
+}
+
+int64_t torture_choose_span(torture_worker *w)
+{
+    int64_t lease = w->plan->lease_ms * TORTURE_MS;
+
+    if (torture_between(&w->random, 0, 199) < 3)
+        return torture_between(&w->random, lease / 3, lease + lease / 4);
+    return torture_between(&w->random, 0, (torture_chance(&w->random, 50) ? 5 : 60) * TORTURE_MS);
+}
+
 /* ---- Turns ------------------------------------------------------------------------------------ */
 
-/* Six turns of ten are locks; what the engine or the plan leaves out is locks too, if there are any. */
+/* Half of the turns are what all workers do in this moment, so that they meet; the others are chance. */
 static bool take_turn(torture_worker *w)
 {
     static const struct {
         unsigned work;
         int percent;
         bool (*turn)(torture_worker *);
-    } turns[] = {{TORTURE_LOCKS, 60, torture_turn_lock}};
+    } turns[] = {{TORTURE_LOCKS, 60, torture_turn_lock},
+                 {TORTURE_ONCE, 16, torture_turn_once},
+                 {TORTURE_TOKENS, 10, torture_turn_token},
+                 {TORTURE_COUNTS, 14, torture_turn_counter}};
+    uint64_t moment = (uint64_t)(w->plan->seed + torture_now() / MOMENT);
     int all = 0, chosen;
 
     for (size_t i = 0; i < sizeof turns / sizeof turns[0]; i++)
         all += w->plan->work & turns[i].work ? turns[i].percent : 0;
-    chosen = (int)torture_between(&w->random, 0, all - 1);
+    chosen =
+        (int)torture_between(torture_chance(&w->random, 50) ? &moment : &w->random, 0, all - 1);
     for (size_t i = 0; i < sizeof turns / sizeof turns[0]; i++) {
         if (!(w->plan->work & turns[i].work))
             continue;
