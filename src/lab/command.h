@@ -30,11 +30,16 @@ void lab_request_options(lab_request *r, cli_option out[LAB_OPTIONS_MAX], const 
  * exit code. */
 int lab_request_choose(lab_request *r, const cli_command *self, const cli_words *words,
                        bool experiments);
+/* Just one strategy: a row may have a scheme on several engines. -1 to go on, or an exit code. */
+int lab_request_choose_one(lab_request *r, const cli_command *self, const char *name);
+/* Gives `url` (NULL: none) to the server that its scheme names. -1 to go on, or an exit code. */
+int lab_request_place_url(lab_request *r, const cli_command *self, const char *url);
 /* Fills the site from URLs, or starts private servers. -1 to go on, or an exit code. */
 int lab_request_open(lab_request *r);
 void lab_request_close(lab_request *r);
 /* Are the servers there that it needs? Else says so. */
 bool lab_request_can(const lab_request *r, const lab_strategy *s);
+bool lab_request_has(const lab_request *r, unsigned needs, const char *name);
 bool lab_request_can_try(const lab_request *r, const lab_experiment *e);
 
 /* Was anything run at all? Else says so: nothing seen is no success. */
@@ -48,6 +53,7 @@ bool lab_do_runs(lab_request *r, json_t *list);
 bool lab_do_hazards(lab_request *r, json_t *list);
 bool lab_do_experiments(lab_request *r, json_t *list);
 
+int lab_verb_adapter(const cli_command *self, int argc, char **argv);
 int lab_verb_list(const cli_command *self, int argc, char **argv);
 int lab_verb_hazards(const cli_command *self, int argc, char **argv);
 int lab_verb_report(const cli_command *self, int argc, char **argv);

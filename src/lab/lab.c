@@ -11,6 +11,7 @@ static const char help[] =
     "       dibs lab hazards [STRATEGY...] [--with-servers] [--json]\n"
     "       dibs lab report [STRATEGY...] [-o FOLDER] [--from JSON] ...\n"
     "       dibs lab shop --strategy NAME [--url URL] [--port P] ...\n"
+    "       dibs lab adapter STRATEGY [--url URL]\n"
     "Runs schemes for locks on the deduction of stock, next to dibs itself, and says\n"
     "which sell what is not there. STRATEGY is a name or a row of `dibs lab list`;\n"
     "none means all. The default is 1 process, 50 threads, 100 loops, stock 5000.\n\n"
@@ -19,7 +20,11 @@ static const char help[] =
     "  --zookeeper URL  --etcd URL\n"
     "                    or use these: tables lab_... and keys stock:... are made and\n"
     "                    overwritten there\n"
+    "  --url URL         one of them, by its scheme (for adapter: default\n"
+    "                    $DIBS_TORTURE_URL)\n"
     "  --limit D         a run that takes longer is ended (default 2m)\n\n"
+    "adapter speaks the line protocol of `dibs torture --adapter` for one scheme that\n"
+    "is a lock.\n\n"
     "Exit: 0, or 1 when the product, or a scheme said to be correct, was not.\n";
 
 static int start(const cli_command *self, int argc, char **argv)
@@ -27,11 +32,9 @@ static int start(const cli_command *self, int argc, char **argv)
     static const struct {
         const char *name;
         int (*run)(const cli_command *, int, char **);
-    } verbs[] = {{"list", lab_verb_list},
-                 {"run", lab_verb_run},
-                 {"hazards", lab_verb_hazards},
-                 {"report", lab_verb_report},
-                 {"shop", lab_verb_shop}};
+    } verbs[] = {{"adapter", lab_verb_adapter}, {"list", lab_verb_list},
+                 {"run", lab_verb_run},         {"hazards", lab_verb_hazards},
+                 {"report", lab_verb_report},   {"shop", lab_verb_shop}};
 
     cli_move_options(argc, argv); /* those that stood before `lab` */
     if (argc > 0 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0)) {
@@ -39,7 +42,7 @@ static int start(const cli_command *self, int argc, char **argv)
         return cli_finish(0);
     }
     if (argc == 0)
-        return cli_misused(self, "what to do: list, run, hazards, report or shop");
+        return cli_misused(self, "what to do: list, run, hazards, report, shop or adapter");
     for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++)
         if (strcmp(argv[0], verbs[i].name) == 0)
             return verbs[i].run(self, argc - 1, argv + 1);

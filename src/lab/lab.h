@@ -125,6 +125,9 @@ struct lab_strategy {
     bool (*lock)(lab_seat *seat);
     /* true: given back. false: it was not ours any more, or failed (note). */
     bool (*unlock)(lab_seat *seat);
+    /* What a careful program can ask while it holds, for `dibs lab adapter`. NULL: the scheme cannot tell. */
+    bool (*held)(lab_seat *seat);
+    uint64_t (*fence)(lab_seat *seat);
 };
 
 /* The lease that such a seat has when the pace asks for this one. */

@@ -80,6 +80,30 @@ int lab_request_choose(lab_request *r, const cli_command *self, const cli_words 
     return -1;
 }
 
+int lab_request_choose_one(lab_request *r, const cli_command *self, const char *name)
+{
+    r->chosen[0] = lab_find(name, NULL);
+    if (!r->chosen[0])
+        return cli_misused(self, "there is no strategy '%s': dibs lab list names them", name);
+    if (lab_find(name, r->chosen[0]))
+        return cli_misused(self, "the row %s has several strategies, among them '%s': name one",
+                           name, r->chosen[0]->name);
+    r->chosen_count = 1;
+    return -1;
+}
+
+int lab_request_place_url(lab_request *r, const cli_command *self, const char *url)
+{
+    size_t size = url ? strcspn(url, ":") : 0;
+
+    for (int i = 0; url && i < LAB_SERVERS; i++)
+        if (strlen(server_names[i]) == size && strncmp(server_names[i], url, size) == 0) {
+            r->url[i] = url;
+            return -1;
+        }
+    return url ? cli_misused(self, "--url: '%s' begins with no engine's name", url) : -1;
+}
+
 static unsigned needs_of(const lab_request *r)
 {
     unsigned needs = 0;
@@ -122,7 +146,7 @@ void lab_request_close(lab_request *r)
     lab_servers_stop();
 }
 
-static bool all_there(const lab_request *r, unsigned needs, const char *name)
+bool lab_request_has(const lab_request *r, unsigned needs, const char *name)
 {
     for (int i = 0; i < LAB_SERVERS; i++)
         if ((needs & LAB_NEED(i)) && !r->site.url[i][0]) {
@@ -134,12 +158,12 @@ static bool all_there(const lab_request *r, unsigned needs, const char *name)
 
 bool lab_request_can(const lab_request *r, const lab_strategy *s)
 {
-    return all_there(r, s->needs | LAB_NEED(s->stock), s->name);
+    return lab_request_has(r, s->needs | LAB_NEED(s->stock), s->name);
 }
 
 bool lab_request_can_try(const lab_request *r, const lab_experiment *e)
 {
-    return all_there(r, e->needs, e->name);
+    return lab_request_has(r, e->needs, e->name);
 }
 
 bool lab_request_done(size_t count)

@@ -11,38 +11,6 @@
 
 #define DEFAULT_PORT 8080
 
-/* Just one: a row may have a scheme on several engines. */
-static int choose(lab_request *r, const cli_command *self, const cli_words *words, const char *name)
-{
-    if (words->count > 0)
-        return cli_misused(self, "shop takes no operands, but got '%s'", words->word[0]);
-    if (!name)
-        return cli_misused(self, "shop needs --strategy NAME: dibs lab list names them");
-    r->chosen[0] = lab_find(name, NULL);
-    if (!r->chosen[0])
-        return cli_misused(self, "there is no strategy '%s': dibs lab list names them", name);
-    if (lab_find(name, r->chosen[0]))
-        return cli_misused(self, "the row %s has several strategies, among them '%s': name one",
-                           name, r->chosen[0]->name);
-    r->chosen_count = 1;
-    return -1;
-}
-
-/* The scheme of the URL says whose it is. */
-static int place_url(lab_request *r, const cli_command *self, const char *url)
-{
-    size_t size = url ? strcspn(url, ":") : 0;
-
-    for (int i = 0; url && i < LAB_SERVERS; i++) {
-        const char *name = lab_server_name((lab_server)i);
-        if (strlen(name) == size && strncmp(name, url, size) == 0) {
-            r->url[i] = url;
-            return -1;
-        }
-    }
-    return url ? cli_misused(self, "--url: '%s' begins with no engine's name", url) : -1;
-}
-
 /* ---- Open hours ------------------------------------------------------------------------------ */
 
 static void take_signals(sigset_t *ending)
@@ -133,10 +101,14 @@ int lab_verb_shop(const cli_command *self, int argc, char **argv)
 
     lab_request_options(&r, options, more);
     code = cli_parse(self, options, argc, argv, &words);
+    if (code < 0 && words.count > 0)
+        code = cli_misused(self, "shop takes no operands, but got '%s'", words.word[0]);
+    if (code < 0 && !name)
+        code = cli_misused(self, "shop needs --strategy NAME: dibs lab list names them");
     if (code < 0)
-        code = choose(&r, self, &words, name);
+        code = lab_request_choose_one(&r, self, name);
     if (code < 0)
-        code = place_url(&r, self, url);
+        code = lab_request_place_url(&r, self, url);
     if (code < 0)
         code = lab_request_open(&r);
     if (code >= 0)

@@ -81,7 +81,19 @@ static bool dibs_give(lab_seat *seat)
     buyer *b = seat->own;
     dibs_status status = dibs_unlock(b->grant);
 
-    return status == DIBS_OK || lab_note(seat, "%s", dibs_status_text(status));
+    if (status != DIBS_OK && status != DIBS_LOST)
+        lab_note(seat, "%s", dibs_status_text(status));
+    return status == DIBS_OK;
+}
+
+static bool dibs_is_held(lab_seat *seat)
+{
+    return dibs_held(((buyer *)seat->own)->grant);
+}
+
+static uint64_t dibs_fence_of(lab_seat *seat)
+{
+    return dibs_fence(((buyer *)seat->own)->grant);
 }
 
 #define SURVIVES_ALL (LAB_SURVIVES(LAB_HAZARDS) - 1)
@@ -91,7 +103,8 @@ static bool dibs_give(lab_seat *seat)
         .id = row, .name = "dibs-" word, .title = text, .product = true,                       \
         .needs = LAB_NEED(engine), .stock = books, .open_process = dibs_open_process,          \
         .close_process = dibs_close_process, .open = dibs_seat_open, .close = dibs_seat_close, \
-        .lock = dibs_take, .unlock = dibs_give, __VA_ARGS__                                    \
+        .lock = dibs_take, .unlock = dibs_give, .held = dibs_is_held, .fence = dibs_fence_of,  \
+        __VA_ARGS__                                                                            \
     }
 
 /* The books check the fence. */

@@ -104,6 +104,13 @@ static lab_sale sell_fenced(lab_seat *seat)
     return lab_fenced_sell(seat, b->books, b->thread.token);
 }
 
+static uint64_t fence_of(lab_seat *seat)
+{
+    buyer *b = lab_holder_of(seat)->more;
+
+    return b->thread.token;
+}
+
 static bool give(lab_seat *seat)
 {
     lab_holder *h = lab_holder_of(seat);
@@ -130,4 +137,4 @@ const lab_strategy lab_r10_lease =
              .lock = take_for_a_lease, .explicit_lease = true);
 const lab_strategy lab_r10_fenced =
     REDISSON("redisson-fenced", "our model of RFencedLock, its token checked by the books",
-             .open = open_fenced, .lock = take_fenced, .sell = sell_fenced);
+             .open = open_fenced, .lock = take_fenced, .sell = sell_fenced, .fence = fence_of);
