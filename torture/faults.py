@@ -37,7 +37,7 @@ class Fault:
         self.not_run = not_run or {}  # engine: reason
 
     def needs_root(self):
-        return not self.builtin and self.name != 'stranger'
+        return not self.builtin
 
 
 # ---- Who: nodes that are hit ------------------------------------------------------------------------------------

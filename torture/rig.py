@@ -10,12 +10,15 @@ import select
 import shutil
 import signal
 import socket
+import subprocess
 
-import ensembles
 import faults
 import network
 import proxy
-import servers
+import servers  # noqa: I001: it makes the next three known
+import databases
+import ensembles
+import places
 
 
 class Rules:
@@ -41,6 +44,34 @@ class Rules:
         self.there = new
 
 
+class PlainRig:
+    """Without root: a server on loopback, and only what `dibs torture` does by itself."""
+
+    clients = ensembles.Loopback
+
+    def __init__(self, engine, folder):
+        os.makedirs(folder)
+        self.folder = folder
+        try:
+            self.place = places.make(engine)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        self.url = self.place.url
+
+    @staticmethod
+    def serve(process, deadline):
+        try:
+            process.wait(max(deadline(), 0))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def stop(self):
+        self.place.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
 class Rig:
     def __init__(self, engine, folder, net, names, seed, clock_library):
         """`net`: None for an engine that has no servers. `names`: the faults that are to come."""
@@ -62,6 +93,10 @@ class Rig:
         except BaseException:
             self.stop()
             raise
+
+    @property
+    def url(self):
+        return self.setup.url
 
     def front(self, address, port):
         """What clients dial for that address: itself, or the proxy before it."""

@@ -211,12 +211,15 @@ class Redlock:
 class SqlNode(Node):
     """One of databases.py, in a place."""
 
-    def __init__(self, place, disk, clock, kind, *extra):
+    def __init__(self, place, disk, clock, kind, maker, extra):
         super().__init__(place, disk)
 
         class Placed(kind):
             def make_folder(self):
                 return disk.folder
+
+            def maker(self):
+                return [*super().maker(), *maker]
 
         self.clock = clock
         with place.inside(), clock:
@@ -244,7 +247,8 @@ class Sql:
 
     def __init__(self, rig):
         place = rig.servers[0]
-        self.node = SqlNode(place, Disk(os.path.join(rig.folder, place.name), 600), rig.clock, self.kind, *self.extra)
+        self.node = SqlNode(place, Disk(os.path.join(rig.folder, place.name), 600), rig.clock, self.kind, self.maker,
+                            self.extra)
         self.nodes = [self.node]
         try:
             self.make_account()
@@ -259,8 +263,8 @@ class Sql:
 
 
 class Postgresql(Sql):
-    kind = databases.Postgresql
-    extra = ('-c', 'listen_addresses=*', '-c', 'max_wal_size=64MB', '-c', 'max_connections=100')
+    kind, maker = databases.Postgresql, ('--wal-segsize=1',)  # small, so that a full disk is felt at once
+    extra = ('-c', 'listen_addresses=*', '-c', 'min_wal_size=2MB', '-c', 'max_wal_size=16MB', '-c', 'max_connections=100')
 
     def make_account(self):
         with open(os.path.join(self.node.server.data, 'pg_hba.conf'), 'a') as f:
@@ -276,7 +280,7 @@ class Postgresql(Sql):
 
 
 class Mysql(Sql):
-    kind = databases.Mariadb
+    kind, maker = databases.Mariadb, ()
     extra = ('--bind-address=0.0.0.0', '--skip-name-resolve', '--max-connections=100', '--innodb-log-file-size=16M')
 
     def make_account(self):
