@@ -165,7 +165,6 @@ class Run:
                 child.terminate()
             for child in self.going.values():
                 child.join()
-        return self.results
 
 
 def close(results, count):
@@ -197,13 +196,14 @@ def main(argv):
     print('%d cells of %d s, %d side by side, seed %d' % (run.count, options.seconds, options.jobs, seed), flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
-        results = run.run()
+        run.run()
     except KeyboardInterrupt:
         print('matrix: interrupted', file=sys.stderr)
         return 130
-    if options.output:
-        publish.write(options.output, results, time.strftime('%Y-%m-%d'))
-    return close(results, run.count)
+    finally:  # what was seen until then is as true
+        if options.output and run.results:
+            publish.write(options.output, run.results, time.strftime('%Y-%m-%d'))
+    return close(run.results, run.count)
 
 
 if __name__ == '__main__':
