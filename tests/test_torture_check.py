@@ -56,7 +56,10 @@ class History:
         self.faults('end', end, fault='stop', id=self.sequence, worker=w)
 
     def kill(self, w, t):
+        self.sequence += 1
+        self.faults('begin', t - 1, fault='kill', id=self.sequence, worker=w)
         self.faults('exit', t, worker=w, signal=9)
+        self.faults('end', t + 1, fault='kill', id=self.sequence, worker=w)
 
     def ask(self, w, t, lock='L', kind='exclusive', wait_ms=5000):
         self.sequence += 1
@@ -474,7 +477,7 @@ def request_without_ok(guilty):
 def counter_below_zero(guilty):
     h = counter_history(0)
     h.add_to(1, 1000)
-    h.add_to(1, 1100, n=-1, value=-1 if guilty else 0)
+    h.worker(1, 'take', 1100, counter='C', n=-1, request=None, call=1099 * MS, status='OK', value=-1 if guilty else 0)
     return h
 
 
@@ -532,6 +535,23 @@ def fails_in_the_calm(guilty):
     return h
 
 
+@case('progress.died')
+def worker_dies(guilty):
+    h = History()
+    h.kill(1, 1000)
+    h.faults('exit', 1500, worker=2, **({'signal': 11} if guilty else {'code': 0}))
+    return h
+
+
+@case('progress.died')
+def worker_hangs(guilty):
+    h = History()
+    h.kill(1, 1000)
+    if guilty:
+        h.faults('exit', 20000, worker=2, signal=9, overdue=True)
+    return h
+
+
 # ---- Deadlines ----
 
 @case('deadlines.overrun')
@@ -550,6 +570,26 @@ def release_hangs(guilty):
     h = History()
     a = h.grant(1, 1000, 1100, fence=1)
     h.worker(1, 'release', 8352 if guilty else 8350, a=a, call=1101 * MS, status='UNAVAILABLE')
+    return h
+
+
+@case('deadlines.overrun')
+def close_hangs(guilty):
+    """Closing may take one request and two seconds."""
+    h = History()
+    h.worker(1, 'closed', 19252 if guilty else 19250, call=10000 * MS)
+    return h
+
+
+@case('deadlines.overrun')
+def long_stop_in_a_call(guilty):
+    """Of several stops only the part inside the call counts."""
+    h = History()
+    a = h.ask(2, 1000, wait_ms=1000)
+    h.worker(2, 'not', 4300, a=a, lock='L', call=1000 * MS, status='BUSY', message='x')
+    h.stop(2, 900, 1040)
+    h.stop(1, 1500, 4000)
+    h.stop(2, 4295 if guilty else 4285, 9000)
     return h
 
 

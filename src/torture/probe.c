@@ -5,7 +5,9 @@
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -46,6 +48,7 @@ static bool look_from_child(const torture_plan *plan, findings *f)
         return false;
     pid = fork();
     if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         look(plan, f);
         _exit(write(ends[1], f, sizeof *f) == (ssize_t)sizeof *f ? 0 : 1);
     }

@@ -13,7 +13,7 @@ class Counters:
         self.finals = []
 
     def handlers(self):
-        return {'worker': {'add': self.add}, 'resource': {'final_counter': self.final}}
+        return {'worker': {'add': self.add, 'take': self.add}, 'resource': {'final_counter': self.final}}
 
     def add(self, e):
         e['n'], e['status']  # both are needed below

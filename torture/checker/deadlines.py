@@ -8,7 +8,8 @@ from . import history
 from .run import MS
 
 GRACE = 250 * MS
-PLAIN = ('release', 'begin', 'finish', 'fail', 'abandon', 'issue', 'redeem', 'add')
+CLOSING = 2000 * MS  # closing may take this and one request
+PLAIN = ('release', 'begin', 'finish', 'fail', 'abandon', 'issue', 'redeem', 'add', 'take')
 
 
 class Deadlines:
@@ -20,7 +21,7 @@ class Deadlines:
 
     def handlers(self):
         return {'worker': dict({kind: self.plain for kind in PLAIN}, got=self.lock, opened=self.open,
-                               open_failed=self.open, **{'not': self.lock})}
+                               open_failed=self.open, closed=self.close, **{'not': self.lock})}
 
     def bound(self, wait_ms):
         """None: the caller set no bound."""
@@ -35,7 +36,11 @@ class Deadlines:
         self.check(e, e['ev'], self.bound(e.get('wait_ms')))
 
     def open(self, e):
-        self.check(e, 'open', self.connect + GRACE)
+        if not self.run.meta.get('adapter'):  # there it is a process that starts
+            self.check(e, 'open', self.connect + GRACE)
+
+    def close(self, e):
+        self.check(e, 'close', self.request + CLOSING + GRACE)
 
     def check(self, e, what, bound):
         took = e['t'] - e['call']

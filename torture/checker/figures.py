@@ -1,8 +1,10 @@
 """What is counted and measured, whether or not it is a violation."""
 
+import bisect
+
 from .run import MS
 
-CALLS = ('not', 'release', 'begin', 'finish', 'fail', 'abandon', 'issue', 'redeem', 'add')
+CALLS = ('not', 'release', 'begin', 'finish', 'fail', 'abandon', 'issue', 'redeem', 'add', 'take')
 
 
 class Figures:
@@ -58,7 +60,7 @@ class Figures:
                 continue
             following = min((b for b, _, _ in spans if b >= end and b > begin), default=self.run.end)
             for times in grants.values():
-                after = next((t for t in times if t >= end), None)
-                if after is not None and after <= following:
-                    worst[name] = max(worst.get(name, 0), round((after - end) / MS, 1))
+                after = bisect.bisect_left(times, end)
+                if after < len(times) and times[after] <= following:
+                    worst[name] = max(worst.get(name, 0), round((times[after] - end) / MS, 1))
         return worst

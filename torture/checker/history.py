@@ -13,8 +13,8 @@ import sys
 WORKER_FILE = re.compile(r'^worker-(\d+)\.jsonl$')
 META_NUMBERS = ('lease_ms', 'request_ms', 'begin', 'calm', 'end')
 KNOWN = {
-    'worker': {'start', 'opened', 'open_failed', 'end', 'ask', 'got', 'not', 'held', 'lost', 'release', 'write', 'begin',
-               'finish', 'fail', 'abandon', 'issue', 'redeem', 'add'},
+    'worker': {'start', 'opened', 'open_failed', 'closed', 'end', 'ask', 'got', 'not', 'held', 'lost', 'release', 'write', 'begin',
+               'finish', 'fail', 'abandon', 'issue', 'redeem', 'add', 'take'},
     'faults': {'begin', 'end', 'spawn', 'exit'},
     'resource': {'raise', 'store', 'read', 'effect', 'final', 'final_counter', 'final_key'},
 }

@@ -1,14 +1,14 @@
 """Progress: in the last part of the run, when all faults are over, everything works again.
 
 A lock must be granted, within a lease and a bound after it could be; workers must be connected; calls that begin after
-that time must not fail for want of an engine.
+that time must not fail for want of an engine; no worker dies by itself or hangs.
 """
 
 from . import history
 from .run import MS
 
 BROKEN = ('UNAVAILABLE', 'UNKNOWN', 'DENIED', 'BROKEN_ENGINE', 'NO_MEMORY')
-CALLS = ('not', 'release', 'begin', 'finish', 'fail', 'abandon', 'issue', 'redeem', 'add')
+CALLS = ('not', 'release', 'begin', 'finish', 'fail', 'abandon', 'issue', 'redeem', 'add', 'take')
 
 
 def union(pieces):
@@ -24,13 +24,16 @@ def union(pieces):
 
 def longest_outside(pieces, covers):
     """(length, begin) of the longest part of `pieces` that nothing in `covers` covers."""
-    longest, covers = (0, None), union(covers)
+    longest, covers = (0, None), union(covers)[::-1]
     for begin, end in union(pieces):
-        for cover_begin, cover_end in covers:
-            if cover_end <= begin or cover_begin >= end:
-                continue
-            longest = max(longest, (cover_begin - begin, begin))
-            begin = cover_end
+        while covers and covers[-1][0] < end:
+            cover_begin, cover_end = covers[-1]
+            if cover_begin > begin:
+                longest = max(longest, (cover_begin - begin, begin))
+            begin = max(begin, cover_end)
+            if cover_end > end:
+                break
+            covers.pop()
         longest = max(longest, (end - begin, begin))
     return longest
 
@@ -64,6 +67,9 @@ class Progress:
             for lock in self.run.meta['locks']:
                 self.check_lock(lock, self.locks.by_lock.get(lock, []))
         self.check_workers()
+        for e in self.run.died:
+            self.run.violation('progress.died', 'worker %d %s' % (e['worker'], 'did not end in time' if e.get('overdue')
+                               else 'died by itself'), e)
 
     def check_workers(self):
         """The last worker of every slot was connected."""

@@ -15,7 +15,7 @@ CHECKS = {
              'final'],
     'tokens': ['redeemed'],
     'counters': ['request', 'final', 'negative'],
-    'progress': ['lock', 'wait', 'gap', 'open', 'works'],
+    'progress': ['lock', 'wait', 'gap', 'open', 'works', 'died'],
     'deadlines': ['overrun'],
     'belief': ['again', 'released', 'lost'],
 }
@@ -43,7 +43,8 @@ class Run:
         self.counts, self.violations = {}, []
         self.faults = []       # [begin, end or None, event, name]
         self.stops = {}        # worker (None: all) -> [(begin, end)]
-        self.killed = {}       # worker -> time of its unexpected exit
+        self.killed = {}       # worker -> time of its death
+        self.died = []         # exits that no fault explains
         self.workers = {}      # worker -> {'spawn', 'opened', 'failed', 'end'}
 
     def violation(self, check, what, *events):
@@ -86,6 +87,7 @@ class Coordinator:
     def __init__(self, run):
         self.run = run
         self.open = {}
+        self.victims = set()  # workers that a fault killed
 
     def handlers(self):
         return {'faults': {'begin': self.begin, 'end': self.finish, 'spawn': self.spawn, 'exit': self.exit},
@@ -94,6 +96,8 @@ class Coordinator:
     def begin(self, e):
         fault = [e['t'], None, e, e['fault']]
         self.open[e['id']] = fault
+        if e['fault'] == 'kill':
+            self.victims.add(e['worker'])
         self.run.faults.append(fault)
 
     def finish(self, e):
@@ -107,6 +111,8 @@ class Coordinator:
     def exit(self, e):
         if e.get('signal') is not None or e.get('code') not in (0, None):
             self.run.killed[e['worker']] = e['t']
+            if e['worker'] not in self.victims or e.get('overdue'):
+                self.run.died.append(e)
 
     def worker(self, e):
         number = history.worker_of(e)
