@@ -60,7 +60,7 @@ typedef enum lab_sale {
 /* How long things take, for runs and hazards alike. Zero: as the strategy likes it. */
 typedef struct lab_pace {
     int64_t lease_ms; /* of schemes that have one */
-    int64_t wait_ms;  /* how long a buyer waits for the lock; 0: for ever */
+    int64_t wait_ms;  /* how long a buyer waits for the lock; 0: for ever, below: not at all */
     int64_t work_us;  /* between reading the stock and writing it */
     int64_t skew_ms;  /* this seat's clock is ahead by so much, for schemes that use it */
 } lab_pace;

@@ -27,7 +27,9 @@ int64_t lab_now_us(void)
 
 int64_t lab_until(const lab_seat *seat)
 {
-    return seat->pace.wait_ms > 0 ? lab_now_us() + seat->pace.wait_ms * 1000 : INT64_MAX;
+    if (seat->pace.wait_ms == 0)
+        return INT64_MAX;
+    return lab_now_us() + (seat->pace.wait_ms > 0 ? seat->pace.wait_ms * 1000 : 0);
 }
 
 bool lab_seat_open(lab_seat *seat)

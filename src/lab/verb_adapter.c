@@ -98,7 +98,7 @@ static void take(adapter *a, place *p, int64_t wait_ms, int64_t lease_ms)
         return;
     }
     p->seat.note[0] = '\0';
-    p->seat.pace.wait_ms = wait_ms > 0 ? wait_ms : 1; /* 0 would be for ever */
+    p->seat.pace.wait_ms = wait_ms > 0 ? wait_ms : DIBS_NO_WAIT; /* 0 would be for ever */
     p->ours = a->scheme.lock(&p->seat);
     if (!p->ours && p->seat.note[0])
         fail(a, p);

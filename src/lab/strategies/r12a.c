@@ -127,8 +127,9 @@ static bool r12a_lock(lab_seat *seat)
 {
     const cluster *c = seat->shared;
 
-    if (seat->pace.wait_ms > 0)
-        return try_lock(seat, seat->own, c->count, seat->pace.wait_ms);
+    if (seat->pace.wait_ms != 0)
+        return try_lock(seat, seat->own, c->count, seat->pace.wait_ms > 0 ? seat->pace.wait_ms : 1);
+
     while (!try_lock(seat, seat->own, c->count, some_wait(seat->own, c->count)))
         continue;
     return true;
