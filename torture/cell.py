@@ -27,7 +27,7 @@ class Cell:
         self.title = title or names[0]
 
     def label(self):
-        return '%s %s' % (self.engine if self.lock == 'dibs' else self.lock, self.title)
+        return '%s %s' % (self.engine if self.lock == 'dibs' else self.lock.replace(' ', '-'), self.title)
 
     def span(self):
         """How long a fault may last, in a run that is long enough for it."""
@@ -64,7 +64,8 @@ class Bench:
 
 def command(cell, rig, history, seed, options):
     chosen = [faults.BY_NAME[n] for n in cell.names]
-    argv = [options.dibs, 'torture', '--url', rig.url, '--seconds', str(cell.seconds), '--seed', str(seed), '--json',
+    url = getattr(rig.setup, 'peer_url', rig.url) if cell.adapter else rig.url
+    argv = [options.dibs, 'torture', '--url', url, '--seconds', str(cell.seconds), '--seed', str(seed), '--json',
             '--history', history, '--lease', '%dms' % (LEASE * 1000), '--fault-seconds', cell.span(),
             '--gap', '0.3-1.5', '--faults', ','.join(f.builtin or f.name for f in chosen)]
     for f in chosen:

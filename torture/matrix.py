@@ -6,6 +6,7 @@ Exit code: 0 nothing that is promised was violated, 1 something was (or a cell c
 
 import argparse
 import ctypes
+import functools
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -38,6 +39,8 @@ def read_options(argv):
     p = argparse.ArgumentParser(prog='matrix', description=__doc__.split('\n\n')[0])
     p.add_argument('--build', default=os.path.join(ROOT, 'build'), help='the build folder (default: build)')
     p.add_argument('--seconds', type=int, default=20, help='for each engine and fault (default 20)')
+    p.add_argument('--per-engine', type=int, default=0, metavar='SECONDS',
+                   help='at least this long for each engine: its runs are made longer')
     p.add_argument('--engines', help='only these, separated by commas')
     p.add_argument('--faults', help='only these, separated by commas')
     p.add_argument('--quick', action='store_true',
@@ -86,7 +89,8 @@ def plan(options):
             mixed = [n for n in faults.MIXED[engine] if n in possible]
             table[engine] = [cells.Cell(engine, mixed, options.seconds, title='mixed')] if mixed else []
         else:
-            table[engine] = [cells.Cell(engine, [n], options.seconds) for n in possible]
+            seconds = max(options.seconds, -(-options.per_engine // max(len(possible), 1)))
+            table[engine] = [cells.Cell(engine, [n], seconds) for n in possible]
     if options.peers != 'no' and not options.quick:
         table.update(peers.plan(options))
     return {name: row for name, row in table.items() if row}
@@ -134,6 +138,7 @@ class Run:
         self.waiting, self.options, self.seed = list(table.items()), options, seed
         self.count = sum(map(len, table.values()))
         self.going, self.results = {}, []
+        self.say = functools.partial(print, flush=True)
 
     def start_some(self):
         while self.waiting and len(self.going) < self.options.jobs:
@@ -151,7 +156,7 @@ class Run:
             self.going.pop(pipe).join()
             return
         self.results.append(result)
-        print(line(result, len(self.results), self.count), flush=True)
+        self.say(line(result, len(self.results), self.count))
 
     def run(self):
         try:

@@ -201,6 +201,8 @@ class Redlock:
                       for p in rig.servers]
         self.url = 'redlock://:%s@%s?max_lease=%d' % (
             PASSWORD, ','.join(rig.front(n.place.address, REDIS_PORT) for n in self.nodes), self.max_lease)
+        self.peer_url = 'redlock://' + ','.join(
+            ':%s@%s' % (PASSWORD, rig.front(n.place.address, REDIS_PORT)) for n in self.nodes)
         time.sleep(self.max_lease / 1000)  # a new node does not vote before that
 
     def stop(self):
