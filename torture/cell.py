@@ -45,7 +45,7 @@ class Bench:
         self.engine, self.options = engine, options
         self.network, self.count = None, 0
         count = rigs.servers.ENGINES[engine][1]
-        if count:
+        if count and not options.plain:
             self.network = network.Network(options.router, engine, count)
 
     def folder(self):
@@ -105,16 +105,23 @@ def run_torture(cell, rig, history, seed, options):
     return (process.returncode if in_time else None, *texts)
 
 
+def head(cell):
+    return {'engine': cell.engine, 'lock': cell.lock, 'fault': cell.title, 'faults_of': cell.names,
+            'excused': faults.excuses(cell.names, cell.engine) if cell.lock == 'dibs' else {}}
+
+
+def without_result(cell, reason):
+    return {**head(cell), 'error': reason}
+
+
 def judge(cell, code, out, err):
     """The result as it is published. `violations` are of what is promised."""
-    excused = faults.excuses(cell.names, cell.engine) if cell.lock == 'dibs' else {}
-    result = {'engine': cell.engine, 'lock': cell.lock, 'fault': cell.title, 'faults_of': cell.names, 'excused': excused}
-    try:
-        data = json.loads(out)
-        if code not in (0, 1):
-            raise ValueError('exit code %s' % code)
-    except ValueError as e:
-        return {**result, 'error': 'no result (%s): %s' % (e if code is not None else 'it took too long', err[-1500:].strip())}
+    result = head(cell)
+    excused = result['excused']
+    if code not in (0, 1):
+        return without_result(cell, '%s: %s' % (
+            'it took too long' if code is None else 'exit code %d' % code, err[-1500:].strip()))
+    data = json.loads(out)
     broken = {k: n for k, n in data['counts'].items() if k.split('.')[0] not in excused}
     if code == 1 and not data['violations']:
         broken['workers.died'] = 1
@@ -152,8 +159,8 @@ def run(bench, cell, seed):
         history = os.path.join(rig.folder, 'history')
         result = judge(cell, *run_torture(cell, rig, history, seed, bench.options))
         keep(history, cell, result, bench.options)
-    except (OSError, AssertionError, rigs.databases.Missing) as e:
-        result = judge(cell, None, '', '%s: %s' % (type(e).__name__, e))
+    except (OSError, AssertionError, ValueError, rigs.databases.Missing) as e:
+        result = without_result(cell, '%s: %s' % (type(e).__name__, e))
     finally:
         if rig:
             with contextlib.suppress(OSError):

@@ -2,7 +2,8 @@
 """Runs `dibs torture` on private servers of every engine under every fault, and publishes what was seen:
 docs/guarantees.json, and from it docs/guarantees.md and docs/guarantees.html.
 
-Exit code: 0 nothing that is promised was violated, 1 something was (or a cell could not be run), 64 wrong usage."""
+Exit code: 0 nothing that is promised was violated, 1 something was (or a cell could not be run), 64 wrong usage,
+69 it is not built."""
 
 import argparse
 import ctypes
@@ -35,8 +36,13 @@ def names(text, known, what, parser):
     return chosen
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        self.exit(64, 'matrix: %s (--help lists the options)\n' % message)
+
+
 def read_options(argv):
-    p = argparse.ArgumentParser(prog='matrix', description=__doc__.split('\n\n')[0])
+    p = Parser(prog='matrix', description=__doc__.split('\n\n')[0])
     p.add_argument('--build', default=os.path.join(ROOT, 'build'), help='the build folder (default: build)')
     p.add_argument('--seconds', type=int, default=20, help='for each engine and fault (default 20)')
     p.add_argument('--per-engine', type=int, default=0, metavar='SECONDS',
@@ -74,7 +80,8 @@ def find_programs(options):
     options.clock = os.path.join(options.build, 'torture/libtorture-clock.so')
     for path in (options.dibs, options.router, options.clock):
         if not os.path.exists(path):
-            sys.exit('matrix: %s is missing: build with -Dtests=true (./dev torture does)' % path)
+            print('matrix: %s is missing: build with -Dtests=true (./dev torture does)' % path, file=sys.stderr)
+            sys.exit(69)
 
 
 def plan(options):
@@ -107,7 +114,7 @@ def run_row(row, options, seed, out):
         bench = cells.Bench(row[0].engine, options)
     except OSError as e:
         for cell in row:
-            out.send(cells.judge(cell, None, '', str(e)))
+            out.send(cells.without_result(cell, str(e)))
         return
     try:
         for number, cell in enumerate(row):
