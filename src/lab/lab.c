@@ -14,17 +14,14 @@ static const char help[] =
     "       dibs lab adapter STRATEGY [--url URL]\n"
     "Runs schemes for locks on the deduction of stock, next to dibs itself, and says\n"
     "which sell what is not there. STRATEGY is a name or a row of `dibs lab list`;\n"
-    "none means all. The default is 1 process, 50 threads, 100 loops, stock 5000.\n\n"
+    "none means all. The default is 1 process, 50 threads, 100 loops, stock 5000.\n"
+    "adapter lets `dibs torture --adapter` test a strategy that is a lock.\n\n"
     "  --with-servers    start private servers, on free ports; they end with it\n"
     "  --redis URL  --redlock URL  --mysql URL  --postgresql URL  --sqlite URL\n"
     "  --zookeeper URL  --etcd URL\n"
     "                    or use these: tables lab_... and keys stock:... are made and\n"
     "                    overwritten there\n"
-    "  --url URL         one of them, by its scheme (for adapter: default\n"
-    "                    $DIBS_TORTURE_URL)\n"
     "  --limit D         a run that takes longer is ended (default 2m)\n\n"
-    "adapter speaks the line protocol of `dibs torture --adapter` for one scheme that\n"
-    "is a lock.\n\n"
     "Exit: 0, or 1 when the product, or a scheme said to be correct, was not.\n";
 
 static int start(const cli_command *self, int argc, char **argv)

@@ -152,7 +152,10 @@ static void change_plain(attempt *a, int64_t span)
     torture_message m = {.kind = TORTURE_SAY_READ, .index = a->lock, .sequence = a->sequence};
 
     torture_ask(a->w, &m);
-    torture_sleep(span);
+    if (a->fenced)
+        torture_sleep(span);
+    else
+        hold(a, span);
     store(a, false, m.value);
 }
 
@@ -184,10 +187,8 @@ bool torture_turn_lock(torture_worker *w)
         hold(&a, span);
     else if (a.fenced)
         change_fenced(&a, span * 4 / 5);
-    else
-        hold(&a, span * 4 / 5);
-    if (!a.shared)
-        change_plain(&a, span / 5);
+    if (!a.shared) /* without a fence this is all there is, and faults choose who is at it */
+        change_plain(&a, a.fenced ? span / 5 : span);
     sample(&a);
     return !torture_unreachable(give_back(&a));
 }

@@ -77,7 +77,7 @@ def lab_help_fits_a_screen(t):
 @test()
 def lab_wrong_arguments(t):
     need_lab(t)
-    refused(t, says='list, run, hazards, report or shop')
+    refused(t, says='list, run, hazards, report, shop or adapter')
     refused(t, 'frobnicate', says="no 'lab frobnicate'")
     for verb in ('run', 'hazards', 'report'):
         refused(t, verb, 'no-such-scheme', says="no strategy 'no-such-scheme'")
@@ -89,6 +89,12 @@ def lab_wrong_arguments(t):
     refused(t, 'shop', '--strategy', 'no-such-scheme', says="no strategy 'no-such-scheme'")
     refused(t, 'shop', '--strategy', 'D0', says='several strategies')
     refused(t, 'shop', '--strategy', 'redisson', '--url', 'gopher://x', says="'gopher://x'")
+    refused(t, 'adapter', says='takes one strategy')
+    refused(t, 'adapter', 'R3', 'R4', says='takes one strategy')
+    refused(t, 'adapter', 'nothing-mariadb', says='is not a lock')
+    refused(t, 'adapter', 'redisson', '--with-servers', says='share the servers')
+    refused(t, 'adapter', 'redisson', '--url', 'gopher://x', says="'gopher://x'")
+    refused(t, 'adapter', 'redisson', says='it needs --redis URL')
     refused(t, 'shop', '--strategy', 'redisson', says='it needs --redis URL, or --with-servers')
 
 
@@ -100,6 +106,52 @@ def lab_says_what_is_left_out(t):
         assert code == 1, 'nothing seen is no success'
         for words in ('nothing-mariadb is left out: it needs --mysql URL', 'setnx-spin is left out', 'nothing was run'):
             assert words in err.decode(), (verb, words, err)
+
+
+# ---- As an adapter of torture -----------------------------------------------------------------------------------
+
+
+class Adapter:
+    """`dibs lab adapter`, spoken to."""
+
+    def __init__(self, t, scheme):
+        self.process = subprocess.Popen([t.dibs, 'lab', 'adapter', scheme, '--url', t.url], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, universal_newlines=True)
+        self.greeting = self.process.stdout.readline()
+
+    def ask(self, request):
+        self.process.stdin.write(request + '\n')
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+    def quit(self):
+        self.process.stdin.write('quit\n')
+        self.process.stdin.close()
+        code = self.process.wait(30)
+        assert code == 0 and self.process.stdout.read() == '', code
+        self.process.stdout.close()
+
+
+@test('redis')
+def lab_adapter_speaks_the_protocol(t):
+    need_lab(t)
+    for scheme, fenced in (('set-nx-px', False), ('lua-eval', False), ('redisson', False), ('redisson-fenced', True),
+                           ('dibs-redis', True)):
+        one, two, name = Adapter(t, scheme), Adapter(t, scheme), 'adapter-' + scheme
+        assert re.fullmatch(r'dibs-adapter 1 lab-%s \S+\n' % scheme, one.greeting), one.greeting
+        answer = one.ask('lock %s 0 5000' % name)
+        assert re.fullmatch(r'granted \d+' if fenced else 'granted -', answer), (scheme, answer)
+        assert two.ask('lock %s 0 5000' % name) == 'busy', scheme
+        assert two.ask('lock %s 200 5000' % name) == 'busy', scheme
+        assert one.ask('held ' + name) == 'yes' and two.ask('held ' + name) == 'no', scheme
+        assert one.ask('unlock ' + name) == 'released', scheme
+        later = two.ask('lock %s 2000 5000' % name)
+        assert later.startswith('granted ') and (not fenced or int(later[8:]) > int(answer[8:])), (scheme, later)
+        assert two.ask('unlock ' + name) == 'released', scheme
+        for wrong in ('', 'lock', 'lock x', 'lock x 1', 'lock x 1 0', 'frobnicate x', 'unlock ' + name, "held x'y"):
+            assert one.ask(wrong).startswith('error '), (scheme, wrong)
+        one.quit()
+        two.quit()
 
 
 # ---- What it finds ----------------------------------------------------------------------------------------------

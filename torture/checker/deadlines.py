@@ -36,8 +36,7 @@ class Deadlines:
         self.check(e, e['ev'], self.bound(e.get('wait_ms')))
 
     def open(self, e):
-        if not self.run.meta.get('adapter'):  # there it is a process that starts
-            self.check(e, 'open', self.connect + GRACE)
+        self.check(e, 'open', self.connect + GRACE)
 
     def close(self, e):
         self.check(e, 'close', self.request + CLOSING + GRACE)
