@@ -296,12 +296,12 @@ static bool work(torture_coordinator *c)
         started = torture_spawn(c, i);
     if (started)
         wait_opened(c);
-    while (started && goes_on(c)) {
+    while (started && c->opened > 0 && goes_on(c)) {
         torture_faults_step(c);
         poll_once(c);
     }
     torture_faults_end(c);
-    if (started && !ended_by && !c->failed)
+    if (started && c->opened > 0 && !ended_by && !c->failed)
         let_finish(c);
     kill_all(c);
     return started;

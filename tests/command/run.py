@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests of the command, with real processes, signals and engines: run.py --dibs PATH [--part P] [--list] [PATTERN...]
 
-A part is run, once, doctor or lab; without one it is all of them. Speaks TAP. Servers are private, on free ports; everything lives in scratch folders that are removed."""
+A part is run, once, doctor, lab or torture; without one it is all of them. Speaks TAP. Servers are private, on free ports; everything lives in scratch folders that are removed."""
 
 import argparse
 import fnmatch
@@ -27,6 +27,7 @@ import test_moving
 import test_once
 import test_redlock
 import test_terminal
+import test_torture
 import test_usage
 import test_values
 
@@ -35,6 +36,7 @@ PARTS = {
     'once': (test_once, test_values),
     'doctor': (test_doctor, test_doctor_servers),
     'lab': (test_lab,),
+    'torture': (test_torture,),
 }
 
 
