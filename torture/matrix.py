@@ -135,7 +135,7 @@ def line(result, done, count):
     if result['broken']:
         text += '  %s: %s' % ('VIOLATED' if result['lock'] == 'dibs' else 'violated', publish.counted(result['broken']))
         text += ''.join('\n          ' + what for what in result['found'][:3])
-    return text + ('\n          history: %s' % result['history'] if 'history' in result else '')
+    return text + ('\n          history: %s' % result['history'] if cells.failed(result) and 'history' in result else '')
 
 
 class Run:

@@ -86,7 +86,7 @@ class Rig:
         self.proxy = proxy.Proxy(self.clients) if any(f.proxy for f in chosen) else None
         try:
             self.clock = servers.Clock(folder, clock_library) if any(f.clock for f in chosen) else contextlib.nullcontext()
-            self.setup = servers.ENGINES[engine][0](self)
+            servers.ENGINES[engine][0](self)
             self.listener = socket.socket(socket.AF_UNIX)
             self.listener.bind(os.path.join(folder, 'socket'))
             self.listener.listen()

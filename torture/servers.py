@@ -124,6 +124,7 @@ class Redis(Node):
                 if self.ask('PING') == 'PONG':
                     return
             time.sleep(0.02)
+        self.kill()
         with open(self.disk.folder + '.log', errors='replace') as f:
             raise OSError('redis-server did not start: ' + f.read()[-1000:])
 
@@ -148,28 +149,35 @@ class Redis(Node):
             return c.ask(*words)
 
 
-class Sqlite:
-    """A file; its machine is this one."""
-
-    nodes, places = [], []
+class Setup:
+    """The rig knows it before it starts, so that what has started is stopped when the rest fails."""
 
     def __init__(self, rig):
+        self.rig, self.nodes = rig, []
+        rig.setup = self
+        self.start(rig)
+
+    def stop(self):
+        for node in self.nodes:
+            node.kill()
+
+
+class Sqlite(Setup):
+    """A file; its machine is this one."""
+
+    def start(self, rig):
         self.disk = Disk(os.path.join(rig.folder, 'disk'), 32)
         self.url = 'sqlite://%s/dibs.db' % self.disk.folder
 
-    def stop(self):
-        pass
 
-
-class OneRedis:
+class OneRedis(Setup):
     """A master that writes through and a replica, behind one address that leads to the master."""
 
     persistent = ('--appendonly', 'yes', '--appendfsync', 'always', '--auto-aof-rewrite-percentage', '0')
 
-    def __init__(self, rig):
-        self.rig = rig
-        self.nodes = [Redis(p, Disk(os.path.join(rig.folder, p.name)), rig.clock, *self.persistent)
-                      for p in rig.servers]
+    def start(self, rig):
+        for p in rig.servers:
+            self.nodes.append(Redis(p, Disk(os.path.join(rig.folder, p.name)), rig.clock, *self.persistent))
         self.master, self.replica = self.nodes
         for node in self.nodes:
             network.run('ip', '-n', node.place.namespace, 'addr', 'add', SERVICE + '/32', 'dev', 'dibs0')
@@ -185,29 +193,25 @@ class OneRedis:
         self.replica.ask('REPLICAOF', self.master.place.address, str(REDIS_PORT))
 
     def stop(self):
+        super().stop()
         for node in self.nodes:
-            node.kill()
             subprocess.run(['ip', '-n', node.place.namespace, 'addr', 'del', SERVICE + '/32', 'dev', 'dibs0'],
                            stderr=subprocess.DEVNULL)
 
 
-class Redlock:
+class Redlock(Setup):
     """Nodes without persistence: after a restart they are empty, and quiet for the longest lease."""
 
     max_lease = 4000
 
-    def __init__(self, rig):
-        self.nodes = [Redis(p, Disk(os.path.join(rig.folder, p.name)), rig.clock, '--appendonly', 'no')
-                      for p in rig.servers]
+    def start(self, rig):
+        for p in rig.servers:
+            self.nodes.append(Redis(p, Disk(os.path.join(rig.folder, p.name)), rig.clock, '--appendonly', 'no'))
         self.url = 'redlock://:%s@%s?max_lease=%d' % (
             PASSWORD, ','.join(rig.front(n.place.address, REDIS_PORT) for n in self.nodes), self.max_lease)
         self.peer_url = 'redlock://' + ','.join(
             ':%s@%s' % (PASSWORD, rig.front(n.place.address, REDIS_PORT)) for n in self.nodes)
         time.sleep(self.max_lease / 1000)  # a new node does not vote before that
-
-    def stop(self):
-        for node in self.nodes:
-            node.kill()
 
 
 class SqlNode(Node):
@@ -244,24 +248,17 @@ class SqlNode(Node):
             return self.server.ask(*statements)
 
 
-class Sql:
+class Sql(Setup):
     """One server, a database and an account with a password."""
 
-    def __init__(self, rig):
+    def start(self, rig):
         place = rig.servers[0]
         self.node = SqlNode(place, Disk(os.path.join(rig.folder, place.name), 600), rig.clock, self.kind, self.maker,
                             self.extra)
         self.nodes = [self.node]
-        try:
-            self.make_account()
-        except BaseException:
-            self.stop()
-            raise
+        self.make_account()
         self.url = '%s://torture:%s@%s/torture' % (
             self.kind.scheme, PASSWORD, rig.front(place.address, self.node.server.port))
-
-    def stop(self):
-        self.node.server.stop()
 
 
 class Postgresql(Sql):
@@ -315,8 +312,8 @@ class EnsembleNode(Node):
         self.node.kill()
 
 
-class Ensemble:
-    def __init__(self, rig):
+class Ensemble(Setup):
+    def start(self, rig):
         disks = [Disk(os.path.join(rig.folder, str(n + 1)), 400) for n in range(len(rig.servers))]
         self.ensemble = self.kind(len(rig.servers), (*self.kind.quick, *self.extra), rig.servers, rig.folder)
         self.nodes = [EnsembleNode(n, d) for n, d in zip(self.ensemble.nodes, disks)]
@@ -326,9 +323,6 @@ class Ensemble:
     def leader(self):
         leads = self.ensemble.leader(10)
         return next(n for n in self.nodes if n.node is leads)
-
-    def stop(self):
-        self.ensemble.kill()
 
 
 class Zookeeper(Ensemble):
