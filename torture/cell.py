@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 
@@ -140,7 +141,12 @@ def failed(result):
 
 
 def keep(history, cell, result, options):
-    """The history of what went wrong is kept, and every one when the user says where."""
+    """The history of what went wrong is kept, and every one when the user says where; as an archive, to be published."""
+    if options.archive and os.path.isdir(history):
+        os.makedirs(options.archive, exist_ok=True)
+        name = cell.label().replace(' ', '-')
+        with tarfile.open(os.path.join(options.archive, name + '.tar.xz'), 'w:xz') as archive:
+            archive.add(history, name)
     if not (options.keep or failed(result)) or not os.path.isdir(history):
         return
     parent = options.keep or os.path.join(tempfile.gettempdir(), 'dibs-histories')

@@ -55,6 +55,7 @@ def read_options(argv):
     p.add_argument('--peers', choices=('yes', 'no', 'only'), default='yes', help='other lock libraries too (default yes)')
     p.add_argument('--seed', type=int, help='of the first run (default: random)')
     p.add_argument('--keep', metavar='FOLDER', help='keep every history there, not only those with violations')
+    p.add_argument('--archive', metavar='FOLDER', help='write every history there as ENGINE-FAULT.tar.xz')
     p.add_argument('--output', metavar='FOLDER', help='where the documents go (default: docs, none with --quick). Cells '
                    'that were not run keep what an earlier run wrote')
     p.add_argument('--list', action='store_true', help='list the faults')
@@ -75,6 +76,7 @@ def read_options(argv):
 def find_programs(options):
     options.build = os.path.abspath(options.build)
     options.keep = options.keep and os.path.abspath(options.keep)
+    options.archive = options.archive and os.path.abspath(options.archive)
     options.dibs = os.path.join(options.build, 'src/cli/dibs')
     options.router = os.path.join(options.build, 'torture/router')
     options.clock = os.path.join(options.build, 'torture/libtorture-clock.so')
