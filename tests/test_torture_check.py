@@ -15,6 +15,7 @@ import tap  # noqa: E402
 
 CHECK = os.path.join(HERE, '..', 'torture', 'check.py')
 sys.path.insert(0, os.path.dirname(CHECK))
+from checker.history import KNOWN  # noqa: E402
 from checker.run import CHECKS  # noqa: E402
 
 MS = 1000 * 1000
@@ -692,6 +693,14 @@ def test_many_are_counted():
 def test_every_check_has_a_case():
     names = {'%s.%s' % (rule, check) for rule, checks in CHECKS.items() for check in checks}
     assert names == set(CASES), names ^ set(CASES)
+
+
+def test_page_names_every_check_and_event():
+    with open(os.path.join(HERE, '..', 'docs', 'torture.md'), encoding='utf-8') as f:
+        page = f.read()
+    names = ['%s.%s' % (rule, check) for rule, checks in CHECKS.items() for check in checks]
+    missing = [n for n in names + [e for events in KNOWN.values() for e in events] if '`%s`' % n not in page]
+    assert not missing, missing
 
 
 def test_arguments():

@@ -46,6 +46,7 @@ static void become_worker(torture_coordinator *c, int slot, int number, int sock
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_DFL);
     signal(SIGHUP, SIG_IGN);
+    signal(SIGPIPE, SIG_DFL); /* as in most programs */
     for (int64_t i = 0; i < c->plan->processes; i++)
         if (c->slots[i].socket >= 0)
             close(c->slots[i].socket);
@@ -307,29 +308,37 @@ static bool work(torture_coordinator *c)
     return started;
 }
 
-int torture_run(torture_plan *plan, const char *folder)
+/* What the run came to; -1: the checker has the word. */
+static int conclude(torture_coordinator *c)
 {
-    torture_coordinator c = {.plan = plan, .folder = folder};
-    int64_t end;
+    int64_t now = torture_now();
 
-    take_signals();
-    if (!set_up(&c) || !work(&c))
-        return CLI_EXIT_SYSTEM;
-    end = c.end < torture_now() ? c.end : torture_now();
     if (ended_by) {
         cli_say("interrupted");
         return CLI_EXIT_SIGNAL + ended_by;
     }
-    if (c.failed)
+    if (c->failed)
         return CLI_EXIT_SYSTEM;
-    if (c.opened == 0) {
+    if (c->opened == 0) {
         cli_say("no worker could reach the %s",
-                plan->adapter ? "lock through the adapter" : "engine");
+                c->plan->adapter ? "lock through the adapter" : "engine");
         return dibs_status_exit_code(DIBS_UNAVAILABLE);
     }
-    torture_resource_end(&c);
-    torture_final(plan, c.shared, c.resource_fd);
-    if (!write_meta(&c, end))
+    torture_resource_end(c);
+    torture_final(c->plan, c->shared, c->resource_fd);
+    if (!write_meta(c, c->end < now ? c->end : now))
         return CLI_EXIT_OUTPUT;
-    return c.deaths > 0 ? 1 : -1;
+    return c->deaths > 0 ? 1 : -1;
+}
+
+int torture_run(torture_plan *plan, const char *folder)
+{
+    torture_coordinator c = {.plan = plan, .folder = folder};
+    int code = CLI_EXIT_SYSTEM;
+
+    take_signals();
+    if (set_up(&c) && work(&c))
+        code = conclude(&c);
+    free(c.slots);
+    return code;
 }
