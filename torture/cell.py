@@ -165,7 +165,7 @@ def run(bench, cell, seed):
         history = os.path.join(rig.folder, 'history')
         result = judge(cell, *run_torture(cell, rig, history, seed, bench.options))
         keep(history, cell, result, bench.options)
-    except (OSError, AssertionError, ValueError, rigs.databases.Missing) as e:
+    except (OSError, AssertionError, ValueError, rigs.servers.databases.Missing) as e:
         result = without_result(cell, '%s: %s' % (type(e).__name__, e))
     finally:
         if rig:

@@ -280,6 +280,8 @@ def proxy_mode(mode):
 LOST = 'the data are gone: the fence decides'
 CLOCK = 'leases run on the server\'s clock: the fence decides'
 BROKEN_LEASES = 'etcd revokes live leases when a stopped leader continues (etcd-io/etcd#15247): the fence decides'
+MONOTONIC = {'sqlite': 'leases run on the boot clock', 'zookeeper': 'its sessions run on a monotonic clock',
+             'etcd': 'its leases run on a monotonic clock'}
 
 FAULTS = [
     Fault('none', 'no fault', ALL, builtin='none'),
@@ -317,16 +319,14 @@ FAULTS = [
     Fault('loss', '15 % of the packets are lost', REMOTE, rules=to_all('loss=15')),
     Fault('slow', 'each direction has 1 Mbit/s', REMOTE, rules=to_all('rate=1000000')),
 
-    Fault('clock-forward', 'the server\'s wall clock jumps 30 s ahead, and back', ('redis', 'redlock', *SQL), clock=True,
+    Fault('clock-forward', 'the server\'s wall clock jumps 30 s ahead, and back', (*REDIS, *SQL), clock=True,
           begin=set_clock(30), end=set_clock(0),
-          excuses={e: (('exclusion',), CLOCK) for e in ('redis', 'redlock', *SQL)},
-          not_run={'zookeeper': 'its sessions run on a monotonic clock',
-                   'etcd': 'its leases run on a monotonic clock, and Go programs cannot be given another'}),
-    Fault('clock-back', 'the server\'s wall clock jumps 30 s back, and ahead again', ('redis', 'redlock', *SQL), clock=True,
+          excuses={e: (('exclusion',), CLOCK) for e in (*REDIS, *SQL)},
+          not_run=MONOTONIC),
+    Fault('clock-back', 'the server\'s wall clock jumps 30 s back, and ahead again', (*REDIS, *SQL), clock=True,
           begin=set_clock(-30), end=set_clock(0),
-          excuses={e: (('exclusion',), CLOCK) for e in ('redis', 'redlock', *SQL)},
-          not_run={'zookeeper': 'its sessions run on a monotonic clock',
-                   'etcd': 'its leases run on a monotonic clock, and Go programs cannot be given another'}),
+          excuses={e: (('exclusion',), CLOCK) for e in (*REDIS, *SQL)},
+          not_run=MONOTONIC),
 
     Fault('connections', 'the server takes no more connections', (*REDIS, *SQL), begin=limit_connections,
           end=unlimit_connections),
@@ -342,7 +342,7 @@ FAULTS = [
           end=redis_command('SCRIPT', 'FLUSH'), seconds='0.1-0.5'),
     Fault('eviction', 'memory is full and any key may be evicted', ('redis',), begin=evict, end=evict_end,
           excuses={'redis': (DATA, LOST)}),
-    Fault('disk-full', 'the disk of a server, or of the file, is full', ALL, begin=fill_disk, end=free_disk,
+    Fault('disk-full', 'the disk of a server, or of the file, is full', ('sqlite', *ONE, *CONSENSUS), begin=fill_disk, end=free_disk,
           not_run={'redlock': 'its nodes keep nothing on disk here'}),
     Fault('stranger', 'another program keeps all rows locked in an open transaction', ('sqlite', *SQL), begin=lock_rows,
           end=unlock_rows, seconds='2-4'),
@@ -352,7 +352,6 @@ FAULTS = [
           begin=proxy_mode('cut'), end=proxy_mode('pass')),
 ]
 BY_NAME = {f.name: f for f in FAULTS}
-BY_NAME['disk-full'].engines = tuple(e for e in ALL if e != 'redlock')
 
 # A handful at once, for short runs: those that hit most, with restarts that are quick.
 MIXED = {

@@ -66,6 +66,8 @@ def read_options(argv):
         options.seconds = 15
     if options.seconds < 11:
         p.error('--seconds: at least 11, so that a fault fits before the last, calm part')
+    if options.quick and options.output:
+        p.error('--quick writes no documents: leave --output out')
     if options.jobs < 1:
         p.error('--jobs: at least 1')
     if options.output is None and not options.quick:

@@ -15,8 +15,7 @@ import subprocess
 import faults
 import network
 import proxy
-import servers  # noqa: I001: it makes the next three known
-import databases
+import servers  # noqa: I001: it makes the next two known
 import ensembles
 import places
 
