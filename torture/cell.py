@@ -1,6 +1,7 @@
 """One cell of the matrix: an engine and one fault, or a mixture of faults, for some seconds; what came of it as data."""
 
 import contextlib
+import glob
 import json
 import os
 import shutil
@@ -153,6 +154,11 @@ def keep(history, cell, result, options):
     os.makedirs(parent, exist_ok=True)
     target = os.path.join(parent, '%s-%s-%s' % (cell.label().replace(' ', '-'), result.get('seed', 'error'), os.getpid()))
     shutil.copytree(history, target, dirs_exist_ok=True)
+    if failed(result):
+        os.makedirs(os.path.join(target, 'servers'), exist_ok=True)
+        for log in glob.glob(os.path.join(os.path.dirname(history), '**', '*log'), recursive=True):
+            if os.path.isfile(log):
+                shutil.copy(log, os.path.join(target, 'servers', os.path.relpath(log, os.path.dirname(history)).replace('/', '-')))
     result['history'] = target
 
 

@@ -207,6 +207,7 @@ def free_disk(rig, state):
     state['node'].disk.free()
     if rig.engine != 'sqlite':
         Kill.end(state['node'])  # some servers end themselves
+        state['node'].settle()
 
 
 def limit_connections(rig, state):
@@ -214,7 +215,7 @@ def limit_connections(rig, state):
     if rig.engine == 'postgresql':
         state['open'] = occupy(rig.setup.node)
     elif rig.engine == 'mysql':
-        rig.setup.node.ask('SET GLOBAL max_connections = 10')
+        state['client'] = hold_client(rig, 'SET GLOBAL max_connections = 10; SELECT 1;')
     else:
         state['admin'] = [node.hold() for node in rig.setup.nodes]
         for admin in state['admin']:
@@ -226,7 +227,7 @@ def unlimit_connections(rig, state):
         for s in state['open']:
             s.close()
     elif rig.engine == 'mysql':
-        rig.setup.node.ask('SET GLOBAL max_connections = 100')
+        state['client'].communicate('SET GLOBAL max_connections = 100;\n')
     else:
         for admin in state['admin']:
             admin.ask('CONFIG', 'SET', 'maxclients', '10000')
@@ -245,24 +246,30 @@ def occupy(node):
             return taken
 
 
-STRANGER = {'postgresql': 'BEGIN; SELECT count(*) FROM (SELECT 1 FROM dibs_lock FOR UPDATE) AS rows;\n',
-            'mysql': 'BEGIN; SELECT COUNT(*) FROM (SELECT 1 FROM dibs_lock FOR UPDATE) AS taken;\n',
-            'sqlite': 'BEGIN IMMEDIATE; SELECT 1;\n'}
+STRANGER = {'postgresql': 'BEGIN; SELECT count(*) FROM (SELECT 1 FROM dibs_lock FOR UPDATE) AS rows;',
+            'mysql': 'BEGIN; SELECT COUNT(*) FROM (SELECT 1 FROM dibs_lock FOR UPDATE) AS taken;',
+            'sqlite': 'BEGIN IMMEDIATE; SELECT 1;'}
 
 
-def lock_rows(rig, state):
-    """A client of somebody else's in the middle of a transaction."""
+def hold_client(rig, statements):
+    """The command-line client of that database, connected until its input ends. The last statement gives a line."""
     if rig.engine == 'sqlite':
         argv, place = ['sqlite3', '-cmd', '.timeout 5000', rig.setup.disk.folder + '/dibs.db'], rig.clients
     else:
         argv, place = rig.setup.node.server.client('torture'), rig.setup.node.place
     with place.inside():
-        state['client'] = subprocess.Popen(argv + (['--unbuffered'] if rig.engine == 'mysql' else []), text=True,
-                                           stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    state['client'].stdin.write(STRANGER[rig.engine])
-    state['client'].stdin.flush()
-    if not state['client'].stdout.readline():
-        raise OSError('the stranger got no lock')
+        client = subprocess.Popen(argv + (['--unbuffered'] if rig.engine == 'mysql' else []), text=True,
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    client.stdin.write(statements + '\n')
+    client.stdin.flush()
+    if not client.stdout.readline():
+        raise OSError('no answer to ' + statements)
+    return client
+
+
+def lock_rows(rig, state):
+    """A client of somebody else's in the middle of a transaction."""
+    state['client'] = hold_client(rig, STRANGER[rig.engine])
 
 
 def unlock_rows(rig, state):

@@ -136,6 +136,8 @@ class Rig:
         elif fault.victim:
             for node in state['nodes']:
                 fault.action.end(node)
+            for node in state['nodes']:
+                node.settle()
         else:
             fault.end(self, state)
 

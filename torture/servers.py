@@ -22,6 +22,7 @@ import ensembles  # noqa: E402
 PASSWORD = 'torture'
 SERVICE = '10.77.0.100'  # the address of Redis that moves in a failover
 REDIS_PORT = 6379
+SETTLE_SECONDS = 30
 MEGABYTE = 1 << 20
 
 
@@ -78,6 +79,9 @@ class Node:
 
     def running(self):
         return self.process is not None and self.process.poll() is None
+
+    def settle(self):
+        """Waits until it serves again, where starting it did not."""
 
     def signal(self, number):
         if self.running():
@@ -293,7 +297,8 @@ class Mysql(Sql):
 
 
 class EnsembleNode(Node):
-    """One of ensembles.py: it serves when a majority is there, so starting it does not wait."""
+    """One of ensembles.py: it serves when a majority is there, so starting it does not wait. Until it does, no other
+    node may be killed: the majority would be gone."""
 
     def __init__(self, node, disk):
         super().__init__(node.place, disk)
@@ -306,6 +311,15 @@ class EnsembleNode(Node):
     def start(self):
         if not self.running():
             self.node.launch()
+
+    def settle(self):
+        """Not for ever: another fault may keep the majority away."""
+        end = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < end and self.running():
+            with contextlib.suppress(OSError), self.place.inside():
+                if self.node.owner.serves(self.node):
+                    return
+            time.sleep(0.05)
 
     def kill(self):
         self.node.kill()
