@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """./dev soak [MINUTES]: `dibs run` and `dibs once` on sqlite and redis under kill -9 and SIGSTOP, with a checked log;
-1,000 races for a token and for a key on every engine (race.py); Redlock's storm and restarts at length (some minutes
-of their own); the simulation with new seeds; then fuzzers.
+1,000 races for a token and for a key on every engine (race.py); every engine for at least five
+minutes under every fault of clients, servers and networks that applies (torture/matrix.py, about 40 minutes of their own);
+Redlock's storm and restarts at length (some minutes of their own); the simulation with new seeds; then fuzzers.
 
 Several wrappers take turns at one lock. Each command writes its fence into one common log, at its start and every
 two milliseconds while it runs, while wrappers and guardians are killed and wrappers stopped past their lease at
@@ -311,6 +312,13 @@ def soak_redlock(dibs):
     return done.returncode == 0
 
 
+def torture(build, seconds):
+    """Every engine under every fault that applies to it."""
+    program = pathlib.Path(__file__).resolve().parents[1] / "torture/matrix.py"
+    return subprocess.run([sys.executable, program, "--build", build, "--per-engine", str(seconds), "--peers", "no",
+                           "--output", f"{build}/guarantees"]).returncode == 0
+
+
 def simulate(program, seconds):
     """Seeds that nobody has run before, until the time is over."""
     end, seed, hours = time.monotonic() + seconds, time.time_ns(), 0.0
@@ -345,6 +353,8 @@ def arguments():
     p.add_argument("--engines", default="sqlite,redis,redlock")
     p.add_argument("--library", default="build/libdibs.so", help="for the races")
     p.add_argument("--races", type=int, default=1000, help="for a token, and for a key, on every engine")
+    p.add_argument("--build", help="the build folder: every engine is tortured")
+    p.add_argument("--torture-seconds", type=int, default=300, help="at least, for each engine (default 300)")
     p.add_argument("--seed", type=int, default=int(time.time()))
     options = p.parse_args()
     if options.minutes <= 0:
@@ -366,6 +376,7 @@ def main():
     good = [soak_engine(kind, e, dibs, share, options.seed) for kind in (Soak, OnceSoak) for e in timed]
     good += [simulate(options.simulation, share)] if options.simulation else []
     good += [race.run(options.library, options.races)] + [run_fuzzer(f, share) for f in fuzzers]
+    good += [torture(options.build, options.torture_seconds)] if options.build else []
     good += [soak_redlock(dibs)] if "redlock" in engines else []
     return 0 if all(good) else 1
 

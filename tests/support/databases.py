@@ -47,7 +47,7 @@ class Database:
         self.extra = list(extra)
         self.process = None
         self.look_for_programs()
-        self.folder = tempfile.mkdtemp(prefix='dibs-%s-' % self.account)
+        self.folder = self.make_folder()
         self.data = os.path.join(self.folder, 'data')
         self.port = free_port()
         try:
@@ -56,6 +56,9 @@ class Database:
         except BaseException:
             self.stop()
             raise
+
+    def make_folder(self):
+        return tempfile.mkdtemp(prefix='dibs-%s-' % self.account)
 
     def as_account(self, *argv):
         """Servers refuse root; whoever is not root runs them as itself."""

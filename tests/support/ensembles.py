@@ -27,16 +27,23 @@ def quiet_port():
             return s.getsockname()[1]
 
 
+class Loopback:
+    """Where nodes are unless told otherwise: an address, and how a process or socket gets to be there."""
+
+    address = '127.0.0.1'
+    inside = contextlib.nullcontext
+
+
 class Node:
-    def __init__(self, owner, number):
-        self.owner, self.number = owner, number
+    def __init__(self, owner, number, place):
+        self.owner, self.number, self.place = owner, number, place
         self.port, self.peer_port, self.other_port = quiet_port(), quiet_port(), quiet_port()
         self.folder = os.path.join(owner.folder, str(number))
         self.process = None
 
     def launch(self):
         os.makedirs(self.folder, exist_ok=True)
-        with open(self.folder + '.log', 'ab') as log:
+        with open(self.folder + '.log', 'ab') as log, self.place.inside():
             self.process = subprocess.Popen(['setpriv', '--pdeathsig=KILL', *self.owner.command(self)], cwd='/',
                                             stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
@@ -48,7 +55,7 @@ class Node:
         """Until it serves, for which a majority must be there."""
         end = time.monotonic() + START_SECONDS
         while time.monotonic() < end and self.process.poll() is None:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError), self.place.inside():
                 if self.owner.serves(self):
                     return
             time.sleep(0.02)
@@ -73,11 +80,12 @@ class Ensemble:
 
     scheme = None
 
-    def __init__(self, count=1, extra=()):
+    def __init__(self, count=1, extra=(), places=None, folder=None):
+        """`places`: one for each node, where they are not all on loopback; `folder`: empty, and ours."""
         self.extra = list(extra)
         self.look_for_programs()
-        self.folder = tempfile.mkdtemp(prefix='dibs-%s-' % self.scheme)
-        self.nodes = [Node(self, i + 1) for i in range(count)]
+        self.folder = folder or tempfile.mkdtemp(prefix='dibs-%s-' % self.scheme)
+        self.nodes = [Node(self, i + 1, places[i] if places else Loopback) for i in range(count)]
         try:
             for node in self.nodes:
                 node.launch()
@@ -89,7 +97,7 @@ class Ensemble:
 
     @property
     def hosts(self):
-        return ','.join('127.0.0.1:%d' % n.port for n in self.nodes)
+        return ','.join('%s:%d' % (n.place.address, n.port) for n in self.nodes)
 
     @property
     def port(self):
@@ -97,7 +105,7 @@ class Ensemble:
 
     def url(self, place='', nodes=None):
         """Leads to a place of its own; `nodes`: through these only."""
-        hosts = ','.join('127.0.0.1:%d' % n.port for n in nodes or self.nodes)
+        hosts = ','.join('%s:%d' % (n.place.address, n.port) for n in nodes or self.nodes)
         return '%s://%s/%s' % (self.scheme, hosts, place)
 
     make_database = url
@@ -107,7 +115,7 @@ class Ensemble:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for node in self.nodes:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError), node.place.inside():
                     if node.running() and self.leads(node):
                         return node
             time.sleep(0.02)
@@ -154,10 +162,10 @@ class Zookeeper(Ensemble):
         with open(os.path.join(node.folder, 'myid'), 'w') as f:
             f.write('%d\n' % node.number)
         lines = ['tickTime=2000', 'initLimit=10', 'syncLimit=5', 'dataDir=' + node.folder,
-                 'clientPortAddress=127.0.0.1', 'clientPort=%d' % node.port, 'maxClientCnxns=0',
+                 'clientPortAddress=' + node.place.address, 'clientPort=%d' % node.port, 'maxClientCnxns=0',
                  'admin.enableServer=false', '4lw.commands.whitelist=*']
         if len(self.nodes) > 1:
-            lines += ['server.%d=127.0.0.1:%d:%d' % (n.number, n.peer_port, n.other_port) for n in self.nodes]
+            lines += ['server.%d=%s:%d:%d' % (n.number, n.place.address, n.peer_port, n.other_port) for n in self.nodes]
         with open(os.path.join(node.folder, 'zoo.cfg'), 'w') as f:
             f.write('\n'.join(lines + [e for e in self.extra if not e.startswith('-')]) + '\n')
         return [self.java, '-Xmx512m', '-XX:+UseSerialGC', '-Dzookeeper.jmx.log4j.disable=true',
@@ -167,7 +175,7 @@ class Zookeeper(Ensemble):
 
     def word(self, node, word):
         """One of the four-letter commands, answered."""
-        with socket.create_connection(('127.0.0.1', node.port), timeout=1) as s:
+        with socket.create_connection((node.place.address, node.port), timeout=1) as s:
             s.sendall(word.encode())
             return b''.join(iter(lambda: s.recv(65536), b'')).decode()
 
@@ -195,17 +203,18 @@ class Etcd(Ensemble):
         self.etcd = databases.find('etcd', '/usr/bin', '/usr/local/bin')
 
     def command(self, node):
-        client, peer = 'http://127.0.0.1:%d' % node.port, 'http://127.0.0.1:%d' % node.peer_port
+        host = 'http://%s:' % node.place.address
+        client, peer = host + str(node.port), host + str(node.peer_port)
         return [self.etcd, '--name=n%d' % node.number, '--data-dir=' + node.folder, '--listen-client-urls=' + client,
                 '--advertise-client-urls=' + client, '--listen-peer-urls=' + peer,
                 '--initial-advertise-peer-urls=' + peer,
-                '--listen-metrics-urls=http://127.0.0.1:%d' % node.other_port,
-                '--initial-cluster=' + ','.join('n%d=http://127.0.0.1:%d' % (n.number, n.peer_port)
+                '--listen-metrics-urls=%s%d' % (host, node.other_port),
+                '--initial-cluster=' + ','.join('n%d=http://%s:%d' % (n.number, n.place.address, n.peer_port)
                                                 for n in self.nodes),
                 '--logger=zap', *self.extra]
 
     def page(self, node, path):
-        with urllib.request.urlopen('http://127.0.0.1:%d%s' % (node.other_port, path), timeout=5) as r:
+        with urllib.request.urlopen('http://%s:%d%s' % (node.place.address, node.other_port, path), timeout=5) as r:
             return r.read().decode()
 
     def counters(self, node=None):

@@ -1,0 +1,378 @@
+"""The table of faults: what each does, to which engines, and what dibs promises under it.
+
+A fault is one of
+  - built in: `dibs torture` does it to its own processes;
+  - rules: what the router does to packets while it lasts;
+  - a victim and an action: nodes that are stopped, or killed and started again;
+  - a pair of functions.
+
+`excuses` names the checker's rules that an engine does not promise to keep under that fault, with the reason as its
+page in docs/engines says it. Every other rule is promised, and its violation fails the run. Fences and the fenced
+counter are promised under every fault."""
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+
+ALL = ('sqlite', 'redis', 'redlock', 'postgresql', 'mysql', 'zookeeper', 'etcd')
+REMOTE = ALL[1:]
+REDIS = ('redis', 'redlock')
+SQL = ('postgresql', 'mysql')
+CONSENSUS = ('zookeeper', 'etcd')
+ONE = ('redis', 'postgresql', 'mysql')
+DATA = ('exclusion', 'once', 'tokens', 'counters')
+
+
+class Fault:
+    def __init__(self, name, title, engines, builtin=None, rules=None, victim=None, action=None, begin=None, end=None,
+                 seconds='1-4', clock=False, proxy=False, excuses=None, not_run=None):
+        self.name, self.title, self.engines, self.builtin, self.rules = name, title, engines, builtin, rules
+        self.victim, self.action, self.begin, self.end = victim, action, begin, end
+        self.seconds, self.clock, self.proxy = seconds, clock, proxy
+        self.excuses = excuses or {}  # engine: (rules, reason)
+        self.not_run = not_run or {}  # engine: reason
+
+    def needs_root(self):
+        return not self.builtin
+
+
+# ---- Who: nodes that are hit ------------------------------------------------------------------------------------
+
+def serving(rig):
+    """The server; of several, any one."""
+    return [rig.setup.master] if rig.engine == 'redis' else [rig.chance.choice(rig.setup.nodes)]
+
+
+def everyone(rig):
+    return list(rig.setup.nodes)
+
+
+def leader(rig):
+    return [rig.setup.leader()]
+
+
+def follower(rig):
+    if rig.engine == 'redlock':
+        return serving(rig)
+    leads = rig.setup.leader()
+    return [rig.chance.choice([n for n in rig.setup.nodes if n is not leads])]
+
+
+def server_to_stop(rig):
+    """Not etcd's leader: that has a row of its own."""
+    return follower(rig) if rig.engine == 'etcd' else serving(rig)
+
+
+# ---- What: to nodes ---------------------------------------------------------------------------------------------
+
+class Stop:
+    @staticmethod
+    def begin(node):
+        node.signal(signal.SIGSTOP)
+
+    @staticmethod
+    def end(node):
+        node.signal(signal.SIGCONT)
+
+
+class Kill:
+    @staticmethod
+    def begin(node):
+        node.kill()
+
+    @staticmethod
+    def end(node):
+        if not node.running():
+            node.start()
+
+
+class KillAndForget(Kill):
+    @staticmethod
+    def begin(node):
+        node.kill()
+        node.forget()
+
+
+# ---- Rules: (from, to, words) -----------------------------------------------------------------------------------
+
+def to_all(words):
+    return lambda rig: [('clients', s.name, words) for s in rig.servers] + [(s.name, 'clients', words) for s in rig.servers]
+
+
+def requests_cut(rig):
+    return [('clients', s.name, 'drop') for s in rig.servers]
+
+
+def answers_cut(rig):
+    return [(s.name, 'clients', 'drop') for s in rig.servers]
+
+
+def one_server_from_the_others(rig):
+    """Clients still reach it; it is the leader as often as not."""
+    node = (leader if rig.chance.random() < 0.5 else follower)(rig)[0].place.name
+    return [(a, b, 'drop') for s in rig.servers if s.name != node for a, b in ((node, s.name), (s.name, node))]
+
+
+def one_server_from_everybody(rig):
+    node = rig.chance.choice(rig.servers).name
+    return [(node, '*', 'drop'), ('*', node, 'drop')]
+
+
+# ---- Functions: they get the rig, and the same dictionary at the beginning and at the end -----------------------
+
+def cut_sockets(rig, state):
+    """Three times in a row: the second and third hit what is just being connected again."""
+    for pause in (0.05, 0.05, 0):
+        with rig.clients.inside():
+            subprocess.run(['ss', '-t', '-K', 'dst', '10.77.0.0/24'], stdout=subprocess.DEVNULL, check=True)
+        time.sleep(pause)
+
+
+def redis_fail_over_begin(rig, state):
+    """What is written from now on does not reach the replica."""
+    rig.add_rules('failover', [('1', '2', 'drop'), ('2', '1', 'drop')])
+
+
+def redis_fail_over_end(rig, state):
+    rig.drop_rules('failover')
+    rig.setup.fail_over()
+
+
+def set_clock(seconds):
+    return lambda rig, state: rig.clock.set(seconds)
+
+
+def redis_command(*words):
+    def send(rig, state):
+        for node in [rig.setup.master] if rig.engine == 'redis' else rig.setup.nodes:
+            node.ask(*words)
+    return send
+
+
+def evict(rig, state):
+    node = rig.setup.master
+    used = dict(line.split(':', 1) for line in node.ask('INFO', 'memory').split('\r\n') if ':' in line)['used_memory']
+    node.ask('CONFIG', 'SET', 'maxmemory-policy', 'allkeys-random')
+    node.ask('CONFIG', 'SET', 'maxmemory', str(int(used) - 100000))
+
+
+def evict_end(rig, state):
+    rig.setup.master.ask('CONFIG', 'SET', 'maxmemory', '0')
+    rig.setup.master.ask('CONFIG', 'SET', 'maxmemory-policy', 'noeviction')
+
+
+def kill_sessions(rig, state):
+    if rig.engine in SQL:
+        rig.setup.kill_sessions()
+    else:
+        redis_command('CLIENT', 'KILL', 'TYPE', 'normal')(rig, state)
+
+
+def revoke_leases(rig, state):
+    node = rig.setup.ensemble.nodes[0]
+
+    def post(path, body):
+        with node.place.inside():
+            url = 'http://%s:%d/v3/lease/%s' % (node.place.address, node.port, path)
+            with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=5) as answer:
+                return json.load(answer)
+
+    for lease in post('leases', {}).get('leases', []):
+        with contextlib.suppress(OSError):  # it has just ended by itself
+            post('revoke', {'ID': lease['ID']})
+
+
+def rotate_password(password):
+    def rotate(rig, state):
+        if rig.engine in SQL:
+            rig.setup.set_password(password)
+        else:
+            for node in rig.setup.nodes:
+                node.ask('CONFIG', 'SET', 'requirepass', password)
+                node.password = password
+        kill_sessions(rig, state)
+    return rotate
+
+
+def fill_disk(rig, state):
+    state['node'] = rig.setup if rig.engine == 'sqlite' else serving(rig)[0]
+    state['node'].disk.fill()
+
+
+def free_disk(rig, state):
+    state['node'].disk.free()
+    if rig.engine != 'sqlite':
+        Kill.end(state['node'])  # some servers end themselves
+        state['node'].settle()
+
+
+def limit_connections(rig, state):
+    """Nobody is thrown out; nobody new gets in."""
+    if rig.engine == 'postgresql':
+        state['open'] = occupy(rig.setup.node)
+    elif rig.engine == 'mysql':
+        state['client'] = hold_client(rig, 'SET GLOBAL max_connections = 10; SELECT 1;')
+    else:
+        state['admin'] = [node.hold() for node in rig.setup.nodes]
+        for admin in state['admin']:
+            admin.ask('CONFIG', 'SET', 'maxclients', '1')
+
+
+def unlimit_connections(rig, state):
+    if rig.engine == 'postgresql':
+        for s in state['open']:
+            s.close()
+    elif rig.engine == 'mysql':
+        state['client'].communicate('SET GLOBAL max_connections = 100;\n')
+    else:
+        for admin in state['admin']:
+            admin.ask('CONFIG', 'SET', 'maxclients', '10000')
+            admin.close()
+
+
+def occupy(node):
+    """Takes every connection that PostgreSQL has left."""
+    taken = []
+    while True:
+        with node.place.inside():
+            s = socket.create_connection(('127.0.0.1', node.server.port), timeout=5)
+        taken.append(s)
+        s.sendall(b'\0\0\0\x17\0\3\0\0user\0postgres\0\0')
+        if s.recv(1) != b'R':
+            return taken
+
+
+STRANGER = {'postgresql': 'BEGIN; SELECT count(*) FROM (SELECT 1 FROM dibs_lock FOR UPDATE) AS rows;',
+            'mysql': 'BEGIN; SELECT COUNT(*) FROM (SELECT 1 FROM dibs_lock FOR UPDATE) AS taken;',
+            'sqlite': 'BEGIN IMMEDIATE; SELECT 1;'}
+
+
+def hold_client(rig, statements):
+    """The command-line client of that database, connected until its input ends. The last statement gives a line."""
+    if rig.engine == 'sqlite':
+        argv, place = ['sqlite3', '-cmd', '.timeout 5000', rig.setup.disk.folder + '/dibs.db'], rig.clients
+    else:
+        argv, place = rig.setup.node.server.client('torture'), rig.setup.node.place
+    with place.inside():
+        client = subprocess.Popen(argv + (['--unbuffered'] if rig.engine == 'mysql' else []), text=True,
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    client.stdin.write(statements + '\n')
+    client.stdin.flush()
+    if not client.stdout.readline():
+        raise OSError('no answer to ' + statements)
+    return client
+
+
+def lock_rows(rig, state):
+    """A client of somebody else's in the middle of a transaction."""
+    state['client'] = hold_client(rig, STRANGER[rig.engine])
+
+
+def unlock_rows(rig, state):
+    state['client'].communicate()
+
+
+def proxy_mode(mode):
+    def switch(rig, state):
+        rig.proxy.mode = mode
+    return switch
+
+
+# ---- The table --------------------------------------------------------------------------------------------------
+
+LOST = 'the data are gone: the fence decides'
+CLOCK = 'leases run on the server\'s clock: the fence decides'
+BROKEN_LEASES = 'etcd revokes live leases when a stopped leader continues (etcd-io/etcd#15247): the fence decides'
+MONOTONIC = {'sqlite': 'leases run on the boot clock', 'zookeeper': 'its sessions run on a monotonic clock',
+             'etcd': 'its leases run on a monotonic clock'}
+
+FAULTS = [
+    Fault('none', 'no fault', ALL, builtin='none'),
+    Fault('client-stop', 'a client is stopped (SIGSTOP) for longer than its lease, then continued', ALL, builtin='stop'),
+    Fault('client-kill', 'a client is killed (SIGKILL)', ALL, builtin='kill'),
+    Fault('client-cut', 'all TCP connections of one client, or of all, are shut down', REMOTE, builtin='cut'),
+    Fault('break', 'an operator breaks a lock through the library', ALL, builtin='break'),
+    Fault('sockets', 'all sockets of all clients are destroyed at once (ss -K), three times in a row', REMOTE,
+          begin=cut_sockets, end=cut_sockets, seconds='0.2-1'),
+
+    Fault('server-stop', 'a server is stopped (SIGSTOP) and continued', REMOTE, victim=server_to_stop, action=Stop),
+    Fault('server-kill', 'a server is killed (SIGKILL) and started again on its data', REMOTE, victim=serving, action=Kill),
+    Fault('server-empty', 'the server is killed and started again without its data', ('redis',), victim=serving,
+          action=KillAndForget, excuses={'redis': (DATA, LOST)}),
+    Fault('all-kill', 'all servers are killed at once and started again', CONSENSUS, victim=everyone, action=Kill),
+    Fault('leader-kill', 'the leader is killed and started again', CONSENSUS, victim=leader, action=Kill),
+    Fault('minority-kill', 'a server that does not lead is killed and started again', ('redlock', *CONSENSUS),
+          victim=follower, action=Kill),
+    Fault('leader-stop', 'the leader is stopped for two sessions and continued', CONSENSUS, victim=leader, action=Stop,
+          seconds='4-5', excuses={'etcd': (('exclusion',), BROKEN_LEASES)}),
+    Fault('failover', 'the replica takes over, without the writes of the last seconds', ('redis',),
+          begin=redis_fail_over_begin, end=redis_fail_over_end,
+          excuses={'redis': (DATA, 'replication is asynchronous: the fence decides')}),
+
+    Fault('partition', 'clients and servers do not reach each other', REMOTE, rules=to_all('drop')),
+    Fault('partition-requests', 'packets from clients to servers are dropped', REMOTE, rules=requests_cut),
+    Fault('partition-answers', 'packets from servers to clients are dropped', REMOTE, rules=answers_cut),
+    Fault('partition-servers', 'one server is cut off from the others; clients reach all', CONSENSUS,
+          rules=one_server_from_the_others, seconds='2-5'),
+    Fault('partition-minority', 'one server is cut off from everybody', ('redlock', *CONSENSUS),
+          rules=one_server_from_everybody, seconds='2-5'),
+    Fault('late', 'a partition just longer than a request may take: abandoned requests arrive afterwards', REMOTE,
+          rules=to_all('drop'), seconds='2.05-2.5'),
+    Fault('delay', 'every packet takes 150 ms', REMOTE, rules=to_all('delay_ms=150')),
+    Fault('loss', '15 % of the packets are lost', REMOTE, rules=to_all('loss=15')),
+    Fault('slow', 'each direction has 1 Mbit/s', REMOTE, rules=to_all('rate=1000000')),
+
+    Fault('clock-forward', 'the server\'s wall clock jumps 30 s ahead, and back', (*REDIS, *SQL), clock=True,
+          begin=set_clock(30), end=set_clock(0),
+          excuses={e: (('exclusion',), CLOCK) for e in (*REDIS, *SQL)},
+          not_run=MONOTONIC),
+    Fault('clock-back', 'the server\'s wall clock jumps 30 s back, and ahead again', (*REDIS, *SQL), clock=True,
+          begin=set_clock(-30), end=set_clock(0),
+          excuses={e: (('exclusion',), CLOCK) for e in (*REDIS, *SQL)},
+          not_run=MONOTONIC),
+
+    Fault('connections', 'the server takes no more connections', (*REDIS, *SQL), begin=limit_connections,
+          end=unlimit_connections),
+    Fault('sessions', 'the server ends all sessions (CLIENT KILL, KILL, pg_terminate_backend)', (*REDIS, *SQL),
+          begin=kill_sessions, end=kill_sessions, seconds='0.2-1'),
+    Fault('revoke', 'an operator revokes all leases', ('etcd',), begin=revoke_leases, end=revoke_leases,
+          excuses={'etcd': (('exclusion',), 'the next in line may hold before the holder is notified')}),
+    Fault('password', 'the password is changed and all sessions ended; later it is changed back', (*REDIS, *SQL),
+          begin=rotate_password('rotated'), end=rotate_password('torture')),
+    Fault('flushall', 'FLUSHALL', REDIS, begin=redis_command('FLUSHALL'), end=redis_command('FLUSHALL'),
+          excuses={e: (DATA, LOST) for e in REDIS}),
+    Fault('script-flush', 'SCRIPT FLUSH', REDIS, begin=redis_command('SCRIPT', 'FLUSH'),
+          end=redis_command('SCRIPT', 'FLUSH'), seconds='0.1-0.5'),
+    Fault('eviction', 'memory is full and any key may be evicted', ('redis',), begin=evict, end=evict_end,
+          excuses={'redis': (DATA, LOST)}),
+    Fault('disk-full', 'the disk of a server, or of the file, is full', ('sqlite', *ONE, *CONSENSUS), begin=fill_disk, end=free_disk,
+          not_run={'redlock': 'its nodes keep nothing on disk here'}),
+    Fault('stranger', 'another program keeps all rows locked in an open transaction', ('sqlite', *SQL), begin=lock_rows,
+          end=unlock_rows, seconds='2-4'),
+    Fault('drip', 'answers arrive byte by byte, 50 in a second', REMOTE, proxy=True, begin=proxy_mode('drip'),
+          end=proxy_mode('pass')),
+    Fault('cut-answers', 'connections end in the middle of an answer: after 1, 2, 3... bytes', REMOTE, proxy=True,
+          begin=proxy_mode('cut'), end=proxy_mode('pass')),
+]
+BY_NAME = {f.name: f for f in FAULTS}
+
+# A handful at once, for short runs: those that hit most, with restarts that are quick.
+MIXED = {
+    'sqlite': ('client-stop', 'client-kill', 'break', 'stranger', 'disk-full'),
+    'redis': ('client-stop', 'client-kill', 'client-cut', 'server-kill', 'server-stop', 'partition', 'late', 'sockets'),
+    'redlock': ('client-stop', 'client-kill', 'client-cut', 'minority-kill', 'partition-minority', 'sockets', 'loss'),
+    'postgresql': ('client-stop', 'client-kill', 'client-cut', 'server-kill', 'partition', 'sessions', 'late'),
+    'mysql': ('client-stop', 'client-kill', 'client-cut', 'server-kill', 'partition', 'sessions', 'late'),
+    'zookeeper': ('client-stop', 'client-kill', 'client-cut', 'leader-kill', 'partition-servers', 'partition', 'sockets'),
+    'etcd': ('client-stop', 'client-kill', 'client-cut', 'leader-kill', 'partition-servers', 'partition', 'sockets'),
+}
+
+
+def excuses(names, engine):
+    """{rule: reason} of what is not promised when these happen."""
+    return {rule: BY_NAME[n].excuses[engine][1] for n in names if engine in BY_NAME[n].excuses
+            for rule in BY_NAME[n].excuses[engine][0]}

@@ -1,0 +1,352 @@
+"""Private servers of each engine for torture: each node in a place of its own (network.Place), its data on a small disk of
+its own (a tmpfs, so that it can be filled), ended by pid and with whoever started them.
+
+A setup has `url` (what clients open), `nodes`, and what faults need to know of that engine. A node can be signalled,
+killed as a whole and started again on its data."""
+
+import contextlib
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+import network
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, 'tests', 'support'))
+import databases  # noqa: E402: what the tests use
+import ensembles  # noqa: E402
+
+PASSWORD = 'torture'
+SERVICE = '10.77.0.100'  # the address of Redis that moves in a failover
+REDIS_PORT = 6379
+SETTLE_SECONDS = 30
+MEGABYTE = 1 << 20
+
+
+class Disk:
+    """A folder with a size. Without root it is only a folder, and cannot be filled."""
+
+    def __init__(self, folder, megabytes=400):
+        self.folder, self.filler = folder, os.path.join(folder, 'filler')
+        os.makedirs(folder, exist_ok=True)
+        if os.geteuid() == 0:
+            network.run('mount', '-t', 'tmpfs', '-o', 'size=%dm,mode=755' % megabytes, 'dibs-torture', folder)
+
+    def fill(self):
+        fd = os.open(self.filler, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+        size = MEGABYTE
+        while size >= 512:  # to the last block: whatever is left would do for some more commits
+            try:
+                os.posix_fallocate(fd, os.fstat(fd).st_size, size)
+            except OSError:
+                size //= 2
+        os.close(fd)
+
+    def free(self):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.filler)
+
+
+class Clock:
+    """The wall clock of servers that are started `with` it (clock.c); it can be moved while they run."""
+
+    def __init__(self, folder, library):
+        self.file, self.library = os.path.join(folder, 'clock'), library
+        self.set(0)
+
+    def set(self, seconds):
+        fd = os.open(self.file, os.O_WRONLY | os.O_CREAT, 0o644)
+        os.pwrite(fd, struct.pack('=q', seconds), 0)
+        os.close(fd)
+
+    def __enter__(self):
+        os.environ.update(DIBS_TORTURE_CLOCK=self.file, LD_PRELOAD=self.library)
+
+    def __exit__(self, *_):
+        del os.environ['DIBS_TORTURE_CLOCK'], os.environ['LD_PRELOAD']
+
+
+class Node:
+    """A server that is one process, perhaps with workers."""
+
+    process = None
+
+    def __init__(self, place, disk):
+        self.place, self.disk = place, disk
+
+    def running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def settle(self):
+        """Waits until it serves again, where starting it did not."""
+
+    def signal(self, number):
+        if self.running():
+            for pid in [self.process.pid, *databases.children(self.process.pid)]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+
+class RedisConnection:
+    def __init__(self, address, password):
+        self.socket = socket.create_connection(address, timeout=3)
+        self.file = self.socket.makefile('rb')
+        self.ask('AUTH', password)
+
+    def ask(self, *words):
+        """One request; the reply if it is text or a number."""
+        self.socket.sendall(''.join(['*%d\r\n' % len(words)] + ['$%d\r\n%s\r\n' % (len(w), w) for w in words]).encode())
+        line = self.file.readline().decode().rstrip('\r\n')
+        if line.startswith('-') and not line.startswith('-LOADING'):
+            raise OSError('redis: %s: %s' % (words[0], line[1:]))
+        return self.file.read(int(line[1:]) + 2).decode()[:-2] if line.startswith('$') else line[1:]
+
+    def close(self):
+        self.file.close()
+        self.socket.close()
+
+
+class Redis(Node):
+    def __init__(self, place, disk, clock, *extra):
+        super().__init__(place, disk)
+        self.clock, self.extra, self.password = clock, extra, PASSWORD
+        self.start()
+
+    def start(self):
+        argv = ['setpriv', '--pdeathsig=KILL', 'redis-server', '--port', str(REDIS_PORT), '--bind', '0.0.0.0',
+                '--dir', self.disk.folder, '--save', '', '--requirepass', self.password, '--masterauth', PASSWORD,
+                '--repl-diskless-sync-delay', '0', '--logfile', self.disk.folder + '.log', *self.extra]
+        with self.place.inside(), self.clock:
+            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        end = time.monotonic() + databases.START_SECONDS
+        while time.monotonic() < end and self.running():
+            with contextlib.suppress(OSError):
+                if self.ask('PING') == 'PONG':
+                    return
+            time.sleep(0.02)
+        self.kill()
+        with open(self.disk.folder + '.log', errors='replace') as f:
+            raise OSError('redis-server did not start: ' + f.read()[-1000:])
+
+    def kill(self):
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def forget(self):
+        """What it has on disk."""
+        for name in os.listdir(self.disk.folder):
+            shutil.rmtree(os.path.join(self.disk.folder, name))
+
+    def hold(self):
+        """A connection of the administrator's."""
+        with self.place.inside():
+            return RedisConnection((self.place.address, REDIS_PORT), self.password)
+
+    def ask(self, *words):
+        with contextlib.closing(self.hold()) as c:
+            return c.ask(*words)
+
+
+class Setup:
+    """The rig knows it before it starts, so that what has started is stopped when the rest fails."""
+
+    def __init__(self, rig):
+        self.rig, self.nodes = rig, []
+        rig.setup = self
+        self.start(rig)
+
+    def stop(self):
+        for node in self.nodes:
+            node.kill()
+
+
+class Sqlite(Setup):
+    """A file; its machine is this one."""
+
+    def start(self, rig):
+        self.disk = Disk(os.path.join(rig.folder, 'disk'), 32)
+        self.url = 'sqlite://%s/dibs.db' % self.disk.folder
+
+
+class OneRedis(Setup):
+    """A master that writes through and a replica, behind one address that leads to the master."""
+
+    persistent = ('--appendonly', 'yes', '--appendfsync', 'always', '--auto-aof-rewrite-percentage', '0')
+
+    def start(self, rig):
+        for p in rig.servers:
+            self.nodes.append(Redis(p, Disk(os.path.join(rig.folder, p.name)), rig.clock, *self.persistent))
+        self.master, self.replica = self.nodes
+        for node in self.nodes:
+            network.run('ip', '-n', node.place.namespace, 'addr', 'add', SERVICE + '/32', 'dev', 'dibs0')
+        self.replica.ask('REPLICAOF', self.master.place.address, str(REDIS_PORT))
+        rig.network.tell('alias %s %s' % (SERVICE, self.master.place.name))
+        self.url = 'redis://:%s@%s' % (PASSWORD, rig.front(SERVICE, REDIS_PORT))
+
+    def fail_over(self):
+        """The replica, with what it has got so far, becomes the master; the old one follows it."""
+        self.master, self.replica = self.replica, self.master
+        self.master.ask('REPLICAOF', 'NO', 'ONE')
+        self.rig.network.tell('alias %s %s' % (SERVICE, self.master.place.name))
+        self.replica.ask('REPLICAOF', self.master.place.address, str(REDIS_PORT))
+
+    def stop(self):
+        super().stop()
+        for node in self.nodes:
+            subprocess.run(['ip', '-n', node.place.namespace, 'addr', 'del', SERVICE + '/32', 'dev', 'dibs0'],
+                           stderr=subprocess.DEVNULL)
+
+
+class Redlock(Setup):
+    """Nodes without persistence: after a restart they are empty, and quiet for the longest lease."""
+
+    max_lease = 4000
+
+    def start(self, rig):
+        for p in rig.servers:
+            self.nodes.append(Redis(p, Disk(os.path.join(rig.folder, p.name)), rig.clock, '--appendonly', 'no'))
+        self.url = 'redlock://:%s@%s?max_lease=%d' % (
+            PASSWORD, ','.join(rig.front(n.place.address, REDIS_PORT) for n in self.nodes), self.max_lease)
+        self.peer_url = 'redlock://' + ','.join(
+            ':%s@%s' % (PASSWORD, rig.front(n.place.address, REDIS_PORT)) for n in self.nodes)
+        time.sleep(self.max_lease / 1000)  # a new node does not vote before that
+
+
+class SqlNode(Node):
+    """One of databases.py, in a place."""
+
+    def __init__(self, place, disk, clock, kind, maker, extra):
+        super().__init__(place, disk)
+
+        class Placed(kind):
+            def make_folder(self):
+                return disk.folder
+
+            def maker(self):
+                return [*super().maker(), *maker]
+
+        self.clock = clock
+        with place.inside(), clock:
+            self.server = Placed(*extra)
+
+    @property
+    def process(self):
+        return self.server.process
+
+    def start(self):
+        with self.place.inside(), self.clock:
+            self.server.start()
+
+    def kill(self):
+        if self.server.process is not None:
+            self.server.kill()
+
+    def ask(self, *statements):
+        with self.place.inside():
+            return self.server.ask(*statements)
+
+
+class Sql(Setup):
+    """One server, a database and an account with a password."""
+
+    def start(self, rig):
+        place = rig.servers[0]
+        self.node = SqlNode(place, Disk(os.path.join(rig.folder, place.name), 600), rig.clock, self.kind, self.maker,
+                            self.extra)
+        self.nodes = [self.node]
+        self.make_account()
+        self.url = '%s://torture:%s@%s/torture' % (
+            self.kind.scheme, PASSWORD, rig.front(place.address, self.node.server.port))
+
+
+class Postgresql(Sql):
+    kind, maker = databases.Postgresql, ('--wal-segsize=1',)  # small, so that a full disk is felt at once
+    extra = ('-c', 'listen_addresses=*', '-c', 'min_wal_size=2MB', '-c', 'max_wal_size=16MB', '-c', 'max_connections=100')
+
+    def make_account(self):
+        with open(os.path.join(self.node.server.data, 'pg_hba.conf'), 'a') as f:
+            f.write('host all torture 10.77.0.0/24 scram-sha-256\n')
+        self.node.ask("CREATE ROLE torture LOGIN PASSWORD '%s'" % PASSWORD, 'CREATE DATABASE torture OWNER torture',
+                      'SELECT pg_reload_conf()')
+
+    def set_password(self, password):
+        self.node.ask("ALTER ROLE torture PASSWORD '%s'" % password)
+
+    def kill_sessions(self):
+        self.node.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'torture'")
+
+
+class Mysql(Sql):
+    kind, maker = databases.Mariadb, ()
+    extra = ('--bind-address=0.0.0.0', '--skip-name-resolve', '--max-connections=100', '--innodb-log-file-size=16M')
+
+    def make_account(self):
+        self.node.ask('CREATE DATABASE torture', "CREATE USER 'torture'@'%%' IDENTIFIED BY '%s'" % PASSWORD,
+                      "GRANT ALL ON torture.* TO 'torture'@'%'")
+
+    def set_password(self, password):
+        self.node.ask("SET PASSWORD FOR 'torture'@'%%' = PASSWORD('%s')" % password)
+
+    def kill_sessions(self):
+        self.node.ask("KILL CONNECTION USER 'torture'")
+
+
+class EnsembleNode(Node):
+    """One of ensembles.py: it serves when a majority is there, so starting it does not wait. Until it does, no other
+    node may be killed: the majority would be gone."""
+
+    def __init__(self, node, disk):
+        super().__init__(node.place, disk)
+        self.node = node
+
+    @property
+    def process(self):
+        return self.node.process
+
+    def start(self):
+        if not self.running():
+            self.node.launch()
+
+    def settle(self):
+        """Not for ever: another fault may keep the majority away."""
+        end = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < end and self.running():
+            with contextlib.suppress(OSError), self.place.inside():
+                if self.node.owner.serves(self.node):
+                    return
+            time.sleep(0.05)
+
+    def kill(self):
+        self.node.kill()
+
+
+class Ensemble(Setup):
+    def start(self, rig):
+        disks = [Disk(os.path.join(rig.folder, str(n + 1)), 400) for n in range(len(rig.servers))]
+        self.ensemble = self.kind(len(rig.servers), (*self.kind.quick, *self.extra), rig.servers, rig.folder)
+        self.nodes = [EnsembleNode(n, d) for n, d in zip(self.ensemble.nodes, disks)]
+        self.url = '%s://%s/torture' % (
+            self.kind.scheme, ','.join(rig.front(n.place.address, n.port) for n in self.ensemble.nodes))
+
+    def leader(self):
+        leads = self.ensemble.leader(10)
+        return next(n for n in self.nodes if n.node is leads)
+
+
+class Zookeeper(Ensemble):
+    # A leader that does not hear from a majority for syncLimit ticks stands down.
+    kind, extra = ensembles.Zookeeper, ('syncLimit=10',)
+
+
+class Etcd(Ensemble):
+    kind, extra = ensembles.Etcd, ()
+
+
+# How many places its servers need.
+ENGINES = {'sqlite': (Sqlite, 0), 'redis': (OneRedis, 2), 'redlock': (Redlock, 3), 'postgresql': (Postgresql, 1),
+           'mysql': (Mysql, 1), 'zookeeper': (Zookeeper, 3), 'etcd': (Etcd, 3)}
