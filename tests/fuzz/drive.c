@@ -4,7 +4,6 @@
 
 #include "core/report.h"
 #include "engines/engine.h"
-#include "fuzz/net.h"
 
 #include <stdarg.h>
 
@@ -15,6 +14,7 @@
 #define WHO   "owner"
 
 typedef struct driver {
+    const dibs__env *env;
     dibs__engine *e;
     const dibs__engine_class *class;
     bool echoes; /* the input has the secret: the server says it */
@@ -73,9 +73,9 @@ static void check_reply(dibs_status status, const dibs__reply *r)
         must(r->fence != 0 && r->fence <= INT64_MAX && r->floor <= r->fence, "a fence that is none");
 }
 
-static dibs__deadline until(void)
+static dibs__deadline until(const driver *d)
 {
-    return dibs__after(&net_env, SPAN);
+    return dibs__after(d->env, SPAN);
 }
 
 static void set_text(char *to, size_t size, const char *text)
@@ -110,7 +110,7 @@ static void enter(driver *d)
     q.owner_named = d->what & 8;
     if ((d->class->can.no_slots && !(d->what & 1)))
         return;
-    status = d->class->enter(d->e, &q, until(), &reply, &d->err);
+    status = d->class->enter(d->e, &q, until(d), &reply, &d->err);
     check_status(d, status);
     check_reply(status, &reply);
 }
@@ -124,7 +124,7 @@ static void await(driver *d)
     sitter.claim.fence = 0;
     if (!d->class->wait)
         return;
-    status = d->class->wait(d->e, &sitter, until(), &reply, &d->err);
+    status = d->class->wait(d->e, &sitter, until(d), &reply, &d->err);
     check_status(d, status);
     check_reply(status, &reply);
 }
@@ -135,7 +135,7 @@ static void keep(driver *d)
     dibs__claim *claims[3] = {&claim[0], &claim[1], &claim[2]};
     size_t count = 1 + d->what % 3;
 
-    d->class->keep(d->e, claims, count, until());
+    d->class->keep(d->e, claims, count, until(d));
     for (size_t i = 0; i < count; i++)
         check_reply(claim[i].status, &claim[i].reply);
 }
@@ -144,7 +144,7 @@ static void release(driver *d)
 {
     dibs__claim claim = claim_of(d);
     dibs__reply reply = {0};
-    dibs_status status = d->class->release(d->e, &claim, until(), &reply, &d->err);
+    dibs_status status = d->class->release(d->e, &claim, until(d), &reply, &d->err);
 
     check_status(d, status);
     check_reply(status, &reply);
@@ -155,14 +155,14 @@ static void cancel(driver *d)
     dibs__claim claim = claim_of(d);
 
     claim.fence = 0;
-    check_status(d, d->class->cancel(d->e, &claim, until(), &d->err));
+    check_status(d, d->class->cancel(d->e, &claim, until(d), &d->err));
 }
 
 static void break_lock(driver *d)
 {
     dibs__reply reply = {0};
     dibs_status status =
-        d->class->break_lock(d->e, NAME, "op", d->what & 1, until(), &reply, &d->err);
+        d->class->break_lock(d->e, NAME, "op", d->what & 1, until(d), &reply, &d->err);
 
     check_status(d, status);
     check_reply(status, &reply);
@@ -202,8 +202,8 @@ static void look(driver *d)
     dibs__report_builder *b = dibs__report_new();
     dibs_report *report = NULL;
     dibs_status status = d->what & 1
-                             ? d->class->inspect(d->e, NAME, until(), b, &d->err)
-                             : d->class->list(d->e, "a", d->what & 2, until(), b, &d->err);
+                             ? d->class->inspect(d->e, NAME, until(d), b, &d->err)
+                             : d->class->list(d->e, "a", d->what & 2, until(d), b, &d->err);
 
     check_status(d, status);
     if (status != DIBS_OK) {
@@ -241,7 +241,7 @@ static void cell(driver *d)
 
     if (!d->class->cell)
         return;
-    status = d->class->cell(d->e, "c:" NAME, &c, d->what & 128, until(), &reply, &d->err);
+    status = d->class->cell(d->e, "c:" NAME, &c, d->what & 128, until(d), &reply, &d->err);
     check_status(d, status);
     if (status == DIBS_OK)
         check_cell(c.op, &reply);
@@ -251,7 +251,7 @@ static void cell(driver *d)
 static void cell_wait(driver *d)
 {
     if (d->class->cell_wait)
-        check_status(d, d->class->cell_wait(d->e, "c:" NAME, 5, until(), &d->err));
+        check_status(d, d->class->cell_wait(d->e, "c:" NAME, 5, until(d), &d->err));
 }
 
 /* ---- A run ----------------------------------------------------------------------------------- */
@@ -265,27 +265,26 @@ static void make_calls(driver *d, const uint8_t *calls, size_t size)
         d->what = calls[i + 1];
         d->err = (dibs_error){0};
         table[calls[i] % (sizeof table / sizeof table[0])](d);
-        net_run_threads();
     }
 }
 
-void drive(const char *text, const drive_peer *peer, fuzz_input *in)
+void drive(const char *text, const dibs__env *env, fuzz_input *in)
 {
     dibs__url url;
-    driver d = {.echoes = memmem(in->at, in->left, DRIVE_SECRET, strlen(DRIVE_SECRET))};
+    driver d = {.env = env,
+                .echoes = memmem(in->at, in->left, DRIVE_SECRET, strlen(DRIVE_SECRET))};
     size_t size;
     const uint8_t *calls = fuzz_bytes(in, 2 * (fuzz_number(in, 1) % DRIVE_CALLS), &size);
     dibs__open_request request = {.url = &url,
-                                  .env = &net_env,
+                                  .env = env,
                                   .sink = &sink,
                                   .handle_id = "0123456789abcdef",
                                   .request_span = SPAN};
     dibs_status status;
 
-    net_begin(peer);
     must(dibs__url_parse(&url, text, NULL) == DIBS_OK, "the fuzzer's own URL");
     d.class = dibs__engine_find(url.scheme);
-    request.until = until();
+    request.until = until(&d);
     status = d.class->open(&request, &d.e, &d.err);
     dibs__url_fini(&url);
     check_status(&d, status);
@@ -294,5 +293,4 @@ void drive(const char *text, const drive_peer *peer, fuzz_input *in)
         make_calls(&d, calls, size);
         d.class->close(d.e);
     }
-    net_end();
 }

@@ -2,6 +2,9 @@
 #define _GNU_SOURCE
 #include "fuzz/redis_peer.h"
 
+#include "fuzz/net.h"
+
+#define CONNECTIONS 32
 #define INFO \
     "# Server\r\nredis_version:7.0.15\r\nrun_id:0123456789012345678901234567890123456789\r\n" \
     "role:master\r\nuptime_in_seconds:100000\r\nmaxmemory_policy:noeviction\r\n"
@@ -91,17 +94,16 @@ static void heard(size_t number, const uint8_t *data, size_t size)
     }
 }
 
-static void dialled(size_t number)
-{
-    (void)number;
-}
-
 void redis_peer_drive(const char *url, const uint8_t *data, size_t size)
 {
-    static const drive_peer peer = {dialled, heard};
+    static const drive_peer peer = {heard};
     fuzz_input in = {data, size};
 
     greets = fuzz_number(&in, 1) == 'g';
     answers = &in;
-    drive(url, &peer, &in);
+    alone_begin();
+    net_begin(&alone_env, &peer, CONNECTIONS);
+    drive(url, &alone_env, &in);
+    alone_run_threads();
+    net_end();
 }
