@@ -7,7 +7,6 @@
 
 #include <stdarg.h>
 
-
 #define SPAN  DIBS__SECOND
 #define LEASE (10 * DIBS__SECOND)
 #define NAME  "a{b}%c"
@@ -70,7 +69,8 @@ static void check_reply(dibs_status status, const dibs__reply *r)
     must(r->verdict <= DIBS__RELEASED, "a verdict that is none");
     must(r->remaining >= 0, "less than nothing remains");
     if (r->verdict == DIBS__GRANTED)
-        must(r->fence != 0 && r->fence <= INT64_MAX && r->floor <= r->fence, "a fence that is none");
+        must(r->fence != 0 && r->fence <= INT64_MAX && r->floor <= r->fence,
+             "a fence that is none");
 }
 
 static dibs__deadline until(const driver *d)
@@ -201,9 +201,8 @@ static void look(driver *d)
 {
     dibs__report_builder *b = dibs__report_new();
     dibs_report *report = NULL;
-    dibs_status status = d->what & 1
-                             ? d->class->inspect(d->e, NAME, until(d), b, &d->err)
-                             : d->class->list(d->e, "a", d->what & 2, until(d), b, &d->err);
+    dibs_status status = d->what & 1 ? d->class->inspect(d->e, NAME, until(d), b, &d->err)
+                                     : d->class->list(d->e, "a", d->what & 2, until(d), b, &d->err);
 
     check_status(d, status);
     if (status != DIBS_OK) {
@@ -271,8 +270,7 @@ static void make_calls(driver *d, const uint8_t *calls, size_t size)
 void drive(const char *text, const dibs__env *env, fuzz_input *in)
 {
     dibs__url url;
-    driver d = {.env = env,
-                .echoes = memmem(in->at, in->left, DRIVE_SECRET, strlen(DRIVE_SECRET))};
+    driver d = {.env = env, .echoes = memmem(in->at, in->left, DRIVE_SECRET, strlen(DRIVE_SECRET))};
     size_t size;
     const uint8_t *calls = fuzz_bytes(in, 2 * (fuzz_number(in, 1) % DRIVE_CALLS), &size);
     dibs__open_request request = {.url = &url,

@@ -31,8 +31,8 @@ enum {
 static struct {
     bool greets;
     fuzz_input *answers;
-    size_t heard[CONNECTIONS]; /* bytes */
-    size_t calls[CONNECTIONS]; /* that end with their request */
+    size_t heard[CONNECTIONS];  /* bytes */
+    size_t calls[CONNECTIONS];  /* that end with their request */
     uint64_t open[CONNECTIONS]; /* streams with a head, by number */
 } peer;
 
@@ -41,9 +41,10 @@ static struct {
 static void say_frame(size_t number, int type, int flags, uint32_t stream, const void *data,
                       size_t size)
 {
-    const uint8_t head[HEAD] = {(uint8_t)(size >> 16),   (uint8_t)(size >> 8),    (uint8_t)size,
-                                (uint8_t)type,           (uint8_t)flags,          (uint8_t)(stream >> 24),
-                                (uint8_t)(stream >> 16), (uint8_t)(stream >> 8), (uint8_t)stream};
+    const uint8_t head[HEAD] = {
+        (uint8_t)(size >> 16),   (uint8_t)(size >> 8),   (uint8_t)size,
+        (uint8_t)type,           (uint8_t)flags,         (uint8_t)(stream >> 24),
+        (uint8_t)(stream >> 16), (uint8_t)(stream >> 8), (uint8_t)stream};
 
     drive_say(number, head, sizeof head);
     drive_say(number, data, size);
@@ -118,7 +119,8 @@ static bool greet(size_t number, uint32_t stream)
     static const struct {
         const char *data;
         size_t size;
-    } messages[] = {{"\x12\x01t", 3}, {"\x0a\x02\x18\x05\x10\x07\x18\x0a", 8}, {"\x0a\x02\x18\x06", 4}};
+    } messages[] = {
+        {"\x12\x01t", 3}, {"\x0a\x02\x18\x05\x10\x07\x18\x0a", 8}, {"\x0a\x02\x18\x06", 4}};
     size_t call = peer.calls[number];
 
     if (!peer.greets || call >= (number == 0 ? 3 : 1))

@@ -9,7 +9,8 @@
 
 static void put(dibs *d, const char *key, const uint8_t *data, size_t size, int64_t keep)
 {
-    dibs__cell_command c = {.op = DIBS__CELL_SWAP, .data = data, .size = size, .keep = keep, .stamp = "s"};
+    dibs__cell_command c = {
+        .op = DIBS__CELL_SWAP, .data = data, .size = size, .keep = keep, .stamp = "s"};
     dibs__cell_reply reply = {0};
 
     must(d->class->cell(d->engine, key, &c, false, DIBS__NEVER, &reply, NULL) == DIBS_OK &&
@@ -35,7 +36,8 @@ static void check_runner(const dibs_once *o)
     dibs_once_runner(o, &p);
     must(strlen(p.owner) < DIBS__OWNER_SIZE && strlen(p.host) < DIBS__HOST_SIZE, "no end");
     must(p.left_ms >= 0 || p.left_ms == DIBS_FOREVER, "less than nothing is left");
-    must(!result || size == 0 || result[size - 1] == result[size - 1], "a result that is not there");
+    must(!result || size == 0 || result[size - 1] == result[size - 1],
+         "a result that is not there");
     dibs_once_step_data(o, "step", &size);
 }
 
@@ -155,7 +157,8 @@ static void open_again(dibs *d, fuzz_input *in)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static void (*const table[])(dibs *d, fuzz_input *in) = {begin, redeem, count, read_cell, open_again};
+    static void (*const table[])(dibs * d, fuzz_input * in) = {begin, redeem, count, read_cell,
+                                                               open_again};
     fuzz_input in = {data, size};
     uint8_t which = (uint8_t)fuzz_number(&in, 1);
     dibs_error err;

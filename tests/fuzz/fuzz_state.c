@@ -3,8 +3,6 @@
 #include "fuzz/fuzz.h"
 #include "support/machine.h"
 
-
-
 /* Six bytes a command: kind and capacity, owner, handle and attempt, weight, lease and window, time,
  * wall time. */
 static command make_command(const uint8_t *b, dibs__time *now)

@@ -5,7 +5,7 @@
 #include "fuzz/net.h"
 
 #define CONNECTIONS 32
-#define INFO \
+#define INFO                                                                                  \
     "# Server\r\nredis_version:7.0.15\r\nrun_id:0123456789012345678901234567890123456789\r\n" \
     "role:master\r\nuptime_in_seconds:100000\r\nmaxmemory_policy:noeviction\r\n"
 

@@ -24,7 +24,8 @@ static void tamper(cell_watch *w, const tiny_cell *before)
 
     if (w->lies == CELL_FORGETS_FLOORS)
         c->floor = 0;
-    else if (w->lies == CELL_REPEATS_VERSIONS && before->exists && c->version > before->cell.version)
+    else if (w->lies == CELL_REPEATS_VERSIONS && before->exists &&
+             c->version > before->cell.version)
         c->version = before->cell.version;
     else if (w->lies == CELL_NEVER_ENDS)
         c->expires = INT64_MAX;
@@ -53,7 +54,8 @@ static const char *rule_versions(cell_watch *w, const tiny_cell *before)
     return NULL;
 }
 
-static const char *rule_floor(cell_watch *w, const dibs__cell_command *c, const dibs__cell_answer *a)
+static const char *rule_floor(cell_watch *w, const dibs__cell_command *c,
+                              const dibs__cell_answer *a)
 {
     bool guarded = !counts(c) && c->op != DIBS__CELL_READ && c->fence != 0;
     bool kept =
@@ -77,8 +79,8 @@ static const char *rule_floor(cell_watch *w, const dibs__cell_command *c, const 
 }
 
 /* A command that was refused has changed nothing. */
-static const char *rule_refusal(const cell_watch *w, const tiny_cell *before, const dibs__cell_answer *a,
-                                const dibs__cell_command *c)
+static const char *rule_refusal(const cell_watch *w, const tiny_cell *before,
+                                const dibs__cell_answer *a, const dibs__cell_command *c)
 {
     if (a->verdict == DIBS__CELL_DONE || c->op == DIBS__CELL_PASS)
         return NULL;
@@ -164,7 +166,8 @@ static const char *rule_request(cell_watch *w, const tiny_cell *before, const di
 }
 
 /* What was to live for so long has an end then. */
-static const char *rule_end(const cell_watch *w, const dibs__cell_command *c, const dibs__cell_answer *a)
+static const char *rule_end(const cell_watch *w, const dibs__cell_command *c,
+                            const dibs__cell_answer *a)
 {
     if (c->op == DIBS__CELL_SWAP && a->verdict == DIBS__CELL_DONE && c->keep > 0 &&
         w->cell.cell.written == w->now.lease && c->keep < DAY &&
