@@ -47,7 +47,9 @@ static void check_own_key(fuzz_input *in)
     call.may_linger = fuzz_number(in, 1) & 1;
     call.owner = fuzz_number(in, 1) & 1 ? "owner" : NULL;
     call.capacity = fuzz_number(in, 1) & 1 ? DIBS__PLAIN : 7;
-    call.weight = call.capacity == DIBS__PLAIN && fuzz_number(in, 1) & 1 ? DIBS__PLAIN : 1;
+    call.weight = 1;
+    if (fuzz_number(in, 1) & 1 && call.capacity == DIBS__PLAIN)
+        call.weight = DIBS__PLAIN;
     dibs__line_body(&call, session, body);
     must(dibs__line_key_read(body, &k), "our own key is not read");
     must(k.weight == call.weight && k.session == session && k.may_linger == call.may_linger &&
