@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 
+import fuzz
 import race
 
 SLOTS = 8
@@ -334,14 +335,9 @@ def simulate(program, seconds):
 
 
 def run_fuzzer(path, seconds):
-    with tempfile.TemporaryDirectory(prefix="dibs-fuzz-") as folder:
-        done = subprocess.run([path, f"-max_total_time={int(seconds)}", "-print_final_stats=1", folder],
-                              cwd=folder, capture_output=True, text=True)
-        runs = next((line.split()[-1] for line in done.stderr.splitlines() if "number_of_executed_units" in line), "?")
-    print(f"{path.name}: {runs} runs, {'ok' if done.returncode == 0 else 'FAILED'}")
-    if done.returncode:
-        print("\n".join(done.stderr.splitlines()[-40:]))
-    return done.returncode == 0
+    good, text = fuzz.run(path, seconds, path.parent / "failed")
+    print(text if good else "FAILED " + text, flush=True)
+    return good
 
 
 def arguments():
@@ -367,8 +363,7 @@ def main():
         return job(sys.argv[2], float(sys.argv[3]))
     options = arguments()
     engines = options.engines.split(",")
-    fuzzers = sorted(f for f in options.fuzzers.glob("fuzz_*") if os.access(f, os.X_OK) and f.is_file()) \
-        if options.fuzzers else []
+    fuzzers = fuzz.fuzzers(options.fuzzers) if options.fuzzers else []
     timed = [e for e in engines if e != "redlock"]
     share = options.minutes * 60 / max(2 * len(timed) + len(fuzzers) + 1, 1)
     print(f"soak: {options.minutes:g} minutes, seed {options.seed}", flush=True)

@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/handle.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,13 +45,15 @@ static dibs_status top_of(dibs *d, dibs__deadline until, uint64_t *out, dibs_err
 /* DIBS_NOT_FOUND: nobody has decided yet. */
 static dibs_status read_base(dibs *d, dibs__cell_reply *reply, dibs_error *err)
 {
+    const char *text = reply->data;
     char *end = NULL;
 
     if (reply->verdict == DIBS__CELL_ABSENT)
         return DIBS_NOT_FOUND;
-    if (reply->data && reply->size > 0)
-        d->base = strtoull(reply->data, &end, 10);
-    if (!end || *end)
+    errno = 0;
+    if (text && reply->size > 0 && strspn(text, "0123456789") == reply->size)
+        d->base = strtoull(text, &end, 10);
+    if (!end || errno || d->base > INT64_MAX)
         return dibs__fail(err, DIBS_BROKEN_ENGINE,
                           "the store's fence base is none that this version of dibs knows");
     return DIBS_OK;

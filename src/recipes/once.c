@@ -396,7 +396,8 @@ static void wait_for_news(dibs_once *o, dibs__deadline until, int64_t *pause)
 {
     dibs *d = o->d;
     dibs__deadline soon = dibs__after(d->env, 2 * DIBS__MS);
-    dibs__deadline dead = o->read_at + (o->theirs.lease - o->age);
+    int64_t left = o->theirs.lease - o->age;
+    dibs__deadline dead = left > DIBS__NEVER - o->read_at ? DIBS__NEVER : o->read_at + left;
     dibs_status status = DIBS_UNSUPPORTED;
 
     until = dibs__sooner(until, dibs__after(d->env, SLICE));

@@ -210,7 +210,8 @@ static bool read_record(reader *r, uint64_t format, dibs__run_record *out)
         return false;
     out->has_result = read_number(r, 1);
     out->result = read_sized(r, &out->result_size);
-    if (out->state < DIBS__RUN_RUNNING || out->state > DIBS__RUN_FREE || r->left > 0)
+    if (out->state < DIBS__RUN_RUNNING || out->state > DIBS__RUN_FREE || r->left > 0 ||
+        out->lease < 0 || out->keep < 0 || out->tombstone < 0)
         r->bad = true;
     return true;
 }

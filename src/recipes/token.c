@@ -212,6 +212,8 @@ static dibs_status name_heir(dibs *d, const char *key, int64_t *ttl, dibs__deadl
         if (r.heir[0]) {
             memcpy(heir, r.heir, TEXT);
             heir[TEXT] = '\0';
+            if (!is_token(heir))
+                return dibs__fail(err, DIBS_BROKEN_ENGINE, "the token's record is damaged");
             *ttl = reply.left > *ttl ? reply.left : *ttl;
             return DIBS_OK;
         }

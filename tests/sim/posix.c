@@ -21,6 +21,7 @@ int __wrap_pthread_create(pthread_t *out, const pthread_attr_t *attributes, void
                           void *arg);
 int __wrap_pthread_join(pthread_t thread, void **result);
 pthread_t __wrap_pthread_self(void);
+pthread_t __real_pthread_self(void);
 uint64_t __wrap_dibs__thread_number(void);
 
 int __wrap_pthread_create(pthread_t *out, const pthread_attr_t *attributes, void *(*run)(void *),
@@ -41,7 +42,7 @@ int __wrap_pthread_join(pthread_t thread, void **result)
 
 pthread_t __wrap_pthread_self(void)
 {
-    return (pthread_t)sim_self();
+    return sim_self() ? (pthread_t)sim_self() : __real_pthread_self(); /* a sanitizer's */
 }
 
 uint64_t __wrap_dibs__thread_number(void)

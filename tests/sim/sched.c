@@ -9,7 +9,9 @@
 #include <string.h>
 #include <ucontext.h>
 
-#define STACK      (96 * 1024)
+#ifndef STACK /* a fuzzer with sanitizers needs more */
+#define STACK (96 * 1024)
+#endif
 #define THREADS    128
 #define EVENTS     8192
 #define MOST_STEPS 3000000
@@ -50,6 +52,8 @@ static struct {
     bool wrong;
     char fault[1024];
 } sim;
+
+static _Thread_local bool inside; /* a sanitizer may have real threads */
 
 /* ---- Chance and faults ----------------------------------------------------------------------- */
 
@@ -183,7 +187,7 @@ sim_thread *sim_thread_new(sim_process *p, void *(*run)(void *arg), void *arg)
 
 sim_thread *sim_self(void)
 {
-    return sim.self;
+    return inside ? sim.self : NULL;
 }
 
 sim_process *sim_self_process(void)
@@ -382,6 +386,7 @@ long sim_steps(void)
 
 void sim_begin(uint64_t seed)
 {
+    inside = true;
     memset(&sim, 0, sizeof sim);
     sim.seed = seed;
     sim.now = BEGINNING;

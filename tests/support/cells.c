@@ -75,7 +75,9 @@ void tiny_cell_run(tiny_cell *t, dibs__time now, const dibs__cell_command *comma
 
 static uint64_t chance(cell_author *a, uint64_t below)
 {
-    return sim_random(&a->seed) % below;
+    if (!a->drawn)
+        return sim_random(&a->seed) % below;
+    return a->left ? a->left--, *a->drawn++ % below : 0;
 }
 
 static uint64_t choose_version(cell_author *a, const tiny_cell *t)

@@ -29,9 +29,11 @@ typedef struct cell_order {
     char data[CELL_DATA], stamp[DIBS__STAMP_SIZE], request[8];
 } cell_order;
 
-/* What makes a sequence: zero it, then set these three. */
+/* What makes a sequence: zero it, then set seed or bytes, and the two that follow. */
 typedef struct cell_author {
     uint64_t seed;
+    const uint8_t *drawn; /* a fuzzer's: decides in place of the seed, as long as any are left */
+    size_t left;
     bool counts;    /* mostly a counter's commands */
     int64_t moment; /* a time to live that ends soon */
     uint64_t made;

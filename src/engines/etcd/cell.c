@@ -243,13 +243,17 @@ dibs_status dibs__etcd_cells_walk(dibs__line_side *s, const char *folder, const 
         return status;
     r = (Etcd__RangeResponse *)reply;
     *out = calloc(r->n_kvs + 1, sizeof **out);
-    for (*count = 0; *out && *count < r->n_kvs; (*count)++) {
+    *count = 0;
+    for (size_t i = 0; *out && i < r->n_kvs; i++) {
         dibs__line_blob *b = &(*out)[*count];
-        const Etcd__KeyValue *kv = r->kvs[*count];
+        const Etcd__KeyValue *kv = r->kvs[i];
+        if (kv->key.len < head) /* none of that folder */
+            continue;
         snprintf(b->folder, sizeof b->folder, "%s", folder);
         snprintf(b->key, sizeof b->key, "%.*s", (int)(kv->key.len - head), kv->key.data + head);
         if (!take_value(b, kv))
             break;
+        ++*count;
     }
     protobuf_c_message_free_unpacked(reply, NULL);
     return *out ? DIBS_OK : dibs__fail(err, DIBS_NO_MEMORY, "out of memory");

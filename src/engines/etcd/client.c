@@ -293,6 +293,15 @@ dibs__deadline dibs__etcd_calls_late(dibs__etcd_client *c, int64_t now)
     return c->soonest;
 }
 
+/* etcd puts one into every answer that has a place for it; it is not looked for again by those who read them. */
+static bool has_header(const ProtobufCMessage *m)
+{
+    const ProtobufCFieldDescriptor *f =
+        protobuf_c_message_descriptor_get_field_by_name(m->descriptor, "header");
+
+    return !f || *(void *const *)((const char *)m + f->offset);
+}
+
 dibs_status dibs__etcd_answer(dibs__etcd_call *call, const ProtobufCMessageDescriptor *type,
                               ProtobufCMessage **out, dibs_error *err)
 {
@@ -310,7 +319,11 @@ dibs_status dibs__etcd_answer(dibs__etcd_call *call, const ProtobufCMessageDescr
     *out = protobuf_c_message_unpack(type, NULL, in->length - 5, in->data + 5);
     if (!*out)
         return dibs__fail(err, DIBS_UNKNOWN, "an answer could not be read: out of memory?");
-    return DIBS_OK;
+    if (has_header(*out))
+        return DIBS_OK;
+    protobuf_c_message_free_unpacked(*out, NULL);
+    *out = NULL;
+    return dibs__fail(err, DIBS_UNKNOWN, "an answer has no header; is it etcd's client port?");
 }
 
 void dibs__etcd_call_fini(dibs__etcd_call *call)

@@ -60,6 +60,15 @@ static void set_text(dibs__h2_stream *s, const uint8_t *value, size_t length)
     snprintf(s->text, sizeof s->text, "%.*s", (int)length, (const char *)value);
 }
 
+/* Negative numbers are our own: no server's word is taken for one of them. */
+static int status_of(const char *text)
+{
+    char *end;
+    long status = strtol(text, &end, 10);
+
+    return end == text || *end || status < 0 || status > 16 ? DIBS__RPC_JUNK : (int)status;
+}
+
 static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
                      size_t name_length, const uint8_t *value, size_t length, uint8_t flags,
                      void *ctx)
@@ -71,7 +80,7 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
     if (!s)
         return 0;
     if (name_length == 11 && memcmp(name, "grpc-status", 11) == 0) {
-        s->rpc = atoi((const char *)value);
+        s->rpc = status_of((const char *)value);
     } else if (name_length == 12 && memcmp(name, "grpc-message", 12) == 0) {
         set_text(s, value, length);
     } else if (name_length == 7 && memcmp(name, ":status", 7) == 0 &&

@@ -192,7 +192,8 @@ static bool take_page(walk *w, const Etcd__RangeResponse *r, size_t skip,
     const Etcd__KeyValue *last = r->n_kvs > 0 ? r->kvs[r->n_kvs - 1] : NULL;
 
     for (size_t i = 0; i < r->n_kvs; i++)
-        if (!note(w, (const char *)r->kvs[i]->key.data + skip, r->kvs[i]->key.len - skip))
+        if (r->kvs[i]->key.len >= skip &&
+            !note(w, (const char *)r->kvs[i]->key.data + skip, r->kvs[i]->key.len - skip))
             return false;
     *more = r->more && last;
     free(from->data);

@@ -97,7 +97,7 @@ bool dibs__etcd_listing_fill(dibs__line_listing *l, const dibs__etcd *e, const c
         const Etcd__KeyValue *kv = r->kvs[i];
         if ((uint64_t)kv->create_revision < oldest)
             oldest = (uint64_t)kv->create_revision;
-        if ((uint64_t)kv->create_revision < below &&
+        if ((uint64_t)kv->create_revision < below && kv->key.len >= folder.length &&
             !add(l, (const char *)kv->key.data + folder.length, kv->key.len - folder.length, kv,
                  values))
             return false;

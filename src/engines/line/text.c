@@ -148,6 +148,16 @@ static const char *next_field(const char *text)
     return dot ? dot + 1 : NULL;
 }
 
+/* Slots, in digits; 0: none that a lock can have. */
+static uint32_t read_slots(const char *text, char **end)
+{
+    unsigned long long n = isdigit((unsigned char)*text) ? strtoull(text, end, 10) : 0;
+
+    if (!isdigit((unsigned char)*text))
+        *end = (char *)(uintptr_t)text;
+    return n <= DIBS__PLAIN ? (uint32_t)n : 0;
+}
+
 static bool read_kind(const char *kind, dibs__line_key *out)
 {
     char *end;
@@ -160,7 +170,7 @@ static bool read_kind(const char *kind, dibs__line_key *out)
         out->weight = 1;
         break;
     case 'w':
-        out->weight = (uint32_t)strtoul(kind + 1, &end, 10);
+        out->weight = read_slots(kind + 1, &end);
         kind = end - 1;
         break;
     default:
@@ -169,7 +179,7 @@ static bool read_kind(const char *kind, dibs__line_key *out)
     out->may_linger = kind[1] == 'm';
     if (kind[1 + out->may_linger] == '.')
         out->owner = strtoull(kind + 2 + out->may_linger, NULL, 16);
-    return out->weight > 0 && out->weight <= DIBS__PLAIN;
+    return out->weight > 0;
 }
 
 bool dibs__line_key_read(const char *key, dibs__line_key *out)
@@ -240,7 +250,7 @@ void dibs__line_note_write(char out[DIBS__LINE_VALUE_SIZE], const dibs__line_not
 
 void dibs__line_note_read(const char *value, dibs__line_note *out)
 {
-    char capacity[16];
+    char capacity[16], *end;
     int at = 0;
 
     *out = (dibs__line_note){.capacity = DIBS__PLAIN};
@@ -250,7 +260,9 @@ void dibs__line_note_read(const char *value, dibs__line_note *out)
     if (strcmp(capacity, "-") == 0)
         out->capacity = 0;
     else if (strcmp(capacity, "0") != 0)
-        out->capacity = (uint32_t)strtoul(capacity, NULL, 10);
+        out->capacity = read_slots(capacity, &end);
+    if (out->capacity == 0 && strcmp(capacity, "-") != 0)
+        out->capacity = DIBS__PLAIN;
     if (value[at] == ' ')
         copy_text(out->broken_by, sizeof out->broken_by, value + at + 1);
 }

@@ -182,15 +182,15 @@ int dibs__redis_event_fd(dibs__engine *e)
 static void tell(dibs__sink *sink, const redisReply *reply)
 {
     char attempt[DIBS__ATTEMPT_SIZE];
-    uint64_t fence, floor;
+    int64_t fence, floor;
     int n;
 
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 || !reply->element[0]->str ||
         strcmp(reply->element[0]->str, "message") != 0 || !reply->element[2]->str)
         return;
-    n = sscanf(reply->element[2]->str, "%39s %" SCNu64 " %" SCNu64, attempt, &fence, &floor);
-    if (n == 3)
-        sink->granted(sink, attempt, fence, floor);
+    n = sscanf(reply->element[2]->str, "%39s %" SCNd64 " %" SCNd64, attempt, &fence, &floor);
+    if (n == 3 && dibs__redis_is_fence(fence, floor))
+        sink->granted(sink, attempt, (uint64_t)fence, (uint64_t)floor);
     else if (n == 1)
         sink->look(sink, attempt);
 }

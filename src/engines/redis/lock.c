@@ -80,6 +80,11 @@ static dibs_status refused(const redisReply *reply, dibs__reply *out, dibs_error
     return dibs__redis_refusal(reply, err);
 }
 
+bool dibs__redis_is_fence(int64_t fence, int64_t floor)
+{
+    return fence > 0 && floor >= 0 && floor <= fence;
+}
+
 dibs_status dibs__redis_read_reply(const redisReply *reply, int64_t lease, dibs__reply *out,
                                    dibs_error *err)
 {
@@ -95,7 +100,8 @@ dibs_status dibs__redis_read_reply(const redisReply *reply, int64_t lease, dibs_
             return refused(reply, out, err);
         value[i] = reply->element[i]->integer;
     }
-    if (value[0] < 0 || value[0] > DIBS__RELEASED)
+    if (value[0] < 0 || value[0] > DIBS__RELEASED || value[3] < 0 ||
+        (value[0] == DIBS__GRANTED && !dibs__redis_is_fence(value[1], value[2])))
         return refused(reply, out, err);
     out->verdict = (dibs__verdict)value[0];
     out->fence = (uint64_t)value[1];

@@ -44,6 +44,8 @@ typedef struct dibs__redis {
 
 /* lock.c */
 atomic_uchar *dibs__redis_hot(dibs__redis *r, const char *name);
+/* Can a grant have this fence and floor? Else it is no answer of our scripts. */
+bool dibs__redis_is_fence(int64_t fence, int64_t floor);
 /* What a command answered, see lua/head.lua; `lease` is the one that was asked for. */
 dibs_status dibs__redis_read_reply(const redisReply *reply, int64_t lease, dibs__reply *out,
                                    dibs_error *err);

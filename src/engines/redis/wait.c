@@ -52,7 +52,8 @@ static dibs_status read_wake_up(const redisReply *reply, dibs__reply *out, dibs_
         return DIBS_OK;
     out->fence = read_double(reply->element[1]->str);
     out->floor = read_double(reply->element[1]->str + 8);
-    out->verdict = DIBS__GRANTED;
+    if (dibs__redis_is_fence((int64_t)out->fence, (int64_t)out->floor))
+        out->verdict = DIBS__GRANTED;
     return DIBS_OK;
 }
 

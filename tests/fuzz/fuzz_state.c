@@ -1,12 +1,7 @@
 /* libFuzzer on the lock's state machine: bytes become commands, the rules of support/rules.c are
- * the oracle. Built with clang and a sanitizer only; run by ./dev soak. */
+ * the oracle. */
+#include "fuzz/fuzz.h"
 #include "support/machine.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Six bytes a command: kind and capacity, owner, handle and attempt, weight, lease and window, time,
  * wall time. */
