@@ -18,6 +18,8 @@ MEMORY = 4 << 30
 class Killer:
     """A program with arguments. One that runs in real time can fail because the machine is busy: `timed`."""
 
+    patience = 10  # seconds of work beyond what it usually needs, and twice that on the wall clock
+
     def __init__(self, command):
         self.command, self.timed = command, command[0] in IN_REAL_TIME
         self.name = ' '.join(command)
@@ -26,7 +28,7 @@ class Killer:
 
     def run(self, build, environment, mutant=None, marks=None):
         """(0 or what went wrong, seconds). A hang is a failure: its limits are many times what it usually needs."""
-        limit, work = (20 + 8 * self.seconds, 10 + 8 * self.seconds) if mutant else (600, 600)
+        limit, work = (2 * self.patience + 8 * self.seconds, self.patience + 8 * self.seconds) if mutant else (600, 600)
         command = ['prlimit', '--cpu=%d' % work, '--as=%d' % MEMORY, '--core=0',
                    os.path.join(build, 'tests', self.command[0])] + self.command[1:]
         env = dict(os.environ, **environment)

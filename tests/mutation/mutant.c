@@ -17,8 +17,8 @@ __attribute__((constructor)) static void select_mutant(void)
 {
     const char *number = getenv("DIBS_MUTANT"), *path = getenv("DIBS_MUTANT_SEEN");
     int fd = path ? open(path, O_RDWR) : -1;
-    void *marks = fd < 0 ? MAP_FAILED
-                         : mmap(NULL, DIBS__MUTANTS, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *marks =
+        fd < 0 ? MAP_FAILED : mmap(NULL, DIBS__MUTANTS, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
     dibs__mutant = number ? atoi(number) : 0;
     if (marks != MAP_FAILED)
