@@ -1,5 +1,6 @@
 """The test programs that look for mutants: none needs a server. Running one, and what counts as a kill."""
 
+import math
 import os
 import signal
 import subprocess
@@ -18,55 +19,65 @@ MEMORY = 4 << 30
 class Killer:
     """A program with arguments. One that runs in real time can fail because the machine is busy: `timed`."""
 
-    patience = 10  # seconds of work beyond what it usually needs, and twice that on the wall clock
+    patience = 2  # seconds of work beyond what it usually needs
 
     def __init__(self, command):
         self.command, self.timed = command, command[0] in IN_REAL_TIME
         self.name = ' '.join(command)
         self.quick = command in QUICK
-        self.seconds, self.seen = 0.0, b''
+        self.seconds = self.work = 0.0  # on the wall clock, and of a processor
+        self.seen = b''
 
-    def run(self, build, environment, mutant=None, marks=None):
-        """(0 or what went wrong, seconds). A hang is a failure: its limits are many times what it usually needs."""
-        limit, work = (2 * self.patience + 8 * self.seconds, self.patience + 8 * self.seconds) if mutant else (600, 600)
+    def start(self, build, environment, work, more):
         command = ['prlimit', '--cpu=%d' % work, '--as=%d' % MEMORY, '--core=0',
                    os.path.join(build, 'tests', self.command[0])] + self.command[1:]
-        env = dict(os.environ, **environment)
-        if mutant:
-            env['DIBS_MUTANT'] = str(mutant)
-        if marks:
-            env['DIBS_MUTANT_SEEN'] = marks
-        began = time.monotonic()
-        process = subprocess.Popen(command, env=env, cwd=build, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL, start_new_session=True)
+        env = dict(os.environ, CMOCKA_TEST_ABORT='1', **environment, **more)  # the first failure is enough
+        return subprocess.Popen(command, env=env, cwd=build, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                stderr=subprocess.DEVNULL, start_new_session=True)
+
+    def run(self, build, environment, mutant):
+        """0, or what went wrong. A hang is a failure. What runs in no real time hangs only by working: a busy machine
+        makes it late."""
+        limit = 30 + 8 * self.seconds if self.timed else 1800
+        process = self.start(build, environment, math.ceil(self.patience + 8 * self.work), {'DIBS_MUTANT': str(mutant)})
         try:
             wrong = process.wait(timeout=limit)
         except subprocess.TimeoutExpired:
             wrong = 'hangs'
-        try:
-            os.killpg(process.pid, signal.SIGKILL)  # a test may have left processes of its own
-        except ProcessLookupError:
-            pass
-        process.wait()
-        return wrong, time.monotonic() - began
+        end_group(process)
+        return 'hangs' if wrong in (-signal.SIGXCPU, -signal.SIGKILL) else wrong
 
     def cover(self, build, environment, count):
-        """One run without a mutant: how long it takes, and which sites it reaches."""
+        """A run without a mutant: what it needs, and which sites it reaches. Returns what went wrong, or 0."""
         with tempfile.NamedTemporaryFile(prefix='dibs-mutants-') as marks:
             marks.truncate(count + 1)
             for _ in range(3 if self.timed else 1):
-                wrong, self.seconds = self.run(build, environment, marks=marks.name)
-                if not wrong:
+                began = time.monotonic()
+                process = self.start(build, environment, 600, {'DIBS_MUTANT_SEEN': marks.name})
+                _, status, usage = os.wait4(process.pid, 0)
+                process.returncode = os.waitstatus_to_exitcode(status)
+                self.seconds, self.work = time.monotonic() - began, usage.ru_utime + usage.ru_stime
+                end_group(process)
+                if process.returncode == 0:
                     break
             with open(marks.name, 'rb') as f:
                 self.seen = f.read()
-        return wrong
+        return process.returncode
 
     def kills(self, build, environment, mutant):
-        wrong, _ = self.run(build, environment, mutant)
+        wrong = self.run(build, environment, mutant)
         if wrong and self.timed:  # not the machine's doing
-            wrong, _ = self.run(build, environment, mutant)
+            wrong = self.run(build, environment, mutant)
         return wrong
+
+
+def end_group(process):
+    """A test may have left processes of its own."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
 
 
 def cases(build, environment):

@@ -42,9 +42,9 @@ class Results:
         known = self.of.get(mutant.key)
         return known if known and known['source'] == mutant.hash else None
 
-    def note(self, mutant, result, by=None, quick=False):
+    def note(self, mutant, result, by=None, how=None, quick=False):
         with self.lock:
-            self.of[mutant.key] = {'result': result, 'by': by, 'quick': quick, 'line': mutant.line, 'source': mutant.hash}
+            self.of[mutant.key] = {'result': result, 'by': by, 'how': how, 'quick': quick, 'line': mutant.line, 'source': mutant.hash}
             if time.monotonic() - self.saved > 5:
                 self.save()
 
@@ -68,7 +68,7 @@ def load_coverage(path, mutants, quick):
     killers = []
     for k in kept['killers']:
         killer = Killer(k['command'])
-        killer.seconds, killer.seen = k['seconds'], bytes.fromhex(k['seen'])
+        killer.seconds, killer.work, killer.seen = k['seconds'], k['work'], bytes.fromhex(k['seen'])
         killers.append(killer)
     return killers
 
@@ -81,14 +81,14 @@ def record_coverage(path, mutants, folder, env, jobs, quick):
                 raise SystemExit('mutate: %s fails without a mutant (%s): nothing can be said' % (killer.name, wrong))
     with open(path, 'w') as f:
         json.dump({'mutants': [m.key for m in mutants], 'quick': quick,
-                   'killers': [{'command': k.command, 'seconds': k.seconds, 'seen': k.seen.hex()}
+                   'killers': [{'command': k.command, 'seconds': k.seconds, 'work': k.work, 'seen': k.seen.hex()}
                                for k in killers]}, f)
     return killers
 
 
 def in_order(killers):
     """Quick ones that do not depend on real time first; the long ones last."""
-    return sorted(killers, key=lambda k: (not k.quick, k.timed, k.seconds))
+    return sorted(killers, key=lambda k: (not k.quick, k.timed, k.work))
 
 
 # ---- The work
@@ -97,8 +97,9 @@ def look_for(mutant, killers, folder, env, results, quick):
     reached = [k for k in killers if k.seen[mutant.number]]
     for killer in reached:
         if killer.quick or not quick:
-            if killer.kills(folder, env, mutant.number):
-                results.note(mutant, 'killed', killer.name)
+            how = killer.kills(folder, env, mutant.number)
+            if how:
+                results.note(mutant, 'killed', killer.name, how)
                 return
     results.note(mutant, 'survived' if reached else 'uncovered', quick=quick)
     print('%s %s' % ('survives: ' if reached else 'uncovered:', mutant), flush=True)
