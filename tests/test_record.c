@@ -55,7 +55,9 @@ static void a_record_comes_back(void **state)
     assert_string_equal(back.owner, r.owner);
     assert_string_equal(back.host, r.host);
     assert_string_equal(back.attempt, r.attempt);
-    assert_memory_equal(back.fingerprint, "f\0g", back.fingerprint_size);
+    assert_int_equal(back.fingerprint_size, 3);
+    assert_memory_equal(back.fingerprint, "f\0g", 3);
+    assert_true(back.has_result);
     assert_int_equal(back.result_size, 8);
     assert_memory_equal(back.result, r.result, 8);
     assert_string_equal(back.steps->name, "one");
@@ -190,6 +192,76 @@ static void a_damaged_record_is_told(void **state)
     free(bytes);
 }
 
+static void decode_changed(size_t at, unsigned char value, dibs_status status)
+{
+    dibs__run_record r = sample();
+    size_t size;
+    unsigned char *bytes = dibs__record_encode(&r, &size);
+
+    bytes[at] = value;
+    assert_int_equal(decode_copy(bytes, size), status);
+    dibs__steps_free(r.steps);
+    free(bytes);
+}
+
+static void only_known_formats_and_states_are_read(void **state)
+{
+    (void)state;
+    decode_changed(0, 0, DIBS_BROKEN_ENGINE);
+    decode_changed(0, 2, DIBS_OK);
+    decode_changed(0, 3, DIBS_BROKEN_ENGINE);
+    decode_changed(1, DIBS__RUN_RUNNING - 1, DIBS_BROKEN_ENGINE);
+    decode_changed(1, DIBS__RUN_RUNNING, DIBS_OK);
+    decode_changed(1, DIBS__RUN_FREE, DIBS_OK);
+    decode_changed(1, DIBS__RUN_FREE + 1, DIBS_BROKEN_ENGINE);
+}
+
+/* A name that fills its room has no place for its end. */
+static void a_text_that_does_not_fit_is_refused(void **state)
+{
+    dibs__run_record r = sample(), back;
+    size_t size, at = 58 + 4 + r.fingerprint_size, room = sizeof r.owner;
+    unsigned char *bytes, *longer;
+
+    (void)state;
+    memset(r.owner, 'o', room - 1);
+    r.owner[room - 1] = '\0';
+    bytes = dibs__record_encode(&r, &size);
+    assert_int_equal(dibs__record_decode(bytes, size, &back, NULL), DIBS_OK);
+    assert_string_equal(back.owner, r.owner);
+    dibs__steps_free(back.steps);
+    longer = malloc(size + 1);
+    memcpy(longer, bytes, at + 4 + room - 1);
+    longer[at + 4 + room - 1] = 'o';
+    memcpy(longer + at + 4 + room, bytes + at + 4 + room - 1, size - (at + 4 + room - 1));
+    longer[at] = (unsigned char)room;
+    assert_int_equal(decode_copy(longer, size + 1), DIBS_BROKEN_ENGINE);
+    dibs__steps_free(r.steps);
+    free(bytes);
+    free(longer);
+}
+
+static void the_load_counts_what_the_user_brought(void **state)
+{
+    dibs__run_record r = sample(), back;
+    size_t size;
+    void *bytes;
+
+    (void)state;
+    assert_int_equal(dibs__record_load(&r), 8 + (3 + 1 + 8) + (3 + 0 + 8));
+    r.has_result = false; /* whatever is in `result` */
+    assert_int_equal(dibs__record_load(&r), (3 + 1 + 8) + (3 + 0 + 8));
+    snprintf(r.crashed, sizeof r.crashed, "h-1");
+    bytes = dibs__record_encode(&r, &size);
+    assert_int_equal(dibs__record_decode(bytes, size, &back, NULL), DIBS_OK);
+    assert_false(back.has_result);
+    assert_int_equal(back.result_size, 0);
+    assert_string_equal(back.crashed, "h-1");
+    dibs__steps_free(back.steps);
+    dibs__steps_free(r.steps);
+    free(bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -199,6 +271,9 @@ int main(void)
         cmocka_unit_test(the_first_format_is_read),
         cmocka_unit_test(a_newer_format_is_told),
         cmocka_unit_test(a_damaged_record_is_told),
+        cmocka_unit_test(only_known_formats_and_states_are_read),
+        cmocka_unit_test(a_text_that_does_not_fit_is_refused),
+        cmocka_unit_test(the_load_counts_what_the_user_brought),
     };
 
     return cmocka_run_group_tests_name("record", tests, NULL, NULL);

@@ -223,13 +223,13 @@ static bool may_still_come(const dibs_once *o)
     return o->tried != 0 && o->tried == o->version;
 }
 
-/* DIBS_OK: it may be taken over. */
 /* Ours was there, perhaps, and who runs it now, or did, has taken it for a crash. */
 static bool may_hide_ours(const dibs_once *o)
 {
     return o->theirs.state == DIBS__RUN_RUNNING || o->theirs.state == DIBS__RUN_ABANDONED;
 }
 
+/* DIBS_OK: it may be taken over. */
 static dibs_status judge(dibs_once *o, dibs_error *err)
 {
     const dibs__run_record *r = &o->theirs;

@@ -36,6 +36,7 @@ static void check_alone(const holding *mine)
         used += h->weight;
         other = h == mine ? other : h;
     }
+    room_check_floor(mine);
     if (used > slots_of(mine->name) && other && dibs_held(mine->grant))
         BROKEN("two hold '%s': process %d with fence %llu and process %d with fence %llu",
                names[mine->name], mine->by->process->number,
@@ -56,6 +57,8 @@ static holding *note_holding(member *m, const dibs_grant *g, int name, uint32_t 
             BROKEN("'%s': fence %llu after %llu", names[name], (unsigned long long)dibs_fence(g),
                    (unsigned long long)the_world.highest[name]);
         the_world.highest[name] = dibs_fence(g);
+        if (dibs_floor(g) != dibs_fence(g))
+            BROKEN("'%s': held alone, and the floor is not the fence", names[name]);
     }
     check_alone(h);
     return h;
@@ -307,6 +310,7 @@ void room_at_last(member *m)
         if (dibs_unlock(g) != DIBS_OK)
             sim_fault("all is well, but '%s' was not there to be given back", names[name]);
     }
+    room_shares_at_last(m);
     room_once_at_last(m);
     room_counters_at_last(m);
 }

@@ -21,7 +21,7 @@ typedef struct member {
     sim_process *process;
     dibs *d;
     int entered, inside; /* threads */
-    bool open;
+    bool open, shared_at_last;
 } member;
 
 /* Somebody was told that it has the lock, and has not begun to give it back. */
@@ -79,6 +79,9 @@ extern world the_world;
 void room_something(member *m); /* the calling thread does something, by chance */
 void room_at_last(member *m);   /* when it is calm: everything must work */
 
+/* shares.c */
+void room_check_floor(const holding *mine);
+void room_shares_at_last(member *m);
 /* once.c */
 void room_once(member *m);
 void room_once_at_last(member *m);

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Does the mutator work? It changes sample.c, which tests itself. Speaks TAP."""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True  # the tree stays as it is
+
+try:
+    from sites import instrument
+except ImportError as e:
+    print('1..0 # SKIP no libclang for Python (python3-clang-14): %s' % e)
+    sys.exit(0)
+from killers import Killer
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+KILLED = ['note `body` -> `return at once`', 'note `calls++` -> `calls--`', 'clamp `n < LIMIT` -> `n >= LIMIT`',
+          'is_between `n >= low && n <= high` -> `(n >= low) || (n <= high)`',
+          'is_between `n >= low && n <= high` -> `n <= high`', 'is_between `n >= low` -> `n > low`',
+          'sum_up `note()` -> `(void)0`', 'sum_up `i < count` -> `i <= count`',
+          'sum_up `sum += numbers[i]` -> `sum -= numbers[i]`', 'sum_up `0` -> `1`', 'sum_up `body` -> `return 0 at once`']
+HANGS = 'drain `n--` -> `n++`'
+EQUIVALENT = 'clamp `n < LIMIT` -> `n <= LIMIT`'
+FUNCTIONS = {'note', 'clamp', 'is_between', 'sum_up', 'drain', 'never_called', 'main'}
+UNCOVERED = 'never_called `n + 1` -> `n - 1`'
+
+
+def build(folder):
+    """The instrumented sample as folder/tests/sample. Returns its mutants by key, without the file's name."""
+    path = os.path.join(HERE, 'sample.c')
+    with open(path) as f:
+        text, mutants = instrument(path, f.read(), [], 1, 'sample.c')
+    os.makedirs(os.path.join(folder, 'tests'))
+    with open(os.path.join(folder, 'sample.c'), 'w') as f:
+        f.write(text)
+    subprocess.run(['cc', '-w', '-I', HERE, '-DDIBS__MUTANTS=%d' % (len(mutants) + 1), '-o',
+                    os.path.join(folder, 'tests', 'sample'), os.path.join(folder, 'sample.c'),
+                    os.path.join(HERE, 'mutant.c')], check=True)
+    return {m.key.split(' ', 1)[1]: m.number for m in mutants}
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix='dibs-mutator-') as folder:
+        mutants = build(folder)
+        killer = Killer(['sample'])
+        results = [('it passes without a mutant', killer.cover(folder, {}, len(mutants)) == 0)]
+        results += [('killed: ' + key, key in mutants and bool(killer.kills(folder, {}, mutants[key])))
+                    for key in KILLED]
+        results += [('survives: ' + EQUIVALENT, killer.kills(folder, {}, mutants[EQUIVALENT]) == 0),
+                    ('what is reached is marked', killer.seen[mutants[EQUIVALENT]] == 1),
+                    ('what nobody calls is not', killer.seen[mutants[UNCOVERED]] == 0),
+                    ('macros are left alone', not any(k.startswith(('clamp `2', 'clamp `1', 'clamp `LIMIT')) for k in mutants)),
+                    ('so is what stands outside of functions', {k.split()[0] for k in mutants} == FUNCTIONS)]
+        killer.patience = 1
+        results.append(('a hang is a kill: ' + HANGS, bool(killer.kills(folder, {}, mutants[HANGS]))))
+    print('1..%d' % len(results))
+    for number, (name, good) in enumerate(results, 1):
+        print('%s %d - %s' % ('ok' if good else 'not ok', number, name.replace('#', '')))
+    return 0 if all(good for _, good in results) else 1
+
+
+if __name__ == '__main__':
+    sys.exit(main())
