@@ -95,7 +95,7 @@ FAILING(ssize_t, recv, (int fd, void *data, size_t size, int flags), (fd, data, 
 FAILING(int, getaddrinfo,
         (const char *node, const char *service, const struct addrinfo *hints,
          struct addrinfo **out),
-        (node, service, hints, out), error, EAI_AGAIN, EAI_MEMORY, EAI_FAIL)
+        (node, service, hints, out), error, EAI_MEMORY, EAI_FAIL, EAI_AGAIN)
 
 /* ---- Events and threads ----------------------------------------------------------------------- */
 
@@ -131,7 +131,6 @@ FAILING(int, fdatasync, (int fd), (fd), MINUS_1, EIO, ENOSPC, EIO)
 FAILING(int, fsync, (int fd), (fd), MINUS_1, EIO, ENOSPC, EIO)
 FAILING(int, ftruncate64, (int fd, off64_t size), (fd, size), MINUS_1, EIO, ENOSPC, EIO)
 FAILING(int, flock, (int fd, int how), (fd, how), MINUS_1, ENOLCK, EINTR, ENOLCK)
-FAILING(int, stat64, (const char *path, struct stat64 *out), (path, out), MINUS_1, EIO, ENOMEM, EIO)
 FAILING(int, lstat64, (const char *path, struct stat64 *out), (path, out), MINUS_1, EIO, ENOMEM,
         EIO)
 FAILING(int, fstat64, (int fd, struct stat64 *out), (fd, out), MINUS_1, EIO, ENOMEM, EIO)
@@ -192,6 +191,20 @@ int fcntl64(int fd, int command, ...)
     if (!real)
         real = (int (*)(int, int, ...))(uintptr_t)dlsym(RTLD_NEXT, "fcntl64");
     return error ? MINUS_1 : real(fd, command, argument);
+}
+
+/* Only ours: for each that fails SQLite keeps one more descriptor, until the last handle of the process is
+ * closed. */
+int stat64(const char *path, struct stat64 *out)
+{
+    static int (*real)(const char *, struct stat64 *);
+    static const int errors[SYSCALL_VARIANTS] = {EIO, ENOMEM, EIO};
+    const void *caller = __builtin_return_address(0);
+    int error = countdown_is_ours(caller) ? strike("stat64", errors, caller) : 0;
+
+    if (!real)
+        real = (int (*)(const char *, struct stat64 *))(uintptr_t)dlsym(RTLD_NEXT, "stat64");
+    return error ? MINUS_1 : real(path, out);
 }
 
 /* It is closed all the same, as on Linux: whoever closes it again closes another's. */

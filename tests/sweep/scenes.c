@@ -229,10 +229,8 @@ static void play_break(stage *s)
 
     if (!WAIT(dibs_lock(s->second, "sweep-2", &o, &held, &err)))
         return;
-    if (WAIT(dibs_break(s->d, "sweep-2", "sweep", true, WAIT_MS, &err)))
-        CALL(s, REQUEST_MS + SLACK_MS, DIBS_LOST, dibs_unlock(held));
-    else
-        dibs_unlock(held);
+    WAIT(dibs_break(s->d, "sweep-2", "sweep", true, WAIT_MS, &err));
+    dibs_unlock(held); /* lost, unless the break has failed */
 }
 
 static void play_fence_top(stage *s)

@@ -27,11 +27,12 @@ static const struct {
     {SQLITE_IOERR, DIBS_BROKEN_ENGINE, "check the disk and the system's log"},
 };
 
-/* Files that cannot be opened for another reason than rights and names: it may pass. */
-static bool is_short_of(int system)
+dibs_status dibs__lite_status(int system, dibs_status otherwise)
 {
-    return system == EMFILE || system == ENFILE || system == ENOMEM || system == EIO ||
-           system == ENOSPC || system == EINTR;
+    bool passes = system == EMFILE || system == ENFILE || system == ENOMEM || system == EIO ||
+                  system == ENOSPC || system == EINTR;
+
+    return passes ? DIBS_UNAVAILABLE : otherwise;
 }
 
 dibs_status dibs__lite_fault(sqlite3 *db, const char *path, const char *doing, dibs_error *err)
@@ -47,7 +48,8 @@ dibs_status dibs__lite_fault(sqlite3 *db, const char *path, const char *doing, d
             advice = faults[i].advice;
         }
     }
-    if (db && code == SQLITE_CANTOPEN && is_short_of(sqlite3_system_errno(db))) {
+    if (db && code == SQLITE_CANTOPEN &&
+        dibs__lite_status(sqlite3_system_errno(db), status) != status) {
         status = DIBS_UNAVAILABLE;
         advice = strerror(sqlite3_system_errno(db));
     }
