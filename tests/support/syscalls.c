@@ -113,9 +113,21 @@ FAILING(int, pipe, (int fds[2]), (fds), MINUS_1, EMFILE, ENFILE, EMFILE)
 FAILING(int, inotify_init1, (int flags), (flags), MINUS_1, EMFILE, ENOMEM, EMFILE)
 FAILING(int, inotify_add_watch, (int fd, const char *path, uint32_t mask), (fd, path, mask),
         MINUS_1, ENOSPC, ENOMEM, ENOSPC)
-FAILING(int, pthread_create,
-        (pthread_t * out, const pthread_attr_t *attributes, void *(*run)(void *), void *data),
-        (out, attributes, run, data), error, EAGAIN, EAGAIN, EAGAIN)
+/* Only ours: libzookeeper ends the process when it gets no thread. */
+int pthread_create(pthread_t *out, const pthread_attr_t *attributes, void *(*run)(void *),
+                   void *data)
+{
+    typedef int (*create_fn)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    static create_fn real;
+    static const int errors[SYSCALL_VARIANTS] = {EAGAIN, EAGAIN, EAGAIN};
+    const void *caller = __builtin_return_address(0);
+
+    if (!real)
+        real = (create_fn)(uintptr_t)dlsym(RTLD_NEXT, "pthread_create");
+    if (countdown_is_ours(caller) && strike("pthread_create", errors, caller))
+        return EAGAIN;
+    return real(out, attributes, run, data);
+}
 
 /* ---- Files ------------------------------------------------------------------------------------ */
 
