@@ -2,7 +2,9 @@
 """./dev soak [MINUTES]: `dibs run` and `dibs once` on sqlite and redis under kill -9 and SIGSTOP, with a checked log;
 1,000 races for a token and for a key on every engine (race.py); every engine for at least five
 minutes under every fault of clients, servers and networks that applies (torture/matrix.py, about 40 minutes of their own);
-Redlock's storm and restarts at length (some minutes of their own); the simulation with new seeds; then fuzzers.
+Redlock's storm and restarts at length (some minutes of their own); the simulation with new seeds; fuzzers; 100,000 cycles
+and 1,000 reconnects on every engine, after which nothing may have grown (test_growth); every n-th allocation and system
+call fails (test_sweep).
 
 Several wrappers take turns at one lock. Each command writes its fence into one common log, at its start and every
 two milliseconds while it runs, while wrappers and guardians are killed and wrappers stopped past their lease at
@@ -320,6 +322,23 @@ def torture(build, seconds):
                            "--output", f"{build}/guarantees"]).returncode == 0
 
 
+ENGINES = ("memory", "sqlite", "redis", "redlock3", "postgresql", "mysql", "zookeeper", "etcd")
+
+
+def run_on_engines(tests, name, *arguments, **environment):
+    """A test program on each engine, at length; its notes are shown."""
+    good = True
+    for engine in ENGINES if (tests / name).is_file() else ():
+        done = subprocess.run([tests / name, engine, *arguments], capture_output=True, text=True,
+                              env=dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP", **environment))
+        good &= done.returncode == 0
+        print(f"{name} {engine}:", "ok" if done.returncode == 0 else "FAILED",
+              *(line for line in done.stdout.splitlines() if line.startswith("# ")), sep="\n    ", flush=True)
+        if done.returncode:
+            print(done.stdout[-4000:], done.stderr[-4000:])
+    return good
+
+
 def simulate(program, seconds):
     """Seeds that nobody has run before, until the time is over."""
     end, seed, hours = time.monotonic() + seconds, time.time_ns(), 0.0
@@ -373,6 +392,9 @@ def main():
     good += [race.run(options.library, options.races)] + [run_fuzzer(f, share) for f in fuzzers]
     good += [torture(options.build, options.torture_seconds)] if options.build else []
     good += [soak_redlock(dibs)] if "redlock" in engines else []
+    tests = pathlib.Path(dibs).parents[2] / "tests"
+    good += [run_on_engines(tests, "test_growth", "100000", "1000"),
+             run_on_engines(tests, "test_sweep", DIBS_TEST_EVERY="1")]
     return 0 if all(good) else 1
 
 

@@ -4,7 +4,6 @@
  * usage: test_line_faults zookeeper|etcd [PATTERN] */
 #define _GNU_SOURCE
 #include "line/kit.h"
-#include "support/alloc.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -445,59 +444,6 @@ static void a_lease_longer_than_the_session_is_refused(void **state)
     assert_null(g);
 }
 
-/* ---- Out of memory --------------------------------------------------------------------------- */
-
-static void settled(dibs_status status)
-{
-    assert_true(status == DIBS_OK || status == DIBS_NO_MEMORY || status == DIBS_UNAVAILABLE ||
-                status == DIBS_UNKNOWN || status == DIBS_BROKEN_ENGINE || status == DIBS_BUSY ||
-                status == DIBS_LOST || status == DIBS_NOT_FOUND);
-}
-
-static void use_a_handle(void)
-{
-    dibs_lock_options slots = {.slots = 3, .wait_ms = 1000}, plain = {.wait_ms = 1000};
-    dibs_report *r = NULL;
-    dibs *d = NULL;
-
-    settled(dibs_open(url_of(the_server.hosts, ""), &(dibs_options){.request_ms = 1000}, &d, NULL));
-    for (int i = 0; d && i < 2; i++) {
-        dibs_grant *g = NULL;
-        settled(dibs_lock(d, i ? "short" : "short-slots", i ? &plain : &slots, &g, NULL));
-        if (g)
-            settled(dibs_unlock(g));
-    }
-    if (d && dibs_list(d, "short", true, &r, NULL) == DIBS_OK)
-        dibs_report_free(r);
-    if (d && dibs_inspect(d, "short", &r, NULL) == DIBS_OK)
-        dibs_report_free(r);
-    dibs_close(d);
-}
-
-/* The n-th fails, ours or a library's. libzookeeper does not look at what malloc gives it: there only
- * our own are made to fail, which a build with sanitizers can tell apart. */
-static void every_allocation_fails(void **state)
-{
-    bool failed = true;
-    dibs *d = open_here();
-
-    (void)state;
-    if (kind == ENSEMBLE_ZOOKEEPER && alloc_balances)
-        skip();
-    use_a_handle();
-    for (long n = 1; failed && n < 100000; n += 1 + n / 16) {
-        alloc_fail(n, false);
-        use_a_handle();
-        failed = alloc_heal();
-    }
-    assert_false(failed);
-    /* What was left behind goes with its session. */
-    assert_status(dibs_unlock(take(d, "short", NULL)), DIBS_OK);
-    assert_status(
-        dibs_unlock(take(d, "short-slots", &(dibs_lock_options){.slots = 3, .weight = 3})),
-        DIBS_OK);
-}
-
 static const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_teardown(name, close_all)
     CASE(a_holder_that_is_cut_off_lets_go_first),
@@ -516,7 +462,6 @@ static const struct CMUnitTest tests[] = {
     CASE(wrong_arguments_are_refused),
     CASE(a_session_out_of_range_is_refused),
     CASE(a_lease_longer_than_the_session_is_refused),
-    CASE(every_allocation_fails),
 };
 
 int main(int argc, char *argv[])

@@ -5,7 +5,6 @@
 #define _GNU_SOURCE
 #include "engines/line/inner.h"
 #include "line/kit.h"
-#include "support/alloc.h"
 #include "support/lossy.h"
 
 #include <stdio.h>
@@ -437,54 +436,6 @@ static void an_older_record_does_not_go_back(void **state)
     assert_true(v.version > then + 1);
 }
 
-/* ---- Out of memory --------------------------------------------------------------------------- */
-
-static ensemble_kind kind;
-
-static bool settled(dibs_status status)
-{
-    return status == DIBS_OK || status == DIBS_ALREADY || status == DIBS_RUNNING ||
-           status == DIBS_NO_MEMORY || status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN ||
-           status == DIBS_CRASHED || status == DIBS_LOST;
-}
-
-/* A run, a duplicate that waits for it in vain, and one that is told the result. */
-static void use_a_key(dibs *a, dibs *b, const char *key)
-{
-    dibs_once_options brief = {.wait_ms = 20, .lease_ms = LEASE_MS};
-    dibs_once *o = NULL, *other = NULL;
-
-    assert_true(settled(dibs_once_begin(a, key, &brief, &o, NULL)));
-    assert_true(settled(dibs_once_begin(b, key, &brief, &other, NULL)));
-    dibs_once_free(other);
-    if (o && dibs_once_held(o))
-        assert_true(settled(dibs_once_finish(o, "done", 4, 0, NULL)));
-    dibs_once_free(o);
-}
-
-/* The n-th fails. libzookeeper does not look at what malloc gives it: there only our own are made to fail,
- * which a build with sanitizers can tell apart. */
-static void every_allocation_fails(void **state)
-{
-    dibs *a = open_here(), *b = open_here();
-    bool failed = true;
-    char key[32];
-
-    (void)state;
-    if (kind == ENSEMBLE_ZOOKEEPER && alloc_balances)
-        skip();
-    use_a_key(a, b, "short");
-    for (long n = 1; failed && n < 10000; n += 1 + n / 8) {
-        snprintf(key, sizeof key, "short-%ld", n);
-        alloc_fail(n, false);
-        use_a_key(a, b, key);
-        failed = alloc_heal();
-    }
-    assert_false(failed);
-    finish(run_it(a, "enough", NULL));
-    assert_status(told(b, "enough"), DIBS_ALREADY);
-}
-
 static const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_teardown(name, close_all)
     CASE(a_waiters_connection_may_be_cut_anywhere),
@@ -498,15 +449,14 @@ static const struct CMUnitTest tests[] = {
     CASE(fences_of_runs_grow_by_any_clocks),
     CASE(what_was_made_again_is_another),
     CASE(an_older_record_does_not_go_back),
-    CASE(every_allocation_fails),
 };
 
 int main(int argc, char *argv[])
 {
     int failed;
 
-    kind = argc > 1 && strcmp(argv[1], "etcd") == 0 ? ENSEMBLE_ETCD : ENSEMBLE_ZOOKEEPER;
-    describe_server(kind, NULL);
+    describe_server(argc > 1 && strcmp(argv[1], "etcd") == 0 ? ENSEMBLE_ETCD : ENSEMBLE_ZOOKEEPER,
+                    NULL);
     make_clocks();
     if (argc > 2)
         cmocka_set_test_filter(argv[2]);

@@ -1,9 +1,8 @@
 /* The PostgreSQL engine when things break: sessions that are ended, servers that crash or are
- * full, wires that are cut or silent, memory that is not to be had. */
+ * full, wires that are cut or silent. */
 #define _GNU_SOURCE
 #include "support/pg.h"
 
-#include "support/alloc.h"
 #include "support/clock.h"
 #include "support/proxy.h"
 
@@ -210,110 +209,6 @@ static void a_silent_server_keeps_nobody(void **state)
     proxy_stop(p);
 }
 
-/* ---- Out of memory --------------------------------------------------------------------------- */
-
-static bool a_refusal(dibs_status status)
-{
-    return status == DIBS_NO_MEMORY || status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN ||
-           status == DIBS_BROKEN_ENGINE || status == DIBS_BUSY || status == DIBS_DENIED ||
-           status == DIBS_INVALID;
-}
-
-/* Everything a handle does, with the n-th allocation failing, ours or libpq's. */
-static void use_a_handle(const char *where)
-{
-    dibs_lock_options slots = {.slots = 3, .wait_ms = 500, .lease_ms = 1000};
-    dibs_lock_options plain = {.wait_ms = 500, .lease_ms = 1000};
-    dibs_error err = {0};
-    dibs_report *r = NULL;
-    dibs_grant *g = NULL;
-    dibs *d = NULL;
-    dibs_status status = dibs_open(where, &(dibs_options){.request_ms = 500}, &d, &err);
-
-    if (status != DIBS_OK) {
-        assert_true(a_refusal(status));
-        return;
-    }
-    for (int i = 0; i < 2; i++) {
-        status = dibs_lock(d, i ? "short" : "short slots", i ? &plain : &slots, &g, &err);
-        if (status == DIBS_OK)
-            dibs_unlock(g);
-        else
-            assert_true(a_refusal(status));
-    }
-    if (dibs_list(d, "short", true, &r, &err) == DIBS_OK)
-        dibs_report_free(r);
-    if (dibs_inspect(d, "short", &r, &err) == DIBS_OK)
-        dibs_report_free(r);
-    dibs_close(d);
-}
-
-/* The same with cells. What is told to be done is done. */
-static void use_cells(const char *where)
-{
-    dibs_counter_options once = {.request = "the same each time"};
-    dibs_value v = {0}, now = {0};
-    dibs_error err = {0};
-    dibs_status status[4];
-    int64_t left = 0;
-    dibs *d = NULL;
-
-    status[0] = dibs_open(where, &(dibs_options){.request_ms = 500}, &d, &err);
-    if (status[0] != DIBS_OK) {
-        assert_true(a_refusal(status[0]));
-        return;
-    }
-    status[0] = dibs_counter_set(d, "short", 5, NULL, &err);
-    status[1] = dibs_counter_take(d, "short", 1, &once, &left, &err);
-    status[2] = dibs_cell_read(d, "short", &v, &err);
-    status[3] = dibs_cell_swap(d, "short", v.version, "value", 5, NULL, &now, &err);
-    for (int i = 0; i < 4; i++)
-        assert_true(status[i] == DIBS_OK || status[i] == DIBS_ALREADY ||
-                    status[i] == DIBS_NOT_FOUND || status[i] == DIBS_CONFLICT ||
-                    a_refusal(status[i]));
-    assert_true(status[3] != DIBS_OK || now.version > v.version);
-    dibs_value_free(&v);
-    dibs_value_free(&now);
-    dibs_close(d);
-}
-
-static void sweep(const char *where, void (*use)(const char *where))
-{
-    bool failed = true;
-
-    use(where);
-    for (long n = 1; failed && n < 5000; n += n < 300 ? 1 : 3) {
-        alloc_fail(n, false);
-        use(where);
-        failed = alloc_heal();
-    }
-    assert_false(failed);
-}
-
-static void every_allocation_fails(void **state)
-{
-    char where[200];
-    int64_t left = 0;
-    dibs *d;
-
-    (void)state;
-    pg_need();
-    snprintf(where, sizeof where,
-             "postgresql://postgres@localhost:%d/postgres?sslmode=disable&gssencmode=disable",
-             pg_db.port);
-    sweep(where, use_a_handle);
-    sweep(where, use_cells);
-    d = pg_open(where);
-    assert_int_equal(dibs_unlock(expect_lock(d, "short", NULL)), DIBS_OK);
-    assert_int_equal(
-        dibs_unlock(expect_lock(d, "short slots", &(dibs_lock_options){.slots = 3, .weight = 3})),
-        DIBS_OK);
-    assert_int_equal(dibs_counter_set(d, "short", 7, NULL, NULL), DIBS_OK);
-    assert_int_equal(dibs_counter_take(d, "short", 3, NULL, &left, NULL), DIBS_OK);
-    assert_int_equal(left, 4);
-    dibs_close(d);
-}
-
 int main(int argc, char *argv[])
 {
     const struct CMUnitTest tests[] = {
@@ -323,7 +218,6 @@ int main(int argc, char *argv[])
         cmocka_unit_test(no_connection_left),
         cmocka_unit_test(the_wire_is_cut),
         cmocka_unit_test(a_silent_server_keeps_nobody),
-        cmocka_unit_test(every_allocation_fails),
     };
 
     if (argc > 1)

@@ -5,7 +5,7 @@
 
 #define REAP_FIRST  (2 * DIBS__SECOND)
 #define REAP_EVERY  (60 * DIBS__SECOND)
-#define REAP_SOON   DIBS__SECOND
+#define REAP_SOON   (10 * DIBS__MS)
 #define REAP_LIMIT  100
 #define REAP_ONE_IN 8 /* of the handles that are closed before their keeper came to it */
 #define REAP_LAST   (DIBS__SECOND / 2)
@@ -88,17 +88,21 @@ bool dibs__news_forget(dibs *d, dibs__news *n)
 
 /* ---- Reaping --------------------------------------------------------------------------------- */
 
-/* Small batches: nobody's lock waits for the whole of it. */
+/* Small batches: nobody's lock waits for the whole of it. While there is more, the pause is as long as the
+ * batch took: a fixed one would be a rate, and a store that is written to faster would grow without end. */
 static void reap(dibs *d, dibs__chore *c, int64_t now)
 {
     dibs__deadline until = dibs__keeper_until(d, now);
+    int64_t ended, pause;
     bool more;
 
     d->reaped = true;
     pthread_mutex_unlock(&d->mutex);
     more = d->class->cell_reap(d->engine, REAP_LIMIT, until);
     pthread_mutex_lock(&d->mutex);
-    dibs__chore_at(d, &d->chores, c, dibs__now(d->env) + (more ? REAP_SOON : REAP_EVERY));
+    ended = dibs__now(d->env);
+    pause = ended - now > REAP_SOON ? ended - now : REAP_SOON;
+    dibs__chore_at(d, &d->chores, c, ended + (more ? pause : REAP_EVERY));
 }
 
 void dibs__reap_start(dibs *d)

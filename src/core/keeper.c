@@ -26,6 +26,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#define BREATH   (10 * DIBS__MS) /* when the keeper cannot sleep by poll */
 #define BATCH    512
 #define TOGETHER (20 * DIBS__MS) /* renewals that are due so soon go along */
 #define GRACE    (50 * DIBS__MS) /* an exchange gets at least this long, whatever ends meanwhile */
@@ -326,6 +327,8 @@ static void sleep_until_something(dibs *d)
                 dibs__log(d, DIBS_LOG_ERROR, "keeper: %s", strerror(errno));
         if (fds[2].revents && d->class->events)
             d->class->events(d->engine);
+    } else if (errno != EINTR) {
+        dibs__sleep(d->env, BREATH); /* no memory: what is due is served all the same */
     }
     pthread_mutex_lock(&d->mutex);
     if (fds[1].revents)

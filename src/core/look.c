@@ -38,7 +38,7 @@ static dibs_status look_at_one(dibs *d, const void *what, dibs__deadline until,
 {
     dibs_status status = d->class->inspect(d->engine, what, until, b, err);
 
-    if (status == DIBS_OK && dibs__report_locks(b) == 0)
+    if (status == DIBS_OK && dibs__report_is_empty(b))
         status = dibs__fail(err, DIBS_NOT_FOUND, "nobody has used a lock named '%.200s'",
                             (const char *)what);
     return status;

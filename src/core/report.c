@@ -87,9 +87,9 @@ dibs__report_builder *dibs__report_new(void)
     return calloc(1, sizeof(dibs__report_builder));
 }
 
-size_t dibs__report_locks(const dibs__report_builder *b)
+bool dibs__report_is_empty(const dibs__report_builder *b)
 {
-    return b->lock_count;
+    return b->lock_count == 0 && !b->failed;
 }
 
 /* Slots as people count them: a plain lock is held by one, or by so many that share. */

@@ -18,7 +18,8 @@ void dibs__report_waiter(dibs__report_builder *b, const dibs__waiter *waiter, di
 /* A line about the last lock that was added, for people. */
 void dibs__report_note(dibs__report_builder *b, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-size_t dibs__report_locks(const dibs__report_builder *b);
+/* No lock was added; one that was lost for want of memory counts as added. */
+bool dibs__report_is_empty(const dibs__report_builder *b);
 
 /* Sorts by name, adds `base` to every fence, and takes `b` in any case. */
 dibs_status dibs__report_finish(dibs__report_builder *b, uint64_t base, dibs_report **out,

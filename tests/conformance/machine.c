@@ -301,7 +301,7 @@ static void a_wait_without_a_change_ends_in_time(void **state)
  * told to reap, ZooKeeper and etcd have folders, the databases have tables by prefix. */
 static dibs *open_apart(void)
 {
-    static const char folder[] = "/conformance?";
+    static const char folder[] = "/place?";
     const char *at = strstr(the.url, folder);
     char url[sizeof the.url + 32];
 

@@ -14,7 +14,8 @@
 
 #define CASES_MAX 256
 
-suite the;
+place the;
+static pid_t locker; /* of the SQLite database */
 
 /* ---- Handles --------------------------------------------------------------------------------- */
 
@@ -37,8 +38,8 @@ static void lock_sqlite(void)
 
     scratch_file(&the.folder, "dibs.db-shm", path, sizeof path);
     assert_int_equal(pipe(ready), 0);
-    the.locker = fork();
-    if (the.locker == 0) {
+    locker = fork();
+    if (locker == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (fcntl(open(path, O_RDWR), F_SETLKW, &write_lock) == 0 && write(ready[1], "", 1) == 1)
             pause();
@@ -69,10 +70,10 @@ bool pause_server(void)
 
 void continue_server(void)
 {
-    if (the.locker) {
-        kill(the.locker, SIGKILL);
-        waitpid(the.locker, NULL, 0);
-        the.locker = 0;
+    if (locker) {
+        kill(locker, SIGKILL);
+        waitpid(locker, NULL, 0);
+        locker = 0;
     } else if (the.redis.pid)
         server_continue(&the.redis);
     else if (the.database.pid)
@@ -148,135 +149,6 @@ void wait_for_helper(dibs *d, const char *name)
 
 /* ---- The program ----------------------------------------------------------------------------- */
 
-/* A place for each engine. NULL: the.url is set. Else why it cannot be tested here. */
-static const char *place_memory(void)
-{
-    snprintf(the.url, sizeof the.url, "memory:conformance");
-    return NULL;
-}
-
-static const char *place_sqlite(void)
-{
-    char file[400];
-
-    snprintf(the.url, sizeof the.url, "sqlite://%s",
-             scratch_file(&the.folder, "dibs.db", file, sizeof file));
-    return NULL;
-}
-
-static const char *place_redis(void)
-{
-    if (!server_available() || server_start(&the.redis, NULL) < 0)
-        return "no redis-server";
-    snprintf(the.url, sizeof the.url, "%s", the.redis.url);
-    return NULL;
-}
-
-/* The nodes are as new as the servers: somebody must vouch for them once. */
-static const char *place_redlock(void)
-{
-    char vouched[sizeof the.url + 32];
-    dibs *d = NULL;
-    int used = snprintf(the.url, sizeof the.url, "redlock://");
-    dibs_status status;
-
-    for (int i = 0; i < REDLOCK_NODES; i++) {
-        if (!server_available() || server_start(&the.node[i], NULL) < 0)
-            return "no redis-server";
-        used += snprintf(the.url + used, sizeof the.url - (size_t)used, "%s127.0.0.1:%d",
-                         i ? "," : "", the.node[i].port);
-    }
-    snprintf(vouched, sizeof vouched, "%s?guard=off&max_lease=10", the.url);
-    status = dibs_open(vouched, NULL, &d, NULL);
-    dibs_close(d);
-    return status == DIBS_OK ? NULL : "the nodes do not answer";
-}
-
-static const char *place_postgresql(void)
-{
-    if (!database_available(DATABASE_POSTGRESQL) ||
-        database_start(&the.database, DATABASE_POSTGRESQL, NULL) < 0)
-        return "no PostgreSQL";
-    snprintf(the.url, sizeof the.url, "postgresql://%s@127.0.0.1:%d/postgres", the.database.user,
-             the.database.port);
-    return NULL;
-}
-
-/* A new MariaDB server has no database of a user's: it makes one when it starts. */
-static bool write_init(char *path, size_t size)
-{
-    FILE *f = fopen(scratch_file(&the.folder, "init.sql", path, size), "w");
-    bool written = f && fputs("CREATE DATABASE IF NOT EXISTS conformance;\n", f) >= 0;
-
-    return f && fclose(f) == 0 && written && chmod(the.folder.path, 0755) == 0 &&
-           chmod(path, 0644) == 0;
-}
-
-static const char *place_mysql(void)
-{
-    char option[512] = "--init-file=";
-    size_t used = strlen(option);
-    const char *const extra[] = {option, NULL};
-
-    if (!write_init(option + used, sizeof option - used) || !database_available(DATABASE_MARIADB) ||
-        database_start(&the.database, DATABASE_MARIADB, extra) < 0)
-        return "no MariaDB";
-    snprintf(the.url, sizeof the.url, "mysql://%s@127.0.0.1:%d/conformance", the.database.user,
-             the.database.port);
-    return NULL;
-}
-
-static const char *place_zookeeper(void)
-{
-    if (!ensemble_available(ENSEMBLE_ZOOKEEPER) ||
-        ensemble_start(&the.ensemble, ENSEMBLE_ZOOKEEPER, the.nodes, NULL) < 0)
-        return "no ZooKeeper";
-    snprintf(the.url, sizeof the.url, "zookeeper://%s/conformance?session=%dms", the.ensemble.hosts,
-             SESSION_MS);
-    return NULL;
-}
-
-static const char *place_etcd(void)
-{
-    if (!ensemble_available(ENSEMBLE_ETCD) ||
-        ensemble_start(&the.ensemble, ENSEMBLE_ETCD, the.nodes, NULL) < 0)
-        return "no etcd";
-    snprintf(the.url, sizeof the.url, "etcd://%s/conformance?session=%dms", the.ensemble.hosts,
-             SESSION_MS);
-    return NULL;
-}
-
-static const struct {
-    const char *engine;
-    const char *(*make)(void);
-} places[] = {{"memory", place_memory},         {"sqlite", place_sqlite},
-              {"redis", place_redis},           {"redlock", place_redlock},
-              {"postgresql", place_postgresql}, {"mysql", place_mysql},
-              {"zookeeper", place_zookeeper},   {"etcd", place_etcd}};
-
-/* NULL: ready. Else why not. A name that ends in 3 ("etcd3") asks for three nodes. */
-static const char *make_place(const char *name)
-{
-    bool known = false;
-    size_t length = strcspn(name, "3");
-    const char *engine = the.engine;
-
-    snprintf(the.engine, sizeof the.engine, "%.*s", (int)length, name);
-    the.nodes = name[length] ? 3 : 1;
-    for (size_t i = 0; !known && dibs_engine_at(i, &the.can); i++)
-        known = strcmp(the.can.scheme, engine) == 0;
-    if (!known)
-        return "no such engine";
-    if (the.can.missing)
-        return "this build is without that engine";
-    if (scratch_make(&the.folder) < 0)
-        return "no scratch folder";
-    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
-        if (strcmp(places[i].engine, engine) == 0)
-            return places[i].make();
-    return "the suite has no place for it";
-}
-
 static int case_teardown(void **state)
 {
     (void)state;
@@ -315,25 +187,12 @@ static int run_cases(void)
 
 int main(int argc, char *argv[])
 {
-    const char *why = make_place(argc > 1 ? argv[1] : "memory");
-    int failed = 0;
+    int code;
 
     if (argc > 2)
         cmocka_set_test_filter(argv[2]);
-    if (why && server_required()) {
-        printf("1..1\n# %s: %s, and it is required here\nnot ok 1 - %s\n", the.engine, why,
-               the.engine);
-        failed = 1;
-    } else if (why) {
-        printf("1..0 # SKIP %s: %s\n", the.engine, why);
-    } else {
-        failed = run_cases();
-    }
-    server_stop(&the.redis);
-    for (int i = 0; i < REDLOCK_NODES; i++)
-        server_stop(&the.node[i]);
-    database_stop(&the.database);
-    ensemble_stop(&the.ensemble);
-    scratch_remove(&the.folder);
-    return failed ? 1 : 0;
+    if (place_for_main(&the, argc > 1 ? argv[1] : "memory", SESSION_MS, &code))
+        code = run_cases() != 0;
+    place_remove(&the);
+    return code;
 }

@@ -10,34 +10,17 @@
 #define DIBS_TESTS_SUITE_H
 
 #include "support/clock.h"
-#include "support/database.h"
-#include "support/ensemble.h"
 #include "support/jobs.h"
-#include "support/scratch.h"
-#include "support/server.h"
+#include "support/place.h"
 #include "support/test.h"
 
 #define SHORT_MS 400  /* a lease that a test can outlive */
 #define KEPT_MS  1200 /* a lease that must be kept up, also on the slowest machine */
 
-#define REDLOCK_NODES 5
 /* The lease of every lock where it is the handle's: short enough that a test can outlive it. */
 #define SESSION_MS 4000
 
-typedef struct suite {
-    char engine[16];
-    char url[512];
-    int nodes; /* of an ensemble */
-    dibs_engine_info can;
-    server redis; /* each server runs only for its own engine */
-    server node[REDLOCK_NODES];
-    database database;
-    ensemble ensemble;
-    scratch folder;
-    pid_t locker; /* of the SQLite database */
-} suite;
-
-extern suite the;
+extern place the;
 
 /* ---- Handles --------------------------------------------------------------------------------- */
 

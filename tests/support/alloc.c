@@ -1,45 +1,36 @@
 #define _GNU_SOURCE
 #include "support/alloc.h"
 
+#include "support/countdown.h"
+
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-static atomic_long asked, live, fail_at;
-static atomic_bool fail_on, failed;
+static countdown allocations;
+static atomic_long live;
 
-static bool refused(void)
+static bool refused(const void *caller)
 {
-    long at = atomic_load(&fail_at), n;
-
-    if (at == 0)
+    if (!countdown_strikes(&allocations, caller))
         return false;
-    n = atomic_fetch_add(&asked, 1) + 1;
-    if (n != at && !(n > at && atomic_load(&fail_on)))
-        return false;
-    atomic_store(&failed, true);
     errno = ENOMEM;
     return true;
 }
 
 void alloc_fail(long n, bool for_ever)
 {
-    atomic_store(&asked, 0);
-    atomic_store(&failed, false);
-    atomic_store(&fail_on, for_ever);
-    atomic_store(&fail_at, n);
+    countdown_start(&allocations, n, for_ever);
 }
 
 bool alloc_heal(void)
 {
-    atomic_store(&fail_at, 0);
-    return atomic_load(&failed);
+    return countdown_end(&allocations);
 }
 
-long alloc_count(void)
+void alloc_only_ours(bool ours)
 {
-    return atomic_load(&asked);
+    atomic_store(&allocations.ours, ours);
 }
 
 long alloc_live(void)
@@ -53,13 +44,6 @@ const bool alloc_balances = false;
 
 #define REAL(name) __real_##name
 #define OURS(name) __wrap_##name
-char *__real_strdup(const char *text);
-char *__wrap_strdup(const char *text);
-
-char *__wrap_strdup(const char *text)
-{
-    return refused() ? NULL : __real_strdup(text);
-}
 
 #else
 
@@ -78,6 +62,8 @@ void *OURS(malloc)(size_t size);
 void *OURS(calloc)(size_t count, size_t size);
 void *OURS(realloc)(void *old, size_t size);
 void OURS(free)(void *old);
+char *OURS(strdup)(const char *text);
+char *OURS(strndup)(const char *text, size_t size);
 
 static void *counted(void *new)
 {
@@ -88,19 +74,19 @@ static void *counted(void *new)
 
 void *OURS(malloc)(size_t size)
 {
-    return refused() ? NULL : counted(REAL(malloc)(size));
+    return refused(__builtin_return_address(0)) ? NULL : counted(REAL(malloc)(size));
 }
 
 void *OURS(calloc)(size_t count, size_t size)
 {
-    return refused() ? NULL : counted(REAL(calloc)(count, size));
+    return refused(__builtin_return_address(0)) ? NULL : counted(REAL(calloc)(count, size));
 }
 
 void *OURS(realloc)(void *old, size_t size)
 {
     void *new;
 
-    if (refused())
+    if (refused(__builtin_return_address(0)))
         return NULL;
     new = REAL(realloc)(old, size);
     return old ? new : counted(new);
@@ -111,4 +97,25 @@ void OURS(free)(void *old)
     if (old)
         atomic_fetch_sub(&live, 1);
     REAL(free)(old);
+}
+
+/* The C library's would ask for memory in its own name. */
+char *OURS(strndup)(const char *text, size_t size)
+{
+    size_t length = strnlen(text, size);
+    char *copy = refused(__builtin_return_address(0)) ? NULL : counted(REAL(malloc)(length + 1));
+
+    if (copy) {
+        memcpy(copy, text, length);
+        copy[length] = '\0';
+    }
+    return copy;
+}
+
+char *OURS(strdup)(const char *text)
+{
+    size_t size = strlen(text) + 1;
+    char *copy = refused(__builtin_return_address(0)) ? NULL : counted(REAL(malloc)(size));
+
+    return copy ? memcpy(copy, text, size) : NULL;
 }

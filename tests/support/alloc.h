@@ -15,8 +15,9 @@ void alloc_fail(long n, bool for_ever);
 /* No more failures. True: at least one allocation was made to fail. */
 bool alloc_heal(void);
 
-/* Allocations asked for since alloc_fail. */
-long alloc_count(void);
+/* From now on only those count that the program's own code asks for, not those of shared libraries: for client
+ * libraries that do not look at what malloc gives them. */
+void alloc_only_ours(bool ours);
 
 /* Allocated and not freed, now. */
 long alloc_live(void);

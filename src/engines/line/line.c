@@ -169,9 +169,9 @@ static dibs_status make_entry(visit *v)
     dibs__line *line = v->line;
     dibs__line_seat *s = v->seat;
     dibs_status status = prepare(v);
-    bool maybe = s->maybe_made;
+    bool maybe = s->maybe_made, sent = status == DIBS_OK;
 
-    if (status == DIBS_OK) {
+    if (sent) {
         s->maybe_made = true;
         s->stray = v->until + 2 * line->base.session;
         status = dibs__ask_wait(line, line->side->adapter->enter, v->call, v->until, v->err);
@@ -180,7 +180,8 @@ static dibs_status make_entry(visit *v)
     if (status == DIBS_OK && v->call->session == line->expired)
         status = dibs__fail(v->err, DIBS_UNAVAILABLE, "%s: the session has just ended",
                             line->side->adapter->name);
-    if (status != DIBS_OK && status != DIBS_UNKNOWN)
+    /* Without memory for the answer the entry may be there all the same. */
+    if (status != DIBS_OK && status != DIBS_UNKNOWN && (status != DIBS_NO_MEMORY || !sent))
         s->maybe_made = maybe && status == DIBS_UNAVAILABLE;
     if (status == DIBS_OK && v->call->there) {
         memcpy(s->key, v->call->made, sizeof s->key);
@@ -544,6 +545,9 @@ dibs_status dibs__line_enter(dibs__engine *e, const dibs__enter_request *request
     pthread_mutex_lock(&v.line->mutex);
     if (v.seat->state == DIBS__LINE_SEAT_NEW && !v.seat->maybe_made)
         dibs__line_seat_drop(v.line, v.seat);
+    else if (v.seat->state == DIBS__LINE_SEAT_NEW && status == DIBS_NO_MEMORY)
+        dibs__line_seat_leave(v.line,
+                              v.seat); /* for the core that is a refusal: nobody asks again */
     dibs__line_seat_unuse(v.line, v.seat);
     pthread_mutex_unlock(&v.line->mutex);
     if (v.call)

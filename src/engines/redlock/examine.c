@@ -23,12 +23,13 @@ static void add_same(dibs__facts *out, dibs__facts *const node[], size_t count, 
         }
 }
 
+/* `f`: a part of `all`, or `all` itself where there was no memory for a part. */
 static void look_at_node(const dibs__voter *n, const dibs__voters *v, dibs__deadline until,
-                         dibs__facts *f)
+                         const dibs__facts *all, dibs__facts *f)
 {
     dibs_error why = {0};
 
-    dibs__fact_number(f, "lease_ms", dibs__fact_value(f->whole, "lease_ms", 0));
+    dibs__fact_number(f, "lease_ms", dibs__fact_value(all, "lease_ms", 0));
     dibs__fact_flag(f, "guarded", !v->vouched);
     if (dibs__redis_examine_server(&n->place, v->prefix, until, f, &why) != DIBS_OK)
         dibs__fact_add(f, "down", "%s", why.message);
@@ -58,7 +59,7 @@ dibs_status dibs__redlock_examine_nodes(const dibs__voters *v, dibs__deadline un
 
     for (size_t i = 0; i < v->count; i++) {
         node[i] = dibs__facts_part(out, "redlock node", "%s", v->voter[i].place.text);
-        look_at_node(&v->voter[i], v, dibs__after(v->env, share), node[i]);
+        look_at_node(&v->voter[i], v, dibs__after(v->env, share), out, node[i]);
     }
     up = count_answers(out, node, v->count);
     if (up == 0)

@@ -8,7 +8,7 @@
 #define REAP_AT_ONCE   64
 #define UNLIST_AT_ONCE 1024
 #define REAP_EVERY     (60 * DIBS__SECOND)
-#define REAP_SOON      DIBS__SECOND
+#define REAP_SOON      (20 * DIBS__MS) /* as fast as cells can end: each pass is short */
 #define IDLE_FOR       ((uint64_t)24 * 3600 * DIBS__SECOND)
 
 int dibs__lite_settle(dibs__lite *e, dibs__time now, const char *name, dibs__reply *out)

@@ -2,6 +2,9 @@
 #include "core/error.h"
 #include "engines/sqlite/sqlite.h"
 
+#include <errno.h>
+#include <string.h>
+
 static const struct {
     int code;
     dibs_status status;
@@ -24,6 +27,14 @@ static const struct {
     {SQLITE_IOERR, DIBS_BROKEN_ENGINE, "check the disk and the system's log"},
 };
 
+dibs_status dibs__lite_status(int system, dibs_status otherwise)
+{
+    bool passes = system == EMFILE || system == ENFILE || system == ENOMEM || system == EIO ||
+                  system == ENOSPC || system == EINTR;
+
+    return passes ? DIBS_UNAVAILABLE : otherwise;
+}
+
 dibs_status dibs__lite_fault(sqlite3 *db, const char *path, const char *doing, dibs_error *err)
 {
     int code = db ? sqlite3_errcode(db) & 0xff : SQLITE_NOMEM;
@@ -36,6 +47,11 @@ dibs_status dibs__lite_fault(sqlite3 *db, const char *path, const char *doing, d
             status = faults[i].status;
             advice = faults[i].advice;
         }
+    }
+    if (db && code == SQLITE_CANTOPEN &&
+        dibs__lite_status(sqlite3_system_errno(db), status) != status) {
+        status = DIBS_UNAVAILABLE;
+        advice = strerror(sqlite3_system_errno(db));
     }
     return dibs__fail(err, status, "sqlite: %.400s: %s: %.200s (%d): %s", path, doing, said,
                       db ? sqlite3_extended_errcode(db) : code, advice);

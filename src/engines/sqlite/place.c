@@ -30,12 +30,12 @@ static dibs_status make_folders(char *path, dibs_error *err)
         int failed = mkdir(path, 0700) < 0 && errno != EEXIST ? errno : 0;
         if (failed)
             dibs__fail(
-                err, DIBS_DENIED,
+                err, dibs__lite_status(failed, DIBS_DENIED),
                 "sqlite: cannot make the folder %.400s: %s: name a database by sqlite:///path",
                 path, strerror(failed));
         *at = '/';
         if (failed)
-            return DIBS_DENIED;
+            return dibs__lite_status(failed, DIBS_DENIED);
     }
     return DIBS_OK;
 }
@@ -176,8 +176,9 @@ static dibs_status check_near(const char *folder, dibs_error *err)
     const char *far;
 
     if (statfs(folder, &fs) < 0)
-        return dibs__fail(err, DIBS_INVALID, "sqlite: %.400s: %s: make the folder or name another",
-                          folder, strerror(errno));
+        return dibs__fail(err, dibs__lite_status(errno, DIBS_INVALID),
+                          "sqlite: %.400s: %s: make the folder or name another", folder,
+                          strerror(errno));
     far = dibs__lite_far_away((uint32_t)fs.f_type);
     if (far)
         return dibs__fail(err, DIBS_UNSUPPORTED,
@@ -260,8 +261,9 @@ dibs_status dibs__lite_place_check(const char *path, dibs_error *err)
             return dibs__fail(err, DIBS_DENIED, "sqlite: %.400s cannot be read and written: %s%s",
                               path, strerror(errno), advice(path));
     } else if (errno != ENOENT) {
-        return dibs__fail(err, errno == EACCES ? DIBS_DENIED : DIBS_INVALID, "sqlite: %.400s: %s",
-                          path, strerror(errno));
+        return dibs__fail(err,
+                          dibs__lite_status(errno, errno == EACCES ? DIBS_DENIED : DIBS_INVALID),
+                          "sqlite: %.400s: %s", path, strerror(errno));
     }
     return check_near(folder, err);
 }
@@ -302,7 +304,7 @@ dibs_status dibs__lite_place_beside(dibs__lite *e, dibs_error *err)
     fresh = mkdir(folder, 0700) == 0;
     e->folder = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (e->folder < 0 || (!fresh && faccessat(e->folder, ".", W_OK | X_OK, AT_EACCESS) < 0))
-        return dibs__fail(err, DIBS_DENIED,
+        return dibs__fail(err, dibs__lite_status(errno, DIBS_DENIED),
                           "sqlite: %.400s: %s: the clients of a database need a folder beside it%s",
                           folder, strerror(errno), advice(e->path));
     if (fresh && !is_made_here(e->folder))

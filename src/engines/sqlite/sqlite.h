@@ -185,6 +185,7 @@ dibs_status dibs__lite_place_beside(dibs__lite *e, dibs_error *err);
 void dibs__lite_place_share(const dibs__lite *e, int fd);
 
 /* fault.c: what the connection's last error is to a caller. `doing` is what failed. */
+dibs_status dibs__lite_status(int system, dibs_status otherwise);
 dibs_status dibs__lite_fault(sqlite3 *db, const char *path, const char *doing, dibs_error *err);
 
 /* schema.c */

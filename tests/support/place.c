@@ -1,0 +1,220 @@
+#include "support/place.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- What an engine is given ------------------------------------------------------------------ */
+
+static const char *make_sqlite(place *p)
+{
+    char file[400];
+
+    snprintf(p->url, sizeof p->url, "sqlite://%s",
+             scratch_file(&p->folder, "dibs.db", file, sizeof file));
+    return NULL;
+}
+
+static const char *make_memory(place *p)
+{
+    snprintf(p->url, sizeof p->url, "memory:place");
+    return NULL;
+}
+
+static const char *make_redis(place *p)
+{
+    return server_available() && server_start(&p->redis, NULL) == 0 ? NULL : "no redis-server";
+}
+
+static const char *make_redlock(place *p)
+{
+    for (int i = 0; i < p->nodes; i++)
+        if (!server_available() || server_start(&p->node[i], NULL) < 0)
+            return "no redis-server";
+    return NULL;
+}
+
+static const char *make_postgresql(place *p)
+{
+    return database_available(DATABASE_POSTGRESQL) &&
+                   database_start(&p->database, DATABASE_POSTGRESQL, NULL) == 0
+               ? NULL
+               : "no PostgreSQL";
+}
+
+/* A new MariaDB server has no database of a user's: it makes one when it starts. */
+static bool write_init(place *p, char *path, size_t size)
+{
+    FILE *f = fopen(scratch_file(&p->folder, "init.sql", path, size), "w");
+    bool written = f && fputs("CREATE DATABASE IF NOT EXISTS place;\n", f) >= 0;
+
+    return f && fclose(f) == 0 && written && chmod(p->folder.path, 0755) == 0 &&
+           chmod(path, 0644) == 0;
+}
+
+static const char *make_mysql(place *p)
+{
+    char option[512] = "--init-file=";
+    size_t used = strlen(option);
+    const char *const extra[] = {option, NULL};
+
+    return write_init(p, option + used, sizeof option - used) &&
+                   database_available(DATABASE_MARIADB) &&
+                   database_start(&p->database, DATABASE_MARIADB, extra) == 0
+               ? NULL
+               : "no MariaDB";
+}
+
+static const char *make_zookeeper(place *p)
+{
+    return ensemble_available(ENSEMBLE_ZOOKEEPER) &&
+                   ensemble_start(&p->ensemble, ENSEMBLE_ZOOKEEPER, p->nodes, NULL) == 0
+               ? NULL
+               : "no ZooKeeper";
+}
+
+static const char *make_etcd(place *p)
+{
+    return ensemble_available(ENSEMBLE_ETCD) &&
+                   ensemble_start(&p->ensemble, ENSEMBLE_ETCD, p->nodes, NULL) == 0
+               ? NULL
+               : "no etcd";
+}
+
+/* `before` and `after`: of the URL, around the hosts. NULL: `make` has set the URL. */
+static const struct {
+    const char *engine;
+    const char *(*make)(place *p);
+    const char *before, *after;
+    int nodes;
+} makers[] = {
+    {"memory", make_memory, NULL, NULL, 1},
+    {"sqlite", make_sqlite, NULL, NULL, 1},
+    {"redis", make_redis, "redis://", "", 1},
+    {"redlock", make_redlock, "redlock://", "", REDLOCK_NODES},
+    {"postgresql", make_postgresql, "postgresql://postgres@", "/postgres", 1},
+    {"mysql", make_mysql, "mysql://root@", "/place", 1},
+    {"zookeeper", make_zookeeper, "zookeeper://", "/place?session=", 1},
+    {"etcd", make_etcd, "etcd://", "/place?session=", 1},
+};
+#define MAKERS (int)(sizeof makers / sizeof makers[0])
+
+static int maker_of(const place *p)
+{
+    int i = 0;
+
+    while (i < MAKERS && strcmp(makers[i].engine, p->engine) != 0)
+        i++;
+    return i;
+}
+
+/* ---- URLs ------------------------------------------------------------------------------------- */
+
+int place_ports(const place *p, int ports[REDLOCK_NODES])
+{
+    int n = 0;
+
+    if (p->redis.pid)
+        ports[n++] = p->redis.port;
+    for (int i = 0; i < REDLOCK_NODES; i++)
+        if (p->node[i].pid)
+            ports[n++] = p->node[i].port;
+    if (p->database.pid)
+        ports[n++] = p->database.port;
+    for (int i = 0; i < ENSEMBLE_MAX; i++)
+        if (p->ensemble.node[i].pid)
+            ports[n++] = p->ensemble.node[i].port;
+    return n;
+}
+
+void place_url(const place *p, const int ports[], char *out, size_t size)
+{
+    int mine[REDLOCK_NODES], count = place_ports(p, mine), m = maker_of(p);
+    size_t used;
+
+    if (count == 0) {
+        snprintf(out, size, "%s", p->url);
+        return;
+    }
+    used = (size_t)snprintf(out, size, "%s", makers[m].before);
+    for (int i = 0; i < count; i++)
+        used += (size_t)snprintf(out + used, size - used, "%s127.0.0.1:%d", i ? "," : "", ports[i]);
+    used += (size_t)snprintf(out + used, size - used, "%s", makers[m].after);
+    if (strchr(makers[m].after, '?'))
+        snprintf(out + used, size - used, "%dms", p->session_ms);
+}
+
+/* New Redlock nodes vote only after somebody has vouched for them. */
+static const char *vouch(const place *p)
+{
+    char vouched[sizeof p->url + 32];
+    dibs *d = NULL;
+    dibs_status status;
+
+    snprintf(vouched, sizeof vouched, "%s?guard=off&max_lease=10", p->url);
+    status = dibs_open(vouched, NULL, &d, NULL);
+    dibs_close(d);
+    return status == DIBS_OK ? NULL : "the nodes do not answer";
+}
+
+/* ---- The place -------------------------------------------------------------------------------- */
+
+static const char *find_engine(place *p, const char *name)
+{
+    size_t length = strcspn(name, "3");
+    bool known = false;
+
+    snprintf(p->engine, sizeof p->engine, "%.*s", (int)length, name);
+    for (size_t i = 0; !known && dibs_engine_at(i, &p->can); i++)
+        known = strcmp(p->can.scheme, p->engine) == 0;
+    if (!known)
+        return "no such engine";
+    if (p->can.missing)
+        return "this build is without that engine";
+    if (maker_of(p) == MAKERS)
+        return "there is no place for it";
+    p->nodes = name[length] ? 3 : makers[maker_of(p)].nodes;
+    return NULL;
+}
+
+const char *place_make(place *p, const char *name, int session_ms)
+{
+    int ports[REDLOCK_NODES];
+    const char *why;
+
+    memset(p, 0, sizeof *p);
+    p->session_ms = session_ms;
+    why = find_engine(p, name);
+    if (why)
+        return why;
+    if (scratch_make(&p->folder) < 0)
+        return "no scratch folder";
+    why = makers[maker_of(p)].make(p);
+    if (why)
+        return why;
+    if (place_ports(p, ports) > 0)
+        place_url(p, ports, p->url, sizeof p->url);
+    return p->node[0].pid ? vouch(p) : NULL;
+}
+
+bool place_for_main(place *p, const char *name, int session_ms, int *code)
+{
+    const char *why = place_make(p, name, session_ms);
+
+    *code = why && server_required();
+    if (*code)
+        printf("1..1\n# %s: %s, and it is required here\nnot ok 1 - %s\n", name, why, name);
+    else if (why)
+        printf("1..0 # SKIP %s: %s\n", name, why);
+    return !why;
+}
+
+void place_remove(place *p)
+{
+    server_stop(&p->redis);
+    for (int i = 0; i < REDLOCK_NODES; i++)
+        server_stop(&p->node[i]);
+    database_stop(&p->database);
+    ensemble_stop(&p->ensemble);
+    scratch_remove(&p->folder);
+}

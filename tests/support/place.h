@@ -1,0 +1,48 @@
+/* A place for an engine, by name: a scratch file or private servers, and the URL that leads there.
+ *
+ *     place p;
+ *     const char *why = place_make(&p, "redis", 4000);   NULL: ready
+ *     … dibs_open(p.url, …) …
+ *     place_remove(&p);
+ */
+#ifndef DIBS_TESTS_PLACE_H
+#define DIBS_TESTS_PLACE_H
+
+#include "dibs.h"
+#include "support/database.h"
+#include "support/ensemble.h"
+#include "support/scratch.h"
+#include "support/server.h"
+
+#define REDLOCK_NODES 5
+
+typedef struct place {
+    char engine[16];
+    char url[512];
+    int nodes; /* of an ensemble, or of Redlock */
+    int session_ms;
+    dibs_engine_info can;
+    server redis; /* each server runs only for its own engine */
+    server node[REDLOCK_NODES];
+    database database;
+    ensemble ensemble;
+    scratch folder;
+} place;
+
+/* `name`: an engine's, or with a 3 behind it ("etcd3", "redlock3") for three nodes; without it an ensemble
+ * has one and Redlock five. `session_ms`: of ZooKeeper and etcd. NULL: ready. Else why not; place_remove is
+ * due in either case. */
+const char *place_make(place *p, const char *name, int session_ms);
+
+/* For a program's main: makes the place, or prints the TAP line that says why not: a skip, or a failure where
+ * servers are required. `code`: what to exit with then. */
+bool place_for_main(place *p, const char *name, int session_ms, int *code);
+
+/* The URL with these ports instead of the servers' own, in their order: one for each. */
+void place_url(const place *p, const int ports[], char *out, size_t size);
+/* How many servers it has that a client connects to, and their ports. */
+int place_ports(const place *p, int ports[REDLOCK_NODES]);
+
+void place_remove(place *p); /* harmless on a zeroed struct */
+
+#endif
