@@ -309,7 +309,7 @@ static dibs_status run_on_engine(const command *c, dibs__reply *out, dibs_error 
     default:
         report = dibs__report_new();
         status = w.class->inspect(w.engine, w.name, until, report, err);
-        out->verdict = dibs__report_locks(report) ? DIBS__RELEASED : DIBS__LOST;
+        out->verdict = dibs__report_is_empty(report) ? DIBS__LOST : DIBS__RELEASED;
         dibs__report_drop(report);
         return status;
     }
