@@ -482,6 +482,13 @@ def counter_below_zero(guilty):
     return h
 
 
+@case('counters.negative')
+def counter_ends_below_zero(guilty):
+    h = counter_history(-1 if guilty else 0)
+    h.add_to(1, 1000, n=-1, value=None, status='OK' if guilty else 'TOO_FEW')
+    return h
+
+
 # ---- Progress ----
 
 @case('progress.lock')
@@ -594,6 +601,15 @@ def long_stop_in_a_call(guilty):
     return h
 
 
+@case('deadlines.overrun')
+def wait_without_a_bound(guilty):
+    """A wait of 0 is for ever; -1 is one try."""
+    h = History()
+    a = h.ask(2, 1000, wait_ms=-1 if guilty else 0)
+    h.worker(2, 'not', 11000, a=a, lock='L', call=1000 * MS, status='BUSY', message='x')
+    return h
+
+
 # ---- Reading ----
 
 def test_torn_line():
@@ -621,6 +637,10 @@ def test_unusable():
     h = History()
     del h.meta['end']
     expect_unusable(h, 'the run did not end')
+    expect_unusable(History(locks='L'), 'must be lists')
+    h = History()
+    del h.files['worker-0001.jsonl'], h.files['worker-0002.jsonl']
+    expect_unusable(h, 'no worker ran')
     h = History()
     h.worker(1, 'held', 1000, a='9.9', held=True)
     expect_unusable(h, '9.9')
@@ -647,11 +667,26 @@ def test_no_belief_without_sample():
     expect_pass(h)
 
 
+def test_unreadable_end():
+    """The engine was away when the final values were read: nothing follows from that."""
+    h = History(work=['counters', 'once'])
+    h.add_to(1, 1000)
+    h.resource('final_counter', 19000, counter='C', value=None, status='UNAVAILABLE')
+    h.begin(1, 'b1', 1000, fence=1)
+    h.effect('b1', 1010)
+    h.end(1, 'b1', 1020, result='one')
+    h.resource('final_key', 19000, k='K', status='UNAVAILABLE', result=None)
+    expect_pass(h)
+
+
 def test_figures():
     h = History()
     h.stop(1, 1000, 3000)
     h.faults('begin', 4000, fault='cut', id=90, worker=None)
     h.faults('end', 4500, fault='cut', id=90, worker=None)
+    for number, fault, begin, end in ((91, 'inside', 4100, 4200), (92, 'followed', 8000, 8100), (93, 'last', 8200, 8300)):
+        h.faults('begin', begin, fault=fault, id=number, worker=None)
+        h.faults('end', end, fault=fault, id=number, worker=None)
     h.grant(2, 2000, 3150, fence=1, t=3100)
     h.grant(2, 4600, 4700, fence=2, t=4650)
     for t, value in ((4000, 1), (4001, 1), (4002, 2)):
@@ -661,13 +696,17 @@ def test_figures():
     h.final(1, plain=2)
     a = h.ask(2, 6000, wait_ms=1000)
     h.worker(2, 'not', 7350, a=a, lock='L', call=6000 * MS, status='BUSY', message='x')
+    a = h.ask(2, 7500, wait_ms=1000)
+    h.worker(2, 'not', 8800, a=a, lock='L', call=7500 * MS, status='BUSY', message='x')
     report = expect_pass(h)
-    assert report['faults'] == {'stop': {'count': 1, 'seconds': 2.0}, 'cut': {'count': 1, 'seconds': 0.5}}, report
-    assert report['waits_after_faults_ms'] == {'stop': 100.0, 'cut': 150.0}, report
-    assert report['worst_wait_after_fault_ms'] == 150.0
+    assert report['faults']['stop'] == {'count': 1, 'seconds': 2.0}, report
+    assert report['faults']['cut'] == {'count': 1, 'seconds': 0.5}, report
+    # What ended while another lasted is not measured, nor a wait into which another began.
+    assert report['waits_after_faults_ms'] == {'stop': 100.0, 'cut': 150.0, 'last': 4701.0}, report
+    assert report['worst_wait_after_fault_ms'] == 4701.0
     assert (report['plain_writes'], report['plain_losses'], report['fenced_writes'], report['fenced_refusals']) == (3, 1, 1, 1)
     assert report['worst_overrun_ms'] == 100.0 and report['worst_overrun_at'].startswith('worker-0002.jsonl:'), report
-    assert report['grants'] == 3 and report['operations']['lock'] == {'OK': 3, 'BUSY': 1}, report
+    assert report['grants'] == 3 and report['operations']['lock'] == {'OK': 3, 'BUSY': 2}, report
 
 
 def test_text():
@@ -679,6 +718,15 @@ def test_text():
     assert 'VIOLATION exclusion.overlap: lock L: 1.' in done.stdout, done.stdout
     assert '  worker-0002.jsonl:4: {"t": 1099000000, "ev": "got"' in done.stdout, done.stdout
     assert done.stdout.rstrip().split('\n')[-1] == 'FAIL: 1 violations: exclusion.overlap 1', done.stdout
+
+
+def test_unknown_events():
+    """What the checker does not know it names, so that nothing goes unchecked in silence."""
+    h = History()
+    h.worker(1, 'frobnicate', 1000)
+    h.worker(1, 'frobnicate', 1001)
+    assert expect_pass(h)['unknown_events'] == {'frobnicate': 2}
+    assert expect_pass(History())['unknown_events'] == {}
 
 
 def test_many_are_counted():
