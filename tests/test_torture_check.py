@@ -482,6 +482,13 @@ def counter_below_zero(guilty):
     return h
 
 
+@case('counters.negative')
+def counter_ends_below_zero(guilty):
+    h = counter_history(-1 if guilty else 0)
+    h.add_to(1, 1000, n=-1, value=None, status='OK' if guilty else 'TOO_FEW')
+    return h
+
+
 # ---- Progress ----
 
 @case('progress.lock')
@@ -594,6 +601,15 @@ def long_stop_in_a_call(guilty):
     return h
 
 
+@case('deadlines.overrun')
+def wait_without_a_bound(guilty):
+    """A wait of 0 is for ever; -1 is one try."""
+    h = History()
+    a = h.ask(2, 1000, wait_ms=-1 if guilty else 0)
+    h.worker(2, 'not', 11000, a=a, lock='L', call=1000 * MS, status='BUSY', message='x')
+    return h
+
+
 # ---- Reading ----
 
 def test_torn_line():
@@ -644,6 +660,18 @@ def test_no_belief_without_sample():
     a = h.ask(2, 1000)
     h.got(2, a, 1000, 4000, fence=1)
     h.held(2, a, 4000, held=False)
+    expect_pass(h)
+
+
+def test_unreadable_end():
+    """The engine was away when the final values were read: nothing follows from that."""
+    h = History(work=['counters', 'once'])
+    h.add_to(1, 1000)
+    h.resource('final_counter', 19000, counter='C', value=None, status='UNAVAILABLE')
+    h.begin(1, 'b1', 1000, fence=1)
+    h.effect('b1', 1010)
+    h.end(1, 'b1', 1020, result='one')
+    h.resource('final_key', 19000, k='K', status='UNAVAILABLE', result=None)
     expect_pass(h)
 
 
