@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 
 NETNS = '/run/netns'
-PREFIX = 'dibs-torture-'
+PREFIX = 'dibs-matrix-'
 CLONE_NEWNET = 0x40000000
 
 libc = ctypes.CDLL(None, use_errno=True)

@@ -33,7 +33,7 @@ class Disk:
         self.folder, self.filler = folder, os.path.join(folder, 'filler')
         os.makedirs(folder, exist_ok=True)
         if os.geteuid() == 0:
-            network.run('mount', '-t', 'tmpfs', '-o', 'size=%dm,mode=755' % megabytes, 'dibs-torture', folder)
+            network.run('mount', '-t', 'tmpfs', '-o', 'size=%dm,mode=755' % megabytes, 'dibs-matrix', folder)
 
     def fill(self):
         fd = os.open(self.filler, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
