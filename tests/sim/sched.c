@@ -173,13 +173,17 @@ static void enter_thread(void)
 
 sim_thread *sim_thread_new(sim_process *p, void *(*run)(void *arg), void *arg)
 {
+    static void *stacks[THREADS]; /* the next run takes the same */
     sim_thread *t = &sim.thread[sim.threads];
+    void **stack = &stacks[sim.threads];
 
     if (sim.threads++ == THREADS)
         abort();
+    if (!*stack)
+        *stack = malloc(STACK);
     *t = (sim_thread){.process = p, .run = run, .arg = arg};
     getcontext(&t->context);
-    t->context.uc_stack.ss_sp = malloc(STACK);
+    t->context.uc_stack.ss_sp = *stack;
     t->context.uc_stack.ss_size = STACK;
     makecontext(&t->context, enter_thread, 0);
     return t;

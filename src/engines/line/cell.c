@@ -88,7 +88,7 @@ static bool read_record(const dibs__line_blob *b, dibs__cell *out, bool *alive)
     out->stamp[DIBS__STAMP_SIZE - 1] = '\0';
     out->data = at + DIBS__STAMP_SIZE;
     out->size = b->size - RECORD_SIZE;
-    return true;
+    return out->written >= 0 && out->expires >= 0 && out->number >= 0;
 }
 
 static char *write_record(const dibs__cell *c, uint64_t version, int flags)
@@ -131,7 +131,7 @@ static void rebase(dibs__cell *cell, int64_t age, int64_t now)
 
     cell->written = now - age;
     if (cell->expires != INT64_MAX)
-        cell->expires = cell->written + span;
+        cell->expires = span > INT64_MAX - now ? INT64_MAX : cell->written + span;
 }
 
 /* Of what a runner wrote. */
