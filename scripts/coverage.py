@@ -22,10 +22,10 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def count(build, scratch):
-    """By file, by line: how often it ran, in the archive's objects."""
-    objects = os.path.join(build, 'libdibs.a.p')
+    """By file, by line: how often it ran. Both libraries are made of the same objects."""
+    names = ['libdibs.*.p/%s_*.gcno' % folder.replace('/', '_') for folder in FOLDERS]
     lines = collections.defaultdict(lambda: collections.defaultdict(int))
-    for notes in sorted(glob.glob(os.path.join(objects, 'src_*.gcno'))):
+    for notes in sorted(sum((glob.glob(os.path.join(build, n)) for n in names), [])):
         out = subprocess.run(['gcov', '--json-format', '--stdout', notes], cwd=scratch, capture_output=True, check=True).stdout
         for text in filter(None, out.split(b'\n')):
             for part in json.loads(text)['files']:
@@ -86,7 +86,10 @@ def main():
         for old in glob.glob(os.path.join(build, '**', '*.gcda'), recursive=True):
             os.unlink(old)
         failed = subprocess.run([sys.executable, os.path.join(ROOT, 'tests', 'run.py'), build, '--slow', '5'] + TESTS).returncode != 0
-    low = show(count(build, build), args.patterns, args.lines)
+    lines = count(build, build)
+    if not lines:
+        raise SystemExit('coverage: %s has no notes of gcov: make it with -Db_coverage=true' % args.build)
+    low = show(lines, args.patterns, args.lines)
     for folder in low:
         print('%s: less than %.0f %% of the lines' % (folder, GOAL))
     return 1 if low or failed else 0

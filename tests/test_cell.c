@@ -295,7 +295,8 @@ static void a_counter_has_a_floor_of_zero(void **state)
     assert_int_equal(a.cell.number, 3);
     assert_int_equal(count(DIBS__CELL_TAKE, 3, NULL), DIBS__CELL_DONE);
     assert_int_equal(a.cell.number, 0);
-    assert_int_equal(count(DIBS__CELL_SET, INT64_MAX, NULL), DIBS__CELL_DONE);
+    assert_int_equal(count(DIBS__CELL_SET, INT64_MAX - 1, NULL), DIBS__CELL_DONE);
+    assert_int_equal(count(DIBS__CELL_ADD, 1, NULL), DIBS__CELL_DONE);
     assert_int_equal(count(DIBS__CELL_ADD, 1, NULL), DIBS__CELL_OVERFLOW);
     assert_int_equal(count(DIBS__CELL_ADD, INT64_MIN, NULL), DIBS__CELL_TOO_FEW);
     assert_int_equal(count(DIBS__CELL_TAKE, INT64_MAX, NULL), DIBS__CELL_DONE);

@@ -125,6 +125,51 @@ static void a_failing_store_is_told(void **state)
     fail_each(&nothing, (dibs__cell_command){.op = DIBS__CELL_ADD, .number = 1, .request = "r"}, 4);
 }
 
+/* What is absent has no version, no number and no data, whatever was there. */
+static void what_is_absent_is_blank(void **state)
+{
+    fake f = {
+        .there = true,
+        .cell = {
+            .version = 9, .expires = now.lease, .number = 5, .data = "x", .size = 1, .floor = 3}};
+
+    (void)state;
+    assert_int_equal(apply(&f, (dibs__cell_command){.op = DIBS__CELL_READ}), 0);
+    assert_int_equal(a.verdict, DIBS__CELL_ABSENT);
+    assert_true(a.cell.version == 0 && a.cell.number == 0 && !a.cell.data && a.cell.size == 0);
+    assert_int_equal(a.cell.floor, 3);
+}
+
+/* It bears no stamp of nobody's: the second of two commands without one is another command. */
+static void no_stamp_is_nobodys_stamp(void **state)
+{
+    fake f = {.there = true, .cell = {.version = 9, .expires = INT64_MAX}};
+
+    (void)state;
+    assert_int_equal(
+        apply(&f, (dibs__cell_command){.op = DIBS__CELL_SWAP, .version = 8, .stamp = ""}), 0);
+    assert_int_equal(a.verdict, DIBS__CELL_CONFLICT);
+    strcpy(f.cell.stamp, "s");
+    f.cell.expires = now.lease; /* what has ended was another value's, and is of no kind */
+    f.cell.counter = true;
+    assert_int_equal(apply(&f, (dibs__cell_command){.op = DIBS__CELL_SWAP}), 0);
+    assert_int_equal(a.verdict, DIBS__CELL_DONE);
+    assert_int_equal(f.puts, 1);
+}
+
+/* A fence as high as the floor is let in, also with a floor of its own and none; a floor alone is nothing. */
+static void an_equal_fence_passes(void **state)
+{
+    fake f = {.there = true, .cell = {.version = 9, .expires = INT64_MAX, .floor = 3}};
+
+    (void)state;
+    assert_int_equal(apply(&f, (dibs__cell_command){.op = DIBS__CELL_PASS, .fence = 3}), 0);
+    assert_int_equal(a.verdict, DIBS__CELL_DONE);
+    assert_int_equal(dibs__cell_floor(&(dibs__cell_command){.floor = 7}), 0);
+    assert_int_equal(dibs__cell_floor(&(dibs__cell_command){.fence = 9, .floor = 7}), 7);
+    assert_int_equal(dibs__cell_floor(&(dibs__cell_command){.fence = 9}), 9);
+}
+
 static void what_is_put_is_whole(void **state)
 {
     fake f = {.there = true, .cell = {.version = 9, .expires = INT64_MAX, .number = 5, .size = 4}};
@@ -230,6 +275,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_failing_store_is_told, setup),
+        cmocka_unit_test_setup(what_is_absent_is_blank, setup),
+        cmocka_unit_test_setup(no_stamp_is_nobodys_stamp, setup),
+        cmocka_unit_test_setup(an_equal_fence_passes, setup),
         cmocka_unit_test_setup(what_is_put_is_whole, setup),
         cmocka_unit_test_setup(a_counter_keeps_its_end, setup),
         cmocka_unit_test_setup(a_cell_is_forgotten_at_the_right_moment, setup),

@@ -1,5 +1,6 @@
 /* URLs of engines, taken apart: what is accepted, what is refused, and that a password is never
  * repeated. */
+#include "core/span.h"
 #include "core/url.h"
 #include "support/env.h"
 #include "support/test.h"
@@ -267,6 +268,50 @@ static void each_host_may_have_a_login(void **state)
     dibs__url_fini(&parsed);
 }
 
+static void durations_are_read_and_written(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t ms;
+    } of[] = {
+        {"500ms", 500},
+        {"5s", 5000},
+        {"5", 5000},
+        {"1.5s", 1500},
+        {"0.001", 1},
+        {"1h30m", 5400000},
+        {"7d", 604800000},
+        {"1d2h3m4s5ms", 93784005},
+        {"0", 0},
+        {"", -1},
+        {"s", -1},
+        {"5x", -1},
+        {"5 s", -1},
+        {"-5s", -1},
+        {"1.s", -1},
+        {".5s", -1},
+        {"1.5ms", -1},
+        {"0.0001s", -1},
+        {"1.0000000000s", -1},
+        {"1m1h", -1},
+        {"1s1s", -1},
+        {"1h5", -1},
+        {"5sms", -1},
+        {"99999999999999999999d", INT64_MAX},
+    };
+    char out[32];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++)
+        if (dibs__span_parse(of[i].text) != of[i].ms)
+            fail_msg("'%s': not %lld ms", of[i].text, (long long)of[i].ms);
+    assert_string_equal(dibs__span_write(out, 0), "0ms");
+    assert_string_equal(dibs__span_write(out, 1500), "1500ms");
+    assert_string_equal(dibs__span_write(out, 90000), "90s");
+    assert_string_equal(dibs__span_write(out, 120000), "2m");
+    assert_string_equal(dibs__span_write(out, 86400000), "1d");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -281,6 +326,7 @@ int main(void)
         cmocka_unit_test(a_second_question_mark_is_no_value),
         cmocka_unit_test(odd_texts_do_no_harm),
         cmocka_unit_test(each_host_may_have_a_login),
+        cmocka_unit_test(durations_are_read_and_written),
     };
 
     return cmocka_run_group_tests(tests, NULL, teardown);

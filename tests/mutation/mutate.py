@@ -197,7 +197,7 @@ def is_open(known, args):
 def choose(mutants, results, args):
     chosen = [m for m in mutants if not args.only or args.only in str(m)]
     if args.sample:
-        chosen = sorted(random.Random(args.seed).sample(chosen, min(args.sample, len(chosen))), key=lambda m: m.number)
+        chosen = random.Random(args.seed).sample(chosen, min(args.sample, len(chosen)))
     if args.only:
         return chosen
     return [m for m in chosen if is_open(results.find(m), args)]

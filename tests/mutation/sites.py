@@ -110,6 +110,10 @@ class Scanner:
         text = self.source(cursor)
         if text.startswith('!'):
             self.add(cursor, text[1:], '!!(%s)' % text[1:])
+        elif text.startswith('-') and text[1:].isdigit():  # a failure: that it is negative is what counts
+            self.add(cursor, '0')
+            self.add(cursor, text[1:])
+            self.settled |= {self.span(o) for o in cursor.get_children()}
         elif text.startswith(('++', '--')) or text.endswith(('++', '--')):
             self.add(cursor, text.translate(str.maketrans('+-', '-+')) if '->' not in text
                      else text.replace('++', '\0').replace('--', '++').replace('\0', '--'))

@@ -10,6 +10,8 @@ static void kin_is_told_by_handle_and_number(void **state)
         dibs__kin kin;
     } is[] = {
         {"h-1", "h-1", DIBS__SAME},
+        {"h-f", "h-e", DIBS__NEWER},
+        {"h-e", "h-f", DIBS__OLDER},
         {"h-2", "h-1", DIBS__NEWER},
         {"h-1", "h-2", DIBS__OLDER},
         {"h-10", "h-9", DIBS__NEWER},

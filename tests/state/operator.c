@@ -84,6 +84,57 @@ static void breaking_says_who(void **state)
     dibs_report_free(r);
 }
 
+/* A name that is too long is cut, and ends. */
+static void breaking_cuts_a_long_name(void **state)
+{
+    dibs__memory_cursor cursor = {0};
+    dibs__record record;
+    char by[2 * DIBS__BY_SIZE];
+
+    (void)state;
+    lock("a");
+    memset(by, 'b', sizeof by);
+    by[sizeof by - 1] = '\0';
+    assert_true(dibs__memory_begin(&cursor, f.memory, "lock", f.now.wall));
+    assert_int_equal(dibs__state_break(&dibs__memory_store, &cursor, f.now, by, false, &f.reply),
+                     0);
+    assert_int_equal(dibs__memory_store.load(&cursor, &record), 1);
+    dibs__memory_end(&cursor);
+    assert_int_equal(strlen(record.broken_by), DIBS__BY_SIZE - 1);
+    assert_int_equal(f.reply.verdict, DIBS__BUSY);
+}
+
+/* One that never held was not broken, whatever happened to others. */
+static void a_waiter_that_is_gone_was_not_broken(void **state)
+{
+    (void)state;
+    lock("a");
+    break_lock("root", true);
+    assert_int_equal(keep("b", 0), DIBS__LOST);
+    assert_int_equal(release("b", 0), DIBS__LOST);
+}
+
+/* A server whose clock begins at 0 gives out the fence 1. */
+static void the_first_fence_of_all_is_asked_too(void **state)
+{
+    (void)state;
+    f.now.wall = 0;
+    lock("a");
+    assert_int_equal(f.reply.fence, 1);
+    assert_int_equal(break_lock("root", false), DIBS__BUSY);
+    assert_int_equal(f.asked, 1);
+}
+
+/* A lock without min_hold is free at once, also when the clock of the leases was set back. */
+static void a_release_lingers_only_if_asked_to(void **state)
+{
+    (void)state;
+    lock("a");
+    f.now.lease -= SEC;
+    assert_int_equal(release("a", f.reply.fence), DIBS__RELEASED);
+    assert_int_equal(try("b"), DIBS__GRANTED);
+}
+
 static const struct CMUnitTest tests[] = {
     TEST(breaking_what_is_not_there),
     TEST(breaking_at_once),
@@ -91,5 +142,9 @@ static const struct CMUnitTest tests[] = {
     TEST(breaking_gently_ends_with_the_lease),
     TEST(breaking_drops_what_lingers),
     TEST(breaking_says_who),
+    TEST(breaking_cuts_a_long_name),
+    TEST(a_waiter_that_is_gone_was_not_broken),
+    TEST(the_first_fence_of_all_is_asked_too),
+    TEST(a_release_lingers_only_if_asked_to),
 };
 TESTS(operator_tests, tests);

@@ -20,7 +20,7 @@ static void make_busy(tiny *t, int64_t now)
         command c = {
             .kind = COMMAND_ACQUIRE, .now = {now, now}, .capacity = DIBS__PLAIN, .window = 50};
         snprintf(c.who.owner, sizeof c.who.owner, "%s", who[i].owner);
-        snprintf(c.who.attempt, sizeof c.who.attempt, "1");
+        snprintf(c.who.attempt, sizeof c.who.attempt, "h-1");
         c.who.weight = who[i].weight;
         c.who.lease = 100;
         c.who.min_hold = who[i].min_hold;
@@ -46,20 +46,20 @@ static void fail_every_call(const command *c)
 
 static void a_failing_store_is_told(void **state)
 {
-    static const char *const owners[] = {"a", "x", "new"};
-    static const char *const attempts[] = {"1", "2"};
+    static const char *const owners[] = {"a", "x", "new", "m"};
+    static const char *const attempts[] = {"h-1", "h-2"};
     static const int64_t times[] = {1000, 1060, 1200};
 
     (void)state;
     for (int kind = 0; kind < COMMAND_KINDS; kind++)
-        for (size_t i = 0; i < 3 * 2 * 3 * 2; i++) {
+        for (size_t i = 0; i < 3 * 4 * 2 * 2; i++) {
             command c = {.kind = (command_kind)kind, .capacity = DIBS__PLAIN, .window = 50};
             c.now.lease = c.now.wall = times[i % 3];
-            snprintf(c.who.owner, sizeof c.who.owner, "%s", owners[i / 3 % 3]);
-            snprintf(c.who.attempt, sizeof c.who.attempt, "%s", attempts[i / 9 % 2]);
-            c.who.weight = i / 18 ? 1 : DIBS__PLAIN;
+            snprintf(c.who.owner, sizeof c.who.owner, "%s", owners[i / 3 % 4]);
+            snprintf(c.who.attempt, sizeof c.who.attempt, "%s", attempts[i / 12 % 2]);
+            c.who.weight = i / 24 ? 1 : DIBS__PLAIN;
             c.who.lease = 100;
-            c.at_once = i / 18;
+            c.at_once = i / 24;
             fail_every_call(&c);
         }
 }
