@@ -8,10 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEASE_MS 400
-#define SLACK_MS 250  /* what dibs.h allows beyond a wait or an exchange */
-#define CLOSE_MS 2000 /* and beyond that when it closes */
-#define GRACE_MS 3000 /* for a machine that is busy with other things */
+#define LEASE_MS   400
+#define SLACK_MS   250   /* what dibs.h allows beyond a wait or an exchange */
+#define EXAMINE_MS 15000 /* questions to a server, once it is reached */
+#define CLOSE_MS   2000  /* and beyond that when it closes */
+#define GRACE_MS   3000  /* for a machine that is busy with other things */
 
 /* ---- Calls ------------------------------------------------------------------------------------ */
 
@@ -378,7 +379,7 @@ static void play_examine(stage *s)
     LOCALS;
 
     o.connect_ms = 2 * CONNECT_MS;
-    CALL(s, 4 * CONNECT_MS, DIBS_OK, dibs_examine(s->where->url, &o, &f, &err));
+    CALL(s, o.connect_ms + EXAMINE_MS, DIBS_OK, dibs_examine(s->where->url, &o, &f, &err));
     dibs_findings_free(f);
 }
 
@@ -392,26 +393,26 @@ static void play_schema(stage *s)
 }
 
 const scene scenes[] = {
-    {"lock, renew, unlock", play_lock, NEEDS_NOTHING, false},
-    {"lock (shared)", play_lock_shared, NEEDS_SHARED, false},
-    {"lock (slots)", play_lock_slots, NEEDS_SLOTS, false},
-    {"lock_many", play_lock_many, NEEDS_NOTHING, false},
-    {"lock (busy)", play_lock_busy, NEEDS_NOTHING, false},
-    {"lock_start, dispatch", play_ticket, NEEDS_NOTHING, false},
-    {"ticket_cancel", play_ticket_cancel, NEEDS_NOTHING, false},
-    {"cancel", play_cancel, NEEDS_NOTHING, false},
-    {"inspect, list", play_look, NEEDS_NOTHING, false},
-    {"break", play_break, NEEDS_NOTHING, false},
-    {"fence_top", play_fence_top, NEEDS_NOTHING, false},
-    {"cell_*, fence_pass", play_cell, NEEDS_CELLS, false},
-    {"counter_*", play_counter, NEEDS_CELLS, false},
-    {"once_begin, step, finish, wait", play_once, NEEDS_CELLS, false},
-    {"once_fail", play_once_fail, NEEDS_CELLS, false},
-    {"once_abandon", play_once_abandon, NEEDS_CELLS, false},
-    {"token_*", play_token, NEEDS_CELLS, false},
-    {"open, close", play_open, NEEDS_NOTHING, true},
-    {"examine", play_examine, NEEDS_NOTHING, true},
-    {"schema", play_schema, NEEDS_SCHEMA, true},
+    {"lock, renew, unlock", play_lock, NEEDS_NOTHING, false, false},
+    {"lock (shared)", play_lock_shared, NEEDS_SHARED, false, false},
+    {"lock (slots)", play_lock_slots, NEEDS_SLOTS, false, false},
+    {"lock_many", play_lock_many, NEEDS_NOTHING, false, false},
+    {"lock (busy)", play_lock_busy, NEEDS_NOTHING, false, false},
+    {"lock_start, dispatch", play_ticket, NEEDS_NOTHING, false, false},
+    {"ticket_cancel", play_ticket_cancel, NEEDS_NOTHING, false, false},
+    {"cancel", play_cancel, NEEDS_NOTHING, false, false},
+    {"inspect, list", play_look, NEEDS_NOTHING, false, false},
+    {"break", play_break, NEEDS_NOTHING, false, false},
+    {"fence_top", play_fence_top, NEEDS_NOTHING, false, false},
+    {"cell_*, fence_pass", play_cell, NEEDS_CELLS, false, false},
+    {"counter_*", play_counter, NEEDS_CELLS, false, false},
+    {"once_begin, step, finish, wait", play_once, NEEDS_CELLS, false, false},
+    {"once_fail", play_once_fail, NEEDS_CELLS, false, false},
+    {"once_abandon", play_once_abandon, NEEDS_CELLS, false, false},
+    {"token_*", play_token, NEEDS_CELLS, false, false},
+    {"open, close", play_open, NEEDS_NOTHING, true, false},
+    {"examine", play_examine, NEEDS_NOTHING, true, true},
+    {"schema", play_schema, NEEDS_SCHEMA, true, false},
     {0},
 };
 

@@ -35,6 +35,7 @@ typedef struct scene {
     void (*play)(stage *s);
     scene_need need;
     bool apart; /* without `d`: it opens what it needs */
+    bool slow;  /* seconds when nothing answers: fails for ever only where every n is tried */
 } scene;
 
 extern const scene scenes[]; /* ends with an empty one */
