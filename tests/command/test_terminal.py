@@ -142,7 +142,7 @@ def a_wait_is_explained(t):
     once = t.start('once', 'k', '--', 'sh', '-c', 'touch %s; sleep 60' % began)
     wait_for(lambda: os.path.exists(began), 'the run')
     terminal.type(b'%s once --wait 1m k -- echo ran\n' % t.dibs.encode())
-    terminal.see(b"dibs: waiting for another run of 'k' to end; Ctrl-C stops waiting")
+    terminal.see(b"dibs: waiting for a run of 'k' in progress; Ctrl-C stops waiting")
     terminal.type(b'\x03')
     terminal.see(b'ready> ')
     once.signal(signal.SIGTERM)

@@ -175,7 +175,7 @@ struct dibs__line_adapter {
     dibs_status (*linger)(dibs__line_side *s, dibs__line_call *call);
     /* Which of these are there, in as few exchanges as can be, and a sign of life if the last one is
      * not fresh: answered OK, alive_until() should be at least usable() after the start of this call
-     * (the recipe looks). With count = 0 only that. UNAVAILABLE when the session is over. */
+     * (the recipe looks). With count = 0 only that. UNAVAILABLE when the session has expired. */
     dibs_status (*check)(dibs__line_side *s, dibs__line_call *call);
     /* One step: the lock's value, and `keys` marked or removed. there = false: somebody was faster,
      * nothing was done. */

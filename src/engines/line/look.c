@@ -275,8 +275,8 @@ dibs_status dibs__line_break(dibs__engine *e, const char *name, const char *by, 
         dibs__ask_free(call);
     }
     if (status == DIBS_OK && !done)
-        status = dibs__fail(err, DIBS_UNAVAILABLE,
-                            "'%.200s' changes too fast to be broken: try again", name);
+        status = dibs__fail(err, DIBS_UNAVAILABLE, "'%.200s' changes too fast to be broken: retry",
+                            name);
     return status;
 }
 
@@ -337,5 +337,5 @@ dibs_status dibs__line_ask_back(dibs__line *line, const char *name,
             return status;
     }
     return done ? DIBS_OK
-                : dibs__fail(err, DIBS_UNAVAILABLE, "'%.200s' changes too fast: try again", name);
+                : dibs__fail(err, DIBS_UNAVAILABLE, "'%.200s' changes too fast: retry", name);
 }
