@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char help[] =
     "usage: dibs cell get [--fence F] [--json] [--url URL] NAME\n"
@@ -143,10 +144,12 @@ static int read_stdin(cell *c)
         cli_say("%s", dibs_status_text(DIBS_NO_MEMORY));
         return dibs_status_exit_code(DIBS_NO_MEMORY);
     }
+    if (isatty(STDIN_FILENO))
+        cli_say("reading the value from the terminal; end it with Ctrl-D");
     c->size = fread(c->read, 1, DIBS_VALUE_MAX + 1, stdin);
     if (!ferror(stdin))
         return -1;
-    cli_say("cannot read the value from stdin: %s", strerror(errno));
+    cli_say("cannot read the value from standard input: %s", strerror(errno));
     return CLI_EXIT_OUTPUT;
 }
 
@@ -206,4 +209,4 @@ static int start(const cli_command *self, int argc, char **argv)
     return code;
 }
 
-const cli_command cli_cell = {"cell", "values that change only if they are as read", help, start};
+const cli_command cli_cell = {"cell", "values with compare-and-swap", help, start};

@@ -137,4 +137,4 @@ static int start(const cli_command *self, int argc, char **argv)
     return code;
 }
 
-const cli_command cli_counter = {"counter", "numbers that never fall below zero", help, start};
+const cli_command cli_counter = {"counter", "counters that are never below zero", help, start};

@@ -153,4 +153,4 @@ static int start(const cli_command *self, int argc, char **argv)
     return code == CLI_EXIT_OUTPUT ? code : cli_finish(code);
 }
 
-const cli_command cli_doctor = {"doctor", "check a server for what endangers locks", help, start};
+const cli_command cli_doctor = {"doctor", "check whether a server is safe for locks", help, start};

@@ -83,4 +83,4 @@ static int start(const cli_command *self, int argc, char **argv)
     return cli_finish(0);
 }
 
-const cli_command cli_engines = {"engines", "list engines and what each can do", help, start};
+const cli_command cli_engines = {"engines", "list engines and their features", help, start};

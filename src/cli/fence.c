@@ -58,5 +58,5 @@ static int start(const cli_command *self, int argc, char **argv)
     return code;
 }
 
-const cli_command cli_fence = {"fence", "print the highest fence so far, to move to another engine",
-                               help, start};
+const cli_command cli_fence = {"fence", "print the highest fence, to move to another engine", help,
+                               start};

@@ -29,8 +29,8 @@ static const char show_help[] =
     "  --json     {\"name\", \"slots\", \"used\", \"fence\", \"holders\", \"waiters\",\n"
     "             \"notes\", ...}\n"
     "  --url URL  engine, or --url-file FILE (default: see dibs help)\n\n"
-    "Exit: 0, or 1 if there is no such lock (fence: null), or it has not been used for\n"
-    "a day (ZooKeeper: about a minute; etcd: it is not in use).\n";
+    "Exit: 0, or 1 if there is no such lock (fence: null), or it was not used for a\n"
+    "day (ZooKeeper: about a minute; etcd: it is not in use).\n";
 
 /* ---- ls -------------------------------------------------------------------------------------- */
 
@@ -109,7 +109,7 @@ static void print_lock(const dibs_lock_info *lock)
     printf("%s\n", name);
     if (lock->slots)
         printf("slots:   %" PRIu32 " of %" PRIu32 " taken\n", lock->used, lock->slots);
-    printf("fence:   %" PRIu64 " (the highest ever given out)\n", lock->fence);
+    printf("fence:   %" PRIu64 " (the highest given out)\n", lock->fence);
     if (lock->broken_by) {
         cli_escape(by, sizeof by, lock->broken_by);
         printf("broken:  by %s at %s\n", by, cli_format_time(at, lock->broken_at_ms));
@@ -159,5 +159,5 @@ static int run_show(const cli_command *self, int argc, char **argv)
 }
 
 const cli_command cli_ls = {"ls", "list locks", ls_help, run_ls};
-const cli_command cli_show = {"show", "show one lock: who holds it, who waits", show_help,
+const cli_command cli_show = {"show", "show one lock: its holders and waiters", show_help,
                               run_show};

@@ -144,7 +144,8 @@ static void say_waiting(void *data, dibs *d)
         size_t n = place_of(lock);
         said = p && p->pid != getpid() && (n > 0 || !engine.first_come);
         if (n > 0)
-            snprintf(place, sizeof place, ", place %zu of %zu in the queue", n, lock->waiter_count);
+            snprintf(place, sizeof place, ", position %zu of %zu in the queue", n,
+                     lock->waiter_count);
         if (said)
             cli_say(
                 "waiting for '%s': held by %s (host %s, pid %" PRId64 ") since %s%s; Ctrl-C stops "

@@ -37,5 +37,5 @@ static int start(const cli_command *self, int argc, char **argv)
     return cli_finish(0);
 }
 
-const cli_command cli_schema = {"schema", "print the SQL that makes an engine's tables", help,
+const cli_command cli_schema = {"schema", "print the SQL that creates an engine's tables", help,
                                 start};

@@ -14,7 +14,7 @@ static const char help[] =
     "  issue      prints a new token\n"
     "  redeem     exits with 0 for exactly one caller, who then does the work, and\n"
     "             with 77 for all others\n"
-    "  reissue    if the work after a redemption failed: prints one replacement token,\n"
+    "  reissue    if the work after a redemption failed: prints a replacement token,\n"
     "             the same one for every call\n\n"
     "  --scope S  what the token is for; the same for all three (default: none)\n"
     "  --ttl D    the token expires after D (default 10m)\n"

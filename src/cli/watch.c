@@ -181,4 +181,4 @@ static int start(const cli_command *self, int argc, char **argv)
     return code;
 }
 
-const cli_command cli_watch = {"watch", "show locks as they come and go", help, start};
+const cli_command cli_watch = {"watch", "show locks live", help, start};

@@ -20,7 +20,7 @@ static int choose(lab_request *r, const cli_command *self, const cli_words *word
         return cli_misused(self, "shop needs --strategy NAME: dibs lab list names them");
     r->chosen[0] = lab_find(name, NULL);
     if (!r->chosen[0])
-        return cli_misused(self, "there is no strategy '%s': dibs lab list names them", name);
+        return cli_misused(self, "unknown strategy '%s': see dibs lab list", name);
     if (lab_find(name, r->chosen[0]))
         return cli_misused(self, "the row %s has several strategies, among them '%s': name one",
                            name, r->chosen[0]->name);

@@ -48,7 +48,7 @@ dibs_status dibs__check_size(const dibs *d, const char *what, const void *data, 
     if (size > 0 && !data)
         return dibs__fail(err, DIBS_INVALID, "%s: %zu bytes, but no data given", what, size);
     if (size > most)
-        return dibs__fail(err, DIBS_INVALID, "%s has %zu bytes; %s takes at most %zu", what, size,
+        return dibs__fail(err, DIBS_INVALID, "%s is too long: %s takes at most %zu bytes", what,
                           d->class->scheme, most);
     return DIBS_OK;
 }

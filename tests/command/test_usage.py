@@ -178,7 +178,7 @@ def no_piece_of_a_password_in_a_message(t):
 def memory_is_refused(t):
     for args in (('once', 'a', '--', 'true'), ('token', 'issue'), ('counter', 'get', 'a'), ('cell', 'get', 'a'),
                  ('run', 'a', '--', 'true'), ('ls',), ('show', 'a'), ('break', 'a'), ('watch',)):
-        refused(t, args[0], '--url', 'memory:', *args[1:], says='lives inside one process')
+        refused(t, args[0], '--url', 'memory:', *args[1:], says='one process only')
 
 
 @test()

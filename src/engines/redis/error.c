@@ -19,7 +19,8 @@ typedef struct meaning {
 
 static const meaning meanings[] = {
     {"NOAUTH", DIBS_DENIED,
-     "the server wants a password: redis://user:password@host, or without a user :password@host"},
+     "the server requires a password: redis://user:password@host, or without a user "
+     ":password@host"},
     {"WRONGPASS", DIBS_DENIED, "user or password in the URL is wrong, or was changed"},
     {"ERR invalid password", DIBS_DENIED, "the password in the URL is wrong, or was changed"},
     {"ERR AUTH", DIBS_DENIED,

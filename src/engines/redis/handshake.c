@@ -78,7 +78,7 @@ static dibs_status login(dibs__conn *c, const dibs__redis_place *place, dibs__de
     dibs_status status = dibs__conn_ask(c, &bytes, replies, count, until, err);
 
     if (status != DIBS_OK)
-        dibs__wrap(err, "no greeting (is it a Redis port?)");
+        dibs__wrap(err, "no reply to the greeting (is it a Redis port?)");
     /* The name of the connection is a courtesy: a user may lack the right to it. Without a password
      * it is also the first command that the server answers. */
     for (size_t i = 0; status == DIBS_OK && i < count - 2; i++) {

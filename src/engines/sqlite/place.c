@@ -30,8 +30,8 @@ static dibs_status make_folders(char *path, dibs_error *err)
         int failed = mkdir(path, 0700) < 0 && errno != EEXIST ? errno : 0;
         if (failed)
             dibs__fail(err, DIBS_DENIED,
-                       "sqlite: cannot create the folder %.400s: %s: set HOME, or give a database "
-                       "with --url sqlite:///path",
+                       "sqlite: cannot create the folder %.400s: %s: check HOME, or use "
+                       "sqlite:///path",
                        path, strerror(failed));
         *at = '/';
         if (failed)
@@ -110,8 +110,8 @@ static dibs_status default_path(char *path, size_t size, dibs_error *err)
         n = snprintf(path, size, "%s/.local/state/dibs/dibs.db", home);
     else
         return dibs__fail(err, DIBS_INVALID,
-                          "sqlite: no path given, and neither XDG_STATE_HOME nor HOME is set: use "
-                          "sqlite:///path, or sqlite:machine");
+                          "sqlite: no path given, and neither XDG_STATE_HOME nor HOME is an "
+                          "absolute path: set HOME, or use sqlite:///path or sqlite:machine");
     if (n < 0 || (size_t)n >= size)
         return dibs__fail(err, DIBS_INVALID, "sqlite: the state folder's path is too long");
     return DIBS_OK;
