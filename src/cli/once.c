@@ -55,7 +55,7 @@ static const char help[] =
     "  --wait D         wait up to D for a run in progress (default: exit 75)\n"
     "  --on-crash C     if an earlier run was interrupted: refuse (default, exit 79)\n"
     "                   or rerun (at least once)\n"
-    "  --on-fail F      if COMMAND exits non-zero: forget (default: next call runs it;\n"
+    "  --on-fail F      COMMAND exits non-zero: forget (default: next call runs it;\n"
     "                   a failed rerun stays interrupted) or keep (replay it)\n"
     "  --no-replay      do not store or replay output, only skip repeated runs\n"
     "  --lease D        a silent runner is considered dead after D (default 30s)\n"

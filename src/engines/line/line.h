@@ -102,6 +102,7 @@ struct dibs__line_call {
     bool values;            /* list: with values, fences, times and marks of the entries */
     bool at_once;           /* write: remove the entries; else mark them */
     bool idle;              /* names: those without entries too */
+    _Atomic size_t reads;   /* names: locks that are being read, one by one */
     const char *value;      /* enter: the entry's; linger: what it stores from now on; write: the
                               * lock's new one; NULL: it has none, and gets none */
     const char *lock_value; /* enter: the lock's, if this call creates the lock */
