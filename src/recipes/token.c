@@ -165,7 +165,7 @@ dibs_status dibs__do_token_redeem(dibs *d, const char *scope, const char *token,
     dibs__key(DIBS__KEY_TOKEN, scope ? scope : "", token, key);
     status = look_up(d, key, until, &r, &reply, err);
     if (status == DIBS_OK && r.state != ISSUED)
-        status = refuse(err, "is spent");
+        status = refuse(err, "was already used");
     if (status != DIBS_OK)
         return status;
     r.state = SPENT;
@@ -176,7 +176,7 @@ dibs_status dibs__do_token_redeem(dibs *d, const char *scope, const char *token,
         return dibs__fail(
             err, DIBS_UNKNOWN,
             "the answer was lost, and the token has been used, possibly by this call");
-    return refuse(err, "is spent");
+    return refuse(err, "was already used");
 }
 
 /* Makes sure that the heir is there. It is noted in a record that ends no later than the heir does:
@@ -206,7 +206,7 @@ static dibs_status name_heir(dibs *d, const char *key, int64_t *ttl, dibs__deadl
         bool done;
         dibs_status status = look_up(d, key, until, &r, &reply, err);
         if (status == DIBS_OK && r.state != SPENT)
-            status = refuse(err, "is not spent: redeem it");
+            status = refuse(err, "was not redeemed: redeem it first");
         if (status != DIBS_OK)
             return status;
         if (r.heir[0]) {
