@@ -144,11 +144,11 @@ dibs_status dibs__line_list(dibs__engine *e, const char *prefix, bool idle, dibs
     status = call->prefix ? dibs__ask_wait(line, line->side->adapter->names, call, until, err)
                           : no_memory(line, err);
     if (status == DIBS_UNKNOWN && atomic_load(&call->reads) > 0)
-        status = dibs__fail(
-            err, DIBS_UNAVAILABLE,
-            "%s: reading %zu locks, most of them idle, takes too long: give a prefix, or "
-            "wait until the server has removed idle locks",
-            line->side->adapter->name, atomic_load(&call->reads));
+        status =
+            dibs__fail(err, DIBS_UNAVAILABLE,
+                       "%s: reading %zu locks, idle ones included, timed out: give a prefix, or "
+                       "wait until the server has removed idle locks",
+                       line->side->adapter->name, atomic_load(&call->reads));
     if (status == DIBS_OK) {
         size_t count = dibs__ask_locks(call, &lock);
         for (size_t i = 0; i < count; i++)
