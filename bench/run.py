@@ -197,7 +197,8 @@ class Bench:
     def run(self, engine, scenario, peer, round_number, *extra, repeat=0):
         where, server = self.place(engine)
         before, cpu = (server.commands(), server.cpu()) if server else ({}, 0)
-        command = [self.options.bench, scenario, peer, *where, *extra]
+        older = peer == "before"
+        command = [self.options.before if older else self.options.bench, scenario, "dibs" if older else peer, *where, *extra]
         if scenario == "d":
             command.append(f"stock_port={self.server('stock').port}")
         try:
@@ -208,6 +209,8 @@ class Bench:
             self.fail(engine, scenario, peer, f"gave no figures: {e!r}", locals().get("done"))
             return
         row.update(engine=engine, round=round_number, repeat=repeat)
+        if older:
+            row.update(peer=peer, title="dibs before")
         if server:
             count_requests(row, before, server.commands(), server.cpu() - cpu)
         if failed:
@@ -222,7 +225,7 @@ class Bench:
         print(f"FAILED {self.failures[-1]}", *said, sep="\n    ", flush=True)
 
     def compare(self, engine, scenario, round_number):
-        peers = ["dibs", *RAW[engine].get(scenario, [])]
+        peers = ["dibs", *(["before"] if self.options.before else RAW[engine].get(scenario, []))]
         repeats = REPEATS.get(scenario, 1)
         seconds = SECONDS_OF_D if scenario == "d" else max(self.options.seconds / repeats, 0.5)
         for repeat in range(repeats):
@@ -255,8 +258,9 @@ def count_requests(row, before, after, cpu):
     operations = row.get("changes") if row["scenario"] == "c" else row.get("turns", 0) + row.get("warm", 0)
     if not operations:
         return
-    sent = sum(v for k, v in grown.items() if row["peer"] != "dibs" or ONLY_CLIENTS.match(k))
-    if row["peer"] != "dibs" and "evalsha" in grown:  # its script makes one call of its own, or two
+    ours = row["peer"] in ("dibs", "before")
+    sent = sum(v for k, v in grown.items() if not ours or ONLY_CLIENTS.match(k))
+    if not ours and "evalsha" in grown:  # its script makes one call of its own, or two
         sent -= grown.get("get", 0) + grown.get("del", 0) + (grown.get("lpush", 0) if "blpop" in grown else 0)
     row["server_us"] = round(cpu * 1e6 / operations, 2)
     row["requests"] = round(sent / operations, 3)
@@ -284,14 +288,16 @@ def arguments():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--seconds", type=float, default=2, help="how long a, b, c and each hand-off run of e take")
     p.add_argument("--bench", default=str(HERE.parent / "build/bench/dibs-bench"), help="the program")
+    p.add_argument("--before", help="the program of an older build: compare dibs with it instead of the raw peers")
     p.add_argument("--out", type=pathlib.Path, default=HERE / "results", help="where Markdown and JSON go")
     options = p.parse_args()
     options.engines = choices(options.engines.split(","), list(RAW), "engine")
     options.scenarios = choices(list(options.scenarios), list("abcde"), "scenario")
     if options.rounds < 1 or options.seconds <= 0:
         raise SystemExit("bench: at least one round of more than 0 seconds")
-    if not os.access(options.bench, os.X_OK):
-        raise SystemExit(f"bench: {options.bench} is not there: ./dev bench builds it")
+    for program in filter(None, (options.bench, options.before)):
+        if not os.access(program, os.X_OK):
+            raise SystemExit(f"bench: {program} does not exist or is not executable: ./dev bench builds it")
     return options
 
 

@@ -128,7 +128,7 @@ def goal_lines(rows, engine, scenario):
     mine = rows.threads(engine, scenario, "dibs")
     if not mine:
         return
-    for raw, goal in RATIO_GOALS.get((engine, scenario), []):
+    for raw, goal in [*RATIO_GOALS.get((engine, scenario), []), ("before", 0.97)]:
         ratios = rows.ratios(engine, scenario, raw)
         if ratios:
             title = rows.threads(engine, scenario, raw)[0]["title"]

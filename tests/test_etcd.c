@@ -61,9 +61,9 @@ static void tls_is_verified(void **state)
     use(tls_url(&e, "127.0.0.1", "ca.crt", false));
     use(tls_url(&e, "localhost", "ca.crt", false));
     refused(tls_url(&e, "127.0.0.1", "ca2.crt", false), DIBS_DENIED,
-            (const char *const[]){"cannot be trusted", NULL});
+            (const char *const[]){"is not trusted", NULL});
     snprintf(url, sizeof url, "etcds://127.0.0.1:%d/x", e.node[0].port);
-    refused(url, DIBS_DENIED, (const char *const[]){"cannot be trusted", NULL});
+    refused(url, DIBS_DENIED, (const char *const[]){"is not trusted", NULL});
     snprintf(url, sizeof url, "etcd://127.0.0.1:%d/x", e.node[0].port);
     refused(url, DIBS_UNAVAILABLE, (const char *const[]){"etcds", NULL});
     snprintf(url, sizeof url, "etcds://%s/x", the_server.hosts);
@@ -71,11 +71,11 @@ static void tls_is_verified(void **state)
     ensemble_stop(&e);
     tls_server(&e, "other.crt", false);
     refused(tls_url(&e, "127.0.0.1", "ca.crt", false), DIBS_DENIED,
-            (const char *const[]){"made out to", NULL});
+            (const char *const[]){"is not valid for", NULL});
     ensemble_stop(&e);
     tls_server(&e, "old.crt", false);
     refused(tls_url(&e, "127.0.0.1", "ca.crt", false), DIBS_DENIED,
-            (const char *const[]){"out of date", NULL});
+            (const char *const[]){"has expired", NULL});
     ensemble_stop(&e);
     tls_server(&e, "good.crt", true);
     use(tls_url(&e, "127.0.0.1", "ca.crt", true));

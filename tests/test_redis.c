@@ -154,20 +154,20 @@ static void tls_is_verified(void **state)
     tls_server(&s, &folder, "good.crt", port, "no");
     EXPECT_OPEN(DIBS_OK, NULL, "rediss://127.0.0.1:%s?ca=%s/ca.crt", port, folder.path);
     EXPECT_OPEN(DIBS_OK, NULL, "rediss://localhost:%s?ca=%s/ca.crt", port, folder.path);
-    EXPECT_OPEN(DIBS_DENIED, "cannot be trusted", "rediss://127.0.0.1:%s?ca=%s/ca2.crt", port,
+    EXPECT_OPEN(DIBS_DENIED, "is not trusted", "rediss://127.0.0.1:%s?ca=%s/ca2.crt", port,
                 folder.path);
-    EXPECT_OPEN(DIBS_DENIED, "cannot be trusted", "rediss://127.0.0.1:%s", port);
+    EXPECT_OPEN(DIBS_DENIED, "is not trusted", "rediss://127.0.0.1:%s", port);
     EXPECT_OPEN(DIBS_UNAVAILABLE, "TLS port", "rediss://127.0.0.1:%d?ca=%s/ca.crt", s.port,
                 folder.path);
     server_stop(&s);
     tls_server(&s, &folder, "other.crt", port, "no");
-    EXPECT_OPEN(DIBS_DENIED, "made out to", "rediss://127.0.0.1:%s?ca=%s/ca.crt", port,
+    EXPECT_OPEN(DIBS_DENIED, "is not valid for", "rediss://127.0.0.1:%s?ca=%s/ca.crt", port,
                 folder.path);
-    EXPECT_OPEN(DIBS_DENIED, "made out to", "rediss://localhost:%s?ca=%s/ca.crt", port,
+    EXPECT_OPEN(DIBS_DENIED, "is not valid for", "rediss://localhost:%s?ca=%s/ca.crt", port,
                 folder.path);
     server_stop(&s);
     tls_server(&s, &folder, "old.crt", port, "no");
-    EXPECT_OPEN(DIBS_DENIED, "out of date", "rediss://127.0.0.1:%s?ca=%s/ca.crt", port,
+    EXPECT_OPEN(DIBS_DENIED, "has expired", "rediss://127.0.0.1:%s?ca=%s/ca.crt", port,
                 folder.path);
     server_stop(&s);
     tls_server(&s, &folder, "good.crt", port, "yes");

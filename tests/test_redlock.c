@@ -51,7 +51,7 @@ static void bad_urls_are_told_apart(void **state)
     expect_refused("redlock://a,b,c?node_ms=0", NULL, DIBS_INVALID, "node_ms");
     expect_refused("redlock://a,b,c?colour=red", NULL, DIBS_INVALID, "'colour'");
     expect_refused("redlock://a,b,c/x", NULL, DIBS_INVALID, "database");
-    expect_refused("redlock://u@a,b,c", NULL, DIBS_INVALID, "without a password");
+    expect_refused("redlock://u@a,b,c", NULL, DIBS_INVALID, "no password");
     snprintf(url, sizeof url, "redlock://127.0.0.1:%d,127.0.0.1:%d", free_port(), free_port());
     expect_refused(url, NULL, DIBS_UNAVAILABLE, "0 of 2 nodes answer, and 2 are needed");
 }

@@ -38,7 +38,7 @@ static void bad_places_are_refused(void **state)
     snprintf(text, sizeof text, "sqlite://%s", lite_folder.path);
     refuse(text, DIBS_INVALID, "folder");
     snprintf(text, sizeof text, "sqlite://%s/none/t.db", lite_folder.path);
-    refuse(text, DIBS_INVALID, "make the folder");
+    refuse(text, DIBS_INVALID, "create the folder");
     f = fopen(lite_path, "w");
     fputs("this is a text file, and long enough to be taken for a database, if only it were one: "
           "its header says something else",
@@ -54,7 +54,7 @@ static void foreign_database_is_refused_untouched(void **state)
     (void)state;
     lite_run("CREATE TABLE customer (name TEXT)");
     stat(lite_path, &before);
-    refuse(lite_url, DIBS_BROKEN_ENGINE, "something else");
+    refuse(lite_url, DIBS_BROKEN_ENGINE, "another program");
     stat(lite_path, &after);
     assert_int_equal(before.st_size, after.st_size);
     assert_int_equal(before.st_mtim.tv_nsec, after.st_mtim.tv_nsec);

@@ -51,7 +51,7 @@ static void a_second_question_mark_is_no_value(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         assert_int_equal(parse(wrong[i]), DIBS_INVALID);
-        assert_non_null(strstr(err.message, "& joins parameters"));
+        assert_non_null(strstr(err.message, "separate parameters with &"));
     }
     assert_int_equal(parse("redis://h?prefix=two%3F&fence_above=7"), DIBS_OK);
     assert_string_equal(dibs__url_take(&url, "prefix"), "two?");

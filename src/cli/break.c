@@ -11,17 +11,17 @@
 
 static const char help[] =
     "usage: dibs break [--now] [--wait D] [--by WHO] [--json] [--url URL] NAME\n"
-    "Takes the lock NAME from its holder, who learns of it within about a second\n"
-    "(Redlock: after a third of its lease). The lock passes on when it has let go or\n"
-    "its lease has ended, and then this command returns.\n\n"
-    "  --now      pass it on at once: the old holder may still be at work, and only\n"
-    "             the fence, checked where it writes, keeps it from doing harm\n"
-    "  --wait D   give up waiting after D (exit 75); the holder stays asked\n"
-    "  --by WHO   recorded with the lock; default: user@host\n"
+    "Takes the lock NAME from its holder. The holder is notified within about a\n"
+    "second (Redlock: after a third of its lease). This command returns when the\n"
+    "holder has released the lock or its lease has expired.\n\n"
+    "  --now      release the lock at once; the old holder may still be running, and\n"
+    "             only a resource that checks the fence is protected from it\n"
+    "  --wait D   stop waiting after D (exit 75); the lock is still being broken\n"
+    "  --by WHO   recorded with the lock (default: user@host)\n"
     "  --json     {\"name\", \"broken\", \"by\", \"fence\"}\n"
-    "  --url URL  engine, or --url-file FILE; default: see dibs help\n\n"
-    "Exit: 0 when it is free of the old holder, 75 when not yet, 1 when nobody has\n"
-    "used that name for a day.\n";
+    "  --url URL  engine, or --url-file FILE (default: see dibs help)\n\n"
+    "Exit: 0 the old holder is gone, 75 not yet, 1 no such lock, or not used for a\n"
+    "day.\n";
 
 static const char *who_am_i(char out[DIBS_OWNER_MAX + 1])
 {
@@ -112,4 +112,4 @@ static int start(const cli_command *self, int argc, char **argv)
     return code;
 }
 
-const cli_command cli_break = {"break", "take a lock from whoever holds it", help, start};
+const cli_command cli_break = {"break", "take a lock from its holder", help, start};

@@ -8,25 +8,24 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char help[] =
     "usage: dibs cell get [--fence F] [--json] [--url URL] NAME\n"
     "       dibs cell put [OPTION...] NAME [VALUE]\n"
     "       dibs cell delete [--if V] [--fence F] [--json] [--url URL] NAME\n"
-    "A value with a version, to 1 MiB. Versions grow with every change of a NAME.\n\n"
-    "  get        prints the value, byte by byte and nothing else\n"
-    "  put        writes VALUE (or what stdin says) and prints its version\n"
-    "  delete     removes it\n\n"
-    "  --if V     only if the version is still V; 0: only if there is none\n"
-    "  --keep D   it ends after D (500ms, 5s, 2m, 1h, 7d); default: it stays for ever\n"
-    "  --fence F  a lock's $DIBS_FENCE: refused (76) if a later holder of it was\n"
-    "             here. An older fence never overwrites a newer one; to change what\n"
-    "             was read, give it to the get, too\n"
+    "A value of up to 1 MiB with a version, which grows with every change of NAME.\n\n"
+    "  get        prints the value and nothing else\n"
+    "  put        writes VALUE (or standard input) and prints the new version\n"
+    "  delete     removes the cell\n\n"
+    "  --if V     only if the version is still V; 0: only if the cell does not exist\n"
+    "  --keep D   the value expires after D, for example 7d (default: never)\n"
+    "  --fence F  the $DIBS_FENCE of a lock: rejected (76) if a newer fence was seen.\n"
+    "             For a read-modify-write, give it to the get as well\n"
     "  --json     {\"name\", \"version\", \"left_ms\", \"value\"} after get,\n"
     "             {\"name\", \"changed\", \"version\"} after put and delete\n"
-    "  --url URL  engine, or --url-file FILE; default: see dibs help\n\n"
-    "Exit: 0, 1 when there is none or it has another version, 76 when the fence is\n"
-    "too old.\n";
+    "  --url URL  engine, or --url-file FILE (default: see dibs help)\n\n"
+    "Exit: 0, 1 no such cell or a different version, 76 the fence is too old.\n";
 
 typedef enum verb { GET, PUT, DELETE } verb;
 
@@ -77,7 +76,7 @@ static int get(dibs *d, const cell *c)
         err.status = dibs_cell_read(d, c->name, &value, &err);
     if (err.status == DIBS_OK && value.version == 0) {
         err.status = DIBS_NOT_FOUND;
-        snprintf(err.message, sizeof err.message, "'%.200s': there is no such cell", c->name);
+        snprintf(err.message, sizeof err.message, "'%.200s': no such cell", c->name);
     }
     if (c->json && (err.status == DIBS_OK || err.status == DIBS_NOT_FOUND))
         print_json(c, err.status == DIBS_OK ? &value : NULL);
@@ -145,10 +144,12 @@ static int read_stdin(cell *c)
         cli_say("%s", dibs_status_text(DIBS_NO_MEMORY));
         return dibs_status_exit_code(DIBS_NO_MEMORY);
     }
+    if (isatty(STDIN_FILENO))
+        cli_say("reading the value from the terminal; end it with Ctrl-D");
     c->size = fread(c->read, 1, DIBS_VALUE_MAX + 1, stdin);
     if (!ferror(stdin))
         return -1;
-    cli_say("cannot read the value from stdin: %s", strerror(errno));
+    cli_say("cannot read the value from standard input: %s", strerror(errno));
     return CLI_EXIT_OUTPUT;
 }
 
@@ -188,7 +189,7 @@ static int read_arguments(cell *c, const cli_command *self, int argc, char **arg
         return CLI_EXIT_USAGE;
     c->what = (verb)what;
     if (c->what == DELETE && c->version == 0)
-        return cli_misused(self, "delete --if 0: what is not there cannot be deleted");
+        return cli_misused(self, "delete --if 0: version 0 means that there is no cell to delete");
     return take_operands(c, &words);
 }
 
@@ -208,4 +209,4 @@ static int start(const cli_command *self, int argc, char **argv)
     return code;
 }
 
-const cli_command cli_cell = {"cell", "values that change only if they are as read", help, start};
+const cli_command cli_cell = {"cell", "values with compare-and-swap", help, start};

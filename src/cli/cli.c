@@ -64,7 +64,7 @@ int cli_open(const char *url, const dibs_options *options, dibs **out)
     dibs_engine_of(*out, &engine);
     if (engine.across_processes)
         return 0;
-    cli_say("%s: lives inside one process, so no other command could see its locks; "
+    cli_say("%s: its locks are visible in one process only, so not to other commands; "
             "use sqlite: or a server",
             engine.scheme);
     dibs_close(*out);

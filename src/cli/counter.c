@@ -11,17 +11,17 @@ static const char help[] =
     "       dibs counter add [OPTION...] NAME N\n"
     "       dibs counter take [OPTION...] NAME [N]\n"
     "       dibs counter get [--json] [--url URL] NAME\n"
-    "A number that many change at once: stock, quota. It is never below zero. Each\n"
-    "prints the number as it is afterwards.\n\n"
-    "  set            makes it N\n"
-    "  add            adds N, which may be negative; one that is not there is 0\n"
-    "  take           takes N (1), if so many are left, else nothing\n"
-    "  get            changes nothing\n\n"
-    "  --request ID   the same ID counts once: again, it is told what it was told\n"
-    "  --keep D       remember ID for D (500ms, 5s, 2m, 1h, 7d): 24h\n"
+    "A counter that many clients change at once, such as a stock or a quota. It is\n"
+    "never below zero. Each command prints the new value.\n\n"
+    "  set            sets the value to N\n"
+    "  add            adds N, which may be negative; a missing counter is 0\n"
+    "  take           takes N (default 1) if that many are left, else nothing\n"
+    "  get            prints the value\n\n"
+    "  --request ID   count a request once: a repeated ID gets the first answer\n"
+    "  --keep D       remember ID for D (default 24h)\n"
     "  --json         {\"name\", \"value\", \"changed\", \"already\"}\n"
-    "  --url URL      engine, or --url-file FILE; default: see dibs help\n\n"
-    "Exit: 0, or 1 when fewer are left than that, or there is no such counter.\n";
+    "  --url URL      engine, or --url-file FILE (default: see dibs help)\n\n"
+    "Exit: 0, or 1 if fewer are left than requested, or there is no such counter.\n";
 
 typedef enum verb { SET, ADD, TAKE, GET } verb;
 
@@ -92,7 +92,8 @@ static int take_operands(const cli_command *self, const cli_words *words, counte
     c->n = 1;
     if (words->count < 3 || cli_parse_number(words->word[2], low, INT64_MAX, &c->n))
         return -1;
-    return cli_misused(self, "%s: '%s' is no whole number%s", words->word[0], words->word[2],
+    return cli_misused(self, "%s: invalid number '%s': give a whole number%s", words->word[0],
+                       words->word[2],
                        c->what == TAKE  ? " from 1 to 9223372036854775807"
                        : c->what == SET ? " from 0 to 9223372036854775807"
                                         : " of 64 bits");
@@ -136,4 +137,4 @@ static int start(const cli_command *self, int argc, char **argv)
     return code;
 }
 
-const cli_command cli_counter = {"counter", "numbers that never fall below zero", help, start};
+const cli_command cli_counter = {"counter", "counters that are never below zero", help, start};

@@ -11,20 +11,21 @@ enum { EXIT_WARNING = 1, EXIT_DANGER = 2, EXIT_UNSEEN = 3 };
 
 static const char help[] =
     "usage: dibs doctor [--lease D] [--quiet] [--json] [--url URL]\n"
-    "Checks the server (or the file) behind URL for what endangers locks: settings,\n"
-    "rights, topology, clocks, latency. Prints one line per finding: what was found,\n"
-    "why it matters, what to do. Changes nothing and needs no more rights than dibs.\n\n"
-    "  danger     two clients can hold a lock at once, or none can be taken\n"
-    "  warning    the same after a rarer fault, or less availability\n"
-    "  note       good to know\n"
-    "  unseen     could not be checked, and why\n\n"
-    "  --lease D  lease to compare the latency with (default: that of a lock)\n"
+    "Checks the server (or the file) at URL for anything that makes locks unsafe:\n"
+    "settings, permissions, topology, clocks, latency. Prints one line per finding:\n"
+    "what was found, why it matters, what to do. Changes nothing and needs no more\n"
+    "permissions than the other commands.\n\n"
+    "  danger     two clients can hold a lock at once, or no lock can be taken\n"
+    "  warning    the same after a rarer fault, or reduced availability\n"
+    "  note       for information\n"
+    "  unseen     could not be checked, with the reason\n\n"
+    "  --lease D  lease to compare the latency with (default: a lock's default)\n"
     "  --quiet    print only dangers and warnings, and no summary\n"
     "  --json     {\"engine\", \"findings\": [{\"severity\", \"id\", \"what\", \"why\",\n"
     "             \"advice\"}], \"latency\", ...}\n"
-    "  --url URL  engine, or --url-file FILE; default: see dibs help\n\n"
-    "Exit: 0 nothing found (notes do not count), 1 warnings, 2 dangers, 3 nothing\n"
-    "found but something could not be checked, 69 the server cannot be reached.\n";
+    "  --url URL  engine, or --url-file FILE (default: see dibs help)\n\n"
+    "Exit: 0 no findings (notes do not count), 1 warnings, 2 dangers, 3 no findings\n"
+    "but something could not be checked, 69 the server cannot be reached.\n";
 
 static size_t count_of(const dibs_findings *f, dibs_severity severity)
 {
@@ -152,4 +153,4 @@ static int start(const cli_command *self, int argc, char **argv)
     return code == CLI_EXIT_OUTPUT ? code : cli_finish(code);
 }
 
-const cli_command cli_doctor = {"doctor", "check a server for what endangers locks", help, start};
+const cli_command cli_doctor = {"doctor", "check whether a server is safe for locks", help, start};

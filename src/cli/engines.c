@@ -7,16 +7,16 @@
 
 static const char help[] =
     "usage: dibs engines [--json]\n"
-    "Lists the engines that dibs knows. For those that this build lacks, it names the\n"
-    "package to install before dibs is built again.\n\n"
-    "  across processes    other processes see the locks (else: one process only)\n"
+    "Lists all engines and their features. For an engine that is missing in this\n"
+    "build it names the package to install before dibs is built again.\n\n"
+    "  across processes    locks are visible to other processes\n"
     "  first come          waiters are served in order of arrival\n"
-    "  notices death       a killed holder's lock passes on at once, not after its\n"
-    "                      lease\n"
-    "  shared, slots       locks that several may hold, semaphores\n"
-    "  cells               has cells, counters, once and tokens\n\n"
+    "  notices death       a killed holder's lock is released at once, not when its\n"
+    "                      lease expires\n"
+    "  shared, slots       supports shared locks, semaphores\n"
+    "  cells               supports cells, counters, once and tokens\n\n"
     "  --json     {\"engines\": [{\"scheme\", \"available\", \"missing\", ...}]}\n"
-    "  --url URL  accepted as everywhere, and not used\n";
+    "  --url URL  accepted and ignored\n";
 
 static const char *yes_no(bool yes)
 {
@@ -83,4 +83,4 @@ static int start(const cli_command *self, int argc, char **argv)
     return cli_finish(0);
 }
 
-const cli_command cli_engines = {"engines", "list engines and what each can do", help, start};
+const cli_command cli_engines = {"engines", "list engines and their features", help, start};

@@ -8,17 +8,17 @@
 
 static const char help[] =
     "usage: dibs fence [--json] [--url URL]\n"
-    "Prints a number that no fence which this store has given out so far exceeds.\n"
-    "To move locks to another engine without resources refusing the new fences, stop\n"
+    "Prints an upper bound of all fences that this store has given out so far.\n"
+    "To move locks to another engine so that resources accept the new fences, stop\n"
     "every client of the old store, then open the new one with that number:\n\n"
     "  N=$(dibs fence --url redis://old)\n"
     "  dibs ls --url \"etcd://new/place?fence_above=$N\"\n\n"
-    "Join it by & if the URL has a ? already. ZooKeeper and etcd keep it for every\n"
-    "client from then on; on the other engines every client's URL needs it, or its\n"
-    "fences follow the clock. docs/moving.md has all the steps.\n\n"
+    "If the URL already has a ?, write & instead. ZooKeeper and etcd store the number\n"
+    "for all clients; on the other engines every client's URL needs it, or its fences\n"
+    "follow the clock. See docs/moving.md for all steps.\n\n"
     "  --json     {\"fence\"}\n"
-    "  --url URL  engine, or --url-file FILE; default: see dibs help\n\n"
-    "Exit: 0, or 69 when the engine cannot be reached.\n";
+    "  --url URL  engine, or --url-file FILE (default: see dibs help)\n\n"
+    "Exit: 0, or 69 if the engine cannot be reached.\n";
 
 static int print_top(dibs *d, bool json)
 {
@@ -58,5 +58,5 @@ static int start(const cli_command *self, int argc, char **argv)
     return code;
 }
 
-const cli_command cli_fence = {"fence", "print the highest fence so far, to move to another engine",
-                               help, start};
+const cli_command cli_fence = {"fence", "print the highest fence, to move to another engine", help,
+                               start};

@@ -10,27 +10,27 @@
 
 static const char ls_help[] =
     "usage: dibs ls [--all] [--names] [--json] [--url URL] [PREFIX]\n"
-    "Lists the locks that are held or waited for, and whose name starts with PREFIX.\n\n"
-    "  --all      idle ones too: remembered for a day, on ZooKeeper for about a\n"
-    "             minute, and on etcd (but for semaphores) not at all\n"
-    "  --names    only the names, one a line\n"
+    "Lists the locks that are held or waited for, and whose names start with PREFIX.\n\n"
+    "  --all      also list idle locks: kept for a day, on ZooKeeper for about a\n"
+    "             minute, on etcd not at all (except semaphores)\n"
+    "  --names    print only the names, one per line\n"
     "  --json     {\"locks\": [{\"name\", \"slots\", \"used\", \"fence\", \"holders\",\n"
     "             \"waiter_count\", ...}]}\n"
-    "  --url URL  engine, or --url-file FILE; default: see dibs help\n\n"
-    "Control and invisible characters, bytes that are no UTF-8 and backslashes of a\n"
-    "name are shown as \\n, \\t, \\xNN, \\\\. In JSON a name that is no UTF-8 has its\n"
-    "bytes in name_hex.\n";
+    "  --url URL  engine, or --url-file FILE (default: see dibs help)\n\n"
+    "Control and invisible characters, bytes that are not UTF-8 and backslashes in a\n"
+    "name are shown as \\n, \\t, \\xNN, \\\\. In JSON, name_hex has the bytes of a name\n"
+    "that is not UTF-8.\n";
 
 static const char show_help[] =
     "usage: dibs show [--json] [--url URL] NAME\n"
-    "Shows one lock: who holds it, since when, with which fence and how much lease\n"
-    "left; and who waits, in order. Some engines add notes, such as the state of\n"
-    "each node.\n\n"
+    "Shows one lock: its holders, since when they hold it, their fences and remaining\n"
+    "leases, and the waiters in queue order. Some engines add notes, such as the\n"
+    "state of each node.\n\n"
     "  --json     {\"name\", \"slots\", \"used\", \"fence\", \"holders\", \"waiters\",\n"
     "             \"notes\", ...}\n"
-    "  --url URL  engine, or --url-file FILE; default: see dibs help\n\n"
-    "Exit: 0, or 1 when the engine does not know that name (fence: null): nobody has\n"
-    "used it for a day, on ZooKeeper for about a minute, or on etcd nobody uses it.\n";
+    "  --url URL  engine, or --url-file FILE (default: see dibs help)\n\n"
+    "Exit: 0, or 1 if there is no such lock (fence: null), or it was not used for a\n"
+    "day (ZooKeeper: about a minute; etcd: it is not in use).\n";
 
 /* ---- ls -------------------------------------------------------------------------------------- */
 
@@ -60,7 +60,7 @@ static int run_ls(const cli_command *self, int argc, char **argv)
     int code = cli_parse(self, options, argc, argv, &words);
 
     if (code < 0 && words.count > 1)
-        code = cli_misused(self, "one PREFIX at most, not %d", words.count);
+        code = cli_misused(self, "give at most one PREFIX, not %d", words.count);
     if (code < 0)
         code = cli_open(url, NULL, &d);
     if (!d)
@@ -109,7 +109,7 @@ static void print_lock(const dibs_lock_info *lock)
     printf("%s\n", name);
     if (lock->slots)
         printf("slots:   %" PRIu32 " of %" PRIu32 " taken\n", lock->used, lock->slots);
-    printf("fence:   %" PRIu64 " (the highest ever given out)\n", lock->fence);
+    printf("fence:   %" PRIu64 " (the highest given out)\n", lock->fence);
     if (lock->broken_by) {
         cli_escape(by, sizeof by, lock->broken_by);
         printf("broken:  by %s at %s\n", by, cli_format_time(at, lock->broken_at_ms));
@@ -159,5 +159,5 @@ static int run_show(const cli_command *self, int argc, char **argv)
 }
 
 const cli_command cli_ls = {"ls", "list locks", ls_help, run_ls};
-const cli_command cli_show = {"show", "show one lock: who holds it, who waits", show_help,
+const cli_command cli_show = {"show", "show one lock: its holders and waiters", show_help,
                               run_show};

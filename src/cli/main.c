@@ -19,15 +19,15 @@ static const cli_command *const commands[] = {
 
 static void print_usage(FILE *to)
 {
-    fputs("usage: dibs COMMAND [OPTION...] ...       (dibs help COMMAND says more)\n"
-          "Locks with a fencing token, and things done once, across processes and machines.\n\n",
+    fputs("usage: dibs COMMAND [OPTION...] ...       (dibs help COMMAND shows its options)\n"
+          "Distributed locks with fencing tokens, and idempotent commands.\n\n",
           to);
     for (size_t i = 0; commands[i]; i++)
         fprintf(to, "  %-8s %s\n", commands[i]->name, commands[i]->summary);
     fputs("\n"
           "Engine: --url URL (redis://host, ...) or --url-file FILE, else $DIBS_URL or the\n"
-          "file $DIBS_URL_FILE, else the embedded store: root's is for the whole machine\n"
-          "(sqlite:machine), others' for one user. Durations: 500ms, 5s (or 5), 1h30m, 7d.\n"
+          "file $DIBS_URL_FILE, else the embedded store: one per user; for root, that of\n"
+          "the machine (sqlite:machine). Durations: 500ms, 5s (or 5), 1h30m, 7d.\n"
           "  dibs run nightly -- ./backup.sh   wait for the lock, then run the command\n"
           "  dibs once order:17 -- ./pay.sh    run it, or replay the first run's output\n",
           to);
@@ -59,7 +59,7 @@ static void fill_standard_descriptors(void)
 
 static int complain(const char *word)
 {
-    const char *what = "there is no command";
+    const char *what = "unknown command";
 
     if (is_one_of(word, "--url", "--url-file"))
         what = "no COMMAND after";

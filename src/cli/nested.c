@@ -98,8 +98,8 @@ int cli_nested_check(dibs *d, const char *name, const dibs_lock_options *options
         }
     if (outer && never_comes(lock, options, taken, outer->shared)) {
         cli_say("'%s' is held by the dibs run (pid %" PRId64
-                ") that this command runs under: waiting "
-                "for it would never end; leave out one of the two, or use another name",
+                ") that this command runs under, so waiting "
+                "for it would never end: remove one of the two, or use another name",
                 name, outer->pid);
         code = CLI_EXIT_USAGE;
     }

@@ -1,7 +1,7 @@
 /* `dibs once`: run a command once under a key; whoever asks again is told what it said.
  *
  * It goes well: begin says that the key is ours, the command runs under the guardian with its output
- * kept, and its end is written down with output and exit code. Or it was done before: output and
+ * kept, and its end is written down with output and exit code. Or it was already done: output and
  * exit code come out again. What can go wrong has its exit code: running elsewhere 75, another
  * fingerprint 65, a runner that died 79, the run lost 76, and those of `dibs run`. */
 #define _GNU_SOURCE
@@ -44,26 +44,26 @@ typedef struct once {
 
 static const char help[] =
     "usage: dibs once [OPTION...] KEY -- COMMAND [ARG...]\n"
-    "Runs COMMAND once under KEY. Later calls replay its output and exit code (to\n"
-    "1 MiB). By default only a COMMAND that exits by itself with a non-zero code is\n"
-    "run again. An interrupted run (killed, or dibs got TERM, INT, HUP or QUIT) has\n"
+    "Runs COMMAND once per KEY. Later calls replay its output (up to 1 MiB) and exit\n"
+    "code. By default only a COMMAND that exits by itself with a non-zero code is run\n"
+    "again. An interrupted run (killed, or dibs received TERM, INT, HUP or QUIT) has\n"
     "an unknown outcome and is not repeated.\n\n"
-    "  --scope S        whose keys: a tenant, a queue; default: none\n"
-    "  --fingerprint F  what is asked for: KEY with another one is refused (65)\n"
-    "  --keep D         remember it for D (500ms, 5s, 2m, 1h, 7d): 24h\n"
-    "  --keep-forever   remember it for ever\n"
-    "  --wait D         wait so long for another who runs it; default: exit 75\n"
-    "  --on-crash C     an earlier run was interrupted: refuse (exit 79, the default)\n"
+    "  --scope S        namespace of KEY: a tenant, a queue (default: none)\n"
+    "  --fingerprint F  identifies the request: KEY with a different F exits with 65\n"
+    "  --keep D         keep the result for D (default 24h)\n"
+    "  --keep-forever   keep the result forever\n"
+    "  --wait D         wait up to D for a run in progress (default: exit 75)\n"
+    "  --on-crash C     if an earlier run was interrupted: refuse (default, exit 79)\n"
     "                   or rerun (at least once)\n"
-    "  --on-fail F      COMMAND itself exits non-zero: forget (default: run it again;\n"
-    "                   a rerun leaves the crash) or keep (replay it: at most once)\n"
-    "  --no-replay      keep no output, and put none out again: only skip\n"
-    "  --lease D        a silent runner counts as dead after D: 30s\n"
-    "  --owner NAME     as whom, for people\n"
+    "  --on-fail F      COMMAND exits non-zero: forget (default: next call runs it;\n"
+    "                   a failed rerun stays interrupted) or keep (replay it)\n"
+    "  --no-replay      do not store or replay output, only skip repeated runs\n"
+    "  --lease D        a silent runner is considered dead after D (default 30s)\n"
+    "  --owner NAME     name of the runner, shown to operators\n"
     "  --json           {\"key\", \"outcome\", \"code\", \"stdout\", ...} at the end\n"
-    "  --url URL        engine, or --url-file FILE; default: see dibs help\n\n"
+    "  --url URL        engine, or --url-file FILE (default: see dibs help)\n\n"
     "COMMAND gets DIBS_KEY, DIBS_SCOPE, DIBS_FENCE, and DIBS_AGAIN=1 after a crash.\n"
-    "Exit: COMMAND's code, 75 running elsewhere, 65 other fingerprint, 79 crashed,\n"
+    "Exit: COMMAND's code, 75 in progress, 65 different fingerprint, 79 interrupted,\n"
     "76 lost, 69 engine unavailable, 64 usage, 126 not executable, 127 not found.\n";
 
 /* ---- Arguments ------------------------------------------------------------------------------- */
@@ -73,7 +73,7 @@ static int check_choice(const cli_command *self, const char *option, const char 
 {
     if (strcmp(value, a) == 0 || strcmp(value, b) == 0)
         return -1;
-    return cli_misused(self, "%s '%s' is neither %s nor %s", option, value, a, b);
+    return cli_misused(self, "invalid %s '%s': use %s or %s", option, value, a, b);
 }
 
 static int take_words(once *c, const cli_command *self, const cli_words *words)
@@ -83,7 +83,7 @@ static int take_words(once *c, const cli_command *self, const cli_words *words)
     if (code >= 0)
         return code;
     if (count > 1)
-        return cli_misused(self, "one KEY, not %d", count);
+        return cli_misused(self, "give one KEY, not %d", count);
     c->key = words->word[0];
     if (c->scope[0])
         snprintf(c->shown, sizeof c->shown, "'%s' of scope '%s'", c->key, c->scope);
@@ -162,14 +162,14 @@ static int refuse(const once *c, const dibs_error *err)
     dibs_once_runner(c->run, &p);
     cli_format_time(since, p.since_ms);
     if (err->status == DIBS_RUNNING)
-        cli_say("%s is being run by %s (host %s, pid %" PRId64 ") since %s, lease left %s",
+        cli_say("%s is in progress: run by %s (host %s, pid %" PRId64 ") since %s, lease left %s",
                 c->shown, p.owner, p.host, p.pid, since, cli_format_span(left, p.left_ms));
     else if (err->status == DIBS_CRASHED)
-        cli_say("%s was begun by %s (host %s, pid %" PRId64 ") at %s, who ended without a word: "
-                "nobody knows how far it came; --on-crash rerun runs it again",
+        cli_say("%s: an earlier run by %s (host %s, pid %" PRId64 ", started %s) was interrupted; "
+                "its outcome is unknown; --on-crash rerun runs it again",
                 c->shown, p.owner, p.host, p.pid, since);
     else if (err->status == DIBS_MISMATCH)
-        cli_say("%s was used with another fingerprint: another request needs another key",
+        cli_say("%s was used with a different fingerprint: use another key for another request",
                 c->shown);
     else
         cli_failed(err);
@@ -207,12 +207,12 @@ static void say_not_kept(const once *c)
     size_t most = output_most(c);
 
     if (c->result.kind != CLI_OUTPUT_TOO_LONG)
-        cli_say("%s was done before; its output was not kept (--no-replay)", c->shown);
+        cli_say("%s is already done; its output was not stored (--no-replay)", c->shown);
     else if (most == OUTPUT_MAX)
-        cli_say("%s was done before; its output was too long and is not kept (1 MiB at most)",
+        cli_say("%s is already done; its output was too long to be stored (1 MiB at most)",
                 c->shown);
     else
-        cli_say("%s was done before; its output was too long and is not kept (%s: %zu bytes at "
+        cli_say("%s is already done; its output was too long to be stored (%s: %zu bytes at "
                 "most)",
                 c->shown, dibs_engine_name(c->d), most);
 }
@@ -225,7 +225,8 @@ static int replay(once *c)
 
     let_signals_through(c);
     if (!cli_result_decode(bytes, size, &c->result)) {
-        cli_say("%s was done by a newer dibs, whose result this one cannot read", c->shown);
+        cli_say("%s was done by a newer version of dibs; this one cannot read its result",
+                c->shown);
         return dibs_status_exit_code(DIBS_BROKEN_ENGINE);
     }
     if (c->json) {
@@ -284,7 +285,7 @@ static void say_waiting(void *data, dibs *d)
     const once *c = data;
 
     (void)d;
-    cli_say("waiting for another run of %s to end; Ctrl-C stops waiting", c->shown);
+    cli_say("waiting for a run of %s in progress; Ctrl-C stops waiting", c->shown);
 }
 
 /* ---- Ending ---------------------------------------------------------------------------------- */
@@ -358,10 +359,10 @@ static int say_crashed(once *c, const cli_outcome *out)
 {
     dibs_error err = {0};
 
-    cli_say("%s: '%s' was %s: its outcome is unknown; --on-crash rerun runs it again", c->shown,
-            c->command[0], out->stopped ? "told to stop on the way" : "ended by a signal");
+    cli_say("%s: '%s' was %s; its outcome is unknown; --on-crash rerun runs it again", c->shown,
+            c->command[0], out->stopped ? "interrupted" : "killed by a signal");
     if (dibs_once_abandon(c->run, &err) != DIBS_OK)
-        cli_say("%s: that could not be written down, and others are told when its lease ends: %s",
+        cli_say("%s: this could not be stored; other clients see it when the lease expires: %s",
                 c->shown, err.message);
     if (c->json)
         print_json(c, "crashed", -1);
@@ -377,10 +378,9 @@ static int settle_end(once *c, const cli_outcome *out)
 
     err.status = write_outcome(c, code, &err);
     if (err.status == DIBS_LOST)
-        cli_say("lost %s before '%s' ended by itself: what it left is not kept", c->shown,
-                c->command[0]);
+        cli_say("lost %s before '%s' exited: its result is not stored", c->shown, c->command[0]);
     else if (err.status != DIBS_OK)
-        cli_say("'%s' has run for %s, but that could not be written down: %s", c->command[0],
+        cli_say("'%s' has run for %s, but the result could not be stored: %s", c->command[0],
                 c->shown, err.message[0] ? err.message : dibs_status_text(err.status));
     if (c->json)
         print_json(c, err.status == DIBS_LOST ? "lost" : code == 0 ? "done" : "failed", code);
@@ -421,7 +421,7 @@ static bool open_capture(once *c)
         return true;
     c->capture = cli_capture_open(to, c->no_replay ? 0 : output_most(c));
     if (!c->capture)
-        cli_say("cannot keep what '%s' writes: %s", c->command[0], strerror(errno));
+        cli_say("cannot capture the output of '%s': %s", c->command[0], strerror(errno));
     return c->capture != NULL;
 }
 

@@ -22,8 +22,9 @@ static int take_span(const cli_command *command, const cli_option *option, const
     char low[32], high[32];
 
     if (ms < 0)
-        return cli_misused(command, "invalid duration %s '%s': write 500ms, 5s, 1h30m or 7d", shown,
-                           value);
+        return cli_misused(command,
+                           "invalid duration %s '%s': write for example 500ms, 5s, 1h30m or 7d",
+                           shown, value);
     if (ms < option->low || ms > option->high)
         return cli_misused(command, "%s '%s' is out of range: %s to %s", shown, value,
                            dibs__span_write(low, option->low),
@@ -49,7 +50,8 @@ static int take_number(const cli_command *command, const cli_option *option, con
                        const char *value)
 {
     if (!cli_parse_number(value, option->low, option->high, option->to))
-        return cli_misused(command, "%s '%s' is no whole number from %" PRId64 " to %" PRId64,
+        return cli_misused(command,
+                           "invalid %s '%s': give a whole number from %" PRId64 " to %" PRId64,
                            shown, value, option->low, option->high);
     return -1;
 }
@@ -225,7 +227,7 @@ int cli_need_name(const cli_command *command, const cli_words *words)
     if (words->count == 0)
         return cli_misused(command, "no lock NAME given");
     if (words->count > 1)
-        return cli_misused(command, "one lock NAME, not %d", words->count);
+        return cli_misused(command, "give one lock NAME, not %d", words->count);
     return -1;
 }
 
@@ -270,12 +272,12 @@ static int check_verb(const cli_command *command, const cli_verb *verb, unsigned
 
     count_operands(verb->operands, &least, &most);
     if (got < least || got > most)
-        return cli_misused(command, "%s takes %s, and got %d operand%s", verb->name,
+        return cli_misused(command, "%s takes %s, but got %d operand%s", verb->name,
                            verb->operands[0] ? verb->operands : "no operands", got,
                            got == 1 ? "" : "s");
     for (; only->option; only++)
         if (only->given && !(only->verbs & bit))
-            return cli_misused(command, "%s does not know %s", verb->name, only->option);
+            return cli_misused(command, "%s does not accept %s", verb->name, only->option);
     return -1;
 }
 
@@ -291,8 +293,8 @@ static int complain_of_verb(const cli_command *command, const cli_verb *verbs, c
                                                      : " or ",
                                  verbs[i].name);
     if (!word)
-        return cli_misused(command, "which? %s", list);
-    return cli_misused(command, "there is no '%s', only %s", word, list);
+        return cli_misused(command, "give a subcommand: %s", list);
+    return cli_misused(command, "unknown subcommand '%s': use %s", word, list);
 }
 
 int cli_find_verb(const cli_command *command, const cli_verb *verbs, const cli_only *only,

@@ -35,22 +35,23 @@ typedef struct run {
 static const char help[] =
     "usage: dibs run [OPTION...] NAME... -- COMMAND [ARG...]\n"
     "Waits for the lock NAME (several: all or none), then runs COMMAND under it.\n\n"
-    "  --wait D        wait at most D (500ms, 5s, 2m, 1h); default: for ever\n"
+    "  --wait D        wait at most D, for example 500ms, 5s or 1h (default: forever)\n"
     "  --no-wait       do not wait\n"
-    "  --lease D       others get the lock so long after we fell silent: 30s, or\n"
-    "                  the session that the URL gives (zookeeper, etcd)\n"
-    "  --shared        together with others that share\n"
-    "  --slots N       at most N at a time; --weight K takes K of them\n"
-    "  --min-hold D    keep the lock at least so long, even if COMMAND is faster\n"
-    "  --max-hold D    COMMAND is gone when it has held the lock for D: SIGTERM D/20\n"
+    "  --lease D       if this client goes silent, the lock is released after D\n"
+    "                  (default 30s; zookeeper, etcd: the session in the URL)\n"
+    "  --shared        shared lock: excludes exclusive holders only\n"
+    "  --slots N       semaphore with N slots; --weight K takes K of them (default 1)\n"
+    "  --min-hold D    hold the lock for at least D, even if COMMAND is faster\n"
+    "  --max-hold D    end COMMAND when it has held the lock for D: SIGTERM D/20\n"
     "                  before that (at most 5s), then SIGKILL; exit code 76\n"
-    "  --owner NAME    hold the lock as NAME; another run with this owner waits until\n"
-    "                  this one has been asked to stop and has ended\n"
-    "  -E CODE         exit code when the lock was not obtained: 75\n"
-    "  --url URL       engine, or --url-file FILE; default: see dibs help\n\n"
-    "COMMAND gets DIBS_NAME, DIBS_FENCE (the fencing token: hand it to what you\n"
-    "write to) and DIBS_OWNER. If the lock is lost, or dibs is killed or stopped,\n"
-    "COMMAND and all that it started are ended before another gets the lock.\n\n"
+    "  --owner NAME    hold the lock as NAME; a second run with the same owner asks\n"
+    "                  the first one to stop, and starts when it has ended\n"
+    "  -E CODE         exit code if the lock was not obtained (default 75)\n"
+    "  --url URL       engine, or --url-file FILE (default: see dibs help)\n\n"
+    "COMMAND gets DIBS_NAME, DIBS_OWNER and DIBS_FENCE (the fencing token: pass it to\n"
+    "the resource you write to). If the lock is lost, or dibs is killed or stopped,\n"
+    "COMMAND and all its child processes are ended before another client gets the\n"
+    "lock.\n\n"
     "Exit: COMMAND's code (128+n: ended by signal n), 75 not obtained, 76 lost,\n"
     "69 engine unavailable, 64 usage, 126 not executable, 127 not found.\n";
 
@@ -101,9 +102,9 @@ static bool say_who_holds(run *r, const char *name, const char *in_time)
     if (lock && lock->holder_count > 0) {
         p = &lock->holders[0];
         cli_say("'%s' not obtained%s: held by %s (host %s, pid %" PRId64
-                ") since %s, %s %s%s; %zu in line",
+                ") since %s, %s %s%s; %zu waiting",
                 name, in_time, p->owner, p->host, p->pid, cli_format_time(since, p->since_ms),
-                p->released ? "given back, but kept by its --min-hold for" : "lease left",
+                p->released ? "released, but kept by --min-hold for" : "lease left",
                 cli_format_span(left, p->left_ms), lock->holder_count > 1 ? ", and by others" : "",
                 lock->waiter_count);
     }
@@ -143,7 +144,8 @@ static void say_waiting(void *data, dibs *d)
         size_t n = place_of(lock);
         said = p && p->pid != getpid() && (n > 0 || !engine.first_come);
         if (n > 0)
-            snprintf(place, sizeof place, ", place %zu of %zu in the queue", n, lock->waiter_count);
+            snprintf(place, sizeof place, ", position %zu of %zu in the queue", n,
+                     lock->waiter_count);
         if (said)
             cli_say(
                 "waiting for '%s': held by %s (host %s, pid %" PRId64 ") since %s%s; Ctrl-C stops "
@@ -232,7 +234,7 @@ static bool give_back(run *r)
         dibs_status status = dibs_unlock(r->grants[i]);
         lost |= status == DIBS_LOST;
         if (status != DIBS_OK && status != DIBS_LOST)
-            cli_say("'%s' could not be given back (%s): it passes on when its lease ends",
+            cli_say("'%s' could not be released (%s): it is free when its lease expires",
                     r->names[i], dibs_status_text(status));
     }
     return lost;
@@ -258,7 +260,7 @@ static void say_loss(const run *r, const char *so)
             which = i;
         }
     if (max_hold_reached(r, r->grants[which]))
-        why = "--max-hold is reached";
+        why = "--max-hold was reached";
     cli_say("lost '%s': %s; '%s' %s", r->names[which], why, r->command[0], so);
 }
 
@@ -273,7 +275,7 @@ static int settle(run *r, cli_outcome out)
     if (out.failed)
         return out.failed;
     if (gone && !out.lost)
-        cli_say("lost '%s' before '%s' ended by itself", r->names[0], r->command[0]);
+        cli_say("lost '%s' before '%s' exited", r->names[0], r->command[0]);
     if (gone || out.lost)
         return CLI_EXIT_LOST;
     dibs_close(r->d);

@@ -7,14 +7,14 @@
 
 static const char help[] =
     "usage: dibs schema [--url URL]\n"
-    "Prints the SQL that makes the tables which the engine needs, and connects to\n"
-    "nothing. An account that may make tables needs no help: they are made on first\n"
-    "use. For any other, an administrator pipes this into the database:\n\n"
+    "Prints the SQL that creates the tables of the engine. Does not connect. If the\n"
+    "account may create tables, this is not needed: they are created on first use.\n"
+    "Otherwise an administrator runs the SQL in the database:\n\n"
     "  dibs schema --url postgresql://host/app | psql -h host -U postgres app\n"
     "  dibs schema --url mysql://host/app | mariadb -h host -u root app\n\n"
-    "  --url URL  engine, with the table_prefix that will be used later; default:\n"
-    "             see dibs help\n\n"
-    "Exit: 0, or 64 for an engine that needs no tables.\n";
+    "  --url URL  engine, with the table_prefix that clients will use, or\n"
+    "             --url-file FILE (default: see dibs help)\n\n"
+    "Exit: 0, or 64 for an engine without such tables.\n";
 
 static int start(const cli_command *self, int argc, char **argv)
 {
@@ -37,5 +37,5 @@ static int start(const cli_command *self, int argc, char **argv)
     return cli_finish(0);
 }
 
-const cli_command cli_schema = {"schema", "print the SQL that makes an engine's tables", help,
+const cli_command cli_schema = {"schema", "print the SQL that creates an engine's tables", help,
                                 start};

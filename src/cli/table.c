@@ -61,7 +61,7 @@ static void print_lock(FILE *to, const dibs_lock_info *lock, int name_width, siz
         cli_format_span(left, p->left_ms);
         snprintf(holder, sizeof holder, "%.600s:%" PRId64 " %.600s", host, p->pid, owner);
     }
-    snprintf(line, sizeof line, "%s%*s  %-11s %7s %7s %5zu  %-16" PRIu64 "  %s", name, padding, "",
+    snprintf(line, sizeof line, "%s%*s  %-11s %7s %7s %7zu  %-16" PRIu64 "  %s", name, padding, "",
              state, age, left, lock->waiter_count, lock->fence, holder);
     put_line(to, line, columns);
 }
@@ -89,8 +89,8 @@ void cli_table_print(FILE *to, const dibs_report *report, size_t columns, size_t
 
     if (lines && count + 1 > lines)
         shown = lines > 2 ? lines - 2 : 0;
-    snprintf(line, sizeof line, "%-*s  %-11s %7s %7s %5s  %-16s  %s", width, "NAME", "STATE",
-             "SINCE", "LEFT", "LINE", "FENCE", "HOLDER");
+    snprintf(line, sizeof line, "%-*s  %-11s %7s %7s %7s  %-16s  %s", width, "NAME", "STATE",
+             "SINCE", "LEFT", "WAITERS", "FENCE", "HOLDER");
     put_line(to, line, columns);
     for (size_t i = 0; i < shown; i++)
         print_lock(to, dibs_report_at(report, i), width, columns);

@@ -9,19 +9,19 @@ static const char help[] =
     "usage: dibs token issue [--scope S] [--ttl D] [--json] [--url URL]\n"
     "       dibs token redeem [--scope S] [--json] [--url URL] TOKEN\n"
     "       dibs token reissue [--scope S] [--ttl D] [--json] [--url URL] TOKEN\n"
-    "A token that nobody can guess, good for one redemption: for a form that must not\n"
-    "be sent twice, a link that works once.\n\n"
-    "  issue      prints a new token, alone\n"
-    "  redeem     exits with 0 for exactly one caller, with 77 for all others; do the\n"
-    "             work after it\n"
-    "  reissue    the work behind a redeemed token failed: prints one new token for\n"
-    "             it, the same one when asked again\n\n"
-    "  --scope S  what it is good for; the same for all three; default: none\n"
-    "  --ttl D    good for so long (500ms, 5s, 2m, 1h, 7d): 10m\n"
+    "An unguessable token that can be redeemed once: for a form that must be\n"
+    "submitted only once, or a link that works once.\n\n"
+    "  issue      prints a new token\n"
+    "  redeem     exits with 0 for exactly one caller, who then does the work, and\n"
+    "             with 77 for all others\n"
+    "  reissue    if the work after a redemption failed: prints a replacement token,\n"
+    "             the same one for every call\n\n"
+    "  --scope S  what the token is for; the same for all three (default: none)\n"
+    "  --ttl D    the token expires after D (default 10m)\n"
     "  --json     {\"scope\", \"token\", \"redeemed\"}\n"
-    "  --url URL  engine, or --url-file FILE; default: see dibs help\n\n"
-    "Exit: 0, or 77: spent, expired, never issued, or for another scope (reissue: not\n"
-    "spent, or gone).\n";
+    "  --url URL  engine, or --url-file FILE (default: see dibs help)\n\n"
+    "Exit: 0, or 77: used, expired, never issued, or for another scope (reissue: not\n"
+    "redeemed, or expired).\n";
 
 typedef enum verb { ISSUE, REDEEM, REISSUE } verb;
 

@@ -20,14 +20,14 @@
 
 static const char help[] =
     "usage: dibs watch [--interval D] [--json] [--url URL] [PREFIX]\n"
-    "Shows the locks whose name starts with PREFIX, live in a terminal (end it with\n"
-    "Ctrl-C). When the output is no terminal, prints a line for every change: held,\n"
+    "Shows the locks whose names start with PREFIX, updated live in a terminal (exit\n"
+    "with Ctrl-C). If the output is not a terminal, prints one line per change: held,\n"
     "released, breaking, waiting.\n\n"
-    "  --interval D  how often to look: 1s\n"
-    "  --json        an object a line: {\"time_ms\", \"event\", \"name\",\n"
+    "  --interval D  time between two updates (default 1s)\n"
+    "  --json        one object per line: {\"time_ms\", \"event\", \"name\",\n"
     "                \"waiter_count\", \"holder\"}\n"
-    "  --url URL     engine, or --url-file FILE; default: see dibs help\n\n"
-    "What comes and goes between two looks is not seen.\n";
+    "  --url URL     engine, or --url-file FILE (default: see dibs help)\n\n"
+    "A lock that is taken and released between two updates is not shown.\n";
 
 typedef struct watch {
     dibs *d;
@@ -80,7 +80,7 @@ static void look(watch *w)
     w->err.status = dibs_list(w->d, w->prefix, false, &next, &w->err);
     if (w->err.status != DIBS_OK) {
         if (!w->live && before == DIBS_OK)
-            cli_say("%s; trying again", w->err.message);
+            cli_say("%s; retrying", w->err.message);
         return;
     }
     if (!w->live)
@@ -149,7 +149,7 @@ static int take_signals(watch *w)
     w->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (w->signals >= 0)
         return -1;
-    cli_say("cannot take signals");
+    cli_say("cannot set up signal handling");
     return CLI_EXIT_SYSTEM;
 }
 
@@ -165,7 +165,7 @@ static int start(const cli_command *self, int argc, char **argv)
     int code = cli_parse(self, options, argc, argv, &words);
 
     if (code < 0 && words.count > 1)
-        code = cli_misused(self, "one PREFIX at most, not %d", words.count);
+        code = cli_misused(self, "give at most one PREFIX, not %d", words.count);
     if (code >= 0)
         return code;
     w.prefix = words.count ? words.word[0] : NULL;
@@ -181,4 +181,4 @@ static int start(const cli_command *self, int argc, char **argv)
     return code;
 }
 
-const cli_command cli_watch = {"watch", "show locks as they come and go", help, start};
+const cli_command cli_watch = {"watch", "show locks live", help, start};

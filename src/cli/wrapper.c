@@ -178,7 +178,7 @@ static void take_over(wrapper *w)
             cli_pack_end_strays(&w->pack, SIGTERM);
     }
     if (!w->replaced && w->out.cut_off)
-        cli_say("the guardian of '%s' was killed: the command was ended", w->command);
+        cli_say("the guardian of '%s' was killed; the command was ended", w->command);
 }
 
 /* ---- News ------------------------------------------------------------------------------------ */
@@ -248,8 +248,7 @@ static void look_at_guardian(wrapper *w)
     if (w->over || cli_now() < w->schedule.kill_at + late)
         return;
     if (!w->replaced)
-        cli_say("the guardian of '%s' is stopped: it is killed, and the command is ended",
-                w->command);
+        cli_say("the guardian of '%s' is stopped; killing it and ending the command", w->command);
     w->replaced = true;
     w->out.lost = true;
     kill(w->guardian.pid, SIGKILL);

@@ -54,8 +54,9 @@ static dibs_status read_base(dibs *d, dibs__cell_reply *reply, dibs_error *err)
     if (text && reply->size > 0 && strspn(text, "0123456789") == reply->size)
         d->base = strtoull(text, &end, 10);
     if (!end || errno || d->base > INT64_MAX)
-        return dibs__fail(err, DIBS_BROKEN_ENGINE,
-                          "the store's fence base is none that this version of dibs knows");
+        return dibs__fail(
+            err, DIBS_BROKEN_ENGINE,
+            "the store's fence base has an unknown format: use a newer version of dibs");
     return DIBS_OK;
 }
 
@@ -115,7 +116,7 @@ static dibs_status check_above(dibs *d, uint64_t above, dibs__deadline until, di
         return status;
     return dibs__fail(err, DIBS_CONFLICT,
                       "%s: fence_above=%" PRIu64 ", but the next fence here would be about %" PRIu64
-                      ": use a place in it that nobody has opened yet",
+                      ": use a new prefix, folder or database",
                       d->class->scheme, above, d->base + top);
 }
 

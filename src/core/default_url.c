@@ -40,7 +40,7 @@ static dibs_status check_line(const char *path, const char *text, size_t size, d
                           DIBS__URL_MAX);
     if (size == 0 || strlen(text) != size || strpbrk(text, "\r\n"))
         return dibs__fail(err, DIBS_INVALID,
-                          "%.400s does not hold a URL: write one line such as redis://host:port",
+                          "%.400s does not contain a URL: write one line such as redis://host:port",
                           path);
     return DIBS_OK;
 }

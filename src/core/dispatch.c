@@ -19,7 +19,7 @@ static void take_away(dibs_ticket *t)
     dibs_grant *g = t->grant;
 
     t->status = dibs__fail(&t->err, DIBS_LOST,
-                           "'%.200s' was granted and lost before dibs_dispatch could tell: %s",
+                           "'%.200s' was granted and lost before dibs_dispatch was called: %s",
                            g->name, dibs_loss_text(dibs_loss_of(g)));
     dibs__grant_ref(g); /* the ticket's own */
     if (--g->depth == 0) {

@@ -520,11 +520,11 @@ const char *dibs_loss_text(dibs_loss why)
 {
     static const char *const text[] = {
         "not lost",
-        "its lease ran out",
+        "its lease expired",
         "an operator broke it",
         "the engine no longer has it",
-        "the engine did not answer until the lease was over",
-        "the same owner asks for it elsewhere",
+        "the engine did not answer before the lease expired",
+        "the same owner requested it elsewhere",
     };
 
     return (size_t)why < sizeof text / sizeof text[0] ? text[why] : "unknown";

@@ -39,8 +39,8 @@ dibs_status dibs__check_name(const char *name, dibs_error *err)
         return dibs__fail(err, DIBS_INVALID, "a lock's name must not be empty");
     if (n > DIBS_NAME_MAX)
         return dibs__fail(err, DIBS_INVALID,
-                          "a lock's name has at most %d bytes; this one is longer: '%.40s…'",
-                          DIBS_NAME_MAX, name);
+                          "the lock's name is too long (at most %d bytes): '%.40s…'", DIBS_NAME_MAX,
+                          name);
     return DIBS_OK;
 }
 
@@ -159,7 +159,7 @@ static dibs_status check_open_options(const dibs_options *o, dibs_error *err)
     dibs_status status;
 
     if (o->owner && (!*o->owner || strlen(o->owner) > DIBS_OWNER_MAX))
-        return dibs__fail(err, DIBS_INVALID, "an owner's name has 1 to %d bytes", DIBS_OWNER_MAX);
+        return dibs__fail(err, DIBS_INVALID, "invalid owner: give 1 to %d bytes", DIBS_OWNER_MAX);
     status = dibs__check_ms("connect_ms", o->connect_ms, 1, DIBS__MAX_MS, NULL, err);
     if (status == DIBS_OK)
         status = dibs__check_ms("request_ms", o->request_ms, 1, DIBS__MAX_MS, NULL, err);
@@ -269,7 +269,7 @@ static dibs_status find_engine(const dibs__url *url, const dibs__engine_class **
         snprintf(known + n, sizeof known - n, "%s%s:", i ? ", " : "", dibs__engines[i]->scheme);
     }
     /* user:password@host without a scheme begins with what must not be repeated */
-    return dibs__fail(err, DIBS_INVALID, "no engine for the URL scheme '%.40s:'; there are %s",
+    return dibs__fail(err, DIBS_INVALID, "unknown URL scheme '%.40s:'; use one of %s",
                       !url->authority && strchr(url->path, '@') ? "..." : url->scheme, known);
 }
 
@@ -374,7 +374,7 @@ dibs_status dibs__do_schema(const char *text, char **out, dibs_error *err)
     if (status == DIBS_OK)
         dibs__url_take(&url, "fence_above"); /* no table depends on it */
     if (status == DIBS_OK && !class->schema)
-        status = dibs__fail(err, DIBS_UNSUPPORTED, "%s: needs no tables made by an administrator",
+        status = dibs__fail(err, DIBS_UNSUPPORTED, "%s: this engine has no tables to create",
                             class->scheme);
     else if (status == DIBS_OK)
         status = class->schema(&url, out, err);

@@ -17,12 +17,14 @@ static dibs_status check_slots(const dibs_lock_options *o, dibs_error *err)
 
     if (o->shared && slots > 1)
         return dibs__fail(err, DIBS_INVALID,
-                          "shared and slots do not go together: a semaphore's slots are shared");
+                          "shared cannot be combined with slots: a semaphore is always shared");
     if (slots >= DIBS__PLAIN)
-        return dibs__fail(err, DIBS_INVALID, "slots = %u: give at most %u", slots, DIBS__PLAIN - 1);
+        return dibs__fail(err, DIBS_INVALID, "slots = %u is too large: give at most %u", slots,
+                          DIBS__PLAIN - 1);
     if (o->weight > slots)
-        return dibs__fail(err, DIBS_INVALID, "weight %u is more than the %u slot%s that there are",
-                          o->weight, slots, slots == 1 ? "" : "s");
+        return dibs__fail(err, DIBS_INVALID,
+                          "weight %u is more than the %u slot%s of the semaphore", o->weight, slots,
+                          slots == 1 ? "" : "s");
     return DIBS_OK;
 }
 
@@ -57,7 +59,7 @@ static dibs_status check_options(const dibs__engine_class *class, const dibs_loc
         status =
             dibs__check_ms("min_hold_ms", o->min_hold_ms, 1, DIBS__MAX_LEASE / DIBS__MS, NULL, err);
     if (status == DIBS_OK && o->owner && (!*o->owner || strlen(o->owner) > DIBS_OWNER_MAX))
-        status = dibs__fail(err, DIBS_INVALID, "an owner's name has 1 to %d bytes", DIBS_OWNER_MAX);
+        status = dibs__fail(err, DIBS_INVALID, "invalid owner: give 1 to %d bytes", DIBS_OWNER_MAX);
     return status;
 }
 
@@ -148,16 +150,18 @@ static dibs_status reenter(dibs_grant *g, const dibs_lock_options *o, dibs_error
     const char *name = g->name;
 
     if (g->ticket)
-        return dibs__fail(err, DIBS_INVALID, "'%.200s': this owner is waiting for it already",
+        return dibs__fail(err, DIBS_INVALID, "'%.200s': this owner is already waiting for it",
                           name);
     if (!dibs_held(g))
         return dibs__fail(err, DIBS_LOST, "'%.200s' was lost: unlock the lost grant first", name);
     if (capacity != g->capacity)
-        return dibs__fail(err, DIBS_CONFLICT, "'%.200s' is held with other slots", name);
+        return dibs__fail(err, DIBS_CONFLICT, "'%.200s' is held with a different number of slots",
+                          name);
     if (weight > g->weight)
         return dibs__fail(
             err, DIBS_CONFLICT,
-            "'%.200s' is held shared (or with fewer slots): unlock first, then ask for more", name);
+            "'%.200s' is held shared (or with fewer slots): unlock it first, then request more",
+            name);
     g->depth++;
     g->d->stats.reentries++;
     return DIBS_OK;

@@ -39,8 +39,7 @@ static dibs_status look_at_one(dibs *d, const void *what, dibs__deadline until,
     dibs_status status = d->class->inspect(d->engine, what, until, b, err);
 
     if (status == DIBS_OK && dibs__report_is_empty(b))
-        status = dibs__fail(err, DIBS_NOT_FOUND, "nobody has used a lock named '%.200s'",
-                            (const char *)what);
+        status = dibs__fail(err, DIBS_NOT_FOUND, "no such lock: '%.200s'", (const char *)what);
     return status;
 }
 
@@ -72,7 +71,7 @@ dibs_status dibs__do_list(dibs *d, const char *prefix, bool idle, dibs_report **
     if (!dibs__same_process(d))
         return dibs__forked(err);
     if (strnlen(s.prefix, DIBS_NAME_MAX + 1) > DIBS_NAME_MAX)
-        return dibs__fail(err, DIBS_INVALID, "the prefix is longer than any name: at most %d bytes",
+        return dibs__fail(err, DIBS_INVALID, "the prefix is too long (at most %d bytes)",
                           DIBS_NAME_MAX);
     return look(d, look_at_many, &s, DIBS__NEVER, out, err);
 }
@@ -117,7 +116,8 @@ static dibs_status wait_for_holders(dibs *d, const char *name, dibs__deadline un
             return DIBS_OK;
         if (dibs__now(d->env) + pause >= until)
             return dibs__fail(err, DIBS_BUSY,
-                              "'%.200s': its holder was told and has not let go yet", name);
+                              "'%.200s': the holder was notified and has not released the lock yet",
+                              name);
         dibs__sleep(d->env, pause);
         if (is_closing(d))
             return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
@@ -144,7 +144,7 @@ dibs_status dibs__do_break(dibs *d, const char *name, const char *by, bool now, 
     if (status == DIBS_OK && reply.verdict != DIBS__LOST)
         dibs__bell_ring(d, dibs__request_until(d, until));
     if (status == DIBS_OK && reply.verdict == DIBS__LOST)
-        status = dibs__fail(err, DIBS_NOT_FOUND, "nobody has used a lock named '%.200s'", name);
+        status = dibs__fail(err, DIBS_NOT_FOUND, "no such lock: '%.200s'", name);
     else if (status == DIBS_OK && reply.verdict == DIBS__BUSY)
         status = wait_for_holders(d, name, until, err);
     pthread_mutex_lock(&d->mutex);

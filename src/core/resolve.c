@@ -57,9 +57,8 @@ static dibs_status tell(int result, const char *host, dibs_error *err)
 {
     if (result == EAI_MEMORY)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    return dibs__fail(err, DIBS_UNAVAILABLE,
-                      "cannot find the host '%.200s': %s; check the name in the URL", host,
-                      gai_strerror(result));
+    return dibs__fail(err, DIBS_UNAVAILABLE, "cannot resolve the host '%.200s': %s; check the URL",
+                      host, gai_strerror(result));
 }
 
 static dibs_status ask(const dibs__env *env, question *q, dibs__deadline until,
@@ -70,14 +69,13 @@ static dibs_status ask(const dibs__env *env, question *q, dibs__deadline until,
     dibs_status status = DIBS_OK;
 
     if (!a) {
-        status =
-            dibs__fail(err, DIBS_UNAVAILABLE, "no thread for looking up the host '%.200s'", host);
+        status = dibs__fail(err, DIBS_UNAVAILABLE,
+                            "cannot start a thread to resolve the host '%.200s'", host);
         drop(q);
         return status;
     }
     if (!dibs__aside_wait(a, env, until))
-        status =
-            dibs__fail(err, DIBS_UNAVAILABLE, "looking up the host '%.200s' took too long", host);
+        status = dibs__fail(err, DIBS_UNAVAILABLE, "resolving the host '%.200s' timed out", host);
     if (!dibs__aside_end(a))
         return status;
     if (status == DIBS_OK && q->result != 0)

@@ -188,7 +188,7 @@ static void mismatch(dibs_ticket *t, const dibs__reply *reply)
     else
         dibs__fail(
             &err, DIBS_CONFLICT,
-            "'%.200s' is a semaphore of %u slots: ask for as many, or break it to make it anew",
+            "'%.200s' is a semaphore of %u slots: use the same number, or break it to change it",
             t->grant->name, reply->capacity);
     dibs__ticket_settle(t, DIBS_CONFLICT, &err);
 }
@@ -212,7 +212,7 @@ static void verdict(dibs_ticket *t, dibs__deadline sent, const dibs__reply *repl
         return;
     case DIBS__RESUMED: /* `remaining`: handed to us, and wanted back before we heard of it */
         t->maybe_there = reply->remaining > 0;
-        settle_saying(t, DIBS_LOST, "the same owner asks for it elsewhere");
+        settle_saying(t, DIBS_LOST, "the same owner requested it elsewhere");
         return;
     default: /* flushed, or we were silent for too long */
         start_over(t);

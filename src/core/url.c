@@ -61,11 +61,11 @@ static dibs_status parse_port(const char *text, bool open, int *out, dibs_error 
     errno = 0;
     port = strtol(text, &end, 10);
     if (!isdigit((unsigned char)*text) || *end || errno || port < 1 || port > 65535)
-        return dibs__fail(err, DIBS_INVALID,
-                          open
-                              ? "bad port '%.20s' in the URL: give a number from 1 to 65535"
-                              : "bad port in the URL: give a number from 1 to 65535%.0s" LOGIN_HINT,
-                          text);
+        return dibs__fail(
+            err, DIBS_INVALID,
+            open ? "invalid port '%.20s' in the URL: give a number from 1 to 65535"
+                 : "invalid port in the URL: give a number from 1 to 65535%.0s" LOGIN_HINT,
+            text);
     *out = (int)port;
     return DIBS_OK;
 }
@@ -78,14 +78,14 @@ dibs_status dibs__url_parse_host(dibs__url_host *host, char *text, bool open, di
         char *rest = cut(text, ']');
         if (!rest || (*rest && *rest != ':'))
             return dibs__fail(err, DIBS_INVALID,
-                              "bad IPv6 address in the URL: write it as [::1]:port");
+                              "invalid IPv6 address in the URL: write it as [::1]:port");
         text++;
         port = *rest ? rest + 1 : NULL;
     } else {
         port = cut(text, ':');
     }
     if (!dibs__url_decode(text))
-        return dibs__fail(err, DIBS_INVALID, "bad percent escape in the URL's host");
+        return dibs__fail(err, DIBS_INVALID, "invalid percent escape in the URL's host");
     host->name = text;
     return port ? parse_port(port, open, &host->port, err) : DIBS_OK;
 }
@@ -115,7 +115,7 @@ static dibs_status parse_authority(dibs__url *url, char *text, dibs_error *err)
         url->user = text;
         if (!dibs__url_decode(url->user) || (url->password && !dibs__url_decode(url->password)))
             return dibs__fail(err, DIBS_INVALID,
-                              "bad percent escape in the URL's user or password");
+                              "invalid percent escape in the URL's user or password");
         text = at + 1;
     }
     return parse_hosts(url, text, !at, err);
@@ -124,9 +124,10 @@ static dibs_status parse_authority(dibs__url *url, char *text, dibs_error *err)
 static dibs_status parse_params(dibs__url *url, char *text, dibs_error *err)
 {
     if (text && strchr(text, '?')) /* else the second parameter would be a piece of the first */
-        return dibs__fail(err, DIBS_INVALID,
-                          "a second ? in the URL: & joins parameters, as in ?a=1&b=2; in a value "
-                          "write ? as %%3F");
+        return dibs__fail(
+            err, DIBS_INVALID,
+            "second ? in the URL: separate parameters with &, as in ?a=1&b=2; in a value "
+            "write ? as %%3F");
     while (text && *text) {
         char *next = cut(text, '&');
         char *value = cut(text, '=');
@@ -135,7 +136,7 @@ static dibs_status parse_params(dibs__url *url, char *text, dibs_error *err)
                               DIBS__PARAMS_MAX);
         if (!*text || !value || !dibs__url_decode(text) || !dibs__url_decode(value))
             return dibs__fail(err, DIBS_INVALID,
-                              "bad parameter '%.40s' in the URL: write ?name=value", text);
+                              "invalid parameter '%.40s' in the URL: write ?name=value", text);
         for (size_t i = 0; i < url->param_count; i++)
             if (strcmp(url->param[i].key, text) == 0)
                 return dibs__fail(err, DIBS_INVALID, "parameter '%.40s' is in the URL twice", text);
@@ -191,7 +192,7 @@ dibs_status dibs__url_parse(dibs__url *url, const char *text, dibs_error *err)
                           strchr(text, '@') ? "(with credentials)" : text);
     if (is_cut_login(rest))
         return dibs__fail(err, DIBS_INVALID,
-                          "an @ where no login can be in the URL: write it as %%40" LOGIN_HINT);
+                          "unexpected @ in the URL: write it as %%40" LOGIN_HINT);
     status = parse_params(url, cut(rest, '?'), err);
     if (status != DIBS_OK)
         return status;
@@ -209,7 +210,7 @@ dibs_status dibs__url_parse(dibs__url *url, const char *text, dibs_error *err)
         url->path = rest;
     }
     if (status == DIBS_OK && !dibs__url_decode(url->path))
-        status = dibs__fail(err, DIBS_INVALID, "bad percent escape in the URL's path");
+        status = dibs__fail(err, DIBS_INVALID, "invalid percent escape in the URL's path");
     return status;
 }
 
@@ -259,7 +260,7 @@ dibs_status dibs__url_all_taken(const dibs__url *url, const char *known, dibs_er
     for (size_t i = 0; i < url->param_count; i++)
         if (!url->param[i].taken)
             return dibs__fail(err, DIBS_INVALID,
-                              "unknown parameter '%.40s' in the URL; %s knows: %s%sfence_above",
+                              "unknown parameter '%.40s' in the URL; %s accepts: %s%sfence_above",
                               url->param[i].key, url->scheme, known, *known ? ", " : "");
     return DIBS_OK;
 }

@@ -14,7 +14,8 @@ static dibs_status read_login(char *text, dibs__url_login *out, dibs_error *err)
     if (password)
         *password++ = '\0';
     if (!dibs__url_decode(text) || (password && !dibs__url_decode(password)))
-        return dibs__fail(err, DIBS_INVALID, "bad percent escape in the URL's user or password");
+        return dibs__fail(err, DIBS_INVALID,
+                          "invalid percent escape in the URL's user or password");
     out->user = *text ? text : NULL;
     out->password = password;
     return DIBS_OK;

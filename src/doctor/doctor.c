@@ -119,9 +119,8 @@ dibs_status dibs__do_examine(const char *text, const dibs_options *options, dibs
     if (status == DIBS_OK)
         status = dibs__url_begin(&url, text, &class, err);
     if (status == DIBS_OK && !class->examine)
-        status = dibs__fail(err, DIBS_UNSUPPORTED,
-                            "%s: lives inside one process: there is no server to examine",
-                            class->scheme);
+        status =
+            dibs__fail(err, DIBS_UNSUPPORTED, "%s: there is no server to check", class->scheme);
     if (status == DIBS_OK) {
         dibs__url_take(&url, "fence_above"); /* no danger depends on it */
         fill_times(&request, o);

@@ -12,17 +12,17 @@ static const char help[] =
     "       dibs lab report [STRATEGY...] [-o FOLDER] [--from JSON] ...\n"
     "       dibs lab shop --strategy NAME [--url URL] [--port P] ...\n"
     "       dibs lab adapter STRATEGY [--url URL]\n"
-    "Runs schemes for locks on the deduction of stock, next to dibs itself, and says\n"
-    "which sell what is not there. STRATEGY is a name or a row of `dibs lab list`;\n"
-    "none means all. The default is 1 process, 50 threads, 100 loops, stock 5000.\n"
+    "Runs well-known locking schemes, and dibs itself, on the sale of a stock, and\n"
+    "reports which of them oversell. STRATEGY is a name or a row of `dibs lab list`\n"
+    "(default: all). Defaults: 1 process, 50 threads, 100 loops, stock 5000.\n"
     "adapter lets `dibs torture --adapter` test a strategy that is a lock.\n\n"
-    "  --with-servers    start private servers, on free ports; they end with it\n"
+    "  --with-servers    start private servers on free ports; they end with dibs\n"
     "  --redis URL  --redlock URL  --mysql URL  --postgresql URL  --sqlite URL\n"
     "  --zookeeper URL  --etcd URL\n"
-    "                    or use these: tables lab_... and keys stock:... are made and\n"
-    "                    overwritten there\n"
-    "  --limit D         a run that takes longer is ended (default 2m)\n\n"
-    "Exit: 0, or 1 when the product, or a scheme said to be correct, was not.\n";
+    "                    or use these: tables lab_... and keys stock:... are created\n"
+    "                    and overwritten there\n"
+    "  --limit D         end a run that takes longer than D (default 2m)\n\n"
+    "Exit: 0, or 1 if dibs, or a scheme that should be correct, was not.\n";
 
 static int start(const cli_command *self, int argc, char **argv)
 {
@@ -39,11 +39,13 @@ static int start(const cli_command *self, int argc, char **argv)
         return cli_finish(0);
     }
     if (argc == 0)
-        return cli_misused(self, "what to do: list, run, hazards, report, shop or adapter");
+        return cli_misused(self, "give a subcommand: list, run, hazards, report, shop or adapter");
     for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++)
         if (strcmp(argv[0], verbs[i].name) == 0)
             return verbs[i].run(self, argc - 1, argv + 1);
-    return cli_misused(self, "there is no 'lab %s'", argv[0]);
+    return cli_misused(self, "unknown subcommand '%s': use list, run, hazards, report or shop",
+                       argv[0]);
 }
 
-const cli_command cli_lab = {"lab", "run the known schemes, and see which oversell", help, start};
+const cli_command cli_lab = {"lab", "run well-known locking schemes, and see which oversell", help,
+                             start};

@@ -71,8 +71,7 @@ int lab_request_choose(lab_request *r, const cli_command *self, const cli_words 
 {
     for (int i = 0; i < words->count; i++)
         if (choose_named(r, words->word[i], experiments) == 0)
-            return cli_misused(self, "there is no strategy '%s': dibs lab list names them",
-                               words->word[i]);
+            return cli_misused(self, "unknown strategy '%s': see dibs lab list", words->word[i]);
     for (size_t i = 0; words->count == 0 && lab_strategies[i]; i++)
         choose(r, lab_strategies[i]);
     for (size_t i = 0; words->count == 0 && experiments && lab_experiments[i]; i++)
@@ -84,7 +83,7 @@ int lab_request_choose_one(lab_request *r, const cli_command *self, const char *
 {
     r->chosen[0] = lab_find(name, NULL);
     if (!r->chosen[0])
-        return cli_misused(self, "there is no strategy '%s': dibs lab list names them", name);
+        return cli_misused(self, "unknown strategy '%s': see dibs lab list", name);
     if (lab_find(name, r->chosen[0]))
         return cli_misused(self, "the row %s has several strategies, among them '%s': name one",
                            name, r->chosen[0]->name);

@@ -35,8 +35,7 @@ dibs_status dibs__check_text(const char *what, const char *text, bool may_be_emp
     if (n == 0 && !may_be_empty)
         return dibs__fail(err, DIBS_INVALID, "%s must not be empty", what);
     if (n > DIBS_NAME_MAX)
-        return dibs__fail(err, DIBS_INVALID,
-                          "%s has at most %d bytes; this one is longer: '%.40s…'", what,
+        return dibs__fail(err, DIBS_INVALID, "%s is too long (at most %d bytes): '%.40s…'", what,
                           DIBS_NAME_MAX, text);
     return DIBS_OK;
 }
@@ -49,7 +48,7 @@ dibs_status dibs__check_size(const dibs *d, const char *what, const void *data, 
     if (size > 0 && !data)
         return dibs__fail(err, DIBS_INVALID, "%s: %zu bytes, but no data given", what, size);
     if (size > most)
-        return dibs__fail(err, DIBS_INVALID, "%s has %zu bytes; %s takes at most %zu", what, size,
+        return dibs__fail(err, DIBS_INVALID, "%s is too long: %s takes at most %zu bytes", what,
                           d->class->scheme, most);
     return DIBS_OK;
 }
@@ -150,20 +149,20 @@ static dibs_status verdict_of(const char *name, const dibs__cell_reply *r, bool 
     case DIBS__CELL_ALREADY:
         return DIBS_OK;
     case DIBS__CELL_ABSENT:
-        return dibs__fail(err, DIBS_NOT_FOUND, "'%.200s': there is no such cell", name);
+        return dibs__fail(err, DIBS_NOT_FOUND, "'%.200s': no such cell", name);
     case DIBS__CELL_CONFLICT:
         return dibs__fail(err, DIBS_CONFLICT, "'%.200s' has version %llu: read it and decide again",
                           name, (unsigned long long)r->version);
     case DIBS__CELL_FENCED:
         return dibs__fail(err, DIBS_LOST,
-                          "'%.200s': a newer holder has been here (floor %llu): nothing was done",
+                          "'%.200s': a newer fence was seen (floor %llu): nothing was changed",
                           name, (unsigned long long)r->floor);
     case DIBS__CELL_TOO_FEW:
     case DIBS__CELL_OVERFLOW:
     case DIBS__CELL_KIND:
         break;
     }
-    return dibs__fail(err, DIBS_BROKEN_ENGINE, "'%.200s': the engine holds something else there",
+    return dibs__fail(err, DIBS_BROKEN_ENGINE, "'%.200s': the engine has unexpected data there",
                       name);
 }
 

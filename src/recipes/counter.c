@@ -33,20 +33,19 @@ static dibs_status verdict_of(const char *name, const dibs__cell_reply *r, dibs_
     case DIBS__CELL_ALREADY:
         return DIBS_ALREADY;
     case DIBS__CELL_ABSENT:
-        return dibs__fail(err, DIBS_NOT_FOUND, "'%.200s': there is no such counter: set it first",
-                          name);
+        return dibs__fail(err, DIBS_NOT_FOUND, "'%.200s': no such counter: set it first", name);
     case DIBS__CELL_TOO_FEW:
         return dibs__fail(err, DIBS_TOO_FEW, "'%.200s': only %lld left", name,
                           (long long)r->number);
     case DIBS__CELL_OVERFLOW:
-        return dibs__fail(err, DIBS_INVALID, "'%.200s' is %lld: the sum would be too large", name,
-                          (long long)r->number);
+        return dibs__fail(err, DIBS_INVALID, "'%.200s' is %lld: the result would be too large",
+                          name, (long long)r->number);
     case DIBS__CELL_CONFLICT:
     case DIBS__CELL_FENCED:
     case DIBS__CELL_KIND:
         break;
     }
-    return dibs__fail(err, DIBS_BROKEN_ENGINE, "'%.200s': the engine holds something else there",
+    return dibs__fail(err, DIBS_BROKEN_ENGINE, "'%.200s': the engine has unexpected data there",
                       name);
 }
 
@@ -98,7 +97,7 @@ dibs_status dibs__do_counter_set(dibs *d, const char *name, int64_t value,
     dibs__cell_command c = {.op = DIBS__CELL_SET, .number = value};
 
     if (value < 0)
-        return dibs__fail(err, DIBS_INVALID, "%lld: a counter is never below zero",
+        return dibs__fail(err, DIBS_INVALID, "%lld: a counter cannot be negative",
                           (long long)value);
     return run(d, name, &c, options, NULL, err);
 }

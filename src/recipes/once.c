@@ -49,9 +49,9 @@ static dibs_status check_options(const char *key, const dibs_once_options *o, di
         return status;
     if (o->fingerprint_size > 255 || (o->fingerprint_size > 0 && !o->fingerprint))
         return dibs__fail(err, DIBS_INVALID,
-                          "a fingerprint has at most 255 bytes: give a hash of what was asked for");
+                          "the fingerprint is longer than 255 bytes: use a hash");
     if (o->owner && (!*o->owner || strlen(o->owner) > DIBS_OWNER_MAX))
-        return dibs__fail(err, DIBS_INVALID, "an owner's name has 1 to %d bytes", DIBS_OWNER_MAX);
+        return dibs__fail(err, DIBS_INVALID, "invalid owner: give 1 to %d bytes", DIBS_OWNER_MAX);
     if ((unsigned)o->on_crash > DIBS_CRASH_ASK || (o->on_crash == DIBS_CRASH_ASK && !o->ask))
         return dibs__fail(err, DIBS_INVALID,
                           "on_crash: refuse, rerun, or ask with a callback in `ask`");
@@ -161,10 +161,10 @@ static dibs_status say_running(const dibs_once *o, dibs_error *err)
 {
     const dibs__run_record *r = &o->theirs;
 
-    return dibs__fail(err, DIBS_RUNNING,
-                      "'%.200s': %s on %s (process %lld) is at it; it counts as dead in %lld ms",
-                      o->key, r->owner, r->host, (long long)r->pid,
-                      (long long)((r->lease - o->age) / DIBS__MS));
+    return dibs__fail(
+        err, DIBS_RUNNING,
+        "'%.200s': already in progress by %s on %s (process %lld); its lease expires in %lld ms",
+        o->key, r->owner, r->host, (long long)r->pid, (long long)((r->lease - o->age) / DIBS__MS));
 }
 
 /* What is put back if our run comes to nothing. It says whose crash it is: that one may know that it never
@@ -194,10 +194,11 @@ static dibs_status crashed(dibs_once *o, dibs_error *err)
         note_crash(o);
         return DIBS_OK;
     }
-    return dibs__fail(err, DIBS_CRASHED,
-                      "'%.200s': %s on %s (process %lld) began it and ended without a word: find "
-                      "out how far it came, or begin it with on_crash = rerun",
-                      o->key, r->owner, r->host, (long long)r->pid);
+    return dibs__fail(
+        err, DIBS_CRASHED,
+        "'%.200s': an earlier run by %s on %s (process %lld) died; its outcome is unknown: find "
+        "out what it did, or use on_crash = rerun",
+        o->key, r->owner, r->host, (long long)r->pid);
 }
 
 static bool same_fingerprint(const dibs__run_record *a, const dibs__run_record *b)
@@ -245,7 +246,8 @@ static dibs_status judge(dibs_once *o, dibs_error *err)
     }
     if (!same_fingerprint(r, &o->mine))
         return dibs__fail(err, DIBS_MISMATCH,
-                          "'%.200s' was used for something else: use another key", o->key);
+                          "'%.200s' was used with a different fingerprint: use another key",
+                          o->key);
     switch (r->state) {
     case DIBS__RUN_DONE:
     case DIBS__RUN_FAILED:
@@ -363,7 +365,7 @@ static dibs_status ask(dibs_once *o, dibs__deadline until, dibs_error *err)
             take = o->version;
         } else {
             return dibs__fail(err, DIBS_BROKEN_ENGINE,
-                              "'%.200s': the engine holds something else there", o->key);
+                              "'%.200s': the engine has unexpected data there", o->key);
         }
         if (dibs__now(o->d->env) >= until)
             return dibs__fail(err, DIBS_UNAVAILABLE, "'%.200s': no answer in time", o->key);
@@ -538,7 +540,7 @@ static dibs_status state_of(dibs_once *o, dibs_error *err)
     status = o->phase == DIBS__ONCE_TOLD ? o->answer : DIBS_INVALID;
     pthread_mutex_unlock(&o->d->mutex);
     if (status == DIBS_INVALID)
-        dibs__fail(err, status, "'%.200s': there is nothing to wait for", o->key);
+        dibs__fail(err, status, "'%.200s': no run in progress to wait for", o->key);
     return status;
 }
 

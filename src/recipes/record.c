@@ -227,14 +227,15 @@ dibs_status dibs__record_decode(const void *data, size_t size, dibs__run_record 
     if (!r.bad && (format < 1 || format > FORMAT))
         return dibs__fail(
             err, DIBS_BROKEN_ENGINE,
-            "the record has format %u, this version of dibs knows %d: use a newer one",
+            "the record has format %u, this version of dibs reads %d: use a newer version",
             (unsigned)format, FORMAT);
     room = read_record(&r, format, out);
     if (room && !r.bad)
         return DIBS_OK;
     dibs__steps_free(out->steps);
     out->steps = NULL;
-    return room ? dibs__fail(err, DIBS_BROKEN_ENGINE, "the record is damaged, or none of ours")
+    return room ? dibs__fail(err, DIBS_BROKEN_ENGINE,
+                             "the record is damaged or was not written by dibs")
                 : dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
 }
 

@@ -71,7 +71,7 @@ static void deadline_over(dibs *d, dibs__chore *c, int64_t now)
     (void)d;
     (void)now;
     dibs__run_lose(o, o->silent ? "the engine did not answer until its lease was over"
-                                : "its lease ran out");
+                                : "its lease expired");
 }
 
 /* ---- Holding --------------------------------------------------------------------------------- */

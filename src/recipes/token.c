@@ -93,7 +93,7 @@ static dibs_status look_up(dibs *d, const char *key, dibs__deadline until, token
     if (ours && out->format == FORMAT)
         return DIBS_OK;
     return dibs__fail(err, DIBS_BROKEN_ENGINE,
-                      "the token's record is none that this version of dibs knows");
+                      "the token's record has an unknown format: use a newer version of dibs");
 }
 
 /* `done`: it was written. */
@@ -143,7 +143,7 @@ dibs_status dibs__do_token_issue(dibs *d, const dibs_token_options *options,
     status = write_record(d, key, 0, &r, o->ttl_ms ? o->ttl_ms * DIBS__MS : DEFAULT_TTL,
                           dibs__after(d->env, d->request_span), &done, NULL, err);
     if (status == DIBS_OK && !done)
-        status = dibs__fail(err, DIBS_BROKEN_ENGINE, "a random token was there already: try again");
+        status = dibs__fail(err, DIBS_BROKEN_ENGINE, "the random token already exists: retry");
     if (status != DIBS_OK)
         out[0] = '\0';
     return status;
@@ -165,7 +165,7 @@ dibs_status dibs__do_token_redeem(dibs *d, const char *scope, const char *token,
     dibs__key(DIBS__KEY_TOKEN, scope ? scope : "", token, key);
     status = look_up(d, key, until, &r, &reply, err);
     if (status == DIBS_OK && r.state != ISSUED)
-        status = refuse(err, "is spent");
+        status = refuse(err, "was already used");
     if (status != DIBS_OK)
         return status;
     r.state = SPENT;
@@ -175,8 +175,8 @@ dibs_status dibs__do_token_redeem(dibs *d, const char *scope, const char *token,
     if (unsure) /* spent by us and reissued or ended since, or spent by another */
         return dibs__fail(
             err, DIBS_UNKNOWN,
-            "the answer was lost, and the token is spent: it may have been this call");
-    return refuse(err, "is spent");
+            "the answer was lost, and the token has been used, possibly by this call");
+    return refuse(err, "was already used");
 }
 
 /* Makes sure that the heir is there. It is noted in a record that ends no later than the heir does:
@@ -206,7 +206,7 @@ static dibs_status name_heir(dibs *d, const char *key, int64_t *ttl, dibs__deadl
         bool done;
         dibs_status status = look_up(d, key, until, &r, &reply, err);
         if (status == DIBS_OK && r.state != SPENT)
-            status = refuse(err, "is not spent: redeem it");
+            status = refuse(err, "was not redeemed: redeem it first");
         if (status != DIBS_OK)
             return status;
         if (r.heir[0]) {

@@ -37,7 +37,7 @@ static dibs_status enter(dibs_once *o, bool must_hold, dibs__deadline *until, di
     if (d->closing)
         status = dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
     else if (o->phase == DIBS__ONCE_TOLD || o->phase == DIBS__ONCE_ASKING)
-        status = dibs__fail(err, DIBS_INVALID, "'%.200s': this run is not ours", o->key);
+        status = dibs__fail(err, DIBS_INVALID, "'%.200s': this run is not held", o->key);
     else if (o->phase == DIBS__ONCE_OVER)
         status = dibs__fail(err, DIBS_INVALID, "'%.200s': this run has ended already", o->key);
     else if (must_hold && !dibs_once_held(o))

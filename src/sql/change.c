@@ -208,7 +208,7 @@ static dibs_status work(job *j, dibs_error *err)
     status = try_update(j, &changed, err);
     if (status == DIBS_OK && !changed && j->driver->counts_matched)
         return dibs__fail(err, DIBS_DENIED,
-                          "%s: a trigger or a rule of the table keeps the row from being changed",
+                          "%s: a trigger or rule of the table prevents the change",
                           j->change->table);
     return status; /* unchanged: it has these values already */
 }

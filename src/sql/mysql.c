@@ -104,9 +104,10 @@ static dibs_status write_select(MYSQL *m, int64_t wait_ms, char *sql, size_t siz
                  "SET STATEMENT max_statement_time = %lld.%03d, " FOR_EVER " FOR " SELECT_SLOT,
                  (long long)(wait_ms / 1000), (int)(wait_ms % 1000));
     else
-        return dibs__fail(err, DIBS_UNSUPPORTED,
-                          "MySQL cannot bound one wait: use 0 (innodb_lock_wait_timeout decides), "
-                          "DIBS_NO_WAIT, or MariaDB");
+        return dibs__fail(
+            err, DIBS_UNSUPPORTED,
+            "MySQL has no timeout for one wait: use 0 (innodb_lock_wait_timeout decides), "
+            "DIBS_NO_WAIT, or MariaDB");
     return DIBS_OK;
 }
 
@@ -141,9 +142,10 @@ static dibs_status take_slot(MYSQL *m, const char *domain, const char *name, int
 
 static dibs_status stale(dibs_error *err)
 {
-    return dibs__fail(err, DIBS_STALE,
-                      "this transaction has read from before another's commit: roll back and start "
-                      "again, with the guard before the first read");
+    return dibs__fail(
+        err, DIBS_STALE,
+        "this transaction's snapshot is older than another commit: roll back and retry, "
+        "with the dibs call before the first read");
 }
 
 /* For statements that change rows and answer nothing. */
@@ -236,7 +238,7 @@ static dibs_status once_seen(MYSQL *m, const dibs_sql_key *key, const dibs_sql_v
     if (status != DIBS_OK)
         return status;
     if (a.rows == 0)
-        return dibs__fail(err, DIBS_STALE, "the key is being deleted: start again");
+        return dibs__fail(err, DIBS_STALE, "the key is being deleted: retry");
     status = dibs__tx_seen(key, a.bytes[0], a.sizes[0], err);
     if (status == DIBS_ALREADY && !a.nulls[1])
         kept = dibs__tx_keep(stored, a.bytes[1], a.sizes[1], err);
@@ -277,8 +279,8 @@ static dibs_status once_finish(void *connection, const dibs_sql_key *key, const 
     if (status != DIBS_OK)
         return status;
     if (a.rows == 0)
-        return dibs__fail(err, DIBS_NOT_FOUND, "there is no such key: dibs_sql_once comes first");
-    return dibs__fail(err, DIBS_ALREADY, "the key has a result, which stays");
+        return dibs__fail(err, DIBS_NOT_FOUND, "no such key: call dibs_sql_once first");
+    return dibs__fail(err, DIBS_ALREADY, "the key already has a result");
 }
 
 /* ---- The caller's own row -------------------------------------------------------------------- */

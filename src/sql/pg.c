@@ -162,7 +162,7 @@ static dibs_status once_answer(const dibs_sql_key *key, PGresult *inserted, cons
     if (dibs__tx_pg_rows(inserted) == 1)
         return DIBS_OK;
     if (PQntuples(row) == 0) /* deleted by somebody between the two statements */
-        return dibs__fail(err, DIBS_STALE, "the key is being deleted: start again");
+        return dibs__fail(err, DIBS_STALE, "the key is being deleted: retry");
     status = dibs__tx_seen(key, PQgetvalue(row, 0, 0), (size_t)PQgetlength(row, 0, 0), err);
     if (status != DIBS_ALREADY || PQgetisnull(row, 0, 1))
         return status;
@@ -210,9 +210,9 @@ static dibs_status once_finish(void *connection, const dibs_sql_key *key, const 
     if (status != DIBS_OK)
         return status;
     if (PQntuples(r[1]) == 0)
-        status = dibs__fail(err, DIBS_NOT_FOUND, "there is no such key: dibs_sql_once comes first");
+        status = dibs__fail(err, DIBS_NOT_FOUND, "no such key: call dibs_sql_once first");
     else if (dibs__tx_pg_rows(r[0]) == 0)
-        status = dibs__fail(err, DIBS_ALREADY, "the key has a result, which stays");
+        status = dibs__fail(err, DIBS_ALREADY, "the key already has a result");
     dibs__tx_pg_clear(r, COUNT(list));
     return status;
 }

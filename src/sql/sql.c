@@ -89,8 +89,7 @@ dibs_status dibs__do_sql_fence_pass(dibs_sql db, const char *resource, uint64_t 
     if (floor == 0)
         floor = fence;
     if (fence == 0 || fence > INT64_MAX || floor > fence)
-        return dibs__fail(err, DIBS_INVALID,
-                          "fence %llu with floor %llu is none that dibs gives out",
+        return dibs__fail(err, DIBS_INVALID, "fence %llu with floor %llu is not a valid fence",
                           (unsigned long long)fence, (unsigned long long)floor);
     status = db.driver->fence_pass(db.connection, resource, (int64_t)fence, (int64_t)floor, err);
     return told(db, status, err);
@@ -160,7 +159,8 @@ dibs_status dibs__do_sql_once_finish(dibs_sql db, const dibs_sql_key *key, const
     if (status != DIBS_OK)
         return status;
     if (!result)
-        return dibs__fail(err, DIBS_INVALID, "the result is NULL: to leave none, do not finish");
+        return dibs__fail(err, DIBS_INVALID,
+                          "the result is NULL: for no result, do not call dibs_sql_once_finish");
     if (size > INT32_MAX)
         return dibs__fail(err, DIBS_INVALID, "a result of %zu bytes is too long", size);
     return told(db, db.driver->once_finish(db.connection, &whole, result, size, err), err);
@@ -259,11 +259,11 @@ dibs_status dibs__tx_seen(const dibs_sql_key *key, const void *fingerprint, size
 {
     if (size == key->fingerprint_size &&
         (size == 0 || memcmp(fingerprint, key->fingerprint, size) == 0))
-        return dibs__fail(err, DIBS_ALREADY, "key '%.*s' of '%.*s' was done before", SHOWN,
+        return dibs__fail(err, DIBS_ALREADY, "key '%.*s' of '%.*s' was already done", SHOWN,
                           key->key, SHOWN, key->scope);
     return dibs__fail(err, DIBS_MISMATCH,
-                      "key '%.*s' of '%.*s' was used for something else (another fingerprint)",
-                      SHOWN, key->key, SHOWN, key->scope);
+                      "key '%.*s' of '%.*s' was used with a different fingerprint", SHOWN, key->key,
+                      SHOWN, key->scope);
 }
 
 dibs_status dibs__tx_keep(dibs_sql_result *stored, const void *data, size_t size, dibs_error *err)

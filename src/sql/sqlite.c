@@ -258,7 +258,7 @@ static dibs_status once_seen(sqlite3 *db, const dibs_sql_key *key, const dibs_sq
             kept = dibs__tx_keep(stored, result ? result : "", (size_t)sqlite3_column_bytes(s, 1),
                                  err);
     } else if (code == SQLITE_DONE) {
-        status = dibs__fail(err, DIBS_NOT_FOUND, "there is no such key: dibs_sql_once comes first");
+        status = dibs__fail(err, DIBS_NOT_FOUND, "no such key: call dibs_sql_once first");
     } else {
         status = fail(db, true, err);
     }
@@ -297,7 +297,7 @@ static dibs_status once_finish(void *connection, const dibs_sql_key *key, const 
         return status;
     status = once_seen(connection, key, v, NULL, err);
     if (status == DIBS_ALREADY || status == DIBS_MISMATCH)
-        return dibs__fail(err, DIBS_ALREADY, "the key has a result, which stays");
+        return dibs__fail(err, DIBS_ALREADY, "the key already has a result");
     return status;
 }
 

@@ -290,7 +290,7 @@ def nested_runs_of_one_lock(t):
         assert got[0] == code and got[1] == (b'in\n' if code == 0 else b'') and text in got[2], (outer, inner, got)
         assert time.monotonic() - start < 15
 
-    held = b'that this command runs under: waiting for it would never end'
+    held = b'that this command runs under, so waiting for it would never end'
     nested(['a'], ['a'], 64, held)
     nested(['a'], ['--shared', 'a'], 64, held)
     nested(['a'], ['--no-wait', 'a'], 75, b'held by')

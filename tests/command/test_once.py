@@ -305,7 +305,7 @@ def finish_of_a_late_runner_is_refused(t):
     later = t.run('once', '--wait', '30s', '--on-crash', 'rerun', 'a', '--', 'echo', 'new', seconds=40)
     assert later == (0, b'new\n', b''), later
     runner.signal(signal.SIGCONT)
-    assert runner.wait() == 76 and b'not kept' in runner.err, runner.err
+    assert runner.wait() == 76 and b'not stored' in runner.err, runner.err
     assert t.run('once', 'a', '--', 'false') == later, 'the later one stands'
 
 
@@ -427,7 +427,7 @@ def a_mebibyte_is_kept_and_no_more(t):
         if size == most:
             assert (code, out, err) == first
         else:
-            assert code == 0 and out == b'' and limit in err and b'not kept' in err, (code, len(out), err)
+            assert code == 0 and out == b'' and limit in err and b'too long to be stored' in err, (code, len(out), err)
 
 
 @test('sqlite')
@@ -436,7 +436,7 @@ def both_streams_count_together(t):
     code, out, err = t.run('once', 'a', '--', PYTHON, '-S', '-c', write)
     assert (code, len(out), len(err)) == (0, 700000, 700000), 'passed on'
     code, out, err = t.run('once', 'a', '--', 'false')
-    assert code == 0 and out == b'' and b'not kept' in err
+    assert code == 0 and out == b'' and b'too long to be stored' in err
 
 
 @test('sqlite')
@@ -496,7 +496,7 @@ def all_that_is_in_the_pipe_is_kept(t):
             if size == 300000:
                 assert (code, out, err) == (0, b'o' * 400000, b'e' * size), (code, len(out), len(err))
             else:
-                assert code == 0 and out == b'' and b'not kept' in err, (code, len(out), err)
+                assert code == 0 and out == b'' and b'too long to be stored' in err, (code, len(out), err)
             out, err = process.communicate(timeout=20)
             assert (process.returncode, len(out), len(err)) == (0, 400000, size), (len(out), len(err))
         finally:
@@ -544,7 +544,7 @@ def no_replay_only_skips(t):
     assert t.run('once', '--no-replay', 'a', '--', *speaker(t))[:2] == (0, BYTES)
     assert t.run('once', '--no-replay', 'a', '--', *speaker(t)) == (0, b'', b'')
     code, out, err = t.run('once', 'a', '--', *speaker(t))
-    assert code == 0 and out == b'' and b'not kept' in err and b'--no-replay' in err, err
+    assert code == 0 and out == b'' and b'not stored' in err and b'--no-replay' in err, err
     assert marks(t) == 1
     assert t.run('once', 'b', '--', 'echo', 'x')[0] == 0
     assert t.run('once', '--no-replay', 'b', '--', 'false') == (0, b'', b'')

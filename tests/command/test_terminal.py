@@ -134,7 +134,7 @@ def a_wait_is_explained(t):
     terminal.type(b'%s run b a -- echo ran\n' % t.dibs.encode())
     terminal.see(b"dibs: waiting for 'a': held by boss (host ")
     terminal.see(b'pid %d) since 20' % holder.pid)
-    terminal.see(b', place 2 of 2 in the queue; Ctrl-C stops waiting')
+    terminal.see(b', position 2 of 2 in the queue; Ctrl-C stops waiting')
     terminal.type(b'\x03')
     terminal.see(b'ready> ')
     assert b'waiting' not in terminal.text and silent.err == b'', (terminal.text, silent.err)
@@ -142,11 +142,23 @@ def a_wait_is_explained(t):
     once = t.start('once', 'k', '--', 'sh', '-c', 'touch %s; sleep 60' % began)
     wait_for(lambda: os.path.exists(began), 'the run')
     terminal.type(b'%s once --wait 1m k -- echo ran\n' % t.dibs.encode())
-    terminal.see(b"dibs: waiting for another run of 'k' to end; Ctrl-C stops waiting")
+    terminal.see(b"dibs: waiting for a run of 'k' in progress; Ctrl-C stops waiting")
     terminal.type(b'\x03')
     terminal.see(b'ready> ')
     once.signal(signal.SIGTERM)
     holder.signal(signal.SIGTERM)
+
+
+@test('sqlite')
+def a_value_from_the_terminal(t):
+    """`cell put NAME` reads standard input: a user who forgot the value is told so, a pipe is not."""
+    terminal = shell(t)
+    terminal.type(b'%s cell put c\n' % t.dibs.encode())
+    terminal.see(b'dibs: reading the value from the terminal; end it with Ctrl-D')
+    terminal.type(b'typed\n\x04')
+    terminal.see(b'ready> ')
+    assert t.run('cell', 'get', 'c')[1] == b'typed\n'
+    assert t.run('cell', 'put', 'c')[2] == b'', 'standard input is not a terminal'
 
 
 @test('sqlite')

@@ -32,7 +32,7 @@ def help_fits_a_screen(t):
         if args[0] != '--help':
             assert t.run('help', args[0])[:2] == (0, out)
         assert t.run('help')[:2] == t.run('--help')[:2]
-    refused(t, 'help', 'frobnicate', says="no command 'frobnicate'")
+    refused(t, 'help', 'frobnicate', says="unknown command 'frobnicate'")
 
 
 @test('sqlite')
@@ -44,7 +44,7 @@ def options_before_the_command(t):
     refused(t, '--url', t.url, says="no COMMAND after '--url'")
     refused(t, '--url', says="no COMMAND after '--url'")
     refused(t, '--frobnicate', 'ls', says="ls: unknown option '--frobnicate'")
-    refused(t, '--wait', '5s', 'run', 'a', '--', 'true', says="no command '5s'")
+    refused(t, '--wait', '5s', 'run', 'a', '--', 'true', says="unknown command '5s'")
 
 
 @test()
@@ -61,7 +61,7 @@ def no_arguments(t):
 
 @test()
 def wrong_arguments(t):
-    refused(t, 'frobnicate', says="no command 'frobnicate'")
+    refused(t, 'frobnicate', says="unknown command 'frobnicate'")
     refused(t, '--frobnicate', says='unknown option')
     for c in COMMANDS:
         refused(t, c, '--frobnicate', says="unknown option '--frobnicate' (see: dibs %s --help)" % c)
@@ -80,29 +80,29 @@ def wrong_arguments(t):
     refused(t, 'once', '--', 'true', says='no KEY')
     refused(t, 'once', 'a', 'b', '--', 'true', says='one KEY, not 2')
     refused(t, 'once', 'a', '--', says='no COMMAND')
-    refused(t, 'once', '--on-crash', 'x', 'a', '--', 'true', says="--on-crash 'x' is neither refuse nor rerun")
-    refused(t, 'once', '--on-fail', 'x', 'a', '--', 'true', says="--on-fail 'x' is neither forget nor keep")
+    refused(t, 'once', '--on-crash', 'x', 'a', '--', 'true', says="invalid --on-crash 'x': use refuse or rerun")
+    refused(t, 'once', '--on-fail', 'x', 'a', '--', 'true', says="invalid --on-fail 'x': use forget or keep")
     refused(t, 'once', '--fingerprint', '', 'a', '--', 'true', says='--fingerprint is empty')
     refused(t, 'once', '--keep', '1h', '--keep-forever', 'a', '--', 'true', says='exclude each other')
     refused(t, 'once', '--keep', '0s', 'a', '--', 'true', says='out of range')
-    refused(t, 'token', says='which? issue, redeem or reissue')
-    refused(t, 'token', 'steal', says="there is no 'steal', only issue, redeem or reissue")
+    refused(t, 'token', says='give a subcommand: issue, redeem or reissue')
+    refused(t, 'token', 'steal', says="unknown subcommand 'steal': use issue, redeem or reissue")
     refused(t, 'token', 'issue', 'x', says='issue takes no operands')
     refused(t, 'token', 'redeem', says='redeem takes TOKEN')
-    refused(t, 'token', 'redeem', '--ttl', '1s', 'x', says='redeem does not know --ttl')
+    refused(t, 'token', 'redeem', '--ttl', '1s', 'x', says='redeem does not accept --ttl')
     refused(t, 'counter', 'take', says='take takes NAME [N]')
     refused(t, 'counter', 'take', 'a', '1', '2', says='got 3 operands')
     refused(t, 'counter', 'add', 'a', says='add takes NAME N')
     for n in ('x', '', '1x', '0x1', '1.5', '+1', ' 1', '-', str(2 ** 63)):
-        refused(t, 'counter', 'add', 'a', n, says="'%s' is no whole number" % n)
-    refused(t, 'counter', 'set', 'a', '-1', says='no whole number from 0 to 9223372036854775807')
-    refused(t, 'counter', 'take', 'a', '0', says='no whole number from 1')
-    refused(t, 'counter', 'take', 'a', '-1', says='no whole number from 1')
+        refused(t, 'counter', 'add', 'a', n, says="invalid number '%s'" % n)
+    refused(t, 'counter', 'set', 'a', '-1', says='give a whole number from 0 to 9223372036854775807')
+    refused(t, 'counter', 'take', 'a', '0', says='give a whole number from 1')
+    refused(t, 'counter', 'take', 'a', '-1', says='give a whole number from 1')
     refused(t, 'counter', 'take', '--keep', '1s', 'a', says='--keep needs --request')
-    refused(t, 'counter', 'get', '--request', 'x', 'a', says='get does not know --request')
-    refused(t, 'cell', 'get', '--if', '1', 'a', says='get does not know --if')
-    refused(t, 'cell', 'delete', '--keep', '1s', 'a', says='delete does not know --keep')
-    refused(t, 'cell', 'delete', '--if', '0', 'a', says='cannot be deleted')
+    refused(t, 'counter', 'get', '--request', 'x', 'a', says='get does not accept --request')
+    refused(t, 'cell', 'get', '--if', '1', 'a', says='get does not accept --if')
+    refused(t, 'cell', 'delete', '--keep', '1s', 'a', says='delete does not accept --keep')
+    refused(t, 'cell', 'delete', '--if', '0', 'a', says='no cell to delete')
     refused(t, 'cell', 'put', '--if', '-1', 'a', 'x', says="--if '-1'")
     refused(t, 'cell', 'put', '--fence', '0', 'a', 'x', says="--fence '0'")
     refused(t, 'show', says='no lock NAME')
@@ -178,7 +178,7 @@ def no_piece_of_a_password_in_a_message(t):
 def memory_is_refused(t):
     for args in (('once', 'a', '--', 'true'), ('token', 'issue'), ('counter', 'get', 'a'), ('cell', 'get', 'a'),
                  ('run', 'a', '--', 'true'), ('ls',), ('show', 'a'), ('break', 'a'), ('watch',)):
-        refused(t, args[0], '--url', 'memory:', *args[1:], says='lives inside one process')
+        refused(t, args[0], '--url', 'memory:', *args[1:], says='one process only')
 
 
 @test()
@@ -315,7 +315,7 @@ def the_machine_store_is_opened_later(t):
         ''')
     t.note('%s', out.replace('\n', ' | '))
     lines = out.splitlines()
-    assert ': it is not there: root makes it' in lines.pop(1), out
+    assert ': it is not there: root creates it' in lines.pop(1), out
     told = [line for line in lines if 'cannot be read and written: Permission denied: ' in line]
     assert len(told) == 1 and told[0] in lines[lines.index('closed'):lines.index('opened')], out
     assert [line for line in lines if line not in told] == [

@@ -261,7 +261,7 @@ def cell_as_json(t):
     for more in ((), ('--fence', '7')):
         code, out, err = t.run('cell', 'get', '--json', *more, 'none')
         assert code == 1 and json.loads(out) == {'name': 'none', 'version': None, 'left_ms': None, 'value': None}
-        assert err == b"dibs: 'none': there is no such cell\n", err
+        assert err == b"dibs: 'none': no such cell\n", err
     with open(t.path('value'), 'wb') as f:
         f.write(b'\xff\0')
     with open(t.path('value'), 'rb') as f:

@@ -35,7 +35,7 @@ static void a_token_is_redeemed_once(void **state)
     assert_string_not_equal(one, two);
     assert_status(dibs_token_redeem(b, NULL, one, NULL), DIBS_OK);
     assert_status(dibs_token_redeem(b, NULL, one, &err), DIBS_REFUSED);
-    assert_non_null(strstr(err.message, "spent"));
+    assert_non_null(strstr(err.message, "already used"));
     assert_status(dibs_token_redeem(a, "", one, NULL), DIBS_REFUSED);
     assert_status(dibs_token_redeem(a, "", two, NULL), DIBS_OK);
 }
@@ -105,7 +105,7 @@ static void a_spent_token_is_reissued_as_one_other(void **state)
     (void)state;
     issue(d, "s", 0, token);
     assert_status(dibs_token_reissue(d, &o, token, second, &err), DIBS_REFUSED);
-    assert_non_null(strstr(err.message, "not spent"));
+    assert_non_null(strstr(err.message, "not redeemed"));
     assert_status(dibs_token_redeem(d, "s", token, NULL), DIBS_OK);
     assert_status(dibs_token_reissue(d, NULL, token, second, NULL), DIBS_REFUSED); /* scope */
     assert_status(dibs_token_reissue(d, &o, token, second, NULL), DIBS_OK);

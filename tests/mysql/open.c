@@ -15,9 +15,9 @@ static void refused(const char *url, dibs_status want, const char *words)
 static void bad_urls_are_refused(void **state)
 {
     (void)state;
-    refused("mysql://u:p@127.0.0.1:1", DIBS_INVALID, "name a database");
-    refused("mysql://u:p@127.0.0.1:1/a/b", DIBS_INVALID, "name a database");
-    refused("mysql://u:p@one,two/db", DIBS_INVALID, "one host only");
+    refused("mysql://u:p@127.0.0.1:1", DIBS_INVALID, "needs a database");
+    refused("mysql://u:p@127.0.0.1:1/a/b", DIBS_INVALID, "needs a database");
+    refused("mysql://u:p@one,two/db", DIBS_INVALID, "give one host");
     refused("mysql://u:p@127.0.0.1:1/db?sokcet=/x", DIBS_INVALID, "sokcet");
     refused("mysql://u:p@127.0.0.1:1/db?ssl_mode=maybe", DIBS_INVALID, "verify_identity");
     refused("mysql://u:p@127.0.0.1:1/db?ssl_ca=/no/such/file", DIBS_INVALID, "/no/such/file");

@@ -63,8 +63,7 @@ static void on_read(dibs__etcd_call *rpc)
     if (r)
         etcd__txn_response__free_unpacked(r, NULL);
     if (r && k < call->count)
-        call->status = dibs__fail(&call->err, DIBS_BROKEN_ENGINE,
-                                  "etcd gave an answer of another shape than it should");
+        call->status = dibs__fail(&call->err, DIBS_BROKEN_ENGINE, "unexpected reply from etcd");
     if (call->status == DIBS_OK && before != DIBS_OK) {
         call->status = before;
         call->err = why;
@@ -151,5 +150,5 @@ dibs_status dibs__etcd_check(dibs__line_side *s, dibs__line_call *call)
     if (ok && prove)
         dibs__etcd_lease_renew(e->client);
     dibs_status status = dibs__etcd_op_started(op, ok);
-    return alive ? status : dibs__fail(&call->err, DIBS_UNAVAILABLE, "the session is over");
+    return alive ? status : dibs__fail(&call->err, DIBS_UNAVAILABLE, "the session has expired");
 }

@@ -97,7 +97,7 @@ struct dibs__etcd_call {
 };
 
 /* Sends it, or keeps it until there is a connection; never blocks, any thread. `done` runs once, on
- * the client's thread with no lock held: when the answer is there, when the connection was cut, when
+ * the client's thread with no lock held: when the answer is there, when the connection was closed, when
  * no server can be reached, or soon after `until`. false: out of memory, and `done` will not run. */
 bool dibs__etcd_post(dibs__etcd_client *c, dibs__etcd_call *call, dibs__etcd_kind kind,
                      const char *method, const ProtobufCMessage *request, dibs__deadline until,

@@ -70,9 +70,10 @@ dibs_status dibs__etcd_refusal(int rpc, const char *text, dibs_error *err)
 
     if (rpc == DIBS__RPC_UNSENT)
         return dibs__fail(err, DIBS_UNAVAILABLE,
-                          "the connection was cut, and the request did not go out");
+                          "the connection was closed before the request was sent");
     if (rpc == DIBS__RPC_CUT)
-        return dibs__fail(err, DIBS_UNKNOWN, "the connection was cut%s%s", *text ? ": " : "", text);
+        return dibs__fail(err, DIBS_UNKNOWN, "the connection was closed%s%s", *text ? ": " : "",
+                          text);
     if (rpc == DIBS__RPC_LATE)
         return dibs__fail(err, DIBS_UNKNOWN, "no answer in time");
     if (rpc == DIBS__RPC_MEMORY)
@@ -81,17 +82,18 @@ dibs_status dibs__etcd_refusal(int rpc, const char *text, dibs_error *err)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     if (rpc == DIBS__RPC_JUNK)
         return dibs__fail(err, DIBS_BROKEN_ENGINE,
-                          "what came back is not gRPC%s%s; is it etcd's client port?",
-                          *text ? ": " : "", text);
+                          "the reply is not gRPC%s%s; is it etcd's client port?", *text ? ": " : "",
+                          text);
     if (rpc == DIBS__RPC_LONG)
-        return dibs__fail(err, DIBS_UNSUPPORTED,
-                          "the answer is longer than %zu MiB, the most that is read at once",
+        return dibs__fail(err, DIBS_UNSUPPORTED, "the reply is longer than %zu MiB",
                           dibs__h2_message_max >> 20);
     if (m)
         return dibs__fail(err, m->status, "%s (%s)", m->advice, text);
     if (rpc == UNAVAILABLE || rpc == DEADLINE || rpc == CANCELLED)
-        return dibs__fail(err, DIBS_UNKNOWN, "etcd did not finish: %s", text);
+        return dibs__fail(err, DIBS_UNKNOWN, "etcd did not complete the request: %s", text);
     if (rpc == UNIMPLEMENTED)
-        return dibs__fail(err, DIBS_UNSUPPORTED, "the server lacks a call: use etcd 3.4 or later");
-    return dibs__fail(err, DIBS_BROKEN_ENGINE, "etcd refused: %s (gRPC status %d)", text, rpc);
+        return dibs__fail(err, DIBS_UNSUPPORTED,
+                          "the server does not support a request: use etcd 3.4 or later");
+    return dibs__fail(err, DIBS_BROKEN_ENGINE, "etcd returned an error: %s (gRPC status %d)", text,
+                      rpc);
 }

@@ -36,16 +36,17 @@ static dibs_status exchange(dibs__etcd_client *c, dibs__h2 *h, const dibs__h2_st
             p[0].events |= POLLOUT;
         if (left == 0 || (poll(p, 2, left) < 0 && errno != EINTR))
             return dibs__fail(err, DIBS_UNAVAILABLE,
-                              "connected, but no word came; is it etcd's client port?");
+                              "connected, but received no reply; is it etcd's client port?");
         if (p[1].revents)
             return dibs__fail(err, DIBS_UNAVAILABLE, "the handle is being closed");
         if (state == DIBS__H2_DEAD || dibs__h2_read(h) == DIBS__H2_DEAD)
-            return dibs__fail(err, DIBS_UNAVAILABLE,
-                              "the server hung up, or does not speak HTTP/2; is it etcd's client "
-                              "port%s?",
-                              c->place.tls ? ", with TLS, and does it want a client certificate "
-                                             "(cert=, key=)"
-                                           : ", without TLS (else use etcds://)");
+            return dibs__fail(
+                err, DIBS_UNAVAILABLE,
+                "the server closed the connection or does not support HTTP/2; is it etcd's client "
+                "port%s?",
+                c->place.tls ? ", with TLS, and does it want a client certificate "
+                               "(cert=, key=)"
+                             : ", without TLS (else use etcds://)");
     }
     return DIBS_OK;
 }

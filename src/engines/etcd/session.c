@@ -81,7 +81,7 @@ static dibs_status check_ttl(const dibs__etcd *e, int64_t ttl, dibs_error *err)
     if (ttl == asked)
         return DIBS_OK;
     return dibs__fail(err, DIBS_INVALID,
-                      "a session of %lld s is not possible: this cluster grants %lld s to "
+                      "a session of %lld s is not possible: this cluster allows %lld s to "
                       "9000000000 s; ask for that with ?session= (or --lease), or lower its "
                       "--election-timeout",
                       (long long)asked, (long long)ttl);
@@ -148,7 +148,7 @@ dibs_status dibs__etcd_session_open(dibs__etcd *e, dibs__deadline until, dibs_er
     }
     if (status == DIBS_UNKNOWN)
         status = dibs__fail(err, DIBS_UNAVAILABLE,
-                            "etcd gave no session in time: has the cluster "
+                            "etcd did not open a session in time: has the cluster "
                             "lost its majority?");
     if (status != DIBS_OK)
         dibs__etcd_session_end(e);
@@ -347,7 +347,7 @@ void dibs__etcd_on_lease_over(void *ctx, int64_t lease)
     dibs__etcd_unwatch(e->client, tag);
     dibs__etcd_session_retry(e);
     dibs__line_log(e->side.line, DIBS_LOG_WARNING,
-                   "etcd: the session is over: what was held is lost, what waits enters again");
+                   "etcd: the session has expired: what was held is lost, what waits enters again");
     dibs__line_expired(e->side.line, (uint64_t)lease);
     for (dibs__etcd_op *next; ops; ops = next) {
         next = ops->next;

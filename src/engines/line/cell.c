@@ -268,7 +268,7 @@ static dibs_status decide(dibs__line *line, cursor *c, dibs__cell_reply *out, di
     if (dibs__cell_apply(&store, c, c->now, c->command, &answer) < 0)
         return c->foreign
                    ? dibs__fail(err, DIBS_BROKEN_ENGINE,
-                                "%s: '%s/%s' holds something that is not ours, or that a newer "
+                                "%s: '%s/%s' has data that was not written by dibs, or by a newer "
                                 "dibs wrote",
                                 line->side->adapter->name, c->cell->folder, c->cell->key)
                    : dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
@@ -363,7 +363,7 @@ dibs_status dibs__line_cell(dibs__engine *e, const char *key, const dibs__cell_c
         dibs__crowd_wait(line, &blobs[0], &crowd, until);
         if (crowd.tries > 0 && dibs__now(e->env) >= until)
             status = dibs__fail(err, DIBS_UNAVAILABLE,
-                                "%s: the time was over before our turn came: %zu more want to "
+                                "%s: timed out: %zu other clients want to "
                                 "change '%.200s'",
                                 line->side->adapter->name, crowd.ahead, key);
         else

@@ -82,7 +82,7 @@ void dibs__line_abandon(dibs__engine *e)
 
 static dibs_status no_proof(dibs__line *line, dibs_error *err)
 {
-    return dibs__fail(err, DIBS_UNKNOWN, "%s: no sign that the session still lives",
+    return dibs__fail(err, DIBS_UNKNOWN, "%s: the session could not be confirmed in time",
                       line->side->adapter->name);
 }
 
@@ -178,7 +178,7 @@ static dibs_status make_entry(visit *v)
     }
     pthread_mutex_lock(&line->mutex);
     if (status == DIBS_OK && v->call->session == line->expired)
-        status = dibs__fail(v->err, DIBS_UNAVAILABLE, "%s: the session has just ended",
+        status = dibs__fail(v->err, DIBS_UNAVAILABLE, "%s: the session has expired",
                             line->side->adapter->name);
     /* Without memory for the answer the entry may be there all the same. */
     if (status != DIBS_OK && status != DIBS_UNKNOWN && (status != DIBS_NO_MEMORY || !sent))

@@ -102,6 +102,7 @@ struct dibs__line_call {
     bool values;            /* list: with values, fences, times and marks of the entries */
     bool at_once;           /* write: remove the entries; else mark them */
     bool idle;              /* names: those without entries too */
+    _Atomic size_t reads;   /* names: locks that are being read, one by one */
     const char *value;      /* enter: the entry's; linger: what it stores from now on; write: the
                               * lock's new one; NULL: it has none, and gets none */
     const char *lock_value; /* enter: the lock's, if this call creates the lock */
@@ -175,7 +176,7 @@ struct dibs__line_adapter {
     dibs_status (*linger)(dibs__line_side *s, dibs__line_call *call);
     /* Which of these are there, in as few exchanges as can be, and a sign of life if the last one is
      * not fresh: answered OK, alive_until() should be at least usable() after the start of this call
-     * (the recipe looks). With count = 0 only that. UNAVAILABLE when the session is over. */
+     * (the recipe looks). With count = 0 only that. UNAVAILABLE when the session has expired. */
     dibs_status (*check)(dibs__line_side *s, dibs__line_call *call);
     /* One step: the lock's value, and `keys` marked or removed. there = false: somebody was faster,
      * nothing was done. */

@@ -9,6 +9,7 @@
 #include "core/report.h"
 #include "engines/line/inner.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -142,6 +143,12 @@ dibs_status dibs__line_list(dibs__engine *e, const char *prefix, bool idle, dibs
     call->prefix = dibs__ask_copy(call, prefix);
     status = call->prefix ? dibs__ask_wait(line, line->side->adapter->names, call, until, err)
                           : no_memory(line, err);
+    if (status == DIBS_UNKNOWN && atomic_load(&call->reads) > 0)
+        status =
+            dibs__fail(err, DIBS_UNAVAILABLE,
+                       "%s: reading %zu locks, idle ones included, timed out: give a prefix, or "
+                       "wait until the server has removed idle locks",
+                       line->side->adapter->name, atomic_load(&call->reads));
     if (status == DIBS_OK) {
         size_t count = dibs__ask_locks(call, &lock);
         for (size_t i = 0; i < count; i++)
@@ -275,8 +282,8 @@ dibs_status dibs__line_break(dibs__engine *e, const char *name, const char *by, 
         dibs__ask_free(call);
     }
     if (status == DIBS_OK && !done)
-        status = dibs__fail(err, DIBS_UNAVAILABLE,
-                            "'%.200s' changes too fast to be broken: try again", name);
+        status = dibs__fail(err, DIBS_UNAVAILABLE, "'%.200s' changes too fast to be broken: retry",
+                            name);
     return status;
 }
 
@@ -337,5 +344,5 @@ dibs_status dibs__line_ask_back(dibs__line *line, const char *name,
             return status;
     }
     return done ? DIBS_OK
-                : dibs__fail(err, DIBS_UNAVAILABLE, "'%.200s' changes too fast: try again", name);
+                : dibs__fail(err, DIBS_UNAVAILABLE, "'%.200s' changes too fast: retry", name);
 }

@@ -188,10 +188,11 @@ dibs_status dibs__my_end_strays(dibs__sql_conn *base, const uint64_t keys[], siz
 static dibs_status check_tls(const dibs__my *e, MYSQL *m, dibs_error *err)
 {
     if (e->place.tls && !mysql_get_ssl_cipher(m))
-        return dibs__fail(err, DIBS_DENIED,
-                          "mysql: %s: TLS was asked for and the server has none: it is not used in "
-                          "plain text instead",
-                          e->place.label);
+        return dibs__fail(
+            err, DIBS_DENIED,
+            "mysql: %s: TLS is required and the server does not support it: refusing to "
+            "connect in plain text",
+            e->place.label);
     return DIBS_OK;
 }
 
@@ -200,8 +201,8 @@ static dibs_status check_tls(const dibs__my *e, MYSQL *m, dibs_error *err)
 static dibs_status hung_up(const dibs__my *e, dibs_error *err)
 {
     return dibs__fail(err, DIBS_UNAVAILABLE,
-                      "mysql: %s: connecting: the server hung up: see that it accepts the "
-                      "certificate of ssl_cert, and that it runs",
+                      "mysql: %s: the server closed the connection: check that it accepts the "
+                      "certificate in ssl_cert, and that it is running",
                       e->place.label);
 }
 

@@ -19,7 +19,7 @@
 
 static dibs_status unknown(dibs__my_conn *c, dibs_error *err)
 {
-    return dibs__fail(err, DIBS_UNKNOWN, "mysql: %s: no answer to a commit: ask again",
+    return dibs__fail(err, DIBS_UNKNOWN, "mysql: %s: no answer to a commit: retry",
                       ((dibs__my *)c->base.e)->place.label);
 }
 
@@ -139,8 +139,8 @@ static dibs_status cannot_send(dibs__my_conn *c, bool was_open, dibs__deadline u
         return dibs__fail(err, DIBS_NO_MEMORY, "mysql: out of memory");
     return dibs__fail(
         err, DIBS_INVALID,
-        "mysql: %s: a message of %zu bytes, and the server's max_allowed_packet is %zu: "
-        "raise it (4M will do), or store less",
+        "mysql: %s: a message of %zu bytes is larger than the server's max_allowed_packet, %zu: "
+        "raise it (4M is enough), or store less",
         ((dibs__my *)c->base.e)->place.label, size, c->packet_max);
 }
 

@@ -30,8 +30,7 @@ static dibs_status read_file_name(char **to, dibs__url *url, const char *key, di
     const char *path = dibs__url_take(url, key);
 
     if (path && access(path, R_OK) < 0)
-        return dibs__fail(err, DIBS_INVALID,
-                          "mysql: %s=%.300s cannot be read: give a file that is there", key, path);
+        return dibs__fail(err, DIBS_INVALID, "mysql: cannot read the file %s=%.300s", key, path);
     return copy(to, path, err);
 }
 
@@ -47,7 +46,7 @@ static dibs_status read_mode(dibs__my_place *place, const char *mode, dibs_error
         if (place->tls)
             return dibs__fail(
                 err, DIBS_INVALID,
-                "mysql: ssl_mode=disabled and certificates do not go together: leave one out");
+                "mysql: ssl_mode=disabled cannot be combined with certificates: remove one");
         return DIBS_OK;
     }
     place->tls = true;
@@ -59,7 +58,7 @@ static dibs_status read_mode(dibs__my_place *place, const char *mode, dibs_error
         place->verify = false;
         return trusts ? DIBS_OK
                       : dibs__fail(err, DIBS_INVALID,
-                                   "mysql: ssl_mode=verify_ca: name whom to trust in ssl_ca");
+                                   "mysql: ssl_mode=verify_ca needs a CA certificate in ssl_ca");
     }
     place->verify = true;
     if (strcmp(mode, "verify_identity") == 0)
@@ -107,10 +106,11 @@ static dibs_status read_server(dibs__my_place *place, dibs__url *url, dibs_error
 
     if (url->host_count > 1)
         return dibs__fail(err, DIBS_INVALID,
-                          "mysql: one host only: give the primary, or a name that leads to it");
+                          "mysql: give one host: the primary, or a name that resolves to it");
     if (!url->authority || !database[0] || strchr(database, '/'))
-        return dibs__fail(err, DIBS_INVALID,
-                          "mysql: name a database: mysql://user:password@host:3306/database");
+        return dibs__fail(
+            err, DIBS_INVALID,
+            "mysql: the URL needs a database: mysql://user:password@host:3306/database");
     status = copy(&place->socket, dibs__url_take(url, "socket"), err);
     if (status == DIBS_OK)
         status = copy(&place->host, host[0] ? host : "localhost", err);

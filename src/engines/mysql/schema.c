@@ -175,7 +175,7 @@ static dibs_status see_to(dibs__my_conn *c, const char *pattern, char *(*make)(c
     if (status == DIBS_DENIED)
         return dibs__fail(err, DIBS_DENIED,
                           "mysql: %s: the tables %s are missing and this account may not create "
-                          "them: `dibs schema --url URL` prints the SQL for whoever may",
+                          "them: `dibs schema --url URL` prints the SQL for an administrator",
                           e->place.label, names);
     return status == DIBS_OK ? run(c, check_text(prefix, pattern), until, err) : status;
 }

@@ -137,10 +137,11 @@ dibs_status dibs__pg_dial(dibs__pg *e, dibs__deadline until, PGconn **out, dibs_
     else if ((pg = PQconnectStartParams(e->place.keyword, e->place.value, 0)) != NULL)
         done = dial_until(e->sql.base.env, pg, until);
     if (late)
-        return dibs__fail(err, DIBS_UNAVAILABLE,
-                          "postgresql: cannot connect to %s: no answer in time, perhaps not even "
-                          "about the host's name",
-                          e->place.label);
+        return dibs__fail(
+            err, DIBS_UNAVAILABLE,
+            "postgresql: cannot connect to %s: no answer in time (neither from the server nor "
+            "from the name lookup, perhaps)",
+            e->place.label);
     if (!pg)
         return dibs__fail(err, DIBS_NO_MEMORY, "postgresql: out of memory or threads");
     if (!done)
@@ -241,10 +242,8 @@ static dibs_status read_hello(dibs__pg_conn *c, const PGresult *res, dibs_error 
         return dibs__fail(err, DIBS_UNSUPPORTED, "postgresql: %s is older than PostgreSQL 12",
                           e->place.label);
     if (PQgetvalue(res, 0, 2)[0] == 't')
-        return dibs__fail(
-            err, DIBS_UNAVAILABLE,
-            "postgresql: %s is a standby, which cannot be written to: name the primary",
-            e->place.label);
+        return dibs__fail(err, DIBS_UNAVAILABLE,
+                          "postgresql: %s is a read-only standby: use the primary", e->place.label);
     c->pooled = atoi(PQgetvalue(res, 0, 0)) != PQbackendPID(c->pg);
     snprintf(c->commit, sizeof c->commit, "%s", strcmp(commit, "off") == 0 ? "on" : commit);
     return DIBS_OK;

@@ -59,7 +59,8 @@ static dibs_status connect_socket(const dibs__redis_place *place, dibs__deadline
     if (*out >= 0)
         return DIBS_OK;
     if (errno == EACCES || errno == EPERM)
-        return dibs__fail(err, DIBS_DENIED, "may not use the socket: %s; check the file's rights",
+        return dibs__fail(err, DIBS_DENIED,
+                          "no permission to use the socket: %s; check the file's permissions",
                           strerror(errno));
     return dibs__fail(err, DIBS_UNAVAILABLE,
                       "cannot connect to the socket: %s; is the server running?", strerror(errno));
@@ -277,7 +278,7 @@ const char *dibs__io_text(dibs__io io)
     case DIBS__IO_LATE:
         return "no answer in time";
     case DIBS__IO_CUT:
-        return "the connection was cut";
+        return "the connection was closed";
     case DIBS__IO_MEMORY:
         return "out of memory";
     case DIBS__IO_JUNK:

@@ -19,7 +19,8 @@ typedef struct meaning {
 
 static const meaning meanings[] = {
     {"NOAUTH", DIBS_DENIED,
-     "the server wants a password: redis://user:password@host, or without a user :password@host"},
+     "the server requires a password: redis://user:password@host, or without a user "
+     ":password@host"},
     {"WRONGPASS", DIBS_DENIED, "user or password in the URL is wrong, or was changed"},
     {"ERR invalid password", DIBS_DENIED, "the password in the URL is wrong, or was changed"},
     {"ERR AUTH", DIBS_DENIED,
@@ -81,12 +82,11 @@ dibs_status dibs__redis_refusal(const redisReply *reply, dibs_error *err)
     const meaning *m;
 
     if (!reply || reply->type != REDIS_REPLY_ERROR)
-        return dibs__fail(err, DIBS_BROKEN_ENGINE,
-                          "the server gave an answer of another shape than it should");
+        return dibs__fail(err, DIBS_BROKEN_ENGINE, "unexpected reply from the server");
     m = find_meaning(reply);
     if (m)
         return dibs__fail(err, m->status, "%.200s (%s)", m->advice, reply->str);
-    return dibs__fail(err, DIBS_BROKEN_ENGINE, "the server refused: %.300s", reply->str);
+    return dibs__fail(err, DIBS_BROKEN_ENGINE, "the server returned an error: %.300s", reply->str);
 }
 
 /* Other words in capitals tell of a state that passes. */

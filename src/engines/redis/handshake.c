@@ -78,7 +78,7 @@ static dibs_status login(dibs__conn *c, const dibs__redis_place *place, dibs__de
     dibs_status status = dibs__conn_ask(c, &bytes, replies, count, until, err);
 
     if (status != DIBS_OK)
-        dibs__wrap(err, "no greeting (is it a Redis port?)");
+        dibs__wrap(err, "no reply to the greeting (is it a Redis port?)");
     /* The name of the connection is a courtesy: a user may lack the right to it. Without a password
      * it is also the first command that the server answers. */
     for (size_t i = 0; status == DIBS_OK && i < count - 2; i++) {
@@ -138,10 +138,10 @@ static dibs_status check_kind(const char *info, bool *may_evict, dibs_error *err
                           "this server is older than Redis 6: use a newer one");
     if (info_says(info, "role", "slave"))
         return dibs__fail(err, DIBS_UNAVAILABLE,
-                          "this is a replica, and locks live on the primary: use its address");
+                          "this is a replica: use the address of the primary");
     if (info_says(info, "redis_mode", "sentinel"))
         return dibs__fail(err, DIBS_UNSUPPORTED,
-                          "this is a Sentinel: use the address of the primary it watches");
+                          "this is a Sentinel: use the address of the primary");
     *may_evict = strstr(info, "maxmemory_policy:") &&
                  !info_says(info, "maxmemory_policy", "noeviction") &&
                  !info_says(info, "maxmemory", "0");

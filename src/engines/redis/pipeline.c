@@ -206,7 +206,7 @@ static void cut(dibs__pipeline *p, dibs__io io)
         if (!e->call)
             continue;
         dibs__fail(e->call->err, out ? DIBS_UNKNOWN : DIBS_UNAVAILABLE, "%s%s", dibs__io_text(io),
-                   out ? "" : ", and the request did not go out");
+                   out ? "" : ", and the request was not sent");
         finish(p, e->call, out ? DIBS_UNKNOWN : DIBS_UNAVAILABLE);
         dibs__word_wake(&e->call->base.word);
     }

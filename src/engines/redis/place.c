@@ -20,7 +20,7 @@ dibs_status dibs__place_login(dibs__redis_place *place, const char *user, const 
     user = user && *user ? user : NULL;
     if (user && !password)
         return dibs__fail(err, DIBS_INVALID,
-                          "a user without a password in the URL: write user:password@host");
+                          "the URL has a user but no password: write user:password@host");
     if (!copy(&place->user, user) || !copy(&place->password, password))
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     return DIBS_OK;
@@ -34,10 +34,11 @@ dibs_status dibs__place_db(const char *text, int64_t *out, dibs_error *err)
     errno = 0;
     n = strtoll(text, &end, 10);
     if (*text < '0' || *text > '9' || *end || errno || n > INT32_MAX)
-        return dibs__fail(err, DIBS_INVALID,
-                          "bad database '%.40s' in the URL: write its number after the host, as in "
-                          "redis://host/0",
-                          strchr(text, '@') ? "..." : text);
+        return dibs__fail(
+            err, DIBS_INVALID,
+            "invalid database '%.40s' in the URL: write its number after the host, as in "
+            "redis://host/0",
+            strchr(text, '@') ? "..." : text);
     *out = n;
     return DIBS_OK;
 }

@@ -101,7 +101,7 @@ static dibs_status load_authorities(SSL_CTX *ssl, const char *ca, dibs_error *er
 
     if (ok == 1)
         return DIBS_OK;
-    return dibs__fail(err, DIBS_INVALID, "cannot read the authorities in ca=%.300s: %s",
+    return dibs__fail(err, DIBS_INVALID, "cannot read the CA certificates in ca=%.300s: %s",
                       ca ? ca : "", reason());
 }
 
@@ -209,25 +209,26 @@ static dibs_status tell_handshake(SSL *ssl, const char *host, int kind, dibs_err
     long verdict = SSL_get_verify_result(ssl);
 
     if (verdict == X509_V_ERR_HOSTNAME_MISMATCH || verdict == X509_V_ERR_IP_ADDRESS_MISMATCH)
-        return dibs__fail(
-            err, DIBS_DENIED,
-            "the server's certificate is not made out to '%.200s' (%s): use the name it has", host,
-            X509_verify_cert_error_string(verdict));
+        return dibs__fail(err, DIBS_DENIED,
+                          "the server's certificate is not valid for '%.200s' (%s): use a name in "
+                          "the certificate",
+                          host, X509_verify_cert_error_string(verdict));
     if (verdict == X509_V_ERR_CERT_HAS_EXPIRED || verdict == X509_V_ERR_CERT_NOT_YET_VALID)
-        return dibs__fail(err, DIBS_DENIED, "the server's certificate is out of date: %s",
+        return dibs__fail(err, DIBS_DENIED,
+                          "the server's certificate has expired or is not valid yet: %s",
                           X509_verify_cert_error_string(verdict));
     if (verdict != X509_V_OK)
-        return dibs__fail(
-            err, DIBS_DENIED,
-            "the server's certificate cannot be trusted: %s; name its authority with ca=FILE",
-            X509_verify_cert_error_string(verdict));
+        return dibs__fail(err, DIBS_DENIED,
+                          "the server's certificate is not trusted: %s; give its CA with ca=FILE",
+                          X509_verify_cert_error_string(verdict));
     if (kind == SSL_ERROR_SSL)
         return dibs__fail(err, DIBS_DENIED,
                           "TLS failed: %s; is it a TLS port, and does it want a client "
                           "certificate (cert=, key=)?",
                           reason());
-    return dibs__fail(err, DIBS_UNAVAILABLE,
-                      "the server hung up during the TLS handshake; is it a TLS port?");
+    return dibs__fail(
+        err, DIBS_UNAVAILABLE,
+        "the server closed the connection during the TLS handshake; is it a TLS port?");
 }
 
 static dibs_status shake_hands(dibs__tls *t, int fd, const char *host, const dibs__env *env,
@@ -248,7 +249,7 @@ static dibs_status shake_hands(dibs__tls *t, int fd, const char *host, const dib
         int left = dibs__poll_ms(env, until);
         if (left == 0 || (poll(&p, 1, left) < 0 && errno != EINTR))
             return dibs__fail(err, DIBS_UNAVAILABLE,
-                              "the TLS handshake took too long; is it a TLS port?");
+                              "the TLS handshake timed out; is it a TLS port?");
     }
 }
 

@@ -76,10 +76,10 @@ dibs_status dibs__redis_take_seat(dibs__redis *r, dibs__deadline until, dibs__se
         return dibs__fail(err, DIBS_UNAVAILABLE, "%s: %s", r->place.text,
                           ending == DIBS__END_CUT
                               ? "no answer in time"
-                              : "it does not end a connection that was given up: try again");
+                              : "the server does not close an abandoned connection: retry");
     }
     *out = dibs__seat_new(&r->seats, conn);
-    return *out ? DIBS_OK : dibs__fail(err, DIBS_NO_MEMORY, "no memory or descriptor for waiting");
+    return *out ? DIBS_OK : dibs__fail(err, DIBS_NO_MEMORY, "out of memory or file descriptors");
 }
 
 /* ---- Sitting down and getting up ------------------------------------------------------------- */
@@ -134,7 +134,7 @@ static dibs_status start_blpop(dibs__redis *r, dibs__seat *seat, const dibs__cla
     ok = !bytes.failed &&
          dibs__conn_send(seat->conn, bytes.data, bytes.length, until, &sent) == DIBS__IO_GOT;
     dibs__bytes_fini(&bytes);
-    return ok ? DIBS_OK : dibs__fail(err, DIBS_UNAVAILABLE, "the connection was cut");
+    return ok ? DIBS_OK : dibs__fail(err, DIBS_UNAVAILABLE, "the connection was closed");
 }
 
 /* The next reply on the seat, or QUEUED in `out` when there was none in time. */
@@ -221,7 +221,7 @@ dibs_status dibs__redis_enter_and_wait(dibs__redis *r, const dibs__enter_request
     status = dibs__conn_ask(seat->conn, bytes, &reply, 1, until, err);
     if (status ==
         DIBS_UNAVAILABLE) /* the wait did not go out whole; the enter before it may have */
-        status = dibs__fail(err, DIBS_UNKNOWN, "the connection was cut");
+        status = dibs__fail(err, DIBS_UNKNOWN, "the connection was closed");
     sound = status == DIBS_OK && reply->type != REDIS_REPLY_ERROR;
     if (status == DIBS_OK)
         status = dibs__redis_no_script(reply)

@@ -92,8 +92,8 @@ static dibs_status mark(dibs__voter *n, dibs__conn *c, const char *info, uint64_
     else if (!v->vouched)
         return dibs__fail(
             err, DIBS_DENIED,
-            "the user may not ask INFO, by which a restart is noticed: give it +info, "
-            "or vouch for the nodes with guard=off");
+            "the user may not run INFO, which is needed to detect a restart: grant it +info, "
+            "or disable the check with guard=off");
     if (status == DIBS_OK) {
         dibs__pack p = dibs__pack_begin(word);
         dibs__pack_number(&p, strtod(up, NULL));
@@ -227,7 +227,7 @@ void dibs__voter_dial(dibs__voter *n, bool ear)
     if (!d || !dibs__thread_start_detached(run_dial, d)) {
         free(d);
         dibs_error err = {0};
-        dibs__fail(&err, DIBS_NO_MEMORY, "%s: no thread to connect with", n->place.text);
+        dibs__fail(&err, DIBS_NO_MEMORY, "%s: cannot start a thread", n->place.text);
         failed(n, ear, &err);
         return;
     }

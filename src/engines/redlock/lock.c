@@ -148,7 +148,7 @@ dibs_status dibs__redlock_release(dibs__engine *e, const dibs__claim *claim, dib
     out->verdict = t.after_verdict;
     return t.after_status == DIBS_OK
                ? DIBS_OK
-               : dibs__fail(err, t.after_status, "redlock: too few nodes have heard of it");
+               : dibs__fail(err, t.after_status, "redlock: too few nodes confirmed it");
 }
 
 /* A try that failed has given back all by itself; what is left to give is a lock that came while its

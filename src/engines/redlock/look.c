@@ -354,7 +354,7 @@ static dibs_status find_names(dibs__redlock *r, const char *prefix, bool idle, d
     if (needed == 0)
         return DIBS_OK;
     return dibs__fail(err, DIBS_UNAVAILABLE,
-                      "redlock: too few of the %zu nodes said in time which locks they have: %zu "
+                      "redlock: too few of the %zu nodes listed their locks in time: %zu "
                       "more are needed",
                       r->v->count, needed);
 }

@@ -41,7 +41,7 @@ static dibs_status read_node(dibs__voters *v, const dibs__url_login *login, size
         if (strcmp(v->voter[i].place.host, n->place.host) == 0 &&
             v->voter[i].place.port == n->place.port)
             return dibs__fail(err, DIBS_INVALID,
-                              "redlock: %s is in the URL twice: its vote would count twice",
+                              "redlock: %s is in the URL twice: its vote would be counted twice",
                               n->place.text);
     return dibs__place_login(&n->place, login->user, login->password, err);
 }
@@ -59,7 +59,7 @@ static dibs_status read_nodes(const dibs__url *url, dibs__voters *v, dibs_error 
     if (status == DIBS_OK && count < 2)
         status = dibs__fail(err, DIBS_INVALID,
                             "redlock: give three or more nodes: redlock://h1:p1,h2:p2,h3:p3; for "
-                            "one server there is redis://");
+                            "one server use redis://");
     for (size_t i = 0; status == DIBS_OK && i < count; i++)
         status = read_node(v, &login[i], count, db, err);
     if (room)

@@ -109,7 +109,7 @@ static void check_marker(dibs__voters *v, size_t node, const redisReply *vote)
         return;
     pthread_mutex_lock(&v->lock);
     dibs__link_cut(&v->voter[node], DIBS__IO_CUT);
-    dibs__fail(&v->voter[node].why, DIBS_UNAVAILABLE, "its marker is gone: it was emptied");
+    dibs__fail(&v->voter[node].why, DIBS_UNAVAILABLE, "its marker is gone: the node was emptied");
     pthread_mutex_unlock(&v->lock);
 }
 
@@ -365,7 +365,7 @@ static void tell_missing(batch *b, dibs__try *t)
         t->status = dibs__fail(
             &t->err, DIBS_UNAVAILABLE,
             "redlock: %d of %zu nodes have restarted (or are new) and do not vote for %.1f s "
-            "more: leases that they have forgotten may still run; %zu are needed",
+            "more, because leases that they have lost may still be valid; %zu are needed",
             dibs__nodes_in(t->quiet), v->count, (double)t->quiet_left / 1e6, v->majority);
         return;
     }

@@ -6,7 +6,7 @@
  *
  * Every session holds a lock in the server that is named by a random key of its own. By it the session is
  * found, whatever process or thread number it has, and nobody else's is ended in its place: numbers are used
- * again, and begin anew when a server is restarted. When the lock is free the session is over, and what it
+ * again, and begin anew when a server is restarted. When the lock is free the session has expired, and what it
  * had begun is rolled back or committed.
  *
  * A stray stays on the list until the server has confirmed that. Where the server refuses it for good (the
@@ -122,7 +122,7 @@ dibs_status dibs__sql_strays_end(dibs__sql *e, dibs__sql_seat *seat, dibs__deadl
             tell_denied(e, why.message);
         if (status != DIBS_OK && status != DIBS_DENIED)
             return dibs__fail(err, DIBS_UNAVAILABLE,
-                              "%s: a session that was given up could not be ended: %.300s",
+                              "%s: an abandoned session could not be closed: %.300s",
                               e->driver->name, why.message);
         forget(e, keys, count);
     }

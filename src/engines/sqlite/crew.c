@@ -109,7 +109,7 @@ static void say_late(dibs__lite *e, dibs__lite_job *job)
 {
     job->status = dibs__fail(
         job->err, DIBS_UNAVAILABLE,
-        "sqlite: %.400s: another process kept it busy for too long; look for one that is "
+        "sqlite: %.400s: locked by another process for too long; look for a process that is "
         "stopped or has a transaction open",
         e->path);
     for (size_t i = 0; i < job->count; i++)

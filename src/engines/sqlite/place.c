@@ -29,10 +29,10 @@ static dibs_status make_folders(char *path, dibs_error *err)
         *at = '\0';
         int failed = mkdir(path, 0700) < 0 && errno != EEXIST ? errno : 0;
         if (failed)
-            dibs__fail(
-                err, dibs__lite_status(failed, DIBS_DENIED),
-                "sqlite: cannot make the folder %.400s: %s: name a database by sqlite:///path",
-                path, strerror(failed));
+            dibs__fail(err, dibs__lite_status(failed, DIBS_DENIED),
+                       "sqlite: cannot create the folder %.400s: %s: check HOME, or use "
+                       "sqlite:///path",
+                       path, strerror(failed));
         *at = '/';
         if (failed)
             return dibs__lite_status(failed, DIBS_DENIED);
@@ -80,8 +80,8 @@ static dibs_status make_machine(const char *path, dibs_error *err)
     if (stat(MACHINE, &folder) < 0 || access(MACHINE, R_OK | W_OK | X_OK) < 0)
         return dibs__fail(err, DIBS_DENIED,
                           "sqlite: the machine's store needs the folder " MACHINE
-                          ": %s: root makes it for a group of users with install -d -m 2770 -g "
-                          "GROUP " MACHINE ", or name a database by sqlite:///path",
+                          ": %s: root creates it for a group of users with install -d -m 2770 -g "
+                          "GROUP " MACHINE ", or use sqlite:///path",
                           errno != ENOENT  ? strerror(errno)
                           : made == EACCES ? "it is not there"
                                            : strerror(made));
@@ -110,8 +110,8 @@ static dibs_status default_path(char *path, size_t size, dibs_error *err)
         n = snprintf(path, size, "%s/.local/state/dibs/dibs.db", home);
     else
         return dibs__fail(err, DIBS_INVALID,
-                          "sqlite: no path given, and neither XDG_STATE_HOME nor HOME is set: use "
-                          "sqlite:///path, or sqlite:machine");
+                          "sqlite: no path given, and neither XDG_STATE_HOME nor HOME is an "
+                          "absolute path: set HOME, or use sqlite:///path or sqlite:machine");
     if (n < 0 || (size_t)n >= size)
         return dibs__fail(err, DIBS_INVALID, "sqlite: the state folder's path is too long");
     return DIBS_OK;
@@ -129,7 +129,7 @@ dibs_status dibs__lite_place(dibs__url *url, char *path, size_t size, dibs_error
     for (size_t i = 0; i < url->host_count; i++)
         if (url->host[i].name[0] || url->host[i].port)
             return dibs__fail(err, DIBS_INVALID,
-                              "sqlite: '%.200s' is in the place of a host: use "
+                              "sqlite: '%.200s' is read as a host: use "
                               "sqlite:///absolute/path or sqlite:relative/path",
                               url->host[i].name);
     if (!url->path[0])
@@ -141,7 +141,7 @@ dibs_status dibs__lite_place(dibs__url *url, char *path, size_t size, dibs_error
     if (url->path[0] == ':')
         return dibs__fail(
             err, DIBS_INVALID,
-            "sqlite: '%.200s' is no file: for locks inside one process use memory:", url->path);
+            "sqlite: '%.200s' is not a file: for locks inside one process use memory:", url->path);
     if (strlen(url->path) >= size)
         return dibs__fail(err, DIBS_INVALID, "sqlite: the path is too long");
     strcpy(path, url->path);
@@ -177,12 +177,12 @@ static dibs_status check_near(const char *folder, dibs_error *err)
 
     if (statfs(folder, &fs) < 0)
         return dibs__fail(err, dibs__lite_status(errno, DIBS_INVALID),
-                          "sqlite: %.400s: %s: make the folder or name another", folder,
+                          "sqlite: %.400s: %s: create the folder or use another", folder,
                           strerror(errno));
     far = dibs__lite_far_away((uint32_t)fs.f_type);
     if (far)
         return dibs__fail(err, DIBS_UNSUPPORTED,
-                          "sqlite: %.400s is on %s: locks of a network file system do not protect; "
+                          "sqlite: %.400s is on %s: locks on a network file system are not safe; "
                           "use a local disk, or a server engine such as redis:",
                           folder, far);
     if (access(folder, W_OK | X_OK) < 0)
@@ -253,10 +253,10 @@ dibs_status dibs__lite_place_check(const char *path, dibs_error *err)
     dibs__lite_place_folder(path, folder);
     if (lstat(path, &st) == 0) {
         if (S_ISDIR(st.st_mode))
-            return dibs__fail(err, DIBS_INVALID, "sqlite: %.400s is a folder: name a file in it",
+            return dibs__fail(err, DIBS_INVALID, "sqlite: %.400s is a folder: use a file in it",
                               path);
         if (!S_ISREG(st.st_mode))
-            return dibs__fail(err, DIBS_INVALID, "sqlite: %.400s is no ordinary file", path);
+            return dibs__fail(err, DIBS_INVALID, "sqlite: %.400s is not a regular file", path);
         if (access(path, R_OK | W_OK) < 0)
             return dibs__fail(err, DIBS_DENIED, "sqlite: %.400s cannot be read and written: %s%s",
                               path, strerror(errno), advice(path));
@@ -308,7 +308,8 @@ dibs_status dibs__lite_place_beside(dibs__lite *e, dibs_error *err)
                           "sqlite: %.400s: %s: the clients of a database need a folder beside it%s",
                           folder, strerror(errno), advice(e->path));
     if (fresh && !is_made_here(e->folder))
-        return dibs__fail(err, DIBS_DENIED, "sqlite: %.400s: somebody has replaced it", folder);
+        return dibs__fail(err, DIBS_DENIED, "sqlite: %.400s: it was replaced by another process",
+                          folder);
     if (fresh) {
         dibs__lite_place_share(e, e->folder);
         /* who may read the database may enter, too; and what one of its group makes there is the group's */

@@ -228,15 +228,14 @@ static found recognise(dibs__lite *e, dibs_status *status, dibs_error *err)
     if (id == 0 && version == 0 && tables == 0)
         return EMPTY;
     if (id == APPLICATION_ID)
-        *status = dibs__fail(
-            err, DIBS_UNSUPPORTED,
-            "sqlite: %.400s: made by a newer dibs (schema %lld, this is %d): update dibs", e->path,
-            (long long)version, VERSION);
+        *status = dibs__fail(err, DIBS_UNSUPPORTED,
+                             "sqlite: %.400s: created by a newer version of dibs (schema %lld, "
+                             "this one has %d): update dibs",
+                             e->path, (long long)version, VERSION);
     else
         *status = dibs__fail(
             err, DIBS_BROKEN_ENGINE,
-            "sqlite: %.400s: a database of something else: name a file of its own for dibs",
-            e->path);
+            "sqlite: %.400s: a database of another program: use a separate file for dibs", e->path);
     return FAILED;
 }
 
@@ -345,7 +344,7 @@ static dibs_status read_boot(dibs__lite *e, dibs_error *err)
         close(fd);
     if (n <= 0)
         return dibs__fail(err, DIBS_UNSUPPORTED,
-                          "sqlite: cannot read %s, which tells one boot from another: mount /proc",
+                          "sqlite: cannot read %s, which identifies the boot: mount /proc",
                           dibs__lite_boot_file);
     e->boot[strcspn(e->boot, "\n")] = '\0';
     return DIBS_OK;

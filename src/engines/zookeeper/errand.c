@@ -56,7 +56,7 @@ dibs_status dibs__zk_errand_begin(dibs__zk *z, dibs_error *err)
         return DIBS_OK;
     pthread_mutex_unlock(&z->mutex);
     return dibs__fail(err, DIBS_UNAVAILABLE,
-                      "zookeeper: the session with %s has ended; a new one is being made",
+                      "zookeeper: the session with %s has expired; a new one is being opened",
                       z->hosts);
 }
 

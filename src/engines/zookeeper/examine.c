@@ -62,7 +62,7 @@ static dibs_status open_session(dibs__zk *z, dibs__deadline until, dibs_error *e
     pthread_mutex_unlock(&z->mutex);
     if (!connected)
         return dibs__fail(err, DIBS_UNAVAILABLE,
-                          "zookeeper: no server that serves answered at %s: does it run, and does "
+                          "zookeeper: no server answered at %s: is it running, and does "
                           "it have a quorum?",
                           z->hosts);
     return DIBS_OK;

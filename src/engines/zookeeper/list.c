@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "engines/zookeeper/zookeeper.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -235,8 +236,10 @@ static void on_names(int rc, const struct String_vector *names, const void *data
     all->rc = rc == ZNONODE ? ZOK : rc; /* no folder: no locks */
     for (int i = 0; rc == ZOK && i < names->count; i++)
         if (dibs__line_unescape(names->data[i], name) &&
-            strncmp(name, all->call->prefix, prefix) == 0)
+            strncmp(name, all->call->prefix, prefix) == 0) {
+            atomic_fetch_add(&all->call->reads, 1);
             start_part(all, name);
+        }
     end_part(all, ZOK); /* this answer itself */
 }
 

@@ -109,23 +109,24 @@ dibs_status dibs__zk_fail(const dibs__zk *z, int rc, dibs_error *err)
         return dibs__fail(err, status, "zookeeper: the connection to %s was lost", z->hosts);
     case DIBS_UNAVAILABLE:
         return dibs__fail(err, status,
-                          "zookeeper: the session with %s has ended; a new one is being made",
+                          "zookeeper: the session with %s has expired; a new one is being opened",
                           z->hosts);
     case DIBS_DENIED:
         return dibs__fail(err, status,
-                          "zookeeper: %s may not do that in %s: give zookeeper://user:password@… "
-                          "of one who may, or have the ACL changed",
+                          "zookeeper: %s has no permission in %s: use credentials that have it "
+                          "(zookeeper://user:password@…), or change the ACL",
                           z->auth ? "this user" : "an anonymous client", root);
     case DIBS_NO_MEMORY:
         return dibs__fail(err, status, "zookeeper: out of memory");
     default:
         if (rc == ZNONODE)
             return dibs__fail(err, status,
-                              "zookeeper: %s is not there and could not be made: create it", root);
+                              "zookeeper: %s does not exist and could not be created: create it",
+                              root);
         if (rc == ZUNIMPLEMENTED)
-            return dibs__fail(
-                err, status,
-                "zookeeper: the server knows no container nodes: it must be 3.5 or newer");
+            return dibs__fail(err, status,
+                              "zookeeper: the server does not support container nodes: use "
+                              "ZooKeeper 3.5 or newer");
         return dibs__fail(err, status, "zookeeper: %s", zerror(rc));
     }
 }
@@ -198,9 +199,10 @@ dibs_status dibs__zk_flush_begin(dibs__zk_op *op, void (*next)(dibs__zk_op *op))
     }
     pthread_mutex_unlock(&z->mutex);
     if (is_given_up(op))
-        return dibs__fail(&op->call->err, DIBS_UNAVAILABLE, "zookeeper: there was no time for it");
+        return dibs__fail(&op->call->err, DIBS_UNAVAILABLE,
+                          "zookeeper: timed out before the request was sent");
     return dibs__fail(op->call ? &op->call->err : NULL, DIBS_UNAVAILABLE,
-                      "zookeeper: the session with %s has ended; a new one is being made",
+                      "zookeeper: the session with %s has expired; a new one is being opened",
                       z->hosts);
 }
 
@@ -220,7 +222,7 @@ dibs_status dibs__zk_flush_end(dibs__zk_op *op)
     if (out)
         return DIBS_OK;
     return dibs__fail(op->call ? &op->call->err : NULL, DIBS_UNAVAILABLE,
-                      "zookeeper: nothing could be sent to %s", op->z->hosts);
+                      "zookeeper: could not send to %s", op->z->hosts);
 }
 
 void dibs__zk_follow(dibs__zk_op *op, void (*fill)(dibs__zk_op *op), void (*next)(dibs__zk_op *op))

@@ -89,7 +89,7 @@ static void refused(dibs__zk *z)
     z->connected = false;
     z->state = DIBS__ZK_REFUSED;
     dibs__fail(&z->why, DIBS_DENIED,
-               "zookeeper: %s refused the credentials: check user and password in the URL",
+               "zookeeper: %s rejected the credentials: check user and password in the URL",
                z->hosts);
 }
 
@@ -379,7 +379,7 @@ dibs_status dibs__zk_connect(dibs__zk *z, dibs__deadline until, dibs_error *err)
 
     z->thread_runs = dibs__thread_start(&z->thread, thread_main, z);
     if (!z->thread_runs)
-        return dibs__fail(err, DIBS_NO_MEMORY, "zookeeper: no thread to be had");
+        return dibs__fail(err, DIBS_NO_MEMORY, "zookeeper: cannot start a thread");
     pthread_mutex_lock(&z->mutex);
     /* The library may have connected before our thread has its handle. */
     while ((z->state != DIBS__ZK_OPEN || !z->zh) && z->why.status == DIBS_OK &&
@@ -390,11 +390,10 @@ dibs_status dibs__zk_connect(dibs__zk *z, dibs__deadline until, dibs_error *err)
     else if (z->state != DIBS__ZK_OPEN && z->last.status != DIBS_OK)
         status = dibs__fail(err, z->last.status, "%s", z->last.message);
     else if (z->state != DIBS__ZK_OPEN)
-        status =
-            dibs__fail(err, DIBS_UNAVAILABLE,
-                       "zookeeper: no server that serves answered at %s within %lld ms: does it "
-                       "run, is it ZooKeeper's client port, and does it have a quorum?",
-                       z->hosts, (long long)((dibs__now(z->side.env) - start) / DIBS__MS));
+        status = dibs__fail(err, DIBS_UNAVAILABLE,
+                            "zookeeper: no server answered at %s within %lld ms: is it running, "
+                            "is it ZooKeeper's client port, and does it have a quorum?",
+                            z->hosts, (long long)((dibs__now(z->side.env) - start) / DIBS__MS));
     pthread_mutex_unlock(&z->mutex);
     return status;
 }

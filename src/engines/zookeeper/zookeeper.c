@@ -66,8 +66,7 @@ static dibs_status read_root(const dibs__url *url, dibs__zk *z, dibs_error *err)
         z->root[--n] = '\0';
     if (!is_path(z->root))
         return dibs__fail(err, DIBS_INVALID,
-                          "zookeeper: '%.200s' is no path of a node: write /folder/folder",
-                          z->root);
+                          "zookeeper: invalid path '%.200s': write /folder/folder", z->root);
     return DIBS_OK;
 }
 
