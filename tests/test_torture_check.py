@@ -217,6 +217,16 @@ def fence_lower_but_asked_earlier(guilty):
     return h
 
 
+@case('fences.order')
+def fence_below_an_older_one(guilty):
+    """Not the last fence counts, but the highest before."""
+    h = History()
+    h.grant(1, 1000, 1100, fence=9)
+    h.grant(2, 1000, 1300, fence=5, t=1200)
+    h.grant(1, 1400, 1500, fence=7 if guilty else 10)
+    return h
+
+
 @case('fences.twice')
 def same_fence(guilty):
     h = History()
