@@ -2,6 +2,8 @@
 """The checker of torture histories, tested: for each check a small history that breaks the promise, and its nearest
 innocent neighbour. A guilty one is found by that check alone: with the check left out it passes."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -15,6 +17,7 @@ import tap  # noqa: E402
 
 CHECK = os.path.join(HERE, '..', 'torture', 'check.py')
 sys.path.insert(0, os.path.dirname(CHECK))
+import check  # noqa: E402
 from checker.history import KNOWN  # noqa: E402
 from checker.run import CHECKS  # noqa: E402
 
@@ -115,13 +118,17 @@ class History:
 
 
 def run_check(history, *args):
-    """(exit code, report, standard error)"""
+    """(exit code, report, standard error), as the command gives them. In this process: there are hundreds."""
+    out, err, argv = io.StringIO(), io.StringIO(), sys.argv
     with tempfile.TemporaryDirectory() as folder:
         history.write(folder)
-        done = subprocess.run([sys.executable, CHECK, folder, '--json', *args], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, universal_newlines=True, timeout=60)
-    assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout), done.stderr
+        sys.argv = [CHECK, folder, '--json', *args]
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                code = check.main()
+        finally:
+            sys.argv = argv
+    return code, json.loads(out.getvalue()), err.getvalue()
 
 
 def expect(history, check, number=1):
@@ -144,10 +151,10 @@ def expect_pass(history):
 CASES = {}
 
 
-def case(check):
+def case(name):
     """Declares a function that takes `guilty` and returns the history."""
     def add(function):
-        CASES.setdefault(check, []).append(function)
+        CASES.setdefault(name, []).append(function)
         return function
     return add
 
@@ -214,6 +221,16 @@ def fence_lower_but_asked_earlier(guilty):
     h = History()
     h.grant(1, 1000, 1100, fence=7)
     h.grant(2, 1002 if guilty else 1000, 2100, fence=6, t=2000)
+    return h
+
+
+@case('fences.order')
+def fence_below_an_older_one(guilty):
+    """Not the last fence counts, but the highest before."""
+    h = History()
+    h.grant(1, 1000, 1100, fence=9)
+    h.grant(2, 1000, 1300, fence=5, t=1200)
+    h.grant(1, 1400, 1500, fence=7 if guilty else 10)
     return h
 
 
