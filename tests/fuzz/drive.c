@@ -62,13 +62,19 @@ static void check_status(const driver *d, dibs_status status)
     must(d->echoes || !strstr(d->err.message, DRIVE_SECRET), "a message has the password");
 }
 
-static void check_reply(dibs_status status, const dibs__reply *r)
+/* Of release and break, which grant nothing: what is no verdict of theirs counts as a loss. */
+static void check_verdict(dibs_status status, const dibs__reply *r)
 {
     if (status != DIBS_OK)
         return;
     must(r->verdict <= DIBS__RELEASED, "a verdict that is none");
     must(r->remaining >= 0, "less than nothing remains");
-    if (r->verdict == DIBS__GRANTED)
+}
+
+static void check_reply(dibs_status status, const dibs__reply *r)
+{
+    check_verdict(status, r);
+    if (status == DIBS_OK && r->verdict == DIBS__GRANTED)
         must(r->fence != 0 && r->fence <= INT64_MAX && r->floor <= r->fence,
              "a fence that is none");
 }
@@ -147,7 +153,7 @@ static void release(driver *d)
     dibs_status status = d->class->release(d->e, &claim, until(d), &reply, &d->err);
 
     check_status(d, status);
-    check_reply(status, &reply);
+    check_verdict(status, &reply);
 }
 
 static void cancel(driver *d)
@@ -165,7 +171,7 @@ static void break_lock(driver *d)
         d->class->break_lock(d->e, NAME, "op", d->what & 1, until(d), &reply, &d->err);
 
     check_status(d, status);
-    check_reply(status, &reply);
+    check_verdict(status, &reply);
 }
 
 static void events(driver *d)

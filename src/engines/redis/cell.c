@@ -162,8 +162,10 @@ static dibs_status read_reply(const redisReply *reply, dibs__cell_op op, dibs__c
     out->number = (int64_t)read_bytes(&at, 8);
     out->age = read_double(&at);
     out->left = read_double(&at);
-    if (out->left == 0)
-        out->left = INT64_MAX;
+    if (out->age < 0) /* the server's clock was set back */
+        out->age = 0;
+    if (out->left <= 0)
+        out->left = out->left == 0 ? INT64_MAX : 0;
     if (!dibs__cell_shows_data(op, out->verdict))
         return DIBS_OK;
     return read_value(at, reply->len - REPLY_SIZE, out, err);
