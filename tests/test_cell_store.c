@@ -140,6 +140,18 @@ static void what_is_absent_is_blank(void **state)
     assert_int_equal(a.cell.floor, 3);
 }
 
+/* A stamp that just does not fit is cut, and ends. */
+static void a_long_stamp_is_cut(void **state)
+{
+    char stamp[DIBS__STAMP_SIZE + 1] = "";
+    fake f = {0};
+
+    (void)state;
+    memset(stamp, 's', DIBS__STAMP_SIZE);
+    assert_int_equal(apply(&f, (dibs__cell_command){.op = DIBS__CELL_SWAP, .stamp = stamp}), 0);
+    assert_int_equal(strnlen(f.cell.stamp, sizeof f.cell.stamp), DIBS__STAMP_SIZE - 1);
+}
+
 /* It bears no stamp of nobody's: the second of two commands without one is another command. */
 static void no_stamp_is_nobodys_stamp(void **state)
 {
@@ -276,6 +288,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_failing_store_is_told, setup),
         cmocka_unit_test_setup(what_is_absent_is_blank, setup),
+        cmocka_unit_test_setup(a_long_stamp_is_cut, setup),
         cmocka_unit_test_setup(no_stamp_is_nobodys_stamp, setup),
         cmocka_unit_test_setup(an_equal_fence_passes, setup),
         cmocka_unit_test_setup(what_is_put_is_whole, setup),

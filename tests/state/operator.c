@@ -87,21 +87,38 @@ static void breaking_says_who(void **state)
 /* A name that is too long is cut, and ends. */
 static void breaking_cuts_a_long_name(void **state)
 {
-    dibs__memory_cursor cursor = {0};
-    dibs__record record;
-    char by[2 * DIBS__BY_SIZE];
+    char by[2 * DIBS__BY_SIZE] = "";
 
     (void)state;
     lock("a");
-    memset(by, 'b', sizeof by);
-    by[sizeof by - 1] = '\0';
-    assert_true(dibs__memory_begin(&cursor, f.memory, "lock", f.now.wall));
-    assert_int_equal(dibs__state_break(&dibs__memory_store, &cursor, f.now, by, false, &f.reply),
-                     0);
-    assert_int_equal(dibs__memory_store.load(&cursor, &record), 1);
-    dibs__memory_end(&cursor);
-    assert_int_equal(strlen(record.broken_by), DIBS__BY_SIZE - 1);
-    assert_int_equal(f.reply.verdict, DIBS__BUSY);
+    for (size_t size = DIBS__BY_SIZE - 1; size < sizeof by; size++) {
+        dibs__memory_cursor cursor = {0};
+        dibs__record record;
+        memset(by, 'b', size);
+        assert_true(dibs__memory_begin(&cursor, f.memory, "lock", f.now.wall));
+        assert_int_equal(
+            dibs__state_break(&dibs__memory_store, &cursor, f.now, by, false, &f.reply), 0);
+        assert_int_equal(dibs__memory_store.load(&cursor, &record), 1);
+        dibs__memory_end(&cursor);
+        assert_int_equal(strnlen(record.broken_by, sizeof record.broken_by), DIBS__BY_SIZE - 1);
+    }
+}
+
+static void breaking_at_once_is_told(void **state)
+{
+    (void)state;
+    lock("a");
+    break_lock("root", true);
+    assert_int_equal(f.asked, 1);
+}
+
+/* The newer attempt goes on in the place of the older one, whoever waits. */
+static void a_newer_attempt_is_not_sent_behind_waiters(void **state)
+{
+    (void)state;
+    lock("a");
+    lock("b");
+    assert_int_equal(lock("a/2"), DIBS__GRANTED);
 }
 
 /* One that never held was not broken, whatever happened to others. */
@@ -143,6 +160,8 @@ static const struct CMUnitTest tests[] = {
     TEST(breaking_drops_what_lingers),
     TEST(breaking_says_who),
     TEST(breaking_cuts_a_long_name),
+    TEST(breaking_at_once_is_told),
+    TEST(a_newer_attempt_is_not_sent_behind_waiters),
     TEST(a_waiter_that_is_gone_was_not_broken),
     TEST(the_first_fence_of_all_is_asked_too),
     TEST(a_release_lingers_only_if_asked_to),

@@ -4,19 +4,19 @@
 
 /* ---- A store that fails ---------------------------------------------------------------------- */
 
-/* A busy little lock: two share, one lingers, three wait. */
+/* A busy little lock: one was given back and lingers, three share, three wait. */
 static void make_busy(tiny *t, int64_t now)
 {
     static const struct {
         const char *owner;
         uint32_t weight;
         int64_t min_hold;
-    } who[] = {{"a", 1, 0},           {"b", 1, 0}, {"m", 1, 100},
+    } who[] = {{"l", 1, 100},         {"a", 1, 0}, {"b", 1, 0}, {"m", 1, 100},
                {"x", DIBS__PLAIN, 0}, {"c", 1, 0}, {"d", 1, 0}};
     dibs__reply reply;
 
     memset(t, 0, sizeof *t);
-    for (size_t i = 0; i < 6; i++) {
+    for (size_t i = 0; i < 7; i++) {
         command c = {
             .kind = COMMAND_ACQUIRE, .now = {now, now}, .capacity = DIBS__PLAIN, .window = 50};
         snprintf(c.who.owner, sizeof c.who.owner, "%s", who[i].owner);
@@ -25,6 +25,9 @@ static void make_busy(tiny *t, int64_t now)
         c.who.lease = 100;
         c.who.min_hold = who[i].min_hold;
         assert_null(tiny_step(t, &c, &reply));
+        c.kind = COMMAND_RELEASE;
+        if (i == 0)
+            assert_null(tiny_step(t, &c, &reply));
     }
 }
 
