@@ -177,5 +177,6 @@ def run(bench, cell, seed):
         if rig:
             with contextlib.suppress(OSError):
                 rig.stop()
+    result['load'] = round(os.getloadavg()[0], 1)  # on a machine that is far behind, waits say little
     result['took'] = round(time.monotonic() - started, 1)
     return result

@@ -107,11 +107,19 @@ def plan(options):
     return {name: row for name, row in table.items() if row}
 
 
+def end_in_order():
+    """At the first SIGTERM; a second one must not disturb that."""
+    def end(*_):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit(1)
+    signal.signal(signal.SIGTERM, end)
+
+
 # ---- One engine, in a process of its own ------------------------------------------------------------------------
 
 def run_row(row, options, seed, out):
     """Its servers die with this process, and this process with its parent."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    end_in_order()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent tells us
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     try:
@@ -210,7 +218,7 @@ def main(argv):
     seed = options.seed if options.seed is not None else random.randrange(1 << 31)
     run = Run(table, options, seed)
     print('%d cells of %d s, %d side by side, seed %d' % (run.count, options.seconds, options.jobs, seed), flush=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    end_in_order()
     try:
         run.run()
     except KeyboardInterrupt:

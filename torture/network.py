@@ -131,7 +131,8 @@ class Network:
 
     def stop(self):
         if self.process is not None:
-            self.process.stdin.close()
+            with contextlib.suppress(OSError):  # it may have ended before us
+                self.process.stdin.close()
             self.process.wait()
             self.process.stdout.close()
         for p in self.places.values():

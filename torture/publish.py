@@ -164,8 +164,8 @@ def markdown_parts(report):
            'violations of what is promised.** Without the fence {plain:,} updates were lost, with it {fenced}. Seen where it '
            'is not promised: {expected:,} events.').format(**sums)
     yield from ('', 'The same as a picture: [guarantees.html](guarantees.html); as data: [guarantees.json](guarantees.json). '
-                'The raw histories of one run, 15 s of mixed faults for each engine (`./dev torture --quick --archive docs/histories`), '
-                'are in [histories](histories): check them with a checker of your own.', '',
+                'The raw histories of some of these runs are in [histories](histories), one archive each (`--archive FOLDER` writes '
+                'them): check them with a checker of your own.', '',
                 '## Engine and fault', '')
     yield from table(['fault', *report.engines],
                      [[f.name, *(report.state(e, f)[1] for e in report.engines)] for f in report.faults])

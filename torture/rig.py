@@ -176,6 +176,7 @@ class Rig:
         if self.proxy:
             self.proxy.stop()
         if self.network:
-            self.network.clear()
+            with contextlib.suppress(OSError):
+                self.network.clear()
         network.unmount_below(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
