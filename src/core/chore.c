@@ -88,12 +88,13 @@ bool dibs__news_forget(dibs *d, dibs__news *n)
 
 /* ---- Reaping --------------------------------------------------------------------------------- */
 
-/* Small batches: nobody's lock waits for the whole of it. While there is more, the pause is as long as the
- * batch took: a fixed one would be a rate, and a store that is written to faster would grow without end. */
+/* Small batches: nobody's lock waits for the whole of it. While there is more, a handle reaps for a tenth of the
+ * time. A fixed pause would be a rate, and a store that is written to faster would grow without end; without a pause
+ * a fleet of handles would keep the server busy with this alone. */
 static void reap(dibs *d, dibs__chore *c, int64_t now)
 {
     dibs__deadline until = dibs__keeper_until(d, now);
-    int64_t ended, pause;
+    int64_t ended, rest;
     bool more;
 
     d->reaped = true;
@@ -101,8 +102,8 @@ static void reap(dibs *d, dibs__chore *c, int64_t now)
     more = d->class->cell_reap(d->engine, REAP_LIMIT, until);
     pthread_mutex_lock(&d->mutex);
     ended = dibs__now(d->env);
-    pause = ended - now > REAP_SOON ? ended - now : REAP_SOON;
-    dibs__chore_at(d, &d->chores, c, ended + (more ? pause : REAP_EVERY));
+    rest = (ended - now) * 9 > REAP_SOON ? (ended - now) * 9 : REAP_SOON;
+    dibs__chore_at(d, &d->chores, c, ended + (more && rest < REAP_EVERY ? rest : REAP_EVERY));
 }
 
 void dibs__reap_start(dibs *d)
