@@ -144,7 +144,9 @@ def parts(report):
         yield from plain_table(('engine', 'fault', 'what failed', 'cause'), report.repeated())
         yield '</div>'
     if report.peers:
-        yield '<h2>Other libraries</h2><p>The same runs, locks only. They promise less, or nothing, under most of these faults.</p><div class="card">'
+        yield '<h2>Other libraries</h2><p>The same runs, locks only. They promise less, or nothing, under most of these faults. '\
+            'Failed runs of theirs were not repeated, as those of dibs were: on a busy machine their deadlines and progress counts may be ' \
+            'the machine\'s.</p><div class="card">'
         head = ('library', 'engine', *publish.HEAD[:1], *publish.HEAD[2:6], *publish.HEAD[7:])
         yield from plain_table(head, [(r['lock'], r['engine'], *publish.figures(r)[:1], *publish.figures(r)[2:6],
                                        *publish.figures(r)[7:]) for r in report.peers])

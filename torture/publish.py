@@ -212,7 +212,8 @@ def peer_parts(report):
     if not report.peers:
         return
     yield from ('', '## Other libraries', '', 'The same runs, locks only, through the adapters in `torture/adapters`. They promise '
-                'less, or nothing, under most of these faults; the table shows what each did.', '')
+                'less, or nothing, under most of these faults; the table shows what each did. Failed runs of theirs were not repeated, as '
+                'those of dibs were: on a busy machine their `deadlines` and `progress` counts may be the machine\'s.', '')
     yield from table(('library', 'engine', *HEAD[:1], *HEAD[2:6], *HEAD[7:]),
                      [(r['lock'], r['engine'], *figures(r)[:1], *figures(r)[2:6], *figures(r)[7:]) for r in report.peers])
 
