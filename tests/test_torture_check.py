@@ -2,6 +2,8 @@
 """The checker of torture histories, tested: for each check a small history that breaks the promise, and its nearest
 innocent neighbour. A guilty one is found by that check alone: with the check left out it passes."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -15,6 +17,7 @@ import tap  # noqa: E402
 
 CHECK = os.path.join(HERE, '..', 'torture', 'check.py')
 sys.path.insert(0, os.path.dirname(CHECK))
+import check  # noqa: E402
 from checker.history import KNOWN  # noqa: E402
 from checker.run import CHECKS  # noqa: E402
 
@@ -115,13 +118,17 @@ class History:
 
 
 def run_check(history, *args):
-    """(exit code, report, standard error)"""
+    """(exit code, report, standard error), as the command gives them. In this process: there are hundreds."""
+    out, err, argv = io.StringIO(), io.StringIO(), sys.argv
     with tempfile.TemporaryDirectory() as folder:
         history.write(folder)
-        done = subprocess.run([sys.executable, CHECK, folder, '--json', *args], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, universal_newlines=True, timeout=60)
-    assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout), done.stderr
+        sys.argv = [CHECK, folder, '--json', *args]
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                code = check.main()
+        finally:
+            sys.argv = argv
+    return code, json.loads(out.getvalue()), err.getvalue()
 
 
 def expect(history, check, number=1):
@@ -144,10 +151,10 @@ def expect_pass(history):
 CASES = {}
 
 
-def case(check):
+def case(name):
     """Declares a function that takes `guilty` and returns the history."""
     def add(function):
-        CASES.setdefault(check, []).append(function)
+        CASES.setdefault(name, []).append(function)
         return function
     return add
 
@@ -214,6 +221,16 @@ def fence_lower_but_asked_earlier(guilty):
     h = History()
     h.grant(1, 1000, 1100, fence=7)
     h.grant(2, 1002 if guilty else 1000, 2100, fence=6, t=2000)
+    return h
+
+
+@case('fences.order')
+def fence_below_an_older_one(guilty):
+    """Not the last fence counts, but the highest before."""
+    h = History()
+    h.grant(1, 1000, 1100, fence=9)
+    h.grant(2, 1000, 1300, fence=5, t=1200)
+    h.grant(1, 1400, 1500, fence=7 if guilty else 10)
     return h
 
 
@@ -637,6 +654,10 @@ def test_unusable():
     h = History()
     del h.meta['end']
     expect_unusable(h, 'the run did not end')
+    expect_unusable(History(locks='L'), 'must be lists')
+    h = History()
+    del h.files['worker-0001.jsonl'], h.files['worker-0002.jsonl']
+    expect_unusable(h, 'no worker ran')
     h = History()
     h.worker(1, 'held', 1000, a='9.9', held=True)
     expect_unusable(h, '9.9')
@@ -680,6 +701,9 @@ def test_figures():
     h.stop(1, 1000, 3000)
     h.faults('begin', 4000, fault='cut', id=90, worker=None)
     h.faults('end', 4500, fault='cut', id=90, worker=None)
+    for number, fault, begin, end in ((91, 'inside', 4100, 4200), (92, 'followed', 8000, 8100), (93, 'last', 8200, 8300)):
+        h.faults('begin', begin, fault=fault, id=number, worker=None)
+        h.faults('end', end, fault=fault, id=number, worker=None)
     h.grant(2, 2000, 3150, fence=1, t=3100)
     h.grant(2, 4600, 4700, fence=2, t=4650)
     for t, value in ((4000, 1), (4001, 1), (4002, 2)):
@@ -689,13 +713,17 @@ def test_figures():
     h.final(1, plain=2)
     a = h.ask(2, 6000, wait_ms=1000)
     h.worker(2, 'not', 7350, a=a, lock='L', call=6000 * MS, status='BUSY', message='x')
+    a = h.ask(2, 7500, wait_ms=1000)
+    h.worker(2, 'not', 8800, a=a, lock='L', call=7500 * MS, status='BUSY', message='x')
     report = expect_pass(h)
-    assert report['faults'] == {'stop': {'count': 1, 'seconds': 2.0}, 'cut': {'count': 1, 'seconds': 0.5}}, report
-    assert report['waits_after_faults_ms'] == {'stop': 100.0, 'cut': 150.0}, report
-    assert report['worst_wait_after_fault_ms'] == 150.0
+    assert report['faults']['stop'] == {'count': 1, 'seconds': 2.0}, report
+    assert report['faults']['cut'] == {'count': 1, 'seconds': 0.5}, report
+    # What ended while another lasted is not measured, nor a wait into which another began.
+    assert report['waits_after_faults_ms'] == {'stop': 100.0, 'cut': 150.0, 'last': 4701.0}, report
+    assert report['worst_wait_after_fault_ms'] == 4701.0
     assert (report['plain_writes'], report['plain_losses'], report['fenced_writes'], report['fenced_refusals']) == (3, 1, 1, 1)
     assert report['worst_overrun_ms'] == 100.0 and report['worst_overrun_at'].startswith('worker-0002.jsonl:'), report
-    assert report['grants'] == 3 and report['operations']['lock'] == {'OK': 3, 'BUSY': 1}, report
+    assert report['grants'] == 3 and report['operations']['lock'] == {'OK': 3, 'BUSY': 2}, report
 
 
 def test_text():
@@ -707,6 +735,15 @@ def test_text():
     assert 'VIOLATION exclusion.overlap: lock L: 1.' in done.stdout, done.stdout
     assert '  worker-0002.jsonl:4: {"t": 1099000000, "ev": "got"' in done.stdout, done.stdout
     assert done.stdout.rstrip().split('\n')[-1] == 'FAIL: 1 violations: exclusion.overlap 1', done.stdout
+
+
+def test_unknown_events():
+    """What the checker does not know it names, so that nothing goes unchecked in silence."""
+    h = History()
+    h.worker(1, 'frobnicate', 1000)
+    h.worker(1, 'frobnicate', 1001)
+    assert expect_pass(h)['unknown_events'] == {'frobnicate': 2}
+    assert expect_pass(History())['unknown_events'] == {}
 
 
 def test_many_are_counted():
