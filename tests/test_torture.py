@@ -130,6 +130,16 @@ def test_leftovers(options):
         assert dead not in there and any(n.startswith('%s%d-' % (network.PREFIX, os.getpid())) for n in there), there
 
 
+def test_failures_stay():
+    """A cell that failed and is run again shows the new result, and the page still says that it failed."""
+    def result(violations):
+        return {'lock': 'dibs', 'engine': 'redis', 'fault': 'none', 'violations': violations, 'seed': violations,
+                'broken': {'exclusion.overlap': violations} if violations else {}, 'found': []}
+    cells = matrix.publish.merge(matrix.publish.merge([result(3)], [result(0)]), [result(0)])
+    assert len(cells) == 1 and cells[0]['violations'] == 0, cells
+    assert matrix.publish.Report(cells).repeated() == [('redis', 'none', 'exclusion.overlap 3', 'cause not established')], cells
+
+
 class Engines:
     """All are run at the first question, side by side."""
 
@@ -163,7 +173,8 @@ def main():
     matrix.find_programs(options)
     options.plain = False
     engines = Engines(options)
-    tests = [('the router drops, delays and loses', needs_namespaces, test_router, options),
+    tests = [('a failed run is not forgotten by running it again', test_failures_stay),
+             ('the router drops, delays and loses', needs_namespaces, test_router, options),
              ('the router has a rate', needs_namespaces, test_router_rate, options),
              ('an address moves to another server', needs_namespaces, test_router_alias, options),
              ('what dead processes left is removed', needs_namespaces, test_leftovers, options)]

@@ -77,8 +77,8 @@ def escape(text):
 
 
 def tiles(report):
-    sums = report.sums()
-    for figure, words in (('{violations}', 'violations of what is promised'),
+    sums = dict(report.sums(), repeated=len(report.repeated()))
+    for figure, words in (('{violations}', 'violations of what is promised in the last run of each cell; {repeated} earlier runs failed'),
                           ('{cells}', 'runs, {seconds:,.0f} seconds, {faults:,} faults'),
                           ('{operations:,}', 'operations, {grants:,} of them grants of a lock'),
                           ('{plain:,} : {fenced}', 'updates lost without the fence, and with it')):
@@ -139,8 +139,14 @@ def parts(report):
         yield '<details class="card"><summary>%s</summary>' % engine
         yield from plain_table(publish.HEAD, [publish.figures(r) for r in report.ours.values() if r['engine'] == engine])
         yield '</details>'
+    if report.repeated():
+        yield '<h2>Runs that failed and were repeated</h2><p>A cell above shows its last run. Before it:</p><div class="card">'
+        yield from plain_table(('engine', 'fault', 'what failed', 'cause'), report.repeated())
+        yield '</div>'
     if report.peers:
-        yield '<h2>Other libraries</h2><p>The same runs, locks only. They promise less, or nothing, under most of these faults.</p><div class="card">'
+        yield '<h2>Other libraries</h2><p>The same runs, locks only. They promise less, or nothing, under most of these faults. '\
+            'Failed runs of theirs were not repeated, as those of dibs were: on a busy machine their deadlines and progress counts may be ' \
+            'the machine\'s.</p><div class="card">'
         head = ('library', 'engine', *publish.HEAD[:1], *publish.HEAD[2:6], *publish.HEAD[7:])
         yield from plain_table(head, [(r['lock'], r['engine'], *publish.figures(r)[:1], *publish.figures(r)[2:6],
                                        *publish.figures(r)[7:]) for r in report.peers])

@@ -18,10 +18,23 @@ def key(result):
     return result['lock'], result['engine'], result['fault']
 
 
+def failure(result):
+    """What is kept of a run that failed when the cell is run again."""
+    return {k: result[k] for k in ('date', 'version', 'seed', 'seconds', 'load', 'broken', 'found', 'error', 'note') if k in result}
+
+
 def merge(old, new):
-    """New results replace old ones of the same cell; what is no longer in the table goes."""
+    """New results replace old ones of the same cell; what is no longer in the table goes. A failed run is never forgotten by
+    running the cell again: it stays in `earlier`."""
     known = {key(r): r for r in old if r['fault'] in faults.BY_NAME}
-    known.update({key(r): r for r in new})
+    for r in new:
+        before = known.get(key(r))
+        if before is not None and before is not r:
+            failed = before['lock'] == 'dibs' and ('error' in before or before['violations'])
+            earlier = before.get('earlier', []) + ([failure(before)] if failed else [])
+            if earlier:
+                r['earlier'] = earlier + r.get('earlier', [])
+        known[key(r)] = r
     order = {name: i for i, name in enumerate([*faults.ALL, *faults.BY_NAME])}
     return sorted(known.values(), key=lambda r: (r['lock'] != 'dibs', order[r['engine']], r['lock'], order[r['fault']]))
 
@@ -71,6 +84,11 @@ class Report:
                 'violations': sum(r['violations'] for r in ran), 'errors': len(self.ours) - len(ran),
                 'expected': sum(sum(r['expected'].values()) for r in ran),
                 'plain': sum(r['plain_losses'] for r in ran), 'fenced': sum(r['fenced_losses'] for r in ran)}
+
+    def repeated(self):
+        """(engine, fault, what failed, note) of earlier runs of cells that were run again."""
+        return [(r['engine'], r['fault'], counted(e['broken']) if e.get('broken') else 'no result: ' + e.get('error', '')[:160],
+                 e.get('note', 'cause not established')) for r in self.ours.values() for e in r.get('earlier', [])]
 
     def state(self, engine, fault):
         """(class, short text, long text) of a cell."""
@@ -163,6 +181,9 @@ def markdown_parts(report):
     yield ('**{cells} runs, {seconds:,.0f} seconds, {faults:,} faults, {operations:,} operations, {grants:,} grants: {violations} '
            'violations of what is promised.** Without the fence {plain:,} updates were lost, with it {fenced}. Seen where it '
            'is not promised: {expected:,} events.').format(**sums)
+    if report.repeated():
+        yield from ('', 'These figures are of the last run of each cell. %d earlier runs failed and the cells were run again: see '
+                    '[below](#runs-that-failed-and-were-repeated).' % len(report.repeated()))
     yield from ('', 'The same as a picture: [guarantees.html](guarantees.html); as data: [guarantees.json](guarantees.json). '
                 'The raw histories of some of these runs are in [histories](histories), one archive each (`--archive FOLDER` writes '
                 'them): check them with a checker of your own.', '',
@@ -181,6 +202,9 @@ def markdown_parts(report):
         reasons = sorted({(f.name, f.excuses[engine][1]) for f in faults.FAULTS if engine in f.excuses})
         if reasons:
             yield from ('', 'Not everything is promised: ' + '; '.join('`%s`: %s' % r for r in reasons) + '.')
+    if report.repeated():
+        yield from ('', '## Runs that failed and were repeated', '', 'A cell above shows its last run. Before it:', '')
+        yield from table(('engine', 'fault', 'what failed', 'cause'), report.repeated())
     yield from peer_parts(report)
 
 
@@ -188,7 +212,8 @@ def peer_parts(report):
     if not report.peers:
         return
     yield from ('', '## Other libraries', '', 'The same runs, locks only, through the adapters in `torture/adapters`. They promise '
-                'less, or nothing, under most of these faults; the table shows what each did.', '')
+                'less, or nothing, under most of these faults; the table shows what each did. Failed runs of theirs were not repeated, as '
+                'those of dibs were: on a busy machine their `deadlines` and `progress` counts may be the machine\'s.', '')
     yield from table(('library', 'engine', *HEAD[:1], *HEAD[2:6], *HEAD[7:]),
                      [(r['lock'], r['engine'], *figures(r)[:1], *figures(r)[2:6], *figures(r)[7:]) for r in report.peers])
 
