@@ -52,14 +52,15 @@ def last(pattern, text):
     return (re.findall(pattern, text) or ["?"])[-1]
 
 
-def run(program, seconds, keep):
-    """The seeds first, then new inputs. (passed, what to say); an input that fails is kept in the folder `keep`."""
+def run(program, seconds, keep, seed=0):
+    """The corpus first, then new inputs, by chance or by `seed`. (passed, what to say); an input that fails is kept in
+    the folder `keep`."""
     name = program.name.removeprefix("fuzz_")
     keep.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="dibs-fuzz-") as folder:
         seeds = unpack(name, pathlib.Path(folder) / "corpus")
         before = set(keep.iterdir())
-        done = subprocess.run([program.resolve(), f"-max_total_time={int(seconds)}", *LIMITS,
+        done = subprocess.run([program.resolve(), f"-max_total_time={int(seconds)}", f"-seed={seed}", *LIMITS,
                                f"-artifact_prefix={keep.resolve()}/{name}-", "corpus"],
                               cwd=folder, capture_output=True, text=True, errors="replace")
     runs = last(r"number_of_executed_units: (\d+)", done.stderr)
@@ -70,7 +71,8 @@ def run(program, seconds, keep):
     text += f", exit code {done.returncode}" if seeds else ", and no corpus"
     for path in sorted(set(keep.iterdir()) - before):
         text += f"\ninput, kept in {path}:\n{path.read_bytes().hex()}"
-    return False, text + "\n" + "\n".join(done.stderr.splitlines()[-60:])
+    said = [line for line in done.stderr.splitlines() if not line.startswith("#")]  # without what it learnt
+    return False, text + "\n" + "\n".join(said[-60:])
 
 
 def main():

@@ -227,7 +227,8 @@ void dibs__line_value_read(const char *value, const char *key, dibs__asker *out)
     int at = 0;
 
     memset(out, 0, sizeof *out);
-    if (value && sscanf(value, "1 %lld %lld %64s %n", &pid, &lease, out->host, &at) == 3 && at) {
+    if (value && sscanf(value, "1 %lld %lld %64s %n", &pid, &lease, out->host, &at) == 3 && at &&
+        lease >= 0 && lease <= INT64_MAX / DIBS__MS) {
         out->pid = pid;
         out->lease = lease * DIBS__MS;
         copy_text(out->owner, sizeof out->owner, value + at);
