@@ -15,6 +15,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -24,6 +25,7 @@
 
 #define TICK      (200 * DIBS__MS)
 #define REPLY_MAX ((size_t)256 << 20)
+#define ARRAY_MAX (REPLY_MAX / 4) /* elements: each takes four bytes at least */
 
 /* ---- Connecting ------------------------------------------------------------------------------ */
 
@@ -74,6 +76,35 @@ static void let_block(int fd)
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
 }
 
+/* A peer may announce any number of elements, and hiredis reserves memory for all of them at once. */
+static redisReplyObjectFunctions bounded;
+static void *(*create_any_array)(const redisReadTask *, int);
+
+static void *create_array(const redisReadTask *task, int elements)
+{
+    return (size_t)elements <= ARRAY_MAX ? create_any_array(task, elements) : NULL;
+}
+
+static void make_bounded(void)
+{
+    redisReader *plain = redisReaderCreate();
+
+    if (!plain)
+        return;
+    bounded = *plain->fn;
+    create_any_array = bounded.createArray;
+    bounded.createArray = create_array;
+    redisReaderFree(plain);
+}
+
+static redisReader *create_reader(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, make_bounded);
+    return create_any_array ? redisReaderCreateWithFunctions(&bounded) : redisReaderCreate();
+}
+
 dibs_status dibs__conn_open(const dibs__redis_place *place, dibs__deadline until, dibs__conn **out,
                             dibs_error *err)
 {
@@ -84,7 +115,7 @@ dibs_status dibs__conn_open(const dibs__redis_place *place, dibs__deadline until
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     c->env = place->env;
     c->fd = -1;
-    c->reader = redisReaderCreate();
+    c->reader = create_reader();
     if (!c->reader)
         status = dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     else if (place->host)

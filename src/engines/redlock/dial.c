@@ -67,7 +67,7 @@ static dibs_status read_marker(const redisReply *reply, arrival *out, int64_t wa
     if (!reply || reply->type != REDIS_REPLY_ARRAY || reply->elements != 4)
         return dibs__redis_refusal(reply, err);
     for (size_t i = 0; i < 4; i++)
-        if (reply->element[i]->type != REDIS_REPLY_INTEGER)
+        if (reply->element[i]->type != REDIS_REPLY_INTEGER || reply->element[i]->integer < 0)
             return dibs__redis_refusal(reply, err);
     out->born = reply->element[0]->integer;
     out->longest = reply->element[1]->integer;

@@ -80,7 +80,7 @@ static void count_given(const dibs__ask *a, giving *g)
         } else {
             g->gave_not |= bit;
             if (g->why_not == 0 || g->why_not == DIBS__LOST)
-                g->why_not = (dibs__verdict)reply->integer;
+                g->why_not = dibs__redlock_reason(reply->integer);
         }
     }
 }
@@ -250,7 +250,7 @@ static void count_kept(const dibs__ask *a, size_t k, count *c)
         }
         c->lost++;
         if (c->why == DIBS__LOST)
-            c->why = (dibs__verdict)reply->element[0]->integer;
+            c->why = dibs__redlock_reason(reply->element[0]->integer);
         if (reply->element[1]->integer > c->left)
             c->left = reply->element[1]->integer;
     }

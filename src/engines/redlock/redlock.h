@@ -34,6 +34,12 @@ static inline dibs__node_set dibs__all_nodes(const dibs__voters *v)
 /* What nodes answer beside the verdicts: see lua/head.lua. */
 enum { DIBS__REDLOCK_QUIET = 9, DIBS__REDLOCK_UNMARKED = 10, DIBS__REDLOCK_STALE = 11 };
 
+/* Why a node did not renew or give back a vote. Any other answer than these reasons is a loss. */
+static inline dibs__verdict dibs__redlock_reason(int64_t answer)
+{
+    return answer == DIBS__BROKEN || answer == DIBS__RESUMED ? (dibs__verdict)answer : DIBS__LOST;
+}
+
 /* The nodes that are listened to: so many that every majority meets them. */
 static inline dibs__node_set dibs__ears(const dibs__voters *v)
 {

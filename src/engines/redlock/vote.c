@@ -98,7 +98,7 @@ static void read_after(dibs__try *t, size_t node, const redisReply *reply)
     } else {
         t->gave_not |= bit;
         if (t->why_not == DIBS__LOST || t->why_not == 0)
-            t->why_not = (dibs__verdict)verdict;
+            t->why_not = dibs__redlock_reason(verdict);
     }
 }
 
