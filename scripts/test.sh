@@ -94,7 +94,7 @@ if [ $# -eq 0 ]; then
     sanitized address address,undefined
     # Programs with one thread have nothing to tell here.
     sanitized thread thread --skip test_state --skip test_model --skip test_url --skip test_error \
-        --skip test_lua --skip test_sweep --skip test_sqlite_disk
+        --skip test_lua --skip 'test_sweep*' --skip test_sqlite_disk
 fi
 close_with_sum
 exit "$failed"
