@@ -104,8 +104,8 @@ static lab_sql_trouble pg_trouble(const char *state)
 {
     if (!state)
         return LAB_SQL_OTHER;
-    if (strcmp(state, "23505") == 0)
-        return LAB_SQL_DUPLICATE;
+    if (strcmp(state, "23505") == 0 || strcmp(state, "42P07") == 0 || strcmp(state, "42710") == 0)
+        return LAB_SQL_DUPLICATE; /* a row, a table or its type */
     if (strcmp(state, "40P01") == 0 || strcmp(state, "40001") == 0)
         return LAB_SQL_DEADLOCK;
     return strcmp(state, "55P03") == 0 ? LAB_SQL_TIMEOUT : LAB_SQL_OTHER;
