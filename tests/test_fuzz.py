@@ -1,5 +1,6 @@
-"""Every fuzzer, on its corpus and then for a while on inputs of its own making, two at a time. Chance is fixed here, so
-that a change is not refused for what it has nothing to do with: ./dev soak looks further. The fuzzers are built first, in a build folder of their own (scripts/build.sh, build_fuzzers). DIBS_TEST_FUZZ_SECONDS: for each; default 20."""
+"""Every fuzzer, on its corpus and then for a while on inputs of its own making, two at a time. The random seed is fixed,
+so that a change is not rejected for an unrelated find: ./dev soak uses new seeds. The fuzzers are built first, in a build
+folder of their own (scripts/build.sh, build_fuzzers). DIBS_TEST_FUZZ_SECONDS: time for each (default 20)."""
 import argparse
 import concurrent.futures
 import os
