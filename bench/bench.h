@@ -23,7 +23,7 @@ typedef struct bench_plan {
     int workers;
     int locks;  /* c: worker i takes lock i % locks */
     int rounds; /* d: deductions a worker */
-    long count; /* wait: tickets in line; hold, idle: locks */
+    long count; /* wait: requests in the queue; hold, idle: locks */
     double seconds;
 } bench_plan;
 

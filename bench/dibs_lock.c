@@ -47,7 +47,7 @@ static int acquire(void *arg, const char *key, uint64_t *fence)
         fprintf(stderr, "bench: %s\n", err.message);
         return -1;
     }
-    *fence = dibs_fence(c->grant);
+    *fence = dibs_grant_fence(c->grant);
     return 0;
 }
 
@@ -56,7 +56,7 @@ static int release(void *arg, const char *key)
     client *c = arg;
 
     (void)key;
-    return dibs_unlock(c->grant) == DIBS_OK ? 0 : -1;
+    return dibs_unlock(&c->grant, NULL) == DIBS_OK ? 0 : -1;
 }
 
 static void close_client(void *arg)

@@ -1,6 +1,6 @@
 /* Scenario e, growth: does the cost of one thing depend on how many others there are?
  *
- *   wait   N tickets stand in line for one lock. Whoever is served enters again behind the others
+ *   wait   N requests wait for one lock. Whoever is served enters again behind the others
  * and releases, so that N stays: hand-offs a second. Served out of turn is a violation. hold   N
  * locks are held and renewed by the keeper at a lease of 30 s: client CPU, server CPU and memory a
  * lock, over one third of a lease, in which each is renewed once. A loss is a violation.
@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LEASE_MS 30000
 #define TAKERS   8 /* threads that take the locks of `hold` */
@@ -37,7 +38,7 @@ static dibs *open_handle(const bench_plan *plan)
     return d;
 }
 
-/* ---- Tickets in line ---------------------------------------------------------------------------
+/* ---- Requests in the queue ----------------------------------------------------------------------
  */
 
 typedef struct line {
@@ -54,14 +55,14 @@ typedef struct place {
     long number;
 } place;
 
-static void served(void *data, dibs_status status, dibs_grant *g, const dibs_error *err);
-
 static void enter(place *p)
 {
     dibs_error err = {0};
 
     p->number = p->in->entered++;
-    if (dibs_lock_start(p->in->handle, "bench:line", NULL, served, p, NULL, &err) != DIBS_OK) {
+    if (dibs_start(p->in->handle,
+                   &(dibs_request){.op = DIBS_OP_LOCK, .name = "bench:line", .user = p}, NULL,
+                   &err) != DIBS_OK) {
         fprintf(stderr, "bench: %s\n", err.message);
         p->in->errors++;
     }
@@ -70,42 +71,56 @@ static void enter(place *p)
 /* Served in turn, with a higher fence than the one before? */
 static void check(line *l, const place *p, const dibs_grant *g)
 {
-    if (p->number != l->served || dibs_fence(g) <= l->fence)
+    if (p->number != l->served || dibs_grant_fence(g) <= l->fence)
         l->violations++;
-    l->fence = dibs_fence(g);
+    l->fence = dibs_grant_fence(g);
     l->served++;
 }
 
-static void served(void *data, dibs_status status, dibs_grant *g, const dibs_error *err)
+static void served(dibs_outcome *o)
 {
-    place *p = data;
+    place *p = o->user;
     line *l = p->in;
 
-    if (status != DIBS_OK) {
-        fprintf(stderr, "bench: %s\n", err->message);
+    if (o->err.status != DIBS_OK) {
+        fprintf(stderr, "bench: %s\n", o->err.message);
         l->errors++;
         return;
     }
-    check(l, p, g);
+    check(l, p, o->grant);
     if (bench_now() < l->end) {
         l->counted++;
         l->cpu = bench_cpu();
         enter(p);
     }
-    if (dibs_unlock(g) != DIBS_OK)
+    if (dibs_unlock(&o->grant, NULL) != DIBS_OK)
         l->errors++;
 }
 
 static void serve_all(line *l)
 {
     struct pollfd fd = {.fd = dibs_fd(l->handle), .events = POLLIN};
+    dibs_outcome o;
 
     while (l->served < l->entered && l->errors == 0) {
         if (poll(&fd, 1, 10000) <= 0) {
             fprintf(stderr, "bench: nobody was served for 10 s\n");
             l->errors++;
         }
-        dibs_dispatch(l->handle);
+        while (l->errors == 0 && dibs_take(l->handle, &o))
+            served(&o);
+    }
+}
+
+/* Starting a request does not enter yet. */
+static void await_all(line *l, uint64_t count)
+{
+    dibs_stats s = {0};
+
+    for (double end = bench_now() + 60; s.waiting < count && l->errors == 0; usleep(200)) {
+        dibs_stats_read(l->handle, &s, sizeof s);
+        if (bench_now() > end)
+            l->errors++;
     }
 }
 
@@ -134,10 +149,11 @@ int bench_wait(const bench_plan *plan)
             places[i].in = &l;
             enter(&places[i]);
         }
+        await_all(&l, (uint64_t)plan->count);
         entered = bench_now();
         l.end = entered + plan->seconds;
         cpu = bench_cpu();
-        dibs_unlock(first);
+        l.errors += dibs_unlock(&first, NULL) != DIBS_OK;
         serve_all(&l);
         code = report_line(&l, plan, entered - began, cpu);
     }
@@ -167,7 +183,7 @@ static void *take(void *arg)
         dibs_grant *g;
         snprintf(name, sizeof name, NAME, i);
         if (dibs_lock(t->handle, name, &options, &g, &err) != DIBS_OK ||
-            (t->give && dibs_unlock(g) != DIBS_OK)) {
+            (t->give && dibs_unlock(&g, &err) != DIBS_OK)) {
             fprintf(stderr, "bench: %s\n", err.message);
             t->errors++;
         }
@@ -209,7 +225,8 @@ static bool warm_up(dibs *d)
 {
     dibs_grant *g = NULL;
 
-    return dibs_lock(d, "bench:warm", NULL, &g, NULL) == DIBS_OK && dibs_unlock(g) == DIBS_OK;
+    return dibs_lock(d, "bench:warm", NULL, &g, NULL) == DIBS_OK &&
+           dibs_unlock(&g, NULL) == DIBS_OK;
 }
 
 int bench_hold(const bench_plan *plan)
@@ -225,13 +242,13 @@ int bench_hold(const bench_plan *plan)
     if (!take_all(d, plan->count, false))
         return 1;
     bytes = (allocated() - bytes) / (double)plan->count;
-    dibs_stats_read(d, &before);
+    dibs_stats_read(d, &before, sizeof before);
     server = bench_server_cpu(plan->server_pid);
     cpu = bench_cpu();
     poll(NULL, 0, (int)(span * 1000));
     cpu = bench_cpu() - cpu;
     server = bench_server_cpu(plan->server_pid) - server;
-    dibs_stats_read(d, &after);
+    dibs_stats_read(d, &after, sizeof after);
     printf("{\"peer\": \"dibs\", \"title\": \"dibs\", \"scenario\": \"hold\", \"count\": %ld, "
            "\"renewals\": %ld, "
            "\"seconds\": %.3f, \"client_cpu_percent\": %.2f, \"server_cpu_percent\": %.2f, "

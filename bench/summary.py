@@ -159,7 +159,7 @@ def wait_table(rows, engine):
     counts = sorted({r["count"] for r in rows.of(engine, "wait")})
     if not counts:
         return
-    yield from ("", "| waiting tickets | hand-offs/s (spread) | cost beside the shortest line | client CPU µs | entering µs |",
+    yield from ("", "| waiting requests | hand-offs/s (spread) | cost beside the shortest line | client CPU µs | entering µs |",
                 "|---:|---:|---:|---:|---:|")
     base = median([r["rate"] for r in rows.of(engine, "wait", count=counts[0])])
     for count in counts:

@@ -44,7 +44,7 @@ static bool book(const char *account, const char *amount)
     return good;
 }
 
-/* One delivery. DIBS_OK, DIBS_ALREADY: it may be acknowledged. DIBS_STALE, DIBS_DEADLOCK, DIBS_BUSY:
+/* One delivery. DIBS_OK, DIBS_ALREADY: it may be acknowledged. DIBS_RESTART, DIBS_BUSY:
  * to be tried again. All else is an error. */
 static dibs_status consume(const char *id, const char *account, const char *amount, dibs_error *err)
 {
@@ -58,7 +58,7 @@ static dibs_status consume(const char *id, const char *account, const char *amou
         return DIBS_UNAVAILABLE;
     status = dibs_sql_once(dibs_sql_pg(pg), &key, NULL, err);
     if (status == DIBS_OK && !book(account, amount))
-        status = DIBS_BROKEN_ENGINE;
+        status = DIBS_ENGINE_FAILED;
     if (status == DIBS_OK && !run("COMMIT"))
         return DIBS_UNAVAILABLE; /* it may be there or not: the next delivery will find out */
     if (status != DIBS_OK)
@@ -68,7 +68,7 @@ static dibs_status consume(const char *id, const char *account, const char *amou
 
 static bool again(dibs_status status)
 {
-    return status == DIBS_STALE || status == DIBS_DEADLOCK || status == DIBS_BUSY;
+    return status == DIBS_RESTART || status == DIBS_BUSY;
 }
 
 static bool deliver(char *line)

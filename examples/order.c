@@ -80,19 +80,19 @@ static int story(dibs *d)
 
     if (dibs_lock(d, "stock:1", NULL, &g, &err) != DIBS_OK)
         return fprintf(stderr, "%s\n", err.message), 1;
-    early = dibs_fence(g);
+    early = dibs_grant_fence(g);
     good = order("request 1", early, 3) == DIBS_OK;
     good &= order("request 1", early, 3) == DIBS_ALREADY;  /* the answer was lost: asked again */
     good &= order("request 1", early, 4) == DIBS_MISMATCH; /* the same key for something else */
     good &= order("request 2", early, 8) == DIBS_CONFLICT; /* not enough left */
-    dibs_unlock(g);
+    good &= dibs_unlock(&g, &err) == DIBS_OK;
 
     if (dibs_lock(d, "stock:1", NULL, &g, &err) != DIBS_OK)
         return fprintf(stderr, "%s\n", err.message), 1;
-    late = dibs_fence(g);
+    late = dibs_grant_fence(g);
     good &= order("request 3", late, 1) == DIBS_OK;
-    good &= order("request 4", early, 1) == DIBS_LOST; /* as a holder that was asleep would */
-    dibs_unlock(g);
+    good &= order("request 4", early, 1) == DIBS_FENCED; /* as a holder that was asleep would */
+    good &= dibs_unlock(&g, &err) == DIBS_OK;
     return good ? 0 : 1;
 }
 

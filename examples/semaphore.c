@@ -34,7 +34,10 @@ static void *work(void *arg)
     note_most(atomic_fetch_add(&inside, 1) + 1);
     nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     atomic_fetch_sub(&inside, 1);
-    dibs_unlock(g);
+    if (dibs_unlock(&g, &err) != DIBS_OK) { /* there may have been more than that */
+        fprintf(stderr, "%s\n", err.message);
+        atomic_fetch_add(&failed, 1);
+    }
     return NULL;
 }
 

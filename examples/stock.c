@@ -67,10 +67,11 @@ static uint64_t sell(dibs *d)
         fprintf(stderr, "%s\n", err.message);
         return 0;
     }
-    fence = dibs_fence(g);
+    fence = dibs_grant_fence(g);
     if (!take_one(fence))
         fence = 0;
-    dibs_unlock(g);
+    if (dibs_unlock(&g, &err) != DIBS_OK) /* the sale stands: the fence was checked with it */
+        fprintf(stderr, "%s\n", err.message);
     return fence;
 }
 

@@ -1,9 +1,9 @@
 /* dibs in your own transaction: the check and the effect commit together, or neither does.
  *
  *     PQclear(PQexec(pg, "BEGIN"));
- *     if (dibs_sql_fence_pass(dibs_sql_pg(pg), "stock:1", dibs_fence(g), 0, &err) == DIBS_OK)
+ *     if (dibs_sql_fence_pass(dibs_sql_pg(pg), "stock:1", dibs_grant_fence(g), 0, &err) == DIBS_OK)
  *         sell_one(pg), PQclear(PQexec(pg, "COMMIT"));
- *     else                                // DIBS_LOST: a newer holder has been here
+ *     else                                // DIBS_FENCED: a newer holder has been here
  *         PQclear(PQexec(pg, "ROLLBACK"));
  *
  * These functions use your own connection (PGconn, MYSQL, sqlite3), inside a transaction that you begin
@@ -14,10 +14,9 @@
  *
  * Statuses that every function may return in addition to its own:
  *   DIBS_BUSY         timed out while waiting
- *   DIBS_DEADLOCK     send ROLLBACK and retry. MariaDB has already rolled back the transaction:
- *                     statements sent before that ROLLBACK run outside it
- *   DIBS_STALE        send ROLLBACK and retry: the transaction's snapshot (REPEATABLE READ) is older
- *                     than another transaction's commit
+ *   DIBS_RESTART      send ROLLBACK and start the transaction again: a deadlock, or its snapshot
+ *                     (REPEATABLE READ) is older than another transaction's commit. MariaDB may have
+ *                     rolled it back already: statements sent before that ROLLBACK run outside it
  *   DIBS_NOT_FOUND    a table is missing: call dibs_sql_prepare
  *   DIBS_UNAVAILABLE  the transaction is gone: the connection was lost, or the database has rolled back
  *                     the whole transaction (SQLite after an interrupt, a full disk or an I/O error;
@@ -26,8 +25,8 @@
  *   DIBS_CANCELLED    the statement was cancelled, or exceeded the session's statement timeout
  *   DIBS_DENIED       permission denied, or the transaction is read-only
  *   DIBS_UNSUPPORTED  this build lacks the client library; the message names the package
- *   DIBS_INVALID, DIBS_BROKEN_ENGINE, DIBS_NO_MEMORY
- * After all of these but DEADLOCK, STALE and UNAVAILABLE the transaction can continue.
+ *   DIBS_INVALID, DIBS_ENGINE_FAILED, DIBS_NO_MEMORY
+ * After all of these but RESTART and UNAVAILABLE the transaction can continue.
  *
  * Names are 1 to DIBS_NAME_MAX bytes, without NUL. Arguments are borrowed for the call. As with the
  * connection itself, only one thread may use it at a time. */
@@ -67,16 +66,17 @@ DIBS_API dibs_status dibs_sql_prepare(dibs_sql db, dibs_error *err);
 
 /* Presents a grant's fence to the resource that the lock protects, before the first read of it. DIBS_OK:
  * no newer fence has been presented, and older ones are rejected from now on; other transactions wait
- * until this one ends. DIBS_LOST: the fence is older than the resource's floor, so the lock was lost:
- * roll back. `floor` is dibs_floor() for shared locks and semaphores; 0 means the fence. */
+ * until this one ends. DIBS_FENCED: the fence is older than the resource's floor, so the lock was lost:
+ * roll back. `floor` is dibs_grant_floor() for shared locks and semaphores; 0 means the fence. */
 DIBS_API dibs_status dibs_sql_fence_pass(dibs_sql db, const char *resource, uint64_t fence,
                                          uint64_t floor, dibs_error *err);
 
 /* ---- A lock that lasts as long as the transaction -------------------------------------------- */
 
 /* Acquires the lock `name` until COMMIT or ROLLBACK; the same transaction may acquire it again. `wait_ms`
- * is the timeout: 0 waits forever, DIBS_NO_WAIT tries once. DIBS_BUSY: not obtained in time. Later reads
- * see at least the last holder's commit (else DIBS_STALE). */
+ * is the timeout: DIBS_NO_WAIT tries once, DIBS_FOREVER has no limit, 0 is the session's own timeout
+ * (lock_timeout, innodb_lock_wait_timeout, busy_timeout). DIBS_BUSY: not obtained in time. Later reads
+ * see at least the last holder's commit (else DIBS_RESTART). */
 DIBS_API dibs_status dibs_sql_lock(dibs_sql db, const char *name, int64_t wait_ms, dibs_error *err);
 
 /* ---- Once ------------------------------------------------------------------------------------ */
@@ -91,14 +91,15 @@ typedef struct dibs_sql_key {
                                 different fingerprint is rejected (DIBS_MISMATCH) */
     size_t fingerprint_size; /* 0: no fingerprint */
     int64_t wait_ms; /* timeout for another open transaction with the same key, then DIBS_BUSY.
-                        DIBS_NO_WAIT: do not wait. 0: the session's own timeout
-                        (lock_timeout, innodb_lock_wait_timeout, busy_timeout) */
+                        As in dibs_sql_lock */
+    uint64_t reserved[4];
 } dibs_sql_key;
 
 /* The result of the first run. Free with dibs_sql_result_free. */
 typedef struct dibs_sql_result {
     void *data; /* NULL: no result */
     size_t size;
+    uint64_t reserved[2];
 } dibs_sql_result;
 
 /* Records the key in this transaction. DIBS_OK: the key is new: do the work here, then COMMIT. A
@@ -156,6 +157,7 @@ typedef struct dibs_sql_change {
     const char *made;  /* holds after this change was made ("request = ?"). May be NULL */
     const dibs_sql_value *values;
     size_t value_count;
+    uint64_t reserved[4];
 } dibs_sql_change;
 
 /* DIBS_OK: changed. DIBS_ALREADY: `made` holds. DIBS_CONFLICT: the row exists and `still` does not

@@ -14,8 +14,8 @@ import subprocess
 import sys
 
 FOLDERS = ['src/core', 'src/state', 'src/recipes']
-TESTS = ['test_state', 'test_cell', 'test_cell_store', 'test_cell_model', 'test_record', 'test_sim', 'test_driver', 'test_url', 'test_error',
-         'test_host', 'test_alloc', 'test_keeper', 'test_losses', 'test_conformance-memory', 'test_conformance-redis']
+TESTS = ['test_state', 'test_cell', 'test_cell_store', 'test_cell_model', 'test_record', 'test_sim', 'test_driver', 'test_url', 'test_dial', 'test_error',
+         'test_host', 'test_sweep-memory', 'test_keeper', 'test_losses', 'test_conformance-memory', 'test_conformance-redis']
 PROGRAMS = sorted({t.split('-')[0] for t in TESTS})
 GOAL = 95.0
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

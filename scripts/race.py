@@ -22,14 +22,17 @@ NO_WAIT = -1
 
 
 class Error(ctypes.Structure):
-    _fields_ = [("status", ctypes.c_int), ("message", ctypes.c_char * 1024)]
+    _fields_ = [("status", ctypes.c_int), ("next", ctypes.c_int), ("retry_after_ms", ctypes.c_int64),
+                ("fence", ctypes.c_uint64), ("pid", ctypes.c_int64), ("owner", ctypes.c_char * 129),
+                ("host", ctypes.c_char * 65), ("engine_code", ctypes.c_char * 32), ("message", ctypes.c_char * 1024),
+                ("reserved", ctypes.c_uint64 * 8)]
 
 
 class OnceOptions(ctypes.Structure):
     _fields_ = [("scope", ctypes.c_char_p), ("fingerprint", ctypes.c_void_p), ("fingerprint_size", ctypes.c_size_t),
                 ("lease_ms", ctypes.c_int64), ("keep_ms", ctypes.c_int64), ("tombstone_ms", ctypes.c_int64),
-                ("wait_ms", ctypes.c_int64), ("on_crash", ctypes.c_int), ("ask", ctypes.c_void_p),
-                ("on_lost", ctypes.c_void_p), ("data", ctypes.c_void_p), ("owner", ctypes.c_char_p)]
+                ("wait_ms", ctypes.c_int64), ("on_crash", ctypes.c_int), ("on_lost", ctypes.c_void_p),
+                ("data", ctypes.c_void_p), ("owner", ctypes.c_char_p), ("reserved", ctypes.c_uint64 * 4)]
 
 
 class Library:
@@ -53,7 +56,7 @@ class Library:
         return token.value
 
     def redeem(self, d, token):
-        return self.c.dibs_token_redeem(d, None, token, None)
+        return self.c.dibs_token_redeem(d, token, None, None)
 
     def once(self, d, key):
         """Begins and, as the first, finishes."""

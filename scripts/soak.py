@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """./dev soak [MINUTES]: `dibs run` and `dibs once` on sqlite and redis under kill -9 and SIGSTOP, with a checked log;
 1,000 races for a token and for a key on every engine (race.py); every engine for at least five
-minutes under every fault of clients, servers and networks that applies (torture/matrix.py, about 40 minutes of their own);
+minutes under every fault of clients, servers and networks that applies (torture/matrix.py, about 30 minutes of their own);
 Redlock's storm and restarts at length (some minutes of their own); the simulation with new seeds; fuzzers; 100,000 cycles
 and 1,000 reconnects on every engine, after which nothing may have grown (test_growth); every n-th allocation and system
 call fails (test_sweep).
@@ -17,6 +17,7 @@ With `dibs once` several ask for the same keys, each key has a log of its own ki
   - two who were told different things about one key: a replay is no replay.
 """
 import argparse
+import concurrent.futures
 import contextlib
 import os
 import pathlib
@@ -318,24 +319,30 @@ def soak_redlock(dibs):
 def torture(build, seconds):
     """Every engine under every fault that applies to it."""
     program = pathlib.Path(__file__).resolve().parents[1] / "torture/matrix.py"
-    return subprocess.run([sys.executable, program, "--build", build, "--per-engine", str(seconds), "--peers", "no",
-                           "--output", f"{build}/guarantees"]).returncode == 0
+    return subprocess.run([sys.executable, program, "--build", build, "--per-engine", str(seconds), "--seconds", "12",
+                           "--peers", "no", "--output", f"{build}/guarantees"]).returncode == 0
 
 
 ENGINES = ("memory", "sqlite", "redis", "redlock3", "postgresql", "mysql", "zookeeper", "etcd")
 
 
 def run_on_engines(tests, name, *arguments, **environment):
-    """A test program on each engine, at length; its notes are shown."""
-    good = True
-    for engine in ENGINES if (tests / name).is_file() else ():
+    """A test program on each engine, at length, two side by side; its notes are shown."""
+    def run(engine):
+        began = time.monotonic()
         done = subprocess.run([tests / name, engine, *arguments], capture_output=True, text=True,
                               env=dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP", **environment))
-        good &= done.returncode == 0
-        print(f"{name} {engine}:", "ok" if done.returncode == 0 else "FAILED",
-              *(line for line in done.stdout.splitlines() if line.startswith("# ")), sep="\n    ", flush=True)
-        if done.returncode:
-            print(done.stdout[-4000:], done.stderr[-4000:])
+        return done, time.monotonic() - began
+
+    good = True
+    engines = ENGINES if (tests / name).is_file() else ()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for engine, (done, seconds) in zip(engines, pool.map(run, engines)):
+            good &= done.returncode == 0
+            print(f"{name} {engine}, {seconds:.0f} s:", "ok" if done.returncode == 0 else "FAILED",
+                  *(line for line in done.stdout.splitlines() if line.startswith("# ")), sep="\n    ", flush=True)
+            if done.returncode:
+                print(done.stdout[-4000:], done.stderr[-4000:])
     return good
 
 

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # ./dev test: the format, the tests of the release build, and the C tests again under sanitizers. Goes on after
 # a failure, so that one run tells everything. The last line is the sum: N passed, N failed, N skipped.
+#   test.sh            everything
+#   test.sh --quick    the format and what tests/meson.build calls quick; nothing else is built
+#   test.sh NAME...    these programs, without the format and the sanitizers
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 
@@ -44,6 +47,11 @@ step() {
     fi
 }
 
+# build_release [TARGET]: everything, or what TARGET stands for.
+build_release() {
+    configure_in build -Dbuildtype=release -Dtests=true -Dwerror=true && ninja -C build "$@"
+}
+
 # Its closing line would be a sum of what ran so far: left out, only the last one is printed.
 run_tests() {
     "$python" tests/run.py --second-chance --tally "$tally" "$@" |
@@ -81,10 +89,22 @@ close_with_sum() {
         "$tally"
 }
 
+target=()
+with_format=$((! $#))
+if [ "${1:-}" = --quick ]; then
+    [ $# -eq 1 ] || {
+        printf 'dev: test --quick takes no names\n' >&2
+        exit 64
+    }
+    with_format=1
+    target=(quick) # compiling all programs takes longer than running these
+    set -- --kind quick
+fi
+
 rm -f "$tally"
 headline "release build"
-[ $# -gt 0 ] || step "format" ./dev format --check || true
-if step "build" build_in build -Dbuildtype=release -Dtests=true -Dwerror=true; then
+[ "$with_format" -eq 0 ] || step "format" ./dev format --check || true
+if step "build" build_release "${target[@]}"; then
     ln -sfn src/cli/dibs build/dibs
     run_tests build "$@"
 fi

@@ -29,8 +29,10 @@ static void every_status_has_a_row(void **state)
         assert_int_equal(dibs_status_http(rows[i].status), rows[i].http);
         assert_int_equal(dibs_status_exit_code(rows[i].status), rows[i].code);
     }
-    for (int i = 0; i <= DIBS_NO_MEMORY; i++)
+    for (int i = 0; i <= DIBS_TOO_FEW; i++)
         assert_true(strlen(dibs_status_text((dibs_status)i)) > 3);
+    assert_int_equal(DIBS_TOO_FEW, 22); /* values never change */
+    assert_int_equal(DIBS_UNKNOWN, 10);
 }
 
 static void an_unknown_status_is_no_crash(void **state)
@@ -91,10 +93,12 @@ static void a_lost_look_keeps_its_reason(void **state)
 
     (void)state;
     dibs__fail(&err, DIBS_UNKNOWN, "the connection to here was lost");
-    assert_int_equal(dibs__error_settle(&err, DIBS_UNAVAILABLE), DIBS_UNAVAILABLE);
+    assert_int_equal(dibs__error_settle(&err, DIBS_UNAVAILABLE, DIBS_NEXT_INSPECT),
+                     DIBS_UNAVAILABLE);
     assert_int_equal(err.status, DIBS_UNAVAILABLE);
     assert_string_equal(err.message, "the connection to here was lost");
-    assert_int_equal(dibs__error_settle(&err, DIBS_DENIED), DIBS_DENIED); /* of another's failure */
+    assert_int_equal(dibs__error_settle(&err, DIBS_DENIED, DIBS_NEXT_INSPECT),
+                     DIBS_DENIED); /* of another's failure */
     assert_string_equal(err.message, dibs_status_text(DIBS_DENIED));
 }
 
@@ -160,6 +164,37 @@ static void the_system_has_clocks(void **state)
     assert_memory_not_equal(a, b, sizeof a);
 }
 
+/* What to do next depends on the call, and of an earlier failure nothing is left. */
+static void an_error_says_what_to_do(void **state)
+{
+    dibs_error err = {0};
+
+    (void)state;
+    dibs__fail(&err, DIBS_RUNNING, "busy");
+    dibs__error_holder(&err, "me", "here", 7, 8, 90);
+    dibs__error_code(&err, "%d", 40001);
+    dibs__error_settle(&err, DIBS_RUNNING, DIBS_NEXT_REPEAT);
+    assert_int_equal(err.next, DIBS_NEXT_LATER);
+    assert_int_equal(err.retry_after_ms, 90);
+    assert_string_equal(err.owner, "me");
+    assert_string_equal(err.engine_code, "40001");
+    dibs__fail(&err, DIBS_UNKNOWN, "no answer");
+    assert_string_equal(err.owner, "");
+    assert_string_equal(err.engine_code, "");
+    assert_int_equal(err.pid, 0);
+    dibs__error_settle(&err, DIBS_UNKNOWN, DIBS_NEXT_REPEAT);
+    assert_int_equal(err.next, DIBS_NEXT_REPEAT);
+    dibs__fail(&err, DIBS_UNAVAILABLE, "away");
+    dibs__error_settle(&err, DIBS_UNAVAILABLE, DIBS_NEXT_NONE);
+    assert_int_equal(err.next, DIBS_NEXT_NONE);
+    dibs__error_settle(&err, DIBS_UNAVAILABLE, DIBS_NEXT_INSPECT);
+    assert_int_equal(err.next, DIBS_NEXT_LATER);
+    dibs__error_settle(&err, DIBS_OK, DIBS_NEXT_INSPECT);
+    assert_int_equal(err.next, DIBS_NEXT_NONE);
+    assert_string_equal(dibs_next_name(DIBS_NEXT_RESTART), "restart");
+    assert_string_equal(dibs_next_name((dibs_next)99), "none");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -167,6 +202,7 @@ int main(void)
         cmocka_unit_test(an_unknown_status_is_no_crash),
         cmocka_unit_test(the_version_is_told),
         cmocka_unit_test(a_failure_says_what),
+        cmocka_unit_test(an_error_says_what_to_do),
         cmocka_unit_test(a_message_is_one_line),
         cmocka_unit_test(wrapping_puts_words_before),
         cmocka_unit_test(a_lost_look_keeps_its_reason),

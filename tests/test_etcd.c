@@ -44,7 +44,7 @@ static void use(const char *url)
 {
     dibs *d = open_url(url);
 
-    assert_status(dibs_unlock(take(d, "used", NULL)), DIBS_OK);
+    assert_status(unlock(take(d, "used", NULL)), DIBS_OK);
     close_handle(d);
 }
 
@@ -146,7 +146,7 @@ static void accounts_are_checked(void **state)
     ensemble_end(&e, 0, SIGKILL);
     assert_int_equal(ensemble_restart(&e, 0), 0);
     assert_status(dibs_renew(g, NULL), DIBS_OK);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     use(url_as(&e, "app:secret", "tests"));
     close_handle(d);
     ensemble_stop(&e);
@@ -168,10 +168,10 @@ static void tokens_are_fetched_anew(void **state)
         dibs_grant *g = take(d, "ttl", NULL);
         int64_t end = clock_ms() + 3500;
         while (clock_ms() < end) {
-            assert_true(dibs_held(g));
+            assert_true(dibs_grant_held(g));
             sleep_ms(20);
         }
-        assert_status(dibs_unlock(g), DIBS_OK);
+        assert_status(unlock(g), DIBS_OK);
         sleep_ms(2500);
     }
     close_handle(d);
@@ -190,19 +190,19 @@ static void a_revoked_lease_is_a_loss(void **state)
 
     (void)state;
     job_join_held(waiter);
-    assert_status(dibs_unlock(waiter->g), DIBS_OK);
+    assert_status(unlock(waiter->g), DIBS_OK);
     h = take(b, "revoked-line", NULL);
     waiter = job_start(a, "revoked-line", NULL);
     wait_for_line(b, "revoked-line", 1, 1);
     revoke_lease_of(&the_server, "revoked", 0);
     assert_true(loss_within(&note, SESSION_MS + SOON_MS));
-    assert_false(dibs_held(g));
-    assert_status(dibs_unlock(g), DIBS_LOST);
+    assert_false(dibs_grant_held(g));
+    assert_status(unlock(g), DIBS_LOST);
     wait_for_line(b, "revoked-line", 1, 1); /* stands in line again, under a new lease */
-    assert_status(dibs_unlock(h), DIBS_OK);
+    assert_status(unlock(h), DIBS_OK);
     job_join_held(waiter);
-    assert_status(dibs_unlock(waiter->g), DIBS_OK);
-    assert_status(dibs_unlock(take(a, "revoked", NULL)), DIBS_OK);
+    assert_status(unlock(waiter->g), DIBS_OK);
+    assert_status(unlock(take(a, "revoked", NULL)), DIBS_OK);
 }
 
 static void a_deleted_key_is_a_loss(void **state)
@@ -210,17 +210,17 @@ static void a_deleted_key_is_a_loss(void **state)
     dibs *a = open_here(), *b = open_here();
     loss_note note = {0};
     dibs_grant *g = take(a, "deleted", &(dibs_lock_options){.on_lost = note_loss, .data = &note});
-    uint64_t fence = dibs_fence(g);
+    uint64_t fence = dibs_grant_fence(g);
 
     (void)state;
     must(&the_server, "del --prefix tests/deleted/");
     assert_true(loss_within(&note, SESSION_MS + SOON_MS));
     assert_int_equal(atomic_load(&note.why), DIBS_LOSS_GONE);
-    assert_status(dibs_unlock(g), DIBS_LOST);
+    assert_status(unlock(g), DIBS_LOST);
     assert_int_equal(holders_of(b, "deleted"), 0); /* never made anew */
     g = take(b, "deleted", NULL);
-    assert_true(dibs_fence(g) > fence);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_true(dibs_grant_fence(g) > fence);
+    assert_status(unlock(g), DIBS_OK);
 }
 
 /* The server forgets all that was until now. */
@@ -229,7 +229,7 @@ static void compact_all(dibs *d)
     char line[64];
 
     for (int i = 0; i < 3; i++)
-        dibs_unlock(take(d, "another", NULL));
+        unlock(take(d, "another", NULL));
     snprintf(line, sizeof line, "compact %lld",
              etcdctl_number(&the_server, "get nothing -w json", "revision", 0));
     must(&the_server, line);
@@ -246,11 +246,11 @@ static void a_compacted_history_costs_no_wake_up(void **state)
     (void)state;
     wait_for_line(a, "compacted", 1, 1);
     proxy_drop_all(p, true);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     compact_all(a);
     proxy_heal(p);
     job_join_held(j);
-    assert_status(dibs_unlock(j->g), DIBS_OK);
+    assert_status(unlock(j->g), DIBS_OK);
 }
 
 /* Those that begin in the past are, or were ended: etcd does that ten times a second. */
@@ -280,11 +280,11 @@ static void a_watch_is_made_anew_after_a_compaction(void **state)
     assert_status(try_lock(b, "watch-other"), DIBS_OK);
     assert_true(wait_until(all_watches_are_served, NULL, LONG_MS));
     assert_status(try_lock(b, "watch-other"), DIBS_OK); /* what the server said before it is here */
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     if (!job_done_within(j, SOON_MS))
         fail_msg("first in the queue, and not woken");
     job_join_held(j);
-    assert_status(dibs_unlock(j->g), DIBS_OK);
+    assert_status(unlock(j->g), DIBS_OK);
 }
 
 /* Somebody's key that is no entry of a line does not hold anything up. */
@@ -296,7 +296,7 @@ static void foreign_keys_are_left_alone(void **state)
     (void)state;
     must(&the_server, "put tests/foreign value");
     must(&the_server, "put tests/foreignish/x value");
-    assert_status(dibs_unlock(take(d, "foreign", NULL)), DIBS_OK);
+    assert_status(unlock(take(d, "foreign", NULL)), DIBS_OK);
     assert_int_equal(
         etcdctl(&the_server, answer, sizeof answer, "get tests/foreign --print-value-only"), 0);
     assert_string_equal(answer, "value\n");
@@ -323,7 +323,8 @@ static void large_cells_cost_a_listing_nothing(void **state)
         assert_status(dibs_cell_swap(d, name, 0, value, size, NULL, NULL, &err), DIBS_OK);
     }
     proxy_reset_counts(p);
-    assert_status(dibs_list(d, "large", true, &r, &err), DIBS_OK);
+    assert_status(dibs_lock_list(d, "large", &(dibs_list_options){.idle = true}, &r, &err),
+                  DIBS_OK);
     proxy_read(p, &passed);
     assert_in_range(passed.bytes[PROXY_DOWN], 1, 100000);
     assert_int_equal(dibs_report_count(r), 1);
@@ -333,7 +334,7 @@ static void large_cells_cost_a_listing_nothing(void **state)
     assert_true(dibs_cell_read(d, "large0", &read, &err) != DIBS_OK);
     dibs__h2_message_max = longest;
     assert_non_null(strstr(err.message, "is longer than"));
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     free(value);
 }
 
@@ -365,14 +366,14 @@ static void a_full_store_is_told(void **state)
     dibs_status status = dibs_lock(d, "more", &(dibs_lock_options){.wait_ms = 1000}, &none, &err);
     assert_true(status != DIBS_OK);
     assert_non_null(strstr(err.message, "space"));
-    assert_true(dibs_held(g));
+    assert_true(dibs_grant_held(g));
     /* No answer to a write: its guard cannot be written anew, and the holder asks for its own all the same. */
     proxy_swallow(p, PROXY_DOWN, 0);
     status = dibs_lock(d, "more", &(dibs_lock_options){.wait_ms = 300}, &none, NULL);
     assert_true(status != DIBS_OK);
     proxy_heal(p);
     assert_status(dibs_renew(g, &err), DIBS_OK);
-    assert_status(dibs_unlock(g), DIBS_OK); /* deleting is allowed */
+    assert_status(unlock(g), DIBS_OK); /* deleting is allowed */
     close_handle(d);
     ensemble_stop(&e);
 }

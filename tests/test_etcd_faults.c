@@ -44,12 +44,12 @@ static void a_holder_learns_of_its_revoked_lease(void **state)
         if (!loss_within(&note, SOON_MS))
             fail_msg("not told within %d ms", SOON_MS);
         print_message("# told after %d ms, etcdctl's own time included\n", (int)(note.at - start));
-        assert_false(dibs_held(g));
-        assert_status(dibs_unlock(g), DIBS_LOST);
+        assert_false(dibs_grant_held(g));
+        assert_status(unlock(g), DIBS_LOST);
         memset(&note, 0, sizeof note);
         g = take(a, "told", &(dibs_lock_options){.on_lost = note_loss, .data = &note});
     }
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
 }
 
 /* `end` makes the waiter's entry vanish while somebody waits behind it. */
@@ -63,18 +63,18 @@ static void waiter_loses_its_entry(const char *name, void (*end)(const char *nam
     later = job_start(c, name, NULL);
     wait_for_line(a, name, 1, 2);
     end(name);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     job_join_held(later);
     if (job_done_within(lost, 500))
         fail_msg("two holders: fences %llu and %llu", (unsigned long long)lost->fence,
                  (unsigned long long)later->fence);
     wait_for_line(a, name, 1, 1); /* it has entered again */
     assert_false(atomic_load(&lost->done));
-    assert_true(dibs_held(later->g));
-    assert_status(dibs_unlock(later->g), DIBS_OK);
+    assert_true(dibs_grant_held(later->g));
+    assert_status(unlock(later->g), DIBS_OK);
     job_join_held(lost);
     assert_true(lost->fence > later->fence);
-    assert_status(dibs_unlock(lost->g), DIBS_OK);
+    assert_status(unlock(lost->g), DIBS_OK);
 }
 
 static void revoke_second(const char *name)
@@ -140,13 +140,13 @@ static void *rival_run(void *arg)
         atomic_store(&r->g, g);
         pthread_mutex_lock(r->mutex);
         r->grants++;
-        r->backwards += dibs_fence(g) <= before;
-        if (dibs_fence(g) > *r->last)
-            *r->last = dibs_fence(g);
+        r->backwards += dibs_grant_fence(g) <= before;
+        if (dibs_grant_fence(g) > *r->last)
+            *r->last = dibs_grant_fence(g);
         pthread_mutex_unlock(r->mutex);
         sleep_ms(20);
         atomic_store(&r->g, NULL);
-        dibs_unlock(g);
+        unlock(g);
     }
     return NULL;
 }
@@ -263,11 +263,11 @@ static void a_restored_cluster_wakes_its_waiters(void **state)
     ensemble_end(&e, 0, SIGKILL);
     restore(&e, backup);
     assert_int_equal(ensemble_restart(&e, 0), 0);
-    dibs_unlock(g);
+    unlock(g);
     if (!job_done_within(second, 10000))
         fail_msg("first in the queue, and not woken");
     job_join_held(second);
-    assert_status(dibs_unlock(second->g), DIBS_OK);
+    assert_status(unlock(second->g), DIBS_OK);
     close_handle(a);
     close_handle(b);
     close_handle(c);
@@ -329,7 +329,7 @@ static void a_late_enter_makes_no_entry(void **state)
 
     (void)state;
     open_both(&l);
-    dibs_unlock(take(l.far, "late", NULL));
+    unlock(take(l.far, "late", NULL));
     proxy_strand(l.p, 0);
     assert_int_not_equal(dibs_lock(l.far, "late", &(dibs_lock_options){.wait_ms = 500}, &g, NULL),
                          DIBS_OK);
@@ -337,8 +337,8 @@ static void a_late_enter_makes_no_entry(void **state)
     count_line(l.near, "late", &holders, &waiters);
     if (holders + waiters > 0)
         fail_msg("the late request has made an entry");
-    assert_status(dibs_unlock(take(l.near, "late", NULL)), DIBS_OK);
-    assert_status(dibs_unlock(take(l.far, "late", NULL)), DIBS_OK);
+    assert_status(unlock(take(l.near, "late", NULL)), DIBS_OK);
+    assert_status(unlock(take(l.far, "late", NULL)), DIBS_OK);
 }
 
 /* Strands the write of a command, and not its look before: `look` only looks. The answers to what the
@@ -459,7 +459,7 @@ static void a_slow_cluster_is_waited_for(void **state)
     p = proxy_to(e.node[leader].port);
     snprintf(url, sizeof url, "etcd://127.0.0.1:%d/tests?session=20s", proxy_port(p));
     d = open_at(url, &(dibs_options){.request_ms = 8000});
-    dibs_unlock(take(d, "slow", NULL));
+    unlock(take(d, "slow", NULL));
     for (int i = 0; i < 3; i++)
         if (i != leader)
             ensemble_pause(&e, i);
@@ -473,7 +473,7 @@ static void a_slow_cluster_is_waited_for(void **state)
         fail_msg("%s: %s; %d connections", dibs_status_name(j->status), j->err.message,
                  (int)connections_of(p));
     assert_int_equal(connections_of(p), 1);
-    assert_status(dibs_unlock(j->g), DIBS_OK);
+    assert_status(unlock(j->g), DIBS_OK);
     close_handle(d);
     ensemble_stop(&e);
 }
@@ -486,14 +486,14 @@ static void a_silent_member_is_left(void **state)
     job *j;
 
     (void)state;
-    dibs_unlock(take(d, "left", NULL));
+    unlock(take(d, "left", NULL));
     proxy_strand(p, 0);
     j = job_start(d, "left", &(dibs_lock_options){.wait_ms = 20000});
     if (!job_done_within(j, 3000 + SOON_MS))
         fail_msg("the silent connection was not left");
     job_join_held(j);
     assert_int_equal(connections_of(p), 2);
-    assert_status(dibs_unlock(j->g), DIBS_OK);
+    assert_status(unlock(j->g), DIBS_OK);
 }
 
 /* "Send me nothing more": 8 bytes, type 7, stream 0; the last stream that is served, no error. */
@@ -567,14 +567,14 @@ static void answers_in_one_piece_cost_no_session(void **state)
         proxy_heal(p);
         sleep_ms(5);
         for (int i = 0; i < CALM; i++)
-            held = held && dibs_held(g[i]);
+            held = held && dibs_grant_held(g[i]);
     }
     over = true;
     for (int i = 0; i < CALM * BUSY; i++)
         pthread_join(a[i].thread, NULL);
     assert_true(held);
     for (int i = 0; i < CALM; i++)
-        assert_status(dibs_unlock(g[i]), DIBS_OK);
+        assert_status(unlock(g[i]), DIBS_OK);
 }
 
 #define ELECTION_MS 6000 /* less than etcd itself takes to give such a request up */

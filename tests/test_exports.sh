@@ -8,27 +8,22 @@ here=$(cd "$(dirname "$0")" && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-count=0
-failed=0
-report() { # status, name
-    count=$((count + 1))
-    if [ "$1" -eq 0 ]; then
-        echo "ok $count - $2"
-    else
-        failed=1
-        echo "not ok $count - $2"
-    fi
+. "$(dirname "$0")/support/tap.sh"
+
+# With their versions; the versions themselves are absolute symbols.
+versioned() { # library
+    nm -D --defined-only --format=posix "$1" | awk '$2 != "A" {print $1}' | sort
 }
 
 exported() { # library
-    nm -D --defined-only --format=posix "$1" | awk '{print $1}' | sort
+    versioned "$1" | sed 's/@.*//'
 }
 
 same() { # library: as in exports.txt?
     diff "$here/exports.txt" <(exported "$1")
 }
 
-echo 1..7
+echo 1..9
 same "$library" | sed 's/^/# /'
 report "${PIPESTATUS[0]}" "the library exports what the list says"
 
@@ -37,6 +32,15 @@ report "${PIPESTATUS[0]}" "the list is what the headers declare"
 
 ! exported "$library" | grep -q '^dibs__'
 report $? "nothing from inside leaks out"
+
+versioned "$library" | grep -v '@@DIBS_0$' | sed 's/^/# without a version: /'
+[ "${PIPESTATUS[1]}" -eq 1 ] # grep has found none
+report $? "every symbol has the version of the interface"
+
+# DIBS_HAS_NAME is for programs that support several versions: where it is defined, there is dibs_name.
+features=$(cat "$here"/../include/*.h | sed -n 's/^#define DIBS_HAS_\([A-Z_]*\) 1$/dibs_\L\1/p' | sort)
+[ -n "$features" ] && [ -z "$(comm -23 <(echo "$features") "$here/exports.txt")" ]
+report $? "every feature macro names a function"
 
 # What every such call leaves in the caller's dibs_error is decided in one place, and seen in a test.
 with_error() {

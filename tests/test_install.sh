@@ -9,19 +9,7 @@ trap 'rm -rf "$scratch"' EXIT
 root=$scratch/root
 log=$scratch/log
 
-count=0
-failed=0
-report() { # status, name; what was said meanwhile is shown on failure
-    count=$((count + 1))
-    if [ "$1" -eq 0 ]; then
-        echo "ok $count - $2"
-    else
-        failed=1
-        sed 's/^/# /' "$log"
-        echo "not ok $count - $2"
-    fi
-    : >"$log"
-}
+. "$(dirname "$0")/support/tap.sh"
 
 cat >"$scratch/consumer.c" <<'C'
 #include <dibs.h>
@@ -31,7 +19,7 @@ int main(int argc, char *argv[])
 {
     dibs *d = NULL;
     dibs_grant *g = NULL;
-    dibs_error err = {DIBS_OK, ""};
+    dibs_error err = {0};
     dibs_lock_options options = {0};
 
     options.wait_ms = 5000;
@@ -40,8 +28,8 @@ int main(int argc, char *argv[])
         fprintf(stderr, "%s\n", err.message);
         return 1;
     }
-    printf("%s %llu\n", dibs_version(), (unsigned long long)dibs_fence(g));
-    if (dibs_unlock(g) != DIBS_OK)
+    printf("%s %llu\n", dibs_version(), (unsigned long long)dibs_grant_fence(g));
+    if (dibs_unlock(&g, &err) != DIBS_OK)
         return 1;
     dibs_close(d);
     return 0;

@@ -22,6 +22,7 @@ static const dibs__engine_class *real;
 static const dibs__env *env;
 static atomic_int cancels;
 static atomic_bool cancels_hang; /* none is answered */
+static atomic_bool hangs;        /* one of them is under way */
 static atomic_int far_us;        /* what each exchange about a cell takes */
 
 /* Not longer than the caller has. False: that is over. */
@@ -39,6 +40,7 @@ static dibs_status slow_cancel(dibs__engine *e, const dibs__claim *claim, dibs__
                                dibs_error *err)
 {
     if (atomic_load(&cancels_hang)) {
+        atomic_store(&hangs, true);
         take_time(until - dibs__now(env), until);
         return dibs__fail(err, DIBS_UNAVAILABLE, "no answer");
     }
@@ -68,6 +70,7 @@ static dibs *open_slow(void)
     env = d->env;
     atomic_store(&cancels, 0);
     atomic_store(&cancels_hang, false);
+    atomic_store(&hangs, false);
     atomic_store(&far_us, 0);
     return d;
 }
@@ -99,21 +102,21 @@ static void a_crowd_that_leaves_delays_no_renewal(void **state)
     mine = take(d, "mine",
                 &(dibs_lock_options){.lease_ms = LEASE_MS, .on_lost = note_loss, .data = &note});
     for (int i = 0; i < CROWD; i++)
-        assert_status(dibs_lock_start(d, "busy", &(dibs_lock_options){.wait_ms = 100}, count_down,
-                                      &waiting, NULL, NULL),
+        assert_status(start_lock(d, "busy", &(dibs_lock_options){.wait_ms = 100}, count_down,
+                                 &waiting, NULL, NULL),
                       DIBS_OK);
     while (waiting > 0) {
         struct pollfd p = {.fd = dibs_fd(d), .events = POLLIN};
         poll(&p, 1, 1000);
-        dibs_dispatch(d);
+        take_all(d);
     }
     assert_true(wait_until(all_are_cancelled, NULL, LONG_MS));
-    dibs_stats_read(d, &s);
+    dibs_stats_read(d, &s, sizeof s);
     assert_int_equal(atomic_load(&note.count), 0);
-    assert_true(dibs_held(mine));
+    assert_true(dibs_grant_held(mine));
     assert_true(s.renewals >= 2);
-    dibs_unlock(mine);
-    dibs_unlock(busy);
+    unlock(mine);
+    unlock(busy);
 }
 
 /* ---- Runs ------------------------------------------------------------------------------------ */
@@ -139,7 +142,7 @@ static bool is_renewed(void *arg)
     renewing *r = arg;
     dibs_stats s;
 
-    dibs_stats_read(r->d, &s);
+    dibs_stats_read(r->d, &s, sizeof s);
     return s.renewals >= r->want || !dibs_once_held(r->run);
 }
 
@@ -155,7 +158,7 @@ static bool somebody_waits(void *d)
 {
     dibs_stats s;
 
-    dibs_stats_read(d, &s);
+    dibs_stats_read(d, &s, sizeof s);
     return s.waiting > 0;
 }
 
@@ -170,12 +173,12 @@ static void a_hand_over_leaves_runs_their_time(void **state)
 
     (void)state;
     assert_true(wait_until(somebody_waits, d, LONG_MS));
-    dibs_unlock(first);
+    unlock(first);
     job_join_held(next);
     atomic_store(&far_us, 100000);
     run = begin(d, "run", 1200);
     assert_is_renewed(d, run);
-    dibs_unlock(next->g);
+    unlock(next->g);
 }
 
 /* Giving back what a waiter left gets no answer for as long as the keeper has patience. */
@@ -191,7 +194,38 @@ static void what_hangs_leaves_runs_their_renewals(void **state)
         dibs_lock(d, "busy", &(dibs_lock_options){.wait_ms = 10}, &(dibs_grant *){NULL}, NULL),
         DIBS_BUSY);
     assert_is_renewed(d, run);
-    dibs_unlock(busy);
+    unlock(busy);
+}
+
+static bool one_hangs(void *unused)
+{
+    (void)unused;
+    return atomic_load(&hangs);
+}
+
+/* The keeper is away when the lock is taken: it cannot know it, and comes back for it all the same. */
+static void what_hangs_leaves_the_next_lock_its_renewals(void **state)
+{
+    dibs *d = open_slow(), *other = open_at(STORE, NULL);
+    dibs_grant *busy = take(other, "busy", NULL), *late;
+    loss_note note = {0};
+    dibs_lock_options brief = {.lease_ms = LEASE_MS, .on_lost = note_loss, .data = &note};
+
+    (void)state;
+    unlock(take(d, "early", &brief));
+    atomic_store(&cancels_hang, true);
+    assert_status(
+        dibs_lock(d, "busy", &(dibs_lock_options){.wait_ms = 10}, &(dibs_grant *){NULL}, NULL),
+        DIBS_BUSY);
+    atomic_store(&hangs, false); /* that was the call's own try */
+    assert_true(wait_until(one_hangs, NULL, LONG_MS));
+    late = take(d, "late", &brief);
+    sleep_ms(2 * LEASE_MS);
+    assert_int_equal(atomic_load(&note.count), 0);
+    assert_true(dibs_grant_held(late));
+    atomic_store(&cancels_hang, false);
+    unlock(late);
+    unlock(busy);
 }
 
 /* ---- Closing --------------------------------------------------------------------------------- */
@@ -223,14 +257,14 @@ static void a_call_for_several_is_over_before_its_handle(void **state)
         pthread_t thread;
         assert_int_equal(pthread_create(&thread, NULL, take_two, &c), 0);
         while (s.waiting == 0) {
-            dibs_stats_read(c.d, &s);
+            dibs_stats_read(c.d, &s, sizeof s);
             usleep(200);
         }
         close_handle(c.d);
         pthread_join(thread, NULL);
         assert_status(c.status, DIBS_CANCELLED);
         assert_status(try_lock(other, "a"), DIBS_OK);
-        dibs_unlock(b);
+        unlock(b);
         close_handle(other);
     }
 }
@@ -248,6 +282,7 @@ int main(void)
         cmocka_unit_test_teardown(a_crowd_that_leaves_delays_no_renewal, tear_down),
         cmocka_unit_test_teardown(a_hand_over_leaves_runs_their_time, tear_down),
         cmocka_unit_test_teardown(what_hangs_leaves_runs_their_renewals, tear_down),
+        cmocka_unit_test_teardown(what_hangs_leaves_the_next_lock_its_renewals, tear_down),
         cmocka_unit_test_teardown(a_call_for_several_is_over_before_its_handle, tear_down),
     };
 

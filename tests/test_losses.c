@@ -71,7 +71,7 @@ static void on_run_lost(void *data, dibs_once *o)
 static void give_up(witness *w)
 {
     if (w->g)
-        dibs_unlock(w->g);
+        unlock(w->g);
     else
         dibs_once_free(w->o);
     atomic_store(&w->ended_first, atomic_load(&w->ended));
@@ -88,9 +88,9 @@ static void *give_up_thread(void *arg)
 
 static char store[64]; /* of this case */
 
-static dibs *open_here(bool dispatch_only)
+static dibs *open_here(void)
 {
-    return open_at(store, &(dibs_options){.dispatch_only = dispatch_only});
+    return open_at(store, NULL);
 }
 
 static void hold_lock(witness *w, dibs *d, const char *name)
@@ -115,18 +115,6 @@ static void hold_run(witness *w, dibs *d, const char *key)
         fail_msg("%s", err.message);
     lossy_lose(LOSSY_REQUEST, -1, NULL, NULL);
     atomic_store(&w->ready, true);
-}
-
-static void *dispatch_until_ended(void *arg)
-{
-    witness *w = arg;
-
-    while (!atomic_load(&w->ended)) {
-        struct pollfd p = {.fd = dibs_fd(w->d), .events = POLLIN};
-        poll(&p, 1, 1);
-        dibs_dispatch(w->d);
-    }
-    return NULL;
 }
 
 static void start(pthread_t *thread, void *(*what)(void *), void *arg)
@@ -162,71 +150,60 @@ static void unlock_own(witness *w)
 
 /* ---- The cases ------------------------------------------------------------------------------- */
 
-/* Two threads dispatch: one is inside the first callback when the other has run the second. */
-static void dispatch_two(witness *a, witness *b)
+/* Somebody gives it up while its callback runs. */
+static void give_up_meanwhile(witness *w)
 {
-    pthread_t first, second, user;
+    pthread_t user;
 
-    a->inside = stay;
-    start(&first, dispatch_until_ended, a);
-    await(&a->began);
-    start(&second, dispatch_until_ended, b);
-    await(&b->ended);
-    start(&user, give_up_thread, a);
+    await(&w->began);
+    start(&user, give_up_thread, w);
     sleep_ms(50); /* nothing tells that it waits; it must not have come back by then, or later */
-    atomic_store(&a->may_end, true);
+    atomic_store(&w->may_end, true);
     pthread_join(user, NULL);
-    pthread_join(first, NULL);
-    pthread_join(second, NULL);
-    assert_true(a->ended_first);
-    give_up(b);
+    assert_true(w->ended_first);
 }
 
 static void unlock_waits_for_its_callback(void **state)
 {
-    static witness a, b;
-    dibs *d = open_here(true);
+    static witness a;
 
     (void)state;
+    a.inside = stay;
+    hold_lock(&a, open_here(), "a");
+    give_up_meanwhile(&a);
+}
+
+/* So does a request: its outcome comes after the callback. */
+static void an_unlock_request_waits_for_its_callback(void **state)
+{
+    static witness a;
+    dibs *d = open_here();
+    dibs_outcome o;
+
+    (void)state;
+    a.inside = stay;
     hold_lock(&a, d, "a");
-    sleep_ms(1); /* the first is lost first */
-    hold_lock(&b, d, "b");
-    dispatch_two(&a, &b);
+    await(&a.began);
+    assert_status(dibs_start(d, &(dibs_request){.op = DIBS_OP_UNLOCK, .grant = a.g}, NULL, NULL),
+                  DIBS_OK);
+    sleep_ms(50);
+    assert_false(dibs_take(d, &o));
+    atomic_store(&a.may_end, true);
+    poll(&(struct pollfd){.fd = dibs_fd(d), .events = POLLIN}, 1, LONG_MS);
+    assert_true(dibs_take(d, &o));
+    assert_true(a.ended);
+    assert_status(o.err.status, DIBS_LOST);
 }
 
 static void free_waits_for_its_callback(void **state)
 {
-    static witness a, b;
-    dibs *d = open_here(true);
+    static witness a;
 
     (void)state;
-    hold_run(&a, d, "a");
-    hold_lock(&b, d, "b");
-    dispatch_two(&a, &b);
+    a.inside = stay;
+    hold_run(&a, open_here(), "a");
+    give_up_meanwhile(&a);
     lossy_stop();
-}
-
-static void callbacks_of_one_handle_may_unlock_each_other(void **state)
-{
-    static witness a, b;
-    pthread_t first, second;
-    dibs *d = open_here(true);
-
-    (void)state;
-    a.inside = b.inside = meet_and_unlock_rival;
-    a.rival = &b;
-    b.rival = &a;
-    hold_lock(&a, d, "a");
-    hold_lock(&b, d, "b");
-    start(&first, dispatch_until_ended, &a);
-    start(&second, dispatch_until_ended, &b);
-    await(&a.ended);
-    await(&b.ended);
-    pthread_join(first, NULL);
-    pthread_join(second, NULL);
-    assert_true(a.given_up && b.given_up);
-    assert_false(a.ended_first && b.ended_first);
-    assert_true(a.ended_first || b.ended_first); /* one of them could be waited for */
 }
 
 static void keepers_may_unlock_each_others(void **state)
@@ -237,8 +214,8 @@ static void keepers_may_unlock_each_others(void **state)
     a.inside = b.inside = meet_and_unlock_rival;
     a.rival = &b;
     b.rival = &a;
-    hold_lock(&a, open_here(false), "a");
-    hold_lock(&b, open_here(false), "b");
+    hold_lock(&a, open_here(), "a");
+    hold_lock(&b, open_here(), "b");
     await(&a.ended);
     await(&b.ended);
     assert_true(a.ended_first || b.ended_first);
@@ -253,49 +230,51 @@ static void a_callback_waits_for_anothers(void **state)
     b.inside = stay;
     a.inside = unlock_rival;
     a.rival = &b;
-    hold_lock(&b, open_here(false), "b");
+    hold_lock(&b, open_here(), "b");
     await(&b.began);
-    hold_lock(&a, open_here(false), "a");
+    hold_lock(&a, open_here(), "a");
     await(&a.began);
     sleep_ms(50); /* as above */
     assert_false(b.given_up);
     atomic_store(&b.may_end, true);
     await(&a.ended);
     assert_true(b.ended_first);
-    dibs_unlock(a.g);
+    unlock(a.g);
 }
 
 static void unlock_from_inside_returns(void **state)
 {
-    static witness a, b;
+    static witness a;
 
     (void)state;
-    a.inside = b.inside = unlock_own;
-    hold_lock(&a, open_here(false), "a");
+    a.inside = unlock_own;
+    hold_lock(&a, open_here(), "a");
     await(&a.ended);
-    hold_lock(&b, open_here(true), "b");
-    dispatch_until_ended(&b);
-    assert_true(a.given_up && b.given_up);
+    assert_true(a.given_up);
 }
 
-/* A callback that was due and has not begun does not begin any more. */
+static void unlock_lost_rival(witness *w)
+{
+    while (dibs_grant_held(w->rival->g))
+        usleep(500);
+    give_up(w->rival);
+}
+
+/* A callback that was due and has not begun does not begin any more: the keeper is inside the first. */
 static void a_callback_that_was_due_is_dropped(void **state)
 {
     static witness a, b;
-    dibs *d = open_here(true);
+    dibs *d = open_here();
 
     (void)state;
-    a.inside = unlock_rival;
+    a.inside = unlock_lost_rival;
     a.rival = &b;
-    hold_lock(&a, d, "a");
-    sleep_ms(1);
     hold_lock(&b, d, "b");
-    sleep_ms(3 * LEASE_MS);
-    dispatch_until_ended(&a);
-    dibs_dispatch(d);
+    hold_lock(&a, d, "a");
+    await(&a.ended);
+    unlock(a.g);
     assert_true(b.given_up);
-    assert_false(b.began);
-    dibs_unlock(a.g);
+    assert_false(b.began && !b.ended_first);
 }
 
 static int set_up(void **state)
@@ -331,7 +310,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(unlock_waits_for_its_callback),
         CASE(free_waits_for_its_callback),
-        CASE(callbacks_of_one_handle_may_unlock_each_other),
+        CASE(an_unlock_request_waits_for_its_callback),
         CASE(keepers_may_unlock_each_others),
         CASE(a_callback_waits_for_anothers),
         CASE(unlock_from_inside_returns),

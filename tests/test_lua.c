@@ -27,7 +27,8 @@ typedef struct expectation {
     command_kind kind;
     int64_t lease; /* that was asked for */
     char *state;
-    bool busy; /* held or waited for: then it is in the set that a listing reads */
+    bool busy;         /* held or waited for: then it is in the set that a listing reads */
+    char in_way[1024]; /* those whose leases end first: any of them may be named */
     int pushes;
     char push[PUSHES][64]; /* taken from lists */
     int messages;
@@ -110,6 +111,47 @@ static void append_look(world *w)
     words_send(&ws, w->redis, w->sha[DIBS__SCRIPT_LOOK], w->key, w->author.now);
 }
 
+/* As the reply names one: what is left of its lease, fence, owner, info. */
+static void expect_in_way(const world *w, expectation *x, int64_t now)
+{
+    int64_t first = INT64_MAX;
+    size_t n = 0;
+
+    if (x->kind == COMMAND_BREAK ||
+        (x->reply.verdict != DIBS__BUSY && x->reply.verdict != DIBS__QUEUED))
+        return;
+    for (size_t i = 0; i < w->lock.holders; i++)
+        first = w->lock.holder[i].expires < first ? w->lock.holder[i].expires : first;
+    for (size_t i = 0; i < w->lock.holders; i++) {
+        const dibs__holder *h = &w->lock.holder[i];
+        if (h->expires == first && n < sizeof x->in_way)
+            n += (size_t)snprintf(x->in_way + n, sizeof x->in_way - n,
+                                  "<%" PRId64 " %" PRIu64 " %s %" PRId64 " %s>", first - now,
+                                  h->fence, h->who.owner, h->who.pid, h->who.host);
+    }
+}
+
+static void differ(world *w, const expectation *x, const char *about, const char *c,
+                   const char *lua)
+{
+    if (!w->difference[0])
+        snprintf(w->difference, sizeof w->difference, "%s: %s\n#   C:   %s\n#   Lua: %s", x->what,
+                 about, c, lua);
+}
+
+/* What the C machine itself named must be one of them. */
+static void check_in_way(world *w, const expectation *x)
+{
+    const dibs__in_way *i = &x->reply.in_way;
+    char text[512] = "";
+
+    if (i->fence)
+        snprintf(text, sizeof text, "<%" PRId64 " %" PRIu64 " %s %" PRId64 " %s>", i->left,
+                 i->fence, i->owner, i->pid, i->host);
+    if (!text[0] != !x->in_way[0] || !strstr(x->in_way, text))
+        differ(w, x, "who is in the way", x->in_way, text);
+}
+
 /* false: the C machine has no room for what would come of it; nothing was done. */
 static bool step(world *w, expectation *x)
 {
@@ -147,18 +189,12 @@ static bool step(world *w, expectation *x)
     append_look(w);
     x->busy = w->lock.holders + w->lock.waiters > 0;
     x->state = state_of_c(w->lock);
+    expect_in_way(w, x, c.now.lease);
+    check_in_way(w, x);
     return true;
 }
 
 /* ---- Comparing ------------------------------------------------------------------------------- */
-
-static void differ(world *w, const expectation *x, const char *about, const char *c,
-                   const char *lua)
-{
-    if (!w->difference[0])
-        snprintf(w->difference, sizeof w->difference, "%s: %s\n#   C:   %s\n#   Lua: %s", x->what,
-                 about, c, lua);
-}
 
 static redisReply *next_reply(redisContext *redis)
 {
@@ -168,9 +204,25 @@ static redisReply *next_reply(redisContext *redis)
     return reply;
 }
 
+static void read_in_way(const redisReply *reply, char *out, size_t size)
+{
+    const char *at = reply ? reply->str : NULL, *owner, *info;
+    double left;
+
+    out[0] = '\0';
+    if (!reply || reply->type != REDIS_REPLY_STRING || reply->len < 19)
+        return;
+    left = take_double(&at);
+    owner = at + 8;
+    info = owner + strlen(owner) + 1;
+    info += strlen(info) + 1; /* behind the attempt */
+    snprintf(out, size, "<%.0f %.0f %s %s>", left, take_double(&at), owner, info);
+}
+
 static void compare_reply(world *w, const expectation *x, const redisReply *reply)
 {
     char c[256], lua[1024];
+    const redisReply *in_way = reply->type == REDIS_REPLY_STRING ? reply : NULL;
     long long v[5] = {0};
     bool whole = reply->type == REDIS_REPLY_INTEGER && reply->integer > 0;
 
@@ -180,17 +232,24 @@ static void compare_reply(world *w, const expectation *x, const redisReply *repl
              x->reply.fence, x->reply.floor, x->reply.remaining, x->reply.capacity);
     for (size_t i = 0; reply->type == REDIS_REPLY_ARRAY && i < reply->elements && i < 5; i++)
         v[i] = reply->element[i]->integer;
-    if (whole) { /* the short form of a grant */
+    if (reply->type == REDIS_REPLY_ARRAY && reply->elements > 5)
+        in_way = reply->element[5];
+    if (reply->type == REDIS_REPLY_STRING) { /* the short form of a place in line */
+        v[0] = DIBS__QUEUED;
+    } else if (whole) { /* the short form of a grant */
         v[1] = v[2] = reply->integer;
         v[3] = x->lease;
     } else if (reply->type == REDIS_REPLY_INTEGER) {
-        v[0] = reply->integer == 0 ? DIBS__RELEASED : DIBS__QUEUED;
+        v[0] = DIBS__RELEASED;
     }
     snprintf(lua, sizeof lua, "%lld %lld %lld %lld %lld", v[0], v[1], v[2], v[3], v[4]);
     if (reply->type == REDIS_REPLY_ERROR)
         snprintf(lua, sizeof lua, "%s", reply->str);
     if (strcmp(c, lua) != 0)
         differ(w, x, "reply", c, lua);
+    read_in_way(in_way, lua, sizeof lua);
+    if (!lua[0] != !x->in_way[0] || !strstr(x->in_way, lua))
+        differ(w, x, "who is in the way", x->in_way, lua);
 }
 
 static void compare_text(world *w, const expectation *x, const char *about, const char *c,
@@ -390,6 +449,9 @@ static void one_changed_line_is_noticed(void **state)
         {"return {5, 0, 0, h[3] - now}", "return {5}"},
         {"publish(rival, rival[7])", ""},
         {"window == 0 and kin == 1", "window == 0"},
+        {"string.sub(stored, 69)", "string.sub(stored, 77)"},
+        {"h[3] - now, h[1], h[6], h[7], h[8]", "h[3] - now, h[1], h[7], h[6], h[8]"},
+        {"changed, first = true, nil", "changed = true"},
         {"call('SADD', ", "call('EXISTS', "},
         {"call('SREM', ", "call('EXISTS', "},
         {"call(busy and 'SADD' or 'SREM', ", "call('EXISTS', "},

@@ -119,9 +119,9 @@ static void *wait_for_lock(void *arg)
     w->status = dibs_lock(w->d, w->name, &o, &w->g, &w->err);
     w->at = clock_ms();
     if (w->status == DIBS_OK) {
-        w->fence = dibs_fence(w->g);
+        w->fence = dibs_grant_fence(w->g);
         if (!w->keep)
-            dibs_unlock(w->g);
+            unlock(w->g);
     }
     atomic_store(&w->done, true);
     return NULL;

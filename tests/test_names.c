@@ -86,7 +86,7 @@ static void an_answer_that_comes_is_taken(void **state)
     (void)state;
     need();
     d = open_handle();
-    assert_int_equal(dibs_unlock(take(d, "named")), DIBS_OK);
+    assert_int_equal(unlock(take(d, "named")), DIBS_OK);
     assert_true(names_answered() > before); /* else nothing is tested here */
     dibs_close(d);
 }
@@ -121,7 +121,7 @@ static void *stand_in_line(void *arg)
 {
     waiter *w = arg;
 
-    dibs_unlock(take(w->d, "first"));
+    unlock(take(w->d, "first"));
     atomic_store(&w->done, true);
     return NULL;
 }
@@ -145,15 +145,15 @@ static void what_is_held_is_renewed(void **state)
     assert_int_equal(pthread_create(&thread, NULL, stand_in_line, &w), 0);
     for (int i = 0; i < 10; i++) {
         sleep_ms(LEASE_MS / 5);
-        assert_true(dibs_held(first));
-        assert_true(dibs_held(other));
+        assert_true(dibs_grant_held(first));
+        assert_true(dibs_grant_held(other));
     }
     assert_true(names_waiting() > 0);
     assert_false(atomic_load(&w.done));
     names_go_on();
-    assert_int_equal(dibs_unlock(first), DIBS_OK);
+    assert_int_equal(unlock(first), DIBS_OK);
     pthread_join(thread, NULL);
-    assert_int_equal(dibs_unlock(other), DIBS_OK);
+    assert_int_equal(unlock(other), DIBS_OK);
     assert_true(wait_until(nobody_waits, NULL, LONG_MS));
     dibs_close(a);
     dibs_close(b);

@@ -27,7 +27,7 @@ static void holds_for_a_while(dibs *poor)
     assert_string_equal(pg_ask(pg_control, ask), "1");
     assert_int_equal(dibs_counter_set(poor, "n", 5, NULL, NULL), DIBS_DENIED);
     assert_string_equal(pg_ask(pg_control, ask), "1");
-    assert_int_equal(dibs_unlock(g), DIBS_OK);
+    assert_int_equal(unlock(g), DIBS_OK);
 }
 
 static void older_tables_are_enough_for_locks(void **state)
@@ -41,7 +41,7 @@ static void older_tables_are_enough_for_locks(void **state)
     pg_need();
     snprintf(text, sizeof text, "%s?table_prefix=public.old_", pg_url);
     d = pg_open(text);
-    assert_int_equal(dibs_unlock(expect_lock(d, "a", NULL)), DIBS_OK);
+    assert_int_equal(unlock(expect_lock(d, "a", NULL)), DIBS_OK);
     assert_string_equal(pg_ask(pg_control, "SELECT to_regclass('old_cell') IS NULL"), "t");
     pg_ask(pg_control, "CREATE ROLE poorer LOGIN; REVOKE CREATE ON SCHEMA public FROM public; "
                        "GRANT SELECT, INSERT, UPDATE, DELETE ON old_lock, old_holder, old_waiter "

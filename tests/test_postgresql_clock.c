@@ -39,8 +39,8 @@ static void stays_held(dibs_grant *g)
 {
     for (int i = 0; i < 10; i++) { /* longer than a lease */
         sleep_ms(LEASE_MS * 3 / 20);
-        assert_true(dibs_held(g));
-        assert_in_range(dibs_remaining_ms(g), 1, LEASE_MS);
+        assert_true(dibs_grant_held(g));
+        assert_in_range(dibs_grant_remaining_ms(g), 1, LEASE_MS);
     }
 }
 
@@ -60,23 +60,23 @@ static void set_back_under_holder_and_waiters(void **state)
     for (int i = 0; i < 2; i++)
         handles[i] = pg_open(pg_url);
     g = expect_lock(handles[0], "back", &(dibs_lock_options){.lease_ms = LEASE_MS});
-    before = dibs_fence(g);
+    before = dibs_grant_fence(g);
     team_start(&t, handles, 2, 6, 2, "back");
     pg_wait_for_line(6);
     faketime_set(&pg_db, -HOUR_S);
     assert_true(server_clock() < before); /* else nothing is tested here */
     stays_held(g);
     t.last = before;
-    assert_int_equal(dibs_unlock(g), DIBS_OK);
+    assert_int_equal(unlock(g), DIBS_OK);
     team_end(&t);
     assert_int_equal(atomic_load(&t.done), 12);
     before = t.last;
     for (int i = 0; i < 3; i++) {
         g = expect_lock(handles[i % 2], "back",
                         i == 1 ? &(dibs_lock_options){.shared = true} : NULL);
-        assert_int_equal(dibs_fence(g), before + 1); /* by one, while the clock is behind */
-        before = dibs_fence(g);
-        assert_int_equal(dibs_unlock(g), DIBS_OK);
+        assert_int_equal(dibs_grant_fence(g), before + 1); /* by one, while the clock is behind */
+        before = dibs_grant_fence(g);
+        assert_int_equal(unlock(g), DIBS_OK);
     }
     assert_true(server_clock() < before);
     for (int i = 0; i < 2; i++)
@@ -96,14 +96,14 @@ static void a_lease_after_that_ends_in_time(void **state)
     begin(0);
     for (int i = 0; i < 2; i++)
         handles[i] = pg_open(pg_url);
-    dibs_unlock(expect_lock(handles[0], "ends", NULL));
+    unlock(expect_lock(handles[0], "ends", NULL));
     faketime_set(&pg_db, -HOUR_S);
     g = expect_lock(handles[0], "ends", &(dibs_lock_options){.lease_ms = 1000, .no_renew = true});
     h = expect_lock(handles[1], "ends", &(dibs_lock_options){.wait_ms = LONG_MS});
-    assert_true(dibs_fence(h) > dibs_fence(g));
-    assert_false(dibs_held(g));
-    assert_int_equal(dibs_unlock(g), DIBS_LOST);
-    assert_int_equal(dibs_unlock(h), DIBS_OK);
+    assert_true(dibs_grant_fence(h) > dibs_grant_fence(g));
+    assert_false(dibs_grant_held(g));
+    assert_int_equal(unlock(g), DIBS_LOST);
+    assert_int_equal(unlock(h), DIBS_OK);
     for (int i = 0; i < 2; i++)
         dibs_close(handles[i]);
     end();
@@ -125,9 +125,9 @@ static void set_forward_under_a_holder(void **state)
     stays_held(g);
     faketime_set(&pg_db, 0);
     h = expect_lock(d, "forward", &(dibs_lock_options){.owner = "two", .wait_ms = LONG_MS});
-    assert_true(dibs_fence(h) > dibs_fence(g) + (HOUR_S - 60) * 1000000ull);
-    assert_int_equal(dibs_unlock(g), DIBS_LOST);
-    assert_int_equal(dibs_unlock(h), DIBS_OK);
+    assert_true(dibs_grant_fence(h) > dibs_grant_fence(g) + (HOUR_S - 60) * 1000000ull);
+    assert_int_equal(unlock(g), DIBS_LOST);
+    assert_int_equal(unlock(h), DIBS_OK);
     dibs_close(d);
     end();
 }
@@ -153,13 +153,13 @@ static void the_end_of_summer_time_does_not_matter(void **state)
     faketime_set(&pg_db, faketime_until(SUMMER_ENDS - 2));
     for (int i = 0; i < 250; i++) {
         dibs_grant *g = expect_lock(d, "summer", NULL);
-        assert_true(dibs_fence(g) > last);
+        assert_true(dibs_grant_fence(g) > last);
         /* A fence is the clock: had it gone back, it would only count on from here. */
-        assert_true(last == 0 || dibs_fence(g) - last > 1000);
-        last = dibs_fence(g);
+        assert_true(last == 0 || dibs_grant_fence(g) - last > 1000);
+        last = dibs_grant_fence(g);
         sleep_ms(20);
-        assert_true(dibs_held(g));
-        assert_int_equal(dibs_unlock(g), DIBS_OK);
+        assert_true(dibs_grant_held(g));
+        assert_int_equal(unlock(g), DIBS_OK);
     }
     assert_string_equal(pg_ask(pg_control, "SELECT to_char(clock_timestamp(), 'HH24')"), "02");
     assert_true(last > SUMMER_ENDS * 1000000ull);

@@ -32,9 +32,9 @@ static void terminated_under_a_holder(void **state)
     for (int i = 0; i < 5; i++) {
         terminate_all();
         sleep_ms(900);
-        assert_true(dibs_held(g));
+        assert_true(dibs_grant_held(g));
     }
-    assert_int_equal(dibs_unlock(g), DIBS_OK);
+    assert_int_equal(unlock(g), DIBS_OK);
     dibs_close(d);
 }
 
@@ -52,7 +52,7 @@ static void terminated_under_waiters(void **state)
     team_start(&t, handles, 3, 12, 1, "line");
     pg_wait_for_line(12);
     terminate_all(); /* the listening connections too */
-    dibs_unlock(g);
+    unlock(g);
     team_end(&t);
     assert_int_equal(atomic_load(&t.done), 12);
     for (int i = 0; i < 3; i++)
@@ -74,7 +74,7 @@ static void crash_under_holders_and_waiters(void **state)
     for (int i = 0; i < 8; i++) {
         snprintf(name[i], sizeof name[i], "crash%d", i);
         held[i] = expect_lock(handles[i % 6], name[i], NULL);
-        fence[i] = dibs_fence(held[i]);
+        fence[i] = dibs_grant_fence(held[i]);
     }
     team_start(&t, handles, 6, 50, 2, name[0]);
     pg_wait_for_line(50);
@@ -83,16 +83,16 @@ static void crash_under_holders_and_waiters(void **state)
     assert_int_equal(database_restart(&pg_db), 0);
     pg_control = pg_dial();
     for (int i = 0; i < 8; i++)
-        assert_true(dibs_held(held[i]));
+        assert_true(dibs_grant_held(held[i]));
     t.last = fence[0];
-    assert_int_equal(dibs_unlock(held[0]), DIBS_OK);
+    assert_int_equal(unlock(held[0]), DIBS_OK);
     team_end(&t);
     assert_int_equal(atomic_load(&t.done), 100);
     for (int i = 1; i < 8; i++) {
-        assert_int_equal(dibs_unlock(held[i]), DIBS_OK);
+        assert_int_equal(unlock(held[i]), DIBS_OK);
         dibs_grant *g = expect_lock(handles[0], name[i], NULL);
-        assert_true(dibs_fence(g) > fence[i]);
-        dibs_unlock(g);
+        assert_true(dibs_grant_fence(g) > fence[i]);
+        unlock(g);
     }
     for (int i = 0; i < 6; i++)
         dibs_close(handles[i]);
@@ -123,11 +123,11 @@ static void no_connection_left(void **state)
     assert_int_equal(dibs_open(info, NULL, &late, &err), DIBS_UNAVAILABLE);
     for (int i = 0; i < 10; i++) {
         sleep_ms(450);
-        assert_true(dibs_held(g)); /* renewed on what it has */
+        assert_true(dibs_grant_held(g)); /* renewed on what it has */
     }
     for (size_t i = 0; i < count; i++)
         PQfinish(others[i]);
-    assert_int_equal(dibs_unlock(g), DIBS_OK);
+    assert_int_equal(unlock(g), DIBS_OK);
     dibs_close(d);
 }
 
@@ -144,16 +144,16 @@ static void cut_at_every_byte(proxy_way way, const char *name, const char *where
         dibs_grant *g = NULL;
         proxy_counts seen;
         dibs *d = pg_open(where);
-        dibs_unlock(expect_lock(d, name, NULL)); /* statements are prepared */
+        unlock(expect_lock(d, name, NULL)); /* statements are prepared */
         proxy_reset_counts(p);
         proxy_cut(p, way, k, k % 2);
         if (dibs_lock(d, name, &(dibs_lock_options){.wait_ms = 8000}, &g, &err) != DIBS_OK)
             fail_msg("cut at %" PRId64 ": %s", k, err.message);
-        assert_true(dibs_fence(g) > last);
-        last = dibs_fence(g);
+        assert_true(dibs_grant_fence(g) > last);
+        last = dibs_grant_fence(g);
         assert_string_equal(pg_ask(pg_control, "SELECT holders FROM dibs_lock WHERE name = 'wire'"),
                             "1");
-        dibs_status status = dibs_unlock(g);
+        dibs_status status = unlock(g);
         if (status != DIBS_OK && status != DIBS_UNKNOWN)
             fail_msg("cut at %" PRId64 ": unlock says %s", k, dibs_status_name(status));
         proxy_read(p, &seen);
@@ -196,15 +196,15 @@ static void a_silent_server_keeps_nobody(void **state)
     snprintf(where, sizeof where, "postgresql://postgres@127.0.0.1:%d/postgres?sslmode=disable",
              proxy_port(p));
     d = pg_open(where);
-    dibs_unlock(expect_lock(d, "silent", NULL));
+    unlock(expect_lock(d, "silent", NULL));
     proxy_drip(p, PROXY_DOWN, 1000);
     begun = clock_ms();
     assert_int_equal(dibs_lock(d, "silent", &(dibs_lock_options){.wait_ms = 700}, &g, &err),
                      DIBS_UNAVAILABLE);
     assert_in_range(clock_ms() - begun, 600, 8000); /* a whole answer would take far longer */
     proxy_heal(p);
-    assert_int_equal(
-        dibs_unlock(expect_lock(d, "silent", &(dibs_lock_options){.wait_ms = LONG_MS})), DIBS_OK);
+    assert_int_equal(unlock(expect_lock(d, "silent", &(dibs_lock_options){.wait_ms = LONG_MS})),
+                     DIBS_OK);
     dibs_close(d);
     proxy_stop(p);
 }

@@ -97,7 +97,7 @@ static void good_for(const char *user, const char *host, const char *more)
 {
     dibs *d = pg_open(tls_url(user, host, more));
 
-    assert_int_equal(dibs_unlock(expect_lock(d, "by-tls", NULL)), DIBS_OK);
+    assert_int_equal(unlock(expect_lock(d, "by-tls", NULL)), DIBS_OK);
     assert_true(all_are_encrypted());
     dibs_close(d);
 }
@@ -200,7 +200,7 @@ static void waiters_are_woken_through_it(void **state)
     pg_wait_for_line(3);
     assert_true(wait_until(one_listens, NULL, LONG_MS));
     assert_true(all_are_encrypted());
-    dibs_unlock(g);
+    unlock(g);
     team_end(&t);
     for (int i = 0; i < 2; i++)
         dibs_close(handles[i]);

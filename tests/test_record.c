@@ -113,25 +113,81 @@ static void a_life_has_all_its_parts(void **state)
     assert_int_equal(dibs__record_life(&r), (int64_t)24 * 3600 * 1000000);
 }
 
-/* It had no `crashed`, which is an empty text here: its size is taken out. */
-static void the_first_format_is_read(void **state)
+/* They had no `decided_by`, and the first no `crashed`, which are empty texts here: their sizes are taken
+ * out. */
+static void older_formats_are_read(void **state)
 {
-    dibs__run_record r = sample(), back = {0};
-    size_t size, at;
-    unsigned char *bytes = dibs__record_encode(&r, &size);
+    (void)state;
+    for (unsigned char format = 1; format <= 2; format++) {
+        dibs__run_record r = sample(), back = {0};
+        size_t size, at, less = format == 1 ? 8 : 4;
+        unsigned char *bytes = dibs__record_encode(&r, &size);
+
+        at = 58 + 4 + r.fingerprint_size + 4 + strlen(r.owner) + 4 + strlen(r.host) + 4 +
+             strlen(r.attempt);
+        memmove(bytes + at, bytes + at + less, size - at - less);
+        bytes[0] = format;
+        assert_int_equal(dibs__record_decode(bytes, size - less, &back, NULL), DIBS_OK);
+        assert_string_equal(back.attempt, r.attempt);
+        assert_string_equal(back.crashed, "");
+        assert_string_equal(back.decided_by, "");
+        assert_int_equal(back.result_size, r.result_size);
+        dibs__steps_free(back.steps);
+        dibs__steps_free(r.steps);
+        free(bytes);
+    }
+}
+
+/* A record with everything as long as it may be, as far as a list reads it. */
+static dibs__run_record largest(void)
+{
+    static char fingerprint[255], result[100000];
+    dibs__run_record r = sample();
+
+    dibs__steps_free(r.steps);
+    r.steps = NULL;
+    memset(r.owner, 'o', sizeof r.owner - 1);
+    memset(r.host, 'h', sizeof r.host - 1);
+    memset(r.attempt, 'a', sizeof r.attempt - 1);
+    memset(r.crashed, 'c', sizeof r.crashed - 1);
+    memset(r.decided_by, 'd', sizeof r.decided_by - 1);
+    r.fingerprint = fingerprint;
+    r.fingerprint_size = sizeof fingerprint;
+    r.result = result;
+    r.result_size = sizeof result;
+    return r;
+}
+
+static void a_glance_reads_the_beginning(void **state)
+{
+    dibs__run_record r = largest(), back;
+    dibs__record_sizes sizes;
+    size_t size;
+    char *bytes = dibs__record_encode(&r, &size), *head = malloc(DIBS__RECORD_HEAD);
 
     (void)state;
-    at = 58 + 4 + r.fingerprint_size + 4 + strlen(r.owner) + 4 + strlen(r.host) + 4 +
-         strlen(r.attempt);
-    memmove(bytes + at, bytes + at + 4, size - at - 4);
-    bytes[0] = 1;
-    assert_int_equal(dibs__record_decode(bytes, size - 4, &back, NULL), DIBS_OK);
-    assert_string_equal(back.attempt, r.attempt);
-    assert_string_equal(back.crashed, "");
-    assert_int_equal(back.result_size, r.result_size);
-    dibs__steps_free(back.steps);
+    memcpy(head, bytes, DIBS__RECORD_HEAD);
+    assert_int_equal(dibs__record_glance(head, DIBS__RECORD_HEAD, size, &back, &sizes, NULL),
+                     DIBS_OK);
+    assert_int_equal(sizes.result, r.result_size);
+    assert_int_equal(sizes.steps, 0);
+    assert_string_equal(back.decided_by, r.decided_by);
+    assert_null(back.steps);
+    assert_int_equal(dibs__record_glance(head, DIBS__RECORD_HEAD, size - 1, &back, &sizes, NULL),
+                     DIBS_ENGINE_FAILED); /* one byte is missing */
+    assert_int_equal(dibs__record_glance(head, 200, 200, &back, &sizes, NULL), DIBS_ENGINE_FAILED);
+    assert_int_equal(dibs__record_glance(head, 0, 0, &back, &sizes, NULL), DIBS_ENGINE_FAILED);
+    head[0] = 99;
+    assert_int_equal(dibs__record_glance(head, DIBS__RECORD_HEAD, size, &back, &sizes, NULL),
+                     DIBS_ENGINE_FAILED);
+    free(bytes);
+    r = sample();
+    bytes = dibs__record_encode(&r, &size);
+    assert_int_equal(dibs__record_glance(bytes, size, size, &back, &sizes, NULL), DIBS_OK);
+    assert_int_equal(sizes.steps, 2);
     dibs__steps_free(r.steps);
     free(bytes);
+    free(head);
 }
 
 static void a_newer_format_is_told(void **state)
@@ -143,7 +199,7 @@ static void a_newer_format_is_told(void **state)
 
     (void)state;
     bytes[0] = 99;
-    assert_int_equal(dibs__record_decode(bytes, size, &back, &err), DIBS_BROKEN_ENGINE);
+    assert_int_equal(dibs__record_decode(bytes, size, &back, &err), DIBS_ENGINE_FAILED);
     assert_non_null(strstr(err.message, "format 99"));
     dibs__steps_free(r.steps);
     free(bytes);
@@ -177,7 +233,7 @@ static void a_damaged_record_is_told(void **state)
 
     (void)state;
     for (size_t n = 0; n < size; n++)
-        assert_int_equal(decode_copy(bytes, n), DIBS_BROKEN_ENGINE);
+        assert_int_equal(decode_copy(bytes, n), DIBS_ENGINE_FAILED);
     assert_int_equal(decode_copy(bytes, size), DIBS_OK);
     for (int i = 0; i < 20000; i++) {
         size_t at = sim_random(&seed) % size;
@@ -185,7 +241,7 @@ static void a_damaged_record_is_told(void **state)
         dibs_status status;
         bytes[at] = (unsigned char)sim_random(&seed);
         status = decode_copy(bytes, size);
-        assert_true(status == DIBS_OK || status == DIBS_BROKEN_ENGINE);
+        assert_true(status == DIBS_OK || status == DIBS_ENGINE_FAILED);
         bytes[at] = was;
     }
     dibs__steps_free(r.steps);
@@ -207,13 +263,13 @@ static void decode_changed(size_t at, unsigned char value, dibs_status status)
 static void only_known_formats_and_states_are_read(void **state)
 {
     (void)state;
-    decode_changed(0, 0, DIBS_BROKEN_ENGINE);
-    decode_changed(0, 2, DIBS_OK);
-    decode_changed(0, 3, DIBS_BROKEN_ENGINE);
-    decode_changed(1, DIBS__RUN_RUNNING - 1, DIBS_BROKEN_ENGINE);
+    decode_changed(0, 0, DIBS_ENGINE_FAILED);
+    decode_changed(0, 3, DIBS_OK);
+    decode_changed(0, 4, DIBS_ENGINE_FAILED);
+    decode_changed(1, DIBS__RUN_RUNNING - 1, DIBS_ENGINE_FAILED);
     decode_changed(1, DIBS__RUN_RUNNING, DIBS_OK);
     decode_changed(1, DIBS__RUN_FREE, DIBS_OK);
-    decode_changed(1, DIBS__RUN_FREE + 1, DIBS_BROKEN_ENGINE);
+    decode_changed(1, DIBS__RUN_FREE + 1, DIBS_ENGINE_FAILED);
 }
 
 /* A name that fills its room has no place for its end. */
@@ -235,7 +291,7 @@ static void a_text_that_does_not_fit_is_refused(void **state)
     longer[at + 4 + room - 1] = 'o';
     memcpy(longer + at + 4 + room, bytes + at + 4 + room - 1, size - (at + 4 + room - 1));
     longer[at] = (unsigned char)room;
-    assert_int_equal(decode_copy(longer, size + 1), DIBS_BROKEN_ENGINE);
+    assert_int_equal(decode_copy(longer, size + 1), DIBS_ENGINE_FAILED);
     dibs__steps_free(r.steps);
     free(bytes);
     free(longer);
@@ -268,7 +324,8 @@ int main(void)
         cmocka_unit_test(a_record_comes_back),
         cmocka_unit_test(a_fresh_step_takes_its_namesakes_place),
         cmocka_unit_test(a_life_has_all_its_parts),
-        cmocka_unit_test(the_first_format_is_read),
+        cmocka_unit_test(older_formats_are_read),
+        cmocka_unit_test(a_glance_reads_the_beginning),
         cmocka_unit_test(a_newer_format_is_told),
         cmocka_unit_test(a_damaged_record_is_told),
         cmocka_unit_test(only_known_formats_and_states_are_read),

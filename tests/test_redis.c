@@ -329,10 +329,10 @@ static void a_replica_and_a_stranger_s_key_are_refused(void **state)
     server_need(&s, NULL);
     assert_int_equal(open_url(&g, s.url, NULL), DIBS_OK);
     server_command(&s, "SET dibs:{a} x", NULL, 0);
-    assert_int_equal(rig_enter(&g, "a", "me", 1, 0, false, &reply, &err), DIBS_BROKEN_ENGINE);
+    assert_int_equal(rig_enter(&g, "a", "me", 1, 0, false, &reply, &err), DIBS_ENGINE_FAILED);
     assert_non_null(strstr(err.message, "prefix="));
     server_command(&s, "LPUSH dibs:{b} x", NULL, 0);
-    assert_int_equal(rig_enter(&g, "b", "me", 1, 0, false, &reply, &err), DIBS_BROKEN_ENGINE);
+    assert_int_equal(rig_enter(&g, "b", "me", 1, 0, false, &reply, &err), DIBS_ENGINE_FAILED);
     snprintf(command, sizeof command, "REPLICAOF 127.0.0.1 %d", free_port());
     server_command(&s, command, NULL, 0);
     assert_int_equal(rig_enter(&g, "c", "me", 1, 0, false, &reply, &err), DIBS_UNAVAILABLE);
@@ -376,7 +376,7 @@ static bool woken(void *ctx)
     return g->granted > 0;
 }
 
-static void tickets_are_woken_by_event(void **state)
+static void requests_are_woken_by_event(void **state)
 {
     server s;
     rig g;
@@ -629,7 +629,7 @@ int main(void)
         cmocka_unit_test(eviction_is_warned_of),
         cmocka_unit_test(a_replica_and_a_stranger_s_key_are_refused),
         cmocka_unit_test(a_table_that_is_gone_does_not_block_the_lock),
-        cmocka_unit_test(tickets_are_woken_by_event),
+        cmocka_unit_test(requests_are_woken_by_event),
         cmocka_unit_test(a_wait_is_woken_poked_and_reused),
         cmocka_unit_test(names_of_any_bytes_are_listed),
         cmocka_unit_test(a_listing_costs_what_it_lists),

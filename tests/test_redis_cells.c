@@ -89,10 +89,10 @@ static void a_stranger_s_key_is_refused(void **state)
     (void)state;
     need();
     server_command(&s, "SET dibs:{c:a}:c x", NULL, 0);
-    assert_int_equal(dibs_cell_read(d, "a", &v, &err), DIBS_BROKEN_ENGINE);
+    assert_int_equal(dibs_cell_read(d, "a", &v, &err), DIBS_ENGINE_FAILED);
     assert_non_null(strstr(err.message, "prefix="));
     server_command(&s, "LPUSH dibs:{c:b}:c x", NULL, 0);
-    assert_int_equal(dibs_cell_swap(d, "b", 0, "x", 1, NULL, NULL, &err), DIBS_BROKEN_ENGINE);
+    assert_int_equal(dibs_cell_swap(d, "b", 0, "x", 1, NULL, NULL, &err), DIBS_ENGINE_FAILED);
 }
 
 static bool nothing_left(void *ctx)
@@ -125,17 +125,19 @@ static void a_floor_outlives_the_value(void **state)
 
     (void)state;
     need();
-    assert_int_equal(dibs_fence_pass(d, "a", fence, 0, &v, &err), DIBS_OK);
+    assert_int_equal(dibs_cell_pass(d, "a", &(dibs_cell_options){.fence = fence}, &v, &err),
+                     DIBS_OK);
     assert_int_equal(dibs_cell_swap(d, "a", 0, "x", 1,
                                     &(dibs_cell_options){.keep_ms = 1, .fence = fence}, &v, &err),
                      DIBS_OK);
     assert_true(number_of("PTTL dibs:{c:a}:c") > (long)23 * 3600 * 1000);
     while (dibs_cell_read(d, "a", &v, NULL) == DIBS_OK)
         dibs_value_free(&v);
-    assert_int_equal(dibs_fence_pass(d, "a", fence - 1, 0, &v, &err), DIBS_LOST);
+    assert_int_equal(dibs_cell_pass(d, "a", &(dibs_cell_options){.fence = fence - 1}, &v, &err),
+                     DIBS_FENCED);
     assert_int_equal(
         dibs_cell_swap(d, "a", 0, "y", 1, &(dibs_cell_options){.fence = fence - 1}, NULL, &err),
-        DIBS_LOST);
+        DIBS_FENCED);
 }
 
 static void cells_are_no_locks(void **state)
@@ -147,7 +149,7 @@ static void cells_are_no_locks(void **state)
     assert_int_equal(dibs_counter_set(d, "n", 1, &(dibs_counter_options){.request = "x}"}, NULL),
                      DIBS_OK);
     assert_int_equal(dibs_cell_swap(d, "{a}", 0, "x", 1, NULL, NULL, NULL), DIBS_OK);
-    assert_int_equal(dibs_list(d, "", true, &r, NULL), DIBS_OK);
+    assert_int_equal(dibs_lock_list(d, "", &(dibs_list_options){.idle = true}, &r, NULL), DIBS_OK);
     assert_int_equal(dibs_report_count(r), 0);
     dibs_report_free(r);
 }

@@ -72,7 +72,7 @@ static bool works(void *ctx)
     if (dibs_counter_add(d, "works", 1, NULL, NULL, NULL) != DIBS_OK ||
         dibs_lock(d, "works", &(dibs_lock_options){.wait_ms = 1000}, &g, NULL) != DIBS_OK)
         return false;
-    return dibs_unlock(g) == DIBS_OK;
+    return unlock(g) == DIBS_OK;
 }
 
 static void expect_works(dibs *d)
@@ -87,15 +87,15 @@ static void expect_works(dibs *d)
 
 /* ---- The role of the driver ------------------------------------------------------------------ */
 
-static void count_ticket(void *data, dibs_status status, dibs_grant *g, const dibs_error *err)
+static void count_outcome(void *data, dibs_status status, dibs_grant *g, const dibs_error *err)
 {
     (void)status, (void)err;
     if (g)
-        dibs_unlock(g);
+        unlock(g);
     ++*(int *)data;
 }
 
-static void impatient_tickets_do_not_wedge_the_handle(void **state)
+static void impatient_requests_do_not_wedge_the_handle(void **state)
 {
     enum { TICKETS = 600 };
     dibs_grant *g;
@@ -106,15 +106,15 @@ static void impatient_tickets_do_not_wedge_the_handle(void **state)
     g = expect_lock(far, "held", NULL);
     for (int i = 0; i < TICKETS; i++) {
         dibs_lock_options o = {.wait_ms = 1};
-        dibs_lock_start(near, i % 2 ? "held" : "free", &o, count_ticket, &told, NULL, NULL);
-        dibs_dispatch(near);
+        start_lock(near, i % 2 ? "held" : "free", &o, count_outcome, &told, NULL, NULL);
+        take_all(near);
     }
     for (int64_t end = clock_ms() + SOON_MS; told < TICKETS && clock_ms() < end; sleep_ms(1))
-        dibs_dispatch(near);
+        take_all(near);
     assert_int_equal(told, TICKETS);
     expect_works(near);
-    assert_true(dibs_held(g));
-    dibs_unlock(g);
+    assert_true(dibs_grant_held(g));
+    unlock(g);
 }
 
 typedef struct worker {
@@ -136,7 +136,7 @@ static void *run_worker(void *arg)
         dibs_lock_options o = {.wait_ms = w->number % 3 == 0 ? 1 : 300};
         dibs_counter_add(w->d, name, 1, NULL, NULL, NULL);
         if (dibs_lock(w->d, w->number % 2 ? "shared" : name, &o, &g, NULL) == DIBS_OK)
-            dibs_unlock(g);
+            unlock(g);
     }
     w->worked = wait_until(works, w->d, SOON_MS);
     return NULL;
@@ -208,7 +208,7 @@ static void *run_impatient(void *arg)
         char name[32];
         snprintf(name, sizeof name, "short %d", i % 7);
         if (dibs_lock(far, name, &(dibs_lock_options){.wait_ms = 1 + i % 12}, &g, NULL) == DIBS_OK)
-            dibs_unlock(g);
+            unlock(g);
     }
     return NULL;
 }
@@ -293,9 +293,9 @@ static void a_late_lock_attempt_changes_nothing(void **state)
     let_it_arrive(1);
     assert_status(dibs_lock(near, "x", &once, &none, NULL), DIBS_BUSY);
     assert_status(dibs_renew(g, NULL), DIBS_OK);
-    assert_true(dibs_held(g));
+    assert_true(dibs_grant_held(g));
     assert_int_equal(holders_of(near, "x"), 1);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     assert_int_equal(holders_of(near, "x"), 0);
 }
 
@@ -376,7 +376,7 @@ static void a_late_waiter_is_not_put_in_line(void **state)
     far = NULL;
     let_it_arrive(0);
     assert_int_equal(waiters_of(near, "x"), 0);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     assert_int_equal(holders_of(near, "x"), 0);
 }
 
@@ -422,19 +422,19 @@ static void an_old_hand_over_is_not_believed(void **state)
     assert_int_equal(pthread_create(&thread, NULL, wait_patiently, &w), 0);
     assert_true(wait_until(is_in_line, NULL, SOON_MS));
     proxy_drop_all(p, true);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     assert_true(wait_until(is_free, NULL, SOON_MS));
     g = expect_lock(near, "x", &(dibs_lock_options){.lease_ms = 60000});
-    fence = dibs_fence(g);
+    fence = dibs_grant_fence(g);
     proxy_heal(p);
     assert_true(wait_until(is_in_line, NULL, SOON_MS));
     sleep_ms(700); /* what it was told is there, and is read at once */
     assert_false(atomic_load(&w.through));
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     pthread_join(thread, NULL);
     assert_non_null(w.grant);
-    assert_true(dibs_fence(w.grant) > fence);
-    assert_status(dibs_unlock(w.grant), DIBS_OK);
+    assert_true(dibs_grant_fence(w.grant) > fence);
+    assert_status(unlock(w.grant), DIBS_OK);
 }
 
 static void *keep_busy(void *ctx)
@@ -484,7 +484,7 @@ static void a_refused_end_is_asked_for_again(void **state)
     far = NULL;
     let_it_arrive(0);
     assert_int_equal(waiters_of(near, "x"), 0);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
 }
 
 enum { CROWD = 24 };
@@ -497,7 +497,7 @@ static void *wait_long(void *ctx)
     (void)ctx;
     if (dibs_lock(far, "x", &o, &g, NULL) != DIBS_OK)
         return NULL;
-    dibs_unlock(g);
+    unlock(g);
     return far;
 }
 
@@ -536,7 +536,7 @@ static void a_crowd_that_comes_back_ends_its_connections_once(void **state)
     proxy_delay(p, PROXY_DOWN, 50); /* all are there before the first has its answer */
     proxy_drop_all(p, false);
     assert_true(wait_until(all_sit, NULL, SOON_MS));
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     for (int i = 0; i < CROWD; i++) {
         void *had = NULL;
         pthread_join(thread[i], &had);
@@ -589,7 +589,7 @@ static void a_deadline_costs_one_seat(void **state)
     let_it_arrive(before - 2);
     print_message("# %d of %d connections are left\n", (int)open_links(), (int)before);
     assert_true(open_links() > 1); /* not only the shared one */
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
 }
 
 /* ---- Without the right, and after a restart -------------------------------------------------- */
@@ -612,7 +612,7 @@ static void a_connection_that_was_idle_needs_no_end(void **state)
     leave_seats(2);
     expect_works(far);
     assert_int_equal(atomic_load(&warnings), 0);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
 }
 
 static void without_the_right_to_kill_it_goes_on_and_warns_once(void **state)
@@ -683,7 +683,7 @@ static void after_a_restart_no_stranger_is_ended(void **state)
 int main(int argc, char *argv[])
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(impatient_tickets_do_not_wedge_the_handle, set_up,
+        cmocka_unit_test_setup_teardown(impatient_requests_do_not_wedge_the_handle, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_paused_server_does_not_wedge_the_handle, set_up,
                                         tear_down),

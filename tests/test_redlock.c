@@ -21,14 +21,14 @@ static dibs_lock_options once(int64_t lease_ms)
     return (dibs_lock_options){.wait_ms = DIBS_NO_WAIT, .lease_ms = lease_ms};
 }
 
-/* The text of what dibs_inspect notes about the nodes. */
+/* The text of what dibs_lock_inspect notes about the nodes. */
 static void notes_of(dibs *d, const char *name, char *out, size_t size)
 {
     dibs_report *r = NULL;
     dibs_error err = {0};
     size_t used = 0;
 
-    if (dibs_inspect(d, name, &r, &err) != DIBS_OK)
+    if (dibs_lock_inspect(d, name, &r, &err) != DIBS_OK)
         fail_msg("%s: %s", name, err.message);
     *out = '\0';
     for (size_t i = 0; i < dibs_report_at(r, 0)->note_count && used < size; i++)
@@ -85,7 +85,7 @@ static void a_try_at_new_nodes_is_answered_at_once(void **state)
 
 static bool is_told(void *g)
 {
-    return dibs_loss_of(g) == DIBS_LOSS_UNREACHABLE;
+    return dibs_grant_loss(g) == DIBS_LOSS_UNREACHABLE;
 }
 
 static void two_of_five_may_die_and_not_three(void **state)
@@ -105,7 +105,7 @@ static void two_of_five_may_die_and_not_three(void **state)
     server_end(&c.node[0], SIGKILL);
     server_end(&c.node[1], SIGKILL);
     for (int i = 0; i < 20; i++)
-        assert_status(dibs_unlock(cluster_take(d, "a", 30000, SOON)), DIBS_OK);
+        assert_status(unlock(cluster_take(d, "a", 30000, SOON)), DIBS_OK);
     g = cluster_take(d, "b", 2000, SOON);
     server_end(&c.node[2], SIGKILL);
     start = clock_ms();
@@ -113,8 +113,8 @@ static void two_of_five_may_die_and_not_three(void **state)
     assert_in_range(clock_ms() - start, 0, 500 + SOON);
     assert_non_null(strstr(err.message, "3 are needed"));
     assert_true(wait_until(is_told, g, 2000 + SOON)); /* nobody renews it any more */
-    assert_false(dibs_held(g));
-    dibs_unlock(g);
+    assert_false(dibs_grant_held(g));
+    unlock(g);
     dibs_close(d);
     dibs_close(e);
     cluster_stop(&c);
@@ -133,7 +133,7 @@ static void a_hanging_node_holds_nobody_up(void **state)
     server_pause(&c.node[0]); /* the first of them: it is asked like the others */
     start = clock_ms();
     for (int i = 0; i < 20; i++)
-        assert_status(dibs_unlock(cluster_take(d, "a", 30000, SOON)), DIBS_OK);
+        assert_status(unlock(cluster_take(d, "a", 30000, SOON)), DIBS_OK);
     assert_in_range(clock_ms() - start, 0, SOON);
     start = clock_ms();
     late = cluster_open(&c, NULL);
@@ -142,7 +142,7 @@ static void a_hanging_node_holds_nobody_up(void **state)
     notes_of(late, "b", notes, sizeof notes);
     assert_non_null(strstr(notes, "node 1 of 5"));
     assert_non_null(strstr(notes, "voted for"));
-    dibs_unlock(g);
+    unlock(g);
     server_continue(&c.node[0]);
     dibs_close(late);
     dibs_close(d);
@@ -164,7 +164,7 @@ static void a_slow_node_slows_nobody_down(void **state)
     proxy_delay(c.proxy[2], PROXY_DOWN, DELAY);
     start = clock_ms();
     for (int i = 0; i < ROUNDS; i++)
-        assert_status(dibs_unlock(cluster_take(d, "a", 30000, SOON)), DIBS_OK);
+        assert_status(unlock(cluster_take(d, "a", 30000, SOON)), DIBS_OK);
     assert_in_range(clock_ms() - start, 0, ROUNDS * DELAY / 2);
     dibs_close(d);
     cluster_stop(&c);
@@ -179,20 +179,20 @@ static void a_node_that_was_down_comes_back(void **state)
     cluster_need(&c, 3, NULL, true);
     server_end(&c.node[1], SIGKILL);
     d = cluster_open(&c, NULL);
-    dibs_unlock(cluster_take(d, "a", 30000, SOON));
+    unlock(cluster_take(d, "a", 30000, SOON));
     assert_int_equal(server_restart(&c.node[1]), 0);
     cluster_vouch(&c);
     for (int64_t end = clock_ms() + SOON; clock_ms() < end;) { /* it is called now and then */
         dibs_grant *g = cluster_take(d, "a", 30000, SOON);
         int votes = cluster_votes(&c, "a");
-        dibs_unlock(g);
+        unlock(g);
         if (votes == 3)
             break;
         sleep_ms(20);
     }
     dibs_grant *g = cluster_take(d, "a", 30000, SOON);
     cluster_expect_votes(&c, "a", 3, SOON);
-    dibs_unlock(g);
+    unlock(g);
     cluster_expect_votes(&c, "a", 0, SOON); /* a release goes to all */
     dibs_close(d);
     cluster_stop(&c);
@@ -229,7 +229,7 @@ static void each_node_has_its_own_password(void **state)
              "127.0.0.1:%d",
              p[0], p[1], p[2]);
     assert_status(dibs_open(url, NULL, &d, NULL), DIBS_OK);
-    dibs_unlock(cluster_take(d, "a", 30000, SOON));
+    unlock(cluster_take(d, "a", 30000, SOON));
     dibs_close(d);
     snprintf(url, sizeof url,
              "redlock://:word1@127.0.0.1:%d,:guess@127.0.0.1:%d,:word3@"
@@ -243,7 +243,7 @@ static void each_node_has_its_own_password(void **state)
     assert_non_null(strstr(notes, "node 2 of 3"));
     assert_non_null(strstr(notes, "WRONGPASS"));
     assert_true(atomic_load(&denied) > 0);
-    dibs_unlock(g);
+    unlock(g);
     dibs_close(d);
     cluster_stop(&c);
 }
@@ -273,7 +273,7 @@ static void a_node_with_tls(void **state)
     snprintf(url, sizeof url, "%s,127.0.0.1:%s?tls=3&ca=%s&guard=off", c.url, port, cert);
     d = expect_open(url, NULL);
     server_end(&c.node[0], SIGKILL); /* so that its vote is needed */
-    dibs_unlock(cluster_take(d, "a", 30000, SOON));
+    unlock(cluster_take(d, "a", 30000, SOON));
     dibs_close(d);
     server_stop(&tls);
     scratch_remove(&folder);
@@ -310,8 +310,8 @@ static void minority_votes_go_back_at_once(void **state)
         assert_status(dibs_lock(b, "x", &o, &none, NULL), DIBS_BUSY);
         cluster_expect_votes(&c, "x", 2, SOON); /* those of A */
     }
-    assert_true(dibs_held(g));
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_true(dibs_grant_held(g));
+    assert_status(unlock(g), DIBS_OK);
     dibs_close(a);
     dibs_close(b);
     cluster_stop(&c);
@@ -337,8 +337,37 @@ static void late_and_lost_votes_go_back_too(void **state)
     proxy_cut(c.proxy[0], PROXY_DOWN, 0, true); /* it votes, and its answer never comes */
     assert_status(dibs_lock(b, "x", &o, &none, NULL), DIBS_BUSY);
     cluster_expect_votes(&c, "x", 2, SOON);
-    assert_true(dibs_held(g));
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_true(dibs_grant_held(g));
+    assert_status(unlock(g), DIBS_OK);
+    dibs_close(a);
+    dibs_close(b);
+    cluster_stop(&c);
+}
+
+/* Nodes 3 to 5 hear of the break, 1 and 2 do not. The holder reaches 1 to 4: two still have its vote. */
+static void a_break_is_told_by_half_of_the_nodes(void **state)
+{
+    static const dibs_break_options at_once = {.by = "test", .now = true};
+    cluster c;
+    dibs *a, *b;
+    dibs_grant *g;
+
+    (void)state;
+    cluster_need(&c, 5, NULL, true);
+    cluster_proxy(&c, 4);
+    a = cluster_open(&c, NULL);
+    g = cluster_take(a, "x", 30000, SOON);
+    cluster_expect_votes(&c, "x", 5, SOON);
+    cluster_proxy(&c, 0);
+    cluster_proxy(&c, 1);
+    b = cluster_open(&c, NULL);
+    proxy_drop_all(c.proxy[0], true);
+    proxy_drop_all(c.proxy[1], true);
+    assert_status(dibs_lock_break(b, "x", &at_once, NULL), DIBS_OK);
+    cluster_expect_votes(&c, "x", 2, SOON);
+    proxy_drop_all(c.proxy[4], true);
+    assert_status(unlock(g), DIBS_LOST);
+    cluster_expect_votes(&c, "x", 0, SOON);
     dibs_close(a);
     dibs_close(b);
     cluster_stop(&c);
@@ -361,7 +390,7 @@ static void forgotten_scripts_are_sent_again(void **state)
     assert_status(dibs_renew(g, NULL), DIBS_OK);
     for (int i = 0; i < 3; i++)
         server_command(&c.node[i], "SCRIPT FLUSH", NULL, 0);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     cluster_expect_votes(&c, "a", 0, SOON);
     dibs_close(d);
     cluster_stop(&c);
@@ -377,7 +406,7 @@ static void different_answers_become_one_fence(void **state)
     (void)state;
     cluster_need(&c, 3, NULL, true);
     d = cluster_open(&c, NULL);
-    dibs_unlock(cluster_take(d, "a", 30000, SOON));
+    unlock(cluster_take(d, "a", 30000, SOON));
     for (int i = 0; i < 6; i++) { /* one node is ahead of the others, each time another */
         char command[400];
         snprintf(command, sizeof command,
@@ -388,9 +417,9 @@ static void different_answers_become_one_fence(void **state)
                  i + 1);
         server_command(&c.node[i % 3], command, NULL, 0);
         dibs_grant *g = cluster_take(d, "a", 30000, SOON);
-        assert_true(dibs_fence(g) > last);
-        last = dibs_fence(g);
-        assert_status(dibs_unlock(g), DIBS_OK);
+        assert_true(dibs_grant_fence(g) > last);
+        last = dibs_grant_fence(g);
+        assert_status(unlock(g), DIBS_OK);
     }
     dibs_close(d);
     cluster_stop(&c);
@@ -414,7 +443,7 @@ static void what_is_not_ours_is_left_alone(void **state)
             server_command(&c.node[n], "DEL dibs:{a}", NULL, 0);
             server_command(&c.node[n], foreign[i], NULL, 0);
         }
-        assert_status(dibs_lock(d, "a", &o, &none, &err), DIBS_BROKEN_ENGINE);
+        assert_status(dibs_lock(d, "a", &o, &none, &err), DIBS_ENGINE_FAILED);
         assert_non_null(strstr(err.message, "prefix="));
         server_command(&c.node[0], "TYPE dibs:{a}", reply, sizeof reply);
         assert_non_null(strstr(reply, i ? "list" : "string"));
@@ -465,18 +494,18 @@ static void an_unlock_and_the_keeper_do_not_both_try(void **state)
         proxy_delay(c.proxy[i], PROXY_DOWN, 15);
     for (int round = 0; round < 10; round++) {
         dibs_grant *first = cluster_take(d, "x", 30000, SOON), *second = NULL;
-        dibs_ticket *t = NULL;
+        uint64_t t = 0;
         int64_t end = clock_ms() + SOON;
-        assert_status(dibs_lock_start(d, "x", NULL, note_grant, &second, &t, NULL), DIBS_OK);
+        assert_status(start_lock(d, "x", NULL, note_grant, &second, &t, NULL), DIBS_OK);
         sleep_ms(5); /* it stands in line, or enters it meanwhile: either is fine */
-        dibs_unlock(first);
+        unlock(first);
         while (!second && clock_ms() < end) {
             struct pollfd p = {.fd = dibs_fd(d), .events = POLLIN};
             poll(&p, 1, 100);
-            dibs_dispatch(d);
+            take_all(d);
         }
         assert_non_null(second);
-        assert_status(dibs_unlock(second), DIBS_OK);
+        assert_status(unlock(second), DIBS_OK);
     }
     dibs_close(d);
     cluster_stop(&c);
@@ -495,6 +524,7 @@ int main(int argc, char *argv[])
         cmocka_unit_test(a_node_with_tls),
         cmocka_unit_test(minority_votes_go_back_at_once),
         cmocka_unit_test(late_and_lost_votes_go_back_too),
+        cmocka_unit_test(a_break_is_told_by_half_of_the_nodes),
         cmocka_unit_test(forgotten_scripts_are_sent_again),
         cmocka_unit_test(different_answers_become_one_fence),
         cmocka_unit_test(a_lease_beyond_the_limit_is_refused),

@@ -46,7 +46,7 @@ static void lock_it(user *u)
     u->last = dibs_lock(u->d, u->name, &(dibs_lock_options){.wait_ms = 200, .lease_ms = LEASE_MS},
                         &g, NULL);
     if (u->last == DIBS_OK)
-        u->last = dibs_unlock(g);
+        u->last = unlock(g);
 }
 
 static void count_it(user *u)
@@ -87,13 +87,13 @@ static bool stays_held(dibs_grant *g, int64_t ms)
 {
     int64_t end = clock_ms() + ms, least = INT64_MAX;
 
-    while (clock_ms() < end && dibs_held(g)) {
-        int64_t left = dibs_remaining_ms(g);
+    while (clock_ms() < end && dibs_grant_held(g)) {
+        int64_t left = dibs_grant_remaining_ms(g);
         least = left < least ? left : least;
         sleep_ms(5);
     }
     print_message("# at least %lld ms of %d were left\n", (long long)least, LEASE_MS);
-    return dibs_held(g);
+    return dibs_grant_held(g);
 }
 
 /* The busy machine may need several tries: it is to be done, and by a request that is newer than all before. */
@@ -129,8 +129,8 @@ static void one_begin(one_waits *t)
 static void one_end(one_waits *t)
 {
     user_end(&t->waits);
-    assert_status(dibs_unlock(t->h), DIBS_OK);
-    assert_status(dibs_unlock(t->z), DIBS_OK);
+    assert_status(unlock(t->h), DIBS_OK);
+    assert_status(unlock(t->z), DIBS_OK);
     dibs_close(t->d);
 }
 
@@ -177,14 +177,13 @@ static void many_end(many_wait *t)
     for (int i = 0; i < STUCK; i++)
         user_end(&t->waits[i]);
     for (int i = 0; i < STUCK; i++) {
-        assert_false(dibs_held(t->held[i]));
-        assert_status(dibs_unlock(t->held[i]), DIBS_LOST);
+        assert_false(dibs_grant_held(t->held[i]));
+        assert_status(unlock(t->held[i]), DIBS_LOST);
     }
-    assert_status(dibs_unlock(t->h), DIBS_OK);
+    assert_status(unlock(t->h), DIBS_OK);
     for (int i = 0; i < STUCK; i++)
-        assert_status(
-            dibs_unlock(expect_lock(t->d, stuck[i], &(dibs_lock_options){.wait_ms = SOON_MS})),
-            DIBS_OK);
+        assert_status(unlock(expect_lock(t->d, stuck[i], &(dibs_lock_options){.wait_ms = SOON_MS})),
+                      DIBS_OK);
     dibs_close(t->other);
     dibs_close(t->d);
 }
@@ -226,7 +225,7 @@ static void cells_end(cells_wait *t)
 {
     for (int i = 0; i < CELLS; i++)
         user_end(&t->stays[i]);
-    assert_status(dibs_unlock(t->h), DIBS_OK);
+    assert_status(unlock(t->h), DIBS_OK);
     for (int i = 0; i < CELLS; i++) { /* what was refused was not done */
         int64_t value = -1;
         assert_status(dibs_counter_get(t->d, keys[i] + 2, &value, NULL), DIBS_OK);
@@ -255,9 +254,9 @@ static void only_what_is_kept_suffers(void **state)
     many_go(&many);
     cells_go(&cells);
     assert_true(stays_held(many.h, KEPT_MS));
-    assert_true(dibs_held(one.h));
-    assert_true(dibs_held(one.z));
-    assert_true(dibs_held(cells.h));
+    assert_true(dibs_grant_held(one.h));
+    assert_true(dibs_grant_held(one.z));
+    assert_true(dibs_grant_held(cells.h));
     many_look(&many);
     cells_look(&cells);
     stranger_let_go(locks);
@@ -281,7 +280,7 @@ static void pass_through(user *u)
     u->last =
         dibs_lock(u->d, u->name, &(dibs_lock_options){.wait_ms = 200, .slots = SLOTS}, &g, NULL);
     if (u->last == DIBS_OK)
-        u->last = dibs_unlock(g);
+        u->last = unlock(g);
 }
 
 /* Somebody always queues for the row, and nobody keeps it: whoever holds a slot keeps it, too. */
@@ -308,7 +307,7 @@ static void a_busy_row_costs_nobody_a_lock(void **state)
     }
     print_message("# %d went through\n", done);
     assert_true(done > CROWD);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     dibs_close(d);
 }
 

@@ -44,7 +44,7 @@ static void bad_places_are_refused(void **state)
           "its header says something else",
           f);
     fclose(f);
-    refuse(lite_url, DIBS_BROKEN_ENGINE, "no SQLite database");
+    refuse(lite_url, DIBS_ENGINE_FAILED, "no SQLite database");
 }
 
 static void foreign_database_is_refused_untouched(void **state)
@@ -54,7 +54,7 @@ static void foreign_database_is_refused_untouched(void **state)
     (void)state;
     lite_run("CREATE TABLE customer (name TEXT)");
     stat(lite_path, &before);
-    refuse(lite_url, DIBS_BROKEN_ENGINE, "another program");
+    refuse(lite_url, DIBS_ENGINE_FAILED, "another program");
     stat(lite_path, &after);
     assert_int_equal(before.st_size, after.st_size);
     assert_int_equal(before.st_mtim.tv_nsec, after.st_mtim.tv_nsec);
@@ -141,7 +141,7 @@ static void a_removed_database_is_a_loss(void **state)
     assert_int_equal(desk_keep(&d, "x", "me", fence), DIBS__LOST);
     assert_int_equal(
         desk_try_enter(&d, "x", "you", 0, 0, dibs__after(d.env, DIBS__SECOND), &reply, &err),
-        DIBS_BROKEN_ENGINE);
+        DIBS_ENGINE_FAILED);
     assert_non_null(strstr(err.message, "removed"));
     desk_close(&d);
 }
@@ -222,7 +222,7 @@ static uint64_t live(desk *d)
             if (r.fence > highest)
                 highest = r.fence;
         } else {
-            assert_int_equal(err.status, DIBS_BROKEN_ENGINE);
+            assert_int_equal(err.status, DIBS_ENGINE_FAILED);
             assert_non_null(strstr(err.message, "nothing was done"));
         }
     }

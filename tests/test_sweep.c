@@ -8,6 +8,7 @@
  * $DIBS_TEST_EVERY tries every n with every error, as ./dev soak does. */
 #define _GNU_SOURCE
 #include "support/alloc.h"
+#include "support/calls.h"
 #include "support/clock.h"
 #include "support/syscalls.h"
 #include "support/test.h"
@@ -147,14 +148,14 @@ static void show(const char *name)
     dibs_report *r = NULL;
     const dibs_lock_info *l = NULL;
 
-    if (dibs_inspect(witness, name, &r, NULL) == DIBS_OK)
+    if (dibs_lock_inspect(witness, name, &r, NULL) == DIBS_OK)
         l = dibs_report_at(r, 0);
     for (size_t i = 0; l && i < l->holder_count; i++)
         print_message("# %s: held by %s, fence %" PRIu64 ", %" PRId64 " ms left\n", name,
-                      l->holders[i].owner, l->holders[i].fence, l->holders[i].left_ms);
+                      l->holders[i]->owner, l->holders[i]->fence, l->holders[i]->left_ms);
     for (size_t i = 0; l && i < l->waiter_count; i++)
-        print_message("# %s: %s waits, %" PRId64 " ms left\n", name, l->waiters[i].owner,
-                      l->waiters[i].left_ms);
+        print_message("# %s: %s waits, %" PRId64 " ms left\n", name, l->waiters[i]->owner,
+                      l->waiters[i]->left_ms);
     dibs_report_free(r);
 }
 
@@ -172,7 +173,7 @@ static void assert_free(const char *after)
             show(name);
             fail_msg("%s: %s is not free: %s", after, name, err.message);
         }
-        dibs_unlock(g);
+        unlock(g);
     }
 }
 

@@ -534,6 +534,31 @@ def free_and_waited_for(guilty):
     return h
 
 
+@case('progress.wait')
+def long_wait_for_a_session(guilty):
+    """A new leader gives a dead client's session its whole time again."""
+    h = History(lease_of_handle=True, faults=['kill', 'leader-kill'])
+    h.grant(1, 14000, 20300 if guilty else 20200, fence=2000000)
+    h.grant(2, 14002, 20600, fence=2000001, t=20302 if guilty else 20202)
+    return h
+
+
+@case('progress.gap')
+def free_and_waited_for_by_sessions(guilty):
+    """Guilty, because no fault of the run changes the leader: one lease is all that is waited for."""
+    h = History(first_come=False, lease_of_handle=True, faults=['kill', 'cut'] if guilty else ['kill', 'partition'])
+    h.grant(2, 14000, 18600, fence=2000001, t=18500)
+    return h
+
+
+@case('progress.gap')
+def lease_of_a_lock(guilty):
+    """The same without sessions: what the servers suffered does not lengthen a lock's own lease."""
+    h = History(first_come=False, lease_of_handle=not guilty, faults=['kill', 'partition'])
+    h.grant(2, 14000, 18600, fence=2000001, t=18500)
+    return h
+
+
 @case('progress.open')
 def never_connected(guilty):
     h = History()

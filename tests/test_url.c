@@ -1,8 +1,10 @@
 /* URLs of engines, taken apart: what is accepted, what is refused, and that a password is never
  * repeated. */
+#define _GNU_SOURCE
 #include "core/span.h"
 #include "core/url.h"
 #include "support/env.h"
+#include "support/scratch.h"
 #include "support/test.h"
 
 #include <stdio.h>
@@ -312,6 +314,88 @@ static void durations_are_read_and_written(void **state)
     assert_string_equal(dibs__span_write(out, 86400000), "1d");
 }
 
+/* ---- When no URL is given --------------------------------------------------------------------- */
+
+static void expect_default(const char *expected)
+{
+    char *out = NULL;
+
+    memset(&err, 0, sizeof err);
+    assert_int_equal(dibs__url_default(&out, &err), expected ? DIBS_OK : DIBS_INVALID);
+    if (expected)
+        assert_string_equal(out, expected);
+    else
+        assert_null(out);
+    dibs__url_forget(out);
+}
+
+static void write_file(const char *path, const char *text, size_t size)
+{
+    FILE *f = fopen(path, "w");
+
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, size, f), size);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void the_environment_names_the_engine(void **state)
+{
+    scratch place;
+    char path[SCRATCH_MAX], *out = NULL;
+
+    (void)state;
+    assert_int_equal(scratch_make(&place), 0);
+    scratch_file(&place, "url", path, sizeof path);
+    write_file(path, "etcd://h\r\n", 10);
+    unsetenv("DIBS_URL");
+    unsetenv("DIBS_URL_FILE");
+    expect_default("sqlite:");
+    setenv("DIBS_URL", "redis://h", 1);
+    expect_default("redis://h");
+    setenv("DIBS_URL_FILE", path, 1);
+    expect_default(NULL);
+    assert_non_null(strstr(err.message, "both set"));
+    setenv("DIBS_URL", "", 1);
+    expect_default("etcd://h");
+    unsetenv("DIBS_URL_FILE");
+    assert_int_equal(dibs_url_read(place.path, &out, &err), DIBS_INVALID); /* a folder */
+    assert_non_null(strstr(err.message, "cannot read the URL from"));
+    scratch_remove(&place);
+}
+
+static void a_file_has_one_line(void **state)
+{
+    static const struct {
+        const char *text;
+        size_t size;
+        const char *why;
+    } wrong[] = {{"", 0, "does not contain a URL"},
+                 {"\n\n", 2, "does not contain a URL"},
+                 {"redis://a\nredis://b\n", 20, "does not contain a URL"},
+                 {"redis://a\0b\n", 12, "does not contain a URL"}};
+    scratch place;
+    char path[SCRATCH_MAX], *out = NULL, longest[DIBS__URL_MAX + 3];
+
+    (void)state;
+    assert_int_equal(scratch_make(&place), 0);
+    scratch_file(&place, "url", path, sizeof path);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        write_file(path, wrong[i].text, wrong[i].size);
+        assert_int_equal(dibs_url_read(path, &out, &err), DIBS_INVALID);
+        assert_non_null(strstr(err.message, wrong[i].why));
+        assert_null(out);
+    }
+    memset(longest, 'x', sizeof longest);
+    write_file(path, longest, sizeof longest);
+    assert_int_equal(dibs_url_read(path, &out, &err), DIBS_INVALID);
+    assert_non_null(strstr(err.message, "longer than"));
+    write_file(path, longest, DIBS__URL_MAX);
+    assert_int_equal(dibs_url_read(path, &out, &err), DIBS_OK);
+    assert_int_equal(strlen(out), DIBS__URL_MAX);
+    dibs__url_forget(out);
+    scratch_remove(&place);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -327,6 +411,8 @@ int main(void)
         cmocka_unit_test(odd_texts_do_no_harm),
         cmocka_unit_test(each_host_may_have_a_login),
         cmocka_unit_test(durations_are_read_and_written),
+        cmocka_unit_test(the_environment_names_the_engine),
+        cmocka_unit_test(a_file_has_one_line),
     };
 
     return cmocka_run_group_tests(tests, NULL, teardown);

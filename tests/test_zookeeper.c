@@ -89,7 +89,7 @@ static void places_are_made(void **state)
         dibs *d = open_url(url_in(places[i])), *other = open_url(url_in(places[i]));
         dibs_grant *g = take(d, "placed", NULL);
         assert_status(try_lock(other, "placed"), DIBS_BUSY);
-        assert_status(dibs_unlock(g), DIBS_OK);
+        assert_status(unlock(g), DIBS_OK);
         close_handle(d);
         close_handle(other);
     }
@@ -111,11 +111,11 @@ static void odd_names_stay_in_their_place(void **state)
     for (size_t i = 0; i < N; i++) {
         dibs_report *r = NULL;
         assert_status(try_lock(other, odd[i]), DIBS_BUSY);
-        assert_status(dibs_list(other, odd[i], false, &r, NULL), DIBS_OK);
+        assert_status(dibs_lock_list(other, odd[i], NULL, &r, NULL), DIBS_OK);
         assert_true(dibs_report_count(r) >= 1);
         assert_string_equal(dibs_report_at(r, 0)->name, odd[i]);
         dibs_report_free(r);
-        assert_status(dibs_unlock(g[i]), DIBS_OK);
+        assert_status(unlock(g[i]), DIBS_OK);
     }
 }
 
@@ -174,7 +174,7 @@ static void accounts_are_checked(void **state)
     denied("");
     denied("app:wrong@");
     denied("other:secret@");
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
 }
 
 /* ---- Nodes that go --------------------------------------------------------------------------- */
@@ -189,15 +189,15 @@ static void unused_nodes_vanish(void **state)
     zhandle_t *zk = connect_here();
     dibs *d = open_here();
     dibs_grant *g = take(d, "unused", NULL);
-    uint64_t fence = dibs_fence(g);
+    uint64_t fence = dibs_grant_fence(g);
 
     (void)state;
     assert_true(exists(zk, "/tests/unused"));
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     assert_true(wait_until(is_gone, zk, LONG_MS));
     g = take(d, "unused", NULL);
-    assert_true(dibs_fence(g) > fence);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_true(dibs_grant_fence(g) > fence);
+    assert_status(unlock(g), DIBS_OK);
     zookeeper_close(zk);
 }
 
@@ -215,7 +215,7 @@ static void *take_and_pause(void *arg)
         dibs_grant *g = NULL;
         if (dibs_lock(c->d, "churn", &(dibs_lock_options){.wait_ms = LONG_MS}, &g, NULL) !=
                 DIBS_OK ||
-            dibs_unlock(g) != DIBS_OK)
+            unlock(g) != DIBS_OK)
             c->bad++;
         c->rounds++;
         sleep_ms(c->rounds % 40); /* now and then long enough for the node to be unused */
@@ -246,7 +246,7 @@ static void a_deleted_node_is_a_loss(void **state)
     loss_note note = {0};
     dibs_grant *g = take(a, "deleted", &(dibs_lock_options){.on_lost = note_loss, .data = &note});
     job *j = job_start(b, "deleted", NULL);
-    uint64_t fence = dibs_fence(g);
+    uint64_t fence = dibs_grant_fence(g);
 
     (void)state;
     wait_for_line(a, "deleted", 1, 1);
@@ -256,10 +256,10 @@ static void a_deleted_node_is_a_loss(void **state)
     delete_child(zk, "/tests/deleted", true);
     assert_true(loss_within(&note, SESSION_MS + SOON_MS));
     assert_int_equal(atomic_load(&note.why), DIBS_LOSS_GONE);
-    assert_status(dibs_unlock(g), DIBS_LOST);
+    assert_status(unlock(g), DIBS_LOST);
     job_join_held(j);
     assert_true(j->fence > fence);
-    assert_status(dibs_unlock(j->g), DIBS_OK);
+    assert_status(unlock(j->g), DIBS_OK);
     zookeeper_close(zk);
 }
 
@@ -277,16 +277,16 @@ static void a_waiter_whose_node_was_deleted_is_not_granted(void **state)
     delete_child(zk, "/tests/deleted-waiter", false);
     later = job_start(c, "deleted-waiter", NULL);
     wait_for_line(a, "deleted-waiter", 1, 1);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     job_join_held(later);
     if (job_done_within(lost, 500))
         fail_msg("two holders: fences %llu and %llu", (unsigned long long)lost->fence,
                  (unsigned long long)later->fence);
     wait_for_line(a, "deleted-waiter", 1, 1); /* it has entered again */
-    assert_status(dibs_unlock(later->g), DIBS_OK);
+    assert_status(unlock(later->g), DIBS_OK);
     job_join_held(lost);
     assert_true(lost->fence > later->fence);
-    assert_status(dibs_unlock(lost->g), DIBS_OK);
+    assert_status(unlock(lost->g), DIBS_OK);
     zookeeper_close(zk);
 }
 
@@ -350,8 +350,8 @@ static void a_follower_that_is_cut_off_is_not_believed(void **state)
     job_join_held(j);
     assert_false(j->rival_held);
     assert_true(loss_within(&note, 0));
-    assert_true(j->fence > dibs_fence(g));
-    assert_status(dibs_unlock(j->g), DIBS_OK);
+    assert_true(j->fence > dibs_grant_fence(g));
+    assert_status(unlock(j->g), DIBS_OK);
     close_all(NULL);
     ensemble_stop(&e);
 }
@@ -378,7 +378,7 @@ static void a_call_that_was_given_up_enters_no_more(void **state)
         sleep_ms(250); /* it asks more than once */
         proxy_heal(p);
         job_join_held(j);
-        dibs_unlock(j->g);
+        unlock(j->g);
         wait_for_line(b, name, 0, 0);
     }
     dibs_close(a);

@@ -5,7 +5,6 @@
 #include "text.h"
 
 #include <inttypes.h>
-#include <pwd.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -23,25 +22,12 @@ static const char help[] =
     "Exit: 0 the old holder is gone, 75 not yet, 1 no such lock, or not used for a\n"
     "day.\n";
 
-static const char *who_am_i(char out[DIBS_OWNER_MAX + 1])
-{
-    const struct passwd *user = getpwuid(geteuid());
-    char host[65] = "";
-
-    gethostname(host, sizeof host - 1);
-    if (user)
-        snprintf(out, DIBS_OWNER_MAX + 1, "%.60s@%s", user->pw_name, host);
-    else
-        snprintf(out, DIBS_OWNER_MAX + 1, "uid %ld@%s", (long)geteuid(), host);
-    return out;
-}
-
 static uint64_t fence_of(dibs *d, const char *name)
 {
     dibs_report *report = NULL;
     uint64_t fence = 0;
 
-    if (dibs_inspect(d, name, &report, NULL) == DIBS_OK)
+    if (dibs_lock_inspect(d, name, &report, NULL) == DIBS_OK)
         fence = dibs_report_at(report, 0)->fence;
     dibs_report_free(report);
     return fence;
@@ -73,7 +59,8 @@ static int break_lock(dibs *d, const char *name, const char *by, bool now, int64
     dibs_error err = {0};
     int code = 0;
 
-    err.status = dibs_break(d, name, by, now, wait_ms, &err);
+    err.status = dibs_lock_break(
+        d, name, &(dibs_break_options){.by = by, .now = now, .wait_ms = wait_ms}, &err);
     if (err.status != DIBS_OK)
         code = cli_failed(&err);
     if (json && (err.status == DIBS_OK || err.status == DIBS_BUSY || err.status == DIBS_NOT_FOUND))
@@ -107,7 +94,7 @@ static int start(const cli_command *self, int argc, char **argv)
         code = cli_open(url, NULL, &d);
     if (!d)
         return code;
-    code = break_lock(d, words.word[0], by ? by : who_am_i(me), now, wait_ms, json);
+    code = break_lock(d, words.word[0], by ? by : cli_operator(me), now, wait_ms, json);
     dibs_close(d);
     return code;
 }

@@ -42,14 +42,6 @@ typedef struct cell {
     bool json;
 } cell;
 
-/* Another version, or none where there should be one: not what the caller hoped for, and no misuse. */
-static int failed(const dibs_error *err)
-{
-    int code = cli_failed(err);
-
-    return err->status == DIBS_CONFLICT ? dibs_status_exit_code(DIBS_NOT_FOUND) : code;
-}
-
 /* ---- get ------------------------------------------------------------------------------------- */
 
 /* `value` NULL: there is none. */
@@ -71,7 +63,8 @@ static int get(dibs *d, const cell *c)
     dibs_value value = {0};
 
     if (c->fence)
-        err.status = dibs_fence_pass(d, c->name, (uint64_t)c->fence, 0, &value, &err);
+        err.status = dibs_cell_pass(d, c->name, &(dibs_cell_options){.fence = (uint64_t)c->fence},
+                                    &value, &err);
     else
         err.status = dibs_cell_read(d, c->name, &value, &err);
     if (err.status == DIBS_OK && value.version == 0) {
@@ -83,7 +76,7 @@ static int get(dibs *d, const cell *c)
     else if (err.status == DIBS_OK)
         fwrite(value.data, 1, value.size, stdout);
     dibs_value_free(&value);
-    return err.status == DIBS_OK ? 0 : failed(&err);
+    return err.status == DIBS_OK ? 0 : cli_failed(&err);
 }
 
 /* ---- put and delete -------------------------------------------------------------------------- */
@@ -119,7 +112,7 @@ static int change(dibs *d, const cell *c)
         err.status =
             dibs_cell_swap(d, c->name, version, c->value, c->size, &c->options, &now, &err);
     if (err.status != DIBS_OK)
-        code = failed(&err);
+        code = cli_failed(&err);
     if (c->json && (code == 0 || err.status == DIBS_CONFLICT || err.status == DIBS_NOT_FOUND)) {
         o = cli_json_new();
         cli_json_text(o, "name", c->name);

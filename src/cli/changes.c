@@ -62,8 +62,8 @@ static void tell(bool json, const char *event, const dibs_lock_info *lock, const
 static const dibs_party *find(const dibs_lock_info *lock, uint64_t fence)
 {
     for (size_t i = 0; i < lock->holder_count; i++)
-        if (lock->holders[i].fence == fence && !lock->holders[i].released)
-            return &lock->holders[i];
+        if (lock->holders[i]->fence == fence && !lock->holders[i]->released)
+            return lock->holders[i];
     return NULL;
 }
 
@@ -75,12 +75,12 @@ static void compare(const dibs_lock_info *before, const dibs_lock_info *after, b
 
     now.name = named->name;
     for (size_t i = 0; i < before->holder_count; i++) {
-        p = &before->holders[i];
+        p = before->holders[i];
         if (!p->released && !find(after, p->fence))
             tell(json, "released", &now, p);
     }
     for (size_t i = 0; i < after->holder_count; i++) {
-        p = &after->holders[i];
+        p = after->holders[i];
         old = find(before, p->fence);
         if (!p->released && !old)
             tell(json, "held", &now, p);

@@ -3,9 +3,11 @@
 #include "text.h"
 
 #include <errno.h>
+#include <pwd.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define EXAMPLE "user:password@" /* of messages that say how a URL is written */
 
@@ -61,7 +63,7 @@ int cli_open(const char *url, const dibs_options *options, dibs **out)
     err.status = dibs_open(url, options, out, &err);
     if (err.status != DIBS_OK)
         return cli_failed(&err);
-    dibs_engine_of(*out, &engine);
+    engine = *dibs_engine_of(*out);
     if (engine.across_processes)
         return 0;
     cli_say("%s: its locks are visible in one process only, so not to other commands; "
@@ -82,4 +84,17 @@ int cli_finish(int code)
         cli_say("cannot write the output: %s", strerror(errno));
     told = true;
     return CLI_EXIT_OUTPUT;
+}
+
+const char *cli_operator(char out[DIBS_OWNER_MAX + 1])
+{
+    const struct passwd *user = getpwuid(geteuid());
+    char host[65] = "";
+
+    gethostname(host, sizeof host - 1);
+    if (user)
+        snprintf(out, DIBS_OWNER_MAX + 1, "%.60s@%s", user->pw_name, host);
+    else
+        snprintf(out, DIBS_OWNER_MAX + 1, "uid %ld@%s", (long)geteuid(), host);
+    return out;
 }

@@ -43,6 +43,9 @@ int cli_open(const char *url, const dibs_options *options, dibs **out);
 /* Says what the library said; returns the exit code that belongs to it. */
 int cli_failed(const dibs_error *err);
 
+/* "user@host": who decides, for what is recorded. */
+const char *cli_operator(char out[DIBS_OWNER_MAX + 1]);
+
 /* Hands over what is left in stdout's buffer; `code`, or CLI_EXIT_OUTPUT when it could not be
  * written. */
 int cli_finish(int code);

@@ -25,40 +25,41 @@ static const char *yes_no(bool yes)
 
 static void print_text(void)
 {
-    dibs_engine_info e;
+    const dibs_engine_info *e;
 
     printf("%-10s  %-10s  %-16s  %-10s  %-13s  %-6s  %-5s  %s\n", "ENGINE", "AVAILABLE",
            "ACROSS PROCESSES", "FIRST COME", "NOTICES DEATH", "SHARED", "SLOTS", "CELLS");
-    for (size_t i = 0; dibs_engine_at(i, &e); i++) {
-        if (e.missing)
-            printf("%-10s  %-10s  install %s\n", e.scheme, "no", e.missing);
+    for (size_t i = 0; (e = dibs_engine_at(i)); i++) {
+        if (e->missing)
+            printf("%-10s  %-10s  install %s\n", e->scheme, "no", e->missing);
         else
-            printf("%-10s  %-10s  %-16s  %-10s  %-13s  %-6s  %-5s  %s\n", e.scheme, "yes",
-                   yes_no(e.across_processes), yes_no(e.first_come), yes_no(e.notices_death),
-                   yes_no(e.shared), yes_no(e.slots), yes_no(e.cells));
+            printf("%-10s  %-10s  %-16s  %-10s  %-13s  %-6s  %-5s  %s\n", e->scheme, "yes",
+                   yes_no(e->across_processes), yes_no(e->first_come), yes_no(e->notices_death),
+                   yes_no(e->shared), yes_no(e->slots), yes_no(e->cells));
     }
 }
 
 static json_t *as_json(void)
 {
     json_t *o = cli_json_new(), *list = json_array(), *one;
-    dibs_engine_info e;
+    const dibs_engine_info *e;
 
-    for (size_t i = 0; dibs_engine_at(i, &e); i++) {
+    for (size_t i = 0; (e = dibs_engine_at(i)); i++) {
         one = cli_json_new();
-        cli_json_text(one, "scheme", e.scheme);
-        cli_json_put(one, "available", json_boolean(!e.missing));
-        cli_json_text(one, "missing", e.missing);
-        cli_json_put(one, "across_processes", json_boolean(e.across_processes));
-        cli_json_put(one, "first_come", json_boolean(e.first_come));
-        cli_json_put(one, "notices_death", json_boolean(e.notices_death));
-        cli_json_put(one, "cells", json_boolean(e.cells));
-        cli_json_integer(one, "value_max", (int64_t)e.value_max);
-        cli_json_put(one, "shared", json_boolean(e.shared));
-        cli_json_put(one, "slots", json_boolean(e.slots));
-        cli_json_put(one, "lease_of_handle", json_boolean(e.lease_of_handle));
-        cli_json_put(one, "fence_of_place", json_boolean(e.fence_of_place));
-        cli_json_put(one, "forgets_idle", json_boolean(e.forgets_idle));
+        cli_json_text(one, "scheme", e->scheme);
+        cli_json_put(one, "available", json_boolean(!e->missing));
+        cli_json_text(one, "missing", e->missing);
+        cli_json_put(one, "across_processes", json_boolean(e->across_processes));
+        cli_json_put(one, "first_come", json_boolean(e->first_come));
+        cli_json_put(one, "notices_death", json_boolean(e->notices_death));
+        cli_json_put(one, "cells", json_boolean(e->cells));
+        cli_json_integer(one, "value_max", (int64_t)e->value_max);
+        cli_json_put(one, "shared", json_boolean(e->shared));
+        cli_json_put(one, "slots", json_boolean(e->slots));
+        cli_json_put(one, "lease_of_handle", json_boolean(e->lease_of_handle));
+        cli_json_put(one, "fence_of_place", json_boolean(e->fence_of_place));
+        cli_json_put(one, "forgets_idle", json_boolean(e->forgets_idle));
+        cli_json_put(one, "names_holder", json_boolean(e->names_holder));
         json_array_append_new(list, one);
     }
     cli_json_put(o, "engines", list);

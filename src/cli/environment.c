@@ -70,9 +70,9 @@ static bool add_list(cli_environment *e, variable which, dibs_grant *const grant
         if (i > 0)
             fputc(which == NAME ? '\n' : ' ', f);
         if (which == NAME)
-            fputs(dibs_name(grants[i]), f);
+            fputs(dibs_grant_name(grants[i]), f);
         else
-            fprintf(f, "%" PRIu64, dibs_fence(grants[i]));
+            fprintf(f, "%" PRIu64, dibs_grant_fence(grants[i]));
     }
     if (fclose(f) == 0)
         return add(e, which, text);
@@ -84,7 +84,7 @@ static bool add_list(cli_environment *e, variable which, dibs_grant *const grant
 bool cli_environment_of_locks(cli_environment *e, dibs_grant *const grants[], int count)
 {
     return inherit(e) && add_list(e, NAME, grants, count) && add_list(e, FENCE, grants, count) &&
-           add_text(e, OWNER, dibs_owner(grants[0])) &&
+           add_text(e, OWNER, dibs_grant_owner(grants[0])) &&
            add(e, HELD, cli_nested_entry(grants, count));
 }
 
@@ -95,7 +95,7 @@ bool cli_environment_of_once(cli_environment *e, const char *scope, const char *
     dibs_party runner = {0};
     char fence[24];
 
-    dibs_once_runner(o, &runner);
+    dibs_once_runner(o, &runner, sizeof runner);
     snprintf(fence, sizeof fence, "%" PRIu64, dibs_once_fence(o));
     return inherit(e) && (!held || add_text(e, HELD, held)) && add_text(e, SCOPE, scope) &&
            add_text(e, KEY, key) && add_text(e, FENCE, fence) && add_text(e, OWNER, runner.owner) &&

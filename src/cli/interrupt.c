@@ -156,7 +156,7 @@ int cli_enter(const char *url, int64_t lease_ms, const sigset_t *passed_on, dibs
         cli_say("cannot start a thread");
         return CLI_EXIT_SYSTEM;
     }
-    code = cli_open(url, &(dibs_options){.dispatch_only = true, .lease_ms = lease_ms}, d);
+    code = cli_open(url, &(dibs_options){.lease_ms = lease_ms}, d);
     if (code == 0) {
         cli_interrupt_watch(interrupt, *d);
         code = obtain(data);

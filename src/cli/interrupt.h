@@ -32,8 +32,7 @@ void cli_interrupt_watch(cli_interrupt *i, dibs *d);
 /* Ends the thread; the number of the signal that came, or 0. NULL is allowed. */
 int cli_interrupt_end(cli_interrupt *i);
 
-/* All of it: opens the engine for callbacks by dibs_dispatch and calls `obtain`, minding signals. The
- * code of `obtain` (-1 to go on), or of what failed before, or 128 + n when signal n came: then
+/* All of it: opens the engine and calls `obtain`, minding signals. The code of `obtain` (-1 to go on), or of what failed before, or 128 + n when signal n came: then
  * there may be something to give back. */
 int cli_enter(const char *url, int64_t lease_ms, const sigset_t *passed_on, dibs **d,
               int (*obtain)(void *data), cli_waiting_fn waiting, void *data);

@@ -116,12 +116,12 @@ json_t *cli_json_party(const dibs_party *p, bool holder)
     return o;
 }
 
-static json_t *parties_of(const dibs_party *parties, size_t count, bool holders)
+static json_t *parties_of(const dibs_party *const parties[], size_t count, bool holders)
 {
     json_t *list = need(json_array());
 
     for (size_t i = 0; i < count; i++)
-        need(json_array_append_new(list, cli_json_party(&parties[i], holders)) == 0 ? list : NULL);
+        need(json_array_append_new(list, cli_json_party(parties[i], holders)) == 0 ? list : NULL);
     return list;
 }
 

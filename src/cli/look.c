@@ -65,7 +65,8 @@ static int run_ls(const cli_command *self, int argc, char **argv)
         code = cli_open(url, NULL, &d);
     if (!d)
         return code;
-    err.status = dibs_list(d, words.count ? words.word[0] : NULL, all, &report, &err);
+    err.status = dibs_lock_list(d, words.count ? words.word[0] : NULL,
+                                &(dibs_list_options){.idle = all}, &report, &err);
     if (err.status != DIBS_OK)
         code = cli_failed(&err);
     else if (json)
@@ -116,10 +117,10 @@ static void print_lock(const dibs_lock_info *lock)
     }
     printf("holders: %zu\n", lock->holder_count);
     for (size_t i = 0; i < lock->holder_count; i++)
-        print_party(&lock->holders[i], true);
+        print_party(lock->holders[i], true);
     printf("waiters: %zu\n", lock->waiter_count);
     for (size_t i = 0; lock->waiters && i < lock->waiter_count; i++)
-        print_party(&lock->waiters[i], false);
+        print_party(lock->waiters[i], false);
     for (size_t i = 0; i < lock->note_count; i++) {
         char note[CLI_SHOWN_SIZE];
         cli_escape(note, sizeof note, lock->notes[i]);
@@ -144,7 +145,7 @@ static int run_show(const cli_command *self, int argc, char **argv)
         code = cli_open(url, NULL, &d);
     if (!d)
         return code;
-    err.status = dibs_inspect(d, words.word[0], &report, &err);
+    err.status = dibs_lock_inspect(d, words.word[0], &report, &err);
     if (err.status != DIBS_OK)
         code = cli_failed(&err);
     if (json && err.status == DIBS_NOT_FOUND)

@@ -42,9 +42,9 @@ char *cli_nested_entry(dibs_grant *const grants[], int count)
         return NULL;
     fprintf(f, VARIABLE "=%s", outer ? outer : "");
     for (int i = 0; i < count; i++) {
-        encode(dibs_name(grants[i]), name);
+        encode(dibs_grant_name(grants[i]), name);
         fprintf(f, "%s%ld:%" PRIu64 ":%s", i > 0 || (outer && *outer) ? " " : "", (long)getpid(),
-                dibs_fence(grants[i]), name);
+                dibs_grant_fence(grants[i]), name);
     }
     if (fclose(f) == 0)
         return text;
@@ -69,7 +69,7 @@ static bool is_outer(const char *list, const char *name, const dibs_party *p)
 static bool never_comes(const dibs_lock_info *lock, const dibs_lock_options *o, uint64_t taken,
                         bool shared)
 {
-    const dibs_party *first = lock->waiter_count && lock->waiters ? lock->waiters : NULL;
+    const dibs_party *first = lock->waiter_count && lock->waiters ? lock->waiters[0] : NULL;
 
     if (lock->slots)
         return taken + (o->weight ? o->weight : 1) > lock->slots ||
@@ -88,12 +88,12 @@ int cli_nested_check(dibs *d, const char *name, const dibs_lock_options *options
     int code = -1;
 
     encode(name, encoded);
-    if (!list || !strstr(list, encoded) || dibs_inspect(d, name, &report, NULL) != DIBS_OK)
+    if (!list || !strstr(list, encoded) || dibs_lock_inspect(d, name, &report, NULL) != DIBS_OK)
         return -1;
     lock = dibs_report_at(report, 0);
     for (size_t i = 0; i < lock->holder_count; i++)
-        if (!lock->holders[i].released && is_outer(list, encoded, &lock->holders[i])) {
-            outer = &lock->holders[i];
+        if (!lock->holders[i]->released && is_outer(list, encoded, lock->holders[i])) {
+            outer = lock->holders[i];
             taken += outer->weight;
         }
     if (outer && never_comes(lock, options, taken, outer->shared)) {

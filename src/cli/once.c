@@ -10,6 +10,7 @@
 #include "environment.h"
 #include "interrupt.h"
 #include "json.h"
+#include "keys.h"
 #include "options.h"
 #include "result.h"
 #include "text.h"
@@ -44,14 +45,14 @@ typedef struct once {
 
 static const char help[] =
     "usage: dibs once [OPTION...] KEY -- COMMAND [ARG...]\n"
+    "       dibs once ls|show|forget|resolve ...   (see: dibs once ls --help)\n"
     "Runs COMMAND once per KEY. Later calls replay its output (up to 1 MiB) and exit\n"
     "code. By default only a COMMAND that exits by itself with a non-zero code is run\n"
     "again. An interrupted run (killed, or dibs received TERM, INT, HUP or QUIT) has\n"
     "an unknown outcome and is not repeated.\n\n"
     "  --scope S        namespace of KEY: a tenant, a queue (default: none)\n"
     "  --fingerprint F  identifies the request: KEY with a different F exits with 65\n"
-    "  --keep D         keep the result for D (default 24h)\n"
-    "  --keep-forever   keep the result forever\n"
+    "  --keep D         keep the result for D (default 24h), or --keep-forever\n"
     "  --wait D         wait up to D for a run in progress (default: exit 75)\n"
     "  --on-crash C     if an earlier run was interrupted: refuse (default, exit 79)\n"
     "                   or rerun (at least once)\n"
@@ -140,7 +141,7 @@ static void print_json(const once *c, const char *outcome, int code)
     bool kept = code >= 0 && c->result.kind == CLI_OUTPUT_KEPT;
     uint64_t fence = dibs_once_fence(c->run);
 
-    dibs_once_runner(c->run, &runner);
+    dibs_once_runner(c->run, &runner, sizeof runner);
     cli_json_text(o, "scope", c->scope);
     cli_json_text(o, "key", c->key);
     cli_json_text(o, "outcome", outcome);
@@ -159,7 +160,7 @@ static int refuse(const once *c, const dibs_error *err)
     char since[32], left[24];
     dibs_party p = {0};
 
-    dibs_once_runner(c->run, &p);
+    dibs_once_runner(c->run, &p, sizeof p);
     cli_format_time(since, p.since_ms);
     if (err->status == DIBS_RUNNING)
         cli_say("%s is in progress: run by %s (host %s, pid %" PRId64 ") since %s, lease left %s",
@@ -198,7 +199,7 @@ static size_t output_most(const once *c)
 {
     dibs_engine_info info;
 
-    dibs_engine_of(c->d, &info);
+    info = *dibs_engine_of(c->d);
     return info.value_max < OUTPUT_MAX ? info.value_max : OUTPUT_MAX;
 }
 
@@ -227,7 +228,7 @@ static int replay(once *c)
     if (!cli_result_decode(bytes, size, &c->result)) {
         cli_say("%s was done by a newer version of dibs; this one cannot read its result",
                 c->shown);
-        return dibs_status_exit_code(DIBS_BROKEN_ENGINE);
+        return dibs_status_exit_code(DIBS_ENGINE_FAILED);
     }
     if (c->json) {
         print_json(c, "replayed", code);
@@ -293,7 +294,7 @@ static void say_waiting(void *data, dibs *d)
 /* Nothing has happened: the key is as it was before. If that cannot be told, our lease ends. */
 static void forget(once *c)
 {
-    dibs_once_fail(c->run, false, NULL, 0, 0, NULL);
+    dibs_once_undo(c->run, NULL);
 }
 
 /* Without an answer it is told again while the run is ours. */
@@ -309,7 +310,8 @@ static dibs_status write_down(once *c, int code, dibs_error *err)
     }
     for (;;) {
         err->status = code == 0 ? dibs_once_finish(c->run, bytes, size, code, err)
-                                : dibs_once_fail(c->run, keep, bytes, size, code, err);
+                      : keep    ? dibs_once_fail(c->run, bytes, size, code, err)
+                                : dibs_once_undo(c->run, err);
         if ((err->status != DIBS_UNAVAILABLE && err->status != DIBS_UNKNOWN) ||
             !dibs_once_held(c->run))
             break;
@@ -467,8 +469,11 @@ static int run_command(once *c)
 static int start(const cli_command *self, int argc, char **argv)
 {
     once c = {.scope = "", .on_crash = "refuse", .on_fail = "forget", .lease_ms = DEFAULT_LEASE_MS};
-    int code = read_arguments(&c, self, argc, argv);
+    int code;
 
+    if (cli_is_keys(argc, argv))
+        return cli_keys.run(&cli_keys, argc, argv);
+    code = read_arguments(&c, self, argc, argv);
     if (code >= 0)
         return code;
     cli_signals_take(&c.passed_on, &c.mask);

@@ -96,11 +96,11 @@ static bool say_who_holds(run *r, const char *name, const char *in_time)
     const dibs_lock_info *lock;
     const dibs_party *p = NULL;
 
-    if (dibs_inspect(r->d, name, &report, NULL) != DIBS_OK)
+    if (dibs_lock_inspect(r->d, name, &report, NULL) != DIBS_OK)
         return false;
     lock = dibs_report_at(report, 0);
     if (lock && lock->holder_count > 0) {
-        p = &lock->holders[0];
+        p = lock->holders[0];
         cli_say("'%s' not obtained%s: held by %s (host %s, pid %" PRId64
                 ") since %s, %s %s%s; %zu waiting",
                 name, in_time, p->owner, p->host, p->pid, cli_format_time(since, p->since_ms),
@@ -119,7 +119,7 @@ static size_t place_of(const dibs_lock_info *lock)
 
     gethostname(host, sizeof host - 1);
     for (size_t i = 0; lock->waiters && i < lock->waiter_count; i++)
-        if (lock->waiters[i].pid == getpid() && strcmp(lock->waiters[i].host, host) == 0)
+        if (lock->waiters[i]->pid == getpid() && strcmp(lock->waiters[i]->host, host) == 0)
             return i + 1;
     return 0;
 }
@@ -134,13 +134,13 @@ static void say_waiting(void *data, dibs *d)
     dibs_report *report;
     bool said = false;
 
-    dibs_engine_of(d, &engine);
+    engine = *dibs_engine_of(d);
     for (int i = 0; i < r->count && !said; i++) {
         report = NULL;
-        if (dibs_inspect(d, r->names[i], &report, NULL) != DIBS_OK)
+        if (dibs_lock_inspect(d, r->names[i], &report, NULL) != DIBS_OK)
             continue;
         const dibs_lock_info *lock = dibs_report_at(report, 0);
-        const dibs_party *p = lock->holder_count ? lock->holders : NULL;
+        const dibs_party *p = lock->holder_count ? lock->holders[0] : NULL;
         size_t n = place_of(lock);
         said = p && p->pid != getpid() && (n > 0 || !engine.first_come);
         if (n > 0)
@@ -183,7 +183,7 @@ static void find_lease(run *r)
 {
     dibs_engine_info engine;
 
-    dibs_engine_of(r->d, &engine);
+    engine = *dibs_engine_of(r->d);
     if (engine.lease_ms)
         r->lease_ms = engine.lease_ms;
     else if (r->lease_ms == 0)
@@ -231,11 +231,11 @@ static bool give_back(run *r)
     bool lost = false;
 
     for (int i = r->count - 1; i >= 0; i--) {
-        dibs_status status = dibs_unlock(r->grants[i]);
+        dibs_error err;
+        dibs_status status = dibs_unlock(&r->grants[i], &err);
         lost |= status == DIBS_LOST;
         if (status != DIBS_OK && status != DIBS_LOST)
-            cli_say("'%s' could not be released (%s): it is free when its lease expires",
-                    r->names[i], dibs_status_text(status));
+            cli_say("%s", err.message);
     }
     return lost;
 }
@@ -243,7 +243,7 @@ static bool give_back(run *r)
 /* A command that was killed may be gone only when the lease has ended too. */
 static bool max_hold_reached(const run *r, const dibs_grant *g)
 {
-    dibs_loss why = dibs_loss_of(g);
+    dibs_loss why = dibs_grant_loss(g);
 
     return r->max_hold_ms && cli_now() >= r->latest.term_at &&
            (why == DIBS_LOSS_NONE || why == DIBS_LOSS_EXPIRED);
@@ -255,8 +255,8 @@ static void say_loss(const run *r, const char *so)
     int which = 0;
 
     for (int i = r->count - 1; i >= 0; i--)
-        if (!dibs_held(r->grants[i])) {
-            why = dibs_loss_text(dibs_loss_of(r->grants[i]));
+        if (!dibs_grant_held(r->grants[i])) {
+            why = dibs_loss_text(dibs_grant_loss(r->grants[i]));
             which = i;
         }
     if (max_hold_reached(r, r->grants[which]))
@@ -290,7 +290,7 @@ static bool all_held(const void *what)
     const run *r = what;
 
     for (int i = 0; i < r->count; i++)
-        if (!dibs_held(r->grants[i]))
+        if (!dibs_grant_held(r->grants[i]))
             return false;
     return true;
 }
@@ -302,7 +302,7 @@ static int64_t remaining(const void *what)
     int64_t first = INT64_MAX, left;
 
     for (int i = 0; i < r->count; i++) {
-        left = dibs_remaining_ms(r->grants[i]);
+        left = dibs_grant_remaining_ms(r->grants[i]);
         first = left < first ? left : first;
     }
     return first;

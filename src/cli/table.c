@@ -14,11 +14,11 @@ static void format_state(char *out, size_t size, const dibs_lock_info *lock)
 {
     if (lock->holder_count == 0)
         snprintf(out, size, "idle");
-    else if (lock->holders[0].released)
+    else if (lock->holders[0]->released)
         snprintf(out, size, "given back");
     else if (lock->slots)
         snprintf(out, size, "%" PRIu32 " of %" PRIu32, lock->used, lock->slots);
-    else if (lock->holders[0].shared)
+    else if (lock->holders[0]->shared)
         snprintf(out, size, "shared by %zu", lock->holder_count);
     else
         snprintf(out, size, "exclusive");
@@ -51,7 +51,7 @@ static void print_lock(FILE *to, const dibs_lock_info *lock, int name_width, siz
     char owner[CLI_SHOWN_SIZE] = "", host[CLI_SHOWN_SIZE] = "", holder[CLI_SHOWN_SIZE] = "";
     size_t width = cli_escape(name, sizeof name, lock->name);
     int padding = name_width > (int)width ? name_width - (int)width : 0;
-    const dibs_party *p = lock->holder_count ? &lock->holders[0] : NULL;
+    const dibs_party *p = lock->holder_count ? lock->holders[0] : NULL;
 
     format_state(state, sizeof state, lock);
     if (p) {

@@ -38,9 +38,9 @@ static int act(dibs *d, verb what, const dibs_token_options *options, const char
     if (what == ISSUE)
         err.status = dibs_token_issue(d, options, fresh, &err);
     else if (what == REDEEM)
-        err.status = dibs_token_redeem(d, options->scope, token, &err);
+        err.status = dibs_token_redeem(d, token, options, &err);
     else
-        err.status = dibs_token_reissue(d, options, token, fresh, &err);
+        err.status = dibs_token_reissue(d, token, options, fresh, &err);
     if (err.status != DIBS_OK)
         code = cli_failed(&err);
     if (json && (err.status == DIBS_OK || err.status == DIBS_REFUSED)) {

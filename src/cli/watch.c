@@ -77,7 +77,7 @@ static void look(watch *w)
     dibs_status before = w->err.status;
 
     w->err.message[0] = '\0';
-    w->err.status = dibs_list(w->d, w->prefix, false, &next, &w->err);
+    w->err.status = dibs_lock_list(w->d, w->prefix, NULL, &next, &w->err);
     if (w->err.status != DIBS_OK) {
         if (!w->live && before == DIBS_OK)
             cli_say("%s; retrying", w->err.message);

@@ -55,7 +55,7 @@ static dibs_status read_base(dibs *d, dibs__cell_reply *reply, dibs_error *err)
         d->base = strtoull(text, &end, 10);
     if (!end || errno || d->base > INT64_MAX)
         return dibs__fail(
-            err, DIBS_BROKEN_ENGINE,
+            err, DIBS_ENGINE_FAILED,
             "the store's fence base has an unknown format: use a newer version of dibs");
     return DIBS_OK;
 }
@@ -114,7 +114,7 @@ static dibs_status check_above(dibs *d, uint64_t above, dibs__deadline until, di
 
     if (status != DIBS_OK || d->base + top > above || d->base >= above)
         return status;
-    return dibs__fail(err, DIBS_CONFLICT,
+    return dibs__fail(err, DIBS_MISMATCH,
                       "%s: fence_above=%" PRIu64 ", but the next fence here would be about %" PRIu64
                       ": use a new prefix, folder or database",
                       d->class->scheme, above, d->base + top);
@@ -149,7 +149,7 @@ dibs_status dibs__base_open(dibs *d, int64_t above, dibs__deadline until, dibs_e
 static dibs_status highest_listed(dibs *d, uint64_t *top, dibs_error *err)
 {
     dibs_report *r = NULL;
-    dibs_status status = dibs_list(d, NULL, true, &r, err);
+    dibs_status status = dibs_lock_list(d, NULL, &(dibs_list_options){.idle = true}, &r, err);
 
     for (size_t i = 0; status == DIBS_OK && i < dibs_report_count(r); i++)
         if (dibs_report_at(r, i)->fence > *top)
@@ -160,11 +160,11 @@ static dibs_status highest_listed(dibs *d, uint64_t *top, dibs_error *err)
 
 dibs_status dibs__do_fence_top(dibs *d, uint64_t *out, dibs_error *err)
 {
-    dibs_status status;
+    dibs_status status = dibs__usable(d, err);
 
     *out = 0;
-    if (!dibs__same_process(d))
-        return dibs__forked(err);
+    if (status != DIBS_OK)
+        return status;
     dibs__begin_call(d);
     pthread_mutex_unlock(&d->mutex);
     status = top_of(d, dibs__after(d->env, d->request_span), out, err);

@@ -1,4 +1,5 @@
-/* The bell: how a holder learns soon that its lock was broken, on engines that cannot tell it themselves.
+/* The bell: how a holder learns soon that its lock was broken, on engines that cannot tell it themselves, or
+ * tell another handle (portable.c).
  *
  * A break writes one cell, the same for all locks of the store. The keeper of a handle that holds something
  * reads that cell, one small read however many locks there are, and looks at all of its locks if the cell has
@@ -12,9 +13,10 @@
 #define KEY   DIBS__OWN_CELL "broken"
 #define EVERY (800 * DIBS__MS) /* with the look that follows: within a second */
 
+/* An engine that tells holders tells the handle that took the lock, not the one that adopted it. */
 static bool needs_bell(const dibs *d)
 {
-    return d->class->cell && !d->class->can.tells_holders;
+    return d->class->cell && (!d->class->can.tells_holders || d->adopts);
 }
 
 void dibs__bell_ring(dibs *d, dibs__deadline until)
@@ -23,7 +25,7 @@ void dibs__bell_ring(dibs *d, dibs__deadline until)
     dibs__cell_command c = {.op = DIBS__CELL_SET, .number = 1, .stamp = stamp};
     dibs__cell_reply reply = {0};
 
-    if (!needs_bell(d))
+    if (!d->class->cell)
         return;
     dibs__stamp(d, stamp);
     d->class->cell(d->engine, KEY, &c, false, until, &reply, NULL);

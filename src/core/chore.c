@@ -3,9 +3,12 @@
 #define _GNU_SOURCE
 #include "core/handle.h"
 
+#include <sys/eventfd.h>
+
 #define REAP_FIRST  (2 * DIBS__SECOND)
 #define REAP_EVERY  (60 * DIBS__SECOND)
 #define REAP_SOON   (10 * DIBS__MS)
+#define REAP_LONGER 4
 #define REAP_LIMIT  100
 #define REAP_ONE_IN 8 /* of the handles that are closed before their keeper came to it */
 #define REAP_LAST   (DIBS__SECOND / 2)
@@ -35,36 +38,52 @@ void dibs__chore_at(dibs *d, dibs__heap *heap, dibs__chore *c, dibs__deadline wh
 
 /* ---- News ------------------------------------------------------------------------------------ */
 
-void dibs__news_add(dibs *d, dibs__news *n)
+static dibs__news_list *list_of(dibs *d, const dibs__news *n)
 {
-    n->next = NULL;
-    n->listed = true;
-    *d->news_end = n;
-    d->news_end = &n->next;
-    dibs__keeper_wake(d); /* it runs the callback, or passes the notice on */
+    return n->fill ? &d->outcomes : &d->news;
 }
 
-static void unlist(dibs *d, dibs__news *n)
+void dibs__news_add(dibs *d, dibs__news *n)
 {
-    dibs__news **at = &d->news;
+    dibs__news_list *list = list_of(d, n);
 
-    while (*at != n)
-        at = &(*at)->next;
-    *at = n->next;
-    if (!*at)
-        d->news_end = at;
-    n->listed = false;
+    if (n->fill && !list->first)
+        eventfd_write(d->notice_fd, 1);
+    n->next = NULL;
+    n->at = list->end;
+    *list->end = n;
+    list->end = &n->next;
+    if (!n->fill)
+        dibs__keeper_wake(d);
+}
+
+bool dibs__news_drop(dibs *d, dibs__news *n)
+{
+    dibs__news_list *list = list_of(d, n);
+    eventfd_t ignored;
+
+    if (!n->at)
+        return false;
+    *n->at = n->next;
+    if (n->next)
+        n->next->at = n->at;
+    else
+        list->end = n->at;
+    n->at = NULL;
+    if (n->fill && !list->first)
+        eventfd_read(d->notice_fd, &ignored);
+    return true;
 }
 
 /* `tell` may drop the last reference to what `n` is in. */
 bool dibs__news_run(dibs *d)
 {
-    dibs__news *n = d->news;
+    dibs__news *n = d->news.first;
     dibs__telling t;
 
     if (!n)
         return false;
-    unlist(d, n);
+    dibs__news_drop(d, n);
     n->telling = true;
     dibs__telling_begin(&t, n);
     n->tell(d, n);
@@ -74,10 +93,8 @@ bool dibs__news_run(dibs *d)
 
 bool dibs__news_forget(dibs *d, dibs__news *n)
 {
-    bool listed = n->listed;
+    bool listed = dibs__news_drop(d, n);
 
-    if (listed)
-        unlist(d, n);
     if (n->telling) {
         pthread_mutex_unlock(&d->mutex);
         dibs__telling_await(n);
@@ -88,13 +105,25 @@ bool dibs__news_forget(dibs *d, dibs__news *n)
 
 /* ---- Reaping --------------------------------------------------------------------------------- */
 
-/* Small batches: nobody's lock waits for the whole of it. While there is more, a handle reaps for a tenth of the
- * time. A fixed pause would be a rate, and a store that is written to faster would grow without end; without a pause
- * a fleet of handles would keep the server busy with this alone. */
+/* While it finds something, a handle reaps for a tenth of the time. A fixed pause would be a rate, and a store that is
+ * written to faster would grow without end; without a pause a fleet of handles would keep the server busy with this
+ * alone. When it finds nothing, the pause grows, up to a minute at once if it never found anything: where the engine
+ * cannot tell what ended first, that may lie behind some hundred that have not ended. */
+static int64_t rest_after(dibs *d, bool more, int64_t took)
+{
+    int64_t rest = took * 9 > REAP_SOON ? took * 9 : REAP_SOON;
+
+    if (!more && rest < REAP_LONGER * d->reap_rest)
+        rest = REAP_LONGER * d->reap_rest;
+    d->reap_rest = rest < REAP_EVERY ? rest : REAP_EVERY;
+    return d->reap_rest;
+}
+
+/* Small batches: nobody's lock waits for the whole of it. */
 static void reap(dibs *d, dibs__chore *c, int64_t now)
 {
     dibs__deadline until = dibs__keeper_until(d, now);
-    int64_t ended, rest;
+    int64_t ended;
     bool more;
 
     d->reaped = true;
@@ -102,8 +131,7 @@ static void reap(dibs *d, dibs__chore *c, int64_t now)
     more = d->class->cell_reap(d->engine, REAP_LIMIT, until);
     pthread_mutex_lock(&d->mutex);
     ended = dibs__now(d->env);
-    rest = (ended - now) * 9 > REAP_SOON ? (ended - now) * 9 : REAP_SOON;
-    dibs__chore_at(d, &d->chores, c, ended + (more && rest < REAP_EVERY ? rest : REAP_EVERY));
+    dibs__chore_at(d, &d->chores, c, ended + rest_after(d, more, ended - now));
 }
 
 void dibs__reap_start(dibs *d)
@@ -111,6 +139,7 @@ void dibs__reap_start(dibs *d)
     if (d->reaping || !d->class->cell_reap || !dibs__lodge(d))
         return;
     d->reaping = true;
+    d->reap_rest = REAP_EVERY;
     d->reap.run = reap;
     dibs__chore_at(d, &d->chores, &d->reap, dibs__now(d->env) + REAP_FIRST);
 }

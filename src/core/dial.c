@@ -55,6 +55,14 @@ int dibs__dial_address(const dibs__env *env, const struct sockaddr *address, soc
     return fd;
 }
 
+static dibs_status refused(int failure, dibs_error *err)
+{
+    dibs__fail(err, DIBS_UNAVAILABLE, "cannot connect: %s; is the server running there?",
+               strerror(failure));
+    dibs__error_errno(err, failure);
+    return DIBS_UNAVAILABLE;
+}
+
 dibs_status dibs__dial(const dibs__env *env, const char *host, int port, int stop_fd,
                        dibs__deadline until, int *out, dibs_error *err)
 {
@@ -74,8 +82,7 @@ dibs_status dibs__dial(const dibs__env *env, const char *host, int port, int sto
             break;
     }
     if (fd < 0)
-        status = dibs__fail(err, DIBS_UNAVAILABLE,
-                            "cannot connect: %s; is the server running there?", strerror(errno));
+        status = refused(errno, err);
     freeaddrinfo(list);
     *out = fd;
     return status;

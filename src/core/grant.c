@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/handle.h"
 #include "core/stats.h"
+#include "state/attempt.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,11 +38,30 @@ dibs__deadline dibs__deadline_of(dibs__deadline sent, int64_t remaining, int64_t
 
 static void write_attempt(dibs_grant *g)
 {
-    snprintf(g->attempt, sizeof g->attempt, "%s-%llx", g->d->id,
+    snprintf(g->attempt, sizeof g->attempt, "%s%s-%llx", g->d->id, g->secret,
              (unsigned long long)++g->d->attempts_made);
 }
 
-dibs_grant *dibs__grant_new(dibs *d, const char *name, const char *owner)
+/* Listings show owners, and so the handle and the number: what makes the attempts of a portable lock a secret
+ * are 66 bits more. They stay with the grant, so that a newer attempt is known as such. */
+static void draw_secret(dibs_grant *g)
+{
+    static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_~";
+    unsigned char bytes[sizeof g->secret];
+
+    g->d->env->random(g->d->env->ctx, bytes, sizeof bytes);
+    g->secret[0] = DIBS__SECRET;
+    for (size_t i = 1; i < sizeof g->secret - 1; i++)
+        g->secret[i] = digits[bytes[i] & 63];
+}
+
+/* Whose it is if nobody else's: what is shown of its first attempt. */
+static void write_owner(const dibs_grant *g, char *out, size_t size)
+{
+    snprintf(out, size, "%s%s", g->d->id, strrchr(g->attempt, '-'));
+}
+
+dibs_grant *dibs__grant_new(dibs *d, const char *name, const char *owner, bool portable)
 {
     size_t name_size = strlen(name) + 1;
     size_t owner_size = owner ? strlen(owner) + 1 : sizeof((dibs_grant *)0)->attempt;
@@ -52,8 +72,14 @@ dibs_grant *dibs__grant_new(dibs *d, const char *name, const char *owner)
     g->d = d;
     g->refs = 1;
     g->depth = 1;
+    g->portable = portable;
+    if (portable)
+        draw_secret(g);
     write_attempt(g);
-    memcpy(g->text, owner ? owner : g->attempt, owner_size);
+    if (owner)
+        memcpy(g->text, owner, owner_size);
+    else
+        write_owner(g, g->text, owner_size);
     memcpy(g->text + owner_size, name, name_size);
     g->owner = g->text;
     g->name = g->text + owner_size;
@@ -63,8 +89,11 @@ dibs_grant *dibs__grant_new(dibs *d, const char *name, const char *owner)
 
 dibs__claim dibs__grant_claim(const dibs_grant *g)
 {
-    return (dibs__claim){
-        .name = g->name, .owner = g->owner, .attempt = g->attempt, .fence = g->fence};
+    return (dibs__claim){.name = g->name,
+                         .owner = g->owner,
+                         .attempt = g->attempt,
+                         .fence = g->fence,
+                         .adopted = g->adopted};
 }
 
 void dibs__grant_ref(dibs_grant *g)
@@ -76,6 +105,15 @@ void dibs__grant_unref(dibs_grant *g)
 {
     if (--g->refs == 0)
         free(g);
+}
+
+/* Where the lease is the handle's, no lock has a longer one; it is known when the engine is open. */
+void dibs__grant_fit_lease(dibs_grant *g)
+{
+    int64_t most = dibs__is_open(g->d) ? g->d->engine->lease : 0;
+
+    if (most && g->lease > most)
+        g->lease = most;
 }
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
@@ -205,6 +243,7 @@ void dibs__grant_hold(dibs_grant *g, uint64_t fence, uint64_t floor, dibs__deadl
     g->last = whole && g->max_hold && g->max_hold <= g->lease;
     set_deadline(g, deadline);
     schedule_renewal(g, now);
+    dibs__keeper_expect(g->d, g->lease, now);
     g->d->stats.held++;
     g->d->stats.grants++;
     dibs__bell_listen(g->d, now);
@@ -256,7 +295,7 @@ void dibs__grant_answer(dibs_grant *g, dibs__deadline sent, dibs_status status,
     } else if (status == DIBS_OK && reply->verdict == DIBS__RESUMED) {
         g->owed = reply->remaining > 0; /* so does the other handle of this owner */
         dibs__grant_lose(g, DIBS_LOSS_RESUMED);
-    } else if (!dibs_held(g)) {
+    } else if (!dibs_grant_held(g)) {
         too_late(g, status, reply);
     } else if (status != DIBS_OK) {
         not_renewed(g, status);
@@ -279,11 +318,23 @@ static void tell_loss(dibs *d, dibs__news *n)
 {
     dibs_grant *g = DIBS__FROM(dibs_grant, news, n);
 
-    if (g->on_lost) {
-        pthread_mutex_unlock(&d->mutex);
-        g->on_lost(g->data, g, (dibs_loss)atomic_load(&g->loss));
-        pthread_mutex_lock(&d->mutex);
-    }
+    pthread_mutex_unlock(&d->mutex);
+    g->on_lost(g->data, g, (dibs_loss)atomic_load(&g->loss));
+    pthread_mutex_lock(&d->mutex);
+    dibs__grant_unref(g);
+}
+
+/* The reference is not the last one: the user has the grant, and unlocking it takes this out of the list. */
+static void fill_loss(dibs *d, dibs__news *n, dibs_outcome *out)
+{
+    dibs_grant *g = DIBS__FROM(dibs_grant, news, n);
+
+    (void)d;
+    out->op = DIBS_OP_LOST;
+    out->user = g->data;
+    out->grant = g;
+    out->loss = (dibs_loss)atomic_load(&g->loss);
+    dibs__fail(&out->err, DIBS_LOST, "'%.200s' was lost: %s", g->name, dibs_loss_text(out->loss));
     dibs__grant_unref(g);
 }
 
@@ -302,14 +353,17 @@ void dibs__grant_lose(dibs_grant *g, dibs_loss why)
     if (!g->delivered)
         return; /* whoever is about to hand it out finds that it is not held */
     dibs__grant_ref(g);
-    g->news.tell = tell_loss;
+    if (g->on_lost)
+        g->news.tell = tell_loss;
+    else
+        g->news.fill = fill_loss;
     dibs__news_add(d, &g->news);
 }
 
 /* The keeper may not have come to it yet. */
 void dibs__grant_lose_if_over(dibs_grant *g)
 {
-    if (g->state == DIBS__HELD && !dibs_held(g))
+    if (g->state == DIBS__HELD && !dibs_grant_held(g))
         dibs__grant_lose(g, g->silent ? DIBS_LOSS_UNREACHABLE : DIBS_LOSS_EXPIRED);
 }
 
@@ -342,7 +396,7 @@ void dibs__grant_orphan(dibs_grant *g, bool release_it)
     dibs__grant_leave_owner(g);
     g->release_it = release_it;
     g->give_up = now + g->lease + DIBS__WINDOW;
-    if (d->closing || (!g->in_attempts && !reserve(d))) { /* it ends with its lease */
+    if (d->drained || (!g->in_attempts && !reserve(d))) { /* it ends with its lease */
         dibs__grant_retire(g);
         dibs__grant_unref(g);
         return;
@@ -389,7 +443,7 @@ static dibs_loss loss_of_verdict(dibs__verdict verdict, bool was_held)
 }
 
 /* With the mutex, which is given away meanwhile; the grant has left the tables. */
-static dibs_status give_back(dibs_grant *g)
+static dibs_status give_back(dibs_grant *g, dibs_loss *why)
 {
     dibs *d = g->d;
     dibs__reply reply = {0};
@@ -397,14 +451,17 @@ static dibs_status give_back(dibs_grant *g)
     dibs_status status;
     bool was_held;
 
+    if (d->closing)
+        until = dibs__sooner(until, d->close_until);
     dibs__grant_note_end(g);
     d->stats.releases++;
     pthread_mutex_unlock(&d->mutex);
     status = release(g, dibs__sooner(until, atomic_load(&g->deadline)), &reply);
     pthread_mutex_lock(&d->mutex);
-    was_held = dibs_held(g);
+    was_held = dibs_grant_held(g);
     if (status == DIBS_OK && reply.verdict != DIBS__RELEASED) {
-        d->stats.losses[loss_of_verdict(reply.verdict, was_held)]++;
+        *why = loss_of_verdict(reply.verdict, was_held);
+        d->stats.losses[*why]++;
         status = DIBS_LOST;
     }
     if (status == DIBS_OK || status == DIBS_LOST)
@@ -415,13 +472,13 @@ static dibs_status give_back(dibs_grant *g)
 }
 
 /* The lock is lost, but the engine may still have it in our name. */
-static dibs_status acknowledge(dibs_grant *g)
+static dibs_status acknowledge(dibs_grant *g, bool ask)
 {
     dibs *d = g->d;
     dibs__claim claim = dibs__grant_claim(g);
     dibs__reply reply;
 
-    if (g->owed) {
+    if (g->owed && ask) {
         pthread_mutex_unlock(&d->mutex);
         d->class->release(d->engine, &claim, dibs__after(d->env, d->request_span), &reply, NULL);
         pthread_mutex_lock(&d->mutex);
@@ -430,29 +487,77 @@ static dibs_status acknowledge(dibs_grant *g)
     return DIBS_LOST;
 }
 
-dibs_status dibs_unlock(dibs_grant *g)
+/* No call of the child's looks into the tables that still have it. */
+dibs_status dibs__grant_free_in_child(dibs_grant *g, dibs_error *err)
 {
+    if (--g->depth == 0)
+        free(g);
+    return dibs__forked(err);
+}
+
+dibs_status dibs__unlock_say(const dibs__unlocking *u, dibs_status status, dibs_error *err)
+{
+    if (status == DIBS_LOST)
+        return dibs__fail(err, status, "'%s' was lost before it was unlocked: %s", u->name,
+                          dibs_loss_text(u->why));
+    if (status != DIBS_OK)
+        return dibs__fail(err, status, "'%s': %s; the lock is free when its lease expires", u->name,
+                          dibs_status_text(status));
+    return DIBS_OK;
+}
+
+dibs_status dibs__unlock_begin(dibs_grant *g, dibs__unlocking *u)
+{
+    dibs__grant_lose_if_over(g);
+    snprintf(u->name, sizeof u->name, "%s", g->name);
+    u->why = (dibs_loss)atomic_load(&g->loss);
+    u->held = g->state == DIBS__HELD;
+    u->last = --g->depth == 0;
+    if (u->last) {
+        dibs__grant_retire(g);
+        if (dibs__news_drop(g->d, &g->news))
+            dibs__grant_unref(g);
+    }
+    return u->held ? DIBS_OK : DIBS_LOST;
+}
+
+dibs_status dibs__unlock_end(dibs_grant *g, dibs__unlocking *u, bool ask)
+{
+    dibs__news_forget(g->d, &g->news); /* its callback may run */
+    if (u->held && ask)
+        return give_back(g, &u->why);
+    if (!u->held)
+        return acknowledge(g, ask);
+    dibs__grant_note_end(g);
+    dibs__grant_orphan(g, true);
+    return DIBS_UNAVAILABLE;
+}
+
+static dibs_status no_grant(const char *verb, dibs_error *err)
+{
+    return dibs__fail(err, DIBS_INVALID, "no grant to %s: it was unlocked already, or never held",
+                      verb);
+}
+
+dibs_status dibs__do_unlock(dibs_grant **grant, dibs_error *err)
+{
+    dibs_grant *g = grant ? *grant : NULL;
+    dibs__unlocking u;
     dibs *d;
     dibs_status status;
 
     if (!g)
-        return DIBS_INVALID;
+        return no_grant("unlock", err);
+    *grant = NULL;
     d = g->d;
     if (!dibs__same_process(d))
-        return DIBS_FORKED;
+        return dibs__grant_free_in_child(g, err);
     dibs__begin_call(d);
-    dibs__grant_lose_if_over(g);
-    if (--g->depth > 0) {
-        status = g->state == DIBS__HELD ? DIBS_OK : DIBS_LOST;
-    } else {
-        bool held = g->state == DIBS__HELD;
-        dibs__grant_retire(g);
-        if (dibs__news_forget(d, &g->news))
-            dibs__grant_unref(g);
-        status = held ? give_back(g) : acknowledge(g);
-    }
+    status = dibs__unlock_begin(g, &u);
+    if (u.last)
+        status = dibs__unlock_end(g, &u, true);
     dibs__end_call(d);
-    return status;
+    return dibs__unlock_say(&u, status, err);
 }
 
 dibs_status dibs__grant_renew(dibs_grant *g, dibs__deadline until, dibs_error *err)
@@ -480,7 +585,7 @@ dibs_status dibs__grant_renew(dibs_grant *g, dibs__deadline until, dibs_error *e
         dibs__fail(err, status, "renewing '%.80s': %s", g->name, dibs_status_text(status));
     else if (g->state != DIBS__HELD)
         status = dibs__fail(err, DIBS_LOST, "'%.80s' was lost: %s", g->name,
-                            dibs_loss_text(dibs_loss_of(g)));
+                            dibs_loss_text(dibs_grant_loss(g)));
     dibs__grant_unref(g);
     dibs__end_call(d);
     return status;
@@ -488,32 +593,32 @@ dibs_status dibs__grant_renew(dibs_grant *g, dibs__deadline until, dibs_error *e
 
 dibs_status dibs__do_renew(dibs_grant *g, dibs_error *err)
 {
-    dibs *d = g->d;
-
-    if (!dibs__same_process(d))
+    if (!g)
+        return no_grant("renew", err);
+    if (!dibs__same_process(g->d))
         return dibs__forked(err);
-    return dibs__grant_renew(g, dibs__after(d->env, d->request_span), err);
+    return dibs__grant_renew(g, dibs__after(g->d->env, g->d->request_span), err);
 }
 
 /* ---- Asking ---------------------------------------------------------------------------------- */
 
-bool dibs_held(const dibs_grant *g)
+bool dibs_grant_held(const dibs_grant *g)
 {
-    return dibs__same_process(g->d) && dibs__now(g->d->env) < atomic_load(&g->deadline);
+    return g && dibs__same_process(g->d) && dibs__now(g->d->env) < atomic_load(&g->deadline);
 }
 
-int64_t dibs_remaining_ms(const dibs_grant *g)
+int64_t dibs_grant_remaining_ms(const dibs_grant *g)
 {
-    int64_t left = atomic_load(&g->deadline) - dibs__now(g->d->env);
+    int64_t left = g ? atomic_load(&g->deadline) - dibs__now(g->d->env) : 0;
 
     return left > 0 && dibs__same_process(g->d) ? left / DIBS__MS : 0;
 }
 
-dibs_loss dibs_loss_of(const dibs_grant *g)
+dibs_loss dibs_grant_loss(const dibs_grant *g)
 {
-    dibs_loss why = (dibs_loss)atomic_load(&g->loss);
+    dibs_loss why = g ? (dibs_loss)atomic_load(&g->loss) : DIBS_LOSS_NONE;
 
-    return why == DIBS_LOSS_NONE && !dibs_held(g) ? DIBS_LOSS_EXPIRED : why;
+    return g && why == DIBS_LOSS_NONE && !dibs_grant_held(g) ? DIBS_LOSS_EXPIRED : why;
 }
 
 const char *dibs_loss_text(dibs_loss why)
@@ -530,22 +635,22 @@ const char *dibs_loss_text(dibs_loss why)
     return (size_t)why < sizeof text / sizeof text[0] ? text[why] : "unknown";
 }
 
-uint64_t dibs_fence(const dibs_grant *g)
+uint64_t dibs_grant_fence(const dibs_grant *g)
 {
-    return g->fence + g->d->base;
+    return g ? g->fence + g->d->base : 0;
 }
 
-uint64_t dibs_floor(const dibs_grant *g)
+uint64_t dibs_grant_floor(const dibs_grant *g)
 {
-    return g->floor + g->d->base;
+    return g ? g->floor + g->d->base : 0;
 }
 
-const char *dibs_name(const dibs_grant *g)
+const char *dibs_grant_name(const dibs_grant *g)
 {
-    return g->name;
+    return g ? g->name : "";
 }
 
-const char *dibs_owner(const dibs_grant *g)
+const char *dibs_grant_owner(const dibs_grant *g)
 {
-    return g->owner;
+    return g ? g->owner : "";
 }

@@ -3,6 +3,7 @@
 #include "core/handle.h"
 
 #include "core/error.h"
+#include "core/thread.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -68,9 +69,16 @@ void dibs__end_call(dibs *d)
     pthread_mutex_unlock(&d->mutex);
 }
 
-void dibs__notice(dibs *d)
+void dibs__stay(dibs *d)
 {
-    eventfd_write(d->notice_fd, 1);
+    dibs__begin_call(d);
+    pthread_mutex_unlock(&d->mutex);
+}
+
+void dibs__go(dibs *d)
+{
+    pthread_mutex_lock(&d->mutex);
+    dibs__end_call(d);
 }
 
 dibs__deadline dibs__request_until(const dibs *d, dibs__deadline patience)
@@ -146,12 +154,31 @@ static void on_log(dibs__sink *sink, dibs_log_level level, const char *format, .
     va_end(args);
 }
 
+static void describe(const dibs__engine_class *class, dibs_engine_info *out)
+{
+    *out = (dibs_engine_info){
+        .scheme = class->scheme,
+        .missing = class->missing,
+        .across_processes = class->can.across_processes,
+        .first_come = class->can.first_come,
+        .notices_death = class->can.notices_death,
+        .cells = class->can.cells,
+        .value_max = class->can.value_max,
+        .shared = !class->can.no_shared,
+        .slots = !class->can.no_slots,
+        .lease_of_handle = class->can.lease_of_handle,
+        .fence_of_place = class->can.fence_of_place,
+        .forgets_idle = class->can.forgets_idle,
+        .names_holder = class->can.names_holder,
+    };
+}
+
 /* ---- Opening --------------------------------------------------------------------------------- */
 
 dibs_status dibs__check_lease(int64_t lease_ms, dibs_error *err)
 {
     return dibs__check_ms("lease_ms", lease_ms, DIBS__MIN_LEASE / DIBS__MS,
-                          DIBS__MAX_LEASE / DIBS__MS, NULL, err);
+                          DIBS__MAX_LEASE / DIBS__MS, 0, err);
 }
 
 static dibs_status check_open_options(const dibs_options *o, dibs_error *err)
@@ -160,9 +187,13 @@ static dibs_status check_open_options(const dibs_options *o, dibs_error *err)
 
     if (o->owner && (!*o->owner || strlen(o->owner) > DIBS_OWNER_MAX))
         return dibs__fail(err, DIBS_INVALID, "invalid owner: give 1 to %d bytes", DIBS_OWNER_MAX);
-    status = dibs__check_ms("connect_ms", o->connect_ms, 1, DIBS__MAX_MS, NULL, err);
+    status = DIBS__CHECK_RESERVED(o, err);
     if (status == DIBS_OK)
-        status = dibs__check_ms("request_ms", o->request_ms, 1, DIBS__MAX_MS, NULL, err);
+        status = dibs__check_ms("connect_ms", o->connect_ms, 1, DIBS__MAX_MS, 0, err);
+    if (status == DIBS_OK)
+        status = dibs__check_ms("request_ms", o->request_ms, 1, DIBS__MAX_MS, 0, err);
+    if (status == DIBS_OK)
+        status = dibs__check_wait(o->wait_ms, err);
     return status == DIBS_OK ? dibs__check_lease(o->lease_ms, err) : status;
 }
 
@@ -196,12 +227,14 @@ static void fill_identity(dibs *d, const dibs__env *env, const dibs_options *o)
         snprintf(d->owner, sizeof d->owner, "%s", o->owner);
     d->request_span = o->request_ms ? o->request_ms * DIBS__MS : DEFAULT_SPAN;
     d->lease = o->lease_ms ? o->lease_ms * DIBS__MS : DIBS__DEFAULT_LEASE;
-    d->dispatch_only = o->dispatch_only;
+    d->run_lease = d->lease;
+    d->wait_ms = o->wait_ms ? o->wait_ms : DIBS_FOREVER;
     d->log = o->log;
     d->log_data = o->log_data;
     d->sink = (dibs__sink){on_granted, on_look, on_log};
-    d->done_end = &d->done;
-    d->news_end = &d->news;
+    d->news.end = &d->news.first;
+    d->outcomes.end = &d->outcomes.first;
+    d->workers.end = &d->workers.first;
     d->armed = DIBS__NEVER;
 }
 
@@ -216,6 +249,7 @@ static void free_handle(dibs *d)
         munmap((void *)(uintptr_t)d->here, 1);
     dibs__table_fini(&d->attempts);
     dibs__table_fini(&d->owners);
+    dibs__table_fini(&d->requests);
     dibs__heap_fini(&d->due);
     dibs__heap_fini(&d->expiries);
     dibs__heap_fini(&d->errands);
@@ -224,6 +258,9 @@ static void free_handle(dibs *d)
     dibs__heap_fini(&d->ends);
     pthread_mutex_destroy(&d->mutex);
     pthread_cond_destroy(&d->quiet);
+    pthread_cond_destroy(&d->workers.wake);
+    pthread_cond_destroy(&d->opening.changed);
+    dibs__url_forget(d->opening.url);
     free(d);
 }
 
@@ -237,6 +274,8 @@ static dibs_status new_handle(const dibs__env *env, const dibs_options *o, dibs 
     fill_identity(d, env, o);
     pthread_mutex_init(&d->mutex, NULL);
     pthread_cond_init(&d->quiet, NULL);
+    pthread_cond_init(&d->workers.wake, NULL);
+    dibs__cond_init(&d->opening.changed);
     d->notice_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     d->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     d->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
@@ -306,8 +345,31 @@ dibs_status dibs__url_begin(dibs__url *url, const char *text, const dibs__engine
     return status == DIBS_OK ? find_engine(url, out, err) : status;
 }
 
-static dibs_status open_engine(dibs *d, const char *text, const dibs_options *o, dibs_error *err)
+/* The engine is there: what the handle learns from it. Requests may have been started already. */
+static dibs_status settle_in(dibs *d, dibs__engine *engine, int64_t above, dibs__deadline until,
+                             dibs_error *err)
 {
+    dibs_status status;
+
+    engine->class = d->class;
+    d->engine = engine;
+    status = dibs__base_open(d, above, until, err);
+    if (status != DIBS_OK) {
+        d->class->close(engine);
+        return status;
+    }
+    pthread_mutex_lock(&d->mutex);
+    d->info.lease_ms = engine->session / DIBS__MS;
+    if (engine->lease)
+        d->lease = engine->lease;
+    atomic_store_explicit(&d->ready, true, memory_order_release);
+    pthread_mutex_unlock(&d->mutex);
+    return DIBS_OK;
+}
+
+dibs_status dibs__engine_open(dibs *d, const char *text, const dibs_options *o, dibs_error *err)
+{
+    dibs__engine *engine = NULL;
     dibs__url url;
     dibs__open_request request = {.url = &url,
                                   .env = d->env,
@@ -316,26 +378,37 @@ static dibs_status open_engine(dibs *d, const char *text, const dibs_options *o,
                                   .request_span = d->request_span,
                                   .lease = o->lease_ms * DIBS__MS};
     int64_t above = 0;
-    dibs_status status = dibs__url_begin(&url, text, &d->class, err);
+    const dibs__engine_class *class = NULL;
+    dibs_status status = dibs__url_begin(&url, text, &class, err);
 
+    if (status == DIBS_OK && !d->class) /* in the background it is there, and others read it */
+        describe(d->class = class, &d->info);
     if (status == DIBS_OK)
         status = dibs__url_take_number(&url, "fence_above", 1, MAX_ABOVE, &above, err);
     if (status == DIBS_OK) {
         request.until =
             dibs__after(d->env, o->connect_ms ? o->connect_ms * DIBS__MS : DEFAULT_SPAN);
-        status = d->class->open(&request, &d->engine, err);
-        if (status == DIBS_OK) {
-            d->engine->class = d->class;
-            if (d->engine->lease)
-                d->lease = d->engine->lease;
-            status = dibs__base_open(d, above, request.until, err);
-            if (status != DIBS_OK)
-                d->class->close(d->engine);
-        }
-        if (status == DIBS_UNAVAILABLE || status == DIBS_BROKEN_ENGINE)
+        status = d->class->open(&request, &engine, err);
+        if (status == DIBS_OK)
+            status = settle_in(d, engine, above, request.until, err);
+        if (status == DIBS_UNAVAILABLE || status == DIBS_ENGINE_FAILED)
             hint_at_port(&url, d->class, err);
     }
     dibs__url_fini(&url);
+    return status;
+}
+
+/* What is wrong with the URL is said at once. */
+static dibs_status open_later(dibs *d, const char *text, const dibs_options *o, dibs_error *err)
+{
+    dibs__url url;
+    dibs_status status = dibs__url_begin(&url, text, &d->class, err);
+
+    dibs__url_fini(&url);
+    if (status == DIBS_OK) {
+        describe(d->class, &d->info);
+        status = dibs__open_later(d, text, o, err);
+    }
     return status;
 }
 
@@ -350,8 +423,10 @@ dibs_status dibs__open_in(const dibs__env *env, const char *url, const dibs_opti
     *out = NULL;
     if (status == DIBS_OK)
         status = new_handle(env, o, &d, err);
-    if (status == DIBS_OK)
-        status = open_engine(d, url, o, err);
+    if (status == DIBS_OK && o->in_background)
+        status = open_later(d, url, o, err);
+    else if (status == DIBS_OK)
+        status = dibs__engine_open(d, url, o, err);
     if (status == DIBS_OK)
         *out = d;
     else if (d)
@@ -384,11 +459,13 @@ dibs_status dibs__do_schema(const char *text, char **out, dibs_error *err)
 
 /* ---- Closing --------------------------------------------------------------------------------- */
 
-/* With the mutex. Threads that wait are told to go; then nobody but us is left. */
+/* With the mutex. Threads that wait return, requests get their outcome; then nobody but us is left. */
 static void drive_out(dibs *d)
 {
-    d->closing = d->keeper_stops = true;
+    d->closing = true;
     d->close_until = dibs__after(d->env, d->request_span);
+    pthread_cond_broadcast(&d->opening.changed);
+    dibs__requests_stop(d);
     for (size_t i = 0; i < d->attempts.size; i++) {
         for (dibs__node *n = d->attempts.slot[i]; n; n = n->next) {
             dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
@@ -398,44 +475,63 @@ static void drive_out(dibs *d)
     }
     while (d->users > 0)
         pthread_cond_wait(&d->quiet, &d->mutex);
+    d->keeper_stops = true;
 }
 
-/* What the engine has of ours is given back, as far as the time allows. */
-static void give_back_all(dibs *d)
+static void give_back(dibs_grant *g, dibs__deadline until)
 {
-    dibs__deadline until = d->close_until;
+    dibs *d = g->d;
+    dibs__claim claim = dibs__grant_claim(g);
     dibs__reply reply;
 
+    if ((g->state == DIBS__HELD && g->delivered) || (g->state == DIBS__ORPHAN && g->release_it) ||
+        (g->state == DIBS__GRANT_LOST && g->owed))
+        d->class->release(d->engine, &claim, until, &reply, NULL);
+    else if (g->state == DIBS__HELD || g->state == DIBS__ORPHAN)
+        d->class->cancel(d->engine, &claim, until, NULL);
+}
+
+/* What the engine has of ours is given back, as far as the time allows. A grant that its user still has is lost. */
+static void give_back_all(dibs *d)
+{
+    for (size_t i = 0; i < d->attempts.size; i++) {
+        for (dibs__node *n = d->attempts.slot[i]; n; n = n->next) {
+            dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
+            if (dibs__now(d->env) < d->close_until)
+                give_back(g, d->close_until);
+            atomic_store(&g->deadline, 0);
+            g->state = DIBS__GRANT_LOST;
+            g->owed = false;
+        }
+    }
+}
+
+void dibs__drain(dibs *d)
+{
+    pthread_mutex_lock(&d->mutex);
+    drive_out(d);
+    pthread_mutex_unlock(&d->mutex);
+    dibs__open_join(d);
+    dibs__keeper_stop(d);
+    dibs__workers_stop(d);
+    if (d->end_onces)
+        d->end_onces(d, d->close_until);
+    give_back_all(d);
+    dibs__reap_last(d);
+    pthread_mutex_lock(&d->mutex);
+    d->drained = true;
+    pthread_mutex_unlock(&d->mutex);
+}
+
+static void free_grants(dibs *d)
+{
     for (size_t i = 0; i < d->attempts.size; i++) {
         for (dibs__node *n = d->attempts.slot[i], *next; n; n = next) {
-            dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
-            dibs__claim claim = dibs__grant_claim(g);
             next = n->next;
-            if (dibs__now(d->env) >= until) {
-            } else if ((g->state == DIBS__HELD && g->delivered) ||
-                       (g->state == DIBS__ORPHAN && g->release_it) ||
-                       (g->state == DIBS__GRANT_LOST && g->owed)) {
-                d->class->release(d->engine, &claim, until, &reply, NULL);
-            } else if (g->state == DIBS__HELD || g->state == DIBS__ORPHAN ||
-                       (g->ticket && g->ticket->maybe_there)) {
-                d->class->cancel(d->engine, &claim, until, NULL);
-            }
-            free(g->ticket);
-            free(g);
+            free(DIBS__FROM(dibs_grant, by_attempt, n));
         }
     }
     d->attempts.count = 0;
-}
-
-/* Tickets that are settled. A grant that is still in a table is freed from there. */
-static void free_lists(dibs *d)
-{
-    for (dibs_ticket *t = d->done, *next; t; t = next) {
-        next = t->next;
-        if (!t->grant->in_attempts)
-            dibs__grant_unref(t->grant);
-        free(t);
-    }
 }
 
 void dibs_close(dibs *d)
@@ -443,56 +539,46 @@ void dibs_close(dibs *d)
     if (!d)
         return;
     if (!dibs__same_process(d)) {
-        d->class->abandon(d->engine);
+        if (dibs__is_open(d))
+            d->class->abandon(d->engine);
         return; /* the rest may be in the middle of a change: it goes with the process */
     }
-    pthread_mutex_lock(&d->mutex);
-    drive_out(d);
-    pthread_mutex_unlock(&d->mutex);
-    dibs__keeper_stop(d);
-    free_lists(d);
-    dibs__onces_close(d, d->close_until);
-    give_back_all(d);
-    dibs__reap_last(d);
-    d->class->close(d->engine);
+    if (d->drainer_runs)
+        pthread_join(d->drainer, NULL);
+    else
+        dibs__drain(d);
+    dibs__outcomes_free(d);
+    if (d->free_onces)
+        d->free_onces(d);
+    free_grants(d);
+    if (dibs__is_open(d))
+        d->class->close(d->engine);
     free_handle(d);
 }
 
 /* ---- Engines as data ------------------------------------------------------------------------- */
 
-static void describe(const dibs__engine_class *class, dibs_engine_info *out)
+#define ENGINES_MAX 16
+
+static dibs_engine_info described[ENGINES_MAX + 1];
+
+static void describe_all(void)
 {
-    *out = (dibs_engine_info){
-        .scheme = class->scheme,
-        .missing = class->missing,
-        .across_processes = class->can.across_processes,
-        .first_come = class->can.first_come,
-        .notices_death = class->can.notices_death,
-        .cells = class->can.cells,
-        .value_max = class->can.value_max,
-        .shared = !class->can.no_shared,
-        .slots = !class->can.no_slots,
-        .lease_of_handle = class->can.lease_of_handle,
-        .fence_of_place = class->can.fence_of_place,
-        .forgets_idle = class->can.forgets_idle,
-    };
+    for (size_t i = 0; i < ENGINES_MAX && dibs__engines[i]; i++)
+        describe(dibs__engines[i], &described[i]);
 }
 
-bool dibs_engine_at(size_t i, dibs_engine_info *out)
+const dibs_engine_info *dibs_engine_at(size_t i)
 {
-    for (size_t k = 0; dibs__engines[k]; k++) {
-        if (k == i) {
-            describe(dibs__engines[k], out);
-            return true;
-        }
-    }
-    return false;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, describe_all);
+    return i < ENGINES_MAX && described[i].scheme ? &described[i] : NULL;
 }
 
-void dibs_engine_of(const dibs *d, dibs_engine_info *out)
+const dibs_engine_info *dibs_engine_of(const dibs *d)
 {
-    describe(d->class, out);
-    out->lease_ms = d->engine->session / DIBS__MS;
+    return &d->info;
 }
 
 const char *dibs_engine_name(const dibs *d)
@@ -502,15 +588,15 @@ const char *dibs_engine_name(const dibs *d)
 
 dibs_status dibs_stand_in(dibs *d)
 {
-    return d->class->stand_in ? d->class->stand_in(d->engine) : DIBS_OK;
+    return d->class->stand_in && dibs__is_open(d) ? d->class->stand_in(d->engine) : DIBS_OK;
 }
 
-void dibs_stats_read(dibs *d, dibs_stats *out)
+void dibs_stats_read(dibs *d, dibs_stats *out, size_t size)
 {
-    memset(out, 0, sizeof *out);
+    memset(out, 0, size);
     if (!dibs__same_process(d))
         return;
     pthread_mutex_lock(&d->mutex);
-    *out = d->stats;
+    memcpy(out, &d->stats, size < sizeof d->stats ? size : sizeof d->stats);
     pthread_mutex_unlock(&d->mutex);
 }

@@ -42,14 +42,31 @@ typedef enum dibs__state {
     DIBS__OVER,
 } dibs__state;
 
-/* A callback of the user's to be run, on the keeper or in dibs_dispatch; lives inside the thing that it is
- * about. `tell` is called with the mutex and gives it away meanwhile. */
+/* Something that the user is to hear; lives inside the thing that it is about. Either a callback, which
+ * the keeper runs: `tell` is called with the mutex and gives it away meanwhile. Or an outcome, which
+ * dibs_take hands out: `fill` is called with the mutex. */
 typedef struct dibs__news {
-    struct dibs__news *next;
-    bool listed;
-    bool telling; /* `tell` runs */
+    struct dibs__news *next, **at; /* `at` NULL: not listed */
+    bool telling;                  /* `tell` runs */
     void (*tell)(dibs *d, struct dibs__news *n);
+    void (*fill)(dibs *d, struct dibs__news *n, dibs_outcome *out);
 } dibs__news;
+
+typedef struct dibs__news_list {
+    dibs__news *first, **end;
+} dibs__news_list;
+
+/* A request to the engine that a worker makes; lives inside the thing that it is about. `run` is called with
+ * the mutex and gives it away meanwhile. Of jobs with the same key the workers run one at a time, in order. */
+typedef struct dibs__job {
+    struct dibs__job *next, **at; /* `at` NULL: not listed */
+    uint64_t key;                 /* 0: none */
+    void (*run)(dibs *d, struct dibs__job *j);
+} dibs__job;
+
+#define DIBS__WORKERS 4
+
+typedef struct dibs__ticket dibs__ticket;
 
 struct dibs_grant {
     dibs *d;
@@ -62,7 +79,9 @@ struct dibs_grant {
     bool reentrant;      /* found by its owner */
     bool in_attempts, in_owners;
     bool owner_named;
-    bool renew;  /* the keeper renews it */
+    bool portable; /* lives by its lease alone; its attempt is a secret: portable.c */
+    bool adopted;  /* another handle may have asked for it */
+    bool renew;    /* the keeper renews it */
     bool whole;  /* has had a lease of its own: false after a hand-over, until the first renewal */
     bool last;   /* max_hold is reached by the lease it has: no more renewals */
     bool silent; /* the last renewal got no answer */
@@ -81,21 +100,23 @@ struct dibs_grant {
     dibs__due errand;       /* the same, when it is an exchange of its own */
     dibs__due expiry;       /* `deadline`, while held */
     dibs__deadline give_up; /* orphan: the engine has forgotten it by then */
-    dibs_ticket *ticket;
+    dibs__ticket *ticket;
     bool delivered; /* the user has it: from then on its loss is told */
     dibs_lost_fn on_lost;
     void *data;
     dibs__news news; /* of its loss */
     char attempt[DIBS__ATTEMPT_SIZE];
-    char text[]; /* owner, name */
+    char secret[13]; /* in the attempts of a portable lock; else "" */
+    char text[];     /* owner, name */
 };
 
 /* A lock call that has no answer yet: of a thread that waits for it (on its stack), or of a
- * dispatcher. */
-struct dibs_ticket {
+ * request. */
+struct dibs__ticket {
     dibs_grant *grant;
     dibs__deadline until; /* when the caller's patience ends */
     bool try_once;
+    bool asked; /* the engine, at least once */
     int64_t window;
     dibs__deadline
         alive; /* in line until then if not heard of: counted from the last answered sign of life */
@@ -106,18 +127,19 @@ struct dibs_ticket {
     bool cancelled; /* while a thread was inside `enter` */
     bool handed;    /* a hand-over overtook the answer to `enter` */
     uint64_t handed_fence, handed_floor;
-    int64_t pause;           /* grows with every failure in a row; 0: the engine answers */
-    dibs__deadline retry_at; /* not before */
+    dibs__in_way in_way;         /* as the last answer said */
+    dibs__deadline in_way_until; /* until its lease ends, by that answer */
+    int64_t pause;               /* grows with every failure in a row; 0: the engine answers */
+    dibs__deadline retry_at;     /* not before */
     bool settled;
     dibs_status status;
     dibs_error err;
     pthread_cond_t cond;              /* threads only, like the next */
     dibs__sitter sitter;              /* while the thread sits in the engine's `wait` */
     char sitting[DIBS__ATTEMPT_SIZE]; /* under this attempt: the keeper may begin a new one */
-    bool by_event;                    /* dispatcher's */
-    dibs_ticket_fn done;
-    void *data;
-    dibs_ticket *next; /* in d->done */
+    bool by_event;                    /* a request's, like the next */
+    dibs__job job;                    /* to enter */
+    void (*done)(dibs *d, struct dibs__ticket *t); /* with the mutex: it is settled */
 };
 
 /* Work for the keeper that is no grant's; lives inside the thing that it is about. `run` is called
@@ -131,6 +153,7 @@ struct dibs {
     dibs__sink sink;
     dibs__engine *engine;
     const dibs__engine_class *class;
+    dibs_engine_info info; /* the same, for the user */
     const dibs__env *env;
     pid_t pid;
     const char *here; /* a page that reads 0 in a forked child; NULL: ask for the pid */
@@ -138,16 +161,20 @@ struct dibs {
     char host[DIBS__HOST_SIZE];
     char owner[DIBS_OWNER_MAX + 1]; /* "": the calling thread */
     int64_t request_span;
-    int64_t lease; /* of a lock that is asked for without one */
-    uint64_t base; /* added to every fence that goes out: base.c */
-    bool dispatch_only;
+    int64_t lease;     /* of a lock that is asked for without one */
+    int64_t run_lease; /* of a run of once; it is no session's */
+    int64_t wait_ms;   /* of a call that does not say how long; never 0 */
+    uint64_t base;     /* added to every fence that goes out: base.c */
     dibs_log_fn log;
     void *log_data;
 
     pthread_mutex_t mutex;
     pthread_cond_t quiet; /* `users` fell */
-    int users;            /* threads inside a call that may block */
+    int users;            /* threads inside a call that may block, and jobs */
     bool closing;
+    bool drained; /* nothing is left to do but to free it */
+    bool drainer_runs;
+    pthread_t drainer;          /* of DIBS_OP_DRAIN */
     dibs__deadline close_until; /* no exchange lasts longer once the handle is being closed */
     uint64_t attempts_made;
     dibs__table attempts, owners;
@@ -157,24 +184,53 @@ struct dibs {
     /* Of what is no grant. renewals: of runs. chores: what else asks the engine, and waits for renewals.
      * ends: the deadline of a run is over, no I/O. */
     dibs__heap renewals, chores, ends;
-    size_t lodgers;               /* each has a place in all of them */
-    dibs__news *news, **news_end; /* callbacks to run */
-    struct dibs_once *onces;      /* all of the handle's */
+    size_t lodgers;           /* each has a place in all of them */
+    dibs__news_list news;     /* callbacks to run */
+    dibs__news_list outcomes; /* to be taken: readable at `notice_fd` */
+    dibs__table requests;     /* by id, until their outcome is there */
+    uint64_t requests_made;
+    struct dibs_once *onces; /* all of the handle's */
+    /* Set by the recipe that puts the first one there, so that the handle calls no recipe by name; NULL: none yet. Ends
+     * what has not ended, as far as the time allows; and frees all. */
+    void (*end_onces)(struct dibs *d, dibs__deadline until);
+    void (*free_onces)(struct dibs *d);
     dibs__chore reap;
     bool reaping, reaped; /* begun; done at least once */
+    int64_t reap_rest;    /* the last pause */
     dibs__chore bell;
     bool listening;   /* for the bell: something is held */
+    bool adopts;      /* has adopted a grant: the engine tells its breaks to another handle */
     uint64_t rung;    /* the bell's version that was heard last; 0: none */
     uint64_t cancels; /* of all waits */
-    dibs_ticket *done, **done_end;
-    int losses_noted; /* told by the keeper, not yet by the descriptor */
     int notice_fd;    /* eventfd: dibs_fd */
     dibs_stats stats;
+
+    struct {
+        dibs__job *first, **end;
+        pthread_cond_t wake;
+        pthread_t thread[DIBS__WORKERS];
+        uint64_t key[DIBS__WORKERS]; /* of the job that each runs; 0: none */
+        int count, started, idle;
+        bool stop;
+    } workers;
+
+    _Atomic bool ready; /* the engine is open */
+    struct {            /* in the background: opening.c */
+        bool runs, over;
+        pthread_t thread;
+        pthread_cond_t changed;
+        char *url;
+        dibs_options options;
+        dibs_status status; /* of the last try, as `err` */
+        dibs_error err;
+    } opening;
 
     bool keeper_runs, keeper_stops;
     pthread_t keeper;
     int timer_fd, wake_fd;
     dibs__deadline armed; /* when the keeper wakes by itself, or before */
+    int64_t brief;        /* the shortest lease of late, until `brief_until` */
+    dibs__deadline brief_until;
     void *keeper_batch;
 };
 
@@ -193,13 +249,32 @@ void dibs__stamp(dibs *d, char out[DIBS__STAMP_SIZE]);
 /* In and out of a call that may block; false: the handle is closing. */
 bool dibs__begin_call(dibs *d);
 void dibs__end_call(dibs *d);
-void dibs__notice(dibs *d); /* makes dibs_fd readable */
+/* Around a call of several steps, without the mutex between them: dibs_close waits for the whole of it. */
+void dibs__stay(dibs *d);
+void dibs__go(dibs *d);
 /* When a request sent now by a caller with that patience ends: one request, and not long after it. */
 dibs__deadline dibs__request_until(const dibs *d, dibs__deadline patience);
 
+/* handle.c: one try. The handle is ready after DIBS_OK. Without the mutex. */
+dibs_status dibs__engine_open(dibs *d, const char *url, const dibs_options *o, dibs_error *err);
+
+/* opening.c: without the mutex */
+static inline bool dibs__is_open(const dibs *d)
+{
+    return atomic_load_explicit(&d->ready, memory_order_acquire);
+}
+dibs_status dibs__open_later(dibs *d, const char *url, const dibs_options *o, dibs_error *err);
+void dibs__open_join(dibs *d); /* `closing` was set, and `changed` was signalled */
+/* Before anything that needs the engine: waits until it is open, for the time of one request, or until then. Any other
+ * status than DIBS_OK is that of the call. */
+dibs_status dibs__usable(dibs *d, dibs_error *err);
+dibs_status dibs__usable_until(dibs *d, dibs__deadline until, dibs_error *err);
+
 /* grant.c: with the mutex held */
-dibs_grant *dibs__grant_new(dibs *d, const char *name, const char *owner); /* NULL: out of memory */
+/* `owner` NULL: the grant itself. NULL: out of memory. */
+dibs_grant *dibs__grant_new(dibs *d, const char *name, const char *owner, bool portable);
 dibs__claim dibs__grant_claim(const dibs_grant *g); /* as the engine is told of it */
+void dibs__grant_fit_lease(dibs_grant *g);
 void dibs__grant_ref(dibs_grant *g);
 void dibs__grant_unref(dibs_grant *g);
 bool dibs__grant_enlist(dibs_grant *g);      /* into the tables; false: out of memory */
@@ -222,6 +297,8 @@ bool dibs__grant_deliver(dibs_grant *g);
 int64_t dibs__grant_lease_left(const dibs_grant *g, dibs__deadline sent);
 void dibs__grant_answer(dibs_grant *g, dibs__deadline sent, dibs_status status,
                         const dibs__reply *reply);
+/* One level of it in a forked child; the parent's grant stays. */
+dibs_status dibs__grant_free_in_child(dibs_grant *g, dibs_error *err);
 /* dibs_renew with a bound; not with the mutex. */
 dibs_status dibs__grant_renew(dibs_grant *g, dibs__deadline until, dibs_error *err);
 /* The engine may still have it: the keeper gives it back. Takes the caller's reference. */
@@ -229,15 +306,29 @@ void dibs__grant_orphan(dibs_grant *g, bool release_it);
 dibs__deadline dibs__deadline_of(dibs__deadline sent, int64_t remaining, int64_t lease);
 
 /* ticket.c: with the mutex held */
-void dibs__ticket_answer(dibs_ticket *t, dibs__deadline sent, dibs_status status,
+void dibs__ticket_answer(dibs__ticket *t, dibs__deadline sent, dibs_status status,
                          const dibs__reply *reply, const dibs_error *err);
-void dibs__ticket_handed(dibs_ticket *t, uint64_t fence, uint64_t floor);
-void dibs__ticket_settle(dibs_ticket *t, dibs_status status, const dibs_error *err);
-void dibs__ticket_time_out(dibs_ticket *t);
-void dibs__ticket_cancel(dibs_ticket *t);
+void dibs__ticket_handed(dibs__ticket *t, uint64_t fence, uint64_t floor);
+void dibs__ticket_settle(dibs__ticket *t, dibs_status status, const dibs_error *err);
+void dibs__ticket_time_out(dibs__ticket *t);
+void dibs__ticket_cancel(dibs__ticket *t);
 /* Asks the engine, at the latest until then; gives the mutex away meanwhile. */
-void dibs__ticket_enter(dibs_ticket *t, dibs__deadline latest);
-void dibs__ticket_sit(dibs_ticket *t); /* the calling thread waits until it is settled */
+void dibs__ticket_enter(dibs__ticket *t, dibs__deadline latest);
+void dibs__ticket_sit(dibs__ticket *t);  /* the calling thread waits until it is settled */
+void dibs__ticket_send(dibs__ticket *t); /* a request's: a worker enters */
+
+/* worker.c: with the mutex */
+bool dibs__workers_start(dibs *d); /* at least one; false: no thread to be had */
+void dibs__job_add(dibs *d, dibs__job *j);
+bool dibs__job_drop(dibs *d, dibs__job *j); /* false: not listed, a worker may have it */
+void dibs__workers_stop(dibs *d);           /* without the mutex; no job is left */
+
+/* request.c: with the mutex. Ends every wait; or only those for runs of once. */
+void dibs__requests_stop(dibs *d);
+void dibs__requests_cancel(dibs *d);
+
+/* outcome.c: with the mutex, when nobody else is left */
+void dibs__outcomes_free(dibs *d);
 
 /* chore.c: with the mutex */
 /* A place in `renewals`, `chores` and `ends`; false: out of memory or threads. */
@@ -245,10 +336,12 @@ bool dibs__lodge(dibs *d);
 void dibs__unlodge(dibs *d);
 void dibs__chore_at(dibs *d, dibs__heap *heap, dibs__chore *c, dibs__deadline when);
 void dibs__news_add(dibs *d, dibs__news *n);
-bool dibs__news_run(
-    dibs *d); /* the next; the mutex is given away meanwhile. false: there is none */
-/* No callback about it begins or runs after this, unless we are inside it, or it waits for us. The
- * mutex may be given away meanwhile. True: it was still to be run, and will not be. */
+/* The next callback; the mutex is given away meanwhile. False: there is none. */
+bool dibs__news_run(dibs *d);
+/* It is not told any more. True: it was still to be told. */
+bool dibs__news_drop(dibs *d, dibs__news *n);
+/* The same, and no callback about it runs after this, unless we are inside it, or it waits for us. The
+ * mutex may be given away meanwhile. */
 bool dibs__news_forget(dibs *d, dibs__news *n);
 void dibs__reap_start(dibs *d); /* the engine's cells, now and then, from now on */
 void dibs__reap_last(dibs *d);  /* nobody else is there: by chance, if it never came to it */
@@ -274,8 +367,36 @@ void dibs__telling_begin(dibs__telling *t, const void *about);
 void dibs__telling_end(dibs__telling *t);
 void dibs__telling_await(const void *about); /* without the mutex */
 
+/* grant.c: unlocking in two steps, each with the mutex. First one level less, without I/O. Then, if it was the last
+ * one (`last`), the lock goes back; the mutex is given away meanwhile. `ask` false: there is no time left, and the
+ * keeper does it. The status, and what to say. */
+typedef struct dibs__unlocking {
+    char name[201]; /* the grant is gone when this is told */
+    dibs_loss why;
+    bool last, held;
+} dibs__unlocking;
+
+dibs_status dibs__unlock_begin(dibs_grant *g, dibs__unlocking *u);
+dibs_status dibs__unlock_end(dibs_grant *g, dibs__unlocking *u, bool ask);
+dibs_status dibs__unlock_say(const dibs__unlocking *u, dibs_status status, dibs_error *err);
+
+/* look.c: is it over, after a break that waits? DIBS_BUSY: not yet. In a call, without the mutex. */
+dibs_status dibs__break_look(dibs *d, const char *name, dibs__deadline until, dibs_error *err);
+
 /* lock.c */
+/* Everything of a request's lock call that needs no engine. DIBS_OK: its ticket will be settled. */
+dibs_status dibs__lock_request(dibs *d, const char *name, const dibs_lock_options *options,
+                               dibs__ticket *t, dibs_error *err);
 dibs_status dibs__check_lock_options(const dibs *d, const dibs_lock_options *o, dibs_error *err);
+/* The options of a call with the handle's defaults filled in; `given` may be NULL. */
+dibs_lock_options dibs__lock_terms(const dibs *d, const dibs_lock_options *given);
+/* How long a call waits that was given this: never 0. */
+static inline int64_t dibs__wait_ms(const dibs *d, int64_t given)
+{
+    return given ? given : d->wait_ms;
+}
+/* When a wait that begins now ends. DIBS_NO_WAIT: now. `wait_ms` is not 0. */
+dibs__deadline dibs__wait_until(const dibs *d, int64_t wait_ms);
 /* What is left of a caller's patience, as the next wait_ms. */
 int64_t dibs__wait_left(const dibs *d, int64_t wait_ms, dibs__deadline until);
 /* dibs_lock without its last step: the grant is not delivered yet. */
@@ -284,19 +405,28 @@ dibs_status dibs__lock(dibs *d, const char *name, const dibs_lock_options *o, di
 /* In a call: as if it had not been asked for; one level up. The engine is told until then, or by the
  * keeper. */
 void dibs__lock_undo(dibs_grant *g, dibs__deadline until);
+/* portable.c: whether the engine has locks that outlive their handle; else why not */
+dibs_status dibs__check_portable(const dibs__engine_class *class, dibs_error *err);
 /* lock.c: the calling thread, as an owner */
 void dibs__thread_owner(const dibs *d, char *out, size_t size);
 
-/* recipes/work.c: ends what has not ended, as far as the time allows, and frees all */
-void dibs__onces_close(dibs *d, dibs__deadline until);
+/* recipes/work.c, for requests: with the mutex. Frees one that is another's run; what may be ours, the keeper withdraws. */
+void dibs__once_leave(struct dibs_once *o);
+/* recipes/once.c, for requests: begin leaves a dibs_once after this */
+bool dibs__once_is_answer(dibs_status status);
 
 /* keeper.c */
 /* How long the keeper may be away: with a renewal, and with anything else. */
 dibs__deadline dibs__keeper_renew_until(const dibs *d, int64_t now);
 dibs__deadline dibs__keeper_until(const dibs *d, int64_t now);
+/* With the mutex: something is held for so long at a time. More of the kind may come while the keeper is away. */
+void dibs__keeper_expect(dibs *d, int64_t lease, int64_t now);
 bool dibs__keeper_start(dibs *d); /* with the mutex; false: no thread to be had */
 void dibs__keeper_wake(dibs *d);
 void dibs__keeper_stop(dibs *d); /* without the mutex; it was told so: `keeper_stops` */
+
+/* handle.c: all that dibs_close does, except freeing. Without the mutex; once. */
+void dibs__drain(dibs *d);
 
 /* handle.c: reads a URL (NULL as in dibs_open) and finds its engine. `url` is to be finished in any case. */
 dibs_status dibs__url_begin(dibs__url *url, const char *text, const dibs__engine_class **out,

@@ -5,10 +5,11 @@
  * over); `renewals` and `ends` say the same for runs of once. Whatever is due at about the same time goes
  * to the engine in one batch, sorted by name; a run is renewed by an exchange of its own. No exchange of
  * the keeper's lasts beyond the next deadline of a holder by much, so that a loss is told in time even
- * when the engine hangs.
+ * when the engine hangs. A lock that is taken during an exchange counts as well, with the shortest lease of
+ * the last minute: only the first of a kind may find the keeper away for longer than it can wait.
  *
- * What else takes an exchange of its own is an errand (giving back what was left, entering again) or a
- * chore (reaping, withdrawing a run). These are done one at a time, and after all renewals that are due:
+ * What else takes an exchange of its own is an errand (giving back what was left) or a chore
+ * (reaping, withdrawing a run). These are done one at a time, and after all renewals that are due:
  * however many there are, a renewal waits for one of each at most, and neither takes so long that too
  * little is left for it. */
 #define _GNU_SOURCE
@@ -31,6 +32,7 @@
 #define TOGETHER (20 * DIBS__MS) /* renewals that are due so soon go along */
 #define GRACE    (50 * DIBS__MS) /* an exchange gets at least this long, whatever ends meanwhile */
 #define AGAIN    (200 * DIBS__MS)
+#define OF_LATE  (60 * DIBS__SECOND)
 
 /* What goes to the engine is a copy: a waiter may be handed its lock, or begin anew, while the exchange is under
  * way. */
@@ -61,29 +63,43 @@ static void expire(dibs *d, int64_t now)
 
 static void tell_losses(dibs *d)
 {
-    if (!d->news)
-        return;
-    if (d->dispatch_only) {
-        dibs__notice(d);
-        return;
-    }
     while (dibs__news_run(d))
-        d->losses_noted++;
-    dibs__notice(d);
+        continue;
 }
 
 /* ---- Signs of life --------------------------------------------------------------------------- */
+
+void dibs__keeper_expect(dibs *d, int64_t lease, int64_t now)
+{
+    if (lease > d->brief && now < d->brief_until)
+        return;
+    d->brief = lease;
+    d->brief_until = now + OF_LATE;
+}
+
+/* The deadline of a lock that is taken as soon as the keeper is away. Its lease is not known; those of the last minute
+ * are. */
+static dibs__deadline next_comer(const dibs *d, int64_t now)
+{
+    return now < d->brief_until ? now + d->brief : DIBS__NEVER;
+}
+
+static dibs__deadline not_too_soon(dibs__deadline when, int64_t now)
+{
+    return when > now + GRACE ? when : now + GRACE;
+}
 
 /* Nobody's deadline passes unseen. */
 dibs__deadline dibs__keeper_renew_until(const dibs *d, int64_t now)
 {
     const dibs__heap *heaps[] = {&d->expiries, &d->ends};
-    dibs__deadline until = now + d->request_span;
+    dibs__deadline until =
+        dibs__sooner(now + d->request_span, not_too_soon(next_comer(d, now), now));
 
     for (int i = 0; i < 2; i++) {
         dibs__due *top = dibs__heap_top(heaps[i]);
         if (top)
-            until = dibs__sooner(until, top->key > now + GRACE ? top->key : now + GRACE);
+            until = dibs__sooner(until, not_too_soon(top->key, now));
     }
     return d->closing ? dibs__sooner(until, d->close_until) : until;
 }
@@ -94,11 +110,16 @@ static bool is_to_be_renewed(dibs__due *expiry)
 }
 
 /* Who has this deadline still has a third of what it has now. */
-static dibs__deadline leave_a_third(dibs__deadline until, const dibs__due *deadline, int64_t now)
+static dibs__deadline leave_a_third(dibs__deadline until, dibs__deadline deadline, int64_t now)
 {
-    dibs__deadline back = deadline ? deadline->key - (deadline->key - now) / 3 : DIBS__NEVER;
+    if (deadline == DIBS__NEVER)
+        return until;
+    return dibs__sooner(until, not_too_soon(deadline - (deadline - now) / 3, now));
+}
 
-    return dibs__sooner(until, back > now + GRACE ? back : now + GRACE);
+static dibs__deadline key_of(const dibs__due *due)
+{
+    return due ? due->key : DIBS__NEVER;
 }
 
 /* With something that is no renewal. It comes back while everybody who is to be renewed has time left for
@@ -108,8 +129,9 @@ dibs__deadline dibs__keeper_until(const dibs *d, int64_t now)
 {
     dibs__deadline until = dibs__keeper_renew_until(d, now);
 
-    until = leave_a_third(until, dibs__heap_first(&d->expiries, is_to_be_renewed), now);
-    return leave_a_third(until, dibs__heap_top(&d->ends), now);
+    until = leave_a_third(until, key_of(dibs__heap_first(&d->expiries, is_to_be_renewed)), now);
+    until = leave_a_third(until, key_of(dibs__heap_top(&d->ends)), now);
+    return leave_a_third(until, next_comer(d, now), now);
 }
 
 static int by_name(const void *a, const void *b)
@@ -200,12 +222,6 @@ static void give_back(dibs *d, dibs_grant *g, int64_t now)
     dibs__grant_unref(g);
 }
 
-/* A dispatcher's: threads enter by themselves. */
-static bool must_enter(const dibs_grant *g)
-{
-    return g->state == DIBS__WAITING && g->ticket && g->ticket->by_event && g->ticket->enter_again;
-}
-
 static void serve(dibs *d, batch *b, dibs_grant *g, int64_t now)
 {
     bool waits = g->state == DIBS__WAITING && g->ticket;
@@ -214,7 +230,9 @@ static void serve(dibs *d, batch *b, dibs_grant *g, int64_t now)
     if (waits && g->ticket->by_event && now >= g->ticket->until) {
         dibs__heap_remove(&d->due, &g->due);
         dibs__ticket_time_out(g->ticket);
-    } else if (g->state == DIBS__ORPHAN || must_enter(g)) {
+    } else if (waits && g->ticket->by_event && g->ticket->enter_again) {
+        dibs__ticket_send(g->ticket);
+    } else if (g->state == DIBS__ORPHAN) {
         dibs__heap_remove(&d->due, &g->due);
         dibs__heap_put(&d->errands, &g->errand, since);
     } else if (g->state == DIBS__HELD || (waits && !g->ticket->enter_again)) {
@@ -235,10 +253,6 @@ static void run_errand(dibs *d, int64_t now)
     dibs__heap_remove(&d->errands, top);
     if (g->state == DIBS__ORPHAN)
         give_back(d, g, now);
-    else if (must_enter(g) && now >= g->ticket->until)
-        dibs__ticket_time_out(g->ticket);
-    else if (must_enter(g))
-        dibs__ticket_enter(g->ticket, dibs__keeper_until(d, now));
 }
 
 /* How much too early its turn may come, so that many go in one exchange. */
@@ -316,7 +330,7 @@ static void sleep_until_something(dibs *d)
     struct pollfd fds[] = {
         {.fd = d->wake_fd, .events = POLLIN},
         {.fd = d->timer_fd, .events = POLLIN},
-        {.fd = d->class->event_fd(d->engine), .events = POLLIN},
+        {.fd = dibs__is_open(d) ? d->class->event_fd(d->engine) : -1, .events = POLLIN},
     };
     uint64_t ignored;
 
@@ -352,7 +366,7 @@ static void *keeper_main(void *data)
         run_errand(d, dibs__now(d->env));
         tell_losses(d);
         serve_next(d, &d->chores, now);
-        if (next_moment(d) <= dibs__now(d->env) || (d->news && !d->dispatch_only))
+        if (next_moment(d) <= dibs__now(d->env) || d->news.first)
             continue;
         arm(d);
         sleep_until_something(d);

@@ -1,5 +1,4 @@
-/* dibs_lock and dibs_lock_start: from options to a grant and a ticket, and out of the line again.
- */
+/* dibs_lock and its request: from options to a grant and a ticket, and out of the queue again. */
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "core/handle.h"
@@ -36,28 +35,34 @@ static dibs_status check_engine(const dibs__engine_class *class, const dibs_lock
 
     if (o->slots > 1)
         why = class->can.no_slots;
-    return why ? dibs__fail(err, DIBS_UNSUPPORTED, "%s: no %s: %s", class->scheme,
-                            o->slots > 1 ? "semaphores" : "shared locks", why)
-               : DIBS_OK;
+    if (why)
+        return dibs__fail(err, DIBS_UNSUPPORTED, "%s: no %s: %s", class->scheme,
+                          o->slots > 1 ? "semaphores" : "shared locks", why);
+    return o->portable ? dibs__check_portable(class, err) : DIBS_OK;
 }
 
 static dibs_status check_options(const dibs__engine_class *class, const dibs_lock_options *o,
                                  dibs_error *err)
 {
-    dibs_status status = check_slots(o, err);
+    dibs_status status = DIBS__CHECK_RESERVED(o, err);
 
+    if (status == DIBS_OK)
+        status = check_slots(o, err);
     if (status == DIBS_OK)
         status = check_engine(class, o, err);
     if (status == DIBS_OK)
-        status = dibs__check_ms("wait_ms", o->wait_ms, 1, DIBS__MAX_MS, "DIBS_NO_WAIT", err);
+        status = dibs__check_wait(o->wait_ms, err);
     if (status == DIBS_OK)
         status = dibs__check_lease(o->lease_ms, err);
     if (status == DIBS_OK)
         status = dibs__check_ms("max_hold_ms", o->max_hold_ms, DIBS__MIN_LEASE / DIBS__MS,
-                                DIBS__MAX_MS, NULL, err);
+                                DIBS__MAX_MS, DIBS__OR_FOREVER, err);
     if (status == DIBS_OK)
         status =
-            dibs__check_ms("min_hold_ms", o->min_hold_ms, 1, DIBS__MAX_LEASE / DIBS__MS, NULL, err);
+            dibs__check_ms("min_hold_ms", o->min_hold_ms, 1, DIBS__MAX_LEASE / DIBS__MS, 0, err);
+    if (status == DIBS_OK && o->not_reentrant && o->owner)
+        status = dibs__fail(err, DIBS_INVALID,
+                            "not_reentrant cannot be combined with a named owner: its locks are");
     if (status == DIBS_OK && o->owner && (!*o->owner || strlen(o->owner) > DIBS_OWNER_MAX))
         status = dibs__fail(err, DIBS_INVALID, "invalid owner: give 1 to %d bytes", DIBS_OWNER_MAX);
     return status;
@@ -71,7 +76,7 @@ void dibs__thread_owner(const dibs *d, char *out, size_t size)
 /* Where the lease is the handle's, a lock cannot have a longer one. */
 static dibs_status check_lease(const dibs *d, const dibs_lock_options *o, dibs_error *err)
 {
-    int64_t session = d->engine->session;
+    int64_t session = dibs__is_open(d) ? d->engine->session : 0;
 
     if (session && o->lease_ms > session / DIBS__MS)
         return dibs__fail(err, DIBS_INVALID,
@@ -100,9 +105,9 @@ static const char *owner_of(const dibs *d, const dibs_lock_options *o, bool by_e
 {
     if (o->owner)
         return o->owner;
-    if (d->owner[0])
+    if (d->owner[0] && !o->not_reentrant)
         return d->owner;
-    if (by_event || is_semaphore(o))
+    if (by_event || o->not_reentrant || o->portable || is_semaphore(o))
         return NULL;
     dibs__thread_owner(d, room, size);
     return room;
@@ -113,8 +118,7 @@ static void fill_grant(dibs_grant *g, const dibs_lock_options *o)
     g->capacity = is_semaphore(o) ? o->slots : DIBS__PLAIN;
     g->weight = is_semaphore(o) ? (o->weight ? o->weight : 1) : o->shared ? 1 : DIBS__PLAIN;
     g->lease = o->lease_ms ? o->lease_ms * DIBS__MS : g->d->lease;
-    if (g->d->engine->lease && g->lease > g->d->engine->lease)
-        g->lease = g->d->engine->lease;
+    dibs__grant_fit_lease(g);
     g->max_hold = o->max_hold_ms * DIBS__MS;
     g->min_hold = o->min_hold_ms * DIBS__MS;
     if (g->max_hold && g->max_hold < g->lease)
@@ -122,19 +126,17 @@ static void fill_grant(dibs_grant *g, const dibs_lock_options *o)
     g->renew = !o->no_renew;
     g->on_lost = o->on_lost;
     g->data = o->data;
-    g->owner_named = o->owner || g->d->owner[0];
+    g->owner_named = o->owner || (g->d->owner[0] && !o->not_reentrant) || o->portable;
     g->asked = dibs__now(g->d->env);
 }
 
-static void fill_ticket(dibs_ticket *t, dibs_grant *g, const dibs_lock_options *o)
+static void fill_ticket(dibs__ticket *t, dibs_grant *g, const dibs_lock_options *o)
 {
     dibs *d = g->d;
 
     t->grant = g;
     t->try_once = o->wait_ms == DIBS_NO_WAIT;
-    t->until = t->try_once  ? g->asked + d->request_span
-               : o->wait_ms ? g->asked + o->wait_ms * DIBS__MS
-                            : DIBS__NEVER;
+    t->until = t->try_once ? g->asked + d->request_span : dibs__wait_until(d, o->wait_ms);
     t->window = g->lease < DIBS__WINDOW ? g->lease : DIBS__WINDOW;
     t->enter_again = true;
     g->ticket = t;
@@ -152,16 +154,20 @@ static dibs_status reenter(dibs_grant *g, const dibs_lock_options *o, dibs_error
     if (g->ticket)
         return dibs__fail(err, DIBS_INVALID, "'%.200s': this owner is already waiting for it",
                           name);
-    if (!dibs_held(g))
+    if (!dibs_grant_held(g))
         return dibs__fail(err, DIBS_LOST, "'%.200s' was lost: unlock the lost grant first", name);
     if (capacity != g->capacity)
-        return dibs__fail(err, DIBS_CONFLICT, "'%.200s' is held with a different number of slots",
+        return dibs__fail(err, DIBS_MISMATCH, "'%.200s' is held with a different number of slots",
                           name);
     if (weight > g->weight)
         return dibs__fail(
-            err, DIBS_CONFLICT,
+            err, DIBS_MISMATCH,
             "'%.200s' is held shared (or with fewer slots): unlock it first, then request more",
             name);
+    if (o->portable && !g->portable)
+        return dibs__fail(err, DIBS_MISMATCH,
+                          "'%.200s' is held and not portable: unlock it first, then request it so",
+                          name);
     g->depth++;
     g->d->stats.reentries++;
     return DIBS_OK;
@@ -216,7 +222,24 @@ void dibs__lock_undo(dibs_grant *g, dibs__deadline until)
 
 /* ---- The calls ------------------------------------------------------------------------------- */
 
-static const dibs_lock_options defaults;
+dibs_lock_options dibs__lock_terms(const dibs *d, const dibs_lock_options *given)
+{
+    dibs_lock_options o = {0};
+
+    if (given)
+        o = *given;
+    o.wait_ms = dibs__wait_ms(d, o.wait_ms);
+    if (o.max_hold_ms == DIBS_FOREVER)
+        o.max_hold_ms = 0;
+    return o;
+}
+
+dibs__deadline dibs__wait_until(const dibs *d, int64_t wait_ms)
+{
+    if (wait_ms == DIBS_FOREVER)
+        return DIBS__NEVER;
+    return dibs__after(d->env, wait_ms > 0 && wait_ms <= DIBS__MAX_MS ? wait_ms * DIBS__MS : 0);
+}
 
 /* Everything that can be refused before the engine is asked. In a call; `again` is set when it was a
  * reentry. */
@@ -241,7 +264,7 @@ static dibs_status prepare(dibs *d, const char *name, const dibs_lock_options *o
         status = reenter(*out, o, err);
         *again = status == DIBS_OK;
     } else {
-        *out = dibs__grant_new(d, name, owner);
+        *out = dibs__grant_new(d, name, owner, o->portable);
         if (!*out || !dibs__keeper_start(d) || !dibs__grant_enlist(*out)) {
             free(*out);
             status = dibs__fail(err, DIBS_NO_MEMORY, "'%.200s': out of memory or threads", name);
@@ -256,7 +279,7 @@ static dibs_status prepare(dibs *d, const char *name, const dibs_lock_options *o
 static dibs_status wait_for(dibs_grant *g, const dibs_lock_options *o, dibs_error *err)
 {
     dibs *d = g->d;
-    dibs_ticket t;
+    dibs__ticket t;
 
     memset(&t, 0, sizeof t);
     fill_grant(g, o);
@@ -312,7 +335,7 @@ int64_t dibs__wait_left(const dibs *d, int64_t wait_ms, dibs__deadline until)
 {
     int64_t left;
 
-    if (wait_ms == 0 || wait_ms == DIBS_NO_WAIT)
+    if (wait_ms == DIBS_FOREVER || wait_ms == DIBS_NO_WAIT)
         return wait_ms;
     left = (until - dibs__now(d->env)) / DIBS__MS;
     return left > 0 ? left : DIBS_NO_WAIT;
@@ -321,16 +344,20 @@ int64_t dibs__wait_left(const dibs *d, int64_t wait_ms, dibs__deadline until)
 dibs_status dibs__do_lock(dibs *d, const char *name, const dibs_lock_options *options,
                           dibs_grant **out, dibs_error *err)
 {
-    dibs_lock_options o = options ? *options : defaults;
+    dibs_lock_options o = dibs__lock_terms(d, options);
     int64_t wait_ms = o.wait_ms;
     dibs__deadline until;
     dibs_status status;
     bool lost;
 
     *out = NULL;
-    if (!dibs__same_process(d))
-        return dibs__forked(err);
-    until = dibs__after(d->env, wait_ms > 0 && wait_ms <= DIBS__MAX_MS ? wait_ms * DIBS__MS : 0);
+    until = dibs__wait_until(d, wait_ms);
+    if (!dibs__is_open(d) || !dibs__same_process(d)) {
+        status = dibs__usable_until(
+            d, dibs__request_until(d, wait_ms == DIBS_NO_WAIT ? DIBS__NEVER : until), err);
+        if (status != DIBS_OK)
+            return status;
+    }
     dibs__begin_call(d); /* one call, so that dibs_close waits for the whole of it */
     do {
         status = lock_once(d, name, &o, true, out, &lost, err);
@@ -340,68 +367,28 @@ dibs_status dibs__do_lock(dibs *d, const char *name, const dibs_lock_options *op
     return status;
 }
 
-/* The grant is there already: a ticket that says so. */
-static void settle_reentry(dibs_ticket *t, dibs_grant *g)
+dibs_status dibs__lock_request(dibs *d, const char *name, const dibs_lock_options *options,
+                               dibs__ticket *t, dibs_error *err)
 {
-    dibs *d = g->d;
-
-    t->grant = g;
-    t->by_event = true;
-    t->settled = true;
-    *d->done_end = t;
-    d->done_end = &t->next;
-    dibs__notice(d);
-}
-
-dibs_status dibs__do_lock_start(dibs *d, const char *name, const dibs_lock_options *options,
-                                dibs_ticket_fn done, void *data, dibs_ticket **out, dibs_error *err)
-{
-    const dibs_lock_options *o = options ? options : &defaults;
+    dibs_lock_options o = dibs__lock_terms(d, options);
     dibs_grant *g = NULL;
-    dibs_ticket *t;
     bool again;
-    dibs_status status;
+    dibs_status status = prepare(d, name, &o, true, &g, &again, err);
 
-    if (out)
-        *out = NULL;
-    if (!dibs__same_process(d))
-        return dibs__forked(err);
-    t = calloc(1, sizeof *t);
-    if (!t)
-        return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    dibs__begin_call(d);
-    status = prepare(d, name, o, true, &g, &again, err);
-    if (status != DIBS_OK) {
-        dibs__end_call(d);
-        free(t);
+    if (status != DIBS_OK)
         return status;
-    }
-    t->done = done;
-    t->data = data;
     t->by_event = true;
-    if (out)
-        *out = t;
-    if (again) {
-        settle_reentry(t, g);
-    } else {
-        fill_grant(g, o);
-        fill_ticket(t, g, o);
-        dibs__ticket_enter(t, dibs__after(d->env, d->request_span));
+    if (again) { /* the grant is there already */
+        t->grant = g;
+        t->settled = true;
+        t->done(d, t);
+        return DIBS_OK;
     }
-    dibs__end_call(d);
+    fill_grant(g, &o);
+    fill_ticket(t, g, &o);
+    g->state = DIBS__WAITING;
+    dibs__ticket_send(t);
     return DIBS_OK;
-}
-
-void dibs_ticket_cancel(dibs_ticket *t)
-{
-    dibs *d = t->grant->d;
-
-    if (!dibs__same_process(d))
-        return;
-    pthread_mutex_lock(&d->mutex);
-    if (!t->settled)
-        dibs__ticket_cancel(t);
-    pthread_mutex_unlock(&d->mutex);
 }
 
 void dibs_cancel(dibs *d, const char *name)
@@ -410,6 +397,8 @@ void dibs_cancel(dibs *d, const char *name)
         return;
     pthread_mutex_lock(&d->mutex);
     d->cancels += name == NULL;
+    if (!name)
+        dibs__requests_cancel(d);
     /* Settling takes at most the entry itself out of the table. */
     for (size_t i = 0; i < d->attempts.size; i++) {
         for (dibs__node *n = d->attempts.slot[i], *next; n; n = next) {

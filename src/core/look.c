@@ -19,17 +19,15 @@ static dibs_status look(dibs *d, look_fn fn, const void *what, dibs__deadline pa
     dibs__report_builder *b = dibs__report_new();
     dibs_status status;
 
-    *out = NULL;
     if (!b)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    dibs__begin_call(d);
-    pthread_mutex_unlock(&d->mutex);
+    dibs__stay(d);
     status = fn(d, what, dibs__request_until(d, patience), b, err);
-    pthread_mutex_lock(&d->mutex);
-    dibs__end_call(d);
     if (status == DIBS_OK)
-        return dibs__report_finish(b, d->base, out, err);
-    dibs__report_drop(b);
+        status = dibs__report_finish(b, d->base, out, err);
+    else
+        dibs__report_drop(b);
+    dibs__go(d); /* from here on the handle may be gone */
     return status;
 }
 
@@ -43,16 +41,19 @@ static dibs_status look_at_one(dibs *d, const void *what, dibs__deadline until,
     return status;
 }
 
-dibs_status dibs__do_inspect(dibs *d, const char *name, dibs_report **out, dibs_error *err)
+dibs_status dibs__do_lock_inspect(dibs *d, const char *name, dibs_report **out, dibs_error *err)
 {
-    dibs_status status = dibs__same_process(d) ? dibs__check_name(name, err) : dibs__forked(err);
+    dibs_status status = dibs__check_name(name, err);
 
+    *out = NULL;
+    if (status == DIBS_OK)
+        status = dibs__usable(d, err);
     return status == DIBS_OK ? look(d, look_at_one, name, DIBS__NEVER, out, err) : status;
 }
 
 typedef struct selection {
     const char *prefix;
-    bool idle;
+    dibs_list_options options;
 } selection;
 
 static dibs_status look_at_many(dibs *d, const void *what, dibs__deadline until,
@@ -60,32 +61,53 @@ static dibs_status look_at_many(dibs *d, const void *what, dibs__deadline until,
 {
     const selection *s = what;
 
-    return d->class->list(d->engine, s->prefix, s->idle, until, b, err);
+    return d->class->list(d->engine, s->prefix, s->options.idle, until, b, err);
 }
 
-dibs_status dibs__do_list(dibs *d, const char *prefix, bool idle, dibs_report **out,
-                          dibs_error *err)
+dibs_status dibs__do_lock_list(dibs *d, const char *prefix, const dibs_list_options *options,
+                               dibs_report **out, dibs_error *err)
 {
-    selection s = {prefix ? prefix : "", idle};
+    selection s = {.prefix = prefix ? prefix : ""};
+    dibs_status status;
 
-    if (!dibs__same_process(d))
-        return dibs__forked(err);
+    *out = NULL;
+    if (options)
+        s.options = *options;
+    status = DIBS__CHECK_RESERVED(&s.options, err);
+    if (status == DIBS_OK)
+        status = dibs__usable(d, err);
+    if (status != DIBS_OK)
+        return status;
     if (strnlen(s.prefix, DIBS_NAME_MAX + 1) > DIBS_NAME_MAX)
         return dibs__fail(err, DIBS_INVALID, "the prefix is too long (at most %d bytes)",
                           DIBS_NAME_MAX);
-    return look(d, look_at_many, &s, DIBS__NEVER, out, err);
+    status = look(d, look_at_many, &s, DIBS__NEVER, out, err);
+    if (status == DIBS_OK)
+        dibs__report_cut(*out, s.options.after, s.options.limit);
+    return status;
 }
 
 /* ---- Breaking -------------------------------------------------------------------------------- */
 
-static bool asked_holders_left(const dibs_report *r)
+/* NULL: all of them are gone. */
+static const dibs_party *asked_holder_left(const dibs_report *r)
 {
     const dibs_lock_info *info = dibs_report_at(r, 0);
 
     for (size_t i = 0; info && i < info->holder_count; i++)
-        if (info->holders[i].breaking)
-            return true;
-    return false;
+        if (info->holders[i]->breaking)
+            return info->holders[i];
+    return NULL;
+}
+
+static dibs_status still_held(const char *name, const dibs_party *p, dibs_error *err)
+{
+    dibs__fail(err, DIBS_BUSY,
+               "'%.200s': the holder was notified and has not released the lock yet: %s (host %s, "
+               "pid %lld)",
+               name, p->owner, p->host, (long long)p->pid);
+    dibs__error_holder(err, p->owner, p->host, p->pid, p->fence, p->left_ms);
+    return DIBS_BUSY;
 }
 
 static bool is_closing(dibs *d)
@@ -98,6 +120,21 @@ static bool is_closing(dibs *d)
     return closing;
 }
 
+dibs_status dibs__break_look(dibs *d, const char *name, dibs__deadline until, dibs_error *err)
+{
+    dibs_report *r;
+    dibs_status status = look(d, look_at_one, name, until, &r, err);
+    const dibs_party *left;
+
+    if (status != DIBS_OK)
+        return status == DIBS_NOT_FOUND ? DIBS_OK : status;
+    left = asked_holder_left(r);
+    if (left)
+        status = still_held(name, left, err);
+    dibs_report_free(r);
+    return status;
+}
+
 /* In a call. No engine tells when a stranger lets go: look, at growing intervals. */
 static dibs_status wait_for_holders(dibs *d, const char *name, dibs__deadline until,
                                     dibs_error *err)
@@ -105,19 +142,9 @@ static dibs_status wait_for_holders(dibs *d, const char *name, dibs__deadline un
     int64_t pause = FIRST_PAUSE;
 
     for (;;) {
-        dibs_report *r;
-        dibs_status status = look(d, look_at_one, name, until, &r, err);
-        bool left;
-        if (status != DIBS_OK)
-            return status == DIBS_NOT_FOUND ? DIBS_OK : status;
-        left = asked_holders_left(r);
-        dibs_report_free(r);
-        if (!left)
-            return DIBS_OK;
-        if (dibs__now(d->env) + pause >= until)
-            return dibs__fail(err, DIBS_BUSY,
-                              "'%.200s': the holder was notified and has not released the lock yet",
-                              name);
+        dibs_status status = dibs__break_look(d, name, until, err);
+        if (status != DIBS_BUSY || dibs__now(d->env) + pause >= until)
+            return status;
         dibs__sleep(d->env, pause);
         if (is_closing(d))
             return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
@@ -125,21 +152,27 @@ static dibs_status wait_for_holders(dibs *d, const char *name, dibs__deadline un
     }
 }
 
-dibs_status dibs__do_break(dibs *d, const char *name, const char *by, bool now, int64_t wait_ms,
-                           dibs_error *err)
+dibs_status dibs__do_lock_break(dibs *d, const char *name, const dibs_break_options *options,
+                                dibs_error *err)
 {
+    static const dibs_break_options defaults;
+    const dibs_break_options *o = options ? options : &defaults;
     dibs__reply reply = {0};
     dibs__deadline until;
-    dibs_status status = dibs__same_process(d) ? dibs__check_name(name, err) : dibs__forked(err);
+    dibs_status status = dibs__check_name(name, err);
 
     if (status == DIBS_OK)
-        status = dibs__check_ms("wait_ms", wait_ms, 1, DIBS__MAX_MS, NULL, err);
+        status = DIBS__CHECK_RESERVED(o, err);
+    if (status == DIBS_OK)
+        status = dibs__check_wait(o->wait_ms, err);
+    if (status == DIBS_OK)
+        status = dibs__usable(d, err);
     if (status != DIBS_OK)
         return status;
-    until = wait_ms ? dibs__after(d->env, wait_ms * DIBS__MS) : DIBS__NEVER;
+    until = dibs__wait_until(d, dibs__wait_ms(d, o->wait_ms));
     dibs__begin_call(d);
     pthread_mutex_unlock(&d->mutex);
-    status = d->class->break_lock(d->engine, name, by ? by : "?", now,
+    status = d->class->break_lock(d->engine, name, o->by ? o->by : "?", o->now,
                                   dibs__request_until(d, until), &reply, err);
     if (status == DIBS_OK && reply.verdict != DIBS__LOST)
         dibs__bell_ring(d, dibs__request_until(d, until));

@@ -43,6 +43,7 @@ struct dibs_report {
     dibs_lock_info *lock;
     size_t count;
     dibs_party *party;
+    const dibs_party **to_party; /* each of them */
     const char **note;
     char *text;
 };
@@ -207,6 +208,7 @@ static int by_name(const void *a, const void *b)
 static void point(const dibs__report_builder *b, dibs_report *r)
 {
     for (size_t i = 0; i < b->party_count; i++) {
+        r->to_party[i] = &r->party[i];
         r->party[i] = b->party[i].party;
         r->party[i].owner = b->text + b->party[i].owner;
         r->party[i].host = b->text + b->party[i].host;
@@ -218,8 +220,11 @@ static void point(const dibs__report_builder *b, dibs_report *r)
         r->lock[i] = row->info;
         r->lock[i].name = b->text + row->name;
         r->lock[i].broken_by = row->broken_by == NO_TEXT ? NULL : b->text + row->broken_by;
-        r->lock[i].holders = row->info.holder_count ? r->party + row->holders : NULL;
-        r->lock[i].waiters = row->waiters_listed ? r->party + row->waiters : NULL;
+        r->lock[i].holders = row->info.holder_count ? r->to_party + row->holders : NULL;
+        if (row->waiters_listed) { /* what the record counts may differ: a stranger wrote it */
+            r->lock[i].waiters = r->to_party + row->waiters;
+            r->lock[i].waiter_count = row->waiters_listed;
+        }
         r->lock[i].notes = row->info.note_count ? r->note + row->notes : NULL;
     }
     r->count = b->lock_count;
@@ -244,9 +249,10 @@ dibs_status dibs__report_finish(dibs__report_builder *b, uint64_t base, dibs_rep
     if (r) {
         r->lock = calloc(b->lock_count + 1, sizeof *r->lock);
         r->party = calloc(b->party_count + 1, sizeof *r->party);
+        r->to_party = calloc(b->party_count + 1, sizeof *r->to_party);
         r->note = calloc(b->note_count + 1, sizeof *r->note);
     }
-    if (!r || !r->lock || !r->party || !r->note) {
+    if (!r || !r->lock || !r->party || !r->to_party || !r->note) {
         dibs_report_free(r);
         dibs__report_drop(b);
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory for the report");
@@ -258,6 +264,18 @@ dibs_status dibs__report_finish(dibs__report_builder *b, uint64_t base, dibs_rep
     dibs__report_drop(b);
     *out = r;
     return DIBS_OK;
+}
+
+void dibs__report_cut(dibs_report *r, const char *after, size_t limit)
+{
+    size_t first = 0;
+
+    while (after && first < r->count && strcmp(r->lock[first].name, after) <= 0)
+        first++;
+    r->count -= first;
+    memmove(r->lock, r->lock + first, r->count * sizeof *r->lock);
+    if (limit && r->count > limit)
+        r->count = limit;
 }
 
 size_t dibs_report_count(const dibs_report *r)
@@ -275,6 +293,7 @@ void dibs_report_free(dibs_report *r)
     if (!r)
         return;
     free(r->lock);
+    free(r->to_party);
     free(r->party);
     free(r->note);
     free(r->text);

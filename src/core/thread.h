@@ -26,6 +26,9 @@ void dibs__cond_init(pthread_cond_t *cond);
 void dibs__cond_sleep(pthread_cond_t *cond, pthread_mutex_t *mutex, const dibs__env *env,
                       dibs__deadline until);
 
+/* For so long at most; 0, or an error number as of pthread_mutex_lock: ETIMEDOUT, EOWNERDEAD. */
+int dibs__mutex_lock_within(pthread_mutex_t *mutex, int64_t most);
+
 /* Without a mutex: until the word is no longer `value`, or `until` has come. What it is then. */
 int dibs__word_sleep(_Atomic int *word, int value, const dibs__env *env, dibs__deadline until);
 /* Wakes one who sleeps on it, after it was changed. The word may be gone already: then it is a false

@@ -18,7 +18,7 @@
 
 /* ---- Settling -------------------------------------------------------------------------------- */
 
-static void count(dibs_ticket *t, dibs_status status)
+static void count(dibs__ticket *t, dibs_status status)
 {
     dibs *d = t->grant->d;
     dibs_stats *s = &d->stats;
@@ -36,17 +36,7 @@ static void count(dibs_ticket *t, dibs_status status)
         s->failures++;
 }
 
-static void pass_to_dispatcher(dibs_ticket *t)
-{
-    dibs *d = t->grant->d;
-
-    t->next = NULL;
-    *d->done_end = t;
-    d->done_end = &t->next;
-    dibs__notice(d);
-}
-
-void dibs__ticket_settle(dibs_ticket *t, dibs_status status, const dibs_error *err)
+void dibs__ticket_settle(dibs__ticket *t, dibs_status status, const dibs_error *err)
 {
     dibs_grant *g = t->grant;
     dibs *d = g->d;
@@ -72,10 +62,11 @@ void dibs__ticket_settle(dibs_ticket *t, dibs_status status, const dibs_error *e
     } else if (status != DIBS_OK) {
         dibs__grant_retire(g);
     }
-    pass_to_dispatcher(t);
+    dibs__job_drop(d, &t->job);
+    t->done(d, t);
 }
 
-static void settle_saying(dibs_ticket *t, dibs_status status, const char *what)
+static void settle_saying(dibs__ticket *t, dibs_status status, const char *what)
 {
     dibs_error err;
 
@@ -83,9 +74,32 @@ static void settle_saying(dibs_ticket *t, dibs_status status, const char *what)
     dibs__ticket_settle(t, status, &err);
 }
 
-/* A dispatcher may free its ticket once it is settled: never while a thread is inside `enter` with
- * it. */
-void dibs__ticket_cancel(dibs_ticket *t)
+/* Not obtained: by whom it is held, where the engine has said that. */
+static void settle_busy(dibs__ticket *t, const char *suffix)
+{
+    const dibs__in_way *w = &t->in_way;
+    const dibs_grant *g = t->grant;
+    dibs_error err;
+
+    if (!w->fence) {
+        settle_saying(t, DIBS_BUSY, dibs_status_text(DIBS_BUSY));
+        return;
+    }
+    dibs__fail(&err, DIBS_BUSY, "'%.200s': held by %s (host %s, pid %lld)%s", g->name, w->owner,
+               w->host, (long long)w->pid, suffix);
+    dibs__error_holder(&err, w->owner, w->host, w->pid, w->fence + g->d->base,
+                       (t->in_way_until - dibs__now(g->d->env)) / DIBS__MS);
+    dibs__ticket_settle(t, DIBS_BUSY, &err);
+}
+
+static void note_in_way(dibs__ticket *t, dibs__deadline sent, const dibs__reply *reply)
+{
+    t->in_way = reply->in_way;
+    t->in_way_until = sent + (reply->in_way.left <= DIBS__MAX_LEASE ? reply->in_way.left : 0);
+}
+
+/* A request may be freed once its ticket is settled: never while a worker is inside `enter` with it. */
+void dibs__ticket_cancel(dibs__ticket *t)
 {
     if (t->by_event && t->grant->state == DIBS__ENTERING)
         t->cancelled = true;
@@ -93,12 +107,16 @@ void dibs__ticket_cancel(dibs_ticket *t)
         settle_saying(t, DIBS_CANCELLED, dibs_status_text(DIBS_CANCELLED));
 }
 
-void dibs__ticket_time_out(dibs_ticket *t)
+void dibs__ticket_time_out(dibs__ticket *t)
 {
     dibs_error last = t->err;
 
+    if (!t->asked) {
+        settle_saying(t, DIBS_UNAVAILABLE, "not asked in time: the engine does not answer");
+        return;
+    }
     if (t->pause == 0) {
-        settle_saying(t, DIBS_BUSY, dibs_status_text(DIBS_BUSY));
+        settle_busy(t, "; not obtained in time");
         return;
     }
     dibs__wrap(&last, "'%.200s': not obtained in time", t->grant->name);
@@ -107,9 +125,9 @@ void dibs__ticket_time_out(dibs_ticket *t)
 
 /* ---- Answers --------------------------------------------------------------------------------- */
 
-/* Not in line (any more): enter under a new attempt. A thread does so itself, the keeper does for
- * others. */
-static void start_over(dibs_ticket *t)
+/* Not in line (any more): enter under a new attempt. A thread does so itself, a worker does for
+ * requests. */
+static void start_over(dibs__ticket *t)
 {
     dibs_grant *g = t->grant;
 
@@ -128,7 +146,7 @@ static void start_over(dibs_ticket *t)
         g->d->class->poke(g->d->engine, &t->sitter);
 }
 
-static void try_later(dibs_ticket *t, const dibs_error *err)
+static void try_later(dibs__ticket *t, const dibs_error *err)
 {
     dibs_grant *g = t->grant;
     int64_t now = dibs__now(g->d->env);
@@ -142,7 +160,7 @@ static void try_later(dibs_ticket *t, const dibs_error *err)
         dibs__grant_schedule(g, dibs__sooner(t->retry_at, t->by_event ? t->until : DIBS__NEVER));
 }
 
-static void granted(dibs_ticket *t, dibs__deadline sent, const dibs__reply *reply)
+static void granted(dibs__ticket *t, dibs__deadline sent, const dibs__reply *reply)
 {
     dibs_grant *g = t->grant;
     dibs__deadline deadline = dibs__deadline_of(sent, reply->remaining, g->lease);
@@ -160,7 +178,7 @@ static void granted(dibs_ticket *t, dibs__deadline sent, const dibs__reply *repl
     dibs__ticket_settle(t, DIBS_OK, NULL);
 }
 
-static void queued(dibs_ticket *t, dibs__deadline sent, const dibs__reply *reply)
+static void queued(dibs__ticket *t, dibs__deadline sent, const dibs__reply *reply)
 {
     dibs_grant *g = t->grant;
     dibs__deadline next = sent + t->window / 3;
@@ -168,6 +186,7 @@ static void queued(dibs_ticket *t, dibs__deadline sent, const dibs__reply *reply
     if (!t->queued_once)
         g->d->stats.waiting++;
     t->queued_once = true;
+    note_in_way(t, sent, reply);
     t->alive = sent + t->window;
     g->state = DIBS__WAITING;
     if (reply->remaining > 0)
@@ -177,23 +196,23 @@ static void queued(dibs_ticket *t, dibs__deadline sent, const dibs__reply *reply
         dibs__ticket_handed(t, t->handed_fence, t->handed_floor);
 }
 
-static void mismatch(dibs_ticket *t, const dibs__reply *reply)
+static void mismatch(dibs__ticket *t, const dibs__reply *reply)
 {
     dibs_error err;
 
     if (reply->capacity == DIBS__PLAIN)
-        dibs__fail(&err, DIBS_CONFLICT,
+        dibs__fail(&err, DIBS_MISMATCH,
                    "'%.200s' is a plain lock, not a semaphore of %u slots: use another name",
                    t->grant->name, t->grant->capacity);
     else
         dibs__fail(
-            &err, DIBS_CONFLICT,
+            &err, DIBS_MISMATCH,
             "'%.200s' is a semaphore of %u slots: use the same number, or break it to change it",
             t->grant->name, reply->capacity);
-    dibs__ticket_settle(t, DIBS_CONFLICT, &err);
+    dibs__ticket_settle(t, DIBS_MISMATCH, &err);
 }
 
-static void verdict(dibs_ticket *t, dibs__deadline sent, const dibs__reply *reply)
+static void verdict(dibs__ticket *t, dibs__deadline sent, const dibs__reply *reply)
 {
     switch (reply->verdict) {
     case DIBS__GRANTED:
@@ -204,7 +223,8 @@ static void verdict(dibs_ticket *t, dibs__deadline sent, const dibs__reply *repl
         return;
     case DIBS__BUSY:
         t->maybe_there = false;
-        settle_saying(t, DIBS_BUSY, "held by another");
+        note_in_way(t, sent, reply);
+        settle_busy(t, "");
         return;
     case DIBS__MISMATCH:
         t->maybe_there = false;
@@ -219,7 +239,7 @@ static void verdict(dibs_ticket *t, dibs__deadline sent, const dibs__reply *repl
     }
 }
 
-void dibs__ticket_answer(dibs_ticket *t, dibs__deadline sent, dibs_status status,
+void dibs__ticket_answer(dibs__ticket *t, dibs__deadline sent, dibs_status status,
                          const dibs__reply *reply, const dibs_error *err)
 {
     if (t->cancelled) {
@@ -243,7 +263,7 @@ void dibs__ticket_answer(dibs_ticket *t, dibs__deadline sent, dibs_status status
  * answered. If that is nearly over, a renewal comes first. So it does if a request got no answer: it may have
  * put us in line, and this may be about that entry, which ended while we asked again under the same
  * attempt. */
-void dibs__ticket_handed(dibs_ticket *t, uint64_t fence, uint64_t floor)
+void dibs__ticket_handed(dibs__ticket *t, uint64_t fence, uint64_t floor)
 {
     dibs_grant *g = t->grant;
     int64_t now = dibs__now(g->d->env);
@@ -265,7 +285,7 @@ void dibs__ticket_handed(dibs_ticket *t, uint64_t fence, uint64_t floor)
 
 /* ---- Entering and waiting -------------------------------------------------------------------- */
 
-static void fill_request(const dibs_ticket *t, dibs__enter_request *r)
+static void fill_request(const dibs__ticket *t, dibs__enter_request *r)
 {
     const dibs_grant *g = t->grant;
 
@@ -284,7 +304,7 @@ static void fill_request(const dibs_ticket *t, dibs__enter_request *r)
     r->who.min_hold = g->min_hold;
 }
 
-void dibs__ticket_enter(dibs_ticket *t, dibs__deadline latest)
+void dibs__ticket_enter(dibs__ticket *t, dibs__deadline latest)
 {
     dibs_grant *g = t->grant;
     dibs *d = g->d;
@@ -295,6 +315,7 @@ void dibs__ticket_enter(dibs_ticket *t, dibs__deadline latest)
     dibs_status status;
 
     g->state = DIBS__ENTERING;
+    t->asked = true;
     t->maybe_there = true;
     t->enter_again = true; /* until an answer says otherwise */
     t->handed = false;     /* what came before this request is in its answer, or over */
@@ -309,7 +330,7 @@ void dibs__ticket_enter(dibs_ticket *t, dibs__deadline latest)
     dibs__grant_unref(g);
 }
 
-static void sleep_until(dibs_ticket *t, dibs__deadline until)
+static void sleep_until(dibs__ticket *t, dibs__deadline until)
 {
     dibs *d = t->grant->d;
 
@@ -317,7 +338,7 @@ static void sleep_until(dibs_ticket *t, dibs__deadline until)
 }
 
 /* The engine lets the thread read its own wake-up. */
-static void sit_in_engine(dibs_ticket *t)
+static void sit_in_engine(dibs__ticket *t)
 {
     dibs_grant *g = t->grant;
     dibs *d = g->d;
@@ -342,7 +363,7 @@ static void sit_in_engine(dibs_ticket *t)
         sleep_until(t, dibs__sooner(t->until, dibs__after(d->env, 5 * FIRST_PAUSE)));
 }
 
-void dibs__ticket_sit(dibs_ticket *t)
+void dibs__ticket_sit(dibs__ticket *t)
 {
     dibs *d = t->grant->d;
 
@@ -359,4 +380,56 @@ void dibs__ticket_sit(dibs_ticket *t)
         else
             sleep_until(t, t->until);
     }
+}
+
+/* False: the engine is not open yet, or will not be; the ticket was told. */
+static bool await_engine(dibs__ticket *t)
+{
+    dibs_grant *g = t->grant;
+    dibs *d = g->d;
+    dibs__reply none = {0};
+    dibs_error err = {0};
+    dibs_status status;
+
+    if (dibs__is_open(d))
+        return true;
+    g->state = DIBS__ENTERING; /* ours meanwhile */
+    pthread_mutex_unlock(&d->mutex);
+    status =
+        dibs__usable_until(d, dibs__sooner(t->until, dibs__after(d->env, d->request_span)), &err);
+    pthread_mutex_lock(&d->mutex);
+    g->state = DIBS__WAITING;
+    if (status == DIBS_OK && !t->cancelled) {
+        dibs__grant_fit_lease(g);
+        t->window = g->lease < t->window ? g->lease : t->window;
+        return true;
+    }
+    dibs__ticket_answer(t, dibs__now(d->env), status, &none, &err);
+    return false;
+}
+
+static void enter_as_job(dibs *d, dibs__job *j)
+{
+    dibs__ticket *t = DIBS__FROM(dibs__ticket, job, j);
+
+    if (dibs__now(d->env) >= t->until)
+        dibs__ticket_time_out(t);
+    else if (await_engine(t))
+        dibs__ticket_enter(t, dibs__after(d->env, d->request_span));
+}
+
+/* The workers may be busy for longer than its caller waits: the keeper minds the time. */
+void dibs__ticket_send(dibs__ticket *t)
+{
+    dibs_grant *g = t->grant;
+
+    if (!t->job.at) {
+        t->job.key = dibs__hash(g->name) | 1;
+        t->job.run = enter_as_job;
+        dibs__job_add(g->d, &t->job);
+    }
+    if (t->until == DIBS__NEVER)
+        dibs__heap_remove(&g->d->due, &g->due);
+    else
+        dibs__grant_schedule(g, t->until);
 }

@@ -18,5 +18,5 @@ const dibs__check dibs__checks_any[] = {
      "a round trip takes {p50} (p50), {p99} (p99 of {exchanges}); the lease is {lease}",
      "few retries fit between a renewal that fails and the end of the lease",
      "use a longer lease (--lease, lease_ms), or a server that is nearer or less busy"},
-    {NULL},
+    {0},
 };

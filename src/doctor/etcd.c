@@ -65,7 +65,7 @@ const dibs__check dibs__checks_etcd[] = {
      "every lock adds to it until the database is full; then etcd refuses writes",
      "start etcd with --auto-compaction-retention=1h"},
     DIBS__CLIENT_CLOCK("etcd.clock"),
-    {NULL},
+    {0},
 };
 
 /* Each member of the URL. */
@@ -115,5 +115,5 @@ const dibs__check dibs__checks_etcd_member[] = {
      "is a learner",
      "it serves no locks: clients go on to the next server of the URL",
      "promote it, or take it out of the URL"},
-    {NULL},
+    {0},
 };

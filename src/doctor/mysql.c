@@ -152,5 +152,5 @@ const dibs__check dibs__checks_mysql[] = {
      "twice as many bytes)",
      "set max_allowed_packet = 16M"},
     DIBS__SERVER_CLOCK("mysql.clock"),
-    {NULL},
+    {0},
 };

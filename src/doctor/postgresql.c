@@ -163,5 +163,5 @@ const dibs__check dibs__checks_postgresql[] = {
      "every grant rewrites a row: without vacuum the tables grow and every command gets slower",
      "set autovacuum = on"},
     DIBS__SERVER_CLOCK("postgresql.clock"),
-    {NULL},
+    {0},
 };

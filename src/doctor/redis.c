@@ -136,7 +136,7 @@ const dibs__check dibs__checks_redis_server[] = {
      DIBS__WARNING,
      {{"may_subscribe", DIBS__IS, "no"}},
      "the user may not use the channels {prefix}:* ({subscribe_error})",
-     "tickets (dibs_lock_start) are refused; on redlock: nobody is woken by a release",
+     "requests for locks (dibs_start) are refused; on redlock: nobody is woken by a release",
      "ACL SETUSER … &{prefix}:* +@pubsub"},
     {"redis.rights.kill",
      DIBS__WARNING,
@@ -144,7 +144,7 @@ const dibs__check dibs__checks_redis_server[] = {
      "the user may not use CLIENT ID, CLIENT KILL or INFO ({kill_error})",
      "a lost connection cannot be ended: a request that was given up may still take effect later",
      "ACL SETUSER … +client|id +client|kill +info"},
-    {NULL},
+    {0},
 };
 
 /* A server that keeps locks alone: what a restart forgets, others may take. */
@@ -191,5 +191,5 @@ const dibs__check dibs__checks_redis[] = {
      "with stop-writes-on-bgsave-error the server refuses locks; without it a restart loses more "
      "and more",
      "look at the server's log: full disk, missing rights, no memory to fork"},
-    {NULL},
+    {0},
 };

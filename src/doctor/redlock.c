@@ -57,7 +57,7 @@ const dibs__check dibs__checks_redlock[] = {
      "than "
      "max_lease",
      "run NTP here (chrony, systemd-timesyncd)"},
-    {NULL},
+    {0},
 };
 
 /* Each of them. */
@@ -89,5 +89,5 @@ const dibs__check dibs__checks_redlock_node[] = {
      "appendfsync is {appendfsync}",
      "after each restart the node does not vote for the longest lease (max_lease)",
      "set appendfsync always, if a node must be back at once"},
-    {NULL},
+    {0},
 };

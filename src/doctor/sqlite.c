@@ -112,5 +112,5 @@ const dibs__check dibs__checks_sqlite[] = {
      "there is no store at {path} yet",
      "it is made by the first command that uses it",
      "nothing; if you expected locks there, check the path and the user"},
-    {NULL},
+    {0},
 };

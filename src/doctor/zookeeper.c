@@ -64,7 +64,7 @@ const dibs__check dibs__checks_zookeeper[] = {
      "anybody can break or delete locks",
      "give a user in the URL (zookeeper://user:password@host), or keep strangers from the port"},
     DIBS__CLIENT_CLOCK("zookeeper.clock"),
-    {NULL},
+    {0},
 };
 
 /* Each server of the URL. */
@@ -101,5 +101,5 @@ const dibs__check dibs__checks_zookeeper_server[] = {
      "runs ZooKeeper {version}",
      "it lacks container nodes, which locks need",
      "upgrade to 3.5 or later"},
-    {NULL},
+    {0},
 };

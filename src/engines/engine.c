@@ -28,16 +28,6 @@ const dibs__engine_class *dibs__engine_find(const char *scheme)
     return NULL;
 }
 
-/* From `a` to `b`, which may be anything that a stranger wrote; 0 if it is later. */
-static int64_t span(int64_t a, int64_t b)
-{
-    int64_t out;
-
-    if (a >= b)
-        return 0;
-    return __builtin_sub_overflow(b, a, &out) ? INT64_MAX : out;
-}
-
 bool dibs__cell_reply_of(const dibs__cell_command *command, const dibs__cell_answer *answer,
                          dibs__time now, dibs__cell_reply *out)
 {
@@ -48,8 +38,8 @@ bool dibs__cell_reply_of(const dibs__cell_command *command, const dibs__cell_ans
         .version = c->version,
         .floor = c->floor,
         .number = c->number,
-        .age = span(c->written, now.lease),
-        .left = c->expires == INT64_MAX ? INT64_MAX : span(now.lease, c->expires),
+        .age = dibs__span(c->written, now.lease),
+        .left = c->expires == INT64_MAX ? INT64_MAX : dibs__span(now.lease, c->expires),
     };
     if (!dibs__cell_shows_data(command->op, answer->verdict))
         return true;

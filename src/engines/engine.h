@@ -5,10 +5,11 @@
  * call is bounded by an absolute deadline `until`, which the engine keeps whatever its peer does.
  *
  * The outcome of a call is one of three:
- *   DIBS_OK            the engine answered; `reply` says what
- *   a refusal          DIBS_UNAVAILABLE (surely not done), DIBS_DENIED, DIBS_INVALID,
- * DIBS_BROKEN_ENGINE, DIBS_NO_MEMORY: surely not done, and `err` says why DIBS_UNKNOWN       the
- * request went out and no answer came: the core asks again with the same attempt
+ *
+ *   DIBS_OK        answered; `out` says what
+ *   a refusal      surely not done, and `err` says why: DIBS_UNAVAILABLE, DIBS_DENIED, DIBS_INVALID,
+ *                  DIBS_ENGINE_FAILED, DIBS_NO_MEMORY
+ *   DIBS_UNKNOWN   the request went out and no answer came: the core asks again with the same attempt
  *
  * Entering the queue is one bounded call. Wake-ups are events: the engine tells the handle's sink
  * about them, either from `events`, which the keeper calls when `event_fd` is readable, or from
@@ -18,6 +19,7 @@
 #define DIBS_ENGINES_ENGINE_H
 
 #include "core/env.h"
+#include "core/page.h"
 #include "core/url.h"
 #include "dibs.h"
 #include "state/cell.h"
@@ -67,7 +69,7 @@ typedef struct dibs__open_request {
 typedef struct dibs__enter_request {
     const char *name;
     dibs__asker who;  /* `wake` is empty: the engine fills in its own */
-    bool owner_named; /* given by name: lives by its lease alone, survives its process */
+    bool owner_named; /* or portable: lives by its lease alone, survives its process */
     uint32_t capacity;
     int64_t window; /* 0: do not queue */
     bool by_event;  /* true: the wake-up must reach the sink. false: a thread will sit in `wait` */
@@ -80,6 +82,7 @@ typedef struct dibs__claim {
     const char *attempt;
     uint64_t fence; /* 0: a waiter */
     int64_t lease;  /* keep: the lease from now on */
+    bool adopted;   /* entered through another handle, which may be dead; never by this one */
     /* out, for keep: */
     dibs_status status;
     dibs__reply reply;
@@ -127,6 +130,7 @@ typedef struct dibs__capabilities {
     bool fence_of_place;
     bool own_numbers; /* fences are the store's own count, and not its clock in microseconds */
     bool forgets_idle;
+    bool names_holder; /* BUSY and QUEUED say who is in the way */
 } dibs__capabilities;
 
 struct dibs__engine_class {
@@ -193,6 +197,14 @@ struct dibs__engine_class {
      * the keeper runs. NULL: the core looks again at a bounded, growing interval. */
     dibs_status (*cell_wait)(dibs__engine *e, const char *key, uint64_t version,
                              dibs__deadline until, dibs_error *err);
+    /* Adds the values whose keys begin with `range->prefix`, after `range->after`, in an order of the
+     * engine's that never changes: that of the bytes, or (ZooKeeper, etcd) of the escaped key. Counters, and
+     * what has ended, are left out. Looks at `range->limit` at the most, and says with `more` and `reached`
+     * where the next page begins. What is there during the whole of a listing is in it once; what comes, goes
+     * or changes meanwhile is in it or not, as it was at some moment. Each exchange is bounded, whatever there
+     * is. DIBS_UNKNOWN: no answer; the core asks for the page again. NULL: cannot be listed. */
+    dibs_status (*cell_list)(dibs__engine *e, const dibs__cell_range *range, dibs__deadline until,
+                             dibs__cell_page *out, dibs_error *err);
     /* Removes up to `limit` cells and requests that have ended. Called by the keeper now and then;
      * true: there is more. NULL: the engine does it by itself. */
     bool (*cell_reap)(dibs__engine *e, size_t limit, dibs__deadline until);

@@ -11,6 +11,7 @@ const dibs__engine_class dibs__engine_sqlite = {
     .missing = "libsqlite3-dev",
     .can = {.across_processes = true,
             .first_come = true,
+            .names_holder = true,
             .notices_death = true,
             .cells = true,
             .value_max = DIBS_VALUE_MAX},
@@ -25,6 +26,7 @@ const dibs__engine_class dibs__engine_redis = {
     .missing = "libhiredis-dev and libssl-dev",
     .can = {.across_processes = true,
             .first_come = true,
+            .names_holder = true,
             .cells = true,
             .value_max = DIBS_VALUE_MAX},
 };
@@ -48,6 +50,7 @@ const dibs__engine_class dibs__engine_postgresql = {
     .missing = "libpq-dev",
     .can = {.across_processes = true,
             .first_come = true,
+            .names_holder = true,
             .cells = true,
             .value_max = DIBS_VALUE_MAX},
 };
@@ -61,6 +64,7 @@ const dibs__engine_class dibs__engine_mysql = {
     .missing = "libmariadb-dev",
     .can = {.across_processes = true,
             .first_come = true,
+            .names_holder = true,
             .cells = true,
             .value_max = DIBS_VALUE_MAX},
 };

@@ -226,6 +226,9 @@ lab_sql_trouble lab_sql_trouble_of(const lab_sql *sql)
 }
 
 static int64_t run(lab_seat *seat, lab_sql *sql, row_fn row, void *ctx, const char *format,
+                   va_list list) __attribute__((format(printf, 5, 0)));
+
+static int64_t run(lab_seat *seat, lab_sql *sql, row_fn row, void *ctx, const char *format,
                    va_list list)
 {
     char *text = NULL;

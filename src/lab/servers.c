@@ -425,7 +425,7 @@ static void last_words(char out[160])
     while (text[0] && text[strlen(text) - 1] == '\n')
         text[strlen(text) - 1] = '\0';
     line = strrchr(text, '\n');
-    snprintf(out, 160, "%s", line ? line + 1 : text[0] ? text : "it left no log");
+    snprintf(out, 160, "%.159s", line ? line + 1 : text[0] ? text : "it left no log");
 }
 
 bool lab_servers_start(lab_site *site, unsigned needs, char missing[256], char why[256])

@@ -53,12 +53,12 @@ dibs_status dibs__check_size(const dibs *d, const char *what, const void *data, 
     return DIBS_OK;
 }
 
-dibs_status dibs__cells_ready(const dibs *d, dibs_error *err)
+dibs_status dibs__cells_ready(dibs *d, dibs_error *err)
 {
     if (!dibs__same_process(d))
         return dibs__forked(err);
     if (d->class->cell)
-        return DIBS_OK;
+        return dibs__usable(d, err);
     return dibs__fail(err, DIBS_UNSUPPORTED, "%s: %s", d->class->scheme,
                       d->class->no_cells ? d->class->no_cells
                                          : "has no cells, counters, once and tokens");
@@ -154,32 +154,50 @@ static dibs_status verdict_of(const char *name, const dibs__cell_reply *r, bool 
         return dibs__fail(err, DIBS_CONFLICT, "'%.200s' has version %llu: read it and decide again",
                           name, (unsigned long long)r->version);
     case DIBS__CELL_FENCED:
-        return dibs__fail(err, DIBS_LOST,
-                          "'%.200s': a newer fence was seen (floor %llu): nothing was changed",
-                          name, (unsigned long long)r->floor);
+        dibs__fail(err, DIBS_FENCED,
+                   "'%.200s': a newer fence was seen (floor %llu): nothing was changed", name,
+                   (unsigned long long)r->floor);
+        if (err)
+            err->fence = r->floor;
+        return DIBS_FENCED;
     case DIBS__CELL_TOO_FEW:
     case DIBS__CELL_OVERFLOW:
     case DIBS__CELL_KIND:
         break;
     }
-    return dibs__fail(err, DIBS_BROKEN_ENGINE, "'%.200s': the engine has unexpected data there",
+    return dibs__fail(err, DIBS_ENGINE_FAILED, "'%.200s': the engine has unexpected data there",
                       name);
 }
 
-static dibs_status check(const dibs *d, const char *name, dibs_error *err)
+static dibs_status check(dibs *d, const char *name, dibs_error *err)
 {
     dibs_status status = dibs__cells_ready(d, err);
 
     return status == DIBS_OK ? dibs__check_text("a cell's name", name, false, err) : status;
 }
 
-static dibs_status check_fence(uint64_t fence, uint64_t floor, dibs_error *err)
+static const dibs_cell_options defaults;
+
+/* The command goes out under the fence of the options, or under that of their grant. */
+static dibs_status guard(const dibs_cell_options *o, dibs__cell_command *c, dibs_error *err)
 {
-    if (floor <= fence)
-        return DIBS_OK;
-    return dibs__fail(err, DIBS_INVALID,
-                      "fence %llu, floor %llu: give a grant's own (dibs_fence, dibs_floor)",
-                      (unsigned long long)fence, (unsigned long long)floor);
+    dibs_status status = DIBS__CHECK_RESERVED(o, err);
+
+    if (status != DIBS_OK)
+        return status;
+    if (o->grant && (o->fence || o->floor))
+        return dibs__fail(err, DIBS_INVALID, "give a grant, or its fence and floor: not both");
+    if (o->grant && !dibs_grant_held(o->grant))
+        return dibs__fail(err, DIBS_LOST, "'%.200s' was lost: %s", dibs_grant_name(o->grant),
+                          dibs_loss_text(dibs_grant_loss(o->grant)));
+    c->fence = o->grant ? dibs_grant_fence(o->grant) : o->fence;
+    c->floor = o->grant ? dibs_grant_floor(o->grant) : o->floor;
+    if (c->floor > c->fence)
+        return dibs__fail(
+            err, DIBS_INVALID,
+            "fence %llu, floor %llu: give a grant's own (dibs_grant_fence, dibs_grant_floor)",
+            (unsigned long long)c->fence, (unsigned long long)c->floor);
+    return DIBS_OK;
 }
 
 static dibs_status run(dibs *d, const char *name, dibs__cell_command *c, dibs_value *out,
@@ -222,43 +240,38 @@ dibs_status dibs__do_cell_swap(dibs *d, const char *name, uint64_t version, cons
                                size_t size, const dibs_cell_options *options, dibs_value *now,
                                dibs_error *err)
 {
-    static const dibs_cell_options defaults;
     const dibs_cell_options *o = options ? options : &defaults;
     dibs__cell_command c = {
         .op = DIBS__CELL_SWAP,
         .version = version,
         .data = data ? data : "",
         .size = size,
-        .fence = o->fence,
-        .floor = o->floor,
     };
     dibs_status status = check(d, name, err);
 
     if (now)
         memset(now, 0, sizeof *now);
     if (status == DIBS_OK)
-        status = dibs__check_ms("keep_ms", o->keep_ms, 1, DIBS__MAX_MS, "DIBS_FOREVER", err);
+        status = guard(o, &c, err);
     if (status == DIBS_OK)
-        status = check_fence(o->fence, o->floor, err);
+        status = dibs__check_ms("keep_ms", o->keep_ms, 1, DIBS__MAX_MS, DIBS__OR_FOREVER, err);
     if (status == DIBS_OK)
         status = dibs__check_size(d, "the value", data, size, err);
     if (status != DIBS_OK)
         return status;
-    c.keep = o->keep_ms > 0 ? o->keep_ms * DIBS__MS : 0;
+    c.keep = o->keep_ms == DIBS_FOREVER ? 0 : o->keep_ms * DIBS__MS;
     return run(d, name, &c, now, err);
 }
 
 dibs_status dibs__do_cell_delete(dibs *d, const char *name, uint64_t version,
                                  const dibs_cell_options *options, dibs_error *err)
 {
-    static const dibs_cell_options defaults;
     const dibs_cell_options *o = options ? options : &defaults;
-    dibs__cell_command c = {
-        .op = DIBS__CELL_DELETE, .version = version, .fence = o->fence, .floor = o->floor};
+    dibs__cell_command c = {.op = DIBS__CELL_DELETE, .version = version};
     dibs_status status = check(d, name, err);
 
     if (status == DIBS_OK)
-        status = check_fence(o->fence, o->floor, err);
+        status = guard(o, &c, err);
     return status == DIBS_OK ? run(d, name, &c, NULL, err) : status;
 }
 
@@ -270,17 +283,22 @@ void dibs_value_free(dibs_value *value)
     memset(value, 0, sizeof *value);
 }
 
-dibs_status dibs__do_fence_pass(dibs *d, const char *cell, uint64_t fence, uint64_t floor,
-                                dibs_value *out, dibs_error *err)
+dibs_status dibs__do_cell_pass(dibs *d, const char *name, const dibs_cell_options *options,
+                               dibs_value *out, dibs_error *err)
 {
-    dibs__cell_command c = {.op = DIBS__CELL_PASS, .fence = fence, .floor = floor ? floor : fence};
-    dibs_status status = check(d, cell, err);
+    const dibs_cell_options *o = options ? options : &defaults;
+    dibs__cell_command c = {.op = DIBS__CELL_PASS};
+    dibs_status status = check(d, name, err);
 
     if (out)
         memset(out, 0, sizeof *out);
     if (status == DIBS_OK)
-        status = check_fence(fence, fence ? floor : 1, err);
-    if (status == DIBS_OK)
-        status = run(d, cell, &c, out, err);
+        status = guard(o, &c, err);
+    if (status == DIBS_OK && c.fence == 0)
+        status = dibs__fail(err, DIBS_INVALID, "no fence: give a grant, or its fence");
+    if (status != DIBS_OK)
+        return status;
+    c.floor = c.floor ? c.floor : c.fence;
+    status = run(d, name, &c, out, err);
     return status == DIBS_NOT_FOUND ? DIBS_OK : status; /* presented, and nothing there yet */
 }

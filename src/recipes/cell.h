@@ -27,7 +27,7 @@ dibs_status dibs__check_text(const char *what, const char *text, bool may_be_emp
 dibs_status dibs__check_size(const dibs *d, const char *what, const void *data, size_t size,
                              dibs_error *err);
 /* The handle is ours to use, and its engine has cells. */
-dibs_status dibs__cells_ready(const dibs *d, dibs_error *err);
+dibs_status dibs__cells_ready(dibs *d, dibs_error *err);
 
 /* One command, asked again with the same stamp while no answer comes; a counter's without a request
  * is not: it could count twice. `unsure` (may be NULL) is set when a reply was lost on the way: then

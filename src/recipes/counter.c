@@ -11,8 +11,7 @@
 
 #include <stdlib.h>
 
-static dibs_status check(const dibs *d, const char *name, const dibs_counter_options *o,
-                         dibs_error *err)
+static dibs_status check(dibs *d, const char *name, const dibs_counter_options *o, dibs_error *err)
 {
     dibs_status status = dibs__cells_ready(d, err);
 
@@ -21,7 +20,9 @@ static dibs_status check(const dibs *d, const char *name, const dibs_counter_opt
     if (status == DIBS_OK && o && o->request)
         status = dibs__check_text("a request's id", o->request, false, err);
     if (status == DIBS_OK && o)
-        status = dibs__check_ms("keep_ms", o->keep_ms, 1, DIBS__MAX_MS, "DIBS_FOREVER", err);
+        status = DIBS__CHECK_RESERVED(o, err);
+    if (status == DIBS_OK && o)
+        status = dibs__check_ms("keep_ms", o->keep_ms, 1, DIBS__MAX_MS, DIBS__OR_FOREVER, err);
     return status;
 }
 
@@ -45,7 +46,7 @@ static dibs_status verdict_of(const char *name, const dibs__cell_reply *r, dibs_
     case DIBS__CELL_KIND:
         break;
     }
-    return dibs__fail(err, DIBS_BROKEN_ENGINE, "'%.200s': the engine has unexpected data there",
+    return dibs__fail(err, DIBS_ENGINE_FAILED, "'%.200s': the engine has unexpected data there",
                       name);
 }
 
@@ -78,6 +79,8 @@ static dibs_status run(dibs *d, const char *name, dibs__cell_command *c,
         if (value)
             *value = reply.number;
     }
+    if (status == DIBS_UNKNOWN && c->request && err) /* it is counted once */
+        err->next = DIBS_NEXT_REPEAT;
     free(reply.data);
     return status;
 }

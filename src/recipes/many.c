@@ -130,7 +130,7 @@ static dibs_status deliver(const many *m, dibs__deadline patience, bool *again, 
         *again = !lost->delivered;
         status = dibs__fail(err, *again ? DIBS_BUSY : DIBS_LOST,
                             "'%.200s' was lost while the others were waited for: %s", lost->name,
-                            dibs_loss_text(dibs_loss_of(lost)));
+                            dibs_loss_text(dibs_grant_loss(lost)));
     }
     for (size_t i = 0; !lost && i < m->count; i++)
         if (!grant_at(m, i)->delivered)
@@ -147,7 +147,7 @@ static dibs_status deliver(const many *m, dibs__deadline patience, bool *again, 
 static dibs_status take_and_deliver(const many *m, dibs_error *err)
 {
     int64_t wait_ms = m->options.wait_ms;
-    dibs__deadline until = dibs__after(m->d->env, wait_ms > 0 ? wait_ms * DIBS__MS : 0);
+    dibs__deadline until = dibs__wait_until(m->d, wait_ms);
     dibs_status status;
     bool again;
 
@@ -155,7 +155,7 @@ static dibs_status take_and_deliver(const many *m, dibs_error *err)
         again = false;
         status = take_all(m, until, err);
         if (status == DIBS_OK)
-            status = deliver(m, wait_ms > 0 ? until : DIBS__NEVER, &again, err);
+            status = deliver(m, wait_ms == DIBS_NO_WAIT ? DIBS__NEVER : until, &again, err);
     } while (again && dibs__wait_left(m->d, wait_ms, until) != DIBS_NO_WAIT);
     return status;
 }
@@ -164,10 +164,10 @@ dibs_status dibs__do_lock_many(dibs *d, const char *const names[], size_t count,
                                const dibs_lock_options *options, dibs_grant *out[], dibs_error *err)
 {
     want *wants;
-    dibs_status status;
+    dibs_status status = dibs__usable(d, err);
 
-    if (!dibs__same_process(d))
-        return dibs__forked(err);
+    if (status != DIBS_OK)
+        return status;
     if (count == 0)
         return dibs__fail(err, DIBS_INVALID, "no names given");
     wants = calloc(count, sizeof *wants);
@@ -179,8 +179,7 @@ dibs_status dibs__do_lock_many(dibs *d, const char *const names[], size_t count,
     }
     qsort(wants, count, sizeof *wants, by_name);
     many m = {.d = d, .wants = wants, .count = count, .out = out};
-    if (options)
-        m.options = *options;
+    m.options = dibs__lock_terms(d, options);
     status = dibs__check_lock_options(d, &m.options, err);
     dibs__begin_call(d); /* one call, so that dibs_close waits for the whole of it */
     pthread_mutex_unlock(&d->mutex);

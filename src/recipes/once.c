@@ -27,13 +27,13 @@
 static dibs_status check_spans(const dibs_once_options *o, dibs_error *err)
 {
     dibs_status status =
-        dibs__check_ms("keep_ms", o->keep_ms, 1, DIBS__MAX_MS, "DIBS_FOREVER", err);
+        dibs__check_ms("keep_ms", o->keep_ms, 1, DIBS__MAX_MS, DIBS__OR_FOREVER, err);
 
     if (status == DIBS_OK)
         status =
-            dibs__check_ms("tombstone_ms", o->tombstone_ms, 1, DIBS__MAX_MS, "DIBS_FOREVER", err);
+            dibs__check_ms("tombstone_ms", o->tombstone_ms, 1, DIBS__MAX_MS, DIBS__OR_FOREVER, err);
     if (status == DIBS_OK)
-        status = dibs__check_ms("wait_ms", o->wait_ms, 1, DIBS__MAX_MS, "DIBS_NO_WAIT", err);
+        status = dibs__check_wait(o->wait_ms, err);
     return status == DIBS_OK ? dibs__check_lease(o->lease_ms, err) : status;
 }
 
@@ -52,15 +52,14 @@ static dibs_status check_options(const char *key, const dibs_once_options *o, di
                           "the fingerprint is longer than 255 bytes: use a hash");
     if (o->owner && (!*o->owner || strlen(o->owner) > DIBS_OWNER_MAX))
         return dibs__fail(err, DIBS_INVALID, "invalid owner: give 1 to %d bytes", DIBS_OWNER_MAX);
-    if ((unsigned)o->on_crash > DIBS_CRASH_ASK || (o->on_crash == DIBS_CRASH_ASK && !o->ask))
-        return dibs__fail(err, DIBS_INVALID,
-                          "on_crash: refuse, rerun, or ask with a callback in `ask`");
-    return DIBS_OK;
+    if ((unsigned)o->on_crash > DIBS_CRASH_RERUN)
+        return dibs__fail(err, DIBS_INVALID, "on_crash: DIBS_CRASH_REFUSE or DIBS_CRASH_RERUN");
+    return DIBS__CHECK_RESERVED(o, err);
 }
 
 static int64_t span_of(int64_t ms, int64_t standard)
 {
-    return ms == DIBS_FOREVER ? INT64_MAX : ms ? ms * DIBS__MS : standard;
+    return ms == DIBS_FOREVER ? DIBS__NEVER : ms ? ms * DIBS__MS : standard;
 }
 
 static void fill_record(dibs_once *o, const dibs_once_options *options)
@@ -70,7 +69,7 @@ static void fill_record(dibs_once *o, const dibs_once_options *options)
 
     r->state = DIBS__RUN_RUNNING;
     r->pid = d->pid;
-    r->lease = span_of(options->lease_ms, DIBS__DEFAULT_LEASE);
+    r->lease = span_of(options->lease_ms, d->run_lease);
     r->keep = span_of(options->keep_ms, DIBS__DAY_MS * DIBS__MS);
     r->tombstone = span_of(options->tombstone_ms, 0);
     snprintf(r->host, sizeof r->host, "%s", d->host);
@@ -93,7 +92,6 @@ static dibs_once *new_once(dibs *d, const char *key, const dibs_once_options *op
     o->d = d;
     o->refs = 1;
     o->on_crash = options->on_crash;
-    o->ask = options->ask;
     o->on_lost = options->on_lost;
     o->data = options->data;
     memcpy(o->key, key, size);
@@ -121,6 +119,8 @@ static dibs_status enlist(dibs_once *o, dibs_error *err)
         if (o->next)
             o->next->at = &o->next;
         d->onces = o;
+        d->end_onces = dibs__onces_end;
+        d->free_onces = dibs__onces_free;
     }
     pthread_mutex_unlock(&d->mutex);
     return lodged ? DIBS_OK
@@ -157,14 +157,22 @@ static dibs_status read_theirs(dibs_once *o, dibs__cell_reply *reply, dibs__dead
     return DIBS_OK;
 }
 
+static uint64_t fence_of_theirs(const dibs_once *o)
+{
+    return (o->theirs.fence ? o->theirs.fence : o->version) + o->d->base;
+}
+
 static dibs_status say_running(const dibs_once *o, dibs_error *err)
 {
     const dibs__run_record *r = &o->theirs;
+    int64_t left_ms = (r->lease - o->age) / DIBS__MS;
 
-    return dibs__fail(
+    dibs__fail(
         err, DIBS_RUNNING,
         "'%.200s': already in progress by %s on %s (process %lld); its lease expires in %lld ms",
-        o->key, r->owner, r->host, (long long)r->pid, (long long)((r->lease - o->age) / DIBS__MS));
+        o->key, r->owner, r->host, (long long)r->pid, (long long)left_ms);
+    dibs__error_holder(err, r->owner, r->host, r->pid, fence_of_theirs(o), left_ms);
+    return DIBS_RUNNING;
 }
 
 /* What is put back if our run comes to nothing. It says whose crash it is: that one may know that it never
@@ -190,15 +198,17 @@ static dibs_status crashed(dibs_once *o, dibs_error *err)
     const dibs__run_record *r = &o->theirs;
 
     o->answer = DIBS_CRASHED;
-    if (o->on_crash == DIBS_CRASH_RERUN || (o->on_crash == DIBS_CRASH_ASK && o->ask(o->data, o))) {
+    if (o->on_crash == DIBS_CRASH_RERUN) {
         note_crash(o);
         return DIBS_OK;
     }
-    return dibs__fail(
+    dibs__fail(
         err, DIBS_CRASHED,
         "'%.200s': an earlier run by %s on %s (process %lld) died; its outcome is unknown: find "
-        "out what it did, or use on_crash = rerun",
+        "out what it did, then dibs_once_rerun",
         o->key, r->owner, r->host, (long long)r->pid);
+    dibs__error_holder(err, r->owner, r->host, r->pid, fence_of_theirs(o), 0);
+    return DIBS_CRASHED;
 }
 
 static bool same_fingerprint(const dibs__run_record *a, const dibs__run_record *b)
@@ -334,10 +344,9 @@ static bool become_ours(dibs_once *o, bool first, uint64_t version, dibs__deadli
     return ours;
 }
 
-static dibs_status ask(dibs_once *o, dibs__deadline until, dibs_error *err)
+/* `take`: as in try_take. */
+static dibs_status ask(dibs_once *o, uint64_t take, dibs__deadline until, dibs_error *err)
 {
-    uint64_t take = 0;
-
     for (;;) {
         dibs__cell_reply reply;
         dibs__deadline sent = 0;
@@ -364,7 +373,7 @@ static dibs_status ask(dibs_once *o, dibs__deadline until, dibs_error *err)
                 return status;
             take = o->version;
         } else {
-            return dibs__fail(err, DIBS_BROKEN_ENGINE,
+            return dibs__fail(err, DIBS_ENGINE_FAILED,
                               "'%.200s': the engine has unexpected data there", o->key);
         }
         if (dibs__now(o->d->env) >= until)
@@ -436,7 +445,7 @@ static dibs_status wait_for_end(dibs_once *o, dibs__deadline until, dibs_error *
             nap(d, until, &pause);
         if (cancels_of(d) != cancels)
             return dibs__fail(err, DIBS_CANCELLED, "'%.200s': the wait was cancelled", o->key);
-        status = ask(o, dibs__request_until(d, until), err);
+        status = ask(o, 0, dibs__request_until(d, until), err);
     }
     return status;
 }
@@ -444,30 +453,16 @@ static dibs_status wait_for_end(dibs_once *o, dibs__deadline until, dibs_error *
 /* Whoever does not want to wait gives the engine the time of one request. */
 static dibs__deadline patience(const dibs *d, int64_t wait_ms)
 {
-    return wait_ms == 0 || wait_ms == DIBS_NO_WAIT ? DIBS__NEVER
-                                                   : dibs__after(d->env, wait_ms * DIBS__MS);
+    return wait_ms == DIBS_NO_WAIT ? DIBS__NEVER : dibs__wait_until(d, wait_ms);
 }
 
 /* ---- The calls ------------------------------------------------------------------------------- */
 
 /* Statuses that leave something to look at. */
-static bool is_answer(dibs_status status)
+bool dibs__once_is_answer(dibs_status status)
 {
     return status == DIBS_OK || status == DIBS_ALREADY || status == DIBS_RUNNING ||
            status == DIBS_MISMATCH || status == DIBS_CRASHED || status == DIBS_EXPIRED;
-}
-
-/* A call of several commands: dibs_close waits for the whole of it. */
-static void stay(dibs *d)
-{
-    dibs__begin_call(d);
-    pthread_mutex_unlock(&d->mutex);
-}
-
-static void go(dibs *d)
-{
-    pthread_mutex_lock(&d->mutex);
-    dibs__end_call(d);
 }
 
 /* The last step of a call that was given the run. If it was lost before that, nobody has run anything: it
@@ -499,6 +494,7 @@ dibs_status dibs__do_once_begin(dibs *d, const char *key, const dibs_once_option
 {
     static const dibs_once_options defaults;
     const dibs_once_options *o = options ? options : &defaults;
+    int64_t wait_ms;
     dibs__deadline until;
     dibs_once *once;
     dibs_status status = dibs__cells_ready(d, err);
@@ -508,7 +504,8 @@ dibs_status dibs__do_once_begin(dibs *d, const char *key, const dibs_once_option
         status = check_options(key, o, err);
     if (status != DIBS_OK)
         return status;
-    until = patience(d, o->wait_ms);
+    wait_ms = dibs__wait_ms(d, o->wait_ms);
+    until = patience(d, wait_ms);
     once = new_once(d, key, o);
     if (!once)
         return dibs__fail(err, DIBS_NO_MEMORY, "'%.200s': out of memory", key);
@@ -517,17 +514,17 @@ dibs_status dibs__do_once_begin(dibs *d, const char *key, const dibs_once_option
         free(once);
         return status;
     }
-    stay(d);
-    status = ask(once, dibs__request_until(d, until), err);
-    if (status == DIBS_RUNNING && o->wait_ms != DIBS_NO_WAIT)
+    dibs__stay(d);
+    status = ask(once, 0, dibs__request_until(d, until), err);
+    if (status == DIBS_RUNNING && wait_ms != DIBS_NO_WAIT)
         status = wait_for_end(once, until, err);
     if (status == DIBS_OK)
         status = deliver(once, err);
-    if (is_answer(status))
+    if (dibs__once_is_answer(status))
         *out = once;
     else
         dibs_once_free(once);
-    go(d);
+    dibs__go(d);
     return status;
 }
 
@@ -551,18 +548,42 @@ dibs_status dibs__do_once_wait(dibs_once *o, int64_t wait_ms, dibs_error *err)
 
     if (!dibs__same_process(d))
         return dibs__forked(err);
-    status = dibs__check_ms("wait_ms", wait_ms, 1, DIBS__MAX_MS, "DIBS_NO_WAIT", err);
+    status = dibs__check_wait(wait_ms, err);
     if (status == DIBS_OK)
         status = state_of(o, err);
     if (status != DIBS_RUNNING)
         return status;
-    stay(d);
+    dibs__stay(d);
+    wait_ms = dibs__wait_ms(d, wait_ms);
     if (wait_ms == DIBS_NO_WAIT)
-        status = ask(o, dibs__after(d->env, d->request_span), err);
+        status = ask(o, 0, dibs__after(d->env, d->request_span), err);
     else
         status = wait_for_end(o, patience(d, wait_ms), err);
     if (status == DIBS_OK)
         status = deliver(o, err);
-    go(d);
+    dibs__go(d);
+    return status;
+}
+
+dibs_status dibs__do_once_rerun(dibs_once *o, dibs_error *err)
+{
+    dibs *d = o->d;
+    dibs_status status;
+
+    if (!dibs__same_process(d))
+        return dibs__forked(err);
+    pthread_mutex_lock(&d->mutex);
+    status = o->phase == DIBS__ONCE_TOLD && o->answer == DIBS_CRASHED ? DIBS_OK : DIBS_INVALID;
+    pthread_mutex_unlock(&d->mutex);
+    if (status != DIBS_OK)
+        return dibs__fail(err, status, "'%.200s': no run that died: there is nothing to rerun",
+                          o->key);
+    dibs__stay(d);
+    note_crash(o);
+    o->answer = DIBS_RUNNING; /* if it does not get through, it can be asked for again */
+    status = ask(o, o->version, dibs__after(d->env, d->request_span), err);
+    if (status == DIBS_OK)
+        status = deliver(o, err);
+    dibs__go(d);
     return status;
 }

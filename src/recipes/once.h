@@ -42,7 +42,6 @@ struct dibs_once {
     bool last;              /* the handle is being closed, and only this thread is left */
     dibs__deadline give_up; /* withdrawing it: not after */
     dibs_on_crash on_crash;
-    dibs_crash_fn ask;
     dibs_once_lost_fn on_lost;
     void *data;
     dibs__run_record mine;   /* what we write; the steps of either are here */
@@ -90,5 +89,9 @@ dibs__run_outcome dibs__run_try(dibs_once *o, const dibs__run_record *r, bool te
 /* The same until it is not stale. */
 dibs__run_outcome dibs__run_write(dibs_once *o, const dibs__run_record *r, bool tell_others,
                                   dibs__deadline until, dibs_status *status, dibs_error *err);
+
+/* work.c: the handle's end_onces and free_onces */
+void dibs__onces_end(dibs *d, dibs__deadline until);
+void dibs__onces_free(dibs *d);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FORMAT     2
+#define FORMAT     3
 #define STEP_EXTRA 8 /* bytes that a step takes beside its name and data */
 #define DAY        ((int64_t)24 * 3600 * 1000000)
 
@@ -82,6 +82,7 @@ static void write_record(writer *w, const dibs__run_record *r)
     write_sized(w, r->host, strlen(r->host));
     write_sized(w, r->attempt, strlen(r->attempt));
     write_sized(w, r->crashed, strlen(r->crashed));
+    write_sized(w, r->decided_by, strlen(r->decided_by));
     write_steps(w, r);
     write_number(w, r->has_result, 1);
     write_sized(w, r->result, r->has_result ? r->result_size : 0);
@@ -189,7 +190,7 @@ static bool read_steps(reader *r, dibs__step **out)
     return true;
 }
 
-static bool read_record(reader *r, uint64_t format, dibs__run_record *out)
+static void read_head(reader *r, uint64_t format, dibs__run_record *out)
 {
     out->state = (dibs__run_state)read_number(r, 1);
     out->runs = (uint32_t)read_number(r, 4);
@@ -206,14 +207,38 @@ static bool read_record(reader *r, uint64_t format, dibs__run_record *out)
     read_text(r, out->attempt, sizeof out->attempt);
     if (format > 1)
         read_text(r, out->crashed, sizeof out->crashed);
+    if (format > 2)
+        read_text(r, out->decided_by, sizeof out->decided_by);
+    if (out->state < DIBS__RUN_RUNNING || out->state > DIBS__RUN_FREE || out->lease < 0 ||
+        out->keep < 0 || out->tombstone < 0)
+        r->bad = true;
+}
+
+static bool read_record(reader *r, uint64_t format, dibs__run_record *out)
+{
+    read_head(r, format, out);
     if (!read_steps(r, &out->steps))
         return false;
     out->has_result = read_number(r, 1);
     out->result = read_sized(r, &out->result_size);
-    if (out->state < DIBS__RUN_RUNNING || out->state > DIBS__RUN_FREE || r->left > 0 ||
-        out->lease < 0 || out->keep < 0 || out->tombstone < 0)
+    if (r->left > 0)
         r->bad = true;
     return true;
+}
+
+static dibs_status check_format(const reader *r, uint64_t format, dibs_error *err)
+{
+    if (r->bad || (format >= 1 && format <= FORMAT))
+        return DIBS_OK;
+    return dibs__fail(
+        err, DIBS_ENGINE_FAILED,
+        "the record has format %u, this version of dibs reads %d: use a newer version",
+        (unsigned)format, FORMAT);
+}
+
+static dibs_status say_damaged(dibs_error *err)
+{
+    return dibs__fail(err, DIBS_ENGINE_FAILED, "the record is damaged or was not written by dibs");
 }
 
 dibs_status dibs__record_decode(const void *data, size_t size, dibs__run_record *out,
@@ -221,22 +246,41 @@ dibs_status dibs__record_decode(const void *data, size_t size, dibs__run_record 
 {
     reader r = {.at = data, .left = size};
     uint64_t format = read_number(&r, 1);
+    dibs_status status = check_format(&r, format, err);
     bool room;
 
     memset(out, 0, sizeof *out);
-    if (!r.bad && (format < 1 || format > FORMAT))
-        return dibs__fail(
-            err, DIBS_BROKEN_ENGINE,
-            "the record has format %u, this version of dibs reads %d: use a newer version",
-            (unsigned)format, FORMAT);
+    if (status != DIBS_OK)
+        return status;
     room = read_record(&r, format, out);
     if (room && !r.bad)
         return DIBS_OK;
     dibs__steps_free(out->steps);
     out->steps = NULL;
-    return room ? dibs__fail(err, DIBS_BROKEN_ENGINE,
-                             "the record is damaged or was not written by dibs")
-                : dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+    return room ? say_damaged(err) : dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+}
+
+/* One with steps has no result yet, and one with a result has no steps: both are counted without going
+ * through the data. */
+dibs_status dibs__record_glance(const void *data, size_t size, size_t whole, dibs__run_record *out,
+                                dibs__record_sizes *sizes, dibs_error *err)
+{
+    reader r = {.at = data, .left = size};
+    uint64_t format = read_number(&r, 1);
+    dibs_status status = check_format(&r, format, err);
+
+    memset(out, 0, sizeof *out);
+    *sizes = (dibs__record_sizes){0};
+    if (status != DIBS_OK)
+        return status;
+    read_head(&r, format, out);
+    sizes->steps = (size_t)read_number(&r, 4);
+    if (sizes->steps == 0) {
+        out->has_result = read_number(&r, 1);
+        sizes->result = (size_t)read_number(&r, 4);
+        r.bad |= whole - (size - r.left) != sizes->result;
+    }
+    return r.bad || sizes->steps > whole ? say_damaged(err) : DIBS_OK;
 }
 
 /* ---- Steps and sizes ------------------------------------------------------------------------- */

@@ -1,9 +1,9 @@
 /* What a key of `once` holds: a small binary record in a cell, the same on every engine.
  *
- *     format (2), state, runs, code, pid, since, lease, keep, tombstone, fence,
- *     fingerprint, owner, host, attempt, crashed, steps[name, data], result
+ *     format (3), state, runs, code, pid, since, lease, keep, tombstone, fence,
+ *     fingerprint, owner, host, attempt, crashed, decided_by, steps[name, data], result
  *
- * Format 1, which is read too, had no `crashed`. Numbers are little-endian; texts and data follow their
+ * Format 1, which is read too, had no `crashed`, format 2 no `decided_by`. Numbers are little-endian; texts and data follow their
  * size. An unknown format is no damage but a
  * newer version of dibs, and is told so. */
 #ifndef DIBS_RECIPES_RECORD_H
@@ -42,9 +42,10 @@ typedef struct dibs__run_record {
     uint64_t fence; /* 0: the cell's version, as this is the first record of the run */
     char owner[DIBS__OWNER_SIZE];
     char host[DIBS__HOST_SIZE];
-    char attempt[DIBS__ATTEMPT_SIZE]; /* who wrote it */
-    char crashed[DIBS__ATTEMPT_SIZE]; /* a crash that was put back: whose it is. Else "" */
-    const void *fingerprint;          /* borrowed, like the result */
+    char attempt[DIBS__ATTEMPT_SIZE];  /* who wrote it */
+    char crashed[DIBS__ATTEMPT_SIZE];  /* a crash that was put back: whose it is. Else "" */
+    char decided_by[DIBS__OWNER_SIZE]; /* the operator who ended it, and not its runner. Else "" */
+    const void *fingerprint;           /* borrowed, like the result */
     size_t fingerprint_size;
     const void *result;
     size_t result_size;
@@ -57,9 +58,21 @@ typedef struct dibs__run_record {
 void *dibs__record_encode(const dibs__run_record *r, size_t *size);
 
 /* Texts, fingerprint and result stay in `data`; the steps are the caller's to free. DIBS_NO_MEMORY,
- * or DIBS_BROKEN_ENGINE when it is no record that we know. */
+ * or DIBS_ENGINE_FAILED when it is no record that we know. */
 dibs_status dibs__record_decode(const void *data, size_t size, dibs__run_record *out,
                                 dibs_error *err);
+
+#define DIBS__RECORD_HEAD 1024 /* the part of a record before its steps and its result is shorter */
+
+typedef struct dibs__record_sizes {
+    size_t steps;  /* how many there are */
+    size_t result; /* bytes of it */
+} dibs__record_sizes;
+
+/* Reads the beginning of a record that has `whole` bytes; `data` has DIBS__RECORD_HEAD of them, or all. Steps
+ * and result are only counted. As dibs__record_decode otherwise. */
+dibs_status dibs__record_glance(const void *data, size_t size, size_t whole, dibs__run_record *out,
+                                dibs__record_sizes *sizes, dibs_error *err);
 
 /* How long the cell lives from the moment the record is written; 0: for ever. A key that was given back
  * stays as a FREE record for a day, and does not become absent: the request that begins a run writes

@@ -45,12 +45,22 @@ static void tell(dibs *d, dibs__news *n)
 {
     dibs_once *o = DIBS__FROM(dibs_once, loss, n);
 
-    if (o->on_lost) {
-        pthread_mutex_unlock(&d->mutex);
-        o->on_lost(o->data, o);
-        pthread_mutex_lock(&d->mutex);
-    }
+    pthread_mutex_unlock(&d->mutex);
+    o->on_lost(o->data, o);
+    pthread_mutex_lock(&d->mutex);
     dibs__once_drop(o);
+}
+
+static void fill_loss(dibs *d, dibs__news *n, dibs_outcome *out)
+{
+    dibs_once *o = DIBS__FROM(dibs_once, loss, n);
+
+    (void)d;
+    out->op = DIBS_OP_LOST;
+    out->user = o->data;
+    out->once = o;
+    dibs__fail(&out->err, DIBS_LOST, "'%.200s': the run was lost", o->key);
+    dibs__once_drop(o); /* the user has it: this is not the last reference */
 }
 
 void dibs__run_lose(dibs_once *o, const char *why)
@@ -60,7 +70,10 @@ void dibs__run_lose(dibs_once *o, const char *why)
     if (!o->delivered)
         return; /* whoever is about to hand it out finds that it is not held */
     o->refs++;
-    o->loss.tell = tell;
+    if (o->on_lost)
+        o->loss.tell = tell;
+    else
+        o->loss.fill = fill_loss;
     dibs__news_add(o->d, &o->loss);
 }
 
@@ -88,6 +101,7 @@ void dibs__run_hold(dibs_once *o, dibs__deadline sent, uint64_t version)
     atomic_store(&o->deadline, deadline);
     o->renew.run = renew_due;
     o->end.run = deadline_over;
+    dibs__keeper_expect(d, o->mine.lease, sent);
     dibs__chore_at(d, &d->ends, &o->end, deadline);
     dibs__chore_at(d, &d->renewals, &o->renew, sent + (deadline - sent) / 3);
 }

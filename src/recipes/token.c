@@ -53,12 +53,16 @@ static bool is_token(const char *text)
     return text && strlen(text) == TEXT && strspn(text, "0123456789abcdef") == TEXT;
 }
 
-static dibs_status check(const dibs *d, const char *scope, dibs_error *err)
+static dibs_status check(dibs *d, const dibs_token_options *o, dibs_error *err)
 {
     dibs_status status = dibs__cells_ready(d, err);
 
-    if (status == DIBS_OK && scope)
-        status = dibs__check_text("a scope", scope, true, err);
+    if (status == DIBS_OK)
+        status = DIBS__CHECK_RESERVED(o, err);
+    if (status == DIBS_OK)
+        status = dibs__check_ms("ttl_ms", o->ttl_ms, 1, DIBS__MAX_MS, 0, err);
+    if (status == DIBS_OK && o->scope)
+        status = dibs__check_text("a scope", o->scope, true, err);
     return status;
 }
 
@@ -92,7 +96,7 @@ static dibs_status look_up(dibs *d, const char *key, dibs__deadline until, token
     reply->data = NULL;
     if (ours && out->format == FORMAT)
         return DIBS_OK;
-    return dibs__fail(err, DIBS_BROKEN_ENGINE,
+    return dibs__fail(err, DIBS_ENGINE_FAILED,
                       "the token's record has an unknown format: use a newer version of dibs");
 }
 
@@ -131,11 +135,9 @@ dibs_status dibs__do_token_issue(dibs *d, const dibs_token_options *options,
     token_record r = {FORMAT, ISSUED, {0}};
     char key[DIBS__CELL_KEY_SIZE];
     bool done = false;
-    dibs_status status = check(d, o->scope, err);
+    dibs_status status = check(d, o, err);
 
     out[0] = '\0';
-    if (status == DIBS_OK)
-        status = dibs__check_ms("ttl_ms", o->ttl_ms, 1, DIBS__MAX_MS, NULL, err);
     if (status != DIBS_OK)
         return status;
     make_text(d, out);
@@ -143,26 +145,20 @@ dibs_status dibs__do_token_issue(dibs *d, const dibs_token_options *options,
     status = write_record(d, key, 0, &r, o->ttl_ms ? o->ttl_ms * DIBS__MS : DEFAULT_TTL,
                           dibs__after(d->env, d->request_span), &done, NULL, err);
     if (status == DIBS_OK && !done)
-        status = dibs__fail(err, DIBS_BROKEN_ENGINE, "the random token already exists: retry");
+        status = dibs__fail(err, DIBS_ENGINE_FAILED, "the random token already exists: retry");
     if (status != DIBS_OK)
         out[0] = '\0';
     return status;
 }
 
-dibs_status dibs__do_token_redeem(dibs *d, const char *scope, const char *token, dibs_error *err)
+static dibs_status redeem(dibs *d, const char *key, dibs_error *err)
 {
-    char key[DIBS__CELL_KEY_SIZE];
     dibs__deadline until = dibs__after(d->env, d->request_span);
     dibs__cell_reply reply;
     token_record r;
     bool done, unsure = false;
-    dibs_status status = check(d, scope, err);
+    dibs_status status;
 
-    if (status == DIBS_OK && !is_token(token))
-        status = refuse_unknown(err);
-    if (status != DIBS_OK)
-        return status;
-    dibs__key(DIBS__KEY_TOKEN, scope ? scope : "", token, key);
     status = look_up(d, key, until, &r, &reply, err);
     if (status == DIBS_OK && r.state != ISSUED)
         status = refuse(err, "was already used");
@@ -177,6 +173,24 @@ dibs_status dibs__do_token_redeem(dibs *d, const char *scope, const char *token,
             err, DIBS_UNKNOWN,
             "the answer was lost, and the token has been used, possibly by this call");
     return refuse(err, "was already used");
+}
+
+dibs_status dibs__do_token_redeem(dibs *d, const char *token, const dibs_token_options *options,
+                                  dibs_error *err)
+{
+    const dibs_token_options *o = options ? options : &defaults;
+    char key[DIBS__CELL_KEY_SIZE];
+    dibs_status status = check(d, o, err);
+
+    if (status == DIBS_OK && !is_token(token))
+        status = refuse_unknown(err);
+    if (status != DIBS_OK)
+        return status;
+    dibs__key(DIBS__KEY_TOKEN, o->scope ? o->scope : "", token, key);
+    dibs__stay(d);
+    status = redeem(d, key, err);
+    dibs__go(d);
+    return status;
 }
 
 /* Makes sure that the heir is there. It is noted in a record that ends no later than the heir does:
@@ -213,7 +227,7 @@ static dibs_status name_heir(dibs *d, const char *key, int64_t *ttl, dibs__deadl
             memcpy(heir, r.heir, TEXT);
             heir[TEXT] = '\0';
             if (!is_token(heir))
-                return dibs__fail(err, DIBS_BROKEN_ENGINE, "the token's record is damaged");
+                return dibs__fail(err, DIBS_ENGINE_FAILED, "the token's record is damaged");
             *ttl = reply.left > *ttl ? reply.left : *ttl;
             return DIBS_OK;
         }
@@ -229,7 +243,7 @@ static dibs_status name_heir(dibs *d, const char *key, int64_t *ttl, dibs__deadl
     }
 }
 
-dibs_status dibs__do_token_reissue(dibs *d, const dibs_token_options *options, const char *token,
+dibs_status dibs__do_token_reissue(dibs *d, const char *token, const dibs_token_options *options,
                                    char out[DIBS_TOKEN_SIZE], dibs_error *err)
 {
     const dibs_token_options *o = options ? options : &defaults;
@@ -237,20 +251,20 @@ dibs_status dibs__do_token_reissue(dibs *d, const dibs_token_options *options, c
     int64_t ttl;
     dibs__deadline until = dibs__after(d->env, d->request_span);
     char key[DIBS__CELL_KEY_SIZE];
-    dibs_status status = check(d, o->scope, err);
+    dibs_status status = check(d, o, err);
 
     out[0] = '\0';
-    if (status == DIBS_OK)
-        status = dibs__check_ms("ttl_ms", o->ttl_ms, 1, DIBS__MAX_MS, NULL, err);
     if (status == DIBS_OK && !is_token(token))
         status = refuse_unknown(err);
     if (status != DIBS_OK)
         return status;
     ttl = o->ttl_ms ? o->ttl_ms * DIBS__MS : DEFAULT_TTL;
     dibs__key(DIBS__KEY_TOKEN, scope, token, key);
+    dibs__stay(d);
     status = name_heir(d, key, &ttl, until, out, err);
     if (status == DIBS_OK)
         status = make_heir(d, scope, out, ttl, until, err);
+    dibs__go(d);
     if (status != DIBS_OK)
         out[0] = '\0';
     return status;

@@ -39,19 +39,20 @@ static int64_t left_of(const dibs_once *o)
     return span > age ? (span - age) / DIBS__MS : 0;
 }
 
-void dibs_once_runner(const dibs_once *o, dibs_party *out)
+void dibs_once_runner(const dibs_once *o, dibs_party *out, size_t size)
 {
     const dibs__run_record *r;
+    dibs_party party;
     bool told;
 
-    memset(out, 0, sizeof *out);
+    memset(out, 0, size);
     if (!dibs__same_process(o->d))
         return;
     pthread_mutex_lock(&o->d->mutex);
     told = o->phase == DIBS__ONCE_TOLD;
     pthread_mutex_unlock(&o->d->mutex);
     r = told ? &o->theirs : &o->mine;
-    *out = (dibs_party){
+    party = (dibs_party){
         .owner = r->owner,
         .host = r->host,
         .pid = r->pid,
@@ -60,6 +61,7 @@ void dibs_once_runner(const dibs_once *o, dibs_party *out)
         .fence = (told && r->fence == 0 ? o->version : r->fence) + o->d->base,
         .weight = 1,
     };
+    memcpy(out, &party, size < sizeof party ? size : sizeof party);
 }
 
 /* ---- Of ours --------------------------------------------------------------------------------- */

@@ -158,16 +158,18 @@ static dibs__run_record given_back(const dibs_once *o)
     return r;
 }
 
-dibs_status dibs__do_once_fail(dibs_once *o, bool final, const void *result, size_t size, int code,
+dibs_status dibs__do_once_fail(dibs_once *o, const void *result, size_t size, int code,
                                dibs_error *err)
+{
+    return end_with(o, DIBS__RUN_FAILED, result, size, code, err);
+}
+
+dibs_status dibs__do_once_undo(dibs_once *o, dibs_error *err)
 {
     dibs__run_record r;
     dibs__deadline until;
-    dibs_status status;
+    dibs_status status = enter(o, false, &until, err);
 
-    if (final)
-        return end_with(o, DIBS__RUN_FAILED, result, size, code, err);
-    status = enter(o, false, &until, err);
     if (status != DIBS_OK)
         return status;
     r = given_back(o);
@@ -366,9 +368,20 @@ static bool is_ours(dibs_once *o)
     return ours;
 }
 
+void dibs__once_leave(dibs_once *o)
+{
+    if (o->maybe_there && !o->d->closing) {
+        leave_to_keeper(o);
+    } else if (o->maybe_there && !o->d->drained) {
+        o->phase = DIBS__ONCE_OVER; /* whoever closes the handle withdraws it */
+    } else {
+        detach(o);
+        dibs__once_drop(o);
+    }
+}
+
 void dibs_once_free(dibs_once *o)
 {
-    bool open;
     dibs *d;
 
     if (!o || !dibs__same_process(o->d))
@@ -376,15 +389,8 @@ void dibs_once_free(dibs_once *o)
     d = o->d;
     if (is_ours(o))
         dibs_once_abandon(o, NULL);
-    open = dibs__begin_call(d);
-    if (o->maybe_there && open) {
-        leave_to_keeper(o);
-    } else if (o->maybe_there) {
-        o->phase = DIBS__ONCE_OVER; /* whoever closes the handle withdraws it */
-    } else {
-        detach(o);
-        dibs__once_drop(o);
-    }
+    dibs__begin_call(d);
+    dibs__once_leave(o);
     dibs__end_call(d);
 }
 
@@ -398,15 +404,22 @@ static void abandon_last(dibs_once *o, dibs__deadline until)
 }
 
 /* The keeper is gone, and so is everybody else. What the engine does not answer ends with its lease. */
-void dibs__onces_close(dibs *d, dibs__deadline until)
+void dibs__onces_end(dibs *d, dibs__deadline until)
 {
-    for (dibs_once *o = d->onces, *next; o; o = next) {
-        next = o->next;
+    for (dibs_once *o = d->onces; o; o = o->next) {
         o->last = true;
         if (o->phase == DIBS__ONCE_OURS && dibs__now(d->env) < until)
             abandon_last(o, until);
         else if (o->maybe_there && dibs__now(d->env) < until)
             withdraw(o, until);
+        dibs__run_retire(o, DIBS__ONCE_OVER);
+    }
+}
+
+void dibs__onces_free(dibs *d)
+{
+    for (dibs_once *o = d->onces, *next; o; o = next) {
+        next = o->next;
         o->refs = 1;
         dibs__once_drop(o);
     }

@@ -36,9 +36,9 @@ static const struct {
     dibs_status status;
     const char *text;
 } codes[] = {
-    {ER_LOCK_DEADLOCK, DIBS_DEADLOCK, "deadlock"},
+    {ER_LOCK_DEADLOCK, DIBS_RESTART, "deadlock"},
     {ER_LOCK_WAIT_TIMEOUT, DIBS_BUSY, "not obtained in time"},
-    {RECORD_CHANGED, DIBS_STALE, "another has committed since this transaction began"},
+    {RECORD_CHANGED, DIBS_RESTART, "another has committed since this transaction began"},
     {MARIADB_TIMED_OUT, DIBS_CANCELLED, "the statement was cancelled"},
     {ER_QUERY_INTERRUPTED, DIBS_CANCELLED, "the statement was cancelled"},
     {ER_DBACCESS_DENIED_ERROR, DIBS_DENIED, "the account may not do this"},
@@ -64,9 +64,9 @@ static bool refresh(MYSQL *m)
     return mysql_real_query(m, "DO 0", 4) == 0;
 }
 
-static dibs_status undone(dibs_status status, const char *why, const char *message, dibs_error *err)
+static dibs_status undone(const char *why, const char *message, dibs_error *err)
 {
-    return dibs__fail(err, status,
+    return dibs__fail(err, DIBS_RESTART,
                       "%s, and the server has rolled the whole transaction back: send ROLLBACK and "
                       "start again: %s",
                       why, message);
@@ -84,7 +84,7 @@ static dibs_status explain(unsigned code, const char *state, const char *message
     if (strncmp(state, "22", 2) == 0 || strncmp(state, "23", 2) == 0 ||
         strncmp(state, "21", 2) == 0 || strncmp(state, "42", 2) == 0)
         return dibs__fail(err, DIBS_INVALID, "the SQL is not accepted (%u): %s", code, message);
-    return dibs__fail(err, DIBS_BROKEN_ENGINE, "the statement failed (%u): %s", code, message);
+    return dibs__fail(err, DIBS_ENGINE_FAILED, "the statement failed (%u): %s", code, message);
 }
 
 static dibs_status fail(MYSQL *m, MYSQL_STMT *s, bool ours, dibs_error *err)
@@ -98,22 +98,20 @@ static dibs_status fail(MYSQL *m, MYSQL_STMT *s, bool ours, dibs_error *err)
     snprintf(message, sizeof message, "%s", s ? mysql_stmt_error(s) : mysql_error(m));
     snprintf(state, sizeof state, "%s", s ? mysql_stmt_sqlstate(s) : mysql_sqlstate(m));
     status = explain(code, state, message, ours, err);
-    if (status == DIBS_DEADLOCK)
-        return undone(DIBS_DEADLOCK, "deadlock", message, err);
-    if (status == DIBS_STALE)
-        return undone(DIBS_STALE, "another has committed since this transaction began", message,
-                      err);
+    dibs__error_code(err, "%u", code);
+    if (code == ER_LOCK_DEADLOCK)
+        return undone("deadlock", message, err);
+    if (code == RECORD_CHANGED)
+        return undone("another has committed since this transaction began", message, err);
     if (status == DIBS_UNAVAILABLE || status == DIBS_NO_MEMORY || code == CR_COMMANDS_OUT_OF_SYNC)
         return status;
     if (!refresh(m))
         return dibs__fail(err, DIBS_UNAVAILABLE,
                           "the connection is gone, and its transaction with it: %s", message);
     if (status == DIBS_BUSY && !may_be_open(m))
-        return undone(DIBS_DEADLOCK, "not obtained in time (innodb_rollback_on_timeout)", message,
-                      err);
+        return undone("not obtained in time (innodb_rollback_on_timeout)", message, err);
     if (was_open && !dibs__tx_my_in_transaction(m)) /* such as a full table of locks (1206) */
-        return dibs__tx_undone(status == DIBS_BUSY ? DIBS_DEADLOCK : DIBS_UNAVAILABLE, message,
-                               err);
+        return dibs__tx_undone(status == DIBS_BUSY ? DIBS_RESTART : DIBS_UNAVAILABLE, message, err);
     return status;
 }
 
@@ -210,7 +208,7 @@ static dibs_status read_answer(MYSQL *m, MYSQL_STMT *s, const dibs__tx_my_statem
         return DIBS_OK;
     }
     if (mysql_stmt_field_count(s) > 2)
-        return dibs__fail(err, DIBS_BROKEN_ENGINE, "the answer has too many columns");
+        return dibs__fail(err, DIBS_ENGINE_FAILED, "the answer has too many columns");
     if (fetch_first(s, kind, out) == 0)
         return DIBS_OK;
     if (mysql_stmt_errno(s) == 0)

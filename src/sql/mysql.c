@@ -8,7 +8,7 @@
  *
  * Under REPEATABLE READ the snapshot begins with the first plain SELECT. None comes before the slot
  * is locked, so that what is read afterwards is new; a caller that has read before has an older
- * snapshot, which a plain read of the slot's counter betrays (DIBS_STALE). */
+ * snapshot, which a plain read of the slot's counter betrays (DIBS_RESTART). */
 #include "sql/my_run.h"
 
 #include "core/error.h"
@@ -18,7 +18,8 @@
 #include <string.h>
 
 #define SLOTS       65536
-#define SESSION     (-2) /* wait as long as the session's own innodb_lock_wait_timeout */
+#define YEAR_MS     (365 * 24 * 3600 * (int64_t)1000)
+#define SESSION     0    /* wait as long as the session's own innodb_lock_wait_timeout */
 #define TIMED_OUT   1969 /* MariaDB's max_statement_time */
 #define COUNT(list) (sizeof(list) / sizeof((list)[0]))
 
@@ -91,13 +92,13 @@ static dibs_status write_select(MYSQL *m, int64_t wait_ms, char *sql, size_t siz
 {
     bool mariadb = mariadb_connection(m);
 
-    if (wait_ms > 31536000LL * 1000)
-        wait_ms = 0;
+    if (wait_ms > YEAR_MS) /* more than max_statement_time can be */
+        wait_ms = DIBS_FOREVER;
     if (wait_ms == DIBS_NO_WAIT)
         snprintf(sql, size, SELECT_SLOT " SKIP LOCKED");
-    else if (wait_ms == SESSION || (wait_ms == 0 && !mariadb))
+    else if (wait_ms == SESSION)
         snprintf(sql, size, SELECT_SLOT);
-    else if (wait_ms == 0)
+    else if (wait_ms == DIBS_FOREVER && mariadb)
         snprintf(sql, size, "SET STATEMENT " FOR_EVER " FOR " SELECT_SLOT);
     else if (mariadb)
         snprintf(sql, size,
@@ -143,7 +144,7 @@ static dibs_status take_slot(MYSQL *m, const char *domain, const char *name, int
 static dibs_status stale(dibs_error *err)
 {
     return dibs__fail(
-        err, DIBS_STALE,
+        err, DIBS_RESTART,
         "this transaction's snapshot is older than another commit: roll back and retry, "
         "with the dibs call before the first read");
 }
@@ -238,7 +239,7 @@ static dibs_status once_seen(MYSQL *m, const dibs_sql_key *key, const dibs_sql_v
     if (status != DIBS_OK)
         return status;
     if (a.rows == 0)
-        return dibs__fail(err, DIBS_STALE, "the key is being deleted: retry");
+        return dibs__fail(err, DIBS_RESTART, "the key is being deleted: retry");
     status = dibs__tx_seen(key, a.bytes[0], a.sizes[0], err);
     if (status == DIBS_ALREADY && !a.nulls[1])
         kept = dibs__tx_keep(stored, a.bytes[1], a.sizes[1], err);
@@ -253,8 +254,8 @@ static dibs_status once(void *connection, const dibs_sql_key *key, dibs_sql_resu
         v[] = {dibs__tx_name(key->scope), dibs__tx_name(key->key), dibs__tx_fingerprint(key)};
     int64_t turns = 0;
     unsigned code = 0;
-    int64_t wait_ms = key->wait_ms ? key->wait_ms : SESSION;
-    dibs_status status = take_slot(connection, key->scope, key->key, wait_ms, &slot, &turns, err);
+    dibs_status status =
+        take_slot(connection, key->scope, key->key, key->wait_ms, &slot, &turns, err);
 
     if (status != DIBS_OK)
         return status;

@@ -4,7 +4,7 @@
  * rolls back. A lock on a name is an advisory lock of the transaction, which queues fairly and
  * keeps lock_timeout, plus a counter row that every holder raises: under REPEATABLE READ a
  * transaction whose snapshot is older than the last holder's commit fails on that row (40001,
- * DIBS_STALE) instead of reading old data under the lock. Waiting with an old snapshot cannot be
+ * DIBS_RESTART) instead of reading old data under the lock. Waiting with an old snapshot cannot be
  * repaired: the snapshot is taken before the wait. */
 #include "sql/pg_run.h"
 
@@ -102,17 +102,20 @@ static dibs_status lock_try(PGconn *c, const char *name, const dibs_sql_value v[
     return status;
 }
 
-/* NO_WAIT is the shortest wait that there is. */
+/* NO_WAIT is the shortest wait that there is; 0 is the server's word for no limit. */
 static dibs_sql_value timeout_text(char text[24], int64_t wait_ms)
 {
     int64_t ms = wait_ms == DIBS_NO_WAIT ? 1 : wait_ms > INT_MAX ? INT_MAX : wait_ms;
+
+    if (wait_ms == DIBS_FOREVER)
+        ms = 0;
 
     snprintf(text, 24, "%lld", (long long)ms);
     return dibs_sql_text(text);
 }
 
 /* Within the savepoint lock_timeout is ours; afterwards it is the caller's again: restored by the
- * last statement, or by the rollback to the savepoint. */
+ * last statement, or by the rollback to the savepoint. `wait_ms` 0: it stays the caller's. */
 static dibs_status lock_wait(PGconn *c, const char *name, int64_t wait_ms,
                              const dibs_sql_value v[2], dibs_error *err)
 {
@@ -122,12 +125,13 @@ static dibs_status lock_wait(PGconn *c, const char *name, int64_t wait_ms,
                                     {turn_wait, v + 1, 1},
                                     {turn_take, v, 1},
                                     {timeout_restore, NULL, 0}};
+    size_t first = wait_ms ? 0 : 1, count = wait_ms ? 4 : 2;
     PGresult *r[COUNT(list)];
     dibs_status status;
 
     timeout = timeout_text(text, wait_ms);
-    status = dibs__tx_pg_run(c, list, COUNT(list), true, r, err);
-    dibs__tx_pg_clear(r, COUNT(list));
+    status = dibs__tx_pg_run(c, list + first, count, true, r, err);
+    dibs__tx_pg_clear(r, count);
     return status == DIBS_BUSY ? dibs__tx_not_in_time(name, err) : status;
 }
 
@@ -162,7 +166,7 @@ static dibs_status once_answer(const dibs_sql_key *key, PGresult *inserted, cons
     if (dibs__tx_pg_rows(inserted) == 1)
         return DIBS_OK;
     if (PQntuples(row) == 0) /* deleted by somebody between the two statements */
-        return dibs__fail(err, DIBS_STALE, "the key is being deleted: retry");
+        return dibs__fail(err, DIBS_RESTART, "the key is being deleted: retry");
     status = dibs__tx_seen(key, PQgetvalue(row, 0, 0), (size_t)PQgetlength(row, 0, 0), err);
     if (status != DIBS_ALREADY || PQgetisnull(row, 0, 1))
         return status;
@@ -219,17 +223,12 @@ static dibs_status once_finish(void *connection, const dibs_sql_key *key, const 
 
 /* ---- The caller's own row -------------------------------------------------------------------- */
 
-/* A row that is newer than the snapshot is what a versioned update is there to find. */
 static dibs_status run_theirs(PGconn *c, const dibs__tx_pg_statement *s, PGresult **r,
                               dibs_error *err)
 {
     dibs_status status = dibs__tx_pg_check(c, err);
 
-    if (status == DIBS_OK)
-        status = dibs__tx_pg_run(c, s, 1, false, r, err);
-    if (status == DIBS_STALE)
-        return dibs__fail(err, DIBS_CONFLICT, "the row has changed since this transaction began");
-    return status;
+    return status == DIBS_OK ? dibs__tx_pg_run(c, s, 1, false, r, err) : status;
 }
 
 static dibs_status update(void *connection, const char *sql, const dibs_sql_value *values,

@@ -41,8 +41,8 @@ static const struct {
     dibs_status status;
     const char *text;
 } states[] = {
-    {"40P01", DIBS_DEADLOCK, "deadlock: roll back and start again"},
-    {"40001", DIBS_STALE, "another has committed since this transaction began: start it again"},
+    {"40P01", DIBS_RESTART, "deadlock: roll back and start again"},
+    {"40001", DIBS_RESTART, "another has committed since this transaction began: start it again"},
     {"55P03", DIBS_BUSY, "not obtained in time"},
     {"57014", DIBS_CANCELLED, "the statement was cancelled"},
     {"42501", DIBS_DENIED, "the account may not do this"},
@@ -54,23 +54,31 @@ static const struct {
     {"42", DIBS_INVALID, "the SQL is not accepted"},
 };
 
+static dibs_status explain(const char *state, const char *message, bool ours, dibs_error *err)
+{
+    if (ours && strcmp(state, "42P01") == 0)
+        return dibs__tx_no_table(message, err);
+    if (!ours && strcmp(state, "40001") == 0) /* what a versioned update is there to find */
+        return dibs__fail(err, DIBS_CONFLICT, "the row has changed since this transaction began");
+    for (size_t i = 0; i < sizeof states / sizeof states[0]; i++)
+        if (strncmp(state, states[i].state, strlen(states[i].state)) == 0)
+            return dibs__fail(err, states[i].status, "%s: %s", states[i].text, message);
+    return dibs__fail(err, DIBS_ENGINE_FAILED, "the statement failed (%s): %s", state, message);
+}
+
 dibs_status dibs__tx_pg_fail(PGconn *c, const PGresult *r, bool ours, dibs_error *err)
 {
     const char *state = PQresultErrorField(r, PG_DIAG_SQLSTATE);
     const char *message = PQresultErrorField(r, PG_DIAG_MESSAGE_PRIMARY);
+    dibs_status status;
 
     if (!message)
         message = PQerrorMessage(c);
     if (!state && PQstatus(c) == CONNECTION_OK) /* not from the server */
         return dibs__fail(err, DIBS_NO_MEMORY, "%s", message);
-    if (!state)
-        state = "08";
-    if (ours && strcmp(state, "42P01") == 0)
-        return dibs__tx_no_table(message, err);
-    for (size_t i = 0; i < sizeof states / sizeof states[0]; i++)
-        if (strncmp(state, states[i].state, strlen(states[i].state)) == 0)
-            return dibs__fail(err, states[i].status, "%s: %s", states[i].text, message);
-    return dibs__fail(err, DIBS_BROKEN_ENGINE, "the statement failed (%s): %s", state, message);
+    status = explain(state ? state : "08", message, ours, err);
+    dibs__error_code(err, "%s", state ? state : "");
+    return status;
 }
 
 /* ---- Sending --------------------------------------------------------------------------------- */
@@ -175,7 +183,7 @@ dibs_status dibs__tx_pg_run(PGconn *c, const dibs__tx_pg_statement list[], size_
 
     memset(results, 0, count * sizeof results[0]);
     if (!PQenterPipelineMode(c))
-        return dibs__fail(err, DIBS_BROKEN_ENGINE, "%s", PQerrorMessage(c));
+        return dibs__fail(err, DIBS_ENGINE_FAILED, "%s", PQerrorMessage(c));
     if (!send_batch(c, list, count)) {
         status = PQstatus(c) == CONNECTION_OK
                      ? dibs__fail(err, DIBS_NO_MEMORY, "%s", PQerrorMessage(c))

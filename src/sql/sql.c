@@ -56,6 +56,8 @@ static dibs_status told(dibs_sql db, dibs_status status, dibs_error *err)
 {
     if (status != DIBS_OK)
         dibs__wrap(err, "%s", db.driver->name);
+    if (status == DIBS_UNAVAILABLE && err)
+        err->next = DIBS_NEXT_RESTART; /* with a new transaction */
     return status;
 }
 
@@ -102,7 +104,7 @@ dibs_status dibs__do_sql_lock(dibs_sql db, const char *name, int64_t wait_ms, di
     if (status == DIBS_OK)
         status = check_name("name", name, err);
     if (status == DIBS_OK)
-        status = dibs__check_ms("wait_ms", wait_ms, 1, DIBS__MAX_MS, "DIBS_NO_WAIT", err);
+        status = dibs__check_wait(wait_ms, err);
     if (status != DIBS_OK)
         return status;
     return told(db, db.driver->lock(db.connection, name, wait_ms, err), err);
@@ -118,6 +120,8 @@ static dibs_status check_key(dibs_sql db, const dibs_sql_key *given, dibs_sql_ke
 
     if (status == DIBS_OK && !given)
         return dibs__fail(err, DIBS_INVALID, "the key is NULL");
+    if (status == DIBS_OK)
+        status = DIBS__CHECK_RESERVED(given, err);
     if (status != DIBS_OK)
         return status;
     *key = *given;
@@ -142,9 +146,9 @@ dibs_status dibs__do_sql_once(dibs_sql db, const dibs_sql_key *key, dibs_sql_res
     dibs_status status = check_key(db, key, &whole, err);
 
     if (stored)
-        *stored = (dibs_sql_result){NULL, 0};
+        *stored = (dibs_sql_result){0};
     if (status == DIBS_OK)
-        status = dibs__check_ms("wait_ms", key->wait_ms, 1, DIBS__MAX_MS, "DIBS_NO_WAIT", err);
+        status = dibs__check_wait(key->wait_ms, err);
     if (status != DIBS_OK)
         return status;
     return told(db, db.driver->once(db.connection, &whole, stored, err), err);
@@ -171,7 +175,7 @@ void dibs_sql_result_free(dibs_sql_result *result)
     if (!result)
         return;
     free(result->data);
-    *result = (dibs_sql_result){NULL, 0};
+    *result = (dibs_sql_result){0};
 }
 
 /* ---- Change ---------------------------------------------------------------------------------- */
@@ -216,7 +220,9 @@ dibs_status dibs__do_sql_update(dibs_sql db, const dibs_sql_change *change, dibs
         return status;
     if (!change || !change->table || !change->set || !change->row || !change->still)
         return dibs__fail(err, DIBS_INVALID, "a change needs table, set, row and still");
-    status = check_values(change, err);
+    status = DIBS__CHECK_RESERVED(change, err);
+    if (status == DIBS_OK)
+        status = check_values(change, err);
     if (status != DIBS_OK)
         return status;
     return told(db, dibs__tx_change(db.driver, db.connection, change, err), err);
@@ -281,9 +287,12 @@ dibs_status dibs__tx_keep(dibs_sql_result *stored, const void *data, size_t size
 dibs_status dibs__tx_refuse_fence(const char *resource, int64_t fence, int64_t floor,
                                   dibs_error *err)
 {
-    return dibs__fail(err, DIBS_LOST,
-                      "'%.*s' has seen fence %lld, and %lld is older: the lock was lost, roll back",
-                      SHOWN, resource, (long long)floor, (long long)fence);
+    dibs__fail(err, DIBS_FENCED,
+               "'%.*s' has seen fence %lld, and %lld is older: the lock was lost, roll back", SHOWN,
+               resource, (long long)floor, (long long)fence);
+    if (err)
+        err->fence = (uint64_t)floor;
+    return DIBS_FENCED;
 }
 
 dibs_status dibs__tx_no_transaction(dibs_error *err)

@@ -28,7 +28,7 @@ typedef struct dibs__tx_driver {
                                size_t size, dibs_error *err);
 
     /* An UPDATE of the caller's; the rows that it changed. DIBS_CONFLICT when a row is newer than
-     * the transaction's snapshot and the transaction can go on, DIBS_STALE when it cannot. */
+     * the transaction's snapshot and the transaction can go on, DIBS_RESTART when it cannot. */
     dibs_status (*update)(void *connection, const char *sql, const dibs_sql_value *values,
                           size_t count, int64_t *rows, dibs_error *err);
     /* A locking SELECT of two numbers: how many rows there are, and the first one's numbers. */
@@ -68,19 +68,21 @@ dibs_status dibs__tx_undone(dibs_status status, const char *why, dibs_error *err
 dibs_status dibs__tx_not_in_time(const char *name, dibs_error *err);
 
 /* The public calls; see core/calls.h. */
-#define DIBS__SQL_CALLS(X)                                                                        \
-    X(sql_prepare, (dibs_sql db, dibs_error * err), (db, err))                                    \
-    X(sql_fence_pass,                                                                             \
-      (dibs_sql db, const char *resource, uint64_t fence, uint64_t floor, dibs_error *err),       \
-      (db, resource, fence, floor, err))                                                          \
-    X(sql_lock, (dibs_sql db, const char *name, int64_t wait_ms, dibs_error *err),                \
-      (db, name, wait_ms, err))                                                                   \
-    X(sql_once, (dibs_sql db, const dibs_sql_key *key, dibs_sql_result *stored, dibs_error *err), \
-      (db, key, stored, err))                                                                     \
-    X(sql_once_finish,                                                                            \
-      (dibs_sql db, const dibs_sql_key *key, const void *result, size_t size, dibs_error *err),   \
-      (db, key, result, size, err))                                                               \
-    X(sql_update, (dibs_sql db, const dibs_sql_change *change, dibs_error *err), (db, change, err))
+#define DIBS__SQL_CALLS(X)                                                                      \
+    X(sql_prepare, RESTART, (dibs_sql db, dibs_error * err), (db, err))                         \
+    X(sql_fence_pass, RESTART,                                                                  \
+      (dibs_sql db, const char *resource, uint64_t fence, uint64_t floor, dibs_error *err),     \
+      (db, resource, fence, floor, err))                                                        \
+    X(sql_lock, RESTART, (dibs_sql db, const char *name, int64_t wait_ms, dibs_error *err),     \
+      (db, name, wait_ms, err))                                                                 \
+    X(sql_once, RESTART,                                                                        \
+      (dibs_sql db, const dibs_sql_key *key, dibs_sql_result *stored, dibs_error *err),         \
+      (db, key, stored, err))                                                                   \
+    X(sql_once_finish, RESTART,                                                                 \
+      (dibs_sql db, const dibs_sql_key *key, const void *result, size_t size, dibs_error *err), \
+      (db, key, result, size, err))                                                             \
+    X(sql_update, RESTART, (dibs_sql db, const dibs_sql_change *change, dibs_error *err),       \
+      (db, change, err))
 
 DIBS__SQL_CALLS(DIBS__CALL_DECLARE)
 

@@ -2,7 +2,7 @@
  *
  * A database has one writer at a time, so every function here first becomes it: what is read
  * afterwards is the newest state, and a transaction that read before another's commit is told so by
- * SQLite (DIBS_STALE). Begin with BEGIN IMMEDIATE and neither can happen. A lock on a name is the
+ * SQLite (DIBS_RESTART). Begin with BEGIN IMMEDIATE and neither can happen. A lock on a name is the
  * writer's place itself: it excludes every other writer, whatever the name. */
 #include "sql/sql.h"
 
@@ -45,13 +45,12 @@ static bool too_late(sqlite3 *db)
 
 /* An interrupt, a full disk, an error of I/O or memory may have rolled everything back: then SQLite commits
  * by itself again. */
-static dibs_status fail_in(sqlite3 *db, bool was_open, bool ours, dibs_error *err)
+static dibs_status explain(sqlite3 *db, int code, bool was_open, bool ours, dibs_error *err)
 {
-    int code = sqlite3_extended_errcode(db);
     const char *message = sqlite3_errmsg(db);
 
     if (too_late(db))
-        return dibs__fail(err, DIBS_STALE,
+        return dibs__fail(err, DIBS_RESTART,
                           "this transaction has read, and another writes: roll back, and start "
                           "again with BEGIN IMMEDIATE");
     if (was_open && sqlite3_get_autocommit(db))
@@ -61,7 +60,16 @@ static dibs_status fail_in(sqlite3 *db, bool was_open, bool ours, dibs_error *er
     for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
         if (codes[i].code == (code & 0xff))
             return dibs__fail(err, codes[i].status, "%s: %s", codes[i].text, message);
-    return dibs__fail(err, DIBS_BROKEN_ENGINE, "the statement failed: %s", message);
+    return dibs__fail(err, DIBS_ENGINE_FAILED, "the statement failed: %s", message);
+}
+
+static dibs_status fail_in(sqlite3 *db, bool was_open, bool ours, dibs_error *err)
+{
+    int code = sqlite3_extended_errcode(db);
+    dibs_status status = explain(db, code, was_open, ours, err);
+
+    dibs__error_code(err, "%d", code);
+    return status;
 }
 
 /* Inside the caller's transaction, which `check` has seen. */
@@ -211,20 +219,21 @@ static dibs_status try_until(sqlite3 *db, dibs__deadline until, dibs_error *err)
     }
 }
 
-/* A busy timeout of the caller's is put aside meanwhile; a busy handler of its own cannot be read
- * and stays, so that it may wait longer. */
+/* `wait_ms` 0: the caller's busy timeout decides. Else it is put aside meanwhile; a busy handler of the
+ * caller's cannot be read and stays, so that it may wait longer. */
 static dibs_status lock(void *connection, const char *name, int64_t wait_ms, dibs_error *err)
 {
     sqlite3 *db = connection;
     dibs__deadline until = DIBS__NEVER;
     dibs_status status = check(db, err);
-    int64_t theirs;
+    int64_t theirs = 0;
 
     if (status != DIBS_OK)
         return status;
-    if (wait_ms != 0)
+    if (wait_ms != DIBS_FOREVER)
         until = dibs__after(&dibs__env_system, wait_ms * DIBS__MS);
-    theirs = busy_timeout(db);
+    if (wait_ms != 0)
+        theirs = busy_timeout(db);
     if (theirs > 0)
         sqlite3_busy_timeout(db, 0);
     status = try_until(db, until, err);

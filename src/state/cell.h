@@ -97,7 +97,9 @@ typedef struct dibs__cell_command {
     const char *request;  /* counters; NULL: none */
     int64_t request_keep; /* how long its answer is kept */
     /* For the engine; the machine looks at none of them. */
-    bool alive; /* the value stands for this process: if the engine notices its death, it tells */
+    bool
+        alive; /* the value stands for this process: if the engine notices its death, it tells. READ:
+                   the reply's age shall tell whether whoever wrote it is alive */
     int64_t lease; /* with `alive`: how long it counts as alive without another sign */
     bool fleeting; /* a sign of life: may be lost when the machine goes down */
 } dibs__cell_command;

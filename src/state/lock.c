@@ -15,6 +15,8 @@ typedef struct machine {
     dibs__record record;
     bool exists;  /* the record was there when we came */
     bool changed; /* and must be saved */
+    bool first_known;
+    dibs__holder first; /* whose lease ends first, if it is known */
 } machine;
 
 static bool fits(const dibs__record *r, uint32_t weight)
@@ -43,6 +45,7 @@ static void copy_text(char *to, size_t size, const char *from)
 static int put_holder(machine *m, const dibs__holder *h)
 {
     m->changed = true;
+    m->first_known = false;
     return m->store->holder_put(m->ctx, h);
 }
 
@@ -58,6 +61,7 @@ static int drop_holder(machine *m, const dibs__holder *h)
     m->record.holders--;
     m->record.used -= h->who.weight;
     m->changed = true;
+    m->first_known = false;
     return m->store->holder_drop(m->ctx, h);
 }
 
@@ -97,9 +101,16 @@ static int find_head(machine *m, dibs__waiter *out)
     return m->record.waiters ? m->store->waiter_head(m->ctx, out) : 0;
 }
 
-static int find_expiring(machine *m, dibs__holder *out)
+/* In m->first; looked up once unless holders have changed meanwhile. */
+static int find_expiring(machine *m)
 {
-    return m->record.holders ? m->store->holder_expiring(m->ctx, out) : 0;
+    int found;
+
+    if (m->record.holders == 0 || m->first_known)
+        return m->record.holders ? 1 : 0;
+    found = m->store->holder_expiring(m->ctx, &m->first);
+    m->first_known = found > 0;
+    return found;
 }
 
 /* ---- Grants ------------------------------------------------------------------------------------
@@ -164,11 +175,10 @@ static int hand_over(machine *m, const dibs__waiter *w)
 
 static int expire_holders(machine *m)
 {
-    dibs__holder h;
     int found;
 
-    while ((found = find_expiring(m, &h)) > 0 && h.expires <= m->now.lease)
-        if (drop_holder(m, &h) < 0)
+    while ((found = find_expiring(m)) > 0 && m->first.expires <= m->now.lease)
+        if (drop_holder(m, &m->first) < 0)
             return -1;
     return found < 0 ? -1 : 0;
 }
@@ -216,7 +226,7 @@ static int begin(machine *m, const dibs__store *store, void *ctx, dibs__time now
 {
     int found;
 
-    memset(m, 0, sizeof *m);
+    memset(m, 0, offsetof(machine, first));
     memset(out, 0, sizeof *out);
     m->store = store;
     m->ctx = ctx;
@@ -252,11 +262,34 @@ static int resume(machine *m, const dibs__holder *old, const dibs__asker *who, d
 /* When the first holder's lease ends, for those whom it concerns. */
 static int until_expiry(machine *m, int64_t *out)
 {
-    dibs__holder h;
-    int found = find_expiring(m, &h);
+    int found = find_expiring(m);
 
-    *out = found > 0 ? h.expires - m->now.lease : 0;
+    *out = found > 0 ? m->first.expires - m->now.lease : 0;
     return found < 0 ? -1 : 0;
+}
+
+/* Who is in the way, for the one who asks; settling has found it already. */
+static int tell_in_way(machine *m, dibs__in_way *out)
+{
+    int found = find_expiring(m);
+
+    if (found <= 0)
+        return found;
+    out->fence = m->first.fence;
+    out->pid = m->first.who.pid;
+    out->left = m->first.expires - m->now.lease;
+    copy_text(out->owner, sizeof out->owner, m->first.who.owner);
+    copy_text(out->host, sizeof out->host, m->first.who.host);
+    return 0;
+}
+
+static int reply_busy(machine *m, dibs__reply *out)
+{
+    out->verdict = DIBS__BUSY;
+    if (tell_in_way(m, &out->in_way) < 0)
+        return -1;
+    out->remaining = out->in_way.left;
+    return 0;
 }
 
 /* Only the head needs to watch the holder's lease; the others are woken by hand-over or find out at
@@ -267,9 +300,11 @@ static int reply_queued(machine *m, const dibs__waiter *w, dibs__reply *out)
     int found = find_head(m, &head);
 
     out->verdict = DIBS__QUEUED;
-    if (found < 0)
+    if (found < 0 || tell_in_way(m, &out->in_way) < 0)
         return -1;
-    return found > 0 && head.place == w->place ? until_expiry(m, &out->remaining) : 0;
+    if (found > 0 && head.place == w->place)
+        out->remaining = out->in_way.left;
+    return 0;
 }
 
 /* In line with a sign of life: at the end, or where the owner stands already (asked again, or
@@ -326,8 +361,7 @@ static int take_or_queue(machine *m, const dibs__asker *who, int64_t window,
             m->store->breaking(m->ctx, rival);
         return stand_in_line(m, &w, there > 0, who, window, out);
     }
-    out->verdict = DIBS__BUSY;
-    return until_expiry(m, &out->remaining);
+    return reply_busy(m, out);
 }
 
 /* The owner holds it, in `mine`. */
@@ -518,12 +552,11 @@ static void tell_broken(machine *m, const dibs__holder *h)
 
 static int drop_all_holders(machine *m)
 {
-    dibs__holder h;
     int found;
 
-    while ((found = find_expiring(m, &h)) > 0) {
-        tell_broken(m, &h);
-        if (drop_holder(m, &h) < 0)
+    while ((found = find_expiring(m)) > 0) {
+        tell_broken(m, &m->first);
+        if (drop_holder(m, &m->first) < 0)
             return -1;
     }
     return found < 0 ? -1 : serve_queue(m);

@@ -106,6 +106,15 @@ typedef struct dibs__store {
     void (*breaking)(void *ctx, const dibs__holder *holder);
 } dibs__store;
 
+/* One who is in the way, for people: of all holders the one whose lease ends first. */
+typedef struct dibs__in_way {
+    uint64_t fence; /* 0: not known */
+    int64_t pid;
+    int64_t left; /* of its lease */
+    char owner[DIBS__OWNER_SIZE];
+    char host[DIBS__HOST_SIZE];
+} dibs__in_way;
+
 typedef enum dibs__verdict {
     DIBS__GRANTED,  /* fence, floor, remaining */
     DIBS__QUEUED,   /* in line; `remaining`: look again after that, 0 when there is no need */
@@ -124,6 +133,7 @@ typedef struct dibs__reply {
     uint64_t floor;
     int64_t remaining;
     uint32_t capacity;
+    dibs__in_way in_way; /* BUSY and QUEUED; not of a break */
 } dibs__reply;
 
 /* All return 0, or -1 when the store failed. */

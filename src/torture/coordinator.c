@@ -176,16 +176,11 @@ static void poll_once(torture_coordinator *c)
     reap(c);
 }
 
-/* The calm part at the end is as long as the specification says, however long a fault's command took. */
 static bool goes_on(torture_coordinator *c)
 {
-    int64_t least = c->end - c->calm, now = torture_now();
-
-    if (torture_faults_last(c) && now > c->calm) {
-        c->calm = now;
-        c->end = now + least;
-    }
-    return now < c->end && !ended_by && !c->failed;
+    if (torture_faults_last(c))
+        torture_faults_delay_calm(c);
+    return torture_now() < c->end && !ended_by && !c->failed;
 }
 
 /* Workers finish their turn and close: the longest wait, the longest hold, the end of a handle. */
@@ -230,12 +225,13 @@ static bool write_meta(const torture_coordinator *c, int64_t end)
     snprintf(url, sizeof url, "%s", p->url ? p->url : "");
     cli_hide_login(url, strlen(url));
     meta = json_pack(
-        "{s:i,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:o,s:o,s:o,s:s?,s:b,s:b,s:i,s:i,s:I,s:I,s:o}", "format",
-        1, "version", dibs_version(), "url", url, "engine", p->engine, "seed", (json_int_t)p->seed,
-        "seconds", (json_int_t)p->seconds, "processes", (json_int_t)p->processes, "lease_ms",
-        (json_int_t)p->lease_ms, "locks", locks, "work", names_of(torture_work_names, p->work),
-        "faults", faults, "adapter", p->adapter, "first_come", p->first_come, "notices_death",
-        p->notices_death, "request_ms", TORTURE_REQUEST_MS, "connect_ms",
+        "{s:i,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:o,s:o,s:o,s:s?,s:b,s:b,s:b,s:i,s:i,s:I,s:I,s:o}",
+        "format", 1, "version", dibs_version(), "url", url, "engine", p->engine, "seed",
+        (json_int_t)p->seed, "seconds", (json_int_t)p->seconds, "processes",
+        (json_int_t)p->processes, "lease_ms", (json_int_t)p->lease_ms, "locks", locks, "work",
+        names_of(torture_work_names, p->work), "faults", faults, "adapter", p->adapter,
+        "first_come", p->first_come, "notices_death", p->notices_death, "lease_of_handle",
+        p->lease_of_handle, "request_ms", TORTURE_REQUEST_MS, "connect_ms",
         p->adapter ? TORTURE_ADAPTER_MS : TORTURE_REQUEST_MS, "begin", (json_int_t)c->shared->begin,
         "calm", (json_int_t)c->calm, "end", end ? json_integer((json_int_t)end) : json_null());
     snprintf(name, sizeof name, "%s/meta.json", c->folder);

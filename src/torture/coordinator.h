@@ -81,6 +81,7 @@ void torture_faults_step(torture_coordinator *c);
 void torture_faults_reap(torture_coordinator *c, pid_t pid, int status);
 /* Ends what lasts, at once. */
 void torture_faults_end(torture_coordinator *c);
+void torture_faults_delay_calm(torture_coordinator *c);
 bool torture_faults_last(const torture_coordinator *c);
 
 /* Shuts down all TCP sockets of the worker's process group; how many, or -1 with errno. */

@@ -36,9 +36,21 @@ static void note(torture_coordinator *c, const torture_fault *f, const char *eve
                  f->failed);
 }
 
+/* The calm part begins after the last fault and keeps its length, however late that fault ended. */
+void torture_faults_delay_calm(torture_coordinator *c)
+{
+    int64_t late = torture_now() - c->calm;
+
+    if (late > 0) {
+        c->calm += late;
+        c->end += late;
+    }
+}
+
 static void over(torture_coordinator *c, torture_fault *f)
 {
     note(c, f, "end");
+    torture_faults_delay_calm(c);
     if (f->slot >= 0)
         c->slots[f->slot].taken = false;
     f->phase = TORTURE_IDLE;
@@ -151,7 +163,8 @@ static void run_break(torture_coordinator *c, torture_fault *f)
     if (getppid() != parent || dibs_open(c->plan->url, &how, &d, NULL) != DIBS_OK)
         _exit(0);
     torture_lock_name(c->plan, lock, name);
-    dibs_break(d, name, "torture", false, BREAK_WAIT_MS, NULL);
+    dibs_lock_break(d, name, &(dibs_break_options){.by = "torture", .wait_ms = BREAK_WAIT_MS},
+                    NULL);
     dibs_close(d);
     _exit(0);
 }

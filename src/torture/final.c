@@ -31,7 +31,7 @@ static dibs_status ask_key(dibs *d, const char *key, const char *fingerprint, di
     dibs_status status = dibs_once_begin(d, key, &how, once, NULL);
 
     if (status == DIBS_OK)
-        dibs_once_fail(*once, false, NULL, 0, 0, NULL);
+        dibs_once_undo(*once, NULL);
     return status;
 }
 

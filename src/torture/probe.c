@@ -14,7 +14,7 @@
 typedef struct findings {
     dibs_error err;
     char engine[32];
-    bool across_processes, first_come, notices_death, shared, cells;
+    bool across_processes, first_come, notices_death, lease_of_handle, shared, cells;
     int64_t lease_ms;
 } findings;
 
@@ -26,11 +26,12 @@ static void look(const torture_plan *plan, findings *f)
 
     if (dibs_open(plan->url, &how, &d, &f->err) != DIBS_OK)
         return;
-    dibs_engine_of(d, &info);
+    info = *dibs_engine_of(d);
     snprintf(f->engine, sizeof f->engine, "%s", info.scheme);
     f->across_processes = info.across_processes;
     f->first_come = info.first_come;
     f->notices_death = info.notices_death;
+    f->lease_of_handle = info.lease_of_handle;
     f->shared = info.shared;
     f->cells = info.cells;
     f->lease_ms = info.lease_ms;
@@ -91,6 +92,7 @@ int torture_probe(torture_plan *plan)
     snprintf(plan->engine, sizeof plan->engine, "%s", f.engine);
     plan->first_come = f.first_come;
     plan->notices_death = f.notices_death;
+    plan->lease_of_handle = f.lease_of_handle;
     plan->shared = f.shared;
     if (f.lease_ms > 0) /* the handle's, as the server granted it */
         plan->lease_ms = f.lease_ms;

@@ -59,7 +59,7 @@ typedef struct torture_plan {
     bool json;
     /* Found out, see probe.c. */
     char engine[32];
-    bool first_come, notices_death, shared;
+    bool first_come, notices_death, lease_of_handle, shared;
     char prefix[48]; /* of every name in the store: no earlier run used it */
 } torture_plan;
 

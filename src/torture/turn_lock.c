@@ -8,7 +8,7 @@
 
 #include "adapter.h"
 
-#define SAMPLE (3 * TORTURE_MS) /* between two looks at dibs_held */
+#define SAMPLE (3 * TORTURE_MS) /* between two looks at dibs_grant_held */
 
 typedef struct attempt {
     torture_worker *w;
@@ -66,8 +66,8 @@ static dibs_status take(attempt *a, dibs_error *err)
         return torture_adapter_lock(a->w, a->name, a->wait_ms, &a->fenced, &a->fence, err);
     status = dibs_lock(a->w->d, a->name, &how, &a->grant, err);
     if (status == DIBS_OK) {
-        a->fence = dibs_fence(a->grant);
-        a->floor = dibs_floor(a->grant);
+        a->fence = dibs_grant_fence(a->grant);
+        a->floor = dibs_grant_floor(a->grant);
     }
     return status;
 }
@@ -101,7 +101,8 @@ static dibs_status ask(attempt *a)
 static void sample(attempt *a)
 {
     int64_t t = torture_now();
-    bool held = a->w->plan->adapter ? torture_adapter_held(a->w, a->name) : dibs_held(a->grant);
+    bool held =
+        a->w->plan->adapter ? torture_adapter_held(a->w, a->name) : dibs_grant_held(a->grant);
 
     torture_note(a->w->history, t, "held", "{s:s,s:b}", "a", a->id, "held", held);
 }
@@ -165,7 +166,7 @@ static dibs_status give_back(attempt *a)
 {
     int64_t call = torture_now();
     dibs_status status =
-        a->w->plan->adapter ? torture_adapter_unlock(a->w, a->name) : dibs_unlock(a->grant);
+        a->w->plan->adapter ? torture_adapter_unlock(a->w, a->name) : dibs_unlock(&a->grant, NULL);
 
     torture_note(a->w->history, torture_now(), "release", "{s:s,s:I,s:s}", "a", a->id, "call",
                  (json_int_t)call, "status", dibs_status_name(status));

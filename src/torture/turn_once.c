@@ -79,7 +79,7 @@ static dibs_status end_once(attempt *a, const char *how)
     if (finish)
         status = dibs_once_finish(a->once, a->id, strlen(a->id), 0, &err);
     else if (strcmp(how, "fail") == 0)
-        status = dibs_once_fail(a->once, false, NULL, 0, 0, &err);
+        status = dibs_once_undo(a->once, &err);
     else
         status = dibs_once_abandon(a->once, &err);
     torture_note(a->w->history, torture_now(), how, "{s:s,s:s,s:I,s:s,s:s?}", "b", a->id, "k",

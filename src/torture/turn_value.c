@@ -57,7 +57,7 @@ bool torture_turn_token(torture_worker *w)
         return !torture_unreachable(issue(w));
     torture_meet();
     call = torture_now();
-    status = dibs_token_redeem(w->d, w->plan->prefix, m.text, NULL);
+    status = dibs_token_redeem(w->d, m.text, &(dibs_token_options){.scope = w->plan->prefix}, NULL);
     note_token(w, "redeem", m.text, call, status);
     return !torture_unreachable(status);
 }

@@ -21,7 +21,7 @@ void torture_lock_name(const torture_plan *plan, int64_t lock, char out[96])
 
 bool torture_unreachable(dibs_status status)
 {
-    return status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN || status == DIBS_BROKEN_ENGINE ||
+    return status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN || status == DIBS_ENGINE_FAILED ||
            status == DIBS_DENIED;
 }
 

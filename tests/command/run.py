@@ -21,6 +21,7 @@ import test_doctor
 import test_doctor_servers
 import test_exclusion
 import test_guardian
+import test_keys
 import test_lab
 import test_look
 import test_moving
@@ -33,7 +34,7 @@ import test_values
 
 PARTS = {
     'run': (test_usage, test_basics, test_exclusion, test_guardian, test_look, test_moving, test_terminal, test_redlock),
-    'once': (test_once, test_values),
+    'once': (test_once, test_keys, test_values),
     'doctor': (test_doctor, test_doctor_servers),
     'lab': (test_lab,),
     'torture': (test_torture,),

@@ -208,7 +208,7 @@ def slots_and_weights(t):
     hold(t, '--slots', '3', '--weight', '2', 'pool')
     assert t.run('run', '--no-wait', '--slots', '3', 'pool', '--', 'true')[0] == 75
     code, _, err = t.run('run', '--no-wait', '--slots', '4', 'pool', '--', 'true')
-    assert code == 64 and b'3' in err, (code, err)
+    assert code == 65 and b'3' in err, (code, err)
 
 
 @test(*ENGINES)

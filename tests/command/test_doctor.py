@@ -72,12 +72,17 @@ class Configured(Redis):
         super().__init__(folder)
 
     def start(self):
-        self.port = ensembles.quiet_port()  # 10,000 above it is the cluster's
-        self.url = 'redis://%s:%d' % (self.host, self.port)
-        self.process = subprocess.Popen(
-            ['redis-server', '--port', str(self.port), '--bind', self.host, '--dir', self.folder,
-             *self.arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-        wait_for(self.answers, 'redis-server')
+        """A server that finds its port taken ends at once: then another port."""
+        for _ in range(5):
+            self.port = ensembles.quiet_port()  # 10,000 above it is the cluster's, which a client may have just now
+            self.url = 'redis://%s:%d' % (self.host, self.port)
+            self.process = subprocess.Popen(
+                ['redis-server', '--port', str(self.port), '--bind', self.host, '--dir', self.folder,
+                 *self.arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+            wait_for(lambda: self.process.poll() is not None or self.answers(), 'redis-server')
+            if self.process.poll() is None:
+                return
+        raise AssertionError('redis-server does not start')
 
     def answers(self):
         with contextlib.suppress(OSError):

@@ -37,7 +37,7 @@ def a_store_goes_on_above_a_fence(t):
     who, = json.loads(t.run('show', '--json', '--url', url, 'b')[1])['holders']
     assert who['fence'] == int(holder.out), (who, holder.out)
     code, _, err = t.run('ls', '--url', with_above(t.url, 2 * above))
-    assert code == 64 and b'use a new prefix' in err, (code, err)
+    assert code == 65 and b'use a new prefix' in err, (code, err)
 
 
 @test(*ENGINES, *DATABASES, *ENSEMBLES, 'redlock')
@@ -49,14 +49,14 @@ def a_fence_in_the_past_is_no_hindrance(t):
     assert fence_of(t, with_above(t.url, fence)) > fence
     if t.engine == 'redlock':
         code, _, err = t.run('ls', '--url', with_above(t.url, ahead()))
-        assert code == 64 and b'fence_above' in err, (code, err)
+        assert code == 65 and b'fence_above' in err, (code, err)
 
 
 @test('etcd', 'zookeeper')
 def a_store_that_was_opened_without_stays_as_it_is(t):
     fence = fence_of(t, t.url)
     code, _, err = t.run('ls', '--url', with_above(t.url, ahead()))
-    assert code == 64 and b'use a new prefix' in err, (code, err)
+    assert code == 65 and b'use a new prefix' in err, (code, err)
     assert fence_of(t, t.url) > fence
 
 

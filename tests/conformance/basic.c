@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void one_at_a_time(void **state)
 {
@@ -13,14 +14,14 @@ static void one_at_a_time(void **state)
     dibs_grant *g = take(a, name, NULL);
 
     (void)state;
-    assert_true(dibs_held(g));
-    assert_true(dibs_fence(g) > 0);
-    assert_true(dibs_floor(g) == dibs_fence(g));
-    assert_true(dibs_remaining_ms(g) > (the.can.lease_of_handle ? SESSION_MS / 5 : 20000));
-    assert_true(dibs_remaining_ms(g) <= (the.can.lease_of_handle ? SESSION_MS : 30000));
-    assert_int_equal(dibs_loss_of(g), DIBS_LOSS_NONE);
+    assert_true(dibs_grant_held(g));
+    assert_true(dibs_grant_fence(g) > 0);
+    assert_true(dibs_grant_floor(g) == dibs_grant_fence(g));
+    assert_true(dibs_grant_remaining_ms(g) > (the.can.lease_of_handle ? SESSION_MS / 5 : 20000));
+    assert_true(dibs_grant_remaining_ms(g) <= (the.can.lease_of_handle ? SESSION_MS : 30000));
+    assert_int_equal(dibs_grant_loss(g), DIBS_LOSS_NONE);
     assert_status(try_lock(b, name), DIBS_BUSY);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     assert_status(try_lock(b, name), DIBS_OK);
 }
 
@@ -31,9 +32,9 @@ static void other_names_are_other_locks(void **state)
 
     (void)state;
     assert_true(a != b);
-    assert_status(dibs_unlock(a), DIBS_OK);
-    assert_true(dibs_held(b));
-    assert_status(dibs_unlock(b), DIBS_OK);
+    assert_status(unlock(a), DIBS_OK);
+    assert_true(dibs_grant_held(b));
+    assert_status(unlock(b), DIBS_OK);
 }
 
 static void a_try_does_not_wait(void **state)
@@ -51,7 +52,7 @@ static void a_try_does_not_wait(void **state)
     assert_null(none);
     assert_non_null(strstr(err.message, name));
     wait_for_line(a, name, 0);
-    dibs_unlock(g);
+    unlock(g);
 }
 
 static void a_bounded_wait_ends(void **state)
@@ -66,8 +67,77 @@ static void a_bounded_wait_ends(void **state)
     took = clock_ms() - start;
     assert_in_range(took, 199, 200 + SOON_MS);
     wait_for_line(a, name, 0);
-    dibs_unlock(g);
+    unlock(g);
     assert_status(try_lock(b, name), DIBS_OK);
+}
+
+/* Those who wait take it from `b`. */
+static void assert_names(const dibs_error *err, const dibs_grant *g)
+{
+    char host[65] = "";
+
+    gethostname(host, sizeof host - 1);
+    assert_int_equal(err->next, DIBS_NEXT_LATER);
+    if (!the.can.names_holder) {
+        assert_string_equal(err->owner, "");
+        assert_int_equal(err->fence, 0);
+        return;
+    }
+    assert_string_equal(err->owner, "the holder");
+    assert_string_equal(err->host, host);
+    assert_int_equal(err->pid, getpid());
+    assert_int_equal(err->fence, dibs_grant_fence(g));
+    assert_in_range(err->retry_after_ms, 1, 30000);
+    assert_non_null(strstr(err->message, "the holder"));
+}
+
+static void busy_names_the_holder(void **state)
+{
+    dibs *a = open_handle(), *b = open_handle(), *c = open_handle();
+    const char *name = fresh("holder");
+    dibs_grant *g = take(a, name, &(dibs_lock_options){.owner = "the holder"}), *none = NULL;
+    job *head;
+    dibs_error err = {0};
+
+    (void)state;
+    assert_status(dibs_lock(b, name, &(dibs_lock_options){.wait_ms = DIBS_NO_WAIT}, &none, &err),
+                  DIBS_BUSY);
+    assert_names(&err, g);
+    head = job_start(b, name, &(dibs_lock_options){.wait_ms = LONG_MS});
+    wait_for_line(a, name, 1);
+    assert_status(dibs_lock(c, name, &(dibs_lock_options){.wait_ms = 100}, &none, &err), DIBS_BUSY);
+    assert_names(&err, g);
+    assert_non_null(strstr(err.message, "in time"));
+    dibs_cancel(b, name);
+    job_join(head);
+    assert_status(dibs_lock(b, name, &(dibs_lock_options){.wait_ms = 100}, &none, &err), DIBS_BUSY);
+    assert_names(&err, g); /* at the head of the line */
+    assert_status(unlock(g), DIBS_OK);
+}
+
+/* With the hand-over the line learns of another holder, by its next sign of life. */
+static void busy_names_the_holder_of_now(void **state)
+{
+    dibs *a = open_handle(), *b = open_handle(), *c = open_handle();
+    const char *name = fresh("holder-now");
+    dibs_grant *g, *none = NULL;
+    job *next, *last;
+
+    (void)state;
+    if (!the.can.first_come)
+        skip(); /* the last may be served before the next */
+    g = take(a, name, &(dibs_lock_options){.owner = "the first"});
+    next = job_start(b, name, &(dibs_lock_options){.owner = "the holder"});
+    wait_for_line(a, name, 1);
+    last = job_start(c, name, &(dibs_lock_options){.wait_ms = 4000});
+    wait_for_line(a, name, 2);
+    assert_status(unlock(g), DIBS_OK);
+    job_join_held(next);
+    job_join(last);
+    assert_status(last->status, DIBS_BUSY);
+    assert_null(none);
+    assert_names(&last->err, next->g);
+    assert_status(unlock(next->g), DIBS_OK);
 }
 
 static void a_wait_is_answered(void **state)
@@ -76,18 +146,18 @@ static void a_wait_is_answered(void **state)
     const char *name = fresh("answer");
     dibs_grant *g = take(a, name, NULL);
     job *j = job_start(b, name, NULL);
-    uint64_t fence = dibs_fence(g);
+    uint64_t fence = dibs_grant_fence(g);
 
     (void)state;
     wait_for_line(a, name, 1);
     assert_false(atomic_load(&j->done));
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     assert_true(job_done_within(j, SOON_MS));
     job_join(j);
     assert_status(j->status, DIBS_OK);
     assert_true(j->held);
     assert_true(j->fence > fence);
-    assert_status(dibs_unlock(j->g), DIBS_OK);
+    assert_status(unlock(j->g), DIBS_OK);
 }
 
 static void a_wait_is_cancelled_from_another_thread(void **state)
@@ -111,8 +181,8 @@ static void a_wait_is_cancelled_from_another_thread(void **state)
     dibs_cancel(b, NULL);
     job_join(k);
     assert_status(k->status, DIBS_CANCELLED);
-    dibs_unlock(g);
-    dibs_unlock(h);
+    unlock(g);
+    unlock(h);
     dibs_cancel(b, "nobody waits for this");
     assert_status(try_lock(b, name), DIBS_OK); /* a cancel is not remembered */
 }
@@ -141,14 +211,14 @@ static void reentry_costs_nothing(void **state)
     for (int i = 0; i < 1000; i++)
         assert_ptr_equal(take(d, name, NULL), g);
     for (int i = 0; i < 1000; i++)
-        assert_status(dibs_unlock(g), DIBS_OK);
+        assert_status(unlock(g), DIBS_OK);
     after = requests_seen();
     assert_in_range(after - before, 0, 1); /* the question itself */
-    assert_true(dibs_held(g));
-    dibs_stats_read(d, &stats);
+    assert_true(dibs_grant_held(g));
+    dibs_stats_read(d, &stats, sizeof stats);
     assert_int_equal(stats.grants, 1);
     assert_int_equal(stats.reentries, 1000);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     assert_status(try_lock(open_handle(), name), DIBS_OK);
 }
 
@@ -162,8 +232,8 @@ static void a_thread_is_an_owner(void **state)
     (void)state;
     job_join(j);
     assert_status(j->status, DIBS_BUSY);
-    assert_true(strlen(dibs_owner(g)) > 0);
-    dibs_unlock(g);
+    assert_true(strlen(dibs_grant_owner(g)) > 0);
+    unlock(g);
 }
 
 static void two_handles_are_two_owners(void **state)
@@ -174,8 +244,8 @@ static void two_handles_are_two_owners(void **state)
 
     (void)state;
     assert_status(try_lock(b, name), DIBS_BUSY);
-    assert_true(dibs_held(g));
-    dibs_unlock(g);
+    assert_true(dibs_grant_held(g));
+    unlock(g);
 }
 
 static void an_owner_by_name_moves_between_threads(void **state)
@@ -190,10 +260,10 @@ static void an_owner_by_name_moves_between_threads(void **state)
     job_join(j);
     assert_status(j->status, DIBS_OK);
     assert_ptr_equal(j->g, g);
-    assert_string_equal(dibs_owner(g), "the job");
-    assert_status(dibs_unlock(g), DIBS_OK);
-    assert_true(dibs_held(g));
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_string_equal(dibs_grant_owner(g), "the job");
+    assert_status(unlock(g), DIBS_OK);
+    assert_true(dibs_grant_held(g));
+    assert_status(unlock(g), DIBS_OK);
 }
 
 static void a_handle_can_have_an_owner(void **state)
@@ -206,12 +276,12 @@ static void a_handle_can_have_an_owner(void **state)
     (void)state;
     job_join(j);
     assert_ptr_equal(j->g, g);
-    assert_string_equal(dibs_owner(g), "the handle's");
-    dibs_unlock(g);
-    dibs_unlock(g);
+    assert_string_equal(dibs_grant_owner(g), "the handle's");
+    unlock(g);
+    unlock(g);
     g = take(d, name, &(dibs_lock_options){.owner = "another"});
-    assert_string_equal(dibs_owner(g), "another");
-    dibs_unlock(g);
+    assert_string_equal(dibs_grant_owner(g), "another");
+    unlock(g);
 }
 
 /* Two threads of one owner cannot wait for one lock at the same time: the second is told so at
@@ -229,10 +299,10 @@ static void one_owner_waits_once(void **state)
     k = job_start(b, name, &o);
     job_join(k);
     assert_status(k->status, DIBS_INVALID);
-    dibs_unlock(g);
+    unlock(g);
     job_join(j);
     assert_status(j->status, DIBS_OK);
-    assert_status(dibs_unlock(j->g), DIBS_OK);
+    assert_status(unlock(j->g), DIBS_OK);
     assert_status(try_lock(a, name), DIBS_OK);
 }
 
@@ -264,7 +334,7 @@ static void closing_ends_waits(void **state)
         assert_status(j[i]->status, DIBS_CANCELLED);
     }
     wait_for_line(a, name, 0);
-    dibs_unlock(g);
+    unlock(g);
 }
 
 /* The engine has the entry a moment before the answer is here. */
@@ -272,7 +342,7 @@ static bool one_waits(void *d)
 {
     dibs_stats s;
 
-    dibs_stats_read(d, &s);
+    dibs_stats_read(d, &s, sizeof s);
     return s.waiting == 1;
 }
 
@@ -285,23 +355,23 @@ static void statistics_count(void **state)
 
     (void)state;
     for (int i = 0; i < 5; i++)
-        dibs_unlock(take(a, name, NULL));
+        unlock(take(a, name, NULL));
     dibs_grant *g = take(a, name, NULL);
     try_lock(b, name);
     job *j = job_start(b, name, NULL);
     assert_true(wait_until(one_waits, b, SOON_MS));
-    dibs_stats_read(b, &s);
+    dibs_stats_read(b, &s, sizeof s);
     assert_int_equal(s.busy, 1);
     assert_int_equal(s.held, 0);
-    dibs_unlock(g);
+    unlock(g);
     job_join(j);
-    dibs_stats_read(b, &s);
+    dibs_stats_read(b, &s, sizeof s);
     assert_int_equal(s.grants, 1);
     assert_int_equal(s.held, 1);
     assert_int_equal(s.waiting, 0);
     assert_int_equal(s.wait.count, 1);
-    dibs_unlock(j->g);
-    dibs_stats_read(a, &s);
+    unlock(j->g);
+    dibs_stats_read(a, &s, sizeof s);
     assert_int_equal(s.grants, 6);
     assert_int_equal(s.releases, 6);
     assert_int_equal(s.held, 0);
@@ -325,10 +395,10 @@ static void cancelled_waits_are_counted(void **state)
     wait_for_line(a, name, 1);
     dibs_cancel(b, name);
     job_join(j);
-    dibs_stats_read(b, &s);
+    dibs_stats_read(b, &s, sizeof s);
     assert_int_equal(s.cancelled, 1);
     assert_int_equal(s.waiting, 0);
-    dibs_unlock(g);
+    unlock(g);
 }
 
 static const struct CMUnitTest tests[] = {
@@ -336,6 +406,8 @@ static const struct CMUnitTest tests[] = {
     CASE(other_names_are_other_locks),
     CASE(a_try_does_not_wait),
     CASE(a_bounded_wait_ends),
+    CASE(busy_names_the_holder),
+    CASE(busy_names_the_holder_of_now),
     CASE(a_wait_is_answered),
     CASE(a_wait_is_cancelled_from_another_thread),
     CASE(reentry_costs_nothing),

@@ -17,7 +17,8 @@ static void *do_break(void *arg)
 {
     breaker *b = arg;
 
-    b->status = dibs_break(b->d, b->name, "operator", false, b->wait_ms, NULL);
+    b->status = dibs_lock_break(
+        b->d, b->name, &(dibs_break_options){.by = "operator", .wait_ms = b->wait_ms}, NULL);
     atomic_store(&b->done, true);
     return NULL;
 }
@@ -28,9 +29,12 @@ static void nothing_to_break(void **state)
     dibs_error err = {0};
 
     (void)state;
-    assert_status(dibs_break(d, fresh("nothing"), "me", true, 0, &err), DIBS_NOT_FOUND);
+    assert_status(
+        dibs_lock_break(d, fresh("nothing"), &(dibs_break_options){.by = "me", .now = true}, &err),
+        DIBS_NOT_FOUND);
     assert_true(strlen(err.message) > 10);
-    assert_status(dibs_break(d, "", "me", true, 0, &err), DIBS_INVALID);
+    assert_status(dibs_lock_break(d, "", &(dibs_break_options){.by = "me", .now = true}, &err),
+                  DIBS_INVALID);
 }
 
 static void a_gentle_break_waits_for_the_unlock(void **state)
@@ -42,26 +46,26 @@ static void a_gentle_break_waits_for_the_unlock(void **state)
         take(a, name, &(dibs_lock_options){.lease_ms = 3000, .on_lost = note_loss, .data = &note});
     job *j = job_start(c, name, NULL);
     breaker k = {.d = b, .name = name, .wait_ms = LONG_MS};
-    uint64_t fence = dibs_fence(g);
+    uint64_t fence = dibs_grant_fence(g);
 
     (void)state;
     wait_for_line(a, name, 1);
     assert_int_equal(pthread_create(&k.thread, NULL, do_break, &k), 0);
     assert_true(loss_within(&note, 3000)); /* at the latest with the next renewal */
     assert_int_equal(atomic_load(&note.why), DIBS_LOSS_BROKEN);
-    assert_int_equal(dibs_loss_of(g), DIBS_LOSS_BROKEN);
-    assert_false(dibs_held(g));
+    assert_int_equal(dibs_grant_loss(g), DIBS_LOSS_BROKEN);
+    assert_false(dibs_grant_held(g));
     assert_false(atomic_load(&k.done)); /* the holder has not let go */
     assert_false(atomic_load(&j->done));
-    dibs_unlock(g);
+    unlock(g);
     pthread_join(k.thread, NULL);
     assert_status(k.status, DIBS_OK);
     job_join(j);
     assert_status(j->status, DIBS_OK);
     /* The break raised it, the grant again, unless it was fixed when the waiter came. */
     assert_true(j->fence > fence + (the.can.fence_of_place ? 0 : 1));
-    assert_true(dibs_held(j->g));
-    assert_status(dibs_unlock(j->g), DIBS_OK);
+    assert_true(dibs_grant_held(j->g));
+    assert_status(unlock(j->g), DIBS_OK);
 }
 
 static void a_gentle_break_ends_with_the_lease(void **state)
@@ -72,10 +76,10 @@ static void a_gentle_break_ends_with_the_lease(void **state)
     int64_t start = clock_ms();
 
     (void)state;
-    assert_status(dibs_break(b, name, "operator", false, 0, NULL), DIBS_OK);
+    assert_status(dibs_lock_break(b, name, &(dibs_break_options){.by = "operator"}, NULL), DIBS_OK);
     assert_in_range(clock_ms() - start, SHORT_MS, 2 * SHORT_MS + SOON_MS);
-    assert_false(dibs_held(g));
-    assert_status(dibs_unlock(g), DIBS_LOST);
+    assert_false(dibs_grant_held(g));
+    assert_status(unlock(g), DIBS_LOST);
     assert_status(try_lock(b, name), DIBS_OK);
 }
 
@@ -88,9 +92,13 @@ static void a_gentle_break_has_patience(void **state)
     int64_t start = clock_ms();
 
     (void)state;
-    assert_status(dibs_break(b, name, "operator", false, 150, &err), DIBS_BUSY);
+    assert_status(
+        dibs_lock_break(b, name, &(dibs_break_options){.by = "operator", .wait_ms = 150}, &err),
+        DIBS_BUSY);
     assert_in_range(clock_ms() - start, 0, 150 + SOON_MS);
-    dibs_unlock(g);
+    assert_string_equal(err.owner, dibs_grant_owner(g)); /* who has not let go yet */
+    assert_true(err.fence == dibs_grant_fence(g));
+    unlock(g);
     assert_status(try_lock(b, name), DIBS_OK);
 }
 
@@ -104,23 +112,25 @@ static void breaking_now(void **state)
              &(dibs_lock_options){.lease_ms = 2 * KEPT_MS, .on_lost = note_loss, .data = &note});
     job *j = job_start(c, name, NULL);
     dibs_report *r = NULL;
-    uint64_t fence = dibs_fence(g);
+    uint64_t fence = dibs_grant_fence(g);
 
     (void)state;
     wait_for_line(a, name, 1);
-    assert_status(dibs_break(b, name, "the operator", true, 0, NULL), DIBS_OK);
+    assert_status(
+        dibs_lock_break(b, name, &(dibs_break_options){.by = "the operator", .now = true}, NULL),
+        DIBS_OK);
     assert_true(job_done_within(j, SOON_MS));
     job_join(j);
     assert_true(j->fence > fence);
     assert_true(loss_within(&note, 2 * KEPT_MS + SOON_MS));
     assert_int_equal(atomic_load(&note.why), DIBS_LOSS_BROKEN);
-    assert_status(dibs_unlock(g), DIBS_LOST);
-    assert_true(dibs_held(j->g));
-    assert_status(dibs_inspect(b, name, &r, NULL), DIBS_OK);
+    assert_status(unlock(g), DIBS_LOST);
+    assert_true(dibs_grant_held(j->g));
+    assert_status(dibs_lock_inspect(b, name, &r, NULL), DIBS_OK);
     assert_string_equal(dibs_report_at(r, 0)->broken_by, "the operator");
     assert_true(dibs_report_at(r, 0)->broken_at_ms > 1600000000000);
     dibs_report_free(r);
-    assert_status(dibs_unlock(j->g), DIBS_OK);
+    assert_status(unlock(j->g), DIBS_OK);
 }
 
 static void breaking_sharers(void **state)
@@ -131,10 +141,12 @@ static void breaking_sharers(void **state)
     dibs_grant *g = take(a, name, &shared), *h = take(b, name, &shared);
 
     (void)state;
-    assert_status(dibs_break(a, name, "operator", true, 0, NULL), DIBS_OK);
+    assert_status(
+        dibs_lock_break(a, name, &(dibs_break_options){.by = "operator", .now = true}, NULL),
+        DIBS_OK);
     assert_int_equal(holders_of(a, name), 0);
-    assert_status(dibs_unlock(g), DIBS_LOST);
-    assert_status(dibs_unlock(h), DIBS_LOST);
+    assert_status(unlock(g), DIBS_LOST);
+    assert_status(unlock(h), DIBS_LOST);
     assert_int_equal(dibs_status_exit_code(DIBS_LOST), 76);
 }
 
@@ -143,16 +155,16 @@ static void breaking_what_is_free_raises_the_fence(void **state)
     dibs *d = open_handle();
     const char *name = fresh("free");
     dibs_grant *g = take(d, name, NULL);
-    uint64_t fence = dibs_fence(g);
+    uint64_t fence = dibs_grant_fence(g);
     dibs_report *r = NULL;
 
     (void)state;
-    dibs_unlock(g);
-    if (the.can.forgets_idle && dibs_inspect(d, name, &r, NULL) == DIBS_NOT_FOUND)
+    unlock(g);
+    if (the.can.forgets_idle && dibs_lock_inspect(d, name, &r, NULL) == DIBS_NOT_FOUND)
         return; /* there is nothing to break */
     dibs_report_free(r);
-    assert_status(dibs_break(d, name, "operator", false, 0, NULL), DIBS_OK);
-    assert_status(dibs_inspect(d, name, &r, NULL), DIBS_OK);
+    assert_status(dibs_lock_break(d, name, &(dibs_break_options){.by = "operator"}, NULL), DIBS_OK);
+    assert_status(dibs_lock_inspect(d, name, &r, NULL), DIBS_OK);
     assert_true(dibs_report_at(r, 0)->fence > fence);
     dibs_report_free(r);
 }

@@ -2,11 +2,14 @@
  * taken. tests/test_exports.sh checks that no call is missing here. */
 #define _GNU_SOURCE
 #include "conformance/suite.h"
+#include "support/fork.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* ---- The error after a call ------------------------------------------------------------------ */
 
@@ -15,8 +18,16 @@ static dibs_error err;
 /* What an earlier call may have left. */
 static dibs_error *used(void)
 {
-    err.status = DIBS_STALE;
-    strcpy(err.message, "left by an earlier call");
+    err = (dibs_error){.status = DIBS_RESTART,
+                       .next = DIBS_NEXT_RESTART,
+                       .retry_after_ms = 1,
+                       .fence = 2,
+                       .pid = 3,
+                       .owner = "left",
+                       .host = "left",
+                       .engine_code = "LEFT",
+                       .message = "left by an earlier call",
+                       .reserved = {4}};
     return &err;
 }
 
@@ -33,13 +44,17 @@ static void check(const char *call, dibs_status got, dibs_status want)
     if (failed ? strlen(err.message) < 10 : err.message[0] != '\0')
         fail_msg("%s returned %s and left the message '%s'", call, dibs_status_name(got),
                  err.message);
-    if (strstr(err.message, "left by"))
-        fail_msg("%s left the message of an earlier call", call);
+    if (strstr(err.message, "left by") || strcmp(err.owner, "left") == 0 ||
+        strcmp(err.host, "left") == 0 || strcmp(err.engine_code, "LEFT") == 0 || err.reserved[0])
+        fail_msg("%s left what an earlier call had found", call);
+    if (!failed && (err.next || err.retry_after_ms || err.fence || err.pid || err.owner[0] ||
+                    err.host[0] || err.engine_code[0]))
+        fail_msg("%s succeeded and left details of a failure", call);
 }
 
 #define CHECK(call, want) check(#call, call, want)
 
-static void note_ticket(void *data, dibs_status status, dibs_grant *g, const dibs_error *e)
+static void note_outcome(void *data, dibs_status status, dibs_grant *g, const dibs_error *e)
 {
     assert_status(status, DIBS_OK);
     assert_int_equal(e->status, DIBS_OK);
@@ -47,19 +62,20 @@ static void note_ticket(void *data, dibs_status status, dibs_grant *g, const dib
     *(dibs_grant **)data = g;
 }
 
-static void check_ticket(dibs *d)
+static void check_request(dibs *d)
 {
     dibs_grant *g = NULL;
     int64_t end = clock_ms() + LONG_MS;
 
-    CHECK(dibs_lock_start(d, fresh("ticket"), NULL, note_ticket, &g, NULL, used()), DIBS_OK);
+    CHECK(start_lock(d, fresh("request"), NULL, note_outcome, &g, NULL, used()), DIBS_OK);
     while (!g && clock_ms() < end) {
-        dibs_dispatch(d);
+        take_all(d);
         sleep_ms(5);
     }
     assert_non_null(g);
-    dibs_unlock(g);
-    CHECK(dibs_lock_start(d, "", NULL, note_ticket, &g, NULL, used()), DIBS_INVALID);
+    unlock(g);
+    CHECK(dibs_start(d, &(dibs_request){.op = DIBS_OP_LOCK, .name = ""}, NULL, used()),
+          DIBS_INVALID);
 }
 
 static void a_lock_leaves_no_old_error(void **state)
@@ -72,25 +88,46 @@ static void a_lock_leaves_no_old_error(void **state)
 
     (void)state;
     CHECK(dibs_open(the.url, NULL, &d, used()), DIBS_OK);
-    CHECK(dibs_inspect(d, name, &r, used()), DIBS_NOT_FOUND);
-    CHECK(dibs_break(d, name, "me", true, 0, used()), DIBS_NOT_FOUND);
+    CHECK(dibs_lock_inspect(d, name, &r, used()), DIBS_NOT_FOUND);
+    CHECK(dibs_lock_break(d, name, &(dibs_break_options){.by = "me", .now = true}, used()),
+          DIBS_NOT_FOUND);
     CHECK(dibs_lock(d, name, NULL, &g, used()), DIBS_OK);
     CHECK(dibs_lock(d, name, NULL, &g, used()), DIBS_OK); /* one level deeper */
     CHECK(dibs_lock(other, name, &(dibs_lock_options){.wait_ms = DIBS_NO_WAIT}, &both[0], used()),
           DIBS_BUSY);
     CHECK(dibs_renew(g, used()), DIBS_OK);
-    CHECK(dibs_inspect(d, name, &r, used()), DIBS_OK);
+    CHECK(dibs_lock_inspect(d, name, &r, used()), DIBS_OK);
     dibs_report_free(r);
-    CHECK(dibs_list(d, name, false, &r, used()), DIBS_OK);
+    CHECK(dibs_lock_list(d, name, NULL, &r, used()), DIBS_OK);
     dibs_report_free(r);
-    CHECK(dibs_break(d, name, "me", true, 0, used()), DIBS_OK);
-    dibs_unlock(g);
-    dibs_unlock(g);
+    CHECK(dibs_lock_break(d, name, &(dibs_break_options){.by = "me", .now = true}, used()),
+          DIBS_OK);
+    unlock(g);
+    unlock(g);
     CHECK(dibs_lock_many(d, names, 2, NULL, both, used()), DIBS_OK);
-    dibs_unlock(both[0]);
-    dibs_unlock(both[1]);
-    check_ticket(d);
+    unlock(both[0]);
+    unlock(both[1]);
+    check_request(d);
     dibs_close(d);
+}
+
+static void a_portable_grant_leaves_no_old_error(void **state)
+{
+    dibs *d = open_handle();
+    const dibs_lock_options portable = {.portable = !the.can.lease_of_handle};
+    char text[DIBS_GRANT_SIZE];
+    dibs_grant *g = take(d, fresh("portable-call"), &portable);
+    bool can = portable.portable;
+
+    (void)state;
+    CHECK(dibs_grant_export(g, text, used()), can ? DIBS_OK : DIBS_INVALID);
+    CHECK(dibs_grant_detach(&g, used()), can ? DIBS_OK : DIBS_INVALID);
+    if (!can)
+        unlock(g);
+    CHECK(dibs_grant_adopt(d, text, NULL, &g, used()), can ? DIBS_OK : DIBS_UNSUPPORTED);
+    if (can)
+        unlock(g);
+    CHECK(dibs_grant_adopt(d, text, NULL, &g, used()), can ? DIBS_LOST : DIBS_UNSUPPORTED);
 }
 
 static void a_schema_leaves_no_old_error(void **state)
@@ -123,12 +160,13 @@ static void a_cell_leaves_no_old_error(void **state)
     if (!the.can.cells)
         return;
     CHECK(dibs_cell_read(d, cell, &v, used()), DIBS_NOT_FOUND);
-    CHECK(dibs_fence_pass(d, cell, 7, 0, &v, used()), DIBS_OK); /* there is no value yet */
+    CHECK(dibs_cell_pass(d, cell, &(dibs_cell_options){.fence = 7}, &v, used()),
+          DIBS_OK); /* there is no value yet */
     CHECK(dibs_cell_swap(d, cell, 0, "x", 1, NULL, NULL, used()), DIBS_OK);
     CHECK(dibs_cell_swap(d, cell, 0, "x", 1, NULL, NULL, used()), DIBS_CONFLICT);
-    CHECK(dibs_fence_pass(d, cell, 8, 0, &v, used()), DIBS_OK);
+    CHECK(dibs_cell_pass(d, cell, &(dibs_cell_options){.fence = 8}, &v, used()), DIBS_OK);
     dibs_value_free(&v);
-    CHECK(dibs_fence_pass(d, cell, 7, 0, NULL, used()), DIBS_LOST);
+    CHECK(dibs_cell_pass(d, cell, &(dibs_cell_options){.fence = 7}, NULL, used()), DIBS_FENCED);
     CHECK(dibs_cell_read(d, cell, &v, used()), DIBS_OK);
     dibs_value_free(&v);
     CHECK(dibs_cell_delete(d, cell, DIBS_ANY_VERSION, NULL, used()), DIBS_OK);
@@ -139,6 +177,24 @@ static void a_cell_leaves_no_old_error(void **state)
     CHECK(dibs_counter_add(d, counter, 1, &same, &n, used()), DIBS_ALREADY);
     CHECK(dibs_counter_take(d, counter, 2, NULL, &n, used()), DIBS_OK);
     CHECK(dibs_counter_take(d, counter, 9, NULL, &n, used()), DIBS_TOO_FEW);
+}
+
+static void check_keys(dibs *d, const char *key)
+{
+    dibs_once_report *r = NULL;
+
+    CHECK(dibs_once_list(d, key, NULL, &r, used()), DIBS_OK);
+    dibs_once_report_free(r);
+    CHECK(dibs_once_inspect(d, key, NULL, &r, used()), DIBS_OK);
+    dibs_once_report_free(r);
+    CHECK(dibs_once_inspect(d, fresh("none"), NULL, &r, used()), DIBS_NOT_FOUND);
+    CHECK(
+        dibs_once_resolve(d, key, &(dibs_once_resolve_options){.outcome = DIBS_ONCE_DONE}, used()),
+        DIBS_CONFLICT);
+    CHECK(dibs_once_forget(d, key, NULL, used()), DIBS_OK);
+    CHECK(dibs_once_forget(d, key, NULL, used()), DIBS_OK);
+    CHECK(dibs_once_list(d, key, &(dibs_once_list_options){.limit = 1 << 20}, &r, used()),
+          DIBS_INVALID);
 }
 
 static void a_run_leaves_no_old_error(void **state)
@@ -162,14 +218,29 @@ static void a_run_leaves_no_old_error(void **state)
     CHECK(dibs_once_begin(d, key, &o, &first, used()), DIBS_ALREADY);
     dibs_once_free(first);
     CHECK(dibs_once_begin(d, fresh("fails"), &o, &first, used()), DIBS_OK);
-    CHECK(dibs_once_fail(first, false, NULL, 0, 1, used()), DIBS_OK);
+    CHECK(dibs_once_undo(first, used()), DIBS_OK);
     dibs_once_free(first);
     key = fresh("left");
     CHECK(dibs_once_begin(d, key, &o, &first, used()), DIBS_OK);
     CHECK(dibs_once_abandon(first, used()), DIBS_OK);
     CHECK(dibs_once_begin(d, key, &o, &second, used()), DIBS_CRASHED);
+    CHECK(dibs_once_rerun(first, used()), DIBS_INVALID);
+    CHECK(dibs_once_rerun(second, used()), DIBS_OK);
+    CHECK(dibs_once_fail(second, "no", 2, 1, used()), DIBS_OK);
     dibs_once_free(first);
     dibs_once_free(second);
+    check_keys(d, key);
+}
+
+static void a_fence_leaves_no_old_error(void **state)
+{
+    char next[DIBS_FENCE_SIZE];
+    int fd;
+
+    (void)state;
+    CHECK(dibs_fence_check("1", "2", next, used()), DIBS_OK);
+    CHECK(dibs_fence_check("2", "1", next, used()), DIBS_FENCED);
+    CHECK(dibs_fence_file("/no/such/folder/file", "1", 0, &fd, used()), DIBS_INVALID);
 }
 
 static void a_token_leaves_no_old_error(void **state)
@@ -181,10 +252,86 @@ static void a_token_leaves_no_old_error(void **state)
     if (!the.can.cells)
         return;
     CHECK(dibs_token_issue(d, NULL, token, used()), DIBS_OK);
-    CHECK(dibs_token_reissue(d, NULL, token, next, used()), DIBS_REFUSED);
-    CHECK(dibs_token_redeem(d, NULL, token, used()), DIBS_OK);
-    CHECK(dibs_token_redeem(d, NULL, token, used()), DIBS_REFUSED);
-    CHECK(dibs_token_reissue(d, NULL, token, next, used()), DIBS_OK);
+    CHECK(dibs_token_reissue(d, token, NULL, next, used()), DIBS_REFUSED);
+    CHECK(dibs_token_redeem(d, token, NULL, used()), DIBS_OK);
+    CHECK(dibs_token_redeem(d, token, NULL, used()), DIBS_REFUSED);
+    CHECK(dibs_token_reissue(d, token, NULL, next, used()), DIBS_OK);
+}
+
+/* ---- Options of a newer header ---------------------------------------------------------------- */
+
+#define REFUSED(call)                                             \
+    do {                                                          \
+        assert_status(call, DIBS_INVALID);                        \
+        assert_non_null(strstr(err.message, "reserved members")); \
+    } while (0)
+
+static void what_is_reserved_must_be_zero(void **state)
+{
+    const char *name = fresh("reserved");
+    dibs_grant *g = NULL;
+    dibs_report *r = NULL;
+    dibs *d = open_handle(), *other = NULL;
+
+    (void)state;
+    REFUSED(dibs_open(the.url, &(dibs_options){.reserved = {[3] = 1}}, &other, &err));
+    REFUSED(dibs_lock(d, name, &(dibs_lock_options){.reserved = {1}}, &g, &err));
+    REFUSED(dibs_lock_many(d, &name, 1, &(dibs_lock_options){.reserved = {1}}, &g, &err));
+    REFUSED(dibs_lock_list(d, name, &(dibs_list_options){.reserved = {[1] = 1}}, &r, &err));
+    REFUSED(dibs_lock_break(d, name, &(dibs_break_options){.reserved = {1}}, &err));
+    assert_true(!other && !g && !r);
+}
+
+static void what_is_reserved_for_values_must_be_zero(void **state)
+{
+    const dibs_cell_options cell = {.fence = 1, .reserved = {1}};
+    const dibs_counter_options counter = {.reserved = {1}};
+    const dibs_token_options token = {.reserved = {1}};
+    char text[DIBS_TOKEN_SIZE];
+    dibs *d = open_handle();
+    dibs_once *o = NULL;
+    dibs_once_report *keys = NULL;
+
+    (void)state;
+    if (!the.can.cells)
+        return;
+    REFUSED(dibs_cell_swap(d, "c", 0, "x", 1, &cell, NULL, &err));
+    REFUSED(dibs_cell_delete(d, "c", 1, &cell, &err));
+    REFUSED(dibs_cell_pass(d, "c", &cell, NULL, &err));
+    REFUSED(dibs_counter_set(d, "c", 1, &counter, &err));
+    REFUSED(dibs_counter_add(d, "c", 1, &counter, NULL, &err));
+    REFUSED(dibs_counter_take(d, "c", 1, &counter, NULL, &err));
+    REFUSED(dibs_token_issue(d, &token, text, &err));
+    REFUSED(dibs_token_redeem(d, "t", &token, &err));
+    REFUSED(dibs_token_reissue(d, "t", &token, text, &err));
+    REFUSED(dibs_once_begin(d, "k", &(dibs_once_options){.reserved = {1}}, &o, &err));
+    REFUSED(dibs_once_list(d, "k", &(dibs_once_list_options){.reserved = {1}}, &keys, &err));
+    REFUSED(dibs_once_inspect(d, "k", &(dibs_once_inspect_options){.reserved = {1}}, &keys, &err));
+    REFUSED(dibs_once_forget(d, "k", &(dibs_once_forget_options){.reserved = {1}}, &err));
+    REFUSED(dibs_once_resolve(
+        d, "k", &(dibs_once_resolve_options){.outcome = DIBS_ONCE_DONE, .reserved = {1}}, &err));
+    assert_null(o);
+}
+
+/* A program of an older header asks for less, one of a newer header for more. */
+static void what_is_filled_in_has_the_size_of_the_caller(void **state)
+{
+    struct {
+        dibs_stats stats;
+        uint64_t more;
+    } large = {.more = 7};
+    uint64_t small[2] = {9, 9};
+    dibs *d = open_handle();
+    dibs_grant *g = take(d, fresh("sizes"), NULL);
+
+    (void)state;
+    dibs_stats_read(d, (dibs_stats *)small, sizeof small[0]);
+    assert_int_equal(small[0], 1); /* grants */
+    assert_int_equal(small[1], 9);
+    dibs_stats_read(d, &large.stats, sizeof large);
+    assert_int_equal(large.stats.grants, 1);
+    assert_int_equal(large.more, 0);
+    assert_status(dibs_unlock(&g, &err), DIBS_OK);
 }
 
 /* ---- Durations ------------------------------------------------------------------------------- */
@@ -215,6 +362,12 @@ static dibs_status request_ms(dibs *d, int64_t ms)
     return opened(&(dibs_options){.request_ms = ms});
 }
 
+static dibs_status handle_wait_ms(dibs *d, int64_t ms)
+{
+    (void)d;
+    return opened(&(dibs_options){.wait_ms = ms});
+}
+
 static dibs_status handle_lease_ms(dibs *d, int64_t ms)
 {
     (void)d;
@@ -226,15 +379,15 @@ static dibs_status locked(dibs *d, dibs_lock_options o)
 {
     const char *names[] = {fresh("span"), fresh("spans")};
     dibs_grant *g = NULL, *both[2] = {NULL, NULL};
-    dibs_ticket *t = NULL;
+    uint64_t t = 0;
     dibs_status status = dibs_lock(d, names[0], &o, &g, &err);
 
-    dibs_unlock(g);
+    unlock(g);
     assert_int_equal(dibs_lock_many(d, names, 2, &o, both, &err), status);
-    dibs_unlock(both[0]);
-    dibs_unlock(both[1]);
+    unlock(both[0]);
+    unlock(both[1]);
     if (status != DIBS_OK)
-        assert_int_equal(dibs_lock_start(d, names[0], &o, note_ticket, &g, &t, &err), status);
+        assert_int_equal(start_lock(d, names[0], &o, note_outcome, &g, &t, &err), status);
     return status;
 }
 
@@ -262,9 +415,10 @@ static dibs_status break_wait_ms(dibs *d, int64_t ms)
 {
     const char *name = fresh("broken");
     dibs_grant *g = take(d, name, NULL);
-    dibs_status status = dibs_break(d, name, "me", true, ms, &err);
+    dibs_status status = dibs_lock_break(
+        d, name, &(dibs_break_options){.by = "me", .now = true, .wait_ms = ms}, &err);
 
-    dibs_unlock(g);
+    unlock(g);
     return status;
 }
 
@@ -340,33 +494,39 @@ static dibs_status ttl_ms(dibs *d, int64_t ms)
     dibs_status status = dibs_token_issue(d, &o, token, &err);
 
     if (status != DIBS_OK)
-        assert_int_equal(dibs_token_reissue(d, &o, "none", next, &err), status);
+        assert_int_equal(dibs_token_reissue(d, "none", &o, next, &err), status);
     return status;
 }
 
-/* `minus`: DIBS_NO_WAIT or DIBS_FOREVER has a meaning. `most`: 0: depends on the engine. */
+/* What else has a meaning: NONE is DIBS_NO_WAIT, LIMITLESS is DIBS_FOREVER. `most`: 0: depends on the engine. */
+#define NONE      1
+#define LIMITLESS 2
+#define WAIT      (NONE | LIMITLESS)
+
 static const struct {
     span_fn call;
     const char *field; /* as the message names it */
     int64_t most;
-    bool minus, of_cells;
+    int also;
+    bool of_cells;
 } spans[] = {
-    {connect_ms, "connect_ms", CENTURY_MS, false, false},
-    {request_ms, "request_ms", CENTURY_MS, false, false},
-    {handle_lease_ms, "lease_ms", 0, false, false},
-    {wait_ms, "wait_ms", CENTURY_MS, true, false},
-    {lease_ms, "lease_ms", 0, false, false},
-    {max_hold_ms, "max_hold_ms", CENTURY_MS, false, false},
-    {min_hold_ms, "min_hold_ms", 0, false, false},
-    {break_wait_ms, "wait_ms", CENTURY_MS, false, false},
-    {cell_keep_ms, "keep_ms", CENTURY_MS, true, true},
-    {counter_keep_ms, "keep_ms", CENTURY_MS, true, true},
-    {once_lease_ms, "lease_ms", 24 * 3600 * 1000, false, true},
-    {once_keep_ms, "keep_ms", CENTURY_MS, true, true},
-    {tombstone_ms, "_ms", CENTURY_MS, true, true},
-    {once_wait_ms, "wait_ms", CENTURY_MS, true, true},
-    {waited_ms, "wait_ms", CENTURY_MS, true, true},
-    {ttl_ms, "ttl_ms", CENTURY_MS, false, true},
+    {connect_ms, "connect_ms", CENTURY_MS, 0, false},
+    {request_ms, "request_ms", CENTURY_MS, 0, false},
+    {handle_wait_ms, "wait_ms", CENTURY_MS, WAIT, false},
+    {handle_lease_ms, "lease_ms", 0, 0, false},
+    {wait_ms, "wait_ms", CENTURY_MS, WAIT, false},
+    {lease_ms, "lease_ms", 0, 0, false},
+    {max_hold_ms, "max_hold_ms", CENTURY_MS, LIMITLESS, false},
+    {min_hold_ms, "min_hold_ms", 0, 0, false},
+    {break_wait_ms, "wait_ms", CENTURY_MS, WAIT, false},
+    {cell_keep_ms, "keep_ms", CENTURY_MS, LIMITLESS, true},
+    {counter_keep_ms, "keep_ms", CENTURY_MS, LIMITLESS, true},
+    {once_lease_ms, "lease_ms", 24 * 3600 * 1000, 0, true},
+    {once_keep_ms, "keep_ms", CENTURY_MS, LIMITLESS, true},
+    {tombstone_ms, "_ms", CENTURY_MS, LIMITLESS, true},
+    {once_wait_ms, "wait_ms", CENTURY_MS, WAIT, true},
+    {waited_ms, "wait_ms", CENTURY_MS, WAIT, true},
+    {ttl_ms, "ttl_ms", CENTURY_MS, 0, true},
 };
 
 static void refuse_span(dibs *d, size_t i, int64_t ms)
@@ -381,8 +541,8 @@ static void refuse_span(dibs *d, size_t i, int64_t ms)
 
 static void absurd_durations_are_refused(void **state)
 {
-    const int64_t absurd[] = {INT64_MIN,        INT64_MIN + 1,        -2,       CENTURY_MS + 1,
-                              INT64_MAX / 1000, INT64_MAX / 1000 + 1, INT64_MAX};
+    const int64_t absurd[] = {INT64_MIN,        INT64_MIN + 1,        -2,           CENTURY_MS + 1,
+                              INT64_MAX / 1000, INT64_MAX / 1000 + 1, INT64_MAX - 1};
     dibs *d = open_handle();
 
     (void)state;
@@ -391,9 +551,20 @@ static void absurd_durations_are_refused(void **state)
             continue;
         for (size_t k = 0; k < sizeof absurd / sizeof absurd[0]; k++)
             refuse_span(d, i, absurd[k]);
-        if (!spans[i].minus)
-            refuse_span(d, i, -1);
+        if (!(spans[i].also & NONE))
+            refuse_span(d, i, DIBS_NO_WAIT);
+        if (!(spans[i].also & LIMITLESS))
+            refuse_span(d, i, DIBS_FOREVER);
     }
+}
+
+static void accept_span(dibs *d, size_t i, int64_t ms)
+{
+    dibs_status status = spans[i].call(d, ms);
+
+    if (status != DIBS_OK)
+        fail_msg("duration %zu, %s = %" PRId64 ": %s: %s", i, spans[i].field, ms,
+                 dibs_status_name(status), err.message);
 }
 
 static void a_century_is_a_duration(void **state)
@@ -402,19 +573,134 @@ static void a_century_is_a_duration(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof spans / sizeof spans[0]; i++) {
-        if (spans[i].most == 0 || (spans[i].of_cells && !the.can.cells))
+        if (spans[i].of_cells && !the.can.cells)
             continue;
-        dibs_status status = spans[i].call(d, spans[i].most);
-        if (status != DIBS_OK)
-            fail_msg("duration %zu, %s = %" PRId64 ": %s: %s", i, spans[i].field, spans[i].most,
-                     dibs_status_name(status), err.message);
+        if (spans[i].most > 0)
+            accept_span(d, i, spans[i].most);
+        if (spans[i].also & NONE)
+            accept_span(d, i, DIBS_NO_WAIT);
+        if (spans[i].also & LIMITLESS)
+            accept_span(d, i, DIBS_FOREVER);
     }
 }
 
+/* ---- Unlocking --------------------------------------------------------------------------------- */
+
+static void an_unlocked_grant_is_gone(void **state)
+{
+    dibs *d = open_handle();
+    const char *name = fresh("gone");
+    dibs_grant *g = take(d, name, NULL), *again = take(d, name, NULL);
+
+    (void)state;
+    assert_ptr_equal(g, again);
+    err = (dibs_error){.status = DIBS_BUSY, .message = "old"};
+    assert_status(dibs_unlock(&again, &err), DIBS_OK);
+    assert_null(again);
+    assert_status(err.status, DIBS_OK);
+    assert_string_equal(err.message, "");
+    assert_true(dibs_grant_held(g));
+    assert_status(dibs_unlock(&again, &err), DIBS_INVALID);
+    assert_non_null(strstr(err.message, "no grant to unlock"));
+    assert_status(dibs_unlock(&g, NULL), DIBS_OK);
+    assert_null(g);
+    assert_status(dibs_unlock(&g, &err), DIBS_INVALID);
+    assert_status(dibs_unlock(NULL, &err), DIBS_INVALID);
+}
+
+/* What dibs_unlock leaves is a grant of nobody's: asked for anything, it is not held, and lets nobody in. */
+static void an_unlocked_grant_is_not_held(void **state)
+{
+    dibs *d = open_handle();
+    dibs_grant *g = take(d, fresh("gone"), NULL);
+    char text[DIBS_FENCE_SIZE], next[DIBS_FENCE_SIZE];
+
+    (void)state;
+    assert_status(dibs_unlock(&g, NULL), DIBS_OK);
+    assert_false(dibs_grant_held(g));
+    assert_int_equal(dibs_grant_remaining_ms(g), 0);
+    assert_int_equal(dibs_grant_loss(g), DIBS_LOSS_NONE);
+    assert_int_equal(dibs_grant_fence(g), 0);
+    assert_int_equal(dibs_grant_floor(g), 0);
+    assert_string_equal(dibs_grant_name(g), "");
+    assert_string_equal(dibs_grant_owner(g), "");
+    assert_status(dibs_renew(g, &err), DIBS_INVALID);
+    assert_non_null(strstr(err.message, "no grant to renew"));
+    dibs_fence_text(g, text);
+    assert_status(dibs_fence_check(NULL, text, next, &err), DIBS_INVALID);
+    if (the.can.cells)
+        assert_status(dibs_cell_pass(d, "gone", &(dibs_cell_options){.grant = g}, NULL, &err),
+                      DIBS_INVALID);
+}
+
+static void a_lost_lock_is_named(void **state)
+{
+    dibs *d = open_handle();
+    const char *name = fresh("lost");
+    dibs_grant *g = take(d, name, NULL);
+
+    (void)state;
+    assert_status(dibs_lock_break(d, name, &(dibs_break_options){.by = "me", .now = true}, &err),
+                  DIBS_OK);
+    assert_status(dibs_unlock(&g, &err), DIBS_LOST);
+    assert_null(g);
+    assert_non_null(strstr(err.message, name));
+    assert_non_null(strstr(err.message, "was lost"));
+}
+
+/* The child's copy goes; the parent's lock stays. */
+static void a_forked_child_frees_its_copy(void **state)
+{
+    dibs *d = open_handle();
+    dibs_grant *g = take(d, fresh("forked"), NULL);
+    int wrong = -1;
+    pid_t child;
+
+    (void)state;
+    child = fork_at_rest();
+    if (child == 0)
+        _exit(dibs_unlock(&g, &err) == DIBS_FORKED && !g && err.status == DIBS_FORKED ? 0 : 1);
+    assert_int_equal(waitpid(child, &wrong, 0), child);
+    assert_int_equal(wrong, 0);
+    assert_true(dibs_grant_held(g));
+    assert_status(dibs_unlock(&g, &err), DIBS_OK);
+}
+
+/* What a call does not say, the handle says. */
+static void the_handle_has_a_default_wait(void **state)
+{
+    dibs *d = open_handle(), *hasty = open_with(&(dibs_options){.wait_ms = DIBS_NO_WAIT});
+    const char *name = fresh("busy");
+    dibs_grant *held = take(d, name, NULL), *g = NULL;
+    int64_t start = clock_ms();
+
+    (void)state;
+    assert_status(dibs_lock(hasty, name, NULL, &g, &err), DIBS_BUSY);
+    assert_status(dibs_lock_many(hasty, &name, 1, NULL, &g, &err), DIBS_BUSY);
+    assert_true(clock_ms() - start < 5000);
+    assert_status(dibs_lock(hasty, name, &(dibs_lock_options){.wait_ms = 50}, &g, &err), DIBS_BUSY);
+    assert_status(unlock(held), DIBS_OK);
+    g = take(hasty, name, &(dibs_lock_options){.wait_ms = DIBS_FOREVER});
+    assert_status(unlock(g), DIBS_OK);
+}
+
 static const struct CMUnitTest tests[] = {
-    CASE(a_lock_leaves_no_old_error),  CASE(a_schema_leaves_no_old_error),
-    CASE(a_cell_leaves_no_old_error),  CASE(a_run_leaves_no_old_error),
-    CASE(a_token_leaves_no_old_error), CASE(absurd_durations_are_refused),
+    CASE(a_lock_leaves_no_old_error),
+    CASE(a_portable_grant_leaves_no_old_error),
+    CASE(a_schema_leaves_no_old_error),
+    CASE(a_cell_leaves_no_old_error),
+    CASE(a_run_leaves_no_old_error),
+    CASE(a_fence_leaves_no_old_error),
+    CASE(a_token_leaves_no_old_error),
+    CASE(absurd_durations_are_refused),
     CASE(a_century_is_a_duration),
+    CASE(the_handle_has_a_default_wait),
+    CASE(an_unlocked_grant_is_gone),
+    CASE(an_unlocked_grant_is_not_held),
+    CASE(a_lost_lock_is_named),
+    CASE(a_forked_child_frees_its_copy),
+    CASE(what_is_reserved_must_be_zero),
+    CASE(what_is_reserved_for_values_must_be_zero),
+    CASE(what_is_filled_in_has_the_size_of_the_caller),
 };
 CASES(call_cases, tests);

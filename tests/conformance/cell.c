@@ -1,6 +1,7 @@
 /* Cells: values, versions, ends, limits, fences, lost answers. */
 #define _GNU_SOURCE
 #include "conformance/suite.h"
+#include "support/fork.h"
 #include "support/lossy.h"
 
 #include <stdio.h>
@@ -242,8 +243,10 @@ static void wrong_arguments_are_told(void **state)
         dibs_cell_swap(d, "x", 0, "x", 1, &(dibs_cell_options){.keep_ms = -5}, NULL, &err),
         DIBS_INVALID);
     assert_non_null(strstr(err.message, "keep_ms"));
-    assert_status(dibs_fence_pass(d, "x", 0, 0, NULL, NULL), DIBS_INVALID);
-    assert_status(dibs_fence_pass(d, "x", 5, 6, NULL, NULL), DIBS_INVALID);
+    assert_status(dibs_cell_pass(d, "x", &(dibs_cell_options){.fence = 0}, NULL, NULL),
+                  DIBS_INVALID);
+    assert_status(dibs_cell_pass(d, "x", &(dibs_cell_options){.fence = 5, .floor = 6}, NULL, NULL),
+                  DIBS_INVALID);
     dibs_value_free(NULL);
 }
 
@@ -262,20 +265,23 @@ static void an_older_fence_writes_nothing(void **state)
     dibs_value v;
 
     (void)state;
-    assert_status(dibs_fence_pass(d, name, 100, 0, &v, NULL), DIBS_OK);
+    assert_status(dibs_cell_pass(d, name, &(dibs_cell_options){.fence = 100}, &v, NULL), DIBS_OK);
     assert_int_equal(v.version, 0);
     assert_status(
         dibs_cell_swap(d, name, 0, "by 100", 6, &(dibs_cell_options){.fence = 100}, NULL, NULL),
         DIBS_OK);
-    assert_status(dibs_fence_pass(d, name, 200, 150, &v, NULL), DIBS_OK);
+    assert_status(
+        dibs_cell_pass(d, name, &(dibs_cell_options){.fence = 200, .floor = 150}, &v, NULL),
+        DIBS_OK);
     assert_string_equal(v.data, "by 100");
     dibs_value_free(&v);
-    assert_status(fenced_write(d, name, 100, "late"), DIBS_LOST);
-    assert_status(fenced_write(d, name, 149, "late"), DIBS_LOST);
+    assert_status(fenced_write(d, name, 100, "late"), DIBS_FENCED);
+    assert_status(fenced_write(d, name, 149, "late"), DIBS_FENCED);
     assert_status(
         dibs_cell_delete(d, name, DIBS_ANY_VERSION, &(dibs_cell_options){.fence = 100}, NULL),
-        DIBS_LOST);
-    assert_status(dibs_fence_pass(d, name, 100, 0, &v, NULL), DIBS_LOST);
+        DIBS_FENCED);
+    assert_status(dibs_cell_pass(d, name, &(dibs_cell_options){.fence = 100}, &v, NULL),
+                  DIBS_FENCED);
     assert_status(fenced_write(d, name, 150, "by 150"), DIBS_OK); /* shares with 200 */
     assert_status(fenced_write(d, name, 200, "by 200"), DIBS_OK);
     read_cell(d, name, "by 200");
@@ -291,9 +297,9 @@ static void a_fenced_write_raises_the_floor(void **state)
 
     (void)state;
     assert_status(dibs_cell_swap(d, name, 0, "by 200", 6, &guarded, NULL, NULL), DIBS_OK);
-    assert_status(fenced_write(d, name, 199, "late"), DIBS_LOST);
+    assert_status(fenced_write(d, name, 199, "late"), DIBS_FENCED);
     assert_status(fenced_write(d, name, 300, "by 300"), DIBS_OK);
-    assert_status(fenced_write(d, name, 200, "late"), DIBS_LOST);
+    assert_status(fenced_write(d, name, 200, "late"), DIBS_FENCED);
     assert_status(fenced_write(d, name, 300, "again"), DIBS_OK);
     assert_status(
         dibs_cell_swap(d, name, 7, "x", 1, &(dibs_cell_options){.fence = 400}, NULL, NULL),
@@ -302,11 +308,11 @@ static void a_fenced_write_raises_the_floor(void **state)
     guarded.fence = 400;
     assert_status(dibs_cell_delete(d, name, DIBS_ANY_VERSION, &guarded, NULL), DIBS_OK);
     guarded.fence = 399;
-    assert_status(dibs_cell_swap(d, name, 0, "late", 4, &guarded, NULL, NULL), DIBS_LOST);
+    assert_status(dibs_cell_swap(d, name, 0, "late", 4, &guarded, NULL, NULL), DIBS_FENCED);
     assert_status(dibs_cell_read(d, name, &v, NULL), DIBS_NOT_FOUND);
     guarded = (dibs_cell_options){.fence = 600, .floor = 500}; /* shares with 500 */
     assert_status(dibs_cell_swap(d, name, 0, "by 600", 6, &guarded, NULL, NULL), DIBS_OK);
-    assert_status(fenced_write(d, name, 499, "late"), DIBS_LOST);
+    assert_status(fenced_write(d, name, 499, "late"), DIBS_FENCED);
     assert_status(fenced_write(d, name, 500, "by 500"), DIBS_OK);
     guarded.floor = 601;
     assert_status(dibs_cell_swap(d, name, DIBS_ANY_VERSION, "x", 1, &guarded, NULL, NULL),
@@ -320,15 +326,16 @@ static void a_floor_outlives_its_value(void **state)
     dibs_cell_options guarded = {.fence = 200};
 
     (void)state;
-    assert_status(dibs_fence_pass(d, name, 200, 0, NULL, NULL), DIBS_OK);
+    assert_status(dibs_cell_pass(d, name, &(dibs_cell_options){.fence = 200}, NULL, NULL), DIBS_OK);
     assert_status(dibs_cell_swap(d, name, 0, "x", 1, &guarded, NULL, NULL), DIBS_OK);
     assert_status(dibs_cell_delete(d, name, DIBS_ANY_VERSION, &guarded, NULL), DIBS_OK);
-    assert_status(dibs_fence_pass(d, name, 199, 0, NULL, NULL), DIBS_LOST);
+    assert_status(dibs_cell_pass(d, name, &(dibs_cell_options){.fence = 199}, NULL, NULL),
+                  DIBS_FENCED);
     guarded.keep_ms = SHORT_MS;
     assert_status(dibs_cell_swap(d, name, 0, "x", 1, &guarded, NULL, NULL), DIBS_OK);
     assert_true(wait_until(is_gone, &(watched){d, name}, LONG_MS));
     guarded.fence = 199;
-    assert_status(dibs_cell_swap(d, name, 0, "x", 1, &guarded, NULL, NULL), DIBS_LOST);
+    assert_status(dibs_cell_swap(d, name, 0, "x", 1, &guarded, NULL, NULL), DIBS_FENCED);
 }
 
 /* Raise, read, write: an old holder between the new one's read and write changes nothing. */
@@ -337,23 +344,30 @@ static void a_lock_guards_a_cell(void **state)
     dibs *a = open_cells(), *b = open_handle();
     const char *name = fresh("guarded");
     dibs_grant *old = take(a, name, &(dibs_lock_options){.no_renew = true, .lease_ms = SHORT_MS});
-    uint64_t was = dibs_fence(old);
+    uint64_t was = dibs_grant_fence(old);
     dibs_grant *new;
     dibs_value v;
 
     (void)state;
     write_cell(a, name, 0, "0");
-    assert_status(dibs_fence_pass(a, name, was, dibs_floor(old), NULL, NULL), DIBS_OK);
+    assert_status(dibs_cell_pass(a, name,
+                                 &(dibs_cell_options){.fence = was, .floor = dibs_grant_floor(old)},
+                                 NULL, NULL),
+                  DIBS_OK);
     new = take(b, name, NULL);
-    assert_true(dibs_fence(new) > was);
-    assert_status(dibs_fence_pass(b, name, dibs_fence(new), dibs_floor(new), &v, NULL), DIBS_OK);
+    assert_true(dibs_grant_fence(new) > was);
+    assert_status(dibs_cell_pass(b, name,
+                                 &(dibs_cell_options){.fence = dibs_grant_fence(new),
+                                                      .floor = dibs_grant_floor(new)},
+                                 &v, NULL),
+                  DIBS_OK);
     assert_string_equal(v.data, "0");
     dibs_value_free(&v);
-    assert_status(fenced_write(a, name, was, "old"), DIBS_LOST);
-    assert_status(fenced_write(b, name, dibs_fence(new), "1"), DIBS_OK);
+    assert_status(fenced_write(a, name, was, "old"), DIBS_FENCED);
+    assert_status(fenced_write(b, name, dibs_grant_fence(new), "1"), DIBS_OK);
     read_cell(a, name, "1");
-    dibs_unlock(new);
-    dibs_unlock(old);
+    unlock(new);
+    unlock(old);
 }
 
 /* ---- Lost answers ---------------------------------------------------------------------------- */
@@ -505,7 +519,9 @@ static int check_child(dibs *d, dibs_once *mine)
     bad |= dibs_cell_read(d, "x", &v, NULL) != DIBS_FORKED ? 1 : 0;
     bad |= dibs_counter_add(d, "x", 1, NULL, NULL, NULL) != DIBS_FORKED ? 2 : 0;
     bad |= dibs_once_begin(d, "x", NULL, &o, NULL) != DIBS_FORKED || o ? 4 : 0;
-    bad |= dibs_token_redeem(d, "x", token, NULL) != DIBS_FORKED ? 8 : 0;
+    bad |= dibs_token_redeem(d, token, &(dibs_token_options){.scope = "x"}, NULL) != DIBS_FORKED
+               ? 8
+               : 0;
     bad |= dibs_once_held(mine) || dibs_once_remaining_ms(mine) ? 16 : 0;
     bad |= dibs_once_finish(mine, NULL, 0, 0, NULL) != DIBS_FORKED ? 32 : 0;
     bad |= dibs_once_step(mine, "s", NULL, 0, NULL) != DIBS_FORKED ? 64 : 0;
@@ -523,7 +539,7 @@ static void a_forked_child_is_refused(void **state)
 
     (void)state;
     assert_status(dibs_once_begin(d, fresh("fork"), NULL, &o, NULL), DIBS_OK);
-    pid = fork();
+    pid = fork_at_rest();
     if (pid == 0) {
         alarm(10);
         _exit(check_child(d, o));

@@ -19,7 +19,7 @@ static void a_dead_runner_is_refused_or_run_again(void **state)
     assert_true(wait_until(once_is_dead, &(once_asked){b, key, 0}, LONG_MS));
     assert_false(dibs_once_held(late)); /* told before anybody else is */
     assert_status(once_begin(b, key, NULL, &o), DIBS_CRASHED);
-    dibs_once_runner(o, &who);
+    dibs_once_runner(o, &who, sizeof who);
     assert_int_equal(who.fence, fence);
     assert_int_equal(who.left_ms, 0);
     dibs_once_free(o);
@@ -29,7 +29,7 @@ static void a_dead_runner_is_refused_or_run_again(void **state)
     lossy_stop();
     assert_status(dibs_once_step(late, "s", NULL, 0, NULL), DIBS_LOST);
     assert_status(dibs_once_finish(late, "late", 4, 0, NULL), DIBS_LOST);
-    assert_status(dibs_once_fail(late, false, NULL, 0, 0, NULL), DIBS_LOST);
+    assert_status(dibs_once_undo(late, NULL), DIBS_LOST);
     once_end(o, "in time");
     assert_status(dibs_once_finish(late, "late", 4, 0, NULL), DIBS_LOST);
     dibs_once_free(late);
@@ -47,7 +47,7 @@ static void a_late_finish_of_what_was_given_back_is_refused(void **state)
     (void)state;
     assert_true(wait_until(once_is_dead, &(once_asked){b, key, 0}, LONG_MS));
     o = once_first(b, key, &(dibs_once_options){.on_crash = DIBS_CRASH_RERUN});
-    assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_OK);
+    assert_status(dibs_once_undo(o, NULL), DIBS_OK);
     dibs_once_free(o);
     lossy_stop();
     assert_status(dibs_once_finish(late, "late", 4, 0, NULL), DIBS_LOST);
@@ -56,39 +56,29 @@ static void a_late_finish_of_what_was_given_back_is_refused(void **state)
     assert_status(once_told(b, key, NULL), DIBS_CRASHED);
 }
 
-static bool answer;
-
-static bool decide(void *data, const dibs_once *o)
-{
-    dibs_party who;
-    size_t size = 0;
-
-    dibs_once_runner(o, &who);
-    assert_string_equal(who.owner, "dead");
-    assert_string_equal(dibs_once_step_data(o, "one", &size), "1");
-    ++*(int *)data;
-    return answer;
-}
-
-static void the_caller_may_be_asked(void **state)
+static void the_caller_may_decide(void **state)
 {
     dibs *d = once_open();
-    const char *key = fresh("ask");
-    int asked_for = 0;
-    dibs_once_options o = {.on_crash = DIBS_CRASH_ASK, .ask = decide, .data = &asked_for};
-    dibs_once *run = once_first(d, key, &(dibs_once_options){.owner = "dead"});
+    const char *key = fresh("decide");
+    dibs_once *run = once_first(d, key, &(dibs_once_options){.owner = "dead"}), *other = NULL;
+    dibs_party who;
+    uint64_t fence = dibs_once_fence(run);
 
     (void)state;
+    assert_status(dibs_once_rerun(run, NULL), DIBS_INVALID); /* it is ours */
     assert_status(dibs_once_step(run, "one", "1", 1, NULL), DIBS_OK);
     assert_status(dibs_once_abandon(run, NULL), DIBS_OK);
     dibs_once_free(run);
-    answer = false;
-    assert_status(once_told(d, key, &o), DIBS_CRASHED);
-    assert_int_equal(asked_for, 1);
-    answer = true;
-    run = once_first(d, key, &o);
-    assert_int_equal(asked_for, 2);
-    once_end(run, "asked");
+    assert_status(once_begin(d, key, NULL, &run), DIBS_CRASHED);
+    assert_status(once_begin(d, key, NULL, &other), DIBS_CRASHED);
+    dibs_once_runner(run, &who, sizeof who);
+    assert_string_equal(who.owner, "dead");
+    assert_string_equal(dibs_once_step_data(run, "one", NULL), "1");
+    assert_status(dibs_once_rerun(run, NULL), DIBS_OK);
+    assert_true(dibs_once_held(run) && dibs_once_again(run) && dibs_once_fence(run) > fence);
+    assert_status(dibs_once_rerun(other, NULL), DIBS_RUNNING); /* somebody was faster */
+    dibs_once_free(other);
+    once_end(run, "decided");
 }
 
 static void an_abandoned_run_is_dead_at_once(void **state)
@@ -132,7 +122,7 @@ static void expect_the_crash(dibs *d, const char *key, const dibs_once_options *
     dibs_party who;
 
     assert_status(once_begin(d, key, options, &o), DIBS_CRASHED);
-    dibs_once_runner(o, &who);
+    dibs_once_runner(o, &who, sizeof who);
     assert_string_equal(who.owner, "dead");
     dibs_once_free(o);
     rerun.on_crash = DIBS_CRASH_RERUN;
@@ -143,22 +133,21 @@ static void expect_the_crash(dibs *d, const char *key, const dibs_once_options *
     assert_status(once_told(d, key, options), DIBS_ALREADY);
 }
 
-static bool lose_the_answer(void *data, const dibs_once *o)
-{
-    (void)o;
-    lossy_lose(*(lossy_way *)data, -1, NULL, NULL);
-    return true;
-}
-
-/* On a slow machine the time may be over before the take-over is sent: then once more. */
-static void begin_unheard(dibs *d, const char *key, const dibs_once_options *options,
-                          dibs_once **out)
+/* Takes over from the crash, and gets no answer. On a slow machine the time may be over before the take-over is
+ * sent: then once more. */
+static void rerun_unheard(dibs *d, const char *key, const dibs_once_options *options, lossy_way way)
 {
     dibs_status status = DIBS_UNAVAILABLE;
 
     for (int i = 0; i < 50 && status == DIBS_UNAVAILABLE; i++) {
+        dibs_once *o = NULL;
         lossy_stop();
-        status = once_begin(d, key, options, out);
+        status = once_begin(d, key, options, &o);
+        if (status == DIBS_CRASHED) {
+            lossy_lose(way, -1, NULL, NULL);
+            status = dibs_once_rerun(o, NULL);
+        }
+        dibs_once_free(o);
     }
     assert_status(status, DIBS_UNKNOWN);
 }
@@ -172,12 +161,10 @@ static void a_withdrawn_take_over_leaves_the_crash(void **state)
         lossy_way way = i == 2 ? LOSSY_HELD : i == 1 ? LOSSY_REQUEST : LOSSY_ANSWER;
         const char *key = fresh("withdrawn");
         dibs *a = open_with(&(dibs_options){.request_ms = 300});
-        dibs_once_options o = {.on_crash = DIBS_CRASH_ASK, .ask = lose_the_answer, .data = &way};
-        dibs_once *run = NULL;
         int answers;
         leave_a_crash(b, key, NULL);
         lossy_put_in(a);
-        begin_unheard(a, key, &o, &run);
+        rerun_unheard(a, key, NULL, way);
         answers = lossy_answers();
         lossy_stop();
         assert_true(wait_until(once_answers, &(int){answers + 2}, LONG_MS));
@@ -192,21 +179,14 @@ static void the_keeper_puts_a_crash_back(void **state)
 {
     dibs *a, *b = once_open();
     const char *key = fresh("put-back");
-    lossy_way way = LOSSY_ANSWER;
     dibs_once_options print = {.fingerprint = "f", .fingerprint_size = 1};
-    dibs_once_options o = {.on_crash = DIBS_CRASH_ASK,
-                           .ask = lose_the_answer,
-                           .data = &way,
-                           .fingerprint = "f",
-                           .fingerprint_size = 1,
-                           .lease_ms = 60000};
-    dibs_once *run = NULL;
+    dibs_once_options o = {.fingerprint = "f", .fingerprint_size = 1, .lease_ms = 60000};
 
     (void)state;
     a = open_with(&(dibs_options){.request_ms = 300});
     leave_a_crash(b, key, &print);
     lossy_put_in(a);
-    begin_unheard(a, key, &o, &run);
+    rerun_unheard(a, key, &o, LOSSY_ANSWER);
     assert_status(once_told(b, key, &print), DIBS_RUNNING); /* that of which nobody was told */
     lossy_stop();
     for (int i = 0; i < LONG_MS / 20 && once_told(b, key, &print) == DIBS_RUNNING; i++)
@@ -225,7 +205,7 @@ static void a_rerun_that_failed_leaves_the_crash(void **state)
     leave_a_crash(d, key, NULL);
     o = once_first(d, key, &(dibs_once_options){.on_crash = DIBS_CRASH_RERUN});
     assert_status(dibs_once_step(o, "two", "2", 1, NULL), DIBS_OK);
-    assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_OK);
+    assert_status(dibs_once_undo(o, NULL), DIBS_OK);
     dibs_once_free(o);
     assert_status(once_begin(d, key, NULL, &o), DIBS_CRASHED);
     assert_string_equal(dibs_once_step_data(o, "two", NULL), "2");
@@ -250,7 +230,7 @@ static void a_crash_that_was_put_back_ends_in_its_time(void **state)
         assert_true(clock_ms() < until);
         if (!dibs_once_again(o))
             break;
-        assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_OK);
+        assert_status(dibs_once_undo(o, NULL), DIBS_OK);
         dibs_once_free(o);
         sleep_ms(SHORT_MS / 4);
     } while (true);
@@ -306,25 +286,24 @@ static void a_loss_is_told(void **state)
     assert_int_equal(atomic_load(&lost.count), 1);
 }
 
-static void a_loss_is_told_by_dispatch(void **state)
+static void a_lost_run_is_an_outcome(void **state)
 {
     dibs *d;
-    loss_note lost = {0};
     dibs_once *o;
+    dibs_outcome out = {0};
     int64_t until = clock_ms() + LONG_MS;
 
     (void)state;
     if (!the.can.cells)
         skip();
-    d = open_with(&(dibs_options){.dispatch_only = true});
-    o = once_fall_silent(d, fresh("dispatch"),
-                         &(dibs_once_options){.on_lost = note_run_lost, .data = &lost});
-    while (atomic_load(&lost.count) == 0 && clock_ms() < until) {
-        dibs_dispatch(d);
+    d = open_handle();
+    o = once_fall_silent(d, fresh("outcome"), &(dibs_once_options){.data = &until});
+    while (!dibs_take(d, &out) && clock_ms() < until)
         sleep_ms(5);
-    }
-    assert_int_equal(atomic_load(&lost.count), 1);
-    assert_true(pthread_equal(lost.thread, pthread_self()));
+    assert_int_equal(out.op, DIBS_OP_LOST);
+    assert_ptr_equal(out.once, o);
+    assert_ptr_equal(out.user, &until);
+    assert_status(out.err.status, DIBS_LOST);
     dibs_once_free(o);
     lossy_stop();
 }
@@ -405,7 +384,7 @@ static void a_failure_forgets_the_steps(void **state)
 
     (void)state;
     assert_status(dibs_once_step(o, "reserved", "seat 3", 6, NULL), DIBS_OK);
-    assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_OK);
+    assert_status(dibs_once_undo(o, NULL), DIBS_OK);
     dibs_once_free(o);
     o = once_first(d, key, NULL); /* from the beginning */
     assert_false(dibs_once_again(o));
@@ -457,7 +436,7 @@ static void *waiter_main(void *arg)
         snprintf(w->result, sizeof w->result, "%s", (const char *)dibs_once_result(o, NULL));
     if (w->status == DIBS_OK) {
         w->again = dibs_once_again(o);
-        dibs_once_fail(o, false, NULL, 0, 0, NULL);
+        dibs_once_undo(o, NULL);
     }
     if (o)
         dibs_once_free(o);
@@ -499,7 +478,7 @@ static void a_wait_ends_with_the_run(void **state)
     sleep_ms(100); /* they may be waiting by now, or not yet: both are to end well */
     assert_false(waiter_is_done(&w[0]));
     once_end(o, "waited for");
-    assert_status(dibs_once_fail(p, false, NULL, 0, 0, NULL), DIBS_OK);
+    assert_status(dibs_once_undo(p, NULL), DIBS_OK);
     dibs_once_free(p);
     join_waiter(&w[0]);
     join_waiter(&w[1]);
@@ -607,7 +586,7 @@ static void a_wait_can_be_cancelled(void **state)
 static const struct CMUnitTest tests[] = {
     CASE(a_dead_runner_is_refused_or_run_again),
     CASE(a_late_finish_of_what_was_given_back_is_refused),
-    CASE(the_caller_may_be_asked),
+    CASE(the_caller_may_decide),
     CASE(an_abandoned_run_is_dead_at_once),
     CASE(a_withdrawn_take_over_leaves_the_crash),
     CASE(the_keeper_puts_a_crash_back),
@@ -615,7 +594,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_crash_that_was_put_back_ends_in_its_time),
     CASE(a_run_is_renewed),
     CASE(a_loss_is_told),
-    CASE(a_loss_is_told_by_dispatch),
+    CASE(a_lost_run_is_an_outcome),
     CASE(a_late_finish_counts_if_nobody_took_over),
     CASE(a_late_answer_is_no_dead_run),
     CASE(work_goes_on_where_it_stopped),

@@ -53,7 +53,8 @@ static void once_wait(room *r)
 
 static void break_it(room *r)
 {
-    assert_fails(dibs_break(r->d, r->name, "operator", false, WAIT_MS, NULL));
+    assert_fails(dibs_lock_break(
+        r->d, r->name, &(dibs_break_options){.by = "operator", .wait_ms = WAIT_MS}, NULL));
 }
 
 static const struct call {
@@ -64,7 +65,7 @@ static const struct call {
              {"dibs_lock_many", lock_many, false},
              {"dibs_once_begin", once_begin, true},
              {"dibs_once_wait", once_wait, true},
-             {"dibs_break", break_it, false}};
+             {"dibs_lock_break", break_it, false}};
 
 static void hang_or_skip(void)
 {

@@ -119,7 +119,7 @@ static dibs_status try_shared(dibs *d, const char *name)
         dibs_lock(d, name, &(dibs_lock_options){.shared = true, .wait_ms = DIBS_NO_WAIT}, &g, NULL);
 
     if (g)
-        dibs_unlock(g);
+        unlock(g);
     return status;
 }
 
@@ -205,7 +205,7 @@ static void an_older_attempt_cannot_take_the_place_in_line(void **state)
         cancel(&old);
         assert_int_equal(keep(&newer, 0).verdict, DIBS__QUEUED);
     }
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     assert_true(wait_until(is_granted, &newer, SOON_MS));
     assert_int_equal(release(&newer, keep(&newer, 0).fence), DIBS__RELEASED);
 }

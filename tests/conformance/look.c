@@ -14,7 +14,7 @@ static void nobody_used_it(void **state)
     const char *name = fresh("unused");
 
     (void)state;
-    assert_status(dibs_inspect(open_handle(), name, &r, &err), DIBS_NOT_FOUND);
+    assert_status(dibs_lock_inspect(open_handle(), name, &r, &err), DIBS_NOT_FOUND);
     assert_null(r);
     assert_non_null(strstr(err.message, name));
     dibs_report_free(NULL);
@@ -26,10 +26,10 @@ static void check_holder(const dibs_party *p, const dibs_grant *g)
     int64_t now = (int64_t)time(NULL) * 1000;
 
     gethostname(host, sizeof host - 1);
-    assert_string_equal(p->owner, dibs_owner(g));
+    assert_string_equal(p->owner, dibs_grant_owner(g));
     assert_memory_equal(p->host, host, strlen(p->host));
     assert_int_equal(p->pid, getpid());
-    assert_true(p->fence == dibs_fence(g));
+    assert_true(p->fence == dibs_grant_fence(g));
     assert_true(p->since_ms > now - 60000 && p->since_ms < now + 60000);
     assert_in_range(p->left_ms, 1, 30000);
     assert_false(p->released);
@@ -49,29 +49,29 @@ static void a_lock_and_its_line(void **state)
     wait_for_line(a, name, 1);
     k = job_start(b, name, &(dibs_lock_options){.owner = "second", .shared = the.can.shared});
     wait_for_line(a, name, 2);
-    assert_status(dibs_inspect(b, name, &r, NULL), DIBS_OK);
+    assert_status(dibs_lock_inspect(b, name, &r, NULL), DIBS_OK);
     assert_int_equal(dibs_report_count(r), 1);
     assert_null(dibs_report_at(r, 1));
     info = dibs_report_at(r, 0);
     assert_string_equal(info->name, name);
     assert_int_equal(info->slots, 0);
     assert_int_equal(info->used, 1);
-    assert_true(info->fence == dibs_fence(g));
+    assert_true(info->fence == dibs_grant_fence(g));
     assert_null(info->broken_by);
     assert_int_equal(info->holder_count, 1);
-    check_holder(&info->holders[0], g);
-    assert_false(info->holders[0].shared);
+    check_holder(info->holders[0], g);
+    assert_false(info->holders[0]->shared);
     assert_int_equal(info->waiter_count, 2);
-    assert_string_equal(info->waiters[0].owner, "first");
-    assert_string_equal(info->waiters[1].owner, "second");
-    assert_true(info->waiters[1].shared == the.can.shared);
-    assert_in_range(info->waiters[0].left_ms, 1, 30000);
-    assert_int_equal(info->waiters[0].pid, getpid());
+    assert_string_equal(info->waiters[0]->owner, "first");
+    assert_string_equal(info->waiters[1]->owner, "second");
+    assert_true(info->waiters[1]->shared == the.can.shared);
+    assert_in_range(info->waiters[0]->left_ms, 1, 30000);
+    assert_int_equal(info->waiters[0]->pid, getpid());
     dibs_report_free(r);
     dibs_cancel(b, name);
     job_join(j);
     job_join(k);
-    dibs_unlock(g);
+    unlock(g);
 }
 
 static void a_semaphore_shows_its_slots(void **state)
@@ -84,17 +84,17 @@ static void a_semaphore_shows_its_slots(void **state)
     dibs_report *r = NULL;
 
     (void)state;
-    assert_status(dibs_inspect(d, name, &r, NULL), DIBS_OK);
+    assert_status(dibs_lock_inspect(d, name, &r, NULL), DIBS_OK);
     info = dibs_report_at(r, 0);
     assert_int_equal(info->slots, 5);
     assert_int_equal(info->used, 3);
     assert_int_equal(info->holder_count, 2);
-    assert_int_equal(info->holders[0].weight, 2);
-    assert_int_equal(info->holders[1].weight, 1);
-    assert_true(info->holders[0].fence < info->holders[1].fence);
+    assert_int_equal(info->holders[0]->weight, 2);
+    assert_int_equal(info->holders[1]->weight, 1);
+    assert_true(info->holders[0]->fence < info->holders[1]->fence);
     dibs_report_free(r);
-    dibs_unlock(g);
-    dibs_unlock(h);
+    unlock(g);
+    unlock(h);
 }
 
 static void sharers_are_counted(void **state)
@@ -106,13 +106,13 @@ static void sharers_are_counted(void **state)
     dibs_report *r = NULL;
 
     (void)state;
-    assert_status(dibs_inspect(a, name, &r, NULL), DIBS_OK);
+    assert_status(dibs_lock_inspect(a, name, &r, NULL), DIBS_OK);
     assert_int_equal(dibs_report_at(r, 0)->used, 2);
     assert_int_equal(dibs_report_at(r, 0)->slots, 0);
-    assert_true(dibs_report_at(r, 0)->holders[0].shared);
+    assert_true(dibs_report_at(r, 0)->holders[0]->shared);
     dibs_report_free(r);
-    dibs_unlock(g);
-    dibs_unlock(h);
+    unlock(g);
+    unlock(h);
 }
 
 /* A lease of 100 ms is over. Where the lease is the session's, the handle itself removes the entry then, and that
@@ -136,10 +136,10 @@ static void an_expired_holder_is_not_shown(void **state)
     (void)state;
     wait_for_expiry(a, name);
     assert_int_equal(holders_of(a, name), 0);
-    assert_status(dibs_list(a, name, false, &r, NULL), DIBS_OK);
+    assert_status(dibs_lock_list(a, name, NULL, &r, NULL), DIBS_OK);
     assert_int_equal(dibs_report_count(r), 0);
     dibs_report_free(r);
-    dibs_unlock(g);
+    unlock(g);
 }
 
 static void what_lingers_is_shown_as_released(void **state)
@@ -149,12 +149,13 @@ static void what_lingers_is_shown_as_released(void **state)
     dibs_report *r = NULL;
 
     (void)state;
-    dibs_unlock(take(d, name, &(dibs_lock_options){.min_hold_ms = 20000}));
-    assert_status(dibs_inspect(d, name, &r, NULL), DIBS_OK);
+    unlock(take(d, name, &(dibs_lock_options){.min_hold_ms = 20000}));
+    assert_status(dibs_lock_inspect(d, name, &r, NULL), DIBS_OK);
     assert_int_equal(dibs_report_at(r, 0)->holder_count, 1);
-    assert_true(dibs_report_at(r, 0)->holders[0].released);
+    assert_true(dibs_report_at(r, 0)->holders[0]->released);
     dibs_report_free(r);
-    assert_status(dibs_break(d, name, "test", true, 0, NULL), DIBS_OK);
+    assert_status(dibs_lock_break(d, name, &(dibs_break_options){.by = "test", .now = true}, NULL),
+                  DIBS_OK);
 }
 
 static void a_list_by_prefix(void **state)
@@ -170,25 +171,35 @@ static void a_list_by_prefix(void **state)
         snprintf(name[i], sizeof name[i], "%s/%c", prefix, "cab"[i]);
         g[i] = take(d, name[i], NULL);
     }
-    assert_status(dibs_unlock(g[1]), DIBS_OK);
-    assert_status(dibs_list(d, prefix, false, &r, NULL), DIBS_OK);
+    assert_status(unlock(g[1]), DIBS_OK);
+    assert_status(dibs_lock_list(d, prefix, NULL, &r, NULL), DIBS_OK);
     assert_int_equal(dibs_report_count(r), 2);
     assert_string_equal(dibs_report_at(r, 0)->name, name[2]); /* sorted: b, c */
     assert_string_equal(dibs_report_at(r, 1)->name, name[0]);
     assert_int_equal(dibs_report_at(r, 0)->holder_count, 1);
     dibs_report_free(r);
-    assert_status(dibs_list(d, prefix, true, &r, NULL), DIBS_OK);
+    assert_status(dibs_lock_list(d, prefix, &(dibs_list_options){.idle = true}, &r, NULL), DIBS_OK);
     assert_in_range(dibs_report_count(r), the.can.forgets_idle ? 2 : 3, 3);
     if (dibs_report_count(r) == 3) {
         assert_string_equal(dibs_report_at(r, 0)->name, name[1]);
         assert_int_equal(dibs_report_at(r, 0)->holder_count, 0);
     }
     dibs_report_free(r);
-    assert_status(dibs_list(d, "no such prefix", true, &r, NULL), DIBS_OK);
+    assert_status(dibs_lock_list(d, prefix, &(dibs_list_options){.after = name[2]}, &r, NULL),
+                  DIBS_OK);
+    assert_int_equal(dibs_report_count(r), 1);
+    assert_string_equal(dibs_report_at(r, 0)->name, name[0]);
+    dibs_report_free(r);
+    assert_status(dibs_lock_list(d, prefix, &(dibs_list_options){.limit = 1}, &r, NULL), DIBS_OK);
+    assert_int_equal(dibs_report_count(r), 1);
+    assert_string_equal(dibs_report_at(r, 0)->name, name[2]);
+    dibs_report_free(r);
+    assert_status(dibs_lock_list(d, "no such prefix", &(dibs_list_options){.idle = true}, &r, NULL),
+                  DIBS_OK);
     assert_int_equal(dibs_report_count(r), 0);
     dibs_report_free(r);
-    dibs_unlock(g[0]);
-    dibs_unlock(g[2]);
+    unlock(g[0]);
+    unlock(g[2]);
 }
 
 /* How many are listed as held or waited for. */
@@ -197,7 +208,7 @@ static size_t listed(dibs *d, const char *prefix)
     dibs_report *r = NULL;
     size_t count;
 
-    assert_status(dibs_list(d, prefix, false, &r, NULL), DIBS_OK);
+    assert_status(dibs_lock_list(d, prefix, NULL, &r, NULL), DIBS_OK);
     count = dibs_report_count(r);
     dibs_report_free(r);
     return count;
@@ -216,27 +227,28 @@ static void a_list_has_what_is_held_or_waited_for(void **state)
     j = job_start(b, name, NULL);
     wait_for_line(b, name, 1);
     assert_int_equal(listed(a, name), 1);
-    assert_status(dibs_unlock(g), DIBS_OK); /* to the one that waits */
+    assert_status(unlock(g), DIBS_OK); /* to the one that waits */
     job_join_held(j);
     assert_int_equal(listed(a, name), 1);
-    assert_status(dibs_unlock(j->g), DIBS_OK);
+    assert_status(unlock(j->g), DIBS_OK);
     assert_int_equal(listed(a, name), 0);
     g = take(a, name, NULL); /* a lock that exists already */
     assert_int_equal(listed(b, name), 1);
-    assert_status(dibs_break(b, name, "test", true, 0, NULL), DIBS_OK);
+    assert_status(dibs_lock_break(b, name, &(dibs_break_options){.by = "test", .now = true}, NULL),
+                  DIBS_OK);
     assert_int_equal(listed(b, name), 0);
-    dibs_unlock(g);
+    unlock(g);
     g = take(b, name, NULL); /* one that was broken, */
     assert_int_equal(listed(a, name), 1);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     assert_int_equal(listed(a, name), 0);
     g = take(b, name, &(dibs_lock_options){.lease_ms = 100, .no_renew = true});
     wait_for_expiry(a, name);
     assert_int_equal(listed(a, name), 0);
-    dibs_unlock(g);
+    unlock(g);
     g = take(a, name, NULL); /* one whose holder was too late */
     assert_int_equal(listed(b, name), 1);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     assert_int_equal(listed(b, name), 0);
 }
 
@@ -250,13 +262,13 @@ static void a_list_has_what_is_shared(void **state)
 
     (void)state;
     assert_int_equal(listed(a, name), 1);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     assert_int_equal(listed(a, name), 1);
-    assert_status(dibs_unlock(h), DIBS_OK);
+    assert_status(unlock(h), DIBS_OK);
     assert_int_equal(listed(a, name), 0);
     g = take(a, name, &(dibs_lock_options){.shared = true});
     assert_int_equal(listed(b, name), 1);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     assert_int_equal(listed(b, name), 0);
 }
 
@@ -269,7 +281,7 @@ static void a_list_of_everything(void **state)
     bool found = false;
 
     (void)state;
-    assert_status(dibs_list(d, NULL, true, &r, NULL), DIBS_OK);
+    assert_status(dibs_lock_list(d, NULL, &(dibs_list_options){.idle = true}, &r, NULL), DIBS_OK);
     for (size_t i = 0; i < dibs_report_count(r); i++) {
         found = found || strcmp(dibs_report_at(r, i)->name, name) == 0;
         if (i > 0)
@@ -277,7 +289,7 @@ static void a_list_of_everything(void **state)
     }
     assert_true(found);
     dibs_report_free(r);
-    dibs_unlock(g);
+    unlock(g);
 }
 
 static const struct CMUnitTest tests[] = {

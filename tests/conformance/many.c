@@ -13,11 +13,11 @@ static void all_are_taken(void **state)
     (void)state;
     assert_status(dibs_lock_many(a, names, 3, NULL, g, NULL), DIBS_OK);
     for (int i = 0; i < 3; i++) {
-        assert_string_equal(dibs_name(g[i]), names[i]);
+        assert_string_equal(dibs_grant_name(g[i]), names[i]);
         assert_status(try_lock(b, names[i]), DIBS_BUSY);
     }
     for (int i = 0; i < 3; i++)
-        assert_status(dibs_unlock(g[i]), DIBS_OK);
+        assert_status(unlock(g[i]), DIBS_OK);
 }
 
 static void all_or_nothing(void **state)
@@ -36,7 +36,7 @@ static void all_or_nothing(void **state)
     assert_status(try_lock(b, names[0]), DIBS_OK);
     assert_status(try_lock(b, names[2]), DIBS_OK);
     wait_for_line(b, names[1], 0);
-    dibs_unlock(h);
+    unlock(h);
 }
 
 static void a_name_given_twice_is_one_grant(void **state)
@@ -48,11 +48,11 @@ static void a_name_given_twice_is_one_grant(void **state)
     (void)state;
     assert_status(dibs_lock_many(a, names, 3, NULL, g, NULL), DIBS_OK);
     assert_ptr_equal(g[0], g[2]);
-    assert_status(dibs_unlock(g[0]), DIBS_OK);
+    assert_status(unlock(g[0]), DIBS_OK);
     assert_status(try_lock(b, name), DIBS_BUSY);
-    assert_status(dibs_unlock(g[2]), DIBS_OK);
+    assert_status(unlock(g[2]), DIBS_OK);
     assert_status(try_lock(b, name), DIBS_OK);
-    assert_status(dibs_unlock(g[1]), DIBS_OK);
+    assert_status(unlock(g[1]), DIBS_OK);
 }
 
 static void bad_names_take_nothing(void **state)
@@ -85,8 +85,8 @@ static void *take_pairs(void *arg)
             p->bad++;
             continue;
         }
-        p->bad += dibs_unlock(g[0]) != DIBS_OK;
-        p->bad += dibs_unlock(g[1]) != DIBS_OK;
+        p->bad += unlock(g[0]) != DIBS_OK;
+        p->bad += unlock(g[1]) != DIBS_OK;
     }
     return NULL;
 }
@@ -104,7 +104,7 @@ static void taken_in_sorted_order(void **state)
     assert_int_equal(pthread_create(&t, NULL, take_pairs, &p), 0);
     wait_for_line(a, x, 1);
     assert_status(try_lock(a, y), DIBS_OK);
-    dibs_unlock(g);
+    unlock(g);
     pthread_join(t, NULL);
     assert_int_equal(p.bad, 0);
 }
@@ -148,8 +148,8 @@ static void *take_two(void *arg)
 
     t->status = dibs_lock_many(t->d, t->names, 2, &t->options, t->g, &t->err);
     for (int i = 0; t->status == DIBS_OK && i < 2; i++) {
-        t->left[i] = dibs_remaining_ms(t->g[i]);
-        t->held[i] = dibs_held(t->g[i]);
+        t->left[i] = dibs_grant_remaining_ms(t->g[i]);
+        t->held[i] = dibs_grant_held(t->g[i]);
     }
     return NULL;
 }
@@ -165,7 +165,7 @@ static void start_taker(taker *t, dibs *d, dibs *onlooker, const dibs_lock_optio
 static void unlock_taken(taker *t)
 {
     for (int i = 0; i < 2; i++)
-        assert_status(dibs_unlock(t->g[i]), DIBS_OK);
+        assert_status(unlock(t->g[i]), DIBS_OK);
 }
 
 static void min_hold_counts_for_a_success_only(void **state)
@@ -178,7 +178,7 @@ static void min_hold_counts_for_a_success_only(void **state)
     (void)state;
     assert_status(dibs_lock_many(a, names, 2, &o, g, NULL), DIBS_BUSY);
     assert_status(try_lock(b, names[0]), DIBS_OK);
-    dibs_unlock(h);
+    unlock(h);
 }
 
 #define PAST_MS 600 /* a lease that the wait outlives */
@@ -200,7 +200,7 @@ static void return_held(const dibs_lock_options *options)
     o.data = &note;
     start_taker(&t, a, b, &o);
     sleep_ms(PAST_MS + PAST_MS / 2);
-    dibs_unlock(h);
+    unlock(h);
     pthread_join(t.thread, NULL);
     assert_status(t.status, DIBS_OK);
     for (int i = 0; i < 2; i++)
@@ -210,7 +210,7 @@ static void return_held(const dibs_lock_options *options)
     assert_int_equal(atomic_load(&note.count), 0);
     assert_true(loss_within(&note, PAST_MS + SOON_MS)); /* it counts from now on */
     for (int i = 0; i < 2; i++)
-        dibs_unlock(t.g[i]);
+        unlock(t.g[i]);
 }
 
 static void what_is_returned_is_held(void **state)
@@ -224,7 +224,7 @@ static bool has_lost_one(void *d)
 {
     dibs_stats s;
 
-    dibs_stats_read(d, &s);
+    dibs_stats_read(d, &s, sizeof s);
     return s.losses[DIBS_LOSS_BROKEN] + s.losses[DIBS_LOSS_GONE] > 0;
 }
 
@@ -242,10 +242,14 @@ static void a_loss_on_the_way_is_made_good(void **state)
     t.names[1] = second;
     start_taker(&t, a, b,
                 &(dibs_lock_options){.lease_ms = KEPT_MS, .on_lost = note_loss, .data = &note});
-    assert_status(dibs_break(b, t.names[0], "operator", true, SOON_MS, NULL), DIBS_OK);
-    dibs_unlock(take(b, t.names[0], NULL));
+    assert_status(
+        dibs_lock_break(b, t.names[0],
+                        &(dibs_break_options){.by = "operator", .now = true, .wait_ms = SOON_MS},
+                        NULL),
+        DIBS_OK);
+    unlock(take(b, t.names[0], NULL));
     assert_true(wait_until(has_lost_one, a, SOON_MS));
-    dibs_unlock(h);
+    unlock(h);
     pthread_join(t.thread, NULL);
     assert_status(t.status, DIBS_OK);
     assert_true(t.held[0] && t.held[1]);

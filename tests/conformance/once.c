@@ -20,7 +20,7 @@ static void the_first_runs_and_others_are_told(void **state)
     assert_true(dibs_once_fence(o) > 0);
     assert_false(dibs_once_again(o));
     assert_status(once_begin(b, key, NULL, &other), DIBS_RUNNING);
-    dibs_once_runner(other, &who);
+    dibs_once_runner(other, &who, sizeof who);
     assert_string_equal(who.owner, "worker 1");
     assert_int_equal(who.fence, dibs_once_fence(o));
     assert_in_range(who.left_ms, 20000, 30000);
@@ -94,13 +94,13 @@ static void a_failure_is_kept_or_forgotten(void **state)
     uint64_t fence = dibs_once_fence(o);
 
     (void)state;
-    assert_status(dibs_once_fail(o, false, NULL, 0, 1, NULL), DIBS_OK);
+    assert_status(dibs_once_undo(o, NULL), DIBS_OK);
     dibs_once_free(o);
     o = once_first(d, key, NULL);
     assert_true(dibs_once_fence(o) > fence);
     assert_false(dibs_once_again(o));
-    assert_status(dibs_once_fail(o, true, "no money", 8, 3, NULL), DIBS_OK);
-    assert_status(dibs_once_fail(o, true, "no money", 8, 3, NULL), DIBS_INVALID);
+    assert_status(dibs_once_fail(o, "no money", 8, 3, NULL), DIBS_OK);
+    assert_status(dibs_once_fail(o, "no money", 8, 3, NULL), DIBS_INVALID);
     dibs_once_free(o);
     assert_status(once_begin(d, key, NULL, &o), DIBS_ALREADY);
     assert_true(dibs_once_failed(o));
@@ -128,7 +128,7 @@ static void wrong_options_are_told(void **state)
     assert_status(once_told(d, "k", &(dibs_once_options){.tombstone_ms = -2}), DIBS_INVALID);
     assert_status(once_told(d, "k", &(dibs_once_options){.wait_ms = -2}), DIBS_INVALID);
     assert_status(once_told(d, "k", &(dibs_once_options){.owner = ""}), DIBS_INVALID);
-    assert_status(once_told(d, "k", &(dibs_once_options){.on_crash = DIBS_CRASH_ASK}),
+    assert_status(once_told(d, "k", &(dibs_once_options){.on_crash = (dibs_on_crash)2}),
                   DIBS_INVALID);
     assert_status(
         once_told(d, "k", &(dibs_once_options){.fingerprint = name, .fingerprint_size = 256}),
@@ -181,7 +181,7 @@ static void a_result_ends_and_a_tombstone_says_so(void **state)
                    &(dibs_once_options){.keep_ms = SHORT_MS, .tombstone_ms = DIBS_FOREVER});
     once_end(o, "x");
     if (once_begin(d, tomb, NULL, &o) == DIBS_ALREADY) {
-        dibs_once_runner(o, &who);
+        dibs_once_runner(o, &who, sizeof who);
         assert_in_range(who.left_ms, 0, SHORT_MS);
     }
     dibs_once_free(o);
@@ -200,7 +200,7 @@ static void a_result_kept_for_ever_has_no_end(void **state)
     (void)state;
     once_end(o, "x");
     assert_status(once_begin(d, key, NULL, &o), DIBS_ALREADY);
-    dibs_once_runner(o, &who);
+    dibs_once_runner(o, &who, sizeof who);
     assert_int_equal(who.left_ms, DIBS_FOREVER);
     dibs_once_free(o);
 }
@@ -228,7 +228,7 @@ static void lost_answers_change_nothing(void **state)
         lossy_lose((lossy_way)way, 2, NULL, NULL);
         o = once_first(a, again, NULL);
         lossy_lose((lossy_way)way, 1, NULL, NULL);
-        assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_OK);
+        assert_status(dibs_once_undo(o, NULL), DIBS_OK);
         dibs_once_free(o);
         assert_status(once_told(b, again, NULL), DIBS_OK);
     }
@@ -290,13 +290,13 @@ static void a_forgetting_can_be_asked_again(void **state)
     lossy_put_in(a);
     o = once_first(a, key, &(dibs_once_options){.lease_ms = 10 * SHORT_MS});
     lossy_lose(LOSSY_ANSWER, -1, NULL, NULL);
-    assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_UNKNOWN);
+    assert_status(dibs_once_undo(o, NULL), DIBS_UNKNOWN);
     lossy_stop();
-    assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_OK);
+    assert_status(dibs_once_undo(o, NULL), DIBS_OK);
     dibs_once_free(o);
     o = once_first(a, key, &(dibs_once_options){.lease_ms = 10 * SHORT_MS});
     lossy_lose(LOSSY_ANSWER, -1, NULL, NULL);
-    assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_UNKNOWN);
+    assert_status(dibs_once_undo(o, NULL), DIBS_UNKNOWN);
     lossy_stop();
     assert_status(dibs_once_finish(o, "x", 1, 0, NULL), DIBS_LOST);
     dibs_once_free(o);
@@ -400,7 +400,7 @@ static void a_late_copy_begins_nothing_after_a_failure(void **state)
     lossy_put_in(a);
     lossy_lose(LOSSY_HELD, 1, NULL, NULL);
     o = once_first(a, key, NULL);
-    assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_OK);
+    assert_status(dibs_once_undo(o, NULL), DIBS_OK);
     dibs_once_free(o);
     assert_int_equal(lossy_deliver(b), 1);
     once_end(once_first(b, key, NULL), "next");
@@ -422,7 +422,7 @@ static void a_late_request_begins_nothing_after_anothers_failure(void **state)
     o = once_first(b, key, NULL);
     lossy_stop();
     assert_true(wait_until(once_answers, &(int){1}, LONG_MS));
-    assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_OK);
+    assert_status(dibs_once_undo(o, NULL), DIBS_OK);
     dibs_once_free(o);
     assert_true(lossy_deliver(b) > 0);
     once_end(once_first(b, key, NULL), "next");
@@ -445,7 +445,7 @@ static void a_late_request_begins_nothing_on_a_free_key(void **state)
     int answers;
 
     (void)state;
-    assert_status(dibs_once_fail(o, false, NULL, 0, 0, NULL), DIBS_OK);
+    assert_status(dibs_once_undo(o, NULL), DIBS_OK);
     dibs_once_free(o);
     a = open_with(&(dibs_options){.request_ms = 300});
     lossy_put_in(a);

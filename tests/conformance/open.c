@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "conformance/suite.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,12 +78,12 @@ static void the_engine_tells_what_it_can(void **state)
     dibs_engine_info info;
 
     (void)state;
-    dibs_engine_of(d, &info);
+    info = *dibs_engine_of(d);
     assert_string_equal(info.scheme, the.engine);
     assert_null(info.missing);
     assert_int_equal(info.across_processes, the.can.across_processes);
     assert_int_equal(info.first_come, the.can.first_come);
-    assert_false(dibs_engine_at(1000, &info));
+    assert_null(dibs_engine_at(1000));
 }
 
 static void closing_nothing_is_allowed(void **state)
@@ -110,13 +111,14 @@ static void names_have_a_size(void **state)
     assert_status(dibs_lock(d, name, NULL, &g, &err), DIBS_INVALID);
     assert_non_null(strstr(err.message, "512"));
     assert_status(dibs_lock(d, huge, NULL, &g, &err), DIBS_INVALID);
-    assert_status(dibs_lock_start(d, huge, NULL, NULL, NULL, NULL, &err), DIBS_INVALID);
-    assert_status(dibs_break(d, huge, "me", true, 0, &err), DIBS_INVALID);
+    assert_status(start_lock(d, huge, NULL, NULL, NULL, NULL, &err), DIBS_INVALID);
+    assert_status(dibs_lock_break(d, huge, &(dibs_break_options){.by = "me", .now = true}, &err),
+                  DIBS_INVALID);
     assert_null(g);
     name[DIBS_NAME_MAX] = '\0';
     g = take(d, name, NULL);
-    assert_string_equal(dibs_name(g), name);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_string_equal(dibs_grant_name(g), name);
+    assert_status(unlock(g), DIBS_OK);
 }
 
 static void names_are_any_bytes(void **state)
@@ -131,16 +133,16 @@ static void names_are_any_bytes(void **state)
     for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) {
         dibs_report *r = NULL;
         dibs_grant *g = take(d, odd[i], NULL);
-        assert_string_equal(dibs_name(g), odd[i]);
+        assert_string_equal(dibs_grant_name(g), odd[i]);
         assert_status(try_lock(other, odd[i]), DIBS_BUSY);
-        assert_status(dibs_inspect(other, odd[i], &r, NULL), DIBS_OK);
+        assert_status(dibs_lock_inspect(other, odd[i], &r, NULL), DIBS_OK);
         assert_string_equal(dibs_report_at(r, 0)->name, odd[i]);
         dibs_report_free(r);
-        assert_status(dibs_list(other, odd[i], false, &r, NULL), DIBS_OK);
+        assert_status(dibs_lock_list(other, odd[i], NULL, &r, NULL), DIBS_OK);
         assert_int_equal(dibs_report_count(r), 1);
         assert_string_equal(dibs_report_at(r, 0)->name, odd[i]);
         dibs_report_free(r);
-        assert_status(dibs_unlock(g), DIBS_OK);
+        assert_status(unlock(g), DIBS_OK);
         assert_status(try_lock(other, odd[i]), DIBS_OK);
     }
 }
@@ -205,21 +207,143 @@ static void fences_go_on_from_another_store(void **state)
 
     (void)state;
     assert_status(dibs_fence_top(d, &top, NULL), DIBS_OK);
-    assert_true(top >= dibs_fence(g));
+    assert_true(top >= dibs_grant_fence(g));
     if (strcmp(the.engine, "memory") != 0)
         return;
     d = open_at("memory:moved?fence_above=4000000000000000", NULL);
     g = take(d, "a", NULL);
-    assert_true(dibs_fence(g) > above && dibs_floor(g) == dibs_fence(g));
+    assert_true(dibs_grant_fence(g) > above && dibs_grant_floor(g) == dibs_grant_fence(g));
     assert_status(dibs_fence_top(d, &top, NULL), DIBS_OK);
-    assert_true(top >= dibs_fence(g));
+    assert_true(top >= dibs_grant_fence(g));
     d = NULL;
     assert_status(dibs_open("memory:moved?fence_above=8000000000000000", NULL, &d, NULL),
-                  DIBS_CONFLICT);
+                  DIBS_MISMATCH);
     assert_null(d);
 }
 
+/* ---- In the background ------------------------------------------------------------------------- */
+
+static void a_handle_opens_in_the_background(void **state)
+{
+    dibs *d = open_with(&(dibs_options){.in_background = true});
+    dibs *e = open_with(&(dibs_options){.in_background = true});
+    const char *name = fresh("background");
+    dibs_grant *g = NULL;
+    dibs_outcome o = {0};
+
+    (void)state;
+    assert_string_equal(dibs_engine_name(d), the.engine);
+    assert_status(dibs_start(d, &(dibs_request){.op = DIBS_OP_LOCK, .name = name}, NULL, NULL),
+                  DIBS_OK);
+    poll(&(struct pollfd){.fd = dibs_fd(d), .events = POLLIN}, 1, LONG_MS);
+    assert_true(dibs_take(d, &o));
+    assert_status(o.err.status, DIBS_OK);
+    assert_status(dibs_lock(e, name, &(dibs_lock_options){.wait_ms = DIBS_NO_WAIT}, &g, NULL),
+                  DIBS_BUSY);
+    assert_status(dibs_unlock(&o.grant, NULL), DIBS_OK);
+    assert_status(dibs_lock(e, name, NULL, &g, NULL), DIBS_OK);
+    assert_status(dibs_unlock(&g, NULL), DIBS_OK);
+}
+
+#define CONNECT_MS 1000
+
+/* The server hangs: opening returns, calls are bounded, requests wait; then it continues, and all is well. */
+static void opening_waits_for_a_server_that_hangs(void **state)
+{
+    dibs *d = NULL;
+    dibs_grant *g = NULL;
+    dibs_outcome o = {0};
+    dibs_error err;
+    const char *name = fresh("background-hung");
+    int64_t began, opened, called;
+
+    (void)state;
+    open_handle(); /* the store is there */
+    if (!pause_server())
+        skip();
+    began = clock_ms();
+    assert_status(dibs_open(the.url,
+                            &(dibs_options){.in_background = true,
+                                            .connect_ms = CONNECT_MS,
+                                            .request_ms = CONNECT_MS},
+                            &d, NULL),
+                  DIBS_OK);
+    opened = clock_ms();
+    dibs_status begun =
+        dibs_start(d,
+                   &(dibs_request){.op = DIBS_OP_LOCK,
+                                   .name = name,
+                                   .options.lock = &(dibs_lock_options){.wait_ms = LONG_MS}},
+                   NULL, &err);
+    dibs_status status = dibs_lock(d, name, &(dibs_lock_options){.wait_ms = 200}, &g, &err);
+    called = clock_ms();
+    continue_server();
+    assert_status(begun, DIBS_OK);
+    assert_in_range(opened - began, 0, CONNECT_MS / 2);
+    assert_in_range(called - opened, 0, CONNECT_MS);
+    assert_int_not_equal(status, DIBS_OK);
+    assert_true(strlen(err.message) > 5);
+    poll(&(struct pollfd){.fd = dibs_fd(d), .events = POLLIN}, 1, LONG_MS);
+    assert_true(dibs_take(d, &o));
+    assert_status(o.err.status, DIBS_OK);
+    assert_status(dibs_unlock(&o.grant, NULL), DIBS_OK);
+    dibs_close(d);
+}
+
+static void a_handle_that_is_not_open_is_closed(void **state)
+{
+    dibs *d = NULL;
+    dibs_outcome o = {0};
+    uint64_t id;
+    int64_t began;
+
+    (void)state;
+    open_handle();
+    if (!pause_server())
+        skip();
+    dibs_open(the.url, &(dibs_options){.in_background = true, .connect_ms = CONNECT_MS}, &d, NULL);
+    assert_status(dibs_start(d, &(dibs_request){.op = DIBS_OP_LOCK, .name = "x"}, NULL, NULL),
+                  DIBS_OK);
+    assert_status(dibs_start(d, &(dibs_request){.op = DIBS_OP_LOCK_LIST}, NULL, NULL), DIBS_OK);
+    began = clock_ms();
+    assert_status(dibs_start(d, &(dibs_request){.op = DIBS_OP_DRAIN}, &id, NULL), DIBS_OK);
+    for (int i = 0; i < 3; i++) {
+        while (!dibs_take(d, &o) && clock_ms() < began + LONG_MS)
+            poll(&(struct pollfd){.fd = dibs_fd(d), .events = POLLIN}, 1, 100);
+        assert_status(o.err.status, i < 2 ? DIBS_CANCELLED : DIBS_OK);
+    }
+    dibs_close(d);
+    continue_server();
+    assert_in_range(clock_ms() - began, 0, CONNECT_MS + 4000);
+}
+
+static void what_is_wrong_is_said_by_the_first_call(void **state)
+{
+    char url[1200];
+    dibs *d = NULL;
+    dibs_grant *g = NULL;
+    dibs_outcome o = {0};
+
+    (void)state;
+    assert_status(dibs_open("nosuch://x", &(dibs_options){.in_background = true}, &d, NULL),
+                  DIBS_INVALID);
+    assert_null(d);
+    snprintf(url, sizeof url, "%s%cnonsense=1", the.url, strchr(the.url, '?') ? '&' : '?');
+    assert_status(dibs_open(url, &(dibs_options){.in_background = true}, &d, NULL), DIBS_OK);
+    assert_status(dibs_lock(d, "x", NULL, &g, NULL), DIBS_INVALID);
+    assert_status(dibs_start(d, &(dibs_request){.op = DIBS_OP_LOCK, .name = "x"}, NULL, NULL),
+                  DIBS_OK);
+    poll(&(struct pollfd){.fd = dibs_fd(d), .events = POLLIN}, 1, LONG_MS);
+    assert_true(dibs_take(d, &o));
+    assert_status(o.err.status, DIBS_INVALID);
+    dibs_close(d);
+}
+
 static const struct CMUnitTest tests[] = {
+    CASE(a_handle_opens_in_the_background),
+    CASE(opening_waits_for_a_server_that_hangs),
+    CASE(a_handle_that_is_not_open_is_closed),
+    CASE(what_is_wrong_is_said_by_the_first_call),
     CASE(fences_go_on_from_another_store),
     CASE(bad_urls_are_refused),
     CASE(an_unknown_scheme_names_those_there_are),

@@ -1,6 +1,7 @@
 /* Processes: forked children, killed holders, stopped holders. */
 #define _GNU_SOURCE
 #include "conformance/suite.h"
+#include "support/fork.h"
 #include "support/helper.h"
 
 #include <signal.h>
@@ -17,15 +18,18 @@ static int check_child(dibs *d, dibs_grant *g, const char *name)
     dibs_report *r = NULL;
     int bad = 0;
 
-    bad |= dibs_held(g) ? 1 : 0;
+    bad |= dibs_grant_held(g) ? 1 : 0;
     bad |= dibs_lock(d, name, NULL, &none, NULL) != DIBS_FORKED ? 2 : 0;
     bad |= dibs_renew(g, NULL) != DIBS_FORKED ? 4 : 0;
-    bad |= dibs_unlock(g) != DIBS_FORKED ? 8 : 0;
-    bad |= dibs_inspect(d, name, &r, NULL) != DIBS_FORKED ? 16 : 0;
-    bad |= dibs_break(d, name, "child", true, 0, NULL) != DIBS_FORKED ? 32 : 0;
-    bad |= dibs_lock_start(d, name, NULL, NULL, NULL, NULL, NULL) != DIBS_FORKED ? 64 : 0;
+    bad |= unlock(g) != DIBS_FORKED ? 8 : 0;
+    bad |= dibs_lock_inspect(d, name, &r, NULL) != DIBS_FORKED ? 16 : 0;
+    bad |= dibs_lock_break(d, name, &(dibs_break_options){.by = "child", .now = true}, NULL) !=
+                   DIBS_FORKED
+               ? 32
+               : 0;
+    bad |= start_lock(d, name, NULL, NULL, NULL, NULL, NULL) != DIBS_FORKED ? 64 : 0;
     dibs_cancel(d, NULL);
-    dibs_dispatch(d);
+    take_all(d);
     dibs_close(d);
     return bad;
 }
@@ -36,7 +40,7 @@ static void a_forked_child_holds_nothing(void **state)
     const char *name = fresh("fork");
     dibs_grant *g = take(a, name, &(dibs_lock_options){.lease_ms = 2 * SHORT_MS});
     int status;
-    pid_t pid = fork();
+    pid_t pid = fork_at_rest();
 
     (void)state;
     if (pid == 0) {
@@ -46,12 +50,12 @@ static void a_forked_child_holds_nothing(void **state)
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
-    assert_true(dibs_held(g));
+    assert_true(dibs_grant_held(g));
     assert_status(try_lock(b, name), DIBS_BUSY);
     sleep_ms(3 * SHORT_MS); /* the parent's keeper goes on */
-    assert_true(dibs_held(g));
+    assert_true(dibs_grant_held(g));
     assert_status(try_lock(b, name), DIBS_BUSY);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     assert_status(try_lock(b, name), DIBS_OK);
 }
 
@@ -80,7 +84,7 @@ static void a_forked_child_can_open_its_own(void **state)
     if (!the.can.across_processes || NO_THREADS_AFTER_FORK)
         skip();
     g = take(a, name, NULL);
-    pid = fork();
+    pid = fork_at_rest();
     if (pid == 0) {
         dibs *mine = NULL;
         int bad = 0;
@@ -94,16 +98,16 @@ static void a_forked_child_can_open_its_own(void **state)
                    ? 2
                    : 0;
         bad |= dibs_lock(mine, "fork-own-free", NULL, &h, NULL) != DIBS_OK ? 4 : 0;
-        bad |= h && dibs_unlock(h) != DIBS_OK ? 8 : 0;
+        bad |= h && unlock(h) != DIBS_OK ? 8 : 0;
         dibs_close(mine);
         _exit(bad);
     }
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
-    assert_true(dibs_held(g));
+    assert_true(dibs_grant_held(g));
     assert_status(dibs_renew(g, NULL), DIBS_OK);
-    dibs_unlock(g);
+    unlock(g);
 }
 
 /* ---- Other processes ------------------------------------------------------------------------- */
@@ -148,7 +152,7 @@ static void two_processes_exclude_each_other(void **state)
     assert_true(job_done_within(j, SOON_MS));
     job_join(j);
     assert_true(j->fence > fence);
-    dibs_unlock(j->g);
+    unlock(j->g);
     helper_end(&h);
 }
 
@@ -164,7 +168,7 @@ static void a_waiter_in_another_process_is_woken(void **state)
     snprintf(command, sizeof command, "lock %s 0 0 -", name);
     helper_say(&h, command);
     wait_for_helper(d, name);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     said = helper_hear(&h, SOON_MS);
     assert_int_equal(strncmp(said, "OK", 2), 0);
     assert_string_equal(helper_ask(&h, "unlock"), "OK");
@@ -194,7 +198,7 @@ static void a_killed_holder_is_followed(void **state)
         assert_in_range(j->at - start, 0, SOON_MS);
     else
         assert_in_range(j->at - start, 0, lease + SOON_MS);
-    dibs_unlock(j->g);
+    unlock(j->g);
     helper_end(&h);
 }
 
@@ -217,8 +221,8 @@ static void a_named_owner_outlives_its_process(void **state)
     assert_status(try_lock(d, name), DIBS_BUSY);
     g = take(d, name, &again);
     assert_in_range(clock_ms() - start, 0, 2 * lease + SOON_MS);
-    assert_true(dibs_fence(g) > fence);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_true(dibs_grant_fence(g) > fence);
+    assert_status(unlock(g), DIBS_OK);
     assert_status(try_lock(d, name), DIBS_OK);
     helper_end(&h);
 }
@@ -241,11 +245,11 @@ static void a_killed_waiter_is_skipped(void **state)
     wait_for_line(a, name, the.can.first_come ? 2 : 1);
     helper_signal(&h, SIGKILL);
     start = clock_ms();
-    dibs_unlock(g);
+    unlock(g);
     job_join(j);
     assert_status(j->status, DIBS_OK);
     assert_in_range(j->at - start, 0, (the.can.lease_of_handle ? SESSION_MS : 1000) + SOON_MS);
-    dibs_unlock(j->g);
+    unlock(j->g);
     helper_end(&h);
 }
 
@@ -261,15 +265,15 @@ static void a_stopped_holder_knows_when_it_wakes(void **state)
     fence = helper_lock(name, SHORT_MS, 0, "-");
     helper_signal(&h, SIGSTOP);
     g = take(d, name, NULL); /* when its lease is over */
-    assert_true(dibs_fence(g) > fence);
+    assert_true(dibs_grant_fence(g) > fence);
     helper_say(&h, "held"); /* the first thing it does */
     helper_signal(&h, SIGCONT);
     assert_string_equal(helper_hear(&h, SOON_MS), "no");
     assert_string_equal(helper_ask(&h, "renew"), "LOST");
     assert_string_equal(helper_ask(&h, "unlock"), "LOST");
-    assert_true(dibs_held(g));
+    assert_true(dibs_grant_held(g));
     assert_status(dibs_renew(g, NULL), DIBS_OK);
-    dibs_unlock(g);
+    unlock(g);
     helper_end(&h);
 }
 
@@ -288,12 +292,12 @@ static void a_stopped_waiter_gets_no_dead_grant(void **state)
     helper_say(&h, command);
     wait_for_helper(d, name);
     helper_signal(&h, SIGSTOP);
-    dibs_unlock(g); /* the hand-over waits in its socket */
+    unlock(g); /* the hand-over waits in its socket */
     g = take(d, name, NULL);
-    fence = dibs_fence(g);
+    fence = dibs_grant_fence(g);
     helper_signal(&h, SIGCONT);
     assert_string_equal(helper_hear(&h, 500), ""); /* it waits again */
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     said = helper_hear(&h, LONG_MS);
     assert_int_equal(strncmp(said, "OK ", 3), 0);
     assert_true(strtoull(said + 3, NULL, 10) > fence);
@@ -324,15 +328,15 @@ static void a_late_answer_is_no_grant(void **state)
     continue_server();
     sleep_ms(SHORT_MS + 100);
     g = take(d, name, NULL);
-    fence = dibs_fence(g);
+    fence = dibs_grant_fence(g);
     helper_signal(&h, SIGCONT);
     said = helper_hear(&h, LONG_MS);
     if (strncmp(said, "OK ", 3) == 0)
         fail_msg("a dead grant was returned: %s, and %llu is held", said,
                  (unsigned long long)fence);
     assert_true(strlen(said) > 0);
-    assert_true(dibs_held(g));
-    dibs_unlock(g);
+    assert_true(dibs_grant_held(g));
+    unlock(g);
     helper_end(&h);
 }
 

@@ -21,12 +21,12 @@ static void served_in_order_of_arrival(void **state)
     for (int i = 0; i < 4; i++)
         d[i] = open_handle();
     dibs_grant *g = take(d[0], name, NULL);
-    last = dibs_fence(g);
+    last = dibs_grant_fence(g);
     for (int i = 0; i < WAITERS; i++) {
         j[i] = job_start(d[i % 4], name, NULL);
         wait_for_line(d[0], name, (size_t)i + 1);
     }
-    dibs_unlock(g);
+    unlock(g);
     for (int i = 0; i < WAITERS; i++) {
         job_join(j[i]);
         assert_status(j[i]->status, DIBS_OK);
@@ -34,7 +34,7 @@ static void served_in_order_of_arrival(void **state)
         last = j[i]->fence;
         for (int k = i + 1; k < WAITERS; k++)
             assert_false(atomic_load(&j[k]->done));
-        assert_status(dibs_unlock(j[i]->g), DIBS_OK);
+        assert_status(unlock(j[i]->g), DIBS_OK);
     }
 }
 
@@ -47,9 +47,9 @@ static void fences_only_grow(void **state)
     (void)state;
     for (int i = 0; i < 100; i++) {
         dibs_grant *g = take(d[i % 2], name, NULL);
-        assert_true(dibs_fence(g) > last);
-        last = dibs_fence(g);
-        assert_status(dibs_unlock(g), DIBS_OK);
+        assert_true(dibs_grant_fence(g) > last);
+        last = dibs_grant_fence(g);
+        assert_status(unlock(g), DIBS_OK);
     }
 }
 
@@ -62,23 +62,23 @@ static void many_share_and_one_excludes(void **state)
     job *writer, *reader;
 
     (void)state;
-    assert_true(dibs_fence(h) > dibs_fence(g));
-    assert_true(dibs_floor(h) == dibs_fence(g));
+    assert_true(dibs_grant_fence(h) > dibs_grant_fence(g));
+    assert_true(dibs_grant_floor(h) == dibs_grant_fence(g));
     assert_status(try_lock(c, name), DIBS_BUSY);
     writer = job_start(c, name, NULL);
     wait_for_line(a, name, 1);
     reader = job_start(c, name, &(dibs_lock_options){.shared = true});
     wait_for_line(a, name, 2); /* behind the writer, though it would fit */
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     assert_false(atomic_load(&writer->done));
-    assert_status(dibs_unlock(h), DIBS_OK);
+    assert_status(unlock(h), DIBS_OK);
     job_join(writer);
     assert_status(writer->status, DIBS_OK);
     assert_false(atomic_load(&reader->done));
-    dibs_unlock(writer->g);
+    unlock(writer->g);
     job_join(reader);
     assert_status(reader->status, DIBS_OK);
-    dibs_unlock(reader->g);
+    unlock(reader->g);
 }
 
 static void shared_does_not_become_exclusive(void **state)
@@ -89,11 +89,11 @@ static void shared_does_not_become_exclusive(void **state)
     dibs_error err = {0};
 
     (void)state;
-    assert_status(dibs_lock(d, name, NULL, &none, &err), DIBS_CONFLICT);
+    assert_status(dibs_lock(d, name, NULL, &none, &err), DIBS_MISMATCH);
     assert_null(none);
     assert_true(strlen(err.message) > 10);
-    assert_true(dibs_held(g));
-    dibs_unlock(g);
+    assert_true(dibs_grant_held(g));
+    unlock(g);
 }
 
 static void exclusive_covers_shared(void **state)
@@ -104,9 +104,9 @@ static void exclusive_covers_shared(void **state)
 
     (void)state;
     assert_ptr_equal(take(d, name, &(dibs_lock_options){.shared = true}), g);
-    dibs_unlock(g);
+    unlock(g);
     assert_status(try_lock(open_handle(), name), DIBS_BUSY);
-    dibs_unlock(g);
+    unlock(g);
 }
 
 static void slots_are_counted(void **state)
@@ -120,13 +120,13 @@ static void slots_are_counted(void **state)
 
     (void)state;
     assert_status(dibs_lock(b, name, &one, &none, NULL), DIBS_BUSY);
-    assert_status(dibs_unlock(h), DIBS_OK);
+    assert_status(unlock(h), DIBS_OK);
     assert_status(dibs_lock(b, name, &two, &none, NULL), DIBS_BUSY);
     h = take(a, name, &one); /* the same thread: a slot of its own, not a level deeper */
     assert_true(g != h);
-    assert_true(dibs_floor(h) == dibs_fence(g));
-    assert_status(dibs_unlock(g), DIBS_OK);
-    assert_status(dibs_unlock(h), DIBS_OK);
+    assert_true(dibs_grant_floor(h) == dibs_grant_fence(g));
+    assert_status(unlock(g), DIBS_OK);
+    assert_status(unlock(h), DIBS_OK);
     assert_int_equal(holders_of(b, name), 0);
 }
 
@@ -145,12 +145,12 @@ static void a_heavy_waiter_is_not_starved(void **state)
     wait_for_line(a, name, 1);
     light = job_start(b, name, &one);
     wait_for_line(a, name, 2);
-    dibs_unlock(g);
+    unlock(g);
     job_join(heavy);
     assert_false(atomic_load(&light->done));
-    dibs_unlock(heavy->g);
+    unlock(heavy->g);
     job_join(light);
-    dibs_unlock(light->g);
+    unlock(light->g);
 }
 
 /* The second handle of an owner waits for the first although it would fit, and whoever comes later waits
@@ -173,14 +173,16 @@ static void nobody_overtakes_a_namesake(void **state)
     third = job_start(c, name, &other);
     wait_for_line(a, name, 2);
     assert_int_equal(holders_of(a, name), 1);
-    dibs_unlock(g);
+    unlock(g);
     job_join_held(second);
     job_join_held(third);
     assert_int_equal(holders_of(a, name), 2);
-    assert_status(dibs_break(a, name, "the operator", true, 0, NULL), DIBS_OK);
+    assert_status(
+        dibs_lock_break(a, name, &(dibs_break_options){.by = "the operator", .now = true}, NULL),
+        DIBS_OK);
     assert_int_equal(holders_of(a, name), 0);
-    dibs_unlock(second->g);
-    dibs_unlock(third->g);
+    unlock(second->g);
+    unlock(third->g);
 }
 
 /* It goes when the second one gives up as well as when the first lets go. */
@@ -202,8 +204,8 @@ static void a_namesake_that_gives_up_blocks_nobody(void **state)
     job_join(second);
     assert_status(second->status, DIBS_BUSY);
     job_join_held(third);
-    dibs_unlock(g);
-    dibs_unlock(third->g);
+    unlock(g);
+    unlock(third->g);
 }
 
 static void other_slots_are_refused(void **state)
@@ -216,17 +218,17 @@ static void other_slots_are_refused(void **state)
     (void)state;
     for (int i = 0; i < 2; i++) { /* while it is held, and when it is not */
         assert_status(dibs_lock(d, name, &(dibs_lock_options){.slots = 4}, &none, &err),
-                      DIBS_CONFLICT);
+                      DIBS_MISMATCH);
         assert_non_null(strstr(err.message, "3"));
-        assert_status(dibs_lock(d, name, NULL, &none, NULL), DIBS_CONFLICT);
+        assert_status(dibs_lock(d, name, NULL, &none, NULL), DIBS_MISMATCH);
         if (i == 0)
-            dibs_unlock(g);
+            unlock(g);
         if (the.can.forgets_idle)
             return;
     }
-    dibs_unlock(take(d, name, &(dibs_lock_options){.slots = 3}));
-    assert_status(dibs_break(d, name, "test", false, 0, NULL), DIBS_OK);
-    dibs_unlock(take(d, name, &(dibs_lock_options){.slots = 4}));
+    unlock(take(d, name, &(dibs_lock_options){.slots = 3}));
+    assert_status(dibs_lock_break(d, name, &(dibs_break_options){.by = "test"}, NULL), DIBS_OK);
+    unlock(take(d, name, &(dibs_lock_options){.slots = 4}));
 }
 
 static void one_slot_is_a_plain_lock(void **state)
@@ -235,8 +237,8 @@ static void one_slot_is_a_plain_lock(void **state)
     const char *name = fresh("oneslot");
 
     (void)state;
-    dibs_unlock(take(d, name, &(dibs_lock_options){.slots = 1, .weight = 1}));
-    dibs_unlock(take(d, name, NULL));
+    unlock(take(d, name, &(dibs_lock_options){.slots = 1, .weight = 1}));
+    unlock(take(d, name, NULL));
 }
 
 /* What an engine does not declare it refuses at the call, says why, and keeps nothing of it. */
@@ -257,9 +259,9 @@ static void what_it_cannot_do_is_refused(void **state)
         assert_null(g);
         assert_non_null(strstr(err.message, the.engine));
         assert_true(strlen(err.message) > 60); /* the reason */
-        assert_status(dibs_lock_start(d, name, &all[i], NULL, NULL, NULL, &err), DIBS_UNSUPPORTED);
+        assert_status(start_lock(d, name, &all[i], NULL, NULL, NULL, &err), DIBS_UNSUPPORTED);
     }
-    dibs_unlock(take(d, name, NULL));
+    unlock(take(d, name, NULL));
 }
 
 /* ---- Nothing is lost ------------------------------------------------------------------------- */
@@ -284,10 +286,10 @@ static void *add(void *arg)
             a->bad++;
             continue;
         }
-        a->bad += dibs_fence(g) <= atomic_load(a->fence);
-        atomic_store(a->fence, dibs_fence(g));
+        a->bad += dibs_grant_fence(g) <= atomic_load(a->fence);
+        atomic_store(a->fence, dibs_grant_fence(g));
         atomic_store(a->sum, atomic_load(a->sum) + 1); /* two steps: without the lock it loses */
-        a->bad += dibs_unlock(g) != DIBS_OK;
+        a->bad += unlock(g) != DIBS_OK;
     }
     return NULL;
 }
@@ -343,7 +345,7 @@ static void many_locks_at_once_in_one_handle(void **state)
     }
     assert_status(try_lock(other, "bulk-17"), DIBS_BUSY);
     for (int i = 0; i < N; i++)
-        assert_status(dibs_unlock(g[(i * 7) % N]), DIBS_OK);
+        assert_status(unlock(g[(i * 7) % N]), DIBS_OK);
     assert_status(try_lock(other, "bulk-17"), DIBS_OK);
 }
 

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CASES_MAX 256
+#define CASES_MAX 512
 
 place the;
 static pid_t locker; /* of the SQLite database */
@@ -27,6 +27,19 @@ dibs *open_with(const dibs_options *options)
 dibs *open_handle(void)
 {
     return open_with(NULL);
+}
+
+dibs *open_for_load(void)
+{
+    int ports[REDLOCK_NODES];
+    place patient = the;
+    char url[sizeof the.url];
+
+    patient.session_ms = 60000;
+    if (place_ports(&patient, ports) == 0)
+        return open_handle();
+    place_url(&patient, ports, url, sizeof url);
+    return open_at(url, NULL);
 }
 
 /* A process that has the write lock of SQLite's WAL, a byte of the file beside the database. */
@@ -160,15 +173,19 @@ static bool is_declared(const struct CMUnitTest *test)
 {
     need n = (need)(uintptr_t)test->initial_state;
 
-    return (n != NEEDS_SHARED || the.can.shared) && (n != NEEDS_SLOTS || the.can.slots);
+    return (n != NEEDS_SHARED || the.can.shared) &&
+           ((n != NEEDS_SLOTS && n != NEEDS_PORTABLE_SLOTS) || the.can.slots) &&
+           ((n != NEEDS_PORTABLE && n != NEEDS_PORTABLE_SLOTS) || !the.can.lease_of_handle);
 }
 
 static int run_cases(void)
 {
     static const cases *const all[] = {
-        &open_cases, &basic_cases,  &queue_cases,   &many_cases,    &lease_cases, &break_cases,
-        &look_cases, &ticket_cases, &process_cases, &machine_cases, &cell_cases,  &counter_cases,
-        &once_cases, &crash_cases,  &token_cases,   &late_cases,    &call_cases,  &hung_cases};
+        &open_cases,     &basic_cases, &queue_cases,   &many_cases,      &lease_cases,
+        &break_cases,    &look_cases,  &request_cases, &operation_cases, &process_cases,
+        &machine_cases,  &cell_cases,  &counter_cases, &once_cases,      &crash_cases,
+        &token_cases,    &late_cases,  &call_cases,    &hung_cases,      &close_cases,
+        &portable_cases, &key_cases};
     static struct CMUnitTest tests[CASES_MAX];
     size_t n = 0;
 

@@ -26,6 +26,8 @@ extern place the;
 
 dibs *open_handle(void); /* or the case fails */
 dibs *open_with(const dibs_options *options);
+/* With a session that lasts while the case itself keeps servers and machine busy. */
+dibs *open_for_load(void);
 
 /* Makes the engine hang for a while: stops its servers, or locks its database against every writer.
  * false: nothing to hang (memory), or an ensemble that would go on without. */
@@ -50,8 +52,9 @@ typedef struct cases {
 } cases;
 
 extern const cases open_cases, basic_cases, queue_cases, lease_cases, break_cases, look_cases,
-    ticket_cases, many_cases, process_cases, machine_cases, cell_cases, counter_cases, once_cases,
-    crash_cases, token_cases, late_cases, call_cases, hung_cases;
+    request_cases, many_cases, process_cases, machine_cases, cell_cases, counter_cases, once_cases,
+    crash_cases, token_cases, late_cases, call_cases, hung_cases, operation_cases, close_cases,
+    portable_cases, key_cases;
 
 #define CASE(name)                    \
     {                                 \
@@ -59,7 +62,7 @@ extern const cases open_cases, basic_cases, queue_cases, lease_cases, break_case
     }
 /* A case that needs what not every engine declares; where it is not declared, the case is left out,
  * and what_it_cannot_do_is_refused holds the engine to its word. */
-typedef enum need { NEEDS_SHARED = 1, NEEDS_SLOTS } need;
+typedef enum need { NEEDS_SHARED = 1, NEEDS_SLOTS, NEEDS_PORTABLE, NEEDS_PORTABLE_SLOTS } need;
 #define CASE_FOR(name, need)                             \
     {                                                    \
 #name, name, NULL, NULL, (void *)(uintptr_t)need \

@@ -17,7 +17,8 @@ static const char *issue(dibs *d, const char *scope, int64_t ttl_ms, char out[DI
 {
     dibs_error err = {0};
 
-    if (dibs_token_issue(d, &(dibs_token_options){scope, ttl_ms}, out, &err) != DIBS_OK)
+    if (dibs_token_issue(d, &(dibs_token_options){.scope = scope, .ttl_ms = ttl_ms}, out, &err) !=
+        DIBS_OK)
         fail_msg("%s", err.message);
     return out;
 }
@@ -33,11 +34,11 @@ static void a_token_is_redeemed_once(void **state)
     issue(a, NULL, 0, two);
     assert_true(strlen(one) >= 32);
     assert_string_not_equal(one, two);
-    assert_status(dibs_token_redeem(b, NULL, one, NULL), DIBS_OK);
-    assert_status(dibs_token_redeem(b, NULL, one, &err), DIBS_REFUSED);
+    assert_status(dibs_token_redeem(b, one, NULL, NULL), DIBS_OK);
+    assert_status(dibs_token_redeem(b, one, NULL, &err), DIBS_REFUSED);
     assert_non_null(strstr(err.message, "already used"));
-    assert_status(dibs_token_redeem(a, "", one, NULL), DIBS_REFUSED);
-    assert_status(dibs_token_redeem(a, "", two, NULL), DIBS_OK);
+    assert_status(dibs_token_redeem(a, one, NULL, NULL), DIBS_REFUSED);
+    assert_status(dibs_token_redeem(a, two, NULL, NULL), DIBS_OK);
 }
 
 static void a_token_is_for_its_scope(void **state)
@@ -47,15 +48,18 @@ static void a_token_is_for_its_scope(void **state)
 
     (void)state;
     issue(d, "tenant 1", 0, token);
-    assert_status(dibs_token_redeem(d, "tenant 2", token, NULL), DIBS_REFUSED);
-    assert_status(dibs_token_redeem(d, NULL, token, NULL), DIBS_REFUSED);
-    assert_status(dibs_token_redeem(d, "tenant 1", token, NULL), DIBS_OK);
+    assert_status(dibs_token_redeem(d, token, &(dibs_token_options){.scope = "tenant 2"}, NULL),
+                  DIBS_REFUSED);
+    assert_status(dibs_token_redeem(d, token, NULL, NULL), DIBS_REFUSED);
+    assert_status(dibs_token_redeem(d, token, &(dibs_token_options){.scope = "tenant 1"}, NULL),
+                  DIBS_OK);
     memset(tall, 's', sizeof tall);
     tall[DIBS_NAME_MAX + 1] = '\0';
-    assert_status(dibs_token_redeem(d, tall, token, NULL), DIBS_INVALID);
+    assert_status(dibs_token_redeem(d, token, &(dibs_token_options){.scope = tall}, NULL),
+                  DIBS_INVALID);
     tall[DIBS_NAME_MAX] = '\0';
     issue(d, tall, 0, token);
-    assert_status(dibs_token_redeem(d, tall, token, NULL), DIBS_OK);
+    assert_status(dibs_token_redeem(d, token, &(dibs_token_options){.scope = tall}, NULL), DIBS_OK);
 }
 
 static void what_is_no_token_is_refused(void **state)
@@ -73,8 +77,8 @@ static void what_is_no_token_is_refused(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof no / sizeof no[0]; i++) {
-        assert_status(dibs_token_redeem(d, NULL, no[i], NULL), DIBS_REFUSED);
-        assert_status(dibs_token_reissue(d, NULL, no[i], out, NULL), DIBS_REFUSED);
+        assert_status(dibs_token_redeem(d, no[i], NULL, NULL), DIBS_REFUSED);
+        assert_status(dibs_token_reissue(d, no[i], NULL, out, NULL), DIBS_REFUSED);
         assert_string_equal(out, "");
     }
     assert_status(dibs_token_redeem(d, NULL, NULL, NULL), DIBS_REFUSED);
@@ -92,7 +96,7 @@ static void a_token_expires(void **state)
     issue(d, NULL, SHORT_MS, token);
     while (clock_ms() < begin + SHORT_MS + 200)
         sleep_ms(50); /* time itself is what is waited for */
-    assert_status(dibs_token_redeem(d, NULL, token, NULL), DIBS_REFUSED);
+    assert_status(dibs_token_redeem(d, token, NULL, NULL), DIBS_REFUSED);
 }
 
 static void a_spent_token_is_reissued_as_one_other(void **state)
@@ -104,19 +108,21 @@ static void a_spent_token_is_reissued_as_one_other(void **state)
 
     (void)state;
     issue(d, "s", 0, token);
-    assert_status(dibs_token_reissue(d, &o, token, second, &err), DIBS_REFUSED);
+    assert_status(dibs_token_reissue(d, token, &o, second, &err), DIBS_REFUSED);
     assert_non_null(strstr(err.message, "not redeemed"));
-    assert_status(dibs_token_redeem(d, "s", token, NULL), DIBS_OK);
-    assert_status(dibs_token_reissue(d, NULL, token, second, NULL), DIBS_REFUSED); /* scope */
-    assert_status(dibs_token_reissue(d, &o, token, second, NULL), DIBS_OK);
+    assert_status(dibs_token_redeem(d, token, &(dibs_token_options){.scope = "s"}, NULL), DIBS_OK);
+    assert_status(dibs_token_reissue(d, token, NULL, second, NULL), DIBS_REFUSED); /* scope */
+    assert_status(dibs_token_reissue(d, token, &o, second, NULL), DIBS_OK);
     assert_string_not_equal(second, token);
-    assert_status(dibs_token_reissue(d, &o, token, again, NULL), DIBS_OK);
+    assert_status(dibs_token_reissue(d, token, &o, again, NULL), DIBS_OK);
     assert_string_equal(second, again);
-    assert_status(dibs_token_redeem(d, "s", token, NULL), DIBS_REFUSED);
-    assert_status(dibs_token_redeem(d, "s", second, NULL), DIBS_OK);
-    assert_status(dibs_token_reissue(d, &o, token, again, NULL), DIBS_OK);
+    assert_status(dibs_token_redeem(d, token, &(dibs_token_options){.scope = "s"}, NULL),
+                  DIBS_REFUSED);
+    assert_status(dibs_token_redeem(d, second, &(dibs_token_options){.scope = "s"}, NULL), DIBS_OK);
+    assert_status(dibs_token_reissue(d, token, &o, again, NULL), DIBS_OK);
     assert_string_equal(second, again); /* the same one, and it is spent */
-    assert_status(dibs_token_redeem(d, "s", again, NULL), DIBS_REFUSED);
+    assert_status(dibs_token_redeem(d, again, &(dibs_token_options){.scope = "s"}, NULL),
+                  DIBS_REFUSED);
 }
 
 /* The old token's time is longer than the new one's: the new one must not come back. */
@@ -129,14 +135,14 @@ static void an_heir_that_has_ended_stays_gone(void **state)
 
     (void)state;
     issue(d, NULL, 60000, token);
-    assert_status(dibs_token_redeem(d, NULL, token, NULL), DIBS_OK);
-    assert_status(dibs_token_reissue(d, &brief, token, heir, NULL), DIBS_OK);
+    assert_status(dibs_token_redeem(d, token, NULL, NULL), DIBS_OK);
+    assert_status(dibs_token_reissue(d, token, &brief, heir, NULL), DIBS_OK);
     begin = clock_ms();
-    assert_status(dibs_token_redeem(d, NULL, heir, NULL), DIBS_OK);
+    assert_status(dibs_token_redeem(d, heir, NULL, NULL), DIBS_OK);
     while (clock_ms() < begin + 3 * SHORT_MS + 200)
         sleep_ms(50);
-    if (dibs_token_reissue(d, &brief, token, again, NULL) == DIBS_OK)
-        assert_status(dibs_token_redeem(d, NULL, again, NULL), DIBS_REFUSED);
+    if (dibs_token_reissue(d, token, &brief, again, NULL) == DIBS_OK)
+        assert_status(dibs_token_redeem(d, again, NULL, NULL), DIBS_REFUSED);
 }
 
 /* At every command of the exchange. */
@@ -152,14 +158,16 @@ static void lost_answers_spend_once(void **state)
             lossy_lose((lossy_way)way, times, NULL, NULL);
             issue(d, "lost", 0, token);
             lossy_lose((lossy_way)way, times, NULL, NULL);
-            assert_status(dibs_token_redeem(d, "lost", token, NULL), DIBS_OK);
-            assert_status(dibs_token_redeem(d, "lost", token, NULL), DIBS_REFUSED);
+            assert_status(dibs_token_redeem(d, token, &(dibs_token_options){.scope = "lost"}, NULL),
+                          DIBS_OK);
+            assert_status(dibs_token_redeem(d, token, &(dibs_token_options){.scope = "lost"}, NULL),
+                          DIBS_REFUSED);
             lossy_lose((lossy_way)way, times, NULL, NULL);
             assert_status(
-                dibs_token_reissue(d, &(dibs_token_options){.scope = "lost"}, token, heir, NULL),
+                dibs_token_reissue(d, token, &(dibs_token_options){.scope = "lost"}, heir, NULL),
                 DIBS_OK);
             assert_status(
-                dibs_token_reissue(d, &(dibs_token_options){.scope = "lost"}, token, again, NULL),
+                dibs_token_reissue(d, token, &(dibs_token_options){.scope = "lost"}, again, NULL),
                 DIBS_OK);
             assert_string_equal(heir, again);
         }
@@ -177,7 +185,7 @@ static void redeem_meanwhile(void *data)
 {
     rival *r = data;
 
-    r->status = dibs_token_redeem(r->d, "", r->token, NULL);
+    r->status = dibs_token_redeem(r->d, r->token, NULL, NULL);
 }
 
 /* Another comes between the look and the write: the swap must name what was looked at. */
@@ -191,7 +199,7 @@ static void who_comes_in_between_wins(void **state)
     lossy_put_in(d);
     issue(d, "", 0, token);
     lossy_lose(LOSSY_LATE, 1, redeem_meanwhile, &r);
-    assert_status(dibs_token_redeem(d, "", token, NULL), DIBS_REFUSED);
+    assert_status(dibs_token_redeem(d, token, NULL, NULL), DIBS_REFUSED);
     assert_status(r.status, DIBS_OK);
     lossy_stop();
 }
@@ -208,7 +216,7 @@ static void new_prize(race *r)
 static dibs_status grab(race *r, dibs *d)
 {
     (void)r;
-    return dibs_token_redeem(d, "race", prize, NULL);
+    return dibs_token_redeem(d, prize, &(dibs_token_options){.scope = "race"}, NULL);
 }
 
 static void sixty_four_redeem_and_one_wins(void **state)

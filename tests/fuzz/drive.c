@@ -195,9 +195,9 @@ static void check_report(const dibs_report *r)
         must(strlen(l->name) <= DIBS_NAME_MAX, "a name is too long");
         must(!l->broken_by || strlen(l->broken_by) < DIBS__BY_SIZE, "a long text");
         for (size_t k = 0; k < l->holder_count; k++)
-            check_party(&l->holders[k]);
+            check_party(l->holders[k]);
         for (size_t k = 0; l->waiters && k < l->waiter_count; k++)
-            check_party(&l->waiters[k]);
+            check_party(l->waiters[k]);
         for (size_t k = 0; k < l->note_count; k++)
             must(strlen(l->notes[k]) < 512, "a long note");
     }

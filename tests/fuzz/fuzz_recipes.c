@@ -21,19 +21,13 @@ static void put(dibs *d, const char *key, const uint8_t *data, size_t size, int6
 
 /* ---- Once ------------------------------------------------------------------------------------ */
 
-static bool rerun(void *data, const dibs_once *o)
-{
-    (void)o;
-    return *(bool *)data;
-}
-
 static void check_runner(const dibs_once *o)
 {
     dibs_party p;
     size_t size = 0;
     const char *result = dibs_once_result(o, &size);
 
-    dibs_once_runner(o, &p);
+    dibs_once_runner(o, &p, sizeof p);
     must(strlen(p.owner) < DIBS__OWNER_SIZE && strlen(p.host) < DIBS__HOST_SIZE, "no end");
     must(p.left_ms >= 0 || p.left_ms == DIBS_FOREVER, "less than nothing is left");
     must(!result || size == 0 || result[size - 1] == result[size - 1],
@@ -63,9 +57,7 @@ static void begin(dibs *d, fuzz_input *in)
     uint8_t what = (uint8_t)fuzz_number(in, 1);
     bool yes = what & 1;
     dibs_once_options options = {.wait_ms = what & 2 ? 1 : DIBS_NO_WAIT,
-                                 .on_crash = DIBS_CRASH_ASK,
-                                 .ask = rerun,
-                                 .data = &yes,
+                                 .on_crash = yes ? DIBS_CRASH_RERUN : DIBS_CRASH_REFUSE,
                                  .fingerprint = "fp",
                                  .fingerprint_size = what & 4 ? 2 : 0};
     dibs_once *o = NULL;
@@ -76,16 +68,16 @@ static void begin(dibs *d, fuzz_input *in)
     status = dibs_once_begin(d, "k", &options, &o, &err);
     must(status == DIBS_OK || status == DIBS_ALREADY || status == DIBS_RUNNING ||
              status == DIBS_MISMATCH || status == DIBS_CRASHED || status == DIBS_EXPIRED ||
-             status == DIBS_BROKEN_ENGINE,
+             status == DIBS_ENGINE_FAILED,
          "an answer that is none");
-    must((o != NULL) == (status != DIBS_BROKEN_ENGINE), "an answer without a run");
+    must((o != NULL) == (status != DIBS_ENGINE_FAILED), "an answer without a run");
     fuzz_check_message(&err, status == DIBS_ALREADY ? DIBS_OK : status);
     if (o)
         check_runner(o);
     if (status == DIBS_OK && what & 16)
         check_own(d, o, &options);
     else if (status == DIBS_OK)
-        dibs_once_fail(o, false, NULL, 0, 0, &err);
+        dibs_once_undo(o, &err);
     dibs_once_free(o);
 }
 
@@ -98,12 +90,12 @@ static void redeem(dibs *d, fuzz_input *in)
     dibs_status status;
 
     put(d, "t:0:" TOKEN, in->at, in->left, DIBS__SECOND);
-    status = dibs_token_redeem(d, NULL, TOKEN, &err);
-    must(status == DIBS_OK || status == DIBS_REFUSED || status == DIBS_BROKEN_ENGINE, "no answer");
+    status = dibs_token_redeem(d, TOKEN, NULL, &err);
+    must(status == DIBS_OK || status == DIBS_REFUSED || status == DIBS_ENGINE_FAILED, "no answer");
     fuzz_check_message(&err, status);
-    must(status != DIBS_OK || dibs_token_redeem(d, NULL, TOKEN, &err) == DIBS_REFUSED, "twice");
+    must(status != DIBS_OK || dibs_token_redeem(d, TOKEN, NULL, &err) == DIBS_REFUSED, "twice");
     err = (dibs_error){0};
-    status = dibs_token_reissue(d, NULL, TOKEN, heir, &err);
+    status = dibs_token_reissue(d, TOKEN, NULL, heir, &err);
     fuzz_check_message(&err, status);
     must(strlen(heir) == (status == DIBS_OK ? 32 : 0) &&
              strspn(heir, "0123456789abcdef") == strlen(heir),
@@ -121,7 +113,7 @@ static void count(dibs *d, fuzz_input *in)
     fuzz_check_message(&err, status);
     must(value >= 0, "a counter below zero");
     status = dibs_counter_take(d, "k", 1, NULL, &value, &err);
-    must(status == DIBS_BROKEN_ENGINE, "taken from what is no counter");
+    must(status == DIBS_ENGINE_FAILED, "taken from what is no counter");
 }
 
 static void read_cell(dibs *d, fuzz_input *in)

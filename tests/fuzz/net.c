@@ -78,7 +78,7 @@ dibs_status __wrap_dibs__dial(const dibs__env *env, const char *host, int port, 
     (void)until;
     if (net.links == net.most) {
         if (err)
-            *err = (dibs_error){DIBS_UNAVAILABLE, "no more connections"};
+            *err = (dibs_error){.status = DIBS_UNAVAILABLE, .message = "no more connections"};
         return DIBS_UNAVAILABLE;
     }
     *l = (net_link){.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};

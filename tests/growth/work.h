@@ -12,10 +12,11 @@ typedef struct work {
     dibs *d;
     const char *url;
     bool cells;
-    long cycles; /* on all threads together */
+    bool in_passing; /* the engine tidies up a slot of its tables with each command */
+    long cycles;     /* on all threads together */
 } work;
 
-/* Each cycle is one of: a lock, several locks, a lock by ticket, a run of once, a token, a counter with a
+/* Each cycle is one of: a lock, several locks, a lock by request, a run of once, a token, a counter with a
  * request, a cell that ends; every hundredth opens a handle of its own and closes it. The number of cycles that
  * failed, with a line on stdout for the first. */
 long work_run(const work *w);

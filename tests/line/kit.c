@@ -24,10 +24,10 @@ static proxy *proxies[PROXIES_MAX];
 /* A build may lack the engine: that is a skip like a missing server. */
 static void need_engine(const char *scheme)
 {
-    dibs_engine_info info;
+    const dibs_engine_info *info;
 
-    for (size_t i = 0; dibs_engine_at(i, &info); i++)
-        if (strcmp(info.scheme, scheme) == 0 && info.missing) {
+    for (size_t i = 0; (info = dibs_engine_at(i)); i++)
+        if (strcmp(info->scheme, scheme) == 0 && info->missing) {
             if (server_required())
                 fail_msg("this build is without %s, and servers are required here", scheme);
             skip();

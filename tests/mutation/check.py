@@ -13,7 +13,11 @@ try:
 except ImportError as e:
     print('1..0 # SKIP no libclang for Python (python3-clang-14): %s' % e)
     sys.exit(0)
-from killers import Killer
+from killers import PROGRAMS, Killer
+from tree import ROOT
+
+sys.path.append(os.path.join(ROOT, 'scripts'))
+import coverage  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 KILLED = ['note `body` -> `return at once`', 'note `calls++` -> `calls--`', 'clamp `n < LIMIT` -> `n >= LIMIT`',
@@ -41,6 +45,13 @@ def build(folder):
     return {m.key.split(' ', 1)[1]: m.number for m in mutants}
 
 
+def missing_programs():
+    """Of those that ./dev mutate and ./dev coverage build, the ones that tests/meson.build does not declare."""
+    with open(os.path.join(ROOT, 'tests', 'meson.build')) as f:
+        declared = f.read()
+    return [p for p in PROGRAMS + coverage.PROGRAMS if "['%s'," % p not in declared]
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix='dibs-mutator-') as folder:
         mutants = build(folder)
@@ -53,6 +64,7 @@ def main():
                     ('what nobody calls is not', killer.seen[mutants[UNCOVERED]] == 0),
                     ('macros are left alone', not any(k.startswith(('clamp `2', 'clamp `1', 'clamp `LIMIT')) for k in mutants)),
                     ('so is what stands outside of functions', {k.split()[0] for k in mutants} == FUNCTIONS)]
+        results.append(('every program that is to be run exists', not missing_programs()))
         killer.patience = 1
         results.append(('a hang is a kill: ' + HANGS, bool(killer.kills(folder, {}, mutants[HANGS]))))
     print('1..%d' % len(results))

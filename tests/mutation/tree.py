@@ -33,7 +33,7 @@ def read(path):
 def make_tree(folder, files):
     """Copies what git knows (and what is new), instruments `files`. Returns the mutants; each has its file's hash."""
     listed = subprocess.run(['git', 'ls-files', '-co', '--exclude-standard', 'include', 'src', 'tests', 'meson.build', 'man',
-                             'meson_options.txt', 'examples', 'completions'],
+                             'meson_options.txt', 'examples', 'completions', 'torture'],
                             cwd=ROOT, capture_output=True, text=True, check=True).stdout.split('\n')
     here, mutants = os.getcwd(), []
     os.chdir(ROOT)

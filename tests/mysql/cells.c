@@ -20,17 +20,17 @@ static void older_tables_are_enough_for_locks(void **state)
     (void)state;
     need_server();
     d = open_url(url_of(&the_server, "app", "?table_prefix=old_"));
-    dibs_unlock(take(d, "a", 0));
+    unlock(take(d, "a", 0));
     assert_int_equal(ask(&the_server, "SELECT COUNT(*) FROM information_schema.tables WHERE "
                                       "table_name IN ('old_cell', 'old_request')"),
                      0);
     ask(&the_server, "CREATE OR REPLACE USER poor@'%%' IDENTIFIED BY 'poor'; "
                      "GRANT SELECT, INSERT, UPDATE, DELETE ON dibs.* TO poor@'%%'");
     poor = open_url(url_of(&the_server, "poor", "?table_prefix=old_"));
-    dibs_unlock(take(poor, "a", 0));
+    unlock(take(poor, "a", 0));
     assert_status(dibs_counter_set(poor, "n", 5, NULL, &err), DIBS_DENIED);
     assert_non_null(strstr(err.message, "dibs schema"));
-    dibs_unlock(take(poor, "a", 0)); /* the locks go on */
+    unlock(take(poor, "a", 0)); /* the locks go on */
     assert_status(dibs_schema(url_of(&the_server, "poor", "?table_prefix=old_"), &schema, &err),
                   DIBS_OK);
     ask(&the_server, "USE dibs; %s", schema);

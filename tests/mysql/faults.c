@@ -35,9 +35,9 @@ static void killed_sessions_cost_nothing(void **state)
         sleep_ms(900);
         kill_all("app");
     }
-    assert_true(dibs_held(g));
+    assert_true(dibs_grant_held(g));
     assert_false(atomic_load(&w.done));
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     waiter_join(&w);
     dibs_close(a);
     dibs_close(b);
@@ -52,10 +52,10 @@ static void idle_sessions_are_replaced(void **state)
     ask(&the_server, "SET GLOBAL wait_timeout = 1");
     d = open_app();
     for (int i = 0; i < 2; i++) {
-        assert_status(dibs_unlock(take(d, "idle", 0)), DIBS_OK);
+        assert_status(unlock(take(d, "idle", 0)), DIBS_OK);
         sleep_ms(2500);
     }
-    assert_status(dibs_unlock(take(d, "idle", 0)), DIBS_OK);
+    assert_status(unlock(take(d, "idle", 0)), DIBS_OK);
     ask(&the_server, "SET GLOBAL wait_timeout = 28800");
     dibs_close(d);
 }
@@ -80,8 +80,8 @@ static void a_full_server_keeps_its_locks(void **state)
     assert_status(dibs_open(url_of(&the_server, "app", ""), NULL, &b, &err), DIBS_UNAVAILABLE);
     assert_non_null(strstr(err.message, "max_connections"));
     sleep_ms(4500);
-    assert_true(dibs_held(g));
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_true(dibs_grant_held(g));
+    assert_status(unlock(g), DIBS_OK);
     for (size_t i = 0; i <= n; i++)
         mysql_close(more[i]);
     ask(&the_server, "SET GLOBAL max_connections = 151");
@@ -97,7 +97,7 @@ static void prepared_statements_may_be_used_up(void **state)
     ask(&the_server, "SET GLOBAL max_prepared_stmt_count = 0");
     d = open_app();
     for (int i = 0; i < 3; i++)
-        assert_status(dibs_unlock(take(d, "text", 0)), DIBS_OK);
+        assert_status(unlock(take(d, "text", 0)), DIBS_OK);
     ask(&the_server, "SET GLOBAL max_prepared_stmt_count = 16382");
     dibs_close(d);
 }
@@ -114,7 +114,7 @@ static void a_locked_row_is_waited_for(void **state)
     waiter w;
 
     (void)state;
-    dibs_unlock(take(d, "row", 0));
+    unlock(take(d, "row", 0));
     assert_non_null(mysql_real_connect(m, "127.0.0.1", "other", "other", "dibs",
                                        (unsigned)the_server.port, NULL, CLIENT_MULTI_STATEMENTS));
     assert_int_equal(mysql_query(m, "BEGIN"), 0);
@@ -123,7 +123,7 @@ static void a_locked_row_is_waited_for(void **state)
     assert_true(dibs_lock(d, "row", &o, &g, &err) != DIBS_OK);
     assert_in_range(clock_ms() - begin, 900, SOON_MS);
     waiter_start(&w, d, "row", 0, false);
-    dibs_unlock(take(d, "another-row", 0));
+    unlock(take(d, "another-row", 0));
     sleep_ms(2500);
     assert_false(atomic_load(&w.done));
     mysql_query(m, "ROLLBACK");
@@ -140,13 +140,13 @@ static void a_stopped_server_keeps_nobody(void **state)
     int64_t begin;
 
     (void)state;
-    dibs_unlock(take(d, "stopped", 0));
+    unlock(take(d, "stopped", 0));
     database_pause(&the_server);
     begin = clock_ms();
     assert_status(dibs_lock(d, "stopped", &o, &g, NULL), DIBS_UNAVAILABLE);
     assert_in_range(clock_ms() - begin, 450, SOON_MS);
     database_continue(&the_server);
-    dibs_unlock(take(d, "stopped", 0));
+    unlock(take(d, "stopped", 0));
     dibs_close(d);
 }
 
@@ -164,13 +164,13 @@ static void a_dripping_server_keeps_nobody(void **state)
     p = proxy_start(the_server.port);
     snprintf(url, sizeof url, "mysql://app:app@127.0.0.1:%d/dibs", proxy_port(p));
     d = open_url(url);
-    dibs_unlock(take(d, "drip", 0));
+    unlock(take(d, "drip", 0));
     proxy_drip(p, PROXY_DOWN, 2000); /* a whole answer would take far longer */
     begin = clock_ms();
     assert_status(dibs_lock(d, "drip", &o, &g, NULL), DIBS_UNAVAILABLE);
     assert_in_range(clock_ms() - begin, 350, SOON_MS);
     proxy_heal(p);
-    dibs_unlock(take(d, "drip", 0));
+    unlock(take(d, "drip", 0));
     dibs_close(d);
     proxy_stop(p);
 }
@@ -185,20 +185,20 @@ static void cut_at(proxy *p, dibs *d, dibs *witness, proxy_way way, int64_t k, u
 
     proxy_cut(p, way, k, k % 2 != 0);
     g = take(d, "cut", 2000);
-    assert_true(dibs_fence(g) > *last);
-    *last = dibs_fence(g);
-    assert_true(dibs_held(g));
-    assert_status(dibs_inspect(witness, "cut", &r, NULL), DIBS_OK);
+    assert_true(dibs_grant_fence(g) > *last);
+    *last = dibs_grant_fence(g);
+    assert_true(dibs_grant_held(g));
+    assert_status(dibs_lock_inspect(witness, "cut", &r, NULL), DIBS_OK);
     assert_int_equal(dibs_report_at(r, 0)->holder_count, 1);
-    assert_int_equal(dibs_report_at(r, 0)->holders[0].fence, dibs_fence(g));
+    assert_int_equal(dibs_report_at(r, 0)->holders[0]->fence, dibs_grant_fence(g));
     dibs_report_free(r);
-    dibs_unlock(g); /* whatever it says */
+    unlock(g); /* whatever it says */
     proxy_heal(p);
     if (dibs_lock(witness, "cut", &(dibs_lock_options){.wait_ms = LONG_MS}, &g, NULL) != DIBS_OK)
         fail_msg("cut at byte %d %s: not free after its lease", (int)k,
                  way == PROXY_UP ? "up" : "down");
-    *last = dibs_fence(g);
-    dibs_unlock(g);
+    *last = dibs_grant_fence(g);
+    unlock(g);
 }
 
 static void an_exchange_may_be_cut_anywhere(void **state)
@@ -213,10 +213,10 @@ static void an_exchange_may_be_cut_anywhere(void **state)
     p = proxy_start(the_server.port);
     snprintf(url, sizeof url, "mysql://app:app@127.0.0.1:%d/dibs", proxy_port(p));
     d = open_url(url);
-    dibs_unlock(take(d, "cut", 0));
-    dibs_unlock(take(d, "cut", 0));
+    unlock(take(d, "cut", 0));
+    unlock(take(d, "cut", 0));
     proxy_reset_counts(p);
-    dibs_unlock(take(d, "cut", 0));
+    unlock(take(d, "cut", 0));
     proxy_read(p, &counts);
     for (int way = 0; way < 2; way++)
         for (int64_t k = 0; k <= counts.bytes[way]; k += way == PROXY_UP ? 17 : 1)
@@ -249,7 +249,7 @@ static void a_crash_grants_nothing_twice(void **state)
     for (int i = 0; i < LOCKS; i++) {
         snprintf(name, sizeof name, "crash-%d", i);
         g[i] = take(holder, name, 20000);
-        last[i] = dibs_fence(g[i]);
+        last[i] = dibs_grant_fence(g[i]);
     }
     for (int i = 0; i < CROWD; i++) {
         snprintf(name, sizeof name, "crash-%d", i % LOCKS);
@@ -263,8 +263,8 @@ static void a_crash_grants_nothing_twice(void **state)
     for (int i = 0; i < CROWD; i++)
         assert_false(atomic_load(&w[i].done)); /* the holders are still there */
     for (int i = 0; i < LOCKS; i++) {
-        assert_true(dibs_held(g[i]));
-        dibs_unlock(g[i]);
+        assert_true(dibs_grant_held(g[i]));
+        unlock(g[i]);
     }
     for (int i = 0; i < CROWD; i++) { /* of one lock, those who came first have the lower fence */
         waiter_join(&w[i]);

@@ -68,7 +68,7 @@ static void tables_may_be_made_by_another(void **state)
     ask(&the_server, "USE strict; %s", sql);
     free(sql);
     d = open_url(url);
-    dibs_unlock(take(d, "mine", 0));
+    unlock(take(d, "mine", 0));
     assert_int_equal(ask(&the_server, "SELECT COUNT(*) FROM strict.x_lock"), 1);
     dibs_close(d);
 }
@@ -78,7 +78,7 @@ static void foreign_tables_are_refused(void **state)
     (void)state;
     need_server();
     ask(&the_server, "CREATE TABLE dibs.foreign_lock (id INT)");
-    refused(url_of(&the_server, "app", "?table_prefix=foreign_"), DIBS_BROKEN_ENGINE,
+    refused(url_of(&the_server, "app", "?table_prefix=foreign_"), DIBS_ENGINE_FAILED,
             "another table_prefix");
 }
 
@@ -95,15 +95,15 @@ static void older_tables_are_brought_up_to_date(void **state)
     url = url_of(&the_server, "app", "?table_prefix=older_");
     d = open_url(url);
     g = take(d, "held", 0);
-    dibs_unlock(take(d, "idle", 0));
+    unlock(take(d, "idle", 0));
     ask(&the_server, "ALTER TABLE dibs.older_lock DROP KEY by_listed, DROP COLUMN listed");
     other = open_url(url);
-    assert_status(dibs_list(other, "", false, &r, NULL), DIBS_OK);
+    assert_status(dibs_lock_list(other, "", NULL, &r, NULL), DIBS_OK);
     assert_int_equal(dibs_report_count(r), 1);
     assert_string_equal(dibs_report_at(r, 0)->name, "held");
     dibs_report_free(r);
     assert_int_equal(ask(&the_server, "SELECT SUM(listed) FROM dibs.older_lock"), 2);
-    dibs_unlock(g);
+    unlock(g);
     dibs_close(other);
     dibs_close(d);
 }
@@ -117,7 +117,7 @@ static void a_unix_socket_will_do(void **state)
     need_server();
     snprintf(url, sizeof url, "mariadb://app:app@/dibs?socket=%s", the_server.socket);
     d = open_url(url);
-    dibs_unlock(take(d, "by-socket", 0));
+    unlock(take(d, "by-socket", 0));
     dibs_close(d);
 }
 

@@ -50,7 +50,7 @@ static void good(const char *host, const char *more)
 {
     dibs *d = open_url(tls_url(host, more));
 
-    dibs_unlock(take(d, "by-tls", 0));
+    unlock(take(d, "by-tls", 0));
     dibs_close(d);
 }
 
@@ -156,7 +156,7 @@ static void waiters_are_woken_through_it(void **state)
     waiter_start(&w, b, "woken-by-tls", 0, false);
     wait_for_waiters(a, "woken-by-tls", 1);
     assert_true(wait_until(one_sleeps, NULL, LONG_MS));
-    dibs_unlock(g);
+    unlock(g);
     waiter_join(&w);
     dibs_close(a);
     dibs_close(b);

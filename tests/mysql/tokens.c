@@ -20,8 +20,8 @@ static void a_fence_raised_meanwhile_counts(void **state)
     waiter w[2];
 
     (void)state;
-    dibs_unlock(take(a, "raised", 0));
-    dibs_unlock(take(b, "raised", 0));
+    unlock(take(a, "raised", 0));
+    unlock(take(b, "raised", 0));
     assert_non_null(mysql_real_connect(m, "127.0.0.1", "other", "other", "dibs",
                                        (unsigned)the_server.port, NULL, 0));
     raised = (uint64_t)ask(&the_server, "SELECT fence + 60000000 FROM dibs.dibs_lock "
@@ -48,16 +48,16 @@ static void a_fence_raised_meanwhile_counts(void **state)
 static void a_reaped_lock_goes_on_higher(void **state)
 {
     dibs *d = open_app();
-    uint64_t old = dibs_fence(take(d, "keep", 0)), now;
+    uint64_t old = dibs_grant_fence(take(d, "keep", 0)), now;
     int64_t left = 1;
 
     (void)state;
-    dibs_unlock(take(d, "reaped", 0));
+    unlock(take(d, "reaped", 0));
     ask(&the_server, "UPDATE dibs.dibs_lock SET fence = fence - 90000000000 WHERE name = 'reaped'");
     old = (uint64_t)ask(&the_server, "SELECT fence FROM dibs.dibs_lock WHERE name = 'reaped'");
     for (int i = 0; i < 400 && left; i++) {
         dibs *e = open_app();
-        dibs_unlock(take(e, "bystander", 0));
+        unlock(take(e, "bystander", 0));
         dibs_close(e);
         left = ask(&the_server, "SELECT COUNT(*) FROM dibs.dibs_lock WHERE name = 'reaped'");
     }
@@ -65,9 +65,9 @@ static void a_reaped_lock_goes_on_higher(void **state)
     assert_int_equal(ask(&the_server, "SELECT COUNT(*) FROM dibs.dibs_lock WHERE name = 'keep'"),
                      1);
     dibs_grant *g = take(d, "reaped", 0);
-    now = dibs_fence(g);
+    now = dibs_grant_fence(g);
     assert_true(now > old);
-    dibs_unlock(g);
+    unlock(g);
     dibs_close(d);
 }
 
@@ -95,25 +95,25 @@ static void a_clock_set_back_does_not_matter(void **state)
     a = open_app();
     b = open_app();
     g = take(a, "back", 3000);
-    before = dibs_fence(g);
+    before = dibs_grant_fence(g);
     waiter_start(&w, b, "back", 3000, false);
     wait_for_waiters(a, "back", 1);
     faketime_set(&the_server, -3600);
     assert_true(server_clock() < before); /* else nothing is tested here */
     for (int i = 0; i < 10; i++) {
         sleep_ms(450);
-        assert_true(dibs_held(g));
-        assert_in_range(dibs_remaining_ms(g), 1, 3000);
+        assert_true(dibs_grant_held(g));
+        assert_in_range(dibs_grant_remaining_ms(g), 1, 3000);
     }
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     waiter_join(&w);
     assert_true(w.fence > before);
     before = w.fence;
     for (int i = 0; i < 3; i++) {
         g = take(a, "back", 0);
-        assert_true(dibs_fence(g) > before);
-        before = dibs_fence(g);
-        dibs_unlock(g);
+        assert_true(dibs_grant_fence(g) > before);
+        before = dibs_grant_fence(g);
+        unlock(g);
     }
     assert_true(server_clock() < before);
     faketime_end(&the_server);
@@ -136,13 +136,13 @@ static void the_end_of_summer_time_does_not_matter(void **state)
     d = open_app();
     for (int i = 0; i < 250; i++) {
         dibs_grant *g = take(d, "summer", 0);
-        assert_true(dibs_fence(g) > last);
+        assert_true(dibs_grant_fence(g) > last);
         /* A fence is the clock: had it gone back, it would only count on from here. */
-        assert_true(last == 0 || dibs_fence(g) - last > 1000);
-        last = dibs_fence(g);
+        assert_true(last == 0 || dibs_grant_fence(g) - last > 1000);
+        last = dibs_grant_fence(g);
         sleep_ms(20);
-        assert_true(dibs_held(g));
-        dibs_unlock(g);
+        assert_true(dibs_grant_held(g));
+        unlock(g);
     }
     assert_int_equal(ask(&the_server, "SELECT HOUR(SYSDATE())"), 2); /* once more */
     assert_true(ask(&the_server, "SELECT MINUTE(SYSDATE())") < 30);

@@ -32,12 +32,12 @@ static void a_pair_is_two_round_trips(void **state)
     p = proxy_start(the_server.port);
     snprintf(url, sizeof url, "mysql://app:app@127.0.0.1:%d/dibs", proxy_port(p));
     d = open_url(url);
-    dibs_unlock(take(d, "pair", 0)); /* makes the row, prepares the statements */
-    dibs_unlock(take(d, "pair", 0));
+    unlock(take(d, "pair", 0)); /* makes the row, prepares the statements */
+    unlock(take(d, "pair", 0));
     proxy_reset_counts(p);
     before = statements();
     for (int i = 0; i < 50; i++)
-        dibs_unlock(take(d, "pair", 0));
+        unlock(take(d, "pair", 0));
     proxy_read(p, &counts);
     /* Two statements a pair as they are sent; the server counts EXECUTE and what it executes. */
     print_message("# 50 pairs: %d round trips, %d statements by the server's count\n",
@@ -56,7 +56,7 @@ static int hand_over(dibs *a, dibs *b, dibs_grant *g, int rounds)
     char name[64];
     waiter w;
 
-    snprintf(name, sizeof name, "%s", dibs_name(g));
+    snprintf(name, sizeof name, "%s", dibs_grant_name(g));
     for (int i = 0; i < rounds; i++) {
         int64_t begin;
         waiter_start(&w, i % 2 ? a : b, name, 0, true);
@@ -64,14 +64,14 @@ static int hand_over(dibs *a, dibs *b, dibs_grant *g, int rounds)
         if (i == 2)
             before = statements();
         begin = clock_ms();
-        assert_status(dibs_unlock(g), DIBS_OK);
+        assert_status(unlock(g), DIBS_OK);
         waiter_join(&w);
         g = w.g;
         quick += w.at - begin < 1000;
         if (w.at - begin > slowest)
             slowest = w.at - begin;
     }
-    dibs_unlock(g);
+    unlock(g);
     print_message("# %d hand-overs, slowest %d ms\n", rounds, (int)slowest);
     print_message("# %.1f statements each, with entering and the looks of this test\n",
                   (double)(statements() - before) / (rounds - 2));
@@ -112,7 +112,7 @@ static void waiting_costs_little(void **state)
                     WAITERS); /* five a sign of life, one every two seconds, if none go together */
     before = statements();
     begin = clock_ms();
-    dibs_unlock(g);
+    unlock(g);
     for (int i = 0; i < WAITERS; i++)
         waiter_join(&w[i]);
     print_message("# %d hand-overs in one handle: %.1f statements each, %.2f ms each\n", WAITERS,
@@ -134,7 +134,7 @@ static void another_account_is_served_too(void **state)
     waiter_start(&w, b, "accounts", 0, false);
     wait_for_waiters(a, "accounts", 1);
     sleep_ms(300);
-    dibs_unlock(g);
+    unlock(g);
     waiter_join(&w);
     dibs_close(a);
     dibs_close(b);
@@ -177,7 +177,7 @@ static void a_killed_sleeper_comes_back(void **state)
     ask(&the_server, "KILL CONNECTION %d", (int)sleeper());
     sleep_ms(500);
     begin = clock_ms();
-    dibs_unlock(g);
+    unlock(g);
     waiter_join(&w);
     print_message("# after %d ms\n", (int)(w.at - begin));
     dibs_close(a);
@@ -211,7 +211,7 @@ static void another_session_takes_the_latch(void **state)
         asked = statements() - before;
     }
     assert_true(asked < 20);
-    dibs_unlock(g);
+    unlock(g);
     waiter_join(&w);
     assert_in_range(hand_over(a, b, take(a, "latch", 0), 6), 4, 6);
     dibs_close(a);
@@ -239,7 +239,7 @@ static void nobody_sleeps_on(void **state)
     wait_for(sleeper, true);
     helper_signal(&h, SIGKILL);
     wait_for(sleeper, false);
-    dibs_unlock(g);
+    unlock(g);
     dibs_close(a);
     wait_for(sessions, false);
 }
@@ -272,7 +272,7 @@ static void *visitor(void *notes)
         if (begin > v->slowest)
             v->slowest = begin;
         if (g)
-            dibs_unlock(g);
+            unlock(g);
         dibs_close(d);
     }
     return NULL;

@@ -28,7 +28,7 @@ static bool works(void *d)
 
     if (dibs_lock(d, "works", &(dibs_lock_options){.wait_ms = 1000}, &g, NULL) != DIBS_OK)
         return false;
-    return dibs_unlock(g) == DIBS_OK;
+    return unlock(g) == DIBS_OK;
 }
 
 static void *use(void *arg)
@@ -41,7 +41,7 @@ static void *use(void *arg)
         dibs_grant *g = NULL;
         dibs_lock_options o = {.wait_ms = i % 3 ? 100 : DIBS_NO_WAIT};
         if (dibs_lock(s->d, i % 4 ? name : "shared", &o, &g, NULL) == DIBS_OK)
-            dibs_unlock(g);
+            unlock(g);
     }
     return (void *)(intptr_t)wait_until(works, s->d, SOON_MS);
 }
@@ -83,7 +83,7 @@ void most_nodes_cut_while_nobody_reads(void **state)
         status = dibs_lock(s.d, "x", &(dibs_lock_options){.wait_ms = DIBS_NO_WAIT}, &g, NULL);
         assert_int_not_equal(status, DIBS_BUSY); /* nobody has it */
         if (status == DIBS_OK)
-            dibs_unlock(g);
+            unlock(g);
     }
     assert_true(wait_until(works, s.d, SOON_MS));
     stop(&s);
@@ -114,7 +114,7 @@ void a_free_lock_is_free_after_idle_connections_ended(void **state)
         hang_up(&s, 3 + round % 3);
         assert_status(dibs_lock(s.d, "x", &(dibs_lock_options){.wait_ms = DIBS_NO_WAIT}, &g, NULL),
                       DIBS_OK);
-        assert_status(dibs_unlock(g), DIBS_OK);
+        assert_status(unlock(g), DIBS_OK);
     }
     stop(&s);
 }
@@ -132,9 +132,11 @@ void a_break_breaks_after_idle_connections_ended(void **state)
         dibs_grant *g = cluster_take(other, "x", 60000, SOON_MS);
         cluster_expect_votes(&s.c, "x", 5, SOON_MS);
         hang_up(&s, nodes);
-        assert_status(dibs_break(s.d, "x", "the test", true, 0, NULL), DIBS_OK);
+        assert_status(
+            dibs_lock_break(s.d, "x", &(dibs_break_options){.by = "the test", .now = true}, NULL),
+            DIBS_OK);
         assert_true(cluster_votes(&s.c, "x") < 3);
-        dibs_unlock(g);
+        unlock(g);
     }
     dibs_close(other);
     stop(&s);

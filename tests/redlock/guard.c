@@ -46,10 +46,10 @@ static bool hazard_try(hazard *h, int number, const char *guard)
     assert_int_equal(server_restart(&h->c.node[1]), 0);
     assert_status(dibs_open(cluster_url(&h->c, guard), &(dibs_options){.request_ms = 60}, &b, NULL),
                   DIBS_OK);
-    both = dibs_lock(b, name, &o, &other, NULL) == DIBS_OK && dibs_held(g);
+    both = dibs_lock(b, name, &o, &other, NULL) == DIBS_OK && dibs_grant_held(g);
     if (other)
-        dibs_unlock(other);
-    dibs_unlock(g);
+        unlock(other);
+    unlock(g);
     dibs_close(a);
     dibs_close(b);
     cluster_vouch(&h->c); /* for the next try it is in service again */
@@ -107,8 +107,8 @@ void a_node_that_syncs_votes_at_once(void **state)
     cluster_expect_votes(&c, "x", 3, 5000);
     b = cluster_open(&c, NULL);
     assert_status(dibs_lock(b, "x", &o, &none, NULL), DIBS_BUSY); /* and not: unavailable */
-    dibs_unlock(cluster_take(b, "y", 30000, 5000));
-    assert_status(dibs_unlock(g), DIBS_OK);
+    unlock(cluster_take(b, "y", 30000, 5000));
+    assert_status(unlock(g), DIBS_OK);
     dibs_close(a);
     dibs_close(b);
     cluster_stop(&c);

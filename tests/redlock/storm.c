@@ -54,7 +54,7 @@ static void note(storm *s, const dibs_grant *g, int64_t start)
     int64_t end = now_us();
 
     if (i < MOST)
-        s->history[i] = (belief){dibs_fence(g), start, dibs_held(g) ? end : start};
+        s->history[i] = (belief){dibs_grant_fence(g), start, dibs_grant_held(g) ? end : start};
 }
 
 static void *run_client(void *arg)
@@ -74,9 +74,9 @@ static void *run_client(void *arg)
             break;
         }
         int64_t start = now_us();
-        c->served += dibs_held(g);
+        c->served += dibs_grant_held(g);
         note(c->s, g, start);
-        dibs_unlock(g);
+        unlock(g);
     }
     dibs_close(d);
     return NULL;

@@ -88,7 +88,7 @@ static void work(member *m, int k, dibs_once *o)
     switch (sim_draw(5)) {
     case 0:
         what->may_run = true;
-        if (dibs_once_fail(o, false, NULL, 0, 1, NULL) != DIBS_OK)
+        if (dibs_once_undo(o, NULL) != DIBS_OK)
             what->doubts++;
         break;
     case 1:
@@ -106,7 +106,7 @@ static bool comes_to_nothing(int k, dibs_once *o)
 
     if (!refuses(k) || !dibs_once_again(o))
         return false;
-    status = dibs_once_fail(o, false, NULL, 0, 1, NULL);
+    status = dibs_once_undo(o, NULL);
     sim_trace("fail %s: %s", name_of(k), dibs_status_text(status));
     if (status != DIBS_OK)
         the_world.key[k].left_open = true;

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "sim/room.h"
+#include "support/calls.h"
 
 #include "core/handle.h"
 
@@ -31,17 +32,18 @@ static void check_alone(const holding *mine)
 
     for (int i = 0; i < HOLDINGS; i++) {
         const holding *h = &the_world.holding[i];
-        if (!h->grant || h->name != mine->name || h->by->process->dead || !dibs_held(h->grant))
+        if (!h->grant || h->name != mine->name || h->by->process->dead ||
+            !dibs_grant_held(h->grant))
             continue;
         used += h->weight;
         other = h == mine ? other : h;
     }
     room_check_floor(mine);
-    if (used > slots_of(mine->name) && other && dibs_held(mine->grant))
+    if (used > slots_of(mine->name) && other && dibs_grant_held(mine->grant))
         BROKEN("two hold '%s': process %d with fence %llu and process %d with fence %llu",
                names[mine->name], mine->by->process->number,
-               (unsigned long long)dibs_fence(mine->grant), other->by->process->number,
-               (unsigned long long)dibs_fence(other->grant));
+               (unsigned long long)dibs_grant_fence(mine->grant), other->by->process->number,
+               (unsigned long long)dibs_grant_fence(other->grant));
 }
 
 static holding *note_holding(member *m, const dibs_grant *g, int name, uint32_t weight)
@@ -52,12 +54,13 @@ static holding *note_holding(member *m, const dibs_grant *g, int name, uint32_t 
         if (++h == the_world.holding + HOLDINGS)
             abort();
     *h = (holding){g, m, name, weight};
-    if (dibs_held(g) && weight == PLAIN) {
-        if (dibs_fence(g) <= the_world.highest[name])
-            BROKEN("'%s': fence %llu after %llu", names[name], (unsigned long long)dibs_fence(g),
+    if (dibs_grant_held(g) && weight == PLAIN) {
+        if (dibs_grant_fence(g) <= the_world.highest[name])
+            BROKEN("'%s': fence %llu after %llu", names[name],
+                   (unsigned long long)dibs_grant_fence(g),
                    (unsigned long long)the_world.highest[name]);
-        the_world.highest[name] = dibs_fence(g);
-        if (dibs_floor(g) != dibs_fence(g))
+        the_world.highest[name] = dibs_grant_fence(g);
+        if (dibs_grant_floor(g) != dibs_grant_fence(g))
             BROKEN("'%s': held alone, and the floor is not the fence", names[name]);
     }
     check_alone(h);
@@ -71,15 +74,15 @@ static void hold(member *m, holding *h, int64_t span_ms, const bool *told)
 {
     int64_t end = sim_clock(m->process) + span_ms * DIBS__MS;
 
-    while (sim_clock(m->process) < end && dibs_held(h->grant)) {
+    while (sim_clock(m->process) < end && dibs_grant_held(h->grant)) {
         check_alone(h);
         sleep_ms(m, sim_between(1, 60));
     }
     check_alone(h);
-    if (!dibs_held(h->grant) && told) {
+    if (!dibs_grant_held(h->grant) && told) {
         for (int i = 0; i < 65 && !*told; i++) {
             sleep_ms(m, 100); /* not in one piece: the process may be stopped meanwhile */
-            if (dibs_held(h->grant))
+            if (dibs_grant_held(h->grant))
                 sim_fault("'%s' was lost, and is held again", names[h->name]);
         }
         if (!*told)
@@ -149,7 +152,7 @@ static void lock_one(member *m)
     h = note_holding(m, g, name, o.shared ? 1 : PLAIN);
     hold(m, h, sim_between(0, 3 * o.lease_ms > 4000 ? 4000 : 3 * o.lease_ms), &told);
     h->grant = NULL;
-    dibs_unlock(g);
+    unlock(g);
 }
 
 static void lock_both(member *m)
@@ -167,7 +170,7 @@ static void lock_both(member *m)
     check_alone(h[1]);
     for (int i = 0; i < 2; i++) {
         h[i]->grant = NULL;
-        dibs_unlock(g[i]);
+        unlock(g[i]);
     }
 }
 
@@ -183,7 +186,7 @@ static void lock_slots(member *m)
     h = note_holding(m, g, NAMES - 1, o.weight);
     hold(m, h, sim_between(0, 2000), NULL);
     h->grant = NULL;
-    dibs_unlock(g);
+    unlock(g);
 }
 
 static void lock_twice(member *m)
@@ -200,27 +203,27 @@ static void lock_twice(member *m)
         if (again != g)
             sim_fault("'%s': another grant for its own holder", names[name]);
         hold(m, h, sim_between(0, 1000), NULL);
-        dibs_unlock(again);
+        unlock(again);
     }
     h->grant = NULL;
-    dibs_unlock(g);
+    unlock(g);
 }
 
 /* ---- Tickets --------------------------------------------------------------------------------- */
 
-typedef struct ticket {
+typedef struct answer {
     int told;
     dibs_status status;
     dibs_grant *grant;
-} ticket;
+} answer;
 
 static void on_settled(void *data, dibs_status status, dibs_grant *g, const dibs_error *err)
 {
-    ticket *t = data;
+    answer *t = data;
 
     (void)err;
     if (t->told++)
-        sim_fault("a ticket was settled twice");
+        sim_fault("a request was settled twice");
     t->status = status;
     t->grant = g;
 }
@@ -229,21 +232,21 @@ static void lock_by_event(member *m)
 {
     int name = (int)sim_draw((uint64_t)the_world.names);
     dibs_lock_options o = {.wait_ms = any_wait(), .lease_ms = 1500};
-    ticket t = {0};
+    answer t = {0};
     int64_t end = sim_clock(m->process) + 30 * DIBS__SECOND + m->process->stopped;
     holding *h;
 
-    if (dibs_lock_start(m->d, names[name], &o, on_settled, &t, NULL, NULL) != DIBS_OK)
+    if (start_lock(m->d, names[name], &o, on_settled, &t, NULL, NULL) != DIBS_OK)
         return;
     while (!t.told && sim_clock(m->process) < end + 2 * m->process->stopped) {
         struct pollfd p = {.fd = dibs_fd(m->d), .events = POLLIN};
         poll(&p, 1, 50);
-        dibs_dispatch(m->d);
+        take_all(m->d);
         if (!t.told && sim_chance(10000))
             dibs_cancel(m->d, names[name]);
     }
     if (!t.told) {
-        sim_fault("'%s': a ticket is never settled", names[name]);
+        sim_fault("'%s': a request is never settled", names[name]);
         return;
     }
     if (t.status != DIBS_OK)
@@ -251,7 +254,7 @@ static void lock_by_event(member *m)
     h = note_holding(m, t.grant, name, PLAIN);
     hold(m, h, sim_between(0, 1000), NULL);
     h->grant = NULL;
-    dibs_unlock(t.grant);
+    unlock(t.grant);
 }
 
 /* ---- All of it ------------------------------------------------------------------------------- */
@@ -259,8 +262,8 @@ static void lock_by_event(member *m)
 /* The holder is asked, and lets go by itself: exclusion stays. */
 static void break_one(member *m)
 {
-    dibs_break(m->d, names[sim_draw((uint64_t)the_world.names)], "test", false, sim_between(1, 500),
-               NULL);
+    dibs_lock_break(m->d, names[sim_draw((uint64_t)the_world.names)],
+                    &(dibs_break_options){.by = "test", .wait_ms = sim_between(1, 500)}, NULL);
 }
 
 /* Some runs are about locks alone, some about work that is done once: rare things meet more often. */
@@ -302,12 +305,12 @@ void room_at_last(member *m)
         check_hand_over(name, asked);
         h = note_holding(m, g, name, PLAIN);
         hold(m, h, 2000, NULL);
-        if (!dibs_held(g))
+        if (!dibs_grant_held(g))
             sim_fault("all is well, but '%s' was lost: %s", names[name],
-                      dibs_loss_text(dibs_loss_of(g)));
+                      dibs_loss_text(dibs_grant_loss(g)));
         h->grant = NULL;
         the_world.given_back[name] = sim_now();
-        if (dibs_unlock(g) != DIBS_OK)
+        if (unlock(g) != DIBS_OK)
             sim_fault("all is well, but '%s' was not there to be given back", names[name]);
     }
     room_shares_at_last(m);

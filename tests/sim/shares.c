@@ -1,20 +1,22 @@
 /* Those that share, and semaphores: what must hold at every instant, and what must be possible when all is well. */
 #include "sim/room.h"
+#include "support/calls.h"
 
 #include <stdio.h>
 
 /* Nobody who holds is below the floor of another: its guarded writes would be refused. */
 void room_check_floor(const holding *mine)
 {
-    uint64_t floor = dibs_floor(mine->grant);
+    uint64_t floor = dibs_grant_floor(mine->grant);
 
     for (int i = 0; i < HOLDINGS; i++) {
         const holding *h = &the_world.holding[i];
-        if (h->grant && h->name == mine->name && !h->by->process->dead && dibs_held(h->grant) &&
-            dibs_held(mine->grant) && dibs_fence(h->grant) < floor)
+        if (h->grant && h->name == mine->name && !h->by->process->dead &&
+            dibs_grant_held(h->grant) && dibs_grant_held(mine->grant) &&
+            dibs_grant_fence(h->grant) < floor)
             BROKEN("the floor of fence %llu is %llu, and fence %llu holds it too",
-                   (unsigned long long)dibs_fence(mine->grant), (unsigned long long)floor,
-                   (unsigned long long)dibs_fence(h->grant));
+                   (unsigned long long)dibs_grant_fence(mine->grant), (unsigned long long)floor,
+                   (unsigned long long)dibs_grant_fence(h->grant));
     }
 }
 
@@ -37,19 +39,20 @@ static void check_three(member *m, const char *name, const dibs_lock_options o[3
         sim_fault("all is well, but '%s' has no room for two", name);
         return;
     }
-    if (dibs_floor(second) != dibs_fence(first) || dibs_floor(first) != dibs_fence(first))
+    if (dibs_grant_floor(second) != dibs_grant_fence(first) ||
+        dibs_grant_floor(first) != dibs_grant_fence(first))
         sim_fault("all is well, but the floor of '%s' is not the fence of the first", name);
     if (get(m, name, "third", o[2]))
         sim_fault("all is well, but '%s' has room for three", name);
-    dibs_unlock(second);
+    unlock(second);
     if (get(m, name, "third", o[2]))
         sim_fault("all is well, but '%s' has more room than was given back", name);
-    dibs_unlock(first);
+    unlock(first);
     third = get(m, name, "third", o[2]);
     if (!third)
         sim_fault("all is well, but '%s' is not free again", name);
     else
-        dibs_unlock(third);
+        unlock(third);
 }
 
 void room_shares_at_last(member *m)

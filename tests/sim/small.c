@@ -59,6 +59,6 @@ void room_token(member *m)
     if (w->tokens == 0)
         return;
     t = &w->token[sim_draw((uint64_t)w->tokens)];
-    if (dibs_token_redeem(m->d, "", t->text, NULL) == DIBS_OK && t->redeemed++)
+    if (dibs_token_redeem(m->d, t->text, NULL, NULL) == DIBS_OK && t->redeemed++)
         BROKEN("a token was redeemed twice");
 }

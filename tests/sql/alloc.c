@@ -73,7 +73,7 @@ static bool fail_nth(int kind, long n, bool for_ever, int *refused)
     if (status != expected[kind]) {
         must(struck && err.message[0] != '\0');
         must(status == DIBS_NO_MEMORY || status == DIBS_UNAVAILABLE ||
-             status == DIBS_BROKEN_ENGINE);
+             status == DIBS_ENGINE_FAILED);
         ++*refused;
     } else if (status == DIBS_OK) {
         session_commit(&s); /* whatever failed inside was made good */

@@ -1,5 +1,6 @@
 /* The fence at the resource: raise, then read, then write, in one transaction. */
 #include "sql/suite.h"
+#include "support/calls.h"
 
 #include "support/clock.h"
 
@@ -35,15 +36,15 @@ static void older_is_refused(const char *level)
     must_be(present(&s, level, "r", 10, 0), DIBS_OK, NULL);
     must_be(present(&s, level, "r", 10, 0), DIBS_OK, NULL);
     must_be(present(&s, level, "r", 12, 0), DIBS_OK, NULL);
-    must_be(present(&s, level, "r", 11, 0), DIBS_LOST, NULL);
+    must_be(present(&s, level, "r", 11, 0), DIBS_FENCED, NULL);
     must_be(present(&s, level, "R", 11, 0), DIBS_OK, NULL); /* another resource */
     must_be(present(&s, level, "r ", 11, 0), DIBS_OK, NULL);
     must_be(present(&s, level, "'\\\"\xff\x01`%?$1;--", INT64_MAX, 0), DIBS_OK, NULL);
-    must_be(present(&s, level, "'\\\"\xff\x01`%?$1;--", 1, 0), DIBS_LOST, NULL);
+    must_be(present(&s, level, "'\\\"\xff\x01`%?$1;--", 1, 0), DIBS_FENCED, NULL);
 
     session_begin(&s, level);
     session_say(&s, "INSERT INTO note (id) VALUES (1)");
-    must_be(dibs_sql_fence_pass(s.db, "r", 3, 0, &err), DIBS_LOST, &err);
+    must_be(dibs_sql_fence_pass(s.db, "r", 3, 0, &err), DIBS_FENCED, &err);
     must(strstr(err.message, "12") && strstr(err.message, "'r'"));
     session_commit(&s); /* a refusal does not throw the transaction away */
     must(session_number(&s, "SELECT COUNT(*) FROM note") == 1);
@@ -60,7 +61,7 @@ static void rollback_undoes(const char *level)
     session_begin(&s, level);
     must_be(dibs_sql_fence_pass(s.db, "r", 20, 0, &err), DIBS_OK, &err);
     must_be(dibs_sql_fence_pass(s.db, "r", 30, 0, &err), DIBS_OK, &err);
-    must_be(dibs_sql_fence_pass(s.db, "r", 29, 0, &err), DIBS_LOST, &err);
+    must_be(dibs_sql_fence_pass(s.db, "r", 29, 0, &err), DIBS_FENCED, &err);
     session_rollback(&s);
     must_be(present(&s, level, "r", 5, 0), DIBS_OK, NULL);
     session_close(&s);
@@ -76,11 +77,11 @@ static void shared_floor(const char *level)
     must_be(present(&s, level, "r", 20, 15), DIBS_OK, NULL);
     must_be(present(&s, level, "r", 16, 15), DIBS_OK, NULL);
     must_be(present(&s, level, "r", 15, 15), DIBS_OK, NULL);
-    must_be(present(&s, level, "r", 14, 14), DIBS_LOST, NULL);
+    must_be(present(&s, level, "r", 14, 14), DIBS_FENCED, NULL);
     must_be(present(&s, level, "r", 22, 20), DIBS_OK, NULL);
-    must_be(present(&s, level, "r", 16, 15), DIBS_LOST, NULL);
+    must_be(present(&s, level, "r", 16, 15), DIBS_FENCED, NULL);
     must_be(present(&s, level, "r", 21, 15), DIBS_OK, NULL); /* an old floor lowers nothing */
-    must_be(present(&s, level, "r", 19, 19), DIBS_LOST, NULL);
+    must_be(present(&s, level, "r", 19, 19), DIBS_FENCED, NULL);
     session_close(&s);
 }
 
@@ -121,7 +122,7 @@ static void locked_until_commit(const char *level)
     committed = clock_ms();
     session_commit(&s);
     join_aside(a);
-    must_be(l.status, DIBS_LOST, NULL);
+    must_be(l.status, DIBS_FENCED, NULL);
     must(l.at >= committed);
     session_close(&s);
     session_close(&watcher);
@@ -175,17 +176,17 @@ static void paused_holder(const char *level)
     must_be(dibs_open("memory:", NULL, &d, &err), DIBS_OK, &err);
     first = take(d, "early", 150);
     second = take(d, "next", 30000); /* waits until the lease of the first is over */
-    must(!dibs_held(first) && dibs_held(second));
-    must(dibs_fence(second) > dibs_fence(first));
+    must(!dibs_grant_held(first) && dibs_grant_held(second));
+    must(dibs_grant_fence(second) > dibs_grant_fence(first));
 
-    must_be(sell(&next, level, true, dibs_fence(second)), DIBS_OK, NULL);
-    must_be(sell(&early, level, true, dibs_fence(first)), DIBS_LOST, NULL);
+    must_be(sell(&next, level, true, dibs_grant_fence(second)), DIBS_OK, NULL);
+    must_be(sell(&early, level, true, dibs_grant_fence(first)), DIBS_FENCED, NULL);
     must(session_number(&next, "SELECT left_over FROM stock WHERE item = 1") == 49);
-    must_be(sell(&early, level, false, dibs_fence(first)), DIBS_OK, NULL);
+    must_be(sell(&early, level, false, dibs_grant_fence(first)), DIBS_OK, NULL);
     must(session_number(&next, "SELECT left_over FROM stock WHERE item = 1") == 48);
 
-    dibs_unlock(second);
-    dibs_unlock(first);
+    unlock(second);
+    unlock(first);
     dibs_close(d);
     session_close(&early);
     session_close(&next);
@@ -238,7 +239,7 @@ static void count_on(void *ctx, int i)
         sleep_ms((i + round) % 3); /* some come late */
         while (must_start_again(status = add_one(&s, c, fence)))
             c->restarted++;
-        must(status == DIBS_OK || status == DIBS_LOST);
+        must(status == DIBS_OK || status == DIBS_FENCED);
         status == DIBS_OK ? c->written++ : c->refused++;
     }
     session_close(&s);
@@ -298,7 +299,7 @@ static void read_before(const char *level)
         session_number(&early, "SELECT left_over FROM stock WHERE item = 1");
         must_be(sell(&next, level, true, same ? 42 : 41), DIBS_OK, NULL);
         status = dibs_sql_fence_pass(early.db, "stock:1", fence, 0, &err);
-        must_be(status, is_snapshot(level) ? DIBS_STALE : DIBS_OK, &err);
+        must_be(status, is_snapshot(level) ? DIBS_RESTART : DIBS_OK, &err);
         session_rollback(&early);
     }
     session_close(&early);
@@ -354,10 +355,10 @@ static void stale_sqlite(const char *level)
     session_number(&early, "SELECT left_over FROM stock WHERE item = 1");
     session_begin(&next, level);
     must_be(dibs_sql_fence_pass(next.db, "stock:1", 51, 0, &err), DIBS_OK, &err);
-    must_be(dibs_sql_fence_pass(early.db, "stock:1", 50, 0, &err), DIBS_STALE, &err);
+    must_be(dibs_sql_fence_pass(early.db, "stock:1", 50, 0, &err), DIBS_RESTART, &err);
     session_commit(&next);
-    must_be(dibs_sql_fence_pass(early.db, "stock:1", 52, 0, &err), DIBS_STALE, &err);
-    must_be(dibs_sql_lock(early.db, "stock:1", 0, &err), DIBS_STALE, &err);
+    must_be(dibs_sql_fence_pass(early.db, "stock:1", 52, 0, &err), DIBS_RESTART, &err);
+    must_be(dibs_sql_lock(early.db, "stock:1", 0, &err), DIBS_RESTART, &err);
     session_rollback(&early);
     session_say(&early, "BEGIN");
     must_be(dibs_sql_fence_pass(early.db, "stock:1", 52, 0, &err), DIBS_OK, &err);

@@ -126,7 +126,7 @@ static void bound_is_kept(const char *level)
     must(clock_ms() - before < 5000);
     session_commit(&holder);
     must_be(dibs_sql_lock(s.db, "a", 300, &err),
-            is_postgresql() && is_snapshot(level) ? DIBS_STALE : DIBS_OK, &err);
+            is_postgresql() && is_snapshot(level) ? DIBS_RESTART : DIBS_OK, &err);
     must(settings(&s) == set);
     session_commit(&s); /* the wait did not throw the transaction away */
     must(is_sqlite() || session_number(&s, "SELECT COUNT(*) FROM note") == 1);
@@ -216,7 +216,7 @@ static void take_second(void *ctx, int i)
     must_be(dibs_sql_lock(s.db, t->first, 0, &err), DIBS_OK, &err);
     pthread_barrier_wait(t->both);
     t->status = dibs_sql_lock(s.db, t->second, 20000, &err);
-    if (t->status == DIBS_DEADLOCK)
+    if (t->status == DIBS_RESTART)
         printf("# %s\n", err.message);
     if (must_start_again(t->status))
         session_rollback(&s);
@@ -238,7 +238,7 @@ static void deadlock_is_told(const char *level)
     in_threads(2, take_second, t);
     pthread_barrier_destroy(&both);
     /* One is told, the other has it: the victim left without a commit that would age a snapshot. */
-    must((t[0].status == DIBS_DEADLOCK) != (t[1].status == DIBS_DEADLOCK));
+    must((t[0].status == DIBS_RESTART) != (t[1].status == DIBS_RESTART));
     must((t[0].status == DIBS_OK) != (t[1].status == DIBS_OK));
     must(session_number(&s, "SELECT COUNT(*) FROM note") == 1);
     session_close(&s);
@@ -277,7 +277,7 @@ static void after_a_rollback_behind_the_back(const char *level)
     session_begin(&other, level);
     must_be(dibs_sql_fence_pass(other.db, "r", 5, 0, &err), DIBS_OK, &err);
     session_begin(&s, level);
-    must_be(dibs_sql_fence_pass(s.db, "r", 5, 0, &err), DIBS_DEADLOCK, &err);
+    must_be(dibs_sql_fence_pass(s.db, "r", 5, 0, &err), DIBS_RESTART, &err);
     printf("# %s\n", err.message);
     session_rollback(&s);
     session_commit(&other);
@@ -302,8 +302,8 @@ static void read_before(const char *level)
     must_be(dibs_sql_lock(next.db, "stock:1", 0, &err), DIBS_OK, &err);
     session_say(&next, "UPDATE stock SET left_over = 7 WHERE item = 1");
     session_commit(&next);
-    must_be(dibs_sql_lock(early.db, "stock:1", 0, &err), is_snapshot(level) ? DIBS_STALE : DIBS_OK,
-            &err);
+    must_be(dibs_sql_lock(early.db, "stock:1", 0, &err),
+            is_snapshot(level) ? DIBS_RESTART : DIBS_OK, &err);
     session_rollback(&early);
     session_close(&early);
     session_close(&next);
@@ -333,7 +333,7 @@ static void server_refuses(const char *level)
         session_commit(&next);
         must_be(i == 0 ? dibs_sql_lock(early.db, "stock:1", 0, &err)
                        : dibs_sql_update(early.db, &change, &err),
-                DIBS_STALE, &err);
+                DIBS_RESTART, &err);
         session_rollback(&early);
     }
     must(session_number(&next, "SELECT left_over FROM stock WHERE item = 1") == 48);

@@ -96,7 +96,7 @@ void must_be(dibs_status status, dibs_status expected, const dibs_error *err)
 
 bool must_start_again(dibs_status status)
 {
-    return status == DIBS_STALE || status == DIBS_DEADLOCK;
+    return status == DIBS_RESTART;
 }
 
 /* ---- Sessions -------------------------------------------------------------------------------- */

@@ -32,6 +32,11 @@ static void kin_is_told_by_handle_and_number(void **state)
         {"h-0", "h-g", DIBS__OLDER},
         {"h-1g", "h-1", DIBS__OLDER},
         {"h-1", "h-1g", DIBS__OLDER},
+        {"h.x~-2", "h.x~-1", DIBS__NEWER}, /* of one portable grant */
+        {"h.x~-1", "h.x~-2", DIBS__OLDER},
+        {"h.y-2", "h.x-1", DIBS__FOREIGN}, /* of another */
+        {"h-2", "h.x-1", DIBS__FOREIGN},
+        {"h.x-2", "h-1", DIBS__FOREIGN},
     };
 
     (void)state;

@@ -3,6 +3,15 @@
 
 /* ---- Taking and giving back ------------------------------------------------------------------ */
 
+static void assert_in_way(const char *owner, int64_t left)
+{
+    const dibs__in_way *w = &f.reply.in_way;
+
+    assert_string_equal(w->owner, owner);
+    assert_true(w->left == left);
+    assert_true(w->fence > 0);
+}
+
 static void takes_what_is_free(void **state)
 {
     (void)state;
@@ -19,11 +28,56 @@ static void refuses_what_is_taken(void **state)
     pass(10 * SEC);
     assert_int_equal(try("b"), DIBS__BUSY);
     assert_true(f.reply.remaining == 20 * SEC);
+    assert_in_way("a", 20 * SEC);
     pass(5 * SEC);
     assert_int_equal(lock("b"), DIBS__QUEUED);
     assert_true(f.reply.remaining == 15 * SEC); /* the head watches the lease */
+    assert_in_way("a", 15 * SEC);
     assert_int_equal(lock("c"), DIBS__QUEUED);
     assert_true(f.reply.remaining == 0); /* the others need not */
+    assert_in_way("a", 15 * SEC);
+}
+
+static void names_the_new_holder(void **state)
+{
+    uint64_t first, second;
+
+    (void)state;
+    lock("a");
+    first = f.reply.fence;
+    lock("b");
+    pass(SEC);
+    assert_int_equal(release("a", first), DIBS__RELEASED);
+    second = f.woken[0].fence;
+    assert_int_equal(f.reply.in_way.fence, 0);
+    assert_int_equal(lock("c"), DIBS__QUEUED);
+    assert_string_equal(f.reply.in_way.owner, "b");
+    assert_int_equal(keep("c", 0), DIBS__QUEUED);
+    assert_string_equal(f.reply.in_way.owner, "b");
+    assert_true(f.reply.in_way.fence == second);
+}
+
+/* Of several holders the one whose lease ends first. */
+static void names_who_goes_first(void **state)
+{
+    uint64_t a;
+
+    (void)state;
+    assert_int_equal(take("a", 1, WINDOW), DIBS__GRANTED);
+    a = f.reply.fence;
+    pass(SEC);
+    assert_int_equal(take("b", 2, WINDOW), DIBS__GRANTED);
+    assert_int_equal(f.reply.in_way.fence, 0);
+    assert_int_equal(take("c", 1, 0), DIBS__BUSY);
+    assert_in_way("a", LEASE - SEC);
+    assert_int_equal(keep("a", a), DIBS__GRANTED);
+    pass(SEC);
+    assert_int_equal(keep("a", a), DIBS__GRANTED);
+    assert_int_equal(take("c", 1, WINDOW), DIBS__QUEUED);
+    assert_in_way("b", LEASE - SEC);
+    pass(LEASE - SEC); /* b's lease is over, and c has been silent for too long */
+    assert_int_equal(take("d", 3, 0), DIBS__BUSY);
+    assert_in_way("a", SEC);
 }
 
 static void repeats_the_same_answer(void **state)
@@ -459,6 +513,8 @@ static void an_idle_lock_forgets_its_capacity_when_broken(void **state)
 static const struct CMUnitTest tests[] = {
     TEST(takes_what_is_free),
     TEST(refuses_what_is_taken),
+    TEST(names_the_new_holder),
+    SLOTS(names_who_goes_first),
     TEST(repeats_the_same_answer),
     TEST(release_hands_over_to_the_head),
     TEST(serves_in_order_of_arrival),

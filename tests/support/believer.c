@@ -4,9 +4,10 @@
  *
  * Thread i takes the lock "crash:(i % LOCKS)" ROUNDS times and keeps it for HOLD_MS, or until it is told that the
  * lock is lost. Each time is a line "LOCK FENCE START END OUTCOME": microseconds of CLOCK_BOOTTIME, END being
- * the last moment in which dibs_held said yes; OUTCOME is kept or lost. A server that is down is asked again. */
+ * the last moment in which dibs_grant_held said yes; OUTCOME is kept or lost. A server that is down is asked again. */
 #define _GNU_SOURCE
 #include "dibs.h"
+#include "support/calls.h"
 #include "support/clock.h"
 
 #include <inttypes.h>
@@ -57,13 +58,13 @@ static void believe(const char *name)
     while (held && asked < start + hold_ms * 1000) {
         sleep_ms(1);
         asked = now_us();
-        held = dibs_held(g);
+        held = dibs_grant_held(g);
         last = held ? asked : last;
     }
-    printf("%s %" PRIu64 " %" PRId64 " %" PRId64 " %s\n", name, dibs_fence(g), start, last,
+    printf("%s %" PRIu64 " %" PRId64 " %" PRId64 " %s\n", name, dibs_grant_fence(g), start, last,
            held ? "kept" : "lost");
     fflush(stdout);
-    dibs_unlock(g); /* whatever became of it: the log has been written */
+    unlock(g); /* whatever became of it: the log has been written */
 }
 
 static void *run(void *arg)

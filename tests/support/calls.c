@@ -3,6 +3,8 @@
 
 #include "support/test.h"
 
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 dibs *expect_open(const char *url, const dibs_options *options)
@@ -48,12 +50,83 @@ dibs_grant *expect_lock(dibs *d, const char *name, const dibs_lock_options *opti
     return g;
 }
 
+/* ---- Requests -------------------------------------------------------------------------------- */
+
+typedef struct started {
+    lock_fn done;
+    void *data;
+    struct started *next, **at;
+} started;
+
+static started *all; /* so that what is closed without an outcome is no leak */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static void forget(started *s)
+{
+    pthread_mutex_lock(&mutex);
+    *s->at = s->next;
+    if (s->next)
+        s->next->at = s->at;
+    pthread_mutex_unlock(&mutex);
+    free(s);
+}
+
+static started *note(lock_fn done, void *data)
+{
+    started *s = malloc(sizeof *s);
+
+    if (!s)
+        return NULL;
+    pthread_mutex_lock(&mutex);
+    *s = (started){done, data, all, &all};
+    if (all)
+        all->at = &s->next;
+    all = s;
+    pthread_mutex_unlock(&mutex);
+    return s;
+}
+
+dibs_status start_lock(dibs *d, const char *name, const dibs_lock_options *options, lock_fn done,
+                       void *data, uint64_t *id, dibs_error *err)
+{
+    started *s = note(done, data);
+    dibs_status status =
+        s ? dibs_start(d,
+                       &(dibs_request){
+                           .op = DIBS_OP_LOCK, .name = name, .options.lock = options, .user = s},
+                       id, err)
+          : DIBS_NO_MEMORY;
+
+    if (s && status != DIBS_OK)
+        forget(s);
+    return status;
+}
+
+int take_all(dibs *d)
+{
+    dibs_outcome o;
+    int n = 0;
+
+    while (n < 100 && dibs_take(d, &o)) { /* `done` may start the next, and so on for ever */
+        n++;
+        if (o.op != DIBS_OP_LOCK)
+            continue;
+        started *s = o.user;
+        if (s->done)
+            s->done(s->data, o.err.status, o.grant, &o.err);
+        forget(s);
+    }
+    return n;
+}
+
+/* ---- Looking --------------------------------------------------------------------------------- */
+
 void count_line(dibs *d, const char *name, size_t *holders, size_t *waiters)
 {
     dibs_report *r = NULL;
 
     *holders = *waiters = 0;
-    if (dibs_inspect(d, name, &r, NULL) == DIBS_OK) {
+    if (dibs_lock_inspect(d, name, &r, NULL) == DIBS_OK) {
         *holders = dibs_report_at(r, 0)->holder_count;
         *waiters = dibs_report_at(r, 0)->waiter_count;
     }

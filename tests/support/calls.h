@@ -15,6 +15,19 @@ void expect_refused(const char *url, const dibs_options *options, dibs_status wa
 void expect_refused_with(const char *url, const dibs_options *options, dibs_status want,
                          const char *const words[]);
 
+/* dibs_unlock, for cases that use the grant no more, or look at its status. */
+static inline dibs_status unlock(dibs_grant *g)
+{
+    return dibs_unlock(&g, NULL);
+}
+
+/* A request for a lock whose outcome goes to `done` (may be NULL), from take_all. */
+typedef void (*lock_fn)(void *data, dibs_status status, dibs_grant *g, const dibs_error *err);
+dibs_status start_lock(dibs *d, const char *name, const dibs_lock_options *options, lock_fn done,
+                       void *data, uint64_t *id, dibs_error *err);
+/* Takes the outcomes that are there, up to a hundred; how many. Only for handles whose requests come from start_lock. */
+int take_all(dibs *d);
+
 dibs_grant *expect_lock(dibs *d, const char *name, const dibs_lock_options *options);
 
 /* How many hold and wait, by the engine's own account; 0 where it gives none. */

@@ -1,13 +1,14 @@
-/* A line that never ends: so many tickets, on several handles, want one lock; whoever is served goes to the end of the
+/* A line that never ends: so many requests, on several handles, want one lock; whoever is served goes to the end of the
  * line and lets go.
  *
  * usage: carousel URL NAME HANDLES WAITERS ROUNDS
  *
  * Says "ready" when all stand in line behind a holder. A line on stdin starts it; after ROUNDS hand-offs the last one
- * keeps the lock, and "MICROSECONDS-A-HAND-OFF" is said. It ends with its stdin. A fence that does not grow, a ticket
+ * keeps the lock, and "MICROSECONDS-A-HAND-OFF" is said. It ends with its stdin. A fence that does not grow, a request
  * that fails or half a minute in which nobody is served end it with 1. */
 #define _GNU_SOURCE
 #include "dibs.h"
+#include "support/calls.h"
 #include "support/clock.h"
 
 #include <poll.h>
@@ -35,23 +36,23 @@ static void enter(dibs *d)
 {
     dibs_error err = {0};
 
-    if (dibs_lock_start(d, name, NULL, on_served, d, NULL, &err) != DIBS_OK)
+    if (start_lock(d, name, NULL, on_served, d, NULL, &err) != DIBS_OK)
         fail("enter", err.message);
 }
 
 static void on_served(void *data, dibs_status status, dibs_grant *g, const dibs_error *err)
 {
     if (status != DIBS_OK)
-        fail("ticket", err->message);
-    if (dibs_fence(g) <= last_fence)
+        fail("request", err->message);
+    if (dibs_grant_fence(g) <= last_fence)
         fail("fence", "it did not grow");
-    last_fence = dibs_fence(g);
+    last_fence = dibs_grant_fence(g);
     if (++served >= rounds) {
         kept = g;
         return;
     }
     enter(data);
-    if (dibs_unlock(g) != DIBS_OK)
+    if (unlock(g) != DIBS_OK)
         fail("unlock", "it was not ours any more");
 }
 
@@ -65,7 +66,24 @@ static void serve_once(void)
         fail("wait", "nobody was served for 30 s");
     for (int i = 0; i < handle_count; i++)
         if (fds[i].revents)
-            dibs_dispatch(handles[i]);
+            take_all(handles[i]);
+}
+
+/* Starting a request does not enter yet. */
+static void await_all(uint64_t waiters)
+{
+    uint64_t waiting = 0;
+
+    for (int64_t end = clock_ms() + 30000; waiting < waiters; sleep_ms(1)) {
+        waiting = 0;
+        for (int i = 0; i < handle_count; i++) {
+            dibs_stats s;
+            dibs_stats_read(handles[i], &s, sizeof s);
+            waiting += s.waiting;
+        }
+        if (clock_ms() > end)
+            fail("enter", "not all are in line after 30 s");
+    }
 }
 
 static void stand_in_line(const char *url, long waiters)
@@ -80,15 +98,16 @@ static void stand_in_line(const char *url, long waiters)
             fail("open", err.message);
     if (dibs_lock(handles[0], name, NULL, &first, &err) != DIBS_OK)
         fail("lock", err.message);
-    last_fence = dibs_fence(first);
+    last_fence = dibs_grant_fence(first);
     for (long i = 0; i < waiters; i++)
         enter(handles[i % handle_count]);
+    await_all((uint64_t)waiters);
     printf("ready\n");
     fflush(stdout);
     if (!fgets(line, sizeof line, stdin))
         exit(1);
     start = clock_ms();
-    if (dibs_unlock(first) != DIBS_OK)
+    if (unlock(first) != DIBS_OK)
         fail("unlock", "it was not ours any more");
     while (!kept)
         serve_once();

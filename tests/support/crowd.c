@@ -2,6 +2,7 @@
  * usage: crowd URL NAME THREADS. Prints "FENCE OWNER" for each as it is served. */
 #define _GNU_SOURCE
 #include "dibs.h"
+#include "support/calls.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -24,8 +25,8 @@ static void *want_once(void *unused)
 
     if (dibs_lock(handle, name, NULL, &g, &err) != DIBS_OK)
         fail("lock", err.message);
-    printf("%" PRIu64 " %s\n", dibs_fence(g), dibs_owner(g));
-    if (dibs_unlock(g) != DIBS_OK)
+    printf("%" PRIu64 " %s\n", dibs_grant_fence(g), dibs_grant_owner(g));
+    if (unlock(g) != DIBS_OK)
         fail("unlock", "it was not ours any more");
     return unused;
 }

@@ -2,6 +2,8 @@
  * answer a line on stdout.
  *
  *     lock NAME LEASE_MS WAIT_MS OWNER   OWNER "-": the thread    "OK fence held" or a status
+ *     portable NAME LEASE_MS                                      "OK fence text" or a status
+ *     adopt TEXT                                                  "OK fence held" or a status
  *     unlock | renew                                              a status
  *     held                                                        "yes" or "no"
  *     loss                                                        what dibs_loss_text says
@@ -9,6 +11,7 @@
  *
  * It ends with its stdin, without giving anything back: the handle is not closed. */
 #include "dibs.h"
+#include "support/calls.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +20,15 @@
 
 static dibs *handle;
 static dibs_grant *grant;
+
+static void say_got(dibs_status status, const dibs_error *err)
+{
+    if (status == DIBS_OK)
+        printf("OK %llu %s\n", (unsigned long long)dibs_grant_fence(grant),
+               dibs_grant_held(grant) ? "held" : "dead");
+    else
+        printf("%s %s\n", dibs_status_name(status), err->message);
+}
 
 static void do_lock(char *args)
 {
@@ -30,18 +42,44 @@ static void do_lock(char *args)
     }
     dibs_lock_options o = {
         .lease_ms = lease, .wait_ms = wait, .owner = strcmp(owner, "-") ? owner : NULL};
+    say_got(dibs_lock(handle, name, &o, &grant, &err), &err);
+}
+
+static void do_portable(char *args)
+{
+    char name[DIBS_NAME_MAX + 1], text[DIBS_GRANT_SIZE];
+    long long lease;
+    dibs_error err = {0};
+
+    if (sscanf(args, "%512s %lld", name, &lease) != 2) {
+        printf("bad command\n");
+        return;
+    }
+    dibs_lock_options o = {.lease_ms = lease, .portable = true};
     dibs_status status = dibs_lock(handle, name, &o, &grant, &err);
     if (status == DIBS_OK)
-        printf("OK %llu %s\n", (unsigned long long)dibs_fence(grant),
-               dibs_held(grant) ? "held" : "dead");
+        status = dibs_grant_export(grant, text, &err);
+    if (status == DIBS_OK)
+        printf("OK %llu %s\n", (unsigned long long)dibs_grant_fence(grant), text);
     else
         printf("%s %s\n", dibs_status_name(status), err.message);
+}
+
+static void do_adopt(const char *text)
+{
+    dibs_error err = {0};
+
+    say_got(dibs_grant_adopt(handle, text, NULL, &grant, &err), &err);
 }
 
 static void obey(char *line)
 {
     if (strncmp(line, "lock ", 5) == 0) {
         do_lock(line + 5);
+    } else if (strncmp(line, "portable ", 9) == 0) {
+        do_portable(line + 9);
+    } else if (strncmp(line, "adopt ", 6) == 0) {
+        do_adopt(line + 6);
     } else if (strcmp(line, "close") == 0) {
         dibs_close(handle);
         handle = NULL;
@@ -49,14 +87,14 @@ static void obey(char *line)
     } else if (!grant) {
         printf("nothing is held\n");
     } else if (strcmp(line, "unlock") == 0) {
-        printf("%s\n", dibs_status_name(dibs_unlock(grant)));
+        printf("%s\n", dibs_status_name(unlock(grant)));
         grant = NULL;
     } else if (strcmp(line, "renew") == 0) {
         printf("%s\n", dibs_status_name(dibs_renew(grant, NULL)));
     } else if (strcmp(line, "held") == 0) {
-        printf("%s\n", dibs_held(grant) ? "yes" : "no");
+        printf("%s\n", dibs_grant_held(grant) ? "yes" : "no");
     } else if (strcmp(line, "loss") == 0) {
-        printf("%s\n", dibs_loss_text(dibs_loss_of(grant)));
+        printf("%s\n", dibs_loss_text(dibs_grant_loss(grant)));
     } else {
         printf("bad command\n");
     }
@@ -64,7 +102,7 @@ static void obey(char *line)
 
 int main(int argc, char *argv[])
 {
-    char line[1024];
+    char line[DIBS_GRANT_SIZE + 64];
     dibs_error err = {0};
 
     setvbuf(stdout, NULL, _IOLBF, 0);

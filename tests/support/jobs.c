@@ -83,7 +83,7 @@ dibs_status try_lock(dibs *d, const char *name)
         dibs_lock(d, name, &(dibs_lock_options){.wait_ms = DIBS_NO_WAIT}, &g, NULL);
 
     if (status == DIBS_OK)
-        dibs_unlock(g);
+        unlock(g);
     else
         assert_null(g);
     return status;
@@ -97,9 +97,9 @@ static void *job_run(void *arg)
 
     j->status = dibs_lock(j->d, j->name, &j->options, &j->g, &j->err);
     if (j->status == DIBS_OK) {
-        j->rival_held = j->rival && dibs_held(j->rival);
-        j->held = dibs_held(j->g);
-        j->fence = dibs_fence(j->g);
+        j->rival_held = j->rival && dibs_grant_held(j->rival);
+        j->held = dibs_grant_held(j->g);
+        j->fence = dibs_grant_fence(j->g);
     }
     j->at = clock_ms();
     atomic_store(&j->done, true);

@@ -70,18 +70,26 @@ static void hold_back(const char *key, const dibs__cell_command *c)
     pthread_mutex_unlock(&mutex);
 }
 
+/* Whatever is held back meanwhile is for the next time. */
 int lossy_deliver(dibs *by)
 {
-    int count = kept_count;
+    static held late[HELD_MAX];
+    int count;
 
+    pthread_mutex_lock(&mutex);
+    count = kept_count;
+    memcpy(late, kept, sizeof late);
+    kept_count = 0;
+    pthread_mutex_unlock(&mutex);
     for (int i = 0; i < count; i++) {
         dibs__cell_reply reply = {0};
-        by->class->cell(by->engine, kept[i].key, &kept[i].command, false,
+        late[i].command.stamp = late[i].stamp;
+        late[i].command.request = late[i].command.request ? late[i].request : NULL;
+        by->class->cell(by->engine, late[i].key, &late[i].command, false,
                         dibs__after(by->env, 5 * DIBS__SECOND), &reply, NULL);
         free(reply.data);
-        free(kept[i].data);
+        free(late[i].data);
     }
-    kept_count = 0;
     return count;
 }
 

@@ -1,5 +1,6 @@
 /* usage: pairs URL NAME COUNT: takes the lock, takes it again, gives both back, COUNT times. */
 #include "dibs.h"
+#include "support/calls.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,8 +17,8 @@ int main(int argc, char **argv)
     }
     for (int i = atoi(argv[3]); i > 0; i--) {
         if (dibs_lock(d, argv[2], NULL, &outer, &err) != DIBS_OK ||
-            dibs_lock(d, argv[2], NULL, &inner, &err) != DIBS_OK || dibs_unlock(inner) != DIBS_OK ||
-            dibs_unlock(outer) != DIBS_OK) {
+            dibs_lock(d, argv[2], NULL, &inner, &err) != DIBS_OK || unlock(inner) != DIBS_OK ||
+            unlock(outer) != DIBS_OK) {
             fprintf(stderr, "pairs: %s\n", err.message);
             return 1;
         }

@@ -82,12 +82,13 @@ static void *work(void *arg)
             dibs_lock(w->d, w->name, &(dibs_lock_options){.wait_ms = 2 * LONG_MS}, &g, &w->err);
         if (w->status != DIBS_OK)
             return NULL;
-        if (__atomic_add_fetch(w->inside, 1, __ATOMIC_SEQ_CST) != 1 || dibs_fence(g) <= *w->last)
+        if (__atomic_add_fetch(w->inside, 1, __ATOMIC_SEQ_CST) != 1 ||
+            dibs_grant_fence(g) <= *w->last)
             atomic_fetch_add(w->wrong, 1);
-        *w->last = dibs_fence(g);
+        *w->last = dibs_grant_fence(g);
         __atomic_sub_fetch(w->inside, 1, __ATOMIC_SEQ_CST);
         atomic_fetch_add(w->done, 1);
-        dibs_unlock(g);
+        unlock(g);
     }
     return NULL;
 }

@@ -162,13 +162,14 @@ static const char *vouch(const place *p)
 static const char *find_engine(place *p, const char *name)
 {
     size_t length = strcspn(name, "3");
-    bool known = false;
+    const dibs_engine_info *e;
 
     snprintf(p->engine, sizeof p->engine, "%.*s", (int)length, name);
-    for (size_t i = 0; !known && dibs_engine_at(i, &p->can); i++)
-        known = strcmp(p->can.scheme, p->engine) == 0;
-    if (!known)
+    for (size_t i = 0; (e = dibs_engine_at(i)) && strcmp(e->scheme, p->engine) != 0;)
+        i++;
+    if (!e)
         return "no such engine";
+    p->can = *e;
     if (p->can.missing)
         return "this build is without that engine";
     if (maker_of(p) == MAKERS)

@@ -165,7 +165,7 @@ bool rig_look(rig *g, const char *name, size_t *holders, size_t *waiters, uint64
             const dibs_lock_info *info = dibs_report_at(report, 0);
             *holders = info->holder_count;
             *waiters = info->waiter_count;
-            *fence = info->holder_count ? info->holders[0].fence : 0;
+            *fence = info->holder_count ? info->holders[0]->fence : 0;
         }
         dibs_report_free(report);
     }

@@ -41,7 +41,7 @@ static dibs_status cell(char **word, int words, int64_t *value)
     else if (strcmp(word[0], "delete") == 0)
         status = dibs_cell_delete(d, word[1], version, &o, &err);
     else if (strcmp(word[0], "pass") == 0)
-        status = dibs_fence_pass(d, word[1], version, 0, &v, &err);
+        status = dibs_cell_pass(d, word[1], &(dibs_cell_options){.fence = version}, &v, &err);
     else
         status = dibs_cell_read(d, word[1], &v, &err);
     *value = (int64_t)v.version;
@@ -64,7 +64,7 @@ static dibs_status work(char **word, int words)
     if (strcmp(word[0], "step") == 0)
         return dibs_once_step(once, word[1], "x", 1, &err);
     status = strcmp(word[0], "fail") == 0
-                 ? dibs_once_fail(once, false, NULL, 0, 1, &err)
+                 ? dibs_once_undo(once, &err)
                  : dibs_once_finish(once, word[1], words > 1 ? strlen(word[1]) : 0, 0, &err);
     return status;
 }
@@ -86,7 +86,7 @@ static void step(char **word, int words)
     if (strcmp(word[0], "issue") == 0)
         status = dibs_token_issue(d, NULL, token, &err);
     else if (strcmp(word[0], "redeem") == 0)
-        status = dibs_token_redeem(d, "", word[1], &err);
+        status = dibs_token_redeem(d, word[1], NULL, &err);
     else if (status == DIBS_UNSUPPORTED)
         status = work(word, words);
     if (token[0])

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "sweep/scenes.h"
+#include "support/calls.h"
 
 #include "support/clock.h"
 
@@ -20,7 +21,7 @@
 static bool is_excuse(dibs_status status)
 {
     return status == DIBS_NO_MEMORY || status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN ||
-           status == DIBS_BROKEN_ENGINE || status == DIBS_BUSY || status == DIBS_LOST;
+           status == DIBS_ENGINE_FAILED || status == DIBS_BUSY || status == DIBS_LOST;
 }
 
 static bool noted(stage *s, const char *call, int64_t began, int64_t bound, dibs_status want,
@@ -80,11 +81,11 @@ static void lock_with(stage *s, const dibs_lock_options *o)
     if (!WAIT(dibs_lock(s->d, "sweep-0", o, &g, &err)))
         return;
     if (WAIT(dibs_lock(s->d, "sweep-0", o, &again, &err)) && again == g)
-        DO(dibs_unlock(again));
+        DO(unlock(again));
     else if (again)
-        dibs_unlock(again);
+        unlock(again);
     DO(dibs_renew(g, &err));
-    DO(dibs_unlock(g));
+    DO(unlock(g));
 }
 
 static void play_lock(stage *s)
@@ -110,7 +111,24 @@ static void play_lock_slots(stage *s)
 
     o.slots = 3;
     if (WAIT(dibs_lock(s->d, "sweep-slots", &o, &g, &err)))
-        DO(dibs_unlock(g));
+        DO(unlock(g));
+}
+
+static void play_portable(stage *s)
+{
+    dibs_lock_options o = lock_options(s);
+    char text[DIBS_GRANT_SIZE];
+    dibs_grant *g = NULL, *there = NULL;
+    LOCALS;
+
+    o.portable = true;
+    if (!WAIT(dibs_lock(s->d, "sweep-0", &o, &g, &err)))
+        return;
+    if (DO(dibs_grant_export(g, text, &err)) && DO(dibs_grant_detach(&g, &err)) &&
+        DO(dibs_grant_adopt(s->d, text, NULL, &there, &err)))
+        DO(unlock(there));
+    if (g)
+        unlock(g);
 }
 
 static void play_lock_many(stage *s)
@@ -122,7 +140,7 @@ static void play_lock_many(stage *s)
 
     if (WAIT(dibs_lock_many(s->d, names, LOCKS, &o, g, &err)))
         for (int i = 0; i < LOCKS; i++)
-            DO(dibs_unlock(g[i]));
+            DO(unlock(g[i]));
 }
 
 static void play_lock_busy(stage *s)
@@ -135,8 +153,8 @@ static void play_lock_busy(stage *s)
         return;
     o.wait_ms = 20;
     if (!CALL(s, 20 + SLACK_MS, DIBS_BUSY, dibs_lock(s->d, "sweep-0", &o, &g, &err)) && g)
-        dibs_unlock(g);
-    DO(dibs_unlock(held));
+        unlock(g);
+    DO(unlock(held));
 }
 
 typedef struct outcome {
@@ -150,28 +168,28 @@ static void done(void *data, dibs_status status, dibs_grant *g, const dibs_error
     outcome *o = data;
 
     o->settled = true;
-    if (status == DIBS_OK && dibs_unlock(g) != DIBS_OK)
+    if (status == DIBS_OK && unlock(g) != DIBS_OK)
         o->s->refused++;
-    noted(o->s, "the ticket", clock_ms(), 0, o->want, status, err);
+    noted(o->s, "the request", clock_ms(), 0, o->want, status, err);
 }
 
-static void await_ticket(stage *s, outcome *o)
+static void await_outcome(stage *s, outcome *o)
 {
     int64_t end = clock_ms() + WAIT_MS + SLACK_MS + GRACE_MS;
 
     while (!o->settled && clock_ms() < end) {
         struct pollfd p = {.fd = dibs_fd(s->d), .events = POLLIN};
         poll(&p, 1, 20);
-        dibs_dispatch(s->d);
+        take_all(s->d);
     }
     if (!o->settled && !s->wrong[0])
-        snprintf(s->wrong, sizeof s->wrong, "a ticket was never settled");
+        snprintf(s->wrong, sizeof s->wrong, "a request was never settled");
 }
 
-/* Behind a holder that goes, or until it is cancelled: 0, 1 by its ticket, 2 by the lock's name. */
-static void ticket_with(stage *s, int cancelled)
+/* Behind a holder that goes, or until it is cancelled: 0, 1 by its id, 2 by the lock's name. */
+static void request_with(stage *s, int cancelled)
 {
-    static dibs_ticket *t; /* must outlive a ticket that is never settled */
+    uint64_t t = 0;
     static outcome o;
     dibs_lock_options options = lock_options(s);
     dibs_grant *held = NULL;
@@ -180,34 +198,34 @@ static void ticket_with(stage *s, int cancelled)
     o = (outcome){.s = s, .want = cancelled ? DIBS_CANCELLED : DIBS_OK};
     if (!WAIT(dibs_lock(s->second, "sweep-1", &options, &held, &err)))
         return;
-    if (!DO(dibs_lock_start(s->d, "sweep-1", &options, done, &o, &t, &err))) {
-        dibs_unlock(held);
+    if (!DO(start_lock(s->d, "sweep-1", &options, done, &o, &t, &err))) {
+        unlock(held);
         return;
     }
     if (cancelled == 1)
-        dibs_ticket_cancel(t);
+        dibs_stop(s->d, t);
     else if (cancelled == 2)
         dibs_cancel(s->d, "sweep-1");
     else
-        DO(dibs_unlock(held));
-    await_ticket(s, &o);
+        DO(unlock(held));
+    await_outcome(s, &o);
     if (cancelled)
-        DO(dibs_unlock(held));
+        DO(unlock(held));
 }
 
-static void play_ticket(stage *s)
+static void play_request(stage *s)
 {
-    ticket_with(s, 0);
+    request_with(s, 0);
 }
 
-static void play_ticket_cancel(stage *s)
+static void play_stop(stage *s)
 {
-    ticket_with(s, 1);
+    request_with(s, 1);
 }
 
 static void play_cancel(stage *s)
 {
-    ticket_with(s, 2);
+    request_with(s, 2);
 }
 
 static void play_look(stage *s)
@@ -222,26 +240,30 @@ static void play_look(stage *s)
     if (!WAIT(dibs_lock(s->second, "sweep-2", &o, &held, &err)))
         return;
     began = clock_ms();
-    status = dibs_inspect(s->d, "sweep-2", &r, &err);
-    if (status != DIBS_NOT_FOUND || dibs_held(held))
-        noted(s, "dibs_inspect", began, REQUEST_MS + SLACK_MS, DIBS_OK, status, &err);
+    status = dibs_lock_inspect(s->d, "sweep-2", &r, &err);
+    if (status != DIBS_NOT_FOUND || dibs_grant_held(held))
+        noted(s, "dibs_lock_inspect", began, REQUEST_MS + SLACK_MS, DIBS_OK, status, &err);
     dibs_report_free(r);
     r = NULL;
-    DO(dibs_list(s->d, "sweep", true, &r, &err));
+    DO(dibs_lock_list(s->d, "sweep", &(dibs_list_options){.idle = true}, &r, &err));
     dibs_report_free(r);
-    DO(dibs_unlock(held));
+    DO(unlock(held));
 }
 
 static void play_break(stage *s)
 {
     dibs_lock_options o = lock_options(s);
     dibs_grant *held = NULL;
+    bool broken;
     LOCALS;
 
     if (!WAIT(dibs_lock(s->second, "sweep-2", &o, &held, &err)))
         return;
-    WAIT(dibs_break(s->d, "sweep-2", "sweep", true, WAIT_MS, &err));
-    dibs_unlock(held); /* lost, unless the break has failed */
+    broken = WAIT(dibs_lock_break(
+        s->d, "sweep-2", &(dibs_break_options){.by = "sweep", .now = true, .wait_ms = WAIT_MS},
+        &err));
+    if (unlock(held) == DIBS_OK && broken && !s->wrong[0])
+        snprintf(s->wrong, sizeof s->wrong, "the lock was broken, and its holder was not told");
 }
 
 static void play_fence_top(stage *s)
@@ -261,7 +283,7 @@ static void play_cell(stage *s)
     LOCALS;
 
     if (DO(dibs_cell_swap(s->d, name, 0, "value", 5, NULL, NULL, &err)) &&
-        DO(dibs_fence_pass(s->d, name, 5, 0, &passed, &err)) &&
+        DO(dibs_cell_pass(s->d, name, &(dibs_cell_options){.fence = 5}, &passed, &err)) &&
         DO(dibs_cell_read(s->d, name, &v, &err)))
         DO(dibs_cell_delete(s->d, name, v.version, &(dibs_cell_options){.fence = 6}, &err));
     dibs_value_free(&v);
@@ -313,7 +335,7 @@ static void play_once_fail(stage *s)
     LOCALS;
 
     if (DO(dibs_once_begin(s->d, fresh("once"), &o, &run, &err)))
-        DO(dibs_once_fail(run, false, NULL, 0, 1, &err));
+        DO(dibs_once_undo(run, &err));
     dibs_once_free(run);
 }
 
@@ -328,15 +350,37 @@ static void play_once_abandon(stage *s)
     dibs_once_free(run);
 }
 
+/* What operators do: a list, a look, a decision, and the key is forgotten. */
+static void play_once_keys(stage *s)
+{
+    const dibs_once_resolve_options done = {.outcome = DIBS_ONCE_DONE, .result = "r", .size = 1};
+    const char *key = fresh("once");
+    dibs_once_options o = once_options(s);
+    dibs_once_report *r = NULL;
+    dibs_once *run = NULL;
+    LOCALS;
+
+    if (DO(dibs_once_begin(s->d, key, &o, &run, &err)) && DO(dibs_once_abandon(run, &err)) &&
+        DO(dibs_once_list(s->d, key, NULL, &r, &err))) {
+        dibs_once_report_free(r);
+        r = NULL;
+        if (DO(dibs_once_inspect(s->d, key, NULL, &r, &err)) &&
+            DO(dibs_once_resolve(s->d, key, &done, &err)))
+            DO(dibs_once_forget(s->d, key, NULL, &err));
+    }
+    dibs_once_report_free(r);
+    dibs_once_free(run);
+}
+
 static void play_token(stage *s)
 {
     char token[DIBS_TOKEN_SIZE], heir[DIBS_TOKEN_SIZE];
     LOCALS;
 
     if (DO(dibs_token_issue(s->d, NULL, token, &err)) &&
-        DO(dibs_token_redeem(s->d, NULL, token, &err)) &&
-        DO(dibs_token_reissue(s->d, NULL, token, heir, &err)))
-        CALL(s, REQUEST_MS + SLACK_MS, DIBS_REFUSED, dibs_token_redeem(s->d, NULL, token, &err));
+        DO(dibs_token_redeem(s->d, token, NULL, &err)) &&
+        DO(dibs_token_reissue(s->d, token, NULL, heir, &err)))
+        CALL(s, REQUEST_MS + SLACK_MS, DIBS_REFUSED, dibs_token_redeem(s->d, token, NULL, &err));
 }
 
 /* ---- Without a handle ------------------------------------------------------------------------- */
@@ -396,10 +440,11 @@ const scene scenes[] = {
     {"lock, renew, unlock", play_lock, NEEDS_NOTHING, false, false},
     {"lock (shared)", play_lock_shared, NEEDS_SHARED, false, false},
     {"lock (slots)", play_lock_slots, NEEDS_SLOTS, false, false},
+    {"grant_export, detach, adopt", play_portable, NEEDS_OWN_LEASE, false, false},
     {"lock_many", play_lock_many, NEEDS_NOTHING, false, false},
     {"lock (busy)", play_lock_busy, NEEDS_NOTHING, false, false},
-    {"lock_start, dispatch", play_ticket, NEEDS_NOTHING, false, false},
-    {"ticket_cancel", play_ticket_cancel, NEEDS_NOTHING, false, false},
+    {"start, take", play_request, NEEDS_NOTHING, false, false},
+    {"stop", play_stop, NEEDS_NOTHING, false, false},
     {"cancel", play_cancel, NEEDS_NOTHING, false, false},
     {"inspect, list", play_look, NEEDS_NOTHING, false, false},
     {"break", play_break, NEEDS_NOTHING, false, false},
@@ -409,6 +454,7 @@ const scene scenes[] = {
     {"once_begin, step, finish, wait", play_once, NEEDS_CELLS, false, false},
     {"once_fail", play_once_fail, NEEDS_CELLS, false, false},
     {"once_abandon", play_once_abandon, NEEDS_CELLS, false, false},
+    {"once_list, inspect, resolve, forget", play_once_keys, NEEDS_CELLS, false, false},
     {"token_*", play_token, NEEDS_CELLS, false, false},
     {"open, close", play_open, NEEDS_NOTHING, true, false},
     {"examine", play_examine, NEEDS_NOTHING, true, true},
@@ -423,5 +469,6 @@ bool scene_fits(const scene *s, const place *p)
     if (s->play == play_examine)
         return p->can.across_processes; /* memory: has no server */
     return (s->need != NEEDS_CELLS || p->can.cells) && (s->need != NEEDS_SHARED || p->can.shared) &&
+           (s->need != NEEDS_OWN_LEASE || !p->can.lease_of_handle) &&
            (s->need != NEEDS_SLOTS || p->can.slots) && (s->need != NEEDS_SCHEMA || sql);
 }

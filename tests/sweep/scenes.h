@@ -27,6 +27,7 @@ typedef enum scene_need {
     NEEDS_CELLS,
     NEEDS_SHARED,
     NEEDS_SLOTS,
+    NEEDS_OWN_LEASE,
     NEEDS_SCHEMA
 } scene_need;
 

@@ -148,7 +148,7 @@ static void pass_along(ensemble *e, const char *name)
     dibs *d[3] = {open_url(url_lasting(e->hosts)), open_url(url_lasting(e->hosts)),
                   open_url(url_lasting(e->hosts))};
     dibs_grant *g = take(d[0], name, NULL);
-    uint64_t fence = dibs_fence(g);
+    uint64_t fence = dibs_grant_fence(g);
     job *j[WAITERS];
 
     for (int i = 0; i < WAITERS; i++) {
@@ -160,7 +160,7 @@ static void pass_along(ensemble *e, const char *name)
     for (int i = 0; i < WAITERS; i++) {
         job *next;
         assert_int_equal(done_jobs(j), i);
-        assert_status(dibs_unlock(g), DIBS_OK);
+        assert_status(unlock(g), DIBS_OK);
         wait_for_line(d[0], name, 1, (size_t)(WAITERS - 1 - i));
         while (done_jobs(j) <= i)
             sleep_ms(1);
@@ -173,7 +173,7 @@ static void pass_along(ensemble *e, const char *name)
         fence = next->fence;
         g = next->g;
     }
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     close_all(NULL);
 }
 
@@ -184,7 +184,7 @@ static void start_aged(ensemble *e, const char *name, const char *parent, uint32
     need_server();
     ensemble_need(e, ENSEMBLE_ZOOKEEPER, 1, NULL);
     d = open_url(url_lasting(e->hosts));
-    assert_status(dibs_unlock(take(d, name, NULL)), DIBS_OK);
+    assert_status(unlock(take(d, name, NULL)), DIBS_OK);
     close_all(NULL);
     age(e, parent, count);
 }
@@ -217,15 +217,15 @@ void what_lingers_stays_in_its_place(void **state)
     a = open_url(url_lasting(e.hosts));
     b = open_url(url_lasting(e.hosts));
     for (int i = 0; i < 5; i++)
-        assert_status(dibs_unlock(take(a, "aged", NULL)), DIBS_OK);
+        assert_status(unlock(take(a, "aged", NULL)), DIBS_OK);
     start = clock_ms();
     g = take(a, "aged", &(dibs_lock_options){.min_hold_ms = 1500});
     j = job_start(b, "aged", NULL);
     wait_for_line(a, "aged", 1, 1);
-    assert_status(dibs_unlock(g), DIBS_OK);
+    assert_status(unlock(g), DIBS_OK);
     job_join_held(j);
     assert_true(j->at - start >= 1495);
-    assert_status(dibs_unlock(j->g), DIBS_OK);
+    assert_status(unlock(j->g), DIBS_OK);
     close_all(NULL);
     ensemble_stop(&e);
 }

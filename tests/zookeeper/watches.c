@@ -24,15 +24,15 @@ typedef struct tally {
     int settled, granted;
 } tally;
 
-static void on_ticket(void *data, dibs_status status, dibs_grant *g, const dibs_error *err)
+static void on_outcome(void *data, dibs_status status, dibs_grant *g, const dibs_error *err)
 {
     tally *t = data;
 
     (void)err;
     t->settled++;
-    t->granted += status == DIBS_OK && dibs_held(g);
+    t->granted += status == DIBS_OK && dibs_grant_held(g);
     if (status == DIBS_OK)
-        dibs_unlock(g);
+        unlock(g);
 }
 
 static bool some_are_watched(void *unused)
@@ -65,9 +65,8 @@ void many_watches_survive_a_reconnect(void **state)
         held[i] = take(a, long_name(i), NULL);
     other = take(b, "other", &(dibs_lock_options){.on_lost = note_loss, .data = &note});
     for (int i = 0; i < LOCKS; i++)
-        assert_status(dibs_lock_start(b, long_name(i),
-                                      &(dibs_lock_options){.wait_ms = 10 * LONG_MS}, on_ticket, &t,
-                                      NULL, NULL),
+        assert_status(start_lock(b, long_name(i), &(dibs_lock_options){.wait_ms = 10 * LONG_MS},
+                                 on_outcome, &t, NULL, NULL),
                       DIBS_OK);
     for (int i = 0; i < LOCKS; i++)
         wait_for_line(a, long_name(i), 1, 1);
@@ -75,15 +74,15 @@ void many_watches_survive_a_reconnect(void **state)
     proxy_drop_all(p, false);
     after = take(b, "after", NULL);
     assert_int_equal(atomic_load(&note.count), 0);
-    assert_true(dibs_held(other));
-    assert_status(dibs_unlock(other), DIBS_OK);
-    assert_status(dibs_unlock(after), DIBS_OK);
+    assert_true(dibs_grant_held(other));
+    assert_status(unlock(other), DIBS_OK);
+    assert_status(unlock(after), DIBS_OK);
     for (int i = 0; i < LOCKS; i++)
-        assert_status(dibs_unlock(held[i]), DIBS_OK);
+        assert_status(unlock(held[i]), DIBS_OK);
     for (int64_t end = clock_ms() + LONG_MS; t.settled < LOCKS && clock_ms() < end;) {
         struct pollfd fd = {.fd = dibs_fd(b), .events = POLLIN};
         poll(&fd, 1, 100);
-        dibs_dispatch(b);
+        take_all(b);
     }
     assert_int_equal(t.granted, LOCKS);
 }

@@ -7,8 +7,10 @@
 
 #include <stdio.h>
 
-#define BLOBS_MAX 2
-#define OPS_MAX   (BLOBS_MAX + 2) /* a sign of life goes with the first, and a place in its queue */
+#define READ_MAX  2
+#define BESIDE    2 /* a sign of life goes with the first, and a place in its queue */
+#define OPS_MAX   (READ_MAX + BESIDE)
+#define WRITE_MAX (DIBS__LINE_STRETCH + BESIDE)
 #define TXN       "/etcdserverpb.KV/Txn"
 
 ProtobufCBinaryData dibs__etcd_cell_key(const dibs__etcd *e, const char *folder, const char *key,
@@ -157,44 +159,53 @@ static bool fill_change(const dibs__etcd *e, const dibs__line_blob *b, change *c
     return b->change != DIBS__LINE_AS_IT_IS;
 }
 
-/* `lease`: of the sign of life that goes with the first; 0: none does. */
+/* What goes with the first: its sign of life, bound to `lease` (0: it has none), and its place in the queue. */
+static void fill_beside(const dibs__etcd *e, const dibs__line_blob *first, int64_t lease, change *c,
+                        Etcd__TxnRequest *txn)
+{
+    const dibs__line_ticket *ticket = first->ticket;
+
+    if (lease) {
+        fill_put(&c->put, &c->op, dibs__etcd_cell_key(e, "%l", first->key, c->room),
+                 (ProtobufCBinaryData){0}, lease);
+        txn->success[txn->n_success++] = &c++->op;
+    }
+    if (ticket && ticket->made) {
+        fill_drop(&c->drop, &c->op, dibs__etcd_queue_key(e, first, ticket, c->room));
+        txn->success[txn->n_success++] = &c->op;
+    }
+}
+
 static dibs_status write_all(dibs__etcd *e, const dibs__line_blob *blobs, size_t count,
                              int64_t lease, dibs__deadline until, uint64_t *number, dibs_error *err)
 {
-    const dibs__line_ticket *ticket = blobs[0].ticket;
-    change c[OPS_MAX];
-    Etcd__Compare *compares[BLOBS_MAX];
-    Etcd__RequestOp *ops[OPS_MAX];
+    change *c = malloc((count + BESIDE) * sizeof *c);
+    Etcd__Compare *compares[WRITE_MAX];
+    Etcd__RequestOp *ops[WRITE_MAX];
     Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT;
     ProtobufCMessage *reply = NULL;
     Etcd__TxnResponse *r;
-    size_t n = count;
     dibs_status status;
 
+    if (!c)
+        return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+    txn.compare = compares;
+    txn.n_compare = count;
+    txn.success = ops;
     for (size_t i = 0; i < count; i++) {
         if (fill_change(e, &blobs[i], &c[i]))
             ops[txn.n_success++] = &c[i].op;
         compares[i] = &c[i].compare;
     }
-    if (lease) {
-        fill_put(&c[n].put, &c[n].op, dibs__etcd_cell_key(e, "%l", blobs[0].key, c[n].room),
-                 (ProtobufCBinaryData){0}, lease);
-        ops[txn.n_success++] = &c[n++].op;
-    }
-    if (ticket && ticket->made) {
-        fill_drop(&c[n].drop, &c[n].op, dibs__etcd_queue_key(e, &blobs[0], ticket, c[n].room));
-        ops[txn.n_success++] = &c[n++].op;
-    }
-    txn.compare = compares;
-    txn.n_compare = count;
-    txn.success = ops;
+    fill_beside(e, &blobs[0], lease, &c[count], &txn);
     status = dibs__etcd_ask(e->client, DIBS__ETCD_GUARDED, TXN, &txn.base,
                             &etcd__txn_response__descriptor, &reply, until, err);
     r = (Etcd__TxnResponse *)reply;
     *number = status == DIBS_OK && r->succeeded && r->header ? (uint64_t)r->header->revision : 0;
-    if (*number && ticket)
+    if (*number && blobs[0].ticket)
         blobs[0].ticket->made = false;
     protobuf_c_message_free_unpacked(reply, NULL);
+    free(c);
     return status;
 }
 
@@ -251,8 +262,12 @@ dibs_status dibs__etcd_cells_walk(dibs__line_side *s, const char *folder, const 
             continue;
         snprintf(b->folder, sizeof b->folder, "%s", folder);
         snprintf(b->key, sizeof b->key, "%.*s", (int)(kv->key.len - head), kv->key.data + head);
-        if (!take_value(b, kv))
+        if (!take_value(b, kv)) {
+            dibs__line_blobs_free(*out, *count);
+            *out = NULL;
+            *count = 0;
             break;
+        }
         ++*count;
     }
     protobuf_c_message_free_unpacked(reply, NULL);

@@ -63,7 +63,7 @@ static void on_read(dibs__etcd_call *rpc)
     if (r)
         etcd__txn_response__free_unpacked(r, NULL);
     if (r && k < call->count)
-        call->status = dibs__fail(&call->err, DIBS_BROKEN_ENGINE, "unexpected reply from etcd");
+        call->status = dibs__fail(&call->err, DIBS_ENGINE_FAILED, "unexpected reply from etcd");
     if (call->status == DIBS_OK && before != DIBS_OK) {
         call->status = before;
         call->err = why;

@@ -234,7 +234,7 @@ static bool look_closer(dibs__etcd_op *op, const Etcd__TxnResponse *r, bool *mor
     uint32_t capacity;
 
     if (!own || !lock || !line) {
-        call->status = dibs__fail(&call->err, DIBS_BROKEN_ENGINE, "unexpected reply from etcd");
+        call->status = dibs__fail(&call->err, DIBS_ENGINE_FAILED, "unexpected reply from etcd");
         return false;
     }
     dibs__line_listing_fini(&call->listing);

@@ -28,7 +28,7 @@ static const meaning meanings[] = {
     {"invalid auth token", DIBS_UNAVAILABLE, "the member does not know our token any more"},
     {"database space exceeded", DIBS_UNAVAILABLE,
      "etcd is out of space: compact, defragment, then etcdctl alarm disarm"},
-    {"corrupt cluster", DIBS_BROKEN_ENGINE, "etcd has found its data corrupt: look at its log"},
+    {"corrupt cluster", DIBS_ENGINE_FAILED, "etcd has found its data corrupt: look at its log"},
     {"too many requests", DIBS_UNAVAILABLE, "etcd has too much to do: try again"},
     {"too many operations in txn", DIBS_UNSUPPORTED,
      "the server's --max-txn-ops is below its default of 128: raise it"},
@@ -64,7 +64,7 @@ bool dibs__etcd_lease_is_gone(int rpc, const char *text)
     return rpc > 0 && strstr(text, "lease not found");
 }
 
-dibs_status dibs__etcd_refusal(int rpc, const char *text, dibs_error *err)
+static dibs_status explain(int rpc, const char *text, dibs_error *err)
 {
     const meaning *m = rpc > 0 ? find_meaning(text) : NULL;
 
@@ -81,7 +81,7 @@ dibs_status dibs__etcd_refusal(int rpc, const char *text, dibs_error *err)
     if (rpc == DIBS__RPC_MEMORY_BEFORE)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     if (rpc == DIBS__RPC_JUNK)
-        return dibs__fail(err, DIBS_BROKEN_ENGINE,
+        return dibs__fail(err, DIBS_ENGINE_FAILED,
                           "the reply is not gRPC%s%s; is it etcd's client port?", *text ? ": " : "",
                           text);
     if (rpc == DIBS__RPC_LONG)
@@ -94,6 +94,15 @@ dibs_status dibs__etcd_refusal(int rpc, const char *text, dibs_error *err)
     if (rpc == UNIMPLEMENTED)
         return dibs__fail(err, DIBS_UNSUPPORTED,
                           "the server does not support a request: use etcd 3.4 or later");
-    return dibs__fail(err, DIBS_BROKEN_ENGINE, "etcd returned an error: %s (gRPC status %d)", text,
+    return dibs__fail(err, DIBS_ENGINE_FAILED, "etcd returned an error: %s (gRPC status %d)", text,
                       rpc);
+}
+
+dibs_status dibs__etcd_refusal(int rpc, const char *text, dibs_error *err)
+{
+    dibs_status status = explain(rpc, text, err);
+
+    if (rpc > 0)
+        dibs__error_code(err, "gRPC %d", rpc);
+    return status;
 }

@@ -283,6 +283,7 @@ const dibs__engine_class dibs__engine_etcd = {
     .list = dibs__line_list,
     .cell = dibs__line_cell,
     .cell_wait = dibs__line_cell_wait,
+    .cell_list = dibs__line_cell_list,
     .cell_reap = dibs__line_cell_reap,
     .event_fd = dibs__line_event_fd,
     .events = dibs__line_events,

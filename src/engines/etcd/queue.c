@@ -93,7 +93,7 @@ static dibs_status make(dibs__etcd *e, const dibs__line_blob *cell, dibs__line_t
     if (status != DIBS_OK)
         dibs__etcd_sign_gone(e, put.lease); /* it may have been that */
     else if (!take_answer((Etcd__TxnResponse *)reply, t, ahead))
-        status = DIBS_BROKEN_ENGINE;
+        status = DIBS_ENGINE_FAILED;
     protobuf_c_message_free_unpacked(reply, NULL);
     return status;
 }

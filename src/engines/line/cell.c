@@ -261,20 +261,44 @@ uint64_t dibs__line_cell_version(const dibs__line_blob *b)
     return b->version >= 0 && read_record(b, &cell, NULL) && !cell.empty ? cell.version : 0;
 }
 
+static bool tells_death(const dibs__cell_command *c, dibs__cell_verdict verdict)
+{
+    return verdict == DIBS__CELL_CONFLICT ||
+           (c->op == DIBS__CELL_READ && c->alive && verdict == DIBS__CELL_DONE);
+}
+
+dibs__line_found dibs__line_cell_look(const dibs__line_blob *b, dibs__time now, int64_t clock,
+                                      dibs__cell *out, bool *dead)
+{
+    cursor c = {.cell = (dibs__line_blob *)(uintptr_t)b, .now = now, .clock = clock};
+    int found = load(&c, out);
+
+    *dead = c.dead;
+    return found > 0 ? DIBS__LINE_CELL : found < 0 ? DIBS__LINE_FOREIGN : DIBS__LINE_NONE;
+}
+
+bool dibs__line_cell_stands_for_life(const dibs__line_blob *b)
+{
+    dibs__cell cell;
+    bool alive = false;
+
+    return b->version >= 0 && read_record(b, &cell, &alive) && alive;
+}
+
 static dibs_status decide(dibs__line *line, cursor *c, dibs__cell_reply *out, dibs_error *err)
 {
     dibs__cell_answer answer;
 
     if (dibs__cell_apply(&store, c, c->now, c->command, &answer) < 0)
         return c->foreign
-                   ? dibs__fail(err, DIBS_BROKEN_ENGINE,
+                   ? dibs__fail(err, DIBS_ENGINE_FAILED,
                                 "%s: '%s/%s' has data that was not written by dibs, or by a newer "
                                 "dibs wrote",
                                 line->side->adapter->name, c->cell->folder, c->cell->key)
                    : dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     if (!dibs__cell_reply_of(c->command, &answer, c->now, out))
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    if (c->dead && answer.verdict == DIBS__CELL_CONFLICT)
+    if (c->dead && tells_death(c->command, answer.verdict))
         out->age = INT64_MAX;
     return DIBS_OK;
 }
@@ -354,7 +378,8 @@ dibs_status dibs__line_cell(dibs__engine *e, const char *key, const dibs__cell_c
     if (!blobs)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     dibs__line_cell_name(&blobs[0], key);
-    blobs[0].signs = command->op == DIBS__CELL_SWAP || command->op == DIBS__CELL_DELETE;
+    blobs[0].signs = command->op == DIBS__CELL_SWAP || command->op == DIBS__CELL_DELETE ||
+                     (command->op == DIBS__CELL_READ && command->alive);
     blobs[0].only = command->op == DIBS__CELL_READ;
     blobs[0].ticket = blobs[0].only ? NULL : &crowd.ticket;
     if (command->request)
@@ -424,7 +449,38 @@ static bool drop_one(dibs__line *line, dibs__line_blob *b, int64_t wall, dibs__d
     return number != 0; /* else the next time */
 }
 
-#define STRETCH 32 /* values at a time: each may have a mebibyte */
+/* All that are over to the front; how many. */
+static size_t sort_out(dibs__line_blob *blobs, size_t count, int64_t wall)
+{
+    size_t over = 0;
+
+    for (size_t i = 0; i < count; i++)
+        if (is_over(&blobs[i], wall)) {
+            dibs__line_blob b = blobs[over];
+            blobs[over] = blobs[i];
+            blobs[i] = b;
+            blobs[over++].change = DIBS__LINE_DROP;
+        }
+    return over;
+}
+
+/* One exchange for all of them, unless somebody changes one meanwhile: then one after another, so that only that
+ * one stays. How many were dropped. */
+static size_t drop_all(dibs__line *line, dibs__line_blob *blobs, size_t count, int64_t wall,
+                       dibs__deadline until)
+{
+    const struct dibs__line_cells *cells = line->side->adapter->cells;
+    size_t over = sort_out(blobs, count, wall), dropped = 0;
+    uint64_t number = 0;
+
+    if (over == 0 || cells->write(line->side, blobs, over, until, &number, NULL) != DIBS_OK)
+        return 0;
+    if (number != 0)
+        return over;
+    for (size_t i = 0; i < over && dibs__now(line->base.env) < until; i++)
+        dropped += drop_one(line, &blobs[i], wall, until);
+    return dropped;
+}
 
 /* One stretch of a folder, behind `at`, which moves on; to the front again when that was the end.
  * How many there were; -1: no answer. */
@@ -438,9 +494,8 @@ static int reap_stretch(dibs__line *line, const char *folder, char *at, size_t l
 
     if (cells->walk(line->side, folder, at, limit, until, &blobs, &count, NULL) != DIBS_OK)
         return -1;
-    for (size_t i = 0; i < count; i++)
-        *dropped += drop_one(line, &blobs[i], wall, until);
     snprintf(at, DIBS__LINE_CELL_KEY_SIZE, "%s", count == limit ? blobs[count - 1].key : "");
+    *dropped += drop_all(line, blobs, count, wall, until);
     dibs__line_blobs_free(blobs, count);
     return (int)count;
 }
@@ -459,8 +514,9 @@ static bool reap_folder(dibs__line *line, int which, size_t limit, dibs__deadlin
     pthread_mutex_unlock(&line->mutex);
     front = !*at;
     while (limit > 0 && dibs__now(line->base.env) < until) {
-        int seen = reap_stretch(line, folders[which], at, limit < STRETCH ? limit : STRETCH, until,
-                                &dropped);
+        int seen =
+            reap_stretch(line, folders[which], at,
+                         limit < DIBS__LINE_STRETCH ? limit : DIBS__LINE_STRETCH, until, &dropped);
         if (seen < 0 || (!*at && front))
             break;
         limit -= (size_t)seen;

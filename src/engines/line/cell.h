@@ -13,6 +13,9 @@
 
 #define DIBS__LINE_CELL_KEY_SIZE (3 * (DIBS__CELL_KEY_SIZE + DIBS__REQUEST_SIZE) + 4)
 
+/* Values that are looked at, or dropped, in one exchange: each may have a mebibyte. */
+#define DIBS__LINE_STRETCH 32
+
 typedef enum dibs__line_change {
     DIBS__LINE_AS_IT_IS,
     DIBS__LINE_PUT,
@@ -55,9 +58,10 @@ struct dibs__line_cells {
     /* Everything that was written before this call is seen. */
     dibs_status (*read)(dibs__line_side *s, dibs__line_blob *blobs, size_t count,
                         dibs__deadline until, dibs_error *err);
-    /* All changes in one step, if every blob is still the one that was read. `*number`: the store's,
-     * greater than that of every write before; 0: one has changed, and nothing was done. May give up
-     * the ticket of the first in the same step; then it is not `made` any more. */
+    /* All changes in one step, if every blob is still the one that was read: a cell, with its request, or up to
+     * DIBS__LINE_STRETCH drops of what a walk brought. `*number`: the store's, greater than that of every write
+     * before; 0: one has changed, and nothing was done. May give up the ticket of the first in the same step; then
+     * it is not `made` any more. */
     dibs_status (*write)(dibs__line_side *s, const dibs__line_blob *blobs, size_t count,
                          dibs__deadline until, uint64_t *number, dibs_error *err);
     /* Takes a place in the queue of this cell, if the ticket is not made yet, and counts those before
@@ -65,8 +69,10 @@ struct dibs__line_cells {
     dibs_status (*line_up)(dibs__line_side *s, const dibs__line_blob *cell, dibs__line_ticket *t,
                            dibs__deadline until, size_t *ahead);
     void (*step_out)(dibs__line_side *s, const dibs__line_blob *cell, dibs__line_ticket *t);
-    /* Up to `limit` keys of a folder that come after `after` in the order of bytes. The caller frees
-     * `*out` with dibs__line_blobs_free. */
+    /* Up to `limit` keys of a folder, DIBS__LINE_STRETCH at the most, that come after `after` in the order of
+     * bytes; 0 only when there are no more. Where a walk goes on from a key at which another ended, keys that were made in
+     * the last ten seconds may be missing. The caller frees `*out` with
+     * dibs__line_blobs_free. */
     dibs_status (*walk)(dibs__line_side *s, const char *folder, const char *after, size_t limit,
                         dibs__deadline until, dibs__line_blob **out, size_t *count,
                         dibs_error *err);
@@ -84,6 +90,19 @@ struct dibs__line_cells {
 /* Told by the adapter from any thread, with no lock held that a call of these needs. `key` as in the
  * blob. */
 void dibs__line_cell_changed(dibs__line *line, const char *key);
+
+typedef enum dibs__line_found {
+    DIBS__LINE_NONE,
+    DIBS__LINE_CELL,
+    DIBS__LINE_FOREIGN, /* what is there was not written by dibs, or by a newer one */
+} dibs__line_found;
+
+/* What a blob holds, for a listing. `clock` is the store's, 0 if it has none; then `b->alive` counts. `dead`:
+ * its writer is. `out->data` stays the blob's. */
+dibs__line_found dibs__line_cell_look(const dibs__line_blob *b, dibs__time now, int64_t clock,
+                                      dibs__cell *out, bool *dead);
+/* Does it matter whether its writer is alive? */
+bool dibs__line_cell_stands_for_life(const dibs__line_blob *b);
 
 void dibs__line_blobs_free(dibs__line_blob *blobs, size_t count);
 

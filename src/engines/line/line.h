@@ -11,6 +11,7 @@
  *   turn.c    whom each waiter watches            text.c   names and values
  *   ask.c     calls to the adapter                cell.c   cells
  *   await.c   waiting for a cell to change        crowd.c  many who change one cell
+ *   cells.c   listing cells
  *
  * An adapter knows how to talk. It gets calls (`dibs__line_call`), each of which it completes once
  * with dibs__line_done, and tells three kinds of events: an entry that was watched is gone, a
@@ -246,6 +247,8 @@ dibs_status dibs__line_cell(dibs__engine *e, const char *key, const dibs__cell_c
 dibs_status dibs__line_cell_wait(dibs__engine *e, const char *key, uint64_t version,
                                  dibs__deadline until, dibs_error *err);
 bool dibs__line_cell_reap(dibs__engine *e, size_t limit, dibs__deadline until);
+dibs_status dibs__line_cell_list(dibs__engine *e, const dibs__cell_range *range,
+                                 dibs__deadline until, dibs__cell_page *out, dibs_error *err);
 int dibs__line_event_fd(dibs__engine *e); /* a timer: for leases shorter than the session */
 void dibs__line_events(dibs__engine *e);
 
@@ -267,6 +270,8 @@ bool dibs__line_is_ours(const char *key, const char *attempt, uint64_t session);
  * 3 * DIBS_NAME_MAX + 1 bytes; unescape returns false for what is no escaped name. */
 void dibs__line_escape(const char *name, char *out);
 bool dibs__line_unescape(const char *text, char out[DIBS_NAME_MAX + 1]);
+/* The same, of up to `most` bytes. */
+bool dibs__line_unescape_long(const char *text, char *out, size_t most);
 /* The capacity that a lock's value tells; DIBS__PLAIN for NULL and for what is not ours. */
 uint32_t dibs__line_capacity(const char *lock_value);
 /* ?session=10s, 1500ms, 10 (seconds): microseconds; `out` is left alone when absent. dibs_options'

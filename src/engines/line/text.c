@@ -300,11 +300,16 @@ void dibs__line_escape(const char *name, char *out)
 
 bool dibs__line_unescape(const char *text, char out[DIBS_NAME_MAX + 1])
 {
+    return dibs__line_unescape_long(text, out, DIBS_NAME_MAX);
+}
+
+bool dibs__line_unescape_long(const char *text, char *out, size_t most)
+{
     size_t n = 0;
 
     for (; *text; text++) {
         unsigned int c = (unsigned char)*text;
-        if (n == DIBS_NAME_MAX)
+        if (n == most)
             return false;
         if (c == '%') {
             if (!isxdigit((unsigned char)text[1]) || !isxdigit((unsigned char)text[2]) ||

@@ -242,6 +242,48 @@ size_t dibs__cells_count(const dibs__cells *cells)
     return cells->cells.count + cells->requests.count;
 }
 
+/* ---- Listing --------------------------------------------------------------------------------- */
+
+static int by_key(const void *a, const void *b)
+{
+    return strcmp((*(cell *const *)a)->key, (*(cell *const *)b)->key);
+}
+
+/* Those that begin with the prefix and come after that key, into `out`; how many. */
+static size_t pick(const dibs__cells *all, const dibs__cell_range *range, const cell **out)
+{
+    size_t count = 0, prefix = strlen(range->prefix);
+
+    for (size_t i = 0; i < all->cells.size; i++)
+        for (dibs__node *n = all->cells.slot[i]; n; n = n->next) {
+            const cell *c = DIBS__FROM(cell, by_key, n);
+            if (strncmp(c->key, range->prefix, prefix) == 0 && strcmp(c->key, range->after) > 0)
+                out[count++] = c;
+        }
+    return count;
+}
+
+void dibs__cells_list(const dibs__cells *cells, const dibs__cell_range *range, dibs__time now,
+                      dibs__cell_page *out)
+{
+    const cell **picked = malloc((cells->cells.count + 1) * sizeof *picked);
+    size_t count;
+
+    if (!picked) {
+        out->failed = true;
+        return;
+    }
+    count = pick(cells, range, picked);
+    qsort(picked, count, sizeof *picked, by_key);
+    out->more = count > range->limit;
+    count = out->more ? range->limit : count;
+    for (size_t i = 0; i < count; i++)
+        dibs__cell_page_put(out, picked[i]->key, &picked[i]->is, now, false, range->head);
+    if (out->more)
+        strcpy(out->reached, picked[count - 1]->key);
+    free(picked);
+}
+
 /* ---- All of them ----------------------------------------------------------------------------- */
 
 dibs__cells *dibs__cells_new(void)

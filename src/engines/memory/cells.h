@@ -6,6 +6,7 @@
 #ifndef DIBS_ENGINES_MEMORY_CELLS_H
 #define DIBS_ENGINES_MEMORY_CELLS_H
 
+#include "core/page.h"
 #include "state/cell.h"
 
 typedef struct dibs__cells dibs__cells;
@@ -20,6 +21,10 @@ int dibs__cells_run(dibs__cells *cells, const char *key, dibs__time now,
 
 /* 0: there is none. */
 uint64_t dibs__cells_version(const dibs__cells *cells, const char *key, dibs__time now);
+
+/* A page of a listing; the whole table is walked for it. */
+void dibs__cells_list(const dibs__cells *cells, const dibs__cell_range *range, dibs__time now,
+                      dibs__cell_page *out);
 
 /* How many cells and requests there are, ended ones too. */
 size_t dibs__cells_count(const dibs__cells *cells);

@@ -326,6 +326,19 @@ static dibs_status memory_cell_wait(dibs__engine *e, const char *key, uint64_t v
     return DIBS_OK;
 }
 
+static dibs_status memory_cell_list(dibs__engine *e, const dibs__cell_range *range,
+                                    dibs__deadline until, dibs__cell_page *out, dibs_error *err)
+{
+    room *r = ((memory_engine *)e)->room;
+
+    (void)until;
+    (void)err;
+    pthread_mutex_lock(&r->mutex);
+    dibs__cells_list(r->cells, range, time_now(e), out);
+    pthread_mutex_unlock(&r->mutex);
+    return DIBS_OK;
+}
+
 /* ---- Opening and closing --------------------------------------------------------------------- */
 
 static dibs_status memory_open(const dibs__open_request *request, dibs__engine **out,
@@ -387,7 +400,11 @@ extern const dibs__engine_class dibs__engine_memory;
 const dibs__engine_class dibs__engine_memory = {
     .scheme = "memory",
     .schemes = (const char *const[]){"memory", NULL},
-    .can = {.first_come = true, .tells_holders = true, .cells = true, .value_max = DIBS_VALUE_MAX},
+    .can = {.first_come = true,
+            .names_holder = true,
+            .tells_holders = true,
+            .cells = true,
+            .value_max = DIBS_VALUE_MAX},
     .open = memory_open,
     .close = memory_close,
     .abandon = memory_abandon,
@@ -400,5 +417,6 @@ const dibs__engine_class dibs__engine_memory = {
     .list = memory_list,
     .cell = memory_cell,
     .cell_wait = memory_cell_wait,
+    .cell_list = memory_cell_list,
     .event_fd = memory_event_fd,
 };

@@ -147,7 +147,7 @@ static dibs_status set_up(dibs__my *e, dibs__my_conn *c, dibs__deadline until, d
 static bool is_refused(const dibs__my_conn *c, dibs_status status)
 {
     return !c->base.broken && mysql_errno(c->m) != 0 &&
-           (status == DIBS_DENIED || status == DIBS_BROKEN_ENGINE || status == DIBS_UNSUPPORTED);
+           (status == DIBS_DENIED || status == DIBS_ENGINE_FAILED || status == DIBS_UNSUPPORTED);
 }
 
 /* One of them: killed until there is none. A session lets go of its lock when all else of it is over. */

@@ -126,7 +126,8 @@ const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
            "AND name = $1 AND owner IN $2 AND place >= @dibs_first AND attempt IN $3",
            DIBS__MY_NOTHING},
           {"SELECT w.attempt, IF(w.place = (SELECT MIN(h.place) FROM {waiter} h "
-           "WHERE h.name = $1 AND h.place >= @dibs_first), GREATEST(l.expires - " CLOCK ", 1), 0) "
+           "WHERE h.name = $1 AND h.place >= @dibs_first), GREATEST(l.expires - " CLOCK ", 1), 0), "
+           "GREATEST(l.expires - " CLOCK ", 1), l.held, l.pid, l.owner, l.host "
            "FROM {lock} l JOIN {waiter} w FORCE INDEX (by_owner) ON w.name = l.name "
            "WHERE @dibs_live AND l.name = $1 AND w.owner IN $2 AND w.place >= @dibs_first "
            "AND w.attempt IN $3",
@@ -274,6 +275,12 @@ const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
            "IF(c.stamp = $3, NULL, c.data), r.number, " CLOCK " FROM (SELECT 1) AS one "
            "LEFT JOIN {cell} c ON c.name = $1 LEFT JOIN {request} r ON r.name = $1 "
            "AND r.request = $2 AND r.expires > " CLOCK,
+           DIBS__MY_ROWS}},
+         true},
+    [DIBS__SQL_CELL_LIST] =
+        {{{"SELECT name, version, written, expires, LENGTH(data), LEFT(data, $5), " CLOCK
+           " FROM {cell} WHERE name >= $1 AND name < $2 AND name > $3 AND vacant = 0 "
+           "AND counter = 0 AND expires > " CLOCK " ORDER BY name LIMIT $4",
            DIBS__MY_ROWS}},
          true},
     [DIBS__SQL_CELL_PUT] =

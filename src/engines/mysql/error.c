@@ -43,15 +43,15 @@ static const struct {
      "grant SELECT, INSERT, UPDATE and DELETE on the tables"},
     {ER_SPECIFIC_ACCESS_DENIED_ERROR, DIBS_DENIED, false, "grant what it asks for"},
     {ER_BAD_DB_ERROR, DIBS_INVALID, false, "create the database or name another"},
-    {ER_NO_SUCH_TABLE, DIBS_BROKEN_ENGINE, false,
+    {ER_NO_SUCH_TABLE, DIBS_ENGINE_FAILED, false,
      "the tables are gone: open it again to have them made"},
-    {ER_BAD_FIELD_ERROR, DIBS_BROKEN_ENGINE, false,
+    {ER_BAD_FIELD_ERROR, DIBS_ENGINE_FAILED, false,
      "the tables are not ours, or of another version: choose another table_prefix"},
     {ER_BINLOG_STMT_MODE_AND_ROW_ENGINE, DIBS_UNSUPPORTED, false,
      "set binlog_format to MIXED or ROW on the server"},
     {ER_OUTOFMEMORY, DIBS_UNAVAILABLE, false, "the server is out of memory"},
-    {ER_RECORD_FILE_FULL, DIBS_BROKEN_ENGINE, false, "make room on the server"},
-    {ER_DISK_FULL, DIBS_BROKEN_ENGINE, false, "make room on the server"},
+    {ER_RECORD_FILE_FULL, DIBS_ENGINE_FAILED, false, "make room on the server"},
+    {ER_DISK_FULL, DIBS_ENGINE_FAILED, false, "make room on the server"},
     {CR_OUT_OF_MEMORY, DIBS_NO_MEMORY, false, "out of memory"},
     {CR_SSL_CONNECTION_ERROR, DIBS_DENIED, false,
      "TLS was asked for and could not be had; check the certificates, or the server's TLS"},
@@ -77,7 +77,7 @@ dibs_status dibs__my_fault(const dibs__my *e, MYSQL *m, const char *doing, bool 
                            dibs_error *err)
 {
     unsigned number = mysql_errno(m);
-    dibs_status status = DIBS_BROKEN_ENGINE;
+    dibs_status status = DIBS_ENGINE_FAILED;
     const char *advice = "see the server's log, or report this";
 
     *again = false;
@@ -88,9 +88,11 @@ dibs_status dibs__my_fault(const dibs__my *e, MYSQL *m, const char *doing, bool 
             advice = faults[i].advice;
         }
     }
-    return dibs__fail(err, status, "mysql: %s: %s: %.*s (%u): %s%s", e->place.label, doing,
-                      DIBS__MY_MESSAGE, mysql_error(m), number, advice,
-                      status == DIBS_UNAVAILABLE ? doubt(doing) : "");
+    dibs__fail(err, status, "mysql: %s: %s: %.*s (%u): %s%s", e->place.label, doing,
+               DIBS__MY_MESSAGE, mysql_error(m), number, advice,
+               status == DIBS_UNAVAILABLE ? doubt(doing) : "");
+    dibs__error_code(err, "%u", number);
+    return status;
 }
 
 bool dibs__my_fatal(unsigned number)

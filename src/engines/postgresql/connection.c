@@ -308,7 +308,7 @@ static const char terminate[] =
 /* The server has said why not, and will say it again. (What passes is unavailable: see error.c.) */
 static bool is_refused(dibs_status status)
 {
-    return status == DIBS_DENIED || status == DIBS_BROKEN_ENGINE || status == DIBS_INVALID;
+    return status == DIBS_DENIED || status == DIBS_ENGINE_FAILED || status == DIBS_INVALID;
 }
 
 dibs_status dibs__pg_end_strays(dibs__sql_conn *base, const uint64_t keys[], size_t count,

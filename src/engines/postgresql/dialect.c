@@ -136,8 +136,8 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
         "RETURNING held, set_config('synchronous_commit', $6, true)",
     /* A waiter that was changed while this waited for the lock's row is left out: its ctid is another. */
     [DIBS__SQL_TOUCH] =
-        "WITH l AS MATERIALIZED (SELECT held, expires, first_place FROM {lock} WHERE name = $1 "
-        "FOR UPDATE), "
+        "WITH l AS MATERIALIZED (SELECT held, expires, first_place, owner, host, pid FROM {lock} "
+        "WHERE name = $1 FOR UPDATE), "
         "n AS MATERIALIZED (SELECT l.*, {now} AS now FROM l), "
         "t AS (UPDATE {waiter} w SET alive_until = n.now + w.span FROM n "
         "WHERE w.ctid = ANY (ARRAY(" TOUCHED ")) "
@@ -146,6 +146,7 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
         "SELECT t.attempt, CASE WHEN t.place = (SELECT h.place FROM {waiter} h "
         "WHERE h.name = $1 AND h.place >= n.first_place AND h.alive_until > n.now "
         "ORDER BY h.place LIMIT 1) THEN n.expires - n.now ELSE 0 END, "
+        "n.expires - n.now, n.held, n.pid, n.owner, n.host, "
         "set_config('synchronous_commit', $4, true) FROM t, n",
 
     [DIBS__SQL_MAKE] = "INSERT INTO {lock} (name) VALUES ($1) ON CONFLICT (name) DO NOTHING",
@@ -234,6 +235,12 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
         "CASE WHEN c.stamp = $3 THEN NULL ELSE c.data END, r.number, {now} FROM (SELECT 1) one "
         "LEFT JOIN {cell} c ON c.name = $1 LEFT JOIN {request} r ON r.name = $1 "
         "AND r.request = $2 AND r.expires > {now}",
+    [DIBS__SQL_CELL_LIST] =
+        "SELECT name, version, written, expires, octet_length(data)::bigint, "
+        "substring(data FROM 1 FOR $5::bigint::integer), k.now "
+        "FROM {cell} c, (SELECT {now} AS now OFFSET 0) k WHERE name >= $1 AND name < $2 "
+        "AND name > $3 AND vacant = 0 AND counter = 0 AND expires > k.now "
+        "ORDER BY name LIMIT $4",
     [DIBS__SQL_CELL_PUT] =
         "UPDATE {cell} c SET version = $2, floor = $3, written = $4, expires = $5, number = $6, "
         "counter = $7, vacant = $8, stamp = $9, data = coalesce($10, c.data), reap = $11 "

@@ -38,7 +38,7 @@ static dibs_status status_of(const char *state)
         return DIBS_UNAVAILABLE;
     if (starts(state, "3D000"))
         return DIBS_INVALID;
-    return DIBS_BROKEN_ENGINE;
+    return DIBS_ENGINE_FAILED;
 }
 
 static const char *advice_for(const char *state)
@@ -75,8 +75,10 @@ dibs_status dibs__pg_fault(const PGresult *res, bool *again, dibs_error *err)
     if (!state)
         state = "08006";
     *again = worth_again(state);
-    return dibs__fail(err, status_of(state), "postgresql: %.300s (SQLSTATE %.5s)%s",
-                      message ? message : "no answer", state, advice_for(state));
+    dibs__fail(err, status_of(state), "postgresql: %.300s (SQLSTATE %.5s)%s",
+               message ? message : "no answer", state, advice_for(state));
+    dibs__error_code(err, "%.5s", state);
+    return status_of(state);
 }
 
 bool dibs__pg_is_locked(const PGresult *res)

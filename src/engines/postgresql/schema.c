@@ -140,7 +140,7 @@ static found find_table(dibs__pg_conn *c, const char *which, const char *version
                : strcmp(PQgetvalue(res, 0, 1), OLDER) == 0 ? OUTDATED
                                                            : FAILED;
     if (what == FAILED)
-        dibs__fail(err, DIBS_BROKEN_ENGINE,
+        dibs__fail(err, DIBS_ENGINE_FAILED,
                    "postgresql: the table %s%s in %s is not of this version ('%s' "
                    "is its comment, there is '%.60s'): give another ?table_prefix=",
                    e->place.prefix, which, e->place.label, version, PQgetvalue(res, 0, 1));

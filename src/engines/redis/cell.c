@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CELL_KEY_SIZE (DIBS__REDIS_PREFIX_MAX + 3 * DIBS__CELL_KEY_SIZE + 16)
+#define CELL_KEY_SIZE DIBS__REDIS_CELL_KEY_SIZE
 #define ASKED_SIZE    64
 #define REPLY_SIZE    44
 #define SMALL         4096            /* a value that may replace another when the memory is full */
@@ -108,13 +108,13 @@ static dibs__script_call call_of(const dibs__redis *r, dibs__redis_script script
                                words};
 }
 
-static void cell_key(const dibs__redis *r, const char *name, char out[CELL_KEY_SIZE])
+void dibs__redis_cell_key(const dibs__redis *r, const char *name, char out[CELL_KEY_SIZE])
 {
     dibs__redis_key(r->prefix, name, out);
     strcat(out, ":c");
 }
 
-static void write_command(const dibs__redis *r, const char *key, const dibs__cell_command *c,
+void dibs__redis_cell_ask(const dibs__redis *r, const char *key, const dibs__cell_command *c,
                           bool tell, bool whole, dibs__bytes *out)
 {
     char numbers[ASKED_SIZE], stamp[DIBS__STAMP_SIZE] = "";
@@ -143,8 +143,8 @@ static dibs_status read_value(const char *at, size_t size, dibs__cell_reply *out
     return DIBS_OK;
 }
 
-static dibs_status read_reply(const redisReply *reply, dibs__cell_op op, dibs__cell_reply *out,
-                              dibs_error *err)
+dibs_status dibs__redis_cell_answer(const redisReply *reply, dibs__cell_op op,
+                                    dibs__cell_reply *out, dibs_error *err)
 {
     const char *at;
     uint64_t verdict;
@@ -187,18 +187,18 @@ dibs_status dibs__redis_cell(dibs__engine *e, const char *name, const dibs__cell
     redisReply *reply = NULL;
     dibs_status status;
 
-    cell_key(r, name, key);
-    write_command(r, key, command, tell, false, &bytes);
+    dibs__redis_cell_key(r, name, key);
+    dibs__redis_cell_ask(r, key, command, tell, false, &bytes);
     status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
     if (status == DIBS_OK && dibs__redis_no_script(reply)) {
         freeReplyObject(reply);
         reply = NULL;
         dibs__bytes_clear(&bytes);
-        write_command(r, key, command, tell, true, &bytes);
+        dibs__redis_cell_ask(r, key, command, tell, true, &bytes);
         status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
     }
     if (status == DIBS_OK)
-        status = in_doubt(read_reply(reply, command->op, out, err), command->op);
+        status = in_doubt(dibs__redis_cell_answer(reply, command->op, out, err), command->op);
     if (status != DIBS_OK)
         dibs__wrap(err, "%s", r->place.text);
     if (reply)
@@ -262,7 +262,7 @@ dibs_status dibs__redis_cell_wait(dibs__engine *e, const char *name, uint64_t ve
 
     if (status != DIBS_OK)
         return status;
-    cell_key(r, name, key);
+    dibs__redis_cell_key(r, name, key);
     status = wait_on(r, seat, key, version, until, err);
     if (status == DIBS_UNKNOWN && dibs__now(r->base.env) >= until)
         return DIBS_OK; /* nobody said anything in time */

@@ -55,9 +55,9 @@ static const meaning meanings[] = {
      "the server has no such database: see its 'databases' setting"},
     {"ERR invalid DB index", DIBS_INVALID,
      "the server has no such database: see its 'databases' setting"},
-    {"WRONGTYPE", DIBS_BROKEN_ENGINE,
+    {"WRONGTYPE", DIBS_ENGINE_FAILED,
      "the key belongs to something else: choose another prefix= in the URL"},
-    {"NOTOURS", DIBS_BROKEN_ENGINE,
+    {"NOTOURS", DIBS_ENGINE_FAILED,
      "the key belongs to something else: choose another prefix= in the URL"},
     {"ERR unknown command", DIBS_UNSUPPORTED,
      "the server lacks a command that is needed: use Redis 6 or later"},
@@ -80,13 +80,18 @@ static const meaning *find_meaning(const redisReply *reply)
 dibs_status dibs__redis_refusal(const redisReply *reply, dibs_error *err)
 {
     const meaning *m;
+    const char *text;
 
     if (!reply || reply->type != REDIS_REPLY_ERROR)
-        return dibs__fail(err, DIBS_BROKEN_ENGINE, "unexpected reply from the server");
+        return dibs__fail(err, DIBS_ENGINE_FAILED, "unexpected reply from the server");
     m = find_meaning(reply);
+    text = reply->str ? reply->str : "";
     if (m)
-        return dibs__fail(err, m->status, "%.200s (%s)", m->advice, reply->str);
-    return dibs__fail(err, DIBS_BROKEN_ENGINE, "the server returned an error: %.300s", reply->str);
+        dibs__fail(err, m->status, "%.200s (%s)", m->advice, text);
+    else
+        dibs__fail(err, DIBS_ENGINE_FAILED, "the server returned an error: %.300s", text);
+    dibs__error_code(err, "%.*s", (int)strcspn(text, " "), text);
+    return m ? m->status : DIBS_ENGINE_FAILED;
 }
 
 /* Other words in capitals tell of a state that passes. */

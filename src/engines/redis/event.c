@@ -1,9 +1,10 @@
-/* Wake-ups for tickets: one subscription a handle, made before the first ticket enters a line. The
+/* Wake-ups for requests: one subscription a handle, made before the first request enters a line. The
  * keeper polls one descriptor, an epoll set with the subscription in it and a timer for trying
  * again when that was cut. What is published meanwhile is lost; the next sign of life of each
- * ticket finds it. */
+ * request finds it. */
 #define _GNU_SOURCE
 #include "core/error.h"
+#include "core/thread.h"
 #include "engines/redis/error.h"
 #include "engines/redis/redis.h"
 
@@ -143,16 +144,14 @@ static void retry_later(dibs__events *v)
 
 static bool lock_until(dibs__events *v, const dibs__env *env, dibs__deadline until)
 {
-    struct timespec t;
     int64_t left = until - dibs__now(env);
 
     if (pthread_mutex_trylock(&v->lock) == 0)
         return true;
     if (left <= 0)
         return false;
-    left = left < 60 * DIBS__SECOND ? left : 60 * DIBS__SECOND;
-    t = dibs__moment(CLOCK_MONOTONIC, left);
-    return pthread_mutex_clocklock(&v->lock, CLOCK_MONOTONIC, &t) == 0;
+    return dibs__mutex_lock_within(&v->lock, left < 60 * DIBS__SECOND ? left : 60 * DIBS__SECOND) ==
+           0;
 }
 
 dibs_status dibs__events_need(dibs__redis *r, dibs__deadline until, dibs_error *err)

@@ -180,7 +180,7 @@ dibs_status dibs__redis_prepare(const dibs__scripts *scripts, dibs__conn *c, dib
     dibs_status status = load(scripts, c, true, replies, until, err);
 
     *out = (dibs__server_kind){.flags = true};
-    if (status == DIBS_BROKEN_ENGINE && does_not_compile(replies[count - 1])) {
+    if (status == DIBS_ENGINE_FAILED && does_not_compile(replies[count - 1])) {
         free_replies(replies, count + 1);
         out->flags = false;
         status = load(scripts, c, false, replies, until, err);

@@ -61,11 +61,10 @@ static void write_question(const dibs__redis *r, const question *q, bool whole, 
     }
 }
 
-/* A number alone: the fence of a grant with its whole lease and nobody beside it; 0: released; -1:
- * in line, and not at its head. */
+/* A number alone: the fence of a grant with its whole lease and nobody beside it; 0: released. */
 static dibs_status read_short(int64_t number, int64_t lease, dibs__reply *out)
 {
-    out->verdict = number > 0 ? DIBS__GRANTED : number == 0 ? DIBS__RELEASED : DIBS__QUEUED;
+    out->verdict = number > 0 ? DIBS__GRANTED : DIBS__RELEASED;
     if (number > 0) {
         out->fence = out->floor = (uint64_t)number;
         out->remaining = lease;
@@ -85,17 +84,57 @@ bool dibs__redis_is_fence(int64_t fence, int64_t floor)
     return fence > 0 && floor >= 0 && floor <= fence;
 }
 
+/* One text of those behind the numbers; NULL: there is none. */
+static const char *read_text(const char **at, const char *end)
+{
+    const char *text = *at, *nul = text < end ? memchr(text, '\0', (size_t)(end - text)) : NULL;
+
+    *at = nul ? nul + 1 : end;
+    return nul ? text : NULL;
+}
+
+/* See lua/head.lua. false: it is something else. */
+static bool read_in_way(const redisReply *reply, dibs__in_way *out)
+{
+    const char *at, *end = reply->str + reply->len, *owner, *info, *host;
+
+    if (reply->len < 16)
+        return false;
+    at = reply->str + 16;
+    owner = read_text(&at, end);
+    read_text(&at, end);
+    info = read_text(&at, end);
+    host = info ? strchr(info, ' ') : NULL;
+    if (!host || strlen(owner) >= sizeof out->owner || strlen(host + 1) >= sizeof out->host)
+        return false;
+    out->left = (int64_t)dibs__redis_read_double(reply->str);
+    out->fence = dibs__redis_read_double(reply->str + 8);
+    out->pid = strtoll(info, NULL, 10);
+    strcpy(out->owner, owner);
+    strcpy(out->host, host + 1);
+    return true;
+}
+
+#define NUMBERS 5 /* of a reply; behind them: who is in the way */
+
 dibs_status dibs__redis_read_reply(const redisReply *reply, int64_t lease, dibs__reply *out,
                                    dibs_error *err)
 {
-    int64_t value[5] = {0};
+    int64_t value[NUMBERS] = {0};
 
     memset(out, 0, sizeof *out);
-    if (reply && reply->type == REDIS_REPLY_INTEGER && reply->integer >= -1)
+    if (reply && reply->type == REDIS_REPLY_INTEGER && reply->integer >= 0)
         return read_short(reply->integer, lease, out);
-    if (!reply || reply->type != REDIS_REPLY_ARRAY || reply->elements < 1 || reply->elements > 5)
+    if (reply && reply->type == REDIS_REPLY_STRING) {
+        out->verdict = DIBS__QUEUED; /* and not at the head of the line */
+        return read_in_way(reply, &out->in_way) ? DIBS_OK : refused(reply, out, err);
+    }
+    if (!reply || reply->type != REDIS_REPLY_ARRAY || reply->elements < 1 ||
+        reply->elements > NUMBERS + 1)
         return refused(reply, out, err);
-    for (size_t i = 0; i < reply->elements; i++) {
+    if (reply->elements > NUMBERS && reply->element[NUMBERS]->type == REDIS_REPLY_STRING)
+        read_in_way(reply->element[NUMBERS], &out->in_way);
+    for (size_t i = 0; i < reply->elements && i < NUMBERS; i++) {
         if (reply->element[i]->type != REDIS_REPLY_INTEGER)
             return refused(reply, out, err);
         value[i] = reply->element[i]->integer;
@@ -233,7 +272,7 @@ dibs_status dibs__redis_enter(dibs__engine *e, const dibs__enter_request *reques
     dibs__redis *r = (dibs__redis *)e;
     atomic_uchar *hot = dibs__redis_hot(r, request->name);
     question q;
-    dibs_status status = DIBS_QUEUED;
+    dibs_status status = DIBS_UNSUPPORTED;
 
     if (request->by_event && request->window > 0 &&
         (status = dibs__events_need(r, until, err)) != DIBS_OK)
@@ -243,8 +282,8 @@ dibs_status dibs__redis_enter(dibs__engine *e, const dibs__enter_request *reques
         atomic_load_explicit(hot, memory_order_relaxed) && !dibs__pipeline_lags(r->pipeline))
         status = enter_hot(r, request, &q, until, out, err);
     else
-        status = DIBS_QUEUED;
-    if (status == DIBS_QUEUED)
+        status = DIBS_UNSUPPORTED;
+    if (status == DIBS_UNSUPPORTED)
         status = ask(r, &q, NULL, until, out, err);
     if (status == DIBS_OK && request->window > 0)
         atomic_store_explicit(hot, out->verdict == DIBS__QUEUED, memory_order_relaxed);

@@ -2,7 +2,7 @@
  *
  *   pipeline   the main connection, for every command of every thread
  *   seats      connections on which threads wait for their turn (BLPOP)
- *   events     the subscription by which tickets are woken
+ *   events     the subscription by which requests are woken
  *
  * Keys: PREFIX:{NAME} and, after it, :h :x :f :q and :w:ATTEMPT, see lua/head.lua; of a cell
  * PREFIX:{KEY}:c and, after that, :r:REQUEST and :s, see lua/cell.lua. */
@@ -45,6 +45,7 @@ typedef struct dibs__redis {
 /* lock.c */
 atomic_uchar *dibs__redis_hot(dibs__redis *r, const char *name);
 /* Can a grant have this fence and floor? Else it is no answer of our scripts. */
+uint64_t dibs__redis_read_double(const char *at); /* as the scripts' struct.pack writes it */
 bool dibs__redis_is_fence(int64_t fence, int64_t floor);
 /* What a command answered, see lua/head.lua; `lease` is the one that was asked for. */
 dibs_status dibs__redis_read_reply(const redisReply *reply, int64_t lease, dibs__reply *out,
@@ -64,7 +65,7 @@ dibs_status dibs__redis_break(dibs__engine *e, const char *name, const char *by,
 dibs_status dibs__redis_wait(dibs__engine *e, dibs__sitter *sitter, dibs__deadline until,
                              dibs__reply *out, dibs_error *err);
 void dibs__redis_poke(dibs__engine *e, dibs__sitter *sitter);
-/* Sends `bytes` (an enter) and the wait for its outcome in one write. DIBS_QUEUED: could not be
+/* Sends `bytes` (an enter) and the wait for its outcome in one write. DIBS_UNSUPPORTED: could not be
  * tried this way, surely not done. QUEUED in `out`: the seat already waits. */
 dibs_status dibs__redis_enter_and_wait(dibs__redis *r, const dibs__enter_request *request,
                                        dibs__bytes *bytes, dibs__deadline until, dibs__reply *out,
@@ -75,11 +76,23 @@ dibs_status dibs__redis_take_seat(dibs__redis *r, dibs__deadline until, dibs__se
                                   dibs_error *err);
 
 /* cell.c */
+#define DIBS__REDIS_CELL_KEY_SIZE (DIBS__REDIS_PREFIX_MAX + 3 * DIBS__CELL_KEY_SIZE + 16)
+void dibs__redis_cell_key(const dibs__redis *r, const char *name,
+                          char out[DIBS__REDIS_CELL_KEY_SIZE]);
+/* `whole`: with the script's text. A READ with a number gets so many bytes, and the size as the number. */
+void dibs__redis_cell_ask(const dibs__redis *r, const char *key, const dibs__cell_command *c,
+                          bool tell, bool whole, dibs__bytes *out);
+dibs_status dibs__redis_cell_answer(const redisReply *reply, dibs__cell_op op,
+                                    dibs__cell_reply *out, dibs_error *err);
 dibs_status dibs__redis_cell(dibs__engine *e, const char *name, const dibs__cell_command *command,
                              bool tell, dibs__deadline until, dibs__cell_reply *out,
                              dibs_error *err);
 dibs_status dibs__redis_cell_wait(dibs__engine *e, const char *name, uint64_t version,
                                   dibs__deadline until, dibs_error *err);
+
+/* cells.c */
+dibs_status dibs__redis_cell_list(dibs__engine *e, const dibs__cell_range *range,
+                                  dibs__deadline until, dibs__cell_page *out, dibs_error *err);
 
 /* look.c */
 dibs_status dibs__redis_inspect(dibs__engine *e, const char *name, dibs__deadline until,

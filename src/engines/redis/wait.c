@@ -28,8 +28,7 @@ static void write_blpop(const dibs__redis *r, const char *name, const char *atte
     dibs__resp_text(out, "0");
 }
 
-/* Big-endian, as the scripts' struct.pack writes it. */
-static uint64_t read_double(const char *at)
+uint64_t dibs__redis_read_double(const char *at)
 {
     uint64_t bits = 0;
     double number;
@@ -50,8 +49,8 @@ static dibs_status read_wake_up(const redisReply *reply, dibs__reply *out, dibs_
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
         reply->element[1]->type != REDIS_REPLY_STRING || reply->element[1]->len != 16)
         return DIBS_OK;
-    out->fence = read_double(reply->element[1]->str);
-    out->floor = read_double(reply->element[1]->str + 8);
+    out->fence = dibs__redis_read_double(reply->element[1]->str);
+    out->floor = dibs__redis_read_double(reply->element[1]->str + 8);
     if (dibs__redis_is_fence((int64_t)out->fence, (int64_t)out->floor))
         out->verdict = DIBS__GRANTED;
     return DIBS_OK;
@@ -216,7 +215,7 @@ dibs_status dibs__redis_enter_and_wait(dibs__redis *r, const dibs__enter_request
     bool sound;
 
     if (dibs__redis_take_seat(r, until, &seat, NULL) != DIBS_OK)
-        return DIBS_QUEUED;
+        return DIBS_UNSUPPORTED;
     write_blpop(r, request->name, request->who.attempt, bytes);
     status = dibs__conn_ask(seat->conn, bytes, &reply, 1, until, err);
     if (status ==
@@ -225,7 +224,7 @@ dibs_status dibs__redis_enter_and_wait(dibs__redis *r, const dibs__enter_request
     sound = status == DIBS_OK && reply->type != REDIS_REPLY_ERROR;
     if (status == DIBS_OK)
         status = dibs__redis_no_script(reply)
-                     ? DIBS_QUEUED
+                     ? DIBS_UNSUPPORTED
                      : read_entered(seat, reply, request->who.lease, until, out, err);
     if (status == DIBS_OK && out->verdict == DIBS__QUEUED)
         dibs__seat_assign(&r->seats, seat, request->who.attempt);
@@ -234,7 +233,7 @@ dibs_status dibs__redis_enter_and_wait(dibs__redis *r, const dibs__enter_request
     dibs__seat_leave(&r->seats, seat, sound ? DIBS__SEAT_SOUND : DIBS__SEAT_UNANSWERED);
     if (reply)
         freeReplyObject(reply);
-    if (status != DIBS_OK && status != DIBS_QUEUED)
+    if (status != DIBS_OK && status != DIBS_UNSUPPORTED)
         dibs__wrap(err, "%s", r->place.text);
     return status;
 }

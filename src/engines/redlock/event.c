@@ -1,5 +1,5 @@
 /* What the keeper does: listens on every node for locks that have become free, and tries for the
- * tickets that are first in their lines. One descriptor tells it to come: an epoll set of the
+ * requests that are first in their lines. One descriptor tells it to come: an epoll set of the
  * subscriptions, a timer for what is due, and a bell for new connections and new names. What is
  * published while a subscription is away is lost: the pauses find it. */
 #define _GNU_SOURCE
@@ -13,7 +13,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define TOGETHER   32             /* tickets that try in one exchange */
+#define TOGETHER   32             /* requests that try in one exchange */
 #define APART      ((int64_t)100) /* microseconds between those who try after one word, a head */
 #define APART_MOST (5 * DIBS__MS) /* within the moment that is theirs: lua/vote.lua */
 

@@ -10,10 +10,11 @@
 #include <string.h>
 #include <time.h>
 
-#define PATIENCE  4   /* limits that a renewal or a release waits for nodes that do not answer */
-#define KEEP_MAX  128 /* in one exchange */
-#define COLLIDE   6   /* tries of a lock that nobody has and several want */
-#define COLLISION (3 * DIBS__MS)
+#define PATIENCE   4   /* limits that a renewal or a release waits for nodes that do not answer */
+#define KEEP_MAX   128 /* in one exchange */
+#define COLLIDE    6   /* tries of a lock that nobody has and several want */
+#define COLLISION  (3 * DIBS__MS)
+#define LAST_ROUND 9007199254740992.0 /* 2^53: above all of them */
 
 static dibs__redlock *of(dibs__engine *e)
 {
@@ -35,13 +36,15 @@ static dibs__deadline with_patience(const dibs__voters *v, dibs__deadline until)
 
 /* ---- Giving back ----------------------------------------------------------------------------- */
 
+/* A vote that was adopted has a round of the client that asked for it. All rounds of its attempt go back: who
+ * has a grant does not ask again. */
 size_t dibs__give_word(char out[DIBS__PACK_SIZE], const dibs__claim *claim, uint64_t round,
                        bool min_hold)
 {
     dibs__pack p = dibs__pack_begin(out);
 
     dibs__pack_number(&p, (double)claim->fence);
-    dibs__pack_number(&p, (double)round);
+    dibs__pack_number(&p, claim->adopted ? LAST_ROUND : (double)round);
     dibs__pack_number(&p, min_hold);
     dibs__pack_text(&p, claim->owner);
     dibs__pack_text(&p, claim->attempt);
@@ -49,16 +52,18 @@ size_t dibs__give_word(char out[DIBS__PACK_SIZE], const dibs__claim *claim, uint
 }
 
 /* It was ours if a majority had it, or can have had it: nodes that do not answer are not held
- * against us. A majority must have heard of it. */
+ * against us, because nobody else gets the lock before our lease is over. Unless it was broken: then the nodes that are
+ * silent may be those that make a majority which has heard of the break. A majority must have heard of the release. */
 dibs_status dibs__give_verdict(const dibs__voters *v, dibs__node_set gave, dibs__node_set gave_not,
                                dibs__verdict why_not, dibs__reply *out)
 {
-    size_t no = (size_t)dibs__nodes_in(gave_not);
+    size_t yes = (size_t)dibs__nodes_in(gave), no = (size_t)dibs__nodes_in(gave_not);
+    bool broken = why_not == DIBS__BROKEN && yes < v->majority;
 
     memset(out, 0, sizeof *out);
-    if ((size_t)dibs__nodes_in(gave | gave_not) < v->majority)
+    if (yes + no < v->majority)
         return DIBS_UNKNOWN;
-    out->verdict = no > v->count - v->majority ? why_not : DIBS__RELEASED;
+    out->verdict = no > v->count - v->majority || broken ? why_not : DIBS__RELEASED;
     return DIBS_OK;
 }
 

@@ -1,5 +1,5 @@
 /* Trying for those who are first in their lines: an unlock's, and the threads' own. See line.h; event.c tries
- * for tickets. */
+ * for requests. */
 #define _GNU_SOURCE
 #include "engines/redlock/line.h"
 

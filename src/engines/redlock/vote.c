@@ -146,7 +146,7 @@ static bool votes_enough(const dibs__ask *a)
 
     for (size_t k = 0; k < s->count; k++) {
         const dibs__try *t = s->try[k];
-        size_t yes = (size_t)dibs__nodes_in(t->yes), gave = 0, gave_not = 0;
+        size_t yes = (size_t)dibs__nodes_in(t->yes), gave = 0;
         for (size_t node = 0; node < s->v->count; node++) {
             if (!is_in(a->answered, node))
                 continue;
@@ -155,7 +155,6 @@ static bool votes_enough(const dibs__ask *a)
                             number_at(reply, 0) == DIBS__RELEASED;
             yes += is_yes(vote_in(t, reply));
             gave += released;
-            gave_not += !released;
         }
         if (!decided(s->v, yes, left) || (t->after && !decided(s->v, gave, left)))
             return false;

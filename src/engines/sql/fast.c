@@ -127,6 +127,15 @@ static void answer_one(dibs__sql_task *t, dibs__sql_op op, uint64_t fence)
     t->answered = true;
 }
 
+static void read_in_way(const dibs__sql_value *cells, dibs__in_way *out)
+{
+    out->left = cells[0].number;
+    out->fence = (uint64_t)cells[1].number;
+    out->pid = cells[2].number;
+    dibs__sql_read_text(&cells[3], out->owner, sizeof out->owner);
+    dibs__sql_read_text(&cells[4], out->host, sizeof out->host);
+}
+
 static void answer_touched(fast_run *f, size_t command, const dibs__sql_value *cells)
 {
     char attempt[DIBS__ATTEMPT_SIZE];
@@ -137,6 +146,7 @@ static void answer_touched(fast_run *f, size_t command, const dibs__sql_value *c
         if (t->fence != 0 || strcmp(t->attempt, attempt) != 0)
             continue;
         t->reply = (dibs__reply){.verdict = DIBS__QUEUED, .remaining = cells[1].number};
+        read_in_way(cells + 2, &t->reply.in_way);
         t->answered = true;
     }
 }

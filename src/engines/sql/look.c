@@ -1,6 +1,6 @@
-/* Listing: all locks with a prefix, and their holders, as of one moment.
+/* Listing: all locks with a prefix, and their holders, as of one moment; and cells, a page at a time.
  *
- * Both lists are sorted by name, so that they are put together in one pass. */
+ * Locks and holders are sorted by name, so that they are put together in one pass. */
 #include "engines/sql/inner.h"
 
 #include "core/error.h"
@@ -165,5 +165,82 @@ dibs_status dibs__sql_list(dibs__engine *base, const char *prefix, bool idle, di
     }
     free(l.lock);
     free(l.holder);
+    return job.status;
+}
+
+/* ---- Cells ----------------------------------------------------------------------------------- */
+
+typedef struct cell_listing {
+    const dibs__cell_range *range;
+    dibs__cell_page *page;
+} cell_listing;
+
+static int on_cell(void *ctx, size_t command, const dibs__sql_value *cells, size_t count)
+{
+    cell_listing *l = ctx;
+    dibs__time now = {cells[6].number, cells[6].number};
+    dibs__cell cell = {
+        .version = (uint64_t)cells[1].number,
+        .written = cells[2].number,
+        .expires = cells[3].number,
+        .data = cells[5].kind == DIBS__SQL_BYTES && cells[5].size ? cells[5].bytes : NULL,
+        .size = cells[4].kind == DIBS__SQL_NUMBER ? (size_t)cells[4].number : 0,
+    };
+
+    (void)command, (void)count;
+    dibs__sql_read_text(&cells[0], l->page->reached, sizeof l->page->reached);
+    dibs__cell_page_put(l->page, l->page->reached, &cell, now, false, l->range->head);
+    return l->page->failed ? -1 : 0;
+}
+
+static dibs_status look_at_cells(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job,
+                                 dibs_error *err)
+{
+    cell_listing *l = job->ctx;
+    dibs__sql_batch *b = &seat->batch;
+    char end[DIBS__CELL_KEY_SIZE];
+
+    dibs__cell_page_fini(l->page); /* of an earlier try */
+    dibs__cell_range_end(l->range->prefix, end);
+    dibs__sql_batch_reset(b, DIBS__SQL_SNAPSHOT);
+    dibs__sql_add(b, DIBS__SQL_CELL_LIST);
+    dibs__sql_text(b, l->range->prefix);
+    dibs__sql_text(b, end);
+    dibs__sql_text(b, l->range->after);
+    dibs__sql_number(b, (int64_t)l->range->limit);
+    dibs__sql_number(b, (int64_t)l->range->head);
+    b->row = on_cell;
+    b->ctx = l;
+    return dibs__sql_seat_exchange(e, seat, job->until, err);
+}
+
+/* No tables, and so nothing in them. */
+static dibs_status look_at_cells_again(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job,
+                                       dibs_error *err)
+{
+    for (int tries = 0;; tries++) {
+        dibs_status status = dibs__sql_seat_ready(e, seat, job->until, err);
+        seat->again = false;
+        if (status == DIBS_OK)
+            status = dibs__sql_cells_ready(e, seat, false, job->until, err);
+        if (status == DIBS_NOT_FOUND)
+            return DIBS_OK;
+        if (status == DIBS_OK)
+            status = look_at_cells(e, seat, job, err);
+        if (status == DIBS_UNKNOWN)
+            status = DIBS_UNAVAILABLE;
+        if (status == DIBS_OK || !seat->again || tries == 2)
+            return status;
+    }
+}
+
+dibs_status dibs__sql_cell_list(dibs__engine *base, const dibs__cell_range *range,
+                                dibs__deadline until, dibs__cell_page *out, dibs_error *err)
+{
+    cell_listing l = {.range = range, .page = out};
+    dibs__sql_job job = {.call = look_at_cells_again, .ctx = &l, .until = until, .err = err};
+
+    dibs__sql_do((dibs__sql *)base, &job);
+    out->more = out->count == range->limit;
     return job.status;
 }

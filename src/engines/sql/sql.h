@@ -103,7 +103,8 @@ typedef struct dibs__sql_value {
  *           the lists gets alive_until = clock + span. The lock's row must be locked meanwhile: a
  *           hand-over must not overlook the new alive_until.
  *                       → for each that was touched: attempt, remaining (the first live one in line:
- *                         the holder's expires - clock; all others 0)
+ *                         the holder's expires - clock; all others 0), the holder's expires - clock,
+ *                         fence, pid, owner, host
  *
  * The general way, inside one transaction:
  *
@@ -176,6 +177,9 @@ typedef struct dibs__sql_value {
  *   CELL_LOOK        name, request or NULL, stamp
  *                    → CELL (all NULL: none there; data NULL if the stamp is that), the number that the
  *                      request was answered or NULL, clock. Sees all that was committed before CELL_LOCK
+ *   CELL_LIST        first, end, after, limit, head
+ *                    → name, version, written, expires, length of data, the first `head` bytes of data, clock
+ *                      of those that are there, no counters, first <= name < end, name > after; by name
  *   CELL_PUT         name, CELL (data NULL: as it is), reap, tell
  *   CELL_DROP        name, tell
  *   REQUEST_PUT      name, request, number, expires
@@ -220,6 +224,7 @@ typedef struct dibs__sql_value {
     X(CELL_MAKE)                \
     X(CELL_LOCK)                \
     X(CELL_LOOK)                \
+    X(CELL_LIST)                \
     X(CELL_PUT)                 \
     X(CELL_DROP)                \
     X(REQUEST_PUT)              \
@@ -519,6 +524,9 @@ dibs_status dibs__sql_cell(dibs__engine *e, const char *key, const dibs__cell_co
                            bool tell, dibs__deadline until, dibs__cell_reply *out, dibs_error *err);
 /* chores.c */
 bool dibs__sql_cell_reap(dibs__engine *e, size_t limit, dibs__deadline until);
+/* look.c */
+dibs_status dibs__sql_cell_list(dibs__engine *e, const dibs__cell_range *range,
+                                dibs__deadline until, dibs__cell_page *out, dibs_error *err);
 /* CELL_WAIT, for a driver that can tell. `*same`: it still has that version. */
 dibs_status dibs__sql_cell_mark(dibs__sql *e, const char *key, uint64_t version,
                                 dibs__deadline until, bool *same, dibs_error *err);

@@ -175,7 +175,7 @@ static void tell_moved(dibs__lite *e, dibs__lite_job *jobs)
 {
     dibs_error err;
     dibs_status status =
-        dibs__fail(&err, DIBS_BROKEN_ENGINE,
+        dibs__fail(&err, DIBS_ENGINE_FAILED,
                    "sqlite: %.400s: the database was removed or replaced: open it again", e->path);
 
     for (dibs__lite_job *job = jobs; job; job = job->next) {

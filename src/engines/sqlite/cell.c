@@ -210,6 +210,25 @@ static bool is_dead(session *s)
     return s->client[0] && (strcmp(s->client, DEAD) == 0 || dibs__lite_dead(s->e, s->client));
 }
 
+static bool tells_death(const dibs__cell_command *c, dibs__cell_verdict verdict)
+{
+    return verdict == DIBS__CELL_CONFLICT ||
+           (c->op == DIBS__CELL_READ && c->alive && verdict == DIBS__CELL_DONE);
+}
+
+/* A row of the listing, which shows only the beginning of the value. True: whoever wrote it is dead. */
+bool dibs__lite_read_listed(dibs__lite *e, sqlite3_stmt *q, dibs__cell *out,
+                            char key[DIBS__CELL_KEY_SIZE])
+{
+    session s = {.e = e};
+
+    read_cell(q, out, s.client);
+    out->data = sqlite3_column_blob(q, 9);
+    out->size = out->data ? (size_t)sqlite3_column_int64(q, 10) : 0;
+    read_text(q, 11, key, DIBS__CELL_KEY_SIZE);
+    return is_dead(&s);
+}
+
 static int glance(session *s, dibs__time now, dibs__lite_job *job)
 {
     dibs__cell c;
@@ -237,7 +256,7 @@ int dibs__lite_cell(dibs__lite *e, dibs__time now, dibs__lite_job *job)
         failed = dibs__cell_apply(&store, &s, now, job->command, &answer);
         if (failed == 0) {
             job->no_memory = !dibs__cell_reply_of(job->command, &answer, now, &job->cell);
-            if (answer.verdict == DIBS__CELL_CONFLICT && is_dead(&s))
+            if (tells_death(job->command, answer.verdict) && is_dead(&s))
                 job->cell.age = INT64_MAX;
         }
     }

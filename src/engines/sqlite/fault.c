@@ -16,15 +16,15 @@ static const struct {
     {SQLITE_LOCKED, DIBS_UNAVAILABLE, "another user kept it busy for too long"},
     {SQLITE_INTERRUPT, DIBS_UNAVAILABLE, "it took too long"},
     {SQLITE_NOMEM, DIBS_NO_MEMORY, "out of memory"},
-    {SQLITE_FULL, DIBS_BROKEN_ENGINE, "the disk or quota is full; make room"},
+    {SQLITE_FULL, DIBS_ENGINE_FAILED, "the disk or quota is full; make room"},
     {SQLITE_READONLY, DIBS_DENIED,
      "it cannot be written; check the rights of the file and its folder and how it is mounted"},
     {SQLITE_PERM, DIBS_DENIED, "check the rights of the file and its folder"},
     {SQLITE_AUTH, DIBS_DENIED, "check the rights of the file and its folder"},
     {SQLITE_CANTOPEN, DIBS_DENIED, "check that its folder exists and can be written"},
-    {SQLITE_NOTADB, DIBS_BROKEN_ENGINE, "it is no SQLite database; name another file"},
-    {SQLITE_CORRUPT, DIBS_BROKEN_ENGINE, "the database is damaged; move it away or restore it"},
-    {SQLITE_IOERR, DIBS_BROKEN_ENGINE, "check the disk and the system's log"},
+    {SQLITE_NOTADB, DIBS_ENGINE_FAILED, "it is no SQLite database; name another file"},
+    {SQLITE_CORRUPT, DIBS_ENGINE_FAILED, "the database is damaged; move it away or restore it"},
+    {SQLITE_IOERR, DIBS_ENGINE_FAILED, "check the disk and the system's log"},
 };
 
 dibs_status dibs__lite_status(int system, dibs_status otherwise)
@@ -39,7 +39,7 @@ dibs_status dibs__lite_fault(sqlite3 *db, const char *path, const char *doing, d
 {
     int code = db ? sqlite3_errcode(db) & 0xff : SQLITE_NOMEM;
     const char *said = db ? sqlite3_errmsg(db) : "out of memory";
-    dibs_status status = DIBS_BROKEN_ENGINE;
+    dibs_status status = DIBS_ENGINE_FAILED;
     const char *advice = "move the database away, or report this";
 
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {

@@ -8,6 +8,7 @@
  * have it. */
 #define _GNU_SOURCE
 #include "core/error.h"
+#include "core/thread.h"
 #include "engines/sqlite/sqlite.h"
 
 #include <errno.h>
@@ -28,16 +29,6 @@
 #define LIBC 2u
 #endif
 #define ABI (LIBC << 16 | (uint32_t)sizeof(pthread_mutex_t))
-
-/* The thread sanitizer of GCC 12 does not know pthread_mutex_clocklock, and would take the unlock
- * for a mistake; the other one follows the wall clock. */
-#ifdef __SANITIZE_THREAD__
-#define CLOCK                 CLOCK_REALTIME
-#define LOCK_UNTIL(mutex, at) pthread_mutex_timedlock(mutex, at)
-#else
-#define CLOCK                 CLOCK_MONOTONIC
-#define LOCK_UNTIL(mutex, at) pthread_mutex_clocklock(mutex, CLOCK, at)
-#endif
 
 struct dibs__lite_gate_page {
     _Atomic uint64_t magic; /* written last */
@@ -140,15 +131,13 @@ void dibs__lite_gate_close(dibs__lite *e)
 static int wait_for_turn(dibs__lite *e, dibs__deadline until)
 {
     int64_t left = until - dibs__now(e->base.env);
-    struct timespec at;
     int rc;
 
     if (left <= 0)
         return ETIMEDOUT;
     if (left > PATIENT)
         left = PATIENT;
-    at = dibs__moment(CLOCK, left);
-    rc = LOCK_UNTIL(&e->gate.page->mutex, &at);
+    rc = dibs__mutex_lock_within(&e->gate.page->mutex, left);
     if (rc == ETIMEDOUT && dibs__now(e->base.env) < until)
         e->gate.skip_until = dibs__after(e->base.env, SHUN);
     return rc;

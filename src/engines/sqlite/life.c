@@ -111,7 +111,7 @@ dibs_status dibs__lite_life_open(dibs__lite *e, const char *handle_id, dibs_erro
     if (e->life >= 0)
         dibs__lite_place_share(e, e->life);
     if (e->life < 0 || !lock_file(e->life) || renameat(e->folder, fresh, e->folder, final) < 0)
-        return dibs__fail(err, DIBS_BROKEN_ENGINE, "sqlite: %.400s-dibs: cannot create %s: %s",
+        return dibs__fail(err, DIBS_ENGINE_FAILED, "sqlite: %.400s-dibs: cannot create %s: %s",
                           e->path, final, strerror(errno));
     return DIBS_OK;
 }
@@ -138,7 +138,7 @@ void dibs__lite_life_close(dibs__lite *e)
 
 dibs_status dibs__lite_life_stand_in(dibs__lite *e)
 {
-    return lock_file(e->life) ? DIBS_OK : DIBS_BROKEN_ENGINE;
+    return lock_file(e->life) ? DIBS_OK : DIBS_ENGINE_FAILED;
 }
 
 /* ---- Others ---------------------------------------------------------------------------------- */

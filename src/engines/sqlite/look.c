@@ -1,4 +1,4 @@
-/* Inspect and list: one read transaction on a connection of its own, which waits for nobody and
+/* Inspect and list, of locks and of cells: one read transaction on a connection of its own, which waits for nobody and
  * holds up nobody, however long the list is. Nothing is changed: who has expired or died is left
  * out of what is shown. It ends at the caller's deadline. */
 #include "core/error.h"
@@ -229,6 +229,45 @@ dibs_status dibs__lite_list(dibs__lite *e, const char *prefix, bool idle, dibs__
     set_out(&l, e, until, out);
     dibs__lite_inside();
     status = close_look(&l, open_look(&l) && show_all(&l, prefix) >= 0, err);
+    dibs__lite_outside();
+    return status;
+}
+
+/* ---- Cells ----------------------------------------------------------------------------------- */
+
+static int show_cells(look *l, const dibs__cell_range *range, dibs__cell_page *page)
+{
+    sqlite3_stmt *q = l->sql[DIBS__LITE_LOOK_CELLS];
+    dibs__time now = dibs__lite_cell_time(l->e, l->now);
+    char end[DIBS__CELL_KEY_SIZE];
+    size_t seen = 0;
+    int found;
+
+    dibs__cell_range_end(range->prefix, end);
+    dibs__lite_bind_text(q, 1, range->prefix);
+    dibs__lite_bind_text(q, 2, end);
+    dibs__lite_bind_text(q, 3, range->after);
+    sqlite3_bind_int64(q, 4, (int64_t)range->limit);
+    sqlite3_bind_int64(q, 5, (int64_t)range->head);
+    while ((found = dibs__lite_step(q)) > 0) {
+        dibs__cell c;
+        bool dead = dibs__lite_read_listed(l->e, q, &c, page->reached);
+        dibs__cell_page_put(page, page->reached, &c, now, dead, range->head);
+        seen++;
+    }
+    page->more = seen == range->limit;
+    return found;
+}
+
+dibs_status dibs__lite_cell_list(dibs__lite *e, const dibs__cell_range *range, dibs__deadline until,
+                                 dibs__cell_page *out, dibs_error *err)
+{
+    look l = {0};
+    dibs_status status;
+
+    set_out(&l, e, until, NULL);
+    dibs__lite_inside();
+    status = close_look(&l, open_look(&l) && show_cells(&l, range, out) >= 0, err);
     dibs__lite_outside();
     return status;
 }

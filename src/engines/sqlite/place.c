@@ -296,7 +296,7 @@ dibs_status dibs__lite_place_beside(dibs__lite *e, dibs_error *err)
     bool fresh;
 
     if (lstat(e->path, &st) < 0)
-        return dibs__fail(err, DIBS_BROKEN_ENGINE, "sqlite: %.400s: %s", e->path, strerror(errno));
+        return dibs__fail(err, DIBS_ENGINE_FAILED, "sqlite: %.400s: %s", e->path, strerror(errno));
     e->mode = st.st_mode & 0666;
     e->uid = st.st_uid;
     e->gid = st.st_gid;

@@ -234,7 +234,7 @@ static found recognise(dibs__lite *e, dibs_status *status, dibs_error *err)
                              e->path, (long long)version, VERSION);
     else
         *status = dibs__fail(
-            err, DIBS_BROKEN_ENGINE,
+            err, DIBS_ENGINE_FAILED,
             "sqlite: %.400s: a database of another program: use a separate file for dibs", e->path);
     return FAILED;
 }

@@ -255,6 +255,12 @@ static dibs_status sqlite_cell_wait(dibs__engine *base, const char *key, uint64_
     return dibs__lite_cell_wait(from(base), key, version, until, err);
 }
 
+static dibs_status sqlite_cell_list(dibs__engine *base, const dibs__cell_range *range,
+                                    dibs__deadline until, dibs__cell_page *out, dibs_error *err)
+{
+    return dibs__lite_cell_list(from(base), range, until, out, err);
+}
+
 /* ---- The rest -------------------------------------------------------------------------------- */
 
 static dibs_status sqlite_inspect(dibs__engine *base, const char *name, dibs__deadline until,
@@ -291,6 +297,7 @@ const dibs__engine_class dibs__engine_sqlite = {
     .schemes = schemes,
     .can = {.across_processes = true,
             .first_come = true,
+            .names_holder = true,
             .notices_death = true,
             .tells_holders = true,
             .cells = true,
@@ -307,6 +314,7 @@ const dibs__engine_class dibs__engine_sqlite = {
     .list = sqlite_list,
     .cell = sqlite_cell,
     .cell_wait = sqlite_cell_wait,
+    .cell_list = sqlite_cell_list,
     .event_fd = sqlite_event_fd,
     .events = sqlite_events,
     .stand_in = sqlite_stand_in,

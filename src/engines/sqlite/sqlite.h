@@ -160,6 +160,7 @@ struct dibs__lite {
     pthread_mutex_t peers_mutex;
     dibs__lite_peer peers[DIBS__LITE_PEERS];
     uint64_t peers_clock;
+    unsigned peers_swept; /* the next to be looked at: is it gone? */
 };
 
 /* The file that tells boots apart; a test gives its own. */
@@ -234,6 +235,8 @@ int dibs__lite_cell_reap(dibs__lite *e, dibs__time now, int limit, int *dropped)
 dibs__time dibs__lite_cell_time(const dibs__lite *e, dibs__time now);
 /* Must it be on the disk before the caller is told? */
 bool dibs__lite_cell_lasts(const dibs__lite_job *job);
+bool dibs__lite_read_listed(dibs__lite *e, sqlite3_stmt *q, dibs__cell *out,
+                            char key[DIBS__CELL_KEY_SIZE]);
 dibs_status dibs__lite_cell_wait(dibs__lite *e, const char *key, uint64_t version,
                                  dibs__deadline until, dibs_error *err);
 
@@ -306,6 +309,8 @@ int dibs__lite_peer_lives(dibs__lite *e, const char *client);
 /* look.c */
 dibs_status dibs__lite_inspect(dibs__lite *e, const char *name, dibs__deadline until,
                                dibs__report_builder *out, dibs_error *err);
+dibs_status dibs__lite_cell_list(dibs__lite *e, const dibs__cell_range *range, dibs__deadline until,
+                                 dibs__cell_page *out, dibs_error *err);
 dibs_status dibs__lite_list(dibs__lite *e, const char *prefix, bool idle, dibs__deadline until,
                             dibs__report_builder *out, dibs_error *err);
 

@@ -105,7 +105,10 @@
       "SELECT " DIBS__LITE_RECORD ", " DIBS__LITE_HELD ", name FROM lock INDEXED BY lock_listed " \
       "WHERE listed > 0 AND name >= ?1 ORDER BY name")                                            \
     X(HOLDERS, "SELECT " DIBS__LITE_HOLDER " FROM holder WHERE lock = ?1 ORDER BY fence")         \
-    X(WAITERS, "SELECT " DIBS__LITE_WAITER " FROM waiter WHERE lock = ?1 ORDER BY place")
+    X(WAITERS, "SELECT " DIBS__LITE_WAITER " FROM waiter WHERE lock = ?1 ORDER BY place")         \
+    X(CELLS, "SELECT version, floor, written, expires, number, counter, empty, stamp, client, "   \
+             "substr(data, 1, ?5), length(data), key FROM cell WHERE key >= ?1 AND key < ?2 "     \
+             "AND key > ?3 ORDER BY key LIMIT ?4")
 
 enum {
 #define X(name, text) DIBS__LITE_SQL_##name,

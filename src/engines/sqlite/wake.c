@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #define PIPE_ROOM (256 * 1024)
+#define SWEPT     8
 
 typedef struct message {
     uint64_t fence; /* 0: have a look */
@@ -60,7 +61,7 @@ dibs_status dibs__lite_wake_open(dibs__lite *e, dibs_error *err)
         e->epoll = epoll_create1(EPOLL_CLOEXEC);
     }
     if (e->epoll < 0 || !poll_for(e, e->wake))
-        return dibs__fail(err, DIBS_BROKEN_ENGINE, "sqlite: %.400s-dibs: cannot create %s: %s",
+        return dibs__fail(err, DIBS_ENGINE_FAILED, "sqlite: %.400s-dibs: cannot create %s: %s",
                           e->path, file, strerror(errno));
     return DIBS_OK;
 }
@@ -107,12 +108,32 @@ static void forget_peer(dibs__lite_peer *p)
     p->used = 0;
 }
 
+/* A client that has closed its handle has removed its files. */
+static bool is_gone(const dibs__lite_peer *p)
+{
+    struct stat st;
+    int fd = p->wake >= 0 ? p->wake : p->life;
+
+    return fd >= 0 && fstat(fd, &st) == 0 && st.st_nlink == 0;
+}
+
+/* Some for each new peer: descriptors of clients that come and go must not pile up until they are pushed out. */
+static void forget_gone(dibs__lite *e)
+{
+    for (int i = 0; i < SWEPT; i++) {
+        dibs__lite_peer *p = &e->peers[e->peers_swept++ % DIBS__LITE_PEERS];
+        if (p->used && is_gone(p))
+            forget_peer(p);
+    }
+}
+
 static dibs__lite_peer *have_peer(dibs__lite *e, const char *client)
 {
     dibs__lite_peer *p = find_peer(e, client);
 
     if (p)
         return p;
+    forget_gone(e);
     p = &e->peers[0];
     for (int i = 1; i < DIBS__LITE_PEERS; i++)
         if (e->peers[i].used < p->used)

@@ -21,7 +21,7 @@
 
 /* ---- Paths ----------------------------------------------------------------------------------- */
 
-static char *path_of(const dibs__zk *z, const char *folder, const char *key)
+char *dibs__zk_cell_path(const dibs__zk *z, const char *folder, const char *key)
 {
     char *path = NULL;
 
@@ -30,12 +30,17 @@ static char *path_of(const dibs__zk *z, const char *folder, const char *key)
     return path;
 }
 
+static unsigned guard_number(const char *key)
+{
+    return (unsigned)(dibs__hash(key) % GUARDS);
+}
+
 static char *guard_of(const dibs__zk *z, const char *key)
 {
     char name[8];
 
-    snprintf(name, sizeof name, "%02x", (unsigned)(dibs__hash(key) % GUARDS));
-    return path_of(z, "%g", name);
+    snprintf(name, sizeof name, "%02x", guard_number(key));
+    return dibs__zk_cell_path(z, "%g", name);
 }
 
 static dibs_status no_memory(dibs_error *err)
@@ -64,7 +69,7 @@ static dibs_status make_node(dibs__zk *z, const char *path, dibs__deadline until
 dibs_status dibs__zk_make_folder(dibs__zk *z, const char *folder, dibs__deadline until,
                                  dibs_error *err)
 {
-    char *path = path_of(z, folder, "");
+    char *path = dibs__zk_cell_path(z, folder, "");
     dibs_status status = path ? DIBS_OK : no_memory(err);
 
     for (char *slash = path; status == DIBS_OK && slash;) {
@@ -95,7 +100,7 @@ static bool take_parcel(dibs__zk_parcel *p, dibs__line_blob *b)
 
 static void ask_for(dibs__zk *z, dibs__zk_errand *e, const dibs__line_blob *b, size_t i)
 {
-    char *path = path_of(z, b->folder, b->key);
+    char *path = dibs__zk_cell_path(z, b->folder, b->key);
     dibs__zk_parcel *p = dibs__zk_expect_parcel(e, 2 * i);
 
     dibs__zk_errand_sent(e, path ? zoo_aget(z->zh, path, 0, dibs__zk_parcel_on_data, p)
@@ -125,8 +130,8 @@ static void ask_for_queue(dibs__zk *z, dibs__zk_errand *e, const dibs__line_blob
 }
 
 /* The first so many with their guards, which go first: what is dropped after that look changes them. */
-static dibs_status get_all(dibs__zk *z, dibs__zk_errand *e, dibs__line_blob *blobs, size_t count,
-                           size_t guards, dibs__deadline until, dibs_error *err)
+dibs_status dibs__zk_cells_get(dibs__zk *z, dibs__zk_errand *e, dibs__line_blob *blobs,
+                               size_t count, size_t guards, dibs__deadline until, dibs_error *err)
 {
     const char *root = *z->root ? z->root : "/";
     dibs_status status = dibs__zk_errand_begin(z, err);
@@ -160,7 +165,7 @@ dibs_status dibs__zk_cells_read(dibs__line_side *s, dibs__line_blob *blobs, size
 
     if (!e)
         return no_memory(err);
-    status = get_all((dibs__zk *)s, e, blobs, count, blobs[0].only ? 0 : 1, until, err);
+    status = dibs__zk_cells_get((dibs__zk *)s, e, blobs, count, blobs[0].only ? 0 : 1, until, err);
     dibs__zk_errand_drop(e);
     return status;
 }
@@ -179,7 +184,7 @@ static int64_t clock_now(const dibs__zk *z)
 static dibs_status write_for_time(dibs__zk *z, dibs__deadline until, dibs_error *err)
 {
     dibs__zk_errand *e = dibs__zk_errand_new(z);
-    char *path = path_of(z, "%c", "");
+    char *path = dibs__zk_cell_path(z, "%c", "");
     dibs_status status = e && path ? dibs__zk_errand_begin(z, err) : no_memory(err);
     unsigned connections = 0;
 
@@ -272,7 +277,7 @@ dibs_status dibs__zk_cells_watch(dibs__line_side *s, dibs__line_blob *blob, void
 {
     dibs__zk *z = (dibs__zk *)s;
     dibs__zk_errand *e = dibs__zk_errand_new(z);
-    char *path = path_of(z, blob->folder, blob->key);
+    char *path = dibs__zk_cell_path(z, blob->folder, blob->key);
     dibs_status status = e && path ? dibs__zk_errand_begin(z, err) : no_memory(err);
 
     *out = NULL;
@@ -321,7 +326,7 @@ static bool add_set(bundle *b, char *path, const void *data, size_t size, int64_
 
 static bool add_blob(bundle *b, const dibs__line_blob *blob)
 {
-    char *path = path_of(b->z, blob->folder, blob->key);
+    char *path = dibs__zk_cell_path(b->z, blob->folder, blob->key);
     zoo_op_t *op;
 
     if (blob->change == DIBS__LINE_PUT && blob->version >= 0)
@@ -338,13 +343,26 @@ static bool add_blob(bundle *b, const dibs__line_blob *blob)
     return true;
 }
 
-/* What is to be made anew needs no guard: that it is not there yet is all that was seen of it. */
-static bool add_guard(bundle *b, const dibs__line_blob *blob)
+/* A multi sees what it has done so far, so a guard is written to once for all that are dropped. One that was seen
+ * with different versions is named with both, and the write is beaten. */
+static bool is_guarded(const dibs__line_blob *blobs, size_t i)
 {
+    for (size_t k = 0; k < i; k++)
+        if (guard_number(blobs[k].key) == guard_number(blobs[i].key) &&
+            blobs[k].guard == blobs[i].guard && blobs[k].change == blobs[i].change &&
+            blobs[k].version >= 0)
+            return true;
+    return false;
+}
+
+/* What is to be made anew needs no guard: that it is not there yet is all that was seen of it. */
+static bool add_guard(bundle *b, const dibs__line_blob *blobs, size_t i)
+{
+    const dibs__line_blob *blob = &blobs[i];
     char *path;
     zoo_op_t *op;
 
-    if (blob->version < 0)
+    if (blob->version < 0 || is_guarded(blobs, i))
         return true;
     path = guard_of(b->z, blob->key);
     if (blob->guard >= 0 && blob->change == DIBS__LINE_DROP)
@@ -362,13 +380,16 @@ static bool add_guard(bundle *b, const dibs__line_blob *blob)
 /* The nodes that a multi makes do not tell its number: then their folder is written to. */
 static bool add_number(bundle *b, const dibs__line_blob *blob)
 {
-    return b->numbered >= 0 || add_set(b, path_of(b->z, blob->folder, ""), "", 0, -1);
+    return b->numbered >= 0 || add_set(b, dibs__zk_cell_path(b->z, blob->folder, ""), "", 0, -1);
 }
 
 static bool fill_bundle(bundle *b, const dibs__line_blob *blobs, size_t count)
 {
-    bool ok = add_guard(b, &blobs[0]);
+    bool ok = true;
 
+    for (size_t i = 0; ok && i < count; i++)
+        if (i == 0 || blobs[i].change == DIBS__LINE_DROP)
+            ok = add_guard(b, blobs, i);
     for (size_t i = 0; ok && i < count; i++)
         /* A key that is not there and stays so: nothing to check it by, and nobody to make it but a
          * command on the same cell, whose version is checked. */
@@ -430,64 +451,5 @@ dibs_status dibs__zk_cells_write(dibs__line_side *s, const dibs__line_blob *blob
         dibs__zk_errand_drop(b.e);
     for (int i = 0; i < DIBS__ZK_OPS; i++)
         free(b.path[i]);
-    return status;
-}
-
-/* ---- Walking --------------------------------------------------------------------------------- */
-
-static int by_bytes(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static dibs_status list_names(dibs__zk *z, const char *folder, dibs__zk_errand *e,
-                              dibs__deadline until, dibs_error *err)
-{
-    char *path = path_of(z, folder, "");
-    dibs_status status = path ? dibs__zk_errand_begin(z, err) : no_memory(err);
-
-    if (status == DIBS_OK) {
-        dibs__zk_errand_sent(
-            e, zoo_aget_children(z->zh, path, 0, dibs__zk_errand_on_names, dibs__zk_expect(e)));
-        status = dibs__zk_errand_wait(e, until, err);
-    }
-    free(path);
-    return status;
-}
-
-dibs_status dibs__zk_cells_walk(dibs__line_side *s, const char *folder, const char *after,
-                                size_t limit, dibs__deadline until, dibs__line_blob **out,
-                                size_t *count, dibs_error *err)
-{
-    dibs__zk *z = (dibs__zk *)s;
-    dibs__zk_errand *names = dibs__zk_errand_new(z), *values = dibs__zk_errand_new(z);
-    dibs_status status =
-        names && values ? list_names(z, folder, names, until, err) : no_memory(err);
-
-    *out = NULL;
-    *count = 0;
-    limit = limit < DIBS__ZK_PARCELS / 2 ? limit : DIBS__ZK_PARCELS / 2;
-    if (status == DIBS_OK && !(*out = calloc(limit + 1, sizeof **out)))
-        status = no_memory(err);
-    if (status == DIBS_OK && names->name_count)
-        qsort(names->names, names->name_count, sizeof *names->names, by_bytes);
-    for (size_t i = 0; status == DIBS_OK && i < names->name_count && *count < limit; i++)
-        if (strcmp(names->names[i], after) > 0 &&
-            strlen(names->names[i]) < DIBS__LINE_CELL_KEY_SIZE) {
-            dibs__line_blob *b = &(*out)[(*count)++];
-            snprintf(b->folder, sizeof b->folder, "%s", folder);
-            strcpy(b->key, names->names[i]);
-        }
-    if (status == DIBS_OK && *count > 0)
-        status = get_all(z, values, *out, *count, *count, until, err);
-    if (status != DIBS_OK) {
-        dibs__line_blobs_free(*out, *count);
-        *out = NULL;
-        *count = 0;
-    }
-    if (names)
-        dibs__zk_errand_drop(names);
-    if (values)
-        dibs__zk_errand_drop(values);
     return status;
 }

@@ -9,8 +9,9 @@
 
 #include "engines/zookeeper/zookeeper.h"
 
-#define DIBS__ZK_PARCELS 64 /* as many as a walk looks at, with their guards */
-#define DIBS__ZK_OPS     4  /* of a multi */
+/* Of a multi: a stretch of cells that are dropped, with their guards, and the folder. */
+#define DIBS__ZK_OPS     (2 * DIBS__LINE_STRETCH + 1)
+#define DIBS__ZK_PARCELS DIBS__ZK_OPS
 
 typedef struct dibs__zk_errand dibs__zk_errand;
 
@@ -51,6 +52,10 @@ void dibs__zk_errand_sent(dibs__zk_errand *e, int rc);
 dibs_status dibs__zk_errand_wait(dibs__zk_errand *e, dibs__deadline until, dibs_error *err);
 /* What came of it; of one that has not ended, nothing is known: ZOPERATIONTIMEOUT. */
 int dibs__zk_errand_rc(dibs__zk_errand *e);
+
+/* cell.c: the values of blobs, as many as DIBS__LINE_STRETCH, and the guards of the first so many. */
+dibs_status dibs__zk_cells_get(dibs__zk *z, dibs__zk_errand *e, dibs__line_blob *blobs,
+                               size_t count, size_t guards, dibs__deadline until, dibs_error *err);
 
 /* Completions for the library: data is an errand, or a parcel. */
 void dibs__zk_errand_on_text(int rc, const char *value, const void *data);

@@ -95,7 +95,7 @@ dibs_status dibs__zk_status(int rc)
     case ZMARSHALLINGERROR:
         return DIBS_NO_MEMORY;
     default:
-        return DIBS_BROKEN_ENGINE;
+        return DIBS_ENGINE_FAILED;
     }
 }
 

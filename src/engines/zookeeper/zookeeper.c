@@ -161,6 +161,8 @@ void dibs__zk_free(dibs__zk *z)
     free(z->auth);
     free(z->hosts);
     free(z->root);
+    for (int i = 0; i < 2; i++)
+        dibs__zk_names_free(&z->names[i]);
     dibs__zk_watches_clear(z);
     dibs__table_fini(&z->watches);
     pthread_mutex_destroy(&z->mutex);
@@ -222,6 +224,7 @@ const dibs__engine_class dibs__engine_zookeeper = {
     .list = dibs__line_list,
     .cell = dibs__line_cell,
     .cell_wait = dibs__line_cell_wait,
+    .cell_list = dibs__line_cell_list,
     .cell_reap = dibs__line_cell_reap,
     .event_fd = dibs__line_event_fd,
     .events = dibs__line_events,

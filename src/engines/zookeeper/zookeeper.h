@@ -5,7 +5,7 @@
  *   proof.c       until when the session surely lives
  *   op.c          requests and their answers
  *   enter.c list.c entry.c watch.c   the calls
- *   cell.c        cells; queue.c: who wants to change one; errand.c: the answers that callers wait for
+ *   cell.c        cells; walk.c: all of them, for the reaper; queue.c: who wants to change one; errand.c: the answers that callers wait for
  *   stray.c       places in such queues that nobody wants any more
  *   watches.c     how many watches the library has, and when there must not be more
  *   kept.c        entries that linger until their min_hold is over
@@ -51,6 +51,14 @@ typedef struct dibs__zk_known {
     char value[64];
 } dibs__zk_known;
 
+/* What a listing of a folder of cells brought, in order; see walk.c. */
+typedef struct dibs__zk_name_list {
+    char **name;
+    size_t count, next; /* those before `next` were walked over */
+    bool cut;           /* there were more behind them */
+    dibs__deadline at;
+} dibs__zk_name_list;
+
 typedef enum dibs__zk_state {
     DIBS__ZK_STARTING, /* no session yet */
     DIBS__ZK_OPEN,     /* there is one, connected or not */
@@ -93,7 +101,8 @@ typedef struct dibs__zk {
     dibs__deadline server_time_at;
     int64_t clock; /* what the leader's showed at `clock_at` or before, for cells; 0: not asked */
     dibs__deadline clock_at;
-    unsigned connections; /* so far: each may lead to another leader */
+    dibs__zk_name_list names[2]; /* of "%c" and "%r" */
+    unsigned connections;        /* so far: each may lead to another leader */
     pthread_t thread;
     bool thread_runs;
 } dibs__zk;
@@ -256,13 +265,17 @@ dibs_status dibs__zk_cells_read(dibs__line_side *s, dibs__line_blob *blobs, size
                                 dibs__deadline until, dibs_error *err);
 dibs_status dibs__zk_cells_write(dibs__line_side *s, const dibs__line_blob *blobs, size_t count,
                                  dibs__deadline until, uint64_t *number, dibs_error *err);
-dibs_status dibs__zk_cells_walk(dibs__line_side *s, const char *folder, const char *after,
-                                size_t limit, dibs__deadline until, dibs__line_blob **out,
-                                size_t *count, dibs_error *err);
 dibs_status dibs__zk_cells_watch(dibs__line_side *s, dibs__line_blob *blob, void **out,
                                  dibs__deadline until, dibs_error *err);
 dibs_status dibs__zk_cells_clock(dibs__line_side *s, dibs__deadline until, int64_t *out,
                                  dibs_error *err);
+/* walk.c */
+dibs_status dibs__zk_cells_walk(dibs__line_side *s, const char *folder, const char *after,
+                                size_t limit, dibs__deadline until, dibs__line_blob **out,
+                                size_t *count, dibs_error *err);
+void dibs__zk_names_free(dibs__zk_name_list *n);
+/* ROOT/FOLDER/KEY, or ROOT/FOLDER for the key "". NULL: out of memory. */
+char *dibs__zk_cell_path(const dibs__zk *z, const char *folder, const char *key);
 /* The folder of that name, and what leads to it. */
 dibs_status dibs__zk_make_folder(dibs__zk *z, const char *folder, dibs__deadline until,
                                  dibs_error *err);

@@ -94,11 +94,8 @@ static bool dibs_again(const lab_site *site, lab_server server, lab_rows *rows)
         lab_rows_add(rows, "dibs\t%s\t%.3f ms\t%s",
                      same ? "is let in, one level deeper" : "refused",
                      (double)(lab_now_us() - begin) / 1e3, same ? "the same fence" : err.message);
-        if (same)
-            dibs_unlock(again);
-        dibs_unlock(g);
     }
-    dibs_close(d);
+    dibs_close(d); /* which unlocks it */
     return same;
 }
 

@@ -57,7 +57,7 @@ static size_t in_line(dibs *d, const char *resource)
     dibs_report *report = NULL;
     size_t count = 0;
 
-    if (dibs_inspect(d, resource, &report, NULL) == DIBS_OK)
+    if (dibs_lock_inspect(d, resource, &report, NULL) == DIBS_OK)
         count = dibs_report_at(report, 0)->waiter_count;
     dibs_report_free(report);
     return count;

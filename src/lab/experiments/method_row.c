@@ -163,9 +163,7 @@ static int64_t of_dibs(lab_sessions *x)
         during = connections(x) - before;
     else
         lab_note(&x->seat, "%s", err.message);
-    for (int i = 0; i < n; i++)
-        dibs_unlock(held[i]);
-    dibs_close(d);
+    dibs_close(d); /* which unlocks them */
     return during;
 }
 

@@ -49,9 +49,7 @@ static bool take_dibs(const char *url, int64_t *took_us)
         dibs_open(url, NULL, &d, &err) == DIBS_OK && dibs_lock(d, "r12", &o, &g, &err) == DIBS_OK;
 
     *took_us = lab_now_us() - begin;
-    if (got)
-        dibs_unlock(g);
-    dibs_close(d);
+    dibs_close(d); /* which unlocks it */
     return got;
 }
 
@@ -126,7 +124,6 @@ static dibs_status second_after_restart(lab_node *node, hold *h)
 {
     const dibs_lock_options o = {.wait_ms = WAIT_MS, .lease_ms = 5000};
     dibs_grant *g = NULL;
-    dibs_status status;
     char url[512];
 
     url_of(node, 3, "?guard=off", url);
@@ -143,10 +140,7 @@ static dibs_status second_after_restart(lab_node *node, hold *h)
     if (!lab_node_start(&node[1], NULL) || !lab_node_start(&node[2], NULL) ||
         dibs_open(url, NULL, &h->second, &h->err) != DIBS_OK)
         return DIBS_INVALID;
-    status = dibs_lock(h->second, "r12c", &o, &g, &h->err);
-    if (g)
-        dibs_unlock(g);
-    return status;
+    return dibs_lock(h->second, "r12c", &o, &g, &h->err);
 }
 
 static void restart_dibs(const lab_site *site, lab_finding *out)
@@ -169,9 +163,7 @@ static void restart_dibs(const lab_site *site, lab_finding *out)
                   "dibs, and a node restarts empty inside a lease: %s (the second one is told: %s)",
                   second == DIBS_OK ? "two holders" : "one holder", h.err.message);
     }
-    if (h.grant)
-        dibs_unlock(h.grant);
-    dibs_close(h.first);
+    dibs_close(h.first); /* which unlocks what it holds */
     dibs_close(h.second);
     stop(node, 3);
 }

@@ -56,6 +56,14 @@ static bool open_both(cut *c, char why[256])
     return false;
 }
 
+/* Held, lost or NULL: the experiment has seen what it wanted to see. */
+static void let_go(dibs_grant **g)
+{
+    dibs_status status = dibs_unlock(g, NULL);
+
+    (void)status;
+}
+
 /* A holder behind the member that is cut off, and the next one on the other side. */
 static bool majority_side(cut *c)
 {
@@ -71,21 +79,20 @@ static bool majority_side(cut *c)
     o = (dibs_lock_options){.wait_ms = SERVED_MS};
     got = dibs_lock(c->far, "c1", &o, &second, &c->err) == DIBS_OK;
     c->granted_us = lab_now_us() - begin;
-    c->twice = got && dibs_held(first);
+    c->twice = got && dibs_grant_held(first);
     c->told_us = atomic_load(&c->lost) ? atomic_load(&c->lost) - begin : -1;
     lab_rows_add(c->rows, "a holder, cut off with the leader\t%s\t%lld ms",
                  c->told_us < 0 ? "was not told" : "is told that it lost the lock",
                  (long long)c->told_us / 1000);
     lab_rows_add(c->rows, "the next one, by the other two\t%s%s\t%lld ms",
                  got ? "has it, with a fence that is " : c->err.message,
-                 !got                                     ? ""
-                 : dibs_fence(second) > dibs_fence(first) ? "higher"
-                                                          : "NOT higher",
+                 !got                                                 ? ""
+                 : dibs_grant_fence(second) > dibs_grant_fence(first) ? "higher"
+                                                                      : "NOT higher",
                  (long long)c->granted_us / 1000);
     lab_ensemble_signal(&c->e, c->one, false, SIGCONT);
-    dibs_unlock(first);
-    if (got)
-        dibs_unlock(second);
+    let_go(&first);
+    let_go(&second);
     return got;
 }
 
@@ -100,8 +107,7 @@ static bool heal(cut *c, const char *name)
     c->healed_us = lab_now_us() - begin;
     lab_rows_add(c->rows, "a client of the member that was cut off, healed\t%s\t%lld ms",
                  got ? "is served" : c->err.message, (long long)c->healed_us / 1000);
-    if (got)
-        dibs_unlock(g);
+    let_go(&g);
     return got;
 }
 
@@ -122,8 +128,7 @@ static bool minority_side(cut *c)
                  status == DIBS_OK ? "IS SERVED" : dibs_status_text(status),
                  (long long)c->alone_us / 1000);
     lab_ensemble_signal(&c->e, c->one, true, SIGCONT);
-    if (status == DIBS_OK)
-        dibs_unlock(g);
+    let_go(&g);
     return true;
 }
 

@@ -94,8 +94,8 @@ static void dibs_on_both(pair *p, dibs *d[2], dibs_grant *g[2])
     for (int i = 0; i < 2; i++)
         if (dibs_open(url[i], NULL, &d[i], &err) == DIBS_OK &&
             dibs_lock(d[i], "c1", &o, &g[i], &err) == DIBS_OK) {
-            p->fence[i] = dibs_fence(g[i]);
-            p->dibs_holders += dibs_held(g[i]);
+            p->fence[i] = dibs_grant_fence(g[i]);
+            p->dibs_holders += dibs_grant_held(g[i]);
         } else {
             snprintf(p->why, sizeof p->why, "%.200s", err.message);
         }
@@ -123,9 +123,9 @@ static bool heal(pair *p, dibs_grant *old)
         return false;
     for (int i = 0; i < 2; i++)
         p->kept[i] = number_at(p, p->a, i);
-    while (old && dibs_held(old) && lab_now_us() < until)
+    while (old && dibs_grant_held(old) && lab_now_us() < until)
         usleep(20000);
-    p->told = old && !dibs_held(old);
+    p->told = old && !dibs_grant_held(old);
     lab_rows_add(p->rows,
                  "writes when it is healed\t%lld of the old master's are left, %lld of the "
                  "new one's",
@@ -148,11 +148,8 @@ static bool story(pair *p)
         dibs_on_both(p, d, g);
         healed = heal(p, g[0]);
     }
-    for (int i = 0; i < 2; i++) {
-        if (g[i])
-            dibs_unlock(g[i]);
-        dibs_close(d[i]);
-    }
+    for (int i = 0; i < 2; i++)
+        dibs_close(d[i]); /* which unlocks its grant */
     if (!healed)
         snprintf(p->why, sizeof p->why, "%s", p->seat.note);
     return healed;

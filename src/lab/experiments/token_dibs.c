@@ -38,7 +38,8 @@ static int redeem(void *ctx, int number)
     dibs_error err;
 
     (void)number;
-    return d && dibs_token_redeem(d, "lab", r->token, &err) == DIBS_OK;
+    return d &&
+           dibs_token_redeem(d, r->token, &(dibs_token_options){.scope = "lab"}, &err) == DIBS_OK;
 }
 
 /* After the work failed: one new token for the spent one? */
@@ -46,12 +47,12 @@ static const char *reissue(dibs *d, const dibs_token_options *o, const char *tok
 {
     char renewed[DIBS_TOKEN_SIZE];
 
-    if (dibs_token_reissue(d, o, token, renewed, err) != DIBS_OK)
+    if (dibs_token_reissue(d, token, o, renewed, err) != DIBS_OK)
         return "no new one";
-    if (dibs_token_redeem(d, o->scope, token, err) == DIBS_OK)
+    if (dibs_token_redeem(d, token, o, err) == DIBS_OK)
         return "the OLD one passes";
-    return dibs_token_redeem(d, o->scope, renewed, err) == DIBS_OK ? "one new token, which passes"
-                                                                   : "the new one is refused";
+    return dibs_token_redeem(d, renewed, o, err) == DIBS_OK ? "one new token, which passes"
+                                                            : "the new one is refused";
 }
 
 /* How many were told that it is theirs; `again`: after the work failed. False: not run. */

@@ -41,7 +41,7 @@ static lab_role role_of(const lab_strategy *s, const lab_site *site, const char 
 
 static void kill_holder(const lab_strategy *s, const lab_site *site, lab_finding *out)
 {
-    char resource[64], why[256];
+    char resource[64] = "", why[256];
     lab_role role = role_of(s, site, resource);
     lab_answer answer = {0};
     lab_actor a;
@@ -61,7 +61,7 @@ static void kill_holder(const lab_strategy *s, const lab_site *site, lab_finding
 
 static void kill_before_expire(const lab_strategy *s, const lab_site *site, lab_finding *out)
 {
-    char resource[64], why[256];
+    char resource[64] = "", why[256];
     lab_role role = role_of(s, site, resource);
     lab_answer answer = {0};
     lab_actor a;

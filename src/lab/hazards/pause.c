@@ -77,7 +77,7 @@ static void wake_and_write(cast *x, const lab_role *role, lab_finding *out)
 
 static void pause_holder(const lab_strategy *s, const lab_site *site, lab_finding *out)
 {
-    char resource[64], why[256];
+    char resource[64] = "", why[256];
     lab_role role = role_of(s, site, resource);
     lab_answer answer = {0};
     cast x;
@@ -126,7 +126,7 @@ static void release_late(cast *x, lab_finding *out)
 
 static void late_release(const lab_strategy *s, const lab_site *site, lab_finding *out)
 {
-    char resource[64], why[256];
+    char resource[64] = "", why[256];
     lab_role role = role_of(s, site, resource);
     lab_answer answer = {0};
     cast x;
@@ -150,7 +150,7 @@ static void late_release(const lab_strategy *s, const lab_site *site, lab_findin
 /* The same, asleep between looking whose it is and deleting it. */
 static void release_gap(const lab_strategy *s, const lab_site *site, lab_finding *out)
 {
-    char resource[64], why[256];
+    char resource[64] = "", why[256];
     lab_role role = role_of(s, site, resource);
     lab_answer answer = {0};
     cast x;

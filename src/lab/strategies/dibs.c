@@ -53,7 +53,7 @@ static void dibs_seat_close(lab_seat *seat)
     free(b);
 }
 
-static bool dibs_take(lab_seat *seat)
+static bool take_lock(lab_seat *seat)
 {
     dibs_lock_options o = {.wait_ms = seat->pace.wait_ms,
                            .lease_ms = seat->strategy->lease_ms ? 0 : seat->pace.lease_ms};
@@ -73,27 +73,28 @@ static lab_sale dibs_sell(lab_seat *seat)
 {
     buyer *b = seat->own;
 
-    return lab_fenced_sell(seat, b->books, dibs_fence(b->grant));
+    return lab_fenced_sell(seat, b->books, dibs_grant_fence(b->grant));
 }
 
 static bool dibs_give(lab_seat *seat)
 {
     buyer *b = seat->own;
-    dibs_status status = dibs_unlock(b->grant);
+    dibs_error err;
+    dibs_status status = dibs_unlock(&b->grant, &err);
 
     if (status != DIBS_OK && status != DIBS_LOST)
-        lab_note(seat, "%s", dibs_status_text(status));
+        lab_note(seat, "%s", err.message);
     return status == DIBS_OK;
 }
 
 static bool dibs_is_held(lab_seat *seat)
 {
-    return dibs_held(((buyer *)seat->own)->grant);
+    return dibs_grant_held(((buyer *)seat->own)->grant);
 }
 
 static uint64_t dibs_fence_of(lab_seat *seat)
 {
-    return dibs_fence(((buyer *)seat->own)->grant);
+    return dibs_grant_fence(((buyer *)seat->own)->grant);
 }
 
 #define SURVIVES_ALL (LAB_SURVIVES(LAB_HAZARDS) - 1)
@@ -103,7 +104,7 @@ static uint64_t dibs_fence_of(lab_seat *seat)
         .id = row, .name = "dibs-" word, .title = text, .product = true,                       \
         .needs = LAB_NEED(engine), .stock = books, .open_process = dibs_open_process,          \
         .close_process = dibs_close_process, .open = dibs_seat_open, .close = dibs_seat_close, \
-        .lock = dibs_take, .unlock = dibs_give, .held = dibs_is_held, .fence = dibs_fence_of,  \
+        .lock = take_lock, .unlock = dibs_give, .held = dibs_is_held, .fence = dibs_fence_of,  \
         __VA_ARGS__                                                                            \
     }
 

@@ -17,7 +17,8 @@
 -- clock is a day past it, so that no older fence can come back.
 --
 -- ARGV: packed numbers, stamp, request, value. The reply is one string: numbers, then the value if it
--- is asked for or stands in the way.
+-- is asked for or stands in the way. A READ with a number other than 0 is a listing's: it gets so many bytes
+-- of the value, and its whole size as the number.
 --define HEAD '>I4dI4I4ddI4I4I4c40' HEAD_SIZE 88 NAME 0x64696243
 --define ASKED '>I4ddI4I4I4I4I4I4I4dI4' REPLY '>I4dI4I4I4I4dd'
 --define READ 0 SWAP 1 DELETE 2 PASS 3 ASSIGN 4 ADD 5 TAKE 6
@@ -270,7 +271,11 @@ end
 
 -- ---- Commands ----
 
-if op == READ then
+if op == READ and there and kind == 0 and by_lo > 0 then
+    return struct.pack(REPLY, DONE, version, floor_hi, floor_lo, 0, call('STRLEN', key) - HEAD_SIZE,
+        now - written, expires > 0 and expires - now or 0) ..
+        call('GETRANGE', key, HEAD_SIZE, HEAD_SIZE + by_lo - 1)
+elseif op == READ then
     return say(there and DONE or ABSENT)
 elseif there and (kind == 1) ~= (op >= ASSIGN) then
     return say(KIND)

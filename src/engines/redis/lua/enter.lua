@@ -68,7 +68,7 @@ local function take_or_queue(rival)
         end
         return stand_in_line(there)
     end
-    return {BUSY, 0, 0, until_expiry()}
+    return {BUSY, 0, 0, until_expiry(), 0, in_way()}
 end
 
 -- The caller of the older attempt gave it up: this one goes on in its place.

@@ -32,9 +32,11 @@
 -- waiter's window. The caller sends `who` as it is stored; where it is asked for by name, it is
 -- "fence owner\0attempt\0": just what stands in the record where the last fence begins.
 --
--- Replies: {verdict, fence, floor, remaining, capacity}, zeros at the end left out; for the three
--- most common ones a single number, which costs least: a fence is granted with its whole lease and
--- nobody beside it, 0 is released, -1 is queued and not at the head. For the same reason the common
+-- Replies: {verdict, fence, floor, remaining, capacity, who is in the way}, zeros at the end left
+-- out; for the most common ones a single value, which costs least: a fence is granted with its
+-- whole lease and nobody beside it, 0 is released, a string is queued and not at the head. Who is
+-- in the way is a string: what is left of its lease, its fence, then owner, attempt and info; what
+-- is behind that does not count. For the same reason the common
 -- commands write with SETRANGE, whose reply is a number: that of SET would be a table. Nothing
 -- stays for ever: a day and a lease after its last use a lock is gone. By then the clock is far
 -- past its last fence, so that fences keep growing.

@@ -28,6 +28,7 @@ end
 local was_busy = lock[HOLDERS] + lock[WAITERS] > 0
 local changed, first_holder, first_waiter = false, false, false
 local head -- of the line, once it was looked up
+local first -- of the holders whose lease ends first, once it was looked up
 
 local function text(number)
     return string.format('%.0f', number)
@@ -66,7 +67,7 @@ local function field_of(h)
 end
 
 local function put_holder(h)
-    changed = true
+    changed, first = true, nil
     if h[WEIGHT] >= lock[CAPACITY] then
         solo = h
         return
@@ -91,7 +92,7 @@ local function drop_field(field)
 end
 
 local function drop_holder(h)
-    changed = true
+    changed, first = true, nil
     lock[HOLDERS] = lock[HOLDERS] - 1
     lock[USED] = lock[USED] - h[WEIGHT]
     if solo then
@@ -133,7 +134,7 @@ end
 -- A table that the record counts on is gone, evicted or deleted by hand: its entries are lost, and
 -- each owner is told so at its next sign of life. The lock must not stay taken by nobody.
 local function forget_holders()
-    lock[HOLDERS], lock[USED], changed = 0, 0, true
+    lock[HOLDERS], lock[USED], changed, first = 0, 0, true, nil
     call('DEL', key .. ':h', key .. ':x', key .. ':f')
 end
 
@@ -161,6 +162,11 @@ local function first_by(order)
         return nil
     end
     return unpack_entry(found)
+end
+
+local function find_expiring()
+    first = first or first_by(':x')
+    return first
 end
 
 local function find_waiter(owner)
@@ -209,7 +215,7 @@ end
 -- A user without the right to the channel must not fail the command midway: a wake-up may be lost.
 local function publish(h, message)
     local prefix = string.match(key, '^(.-):{')
-    local handle = string.match(h[ATTEMPT], '^[^-]*')
+    local handle = string.match(h[ATTEMPT], '^[^-.]*')
     redis.pcall('PUBLISH', prefix .. ':wake:' .. handle, message)
 end
 
@@ -268,10 +274,10 @@ local function serve_queue()
 end
 
 local function settle()
-    local h = first_by(':x')
+    local h = find_expiring()
     while h and h[ENDS] <= now do
         drop_holder(h)
-        h = first_by(':x')
+        h = find_expiring()
     end
     serve_queue()
 end
@@ -334,14 +340,19 @@ end
 -- ---- Replies that several commands give ----
 
 local function until_expiry()
-    local h = first_by(':x')
+    local h = find_expiring()
     return h and h[ENDS] - now or 0
+end
+
+local function in_way()
+    local h = find_expiring()
+    return h and struct.pack('>ddsss', h[ENDS] - now, h[NUMBER], h[OWNER], h[ATTEMPT], h[INFO])
 end
 
 -- Only the head needs to watch the holder's lease.
 local function reply_queued(w)
     local mine = find_head()[NUMBER] == w[NUMBER]
-    return {QUEUED, 0, 0, mine and until_expiry() or 0}
+    return {QUEUED, 0, 0, mine and until_expiry() or 0, 0, in_way()}
 end
 
 local function reply_missing(fence)

@@ -15,14 +15,15 @@ if (mark == LINED or mark == HELD) and ends > now and kind % 2 == 1 and capacity
         local place = string.sub(entry, 1, 8)
         if call('HSETNX', line, 'o' .. owner, place) == 1 then
             call('HSET', line, place, entry)
+            local in_way = struct.pack('>d', ends - now) .. string.sub(stored, FENCE_AT)
             if mark == LINED then
                 call('SETRANGE', key, '0', struct.pack('>I4d', waiters + 1, last_place))
-                return -1
+                return in_way
             end
             call('SETRANGE', key, '0',
                 struct.pack('>I4dddI4', 1, last_place, last_place, now + alive, LINED))
             call('PEXPIRE', line, math.ceil((till - now) / 1000))
-            return {1, 0, 0, ends - now}
+            return {1, 0, 0, ends - now, 0, in_way}
         end
     end
 end
