@@ -16,6 +16,7 @@
 
 place the;
 static pid_t locker; /* of the SQLite database */
+static bool paused;  /* by a case that failed before it continued the server */
 
 /* ---- Handles --------------------------------------------------------------------------------- */
 
@@ -78,11 +79,13 @@ bool pause_server(void)
         ensemble_pause(&the.ensemble, 0);
     else
         return false;
+    paused = true;
     return true;
 }
 
 void continue_server(void)
 {
+    paused = false;
     if (locker) {
         kill(locker, SIGKILL);
         waitpid(locker, NULL, 0);
@@ -165,6 +168,8 @@ void wait_for_helper(dibs *d, const char *name)
 static int case_teardown(void **state)
 {
     (void)state;
+    if (paused)
+        continue_server();
     close_handles();
     return 0;
 }
