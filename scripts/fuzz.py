@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs a fuzzer on its corpus, and keeps what it found. Used by tests/test_fuzz.py and ./dev soak.
+"""Runs a fuzzer on its corpus, and keeps what it found. Used by tests/fuzz/test_fuzz.py and ./dev soak.
 
 A corpus is tests/fuzz/corpus/NAME, text files of one input per line in base64: `seeds` covers the code, `found` are
 inputs that failed once, each after a line `# what it was`.

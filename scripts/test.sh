@@ -2,7 +2,7 @@
 # ./dev test: the format, the tests of the release build, and the C tests again under sanitizers. Goes on after
 # a failure, so that one run tells everything. The last line is the sum: N passed, N failed, N skipped.
 #   test.sh            everything
-#   test.sh --quick    the format and what tests/meson.build calls quick; nothing else is built
+#   test.sh --quick    the format and what the meson.build files of the tests call quick; nothing else is built
 #   test.sh NAME...    these programs, without the format and the sanitizers
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."

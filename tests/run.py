@@ -2,7 +2,7 @@
 """Runs the test programs of a build directory and closes with `N passed, N failed, N skipped`.
 
 Every program speaks TAP. What there is to run comes from what meson wrote into the build directory
-(tests/meson.build declares it). Programs that may run beside others run a few at a time (--jobs), those that may
+(a meson.build of the tests declares it). Programs that may run beside others run a few at a time (--jobs), those that may
 take longest first; then the others, alone.
 It is a failure when a program crashes, hangs, exits non-zero, tests nothing, or runs other than the
 number of tests that it planned: none of these is ever taken for a pass.

@@ -1,5 +1,5 @@
 """The page guarantees.html: one file, no network, readable on a phone and in the dark. It looks like the lab's report
-(src/lab/report.html)."""
+(lab/report.html)."""
 
 import html
 

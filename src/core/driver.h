@@ -11,7 +11,7 @@
  *      the mutex. Any other thread calls dibs__call_leave, however its call ended.
  *
  * So whoever finds a driver knows that its thread runs, or was woken by a word that it cannot misread.
- * All functions are called with the mutex of the connection held. tests/test_driver.c searches the protocol. */
+ * All functions are called with the mutex of the connection held. tests/unit/test_driver.c searches the protocol. */
 #ifndef DIBS_CORE_DRIVER_H
 #define DIBS_CORE_DRIVER_H
 

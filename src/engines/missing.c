@@ -1,6 +1,6 @@
 /* Engines that this build was made without: they are listed, and opening one names the package. */
 #include "engines/engine.h"
-#include "engines/line/line.h"
+#include "families/entries/entries.h"
 
 /* Declared here and in engine.c only: the engines' own files are not compiled. */
 #ifndef DIBS_HAVE_SQLITE

@@ -1,5 +1,5 @@
 /* What holds for every public call: what is left in the caller's dibs_error, and which durations are
- * taken. tests/test_exports.sh checks that no call is missing here. */
+ * taken. tests/project/test_exports.sh checks that no call is missing here. */
 #define _GNU_SOURCE
 #include "conformance/suite.h"
 #include "support/fork.h"

@@ -1,5 +1,5 @@
 /* libFuzzer on what ZooKeeper and etcd store for locks: names, keys and values that anybody may have written. */
-#include "engines/line/inner.h"
+#include "families/entries/inner.h"
 #include "fuzz/fuzz.h"
 
 #define TEXT 600

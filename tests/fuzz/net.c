@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "fuzz/net.h"
 
-#include "core/dial.h"
+#include "net/dial.h"
 
 #include <errno.h>
 #include <sys/eventfd.h>

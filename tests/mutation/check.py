@@ -2,6 +2,7 @@
 """Does the mutator work? It changes sample.c, which tests itself. Speaks TAP."""
 
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -46,9 +47,8 @@ def build(folder):
 
 
 def missing_programs():
-    """Of those that ./dev mutate and ./dev coverage build, the ones that tests/meson.build does not declare."""
-    with open(os.path.join(ROOT, 'tests', 'meson.build')) as f:
-        declared = f.read()
+    """Of those that ./dev mutate and ./dev coverage build, the ones that no meson.build of the tests declares."""
+    declared = ''.join(path.read_text() for path in pathlib.Path(ROOT, 'tests').rglob('meson.build'))
     return [p for p in PROGRAMS + coverage.PROGRAMS if "['%s'," % p not in declared]
 
 

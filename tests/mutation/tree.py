@@ -32,7 +32,7 @@ def read(path):
 
 def make_tree(folder, files):
     """Copies what git knows (and what is new), instruments `files`. Returns the mutants; each has its file's hash."""
-    listed = subprocess.run(['git', 'ls-files', '-co', '--exclude-standard', 'include', 'src', 'tests', 'meson.build', 'man',
+    listed = subprocess.run(['git', 'ls-files', '-co', '--exclude-standard', 'include', 'src', 'lab', 'tests', 'meson.build', 'man',
                              'meson_options.txt', 'examples', 'completions', 'torture'],
                             cwd=ROOT, capture_output=True, text=True, check=True).stdout.split('\n')
     here, mutants = os.getcwd(), []
@@ -47,7 +47,7 @@ def make_tree(folder, files):
                 mutants += found
                 text = body.encode('latin-1')
             if path == 'meson.build':
-                text = text.replace(b'lib_sources = files(', b"lib_sources = files('src/mutant.c',", 1)
+                text = text.replace(b'lib_sources = []', b"lib_sources = files('src/mutant.c')", 1)
             put(os.path.join(folder, path), text)
             shutil.copymode(path, os.path.join(folder, path))
     finally:

@@ -1,5 +1,5 @@
 /* What the linker puts in the place of the calls by which threads wait for each other (--wrap, see
- * tests/meson.build). Mutexes and conditions are the library's own memory, used differently. */
+ * meson.build). Mutexes and conditions are the library's own memory, used differently. */
 #define _GNU_SOURCE
 #include "sim/sched.h"
 

@@ -1,7 +1,7 @@
 /* Cells in etcd: keys PREFIX/%c/KEY and PREFIX/%r/KEY%REQUEST, and signs of life PREFIX/%l/KEY (sign.c). A
  * look is one transaction of ranges, a write one that compares the revisions which were read. */
 #define _GNU_SOURCE
-#include "engines/line/cell.h"
+#include "families/entries/cell.h"
 #include "core/error.h"
 #include "engines/etcd/etcd.h"
 

@@ -3,13 +3,13 @@
  *   etcd://[user:password@]host[:port][,host[:port]…][/prefix][?session=10s]
  *   etcds:// the same with TLS (ca=, cert=, key=)
  *
- * Everything but talking to etcd is the line's (engines/line). */
+ * Everything but talking to etcd is the line's (families/entries). */
 #define _GNU_SOURCE
 #include "engines/etcd/etcd.h"
 
 #include "core/error.h"
 #include "core/thread.h"
-#include "engines/line/cell.h"
+#include "families/entries/cell.h"
 
 #include <stdio.h>
 

@@ -17,8 +17,8 @@
 #define DIBS_ETCD_ETCD_H
 
 #include "engines/etcd/client.h"
-#include "engines/line/cell.h"
-#include "engines/line/line.h"
+#include "families/entries/cell.h"
+#include "families/entries/entries.h"
 
 #define DIBS__ETCD_PREFIX_MAX 200
 #define DIBS__ETCD_SHORT      32 /* a line of so many is told whole */

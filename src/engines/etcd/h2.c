@@ -3,8 +3,8 @@
 #define _GNU_SOURCE
 #include "engines/etcd/h2.h"
 
-#include "core/dial.h"
 #include "core/error.h"
+#include "net/dial.h"
 
 #include <errno.h>
 #include <nghttp2/nghttp2.h>

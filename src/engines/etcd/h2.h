@@ -9,7 +9,7 @@
 #include "core/env.h"
 #include "dibs.h"
 #include "engines/etcd/bytes.h"
-#include "engines/redis/tls.h"
+#include "net/tls.h"
 
 #include <protobuf-c/protobuf-c.h>
 

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "engines/mysql/mysql.h"
 
-#include "core/aside.h"
+#include "net/aside.h"
 
 #include <stdlib.h>
 

@@ -10,7 +10,7 @@
  * the last. A release that leaves them alone changes the row in its place. */
 #include "engines/mysql/mysql.h"
 
-#include "engines/sql/columns.h"
+#include "families/rows/columns.h"
 
 #define CLOCK DIBS__MY_CLOCK
 

@@ -1,4 +1,4 @@
-/* The inside of the MariaDB and MySQL engine: a driver for engines/sql over libmariadb.
+/* The inside of the MariaDB and MySQL engine: a driver for families/rows over libmariadb.
  *
  *   mysql.c      the engine table and the URL
  *   place.c      where the server is and how to reach it, from the URL
@@ -28,7 +28,7 @@
 #ifndef DIBS_ENGINES_MYSQL_H
 #define DIBS_ENGINES_MYSQL_H
 
-#include "engines/sql/sql.h"
+#include "families/rows/rows.h"
 
 #include <mysql.h>
 #include <stdatomic.h>

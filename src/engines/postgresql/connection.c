@@ -7,8 +7,8 @@
 #define _GNU_SOURCE
 #include "engines/postgresql/postgresql.h"
 
-#include "core/aside.h"
 #include "core/error.h"
+#include "net/aside.h"
 
 #include <poll.h>
 #include <stdio.h>

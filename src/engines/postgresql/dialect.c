@@ -12,7 +12,7 @@
 #include "engines/postgresql/postgresql.h"
 
 #include "core/error.h"
-#include "engines/sql/columns.h"
+#include "families/rows/columns.h"
 
 #include <stdlib.h>
 #include <string.h>

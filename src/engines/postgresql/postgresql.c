@@ -1,4 +1,4 @@
-/* The PostgreSQL engine: its table, and opening and closing. What it does is in engines/sql; how
+/* The PostgreSQL engine: its table, and opening and closing. What it does is in families/rows; how
  * it speaks to the server is in the files beside this one. */
 #define _GNU_SOURCE
 #include "engines/postgresql/postgresql.h"

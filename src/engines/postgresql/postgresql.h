@@ -1,4 +1,4 @@
-/* The inside of the PostgreSQL engine: a driver for engines/sql over libpq.
+/* The inside of the PostgreSQL engine: a driver for families/rows over libpq.
  *
  *   postgresql.c  the engine table
  *   place.c       where the server is and how to reach it, from the URL
@@ -16,7 +16,7 @@
 #ifndef DIBS_ENGINES_POSTGRESQL_H
 #define DIBS_ENGINES_POSTGRESQL_H
 
-#include "engines/sql/sql.h"
+#include "families/rows/rows.h"
 
 #include <libpq-fe.h>
 

@@ -7,8 +7,8 @@
 #define _GNU_SOURCE
 #include "engines/redis/connection.h"
 
-#include "core/dial.h"
 #include "core/error.h"
+#include "net/dial.h"
 
 #include <errno.h>
 #include <fcntl.h>

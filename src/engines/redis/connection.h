@@ -9,7 +9,7 @@
 #include "core/env.h"
 #include "dibs.h"
 #include "engines/redis/resp.h"
-#include "engines/redis/tls.h"
+#include "net/tls.h"
 
 #include <hiredis/hiredis.h>
 

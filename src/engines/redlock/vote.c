@@ -5,7 +5,7 @@
  * while this try's vote is still out there. It goes badly: too few votes, too few that take the
  * fence on, or too late. Then whatever may have been voted is given back at once, on every node that
  * did not say no. Why the fence grows is argued in docs/engines/redlock.md and searched in
- * tests/test_redlock_model.c. */
+ * tests/engines/redlock/test_redlock_model.c. */
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "engines/redis/error.h"

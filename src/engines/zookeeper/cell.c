@@ -7,7 +7,7 @@
  * ROOT/%g/XX, which is the same for one key in 256, and every write names the version that the guard had
  * before the look. */
 #define _GNU_SOURCE
-#include "engines/line/cell.h"
+#include "families/entries/cell.h"
 #include "core/error.h"
 #include "core/table.h"
 #include "engines/zookeeper/errand.h"

@@ -3,11 +3,11 @@
  * whose last part fails, so that nothing is made. The checks are in src/doctor/zookeeper.c. */
 #define _GNU_SOURCE
 #define THREADED /* the library then declares its calls that wait */
-#include "core/dial.h"
 #include "core/error.h"
 #include "core/thread.h"
 #include "doctor/facts.h"
 #include "engines/zookeeper/zookeeper.h"
+#include "net/dial.h"
 
 #include <poll.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "core/thread.h"
-#include "engines/line/cell.h"
+#include "families/entries/cell.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* ZooKeeper, as an adapter of the line (see src/engines/line/line.h).
+/* ZooKeeper, as an adapter of the line (see src/families/entries/entries.h).
  *
  *   zookeeper.c   the URL and the tables
  *   session.c     connection, session, and the thread that keeps both
@@ -18,8 +18,8 @@
 #define DIBS_ENGINES_ZOOKEEPER_H
 
 #include "core/table.h"
-#include "engines/line/cell.h"
-#include "engines/line/line.h"
+#include "families/entries/cell.h"
+#include "families/entries/entries.h"
 
 #include <pthread.h>
 #include <zookeeper/zookeeper.h>

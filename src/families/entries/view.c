@@ -1,0 +1,284 @@
+/* What this handle knows of a lock's line: every entry that may be alive ahead of a seat of ours.
+ *
+ * A listing that was made after an entry of place p has all live entries below p, for places are given
+ * out in order: what is missing there is gone for good. So listings may come late and in any order, and
+ * a view only ever errs towards entries that are gone already; watching one of those tells. */
+#define _GNU_SOURCE
+#include "families/entries/view.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LONG \
+    256 /* so many ahead that listing them again costs more than asking whether it must be */
+
+/* ---- Spots ----------------------------------------------------------------------------------- */
+
+/* The first whose place is not below `place`. */
+size_t dibs__view_place(const dibs__view *v, uint64_t place)
+{
+    size_t low = v->first, high = v->end;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (v->spot[middle]->place < place)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+dibs__spot *dibs__view_spot(const dibs__view *v, uint64_t place)
+{
+    size_t i = dibs__view_place(v, place);
+
+    return i < v->end && v->spot[i]->place == place ? v->spot[i] : NULL;
+}
+
+static dibs__spot *new_spot(const dibs__line_entry *e)
+{
+    dibs__spot *spot = calloc(1, sizeof *spot + strlen(e->key) + 1);
+
+    if (!spot)
+        return NULL;
+    spot->place = e->place;
+    spot->fence = e->fence;
+    spot->weight = e->weight;
+    spot->owner = e->owner;
+    memcpy(spot->key, e->key, strlen(e->key) + 1);
+    return spot;
+}
+
+static void unlink_one(dibs__link *l)
+{
+    if (!l->at)
+        return;
+    *l->at = l->next;
+    if (l->next)
+        l->next->at = l->at;
+    l->at = NULL;
+}
+
+void dibs__view_unlink(dibs__line_seat *s)
+{
+    for (size_t i = 0; i < s->link_count; i++)
+        unlink_one(&s->links[i]);
+    if (s->links != &s->one)
+        free(s->links);
+    s->links = NULL;
+    s->link_count = 0;
+}
+
+void dibs__view_link(dibs__link *l, dibs__line_seat *s, dibs__spot *spot)
+{
+    *l = (dibs__link){.seat = s, .spot = spot, .next = spot->watchers, .at = &spot->watchers};
+    if (l->next)
+        l->next->at = &l->next;
+    spot->watchers = l;
+}
+
+/* It is gone: whoever watches it looks again. Not yet out of the array. */
+static void discard(dibs__line *line, dibs__spot *spot)
+{
+    while (spot->watchers) {
+        dibs__link *l = spot->watchers;
+        unlink_one(l);
+        dibs__view_stir(line, l->seat);
+    }
+    free(spot);
+}
+
+void dibs__view_remove(dibs__line *line, dibs__view *v, size_t i)
+{
+    dibs__spot *spot = v->spot[i];
+
+    if (i == v->first) {
+        v->first++;
+    } else {
+        memmove(v->spot + i, v->spot + i + 1, (v->end - i - 1) * sizeof *v->spot);
+        v->end--;
+    }
+    discard(line, spot);
+}
+
+/* ---- Views ----------------------------------------------------------------------------------- */
+
+dibs__view *dibs__view_find(dibs__line *line, const char *name)
+{
+    dibs__node *n = dibs__table_first(&line->views, dibs__hash(name));
+
+    for (; n; n = dibs__table_next(n)) {
+        dibs__view *v = DIBS__FROM(dibs__view, by_name, n);
+        if (strcmp(v->name, name) == 0)
+            return v;
+    }
+    return NULL;
+}
+
+static dibs__view *get_view(dibs__line *line, const char *name)
+{
+    dibs__view *v = dibs__view_find(line, name);
+
+    if (v || !dibs__table_reserve(&line->views))
+        return v;
+    v = calloc(1, sizeof *v + strlen(name) + 1);
+    if (!v)
+        return NULL;
+    memcpy(v->name, name, strlen(name) + 1);
+    dibs__table_add(&line->views, &v->by_name, dibs__hash(name));
+    return v;
+}
+
+static void free_view(dibs__line *line, dibs__view *v)
+{
+    dibs__table_remove(&line->views, &v->by_name);
+    for (size_t i = v->first; i < v->end; i++)
+        free(v->spot[i]);
+    free(v->spot);
+    free(v);
+}
+
+/* How many of the view's spots a listing replaces: those from `from` up to `below`. */
+typedef struct range {
+    size_t begin, end;
+} range;
+
+static bool merge_into(dibs__line *line, dibs__view *v, range r, const dibs__line_entry *e,
+                       size_t count, uint64_t as_of, dibs__spot **out)
+{
+    size_t n = 0, i = r.begin;
+    bool complete = true;
+
+    for (size_t k = 0; k < count; k++) {
+        while (i < r.end && v->spot[i]->place < e[k].place)
+            discard(line, v->spot[i++]);
+        if (i < r.end && v->spot[i]->place == e[k].place) {
+            out[n] = v->spot[i++];
+        } else if (!(out[n] = new_spot(&e[k]))) {
+            complete = false;
+            continue;
+        }
+        if (!out[n]->fence)
+            out[n]->fence = e[k].fence;
+        out[n]->owner = e[k].owner; /* none since it lingers */
+        out[n++]->as_of = as_of;
+    }
+    while (i < r.end)
+        discard(line, v->spot[i++]);
+    if (v->end > r.end)
+        memcpy(out + n, v->spot + r.end, (v->end - r.end) * sizeof *out);
+    v->end = r.begin + n + (v->end - r.end);
+    return complete;
+}
+
+/* What the listing tells wholly, `from` up to `below`, joins what the view knew wholly before, if
+ * there is no gap between the two: new entries only come behind the last. */
+static void know(dibs__view *v, uint64_t from, uint64_t below)
+{
+    if (from > v->upto || v->from > below) {
+        v->from = from;
+        v->upto = below;
+        return;
+    }
+    v->from = from < v->from ? from : v->from;
+    v->upto = below > v->upto ? below : v->upto;
+}
+
+/* What is ahead of `below` is what the listing says. false: out of memory; then the view lacks
+ * something and must not be used. */
+bool dibs__view_merge(dibs__line *line, dibs__view *v, dibs__line_listing *l, uint64_t below)
+{
+    range r = {dibs__view_place(v, l->from), dibs__view_place(v, below)};
+    size_t first = 0, count, size;
+    dibs__spot **spot;
+    bool complete;
+
+    dibs__line_listing_sort(l);
+    while (first < l->count && l->entry[first].place < l->from)
+        first++;
+    for (count = first; count < l->count && l->entry[count].place < below;)
+        count++;
+    count -= first;
+    size = v->end - v->first + count + 8;
+    spot = malloc(size * sizeof *spot);
+    if (!spot)
+        return false;
+    if (r.begin > v->first)
+        memcpy(spot, v->spot + v->first, (r.begin - v->first) * sizeof *spot);
+    complete =
+        merge_into(line, v, r, l->entry + first, count, l->as_of, spot + (r.begin - v->first));
+    free(v->spot);
+    v->end -= v->first;
+    v->first = 0;
+    v->spot = spot;
+    v->size = size;
+    if (complete)
+        know(v, l->from, below);
+    else
+        v->from = v->upto = UINT64_MAX;
+    return complete;
+}
+
+/* ---- In and out ------------------------------------------------------------------------------ */
+
+/* The whole line is known, up to the seat's own entry, only if nobody came after it before it was
+ * listed. */
+static bool is_last(const dibs__line_listing *l, const dibs__line_seat *s)
+{
+    return l->count == 0 || l->entry[l->count - 1].place <= s->place;
+}
+
+bool dibs__view_join(dibs__line *line, dibs__line_seat *s, dibs__line_listing *listing)
+{
+    dibs__view *v = get_view(line, s->name);
+
+    if (!v)
+        return false;
+    v->seats++;
+    s->view = v;
+    if (!dibs__view_merge(line, v, listing, s->place)) {
+        dibs__view_leave(line, s);
+        return false;
+    }
+    v->as_of = listing->as_of;
+    snprintf(v->last, sizeof v->last, "%s",
+             is_last(listing, s) && v->upto == s->place ? s->key : "");
+    s->fresh = true;
+    dibs__view_stir(line, s);
+    return true;
+}
+
+bool dibs__view_hint(dibs__line *line, dibs__line_call *call)
+{
+    dibs__view *v = dibs__view_find(line, call->name);
+
+    if (!v || v->end - v->first < LONG || v->from > 0 || !v->last[0])
+        return true;
+    call->known_as_of = v->as_of;
+    call->known_upto = v->upto;
+    call->known_last = dibs__ask_copy(call, v->last);
+    return call->known_last != NULL;
+}
+
+void dibs__view_leave(dibs__line *line, dibs__line_seat *s)
+{
+    dibs__view *v = s->view;
+
+    dibs__view_unlink(s);
+    s->asking = false;
+    s->view = NULL;
+    if (v && --v->seats == 0)
+        free_view(line, v);
+}
+
+void dibs__view_check(dibs__line *line, dibs__line_seat *s)
+{
+    bool watched = s->link_count > 0;
+
+    for (size_t i = 0; i < s->link_count; i++)
+        watched = watched && s->links[i].spot->watched;
+    if (!watched)
+        dibs__view_stir(line, s);
+}

@@ -1,0 +1,200 @@
+/* The fast way: one statement does a command, if nobody else is in the way. Statements of several
+ * commands go in one batch, in the order of their names, under one commit. */
+#include "families/rows/inner.h"
+
+#include "state/attempt.h"
+
+#include <string.h>
+
+typedef struct fast_run {
+    dibs__sql_run *r;
+    bool durable;
+    size_t list_count;
+    dibs__sql_value
+        *lists; /* owners and attempts of those that are touched: room for twice a batch */
+    struct {
+        size_t first, count; /* the tasks of a command */
+    } part[DIBS__SQL_BATCH];
+} fast_run;
+
+static bool has(const dibs__sql *e, dibs__sql_op op)
+{
+    return (e->driver->fast >> op & 1u) != 0;
+}
+
+/* The operation that might do it; DIBS__SQL_OPS: none. */
+static dibs__sql_op operation_of(dibs__sql *e, const dibs__sql_task *t)
+{
+    unsigned hint = dibs__sql_hint(e, t->hash);
+    dibs__sql_op op = DIBS__SQL_OPS;
+    unsigned in_vain = DIBS__SQL_CROWD;
+
+    if (t->what == DIBS__SQL_ENTER && t->who->weight == DIBS__PLAIN && t->capacity == DIBS__PLAIN) {
+        op = DIBS__SQL_TAKE;
+        in_vain |= DIBS__SQL_LINE | DIBS__SQL_HELD;
+    } else if (t->what == DIBS__SQL_RELEASE) {
+        op = DIBS__SQL_GIVE;
+        in_vain |= DIBS__SQL_LINE;
+    } else if (t->what == DIBS__SQL_KEEP) {
+        op = t->fence ? DIBS__SQL_EXTEND : DIBS__SQL_TOUCH;
+    }
+    return op != DIBS__SQL_OPS && has(e, op) && !(hint & in_vain) ? op : DIBS__SQL_OPS;
+}
+
+/* ---- Asking ---------------------------------------------------------------------------------- */
+
+static void ask_one(fast_run *f, dibs__sql_op op, size_t at)
+{
+    dibs__sql_batch *b = &f->r->seat->batch;
+    const dibs__sql_task *t = f->r->task[at];
+
+    f->part[b->count].first = at;
+    f->part[b->count].count = 1;
+    dibs__sql_add(b, op);
+    dibs__sql_text(b, t->name);
+    if (op == DIBS__SQL_TAKE) {
+        dibs__sql_add_who(b, t->who);
+    } else {
+        dibs__sql_text(b, t->owner);
+        dibs__sql_text(b, t->attempt);
+    }
+    if (op == DIBS__SQL_EXTEND) {
+        dibs__sql_number(b, t->lease);
+        dibs__sql_number(b, dibs__owner_is_private(t->owner, t->attempt));
+    }
+    f->durable |= op != DIBS__SQL_GIVE;
+}
+
+static void list_text(fast_run *f, const char *text)
+{
+    f->lists[f->list_count++] =
+        (dibs__sql_value){.kind = DIBS__SQL_BYTES, .bytes = text, .size = strlen(text)};
+}
+
+/* All of a group that wait: in one go. */
+static void ask_touch(fast_run *f, size_t at, size_t count)
+{
+    dibs__sql_batch *b = &f->r->seat->batch;
+    size_t owners = f->list_count, attempts;
+
+    for (size_t i = at; i < at + count; i++)
+        if (f->r->task[i]->fence == 0)
+            list_text(f, f->r->task[i]->owner);
+    attempts = f->list_count;
+    for (size_t i = at; i < at + count; i++)
+        if (f->r->task[i]->fence == 0)
+            list_text(f, f->r->task[i]->attempt);
+    if (attempts == owners)
+        return;
+    f->part[b->count].first = at;
+    f->part[b->count].count = count;
+    dibs__sql_add(b, DIBS__SQL_TOUCH);
+    dibs__sql_text(b, f->r->task[at]->name);
+    dibs__sql_items(b, f->lists + owners, attempts - owners);
+    dibs__sql_items(b, f->lists + attempts, f->list_count - attempts);
+    f->durable = true;
+}
+
+/* Signs of life of one name go together; every other command must be alone with its name. */
+static void ask_group(fast_run *f, size_t at, size_t count)
+{
+    bool touch = false;
+
+    for (size_t i = at; i < at + count; i++)
+        if (count > 1 && f->r->task[i]->what != DIBS__SQL_KEEP)
+            return;
+    for (size_t i = at; i < at + count; i++) {
+        dibs__sql_op op = operation_of(f->r->e, f->r->task[i]);
+        if (op == DIBS__SQL_TOUCH)
+            touch = true;
+        else if (op != DIBS__SQL_OPS)
+            ask_one(f, op, i);
+    }
+    if (touch)
+        ask_touch(f, at, count);
+}
+
+/* ---- Answers --------------------------------------------------------------------------------- */
+
+static void answer_one(dibs__sql_task *t, dibs__sql_op op, uint64_t fence)
+{
+    t->reply = (dibs__reply){.verdict = DIBS__RELEASED};
+    if (op != DIBS__SQL_GIVE)
+        t->reply = (dibs__reply){.verdict = DIBS__GRANTED,
+                                 .fence = fence,
+                                 .floor = fence,
+                                 .remaining = op == DIBS__SQL_TAKE ? t->who->lease : t->lease};
+    t->answered = true;
+}
+
+static void read_in_way(const dibs__sql_value *cells, dibs__in_way *out)
+{
+    out->left = cells[0].number;
+    out->fence = (uint64_t)cells[1].number;
+    out->pid = cells[2].number;
+    dibs__sql_read_text(&cells[3], out->owner, sizeof out->owner);
+    dibs__sql_read_text(&cells[4], out->host, sizeof out->host);
+}
+
+static void answer_touched(fast_run *f, size_t command, const dibs__sql_value *cells)
+{
+    char attempt[DIBS__ATTEMPT_SIZE];
+
+    dibs__sql_read_text(&cells[0], attempt, sizeof attempt);
+    for (size_t i = 0; i < f->part[command].count; i++) {
+        dibs__sql_task *t = f->r->task[f->part[command].first + i];
+        if (t->fence != 0 || strcmp(t->attempt, attempt) != 0)
+            continue;
+        t->reply = (dibs__reply){.verdict = DIBS__QUEUED, .remaining = cells[1].number};
+        read_in_way(cells + 2, &t->reply.in_way);
+        t->answered = true;
+    }
+}
+
+static int on_row(void *ctx, size_t command, const dibs__sql_value *cells, size_t count)
+{
+    fast_run *f = ctx;
+    dibs__sql_op op = f->r->seat->batch.command[command].op;
+
+    (void)count;
+    if (op == DIBS__SQL_TOUCH)
+        answer_touched(f, command, cells);
+    else
+        answer_one(f->r->task[f->part[command].first], op, (uint64_t)cells[0].number);
+    return 0;
+}
+
+static void finish(dibs__sql *e, dibs__sql_task *t)
+{
+    t->done = t->answered;
+    if (t->done && t->what != DIBS__SQL_KEEP) /* it is there, free or ours, and nobody waits */
+        dibs__sql_hint_set(e, t->hash, DIBS__SQL_SEEN);
+    else if (t->done)
+        dibs__sql_hint_stuck(e, t->hash, false);
+}
+
+dibs_status dibs__sql_fast(dibs__sql_run *r)
+{
+    dibs__sql_value lists[2 * DIBS__SQL_BATCH];
+    fast_run f = {.r = r, .lists = lists};
+    dibs__sql_batch *b = &r->seat->batch;
+    dibs_status status = DIBS_OK;
+
+    dibs__sql_batch_reset(b, DIBS__SQL_WHOLE);
+    for (size_t at = 0, n; at < r->count; at += n) {
+        n = dibs__sql_run_group(r, at);
+        for (size_t i = at; i < at + n; i++)
+            r->task[i]->answered = false;
+        ask_group(&f, at, n);
+    }
+    b->durable = f.durable;
+    b->row = on_row;
+    b->ctx = &f;
+    if (b->count > 0 || b->failed)
+        status = dibs__sql_seat_exchange(r->e, r->seat, r->until, r->err);
+    if (status != DIBS_OK && r->seat->locked && r->seat->culprit < b->count)
+        dibs__sql_run_locked(r, f.part[r->seat->culprit].first, f.part[r->seat->culprit].count);
+    for (size_t i = 0; status == DIBS_OK && i < r->count; i++)
+        finish(r->e, r->task[i]);
+    return status;
+}

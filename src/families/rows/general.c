@@ -1,0 +1,286 @@
+/* The general way: lock the rows and look, let the state machine decide, write and commit.
+ *
+ * First exchange: BEGIN, and for each name LOCK and LOOK. Second: what the machine wrote for all
+ * names, wake-ups, COMMIT. A third comes between them only when a row has to be made that seemed
+ * to be there, or when the machine needs a wider look. */
+#include "families/rows/inner.h"
+
+#include "core/error.h"
+#include "core/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct general_run {
+    dibs__sql_run *r;
+    dibs__sql_session *session; /* one a name */
+    size_t count;
+    size_t *part; /* which session a command of the batch is for */
+    size_t part_room;
+} general_run;
+
+/* ---- Sessions -------------------------------------------------------------------------------- */
+
+static dibs_status no_memory(dibs__sql_run *r)
+{
+    return dibs__fail(r->err, DIBS_NO_MEMORY, "%s: out of memory", r->e->driver->name);
+}
+
+static dibs_status open_sessions(general_run *g)
+{
+    dibs__sql_run *r = g->r;
+
+    g->session = calloc(r->count, sizeof *g->session);
+    if (!g->session)
+        return no_memory(r);
+    for (size_t at = 0, n; at < r->count; at += n) {
+        dibs__sql_session *s = &g->session[g->count++];
+        n = dibs__sql_run_group(r, at);
+        s->e = r->e;
+        s->seat = r->seat;
+        s->until = r->until;
+        s->err = r->err;
+        s->name = r->task[at]->name;
+        s->task = &r->task[at];
+        s->task_count = n;
+        for (size_t i = 0; i < n; i++)
+            if (dibs__sql_session_owner(s, r->task[at + i]->owner) < 0)
+                return no_memory(r);
+    }
+    return DIBS_OK;
+}
+
+static void close_sessions(general_run *g)
+{
+    for (size_t i = 0; i < g->count; i++)
+        dibs__sql_session_fini(&g->session[i]);
+    free(g->session);
+    free(g->part);
+}
+
+/* The commands added since the last mark are for session number `index`. */
+static void mark_part(general_run *g, size_t *marked, size_t index)
+{
+    dibs__sql_batch *b = &g->r->seat->batch;
+
+    while (*marked < b->count) {
+        size_t *larger = dibs__sql_grown(g->part, *marked, &g->part_room, sizeof *g->part);
+        if (!larger) {
+            b->failed = true;
+            return;
+        }
+        g->part = larger;
+        g->part[(*marked)++] = index;
+    }
+}
+
+static int on_row(void *ctx, size_t command, const dibs__sql_value *cells, size_t count)
+{
+    general_run *g = ctx;
+
+    (void)count;
+    return dibs__sql_session_row(&g->session[g->part[command]],
+                                 g->r->seat->batch.command[command].op, cells);
+}
+
+static void note_locked(general_run *g, const dibs__sql_session *s)
+{
+    dibs__sql_run_locked(g->r, (size_t)(s->task - g->r->task), s->task_count);
+}
+
+static dibs_status exchange(general_run *g)
+{
+    dibs__sql_seat *seat = g->r->seat;
+    dibs_status status;
+
+    seat->batch.row = on_row;
+    seat->batch.ctx = g;
+    status = dibs__sql_seat_exchange(g->r->e, seat, g->r->until, g->r->err);
+    if (status != DIBS_OK && seat->locked && seat->culprit < seat->batch.count)
+        note_locked(g, &g->session[g->part[seat->culprit]]);
+    return status;
+}
+
+/* ---- Lock and look --------------------------------------------------------------------------- */
+
+static bool enters(const dibs__sql_session *s)
+{
+    for (size_t i = 0; i < s->task_count; i++)
+        if (s->task[i]->what == DIBS__SQL_ENTER)
+            return true;
+    return false;
+}
+
+static bool may_queue(const dibs__sql_run *r)
+{
+    for (size_t i = 0; i < r->count; i++)
+        if (r->task[i]->what == DIBS__SQL_ENTER && r->task[i]->window > 0)
+            return true;
+    return false;
+}
+
+static dibs_status lock_and_look(general_run *g)
+{
+    dibs__sql *e = g->r->e;
+    dibs__sql_batch *b = &g->r->seat->batch;
+    size_t marked = 0;
+
+    dibs__sql_batch_reset(b, DIBS__SQL_BEGIN);
+    for (size_t i = 0; i < g->count; i++) {
+        dibs__sql_session *s = &g->session[i];
+        unsigned hint = dibs__sql_hint(e, s->task[0]->hash);
+        dibs__sql_session_ask(s, b, !(hint & DIBS__SQL_SEEN) && enters(s), hint);
+        mark_part(g, &marked, i);
+    }
+    return exchange(g);
+}
+
+/* Rows that we took for there are not. */
+static dibs_status make_missing(general_run *g)
+{
+    dibs__sql_batch *b = &g->r->seat->batch;
+    size_t marked = 0;
+
+    dibs__sql_batch_reset(b, DIBS__SQL_MORE);
+    for (size_t i = 0; i < g->count; i++) {
+        if (!g->session[i].exists && enters(&g->session[i])) {
+            dibs__sql_session_ask(&g->session[i], b, true, 0);
+            mark_part(g, &marked, i);
+        }
+    }
+    return b->count ? exchange(g) : DIBS_OK;
+}
+
+/* ---- Decide ---------------------------------------------------------------------------------- */
+
+static int decide(dibs__sql_session *s, dibs__sql_task *t)
+{
+    const dibs__store *store = &dibs__sql_store;
+
+    switch (t->what) {
+    case DIBS__SQL_ENTER:
+        return dibs__state_acquire(store, s, s->now, t->who, t->capacity, t->window, &t->reply);
+    case DIBS__SQL_KEEP:
+        return dibs__state_keep(store, s, s->now, t->owner, t->attempt, t->fence, t->lease,
+                                &t->reply);
+    case DIBS__SQL_RELEASE:
+        return dibs__state_release(store, s, s->now, t->owner, t->attempt, t->fence, &t->reply);
+    case DIBS__SQL_CANCEL:
+        return dibs__state_cancel(store, s, s->now, t->owner, t->attempt, &t->reply);
+    case DIBS__SQL_BREAK:
+        return dibs__state_break(store, s, s->now, t->by, t->at_once, &t->reply);
+    case DIBS__SQL_SETTLE:
+        break;
+    }
+    return dibs__state_settle(store, s, s->now, &t->reply);
+}
+
+static dibs_status decide_all(general_run *g)
+{
+    for (size_t i = 0; i < g->count; i++)
+        for (size_t k = 0; k < g->session[i].task_count; k++)
+            if (decide(&g->session[i], g->session[i].task[k]) < 0) {
+                if (g->r->seat->locked)
+                    note_locked(g, &g->session[i]);
+                return g->session[i].status;
+            }
+    return DIBS_OK;
+}
+
+/* ---- Write ----------------------------------------------------------------------------------- */
+
+static void ask_for_report(dibs__sql_session *s, dibs__sql_batch *b)
+{
+    bool wanted = false;
+
+    for (size_t i = 0; i < s->task_count; i++)
+        wanted |= s->task[i]->report != NULL;
+    if (!wanted || !s->exists)
+        return;
+    dibs__sql_add(b, DIBS__SQL_SHOW_HOLDERS);
+    dibs__sql_text(b, s->name);
+    dibs__sql_add(b, DIBS__SQL_SHOW_WAITERS);
+    dibs__sql_text(b, s->name);
+}
+
+static dibs_status write_all(general_run *g)
+{
+    dibs__sql_batch *b = &g->r->seat->batch;
+    size_t marked = 0;
+    bool durable = false;
+
+    dibs__sql_batch_reset(b, DIBS__SQL_END);
+    for (size_t i = 0; i < g->count; i++) {
+        dibs__sql_session_write(&g->session[i], b);
+        ask_for_report(&g->session[i], b);
+        mark_part(g, &marked, i);
+        durable |= g->session[i].durable;
+    }
+    b->durable = durable;
+    return exchange(g);
+}
+
+/* ---- On record: tell ------------------------------------------------------------------------- */
+
+static void note_hint(const dibs__sql_session *s)
+{
+    unsigned hint = s->exists ? DIBS__SQL_SEEN : 0;
+
+    if (s->record.waiters > 0)
+        hint |= DIBS__SQL_LINE;
+    if (s->record.holders > 0)
+        hint |= s->held ? DIBS__SQL_HELD : DIBS__SQL_HELD | DIBS__SQL_CROWD;
+    dibs__sql_hint_set(s->e, s->task[0]->hash, hint);
+}
+
+static void report(const dibs__sql_session *s, dibs__report_builder *out)
+{
+    if (!s->exists)
+        return;
+    dibs__report_lock(out, s->name, &s->record);
+    if (s->held)
+        dibs__report_holder(out, &s->holder, s->now);
+    for (size_t i = 0; i < s->shown_count; i++)
+        dibs__report_holder(out, &s->shown[i], s->now);
+    for (size_t i = 0; i < s->shown_line_count; i++)
+        dibs__report_waiter(out, &s->shown_line[i], s->now);
+}
+
+static void finish(dibs__sql_session *s)
+{
+    note_hint(s);
+    for (size_t i = 0; i < s->task_count; i++) {
+        s->task[i]->done = true;
+        if (s->task[i]->report)
+            report(s, s->task[i]->report);
+    }
+    for (size_t i = 0; i < s->notice_count; i++)
+        if (strcmp(s->notice[i].wake, s->e->id) == 0)
+            dibs__sql_mail_add(&s->seat->mail, &s->notice[i]);
+}
+
+dibs_status dibs__sql_general(dibs__sql_run *r)
+{
+    general_run g = {.r = r};
+    dibs_status status = open_sessions(&g);
+
+    if (status == DIBS_OK && r->e->driver->listen && may_queue(r))
+        r->e->driver->listen(r->e, r->until);
+    if (status == DIBS_OK)
+        status = lock_and_look(&g);
+    if (status == DIBS_OK)
+        status = make_missing(&g);
+    if (status == DIBS_OK) {
+        status = decide_all(&g);
+        if (status == DIBS_NO_MEMORY && r->seat->conn) /* the exchanges that fail roll back */
+            dibs__sql_seat_rollback(r->e, r->seat, r->until);
+    }
+    if (status == DIBS_OK)
+        status = write_all(&g);
+    for (size_t i = 0; status == DIBS_OK && i < g.count; i++)
+        finish(&g.session[i]);
+    if (status == DIBS_OK && r->e->driver->line_changed)
+        r->e->driver->line_changed(r->e);
+    close_sessions(&g);
+    return status;
+}

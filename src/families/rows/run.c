@@ -1,0 +1,263 @@
+/* A batch of commands on one connection: first those that one statement can do, in one exchange;
+ * then the rest in the general way, in two.
+ *
+ * It fails in four ways. Worth doing again at once (deadlock, serialization): done again. Another session
+ * keeps a row locked: the server says which, its commands are put aside, the others go on without them.
+ * Surely not done for another reason, on a connection that still works: one command may have spoilt it for
+ * all, so each is tried alone. No connection, or no answer: all are told so.
+ *
+ * A row that is locked is waited for only by those who have it to themselves. When it was locked the last time,
+ * one try in four waits, on one connection at a time: who only asks whether it is free never gets a row that many
+ * queue for, and who always waits keeps the connections from all others as long as a row is stuck. */
+#include "families/rows/inner.h"
+
+#include "core/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_TRIES 6
+#define WAITS      4 /* one try in so many waits for a row that was locked the last time */
+#define WHILE      (100 * DIBS__MS) /* so long */
+
+/* ---- Seats ----------------------------------------------------------------------------------- */
+
+static void close_seat(dibs__sql *e, dibs__sql_seat *seat)
+{
+    e->driver->disconnect(seat->conn);
+    seat->conn = NULL;
+}
+
+void dibs__sql_seat_give_up(dibs__sql *e, dibs__sql_seat *seat)
+{
+    dibs__sql_stray_add(e, seat);
+    close_seat(e, seat);
+}
+
+void dibs__sql_seat_rollback(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until)
+{
+    e->driver->rollback(seat->conn, until);
+    if (seat->conn->broken) /* its answer may still come: nothing else is asked there any more */
+        dibs__sql_seat_give_up(e, seat);
+}
+
+dibs_status dibs__sql_seat_ready(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
+                                 dibs_error *err)
+{
+    if (seat->conn && !e->driver->usable(seat->conn))
+        close_seat(e, seat);
+    if (seat->conn)
+        return DIBS_OK;
+    if (!dibs__sql_stray_reserve(seat))
+        return dibs__fail(err, DIBS_NO_MEMORY, "%s: out of memory", e->driver->name);
+    return e->driver->connect(e, until, &seat->conn, err);
+}
+
+void dibs__sql_seat_waits(dibs__sql *e, dibs__sql_seat *seat, uint64_t hash)
+{
+    bool stuck = dibs__sql_hint(e, hash) & DIBS__SQL_STUCK;
+
+    seat->queues =
+        stuck && atomic_fetch_add(&e->turns, 1) % WAITS == 0 && !atomic_exchange(&e->queues, true);
+    seat->hasty = stuck && !seat->queues;
+    seat->patience = stuck ? WHILE : 0;
+}
+
+void dibs__sql_seat_waited(dibs__sql *e, dibs__sql_seat *seat)
+{
+    if (seat->queues)
+        atomic_store(&e->queues, false);
+    seat->queues = seat->hasty = false;
+    seat->patience = 0;
+}
+
+/* There must be time left for the rest. Halves, so that a session need not be told another time again and
+ * again. */
+static int64_t row_wait(const dibs__sql *e, const dibs__sql_seat *seat, dibs__deadline until)
+{
+    int64_t left = until - dibs__now(e->base.env);
+    int64_t wait = seat->patience ? seat->patience : e->driver->row_wait;
+
+    while (wait > 0 && wait > left / 2)
+        wait /= 2;
+    return seat->hasty ? 0 : wait;
+}
+
+/* What belongs to an open transaction was begun before the stray was given up. */
+static bool begins(const dibs__sql_batch *b)
+{
+    return b->mode != DIBS__SQL_MORE && b->mode != DIBS__SQL_END;
+}
+
+static dibs_status send_batch(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
+                              dibs_error *err)
+{
+    dibs_status status = begins(&seat->batch) ? dibs__sql_strays_end(e, seat, until, err) : DIBS_OK;
+
+    if (begins(&seat->batch))
+        seat->conn->row_wait = row_wait(e, seat, until);
+    if (status != DIBS_OK)
+        seat->conn->again = seat->conn->broken;
+    else
+        status = e->driver->exchange(seat->conn, &seat->batch, until, err);
+    return status;
+}
+
+dibs_status dibs__sql_seat_exchange(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
+                                    dibs_error *err)
+{
+    dibs_status status;
+
+    seat->again = seat->locked = false;
+    seat->conn->again = seat->conn->locked = false;
+    seat->conn->culprit = SIZE_MAX;
+    if (seat->batch.failed) {
+        e->driver->rollback(seat->conn, until);
+        status = dibs__fail(err, DIBS_NO_MEMORY, "%s: out of memory", e->driver->name);
+    } else {
+        status = send_batch(e, seat, until, err);
+        seat->again = status != DIBS_OK && status != DIBS_UNKNOWN && seat->conn->again;
+        seat->locked = status != DIBS_OK && status != DIBS_UNKNOWN && seat->conn->locked;
+        seat->culprit = seat->conn->culprit;
+    }
+    if (seat->conn->broken)
+        dibs__sql_seat_give_up(e, seat);
+    return status;
+}
+
+/* ---- Tries ----------------------------------------------------------------------------------- */
+
+size_t dibs__sql_run_group(const dibs__sql_run *r, size_t at)
+{
+    size_t n = 1;
+
+    while (at + n < r->count && strcmp(r->task[at + n]->name, r->task[at]->name) == 0)
+        n++;
+    return n;
+}
+
+static dibs_status try_until_done(dibs__sql_run *r, dibs_status (*way)(dibs__sql_run *))
+{
+    for (int tries = 1;; tries++) {
+        dibs_status status = dibs__sql_seat_ready(r->e, r->seat, r->until, r->err);
+        if (status == DIBS_OK)
+            status = way(r);
+        else
+            r->seat->again = false;
+        if (status == DIBS_OK || !r->seat->again || tries == MOST_TRIES ||
+            dibs__now(r->e->base.env) >= r->until)
+            return status;
+    }
+}
+
+static void forget_done(dibs__sql_run *r)
+{
+    size_t left = 0;
+
+    for (size_t i = 0; i < r->count; i++)
+        if (!r->task[i]->done)
+            r->task[left++] = r->task[i];
+    r->count = left;
+}
+
+void dibs__sql_run_locked(dibs__sql_run *r, size_t first, size_t count)
+{
+    for (size_t i = first; i < first + count; i++)
+        r->task[i]->locked = true;
+}
+
+/* Those whose rows are locked are over for this run; all, if nobody knows whose it is. */
+static void put_aside(dibs__sql_run *r)
+{
+    size_t left = 0;
+    bool known = false;
+
+    for (size_t i = 0; i < r->count; i++)
+        known |= r->task[i]->locked;
+    for (size_t i = 0; i < r->count; i++) {
+        dibs__sql_task *t = r->task[i];
+        if (known && !t->locked) {
+            r->task[left++] = t;
+            continue;
+        }
+        t->locked = true;
+        t->status = DIBS_UNAVAILABLE;
+        if (!r->company)
+            dibs__sql_hint_stuck(r->e, t->hash, true);
+    }
+    r->count = left;
+}
+
+static dibs_status do_both_ways(dibs__sql_run *r)
+{
+    for (;;) {
+        dibs_status status = try_until_done(r, dibs__sql_fast);
+
+        forget_done(r);
+        if (status == DIBS_OK && r->count > 0)
+            status = try_until_done(r, dibs__sql_general);
+        forget_done(r);
+        if (status == DIBS_OK || !r->seat->locked)
+            return status;
+        put_aside(r);
+        if (r->count == 0)
+            return DIBS_OK;
+    }
+}
+
+static void do_each_alone(dibs__sql_run *all)
+{
+    for (size_t i = 0; i < all->count; i++) {
+        dibs__sql_task *task = all->task[i];
+        dibs__sql_run one = *all;
+        one.task = &task;
+        one.count = 1;
+        dibs_status status = do_both_ways(&one);
+        if (!task->locked)
+            task->status = status;
+    }
+}
+
+/* ---- In order -------------------------------------------------------------------------------- */
+
+static int by_name(const void *a, const void *b)
+{
+    const dibs__sql_task *x = *(dibs__sql_task *const *)a, *y = *(dibs__sql_task *const *)b;
+    int order = strcmp(x->name, y->name);
+
+    if (order == 0)
+        order = x->order < y->order ? -1 : x->order > y->order;
+    return order;
+}
+
+void dibs__sql_run_all(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_task *tasks[], size_t count,
+                       dibs__deadline until, dibs_error *err)
+{
+    dibs__sql_run r = {
+        .e = e, .seat = seat, .task = tasks, .count = count, .until = until, .err = err};
+    bool hasty = seat->hasty, waits = seat->patience > 0;
+    dibs_status status;
+
+    for (size_t i = 0; i < count; i++) {
+        tasks[i]->order = i;
+        tasks[i]->done = tasks[i]->locked = false;
+        tasks[i]->status = DIBS_OK;
+    }
+    if (count > 1)
+        qsort(tasks, count, sizeof tasks[0], by_name);
+    r.company = hasty || dibs__sql_run_group(&r, 0) < count;
+    if (r.company)
+        seat->hasty = true;
+    else if (!waits)
+        dibs__sql_seat_waits(e, seat, tasks[0]->hash);
+    status = do_both_ways(&r);
+    if (!r.company && !waits)
+        dibs__sql_seat_waited(e, seat);
+    seat->hasty = hasty;
+    if (status != DIBS_OK && status != DIBS_UNKNOWN && seat->conn && count > 1) {
+        do_each_alone(&r);
+        return;
+    }
+    for (size_t i = 0; i < r.count; i++)
+        r.task[i]->status = status;
+}

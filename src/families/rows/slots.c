@@ -1,0 +1,196 @@
+/* The slots of the engine table, and what is shared in opening and closing. */
+#define _GNU_SOURCE
+#include "families/rows/inner.h"
+
+#include "core/error.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Opening and closing --------------------------------------------------------------------- */
+
+static void plan_reaping(dibs__sql *e)
+{
+    uint8_t dice;
+
+    /* One handle in sixteen begins with it, so that it happens where all handles are short-lived. */
+    e->base.env->random(e->base.env->ctx, &dice, sizeof dice);
+    atomic_store(&e->reap_at,
+                 dibs__after(e->base.env, dice % 16 == 0 ? 0 : DIBS__SQL_REAP_INTERVAL));
+}
+
+dibs_status dibs__sql_open(dibs__sql *e, const dibs__sql_driver *driver,
+                           const dibs__open_request *request, size_t connections, dibs_error *err)
+{
+    dibs__sql_seat *seat = &e->seat[1];
+    dibs_status status;
+
+    e->base.env = request->env;
+    e->base.sink = request->sink;
+    e->driver = driver;
+    e->request_span = request->request_span;
+    e->last = &e->first;
+    e->seats = connections;
+    e->luck = 1;
+    snprintf(e->id, sizeof e->id, "%s", request->handle_id);
+    pthread_mutex_init(&e->mutex, NULL);
+    pthread_mutex_init(&e->waiting_mutex, NULL);
+    pthread_mutex_init(&e->stray_mutex, NULL);
+    plan_reaping(e);
+    status = dibs__sql_seat_ready(e, seat, request->until, err);
+    if (status == DIBS_OK)
+        status = driver->prepare(seat->conn, request->until, err);
+    seat->connected = status == DIBS_OK;
+    if (status != DIBS_OK)
+        dibs__sql_close(e);
+    return status;
+}
+
+void dibs__sql_close(dibs__sql *e)
+{
+    for (size_t i = 0; i < DIBS__SQL_CONNECTIONS; i++) {
+        if (e->seat[i].conn)
+            e->driver->disconnect(e->seat[i].conn);
+        e->seat[i].conn = NULL;
+        dibs__sql_batch_fini(&e->seat[i].batch);
+    }
+    dibs__sql_waiting_fini(e);
+    dibs__sql_stray_fini(e);
+    pthread_mutex_destroy(&e->mutex);
+    pthread_mutex_destroy(&e->waiting_mutex);
+    pthread_mutex_destroy(&e->stray_mutex);
+}
+
+void dibs__sql_abandon(dibs__sql *e)
+{
+    for (size_t i = 0; i < DIBS__SQL_CONNECTIONS; i++)
+        if (e->seat[i].conn)
+            e->driver->abandon(e->seat[i].conn);
+}
+
+/* ---- Commands -------------------------------------------------------------------------------- */
+
+static dibs_status do_one(dibs__sql *e, dibs__sql_task *task, dibs__deadline until,
+                          dibs__reply *out, dibs_error *err)
+{
+    dibs_error unused;
+    dibs__sql_job job = {.task = task, .count = 1, .until = until, .err = err ? err : &unused};
+
+    dibs__sql_do(e, &job);
+    if (task->status == DIBS_OK && out)
+        *out = task->reply;
+    return task->status;
+}
+
+dibs_status dibs__sql_enter(dibs__engine *base, const dibs__enter_request *request,
+                            dibs__deadline until, dibs__reply *out, dibs_error *err)
+{
+    dibs__sql *e = (dibs__sql *)base;
+    dibs__asker who = request->who;
+    dibs__sql_task task = {.what = DIBS__SQL_ENTER,
+                           .name = request->name,
+                           .owner = who.owner,
+                           .attempt = who.attempt,
+                           .who = &who,
+                           .capacity = request->capacity,
+                           .window = request->window};
+    dibs_status status;
+
+    memcpy(who.wake, e->id, sizeof who.wake);
+    if (request->window > 0) /* before it is sent: the hand-over may overtake the answer */
+        dibs__sql_waiting_add(e, who.attempt);
+    status = do_one(e, &task, until, out, err);
+    if (request->window > 0 && status == DIBS_OK && out->verdict != DIBS__QUEUED)
+        dibs__sql_waiting_remove(e, who.attempt);
+    return status;
+}
+
+dibs_status dibs__sql_release(dibs__engine *base, const dibs__claim *claim, dibs__deadline until,
+                              dibs__reply *out, dibs_error *err)
+{
+    dibs__sql_task task = {.what = DIBS__SQL_RELEASE,
+                           .name = claim->name,
+                           .owner = claim->owner,
+                           .attempt = claim->attempt,
+                           .fence = claim->fence};
+    dibs_status status = do_one((dibs__sql *)base, &task, until, out, err);
+
+    dibs__sql_reap((dibs__sql *)base);
+    return status;
+}
+
+dibs_status dibs__sql_cancel(dibs__engine *base, const dibs__claim *claim, dibs__deadline until,
+                             dibs_error *err)
+{
+    dibs__sql *e = (dibs__sql *)base;
+    dibs__sql_task task = {.what = DIBS__SQL_CANCEL,
+                           .name = claim->name,
+                           .owner = claim->owner,
+                           .attempt = claim->attempt};
+
+    dibs__sql_waiting_remove(e, claim->attempt);
+    return do_one(e, &task, until, NULL, err);
+}
+
+dibs_status dibs__sql_break(dibs__engine *base, const char *name, const char *by, bool at_once,
+                            dibs__deadline until, dibs__reply *out, dibs_error *err)
+{
+    dibs__sql_task task = {.what = DIBS__SQL_BREAK,
+                           .name = name,
+                           .owner = "",
+                           .attempt = "",
+                           .by = by,
+                           .at_once = at_once};
+
+    return do_one((dibs__sql *)base, &task, until, out, err);
+}
+
+dibs_status dibs__sql_inspect(dibs__engine *base, const char *name, dibs__deadline until,
+                              dibs__report_builder *out, dibs_error *err)
+{
+    dibs__sql_task task = {
+        .what = DIBS__SQL_SETTLE, .name = name, .owner = "", .attempt = "", .report = out};
+
+    return do_one((dibs__sql *)base, &task, until, NULL, err);
+}
+
+/* ---- Signs of life --------------------------------------------------------------------------- */
+
+static void answer_claim(dibs__sql *e, dibs__claim *claim, const dibs__sql_task *task)
+{
+    claim->status = task->status;
+    claim->reply = task->reply;
+    if (claim->fence == 0 && task->status == DIBS_OK && task->reply.verdict != DIBS__QUEUED)
+        dibs__sql_waiting_remove(e, claim->attempt);
+}
+
+void dibs__sql_keep(dibs__engine *base, dibs__claim *const claims[], size_t count,
+                    dibs__deadline until)
+{
+    dibs__sql *e = (dibs__sql *)base;
+    dibs_error err = {0};
+    dibs__sql_task *task = calloc(count, sizeof *task);
+    dibs__sql_job job = {
+        .task = task, .count = count, .signs_of_life = true, .until = until, .err = &err};
+
+    for (size_t i = 0; i < count && !task; i++)
+        claims[i]->status = DIBS_NO_MEMORY;
+    if (!task)
+        return;
+    for (size_t i = 0; i < count; i++) {
+        task[i] = (dibs__sql_task){.what = DIBS__SQL_KEEP,
+                                   .name = claims[i]->name,
+                                   .owner = claims[i]->owner,
+                                   .attempt = claims[i]->attempt,
+                                   .fence = claims[i]->fence,
+                                   .lease = claims[i]->lease};
+    }
+    dibs__sql_do(e, &job);
+    for (size_t i = 0; i < count; i++)
+        answer_claim(e, claims[i], &task[i]);
+    if (err.message[0])
+        e->base.sink->log(e->base.sink, DIBS_LOG_WARNING, "signs of life: %s", err.message);
+    free(task);
+    dibs__sql_reap(e);
+}

@@ -1,0 +1,349 @@
+/* The dedupe insert: a key is written down in the transaction that does the work. */
+#include "suite.h"
+
+#include "support/clock.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define TWINS 6
+
+static dibs_sql_key key_of(const char *key, const char *fingerprint)
+{
+    return (dibs_sql_key){.scope = "orders",
+                          .key = key,
+                          .fingerprint = fingerprint,
+                          .fingerprint_size = fingerprint ? strlen(fingerprint) : 0};
+}
+
+static void done_already_conflict(const char *level)
+{
+    session s;
+    dibs_error err = {0};
+    dibs_sql_key key = key_of("k1", "pay 5"), other = key_of("k1", "pay 6"),
+                 bare = key_of("k1", NULL), elsewhere = key, unscoped = key;
+    dibs_sql_result stored;
+
+    unscoped.scope = NULL;
+    elsewhere.scope = "refunds";
+    session_open(&s);
+    start_over(&s);
+    session_begin(&s, level);
+    must_be(dibs_sql_once_finish(s.db, &key, "x", 1, &err), DIBS_NOT_FOUND, &err);
+    must_be(dibs_sql_once(s.db, &key, &stored, &err), DIBS_OK, &err);
+    must(!stored.data);
+    session_say(&s, "INSERT INTO note (id) VALUES (1)");
+    must_be(dibs_sql_once_finish(s.db, &key, "a\0b", 3, &err), DIBS_OK, &err);
+    must_be(dibs_sql_once_finish(s.db, &key, "c", 1, &err), DIBS_ALREADY, &err);
+    session_commit(&s);
+
+    session_begin(&s, level);
+    must_be(dibs_sql_once(s.db, &key, &stored, &err), DIBS_ALREADY, &err);
+    must(stored.size == 3 && memcmp(stored.data, "a\0b", 3) == 0);
+    dibs_sql_result_free(&stored);
+    must_be(dibs_sql_once(s.db, &key, NULL, NULL), DIBS_ALREADY, NULL);
+    must_be(dibs_sql_once(s.db, &other, &stored, &err), DIBS_MISMATCH, &err);
+    must(!stored.data);
+    must_be(dibs_sql_once(s.db, &bare, NULL, &err), DIBS_MISMATCH, &err);
+    must_be(dibs_sql_once(s.db, &elsewhere, NULL, &err), DIBS_OK, &err);
+    must_be(dibs_sql_once(s.db, &unscoped, NULL, &err), DIBS_OK, &err);
+    must_be(dibs_sql_once_finish(s.db, &unscoped, "y", 1, &err), DIBS_OK, &err);
+    unscoped.scope = ""; /* the same as none */
+    must_be(dibs_sql_once(s.db, &unscoped, NULL, &err), DIBS_ALREADY, &err);
+    session_say(&s, "INSERT INTO note (id) VALUES (2)");
+    session_commit(&s); /* none of that threw the transaction away */
+    must(session_number(&s, "SELECT COUNT(*) FROM note") == 2);
+    session_close(&s);
+}
+
+static void results(const char *level)
+{
+    static char big[300000];
+    session s;
+    dibs_error err = {0};
+    dibs_sql_key empty = key_of("empty", NULL), large = key_of("large", NULL),
+                 none = key_of("none", NULL);
+    dibs_sql_result stored;
+
+    memset(big, '\xfe', sizeof big);
+    session_open(&s);
+    start_over(&s);
+    session_begin(&s, level);
+    must_be(dibs_sql_once(s.db, &empty, NULL, &err), DIBS_OK, &err);
+    must_be(dibs_sql_once_finish(s.db, &empty, "", 0, &err), DIBS_OK, &err);
+    must_be(dibs_sql_once(s.db, &large, NULL, &err), DIBS_OK, &err);
+    must_be(dibs_sql_once_finish(s.db, &large, big, sizeof big, &err), DIBS_OK, &err);
+    must_be(dibs_sql_once(s.db, &none, NULL, &err), DIBS_OK, &err);
+    session_commit(&s);
+    session_begin(&s, level);
+    must_be(dibs_sql_once(s.db, &empty, &stored, &err), DIBS_ALREADY, &err);
+    must(stored.data && stored.size == 0);
+    dibs_sql_result_free(&stored);
+    must_be(dibs_sql_once(s.db, &large, &stored, &err), DIBS_ALREADY, &err);
+    must(stored.size == sizeof big && memcmp(stored.data, big, sizeof big) == 0);
+    dibs_sql_result_free(&stored);
+    must_be(dibs_sql_once(s.db, &none, &stored, &err), DIBS_ALREADY, &err);
+    must(!stored.data);
+    session_rollback(&s);
+    session_close(&s);
+}
+
+static void rollback_forgets(const char *level)
+{
+    session s;
+    dibs_error err = {0};
+    dibs_sql_key key = key_of("k", NULL);
+
+    session_open(&s);
+    start_over(&s);
+    for (int i = 0; i < 2; i++) {
+        session_begin(&s, level);
+        must_be(dibs_sql_once(s.db, &key, NULL, &err), DIBS_OK, &err);
+        must_be(dibs_sql_once(s.db, &key, NULL, &err), DIBS_ALREADY, &err);
+        session_rollback(&s);
+    }
+    session_close(&s);
+}
+
+/* ---- Duplicates at once ------------------------------------------------------------------------
+ */
+
+typedef struct twins {
+    const char *level;
+    bool plain; /* INSERT by hand instead of dibs_sql_once */
+    _Atomic int done, already, restarted, deadlocks;
+} twins;
+
+/* A request as a program would serve it: a row of its own first, then the key, then the work. */
+static dibs_status serve(session *s, twins *t, int i)
+{
+    dibs_error err = {0};
+    dibs_sql_key key = key_of("twin", "same");
+    dibs_status status;
+
+    session_begin(s, t->level);
+    session_say(s, "INSERT INTO note (id, body) VALUES (%d, 'seen')", i);
+    status = dibs_sql_once(s->db, &key, NULL, &err);
+    if (status == DIBS_OK)
+        session_say(s, "INSERT INTO note (id, body) VALUES (%d, 'work')", i);
+    if (must_start_again(status)) {
+        t->deadlocks += strstr(err.message, "deadlock") != NULL;
+        session_rollback(s);
+    } else {
+        session_commit(s); /* must work: that is the claim */
+    }
+    return status;
+}
+
+static void be_a_twin(void *ctx, int i)
+{
+    twins *t = ctx;
+    session s;
+    dibs_status status;
+
+    session_open(&s);
+    while (must_start_again(status = serve(&s, t, i)))
+        t->restarted++;
+    must(status == DIBS_OK || status == DIBS_ALREADY);
+    status == DIBS_OK ? t->done++ : t->already++;
+    session_close(&s);
+}
+
+static void run_twins(void *ctx, int i)
+{
+    (void)i;
+    in_threads(TWINS, be_a_twin, ctx);
+}
+
+/* The first has the key and rolls back while the others wait for it: one of them does the work, the
+ * others are told, and nobody loses a transaction. */
+static void first_rolls_back(const char *level)
+{
+    session first, watcher;
+    dibs_error err = {0};
+    dibs_sql_key key = key_of("twin", "same");
+    twins t = {.level = level};
+
+    session_open(&first);
+    session_open(&watcher);
+    for (int round = 0; round < 3; round++) {
+        aside a;
+        start_over(&first);
+        session_begin(&first, level);
+        must_be(dibs_sql_once(first.db, &key, NULL, &err), DIBS_OK, &err);
+        a = run_aside(run_twins, &t);
+        if (is_sqlite()) /* they wait to begin */
+            sleep_ms(50);
+        else
+            wait_for_waiters(&watcher, TWINS);
+        session_rollback(&first);
+        join_aside(a);
+        must(session_number(&first, "SELECT COUNT(*) FROM note WHERE body = 'work'") == 1);
+        must(session_number(&first, "SELECT COUNT(*) FROM note WHERE body = 'seen'") == TWINS);
+    }
+    printf("# %d did it, %d were told, %d restarted\n", t.done, t.already, t.restarted);
+    must(t.done == 3 && t.already == 3 * (TWINS - 1) && t.deadlocks == 0);
+    must(t.restarted == 0 || (is_postgresql() && is_snapshot(level)));
+    session_close(&first);
+    session_close(&watcher);
+}
+
+/* The check itself: the same with plain INSERTs deadlocks on InnoDB. */
+static void insert_by_hand(void *ctx, int i)
+{
+    twins *t = ctx;
+    session s;
+
+    (void)i;
+    session_open(&s);
+    session_begin(&s, t->level);
+    if (!session_try(&s, "INSERT INTO dibs_once (scope, name, fingerprint) VALUES ('o', 'k', '')"))
+        t->deadlocks += session_number(&s, "SELECT @@in_transaction") == 0;
+    session_rollback(&s);
+    session_close(&s);
+}
+
+static void insert_in_threads(void *ctx, int i)
+{
+    (void)i;
+    in_threads(TWINS, insert_by_hand, ctx);
+}
+
+static void plain_inserts_deadlock(const char *level)
+{
+    session first, watcher;
+    twins t = {.level = level};
+    aside a;
+
+    session_open(&first);
+    session_open(&watcher);
+    start_over(&first);
+    session_begin(&first, level);
+    session_say(&first, "INSERT INTO dibs_once (scope, name, fingerprint) VALUES ('o', 'k', '')");
+    a = run_aside(insert_in_threads, &t);
+    wait_for_waiters(&watcher, TWINS);
+    session_rollback(&first);
+    join_aside(a);
+    printf("# %d of %d transactions lost to a deadlock\n", t.deadlocks, TWINS);
+    must(t.deadlocks > 0);
+    session_close(&first);
+    session_close(&watcher);
+}
+
+/* Different keys at full speed: nobody meets anybody. */
+static void insert_many(void *ctx, int i)
+{
+    twins *t = ctx;
+    session s;
+
+    session_open(&s);
+    for (int n = 0; n < 40; n++) {
+        char name[32];
+        dibs_sql_key key = key_of(name, NULL);
+        dibs_error err = {0};
+        snprintf(name, sizeof name, "key %d of %d", n, i);
+        session_begin(&s, t->level);
+        must_be(dibs_sql_once(s.db, &key, NULL, &err), DIBS_OK, &err);
+        must_be(dibs_sql_once_finish(s.db, &key, name, strlen(name), &err), DIBS_OK, &err);
+        session_commit(&s);
+        t->done++;
+    }
+    session_close(&s);
+}
+
+static void many_keys(const char *level)
+{
+    twins t = {.level = level};
+    session s;
+
+    session_open(&s);
+    start_over(&s);
+    in_threads(TWINS, insert_many, &t);
+    must(session_number(&s, "SELECT COUNT(*) FROM dibs_once") == 40 * TWINS);
+    session_close(&s);
+}
+
+/* The key was committed after this transaction began to read. */
+static void key_newer_than_snapshot(const char *level)
+{
+    session early, next;
+    dibs_error err = {0};
+    dibs_sql_key key = key_of("new", "same");
+    dibs_sql_result stored;
+
+    session_open(&early);
+    session_open(&next);
+    start_over(&early);
+    session_begin(&early, level);
+    session_number(&early, "SELECT COUNT(*) FROM note");
+    session_begin(&next, level);
+    must_be(dibs_sql_once(next.db, &key, NULL, &err), DIBS_OK, &err);
+    must_be(dibs_sql_once_finish(next.db, &key, "r", 1, &err), DIBS_OK, &err);
+    session_commit(&next);
+    if (is_postgresql() && is_snapshot(level)) {
+        must_be(dibs_sql_once(early.db, &key, &stored, &err), DIBS_RESTART, &err);
+    } else {
+        must_be(dibs_sql_once(early.db, &key, &stored, &err), DIBS_ALREADY, &err);
+        must(stored.size == 1);
+        dibs_sql_result_free(&stored);
+    }
+    session_say(&early, "INSERT INTO note (id) VALUES (1)");
+    session_commit(&early);
+    must(session_number(&early, "SELECT COUNT(*) FROM note") == 1);
+    session_close(&early);
+    session_close(&next);
+}
+
+/* A duplicate that may not wait longer is told so, and its transaction goes on. */
+static void a_bounded_wait(const char *level)
+{
+    static const int64_t waits[] = {DIBS_NO_WAIT, 80}, absurd[] = {INT64_MIN, -7, INT64_MAX - 1};
+    session first, other;
+    dibs_error err = {0};
+    dibs_sql_key key = key_of("slow", "same"), wrong = key;
+
+    session_open(&first);
+    session_open(&other);
+    for (int i = 0; i < 2; i++) {
+        int64_t began = clock_ms();
+        key.wait_ms = waits[i];
+        start_over(&first);
+        session_begin(&first, level);
+        must_be(dibs_sql_once(first.db, &key, NULL, &err), DIBS_OK, &err);
+        if (is_sqlite()) /* BEGIN IMMEDIATE would do the waiting */
+            session_say(&other, "BEGIN");
+        else
+            session_begin(&other, level);
+        must_be(dibs_sql_once(other.db, &key, NULL, &err), DIBS_BUSY, &err);
+        must(strstr(err.message, "slow"));
+        must(clock_ms() - began < 20000);
+        session_commit(&first);
+        if (!(is_postgresql() && is_snapshot(level))) /* that one would be told DIBS_RESTART */
+            must_be(dibs_sql_once(other.db, &key, NULL, &err), DIBS_ALREADY, &err);
+        session_say(&other, "INSERT INTO note (id) VALUES (7)");
+        session_commit(&other);
+        must(session_number(&other, "SELECT COUNT(*) FROM note") == 1);
+    }
+    session_begin(&first, level);
+    for (size_t i = 0; i < sizeof absurd / sizeof absurd[0]; i++) {
+        wrong.wait_ms = absurd[i];
+        must_be(dibs_sql_once(first.db, &wrong, NULL, &err), DIBS_INVALID, &err);
+        must_be(dibs_sql_lock(first.db, "a", absurd[i], &err), DIBS_INVALID, &err);
+        must(strstr(err.message, "wait_ms = "));
+    }
+    session_rollback(&first);
+    session_close(&first);
+    session_close(&other);
+}
+
+const sql_test sql_once[] = {
+    {"done, already, conflict", done_already_conflict, false, ALL},
+    {"results are kept as they are", results, false, ALL},
+    {"a rollback forgets the key", rollback_forgets, false, ALL},
+    {"duplicates at once, the first rolls back", first_rolls_back, false, ALL},
+    {"mariadb: plain duplicate inserts deadlock", plain_inserts_deadlock, false, ONLY_MARIADB},
+    {"a duplicate waits only as long as it may", a_bounded_wait, false, ALL},
+    {"different keys do not meet", many_keys, false, ALL},
+    {"a key that is newer than the snapshot", key_newer_than_snapshot, false, SERVERS},
+    {0},
+};
