@@ -62,7 +62,7 @@ static answer show_goods(lab_shop *shop, struct MHD_Connection *c)
 
     (void)c;
     if (!lab_shop_tally(shop, &t, note))
-        return say(503, "the books cannot be read: %s\n", note);
+        return say(503, "the stock record cannot be read: %s\n", note);
     a = say(200,
             "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">\n"
             "<meta name=\"viewport\" content=\"width=device-width\">\n<title>Goods 1</title>\n"
@@ -100,7 +100,7 @@ static answer show_stock(lab_shop *shop, struct MHD_Connection *c)
 
     (void)c;
     if (!lab_shop_tally(shop, &t, note))
-        return say(503, "the books cannot be read: %s\n", note);
+        return say(503, "the stock record cannot be read: %s\n", note);
     o = lab_shop_json(shop, &t);
     a.body = json_dumps(o, JSON_PRESERVE_ORDER);
     json_decref(o);
@@ -118,7 +118,7 @@ static answer fill_shelf(lab_shop *shop, struct MHD_Connection *c)
     if (stock < 1 || stock > STOCK_MAX || errno || *end)
         return say(400, "how many: POST /reset?stock=N, N from 1 to %d\n", STOCK_MAX);
     if (!lab_shop_reset(shop, stock, note))
-        return say(503, "the books cannot be written: %s\n", note);
+        return say(503, "the stock record cannot be written: %s\n", note);
     return say(200, "%lld on the shelf\n", stock);
 }
 
