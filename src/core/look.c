@@ -135,14 +135,15 @@ dibs_status dibs__break_look(dibs *d, const char *name, dibs__deadline until, di
     return status;
 }
 
-/* In a call. No engine tells when a stranger lets go: look, at growing intervals. */
-static dibs_status wait_for_holders(dibs *d, const char *name, dibs__deadline until,
-                                    dibs_error *err)
+/* In a call. No engine tells when a stranger lets go: look, at growing intervals. `patience` bounds one
+ * look, `until` the wait. */
+static dibs_status wait_for_holders(dibs *d, const char *name, dibs__deadline patience,
+                                    dibs__deadline until, dibs_error *err)
 {
     int64_t pause = FIRST_PAUSE;
 
     for (;;) {
-        dibs_status status = dibs__break_look(d, name, until, err);
+        dibs_status status = dibs__break_look(d, name, patience, err);
         if (status != DIBS_BUSY || dibs__now(d->env) + pause >= until)
             return status;
         dibs__sleep(d->env, pause);
@@ -158,7 +159,8 @@ dibs_status dibs__do_lock_break(dibs *d, const char *name, const dibs_break_opti
     static const dibs_break_options defaults;
     const dibs_break_options *o = options ? options : &defaults;
     dibs__reply reply = {0};
-    dibs__deadline until;
+    dibs__deadline until, patience;
+    int64_t wait_ms;
     dibs_status status = dibs__check_name(name, err);
 
     if (status == DIBS_OK)
@@ -169,17 +171,19 @@ dibs_status dibs__do_lock_break(dibs *d, const char *name, const dibs_break_opti
         status = dibs__usable(d, err);
     if (status != DIBS_OK)
         return status;
-    until = dibs__wait_until(d, dibs__wait_ms(d, o->wait_ms));
+    wait_ms = dibs__wait_ms(d, o->wait_ms);
+    until = dibs__wait_until(d, wait_ms);
+    patience = wait_ms == DIBS_NO_WAIT ? DIBS__NEVER : until;
     dibs__begin_call(d);
     pthread_mutex_unlock(&d->mutex);
     status = d->class->break_lock(d->engine, name, o->by ? o->by : "?", o->now,
-                                  dibs__request_until(d, until), &reply, err);
+                                  dibs__request_until(d, patience), &reply, err);
     if (status == DIBS_OK && reply.verdict != DIBS__LOST)
-        dibs__bell_ring(d, dibs__request_until(d, until));
+        dibs__bell_ring(d, dibs__request_until(d, patience));
     if (status == DIBS_OK && reply.verdict == DIBS__LOST)
         status = dibs__fail(err, DIBS_NOT_FOUND, "no such lock: '%.200s'", name);
     else if (status == DIBS_OK && reply.verdict == DIBS__BUSY)
-        status = wait_for_holders(d, name, until, err);
+        status = wait_for_holders(d, name, patience, until, err);
     pthread_mutex_lock(&d->mutex);
     dibs__end_call(d);
     return status;
