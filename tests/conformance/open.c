@@ -221,6 +221,46 @@ static void fences_go_on_from_another_store(void **state)
     assert_null(d);
 }
 
+/* Nobody listens; or, where there is no server, what is there is no database. */
+static void url_of_nobody(char *url, size_t size)
+{
+    int ports[REDLOCK_NODES], count = place_ports(&the, ports);
+    char path[400];
+    FILE *f;
+
+    for (int i = 0; i < count; i++)
+        ports[i] = free_port();
+    if (count > 0) {
+        place_url(&the, ports, url, size);
+        return;
+    }
+    scratch_file(&the.folder, "no.db", path, sizeof path);
+    f = fopen(path, "w");
+    assert_non_null(f);
+    for (int i = 0; i < 1000; i++)
+        fputs("this is no database\n", f);
+    fclose(f);
+    snprintf(url, size, "sqlite://%s", path);
+}
+
+/* For programs that know their engine: what it says itself, as a field. */
+static void a_failure_has_the_engines_own_code(void **state)
+{
+    dibs_options brief = {.connect_ms = 1000};
+    dibs_error err = {0};
+    dibs *d = NULL;
+    char url[600];
+
+    (void)state;
+    if (!the.can.across_processes)
+        skip();
+    url_of_nobody(url, sizeof url);
+    assert_status(dibs_open(url, &brief, &d, &err),
+                  strcmp(the.engine, "sqlite") == 0 ? DIBS_ENGINE_FAILED : DIBS_UNAVAILABLE);
+    print_message("# %s: '%s': %s\n", the.engine, err.engine_code, err.message);
+    assert_string_not_equal(err.engine_code, "");
+}
+
 /* ---- In the background ------------------------------------------------------------------------- */
 
 static void a_handle_opens_in_the_background(void **state)
@@ -349,6 +389,7 @@ static const struct CMUnitTest tests[] = {
     CASE(opening_waits_for_a_server_that_hangs),
     CASE(a_handle_that_is_not_open_is_closed),
     CASE(what_is_wrong_is_said_by_the_first_call),
+    CASE(a_failure_has_the_engines_own_code),
     CASE(fences_go_on_from_another_store),
     CASE(bad_urls_are_refused),
     CASE(an_unknown_scheme_names_those_there_are),
