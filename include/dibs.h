@@ -482,8 +482,8 @@ typedef struct dibs_once_options {
  * dibs_once_wait to wait for it. DIBS_MISMATCH, DIBS_CRASHED, DIBS_EXPIRED: see the statuses.
  * DIBS_UNKNOWN: no answer; the caller must not run the work. If the engine began a run, or begins one
  * later, it is withdrawn, and the key is as it was before. DIBS_UNAVAILABLE: the same, if the answer came
- * after the lease had expired. `out` is set after all of these, and freed by the caller; after any other
- * status it is NULL. */
+ * after the lease had expired. After DIBS_OK, ALREADY, RUNNING, MISMATCH, CRASHED and EXPIRED `out` is
+ * set, and freed by the caller; after any other status it is NULL. */
 DIBS_API dibs_status dibs_once_begin(dibs *d, const char *key, const dibs_once_options *options,
                                      dibs_once **out, dibs_error *err);
 

@@ -243,6 +243,11 @@ dibs_status dibs__forked(dibs_error *err);
 void dibs__log(dibs *d, dibs_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 dibs_status dibs__check_name(const char *name, dibs_error *err);
+/* The same, in a process to which the handle belongs. */
+static inline dibs_status dibs__check_lock(const dibs *d, const char *name, dibs_error *err)
+{
+    return dibs__same_process(d) ? dibs__check_name(name, err) : dibs__forked(err);
+}
 dibs_status dibs__check_lease(int64_t lease_ms, dibs_error *err); /* of a handle, a lock or a run */
 /* Fresh for every command on a cell, and for every run. Without the mutex. */
 void dibs__stamp(dibs *d, char out[DIBS__STAMP_SIZE]);
