@@ -374,13 +374,13 @@ typedef struct dibs_value {
 /* Zero means default. A write with a fence is rejected (DIBS_FENCED) if the cell has seen a newer one;
  * otherwise it raises the cell's floor to its fence, so an older fence never overwrites a newer one. With
  * several holders (shared, slots) the floor is raised to `floor` instead, and the others can still write.
- * `grant` is the simplest: the fence cannot be forgotten. */
+ * `grant` is the simplest: the fence cannot be forgotten, also after dibs_unlock. */
 typedef struct dibs_cell_options {
-    int64_t keep_ms; /* expires after this (default: DIBS_FOREVER) */
-    const dibs_grant
-        *grant;     /* write under this grant: its fence and floor; DIBS_LOST if it is lost */
-    uint64_t fence; /* instead of a grant: its fence. 0, and no grant: not checked */
-    uint64_t floor; /* the grant's dibs_grant_floor (default: the fence) */
+    int64_t keep_ms;          /* expires after this (default: DIBS_FOREVER) */
+    dibs_grant *const *grant; /* &g: write under this grant, with its fence and floor; DIBS_LOST
+                                 if it is lost, DIBS_INVALID if it was unlocked (g is NULL) */
+    uint64_t fence;           /* instead of a grant: its fence. 0, and no grant: not checked */
+    uint64_t floor;           /* the grant's dibs_grant_floor (default: the fence) */
     uint64_t reserved[4];
 } dibs_cell_options;
 

@@ -304,6 +304,9 @@ void dibs__grant_answer(dibs_grant *g, dibs__deadline sent, dibs_status status,
                         const dibs__reply *reply);
 /* One level of it in a forked child; the parent's grant stays. */
 dibs_status dibs__grant_free_in_child(dibs_grant *g, dibs_error *err);
+/* Not with the mutex: what a cell is written under, by its options; 0 and 0: nothing. */
+dibs_status dibs__grant_guard(const dibs_cell_options *o, uint64_t *fence, uint64_t *floor,
+                              dibs_error *err);
 /* dibs_renew with a bound; not with the mutex. */
 dibs_status dibs__grant_renew(dibs_grant *g, dibs__deadline until, dibs_error *err);
 /* The engine may still have it: the keeper gives it back. Takes the caller's reference. */

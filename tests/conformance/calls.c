@@ -885,6 +885,8 @@ static void an_unlocked_grant_is_not_held(void **state)
     dibs *d = open_handle();
     dibs_grant *g = take(d, fresh("gone"), NULL);
     char text[DIBS_FENCE_SIZE], next[DIBS_FENCE_SIZE];
+    const dibs_cell_options under = {.grant = &g};
+    dibs_value v;
 
     (void)state;
     assert_status(dibs_unlock(&g, NULL), DIBS_OK);
@@ -899,9 +901,18 @@ static void an_unlocked_grant_is_not_held(void **state)
     assert_non_null(strstr(err.message, "no grant to renew"));
     dibs_fence_text(g, text);
     assert_status(dibs_fence_check(NULL, text, next, &err), DIBS_INVALID);
-    if (the.can.cells)
-        assert_status(dibs_cell_pass(d, "gone", &(dibs_cell_options){.grant = g}, NULL, &err),
-                      DIBS_INVALID);
+    if (!the.can.cells)
+        return;
+    assert_status(dibs_cell_pass(d, "gone", &under, NULL, &err), DIBS_INVALID);
+    assert_status(dibs_cell_swap(d, "gone", 0, "x", 1, &under, NULL, &err), DIBS_INVALID);
+    assert_non_null(strstr(err.message, "no grant to write under"));
+    assert_status(dibs_cell_delete(d, "gone", DIBS_ANY_VERSION, &under, &err), DIBS_INVALID);
+    assert_status(
+        dibs_start(d,
+                   &(dibs_request){.op = DIBS_OP_CELL_SWAP, .name = "gone", .options.cell = &under},
+                   NULL, &err),
+        DIBS_INVALID);
+    assert_status(dibs_cell_read(d, "gone", &v, &err), DIBS_NOT_FOUND);
 }
 
 static void a_lost_lock_is_named(void **state)

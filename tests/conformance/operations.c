@@ -158,14 +158,14 @@ static void a_cell_is_written_under_a_grant(void **state)
                                  .name = name,
                                  .data = "x",
                                  .size = 1,
-                                 .options.cell = &(dibs_cell_options){.grant = g}});
+                                 .options.cell = &(dibs_cell_options){.grant = &g}});
     unlock(g);
     o = outcome_of(d, id);
     assert_status(o.err.status, DIBS_OK);
     g = take(other, name, NULL); /* a grant of another handle does as well */
     id = begin(d, (dibs_request){.op = DIBS_OP_CELL_PASS,
                                  .name = name,
-                                 .options.cell = &(dibs_cell_options){.grant = g}});
+                                 .options.cell = &(dibs_cell_options){.grant = &g}});
     unlock(g);
     o = outcome_of(d, id);
     assert_status(o.err.status, DIBS_OK);
@@ -176,7 +176,7 @@ static void a_cell_is_written_under_a_grant(void **state)
         assert_status(dibs_start(d,
                                  &(dibs_request){.op = DIBS_OP_CELL_PASS,
                                                  .name = name,
-                                                 .options.cell = &(dibs_cell_options){.grant = g}},
+                                                 .options.cell = &(dibs_cell_options){.grant = &g}},
                                  NULL, NULL),
                       DIBS_LOST);
     unlock(g);
