@@ -374,13 +374,13 @@ typedef struct dibs_value {
 /* Zero means default. A write with a fence is rejected (DIBS_FENCED) if the cell has seen a newer one;
  * otherwise it raises the cell's floor to its fence, so an older fence never overwrites a newer one. With
  * several holders (shared, slots) the floor is raised to `floor` instead, and the others can still write.
- * `grant` is the simplest: the fence cannot be forgotten. */
+ * `grant` is the simplest: the fence cannot be forgotten, also after dibs_unlock. */
 typedef struct dibs_cell_options {
-    int64_t keep_ms; /* expires after this (default: DIBS_FOREVER) */
-    const dibs_grant
-        *grant;     /* write under this grant: its fence and floor; DIBS_LOST if it is lost */
-    uint64_t fence; /* instead of a grant: its fence. 0, and no grant: not checked */
-    uint64_t floor; /* the grant's dibs_grant_floor (default: the fence) */
+    int64_t keep_ms;          /* expires after this (default: DIBS_FOREVER) */
+    dibs_grant *const *grant; /* &g: write under this grant, with its fence and floor; DIBS_LOST
+                                 if it is lost, DIBS_INVALID if it was unlocked (g is NULL) */
+    uint64_t fence;           /* instead of a grant: its fence. 0, and no grant: not checked */
+    uint64_t floor;           /* the grant's dibs_grant_floor (default: the fence) */
     uint64_t reserved[4];
 } dibs_cell_options;
 
@@ -482,8 +482,8 @@ typedef struct dibs_once_options {
  * dibs_once_wait to wait for it. DIBS_MISMATCH, DIBS_CRASHED, DIBS_EXPIRED: see the statuses.
  * DIBS_UNKNOWN: no answer; the caller must not run the work. If the engine began a run, or begins one
  * later, it is withdrawn, and the key is as it was before. DIBS_UNAVAILABLE: the same, if the answer came
- * after the lease had expired. `out` is set after all of these, and freed by the caller; after any other
- * status it is NULL. */
+ * after the lease had expired. After DIBS_OK, ALREADY, RUNNING, MISMATCH, CRASHED and EXPIRED `out` is
+ * set, and freed by the caller; after any other status it is NULL. */
 DIBS_API dibs_status dibs_once_begin(dibs *d, const char *key, const dibs_once_options *options,
                                      dibs_once **out, dibs_error *err);
 

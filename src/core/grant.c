@@ -615,6 +615,25 @@ dibs_status dibs__do_renew(dibs_grant *g, dibs_error *err)
     return dibs__grant_renew(g, dibs__after(g->d->env, g->d->request_span), err);
 }
 
+/* ---- What a cell is written under ------------------------------------------------------------- */
+
+dibs_status dibs__grant_guard(const dibs_cell_options *o, uint64_t *fence, uint64_t *floor,
+                              dibs_error *err)
+{
+    const dibs_grant *g = o->grant ? *o->grant : NULL;
+
+    if (o->grant && (o->fence || o->floor))
+        return dibs__fail(err, DIBS_INVALID, "give a grant, or its fence and floor: not both");
+    if (o->grant && !g)
+        return no_grant("write under", err);
+    if (g && !dibs_grant_held(g))
+        return dibs__fail(err, DIBS_LOST, "'%.200s' was lost: %s", g->name,
+                          dibs_loss_text(dibs_grant_loss(g)));
+    *fence = g ? dibs_grant_fence(g) : o->fence;
+    *floor = g ? dibs_grant_floor(g) : o->floor;
+    return DIBS_OK;
+}
+
 /* ---- Asking ---------------------------------------------------------------------------------- */
 
 bool dibs_grant_held(const dibs_grant *g)

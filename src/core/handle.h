@@ -243,6 +243,11 @@ dibs_status dibs__forked(dibs_error *err);
 void dibs__log(dibs *d, dibs_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 dibs_status dibs__check_name(const char *name, dibs_error *err);
+/* The same, in a process to which the handle belongs. */
+static inline dibs_status dibs__check_lock(const dibs *d, const char *name, dibs_error *err)
+{
+    return dibs__same_process(d) ? dibs__check_name(name, err) : dibs__forked(err);
+}
 dibs_status dibs__check_lease(int64_t lease_ms, dibs_error *err); /* of a handle, a lock or a run */
 /* Fresh for every command on a cell, and for every run. Without the mutex. */
 void dibs__stamp(dibs *d, char out[DIBS__STAMP_SIZE]);
@@ -299,6 +304,9 @@ void dibs__grant_answer(dibs_grant *g, dibs__deadline sent, dibs_status status,
                         const dibs__reply *reply);
 /* One level of it in a forked child; the parent's grant stays. */
 dibs_status dibs__grant_free_in_child(dibs_grant *g, dibs_error *err);
+/* Not with the mutex: what a cell is written under, by its options; 0 and 0: nothing. */
+dibs_status dibs__grant_guard(const dibs_cell_options *o, uint64_t *fence, uint64_t *floor,
+                              dibs_error *err);
 /* dibs_renew with a bound; not with the mutex. */
 dibs_status dibs__grant_renew(dibs_grant *g, dibs__deadline until, dibs_error *err);
 /* The engine may still have it: the keeper gives it back. Takes the caller's reference. */

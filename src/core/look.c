@@ -43,7 +43,7 @@ static dibs_status look_at_one(dibs *d, const void *what, dibs__deadline until,
 
 dibs_status dibs__do_lock_inspect(dibs *d, const char *name, dibs_report **out, dibs_error *err)
 {
-    dibs_status status = dibs__check_name(name, err);
+    dibs_status status = dibs__check_lock(d, name, err);
 
     *out = NULL;
     if (status == DIBS_OK)
@@ -73,7 +73,7 @@ dibs_status dibs__do_lock_list(dibs *d, const char *prefix, const dibs_list_opti
     *out = NULL;
     if (options)
         s.options = *options;
-    status = DIBS__CHECK_RESERVED(&s.options, err);
+    status = dibs__same_process(d) ? DIBS__CHECK_RESERVED(&s.options, err) : dibs__forked(err);
     if (status == DIBS_OK)
         status = dibs__usable(d, err);
     if (status != DIBS_OK)
@@ -161,7 +161,7 @@ dibs_status dibs__do_lock_break(dibs *d, const char *name, const dibs_break_opti
     dibs__reply reply = {0};
     dibs__deadline until, patience;
     int64_t wait_ms;
-    dibs_status status = dibs__check_name(name, err);
+    dibs_status status = dibs__check_lock(d, name, err);
 
     if (status == DIBS_OK)
         status = DIBS__CHECK_RESERVED(o, err);

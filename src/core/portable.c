@@ -45,6 +45,8 @@ dibs_status dibs__do_grant_export(const dibs_grant *g, char out[DIBS_GRANT_SIZE]
     dibs_status status = DIBS_OK;
 
     out[0] = '\0';
+    if (!g)
+        return dibs__fail(err, DIBS_INVALID, "no grant to export");
     if (!dibs__same_process(g->d))
         return dibs__forked(err);
     if (!g->portable)

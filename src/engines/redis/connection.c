@@ -61,11 +61,12 @@ static dibs_status connect_socket(const dibs__redis_place *place, dibs__deadline
     if (*out >= 0)
         return DIBS_OK;
     if (errno == EACCES || errno == EPERM)
-        return dibs__fail(err, DIBS_DENIED,
-                          "no permission to use the socket: %s; check the file's permissions",
-                          strerror(errno));
-    return dibs__fail(err, DIBS_UNAVAILABLE,
-                      "cannot connect to the socket: %s; is the server running?", strerror(errno));
+        return dibs__fail_errno(err, DIBS_DENIED, errno,
+                                "no permission to use the socket: %s; check the file's permissions",
+                                strerror(errno));
+    return dibs__fail_errno(err, DIBS_UNAVAILABLE, errno,
+                            "cannot connect to the socket: %s; is the server running?",
+                            strerror(errno));
 }
 
 static void let_block(int fd)

@@ -387,7 +387,7 @@ static dibs_status connect_now(dibs__pipeline *p, dibs__deadline until, dibs_err
         p->used = p->heard = dibs__now(p->env);
         dibs__abandoned_reached(p->abandoned, conn);
     } else {
-        dibs__fail(err, status, "%s", why.message);
+        dibs__fail_as(err, status, &why);
         if (dibs__now(p->env) < until) { /* else its time was short, which says nothing to others */
             p->failed++;
             p->why = why;
@@ -431,7 +431,7 @@ static dibs_status need_connection(dibs__pipeline *p, dibs__deadline until, dibs
     doubt(p);
     while (!p->conn || p->broken) {
         if (p->failed != failed)
-            return dibs__fail(err, p->why.status, "%s", p->why.message);
+            return dibs__fail_as(err, p->why.status, &p->why);
         if (dibs__now(p->env) >= until)
             return dibs__fail(err, DIBS_UNAVAILABLE, "not connected in time");
         if (p->connecting || p->conn) {

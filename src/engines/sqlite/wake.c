@@ -61,8 +61,9 @@ dibs_status dibs__lite_wake_open(dibs__lite *e, dibs_error *err)
         e->epoll = epoll_create1(EPOLL_CLOEXEC);
     }
     if (e->epoll < 0 || !poll_for(e, e->wake))
-        return dibs__fail(err, DIBS_ENGINE_FAILED, "sqlite: %.400s-dibs: cannot create %s: %s",
-                          e->path, file, strerror(errno));
+        return dibs__fail_errno(err, DIBS_ENGINE_FAILED, errno,
+                                "sqlite: %.400s-dibs: cannot create %s: %s", e->path, file,
+                                strerror(errno));
     return DIBS_OK;
 }
 

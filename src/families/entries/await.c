@@ -108,7 +108,7 @@ static dibs_status sit(dibs__line *line, await *a, bool first, uint64_t version,
     while (a->phase == STANDS && a->version == version && dibs__now(line->base.env) < until)
         dibs__line_sleep(line, &a->cond, until);
     if (a->phase == OVER && a->status != DIBS_OK)
-        return dibs__fail(err, a->status, "%s", a->err.message);
+        return dibs__fail_as(err, a->status, &a->err);
     return DIBS_OK;
 }
 
