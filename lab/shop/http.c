@@ -185,8 +185,8 @@ static answer show_sold(const call *c, const lab_reply *v)
     bool replayed = v->fate == LAB_FATE_REPLAYED;
     answer a;
 
-    if (lab_orders_is_on(c->at->orders, LAB_REDIRECT)) {
-        a = redirect("/orders/%" PRIu64 "%s", v->order, replayed ? "?replayed" : "");
+    if (v->status == 303) {
+        a = redirect("/orders/%" PRIu64 "%s", v->order, replayed ? "?replayed=1" : "");
     } else if (is_browser(c)) {
         lab_order order = lab_orders_find(c->at->orders, v->order);
         a = show(200, lab_page_order(c->at, &order, true, replayed));
@@ -205,7 +205,7 @@ static answer take_form(const call *c)
     if (!read_form(c, &form))
         return say(400, "token and key are words, colour is blue, red or green\n");
     lab_orders_submit(c->at->orders, &form, &v);
-    if (v.status == 200)
+    if (v.status == 200 || v.status == 303)
         return show_sold(c, &v);
     return is_browser(c) ? show(v.status, lab_page_reply(c->at, &v))
                          : say(v.status, "%s\n", v.text);
@@ -217,7 +217,7 @@ static answer show_order(const call *c)
     char *end = NULL;
     uint64_t number = *text >= '1' && *text <= '9' ? strtoull(text, &end, 10) : 0;
     lab_order order = lab_orders_find(c->at->orders, end && !*end ? number : 0);
-    lab_entry e = {.fate = LAB_FATE_SHOWN, .text = "A GET orders nothing."};
+    lab_entry e = {.fate = LAB_FATE_SHOWN, .status = 200, .text = "A GET orders nothing."};
 
     if (!order.number)
         return is_browser(c) ? show(404, lab_page_said(c->at, "No such order",
@@ -266,15 +266,16 @@ static answer show_script(const call *c)
 
 /* ---- The counter ----------------------------------------------------------------------------- */
 
-static const char *const sales[] = {[LAB_SOLD] =
-                                        "No guard is on this way, which is for load tests.",
-                                    [LAB_SOLD_OUT] = "Nothing is left.",
-                                    [LAB_REFUSED] = "The lock was not obtained in time.",
-                                    [LAB_FAILED] = "The sale failed."};
-static const lab_fate fates[] = {[LAB_SOLD] = LAB_FATE_SOLD,
-                                 [LAB_SOLD_OUT] = LAB_FATE_SOLD_OUT,
-                                 [LAB_REFUSED] = LAB_FATE_FAILED,
-                                 [LAB_FAILED] = LAB_FATE_FAILED};
+static const struct {
+    lab_fate fate;
+    unsigned status;
+    const char *text;
+} sales[] = {
+    [LAB_SOLD] = {LAB_FATE_SOLD, 200, "For load tests: no guard is on this way."},
+    [LAB_SOLD_OUT] = {LAB_FATE_SOLD_OUT, 409, "Nothing is left."},
+    [LAB_REFUSED] = {LAB_FATE_FAILED, 503, "The lock was not obtained in time."},
+    [LAB_FAILED] = {LAB_FATE_FAILED, 503, "The sale failed."},
+};
 
 static answer take_order(const call *c)
 {
@@ -282,17 +283,13 @@ static answer take_order(const call *c)
     char note[256];
     lab_sale sale = lab_shop_order(c->at->shop, note);
 
-    e.fate = fates[sale];
-    snprintf(e.text, sizeof e.text, "%s", sales[sale]);
+    e.fate = sales[sale].fate;
+    e.status = sales[sale].status;
+    snprintf(e.text, sizeof e.text, "%s", sales[sale].text);
     lab_journal_count(c->at->journal, &e);
-    switch (sale) {
-    case LAB_SOLD:
-        return say(200, "sold\n");
-    case LAB_SOLD_OUT:
-        return say(409, "sold out\n");
-    default:
+    if (e.status == 503)
         return say(503, "failed: %s\n", note);
-    }
+    return say(e.status, "%s\n", lab_fate_text(e.fate));
 }
 
 static answer show_stock(const call *c)

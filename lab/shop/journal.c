@@ -16,13 +16,10 @@ struct lab_journal {
 static const struct {
     const char *name, *text;
 } fates[] = {
-    [LAB_FATE_SOLD] = {"sold", "sold"},
-    [LAB_FATE_AGAIN] = {"again", "sold again"},
-    [LAB_FATE_REPLAYED] = {"replayed", "replayed"},
-    [LAB_FATE_REFUSED] = {"refused", "refused"},
-    [LAB_FATE_SOLD_OUT] = {"sold-out", "sold out"},
-    [LAB_FATE_FAILED] = {"failed", "failed"},
-    [LAB_FATE_SHOWN] = {"shown", "page shown"},
+    [LAB_FATE_BUSY] = {"busy", "in progress"},   [LAB_FATE_SOLD] = {"sold", "sold"},
+    [LAB_FATE_AGAIN] = {"again", "sold again"},  [LAB_FATE_REPLAYED] = {"replayed", "replayed"},
+    [LAB_FATE_REFUSED] = {"refused", "refused"}, [LAB_FATE_SOLD_OUT] = {"sold-out", "sold out"},
+    [LAB_FATE_FAILED] = {"failed", "failed"},    [LAB_FATE_SHOWN] = {"shown", "shown"},
 };
 
 const char *lab_fate_name(lab_fate fate)
@@ -54,14 +51,15 @@ void lab_journal_close(lab_journal *j)
 
 static bool is_like(const lab_entry *a, const lab_entry *b)
 {
-    return a->fate == b->fate && strcmp(a->request, b->request) == 0 &&
+    return a->fate == b->fate && a->status == b->status && strcmp(a->request, b->request) == 0 &&
            strcmp(a->text, b->text) == 0;
 }
 
-static void add(lab_journal *j, const lab_entry *e, bool count)
+static uint64_t add(lab_journal *j, const lab_entry *e, bool count)
 {
     struct timespec now;
     lab_entry *last;
+    uint64_t number;
 
     clock_gettime(CLOCK_REALTIME, &now);
     pthread_mutex_lock(&j->lock);
@@ -75,12 +73,27 @@ static void add(lab_journal *j, const lab_entry *e, bool count)
         last->times = 1;
     }
     last->at_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    number = last->number;
     pthread_mutex_unlock(&j->lock);
+    return number;
 }
 
-void lab_journal_add(lab_journal *j, const lab_entry *e)
+uint64_t lab_journal_add(lab_journal *j, const lab_entry *e)
 {
-    add(j, e, false);
+    return add(j, e, false);
+}
+
+void lab_journal_settle(lab_journal *j, uint64_t number, const lab_entry *e)
+{
+    lab_entry *kept = &j->ring[(number - 1) % LAB_JOURNAL];
+
+    pthread_mutex_lock(&j->lock);
+    if (kept->number == number) {
+        kept->fate = e->fate;
+        kept->status = e->status;
+        memcpy(kept->text, e->text, sizeof kept->text);
+    }
+    pthread_mutex_unlock(&j->lock);
 }
 
 void lab_journal_count(lab_journal *j, const lab_entry *e)

@@ -405,14 +405,22 @@ bool lab_orders_form(lab_orders *o, lab_form *out, char why[200])
     return false;
 }
 
-static void write_down(lab_orders *o, const lab_form *form, const lab_reply *v)
+/* The request is in the log as soon as it is there. */
+static uint64_t write_arrival(lab_orders *o, const lab_form *form)
 {
-    lab_entry e = {.request = "POST /buy", .fate = v->fate};
+    lab_entry e = {.request = "POST /buy", .fate = LAB_FATE_BUSY};
 
     snprintf(e.token, sizeof e.token, "%.6s", form->token);
     snprintf(e.key, sizeof e.key, "%.6s", form->key);
+    return lab_journal_add(o->journal, &e);
+}
+
+static void write_reply(lab_orders *o, uint64_t number, const lab_reply *v)
+{
+    lab_entry e = {.fate = v->fate, .status = v->status};
+
     snprintf(e.text, sizeof e.text, "%s", v->text);
-    lab_journal_add(o->journal, &e);
+    lab_journal_settle(o->journal, number, &e);
     pthread_mutex_lock(&o->lock);
     o->totals.ordered += v->fate == LAB_FATE_SOLD || v->fate == LAB_FATE_AGAIN;
     o->totals.duplicates += v->fate == LAB_FATE_AGAIN;
@@ -422,6 +430,7 @@ static void write_down(lab_orders *o, const lab_form *form, const lab_reply *v)
 
 void lab_orders_submit(lab_orders *o, const lab_form *form, lab_reply *out)
 {
+    uint64_t number = write_arrival(o, form);
     work w = {.key = form->key};
     bool refused = false;
 
@@ -440,5 +449,7 @@ void lab_orders_submit(lab_orders *o, const lab_form *form, lab_reply *out)
         name_first(o, form, out);
     if (out->fate == LAB_FATE_FAILED)
         give_again(o, form, out);
-    write_down(o, form, out);
+    if (out->status == 200 && lab_orders_is_on(o, LAB_REDIRECT))
+        out->status = 303;
+    write_reply(o, number, out);
 }

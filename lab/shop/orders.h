@@ -1,7 +1,7 @@
 /* Orders that come from the shop's form, behind guards that can be switched off.
  *
  *   the button is dead after the first click       in the browser; the server only says whether it shall be
- *   POST is answered with 303                      done by http.c
+ *   POST is answered with 303                      done by http.c: the reply's status says so
  *   a one-time token                               dibs_token_*: issued with the form, redeemed before anything is ordered
  *   an idempotency key                             dibs_once_*: each key is ordered once, a repetition is replayed
  *
@@ -43,7 +43,7 @@ typedef struct lab_order {
 /* What the shop says to one form. */
 typedef struct lab_reply {
     lab_fate fate;
-    unsigned status; /* of HTTP: 200 sold or replayed */
+    unsigned status; /* of HTTP: 303 or 200 sold or replayed */
     uint64_t
         order; /* sold or replayed: this one; refused: what was ordered with the form, 0: nothing known */
     bool again; /* the caller may send `next` */

@@ -64,17 +64,19 @@ static void write_id(char out[80], const char *what, const char *id)
 
 static void write_row(FILE *out, const lab_entry *e)
 {
-    char key[80], token[80], times[32] = "";
+    char key[80], token[80], times[32] = "", status[16] = "";
 
     write_id(key, "key", e->key);
     write_id(token, "token", e->token);
     if (e->times > 1)
         snprintf(times, sizeof times, " \u00d7 %" PRIu64, e->times);
+    if (e->status)
+        snprintf(status, sizeof status, "\u2192 %u", e->status);
     lab_fill(out, lab_shop_row_html,
              VALUES({"fate", lab_fate_name(e->fate)}, {"number", TEXT(e->number)},
                     {"time", CLOCK(e->at_ms)}, {"request", e->request}, {"times", times},
-                    {"word", lab_fate_text(e->fate)}, {"text", e->text}, {"key", key},
-                    {"token", token}));
+                    {"status", status}, {"word", lab_fate_text(e->fate)}, {"text", e->text},
+                    {"key", key}, {"token", token}));
 }
 
 static char *make_rows(lab_journal *journal)

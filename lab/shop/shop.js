@@ -58,12 +58,13 @@
     for (const row of rows.reverse()) {
       const old = [...log.children].find((r) => r.dataset.number === row.dataset.number);
       if (old) {
-        if (old.textContent !== row.textContent)
-          old.replaceWith(row);
-        continue;
+        if (old.textContent === row.textContent)
+          continue;
+        old.replaceWith(row);
+      } else {
+        row.classList.add('new');
+        log.prepend(row);
       }
-      row.classList.add('new');
-      log.prepend(row);
       said.textContent = row.textContent.replace(/\s+/g, ' ');
     }
   }

@@ -91,9 +91,10 @@ function start(t, args, options = {}) {
   });
 }
 
-/* Nothing on the page may fail unseen, and nothing is loaded from elsewhere. */
+/* Nothing on the page may fail unseen, and nothing is loaded from elsewhere. A test that expects a fault takes it out of
+ * page.faults. */
 function watch(t, page, host) {
-  const faults = [];
+  const faults = (page.faults = []);
   page.on('pageerror', (error) => faults.push(String(error)));
   page.on('console', (message) => {
     if (message.type() === 'error' && !/status of [45]\d\d/.test(message.text())) // a refusal is an answer
