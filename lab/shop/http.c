@@ -300,7 +300,7 @@ static answer show_stock(const call *c)
     json_t *o;
 
     if (!lab_shop_tally(c->at->shop, &t, note))
-        return say(503, "the books cannot be read: %s\n", note);
+        return say(503, "the stock record cannot be read: %s\n", note);
     o = lab_shop_json(c->at->shop, &t);
     a.body = json_dumps(o, JSON_PRESERVE_ORDER);
     json_decref(o);
@@ -318,7 +318,7 @@ static answer fill_shelf(const call *c)
     if (stock < 1 || stock > STOCK_MAX || errno || *end)
         return say(400, "how many: POST /reset?stock=N, N from 1 to %d\n", STOCK_MAX);
     if (!lab_shop_reset(c->at->shop, stock, note))
-        return say(503, "the books cannot be written: %s\n", note);
+        return say(503, "the stock record cannot be written: %s\n", note);
     lab_orders_reset(c->at->orders);
     return is_browser(c) ? redirect("/") : say(200, "%lld on the shelf\n", stock);
 }
