@@ -82,6 +82,8 @@ dibs_status dibs__zk_status(int rc)
     case ZCONNECTIONLOSS:
     case ZOPERATIONTIMEOUT:
     case ZCLOSING:
+    case ZRUNTIMEINCONSISTENCY: /* the library lost count of its own requests: all that are out end so */
+    case ZDATAINCONSISTENCY:
         return DIBS_UNKNOWN;
     case ZSESSIONEXPIRED:
     case ZINVALIDSTATE:
@@ -244,10 +246,13 @@ void dibs__zk_follow(dibs__zk_op *op, void (*fill)(dibs__zk_op *op), void (*next
 
 /* ---- Answers --------------------------------------------------------------------------------- */
 
+/* By the server. Codes above ZAPIERROR are the library's own, and mean that a request could not be sent or that its answer
+ * was not read. One of them comes from servers as well. */
 static bool was_answered(int rc)
 {
-    return rc != ZCONNECTIONLOSS && rc != ZOPERATIONTIMEOUT && rc != ZCLOSING &&
-           rc != ZSESSIONEXPIRED && rc != ZINVALIDSTATE && rc != ZSESSIONMOVED && rc != ZAUTHFAILED;
+    if (rc > ZAPIERROR)
+        return rc == ZOK || rc == ZUNIMPLEMENTED;
+    return rc != ZCLOSING && rc != ZSESSIONEXPIRED && rc != ZSESSIONMOVED && rc != ZAUTHFAILED;
 }
 
 void dibs__zk_answered(dibs__zk_op *op, int rc, bool quorum)
