@@ -582,7 +582,10 @@ dibs_status dibs__grant_renew(dibs_grant *g, dibs__deadline until, dibs_error *e
     dibs__deadline sent;
     dibs_status status;
 
-    dibs__begin_call(d);
+    if (!dibs__begin_call(d)) {
+        dibs__end_call(d);
+        return dibs__closing(err);
+    }
     dibs__grant_ref(g);
     dibs__grant_lose_if_over(g);
     sent = dibs__now(d->env);
@@ -655,18 +658,30 @@ dibs_loss dibs_grant_loss(const dibs_grant *g)
     return g && why == DIBS_LOSS_NONE && !dibs_grant_held(g) ? DIBS_LOSS_EXPIRED : why;
 }
 
+static const struct {
+    const char *name, *text;
+} losses[] = {
+    [DIBS_LOSS_NONE] = {"none", "not lost"},
+    [DIBS_LOSS_EXPIRED] = {"expired", "its lease expired"},
+    [DIBS_LOSS_BROKEN] = {"broken", "an operator broke it"},
+    [DIBS_LOSS_GONE] = {"gone", "the engine no longer has it"},
+    [DIBS_LOSS_UNREACHABLE] = {"unreachable", "the engine did not answer before the lease expired"},
+    [DIBS_LOSS_RESUMED] = {"resumed", "the same owner requested it elsewhere"},
+    [DIBS_LOSS_CLOSED] = {"closed", "its handle was closed or drained"},
+};
+
+#define LOSSES (sizeof losses / sizeof losses[0])
+
+_Static_assert(LOSSES <= sizeof((dibs_stats *)0)->losses / sizeof(uint64_t), "each is counted");
+
+const char *dibs_loss_name(dibs_loss why)
+{
+    return (size_t)why < LOSSES ? losses[why].name : "unknown";
+}
+
 const char *dibs_loss_text(dibs_loss why)
 {
-    static const char *const text[] = {
-        "not lost",
-        "its lease expired",
-        "an operator broke it",
-        "the engine no longer has it",
-        "the engine did not answer before the lease expired",
-        "the same owner requested it elsewhere",
-    };
-
-    return (size_t)why < sizeof text / sizeof text[0] ? text[why] : "unknown";
+    return (size_t)why < LOSSES ? losses[why].text : "unknown";
 }
 
 uint64_t dibs_grant_fence(const dibs_grant *g)

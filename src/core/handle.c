@@ -32,6 +32,11 @@ dibs_status dibs__forked(dibs_error *err)
                       "this handle belongs to the parent process: open one in the child");
 }
 
+dibs_status dibs__closing(dibs_error *err)
+{
+    return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
+}
+
 dibs_status dibs__check_name(const char *name, dibs_error *err)
 {
     size_t n = name ? strnlen(name, DIBS_NAME_MAX + 1) : 0;
@@ -478,32 +483,58 @@ static void drive_out(dibs *d)
     d->keeper_stops = true;
 }
 
-static void give_back(dibs_grant *g, dibs__deadline until)
+static bool is_out(const dibs_grant *g)
+{
+    return g->state == DIBS__HELD || g->state == DIBS__ORPHAN ||
+           (g->state == DIBS__GRANT_LOST && g->owed);
+}
+
+/* With the mutex, which is given away meanwhile. A grant that its user still has is lost. */
+static void give_back(dibs_grant *g)
 {
     dibs *d = g->d;
     dibs__claim claim = dibs__grant_claim(g);
+    bool release_it = g->state == DIBS__HELD     ? g->delivered
+                      : g->state == DIBS__ORPHAN ? g->release_it
+                                                 : true;
     dibs__reply reply;
 
-    if ((g->state == DIBS__HELD && g->delivered) || (g->state == DIBS__ORPHAN && g->release_it) ||
-        (g->state == DIBS__GRANT_LOST && g->owed))
-        d->class->release(d->engine, &claim, until, &reply, NULL);
-    else if (g->state == DIBS__HELD || g->state == DIBS__ORPHAN)
-        d->class->cancel(d->engine, &claim, until, NULL);
+    if (g->state == DIBS__HELD)
+        atomic_store(&g->loss, DIBS_LOSS_CLOSED);
+    atomic_store(&g->deadline, 0);
+    g->state = DIBS__GRANT_LOST;
+    g->owed = false;
+    dibs__grant_ref(g); /* its user may unlock it meanwhile */
+    pthread_mutex_unlock(&d->mutex);
+    if (dibs__now(d->env) >= d->close_until)
+        ; /* it is free when its lease expires */
+    else if (release_it)
+        d->class->release(d->engine, &claim, d->close_until, &reply, NULL);
+    else
+        d->class->cancel(d->engine, &claim, d->close_until, NULL);
+    pthread_mutex_lock(&d->mutex);
+    dibs__grant_unref(g);
 }
 
-/* What the engine has of ours is given back, as far as the time allows. A grant that its user still has is lost. */
+/* The first in this slot that the engine may have. */
+static dibs_grant *first_out(const dibs *d, size_t slot)
+{
+    dibs__node *n = slot < d->attempts.size ? d->attempts.slot[slot] : NULL;
+
+    while (n && !is_out(DIBS__FROM(dibs_grant, by_attempt, n)))
+        n = n->next;
+    return n ? DIBS__FROM(dibs_grant, by_attempt, n) : NULL;
+}
+
+/* What the engine has of ours is given back, as far as the time allows. Nothing is added meanwhile, but grants may
+ * be unlocked. */
 static void give_back_all(dibs *d)
 {
-    for (size_t i = 0; i < d->attempts.size; i++) {
-        for (dibs__node *n = d->attempts.slot[i]; n; n = n->next) {
-            dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
-            if (dibs__now(d->env) < d->close_until)
-                give_back(g, d->close_until);
-            atomic_store(&g->deadline, 0);
-            g->state = DIBS__GRANT_LOST;
-            g->owed = false;
-        }
-    }
+    pthread_mutex_lock(&d->mutex);
+    for (size_t i = 0; i < d->attempts.size; i++)
+        for (dibs_grant *g = first_out(d, i); g; g = first_out(d, i))
+            give_back(g);
+    pthread_mutex_unlock(&d->mutex);
 }
 
 void dibs__drain(dibs *d)

@@ -171,8 +171,8 @@ struct dibs {
     pthread_mutex_t mutex;
     pthread_cond_t quiet; /* `users` fell */
     int users;            /* threads inside a call that may block, and jobs */
-    bool closing;
-    bool drained; /* nothing is left to do but to free it */
+    _Atomic bool closing; /* set with the mutex; calls that begin now are refused */
+    bool drained;         /* nothing is left to do but to free it */
     bool drainer_runs;
     pthread_t drainer;          /* of DIBS_OP_DRAIN */
     dibs__deadline close_until; /* no exchange lasts longer once the handle is being closed */
@@ -240,6 +240,7 @@ dibs_status dibs__open_in(const dibs__env *env, const char *url, const dibs_opti
                           dibs **out, dibs_error *err);
 bool dibs__same_process(const dibs *d);
 dibs_status dibs__forked(dibs_error *err);
+dibs_status dibs__closing(dibs_error *err);
 void dibs__log(dibs *d, dibs_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 dibs_status dibs__check_name(const char *name, dibs_error *err);

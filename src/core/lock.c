@@ -257,7 +257,7 @@ static dibs_status prepare(dibs *d, const char *name, const dibs_lock_options *o
     if (status != DIBS_OK)
         return status;
     if (d->closing)
-        return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
+        return dibs__closing(err);
     owner = owner_of(d, o, by_event, room, sizeof room);
     *out = owner ? dibs__grant_of_owner(d, owner, name) : NULL;
     if (*out) {

@@ -110,16 +110,6 @@ static dibs_status still_held(const char *name, const dibs_party *p, dibs_error 
     return DIBS_BUSY;
 }
 
-static bool is_closing(dibs *d)
-{
-    bool closing;
-
-    pthread_mutex_lock(&d->mutex);
-    closing = d->closing;
-    pthread_mutex_unlock(&d->mutex);
-    return closing;
-}
-
 dibs_status dibs__break_look(dibs *d, const char *name, dibs__deadline until, dibs_error *err)
 {
     dibs_report *r;
@@ -147,8 +137,8 @@ static dibs_status wait_for_holders(dibs *d, const char *name, dibs__deadline pa
         if (status != DIBS_BUSY || dibs__now(d->env) + pause >= until)
             return status;
         dibs__sleep(d->env, pause);
-        if (is_closing(d))
-            return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
+        if (d->closing)
+            return dibs__closing(err);
         pause = pause * 2 < MAX_PAUSE ? pause * 2 : MAX_PAUSE;
     }
 }

@@ -124,7 +124,7 @@ static dibs_status prepare(dibs *d, const dibs__bearer *b, const dibs_lock_optio
     dibs_grant *g;
 
     if (d->closing)
-        return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
+        return dibs__closing(err);
     if (there && there->state == DIBS__ORPHAN)
         return dibs__fail(err, DIBS_LOST, "'%.200s' was released through this handle", b->name);
     if (there)

@@ -335,7 +335,7 @@ static dibs_status enlist(dibs__request *r, dibs_error *err)
     dibs *d = r->d;
 
     if (d->closing)
-        return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
+        return dibs__closing(err);
     if (r->row && r->row->waits) {
         r->lodged = dibs__lodge(d);
         if (!r->lodged)

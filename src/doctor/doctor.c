@@ -85,8 +85,10 @@ static dibs_status examine(const dibs__open_request *request, const dibs__engine
 
 static dibs_status check_options(const dibs_options *o, dibs_error *err)
 {
-    dibs_status status = dibs__check_ms("connect_ms", o->connect_ms, 1, DIBS__MAX_MS, 0, err);
+    dibs_status status = DIBS__CHECK_RESERVED(o, err);
 
+    if (status == DIBS_OK)
+        status = dibs__check_ms("connect_ms", o->connect_ms, 1, DIBS__MAX_MS, 0, err);
     if (status == DIBS_OK)
         status = dibs__check_ms("request_ms", o->request_ms, 1, DIBS__MAX_MS, 0, err);
     if (status == DIBS_OK)

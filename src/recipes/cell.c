@@ -106,7 +106,7 @@ dibs_status dibs__cell_do(dibs *d, const char *key, const dibs__cell_command *co
     memset(reply, 0, sizeof *reply);
     if (!dibs__begin_call(d)) {
         dibs__end_call(d);
-        return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
+        return dibs__closing(err);
     }
     pthread_mutex_unlock(&d->mutex);
     status = ask(d, key, command, tell, until, reply, &lost, err);

@@ -109,10 +109,11 @@ static dibs_once *new_once(dibs *d, const char *key, const dibs_once_options *op
 static dibs_status enlist(dibs_once *o, dibs_error *err)
 {
     dibs *d = o->d;
-    bool lodged;
+    bool closing, lodged;
 
     pthread_mutex_lock(&d->mutex);
-    lodged = dibs__lodge(d);
+    closing = d->closing;
+    lodged = !closing && dibs__lodge(d);
     if (lodged) {
         o->next = d->onces;
         o->at = &d->onces;
@@ -123,6 +124,8 @@ static dibs_status enlist(dibs_once *o, dibs_error *err)
         d->free_onces = dibs__onces_free;
     }
     pthread_mutex_unlock(&d->mutex);
+    if (closing)
+        return dibs__closing(err);
     return lodged ? DIBS_OK
                   : dibs__fail(err, DIBS_NO_MEMORY, "'%.200s': out of memory or threads", o->key);
 }

@@ -497,6 +497,8 @@ static void what_a_failed_call_returns_is_empty(void **state)
                                                                                             : 0);
     assert_int_equal(waitpid(child, &wrong, 0), child);
     assert_int_equal(wrong, 0);
+    assert_status(dibs_start(d, &(dibs_request){.op = DIBS_OP_DRAIN}, NULL, &err), DIBS_OK);
+    assert_null(left_by_failures(d, "x", DIBS_CANCELLED));
     if (!url_of_nobody(url, sizeof url) || strcmp(the.engine, "sqlite") == 0)
         return;
     away = open_at(url, &(dibs_options){.in_background = true, .request_ms = 20, .wait_ms = 20});
@@ -531,57 +533,86 @@ static void what_fails_without_a_handle_returns_nothing(void **state)
 
 /* ---- Options of a newer header ---------------------------------------------------------------- */
 
-#define REFUSED(call)                                             \
-    do {                                                          \
-        assert_status(call, DIBS_INVALID);                        \
-        assert_non_null(strstr(err.message, "reserved members")); \
-    } while (0)
+/* With each of the options' reserved members. */
+#define REFUSED(o, call)                                                 \
+    for (size_t k = 0; k < sizeof(o).reserved / sizeof(uint64_t); k++) { \
+        (o).reserved[k] = 1;                                             \
+        assert_status(call, DIBS_INVALID);                               \
+        assert_non_null(strstr(err.message, "reserved members"));        \
+        (o).reserved[k] = 0;                                             \
+    }
 
 static void what_is_reserved_must_be_zero(void **state)
 {
     const char *name = fresh("reserved");
-    dibs_grant *g = NULL;
-    dibs_report *r = NULL;
     dibs *d = open_handle(), *other = NULL;
+    dibs_options open = {0};
+    dibs_lock_options lock = {0};
+    dibs_list_options list = {0};
+    dibs_break_options breaking = {0};
+    dibs_request request = {.op = DIBS_OP_LOCK_LIST};
+    dibs_findings *f = NULL;
+    dibs_report *r = NULL;
+    dibs_grant *g = NULL;
 
     (void)state;
-    REFUSED(dibs_open(the.url, &(dibs_options){.reserved = {[3] = 1}}, &other, &err));
-    REFUSED(dibs_lock(d, name, &(dibs_lock_options){.reserved = {1}}, &g, &err));
-    REFUSED(dibs_lock_many(d, &name, 1, &(dibs_lock_options){.reserved = {1}}, &g, &err));
-    REFUSED(dibs_lock_list(d, name, &(dibs_list_options){.reserved = {[1] = 1}}, &r, &err));
-    REFUSED(dibs_lock_break(d, name, &(dibs_break_options){.reserved = {1}}, &err));
-    assert_true(!other && !g && !r);
+    REFUSED(open, dibs_open(the.url, &open, &other, &err));
+    REFUSED(open, dibs_examine(the.url, &open, &f, &err));
+    REFUSED(lock, dibs_lock(d, name, &lock, &g, &err));
+    REFUSED(lock, dibs_lock_many(d, &name, 1, &lock, &g, &err));
+    REFUSED(lock,
+            dibs_start(d, &(dibs_request){.op = DIBS_OP_LOCK, .name = name, .options.lock = &lock},
+                       NULL, &err));
+    if (!the.can.lease_of_handle)
+        REFUSED(lock, dibs_grant_adopt(d, "text", &lock, &g, &err));
+    REFUSED(list, dibs_lock_list(d, name, &list, &r, &err));
+    REFUSED(breaking, dibs_lock_break(d, name, &breaking, &err));
+    REFUSED(request, dibs_start(d, &request, NULL, &err));
+    assert_true(!other && !g && !r && !f);
 }
 
 static void what_is_reserved_for_values_must_be_zero(void **state)
 {
-    const dibs_cell_options cell = {.fence = 1, .reserved = {1}};
-    const dibs_counter_options counter = {.reserved = {1}};
-    const dibs_token_options token = {.reserved = {1}};
+    dibs_cell_options cell = {.fence = 1};
+    dibs_counter_options counter = {0};
+    dibs_token_options token = {0};
     char text[DIBS_TOKEN_SIZE];
     dibs *d = open_handle();
-    dibs_once *o = NULL;
-    dibs_once_report *keys = NULL;
 
     (void)state;
     if (!the.can.cells)
         return;
-    REFUSED(dibs_cell_swap(d, "c", 0, "x", 1, &cell, NULL, &err));
-    REFUSED(dibs_cell_delete(d, "c", 1, &cell, &err));
-    REFUSED(dibs_cell_pass(d, "c", &cell, NULL, &err));
-    REFUSED(dibs_counter_set(d, "c", 1, &counter, &err));
-    REFUSED(dibs_counter_add(d, "c", 1, &counter, NULL, &err));
-    REFUSED(dibs_counter_take(d, "c", 1, &counter, NULL, &err));
-    REFUSED(dibs_token_issue(d, &token, text, &err));
-    REFUSED(dibs_token_redeem(d, "t", &token, &err));
-    REFUSED(dibs_token_reissue(d, "t", &token, text, &err));
-    REFUSED(dibs_once_begin(d, "k", &(dibs_once_options){.reserved = {1}}, &o, &err));
-    REFUSED(dibs_once_list(d, "k", &(dibs_once_list_options){.reserved = {1}}, &keys, &err));
-    REFUSED(dibs_once_inspect(d, "k", &(dibs_once_inspect_options){.reserved = {1}}, &keys, &err));
-    REFUSED(dibs_once_forget(d, "k", &(dibs_once_forget_options){.reserved = {1}}, &err));
-    REFUSED(dibs_once_resolve(
-        d, "k", &(dibs_once_resolve_options){.outcome = DIBS_ONCE_DONE, .reserved = {1}}, &err));
-    assert_null(o);
+    REFUSED(cell, dibs_cell_swap(d, "c", 0, "x", 1, &cell, NULL, &err));
+    REFUSED(cell, dibs_cell_delete(d, "c", 1, &cell, &err));
+    REFUSED(cell, dibs_cell_pass(d, "c", &cell, NULL, &err));
+    REFUSED(counter, dibs_counter_set(d, "c", 1, &counter, &err));
+    REFUSED(counter, dibs_counter_add(d, "c", 1, &counter, NULL, &err));
+    REFUSED(counter, dibs_counter_take(d, "c", 1, &counter, NULL, &err));
+    REFUSED(token, dibs_token_issue(d, &token, text, &err));
+    REFUSED(token, dibs_token_redeem(d, "t", &token, &err));
+    REFUSED(token, dibs_token_reissue(d, "t", &token, text, &err));
+}
+
+static void what_is_reserved_for_runs_must_be_zero(void **state)
+{
+    dibs_once_options once = {0};
+    dibs_once_list_options list = {0};
+    dibs_once_inspect_options inspect = {0};
+    dibs_once_forget_options forget = {0};
+    dibs_once_resolve_options resolve = {.outcome = DIBS_ONCE_DONE};
+    dibs *d = open_handle();
+    dibs_once_report *keys = NULL;
+    dibs_once *o = NULL;
+
+    (void)state;
+    if (!the.can.cells)
+        return;
+    REFUSED(once, dibs_once_begin(d, "k", &once, &o, &err));
+    REFUSED(list, dibs_once_list(d, "k", &list, &keys, &err));
+    REFUSED(inspect, dibs_once_inspect(d, "k", &inspect, &keys, &err));
+    REFUSED(forget, dibs_once_forget(d, "k", &forget, &err));
+    REFUSED(resolve, dibs_once_resolve(d, "k", &resolve, &err));
+    assert_true(!o && !keys);
 }
 
 /* A program of an older header asks for less, one of a newer header for more. */
@@ -758,6 +789,34 @@ static dibs_status waited_ms(dibs *d, int64_t ms)
     return status == DIBS_ALREADY ? DIBS_OK : status;
 }
 
+static dibs_status file_wait_ms(dibs *d, int64_t ms)
+{
+    static scratch folder;
+    char path[SCRATCH_MAX];
+    dibs_status status;
+    int fd;
+
+    (void)d;
+    assert_int_equal(scratch_make(&folder), 0);
+    scratch_file(&folder, "file", path, sizeof path);
+    status = dibs_fence_file(path, "1", ms, &fd, &err);
+    if (fd >= 0)
+        close(fd);
+    scratch_remove(&folder);
+    return status;
+}
+
+/* Refused before anything is asked; the text is none. */
+static dibs_status adopted_max_hold_ms(dibs *d, int64_t ms)
+{
+    dibs_grant *g = NULL;
+    dibs_status status =
+        dibs_grant_adopt(d, "text", &(dibs_lock_options){.max_hold_ms = ms}, &g, &err);
+
+    return status == DIBS_UNSUPPORTED || strstr(err.message, "no exported grant") ? DIBS_OK
+                                                                                  : status;
+}
+
 static dibs_status ttl_ms(dibs *d, int64_t ms)
 {
     const dibs_token_options o = {.ttl_ms = ms};
@@ -798,6 +857,8 @@ static const struct {
     {once_wait_ms, "wait_ms", CENTURY_MS, WAIT, true},
     {waited_ms, "wait_ms", CENTURY_MS, WAIT, true},
     {ttl_ms, "ttl_ms", CENTURY_MS, 0, true},
+    {file_wait_ms, "wait_ms", CENTURY_MS, WAIT, false},
+    {adopted_max_hold_ms, "max_hold_ms", CENTURY_MS, LIMITLESS, false},
 };
 
 static void refuse_span(dibs *d, size_t i, int64_t ms)
@@ -985,6 +1046,7 @@ static const struct CMUnitTest tests[] = {
     CASE(what_fails_without_a_handle_returns_nothing),
     CASE(what_is_reserved_must_be_zero),
     CASE(what_is_reserved_for_values_must_be_zero),
+    CASE(what_is_reserved_for_runs_must_be_zero),
     CASE(what_is_filled_in_has_the_size_of_the_caller),
 };
 CASES(call_cases, tests);

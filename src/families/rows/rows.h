@@ -476,9 +476,10 @@ struct dibs__sql {
     pthread_mutex_t mutex; /* guards the queue, the seats' `taken` and names */
     dibs__sql_job *first, **last;
     dibs__sql_seat seat[DIBS__SQL_CONNECTIONS];
-    size_t seats;           /* how many there may be */
-    int luck, probes;       /* see crew.c: does it pay to wait for company? */
-    size_t signs_first;     /* signs.c's */
+    size_t seats;     /* how many there may be */
+    int luck, probes; /* see crew.c: does it pay to wait for company? */
+    _Atomic size_t
+        signs_first; /* signs.c: where the next one begins; by the keeper, and by dibs_renew */
     _Atomic unsigned turns; /* run.c's: tries on rows that were locked the last time */
     _Atomic bool queues;    /* a seat waits for such a row */
     dibs__deadline no_more; /* the server refused one more connection: not before then */
