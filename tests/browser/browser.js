@@ -78,7 +78,7 @@ function start(t, args, options = {}) {
     child.on('error', reject);
     child.stderr.on('data', (data) => {
       server.said += data;
-      server.url = /https?:\/\/[^\s;]+/.exec(server.said)?.[0];
+      server.url = /(https?:\/\/[^\s;]+)[\s;]/.exec(server.said)?.[1]; // whole: a line may come in pieces
       if (server.url) {
         clearTimeout(late);
         resolve(server);
