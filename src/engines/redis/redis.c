@@ -10,10 +10,14 @@
 #include "core/error.h"
 #include "engines/redis/examine.h"
 
+#include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
+
+#define GUARD "guard, wait, wait_ms, max_lease"
 
 extern const dibs__engine_class dibs__engine_redis;
 
@@ -64,10 +68,12 @@ static dibs_status read_url(dibs__url *url, dibs__redis *r, dibs_error *err)
     if (status == DIBS_OK && tls)
         status = dibs__place_tls(url, &r->place.tls, err);
     if (status == DIBS_OK)
+        status = dibs__guard_read_url(&r->guard, url, false, err);
+    if (status == DIBS_OK)
         status = dibs__url_all_taken(url,
-                                     socket ? "prefix, db"
-                                     : tls  ? "prefix, ca, cert, key"
-                                            : "prefix",
+                                     socket ? "prefix, db, " GUARD
+                                     : tls  ? "prefix, ca, cert, key, " GUARD
+                                            : "prefix, " GUARD,
                                      err);
     return status;
 }
@@ -83,6 +89,7 @@ static void redis_close(dibs__engine *e)
     dibs__events_free(r->events);
     dibs__abandoned_fini(&r->abandoned);
     dibs__scripts_fini(&r->scripts);
+    dibs__guard_fini(&r->guard);
     dibs__tls_context_free(r->place.tls);
     dibs__place_fini(&r->place);
     free(r);
@@ -108,6 +115,10 @@ static dibs_status connect_main(void *ctx, dibs__deadline until, dibs__conn **ou
     if (status != DIBS_OK)
         return status;
     status = dibs__redis_prepare(&r->scripts, c, until, &kind, err);
+    if (status == DIBS_OK) {
+        atomic_store(&r->flags, kind.flags);
+        status = dibs__guard_greet(r, c, kind.info ? kind.info->str : NULL, until, err);
+    }
     if (kind.info)
         freeReplyObject(kind.info);
     if (status != DIBS_OK) {
@@ -115,7 +126,6 @@ static dibs_status connect_main(void *ctx, dibs__deadline until, dibs__conn **ou
         dibs__conn_close(c);
         return status;
     }
-    atomic_store(&r->flags, kind.flags);
     if (kind.may_evict && !atomic_exchange(&r->warned, true))
         r->base.sink->log(
             r->base.sink, DIBS_LOG_WARNING,
@@ -124,6 +134,49 @@ static dibs_status connect_main(void *ctx, dibs__deadline until, dibs__conn **ou
     *out = c;
     return DIBS_OK;
 }
+
+/* ---- Grants that were made by somebody else's command -------------------------------------------- */
+
+/* Whether replicas have them, only a sign of life tells: it goes out with a WAIT. */
+static dibs__sink *told_by(dibs__sink *sink)
+{
+    return ((dibs__redis *)((char *)sink - offsetof(dibs__redis, doubts)))->told;
+}
+
+static void doubt_granted(dibs__sink *sink, const char *attempt, uint64_t fence, uint64_t floor)
+{
+    (void)fence;
+    (void)floor;
+    told_by(sink)->look(told_by(sink), attempt);
+}
+
+static void doubt_look(dibs__sink *sink, const char *attempt)
+{
+    told_by(sink)->look(told_by(sink), attempt);
+}
+
+static void doubt_log(dibs__sink *sink, dibs_log_level level, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    told_by(sink)->log(told_by(sink), level, "%s", text);
+}
+
+static dibs_status redis_wait(dibs__engine *e, dibs__sitter *sitter, dibs__deadline until,
+                              dibs__reply *out, dibs_error *err)
+{
+    dibs_status status = dibs__redis_wait(e, sitter, until, out, err);
+
+    if (((dibs__redis *)e)->guard.replicas > 0 && out->verdict == DIBS__GRANTED)
+        *out = (dibs__reply){.verdict = DIBS__QUEUED};
+    return status;
+}
+
+/* ---- Beginning ---------------------------------------------------------------------------------- */
 
 static dibs_status redis_open(const dibs__open_request *request, dibs__engine **out,
                               dibs_error *err)
@@ -136,9 +189,14 @@ static dibs_status redis_open(const dibs__open_request *request, dibs__engine **
     r->base =
         (dibs__engine){.class = &dibs__engine_redis, .env = request->env, .sink = request->sink};
     r->place.env = request->env;
+    r->told = request->sink;
+    r->doubts = (dibs__sink){doubt_granted, doubt_look, doubt_log};
+    dibs__guard_init(&r->guard);
     dibs__abandoned_init(&r->abandoned, request->sink, r->place.text);
     dibs__seats_init(&r->seats, request->env, &r->abandoned);
     status = read_url(request->url, r, err);
+    if (r->guard.replicas > 0)
+        r->base.sink = &r->doubts;
     if (status == DIBS_OK) {
         snprintf(r->channel, sizeof r->channel, "%s:wake:%s", r->prefix, request->handle_id);
         r->pipeline =
@@ -184,7 +242,7 @@ const dibs__engine_class dibs__engine_redis = {
     .close = redis_close,
     .abandon = redis_abandon,
     .enter = dibs__redis_enter,
-    .wait = dibs__redis_wait,
+    .wait = redis_wait,
     .poke = dibs__redis_poke,
     .keep = dibs__redis_keep,
     .release = dibs__redis_release,

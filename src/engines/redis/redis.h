@@ -12,6 +12,7 @@
 #include "engines/engine.h"
 #include "engines/redis/abandoned.h"
 #include "engines/redis/connection.h"
+#include "engines/redis/guard.h"
 #include "engines/redis/handshake.h"
 #include "engines/redis/key.h"
 #include "engines/redis/pipeline.h"
@@ -25,12 +26,15 @@
 
 typedef struct dibs__events dibs__events;
 
-typedef struct dibs__redis {
+struct dibs__redis {
     dibs__engine base;
+    dibs__sink *told;  /* the handle's */
+    dibs__sink doubts; /* in its place where a grant counts only when replicas have it */
     dibs__redis_place place;
     dibs__scripts scripts;
     atomic_bool flags; /* the server knows those of the scripts */
     dibs__abandoned abandoned;
+    dibs__guard guard;
     dibs__pipeline *pipeline;
     dibs__seats seats;
     dibs__events *events;
@@ -40,12 +44,14 @@ typedef struct dibs__redis {
     /* By hash of the name: was there a line when it was last asked for? A guess, good for speed
      * alone. */
     atomic_uchar hot[DIBS__REDIS_HOT];
-} dibs__redis;
+};
 
 /* lock.c */
 atomic_uchar *dibs__redis_hot(dibs__redis *r, const char *name);
 /* Can a grant have this fence and floor? Else it is no answer of our scripts. */
 uint64_t dibs__redis_read_double(const char *at); /* as the scripts' struct.pack writes it */
+/* As the scripts' struct.unpack reads it; returns the end. */
+char *dibs__redis_add_double(char *at, int64_t value);
 bool dibs__redis_is_fence(int64_t fence, int64_t floor);
 /* What a command answered, see lua/head.lua; `lease` is the one that was asked for. */
 dibs_status dibs__redis_read_reply(const redisReply *reply, int64_t lease, dibs__reply *out,
