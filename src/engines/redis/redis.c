@@ -3,6 +3,8 @@
  *   redis://[[user]:password@]host[:port][/db]     rediss:// the same with TLS (ca=, cert=, key=)
  *   redis+unix://[[user]:password@]/path/to.sock[?db=N]
  *
+ *   redis+sentinel://[[user]:password@]s1[:port],s2,.../SERVICE[/db]    see sentinel.h
+ *
  * and prefix= for the keys, which begin with "dibs" otherwise. */
 #define _GNU_SOURCE
 #include "engines/redis/redis.h"
@@ -59,22 +61,28 @@ static dibs_status read_url(dibs__url *url, dibs__redis *r, dibs_error *err)
 {
     bool socket = strcmp(url->scheme, "redis+unix") == 0;
     bool tls = strcmp(url->scheme, "rediss") == 0;
+    bool sentinel = strcmp(url->scheme, "redis+sentinel") == 0;
     dibs_status status = dibs__place_login(&r->place, url->user, url->password, err);
 
     if (status == DIBS_OK)
-        status = socket ? read_socket(url, &r->place, err) : read_host(url, &r->place, err);
+        status = sentinel ? dibs__sentinels_read_url(url, &r->place, err)
+                 : socket ? read_socket(url, &r->place, err)
+                          : read_host(url, &r->place, err);
     if (status == DIBS_OK)
         status = dibs__place_prefix(url, r->prefix, err);
     if (status == DIBS_OK && tls)
         status = dibs__place_tls(url, &r->place.tls, err);
     if (status == DIBS_OK)
-        status = dibs__guard_read_url(&r->guard, url, false, err);
+        status = dibs__guard_read_url(&r->guard, url, sentinel, err);
     if (status == DIBS_OK)
-        status = dibs__url_all_taken(url,
-                                     socket ? "prefix, db, " GUARD
-                                     : tls  ? "prefix, ca, cert, key, " GUARD
-                                            : "prefix, " GUARD,
-                                     err);
+        status = dibs__url_all_taken(
+            url,
+            sentinel ? "prefix, tls, sentinel_tls, sentinel_user, sentinel_password, ca, cert, "
+                       "key, sentinel_ca, sentinel_cert, sentinel_key, " GUARD
+            : socket ? "prefix, db, " GUARD
+            : tls    ? "prefix, ca, cert, key, " GUARD
+                     : "prefix, " GUARD,
+            err);
     return status;
 }
 
@@ -101,6 +109,7 @@ static void redis_abandon(dibs__engine *e)
 
     dibs__pipeline_abandon(r->pipeline);
     dibs__seats_abandon(&r->seats);
+    dibs__sentinels_abandon(r->place.sentinels);
     dibs__events_abandon(r->events);
 }
 
@@ -110,6 +119,7 @@ static dibs_status connect_main(void *ctx, dibs__deadline until, dibs__conn **ou
     dibs__redis *r = ctx;
     dibs__server_kind kind = {0};
     dibs__conn *c = NULL;
+    unsigned changes = r->place.sentinels ? dibs__sentinels_changes(r->place.sentinels) : 0;
     dibs_status status = dibs__redis_connect(&r->place, until, &c, err);
 
     if (status != DIBS_OK)
@@ -119,6 +129,9 @@ static dibs_status connect_main(void *ctx, dibs__deadline until, dibs__conn **ou
         atomic_store(&r->flags, kind.flags);
         status = dibs__guard_greet(r, c, kind.info ? kind.info->str : NULL, until, err);
     }
+    if (status == DIBS_OK && r->place.sentinels &&
+        dibs__sentinels_changes(r->place.sentinels) != changes)
+        status = dibs__fail(err, DIBS_UNAVAILABLE, "there is another master meanwhile: try again");
     if (kind.info)
         freeReplyObject(kind.info);
     if (status != DIBS_OK) {
@@ -202,7 +215,9 @@ static dibs_status redis_open(const dibs__open_request *request, dibs__engine **
         r->pipeline =
             dibs__pipeline_new(request->env, request->request_span, &r->abandoned, connect_main, r);
         r->events = dibs__events_new();
-        if (!dibs__scripts_init(&r->scripts, dibs__redis_lua, DIBS__REDIS_SCRIPTS, 2) ||
+        if ((r->place.sentinels && r->events &&
+             !dibs__events_watch(r->events, dibs__sentinels_fd(r->place.sentinels))) ||
+            !dibs__scripts_init(&r->scripts, dibs__redis_lua, DIBS__REDIS_SCRIPTS, 2) ||
             !r->pipeline || !r->events)
             status = dibs__fail(err, DIBS_NO_MEMORY, "redis: out of memory or descriptors");
     }
@@ -228,7 +243,7 @@ static dibs_status redis_examine(const dibs__open_request *request, dibs__facts 
     return status;
 }
 
-static const char *const schemes[] = {"redis", "rediss", "redis+unix", NULL};
+static const char *const schemes[] = {"redis", "rediss", "redis+unix", "redis+sentinel", NULL};
 
 const dibs__engine_class dibs__engine_redis = {
     .scheme = "redis",

@@ -19,6 +19,7 @@
 #include "engines/redis/place.h"
 #include "engines/redis/script.h"
 #include "engines/redis/seat.h"
+#include "engines/redis/sentinel.h"
 
 #include <stdatomic.h>
 
@@ -112,6 +113,10 @@ void dibs__events_free(dibs__events *v);
 void dibs__events_abandon(dibs__events *v);
 /* Subscribes unless that is done already. */
 dibs_status dibs__events_need(dibs__redis *r, dibs__deadline until, dibs_error *err);
+/* `fd` becomes a part of the engine's event_fd. False: out of memory. */
+bool dibs__events_watch(dibs__events *v, int fd);
+/* The subscription is made anew. */
+void dibs__events_renew(dibs__events *v);
 int dibs__redis_event_fd(dibs__engine *e);
 void dibs__redis_events(dibs__engine *e);
 
