@@ -177,25 +177,42 @@ static dibs_status in_doubt(dibs_status status, dibs__cell_op op)
     return status == DIBS_NO_MEMORY && op != DIBS__CELL_READ ? DIBS_UNKNOWN : status;
 }
 
+/* On the main connection. What changed something is done when enough replicas have it; else nobody knows, and the same
+ * command with the same stamp may be sent again. */
+static dibs_status send_command(dibs__redis *r, const char *key, const dibs__cell_command *command,
+                                bool tell, bool whole, dibs__deadline until, redisReply **out,
+                                dibs_error *err)
+{
+    dibs__bytes bytes = {0};
+    redisReply *replies[2] = {NULL};
+    bool safe = true;
+    dibs_status status;
+
+    dibs__redis_cell_ask(r, key, command, tell, whole, &bytes);
+    status = command->op == DIBS__CELL_READ
+                 ? dibs__pipeline_call(r->pipeline, &bytes, replies, 1, until, err)
+                 : dibs__guard_call(r, &bytes, replies, 1, until, &safe, err);
+    dibs__bytes_fini(&bytes);
+    if (status == DIBS_OK && !safe && !dibs__redis_no_script(replies[0]))
+        status = dibs__guard_unsafe(r, "it was done", err);
+    *out = replies[0];
+    return status;
+}
+
 dibs_status dibs__redis_cell(dibs__engine *e, const char *name, const dibs__cell_command *command,
                              bool tell, dibs__deadline until, dibs__cell_reply *out,
                              dibs_error *err)
 {
     dibs__redis *r = (dibs__redis *)e;
     char key[CELL_KEY_SIZE];
-    dibs__bytes bytes = {0};
     redisReply *reply = NULL;
     dibs_status status;
 
     dibs__redis_cell_key(r, name, key);
-    dibs__redis_cell_ask(r, key, command, tell, false, &bytes);
-    status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
+    status = send_command(r, key, command, tell, false, until, &reply, err);
     if (status == DIBS_OK && dibs__redis_no_script(reply)) {
         freeReplyObject(reply);
-        reply = NULL;
-        dibs__bytes_clear(&bytes);
-        dibs__redis_cell_ask(r, key, command, tell, true, &bytes);
-        status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
+        status = send_command(r, key, command, tell, true, until, &reply, err);
     }
     if (status == DIBS_OK)
         status = in_doubt(dibs__redis_cell_answer(reply, command->op, out, err), command->op);
@@ -203,7 +220,6 @@ dibs_status dibs__redis_cell(dibs__engine *e, const char *name, const dibs__cell
         dibs__wrap(err, "%s", r->place.text);
     if (reply)
         freeReplyObject(reply);
-    dibs__bytes_fini(&bytes);
     return status;
 }
 

@@ -13,10 +13,13 @@
 
 #include <hiredis/hiredis.h>
 
+typedef struct dibs__sentinels dibs__sentinels; /* sentinel.h */
+
 /* Where the server is and as whom to come: what the URL said. */
 typedef struct dibs__redis_place {
     const dibs__env *env;
-    char *host; /* NULL: a unix socket */
+    dibs__sentinels *sentinels; /* NULL: it is at one address. Else they say at which */
+    char *host;                 /* NULL: a unix socket */
     int port;
     char *socket;
     char *user;     /* NULL: the default user */

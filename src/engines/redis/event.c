@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -34,7 +35,7 @@ struct dibs__events {
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
-static bool watch(dibs__events *v, int fd)
+bool dibs__events_watch(dibs__events *v, int fd)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
 
@@ -50,7 +51,7 @@ dibs__events *dibs__events_new(void)
     pthread_mutex_init(&v->lock, NULL);
     v->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     v->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (v->epoll_fd < 0 || v->timer_fd < 0 || !watch(v, v->timer_fd)) {
+    if (v->epoll_fd < 0 || v->timer_fd < 0 || !dibs__events_watch(v, v->timer_fd)) {
         dibs__events_free(v);
         return NULL;
     }
@@ -78,6 +79,14 @@ void dibs__events_abandon(dibs__events *v)
         close(v->conn->fd);
     close(v->timer_fd);
     close(v->epoll_fd);
+}
+
+void dibs__events_renew(dibs__events *v)
+{
+    pthread_mutex_lock(&v->lock);
+    if (v->conn)
+        shutdown(v->conn->fd, SHUT_RDWR); /* the keeper reads that it was cut */
+    pthread_mutex_unlock(&v->lock);
 }
 
 /* Makes the keeper call `events` after `span`. */
@@ -121,7 +130,7 @@ static dibs_status connect_events(dibs__redis *r, dibs__deadline until, dibs_err
 
     if (status == DIBS_OK)
         status = subscribe(r, c, until, err);
-    if (status == DIBS_OK && !watch(v, c->fd))
+    if (status == DIBS_OK && !dibs__events_watch(v, c->fd))
         status =
             dibs__fail(err, DIBS_NO_MEMORY, "cannot poll the subscription: %s", strerror(errno));
     if (status != DIBS_OK) {
@@ -232,6 +241,15 @@ static void drop(dibs__redis *r)
     call_later(v, 0);
 }
 
+static void leave_master(void *ctx)
+{
+    dibs__redis *r = ctx;
+
+    r->base.sink->log(r->base.sink, DIBS_LOG_INFO, "%s: there is another master", r->place.text);
+    dibs__pipeline_renew(r->pipeline);
+    dibs__events_renew(r->events);
+}
+
 void dibs__redis_events(dibs__engine *e)
 {
     dibs__redis *r = (dibs__redis *)e;
@@ -239,6 +257,9 @@ void dibs__redis_events(dibs__engine *e)
     dibs__conn *c;
     uint64_t ticks;
     bool rang = read(v->timer_fd, &ticks, sizeof ticks) == sizeof ticks;
+
+    if (r->place.sentinels)
+        dibs__sentinels_hear(r->place.sentinels, leave_master, r);
 
     if (pthread_mutex_trylock(&v->lock) != 0)
         return; /* somebody is connecting, and will ring again */

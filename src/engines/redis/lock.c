@@ -31,7 +31,8 @@ typedef struct question {
     char key[DIBS__REDIS_KEY_SIZE];
     char numbers[NUMBERS_SIZE];
     char who[WHO_SIZE];
-    int64_t lease; /* asked for */
+    int64_t lease;  /* asked for */
+    bool must_last; /* it counts only when replicas have it, where the guard says so */
     size_t count;
     word words[WORDS_MAX];
 } question;
@@ -47,10 +48,10 @@ atomic_uchar *dibs__redis_hot(dibs__redis *r, const char *name)
 
 /* ---- Questions and answers ------------------------------------------------------------------- */
 
-static void write_question(const dibs__redis *r, const question *q, bool whole, dibs__bytes *out)
+static void write_question(dibs__redis *r, const question *q, bool whole, dibs__bytes *out)
 {
     dibs__script_call call = {q->script, atomic_load_explicit(&r->flags, memory_order_relaxed),
-                              whole, q->count};
+                              whole, q->count + dibs__guard_words(&r->guard)};
 
     dibs__script_begin(&r->scripts, call, q->key, out);
     for (size_t i = 0; i < q->count; i++) {
@@ -59,6 +60,7 @@ static void write_question(const dibs__redis *r, const question *q, bool whole, 
         else
             dibs__resp_number(out, q->words[i].number);
     }
+    dibs__guard_write(&r->guard, out);
 }
 
 /* A number alone: the fence of a grant with its whole lease and nobody beside it; 0: released. */
@@ -159,31 +161,83 @@ static dibs_status ask_on_seat(dibs__redis *r, dibs__seat *seat, const dibs__byt
     return status;
 }
 
+/* On the main connection; `*safe`: enough replicas have what it did. */
+static dibs_status ask_on_main(dibs__redis *r, const question *q, bool whole, redisReply **reply,
+                               dibs__deadline until, bool *safe, dibs_error *err)
+{
+    dibs__bytes bytes = {0};
+    redisReply *replies[2] = {NULL};
+    dibs_status status;
+
+    write_question(r, q, whole, &bytes);
+    status = q->must_last ? dibs__guard_call(r, &bytes, replies, 1, until, safe, err)
+                          : dibs__pipeline_call(r->pipeline, &bytes, replies, 1, until, err);
+    dibs__bytes_fini(&bytes);
+    *reply = replies[0];
+    return status;
+}
+
+/* One question, one reply. `seat`: may be NULL. */
+static dibs_status send_question(dibs__redis *r, const question *q, dibs__seat *seat,
+                                 redisReply **reply, dibs__deadline until, bool *safe,
+                                 dibs_error *err)
+{
+    dibs__bytes bytes = {0};
+    dibs_status status = DIBS_UNAVAILABLE;
+
+    if (seat) {
+        write_question(r, q, false, &bytes);
+        status = ask_on_seat(r, seat, &bytes, reply, until, err);
+        dibs__bytes_fini(&bytes);
+    }
+    if (status == DIBS_UNAVAILABLE)
+        status = ask_on_main(r, q, false, reply, until, safe, err);
+    if (status == DIBS_OK && dibs__redis_no_script(*reply)) {
+        freeReplyObject(*reply);
+        status = ask_on_main(r, q, true, reply, until, safe, err);
+    }
+    return status;
+}
+
+static dibs_status read_answer(dibs__redis *r, const question *q, const redisReply *reply,
+                               bool safe, dibs__reply *out, dibs_error *err)
+{
+    dibs_status status = dibs__redis_read_reply(reply, q->lease, out, err);
+
+    return status == DIBS_OK && out->verdict == DIBS__GRANTED && !safe
+               ? dibs__guard_unsafe(r, "the lock was granted", err)
+               : status;
+}
+
 /* One question, one answer. `seat`: may be NULL. */
 static dibs_status ask(dibs__redis *r, const question *q, dibs__seat *seat, dibs__deadline until,
                        dibs__reply *out, dibs_error *err)
 {
-    dibs__bytes bytes = {0};
+    char server[DIBS__SERVER_SIZE] = "";
     redisReply *reply = NULL;
+    bool safe = true, again = true;
     dibs_status status;
 
-    write_question(r, q, false, &bytes);
-    status = seat ? ask_on_seat(r, seat, &bytes, &reply, until, err) : DIBS_UNAVAILABLE;
-    if (status == DIBS_UNAVAILABLE)
-        status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
-    if (status == DIBS_OK && dibs__redis_no_script(reply)) {
-        freeReplyObject(reply);
-        dibs__bytes_clear(&bytes);
-        write_question(r, q, true, &bytes);
-        status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
+    if (r->guard.on)
+        dibs__guard_server(&r->guard, server);
+    status = send_question(r, q, seat, &reply, until, &safe, err);
+    if (status == DIBS_OK && dibs__guard_refused(reply)) {
+        status = dibs__guard_explain(r, reply, server, &again, until, out, err);
+        if (again) {
+            freeReplyObject(reply);
+            reply = NULL;
+            status = send_question(r, q, NULL, &reply, until, &safe, err);
+            again = false;
+        }
     }
-    if (status == DIBS_OK)
-        status = dibs__redis_read_reply(reply, q->lease, out, err);
+    if (status == DIBS_OK && dibs__guard_refused(reply))
+        status = dibs__guard_explain(r, reply, server, &again, until, out, err);
+    else if (status == DIBS_OK)
+        status = read_answer(r, q, reply, safe, out, err);
     if (status != DIBS_OK)
         dibs__wrap(err, "%s", r->place.text);
     if (reply)
         freeReplyObject(reply);
-    dibs__bytes_fini(&bytes);
     return status;
 }
 
@@ -197,7 +251,7 @@ static char *add_bytes(char *at, uint64_t value, int count)
     return at;
 }
 
-static char *add_double(char *at, int64_t value)
+char *dibs__redis_add_double(char *at, int64_t value)
 {
     double number = (double)value;
     uint64_t bits;
@@ -219,7 +273,7 @@ static size_t write_who(char out[WHO_SIZE], const dibs__asker *who, bool by_even
 
     at += sprintf(at, "%lld %s", (long long)who->pid, who->host) + 1;
     at = stpcpy(at, by_event ? "P" : "L") + 1;
-    at = add_double(add_bytes(at, who->weight, 4), who->lease);
+    at = dibs__redis_add_double(add_bytes(at, who->weight, 4), who->lease);
     return (size_t)(at - out);
 }
 
@@ -241,10 +295,11 @@ static void ask_to_enter(const dibs__redis *r, const dibs__enter_request *reques
 
     q->script = DIBS__SCRIPT_ENTER;
     q->lease = who->lease;
+    q->must_last = true;
     dibs__redis_key(r->prefix, request->name, q->key);
-    add_double(q->numbers, who->lease);
-    add_double(q->numbers + 8, who->min_hold);
-    add_double(q->numbers + 16, request->window);
+    dibs__redis_add_double(q->numbers, who->lease);
+    dibs__redis_add_double(q->numbers + 8, who->min_hold);
+    dibs__redis_add_double(q->numbers + 16, request->window);
     add_bytes(q->numbers + 24, request->capacity, 4);
     add_bytes(q->numbers + 28, kind, 4);
     q->words[0] = (word){q->numbers, NUMBERS_SIZE, 0};
@@ -272,14 +327,19 @@ dibs_status dibs__redis_enter(dibs__engine *e, const dibs__enter_request *reques
     dibs__redis *r = (dibs__redis *)e;
     atomic_uchar *hot = dibs__redis_hot(r, request->name);
     question q;
-    dibs_status status = DIBS_UNSUPPORTED;
+    dibs_status status = dibs__guard_check_lease(r, request->who.lease, err);
 
+    if (status == DIBS_OK)
+        status = dibs__guard_check_lease(r, request->who.min_hold, err);
+    if (status != DIBS_OK)
+        return status;
     if (request->by_event && request->window > 0 &&
         (status = dibs__events_need(r, until, err)) != DIBS_OK)
         return status;
     ask_to_enter(r, request, &q);
     if (!request->by_event && request->window > 0 &&
-        atomic_load_explicit(hot, memory_order_relaxed) && !dibs__pipeline_lags(r->pipeline))
+        atomic_load_explicit(hot, memory_order_relaxed) && !dibs__pipeline_lags(r->pipeline) &&
+        !r->guard.on)
         status = enter_hot(r, request, &q, until, out, err);
     else
         status = DIBS_UNSUPPORTED;
@@ -295,10 +355,12 @@ dibs_status dibs__redis_enter(dibs__engine *e, const dibs__enter_request *reques
 static void ask_about(const dibs__redis *r, dibs__redis_script script, const dibs__claim *claim,
                       question *q)
 {
-    char *end = write_name(add_double(q->who, (int64_t)claim->fence), claim->owner, claim->attempt);
+    char *end = write_name(dibs__redis_add_double(q->who, (int64_t)claim->fence), claim->owner,
+                           claim->attempt);
 
     q->script = script;
     q->lease = claim->lease;
+    q->must_last = false;
     dibs__redis_key(r->prefix, claim->name, q->key);
     q->words[0] = (word){q->who, (size_t)(end - q->who), 0};
     q->words[1] = number(claim->lease);
@@ -314,7 +376,7 @@ dibs_status dibs__redis_release(dibs__engine *e, const dibs__claim *claim, dibs_
 
     ask_about(r, DIBS__SCRIPT_RELEASE, claim, &q);
     dibs__seat_give_up(&r->seats, claim->attempt, true, until);
-    hot = hot && !dibs__pipeline_lags(r->pipeline);
+    hot = hot && !dibs__pipeline_lags(r->pipeline) && !r->guard.on;
     return ask(r, &q, hot ? dibs__seat_idle(&r->seats, until) : NULL, until, out, err);
 }
 
@@ -340,6 +402,7 @@ dibs_status dibs__redis_break(dibs__engine *e, const char *name, const char *by,
 
     q.script = DIBS__SCRIPT_BREAK;
     q.lease = 0;
+    q.must_last = false;
     dibs__redis_key(r->prefix, name, q.key);
     q.words[0] = (word){by, strnlen(by, DIBS__BY_SIZE - 1), 0};
     q.words[1] = flag(at_once);
@@ -350,10 +413,12 @@ dibs_status dibs__redis_break(dibs__engine *e, const char *name, const char *by,
 /* ---- Keep ------------------------------------------------------------------------------------ */
 
 /* An attempt that is in line no longer needs its seat, unless its thread is sitting there. */
-static void settle_claim(dibs__redis *r, dibs__claim *claim, const redisReply *reply,
+static void settle_claim(dibs__redis *r, dibs__claim *claim, const redisReply *reply, bool safe,
                          dibs__deadline until)
 {
     claim->status = dibs__redis_read_reply(reply, claim->lease, &claim->reply, NULL);
+    if (claim->status == DIBS_OK && claim->reply.verdict == DIBS__GRANTED && !safe)
+        claim->status = DIBS_UNKNOWN;
     if (claim->status == DIBS_OK && claim->fence == 0 && claim->reply.verdict != DIBS__QUEUED)
         dibs__seat_give_up(&r->seats, claim->attempt, claim->reply.verdict == DIBS__GRANTED, until);
 }
@@ -364,21 +429,22 @@ static size_t keep_some(dibs__redis *r, dibs__claim *const claims[], size_t coun
                         dibs__deadline until)
 {
     dibs__bytes bytes = {0};
-    redisReply *replies[KEEP_MAX] = {NULL};
+    redisReply *replies[KEEP_MAX + 1] = {NULL};
     question q;
     size_t missed = 0;
+    bool safe;
     dibs_status status;
 
     for (size_t i = 0; i < count; i++) {
         ask_about(r, DIBS__SCRIPT_KEEP, claims[i], &q);
         write_question(r, &q, whole && i == 0, &bytes);
     }
-    status = dibs__pipeline_call(r->pipeline, &bytes, replies, count, until, NULL);
+    status = dibs__guard_call(r, &bytes, replies, count, until, &safe, NULL);
     for (size_t i = 0; i < count; i++) {
         if (replies[i] && dibs__redis_no_script(replies[i]))
             missed++;
         if (replies[i])
-            settle_claim(r, claims[i], replies[i], until);
+            settle_claim(r, claims[i], replies[i], safe, until);
         else
             claims[i]->status = status;
         if (replies[i])

@@ -523,6 +523,13 @@ dibs_status dibs__pipeline_call(dibs__pipeline *p, const dibs__bytes *bytes, red
     return c.status;
 }
 
+void dibs__pipeline_renew(dibs__pipeline *p)
+{
+    pthread_mutex_lock(&p->lock);
+    cut(p, DIBS__IO_CUT);
+    pthread_mutex_unlock(&p->lock);
+}
+
 bool dibs__pipeline_lags(dibs__pipeline *p)
 {
     return atomic_load_explicit(&p->late, memory_order_relaxed) > 0;

@@ -3,6 +3,8 @@
  *   redis://[[user]:password@]host[:port][/db]     rediss:// the same with TLS (ca=, cert=, key=)
  *   redis+unix://[[user]:password@]/path/to.sock[?db=N]
  *
+ *   redis+sentinel://[[user]:password@]s1[:port],s2,.../SERVICE[/db]    see sentinel.h
+ *
  * and prefix= for the keys, which begin with "dibs" otherwise. */
 #define _GNU_SOURCE
 #include "engines/redis/redis.h"
@@ -10,10 +12,14 @@
 #include "core/error.h"
 #include "engines/redis/examine.h"
 
+#include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
+
+#define GUARD "guard, wait, wait_ms, max_lease"
 
 extern const dibs__engine_class dibs__engine_redis;
 
@@ -55,20 +61,28 @@ static dibs_status read_url(dibs__url *url, dibs__redis *r, dibs_error *err)
 {
     bool socket = strcmp(url->scheme, "redis+unix") == 0;
     bool tls = strcmp(url->scheme, "rediss") == 0;
+    bool sentinel = strcmp(url->scheme, "redis+sentinel") == 0;
     dibs_status status = dibs__place_login(&r->place, url->user, url->password, err);
 
     if (status == DIBS_OK)
-        status = socket ? read_socket(url, &r->place, err) : read_host(url, &r->place, err);
+        status = sentinel ? dibs__sentinels_read_url(url, &r->place, err)
+                 : socket ? read_socket(url, &r->place, err)
+                          : read_host(url, &r->place, err);
     if (status == DIBS_OK)
         status = dibs__place_prefix(url, r->prefix, err);
     if (status == DIBS_OK && tls)
         status = dibs__place_tls(url, &r->place.tls, err);
     if (status == DIBS_OK)
-        status = dibs__url_all_taken(url,
-                                     socket ? "prefix, db"
-                                     : tls  ? "prefix, ca, cert, key"
-                                            : "prefix",
-                                     err);
+        status = dibs__guard_read_url(&r->guard, url, sentinel, err);
+    if (status == DIBS_OK)
+        status = dibs__url_all_taken(
+            url,
+            sentinel ? "prefix, tls, sentinel_tls, sentinel_user, sentinel_password, ca, cert, "
+                       "key, sentinel_ca, sentinel_cert, sentinel_key, " GUARD
+            : socket ? "prefix, db, " GUARD
+            : tls    ? "prefix, ca, cert, key, " GUARD
+                     : "prefix, " GUARD,
+            err);
     return status;
 }
 
@@ -83,6 +97,7 @@ static void redis_close(dibs__engine *e)
     dibs__events_free(r->events);
     dibs__abandoned_fini(&r->abandoned);
     dibs__scripts_fini(&r->scripts);
+    dibs__guard_fini(&r->guard);
     dibs__tls_context_free(r->place.tls);
     dibs__place_fini(&r->place);
     free(r);
@@ -94,6 +109,7 @@ static void redis_abandon(dibs__engine *e)
 
     dibs__pipeline_abandon(r->pipeline);
     dibs__seats_abandon(&r->seats);
+    dibs__sentinels_abandon(r->place.sentinels);
     dibs__events_abandon(r->events);
 }
 
@@ -103,11 +119,19 @@ static dibs_status connect_main(void *ctx, dibs__deadline until, dibs__conn **ou
     dibs__redis *r = ctx;
     dibs__server_kind kind = {0};
     dibs__conn *c = NULL;
+    unsigned changes = r->place.sentinels ? dibs__sentinels_changes(r->place.sentinels) : 0;
     dibs_status status = dibs__redis_connect(&r->place, until, &c, err);
 
     if (status != DIBS_OK)
         return status;
     status = dibs__redis_prepare(&r->scripts, c, until, &kind, err);
+    if (status == DIBS_OK) {
+        atomic_store(&r->flags, kind.flags);
+        status = dibs__guard_greet(r, c, kind.info ? kind.info->str : NULL, until, err);
+    }
+    if (status == DIBS_OK && r->place.sentinels &&
+        dibs__sentinels_changes(r->place.sentinels) != changes)
+        status = dibs__fail(err, DIBS_UNAVAILABLE, "there is another master meanwhile: try again");
     if (kind.info)
         freeReplyObject(kind.info);
     if (status != DIBS_OK) {
@@ -115,7 +139,6 @@ static dibs_status connect_main(void *ctx, dibs__deadline until, dibs__conn **ou
         dibs__conn_close(c);
         return status;
     }
-    atomic_store(&r->flags, kind.flags);
     if (kind.may_evict && !atomic_exchange(&r->warned, true))
         r->base.sink->log(
             r->base.sink, DIBS_LOG_WARNING,
@@ -124,6 +147,49 @@ static dibs_status connect_main(void *ctx, dibs__deadline until, dibs__conn **ou
     *out = c;
     return DIBS_OK;
 }
+
+/* ---- Grants that were made by somebody else's command -------------------------------------------- */
+
+/* Whether replicas have them, only a sign of life tells: it goes out with a WAIT. */
+static dibs__sink *told_by(dibs__sink *sink)
+{
+    return ((dibs__redis *)((char *)sink - offsetof(dibs__redis, doubts)))->told;
+}
+
+static void doubt_granted(dibs__sink *sink, const char *attempt, uint64_t fence, uint64_t floor)
+{
+    (void)fence;
+    (void)floor;
+    told_by(sink)->look(told_by(sink), attempt);
+}
+
+static void doubt_look(dibs__sink *sink, const char *attempt)
+{
+    told_by(sink)->look(told_by(sink), attempt);
+}
+
+static void doubt_log(dibs__sink *sink, dibs_log_level level, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    told_by(sink)->log(told_by(sink), level, "%s", text);
+}
+
+static dibs_status redis_wait(dibs__engine *e, dibs__sitter *sitter, dibs__deadline until,
+                              dibs__reply *out, dibs_error *err)
+{
+    dibs_status status = dibs__redis_wait(e, sitter, until, out, err);
+
+    if (((dibs__redis *)e)->guard.replicas > 0 && out->verdict == DIBS__GRANTED)
+        *out = (dibs__reply){.verdict = DIBS__QUEUED};
+    return status;
+}
+
+/* ---- Beginning ---------------------------------------------------------------------------------- */
 
 static dibs_status redis_open(const dibs__open_request *request, dibs__engine **out,
                               dibs_error *err)
@@ -136,15 +202,22 @@ static dibs_status redis_open(const dibs__open_request *request, dibs__engine **
     r->base =
         (dibs__engine){.class = &dibs__engine_redis, .env = request->env, .sink = request->sink};
     r->place.env = request->env;
+    r->told = request->sink;
+    r->doubts = (dibs__sink){doubt_granted, doubt_look, doubt_log};
+    dibs__guard_init(&r->guard);
     dibs__abandoned_init(&r->abandoned, request->sink, r->place.text);
     dibs__seats_init(&r->seats, request->env, &r->abandoned);
     status = read_url(request->url, r, err);
+    if (r->guard.replicas > 0)
+        r->base.sink = &r->doubts;
     if (status == DIBS_OK) {
         snprintf(r->channel, sizeof r->channel, "%s:wake:%s", r->prefix, request->handle_id);
         r->pipeline =
             dibs__pipeline_new(request->env, request->request_span, &r->abandoned, connect_main, r);
         r->events = dibs__events_new();
-        if (!dibs__scripts_init(&r->scripts, dibs__redis_lua, DIBS__REDIS_SCRIPTS, 2) ||
+        if ((r->place.sentinels && r->events &&
+             !dibs__events_watch(r->events, dibs__sentinels_fd(r->place.sentinels))) ||
+            !dibs__scripts_init(&r->scripts, dibs__redis_lua, DIBS__REDIS_SCRIPTS, 2) ||
             !r->pipeline || !r->events)
             status = dibs__fail(err, DIBS_NO_MEMORY, "redis: out of memory or descriptors");
     }
@@ -170,7 +243,7 @@ static dibs_status redis_examine(const dibs__open_request *request, dibs__facts 
     return status;
 }
 
-static const char *const schemes[] = {"redis", "rediss", "redis+unix", NULL};
+static const char *const schemes[] = {"redis", "rediss", "redis+unix", "redis+sentinel", NULL};
 
 const dibs__engine_class dibs__engine_redis = {
     .scheme = "redis",
@@ -184,7 +257,7 @@ const dibs__engine_class dibs__engine_redis = {
     .close = redis_close,
     .abandon = redis_abandon,
     .enter = dibs__redis_enter,
-    .wait = dibs__redis_wait,
+    .wait = redis_wait,
     .poke = dibs__redis_poke,
     .keep = dibs__redis_keep,
     .release = dibs__redis_release,

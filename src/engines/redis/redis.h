@@ -12,12 +12,14 @@
 #include "engines/engine.h"
 #include "engines/redis/abandoned.h"
 #include "engines/redis/connection.h"
+#include "engines/redis/guard.h"
 #include "engines/redis/handshake.h"
 #include "engines/redis/key.h"
 #include "engines/redis/pipeline.h"
 #include "engines/redis/place.h"
 #include "engines/redis/script.h"
 #include "engines/redis/seat.h"
+#include "engines/redis/sentinel.h"
 
 #include <stdatomic.h>
 
@@ -25,12 +27,15 @@
 
 typedef struct dibs__events dibs__events;
 
-typedef struct dibs__redis {
+struct dibs__redis {
     dibs__engine base;
+    dibs__sink *told;  /* the handle's */
+    dibs__sink doubts; /* in its place where a grant counts only when replicas have it */
     dibs__redis_place place;
     dibs__scripts scripts;
     atomic_bool flags; /* the server knows those of the scripts */
     dibs__abandoned abandoned;
+    dibs__guard guard;
     dibs__pipeline *pipeline;
     dibs__seats seats;
     dibs__events *events;
@@ -40,12 +45,14 @@ typedef struct dibs__redis {
     /* By hash of the name: was there a line when it was last asked for? A guess, good for speed
      * alone. */
     atomic_uchar hot[DIBS__REDIS_HOT];
-} dibs__redis;
+};
 
 /* lock.c */
 atomic_uchar *dibs__redis_hot(dibs__redis *r, const char *name);
 /* Can a grant have this fence and floor? Else it is no answer of our scripts. */
 uint64_t dibs__redis_read_double(const char *at); /* as the scripts' struct.pack writes it */
+/* As the scripts' struct.unpack reads it; returns the end. */
+char *dibs__redis_add_double(char *at, int64_t value);
 bool dibs__redis_is_fence(int64_t fence, int64_t floor);
 /* What a command answered, see lua/head.lua; `lease` is the one that was asked for. */
 dibs_status dibs__redis_read_reply(const redisReply *reply, int64_t lease, dibs__reply *out,
@@ -106,6 +113,10 @@ void dibs__events_free(dibs__events *v);
 void dibs__events_abandon(dibs__events *v);
 /* Subscribes unless that is done already. */
 dibs_status dibs__events_need(dibs__redis *r, dibs__deadline until, dibs_error *err);
+/* `fd` becomes a part of the engine's event_fd. False: out of memory. */
+bool dibs__events_watch(dibs__events *v, int fd);
+/* The subscription is made anew. */
+void dibs__events_renew(dibs__events *v);
 int dibs__redis_event_fd(dibs__engine *e);
 void dibs__redis_events(dibs__engine *e);
 

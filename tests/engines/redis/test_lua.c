@@ -420,7 +420,7 @@ static void one_changed_line_is_noticed(void **state)
         {"lock[2] + w[10] <= lock[1]", "lock[2] + w[10] < lock[1]"},
         {"while h and h[3] <= now do", "while h and h[3] < now - 100000 do"},
         {"who[1], who[2] = there[1], there[2]", "who[1], who[2] = there[1], now"},
-        {"last_fence < now and now or last_fence + 1", "now"},
+        {"last_fence < clock and clock or last_fence + 1", "now"},
         {"local mine = find_head()[1] == w[1]", "local mine = find_head()"},
         {"h[4], h[3] = 1, keep_until", "h[4], h[3] = 0, keep_until"},
         {"fence < lock[7] and 4", "fence <= lock[7] and 4"},

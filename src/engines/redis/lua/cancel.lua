@@ -1,3 +1,4 @@
+--define SERVER ARGV[2]
 --include head.lua
 --include machine.lua
 -- Leave the line; a grant that arrived meanwhile goes back too. ARGV: 0, owner and attempt.

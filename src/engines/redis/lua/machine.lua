@@ -231,7 +231,7 @@ end
 
 local function next_fence()
     local fence = lock[LAST_FENCE] + 1
-    lock[LAST_FENCE] = fence < now and now or fence
+    lock[LAST_FENCE] = fence < clock and clock or fence
     return lock[LAST_FENCE]
 end
 
@@ -259,7 +259,7 @@ end
 
 -- An owner that holds it through another handle has been asked to stop, and must be gone first.
 local function serve_queue()
-    local w = find_head()
+    local w = not quiet and find_head()
     while w do
         if w[ENDS] <= now then
             drop_waiter(w)
