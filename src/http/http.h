@@ -113,6 +113,12 @@ void http_reply_error_with(http_exchange *x, int http, const dibs_error *err, js
 void http_stream_open(http_exchange *x);
 /* `data` is taken. False: the client reads too slowly (1 MiB is waiting for it): end the stream. */
 bool http_stream_send(http_exchange *x, const char *event, json_t *data);
+/* Text that many streams send. It is copied once; each stream that is sending it has a share in it. */
+typedef struct http_shared http_shared;
+http_shared *http_shared_new(const char *text, size_t size); /* whole events; NULL: out of memory */
+void http_shared_drop(http_shared *text);                    /* NULL is allowed */
+/* False: the client reads too slowly (four such texts wait for it already); it has missed this one. */
+bool http_stream_share(http_exchange *x, http_shared *text);
 void http_stream_beat(http_exchange *x); /* a comment, so that proxies keep the connection open */
 void http_stream_end(http_exchange *x);
 /* The connection ends if sent bytes are not acknowledged for so long. */

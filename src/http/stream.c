@@ -8,11 +8,69 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SHARES = 4 };
+
+struct http_shared {
+    size_t users, size;
+    char text[];
+};
+
 struct http__stream {
     char *data;
     size_t from, size, room;
+    http_shared *share[SHARES]; /* sent after `data` */
+    size_t shares, share_from;
     bool ended;
 };
+
+/* ---- Shared texts ---------------------------------------------------------------------------- */
+
+http_shared *http_shared_new(const char *text, size_t size)
+{
+    http_shared *s = malloc(sizeof *s + size);
+
+    if (!s)
+        return NULL;
+    s->users = 1;
+    s->size = size;
+    memcpy(s->text, text, size);
+    return s;
+}
+
+void http_shared_drop(http_shared *text)
+{
+    if (text && --text->users == 0)
+        free(text);
+}
+
+static size_t read_share(http__stream *t, char *to, size_t most)
+{
+    http_shared *s = t->share[0];
+    size_t n = s->size - t->share_from < most ? s->size - t->share_from : most;
+
+    memcpy(to, s->text + t->share_from, n);
+    t->share_from += n;
+    if (t->share_from == s->size) {
+        http_shared_drop(s);
+        memmove(t->share, t->share + 1, --t->shares * sizeof *t->share);
+        t->share_from = 0;
+    }
+    return n;
+}
+
+bool http_stream_share(http_exchange *x, http_shared *text)
+{
+    http__stream *t = x->stream;
+
+    if (!t || t->shares == SHARES)
+        return false;
+    text->users++;
+    t->share[t->shares++] = text;
+    http__resume(x);
+    return true;
+}
+
+/* ---- Streams --------------------------------------------------------------------------------- */
 
 static ssize_t read_stream(void *data, uint64_t at, char *to, size_t most)
 {
@@ -23,6 +81,8 @@ static ssize_t read_stream(void *data, uint64_t at, char *to, size_t most)
     (void)at;
     if (x->dead)
         return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (n == 0 && t->shares > 0)
+        return (ssize_t)read_share(t, to, most);
     if (n == 0 && t->ended)
         return MHD_CONTENT_READER_END_OF_STREAM;
     if (n == 0) {
@@ -112,7 +172,10 @@ void http_stream_patience(http_exchange *x, int64_t ms)
 
 void http__stream_free(http__stream *t)
 {
-    if (t)
-        free(t->data);
+    if (!t)
+        return;
+    while (t->shares > 0)
+        http_shared_drop(t->share[--t->shares]);
+    free(t->data);
     free(t);
 }

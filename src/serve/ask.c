@@ -1,6 +1,8 @@
 /* From a handler to the library and back: requests are started, outcomes find those who asked. */
 #include "serve/serve.h"
 
+#include "serve/metrics.h"
+
 #include <stdlib.h>
 
 typedef struct call {
@@ -39,6 +41,7 @@ void serve_take(void *data)
     while (dibs_take(s->d, &o)) {
         call *c = o.user;
 
+        serve_metrics_outcome(s->metrics, &o);
         if (o.op == DIBS_OP_LOST) {
             serve_lost(s, &o);
             continue;

@@ -8,8 +8,6 @@
 
 #include "serve/serve.h"
 
-typedef struct serve_dashboard serve_dashboard;
-
 /* The page, what it loads, its events, and /metrics. */
 extern const http_route serve_dashboard_routes[];
 

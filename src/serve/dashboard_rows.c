@@ -89,14 +89,15 @@ static bool is_near(int64_t a, int64_t b)
 
 static uint64_t mark_of(const dibs_lock_info *lock, int64_t at_ms, int64_t *until_ms)
 {
-    uint64_t numbers[] = {lock->slots,        lock->used, lock->fence, lock->holder_count,
-                          lock->waiter_count, (uint64_t)lock->broken_at_ms};
+    uint64_t numbers[] = {lock->slots,        lock->used,         lock->fence,
+                          lock->holder_count, lock->waiter_count, (uint64_t)lock->broken_at_ms};
     uint64_t hash = mix(mix_text(0, lock->broken_by), numbers, sizeof numbers);
 
     *until_ms = INT64_MAX;
     for (size_t i = 0; i < lock->holder_count; i++) {
         const dibs_party *p = lock->holders[i];
-        uint64_t more[] = {who(p), p->fence, (uint64_t)p->since_ms, p->released, p->breaking, p->shared};
+        uint64_t more[] = {who(p),      p->fence,    (uint64_t)p->since_ms,
+                           p->released, p->breaking, p->shared};
 
         hash = mix(hash, more, sizeof more);
         if (end_of(p, at_ms) < *until_ms)
@@ -264,7 +265,8 @@ bool dash_locks_take(dash_list *now, dash_list *gone, const dibs_report *report,
         good = row != NULL;
         if (good && old && old->fate == DASH_GONE) {
             *row = *old;
-            old->fate = DASH_MOVED; /* what it points to is the new row's; it still has its place in the order */
+            old->fate =
+                DASH_MOVED; /* what it points to is the new row's; it still has its place in the order */
         }
         good = good && fill_lock(row, lock, at_ms, frame);
     }

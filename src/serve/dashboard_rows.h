@@ -20,11 +20,11 @@ typedef enum dash_fate { DASH_GONE, DASH_MOVED, DASH_REPLACED } dash_fate;
 typedef struct dash_row {
     char *id;         /* rows are sorted by it: a lock's name, a key's scope and key */
     const char *name; /* what a client must be allowed to see: the lock's name, the key */
-    char *text;       /* a JSON object without its end, so that members can follow; NULL: no memory */
-    char *identity;   /* the object that says which row it is */
-    uint64_t mark;    /* a hash of what is shown */
-    int64_t until_ms; /* the earliest end of a lease */
-    uint64_t changed; /* the frame with its last change */
+    char *text;     /* a JSON object without its end, so that members can follow; NULL: no memory */
+    char *identity; /* the object that says which row it is */
+    uint64_t mark;  /* a hash of what is shown */
+    int64_t until_ms;      /* the earliest end of a lease */
+    uint64_t changed;      /* the frame with its last change */
     size_t held, waiting;  /* locks: holders, waiters */
     dibs_once_state state; /* keys */
     dash_fate fate;

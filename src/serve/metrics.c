@@ -12,9 +12,9 @@
 #include <time.h>
 
 enum {
-    ROUTES = 96,  /* of the server's tables, and one for requests that fit none */
-    CODES = 24,   /* different statuses of one route; further ones are counted together */
-    OPS = 128,    /* above the largest dibs_op */
+    ROUTES = 96,   /* of the server's tables, and one for requests that fit none */
+    CODES = 24,    /* different statuses of one route; further ones are counted together */
+    OPS = 128,     /* above the largest dibs_op */
     STATUSES = 32, /* above the largest dibs_status */
     FIRST_BUCKET = 6,
     LAST_BUCKET = 30,
@@ -136,7 +136,8 @@ static void histogram(FILE *f, const char *name, const char *labels, const dibs_
 
 static void write_locks(FILE *f, const dibs_stats *s)
 {
-    static const char *const causes[] = {NULL, "expired", "broken", "gone", "unreachable", "resumed"};
+    static const char *const causes[] = {NULL,   "expired",     "broken",
+                                         "gone", "unreachable", "resumed"};
     const struct {
         const char *outcome;
         uint64_t count;

@@ -2,10 +2,7 @@
 #ifndef DIBS_SERVE_METRICS_H
 #define DIBS_SERVE_METRICS_H
 
-#include "dibs.h"
-#include "http/http.h"
-
-typedef struct serve_metrics serve_metrics;
+#include "serve/serve.h"
 
 /* What a listing of the whole engine has found; `known` false: there is none that is recent enough. */
 typedef struct serve_census {

@@ -1,6 +1,9 @@
 /* `dibs serve`: the subcommand. Opens the engine and the HTTP server, and ends both in order. */
 #include "serve/serve.h"
 
+#include "serve/dashboard.h"
+#include "serve/metrics.h"
+
 #include "cli/cli.h"
 #include "cli/options.h"
 
@@ -17,7 +20,7 @@ static const char help[] =
 
 static const char *const no_address[] = {"127.0.0.1:8200", NULL};
 
-static const http_route *const routes[] = {serve_look_routes, NULL};
+static const http_route *const routes[] = {serve_look_routes, serve_dashboard_routes, NULL};
 
 static int open_engine(serve *s, const char *url)
 {
@@ -26,13 +29,21 @@ static int open_engine(serve *s, const char *url)
     if (dibs_open(url, NULL, &s->d, &err) != DIBS_OK)
         return cli_failed(&err);
     s->engine = dibs_engine_of(s->d);
-    return 0;
+    s->metrics = serve_metrics_new();
+    s->dashboard = serve_dashboard_new(s);
+    return s->metrics && s->dashboard ? 0 : CLI_EXIT_SYSTEM;
+}
+
+static void on_ended(void *context, const http_route *route, const char *method, int status,
+                     int64_t us)
+{
+    serve_metrics_exchange(((serve *)context)->metrics, route, method, status, us);
 }
 
 static int open_http(serve *s, const cli_texts *listen)
 {
     const char *addresses[33] = {0};
-    http_options o = {.routes = routes, .context = s, .listen = no_address};
+    http_options o = {.routes = routes, .context = s, .listen = no_address, .on_ended = on_ended};
     dibs_error err = {0};
 
     for (size_t i = 0; i < listen->count && i < 32; i++)
@@ -69,6 +80,8 @@ static int run(const cli_command *self, int argc, char **argv)
     if (code == 0)
         http_server_run(s.http);
     http_server_close(s.http);
+    serve_dashboard_free(s.dashboard);
+    serve_metrics_free(s.metrics);
     dibs_close(s.d);
     return code;
 }

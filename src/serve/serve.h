@@ -9,10 +9,15 @@
 #include "dibs.h"
 #include "http/http.h"
 
+typedef struct serve_metrics serve_metrics;
+typedef struct serve_dashboard serve_dashboard;
+
 typedef struct serve {
     dibs *d;
     http_server *http;
     const dibs_engine_info *engine;
+    serve_metrics *metrics;
+    serve_dashboard *dashboard;
     const char *advertise; /* the address at which clients reach this very server */
 } serve;
 

@@ -11,7 +11,7 @@ import { Watch } from './watch.js';
 
 const $ = id => document.getElementById(id);
 const locks = new Locks($('locks'), openLock), keys = new Keys($('once'), openKey), tree = new Tree($('tree'), openLock);
-const stream = new Stream(() => 'dashboard/events' + (watch.query() ? '?' + watch.query() : ''), { frame, state, refused });
+const stream = new Stream(() => 'dashboard/events' + watch.query(), { frame, state, refused });
 const watch = new Watch($('watch-form'), $('watch'), () => stream.start());
 
 function frame(data) {

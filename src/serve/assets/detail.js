@@ -114,13 +114,14 @@ function askBreak(lock) {
 
 /* ---- Keys ------------------------------------------------------------------------------------ */
 
-const keyPath = (row, verb = '') => 'v1/once/' + part(row.key, row.key_hex) + verb + (row.scope ? '?scope=' + part(row.scope, row.scope_hex) : '');
+const keyPath = row => 'v1/once/' + part(row.key, row.key_hex);
+const scopeOf = row => (row.scope ? '?scope=' + part(row.scope, row.scope_hex) : '');
 
 export async function openKey(row) {
   const name = el('span.mono', row.scope ? [el('span.soft', shown(row.scope), ' ')] : [], shown(row.key));
   let one;
   try {
-    one = await call('GET', keyPath(row));
+    one = await call('GET', keyPath(row) + scopeOf(row));
   } catch (e) {
     return show(sheet, name, el('p.wrong', e.status === 404 ? 'The key has no record any more.' : e.message));
   }
@@ -144,7 +145,7 @@ function askForget(row) {
     el('p.warning', 'The next call with this key runs the work again.' + (row.state === 'running' ? ' A run is in progress: it loses the key.' : row.state === 'crashed' ? ' The crashed run may have had its effect already.' : '')),
     facts([['Runner', row.runner ? who(row.runner) : null], ['Version', String(row.version)]]),
   ], 'Forget the key', async by => {
-    await call('POST', keyPath(row, '/forget'), { by, version: row.version, running: row.state === 'running' || row.state === 'damaged' });
+    await call('POST', keyPath(row) + '/forget', { by, scope: row.scope, version: row.version, running: row.state === 'running' || row.state === 'damaged' });
     return `${plain(row.key)}: forgotten`;
   });
 }
@@ -159,7 +160,7 @@ function askResolve(row) {
       choice('outcome', 'free', 'Nothing has happened', 'The next call runs the work.')]),
   ], running ? 'Declare it dead' : 'Record it', async (by, form) => {
     const outcome = running ? 'crashed' : form.outcome.value;
-    await call('POST', keyPath(row, '/resolve'), { by, version: row.version, outcome });
+    await call('POST', keyPath(row) + '/resolve', { by, scope: row.scope, version: row.version, outcome });
     return `${plain(row.key)}: ${outcome}`;
   });
 }

@@ -28,7 +28,7 @@ export class Watch {
     this.draw();
   }
 
-  query() { return this.names.map(n => n.kind + '=' + encodeURIComponent(n.name)).join('&'); }
+  query() { return this.names.length ? '?watch=' + encodeURIComponent(JSON.stringify(this.names.map(n => [n.kind, n.name]))) : ''; }
 
   take() {
     for (const w of store.watched) {
