@@ -20,7 +20,7 @@ function frame(data) {
   watch.take();
   draw();
   state('live');
-  document.documentElement.dataset.drawn = (performance.now() - start).toFixed(1);
+  if (data.whole) document.documentElement.dataset.whole = (performance.now() - start).toFixed(1);
   document.documentElement.dataset.sequence = store.sequence;
 }
 
@@ -33,7 +33,7 @@ function draw() {
   drawTimes($('times'));
   $('engine').textContent = `${store.engine} · dibs ${store.version}`;
   $('engine').hidden = !store.engine;
-  $('problem').textContent = store.problems.map(p => `${p.part} could not be read: ${plain(p.message)}`).join(' · ');
+  $('problem').textContent = store.problems.map(p => `The ${p.part} could not be read: ${plain(p.message)}`).join(' · ');
   $('problem').hidden = store.problems.length === 0;
   $('token').hidden = !token.get() && store.token !== true;
 }

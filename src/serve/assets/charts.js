@@ -4,7 +4,7 @@ import { store } from './store.js';
 
 /* A line through values; the area below it is filled. */
 export function spark(values, floor = 1) {
-  const top = Math.max(floor, ...values), step = 100 / Math.max(1, values.length - 1);
+  const top = Math.max(floor, ...values) * 1.25, step = 100 / Math.max(1, values.length - 1);
   const line = values.map((v, i) => `${(i * step).toFixed(2)} ${(29 - (v / top) * 26).toFixed(2)}`);
   const d = line.length > 1 ? 'M' + line.join('L') : `M0 ${29}L100 ${29}`;
   return svg('svg', { viewBox: '0 0 100 30', preserveAspectRatio: 'none', 'aria-hidden': 'true' },
@@ -80,5 +80,7 @@ function histogram(h, title, about) {
 export function drawTimes(box) {
   const last = store.samples.at(-1);
   if (!last) return;
-  box.replaceChildren(...TIMES.map(([key, title, about]) => histogram(last[key], title, about)));
+  const some = TIMES.filter(([key]) => last[key].count > 0);
+  box.replaceChildren(...(some.length ? some.map(([key, title, about]) => histogram(last[key], title, about))
+    : [el('p.soft', 'No lock was taken through this server yet.')]));
 }

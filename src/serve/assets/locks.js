@@ -1,5 +1,5 @@
 /* The table of locks. It has the rows that are seen and no others, so that 10,000 locks cost as much as 40. */
-import { count, el, plain, shown, span } from './text.js';
+import { count, el, names, plain, shown, span } from './text.js';
 import { inOrder, now, store } from './store.js';
 
 const LATE = 0.34; // a holder renews after a third of its lease: with less than this left, renewals are late
@@ -30,7 +30,7 @@ export function stateOf(row) {
   if (row.holders.some(p => p.breaking)) return ['breaking', 'breaking'];
   if (first.released) return ['idle', 'released'];
   if (row.slots) return ['slots', `${row.used} of ${row.slots}`];
-  return first.shared ? ['shared', 'shared by ' + row.holders.length] : ['exclusive', 'exclusive'];
+  return first.shared ? ['shared', 'shared by ' + (row.holder_count ?? row.holders.length)] : ['exclusive', 'exclusive'];
 }
 
 export class Locks {
@@ -147,12 +147,12 @@ export class Locks {
   /* What changes only with a frame. */
   write(slot, lock) {
     const [name, state, holder, , lease, queue, p99, fence] = slot.children;
-    const [kind, text] = stateOf(lock), [p] = lock.holders, more = lock.holders.length - 1;
+    const [kind, text] = stateOf(lock), [p] = lock.holders, more = (lock.holder_count ?? lock.holders.length) - 1;
     slot.lock = lock;
     name.replaceChildren(...shown(lock.name));
     name.title = plain(lock.name);
     state.replaceChildren(el('span.badge.' + kind, text));
-    holder.replaceChildren(...(p ? [plain(p.owner), el('small', ' ' + plain(p.host) + ':' + p.pid + (more > 0 ? ` and ${more} more` : ''))] : []));
+    holder.replaceChildren(...(p ? [names(p)[0], el('small', (more > 0 ? ` and ${more} more ` : ' ') + names(p)[1])] : []));
     holder.title = lock.holders.slice(0, 9).map(q => `${plain(q.owner)} ${plain(q.host)}:${q.pid}`).join('\n');
     lease.replaceChildren(...(p ? [el('i'), el('span')] : []));
     queue.textContent = lock.waiter_count ? count(lock.waiter_count) : '';

@@ -60,7 +60,13 @@ export const rate = n => (n >= 100 ? count(n) : n >= 10 ? n.toFixed(0) : n > 0 ?
 export const clock = ms => new Date(ms).toLocaleString(undefined, { dateStyle: 'medium', timeStyle: 'medium' });
 export const plural = (n, one, many) => count(n) + ' ' + (n === 1 ? one : many);
 export const bytes = n => (n < 1024 ? n + ' B' : n < 1048576 ? (n / 1024).toFixed(1) + ' KB' : (n / 1048576).toFixed(1) + ' MB');
-export const who = p => plain(p.owner) + (p.host ? ' · ' + plain(p.host) + ':' + p.pid : '');
+/* [what to show first, what beside it]. An owner that the library made up says less than the process. */
+const MADE_UP = /^[0-9a-f]{16}[-/]\d+/;
+export function names(p) {
+  const process = p.host ? plain(p.host) + ':' + p.pid : '';
+  return MADE_UP.test(p.owner) && process ? [process, plain(p.owner)] : [plain(p.owner), process];
+}
+export const who = p => names(p).filter(Boolean).join(' · ');
 
 let silence;
 export function say(text) {

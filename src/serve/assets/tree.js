@@ -1,6 +1,6 @@
 /* Who is blocked by whom. A party holds locks and waits for locks; it is the same one when owner, host and process are.
  * Roots are parties that block others and wait for nothing. What no root reaches waits in a cycle: it will not end by itself. */
-import { count, el, plain, shown, span } from './text.js';
+import { count, el, names, shown, span } from './text.js';
 import { inOrder, now, store } from './store.js';
 
 const MOST = 60; // lines; the rest is counted
@@ -75,8 +75,7 @@ export class Tree {
   }
 
   loop(group) {
-    const item = el('li', el('div.item', el('span', el('span.badge.cycle', 'cycle'), ` ${group.length} parties wait for each other`),
-      el('span.soft', 'break one of the locks')));
+    const item = el('li', el('div.item', el('span', el('span.badge.cycle', 'cycle'), ` ${group.length} wait for each other, for ever`)));
     this.lines++;
     item.append(el('ul.branch', group.sort((a, b) => inOrder(a.key, b.key)).map(p => this.branch(p, true))));
     return item;
@@ -88,7 +87,7 @@ export class Tree {
     if (this.lines > MOST) return null;
     const again = this.seen.has(p), waits = p.waits[0];
     this.seen.add(p);
-    const text = el('span', plain(p.owner), el('span.soft', ` ${plain(p.host)}:${p.pid}`));
+    const text = el('span', names(p)[0], el('span.soft', ' ' + names(p)[1]));
     if (waits) text.append(el('span.soft', ' waits for '), this.link(waits.lock));
     const held = p.holds.filter(lock => lock.waiters?.length || waits);
     if (held.length) text.append(el('span.soft', waits ? ', holds ' : ' holds '), ...held.slice(0, 4).flatMap((lock, i) => [i ? ', ' : '', this.link(lock)]),

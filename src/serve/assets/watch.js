@@ -48,9 +48,9 @@ export class Watch {
     drop.type = 'button';
     drop.setAttribute('aria-label', 'Stop watching ' + plain(one.name));
     drop.onclick = () => this.set(this.names.filter(n => n !== one));
-    const value = !seen ? '…' : seen.problem ? plain(seen.problem) : one.kind === 'counter' ? count(seen.value) : `version ${seen.version}, ${bytes(seen.size)}`;
+    const value = !seen ? '…' : seen.problem ? plain(seen.problem) : one.kind === 'counter' ? count(seen.value) : bytes(seen.size);
     const row = el('div.item', el('span', el('span.mono', shown(one.name)), el('span.soft', ' ' + one.kind)), el('span', el('b.num', value), drop));
-    if (known && one.kind === 'cell' && seen.text != null) row.append(el('span.soft.mono', shown(seen.text), seen.cut ? '…' : ''));
+    if (known && one.kind === 'cell') row.append(el('span.soft.whole', 'version ', seen.version, ': ', el('span.mono', shown(seen.text ?? ''), seen.cut ? '…' : '')));
     const line = this.history.get(one.name);
     if (known && one.kind === 'counter' && line?.length > 1) row.append(spark(line));
     return row;
