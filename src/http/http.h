@@ -85,6 +85,7 @@ bool http_may(const http_exchange *x, http_verb verb);        /* may the client 
 bool http_may_name(const http_exchange *x, const char *name); /* is it within its prefixes? */
 void *http_context(const http_exchange *x);                   /* of the server's options */
 http_server *http_server_of(const http_exchange *x);
+bool http_is_utf8(const char *text);
 
 /* Called once if the client goes away before the exchange was answered, or at any time during a stream. The
  * exchange must not be used any more. NULL: none. */
@@ -103,6 +104,7 @@ void http_reply_empty(http_exchange *x, int status);
 void http_reply_error(http_exchange *x, const dibs_error *err);
 void http_reply_problem(http_exchange *x, int http, dibs_status status, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+json_t *http_problem(const dibs_error *err); /* the same as data */
 /* The same with members of the caller's (taken; may be NULL). */
 void http_reply_error_with(http_exchange *x, int http, const dibs_error *err, json_t *more);
 

@@ -139,6 +139,7 @@ struct http_server {
     size_t watch_count;
     size_t connections, exchanges;
     http__connection *all;
+    bool resumed; /* connections: MHD has to run, which its own timeout does not say */
     bool draining, stopping, stopped;
     http_timer end;
 };

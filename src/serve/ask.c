@@ -1,5 +1,5 @@
 /* From a handler to the library and back: requests are started, outcomes find those who asked. */
-#include "serve/serve.h"
+#include "serve/sets.h"
 
 #include <stdlib.h>
 
@@ -40,18 +40,13 @@ void serve_take(void *data)
         call *c = o.user;
 
         if (o.op == DIBS_OP_LOST) {
-            serve_lost(s, &o);
+            if (o.grant)
+                serve_set_lost(o.user, o.loss);
             continue;
         }
         c->done(c->data, &o);
         free(c);
     }
-}
-
-void serve_lost(serve *s, dibs_outcome *o)
-{
-    (void)s;
-    (void)o;
 }
 
 void serve_drop(serve *s, dibs_outcome *o)

@@ -14,6 +14,13 @@ typedef struct serve {
     http_server *http;
     const dibs_engine_info *engine;
     const char *advertise; /* the address at which clients reach this very server */
+    char instance[33];     /* of this process: part of what is bound to it */
+    void *by_key, *by_id;  /* sets: see sets.h */
+    size_t streams;        /* hold streams that are open */
+    int64_t lease_ms;      /* of locks that say nothing else; the handle's */
+    size_t left_behind;    /* grants that must outlive the handle */
+    void *runs;            /* see runs.h */
+    size_t run_count;
 } serve;
 
 /* Is given the outcome, whose parts it frees or keeps. */
@@ -34,9 +41,8 @@ void serve_answer(http_exchange *x, dibs_request *r, int status, serve_write_fn 
 
 /* For the loop: takes the outcomes that are there. */
 void serve_take(void *serve);
-/* A grant or a run of this server's was lost. */
-void serve_lost(serve *s, dibs_outcome *o);
 
-extern const http_route serve_look_routes[];
+extern const http_route serve_look_routes[], serve_once_routes[], serve_token_routes[],
+    serve_counter_routes[], serve_cell_routes[], serve_status_routes[];
 
 #endif
