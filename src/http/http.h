@@ -49,6 +49,18 @@ typedef struct http_answer {
         *schema; /* in the schemas of the OpenAPI document; NULL: no body; "*": other than JSON */
 } http_answer;
 
+/* What answers contain, for the OpenAPI document. `type` is string, integer or boolean, or the name of another
+ * schema; behind it [] (an array of them) and ? (or null). A table ends with a NULL name. */
+typedef struct http_member {
+    const char *name, *type, *about;
+    bool optional;
+} http_member;
+
+typedef struct http_schema {
+    const char *name;
+    const http_member *members;
+} http_schema;
+
 typedef struct http_exchange http_exchange;
 typedef struct http_server http_server;
 
@@ -151,7 +163,7 @@ typedef struct http_options {
     const char *cors;          /* origin that browsers may ask from; "*": any */
     const char *access_log;    /* file; "-": standard output */
     const char *api_title;
-    const char *schemas; /* JSON: the schemas of the OpenAPI document */
+    const http_schema *schemas; /* ended by a NULL name */
     size_t connections;  /* limit (default 20,000) */
     size_t header_max;   /* bytes of a request's head (default 8 KiB) */
     int64_t
@@ -175,6 +187,8 @@ void http_server_stop(http_server *s, int64_t within_ms);
 void http_server_close(http_server *s);
 /* The i-th address that it listens at, as a URL; NULL after the last one. */
 const char *http_server_address(const http_server *s, size_t i);
+/* A handler: the OpenAPI document, made from the routes and the schemas. */
+void http_reply_openapi(http_exchange *x);
 size_t http_server_connections(const http_server *s);
 
 #endif

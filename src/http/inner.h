@@ -128,8 +128,7 @@ struct http_server {
     http__tokens *tokens;
     http__tls *tls;
     http__failures *failures;
-    json_t *openapi;
-    char *openapi_text;
+    char *openapi; /* made when it is asked for */
     int epoll, signals, log;
     struct {
         int fd;
@@ -175,6 +174,5 @@ void http__watch_suspended(http_exchange *x); /* notices when its client goes aw
 void http__watch_now(http_exchange *x);
 void http__stream_free(http__stream *t);
 void http__log(const http_exchange *x, int64_t us);
-json_t *http__openapi(const http_server *s);
 
 #endif

@@ -284,6 +284,7 @@ void http_server_close(http_server *s)
     if (s->epoll >= 0)
         close(s->epoll);
     free(s->timers.heap);
+    free(s->openapi);
     free(s);
 }
 

@@ -22,8 +22,17 @@ static const char help[] =
 
 static const char *const no_address[] = {"127.0.0.1:8200", NULL};
 
-static const http_route *const routes[] = {serve_acquire_routes, serve_grant_routes,
-                                           serve_hold_routes, serve_look_routes, NULL};
+static const http_route *const routes[] = {serve_acquire_routes,
+                                           serve_grant_routes,
+                                           serve_hold_routes,
+                                           serve_look_routes,
+                                           serve_run_routes,
+                                           serve_key_routes,
+                                           serve_token_routes,
+                                           serve_counter_routes,
+                                           serve_cell_routes,
+                                           serve_status_routes,
+                                           NULL};
 
 static int open_engine(serve *s, const char *url)
 {
@@ -50,7 +59,12 @@ static void on_drain(void *data)
 static int open_http(serve *s, const cli_texts *listen)
 {
     const char *addresses[33] = {0};
-    http_options o = {.routes = routes, .context = s, .listen = no_address, .on_drain = on_drain};
+    http_options o = {.routes = routes,
+                      .context = s,
+                      .listen = no_address,
+                      .on_drain = on_drain,
+                      .api_title = "dibs",
+                      .schemas = serve_schemas};
     dibs_error err = {0};
 
     for (size_t i = 0; i < listen->count && i < 32; i++)
