@@ -302,6 +302,7 @@ void http__resume(http_exchange *x)
     http_timer_stop(x->server, &x->connection->timer);
     unwatch(x->connection);
     MHD_resume_connection(x->connection->mhd);
+    x->server->resumed = true;
 }
 
 static void free_headers(http_exchange *x)

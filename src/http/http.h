@@ -49,6 +49,18 @@ typedef struct http_answer {
         *schema; /* in the schemas of the OpenAPI document; NULL: no body; "*": other than JSON */
 } http_answer;
 
+/* What answers contain, for the OpenAPI document. `type` is string, integer or boolean, or the name of another
+ * schema; behind it [] (an array of them) and ? (or null). A table ends with a NULL name. */
+typedef struct http_member {
+    const char *name, *type, *about;
+    bool optional;
+} http_member;
+
+typedef struct http_schema {
+    const char *name;
+    const http_member *members;
+} http_schema;
+
 typedef struct http_exchange http_exchange;
 typedef struct http_server http_server;
 
@@ -85,6 +97,7 @@ bool http_may(const http_exchange *x, http_verb verb);        /* may the client 
 bool http_may_name(const http_exchange *x, const char *name); /* is it within its prefixes? */
 void *http_context(const http_exchange *x);                   /* of the server's options */
 http_server *http_server_of(const http_exchange *x);
+bool http_is_utf8(const char *text);
 
 /* Called once if the client goes away before the exchange was answered, or at any time during a stream. The
  * exchange must not be used any more. NULL: none. */
@@ -103,6 +116,7 @@ void http_reply_empty(http_exchange *x, int status);
 void http_reply_error(http_exchange *x, const dibs_error *err);
 void http_reply_problem(http_exchange *x, int http, dibs_status status, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+json_t *http_problem(const dibs_error *err); /* the same as data */
 /* The same with members of the caller's (taken; may be NULL). */
 void http_reply_error_with(http_exchange *x, int http, const dibs_error *err, json_t *more);
 
@@ -155,9 +169,9 @@ typedef struct http_options {
     const char *cors;          /* origin that browsers may ask from; "*": any */
     const char *access_log;    /* file; "-": standard output */
     const char *api_title;
-    const char *schemas; /* JSON: the schemas of the OpenAPI document */
-    size_t connections;  /* limit (default 20,000) */
-    size_t header_max;   /* bytes of a request's head (default 8 KiB) */
+    const http_schema *schemas; /* ended by a NULL name */
+    size_t connections;         /* limit (default 20,000) */
+    size_t header_max;          /* bytes of a request's head (default 8 KiB) */
     int64_t
         patience_ms; /* for a whole request to arrive, and for idle connections (default 30,000) */
     http_ended_fn on_ended;
@@ -179,6 +193,8 @@ void http_server_stop(http_server *s, int64_t within_ms);
 void http_server_close(http_server *s);
 /* The i-th address that it listens at, as a URL; NULL after the last one. */
 const char *http_server_address(const http_server *s, size_t i);
+/* A handler: the OpenAPI document, made from the routes and the schemas. */
+void http_reply_openapi(http_exchange *x);
 size_t http_server_connections(const http_server *s);
 
 #endif

@@ -128,8 +128,7 @@ struct http_server {
     http__tokens *tokens;
     http__tls *tls;
     http__failures *failures;
-    json_t *openapi;
-    char *openapi_text;
+    char *openapi; /* made when it is asked for */
     int epoll, signals, log;
     struct {
         int fd;
@@ -139,6 +138,7 @@ struct http_server {
     size_t watch_count;
     size_t connections, exchanges;
     http__connection *all;
+    bool resumed; /* connections: MHD has to run, which its own timeout does not say */
     bool draining, stopping, stopped;
     http_timer end;
 };
@@ -174,6 +174,5 @@ void http__watch_suspended(http_exchange *x); /* notices when its client goes aw
 void http__watch_now(http_exchange *x);
 void http__stream_free(http__stream *t);
 void http__log(const http_exchange *x, int64_t us);
-json_t *http__openapi(const http_server *s);
 
 #endif

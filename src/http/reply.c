@@ -127,20 +127,18 @@ static void put_holder(json_t *to, const dibs_error *err)
 }
 
 /* LATER: when it may help to ask again. */
-static void set_retry_after(http_exchange *x, const dibs_error *err, json_t *body)
+static void set_retry_after(http_exchange *x, const dibs_error *err)
 {
     int64_t ms = err->retry_after_ms;
     char text[24];
 
     if (err->next != DIBS_NEXT_LATER)
         return;
-    if (ms > 0)
-        json_object_set_new(body, "retry_after_ms", json_integer(ms));
     snprintf(text, sizeof text, "%lld", (long long)(ms > 0 ? (ms + 999) / 1000 : 1));
     http_set_header(x, "Retry-After", text);
 }
 
-void http_reply_error_with(http_exchange *x, int http, const dibs_error *err, json_t *more)
+json_t *http_problem(const dibs_error *err)
 {
     json_t *body = json_object();
     char type[64];
@@ -148,12 +146,22 @@ void http_reply_error_with(http_exchange *x, int http, const dibs_error *err, js
     snprintf(type, sizeof type, "urn:dibs:status:%s", dibs_status_name(err->status));
     json_object_set_new(body, "type", json_string(type));
     json_object_set_new(body, "title", json_string(dibs_status_text(err->status)));
-    json_object_set_new(body, "status", json_integer(http));
+    json_object_set_new(body, "status", json_integer(dibs_status_http(err->status)));
     put_text(body, "detail", err->message);
     json_object_set_new(body, "code", json_string(dibs_status_name(err->status)));
     json_object_set_new(body, "next", json_string(dibs_next_name(err->next)));
     put_holder(body, err);
-    set_retry_after(x, err, body);
+    if (err->retry_after_ms > 0)
+        json_object_set_new(body, "retry_after_ms", json_integer(err->retry_after_ms));
+    return body;
+}
+
+void http_reply_error_with(http_exchange *x, int http, const dibs_error *err, json_t *more)
+{
+    json_t *body = http_problem(err);
+
+    json_object_set_new(body, "status", json_integer(http));
+    set_retry_after(x, err);
     if (more)
         json_object_update(body, more);
     json_decref(more);

@@ -40,6 +40,11 @@ bool http__is_utf8(const char *text, size_t size)
     return true;
 }
 
+bool http_is_utf8(const char *text)
+{
+    return http__is_utf8(text, strlen(text));
+}
+
 static int hex(char c)
 {
     return c >= '0' && c <= '9'   ? c - '0'

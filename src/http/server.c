@@ -209,6 +209,8 @@ static int next_timeout(http_server *s)
             (ms < 0 || (int64_t)of_daemon < ms))
             ms = (int64_t)of_daemon;
     }
+    if (s->resumed)
+        return 0;
     return ms < 0 || ms > 60000 ? 60000 : (int)ms;
 }
 
@@ -221,6 +223,7 @@ void http_server_run(http_server *s)
         int n = epoll_wait(s->epoll, events, EVENTS, next_timeout(s));
         for (int i = 0; i < n; i++)
             on_event(s, events[i].data.ptr);
+        s->resumed = false;
         for (size_t i = 0; i < s->listen_count; i++)
             MHD_run(s->listens[i].daemon);
     }
@@ -281,6 +284,7 @@ void http_server_close(http_server *s)
     if (s->epoll >= 0)
         close(s->epoll);
     free(s->timers.heap);
+    free(s->openapi);
     free(s);
 }
 

@@ -1,9 +1,10 @@
 /* From a handler to the library and back: requests are started, outcomes find those who asked. */
-#include "serve/serve.h"
+#include "serve/sets.h"
 
 #include "serve/metrics.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct call {
     serve_outcome_fn done;
@@ -43,18 +44,13 @@ void serve_take(void *data)
 
         serve_metrics_outcome(s->metrics, &o);
         if (o.op == DIBS_OP_LOST) {
-            serve_lost(s, &o);
+            if (o.grant)
+                serve_set_lost(o.user, o.loss);
             continue;
         }
         c->done(c->data, &o);
         free(c);
     }
-}
-
-void serve_lost(serve *s, dibs_outcome *o)
-{
-    (void)s;
-    (void)o;
 }
 
 void serve_drop(serve *s, dibs_outcome *o)
@@ -63,6 +59,44 @@ void serve_drop(serve *s, dibs_outcome *o)
     dibs_report_free(o->report);
     dibs_once_report_free(o->once_report);
     dibs_value_free(&o->value);
+}
+
+/* ---- Bytes in JSON ---------------------------------------------------------------------------- */
+
+static bool read_hex(const char *text, char *to)
+{
+    static const char digits[] = "0123456789abcdef";
+
+    for (; text[0]; text += 2) {
+        const char *high = strchr(digits, text[0]), *low = text[1] ? strchr(digits, text[1]) : NULL;
+        if (!high || !low)
+            return false;
+        *to++ = (char)((high - digits) * 16 + (low - digits));
+    }
+    return true;
+}
+
+bool serve_bytes(http_exchange *x, const char *text, const char *hex, void **out, size_t *size)
+{
+    const char *given = http_text(x, text), *in_hex = http_text(x, hex);
+    size_t length = given ? strlen(given) : in_hex ? strlen(in_hex) / 2 : 0;
+
+    *out = NULL;
+    *size = length;
+    if (given && in_hex) {
+        http_reply_problem(x, 400, DIBS_INVALID, "give '%s' or '%s'", text, hex);
+        return false;
+    }
+    if (!given && !in_hex)
+        return true;
+    *out = malloc(length + 1);
+    if (*out && given)
+        memcpy(*out, given, length);
+    if (*out && (given || read_hex(in_hex, *out)))
+        return true;
+    http_reply_problem(x, *out ? 400 : 500, *out ? DIBS_INVALID : DIBS_NO_MEMORY,
+                       "'%s' has pairs of the digits 0-9a-f", hex);
+    return false;
 }
 
 /* ---- The usual handler ----------------------------------------------------------------------- */

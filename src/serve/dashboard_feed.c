@@ -81,7 +81,7 @@ static void on_look(void *data, dibs_outcome *o)
     dash_row *row = dash_list_find(&b->locks, look->name);
 
     if (row && o->err.status == DIBS_OK)
-        dash_row_look(row, dibs_report_at(o->report, 0), b->frame + 1);
+        dash_row_look(row, dibs_report_at(o->report, 0), &b->when, b->frame + 1);
     serve_drop(b->s, o);
     arrived(b);
 }
@@ -128,9 +128,9 @@ static void on_locks(void *data, dibs_outcome *o)
 
     b->locks_problem[0] = '\0';
     if (o->err.status == DIBS_OK) {
-        b->at_ms = wall_ms();
+        b->when.at_ms = wall_ms();
         b->locks_known =
-            dash_locks_take(&b->locks, &b->gone_locks, o->report, b->at_ms, b->frame + 1);
+            dash_locks_take(&b->locks, &b->gone_locks, o->report, &b->when, b->frame + 1);
         look_at_queues(b);
     } else {
         memcpy(b->locks_problem, o->err.message, sizeof b->locks_problem);
@@ -288,6 +288,8 @@ void dash_feed_begin(serve_dashboard *b)
         return;
     http_timer_stop(b->s->http, &b->timer);
     b->began_ms = http_now_ms();
+    b->when.began_ms = wall_ms();
+    b->when.session = b->s->engine->lease_of_handle;
     b->pending = 1; /* until all are asked */
     ask(b, &(dibs_request){.op = DIBS_OP_LOCK_LIST, .name = "", .options.list = &options}, on_locks,
         b, b->locks_problem);

@@ -65,7 +65,7 @@ struct serve_dashboard {
     bool locks_known, keys_known;
     char locks_problem[1024], keys_problem[1024];
     uint64_t frame;             /* the number of the last frame */
-    int64_t at_ms;              /* Unix time of its listing */
+    dash_when when;             /* of its listing */
     int64_t began_ms, ended_ms; /* http_now_ms */
     int64_t took_ms, every_ms;
     size_t pending; /* outcomes that the next frame waits for; 0: none is being made */

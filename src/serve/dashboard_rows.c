@@ -87,7 +87,13 @@ static bool is_near(int64_t a, int64_t b)
 
 /* ---- Locks ----------------------------------------------------------------------------------- */
 
-static uint64_t mark_of(const dibs_lock_info *lock, int64_t at_ms, int64_t *until_ms)
+static bool is_since_known(const dibs_party *p, const dash_when *when)
+{
+    return !when->session || p->since_ms < when->began_ms;
+}
+
+/* `since_ms` is left out: the fence says which grant it is. */
+static uint64_t mark_of(const dibs_lock_info *lock, const dash_when *when, int64_t *until_ms)
 {
     uint64_t numbers[] = {lock->slots,        lock->used,         lock->fence,
                           lock->holder_count, lock->waiter_count, (uint64_t)lock->broken_at_ms};
@@ -96,26 +102,27 @@ static uint64_t mark_of(const dibs_lock_info *lock, int64_t at_ms, int64_t *unti
     *until_ms = INT64_MAX;
     for (size_t i = 0; i < lock->holder_count; i++) {
         const dibs_party *p = lock->holders[i];
-        uint64_t more[] = {who(p),      p->fence,    (uint64_t)p->since_ms,
+        uint64_t more[] = {who(p),      p->fence,    is_since_known(p, when),
                            p->released, p->breaking, p->shared};
 
         hash = mix(hash, more, sizeof more);
-        if (end_of(p, at_ms) < *until_ms)
-            *until_ms = end_of(p, at_ms);
+        if (!when->session && end_of(p, when->at_ms) < *until_ms)
+            *until_ms = end_of(p, when->at_ms);
     }
     return hash;
 }
 
-static void put_party(dash_text *t, const dibs_party *p, int64_t at_ms, bool holder)
+static void put_party(dash_text *t, const dibs_party *p, const dash_when *when, bool holder)
 {
     dash_comma(t);
     dash_put(t, "{", 1);
     dash_member(t, "owner", p->owner);
     dash_member(t, "host", p->host);
     dash_integer(t, "pid", p->pid);
-    dash_integer(t, "since_ms", p->since_ms);
-    if (at_ms)
-        dash_integer(t, "until_ms", end_of(p, at_ms));
+    if (is_since_known(p, when))
+        dash_integer(t, "since_ms", p->since_ms);
+    if (holder && !when->session)
+        dash_integer(t, "until_ms", end_of(p, when->at_ms));
     if (holder)
         dash_integer(t, "fence", (int64_t)p->fence);
     if (p->weight > 1)
@@ -129,7 +136,7 @@ static void put_party(dash_text *t, const dibs_party *p, int64_t at_ms, bool hol
     dash_put(t, "}", 1);
 }
 
-static char *lock_text(const dibs_lock_info *lock, int64_t at_ms)
+static char *lock_text(const dibs_lock_info *lock, const dash_when *when)
 {
     dash_text t = {0};
     char *text;
@@ -150,7 +157,7 @@ static char *lock_text(const dibs_lock_info *lock, int64_t at_ms)
     }
     dash_puts(&t, ",\"holders\":[");
     for (size_t i = 0; i < lock->holder_count && i < HOLDERS; i++)
-        put_party(&t, lock->holders[i], at_ms, true);
+        put_party(&t, lock->holders[i], when, true);
     dash_put(&t, "]", 1);
     text = dash_text_copy(&t);
     dash_text_free(&t);
@@ -192,10 +199,11 @@ static void note_waits(dash_row *row, const dibs_lock_info *lock)
         }
 }
 
-static bool fill_lock(dash_row *row, const dibs_lock_info *lock, int64_t at_ms, uint64_t frame)
+static bool fill_lock(dash_row *row, const dibs_lock_info *lock, const dash_when *when,
+                      uint64_t frame)
 {
     int64_t until_ms;
-    uint64_t mark = mark_of(lock, at_ms, &until_ms);
+    uint64_t mark = mark_of(lock, when, &until_ms);
 
     if (row->id)
         note_waits(row, lock);
@@ -212,7 +220,7 @@ static bool fill_lock(dash_row *row, const dibs_lock_info *lock, int64_t at_ms, 
         row->identity = identity_of(NULL, lock->name, "name");
     }
     free(row->text);
-    row->text = lock_text(lock, at_ms);
+    row->text = lock_text(lock, when);
     row->mark = mark;
     row->until_ms = until_ms;
     row->held = lock->holder_count;
@@ -250,8 +258,8 @@ static bool leave_gone(dash_list *old, dash_list *gone)
     return good;
 }
 
-bool dash_locks_take(dash_list *now, dash_list *gone, const dibs_report *report, int64_t at_ms,
-                     uint64_t frame)
+bool dash_locks_take(dash_list *now, dash_list *gone, const dibs_report *report,
+                     const dash_when *when, uint64_t frame)
 {
     dash_list fresh = {0};
     size_t count = dibs_report_count(report);
@@ -268,7 +276,7 @@ bool dash_locks_take(dash_list *now, dash_list *gone, const dibs_report *report,
             old->fate =
                 DASH_MOVED; /* what it points to is the new row's; it still has its place in the order */
         }
-        good = good && fill_lock(row, lock, at_ms, frame);
+        good = good && fill_lock(row, lock, when, frame);
     }
     good = leave_gone(now, gone) && good;
     sort(&fresh);
@@ -278,7 +286,29 @@ bool dash_locks_take(dash_list *now, dash_list *gone, const dibs_report *report,
     return good;
 }
 
-void dash_row_look(dash_row *row, const dibs_lock_info *lock, uint64_t frame)
+/* Since when somebody waits; if the engine does not know, since the first look that saw it. */
+static int64_t waits_since(const dash_row *row, const dibs_party *p, const dash_when *when)
+{
+    for (size_t i = 0; i < row->waiters && !is_since_known(p, when); i++)
+        if (row->waiter[i].who == who(p))
+            return row->waiter[i].since_ms;
+    return p->since_ms;
+}
+
+static void note_queue(dash_row *row, const dibs_lock_info *lock, size_t count,
+                       const dash_when *when)
+{
+    dash_waiter *waiter = calloc(count ? count : 1, sizeof *waiter);
+
+    for (size_t i = 0; waiter && i < count; i++)
+        waiter[i] = (dash_waiter){.who = who(lock->waiters[i]),
+                                  .since_ms = waits_since(row, lock->waiters[i], when)};
+    free(row->waiter);
+    row->waiter = waiter;
+    row->waiters = waiter ? count : 0;
+}
+
+void dash_row_look(dash_row *row, const dibs_lock_info *lock, const dash_when *when, uint64_t frame)
 {
     dash_text t = {0};
     size_t count = lock->waiters ? lock->waiter_count : 0;
@@ -288,7 +318,7 @@ void dash_row_look(dash_row *row, const dibs_lock_info *lock, uint64_t frame)
     count = count < DASH_QUEUE ? count : DASH_QUEUE;
     dash_put(&t, "[", 1);
     for (size_t i = 0; i < count; i++)
-        put_party(&t, lock->waiters[i], 0, false);
+        put_party(&t, lock->waiters[i], when, false);
     dash_put(&t, "]", 1);
     queue = dash_text_copy(&t);
     dash_text_free(&t);
@@ -298,12 +328,7 @@ void dash_row_look(dash_row *row, const dibs_lock_info *lock, uint64_t frame)
         row->changed = frame;
     free(row->queue);
     row->queue = queue;
-    free(row->waiter);
-    row->waiter = calloc(count ? count : 1, sizeof *row->waiter);
-    row->waiters = row->waiter ? count : 0;
-    for (size_t i = 0; i < row->waiters; i++)
-        row->waiter[i] =
-            (dash_waiter){.who = who(lock->waiters[i]), .since_ms = lock->waiters[i]->since_ms};
+    note_queue(row, lock, count, when);
 }
 
 /* ---- Keys ------------------------------------------------------------------------------------ */
@@ -323,7 +348,7 @@ static char *key_text(const dibs_once_info *key, int64_t at_ms)
         dash_member(&t, "damage", key->damage);
     if (key->runner) {
         dash_puts(&t, ",\"runner\":");
-        put_party(&t, key->runner, at_ms, true);
+        put_party(&t, key->runner, &(dash_when){.at_ms = at_ms}, true);
     }
     text = dash_text_copy(&t);
     dash_text_free(&t);

@@ -45,16 +45,24 @@ typedef struct dash_list {
 
 void dash_list_free(dash_list *l);
 
+/* When something was listed. On engines whose locks live as long as a session (lease_of_handle) a lease says no more than
+ * that the session is alive, and some of them do not know since when a lock is held: they say that it is since the listing. */
+typedef struct dash_when {
+    int64_t began_ms, at_ms; /* Unix time */
+    bool session;
+} dash_when;
+
 /* Makes `now` what the report says. Rows that are as they were move over from it; `gone` receives those that are not in
  * the report any more. False: out of memory; `now` is empty then. */
-bool dash_locks_take(dash_list *now, dash_list *gone, const dibs_report *report, int64_t at_ms,
-                     uint64_t frame);
+bool dash_locks_take(dash_list *now, dash_list *gone, const dibs_report *report,
+                     const dash_when *when, uint64_t frame);
 /* The same for keys, which come in pages: `fresh` collects them, and becomes `now` after the last one. */
 bool dash_keys_add(dash_list *fresh, const dibs_once_report *page, int64_t at_ms);
 bool dash_keys_take(dash_list *now, dash_list *gone, dash_list *fresh, uint64_t frame);
 
 /* A look at one lock's queue. */
-void dash_row_look(dash_row *row, const dibs_lock_info *lock, uint64_t frame);
+void dash_row_look(dash_row *row, const dibs_lock_info *lock, const dash_when *when,
+                   uint64_t frame);
 dash_row *dash_list_find(const dash_list *l, const char *id);
 
 void dash_row_write(const dash_row *row, dash_text *out);

@@ -115,7 +115,7 @@ static http_shared *write_frame(serve_dashboard *b, const dash_view *view, bool 
     dash_puts(t, "event: frame\ndata: {");
     dash_printf(t, "\"whole\":%s", whole ? "true" : "false");
     dash_integer(t, "seq", (int64_t)b->frame);
-    dash_integer(t, "at_ms", b->at_ms);
+    dash_integer(t, "at_ms", b->when.at_ms);
     dash_integer(t, "took_ms", b->took_ms);
     dash_integer(t, "every_ms", b->every_ms);
     if (whole)

@@ -3,7 +3,7 @@
 
 #include "cli/json.h"
 
-enum { LIST_MAX = 100000 };
+enum { LIST_MAX = 100000, BREAK_WAIT_MAX = 25000 };
 
 static json_t *write_list(const dibs_outcome *o)
 {
@@ -33,6 +33,35 @@ static void inspect(http_exchange *x)
     serve_answer(x, &r, 200, write_lock);
 }
 
+static json_t *write_broken(const dibs_outcome *o)
+{
+    (void)o;
+    return json_pack("{s:b}", "done", true);
+}
+
+static void break_lock(http_exchange *x)
+{
+    int64_t wait = http_integer(x, "wait_ms", 0);
+    const char *by = http_text(x, "by");
+    const dibs_break_options options = {.by = by                  ? by
+                                              : http_client(x)[0] ? http_client(x)
+                                                                  : "http",
+                                        .now = http_flag(x, "now"),
+                                        .wait_ms = wait ? wait : DIBS_NO_WAIT};
+    dibs_request r = {
+        .op = DIBS_OP_LOCK_BREAK, .name = http_text(x, "name"), .options.lock_break = &options};
+
+    serve_answer(x, &r, 200, write_broken);
+}
+
+static const http_field break_fields[] = {
+    {"by", HTTP_TEXT, 1, DIBS_OWNER_MAX, "Who breaks it: recorded with the lock.", false},
+    {"now", HTTP_BOOLEAN, 0, 0,
+     "Do not wait for the holders: only the fence protects the resource.", false},
+    {"wait_ms", HTTP_INTEGER, 0, BREAK_WAIT_MAX, "How long to wait for the holders.", false},
+    {0},
+};
+static const http_answer break_answers[] = {{200, "Done"}, {404, "Problem"}, {409, "Problem"}, {0}};
 static const http_field list_query[] = {
     {"prefix", HTTP_PREFIX, 0, DIBS_NAME_MAX, "Only names that start with this.", false},
     {"after", HTTP_TEXT, 1, DIBS_NAME_MAX, "Only names that come after this one.", false},
@@ -57,5 +86,12 @@ const http_route serve_look_routes[] = {
      .summary = "Inspect one lock: its holders and its queue",
      .answers = inspect_answers,
      .handle = inspect},
+    {.method = "POST",
+     .path = "/v1/locks/{name}/break",
+     .verb = HTTP_BREAK,
+     .summary = "Take a lock from its holders",
+     .body = break_fields,
+     .answers = break_answers,
+     .handle = break_lock},
     {0},
 };

@@ -18,7 +18,13 @@ typedef struct serve {
     const dibs_engine_info *engine;
     serve_metrics *metrics;
     serve_dashboard *dashboard;
-    const char *advertise; /* the address at which clients reach this very server */
+    const char *advertise;    /* the address at which clients reach this very server */
+    char instance[33];        /* of this process: part of what is bound to it */
+    void *by_key, *by_id;     /* sets: see sets.h */
+    size_t streams;           /* hold streams that are open */
+    int64_t lease_ms;         /* of locks that say nothing else; the handle's */
+    size_t left_behind;       /* grants that must outlive the handle */
+    void *runs, *runs_by_key; /* runs.c */
 } serve;
 
 /* Is given the outcome, whose parts it frees or keeps. */
@@ -37,11 +43,15 @@ void serve_drop(serve *s, dibs_outcome *o);
 typedef json_t *(*serve_write_fn)(const dibs_outcome *o);
 void serve_answer(http_exchange *x, dibs_request *r, int status, serve_write_fn write);
 
+/* Bytes that are given as text or in hexadecimal, allocated; NULL and true: neither is given. False: it was
+ * answered. */
+bool serve_bytes(http_exchange *x, const char *text, const char *hex, void **out, size_t *size);
+
 /* For the loop: takes the outcomes that are there. */
 void serve_take(void *serve);
-/* A grant or a run of this server's was lost. */
-void serve_lost(serve *s, dibs_outcome *o);
 
-extern const http_route serve_look_routes[];
+extern const http_route serve_look_routes[], serve_run_routes[], serve_key_routes[],
+    serve_token_routes[], serve_counter_routes[], serve_cell_routes[], serve_status_routes[];
+extern const http_schema serve_schemas[];
 
 #endif

@@ -45,9 +45,10 @@ static void take(const char *name, const char *owner, const char *kind)
 
     if (sscanf(kind, "%u/%u", &o.slots, &o.weight) != 2)
         o.slots = o.weight = 0;
-    if (dibs_start(handle,
-                   &(dibs_request){.op = DIBS_OP_LOCK, .name = name, .options.lock = &o, .user = copy},
-                   NULL, &err) != DIBS_OK) {
+    if (dibs_start(
+            handle,
+            &(dibs_request){.op = DIBS_OP_LOCK, .name = name, .options.lock = &o, .user = copy},
+            NULL, &err) != DIBS_OK) {
         say(err.status, name, 0);
         free(copy);
     }

@@ -3,15 +3,16 @@ import { count, el, names, plain, shown, span } from './text.js';
 import { inOrder, now, store } from './store.js';
 
 const LATE = 0.34; // a holder renews after a third of its lease: with less than this left, renewals are late
-const age = row => (row.holders.length ? Math.min(...row.holders.map(p => p.since_ms)) : Infinity);
-const until = row => (row.holders.length ? Math.min(...row.holders.map(p => p.until_ms)) : Infinity);
+// Where locks live as long as a session, a lease has no end of its own, and since when may not be known.
+const age = row => Math.min(Infinity, ...row.holders.map(p => p.since_ms ?? Infinity));
+const until = row => Math.min(Infinity, ...row.holders.map(p => p.until_ms ?? Infinity));
 
 const COLUMNS = [
   { key: 'name', title: 'Lock', sort: (a, b) => inOrder(a.name, b.name) },
   { key: 'state', title: 'State', sort: (a, b) => inOrder(stateOf(a)[0], stateOf(b)[0]) },
   { key: 'holder', title: 'Holder', sort: (a, b) => inOrder(a.holders[0]?.owner ?? '\uffff', b.holders[0]?.owner ?? '\uffff') },
-  { key: 'age', title: 'Age', number: true, sort: (a, b) => age(b) - age(a) || 0, down: true },
-  { key: 'lease', title: 'Lease left', number: true, sort: (a, b) => until(a) - until(b) || 0 },
+  { key: 'age', title: 'Age', number: true, sort: (a, b) => inOrder(age(b), age(a)), down: true },
+  { key: 'lease', title: 'Lease left', number: true, sort: (a, b) => inOrder(until(a), until(b)) },
   { key: 'queue', title: 'Queue', number: true, sort: (a, b) => a.waiter_count - b.waiter_count, down: true },
   { key: 'p99', title: 'Wait p99', number: true, sort: (a, b) => (a.wait_p99_ms ?? -1) - (b.wait_p99_ms ?? -1), down: true },
   { key: 'fence', title: 'Fence', number: true, sort: (a, b) => a.fence - b.fence, down: true },
@@ -164,10 +165,13 @@ export class Locks {
   /* What changes with time. */
   count(slot, lock) {
     const lease = slot.children[4], at = now();
-    if (!lock.holders.length) { slot.children[3].textContent = ''; return; }
-    const next = lock.holders.reduce((a, b) => (a.until_ms < b.until_ms ? a : b)), left = next.until_ms - at;
-    const part = Math.max(0, Math.min(1, left / next.full));
-    slot.children[3].textContent = span(at - age(lock));
+    const since = age(lock), next = lock.holders.find(p => p.until_ms === until(lock));
+    slot.children[3].textContent = since < Infinity ? span(at - since) : '';
+    if (!next) {
+      if (lock.holders.length) lease.replaceChildren(el('span.soft', 'session'));
+      return;
+    }
+    const left = next.until_ms - at, part = Math.max(0, Math.min(1, left / next.full));
     lease.lastChild.textContent = left > 0 ? span(left) : 'expired';
     lease.firstChild.style.setProperty('--left', Math.round(part * 100));
     lease.className = 'lease' + (left <= 0 ? ' out' : part < LATE ? ' low' : '');
@@ -191,7 +195,7 @@ export class Locks {
     const at = this.rows.findIndex(row => row.id === this.active);
     if (event.key === 'Enter' && at >= 0) this.open(this.rows[at]);
     else if (!step || !this.rows.length || event.target !== this.box) return;
-    else this.go(Math.max(0, Math.min(this.rows.length - 1, at < 0 ? 0 : at + step)));
+    else this.go(Math.max(0, Math.min(this.rows.length - 1, at + step)));
     event.preventDefault();
   }
 

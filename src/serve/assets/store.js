@@ -22,7 +22,7 @@ function merge(map, part, id) {
     row.id = id(row);
     row.text = [row.name ?? row.scope + ' ' + row.key, ...(row.holders ?? [row.runner ?? {}]).map(p => p.owner + ' ' + p.host)].join(' ').toLowerCase();
     for (const p of row.holders ?? []) // the longest lease seen is the full one
-      p.full = Math.max(p.until_ms - now(), old?.holders?.find(q => q.fence === p.fence)?.full ?? 0, 1);
+      if (p.until_ms) p.full = Math.max(p.until_ms - now(), old?.holders?.find(q => q.fence === p.fence)?.full ?? 0, 1);
     map.set(row.id, row);
   }
 }

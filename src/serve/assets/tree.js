@@ -92,7 +92,7 @@ export class Tree {
     const held = p.holds.filter(lock => lock.waiters?.length || waits);
     if (held.length) text.append(el('span.soft', waits ? ', holds ' : ' holds '), ...held.slice(0, 4).flatMap((lock, i) => [i ? ', ' : '', this.link(lock)]),
       held.length > 4 ? ` and ${held.length - 4} more` : '');
-    const item = el('li', el('div.item', text, el('span.soft.num', waits ? span(now() - waits.since) : `blocks ${p.blocks.size}`)));
+    const item = el('li', el('div.item', text, el('span.soft.num', waits ? (waits.since ? span(now() - waits.since) : '') : `blocks ${p.blocks.size}`)));
     const below = again ? [] : [...p.blocks].filter(q => !flat || !this.loops.has(q));
     if (below.length) {
       const shownOnes = below.slice(0, 8).map(q => this.branch(q)).filter(Boolean);
