@@ -137,9 +137,30 @@ static void on_look(dibs__sink *sink, const char *attempt)
 
     pthread_mutex_lock(&d->mutex);
     g = find_open(d, attempt);
-    if (g && (g->state == DIBS__HELD || (g->ticket && !g->ticket->enter_again)))
-        dibs__grant_schedule(g, dibs__now(d->env));
+    if (g)
+        dibs__grant_look(g);
     pthread_mutex_unlock(&d->mutex);
+}
+
+static void on_look_again(dibs__sink *sink, bool holders)
+{
+    dibs *d = DIBS__FROM(dibs, sink, sink);
+
+    pthread_mutex_lock(&d->mutex);
+    if (!d->closing)
+        dibs__grants_look_again(d, true, holders);
+    pthread_mutex_unlock(&d->mutex);
+}
+
+static bool on_waited_for(dibs__sink *sink)
+{
+    dibs *d = DIBS__FROM(dibs, sink, sink);
+    bool so;
+
+    pthread_mutex_lock(&d->mutex);
+    so = d->waits > 0;
+    pthread_mutex_unlock(&d->mutex);
+    return so;
 }
 
 static void on_log(dibs__sink *sink, dibs_log_level level, const char *format, ...)
@@ -231,7 +252,7 @@ static void fill_identity(dibs *d, const dibs__env *env, const dibs_options *o)
     d->wait_ms = o->wait_ms ? o->wait_ms : DIBS_FOREVER;
     d->log = o->log;
     d->log_data = o->log_data;
-    d->sink = (dibs__sink){on_granted, on_look, on_log};
+    d->sink = (dibs__sink){on_granted, on_look, on_look_again, on_waited_for, on_log};
     d->news.end = &d->news.first;
     d->outcomes.end = &d->outcomes.first;
     d->workers.end = &d->workers.first;

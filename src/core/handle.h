@@ -126,6 +126,7 @@ struct dibs__ticket {
     bool queued_once;
     bool cancelled; /* while a thread was inside `enter` */
     bool handed;    /* a hand-over overtook the answer to `enter` */
+    bool doubt;     /* wake-ups may have been missed before that answer */
     uint64_t handed_fence, handed_floor;
     dibs__in_way in_way;         /* as the last answer said */
     dibs__deadline in_way_until; /* until its lease ends, by that answer */
@@ -177,6 +178,7 @@ struct dibs {
     pthread_t drainer;          /* of DIBS_OP_DRAIN */
     dibs__deadline close_until; /* no exchange lasts longer once the handle is being closed */
     uint64_t attempts_made;
+    size_t waits; /* lock calls that may stand in line, until they are settled */
     dibs__table attempts, owners;
     dibs__heap due, expiries;
     dibs__heap
@@ -285,7 +287,9 @@ dibs_grant *dibs__grant_of_owner(dibs *d, const char *owner, const char *name);
 dibs_grant *dibs__grant_of_attempt(dibs *d, const char *attempt);
 void dibs__grant_hold(dibs_grant *g, uint64_t fence, uint64_t floor, dibs__deadline deadline,
                       bool whole);
-void dibs__grant_schedule(dibs_grant *g, dibs__deadline when); /* the keeper looks at it then */
+void dibs__grant_schedule(dibs_grant *g, dibs__deadline when);     /* the keeper looks at it then */
+void dibs__grant_look(dibs_grant *g);                              /* now */
+void dibs__grants_look_again(dibs *d, bool waiters, bool holders); /* at all of them */
 void dibs__grant_lose(dibs_grant *g, dibs_loss why);
 void dibs__grant_lose_if_over(dibs_grant *g);
 void dibs__grant_note_end(dibs_grant *g); /* it is not held any more: for the statistics */

@@ -140,6 +140,7 @@ static void fill_ticket(dibs__ticket *t, dibs_grant *g, const dibs_lock_options 
     t->window = g->lease < DIBS__WINDOW ? g->lease : DIBS__WINDOW;
     t->enter_again = true;
     g->ticket = t;
+    d->waits += !t->try_once;
 }
 
 /* ---- Reentry --------------------------------------------------------------------------------- */

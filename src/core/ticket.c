@@ -23,6 +23,8 @@ static void count(dibs__ticket *t, dibs_status status)
     dibs *d = t->grant->d;
     dibs_stats *s = &d->stats;
 
+    if (!t->try_once)
+        d->waits--;
     if (t->queued_once)
         s->waiting--;
     if (status == DIBS_OK)
@@ -191,6 +193,9 @@ static void queued(dibs__ticket *t, dibs__deadline sent, const dibs__reply *repl
     g->state = DIBS__WAITING;
     if (reply->remaining > 0)
         next = dibs__sooner(next, dibs__now(g->d->env) + reply->remaining + DIBS__MS);
+    if (t->doubt)
+        next = sent;
+    t->doubt = false;
     dibs__grant_schedule(g, dibs__sooner(next, t->by_event ? t->until : DIBS__NEVER));
     if (t->handed)
         dibs__ticket_handed(t, t->handed_fence, t->handed_floor);
@@ -317,8 +322,8 @@ void dibs__ticket_enter(dibs__ticket *t, dibs__deadline latest)
     g->state = DIBS__ENTERING;
     t->asked = true;
     t->maybe_there = true;
-    t->enter_again = true; /* until an answer says otherwise */
-    t->handed = false;     /* what came before this request is in its answer, or over */
+    t->enter_again = true;        /* until an answer says otherwise */
+    t->handed = t->doubt = false; /* what came before this request is in its answer, or over */
     fill_request(t, &request);
     dibs__grant_ref(g);
     pthread_mutex_unlock(&d->mutex);

@@ -83,6 +83,17 @@ static dibs_status examine(const dibs__open_request *request, const dibs__engine
     return status;
 }
 
+static void ignore_again(dibs__sink *sink, bool holders)
+{
+    (void)sink, (void)holders;
+}
+
+static bool nobody_waits(dibs__sink *sink)
+{
+    (void)sink;
+    return false;
+}
+
 static dibs_status check_options(const dibs_options *o, dibs_error *err)
 {
     dibs_status status = dibs__check_ms("connect_ms", o->connect_ms, 1, DIBS__MAX_MS, 0, err);
@@ -108,7 +119,7 @@ dibs_status dibs__do_examine(const char *text, const dibs_options *options, dibs
 {
     static const dibs_options defaults;
     const dibs_options *o = options ? options : &defaults;
-    dibs__sink sink = {ignore_granted, ignore_look, ignore_log};
+    dibs__sink sink = {ignore_granted, ignore_look, ignore_again, nobody_waits, ignore_log};
     const dibs__engine_class *class = NULL;
     dibs__url url = {0};
     dibs__open_request request = {

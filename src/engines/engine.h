@@ -30,7 +30,7 @@ typedef struct dibs__engine_class dibs__engine_class;
 typedef struct dibs__report_builder dibs__report_builder; /* core/report.h */
 typedef struct dibs__facts dibs__facts;                   /* doctor/facts.h */
 
-/* Where an engine delivers wake-ups: given to `open`, valid until `close` returns. All three may be
+/* Where an engine delivers wake-ups: given to `open`, valid until `close` returns. All of them may be
  * called from any thread, also from inside a call of the core; unknown attempts are ignored. They
  * take the handle's mutex: hold no lock of the engine's that a call of the core needs while a sink
  * call runs. */
@@ -40,6 +40,12 @@ typedef struct dibs__sink {
     void (*granted)(struct dibs__sink *sink, const char *attempt, uint64_t fence, uint64_t floor);
     /* Something may have changed for this attempt, holder or waiter: `keep` it soon. */
     void (*look)(struct dibs__sink *sink, const char *attempt);
+    /* Wake-ups may have been missed (a subscription was cut, and stands again or not; a session ended): `keep`
+     * all who wait soon, and, if `holders`, all who hold. */
+    void (*look_again)(struct dibs__sink *sink, bool holders);
+    /* Somebody waits, or is about to. An engine that asks after it said that it no longer listens misses
+     * nobody: whoever comes later calls it. */
+    bool (*waited_for)(struct dibs__sink *sink);
     void (*log)(struct dibs__sink *sink, dibs_log_level level, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 } dibs__sink;

@@ -128,7 +128,7 @@ void dibs__pg_listen(dibs__sql *base, dibs__deadline until)
         begun = see_to_it(e, until);
     pthread_mutex_unlock(&e->listen_mutex);
     if (begun)
-        dibs__sql_look_at_all(base);
+        base->base.sink->look_again(base->base.sink, false);
 }
 
 /* ---- Events ---------------------------------------------------------------------------------- */
@@ -160,7 +160,8 @@ static PGnotify *next_notice(dibs__pg *e, bool *missed)
 void dibs__pg_events(dibs__engine *base)
 {
     dibs__pg *e = (dibs__pg *)base;
-    bool missed = false;
+    dibs__sink *sink = base->sink;
+    bool missed = false, waited_for;
     uint64_t rings;
     PGnotify *n;
 
@@ -176,11 +177,12 @@ void dibs__pg_events(dibs__engine *base)
     if (!missed)
         return;
     dibs__pg_await_tell(e, NULL);
+    waited_for = sink->waited_for(sink);
     pthread_mutex_lock(&e->listen_mutex);
-    if (dibs__sql_waiting(&e->sql) > 0)
+    if (waited_for)
         see_to_it(e, DIBS__NEVER);
     else
         set_timer(e, false);
     pthread_mutex_unlock(&e->listen_mutex);
-    dibs__sql_look_at_all(&e->sql);
+    sink->look_again(sink, false);
 }

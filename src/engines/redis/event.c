@@ -1,7 +1,7 @@
 /* Wake-ups for requests: one subscription a handle, made before the first request enters a line. The
  * keeper polls one descriptor, an epoll set with the subscription in it and a timer for trying
- * again when that was cut. What is published meanwhile is lost; the next sign of life of each
- * request finds it. */
+ * again when that was cut. What is published meanwhile is lost: once it stands again, the core looks at all who
+ * wait. */
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "core/thread.h"
@@ -29,6 +29,7 @@ struct dibs__events {
     int epoll_fd, timer_fd;
     dibs__conn *conn;
     bool wanted;
+    bool missed; /* it has been cut: once it stands again, look */
     int64_t pause;
 };
 
@@ -154,10 +155,20 @@ static bool lock_until(dibs__events *v, const dibs__env *env, dibs__deadline unt
            0;
 }
 
+/* With the lock. True: it stands again, and what was published meanwhile is lost. */
+static bool stands_again(dibs__events *v)
+{
+    bool again = v->conn && v->missed;
+
+    v->missed &= !again;
+    return again;
+}
+
 dibs_status dibs__events_need(dibs__redis *r, dibs__deadline until, dibs_error *err)
 {
     dibs__events *v = r->events;
     dibs_status status = DIBS_OK;
+    bool again;
 
     if (!lock_until(v, r->base.env, until))
         return dibs__fail(err, DIBS_UNAVAILABLE, "%s: not subscribed in time", r->place.text);
@@ -166,7 +177,10 @@ dibs_status dibs__events_need(dibs__redis *r, dibs__deadline until, dibs_error *
         status = connect_events(r, until, err);
     if (status != DIBS_OK)
         retry_later(v); /* the keeper may have been turned away meanwhile */
+    again = stands_again(v);
     pthread_mutex_unlock(&v->lock);
+    if (again)
+        r->base.sink->look_again(r->base.sink, false);
     return status;
 }
 
@@ -227,6 +241,7 @@ static void drop(dibs__redis *r)
     epoll_ctl(v->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
     pthread_mutex_lock(&v->lock);
     v->conn = NULL;
+    v->missed = true;
     pthread_mutex_unlock(&v->lock);
     dibs__conn_close(c);
     call_later(v, 0);
@@ -238,14 +253,17 @@ void dibs__redis_events(dibs__engine *e)
     dibs__events *v = r->events;
     dibs__conn *c;
     uint64_t ticks;
-    bool rang = read(v->timer_fd, &ticks, sizeof ticks) == sizeof ticks;
+    bool rang = read(v->timer_fd, &ticks, sizeof ticks) == sizeof ticks, again;
 
     if (pthread_mutex_trylock(&v->lock) != 0)
         return; /* somebody is connecting, and will ring again */
     if (!v->conn && v->wanted && rang)
         try_again(r);
     c = v->conn;
+    again = stands_again(v);
     pthread_mutex_unlock(&v->lock);
+    if (again)
+        r->base.sink->look_again(r->base.sink, false);
     if (c && !read_events(c, r->base.sink))
         drop(r);
 }

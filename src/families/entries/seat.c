@@ -306,7 +306,7 @@ void dibs__line_expired(dibs__line *line, uint64_t session)
                 continue;
             dibs__view_leave(line, s);
             s->dead = true;
-            dibs__line_seat_tell(line, s, false);
+            s->granted = false; /* if that was still to be told */
             ended++;
         }
     }
@@ -316,4 +316,6 @@ void dibs__line_expired(dibs__line *line, uint64_t session)
                        "the session has ended: %zu entr%s lost; waiters go to the end of the line",
                        ended, ended == 1 ? "y is" : "ies are");
     dibs__line_tell_all(line);
+    if (ended)
+        line->base.sink->look_again(line->base.sink, true);
 }

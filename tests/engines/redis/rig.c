@@ -1,6 +1,7 @@
 #include "rig.h"
 
 #include "core/report.h"
+#include "support/sink.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,6 +29,16 @@ static void note_look(dibs__sink *sink, const char *attempt)
     note((rig *)sink, attempt, 0, &((rig *)sink)->looks);
 }
 
+static void note_look_again(dibs__sink *sink, bool holders)
+{
+    rig *g = (rig *)sink;
+
+    (void)holders;
+    pthread_mutex_lock(&g->lock);
+    g->looks_again++;
+    pthread_mutex_unlock(&g->lock);
+}
+
 static void note_log(dibs__sink *sink, dibs_log_level level, const char *format, ...)
 {
     rig *g = (rig *)sink;
@@ -48,7 +59,11 @@ dibs_status rig_open(rig *g, const char *url, const char *handle_id, int64_t spa
     dibs_status status;
 
     memset(g, 0, sizeof *g);
-    g->sink = (dibs__sink){note_granted, note_look, note_log};
+    g->sink = (dibs__sink){.granted = note_granted,
+                           .look = note_look,
+                           .look_again = note_look_again,
+                           .waited_for = quiet_waited_for,
+                           .log = note_log};
     g->span = span_ms;
     pthread_mutex_init(&g->lock, NULL);
     snprintf(g->handle_id, sizeof g->handle_id, "%s", handle_id);

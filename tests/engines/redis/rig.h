@@ -11,7 +11,7 @@ typedef struct rig {
     dibs__sink sink; /* first: the notes are found by it */
     dibs__engine *engine;
     pthread_mutex_t lock;
-    int granted, looks, warnings;
+    int granted, looks, looks_again, warnings;
     char attempt[DIBS__ATTEMPT_SIZE]; /* of the last wake-up */
     uint64_t fence;
     char handle_id[17];

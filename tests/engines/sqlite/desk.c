@@ -3,6 +3,7 @@
 #include "desk.h"
 
 #include "support/clock.h"
+#include "support/sink.h"
 #include "support/test.h"
 
 #include <poll.h>
@@ -51,7 +52,7 @@ dibs_status desk_open(desk *d, const char *url, const dibs__env *env, dibs_error
     memset(d, 0, sizeof *d);
     if (status != DIBS_OK)
         return status;
-    d->sink = (dibs__sink){on_granted, on_look, on_log};
+    d->sink = (dibs__sink){.granted = on_granted, .look = on_look, .log = on_log, QUIET_SINK};
     d->env = env ? env : &dibs__env_system;
     d->class = dibs__engine_find(parsed.scheme);
     assert_non_null(d->class);
