@@ -52,7 +52,7 @@ static void listen_due(dibs *d, dibs__chore *c, int64_t now)
         return;
     if (status == DIBS_OK && reply.version != d->rung) {
         d->rung = reply.version;
-        dibs__grants_look_again(d, false, true);
+        dibs__look_again(d, DIBS__HOLDERS);
     }
     dibs__chore_at(d, &d->chores, c, dibs__now(d->env) + EVERY);
 }

@@ -232,12 +232,14 @@ void dibs__grant_look(dibs_grant *g)
         g->ticket->doubt = true;
 }
 
-void dibs__grants_look_again(dibs *d, bool waiters, bool holders)
+void dibs__look_again(dibs *d, unsigned at)
 {
+    if (at & DIBS__CELLS)
+        dibs__watches_end_all(d);
     for (size_t i = 0; i < d->attempts.size; i++) {
         for (dibs__node *n = d->attempts.slot[i]; n; n = n->next) {
             dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
-            if (g->state == DIBS__HELD ? holders : waiters)
+            if (at & (g->state == DIBS__HELD ? DIBS__HOLDERS : DIBS__WAITERS))
                 dibs__grant_look(g);
         }
     }

@@ -142,13 +142,22 @@ static void on_look(dibs__sink *sink, const char *attempt)
     pthread_mutex_unlock(&d->mutex);
 }
 
-static void on_look_again(dibs__sink *sink, bool holders)
+static void on_changed(dibs__sink *sink, uint64_t cell)
+{
+    dibs *d = DIBS__FROM(dibs, sink, sink);
+
+    pthread_mutex_lock(&d->mutex);
+    dibs__watches_end(d, cell);
+    pthread_mutex_unlock(&d->mutex);
+}
+
+static void on_look_again(dibs__sink *sink, unsigned at)
 {
     dibs *d = DIBS__FROM(dibs, sink, sink);
 
     pthread_mutex_lock(&d->mutex);
     if (!d->closing)
-        dibs__grants_look_again(d, true, holders);
+        dibs__look_again(d, at);
     pthread_mutex_unlock(&d->mutex);
 }
 
@@ -252,7 +261,7 @@ static void fill_identity(dibs *d, const dibs__env *env, const dibs_options *o)
     d->wait_ms = o->wait_ms ? o->wait_ms : DIBS_FOREVER;
     d->log = o->log;
     d->log_data = o->log_data;
-    d->sink = (dibs__sink){on_granted, on_look, on_look_again, on_waited_for, on_log};
+    d->sink = (dibs__sink){on_granted, on_look, on_changed, on_look_again, on_waited_for, on_log};
     d->news.end = &d->news.first;
     d->outcomes.end = &d->outcomes.first;
     d->workers.end = &d->workers.first;
@@ -271,6 +280,7 @@ static void free_handle(dibs *d)
     dibs__table_fini(&d->attempts);
     dibs__table_fini(&d->owners);
     dibs__table_fini(&d->requests);
+    dibs__table_fini(&d->watches);
     dibs__heap_fini(&d->due);
     dibs__heap_fini(&d->expiries);
     dibs__heap_fini(&d->errands);
@@ -487,6 +497,7 @@ static void drive_out(dibs *d)
     d->close_until = dibs__after(d->env, d->request_span);
     pthread_cond_broadcast(&d->opening.changed);
     dibs__requests_stop(d);
+    dibs__watches_end_all(d);
     for (size_t i = 0; i < d->attempts.size; i++) {
         for (dibs__node *n = d->attempts.slot[i]; n; n = n->next) {
             dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);

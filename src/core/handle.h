@@ -178,7 +178,8 @@ struct dibs {
     pthread_t drainer;          /* of DIBS_OP_DRAIN */
     dibs__deadline close_until; /* no exchange lasts longer once the handle is being closed */
     uint64_t attempts_made;
-    size_t waits; /* lock calls that may stand in line, until they are settled */
+    size_t waits; /* lock calls that may stand in line, until they are settled; waits for cells */
+    dibs__table watches; /* of cells: watch.c */
     dibs__table attempts, owners;
     dibs__heap due, expiries;
     dibs__heap
@@ -287,9 +288,9 @@ dibs_grant *dibs__grant_of_owner(dibs *d, const char *owner, const char *name);
 dibs_grant *dibs__grant_of_attempt(dibs *d, const char *attempt);
 void dibs__grant_hold(dibs_grant *g, uint64_t fence, uint64_t floor, dibs__deadline deadline,
                       bool whole);
-void dibs__grant_schedule(dibs_grant *g, dibs__deadline when);     /* the keeper looks at it then */
-void dibs__grant_look(dibs_grant *g);                              /* now */
-void dibs__grants_look_again(dibs *d, bool waiters, bool holders); /* at all of them */
+void dibs__grant_schedule(dibs_grant *g, dibs__deadline when); /* the keeper looks at it then */
+void dibs__grant_look(dibs_grant *g);                          /* now */
+void dibs__look_again(dibs *d, unsigned at); /* at all of these: DIBS__WAITERS and so on */
 void dibs__grant_lose(dibs_grant *g, dibs_loss why);
 void dibs__grant_lose_if_over(dibs_grant *g);
 void dibs__grant_note_end(dibs_grant *g); /* it is not held any more: for the statistics */
@@ -320,6 +321,15 @@ void dibs__ticket_cancel(dibs__ticket *t);
 void dibs__ticket_enter(dibs__ticket *t, dibs__deadline latest);
 void dibs__ticket_sit(dibs__ticket *t);  /* the calling thread waits until it is settled */
 void dibs__ticket_send(dibs__ticket *t); /* a request's: a worker enters */
+
+/* watch.c: with the mutex */
+/* In a call, without the mutex meanwhile: until the cell may have another version, or `until`; may return early.
+ * DIBS_UNSUPPORTED: the engine tells nobody. */
+dibs_status dibs__cell_wait(dibs *d, const char *key, uint64_t version, dibs__deadline until,
+                            dibs_error *err);
+/* Those who wait for this cell (its dibs__hash), or for any, go and look. */
+void dibs__watches_end(dibs *d, uint64_t cell);
+void dibs__watches_end_all(dibs *d);
 
 /* worker.c: with the mutex */
 bool dibs__workers_start(dibs *d); /* at least one; false: no thread to be had */

@@ -34,16 +34,20 @@ typedef struct dibs__facts dibs__facts;                   /* doctor/facts.h */
  * called from any thread, also from inside a call of the core; unknown attempts are ignored. They
  * take the handle's mutex: hold no lock of the engine's that a call of the core needs while a sink
  * call runs. */
+enum { DIBS__WAITERS = 1, DIBS__HOLDERS = 2, DIBS__CELLS = 4 };
+
 typedef struct dibs__sink {
     /* A waiter was handed the lock. `alive_until` semantics: the core counts the deadline from the
      * last sign of life that was answered, never from the arrival of this. */
     void (*granted)(struct dibs__sink *sink, const char *attempt, uint64_t fence, uint64_t floor);
     /* Something may have changed for this attempt, holder or waiter: `keep` it soon. */
     void (*look)(struct dibs__sink *sink, const char *attempt);
-    /* Wake-ups may have been missed (a subscription was cut, and stands again or not; a session ended): `keep`
-     * all who wait soon, and, if `holders`, all who hold. */
-    void (*look_again)(struct dibs__sink *sink, bool holders);
-    /* Somebody waits, or is about to. An engine that asks after it said that it no longer listens misses
+    /* A cell that is watched may have changed: the one with this dibs__hash of its key. */
+    void (*changed)(struct dibs__sink *sink, uint64_t cell);
+    /* Wake-ups may have been missed (a subscription was cut, and stands again or not; a session ended): look
+     * again at all of these. */
+    void (*look_again)(struct dibs__sink *sink, unsigned at);
+    /* Somebody waits, for a lock or for a cell, or is about to. An engine that asks after it said that it no longer listens misses
      * nobody: whoever comes later calls it. */
     bool (*waited_for)(struct dibs__sink *sink);
     void (*log)(struct dibs__sink *sink, dibs_log_level level, const char *format, ...)
@@ -195,14 +199,17 @@ struct dibs__engine_class {
                         dibs__report_builder *out, dibs_error *err);
 
     /* One command on one cell, in one step of the engine's: DIBS_OK with a verdict, a refusal, or
-     * DIBS_UNKNOWN, after which the same command with the same stamp may be sent again. `tell`: wake
-     * those who wait for this cell. NULL: no cells. */
+     * DIBS_UNKNOWN, after which the same command with the same stamp may be sent again. `tell`: tell
+     * those who watch this cell. NULL: no cells. */
     dibs_status (*cell)(dibs__engine *e, const char *key, const dibs__cell_command *command,
                         bool tell, dibs__deadline until, dibs__cell_reply *out, dibs_error *err);
-    /* Returns when the cell may no longer have `version`, or at `until`. May return early. Called while
-     * the keeper runs. NULL: the core looks again at a bounded, growing interval. */
-    dibs_status (*cell_wait)(dibs__engine *e, const char *key, uint64_t version,
-                             dibs__deadline until, dibs_error *err);
+    /* After DIBS_OK the sink is told `changed` once the cell may no longer have `version`: at once if it has
+     * another already, and one change is enough. False alarms do no harm. `until` is for setting it up. `out`:
+     * what `unwatch` gets, once, after DIBS_OK; NULL: no need to tell. Called while the keeper runs. NULL: the
+     * core looks again at a bounded, growing interval. */
+    dibs_status (*watch)(dibs__engine *e, const char *key, uint64_t version, dibs__deadline until,
+                         void **out, dibs_error *err);
+    void (*unwatch)(dibs__engine *e, void *watch);
     /* Adds the values whose keys begin with `range->prefix`, after `range->after`, in an order of the
      * engine's that never changes: that of the bytes, or (ZooKeeper, etcd) of the escaped key. Counters, and
      * what has ended, are left out. Looks at `range->limit` at the most, and says with `more` and `reached`

@@ -254,18 +254,26 @@ static void cell(driver *d)
     free(reply.data);
 }
 
-static void cell_wait(driver *d)
+static void watch(driver *d)
 {
-    if (d->class->cell_wait)
-        check_status(d, d->class->cell_wait(d->e, "c:" NAME, 5, until(d), &d->err));
+    void *watched = NULL;
+    dibs_status status;
+
+    if (!d->class->watch)
+        return;
+    status = d->class->watch(d->e, "c:" NAME, 5, until(d), &watched, &d->err);
+    check_status(d, status);
+    must(status == DIBS_OK || !watched, "a watch that is none");
+    if (watched)
+        d->class->unwatch(d->e, watched);
 }
 
 /* ---- A run ----------------------------------------------------------------------------------- */
 
 static void make_calls(driver *d, const uint8_t *calls, size_t size)
 {
-    static call_fn *const table[] = {enter, await, keep,   release, cancel,   break_lock,
-                                     look,  cell,  events, cell,    cell_wait};
+    static call_fn *const table[] = {enter, await, keep,   release, cancel, break_lock,
+                                     look,  cell,  events, cell,    watch};
 
     for (size_t i = 0; i + 1 < size; i += 2) {
         d->what = calls[i + 1];

@@ -4,9 +4,14 @@
 
 #include "engines/engine.h"
 
-static inline void quiet_look_again(dibs__sink *sink, bool holders)
+static inline void quiet_changed(dibs__sink *sink, uint64_t cell)
 {
-    (void)sink, (void)holders;
+    (void)sink, (void)cell;
+}
+
+static inline void quiet_look_again(dibs__sink *sink, unsigned at)
+{
+    (void)sink, (void)at;
 }
 
 static inline bool quiet_waited_for(dibs__sink *sink)
@@ -15,6 +20,7 @@ static inline bool quiet_waited_for(dibs__sink *sink)
     return true;
 }
 
-#define QUIET_SINK .look_again = quiet_look_again, .waited_for = quiet_waited_for
+#define QUIET_SINK \
+    .changed = quiet_changed, .look_again = quiet_look_again, .waited_for = quiet_waited_for
 
 #endif

@@ -91,7 +91,7 @@ static bool waited_for(dibs__my_wake *w)
 {
     dibs__sink *sink = w->e->base.base.sink;
 
-    return sink->waited_for(sink) || dibs__my_await_any(w->e);
+    return sink->waited_for(sink);
 }
 
 /* True: go on with `step`. */
@@ -126,8 +126,7 @@ static bool await_latch(dibs__my_wake *w)
 
     make_longer(&w->pause, LATCH_PAUSE);
     lie_down(w, PAUSING, w->pause);
-    sink->look_again(sink, false);
-    dibs__my_await_tell(w->e, NULL);
+    sink->look_again(sink, DIBS__WAITERS | DIBS__CELLS);
     return false;
 }
 

@@ -28,7 +28,6 @@ dibs_status dibs__pg_listen_open(dibs__pg *e, dibs_error *err)
     struct epoll_event on = {.events = EPOLLIN};
 
     pthread_mutex_init(&e->listen_mutex, NULL);
-    pthread_mutex_init(&e->await_mutex, NULL);
     e->epoll = epoll_create1(EPOLL_CLOEXEC);
     e->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (e->epoll >= 0 && e->timer >= 0 && epoll_ctl(e->epoll, EPOLL_CTL_ADD, e->timer, &on) == 0)
@@ -45,7 +44,6 @@ void dibs__pg_listen_close(dibs__pg *e)
     if (e->timer >= 0)
         close(e->timer);
     pthread_mutex_destroy(&e->listen_mutex);
-    pthread_mutex_destroy(&e->await_mutex);
 }
 
 void dibs__pg_listen_abandon(dibs__pg *e)
@@ -128,7 +126,7 @@ void dibs__pg_listen(dibs__sql *base, dibs__deadline until)
         begun = see_to_it(e, until);
     pthread_mutex_unlock(&e->listen_mutex);
     if (begun)
-        base->base.sink->look_again(base->base.sink, false);
+        base->base.sink->look_again(base->base.sink, DIBS__WAITERS | DIBS__CELLS);
 }
 
 /* ---- Events ---------------------------------------------------------------------------------- */
@@ -167,7 +165,7 @@ void dibs__pg_events(dibs__engine *base)
 
     while ((n = next_notice(e, &missed)) != NULL) {
         if (strcmp(n->relname, "dibs_cell") == 0)
-            dibs__pg_await_tell(e, n->extra);
+            dibs__sql_cell_tell(&e->sql, n->extra);
         else
             dibs__sql_tell(&e->sql, n->extra);
         PQfreemem(n);
@@ -176,7 +174,6 @@ void dibs__pg_events(dibs__engine *base)
         missed = true;
     if (!missed)
         return;
-    dibs__pg_await_tell(e, NULL);
     waited_for = sink->waited_for(sink);
     pthread_mutex_lock(&e->listen_mutex);
     if (waited_for)
@@ -184,5 +181,5 @@ void dibs__pg_events(dibs__engine *base)
     else
         set_timer(e, false);
     pthread_mutex_unlock(&e->listen_mutex);
-    sink->look_again(sink, false);
+    sink->look_again(sink, DIBS__WAITERS | DIBS__CELLS);
 }

@@ -180,7 +180,7 @@ dibs_status dibs__events_need(dibs__redis *r, dibs__deadline until, dibs_error *
     again = stands_again(v);
     pthread_mutex_unlock(&v->lock);
     if (again)
-        r->base.sink->look_again(r->base.sink, false);
+        r->base.sink->look_again(r->base.sink, DIBS__WAITERS | DIBS__CELLS);
     return status;
 }
 
@@ -191,16 +191,21 @@ int dibs__redis_event_fd(dibs__engine *e)
     return ((dibs__redis *)e)->events->epoll_fd;
 }
 
-/* "attempt fence floor": handed over. "attempt": look. */
+/* "attempt fence floor": handed over. "attempt": look. "=hash": a cell has changed. */
 static void tell(dibs__sink *sink, const redisReply *reply)
 {
     char attempt[DIBS__ATTEMPT_SIZE];
     int64_t fence, floor;
+    uint64_t cell;
     int n;
 
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 || !reply->element[0]->str ||
         strcmp(reply->element[0]->str, "message") != 0 || !reply->element[2]->str)
         return;
+    if (sscanf(reply->element[2]->str, DIBS__REDIS_CHANGED "%16" SCNx64, &cell) == 1) {
+        sink->changed(sink, cell);
+        return;
+    }
     n = sscanf(reply->element[2]->str, "%39s %" SCNd64 " %" SCNd64, attempt, &fence, &floor);
     if (n == 3 && dibs__redis_is_fence(fence, floor))
         sink->granted(sink, attempt, (uint64_t)fence, (uint64_t)floor);
@@ -263,7 +268,7 @@ void dibs__redis_events(dibs__engine *e)
     again = stands_again(v);
     pthread_mutex_unlock(&v->lock);
     if (again)
-        r->base.sink->look_again(r->base.sink, false);
+        r->base.sink->look_again(r->base.sink, DIBS__WAITERS | DIBS__CELLS);
     if (c && !read_events(c, r->base.sink))
         drop(r);
 }

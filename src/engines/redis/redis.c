@@ -140,6 +140,7 @@ static dibs_status redis_open(const dibs__open_request *request, dibs__engine **
     dibs__seats_init(&r->seats, request->env, &r->abandoned);
     status = read_url(request->url, r, err);
     if (status == DIBS_OK) {
+        snprintf(r->id, sizeof r->id, "%s", request->handle_id);
         snprintf(r->channel, sizeof r->channel, "%s:wake:%s", r->prefix, request->handle_id);
         r->pipeline =
             dibs__pipeline_new(request->env, request->request_span, &r->abandoned, connect_main, r);
@@ -193,7 +194,7 @@ const dibs__engine_class dibs__engine_redis = {
     .inspect = dibs__redis_inspect,
     .list = dibs__redis_list,
     .cell = dibs__redis_cell,
-    .cell_wait = dibs__redis_cell_wait,
+    .watch = dibs__redis_watch,
     .cell_list = dibs__redis_cell_list,
     .event_fd = dibs__redis_event_fd,
     .events = dibs__redis_events,

@@ -2,10 +2,10 @@
  *
  *   pipeline   the main connection, for every command of every thread
  *   seats      connections on which threads wait for their turn (BLPOP)
- *   events     the subscription by which requests are woken
+ *   events     the subscription by which requests are woken, and those who wait for cells
  *
  * Keys: PREFIX:{NAME} and, after it, :h :x :f :q and :w:ATTEMPT, see lua/head.lua; of a cell
- * PREFIX:{KEY}:c and, after that, :r:REQUEST and :s, see lua/cell.lua. */
+ * PREFIX:{KEY}:c and, after that, :r:REQUEST and :w, see lua/cell.lua. */
 #ifndef DIBS_REDIS_REDIS_H
 #define DIBS_REDIS_REDIS_H
 
@@ -36,6 +36,7 @@ typedef struct dibs__redis {
     dibs__events *events;
     atomic_bool warned; /* about the server's settings: once is enough */
     char prefix[DIBS__REDIS_PREFIX_MAX + 1];
+    char id[17]; /* the handle's */
     char channel[DIBS__REDIS_PREFIX_MAX + 64];
     /* By hash of the name: was there a line when it was last asked for? A guess, good for speed
      * alone. */
@@ -87,8 +88,10 @@ dibs_status dibs__redis_cell_answer(const redisReply *reply, dibs__cell_op op,
 dibs_status dibs__redis_cell(dibs__engine *e, const char *name, const dibs__cell_command *command,
                              bool tell, dibs__deadline until, dibs__cell_reply *out,
                              dibs_error *err);
-dibs_status dibs__redis_cell_wait(dibs__engine *e, const char *name, uint64_t version,
-                                  dibs__deadline until, dibs_error *err);
+dibs_status dibs__redis_watch(dibs__engine *e, const char *name, uint64_t version,
+                              dibs__deadline until, void **out, dibs_error *err);
+#define DIBS__REDIS_CHANGED \
+    "=" /* so begins what is told about a cell, before its hash; no attempt does */
 
 /* cells.c */
 dibs_status dibs__redis_cell_list(dibs__engine *e, const dibs__cell_range *range,

@@ -82,6 +82,8 @@ void dibs__lite_wake_close(dibs__lite *e)
     }
     if (e->inotify >= 0)
         close(e->inotify);
+    close_one(&e->log);
+    close_one(&e->log_timer);
     close_one(&e->wake);
     close_one(&e->epoll);
 }
@@ -289,6 +291,8 @@ void dibs__lite_wake_events(dibs__lite *e)
 
     for (int i = 0; i < n; i++) {
         int fd = event[i].data.fd;
+        if (dibs__lite_await_events(e, fd))
+            continue;
         if (fd == e->wake)
             read_pipe(e);
         else if (fd == e->inotify)

@@ -298,7 +298,6 @@ void dibs__line_expired(dibs__line *line, uint64_t session)
 
     pthread_mutex_lock(&line->mutex);
     line->expired = session;
-    dibs__line_await_end_all(line);
     for (size_t i = 0; i < line->seats.size; i++) {
         for (dibs__node *n = line->seats.slot[i]; n; n = n->next) {
             dibs__line_seat *s = DIBS__FROM(dibs__line_seat, by_attempt, n);
@@ -316,6 +315,6 @@ void dibs__line_expired(dibs__line *line, uint64_t session)
                        "the session has ended: %zu entr%s lost; waiters go to the end of the line",
                        ended, ended == 1 ? "y is" : "ies are");
     dibs__line_tell_all(line);
-    if (ended)
-        line->base.sink->look_again(line->base.sink, true);
+    line->base.sink->look_again(line->base.sink,
+                                ended ? DIBS__WAITERS | DIBS__HOLDERS | DIBS__CELLS : DIBS__CELLS);
 }

@@ -42,6 +42,14 @@ void dibs__sql_mail_deliver(dibs__sql *e, dibs__sql_mail *mail)
     free(mail->notice);
 }
 
+void dibs__sql_cell_tell(dibs__sql *e, const char *text)
+{
+    uint64_t cell;
+
+    if (sscanf(text, "%16" SCNx64, &cell) == 1)
+        e->base.sink->changed(e->base.sink, cell);
+}
+
 void dibs__sql_tell(dibs__sql *e, const char *text)
 {
     dibs__sql_notice n = {0};

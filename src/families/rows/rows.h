@@ -530,6 +530,8 @@ dibs_status dibs__sql_cell_mark(dibs__sql *e, const char *key, uint64_t version,
 /* What those who wait for the cell are told. */
 #define DIBS__SQL_TELL_SIZE 17
 void dibs__sql_cell_text(const char *key, char out[DIBS__SQL_TELL_SIZE]);
+/* Such a text has arrived; what is behind it does not count. */
+void dibs__sql_cell_tell(dibs__sql *e, const char *text);
 
 /* For a driver's `connect`: a new session's key. */
 uint64_t dibs__sql_stray_key(const dibs__env *env);

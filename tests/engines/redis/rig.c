@@ -29,11 +29,11 @@ static void note_look(dibs__sink *sink, const char *attempt)
     note((rig *)sink, attempt, 0, &((rig *)sink)->looks);
 }
 
-static void note_look_again(dibs__sink *sink, bool holders)
+static void note_look_again(dibs__sink *sink, unsigned at)
 {
     rig *g = (rig *)sink;
 
-    (void)holders;
+    (void)at;
     pthread_mutex_lock(&g->lock);
     g->looks_again++;
     pthread_mutex_unlock(&g->lock);
@@ -61,6 +61,7 @@ dibs_status rig_open(rig *g, const char *url, const char *handle_id, int64_t spa
     memset(g, 0, sizeof *g);
     g->sink = (dibs__sink){.granted = note_granted,
                            .look = note_look,
+                           .changed = quiet_changed,
                            .look_again = note_look_again,
                            .waited_for = quiet_waited_for,
                            .log = note_log};
