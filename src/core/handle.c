@@ -270,7 +270,7 @@ static void fill_identity(dibs *d, const dibs__env *env, const dibs_options *o)
 
 static void free_handle(dibs *d)
 {
-    int fds[] = {d->notice_fd, d->timer_fd, d->wake_fd};
+    int fds[] = {d->notice_fd, d->timer_fd, d->wake_fd, d->leader_fd};
 
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
         if (fds[i] >= 0)
@@ -309,8 +309,9 @@ static dibs_status new_handle(const dibs__env *env, const dibs_options *o, dibs 
     dibs__cond_init(&d->opening.changed);
     d->notice_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     d->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    d->leader_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     d->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (d->notice_fd < 0 || d->wake_fd < 0 || d->timer_fd < 0) {
+    if (d->notice_fd < 0 || d->wake_fd < 0 || d->leader_fd < 0 || d->timer_fd < 0) {
         dibs_status status =
             dibs__fail(err, DIBS_NO_MEMORY, "no descriptors left: %s", strerror(errno));
         free_handle(d);

@@ -1,6 +1,6 @@
 /* The inside of a handle: what the files of the core share.
  *
- * One mutex guards all of it. It is never held while the engine is called (but for `poke`) or while
+ * One mutex guards all of it. It is never held while the engine is called or while
  * a callback of the user's runs. A grant is made before its lock is asked for, so that nothing can
  * fail once the engine has said yes; while the answer is out, it has a ticket. Whoever works on a
  * grant without the mutex holds a reference to it.
@@ -17,6 +17,7 @@
 #include "core/calls.h"
 #include "core/env.h"
 #include "core/heap.h"
+#include "core/reader.h"
 #include "core/table.h"
 #include "dibs.h"
 #include "engines/engine.h"
@@ -135,11 +136,10 @@ struct dibs__ticket {
     bool settled;
     dibs_status status;
     dibs_error err;
-    pthread_cond_t cond;              /* threads only, like the next */
-    dibs__sitter sitter;              /* while the thread sits in the engine's `wait` */
-    char sitting[DIBS__ATTEMPT_SIZE]; /* under this attempt: the keeper may begin a new one */
-    bool by_event;                    /* a request's, like the next */
-    dibs__job job;                    /* to enter */
+    pthread_cond_t cond;                           /* threads only, like the next */
+    dibs__driver_call turn;                        /* to read the engine's events */
+    bool by_event;                                 /* a request's, like the next */
+    dibs__job job;                                 /* to enter */
     void (*done)(dibs *d, struct dibs__ticket *t); /* with the mutex: it is settled */
 };
 
@@ -227,6 +227,10 @@ struct dibs {
         dibs_status status; /* of the last try, as `err` */
         dibs_error err;
     } opening;
+
+    dibs__readers readers;
+    pthread_t leader; /* who polls now, or did so last; wakes up by leader_fd */
+    int leader_fd;
 
     bool keeper_runs, keeper_stops;
     pthread_t keeper;
@@ -319,8 +323,9 @@ void dibs__ticket_time_out(dibs__ticket *t);
 void dibs__ticket_cancel(dibs__ticket *t);
 /* Asks the engine, at the latest until then; gives the mutex away meanwhile. */
 void dibs__ticket_enter(dibs__ticket *t, dibs__deadline latest);
-void dibs__ticket_sit(dibs__ticket *t);  /* the calling thread waits until it is settled */
-void dibs__ticket_send(dibs__ticket *t); /* a request's: a worker enters */
+void dibs__ticket_sit(dibs__ticket *t);          /* the calling thread waits until it is settled */
+void dibs__ticket_lead(dibs__driver_call *turn); /* it has been given the role of reading */
+void dibs__ticket_send(dibs__ticket *t);         /* a request's: a worker enters */
 
 /* watch.c: with the mutex */
 /* In a call, without the mutex meanwhile: until the cell may have another version, or `until`; may return early.
@@ -437,6 +442,8 @@ dibs__deadline dibs__keeper_until(const dibs *d, int64_t now);
 void dibs__keeper_expect(dibs *d, int64_t lease, int64_t now);
 bool dibs__keeper_start(dibs *d); /* with the mutex; false: no thread to be had */
 void dibs__keeper_wake(dibs *d);
+/* With the mutex: nobody else reads the engine's events. It does from now on, or soon if nobody waits for them. */
+void dibs__keeper_mind(dibs *d);
 void dibs__keeper_stop(dibs *d); /* without the mutex; it was told so: `keeper_stops` */
 
 /* handle.c: all that dibs_close does, except freeing. Without the mutex; once. */

@@ -82,7 +82,6 @@ typedef struct dibs__enter_request {
     bool owner_named; /* or portable: lives by its lease alone, survives its process */
     uint32_t capacity;
     int64_t window; /* 0: do not queue */
-    bool by_event;  /* true: the wake-up must reach the sink. false: a thread will sit in `wait` */
 } dibs__enter_request;
 
 /* One entry that the core knows of: a grant to renew or release, a waiter to keep or cancel. */
@@ -97,12 +96,6 @@ typedef struct dibs__claim {
     dibs_status status;
     dibs__reply reply;
 } dibs__claim;
-
-/* A thread that sits in `wait`. */
-typedef struct dibs__sitter {
-    dibs__claim claim;
-    void *engine_data; /* the engine's own, between wait and poke */
-} dibs__sitter;
 
 /* What a cell command came to. `data` is the caller's to free, a NUL follows it, also when its size
  * is 0; NULL where dibs__cell_shows_data says that it is no part of the answer. Times are counted by
@@ -141,6 +134,7 @@ typedef struct dibs__capabilities {
     bool own_numbers; /* fences are the store's own count, and not its clock in microseconds */
     bool forgets_idle;
     bool names_holder; /* BUSY and QUEUED say who is in the way */
+    bool waiters_read; /* `events` keeps `until` so well that a thread that waits may call it */
 } dibs__capabilities;
 
 struct dibs__engine_class {
@@ -163,17 +157,6 @@ struct dibs__engine_class {
      * `remaining`: the servers answer, and refuse everybody, for so long at least. */
     dibs_status (*enter)(dibs__engine *e, const dibs__enter_request *request, dibs__deadline until,
                          dibs__reply *out, dibs_error *err);
-
-    /* May be NULL: then the core sleeps until the sink is told. Else: the calling thread waits for
-     * its own wake-up. DIBS_OK with GRANTED, or with QUEUED when `until` came, when it was poked,
-     * or when the engine has reason to look (the core calls keep or goes on waiting). Any other
-     * status: waiting does not work now; the core pauses, keeps, and calls again. */
-    dibs_status (*wait)(dibs__engine *e, dibs__sitter *sitter, dibs__deadline until,
-                        dibs__reply *out, dibs_error *err);
-    /* Makes `wait` of that sitter return soon; before it or after it, harmless. Called with the
-     * handle's mutex held: must neither call the sink nor take a lock under which the sink is
-     * called. */
-    void (*poke)(dibs__engine *e, dibs__sitter *sitter);
 
     /* Signs of life for many, sorted by name: fills status and reply of each: GRANTED, QUEUED,
      * LOST, BROKEN or RESUMED. */
@@ -222,11 +205,12 @@ struct dibs__engine_class {
      * true: there is more. NULL: the engine does it by itself. */
     bool (*cell_reap)(dibs__engine *e, size_t limit, dibs__deadline until);
 
-    /* -1, or a descriptor that stays the same for the engine's life; the keeper polls it. */
+    /* -1, or a descriptor that stays the same for the engine's life. The keeper polls it, or, if
+     * `waiters_read`, a thread that waits for a lock. */
     int (*event_fd)(dibs__engine *e);
-    /* Reads what is there without blocking and tells the sink. Called by the keeper alone. May be
-     * NULL. */
-    void (*events)(dibs__engine *e);
+    /* Reads what is there without blocking and tells the sink. What takes an exchange ends by `until`.
+     * Called by one thread at a time. May be NULL. */
+    void (*events)(dibs__engine *e, dibs__deadline until);
 
     /* In a forked child, async-signal-safe: take part in the process's liveness. May be NULL. */
     dibs_status (*stand_in)(dibs__engine *e);

@@ -113,25 +113,10 @@ static void enter(driver *d)
     q.who.weight = d->what & 1 ? DIBS__PLAIN : 1;
     q.who.lease = LEASE;
     q.window = d->what & 2 ? SPAN : 0;
-    q.by_event = d->what & 4;
     q.owner_named = d->what & 8;
     if ((d->class->can.no_slots && !(d->what & 1)))
         return;
     status = d->class->enter(d->e, &q, until(d), &reply, &d->err);
-    check_status(d, status);
-    check_reply(status, &reply);
-}
-
-static void await(driver *d)
-{
-    dibs__sitter sitter = {.claim = claim_of(d)};
-    dibs__reply reply = {0};
-    dibs_status status;
-
-    sitter.claim.fence = 0;
-    if (!d->class->wait)
-        return;
-    status = d->class->wait(d->e, &sitter, until(d), &reply, &d->err);
     check_status(d, status);
     check_reply(status, &reply);
 }
@@ -178,7 +163,7 @@ static void break_lock(driver *d)
 static void events(driver *d)
 {
     if (d->class->events)
-        d->class->events(d->e);
+        d->class->events(d->e, until(d));
 }
 
 /* ---- Calls: reports -------------------------------------------------------------------------- */
@@ -272,8 +257,8 @@ static void watch(driver *d)
 
 static void make_calls(driver *d, const uint8_t *calls, size_t size)
 {
-    static call_fn *const table[] = {enter, await, keep,   release, cancel, break_lock,
-                                     look,  cell,  events, cell,    watch};
+    static call_fn *const table[] = {enter, events, keep,   release, cancel, break_lock,
+                                     look,  cell,   events, cell,    watch};
 
     for (size_t i = 0; i + 1 < size; i += 2) {
         d->what = calls[i + 1];

@@ -117,8 +117,9 @@ static int my_event_fd(dibs__engine *base)
     return dibs__my_wake_fd(((dibs__my *)base)->wake);
 }
 
-static void my_events(dibs__engine *base)
+static void my_events(dibs__engine *base, dibs__deadline until)
 {
+    (void)until; /* nothing waits for an answer */
     dibs__my_wake_events(((dibs__my *)base)->wake);
 }
 
@@ -129,6 +130,7 @@ const dibs__engine_class dibs__engine_mysql = {
     .can = {.across_processes = true,
             .first_come = true,
             .names_holder = true,
+            .waiters_read = true,
             .cells = true,
             .value_max = DIBS_VALUE_MAX},
     .open = my_open,

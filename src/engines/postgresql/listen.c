@@ -155,7 +155,7 @@ static PGnotify *next_notice(dibs__pg *e, bool *missed)
     return n;
 }
 
-void dibs__pg_events(dibs__engine *base)
+void dibs__pg_events(dibs__engine *base, dibs__deadline until)
 {
     dibs__pg *e = (dibs__pg *)base;
     dibs__sink *sink = base->sink;
@@ -177,7 +177,7 @@ void dibs__pg_events(dibs__engine *base)
     waited_for = sink->waited_for(sink);
     pthread_mutex_lock(&e->listen_mutex);
     if (waited_for)
-        see_to_it(e, DIBS__NEVER);
+        see_to_it(e, until);
     else
         set_timer(e, false);
     pthread_mutex_unlock(&e->listen_mutex);

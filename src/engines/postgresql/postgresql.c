@@ -94,6 +94,7 @@ const dibs__engine_class dibs__engine_postgresql = {
     .can = {.across_processes = true,
             .first_come = true,
             .names_holder = true,
+            .waiters_read = true,
             .cells = true,
             .value_max = DIBS_VALUE_MAX},
     .open = pg_open,

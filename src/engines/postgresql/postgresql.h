@@ -131,7 +131,7 @@ void dibs__pg_listen_close(dibs__pg *e);
 void dibs__pg_listen_abandon(dibs__pg *e);
 void dibs__pg_listen(dibs__sql *e, dibs__deadline until);
 int dibs__pg_event_fd(dibs__engine *e);
-void dibs__pg_events(dibs__engine *e);
+void dibs__pg_events(dibs__engine *e, dibs__deadline until);
 
 /* ---- await.c --------------------------------------------------------------------------------- */
 

@@ -1,5 +1,5 @@
-/* Wake-ups for requests: one subscription a handle, made before the first request enters a line. The
- * keeper polls one descriptor, an epoll set with the subscription in it and a timer for trying
+/* Wake-ups: one subscription a handle, made when the first of it stands in line. Whoever reads the handle's
+ * events polls one descriptor, an epoll set with the subscription in it and a timer for trying
  * again when that was cut. What is published meanwhile is lost: once it stands again, the core looks at all who
  * wait. */
 #define _GNU_SOURCE
@@ -23,7 +23,7 @@
 #define RETRY_FIRST (100 * DIBS__MS)
 #define RETRY_LAST  (5 * DIBS__SECOND)
 
-/* Threads that enter make the connection, the keeper alone reads and drops it. */
+/* Threads that enter make the connection, whoever reads the events alone reads and drops it. */
 struct dibs__events {
     pthread_mutex_t lock; /* `conn` goes from NULL to something, or back */
     int epoll_fd, timer_fd;
@@ -31,6 +31,10 @@ struct dibs__events {
     bool wanted;
     bool missed; /* it has been cut: once it stands again, look */
     int64_t pause;
+    bool refused;              /* the last try was, and not for want of an answer */
+    atomic_bool armed;         /* the timer may ring */
+    uint64_t made;             /* so many times */
+    _Atomic uint64_t standing; /* which of these stands; 0: none */
 };
 
 /* ---- Life ------------------------------------------------------------------------------------ */
@@ -81,12 +85,25 @@ void dibs__events_abandon(dibs__events *v)
     close(v->epoll_fd);
 }
 
-/* Makes the keeper call `events` after `span`. */
+/* Has `events` called after `span`. */
 static void call_later(dibs__events *v, int64_t span)
 {
     struct itimerspec t = {.it_value = {span / DIBS__SECOND, span % DIBS__SECOND * 1000 + 1}};
 
+    atomic_store(&v->armed, true);
     timerfd_settime(v->timer_fd, 0, &t, NULL);
+}
+
+static bool has_rung(dibs__events *v)
+{
+    uint64_t ticks;
+
+    if (!atomic_load_explicit(&v->armed, memory_order_relaxed))
+        return false;
+    if (read(v->timer_fd, &ticks, sizeof ticks) != sizeof ticks)
+        return false;
+    atomic_store(&v->armed, false);
+    return true;
 }
 
 /* ---- Subscribing ----------------------------------------------------------------------------- */
@@ -131,13 +148,16 @@ static dibs_status connect_events(dibs__redis *r, dibs__deadline until, dibs_err
     }
     v->conn = c;
     v->pause = 0;
+    v->refused = false;
+    atomic_store(&v->standing, ++v->made);
     call_later(v, 0); /* something may have come with the confirmation already */
     return DIBS_OK;
 }
 
-/* With the lock. Nobody else may come to try: the keeper does, later and later. */
-static void retry_later(dibs__events *v)
+/* With the lock. Nobody else may come to try: the reader does, later and later. */
+static void retry_later(dibs__events *v, dibs_status status)
 {
+    v->refused = status != DIBS_UNAVAILABLE;
     v->pause = v->pause ? 2 * v->pause : RETRY_FIRST;
     v->pause = v->pause < RETRY_LAST ? v->pause : RETRY_LAST;
     call_later(v, v->pause);
@@ -173,10 +193,11 @@ dibs_status dibs__events_need(dibs__redis *r, dibs__deadline until, dibs_error *
     if (!lock_until(v, r->base.env, until))
         return dibs__fail(err, DIBS_UNAVAILABLE, "%s: not subscribed in time", r->place.text);
     v->wanted = true;
-    if (!v->conn)
-        status = connect_events(r, until, err);
-    if (status != DIBS_OK)
-        retry_later(v); /* the keeper may have been turned away meanwhile */
+    if (!v->conn && v->refused)
+        status =
+            dibs__fail(err, DIBS_UNAVAILABLE, "%s: the subscription was refused", r->place.text);
+    else if (!v->conn && (status = connect_events(r, until, err)) != DIBS_OK)
+        retry_later(v, status); /* the reader may have been turned away meanwhile */
     again = stands_again(v);
     pthread_mutex_unlock(&v->lock);
     if (again)
@@ -184,7 +205,12 @@ dibs_status dibs__events_need(dibs__redis *r, dibs__deadline until, dibs_error *
     return status;
 }
 
-/* ---- What the keeper does -------------------------------------------------------------------- */
+uint64_t dibs__events_standing(const dibs__redis *r)
+{
+    return atomic_load_explicit(&r->events->standing, memory_order_acquire);
+}
+
+/* ---- What the reader does -------------------------------------------------------------------- */
 
 int dibs__redis_event_fd(dibs__engine *e)
 {
@@ -213,28 +239,39 @@ static void tell(dibs__sink *sink, const redisReply *reply)
         sink->look(sink, attempt);
 }
 
-static bool read_events(dibs__conn *c, dibs__sink *sink)
+static dibs__io tell_all(dibs__conn *c, dibs__sink *sink)
 {
-    for (;;) {
-        redisReply *reply = NULL;
-        dibs__io io = dibs__conn_next(c, &reply);
-        if (io == DIBS__IO_GOT) {
-            tell(sink, reply);
-            freeReplyObject(reply);
-            continue;
-        }
-        if (io != DIBS__IO_LATE)
-            return false;
-        io = dibs__conn_receive(c, 0, -1);
-        if (io != DIBS__IO_GOT)
-            return io == DIBS__IO_LATE;
+    redisReply *reply = NULL;
+    dibs__io io;
+
+    while ((io = dibs__conn_next(c, &reply)) == DIBS__IO_GOT) {
+        tell(sink, reply);
+        freeReplyObject(reply);
     }
+    return io;
 }
 
-static void try_again(dibs__redis *r)
+/* Something may have come with the last answer already. False: the connection is of no use any more. */
+static bool read_events(dibs__conn *c, dibs__sink *sink)
 {
-    if (connect_events(r, dibs__after(r->base.env, RETRY_SPAN), NULL) != DIBS_OK)
-        retry_later(r->events);
+    short wait_for;
+    dibs__io io = tell_all(c, sink);
+
+    if (io == DIBS__IO_LATE)
+        io = dibs__conn_pull(c, &wait_for);
+    return io == DIBS__IO_LATE || (io == DIBS__IO_GOT && tell_all(c, sink) == DIBS__IO_LATE);
+}
+
+/* Without it, all who wait have a look now and then. */
+static bool try_again(dibs__redis *r, dibs__deadline until)
+{
+    dibs_status status;
+
+    until = dibs__sooner(until, dibs__after(r->base.env, RETRY_SPAN));
+    status = connect_events(r, until, NULL);
+    if (status != DIBS_OK)
+        retry_later(r->events, status);
+    return status == DIBS_OK;
 }
 
 static void drop(dibs__redis *r)
@@ -247,25 +284,25 @@ static void drop(dibs__redis *r)
     pthread_mutex_lock(&v->lock);
     v->conn = NULL;
     v->missed = true;
+    atomic_store(&v->standing, 0);
     pthread_mutex_unlock(&v->lock);
     dibs__conn_close(c);
     call_later(v, 0);
 }
 
-void dibs__redis_events(dibs__engine *e)
+void dibs__redis_events(dibs__engine *e, dibs__deadline until)
 {
     dibs__redis *r = (dibs__redis *)e;
     dibs__events *v = r->events;
     dibs__conn *c;
-    uint64_t ticks;
-    bool rang = read(v->timer_fd, &ticks, sizeof ticks) == sizeof ticks, again;
+    bool rang = has_rung(v), again = false;
 
     if (pthread_mutex_trylock(&v->lock) != 0)
         return; /* somebody is connecting, and will ring again */
     if (!v->conn && v->wanted && rang)
-        try_again(r);
+        again = !try_again(r, until);
     c = v->conn;
-    again = stands_again(v);
+    again |= stands_again(v);
     pthread_mutex_unlock(&v->lock);
     if (again)
         r->base.sink->look_again(r->base.sink, DIBS__WAITERS | DIBS__CELLS);

@@ -1,6 +1,5 @@
-/* The commands: each is one script on one key, sent on the main connection or, where there was a
- * line for the lock, on a seat of the calling thread, which saves the hop through the shared one. A
- * script that the server has forgotten is sent whole, unseen by the caller. */
+/* The commands: each is one script on one key, sent on the main connection. A script that the server has forgotten is
+ * sent whole, unseen by the caller. */
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "engines/redis/error.h"
@@ -14,10 +13,8 @@
 #define WHO_SIZE  (DIBS__OWNER_SIZE + DIBS__ATTEMPT_SIZE + DIBS__HOST_SIZE + 64)
 #define KEEP_MAX  256 /* in one write */
 
-/* What to enter with, beside who: lease, min_hold, window, capacity, and a sum of these. */
-#define NUMBERS_SIZE 32 /* the sum is in the last byte */
-#define ALL_OF_IT    1
-#define WAIT_FOLLOWS 2 /* a BLPOP comes right behind */
+/* What to enter with, beside who: lease, min_hold, window, capacity, and 1 for all of it. */
+#define NUMBERS_SIZE 32
 
 /* An argument of a script: bytes, or else a number. */
 typedef struct word {
@@ -35,15 +32,6 @@ typedef struct question {
     size_t count;
     word words[WORDS_MAX];
 } question;
-
-atomic_uchar *dibs__redis_hot(dibs__redis *r, const char *name)
-{
-    uint32_t hash = 2166136261u;
-
-    for (; *name; name++)
-        hash = (hash ^ (unsigned char)*name) * 16777619u;
-    return &r->hot[(hash ^ hash >> 16) % DIBS__REDIS_HOT];
-}
 
 /* ---- Questions and answers ------------------------------------------------------------------- */
 
@@ -77,6 +65,17 @@ static dibs_status refused(const redisReply *reply, dibs__reply *out, dibs_error
 {
     *out = (dibs__reply){.remaining = 1};
     return dibs__redis_refusal(reply, err);
+}
+
+uint64_t dibs__redis_read_double(const char *at)
+{
+    uint64_t bits = 0;
+    double number;
+
+    for (int i = 0; i < 8; i++)
+        bits = bits << 8 | (unsigned char)at[i];
+    memcpy(&number, &bits, sizeof number);
+    return number >= 0 && number < 0x1p63 ? (uint64_t)number : 0;
 }
 
 bool dibs__redis_is_fence(int64_t fence, int64_t floor)
@@ -150,27 +149,16 @@ dibs_status dibs__redis_read_reply(const redisReply *reply, int64_t lease, dibs_
     return DIBS_OK;
 }
 
-static dibs_status ask_on_seat(dibs__redis *r, dibs__seat *seat, const dibs__bytes *bytes,
-                               redisReply **reply, dibs__deadline until, dibs_error *err)
-{
-    dibs_status status = dibs__conn_ask(seat->conn, bytes, reply, 1, until, err);
-
-    dibs__seat_leave(&r->seats, seat, status == DIBS_OK ? DIBS__SEAT_SOUND : DIBS__SEAT_UNANSWERED);
-    return status;
-}
-
-/* One question, one answer. `seat`: may be NULL. */
-static dibs_status ask(dibs__redis *r, const question *q, dibs__seat *seat, dibs__deadline until,
-                       dibs__reply *out, dibs_error *err)
+/* One question, one answer. */
+static dibs_status ask(dibs__redis *r, const question *q, dibs__deadline until, dibs__reply *out,
+                       dibs_error *err)
 {
     dibs__bytes bytes = {0};
     redisReply *reply = NULL;
     dibs_status status;
 
     write_question(r, q, false, &bytes);
-    status = seat ? ask_on_seat(r, seat, &bytes, &reply, until, err) : DIBS_UNAVAILABLE;
-    if (status == DIBS_UNAVAILABLE)
-        status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
+    status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
     if (status == DIBS_OK && dibs__redis_no_script(reply)) {
         freeReplyObject(reply);
         dibs__bytes_clear(&bytes);
@@ -213,12 +201,12 @@ static char *write_name(char *at, const char *owner, const char *attempt)
 }
 
 /* Who asks, in the form in which the script stores it: see lua/head.lua. Returns its length. */
-static size_t write_who(char out[WHO_SIZE], const dibs__asker *who, bool by_event)
+static size_t write_who(char out[WHO_SIZE], const dibs__asker *who)
 {
     char *at = write_name(out, who->owner, who->attempt);
 
     at += sprintf(at, "%lld %s", (long long)who->pid, who->host) + 1;
-    at = stpcpy(at, by_event ? "P" : "L") + 1;
+    at = stpcpy(at, "P") + 1;
     at = add_double(add_bytes(at, who->weight, 4), who->lease);
     return (size_t)(at - out);
 }
@@ -236,8 +224,8 @@ static word flag(bool set)
 static void ask_to_enter(const dibs__redis *r, const dibs__enter_request *request, question *q)
 {
     const dibs__asker *who = &request->who;
-    size_t length = write_who(q->who, who, request->by_event);
-    uint32_t kind = who->weight == request->capacity ? ALL_OF_IT : 0;
+    size_t length = write_who(q->who, who);
+    bool all = who->weight == request->capacity;
 
     q->script = DIBS__SCRIPT_ENTER;
     q->lease = who->lease;
@@ -246,47 +234,35 @@ static void ask_to_enter(const dibs__redis *r, const dibs__enter_request *reques
     add_double(q->numbers + 8, who->min_hold);
     add_double(q->numbers + 16, request->window);
     add_bytes(q->numbers + 24, request->capacity, 4);
-    add_bytes(q->numbers + 28, kind, 4);
+    add_bytes(q->numbers + 28, all, 4);
     q->words[0] = (word){q->numbers, NUMBERS_SIZE, 0};
     q->words[1] = (word){q->who, length, 0};
     q->count = 2;
 }
 
-static dibs_status enter_hot(dibs__redis *r, const dibs__enter_request *request, question *q,
-                             dibs__deadline until, dibs__reply *out, dibs_error *err)
+/* In line, it must be told. What was published before the subscription stands is lost: then it looks. Without one,
+ * signs of life find what happens, and each try to subscribe again. */
+static void see_to_wake_up(dibs__redis *r, const char *attempt, uint64_t stood,
+                           dibs__deadline until)
 {
-    dibs__bytes bytes = {0};
-    dibs_status status;
-
-    q->numbers[NUMBERS_SIZE - 1] |= WAIT_FOLLOWS;
-    write_question(r, q, false, &bytes);
-    q->numbers[NUMBERS_SIZE - 1] &= ~WAIT_FOLLOWS;
-    status = dibs__redis_enter_and_wait(r, request, &bytes, until, out, err);
-    dibs__bytes_fini(&bytes);
-    return status;
+    if (stood && dibs__events_standing(r) == stood)
+        return;
+    dibs__events_need(r, until, NULL);
+    r->base.sink->look(r->base.sink, attempt);
 }
 
 dibs_status dibs__redis_enter(dibs__engine *e, const dibs__enter_request *request,
                               dibs__deadline until, dibs__reply *out, dibs_error *err)
 {
     dibs__redis *r = (dibs__redis *)e;
-    atomic_uchar *hot = dibs__redis_hot(r, request->name);
+    uint64_t stood = dibs__events_standing(r);
     question q;
-    dibs_status status = DIBS_UNSUPPORTED;
+    dibs_status status;
 
-    if (request->by_event && request->window > 0 &&
-        (status = dibs__events_need(r, until, err)) != DIBS_OK)
-        return status;
     ask_to_enter(r, request, &q);
-    if (!request->by_event && request->window > 0 &&
-        atomic_load_explicit(hot, memory_order_relaxed) && !dibs__pipeline_lags(r->pipeline))
-        status = enter_hot(r, request, &q, until, out, err);
-    else
-        status = DIBS_UNSUPPORTED;
-    if (status == DIBS_UNSUPPORTED)
-        status = ask(r, &q, NULL, until, out, err);
-    if (status == DIBS_OK && request->window > 0)
-        atomic_store_explicit(hot, out->verdict == DIBS__QUEUED, memory_order_relaxed);
+    status = ask(r, &q, until, out, err);
+    if (status == DIBS_OK && out->verdict == DIBS__QUEUED)
+        see_to_wake_up(r, request->who.attempt, stood, until);
     return status;
 }
 
@@ -309,13 +285,10 @@ dibs_status dibs__redis_release(dibs__engine *e, const dibs__claim *claim, dibs_
                                 dibs__reply *out, dibs_error *err)
 {
     dibs__redis *r = (dibs__redis *)e;
-    bool hot = atomic_load_explicit(dibs__redis_hot(r, claim->name), memory_order_relaxed);
     question q;
 
     ask_about(r, DIBS__SCRIPT_RELEASE, claim, &q);
-    dibs__seat_give_up(&r->seats, claim->attempt, true, until);
-    hot = hot && !dibs__pipeline_lags(r->pipeline);
-    return ask(r, &q, hot ? dibs__seat_idle(&r->seats, until) : NULL, until, out, err);
+    return ask(r, &q, until, out, err);
 }
 
 dibs_status dibs__redis_cancel(dibs__engine *e, const dibs__claim *claim, dibs__deadline until,
@@ -324,12 +297,9 @@ dibs_status dibs__redis_cancel(dibs__engine *e, const dibs__claim *claim, dibs__
     dibs__redis *r = (dibs__redis *)e;
     dibs__reply reply;
     question q;
-    dibs_status status;
 
     ask_about(r, DIBS__SCRIPT_CANCEL, claim, &q);
-    status = ask(r, &q, NULL, until, &reply, err);
-    dibs__seat_give_up(&r->seats, claim->attempt, status == DIBS_OK, until);
-    return status;
+    return ask(r, &q, until, &reply, err);
 }
 
 dibs_status dibs__redis_break(dibs__engine *e, const char *name, const char *by, bool at_once,
@@ -344,19 +314,10 @@ dibs_status dibs__redis_break(dibs__engine *e, const char *name, const char *by,
     q.words[0] = (word){by, strnlen(by, DIBS__BY_SIZE - 1), 0};
     q.words[1] = flag(at_once);
     q.count = 2;
-    return ask(r, &q, NULL, until, out, err);
+    return ask(r, &q, until, out, err);
 }
 
 /* ---- Keep ------------------------------------------------------------------------------------ */
-
-/* An attempt that is in line no longer needs its seat, unless its thread is sitting there. */
-static void settle_claim(dibs__redis *r, dibs__claim *claim, const redisReply *reply,
-                         dibs__deadline until)
-{
-    claim->status = dibs__redis_read_reply(reply, claim->lease, &claim->reply, NULL);
-    if (claim->status == DIBS_OK && claim->fence == 0 && claim->reply.verdict != DIBS__QUEUED)
-        dibs__seat_give_up(&r->seats, claim->attempt, claim->reply.verdict == DIBS__GRANTED, until);
-}
 
 /* Up to KEEP_MAX claims in one write. `whole` for those that the server had no script for: returns
  * how many. */
@@ -378,7 +339,8 @@ static size_t keep_some(dibs__redis *r, dibs__claim *const claims[], size_t coun
         if (replies[i] && dibs__redis_no_script(replies[i]))
             missed++;
         if (replies[i])
-            settle_claim(r, claims[i], replies[i], until);
+            claims[i]->status =
+                dibs__redis_read_reply(replies[i], claims[i]->lease, &claims[i]->reply, NULL);
         else
             claims[i]->status = status;
         if (replies[i])

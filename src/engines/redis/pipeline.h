@@ -35,8 +35,4 @@ dibs_status dibs__pipeline_open(dibs__pipeline *p, dibs__deadline until, dibs_er
 dibs_status dibs__pipeline_call(dibs__pipeline *p, const dibs__bytes *bytes, redisReply **out,
                                 size_t count, dibs__deadline until, dibs_error *err);
 
-/* Requests of calls that are over are still unanswered. What must come after them goes this way, too: on
- * another connection it could overtake them. */
-bool dibs__pipeline_lags(dibs__pipeline *p);
-
 #endif

@@ -79,7 +79,6 @@ static void redis_close(dibs__engine *e)
     dibs__redis *r = (dibs__redis *)e;
 
     dibs__pipeline_free(r->pipeline);
-    dibs__seats_fini(&r->seats);
     dibs__events_free(r->events);
     dibs__abandoned_fini(&r->abandoned);
     dibs__scripts_fini(&r->scripts);
@@ -93,7 +92,6 @@ static void redis_abandon(dibs__engine *e)
     dibs__redis *r = (dibs__redis *)e;
 
     dibs__pipeline_abandon(r->pipeline);
-    dibs__seats_abandon(&r->seats);
     dibs__events_abandon(r->events);
 }
 
@@ -137,7 +135,6 @@ static dibs_status redis_open(const dibs__open_request *request, dibs__engine **
         (dibs__engine){.class = &dibs__engine_redis, .env = request->env, .sink = request->sink};
     r->place.env = request->env;
     dibs__abandoned_init(&r->abandoned, request->sink, r->place.text);
-    dibs__seats_init(&r->seats, request->env, &r->abandoned);
     status = read_url(request->url, r, err);
     if (status == DIBS_OK) {
         snprintf(r->id, sizeof r->id, "%s", request->handle_id);
@@ -179,14 +176,13 @@ const dibs__engine_class dibs__engine_redis = {
     .can = {.across_processes = true,
             .first_come = true,
             .names_holder = true,
+            .waiters_read = true,
             .cells = true,
             .value_max = DIBS_VALUE_MAX},
     .open = redis_open,
     .close = redis_close,
     .abandon = redis_abandon,
     .enter = dibs__redis_enter,
-    .wait = dibs__redis_wait,
-    .poke = dibs__redis_poke,
     .keep = dibs__redis_keep,
     .release = dibs__redis_release,
     .cancel = dibs__redis_cancel,

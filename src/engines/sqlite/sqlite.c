@@ -276,9 +276,9 @@ static int sqlite_event_fd(dibs__engine *base)
     return from(base)->epoll;
 }
 
-static void sqlite_events(dibs__engine *base)
+static void sqlite_events(dibs__engine *base, dibs__deadline until)
 {
-    dibs__lite_wake_events(from(base));
+    dibs__lite_wake_events(from(base), until);
 }
 
 static dibs_status sqlite_stand_in(dibs__engine *base)

@@ -310,7 +310,7 @@ void dibs__lite_wake_close(dibs__lite *e);
 void dibs__lite_wake_send(dibs__lite *e, const dibs__lite_notice *n);
 /* True once, when the folder has just come under watch: look again at what was looked at before. */
 bool dibs__lite_wake_watch(dibs__lite *e);
-void dibs__lite_wake_events(dibs__lite *e);
+void dibs__lite_wake_events(dibs__lite *e, dibs__deadline until);
 /* That process is the client's: tell us when it ends. `life` is its file. Takes both descriptors. */
 void dibs__lite_peer_follow(dibs__lite *e, const char *client, int pidfd, int life);
 /* 1: lives; 0: is dead; -1: not known. */

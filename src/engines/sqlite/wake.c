@@ -283,7 +283,7 @@ static bool read_peer(dibs__lite *e, int fd)
     return death;
 }
 
-void dibs__lite_wake_events(dibs__lite *e)
+void dibs__lite_wake_events(dibs__lite *e, dibs__deadline until)
 {
     struct epoll_event event[16];
     int n = epoll_wait(e->epoll, event, 16, 0);
@@ -301,8 +301,7 @@ void dibs__lite_wake_events(dibs__lite *e)
             death |= read_peer(e, fd);
     }
     if (death) {
-        dibs__lite_job job = {.kind = DIBS__LITE_RESCUE,
-                              .until = dibs__after(e->base.env, e->request_span)};
+        dibs__lite_job job = {.kind = DIBS__LITE_RESCUE, .until = until};
         dibs__lite_do(e, &job);
     }
 }

@@ -251,7 +251,7 @@ bool dibs__line_cell_reap(dibs__engine *e, size_t limit, dibs__deadline until);
 dibs_status dibs__line_cell_list(dibs__engine *e, const dibs__cell_range *range,
                                  dibs__deadline until, dibs__cell_page *out, dibs_error *err);
 int dibs__line_event_fd(dibs__engine *e); /* a timer: for leases shorter than the session */
-void dibs__line_events(dibs__engine *e);
+void dibs__line_events(dibs__engine *e, dibs__deadline until);
 
 /* The capabilities that all of them have. */
 #define DIBS__LINE_CAN(most)                                                                       \

@@ -3,6 +3,7 @@
 #include "core/report.h"
 #include "support/sink.h"
 
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -106,9 +107,9 @@ static void name_attempt(const rig *g, int attempt, char out[DIBS__ATTEMPT_SIZE]
 }
 
 dibs_status rig_enter(rig *g, const char *name, const char *owner, int attempt, int64_t window_ms,
-                      bool by_event, dibs__reply *out, dibs_error *err)
+                      dibs__reply *out, dibs_error *err)
 {
-    dibs__enter_request r = {.name = name, .capacity = DIBS__PLAIN, .by_event = by_event};
+    dibs__enter_request r = {.name = name, .capacity = DIBS__PLAIN};
 
     snprintf(r.who.owner, sizeof r.who.owner, "%s", owner);
     name_attempt(g, attempt, r.who.attempt);
@@ -121,6 +122,15 @@ dibs_status rig_enter(rig *g, const char *name, const char *owner, int attempt, 
 }
 
 /* `text` must live as long as the claim. */
+rig *rig_events(rig *g)
+{
+    struct pollfd p = {g->engine->class->event_fd(g->engine), POLLIN, 0};
+
+    if (poll(&p, 1, 0) == 1)
+        g->engine->class->events(g->engine, rig_until(g));
+    return g;
+}
+
 static dibs__claim claim_of(const rig *g, const char *name, const char *owner, int attempt,
                             char text[DIBS__ATTEMPT_SIZE])
 {
@@ -155,16 +165,6 @@ dibs_status rig_keep(rig *g, const char *name, const char *owner, int attempt, u
     g->engine->class->keep(g->engine, claims, 1, rig_until(g));
     *out = claim.reply;
     return claim.status;
-}
-
-dibs_status rig_wait(rig *g, const char *name, const char *owner, int attempt, int64_t ms,
-                     dibs__reply *out, dibs_error *err)
-{
-    char text[DIBS__ATTEMPT_SIZE];
-    dibs__sitter sitter = {.claim = claim_of(g, name, owner, attempt, text)};
-
-    return g->engine->class->wait(g->engine, &sitter, dibs__after(&dibs__env_system, ms * DIBS__MS),
-                                  out, err);
 }
 
 bool rig_look(rig *g, const char *name, size_t *holders, size_t *waiters, uint64_t *fence)

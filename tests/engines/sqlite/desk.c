@@ -93,7 +93,7 @@ void desk_close(desk *d)
 dibs_status desk_try_enter(desk *d, const char *name, const char *owner, uint32_t capacity,
                            int64_t window, dibs__deadline until, dibs__reply *out, dibs_error *err)
 {
-    dibs__enter_request r = {.name = name, .window = window, .by_event = true};
+    dibs__enter_request r = {.name = name, .window = window};
 
     snprintf(r.who.owner, sizeof r.who.owner, "%s", owner);
     snprintf(r.who.attempt, sizeof r.who.attempt, "%s", owner);
@@ -166,7 +166,7 @@ static bool run_events(desk *d, int64_t end)
 
     if (left < 0 || poll(&p, 1, (int)left) <= 0)
         return false;
-    d->class->events(d->engine);
+    d->class->events(d->engine, dibs__after(d->env, 5 * DIBS__SECOND));
     return true;
 }
 
