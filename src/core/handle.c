@@ -142,9 +142,39 @@ static void on_look(dibs__sink *sink, const char *attempt)
 
     pthread_mutex_lock(&d->mutex);
     g = find_open(d, attempt);
-    if (g && (g->state == DIBS__HELD || (g->ticket && !g->ticket->enter_again)))
-        dibs__grant_schedule(g, dibs__now(d->env));
+    if (g)
+        dibs__grant_look(g);
     pthread_mutex_unlock(&d->mutex);
+}
+
+static void on_changed(dibs__sink *sink, uint64_t cell)
+{
+    dibs *d = DIBS__FROM(dibs, sink, sink);
+
+    pthread_mutex_lock(&d->mutex);
+    dibs__watches_end(d, cell);
+    pthread_mutex_unlock(&d->mutex);
+}
+
+static void on_look_again(dibs__sink *sink, unsigned at)
+{
+    dibs *d = DIBS__FROM(dibs, sink, sink);
+
+    pthread_mutex_lock(&d->mutex);
+    if (!d->closing)
+        dibs__look_again(d, at);
+    pthread_mutex_unlock(&d->mutex);
+}
+
+static bool on_waited_for(dibs__sink *sink)
+{
+    dibs *d = DIBS__FROM(dibs, sink, sink);
+    bool so;
+
+    pthread_mutex_lock(&d->mutex);
+    so = d->waits > 0;
+    pthread_mutex_unlock(&d->mutex);
+    return so;
 }
 
 static void on_log(dibs__sink *sink, dibs_log_level level, const char *format, ...)
@@ -236,7 +266,7 @@ static void fill_identity(dibs *d, const dibs__env *env, const dibs_options *o)
     d->wait_ms = o->wait_ms ? o->wait_ms : DIBS_FOREVER;
     d->log = o->log;
     d->log_data = o->log_data;
-    d->sink = (dibs__sink){on_granted, on_look, on_log};
+    d->sink = (dibs__sink){on_granted, on_look, on_changed, on_look_again, on_waited_for, on_log};
     d->news.end = &d->news.first;
     d->outcomes.end = &d->outcomes.first;
     d->workers.end = &d->workers.first;
@@ -245,7 +275,7 @@ static void fill_identity(dibs *d, const dibs__env *env, const dibs_options *o)
 
 static void free_handle(dibs *d)
 {
-    int fds[] = {d->notice_fd, d->timer_fd, d->wake_fd};
+    int fds[] = {d->notice_fd, d->timer_fd, d->wake_fd, d->leader_fd};
 
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
         if (fds[i] >= 0)
@@ -255,6 +285,7 @@ static void free_handle(dibs *d)
     dibs__table_fini(&d->attempts);
     dibs__table_fini(&d->owners);
     dibs__table_fini(&d->requests);
+    dibs__table_fini(&d->watches);
     dibs__heap_fini(&d->due);
     dibs__heap_fini(&d->expiries);
     dibs__heap_fini(&d->errands);
@@ -283,8 +314,9 @@ static dibs_status new_handle(const dibs__env *env, const dibs_options *o, dibs 
     dibs__cond_init(&d->opening.changed);
     d->notice_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     d->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    d->leader_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     d->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (d->notice_fd < 0 || d->wake_fd < 0 || d->timer_fd < 0) {
+    if (d->notice_fd < 0 || d->wake_fd < 0 || d->leader_fd < 0 || d->timer_fd < 0) {
         dibs_status status =
             dibs__fail(err, DIBS_NO_MEMORY, "no descriptors left: %s", strerror(errno));
         free_handle(d);
@@ -471,6 +503,7 @@ static void drive_out(dibs *d)
     d->close_until = dibs__after(d->env, d->request_span);
     pthread_cond_broadcast(&d->opening.changed);
     dibs__requests_stop(d);
+    dibs__watches_end_all(d);
     for (size_t i = 0; i < d->attempts.size; i++) {
         for (dibs__node *n = d->attempts.slot[i]; n; n = n->next) {
             dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);

@@ -140,6 +140,7 @@ static void fill_ticket(dibs__ticket *t, dibs_grant *g, const dibs_lock_options 
     t->window = g->lease < DIBS__WINDOW ? g->lease : DIBS__WINDOW;
     t->enter_again = true;
     g->ticket = t;
+    d->waits += !t->try_once;
 }
 
 /* ---- Reentry --------------------------------------------------------------------------------- */
@@ -397,8 +398,10 @@ void dibs_cancel(dibs *d, const char *name)
         return;
     pthread_mutex_lock(&d->mutex);
     d->cancels += name == NULL;
-    if (!name)
+    if (!name) {
+        dibs__watches_end_all(d);
         dibs__requests_cancel(d);
+    }
     /* Settling takes at most the entry itself out of the table. */
     for (size_t i = 0; i < d->attempts.size; i++) {
         for (dibs__node *n = d->attempts.slot[i], *next; n; n = next) {

@@ -416,14 +416,9 @@ static void wait_for_news(dibs_once *o, dibs__deadline until, int64_t *pause)
 
     until = dibs__sooner(until, dibs__after(d->env, SLICE));
     until = dibs__sooner(until, dead > soon ? dead : soon);
-    if (d->class->cell_wait && dibs__begin_call(d)) {
-        pthread_mutex_unlock(&d->mutex);
-        status = d->class->cell_wait(d->engine, o->cell, o->version, until, NULL);
-        pthread_mutex_lock(&d->mutex);
-        dibs__end_call(d);
-    } else if (d->class->cell_wait) {
-        dibs__end_call(d);
-    }
+    if (dibs__begin_call(d))
+        status = dibs__cell_wait(d, o->cell, o->version, until, NULL);
+    dibs__end_call(d);
     if (status != DIBS_OK)
         nap(d, until, pause);
 }

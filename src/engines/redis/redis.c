@@ -12,8 +12,6 @@
 #include "core/error.h"
 #include "engines/redis/examine.h"
 
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,7 +91,6 @@ static void redis_close(dibs__engine *e)
     dibs__redis *r = (dibs__redis *)e;
 
     dibs__pipeline_free(r->pipeline);
-    dibs__seats_fini(&r->seats);
     dibs__events_free(r->events);
     dibs__abandoned_fini(&r->abandoned);
     dibs__scripts_fini(&r->scripts);
@@ -108,7 +105,6 @@ static void redis_abandon(dibs__engine *e)
     dibs__redis *r = (dibs__redis *)e;
 
     dibs__pipeline_abandon(r->pipeline);
-    dibs__seats_abandon(&r->seats);
     dibs__sentinels_abandon(r->place.sentinels);
     dibs__events_abandon(r->events);
 }
@@ -150,45 +146,6 @@ static dibs_status connect_main(void *ctx, dibs__deadline until, dibs__conn **ou
 
 /* ---- Grants that were made by somebody else's command -------------------------------------------- */
 
-/* Whether replicas have them, only a sign of life tells: it goes out with a WAIT. */
-static dibs__sink *told_by(dibs__sink *sink)
-{
-    return ((dibs__redis *)((char *)sink - offsetof(dibs__redis, doubts)))->told;
-}
-
-static void doubt_granted(dibs__sink *sink, const char *attempt, uint64_t fence, uint64_t floor)
-{
-    (void)fence;
-    (void)floor;
-    told_by(sink)->look(told_by(sink), attempt);
-}
-
-static void doubt_look(dibs__sink *sink, const char *attempt)
-{
-    told_by(sink)->look(told_by(sink), attempt);
-}
-
-static void doubt_log(dibs__sink *sink, dibs_log_level level, const char *format, ...)
-{
-    char text[512];
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    told_by(sink)->log(told_by(sink), level, "%s", text);
-}
-
-static dibs_status redis_wait(dibs__engine *e, dibs__sitter *sitter, dibs__deadline until,
-                              dibs__reply *out, dibs_error *err)
-{
-    dibs_status status = dibs__redis_wait(e, sitter, until, out, err);
-
-    if (((dibs__redis *)e)->guard.replicas > 0 && out->verdict == DIBS__GRANTED)
-        *out = (dibs__reply){.verdict = DIBS__QUEUED};
-    return status;
-}
-
 /* ---- Beginning ---------------------------------------------------------------------------------- */
 
 static dibs_status redis_open(const dibs__open_request *request, dibs__engine **out,
@@ -202,15 +159,11 @@ static dibs_status redis_open(const dibs__open_request *request, dibs__engine **
     r->base =
         (dibs__engine){.class = &dibs__engine_redis, .env = request->env, .sink = request->sink};
     r->place.env = request->env;
-    r->told = request->sink;
-    r->doubts = (dibs__sink){doubt_granted, doubt_look, doubt_log};
     dibs__guard_init(&r->guard);
     dibs__abandoned_init(&r->abandoned, request->sink, r->place.text);
-    dibs__seats_init(&r->seats, request->env, &r->abandoned);
     status = read_url(request->url, r, err);
-    if (r->guard.replicas > 0)
-        r->base.sink = &r->doubts;
     if (status == DIBS_OK) {
+        snprintf(r->id, sizeof r->id, "%s", request->handle_id);
         snprintf(r->channel, sizeof r->channel, "%s:wake:%s", r->prefix, request->handle_id);
         r->pipeline =
             dibs__pipeline_new(request->env, request->request_span, &r->abandoned, connect_main, r);
@@ -251,14 +204,13 @@ const dibs__engine_class dibs__engine_redis = {
     .can = {.across_processes = true,
             .first_come = true,
             .names_holder = true,
+            .waiters_read = true,
             .cells = true,
             .value_max = DIBS_VALUE_MAX},
     .open = redis_open,
     .close = redis_close,
     .abandon = redis_abandon,
     .enter = dibs__redis_enter,
-    .wait = redis_wait,
-    .poke = dibs__redis_poke,
     .keep = dibs__redis_keep,
     .release = dibs__redis_release,
     .cancel = dibs__redis_cancel,
@@ -266,7 +218,7 @@ const dibs__engine_class dibs__engine_redis = {
     .inspect = dibs__redis_inspect,
     .list = dibs__redis_list,
     .cell = dibs__redis_cell,
-    .cell_wait = dibs__redis_cell_wait,
+    .watch = dibs__redis_watch,
     .cell_list = dibs__redis_cell_list,
     .event_fd = dibs__redis_event_fd,
     .events = dibs__redis_events,

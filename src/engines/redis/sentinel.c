@@ -515,7 +515,7 @@ static bool read_ear(dibs__sentinels *s)
             continue;
         }
         if (io == DIBS__IO_LATE)
-            io = dibs__conn_receive(s->ear, 0, -1);
+            io = dibs__conn_receive(s->ear, 0);
         if (io == DIBS__IO_GOT)
             continue;
         if (io != DIBS__IO_LATE)

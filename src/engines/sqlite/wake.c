@@ -83,6 +83,8 @@ void dibs__lite_wake_close(dibs__lite *e)
     }
     if (e->inotify >= 0)
         close(e->inotify);
+    close_one(&e->log);
+    close_one(&e->log_timer);
     close_one(&e->wake);
     close_one(&e->epoll);
 }
@@ -282,7 +284,7 @@ static bool read_peer(dibs__lite *e, int fd)
     return death;
 }
 
-void dibs__lite_wake_events(dibs__lite *e)
+void dibs__lite_wake_events(dibs__lite *e, dibs__deadline until)
 {
     struct epoll_event event[16];
     int n = epoll_wait(e->epoll, event, 16, 0);
@@ -290,6 +292,8 @@ void dibs__lite_wake_events(dibs__lite *e)
 
     for (int i = 0; i < n; i++) {
         int fd = event[i].data.fd;
+        if (dibs__lite_await_events(e, fd))
+            continue;
         if (fd == e->wake)
             read_pipe(e);
         else if (fd == e->inotify)
@@ -298,8 +302,7 @@ void dibs__lite_wake_events(dibs__lite *e)
             death |= read_peer(e, fd);
     }
     if (death) {
-        dibs__lite_job job = {.kind = DIBS__LITE_RESCUE,
-                              .until = dibs__after(e->base.env, e->request_span)};
+        dibs__lite_job job = {.kind = DIBS__LITE_RESCUE, .until = until};
         dibs__lite_do(e, &job);
     }
 }

@@ -1,8 +1,7 @@
 --define SERVER ARGV[3]
 --include head.lua
 -- Enter: take, or stand in line. ARGV: packed numbers, who, server. The numbers are lease, min_hold,
--- window, capacity, and a sum: 1 for all of the capacity, 2 when a BLPOP on the attempt's own list
--- comes right behind: it is answered at once unless the attempt is in line.
+-- window, capacity, and 1 for all of the capacity.
 local lease, hold, window, wanted, kind = struct.unpack('>dddI4I4', ARGV[1])
 if quiet then
     return quiet < 0 and {UNMARKED} or {QUIET, 0, 0, quiet}
@@ -118,7 +117,4 @@ end
 
 local reply = enter()
 finish(lease)
-if kind >= 2 and reply[1] ~= QUEUED then
-    push(who, '-', '1')
-end
 return reply

@@ -206,12 +206,6 @@ end
 
 -- ---- Wake-ups ----
 
-local function push(h, message, seconds)
-    local list = key .. ':w:' .. h[ATTEMPT]
-    call('RPUSH', list, message)
-    call('EXPIRE', list, seconds)
-end
-
 -- A user without the right to the channel must not fail the command midway: a wake-up may be lost.
 local function publish(h, message)
     local prefix = string.match(key, '^(.-):{')
@@ -220,11 +214,7 @@ local function publish(h, message)
 end
 
 local function tell_granted(h, floor)
-    if h[WAKE] == 'L' then
-        push(h, struct.pack('>dd', h[NUMBER], floor), '60')
-    elseif h[WAKE] == 'P' then
-        publish(h, h[ATTEMPT] .. ' ' .. text(h[NUMBER]) .. ' ' .. text(floor))
-    end
+    publish(h, h[ATTEMPT] .. ' ' .. text(h[NUMBER]) .. ' ' .. text(floor))
 end
 
 -- ---- Grants ----

@@ -6,7 +6,7 @@ if mine and mark == LINED and not quiet then
     local found = call('HMGET', key .. ':q', first, struct.pack('>d', place + 1))
     local head, second = found[1], found[2]
     if head and (second or waiters == 1) then
-        local _, _, alive, _, hold, owner, attempt, _, wake, weight = struct.unpack(ENTRY, head)
+        local _, _, alive, _, hold, owner, attempt, _, _, weight = struct.unpack(ENTRY, head)
         local _, next_alive = 0, 0
         if second then
             _, _, next_alive = struct.unpack('>ddd', second)
@@ -17,15 +17,9 @@ if mine and mark == LINED and not quiet then
             call('SETRANGE', key, '0', struct.pack(LINE_HEAD, waiters - 1, last_place, place + 1,
                 next_alive, second and LINED or HELD, now, alive, hold, till, capacity, fence)
                 .. string.sub(head, 41))
-            if wake == 'L' then
-                local list = key .. ':w:' .. attempt
-                call('RPUSH', list, struct.pack('>dd', fence, fence))
-                call('EXPIRE', list, '60')
-            else
-                local number = string.format('%.0f', fence)
-                redis.pcall('PUBLISH', string.match(key, '^(.-):{') .. ':wake:'
-                    .. string.match(attempt, '^[^-]*'), attempt .. ' ' .. number .. ' ' .. number)
-            end
+            local number = string.format('%.0f', fence)
+            redis.pcall('PUBLISH', string.match(key, '^(.-):{') .. ':wake:'
+                .. string.match(attempt, '^[^-.]*'), attempt .. ' ' .. number .. ' ' .. number)
             return 0
         end
     end
