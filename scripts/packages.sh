@@ -10,10 +10,9 @@ TEST_PACKAGES=(g++=g++ libcmocka-dev libuv1-dev libglib2.0-dev clang-format=clan
     postgresql mariadb-server libzookeeper-java default-jre-headless=java etcd-server=etcd etcd-client=etcdctl
     python3-kazoo python3-redis groff-base=groff pgbouncer sqlite3=sqlite3 openssl=openssl valgrind=valgrind faketime=faketime
     util-linux=flock wrk=wrk iproute2=ip python3=python3 clang=clang libclang-rt-dev python3-clang-14
-    abigail-tools=abidw)
+    abigail-tools=abidw chromium=chromium nodejs=node npm=npm)
 LAB_PACKAGES=(redis-server=redis-server postgresql mariadb-server libzookeeper-java default-jre-headless=java
     etcd-server=etcd faketime=faketime python3=python3)
-PEER_PACKAGES=(nodejs=node npm=npm)
 
 # The system's own, since a python version manager's shim may lack what meson needs.
 find_meson() {

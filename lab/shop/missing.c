@@ -1,5 +1,5 @@
 /* `dibs lab shop` in a build without libmicrohttpd: says so. */
-#include "command.h"
+#include "lab/command.h"
 
 int lab_verb_shop(const cli_command *self, int argc, char **argv)
 {

@@ -1,13 +1,15 @@
-/* The shop: one strategy behind a counter with as many clerks as the HTTP server has threads, so that
- * JMeter, wrk or a browser can buy, as load tests of tutorials do.
+/* The shop: one strategy behind a counter with as many clerks as the HTTP server has threads, for load
+ * generators as in tutorials (JMeter, wrk), and for people with a browser.
  *
- *   shop.c       the counter: seats, orders, what was sold and what the books say
- *   shop_http.c  the pages: GET /, POST /order, GET /stock, POST /reset?stock=N
- *   verb_shop.c  `dibs lab shop`: opens it, waits for a signal, closes it */
+ *   counter.c  the counter: seats, what was sold and what the books say
+ *   orders.c   orders from the form, behind guards that can be switched off
+ *   journal.c  the log of what came in
+ *   http.c     the server; form.c reads bodies; pages.c and fill.c make pages of the templates beside them
+ *   verb.c     `dibs lab shop`: opens it, waits for a signal, closes it */
 #ifndef DIBS_LAB_SHOP_H
 #define DIBS_LAB_SHOP_H
 
-#include "lab.h"
+#include "lab/lab.h"
 
 #include <jansson.h>
 
@@ -42,8 +44,9 @@ typedef struct lab_shop_http lab_shop_http;
 
 /* A socket on 127.0.0.1; *port 0: a free one, which is told. -1: `why`. */
 int lab_shop_http_listen(int64_t *port, char why[256]);
-/* Serves what comes to that socket, which is taken, in any case. NULL: `why`. */
-lab_shop_http *lab_shop_http_start(lab_shop *shop, int64_t clerks, int socket, char why[256]);
+/* Serves what comes to that socket, which is taken, in any case. `url`: where tokens and keys are kept. NULL: `why`. */
+lab_shop_http *lab_shop_http_start(lab_shop *shop, const char *url, int64_t clerks, int socket,
+                                   char why[256]);
 void lab_shop_http_stop(lab_shop_http *http); /* waits for orders that are being served */
 
 #endif

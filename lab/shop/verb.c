@@ -1,6 +1,6 @@
 /* `dibs lab shop`: one strategy over HTTP, until a signal ends it. */
 #include "cli/json.h"
-#include "command.h"
+#include "lab/command.h"
 #include "shop.h"
 
 #include <inttypes.h>
@@ -43,7 +43,8 @@ static int trade(const lab_request *r, lab_shop *shop, int socket, int64_t port)
     int number;
 
     take_signals(&ending);
-    http = lab_shop_http_start(shop, r->plan.threads, socket, why);
+    http =
+        lab_shop_http_start(shop, r->site.url[r->chosen[0]->stock], r->plan.threads, socket, why);
     if (!http) {
         cli_say("%s", why);
         return CLI_EXIT_SYSTEM;
