@@ -154,7 +154,10 @@ typedef enum dibs_log_level {
  * functions. */
 typedef void (*dibs_log_fn)(void *data, dibs_log_level level, const char *message);
 
-/* Zero means default. */
+/* Zero means default. One thread of the handle renews its locks, with requests that take no longer than the shortest lease of the
+ * last minute allows. A lock that is taken while such a request is unanswered, with a lease below 3 * request_ms and as the
+ * first with so short a lease, can therefore be lost while the engine hangs, and the loss is reported up to request_ms late;
+ * dibs_grant_held is right at any time. Where leases are short, choose a request_ms below a third of them. */
 typedef struct dibs_options {
     const char *owner;  /* copied; owner of all locks of the handle (default: the calling thread) */
     int64_t connect_ms; /* timeout of dibs_open (default 5,000) */
