@@ -114,7 +114,7 @@ void lab_orders_reset(lab_orders *o)
     pthread_mutex_unlock(&o->lock);
 }
 
-/* ---- Verdicts -------------------------------------------------------------------------------- */
+/* ---- Replies --------------------------------------------------------------------------------- */
 
 static void say(lab_reply *v, lab_fate fate, unsigned status, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
@@ -158,7 +158,7 @@ static void say_replayed(lab_reply *v, const dibs_once *once)
 
 /* ---- The sale -------------------------------------------------------------------------------- */
 
-/* Nothing was done for a token that is spent: a new one, for the same key. */
+/* Nothing was ordered, and the token may be spent: a new one, for the same key. */
 static void give_again(lab_orders *o, const lab_form *form, lab_reply *v)
 {
     dibs_token_options options = {.scope = o->scope, .ttl_ms = TOKEN_MS};
@@ -194,8 +194,12 @@ static lab_sale sell(lab_orders *o, const lab_form *form, lab_reply *v)
     case LAB_SOLD_OUT:
         say(v, LAB_FATE_SOLD_OUT, 409, "Nothing is left. Nothing was ordered.");
         return sale;
+    case LAB_REFUSED:
+        say(v, LAB_FATE_FAILED, 503, "The lock was not obtained in time. Nothing was ordered.");
+        return sale;
     default:
-        say(v, LAB_FATE_FAILED, 503, "%.190s", note);
+        v->unknown = true;
+        say(v, LAB_FATE_FAILED, 503, "The sale failed, and its outcome is unknown: %.140s", note);
         return sale;
     }
 }
@@ -245,7 +249,7 @@ static void buy_once(lab_orders *o, const lab_form *form, lab_reply *v)
             "An earlier order with this idempotency key was interrupted; its outcome is unknown.");
         break;
     default:
-        say(v, LAB_FATE_FAILED, 503, "%.190s", err.message);
+        say(v, LAB_FATE_FAILED, 503, "Nothing was ordered: %.170s", err.message);
     }
     dibs_once_free(once);
 }
@@ -277,7 +281,7 @@ static bool pass_token(lab_orders *o, const lab_form *form, lab_reply *v)
             "The one-time token was used before, has expired or was never issued. Nothing was "
             "ordered.");
     else
-        say(v, LAB_FATE_FAILED, 503, "%.190s", err.message);
+        say(v, LAB_FATE_FAILED, 503, "Nothing was ordered: %.170s", err.message);
     return false;
 }
 
@@ -346,7 +350,7 @@ void lab_orders_submit(lab_orders *o, const lab_form *form, lab_reply *out)
     }
     if (refused)
         name_first(o, form, out);
-    if (out->fate == LAB_FATE_FAILED)
+    if (out->fate == LAB_FATE_FAILED && !out->unknown)
         give_again(o, form, out);
     if (out->status == 200 && lab_orders_is_on(o, LAB_REDIRECT))
         out->status = 303;

@@ -30,7 +30,8 @@ typedef struct lab_reply {
     unsigned status; /* of HTTP: 303 or 200 sold or replayed */
     uint64_t
         order; /* sold or replayed: this one; refused: what was ordered with the form, 0: nothing known */
-    bool again; /* the caller may send `next` */
+    bool unknown; /* failed, and it may have been sold */
+    bool again;   /* the caller may send `next` */
     lab_form next;
     char text[200]; /* one line for people */
 } lab_reply;

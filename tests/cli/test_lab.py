@@ -611,6 +611,22 @@ def lab_shop_order_that_failed_is_tried_again(t):
     assert submit(url, again)[0] == 303 and submit(url, again)[0] == 409 and stock(url)['sold'] == 1
 
 
+@test('redis')
+def lab_shop_sale_that_fails_in_the_middle(t):
+    """Then nobody knows whether it was sold: it is not offered again, and its key is refused."""
+    _, url = open_shop(t, 'setnx-sleep', '--url', t.url, '--threads', '4')
+    form = hidden(ask(url)[1])
+    t.server.ask('DEL stock:goods:1')
+    t.server.ask('LPUSH stock:goods:1 no-number')
+    status, page, _ = submit(url, form, Accept='text/html')
+    assert status == 503 and 'its outcome is unknown' in page and 'Try again' not in page, page
+    t.server.ask('DEL stock:goods:1')
+    assert ask(url + 'reset?stock=5', 'POST')[0] == 200
+    leave_on(url, 'redirect', 'once')
+    status, text, _ = submit(url, form)
+    assert status == 409 and 'interrupted; its outcome is unknown' in text and stock(url)['sold'] == 0, text
+
+
 @test('sqlite')
 def lab_shop_refuses_what_is_no_form(t):
     _, url = open_shop(t, 'dibs-sqlite', '--url', t.url, '--threads', '2', '--stock', '5')
@@ -634,7 +650,8 @@ def lab_shop_whose_server_goes_away(t):
     try:
         assert ask(url + 'order', 'POST')[0] == 503 and ask(url + 'stock')[0] == 503
         assert ask(url)[0] == 503 and 'cannot be read' in ask(url + 'live')[1]
-        assert submit(url, {'token': 'a' * 32, 'key': 'b'})[0] == 503
+        status, page, _ = submit(url, {'token': 'a' * 32, 'key': 'b'}, Accept='text/html')
+        assert status == 503 and 'Nothing was ordered' in page and 'Try again' not in page, page
         shop.signal(signal.SIGTERM)
         assert shop.wait() == 143
     finally:
