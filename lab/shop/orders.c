@@ -9,7 +9,6 @@
 #define _GNU_SOURCE
 #include "orders.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -18,7 +17,6 @@
 #include <sys/random.h>
 #include <time.h>
 
-#define KEPT        1000 /* orders */
 #define TOKEN_MS    (2 * 3600 * 1000)
 #define DUPLICATE_S 10 /* how long a repetition waits for the first one */
 #define SLOW_MS     1000
@@ -27,23 +25,14 @@ const char *const lab_switch_names[LAB_SWITCHES] = {"button", "redirect", "token
 
 struct lab_orders {
     lab_shop *shop;
+    lab_book *book;
     lab_journal *journal;
     dibs *dibs;
     char scope[48];       /* of tokens and keys: this run of the shop */
     pthread_mutex_t lock; /* all below */
-    pthread_cond_t sold;  /* a form is no longer in work */
     bool on[LAB_SWITCHES];
     lab_totals totals;
-    uint64_t count; /* of all orders */
-    lab_order ring[KEPT];
-    struct work *work;
 };
-
-/* A form that is being sold. */
-typedef struct work {
-    struct work *next;
-    const char *key;
-} work;
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
@@ -58,7 +47,8 @@ static bool make_random(char *out, size_t bytes)
     return true;
 }
 
-lab_orders *lab_orders_open(lab_shop *shop, const char *url, lab_journal *journal, char why[256])
+lab_orders *lab_orders_open(lab_shop *shop, const char *url, lab_book *book, lab_journal *journal,
+                            char why[256])
 {
     lab_orders *o = calloc(1, sizeof *o);
     char run[2 * 8 + 1] = "";
@@ -66,10 +56,10 @@ lab_orders *lab_orders_open(lab_shop *shop, const char *url, lab_journal *journa
 
     if (o && make_random(run, 8) && dibs_open(url, NULL, &o->dibs, &err) == DIBS_OK) {
         o->shop = shop;
+        o->book = book;
         o->journal = journal;
         snprintf(o->scope, sizeof o->scope, "lab-shop-%s", run);
         pthread_mutex_init(&o->lock, NULL);
-        pthread_cond_init(&o->sold, NULL);
         for (int i = 0; i < LAB_SWITCHES; i++)
             o->on[i] = true;
         return o;
@@ -85,7 +75,6 @@ void lab_orders_close(lab_orders *o)
         return;
     dibs_close(o->dibs);
     pthread_mutex_destroy(&o->lock);
-    pthread_cond_destroy(&o->sold);
     free(o);
 }
 
@@ -125,97 +114,7 @@ void lab_orders_reset(lab_orders *o)
     pthread_mutex_unlock(&o->lock);
 }
 
-/* ---- The order book -------------------------------------------------------------------------- */
-
-/* The lock is held. The oldest order with this key. */
-static const lab_order *find_key(const lab_orders *o, const char *key)
-{
-    uint64_t from = o->count > KEPT ? o->count - KEPT : 0;
-
-    for (uint64_t i = from; *key && i < o->count; i++)
-        if (strcmp(o->ring[i % KEPT].key, key) == 0)
-            return &o->ring[i % KEPT];
-    return NULL;
-}
-
-lab_order lab_orders_find(lab_orders *o, uint64_t number)
-{
-    lab_order found = {0};
-
-    pthread_mutex_lock(&o->lock);
-    if (number > 0 && number <= o->count && o->count - number < KEPT)
-        found = o->ring[(number - 1) % KEPT];
-    pthread_mutex_unlock(&o->lock);
-    return found;
-}
-
-static lab_order write_order(lab_orders *o, const lab_form *form)
-{
-    struct timespec now;
-    lab_order order = {0};
-    const lab_order *first;
-
-    clock_gettime(CLOCK_REALTIME, &now);
-    order.at_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-    memcpy(order.key, form->key, sizeof order.key);
-    memcpy(order.colour, form->colour, sizeof order.colour);
-    pthread_mutex_lock(&o->lock);
-    first = find_key(o, form->key);
-    order.first = first ? first->number : 0;
-    order.number = o->count + 1;
-    o->ring[o->count++ % KEPT] = order;
-    pthread_mutex_unlock(&o->lock);
-    return order;
-}
-
-static void begin_work(lab_orders *o, work *w)
-{
-    pthread_mutex_lock(&o->lock);
-    w->next = o->work;
-    o->work = w;
-    pthread_mutex_unlock(&o->lock);
-}
-
-static void end_work(lab_orders *o, work *w)
-{
-    pthread_mutex_lock(&o->lock);
-    for (work **at = &o->work; *at; at = &(*at)->next)
-        if (*at == w) {
-            *at = w->next;
-            break;
-        }
-    pthread_cond_broadcast(&o->sold);
-    pthread_mutex_unlock(&o->lock);
-}
-
-static bool is_in_work(const lab_orders *o, const char *key)
-{
-    for (const work *w = o->work; w; w = w->next)
-        if (strcmp(w->key, key) == 0)
-            return true;
-    return false;
-}
-
-/* What was ordered with the same form; waits while that is being done. 0: nothing that is known. */
-static uint64_t find_first(lab_orders *o, const char *key)
-{
-    const lab_order *first;
-    struct timespec until;
-    uint64_t number;
-
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += DUPLICATE_S;
-    pthread_mutex_lock(&o->lock);
-    while (*key && is_in_work(o, key) &&
-           pthread_cond_timedwait(&o->sold, &o->lock, &until) != ETIMEDOUT)
-        continue;
-    first = find_key(o, key);
-    number = first ? first->number : 0;
-    pthread_mutex_unlock(&o->lock);
-    return number;
-}
-
-/* ---- Verdicts -------------------------------------------------------------------------------- */
+/* ---- Replies --------------------------------------------------------------------------------- */
 
 static void say(lab_reply *v, lab_fate fate, unsigned status, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
@@ -259,7 +158,7 @@ static void say_replayed(lab_reply *v, const dibs_once *once)
 
 /* ---- The sale -------------------------------------------------------------------------------- */
 
-/* Nothing was done for a token that is spent: a new one, for the same key. */
+/* Nothing was ordered, and the token may be spent: a new one, for the same key. */
 static void give_again(lab_orders *o, const lab_form *form, lab_reply *v)
 {
     dibs_token_options options = {.scope = o->scope, .ttl_ms = TOKEN_MS};
@@ -289,14 +188,18 @@ static lab_sale sell(lab_orders *o, const lab_form *form, lab_reply *v)
     sale = lab_shop_order(o->shop, note);
     switch (sale) {
     case LAB_SOLD:
-        order = write_order(o, form);
+        order = lab_book_write(o->book, form);
         say_sold(v, &order);
         return sale;
     case LAB_SOLD_OUT:
         say(v, LAB_FATE_SOLD_OUT, 409, "Nothing is left. Nothing was ordered.");
         return sale;
+    case LAB_REFUSED:
+        say(v, LAB_FATE_FAILED, 503, "The lock was not obtained in time. Nothing was ordered.");
+        return sale;
     default:
-        say(v, LAB_FATE_FAILED, 503, "%.190s", note);
+        v->unknown = true;
+        say(v, LAB_FATE_FAILED, 503, "The sale failed, and its outcome is unknown: %.140s", note);
         return sale;
     }
 }
@@ -346,7 +249,7 @@ static void buy_once(lab_orders *o, const lab_form *form, lab_reply *v)
             "An earlier order with this idempotency key was interrupted; its outcome is unknown.");
         break;
     default:
-        say(v, LAB_FATE_FAILED, 503, "%.190s", err.message);
+        say(v, LAB_FATE_FAILED, 503, "Nothing was ordered: %.170s", err.message);
     }
     dibs_once_free(once);
 }
@@ -378,14 +281,14 @@ static bool pass_token(lab_orders *o, const lab_form *form, lab_reply *v)
             "The one-time token was used before, has expired or was never issued. Nothing was "
             "ordered.");
     else
-        say(v, LAB_FATE_FAILED, 503, "%.190s", err.message);
+        say(v, LAB_FATE_FAILED, 503, "Nothing was ordered: %.170s", err.message);
     return false;
 }
 
 /* A token is refused while the first request that has it is still at work, too: then the order is waited for. */
 static void name_first(lab_orders *o, const lab_form *form, lab_reply *v)
 {
-    v->order = find_first(o, form->key);
+    v->order = lab_book_first(o->book, form->key, DUPLICATE_S);
     if (v->order)
         say(v, LAB_FATE_REFUSED, 409,
             "The one-time token was used for order %" PRIu64 ". Nothing was ordered again.",
@@ -431,23 +334,23 @@ static void write_reply(lab_orders *o, uint64_t number, const lab_reply *v)
 void lab_orders_submit(lab_orders *o, const lab_form *form, lab_reply *out)
 {
     uint64_t number = write_arrival(o, form);
-    work w = {.key = form->key};
+    lab_work w = {.key = form->key};
     bool refused = false;
 
     *out = (lab_reply){0};
     if (is_whole(o, form, out)) {
-        begin_work(o, &w);
+        lab_book_begin(o->book, &w);
         if (lab_orders_is_on(o, LAB_TOKEN) && !pass_token(o, form, out))
             refused = out->fate == LAB_FATE_REFUSED;
         else if (lab_orders_is_on(o, LAB_ONCE))
             buy_once(o, form, out);
         else
             sell(o, form, out);
-        end_work(o, &w);
+        lab_book_end(o->book, &w);
     }
     if (refused)
         name_first(o, form, out);
-    if (out->fate == LAB_FATE_FAILED)
+    if (out->fate == LAB_FATE_FAILED && !out->unknown)
         give_again(o, form, out);
     if (out->status == 200 && lab_orders_is_on(o, LAB_REDIRECT))
         out->status = 303;

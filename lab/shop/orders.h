@@ -5,15 +5,13 @@
  *   a one-time token                               dibs_token_*: issued with the form, redeemed before anything is ordered
  *   an idempotency key                             dibs_once_*: each key is ordered once, a repetition is replayed
  *
- * Tokens and keys are kept on the server that keeps the stock. Order numbers and the log are this process's own. */
+ * Tokens and keys are kept on the server that keeps the stock. The book and the log are this process's own. */
 #ifndef DIBS_LAB_SHOP_ORDERS_H
 #define DIBS_LAB_SHOP_ORDERS_H
 
-#include "dibs.h"
+#include "book.h"
 #include "journal.h"
 #include "shop.h"
-
-#define LAB_KEY_SIZE 65 /* of an idempotency key, with its NUL */
 
 typedef enum lab_switch {
     LAB_BUTTON,
@@ -26,27 +24,14 @@ typedef enum lab_switch {
 
 extern const char *const lab_switch_names[LAB_SWITCHES]; /* "button", … */
 
-typedef struct lab_form {
-    char token[DIBS_TOKEN_SIZE];
-    char key[LAB_KEY_SIZE];
-    char colour[8];
-} lab_form;
-
-typedef struct lab_order {
-    uint64_t number; /* 0: none */
-    int64_t at_ms;
-    char key[LAB_KEY_SIZE];
-    char colour[8];
-    uint64_t first; /* the number of the first order of the same form, if this is a duplicate */
-} lab_order;
-
 /* What the shop says to one form. */
 typedef struct lab_reply {
     lab_fate fate;
     unsigned status; /* of HTTP: 303 or 200 sold or replayed */
     uint64_t
         order; /* sold or replayed: this one; refused: what was ordered with the form, 0: nothing known */
-    bool again; /* the caller may send `next` */
+    bool unknown; /* failed, and it may have been sold */
+    bool again;   /* the caller may send `next` */
     lab_form next;
     char text[200]; /* one line for people */
 } lab_reply;
@@ -57,8 +42,9 @@ typedef struct lab_totals {
 
 typedef struct lab_orders lab_orders;
 
-/* The shop and the journal are borrowed. NULL: `why`. */
-lab_orders *lab_orders_open(lab_shop *shop, const char *url, lab_journal *journal, char why[256]);
+/* The shop, the book and the journal are borrowed. NULL: `why`. */
+lab_orders *lab_orders_open(lab_shop *shop, const char *url, lab_book *book, lab_journal *journal,
+                            char why[256]);
 void lab_orders_close(lab_orders *o); /* NULL is allowed */
 
 bool lab_orders_is_on(lab_orders *o, lab_switch which);
@@ -68,9 +54,7 @@ void lab_orders_turn(lab_orders *o, lab_switch which, bool on);
 bool lab_orders_form(lab_orders *o, lab_form *out, char why[200]);
 /* Takes one, and writes what became of it into the journal. From any thread. */
 void lab_orders_submit(lab_orders *o, const lab_form *form, lab_reply *out);
-/* One order; its number is 0 if there is none, or it is no longer kept. */
-lab_order lab_orders_find(lab_orders *o, uint64_t number);
 lab_totals lab_orders_totals(lab_orders *o);
-void lab_orders_reset(lab_orders *o); /* the totals; orders and their numbers stay */
+void lab_orders_reset(lab_orders *o); /* the totals */
 
 #endif

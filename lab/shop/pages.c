@@ -219,10 +219,11 @@ char *lab_page_reply(const lab_premises *p, const lab_reply *v)
                         : v->fate == LAB_FATE_SOLD_OUT ? "Sold out"
                         : v->fate == LAB_FATE_FAILED   ? "The order failed"
                                                        : "Not ordered";
-    const char *more = v->order   ? "This form was sent before: from another tab, by a second "
-                                    "click, or by a client that tried again."
-                       : v->again ? "It is safe to try again: the form keeps its idempotency key."
-                                  : "";
+    const char *more = v->order     ? "This form was sent before: from another tab, by a second "
+                                      "click, or by a client that tried again."
+                       : v->unknown ? "Do not send it again before you know: look at the stock."
+                       : v->again   ? "It is safe to try again: the form keeps its idempotency key."
+                                    : "";
     char *action = make_action(v), *page = NULL;
 
     if (action)

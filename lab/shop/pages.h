@@ -6,6 +6,7 @@
 
 typedef struct lab_premises {
     lab_shop *shop;
+    lab_book *book;
     lab_orders *orders;
     lab_journal *journal;
 } lab_premises;

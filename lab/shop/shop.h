@@ -3,8 +3,8 @@
  *
  *   counter.c  the counter: seats, what was sold and what the books say
  *   orders.c   orders from the form, behind guards that can be switched off
- *   journal.c  the log of what came in
- *   http.c     the server; form.c reads bodies; pages.c and fill.c make pages of the templates beside them
+ *   book.c     which orders were made; journal.c: the log of what came in
+ *   http.c     the server; form.c reads bodies, routes.c answers, pages.c and fill.c make pages of the templates beside them
  *   verb.c     `dibs lab shop`: opens it, waits for a signal, closes it */
 #ifndef DIBS_LAB_SHOP_H
 #define DIBS_LAB_SHOP_H

@@ -337,7 +337,7 @@ test('without JavaScript the redirect, the token and the key still work', async 
   const shop = await openShop(t);
   const page = await open(t, shop.url, { javaScriptEnabled: false });
   assert.match(await page.locator('main').innerText(), /JavaScript is off/);
-  const form = await page.url() && await page.locator('a[target]').getAttribute('href');
+  const form = await page.locator('a[target]').getAttribute('href');
   await order(page).click();
   await page.waitForURL(/orders\/1$/);
   await page.reload();
@@ -359,9 +359,14 @@ test('it fits a phone, in both colour schemes', async (t) => {
   await send(shop, await newForm(shop));
   for (const colorScheme of ['light', 'dark']) {
     const page = await open(t, shop.url, { viewport: { width: 360, height: 740 }, isMobile: true, hasTouch: true, colorScheme });
+    await page.getByText('Order without this page').tap();
     const [wide, seen, lightness] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth,
       Number(/\d+/.exec(getComputedStyle(document.body).backgroundColor)[0])]);
     assert.ok(wide <= seen, `${wide} wide on ${seen}`);
+    const [card, live] = [await page.locator('.card').boundingBox(), await page.locator('.live').boundingBox()];
+    const pre = await page.locator('pre').boundingBox();
+    assert.ok(pre.x + pre.width < card.x + card.width, 'a long line scrolls by itself');
+    assert.ok(live.y >= card.y + card.height, 'one below the other');
     assert.equal(lightness > 128, colorScheme === 'light');
     await page.getByRole('switch', { name: NAMES.slow }).tap();
     assert.ok((await order(page).boundingBox()).height >= 44);
