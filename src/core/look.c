@@ -148,7 +148,7 @@ static dibs_status wait_for_holders(dibs *d, const char *name, dibs__deadline un
         dibs__sleep(d->env, pause);
         if (is_closing(d))
             return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
-        pause = pause * 2 < MAX_PAUSE ? pause * 2 : MAX_PAUSE;
+        pause = dibs__longer(pause, FIRST_PAUSE, MAX_PAUSE);
     }
 }
 

@@ -165,8 +165,7 @@ static void retry_later(dibs__redis *r, const dibs_error *err)
                           "%s: those who wait ask every 2 s instead of being notified",
                           err->message);
     v->refused = refused;
-    v->pause = v->pause ? 2 * v->pause : RETRY_FIRST;
-    v->pause = v->pause < RETRY_LAST ? v->pause : RETRY_LAST;
+    v->pause = dibs__longer(v->pause, RETRY_FIRST, RETRY_LAST);
     call_later(v, v->pause);
 }
 
