@@ -206,7 +206,7 @@ test('keys: crashed first; an operator resolves one and forgets another', async 
   const run = spawn(process.env.DIBS, ['once', '--url', url, 'zz:running', '--', 'sleep', '600'], { stdio: 'ignore' });
   t.after(() => run.kill());
   for (const key of ['order:17', 'order:18'])
-    dibs('once', '--url', url, '--scope', 'pay', key, '--', 'sh', '-c', 'kill -9 $PPID');
+    dibs('once', '--url', url, '--scope', 'pay', key, '--', 'sh', '-c', 'kill -9 $$');
   await until('three keys', async () => (await page.locator('#once .item').count()) === 3);
   assert.deepEqual(await page.locator('#once .badge').allInnerTexts(), ['crashed', 'crashed', 'in progress']);
   await page.locator('#once').getByRole('button', { name: 'pay order:17' }).click();
@@ -368,7 +368,7 @@ test('metrics: in the format, and counts are those of what was done', async (t) 
   assert.equal((await post('/v1/once/order:1/begin', {}))[0], 201);
   assert.equal((await fetch(server.url + '/v1/locks/nobody')).status, 404);
   assert.equal((await fetch(server.url + '/no/such/route')).status, 404);
-  dibs('once', '--url', url, 'order:2', '--', 'sh', '-c', 'kill -9 $PPID');
+  dibs('once', '--url', url, 'order:2', '--', 'sh', '-c', 'kill -9 $$');
   const m = await metrics(server);
   checkHistograms(m);
   const is = (expected, name, labels = {}) => assert.equal(value(m, name, labels), expected, name + JSON.stringify(labels));
