@@ -130,7 +130,8 @@ const dibs__check dibs__checks_redis_server[] = {
      DIBS__WARNING,
      {{"may_subscribe", DIBS__IS, "no"}},
      "the user may not use the channels {prefix}:* ({subscribe_error})",
-     "clients that wait for a lock are not notified of a release: they ask every 2 seconds; on redlock: "
+     "clients that wait for a lock are not notified of a release: they ask every 2 seconds; on "
+     "redlock: "
      "a release wakes no waiter",
      "ACL SETUSER … &{prefix}:* +@pubsub"},
     {"redis.rights.kill",
