@@ -42,7 +42,10 @@ static void finish(serve_dashboard *b)
 {
     b->ended_ms = http_now_ms();
     b->took_ms = b->ended_ms - b->began_ms;
-    b->every_ms = b->took_ms * DASH_SHARE;
+    if (b->took_ms * DASH_SHARE < b->every_ms * 2) /* one slow answer is no slow engine */
+        b->every_ms = b->took_ms * DASH_SHARE;
+    else
+        b->every_ms *= 2;
     b->every_ms = b->every_ms > DASH_EVERY_MS ? b->every_ms : DASH_EVERY_MS;
     b->every_ms = b->every_ms < DASH_EVERY_MAX_MS ? b->every_ms : DASH_EVERY_MAX_MS;
     b->frame++;
@@ -50,7 +53,8 @@ static void finish(serve_dashboard *b)
     dash_scrapes_answer(b);
     drop_gone(b);
     if (b->viewers > 0)
-        http_timer_set(b->s->http, &b->timer, b->every_ms - b->took_ms, on_timer);
+        http_timer_set(b->s->http, &b->timer,
+                       b->every_ms > b->took_ms ? b->every_ms - b->took_ms : b->every_ms, on_timer);
 }
 
 /* One outcome is there. */
