@@ -117,6 +117,25 @@ static void expect_quiet(dibs *d, const char *name)
         fail_msg("%s", err.message);
 }
 
+typedef struct expected {
+    server *s;
+    const char *key;
+} expected;
+
+static bool has_key(void *ctx)
+{
+    expected *e = ctx;
+    char command[128], reply[64];
+
+    snprintf(command, sizeof command, "EXISTS %s", e->key);
+    return server_command(e->s, command, reply, sizeof reply) == 0 && strcmp(reply, ":1\r\n") == 0;
+}
+
+static void await_key(server *s, const char *key)
+{
+    assert_true(wait_until(has_key, &(expected){s, key}, 10000));
+}
+
 /* What the master does from now on does not reach its replica, which is stopped and will not connect again. */
 static void cut_off(group *g)
 {
@@ -239,7 +258,7 @@ static void the_queue_is_not_served_meanwhile(void **state)
     assert_status(start_lock(b, "x", &patiently, NULL, NULL, &id, NULL), DIBS_OK);
     while (waiters_of(a, "x") == 0)
         sleep_ms(5);
-    sleep_ms(50);
+    await_key(&g.node[1], "dibs:{x}:q");
     server_pause(&g.node[0]);
     tell(&g.node[1], "REPLICAOF NO ONE");
     took_over = clock_ms();
@@ -270,7 +289,7 @@ static void a_server_that_is_promoted_again(void **state)
     d = open_at(&g.node[0], "&guard=on");
     assert_status(unlock(expect_lock(d, "x", &at_once)), DIBS_OK);
     dibs_close(d);
-    sleep_ms(50);
+    await_key(&g.node[1], "dibs:server");
     tell(&g.node[1], "REPLICAOF NO ONE");
     follow(&g.node[0], &g.node[1]);
     tell(&g.node[0], "REPLICAOF NO ONE");
@@ -314,7 +333,7 @@ static void fences_grow_although_the_clock_is_behind(void **state)
     vouch(&g.node[0], "");
     a = open_at(&g.node[0], "&guard=on");
     unlock(expect_lock(a, "x", &at_once));
-    sleep_ms(50);
+    await_key(&g.node[1], "dibs:server");
     cut_off(&g);
     mine = expect_lock(a, "y", &at_once); /* a lock that the replica has never heard of */
     before = dibs_grant_fence(mine);
@@ -401,7 +420,7 @@ static void a_new_master_that_is_alone(void **state)
     (void)state;
     group_start(&g, 1);
     vouch(&g.node[0], "&wait=1");
-    sleep_ms(50);
+    await_key(&g.node[1], "dibs:server");
     tell(&g.node[1], "REPLICAOF NO ONE");
     d = open_at(&g.node[1], "&guard=on&wait=1&wait_ms=50");
     sleep_ms(LONGEST_MS * 102 / 100 + 100);

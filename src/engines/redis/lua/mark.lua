@@ -6,9 +6,9 @@
 --
 -- The marker is replicated with the locks. Another server in it means a restart or a failover: what was granted
 -- last may be missing in the data. So nothing is granted until the longest lease has passed. That time begins when
--- the server started; for one that was promoted, when as many of its replicas as a grant needs have
--- acknowledged the marker: from then on they acknowledge nothing to an older server, and no holder there can
--- renew its lease. Until then nothing is granted at all.
+-- as many of its replicas as a grant needs have acknowledged the marker: from then on they acknowledge nothing to an older
+-- server, and no holder there can renew its lease. Until then nothing is granted at all. Where a grant needs none, it
+-- begins when the server started, or when it is noticed that it was promoted.
 --
 --   opens    when grants may begin, by this server's clock; 0: at once
 --   ahead    fences follow the clock plus this
@@ -20,7 +20,7 @@ local call, key, id = redis.call, KEYS[1], ARGV[1]
 local up, longest, asked, step = struct.unpack('>dddd', ARGV[2])
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
-local ahead, ceiling, since, acked = 0, 0, up < 0 and now or now - up, up < 0 and -1 or MANY
+local ahead, ceiling, since, acked = 0, 0, up < 0 and now or now - up, -1
 local wanted = asked
 local stored = call('GET', key)
 local same = stored and string.sub(stored, ID_AT) == id
@@ -39,8 +39,10 @@ if not same then
 end
 if step == 2 then
     since, acked = 0, MANY
-elseif acked < wanted and (step == 1 and same and asked == wanted or wanted == 0) then
+elseif acked < wanted and step == 1 and same and asked == wanted then
     since, acked = now, wanted
+elseif wanted == 0 and acked < 0 then
+    acked = 0
 end
 local opens = acked < wanted and NEVER or since == 0 and 0 or since + longest * 1.01
 local packed = struct.pack(MARKER, opens, ahead, ceiling, longest, since, wanted, acked) .. id
