@@ -4,7 +4,7 @@
 minutes under every fault of clients, servers and networks that applies (torture/matrix.py, about 30 minutes of their own);
 Redlock's storm and restarts at length (some minutes of their own); the simulation with new seeds; fuzzers; 100,000 cycles
 and 1,000 reconnects on every engine, after which nothing may have grown (test_growth); every n-th allocation and system
-call fails (test_sweep).
+call fails (test_sweep). `--only torture` and the like run one of these parts.
 
 Several wrappers take turns at one lock. Each command writes its fence into one common log, at its start and every
 two milliseconds while it runs, while wrappers and guardians are killed and wrappers stopped past their lease at
@@ -366,6 +366,41 @@ def run_fuzzer(path, seconds):
     return good
 
 
+# ---- Parts: each gives a list of results -------------------------------------------------------------------------
+
+def timed_engines(options):
+    return [e for e in options.engines.split(",") if e != "redlock"]
+
+
+def all_fuzzers(options):
+    return fuzz.fuzzers(options.fuzzers) if options.fuzzers else []
+
+
+def share(options):
+    """The minutes are divided among those that take as long as they are given."""
+    return options.minutes * 60 / max(2 * len(timed_engines(options)) + len(all_fuzzers(options)) + 1, 1)
+
+
+def path_of(options):
+    return str(pathlib.Path(options.dibs).resolve())
+
+
+def tests_of(options):
+    return pathlib.Path(path_of(options)).parents[2] / "tests"
+
+
+PARTS = {
+    "holders": lambda o: [soak_engine(kind, e, path_of(o), share(o), o.seed) for kind in (Soak, OnceSoak) for e in timed_engines(o)],
+    "simulation": lambda o: [simulate(o.simulation, share(o))] if o.simulation else [],
+    "races": lambda o: [race.run(o.library, o.races)],
+    "fuzzers": lambda o: [run_fuzzer(f, share(o)) for f in all_fuzzers(o)],
+    "torture": lambda o: [torture(o.build, o.torture_seconds)] if o.build else [],
+    "redlock": lambda o: [soak_redlock(path_of(o))] if "redlock" in o.engines.split(",") else [],
+    "growth": lambda o: [run_on_engines(tests_of(o), "test_growth", "100000", "1000")],
+    "sweeps": lambda o: [run_on_engines(tests_of(o), "test_sweep", DIBS_TEST_EVERY="1")],
+}
+
+
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("minutes", nargs="?", type=float, default=10)
@@ -377,6 +412,7 @@ def arguments():
     p.add_argument("--races", type=int, default=1000, help="for a token, and for a key, on every engine")
     p.add_argument("--build", help="the build folder: every engine is tortured")
     p.add_argument("--torture-seconds", type=int, default=300, help="at least, for each engine (default 300)")
+    p.add_argument("--only", metavar="PART", choices=PARTS, help=f"only one part: {', '.join(PARTS)}")
     p.add_argument("--seed", type=int, default=int(time.time()))
     options = p.parse_args()
     if options.minutes <= 0:
@@ -388,20 +424,8 @@ def main():
     if sys.argv[1:2] == ["--job"]:
         return job(sys.argv[2], float(sys.argv[3]))
     options = arguments()
-    engines = options.engines.split(",")
-    fuzzers = fuzz.fuzzers(options.fuzzers) if options.fuzzers else []
-    timed = [e for e in engines if e != "redlock"]
-    share = options.minutes * 60 / max(2 * len(timed) + len(fuzzers) + 1, 1)
     print(f"soak: {options.minutes:g} minutes, seed {options.seed}", flush=True)
-    dibs = str(pathlib.Path(options.dibs).resolve())
-    good = [soak_engine(kind, e, dibs, share, options.seed) for kind in (Soak, OnceSoak) for e in timed]
-    good += [simulate(options.simulation, share)] if options.simulation else []
-    good += [race.run(options.library, options.races)] + [run_fuzzer(f, share) for f in fuzzers]
-    good += [torture(options.build, options.torture_seconds)] if options.build else []
-    good += [soak_redlock(dibs)] if "redlock" in engines else []
-    tests = pathlib.Path(dibs).parents[2] / "tests"
-    good += [run_on_engines(tests, "test_growth", "100000", "1000"),
-             run_on_engines(tests, "test_sweep", DIBS_TEST_EVERY="1")]
+    good = [result for name, part in PARTS.items() if options.only in (None, name) for result in part(options)]
     return 0 if all(good) else 1
 
 

@@ -132,13 +132,32 @@ def cut_sockets(rig, state):
         time.sleep(pause)
 
 
-def redis_fail_over_begin(rig, state):
+def fail_over_begin(rig, state):
     """What is written from now on does not reach the replica."""
+    if rig.engine in SQL:
+        rig.setup.make_replica()
     rig.add_rules('failover', [('1', '2', 'drop'), ('2', '1', 'drop')])
 
 
-def redis_fail_over_end(rig, state):
-    rig.drop_rules('failover')
+def fail_over_end(rig, state):
+    """Before the old one can send what it still has to send: promoted first where the old one is not killed by that."""
+    if rig.engine in SQL:
+        rig.setup.fail_over()
+        rig.drop_rules('failover')
+    else:
+        rig.drop_rules('failover')
+        rig.setup.fail_over()
+
+
+def safe_fail_over_begin(rig, state):
+    """It works for a while with the replica at its side, then it dies."""
+    rig.setup.make_replica()
+    rig.setup.synchronise()
+    time.sleep(rig.chance.uniform(0.5, 2))
+    rig.setup.node.kill()
+
+
+def safe_fail_over_end(rig, state):
     rig.setup.fail_over()
 
 
@@ -184,6 +203,20 @@ def revoke_leases(rig, state):
     for lease in post('leases', {}).get('leases', []):
         with contextlib.suppress(OSError):  # it has just ended by itself
             post('revoke', {'ID': lease['ID']})
+
+
+def revoke_sessions(rig, state):
+    """ZooKeeper has no command for it. A client that resumes a session may close it; so that is what we are."""
+    ensemble = rig.setup.ensemble
+    with ensemble.leader(10).place.inside():
+        sessions = ensemble.sessions(ensemble.leader(10))
+    for session in sessions:
+        with ensemble.nodes[0].place.inside(), contextlib.suppress(OSError):  # it has just ended by itself
+            ensemble.close_session(ensemble.nodes[0], session)
+
+
+def revoke(rig, state):
+    {'etcd': revoke_leases, 'zookeeper': revoke_sessions}[rig.engine](rig, state)
 
 
 def rotate_password(password):
@@ -309,9 +342,11 @@ FAULTS = [
           victim=follower, action=Kill),
     Fault('leader-stop', 'the leader is stopped for two sessions and continued', CONSENSUS, victim=leader, action=Stop,
           seconds='4-5', excuses={'etcd': (('exclusion',), BROKEN_LEASES)}),
-    Fault('failover', 'the replica takes over, without the writes of the last seconds', ('redis',),
-          begin=redis_fail_over_begin, end=redis_fail_over_end,
-          excuses={'redis': (DATA, 'replication is asynchronous: the fence decides')}),
+    Fault('failover', 'the replica takes over, without the writes of the last seconds', ONE,
+          begin=fail_over_begin, end=fail_over_end,
+          excuses={e: (DATA, 'replication is asynchronous: the fence decides') for e in ONE}),
+    Fault('failover-sync', 'the primary is killed and a synchronous replica takes over', SQL,
+          begin=safe_fail_over_begin, end=safe_fail_over_end, not_run={'redis': 'its replication is asynchronous'}),
 
     Fault('partition', 'clients and servers do not reach each other', REMOTE, rules=to_all('drop')),
     Fault('partition-requests', 'packets from clients to servers are dropped', REMOTE, rules=requests_cut),
@@ -339,8 +374,8 @@ FAULTS = [
           end=unlimit_connections),
     Fault('sessions', 'the server ends all sessions (CLIENT KILL, KILL, pg_terminate_backend)', (*REDIS, *SQL),
           begin=kill_sessions, end=kill_sessions, seconds='0.2-1'),
-    Fault('revoke', 'an operator revokes all leases', ('etcd',), begin=revoke_leases, end=revoke_leases,
-          excuses={'etcd': (('exclusion',), 'the next in line may hold before the holder is notified')}),
+    Fault('revoke', 'an operator ends all sessions (etcd: revokes all leases)', CONSENSUS, begin=revoke, end=revoke,
+          excuses={e: (('exclusion',), 'the next in line may hold before the holder is notified') for e in CONSENSUS}),
     Fault('password', 'the password is changed and all sessions ended; later it is changed back', (*REDIS, *SQL),
           begin=rotate_password('rotated'), end=rotate_password('torture')),
     Fault('flushall', 'FLUSHALL', REDIS, begin=redis_command('FLUSHALL'), end=redis_command('FLUSHALL'),

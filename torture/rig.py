@@ -74,7 +74,7 @@ class PlainRig:
 class Rig:
     def __init__(self, engine, folder, net, names, seed, clock_library):
         """`net`: None for an engine that has no servers. `names`: the faults that are to come."""
-        self.engine, self.folder, self.network = engine, folder, net
+        self.engine, self.folder, self.network, self.names = engine, folder, net, names
         self.chance, self.rules, self.active = random.Random(seed), Rules(net), {}
         os.makedirs(folder)
         os.chmod(folder, 0o755)  # servers run as other accounts
@@ -143,13 +143,15 @@ class Rig:
 
     def answer(self):
         """One order of tell.py."""
-        with contextlib.closing(self.listener.accept()[0]) as s, s.makefile('rw') as f:
+        with contextlib.closing(self.listener.accept()[0]) as s, s.makefile('r') as f:
             name, what = f.readline().split()
             try:
                 {'begin': self.begin, 'end': self.end}[what](name)
-                f.write('ok\n')
+                answer = 'ok\n'
             except Exception as e:  # it is the fault's failure, and the run reports it
-                f.write('error %s %s: %s\n' % (name, what, str(e).replace('\n', ' ')))
+                answer = 'error %s %s: %s\n' % (name, what, str(e).replace('\n', ' '))
+            with contextlib.suppress(BrokenPipeError):  # the run took too long for its fault, and says so itself
+                s.sendall(answer.encode())
 
     def serve(self, process, deadline):
         """Does as it is told until the process has ended; False: it took too long."""

@@ -20,7 +20,7 @@ import databases  # noqa: E402: what the tests use
 import ensembles  # noqa: E402
 
 PASSWORD = 'torture'
-SERVICE = '10.77.0.100'  # the address of Redis that moves in a failover
+SERVICE = '10.77.0.100'  # the address that moves in a failover
 REDIS_PORT = 6379
 SETTLE_SECONDS = 30
 MEGABYTE = 1 << 20
@@ -218,17 +218,19 @@ class Redlock(Setup):
 
 
 class SqlNode(Node):
-    """One of databases.py, in a place."""
+    """One of databases.py, in a place. A replica starts from a copy of its `source`."""
 
-    def __init__(self, place, disk, clock, kind, maker, extra):
+    def __init__(self, place, disk, clock, kind, extra, maker=(), source=None):
         super().__init__(place, disk)
 
         class Placed(kind):
+            port = source and source.server.port
+
             def make_folder(self):
                 return disk.folder
 
             def maker(self):
-                return [*super().maker(), *maker]
+                return self.copier(source.place.address) if source else [*super().maker(), *maker]
 
         self.clock = clock
         with place.inside(), clock:
@@ -252,25 +254,88 @@ class SqlNode(Node):
 
 
 class Sql(Setup):
-    """One server, a database and an account with a password."""
+    """One server, a database and an account with a password. Where a failover is to come, a replica as well, and one
+    address that leads to the primary."""
+
+    replica, made = None, 0
 
     def start(self, rig):
-        place = rig.servers[0]
-        self.node = SqlNode(place, Disk(os.path.join(rig.folder, place.name), 600), rig.clock, self.kind, self.maker,
-                            self.extra)
+        self.place, self.spare = rig.servers
+        self.node = SqlNode(self.place, self.new_disk(self.place), rig.clock, self.kind, self.all_extra(), self.maker)
         self.nodes = [self.node]
         self.make_account()
-        self.url = '%s://torture:%s@%s/torture' % (
-            self.kind.scheme, PASSWORD, rig.front(place.address, self.node.server.port))
+        address = self.place.address
+        if self.has_replica():
+            address = SERVICE
+            for place in rig.servers:
+                network.run('ip', '-n', place.namespace, 'addr', 'add', SERVICE + '/32', 'dev', 'dibs0')
+            rig.network.tell('alias %s %s' % (SERVICE, self.place.name))
+            self.make_replica()
+        self.url = '%s://torture:%s@%s/torture' % (self.kind.scheme, PASSWORD, rig.front(address, self.node.server.port))
+
+    def has_replica(self):
+        return any(name.startswith('failover') for name in self.rig.names)
+
+    def all_extra(self):
+        self.made += 1
+        return (*self.extra, *(self.replicating(self.made) if self.has_replica() else ()))
+
+    def new_disk(self, place):
+        """Empty, whatever an earlier server left there."""
+        folder = os.path.join(self.rig.folder, place.name)
+        network.unmount_below(self.rig.folder + '/' + place.name)
+        shutil.rmtree(folder, ignore_errors=True)
+        return Disk(folder, 600)
+
+    def make_replica(self):
+        """On the place that has no server, unless there is one. Returns when it has caught up."""
+        if self.replica is None:
+            self.replica = SqlNode(self.spare, self.new_disk(self.spare), self.rig.clock, self.kind, self.all_extra(),
+                                   source=self.node)
+            self.follow()
+        self.wait_for(self.caught_up, 'the replica has not caught up')
+
+    @staticmethod
+    def wait_for(condition, what):
+        end = time.monotonic() + SETTLE_SECONDS
+        while not condition():
+            if time.monotonic() > end:
+                raise OSError(what)
+            time.sleep(0.05)
+
+    def fail_over(self):
+        """The replica, with what it has got, becomes the primary. The old one is killed: its data are not used again."""
+        self.promote(self.replica)
+        self.rig.network.tell('alias %s %s' % (SERVICE, self.spare.name))
+        self.node.kill()
+        self.node, self.replica = self.replica, None
+        self.nodes = [self.node]
+        self.place, self.spare = self.spare, self.place
+
+    def stop(self):
+        super().stop()
+        if self.replica is not None:
+            self.replica.kill()
+        for place in self.rig.servers if self.has_replica() else ():
+            subprocess.run(['ip', '-n', place.namespace, 'addr', 'del', SERVICE + '/32', 'dev', 'dibs0'],
+                           stderr=subprocess.DEVNULL)
 
 
 class Postgresql(Sql):
-    kind, maker = databases.Postgresql, ('--wal-segsize=1',)  # small, so that a full disk is felt at once
+    maker = ('--wal-segsize=1',)  # small, so that a full disk is felt at once
     extra = ('-c', 'listen_addresses=*', '-c', 'min_wal_size=2MB', '-c', 'max_wal_size=16MB', '-c', 'max_connections=100')
+
+    class kind(databases.Postgresql):
+        def copier(self, address):
+            return [databases.find('pg_basebackup', '/usr/lib/postgresql/*/bin', '/usr/bin'), '-D', self.data, '-R', '-X', 'stream',
+                    '-c', 'fast', '--no-sync', '-d', 'host=%s port=%d user=%s' % (address, self.port, self.user)]
+
+    def replicating(self, number):
+        return '-c', 'wal_keep_size=64MB'
 
     def make_account(self):
         with open(os.path.join(self.node.server.data, 'pg_hba.conf'), 'a') as f:
-            f.write('host all torture 10.77.0.0/24 scram-sha-256\n')
+            f.write('host all torture 10.77.0.0/24 scram-sha-256\nhost replication postgres 10.77.0.0/24 trust\n')
         self.node.ask("CREATE ROLE torture LOGIN PASSWORD '%s'" % PASSWORD, 'CREATE DATABASE torture OWNER torture',
                       'SELECT pg_reload_conf()')
 
@@ -280,20 +345,69 @@ class Postgresql(Sql):
     def kill_sessions(self):
         self.node.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'torture'")
 
+    def follow(self):
+        """The copy knows its source."""
+
+    def caught_up(self):
+        return self.node.ask('SELECT sync_state FROM pg_stat_replication WHERE state = \'streaming\'')
+
+    def synchronise(self):
+        """From now on nothing is committed that the replica has not got."""
+        self.node.ask("ALTER SYSTEM SET synchronous_standby_names = '*'", 'SELECT pg_reload_conf()')
+        self.wait_for(lambda: self.caught_up() == ['sync'], 'the replica is not synchronous')
+
+    @staticmethod
+    def promote(node):
+        if node.ask('SELECT pg_promote()') != ['t']:
+            raise OSError('the replica was not promoted')
+
 
 class Mysql(Sql):
-    kind, maker = databases.Mariadb, ()
+    maker = ()
     extra = ('--bind-address=0.0.0.0', '--skip-name-resolve', '--max-connections=100', '--innodb-log-file-size=16M')
+
+    class kind(databases.Mariadb):
+        def copier(self, address):
+            """It starts empty and reads everything from the beginning of the source's log."""
+            return databases.Mariadb.maker(self)
+
+    def replicating(self, number):
+        """Never a number that an earlier server had: a replica leaves out what it takes for its own."""
+        return '--log-bin=bin', '--sync-binlog=1', '--log-slave-updates', '--server-id=%d' % number
 
     def make_account(self):
         self.node.ask('CREATE DATABASE torture', "CREATE USER 'torture'@'%%' IDENTIFIED BY '%s'" % PASSWORD,
-                      "GRANT ALL ON torture.* TO 'torture'@'%'")
+                      "GRANT ALL ON torture.* TO 'torture'@'%'",
+                      "CREATE USER 'copy'@'%%' IDENTIFIED BY '%s'" % PASSWORD, "GRANT REPLICATION SLAVE ON *.* TO 'copy'@'%'")
 
     def set_password(self, password):
         self.node.ask("SET PASSWORD FOR 'torture'@'%%' = PASSWORD('%s')" % password)
 
     def kill_sessions(self):
         self.node.ask("KILL CONNECTION USER 'torture'")
+
+    def follow(self):
+        self.replica.ask("CHANGE MASTER TO MASTER_HOST='%s', MASTER_PORT=%d, MASTER_USER='copy', MASTER_PASSWORD='%s', "
+                         'MASTER_USE_GTID=slave_pos, MASTER_CONNECT_RETRY=1' % (
+                             self.node.place.address, self.node.server.port, PASSWORD), 'START SLAVE')
+
+    def caught_up(self):
+        position = self.node.ask('SELECT @@gtid_binlog_pos')[0]
+        return self.replica.ask("SELECT MASTER_GTID_WAIT('%s', 5)" % position) == ['0']
+
+    def synchronise(self):
+        """The same, by semi-synchronous replication that waits before the commit, and without end."""
+        self.node.ask("SET GLOBAL rpl_semi_sync_master_wait_point = 'AFTER_SYNC'",
+                      'SET GLOBAL rpl_semi_sync_master_timeout = 3600000', 'SET GLOBAL rpl_semi_sync_master_enabled = 1')
+        self.replica.ask('SET GLOBAL rpl_semi_sync_slave_enabled = 1', 'STOP SLAVE IO_THREAD', 'START SLAVE IO_THREAD')
+        self.wait_for(lambda: self.node.ask("SHOW STATUS LIKE 'Rpl_semi_sync_master_clients'") ==
+                      ['Rpl_semi_sync_master_clients\t1'] and self.caught_up(), 'the replica is not synchronous')
+
+    def promote(self, node):
+        node.ask('STOP SLAVE IO_THREAD')
+        self.wait_for(lambda: 'Slave has read all relay log' in node.ask('SHOW SLAVE STATUS')[0],
+                      'the replica does not get to the end of its log')
+        node.ask('STOP SLAVE', 'RESET SLAVE ALL')
 
 
 class EnsembleNode(Node):
@@ -348,5 +462,5 @@ class Etcd(Ensemble):
 
 
 # How many places its servers need.
-ENGINES = {'sqlite': (Sqlite, 0), 'redis': (OneRedis, 2), 'redlock': (Redlock, 3), 'postgresql': (Postgresql, 1),
-           'mysql': (Mysql, 1), 'zookeeper': (Zookeeper, 3), 'etcd': (Etcd, 3)}
+ENGINES = {'sqlite': (Sqlite, 0), 'redis': (OneRedis, 2), 'redlock': (Redlock, 3), 'postgresql': (Postgresql, 2),
+           'mysql': (Mysql, 2), 'zookeeper': (Zookeeper, 3), 'etcd': (Etcd, 3)}

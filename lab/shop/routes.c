@@ -254,7 +254,7 @@ static lab_answer show_stock(const lab_call *c)
     json_t *o;
 
     if (!lab_shop_tally(c->at->shop, &t, note))
-        return lab_say(503, "the books cannot be read: %s\n", note);
+        return lab_say(503, "the stock record cannot be read: %s\n", note);
     o = lab_shop_json(c->at->shop, &t);
     a.body = json_dumps(o, JSON_PRESERVE_ORDER);
     json_decref(o);
@@ -272,7 +272,7 @@ static lab_answer fill_shelf(const lab_call *c)
     if (stock < 1 || stock > STOCK_MAX || errno || *end)
         return lab_say(400, "how many: POST /reset?stock=N, N from 1 to %d\n", STOCK_MAX);
     if (!lab_shop_reset(c->at->shop, stock, note))
-        return lab_say(503, "the books cannot be written: %s\n", note);
+        return lab_say(503, "the stock record cannot be written: %s\n", note);
     lab_orders_reset(c->at->orders);
     return is_browser(c) ? redirect("/") : lab_say(200, "%lld on the shelf\n", stock);
 }

@@ -58,7 +58,7 @@ static int trade(const lab_request *r, lab_shop *shop, int socket, int64_t port)
     if (lab_shop_tally(shop, &tally, why))
         print_tally(r, shop, &tally);
     else
-        cli_say("the books cannot be read: %s", why);
+        cli_say("the stock record cannot be read: %s", why);
     return CLI_EXIT_SIGNAL + number;
 }
 

@@ -45,6 +45,8 @@ dibs_status dibs__do_grant_export(const dibs_grant *g, char out[DIBS_GRANT_SIZE]
     dibs_status status = DIBS_OK;
 
     out[0] = '\0';
+    if (!g)
+        return dibs__fail(err, DIBS_INVALID, "no grant to export");
     if (!dibs__same_process(g->d))
         return dibs__forked(err);
     if (!g->portable)
@@ -122,7 +124,7 @@ static dibs_status prepare(dibs *d, const dibs__bearer *b, const dibs_lock_optio
     dibs_grant *g;
 
     if (d->closing)
-        return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
+        return dibs__closing(err);
     if (there && there->state == DIBS__ORPHAN)
         return dibs__fail(err, DIBS_LOST, "'%.200s' was released through this handle", b->name);
     if (there)

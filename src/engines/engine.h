@@ -30,16 +30,26 @@ typedef struct dibs__engine_class dibs__engine_class;
 typedef struct dibs__report_builder dibs__report_builder; /* core/report.h */
 typedef struct dibs__facts dibs__facts;                   /* doctor/facts.h */
 
-/* Where an engine delivers wake-ups: given to `open`, valid until `close` returns. All three may be
+/* Where an engine delivers wake-ups: given to `open`, valid until `close` returns. All of them may be
  * called from any thread, also from inside a call of the core; unknown attempts are ignored. They
  * take the handle's mutex: hold no lock of the engine's that a call of the core needs while a sink
  * call runs. */
+enum { DIBS__WAITERS = 1, DIBS__HOLDERS = 2, DIBS__CELLS = 4 };
+
 typedef struct dibs__sink {
     /* A waiter was handed the lock. `alive_until` semantics: the core counts the deadline from the
      * last sign of life that was answered, never from the arrival of this. */
     void (*granted)(struct dibs__sink *sink, const char *attempt, uint64_t fence, uint64_t floor);
     /* Something may have changed for this attempt, holder or waiter: `keep` it soon. */
     void (*look)(struct dibs__sink *sink, const char *attempt);
+    /* A cell that is watched may have changed: the one with this dibs__hash of its key. */
+    void (*changed)(struct dibs__sink *sink, uint64_t cell);
+    /* Wake-ups may have been missed (a subscription was cut, and stands again or not; a session ended): look
+     * again at all of these. */
+    void (*look_again)(struct dibs__sink *sink, unsigned at);
+    /* Somebody waits, for a lock or for a cell, or is about to. An engine that asks after it said that it no longer listens misses
+     * nobody: whoever comes later calls it. */
+    bool (*waited_for)(struct dibs__sink *sink);
     void (*log)(struct dibs__sink *sink, dibs_log_level level, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 } dibs__sink;
@@ -72,7 +82,6 @@ typedef struct dibs__enter_request {
     bool owner_named; /* or portable: lives by its lease alone, survives its process */
     uint32_t capacity;
     int64_t window; /* 0: do not queue */
-    bool by_event;  /* true: the wake-up must reach the sink. false: a thread will sit in `wait` */
 } dibs__enter_request;
 
 /* One entry that the core knows of: a grant to renew or release, a waiter to keep or cancel. */
@@ -87,12 +96,6 @@ typedef struct dibs__claim {
     dibs_status status;
     dibs__reply reply;
 } dibs__claim;
-
-/* A thread that sits in `wait`. */
-typedef struct dibs__sitter {
-    dibs__claim claim;
-    void *engine_data; /* the engine's own, between wait and poke */
-} dibs__sitter;
 
 /* What a cell command came to. `data` is the caller's to free, a NUL follows it, also when its size
  * is 0; NULL where dibs__cell_shows_data says that it is no part of the answer. Times are counted by
@@ -131,6 +134,7 @@ typedef struct dibs__capabilities {
     bool own_numbers; /* fences are the store's own count, and not its clock in microseconds */
     bool forgets_idle;
     bool names_holder; /* BUSY and QUEUED say who is in the way */
+    bool waiters_read; /* `events` keeps `until` so well that a thread that waits may call it */
 } dibs__capabilities;
 
 struct dibs__engine_class {
@@ -153,17 +157,6 @@ struct dibs__engine_class {
      * `remaining`: the servers answer, and refuse everybody, for so long at least. */
     dibs_status (*enter)(dibs__engine *e, const dibs__enter_request *request, dibs__deadline until,
                          dibs__reply *out, dibs_error *err);
-
-    /* May be NULL: then the core sleeps until the sink is told. Else: the calling thread waits for
-     * its own wake-up. DIBS_OK with GRANTED, or with QUEUED when `until` came, when it was poked,
-     * or when the engine has reason to look (the core calls keep or goes on waiting). Any other
-     * status: waiting does not work now; the core pauses, keeps, and calls again. */
-    dibs_status (*wait)(dibs__engine *e, dibs__sitter *sitter, dibs__deadline until,
-                        dibs__reply *out, dibs_error *err);
-    /* Makes `wait` of that sitter return soon; before it or after it, harmless. Called with the
-     * handle's mutex held: must neither call the sink nor take a lock under which the sink is
-     * called. */
-    void (*poke)(dibs__engine *e, dibs__sitter *sitter);
 
     /* Signs of life for many, sorted by name: fills status and reply of each: GRANTED, QUEUED,
      * LOST, BROKEN or RESUMED. */
@@ -189,14 +182,17 @@ struct dibs__engine_class {
                         dibs__report_builder *out, dibs_error *err);
 
     /* One command on one cell, in one step of the engine's: DIBS_OK with a verdict, a refusal, or
-     * DIBS_UNKNOWN, after which the same command with the same stamp may be sent again. `tell`: wake
-     * those who wait for this cell. NULL: no cells. */
+     * DIBS_UNKNOWN, after which the same command with the same stamp may be sent again. `tell`: tell
+     * those who watch this cell. NULL: no cells. */
     dibs_status (*cell)(dibs__engine *e, const char *key, const dibs__cell_command *command,
                         bool tell, dibs__deadline until, dibs__cell_reply *out, dibs_error *err);
-    /* Returns when the cell may no longer have `version`, or at `until`. May return early. Called while
-     * the keeper runs. NULL: the core looks again at a bounded, growing interval. */
-    dibs_status (*cell_wait)(dibs__engine *e, const char *key, uint64_t version,
-                             dibs__deadline until, dibs_error *err);
+    /* After DIBS_OK the sink is told `changed` once the cell may no longer have `version`: at once if it has
+     * another already, and one change is enough. False alarms do no harm. `until` is for setting it up. `out`:
+     * what `unwatch` gets, once, after DIBS_OK; NULL: no need to tell. Called while the keeper runs. NULL: the
+     * core looks again at a bounded, growing interval. */
+    dibs_status (*watch)(dibs__engine *e, const char *key, uint64_t version, dibs__deadline until,
+                         void **out, dibs_error *err);
+    void (*unwatch)(dibs__engine *e, void *watch);
     /* Adds the values whose keys begin with `range->prefix`, after `range->after`, in an order of the
      * engine's that never changes: that of the bytes, or (ZooKeeper, etcd) of the escaped key. Counters, and
      * what has ended, are left out. Looks at `range->limit` at the most, and says with `more` and `reached`
@@ -209,11 +205,12 @@ struct dibs__engine_class {
      * true: there is more. NULL: the engine does it by itself. */
     bool (*cell_reap)(dibs__engine *e, size_t limit, dibs__deadline until);
 
-    /* -1, or a descriptor that stays the same for the engine's life; the keeper polls it. */
+    /* -1, or a descriptor that stays the same for the engine's life. The keeper polls it, or, if
+     * `waiters_read`, a thread that waits for a lock. */
     int (*event_fd)(dibs__engine *e);
-    /* Reads what is there without blocking and tells the sink. Called by the keeper alone. May be
-     * NULL. */
-    void (*events)(dibs__engine *e);
+    /* Reads what is there without blocking and tells the sink. What takes an exchange ends by `until`.
+     * Called by one thread at a time. May be NULL. */
+    void (*events)(dibs__engine *e, dibs__deadline until);
 
     /* In a forked child, async-signal-safe: take part in the process's liveness. May be NULL. */
     dibs_status (*stand_in)(dibs__engine *e);

@@ -115,9 +115,8 @@ static dibs_status fail_on(const char *doing, const char *path, dibs_error *err)
                              ? DIBS_INVALID
                              : DIBS_ENGINE_FAILED;
 
-    dibs__fail(err, status, "cannot %s '%.300s': %s", doing, path, strerror(failure));
-    dibs__error_errno(err, failure);
-    return status;
+    return dibs__fail_errno(err, status, failure, "cannot %s '%.300s': %s", doing, path,
+                            strerror(failure));
 }
 
 /* Whoever replaced the file meanwhile has another one. */

@@ -482,7 +482,7 @@ dibs_status dibs__do_once_inspect(dibs *d, const char *key,
     if (status == DIBS_OK) {
         status = show(d, r->item[0], &reply, &why);
         if (status != DIBS_OK)
-            dibs__fail(err, status, "%s", why.message);
+            dibs__fail_as(err, status, &why);
     }
     free(reply.data);
     if (status == DIBS_OK)

@@ -265,7 +265,7 @@ def lab_lock_row_by_insert(t):
     """D7: not reentrant, no waiting, no order; and what duplicates do in open transactions."""
     found = experiments(t, 'insert-lock-again', 'insert-lock-polls', 'insert-lock-order', 'insert-lock-duplicates')
     again = [row[1] for row in found['insert-lock-again']['cells']]
-    assert again == ['refused', 'waits for itself', 'waits for itself, and gives up', 'is let in, one level deeper']
+    assert again == ['refused', 'waits for itself', 'waits for itself and gives up', 'obtains it again (reentry)']
     [scheme, dibs] = found['insert-lock-polls']['cells']
     assert int(scheme[1]) > 2 and int(dibs[1]) == 1, found
     [scheme, dibs] = found['insert-lock-order']['cells']
@@ -273,7 +273,7 @@ def lab_lock_row_by_insert(t):
     committed, _, three = found['insert-lock-duplicates']['cells']
     assert committed[1] == 'B waits' and 'uplicate' in committed[4] and three[1] == 'B and C wait', found
     words = 'Deadlock found' if t.engine == 'mysql' else 'lock timeout'
-    assert three[4].startswith('1 has it') and words in three[4], three
+    assert three[4].startswith('1 obtains it') and words in three[4], three
 
 
 @test(*DATABASES)
@@ -281,8 +281,8 @@ def lab_row_a_method(t):
     """D8: it waits, also for itself; a connection for every lock; one lock for two methods of one name."""
     found = experiments(t, 'method-row-waits', 'method-row-connections', 'method-row-overloads')
     assert [row[1] for row in found['method-row-waits']['cells']] == [
-        'waits, then has it', 'passes', 'waits for itself', 'has it: all of it was given back'], found
-    scheme, dibs = re.search(r'(\d+) connections more .*: (\d+)$', found['method-row-connections']['text']).groups()
+        'waits, then obtains it', 'obtains it again', 'waits for itself', 'obtains it: everything was released'], found
+    scheme, dibs = re.search(r'(\d+) more connections .*: (\d+)$', found['method-row-connections']['text']).groups()
     assert int(scheme) == 8 and int(dibs) < 8, found
     assert [row[1:3] for row in found['method-row-overloads']['cells']] == [
         ['1', 'waits for the other'], ['2', 'goes on']], found
@@ -329,12 +329,12 @@ def lab_rows_of_redis(t):
         ['redis', '1', 'one new token, which passes']], found['token-dibs']
     assert 'the token is spent' in found['token-delete-first']['text'], found
     assert '1 of 16 passed in one process' in found['token-mutex']['text'], found
-    moved = int(re.search(r'end by (\d+) ms', found['getset-flaws']['text']).group(1))
-    assert moved >= 200 and 'was skipped, and the key stays' in found['getset-flaws']['text'], found
+    moved = int(re.search(r'expiry by (\d+) ms', found['getset-flaws']['text']).group(1))
+    assert moved >= 200 and 'was skipped, and the key remains' in found['getset-flaws']['text'], found
     manners = {row[0].split()[1]: row[1:] for row in found['manners']['cells']}
-    assert manners['setnx-sleep'][:2] == ['waits for itself', 'frees it'], manners
+    assert manners['setnx-sleep'][:2] == ['waits for itself', 'releases it'], manners
     assert manners['lua-evalsha'][:2] == ['waits for itself', 'changes nothing'], manners
-    assert manners['hash-reentrant'][:2] == ['is let in', 'changes nothing'], manners
+    assert manners['hash-reentrant'][:2] == ['obtains it', 'changes nothing'], manners
     assert manners['redisson'][1:3] == ['changes nothing', 'attempt to unlock lock, not locked by this owner']
     assert all(250 <= int(m[3].split()[0]) < 5000 for m in manners.values()), manners
 

@@ -25,10 +25,10 @@ KILLED = ['note `body` -> `return at once`', 'note `calls++` -> `calls--`', 'cla
           'is_between `n >= low && n <= high` -> `(n >= low) || (n <= high)`',
           'is_between `n >= low && n <= high` -> `n <= high`', 'is_between `n >= low` -> `n > low`',
           'sum_up `note()` -> `(void)0`', 'sum_up `i < count` -> `i <= count`',
-          'sum_up `sum += numbers[i]` -> `sum -= numbers[i]`', 'sum_up `0` -> `1`', 'sum_up `body` -> `return 0 at once`']
+          'sum_up `sum += numbers[i]` -> `sum -= numbers[i]`', 'sum_up `0` -> `1`', 'spell `at++` -> `at--`', 'spell `0101` -> `32`', 'sum_up `body` -> `return 0 at once`']
 HANGS = 'drain `n--` -> `n++`'
 EQUIVALENT = 'clamp `n < LIMIT` -> `n <= LIMIT`'
-FUNCTIONS = {'note', 'clamp', 'is_between', 'sum_up', 'drain', 'never_called', 'main'}
+FUNCTIONS = {'note', 'clamp', 'is_between', 'sum_up', 'drain', 'spell', 'never_called', 'main'}
 UNCOVERED = 'never_called `n + 1` -> `n - 1`'
 
 

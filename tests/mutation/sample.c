@@ -39,6 +39,12 @@ static unsigned drain(unsigned n)
     return n;
 }
 
+static void spell(char *at)
+{
+    *at++ = 0101; /* octal */
+    *at = 'B';
+}
+
 int never_called(int n);
 
 int never_called(int n)
@@ -48,10 +54,13 @@ int never_called(int n)
 
 int main(void)
 {
+    char text[4] = "....";
     bool good = clamp(2) == 2 && clamp(3) == 3 && clamp(9) == 3 && clamp(-1) == -1;
 
     good = good && is_between(1, 1, 2) && is_between(2, 1, 2);
     good = good && !is_between(0, 1, 2) && !is_between(3, 1, 2);
+    spell(text + 1);
+    good = good && text[0] == '.' && text[1] == 'A' && text[2] == 'B' && text[3] == '.';
     good = good && sum_up(table, 3) == 6 && sum_up(table, 0) == 0 && calls == 2 && drain(4) == 0;
     return good ? 0 : 1;
 }

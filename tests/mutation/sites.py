@@ -40,7 +40,8 @@ def number_changes(text):
     if text in ('true', 'false'):
         return ['false' if text == 'true' else 'true']
     digits = text.rstrip('uUlL')
-    value, suffix = int(digits, 0), text[len(digits):]
+    octal = len(digits) > 1 and digits.isdigit() and digits.startswith('0')
+    value, suffix = int(digits, 8 if octal else 0), text[len(digits):]
     if value == 0:
         return ['1' + suffix]
     if value <= SMALL:
@@ -114,7 +115,7 @@ class Scanner:
             self.add(cursor, '0')
             self.add(cursor, text[1:])
             self.settled |= {self.span(o) for o in cursor.get_children()}
-        elif text.startswith(('++', '--')) or text.endswith(('++', '--')):
+        elif text.startswith(('++', '--')) or (text.endswith(('++', '--')) and text[0] not in '*&~'):  # not `*at++`
             self.add(cursor, text.translate(str.maketrans('+-', '-+')) if '->' not in text
                      else text.replace('++', '\0').replace('--', '++').replace('\0', '--'))
 

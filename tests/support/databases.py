@@ -41,7 +41,7 @@ def children(pid):
 class Database:
     """What both have in common. A subclass says how data are made, how it is started and how it is asked."""
 
-    account = pdeathsig = None
+    account = pdeathsig = port = None
 
     def __init__(self, *extra):
         self.extra = list(extra)
@@ -49,7 +49,7 @@ class Database:
         self.look_for_programs()
         self.folder = self.make_folder()
         self.data = os.path.join(self.folder, 'data')
-        self.port = free_port()
+        self.port = self.port or free_port()
         try:
             self.make_place()
             self.start()

@@ -6,8 +6,10 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -144,6 +146,19 @@ class Ensemble:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+CLOSE_SESSION = -11  # the type of that request
+SECRET = 0xB3415C00  # of ZooKeeperServer
+
+
+def session_password(session):
+    """What ZooKeeper makes of a session's id: `new Random(id ^ secret).nextBytes(16)` of Java."""
+    seed, password = ((session ^ SECRET) ^ 0x5DEECE66D) & (1 << 48) - 1, b''
+    for _ in range(4):
+        seed = (seed * 0x5DEECE66D + 0xB) & (1 << 48) - 1
+        password += struct.pack('<I', seed >> 16)
+    return password
+
+
 class Zookeeper(Ensemble):
     """`extra`: lines of zoo.cfg or, with a dash, options of the JVM."""
 
@@ -183,6 +198,19 @@ class Zookeeper(Ensemble):
         """`mntr` of a node, as a dictionary."""
         lines = self.word(node or self.nodes[0], 'mntr').splitlines()
         return dict(line.split('\t', 1) for line in lines if '\t' in line)
+
+    def sessions(self, leader):
+        """The ids of all sessions. Only the leader knows them all."""
+        known = self.word(leader, 'dump').split('ephemeral nodes dump')[0]
+        return [int(i, 16) for i in re.findall(r'^\t?0x([0-9a-f]+)$', known, re.M)]
+
+    def close_session(self, node, session):
+        """Resumes that session at this node and closes it. Its password is a function of its id."""
+        with socket.create_connection((node.place.address, node.port), timeout=3) as s:
+            for request in (struct.pack('>iqiq', 0, 0, 10000, session) + struct.pack('>i', 16) + session_password(session) + b'\0',
+                            struct.pack('>ii', 1, CLOSE_SESSION)):
+                s.sendall(struct.pack('>i', len(request)) + request)
+                s.recv(4096)
 
     def serves(self, node):
         return 'Mode: ' in self.word(node, 'srvr')

@@ -18,8 +18,6 @@ void syscall_fail(long n, bool for_ever, int variant);
 /* No more failures. True: at least one was made to fail. */
 bool syscall_heal(void);
 
-void syscall_only_ours(bool ours); /* as alloc_only_ours */
-
 /* The name of the last one that failed, and its error. */
 const char *syscall_failed(int *error);
 

@@ -89,7 +89,9 @@ static void hang_up(dibs__my_wake *w)
 
 static bool waited_for(dibs__my_wake *w)
 {
-    return dibs__sql_waiting(&w->e->base) > 0 || dibs__my_await_any(w->e);
+    dibs__sink *sink = w->e->base.base.sink;
+
+    return sink->waited_for(sink);
 }
 
 /* True: go on with `step`. */
@@ -120,10 +122,11 @@ static void make_longer(int64_t *pause, int64_t first)
 /* The connection that had the latch is gone. Signs of life and looks will take it, on another. */
 static bool await_latch(dibs__my_wake *w)
 {
+    dibs__sink *sink = w->e->base.base.sink;
+
     make_longer(&w->pause, LATCH_PAUSE);
     lie_down(w, PAUSING, w->pause);
-    dibs__sql_look_at_all(&w->e->base);
-    dibs__my_await_tell(w->e, NULL);
+    sink->look_again(sink, DIBS__WAITERS | DIBS__CELLS);
     return false;
 }
 
@@ -351,7 +354,7 @@ void dibs__my_wake_listen(dibs__sql *e, dibs__deadline until)
 
 void dibs__my_wake_line_changed(dibs__sql *e)
 {
-    if (!atomic_load(&((dibs__my *)e)->wake->wanted) && dibs__sql_waiting(e) > 0)
+    if (!atomic_load(&((dibs__my *)e)->wake->wanted) && e->base.sink->waited_for(e->base.sink))
         dibs__my_wake_listen(e, 0);
 }
 

@@ -221,7 +221,7 @@ dibs_status dibs__redlock_enter(dibs__engine *e, const dibs__enter_request *requ
         try_it(r, &t, request->window == 0, until);
         *out = t.reply;
         if (t.status != DIBS_OK)
-            return dibs__fail(err, t.status, "%s", t.err.message);
+            return dibs__fail_as(err, t.status, &t.err);
         if (out->verdict == DIBS__GRANTED || request->window == 0)
             return DIBS_OK;
     }
@@ -388,47 +388,85 @@ void dibs__redlock_keep(dibs__engine *e, dibs__claim *const claims[], size_t cou
 
 /* ---- Break ----------------------------------------------------------------------------------- */
 
-dibs_status dibs__redlock_break(dibs__engine *e, const char *name, const char *by, bool at_once,
-                                dibs__deadline until, dibs__reply *out, dibs_error *err)
+typedef struct breaking {
+    dibs__voters *v;
+    const char *name, *by;
+    bool at_once;
+    dibs__node_set heard, without; /* nodes; `without` a record of this lock */
+    size_t busy, released;
+    uint64_t fence; /* the highest */
+} breaking;
+
+static void count_broken(const dibs__ask *a, breaking *b)
 {
-    dibs__voters *v = of(e)->v;
+    for (size_t i = 0; i < a->v->count; i++) {
+        const redisReply *reply = a->answered >> i & 1 ? dibs__ask_reply(a, i, 0) : NULL;
+        dibs__node_set bit = (dibs__node_set)1 << i;
+        if (!reply || reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+            reply->element[0]->integer == DIBS__REDLOCK_STALE)
+            continue;
+        b->heard |= bit;
+        b->without |= reply->element[1]->integer == 0 ? bit : 0;
+        b->busy += reply->element[0]->integer == DIBS__BUSY;
+        b->released += reply->element[0]->integer == DIBS__RELEASED;
+        if ((uint64_t)reply->element[1]->integer > b->fence)
+            b->fence = (uint64_t)reply->element[1]->integer;
+    }
+}
+
+static dibs_status tell_break(breaking *b, dibs__node_set to, uint64_t proposal, bool known,
+                              dibs__deadline until, dibs_error *err)
+{
+    dibs__voters *v = b->v;
     char word[DIBS__PACK_SIZE], key[DIBS__REDIS_KEY_SIZE], who[DIBS__BY_SIZE];
     dibs__pack p = dibs__pack_begin(word);
     dibs__query q = {.script = DIBS__RED_BREAK, .key = key, .words = 2};
-    dibs__ask a = {.v = v, .query = &q, .count = 1, .to = dibs__all_nodes(v)};
-    size_t heard = 0, busy = 0, released = 0;
+    dibs__ask a = {.v = v, .query = &q, .count = 1, .to = to};
     dibs_status status;
 
-    snprintf(who, sizeof who, "%s", by);
-    dibs__redis_key(v->prefix, name, key);
-    dibs__pack_number(&p, (double)dibs__voters_propose(v));
-    dibs__pack_number(&p, at_once);
+    snprintf(who, sizeof who, "%s", b->by);
+    dibs__redis_key(v->prefix, b->name, key);
+    dibs__pack_number(&p, (double)proposal);
+    dibs__pack_number(&p, b->at_once);
+    dibs__pack_number(&p, known);
     q.dials = dibs__pack_later(&p);
     dibs__pack_text(&p, who);
     q.word[0] = (dibs__word){word, dibs__pack_length(&p)};
     q.word[1] = (dibs__word){v->gone, strlen(v->gone)};
-    memset(out, 0, sizeof *out);
     status = dibs__ask_run(&a, with_patience(v, until), err);
     if (status != DIBS_OK)
         return status;
-    for (size_t i = 0; i < v->count; i++) {
-        const redisReply *reply = a.answered >> i & 1 ? dibs__ask_reply(&a, i, 0) : NULL;
-        if (!reply || reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
-            reply->element[0]->integer == DIBS__REDLOCK_STALE)
-            continue;
-        heard++;
-        busy += reply->element[0]->integer == DIBS__BUSY;
-        released += reply->element[0]->integer == DIBS__RELEASED;
-        if ((uint64_t)reply->element[1]->integer > out->fence)
-            out->fence = (uint64_t)reply->element[1]->integer;
-    }
+    count_broken(&a, b);
     dibs__ask_fini(&a);
-    dibs__voters_saw(v, out->fence);
-    out->verdict = busy ? DIBS__BUSY : released ? DIBS__RELEASED : DIBS__LOST;
-    if (heard >= v->majority)
+    return DIBS_OK;
+}
+
+/* A node without a record hears of the break a second time when another node has one. One of those that heard it first has the
+ * holder's fence, so that the highest answer is above it. */
+dibs_status dibs__redlock_break(dibs__engine *e, const char *name, const char *by, bool at_once,
+                                dibs__deadline until, dibs__reply *out, dibs_error *err)
+{
+    dibs__voters *v = of(e)->v;
+    breaking b = {.v = v, .name = name, .by = by, .at_once = at_once};
+    dibs__node_set without;
+    dibs_status status =
+        tell_break(&b, dibs__all_nodes(v), dibs__voters_propose(v), false, until, err);
+
+    memset(out, 0, sizeof *out);
+    without = b.without;
+    if (status == DIBS_OK && b.fence && without) {
+        b.heard &= ~without;
+        status = tell_break(&b, without, b.fence, true, until, err);
+    }
+    if (status != DIBS_OK)
+        return status;
+    dibs__voters_saw(v, b.fence);
+    out->fence = b.fence;
+    out->verdict = b.busy ? DIBS__BUSY : b.released ? DIBS__RELEASED : DIBS__LOST;
+    if ((size_t)dibs__nodes_in(b.heard) >= v->majority)
         return DIBS_OK;
     pthread_mutex_lock(&v->lock);
     status = dibs__voters_missing(v, err);
     pthread_mutex_unlock(&v->lock);
-    return heard ? DIBS_UNKNOWN : status;
+    return b.heard ? DIBS_UNKNOWN : status;
 }

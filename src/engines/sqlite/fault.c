@@ -41,6 +41,7 @@ dibs_status dibs__lite_fault(sqlite3 *db, const char *path, const char *doing, d
     const char *said = db ? sqlite3_errmsg(db) : "out of memory";
     dibs_status status = DIBS_ENGINE_FAILED;
     const char *advice = "move the database away, or report this";
+    int full;
 
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
         if (faults[i].code == code) {
@@ -53,6 +54,8 @@ dibs_status dibs__lite_fault(sqlite3 *db, const char *path, const char *doing, d
         status = DIBS_UNAVAILABLE;
         advice = strerror(sqlite3_system_errno(db));
     }
-    return dibs__fail(err, status, "sqlite: %.400s: %s: %.200s (%d): %s", path, doing, said,
-                      db ? sqlite3_extended_errcode(db) : code, advice);
+    full = db ? sqlite3_extended_errcode(db) : code;
+    dibs__fail(err, status, "sqlite: %.400s: %s: %.200s (%d): %s", path, doing, said, full, advice);
+    dibs__error_code(err, "%d", full);
+    return status;
 }

@@ -63,7 +63,6 @@ void dibs__line_close(dibs__engine *e)
                                  DIBS__FROM(dibs__line_seat, by_attempt, line->seats.slot[i]));
     dibs__table_fini(&line->seats);
     dibs__table_fini(&line->views);
-    dibs__table_fini(&line->awaits);
     dibs__heap_fini(&line->ends);
     pthread_mutex_destroy(&line->mutex);
     close(line->timer_fd);
@@ -181,7 +180,7 @@ static dibs_status make_entry(visit *v)
         status = dibs__fail(v->err, DIBS_UNAVAILABLE, "%s: the session has expired",
                             line->side->adapter->name);
     /* Without memory for the answer the entry may be there all the same. */
-    if (status != DIBS_OK && status != DIBS_UNKNOWN && (status != DIBS_NO_MEMORY || !sent))
+    if (sent && status != DIBS_OK && status != DIBS_UNKNOWN && status != DIBS_NO_MEMORY)
         s->maybe_made = maybe && status == DIBS_UNAVAILABLE;
     if (status == DIBS_OK && v->call->there) {
         memcpy(s->key, v->call->made, sizeof s->key);

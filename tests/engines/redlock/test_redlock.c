@@ -344,10 +344,11 @@ static void late_and_lost_votes_go_back_too(void **state)
     cluster_stop(&c);
 }
 
+static const dibs_break_options broken_at_once = {.by = "test", .now = true};
+
 /* Nodes 3 to 5 hear of the break, 1 and 2 do not. The holder reaches 1 to 4: two still have its vote. */
 static void a_break_is_told_by_half_of_the_nodes(void **state)
 {
-    static const dibs_break_options at_once = {.by = "test", .now = true};
     cluster c;
     dibs *a, *b;
     dibs_grant *g;
@@ -363,9 +364,61 @@ static void a_break_is_told_by_half_of_the_nodes(void **state)
     b = cluster_open(&c, NULL);
     proxy_drop_all(c.proxy[0], true);
     proxy_drop_all(c.proxy[1], true);
-    assert_status(dibs_lock_break(b, "x", &at_once, NULL), DIBS_OK);
+    assert_status(dibs_lock_break(b, "x", &broken_at_once, NULL), DIBS_OK);
     cluster_expect_votes(&c, "x", 2, SOON);
     proxy_drop_all(c.proxy[4], true);
+    assert_status(unlock(g), DIBS_LOST);
+    cluster_expect_votes(&c, "x", 0, SOON);
+    dibs_close(a);
+    dibs_close(b);
+    cluster_stop(&c);
+}
+
+/* Nodes 2 and 3 have the vote, 1 and 3 hear of the break, 1 and 2 of the release. */
+static void a_break_is_told_by_a_node_without_a_vote(void **state)
+{
+    cluster c;
+    dibs *a, *b;
+    dibs_grant *g;
+
+    (void)state;
+    cluster_need(&c, 3, NULL, true);
+    cluster_proxy(&c, 2);
+    g = hold_on_two(&c, &a);
+    cluster_proxy(&c, 1);
+    b = cluster_open(&c, NULL);
+    proxy_drop_all(c.proxy[1], true);
+    assert_status(dibs_lock_break(b, "x", &broken_at_once, NULL), DIBS_OK);
+    proxy_drop_all(c.proxy[2], true);
+    assert_status(unlock(g), DIBS_LOST);
+    dibs_close(a);
+    dibs_close(b);
+    cluster_stop(&c);
+}
+
+/* Node 1 votes for the holder after it has heard of the break, and node 2 does not hear of it: a majority has votes. */
+static void a_vote_that_comes_after_the_break_is_none(void **state)
+{
+    cluster c;
+    proxy *way;
+    dibs *a, *b;
+    dibs_grant *g;
+
+    (void)state;
+    cluster_need(&c, 3, NULL, true);
+    cluster_proxy(&c, 1);
+    b = cluster_open(&c, NULL);
+    way = c.proxy[1];
+    c.proxy[1] = NULL; /* not the holder's */
+    cluster_proxy(&c, 0);
+    a = cluster_open(&c, NULL);
+    c.proxy[1] = way;
+    proxy_delay(c.proxy[0], PROXY_UP, 800);
+    g = cluster_take(a, "x", 30000, SOON);
+    proxy_drop_all(c.proxy[1], true);
+    assert_status(dibs_lock_break(b, "x", &broken_at_once, NULL), DIBS_OK);
+    cluster_expect_votes(&c, "x", 2, SOON);
+    proxy_heal(c.proxy[0]);
     assert_status(unlock(g), DIBS_LOST);
     cluster_expect_votes(&c, "x", 0, SOON);
     dibs_close(a);
@@ -525,6 +578,8 @@ int main(int argc, char *argv[])
         cmocka_unit_test(minority_votes_go_back_at_once),
         cmocka_unit_test(late_and_lost_votes_go_back_too),
         cmocka_unit_test(a_break_is_told_by_half_of_the_nodes),
+        cmocka_unit_test(a_break_is_told_by_a_node_without_a_vote),
+        cmocka_unit_test(a_vote_that_comes_after_the_break_is_none),
         cmocka_unit_test(forgotten_scripts_are_sent_again),
         cmocka_unit_test(different_answers_become_one_fence),
         cmocka_unit_test(a_lease_beyond_the_limit_is_refused),

@@ -18,6 +18,7 @@ static void kin_is_told_by_handle_and_number(void **state)
         {"h-a", "h-9", DIBS__NEWER},
         {"h-f", "h-10", DIBS__OLDER},
         {"h-1f", "h-20", DIBS__OLDER},
+        {"h-20", "h-1f", DIBS__NEWER},
         {"k-2", "h-1", DIBS__FOREIGN},
         {"h-2", "hh-1", DIBS__FOREIGN},
         {"hh-2", "h-1", DIBS__FOREIGN},

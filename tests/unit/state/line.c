@@ -57,6 +57,19 @@ static void names_the_new_holder(void **state)
     assert_true(f.reply.in_way.fence == second);
 }
 
+static void names_the_holders_host(void **state)
+{
+    command c = say(COMMAND_ACQUIRE, "a");
+
+    (void)state;
+    snprintf(c.who.host, sizeof c.who.host, "vera");
+    c.who.pid = 7;
+    run(&c);
+    assert_int_equal(try("b"), DIBS__BUSY);
+    assert_string_equal(f.reply.in_way.host, "vera");
+    assert_int_equal(f.reply.in_way.pid, 7);
+}
+
 /* Of several holders the one whose lease ends first. */
 static void names_who_goes_first(void **state)
 {
@@ -180,6 +193,36 @@ static void cancel_of_an_old_attempt_is_harmless(void **state)
     assert_int_equal(cancel("b/1"), DIBS__RELEASED);
     assert_int_equal(keep("b/2", 0), DIBS__QUEUED);
     assert_int_equal(cancel("nobody"), DIBS__RELEASED);
+}
+
+/* Who holds a part and now wants all of it lets go, and that serves who waits in the same step. */
+static void who_wants_more_lets_the_next_in(void **state)
+{
+    (void)state;
+    share("a/1");
+    lock("b");
+    assert_int_equal(lock("a/2"), DIBS__QUEUED);
+    assert_woken("b", NULL);
+}
+
+/* A waiter that is dead to the microsecond is no reason to stop, although it is not the head. */
+static void a_dead_rival_asks_nobody_to_stop(void **state)
+{
+    uint64_t fence;
+
+    (void)state;
+    share("a/h-1");
+    fence = f.reply.fence;
+    pass(SEC);
+    lock("b"); /* the head, which lives on */
+    pass(-SEC);
+    share("a/k-1");
+    pass(SEC);
+    keep("b", 0);
+    pass(WINDOW - SEC - 1);
+    assert_int_equal(keep("a/h-1", fence), DIBS__RESUMED);
+    pass(1);
+    assert_int_equal(keep("a/h-1", fence), DIBS__GRANTED);
 }
 
 /* A waiter between two that fit leaves: the one behind must not wait for the next command. */
@@ -514,6 +557,7 @@ static const struct CMUnitTest tests[] = {
     TEST(takes_what_is_free),
     TEST(refuses_what_is_taken),
     TEST(names_the_new_holder),
+    TEST(names_the_holders_host),
     SLOTS(names_who_goes_first),
     TEST(repeats_the_same_answer),
     TEST(release_hands_over_to_the_head),
@@ -523,6 +567,8 @@ static const struct CMUnitTest tests[] = {
     TEST(cancel_of_one_just_granted_gives_back),
     TEST(cancel_of_an_old_attempt_is_harmless),
     TEST(cancel_of_the_head_serves_the_next),
+    TEST(who_wants_more_lets_the_next_in),
+    TEST(a_dead_rival_asks_nobody_to_stop),
     TEST(strangers_change_nothing),
     TEST(resume_kills_the_old_grant),
     TEST(a_resumed_waiter_keeps_its_place),

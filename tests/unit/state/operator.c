@@ -142,6 +142,18 @@ static void the_first_fence_of_all_is_asked_too(void **state)
     assert_int_equal(f.asked, 1);
 }
 
+/* The same when it was given back and lingers: it is dropped. */
+static void the_first_fence_of_all_may_linger(void **state)
+{
+    (void)state;
+    f.now.wall = 0;
+    lock_for_at_least("a", 100 * SEC);
+    assert_int_equal(f.reply.fence, 1);
+    release("a", 1);
+    assert_int_equal(break_lock("root", false), DIBS__RELEASED);
+    assert_int_equal(try("b"), DIBS__GRANTED);
+}
+
 /* A lock without min_hold is free at once, also when the clock of the leases was set back. */
 static void a_release_lingers_only_if_asked_to(void **state)
 {
@@ -164,6 +176,7 @@ static const struct CMUnitTest tests[] = {
     TEST(a_newer_attempt_is_not_sent_behind_waiters),
     TEST(a_waiter_that_is_gone_was_not_broken),
     TEST(the_first_fence_of_all_is_asked_too),
+    TEST(the_first_fence_of_all_may_linger),
     TEST(a_release_lingers_only_if_asked_to),
 };
 TESTS(operator_tests, tests);

@@ -11,7 +11,7 @@ static void make_busy(tiny *t, int64_t now)
         const char *owner;
         uint32_t weight;
         int64_t min_hold;
-    } who[] = {{"l", 1, 100},         {"a", 1, 0}, {"b", 1, 0}, {"m", 1, 100},
+    } who[] = {{"l", 1, 100},         {"a", 1, 0}, {"b", 2, 0}, {"m", 1, 100},
                {"x", DIBS__PLAIN, 0}, {"c", 1, 0}, {"d", 1, 0}};
     dibs__reply reply;
 
@@ -49,20 +49,22 @@ static void fail_every_call(const command *c)
 
 static void a_failing_store_is_told(void **state)
 {
-    static const char *const owners[] = {"a", "x", "new", "m"};
+    static const char *const owners[] = {"a", "x", "new", "m", "b"};
+    static const int64_t windows[] = {50, 0};
     static const char *const attempts[] = {"h-1", "h-2"};
     static const int64_t times[] = {1000, 1060, 1200};
 
     (void)state;
     for (int kind = 0; kind < COMMAND_KINDS; kind++)
-        for (size_t i = 0; i < 3 * 4 * 2 * 2; i++) {
-            command c = {.kind = (command_kind)kind, .capacity = DIBS__PLAIN, .window = 50};
+        for (size_t i = 0; i < 3 * 5 * 2 * 2 * 2; i++) {
+            command c = {.kind = (command_kind)kind, .capacity = DIBS__PLAIN};
             c.now.lease = c.now.wall = times[i % 3];
-            snprintf(c.who.owner, sizeof c.who.owner, "%s", owners[i / 3 % 4]);
-            snprintf(c.who.attempt, sizeof c.who.attempt, "%s", attempts[i / 12 % 2]);
-            c.who.weight = i / 24 ? 1 : DIBS__PLAIN;
+            snprintf(c.who.owner, sizeof c.who.owner, "%s", owners[i / 3 % 5]);
+            snprintf(c.who.attempt, sizeof c.who.attempt, "%s", attempts[i / 15 % 2]);
+            c.who.weight = i / 30 % 2 ? 1 : DIBS__PLAIN;
             c.who.lease = 100;
-            c.at_once = i / 24;
+            c.at_once = i / 30 % 2;
+            c.window = windows[i / 60];
             fail_every_call(&c);
         }
 }

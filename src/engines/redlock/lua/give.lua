@@ -1,17 +1,21 @@
 -- The vote of (owner, attempt) in a round up to this one goes back. The last ARGV: fence, round, 1 if
--- min_hold counts; owner, attempt. Whoever listens is told that the lock is free.
+-- min_hold counts; owner, attempt. Whoever listens is told that the lock is free. A vote that came after its lock was broken goes
+-- back too, but was none.
 local theirs, up_to, holds, giver, given = struct.unpack('>dddss', ARGV[#ARGV])
+
+local was_broken = theirs > 0 and broken > theirs
 
 local function missing()
     if live and owner == giver and attempt ~= given and attempt ~= '' then
         return RESUMED
     end
-    return theirs > 0 and broken > theirs and BROKEN or LOST
+    return was_broken and BROKEN or LOST
 end
 
+-- The verdict, and whether it was here.
 local function give_back()
     if not live or attempt ~= given or round > up_to then
-        return missing()
+        return missing(), false
     end
     local till = since + min_hold
     if holds == 1 and min_hold > 0 and till > now then
@@ -19,5 +23,5 @@ local function give_back()
     else
         owner, attempt, ends, freed, live = '', '', 0, now, false
     end
-    return RELEASED
+    return was_broken and BROKEN or RELEASED, true
 end

@@ -2,9 +2,9 @@
 --include vote.lua
 --include give.lua
 -- Give one vote back and ask for the next, in one step: {verdict of the first, what entering says}.
-local verdict = give_back()
+local verdict, gave = give_back()
 local answer = vote()
-if type(answer) == 'table' and verdict == RELEASED then
+if type(answer) == 'table' and gave then
     if not live then
         tell_free(given)
     end

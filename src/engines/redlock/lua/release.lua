@@ -1,8 +1,8 @@
 --include head.lua
 --include give.lua
 -- Give a vote back.
-local verdict = give_back()
-if verdict == RELEASED then
+local verdict, gave = give_back()
+if gave then
     if not live then
         tell_free(given)
     end
