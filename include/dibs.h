@@ -154,7 +154,10 @@ typedef enum dibs_log_level {
  * functions. */
 typedef void (*dibs_log_fn)(void *data, dibs_log_level level, const char *message);
 
-/* Zero means default. */
+/* Zero means default. One thread of the handle renews its locks, with requests that take no longer than the shortest lease of the
+ * last minute allows. A lock that is taken while such a request is unanswered, with a lease below 3 * request_ms and as the
+ * first with so short a lease, can therefore be lost while the engine hangs, and the loss is reported up to request_ms late;
+ * dibs_grant_held is right at any time. Where leases are short, choose a request_ms below a third of them. */
 typedef struct dibs_options {
     const char *owner;  /* copied; owner of all locks of the handle (default: the calling thread) */
     int64_t connect_ms; /* timeout of dibs_open (default 5,000) */
@@ -262,18 +265,17 @@ typedef struct dibs_lock_options {
     uint64_t reserved[4];
 } dibs_lock_options;
 
-/* Acquires the lock. It belongs to its owner: the named one, else the calling thread, else (semaphores,
- * requests, not_reentrant, portable) the call itself. Locks are reentrant: if the same owner asks again
- * on this handle, it gets the same grant without I/O; call dibs_unlock once per dibs_lock. (Semaphores
- * are not: without a named owner each call takes slots of its own.) A named owner that holds the lock
- * through another process or handle waits for it like any other client, and that holder is asked to
- * stop: its grant is lost (DIBS_LOSS_RESUMED), and the lock is free after its dibs_unlock, or when its
- * lease expires. The two never hold it at the same time. With DIBS_NO_WAIT the call returns DIBS_BUSY
- * and the holder is not asked to stop. A named owner can wait for a lock in one thread per handle: a
- * second call returns DIBS_INVALID. DIBS_BUSY: not obtained in time. DIBS_MISMATCH: the lock has a
- * different number of slots, or the owner holds it shared and asks for it exclusively. DIBS_LOST: the
- * owner's grant was lost, and is to be unlocked first.
- * DIBS_UNAVAILABLE: the engine could not be reached within the timeout. */
+/* Acquires the lock. Its owner is the named one (`owner`, else the handle's); without a name it is the
+ * calling thread, but for semaphores, requests and portable locks the call itself, as always with
+ * not_reentrant. Locks are reentrant: if the same owner asks again on this handle, it gets the same grant
+ * without I/O; call dibs_unlock once per dibs_lock. A named owner that holds the lock through another
+ * process or handle waits for it like any other client, and that holder is asked to stop: its grant is
+ * lost (DIBS_LOSS_RESUMED), and the lock is free after its dibs_unlock, or when its lease expires. The
+ * two never hold it at the same time. With DIBS_NO_WAIT the call returns DIBS_BUSY and the holder is not
+ * asked to stop. A named owner can wait for a lock in one thread per handle: a second call returns
+ * DIBS_INVALID. DIBS_BUSY: not obtained in time. DIBS_MISMATCH: the lock has a different number of slots,
+ * or the owner holds it shared and asks for it exclusively. DIBS_LOST: the owner's grant was lost; unlock
+ * it first. DIBS_UNAVAILABLE: the engine could not be reached within the timeout. */
 DIBS_API dibs_status dibs_lock(dibs *d, const char *name, const dibs_lock_options *options,
                                dibs_grant **out, dibs_error *err);
 

@@ -30,7 +30,8 @@ static void two_processes(const lab_strategy *s, const lab_site *site, lab_findi
     else if (r.cut)
         lab_found(out, LAB_BROKE, "stuck: not over after %lld s", (long long)plan.limit_ms / 1000);
     else if (r.sold == 0)
-        lab_found(out, LAB_BROKE, "nobody could buy: %s", r.note[0] ? r.note : "no error was told");
+        lab_found(out, LAB_BROKE, "nobody could buy: %s",
+                  r.note[0] ? r.note : "no error was reported");
     else
         lab_found(out, LAB_SURVIVED, "%lld sold, and the stock record agrees", (long long)r.sold);
 }

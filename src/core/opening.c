@@ -65,7 +65,7 @@ dibs_status dibs__open_later(dibs *d, const char *url, const dibs_options *o, di
         d->opening.status = dibs__fail(&d->opening.err, DIBS_UNAVAILABLE, "not open yet");
         d->opening.runs = dibs__thread_start(&d->opening.thread, open_main, d);
         if (!d->opening.runs)
-            status = dibs__fail(err, DIBS_NO_MEMORY, "no thread to be had");
+            status = dibs__fail(err, DIBS_NO_MEMORY, "no thread could be started");
     }
     return status;
 }

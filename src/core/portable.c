@@ -88,9 +88,10 @@ static dibs_status read_text(const dibs *d, const char *text, dibs__bearer *b, d
     if (status != DIBS_OK)
         return status;
     if (!text || !dibs__bearer_read(text, b))
-        return dibs__fail(err, DIBS_INVALID,
-                          "this is no exported grant, or it was damaged on its way: pass it on as "
-                          "dibs_grant_export wrote it");
+        return dibs__fail(
+            err, DIBS_INVALID,
+            "invalid grant: it was not exported by dibs, or it was damaged: pass it on as "
+            "dibs_grant_export wrote it");
     if (strcmp(b->engine, d->class->scheme) != 0)
         return dibs__fail(err, DIBS_INVALID,
                           "'%.200s': this grant was exported from %s, and the handle is of %s",

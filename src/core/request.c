@@ -405,7 +405,7 @@ static dibs_status begin(dibs__request *r, const dibs_request *from, dibs_error 
         return DIBS_OK;
     case DIBS_OP_DRAIN:
         if (!dibs__thread_start(&d->drainer, drain_main, r))
-            return dibs__fail(err, DIBS_NO_MEMORY, "no thread to be had");
+            return dibs__fail(err, DIBS_NO_MEMORY, "no thread could be started");
         d->closing = d->drainer_runs = true;
         d->close_until = dibs__after(d->env, d->request_span);
         return DIBS_OK;

@@ -206,7 +206,7 @@ static item *item_of(const dibs *d, const dibs__cell_found *f)
     i->info.version = f->version;
     i->info.left_ms = ms_of(f->left);
     if (!named) {
-        set_damaged(i, "this is no key of once");
+        set_damaged(i, "this is not a key of once");
     } else if (!f->head) {
         set_damaged(i, "the record was not written by dibs, or by a newer version");
     } else if (dibs__record_glance(f->head, f->head_size, f->size, &i->record, &sizes, &why) !=

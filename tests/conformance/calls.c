@@ -31,6 +31,19 @@ static dibs_error *used(void)
     return &err;
 }
 
+/* As the header says; after DIBS_UNKNOWN it is the call's. */
+static dibs_next usual_next(dibs_status status)
+{
+    switch (status) {
+#define ROW(value, name, text, next, http, code) \
+    case DIBS_##name:                            \
+        return DIBS_NEXT_##next;
+        DIBS_STATUSES(ROW)
+#undef ROW
+    }
+    return DIBS_NEXT_NONE;
+}
+
 static void check(const char *call, dibs_status got, dibs_status want)
 {
     bool failed = got != DIBS_OK;
@@ -44,6 +57,9 @@ static void check(const char *call, dibs_status got, dibs_status want)
     if (failed ? strlen(err.message) < 10 : err.message[0] != '\0')
         fail_msg("%s returned %s and left the message '%s'", call, dibs_status_name(got),
                  err.message);
+    if (got != DIBS_UNKNOWN && err.next != usual_next(got))
+        fail_msg("%s returned %s, and what to do next is %s", call, dibs_status_name(got),
+                 dibs_next_name(err.next));
     if (strstr(err.message, "left by") || strcmp(err.owner, "left") == 0 ||
         strcmp(err.host, "left") == 0 || strcmp(err.engine_code, "LEFT") == 0 || err.reserved[0])
         fail_msg("%s left what an earlier call had found", call);

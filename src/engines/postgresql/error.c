@@ -48,7 +48,7 @@ static const char *advice_for(const char *state)
     if (starts(state, "25006"))
         return ": this is a standby or a read-only session; name the primary";
     if (starts(state, "42P01"))
-        return ": the tables are gone; open a new handle to make them anew";
+        return ": the tables are gone; open a new handle to create them again";
     if (starts(state, "42501"))
         return ": the account needs SELECT, INSERT, UPDATE and DELETE on the tables";
     return "";

@@ -228,10 +228,11 @@ const dibs__engine_class dibs__engine_redlock = {
     .can = {.waiters_read = true,
             .across_processes = true,
             .no_shared =
-                "N independent nodes have no line, and without one a writer waits for ever "
+                "N independent nodes keep no queue, and without one a writer waits forever "
                 "while readers come and go: use redis, or an exclusive lock",
-            .no_slots = "of N independent nodes any two majorities meet, but three need not: three "
-                        "could hold two slots; use redis, or several locks"},
+            .no_slots =
+                "any two majorities of N independent nodes overlap, but three need not: three "
+                "clients could hold two slots; use redis, or several locks"},
     .open = redlock_open,
     .close = redlock_close,
     .abandon = redlock_abandon,

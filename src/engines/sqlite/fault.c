@@ -22,7 +22,7 @@ static const struct {
     {SQLITE_PERM, DIBS_DENIED, "check the rights of the file and its folder"},
     {SQLITE_AUTH, DIBS_DENIED, "check the rights of the file and its folder"},
     {SQLITE_CANTOPEN, DIBS_DENIED, "check that its folder exists and can be written"},
-    {SQLITE_NOTADB, DIBS_ENGINE_FAILED, "it is no SQLite database; name another file"},
+    {SQLITE_NOTADB, DIBS_ENGINE_FAILED, "it is not a SQLite database; choose another file"},
     {SQLITE_CORRUPT, DIBS_ENGINE_FAILED, "the database is damaged; move it away or restore it"},
     {SQLITE_IOERR, DIBS_ENGINE_FAILED, "check the disk and the system's log"},
 };

@@ -313,7 +313,7 @@ void dibs__line_expired(dibs__line *line, uint64_t session)
     pthread_mutex_unlock(&line->mutex);
     if (ended)
         dibs__line_log(line, DIBS_LOG_WARNING,
-                       "the session has ended: %zu entr%s lost; waiters go to the end of the line",
+                       "the session has ended: %zu entr%s lost; waiters go to the end of the queue",
                        ended, ended == 1 ? "y is" : "ies are");
     dibs__line_tell_all(line);
     line->base.sink->look_again(line->base.sink,
