@@ -465,7 +465,7 @@ static dibs_status release(dibs_grant *g, dibs__deadline until, dibs__reply *rep
         if (dibs__now(d->env) + pause >= until)
             return unknown ? DIBS_UNKNOWN : status;
         dibs__sleep(d->env, pause);
-        pause = at_most(pause * 2, MAX_PAUSE / 4);
+        pause = dibs__longer(pause, FIRST_PAUSE, MAX_PAUSE / 4);
     }
 }
 

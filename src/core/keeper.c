@@ -1,5 +1,6 @@
 /* The keeper: one thread a handle. It renews what is held at a third of its lease, keeps what waits
- * in line alive, gives back what its user has left, reads the engine's wake-ups, and tells losses.
+ * in line alive, gives back what its user has left, reads the engine's wake-ups while no waiting thread does, and tells
+ * losses.
  *
  * Two heaps say what comes next: `due` (something to ask the engine) and `expiries` (a deadline is
  * over); `renewals` and `ends` say the same for runs of once. Whatever is due at about the same time goes

@@ -139,7 +139,7 @@ static dibs_status wait_for_holders(dibs *d, const char *name, dibs__deadline pa
         dibs__sleep(d->env, pause);
         if (d->closing)
             return dibs__closing(err);
-        pause = pause * 2 < MAX_PAUSE ? pause * 2 : MAX_PAUSE;
+        pause = dibs__longer(pause, FIRST_PAUSE, MAX_PAUSE);
     }
 }
 

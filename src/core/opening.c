@@ -28,7 +28,7 @@ static bool pause_and_go_on(dibs *d, int64_t *pause)
 
     while (!d->closing && dibs__now(d->env) < until)
         dibs__cond_sleep(&d->opening.changed, &d->mutex, d->env, until);
-    *pause = *pause * 2 < MAX_PAUSE ? *pause * 2 : MAX_PAUSE;
+    *pause = dibs__longer(*pause, FIRST_PAUSE, MAX_PAUSE);
     return !d->closing;
 }
 

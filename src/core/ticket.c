@@ -167,9 +167,7 @@ static void try_later(dibs__ticket *t, const dibs_error *err)
     int64_t now = dibs__now(g->d->env);
 
     t->err = *err;
-    t->pause = t->pause ? t->pause * 2 : FIRST_PAUSE;
-    if (t->pause > MAX_PAUSE)
-        t->pause = MAX_PAUSE;
+    t->pause = dibs__longer(t->pause, FIRST_PAUSE, MAX_PAUSE);
     t->retry_at = now + t->pause;
     if (t->by_event || !t->enter_again)
         dibs__grant_schedule(g, dibs__sooner(t->retry_at, t->by_event ? t->until : DIBS__NEVER));

@@ -206,7 +206,7 @@ static enum MHD_Result on_head(http_exchange *x, const char *url)
 {
     x->first_done = true;
     if (http__route_find(x, url))
-        http__request_check(x);
+        http__request_check(x, url);
     return x->response && has_body(x) ? send_answer(x) : MHD_YES;
 }
 
@@ -343,6 +343,7 @@ void http__on_completed(void *listen, struct MHD_Connection *mhd, void **exchang
     free_headers(x);
     free(x->allow);
     free(x->own_client);
+    http__tokens_free(x->tokens);
     free(x);
     *exchange = NULL;
 }

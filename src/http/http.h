@@ -175,8 +175,9 @@ typedef struct http_options {
     int64_t
         patience_ms; /* for a whole request to arrive, and for idle connections (default 30,000) */
     http_ended_fn on_ended;
-    void (*on_drain)(void *context);  /* SIGTERM or SIGINT came: see http_server_stop */
-    void (*on_reload)(void *context); /* SIGHUP came, and tokens and certificates were read anew */
+    void (*on_drain)(void *context); /* SIGTERM or SIGINT came: see http_server_stop */
+    /* SIGHUP came, and tokens, certificates and the log were opened anew; `err` says what could not be. */
+    void (*on_reload)(void *context, const dibs_error *err);
 } http_options;
 
 /* Binds and listens. On failure a message is in err. */

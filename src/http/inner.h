@@ -4,6 +4,7 @@
 
 #include "http/http.h"
 
+#include <gnutls/abstract.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -53,6 +54,7 @@ typedef struct http__client {
 
 typedef struct http__tokens http__tokens;
 dibs_status http__tokens_read(const char *path, http__tokens **out, dibs_error *err);
+http__tokens *http__tokens_share(http__tokens *t); /* each share is freed */
 void http__tokens_free(http__tokens *t);
 /* Takes the same time for every token of the file. NULL: none of them. */
 const http__client *http__tokens_find(const http__tokens *t, const char *secret);
@@ -72,8 +74,7 @@ bool http__tls_reload(http__tls *t, dibs_error *err);
 void http__tls_free(http__tls *t);
 const char *http__tls_ca(const http__tls *t);
 /* For MHD_OPTION_HTTPS_CERT_CALLBACK; the files are the ones read last. */
-void *http__tls_callback(void);
-void http__tls_use(http__tls *t);
+gnutls_certificate_retrieve_function2 *http__tls_callback(void);
 /* The common name of the client's certificate if it was signed by the CA; false: there is none. */
 bool http__tls_client(struct MHD_Connection *connection, char *name, size_t size);
 
@@ -113,8 +114,9 @@ struct http_exchange {
     http__stream *stream;
     void (*gone)(void *data);
     void *gone_data;
-    const http__client *client;
-    http__client *own_client; /* of a certificate */
+    const http__client *client; /* in `tokens`, or the next one */
+    http__tokens *tokens;       /* as they were when it began */
+    http__client *own_client;   /* of a certificate */
     int64_t began_us;
     int status;
     bool first_done, too_long, handled, suspended, dead, sent;
@@ -155,10 +157,12 @@ void http__on_connection(void *listen, struct MHD_Connection *mhd, void **socket
 void http__connection_gone(http__connection *c);
 void http__connections_end(http_server *s); /* those that are suspended */
 
-/* Finds the route; fills `x->route`, path parameters in x->given, or answers. */
+/* Finds the route, or answers. */
 bool http__route_find(http_exchange *x, const char *path);
-/* Checks headers, query, and the client. False: it was answered. */
-bool http__request_check(http_exchange *x);
+/* Its parameters, when it is known who asks. False: it was answered. */
+bool http__route_give(http_exchange *x, const char *path);
+/* Checks headers, the client, path and query. False: it was answered. */
+bool http__request_check(http_exchange *x, const char *path);
 bool http__request_body(http_exchange *x);
 bool http__client_check(http_exchange *x);
 /* One segment or value, decoded in place: false: no valid escapes, a NUL, or no UTF-8. */

@@ -181,5 +181,6 @@ void http_reply_problem(http_exchange *x, int http, dibs_status status, const ch
     va_start(args, format);
     vsnprintf(err.message, sizeof err.message, format, args);
     va_end(args);
-    http_reply_error_with(x, http, &err, NULL);
+    http_reply_error_with(
+        x, http, &err, status == DIBS_DENIED ? json_pack("{s:s}", "title", "not allowed") : NULL);
 }

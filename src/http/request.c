@@ -332,9 +332,10 @@ static bool is_acceptable(http_exchange *x)
     return !x->route->stream || (accept && strstr(accept, "text/event-stream"));
 }
 
-bool http__request_check(http_exchange *x)
+bool http__request_check(http_exchange *x, const char *path)
 {
-    if (!check_framing(x) || !check_origin(x) || !http__client_check(x))
+    if (!check_framing(x) || !check_origin(x) || !http__client_check(x) ||
+        !http__route_give(x, path))
         return false;
     if (!is_acceptable(x)) {
         http_reply_problem(x, 406, DIBS_INVALID,

@@ -57,8 +57,10 @@ static bool give_segment(http_exchange *x, const char *pattern, size_t p, const 
     return good;
 }
 
-static bool give_path(http_exchange *x, const char *pattern, const char *path)
+bool http__route_give(http_exchange *x, const char *path)
 {
+    const char *pattern = x->route->path;
+
     for (;;) {
         size_t p = strcspn(pattern, "/"), q = strcspn(path, "/");
 
@@ -120,9 +122,14 @@ bool http__route_find(http_exchange *x, const char *path)
     }
     x->route = search(x, path, allow);
     if (x->route)
-        return give_path(x, x->route->path, path);
+        return true;
     if (strcmp(x->method, "OPTIONS") == 0 && (allow[0] || strcmp(path, "*") == 0)) {
         http_set_header(x, "Allow", allow[0] ? allow : "GET, HEAD, POST, PUT, DELETE, OPTIONS");
+        if (x->server->o.cors) {
+            http_set_header(x, "Access-Control-Allow-Methods", "GET, POST, PUT, DELETE");
+            http_set_header(x, "Access-Control-Allow-Headers",
+                            "Authorization, Content-Type, If-Match, If-None-Match, Dibs-Fence");
+        }
         http_reply_empty(x, 204);
     } else if (allow[0]) {
         http_set_header(x, "Allow", allow);

@@ -38,9 +38,19 @@ static void on_mhd_log(void *data, const char *format, va_list args)
     (void)args;
 }
 
+/* What every daemon gets; those with TLS get a little more. */
 static bool start_daemon(http_server *s, http__listen *l)
 {
-    unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+    const unsigned tls = s->tls && !l->unix_socket ? MHD_USE_TLS : 0;
+    const unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | tls;
+    struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
+    struct MHD_OptionItem secure[] = {
+        {MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)(uintptr_t)http__tls_callback()},
+        {MHD_OPTION_HTTPS_PRIORITIES, 0,
+         (void *)(uintptr_t) "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"},
+        {s->tls && http__tls_ca(s->tls) ? MHD_OPTION_HTTPS_MEM_TRUST : MHD_OPTION_END, 0,
+         (void *)(uintptr_t)(s->tls ? http__tls_ca(s->tls) : NULL)},
+        {MHD_OPTION_END, 0, NULL}};
 
     l->server = s;
     l->daemon = MHD_start_daemon(
@@ -50,7 +60,7 @@ static bool start_daemon(http_server *s, http__listen *l)
         keep_escapes, NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->o.connections,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, s->o.header_max, MHD_OPTION_CONNECTION_MEMORY_INCREMENT,
         (size_t)1024, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(s->o.patience_ms / 1000 + 1),
-        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, tls ? secure : none, MHD_OPTION_END);
     if (!l->daemon)
         return false;
     l->epoll = MHD_get_daemon_info(l->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
@@ -64,6 +74,23 @@ static dibs_status fail(dibs_error *err, dibs_status status, const char *what)
     return status;
 }
 
+/* Whoever can reach it over a network shows who it is, over TLS. */
+static bool is_safe(const http_server *s, const http__listen *l)
+{
+    return l->local || (s->tls && (s->tokens || http__tls_ca(s->tls)));
+}
+
+static dibs_status refuse_unsafe(const char *address, dibs_error *err)
+{
+    err->status = DIBS_INVALID;
+    snprintf(err->message, sizeof err->message,
+             "--listen %s can be reached over the network: give --tls-cert and --tls-key, and "
+             "--tokens or "
+             "--client-ca",
+             address);
+    return DIBS_INVALID;
+}
+
 static dibs_status open_listens(http_server *s, dibs_error *err)
 {
     for (size_t i = 0; s->o.listen[i] && i < HTTP_LISTENS; i++) {
@@ -71,6 +98,8 @@ static dibs_status open_listens(http_server *s, dibs_error *err)
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = l};
         dibs_status status = http__listen_open(s->o.listen[i], s->o.cert != NULL, l, err);
 
+        if (status == DIBS_OK && !is_safe(s, l))
+            status = refuse_unsafe(s->o.listen[i], err);
         if (status != DIBS_OK)
             return status;
         if (!start_daemon(s, l))
@@ -97,6 +126,51 @@ static dibs_status open_signals(http_server *s, dibs_error *err)
     if (s->signals < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->signals, &event) != 0)
         return fail(err, DIBS_NO_MEMORY, "signalfd");
     return DIBS_OK;
+}
+
+static dibs_status open_security(http_server *s, dibs_error *err)
+{
+    dibs_status status = DIBS_OK;
+
+    s->failures = http__failures_new();
+    if (!s->failures)
+        return fail(err, DIBS_NO_MEMORY, "http");
+    if (s->o.tokens)
+        status = http__tokens_read(s->o.tokens, &s->tokens, err);
+    if (status == DIBS_OK && s->o.cert)
+        status = http__tls_read(&s->o, &s->tls, err);
+    return status;
+}
+
+static dibs_status open_log(http_server *s, dibs_error *err)
+{
+    if (!s->o.access_log)
+        return DIBS_OK;
+    s->log = strcmp(s->o.access_log, "-") == 0
+                 ? dup(STDOUT_FILENO)
+                 : open(s->o.access_log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
+    return s->log < 0 ? fail(err, DIBS_INVALID, s->o.access_log) : DIBS_OK;
+}
+
+/* What cannot be read is reported, and what was there stays. */
+static void reload(http_server *s)
+{
+    dibs_error err = {0}, tls = {0}, log = {0};
+    http__tokens *tokens = NULL;
+    int before = s->log;
+
+    if (s->o.tokens && http__tokens_read(s->o.tokens, &tokens, &err) == DIBS_OK) {
+        http__tokens_free(s->tokens);
+        s->tokens = tokens;
+    }
+    if (s->tls && !http__tls_reload(s->tls, &tls) && err.status == DIBS_OK)
+        err = tls;
+    if (before >= 0 && open_log(s, &log) == DIBS_OK)
+        close(before);
+    else
+        s->log = before;
+    if (s->o.on_reload)
+        s->o.on_reload(s->o.context, &err);
 }
 
 static void raise_limit(size_t *connections)
@@ -136,6 +210,10 @@ dibs_status http_server_open(const http_options *options, http_server **out, dib
     if (status == DIBS_OK)
         status = open_signals(s, err);
     if (status == DIBS_OK)
+        status = open_security(s, err);
+    if (status == DIBS_OK)
+        status = open_log(s, err);
+    if (status == DIBS_OK)
         status = open_listens(s, err);
     if (status == DIBS_OK)
         *out = s;
@@ -169,8 +247,7 @@ static void on_signal(http_server *s)
 
     while (read(s->signals, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo == SIGHUP) {
-            if (s->o.on_reload)
-                s->o.on_reload(s->o.context);
+            reload(s);
         } else if (s->draining) {
             s->stopped = true; /* asked twice */
         } else if (s->o.on_drain) {
@@ -283,6 +360,11 @@ void http_server_close(http_server *s)
         close(s->signals);
     if (s->epoll >= 0)
         close(s->epoll);
+    if (s->log >= 0)
+        close(s->log);
+    http__tokens_free(s->tokens);
+    http__tls_free(s->tls);
+    free(s->failures);
     free(s->timers.heap);
     free(s->openapi);
     free(s);

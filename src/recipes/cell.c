@@ -92,7 +92,7 @@ static dibs_status ask(dibs *d, const char *key, const dibs__cell_command *comma
             return DIBS_UNKNOWN;
         }
         dibs__sleep(d->env, pause);
-        pause = pause * 2 < MAX_PAUSE ? pause * 2 : MAX_PAUSE;
+        pause = dibs__longer(pause, FIRST_PAUSE, MAX_PAUSE);
     }
 }
 

@@ -145,7 +145,7 @@ static dibs_status open_locked(const char *path, dibs__deadline until, int *out,
         if (dibs__now(env) + pause >= until)
             return dibs__fail(err, DIBS_BUSY, "'%.300s' is open for another holder", path);
         dibs__sleep(env, pause);
-        pause = pause * 2 < MAX_PAUSE ? pause * 2 : MAX_PAUSE;
+        pause = dibs__longer(pause, FIRST_PAUSE, MAX_PAUSE);
     }
 }
 

@@ -402,7 +402,7 @@ static void nap(const dibs *d, dibs__deadline until, int64_t *pause)
     int64_t span = *pause < left ? *pause : left;
 
     dibs__sleep(d->env, span);
-    *pause = *pause * 2 < MAX_PAUSE ? *pause * 2 : MAX_PAUSE;
+    *pause = dibs__longer(*pause, FIRST_PAUSE, MAX_PAUSE);
 }
 
 /* Until something may have changed. */

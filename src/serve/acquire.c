@@ -172,6 +172,21 @@ static void on_collected(serve_set *set, const dibs_error *err)
         set_timer(set, SERVE_KEPT_MS);
 }
 
+/* ---- Shutting down --------------------------------------------------------------------------- */
+
+static void shut_down(serve_set *set)
+{
+    http_exchange *x = set->x;
+
+    if (set->state != SERVE_COLLECTING)
+        return;
+    set->x = NULL;
+    if (x)
+        http_reply_problem(x, 503, DIBS_UNAVAILABLE,
+                           "this server is shutting down: send the same request to another one");
+    give_up(set);
+}
+
 /* ---- The request ----------------------------------------------------------------------------- */
 
 static void attach(serve_set *set, http_exchange *x, int64_t wait_ms)
@@ -210,6 +225,7 @@ static void begin(serve_set *set, http_exchange *x)
     }
     set->collected = on_collected;
     set->lost = serve_set_on_lost;
+    set->shutdown = shut_down;
     attach(set, x, SERVE_SLICE_MS); /* the library ends a shorter wait */
     serve_set_collect(set);
 }
@@ -234,24 +250,6 @@ static void acquire(http_exchange *x)
     }
     come_again(set, asked, x);
     serve_set_free(asked);
-}
-
-/* ---- Shutting down --------------------------------------------------------------------------- */
-
-static void answer_shutdown(serve_set *set)
-{
-    http_exchange *x = set->x;
-
-    set->x = NULL;
-    if (x)
-        http_reply_problem(x, 503, DIBS_UNAVAILABLE,
-                           "this server is shutting down: send the same request to another one");
-    give_up(set);
-}
-
-void serve_acquire_drain(serve *s)
-{
-    serve_sets_each(s, SERVE_COLLECTING, answer_shutdown);
 }
 
 static const http_answer answers[] = {{200, "Grant"},

@@ -29,7 +29,9 @@ dibs_status serve_ask(serve *s, dibs_request *r, serve_outcome_fn done, void *da
     c->data = data;
     r->user = c;
     status = dibs_start(s->d, r, id, err);
-    if (status != DIBS_OK)
+    if (status == DIBS_OK)
+        s->calls++;
+    else
         free(c);
     return status;
 }
@@ -48,6 +50,7 @@ void serve_take(void *data)
                 serve_set_lost(o.user, o.loss);
             continue;
         }
+        s->calls--;
         c->done(c->data, &o);
         free(c);
     }

@@ -68,7 +68,7 @@ static void ask(serve_dashboard *b, dibs_request *r, serve_outcome_fn done, void
     if (serve_ask(b->s, r, done, data, NULL, &err) == DIBS_OK)
         return;
     if (problem)
-        memcpy(problem, err.message, sizeof err.message);
+        snprintf(problem, sizeof err.message, "%s", err.message);
     b->pending--;
 }
 

@@ -266,15 +266,17 @@ static void release(http_exchange *x)
 
 static void drain(serve_set *set)
 {
-    if (!set->first_op && set->terms.portable)
+    if (set->state != SERVE_HELD || set->first_op)
+        return;
+    if (set->terms.portable)
         serve_set_detach(set);
-    else if (!set->terms.portable)
+    else
         set->s->left_behind++; /* ends with the process's session, not before: see serve.c */
 }
 
 void serve_grants_drain(serve *s)
 {
-    serve_sets_each(s, SERVE_HELD, drain);
+    serve_sets_each(s->by_id, drain);
 }
 
 static const http_field fields[] = {

@@ -95,6 +95,12 @@ static void on_queued(http_timer *timer)
     send(set, "queued", json_pack("{s:s}", "name", set->locks[0].name));
 }
 
+static void shut_down(serve_set *set)
+{
+    if (set->x)
+        finish(set, "the server is shutting down", NULL);
+}
+
 static void hold(http_exchange *x)
 {
     serve *s = http_context(x);
@@ -117,6 +123,7 @@ static void hold(http_exchange *x)
     set->x = x;
     set->collected = on_collected;
     set->lost = on_lost;
+    set->shutdown = shut_down;
     free(set->request);
     set->request = NULL;
     http_on_gone(x, on_gone, set);

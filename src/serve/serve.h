@@ -21,6 +21,7 @@ typedef struct serve {
     const char *advertise;    /* the address at which clients reach this very server */
     char instance[33];        /* of this process: part of what is bound to it */
     void *by_key, *by_id;     /* sets: see sets.h */
+    size_t calls;             /* requests whose outcome is not here yet */
     size_t streams;           /* hold streams that are open */
     int64_t lease_ms;         /* of locks that say nothing else; the handle's */
     size_t left_behind;       /* grants that must outlive the handle */

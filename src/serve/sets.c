@@ -65,7 +65,6 @@ void serve_set_delist_key(serve_set *set)
 
 /* tdelete while walking is not allowed: the sets are gathered first. */
 typedef struct gathered {
-    serve_state state;
     serve_set **set;
     size_t count, room;
 } gathered;
@@ -75,7 +74,7 @@ static void gather(const void *node, VISIT visit, void *data)
     gathered *all = data;
     serve_set *set = *(serve_set *const *)node;
 
-    if ((visit != postorder && visit != leaf) || set->state != all->state)
+    if (visit != postorder && visit != leaf)
         return;
     if (all->count == all->room) {
         size_t room = all->room ? all->room * 2 : 256;
@@ -88,14 +87,25 @@ static void gather(const void *node, VISIT visit, void *data)
     all->set[all->count++] = set;
 }
 
-void serve_sets_each(serve *s, serve_state state, void (*visit)(serve_set *set))
+void serve_sets_each(void *table, void (*visit)(serve_set *set))
 {
-    gathered all = {.state = state};
+    gathered all = {0};
 
-    twalk_r(state == SERVE_HELD ? s->by_id : s->by_key, gather, &all);
+    twalk_r(table, gather, &all);
     for (size_t i = 0; i < all.count; i++)
         visit(all.set[i]);
     free(all.set);
+}
+
+static void shut_down(serve_set *set)
+{
+    if (set->shutdown)
+        set->shutdown(set);
+}
+
+void serve_waits_drain(serve *s)
+{
+    serve_sets_each(s->by_key, shut_down);
 }
 
 /* A loss may still be reported for a grant whose release is out: the set stays until it is answered. */

@@ -70,6 +70,7 @@ typedef struct serve_set {
     /* Called once when all are held (DIBS_OK), or when that failed and nothing is held. */
     void (*collected)(struct serve_set *set, const dibs_error *err);
     void (*lost)(struct serve_set *set, dibs_loss why); /* HELD: once for each lock */
+    void (*shutdown)(struct serve_set *set);
     void *data;
     dibs_error *failure; /* why collecting failed, while what is held is given back */
     serve_op *first_op;  /* renewals and releases, one at a time */
@@ -104,7 +105,7 @@ bool serve_set_enlist_key(serve_set *set);
 bool serve_set_enlist_id(serve_set *set);
 void serve_set_delist_id(serve_set *set);
 void serve_set_delist_key(serve_set *set);
-void serve_sets_each(serve *s, serve_state state, void (*visit)(serve_set *set));
+void serve_sets_each(void *table, void (*visit)(serve_set *set)); /* visit may free it */
 
 /* ---- The life of a grant of a client's (acquire.c) -------------------------------------------- */
 
@@ -112,7 +113,7 @@ void serve_set_on_lost(serve_set *set, dibs_loss why);
 void serve_set_settle(serve_set *set);  /* after an operation: were locks lost meanwhile? */
 void serve_set_end(serve_set *set);     /* remembered as ENDED for a while, then freed */
 void serve_set_renewed(serve_set *set); /* its client has come back */
-void serve_acquire_drain(serve *s);     /* answers all waits */
+void serve_waits_drain(serve *s);       /* answers all waits, ends all hold streams */
 void serve_grants_drain(serve *s);      /* forgets all grants: they stay with their leases */
 
 extern const http_field serve_acquire_fields[], serve_hold_fields[];

@@ -94,6 +94,7 @@ static void go_on(void)
     while (dibs_take(handle, &o)) {
         if (o.op == DIBS_OP_LOST) {
             say(DIBS_LOST, dibs_grant_name(o.grant), dibs_grant_fence(o.grant));
+            fprintf(stderr, "crowd: lost: %s\n", dibs_loss_text(o.loss));
         } else if (o.op == DIBS_OP_LOCK) {
             say(o.err.status, o.user, o.grant ? dibs_grant_fence(o.grant) : 0);
             if (o.grant && held_count < HELD)

@@ -180,7 +180,7 @@ def redis_rights(t):
         silent(t, url % 'whole')
         assert t.run('run', '--url', url % 'documented', 'job', '--', 'true')[0] == 0
         assert 'appendfsync' in planted(t, url % 'documented', unseen='unseen')['findings'][0]['what']
-        planted(t, url % 'stranger', redis_rights_keys='danger', redis_rights_blocking='danger')
+        planted(t, url % 'stranger', redis_rights_keys='danger')
         planted(t, url % 'unscripted', redis_rights_scripts='danger')
         planted(t, url % 'deaf', redis_rights_channels='warning')
         planted(t, url % 'timeless', redis_rights_time='danger')

@@ -112,19 +112,12 @@ static void lie_down(dibs__my_wake *w, phase how, int64_t span)
     watch_socket(w, EPOLLIN | EPOLLRDHUP);
 }
 
-static void make_longer(int64_t *pause, int64_t first)
-{
-    *pause = *pause ? *pause * 2 : first;
-    if (*pause > MAX_PAUSE)
-        *pause = MAX_PAUSE;
-}
-
 /* The connection that had the latch is gone. Signs of life and looks will take it, on another. */
 static bool await_latch(dibs__my_wake *w)
 {
     dibs__sink *sink = w->e->base.base.sink;
 
-    make_longer(&w->pause, LATCH_PAUSE);
+    w->pause = dibs__longer(w->pause, LATCH_PAUSE, MAX_PAUSE);
     lie_down(w, PAUSING, w->pause);
     sink->look_again(sink, DIBS__WAITERS | DIBS__CELLS);
     return false;
@@ -180,7 +173,7 @@ static bool give_up(dibs__my_wake *w, const char *why)
     sink->log(sink, DIBS_LOG_WARNING, "mysql: %s: no connection for wake-ups: %.200s: trying again",
               w->e->place.label, why);
     hang_up(w);
-    make_longer(&w->pause, FIRST_PAUSE);
+    w->pause = dibs__longer(w->pause, FIRST_PAUSE, MAX_PAUSE);
     set_timer(w, w->pause);
     return false;
 }

@@ -164,11 +164,17 @@ static dibs_status connect_events(dibs__redis *r, dibs__deadline until, dibs_err
 }
 
 /* With the lock. Nobody else may come to try: the reader does, later and later. */
-static void retry_later(dibs__events *v, dibs_status status)
+static void retry_later(dibs__redis *r, const dibs_error *err)
 {
-    v->refused = status != DIBS_UNAVAILABLE;
-    v->pause = v->pause ? 2 * v->pause : RETRY_FIRST;
-    v->pause = v->pause < RETRY_LAST ? v->pause : RETRY_LAST;
+    dibs__events *v = r->events;
+    bool refused = err->status != DIBS_UNAVAILABLE;
+
+    if (refused && !v->refused)
+        r->base.sink->log(r->base.sink, DIBS_LOG_WARNING,
+                          "%s: those who wait ask every 2 s instead of being notified",
+                          err->message);
+    v->refused = refused;
+    v->pause = dibs__longer(v->pause, RETRY_FIRST, RETRY_LAST);
     call_later(v, v->pause);
 }
 
@@ -196,17 +202,19 @@ static bool stands_again(dibs__events *v)
 dibs_status dibs__events_need(dibs__redis *r, dibs__deadline until, dibs_error *err)
 {
     dibs__events *v = r->events;
+    dibs_error unused = {0};
     dibs_status status = DIBS_OK;
     bool again;
 
     if (!lock_until(v, r->base.env, until))
         return dibs__fail(err, DIBS_UNAVAILABLE, "%s: not subscribed in time", r->place.text);
     v->wanted = true;
+    err = err ? err : &unused;
     if (!v->conn && v->refused)
         status =
             dibs__fail(err, DIBS_UNAVAILABLE, "%s: the subscription was refused", r->place.text);
     else if (!v->conn && (status = connect_events(r, until, err)) != DIBS_OK)
-        retry_later(v, status); /* the reader may have been turned away meanwhile */
+        retry_later(r, err); /* the reader may have been turned away meanwhile */
     again = stands_again(v);
     pthread_mutex_unlock(&v->lock);
     if (again)
@@ -276,12 +284,13 @@ static bool read_events(dibs__conn *c, const dibs__redis *r)
 /* Without it, all who wait have a look now and then. */
 static bool try_again(dibs__redis *r, dibs__deadline until)
 {
+    dibs_error err = {0};
     dibs_status status;
 
     until = dibs__sooner(until, dibs__after(r->base.env, RETRY_SPAN));
-    status = connect_events(r, until, NULL);
+    status = connect_events(r, until, &err);
     if (status != DIBS_OK)
-        retry_later(r->events, status);
+        retry_later(r, &err);
     return status == DIBS_OK;
 }
 

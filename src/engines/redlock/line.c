@@ -137,8 +137,7 @@ void dibs__spot_pause(dibs__redlock *r, dibs__spot *s, int64_t left)
     bool listening = s->heard == dibs__ears(r->v);
     int64_t most = listening ? DIBS__SPOT_PAUSE_LAST : PAUSE_DEAF, pause;
 
-    s->pause = s->pause ? 2 * s->pause : PAUSE_FIRST;
-    s->pause = s->pause < most ? s->pause : most;
+    s->pause = dibs__longer(s->pause, PAUSE_FIRST, most);
     pause = s->pause / 2 + dibs__redlock_random(r, s->pause);
     if (left > 0 && left < pause)
         pause = left + dibs__redlock_random(r, PAUSE_FIRST) + DIBS__MS;

@@ -150,7 +150,7 @@ bool dibs__lite_await_events(dibs__lite *e, int fd)
     } else if (ours && e->watched) {
         count = look_at_all(e, changed);
         set_timer(e, e->log_pause);
-        e->log_pause = e->log_pause * 2 < MAX_PAUSE ? e->log_pause * 2 : MAX_PAUSE;
+        e->log_pause = dibs__longer(e->log_pause, FIRST_PAUSE, MAX_PAUSE);
     }
     pthread_mutex_unlock(&e->watch_mutex);
     for (size_t i = 0; i < count; i++)

@@ -48,7 +48,8 @@ static int tear_down(void **state)
 static void note_warning(void *data, dibs_log_level level, const char *message)
 {
     (void)data;
-    if (level == DIBS_LOG_WARNING && strstr(message, "client|kill"))
+    if (level == DIBS_LOG_WARNING &&
+        (strstr(message, "client|kill") || strstr(message, "subscribe")))
         atomic_fetch_add(&warnings, 1);
 }
 
@@ -509,6 +510,12 @@ static bool all_wait(void *ctx)
     return waiters_of(near, "x") == CROWD;
 }
 
+static bool two_wait(void *ctx)
+{
+    (void)ctx;
+    return waiters_of(near, "x") == 2;
+}
+
 static bool are_few(void *ctx)
 {
     (void)ctx;
@@ -543,6 +550,31 @@ static void a_thousand_threads_wait_on_two_connections(void **state)
     }
     assert_int_equal(open_links(), FEW);
     free(thread);
+}
+
+/* A user who may not use the channel is told so once, and finds out by asking. */
+static void without_the_channel_it_asks_and_warns_once(void **state)
+{
+    pthread_t thread[2];
+    dibs_grant *g;
+
+    (void)state;
+    need(0);
+    server_command(&s, "ACL SETUSER deaf on >word ~dibs:* resetchannels +@all", NULL, 0);
+    dibs_close(far);
+    snprintf(far_url, sizeof far_url, "redis://deaf:word@127.0.0.1:%d", s.port);
+    far = expect_open(far_url, &(dibs_options){.log = note_warning});
+    g = expect_lock(near, "x", &(dibs_lock_options){.lease_ms = 60000});
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, wait_long, NULL), 0);
+    assert_true(wait_until(two_wait, NULL, SOON_MS));
+    assert_status(unlock(g), DIBS_OK);
+    for (int i = 0; i < 2; i++) {
+        void *had = NULL;
+        pthread_join(thread[i], &had);
+        assert_non_null(had);
+    }
+    assert_int_equal(atomic_load(&warnings), 1);
 }
 
 static void *wait_a_little(void *ctx)
@@ -672,6 +704,8 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup_teardown(an_old_hand_over_is_not_believed, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_refused_end_is_asked_for_again, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_thousand_threads_wait_on_two_connections, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(without_the_channel_it_asks_and_warns_once, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_connection_that_was_idle_needs_no_end, set_up, tear_down),
         cmocka_unit_test_setup_teardown(without_the_right_to_kill_it_goes_on_and_warns_once, set_up,
