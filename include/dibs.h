@@ -13,17 +13,18 @@
  *     }
  *     dibs_close(d);
  *
- * A handle (`dibs`) owns the connections and one background thread, the keeper, which renews the
- * locks that are held. A grant represents one held lock. All functions may be called from any
- * thread. Strings that are passed in are borrowed for the call; strings that are returned live as
+ * A handle (`dibs`) owns the connections and a background thread, the keeper, which renews the locks
+ * that are held (and a few more threads for requests, see dibs_start). A grant represents one held lock.
+ * All functions may be called from any thread. Strings that are passed in are borrowed for the call; strings that are returned live as
  * long as the object they came from. Every failure is a status. If a `dibs_error *` is passed (it
  * may be NULL), its message says what failed, on what, and what to do. After every call its status is
- * the one that the call returned; after DIBS_OK its message is empty. In a forked child every call
- * returns DIBS_FORKED.
+ * the one that the call returned; after DIBS_OK its message is empty. What a call returns through a
+ * pointer is set in any case: after a failure to NULL, 0 or "", unless the call says otherwise. In a
+ * forked child every call on the handle returns DIBS_FORKED.
  *
  * Durations are in milliseconds: 0 is the default, DIBS_NO_WAIT none, DIBS_FOREVER no limit. Each
  * option says which of these it accepts; other values above 100 years or below 0 are rejected with
- * DIBS_INVALID. Points in time end in _at_ms and are Unix time.
+ * DIBS_INVALID. Points in time (since_ms and what ends in _at_ms) are Unix time, in milliseconds.
  *
  * Structures keep their size. New members take the place of `reserved`, which must be zero: start from
  * {0}, or name the members. Structures that the library returns by pointer may grow at their end.
@@ -188,9 +189,11 @@ DIBS_API dibs_status dibs_url_read(const char *path, char **out, dibs_error *err
 
 /* Cancels all waits, releases all locks, abandons runs in progress, stops the keeper and frees
  * everything, including the grants, onces and outcomes of the handle. Takes at most request_ms plus
- * 2 seconds; a lock whose release was not confirmed by then is free when its lease expires. Must not be
- * called from a callback of the handle. In a forked child it only closes the child's copy: locks stay
- * with the parent. NULL is allowed. */
+ * 2 seconds; a lock whose release was not confirmed by then is free when its lease expires. Calls in
+ * progress in other threads return first, those that wait with DIBS_CANCELLED; no call may begin once
+ * dibs_close was called. If that is not known, drain the handle first: see dibs_start. Must not be called
+ * from a callback of the handle. In a forked child it only closes the child's copy: locks stay with the
+ * parent. NULL is allowed. */
 DIBS_API void dibs_close(dibs *d);
 
 DIBS_API const char *dibs_engine_name(const dibs *d); /* "sqlite" */
@@ -234,6 +237,7 @@ typedef enum dibs_loss {
     DIBS_LOSS_GONE,        /* no longer in the engine: flushed, evicted, deleted, restored */
     DIBS_LOSS_UNREACHABLE, /* the engine did not answer before the lease expired */
     DIBS_LOSS_RESUMED,     /* the same named owner requests the lock elsewhere: stop, then unlock */
+    DIBS_LOSS_CLOSED,      /* released by DIBS_OP_DRAIN: see dibs_start. Not reported */
 } dibs_loss;
 
 /* Called once for each lost grant, on the keeper, without any internal lock held. `g` stays valid until
@@ -261,17 +265,17 @@ typedef struct dibs_lock_options {
     uint64_t reserved[4];
 } dibs_lock_options;
 
-/* Acquires the lock. It belongs to its owner: the named one, else the calling thread, else (semaphores,
- * requests, not_reentrant, portable) the call itself. Locks are reentrant: if the same owner asks again
- * on this handle, it gets the same grant without I/O; call dibs_unlock once per dibs_lock. (Semaphores
- * are not: without a named owner each call takes slots of its own.) A named owner that holds the lock
- * through another process or handle waits for it like any other client, and that holder is asked to
- * stop: its grant is lost (DIBS_LOSS_RESUMED), and the lock is free after its dibs_unlock, or when its
- * lease expires. The two never hold it at the same time. With DIBS_NO_WAIT the call returns DIBS_BUSY
- * and the holder is not asked to stop. A named owner can wait for a lock in one thread per handle: a
- * second call returns DIBS_INVALID. DIBS_BUSY: not obtained in time. DIBS_MISMATCH: the lock has a
- * different number of slots, or the owner holds it shared and asks for it exclusively.
- * DIBS_UNAVAILABLE: the engine could not be reached within the timeout. */
+/* Acquires the lock. Its owner is the named one (`owner`, else the handle's); without a name it is the
+ * calling thread, but for semaphores, requests and portable locks the call itself, as always with
+ * not_reentrant. Locks are reentrant: if the same owner asks again on this handle, it gets the same grant
+ * without I/O; call dibs_unlock once per dibs_lock. A named owner that holds the lock through another
+ * process or handle waits for it like any other client, and that holder is asked to stop: its grant is
+ * lost (DIBS_LOSS_RESUMED), and the lock is free after its dibs_unlock, or when its lease expires. The
+ * two never hold it at the same time. With DIBS_NO_WAIT the call returns DIBS_BUSY and the holder is not
+ * asked to stop. A named owner can wait for a lock in one thread per handle: a second call returns
+ * DIBS_INVALID. DIBS_BUSY: not obtained in time. DIBS_MISMATCH: the lock has a different number of slots,
+ * or the owner holds it shared and asks for it exclusively. DIBS_LOST: the owner's grant was lost; unlock
+ * it first. DIBS_UNAVAILABLE: the engine could not be reached within the timeout. */
 DIBS_API dibs_status dibs_lock(dibs *d, const char *name, const dibs_lock_options *options,
                                dibs_grant **out, dibs_error *err);
 
@@ -298,6 +302,7 @@ DIBS_API dibs_status dibs_renew(dibs_grant *g, dibs_error *err);
 DIBS_API bool dibs_grant_held(const dibs_grant *g);
 DIBS_API int64_t dibs_grant_remaining_ms(const dibs_grant *g); /* 0 when lost */
 DIBS_API dibs_loss dibs_grant_loss(const dibs_grant *g);
+DIBS_API const char *dibs_loss_name(dibs_loss why); /* "expired"; of DIBS_LOSS_NONE "none" */
 DIBS_API const char *dibs_loss_text(dibs_loss why);
 
 /* The fencing token: grows with every grant of this name. A resource that remembers the highest
@@ -377,13 +382,13 @@ typedef struct dibs_value {
 /* Zero means default. A write with a fence is rejected (DIBS_FENCED) if the cell has seen a newer one;
  * otherwise it raises the cell's floor to its fence, so an older fence never overwrites a newer one. With
  * several holders (shared, slots) the floor is raised to `floor` instead, and the others can still write.
- * `grant` is the simplest: the fence cannot be forgotten. */
+ * `grant` is the simplest: the fence cannot be forgotten, also after dibs_unlock. */
 typedef struct dibs_cell_options {
-    int64_t keep_ms; /* expires after this (default: DIBS_FOREVER) */
-    const dibs_grant
-        *grant;     /* write under this grant: its fence and floor; DIBS_LOST if it is lost */
-    uint64_t fence; /* instead of a grant: its fence. 0, and no grant: not checked */
-    uint64_t floor; /* the grant's dibs_grant_floor (default: the fence) */
+    int64_t keep_ms;          /* expires after this (default: DIBS_FOREVER) */
+    dibs_grant *const *grant; /* &g: write under this grant, with its fence and floor; DIBS_LOST
+                                 if it is lost, DIBS_INVALID if it was unlocked (g is NULL) */
+    uint64_t fence;           /* instead of a grant: its fence. 0, and no grant: not checked */
+    uint64_t floor;           /* the grant's dibs_grant_floor (default: the fence) */
     uint64_t reserved[4];
 } dibs_cell_options;
 
@@ -485,8 +490,8 @@ typedef struct dibs_once_options {
  * dibs_once_wait to wait for it. DIBS_MISMATCH, DIBS_CRASHED, DIBS_EXPIRED: see the statuses.
  * DIBS_UNKNOWN: no answer; the caller must not run the work. If the engine began a run, or begins one
  * later, it is withdrawn, and the key is as it was before. DIBS_UNAVAILABLE: the same, if the answer came
- * after the lease had expired. `out` is set after all of these, and freed by the caller; after any other
- * status it is NULL. */
+ * after the lease had expired. After DIBS_OK, ALREADY, RUNNING, MISMATCH, CRASHED and EXPIRED `out` is
+ * set, and freed by the caller; after any other status it is NULL. */
 DIBS_API dibs_status dibs_once_begin(dibs *d, const char *key, const dibs_once_options *options,
                                      dibs_once **out, dibs_error *err);
 
@@ -732,8 +737,9 @@ DIBS_API dibs_status dibs_lock_break(dibs *d, const char *name, const dibs_break
 
 /* ---- Without blocking ------------------------------------------------------------------------ */
 
-/* Every call above that asks the engine can be made as a request. It is started without I/O, and its
- * outcome is taken later, by a thread that waits for other things as well:
+/* Every call above that asks the engine can be made as a request, except dibs_lock_many and
+ * dibs_fence_top. It is started without I/O, and its outcome is taken later, by a thread that waits for
+ * other things as well:
  *
  *     dibs_start(d, &(dibs_request){.op = DIBS_OP_LOCK, .name = "stock:1", .user = order}, &id, &err);
  *     ...
@@ -831,7 +837,10 @@ typedef struct dibs_outcome {
  * (`once`) takes one request at a time, and like `grant` must not be freed before its outcome.
  *
  * DIBS_OP_DRAIN cancels all waits, releases all locks and abandons runs in progress. Its outcome is the
- * last one: afterwards only dibs_take and dibs_close may be called, and dibs_close does not block. */
+ * last one, and afterwards dibs_close does not block. Other threads may go on: until dibs_close, calls
+ * that begin return DIBS_CANCELLED, and dibs_unlock and dibs_once_free still free what they are given
+ * (DIBS_LOST, with DIBS_LOSS_CLOSED: the lock was released by the drain). So a handle that many threads
+ * use is ended by a drain, the end of these threads, and dibs_close. */
 DIBS_API DIBS_CHECK dibs_status dibs_start(dibs *d, const dibs_request *r, uint64_t *id,
                                            dibs_error *err);
 
@@ -841,7 +850,7 @@ DIBS_API DIBS_CHECK dibs_status dibs_start(dibs *d, const dibs_request *r, uint6
 DIBS_API void dibs_stop(dibs *d, uint64_t id);
 
 /* A file descriptor that is readable while dibs_take has an outcome. Do not read it. It belongs to the
- * handle. Timers are not needed: the keeper has them. */
+ * handle, and stays the same. Timers are not needed: the keeper has them. -1 in a forked child. */
 DIBS_API int dibs_fd(const dibs *d);
 
 /* Takes the oldest outcome. False: there is none. Never blocks and calls nothing of yours. A grant or run
@@ -931,7 +940,7 @@ typedef struct dibs_histogram {
 typedef struct dibs_stats {
     uint64_t grants, reentries, busy, cancelled, failures; /* outcomes of lock calls */
     uint64_t releases, renewals, renewal_failures;
-    uint64_t losses[6];     /* by dibs_loss */
+    uint64_t losses[16];    /* by dibs_loss */
     uint64_t held;          /* now */
     uint64_t waiting;       /* now */
     dibs_histogram acquire; /* call to grant, without waiting in the queue */

@@ -80,6 +80,5 @@ bool lab_url_read(lab_seat *seat, const char *scheme, const char *url, int port,
         host = at + 1;
         take_user(rest, out);
     }
-    return take_host(host, out) ||
-           lab_note(seat, "%s://…: what stands after the host is no port", scheme);
+    return take_host(host, out) || lab_note(seat, "%s://…: invalid port after the host", scheme);
 }

@@ -239,7 +239,7 @@ static void trade(hall *h, lab_result *out)
         usleep(1000);
     before = lab_requests(h->site, h->strategy->needs);
     if (atomic_load(&h->ready) < out->buyers)
-        snprintf(out->error, sizeof out->error, "%d of %lld buyers got a seat",
+        snprintf(out->error, sizeof out->error, "%d of %lld buyers could start",
                  atomic_load(&h->ready), (long long)out->buyers);
     else
         atomic_store(&h->open, 1);

@@ -86,7 +86,8 @@ bool lab_stock_read(lab_seat *seat, int64_t *value)
     }
     found = lab_sql_read(seat, b->sql, value, 1, "SELECT stock FROM lab_stock WHERE goods = '%s'",
                          seat->resource);
-    return found > 0 || (found == 0 && lab_note(seat, "there are no books for %s", seat->resource));
+    return found > 0 ||
+           (found == 0 && lab_note(seat, "there is no stock record for %s", seat->resource));
 }
 
 bool lab_stock_write(lab_seat *seat, int64_t value)

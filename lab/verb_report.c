@@ -117,7 +117,8 @@ static void write_matrix(FILE *to, json_t *hazards)
     json_t *row, *column;
 
     fputs(
-        "survived: one holder at a time, correct books. **Bold**: what was damaged. n/a: this "
+        "survived: one holder at a time, a correct stock record. **Bold**: what was damaged. n/a: "
+        "this "
         "cannot "
         "happen to this scheme, nothing was run; the reasons are below. not run: it could happen, "
         "but the lab did not run it.\n\n| scheme ",

@@ -10,10 +10,13 @@ Prints the page; with --check says whether PAGE.md is that. What stands in {{…
   fastest STRATEGY OTHER...      "the fastest", or who is faster
   ratio STRATEGY OTHER FIELD     the first divided by the second
   hazard STRATEGY HAZARD         what happened, in words
+  outcome STRATEGY HAZARD        "survived", "not run", or what was damaged, as in the report's matrix
   exp EXPERIMENT                 what was found, in words
+  find exp EXPERIMENT REGEX      one figure of that text, or of a hazard's: what the regex's group matches
+  find hazard STRATEGY HAZARD REGEX
   confirmed A > B [and C > D]    "confirmed" or "refuted"; A and B are `run S F`, `exp E WORD` (the
                                  number before the word), `hazard S:H broke` (1 if it did) or `just N -`
-A figure that is not in the report is an error: the page must not be silent about it."""
+A figure that is not in the report, or that a regex does not find, is an error."""
 
 import json
 import re
@@ -52,6 +55,29 @@ def shown(field, value):
     return '{:,.0f}'.format(value)
 
 
+def outcome(h):
+    if h['outcome'] != 'BROKE':
+        return h['outcome'].replace('not applicable', 'not run')
+    if h['oversold']:
+        return '**oversold**'
+    if h['stuck_ms'] == 'for ever':
+        return '**stuck**'
+    if h['foreign']:
+        return "**deleted another client's lock**"
+    if (h['at_once'] or 0) > 1:
+        return '**two holders**'
+    return '**held by nobody for a lease**' if h['stuck_ms'] else '**stuck**'
+
+
+def find(text, regex):
+    """One figure of a sentence. What follows `find` has lost nothing but doubled spaces."""
+    match = re.search(regex, text)
+    if not match:
+        raise KeyError('no %r in %r' % (regex, text))
+    figure = match.group(1)
+    return shown('', int(figure)) if figure.isdigit() else figure
+
+
 def fastest(report, names):
     speed = {n: report.number('run', n, 'per_second') for n in names}
     best = max(names, key=speed.get)
@@ -79,6 +105,12 @@ def fill(report, words):
         return '%.0f' % ratio if ratio >= 10 else '%.1f' % ratio if ratio >= 0.95 else '%.2f' % ratio
     if kind == 'hazard':
         return report.hazards[words[1], words[2]]['text']
+    if kind == 'outcome':
+        return outcome(report.hazards[words[1], words[2]])
+    if kind == 'find' and words[1] == 'exp':
+        return find(report.experiments[words[2]]['text'], ' '.join(words[3:]))
+    if kind == 'find':
+        return find(report.hazards[words[2], words[3]]['text'], ' '.join(words[4:]))
     if kind == 'exp' and len(words) == 2:
         return report.experiments[words[1]]['text']
     if kind == 'sum':

@@ -55,8 +55,7 @@ static void use_up(const lab_site *site, lab_server server, lab_finding *out)
         n++;
     if (n < LIMIT + 4)
         lab_found(out, LAB_SHOWN,
-                  "%d holders keep %d connections; the next buyer, of whatever row, is "
-                  "told: %s",
+                  "%d holders keep %d connections; the next buyer, for any row, gets an error: %s",
                   n, n, seat.note);
     else
         lab_found(out, LAB_NOT_RUN, "the account's limit of %d connections did not hold", LIMIT);

@@ -29,7 +29,7 @@ static double per_second(const lab_result *r)
 
 static void processes(const lab_site *site, lab_server server, lab_finding *out)
 {
-    lab_rows *rows = lab_rows_new("scheme\tprocesses\tsold\toversold\ta second");
+    lab_rows *rows = lab_rows_new("scheme\tprocesses\tsold\toversold\tper second");
     const lab_strategy *mutex = lab_twin("mutex", server), *nothing = lab_twin("nothing", server);
     lab_result r[4];
     bool ran = run(nothing, site, 1, 24, 40, &r[0], out);
@@ -69,7 +69,7 @@ static int64_t version_of(const lab_site *site, lab_server server)
 static void contention(const lab_site *site, lab_server server, lab_finding *out)
 {
     static const int threads[] = {1, 4, 16, 50};
-    lab_rows *rows = lab_rows_new("buyers\tsold\tversion at the end\ttries a sale\ta second");
+    lab_rows *rows = lab_rows_new("buyers\tsold\tversion at the end\ttries per sale\tper second");
     lab_result r[4];
     int64_t version[4];
     bool ran = true;
@@ -83,14 +83,15 @@ static void contention(const lab_site *site, lab_server server, lab_finding *out
     }
     out->table = lab_rows_end(rows);
     if (ran)
-        lab_found(out, LAB_SHOWN,
-                  "tries a sale: %.1f with one buyer, %.1f with 4, %.1f with 16, %.1f with 50; the "
-                  "version ends at %lld of %lld sold",
-                  r[0].tries_per_sale, r[1].tries_per_sale, r[2].tries_per_sale,
-                  r[3].tries_per_sale, (long long)version[3], (long long)r[3].sold);
+        lab_found(
+            out, LAB_SHOWN,
+            "tries per sale: %.1f with one buyer, %.1f with 4, %.1f with 16, %.1f with 50; the "
+            "version ends at %lld of %lld sold",
+            r[0].tries_per_sale, r[1].tries_per_sale, r[2].tries_per_sale, r[3].tries_per_sale,
+            (long long)version[3], (long long)r[3].sold);
 }
 
 LAB_ON_BOTH(lab_crowd_processes, "D1", "mutex-processes", "a lock inside one, two, three processes",
             processes);
-LAB_ON_BOTH(lab_crowd_versions, "D4", "version-crowds", "a version number and ever more buyers",
+LAB_ON_BOTH(lab_crowd_versions, "D4", "version-crowds", "a version number and more and more buyers",
             contention);

@@ -46,9 +46,9 @@ static bool cross(lab_sessions *x, const char *first, const char *second, lab_ro
     if (!step.done)
         snprintf(out->said, sizeof out->said, "%s", step.seat.note);
     lab_rows_add(rows, "%s\t%s\t%lld ms\t%s", what,
-                 a_told   ? "the first one was thrown out"
-                 : b_told ? "the second one was thrown out"
-                          : "nobody was told",
+                 a_told   ? "the first was aborted"
+                 : b_told ? "the second was aborted"
+                          : "neither got an error",
                  (long long)out->noticed_us / 1000, out->said);
     return lab_a(x, "ROLLBACK");
 }
@@ -58,7 +58,7 @@ static void deadlock(const lab_site *site, lab_server server, lab_finding *out)
     static const char one[] = "SELECT stock FROM lab_pair WHERE id = 1 FOR UPDATE";
     static const char two[] = "SELECT stock FROM lab_pair WHERE id = 2 FOR UPDATE";
     static const char other[] = "SELECT stock FROM lab_other WHERE id = 2 FOR UPDATE";
-    lab_rows *rows = lab_rows_new("locked in opposite order\tend\tnoticed after\tthe engine says");
+    lab_rows *rows = lab_rows_new("locked in opposite order\tend\tnoticed after\terror");
     outcome of_rows = {0}, of_tables = {0};
     lab_sessions x;
     bool ran = lab_sessions_open(&x, site, server) && make(&x) &&
@@ -70,7 +70,7 @@ static void deadlock(const lab_site *site, lab_server server, lab_finding *out)
         lab_a(&x, "DROP TABLE lab_pair");
         lab_a(&x, "DROP TABLE lab_other");
         lab_found(out, LAB_SHOWN,
-                  "two rows in opposite order: %d of the two is thrown out after %lld ms (%s); two "
+                  "two rows in opposite order: %d of the two is aborted after %lld ms (%s); two "
                   "tables: %d, after %lld ms",
                   of_rows.thrown_out, (long long)of_rows.noticed_us / 1000, of_rows.said,
                   of_tables.thrown_out, (long long)of_tables.noticed_us / 1000);

@@ -58,8 +58,8 @@ static void dedupe(const lab_site *site, lab_server server, lab_finding *out)
     lab_a(&x, "DROP TABLE lab_orders");
     lab_sessions_close(&x);
     lab_found(out, rows == 1 && told == 1 && keys == 0 ? LAB_SURVIVED : LAB_BROKE,
-              "%d duplicates at once: %lld order in the books, %d told that it was placed; after a "
-              "rollback %lld keys stay",
+              "%d duplicates at once: %lld order recorded, %d client was told that it was placed; "
+              "after a rollback %lld keys remain",
               BUYERS, (long long)rows, told, (long long)keys);
 }
 

@@ -1,7 +1,7 @@
 /* D7: the same key inserted by several open transactions. The second one waits for the first: the engine
  * cannot know yet whether it is a duplicate. On MariaDB those who wait ask for a shared lock on the row;
  * when the first one rolls back, two of them get it, both want it for themselves, and that is a deadlock.
- * PostgreSQL lets them wait for the transaction: the next one has it, and the last one goes on waiting. */
+ * PostgreSQL lets them wait for the transaction: the next one has it, and the last one keeps waiting. */
 #include "lab/hazards/actor.h"
 #include "sessions.h"
 
@@ -37,7 +37,7 @@ static bool second_waits(lab_sessions *x, lab_sql *c, const char *end, lab_rows 
     lab_sql_run(&x->seat, c, "ROLLBACK");
     lab_rows_add(rows, "A inserts, B inserts, A: %s\t%s\t%lld ms\t%s\t%s", end,
                  waits ? "B waits" : "B does not wait", (long long)later.took_us / 1000, locks,
-                 later.done ? "B has it" : later.seat.note);
+                 later.done ? "B obtains it" : later.seat.note);
     *waited_us = later.took_us;
     return true;
 }
@@ -82,7 +82,7 @@ static bool three(lab_sessions *x, lab_sql *c, lab_sql *d, lab_rows *rows, ends 
     }
     for (int i = 0; i < 2; i++) /* not before: the one that waits would be let in by it */
         lab_sql_run(&x->seat, sql[i], "ROLLBACK");
-    lab_rows_add(rows, "A, B and C insert, A: ROLLBACK\t%s\t%lld ms\t%s\t%d has it, %s",
+    lab_rows_add(rows, "A, B and C insert, A: ROLLBACK\t%s\t%lld ms\t%s\t%d obtains it, %s",
                  waits ? "B and C wait" : "they do not wait",
                  (long long)(lab_now_us() - begin) / 1000, locks, out->done, out->said);
     return true;
@@ -116,9 +116,9 @@ static void duplicates(const lab_site *site, lab_server server, lab_finding *out
     if (ran)
         lab_found(out, LAB_SHOWN,
                   "a duplicate INSERT waited %lld ms for an open transaction; three at once, and "
-                  "the first one rolls back: %s, %d has it, the other one %s (%s)",
+                  "the first rolls back: %s, %d obtains it, the other %s (%s)",
                   (long long)committed / 1000, e.deadlocks ? "a deadlock" : "no deadlock", e.done,
-                  e.still_waiting ? "goes on waiting" : "is thrown out", e.said);
+                  e.still_waiting ? "keeps waiting" : "is aborted", e.said);
     if (ran)
         lab_a(&x, "DROP TABLE IF EXISTS lab_dup");
     lab_sql_close(c);

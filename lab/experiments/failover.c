@@ -72,11 +72,10 @@ static void failover(const lab_site *site, lab_finding *out)
     if (rounds == 0)
         lab_found(out, LAB_NOT_RUN, "%s", seat.note[0] ? seat.note : why);
     else
-        lab_found(
-            out, twice ? LAB_BROKE : LAB_SURVIVED,
-            "the link to the replica was down when the lock was taken: in %d of %d fail-overs the "
-            "promoted replica gave it a second time",
-            twice, rounds);
+        lab_found(out, twice ? LAB_BROKE : LAB_SURVIVED,
+                  "the link to the replica was down when the lock was taken: in %d of %d failovers "
+                  "the promoted replica granted it a second time",
+                  twice, rounds);
 }
 
 const lab_experiment lab_failover = {

@@ -101,17 +101,18 @@ static void flaws(const lab_site *site, lab_finding *out)
     if (!ran)
         lab_found(out, LAB_NOT_RUN, "%s", s.why[0] ? s.why : s.seat.note);
     else
-        lab_found(out, LAB_SHOWN,
-                  "a loser's GETSET moved the winner's end by %lld ms; an overdue holder's release "
-                  "%s, and the key %s (PTTL %lld)",
-                  (long long)moved, released ? "went through" : "was skipped",
-                  there ? "stays, with no end of its own" : "is gone", (long long)end);
+        lab_found(
+            out, LAB_SHOWN,
+            "a loser's GETSET moved the winner's expiry by %lld ms; an overdue holder's release "
+            "%s, and the key %s (PTTL %lld)",
+            (long long)moved, released ? "went through" : "was skipped",
+            there ? "remains, without an expiry" : "is gone", (long long)end);
 }
 
 const lab_experiment lab_getset_flaws = {
     .id = "R6",
     .name = "getset-flaws",
-    .title = "GETSET: a loser moves the winner's end, an overdue holder leaves its key",
+    .title = "GETSET: a loser moves the winner's expiry, an overdue holder leaves its key",
     .needs = LAB_NEED(LAB_REDIS),
     .run = flaws,
 };

@@ -40,7 +40,7 @@ static bool ask_again(const lab_site *site, lab_server server, lab_rows *rows, l
     begin = lab_now_us();
     second = first && seat->strategy->lock(seat);
     lab_rows_add(rows, "the scheme, asked to wait %d ms\t%s\t%lld ms\t%llu tries", AGAIN_MS,
-                 second ? "is let in" : "waits for itself, and gives up",
+                 second ? "obtains it" : "waits for itself and gives up",
                  (long long)(lab_now_us() - begin) / 1000, (unsigned long long)seat->tries);
     if (first)
         seat->strategy->unlock(seat);
@@ -62,14 +62,14 @@ static bool insert_again(lab_sessions *x, lab_rows *rows, char said[256])
     done = lab_a(x, insert);
     snprintf(said, 256, "%s", x->seat.note);
     lab_rows_add(rows, "a second INSERT, same connection\t%s\t%.1f ms\t%s",
-                 done ? "is let in" : "refused", (double)(lab_now_us() - begin) / 1e3, said);
+                 done ? "obtains it" : "refused", (double)(lab_now_us() - begin) / 1e3, said);
     lab_a(x, "DELETE FROM lab_twice");
     lab_a(x, "BEGIN");
     lab_a(x, insert);
     begin = lab_now_us();
     done = lab_b(x, insert);
     lab_rows_add(rows, "a second INSERT, the program's second connection\t%s\t%.1f ms\t%s",
-                 done                                          ? "is let in"
+                 done                                          ? "obtains it"
                  : lab_sql_trouble_of(x->b) == LAB_SQL_TIMEOUT ? "waits for itself"
                                                                : "refused",
                  (double)(lab_now_us() - begin) / 1e3, x->seat.note);
@@ -91,8 +91,7 @@ static bool dibs_again(const lab_site *site, lab_server server, lab_rows *rows)
         dibs_lock(d, fresh_name(name), NULL, &g, &err) == DIBS_OK) {
         begin = lab_now_us();
         same = dibs_lock(d, name, NULL, &again, &err) == DIBS_OK && again == g;
-        lab_rows_add(rows, "dibs\t%s\t%.3f ms\t%s",
-                     same ? "is let in, one level deeper" : "refused",
+        lab_rows_add(rows, "dibs\t%s\t%.3f ms\t%s", same ? "obtains it again (reentry)" : "refused",
                      (double)(lab_now_us() - begin) / 1e3, same ? "the same fence" : err.message);
     }
     dibs_close(d); /* which unlocks it */
@@ -101,7 +100,7 @@ static bool dibs_again(const lab_site *site, lab_server server, lab_rows *rows)
 
 static void again(const lab_site *site, lab_server server, lab_finding *out)
 {
-    lab_rows *rows = lab_rows_new("the holder comes again\tit\tafter\tand is told");
+    lab_rows *rows = lab_rows_new("the holder asks again\tresult\tafter\treply");
     lab_sessions x;
     lab_seat seat;
     char said[256] = "";
@@ -123,16 +122,17 @@ static void again(const lab_site *site, lab_server server, lab_finding *out)
     else
         lab_found(out, LAB_SHOWN,
                   "the holder's second INSERT is refused (%s); asking for %d ms it "
-                  "tried %llu times and waited for itself; dibs is %s",
+                  "tried %llu times and waited for itself; dibs %s",
                   said, AGAIN_MS, (unsigned long long)seat.tries,
-                  deeper ? "let in again" : "not let in either");
+                  deeper ? "grants it again" : "does not grant it either");
 }
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
 static void polls(const lab_site *site, lab_server server, lab_finding *out)
 {
-    lab_rows *rows = lab_rows_new("scheme\ttries of one waiter\theld for\tin after the release");
+    lab_rows *rows =
+        lab_rows_new("scheme\ttries of one waiter\theld for\tobtained after the release");
     const lab_strategy *s[] = {lab_twin("insert-lock", server), lab_twin("dibs", server)};
     lab_line line[2];
     char name[64];
@@ -149,8 +149,8 @@ static void polls(const lab_site *site, lab_server server, lab_finding *out)
     else
         lab_found(out, LAB_SHOWN,
                   "one waiter, with a pause of 50 ms between tries, asked %llu times during %lld "
-                  "ms and was in %.1f ms after "
-                  "the release; dibs asked %llu time and was in after %.1f ms",
+                  "ms and obtained the lock %.1f ms after "
+                  "the release; dibs asked %llu time and obtained it after %.1f ms",
                   (unsigned long long)line[0].tries, (long long)line[0].held_us / 1000,
                   (double)line[0].late_us / 1e3, (unsigned long long)line[1].tries,
                   (double)line[1].late_us / 1e3);
@@ -185,13 +185,13 @@ static void order(const lab_site *site, lab_server server, lab_finding *out)
         lab_found(out, LAB_NOT_RUN, "%s", line[0].note[0] ? line[0].note : line[1].note);
     else
         lab_found(out, line[1].overtaken ? LAB_BROKE : LAB_SHOWN,
-                  "of %d waiters %d were overtaken by one that came later; in dibs' line %d",
+                  "of %d waiters %d were overtaken by one that came later; in dibs' queue %d",
                   WAITERS, line[0].overtaken, line[1].overtaken);
 }
 
-LAB_ON_BOTH(lab_insert_again, "D7", "insert-lock-again", "a lock row: its holder comes again",
+LAB_ON_BOTH(lab_insert_again, "D7", "insert-lock-again", "a lock row: its holder asks again",
             again);
-LAB_ON_BOTH(lab_insert_polls, "D7", "insert-lock-polls", "a lock row: nobody waits, everybody asks",
-            polls);
+LAB_ON_BOTH(lab_insert_polls, "D7", "insert-lock-polls",
+            "a lock row: clients poll instead of waiting", polls);
 LAB_ON_BOTH(lab_insert_order, "D7", "insert-lock-order",
             "a lock row: order of arrival and of service", order);

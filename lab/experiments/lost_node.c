@@ -150,8 +150,7 @@ static void restarted(const lab_site *site, lab_finding *out)
     static const char *const second[] = {"--appendonly", "yes", "--appendfsync", "everysec", NULL};
     static const char *const always[] = {"--appendonly", "yes", "--appendfsync", "always", NULL};
     lab_rows *rows = lab_rows_new(
-        "the nodes write\tone restarts\tall restart\tone loses its last second\tpairs a "
-        "second");
+        "the nodes write\tone restarts\tall restart\tone loses its last second\tpairs per second");
     char why[256] = "";
     const double pairs[] = {speed(none), speed(second), speed(always)};
     int empty = story(none, restart, why), all = story(none, restart_all, why);
@@ -173,7 +172,7 @@ static void restarted(const lab_site *site, lab_finding *out)
         : empty   ? LAB_BROKE
                   : LAB_SURVIVED,
         "a node that restarts empty inside a lease: %s; all of them: %s; back after the longest "
-        "lease: %s; appendfsync everysec and the last second lost: %s; pairs a second: %.0f "
+        "lease: %s; appendfsync everysec and the last second lost: %s; pairs per second: %.0f "
         "written nowhere, %.0f with everysec, %.0f with always%s%s",
         told(empty), told(all), told(late), told(cut), pairs[0], pairs[1], pairs[2],
         empty < 0 ? ": " : "", empty < 0 ? why : "");
@@ -239,7 +238,7 @@ static int64_t count_on(lab_quorum *q, int i)
     return lab_redis(&q->seat, q->node[i], "HINCRBY lock:count me 0");
 }
 
-/* Reentered while a node was away: its count is one behind, and one release frees it there. */
+/* Reentered while a node was away: its count is one behind, and one release releases it there. */
 static void drifting(const lab_site *site, lab_finding *out)
 {
     char why[256] = "", counts[96];
@@ -270,11 +269,11 @@ static void drifting(const lab_site *site, lab_finding *out)
     }
     lab_quorum_close(&q);
     stop(&t);
-    lab_found(
-        out, left < 2 ? LAB_BROKE : LAB_SURVIVED,
-        "entered twice, and two nodes missed the second: counts %s; one release of two leaves the "
-        "lock on %lld node of 3: it is free, and its holder does not know",
-        counts, (long long)left);
+    lab_found(out, left < 2 ? LAB_BROKE : LAB_SURVIVED,
+              "entered twice, and two nodes missed the second entry: counts %s; one release of two "
+              "leaves the "
+              "lock on %lld node of 3: it is free, and its holder does not know",
+              counts, (long long)left);
 }
 
 const lab_experiment lab_lost_node = {

@@ -76,7 +76,7 @@ static void add_name(char *list, size_t size, const char *name)
 static void ask_all(const lab_site *site, lab_finding *out)
 {
     lab_rows *rows =
-        lab_rows_new("scheme\tits holder again\ta stranger's release\twas told\tgave up, "
+        lab_rows_new("scheme\tits holder asks again\tanother client's release\treply\tgave up, "
                      "asked to wait 300 ms");
     char again[200] = "", freed[200] = "", why[256] = "";
     int64_t slowest = 0;
@@ -87,8 +87,8 @@ static void ask_all(const lab_site *site, lab_finding *out)
         manners m = {0};
         ran = ask_one(s, site, &m, why);
         lab_rows_add(rows, "%s %s\t%s\t%s\t%s\t%lld ms", s->id, s->name,
-                     m.again ? "is let in" : "waits for itself",
-                     m.freed ? "frees it" : "changes nothing", m.said, (long long)m.gave_up_ms);
+                     m.again ? "obtains it" : "waits for itself",
+                     m.freed ? "releases it" : "changes nothing", m.said, (long long)m.gave_up_ms);
         if (m.again)
             add_name(again, sizeof again, s->name);
         if (m.freed)
@@ -98,7 +98,8 @@ static void ask_all(const lab_site *site, lab_finding *out)
     out->table = lab_rows_end(rows);
     if (ran)
         lab_found(out, LAB_SHOWN,
-                  "reentrant: %s; freed by a stranger: %s; asked to wait %d ms, all gave up within "
+                  "reentrant: %s; released by another client: %s; asked to wait %d ms, all gave up "
+                  "within "
                   "%lld ms",
                   again, freed, WAIT_MS, (long long)slowest);
     else
@@ -108,7 +109,7 @@ static void ask_all(const lab_site *site, lab_finding *out)
 const lab_experiment lab_manners = {
     .id = "R7",
     .name = "manners",
-    .title = "who is let in again, who may release, who gives up in time (R1 to R10)",
+    .title = "reentry, release by others, giving up in time (R1 to R10)",
     .needs = LAB_NEED(LAB_REDIS),
     .run = ask_all,
 };

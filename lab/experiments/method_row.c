@@ -1,6 +1,6 @@
 /* D8: a table with a row a method, held by SELECT … FOR UPDATE until COMMIT. It waits; it is reentrant on
- * one connection only, and the first COMMIT gives all of it back; it keeps a connection for every lock;
- * and two methods of one name are one lock, unless the signature is in the key. That a crash frees it is
+ * one connection only, and the first COMMIT gives all of it back; it keeps one connection per lock;
+ * and two methods of one name are one lock, unless the signature is in the key. That a crash releases it is
  * a hazard: holder-killed. */
 #include "dibs.h"
 #include "lab/hazards/actor.h"
@@ -44,7 +44,7 @@ static bool another_waits(lab_sessions *x, lab_sql *c, lab_rows *rows, int64_t *
     lab_later_end(&later);
     lab_sql_run(&x->seat, c, "ROLLBACK");
     lab_rows_add(rows, "another one\t%s\t%lld ms\t%s",
-                 later.done ? "waits, then has it" : "refused", (long long)later.took_us / 1000,
+                 later.done ? "waits, then obtains it" : "refused", (long long)later.took_us / 1000,
                  locks);
     *waited_us = later.took_us;
     return later.done;
@@ -60,22 +60,23 @@ static bool itself(lab_sessions *x, lab_rows *rows, bool *passes, bool *blocks, 
     begin = lab_now_us();
     *passes = lab_a(x, take);
     lab_rows_add(rows, "the holder, same connection\t%s\t%.1f ms\t%s",
-                 *passes ? "passes" : "refused", (double)(lab_now_us() - begin) / 1e3,
+                 *passes ? "obtains it again" : "refused", (double)(lab_now_us() - begin) / 1e3,
                  x->seat.note);
     begin = lab_now_us();
     *blocks = lab_b_waits(x, take);
     lab_rows_add(rows, "the holder, its second connection\t%s\t%lld ms\t",
-                 *blocks ? "waits for itself" : "passes", (long long)(lab_now_us() - begin) / 1000);
+                 *blocks ? "waits for itself" : "obtains it again",
+                 (long long)(lab_now_us() - begin) / 1000);
     lab_a(x, "COMMIT");
     *gone = !lab_b_waits(x, take);
     lab_rows_add(rows, "another one, after one COMMIT of two\t%s\t\t",
-                 *gone ? "has it: all of it was given back" : "waits");
+                 *gone ? "obtains it: everything was released" : "waits");
     return true;
 }
 
 static void waits(const lab_site *site, lab_server server, lab_finding *out)
 {
-    lab_rows *rows = lab_rows_new("who asks\tit\tfor\tthe engine's locks");
+    lab_rows *rows = lab_rows_new("client\tresult\tfor\tthe engine's locks");
     lab_sql *c = NULL;
     lab_sessions x;
     int64_t waited = 0;
@@ -86,11 +87,13 @@ static void waits(const lab_site *site, lab_server server, lab_finding *out)
 
     out->table = lab_rows_end(rows);
     if (ran) {
-        lab_found(out, LAB_SHOWN,
-                  "another one waited %lld ms and had it at the COMMIT; the holder %s on its own "
-                  "connection (and one COMMIT of two %s) and %s on a second one",
-                  (long long)waited / 1000, passes ? "passes" : "is refused",
-                  gone ? "gave all of it back" : "kept it", blocks ? "waits for itself" : "passes");
+        lab_found(
+            out, LAB_SHOWN,
+            "another client waited %lld ms and obtained it at the COMMIT; the holder %s on its own "
+            "connection (and one COMMIT of two %s) and %s on a second one",
+            (long long)waited / 1000, passes ? "obtains it again" : "is refused",
+            gone ? "released everything" : "kept it",
+            blocks ? "waits for itself" : "obtains it again");
         lab_a(&x, "DROP TABLE lab_row");
     } else {
         not_run(&x, out);
@@ -185,7 +188,7 @@ static void holds_connections(const lab_site *site, lab_server server, lab_findi
     else
         lab_found(
             out, LAB_SHOWN,
-            "%d locks held: %lld connections more on the server; dibs with as many locks: %lld",
+            "%d locks held: %lld more connections on the server; dibs with as many locks: %lld",
             LOCKS, (long long)scheme, (long long)product);
     lab_sessions_close(&x);
 }
@@ -250,9 +253,9 @@ static void overloads(const lab_site *site, lab_server server, lab_finding *out)
     lab_sessions_close(&x);
 }
 
-LAB_ON_BOTH(lab_method_waits, "D8", "method-row-waits", "a row a method: who waits for whom",
+LAB_ON_BOTH(lab_method_waits, "D8", "method-row-waits", "one row per method: who waits for whom",
             waits);
 LAB_ON_BOTH(lab_method_connections, "D8", "method-row-connections",
-            "a row a method: a connection for every lock", holds_connections);
+            "one row per method: one connection per lock", holds_connections);
 LAB_ON_BOTH(lab_method_overloads, "D8", "method-row-overloads",
-            "a row a method: two methods of one name", overloads);
+            "one row per method: two methods of one name", overloads);

@@ -113,7 +113,7 @@ static double looks(lab_sessions *x, bool optimistic, int every, lab_rows *rows)
 
 static void mostly_read(const lab_site *site, lab_server server, lab_finding *out)
 {
-    lab_rows *rows = lab_rows_new("writes\tscheme\tlooks a second\ttries a look");
+    lab_rows *rows = lab_rows_new("writes\tscheme\taccesses per second\ttries per access");
     double optimistic[2], locked[2];
     lab_sessions x;
 
@@ -133,10 +133,10 @@ static void mostly_read(const lab_site *site, lab_server server, lab_finding *ou
     lab_sessions_close(&x);
     out->table = lab_rows_end(rows);
     lab_found(out, LAB_SHOWN,
-              "one look in 20 writes: %.0f optimistic and %.0f locked a second; every look writes: "
-              "%.0f and %.0f",
+              "1 access in 20 writes: %.0f optimistic and %.0f locked per second; every access "
+              "writes: %.0f and %.0f",
               optimistic[0], locked[0], optimistic[1], locked[1]);
 }
 
-LAB_ON_BOTH(lab_mostly_read, "D4", "mostly-read", "a version number where data are mostly read",
+LAB_ON_BOTH(lab_mostly_read, "D4", "mostly-read", "a version number where data is mostly read",
             mostly_read);

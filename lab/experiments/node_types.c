@@ -46,7 +46,7 @@ static void types(const lab_site *site, lab_finding *out)
     }
     zookeeper_close(b);
     out->table = lab_rows_end(rows);
-    lab_found(out, LAB_SHOWN, "%d of 4 outlive their session", stay);
+    lab_found(out, LAB_SHOWN, "%d of 4 node types outlive their session", stay);
 }
 
 static void count_event(zhandle_t *z, int type, int state, const char *path, void *ctx)

@@ -156,12 +156,13 @@ static void restart_dibs(const lab_site *site, lab_finding *out)
     } else {
         second = second_after_restart(node, &h);
         out->at_once = second == DIBS_OK ? 2 : 1;
-        lab_found(out,
-                  second == DIBS_OK        ? LAB_BROKE
-                  : second == DIBS_INVALID ? LAB_NOT_RUN
-                                           : LAB_SURVIVED,
-                  "dibs, and a node restarts empty inside a lease: %s (the second one is told: %s)",
-                  second == DIBS_OK ? "two holders" : "one holder", h.err.message);
+        lab_found(
+            out,
+            second == DIBS_OK        ? LAB_BROKE
+            : second == DIBS_INVALID ? LAB_NOT_RUN
+                                     : LAB_SURVIVED,
+            "dibs, and a node restarts empty inside a lease: %s (the second client is told: %s)",
+            second == DIBS_OK ? "two holders" : "one holder", h.err.message);
     }
     dibs_close(h.first); /* which unlocks what it holds */
     dibs_close(h.second);
@@ -171,7 +172,7 @@ static void restart_dibs(const lab_site *site, lab_finding *out)
 const lab_experiment lab_nodes_down = {
     .id = "R12",
     .name = "nodes-down",
-    .title = "five nodes, and ever more of them down",
+    .title = "five nodes, and more and more of them down",
     .run = nodes_down,
     .promised = true,
 };

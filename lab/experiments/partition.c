@@ -81,11 +81,11 @@ static bool majority_side(cut *c)
     c->granted_us = lab_now_us() - begin;
     c->twice = got && dibs_grant_held(first);
     c->told_us = atomic_load(&c->lost) ? atomic_load(&c->lost) - begin : -1;
-    lab_rows_add(c->rows, "a holder, cut off with the leader\t%s\t%lld ms",
-                 c->told_us < 0 ? "was not told" : "is told that it lost the lock",
+    lab_rows_add(c->rows, "the holder, cut off with the leader\t%s\t%lld ms",
+                 c->told_us < 0 ? "was not notified" : "is notified that it lost the lock",
                  (long long)c->told_us / 1000);
-    lab_rows_add(c->rows, "the next one, by the other two\t%s%s\t%lld ms",
-                 got ? "has it, with a fence that is " : c->err.message,
+    lab_rows_add(c->rows, "the next client, at the other two\t%s%s\t%lld ms",
+                 got ? "obtains the lock, with a fence that is " : c->err.message,
                  !got                                                 ? ""
                  : dibs_grant_fence(second) > dibs_grant_fence(first) ? "higher"
                                                                       : "NOT higher",
@@ -136,8 +136,9 @@ static void judge(const cut *c, lab_finding *out)
 {
     out->at_once = 1 + c->twice;
     lab_found(out, c->twice || c->accepted || c->told_us < 0 ? LAB_BROKE : LAB_SURVIVED,
-              "two of three go on: the next one had the lock %lld ms after the cut, the old holder "
-              "was told after %lld ms; one alone granted %d in %lld ms; two holders at once: %s; "
+              "two of three continue: the next client obtained the lock %lld ms after the cut, the "
+              "old holder was notified after %lld ms; one alone granted %d in %lld ms; two holders "
+              "at once: %s; "
               "healed, it serves after %lld ms",
               (long long)c->granted_us / 1000, (long long)c->told_us / 1000, c->accepted,
               (long long)c->alone_us / 1000, c->twice ? "YES" : "never",
@@ -146,7 +147,7 @@ static void judge(const cut *c, lab_finding *out)
 
 static void partition(lab_server kind, lab_finding *out)
 {
-    cut c = {.rows = lab_rows_new("who\twhat happens\tafter")};
+    cut c = {.rows = lab_rows_new("client\twhat happens\tafter")};
     char why[256] = "";
     bool up = lab_ensemble_start(&c.e, kind, why) && open_both(&c, why);
 

@@ -131,7 +131,7 @@ static bool heal(pair *p, dibs_grant *old)
                  "new one's",
                  (long long)p->kept[0], (long long)p->kept[1]);
     lab_rows_add(p->rows, "dibs' holder on the old master\t%s",
-                 p->told ? "is told that it lost the lock" : "was not told");
+                 p->told ? "is notified that it lost the lock" : "was not notified");
     lab_rows_add(p->rows, "what dibs promises there\tnot one holder, but a fence that decides");
     return true;
 }
@@ -164,11 +164,12 @@ static void on_redis(const lab_site *site, lab_finding *out)
         out->at_once = p.holders;
         lab_found(
             out, p.holders > 1 ? LAB_BROKE : LAB_SURVIVED,
-            "both sides go on: %d holders at once, %lld writes of the old master gone when it "
+            "both sides continue: %d holders at once, %lld writes of the old master lost when it "
             "is healed; dibs there: %d holders, the older one's fence is %s (a store that "
-            "checks it refuses the old one), and it %s",
+            "checks it rejects the old one), and it %s",
             p.holders, (long long)(p.written[0] - p.kept[0]), p.dibs_holders,
-            p.fence[0] < p.fence[1] ? "lower" : "NOT lower", p.told ? "is told" : "was not told");
+            p.fence[0] < p.fence[1] ? "lower" : "NOT lower",
+            p.told ? "is notified" : "was not notified");
     } else {
         lab_found(out, LAB_NOT_RUN, "%s", p.why);
     }

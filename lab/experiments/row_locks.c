@@ -96,7 +96,8 @@ static void matrix(const lab_site *site, lab_server server, const char *statemen
         lab_found(out, LAB_NOT_RUN, "%s", x.why);
         return;
     }
-    rows = lab_rows_new("isolation\tgoods has\tanother row\tinsert into the gap\tthe engine says");
+    rows =
+        lab_rows_new("isolation\tgoods has\tanother row\tinsert into the gap\tthe engine's report");
     for (size_t i = 0; i < 2; i++)
         for (int index = 0; index < 2; index++)
             one_cell(&x, rows, statement, levels[i], index, &sum);

@@ -83,7 +83,8 @@ static void same_second(const lab_site *site, lab_server server, lab_finding *ou
         lab_found(out, LAB_NOT_RUN, "%s", x.seat.note);
     else
         lab_found(out, LAB_SHOWN,
-                  "10 in stock, 3 sold, and 1 sold by one who read before: with times in seconds "
+                  "10 in stock, 3 sold, and 1 sold by a client that had read before: with times in "
+                  "seconds "
                   "the late write %s (stock %lld), in microseconds it %s (stock %lld)",
                   coarse ? "lands" : "is refused", (long long)seconds,
                   fine ? "lands" : "is refused", (long long)micros);

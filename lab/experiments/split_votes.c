@@ -90,7 +90,8 @@ static void split_votes(const lab_site *site, lab_finding *out)
     while (up < NODES && lab_node_new(&nodes[up], NULL, why))
         up++;
     if (up == NODES) {
-        rows = lab_rows_new("nodes are asked\tpause\tsplit votes\ttries a grant\tgrants a second");
+        rows =
+            lab_rows_new("nodes are asked\tpause\tsplit votes\ttries per grant\tgrants per second");
         for (int i = 0; i < 4; i++)
             rate[i] = run(nodes, i & 1, i & 2, rows);
         out->table = lab_rows_end(rows);

@@ -170,11 +170,10 @@ static void f3d(const lab_site *site, lab_finding *out)
     double free_of_it = own_a_second(site, check_work_delete);
     double locked = own_a_second(site, under_a_mutex);
 
-    lab_found(
-        out, one == 1 && two == 1 ? LAB_SURVIVED : LAB_BROKE,
-        "under a lock inside the process: %d of 16 passed in one process, %d in two; it serves "
-        "%.0f requests a second, without the lock %.0f",
-        one, two, locked, free_of_it);
+    lab_found(out, one == 1 && two == 1 ? LAB_SURVIVED : LAB_BROKE,
+              "under a lock inside the process: %d of 16 passed in one process, %d in two; it "
+              "serves %.0f requests per second, without the lock %.0f",
+              one, two, locked, free_of_it);
 }
 
 /* F3e: what the extra request for a token costs every caller, from memory and from Redis. */
@@ -207,7 +206,7 @@ static void f3e(const lab_site *site, lab_finding *out)
     lab_found(
         out, LAB_SHOWN,
         "issuing one: %lld ns in memory (gone with the process, unknown to the next), %lld ns in "
-        "Redis, and a request more for every caller; if one request in 1000 is repeated, that is "
+        "Redis, and one more request for every caller; if one request in 1000 is repeated, that is "
         "%lld "
         "µs in Redis for each repetition that is stopped",
         (long long)memory, (long long)redis, (long long)redis * 1000 / 1000);

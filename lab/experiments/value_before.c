@@ -34,10 +34,10 @@ static void value_before(const lab_site *site, lab_server server, lab_finding *o
     lab_found(
         out, LAB_SHOWN,
         "a SELECT before the UPDATE had read %lld, one after it %lld, because others bought "
-        "meanwhile; the UPDATE itself answered %lld row, and never that it took %lld to %lld; %s",
+        "meanwhile; the UPDATE itself returned %lld row, and not that it changed %lld to %lld; %s",
         (long long)before, (long long)after, (long long)changed, (long long)after + 2,
         (long long)after + 1, said);
 }
 
-LAB_ON_BOTH(lab_value_before, "D2", "value-before", "an UPDATE does not tell the value before it",
+LAB_ON_BOTH(lab_value_before, "D2", "value-before", "an UPDATE does not return the value before it",
             value_before);

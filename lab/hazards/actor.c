@@ -128,7 +128,7 @@ bool lab_actor_start(lab_actor *a, const lab_role *role, char why[256])
     a->out = out[0];
     if (lab_actor_do(a, LAB_STEP_OPEN, 0, OPEN_MS, &answer))
         return true;
-    snprintf(why, 256, "%s", answer.note[0] ? answer.note : "no seat in time");
+    snprintf(why, 256, "%s", answer.note[0] ? answer.note : "no connection in time");
     lab_actor_end(a);
     return false;
 }

@@ -24,11 +24,11 @@ static void let_next_try(const lab_role *role, lab_finding *out)
     begin = lab_now_us();
     if (lab_actor_do(&b, LAB_STEP_LOCK, PATIENCE_MS, PATIENCE_MS + 2000, &answer)) {
         out->stuck_ms = (lab_now_us() - begin) / 1000;
-        lab_found(out, LAB_SURVIVED, "the next one had it %lld ms later (%s)",
+        lab_found(out, LAB_SURVIVED, "the next client obtained the lock %lld ms later (%s)",
                   (long long)out->stuck_ms, lab_lease_words(role->strategy, LEASE_MS, lease));
     } else {
         out->stuck_ms = INT64_MAX;
-        lab_found(out, LAB_BROKE, "the next one was still waiting after %d ms%s%s", PATIENCE_MS,
+        lab_found(out, LAB_BROKE, "the next client was still waiting after %d ms%s%s", PATIENCE_MS,
                   answer.note[0] ? ": " : "", answer.note);
     }
     lab_actor_end(&b);
@@ -51,7 +51,7 @@ static void kill_holder(const lab_strategy *s, const lab_site *site, lab_finding
         return;
     }
     if (!lab_actor_do(&a, LAB_STEP_LOCK, 0, PATIENCE_MS, &answer)) {
-        lab_found(out, LAB_NOT_RUN, "the first one did not get it: %s", answer.note);
+        lab_found(out, LAB_NOT_RUN, "the first client did not obtain the lock: %s", answer.note);
     } else {
         lab_actor_end(&a);
         let_next_try(&role, out);
@@ -76,7 +76,9 @@ static void kill_before_expire(const lab_strategy *s, const lab_site *site, lab_
     if (lab_actor_hear(&a, PATIENCE_MS, &answer) == -1)
         let_next_try(&role, out);
     else
-        lab_found(out, LAB_SURVIVED, "taking it and giving it an end are one step: no such moment");
+        lab_found(
+            out, LAB_SURVIVED,
+            "acquiring the lock and setting its expiry are one step: there is no such moment");
     lab_actor_end(&a);
 }
 
@@ -99,7 +101,7 @@ const lab_hazard lab_hazard_killed_before_expire = {
 const lab_hazard lab_hazard_renewer = {
     .kind = LAB_RENEWER_OUTLIVES,
     .name = "renewer-outlives",
-    .title = "whoever renews outlives the holder",
+    .title = "the renewing service outlives the holder",
     .why_not = lab_hazard_has_renewer,
     .run = kill_holder,
 };

@@ -19,15 +19,17 @@ static void work_beside(const lab_role *role, int64_t skew_ms, lab_finding *out)
     if (!lab_actor_start(&a, role, why) || !lab_actor_start(&b, &other, why)) {
         lab_found(out, LAB_NOT_RUN, "%s", why);
     } else if (!lab_actor_do(&a, LAB_STEP_LOCK, 0, STEP_MS, &answer)) {
-        lab_found(out, LAB_NOT_RUN, "the first one did not get it: %s", answer.note);
+        lab_found(out, LAB_NOT_RUN, "the first client did not obtain the lock: %s", answer.note);
     } else {
         lab_actor_tell(&a, LAB_STEP_WORK, 0);
         in = lab_actor_do(&b, LAB_STEP_LOCK, role->pace.work_us / 1000 - 400, STEP_MS, &answer);
         out->at_once = in ? 2 : 1;
         if (in)
-            lab_found(out, LAB_BROKE, "a second holder was let in while the first one was at work");
+            lab_found(out, LAB_BROKE,
+                      "a second client obtained the lock while the first was still working");
         else
-            lab_found(out, LAB_SURVIVED, "nobody was let in during %lld ms of work (%s)",
+            lab_found(out, LAB_SURVIVED,
+                      "no other client obtained the lock during %lld ms of work (%s)",
                       (long long)role->pace.work_us / 1000,
                       lab_lease_words(role->strategy, role->pace.lease_ms, lease));
     }
@@ -83,7 +85,7 @@ const lab_hazard lab_hazard_wrong_clock = {
 const lab_hazard lab_hazard_explicit_lease = {
     .kind = LAB_EXPLICIT_LEASE,
     .name = "explicit-lease",
-    .title = "a lease given by hand, and longer work",
+    .title = "an explicit lease, and longer work",
     .why_not = lab_hazard_has_lease,
     .run = long_work,
 };

@@ -61,18 +61,22 @@ static void wake_and_write(cast *x, const lab_role *role, lab_finding *out)
     lab_actor_hear(&x->a, STEP_MS, &a);
     sold = (a.sale == LAB_SOLD && a.yes) + let_in;
     if (!lab_scene_stock(role->strategy, role->site, role->resource, &left)) {
-        lab_found(out, LAB_NOT_RUN, "the books could not be read");
+        lab_found(out, LAB_NOT_RUN, "the stock record could not be read");
         return;
     }
     out->oversold = sold > 10 - left ? sold - (10 - left) : 0;
     if (out->oversold > 0)
-        lab_found(out, LAB_BROKE, "both sold, the books lost %lld of 2: oversold by %lld",
-                  (long long)(10 - left), (long long)out->oversold);
+        lab_found(
+            out, LAB_BROKE,
+            "both sold, and %lld of 2 sales is missing from the stock record: oversold by %lld",
+            (long long)(10 - left), (long long)out->oversold);
     else if (!let_in)
-        lab_found(out, LAB_BROKE, "nobody could get in while the holder slept for %d ms", STEP_MS);
+        lab_found(out, LAB_BROKE,
+                  "no other client obtained the lock while the holder was paused for %d ms",
+                  STEP_MS);
     else
-        lab_found(out, LAB_SURVIVED, "the sleeper's write was refused%s%s", a.note[0] ? ": " : "",
-                  a.note);
+        lab_found(out, LAB_SURVIVED, "the paused holder's write was rejected%s%s",
+                  a.note[0] ? ": " : "", a.note);
 }
 
 static void pause_holder(const lab_strategy *s, const lab_site *site, lab_finding *out)
@@ -92,7 +96,8 @@ static void pause_holder(const lab_strategy *s, const lab_site *site, lab_findin
         if (lab_actor_do(&x.a, LAB_STEP_LOCK, 0, STEP_MS, &answer))
             wake_and_write(&x, &role, out);
         else
-            lab_found(out, LAB_NOT_RUN, "the first one did not get it: %s", answer.note);
+            lab_found(out, LAB_NOT_RUN, "the first client did not obtain the lock: %s",
+                      answer.note);
     }
     leave(&x);
 }
@@ -106,7 +111,9 @@ static void release_late(cast *x, lab_finding *out)
 
     if (!lab_actor_do(&x->b, LAB_STEP_LOCK, STEP_MS, STEP_MS + 2000, &answer)) {
         lab_actor_signal(&x->a, SIGCONT);
-        lab_found(out, LAB_BROKE, "nobody could get in while the holder slept for %d ms", STEP_MS);
+        lab_found(out, LAB_BROKE,
+                  "no other client obtained the lock while the holder was paused for %d ms",
+                  STEP_MS);
         out->stuck_ms = INT64_MAX;
         return;
     }
@@ -116,11 +123,11 @@ static void release_late(cast *x, lab_finding *out)
         out->foreign = 1;
         out->at_once = 2;
         lab_found(out, LAB_BROKE,
-                  "the late release deleted the next holder's lock: a third got in");
+                  "the late release deleted the next holder's lock: a third client obtained it");
     } else {
         out->foreign = 0;
         out->at_once = 1;
-        lab_found(out, LAB_SURVIVED, "the late release touched nothing of the next holder's");
+        lab_found(out, LAB_SURVIVED, "the late release did not affect the next holder");
     }
 }
 
@@ -141,7 +148,8 @@ static void late_release(const lab_strategy *s, const lab_site *site, lab_findin
             lab_actor_tell(&x.a, LAB_STEP_UNLOCK, 0);
             release_late(&x, out);
         } else {
-            lab_found(out, LAB_NOT_RUN, "the first one did not get it: %s", answer.note);
+            lab_found(out, LAB_NOT_RUN, "the first client did not obtain the lock: %s",
+                      answer.note);
         }
     }
     leave(&x);
@@ -167,9 +175,11 @@ static void release_gap(const lab_strategy *s, const lab_site *site, lab_finding
             if (lab_actor_stopped(&x.a, 500))
                 release_late(&x, out);
             else
-                lab_found(out, LAB_SURVIVED, "looking and deleting are one step: no such gap");
+                lab_found(out, LAB_SURVIVED,
+                          "checking and deleting are one step: there is no such gap");
         } else {
-            lab_found(out, LAB_NOT_RUN, "the first one did not get it: %s", answer.note);
+            lab_found(out, LAB_NOT_RUN, "the first client did not obtain the lock: %s",
+                      answer.note);
         }
     }
     leave(&x);

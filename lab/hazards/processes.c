@@ -22,7 +22,7 @@ static void two_processes(const lab_strategy *s, const lab_site *site, lab_findi
     if (r.error[0])
         lab_found(out, LAB_NOT_RUN, "%s", r.error);
     else if (r.oversold > 0)
-        lab_found(out, LAB_BROKE, "of %lld sold the books know %lld: oversold by %lld",
+        lab_found(out, LAB_BROKE, "%lld sold, but the stock record has only %lld: oversold by %lld",
                   (long long)r.sold, (long long)(r.sold - r.oversold), (long long)r.oversold);
     else if (r.cut && !lab_is_stuck(&r))
         lab_found(out, LAB_NOT_RUN, "too slow on this machine: %lld sold in %lld s, and going on",
@@ -30,9 +30,10 @@ static void two_processes(const lab_strategy *s, const lab_site *site, lab_findi
     else if (r.cut)
         lab_found(out, LAB_BROKE, "stuck: not over after %lld s", (long long)plan.limit_ms / 1000);
     else if (r.sold == 0)
-        lab_found(out, LAB_BROKE, "nobody could buy: %s", r.note[0] ? r.note : "no error was told");
+        lab_found(out, LAB_BROKE, "nobody could buy: %s",
+                  r.note[0] ? r.note : "no error was reported");
     else
-        lab_found(out, LAB_SURVIVED, "%lld sold, and the books say the same", (long long)r.sold);
+        lab_found(out, LAB_SURVIVED, "%lld sold, and the stock record agrees", (long long)r.sold);
 }
 
 static const char *everybody(const lab_strategy *s)

@@ -1,4 +1,4 @@
-/* The answer that never came: the server gave the lock, and the client was not told. Whoever takes that
+/* The answer that never came: the server gave the lock, and the client was not notified. Whoever takes that
  * for a refusal leaves a lock behind that belongs to nobody. */
 #include "actor.h"
 #include "hazards.h"
@@ -30,12 +30,14 @@ static void after_refusal(const lab_role *role, const lab_answer *first, lab_fin
     if (lab_actor_do(&b, LAB_STEP_LOCK, PATIENCE_MS, PATIENCE_MS + 2000, &answer)) {
         out->stuck_ms = (lab_now_us() - begin) / 1000;
         lab_found(out, out->stuck_ms < LEASE_MS / 2 ? LAB_SURVIVED : LAB_BROKE,
-                  "it took the silence for a refusal (%s); the lock belonged to nobody for %lld ms",
+                  "the client took the lost reply for a refusal (%s); the lock was held by nobody "
+                  "for %lld ms",
                   first->note, (long long)out->stuck_ms);
     } else {
         out->stuck_ms = INT64_MAX;
         lab_found(out, LAB_BROKE,
-                  "it took the silence for a refusal (%s); the lock belongs to nobody for ever",
+                  "the client took the lost reply for a refusal (%s); the lock is held by nobody, "
+                  "forever",
                   first->note);
     }
     lab_actor_end(&b);
@@ -54,13 +56,14 @@ static void after_grant(lab_actor *a, const lab_role *role, lab_finding *out)
     }
     if (lab_actor_do(&b, LAB_STEP_LOCK, 300, PATIENCE_MS, &answer)) {
         out->at_once = 2;
-        lab_found(out, LAB_BROKE, "two holders: the one that asked again, and the next");
+        lab_found(out, LAB_BROKE, "two holders: the client that asked again, and the next one");
     } else if (!lab_actor_do(a, LAB_STEP_UNLOCK, 0, PATIENCE_MS, &answer) ||
                !lab_actor_do(&b, LAB_STEP_LOCK, 500, PATIENCE_MS, &answer)) {
-        lab_found(out, LAB_BROKE, "it had the lock and could not give it back: %s", answer.note);
+        lab_found(out, LAB_BROKE, "the client had the lock and could not release it: %s",
+                  answer.note);
     } else {
         out->at_once = 1;
-        lab_found(out, LAB_SURVIVED, "it asked again, had its own lock, and gave it back");
+        lab_found(out, LAB_SURVIVED, "the client asked again, found its own lock, and released it");
     }
     lab_actor_end(&b);
 }
@@ -80,7 +83,7 @@ static void lose_reply(const lab_strategy *s, const lab_site *site, lab_finding 
     direct.site = site;
     if (server == LAB_REDIS_NODES) {
         lab_found(out, LAB_NOT_RUN,
-                  "the lab's proxy stands before one server, and these are several");
+                  "the lab's proxy works with one server, and this scheme uses several");
         return;
     }
     if (!lab_scene(s, site, 10, resource, why) ||
@@ -109,13 +112,13 @@ static const char *over_a_network(const lab_strategy *s)
 {
     if (!s->lock)
         return lab_hazard_for_locks(s);
-    return server_of(s) == LAB_SQLITE ? "a file answers: there is no network" : NULL;
+    return server_of(s) == LAB_SQLITE ? "the store is a file: there is no network" : NULL;
 }
 
 const lab_hazard lab_hazard_reply_lost = {
     .kind = LAB_REPLY_LOST,
     .name = "reply-lost",
-    .title = "the server did it, the answer is lost",
+    .title = "the request is executed, the reply is lost",
     .why_not = over_a_network,
     .run = lose_reply,
 };

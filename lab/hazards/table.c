@@ -20,7 +20,7 @@ const lab_hazard *const lab_hazard_table[] = {
 
 const char *lab_hazard_for_locks(const lab_strategy *s)
 {
-    return s->lock ? NULL : "it has no lock that anybody could hold";
+    return s->lock ? NULL : "the scheme has no lock to hold";
 }
 
 const char *lab_hazard_for_redis_locks(const lab_strategy *s)
@@ -28,14 +28,14 @@ const char *lab_hazard_for_redis_locks(const lab_strategy *s)
     if (!s->lock)
         return lab_hazard_for_locks(s);
     if (s->product)
-        return "dibs takes and gives back in one step: there is no such moment";
-    return s->needs & LAB_NEED(LAB_REDIS) ? NULL : "it is not made of these commands of Redis";
+        return "dibs acquires and releases in one step each: there is no such moment";
+    return s->needs & LAB_NEED(LAB_REDIS) ? NULL : "the scheme does not use these Redis commands";
 }
 
 const char *lab_hazard_for_leases(const lab_strategy *s)
 {
     if (s->lock && s->no_lease)
-        return "it has no EXPIRE: its lock never ends by itself";
+        return "it has no EXPIRE: its lock never expires";
     return lab_hazard_for_redis_locks(s);
 }
 
@@ -43,14 +43,14 @@ const char *lab_hazard_uses_clock(const lab_strategy *s)
 {
     if (!s->lock)
         return lab_hazard_for_locks(s);
-    return s->uses_clock ? NULL : "it does not ask the client's clock";
+    return s->uses_clock ? NULL : "the scheme does not use the client's clock";
 }
 
 const char *lab_hazard_has_renewer(const lab_strategy *s)
 {
     if (!s->lock)
         return lab_hazard_for_locks(s);
-    return s->renewed_outside ? NULL : "nobody outside its process renews it";
+    return s->renewed_outside ? NULL : "its lock is not renewed from outside its process";
 }
 
 /* The product's lease is always given by hand here, and renewed all the same. */
@@ -58,6 +58,5 @@ const char *lab_hazard_has_lease(const lab_strategy *s)
 {
     if (!s->lock)
         return lab_hazard_for_locks(s);
-    return s->explicit_lease || s->product ? NULL
-                                           : "a lease of its own does not change how it works";
+    return s->explicit_lease || s->product ? NULL : "an explicit lease does not change the scheme";
 }

@@ -13,7 +13,7 @@ static char *read_row(lab_seat *seat)
 
     if (text && !strchr(text, '\t')) {
         free(text);
-        lab_note(seat, "there are no books for %s", seat->resource);
+        lab_note(seat, "there is no stock record for %s", seat->resource);
         return NULL;
     }
     return text;

@@ -125,7 +125,7 @@ const lab_strategy lab_dibs_redis_processes =
     DIBS("P", "redis-processes", "the same, buyers in 5 processes instead of 1", LAB_REDIS,
          LAB_REDIS, FENCED, .processes = 5);
 const lab_strategy lab_dibs_redis_unfenced =
-    DIBS("P", "redis-unfenced", "dibs on Redis, its fence not checked by the books", LAB_REDIS,
+    DIBS("P", "redis-unfenced", "dibs on Redis, its fence not checked by the stock", LAB_REDIS,
          LAB_REDIS, .survives = SURVIVES_ALL & ~LAB_SURVIVES(LAB_HOLDER_PAUSED));
 
 /* The stock of these is in a plain Redis. No answer is lost on the way to five nodes: the lab's proxy stands

@@ -63,7 +63,7 @@ static void work(lab_seat *seat)
 
 static lab_sale refused(lab_seat *seat, uint64_t fence)
 {
-    lab_note(seat, "fence %" PRIu64 " is older than another that was here", fence);
+    lab_note(seat, "fence %" PRIu64 " is older than one that was seen before", fence);
     return LAB_FAILED;
 }
 

@@ -136,5 +136,5 @@ const lab_strategy lab_r10_lease =
     REDISSON("redisson-lease", "the same with an explicit lease: no watchdog", .open = open_buyer,
              .lock = take_for_a_lease, .explicit_lease = true);
 const lab_strategy lab_r10_fenced =
-    REDISSON("redisson-fenced", "our model of RFencedLock, its token checked by the books",
+    REDISSON("redisson-fenced", "our model of RFencedLock, its token checked by the stock",
              .open = open_fenced, .lock = take_fenced, .sell = sell_fenced, .fence = fence_of);

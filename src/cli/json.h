@@ -24,6 +24,9 @@ json_t *cli_json_party(const dibs_party *p, bool holder);
 json_t *cli_json_lock(const dibs_lock_info *lock, bool waiters);
 json_t *cli_json_list(const dibs_report *report); /* {"locks": […]} */
 
+/* A key of once; `whole`: with its steps and its result, which only dibs_once_inspect tells. */
+json_t *cli_json_key(const dibs_once_info *i, bool whole);
+
 /* Prints one document and a newline, and drops it; `indent` 0: on one line. Returns an exit code.
  */
 int cli_json_print(json_t *document, int indent);

@@ -166,45 +166,6 @@ static int read_arguments(keys *c, int argc, char **argv, verb *what)
     return code;
 }
 
-/* ---- As JSON --------------------------------------------------------------------------------- */
-
-static json_t *steps_of(const dibs_once_info *i)
-{
-    json_t *list = json_array();
-
-    for (size_t k = 0; i->steps && k < i->step_count; k++) {
-        json_t *step = cli_json_new();
-        cli_json_text(step, "name", i->steps[k]->name);
-        cli_json_bytes(step, "data", i->steps[k]->data, i->steps[k]->size);
-        json_array_append_new(list, step);
-    }
-    return list;
-}
-
-static json_t *key_json(const dibs_once_info *i, bool whole)
-{
-    json_t *o = cli_json_new();
-
-    cli_json_text(o, "scope", i->scope);
-    cli_json_text(o, "key", i->key);
-    cli_json_text(o, "state", dibs_once_state_name(i->state));
-    cli_json_integer(o, "version", (int64_t)i->version);
-    cli_json_integer(o, "runs", i->runs);
-    cli_json_put(o, "fence", i->runner ? json_integer((json_int_t)i->runner->fence) : json_null());
-    cli_json_put(o, "runner", i->runner ? cli_json_runner(i->runner) : json_null());
-    cli_json_text(o, "decided_by", i->decided_by);
-    cli_json_put(o, "left_ms", i->left_ms == DIBS_FOREVER ? json_null() : json_integer(i->left_ms));
-    cli_json_integer(o, "code", i->code);
-    cli_json_integer(o, "result_size", (int64_t)i->result_size);
-    cli_json_integer(o, "step_count", (int64_t)i->step_count);
-    cli_json_text(o, "damage", i->damage);
-    if (whole) {
-        cli_json_put(o, "steps", steps_of(i));
-        cli_json_bytes(o, "result", i->result, i->result_size);
-    }
-    return o;
-}
-
 /* ---- ls -------------------------------------------------------------------------------------- */
 
 /* "-": for ever, or nothing to tell. */
@@ -237,7 +198,7 @@ static void put_page(const dibs_once_report *r, json_t *list)
     for (size_t i = 0; i < dibs_once_report_count(r); i++) {
         const dibs_once_info *info = dibs_once_report_at(r, i);
         if (list)
-            json_array_append_new(list, key_json(info, false));
+            json_array_append_new(list, cli_json_key(info, false));
         else
             print_row(info);
     }
@@ -342,7 +303,7 @@ static int show_key(const keys *c)
     if (err.status != DIBS_OK)
         return cli_failed(&err);
     if (c->json)
-        code = cli_json_print(key_json(dibs_once_report_at(r, 0), true), 2);
+        code = cli_json_print(cli_json_key(dibs_once_report_at(r, 0), true), 2);
     else
         print_key(dibs_once_report_at(r, 0));
     dibs_once_report_free(r);

@@ -91,7 +91,7 @@ static void print_party(const dibs_party *p, bool holder)
     printf("  %s (host %s, pid %" PRId64 ") since %s, %s %s", owner, host, p->pid,
            cli_format_time(since, p->since_ms),
            !holder       ? "counts as alive for"
-           : p->released ? "given back, kept for"
+           : p->released ? "released, stays taken for"
                          : "lease left",
            cli_format_span(left, p->left_ms));
     if (holder)

@@ -111,11 +111,22 @@ void cli_print_line(FILE *to, const char *message)
     }
 }
 
+/* A password that is a parameter, as that of sentinels. */
+static void hide_parameter(char *text)
+{
+    char *value = strstr(text, "password=");
+
+    if (value)
+        for (value += strlen("password="); *value && *value != '&'; value++)
+            *value = '*';
+}
+
 void cli_hide_login(char *text, size_t size)
 {
     char *at = memrchr(text, '@', size);
     size_t login = at ? (size_t)(at - text) : 0, stars = login < 3 ? login : 3, rest;
 
+    hide_parameter(text);
     if (login == 0)
         return;
     rest = strlen(at);

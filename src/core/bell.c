@@ -32,17 +32,6 @@ void dibs__bell_ring(dibs *d, dibs__deadline until)
     free(reply.data);
 }
 
-static void look_at_all(dibs *d, int64_t now)
-{
-    for (size_t i = 0; i < d->attempts.size; i++) {
-        for (dibs__node *n = d->attempts.slot[i]; n; n = n->next) {
-            dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
-            if (g->state == DIBS__HELD)
-                dibs__grant_schedule(g, now);
-        }
-    }
-}
-
 /* On the keeper. The first read of a handle looks as well, if anybody has ever rung. */
 static void listen_due(dibs *d, dibs__chore *c, int64_t now)
 {
@@ -63,7 +52,7 @@ static void listen_due(dibs *d, dibs__chore *c, int64_t now)
         return;
     if (status == DIBS_OK && reply.version != d->rung) {
         d->rung = reply.version;
-        look_at_all(d, now);
+        dibs__look_again(d, DIBS__HOLDERS);
     }
     dibs__chore_at(d, &d->chores, c, dibs__now(d->env) + EVERY);
 }

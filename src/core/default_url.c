@@ -53,8 +53,8 @@ dibs_status dibs__do_url_read(const char *path, char **out, dibs_error *err)
 
     *out = NULL;
     if (size < 0)
-        return dibs__fail(err, DIBS_INVALID, "cannot read the URL from %.400s: %s", path,
-                          strerror(errno));
+        return dibs__fail_errno(err, DIBS_INVALID, errno, "cannot read the URL from %.400s: %s",
+                                path, strerror(errno));
     while (size > 0 && isspace((unsigned char)text[size - 1]))
         size--;
     text[size] = '\0';

@@ -3,7 +3,7 @@
 
 #include <stdatomic.h>
 
-void dibs__call_enter(dibs__calls *q, dibs__call *c)
+void dibs__call_enter(dibs__calls *q, dibs__driver_call *c)
 {
     c->older = q->youngest;
     c->younger = NULL;
@@ -13,20 +13,20 @@ void dibs__call_enter(dibs__calls *q, dibs__call *c)
     c->queued = true;
 }
 
-static void give_role(dibs__calls *q, dibs__call *c)
+static void give_role(dibs__calls *q, dibs__driver_call *c)
 {
     q->driver = c;
     atomic_fetch_or(&c->word, DIBS__CALL_DRIVES);
 }
 
-bool dibs__call_drive(dibs__calls *q, dibs__call *c)
+bool dibs__call_drive(dibs__calls *q, dibs__driver_call *c)
 {
     if (!q->driver)
         give_role(q, c);
     return q->driver == c;
 }
 
-void dibs__call_finish(dibs__calls *q, dibs__call *c)
+void dibs__call_finish(dibs__calls *q, dibs__driver_call *c)
 {
     if (!c->queued)
         return;
@@ -40,7 +40,7 @@ void dibs__call_finish(dibs__calls *q, dibs__call *c)
     atomic_fetch_or(&c->word, DIBS__CALL_DONE);
 }
 
-dibs__call *dibs__call_leave(dibs__calls *q, dibs__call *c)
+dibs__driver_call *dibs__call_leave(dibs__calls *q, dibs__driver_call *c)
 {
     dibs__call_finish(q, c);
     if (q->driver != c)

@@ -22,38 +22,38 @@
 enum { DIBS__CALL_DRIVES = 1, DIBS__CALL_DONE = 2 };
 
 /* Usually on its thread's stack. Zeroed before dibs__call_enter. */
-typedef struct dibs__call {
+typedef struct dibs__driver_call {
     _Atomic int word;
-    struct dibs__call *older, *younger; /* in the queue */
+    struct dibs__driver_call *older, *younger; /* in the queue */
     bool queued;
-} dibs__call;
+} dibs__driver_call;
 
 /* Zeroed: nobody is here. */
 typedef struct dibs__calls {
-    dibs__call *driver; /* NULL: nobody drives */
-    dibs__call *youngest;
+    dibs__driver_call *driver; /* NULL: nobody drives */
+    dibs__driver_call *youngest;
 } dibs__calls;
 
 /* The call is in the queue from now on, until it is finished. */
-void dibs__call_enter(dibs__calls *q, dibs__call *c);
+void dibs__call_enter(dibs__calls *q, dibs__driver_call *c);
 
 /* Takes the role if nobody has it. True: this call drives now. */
-bool dibs__call_drive(dibs__calls *q, dibs__call *c);
+bool dibs__call_drive(dibs__calls *q, dibs__driver_call *c);
 
 /* It is over, by an answer or by a failure. Its thread may return before this does, so that the caller touches
  * nothing of it afterwards; waking its word is allowed. */
-void dibs__call_finish(dibs__calls *q, dibs__call *c);
+void dibs__call_finish(dibs__calls *q, dibs__driver_call *c);
 
 /* Its thread goes: the call is finished if it was not, and the role, if it had it, goes to the youngest in the
  * queue, who needs it longest. Returns that one, to be woken, or NULL. */
-dibs__call *dibs__call_leave(dibs__calls *q, dibs__call *c);
+dibs__driver_call *dibs__call_leave(dibs__calls *q, dibs__driver_call *c);
 
-static inline bool dibs__call_is_done(const dibs__call *c)
+static inline bool dibs__call_is_done(const dibs__driver_call *c)
 {
     return c->word & DIBS__CALL_DONE;
 }
 
-static inline bool dibs__call_drives(const dibs__calls *q, const dibs__call *c)
+static inline bool dibs__call_drives(const dibs__calls *q, const dibs__driver_call *c)
 {
     return q->driver == c;
 }

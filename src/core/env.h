@@ -50,6 +50,14 @@ int dibs__poll_ms(const dibs__env *env, dibs__deadline until);
 /* `span` from now, for calls of the system that take a moment on one of its own clocks. */
 struct timespec dibs__moment(clockid_t clock, int64_t span);
 
+/* The next pause between two tries: `first` after none (0), then twice the last one, `most` at the most. */
+static inline int64_t dibs__longer(int64_t pause, int64_t first, int64_t most)
+{
+    int64_t next = pause ? 2 * pause : first;
+
+    return next < most ? next : most;
+}
+
 static inline dibs__deadline dibs__sooner(dibs__deadline a, dibs__deadline b)
 {
     return a < b ? a : b;

@@ -83,18 +83,48 @@ static void forget_details(dibs_error *err)
     memset(err->reserved, 0, sizeof err->reserved);
 }
 
+static void fail_args(dibs_error *err, dibs_status status, const char *format, va_list args)
+    __attribute__((format(printf, 3, 0)));
+
+static void fail_args(dibs_error *err, dibs_status status, const char *format, va_list args)
+{
+    if (!err)
+        return;
+    forget_details(err);
+    err->status = status;
+    vsnprintf(err->message, sizeof err->message, format, args);
+    make_one_line(err->message);
+}
+
 dibs_status dibs__fail(dibs_error *err, dibs_status status, const char *format, ...)
 {
     va_list args;
 
-    if (!err)
-        return status;
-    forget_details(err);
-    err->status = status;
     va_start(args, format);
-    vsnprintf(err->message, sizeof err->message, format, args);
+    fail_args(err, status, format, args);
     va_end(args);
-    make_one_line(err->message);
+    return status;
+}
+
+dibs_status dibs__fail_errno(dibs_error *err, dibs_status status, int failure, const char *format,
+                             ...)
+{
+    const char *name = strerrorname_np(failure);
+    va_list args;
+
+    va_start(args, format);
+    fail_args(err, status, format, args);
+    va_end(args);
+    dibs__error_code(err, "%s", name ? name : "");
+    return status;
+}
+
+dibs_status dibs__fail_as(dibs_error *err, dibs_status status, const dibs_error *why)
+{
+    if (err) {
+        *err = *why;
+        err->status = status;
+    }
     return status;
 }
 
@@ -151,13 +181,6 @@ void dibs__error_code(dibs_error *err, const char *format, ...)
     vsnprintf(err->engine_code, sizeof err->engine_code, format, args);
     va_end(args);
     make_one_line(err->engine_code);
-}
-
-void dibs__error_errno(dibs_error *err, int failure)
-{
-    const char *name = strerrorname_np(failure);
-
-    dibs__error_code(err, "%s", name ? name : "");
 }
 
 static dibs_next next_step(dibs_status status, dibs_next unknown)

@@ -8,6 +8,13 @@
 dibs_status dibs__fail(dibs_error *err, dibs_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* The same for a system call: `failure` is its errno, whose name becomes the engine's code. */
+dibs_status dibs__fail_errno(dibs_error *err, dibs_status status, int failure, const char *format,
+                             ...) __attribute__((format(printf, 4, 5)));
+
+/* The failure that `why` tells of, with all that is known of it. */
+dibs_status dibs__fail_as(dibs_error *err, dibs_status status, const dibs_error *why);
+
 /* Puts "prefix: " before what an inner layer said, unless it begins so; the status stays. */
 void dibs__wrap(dibs_error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -17,7 +24,6 @@ void dibs__error_holder(dibs_error *err, const char *owner, const char *host, in
                         uint64_t fence, int64_t left_ms);
 void dibs__error_code(dibs_error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-void dibs__error_errno(dibs_error *err, int failure); /* its name: "ECONNREFUSED" */
 
 /* At the beginning and at the end of a public call; see core/calls.h. `unknown`: what to do after
  * DIBS_UNKNOWN, unless err->next says it already; other statuses have their usual next step. NONE: the call

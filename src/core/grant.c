@@ -223,6 +223,28 @@ void dibs__grant_schedule(dibs_grant *g, dibs__deadline when)
         dibs__keeper_wake(g->d);
 }
 
+/* While its thread is inside `enter`, its entry may be there or not: the answer is followed by the look. */
+void dibs__grant_look(dibs_grant *g)
+{
+    if (g->state == DIBS__HELD || (g->ticket && !g->ticket->enter_again))
+        dibs__grant_schedule(g, dibs__now(g->d->env));
+    else if (g->ticket)
+        g->ticket->doubt = true;
+}
+
+void dibs__look_again(dibs *d, unsigned at)
+{
+    if (at & DIBS__CELLS)
+        dibs__watches_end_all(d);
+    for (size_t i = 0; i < d->attempts.size; i++) {
+        for (dibs__node *n = d->attempts.slot[i]; n; n = n->next) {
+            dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
+            if (at & (g->state == DIBS__HELD ? DIBS__HOLDERS : DIBS__WAITERS))
+                dibs__grant_look(g);
+        }
+    }
+}
+
 static void set_deadline(dibs_grant *g, dibs__deadline deadline)
 {
     atomic_store(&g->deadline, deadline);
@@ -443,7 +465,7 @@ static dibs_status release(dibs_grant *g, dibs__deadline until, dibs__reply *rep
         if (dibs__now(d->env) + pause >= until)
             return unknown ? DIBS_UNKNOWN : status;
         dibs__sleep(d->env, pause);
-        pause = at_most(pause * 2, MAX_PAUSE / 4);
+        pause = dibs__longer(pause, FIRST_PAUSE, MAX_PAUSE / 4);
     }
 }
 
@@ -582,7 +604,10 @@ dibs_status dibs__grant_renew(dibs_grant *g, dibs__deadline until, dibs_error *e
     dibs__deadline sent;
     dibs_status status;
 
-    dibs__begin_call(d);
+    if (!dibs__begin_call(d)) {
+        dibs__end_call(d);
+        return dibs__closing(err);
+    }
     dibs__grant_ref(g);
     dibs__grant_lose_if_over(g);
     sent = dibs__now(d->env);
@@ -615,6 +640,25 @@ dibs_status dibs__do_renew(dibs_grant *g, dibs_error *err)
     return dibs__grant_renew(g, dibs__after(g->d->env, g->d->request_span), err);
 }
 
+/* ---- What a cell is written under ------------------------------------------------------------- */
+
+dibs_status dibs__grant_guard(const dibs_cell_options *o, uint64_t *fence, uint64_t *floor,
+                              dibs_error *err)
+{
+    const dibs_grant *g = o->grant ? *o->grant : NULL;
+
+    if (o->grant && (o->fence || o->floor))
+        return dibs__fail(err, DIBS_INVALID, "give a grant, or its fence and floor: not both");
+    if (o->grant && !g)
+        return no_grant("write under", err);
+    if (g && !dibs_grant_held(g))
+        return dibs__fail(err, DIBS_LOST, "'%.200s' was lost: %s", g->name,
+                          dibs_loss_text(dibs_grant_loss(g)));
+    *fence = g ? dibs_grant_fence(g) : o->fence;
+    *floor = g ? dibs_grant_floor(g) : o->floor;
+    return DIBS_OK;
+}
+
 /* ---- Asking ---------------------------------------------------------------------------------- */
 
 bool dibs_grant_held(const dibs_grant *g)
@@ -636,18 +680,30 @@ dibs_loss dibs_grant_loss(const dibs_grant *g)
     return g && why == DIBS_LOSS_NONE && !dibs_grant_held(g) ? DIBS_LOSS_EXPIRED : why;
 }
 
+static const struct {
+    const char *name, *text;
+} losses[] = {
+    [DIBS_LOSS_NONE] = {"none", "not lost"},
+    [DIBS_LOSS_EXPIRED] = {"expired", "its lease expired"},
+    [DIBS_LOSS_BROKEN] = {"broken", "an operator broke it"},
+    [DIBS_LOSS_GONE] = {"gone", "the engine no longer has it"},
+    [DIBS_LOSS_UNREACHABLE] = {"unreachable", "the engine did not answer before the lease expired"},
+    [DIBS_LOSS_RESUMED] = {"resumed", "the same owner requested it elsewhere"},
+    [DIBS_LOSS_CLOSED] = {"closed", "its handle was closed or drained"},
+};
+
+#define LOSSES (sizeof losses / sizeof losses[0])
+
+_Static_assert(LOSSES <= sizeof((dibs_stats *)0)->losses / sizeof(uint64_t), "each is counted");
+
+const char *dibs_loss_name(dibs_loss why)
+{
+    return (size_t)why < LOSSES ? losses[why].name : "unknown";
+}
+
 const char *dibs_loss_text(dibs_loss why)
 {
-    static const char *const text[] = {
-        "not lost",
-        "its lease expired",
-        "an operator broke it",
-        "the engine no longer has it",
-        "the engine did not answer before the lease expired",
-        "the same owner requested it elsewhere",
-    };
-
-    return (size_t)why < sizeof text / sizeof text[0] ? text[why] : "unknown";
+    return (size_t)why < LOSSES ? losses[why].text : "unknown";
 }
 
 uint64_t dibs_grant_fence(const dibs_grant *g)

@@ -32,6 +32,11 @@ dibs_status dibs__forked(dibs_error *err)
                       "this handle belongs to the parent process: open one in the child");
 }
 
+dibs_status dibs__closing(dibs_error *err)
+{
+    return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
+}
+
 dibs_status dibs__check_name(const char *name, dibs_error *err)
 {
     size_t n = name ? strnlen(name, DIBS_NAME_MAX + 1) : 0;
@@ -137,9 +142,39 @@ static void on_look(dibs__sink *sink, const char *attempt)
 
     pthread_mutex_lock(&d->mutex);
     g = find_open(d, attempt);
-    if (g && (g->state == DIBS__HELD || (g->ticket && !g->ticket->enter_again)))
-        dibs__grant_schedule(g, dibs__now(d->env));
+    if (g)
+        dibs__grant_look(g);
     pthread_mutex_unlock(&d->mutex);
+}
+
+static void on_changed(dibs__sink *sink, uint64_t cell)
+{
+    dibs *d = DIBS__FROM(dibs, sink, sink);
+
+    pthread_mutex_lock(&d->mutex);
+    dibs__watches_end(d, cell);
+    pthread_mutex_unlock(&d->mutex);
+}
+
+static void on_look_again(dibs__sink *sink, unsigned at)
+{
+    dibs *d = DIBS__FROM(dibs, sink, sink);
+
+    pthread_mutex_lock(&d->mutex);
+    if (!d->closing)
+        dibs__look_again(d, at);
+    pthread_mutex_unlock(&d->mutex);
+}
+
+static bool on_waited_for(dibs__sink *sink)
+{
+    dibs *d = DIBS__FROM(dibs, sink, sink);
+    bool so;
+
+    pthread_mutex_lock(&d->mutex);
+    so = d->waits > 0;
+    pthread_mutex_unlock(&d->mutex);
+    return so;
 }
 
 static void on_log(dibs__sink *sink, dibs_log_level level, const char *format, ...)
@@ -231,7 +266,7 @@ static void fill_identity(dibs *d, const dibs__env *env, const dibs_options *o)
     d->wait_ms = o->wait_ms ? o->wait_ms : DIBS_FOREVER;
     d->log = o->log;
     d->log_data = o->log_data;
-    d->sink = (dibs__sink){on_granted, on_look, on_log};
+    d->sink = (dibs__sink){on_granted, on_look, on_changed, on_look_again, on_waited_for, on_log};
     d->news.end = &d->news.first;
     d->outcomes.end = &d->outcomes.first;
     d->workers.end = &d->workers.first;
@@ -240,7 +275,7 @@ static void fill_identity(dibs *d, const dibs__env *env, const dibs_options *o)
 
 static void free_handle(dibs *d)
 {
-    int fds[] = {d->notice_fd, d->timer_fd, d->wake_fd};
+    int fds[] = {d->notice_fd, d->timer_fd, d->wake_fd, d->leader_fd};
 
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
         if (fds[i] >= 0)
@@ -250,6 +285,7 @@ static void free_handle(dibs *d)
     dibs__table_fini(&d->attempts);
     dibs__table_fini(&d->owners);
     dibs__table_fini(&d->requests);
+    dibs__table_fini(&d->watches);
     dibs__heap_fini(&d->due);
     dibs__heap_fini(&d->expiries);
     dibs__heap_fini(&d->errands);
@@ -278,8 +314,9 @@ static dibs_status new_handle(const dibs__env *env, const dibs_options *o, dibs 
     dibs__cond_init(&d->opening.changed);
     d->notice_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     d->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    d->leader_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     d->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (d->notice_fd < 0 || d->wake_fd < 0 || d->timer_fd < 0) {
+    if (d->notice_fd < 0 || d->wake_fd < 0 || d->leader_fd < 0 || d->timer_fd < 0) {
         dibs_status status =
             dibs__fail(err, DIBS_NO_MEMORY, "no descriptors left: %s", strerror(errno));
         free_handle(d);
@@ -466,6 +503,7 @@ static void drive_out(dibs *d)
     d->close_until = dibs__after(d->env, d->request_span);
     pthread_cond_broadcast(&d->opening.changed);
     dibs__requests_stop(d);
+    dibs__watches_end_all(d);
     for (size_t i = 0; i < d->attempts.size; i++) {
         for (dibs__node *n = d->attempts.slot[i]; n; n = n->next) {
             dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
@@ -478,32 +516,58 @@ static void drive_out(dibs *d)
     d->keeper_stops = true;
 }
 
-static void give_back(dibs_grant *g, dibs__deadline until)
+static bool is_out(const dibs_grant *g)
+{
+    return g->state == DIBS__HELD || g->state == DIBS__ORPHAN ||
+           (g->state == DIBS__GRANT_LOST && g->owed);
+}
+
+/* With the mutex, which is given away meanwhile. A grant that its user still has is lost. */
+static void give_back(dibs_grant *g)
 {
     dibs *d = g->d;
     dibs__claim claim = dibs__grant_claim(g);
+    bool release_it = g->state == DIBS__HELD     ? g->delivered
+                      : g->state == DIBS__ORPHAN ? g->release_it
+                                                 : true;
     dibs__reply reply;
 
-    if ((g->state == DIBS__HELD && g->delivered) || (g->state == DIBS__ORPHAN && g->release_it) ||
-        (g->state == DIBS__GRANT_LOST && g->owed))
-        d->class->release(d->engine, &claim, until, &reply, NULL);
-    else if (g->state == DIBS__HELD || g->state == DIBS__ORPHAN)
-        d->class->cancel(d->engine, &claim, until, NULL);
+    if (g->state == DIBS__HELD)
+        atomic_store(&g->loss, DIBS_LOSS_CLOSED);
+    atomic_store(&g->deadline, 0);
+    g->state = DIBS__GRANT_LOST;
+    g->owed = false;
+    dibs__grant_ref(g); /* its user may unlock it meanwhile */
+    pthread_mutex_unlock(&d->mutex);
+    if (dibs__now(d->env) >= d->close_until)
+        ; /* it is free when its lease expires */
+    else if (release_it)
+        d->class->release(d->engine, &claim, d->close_until, &reply, NULL);
+    else
+        d->class->cancel(d->engine, &claim, d->close_until, NULL);
+    pthread_mutex_lock(&d->mutex);
+    dibs__grant_unref(g);
 }
 
-/* What the engine has of ours is given back, as far as the time allows. A grant that its user still has is lost. */
+/* The first in this slot that the engine may have. */
+static dibs_grant *first_out(const dibs *d, size_t slot)
+{
+    dibs__node *n = slot < d->attempts.size ? d->attempts.slot[slot] : NULL;
+
+    while (n && !is_out(DIBS__FROM(dibs_grant, by_attempt, n)))
+        n = n->next;
+    return n ? DIBS__FROM(dibs_grant, by_attempt, n) : NULL;
+}
+
+/* What the engine has of ours is given back, as far as the time allows. Nothing is added meanwhile, but grants may
+ * be unlocked. */
 static void give_back_all(dibs *d)
 {
-    for (size_t i = 0; i < d->attempts.size; i++) {
-        for (dibs__node *n = d->attempts.slot[i]; n; n = n->next) {
-            dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
-            if (dibs__now(d->env) < d->close_until)
-                give_back(g, d->close_until);
-            atomic_store(&g->deadline, 0);
-            g->state = DIBS__GRANT_LOST;
-            g->owed = false;
-        }
-    }
+    pthread_mutex_lock(&d->mutex);
+    for (size_t i = 0; i < d->attempts.size; i++)
+        for (dibs_grant *g = first_out(d, i); g; g = first_out(d, i))
+            give_back(g);
+    pthread_mutex_unlock(&d->mutex);
 }
 
 void dibs__drain(dibs *d)

@@ -1,6 +1,6 @@
 /* The inside of a handle: what the files of the core share.
  *
- * One mutex guards all of it. It is never held while the engine is called (but for `poke`) or while
+ * One mutex guards all of it. It is never held while the engine is called or while
  * a callback of the user's runs. A grant is made before its lock is asked for, so that nothing can
  * fail once the engine has said yes; while the answer is out, it has a ticket. Whoever works on a
  * grant without the mutex holds a reference to it.
@@ -17,6 +17,7 @@
 #include "core/calls.h"
 #include "core/env.h"
 #include "core/heap.h"
+#include "core/reader.h"
 #include "core/table.h"
 #include "dibs.h"
 #include "engines/engine.h"
@@ -126,6 +127,7 @@ struct dibs__ticket {
     bool queued_once;
     bool cancelled; /* while a thread was inside `enter` */
     bool handed;    /* a hand-over overtook the answer to `enter` */
+    bool doubt;     /* wake-ups may have been missed before that answer */
     uint64_t handed_fence, handed_floor;
     dibs__in_way in_way;         /* as the last answer said */
     dibs__deadline in_way_until; /* until its lease ends, by that answer */
@@ -134,11 +136,10 @@ struct dibs__ticket {
     bool settled;
     dibs_status status;
     dibs_error err;
-    pthread_cond_t cond;              /* threads only, like the next */
-    dibs__sitter sitter;              /* while the thread sits in the engine's `wait` */
-    char sitting[DIBS__ATTEMPT_SIZE]; /* under this attempt: the keeper may begin a new one */
-    bool by_event;                    /* a request's, like the next */
-    dibs__job job;                    /* to enter */
+    pthread_cond_t cond;                           /* threads only, like the next */
+    dibs__driver_call turn;                        /* to read the engine's events */
+    bool by_event;                                 /* a request's, like the next */
+    dibs__job job;                                 /* to enter */
     void (*done)(dibs *d, struct dibs__ticket *t); /* with the mutex: it is settled */
 };
 
@@ -171,12 +172,14 @@ struct dibs {
     pthread_mutex_t mutex;
     pthread_cond_t quiet; /* `users` fell */
     int users;            /* threads inside a call that may block, and jobs */
-    bool closing;
-    bool drained; /* nothing is left to do but to free it */
+    _Atomic bool closing; /* set with the mutex; calls that begin now are refused */
+    bool drained;         /* nothing is left to do but to free it */
     bool drainer_runs;
     pthread_t drainer;          /* of DIBS_OP_DRAIN */
     dibs__deadline close_until; /* no exchange lasts longer once the handle is being closed */
     uint64_t attempts_made;
+    size_t waits; /* lock calls that may stand in line, until they are settled; waits for cells */
+    dibs__table watches; /* of cells: watch.c */
     dibs__table attempts, owners;
     dibs__heap due, expiries;
     dibs__heap
@@ -225,6 +228,10 @@ struct dibs {
         dibs_error err;
     } opening;
 
+    dibs__readers readers;
+    pthread_t leader; /* who polls now, or did so last; wakes up by leader_fd */
+    int leader_fd;
+
     bool keeper_runs, keeper_stops;
     pthread_t keeper;
     int timer_fd, wake_fd;
@@ -240,9 +247,15 @@ dibs_status dibs__open_in(const dibs__env *env, const char *url, const dibs_opti
                           dibs **out, dibs_error *err);
 bool dibs__same_process(const dibs *d);
 dibs_status dibs__forked(dibs_error *err);
+dibs_status dibs__closing(dibs_error *err);
 void dibs__log(dibs *d, dibs_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 dibs_status dibs__check_name(const char *name, dibs_error *err);
+/* The same, in a process to which the handle belongs. */
+static inline dibs_status dibs__check_lock(const dibs *d, const char *name, dibs_error *err)
+{
+    return dibs__same_process(d) ? dibs__check_name(name, err) : dibs__forked(err);
+}
 dibs_status dibs__check_lease(int64_t lease_ms, dibs_error *err); /* of a handle, a lock or a run */
 /* Fresh for every command on a cell, and for every run. Without the mutex. */
 void dibs__stamp(dibs *d, char out[DIBS__STAMP_SIZE]);
@@ -286,6 +299,8 @@ dibs_grant *dibs__grant_of_attempt(dibs *d, const char *attempt);
 void dibs__grant_hold(dibs_grant *g, uint64_t fence, uint64_t floor, dibs__deadline deadline,
                       bool whole);
 void dibs__grant_schedule(dibs_grant *g, dibs__deadline when); /* the keeper looks at it then */
+void dibs__grant_look(dibs_grant *g);                          /* now */
+void dibs__look_again(dibs *d, unsigned at); /* at all of these: DIBS__WAITERS and so on */
 void dibs__grant_lose(dibs_grant *g, dibs_loss why);
 void dibs__grant_lose_if_over(dibs_grant *g);
 void dibs__grant_note_end(dibs_grant *g); /* it is not held any more: for the statistics */
@@ -299,6 +314,9 @@ void dibs__grant_answer(dibs_grant *g, dibs__deadline sent, dibs_status status,
                         const dibs__reply *reply);
 /* One level of it in a forked child; the parent's grant stays. */
 dibs_status dibs__grant_free_in_child(dibs_grant *g, dibs_error *err);
+/* Not with the mutex: what a cell is written under, by its options; 0 and 0: nothing. */
+dibs_status dibs__grant_guard(const dibs_cell_options *o, uint64_t *fence, uint64_t *floor,
+                              dibs_error *err);
 /* dibs_renew with a bound; not with the mutex. */
 dibs_status dibs__grant_renew(dibs_grant *g, dibs__deadline until, dibs_error *err);
 /* The engine may still have it: the keeper gives it back. Takes the caller's reference. */
@@ -314,8 +332,18 @@ void dibs__ticket_time_out(dibs__ticket *t);
 void dibs__ticket_cancel(dibs__ticket *t);
 /* Asks the engine, at the latest until then; gives the mutex away meanwhile. */
 void dibs__ticket_enter(dibs__ticket *t, dibs__deadline latest);
-void dibs__ticket_sit(dibs__ticket *t);  /* the calling thread waits until it is settled */
-void dibs__ticket_send(dibs__ticket *t); /* a request's: a worker enters */
+void dibs__ticket_sit(dibs__ticket *t);          /* the calling thread waits until it is settled */
+void dibs__ticket_lead(dibs__driver_call *turn); /* it has been given the role of reading */
+void dibs__ticket_send(dibs__ticket *t);         /* a request's: a worker enters */
+
+/* watch.c: with the mutex */
+/* In a call, without the mutex meanwhile: until the cell may have another version, or `until`; may return early.
+ * DIBS_UNSUPPORTED: the engine tells nobody. */
+dibs_status dibs__cell_wait(dibs *d, const char *key, uint64_t version, dibs__deadline until,
+                            dibs_error *err);
+/* Those who wait for this cell (its dibs__hash), or for any, go and look. */
+void dibs__watches_end(dibs *d, uint64_t cell);
+void dibs__watches_end_all(dibs *d);
 
 /* worker.c: with the mutex */
 bool dibs__workers_start(dibs *d); /* at least one; false: no thread to be had */
@@ -423,6 +451,8 @@ dibs__deadline dibs__keeper_until(const dibs *d, int64_t now);
 void dibs__keeper_expect(dibs *d, int64_t lease, int64_t now);
 bool dibs__keeper_start(dibs *d); /* with the mutex; false: no thread to be had */
 void dibs__keeper_wake(dibs *d);
+/* With the mutex: nobody else reads the engine's events. It does from now on, or soon if nobody waits for them. */
+void dibs__keeper_mind(dibs *d);
 void dibs__keeper_stop(dibs *d); /* without the mutex; it was told so: `keeper_stops` */
 
 /* handle.c: all that dibs_close does, except freeing. Without the mutex; once. */

@@ -1,5 +1,6 @@
 /* The keeper: one thread a handle. It renews what is held at a third of its lease, keeps what waits
- * in line alive, gives back what its user has left, reads the engine's wake-ups, and tells losses.
+ * in line alive, gives back what its user has left, reads the engine's wake-ups while no waiting thread does, and tells
+ * losses.
  *
  * Two heaps say what comes next: `due` (something to ask the engine) and `expiries` (a deadline is
  * over); `renewals` and `ends` say the same for runs of once. Whatever is due at about the same time goes
@@ -33,6 +34,7 @@
 #define GRACE    (50 * DIBS__MS) /* an exchange gets at least this long, whatever ends meanwhile */
 #define AGAIN    (200 * DIBS__MS)
 #define OF_LATE  (60 * DIBS__SECOND)
+#define LEISURE  (20 * DIBS__MS) /* events that nobody waits for may be read so late */
 
 /* What goes to the engine is a copy: a waiter may be handed its lock, or begin anew, while the exchange is under
  * way. */
@@ -309,10 +311,9 @@ static dibs__deadline next_moment(const dibs *d)
 
 /* Only ever earlier: locks come and go much faster than leases run out, and each would otherwise
  * cost a wake-up of this thread. A bell for a lock that is gone rings once, for nothing. */
-static void arm(dibs *d)
+static void arm(dibs *d, dibs__deadline when)
 {
     struct itimerspec at = {0};
-    dibs__deadline when = next_moment(d);
 
     if (when < 1)
         when = 1;
@@ -325,6 +326,22 @@ static void arm(dibs *d)
 }
 
 /* With the mutex, which is given away meanwhile. */
+static void read_events(dibs *d)
+{
+    dibs__deadline until = dibs__keeper_until(d, dibs__now(d->env));
+    dibs__driver_call *next;
+
+    if (!d->class->events || !dibs__keeper_begins(&d->readers))
+        return;
+    pthread_mutex_unlock(&d->mutex);
+    d->class->events(d->engine, until);
+    pthread_mutex_lock(&d->mutex);
+    next = dibs__keeper_ends(&d->readers);
+    if (next)
+        dibs__ticket_lead(next);
+}
+
+/* With the mutex, which is given away meanwhile. */
 static void sleep_until_something(dibs *d)
 {
     struct pollfd fds[] = {
@@ -334,19 +351,21 @@ static void sleep_until_something(dibs *d)
     };
     uint64_t ignored;
 
+    if (!dibs__keeper_minds(&d->readers))
+        fds[2].fd = -1;
     pthread_mutex_unlock(&d->mutex);
     if (poll(fds, 3, -1) > 0) {
         for (int i = 0; i < 2; i++)
             if (fds[i].revents && read(fds[i].fd, &ignored, sizeof ignored) < 0 && errno != EAGAIN)
                 dibs__log(d, DIBS_LOG_ERROR, "keeper: %s", strerror(errno));
-        if (fds[2].revents && d->class->events)
-            d->class->events(d->engine);
     } else if (errno != EINTR) {
         dibs__sleep(d->env, BREATH); /* no memory: what is due is served all the same */
     }
     pthread_mutex_lock(&d->mutex);
     if (fds[1].revents)
         d->armed = DIBS__NEVER; /* it has rung */
+    if (fds[2].revents)
+        read_events(d);
 }
 
 static void *keeper_main(void *data)
@@ -368,7 +387,7 @@ static void *keeper_main(void *data)
         serve_next(d, &d->chores, now);
         if (next_moment(d) <= dibs__now(d->env) || d->news.first)
             continue;
-        arm(d);
+        arm(d, next_moment(d));
         sleep_until_something(d);
     }
     pthread_mutex_unlock(&d->mutex);
@@ -385,6 +404,15 @@ bool dibs__keeper_start(dibs *d)
         return false;
     d->keeper_runs = dibs__thread_start(&d->keeper, keeper_main, d);
     return d->keeper_runs;
+}
+
+/* A handle whose threads wait now and then would wake it every time; nobody is in a hurry. */
+void dibs__keeper_mind(dibs *d)
+{
+    if (d->waits > 0)
+        dibs__keeper_wake(d);
+    else
+        arm(d, dibs__after(d->env, LEISURE));
 }
 
 void dibs__keeper_wake(dibs *d)

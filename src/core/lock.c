@@ -140,6 +140,7 @@ static void fill_ticket(dibs__ticket *t, dibs_grant *g, const dibs_lock_options 
     t->window = g->lease < DIBS__WINDOW ? g->lease : DIBS__WINDOW;
     t->enter_again = true;
     g->ticket = t;
+    d->waits += !t->try_once;
 }
 
 /* ---- Reentry --------------------------------------------------------------------------------- */
@@ -257,7 +258,7 @@ static dibs_status prepare(dibs *d, const char *name, const dibs_lock_options *o
     if (status != DIBS_OK)
         return status;
     if (d->closing)
-        return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
+        return dibs__closing(err);
     owner = owner_of(d, o, by_event, room, sizeof room);
     *out = owner ? dibs__grant_of_owner(d, owner, name) : NULL;
     if (*out) {
@@ -397,8 +398,10 @@ void dibs_cancel(dibs *d, const char *name)
         return;
     pthread_mutex_lock(&d->mutex);
     d->cancels += name == NULL;
-    if (!name)
+    if (!name) {
+        dibs__watches_end_all(d);
         dibs__requests_cancel(d);
+    }
     /* Settling takes at most the entry itself out of the table. */
     for (size_t i = 0; i < d->attempts.size; i++) {
         for (dibs__node *n = d->attempts.slot[i], *next; n; n = next) {

@@ -43,7 +43,7 @@ static dibs_status look_at_one(dibs *d, const void *what, dibs__deadline until,
 
 dibs_status dibs__do_lock_inspect(dibs *d, const char *name, dibs_report **out, dibs_error *err)
 {
-    dibs_status status = dibs__check_name(name, err);
+    dibs_status status = dibs__check_lock(d, name, err);
 
     *out = NULL;
     if (status == DIBS_OK)
@@ -73,7 +73,7 @@ dibs_status dibs__do_lock_list(dibs *d, const char *prefix, const dibs_list_opti
     *out = NULL;
     if (options)
         s.options = *options;
-    status = DIBS__CHECK_RESERVED(&s.options, err);
+    status = dibs__same_process(d) ? DIBS__CHECK_RESERVED(&s.options, err) : dibs__forked(err);
     if (status == DIBS_OK)
         status = dibs__usable(d, err);
     if (status != DIBS_OK)
@@ -110,16 +110,6 @@ static dibs_status still_held(const char *name, const dibs_party *p, dibs_error 
     return DIBS_BUSY;
 }
 
-static bool is_closing(dibs *d)
-{
-    bool closing;
-
-    pthread_mutex_lock(&d->mutex);
-    closing = d->closing;
-    pthread_mutex_unlock(&d->mutex);
-    return closing;
-}
-
 dibs_status dibs__break_look(dibs *d, const char *name, dibs__deadline until, dibs_error *err)
 {
     dibs_report *r;
@@ -135,20 +125,21 @@ dibs_status dibs__break_look(dibs *d, const char *name, dibs__deadline until, di
     return status;
 }
 
-/* In a call. No engine tells when a stranger lets go: look, at growing intervals. */
-static dibs_status wait_for_holders(dibs *d, const char *name, dibs__deadline until,
-                                    dibs_error *err)
+/* In a call. No engine tells when a stranger lets go: look, at growing intervals. `patience` bounds one
+ * look, `until` the wait. */
+static dibs_status wait_for_holders(dibs *d, const char *name, dibs__deadline patience,
+                                    dibs__deadline until, dibs_error *err)
 {
     int64_t pause = FIRST_PAUSE;
 
     for (;;) {
-        dibs_status status = dibs__break_look(d, name, until, err);
+        dibs_status status = dibs__break_look(d, name, patience, err);
         if (status != DIBS_BUSY || dibs__now(d->env) + pause >= until)
             return status;
         dibs__sleep(d->env, pause);
-        if (is_closing(d))
-            return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
-        pause = pause * 2 < MAX_PAUSE ? pause * 2 : MAX_PAUSE;
+        if (d->closing)
+            return dibs__closing(err);
+        pause = dibs__longer(pause, FIRST_PAUSE, MAX_PAUSE);
     }
 }
 
@@ -158,8 +149,9 @@ dibs_status dibs__do_lock_break(dibs *d, const char *name, const dibs_break_opti
     static const dibs_break_options defaults;
     const dibs_break_options *o = options ? options : &defaults;
     dibs__reply reply = {0};
-    dibs__deadline until;
-    dibs_status status = dibs__check_name(name, err);
+    dibs__deadline until, patience;
+    int64_t wait_ms;
+    dibs_status status = dibs__check_lock(d, name, err);
 
     if (status == DIBS_OK)
         status = DIBS__CHECK_RESERVED(o, err);
@@ -169,17 +161,19 @@ dibs_status dibs__do_lock_break(dibs *d, const char *name, const dibs_break_opti
         status = dibs__usable(d, err);
     if (status != DIBS_OK)
         return status;
-    until = dibs__wait_until(d, dibs__wait_ms(d, o->wait_ms));
+    wait_ms = dibs__wait_ms(d, o->wait_ms);
+    until = dibs__wait_until(d, wait_ms);
+    patience = wait_ms == DIBS_NO_WAIT ? DIBS__NEVER : until;
     dibs__begin_call(d);
     pthread_mutex_unlock(&d->mutex);
     status = d->class->break_lock(d->engine, name, o->by ? o->by : "?", o->now,
-                                  dibs__request_until(d, until), &reply, err);
+                                  dibs__request_until(d, patience), &reply, err);
     if (status == DIBS_OK && reply.verdict != DIBS__LOST)
-        dibs__bell_ring(d, dibs__request_until(d, until));
+        dibs__bell_ring(d, dibs__request_until(d, patience));
     if (status == DIBS_OK && reply.verdict == DIBS__LOST)
         status = dibs__fail(err, DIBS_NOT_FOUND, "no such lock: '%.200s'", name);
     else if (status == DIBS_OK && reply.verdict == DIBS__BUSY)
-        status = wait_for_holders(d, name, until, err);
+        status = wait_for_holders(d, name, patience, until, err);
     pthread_mutex_lock(&d->mutex);
     dibs__end_call(d);
     return status;

@@ -28,7 +28,7 @@ static bool pause_and_go_on(dibs *d, int64_t *pause)
 
     while (!d->closing && dibs__now(d->env) < until)
         dibs__cond_sleep(&d->opening.changed, &d->mutex, d->env, until);
-    *pause = *pause * 2 < MAX_PAUSE ? *pause * 2 : MAX_PAUSE;
+    *pause = dibs__longer(*pause, FIRST_PAUSE, MAX_PAUSE);
     return !d->closing;
 }
 
@@ -65,7 +65,7 @@ dibs_status dibs__open_later(dibs *d, const char *url, const dibs_options *o, di
         d->opening.status = dibs__fail(&d->opening.err, DIBS_UNAVAILABLE, "not open yet");
         d->opening.runs = dibs__thread_start(&d->opening.thread, open_main, d);
         if (!d->opening.runs)
-            status = dibs__fail(err, DIBS_NO_MEMORY, "no thread to be had");
+            status = dibs__fail(err, DIBS_NO_MEMORY, "no thread could be started");
     }
     return status;
 }
@@ -83,13 +83,15 @@ dibs_status dibs__usable_until(dibs *d, dibs__deadline until, dibs_error *err)
 
     if (!dibs__same_process(d))
         return dibs__forked(err);
+    if (d->closing)
+        return dibs__closing(err);
     if (dibs__is_open(d))
         return DIBS_OK;
     dibs__begin_call(d);
     while (!dibs__is_open(d) && !d->opening.over && !d->closing && dibs__now(d->env) < until)
         dibs__cond_sleep(&d->opening.changed, &d->mutex, d->env, until);
     if (d->closing && !dibs__is_open(d)) {
-        status = dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
+        status = dibs__closing(err);
     } else if (!dibs__is_open(d)) {
         status = d->opening.status;
         if (err)
@@ -101,7 +103,7 @@ dibs_status dibs__usable_until(dibs *d, dibs__deadline until, dibs_error *err)
 
 dibs_status dibs__usable(dibs *d, dibs_error *err)
 {
-    if (dibs__is_open(d) && dibs__same_process(d))
+    if (dibs__is_open(d) && dibs__same_process(d) && !d->closing)
         return DIBS_OK;
     return dibs__usable_until(d, dibs__after(d->env, d->request_span), err);
 }

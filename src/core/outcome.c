@@ -6,7 +6,7 @@
 
 int dibs_fd(const dibs *d)
 {
-    return d->notice_fd;
+    return dibs__same_process(d) ? d->notice_fd : -1;
 }
 
 bool dibs_take(dibs *d, dibs_outcome *out)

@@ -283,9 +283,7 @@ static void wait_more(dibs *d, dibs__request *r)
     int64_t now = dibs__now(d->env);
 
     r->begun = true;
-    r->pause = r->pause ? r->pause * 2 : FIRST_PAUSE;
-    if (r->pause > MAX_PAUSE)
-        r->pause = MAX_PAUSE;
+    r->pause = dibs__longer(r->pause, FIRST_PAUSE, MAX_PAUSE);
     r->again.run = look_again;
     dibs__chore_at(d, &d->chores, &r->again, dibs__sooner(now + r->pause, r->until));
 }

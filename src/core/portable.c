@@ -45,6 +45,8 @@ dibs_status dibs__do_grant_export(const dibs_grant *g, char out[DIBS_GRANT_SIZE]
     dibs_status status = DIBS_OK;
 
     out[0] = '\0';
+    if (!g)
+        return dibs__fail(err, DIBS_INVALID, "no grant to export");
     if (!dibs__same_process(g->d))
         return dibs__forked(err);
     if (!g->portable)
@@ -86,9 +88,10 @@ static dibs_status read_text(const dibs *d, const char *text, dibs__bearer *b, d
     if (status != DIBS_OK)
         return status;
     if (!text || !dibs__bearer_read(text, b))
-        return dibs__fail(err, DIBS_INVALID,
-                          "this is no exported grant, or it was damaged on its way: pass it on as "
-                          "dibs_grant_export wrote it");
+        return dibs__fail(
+            err, DIBS_INVALID,
+            "invalid grant: it was not exported by dibs, or it was damaged: pass it on as "
+            "dibs_grant_export wrote it");
     if (strcmp(b->engine, d->class->scheme) != 0)
         return dibs__fail(err, DIBS_INVALID,
                           "'%.200s': this grant was exported from %s, and the handle is of %s",
@@ -122,7 +125,7 @@ static dibs_status prepare(dibs *d, const dibs__bearer *b, const dibs_lock_optio
     dibs_grant *g;
 
     if (d->closing)
-        return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
+        return dibs__closing(err);
     if (there && there->state == DIBS__ORPHAN)
         return dibs__fail(err, DIBS_LOST, "'%.200s' was released through this handle", b->name);
     if (there)

@@ -223,11 +223,8 @@ static void put_cell(room *to, const dibs_request *r, dibs__call *c)
 
     (void)to;
     *o = *r->options.cell;
-    if (o->grant && !o->fence && !o->floor) { /* both is refused by the call */
-        o->fence = dibs_grant_fence(o->grant);
-        o->floor = dibs_grant_floor(o->grant);
-        o->grant = NULL;
-    }
+    dibs__grant_guard(r->options.cell, &o->fence, &o->floor, NULL); /* it was checked */
+    o->grant = NULL;
 }
 
 static void put_options(room *to, const dibs_request *r, dibs__options_kind kind, dibs__call *c)
@@ -304,6 +301,8 @@ static dibs_status check_bytes(const void *data, size_t size, dibs_error *err)
 /* What is copied before the call itself looks at it, or may be gone by then. */
 static dibs_status check_options(const dibs_request *r, dibs__options_kind kind, dibs_error *err)
 {
+    uint64_t fence, floor;
+
     if (!r->options.lock)
         return DIBS_OK;
     if (kind == DIBS__ONCE_RESOLVE_OPTIONS)
@@ -311,12 +310,8 @@ static dibs_status check_options(const dibs_request *r, dibs__options_kind kind,
     if (kind == DIBS__ONCE_OPTIONS && r->options.once->fingerprint_size > 255)
         return dibs__fail(err, DIBS_INVALID,
                           "the fingerprint is longer than 255 bytes: use a hash");
-    if (kind == DIBS__CELL_OPTIONS && r->options.cell->grant &&
-        !dibs_grant_held(r->options.cell->grant))
-        return dibs__fail(err, DIBS_LOST, "'%.200s' was lost: %s",
-                          dibs_grant_name(r->options.cell->grant),
-                          dibs_loss_text(dibs_grant_loss(r->options.cell->grant)));
-    return DIBS_OK;
+    return kind == DIBS__CELL_OPTIONS ? dibs__grant_guard(r->options.cell, &fence, &floor, err)
+                                      : DIBS_OK;
 }
 
 static dibs_status check_call(const dibs *d, const dibs_request *r, const dibs__op_row *row,
@@ -340,7 +335,7 @@ static dibs_status enlist(dibs__request *r, dibs_error *err)
     dibs *d = r->d;
 
     if (d->closing)
-        return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
+        return dibs__closing(err);
     if (r->row && r->row->waits) {
         r->lodged = dibs__lodge(d);
         if (!r->lodged)
@@ -410,7 +405,7 @@ static dibs_status begin(dibs__request *r, const dibs_request *from, dibs_error 
         return DIBS_OK;
     case DIBS_OP_DRAIN:
         if (!dibs__thread_start(&d->drainer, drain_main, r))
-            return dibs__fail(err, DIBS_NO_MEMORY, "no thread to be had");
+            return dibs__fail(err, DIBS_NO_MEMORY, "no thread could be started");
         d->closing = d->drainer_runs = true;
         d->close_until = dibs__after(d->env, d->request_span);
         return DIBS_OK;

@@ -11,10 +11,15 @@
 #include "core/stats.h"
 #include "core/thread.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #define FIRST_PAUSE (20 * DIBS__MS)
 #define MAX_PAUSE   DIBS__SECOND
+#define BREATH      (10 * DIBS__MS) /* when a leader cannot sleep by poll */
 
 /* ---- Settling -------------------------------------------------------------------------------- */
 
@@ -23,6 +28,8 @@ static void count(dibs__ticket *t, dibs_status status)
     dibs *d = t->grant->d;
     dibs_stats *s = &d->stats;
 
+    if (!t->try_once)
+        d->waits--;
     if (t->queued_once)
         s->waiting--;
     if (status == DIBS_OK)
@@ -34,6 +41,17 @@ static void count(dibs__ticket *t, dibs_status status)
         s->cancelled++;
     else
         s->failures++;
+}
+
+/* Its thread has something to do. A leader sleeps on descriptors, unless it is the leader itself who says so. */
+static void wake(dibs__ticket *t)
+{
+    dibs *d = t->grant->d;
+
+    if (!dibs__call_drives(&d->readers.threads, &t->turn))
+        pthread_cond_signal(&t->cond);
+    else if (!pthread_equal(d->leader, pthread_self()))
+        eventfd_write(d->leader_fd, 1);
 }
 
 void dibs__ticket_settle(dibs__ticket *t, dibs_status status, const dibs_error *err)
@@ -51,9 +69,8 @@ void dibs__ticket_settle(dibs__ticket *t, dibs_status status, const dibs_error *
     t->err.status = status;
     g->ticket = NULL;
     if (!t->by_event) {
-        pthread_cond_signal(&t->cond);
-        if (d->class->poke)
-            d->class->poke(d->engine, &t->sitter);
+        dibs__call_finish(&d->readers.threads, &t->turn);
+        wake(t);
         return;
     }
     if (status != DIBS_OK && t->maybe_there) {
@@ -141,9 +158,7 @@ static void start_over(dibs__ticket *t)
         return;
     }
     dibs__heap_remove(&g->d->due, &g->due);
-    pthread_cond_signal(&t->cond);
-    if (g->d->class->poke)
-        g->d->class->poke(g->d->engine, &t->sitter);
+    wake(t);
 }
 
 static void try_later(dibs__ticket *t, const dibs_error *err)
@@ -152,9 +167,7 @@ static void try_later(dibs__ticket *t, const dibs_error *err)
     int64_t now = dibs__now(g->d->env);
 
     t->err = *err;
-    t->pause = t->pause ? t->pause * 2 : FIRST_PAUSE;
-    if (t->pause > MAX_PAUSE)
-        t->pause = MAX_PAUSE;
+    t->pause = dibs__longer(t->pause, FIRST_PAUSE, MAX_PAUSE);
     t->retry_at = now + t->pause;
     if (t->by_event || !t->enter_again)
         dibs__grant_schedule(g, dibs__sooner(t->retry_at, t->by_event ? t->until : DIBS__NEVER));
@@ -191,6 +204,9 @@ static void queued(dibs__ticket *t, dibs__deadline sent, const dibs__reply *repl
     g->state = DIBS__WAITING;
     if (reply->remaining > 0)
         next = dibs__sooner(next, dibs__now(g->d->env) + reply->remaining + DIBS__MS);
+    if (t->doubt)
+        next = sent;
+    t->doubt = false;
     dibs__grant_schedule(g, dibs__sooner(next, t->by_event ? t->until : DIBS__NEVER));
     if (t->handed)
         dibs__ticket_handed(t, t->handed_fence, t->handed_floor);
@@ -294,7 +310,6 @@ static void fill_request(const dibs__ticket *t, dibs__enter_request *r)
     r->owner_named = g->owner_named;
     r->capacity = g->capacity;
     r->window = t->try_once ? 0 : t->window;
-    r->by_event = t->by_event;
     strncpy(r->who.owner, g->owner, sizeof r->who.owner - 1);
     memcpy(r->who.attempt, g->attempt, sizeof r->who.attempt);
     memcpy(r->who.host, g->d->host, sizeof r->who.host);
@@ -317,8 +332,8 @@ void dibs__ticket_enter(dibs__ticket *t, dibs__deadline latest)
     g->state = DIBS__ENTERING;
     t->asked = true;
     t->maybe_there = true;
-    t->enter_again = true; /* until an answer says otherwise */
-    t->handed = false;     /* what came before this request is in its answer, or over */
+    t->enter_again = true;        /* until an answer says otherwise */
+    t->handed = t->doubt = false; /* what came before this request is in its answer, or over */
     fill_request(t, &request);
     dibs__grant_ref(g);
     pthread_mutex_unlock(&d->mutex);
@@ -337,30 +352,59 @@ static void sleep_until(dibs__ticket *t, dibs__deadline until)
     dibs__cond_sleep(&t->cond, &d->mutex, d->env, until);
 }
 
-/* The engine lets the thread read its own wake-up. */
-static void sit_in_engine(dibs__ticket *t)
-{
-    dibs_grant *g = t->grant;
-    dibs *d = g->d;
-    dibs__reply reply = {0};
-    dibs_status status;
+/* ---- Reading the engine's events (reader.h) -------------------------------------------------- */
 
-    t->sitter.claim = dibs__grant_claim(g);
-    memcpy(t->sitting, g->attempt, sizeof t->sitting);
-    t->sitter.claim.attempt = t->sitting;
+/* It sleeps on its condition, or is on its way and finds it by itself. */
+void dibs__ticket_lead(dibs__driver_call *turn)
+{
+    pthread_cond_signal(&DIBS__FROM(dibs__ticket, turn, turn)->cond);
+}
+
+static void stop_reading(dibs__ticket *t)
+{
+    dibs *d = t->grant->d;
+    bool keeper;
+    dibs__driver_call *next = dibs__reader_leave(&d->readers, &t->turn, &keeper);
+
+    if (next)
+        dibs__ticket_lead(next);
+    else if (keeper)
+        dibs__keeper_mind(d);
+}
+
+/* It leads: the next events, for everybody, or until it is woken. */
+static void read_events(dibs__ticket *t)
+{
+    dibs *d = t->grant->d;
+    dibs__deadline until = dibs__request_until(d, t->until);
+    dibs__deadline sleep = t->until == DIBS__NEVER
+                               ? DIBS__NEVER
+                               : dibs__sooner(t->until, dibs__after(d->env, DIBS__SECOND));
+    struct pollfd fds[] = {
+        {.fd = d->class->event_fd(d->engine), .events = POLLIN},
+        {.fd = d->leader_fd, .events = POLLIN},
+    };
+    uint64_t ignored;
+
+    d->leader = pthread_self();
     pthread_mutex_unlock(&d->mutex);
-    status = d->class->wait(d->engine, &t->sitter, t->until, &reply, NULL);
+    if (poll(fds, 2, dibs__poll_ms(d->env, sleep)) < 0 && errno != EINTR)
+        dibs__sleep(d->env, BREATH);
+    else if (fds[0].revents)
+        d->class->events(d->engine, until);
+    if (fds[1].revents && read(d->leader_fd, &ignored, sizeof ignored) < 0)
+        ignored = 0; /* somebody else's word for an earlier leader */
     pthread_mutex_lock(&d->mutex);
-    if (t->settled || t->enter_again)
-        return;
-    if (status == DIBS_OK && reply.verdict == DIBS__GRANTED) {
-        dibs__ticket_handed(t, reply.fence, reply.floor);
-        return;
-    }
-    dibs__grant_schedule(g,
-                         dibs__now(d->env)); /* a wake-up may have been missed: the keeper looks */
-    if (status != DIBS_OK)
-        sleep_until(t, dibs__sooner(t->until, dibs__after(d->env, 5 * FIRST_PAUSE)));
+}
+
+static void await_turn(dibs__ticket *t)
+{
+    dibs *d = t->grant->d;
+
+    if (d->class->can.waiters_read && dibs__reader_lead(&d->readers, &t->turn))
+        read_events(t);
+    else
+        sleep_until(t, t->until);
 }
 
 void dibs__ticket_sit(dibs__ticket *t)
@@ -369,17 +413,19 @@ void dibs__ticket_sit(dibs__ticket *t)
 
     while (!t->settled) {
         int64_t now = dibs__now(d->env);
-        if (now >= t->until)
+        if (now >= t->until) {
             dibs__ticket_time_out(t);
-        else if (t->enter_again && now >= t->retry_at)
-            dibs__ticket_enter(t, dibs__after(d->env, d->request_span));
-        else if (t->enter_again)
-            sleep_until(t, dibs__sooner(t->until, t->retry_at));
-        else if (d->class->wait)
-            sit_in_engine(t);
-        else
-            sleep_until(t, t->until);
+        } else if (t->enter_again) {
+            stop_reading(t);
+            if (now >= t->retry_at)
+                dibs__ticket_enter(t, dibs__after(d->env, d->request_span));
+            else
+                sleep_until(t, dibs__sooner(t->until, t->retry_at));
+        } else {
+            await_turn(t);
+        }
     }
+    stop_reading(t);
 }
 
 /* False: the engine is not open yet, or will not be; the ticket was told. */

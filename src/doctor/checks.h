@@ -36,13 +36,13 @@ typedef struct dibs__check {
 #define DIBS__NOTE    DIBS_SEVERITY_NOTE
 
 /* Checks of several engines. */
-#define DIBS__SERVER_CLOCK(id)                                                                 \
-    {                                                                                          \
-        id, DIBS__WARNING, {{"clock_off_ms", DIBS__ABOVE, "5000"}},                            \
-            "the server's clock and ours differ by {clock_off_ms} ms",                         \
-            "leases and fences are counted by the server's clock: when somebody corrects it, " \
-            "leases end early or late by as much",                                             \
-            "run NTP on the server and here"                                                   \
+#define DIBS__SERVER_CLOCK(id)                                                    \
+    {                                                                             \
+        id, DIBS__WARNING, {{"clock_off_ms", DIBS__ABOVE, "5000"}},               \
+            "the server's clock and ours differ by {clock_off_ms} ms",            \
+            "leases and fences follow the server's clock: when it is corrected, " \
+            "leases end early or late by as much",                                \
+            "run NTP on the server and here"                                      \
     }
 #define DIBS__CLIENT_CLOCK(id)                                                                \
     {                                                                                         \

@@ -83,10 +83,28 @@ static dibs_status examine(const dibs__open_request *request, const dibs__engine
     return status;
 }
 
+static void ignore_changed(dibs__sink *sink, uint64_t cell)
+{
+    (void)sink, (void)cell;
+}
+
+static void ignore_again(dibs__sink *sink, unsigned at)
+{
+    (void)sink, (void)at;
+}
+
+static bool nobody_waits(dibs__sink *sink)
+{
+    (void)sink;
+    return false;
+}
+
 static dibs_status check_options(const dibs_options *o, dibs_error *err)
 {
-    dibs_status status = dibs__check_ms("connect_ms", o->connect_ms, 1, DIBS__MAX_MS, 0, err);
+    dibs_status status = DIBS__CHECK_RESERVED(o, err);
 
+    if (status == DIBS_OK)
+        status = dibs__check_ms("connect_ms", o->connect_ms, 1, DIBS__MAX_MS, 0, err);
     if (status == DIBS_OK)
         status = dibs__check_ms("request_ms", o->request_ms, 1, DIBS__MAX_MS, 0, err);
     if (status == DIBS_OK)
@@ -108,7 +126,8 @@ dibs_status dibs__do_examine(const char *text, const dibs_options *options, dibs
 {
     static const dibs_options defaults;
     const dibs_options *o = options ? options : &defaults;
-    dibs__sink sink = {ignore_granted, ignore_look, ignore_log};
+    dibs__sink sink = {ignore_granted, ignore_look,  ignore_changed,
+                       ignore_again,   nobody_waits, ignore_log};
     const dibs__engine_class *class = NULL;
     dibs__url url = {0};
     dibs__open_request request = {

@@ -19,7 +19,7 @@ const dibs__check dibs__checks_etcd[] = {
      "the cluster has one member",
      "when it fails, no lock can be taken and those that are held end; when its disk fails, they "
      "are "
-     "forgotten, and fences begin anew",
+     "forgotten, and fences start again",
      "use three members or five"},
     {"etcd.even",
      DIBS__WARNING,

@@ -70,7 +70,7 @@ const dibs__check dibs__checks_sqlite[] = {
      DIBS__WARNING,
      {{"log_mode", DIBS__IS, "no"}},
      "{path} is not in WAL mode",
-     "somebody has changed it: readers and writers block each other, and clients that wait for a "
+     "it was changed: readers and writers block each other, and clients that wait for a "
      "key are "
      "woken late",
      "close all clients; the next one sets it back"},

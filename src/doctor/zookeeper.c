@@ -18,7 +18,7 @@ const dibs__check dibs__checks_zookeeper[] = {
      "the ensemble has one server",
      "when it fails, no lock can be taken and those that are held end; when its disk fails, they "
      "are "
-     "forgotten, and fences begin anew",
+     "forgotten, and fences start again",
      "use three servers or five"},
     {"zookeeper.even",
      DIBS__WARNING,
@@ -87,7 +87,7 @@ const dibs__check dibs__checks_zookeeper_server[] = {
      "stands alone: it is not part of an ensemble",
      "when it fails, no lock can be taken and those that are held end; when its disk fails, they "
      "are "
-     "forgotten, and fences begin anew",
+     "forgotten, and fences start again",
      "use an ensemble of three servers or five"},
     {"zookeeper.read-only",
      DIBS__DANGER,

@@ -1,20 +1,18 @@
 /* What an engine is: one const table of functions, with a contract on every slot.
  *
- * The core calls an engine with no lock of its own held, from many threads at once: the engine
- * brings its own order (usually: whoever finds the connection idle drives it for everybody). Every
- * call is bounded by an absolute deadline `until`, which the engine keeps whatever its peer does.
+ * Who calls      The core, with no lock of its own held, from many threads at once: the engine brings its own order
+ *                (usually: whoever finds the connection idle drives it for everybody).
+ * How long       Every call is bounded by an absolute deadline `until`, which the engine keeps whatever its peer does.
+ * What comes of  DIBS_OK        answered; `out` says what.
+ * it             a refusal      surely not done, and `err` says why: DIBS_UNAVAILABLE, DIBS_DENIED, DIBS_INVALID,
+ *                               DIBS_ENGINE_FAILED, DIBS_NO_MEMORY.
+ *                DIBS_UNKNOWN   the request went out and no answer came: the core asks again with the same attempt.
+ * Waiting        Entering the queue is one bounded call. Wake-ups are events, and the handle's sink is the only channel
+ *                for them: told from `events`, from threads of the engine's own, or from inside any other call (an engine
+ *                that hands over to a waiter of the same handle tells it directly). They may be lost, doubled or late:
+ *                the keeper's `keep` finds what was missed.
  *
- * The outcome of a call is one of three:
- *
- *   DIBS_OK        answered; `out` says what
- *   a refusal      surely not done, and `err` says why: DIBS_UNAVAILABLE, DIBS_DENIED, DIBS_INVALID,
- *                  DIBS_ENGINE_FAILED, DIBS_NO_MEMORY
- *   DIBS_UNKNOWN   the request went out and no answer came: the core asks again with the same attempt
- *
- * Entering the queue is one bounded call. Wake-ups are events: the engine tells the handle's sink
- * about them, either from `events`, which the keeper calls when `event_fd` is readable, or from
- * inside any other call (an engine that hands over to a waiter of the same handle tells it
- * directly). Wake-ups may be lost, doubled or late: the keeper's `keep` finds what was missed. */
+ * The comments of this file are tables, line by line: the formatter leaves comments alone (ReflowComments), and so do we. */
 #ifndef DIBS_ENGINES_ENGINE_H
 #define DIBS_ENGINES_ENGINE_H
 
@@ -30,16 +28,32 @@ typedef struct dibs__engine_class dibs__engine_class;
 typedef struct dibs__report_builder dibs__report_builder; /* core/report.h */
 typedef struct dibs__facts dibs__facts;                   /* doctor/facts.h */
 
-/* Where an engine delivers wake-ups: given to `open`, valid until `close` returns. All three may be
- * called from any thread, also from inside a call of the core; unknown attempts are ignored. They
- * take the handle's mutex: hold no lock of the engine's that a call of the core needs while a sink
- * call runs. */
+/* What `look_again` is about; a sum. */
+enum { DIBS__WAITERS = 1, DIBS__HOLDERS = 2, DIBS__CELLS = 4 };
+
+/* Where an engine delivers wake-ups: given to `open`, valid until `close` returns. All of it may be called from any
+ * thread, also from inside a call of the core. All but `log` take the handle's mutex: while they run, hold no lock of the
+ * engine's that a call of the core needs. What nobody knows (an attempt that is over, a cell that nobody watches) is
+ * ignored. */
 typedef struct dibs__sink {
-    /* A waiter was handed the lock. `alive_until` semantics: the core counts the deadline from the
-     * last sign of life that was answered, never from the arrival of this. */
+    /* A waiter was handed the lock. How long it lasts the core counts from the last sign of life that was answered, never
+     * from the arrival of this. */
     void (*granted)(struct dibs__sink *sink, const char *attempt, uint64_t fence, uint64_t floor);
+
     /* Something may have changed for this attempt, holder or waiter: `keep` it soon. */
     void (*look)(struct dibs__sink *sink, const char *attempt);
+
+    /* A cell that is watched may have changed: the one with this dibs__hash of its key. */
+    void (*changed)(struct dibs__sink *sink, uint64_t cell);
+
+    /* Wake-ups may have been missed (a subscription was cut, whether it stands again or not; a session ended): look again
+     * at all of these. */
+    void (*look_again)(struct dibs__sink *sink, unsigned at);
+
+    /* Does anybody wait, for a lock or for a cell, or is about to? An engine that stops listening first and asks then
+     * misses nobody: whoever comes later calls the engine. */
+    bool (*waited_for)(struct dibs__sink *sink);
+
     void (*log)(struct dibs__sink *sink, dibs_log_level level, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 } dibs__sink;
@@ -72,7 +86,6 @@ typedef struct dibs__enter_request {
     bool owner_named; /* or portable: lives by its lease alone, survives its process */
     uint32_t capacity;
     int64_t window; /* 0: do not queue */
-    bool by_event;  /* true: the wake-up must reach the sink. false: a thread will sit in `wait` */
 } dibs__enter_request;
 
 /* One entry that the core knows of: a grant to renew or release, a waiter to keep or cancel. */
@@ -87,12 +100,6 @@ typedef struct dibs__claim {
     dibs_status status;
     dibs__reply reply;
 } dibs__claim;
-
-/* A thread that sits in `wait`. */
-typedef struct dibs__sitter {
-    dibs__claim claim;
-    void *engine_data; /* the engine's own, between wait and poke */
-} dibs__sitter;
 
 /* What a cell command came to. `data` is the caller's to free, a NUL follows it, also when its size
  * is 0; NULL where dibs__cell_shows_data says that it is no part of the answer. Times are counted by
@@ -131,6 +138,7 @@ typedef struct dibs__capabilities {
     bool own_numbers; /* fences are the store's own count, and not its clock in microseconds */
     bool forgets_idle;
     bool names_holder; /* BUSY and QUEUED say who is in the way */
+    bool waiters_read; /* `events` keeps `until` so well that a thread that waits may call it */
 } dibs__capabilities;
 
 struct dibs__engine_class {
@@ -140,91 +148,112 @@ struct dibs__engine_class {
     dibs__capabilities can;
     const char *no_cells; /* why there are none, for people; NULL where there are */
 
+    /* ---- Beginning and end ---- */
+
     /* Connects, or creates the store. On failure nothing is left behind. */
     dibs_status (*open)(const dibs__open_request *request, dibs__engine **out, dibs_error *err);
-    /* No other call is running. */
+
+    /* No other call is running, and none follows. */
     void (*close)(dibs__engine *e);
-    /* In a forked child: close descriptors and say nothing to anybody. Memory may leak; locks may
-     * be held. */
+
+    /* In a forked child: closes descriptors and says nothing to anybody. Memory may leak; locks may be held. */
     void (*abandon)(dibs__engine *e);
 
-    /* Enter once. Repeated for the same attempt it gives the same answer. GRANTED, QUEUED, BUSY,
-     * MISMATCH or RESUMED (a late message: the handle has a newer attempt). DIBS_UNAVAILABLE with
-     * `remaining`: the servers answer, and refuse everybody, for so long at least. */
+    /* ---- Locks ---- */
+
+    /* Enters once. Repeated for the same attempt it gives the same answer.
+     *   GRANTED, QUEUED, BUSY, MISMATCH
+     *   RESUMED            a late message: the handle has a newer attempt
+     *   DIBS_UNAVAILABLE   with `remaining`: the servers answer, and refuse everybody, for so long at least
+     * After QUEUED the sink is told of what happens. What happened before the engine listened is made up for: it tells
+     * `look`. */
     dibs_status (*enter)(dibs__engine *e, const dibs__enter_request *request, dibs__deadline until,
                          dibs__reply *out, dibs_error *err);
 
-    /* May be NULL: then the core sleeps until the sink is told. Else: the calling thread waits for
-     * its own wake-up. DIBS_OK with GRANTED, or with QUEUED when `until` came, when it was poked,
-     * or when the engine has reason to look (the core calls keep or goes on waiting). Any other
-     * status: waiting does not work now; the core pauses, keeps, and calls again. */
-    dibs_status (*wait)(dibs__engine *e, dibs__sitter *sitter, dibs__deadline until,
-                        dibs__reply *out, dibs_error *err);
-    /* Makes `wait` of that sitter return soon; before it or after it, harmless. Called with the
-     * handle's mutex held: must neither call the sink nor take a lock under which the sink is
-     * called. */
-    void (*poke)(dibs__engine *e, dibs__sitter *sitter);
-
-    /* Signs of life for many, sorted by name: fills status and reply of each: GRANTED, QUEUED,
-     * LOST, BROKEN or RESUMED. */
+    /* Signs of life for many, sorted by name; a waiter has fence 0. Fills status and reply of each:
+     *   GRANTED, QUEUED, LOST, BROKEN, RESUMED */
     void (*keep)(dibs__engine *e, dibs__claim *const claims[], size_t count, dibs__deadline until);
 
-    /* RELEASED, LOST, BROKEN or RESUMED. */
+    /* A holder gives back.
+     *   RELEASED, LOST, BROKEN, RESUMED */
     dibs_status (*release)(dibs__engine *e, const dibs__claim *claim, dibs__deadline until,
                            dibs__reply *out, dibs_error *err);
-    /* RELEASED. */
+
+    /* A waiter leaves, or a holder that never used it: min_hold does not count.
+     *   RELEASED */
     dibs_status (*cancel)(dibs__engine *e, const dibs__claim *claim, dibs__deadline until,
                           dibs_error *err);
-    /* RELEASED, BUSY or LOST, as dibs__state_break. */
+
+    /* Takes it from its holders, as dibs__state_break.
+     *   RELEASED, BUSY, LOST */
     dibs_status (*break_lock)(dibs__engine *e, const char *name, const char *by, bool at_once,
                               dibs__deadline until, dibs__reply *out, dibs_error *err);
 
-    /* Puts one lock with its holders and waiters into the report; nothing if there is no such lock.
-     */
+    /* ---- Reports ---- */
+
+    /* Puts one lock with its holders and waiters into the report; nothing if there is no such lock. */
     dibs_status (*inspect)(dibs__engine *e, const char *name, dibs__deadline until,
                            dibs__report_builder *out, dibs_error *err);
-    /* Every lock whose name starts with `prefix`, with holders, without waiters; idle ones if asked
-     * for. In any order. Expired holders are left out. */
+
+    /* Every lock whose name starts with `prefix`, with holders, without waiters, in any order; idle ones if asked for.
+     * Expired holders are left out. */
     dibs_status (*list)(dibs__engine *e, const char *prefix, bool idle, dibs__deadline until,
                         dibs__report_builder *out, dibs_error *err);
 
-    /* One command on one cell, in one step of the engine's: DIBS_OK with a verdict, a refusal, or
-     * DIBS_UNKNOWN, after which the same command with the same stamp may be sent again. `tell`: wake
-     * those who wait for this cell. NULL: no cells. */
+    /* ---- Cells; all NULL: none ---- */
+
+    /* One command on one cell, in one step of the engine's: DIBS_OK with a verdict. After DIBS_UNKNOWN the same command
+     * with the same stamp may be sent again.
+     *   `tell`   those who watch this cell are told. */
     dibs_status (*cell)(dibs__engine *e, const char *key, const dibs__cell_command *command,
                         bool tell, dibs__deadline until, dibs__cell_reply *out, dibs_error *err);
-    /* Returns when the cell may no longer have `version`, or at `until`. May return early. Called while
-     * the keeper runs. NULL: the core looks again at a bounded, growing interval. */
-    dibs_status (*cell_wait)(dibs__engine *e, const char *key, uint64_t version,
-                             dibs__deadline until, dibs_error *err);
-    /* Adds the values whose keys begin with `range->prefix`, after `range->after`, in an order of the
-     * engine's that never changes: that of the bytes, or (ZooKeeper, etcd) of the escaped key. Counters, and
-     * what has ended, are left out. Looks at `range->limit` at the most, and says with `more` and `reached`
-     * where the next page begins. What is there during the whole of a listing is in it once; what comes, goes
-     * or changes meanwhile is in it or not, as it was at some moment. Each exchange is bounded, whatever there
-     * is. DIBS_UNKNOWN: no answer; the core asks for the page again. NULL: cannot be listed. */
+
+    /* After DIBS_OK the sink is told `changed` once the cell may no longer have `version`: at once if it has another
+     * already. One change is enough, false alarms do no harm. Called while the keeper runs. NULL: the core looks again at
+     * a bounded, growing interval.
+     *   `until`   is for setting it up
+     *   `out`     what `unwatch` gets, once; NULL: no need to tell */
+    dibs_status (*watch)(dibs__engine *e, const char *key, uint64_t version, dibs__deadline until,
+                         void **out, dibs_error *err);
+    void (*unwatch)(dibs__engine *e, void *watch);
+
+    /* Adds the values whose keys begin with `range->prefix`, after `range->after`. DIBS_UNKNOWN: no answer; the core asks
+     * for the page again. NULL: cannot be listed.
+     *   order      one of the engine's that never changes: that of the bytes, or (ZooKeeper, etcd) of the escaped key
+     *   left out   counters, and what has ended
+     *   bound      looks at `range->limit` at the most, and says with `more` and `reached` where the next page begins;
+     *              each exchange is bounded, whatever there is
+     *   meanwhile  what is there during the whole of a listing is in it once; what comes, goes or changes is in it or not,
+     *              as it was at some moment */
     dibs_status (*cell_list)(dibs__engine *e, const dibs__cell_range *range, dibs__deadline until,
                              dibs__cell_page *out, dibs_error *err);
-    /* Removes up to `limit` cells and requests that have ended. Called by the keeper now and then;
-     * true: there is more. NULL: the engine does it by itself. */
+
+    /* Removes up to `limit` cells and requests that have ended; true: there is more. Called by the keeper now and then.
+     * NULL: the engine does it by itself. */
     bool (*cell_reap)(dibs__engine *e, size_t limit, dibs__deadline until);
 
-    /* -1, or a descriptor that stays the same for the engine's life; the keeper polls it. */
-    int (*event_fd)(dibs__engine *e);
-    /* Reads what is there without blocking and tells the sink. Called by the keeper alone. May be
-     * NULL. */
-    void (*events)(dibs__engine *e);
+    /* ---- Events ---- */
 
-    /* In a forked child, async-signal-safe: take part in the process's liveness. May be NULL. */
+    /* -1, or a descriptor that stays the same for the engine's life. The keeper polls it or, with `waiters_read`, a
+     * thread that waits for a lock. */
+    int (*event_fd)(dibs__engine *e);
+
+    /* Reads what is there without blocking, and tells the sink. What takes an exchange ends by `until`. Called by one
+     * thread at a time. May be NULL. */
+    void (*events)(dibs__engine *e, dibs__deadline until);
+
+    /* ---- The rest; each may be NULL ---- */
+
+    /* In a forked child, async-signal-safe: take part in the process's liveness. */
     dibs_status (*stand_in)(dibs__engine *e);
 
-    /* What an administrator runs once when the account may not create what the engine needs: text to
-     * be freed by the caller. Takes the URL's parameters and connects to nothing. May be NULL. */
+    /* What an administrator runs once when the account may not create what the engine needs: text to be freed by the
+     * caller. Takes the URL's parameters and connects to nothing. */
     dibs_status (*schema)(dibs__url *url, char **out, dibs_error *err);
 
-    /* Collects facts about the server for dibs_examine (src/doctor): connects as `open` does, also where
-     * `open` would refuse the server, and leaves nothing behind. Fails only when the server cannot be
-     * reached. May be NULL: there is no server. */
+    /* Collects facts about the server for dibs_examine (src/doctor): connects as `open` does, also where `open` would
+     * refuse the server, and leaves nothing behind. Fails only when the server cannot be reached. NULL: there is no
+     * server. */
     dibs_status (*examine)(const dibs__open_request *request, dibs__facts *out, dibs_error *err);
 };
 

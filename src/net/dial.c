@@ -57,10 +57,8 @@ int dibs__dial_address(const dibs__env *env, const struct sockaddr *address, soc
 
 static dibs_status refused(int failure, dibs_error *err)
 {
-    dibs__fail(err, DIBS_UNAVAILABLE, "cannot connect: %s; is the server running there?",
-               strerror(failure));
-    dibs__error_errno(err, failure);
-    return DIBS_UNAVAILABLE;
+    return dibs__fail_errno(err, DIBS_UNAVAILABLE, failure,
+                            "cannot connect: %s; is the server running there?", strerror(failure));
 }
 
 dibs_status dibs__dial(const dibs__env *env, const char *host, int port, int stop_fd,

@@ -57,8 +57,10 @@ static dibs_status tell(int result, const char *host, dibs_error *err)
 {
     if (result == EAI_MEMORY)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    return dibs__fail(err, DIBS_UNAVAILABLE, "cannot resolve the host '%.200s': %s; check the URL",
-                      host, gai_strerror(result));
+    dibs__fail(err, DIBS_UNAVAILABLE, "cannot resolve the host '%.200s': %s; check the URL", host,
+               gai_strerror(result));
+    dibs__error_code(err, "EAI %d", result);
+    return DIBS_UNAVAILABLE;
 }
 
 static dibs_status ask(const dibs__env *env, question *q, dibs__deadline until,

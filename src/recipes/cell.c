@@ -92,7 +92,7 @@ static dibs_status ask(dibs *d, const char *key, const dibs__cell_command *comma
             return DIBS_UNKNOWN;
         }
         dibs__sleep(d->env, pause);
-        pause = pause * 2 < MAX_PAUSE ? pause * 2 : MAX_PAUSE;
+        pause = dibs__longer(pause, FIRST_PAUSE, MAX_PAUSE);
     }
 }
 
@@ -106,7 +106,7 @@ dibs_status dibs__cell_do(dibs *d, const char *key, const dibs__cell_command *co
     memset(reply, 0, sizeof *reply);
     if (!dibs__begin_call(d)) {
         dibs__end_call(d);
-        return dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
+        return dibs__closing(err);
     }
     pthread_mutex_unlock(&d->mutex);
     status = ask(d, key, command, tell, until, reply, &lost, err);
@@ -183,21 +183,14 @@ static dibs_status guard(const dibs_cell_options *o, dibs__cell_command *c, dibs
 {
     dibs_status status = DIBS__CHECK_RESERVED(o, err);
 
-    if (status != DIBS_OK)
-        return status;
-    if (o->grant && (o->fence || o->floor))
-        return dibs__fail(err, DIBS_INVALID, "give a grant, or its fence and floor: not both");
-    if (o->grant && !dibs_grant_held(o->grant))
-        return dibs__fail(err, DIBS_LOST, "'%.200s' was lost: %s", dibs_grant_name(o->grant),
-                          dibs_loss_text(dibs_grant_loss(o->grant)));
-    c->fence = o->grant ? dibs_grant_fence(o->grant) : o->fence;
-    c->floor = o->grant ? dibs_grant_floor(o->grant) : o->floor;
-    if (c->floor > c->fence)
+    if (status == DIBS_OK)
+        status = dibs__grant_guard(o, &c->fence, &c->floor, err);
+    if (status == DIBS_OK && c->floor > c->fence)
         return dibs__fail(
             err, DIBS_INVALID,
             "fence %llu, floor %llu: give a grant's own (dibs_grant_fence, dibs_grant_floor)",
             (unsigned long long)c->fence, (unsigned long long)c->floor);
-    return DIBS_OK;
+    return status;
 }
 
 static dibs_status run(dibs *d, const char *name, dibs__cell_command *c, dibs_value *out,

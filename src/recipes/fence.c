@@ -115,9 +115,8 @@ static dibs_status fail_on(const char *doing, const char *path, dibs_error *err)
                              ? DIBS_INVALID
                              : DIBS_ENGINE_FAILED;
 
-    dibs__fail(err, status, "cannot %s '%.300s': %s", doing, path, strerror(failure));
-    dibs__error_errno(err, failure);
-    return status;
+    return dibs__fail_errno(err, status, failure, "cannot %s '%.300s': %s", doing, path,
+                            strerror(failure));
 }
 
 /* Whoever replaced the file meanwhile has another one. */
@@ -146,7 +145,7 @@ static dibs_status open_locked(const char *path, dibs__deadline until, int *out,
         if (dibs__now(env) + pause >= until)
             return dibs__fail(err, DIBS_BUSY, "'%.300s' is open for another holder", path);
         dibs__sleep(env, pause);
-        pause = pause * 2 < MAX_PAUSE ? pause * 2 : MAX_PAUSE;
+        pause = dibs__longer(pause, FIRST_PAUSE, MAX_PAUSE);
     }
 }
 

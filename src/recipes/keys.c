@@ -206,7 +206,7 @@ static item *item_of(const dibs *d, const dibs__cell_found *f)
     i->info.version = f->version;
     i->info.left_ms = ms_of(f->left);
     if (!named) {
-        set_damaged(i, "this is no key of once");
+        set_damaged(i, "this is not a key of once");
     } else if (!f->head) {
         set_damaged(i, "the record was not written by dibs, or by a newer version");
     } else if (dibs__record_glance(f->head, f->head_size, f->size, &i->record, &sizes, &why) !=
@@ -482,7 +482,7 @@ dibs_status dibs__do_once_inspect(dibs *d, const char *key,
     if (status == DIBS_OK) {
         status = show(d, r->item[0], &reply, &why);
         if (status != DIBS_OK)
-            dibs__fail(err, status, "%s", why.message);
+            dibs__fail_as(err, status, &why);
     }
     free(reply.data);
     if (status == DIBS_OK)

@@ -166,6 +166,8 @@ dibs_status dibs__do_lock_many(dibs *d, const char *const names[], size_t count,
     want *wants;
     dibs_status status = dibs__usable(d, err);
 
+    for (size_t i = 0; i < count; i++)
+        out[i] = NULL;
     if (status != DIBS_OK)
         return status;
     if (count == 0)
@@ -173,10 +175,8 @@ dibs_status dibs__do_lock_many(dibs *d, const char *const names[], size_t count,
     wants = calloc(count, sizeof *wants);
     if (!wants)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         wants[i] = (want){names[i] ? names[i] : "", i};
-        out[i] = NULL;
-    }
     qsort(wants, count, sizeof *wants, by_name);
     many m = {.d = d, .wants = wants, .count = count, .out = out};
     m.options = dibs__lock_terms(d, options);

@@ -109,10 +109,11 @@ static dibs_once *new_once(dibs *d, const char *key, const dibs_once_options *op
 static dibs_status enlist(dibs_once *o, dibs_error *err)
 {
     dibs *d = o->d;
-    bool lodged;
+    bool closing, lodged;
 
     pthread_mutex_lock(&d->mutex);
-    lodged = dibs__lodge(d);
+    closing = d->closing;
+    lodged = !closing && dibs__lodge(d);
     if (lodged) {
         o->next = d->onces;
         o->at = &d->onces;
@@ -123,6 +124,8 @@ static dibs_status enlist(dibs_once *o, dibs_error *err)
         d->free_onces = dibs__onces_free;
     }
     pthread_mutex_unlock(&d->mutex);
+    if (closing)
+        return dibs__closing(err);
     return lodged ? DIBS_OK
                   : dibs__fail(err, DIBS_NO_MEMORY, "'%.200s': out of memory or threads", o->key);
 }
@@ -399,7 +402,7 @@ static void nap(const dibs *d, dibs__deadline until, int64_t *pause)
     int64_t span = *pause < left ? *pause : left;
 
     dibs__sleep(d->env, span);
-    *pause = *pause * 2 < MAX_PAUSE ? *pause * 2 : MAX_PAUSE;
+    *pause = dibs__longer(*pause, FIRST_PAUSE, MAX_PAUSE);
 }
 
 /* Until something may have changed. */
@@ -413,14 +416,9 @@ static void wait_for_news(dibs_once *o, dibs__deadline until, int64_t *pause)
 
     until = dibs__sooner(until, dibs__after(d->env, SLICE));
     until = dibs__sooner(until, dead > soon ? dead : soon);
-    if (d->class->cell_wait && dibs__begin_call(d)) {
-        pthread_mutex_unlock(&d->mutex);
-        status = d->class->cell_wait(d->engine, o->cell, o->version, until, NULL);
-        pthread_mutex_lock(&d->mutex);
-        dibs__end_call(d);
-    } else if (d->class->cell_wait) {
-        dibs__end_call(d);
-    }
+    if (dibs__begin_call(d))
+        status = dibs__cell_wait(d, o->cell, o->version, until, NULL);
+    dibs__end_call(d);
     if (status != DIBS_OK)
         nap(d, until, pause);
 }

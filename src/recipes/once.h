@@ -39,7 +39,8 @@ struct dibs_once {
     bool withdrawing;       /* nothing was done under it: its crash is none, whoever put it back */
     bool unsettled;         /* another's run or crash stood there when we looked last */
     uint64_t tried;         /* the version that an unanswered take-over named; 0: none */
-    bool last;              /* the handle is being closed, and only this thread is left */
+    bool last;              /* whoever closes the handle has come to it */
+    bool left_running;      /* freed while the handle was being closed: still to be abandoned */
     dibs__deadline give_up; /* withdrawing it: not after */
     dibs_on_crash on_crash;
     dibs_once_lost_fn on_lost;

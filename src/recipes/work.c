@@ -35,7 +35,7 @@ static dibs_status enter(dibs_once *o, bool must_hold, dibs__deadline *until, di
     if (*until < dibs__after(d->env, DIBS__GRACE))
         *until = dibs__after(d->env, DIBS__GRACE);
     if (d->closing)
-        status = dibs__fail(err, DIBS_CANCELLED, "the handle is being closed");
+        status = dibs__closing(err);
     else if (o->phase == DIBS__ONCE_TOLD || o->phase == DIBS__ONCE_ASKING)
         status = dibs__fail(err, DIBS_INVALID, "'%.200s': this run is not held", o->key);
     else if (o->phase == DIBS__ONCE_OVER)
@@ -358,6 +358,15 @@ static void leave_to_keeper(dibs_once *o)
     dibs__chore_at(o->d, &o->d->chores, &o->withdrawal, now);
 }
 
+/* With the mutex. Whoever closes the handle withdraws or abandons it. */
+static void leave_to_closer(dibs_once *o)
+{
+    o->left_running = o->phase == DIBS__ONCE_OURS;
+    dibs__run_retire(o, DIBS__ONCE_OVER);
+    if (dibs__news_forget(o->d, &o->loss))
+        dibs__once_drop(o);
+}
+
 static bool is_ours(dibs_once *o)
 {
     bool ours;
@@ -372,8 +381,8 @@ void dibs__once_leave(dibs_once *o)
 {
     if (o->maybe_there && !o->d->closing) {
         leave_to_keeper(o);
-    } else if (o->maybe_there && !o->d->drained) {
-        o->phase = DIBS__ONCE_OVER; /* whoever closes the handle withdraws it */
+    } else if ((o->maybe_there || o->phase == DIBS__ONCE_OURS) && !o->last) {
+        leave_to_closer(o);
     } else {
         detach(o);
         dibs__once_drop(o);
@@ -403,17 +412,34 @@ static void abandon_last(dibs_once *o, dibs__deadline until)
     dibs__run_write(o, &r, true, until, &status, NULL);
 }
 
-/* The keeper is gone, and so is everybody else. What the engine does not answer ends with its lease. */
+/* With the mutex, which is given away meanwhile; busy, so that it stays in the list. */
+static void end_last(dibs_once *o, dibs__deadline until)
+{
+    dibs *d = o->d;
+    bool runs = o->phase == DIBS__ONCE_OURS || o->left_running;
+
+    o->last = true;
+    pthread_mutex_unlock(&d->mutex);
+    if (runs && dibs__now(d->env) < until)
+        abandon_last(o, until);
+    else if (o->maybe_there && dibs__now(d->env) < until)
+        withdraw(o, until);
+    pthread_mutex_lock(&d->mutex);
+    dibs__run_retire(o, DIBS__ONCE_OVER);
+}
+
+/* The keeper is gone, and nothing new begins; runs may be freed. What the engine does not answer ends with its
+ * lease. */
 void dibs__onces_end(dibs *d, dibs__deadline until)
 {
-    for (dibs_once *o = d->onces; o; o = o->next) {
-        o->last = true;
-        if (o->phase == DIBS__ONCE_OURS && dibs__now(d->env) < until)
-            abandon_last(o, until);
-        else if (o->maybe_there && dibs__now(d->env) < until)
-            withdraw(o, until);
-        dibs__run_retire(o, DIBS__ONCE_OVER);
+    pthread_mutex_lock(&d->mutex);
+    for (dibs_once *o = d->onces, *next; o; o = next) {
+        dibs__run_busy(o);
+        end_last(o, until);
+        next = o->next;
+        dibs__run_idle(o);
     }
+    pthread_mutex_unlock(&d->mutex);
 }
 
 void dibs__onces_free(dibs *d)

@@ -53,7 +53,7 @@ dibs_sql_value dibs__tx_fingerprint(const dibs_sql_key *key);
 /* 64 bits of a name, the same for ever; `domain` keeps names of different use apart. */
 uint64_t dibs__tx_hash(const char *domain, const char *name);
 
-/* DIBS_ALREADY or DIBS_CONFLICT for a key that is there with this fingerprint. */
+/* DIBS_ALREADY or DIBS_MISMATCH for a key that is there with this fingerprint. */
 dibs_status dibs__tx_seen(const dibs_sql_key *key, const void *fingerprint, size_t size,
                           dibs_error *err);
 /* Copies the stored result out; `data` NULL: it is SQL's NULL. `stored` may be NULL. */

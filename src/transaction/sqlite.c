@@ -202,7 +202,7 @@ static void pause_between(const dibs__env *env, dibs__deadline until, int64_t *s
     int64_t left = until - dibs__now(env), now = *span < left ? *span : left;
 
     dibs__sleep(env, now);
-    *span = *span * 2 < 20 * DIBS__MS ? *span * 2 : 20 * DIBS__MS;
+    *span = dibs__longer(*span, DIBS__MS, 20 * DIBS__MS);
 }
 
 /* SQLite has no queue to wait in: it is tried again and again, as its own busy handler would. */

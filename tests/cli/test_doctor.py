@@ -180,7 +180,7 @@ def redis_rights(t):
         silent(t, url % 'whole')
         assert t.run('run', '--url', url % 'documented', 'job', '--', 'true')[0] == 0
         assert 'appendfsync' in planted(t, url % 'documented', unseen='unseen')['findings'][0]['what']
-        planted(t, url % 'stranger', redis_rights_keys='danger', redis_rights_blocking='danger')
+        planted(t, url % 'stranger', redis_rights_keys='danger')
         planted(t, url % 'unscripted', redis_rights_scripts='danger')
         planted(t, url % 'deaf', redis_rights_channels='warning')
         planted(t, url % 'timeless', redis_rights_time='danger')
@@ -202,12 +202,18 @@ def redis_topology(t):
         with redis_of(t, 'replica', *GOOD_REDIS, '--replicaof', '127.0.0.1 %d' % r.port):
             wait_for(lambda: b'connected_slaves:1' in r.ask('INFO replication'), 'the replica')
             planted(t, r.url, redis_replicas='warning')
+            planted(t, r.url + '?guard=on', redis_guard__alone='warning')
+            planted(t, r.url + '?guard=on&wait=2', redis_wait='danger')
+            silent(t, r.url + '?guard=on&wait=1')
+            with r.setting(appendonly='no'):
+                planted(t, r.url + '?guard=on&wait=1', redis_guard__persistence='note')
         sentinel = free_port()
         process = subprocess.Popen(['redis-server', t.path('sentinel.conf'), '--sentinel', '--port', str(sentinel)],
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         try:
             wait_for(lambda: b':1' in r.ask('PUBSUB NUMSUB __sentinel__:hello'), 'the sentinel')
             planted(t, r.url, redis_sentinel='warning')
+            silent(t, 'redis+sentinel://127.0.0.1:%d/main' % sentinel)
             planted(t, 'redis://127.0.0.1:%d' % sentinel, redis_sentinel__process='danger')
         finally:
             process.kill()

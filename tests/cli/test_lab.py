@@ -1,6 +1,7 @@
 """The lab: what it lists, what it finds, what it leaves behind, and its shop. Small runs: that a scheme's figures
 are right is seen in the full report."""
 
+import concurrent.futures
 import contextlib
 import glob
 import json
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import tempfile
 import urllib.error
+import urllib.parse
 import urllib.request
 import xml.dom.minidom
 
@@ -263,7 +265,7 @@ def lab_lock_row_by_insert(t):
     """D7: not reentrant, no waiting, no order; and what duplicates do in open transactions."""
     found = experiments(t, 'insert-lock-again', 'insert-lock-polls', 'insert-lock-order', 'insert-lock-duplicates')
     again = [row[1] for row in found['insert-lock-again']['cells']]
-    assert again == ['refused', 'waits for itself', 'waits for itself, and gives up', 'is let in, one level deeper']
+    assert again == ['refused', 'waits for itself', 'waits for itself and gives up', 'obtains it again (reentry)']
     [scheme, dibs] = found['insert-lock-polls']['cells']
     assert int(scheme[1]) > 2 and int(dibs[1]) == 1, found
     [scheme, dibs] = found['insert-lock-order']['cells']
@@ -271,7 +273,7 @@ def lab_lock_row_by_insert(t):
     committed, _, three = found['insert-lock-duplicates']['cells']
     assert committed[1] == 'B waits' and 'uplicate' in committed[4] and three[1] == 'B and C wait', found
     words = 'Deadlock found' if t.engine == 'mysql' else 'lock timeout'
-    assert three[4].startswith('1 has it') and words in three[4], three
+    assert three[4].startswith('1 obtains it') and words in three[4], three
 
 
 @test(*DATABASES)
@@ -279,8 +281,8 @@ def lab_row_a_method(t):
     """D8: it waits, also for itself; a connection for every lock; one lock for two methods of one name."""
     found = experiments(t, 'method-row-waits', 'method-row-connections', 'method-row-overloads')
     assert [row[1] for row in found['method-row-waits']['cells']] == [
-        'waits, then has it', 'passes', 'waits for itself', 'has it: all of it was given back'], found
-    scheme, dibs = re.search(r'(\d+) connections more .*: (\d+)$', found['method-row-connections']['text']).groups()
+        'waits, then obtains it', 'obtains it again', 'waits for itself', 'obtains it: everything was released'], found
+    scheme, dibs = re.search(r'(\d+) more connections .*: (\d+)$', found['method-row-connections']['text']).groups()
     assert int(scheme) == 8 and int(dibs) < 8, found
     assert [row[1:3] for row in found['method-row-overloads']['cells']] == [
         ['1', 'waits for the other'], ['2', 'goes on']], found
@@ -327,12 +329,12 @@ def lab_rows_of_redis(t):
         ['redis', '1', 'one new token, which passes']], found['token-dibs']
     assert 'the token is spent' in found['token-delete-first']['text'], found
     assert '1 of 16 passed in one process' in found['token-mutex']['text'], found
-    moved = int(re.search(r'end by (\d+) ms', found['getset-flaws']['text']).group(1))
-    assert moved >= 200 and 'was skipped, and the key stays' in found['getset-flaws']['text'], found
+    moved = int(re.search(r'expiry by (\d+) ms', found['getset-flaws']['text']).group(1))
+    assert moved >= 200 and 'was skipped, and the key remains' in found['getset-flaws']['text'], found
     manners = {row[0].split()[1]: row[1:] for row in found['manners']['cells']}
-    assert manners['setnx-sleep'][:2] == ['waits for itself', 'frees it'], manners
+    assert manners['setnx-sleep'][:2] == ['waits for itself', 'releases it'], manners
     assert manners['lua-evalsha'][:2] == ['waits for itself', 'changes nothing'], manners
-    assert manners['hash-reentrant'][:2] == ['is let in', 'changes nothing'], manners
+    assert manners['hash-reentrant'][:2] == ['obtains it', 'changes nothing'], manners
     assert manners['redisson'][1:3] == ['changes nothing', 'attempt to unlock lock, not locked by this owner']
     assert all(250 <= int(m[3].split()[0]) < 5000 for m in manners.values()), manners
 
@@ -500,6 +502,32 @@ def ask(url, method='GET'):
         return e.code, e.read().decode()
 
 
+class Still(urllib.request.HTTPRedirectHandler):
+    """Redirects are answers."""
+
+    def redirect_request(self, *_):
+        return None
+
+
+def submit(url, form, path='buy', **headers):
+    """What a client without a browser is told to a form: (status, text, headers)."""
+    request = urllib.request.Request(url + path, data=urllib.parse.urlencode(form).encode(), headers=headers)
+    try:
+        with urllib.request.build_opener(Still).open(request, timeout=60) as answer:
+            return answer.status, answer.read().decode(), answer.headers
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode(), e.headers
+
+
+def leave_on(url, *switches):
+    assert submit(url, {name: 'on' for name in switches}, 'guards')[0] == 200
+
+
+def hidden(page):
+    """The fields of a form that people do not see."""
+    return dict(re.findall(r'<input type="hidden" name="(\w+)" value="(\w+)">', page))
+
+
 def stock(url):
     status, text = ask(url + 'stock')
     assert status == 200, text
@@ -526,11 +554,11 @@ def press(t, url, until):
 def lab_shop_answers(t):
     shop, url = open_shop(t, 'dibs-redis', '--url', t.url, '--threads', '4', '--stock', '2')
     status, page = ask(url)
-    assert status == 200 and '<b>2</b> of 2 left' in page and 'action="order"' in page, page
+    assert status == 200 and '<b>2</b> of 2' in page and 'action="/buy"' in page and '>Order one</button>' in page, page
     assert [ask(url + 'order', 'POST')[0] for _ in range(3)] == [200, 200, 409]
     assert stock(url) == {'strategy': 'dibs-redis', 'stock': 2, 'left': 0, 'sold': 2, 'sold_out': 1, 'failed': 0,
                           'oversold': 0}
-    assert ask(url)[1].count('disabled') == 1
+    assert 'disabled>Sold out</button>' in ask(url)[1]
     assert ask(url + 'reset?stock=5', 'POST')[0] == 200 and stock(url)['left'] == 5
     for wrong in ('', '?stock=', '?stock=x', '?stock=-1', '?stock=0', '?stock=5x', '?stock=99999999999999999999'):
         assert ask(url + 'reset' + wrong, 'POST')[0] == 400, wrong
@@ -543,12 +571,87 @@ def lab_shop_answers(t):
     assert shop.wait() == 130 and b'left 5 of 5' in shop.out, (shop.out, shop.err)
 
 
+@test(*ENGINES, *DATABASES)
+def lab_shop_sells_a_form_once(t):
+    """Behind the token, and behind the key, which are on the strategy's server; without both each request is sold."""
+    _, url = open_shop(t, 'dibs-' + NAMES[t.engine], '--url', t.url, '--threads', '16', '--stock', '100')
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        def crowd(*switches):
+            leave_on(url, 'redirect', *switches)
+            form, before = hidden(ask(url)[1]), stock(url)['sold']
+            answers = list(pool.map(lambda _: submit(url, form), range(16)))
+            return answers, stock(url)['sold'] - before
+
+        answers, sold = crowd('token')
+        placed = [a for a in answers if a[0] == 303]
+        refused = {(a[0], a[1]) for a in answers if a[0] != 303}
+        assert len(placed) == 1 and sold == 1, answers
+        assert refused == {(409, 'The one-time token was used for order 1. Nothing was ordered again.\n')}, refused
+        answers, sold = crowd('once')
+        assert [a[0] for a in answers] == [303] * 16 and sold == 1, answers
+        assert len([a for a in answers if a[2]['Idempotent-Replayed']]) == 15, answers
+        assert {a[2]['Location'].split('?')[0] for a in answers} == {'/orders/2'}, answers
+        answers, sold = crowd()
+        assert [a[0] for a in answers] == [303] * 16 and sold == 16, answers
+    assert 'Duplicates</dt><dd><b>15</b>' in ask(url + 'live')[1]
+
+
+@test('redis')
+def lab_shop_order_that_failed_is_tried_again(t):
+    """Somebody else has the lock: the token is spent, and the answer has a new one for the same key."""
+    _, url = open_shop(t, 'setnx-sleep', '--url', t.url, '--threads', '2')
+    form = hidden(ask(url)[1])
+    t.server.ask('SET lock:goods:1 stranger')
+    status, page, _ = submit(url, form, Accept='text/html')
+    again = hidden(page)
+    assert status == 503 and 'not obtained in time' in page and 'Try again' in page, page
+    assert again['key'] == form['key'] and again['token'] != form['token'], again
+    t.server.ask('DEL lock:goods:1')
+    assert submit(url, form)[0] == 409, 'the old token is spent'
+    assert submit(url, again)[0] == 303 and submit(url, again)[0] == 409 and stock(url)['sold'] == 1
+
+
+@test('redis')
+def lab_shop_sale_that_fails_in_the_middle(t):
+    """Then nobody knows whether it was sold: it is not offered again, and its key is refused."""
+    _, url = open_shop(t, 'setnx-sleep', '--url', t.url, '--threads', '4')
+    form = hidden(ask(url)[1])
+    t.server.ask('DEL stock:goods:1')
+    t.server.ask('LPUSH stock:goods:1 no-number')
+    status, page, _ = submit(url, form, Accept='text/html')
+    assert status == 503 and 'its outcome is unknown' in page and 'Try again' not in page, page
+    t.server.ask('DEL stock:goods:1')
+    assert ask(url + 'reset?stock=5', 'POST')[0] == 200
+    leave_on(url, 'redirect', 'once')
+    status, text, _ = submit(url, form)
+    assert status == 409 and 'interrupted; its outcome is unknown' in text and stock(url)['sold'] == 0, text
+
+
+@test('sqlite')
+def lab_shop_refuses_what_is_no_form(t):
+    _, url = open_shop(t, 'dibs-sqlite', '--url', t.url, '--threads', '2', '--stock', '5')
+    form = hidden(ask(url)[1])
+    assert submit(url, {**form, 'key': 'x' * 200})[0] == 400
+    assert submit(url, {**form, 'key': 'a\0b'})[0] == 400
+    assert submit(url, {**form, 'more': 'x' * 9000})[0] in (400, 413)
+    assert submit(url, {**form, **{'f%d' % i: '' for i in range(20)}})[0] == 400
+    assert submit(url, form, Origin='http://example.com')[0] == 403
+    assert submit(url, form, **{'Idempotency-Key': '"not closed'})[0] == 400
+    for wrong in ('orders/0', 'orders/1', 'orders/x', 'orders/99999999999999999999', 'orders/'):
+        assert ask(url + wrong)[0] == 404, wrong
+    assert stock(url)['sold'] == 0 and submit(url, form)[0] == 303, 'none of these has used the token'
+    assert ask(url + 'orders/1') == (200, 'order 1: one blue mug\n')
+
+
 @test('redis')
 def lab_shop_whose_server_goes_away(t):
     shop, url = open_shop(t, 'setnx-sleep', '--url', t.url, '--threads', '2')
     t.server.kill()
     try:
         assert ask(url + 'order', 'POST')[0] == 503 and ask(url + 'stock')[0] == 503
+        assert ask(url)[0] == 503 and 'cannot be read' in ask(url + 'live')[1]
+        status, page, _ = submit(url, {'token': 'a' * 32, 'key': 'b'}, Accept='text/html')
+        assert status == 503 and 'Nothing was ordered' in page and 'Try again' not in page, page
         shop.signal(signal.SIGTERM)
         assert shop.wait() == 143
     finally:

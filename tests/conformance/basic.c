@@ -401,9 +401,24 @@ static void cancelled_waits_are_counted(void **state)
     unlock(g);
 }
 
+static void a_new_semaphore_leaves_other_locks_alone(void **state)
+{
+    dibs *d = open_handle();
+    dibs_grant *g = take(d, fresh("beside-slots"), NULL), *h;
+    dibs_error err = {0};
+
+    (void)state;
+    h = take(d, fresh("slots"), &(dibs_lock_options){.slots = 5, .weight = 2});
+    assert_status(dibs_renew(g, &err), DIBS_OK); /* asks the engine */
+    assert_true(dibs_grant_held(g));
+    unlock(h);
+    unlock(g);
+}
+
 static const struct CMUnitTest tests[] = {
     CASE(one_at_a_time),
     CASE(other_names_are_other_locks),
+    CASE_FOR(a_new_semaphore_leaves_other_locks_alone, NEEDS_SLOTS),
     CASE(a_try_does_not_wait),
     CASE(a_bounded_wait_ends),
     CASE(busy_names_the_holder),

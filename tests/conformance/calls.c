@@ -31,6 +31,19 @@ static dibs_error *used(void)
     return &err;
 }
 
+/* As the header says; after DIBS_UNKNOWN it is the call's. */
+static dibs_next usual_next(dibs_status status)
+{
+    switch (status) {
+#define ROW(value, name, text, next, http, code) \
+    case DIBS_##name:                            \
+        return DIBS_NEXT_##next;
+        DIBS_STATUSES(ROW)
+#undef ROW
+    }
+    return DIBS_NEXT_NONE;
+}
+
 static void check(const char *call, dibs_status got, dibs_status want)
 {
     bool failed = got != DIBS_OK;
@@ -44,6 +57,9 @@ static void check(const char *call, dibs_status got, dibs_status want)
     if (failed ? strlen(err.message) < 10 : err.message[0] != '\0')
         fail_msg("%s returned %s and left the message '%s'", call, dibs_status_name(got),
                  err.message);
+    if (got != DIBS_UNKNOWN && err.next != usual_next(got))
+        fail_msg("%s returned %s, and what to do next is %s", call, dibs_status_name(got),
+                 dibs_next_name(err.next));
     if (strstr(err.message, "left by") || strcmp(err.owner, "left") == 0 ||
         strcmp(err.host, "left") == 0 || strcmp(err.engine_code, "LEFT") == 0 || err.reserved[0])
         fail_msg("%s left what an earlier call had found", call);
@@ -258,59 +274,361 @@ static void a_token_leaves_no_old_error(void **state)
     CHECK(dibs_token_reissue(d, token, NULL, next, used()), DIBS_OK);
 }
 
+/* ---- What a failed call returns ---------------------------------------------------------------- */
+
+/* Each puts something into what the call fills in, and says whether nothing is left of it. */
+typedef dibs_status (*failing_fn)(dibs *d, const char *name, bool *empty);
+
+#define JUNK ((void *)&err)
+
+static bool is_empty_value(const dibs_value *v)
+{
+    return !v->data && !v->size && !v->version && !v->left_ms && !v->reserved[0] && !v->reserved[1];
+}
+
+static dibs_value junk_value(void)
+{
+    return (dibs_value){JUNK, 1, 2, 3, {4, 5}};
+}
+
+static dibs_status fail_lock(dibs *d, const char *name, bool *empty)
+{
+    dibs_grant *g = JUNK;
+    dibs_status status = dibs_lock(d, name, NULL, &g, &err);
+
+    *empty = !g;
+    return status;
+}
+
+static dibs_status fail_lock_many(dibs *d, const char *name, bool *empty)
+{
+    const char *const names[] = {"free", name};
+    dibs_grant *g[2] = {JUNK, JUNK};
+    dibs_status status = dibs_lock_many(d, names, 2, NULL, g, &err);
+
+    *empty = !g[0] && !g[1];
+    return status;
+}
+
+/* Of an engine that has them, so that it gets as far as the handle. */
+static dibs_status fail_adopt(dibs *d, const char *name, bool *empty)
+{
+    dibs_grant *g = JUNK;
+    dibs_status status = dibs_grant_adopt(d, name, NULL, &g, &err);
+
+    *empty = !g;
+    return status;
+}
+
+static dibs_status fail_start(dibs *d, const char *name, bool *empty)
+{
+    uint64_t id = 1;
+    dibs_status status =
+        dibs_start(d, &(dibs_request){.op = DIBS_OP_LOCK, .name = name}, &id, &err);
+
+    *empty = !id;
+    return status;
+}
+
+static dibs_status fail_cell_read(dibs *d, const char *name, bool *empty)
+{
+    dibs_value v = junk_value();
+    dibs_status status = dibs_cell_read(d, name, &v, &err);
+
+    *empty = is_empty_value(&v);
+    return status;
+}
+
+static dibs_status fail_cell_swap(dibs *d, const char *name, bool *empty)
+{
+    dibs_value v = junk_value();
+    dibs_status status = dibs_cell_swap(d, name, 0, "x", 1, NULL, &v, &err);
+
+    *empty = is_empty_value(&v);
+    return status;
+}
+
+static dibs_status fail_cell_pass(dibs *d, const char *name, bool *empty)
+{
+    dibs_value v = junk_value();
+    dibs_status status = dibs_cell_pass(d, name, &(dibs_cell_options){.fence = 1}, &v, &err);
+
+    *empty = is_empty_value(&v);
+    return status;
+}
+
+static dibs_status fail_counter_get(dibs *d, const char *name, bool *empty)
+{
+    int64_t n = 1;
+    dibs_status status = dibs_counter_get(d, name, &n, &err);
+
+    *empty = !n;
+    return status;
+}
+
+static dibs_status fail_counter_add(dibs *d, const char *name, bool *empty)
+{
+    int64_t n = 1;
+    dibs_status status = dibs_counter_add(d, name, 1, NULL, &n, &err);
+
+    *empty = !n;
+    return status;
+}
+
+static dibs_status fail_counter_take(dibs *d, const char *name, bool *empty)
+{
+    int64_t n = 1;
+    dibs_status status = dibs_counter_take(d, name, 1, NULL, &n, &err);
+
+    *empty = !n;
+    return status;
+}
+
+/* After DIBS_UNKNOWN there is a run, which the caller frees. */
+static dibs_status fail_once_begin(dibs *d, const char *name, bool *empty)
+{
+    dibs_once *o = JUNK;
+    dibs_status status = dibs_once_begin(d, name, NULL, &o, &err);
+
+    *empty = !o;
+    return status;
+}
+
+static dibs_status fail_once_list(dibs *d, const char *name, bool *empty)
+{
+    dibs_once_report *r = JUNK;
+    dibs_status status =
+        dibs_once_list(d, name, &(dibs_once_list_options){.limit = *name ? 1 : 1 << 20}, &r, &err);
+
+    *empty = !r;
+    return status;
+}
+
+static dibs_status fail_once_inspect(dibs *d, const char *name, bool *empty)
+{
+    dibs_once_report *r = JUNK;
+    dibs_status status = dibs_once_inspect(d, name, NULL, &r, &err);
+
+    *empty = !r;
+    return status;
+}
+
+static dibs_status fail_token_issue(dibs *d, const char *name, bool *empty)
+{
+    char text[DIBS_TOKEN_SIZE] = "junk";
+    dibs_status status =
+        dibs_token_issue(d, &(dibs_token_options){.ttl_ms = *name ? 0 : -1}, text, &err);
+
+    *empty = !text[0];
+    return status;
+}
+
+static dibs_status fail_token_reissue(dibs *d, const char *name, bool *empty)
+{
+    char text[DIBS_TOKEN_SIZE] = "junk";
+    dibs_status status =
+        dibs_token_reissue(d, "token", &(dibs_token_options){.ttl_ms = *name ? 0 : -1}, text, &err);
+
+    *empty = !text[0];
+    return status;
+}
+
+static dibs_status fail_inspect(dibs *d, const char *name, bool *empty)
+{
+    dibs_report *r = JUNK;
+    dibs_status status = dibs_lock_inspect(d, name, &r, &err);
+
+    *empty = !r;
+    return status;
+}
+
+static dibs_status fail_list(dibs *d, const char *name, bool *empty)
+{
+    dibs_report *r = JUNK;
+    dibs_list_options wrong = {.reserved = {!*name}};
+    dibs_status status = dibs_lock_list(d, name, &wrong, &r, &err);
+
+    *empty = !r;
+    return status;
+}
+
+static const struct {
+    const char *call;
+    failing_fn make;
+    bool cells, portable;
+} failing[] = {
+    {"dibs_lock", fail_lock, false, false},
+    {"dibs_lock_many", fail_lock_many, false, false},
+    {"dibs_grant_adopt", fail_adopt, false, true},
+    {"dibs_start", fail_start, false, false},
+    {"dibs_lock_inspect", fail_inspect, false, false},
+    {"dibs_lock_list", fail_list, false, false},
+    {"dibs_cell_read", fail_cell_read, true, false},
+    {"dibs_cell_swap", fail_cell_swap, true, false},
+    {"dibs_cell_pass", fail_cell_pass, true, false},
+    {"dibs_counter_get", fail_counter_get, true, false},
+    {"dibs_counter_add", fail_counter_add, true, false},
+    {"dibs_counter_take", fail_counter_take, true, false},
+    {"dibs_once_begin", fail_once_begin, true, false},
+    {"dibs_once_list", fail_once_list, true, false},
+    {"dibs_once_inspect", fail_once_inspect, true, false},
+    {"dibs_token_issue", fail_token_issue, true, false},
+    {"dibs_token_reissue", fail_token_reissue, true, false},
+};
+
+/* The first that left something, or did not fail so; NULL: none. */
+static const char *left_by_failures(dibs *d, const char *name, dibs_status want)
+{
+    for (size_t i = 0; i < sizeof failing / sizeof failing[0]; i++) {
+        bool empty = false;
+        dibs_status status;
+        if ((failing[i].cells && !the.can.cells) ||
+            (failing[i].portable && the.can.lease_of_handle))
+            continue;
+        if (failing[i].make == fail_start && want == DIBS_UNAVAILABLE)
+            continue; /* it is the outcome's */
+        used();
+        status = failing[i].make(d, name, &empty);
+        if (status == want && err.status == want && empty)
+            continue;
+        fprintf(stderr, "# %s: %s, and %s: %s\n", failing[i].call, dibs_status_name(status),
+                empty ? "nothing is left" : "something is left", err.message);
+        return failing[i].call;
+    }
+    return NULL;
+}
+
+static void what_a_failed_call_returns_is_empty(void **state)
+{
+    dibs *d = open_handle(), *away;
+    char url[600];
+    int wrong = -1;
+    pid_t child;
+
+    (void)state;
+    assert_null(left_by_failures(d, "", DIBS_INVALID));
+    child = fork_at_rest();
+    if (child == 0)
+        _exit(left_by_failures(d, "x", DIBS_FORKED) || left_by_failures(d, "", DIBS_FORKED) ? 1
+                                                                                            : 0);
+    assert_int_equal(waitpid(child, &wrong, 0), child);
+    assert_int_equal(wrong, 0);
+    assert_status(dibs_start(d, &(dibs_request){.op = DIBS_OP_DRAIN}, NULL, &err), DIBS_OK);
+    assert_null(left_by_failures(d, "x", DIBS_CANCELLED));
+    if (!url_of_nobody(url, sizeof url) || strcmp(the.engine, "sqlite") == 0)
+        return;
+    away = open_at(url, &(dibs_options){.in_background = true, .request_ms = 20, .wait_ms = 20});
+    assert_null(left_by_failures(away, "x", DIBS_UNAVAILABLE));
+}
+
+/* The same of calls without a handle. */
+static void what_fails_without_a_handle_returns_nothing(void **state)
+{
+    char fence[DIBS_FENCE_SIZE] = "junk", grant[DIBS_GRANT_SIZE] = "junk", *text = JUNK;
+    dibs_findings *f = JUNK;
+    dibs *d = JUNK;
+    int fd = 7;
+
+    (void)state;
+    CHECK(dibs_open("nosuch:", NULL, &d, used()), DIBS_INVALID);
+    assert_null(d);
+    CHECK(dibs_url_read("/no/such/file", &text, used()), DIBS_INVALID);
+    assert_null(text);
+    text = JUNK;
+    CHECK(dibs_schema("nosuch:", &text, used()), DIBS_INVALID);
+    assert_null(text);
+    CHECK(dibs_examine("nosuch:", NULL, &f, used()), DIBS_INVALID);
+    assert_null(f);
+    CHECK(dibs_fence_check("2", "1", fence, used()), DIBS_FENCED);
+    assert_string_equal(fence, "");
+    CHECK(dibs_fence_file("/no/such/file", "1", 0, &fd, used()), DIBS_INVALID);
+    assert_int_equal(fd, -1);
+    CHECK(dibs_grant_export(NULL, grant, used()), DIBS_INVALID);
+    assert_string_equal(grant, "");
+}
+
 /* ---- Options of a newer header ---------------------------------------------------------------- */
 
-#define REFUSED(call)                                             \
-    do {                                                          \
-        assert_status(call, DIBS_INVALID);                        \
-        assert_non_null(strstr(err.message, "reserved members")); \
-    } while (0)
+/* With each of the options' reserved members. */
+#define REFUSED(o, call)                                                 \
+    for (size_t k = 0; k < sizeof(o).reserved / sizeof(uint64_t); k++) { \
+        (o).reserved[k] = 1;                                             \
+        assert_status(call, DIBS_INVALID);                               \
+        assert_non_null(strstr(err.message, "reserved members"));        \
+        (o).reserved[k] = 0;                                             \
+    }
 
 static void what_is_reserved_must_be_zero(void **state)
 {
     const char *name = fresh("reserved");
-    dibs_grant *g = NULL;
-    dibs_report *r = NULL;
     dibs *d = open_handle(), *other = NULL;
+    dibs_options open = {0};
+    dibs_lock_options lock = {0};
+    dibs_list_options list = {0};
+    dibs_break_options breaking = {0};
+    dibs_request request = {.op = DIBS_OP_LOCK_LIST};
+    dibs_findings *f = NULL;
+    dibs_report *r = NULL;
+    dibs_grant *g = NULL;
 
     (void)state;
-    REFUSED(dibs_open(the.url, &(dibs_options){.reserved = {[3] = 1}}, &other, &err));
-    REFUSED(dibs_lock(d, name, &(dibs_lock_options){.reserved = {1}}, &g, &err));
-    REFUSED(dibs_lock_many(d, &name, 1, &(dibs_lock_options){.reserved = {1}}, &g, &err));
-    REFUSED(dibs_lock_list(d, name, &(dibs_list_options){.reserved = {[1] = 1}}, &r, &err));
-    REFUSED(dibs_lock_break(d, name, &(dibs_break_options){.reserved = {1}}, &err));
-    assert_true(!other && !g && !r);
+    REFUSED(open, dibs_open(the.url, &open, &other, &err));
+    REFUSED(open, dibs_examine(the.url, &open, &f, &err));
+    REFUSED(lock, dibs_lock(d, name, &lock, &g, &err));
+    REFUSED(lock, dibs_lock_many(d, &name, 1, &lock, &g, &err));
+    REFUSED(lock,
+            dibs_start(d, &(dibs_request){.op = DIBS_OP_LOCK, .name = name, .options.lock = &lock},
+                       NULL, &err));
+    if (!the.can.lease_of_handle)
+        REFUSED(lock, dibs_grant_adopt(d, "text", &lock, &g, &err));
+    REFUSED(list, dibs_lock_list(d, name, &list, &r, &err));
+    REFUSED(breaking, dibs_lock_break(d, name, &breaking, &err));
+    REFUSED(request, dibs_start(d, &request, NULL, &err));
+    assert_true(!other && !g && !r && !f);
 }
 
 static void what_is_reserved_for_values_must_be_zero(void **state)
 {
-    const dibs_cell_options cell = {.fence = 1, .reserved = {1}};
-    const dibs_counter_options counter = {.reserved = {1}};
-    const dibs_token_options token = {.reserved = {1}};
+    dibs_cell_options cell = {.fence = 1};
+    dibs_counter_options counter = {0};
+    dibs_token_options token = {0};
     char text[DIBS_TOKEN_SIZE];
     dibs *d = open_handle();
-    dibs_once *o = NULL;
-    dibs_once_report *keys = NULL;
 
     (void)state;
     if (!the.can.cells)
         return;
-    REFUSED(dibs_cell_swap(d, "c", 0, "x", 1, &cell, NULL, &err));
-    REFUSED(dibs_cell_delete(d, "c", 1, &cell, &err));
-    REFUSED(dibs_cell_pass(d, "c", &cell, NULL, &err));
-    REFUSED(dibs_counter_set(d, "c", 1, &counter, &err));
-    REFUSED(dibs_counter_add(d, "c", 1, &counter, NULL, &err));
-    REFUSED(dibs_counter_take(d, "c", 1, &counter, NULL, &err));
-    REFUSED(dibs_token_issue(d, &token, text, &err));
-    REFUSED(dibs_token_redeem(d, "t", &token, &err));
-    REFUSED(dibs_token_reissue(d, "t", &token, text, &err));
-    REFUSED(dibs_once_begin(d, "k", &(dibs_once_options){.reserved = {1}}, &o, &err));
-    REFUSED(dibs_once_list(d, "k", &(dibs_once_list_options){.reserved = {1}}, &keys, &err));
-    REFUSED(dibs_once_inspect(d, "k", &(dibs_once_inspect_options){.reserved = {1}}, &keys, &err));
-    REFUSED(dibs_once_forget(d, "k", &(dibs_once_forget_options){.reserved = {1}}, &err));
-    REFUSED(dibs_once_resolve(
-        d, "k", &(dibs_once_resolve_options){.outcome = DIBS_ONCE_DONE, .reserved = {1}}, &err));
-    assert_null(o);
+    REFUSED(cell, dibs_cell_swap(d, "c", 0, "x", 1, &cell, NULL, &err));
+    REFUSED(cell, dibs_cell_delete(d, "c", 1, &cell, &err));
+    REFUSED(cell, dibs_cell_pass(d, "c", &cell, NULL, &err));
+    REFUSED(counter, dibs_counter_set(d, "c", 1, &counter, &err));
+    REFUSED(counter, dibs_counter_add(d, "c", 1, &counter, NULL, &err));
+    REFUSED(counter, dibs_counter_take(d, "c", 1, &counter, NULL, &err));
+    REFUSED(token, dibs_token_issue(d, &token, text, &err));
+    REFUSED(token, dibs_token_redeem(d, "t", &token, &err));
+    REFUSED(token, dibs_token_reissue(d, "t", &token, text, &err));
+}
+
+static void what_is_reserved_for_runs_must_be_zero(void **state)
+{
+    dibs_once_options once = {0};
+    dibs_once_list_options list = {0};
+    dibs_once_inspect_options inspect = {0};
+    dibs_once_forget_options forget = {0};
+    dibs_once_resolve_options resolve = {.outcome = DIBS_ONCE_DONE};
+    dibs *d = open_handle();
+    dibs_once_report *keys = NULL;
+    dibs_once *o = NULL;
+
+    (void)state;
+    if (!the.can.cells)
+        return;
+    REFUSED(once, dibs_once_begin(d, "k", &once, &o, &err));
+    REFUSED(list, dibs_once_list(d, "k", &list, &keys, &err));
+    REFUSED(inspect, dibs_once_inspect(d, "k", &inspect, &keys, &err));
+    REFUSED(forget, dibs_once_forget(d, "k", &forget, &err));
+    REFUSED(resolve, dibs_once_resolve(d, "k", &resolve, &err));
+    assert_true(!o && !keys);
 }
 
 /* A program of an older header asks for less, one of a newer header for more. */
@@ -487,6 +805,34 @@ static dibs_status waited_ms(dibs *d, int64_t ms)
     return status == DIBS_ALREADY ? DIBS_OK : status;
 }
 
+static dibs_status file_wait_ms(dibs *d, int64_t ms)
+{
+    static scratch folder;
+    char path[SCRATCH_MAX];
+    dibs_status status;
+    int fd;
+
+    (void)d;
+    assert_int_equal(scratch_make(&folder), 0);
+    scratch_file(&folder, "file", path, sizeof path);
+    status = dibs_fence_file(path, "1", ms, &fd, &err);
+    if (fd >= 0)
+        close(fd);
+    scratch_remove(&folder);
+    return status;
+}
+
+/* Refused before anything is asked; the text is none. */
+static dibs_status adopted_max_hold_ms(dibs *d, int64_t ms)
+{
+    dibs_grant *g = NULL;
+    dibs_status status =
+        dibs_grant_adopt(d, "text", &(dibs_lock_options){.max_hold_ms = ms}, &g, &err);
+
+    return status == DIBS_UNSUPPORTED || strstr(err.message, "no exported grant") ? DIBS_OK
+                                                                                  : status;
+}
+
 static dibs_status ttl_ms(dibs *d, int64_t ms)
 {
     const dibs_token_options o = {.ttl_ms = ms};
@@ -527,6 +873,8 @@ static const struct {
     {once_wait_ms, "wait_ms", CENTURY_MS, WAIT, true},
     {waited_ms, "wait_ms", CENTURY_MS, WAIT, true},
     {ttl_ms, "ttl_ms", CENTURY_MS, 0, true},
+    {file_wait_ms, "wait_ms", CENTURY_MS, WAIT, false},
+    {adopted_max_hold_ms, "max_hold_ms", CENTURY_MS, LIMITLESS, false},
 };
 
 static void refuse_span(dibs *d, size_t i, int64_t ms)
@@ -614,6 +962,8 @@ static void an_unlocked_grant_is_not_held(void **state)
     dibs *d = open_handle();
     dibs_grant *g = take(d, fresh("gone"), NULL);
     char text[DIBS_FENCE_SIZE], next[DIBS_FENCE_SIZE];
+    const dibs_cell_options under = {.grant = &g};
+    dibs_value v;
 
     (void)state;
     assert_status(dibs_unlock(&g, NULL), DIBS_OK);
@@ -628,9 +978,18 @@ static void an_unlocked_grant_is_not_held(void **state)
     assert_non_null(strstr(err.message, "no grant to renew"));
     dibs_fence_text(g, text);
     assert_status(dibs_fence_check(NULL, text, next, &err), DIBS_INVALID);
-    if (the.can.cells)
-        assert_status(dibs_cell_pass(d, "gone", &(dibs_cell_options){.grant = g}, NULL, &err),
-                      DIBS_INVALID);
+    if (!the.can.cells)
+        return;
+    assert_status(dibs_cell_pass(d, "gone", &under, NULL, &err), DIBS_INVALID);
+    assert_status(dibs_cell_swap(d, "gone", 0, "x", 1, &under, NULL, &err), DIBS_INVALID);
+    assert_non_null(strstr(err.message, "no grant to write under"));
+    assert_status(dibs_cell_delete(d, "gone", DIBS_ANY_VERSION, &under, &err), DIBS_INVALID);
+    assert_status(
+        dibs_start(d,
+                   &(dibs_request){.op = DIBS_OP_CELL_SWAP, .name = "gone", .options.cell = &under},
+                   NULL, &err),
+        DIBS_INVALID);
+    assert_status(dibs_cell_read(d, "gone", &v, &err), DIBS_NOT_FOUND);
 }
 
 static void a_lost_lock_is_named(void **state)
@@ -699,8 +1058,11 @@ static const struct CMUnitTest tests[] = {
     CASE(an_unlocked_grant_is_not_held),
     CASE(a_lost_lock_is_named),
     CASE(a_forked_child_frees_its_copy),
+    CASE(what_a_failed_call_returns_is_empty),
+    CASE(what_fails_without_a_handle_returns_nothing),
     CASE(what_is_reserved_must_be_zero),
     CASE(what_is_reserved_for_values_must_be_zero),
+    CASE(what_is_reserved_for_runs_must_be_zero),
     CASE(what_is_filled_in_has_the_size_of_the_caller),
 };
 CASES(call_cases, tests);

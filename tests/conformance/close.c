@@ -283,8 +283,254 @@ static void closing_waits_for_calls_that_ask(void **state)
     }
 }
 
+/* ---- Beside a drain ------------------------------------------------------------------------------ */
+
+#define EACH 2 /* threads of each kind */
+
+/* What a thread does again and again, until it is told to stop. It keeps what it has, and frees it then. */
+typedef struct worker worker;
+struct worker {
+    dibs *d;
+    const char *kind;
+    dibs_status (*call)(worker *w);
+    char name[64];
+    dibs_grant *g;
+    dibs_once *o;
+    int64_t calls;
+    dibs_status status, unlocked;
+    pthread_t thread;
+};
+
+static dibs_status work_lock(worker *w)
+{
+    if (w->g)
+        assert_status(unlock(w->g), DIBS_OK);
+    w->g = NULL;
+    return dibs_lock(w->d, w->name, NULL, &w->g, NULL);
+}
+
+static dibs_status work_renew(worker *w)
+{
+    return w->g ? dibs_renew(w->g, NULL) : dibs_lock(w->d, w->name, NULL, &w->g, NULL);
+}
+
+static dibs_status work_many(worker *w)
+{
+    const char *const names[] = {w->name, "drain-many"};
+    dibs_grant *g[2];
+    dibs_status status = dibs_lock_many(w->d, names, 2, NULL, g, NULL);
+
+    if (status == DIBS_OK) {
+        unlock(g[0]);
+        unlock(g[1]);
+    }
+    return status;
+}
+
+static dibs_status work_wait(worker *w)
+{
+    return dibs_lock(w->d, "drain-held", NULL, &w->g, NULL);
+}
+
+static dibs_status work_look(worker *w)
+{
+    dibs_report *r = NULL;
+    dibs_status status = dibs_lock_inspect(w->d, "drain-held", &r, NULL);
+
+    dibs_report_free(r);
+    return status;
+}
+
+static dibs_status work_list(worker *w)
+{
+    dibs_report *r = NULL;
+    dibs_status status = dibs_lock_list(w->d, "drain-", NULL, &r, NULL);
+
+    dibs_report_free(r);
+    return status;
+}
+
+static dibs_status work_break(worker *w)
+{
+    return dibs_lock_break(w->d, w->name, &(dibs_break_options){.by = "me", .now = true}, NULL);
+}
+
+static dibs_status work_top(worker *w)
+{
+    uint64_t top;
+
+    return dibs_fence_top(w->d, &top, NULL);
+}
+
+static dibs_status work_adopt(worker *w)
+{
+    char text[DIBS_GRANT_SIZE];
+    dibs_status status =
+        dibs_lock(w->d, w->name, &(dibs_lock_options){.portable = true}, &w->g, NULL);
+
+    if (status == DIBS_OK)
+        status = dibs_grant_export(w->g, text, NULL);
+    if (status == DIBS_OK)
+        status = dibs_grant_detach(&w->g, NULL);
+    if (status == DIBS_OK)
+        status = dibs_grant_adopt(w->d, text, NULL, &w->g, NULL);
+    if (status == DIBS_OK) {
+        status = unlock(w->g);
+        w->g = NULL;
+    }
+    return status == DIBS_LOST ? DIBS_CANCELLED : status; /* drained between two of these */
+}
+
+static dibs_status work_start(worker *w)
+{
+    return dibs_start(w->d, &(dibs_request){.op = DIBS_OP_LOCK_INSPECT, .name = w->name}, NULL,
+                      NULL);
+}
+
+static dibs_status work_cell(worker *w)
+{
+    return dibs_cell_swap(w->d, w->name, DIBS_ANY_VERSION, "x", 1, NULL, NULL, NULL);
+}
+
+static dibs_status work_count(worker *w)
+{
+    int64_t n;
+
+    return dibs_counter_add(w->d, w->name, 1, NULL, &n, NULL);
+}
+
+static dibs_status work_token(worker *w)
+{
+    char token[DIBS_TOKEN_SIZE];
+    dibs_status status = dibs_token_issue(w->d, NULL, token, NULL);
+
+    return status == DIBS_OK ? dibs_token_redeem(w->d, token, NULL, NULL) : status;
+}
+
+/* Runs are finished, or freed as they are. */
+static dibs_status work_once(worker *w)
+{
+    char key[80];
+    dibs_status status;
+
+    snprintf(key, sizeof key, "%s-%lld", w->name, (long long)w->calls);
+    dibs_once_free(w->o);
+    status = dibs_once_begin(w->d, key, NULL, &w->o, NULL);
+    return status == DIBS_OK && w->calls % 2 ? dibs_once_finish(w->o, "r", 1, 0, NULL) : status;
+}
+
+static dibs_status work_keys(worker *w)
+{
+    dibs_once_report *r = NULL;
+    dibs_status status = dibs_once_list(w->d, NULL, NULL, &r, NULL);
+
+    dibs_once_report_free(r);
+    return status;
+}
+
+static void *work(void *data)
+{
+    worker *w = data;
+
+    do {
+        w->status = w->call(w);
+        w->calls++;
+    } while (w->status == DIBS_OK || w->status == DIBS_NOT_FOUND);
+    w->unlocked = DIBS_OK;
+    if (w->g)
+        w->unlocked = unlock(w->g);
+    dibs_once_free(w->o);
+    return NULL;
+}
+
+static const worker kinds[] = {
+    {.kind = "lock", .call = work_lock},   {.kind = "renew", .call = work_renew},
+    {.kind = "many", .call = work_many},   {.kind = "wait", .call = work_wait},
+    {.kind = "look", .call = work_look},   {.kind = "list", .call = work_list},
+    {.kind = "break", .call = work_break}, {.kind = "fence_top", .call = work_top},
+    {.kind = "start", .call = work_start}, {.kind = "adopt", .call = work_adopt},
+    {.kind = "cell", .call = work_cell},   {.kind = "counter", .call = work_count},
+    {.kind = "token", .call = work_token}, {.kind = "once", .call = work_once},
+    {.kind = "keys", .call = work_keys},
+};
+#define KINDS (sizeof kinds / sizeof kinds[0])
+
+static bool can_work(const worker *w)
+{
+    if (w->call == work_adopt)
+        return !the.can.lease_of_handle;
+    return the.can.cells || (w->call != work_cell && w->call != work_count &&
+                             w->call != work_token && w->call != work_once && w->call != work_keys);
+}
+
+/* Nobody has to know what the other threads are doing: the handle is drained, they come back, it is closed. */
+static void calls_may_go_on_beside_a_drain(void **state)
+{
+    dibs *a = open_handle(), *d = open_handle();
+    static worker all[KINDS * EACH];
+    const char *own = fresh("drain");
+    dibs_grant *held = take(a, "drain-held", NULL);
+    dibs_outcome o;
+
+    (void)state;
+    for (size_t i = 0; i < KINDS * EACH; i++) {
+        all[i] = kinds[i % KINDS];
+        all[i].d = can_work(&all[i]) ? d : NULL;
+        snprintf(all[i].name, sizeof all[i].name, "%s-%zu", own, i);
+        if (all[i].d)
+            assert_int_equal(pthread_create(&all[i].thread, NULL, work, &all[i]), 0);
+    }
+    sleep_ms(200);
+    assert_status(dibs_start(d, &(dibs_request){.op = DIBS_OP_DRAIN}, NULL, NULL), DIBS_OK);
+    for (size_t i = 0; i < KINDS * EACH; i++) {
+        if (!all[i].d)
+            continue;
+        assert_int_equal(pthread_join(all[i].thread, NULL), 0);
+        if (all[i].status != DIBS_CANCELLED)
+            fail_msg("%s: %s", all[i].kind, dibs_status_name(all[i].status));
+        if (all[i].unlocked != DIBS_OK && all[i].unlocked != DIBS_LOST)
+            fail_msg("%s: unlock: %s", all[i].kind, dibs_status_name(all[i].unlocked));
+    }
+    do {
+        while (!dibs_take(d, &o))
+            sleep_ms(1);
+        dibs_report_free(o.report);
+    } while (o.op != DIBS_OP_DRAIN);
+    close_handle(d);
+    for (size_t i = 0; i < KINDS * EACH; i++)
+        if (all[i].d && all[i].call != work_adopt) /* what was detached stays for its lease */
+            assert_status(try_lock(a, all[i].name), DIBS_OK);
+    unlock(held);
+}
+
+/* What was held is said to be lost to the drain. */
+static void a_drained_grant_is_lost(void **state)
+{
+    dibs *a = open_handle(), *d = open_handle();
+    const char *name = fresh("drained");
+    loss_note note = {0};
+    dibs_grant *g = take(d, name, &(dibs_lock_options){.on_lost = note_loss, .data = &note});
+    dibs_error err = {0};
+    dibs_outcome o;
+
+    (void)state;
+    assert_status(dibs_start(d, &(dibs_request){.op = DIBS_OP_DRAIN}, NULL, NULL), DIBS_OK);
+    while (!dibs_take(d, &o))
+        sleep_ms(1);
+    assert_int_equal(o.op, DIBS_OP_DRAIN);
+    assert_false(dibs_grant_held(g));
+    assert_int_equal(dibs_grant_loss(g), DIBS_LOSS_CLOSED);
+    assert_status(try_lock(a, name), DIBS_OK);
+    assert_status(dibs_renew(g, &err), DIBS_CANCELLED);
+    assert_status(dibs_unlock(&g, &err), DIBS_LOST);
+    assert_non_null(strstr(err.message, "drained"));
+    assert_int_equal(atomic_load(&note.count), 0);
+}
+
 static const struct CMUnitTest tests[] = {
     CASE(closing_ends_every_wait),
     CASE(closing_waits_for_calls_that_ask),
+    CASE(calls_may_go_on_beside_a_drain),
+    CASE(a_drained_grant_is_lost),
 };
 CASES(close_cases, tests);

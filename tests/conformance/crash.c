@@ -501,7 +501,7 @@ static void waiters_are_woken_and_do_not_poll(void **state)
     int most;
 
     (void)state;
-    if (!b->class->cell_wait)
+    if (!b->class->watch)
         skip();
     o = once_first(a, key, NULL);
     lossy_put_in(b);

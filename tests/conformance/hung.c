@@ -3,13 +3,16 @@
  * calls took that did not keep their wait. */
 #define _GNU_SOURCE
 #include "conformance/suite.h"
+#include "support/clock.h"
 
+#include <pthread.h>
 #include <stdio.h>
 
 #define WAIT_MS          200
 #define REQUEST_MS       5000
 #define BOUND_MS         3000 /* 450 by the rule, on a machine that does nothing else */
 #define SHORT_REQUEST_MS 1500
+#define SLOW_MS          600 /* more than the 200 that a call gets beyond its wait */
 #define CLOSE_MS         (SHORT_REQUEST_MS + 2500) /* dibs.h says 2000 */
 
 typedef struct room {
@@ -133,8 +136,41 @@ static void closing_has_a_bound_when_the_engine_hangs(void **state)
     assert_in_range(took, 0, CLOSE_MS);
 }
 
+static void *continue_later(void *data)
+{
+    (void)data;
+    sleep_ms(SLOW_MS);
+    continue_server();
+    return NULL;
+}
+
+/* DIBS_NO_WAIT is about other clients: the engine itself has request_ms to answer. (A node of Redlock has node_ms,
+ * whatever the call.) */
+static void who_does_not_wait_hears_a_slow_engine(void **state)
+{
+    dibs *a = open_handle(), *b = open_with(&(dibs_options){.request_ms = REQUEST_MS});
+    const dibs_break_options o = {.by = "operator", .now = true, .wait_ms = DIBS_NO_WAIT};
+    const char *name = fresh("slow");
+    dibs_error err = {0};
+    dibs_status status;
+    pthread_t thread;
+
+    (void)state;
+    if (!the.can.first_come)
+        skip();
+    take(a, name, NULL);
+    assert_status(dibs_lock_break(b, fresh("warm"), &o, NULL), DIBS_NOT_FOUND);
+    hang_or_skip();
+    assert_int_equal(pthread_create(&thread, NULL, continue_later, NULL), 0);
+    status = dibs_lock_break(b, name, &o, &err);
+    pthread_join(thread, NULL);
+    if (status != DIBS_OK)
+        fail_msg("%s: %s", dibs_status_name(status), err.message);
+}
+
 static const struct CMUnitTest tests[] = {
     CASE(a_call_keeps_its_wait_when_the_engine_hangs),
+    CASE(who_does_not_wait_hears_a_slow_engine),
     CASE(closing_has_a_bound_when_the_engine_hangs),
 };
 CASES(hung_cases, tests);

@@ -46,8 +46,7 @@ static dibs__reply enter(const try *t)
     dibs__enter_request r = {.name = t->name,
                              .owner_named = t->named,
                              .capacity = DIBS__PLAIN,
-                             .window = t->waits ? lease : 0,
-                             .by_event = true};
+                             .window = t->waits ? lease : 0};
     dibs__reply reply = {0};
     dibs_error err = {0};
     dibs_status status = DIBS_UNKNOWN;

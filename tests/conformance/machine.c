@@ -200,18 +200,25 @@ typedef struct waiter {
     dibs_status status;
 } waiter;
 
+static dibs_status wait_once(dibs *d, const char *key, uint64_t version, dibs__deadline until)
+{
+    dibs_status status;
+
+    dibs__begin_call(d);
+    status = dibs__cell_wait(d, key, version, until, NULL);
+    dibs__end_call(d);
+    return status;
+}
+
 static void *wait_for_change(void *arg)
 {
     waiter *w = arg;
 
-    pthread_mutex_lock(&w->d->mutex);
-    dibs__keeper_start(w->d); /* as it does for every run */
-    pthread_mutex_unlock(&w->d->mutex);
     /* An early return is allowed: a look decides, as in the core. */
     for (dibs__deadline until = soon(w->d); dibs__now(w->d->env) < until;) {
         dibs__cell_command look = {.op = DIBS__CELL_READ};
         dibs__cell_reply r = {0};
-        w->status = w->d->class->cell_wait(w->d->engine, w->key, w->version, until, NULL);
+        w->status = wait_once(w->d, w->key, w->version, until);
         if (w->status == DIBS_OK)
             w->status = w->d->class->cell(w->d->engine, w->key, &look, false, until, &r, NULL);
         free(r.data);
@@ -253,7 +260,7 @@ static void wake_both(dibs__cell_command *change)
 static bool can_wait(void)
 {
     dibs *d = open_handle();
-    bool can = d->class->cell_wait != NULL;
+    bool can = d->class->watch != NULL;
 
     close_handle(d);
     return can;
@@ -285,13 +292,11 @@ static void a_wait_without_a_change_ends_in_time(void **state)
     d = open_handle();
     ask(d, key, &put, true, &r);
     began = clock_ms();
-    assert_status(
-        d->class->cell_wait(d->engine, key, r.version, dibs__after(d->env, 300 * DIBS__MS), NULL),
-        DIBS_OK);
+    assert_status(wait_once(d, key, r.version, dibs__after(d->env, 300 * DIBS__MS)), DIBS_OK);
     assert_true(clock_ms() - began < SOON_MS);
     /* It was another version all along: no wait at all, though nobody tells. */
     began = clock_ms();
-    assert_status(d->class->cell_wait(d->engine, key, r.version - 1, soon(d), NULL), DIBS_OK);
+    assert_status(wait_once(d, key, r.version - 1, soon(d)), DIBS_OK);
     assert_true(clock_ms() - began < SOON_MS);
 }
 

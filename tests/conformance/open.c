@@ -221,6 +221,23 @@ static void fences_go_on_from_another_store(void **state)
     assert_null(d);
 }
 
+/* For programs that know their engine: what it says itself, as a field. */
+static void a_failure_has_the_engines_own_code(void **state)
+{
+    dibs_options brief = {.connect_ms = 1000};
+    dibs_error err = {0};
+    dibs *d = NULL;
+    char url[600];
+
+    (void)state;
+    if (!url_of_nobody(url, sizeof url))
+        skip();
+    assert_status(dibs_open(url, &brief, &d, &err),
+                  strcmp(the.engine, "sqlite") == 0 ? DIBS_ENGINE_FAILED : DIBS_UNAVAILABLE);
+    print_message("# %s: '%s': %s\n", the.engine, err.engine_code, err.message);
+    assert_string_not_equal(err.engine_code, "");
+}
+
 /* ---- In the background ------------------------------------------------------------------------- */
 
 static void a_handle_opens_in_the_background(void **state)
@@ -349,6 +366,7 @@ static const struct CMUnitTest tests[] = {
     CASE(opening_waits_for_a_server_that_hangs),
     CASE(a_handle_that_is_not_open_is_closed),
     CASE(what_is_wrong_is_said_by_the_first_call),
+    CASE(a_failure_has_the_engines_own_code),
     CASE(fences_go_on_from_another_store),
     CASE(bad_urls_are_refused),
     CASE(an_unknown_scheme_names_those_there_are),

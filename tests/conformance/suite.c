@@ -43,6 +43,30 @@ dibs *open_for_load(void)
     return open_at(url, NULL);
 }
 
+bool url_of_nobody(char *url, size_t size)
+{
+    int ports[REDLOCK_NODES], count = place_ports(&the, ports);
+    char path[400];
+    FILE *f;
+
+    if (!the.can.across_processes)
+        return false;
+    for (int i = 0; i < count; i++)
+        ports[i] = free_port();
+    if (count > 0) {
+        place_url(&the, ports, url, size);
+        return true;
+    }
+    scratch_file(&the.folder, "no.db", path, sizeof path);
+    f = fopen(path, "w");
+    assert_non_null(f);
+    for (int i = 0; i < 1000; i++)
+        fputs("this is no database\n", f);
+    fclose(f);
+    snprintf(url, size, "sqlite://%s", path);
+    return true;
+}
+
 /* A process that has the write lock of SQLite's WAL, a byte of the file beside the database. */
 static void lock_sqlite(void)
 {

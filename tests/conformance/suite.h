@@ -29,6 +29,9 @@ dibs *open_with(const dibs_options *options);
 /* With a session that lasts while the case itself keeps servers and machine busy. */
 dibs *open_for_load(void);
 
+/* A URL at which nobody listens; or, where there is no server, of a file that is no database. False: memory. */
+bool url_of_nobody(char *url, size_t size);
+
 /* Makes the engine hang for a while: stops its servers, or locks its database against every writer.
  * false: nothing to hang (memory), or an ensemble that would go on without. */
 bool pause_server(void);

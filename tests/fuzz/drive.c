@@ -4,6 +4,7 @@
 
 #include "core/report.h"
 #include "engines/engine.h"
+#include "support/sink.h"
 
 #include <stdarg.h>
 
@@ -52,7 +53,7 @@ __attribute__((format(printf, 3, 4))) static void on_log(dibs__sink *sink, dibs_
     va_end(args);
 }
 
-static dibs__sink sink = {on_granted, on_look, on_log};
+static dibs__sink sink = {.granted = on_granted, .look = on_look, .log = on_log, QUIET_SINK};
 
 /* ---- Answers --------------------------------------------------------------------------------- */
 
@@ -112,25 +113,10 @@ static void enter(driver *d)
     q.who.weight = d->what & 1 ? DIBS__PLAIN : 1;
     q.who.lease = LEASE;
     q.window = d->what & 2 ? SPAN : 0;
-    q.by_event = d->what & 4;
     q.owner_named = d->what & 8;
     if ((d->class->can.no_slots && !(d->what & 1)))
         return;
     status = d->class->enter(d->e, &q, until(d), &reply, &d->err);
-    check_status(d, status);
-    check_reply(status, &reply);
-}
-
-static void await(driver *d)
-{
-    dibs__sitter sitter = {.claim = claim_of(d)};
-    dibs__reply reply = {0};
-    dibs_status status;
-
-    sitter.claim.fence = 0;
-    if (!d->class->wait)
-        return;
-    status = d->class->wait(d->e, &sitter, until(d), &reply, &d->err);
     check_status(d, status);
     check_reply(status, &reply);
 }
@@ -177,7 +163,7 @@ static void break_lock(driver *d)
 static void events(driver *d)
 {
     if (d->class->events)
-        d->class->events(d->e);
+        d->class->events(d->e, until(d));
 }
 
 /* ---- Calls: reports -------------------------------------------------------------------------- */
@@ -253,18 +239,26 @@ static void cell(driver *d)
     free(reply.data);
 }
 
-static void cell_wait(driver *d)
+static void watch(driver *d)
 {
-    if (d->class->cell_wait)
-        check_status(d, d->class->cell_wait(d->e, "c:" NAME, 5, until(d), &d->err));
+    void *watched = NULL;
+    dibs_status status;
+
+    if (!d->class->watch)
+        return;
+    status = d->class->watch(d->e, "c:" NAME, 5, until(d), &watched, &d->err);
+    check_status(d, status);
+    must(status == DIBS_OK || !watched, "a watch that is none");
+    if (watched)
+        d->class->unwatch(d->e, watched);
 }
 
 /* ---- A run ----------------------------------------------------------------------------------- */
 
 static void make_calls(driver *d, const uint8_t *calls, size_t size)
 {
-    static call_fn *const table[] = {enter, await, keep,   release, cancel,   break_lock,
-                                     look,  cell,  events, cell,    cell_wait};
+    static call_fn *const table[] = {enter, events, keep,   release, cancel, break_lock,
+                                     look,  cell,   events, cell,    watch};
 
     for (size_t i = 0; i + 1 < size; i += 2) {
         d->what = calls[i + 1];

@@ -24,7 +24,7 @@ same() { # library: as in exports.txt?
     diff "$here/exports.txt" <(exported "$1")
 }
 
-echo 1..9
+echo 1..10
 same "$library" | sed 's/^/# /'
 report "${PIPESTATUS[0]}" "the library exports what the list says"
 
@@ -42,6 +42,27 @@ report $? "every symbol has the version of the interface"
 features=$(cat "$root"/include/*.h | sed -n 's/^#define DIBS_HAS_\([A-Z_]*\) 1$/dibs_\L\1/p' | sort)
 [ -n "$features" ] && [ -z "$(comm -23 <(echo "$features") "$here/exports.txt")" ]
 report $? "every feature macro names a function"
+
+# The header takes no name from its user: macros that were there before stay, and do it no harm.
+cat >"$scratch/macros.c" <<'C'
+#define X      41
+#define ROW    no such thing
+#define OK     no such thing
+#define BUSY   no such thing
+#define LOST   no such thing
+#define NONE   no such thing
+#define LATER  no such thing
+#define INVALID no such thing
+#include "dibs_sql.h"
+#define COUNT(value, name, text, next, http, code) +1
+int statuses = DIBS_STATUSES(COUNT), x = X;
+dibs_status lost = DIBS_LOST;
+int main(void) { return x != 41 || statuses != DIBS_TOO_FEW + 1 || lost != 3; }
+C
+cp "$scratch/macros.c" "$scratch/macros.cc"
+cc -std=c11 -Wall -Wextra -Wpedantic -Werror -I"$root/include" -o "$scratch/macros" "$scratch/macros.c" && "$scratch/macros" &&
+    c++ -std=c++11 -Wall -Wextra -Werror -I"$root/include" -o "$scratch/macros" "$scratch/macros.cc" && "$scratch/macros"
+report $? "macros of the user's do not get in the way, and stay"
 
 # What every such call leaves in the caller's dibs_error is decided in one place, and seen in a test.
 with_error() {

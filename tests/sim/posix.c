@@ -236,6 +236,8 @@ int __wrap_timerfd_settime(int fd, int flags, const struct itimerspec *at, struc
         abort();
     d->count = 0;
     d->due = at->it_value.tv_sec * DIBS__SECOND + at->it_value.tv_nsec / 1000;
+    sim_wake(&d->process->env,
+             true); /* whoever polls in this process has another moment to wait for */
     return 0;
 }
 

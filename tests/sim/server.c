@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 
 #define CALM_WAY (2 * DIBS__MS)
 
@@ -34,8 +35,8 @@ struct engine {
     uint64_t sent;      /* requests, all in all */
     uint64_t confirmed; /* the newest that has arrived */
     wake *inbox, **inbox_end;
-    sim_thread *reader;
-    bool closing;
+    int event_fd;
+    bool reads; /* somebody does */
 };
 
 /* A request, its answer, and what the network does with them. Lives until the end of the run. */
@@ -111,7 +112,7 @@ static void arrive_wake(void *arg)
     w->next = NULL;
     *w->to->inbox_end = w;
     w->to->inbox_end = &w->next;
-    sim_wake(&w->to->inbox, true);
+    eventfd_write(w->to->event_fd, 1);
 }
 
 static void send_wake(const dibs__holder *holder, bool granted, uint64_t floor)
@@ -155,17 +156,19 @@ static void on_breaking(void *data, const dibs__holder *holder)
     send_wake(holder, false, 0);
 }
 
-/* A thread of the process that the wake-ups are for. */
-static void *read_wakes(void *arg)
+/* By a waiting thread of the process that they are for, or by its keeper: never by both. */
+static void sim_events(dibs__engine *base, dibs__deadline until)
 {
-    engine *e = arg;
+    engine *e = (engine *)base;
+    eventfd_t ignored;
+    wake *w;
 
-    while (!e->closing) {
-        wake *w = e->inbox;
-        if (!w) {
-            sim_wait(&e->inbox, DIBS__NEVER);
-            continue;
-        }
+    (void)until;
+    if (e->reads)
+        sim_fault("two threads read the engine's events");
+    e->reads = true;
+    eventfd_read(e->event_fd, &ignored);
+    while ((w = e->inbox)) {
         e->inbox = w->next;
         if (!e->inbox)
             e->inbox_end = &e->inbox;
@@ -175,7 +178,7 @@ static void *read_wakes(void *arg)
         else
             e->base.sink->look(e->base.sink, w->attempt);
     }
-    return NULL;
+    e->reads = false;
 }
 
 /* ---- Messages -------------------------------------------------------------------------------- */
@@ -492,7 +495,7 @@ static dibs_status sim_open(const dibs__open_request *request, dibs__engine **ou
     strncpy(e->id, request->handle_id, sizeof e->id - 1);
     e->next = server.engines;
     server.engines = e;
-    e->reader = sim_thread_new(e->process, read_wakes, e);
+    e->event_fd = eventfd(0, 0);
     *out = &e->base;
     return DIBS_OK;
 }
@@ -502,10 +505,6 @@ static void sim_close(dibs__engine *base)
 {
     engine *e = (engine *)base;
 
-    e->closing = true;
-    sim_wake(&e->inbox, true);
-    while (!sim_thread_ended(e->reader))
-        sim_wait(e->reader, DIBS__NEVER);
     for (engine **at = &server.engines; *at; at = &(*at)->next)
         if (*at == e) {
             *at = e->next;
@@ -513,15 +512,18 @@ static void sim_close(dibs__engine *base)
         }
 }
 
-static int no_event_fd(dibs__engine *e)
+static int sim_event_fd(dibs__engine *e)
 {
-    (void)e;
-    return -1;
+    return ((engine *)e)->event_fd;
 }
 
 static const dibs__engine_class class = {
     .scheme = "sim",
-    .can = {.across_processes = true, .first_come = true, .cells = true, .value_max = 65536},
+    .can = {.across_processes = true,
+            .first_come = true,
+            .waiters_read = true,
+            .cells = true,
+            .value_max = 65536},
     .open = sim_open,
     .close = sim_close,
     .enter = sim_enter,
@@ -532,7 +534,8 @@ static const dibs__engine_class class = {
     .inspect = sim_inspect,
     .list = sim_list,
     .cell = sim_cell,
-    .event_fd = no_event_fd,
+    .event_fd = sim_event_fd,
+    .events = sim_events,
 };
 
 const dibs__engine_class *__wrap_dibs__engine_find(const char *scheme);

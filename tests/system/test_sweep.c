@@ -23,7 +23,7 @@
 
 #define SESSION_MS  2000
 #define RECOVER_MS  10000
-#define CASES_MAX   64
+#define CASES_MAX   96
 #define DESCRIPTION 600
 #define SETTLED_MS  3000
 #define AGAIN       4 /* sweeps of a scene: what a library keeps is kept once, a leak grows with each */

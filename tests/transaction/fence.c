@@ -391,6 +391,92 @@ static void serializable_locks_no_gap(const char *level)
     session_close(&other);
 }
 
+/* ---- Without our tables ------------------------------------------------------------------------ */
+
+/* The n-th statement of docs/fencing.md, with these values; "floor" 0: the fence. */
+static void statement(int n, int64_t fence, int64_t new_value, char *out, size_t size)
+{
+    char line[512], value[32];
+    FILE *doc = fopen(FENCING, "r");
+    const char *at = line;
+
+    must(doc);
+    while (n > 0 && fgets(line, sizeof line, doc))
+        n -= strncmp(line, "UPDATE stock ", 13) == 0;
+    fclose(doc);
+    must(n == 0);
+    out[0] = '\0';
+    while (*at && *at != ';') {
+        static const char *const names[] = {":new", ":floor", ":item", ":fence", "GREATEST("};
+        char one[2] = {*at, '\0'};
+        const char *put = one;
+        size_t skip = 1;
+        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+            if (strncmp(at, names[i], strlen(names[i])) != 0)
+                continue;
+            snprintf(value, sizeof value, "%lld",
+                     i == 0   ? (long long)new_value
+                     : i == 2 ? 1LL
+                              : (long long)fence);
+            put = i < 4 ? value : is_sqlite() ? "max(" : names[i];
+            skip = strlen(names[i]);
+        }
+        must(strlen(out) + strlen(put) < size);
+        strcat(out, put);
+        at += skip;
+    }
+}
+
+/* How many rows it changed, by the client's own count. */
+static int64_t changed_by(session *s, int n, int64_t fence, int64_t new_value)
+{
+    char sql[512];
+
+    statement(n, fence, new_value, sql, sizeof sql);
+    return session_changed(s, sql);
+}
+
+static void one_statement(const char *level)
+{
+    session s;
+
+    (void)level;
+    session_open(&s);
+    start_over(&s);
+    must(changed_by(&s, 1, 5, 40) == 1);
+    must(changed_by(&s, 1, 5, 40) == 1); /* the same again is no older holder */
+    must(changed_by(&s, 2, 7, 0) == 1);
+    must(changed_by(&s, 2, 7, 0) == 1);
+    must(changed_by(&s, 1, 6, 30) == 0); /* one is newer, though it has not written yet */
+    must(changed_by(&s, 2, 6, 0) == 0);
+    must(session_number(&s, "SELECT left_over FROM stock WHERE item = 1") == 40);
+    must(changed_by(&s, 1, 7, 20) == 1);
+    must(session_number(&s, "SELECT left_over FROM stock WHERE item = 1") == 20);
+    must(session_number(&s, "SELECT fence FROM stock WHERE item = 1") == 7);
+    session_close(&s);
+}
+
+/* Present the fence, read, write, in one transaction: an older holder that comes between is refused. */
+static void one_transaction(const char *level)
+{
+    session s, old;
+    int64_t left;
+
+    session_open(&s);
+    session_open(&old);
+    start_over(&s);
+    must(session_number(&old, "SELECT left_over FROM stock WHERE item = 1") == 50); /* and pauses */
+    session_begin(&s, level);
+    must(changed_by(&s, 2, 9, 0) == 1);
+    left = session_number(&s, "SELECT left_over FROM stock WHERE item = 1");
+    must(changed_by(&s, 1, 9, left - 1) == 1);
+    session_commit(&s);
+    must(changed_by(&old, 1, 8, 49) == 0);
+    must(session_number(&s, "SELECT left_over FROM stock WHERE item = 1") == 49);
+    session_close(&old);
+    session_close(&s);
+}
+
 const sql_test sql_fence[] = {
     {"an older fence is refused", older_is_refused, false, ALL},
     {"a rollback takes the floor back", rollback_undoes, false, ALL},
@@ -401,6 +487,8 @@ const sql_test sql_fence[] = {
     {"the unguarded counter loses updates", unguarded_counter, false, SERVERS},
     {"a read before the fence is told when it is old", read_before, false, SERVERS},
     {"a read after the fence is new", read_after, false, ALL},
+    {"docs/fencing.md: one statement", one_statement, true, ALL},
+    {"docs/fencing.md: one transaction", one_transaction, false, ALL},
     {"sqlite: who has read cannot wait to write", stale_sqlite, true, ONLY_SQLITE},
     {"mariadb: SERIALIZABLE locks no gap", serializable_locks_no_gap, true, ONLY_MARIADB},
     {0},

@@ -336,6 +336,36 @@ static void a_bounded_wait(const char *level)
     session_close(&other);
 }
 
+/* Options of a newer header are refused, and the transaction goes on. */
+static void reserved_members(const char *level)
+{
+    session s;
+    dibs_error err = {0};
+    dibs_sql_key key = key_of("k1", NULL);
+    dibs_sql_change change = {
+        .table = "stock", .set = "left_over = 0", .row = "item = 1", .still = "1 = 1"};
+    dibs_sql_result stored = {.data = &key, .size = 1};
+
+    session_open(&s);
+    start_over(&s);
+    session_begin(&s, level);
+    for (size_t i = 0; i < sizeof key.reserved / sizeof key.reserved[0]; i++) {
+        key.reserved[i] = 1;
+        must_be(dibs_sql_once(s.db, &key, &stored, &err), DIBS_INVALID, &err);
+        must(strstr(err.message, "reserved") && !stored.data && !stored.size);
+        must_be(dibs_sql_once_finish(s.db, &key, "x", 1, &err), DIBS_INVALID, &err);
+        key.reserved[i] = 0;
+    }
+    for (size_t i = 0; i < sizeof change.reserved / sizeof change.reserved[0]; i++) {
+        change.reserved[i] = 1;
+        must_be(dibs_sql_update(s.db, &change, &err), DIBS_INVALID, &err);
+        must(strstr(err.message, "reserved"));
+        change.reserved[i] = 0;
+    }
+    session_commit(&s);
+    session_close(&s);
+}
+
 const sql_test sql_once[] = {
     {"done, already, conflict", done_already_conflict, false, ALL},
     {"results are kept as they are", results, false, ALL},
@@ -344,6 +374,7 @@ const sql_test sql_once[] = {
     {"mariadb: plain duplicate inserts deadlock", plain_inserts_deadlock, false, ONLY_MARIADB},
     {"a duplicate waits only as long as it may", a_bounded_wait, false, ALL},
     {"different keys do not meet", many_keys, false, ALL},
+    {"reserved members must be zero", reserved_members, true, ALL},
     {"a key that is newer than the snapshot", key_newer_than_snapshot, false, SERVERS},
     {0},
 };

@@ -243,6 +243,23 @@ int64_t session_number(session *s, const char *format, ...)
     return number;
 }
 
+int64_t session_changed(session *s, const char *sql)
+{
+    int64_t count;
+    PGresult *r;
+
+    if (is_postgresql()) {
+        r = PQexec(s->connection, sql);
+        must(PQresultStatus(r) == PGRES_COMMAND_OK);
+        count = strtoll(PQcmdTuples(r), NULL, 10);
+        PQclear(r);
+        return count;
+    }
+    must(session_try(s, sql));
+    return is_mariadb() ? (int64_t)mysql_affected_rows(s->connection)
+                        : sqlite3_changes(s->connection);
+}
+
 int64_t session_id(session *s)
 {
     return session_number(s,

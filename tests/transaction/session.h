@@ -33,6 +33,8 @@ bool session_try(session *s, const char *sql);
 void session_say(session *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The number in the first column of the first row, -1 when there is none. */
 int64_t session_number(session *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Runs one statement that changes rows; how many it has changed, by the client library's count. */
+int64_t session_changed(session *s, const char *sql);
 /* The server's number for this session. */
 int64_t session_id(session *s);
 

@@ -77,6 +77,7 @@ static void make_tables(void)
     must_be(dibs_sql_prepare(s.db, &err), DIBS_OK, &err);
     session_say(&s, "CREATE TABLE note (id INTEGER, body VARCHAR(100))");
     session_say(&s, "CREATE TABLE stock (item INTEGER PRIMARY KEY, left_over INTEGER, "
+                    "fence BIGINT NOT NULL DEFAULT 0, writes INTEGER NOT NULL DEFAULT 0, "
                     "version BIGINT, changed BIGINT, request VARCHAR(100))");
     session_close(&s);
 }

@@ -28,7 +28,7 @@
 typedef enum place { AWAY, ARRIVES, CONNECTS, WRITES, SLEEPS, WOKE, READS, OVER } place;
 
 typedef struct caller {
-    dibs__call call;
+    dibs__driver_call call;
     signed char at, calls; /* calls still to make */
     signed char number;    /* of its call */
     bool late;             /* its deadline has come */

@@ -43,6 +43,18 @@ static void an_unknown_status_is_no_crash(void **state)
     assert_true(dibs_status_exit_code((dibs_status)9999) != 0);
 }
 
+static void every_loss_has_a_name(void **state)
+{
+    (void)state;
+    for (int i = 0; i <= DIBS_LOSS_CLOSED; i++) {
+        assert_true(strlen(dibs_loss_name((dibs_loss)i)) > 3);
+        assert_true(strlen(dibs_loss_text((dibs_loss)i)) > 3);
+    }
+    assert_string_equal(dibs_loss_name(DIBS_LOSS_CLOSED), "closed");
+    assert_string_equal(dibs_loss_name((dibs_loss)99), "unknown");
+    assert_string_equal(dibs_loss_text((dibs_loss)-1), "unknown");
+}
+
 static void the_version_is_told(void **state)
 {
     (void)state;
@@ -200,6 +212,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_status_has_a_row),
         cmocka_unit_test(an_unknown_status_is_no_crash),
+        cmocka_unit_test(every_loss_has_a_name),
         cmocka_unit_test(the_version_is_told),
         cmocka_unit_test(a_failure_says_what),
         cmocka_unit_test(an_error_says_what_to_do),

@@ -108,7 +108,7 @@ static void a_grant_guards_a_cell(void **state)
 {
     dibs *d = expect_open("memory:cell", NULL);
     dibs_grant *old = expect_lock(d, "a", NULL), *fresh;
-    dibs_cell_options by_old = {.grant = old}, by_fresh, both = {.grant = old, .fence = 1};
+    dibs_cell_options by_old = {.grant = &old}, by_fresh, both = {.grant = &old, .fence = 1};
     uint64_t fence = dibs_grant_fence(old);
     dibs_value v;
 

@@ -39,7 +39,7 @@ int torture_check(const char *folder, bool json)
     pid_t pid;
 
     if (access(program, R_OK) != 0) {
-        cli_say("there is no checker at %s; name it in $DIBS_TORTURE_CHECK", program);
+        cli_say("no checker at %s; set $DIBS_TORTURE_CHECK to its path", program);
         return NO_VERDICT;
     }
     fflush(stdout);

@@ -47,7 +47,7 @@ void dibs__etcd_flush(dibs__etcd_client *c)
 static dibs_status late(const dibs__etcd_client *c, const dibs_error *why, dibs_error *err)
 {
     if (why->status)
-        return dibs__fail(err, why->status, "%s", why->message);
+        return dibs__fail_as(err, why->status, why);
     return dibs__fail(err, DIBS_UNAVAILABLE,
                       "etcd at %.200s:%d: not connected in time; is it etcd's client port?",
                       c->place.host[0].name, c->place.host[0].port);
@@ -60,7 +60,7 @@ static dibs_status need_connection(dibs__etcd_client *c, dibs__deadline until, d
 
     while (!c->h2 || c->cut) {
         if (c->failed != failed)
-            return dibs__fail(err, c->why.status, "%s", c->why.message);
+            return dibs__fail_as(err, c->why.status, &c->why);
         if (dibs__now(c->env) >= until)
             return late(c, &c->why, err);
         dibs__cond_sleep(&c->turned, &c->lock, c->env, until);
@@ -407,7 +407,7 @@ dibs_status dibs__etcd_ask(dibs__etcd_client *c, dibs__etcd_kind kind, const cha
     *out = q->reply;
     q->reply = NULL;
     if (status != DIBS_OK)
-        dibs__fail(err, status, "%s", q->err.message);
+        dibs__fail_as(err, status, &q->err);
     question_free(q);
     return status;
 }

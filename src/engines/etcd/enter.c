@@ -268,9 +268,11 @@ static void lease_is_gone(dibs__etcd_op *op)
 {
     if (++op->tries >= MAX_TRIES) {
         dibs__etcd_op_done(op);
-    } else if (op->shelf && op->tries % 2 == 1) {
+    } else if (op->shelf && !op->shelved) {
+        op->shelved = true;
         dibs__etcd_shelf_make(op, dibs__etcd_enter_send);
     } else {
+        op->shelved = false;
         dibs__etcd_session_gone(op->e, op->lease);
         dibs__etcd_op_go_on(op, dibs__etcd_session_need(op));
     }

@@ -60,7 +60,7 @@ static void on_looked(dibs__etcd_call *call)
     if (op) {
         op->call->there = there;
         op->call->status =
-            status == DIBS_OK ? DIBS_OK : dibs__fail(&op->call->err, status, "%s", err.message);
+            status == DIBS_OK ? DIBS_OK : dibs__fail_as(&op->call->err, status, &err);
         dibs__etcd_op_done(op);
     } else if (over) {
         dibs__line_gone(e->side.line, w->name, w->place);

@@ -40,6 +40,7 @@ struct dibs__etcd_op {
     int tries;
     bool guessed; /* enter: the lock's value is taken to be what it usually is */
     bool shelf;   /* the transaction puts the lock's value */
+    bool shelved; /* the lease of the value was made since the session was last known to be there */
     unsigned slot;
     bool by_tail;        /* enter: asks for the end of the line alone */
     bool strict;         /* list: linearizable */

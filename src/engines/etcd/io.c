@@ -382,7 +382,7 @@ void *dibs__etcd_thread(void *client)
             rest(c, pause);
         pthread_mutex_unlock(&c->lock);
         if (!connect_any(c) || pause)
-            pause = pause < MAX_PAUSE / 2 ? pause * 2 : MAX_PAUSE;
+            pause = dibs__longer(pause, FIRST_PAUSE, MAX_PAUSE);
         pause = pause ? pause : FIRST_PAUSE;
         pthread_mutex_lock(&c->lock);
         tell(c);

@@ -6,7 +6,7 @@
  * turn around. */
 #define _GNU_SOURCE
 #include "core/error.h"
-#include "core/thread.h"
+#include "core/table.h"
 #include "engines/engine.h"
 #include "engines/memory/cells.h"
 #include "engines/memory/store.h"
@@ -33,7 +33,6 @@ struct room {
     pthread_mutex_t mutex;
     dibs__memory *memory;
     dibs__cells *cells;
-    pthread_cond_t told; /* some cell has changed that others may wait for */
     memory_engine *engines;
     char name[];
 };
@@ -60,7 +59,6 @@ static room *room_new(const char *name)
         free(r);
         return NULL;
     }
-    dibs__cond_init(&r->told);
     return r;
 }
 
@@ -115,7 +113,6 @@ static void room_leave(room *r)
     }
     pthread_mutex_unlock(&rooms_mutex);
     pthread_mutex_destroy(&r->mutex);
-    pthread_cond_destroy(&r->told);
     dibs__memory_free(r->memory);
     dibs__cells_free(r->cells);
     free(r);
@@ -307,22 +304,27 @@ static dibs_status memory_cell(dibs__engine *e, const char *key, const dibs__cel
     now = time_now(e);
     done = dibs__cells_run(r->cells, key, now, command, &answer) == 0 &&
            dibs__cell_reply_of(command, &answer, now, out);
-    if (tell)
-        pthread_cond_broadcast(&r->told);
+    for (memory_engine *m = tell ? r->engines : NULL; m; m = m->next)
+        m->base.sink->changed(m->base.sink, dibs__hash(key));
     pthread_mutex_unlock(&r->mutex);
     return done ? DIBS_OK : dibs__fail(err, DIBS_NO_MEMORY, "memory: out of memory");
 }
 
-static dibs_status memory_cell_wait(dibs__engine *e, const char *key, uint64_t version,
-                                    dibs__deadline until, dibs_error *err)
+/* Every change is told to all handles: there is nothing to remember. */
+static dibs_status memory_watch(dibs__engine *e, const char *key, uint64_t version,
+                                dibs__deadline until, void **out, dibs_error *err)
 {
     room *r = ((memory_engine *)e)->room;
+    bool same;
 
+    (void)until;
     (void)err;
+    *out = NULL;
     pthread_mutex_lock(&r->mutex);
-    while (dibs__cells_version(r->cells, key, time_now(e)) == version && dibs__now(e->env) < until)
-        dibs__cond_sleep(&r->told, &r->mutex, e->env, until);
+    same = dibs__cells_version(r->cells, key, time_now(e)) == version;
     pthread_mutex_unlock(&r->mutex);
+    if (!same)
+        e->sink->changed(e->sink, dibs__hash(key));
     return DIBS_OK;
 }
 
@@ -416,7 +418,7 @@ const dibs__engine_class dibs__engine_memory = {
     .inspect = memory_inspect,
     .list = memory_list,
     .cell = memory_cell,
-    .cell_wait = memory_cell_wait,
+    .watch = memory_watch,
     .cell_list = memory_cell_list,
     .event_fd = memory_event_fd,
 };

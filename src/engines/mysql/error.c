@@ -20,7 +20,7 @@ static const struct {
     {ER_STATEMENT_TIMEOUT, DIBS_UNAVAILABLE, false,
      "another client keeps the row locked; look for a transaction that stays open"},
     {ER_CHECKREAD, DIBS_UNAVAILABLE, AGAIN, "the row changed meanwhile"},
-    {ER_QUERY_INTERRUPTED, DIBS_UNAVAILABLE, AGAIN, "somebody killed the query"},
+    {ER_QUERY_INTERRUPTED, DIBS_UNAVAILABLE, AGAIN, "the query was killed"},
     {ER_CON_COUNT_ERROR, DIBS_UNAVAILABLE, false, "raise max_connections or close some"},
     {ER_TOO_MANY_USER_CONNECTIONS, DIBS_UNAVAILABLE, false, "raise max_user_connections"},
     {ER_USER_LIMIT_REACHED, DIBS_UNAVAILABLE, false, "raise the account's limit"},
@@ -54,7 +54,7 @@ static const struct {
     {ER_DISK_FULL, DIBS_ENGINE_FAILED, false, "make room on the server"},
     {CR_OUT_OF_MEMORY, DIBS_NO_MEMORY, false, "out of memory"},
     {CR_SSL_CONNECTION_ERROR, DIBS_DENIED, false,
-     "TLS was asked for and could not be had; check the certificates, or the server's TLS"},
+     "TLS was requested and could not be established; check the certificates, or the server's TLS"},
     {CR_AUTH_PLUGIN_CANNOT_LOAD, DIBS_UNSUPPORTED, false,
      "the client library lacks what this account logs in with"},
     {CR_UNKNOWN_HOST, DIBS_UNAVAILABLE, false, "check the host in the URL"},
@@ -64,7 +64,7 @@ static const struct {
     {CR_SERVER_GONE_ERROR, DIBS_UNAVAILABLE, AGAIN, "the connection had gone"},
     {CR_SERVER_LOST, DIBS_UNAVAILABLE, false, "the connection broke"},
     {CR_SERVER_LOST_EXTENDED, DIBS_UNAVAILABLE, false, "the connection broke"},
-    {ER_CONNECTION_KILLED, DIBS_UNAVAILABLE, false, "somebody killed the connection"},
+    {ER_CONNECTION_KILLED, DIBS_UNAVAILABLE, false, "the connection was killed"},
 };
 
 /* Perhaps it was never the right server. */

@@ -205,7 +205,7 @@ static dibs_status connect_to(session *s, dibs_error *err)
         dibs__fact_add(s->f, "refusal", "%s", why.message);
         return DIBS_OK;
     }
-    return status == DIBS_OK ? status : dibs__fail(err, status, "%s", why.message);
+    return status == DIBS_OK ? status : dibs__fail_as(err, status, &why);
 }
 
 dibs_status dibs__my_examine(const dibs__open_request *request, dibs__facts *out, dibs_error *err)

@@ -34,7 +34,6 @@ static void free_engine(dibs__my *e)
 {
     dibs__my_wake_free(e->wake);
     dibs__my_place_fini(&e->place);
-    pthread_mutex_destroy(&e->await_mutex);
     free(e);
 }
 
@@ -68,7 +67,6 @@ static dibs_status my_open(const dibs__open_request *request, dibs__engine **out
 
     if (!e)
         return dibs__fail(err, DIBS_NO_MEMORY, "mysql: out of memory");
-    pthread_mutex_init(&e->await_mutex, NULL);
     status = dibs__my_place_read(&e->place, request->url, err);
     if (status == DIBS_OK && !(e->wake = dibs__my_wake_new(e)))
         status = dibs__fail(err, DIBS_NO_MEMORY, "mysql: out of memory or descriptors");
@@ -119,8 +117,9 @@ static int my_event_fd(dibs__engine *base)
     return dibs__my_wake_fd(((dibs__my *)base)->wake);
 }
 
-static void my_events(dibs__engine *base)
+static void my_events(dibs__engine *base, dibs__deadline until)
 {
+    (void)until; /* nothing waits for an answer */
     dibs__my_wake_events(((dibs__my *)base)->wake);
 }
 
@@ -131,6 +130,7 @@ const dibs__engine_class dibs__engine_mysql = {
     .can = {.across_processes = true,
             .first_come = true,
             .names_holder = true,
+            .waiters_read = true,
             .cells = true,
             .value_max = DIBS_VALUE_MAX},
     .open = my_open,
@@ -144,7 +144,7 @@ const dibs__engine_class dibs__engine_mysql = {
     .inspect = dibs__sql_inspect,
     .list = dibs__sql_list,
     .cell = dibs__sql_cell,
-    .cell_wait = dibs__my_cell_wait,
+    .watch = dibs__my_watch,
     .cell_list = dibs__sql_cell_list,
     .cell_reap = dibs__sql_cell_reap,
     .event_fd = my_event_fd,

@@ -17,7 +17,7 @@
  *   seen.c       which wake-ups have been read
  *   latch.c      what it waits for
  *   call.c       libmariadb's calls for somebody who never waits: wake.c
- *   await.c      who of this handle waits for a cell
+ *   await.c      watching a cell
  *   tell.c       a cell has changed: waking the handles that wait for it
  *   error.c      what the server's and the library's error numbers are to a caller
  *
@@ -379,11 +379,8 @@ bool dibs__my_wake_wanted(const dibs__my_wake *w);
 
 void dibs__my_cell_key(const char *name, uint64_t version, char out[DIBS__WAKE_SIZE]);
 
-dibs_status dibs__my_cell_wait(dibs__engine *e, const char *key, uint64_t version,
-                               dibs__deadline until, dibs_error *err);
-/* NULL: all should have a look. */
-void dibs__my_await_tell(dibs__my *e, const char *text);
-bool dibs__my_await_any(dibs__my *e);
+dibs_status dibs__my_watch(dibs__engine *e, const char *key, uint64_t version, dibs__deadline until,
+                           void **out, dibs_error *err);
 
 /* A row of the answer that lists those who wait. Without memory it is left out. */
 void dibs__my_tell_note(dibs__my_conn *c, const dibs__sql_value *cells);
@@ -403,12 +400,10 @@ struct dibs__my {
     dibs__sql base;
     dibs__my_place place;
     dibs__my_wake *wake;
-    _Atomic bool latched;     /* a session has the latch, as far as we know */
-    _Atomic bool full;        /* the server had no connection for us */
-    _Atomic bool told_denied; /* that we may not wake clients of other accounts */
-    _Atomic bool awaited;     /* we have left marks */
-    pthread_mutex_t await_mutex;
-    struct dibs__my_awaiting *awaiting;
+    _Atomic bool latched;                     /* a session has the latch, as far as we know */
+    _Atomic bool full;                        /* the server had no connection for us */
+    _Atomic bool told_denied;                 /* that we may not wake clients of other accounts */
+    _Atomic bool awaited;                     /* we have left marks */
     _Atomic uint8_t glance[DIBS__MY_GLANCES]; /* by name: which parts a look will need */
 };
 

@@ -100,7 +100,7 @@ void dibs__my_round_add_goodbye(const dibs__my_round *r, bool awaited, dibs__my_
 static void tell(dibs__my *e, const char *text)
 {
     if (strncmp(text, DIBS__MY_CELL, strlen(DIBS__MY_CELL)) == 0)
-        dibs__my_await_tell(e, text);
+        dibs__sql_cell_tell(&e->base, text + strlen(DIBS__MY_CELL));
     else
         dibs__sql_tell(&e->base, text);
 }

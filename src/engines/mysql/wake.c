@@ -89,7 +89,9 @@ static void hang_up(dibs__my_wake *w)
 
 static bool waited_for(dibs__my_wake *w)
 {
-    return dibs__sql_waiting(&w->e->base) > 0 || dibs__my_await_any(w->e);
+    dibs__sink *sink = w->e->base.base.sink;
+
+    return sink->waited_for(sink);
 }
 
 /* True: go on with `step`. */
@@ -110,20 +112,14 @@ static void lie_down(dibs__my_wake *w, phase how, int64_t span)
     watch_socket(w, EPOLLIN | EPOLLRDHUP);
 }
 
-static void make_longer(int64_t *pause, int64_t first)
-{
-    *pause = *pause ? *pause * 2 : first;
-    if (*pause > MAX_PAUSE)
-        *pause = MAX_PAUSE;
-}
-
 /* The connection that had the latch is gone. Signs of life and looks will take it, on another. */
 static bool await_latch(dibs__my_wake *w)
 {
-    make_longer(&w->pause, LATCH_PAUSE);
+    dibs__sink *sink = w->e->base.base.sink;
+
+    w->pause = dibs__longer(w->pause, LATCH_PAUSE, MAX_PAUSE);
     lie_down(w, PAUSING, w->pause);
-    dibs__sql_look_at_all(&w->e->base);
-    dibs__my_await_tell(w->e, NULL);
+    sink->look_again(sink, DIBS__WAITERS | DIBS__CELLS);
     return false;
 }
 
@@ -177,7 +173,7 @@ static bool give_up(dibs__my_wake *w, const char *why)
     sink->log(sink, DIBS_LOG_WARNING, "mysql: %s: no connection for wake-ups: %.200s: trying again",
               w->e->place.label, why);
     hang_up(w);
-    make_longer(&w->pause, FIRST_PAUSE);
+    w->pause = dibs__longer(w->pause, FIRST_PAUSE, MAX_PAUSE);
     set_timer(w, w->pause);
     return false;
 }
@@ -351,7 +347,7 @@ void dibs__my_wake_listen(dibs__sql *e, dibs__deadline until)
 
 void dibs__my_wake_line_changed(dibs__sql *e)
 {
-    if (!atomic_load(&((dibs__my *)e)->wake->wanted) && dibs__sql_waiting(e) > 0)
+    if (!atomic_load(&((dibs__my *)e)->wake->wanted) && e->base.sink->waited_for(e->base.sink))
         dibs__my_wake_listen(e, 0);
 }
 

@@ -262,7 +262,7 @@ static dibs_status set_up(dibs__pg_conn *c, dibs__deadline until, dibs_error *er
     write_hello(hello, sizeof hello, PQbackendPID(c->pg), key);
     res = dibs__pg_simple(e->sql.base.env, c->pg, hello, until, &own);
     if (!res)
-        return dibs__fail(err, own.status, "%s", own.message);
+        return dibs__fail_as(err, own.status, &own);
     status = read_hello(c, res, err);
     PQclear(res);
     c->base.key = c->pooled ? 0 : key;

@@ -48,7 +48,7 @@ static const char *advice_for(const char *state)
     if (starts(state, "25006"))
         return ": this is a standby or a read-only session; name the primary";
     if (starts(state, "42P01"))
-        return ": the tables are gone; open a new handle to make them anew";
+        return ": the tables are gone; open a new handle to create them again";
     if (starts(state, "42501"))
         return ": the account needs SELECT, INSERT, UPDATE and DELETE on the tables";
     return "";
@@ -126,9 +126,11 @@ dibs_status dibs__pg_fault_connecting(PGconn *pg, const char *label, dibs_error 
     while (n > 0 &&
            strchr(": ", line[n - 1])) /* a peer that says nothing leaves libpq without words */
         line[--n] = '\0';
-    return dibs__fail(err, status, "postgresql: cannot connect to %s: %s%s", label,
-                      n ? line : "no answer in time",
-                      status == DIBS_UNAVAILABLE ? "; does PostgreSQL listen there?" : "");
+    dibs__fail(err, status, "postgresql: cannot connect to %s: %s%s", label,
+               n ? line : "no answer in time",
+               status == DIBS_UNAVAILABLE ? "; does PostgreSQL listen there?" : "");
+    dibs__error_code(err, "%s", status == DIBS_DENIED ? "28000" : "08001");
+    return status;
 }
 
 dibs_status dibs__pg_fault_lost(PGconn *pg, dibs_status status, dibs_error *err)
@@ -136,5 +138,7 @@ dibs_status dibs__pg_fault_lost(PGconn *pg, dibs_status status, dibs_error *err)
     char line[300];
 
     first_line(PQerrorMessage(pg), line, sizeof line);
-    return dibs__fail(err, status, "postgresql: %s", *line ? line : "the connection was lost");
+    dibs__fail(err, status, "postgresql: %s", *line ? line : "the connection was lost");
+    dibs__error_code(err, "08006");
+    return status;
 }

@@ -137,7 +137,7 @@ dibs_status dibs__pg_examine(const dibs__open_request *request, dibs__facts *out
     if (status == DIBS_OK && (status = ask(e, pg, until, out, &own)) == DIBS_OK)
         dibs__facts_measure(out, request->env, until, select_one, &(exchange){e, pg, until});
     else if (own.message[0])
-        dibs__fail(err, own.status, "%s", own.message);
+        dibs__fail_as(err, own.status, &own);
     PQfinish(pg);
     dibs__pg_place_fini(&e->place);
     free(e);

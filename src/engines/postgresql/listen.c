@@ -28,7 +28,6 @@ dibs_status dibs__pg_listen_open(dibs__pg *e, dibs_error *err)
     struct epoll_event on = {.events = EPOLLIN};
 
     pthread_mutex_init(&e->listen_mutex, NULL);
-    pthread_mutex_init(&e->await_mutex, NULL);
     e->epoll = epoll_create1(EPOLL_CLOEXEC);
     e->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (e->epoll >= 0 && e->timer >= 0 && epoll_ctl(e->epoll, EPOLL_CTL_ADD, e->timer, &on) == 0)
@@ -45,7 +44,6 @@ void dibs__pg_listen_close(dibs__pg *e)
     if (e->timer >= 0)
         close(e->timer);
     pthread_mutex_destroy(&e->listen_mutex);
-    pthread_mutex_destroy(&e->await_mutex);
 }
 
 void dibs__pg_listen_abandon(dibs__pg *e)
@@ -128,7 +126,7 @@ void dibs__pg_listen(dibs__sql *base, dibs__deadline until)
         begun = see_to_it(e, until);
     pthread_mutex_unlock(&e->listen_mutex);
     if (begun)
-        dibs__sql_look_at_all(base);
+        base->base.sink->look_again(base->base.sink, DIBS__WAITERS | DIBS__CELLS);
 }
 
 /* ---- Events ---------------------------------------------------------------------------------- */
@@ -157,16 +155,17 @@ static PGnotify *next_notice(dibs__pg *e, bool *missed)
     return n;
 }
 
-void dibs__pg_events(dibs__engine *base)
+void dibs__pg_events(dibs__engine *base, dibs__deadline until)
 {
     dibs__pg *e = (dibs__pg *)base;
-    bool missed = false;
+    dibs__sink *sink = base->sink;
+    bool missed = false, waited_for;
     uint64_t rings;
     PGnotify *n;
 
     while ((n = next_notice(e, &missed)) != NULL) {
         if (strcmp(n->relname, "dibs_cell") == 0)
-            dibs__pg_await_tell(e, n->extra);
+            dibs__sql_cell_tell(&e->sql, n->extra);
         else
             dibs__sql_tell(&e->sql, n->extra);
         PQfreemem(n);
@@ -175,12 +174,12 @@ void dibs__pg_events(dibs__engine *base)
         missed = true;
     if (!missed)
         return;
-    dibs__pg_await_tell(e, NULL);
+    waited_for = sink->waited_for(sink);
     pthread_mutex_lock(&e->listen_mutex);
-    if (dibs__sql_waiting(&e->sql) > 0)
-        see_to_it(e, DIBS__NEVER);
+    if (waited_for)
+        see_to_it(e, until);
     else
         set_timer(e, false);
     pthread_mutex_unlock(&e->listen_mutex);
-    dibs__sql_look_at_all(&e->sql);
+    sink->look_again(sink, DIBS__WAITERS | DIBS__CELLS);
 }

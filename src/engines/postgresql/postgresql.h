@@ -7,7 +7,7 @@
  *   exchange.c    a batch as one pipeline, and its answers as rows
  *   schema.c      the tables
  *   listen.c      wake-ups: LISTEN on a connection of its own, or looks at intervals
- *   await.c       waiting for a cell to change
+ *   await.c       watching a cell
  *   error.c       what the server's errors are to a caller
  *
  * Everything goes through libpq's non-blocking calls, so that the caller's deadline is kept whatever the
@@ -69,9 +69,6 @@ typedef struct dibs__pg {
     bool looking;     /* the timer runs */
     dibs__deadline retry; /* the listener could not be had: not before then */
     int epoll, timer;
-    /* await.c's */
-    pthread_mutex_t await_mutex;
-    struct dibs__pg_awaiting *awaiting;
 } dibs__pg;
 
 typedef struct dibs__pg_conn {
@@ -134,14 +131,12 @@ void dibs__pg_listen_close(dibs__pg *e);
 void dibs__pg_listen_abandon(dibs__pg *e);
 void dibs__pg_listen(dibs__sql *e, dibs__deadline until);
 int dibs__pg_event_fd(dibs__engine *e);
-void dibs__pg_events(dibs__engine *e);
+void dibs__pg_events(dibs__engine *e, dibs__deadline until);
 
 /* ---- await.c --------------------------------------------------------------------------------- */
 
-dibs_status dibs__pg_cell_wait(dibs__engine *e, const char *key, uint64_t version,
-                               dibs__deadline until, dibs_error *err);
-/* A notice has come; NULL: some may have been missed. */
-void dibs__pg_await_tell(dibs__pg *e, const char *text);
+dibs_status dibs__pg_watch(dibs__engine *e, const char *key, uint64_t version, dibs__deadline until,
+                           void **out, dibs_error *err);
 
 /* ---- error.c --------------------------------------------------------------------------------- */
 

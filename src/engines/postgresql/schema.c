@@ -207,7 +207,7 @@ static dibs_status see_to(dibs__pg_conn *c, const char *which, const char *versi
             "--url '…'` prints, then GRANT SELECT, INSERT, UPDATE, DELETE on them (%s)",
             e->place.label, names, own.message);
     if (status != DIBS_OK)
-        dibs__fail(err, status, "%s", own.message);
+        dibs__fail_as(err, status, &own);
     return status;
 }
 

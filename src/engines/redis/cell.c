@@ -1,14 +1,14 @@
 /* Cells: each command is one script on one key, sent on the main connection; see lua/cell.lua. A
  * script that the server has forgotten is sent whole, unseen by the caller.
  *
- * Waiting for a change is a blocking read of the cell's stream, on a seat of the waiting thread's
- * own. The script before it in the same write sees to it that no change can slip through between
- * the look and the wait. */
+ * Whoever waits for a change leaves a mark beside the cell, and is told through the handle's subscription. */
 #define _GNU_SOURCE
 #include "core/error.h"
+#include "core/table.h"
 #include "engines/redis/error.h"
 #include "engines/redis/redis.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +16,9 @@
 #define CELL_KEY_SIZE DIBS__REDIS_CELL_KEY_SIZE
 #define ASKED_SIZE    64
 #define REPLY_SIZE    44
-#define SMALL         4096            /* a value that may replace another when the memory is full */
-#define EARLY         (20 * DIBS__MS) /* the server's own timeout comes so long before ours */
-#define LONGEST       (30 * DIBS__SECOND) /* of one wait: then the core looks again */
+#define SMALL         4096 /* a value that may replace another when the memory is full */
+#define MARK_SIZE     64
+#define MARK_SPAN     (30 * DIBS__SECOND) /* for longer than the core waits without another look */
 
 /* ---- Numbers as the scripts pack them: big-endian -------------------------------------------- */
 
@@ -177,25 +177,42 @@ static dibs_status in_doubt(dibs_status status, dibs__cell_op op)
     return status == DIBS_NO_MEMORY && op != DIBS__CELL_READ ? DIBS_UNKNOWN : status;
 }
 
+/* On the main connection. What changed something is done when enough replicas have it; else nobody knows, and the same
+ * command with the same stamp may be sent again. */
+static dibs_status send_command(dibs__redis *r, const char *key, const dibs__cell_command *command,
+                                bool tell, bool whole, dibs__deadline until, redisReply **out,
+                                dibs_error *err)
+{
+    dibs__bytes bytes = {0};
+    redisReply *replies[2] = {NULL};
+    bool safe = true;
+    dibs_status status;
+
+    dibs__redis_cell_ask(r, key, command, tell, whole, &bytes);
+    status = command->op == DIBS__CELL_READ
+                 ? dibs__pipeline_call(r->pipeline, &bytes, replies, 1, until, err)
+                 : dibs__guard_call(r, &bytes, replies, 1, until, &safe, err);
+    dibs__bytes_fini(&bytes);
+    if (status == DIBS_OK && !safe && !dibs__redis_no_script(replies[0]))
+        status = dibs__guard_unsafe(r, "it was done", err);
+    *out = replies[0];
+    return status;
+}
+
 dibs_status dibs__redis_cell(dibs__engine *e, const char *name, const dibs__cell_command *command,
                              bool tell, dibs__deadline until, dibs__cell_reply *out,
                              dibs_error *err)
 {
     dibs__redis *r = (dibs__redis *)e;
     char key[CELL_KEY_SIZE];
-    dibs__bytes bytes = {0};
     redisReply *reply = NULL;
     dibs_status status;
 
     dibs__redis_cell_key(r, name, key);
-    dibs__redis_cell_ask(r, key, command, tell, false, &bytes);
-    status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
+    status = send_command(r, key, command, tell, false, until, &reply, err);
     if (status == DIBS_OK && dibs__redis_no_script(reply)) {
         freeReplyObject(reply);
-        reply = NULL;
-        dibs__bytes_clear(&bytes);
-        dibs__redis_cell_ask(r, key, command, tell, true, &bytes);
-        status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
+        status = send_command(r, key, command, tell, true, until, &reply, err);
     }
     if (status == DIBS_OK)
         status = in_doubt(dibs__redis_cell_answer(reply, command->op, out, err), command->op);
@@ -203,72 +220,63 @@ dibs_status dibs__redis_cell(dibs__engine *e, const char *name, const dibs__cell
         dibs__wrap(err, "%s", r->place.text);
     if (reply)
         freeReplyObject(reply);
-    dibs__bytes_fini(&bytes);
     return status;
 }
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
-/* The script goes out whole: were it forgotten, the read behind it would block all the same. */
-static void write_wait(const dibs__redis *r, const char *key, uint64_t version, int64_t span,
-                       dibs__bytes *out)
+static void ask_to_mark(const dibs__redis *r, const char *key, const char *mark, uint64_t version,
+                        bool whole, dibs__bytes *out)
 {
-    char stream[CELL_KEY_SIZE + 4], after[32];
-
-    snprintf(stream, sizeof stream, "%s:s", key);
-    snprintf(after, sizeof after, "%llu-1", (unsigned long long)version);
-    dibs__script_begin(&r->scripts, call_of(r, DIBS__SCRIPT_AWAIT, true, 2), key, out);
+    dibs__script_begin(&r->scripts, call_of(r, DIBS__SCRIPT_AWAIT, whole, 3), key, out);
     dibs__resp_number(out, (int64_t)version);
-    dibs__resp_number(out, span / DIBS__MS + 1000);
-    dibs__resp_begin(out, 6);
-    dibs__resp_text(out, "XREAD");
-    dibs__resp_text(out, "BLOCK");
-    dibs__resp_number(out, span / DIBS__MS);
-    dibs__resp_text(out, "STREAMS");
-    dibs__resp_text(out, stream);
-    dibs__resp_text(out, after);
+    dibs__resp_number(out, MARK_SPAN / DIBS__MS);
+    dibs__resp_word(out, mark, strlen(mark));
 }
 
-/* One write, two answers: the script's, and that of the stream. The seat is left. */
-static dibs_status wait_on(dibs__redis *r, dibs__seat *seat, const char *key, uint64_t version,
-                           dibs__deadline until, dibs_error *err)
+static dibs_status set_mark(dibs__redis *r, const char *key, const char *mark, uint64_t version,
+                            dibs__deadline until, bool *changed, dibs_error *err)
 {
-    int64_t span = until - dibs__now(r->base.env) - EARLY;
-    redisReply *replies[2] = {NULL};
     dibs__bytes bytes = {0};
+    redisReply *reply = NULL;
     dibs_status status;
 
-    span = span > LONGEST ? LONGEST : span < DIBS__MS ? DIBS__MS : span;
-    write_wait(r, key, version, span, &bytes);
-    status = dibs__conn_ask(seat->conn, &bytes, replies, 2, until, err);
-    dibs__seat_leave(&r->seats, seat, status == DIBS_OK ? DIBS__SEAT_SOUND : DIBS__SEAT_UNANSWERED);
-    for (int i = 0; i < 2; i++) {
-        if (status == DIBS_OK && replies[i]->type == REDIS_REPLY_ERROR)
-            status = dibs__redis_refusal(replies[i], err);
-        if (replies[i])
-            freeReplyObject(replies[i]);
+    ask_to_mark(r, key, mark, version, false, &bytes);
+    status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
+    if (status == DIBS_OK && dibs__redis_no_script(reply)) {
+        freeReplyObject(reply);
+        reply = NULL;
+        dibs__bytes_clear(&bytes);
+        ask_to_mark(r, key, mark, version, true, &bytes);
+        status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
     }
+    if (status == DIBS_OK && reply->type != REDIS_REPLY_INTEGER)
+        status = dibs__redis_refusal(reply, err);
+    *changed = status == DIBS_OK && reply->integer != 0;
+    if (reply)
+        freeReplyObject(reply);
     dibs__bytes_fini(&bytes);
-    return status;
+    return status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status;
 }
 
-dibs_status dibs__redis_cell_wait(dibs__engine *e, const char *name, uint64_t version,
-                                  dibs__deadline until, dibs_error *err)
+/* The subscription stands before the mark, so that no change can slip through in between. */
+dibs_status dibs__redis_watch(dibs__engine *e, const char *name, uint64_t version,
+                              dibs__deadline until, void **out, dibs_error *err)
 {
     dibs__redis *r = (dibs__redis *)e;
-    char key[CELL_KEY_SIZE];
-    dibs__seat *seat = NULL;
-    dibs_status status = dibs__redis_take_seat(r, until, &seat, err);
+    char key[CELL_KEY_SIZE], mark[MARK_SIZE];
+    bool changed = false;
+    dibs_status status = dibs__events_need(r, until, err);
 
+    *out = NULL;
     if (status != DIBS_OK)
         return status;
     dibs__redis_cell_key(r, name, key);
-    status = wait_on(r, seat, key, version, until, err);
-    if (status == DIBS_UNKNOWN && dibs__now(r->base.env) >= until)
-        return DIBS_OK; /* nobody said anything in time */
-    if (status == DIBS_UNKNOWN)
-        status = DIBS_UNAVAILABLE;
+    snprintf(mark, sizeof mark, "%s " DIBS__REDIS_CHANGED "%016" PRIx64, r->id, dibs__hash(name));
+    status = set_mark(r, key, mark, version, until, &changed, err);
     if (status != DIBS_OK)
         dibs__wrap(err, "%s", r->place.text);
+    if (changed)
+        e->sink->changed(e->sink, dibs__hash(name));
     return status;
 }

@@ -61,11 +61,12 @@ static dibs_status connect_socket(const dibs__redis_place *place, dibs__deadline
     if (*out >= 0)
         return DIBS_OK;
     if (errno == EACCES || errno == EPERM)
-        return dibs__fail(err, DIBS_DENIED,
-                          "no permission to use the socket: %s; check the file's permissions",
-                          strerror(errno));
-    return dibs__fail(err, DIBS_UNAVAILABLE,
-                      "cannot connect to the socket: %s; is the server running?", strerror(errno));
+        return dibs__fail_errno(err, DIBS_DENIED, errno,
+                                "no permission to use the socket: %s; check the file's permissions",
+                                strerror(errno));
+    return dibs__fail_errno(err, DIBS_UNAVAILABLE, errno,
+                            "cannot connect to the socket: %s; is the server running?",
+                            strerror(errno));
 }
 
 static void let_block(int fd)
@@ -219,21 +220,18 @@ static dibs__io feed(dibs__conn *c, const char *data, size_t length)
 }
 
 /* Sleeps until there is something to read; GOT: there is. */
-static dibs__io await_bytes(dibs__conn *c, dibs__deadline until, int poke_fd, short wait_for)
+static dibs__io await_bytes(dibs__conn *c, dibs__deadline until, short wait_for)
 {
-    struct pollfd p[2] = {{c->fd, wait_for, 0}, {poke_fd, POLLIN, 0}};
+    struct pollfd p = {c->fd, wait_for, 0};
     int left = dibs__poll_ms(c->env, until);
-    int tick = poke_fd < 0 && (left < 0 || left > TICK / DIBS__MS) ? TICK / DIBS__MS : left;
-    int n = poll(p, 2, tick);
+    int n = poll(&p, 1, left < 0 || left > TICK / DIBS__MS ? TICK / DIBS__MS : left);
 
     if (n < 0)
         return errno == EINTR ? DIBS__IO_GOT : DIBS__IO_CUT;
-    if (n == 0)
-        return left == 0 ? DIBS__IO_LATE : DIBS__IO_GOT;
-    return p[0].revents ? DIBS__IO_GOT : DIBS__IO_POKED;
+    return n == 0 && left == 0 ? DIBS__IO_LATE : DIBS__IO_GOT;
 }
 
-dibs__io dibs__conn_receive(dibs__conn *c, dibs__deadline until, int poke_fd)
+dibs__io dibs__conn_receive(dibs__conn *c, dibs__deadline until)
 {
     char data[16384];
     /* With TLS there may be bytes that poll does not see, so that reading comes first. */
@@ -241,9 +239,9 @@ dibs__io dibs__conn_receive(dibs__conn *c, dibs__deadline until, int poke_fd)
     short wait_for = POLLIN;
 
     for (;;) {
-        bool block = !c->tls && poke_fd < 0 && until - dibs__now(c->env) > TICK, waited = block;
+        bool block = !c->tls && until - dibs__now(c->env) > TICK, waited = block;
         if (!block && poll_first) {
-            dibs__io io = await_bytes(c, until, poke_fd, wait_for);
+            dibs__io io = await_bytes(c, until, wait_for);
             if (io != DIBS__IO_GOT)
                 return io;
             waited = true;
@@ -253,7 +251,7 @@ dibs__io dibs__conn_receive(dibs__conn *c, dibs__deadline until, int poke_fd)
             return feed(c, data, (size_t)n);
         if (n == 0 || (errno != EAGAIN && errno != EINTR))
             return DIBS__IO_CUT;
-        if (waited && poke_fd < 0)
+        if (waited)
             return DIBS__IO_GOT; /* whoever reads for others has more to look after */
         poll_first = true;
     }
@@ -315,7 +313,6 @@ const char *dibs__io_text(dibs__io io)
     case DIBS__IO_JUNK:
         return "what came back is not the Redis protocol";
     case DIBS__IO_GOT:
-    case DIBS__IO_POKED:
         break;
     }
     return "interrupted";
@@ -338,7 +335,7 @@ dibs_status dibs__conn_ask(dibs__conn *c, const dibs__bytes *bytes, redisReply *
         io = dibs__conn_next(c, &out[got]);
         if (io == DIBS__IO_GOT)
             got++;
-        else if (io != DIBS__IO_LATE || (io = dibs__conn_receive(c, until, -1)) != DIBS__IO_GOT)
+        else if (io != DIBS__IO_LATE || (io = dibs__conn_receive(c, until)) != DIBS__IO_GOT)
             return dibs__fail(err, DIBS_UNKNOWN, "%s", dibs__io_text(io));
     }
     return DIBS_OK;

@@ -13,10 +13,13 @@
 
 #include <hiredis/hiredis.h>
 
+typedef struct dibs__sentinels dibs__sentinels; /* sentinel.h */
+
 /* Where the server is and as whom to come: what the URL said. */
 typedef struct dibs__redis_place {
     const dibs__env *env;
-    char *host; /* NULL: a unix socket */
+    dibs__sentinels *sentinels; /* NULL: it is at one address. Else they say at which */
+    char *host;                 /* NULL: a unix socket */
     int port;
     char *socket;
     char *user;     /* NULL: the default user */
@@ -40,10 +43,9 @@ typedef struct dibs__conn {
 } dibs__conn;
 
 typedef enum dibs__io {
-    DIBS__IO_GOT,   /* something came */
-    DIBS__IO_LATE,  /* the deadline passed */
-    DIBS__IO_POKED, /* `poke_fd` is readable */
-    DIBS__IO_CUT,   /* the peer hung up, or the network says so */
+    DIBS__IO_GOT,  /* something came */
+    DIBS__IO_LATE, /* the deadline passed */
+    DIBS__IO_CUT,  /* the peer hung up, or the network says so */
     DIBS__IO_MEMORY,
     DIBS__IO_JUNK, /* what came is not the Redis protocol, or is too long */
 } dibs__io;
@@ -67,9 +69,8 @@ dibs__io dibs__conn_push(dibs__conn *c, const char *data, size_t length, size_t 
 /* Gives the reader all that has come, without waiting. LATE: nothing, poll for `*wait_for`. */
 dibs__io dibs__conn_pull(dibs__conn *c, short *wait_for);
 
-/* Waits for bytes and gives them to the reader. `poke_fd`: -1, or a descriptor that ends the wait. GOT
- * may also mean that nothing has come for a while: ask `next`. */
-dibs__io dibs__conn_receive(dibs__conn *c, dibs__deadline until, int poke_fd);
+/* Waits for bytes and gives them to the reader. GOT may also mean that nothing has come for a while: ask `next`. */
+dibs__io dibs__conn_receive(dibs__conn *c, dibs__deadline until);
 
 /* GOT: a whole reply, the caller's to free. LATE: none is complete yet. */
 dibs__io dibs__conn_next(dibs__conn *c, redisReply **out);

@@ -35,7 +35,7 @@ static const meaning meanings[] = {
     {"MASTERDOWN", DIBS_UNAVAILABLE,
      "this is a replica without its primary: use the primary's address"},
     {"READONLY", DIBS_UNAVAILABLE, "this is a replica: use the primary's address"},
-    {"BUSY", DIBS_UNAVAILABLE, "somebody's script keeps the server busy: try again"},
+    {"BUSY", DIBS_UNAVAILABLE, "another client's script keeps the server busy: retry"},
     {"OOM", DIBS_UNAVAILABLE, "the server is out of memory: raise its maxmemory"},
     {"MISCONF", DIBS_UNAVAILABLE,
      "the server cannot save to disk and takes no writes: look at its log"},

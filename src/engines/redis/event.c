@@ -1,7 +1,7 @@
-/* Wake-ups for requests: one subscription a handle, made before the first request enters a line. The
- * keeper polls one descriptor, an epoll set with the subscription in it and a timer for trying
- * again when that was cut. What is published meanwhile is lost; the next sign of life of each
- * request finds it. */
+/* Wake-ups: one subscription a handle, made when the first of it stands in line. Whoever reads the handle's
+ * events polls one descriptor, an epoll set with the subscription in it and a timer for trying
+ * again when that was cut. What is published meanwhile is lost: once it stands again, the core looks at all who
+ * wait. */
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "core/thread.h"
@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,18 +24,23 @@
 #define RETRY_FIRST (100 * DIBS__MS)
 #define RETRY_LAST  (5 * DIBS__SECOND)
 
-/* Threads that enter make the connection, the keeper alone reads and drops it. */
+/* Threads that enter make the connection, whoever reads the events alone reads and drops it. */
 struct dibs__events {
     pthread_mutex_t lock; /* `conn` goes from NULL to something, or back */
     int epoll_fd, timer_fd;
     dibs__conn *conn;
     bool wanted;
+    bool missed; /* it has been cut: once it stands again, look */
     int64_t pause;
+    bool refused;              /* the last try was, and not for want of an answer */
+    atomic_bool armed;         /* the timer may ring */
+    uint64_t made;             /* so many times */
+    _Atomic uint64_t standing; /* which of these stands; 0: none */
 };
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
-static bool watch(dibs__events *v, int fd)
+bool dibs__events_watch(dibs__events *v, int fd)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
 
@@ -50,7 +56,7 @@ dibs__events *dibs__events_new(void)
     pthread_mutex_init(&v->lock, NULL);
     v->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     v->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (v->epoll_fd < 0 || v->timer_fd < 0 || !watch(v, v->timer_fd)) {
+    if (v->epoll_fd < 0 || v->timer_fd < 0 || !dibs__events_watch(v, v->timer_fd)) {
         dibs__events_free(v);
         return NULL;
     }
@@ -80,12 +86,33 @@ void dibs__events_abandon(dibs__events *v)
     close(v->epoll_fd);
 }
 
-/* Makes the keeper call `events` after `span`. */
+void dibs__events_renew(dibs__events *v)
+{
+    pthread_mutex_lock(&v->lock);
+    if (v->conn)
+        shutdown(v->conn->fd, SHUT_RDWR); /* the keeper reads that it was cut */
+    pthread_mutex_unlock(&v->lock);
+}
+
+/* Has `events` called after `span`. */
 static void call_later(dibs__events *v, int64_t span)
 {
     struct itimerspec t = {.it_value = {span / DIBS__SECOND, span % DIBS__SECOND * 1000 + 1}};
 
+    atomic_store(&v->armed, true);
     timerfd_settime(v->timer_fd, 0, &t, NULL);
+}
+
+static bool has_rung(dibs__events *v)
+{
+    uint64_t ticks;
+
+    if (!atomic_load_explicit(&v->armed, memory_order_relaxed))
+        return false;
+    if (read(v->timer_fd, &ticks, sizeof ticks) != sizeof ticks)
+        return false;
+    atomic_store(&v->armed, false);
+    return true;
 }
 
 /* ---- Subscribing ----------------------------------------------------------------------------- */
@@ -121,7 +148,7 @@ static dibs_status connect_events(dibs__redis *r, dibs__deadline until, dibs_err
 
     if (status == DIBS_OK)
         status = subscribe(r, c, until, err);
-    if (status == DIBS_OK && !watch(v, c->fd))
+    if (status == DIBS_OK && !dibs__events_watch(v, c->fd))
         status =
             dibs__fail(err, DIBS_NO_MEMORY, "cannot poll the subscription: %s", strerror(errno));
     if (status != DIBS_OK) {
@@ -130,15 +157,24 @@ static dibs_status connect_events(dibs__redis *r, dibs__deadline until, dibs_err
     }
     v->conn = c;
     v->pause = 0;
+    v->refused = false;
+    atomic_store(&v->standing, ++v->made);
     call_later(v, 0); /* something may have come with the confirmation already */
     return DIBS_OK;
 }
 
-/* With the lock. Nobody else may come to try: the keeper does, later and later. */
-static void retry_later(dibs__events *v)
+/* With the lock. Nobody else may come to try: the reader does, later and later. */
+static void retry_later(dibs__redis *r, const dibs_error *err)
 {
-    v->pause = v->pause ? 2 * v->pause : RETRY_FIRST;
-    v->pause = v->pause < RETRY_LAST ? v->pause : RETRY_LAST;
+    dibs__events *v = r->events;
+    bool refused = err->status != DIBS_UNAVAILABLE;
+
+    if (refused && !v->refused)
+        r->base.sink->log(r->base.sink, DIBS_LOG_WARNING,
+                          "%s: those who wait ask every 2 s instead of being notified",
+                          err->message);
+    v->refused = refused;
+    v->pause = dibs__longer(v->pause, RETRY_FIRST, RETRY_LAST);
     call_later(v, v->pause);
 }
 
@@ -154,68 +190,108 @@ static bool lock_until(dibs__events *v, const dibs__env *env, dibs__deadline unt
            0;
 }
 
+/* With the lock. True: it stands again, and what was published meanwhile is lost. */
+static bool stands_again(dibs__events *v)
+{
+    bool again = v->conn && v->missed;
+
+    v->missed &= !again;
+    return again;
+}
+
 dibs_status dibs__events_need(dibs__redis *r, dibs__deadline until, dibs_error *err)
 {
     dibs__events *v = r->events;
+    dibs_error unused = {0};
     dibs_status status = DIBS_OK;
+    bool again;
 
     if (!lock_until(v, r->base.env, until))
         return dibs__fail(err, DIBS_UNAVAILABLE, "%s: not subscribed in time", r->place.text);
     v->wanted = true;
-    if (!v->conn)
-        status = connect_events(r, until, err);
-    if (status != DIBS_OK)
-        retry_later(v); /* the keeper may have been turned away meanwhile */
+    err = err ? err : &unused;
+    if (!v->conn && v->refused)
+        status =
+            dibs__fail(err, DIBS_UNAVAILABLE, "%s: the subscription was refused", r->place.text);
+    else if (!v->conn && (status = connect_events(r, until, err)) != DIBS_OK)
+        retry_later(r, err); /* the reader may have been turned away meanwhile */
+    again = stands_again(v);
     pthread_mutex_unlock(&v->lock);
+    if (again)
+        r->base.sink->look_again(r->base.sink, DIBS__WAITERS | DIBS__CELLS);
     return status;
 }
 
-/* ---- What the keeper does -------------------------------------------------------------------- */
+uint64_t dibs__events_standing(const dibs__redis *r)
+{
+    return atomic_load_explicit(&r->events->standing, memory_order_acquire);
+}
+
+/* ---- What the reader does -------------------------------------------------------------------- */
 
 int dibs__redis_event_fd(dibs__engine *e)
 {
     return ((dibs__redis *)e)->events->epoll_fd;
 }
 
-/* "attempt fence floor": handed over. "attempt": look. */
-static void tell(dibs__sink *sink, const redisReply *reply)
+/* "attempt fence floor": handed over. "attempt": look. "=hash": a cell has changed. Whether replicas have a
+ * hand-over, only a keep tells: it goes out with a WAIT. */
+static void tell(const dibs__redis *r, const redisReply *reply)
 {
+    dibs__sink *sink = r->base.sink;
     char attempt[DIBS__ATTEMPT_SIZE];
     int64_t fence, floor;
+    uint64_t cell;
     int n;
 
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 || !reply->element[0]->str ||
         strcmp(reply->element[0]->str, "message") != 0 || !reply->element[2]->str)
         return;
-    n = sscanf(reply->element[2]->str, "%39s %" SCNd64 " %" SCNd64, attempt, &fence, &floor);
-    if (n == 3 && dibs__redis_is_fence(fence, floor))
-        sink->granted(sink, attempt, (uint64_t)fence, (uint64_t)floor);
-    else if (n == 1)
-        sink->look(sink, attempt);
-}
-
-static bool read_events(dibs__conn *c, dibs__sink *sink)
-{
-    for (;;) {
-        redisReply *reply = NULL;
-        dibs__io io = dibs__conn_next(c, &reply);
-        if (io == DIBS__IO_GOT) {
-            tell(sink, reply);
-            freeReplyObject(reply);
-            continue;
-        }
-        if (io != DIBS__IO_LATE)
-            return false;
-        io = dibs__conn_receive(c, 0, -1);
-        if (io != DIBS__IO_GOT)
-            return io == DIBS__IO_LATE;
+    if (sscanf(reply->element[2]->str, DIBS__REDIS_CHANGED "%16" SCNx64, &cell) == 1) {
+        sink->changed(sink, cell);
+        return;
     }
+    n = sscanf(reply->element[2]->str, "%39s %" SCNd64 " %" SCNd64, attempt, &fence, &floor);
+    if (n == 1 || (n == 3 && r->guard.replicas > 0))
+        sink->look(sink, attempt);
+    else if (n == 3 && dibs__redis_is_fence(fence, floor))
+        sink->granted(sink, attempt, (uint64_t)fence, (uint64_t)floor);
 }
 
-static void try_again(dibs__redis *r)
+static dibs__io tell_all(dibs__conn *c, const dibs__redis *r)
 {
-    if (connect_events(r, dibs__after(r->base.env, RETRY_SPAN), NULL) != DIBS_OK)
-        retry_later(r->events);
+    redisReply *reply = NULL;
+    dibs__io io;
+
+    while ((io = dibs__conn_next(c, &reply)) == DIBS__IO_GOT) {
+        tell(r, reply);
+        freeReplyObject(reply);
+    }
+    return io;
+}
+
+/* Something may have come with the last answer already. False: the connection is of no use any more. */
+static bool read_events(dibs__conn *c, const dibs__redis *r)
+{
+    short wait_for;
+    dibs__io io = tell_all(c, r);
+
+    if (io == DIBS__IO_LATE)
+        io = dibs__conn_pull(c, &wait_for);
+    return io == DIBS__IO_LATE || (io == DIBS__IO_GOT && tell_all(c, r) == DIBS__IO_LATE);
+}
+
+/* Without it, all who wait have a look now and then. */
+static bool try_again(dibs__redis *r, dibs__deadline until)
+{
+    dibs_error err = {0};
+    dibs_status status;
+
+    until = dibs__sooner(until, dibs__after(r->base.env, RETRY_SPAN));
+    status = connect_events(r, until, &err);
+    if (status != DIBS_OK)
+        retry_later(r, &err);
+    return status == DIBS_OK;
 }
 
 static void drop(dibs__redis *r)
@@ -227,25 +303,41 @@ static void drop(dibs__redis *r)
     epoll_ctl(v->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
     pthread_mutex_lock(&v->lock);
     v->conn = NULL;
+    v->missed = true;
+    atomic_store(&v->standing, 0);
     pthread_mutex_unlock(&v->lock);
     dibs__conn_close(c);
     call_later(v, 0);
 }
 
-void dibs__redis_events(dibs__engine *e)
+static void leave_master(void *ctx)
+{
+    dibs__redis *r = ctx;
+
+    r->base.sink->log(r->base.sink, DIBS_LOG_INFO, "%s: there is another master", r->place.text);
+    dibs__pipeline_renew(r->pipeline);
+    dibs__events_renew(r->events);
+}
+
+void dibs__redis_events(dibs__engine *e, dibs__deadline until)
 {
     dibs__redis *r = (dibs__redis *)e;
     dibs__events *v = r->events;
     dibs__conn *c;
-    uint64_t ticks;
-    bool rang = read(v->timer_fd, &ticks, sizeof ticks) == sizeof ticks;
+    bool rang = has_rung(v), again = false;
+
+    if (r->place.sentinels)
+        dibs__sentinels_hear(r->place.sentinels, leave_master, r);
 
     if (pthread_mutex_trylock(&v->lock) != 0)
         return; /* somebody is connecting, and will ring again */
     if (!v->conn && v->wanted && rang)
-        try_again(r);
+        again = !try_again(r, until);
     c = v->conn;
+    again |= stands_again(v);
     pthread_mutex_unlock(&v->lock);
-    if (c && !read_events(c, r->base.sink))
+    if (again)
+        r->base.sink->look_again(r->base.sink, DIBS__WAITERS | DIBS__CELLS);
+    if (c && !read_events(c, r))
         drop(r);
 }

@@ -208,7 +208,6 @@ static void try_rights(dibs__facts *f, dibs__conn *c, const char *prefix, dibs__
         try_one(f, "script", c, until, (const char *const[WORDS]){"EVAL", "return 1", "0"}))
         try_one(f, "write", c, until, (const char *const[WORDS]){"EVAL", script, "1", key});
     try_one(f, "time", c, until, (const char *const[WORDS]){"TIME"});
-    try_one(f, "block", c, until, (const char *const[WORDS]){"BLPOP", key, "0.001"});
     if (try_one(f, "kill", c, until, (const char *const[WORDS]){"CLIENT", "ID"}) &&
         try_one(f, "kill", c, until, (const char *const[WORDS]){"CLIENT", "KILL", "ID", "0"}))
         try_one(f, "kill", c, until, (const char *const[WORDS]){"INFO", "server"});

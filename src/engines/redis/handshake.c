@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "engines/redis/error.h"
+#include "engines/redis/sentinel.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -98,7 +99,15 @@ dibs_status dibs__redis_connect(const dibs__redis_place *place, dibs__deadline u
                                 dibs__conn **out, dibs_error *err)
 {
     dibs__conn *c = NULL;
-    dibs_status status = dibs__conn_open(place, until, &c, err);
+    dibs_status status;
+
+    if (place->sentinels) {
+        status = dibs__sentinels_connect(place->sentinels, place, until, out, err);
+        if (status != DIBS_OK)
+            dibs__wrap(err, "%s", place->text);
+        return status;
+    }
+    status = dibs__conn_open(place, until, &c, err);
 
     if (status == DIBS_OK)
         status = login(c, place, until, err);
@@ -141,7 +150,8 @@ static dibs_status check_kind(const char *info, bool *may_evict, dibs_error *err
                           "this is a replica: use the address of the primary");
     if (info_says(info, "redis_mode", "sentinel"))
         return dibs__fail(err, DIBS_UNSUPPORTED,
-                          "this is a Sentinel: use the address of the primary");
+                          "this is a Sentinel: use redis+sentinel://HOST/SERVICE, or the "
+                          "address of the primary");
     *may_evict = strstr(info, "maxmemory_policy:") &&
                  !info_says(info, "maxmemory_policy", "noeviction") &&
                  !info_says(info, "maxmemory", "0");

@@ -1,6 +1,5 @@
-/* The commands: each is one script on one key, sent on the main connection or, where there was a
- * line for the lock, on a seat of the calling thread, which saves the hop through the shared one. A
- * script that the server has forgotten is sent whole, unseen by the caller. */
+/* The commands: each is one script on one key, sent on the main connection. A script that the server has forgotten is
+ * sent whole, unseen by the caller. */
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "engines/redis/error.h"
@@ -14,10 +13,8 @@
 #define WHO_SIZE  (DIBS__OWNER_SIZE + DIBS__ATTEMPT_SIZE + DIBS__HOST_SIZE + 64)
 #define KEEP_MAX  256 /* in one write */
 
-/* What to enter with, beside who: lease, min_hold, window, capacity, and a sum of these. */
-#define NUMBERS_SIZE 32 /* the sum is in the last byte */
-#define ALL_OF_IT    1
-#define WAIT_FOLLOWS 2 /* a BLPOP comes right behind */
+/* What to enter with, beside who: lease, min_hold, window, capacity, and 1 for all of it. */
+#define NUMBERS_SIZE 32
 
 /* An argument of a script: bytes, or else a number. */
 typedef struct word {
@@ -31,26 +28,18 @@ typedef struct question {
     char key[DIBS__REDIS_KEY_SIZE];
     char numbers[NUMBERS_SIZE];
     char who[WHO_SIZE];
-    int64_t lease; /* asked for */
+    int64_t lease;  /* asked for */
+    bool must_last; /* it counts only when replicas have it, where the guard says so */
     size_t count;
     word words[WORDS_MAX];
 } question;
 
-atomic_uchar *dibs__redis_hot(dibs__redis *r, const char *name)
-{
-    uint32_t hash = 2166136261u;
-
-    for (; *name; name++)
-        hash = (hash ^ (unsigned char)*name) * 16777619u;
-    return &r->hot[(hash ^ hash >> 16) % DIBS__REDIS_HOT];
-}
-
 /* ---- Questions and answers ------------------------------------------------------------------- */
 
-static void write_question(const dibs__redis *r, const question *q, bool whole, dibs__bytes *out)
+static void write_question(dibs__redis *r, const question *q, bool whole, dibs__bytes *out)
 {
     dibs__script_call call = {q->script, atomic_load_explicit(&r->flags, memory_order_relaxed),
-                              whole, q->count};
+                              whole, q->count + dibs__guard_words(&r->guard)};
 
     dibs__script_begin(&r->scripts, call, q->key, out);
     for (size_t i = 0; i < q->count; i++) {
@@ -59,6 +48,7 @@ static void write_question(const dibs__redis *r, const question *q, bool whole, 
         else
             dibs__resp_number(out, q->words[i].number);
     }
+    dibs__guard_write(&r->guard, out);
 }
 
 /* A number alone: the fence of a grant with its whole lease and nobody beside it; 0: released. */
@@ -77,6 +67,17 @@ static dibs_status refused(const redisReply *reply, dibs__reply *out, dibs_error
 {
     *out = (dibs__reply){.remaining = 1};
     return dibs__redis_refusal(reply, err);
+}
+
+uint64_t dibs__redis_read_double(const char *at)
+{
+    uint64_t bits = 0;
+    double number;
+
+    for (int i = 0; i < 8; i++)
+        bits = bits << 8 | (unsigned char)at[i];
+    memcpy(&number, &bits, sizeof number);
+    return number >= 0 && number < 0x1p63 ? (uint64_t)number : 0;
 }
 
 bool dibs__redis_is_fence(int64_t fence, int64_t floor)
@@ -150,40 +151,73 @@ dibs_status dibs__redis_read_reply(const redisReply *reply, int64_t lease, dibs_
     return DIBS_OK;
 }
 
-static dibs_status ask_on_seat(dibs__redis *r, dibs__seat *seat, const dibs__bytes *bytes,
-                               redisReply **reply, dibs__deadline until, dibs_error *err)
+/* One question, one reply; `*safe`: enough replicas have what it did. */
+static dibs_status send_once(dibs__redis *r, const question *q, bool whole, redisReply **reply,
+                             dibs__deadline until, bool *safe, dibs_error *err)
 {
-    dibs_status status = dibs__conn_ask(seat->conn, bytes, reply, 1, until, err);
+    dibs__bytes bytes = {0};
+    redisReply *replies[2] = {NULL};
+    dibs_status status;
 
-    dibs__seat_leave(&r->seats, seat, status == DIBS_OK ? DIBS__SEAT_SOUND : DIBS__SEAT_UNANSWERED);
+    write_question(r, q, whole, &bytes);
+    status = q->must_last ? dibs__guard_call(r, &bytes, replies, 1, until, safe, err)
+                          : dibs__pipeline_call(r->pipeline, &bytes, replies, 1, until, err);
+    dibs__bytes_fini(&bytes);
+    *reply = replies[0];
     return status;
 }
 
-/* One question, one answer. `seat`: may be NULL. */
-static dibs_status ask(dibs__redis *r, const question *q, dibs__seat *seat, dibs__deadline until,
-                       dibs__reply *out, dibs_error *err)
+static dibs_status send_question(dibs__redis *r, const question *q, redisReply **reply,
+                                 dibs__deadline until, bool *safe, dibs_error *err)
 {
-    dibs__bytes bytes = {0};
+    dibs_status status = send_once(r, q, false, reply, until, safe, err);
+
+    if (status == DIBS_OK && dibs__redis_no_script(*reply)) {
+        freeReplyObject(*reply);
+        status = send_once(r, q, true, reply, until, safe, err);
+    }
+    return status;
+}
+
+static dibs_status read_answer(dibs__redis *r, const question *q, const redisReply *reply,
+                               bool safe, dibs__reply *out, dibs_error *err)
+{
+    dibs_status status = dibs__redis_read_reply(reply, q->lease, out, err);
+
+    return status == DIBS_OK && out->verdict == DIBS__GRANTED && !safe
+               ? dibs__guard_unsafe(r, "the lock was granted", err)
+               : status;
+}
+
+/* One question, one answer. */
+static dibs_status ask(dibs__redis *r, const question *q, dibs__deadline until, dibs__reply *out,
+                       dibs_error *err)
+{
+    char server[DIBS__SERVER_SIZE] = "";
     redisReply *reply = NULL;
+    bool safe = true, again = true;
     dibs_status status;
 
-    write_question(r, q, false, &bytes);
-    status = seat ? ask_on_seat(r, seat, &bytes, &reply, until, err) : DIBS_UNAVAILABLE;
-    if (status == DIBS_UNAVAILABLE)
-        status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
-    if (status == DIBS_OK && dibs__redis_no_script(reply)) {
-        freeReplyObject(reply);
-        dibs__bytes_clear(&bytes);
-        write_question(r, q, true, &bytes);
-        status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
+    if (r->guard.on)
+        dibs__guard_server(&r->guard, server);
+    status = send_question(r, q, &reply, until, &safe, err);
+    if (status == DIBS_OK && dibs__guard_refused(reply)) {
+        status = dibs__guard_explain(r, reply, server, &again, until, out, err);
+        if (again) {
+            freeReplyObject(reply);
+            reply = NULL;
+            status = send_question(r, q, &reply, until, &safe, err);
+            again = false;
+        }
     }
-    if (status == DIBS_OK)
-        status = dibs__redis_read_reply(reply, q->lease, out, err);
+    if (status == DIBS_OK && dibs__guard_refused(reply))
+        status = dibs__guard_explain(r, reply, server, &again, until, out, err);
+    else if (status == DIBS_OK)
+        status = read_answer(r, q, reply, safe, out, err);
     if (status != DIBS_OK)
         dibs__wrap(err, "%s", r->place.text);
     if (reply)
         freeReplyObject(reply);
-    dibs__bytes_fini(&bytes);
     return status;
 }
 
@@ -197,7 +231,7 @@ static char *add_bytes(char *at, uint64_t value, int count)
     return at;
 }
 
-static char *add_double(char *at, int64_t value)
+char *dibs__redis_add_double(char *at, int64_t value)
 {
     double number = (double)value;
     uint64_t bits;
@@ -213,13 +247,13 @@ static char *write_name(char *at, const char *owner, const char *attempt)
 }
 
 /* Who asks, in the form in which the script stores it: see lua/head.lua. Returns its length. */
-static size_t write_who(char out[WHO_SIZE], const dibs__asker *who, bool by_event)
+static size_t write_who(char out[WHO_SIZE], const dibs__asker *who)
 {
     char *at = write_name(out, who->owner, who->attempt);
 
     at += sprintf(at, "%lld %s", (long long)who->pid, who->host) + 1;
-    at = stpcpy(at, by_event ? "P" : "L") + 1;
-    at = add_double(add_bytes(at, who->weight, 4), who->lease);
+    at = stpcpy(at, "P") + 1;
+    at = dibs__redis_add_double(add_bytes(at, who->weight, 4), who->lease);
     return (size_t)(at - out);
 }
 
@@ -236,57 +270,50 @@ static word flag(bool set)
 static void ask_to_enter(const dibs__redis *r, const dibs__enter_request *request, question *q)
 {
     const dibs__asker *who = &request->who;
-    size_t length = write_who(q->who, who, request->by_event);
-    uint32_t kind = who->weight == request->capacity ? ALL_OF_IT : 0;
+    size_t length = write_who(q->who, who);
+    bool all = who->weight == request->capacity;
 
     q->script = DIBS__SCRIPT_ENTER;
     q->lease = who->lease;
+    q->must_last = true;
     dibs__redis_key(r->prefix, request->name, q->key);
-    add_double(q->numbers, who->lease);
-    add_double(q->numbers + 8, who->min_hold);
-    add_double(q->numbers + 16, request->window);
+    dibs__redis_add_double(q->numbers, who->lease);
+    dibs__redis_add_double(q->numbers + 8, who->min_hold);
+    dibs__redis_add_double(q->numbers + 16, request->window);
     add_bytes(q->numbers + 24, request->capacity, 4);
-    add_bytes(q->numbers + 28, kind, 4);
+    add_bytes(q->numbers + 28, all, 4);
     q->words[0] = (word){q->numbers, NUMBERS_SIZE, 0};
     q->words[1] = (word){q->who, length, 0};
     q->count = 2;
 }
 
-static dibs_status enter_hot(dibs__redis *r, const dibs__enter_request *request, question *q,
-                             dibs__deadline until, dibs__reply *out, dibs_error *err)
+/* In line, it must be told. What was published before the subscription stands is lost: then it looks. Without one,
+ * signs of life find what happens, and each try to subscribe again. */
+static void see_to_wake_up(dibs__redis *r, const char *attempt, uint64_t stood,
+                           dibs__deadline until)
 {
-    dibs__bytes bytes = {0};
-    dibs_status status;
-
-    q->numbers[NUMBERS_SIZE - 1] |= WAIT_FOLLOWS;
-    write_question(r, q, false, &bytes);
-    q->numbers[NUMBERS_SIZE - 1] &= ~WAIT_FOLLOWS;
-    status = dibs__redis_enter_and_wait(r, request, &bytes, until, out, err);
-    dibs__bytes_fini(&bytes);
-    return status;
+    if (stood && dibs__events_standing(r) == stood)
+        return;
+    dibs__events_need(r, until, NULL);
+    r->base.sink->look(r->base.sink, attempt);
 }
 
 dibs_status dibs__redis_enter(dibs__engine *e, const dibs__enter_request *request,
                               dibs__deadline until, dibs__reply *out, dibs_error *err)
 {
     dibs__redis *r = (dibs__redis *)e;
-    atomic_uchar *hot = dibs__redis_hot(r, request->name);
+    uint64_t stood = dibs__events_standing(r);
     question q;
-    dibs_status status = DIBS_UNSUPPORTED;
+    dibs_status status = dibs__guard_check_lease(r, request->who.lease, err);
 
-    if (request->by_event && request->window > 0 &&
-        (status = dibs__events_need(r, until, err)) != DIBS_OK)
+    if (status == DIBS_OK)
+        status = dibs__guard_check_lease(r, request->who.min_hold, err);
+    if (status != DIBS_OK)
         return status;
     ask_to_enter(r, request, &q);
-    if (!request->by_event && request->window > 0 &&
-        atomic_load_explicit(hot, memory_order_relaxed) && !dibs__pipeline_lags(r->pipeline))
-        status = enter_hot(r, request, &q, until, out, err);
-    else
-        status = DIBS_UNSUPPORTED;
-    if (status == DIBS_UNSUPPORTED)
-        status = ask(r, &q, NULL, until, out, err);
-    if (status == DIBS_OK && request->window > 0)
-        atomic_store_explicit(hot, out->verdict == DIBS__QUEUED, memory_order_relaxed);
+    status = ask(r, &q, until, out, err);
+    if (status == DIBS_OK && out->verdict == DIBS__QUEUED)
+        see_to_wake_up(r, request->who.attempt, stood, until);
     return status;
 }
 
@@ -295,10 +322,12 @@ dibs_status dibs__redis_enter(dibs__engine *e, const dibs__enter_request *reques
 static void ask_about(const dibs__redis *r, dibs__redis_script script, const dibs__claim *claim,
                       question *q)
 {
-    char *end = write_name(add_double(q->who, (int64_t)claim->fence), claim->owner, claim->attempt);
+    char *end = write_name(dibs__redis_add_double(q->who, (int64_t)claim->fence), claim->owner,
+                           claim->attempt);
 
     q->script = script;
     q->lease = claim->lease;
+    q->must_last = false;
     dibs__redis_key(r->prefix, claim->name, q->key);
     q->words[0] = (word){q->who, (size_t)(end - q->who), 0};
     q->words[1] = number(claim->lease);
@@ -309,13 +338,10 @@ dibs_status dibs__redis_release(dibs__engine *e, const dibs__claim *claim, dibs_
                                 dibs__reply *out, dibs_error *err)
 {
     dibs__redis *r = (dibs__redis *)e;
-    bool hot = atomic_load_explicit(dibs__redis_hot(r, claim->name), memory_order_relaxed);
     question q;
 
     ask_about(r, DIBS__SCRIPT_RELEASE, claim, &q);
-    dibs__seat_give_up(&r->seats, claim->attempt, true, until);
-    hot = hot && !dibs__pipeline_lags(r->pipeline);
-    return ask(r, &q, hot ? dibs__seat_idle(&r->seats, until) : NULL, until, out, err);
+    return ask(r, &q, until, out, err);
 }
 
 dibs_status dibs__redis_cancel(dibs__engine *e, const dibs__claim *claim, dibs__deadline until,
@@ -324,12 +350,9 @@ dibs_status dibs__redis_cancel(dibs__engine *e, const dibs__claim *claim, dibs__
     dibs__redis *r = (dibs__redis *)e;
     dibs__reply reply;
     question q;
-    dibs_status status;
 
     ask_about(r, DIBS__SCRIPT_CANCEL, claim, &q);
-    status = ask(r, &q, NULL, until, &reply, err);
-    dibs__seat_give_up(&r->seats, claim->attempt, status == DIBS_OK, until);
-    return status;
+    return ask(r, &q, until, &reply, err);
 }
 
 dibs_status dibs__redis_break(dibs__engine *e, const char *name, const char *by, bool at_once,
@@ -340,22 +363,21 @@ dibs_status dibs__redis_break(dibs__engine *e, const char *name, const char *by,
 
     q.script = DIBS__SCRIPT_BREAK;
     q.lease = 0;
+    q.must_last = false;
     dibs__redis_key(r->prefix, name, q.key);
     q.words[0] = (word){by, strnlen(by, DIBS__BY_SIZE - 1), 0};
     q.words[1] = flag(at_once);
     q.count = 2;
-    return ask(r, &q, NULL, until, out, err);
+    return ask(r, &q, until, out, err);
 }
 
 /* ---- Keep ------------------------------------------------------------------------------------ */
 
-/* An attempt that is in line no longer needs its seat, unless its thread is sitting there. */
-static void settle_claim(dibs__redis *r, dibs__claim *claim, const redisReply *reply,
-                         dibs__deadline until)
+static void settle_claim(dibs__claim *claim, const redisReply *reply, bool safe)
 {
     claim->status = dibs__redis_read_reply(reply, claim->lease, &claim->reply, NULL);
-    if (claim->status == DIBS_OK && claim->fence == 0 && claim->reply.verdict != DIBS__QUEUED)
-        dibs__seat_give_up(&r->seats, claim->attempt, claim->reply.verdict == DIBS__GRANTED, until);
+    if (claim->status == DIBS_OK && claim->reply.verdict == DIBS__GRANTED && !safe)
+        claim->status = DIBS_UNKNOWN;
 }
 
 /* Up to KEEP_MAX claims in one write. `whole` for those that the server had no script for: returns
@@ -364,21 +386,22 @@ static size_t keep_some(dibs__redis *r, dibs__claim *const claims[], size_t coun
                         dibs__deadline until)
 {
     dibs__bytes bytes = {0};
-    redisReply *replies[KEEP_MAX] = {NULL};
+    redisReply *replies[KEEP_MAX + 1] = {NULL};
     question q;
     size_t missed = 0;
+    bool safe;
     dibs_status status;
 
     for (size_t i = 0; i < count; i++) {
         ask_about(r, DIBS__SCRIPT_KEEP, claims[i], &q);
         write_question(r, &q, whole && i == 0, &bytes);
     }
-    status = dibs__pipeline_call(r->pipeline, &bytes, replies, count, until, NULL);
+    status = dibs__guard_call(r, &bytes, replies, count, until, &safe, NULL);
     for (size_t i = 0; i < count; i++) {
         if (replies[i] && dibs__redis_no_script(replies[i]))
             missed++;
         if (replies[i])
-            settle_claim(r, claims[i], replies[i], until);
+            settle_claim(claims[i], replies[i], safe);
         else
             claims[i]->status = status;
         if (replies[i])

@@ -147,13 +147,15 @@ static dibs_status report_one(const redisReply *reply, const char *name, bool id
 
 /* ---- One lock -------------------------------------------------------------------------------- */
 
-static void write_look(const dibs__redis *r, const char *key, bool whole, bool waiters,
-                       dibs__bytes *out)
+static void write_look(dibs__redis *r, const char *key, bool whole, bool waiters, dibs__bytes *out)
 {
-    dibs__script_begin(&r->scripts, (dibs__script_call){DIBS__SCRIPT_LOOK, r->flags, whole, 2}, key,
-                       out);
+    dibs__script_begin(
+        &r->scripts,
+        (dibs__script_call){DIBS__SCRIPT_LOOK, r->flags, whole, 2 + dibs__guard_words(&r->guard)},
+        key, out);
     dibs__resp_text(out, "1");
     dibs__resp_text(out, waiters ? "1" : "0");
+    dibs__guard_write(&r->guard, out);
 }
 
 dibs_status dibs__redis_inspect(dibs__engine *e, const char *name, dibs__deadline until,

@@ -28,7 +28,7 @@
 
 /* One call, on its caller's stack. Only its word is looked at without the mutex. */
 typedef struct call {
-    dibs__call base;
+    dibs__driver_call base;
     redisReply **out;
     size_t count, got;
     dibs_status status;
@@ -65,7 +65,6 @@ struct dibs__pipeline {
     dibs__bytes out, spare;
     size_t spare_sent;
     uint64_t queued, sent; /* bytes of this connection */
-    atomic_size_t late;    /* requests in line whose callers have left */
     entry *line;           /* a ring */
     size_t room, first, count;
     int flights;
@@ -215,7 +214,6 @@ static void cut(dibs__pipeline *p, dibs__io io)
     p->out.length = 0;
     if (!p->writing)
         p->spare.length = p->spare_sent = 0;
-    atomic_store(&p->late, 0);
     tidy(p);
 }
 
@@ -294,8 +292,6 @@ static call *hand_out(dibs__pipeline *p, redisReply *reply, const call *self)
         return NULL;
     if (e->ends)
         end_of_ends(p, e);
-    else if (!c)
-        atomic_fetch_sub(&p->late, 1);
     p->flights -= e->last;
     p->first = (p->first + 1) & (p->room - 1);
     p->count--;
@@ -341,7 +337,7 @@ static dibs__io read_replies(dibs__pipeline *p, dibs__deadline until, const call
     dibs__io io;
 
     pthread_mutex_unlock(&p->lock);
-    io = dibs__conn_receive(p->conn, until, -1);
+    io = dibs__conn_receive(p->conn, until);
     while (io == DIBS__IO_GOT && n < BATCH &&
            (io = dibs__conn_next(p->conn, &replies[n])) == DIBS__IO_GOT) {
         if (++n < BATCH)
@@ -387,7 +383,7 @@ static dibs_status connect_now(dibs__pipeline *p, dibs__deadline until, dibs_err
         p->used = p->heard = dibs__now(p->env);
         dibs__abandoned_reached(p->abandoned, conn);
     } else {
-        dibs__fail(err, status, "%s", why.message);
+        dibs__fail_as(err, status, &why);
         if (dibs__now(p->env) < until) { /* else its time was short, which says nothing to others */
             p->failed++;
             p->why = why;
@@ -431,7 +427,7 @@ static dibs_status need_connection(dibs__pipeline *p, dibs__deadline until, dibs
     doubt(p);
     while (!p->conn || p->broken) {
         if (p->failed != failed)
-            return dibs__fail(err, p->why.status, "%s", p->why.message);
+            return dibs__fail_as(err, p->why.status, &p->why);
         if (dibs__now(p->env) >= until)
             return dibs__fail(err, DIBS_UNAVAILABLE, "not connected in time");
         if (p->connecting || p->conn) {
@@ -466,10 +462,8 @@ static void give_up(dibs__pipeline *p, call *c)
     while (i > 0 && entry_at(p, i - 1)->call != c)
         i--;
     unsent = take_back(p, i - 1);
-    if (!unsent) {
+    if (!unsent)
         entry_at(p, i - 1)->call = NULL;
-        atomic_fetch_add(&p->late, 1);
-    }
     c->status = unsent
                     ? dibs__fail(c->err, DIBS_UNAVAILABLE, "no answer in time to earlier requests")
                     : dibs__fail(c->err, DIBS_UNKNOWN, "no answer in time");
@@ -478,7 +472,7 @@ static void give_up(dibs__pipeline *p, call *c)
 /* With the mutex. */
 static void leave(dibs__pipeline *p, call *c)
 {
-    dibs__call *next = dibs__call_leave(&p->calls, &c->base);
+    dibs__driver_call *next = dibs__call_leave(&p->calls, &c->base);
 
     tidy(p);
     if (next)
@@ -523,9 +517,11 @@ dibs_status dibs__pipeline_call(dibs__pipeline *p, const dibs__bytes *bytes, red
     return c.status;
 }
 
-bool dibs__pipeline_lags(dibs__pipeline *p)
+void dibs__pipeline_renew(dibs__pipeline *p)
 {
-    return atomic_load_explicit(&p->late, memory_order_relaxed) > 0;
+    pthread_mutex_lock(&p->lock);
+    cut(p, DIBS__IO_CUT);
+    pthread_mutex_unlock(&p->lock);
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */

@@ -35,8 +35,7 @@ dibs_status dibs__pipeline_open(dibs__pipeline *p, dibs__deadline until, dibs_er
 dibs_status dibs__pipeline_call(dibs__pipeline *p, const dibs__bytes *bytes, redisReply **out,
                                 size_t count, dibs__deadline until, dibs_error *err);
 
-/* Requests of calls that are over are still unanswered. What must come after them goes this way, too: on
- * another connection it could overtake them. */
-bool dibs__pipeline_lags(dibs__pipeline *p);
+/* The next call gets a new connection; those that are unanswered end as when it is cut. */
+void dibs__pipeline_renew(dibs__pipeline *p);
 
 #endif

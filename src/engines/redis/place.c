@@ -3,6 +3,7 @@
 #include "engines/redis/place.h"
 
 #include "core/error.h"
+#include "engines/redis/sentinel.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -68,6 +69,7 @@ dibs_status dibs__place_tls(dibs__url *url, dibs__tls_context **out, dibs_error 
 
 void dibs__place_fini(dibs__redis_place *place)
 {
+    dibs__sentinels_free(place->sentinels);
     free(place->host);
     free(place->socket);
     free(place->user);

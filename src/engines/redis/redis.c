@@ -3,17 +3,22 @@
  *   redis://[[user]:password@]host[:port][/db]     rediss:// the same with TLS (ca=, cert=, key=)
  *   redis+unix://[[user]:password@]/path/to.sock[?db=N]
  *
+ *   redis+sentinel://[[user]:password@]s1[:port],s2,.../SERVICE[/db]    see sentinel.h
+ *
  * and prefix= for the keys, which begin with "dibs" otherwise. */
 #define _GNU_SOURCE
 #include "engines/redis/redis.h"
 
 #include "core/error.h"
+#include "doctor/facts.h"
 #include "engines/redis/examine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
+
+#define GUARD "guard, wait, wait_ms, max_lease"
 
 extern const dibs__engine_class dibs__engine_redis;
 
@@ -55,20 +60,28 @@ static dibs_status read_url(dibs__url *url, dibs__redis *r, dibs_error *err)
 {
     bool socket = strcmp(url->scheme, "redis+unix") == 0;
     bool tls = strcmp(url->scheme, "rediss") == 0;
+    bool sentinel = strcmp(url->scheme, "redis+sentinel") == 0;
     dibs_status status = dibs__place_login(&r->place, url->user, url->password, err);
 
     if (status == DIBS_OK)
-        status = socket ? read_socket(url, &r->place, err) : read_host(url, &r->place, err);
+        status = sentinel ? dibs__sentinels_read_url(url, &r->place, err)
+                 : socket ? read_socket(url, &r->place, err)
+                          : read_host(url, &r->place, err);
     if (status == DIBS_OK)
         status = dibs__place_prefix(url, r->prefix, err);
     if (status == DIBS_OK && tls)
         status = dibs__place_tls(url, &r->place.tls, err);
     if (status == DIBS_OK)
-        status = dibs__url_all_taken(url,
-                                     socket ? "prefix, db"
-                                     : tls  ? "prefix, ca, cert, key"
-                                            : "prefix",
-                                     err);
+        status = dibs__guard_read_url(&r->guard, url, sentinel, err);
+    if (status == DIBS_OK)
+        status = dibs__url_all_taken(
+            url,
+            sentinel ? "prefix, tls, sentinel_tls, sentinel_user, sentinel_password, ca, cert, "
+                       "key, sentinel_ca, sentinel_cert, sentinel_key, " GUARD
+            : socket ? "prefix, db, " GUARD
+            : tls    ? "prefix, ca, cert, key, " GUARD
+                     : "prefix, " GUARD,
+            err);
     return status;
 }
 
@@ -79,10 +92,10 @@ static void redis_close(dibs__engine *e)
     dibs__redis *r = (dibs__redis *)e;
 
     dibs__pipeline_free(r->pipeline);
-    dibs__seats_fini(&r->seats);
     dibs__events_free(r->events);
     dibs__abandoned_fini(&r->abandoned);
     dibs__scripts_fini(&r->scripts);
+    dibs__guard_fini(&r->guard);
     dibs__tls_context_free(r->place.tls);
     dibs__place_fini(&r->place);
     free(r);
@@ -93,7 +106,7 @@ static void redis_abandon(dibs__engine *e)
     dibs__redis *r = (dibs__redis *)e;
 
     dibs__pipeline_abandon(r->pipeline);
-    dibs__seats_abandon(&r->seats);
+    dibs__sentinels_abandon(r->place.sentinels);
     dibs__events_abandon(r->events);
 }
 
@@ -103,11 +116,19 @@ static dibs_status connect_main(void *ctx, dibs__deadline until, dibs__conn **ou
     dibs__redis *r = ctx;
     dibs__server_kind kind = {0};
     dibs__conn *c = NULL;
+    unsigned changes = r->place.sentinels ? dibs__sentinels_changes(r->place.sentinels) : 0;
     dibs_status status = dibs__redis_connect(&r->place, until, &c, err);
 
     if (status != DIBS_OK)
         return status;
     status = dibs__redis_prepare(&r->scripts, c, until, &kind, err);
+    if (status == DIBS_OK) {
+        atomic_store(&r->flags, kind.flags);
+        status = dibs__guard_greet(r, c, kind.info ? kind.info->str : NULL, until, err);
+    }
+    if (status == DIBS_OK && r->place.sentinels &&
+        dibs__sentinels_changes(r->place.sentinels) != changes)
+        status = dibs__fail(err, DIBS_UNAVAILABLE, "there is another master meanwhile: try again");
     if (kind.info)
         freeReplyObject(kind.info);
     if (status != DIBS_OK) {
@@ -115,7 +136,6 @@ static dibs_status connect_main(void *ctx, dibs__deadline until, dibs__conn **ou
         dibs__conn_close(c);
         return status;
     }
-    atomic_store(&r->flags, kind.flags);
     if (kind.may_evict && !atomic_exchange(&r->warned, true))
         r->base.sink->log(
             r->base.sink, DIBS_LOG_WARNING,
@@ -124,6 +144,10 @@ static dibs_status connect_main(void *ctx, dibs__deadline until, dibs__conn **ou
     *out = c;
     return DIBS_OK;
 }
+
+/* ---- Grants that were made by somebody else's command -------------------------------------------- */
+
+/* ---- Beginning ---------------------------------------------------------------------------------- */
 
 static dibs_status redis_open(const dibs__open_request *request, dibs__engine **out,
                               dibs_error *err)
@@ -136,15 +160,18 @@ static dibs_status redis_open(const dibs__open_request *request, dibs__engine **
     r->base =
         (dibs__engine){.class = &dibs__engine_redis, .env = request->env, .sink = request->sink};
     r->place.env = request->env;
+    dibs__guard_init(&r->guard);
     dibs__abandoned_init(&r->abandoned, request->sink, r->place.text);
-    dibs__seats_init(&r->seats, request->env, &r->abandoned);
     status = read_url(request->url, r, err);
     if (status == DIBS_OK) {
+        snprintf(r->id, sizeof r->id, "%s", request->handle_id);
         snprintf(r->channel, sizeof r->channel, "%s:wake:%s", r->prefix, request->handle_id);
         r->pipeline =
             dibs__pipeline_new(request->env, request->request_span, &r->abandoned, connect_main, r);
         r->events = dibs__events_new();
-        if (!dibs__scripts_init(&r->scripts, dibs__redis_lua, DIBS__REDIS_SCRIPTS, 2) ||
+        if ((r->place.sentinels && r->events &&
+             !dibs__events_watch(r->events, dibs__sentinels_fd(r->place.sentinels))) ||
+            !dibs__scripts_init(&r->scripts, dibs__redis_lua, DIBS__REDIS_SCRIPTS, 2) ||
             !r->pipeline || !r->events)
             status = dibs__fail(err, DIBS_NO_MEMORY, "redis: out of memory or descriptors");
     }
@@ -157,6 +184,19 @@ static dibs_status redis_open(const dibs__open_request *request, dibs__engine **
     return status;
 }
 
+/* What the URL asks for, beside what the server says. */
+static void add_guard(const dibs__redis *r, dibs__facts *f)
+{
+    dibs__fact_flag(f, "guarded_server", r->guard.on);
+    dibs__fact_flag(f, "by_sentinel", r->place.sentinels != NULL);
+    dibs__fact_number(f, "wait", r->guard.replicas);
+    dibs__fact_flag(f, "enough_replicas",
+                    dibs__fact_value(f, "replicas", r->guard.replicas) >= r->guard.replicas);
+    dibs__fact_flag(f, "loses_writes",
+                    strcmp(dibs__fact_text(f, "appendonly", "yes"), "yes") != 0 ||
+                        strcmp(dibs__fact_text(f, "appendfsync", "always"), "always") != 0);
+}
+
 static dibs_status redis_examine(const dibs__open_request *request, dibs__facts *out,
                                  dibs_error *err)
 {
@@ -165,12 +205,14 @@ static dibs_status redis_examine(const dibs__open_request *request, dibs__facts 
 
     if (status == DIBS_OK)
         status = dibs__redis_examine_server(&r.place, r.prefix, request->until, out, err);
+    if (status == DIBS_OK)
+        add_guard(&r, out);
     dibs__tls_context_free(r.place.tls);
     dibs__place_fini(&r.place);
     return status;
 }
 
-static const char *const schemes[] = {"redis", "rediss", "redis+unix", NULL};
+static const char *const schemes[] = {"redis", "rediss", "redis+unix", "redis+sentinel", NULL};
 
 const dibs__engine_class dibs__engine_redis = {
     .scheme = "redis",
@@ -178,14 +220,13 @@ const dibs__engine_class dibs__engine_redis = {
     .can = {.across_processes = true,
             .first_come = true,
             .names_holder = true,
+            .waiters_read = true,
             .cells = true,
             .value_max = DIBS_VALUE_MAX},
     .open = redis_open,
     .close = redis_close,
     .abandon = redis_abandon,
     .enter = dibs__redis_enter,
-    .wait = dibs__redis_wait,
-    .poke = dibs__redis_poke,
     .keep = dibs__redis_keep,
     .release = dibs__redis_release,
     .cancel = dibs__redis_cancel,
@@ -193,7 +234,7 @@ const dibs__engine_class dibs__engine_redis = {
     .inspect = dibs__redis_inspect,
     .list = dibs__redis_list,
     .cell = dibs__redis_cell,
-    .cell_wait = dibs__redis_cell_wait,
+    .watch = dibs__redis_watch,
     .cell_list = dibs__redis_cell_list,
     .event_fd = dibs__redis_event_fd,
     .events = dibs__redis_events,

@@ -1,51 +1,48 @@
 /* What the files of the Redis engine share.
  *
  *   pipeline   the main connection, for every command of every thread
- *   seats      connections on which threads wait for their turn (BLPOP)
- *   events     the subscription by which requests are woken
+ *   events     the subscription by which all who wait are told
  *
- * Keys: PREFIX:{NAME} and, after it, :h :x :f :q and :w:ATTEMPT, see lua/head.lua; of a cell
- * PREFIX:{KEY}:c and, after that, :r:REQUEST and :s, see lua/cell.lua. */
+ * Keys: PREFIX:{NAME} and, after it, :h :x :f and :q, see lua/head.lua; of a cell
+ * PREFIX:{KEY}:c and, after that, :r:REQUEST and :w, see lua/cell.lua. */
 #ifndef DIBS_REDIS_REDIS_H
 #define DIBS_REDIS_REDIS_H
 
 #include "engines/engine.h"
 #include "engines/redis/abandoned.h"
 #include "engines/redis/connection.h"
+#include "engines/redis/guard.h"
 #include "engines/redis/handshake.h"
 #include "engines/redis/key.h"
 #include "engines/redis/pipeline.h"
 #include "engines/redis/place.h"
 #include "engines/redis/script.h"
-#include "engines/redis/seat.h"
+#include "engines/redis/sentinel.h"
 
 #include <stdatomic.h>
 
-#define DIBS__REDIS_HOT 4096
-
 typedef struct dibs__events dibs__events;
 
-typedef struct dibs__redis {
+struct dibs__redis {
     dibs__engine base;
     dibs__redis_place place;
     dibs__scripts scripts;
     atomic_bool flags; /* the server knows those of the scripts */
     dibs__abandoned abandoned;
+    dibs__guard guard;
     dibs__pipeline *pipeline;
-    dibs__seats seats;
     dibs__events *events;
     atomic_bool warned; /* about the server's settings: once is enough */
     char prefix[DIBS__REDIS_PREFIX_MAX + 1];
+    char id[17]; /* the handle's */
     char channel[DIBS__REDIS_PREFIX_MAX + 64];
-    /* By hash of the name: was there a line when it was last asked for? A guess, good for speed
-     * alone. */
-    atomic_uchar hot[DIBS__REDIS_HOT];
-} dibs__redis;
+};
 
 /* lock.c */
-atomic_uchar *dibs__redis_hot(dibs__redis *r, const char *name);
 /* Can a grant have this fence and floor? Else it is no answer of our scripts. */
 uint64_t dibs__redis_read_double(const char *at); /* as the scripts' struct.pack writes it */
+/* As the scripts' struct.unpack reads it; returns the end. */
+char *dibs__redis_add_double(char *at, int64_t value);
 bool dibs__redis_is_fence(int64_t fence, int64_t floor);
 /* What a command answered, see lua/head.lua; `lease` is the one that was asked for. */
 dibs_status dibs__redis_read_reply(const redisReply *reply, int64_t lease, dibs__reply *out,
@@ -61,20 +58,6 @@ dibs_status dibs__redis_cancel(dibs__engine *e, const dibs__claim *claim, dibs__
 dibs_status dibs__redis_break(dibs__engine *e, const char *name, const char *by, bool at_once,
                               dibs__deadline until, dibs__reply *out, dibs_error *err);
 
-/* wait.c */
-dibs_status dibs__redis_wait(dibs__engine *e, dibs__sitter *sitter, dibs__deadline until,
-                             dibs__reply *out, dibs_error *err);
-void dibs__redis_poke(dibs__engine *e, dibs__sitter *sitter);
-/* Sends `bytes` (an enter) and the wait for its outcome in one write. DIBS_UNSUPPORTED: could not be
- * tried this way, surely not done. QUEUED in `out`: the seat already waits. */
-dibs_status dibs__redis_enter_and_wait(dibs__redis *r, const dibs__enter_request *request,
-                                       dibs__bytes *bytes, dibs__deadline until, dibs__reply *out,
-                                       dibs_error *err);
-
-/* A seat for a new wait. */
-dibs_status dibs__redis_take_seat(dibs__redis *r, dibs__deadline until, dibs__seat **out,
-                                  dibs_error *err);
-
 /* cell.c */
 #define DIBS__REDIS_CELL_KEY_SIZE (DIBS__REDIS_PREFIX_MAX + 3 * DIBS__CELL_KEY_SIZE + 16)
 void dibs__redis_cell_key(const dibs__redis *r, const char *name,
@@ -87,8 +70,10 @@ dibs_status dibs__redis_cell_answer(const redisReply *reply, dibs__cell_op op,
 dibs_status dibs__redis_cell(dibs__engine *e, const char *name, const dibs__cell_command *command,
                              bool tell, dibs__deadline until, dibs__cell_reply *out,
                              dibs_error *err);
-dibs_status dibs__redis_cell_wait(dibs__engine *e, const char *name, uint64_t version,
-                                  dibs__deadline until, dibs_error *err);
+dibs_status dibs__redis_watch(dibs__engine *e, const char *name, uint64_t version,
+                              dibs__deadline until, void **out, dibs_error *err);
+#define DIBS__REDIS_CHANGED \
+    "=" /* so begins what is told about a cell, before its hash; no attempt does */
 
 /* cells.c */
 dibs_status dibs__redis_cell_list(dibs__engine *e, const dibs__cell_range *range,
@@ -106,7 +91,13 @@ void dibs__events_free(dibs__events *v);
 void dibs__events_abandon(dibs__events *v);
 /* Subscribes unless that is done already. */
 dibs_status dibs__events_need(dibs__redis *r, dibs__deadline until, dibs_error *err);
+/* `fd` becomes a part of the engine's event_fd. False: out of memory. */
+bool dibs__events_watch(dibs__events *v, int fd);
+/* The subscription is made anew. */
+void dibs__events_renew(dibs__events *v);
+/* Which subscription stands; 0: none. */
+uint64_t dibs__events_standing(const dibs__redis *r);
 int dibs__redis_event_fd(dibs__engine *e);
-void dibs__redis_events(dibs__engine *e);
+void dibs__redis_events(dibs__engine *e, dibs__deadline until);
 
 #endif

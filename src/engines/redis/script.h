@@ -9,7 +9,7 @@
 #include "dibs.h"
 #include "engines/redis/resp.h"
 
-#define DIBS__SCRIPTS_MAX 10
+#define DIBS__SCRIPTS_MAX 11
 
 /* Those of the Redis engine; Redlock has its own. */
 typedef enum dibs__redis_script {
@@ -23,6 +23,7 @@ typedef enum dibs__redis_script {
     DIBS__SCRIPT_CHANGE,
     DIBS__SCRIPT_AWAIT,
     DIBS__SCRIPT_INDEX,
+    DIBS__SCRIPT_MARK,
     DIBS__REDIS_SCRIPTS,
 } dibs__redis_script;
 

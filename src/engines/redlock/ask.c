@@ -119,10 +119,10 @@ static void drive(dibs__ask *a, dibs__deadline until)
 }
 
 /* Whoever has the role gives it to somebody who still waits. */
-static void leave(dibs__voters *v, dibs__call *call)
+static void leave(dibs__voters *v, dibs__driver_call *call)
 {
     bool drove = dibs__call_drives(&v->calls, call);
-    dibs__call *next = dibs__call_leave(&v->calls, call);
+    dibs__driver_call *next = dibs__call_leave(&v->calls, call);
 
     for (size_t i = 0; drove && i < v->count; i++) {
         if (v->voter[i].debts) /* whoever is owed something is called at once */
@@ -158,7 +158,7 @@ void dibs__voters_tend_later(dibs__voters *v)
 
 void dibs__voters_tend(dibs__voters *v)
 {
-    dibs__call guest = {0};
+    dibs__driver_call guest = {0};
 
     pthread_mutex_lock(&v->lock);
     v->tending = false;
@@ -183,7 +183,7 @@ static bool under_way(const dibs__voters *v)
 
 void dibs__voters_drain(dibs__voters *v, dibs__deadline until)
 {
-    dibs__call guest = {0};
+    dibs__driver_call guest = {0};
 
     pthread_mutex_lock(&v->lock);
     if (dibs__call_drive(&v->calls, &guest)) {

@@ -172,8 +172,7 @@ static void failed(dibs__voter *n, bool ear, const dibs_error *err)
 {
     dibs__voters *v = n->all;
 
-    n->pause[ear] = n->pause[ear] ? 2 * n->pause[ear] : PAUSE_FIRST;
-    n->pause[ear] = n->pause[ear] < PAUSE_LAST ? n->pause[ear] : PAUSE_LAST;
+    n->pause[ear] = dibs__longer(n->pause[ear], PAUSE_FIRST, PAUSE_LAST);
     n->retry_at[ear] = dibs__after(v->env, n->pause[ear]);
     if (ear)
         return;

@@ -1,5 +1,5 @@
-/* What the keeper does: listens on every node for locks that have become free, and tries for the
- * requests that are first in their lines. One descriptor tells it to come: an epoll set of the
+/* What the reader of the events does: listens on every node for locks that have become free, and tries for those
+ * that are first in their lines. One descriptor tells it to come: an epoll set of the
  * subscriptions, a timer for what is due, and a bell for new connections and new names. What is
  * published while a subscription is away is lost: the pauses find it. */
 #define _GNU_SOURCE
@@ -40,7 +40,7 @@ static void say(const dibs__voters *v, const char *word, const char *name, dibs_
     write_channel(v, name, out);
 }
 
-/* The connection is the keeper's own, once it is in place. */
+/* The connection is the reader's own, once it is in place. */
 static dibs__conn *ear_of(dibs__voter *n, bool *fresh)
 {
     dibs__conn *ear;
@@ -220,8 +220,6 @@ static void forget_served(dibs__redlock *r)
         }
         *at = w->next;
         dibs__table_remove(&r->line->attempts, &w->by_attempt);
-        if (!w->by_event)
-            pthread_cond_destroy(&w->cond);
         free(w);
     }
 }
@@ -260,16 +258,17 @@ static void gather(dibs__redlock *r, crowd *c, dibs__bytes *words)
     }
 }
 
-static void try_crowd(dibs__redlock *r, crowd *c, bool gently)
+static void try_crowd(dibs__redlock *r, crowd *c, bool gently, dibs__deadline until)
 {
     if (c->count[gently] == 0)
         return;
-    dibs__try_all(r, c->try[gently], c->count[gently], gently, dibs__after(r->v->env, r->v->limit));
+    dibs__try_all(r, c->try[gently], c->count[gently], gently,
+                  dibs__sooner(until, dibs__after(r->v->env, r->v->limit)));
     for (size_t k = 0; k < c->count[gently]; k++)
         dibs__redlock_line_tried(r, c->of[gently][k], c->try[gently][k]);
 }
 
-static void serve_due(dibs__redlock *r)
+static void serve_due(dibs__redlock *r, dibs__deadline until)
 {
     dibs__redlock_line *l = r->line;
     crowd c = {.room = malloc(TOGETHER * sizeof(dibs__try))};
@@ -284,8 +283,8 @@ static void serve_due(dibs__redlock *r)
     pthread_mutex_unlock(&l->lock);
     unsubscribe(r, &words);
     dibs__bytes_fini(&words);
-    try_crowd(r, &c, true);
-    try_crowd(r, &c, false);
+    try_crowd(r, &c, true, until);
+    try_crowd(r, &c, false, until);
     pthread_mutex_lock(&l->lock);
     l->armed = DIBS__NEVER;
     dibs__redlock_line_arm(l);
@@ -293,7 +292,7 @@ static void serve_due(dibs__redlock *r)
     free(c.room);
 }
 
-void dibs__redlock_events(dibs__engine *e)
+void dibs__redlock_events(dibs__engine *e, dibs__deadline until)
 {
     dibs__redlock *r = (dibs__redlock *)e;
     uint64_t ignored;
@@ -305,5 +304,5 @@ void dibs__redlock_events(dibs__engine *e)
     if (read(r->v->tend_fd, &ignored, sizeof ignored) > 0)
         dibs__voters_tend(r->v);
     tend_ears(r);
-    serve_due(r);
+    serve_due(r, until);
 }

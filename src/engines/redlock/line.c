@@ -44,13 +44,6 @@ dibs__redlock_line *dibs__redlock_line_new(void)
     return l;
 }
 
-static void free_waiting(dibs__waiting *w)
-{
-    if (!w->by_event)
-        pthread_cond_destroy(&w->cond);
-    free(w);
-}
-
 void dibs__redlock_line_free(dibs__redlock_line *l)
 {
     if (!l)
@@ -58,7 +51,7 @@ void dibs__redlock_line_free(dibs__redlock_line *l)
     for (size_t i = 0; i < l->attempts.size; i++)
         for (dibs__node *n = l->attempts.slot[i], *next; n; n = next) {
             next = n->next;
-            free_waiting(DIBS__FROM(dibs__waiting, by_attempt, n));
+            free(DIBS__FROM(dibs__waiting, by_attempt, n));
         }
     for (size_t i = 0; i < l->spots.size; i++)
         for (dibs__node *n = l->spots.slot[i], *next; n; n = next) {
@@ -132,12 +125,10 @@ void dibs__spot_turn(dibs__redlock *r, dibs__spot *s)
 
     if (!s->first)
         dibs__heap_put(&l->due, &s->due, dibs__after(r->v->env, LINGER));
-    else if (s->first->by_event && !s->trying)
+    else if (!s->trying)
         dibs__heap_put(&l->due, &s->due, s->try_at);
     else
         dibs__heap_remove(&l->due, &s->due);
-    if (s->first && !s->first->by_event)
-        pthread_cond_signal(&s->first->cond);
     dibs__redlock_line_arm(l);
 }
 
@@ -146,8 +137,7 @@ void dibs__spot_pause(dibs__redlock *r, dibs__spot *s, int64_t left)
     bool listening = s->heard == dibs__ears(r->v);
     int64_t most = listening ? DIBS__SPOT_PAUSE_LAST : PAUSE_DEAF, pause;
 
-    s->pause = s->pause ? 2 * s->pause : PAUSE_FIRST;
-    s->pause = s->pause < most ? s->pause : most;
+    s->pause = dibs__longer(s->pause, PAUSE_FIRST, most);
     pause = s->pause / 2 + dibs__redlock_random(r, s->pause);
     if (left > 0 && left < pause)
         pause = left + dibs__redlock_random(r, PAUSE_FIRST) + DIBS__MS;
@@ -184,10 +174,7 @@ static dibs__waiting *new_waiting(const dibs__enter_request *request, dibs__dead
         return NULL;
     w->who = request->who;
     w->window = request->window;
-    w->by_event = request->by_event;
     w->since = now;
-    if (!w->by_event)
-        dibs__cond_init(&w->cond);
     return w;
 }
 
@@ -209,7 +196,7 @@ bool dibs__redlock_line_join(dibs__redlock *r, const dibs__enter_request *reques
     s = need_spot(r, request->name);
     if (!s || !dibs__table_reserve(&l->attempts)) {
         pthread_mutex_unlock(&l->lock);
-        free_waiting(w);
+        free(w);
         return false;
     }
     w->spot = s;
@@ -253,7 +240,7 @@ static void forget(dibs__redlock_line *l, dibs__waiting *w)
             break;
         }
     dibs__table_remove(&l->attempts, &w->by_attempt);
-    free_waiting(w);
+    free(w);
 }
 
 dibs__place_in_line dibs__redlock_line_leave(dibs__redlock *r, const char *attempt)

@@ -2,8 +2,8 @@
  *
  * A *spot* is a lock that somebody of this handle waits for; those who do stand there in order of
  * arrival, and only the first of them tries. It tries again when a node has published that the lock
- * is free, or when its pause is over. A thread that is first tries by
- * itself; for requests the keeper does. An unlock in the same handle hands over directly.
+ * is free, or when its pause is over: whoever reads the handle's events does that. An unlock in the same handle
+ * hands over directly.
  *
  * One mutex guards all of it, and is held neither while nodes are asked nor while the sink is told.
  */
@@ -22,7 +22,7 @@ typedef enum dibs__wait_state {
 
 typedef struct dibs__spot {
     dibs__node by_name;
-    dibs__due due; /* requests: when to try; nobody there: when to forget it */
+    dibs__due due; /* when to try; nobody there: when to forget it */
     dibs__waiting *first, **end;
     size_t count;
     bool trying;
@@ -44,12 +44,9 @@ struct dibs__waiting {
     dibs__wait_state state;
     dibs__asker who;
     int64_t window;
-    bool by_event;
-    bool poked;
     dibs__deadline since;
     uint64_t fence;
     dibs__deadline over; /* the lease, once it has the lock */
-    pthread_cond_t cond; /* threads only */
 };
 
 struct dibs__redlock_line {

@@ -221,7 +221,7 @@ dibs_status dibs__redlock_enter(dibs__engine *e, const dibs__enter_request *requ
         try_it(r, &t, request->window == 0, until);
         *out = t.reply;
         if (t.status != DIBS_OK)
-            return dibs__fail(err, t.status, "%s", t.err.message);
+            return dibs__fail_as(err, t.status, &t.err);
         if (out->verdict == DIBS__GRANTED || request->window == 0)
             return DIBS_OK;
     }

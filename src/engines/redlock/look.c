@@ -202,7 +202,7 @@ static void note_node(dibs__voter *n, const word *w, dibs__report_builder *out)
         dibs__report_note(out, "%s: restarted or new: does not vote for %.1f s more%s",
                           n->place.text, (double)quiet / 1e6, sync);
     else if (w->known && w->fence && !w->attempt[0])
-        dibs__report_note(out, "%s: given back, kept for %.1f s%s", n->place.text,
+        dibs__report_note(out, "%s: released, stays taken for %.1f s%s", n->place.text,
                           (double)w->left / 1e6, sync);
     else if (w->known && w->fence)
         dibs__report_note(out, "%s: voted for %s, fence %llu, %.1f s left%s", n->place.text, owner,

@@ -225,18 +225,18 @@ const dibs__engine_class dibs__engine_redlock = {
     .no_cells =
         "cells, counters, once and tokens on independent servers would need consensus among "
         "them: use redis, etcd, zookeeper or a database",
-    .can = {.across_processes = true,
+    .can = {.waiters_read = true,
+            .across_processes = true,
             .no_shared =
-                "N independent nodes have no line, and without one a writer waits for ever "
+                "N independent nodes keep no queue, and without one a writer waits forever "
                 "while readers come and go: use redis, or an exclusive lock",
-            .no_slots = "of N independent nodes any two majorities meet, but three need not: three "
-                        "could hold two slots; use redis, or several locks"},
+            .no_slots =
+                "any two majorities of N independent nodes overlap, but three need not: three "
+                "clients could hold two slots; use redis, or several locks"},
     .open = redlock_open,
     .close = redlock_close,
     .abandon = redlock_abandon,
     .enter = dibs__redlock_enter,
-    .wait = dibs__redlock_wait,
-    .poke = dibs__redlock_poke,
     .keep = dibs__redlock_keep,
     .release = dibs__redlock_release,
     .cancel = dibs__redlock_cancel,

@@ -139,13 +139,9 @@ void dibs__redlock_line_tried(dibs__redlock *r, dibs__waiting *w, const dibs__tr
 void dibs__redlock_line_report(dibs__redlock *r, const char *name, dibs__report_builder *out);
 size_t dibs__redlock_line_count(dibs__redlock *r, const char *name);
 
-dibs_status dibs__redlock_wait(dibs__engine *e, dibs__sitter *sitter, dibs__deadline until,
-                               dibs__reply *out, dibs_error *err);
-void dibs__redlock_poke(dibs__engine *e, dibs__sitter *sitter);
-
 /* event.c */
 int dibs__redlock_event_fd(dibs__engine *e);
-void dibs__redlock_events(dibs__engine *e);
+void dibs__redlock_events(dibs__engine *e, dibs__deadline until);
 
 /* ---- Looking (look.c) ------------------------------------------------------------------------ */
 

@@ -1,12 +1,8 @@
-/* Trying for those who are first in their lines: an unlock's, and the threads' own. See line.h; event.c tries
- * for requests. */
+/* Trying for those who are first in their lines. See line.h; event.c tries when their time has come. */
 #define _GNU_SOURCE
 #include "engines/redlock/line.h"
 
-#include "core/thread.h"
-
 #include <string.h>
-#include <sys/eventfd.h>
 
 #define PASSES 64             /* from hand to hand in this handle */
 #define BREATH (4 * DIBS__MS) /* for the others, after that */
@@ -19,7 +15,8 @@ dibs__waiting *dibs__spot_begin(dibs__redlock *r, dibs__spot *s, dibs__try *out)
 
     w->state = DIBS__TRIES;
     s->trying = true;
-    dibs__heap_remove(&r->line->due, &s->due); /* or the keeper would try for it as well */
+    dibs__heap_remove(&r->line->due,
+                      &s->due); /* or the reader of the events would try for it as well */
     s->hinted = false;
     out->name = s->name;
     out->who = &w->who;
@@ -40,8 +37,6 @@ static void serve(dibs__redlock_line *l, dibs__spot *s, dibs__waiting *w, const 
     w->over = t->began + t->lease;
     w->next = l->served;
     l->served = w;
-    if (!w->by_event)
-        pthread_cond_signal(&w->cond);
 }
 
 bool dibs__spot_end(dibs__redlock *r, dibs__waiting *w, const dibs__try *t)
@@ -64,7 +59,7 @@ bool dibs__spot_end(dibs__redlock *r, dibs__waiting *w, const dibs__try *t)
     }
     dibs__spot_turn(r, s);
     pthread_cond_broadcast(&l->tried);
-    return granted && w->by_event;
+    return granted;
 }
 
 void dibs__redlock_line_tried(dibs__redlock *r, dibs__waiting *w, const dibs__try *t)
@@ -101,70 +96,4 @@ dibs__waiting *dibs__redlock_line_next(dibs__redlock *r, const char *name, dibs_
     }
     pthread_mutex_unlock(&l->lock);
     return w;
-}
-
-/* ---- Threads that wait ----------------------------------------------------------------------- */
-
-/* With the lock, which is given away meanwhile. */
-static void try_first(dibs__redlock *r, dibs__spot *s, dibs__deadline until)
-{
-    dibs__try t, *tries[] = {&t};
-    bool hinted = s->hinted;
-    dibs__waiting *w = dibs__spot_begin(r, s, &t);
-
-    pthread_mutex_unlock(&r->line->lock);
-    dibs__try_all(r, tries, 1, hinted, until);
-    pthread_mutex_lock(&r->line->lock);
-    dibs__spot_end(r, w, &t);
-    if (w->spot && s->heard != dibs__ears(r->v))
-        eventfd_write(r->v->ear_fd, 1); /* the keeper tries to listen again */
-}
-
-dibs_status dibs__redlock_wait(dibs__engine *e, dibs__sitter *sitter, dibs__deadline until,
-                               dibs__reply *out, dibs_error *err)
-{
-    dibs__redlock *r = (dibs__redlock *)e;
-    dibs__redlock_line *l = r->line;
-    dibs__waiting *w;
-
-    (void)err;
-    *out = (dibs__reply){.verdict = DIBS__QUEUED};
-    pthread_mutex_lock(&l->lock);
-    while ((w = dibs__waiting_find(l, sitter->claim.attempt)) && !w->poked) {
-        int64_t now = dibs__now(r->v->env);
-        dibs__spot *s = w->spot;
-        if (w->state == DIBS__HAS) {
-            *out = (dibs__reply){.verdict = DIBS__GRANTED, .fence = w->fence, .floor = w->fence};
-            break;
-        }
-        if (now >= until)
-            break;
-        bool mine = s->first == w && !s->trying;
-        if (mine && now >= s->try_at)
-            try_first(r, s, until);
-        else
-            dibs__cond_sleep(&w->cond, &l->lock, r->v->env,
-                             mine ? dibs__sooner(until, s->try_at) : until);
-    }
-    if (w)
-        w->poked = false;
-    pthread_mutex_unlock(&l->lock);
-    return DIBS_OK;
-}
-
-/* The handle's mutex is held: nobody calls the sink with the line's lock. */
-void dibs__redlock_poke(dibs__engine *e, dibs__sitter *sitter)
-{
-    dibs__redlock *r = (dibs__redlock *)e;
-    dibs__waiting *w;
-
-    if (!sitter->claim.attempt)
-        return;
-    pthread_mutex_lock(&r->line->lock);
-    w = dibs__waiting_find(r->line, sitter->claim.attempt);
-    if (w && !w->by_event) {
-        w->poked = true;
-        pthread_cond_signal(&w->cond);
-    }
-    pthread_mutex_unlock(&r->line->lock);
 }

@@ -154,7 +154,9 @@ const char *dibs__voter_why(const dibs__voter *n)
 dibs_status dibs__voters_missing(dibs__voters *v, dibs_error *err)
 {
     char text[900] = "";
+    const char *code = ""; /* of the first that has one */
     size_t used = 0;
+    dibs_status status;
 
     for (size_t i = 0; i < v->count && used < sizeof text; i++) {
         const dibs__voter *n = &v->voter[i];
@@ -162,9 +164,12 @@ dibs_status dibs__voters_missing(dibs__voters *v, dibs_error *err)
             continue;
         used += (size_t)snprintf(text + used, sizeof text - used, "; %s: %.160s", n->place.text,
                                  dibs__voter_why(n));
+        code = *code ? code : n->why.engine_code;
     }
-    return dibs__fail(err, worst(v), "redlock: %zu of %zu nodes answer, and %zu are needed%s",
-                      dibs__voters_connected(v), v->count, v->majority, text);
+    status = dibs__fail(err, worst(v), "redlock: %zu of %zu nodes answer, and %zu are needed%s",
+                        dibs__voters_connected(v), v->count, v->majority, text);
+    dibs__error_code(err, "%s", code);
+    return status;
 }
 
 /* ---- Fences ---------------------------------------------------------------------------------- */

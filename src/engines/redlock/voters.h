@@ -82,7 +82,7 @@ typedef struct dibs__voter {
     dibs__debt *debts; /* for the next connection */
     size_t debt_count;
 
-    /* The subscription: the keeper's, but for the moment in which it is put here. */
+    /* The subscription: the reader's, but for the moment in which it is put here. */
     dibs__conn *ear;
     bool ear_new;
 
@@ -124,7 +124,7 @@ struct dibs__voters {
     int wake_fd;             /* there is more to poll for */
     int tend_fd;             /* a timer: debts that nobody waits for are looked after then */
     bool tending;
-    int ear_fd;               /* the keeper has something to do */
+    int ear_fd;               /* the reader has something to do */
     _Atomic uint64_t highest; /* fence seen */
     _Atomic uint64_t rounds;  /* given out */
 };
@@ -192,7 +192,7 @@ typedef uint32_t dibs__node_set; /* a bit a node */
 
 /* On its caller's stack. The connections point to it from the moment it is sent until dibs__ask_run returns. */
 struct dibs__ask {
-    dibs__call call; /* zeroed */
+    dibs__driver_call call; /* zeroed */
     dibs__voters *v;
     const dibs__query *query; /* `count` of them go to each node */
     size_t count;
@@ -215,7 +215,7 @@ void dibs__voters_ready(dibs__voters *v, dibs__deadline until);
 /* DIBS_OK: it was asked; look at the sets. Never later than `until`. */
 dibs_status dibs__ask_run(dibs__ask *a, dibs__deadline until, dibs_error *err);
 void dibs__ask_fini(dibs__ask *a);
-/* The keeper's: reads what has come for debts, calls nodes that are owed something. */
+/* The reader's: reads what has come for debts, calls nodes that are owed something. */
 void dibs__voters_tend(dibs__voters *v);
 void dibs__voters_tend_later(dibs__voters *v); /* with the lock */
 /* Lets what is under way come to its end. */

@@ -1,5 +1,4 @@
-/* Cells over SQL: the machine's store for one cell inside one transaction; what the reaper does; and
- * waiting for a change.
+/* Cells over SQL: the machine's store for one cell inside one transaction, and what the reaper does.
  *
  * A row has the whole of a cell. What a caller is told about a cell is on the disk before: a done
  * record or a spent token that a power cut took would be done or spent again. Only signs of life may
@@ -7,28 +6,16 @@
  *
  * Times are on a clock of their own, the boot's plus `meta.clock`: it goes on over a restart of the
  * machine, and does not jump with the wall clock in between. A row that stands for a process has its
- * client in it; when that is dead, the row says so, however young it is.
- *
- * There is no list of who waits for a cell. Every commit of any process writes to the database's log,
- * so a waiter watches that file and then looks for itself; while others keep writing about other
- * things it looks less and less often. */
+ * client in it; when that is dead, the row says so, however young it is. */
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "engines/sqlite/sqlite.h"
 
-#include <errno.h>
-#include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/inotify.h>
-#include <time.h>
-#include <unistd.h>
 
-#define DAY         ((int64_t)24 * 3600 * DIBS__SECOND)
-#define DEAD        "!" /* instead of a client */
-#define FIRST_PAUSE (2 * DIBS__MS)
-#define MAX_PAUSE   (100 * DIBS__MS)
+#define DAY  ((int64_t)24 * 3600 * DIBS__SECOND)
+#define DEAD "!" /* instead of a client */
 
 /* The `ctx` of the store. */
 typedef struct session {
@@ -308,66 +295,4 @@ int dibs__lite_cell_reap(dibs__lite *e, dibs__time now, int limit, int *dropped)
         return -1;
     *dropped += sqlite3_changes(e->db);
     return 0;
-}
-
-/* ---- Waiting --------------------------------------------------------------------------------- */
-
-/* A descriptor that becomes readable when somebody commits; -1: there is none to be had. */
-static int watch_log(const dibs__lite *e)
-{
-    char log[PATH_MAX + 8];
-    int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-
-    snprintf(log, sizeof log, "%s-wal", e->path);
-    if (fd >= 0 && inotify_add_watch(fd, log, IN_MODIFY) < 0) {
-        close(fd);
-        return -1;
-    }
-    return fd;
-}
-
-static void drain(int fd)
-{
-    char buffer[4096] __attribute__((aligned(__alignof__(struct inotify_event))));
-
-    while (read(fd, buffer, sizeof buffer) > 0)
-        continue;
-}
-
-/* Until somebody has committed, but not sooner than after the pause; without a watch, the pause. */
-static void wait_for_commit(dibs__lite *e, int fd, int64_t pause, dibs__deadline until)
-{
-    int64_t left = until - dibs__now(e->base.env);
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-
-    if (pause > left)
-        pause = left;
-    dibs__sleep(e->base.env, pause);
-    if (fd < 0)
-        return;
-    poll(&p, 1, dibs__poll_ms(e->base.env, until));
-    drain(fd);
-}
-
-dibs_status dibs__lite_cell_wait(dibs__lite *e, const char *key, uint64_t version,
-                                 dibs__deadline until, dibs_error *err)
-{
-    int fd = watch_log(e);
-    int64_t pause = 0;
-    dibs_status status;
-
-    for (;;) {
-        dibs__lite_job job = {.kind = DIBS__LITE_GLANCE, .name = key, .until = until, .err = err};
-        status = dibs__lite_do(e, &job);
-        if (status != DIBS_OK || job.cell.version != version || job.cell.age == INT64_MAX ||
-            dibs__now(e->base.env) >= until)
-            break;
-        wait_for_commit(e, fd, pause, until);
-        pause = pause ? pause * 2 : FIRST_PAUSE;
-        if (pause > MAX_PAUSE)
-            pause = MAX_PAUSE;
-    }
-    if (fd >= 0)
-        close(fd);
-    return dibs__now(e->base.env) >= until ? DIBS_OK : status;
 }

@@ -22,7 +22,7 @@ static const struct {
     {SQLITE_PERM, DIBS_DENIED, "check the rights of the file and its folder"},
     {SQLITE_AUTH, DIBS_DENIED, "check the rights of the file and its folder"},
     {SQLITE_CANTOPEN, DIBS_DENIED, "check that its folder exists and can be written"},
-    {SQLITE_NOTADB, DIBS_ENGINE_FAILED, "it is no SQLite database; name another file"},
+    {SQLITE_NOTADB, DIBS_ENGINE_FAILED, "it is not a SQLite database; choose another file"},
     {SQLITE_CORRUPT, DIBS_ENGINE_FAILED, "the database is damaged; move it away or restore it"},
     {SQLITE_IOERR, DIBS_ENGINE_FAILED, "check the disk and the system's log"},
 };
@@ -41,6 +41,7 @@ dibs_status dibs__lite_fault(sqlite3 *db, const char *path, const char *doing, d
     const char *said = db ? sqlite3_errmsg(db) : "out of memory";
     dibs_status status = DIBS_ENGINE_FAILED;
     const char *advice = "move the database away, or report this";
+    int full;
 
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
         if (faults[i].code == code) {
@@ -53,6 +54,8 @@ dibs_status dibs__lite_fault(sqlite3 *db, const char *path, const char *doing, d
         status = DIBS_UNAVAILABLE;
         advice = strerror(sqlite3_system_errno(db));
     }
-    return dibs__fail(err, status, "sqlite: %.400s: %s: %.200s (%d): %s", path, doing, said,
-                      db ? sqlite3_extended_errcode(db) : code, advice);
+    full = db ? sqlite3_extended_errcode(db) : code;
+    dibs__fail(err, status, "sqlite: %.400s: %s: %.200s (%d): %s", path, doing, said, full, advice);
+    dibs__error_code(err, "%d", full);
+    return status;
 }

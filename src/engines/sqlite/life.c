@@ -111,8 +111,9 @@ dibs_status dibs__lite_life_open(dibs__lite *e, const char *handle_id, dibs_erro
     if (e->life >= 0)
         dibs__lite_place_share(e, e->life);
     if (e->life < 0 || !lock_file(e->life) || renameat(e->folder, fresh, e->folder, final) < 0)
-        return dibs__fail(err, DIBS_ENGINE_FAILED, "sqlite: %.400s-dibs: cannot create %s: %s",
-                          e->path, final, strerror(errno));
+        return dibs__fail_errno(err, DIBS_ENGINE_FAILED, errno,
+                                "sqlite: %.400s-dibs: cannot create %s: %s", e->path, final,
+                                strerror(errno));
     return DIBS_OK;
 }
 

@@ -29,10 +29,10 @@ static dibs_status make_folders(char *path, dibs_error *err)
         *at = '\0';
         int failed = mkdir(path, 0700) < 0 && errno != EEXIST ? errno : 0;
         if (failed)
-            dibs__fail(err, dibs__lite_status(failed, DIBS_DENIED),
-                       "sqlite: cannot create the folder %.400s: %s: check HOME, or use "
-                       "sqlite:///path",
-                       path, strerror(failed));
+            dibs__fail_errno(err, dibs__lite_status(failed, DIBS_DENIED), failed,
+                             "sqlite: cannot create the folder %.400s: %s: check HOME, or use "
+                             "sqlite:///path",
+                             path, strerror(failed));
         *at = '/';
         if (failed)
             return dibs__lite_status(failed, DIBS_DENIED);
@@ -78,13 +78,14 @@ static dibs_status make_machine(const char *path, dibs_error *err)
     int made = mkdir(MACHINE, 0700) < 0 ? errno : 0;
 
     if (stat(MACHINE, &folder) < 0 || access(MACHINE, R_OK | W_OK | X_OK) < 0)
-        return dibs__fail(err, DIBS_DENIED,
-                          "sqlite: the machine's store needs the folder " MACHINE
-                          ": %s: root creates it for a group of users with install -d -m 2770 -g "
-                          "GROUP " MACHINE ", or use sqlite:///path",
-                          errno != ENOENT  ? strerror(errno)
-                          : made == EACCES ? "it is not there"
-                                           : strerror(made));
+        return dibs__fail_errno(
+            err, DIBS_DENIED, errno,
+            "sqlite: the machine's store needs the folder " MACHINE
+            ": %s: root creates it for a group of users with install -d -m 2770 -g "
+            "GROUP " MACHINE ", or use sqlite:///path",
+            errno != ENOENT  ? strerror(errno)
+            : made == EACCES ? "it is not there"
+                             : strerror(made));
     make_database(path, &folder);
     return DIBS_OK;
 }
@@ -176,9 +177,9 @@ static dibs_status check_near(const char *folder, dibs_error *err)
     const char *far;
 
     if (statfs(folder, &fs) < 0)
-        return dibs__fail(err, dibs__lite_status(errno, DIBS_INVALID),
-                          "sqlite: %.400s: %s: create the folder or use another", folder,
-                          strerror(errno));
+        return dibs__fail_errno(err, dibs__lite_status(errno, DIBS_INVALID), errno,
+                                "sqlite: %.400s: %s: create the folder or use another", folder,
+                                strerror(errno));
     far = dibs__lite_far_away((uint32_t)fs.f_type);
     if (far)
         return dibs__fail(err, DIBS_UNSUPPORTED,
@@ -186,8 +187,8 @@ static dibs_status check_near(const char *folder, dibs_error *err)
                           "use a local disk, or a server engine such as redis:",
                           folder, far);
     if (access(folder, W_OK | X_OK) < 0)
-        return dibs__fail(err, DIBS_DENIED, "sqlite: %.400s cannot be written: %s", folder,
-                          strerror(errno));
+        return dibs__fail_errno(err, DIBS_DENIED, errno, "sqlite: %.400s cannot be written: %s",
+                                folder, strerror(errno));
     return DIBS_OK;
 }
 
@@ -233,10 +234,11 @@ dibs_status dibs__lite_place_resolve(char *path, size_t size, dibs_error *err)
                               "the database itself",
                               path);
         if (!realpath(path, folder))
-            return dibs__fail(err, DIBS_INVALID,
-                              "sqlite: %.400s is a link that leads nowhere: %s: name the database "
-                              "itself",
-                              path, strerror(errno));
+            return dibs__fail_errno(
+                err, DIBS_INVALID, errno,
+                "sqlite: %.400s is a link that leads nowhere: %s: name the database "
+                "itself",
+                path, strerror(errno));
         n = (int)strlen(folder);
     }
     if (n < 0 || (size_t)n >= size - sizeof "-dibs" || (size_t)n >= sizeof folder)
@@ -258,12 +260,13 @@ dibs_status dibs__lite_place_check(const char *path, dibs_error *err)
         if (!S_ISREG(st.st_mode))
             return dibs__fail(err, DIBS_INVALID, "sqlite: %.400s is not a regular file", path);
         if (access(path, R_OK | W_OK) < 0)
-            return dibs__fail(err, DIBS_DENIED, "sqlite: %.400s cannot be read and written: %s%s",
-                              path, strerror(errno), advice(path));
+            return dibs__fail_errno(err, DIBS_DENIED, errno,
+                                    "sqlite: %.400s cannot be read and written: %s%s", path,
+                                    strerror(errno), advice(path));
     } else if (errno != ENOENT) {
-        return dibs__fail(err,
-                          dibs__lite_status(errno, errno == EACCES ? DIBS_DENIED : DIBS_INVALID),
-                          "sqlite: %.400s: %s", path, strerror(errno));
+        return dibs__fail_errno(
+            err, dibs__lite_status(errno, errno == EACCES ? DIBS_DENIED : DIBS_INVALID), errno,
+            "sqlite: %.400s: %s", path, strerror(errno));
     }
     return check_near(folder, err);
 }
@@ -296,7 +299,8 @@ dibs_status dibs__lite_place_beside(dibs__lite *e, dibs_error *err)
     bool fresh;
 
     if (lstat(e->path, &st) < 0)
-        return dibs__fail(err, DIBS_ENGINE_FAILED, "sqlite: %.400s: %s", e->path, strerror(errno));
+        return dibs__fail_errno(err, DIBS_ENGINE_FAILED, errno, "sqlite: %.400s: %s", e->path,
+                                strerror(errno));
     e->mode = st.st_mode & 0666;
     e->uid = st.st_uid;
     e->gid = st.st_gid;
@@ -304,9 +308,10 @@ dibs_status dibs__lite_place_beside(dibs__lite *e, dibs_error *err)
     fresh = mkdir(folder, 0700) == 0;
     e->folder = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (e->folder < 0 || (!fresh && faccessat(e->folder, ".", W_OK | X_OK, AT_EACCESS) < 0))
-        return dibs__fail(err, dibs__lite_status(errno, DIBS_DENIED),
-                          "sqlite: %.400s: %s: the clients of a database need a folder beside it%s",
-                          folder, strerror(errno), advice(e->path));
+        return dibs__fail_errno(
+            err, dibs__lite_status(errno, DIBS_DENIED), errno,
+            "sqlite: %.400s: %s: the clients of a database need a folder beside it%s", folder,
+            strerror(errno), advice(e->path));
     if (fresh && !is_made_here(e->folder))
         return dibs__fail(err, DIBS_DENIED, "sqlite: %.400s: it was replaced by another process",
                           folder);
@@ -315,7 +320,8 @@ dibs_status dibs__lite_place_beside(dibs__lite *e, dibs_error *err)
         /* who may read the database may enter, too; and what one of its group makes there is the group's */
         if ((e->mode & 0020 && fchown(e->folder, (uid_t)-1, e->gid) < 0) ||
             fchmod(e->folder, e->mode | (e->mode & 0444) >> 2 | (e->mode & 0020 ? S_ISGID : 0)) < 0)
-            return dibs__fail(err, DIBS_DENIED, "sqlite: %.400s: %s", folder, strerror(errno));
+            return dibs__fail_errno(err, DIBS_DENIED, errno, "sqlite: %.400s: %s", folder,
+                                    strerror(errno));
     }
     return DIBS_OK;
 }

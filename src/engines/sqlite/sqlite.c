@@ -31,7 +31,7 @@ static dibs__lite *new_engine(const dibs__open_request *request)
     e->request_span = request->request_span;
     e->last = &e->first;
     e->folder = e->life = e->wake = e->epoll = -1;
-    e->inotify = -1;
+    e->inotify = e->log = e->log_timer = -1;
     for (int i = 0; i < DIBS__LITE_PEERS; i++)
         e->peers[i].pidfd = e->peers[i].life = e->peers[i].wake = -1;
     if (pthread_mutex_init(&e->mutex, NULL) != 0) {
@@ -43,6 +43,7 @@ static dibs__lite *new_engine(const dibs__open_request *request)
         free(e);
         return NULL;
     }
+    pthread_mutex_init(&e->watch_mutex, NULL);
     return e;
 }
 
@@ -71,6 +72,7 @@ static void sqlite_close(dibs__engine *base)
     dibs__lite_gate_close(e);
     if (e->folder >= 0)
         close(e->folder);
+    pthread_mutex_destroy(&e->watch_mutex);
     pthread_mutex_destroy(&e->peers_mutex);
     pthread_mutex_destroy(&e->mutex);
     free(e->notices);
@@ -249,12 +251,6 @@ static dibs_status sqlite_cell(dibs__engine *base, const char *key,
     return job.status;
 }
 
-static dibs_status sqlite_cell_wait(dibs__engine *base, const char *key, uint64_t version,
-                                    dibs__deadline until, dibs_error *err)
-{
-    return dibs__lite_cell_wait(from(base), key, version, until, err);
-}
-
 static dibs_status sqlite_cell_list(dibs__engine *base, const dibs__cell_range *range,
                                     dibs__deadline until, dibs__cell_page *out, dibs_error *err)
 {
@@ -280,9 +276,9 @@ static int sqlite_event_fd(dibs__engine *base)
     return from(base)->epoll;
 }
 
-static void sqlite_events(dibs__engine *base)
+static void sqlite_events(dibs__engine *base, dibs__deadline until)
 {
-    dibs__lite_wake_events(from(base));
+    dibs__lite_wake_events(from(base), until);
 }
 
 static dibs_status sqlite_stand_in(dibs__engine *base)
@@ -313,7 +309,8 @@ const dibs__engine_class dibs__engine_sqlite = {
     .inspect = sqlite_inspect,
     .list = sqlite_list,
     .cell = sqlite_cell,
-    .cell_wait = sqlite_cell_wait,
+    .watch = dibs__lite_watch,
+    .unwatch = dibs__lite_unwatch,
     .cell_list = sqlite_cell_list,
     .event_fd = sqlite_event_fd,
     .events = sqlite_events,

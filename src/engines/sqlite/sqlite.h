@@ -161,6 +161,12 @@ struct dibs__lite {
     dibs__lite_peer peers[DIBS__LITE_PEERS];
     uint64_t peers_clock;
     unsigned peers_swept; /* the next to be looked at: is it gone? */
+
+    /* await.c's */
+    pthread_mutex_t watch_mutex;
+    struct dibs__lite_watch *watched;
+    int log, log_timer; /* -1: none */
+    int64_t log_pause;
 };
 
 /* The file that tells boots apart; a test gives its own. */
@@ -237,8 +243,12 @@ dibs__time dibs__lite_cell_time(const dibs__lite *e, dibs__time now);
 bool dibs__lite_cell_lasts(const dibs__lite_job *job);
 bool dibs__lite_read_listed(dibs__lite *e, sqlite3_stmt *q, dibs__cell *out,
                             char key[DIBS__CELL_KEY_SIZE]);
-dibs_status dibs__lite_cell_wait(dibs__lite *e, const char *key, uint64_t version,
-                                 dibs__deadline until, dibs_error *err);
+
+/* await.c */
+dibs_status dibs__lite_watch(dibs__engine *e, const char *key, uint64_t version,
+                             dibs__deadline until, void **out, dibs_error *err);
+void dibs__lite_unwatch(dibs__engine *e, void *watched);
+bool dibs__lite_await_events(dibs__lite *e, int fd); /* false: it is none of its descriptors */
 
 /* chores.c: 0, or -1 when the store failed. */
 int dibs__lite_settle(dibs__lite *e, dibs__time now, const char *name, dibs__reply *out);
@@ -300,7 +310,7 @@ void dibs__lite_wake_close(dibs__lite *e);
 void dibs__lite_wake_send(dibs__lite *e, const dibs__lite_notice *n);
 /* True once, when the folder has just come under watch: look again at what was looked at before. */
 bool dibs__lite_wake_watch(dibs__lite *e);
-void dibs__lite_wake_events(dibs__lite *e);
+void dibs__lite_wake_events(dibs__lite *e, dibs__deadline until);
 /* That process is the client's: tell us when it ends. `life` is its file. Takes both descriptors. */
 void dibs__lite_peer_follow(dibs__lite *e, const char *client, int pidfd, int life);
 /* 1: lives; 0: is dead; -1: not known. */

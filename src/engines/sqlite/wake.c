@@ -61,8 +61,9 @@ dibs_status dibs__lite_wake_open(dibs__lite *e, dibs_error *err)
         e->epoll = epoll_create1(EPOLL_CLOEXEC);
     }
     if (e->epoll < 0 || !poll_for(e, e->wake))
-        return dibs__fail(err, DIBS_ENGINE_FAILED, "sqlite: %.400s-dibs: cannot create %s: %s",
-                          e->path, file, strerror(errno));
+        return dibs__fail_errno(err, DIBS_ENGINE_FAILED, errno,
+                                "sqlite: %.400s-dibs: cannot create %s: %s", e->path, file,
+                                strerror(errno));
     return DIBS_OK;
 }
 
@@ -82,6 +83,8 @@ void dibs__lite_wake_close(dibs__lite *e)
     }
     if (e->inotify >= 0)
         close(e->inotify);
+    close_one(&e->log);
+    close_one(&e->log_timer);
     close_one(&e->wake);
     close_one(&e->epoll);
 }
@@ -281,7 +284,7 @@ static bool read_peer(dibs__lite *e, int fd)
     return death;
 }
 
-void dibs__lite_wake_events(dibs__lite *e)
+void dibs__lite_wake_events(dibs__lite *e, dibs__deadline until)
 {
     struct epoll_event event[16];
     int n = epoll_wait(e->epoll, event, 16, 0);
@@ -289,6 +292,8 @@ void dibs__lite_wake_events(dibs__lite *e)
 
     for (int i = 0; i < n; i++) {
         int fd = event[i].data.fd;
+        if (dibs__lite_await_events(e, fd))
+            continue;
         if (fd == e->wake)
             read_pipe(e);
         else if (fd == e->inotify)
@@ -297,8 +302,7 @@ void dibs__lite_wake_events(dibs__lite *e)
             death |= read_peer(e, fd);
     }
     if (death) {
-        dibs__lite_job job = {.kind = DIBS__LITE_RESCUE,
-                              .until = dibs__after(e->base.env, e->request_span)};
+        dibs__lite_job job = {.kind = DIBS__LITE_RESCUE, .until = until};
         dibs__lite_do(e, &job);
     }
 }

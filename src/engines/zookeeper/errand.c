@@ -55,9 +55,7 @@ dibs_status dibs__zk_errand_begin(dibs__zk *z, dibs_error *err)
     if (z->zh && z->state == DIBS__ZK_OPEN)
         return DIBS_OK;
     pthread_mutex_unlock(&z->mutex);
-    return dibs__fail(err, DIBS_UNAVAILABLE,
-                      "zookeeper: the session with %s has expired; a new one is being opened",
-                      z->hosts);
+    return dibs__zk_fail(z, ZSESSIONEXPIRED, err);
 }
 
 dibs__zk_errand *dibs__zk_expect(dibs__zk_errand *e)

@@ -101,7 +101,7 @@ dibs_status dibs__zk_status(int rc)
     }
 }
 
-dibs_status dibs__zk_fail(const dibs__zk *z, int rc, dibs_error *err)
+static dibs_status explain(const dibs__zk *z, int rc, dibs_error *err)
 {
     dibs_status status = dibs__zk_status(rc);
     const char *root = *z->root ? z->root : "/";
@@ -131,6 +131,14 @@ dibs_status dibs__zk_fail(const dibs__zk *z, int rc, dibs_error *err)
                               "ZooKeeper 3.5 or newer");
         return dibs__fail(err, status, "zookeeper: %s", zerror(rc));
     }
+}
+
+dibs_status dibs__zk_fail(const dibs__zk *z, int rc, dibs_error *err)
+{
+    dibs_status status = explain(z, rc, err);
+
+    dibs__error_code(err, "%d", rc);
+    return status;
 }
 
 /* ---- Finishing ------------------------------------------------------------------------------- */
@@ -203,9 +211,7 @@ dibs_status dibs__zk_flush_begin(dibs__zk_op *op, void (*next)(dibs__zk_op *op))
     if (is_given_up(op))
         return dibs__fail(&op->call->err, DIBS_UNAVAILABLE,
                           "zookeeper: timed out before the request was sent");
-    return dibs__fail(op->call ? &op->call->err : NULL, DIBS_UNAVAILABLE,
-                      "zookeeper: the session with %s has expired; a new one is being opened",
-                      z->hosts);
+    return dibs__zk_fail(z, ZSESSIONEXPIRED, op->call ? &op->call->err : NULL);
 }
 
 dibs_status dibs__zk_flush_end(dibs__zk_op *op)

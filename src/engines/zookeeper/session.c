@@ -91,6 +91,7 @@ static void refused(dibs__zk *z)
     dibs__fail(&z->why, DIBS_DENIED,
                "zookeeper: %s rejected the credentials: check user and password in the URL",
                z->hosts);
+    dibs__error_code(&z->why, "%d", ZAUTHFAILED);
 }
 
 static void on_session(zhandle_t *zh, int type, int state, const char *path, void *context)
@@ -247,7 +248,8 @@ static void make_session(dibs__zk *z)
     pthread_mutex_lock(&z->mutex);
     z->zh = zh;
     if (!zh)
-        dibs__fail(&z->last, DIBS_UNAVAILABLE, "zookeeper: %s: %s", z->hosts, strerror(errno));
+        dibs__fail_errno(&z->last, DIBS_UNAVAILABLE, errno, "zookeeper: %s: %s", z->hosts,
+                         strerror(errno));
     pthread_cond_broadcast(&z->cond);
     pthread_mutex_unlock(&z->mutex);
 }
@@ -372,6 +374,17 @@ static void *thread_main(void *data)
 
 /* ---- Opening and closing --------------------------------------------------------------------- */
 
+/* The library tries all of them again and again, and says only that much. */
+static dibs_status no_server(const dibs__zk *z, int64_t span, dibs_error *err)
+{
+    dibs__fail(err, DIBS_UNAVAILABLE,
+               "zookeeper: no server answered at %s within %lld ms: is it running, is it "
+               "ZooKeeper's client port, and does it have a quorum?",
+               z->hosts, (long long)(span / DIBS__MS));
+    dibs__error_code(err, "%d", ZCONNECTIONLOSS);
+    return DIBS_UNAVAILABLE;
+}
+
 dibs_status dibs__zk_connect(dibs__zk *z, dibs__deadline until, dibs_error *err)
 {
     int64_t start = dibs__now(z->side.env);
@@ -386,14 +399,11 @@ dibs_status dibs__zk_connect(dibs__zk *z, dibs__deadline until, dibs_error *err)
            dibs__now(z->side.env) < until)
         sleep_until(z, until);
     if (z->why.status != DIBS_OK)
-        status = dibs__fail(err, z->why.status, "%s", z->why.message);
+        status = dibs__fail_as(err, z->why.status, &z->why);
     else if (z->state != DIBS__ZK_OPEN && z->last.status != DIBS_OK)
-        status = dibs__fail(err, z->last.status, "%s", z->last.message);
+        status = dibs__fail_as(err, z->last.status, &z->last);
     else if (z->state != DIBS__ZK_OPEN)
-        status = dibs__fail(err, DIBS_UNAVAILABLE,
-                            "zookeeper: no server answered at %s within %lld ms: is it running, "
-                            "is it ZooKeeper's client port, and does it have a quorum?",
-                            z->hosts, (long long)((dibs__now(z->side.env) - start) / DIBS__MS));
+        status = no_server(z, dibs__now(z->side.env) - start, err);
     pthread_mutex_unlock(&z->mutex);
     return status;
 }

@@ -63,7 +63,6 @@ void dibs__line_close(dibs__engine *e)
                                  DIBS__FROM(dibs__line_seat, by_attempt, line->seats.slot[i]));
     dibs__table_fini(&line->seats);
     dibs__table_fini(&line->views);
-    dibs__table_fini(&line->awaits);
     dibs__heap_fini(&line->ends);
     pthread_mutex_destroy(&line->mutex);
     close(line->timer_fd);

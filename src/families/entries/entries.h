@@ -10,7 +10,7 @@
  *   view.c    what is known of a lock's line      look.c   inspect, list, break
  *   turn.c    whom each waiter watches            text.c   names and values
  *   ask.c     calls to the adapter                cell.c   cells
- *   await.c   waiting for a cell to change        crowd.c  many who change one cell
+ *   await.c   watching a cell                       crowd.c  many who change one cell
  *   cells.c   listing cells
  *
  * An adapter knows how to talk. It gets calls (`dibs__line_call`), each of which it completes once
@@ -244,13 +244,14 @@ dibs_status dibs__line_list(dibs__engine *e, const char *prefix, bool idle, dibs
 dibs_status dibs__line_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
                             bool tell, dibs__deadline until, dibs__cell_reply *out,
                             dibs_error *err);
-dibs_status dibs__line_cell_wait(dibs__engine *e, const char *key, uint64_t version,
-                                 dibs__deadline until, dibs_error *err);
+dibs_status dibs__line_watch(dibs__engine *e, const char *key, uint64_t version,
+                             dibs__deadline until, void **out, dibs_error *err);
+void dibs__line_unwatch(dibs__engine *e, void *watch);
 bool dibs__line_cell_reap(dibs__engine *e, size_t limit, dibs__deadline until);
 dibs_status dibs__line_cell_list(dibs__engine *e, const dibs__cell_range *range,
                                  dibs__deadline until, dibs__cell_page *out, dibs_error *err);
 int dibs__line_event_fd(dibs__engine *e); /* a timer: for leases shorter than the session */
-void dibs__line_events(dibs__engine *e);
+void dibs__line_events(dibs__engine *e, dibs__deadline until);
 
 /* The capabilities that all of them have. */
 #define DIBS__LINE_CAN(most)                                                                       \

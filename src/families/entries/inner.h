@@ -101,7 +101,6 @@ struct dibs__line {
     int timer_fd;
     pthread_mutex_t mutex;
     dibs__table seats, views;
-    dibs__table awaits; /* cells that threads wait for */
     dibs__heap ends;
     dibs__deadline armed;
     dibs__line_seat *stirred;                 /* to be looked at again */
@@ -198,8 +197,6 @@ void dibs__crowd_leave(dibs__line *line, const dibs__line_blob *cell, dibs__crow
 /* cell.c: the cell's blob, and the version that its record tells; 0: it has no value. */
 void dibs__line_cell_name(dibs__line_blob *b, const char *key);
 uint64_t dibs__line_cell_version(const dibs__line_blob *b);
-/* await.c: with the mutex: whoever waits for a cell goes and looks. */
-void dibs__line_await_end_all(dibs__line *line);
 
 /* view.c and turn.c: with the mutex held */
 /* Puts the seat in line. false: out of memory, and it is not. */

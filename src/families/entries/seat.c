@@ -141,12 +141,13 @@ int dibs__line_event_fd(dibs__engine *e)
     return dibs__line_of(e)->timer_fd;
 }
 
-void dibs__line_events(dibs__engine *e)
+void dibs__line_events(dibs__engine *e, dibs__deadline until)
 {
     dibs__line *line = dibs__line_of(e);
     uint64_t ignored;
     dibs__due *top;
 
+    (void)until; /* nothing waits for an answer */
     if (read(line->timer_fd, &ignored, sizeof ignored) < 0)
         return; /* it has not rung */
     pthread_mutex_lock(&line->mutex);
@@ -298,7 +299,6 @@ void dibs__line_expired(dibs__line *line, uint64_t session)
 
     pthread_mutex_lock(&line->mutex);
     line->expired = session;
-    dibs__line_await_end_all(line);
     for (size_t i = 0; i < line->seats.size; i++) {
         for (dibs__node *n = line->seats.slot[i]; n; n = n->next) {
             dibs__line_seat *s = DIBS__FROM(dibs__line_seat, by_attempt, n);
@@ -306,14 +306,16 @@ void dibs__line_expired(dibs__line *line, uint64_t session)
                 continue;
             dibs__view_leave(line, s);
             s->dead = true;
-            dibs__line_seat_tell(line, s, false);
+            s->granted = false; /* if that was still to be told */
             ended++;
         }
     }
     pthread_mutex_unlock(&line->mutex);
     if (ended)
         dibs__line_log(line, DIBS_LOG_WARNING,
-                       "the session has ended: %zu entr%s lost; waiters go to the end of the line",
+                       "the session has ended: %zu entr%s lost; waiters go to the end of the queue",
                        ended, ended == 1 ? "y is" : "ies are");
     dibs__line_tell_all(line);
+    line->base.sink->look_again(line->base.sink,
+                                ended ? DIBS__WAITERS | DIBS__HOLDERS | DIBS__CELLS : DIBS__CELLS);
 }

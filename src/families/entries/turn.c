@@ -346,8 +346,8 @@ void dibs__line_doubt(dibs__line *line)
     for (size_t i = 0; i < line->seats.size; i++)
         for (dibs__node *n = line->seats.slot[i]; n; n = n->next)
             dibs__view_stir(line, DIBS__FROM(dibs__line_seat, by_attempt, n));
-    dibs__line_await_end_all(line);
     dibs__view_settle(line);
     pthread_mutex_unlock(&line->mutex);
     dibs__line_tell_all(line);
+    line->base.sink->look_again(line->base.sink, DIBS__CELLS);
 }

@@ -428,7 +428,7 @@ void dibs__sql_do(dibs__sql *e, dibs__sql_job *job)
         if (!insists(e, job, pause))
             break;
         dibs__sleep(e->base.env, pause);
-        pause = pause * 2 < MAX_PAUSE ? pause * 2 : MAX_PAUSE;
+        pause = dibs__longer(pause, FIRST_PAUSE, MAX_PAUSE);
     }
     pthread_cond_destroy(&job->cond);
 }

@@ -183,11 +183,8 @@ void dibs__sql_do(dibs__sql *e, dibs__sql_job *job);
 dibs_status dibs__sql_cells_ready(dibs__sql *e, dibs__sql_seat *seat, bool make,
                                   dibs__deadline until, dibs_error *err);
 
-/* ---- waiting.c ------------------------------------------------------------------------------- */
+/* ---- notice.c -------------------------------------------------------------------------------- */
 
-void dibs__sql_waiting_add(dibs__sql *e, const char *attempt);
-void dibs__sql_waiting_remove(dibs__sql *e, const char *attempt);
-void dibs__sql_waiting_fini(dibs__sql *e);
 /* How a notice is written for dibs__sql_tell. */
 void dibs__sql_notice_text(dibs__sql_notice *n);
 void dibs__sql_notice_tell(dibs__sql *e, const dibs__sql_notice *n);

@@ -12,7 +12,7 @@
  *   rows.c     rows as the machine's structures
  *   batch.c    what is sent in one go
  *   hint.c     which fast statement would be in vain
- *   waiting.c  which of our attempts stand in line, and wake-ups as text
+ *   notice.c   wake-ups as text, and where they go
  *   look.c     listing
  *   reap.c     dropping what nobody has used for a day
  *   cell.c     cells and counters: a command that one statement can do, or lock, look, decide, write
@@ -476,9 +476,10 @@ struct dibs__sql {
     pthread_mutex_t mutex; /* guards the queue, the seats' `taken` and names */
     dibs__sql_job *first, **last;
     dibs__sql_seat seat[DIBS__SQL_CONNECTIONS];
-    size_t seats;           /* how many there may be */
-    int luck, probes;       /* see crew.c: does it pay to wait for company? */
-    size_t signs_first;     /* signs.c's */
+    size_t seats;     /* how many there may be */
+    int luck, probes; /* see crew.c: does it pay to wait for company? */
+    _Atomic size_t
+        signs_first; /* signs.c: where the next one begins; by the keeper, and by dibs_renew */
     _Atomic unsigned turns; /* run.c's: tries on rows that were locked the last time */
     _Atomic bool queues;    /* a seat waits for such a row */
     dibs__deadline no_more; /* the server refused one more connection: not before then */
@@ -491,9 +492,6 @@ struct dibs__sql {
     dibs__sql_stray *strays;
     _Atomic size_t stray_count;
     _Atomic bool told_stray; /* that the account may not end them */
-
-    pthread_mutex_t waiting_mutex;
-    dibs__table waiting; /* our attempts in line */
 };
 
 /* The engine's `open` allocates its structure, reads the URL, and calls this: sets up the shared
@@ -533,15 +531,13 @@ dibs_status dibs__sql_cell_mark(dibs__sql *e, const char *key, uint64_t version,
 /* What those who wait for the cell are told. */
 #define DIBS__SQL_TELL_SIZE 17
 void dibs__sql_cell_text(const char *key, char out[DIBS__SQL_TELL_SIZE]);
+/* Such a text has arrived; what is behind it does not count. */
+void dibs__sql_cell_tell(dibs__sql *e, const char *text);
 
 /* For a driver's `connect`: a new session's key. */
 uint64_t dibs__sql_stray_key(const dibs__env *env);
 
 /* For a driver's `events`: the text of a NOTIFY has arrived. Strange texts are ignored. */
 void dibs__sql_tell(dibs__sql *e, const char *text);
-/* Wake-ups may have been missed: the keeper looks at all of ours that stand in line. */
-void dibs__sql_look_at_all(dibs__sql *e);
-/* How many of ours stand in line. */
-size_t dibs__sql_waiting(dibs__sql *e);
 
 #endif

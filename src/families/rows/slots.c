@@ -35,7 +35,6 @@ dibs_status dibs__sql_open(dibs__sql *e, const dibs__sql_driver *driver,
     e->luck = 1;
     snprintf(e->id, sizeof e->id, "%s", request->handle_id);
     pthread_mutex_init(&e->mutex, NULL);
-    pthread_mutex_init(&e->waiting_mutex, NULL);
     pthread_mutex_init(&e->stray_mutex, NULL);
     plan_reaping(e);
     status = dibs__sql_seat_ready(e, seat, request->until, err);
@@ -55,10 +54,8 @@ void dibs__sql_close(dibs__sql *e)
         e->seat[i].conn = NULL;
         dibs__sql_batch_fini(&e->seat[i].batch);
     }
-    dibs__sql_waiting_fini(e);
     dibs__sql_stray_fini(e);
     pthread_mutex_destroy(&e->mutex);
-    pthread_mutex_destroy(&e->waiting_mutex);
     pthread_mutex_destroy(&e->stray_mutex);
 }
 
@@ -95,15 +92,9 @@ dibs_status dibs__sql_enter(dibs__engine *base, const dibs__enter_request *reque
                            .who = &who,
                            .capacity = request->capacity,
                            .window = request->window};
-    dibs_status status;
 
     memcpy(who.wake, e->id, sizeof who.wake);
-    if (request->window > 0) /* before it is sent: the hand-over may overtake the answer */
-        dibs__sql_waiting_add(e, who.attempt);
-    status = do_one(e, &task, until, out, err);
-    if (request->window > 0 && status == DIBS_OK && out->verdict != DIBS__QUEUED)
-        dibs__sql_waiting_remove(e, who.attempt);
-    return status;
+    return do_one(e, &task, until, out, err);
 }
 
 dibs_status dibs__sql_release(dibs__engine *base, const dibs__claim *claim, dibs__deadline until,
@@ -123,14 +114,12 @@ dibs_status dibs__sql_release(dibs__engine *base, const dibs__claim *claim, dibs
 dibs_status dibs__sql_cancel(dibs__engine *base, const dibs__claim *claim, dibs__deadline until,
                              dibs_error *err)
 {
-    dibs__sql *e = (dibs__sql *)base;
     dibs__sql_task task = {.what = DIBS__SQL_CANCEL,
                            .name = claim->name,
                            .owner = claim->owner,
                            .attempt = claim->attempt};
 
-    dibs__sql_waiting_remove(e, claim->attempt);
-    return do_one(e, &task, until, NULL, err);
+    return do_one((dibs__sql *)base, &task, until, NULL, err);
 }
 
 dibs_status dibs__sql_break(dibs__engine *base, const char *name, const char *by, bool at_once,
@@ -157,14 +146,6 @@ dibs_status dibs__sql_inspect(dibs__engine *base, const char *name, dibs__deadli
 
 /* ---- Signs of life --------------------------------------------------------------------------- */
 
-static void answer_claim(dibs__sql *e, dibs__claim *claim, const dibs__sql_task *task)
-{
-    claim->status = task->status;
-    claim->reply = task->reply;
-    if (claim->fence == 0 && task->status == DIBS_OK && task->reply.verdict != DIBS__QUEUED)
-        dibs__sql_waiting_remove(e, claim->attempt);
-}
-
 void dibs__sql_keep(dibs__engine *base, dibs__claim *const claims[], size_t count,
                     dibs__deadline until)
 {
@@ -187,8 +168,10 @@ void dibs__sql_keep(dibs__engine *base, dibs__claim *const claims[], size_t coun
                                    .lease = claims[i]->lease};
     }
     dibs__sql_do(e, &job);
-    for (size_t i = 0; i < count; i++)
-        answer_claim(e, claims[i], &task[i]);
+    for (size_t i = 0; i < count; i++) {
+        claims[i]->status = task[i].status;
+        claims[i]->reply = task[i].reply;
+    }
     if (err.message[0])
         e->base.sink->log(e->base.sink, DIBS_LOG_WARNING, "signs of life: %s", err.message);
     free(task);

@@ -191,17 +191,16 @@ static void *sit(void *arg)
     sitter *s = arg;
     int64_t began = clock_ms();
 
-    s->status = s->d->class->cell_wait(s->d->engine, s->key, s->version,
-                                       dibs__after(s->d->env, s->patience * DIBS__MS), NULL);
+    dibs__begin_call(s->d);
+    s->status = dibs__cell_wait(s->d, s->key, s->version,
+                                dibs__after(s->d->env, s->patience * DIBS__MS), NULL);
+    dibs__end_call(s->d);
     s->took = clock_ms() - began;
     return NULL;
 }
 
 static void start_sitting(sitter *s)
 {
-    pthread_mutex_lock(&s->d->mutex);
-    assert_true(dibs__keeper_start(s->d));
-    pthread_mutex_unlock(&s->d->mutex);
     assert_int_equal(pthread_create(&s->thread, NULL, sit, s), 0);
 }
 

@@ -13,6 +13,7 @@
 #include "support/database.h"
 #include "support/env.h"
 #include "support/machine.h"
+#include "support/sink.h"
 
 #include <inttypes.h>
 #include <libpq-fe.h>
@@ -114,7 +115,7 @@ static int setup(void **state)
     tell("CREATE FUNCTION fake.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS "
          "$$ SELECT 'epoch'::timestamptz + us * interval '1 microsecond' FROM fake.clock $$");
     tell("SET search_path = fake");
-    w.sink = (dibs__sink){on_granted, on_look, on_log};
+    w.sink = (dibs__sink){.granted = on_granted, .look = on_look, .log = on_log, QUIET_SINK};
     w.class = dibs__engine_find("postgresql");
     snprintf(url, sizeof url,
              "postgresql://postgres@127.0.0.1:%d/postgres"

@@ -1,7 +1,9 @@
 #include "rig.h"
 
 #include "core/report.h"
+#include "support/sink.h"
 
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,6 +30,16 @@ static void note_look(dibs__sink *sink, const char *attempt)
     note((rig *)sink, attempt, 0, &((rig *)sink)->looks);
 }
 
+static void note_look_again(dibs__sink *sink, unsigned at)
+{
+    rig *g = (rig *)sink;
+
+    (void)at;
+    pthread_mutex_lock(&g->lock);
+    g->looks_again++;
+    pthread_mutex_unlock(&g->lock);
+}
+
 static void note_log(dibs__sink *sink, dibs_log_level level, const char *format, ...)
 {
     rig *g = (rig *)sink;
@@ -48,7 +60,12 @@ dibs_status rig_open(rig *g, const char *url, const char *handle_id, int64_t spa
     dibs_status status;
 
     memset(g, 0, sizeof *g);
-    g->sink = (dibs__sink){note_granted, note_look, note_log};
+    g->sink = (dibs__sink){.granted = note_granted,
+                           .look = note_look,
+                           .changed = quiet_changed,
+                           .look_again = note_look_again,
+                           .waited_for = quiet_waited_for,
+                           .log = note_log};
     g->span = span_ms;
     pthread_mutex_init(&g->lock, NULL);
     snprintf(g->handle_id, sizeof g->handle_id, "%s", handle_id);
@@ -90,9 +107,9 @@ static void name_attempt(const rig *g, int attempt, char out[DIBS__ATTEMPT_SIZE]
 }
 
 dibs_status rig_enter(rig *g, const char *name, const char *owner, int attempt, int64_t window_ms,
-                      bool by_event, dibs__reply *out, dibs_error *err)
+                      dibs__reply *out, dibs_error *err)
 {
-    dibs__enter_request r = {.name = name, .capacity = DIBS__PLAIN, .by_event = by_event};
+    dibs__enter_request r = {.name = name, .capacity = DIBS__PLAIN};
 
     snprintf(r.who.owner, sizeof r.who.owner, "%s", owner);
     name_attempt(g, attempt, r.who.attempt);
@@ -105,6 +122,15 @@ dibs_status rig_enter(rig *g, const char *name, const char *owner, int attempt, 
 }
 
 /* `text` must live as long as the claim. */
+rig *rig_events(rig *g)
+{
+    struct pollfd p = {g->engine->class->event_fd(g->engine), POLLIN, 0};
+
+    if (poll(&p, 1, 0) == 1)
+        g->engine->class->events(g->engine, rig_until(g));
+    return g;
+}
+
 static dibs__claim claim_of(const rig *g, const char *name, const char *owner, int attempt,
                             char text[DIBS__ATTEMPT_SIZE])
 {
@@ -139,16 +165,6 @@ dibs_status rig_keep(rig *g, const char *name, const char *owner, int attempt, u
     g->engine->class->keep(g->engine, claims, 1, rig_until(g));
     *out = claim.reply;
     return claim.status;
-}
-
-dibs_status rig_wait(rig *g, const char *name, const char *owner, int attempt, int64_t ms,
-                     dibs__reply *out, dibs_error *err)
-{
-    char text[DIBS__ATTEMPT_SIZE];
-    dibs__sitter sitter = {.claim = claim_of(g, name, owner, attempt, text)};
-
-    return g->engine->class->wait(g->engine, &sitter, dibs__after(&dibs__env_system, ms * DIBS__MS),
-                                  out, err);
 }
 
 bool rig_look(rig *g, const char *name, size_t *holders, size_t *waiters, uint64_t *fence)

@@ -17,7 +17,7 @@
 
 #define CHUNK     64   /* commands sent ahead */
 #define LOCK_LIFE 1500 /* commands to one lock */
-#define PUSHES    16
+#define MESSAGES  16
 #define PREFIX    "test"
 #define KEY       PREFIX ":{lock %%7B%d}"
 
@@ -29,11 +29,9 @@ typedef struct expectation {
     char *state;
     bool busy;         /* held or waited for: then it is in the set that a listing reads */
     char in_way[1024]; /* those whose leases end first: any of them may be named */
-    int pushes;
-    char push[PUSHES][64]; /* taken from lists */
     int messages;
-    char message[PUSHES][160]; /* published */
-    char what[320];            /* for people */
+    char message[MESSAGES][160]; /* published */
+    char what[320];              /* for people */
 } expectation;
 
 typedef struct world {
@@ -47,12 +45,6 @@ typedef struct world {
 } world;
 
 /* ---- What the wake-ups must be --------------------------------------------------------------- */
-
-static void expect_push(world *w, expectation *x, const char *attempt, const char *message)
-{
-    redisAppendCommand(w->redis, "LPOP %s:w:%s", w->key, attempt);
-    snprintf(x->push[x->pushes++], sizeof x->push[0], "%s", message);
-}
 
 /* Who got this fence, and the lowest fence beside it. NULL: not in this state. */
 static const dibs__asker *find_woken(const tiny *t, uint64_t fence, uint64_t *floor)
@@ -73,25 +65,12 @@ static void expect_woken(world *w, expectation *x, const tiny *settled, uint64_t
 {
     uint64_t floor;
     const dibs__asker *who = find_woken(settled, fence, &floor);
-    char text[64];
 
     if (!who)
         who = find_woken(&w->lock, fence, &floor);
     assert_non_null(who);
-    snprintf(text, sizeof text, "%" PRIu64 " %" PRIu64, fence, floor);
-    if (who->wake[0] == 'L')
-        expect_push(w, x, who->attempt, text);
-    else
-        snprintf(x->message[x->messages++], sizeof x->message[0], "%s %s", who->attempt, text);
-}
-
-static bool waits_on_list(const tiny *t, const dibs__asker *who)
-{
-    for (size_t i = 0; i < t->waiters; i++)
-        if (strcmp(t->waiter[i].who.owner, who->owner) == 0 &&
-            strcmp(t->waiter[i].who.attempt, who->attempt) == 0)
-            return t->waiter[i].who.wake[0] == 'L';
-    return false;
+    snprintf(x->message[x->messages++], sizeof x->message[0], "%s %" PRIu64 " %" PRIu64,
+             who->attempt, fence, floor);
 }
 
 /* ---- One command to both --------------------------------------------------------------------- */
@@ -159,11 +138,9 @@ static bool step(world *w, expectation *x)
     command c;
     tiny before = w->lock, settled = w->lock; /* by when the command looks */
     dibs__reply ignored;
-    bool push, cancelled;
 
     memset(x, 0, sizeof *x);
     author_next(&w->author, &w->lock, &c);
-    push = c.kind == COMMAND_ACQUIRE && c.who.wake[0] == 'L' && author_chance(&w->author, 3) == 0;
     assert_int_equal(tiny_run(&w->lock, &c, &x->reply), 0);
     if (w->lock.overflow) {
         w->lock = before;
@@ -173,18 +150,15 @@ static bool step(world *w, expectation *x)
     x->lease = c.who.lease;
     snprintf(x->what, sizeof x->what, "kind %d by %s %s at %" PRId64, c.kind, c.who.owner,
              c.who.attempt, w->author.now);
-    words_add_command(&ws, &c, push);
+    words_add_command(&ws, &c);
     words_send(&ws, w->redis, w->sha[script_of[c.kind]], w->key, w->author.now);
     tiny_run(&settled, &(command){.kind = COMMAND_SETTLE, .now = c.now}, &ignored);
-    cancelled = c.kind == COMMAND_CANCEL && waits_on_list(&settled, &c.who);
     for (size_t i = 0, k = 0; i <= w->lock.woken_count; i++) {
         for (; k < w->lock.asked_count && w->lock.asked_after[k] == i; k++)
             snprintf(x->message[x->messages++], sizeof x->message[0], "%s", w->lock.asked[k]);
         if (i < w->lock.woken_count)
             expect_woken(w, x, &settled, w->lock.woken[i]);
     }
-    if (cancelled || (push && x->reply.verdict != DIBS__QUEUED))
-        expect_push(w, x, c.who.attempt, "-");
     redisAppendCommand(w->redis, "SISMEMBER %s:busy %s", PREFIX, w->key);
     append_look(w);
     x->busy = w->lock.holders + w->lock.waiters > 0;
@@ -261,23 +235,6 @@ static void compare_text(world *w, const expectation *x, const char *about, cons
         differ(w, x, about, c, lua);
 }
 
-/* What was pushed: fence and floor, or a word. */
-static void compare_push(world *w, const expectation *x, const char *c, const redisReply *reply)
-{
-    const char *at = reply->str;
-    char lua[64];
-    uint64_t fence;
-
-    if (!reply->str || reply->len != 16) {
-        compare_text(w, x, "push", c, reply);
-        return;
-    }
-    fence = (uint64_t)take_double(&at);
-    snprintf(lua, sizeof lua, "%" PRIu64 " %" PRIu64, fence, (uint64_t)take_double(&at));
-    if (strcmp(c, lua) != 0)
-        differ(w, x, "push", c, lua);
-}
-
 static void compare_message(world *w, const expectation *x, const char *c)
 {
     void *reply = NULL;
@@ -299,11 +256,6 @@ static void compare(world *w, expectation *x)
 
     compare_reply(w, x, reply);
     freeReplyObject(reply);
-    for (int i = 0; i < x->pushes; i++) {
-        reply = next_reply(w->redis);
-        compare_push(w, x, x->push[i], reply);
-        freeReplyObject(reply);
-    }
     reply = next_reply(w->redis);
     if (reply->integer != x->busy)
         differ(w, x, "set of busy locks", x->busy ? "in it" : "not in it",
@@ -420,7 +372,7 @@ static void one_changed_line_is_noticed(void **state)
         {"lock[2] + w[10] <= lock[1]", "lock[2] + w[10] < lock[1]"},
         {"while h and h[3] <= now do", "while h and h[3] < now - 100000 do"},
         {"who[1], who[2] = there[1], there[2]", "who[1], who[2] = there[1], now"},
-        {"last_fence < now and now or last_fence + 1", "now"},
+        {"last_fence < clock and clock or last_fence + 1", "now"},
         {"local mine = find_head()[1] == w[1]", "local mine = find_head()"},
         {"h[4], h[3] = 1, keep_until", "h[4], h[3] = 0, keep_until"},
         {"fence < lock[7] and 4", "fence <= lock[7] and 4"},
@@ -439,7 +391,6 @@ static void one_changed_line_is_noticed(void **state)
         {"(not second or next_alive > now)", "true"},
         {"next_alive, second and", "now + 9000000, second and"},
         {"lock[1] = 0", ""},
-        {"push(w, '-', '1')", ""},
         {"publish(h, h[7])", ""},
         {"tonumber(number, 16) > tonumber(other_number, 16) and 1 or 2", "1"},
         {"kin_of(who[7], there[7]) or 0", "0"},

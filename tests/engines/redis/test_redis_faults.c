@@ -94,7 +94,7 @@ static dibs_status do_enter(scene *s, const char *name, uint64_t fence, dibs__re
                             dibs_error *err)
 {
     (void)fence;
-    return rig_enter(&s->far, name, ME, 1, 5000, false, out, err);
+    return rig_enter(&s->far, name, ME, 1, 5000, out, err);
 }
 
 static dibs_status do_release(scene *s, const char *name, uint64_t fence, dibs__reply *out,
@@ -125,26 +125,18 @@ typedef struct sweep {
     operation run;
     bool held;   /* by ME, before */
     bool in_way; /* held by OTHER, before */
-    bool hot;    /* asked for when there was a line: on a seat, together with its BLPOP */
 } sweep;
 
 static uint64_t prepare(scene *s, const sweep *w, const char *name)
 {
     dibs__reply reply = {0};
 
-    if (w->hot) { /* somebody stood in line last time */
-        assert_int_equal(rig_enter(&s->near, name, OTHER, 1, 0, false, &reply, NULL), DIBS_OK);
-        assert_int_equal(rig_enter(&s->far, name, "someone", 9, 5000, false, &reply, NULL),
-                         DIBS_OK);
-        assert_int_equal(reply.verdict, DIBS__QUEUED);
-        assert_int_equal(rig_cancel(&s->far, name, "someone", 9, NULL), DIBS_OK);
-    } else if (w->in_way) {
-        assert_int_equal(rig_enter(&s->near, name, OTHER, 1, 0, false, &reply, NULL), DIBS_OK);
-    }
+    if (w->in_way)
+        assert_int_equal(rig_enter(&s->near, name, OTHER, 1, 0, &reply, NULL), DIBS_OK);
     if (w->in_way && w->run == do_cancel)
-        assert_int_equal(rig_enter(&s->far, name, ME, 1, 5000, false, &reply, NULL), DIBS_OK);
+        assert_int_equal(rig_enter(&s->far, name, ME, 1, 5000, &reply, NULL), DIBS_OK);
     if (w->held) {
-        assert_int_equal(rig_enter(&s->far, name, ME, 1, 0, false, &reply, NULL), DIBS_OK);
+        assert_int_equal(rig_enter(&s->far, name, ME, 1, 0, &reply, NULL), DIBS_OK);
         assert_int_equal(reply.verdict, DIBS__GRANTED);
         return reply.fence;
     }
@@ -231,12 +223,6 @@ static void cut_enter_in_line(void **state)
                    &(sweep){.what = "stand in line", .run = do_enter, .in_way = true});
 }
 
-static void cut_enter_on_a_seat(void **state)
-{
-    cut_everywhere(scene_of(state),
-                   &(sweep){.what = "line again", .run = do_enter, .in_way = true, .hot = true});
-}
-
 static void cut_release(void **state)
 {
     cut_everywhere(scene_of(state), &(sweep){.what = "release", .run = do_release, .held = true});
@@ -268,7 +254,7 @@ static void expect_late(scene *s, const char *name)
     dibs_status status;
 
     s->far.span = 300;
-    status = rig_enter(&s->far, name, ME, 1, 0, false, &reply, &err);
+    status = rig_enter(&s->far, name, ME, 1, 0, &reply, &err);
     took = clock_ms() - began;
     s->far.span = 2000;
     assert_true(status == DIBS_UNKNOWN || status == DIBS_UNAVAILABLE);
@@ -277,7 +263,7 @@ static void expect_late(scene *s, const char *name)
     proxy_heal(s->proxy);
     for (int i = 0; i < 3;
          i++) { /* the connection may be gone: it is asked again, as the core would */
-        status = rig_enter(&s->far, name, ME, 1, 0, false, &reply, &err);
+        status = rig_enter(&s->far, name, ME, 1, 0, &reply, &err);
         if (status == DIBS_OK)
             break;
     }
@@ -312,35 +298,40 @@ static void a_late_reply_is_not_taken_for_another(void **state)
 
     proxy_delay(s->proxy, PROXY_DOWN, 1200);
     s->far.span = 600;
-    assert_int_equal(rig_enter(&s->far, "late", ME, 1, 0, false, &first, NULL), DIBS_UNKNOWN);
+    assert_int_equal(rig_enter(&s->far, "late", ME, 1, 0, &first, NULL), DIBS_UNKNOWN);
     s->far.span = 20000;
-    assert_int_equal(rig_enter(&s->far, "late, other", ME, 1, 0, false, &first, NULL), DIBS_OK);
+    assert_int_equal(rig_enter(&s->far, "late, other", ME, 1, 0, &first, NULL), DIBS_OK);
     proxy_heal(s->proxy);
-    assert_int_equal(rig_enter(&s->far, "late", ME, 1, 0, false, &second, NULL), DIBS_OK);
+    assert_int_equal(rig_enter(&s->far, "late", ME, 1, 0, &second, NULL), DIBS_OK);
     assert_true(second.fence != first.fence);
     s->far.span = 2000;
 }
 
-static void a_wait_that_is_cut_says_so_and_works_again(void **state)
+static bool is_granted(void *p)
+{
+    return rig_events(&((scene *)p)->far)->granted > 0;
+}
+
+static bool has_looked_again(void *p)
+{
+    return rig_events(&((scene *)p)->far)->looks_again > 0;
+}
+
+/* The subscription goes with all other connections, and comes back by itself. */
+static void a_wait_that_is_cut_looks_again(void **state)
 {
     scene *s = scene_of(state);
     dibs__reply reply;
-    dibs_error err = {0};
 
-    assert_int_equal(rig_enter(&s->near, "wait", OTHER, 1, 0, false, &reply, NULL), DIBS_OK);
-    assert_int_equal(rig_enter(&s->far, "wait", ME, 1, 5000, false, &reply, NULL), DIBS_OK);
-    assert_int_equal(reply.verdict, DIBS__QUEUED);
-    assert_int_equal(rig_wait(&s->far, "wait", ME, 1, 50, &reply, &err), DIBS_OK);
+    assert_int_equal(rig_enter(&s->near, "wait", OTHER, 1, 0, &reply, NULL), DIBS_OK);
+    assert_int_equal(rig_enter(&s->far, "wait", ME, 1, 5000, &reply, NULL), DIBS_OK);
     assert_int_equal(reply.verdict, DIBS__QUEUED);
     proxy_drop_all(s->proxy, false);
-    assert_int_equal(rig_wait(&s->far, "wait", ME, 1, 2000, &reply, &err), DIBS_UNAVAILABLE);
-    assert_non_null(strstr(err.message, "closed"));
+    s->far.granted = s->far.looks_again = 0;
     heal(s);
-    assert_int_equal(rig_wait(&s->far, "wait", ME, 1, 50, &reply, &err), DIBS_OK);
-    assert_int_equal(reply.verdict, DIBS__QUEUED);
+    assert_true(wait_until(has_looked_again, s, 10000));
     assert_int_equal(rig_release(&s->near, "wait", OTHER, 1, &reply, NULL), DIBS_OK);
-    assert_int_equal(rig_wait(&s->far, "wait", ME, 1, 2000, &reply, &err), DIBS_OK);
-    assert_int_equal(reply.verdict, DIBS__GRANTED);
+    assert_true(wait_until(is_granted, s, 5000));
 }
 
 /* ---- Late requests --------------------------------------------------------------------------- */
@@ -417,10 +408,10 @@ static void no_server_is_unavailable_and_then_it_is_back(void **state)
 
     server_end(&s->server, SIGKILL);
     sleep_ms(150); /* an idle connection is looked at before it is used; else it would be unknown */
-    assert_int_equal(rig_enter(&s->near, "gone", ME, 1, 0, false, &reply, &err), DIBS_UNAVAILABLE);
+    assert_int_equal(rig_enter(&s->near, "gone", ME, 1, 0, &reply, &err), DIBS_UNAVAILABLE);
     assert_non_null(strstr(err.message, "redis at 127.0.0.1"));
     assert_int_equal(server_restart(&s->server), 0);
-    assert_int_equal(rig_enter(&s->near, "gone", ME, 1, 0, false, &reply, &err), DIBS_OK);
+    assert_int_equal(rig_enter(&s->near, "gone", ME, 1, 0, &reply, &err), DIBS_OK);
     assert_int_equal(reply.verdict, DIBS__GRANTED);
 }
 
@@ -429,7 +420,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cut_enter),
         cmocka_unit_test(cut_enter_in_line),
-        cmocka_unit_test(cut_enter_on_a_seat),
         cmocka_unit_test(cut_release),
         cmocka_unit_test(cut_keep),
         cmocka_unit_test(cut_cancel_of_a_waiter),
@@ -437,7 +427,7 @@ int main(void)
         cmocka_unit_test(a_dripping_server_does_not_outlive_the_deadline),
         cmocka_unit_test(half_open_either_way),
         cmocka_unit_test(a_late_reply_is_not_taken_for_another),
-        cmocka_unit_test(a_wait_that_is_cut_says_so_and_works_again),
+        cmocka_unit_test(a_wait_that_is_cut_looks_again),
         cmocka_unit_test(a_late_request_takes_nothing_over),
         cmocka_unit_test(a_late_shared_request_lets_nobody_in),
         cmocka_unit_test(no_server_is_unavailable_and_then_it_is_back),

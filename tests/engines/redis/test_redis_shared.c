@@ -48,7 +48,8 @@ static int tear_down(void **state)
 static void note_warning(void *data, dibs_log_level level, const char *message)
 {
     (void)data;
-    if (level == DIBS_LOG_WARNING && strstr(message, "client|kill"))
+    if (level == DIBS_LOG_WARNING &&
+        (strstr(message, "client|kill") || strstr(message, "subscribe")))
         atomic_fetch_add(&warnings, 1);
 }
 
@@ -487,12 +488,14 @@ static void a_refused_end_is_asked_for_again(void **state)
     assert_status(unlock(g), DIBS_OK);
 }
 
-enum { CROWD = 24 };
+/* ---- A crowd --------------------------------------------------------------------------------- */
+
+enum { CROWD = 1000, FEW = 2 }; /* connections: one for commands, one subscription */
 
 static void *wait_long(void *ctx)
 {
     dibs_grant *g = NULL;
-    dibs_lock_options o = {.wait_ms = 6 * SOON_MS};
+    dibs_lock_options o = {.wait_ms = 12 * SOON_MS};
 
     (void)ctx;
     if (dibs_lock(far, "x", &o, &g, NULL) != DIBS_OK)
@@ -501,52 +504,78 @@ static void *wait_long(void *ctx)
     return far;
 }
 
-/* As many connections as wait, and the shared one. */
-static bool all_sit(void *ctx)
+static bool all_wait(void *ctx)
 {
     (void)ctx;
-    return waiters_of(near, "x") == CROWD && open_links() > CROWD;
+    return waiters_of(near, "x") == CROWD;
 }
 
-static long kills(void)
+static bool two_wait(void *ctx)
 {
-    char reply[16384] = "", *at;
-
-    assert_int_equal(server_command(&s, "INFO commandstats", reply, sizeof reply), 0);
-    at = strstr(reply, "cmdstat_client|kill:calls=");
-    if (!at)
-        at = strstr(reply, "cmdstat_client:calls="); /* before Redis 7 */
-    return at ? atol(strchr(at, '=') + 1) : 0;
+    (void)ctx;
+    return waiters_of(near, "x") == 2;
 }
 
-/* Each of them has to be ended, but not by each of those who come back. */
-static void a_crowd_that_comes_back_ends_its_connections_once(void **state)
+static bool are_few(void *ctx)
 {
-    pthread_t thread[CROWD];
+    (void)ctx;
+    return open_links() == FEW;
+}
+
+/* However many threads wait, also after all connections were cut; and each of them gets its turn. */
+static void a_thousand_threads_wait_on_two_connections(void **state)
+{
+    pthread_t *thread = calloc(CROWD, sizeof *thread);
+    pthread_attr_t small;
     dibs_grant *g;
-    long before;
 
     (void)state;
+    assert_non_null(thread);
     need(0);
     g = expect_lock(near, "x", &(dibs_lock_options){.lease_ms = 60000});
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 256 * 1024);
     for (int i = 0; i < CROWD; i++)
-        assert_int_equal(pthread_create(&thread[i], NULL, wait_long, NULL), 0);
-    assert_true(wait_until(all_sit, NULL, SOON_MS));
-    before = kills();
-    proxy_delay(p, PROXY_DOWN, 50); /* all are there before the first has its answer */
+        assert_int_equal(pthread_create(&thread[i], &small, wait_long, NULL), 0);
+    pthread_attr_destroy(&small);
+    assert_true(wait_until(all_wait, NULL, 3 * SOON_MS));
+    assert_int_equal(open_links(), FEW);
     proxy_drop_all(p, false);
-    assert_true(wait_until(all_sit, NULL, SOON_MS));
+    assert_true(wait_until(are_few, NULL, SOON_MS));
     assert_status(unlock(g), DIBS_OK);
     for (int i = 0; i < CROWD; i++) {
         void *had = NULL;
         pthread_join(thread[i], &had);
         assert_non_null(had);
     }
-    print_message("# %ld for %d connections\n", kills() - before, CROWD);
-    assert_true(kills() - before < CROWD * CROWD / 4);
+    assert_int_equal(open_links(), FEW);
+    free(thread);
 }
 
-/* ---- Idle seats ------------------------------------------------------------------------------ */
+/* A user who may not use the channel is told so once, and finds out by asking. */
+static void without_the_channel_it_asks_and_warns_once(void **state)
+{
+    pthread_t thread[2];
+    dibs_grant *g;
+
+    (void)state;
+    need(0);
+    server_command(&s, "ACL SETUSER deaf on >word ~dibs:* resetchannels +@all", NULL, 0);
+    dibs_close(far);
+    snprintf(far_url, sizeof far_url, "redis://deaf:word@127.0.0.1:%d", s.port);
+    far = expect_open(far_url, &(dibs_options){.log = note_warning});
+    g = expect_lock(near, "x", &(dibs_lock_options){.lease_ms = 60000});
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, wait_long, NULL), 0);
+    assert_true(wait_until(two_wait, NULL, SOON_MS));
+    assert_status(unlock(g), DIBS_OK);
+    for (int i = 0; i < 2; i++) {
+        void *had = NULL;
+        pthread_join(thread[i], &had);
+        assert_non_null(had);
+    }
+    assert_int_equal(atomic_load(&warnings), 1);
+}
 
 static void *wait_a_little(void *ctx)
 {
@@ -556,8 +585,7 @@ static void *wait_a_little(void *ctx)
     return (void *)(intptr_t)dibs_lock(far, "x", &(dibs_lock_options){.wait_ms = 400}, &none, NULL);
 }
 
-/* So many threads wait at once: as many connections are left idle. */
-static void leave_seats(int count)
+static void wait_in_vain(int count)
 {
     pthread_t thread[8];
 
@@ -568,28 +596,6 @@ static void leave_seats(int count)
         pthread_join(thread[i], &status);
         assert_int_equal((dibs_status)(intptr_t)status, DIBS_BUSY);
     }
-}
-
-static void a_deadline_costs_one_seat(void **state)
-{
-    dibs_lock_options brief = {.wait_ms = 100};
-    dibs_grant *g, *none = NULL;
-    int64_t before;
-
-    (void)state;
-    need(1000);
-    g = expect_lock(near, "x", &(dibs_lock_options){.lease_ms = 60000});
-    leave_seats(5);
-    before = open_links();
-    proxy_freeze(p, PROXY_UP);
-    assert_int_not_equal(dibs_lock(far, "x", &brief, &none, NULL), DIBS_OK); /* given up */
-    assert_int_not_equal(dibs_lock(far, "x", &brief, &none, NULL), DIBS_OK);
-    proxy_heal(p);
-    expect_works(far);
-    let_it_arrive(before - 2);
-    print_message("# %d of %d connections are left\n", (int)open_links(), (int)before);
-    assert_true(open_links() > 1); /* not only the shared one */
-    assert_status(unlock(g), DIBS_OK);
 }
 
 /* ---- Without the right, and after a restart -------------------------------------------------- */
@@ -606,10 +612,10 @@ static void a_connection_that_was_idle_needs_no_end(void **state)
     snprintf(far_url, sizeof far_url, "redis://bob:word@127.0.0.1:%d", s.port);
     far = expect_open(far_url, &(dibs_options){.log = note_warning});
     g = expect_lock(near, "x", &(dibs_lock_options){.lease_ms = 60000});
-    leave_seats(2);
-    sleep_ms(150); /* longer than IDLE_LOOK in seat.c */
+    wait_in_vain(2);
+    sleep_ms(150); /* longer than IDLE in pipeline.c */
     server_command(&s, "CLIENT KILL USER bob", NULL, 0);
-    leave_seats(2);
+    wait_in_vain(2);
     expect_works(far);
     assert_int_equal(atomic_load(&warnings), 0);
     assert_status(unlock(g), DIBS_OK);
@@ -697,9 +703,10 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup_teardown(a_late_waiter_is_not_put_in_line, set_up, tear_down),
         cmocka_unit_test_setup_teardown(an_old_hand_over_is_not_believed, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_refused_end_is_asked_for_again, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_crowd_that_comes_back_ends_its_connections_once, set_up,
+        cmocka_unit_test_setup_teardown(a_thousand_threads_wait_on_two_connections, set_up,
                                         tear_down),
-        cmocka_unit_test_setup_teardown(a_deadline_costs_one_seat, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(without_the_channel_it_asks_and_warns_once, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(a_connection_that_was_idle_needs_no_end, set_up, tear_down),
         cmocka_unit_test_setup_teardown(without_the_right_to_kill_it_goes_on_and_warns_once, set_up,
                                         tear_down),

@@ -2,7 +2,9 @@
 #define _GNU_SOURCE
 #include "desk.h"
 
+#include "core/table.h"
 #include "support/clock.h"
+#include "support/sink.h"
 #include "support/test.h"
 
 #include <poll.h>
@@ -32,6 +34,11 @@ static void on_look(dibs__sink *sink, const char *attempt)
     pthread_mutex_unlock(&d->mutex);
 }
 
+static void on_changed(dibs__sink *sink, uint64_t cell)
+{
+    ((desk *)sink)->changed = cell;
+}
+
 static void on_log(dibs__sink *sink, dibs_log_level level, const char *format, ...)
 {
     (void)sink;
@@ -51,7 +58,12 @@ dibs_status desk_open(desk *d, const char *url, const dibs__env *env, dibs_error
     memset(d, 0, sizeof *d);
     if (status != DIBS_OK)
         return status;
-    d->sink = (dibs__sink){on_granted, on_look, on_log};
+    d->sink = (dibs__sink){.granted = on_granted,
+                           .look = on_look,
+                           .changed = on_changed,
+                           .look_again = quiet_look_again,
+                           .waited_for = quiet_waited_for,
+                           .log = on_log};
     d->env = env ? env : &dibs__env_system;
     d->class = dibs__engine_find(parsed.scheme);
     assert_non_null(d->class);
@@ -81,7 +93,7 @@ void desk_close(desk *d)
 dibs_status desk_try_enter(desk *d, const char *name, const char *owner, uint32_t capacity,
                            int64_t window, dibs__deadline until, dibs__reply *out, dibs_error *err)
 {
-    dibs__enter_request r = {.name = name, .window = window, .by_event = true};
+    dibs__enter_request r = {.name = name, .window = window};
 
     snprintf(r.who.owner, sizeof r.who.owner, "%s", owner);
     snprintf(r.who.attempt, sizeof r.who.attempt, "%s", owner);
@@ -154,7 +166,7 @@ static bool run_events(desk *d, int64_t end)
 
     if (left < 0 || poll(&p, 1, (int)left) <= 0)
         return false;
-    d->class->events(d->engine);
+    d->class->events(d->engine, dibs__after(d->env, 5 * DIBS__SECOND));
     return true;
 }
 
@@ -174,4 +186,13 @@ bool desk_wait_look(desk *d, const char *owner, int64_t ms)
     while (strcmp(d->looked, owner) != 0 && run_events(d, end))
         ;
     return strcmp(d->looked, owner) == 0;
+}
+
+bool desk_wait_change(desk *d, const char *key, int64_t ms)
+{
+    int64_t end = clock_ms() + ms;
+
+    while (d->changed != dibs__hash(key) && run_events(d, end))
+        continue;
+    return d->changed == dibs__hash(key);
 }

@@ -22,6 +22,7 @@ typedef struct desk {
     char granted[DIBS__ATTEMPT_SIZE]; /* the last that was handed a lock */
     uint64_t fence;
     char looked[DIBS__ATTEMPT_SIZE]; /* the last that was told to look */
+    _Atomic uint64_t changed;        /* the last cell, by its hash */
 } desk;
 
 /* `env` NULL: the system's. On failure the desk is closed. */
@@ -45,5 +46,7 @@ dibs_status desk_try_release(desk *d, const char *name, const char *owner, uint6
 uint64_t desk_wait(desk *d, const char *owner, int64_t ms);
 /* The same for being told to look. */
 bool desk_wait_look(desk *d, const char *owner, int64_t ms);
+/* And for the change of a cell. */
+bool desk_wait_change(desk *d, const char *key, int64_t ms);
 
 #endif

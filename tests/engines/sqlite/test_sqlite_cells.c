@@ -401,6 +401,7 @@ static void die_with(const char *key, bool alive)
 static void a_dead_process_is_noticed(void **state)
 {
     desk d;
+    void *watched = NULL;
     uint64_t version;
     int64_t begin;
 
@@ -414,52 +415,38 @@ static void a_dead_process_is_noticed(void **state)
     assert_true(done(&d, "c:next", put(0, "x", 0)).age == INT64_MAX); /* while we were there */
     version = done(&d, "c:next", look).version;
     begin = clock_ms();
-    assert_int_equal(d.class->cell_wait(d.engine, "c:next", version,
-                                        dibs__after(d.env, 20 * DIBS__SECOND), NULL),
+    assert_int_equal(d.class->watch(d.engine, "c:next", version,
+                                    dibs__after(d.env, 20 * DIBS__SECOND), &watched, NULL),
                      DIBS_OK);
-    assert_true(clock_ms() - begin < 10000); /* there is nothing to wait for */
+    assert_true(desk_wait_change(&d, "c:next", 0)); /* there is nothing to wait for */
+    assert_true(clock_ms() - begin < 10000);
+    d.class->unwatch(d.engine, watched);
     desk_close(&d);
 }
 
-typedef struct sleeper {
-    desk *d;
-    uint64_t version;
-    _Atomic int64_t woken;
-} sleeper;
-
-static void *sleeper_main(void *arg)
-{
-    sleeper *s = arg;
-
-    s->d->class->cell_wait(s->d->engine, "c:x", s->version,
-                           dibs__after(s->d->env, 20 * DIBS__SECOND), NULL);
-    atomic_store(&s->woken, clock_ms());
-    return NULL;
-}
-
-/* Another client's commit wakes; other cells do not end the wait. */
+/* Another client's commit wakes, and is told once; other cells tell nothing. */
 static void a_commit_wakes(void **state)
 {
     desk a, b;
-    sleeper s = {.d = &a};
-    pthread_t thread;
-    int64_t begin = clock_ms();
+    void *watched = NULL;
+    uint64_t version;
 
     (void)state;
     lite_open(&a);
     lite_open(&b);
-    s.version = done(&a, "c:x", put(0, "1", 0)).version;
-    assert_int_equal(pthread_create(&thread, NULL, sleeper_main, &s), 0);
+    version = done(&a, "c:x", put(0, "1", 0)).version;
+    assert_int_equal(
+        a.class->watch(a.engine, "c:x", version, dibs__after(a.env, DIBS__SECOND), &watched, NULL),
+        DIBS_OK);
     for (int i = 0; i < 20; i++) {
         char key[16];
         snprintf(key, sizeof key, "c:other%d", i);
         done(&b, key, put(0, "x", 0));
     }
-    sleep_ms(50);
-    assert_int_equal(atomic_load(&s.woken), 0);
-    done(&b, "c:x", put(s.version, "2", 0));
-    pthread_join(thread, NULL);
-    assert_true(atomic_load(&s.woken) - begin < 10000);
+    assert_false(desk_wait_change(&a, "c:x", 100));
+    done(&b, "c:x", put(version, "2", 0));
+    assert_true(desk_wait_change(&a, "c:x", 10000));
+    a.class->unwatch(a.engine, watched);
     desk_close(&a);
     desk_close(&b);
 }

@@ -383,6 +383,221 @@ static void play_token(stage *s)
         CALL(s, REQUEST_MS + SLACK_MS, DIBS_REFUSED, dibs_token_redeem(s->d, token, NULL, &err));
 }
 
+/* ---- Every op as a request -------------------------------------------------------------------- */
+
+static void go_wrong(stage *s, dibs_op op, const char *what)
+{
+    if (!s->wrong[0])
+        snprintf(s->wrong, sizeof s->wrong, "the request with op %d %s", (int)op, what);
+}
+
+/* The one outcome of a request that was started; losses are nobody's. */
+static bool take_its(stage *s, uint64_t id, dibs_op op, dibs_outcome *o)
+{
+    int64_t end = clock_ms() + 2 * REQUEST_MS + SLACK_MS + GRACE_MS;
+    dibs_outcome more;
+
+    while (o->id != id && clock_ms() < end) {
+        struct pollfd p = {.fd = dibs_fd(s->d), .events = POLLIN};
+        if (!dibs_take(s->d, o))
+            poll(&p, 1, 20);
+        else if (o->id != id && o->op != DIBS_OP_LOST)
+            go_wrong(s, op, "got another's outcome");
+    }
+    if (o->id != id)
+        go_wrong(s, op, "was never settled");
+    while (dibs_take(s->d, &more))
+        if (more.op != DIBS_OP_LOST)
+            go_wrong(s, op, "was settled twice");
+    return o->id == id;
+}
+
+static bool asked(stage *s, dibs_request r, dibs_status want, dibs_outcome *o)
+{
+    int64_t began = clock_ms();
+    dibs_error err = {0};
+    uint64_t id = 0;
+    char what[40];
+
+    memset(o, 0, sizeof *o);
+    snprintf(what, sizeof what, "the request with op %d", (int)r.op);
+    if (!noted(s, "dibs_start", began, SLACK_MS, DIBS_OK, dibs_start(s->d, &r, &id, &err), &err) ||
+        !take_its(s, id, r.op, o))
+        return false;
+    return noted(s, what, began, 2 * REQUEST_MS + SLACK_MS, want, o->err.status, &o->err);
+}
+
+/* The library has the grant once it is started. */
+static void unlock_by_request(stage *s, dibs_grant *g)
+{
+    dibs_outcome o;
+
+    if (!asked(s, (dibs_request){.op = DIBS_OP_UNLOCK, .grant = g}, DIBS_OK, &o) && !o.id)
+        unlock(g);
+}
+
+static void play_lock_requests(stage *s)
+{
+    dibs_lock_options terms = lock_options(s);
+    const char *name = "sweep-0";
+    dibs_outcome o;
+    dibs_grant *g;
+
+    if (!asked(s, (dibs_request){.op = DIBS_OP_LOCK, .name = name, .options.lock = &terms}, DIBS_OK,
+               &o))
+        return;
+    g = o.grant;
+    asked(s, (dibs_request){.op = DIBS_OP_RENEW, .grant = g}, DIBS_OK, &o);
+    asked(s, (dibs_request){.op = DIBS_OP_LOCK_INSPECT, .name = name}, DIBS_OK, &o);
+    dibs_report_free(o.report);
+    asked(s, (dibs_request){.op = DIBS_OP_LOCK_LIST, .name = name}, DIBS_OK, &o);
+    dibs_report_free(o.report);
+    unlock_by_request(s, g);
+    asked(s,
+          (dibs_request){.op = DIBS_OP_LOCK_BREAK,
+                         .name = "never",
+                         .options.lock_break = &(dibs_break_options){.by = "sweep"}},
+          DIBS_NOT_FOUND, &o);
+}
+
+static void play_adopt_request(stage *s)
+{
+    dibs_lock_options terms = lock_options(s);
+    char text[DIBS_GRANT_SIZE];
+    dibs_grant *g = NULL;
+    dibs_outcome o;
+    LOCALS;
+
+    terms.portable = true;
+    if (!WAIT(dibs_lock(s->second, "sweep-1", &terms, &g, &err)))
+        return;
+    if (DO(dibs_grant_export(g, text, &err)) &&
+        asked(s, (dibs_request){.op = DIBS_OP_GRANT_ADOPT, .name = text}, DIBS_OK, &o))
+        unlock_by_request(s, o.grant);
+    unlock(g); /* lost, if it was adopted */
+}
+
+static bool cell_by_request(stage *s, dibs_request r, uint64_t *version)
+{
+    dibs_outcome o;
+    bool done = asked(s, r, DIBS_OK, &o);
+
+    *version = o.value.version;
+    dibs_value_free(&o.value);
+    return done;
+}
+
+static void play_cell_requests(stage *s)
+{
+    const char *cell = fresh("asked");
+    const dibs_cell_options under = {.fence = 5};
+    uint64_t v;
+
+    if (cell_by_request(
+            s, (dibs_request){.op = DIBS_OP_CELL_SWAP, .name = cell, .data = "x", .size = 1}, &v) &&
+        cell_by_request(
+            s, (dibs_request){.op = DIBS_OP_CELL_PASS, .name = cell, .options.cell = &under}, &v) &&
+        cell_by_request(s, (dibs_request){.op = DIBS_OP_CELL_READ, .name = cell}, &v))
+        cell_by_request(s,
+                        (dibs_request){.op = DIBS_OP_CELL_DELETE,
+                                       .name = cell,
+                                       .version = DIBS_ANY_VERSION,
+                                       .options.cell = &under},
+                        &v);
+}
+
+static void play_counter_requests(stage *s)
+{
+    const char *name = fresh("asked");
+    dibs_outcome o;
+
+    if (asked(s, (dibs_request){.op = DIBS_OP_COUNTER_SET, .name = name, .number = 5}, DIBS_OK,
+              &o) &&
+        asked(s, (dibs_request){.op = DIBS_OP_COUNTER_ADD, .name = name, .number = 1}, DIBS_OK,
+              &o) &&
+        asked(s, (dibs_request){.op = DIBS_OP_COUNTER_GET, .name = name}, DIBS_OK, &o))
+        asked(s, (dibs_request){.op = DIBS_OP_COUNTER_TAKE, .name = name, .number = 9},
+              DIBS_TOO_FEW, &o);
+}
+
+static void play_token_requests(stage *s)
+{
+    char token[DIBS_TOKEN_SIZE];
+    dibs_outcome o;
+
+    if (!asked(s, (dibs_request){.op = DIBS_OP_TOKEN_ISSUE}, DIBS_OK, &o))
+        return;
+    memcpy(token, o.token, sizeof token);
+    if (asked(s, (dibs_request){.op = DIBS_OP_TOKEN_REDEEM, .name = token}, DIBS_OK, &o))
+        asked(s, (dibs_request){.op = DIBS_OP_TOKEN_REISSUE, .name = token}, DIBS_OK, &o);
+}
+
+static dibs_once *begun_by_request(stage *s, const char *key, dibs_status want)
+{
+    dibs_once_options terms = once_options(s);
+    dibs_outcome o;
+
+    if (asked(s, (dibs_request){.op = DIBS_OP_ONCE_BEGIN, .name = key, .options.once = &terms},
+              want, &o))
+        return o.once;
+    dibs_once_free(o.once);
+    return NULL;
+}
+
+/* Begun, left, looked at, begun again, ended. */
+static void play_once_requests(stage *s)
+{
+    const char *key = fresh("asked");
+    dibs_once *run = begun_by_request(s, key, DIBS_OK);
+    dibs_outcome o;
+
+    if (!run)
+        return;
+    asked(s,
+          (dibs_request){
+              .op = DIBS_OP_ONCE_STEP, .once = run, .name = "half", .data = "x", .size = 1},
+          DIBS_OK, &o);
+    asked(s, (dibs_request){.op = DIBS_OP_ONCE_ABANDON, .once = run}, DIBS_OK, &o);
+    dibs_once_free(run);
+    run = s->refused ? NULL : begun_by_request(s, key, DIBS_CRASHED);
+    if (run && asked(s, (dibs_request){.op = DIBS_OP_ONCE_RERUN, .once = run}, DIBS_OK, &o))
+        asked(s, (dibs_request){.op = DIBS_OP_ONCE_FINISH, .once = run, .data = "r", .size = 1},
+              DIBS_OK, &o);
+    dibs_once_free(run);
+    run = s->refused ? NULL : begun_by_request(s, fresh("asked"), DIBS_OK);
+    if (run)
+        asked(s, (dibs_request){.op = DIBS_OP_ONCE_UNDO, .once = run}, DIBS_OK, &o);
+    dibs_once_free(run);
+}
+
+static void play_key_requests(stage *s)
+{
+    const dibs_once_resolve_options free_it = {.outcome = DIBS_ONCE_FREE};
+    const char *key = fresh("asked");
+    dibs_once *run = begun_by_request(s, key, DIBS_OK), *other;
+    dibs_outcome o;
+
+    if (!run)
+        return;
+    other = begun_by_request(s, key, DIBS_RUNNING);
+    if (other)
+        asked(s, (dibs_request){.op = DIBS_OP_ONCE_WAIT, .once = other, .number = 20}, DIBS_RUNNING,
+              &o);
+    dibs_once_free(other);
+    asked(s, (dibs_request){.op = DIBS_OP_ONCE_LIST, .name = key}, DIBS_OK, &o);
+    dibs_once_report_free(o.once_report);
+    asked(s, (dibs_request){.op = DIBS_OP_ONCE_INSPECT, .name = key}, DIBS_OK, &o);
+    dibs_once_report_free(o.once_report);
+    if (asked(s, (dibs_request){.op = DIBS_OP_ONCE_FAIL, .once = run, .number = 3}, DIBS_OK, &o)) {
+        asked(s,
+              (dibs_request){
+                  .op = DIBS_OP_ONCE_RESOLVE, .name = key, .options.once_resolve = &free_it},
+              DIBS_CONFLICT, &o);
+        asked(s, (dibs_request){.op = DIBS_OP_ONCE_FORGET, .name = key}, DIBS_OK, &o);
+    }
+    dibs_once_free(run);
+}
+
 /* ---- Without a handle ------------------------------------------------------------------------- */
 
 static dibs_options handle_options(void)
@@ -414,6 +629,28 @@ static void play_open(stage *s)
         return;
     WAIT(dibs_lock(d, "sweep-0", &brief, &g, &err)); /* dibs_close gives it back */
     CALL(s, REQUEST_MS + CLOSE_MS, DIBS_OK, (dibs_close(d), DIBS_OK));
+}
+
+/* With something held. Every request that was started has its outcome, and the drain's is the last. */
+static void play_drain(stage *s)
+{
+    dibs_options o = handle_options();
+    dibs_lock_options brief = lock_options(s);
+    dibs_outcome out = {0};
+    uint64_t id = 0;
+    LOCALS;
+
+    if (!CALL(s, CONNECT_MS + SLACK_MS, DIBS_OK, dibs_open(s->where->url, &o, &s->d, &err)))
+        return;
+    asked(s, (dibs_request){.op = DIBS_OP_LOCK, .name = "sweep-0", .options.lock = &brief}, DIBS_OK,
+          &out);
+    if (DO(dibs_start(s->d, &(dibs_request){.op = DIBS_OP_DRAIN}, &id, &err))) {
+        take_its(s, id, DIBS_OP_DRAIN, &out);
+        CALL(s, SLACK_MS, DIBS_OK, (dibs_close(s->d), DIBS_OK));
+    } else {
+        dibs_close(s->d);
+    }
+    s->d = NULL;
 }
 
 static void play_examine(stage *s)
@@ -456,6 +693,14 @@ const scene scenes[] = {
     {"once_abandon", play_once_abandon, NEEDS_CELLS, false, false},
     {"once_list, inspect, resolve, forget", play_once_keys, NEEDS_CELLS, false, false},
     {"token_*", play_token, NEEDS_CELLS, false, false},
+    {"requests: locks", play_lock_requests, NEEDS_NOTHING, false, false},
+    {"requests: adopt", play_adopt_request, NEEDS_OWN_LEASE, false, false},
+    {"requests: cells", play_cell_requests, NEEDS_CELLS, false, false},
+    {"requests: counters", play_counter_requests, NEEDS_CELLS, false, false},
+    {"requests: tokens", play_token_requests, NEEDS_CELLS, false, false},
+    {"requests: once", play_once_requests, NEEDS_CELLS, false, false},
+    {"requests: keys", play_key_requests, NEEDS_CELLS, false, false},
+    {"requests: drain", play_drain, NEEDS_NOTHING, true, false},
     {"open, close", play_open, NEEDS_NOTHING, true, false},
     {"examine", play_examine, NEEDS_NOTHING, true, true},
     {"schema", play_schema, NEEDS_SCHEMA, true, false},

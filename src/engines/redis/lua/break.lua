@@ -1,3 +1,4 @@
+--define SERVER ARGV[3]
 --include head.lua
 --include machine.lua
 -- Take it from the holders. ARGV: by whom, 1 for at once.

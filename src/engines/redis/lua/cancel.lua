@@ -1,3 +1,4 @@
+--define SERVER ARGV[2]
 --include head.lua
 --include machine.lua
 -- Leave the line; a grant that arrived meanwhile goes back too. ARGV: 0, owner and attempt.
@@ -11,9 +12,6 @@ local function cancel()
     elseif w and w[ATTEMPT] == attempt then
         drop_waiter(w)
         serve_queue()
-        if w[WAKE] == 'L' then
-            push(w, '-', '1') -- its BLPOP ends, and the connection can be used again
-        end
     end
 end
 

@@ -11,8 +11,8 @@
 --   kind      a sum: 1 for a counter, 2 for a cell that is empty (kept for its floor)
 --   stamp     of the command that changed it last, 40 bytes
 --
--- What a request was answered stands at KEYS[1]:r:REQUEST. Who waits for a change reads the stream
--- KEYS[1]:s, which is there only while somebody waits: its entries have versions for their names.
+-- What a request was answered stands at KEYS[1]:r:REQUEST. Handles that wait for a change have their marks in the set
+-- KEYS[1]:w, see await.lua: each of them is told once.
 -- Nothing that has ended stays: the server drops it by itself. A cell with a floor is kept until the
 -- clock is a day past it, so that no older fence can come back.
 --
@@ -104,9 +104,13 @@ local function sign()
 end
 
 local function wake()
-    if tell == 1 and call('EXISTS', key .. ':s') == 1 then
-        redis.pcall('XADD', key .. ':s', 'MAXLEN', 1, string.format('%.0f-1', math.max(version, now)),
-            'v', '')
+    local marks = tell == 1 and call('SMEMBERS', key .. ':w') or {}
+    for _, mark in ipairs(marks) do
+        local handle, text = string.match(mark, '^(%S+) (.*)$')
+        redis.pcall('PUBLISH', string.match(key, '^(.-):{') .. ':wake:' .. handle, text)
+    end
+    if #marks > 0 then
+        call('DEL', key .. ':w')
     end
 end
 

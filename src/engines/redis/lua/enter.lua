@@ -1,15 +1,18 @@
+--define SERVER ARGV[3]
 --include head.lua
--- Enter: take, or stand in line. ARGV: packed numbers, who. The numbers are lease, min_hold,
--- window, capacity, and a sum: 1 for all of the capacity, 2 when a BLPOP on the attempt's own list
--- comes right behind: it is answered at once unless the attempt is in line.
+-- Enter: take, or stand in line. ARGV: packed numbers, who, server. The numbers are lease, min_hold,
+-- window, capacity, and 1 for all of the capacity.
 local lease, hold, window, wanted, kind = struct.unpack('>dddI4I4', ARGV[1])
+if quiet then
+    return quiet < 0 and {UNMARKED} or {QUIET, 0, 0, quiet}
+end
 if till < now + lease + DAY then
 --include sweep.lua
 end
 
 -- The common case, a free lock taken whole, needs none of the machine.
 if mark == IDLE and kind == 1 and (capacity == wanted or capacity == 0) then
-    local fence = last_fence < now and now or last_fence + 1
+    local fence = last_fence < clock and clock or last_fence + 1
     local later = till < now + lease + DAY
     if later then
         till = now + lease + DAY + HOUR
@@ -114,7 +117,4 @@ end
 
 local reply = enter()
 finish(lease)
-if kind >= 2 and reply[1] ~= QUEUED then
-    push(who, '-', '1')
-end
 return reply

@@ -32,6 +32,10 @@
 -- waiter's window. The caller sends `who` as it is stored; where it is asked for by name, it is
 -- "fence owner\0attempt\0": just what stands in the record where the last fence begins.
 --
+-- SERVER is the last argument of every command: which server the client believes that it talks to, or nil where
+-- it wants no guard. See mark.lua: `quiet` says that nobody may be granted anything yet (for how long; -1: this
+-- server has not been looked at), and `clock` is what fences follow.
+--
 -- Replies: {verdict, fence, floor, remaining, capacity, who is in the way}, zeros at the end left
 -- out; for the most common ones a single value, which costs least: a fence is granted with its
 -- whole lease and nobody beside it, 0 is released, a string is queued and not at the head. Who is
@@ -43,6 +47,7 @@
 --define LINE '>I4ddd' HEAD '>I4ddddI4d' REST '>I4I4dddds' ENTRY '>dddddssssI4d' WHO '>ssssI4d'
 --define LINE_HEAD '>I4dddI4ddddI4d' HEAD_AT 29 FENCE_AT 69 WHO_AT 77
 --define HEAD_OFFSET '28' MARK_OFFSET '31' ENDS_OFFSET '40'
+--define QUIET 9 UNMARKED 10
 --define IDLE 0x64696249 HELD 0x64696248 LINED 0x64696251 OTHER 0x64696258
 --define DAY 86400000000 HOUR 3600000000 BUSY_SET string.sub(key,1,string.find(key,'{',1,true)-1)..'busy'
 
@@ -54,4 +59,8 @@ if stored and #stored < WHO_AT - 1 then
     mark = 0
 elseif stored then
     mark, since, ends, min_hold, till, capacity, last_fence = struct.unpack(HEAD, stored, HEAD_AT)
+end
+local clock, quiet = now, false
+if SERVER then
+--include guard.lua
 end

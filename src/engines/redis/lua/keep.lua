@@ -1,3 +1,4 @@
+--define SERVER ARGV[3]
 --include head.lua
 -- A sign of life. ARGV: fence (0: a waiter), owner and attempt; lease.
 local name, lease = ARGV[1], ARGV[2] + 0

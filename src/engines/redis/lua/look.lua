@@ -1,3 +1,4 @@
+--define SERVER ARGV[3]
 --include head.lua
 --include machine.lua
 -- Look at everything. ARGV: 1 to let time pass first, 1 to see the waiters too. Gives {} for no

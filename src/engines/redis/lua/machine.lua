@@ -206,12 +206,6 @@ end
 
 -- ---- Wake-ups ----
 
-local function push(h, message, seconds)
-    local list = key .. ':w:' .. h[ATTEMPT]
-    call('RPUSH', list, message)
-    call('EXPIRE', list, seconds)
-end
-
 -- A user without the right to the channel must not fail the command midway: a wake-up may be lost.
 local function publish(h, message)
     local prefix = string.match(key, '^(.-):{')
@@ -220,18 +214,14 @@ local function publish(h, message)
 end
 
 local function tell_granted(h, floor)
-    if h[WAKE] == 'L' then
-        push(h, struct.pack('>dd', h[NUMBER], floor), '60')
-    elseif h[WAKE] == 'P' then
-        publish(h, h[ATTEMPT] .. ' ' .. text(h[NUMBER]) .. ' ' .. text(floor))
-    end
+    publish(h, h[ATTEMPT] .. ' ' .. text(h[NUMBER]) .. ' ' .. text(floor))
 end
 
 -- ---- Grants ----
 
 local function next_fence()
     local fence = lock[LAST_FENCE] + 1
-    lock[LAST_FENCE] = fence < now and now or fence
+    lock[LAST_FENCE] = fence < clock and clock or fence
     return lock[LAST_FENCE]
 end
 
@@ -259,7 +249,7 @@ end
 
 -- An owner that holds it through another handle has been asked to stop, and must be gone first.
 local function serve_queue()
-    local w = find_head()
+    local w = not quiet and find_head()
     while w do
         if w[ENDS] <= now then
             drop_waiter(w)

@@ -1,7 +1,7 @@
 -- The other common case: a lock that another holds whole and in time, and somebody who wants all
 -- of it stands in line for it, behind a head that is alive. The same as the machine does, without
 -- the machine.
-if (mark == LINED or mark == HELD) and ends > now and kind % 2 == 1 and capacity == wanted
+if (mark == LINED or mark == HELD) and ends > now and kind == 1 and capacity == wanted
     and window > 0 and till > now + lease + DAY then
     local owner = struct.unpack('s', ARGV[2])
     local waiters, last_place, _, head_ends = struct.unpack(LINE, stored)

@@ -1,3 +1,4 @@
+--define SERVER ARGV[2]
 --include head.lua
 -- Give back and hand over. ARGV: fence, owner and attempt.
 local name = ARGV[1]

@@ -36,7 +36,7 @@ static void choose_asker(lock_author *a, command *c)
                    sizeof who->attempt);
     snprintf(who->host, sizeof who->host, "host %d", owner);
     who->pid = 1000 + owner;
-    strcpy(who->wake, author_chance(a, 2) ? "L" : "P");
+    strcpy(who->wake, "P");
     who->lease = (int64_t)(1 + author_chance(a, 40)) * 50000;
     who->min_hold = author_chance(a, 6) == 0 ? (int64_t)author_chance(a, 10) * 50000 : 0;
     if (c->capacity == DIBS__PLAIN)

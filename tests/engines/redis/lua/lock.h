@@ -39,8 +39,7 @@ typedef struct words {
 
 void words_add(words *ws, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* `push`: an acquire that is not put in line is told so on its list. */
-void words_add_command(words *ws, const command *c, bool push);
+void words_add_command(words *ws, const command *c);
 
 /* Appends a call of the script at that time, to be sent with others. */
 void words_send(words *ws, redisContext *redis, const char *sha, const char *key, int64_t now);

@@ -42,14 +42,14 @@ static void add_who(words *ws, const dibs__asker *who)
     end(ws, add_double(add_whole(at, who->weight, 4), (double)who->lease));
 }
 
-static void add_numbers(words *ws, const command *c, bool push)
+static void add_numbers(words *ws, const command *c)
 {
     char *at = add_double(begin(ws), (double)c->who.lease);
 
     at = add_double(at, (double)c->who.min_hold);
     at = add_double(at, (double)c->window);
     at = add_whole(at, c->capacity, 4);
-    end(ws, add_whole(at, (c->who.weight == c->capacity ? 1 : 0) + (push ? 2 : 0), 4));
+    end(ws, add_whole(at, c->who.weight == c->capacity, 4));
 }
 
 static void add_name(words *ws, const command *c)
@@ -59,11 +59,11 @@ static void add_name(words *ws, const command *c)
     end(ws, at + sprintf(at, "%s%c%s", c->who.owner, 0, c->who.attempt) + 1);
 }
 
-void words_add_command(words *ws, const command *c, bool push)
+void words_add_command(words *ws, const command *c)
 {
     switch (c->kind) {
     case COMMAND_ACQUIRE:
-        add_numbers(ws, c, push);
+        add_numbers(ws, c);
         add_who(ws, &c->who);
         break;
     case COMMAND_BREAK:

@@ -1,0 +1,160 @@
+/* The sockets that the server listens at: TCP, unix sockets, and those that systemd hands over. */
+#define _GNU_SOURCE
+#include "inner.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static dibs_status fail(dibs_error *err, dibs_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static dibs_status fail(dibs_error *err, dibs_status status, const char *format, ...)
+{
+    va_list args;
+
+    err->status = status;
+    va_start(args, format);
+    vsnprintf(err->message, sizeof err->message, format, args);
+    va_end(args);
+    return status;
+}
+
+static bool is_loopback(const struct sockaddr *a)
+{
+    if (a->sa_family == AF_INET)
+        return (ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24) == 127;
+    return a->sa_family == AF_UNIX ||
+           (a->sa_family == AF_INET6 &&
+            IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)a)->sin6_addr));
+}
+
+/* What the kernel says of the socket: also the port that it chose, and sockets of systemd's. */
+static dibs_status describe(bool tls, http__listen *out, const char *text, dibs_error *err)
+{
+    struct sockaddr_storage a = {0};
+    socklen_t size = sizeof a;
+    char host[256], port[32];
+
+    if (getsockname(out->fd, (struct sockaddr *)&a, &size) != 0)
+        return fail(err, DIBS_INVALID, "--listen %s: %s", text, strerror(errno));
+    out->local = is_loopback((struct sockaddr *)&a);
+    out->unix_socket = a.ss_family == AF_UNIX;
+    if (out->unix_socket) {
+        snprintf(out->address, sizeof out->address, "unix:%.*s",
+                 (int)sizeof((struct sockaddr_un *)&a)->sun_path,
+                 ((struct sockaddr_un *)&a)->sun_path);
+        return DIBS_OK;
+    }
+    getnameinfo((struct sockaddr *)&a, size, host, sizeof host, port, sizeof port,
+                NI_NUMERICHOST | NI_NUMERICSERV);
+    snprintf(out->address, sizeof out->address,
+             a.ss_family == AF_INET6 ? "%s://[%s]:%s" : "%s://%s:%s", tls ? "https" : "http", host,
+             port);
+    return DIBS_OK;
+}
+
+/* A socket that nobody listens at is what a killed server left. */
+static bool is_stale(const struct sockaddr_un *a)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool refused =
+        fd >= 0 && connect(fd, (const struct sockaddr *)a, sizeof *a) != 0 && errno == ECONNREFUSED;
+
+    if (fd >= 0)
+        close(fd);
+    return refused;
+}
+
+static dibs_status open_unix(const char *path, http__listen *out, dibs_error *err)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    mode_t mask;
+    int bound;
+
+    if (path[0] == '\0' || strlen(path) >= sizeof a.sun_path)
+        return fail(err, DIBS_INVALID, "--listen unix:%s: a path has 1 to %zu bytes", path,
+                    sizeof a.sun_path - 1);
+    strcpy(a.sun_path, path);
+    out->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (is_stale(&a))
+        unlink(path);
+    mask = umask(0117); /* owner and group may connect */
+    bound = bind(out->fd, (struct sockaddr *)&a, sizeof a);
+    umask(mask);
+    if (bound != 0 || listen(out->fd, SOMAXCONN) != 0)
+        return fail(err, DIBS_UNAVAILABLE, "--listen unix:%s: %s", path, strerror(errno));
+    strcpy(out->path, path);
+    return DIBS_OK;
+}
+
+static dibs_status bind_tcp(const struct addrinfo *a, const char *text, http__listen *out,
+                            dibs_error *err)
+{
+    int on = 1;
+
+    out->fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (out->fd < 0)
+        return fail(err, DIBS_UNAVAILABLE, "--listen %s: %s", text, strerror(errno));
+    setsockopt(out->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(out->fd, a->ai_addr, a->ai_addrlen) != 0 || listen(out->fd, SOMAXCONN) != 0)
+        return fail(err, DIBS_UNAVAILABLE, "--listen %s: %s", text, strerror(errno));
+    return DIBS_OK;
+}
+
+static dibs_status open_tcp(const char *text, http__listen *out, dibs_error *err)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    const char *colon = strrchr(text, ':');
+    struct addrinfo *list;
+    char host[256];
+    dibs_status status;
+    int failed;
+
+    if (!colon || colon == text || !colon[1] || (size_t)(colon - text) >= sizeof host)
+        return fail(
+            err, DIBS_INVALID,
+            "--listen %s: write HOST:PORT, [HOST]:PORT or unix:PATH, for example 127.0.0.1:8200",
+            text);
+    snprintf(host, sizeof host, "%.*s", (int)(colon - text), text);
+    if (host[0] == '[' && host[strlen(host) - 1] == ']') {
+        memmove(host, host + 1, strlen(host));
+        host[strlen(host) - 1] = '\0';
+    }
+    failed = getaddrinfo(host, colon + 1, &hints, &list);
+    if (failed)
+        return fail(err, DIBS_INVALID, "--listen %s: %s", text, gai_strerror(failed));
+    status = bind_tcp(list, text, out, err);
+    freeaddrinfo(list);
+    return status;
+}
+
+dibs_status http__listen_open(const char *text, bool tls, http__listen *out, dibs_error *err)
+{
+    dibs_status status = DIBS_OK;
+
+    out->fd = -1;
+    if (strncmp(text, "fd:", 3) == 0)
+        out->fd = atoi(text + 3);
+    else if (strncmp(text, "unix:", 5) == 0)
+        status = open_unix(text + 5, out, err);
+    else
+        status = open_tcp(text, out, err);
+    return status == DIBS_OK ? describe(tls, out, text, err) : status;
+}
+
+void http__listen_close(http__listen *l)
+{
+    if (l->fd >= 0)
+        close(l->fd);
+    if (l->path[0])
+        unlink(l->path);
+    l->fd = -1;
+    l->path[0] = '\0';
+}

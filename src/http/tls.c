@@ -1,0 +1,195 @@
+/* TLS: the server's certificate, which may change while it runs, and certificates of clients. */
+#define _GNU_SOURCE
+#include "inner.h"
+
+#include <gnutls/abstract.h>
+#include <gnutls/gnutls.h>
+#include <gnutls/x509.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHAIN = 16 };
+
+typedef struct pair {
+    gnutls_pcert_st chain[CHAIN];
+    unsigned count;
+    gnutls_privkey_t key;
+} pair;
+
+struct http__tls {
+    const http_options *o;
+    pair now, before; /* a handshake may still be using the one before */
+    char *ca;
+};
+
+static struct http__tls *in_use; /* gnutls passes nothing of the caller's to its callback */
+
+static bool fail(dibs_error *err, const char *path, const char *what)
+{
+    err->status = DIBS_INVALID;
+    snprintf(err->message, sizeof err->message, "%s: %s", path, what);
+    return false;
+}
+
+static void free_pair(pair *p)
+{
+    for (unsigned i = 0; i < p->count; i++)
+        gnutls_pcert_deinit(&p->chain[i]);
+    if (p->key)
+        gnutls_privkey_deinit(p->key);
+    *p = (pair){0};
+}
+
+static bool read_chain(const char *path, pair *p, dibs_error *err)
+{
+    gnutls_datum_t data;
+    int failed = gnutls_load_file(path, &data);
+
+    if (failed != 0)
+        return fail(err, path, gnutls_strerror(failed));
+    p->count = CHAIN;
+    failed = gnutls_pcert_list_import_x509_raw(p->chain, &p->count, &data, GNUTLS_X509_FMT_PEM, 0);
+    gnutls_free(data.data);
+    if (failed == 0)
+        return true;
+    p->count = 0;
+    return fail(err, path, gnutls_strerror(failed));
+}
+
+static bool read_key(const char *path, pair *p, dibs_error *err)
+{
+    gnutls_datum_t data;
+    int failed = gnutls_load_file(path, &data);
+
+    if (failed != 0)
+        return fail(err, path, gnutls_strerror(failed));
+    failed = gnutls_privkey_init(&p->key);
+    if (failed == 0)
+        failed = gnutls_privkey_import_x509_raw(p->key, &data, GNUTLS_X509_FMT_PEM, NULL, 0);
+    gnutls_memset(data.data, 0, data.size);
+    gnutls_free(data.data);
+    return failed == 0 || fail(err, path, gnutls_strerror(failed));
+}
+
+/* A key of another certificate would fail every handshake. */
+static bool match(const pair *p, const char *path, dibs_error *err)
+{
+    gnutls_pubkey_t key;
+    unsigned char mine[64], theirs[64];
+    size_t a = sizeof mine, b = sizeof theirs;
+    bool good;
+
+    if (gnutls_pubkey_init(&key) != 0)
+        return fail(err, path, "out of memory");
+    good = gnutls_pubkey_import_privkey(key, p->key, 0, 0) == 0 &&
+           gnutls_pubkey_get_key_id(key, GNUTLS_KEYID_USE_SHA256, mine, &a) == 0 &&
+           gnutls_pubkey_get_key_id(p->chain[0].pubkey, GNUTLS_KEYID_USE_SHA256, theirs, &b) == 0 &&
+           a == b && memcmp(mine, theirs, a) == 0;
+    gnutls_pubkey_deinit(key);
+    return good || fail(err, path, "this is not the key of the certificate");
+}
+
+bool http__tls_reload(http__tls *t, dibs_error *err)
+{
+    pair fresh = {0};
+
+    if (!read_chain(t->o->cert, &fresh, err) || !read_key(t->o->key, &fresh, err) ||
+        !match(&fresh, t->o->key, err)) {
+        free_pair(&fresh);
+        return false;
+    }
+    free_pair(&t->before);
+    t->before = t->now;
+    t->now = fresh;
+    return true;
+}
+
+static bool read_ca(http__tls *t, dibs_error *err)
+{
+    gnutls_datum_t data;
+    int failed = gnutls_load_file(t->o->client_ca, &data);
+
+    if (failed != 0)
+        return fail(err, t->o->client_ca, gnutls_strerror(failed));
+    t->ca = strndup((char *)data.data, data.size);
+    gnutls_free(data.data);
+    return t->ca != NULL;
+}
+
+dibs_status http__tls_read(const http_options *o, http__tls **out, dibs_error *err)
+{
+    http__tls *t = calloc(1, sizeof *t);
+
+    *err = (dibs_error){.status = DIBS_NO_MEMORY};
+    if (!t)
+        return DIBS_NO_MEMORY;
+    t->o = o;
+    if (!http__tls_reload(t, err) || (o->client_ca && !read_ca(t, err))) {
+        http__tls_free(t);
+        return err->status;
+    }
+    in_use = t;
+    *out = t;
+    return DIBS_OK;
+}
+
+void http__tls_free(http__tls *t)
+{
+    if (!t)
+        return;
+    if (in_use == t)
+        in_use = NULL;
+    free_pair(&t->now);
+    free_pair(&t->before);
+    free(t->ca);
+    free(t);
+}
+
+const char *http__tls_ca(const http__tls *t)
+{
+    return t->ca;
+}
+
+static int on_certificate(gnutls_session_t session, const gnutls_datum_t *issuers, int issuer_count,
+                          const gnutls_pk_algorithm_t *algorithms, int algorithm_count,
+                          gnutls_pcert_st **chain, unsigned *count, gnutls_privkey_t *key)
+{
+    (void)session;
+    (void)issuers;
+    (void)issuer_count;
+    (void)algorithms;
+    (void)algorithm_count;
+    if (!in_use)
+        return -1;
+    *chain = in_use->now.chain;
+    *count = in_use->now.count;
+    *key = in_use->now.key;
+    return 0;
+}
+
+gnutls_certificate_retrieve_function2 *http__tls_callback(void)
+{
+    return on_certificate;
+}
+
+bool http__tls_client(struct MHD_Connection *connection, char *name, size_t size)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
+    gnutls_session_t session = info ? info->tls_session : NULL;
+    const gnutls_datum_t *list;
+    gnutls_x509_crt_t crt;
+    unsigned wrong = 1, count = 0;
+    bool good;
+
+    if (!session || gnutls_certificate_verify_peers2(session, &wrong) != 0 || wrong != 0)
+        return false;
+    list = gnutls_certificate_get_peers(session, &count);
+    if (!list || count == 0 || gnutls_x509_crt_init(&crt) != 0)
+        return false;
+    good = gnutls_x509_crt_import(crt, &list[0], GNUTLS_X509_FMT_DER) == 0 &&
+           gnutls_x509_crt_get_dn_by_oid(crt, GNUTLS_OID_X520_COMMON_NAME, 0, 0, name, &size) == 0;
+    gnutls_x509_crt_deinit(crt);
+    return good;
+}

@@ -1,0 +1,166 @@
+/* redis+sentinel: a service of one master, two replicas and three sentinels, all private; what happens when the master
+ * is killed, stopped or demoted, and who may ask whom. */
+#define _GNU_SOURCE
+#include "support/calls.h"
+#include "support/clock.h"
+#include "support/test.h"
+
+#include "watched.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const dibs_lock_options at_once = {.lease_ms = WATCHED_LEASE_MS, .wait_ms = DIBS_NO_WAIT};
+static const dibs_lock_options patiently = {.lease_ms = WATCHED_LEASE_MS, .wait_ms = 30000};
+
+static dibs *open_watched(const watched *w, const char *more)
+{
+    return expect_open(watched_url(w, more), NULL);
+}
+
+/* ---- URLs ------------------------------------------------------------------------------------ */
+
+static void urls(void **state)
+{
+    char url[128];
+
+    (void)state;
+    expect_refused("redis+sentinel://127.0.0.1:1", NULL, DIBS_INVALID, "name of the service");
+    expect_refused("redis+sentinel:///x", NULL, DIBS_INVALID, "sentinel");
+    expect_refused("redis+sentinel://127.0.0.1:1/x?tls=maybe", NULL, DIBS_INVALID, "yes or no");
+    expect_refused("redis+sentinel://127.0.0.1:1/x?sentinel_user=a", NULL, DIBS_INVALID,
+                   "sentinel_password=");
+    expect_refused("redis+sentinel://127.0.0.1:1/x/y", NULL, DIBS_INVALID, "invalid database");
+    snprintf(url, sizeof url, "redis+sentinel://127.0.0.1:%d/x", free_port());
+    expect_refused(url, NULL, DIBS_UNAVAILABLE, "cannot connect");
+}
+
+/* ---- Finding the master ---------------------------------------------------------------------- */
+
+static void a_service_that_nobody_watches(void **state)
+{
+    watched w;
+    char url[128];
+
+    (void)state;
+    watched_start(&w, NULL, NULL);
+    snprintf(url, sizeof url, "redis+sentinel://127.0.0.1:%d/other", w.sentinel[0].port);
+    expect_refused(url, NULL, DIBS_INVALID, "watches no service 'other'");
+    /* A sentinel that is down is passed over, and one address is enough to find the others. */
+    snprintf(url, sizeof url, "redis+sentinel://127.0.0.1:%d,127.0.0.1:%d/%s", free_port(),
+             w.sentinel[1].port, WATCHED_SERVICE);
+    dibs_close(expect_open(url, NULL));
+    watched_stop(&w);
+}
+
+static void passwords_apart(void **state)
+{
+    watched w;
+    char url[256];
+
+    (void)state;
+    watched_start(&w, "for-servers", "for-sentinels");
+    snprintf(url, sizeof url, "redis+sentinel://:for-servers@127.0.0.1:%d/%s?guard=off",
+             w.sentinel[0].port, WATCHED_SERVICE);
+    expect_refused(url, NULL, DIBS_DENIED, "sentinel at");
+    strcat(url, "&sentinel_password=for-sentinels");
+    dibs_close(expect_open(url, NULL));
+    snprintf(url, sizeof url, "redis+sentinel://127.0.0.1:%d/%s?sentinel_password=for-sentinels",
+             w.sentinel[0].port, WATCHED_SERVICE);
+    expect_refused(url, NULL, DIBS_DENIED, "redis at");
+    watched_stop(&w);
+}
+
+/* ---- Failover -------------------------------------------------------------------------------- */
+
+/* The handle, which has connections to the old master, gets a lock from the new one. How long that took. */
+static int64_t served_after(watched *w, dibs *d, int old, const char *name)
+{
+    int64_t since;
+
+    watched_await_failover(w, old);
+    since = clock_ms();
+    dibs_grant *g = expect_lock(d, name, &patiently);
+    assert_status(unlock(g), DIBS_OK);
+    return clock_ms() - since;
+}
+
+static void a_killed_and_a_stopped_master(void **state)
+{
+    watched w;
+    dibs *d;
+    dibs_grant *g;
+    uint64_t before;
+    int old;
+    int64_t took;
+
+    (void)state;
+    watched_start(&w, NULL, NULL);
+    watched_vouch(&w, "&wait=1");
+    d = open_watched(&w, "&wait=1");
+    g = expect_lock(d, "x", &at_once);
+    before = dibs_grant_fence(g);
+    old = watched_master(&w);
+    server_end(&w.node[old], SIGKILL);
+    took = served_after(&w, d, old, "y");
+    print_message("# killed: a lock %lld ms after the promotion\n", (long long)took);
+    assert_true(took >= WATCHED_LEASE_MS / 2); /* there was a quiet period */
+    assert_false(dibs_grant_held(g));
+    unlock(g);
+    g = expect_lock(d, "x", &patiently);
+    assert_true(dibs_grant_fence(g) > before);
+    unlock(g);
+    assert_int_equal(server_restart(&w.node[old]), 0);
+    watched_await_replicas(&w, 2);
+    old = watched_master(&w);
+    server_pause(&w.node[old]);
+    took = served_after(&w, d, old, "y");
+    print_message("# stopped: a lock %lld ms after the promotion\n", (long long)took);
+    server_continue(&w.node[old]);
+    dibs_close(d);
+    watched_stop(&w);
+}
+
+/* The sentinel of the URL is gone by then: the others are known. And a holder keeps its lock. */
+static void a_failover_without_the_first_sentinel(void **state)
+{
+    watched w;
+    dibs *d;
+    dibs_grant *g;
+    char url[256];
+    int old;
+
+    (void)state;
+    watched_start(&w, NULL, NULL);
+    watched_vouch(&w, "");
+    snprintf(url, sizeof url, "redis+sentinel://127.0.0.1:%d/%s?max_lease=30000",
+             w.sentinel[0].port, WATCHED_SERVICE);
+    d = expect_open(url, NULL);
+    g = expect_lock(d, "x", &(dibs_lock_options){.lease_ms = 30000, .wait_ms = 20000});
+    server_end(&w.sentinel[0], SIGKILL);
+    old = watched_master(&w);
+    server_end(&w.node[old], SIGKILL);
+    watched_await_failover(&w, old);
+    sleep_ms(500);
+    assert_int_equal(waiters_of(d, "x"), 0); /* it answers, the new one */
+    assert_int_equal(holders_of(d, "x"), 1);
+    assert_true(dibs_grant_held(g));
+    assert_status(unlock(g), DIBS_OK);
+    dibs_close(d);
+    watched_stop(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(urls),
+        cmocka_unit_test(a_service_that_nobody_watches),
+        cmocka_unit_test(passwords_apart),
+        cmocka_unit_test(a_killed_and_a_stopped_master),
+        cmocka_unit_test(a_failover_without_the_first_sentinel),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
