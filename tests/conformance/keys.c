@@ -599,6 +599,11 @@ static void a_decision_keeps_or_forgets_the_fingerprint(void **state)
             dibs_once_resolve(d, key, &(dibs_once_resolve_options){.outcome = outcomes[i]}, NULL),
             DIBS_OK);
         o = NULL;
+        if (i < 2) {
+            assert_status(once_begin(d, key, &one, &o), DIBS_ALREADY);
+            dibs_once_free(o);
+            o = NULL;
+        }
         assert_status(once_begin(d, key, &other, &o), i < 2 ? DIBS_MISMATCH : DIBS_OK);
         if (i == 2)
             assert_int_equal(dibs_once_code(o), 0);
@@ -829,6 +834,11 @@ static void what_is_asked_for_is_checked(void **state)
                   DIBS_INVALID);
     assert_status(dibs_once_list(d, longer, NULL, &r, NULL), DIBS_INVALID);
     assert_null(r);
+    assert_status(
+        dibs_once_list(d, "", &(dibs_once_list_options){.scope = "", .limit = 1}, &r, NULL),
+        DIBS_OK); /* nothing is a prefix, and a scope */
+    dibs_once_report_free(r);
+    r = NULL;
     assert_status(dibs_once_inspect(d, "", NULL, &r, NULL), DIBS_INVALID);
     assert_status(dibs_once_forget(d, "k", &(dibs_once_forget_options){.by = longer}, NULL),
                   DIBS_INVALID);

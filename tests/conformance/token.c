@@ -97,6 +97,8 @@ static void what_is_no_token_costs_no_request(void **state)
     assert_status(dibs_token_redeem(d, "0123", NULL, NULL), DIBS_REFUSED);
     assert_status(dibs_token_redeem(d, "0123456789ABCDEF0123456789ABCDEF", NULL, NULL),
                   DIBS_REFUSED);
+    assert_status(dibs_token_redeem(d, "0123456789abcdef0123456789abcdefx", NULL, NULL),
+                  DIBS_REFUSED);
     assert_status(dibs_token_reissue(d, "0123", NULL, out, NULL), DIBS_REFUSED);
     assert_int_equal(lossy_commands(), 0);
 }
