@@ -1036,7 +1036,8 @@ static void the_handle_has_a_default_wait(void **state)
     assert_status(dibs_lock(hasty, name, NULL, &g, &err), DIBS_BUSY);
     assert_status(dibs_lock_many(hasty, &name, 1, NULL, &g, &err), DIBS_BUSY);
     assert_true(clock_ms() - start < 5000);
-    assert_status(dibs_lock(hasty, name, &(dibs_lock_options){.wait_ms = 50}, &g, &err), DIBS_BUSY);
+    assert_status(dibs_lock(hasty, name, &(dibs_lock_options){.wait_ms = 500}, &g, &err),
+                  DIBS_BUSY);
     assert_status(unlock(held), DIBS_OK);
     g = take(hasty, name, &(dibs_lock_options){.wait_ms = DIBS_FOREVER});
     assert_status(unlock(g), DIBS_OK);
