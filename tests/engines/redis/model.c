@@ -42,7 +42,7 @@ void model_begin(const world *w, state *s)
 static void reserve(const world *w, const state *s, int n)
 {
     data *d = (data *)&s->node[n].d;
-    uint8_t top = larger(d->last, (uint8_t)(clock_of(w, s, n) + d->ahead));
+    uint8_t top = larger(d->last, larger(clock_of(w, s, n), d->base));
 
     if (w->fences && top + RESERVE / 2 > d->ceiling)
         d->ceiling = (uint8_t)(top + RESERVE);
@@ -159,9 +159,8 @@ static void take_over(const world *w, const state *s, int n, node *at)
         at->d.opens = (uint8_t)(w->clock[n] + at->synced + QUIET);
     if (!w->fences || w->variant == NO_CEILING)
         return;
-    if (at->d.ceiling + 1 > now + at->d.ahead)
-        at->d.ahead = (uint8_t)(at->d.ceiling + 1 - now);
-    at->d.ceiling = (uint8_t)(now + at->d.ahead + RESERVE);
+    at->d.base = larger(at->d.base, (uint8_t)(at->d.ceiling + 1));
+    at->d.ceiling = (uint8_t)(larger(now, at->d.base) + RESERVE);
 }
 
 /* Any server that says that it is a master: a sentinel may be cut off as well. What was under way is given up. */
@@ -211,7 +210,7 @@ static void grant(const world *w, state *s, int n, client *who)
     d->ends = (uint8_t)(clock_of(w, s, n) + LEASE);
     if (w->fences) {
         reserve(w, s, n);
-        d->last = larger((uint8_t)(d->last + 1), (uint8_t)(clock_of(w, s, n) + d->ahead));
+        d->last = larger((uint8_t)(d->last + 1), larger(clock_of(w, s, n), d->base));
         who->got = d->last;
     }
 }

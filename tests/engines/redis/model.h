@@ -49,7 +49,7 @@ typedef struct data {
     uint8_t holder, ends; /* client + 1, by the server's clock */
     uint8_t last;         /* fence */
     uint8_t id, opens;    /* of the marker: which server, when it may grant */
-    uint8_t ahead, ceiling;
+    uint8_t base, ceiling;
 } data;
 
 typedef struct node {
