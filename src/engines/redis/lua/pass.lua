@@ -24,7 +24,7 @@ if mine and mark == LINED then
             else
                 local number = string.format('%.0f', fence)
                 redis.pcall('PUBLISH', string.match(key, '^(.-):{') .. ':wake:'
-                    .. string.match(attempt, '^[^-]*'), attempt .. ' ' .. number .. ' ' .. number)
+                    .. string.match(attempt, '^[^-.]*'), attempt .. ' ' .. number .. ' ' .. number)
             end
             return 0
         end
