@@ -176,7 +176,7 @@ static dibs_status make_entry(visit *v)
         status = dibs__ask_wait(line, line->side->adapter->enter, v->call, v->until, v->err);
     }
     pthread_mutex_lock(&line->mutex);
-    if (status == DIBS_OK && v->call->session == line->expired)
+    if (status == DIBS_OK && v->call->there && v->call->session == line->expired)
         status = dibs__fail(v->err, DIBS_UNAVAILABLE, "%s: the session has expired",
                             line->side->adapter->name);
     /* Without memory for the answer the entry may be there all the same. */
