@@ -6,8 +6,9 @@ static int run(const cli_command *self, int argc, char **argv)
     (void)self;
     (void)argc;
     (void)argv;
-    cli_say("this dibs was built without dibs serve: install libmicrohttpd-dev and libgnutls28-dev and "
-            "build again");
+    cli_say(
+        "this dibs was built without dibs serve: install libmicrohttpd-dev and libgnutls28-dev and "
+        "build again");
     return CLI_EXIT_USAGE;
 }
 
