@@ -99,6 +99,8 @@ bool serve_bytes(http_exchange *x, const char *text, const char *hex, void **out
         return true;
     http_reply_problem(x, *out ? 400 : 500, *out ? DIBS_INVALID : DIBS_NO_MEMORY,
                        "'%s' has pairs of the digits 0-9a-f", hex);
+    free(*out);
+    *out = NULL;
     return false;
 }
 
