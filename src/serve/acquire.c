@@ -196,7 +196,7 @@ static void attach(serve_set *set, http_exchange *x, int64_t wait_ms)
                            "the same request has come again, and is answered there");
     set->x = x;
     http_on_gone(x, on_gone, set);
-    set_timer(set, wait_ms > SERVE_SLICE_MS ? SERVE_SLICE_MS : wait_ms > 0 ? wait_ms : 0);
+    set_timer(set, wait_ms > set->s->slice_ms ? set->s->slice_ms : wait_ms > 0 ? wait_ms : 0);
 }
 
 /* The request came before, to this server. */
@@ -226,7 +226,7 @@ static void begin(serve_set *set, http_exchange *x)
     set->collected = on_collected;
     set->lost = serve_set_on_lost;
     set->shutdown = shut_down;
-    attach(set, x, SERVE_SLICE_MS); /* the library ends a shorter wait */
+    attach(set, x, set->s->slice_ms); /* the library ends a shorter wait */
     serve_set_collect(set);
 }
 

@@ -26,6 +26,7 @@ static const char help[] =
     "  --tls-cert FILE, --tls-key FILE  certificate chain and key, PEM\n"
     "  --client-ca FILE   accept clients that have a certificate of this CA\n"
     "  --lease D          lease of locks that give none (default 30s)\n"
+    "  --slice D          a wait is answered 202 after this (default 25s)\n"
     "  --access-log FILE  one JSON object per request; '-': standard output\n"
     "  --cors ORIGIN      let pages of this origin ask ('*': of any; default: none)\n"
     "  --connections N    at most N connections (default 20000)\n"
@@ -209,6 +210,7 @@ static int run(const cli_command *self, int argc, char **argv)
                                   {"access-log", CLI_TEXT, &o.access_log, 0, 0, 0},
                                   {"cors", CLI_TEXT, &o.cors, 0, 0, 0},
                                   {"lease", CLI_SPAN, &s.lease_ms, CLI_LEASE_MIN, CLI_LEASE_MAX, 0},
+                                  {"slice", CLI_SPAN, &s.slice_ms, 100, CLI_LEASE_MAX, 0},
                                   {"connections", CLI_NUMBER, &connections, 1, CONNECTIONS_MAX, 0},
                                   {"header-max", CLI_NUMBER, &header, HEADER_MIN, 1024 * 1024, 0},
                                   {"patience", CLI_SPAN, &o.patience_ms, 100, CLI_LEASE_MAX, 0},
@@ -220,6 +222,8 @@ static int run(const cli_command *self, int argc, char **argv)
         code = check(self, &o, &words, &listen);
     if (code >= 0)
         return code;
+    if (s.slice_ms == 0)
+        s.slice_ms = SERVE_SLICE_MS;
     o.connections = (size_t)connections;
     o.header_max = (size_t)header;
     if (listen.count > 0)

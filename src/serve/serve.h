@@ -23,6 +23,7 @@ typedef struct serve {
     void *by_key, *by_id;     /* sets: see sets.h */
     size_t calls;             /* requests whose outcome is not here yet */
     size_t streams;           /* hold streams that are open */
+    int64_t slice_ms;         /* a wait is answered after this */
     int64_t lease_ms;         /* of locks that say nothing else; the handle's */
     size_t left_behind;       /* grants that must outlive the handle */
     void *runs, *runs_by_key; /* runs.c */

@@ -20,7 +20,7 @@ enum {
     SERVE_REQUEST_MAX = 128,
     SERVE_LABEL_MAX = 80,
     SERVE_ID_MAX = SERVE_NAMES * DIBS_GRANT_SIZE,
-    SERVE_SLICE_MS = 25000,    /* an answer takes no longer */
+    SERVE_SLICE_MS = 25000,    /* of --slice: an answer takes no longer */
     SERVE_KEPT_MS = 10000,     /* a place in the queue without a client */
     SERVE_REMEMBER_MS = 60000, /* what has ended */
     SERVE_DAY_MS = 24 * 3600 * 1000,

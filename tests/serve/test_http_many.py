@@ -32,7 +32,7 @@ def ten_thousand_wait_in_order(t):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     count = min(COUNT, hard - 200)
-    s = t.serve('--lease', '5m')
+    s = t.serve('--lease', '5m', '--slice', '10m')
     c = Client(s, timeout=60)
     held = c.acquire('a', lease_ms=300000)
     warm = resident(s.process.pid)
