@@ -1,6 +1,6 @@
 /* Once keys that somebody may have to look at: crashed first, then damaged, then in progress. */
 import { count, el, plain, plural, shown, span, who } from './text.js';
-import { inOrder, now, store } from './store.js';
+import { inOrder, matches, now, store } from './store.js';
 
 const ORDER = { crashed: 0, damaged: 1, running: 2 };
 const MOST = 200;
@@ -18,7 +18,7 @@ export class Keys {
     for (const row of all) many[row.state]++;
     document.getElementById('once-note').textContent =
       Object.entries(many).filter(([, n]) => n).map(([state, n]) => `${count(n)} ${state === 'running' ? 'in progress' : state}`).join(', ') + (store.cut.once ? ', and more' : '');
-    const rows = all.filter(row => this.words.every(word => row.text.includes(word)))
+    const rows = all.filter(row => matches(row, this.words))
       .sort((a, b) => ORDER[a.state] - ORDER[b.state] || inOrder(a.scope, b.scope) || inOrder(a.key, b.key));
     this.box.replaceChildren(...(rows.length ? rows.slice(0, MOST).map(row => this.row(row))
       : [el('p.soft', all.length ? 'No key matches.' : 'No key is in progress or crashed.')]));

@@ -1,6 +1,6 @@
 /* The table of locks. It has the rows that are seen and no others, so that 10,000 locks cost as much as 40. */
 import { count, el, names, plain, shown, span } from './text.js';
-import { inOrder, now, store } from './store.js';
+import { inOrder, matches, now, store } from './store.js';
 
 const LATE = 0.34; // a holder renews after a third of its lease: with less than this left, renewals are late
 // Where locks live as long as a session, a lease has no end of its own, and since when may not be known.
@@ -83,7 +83,7 @@ export class Locks {
   /* After a frame, or another choice. */
   update() {
     const all = [...store.locks.values()];
-    const fits = all.filter(row => this.words.every(word => row.text.includes(word)));
+    const fits = all.filter(row => matches(row, this.words));
     this.rows = fits.filter(PICKS[this.pick]);
     const sort = this.column.sort, sign = this.down ? -1 : 1;
     this.rows.sort((a, b) => sign * sort(a, b) || inOrder(a.name, b.name));

@@ -14,13 +14,17 @@ export const onceId = row => [row.scope_hex ?? '', row.scope, row.key_hex ?? '',
 /* The server's clock, by this machine's: leases are counted down on it. */
 export const now = () => Date.now() + store.ahead;
 
+/* What a search looks at; most rows are never searched. */
+const textOf = row => (row.text ??=
+  [row.name ?? row.scope + ' ' + row.key, ...(row.holders ?? [row.runner ?? {}]).map(p => p.owner + ' ' + p.host)].join(' ').toLowerCase());
+export const matches = (row, words) => words.every(word => textOf(row).includes(word));
+
 function merge(map, part, id) {
   if (!part) return;
   for (const gone of part.drop ?? []) map.delete(id(gone));
   for (const row of part.put ?? []) {
     const old = map.get(id(row));
     row.id = id(row);
-    row.text = [row.name ?? row.scope + ' ' + row.key, ...(row.holders ?? [row.runner ?? {}]).map(p => p.owner + ' ' + p.host)].join(' ').toLowerCase();
     for (const p of row.holders ?? []) // the longest lease seen is the full one
       if (p.until_ms) p.full = Math.max(p.until_ms - now(), old?.holders?.find(q => q.fence === p.fence)?.full ?? 0, 1);
     map.set(row.id, row);
