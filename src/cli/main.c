@@ -24,8 +24,7 @@ static void print_usage(FILE *to)
           to);
     for (size_t i = 0; commands[i]; i++)
         fprintf(to, "  %-8s %s\n", commands[i]->name, commands[i]->summary);
-    fputs("\n"
-          "Engine: --url URL (redis://host, ...) or --url-file FILE, else $DIBS_URL or the\n"
+    fputs("Engine: --url URL (redis://host, ...) or --url-file FILE, else $DIBS_URL or the\n"
           "file $DIBS_URL_FILE, else the embedded store: one per user; for root, that of\n"
           "the machine (sqlite:machine). Durations: 500ms, 5s (or 5), 1h30m, 7d.\n"
           "  dibs run nightly -- ./backup.sh   wait for the lock, then run the command\n"

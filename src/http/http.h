@@ -133,6 +133,7 @@ http_shared *http_shared_new(const char *text, size_t size); /* whole events; NU
 void http_shared_drop(http_shared *text);                    /* NULL is allowed */
 /* False: the client reads too slowly (four such texts wait for it already); it has missed this one. */
 bool http_stream_share(http_exchange *x, http_shared *text);
+bool http_stream_has_room(const http_exchange *x); /* for one more */
 void http_stream_beat(http_exchange *x); /* a comment, so that proxies keep the connection open */
 void http_stream_end(http_exchange *x);
 /* The connection ends if sent bytes are not acknowledged for so long. */

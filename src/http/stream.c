@@ -58,11 +58,16 @@ static size_t read_share(http__stream *t, char *to, size_t most)
     return n;
 }
 
+bool http_stream_has_room(const http_exchange *x)
+{
+    return x->stream && x->stream->shares < SHARES;
+}
+
 bool http_stream_share(http_exchange *x, http_shared *text)
 {
     http__stream *t = x->stream;
 
-    if (!t || t->shares == SHARES)
+    if (!http_stream_has_room(x))
         return false;
     text->users++;
     t->share[t->shares++] = text;

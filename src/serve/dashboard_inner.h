@@ -14,7 +14,7 @@ enum {
     DASH_SCRAPES = 16,
     DASH_EVERY_MS = 1000,
     DASH_EVERY_MAX_MS = 30000,
-    DASH_SHARE = 10,    /* listings of either kind may take this part of the time, and no more */
+    DASH_SHARE = 10,      /* listings of either kind may take this part of the time, and no more */
     DASH_PROMPT_MS = 250, /* a frame does not wait for keys that took longer the last time */
 };
 

@@ -138,6 +138,8 @@ static void send_whole(serve_dashboard *b, dash_viewer *viewer)
 {
     dash_view *view = viewer->view;
 
+    if (!http_stream_has_room(viewer->x))
+        return; /* it does not read: nothing is written for it */
     if (!view->whole)
         view->whole = write_frame(b, view, true);
     viewer->whole = view->whole && http_stream_share(viewer->x, view->whole);

@@ -34,7 +34,7 @@ static void on_outcome(void *data, dibs_outcome *o)
 static void readyz(http_exchange *x)
 {
     asked *a = malloc(sizeof *a);
-    dibs_request r = {.op = DIBS_OP_LOCK_INSPECT, .name = "dibs-serve-readyz"};
+    dibs_request r = {.op = DIBS_OP_LOCK_INSPECT, .name = "dibs-serve"};
     dibs_error err = {.status = DIBS_NO_MEMORY};
 
     if (http_server_draining(http_server_of(x))) {
