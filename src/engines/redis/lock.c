@@ -321,6 +321,21 @@ static dibs_status enter_hot(dibs__redis *r, const dibs__enter_request *request,
     return status;
 }
 
+/* Where there was a line, the answer is likely a place in it, for which no replica need be waited for. If it is a grant all
+ * the same, asking again gives the same one, with replicas. */
+static dibs_status ask_to_hold(dibs__redis *r, question *q, bool line, dibs__deadline until,
+                               dibs__reply *out, dibs_error *err)
+{
+    dibs_status status;
+
+    q->must_last = !line;
+    status = ask(r, q, NULL, until, out, err);
+    if (status != DIBS_OK || !line || r->guard.replicas == 0 || out->verdict != DIBS__GRANTED)
+        return status;
+    q->must_last = true;
+    return ask(r, q, NULL, until, out, err);
+}
+
 dibs_status dibs__redis_enter(dibs__engine *e, const dibs__enter_request *request,
                               dibs__deadline until, dibs__reply *out, dibs_error *err)
 {
@@ -344,7 +359,9 @@ dibs_status dibs__redis_enter(dibs__engine *e, const dibs__enter_request *reques
     else
         status = DIBS_UNSUPPORTED;
     if (status == DIBS_UNSUPPORTED)
-        status = ask(r, &q, NULL, until, out, err);
+        status = ask_to_hold(r, &q,
+                             request->window > 0 && atomic_load_explicit(hot, memory_order_relaxed),
+                             until, out, err);
     if (status == DIBS_OK && request->window > 0)
         atomic_store_explicit(hot, out->verdict == DIBS__QUEUED, memory_order_relaxed);
     return status;
