@@ -169,7 +169,8 @@ static void doubt_look(dibs__sink *sink, const char *attempt)
     told_by(sink)->look(told_by(sink), attempt);
 }
 
-static void doubt_log(dibs__sink *sink, dibs_log_level level, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static void doubt_log(dibs__sink *sink, dibs_log_level level,
+                                                            const char *format, ...)
 {
     char text[512];
     va_list args;
