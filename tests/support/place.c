@@ -100,7 +100,7 @@ static const char *make_etcd(place *p)
 
 /* `before` and `after`: of the URL, around the hosts. NULL: `make` has set the URL. */
 static const struct {
-    const char *engine;
+    const char *name;
     const char *(*make)(place *p);
     const char *before, *after;
     int nodes;
@@ -121,7 +121,7 @@ static int maker_of(const place *p)
 {
     int i = 0;
 
-    while (i < MAKERS && strcmp(makers[i].engine, p->engine) != 0)
+    while (i < MAKERS && strcmp(makers[i].name, p->name) != 0)
         i++;
     return i;
 }
@@ -184,11 +184,10 @@ static const char *find_engine(place *p, const char *name)
 {
     size_t length = strcspn(name, "3");
     const dibs_engine_info *e;
-    const char *scheme;
 
-    snprintf(p->engine, sizeof p->engine, "%.*s", (int)length, name);
-    scheme = strcmp(p->engine, "sentinel") == 0 ? "redis" : p->engine;
-    for (size_t i = 0; (e = dibs_engine_at(i)) && strcmp(e->scheme, scheme) != 0;)
+    snprintf(p->name, sizeof p->name, "%.*s", (int)length, name);
+    strcpy(p->engine, strcmp(p->name, "sentinel") == 0 ? "redis" : p->name);
+    for (size_t i = 0; (e = dibs_engine_at(i)) && strcmp(e->scheme, p->engine) != 0;)
         i++;
     if (!e)
         return "no such engine";

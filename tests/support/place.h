@@ -17,6 +17,7 @@
 #define REDLOCK_NODES 5
 
 typedef struct place {
+    char name[16]; /* as it was asked for, without the number of nodes */
     char engine[16];
     char url[512];
     int nodes; /* of an ensemble, or of Redlock */
