@@ -5,12 +5,12 @@
 
 BUILD_PACKAGES=(gcc=gcc libc6-dev meson=meson ninja-build=ninja pkg-config=pkg-config libsqlite3-dev
     libhiredis-dev libssl-dev libpq-dev libmariadb-dev libzookeeper-mt-dev libnghttp2-dev libprotobuf-c-dev
-    protobuf-c-compiler libjansson-dev libmicrohttpd-dev scdoc=scdoc)
+    protobuf-c-compiler libjansson-dev libmicrohttpd-dev libgnutls28-dev scdoc=scdoc)
 TEST_PACKAGES=(g++=g++ libcmocka-dev libuv1-dev libglib2.0-dev clang-format=clang-format redis-server=redis-server redis-tools=redis-cli
     postgresql mariadb-server libzookeeper-java default-jre-headless=java etcd-server=etcd etcd-client=etcdctl
     python3-kazoo python3-redis groff-base=groff pgbouncer sqlite3=sqlite3 openssl=openssl valgrind=valgrind faketime=faketime
-    util-linux=flock wrk=wrk iproute2=ip python3=python3 clang=clang libclang-rt-dev python3-clang-14
-    abigail-tools=abidw chromium=chromium nodejs=node npm=npm)
+    python3-jsonschema nginx=nginx nodejs=node curl=curl util-linux=flock wrk=wrk iproute2=ip python3=python3 clang=clang libclang-rt-dev python3-clang-14
+    abigail-tools=abidw chromium=chromium npm=npm)
 LAB_PACKAGES=(redis-server=redis-server postgresql mariadb-server libzookeeper-java default-jre-headless=java
     etcd-server=etcd faketime=faketime python3=python3)
 

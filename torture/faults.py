@@ -18,11 +18,13 @@ import subprocess
 import time
 import urllib.request
 
-ALL = ('sqlite', 'redis', 'redlock', 'postgresql', 'mysql', 'zookeeper', 'etcd')
-REMOTE = ALL[1:]
+ALL = ('sqlite', 'redis', 'redlock', 'postgresql', 'mysql', 'zookeeper', 'etcd', 'sentinel')
+REMOTE = ALL[1:-1]
 REDIS = ('redis', 'redlock')
 SQL = ('postgresql', 'mysql')
 CONSENSUS = ('zookeeper', 'etcd')
+COUNTED = ('unguarded',)  # what is not promised there is counted: only run when it is asked for
+WATCHED = ('sentinel', 'unguarded')  # Redis with Sentinel; without the guard
 ONE = ('redis', 'postgresql', 'mysql')
 DATA = ('exclusion', 'once', 'tokens', 'counters')
 
@@ -111,15 +113,21 @@ def answers_cut(rig):
     return [(s.name, 'clients', 'drop') for s in rig.servers]
 
 
-def one_server_from_the_others(rig):
-    """Clients still reach it; it is the leader as often as not."""
-    node = (leader if rig.chance.random() < 0.5 else follower)(rig)[0].place.name
+def cut_from_others(rig, node):
     return [(a, b, 'drop') for s in rig.servers if s.name != node for a, b in ((node, s.name), (s.name, node))]
 
 
-def one_server_from_everybody(rig):
-    node = rig.chance.choice(rig.servers).name
+def cut_from_all(node):
     return [(node, '*', 'drop'), ('*', node, 'drop')]
+
+
+def one_server_from_the_others(rig):
+    """Clients still reach it; it is the leader as often as not."""
+    return cut_from_others(rig, (leader if rig.chance.random() < 0.5 else follower)(rig)[0].place.name)
+
+
+def one_server_from_everybody(rig):
+    return cut_from_all(rig.chance.choice(rig.servers).name)
 
 
 # ---- Functions: they get the rig, and the same dictionary at the beginning and at the end -----------------------
@@ -323,13 +331,17 @@ BROKEN_LEASES = 'etcd revokes live leases when a stopped leader continues (etcd-
 MONOTONIC = {'sqlite': 'leases run on the boot clock', 'zookeeper': 'its sessions run on a monotonic clock',
              'etcd': 'its leases run on a monotonic clock'}
 
+LAGS = 'a replica may be promoted that lacks what another one has acknowledged'
+ALONE = 'guard=off: replication is asynchronous, the fence decides'
+FAILOVER = {'sentinel': (('once', 'counters'), LAGS), 'unguarded': (DATA, ALONE)}
+
 FAULTS = [
-    Fault('none', 'no fault', ALL, builtin='none'),
+    Fault('none', 'no fault', (*ALL, 'unguarded'), builtin='none'),
     Fault('client-stop', 'a client is stopped (SIGSTOP) for longer than its lease, then continued', ALL, builtin='stop'),
     Fault('client-kill', 'a client is killed (SIGKILL)', ALL, builtin='kill'),
-    Fault('client-cut', 'all TCP connections of one client, or of all, are shut down', REMOTE, builtin='cut'),
+    Fault('client-cut', 'all TCP connections of one client, or of all, are shut down', (*REMOTE, 'sentinel'), builtin='cut'),
     Fault('break', 'an operator breaks a lock through the library', ALL, builtin='break'),
-    Fault('sockets', 'all sockets of all clients are destroyed at once (ss -K), three times in a row', REMOTE,
+    Fault('sockets', 'all sockets of all clients are destroyed at once (ss -K), three times in a row', (*REMOTE, 'sentinel'),
           begin=cut_sockets, end=cut_sockets, seconds='0.2-1'),
 
     Fault('server-stop', 'a server is stopped (SIGSTOP) and continued', REMOTE, victim=server_to_stop, action=Stop),
@@ -347,6 +359,15 @@ FAULTS = [
           excuses={e: (DATA, 'replication is asynchronous: the fence decides') for e in ONE}),
     Fault('failover-sync', 'the primary is killed and a synchronous replica takes over', SQL,
           begin=safe_fail_over_begin, end=safe_fail_over_end, not_run={'redis': 'its replication is asynchronous'}),
+
+    Fault('master-kill', 'the master is killed and comes back empty, as a replica', WATCHED, victim=leader, action=Kill,
+          seconds='4-6', excuses=FAILOVER),
+    Fault('master-stop', 'the master is stopped until another one was promoted, and continued', WATCHED, victim=leader,
+          action=Stop, seconds='4-6', excuses=FAILOVER),
+    Fault('master-cut', 'the master is cut off from the other servers; clients reach all', WATCHED,
+          rules=lambda rig: cut_from_others(rig, leader(rig)[0].place.name), seconds='4-7', excuses=FAILOVER),
+    Fault('master-alone', 'the master is cut off from everybody', WATCHED,
+          rules=lambda rig: cut_from_all(leader(rig)[0].place.name), seconds='4-7', excuses=FAILOVER),
 
     Fault('partition', 'clients and servers do not reach each other', REMOTE, rules=to_all('drop')),
     Fault('partition-requests', 'packets from clients to servers are dropped', REMOTE, rules=requests_cut),
@@ -403,6 +424,7 @@ MIXED = {
     'postgresql': ('client-stop', 'client-kill', 'client-cut', 'server-kill', 'partition', 'sessions', 'late'),
     'mysql': ('client-stop', 'client-kill', 'client-cut', 'server-kill', 'partition', 'sessions', 'late'),
     'zookeeper': ('client-stop', 'client-kill', 'client-cut', 'leader-kill', 'partition-servers', 'partition', 'sockets'),
+    'sentinel': ('client-stop', 'client-kill', 'client-cut', 'master-kill', 'master-stop', 'master-cut', 'sockets'),
     'etcd': ('client-stop', 'client-kill', 'client-cut', 'leader-kill', 'partition-servers', 'partition', 'sockets'),
 }
 

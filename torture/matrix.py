@@ -60,7 +60,7 @@ def read_options(argv):
                    'that were not run keep what an earlier run wrote')
     p.add_argument('--list', action='store_true', help='list the faults')
     options = p.parse_args(argv)
-    options.engines = names(options.engines, faults.ALL, 'engine', p) if options.engines else list(faults.ALL)
+    options.engines = names(options.engines, [*faults.ALL, *faults.COUNTED], 'engine', p) if options.engines else list(faults.ALL)
     options.faults = names(options.faults, list(faults.BY_NAME), 'fault', p) if options.faults else list(faults.BY_NAME)
     if options.quick and '--seconds' not in ' '.join(argv):
         options.seconds = 15

@@ -35,7 +35,7 @@ def merge(old, new):
             if earlier:
                 r['earlier'] = earlier + r.get('earlier', [])
         known[key(r)] = r
-    order = {name: i for i, name in enumerate([*faults.ALL, *faults.BY_NAME])}
+    order = {name: i for i, name in enumerate([*faults.ALL, *faults.COUNTED, *faults.BY_NAME])}
     return sorted(known.values(), key=lambda r: (r['lock'] != 'dibs', order[r['engine']], r['lock'], order[r['fault']]))
 
 
@@ -73,8 +73,8 @@ class Report:
         self.cells = cells
         self.ours = {(r['engine'], r['fault']): r for r in cells if r['lock'] == 'dibs'}
         self.peers = [r for r in cells if r['lock'] != 'dibs']
-        self.faults = [f for f in faults.FAULTS if any((e, f.name) in self.ours for e in faults.ALL)]
-        self.engines = [e for e in faults.ALL if any(e == r['engine'] for r in self.ours.values())]
+        self.faults = [f for f in faults.FAULTS if any((e, f.name) in self.ours for e in (*faults.ALL, *faults.COUNTED))]
+        self.engines = [e for e in (*faults.ALL, *faults.COUNTED) if any(e == r['engine'] for r in self.ours.values())]
 
     def sums(self):
         ran = [r for r in self.ours.values() if 'error' not in r]

@@ -22,6 +22,7 @@ import ensembles  # noqa: E402
 PASSWORD = 'torture'
 SERVICE = '10.77.0.100'  # the address that moves in a failover
 REDIS_PORT = 6379
+SENTINEL_PORT = 26379
 SETTLE_SECONDS = 30
 MEGABYTE = 1 << 20
 
@@ -200,6 +201,77 @@ class OneRedis(Setup):
         for node in self.nodes:
             subprocess.run(['ip', '-n', node.place.namespace, 'addr', 'del', SERVICE + '/32', 'dev', 'dibs0'],
                            stderr=subprocess.DEVNULL)
+
+
+class Sentinel(Node):
+    """It writes its configuration itself, so that it comes back with what it has learned."""
+
+    def __init__(self, place, folder, master):
+        super().__init__(place, None)
+        os.makedirs(folder)
+        self.file = os.path.join(folder, 'sentinel.conf')
+        with open(self.file, 'w') as f:
+            f.write('port %d\nprotected-mode no\ndir %s\nlogfile %s.log\nsentinel monitor torture %s %d 2\n'
+                    'sentinel auth-pass torture %s\nsentinel down-after-milliseconds torture 1000\n'
+                    'sentinel failover-timeout torture 3000\nsentinel parallel-syncs torture 2\n' % (
+                        SENTINEL_PORT, folder, folder, master.address, REDIS_PORT, PASSWORD))
+        with place.inside():
+            self.process = subprocess.Popen(['setpriv', '--pdeathsig=KILL', 'redis-server', self.file, '--sentinel'],
+                                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def ask(self, *words):
+        with self.place.inside(), contextlib.closing(socket.create_connection((self.place.address, SENTINEL_PORT), 1)) as s:
+            s.sendall((' '.join(words) + '\r\n').encode())
+            return s.recv(65536).decode()
+
+
+class Watched(Setup):
+    """A master and two replicas that write nothing to disk, a sentinel beside each. Clients need one replica's
+    acknowledgement. A server that comes back without its data is a replica by then, or quiet."""
+
+    parameters = 'wait=1&max_lease=2000'
+
+    def start(self, rig):
+        for p in rig.servers:
+            self.nodes.append(Redis(p, Disk(os.path.join(rig.folder, p.name)), rig.clock, '--appendonly', 'no',
+                                    '--repl-timeout', '5', '--hz', '50'))
+        for node in self.nodes[1:]:
+            node.ask('REPLICAOF', self.nodes[0].place.address, str(REDIS_PORT))
+        self.sentinels = []
+        for p in rig.servers:
+            self.sentinels.append(Sentinel(p, os.path.join(rig.folder, 'sentinel' + p.name), rig.servers[0]))
+        self.wait_for('slaves=2,sentinels=3')
+        self.url = 'redis+sentinel://:%s@%s/torture?%s' % (
+            PASSWORD, ','.join('%s:%d' % (p.address, SENTINEL_PORT) for p in rig.servers), self.parameters)
+
+    def wait_for(self, text):
+        end = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                if all(text in s.ask('INFO', 'sentinel') for s in self.sentinels):
+                    return
+            time.sleep(0.1)
+        raise OSError('the sentinels do not find each other')
+
+    def leader(self):
+        """By the account of most sentinels."""
+        said = [s.ask('SENTINEL', 'GET-MASTER-ADDR-BY-NAME', 'torture').split('\r\n')[2] for s in self.sentinels]
+        return next(n for n in self.nodes if n.place.address == max(said, key=said.count))
+
+    def stop(self):
+        for node in getattr(self, 'sentinels', []):
+            node.kill()
+        super().stop()
+
+
+class Unguarded(Watched):
+    """The same, as other clients use it: what is promised then is published as counted."""
+
+    parameters = 'guard=off'
 
 
 class Redlock(Setup):
@@ -463,4 +535,5 @@ class Etcd(Ensemble):
 
 # How many places its servers need.
 ENGINES = {'sqlite': (Sqlite, 0), 'redis': (OneRedis, 2), 'redlock': (Redlock, 3), 'postgresql': (Postgresql, 2),
-           'mysql': (Mysql, 2), 'zookeeper': (Zookeeper, 3), 'etcd': (Etcd, 3)}
+           'mysql': (Mysql, 2), 'sentinel': (Watched, 3), 'unguarded': (Unguarded, 3), 'zookeeper': (Zookeeper, 3),
+           'etcd': (Etcd, 3)}

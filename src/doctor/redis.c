@@ -77,22 +77,22 @@ const dibs__check dibs__checks_redis_server[] = {
      "raise maxmemory, or delete data"},
     {"redis.replicas",
      DIBS__WARNING,
-     {{"replicas", DIBS__ABOVE, "0"}},
+     {{"replicas", DIBS__ABOVE, "0"}, {"guarded_server", DIBS__IS, "no"}},
      "{replicas} replicas are connected; min-replicas-to-write is {min_replicas}",
      "replication is asynchronous: after a failover the new primary may lack the last grants, and "
      "a held "
      "lock is granted again. min-replicas-to-write shortens that window and does not close it",
-     "check the fence where the lock's holder writes; use etcd:, zookeeper: or redlock: if locks "
-     "must "
-     "survive a failover"},
+     "with one master and replicas: guard=on&wait=1 in the URL of every client; else check the "
+     "fence "
+     "where the lock's holder writes"},
     {"redis.sentinel",
      DIBS__WARNING,
-     {{"sentinels", DIBS__ABOVE, "0"}},
+     {{"sentinels", DIBS__ABOVE, "0"}, {"by_sentinel", DIBS__IS, "no"}},
      "{sentinels} Sentinels watch this server",
-     "they promote a replica that may lack the last grants; dibs does not ask them and keeps to "
-     "this "
-     "address",
-     "check the fence where the lock's holder writes; let a proxy or DNS name follow the primary"},
+     "they promote a replica that may lack the last grants; with this URL dibs does not ask them "
+     "and "
+     "keeps to this address",
+     "use redis+sentinel://HOST,HOST,HOST/SERVICE?wait=1"},
     DIBS__SERVER_CLOCK("redis.clock"),
     {"redis.clients",
      DIBS__WARNING,
@@ -145,21 +145,46 @@ const dibs__check dibs__checks_redis_server[] = {
 
 /* A server that keeps locks alone: what a restart forgets, others may take. */
 const dibs__check dibs__checks_redis[] = {
+    {"redis.wait",
+     DIBS__DANGER,
+     {{"enough_replicas", DIBS__IS, "no"}},
+     "{replicas} replicas are connected, and wait={wait} is in the URL",
+     "no lock can be taken or renewed until that many replicas acknowledge it",
+     "start the replicas, or lower wait= for every client"},
+    {"redis.guard-alone",
+     DIBS__WARNING,
+     {{"guarded_server", DIBS__IS, "yes"}, {"replicas", DIBS__ABOVE, "0"}, {"wait", DIBS__IS, "0"}},
+     "{replicas} replicas are connected, and the guard is on without wait=",
+     "a master that was cut off goes on to renew: its holders and those of the new master hold at "
+     "the "
+     "same time",
+     "wait=1 in the URL of every client (R/2, rounded up, with R replicas)"},
+    {"redis.guard-persistence",
+     DIBS__NOTE,
+     {{"guarded_server", DIBS__IS, "yes"}, {"loses_writes", DIBS__IS, "yes"}},
+     "a crash loses the last writes (appendonly {appendonly}, appendfsync {appendfsync})",
+     "the guard keeps locks apart after it, but keys of once, tokens and counters are back in an "
+     "older state",
+     "set appendonly yes and appendfsync always where they matter"},
     {"redis.persistence.none",
      DIBS__DANGER,
-     {{"appendonly", DIBS__IS, "no"}, {"save", DIBS__IS, ""}},
+     {{"appendonly", DIBS__IS, "no"}, {"save", DIBS__IS, ""}, {"guarded_server", DIBS__IS, "no"}},
      "nothing is saved to disk (appendonly no, no save points)",
      "a restart forgets every lock, key and token: what is held is granted again",
      "set appendonly yes and appendfsync always"},
     {"redis.persistence.snapshots",
      DIBS__DANGER,
-     {{"appendonly", DIBS__IS, "no"}, {"save", DIBS__IS_NOT, ""}},
+     {{"appendonly", DIBS__IS, "no"},
+      {"save", DIBS__IS_NOT, ""},
+      {"guarded_server", DIBS__IS, "no"}},
      "only snapshots are saved to disk (appendonly no, save {save})",
      "a crash forgets what was granted since the last snapshot: it is granted again",
      "set appendonly yes and appendfsync always"},
     {"redis.persistence.everysec",
      DIBS__WARNING,
-     {{"appendonly", DIBS__IS, "yes"}, {"appendfsync", DIBS__IS_NOT, "always"}},
+     {{"appendonly", DIBS__IS, "yes"},
+      {"appendfsync", DIBS__IS_NOT, "always"},
+      {"guarded_server", DIBS__IS, "no"}},
      "appendfsync is {appendfsync}",
      "a power cut or a crash of the machine forgets the last grants, a second (everysec) to a "
      "minute (no) of "

@@ -82,6 +82,7 @@ void http__on_connection(void *data, struct MHD_Connection *mhd, void **socket_c
     } else if (c) {
         http_timer_stop(c->server, &c->timer);
         delist(c->server, c);
+        c->server->resumed = true; /* there may be room for one that waits to be accepted */
         free(c);
         *socket_context = NULL;
     }

@@ -13,6 +13,9 @@
 #include <unistd.h>
 
 static dibs_status fail(dibs_error *err, dibs_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static dibs_status fail(dibs_error *err, dibs_status status, const char *format, ...)
 {
     va_list args;
 

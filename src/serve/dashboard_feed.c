@@ -2,6 +2,8 @@
  * are not finished, and what is watched. All of it goes out as requests of one handle; when the last outcome is there, the
  * frame is complete. A frame is made only while somebody looks, and takes at most a tenth of the time.
  *
+ * Keys that take long to list come with a later frame.
+ *
  * Bounds for one frame: one listing of locks, 32 looks at queues (those that were looked at longest ago), one page of keys
  * (the next frame goes on where it ended), 64 reads of counters and cells. */
 #define _GNU_SOURCE
@@ -40,7 +42,10 @@ static void finish(serve_dashboard *b)
 {
     b->ended_ms = http_now_ms();
     b->took_ms = b->ended_ms - b->began_ms;
-    b->every_ms = b->took_ms * DASH_SHARE;
+    if (b->took_ms * DASH_SHARE < b->every_ms * 2) /* one slow answer is no slow engine */
+        b->every_ms = b->took_ms * DASH_SHARE;
+    else
+        b->every_ms *= 2;
     b->every_ms = b->every_ms > DASH_EVERY_MS ? b->every_ms : DASH_EVERY_MS;
     b->every_ms = b->every_ms < DASH_EVERY_MAX_MS ? b->every_ms : DASH_EVERY_MAX_MS;
     b->frame++;
@@ -48,7 +53,8 @@ static void finish(serve_dashboard *b)
     dash_scrapes_answer(b);
     drop_gone(b);
     if (b->viewers > 0)
-        http_timer_set(b->s->http, &b->timer, b->every_ms - b->took_ms, on_timer);
+        http_timer_set(b->s->http, &b->timer,
+                       b->every_ms > b->took_ms ? b->every_ms - b->took_ms : b->every_ms, on_timer);
 }
 
 /* One outcome is there. */
@@ -161,19 +167,32 @@ static void on_keys(void *data, dibs_outcome *o)
     }
     free(b->keys_after);
     b->keys_after = after;
+    b->keys_asked = false;
+    b->keys_took_ms = http_now_ms() - b->keys_began_ms;
+    b->keys_next_ms = b->keys_began_ms + b->keys_took_ms * DASH_SHARE;
     serve_drop(b->s, o);
-    arrived(b);
+    if (b->keys_awaited)
+        arrived(b);
 }
 
+/* On Redis a page costs a scan of the keyspace: large ones are asked for less often, and locks do not wait for them. */
 static void ask_keys(serve_dashboard *b)
 {
     dibs_once_list_options options = {.states =
                                           DIBS_ONCE_RUNNING | DIBS_ONCE_CRASHED | DIBS_ONCE_DAMAGED,
                                       .after = b->keys_after,
                                       .limit = DASH_KEYS + 1};
+    size_t before = b->pending;
 
+    if (b->keys_asked || http_now_ms() < b->keys_next_ms)
+        return;
+    b->keys_began_ms = http_now_ms();
+    b->keys_awaited = !b->keys_known || b->keys_took_ms < DASH_PROMPT_MS;
     ask(b, &(dibs_request){.op = DIBS_OP_ONCE_LIST, .options.once_list = &options}, on_keys, b,
         b->keys_problem);
+    b->keys_asked = b->pending > before;
+    if (b->keys_asked && !b->keys_awaited)
+        b->pending--;
 }
 
 /* ---- Counters and cells ---------------------------------------------------------------------- */

@@ -14,7 +14,8 @@ enum {
     DASH_SCRAPES = 16,
     DASH_EVERY_MS = 1000,
     DASH_EVERY_MAX_MS = 30000,
-    DASH_SHARE = 10, /* a frame may take this part of the time, and no more */
+    DASH_SHARE = 10,    /* listings of either kind may take this part of the time, and no more */
+    DASH_PROMPT_MS = 250, /* a frame does not wait for keys that took longer the last time */
 };
 
 /* A counter or a cell that somebody watches. */
@@ -62,6 +63,8 @@ struct serve_dashboard {
     dash_list locks, gone_locks, keys, gone_keys;
     dash_list fresh_keys; /* of a listing that goes on with the next frame */
     char *keys_after;
+    bool keys_asked, keys_awaited; /* an outcome is out; the frame waits for it */
+    int64_t keys_began_ms, keys_took_ms, keys_next_ms;
     bool locks_known, keys_known;
     char locks_problem[1024], keys_problem[1024];
     uint64_t frame;             /* the number of the last frame */

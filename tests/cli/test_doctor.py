@@ -202,12 +202,18 @@ def redis_topology(t):
         with redis_of(t, 'replica', *GOOD_REDIS, '--replicaof', '127.0.0.1 %d' % r.port):
             wait_for(lambda: b'connected_slaves:1' in r.ask('INFO replication'), 'the replica')
             planted(t, r.url, redis_replicas='warning')
+            planted(t, r.url + '?guard=on', redis_guard__alone='warning')
+            planted(t, r.url + '?guard=on&wait=2', redis_wait='danger')
+            silent(t, r.url + '?guard=on&wait=1')
+            with r.setting(appendonly='no'):
+                planted(t, r.url + '?guard=on&wait=1', redis_guard__persistence='note')
         sentinel = free_port()
         process = subprocess.Popen(['redis-server', t.path('sentinel.conf'), '--sentinel', '--port', str(sentinel)],
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         try:
             wait_for(lambda: b':1' in r.ask('PUBSUB NUMSUB __sentinel__:hello'), 'the sentinel')
             planted(t, r.url, redis_sentinel='warning')
+            silent(t, 'redis+sentinel://127.0.0.1:%d/main' % sentinel)
             planted(t, 'redis://127.0.0.1:%d' % sentinel, redis_sentinel__process='danger')
         finally:
             process.kill()

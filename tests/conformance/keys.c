@@ -581,6 +581,36 @@ static void a_crash_is_resolved(void **state)
     once_end(o, NULL);
 }
 
+/* What is decided to be done stays what it was done for; what is to run again may be something else. */
+static void a_decision_keeps_or_forgets_the_fingerprint(void **state)
+{
+    const dibs_once_options one = {.fingerprint = "1", .fingerprint_size = 1},
+                            other = {.fingerprint = "2", .fingerprint_size = 1};
+    const dibs_once_state outcomes[] = {DIBS_ONCE_DONE, DIBS_ONCE_FAILED, DIBS_ONCE_FREE};
+    dibs *d = once_open();
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        const char *key = fresh("decided");
+        dibs_once *o = once_first(d, key, &one);
+        assert_status(dibs_once_abandon(o, NULL), DIBS_OK);
+        dibs_once_free(o);
+        assert_status(
+            dibs_once_resolve(d, key, &(dibs_once_resolve_options){.outcome = outcomes[i]}, NULL),
+            DIBS_OK);
+        o = NULL;
+        if (i < 2) {
+            assert_status(once_begin(d, key, &one, &o), DIBS_ALREADY);
+            dibs_once_free(o);
+            o = NULL;
+        }
+        assert_status(once_begin(d, key, &other, &o), i < 2 ? DIBS_MISMATCH : DIBS_OK);
+        if (i == 2)
+            assert_int_equal(dibs_once_code(o), 0);
+        dibs_once_free(o);
+    }
+}
+
 static void only_a_crash_is_resolved(void **state)
 {
     dibs *d = once_open();
@@ -804,6 +834,11 @@ static void what_is_asked_for_is_checked(void **state)
                   DIBS_INVALID);
     assert_status(dibs_once_list(d, longer, NULL, &r, NULL), DIBS_INVALID);
     assert_null(r);
+    assert_status(
+        dibs_once_list(d, "", &(dibs_once_list_options){.scope = "", .limit = 1}, &r, NULL),
+        DIBS_OK); /* nothing is a prefix, and a scope */
+    dibs_once_report_free(r);
+    r = NULL;
     assert_status(dibs_once_inspect(d, "", NULL, &r, NULL), DIBS_INVALID);
     assert_status(dibs_once_forget(d, "k", &(dibs_once_forget_options){.by = longer}, NULL),
                   DIBS_INVALID);
@@ -828,6 +863,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_late_finish_of_what_was_forgotten_is_refused),
     CASE(a_late_begin_finds_no_empty_key),
     CASE(a_crash_is_resolved),
+    CASE(a_decision_keeps_or_forgets_the_fingerprint),
     CASE(only_a_crash_is_resolved),
     CASE(a_late_finish_of_what_was_resolved_is_refused),
     CASE(a_runner_can_be_declared_dead),

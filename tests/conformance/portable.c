@@ -2,8 +2,10 @@
 #define _GNU_SOURCE
 #include "conformance/suite.h"
 #include "core/bearer.h"
+#include "support/clock.h"
 #include "support/helper.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -122,6 +124,31 @@ static void a_waiter_gets_what_the_adopter_unlocks(void **state)
 }
 
 /* The adopter's own handle may have somebody in line. */
+/* A waiter that is told of nothing finds out by its next sign of life, two seconds later. */
+static void a_waiter_for_a_portable_lock_is_woken(void **state)
+{
+    dibs *d = open_handle();
+    const char *name = fresh("woken-portable");
+    char text[DIBS_GRANT_SIZE];
+    dibs_grant *g = take_portable(d, name, 0, text);
+    const dibs_lock_options waits = {.portable = true, .wait_ms = 10000};
+    dibs_request r = {.op = DIBS_OP_LOCK, .name = name, .options.lock = &waits};
+    struct pollfd fd = {.fd = dibs_fd(d), .events = POLLIN};
+    dibs_outcome o = {0};
+    int64_t start;
+
+    (void)state;
+    assert_status(dibs_start(d, &r, NULL, NULL), DIBS_OK);
+    poll(&fd, 1, 300); /* it is in the queue by then */
+    start = clock_ms();
+    assert_status(unlock(g), DIBS_OK);
+    while (!dibs_take(d, &o))
+        assert_true(poll(&fd, 1, 10000) > 0);
+    assert_status(o.err.status, DIBS_OK);
+    assert_in_range(clock_ms() - start, 0, 1000);
+    assert_status(unlock(o.grant), DIBS_OK);
+}
+
 static void a_waiter_of_the_adopters_handle_gets_it(void **state)
 {
     dibs *a = open_handle(), *b = open_handle();
@@ -639,6 +666,7 @@ static const struct CMUnitTest tests[] = {
     CASE_FOR(a_grant_passes_with_its_fence, NEEDS_PORTABLE),
     CASE_FOR(late_requests_of_the_first_do_no_harm, NEEDS_PORTABLE),
     CASE_FOR(a_waiter_gets_what_the_adopter_unlocks, NEEDS_PORTABLE),
+    CASE_FOR(a_waiter_for_a_portable_lock_is_woken, NEEDS_PORTABLE),
     CASE_FOR(a_waiter_of_the_adopters_handle_gets_it, NEEDS_PORTABLE),
     CASE_FOR(slots_pass_too, NEEDS_PORTABLE_SLOTS),
     CASE_FOR(a_named_owner_comes_back_in_the_adopter, NEEDS_PORTABLE),

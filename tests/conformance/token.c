@@ -86,6 +86,35 @@ static void what_is_no_token_is_refused(void **state)
                   DIBS_INVALID);
 }
 
+/* Nobody is asked for it. */
+static void what_is_no_token_costs_no_request(void **state)
+{
+    dibs *d = open_tokens();
+    char out[DIBS_TOKEN_SIZE];
+
+    (void)state;
+    lossy_put_in(d);
+    assert_status(dibs_token_redeem(d, "0123", NULL, NULL), DIBS_REFUSED);
+    assert_status(dibs_token_redeem(d, "0123456789ABCDEF0123456789ABCDEF", NULL, NULL),
+                  DIBS_REFUSED);
+    assert_status(dibs_token_redeem(d, "0123456789abcdef0123456789abcdefx", NULL, NULL),
+                  DIBS_REFUSED);
+    assert_status(dibs_token_reissue(d, "0123", NULL, out, NULL), DIBS_REFUSED);
+    assert_int_equal(lossy_commands(), 0);
+}
+
+static void a_token_that_is_not_issued_says_why(void **state)
+{
+    dibs *d = open_tokens();
+    char out[DIBS_TOKEN_SIZE] = "?";
+
+    (void)state;
+    lossy_put_in(d);
+    lossy_lose(LOSSY_DENIED, 1, NULL, NULL);
+    assert_status(dibs_token_issue(d, NULL, out, NULL), DIBS_DENIED);
+    assert_string_equal(out, "");
+}
+
 static void a_token_expires(void **state)
 {
     dibs *d = open_tokens();
@@ -239,6 +268,8 @@ static const struct CMUnitTest tests[] = {
     CASE(a_token_is_redeemed_once),
     CASE(a_token_is_for_its_scope),
     CASE(what_is_no_token_is_refused),
+    CASE(what_is_no_token_costs_no_request),
+    CASE(a_token_that_is_not_issued_says_why),
     CASE(a_token_expires),
     CASE(a_spent_token_is_reissued_as_one_other),
     CASE(an_heir_that_has_ended_stays_gone),

@@ -26,6 +26,23 @@ static const char *make_redis(place *p)
     return server_available() && server_start(&p->redis, NULL) == 0 ? NULL : "no redis-server";
 }
 
+/* The sentinel only tells where the master is: a server that a case stops is not to be replaced. */
+static const char *make_sentinel(place *p)
+{
+    static const char patient[] = "sentinel down-after-milliseconds place 3600000\n";
+    const char *const plain[] = {"--repl-diskless-sync-delay", "0", NULL};
+    char port[16];
+
+    if (!server_available() || server_start(&p->redis, plain) < 0)
+        return "no redis-server";
+    snprintf(port, sizeof port, "%d", p->redis.port);
+    const char *const follows[] = {"--replicaof", "127.0.0.1", port, NULL};
+    return server_start(&p->replica, follows) == 0 &&
+                   sentinel_start(&p->sentinel, "place", p->redis.port, 1, patient) == 0
+               ? NULL
+               : "no Sentinel";
+}
+
 static const char *make_redlock(place *p)
 {
     for (int i = 0; i < p->nodes; i++)
@@ -91,6 +108,7 @@ static const struct {
     {"memory", make_memory, NULL, NULL, 1},
     {"sqlite", make_sqlite, NULL, NULL, 1},
     {"redis", make_redis, "redis://", "", 1},
+    {"sentinel", make_sentinel, "redis+sentinel://", "/place?wait=1&max_lease=86400000", 1},
     {"redlock", make_redlock, "redlock://", "", REDLOCK_NODES},
     {"postgresql", make_postgresql, "postgresql://postgres@", "/postgres", 1},
     {"mysql", make_mysql, "mysql://root@", "/place", 1},
@@ -114,7 +132,9 @@ int place_ports(const place *p, int ports[REDLOCK_NODES])
 {
     int n = 0;
 
-    if (p->redis.pid)
+    if (p->sentinel.pid)
+        ports[n++] = p->sentinel.port;
+    else if (p->redis.pid)
         ports[n++] = p->redis.port;
     for (int i = 0; i < REDLOCK_NODES; i++)
         if (p->node[i].pid)
@@ -140,18 +160,19 @@ void place_url(const place *p, const int ports[], char *out, size_t size)
     for (int i = 0; i < count; i++)
         used += (size_t)snprintf(out + used, size - used, "%s127.0.0.1:%d", i ? "," : "", ports[i]);
     used += (size_t)snprintf(out + used, size - used, "%s", makers[m].after);
-    if (strchr(makers[m].after, '?'))
+    if (used > 0 && out[used - 1] == '=')
         snprintf(out + used, size - used, "%dms", p->session_ms);
 }
 
-/* New Redlock nodes vote only after somebody has vouched for them. */
+/* New Redlock nodes vote, and a new guarded server grants, only after somebody has vouched for them. */
 static const char *vouch(const place *p)
 {
     char vouched[sizeof p->url + 32];
     dibs *d = NULL;
     dibs_status status;
 
-    snprintf(vouched, sizeof vouched, "%s?guard=off&max_lease=10", p->url);
+    snprintf(vouched, sizeof vouched, "%s%s", p->url,
+             p->sentinel.pid ? "&guard=vouch" : "?guard=off&max_lease=10");
     status = dibs_open(vouched, NULL, &d, NULL);
     dibs_close(d);
     return status == DIBS_OK ? NULL : "the nodes do not answer";
@@ -163,9 +184,11 @@ static const char *find_engine(place *p, const char *name)
 {
     size_t length = strcspn(name, "3");
     const dibs_engine_info *e;
+    const char *scheme;
 
     snprintf(p->engine, sizeof p->engine, "%.*s", (int)length, name);
-    for (size_t i = 0; (e = dibs_engine_at(i)) && strcmp(e->scheme, p->engine) != 0;)
+    scheme = strcmp(p->engine, "sentinel") == 0 ? "redis" : p->engine;
+    for (size_t i = 0; (e = dibs_engine_at(i)) && strcmp(e->scheme, scheme) != 0;)
         i++;
     if (!e)
         return "no such engine";
@@ -195,7 +218,7 @@ const char *place_make(place *p, const char *name, int session_ms)
         return why;
     if (place_ports(p, ports) > 0)
         place_url(p, ports, p->url, sizeof p->url);
-    return p->node[0].pid ? vouch(p) : NULL;
+    return p->node[0].pid || p->sentinel.pid ? vouch(p) : NULL;
 }
 
 bool place_for_main(place *p, const char *name, int session_ms, int *code)
@@ -213,6 +236,8 @@ bool place_for_main(place *p, const char *name, int session_ms, int *code)
 void place_remove(place *p)
 {
     server_stop(&p->redis);
+    server_stop(&p->replica);
+    server_stop(&p->sentinel);
     for (int i = 0; i < REDLOCK_NODES; i++)
         server_stop(&p->node[i]);
     database_stop(&p->database);

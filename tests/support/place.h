@@ -24,13 +24,14 @@ typedef struct place {
     dibs_engine_info can;
     server redis; /* each server runs only for its own engine */
     server node[REDLOCK_NODES];
+    server replica, sentinel; /* of `redis`, for "sentinel" */
     database database;
     ensemble ensemble;
     scratch folder;
 } place;
 
 /* `name`: an engine's, or with a 3 behind it ("etcd3", "redlock3") for three nodes; without it an ensemble
- * has one and Redlock five. `session_ms`: of ZooKeeper and etcd. NULL: ready. Else why not; place_remove is
+ * has one and Redlock five. "sentinel": Redis with a replica that must acknowledge, found by its sentinel. `session_ms`: of ZooKeeper and etcd. NULL: ready. Else why not; place_remove is
  * due in either case. */
 const char *place_make(place *p, const char *name, int session_ms);
 

@@ -204,6 +204,36 @@ int server_start(server *s, const char *const extra[])
     return -1;
 }
 
+static bool write_conf(const server *s, const char *path, const char *watch, const char *more)
+{
+    char log[SCRATCH_MAX + 16];
+    FILE *f = fopen(path, "w");
+
+    if (!f)
+        return false;
+    fprintf(f, "port %d\nbind 127.0.0.1\ndir %s\nunixsocket %s\nlogfile %s\n%s\n%s", s->port,
+            s->folder.path, s->socket, scratch_file(&s->folder, "log", log, sizeof log), watch,
+            more);
+    return fclose(f) == 0;
+}
+
+int sentinel_start(server *s, const char *service, int port, int quorum, const char *more)
+{
+    char path[SCRATCH_MAX + 16], watch[128];
+
+    memset(s, 0, sizeof *s);
+    if (scratch_make(&s->folder) < 0)
+        return -1;
+    s->port = free_port();
+    scratch_file(&s->folder, "socket", s->socket, sizeof s->socket);
+    scratch_file(&s->folder, "sentinel.conf", path, sizeof path);
+    snprintf(watch, sizeof watch, "sentinel monitor %s 127.0.0.1 %d %d", service, port, quorum);
+    if (!write_conf(s, path, watch, more))
+        return -1;
+    add_args(s, "redis-server", path, "--sentinel", NULL);
+    return server_restart(s);
+}
+
 void server_need(server *s, const char *const extra[])
 {
     memset(s, 0, sizeof *s);

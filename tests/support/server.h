@@ -36,6 +36,10 @@ bool server_required(void);
  * and waits until it answers PING with anything. 0, or -1 with a message on stderr. */
 int server_start(server *s, const char *const extra[]);
 
+/* A sentinel that watches the server at `port` under the name `service`; `more`: lines of its configuration, "" for none.
+ * What begins with server_ works on it, too. 0 or -1. */
+int sentinel_start(server *s, const char *service, int port, int quorum, const char *more);
+
 /* The same inside a cmocka test: skips it when there is no server, fails it when there must be one.
  */
 void server_need(server *s, const char *const extra[]);

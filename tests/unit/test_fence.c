@@ -169,6 +169,26 @@ static void an_old_holder_does_not_get_the_file(void **state)
     assert_int_equal(err.fence, 12);
 }
 
+/* Who may read the file may read its fence, and nobody else. */
+static void the_fence_has_the_rights_of_the_file(void **state)
+{
+    char beside[SCRATCH_MAX + 8];
+    mode_t mask = umask(0);
+    struct stat st;
+    int fd = -1;
+
+    (void)state;
+    assert_status(dibs_fence_file(path, "13", DIBS_NO_WAIT, &fd, &err), DIBS_OK);
+    assert_int_equal(fchmod(fd, 0642), 0);
+    close(fd);
+    assert_status(dibs_fence_file(path, "14", DIBS_NO_WAIT, &fd, &err), DIBS_OK);
+    close(fd);
+    umask(mask);
+    snprintf(beside, sizeof beside, "%s.fence", path);
+    assert_int_equal(stat(beside, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0642);
+}
+
 static void one_at_a_time_has_the_file(void **state)
 {
     int fd = -1, other = -1;
@@ -282,6 +302,7 @@ int main(void)
         cmocka_unit_test(what_is_not_reentrant_waits),
         cmocka_unit_test(a_grant_guards_a_cell),
         cmocka_unit_test(an_old_holder_does_not_get_the_file),
+        cmocka_unit_test(the_fence_has_the_rights_of_the_file),
         cmocka_unit_test(one_at_a_time_has_the_file),
         cmocka_unit_test(bad_files_are_named),
         cmocka_unit_test(a_file_that_was_cut_off_lets_nobody_in),

@@ -10,6 +10,7 @@
 #include "engines/redis/redis.h"
 
 #include "core/error.h"
+#include "doctor/facts.h"
 #include "engines/redis/examine.h"
 
 #include <stdio.h>
@@ -183,6 +184,19 @@ static dibs_status redis_open(const dibs__open_request *request, dibs__engine **
     return status;
 }
 
+/* What the URL asks for, beside what the server says. */
+static void add_guard(const dibs__redis *r, dibs__facts *f)
+{
+    dibs__fact_flag(f, "guarded_server", r->guard.on);
+    dibs__fact_flag(f, "by_sentinel", r->place.sentinels != NULL);
+    dibs__fact_number(f, "wait", r->guard.replicas);
+    dibs__fact_flag(f, "enough_replicas",
+                    dibs__fact_value(f, "replicas", r->guard.replicas) >= r->guard.replicas);
+    dibs__fact_flag(f, "loses_writes",
+                    strcmp(dibs__fact_text(f, "appendonly", "yes"), "yes") != 0 ||
+                        strcmp(dibs__fact_text(f, "appendfsync", "always"), "always") != 0);
+}
+
 static dibs_status redis_examine(const dibs__open_request *request, dibs__facts *out,
                                  dibs_error *err)
 {
@@ -191,6 +205,8 @@ static dibs_status redis_examine(const dibs__open_request *request, dibs__facts 
 
     if (status == DIBS_OK)
         status = dibs__redis_examine_server(&r.place, r.prefix, request->until, out, err);
+    if (status == DIBS_OK)
+        add_guard(&r, out);
     dibs__tls_context_free(r.place.tls);
     dibs__place_fini(&r.place);
     return status;

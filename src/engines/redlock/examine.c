@@ -31,6 +31,8 @@ static void look_at_node(const dibs__voter *n, const dibs__voters *v, dibs__dead
 
     dibs__fact_number(f, "lease_ms", dibs__fact_value(all, "lease_ms", 0));
     dibs__fact_flag(f, "guarded", !v->vouched);
+    dibs__fact_flag(f, "guarded_server", false); /* its replicas are no part of the scheme */
+    dibs__fact_flag(f, "by_sentinel", false);
     if (dibs__redis_examine_server(&n->place, v->prefix, until, f, &why) != DIBS_OK)
         dibs__fact_add(f, "down", "%s", why.message);
 }

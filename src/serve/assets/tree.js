@@ -68,7 +68,7 @@ export class Tree {
     this.seen = new Set();
     this.loops = inLoop;
     const list = el('ul.tree', loops.map(group => this.loop(group)), roots.map(p => this.branch(p)));
-    const note = [loops.length ? (loops.length === 1 ? 'a cycle' : loops.length + ' cycles') : '', hidden ? `${count(hidden)} queues not shown in full` : ''];
+    const note = [loops.length ? (loops.length === 1 ? 'a cycle' : loops.length + ' cycles') : '', hidden ? 'not all queues are shown in full' : ''];
     document.getElementById('tree-note').textContent = note.filter(Boolean).join(', ');
     this.box.replaceChildren(list.children.length ? list : el('p.soft', 'Nobody waits.'));
     if (this.lines > MOST) this.box.append(el('p.soft', `… and ${count(this.lines - MOST)} more`));

@@ -77,11 +77,13 @@ static void group_stop(group *g)
         server_stop(&g->node[i]);
 }
 
+static int longest_ms = LONGEST_MS; /* of the URLs */
+
 static const char *url_of(const server *s, const char *more)
 {
     static _Thread_local char url[256];
 
-    snprintf(url, sizeof url, "%s?max_lease=%d%s", s->url, LONGEST_MS, more);
+    snprintf(url, sizeof url, "%s?max_lease=%d%s", s->url, longest_ms, more);
     return url;
 }
 
@@ -115,6 +117,25 @@ static void expect_quiet(dibs *d, const char *name)
     assert_status(try_lock(d, name, &g, &err), DIBS_UNAVAILABLE);
     if (!strstr(err.message, "leases that it has lost may still be valid"))
         fail_msg("%s", err.message);
+}
+
+typedef struct expected {
+    server *s;
+    const char *key;
+} expected;
+
+static bool has_key(void *ctx)
+{
+    expected *e = ctx;
+    char command[128], reply[64];
+
+    snprintf(command, sizeof command, "EXISTS %s", e->key);
+    return server_command(e->s, command, reply, sizeof reply) == 0 && strcmp(reply, ":1\r\n") == 0;
+}
+
+static void await_key(server *s, const char *key)
+{
+    assert_true(wait_until(has_key, &(expected){s, key}, 10000));
 }
 
 /* What the master does from now on does not reach its replica, which is stopped and will not connect again. */
@@ -239,7 +260,7 @@ static void the_queue_is_not_served_meanwhile(void **state)
     assert_status(start_lock(b, "x", &patiently, NULL, NULL, &id, NULL), DIBS_OK);
     while (waiters_of(a, "x") == 0)
         sleep_ms(5);
-    sleep_ms(50);
+    await_key(&g.node[1], "dibs:{x}:q");
     server_pause(&g.node[0]);
     tell(&g.node[1], "REPLICAOF NO ONE");
     took_over = clock_ms();
@@ -270,7 +291,7 @@ static void a_server_that_is_promoted_again(void **state)
     d = open_at(&g.node[0], "&guard=on");
     assert_status(unlock(expect_lock(d, "x", &at_once)), DIBS_OK);
     dibs_close(d);
-    sleep_ms(50);
+    await_key(&g.node[1], "dibs:server");
     tell(&g.node[1], "REPLICAOF NO ONE");
     follow(&g.node[0], &g.node[1]);
     tell(&g.node[0], "REPLICAOF NO ONE");
@@ -308,13 +329,14 @@ static void fences_grow_although_the_clock_is_behind(void **state)
     uint64_t before, after;
 
     (void)state;
+    longest_ms = 6000; /* a ceiling that is far enough ahead for a slow machine */
     server_need(&g.node[0], NULL);
     start_behind(&g.node[1], &g.node[0].folder);
     follow(&g.node[1], &g.node[0]);
     vouch(&g.node[0], "");
     a = open_at(&g.node[0], "&guard=on");
     unlock(expect_lock(a, "x", &at_once));
-    sleep_ms(50);
+    await_key(&g.node[1], "dibs:server");
     cut_off(&g);
     mine = expect_lock(a, "y", &at_once); /* a lock that the replica has never heard of */
     before = dibs_grant_fence(mine);
@@ -327,6 +349,7 @@ static void fences_grow_although_the_clock_is_behind(void **state)
     print_message("# the clock is behind by %d s, the fence is %lld us ahead\n", 600,
                   (long long)(after - before));
     assert_true(after > before);
+    longest_ms = LONGEST_MS;
     unlock(other);
     dibs_close(a);
     dibs_close(b);
@@ -401,7 +424,7 @@ static void a_new_master_that_is_alone(void **state)
     (void)state;
     group_start(&g, 1);
     vouch(&g.node[0], "&wait=1");
-    sleep_ms(50);
+    await_key(&g.node[1], "dibs:server");
     tell(&g.node[1], "REPLICAOF NO ONE");
     d = open_at(&g.node[1], "&guard=on&wait=1&wait_ms=50");
     sleep_ms(LONGEST_MS * 102 / 100 + 100);

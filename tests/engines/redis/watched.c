@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define QUORUM  "2"
+#define QUORUM  2
 #define SPAN_MS 60000
 
 /* ---- Asking ---------------------------------------------------------------------------------- */
@@ -74,33 +74,19 @@ static void start_node(watched *w, int i)
 
 static void start_sentinel(watched *w, int i)
 {
-    server *s = &w->sentinel[i];
-    char path[SCRATCH_MAX + 32], log[SCRATCH_MAX + 32];
-    FILE *f;
+    char more[512];
+    int n = snprintf(more, sizeof more,
+                     "sentinel down-after-milliseconds %s 1000\n"
+                     "sentinel failover-timeout %s 5000\nsentinel parallel-syncs %s 2\n",
+                     WATCHED_SERVICE, WATCHED_SERVICE, WATCHED_SERVICE);
 
-    memset(s, 0, sizeof *s);
-    assert_int_equal(scratch_make(&s->folder), 0);
-    s->port = free_port();
-    scratch_file(&s->folder, "socket", s->socket, sizeof s->socket);
-    f = fopen(scratch_file(&s->folder, "sentinel.conf", path, sizeof path), "w");
-    assert_non_null(f);
-    fprintf(f,
-            "port %d\nbind 127.0.0.1\ndir %s\nunixsocket %s\nlogfile %s\n"
-            "sentinel monitor %s 127.0.0.1 %d %s\n"
-            "sentinel down-after-milliseconds %s 1000\n"
-            "sentinel failover-timeout %s 5000\nsentinel parallel-syncs %s 2\n",
-            s->port, s->folder.path, s->socket, scratch_file(&s->folder, "log", log, sizeof log),
-            WATCHED_SERVICE, w->node[0].port, QUORUM, WATCHED_SERVICE, WATCHED_SERVICE,
-            WATCHED_SERVICE);
     if (w->password)
-        fprintf(f, "sentinel auth-pass %s %s\n", WATCHED_SERVICE, w->password);
+        n += snprintf(more + n, sizeof more - (size_t)n, "sentinel auth-pass %s %s\n",
+                      WATCHED_SERVICE, w->password);
     if (w->sentinel_password)
-        fprintf(f, "requirepass %s\n", w->sentinel_password);
-    assert_int_equal(fclose(f), 0);
-    s->args[0] = strdup("redis-server");
-    s->args[1] = strdup(path);
-    s->args[2] = strdup("--sentinel");
-    assert_int_equal(server_restart(s), 0);
+        snprintf(more + n, sizeof more - (size_t)n, "requirepass %s\n", w->sentinel_password);
+    assert_int_equal(
+        sentinel_start(&w->sentinel[i], WATCHED_SERVICE, w->node[0].port, QUORUM, more), 0);
 }
 
 void watched_start(watched *w, const char *password, const char *sentinel_password)
