@@ -17,21 +17,9 @@ if mine and mark == LINED and not quiet then
             call('SETRANGE', key, '0', struct.pack(LINE_HEAD, waiters - 1, last_place, place + 1,
                 next_alive, second and LINED or HELD, now, alive, hold, till, capacity, fence)
                 .. string.sub(head, 41))
-<<<<<<< HEAD
             local number = string.format('%.0f', fence)
             redis.pcall('PUBLISH', string.match(key, '^(.-):{') .. ':wake:'
                 .. string.match(attempt, '^[^-.]*'), attempt .. ' ' .. number .. ' ' .. number)
-=======
-            if wake == 'L' then
-                local list = key .. ':w:' .. attempt
-                call('RPUSH', list, struct.pack('>dd', fence, fence))
-                call('EXPIRE', list, '60')
-            else
-                local number = string.format('%.0f', fence)
-                redis.pcall('PUBLISH', string.match(key, '^(.-):{') .. ':wake:'
-                    .. string.match(attempt, '^[^-.]*'), attempt .. ' ' .. number .. ' ' .. number)
-            end
->>>>>>> serve
             return 0
         end
     end
