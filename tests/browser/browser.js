@@ -56,6 +56,11 @@ after(async () => {
     await (await browser).close();
 });
 
+/* When the run is ended, nothing that it has started stays. Playwright does the same for the browser. */
+const children = new Set();
+process.once('SIGTERM', () => process.exit(1));
+process.on('exit', () => children.forEach((child) => child.kill('SIGKILL')));
+
 function scratch(t) {
   const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'test-'));
   atEnd(t, () => fs.rmSync(folder, { recursive: true, force: true }));
@@ -65,6 +70,8 @@ function scratch(t) {
 /* Runs `dibs ARGS` until the end of the test; resolves when its messages name an address. */
 function start(t, args, options = {}) {
   const child = spawn(process.env.DIBS, args, { stdio: ['ignore', 'pipe', 'pipe'], ...options });
+  children.add(child);
+  child.on('close', () => children.delete(child));
   const server = { child, said: '', ended: null };
   server.ended = new Promise((resolve) => child.on('close', (code, signal) => resolve(signal ?? code)));
   server.stop = async (signal = 'SIGTERM') => {

@@ -8,6 +8,7 @@ import argparse
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -72,12 +73,14 @@ def main():
             return 1
         print('1..0 # skip %s' % e)
         return 0
-    with tempfile.TemporaryDirectory(prefix='dibs-browser-') as scratch:
+    # What a browser that was killed still writes does not matter.
+    with tempfile.TemporaryDirectory(prefix='dibs-browser-', ignore_cleanup_errors=True) as scratch:
         env = dict(os.environ, NODE_PATH=os.path.join(args.build, 'node_modules'), TMPDIR=scratch, HOME=scratch,
                    DIBS=os.path.abspath(args.dibs), DIBS_CHROMIUM=CHROMIUM)
         only = ['--test-name-pattern=' + args.pattern] if args.pattern else []
-        return subprocess.run(['node', '--test-reporter=tap', *only, os.path.join(HERE, args.program)],
-                              env=env).returncode
+        node = subprocess.Popen(['node', '--test-reporter=tap', *only, os.path.join(HERE, args.program)], env=env)
+        signal.signal(signal.SIGTERM, lambda *_: node.terminate())  # which ends what it has started
+        return 0 if node.wait() == 0 else 1
 
 
 if __name__ == '__main__':
