@@ -145,8 +145,6 @@ static dibs_status connect_main(void *ctx, dibs__deadline until, dibs__conn **ou
     return DIBS_OK;
 }
 
-/* ---- Grants that were made by somebody else's command -------------------------------------------- */
-
 /* ---- Beginning ---------------------------------------------------------------------------------- */
 
 static dibs_status redis_open(const dibs__open_request *request, dibs__engine **out,

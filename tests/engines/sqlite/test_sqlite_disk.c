@@ -44,7 +44,7 @@ static void bad_places_are_refused(void **state)
           "its header says something else",
           f);
     fclose(f);
-    refuse(lite_url, DIBS_ENGINE_FAILED, "no SQLite database");
+    refuse(lite_url, DIBS_ENGINE_FAILED, "not a SQLite database");
 }
 
 static void foreign_database_is_refused_untouched(void **state)
