@@ -126,7 +126,7 @@ static bool find_before(const struct String_vector *names, const char *mine, cha
     return best;
 }
 
-static int stand_in_line(void *arg, const char *key, uint64_t *fence)
+static int join_queue(void *arg, const char *key, uint64_t *fence)
 {
     client *c = arg;
     char path[PATH_SIZE + 8], name[PATH_SIZE], before[2 * PATH_SIZE];
@@ -167,7 +167,7 @@ const bench_peer bench_zookeeper_line = {
     .id = "zookeeper-line",
     .title = "raw recipe",
     .open = open_client,
-    .acquire = stand_in_line,
+    .acquire = join_queue,
     .release = delete_node,
     .close = close_client,
 };

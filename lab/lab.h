@@ -2,13 +2,13 @@
  * beside them, on one workload: many buyers take one piece each from one stock.
  *
  * A *strategy* is one file in strategies/: what the scheme does, flaw included, on the raw client
- * library. It knows how to open a seat (what one buyer's thread needs), how to buy once, and how to
+ * library. It knows how to open a buyer (what one buyer's thread needs), how to buy once, and how to
  * close. A strategy that is a lock gives `lock` and `unlock` instead of `buy`: the purchase around
  * them (read, check, write) is then the same for all, and the hazards can hold the lock as long as
  * they like. Adding a strategy is adding its file and its line in table.c.
  *
  *   site      the servers that a run uses, by what they are
- *   seat      one buyer: one thread of one process, with its own connections
+ *   buyer      one buyer: one thread of one process, with its own connections
  *   point     a named moment inside a scheme ("between SETNX and EXPIRE") where a hazard may strike
  *   run       processes x threads x loops on one strategy: run.c
  *   check     what the books say afterwards: check.c
@@ -48,13 +48,13 @@ const char *lab_server_name(lab_server server); /* "redis", "redis-nodes", … *
 /* ---- Strategies ------------------------------------------------------------------------------ */
 
 typedef struct lab_strategy lab_strategy;
-typedef struct lab_seat lab_seat;
+typedef struct lab_buyer lab_buyer;
 
 typedef enum lab_sale {
     LAB_SOLD,
     LAB_SOLD_OUT, /* the scheme saw that nothing is left */
     LAB_REFUSED,  /* gave up although there may be stock: a version changed, a wait was too long */
-    LAB_FAILED,   /* an error, in seat->note */
+    LAB_FAILED,   /* an error, in buyer->note */
 } lab_sale;
 
 /* How long things take, for runs and hazards alike. Zero: as the strategy likes it. */
@@ -62,10 +62,10 @@ typedef struct lab_pace {
     int64_t lease_ms; /* of schemes that have one */
     int64_t wait_ms;  /* how long a buyer waits for the lock; 0: for ever, below: not at all */
     int64_t work_us;  /* between reading the stock and writing it */
-    int64_t skew_ms;  /* this seat's clock is ahead by so much, for schemes that use it */
+    int64_t skew_ms;  /* this buyer's clock is ahead by so much, for schemes that use it */
 } lab_pace;
 
-struct lab_seat {
+struct lab_buyer {
     const lab_strategy *strategy;
     const lab_site *site;
     lab_pace pace;
@@ -77,23 +77,23 @@ struct lab_seat {
     void *shared;         /* the strategy's, one a process: made by `open_process` */
     void *stock;          /* the books' own connection */
     /* Where a hazard may strike; NULL in ordinary runs. */
-    void (*point)(lab_seat *seat, const char *name);
+    void (*point)(lab_buyer *buyer, const char *name);
     void *point_data;
 };
 
 /* A named moment. Costs nothing when no hazard listens. */
-static inline void lab_point(lab_seat *seat, const char *name)
+static inline void lab_point(lab_buyer *buyer, const char *name)
 {
-    if (seat->point)
-        seat->point(seat, name);
+    if (buyer->point)
+        buyer->point(buyer, name);
 }
 
-/* Fills seat->note; returns false, so that `return lab_note(seat, "…")` reads well. */
-bool lab_note(lab_seat *seat, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Fills buyer->note; returns false, so that `return lab_note(buyer, "…")` reads well. */
+bool lab_note(lab_buyer *buyer, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 int64_t lab_now_us(void); /* monotonic */
 int64_t
-lab_until(const lab_seat *seat); /* when its patience ends, on that clock; INT64_MAX: never */
+lab_until(const lab_buyer *buyer); /* when its patience ends, on that clock; INT64_MAX: never */
 
 /* Hazards that a strategy claims to survive; see hazards/. */
 typedef uint64_t lab_hazards;
@@ -115,22 +115,22 @@ struct lab_strategy {
     bool oversells;       /* known to be broken: the checker must say so */
     lab_hazards survives; /* claims; a claim that does not hold fails the run */
 
-    bool (*open_process)(lab_seat *seat); /* may be NULL: sets seat->shared, once a process */
-    void (*close_process)(lab_seat *seat);
-    bool (*open)(lab_seat *seat); /* may be NULL */
-    void (*close)(lab_seat *seat);
-    lab_sale (*buy)(lab_seat *seat);  /* NULL: lock, sell from the books, unlock */
-    lab_sale (*sell)(lab_seat *seat); /* NULL: lab_sell. The product presents its fence */
+    bool (*open_process)(lab_buyer *buyer); /* may be NULL: sets buyer->shared, once a process */
+    void (*close_process)(lab_buyer *buyer);
+    bool (*open)(lab_buyer *buyer); /* may be NULL */
+    void (*close)(lab_buyer *buyer);
+    lab_sale (*buy)(lab_buyer *buyer);  /* NULL: lock, sell from the books, unlock */
+    lab_sale (*sell)(lab_buyer *buyer); /* NULL: lab_sell. The product presents its fence */
     /* true: it is ours. false with an empty note: not obtained in time. */
-    bool (*lock)(lab_seat *seat);
+    bool (*lock)(lab_buyer *buyer);
     /* true: given back. false: it was not ours any more, or failed (note). */
-    bool (*unlock)(lab_seat *seat);
+    bool (*unlock)(lab_buyer *buyer);
     /* What a careful program can ask while it holds, for `dibs lab adapter`. NULL: the scheme cannot tell. */
-    bool (*held)(lab_seat *seat);
-    uint64_t (*fence)(lab_seat *seat);
+    bool (*held)(lab_buyer *buyer);
+    uint64_t (*fence)(lab_buyer *buyer);
 };
 
-/* The lease that such a seat has when the pace asks for this one. */
+/* The lease that such a buyer has when the pace asks for this one. */
 static inline int64_t lab_lease(const lab_strategy *s, int64_t asked_ms)
 {
     return s->lease_ms ? s->lease_ms : asked_ms;
@@ -144,21 +144,21 @@ const lab_strategy *lab_find(const char *word, const lab_strategy *from);
 /* ---- The books ------------------------------------------------------------------------------- */
 
 /* The stock of one resource: a row of a table, or a key of Redis, as the strategy's row says. */
-bool lab_stock_open(lab_seat *seat);
-void lab_stock_close(lab_seat *seat);
-bool lab_stock_set(lab_seat *seat, int64_t value); /* also version 0, and tables if missing */
-bool lab_stock_read(lab_seat *seat, int64_t *value);
-bool lab_stock_write(lab_seat *seat, int64_t value);
+bool lab_stock_open(lab_buyer *buyer);
+void lab_stock_close(lab_buyer *buyer);
+bool lab_stock_set(lab_buyer *buyer, int64_t value); /* also version 0, and tables if missing */
+bool lab_stock_read(lab_buyer *buyer, int64_t *value);
+bool lab_stock_write(lab_buyer *buyer, int64_t value);
 
 /* Read, check, work, write: what stands between lock and unlock. */
-lab_sale lab_sell(lab_seat *seat);
+lab_sale lab_sell(lab_buyer *buyer);
 
 /* ---- Seats ----------------------------------------------------------------------------------- */
 
-/* Opens books and strategy; false: seat->note says why, and nothing is left. */
-bool lab_seat_open(lab_seat *seat);
-void lab_seat_close(lab_seat *seat);
-lab_sale lab_buy(lab_seat *seat);
+/* Opens books and strategy; false: buyer->note says why, and nothing is left. */
+bool lab_buyer_open(lab_buyer *buyer);
+void lab_buyer_close(lab_buyer *buyer);
+lab_sale lab_buy(lab_buyer *buyer);
 
 /* ---- Runs ------------------------------------------------------------------------------------ */
 

@@ -9,68 +9,69 @@
 #include <unistd.h>
 
 /* A password without a user is written redis://:password@host. */
-static bool log_in(lab_seat *seat, redisContext *r, const lab_url *u)
+static bool log_in(lab_buyer *buyer, redisContext *r, const lab_url *u)
 {
     int db = atoi(u->path);
 
     if (u->user[0] && u->password[0] &&
-        lab_redis(seat, r, "AUTH %s %s", u->user, u->password) == INT64_MIN)
+        lab_redis(buyer, r, "AUTH %s %s", u->user, u->password) == INT64_MIN)
         return false;
-    if (!u->user[0] && u->password[0] && lab_redis(seat, r, "AUTH %s", u->password) == INT64_MIN)
+    if (!u->user[0] && u->password[0] && lab_redis(buyer, r, "AUTH %s", u->password) == INT64_MIN)
         return false;
-    return db == 0 || lab_redis(seat, r, "SELECT %d", db) != INT64_MIN;
+    return db == 0 || lab_redis(buyer, r, "SELECT %d", db) != INT64_MIN;
 }
 
-struct redisContext *lab_redis_open(lab_seat *seat, const char *url)
+struct redisContext *lab_redis_open(lab_buyer *buyer, const char *url)
 {
     struct timeval limit = {.tv_sec = LAB_CONNECT_S};
     redisContext *r;
     lab_url u;
 
-    if (!lab_url_read(seat, "redis", url, 6379, &u))
+    if (!lab_url_read(buyer, "redis", url, 6379, &u))
         return NULL;
     r = redisConnectWithTimeout(u.host, u.port, limit);
     if (!r || r->err) {
-        lab_note(seat, "redis %s:%d: %s", u.host, u.port, r ? r->errstr : "out of memory");
+        lab_note(buyer, "redis %s:%d: %s", u.host, u.port, r ? r->errstr : "out of memory");
         redisFree(r);
         return NULL;
     }
-    if (log_in(seat, r, &u))
+    if (log_in(buyer, r, &u))
         return r;
     redisFree(r);
     return NULL;
 }
 
-static redisReply *command(lab_seat *seat, redisContext *r, const char *format, va_list list)
+static redisReply *command(lab_buyer *buyer, redisContext *r, const char *format, va_list list)
 {
     redisReply *reply = redisvCommand(r, format, list);
 
     if (reply && reply->type != REDIS_REPLY_ERROR)
         return reply;
-    lab_note(seat, "redis: %s", reply ? reply->str : r->errstr);
+    lab_note(buyer, "redis: %s", reply ? reply->str : r->errstr);
     freeReplyObject(reply);
     return NULL;
 }
 
-struct redisReply *lab_redis_reply(lab_seat *seat, struct redisContext *r, const char *format, ...)
+struct redisReply *lab_redis_reply(lab_buyer *buyer, struct redisContext *r, const char *format,
+                                   ...)
 {
     redisReply *reply;
     va_list list;
 
     va_start(list, format);
-    reply = command(seat, r, format, list);
+    reply = command(buyer, r, format, list);
     va_end(list);
     return reply;
 }
 
-int64_t lab_redis(lab_seat *seat, struct redisContext *r, const char *format, ...)
+int64_t lab_redis(lab_buyer *buyer, struct redisContext *r, const char *format, ...)
 {
     redisReply *reply;
     int64_t number = -1;
     va_list list;
 
     va_start(list, format);
-    reply = command(seat, r, format, list);
+    reply = command(buyer, r, format, list);
     va_end(list);
     if (!reply)
         return INT64_MIN;
@@ -86,39 +87,39 @@ int64_t lab_redis(lab_seat *seat, struct redisContext *r, const char *format, ..
 
 /* ---- Holders --------------------------------------------------------------------------------- */
 
-bool lab_holder_open(lab_seat *seat)
+bool lab_holder_open(lab_buyer *buyer)
 {
     lab_holder *h = calloc(1, sizeof *h);
 
     if (!h)
-        return lab_note(seat, "out of memory");
-    h->redis = lab_redis_open(seat, seat->site->url[LAB_REDIS]);
+        return lab_note(buyer, "out of memory");
+    h->redis = lab_redis_open(buyer, buyer->site->url[LAB_REDIS]);
     if (!h->redis) {
         free(h);
         return false;
     }
-    h->lease_ms = seat->pace.lease_ms > 0 ? seat->pace.lease_ms : 30000;
-    snprintf(h->id, sizeof h->id, "%d-%d-%d-%" PRId64, (int)getpid(), seat->process, seat->thread,
+    h->lease_ms = buyer->pace.lease_ms > 0 ? buyer->pace.lease_ms : 30000;
+    snprintf(h->id, sizeof h->id, "%d-%d-%d-%" PRId64, (int)getpid(), buyer->process, buyer->thread,
              lab_now_us());
-    seat->own = h;
+    buyer->own = h;
     return true;
 }
 
-void lab_holder_close(lab_seat *seat)
+void lab_holder_close(lab_buyer *buyer)
 {
-    lab_holder *h = seat->own;
+    lab_holder *h = buyer->own;
 
     redisFree(h->redis);
     free(h);
 }
 
-bool lab_spin(lab_seat *seat, int64_t pause_us, int (*ask)(lab_seat *seat))
+bool lab_spin(lab_buyer *buyer, int64_t pause_us, int (*ask)(lab_buyer *buyer))
 {
-    int64_t until = lab_until(seat);
+    int64_t until = lab_until(buyer);
 
     for (;;) {
-        int got = ask(seat);
-        seat->tries++;
+        int got = ask(buyer);
+        buyer->tries++;
         if (got != 0)
             return got > 0;
         if (lab_now_us() >= until)

@@ -27,20 +27,20 @@ static const row_fn no_rows = NULL;
 
 /* ---- MariaDB --------------------------------------------------------------------------------- */
 
-static bool open_mysql(lab_seat *seat, lab_sql *sql, const char *url)
+static bool open_mysql(lab_buyer *buyer, lab_sql *sql, const char *url)
 {
     unsigned limit = LAB_CONNECT_S;
     lab_url u;
 
-    if (!lab_url_read(seat, "mysql", url, 3306, &u))
+    if (!lab_url_read(buyer, "mysql", url, 3306, &u))
         return false;
     sql->my = mysql_init(NULL);
     if (!sql->my)
-        return lab_note(seat, "out of memory");
+        return lab_note(buyer, "out of memory");
     mysql_options(sql->my, MYSQL_OPT_CONNECT_TIMEOUT, &limit);
     if (!mysql_real_connect(sql->my, u.host, u.user[0] ? u.user : "root", u.password,
                             u.path[0] ? u.path : NULL, (unsigned)u.port, NULL, 0))
-        return lab_note(seat, "mariadb: %s", mysql_error(sql->my));
+        return lab_note(buyer, "mariadb: %s", mysql_error(sql->my));
     return true;
 }
 
@@ -58,7 +58,7 @@ static lab_sql_trouble mysql_trouble(unsigned number)
     }
 }
 
-static int64_t run_mysql(lab_seat *seat, lab_sql *sql, const char *text, row_fn row, void *ctx)
+static int64_t run_mysql(lab_buyer *buyer, lab_sql *sql, const char *text, row_fn row, void *ctx)
 {
     MYSQL_RES *res;
     MYSQL_ROW cells;
@@ -66,7 +66,7 @@ static int64_t run_mysql(lab_seat *seat, lab_sql *sql, const char *text, row_fn 
 
     if (mysql_query(sql->my, text) != 0) {
         sql->trouble = mysql_trouble(mysql_errno(sql->my));
-        lab_note(seat, "mariadb: %s", mysql_error(sql->my));
+        lab_note(buyer, "mariadb: %s", mysql_error(sql->my));
         return -1;
     }
     changed = (int64_t)mysql_affected_rows(sql->my);
@@ -86,7 +86,7 @@ static void hear_nothing(void *ctx, const char *message)
     (void)message;
 }
 
-static bool open_pg(lab_seat *seat, lab_sql *sql, const char *url)
+static bool open_pg(lab_buyer *buyer, lab_sql *sql, const char *url)
 {
     char limit[16];
     const char *const keys[] = {"dbname", "connect_timeout", NULL};
@@ -95,7 +95,7 @@ static bool open_pg(lab_seat *seat, lab_sql *sql, const char *url)
     snprintf(limit, sizeof limit, "%d", LAB_CONNECT_S);
     sql->pg = PQconnectdbParams(keys, values, 1);
     if (PQstatus(sql->pg) != CONNECTION_OK)
-        return lab_note(seat, "postgresql: %s", PQerrorMessage(sql->pg));
+        return lab_note(buyer, "postgresql: %s", PQerrorMessage(sql->pg));
     PQsetNoticeProcessor(sql->pg, hear_nothing, NULL);
     return true;
 }
@@ -111,7 +111,7 @@ static lab_sql_trouble pg_trouble(const char *state)
     return strcmp(state, "55P03") == 0 ? LAB_SQL_TIMEOUT : LAB_SQL_OTHER;
 }
 
-static int64_t run_pg(lab_seat *seat, lab_sql *sql, const char *text, row_fn row, void *ctx)
+static int64_t run_pg(lab_buyer *buyer, lab_sql *sql, const char *text, row_fn row, void *ctx)
 {
     PGresult *res = PQexec(sql->pg, text);
     ExecStatusType status = PQresultStatus(res);
@@ -120,7 +120,7 @@ static int64_t run_pg(lab_seat *seat, lab_sql *sql, const char *text, row_fn row
 
     if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) {
         sql->trouble = pg_trouble(PQresultErrorField(res, PG_DIAG_SQLSTATE));
-        lab_note(seat, "postgresql: %s", PQerrorMessage(sql->pg));
+        lab_note(buyer, "postgresql: %s", PQerrorMessage(sql->pg));
     } else {
         changed = strtoll(PQcmdTuples(res), NULL, 10);
         for (int i = 0; row && i < PQntuples(res); i++) {
@@ -137,14 +137,14 @@ static int64_t run_pg(lab_seat *seat, lab_sql *sql, const char *text, row_fn row
 /* ---- SQLite ---------------------------------------------------------------------------------- */
 
 /* The books lie beside the store of the product, in a file of their own. */
-static bool open_lite(lab_seat *seat, lab_sql *sql, const char *url)
+static bool open_lite(lab_buyer *buyer, lab_sql *sql, const char *url)
 {
     char path[600];
     const char *file = strncmp(url, "sqlite://", 9) == 0 ? url + 9 : url;
 
     snprintf(path, sizeof path, "%.*s.books", (int)strcspn(file, "?"), file);
     if (sqlite3_open(path, &sql->lite) != SQLITE_OK)
-        return lab_note(seat, "sqlite: %s: %s", path, sqlite3_errmsg(sql->lite));
+        return lab_note(buyer, "sqlite: %s: %s", path, sqlite3_errmsg(sql->lite));
     sqlite3_busy_timeout(sql->lite, 10000);
     sqlite3_exec(sql->lite, "PRAGMA journal_mode=WAL", NULL, NULL, NULL);
     return true;
@@ -165,7 +165,7 @@ static int lite_row(void *ctx, int count, char **cells, char **names)
     return 0;
 }
 
-static int64_t run_lite(lab_seat *seat, lab_sql *sql, const char *text, row_fn row, void *ctx)
+static int64_t run_lite(lab_buyer *buyer, lab_sql *sql, const char *text, row_fn row, void *ctx)
 {
     lite_rows rows = {row, ctx};
     int before = sqlite3_total_changes(sql->lite);
@@ -176,25 +176,25 @@ static int64_t run_lite(lab_seat *seat, lab_sql *sql, const char *text, row_fn r
     sql->trouble = code == SQLITE_CONSTRAINT ? LAB_SQL_DUPLICATE
                    : code == SQLITE_BUSY     ? LAB_SQL_TIMEOUT
                                              : LAB_SQL_OTHER;
-    lab_note(seat, "sqlite: %s", sqlite3_errmsg(sql->lite));
+    lab_note(buyer, "sqlite: %s", sqlite3_errmsg(sql->lite));
     return -1;
 }
 
 /* ---- One face for the three ------------------------------------------------------------------ */
 
-lab_sql *lab_sql_open(lab_seat *seat, lab_server server)
+lab_sql *lab_sql_open(lab_buyer *buyer, lab_server server)
 {
     lab_sql *sql = calloc(1, sizeof *sql);
-    const char *url = seat->site->url[server];
+    const char *url = buyer->site->url[server];
     bool open;
 
     if (!sql) {
-        lab_note(seat, "out of memory");
+        lab_note(buyer, "out of memory");
         return NULL;
     }
-    open = server == LAB_MARIADB      ? open_mysql(seat, sql, url)
-           : server == LAB_POSTGRESQL ? open_pg(seat, sql, url)
-                                      : open_lite(seat, sql, url);
+    open = server == LAB_MARIADB      ? open_mysql(buyer, sql, url)
+           : server == LAB_POSTGRESQL ? open_pg(buyer, sql, url)
+                                      : open_lite(buyer, sql, url);
     if (open)
         return sql;
     lab_sql_close(sql);
@@ -225,10 +225,10 @@ lab_sql_trouble lab_sql_trouble_of(const lab_sql *sql)
     return sql->trouble;
 }
 
-static int64_t run(lab_seat *seat, lab_sql *sql, row_fn row, void *ctx, const char *format,
+static int64_t run(lab_buyer *buyer, lab_sql *sql, row_fn row, void *ctx, const char *format,
                    va_list list) __attribute__((format(printf, 5, 0)));
 
-static int64_t run(lab_seat *seat, lab_sql *sql, row_fn row, void *ctx, const char *format,
+static int64_t run(lab_buyer *buyer, lab_sql *sql, row_fn row, void *ctx, const char *format,
                    va_list list)
 {
     char *text = NULL;
@@ -236,24 +236,24 @@ static int64_t run(lab_seat *seat, lab_sql *sql, row_fn row, void *ctx, const ch
 
     sql->trouble = LAB_SQL_FINE;
     if (vasprintf(&text, format, list) < 0) {
-        lab_note(seat, "out of memory");
+        lab_note(buyer, "out of memory");
         sql->trouble = LAB_SQL_OTHER;
         return -1;
     }
-    changed = sql->my   ? run_mysql(seat, sql, text, row, ctx)
-              : sql->pg ? run_pg(seat, sql, text, row, ctx)
-                        : run_lite(seat, sql, text, row, ctx);
+    changed = sql->my   ? run_mysql(buyer, sql, text, row, ctx)
+              : sql->pg ? run_pg(buyer, sql, text, row, ctx)
+                        : run_lite(buyer, sql, text, row, ctx);
     free(text);
     return changed;
 }
 
-int64_t lab_sql_run(lab_seat *seat, lab_sql *sql, const char *format, ...)
+int64_t lab_sql_run(lab_buyer *buyer, lab_sql *sql, const char *format, ...)
 {
     int64_t changed;
     va_list list;
 
     va_start(list, format);
-    changed = run(seat, sql, no_rows, NULL, format, list);
+    changed = run(buyer, sql, no_rows, NULL, format, list);
     va_end(list);
     return changed;
 }
@@ -273,14 +273,14 @@ static void take_numbers(void *ctx, const char *const *cells, int count)
     n->found = true;
 }
 
-int lab_sql_read(lab_seat *seat, lab_sql *sql, int64_t *out, int count, const char *format, ...)
+int lab_sql_read(lab_buyer *buyer, lab_sql *sql, int64_t *out, int count, const char *format, ...)
 {
     numbers n = {out, count, false};
     int64_t changed;
     va_list list;
 
     va_start(list, format);
-    changed = run(seat, sql, take_numbers, &n, format, list);
+    changed = run(buyer, sql, take_numbers, &n, format, list);
     va_end(list);
     return changed < 0 ? -1 : n.found;
 }
@@ -291,7 +291,7 @@ static void take_text(void *ctx, const char *const *cells, int count)
         fprintf(ctx, "%s%c", cells[i] ? cells[i] : "NULL", i + 1 < count ? '\t' : '\n');
 }
 
-char *lab_sql_text(lab_seat *seat, lab_sql *sql, const char *format, ...)
+char *lab_sql_text(lab_buyer *buyer, lab_sql *sql, const char *format, ...)
 {
     char *text = NULL;
     size_t size;
@@ -300,11 +300,11 @@ char *lab_sql_text(lab_seat *seat, lab_sql *sql, const char *format, ...)
     va_list list;
 
     if (!to) {
-        lab_note(seat, "out of memory");
+        lab_note(buyer, "out of memory");
         return NULL;
     }
     va_start(list, format);
-    changed = run(seat, sql, take_text, to, format, list);
+    changed = run(buyer, sql, take_text, to, format, list);
     va_end(list);
     fclose(to);
     if (changed >= 0)

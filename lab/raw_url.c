@@ -58,14 +58,14 @@ static void take_user(char *text, lab_url *out)
     decode(out->user);
 }
 
-bool lab_url_read(lab_seat *seat, const char *scheme, const char *url, int port, lab_url *out)
+bool lab_url_read(lab_buyer *buyer, const char *scheme, const char *url, int port, lab_url *out)
 {
-    char rest[sizeof seat->site->url[0]], *host, *at, *slash;
+    char rest[sizeof buyer->site->url[0]], *host, *at, *slash;
     size_t size = strlen(scheme);
 
     *out = (lab_url){.port = port};
     if (strncmp(url, scheme, size) != 0 || strncmp(url + size, "://", 3) != 0)
-        return lab_note(seat, "a URL for %s begins with %s://, not with '%.*s'", scheme, scheme,
+        return lab_note(buyer, "a URL for %s begins with %s://, not with '%.*s'", scheme, scheme,
                         (int)strcspn(url, ":"), url);
     snprintf(rest, sizeof rest, "%s", url + size + 3);
     rest[strcspn(rest, "?#")] = '\0';
@@ -80,5 +80,5 @@ bool lab_url_read(lab_seat *seat, const char *scheme, const char *url, int port,
         host = at + 1;
         take_user(rest, out);
     }
-    return take_host(host, out) || lab_note(seat, "%s://…: invalid port after the host", scheme);
+    return take_host(host, out) || lab_note(buyer, "%s://…: invalid port after the host", scheme);
 }

@@ -19,12 +19,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-typedef struct buyer {
+typedef struct tally {
     int64_t sale[LAB_FAILED + 1];
     uint64_t tries;
     int64_t begin, end; /* µs, monotonic */
     char note[256];
-} buyer;
+} tally;
 
 /* In memory that parent and children share. */
 typedef struct hall {
@@ -34,7 +34,7 @@ typedef struct hall {
     const lab_site *site;
     lab_plan plan;
     size_t size; /* of the mapping */
-    buyer *buyers;
+    tally *buyers;
     uint32_t *took; /* µs of each purchase, by buyer; UINT32_MAX: not made */
 } hall;
 
@@ -44,31 +44,31 @@ typedef struct thread_arg {
     int process, thread;
 } thread_arg;
 
-static lab_seat seat_of(const hall *h, int process, int thread)
+static lab_buyer buyer_of(const hall *h, int process, int thread)
 {
-    return (lab_seat){.strategy = h->strategy,
-                      .site = h->site,
-                      .pace = h->plan.pace,
-                      .process = process,
-                      .thread = thread,
-                      .resource = h->plan.resource ? h->plan.resource : "goods:1"};
+    return (lab_buyer){.strategy = h->strategy,
+                       .site = h->site,
+                       .pace = h->plan.pace,
+                       .process = process,
+                       .thread = thread,
+                       .resource = h->plan.resource ? h->plan.resource : "goods:1"};
 }
 
 /* ---- Buyers ---------------------------------------------------------------------------------- */
 
-static void shop(hall *h, lab_seat *seat, buyer *b, uint32_t *took)
+static void shop(hall *h, lab_buyer *buyer, tally *b, uint32_t *took)
 {
     b->begin = lab_now_us();
     for (int64_t i = 0; i < h->plan.loops; i++) {
         int64_t start = lab_now_us(), span;
-        lab_sale sale = lab_buy(seat);
+        lab_sale sale = lab_buy(buyer);
         span = lab_now_us() - start;
         took[i] = span < UINT32_MAX ? (uint32_t)span : UINT32_MAX - 1;
         b->sale[sale]++;
-        b->tries = seat->tries;
+        b->tries = buyer->tries;
         b->end = start + span;
         if (sale == LAB_FAILED)
-            memcpy(b->note, seat->note, sizeof b->note);
+            memcpy(b->note, buyer->note, sizeof b->note);
     }
 }
 
@@ -77,20 +77,20 @@ static void *buyer_main(void *data)
     thread_arg *a = data;
     hall *h = a->h;
     int64_t number = a->process * h->plan.threads + a->thread;
-    buyer *b = &h->buyers[number];
-    lab_seat seat = seat_of(h, a->process, a->thread);
+    tally *b = &h->buyers[number];
+    lab_buyer buyer = buyer_of(h, a->process, a->thread);
     bool seated;
 
-    seat.shared = a->shared;
-    seated = lab_seat_open(&seat);
+    buyer.shared = a->shared;
+    seated = lab_buyer_open(&buyer);
     if (!seated)
-        memcpy(b->note, seat.note, sizeof b->note);
+        memcpy(b->note, buyer.note, sizeof b->note);
     atomic_fetch_add(seated ? &h->ready : &h->gone, 1);
     while (!atomic_load(&h->open))
         usleep(500);
     if (seated) {
-        shop(h, &seat, b, h->took + number * h->plan.loops);
-        lab_seat_close(&seat);
+        shop(h, &buyer, b, h->took + number * h->plan.loops);
+        lab_buyer_close(&buyer);
     }
     return NULL;
 }
@@ -100,24 +100,24 @@ static int process_main(hall *h, int process)
     int64_t n = h->plan.threads;
     pthread_t *threads = calloc((size_t)n, sizeof *threads);
     thread_arg *args = calloc((size_t)n, sizeof *args);
-    lab_seat seat = seat_of(h, process, -1);
+    lab_buyer buyer = buyer_of(h, process, -1);
 
     if (!threads || !args)
         return 1;
-    if (h->strategy->open_process && !h->strategy->open_process(&seat)) {
-        memcpy(h->buyers[process * n].note, seat.note, sizeof seat.note);
+    if (h->strategy->open_process && !h->strategy->open_process(&buyer)) {
+        memcpy(h->buyers[process * n].note, buyer.note, sizeof buyer.note);
         atomic_fetch_add(&h->gone, (int)n);
         return 1;
     }
     for (int i = 0; i < n; i++) {
-        args[i] = (thread_arg){h, seat.shared, process, i};
+        args[i] = (thread_arg){h, buyer.shared, process, i};
         if (pthread_create(&threads[i], NULL, buyer_main, &args[i]) != 0)
             return 1;
     }
     for (int i = 0; i < n; i++)
         pthread_join(threads[i], NULL);
     if (h->strategy->close_process)
-        h->strategy->close_process(&seat);
+        h->strategy->close_process(&buyer);
     free(threads);
     free(args);
     return 0;
@@ -129,7 +129,7 @@ static hall *hall_new(const lab_strategy *strategy, const lab_site *site, const 
 {
     size_t buyers = (size_t)(plan->processes * plan->threads);
     size_t calls = buyers * (size_t)plan->loops;
-    size_t size = sizeof(hall) + buyers * sizeof(buyer) + calls * sizeof(uint32_t);
+    size_t size = sizeof(hall) + buyers * sizeof(tally) + calls * sizeof(uint32_t);
     hall *h = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
     if (h == MAP_FAILED)
@@ -138,7 +138,7 @@ static hall *hall_new(const lab_strategy *strategy, const lab_site *site, const 
     h->strategy = strategy;
     h->site = site;
     h->plan = *plan;
-    h->buyers = (buyer *)(h + 1);
+    h->buyers = (tally *)(h + 1);
     h->took = (uint32_t *)(h->buyers + buyers);
     memset(h->took, 0xff, calls * sizeof(uint32_t));
     return h;
@@ -203,7 +203,7 @@ static void add_buyers(hall *h, lab_result *out)
 
     out->least = INT64_MAX;
     for (int64_t i = 0; i < out->buyers; i++) {
-        const buyer *b = &h->buyers[i];
+        const tally *b = &h->buyers[i];
         out->sold += b->sale[LAB_SOLD];
         out->sold_out += b->sale[LAB_SOLD_OUT];
         out->refused += b->sale[LAB_REFUSED];
@@ -270,7 +270,7 @@ void lab_run(const lab_strategy *strategy, const lab_site *site, const lab_plan 
 {
     const lab_plan own = spread(strategy, asked), *plan = &own;
     hall *h = hall_new(strategy, site, plan);
-    lab_seat books;
+    lab_buyer books;
 
     *out = (lab_result){.strategy = strategy, .requests_per_sale = NAN, .tries_per_sale = NAN};
     out->processes = plan->processes;
@@ -280,7 +280,7 @@ void lab_run(const lab_strategy *strategy, const lab_site *site, const lab_plan 
         snprintf(out->error, sizeof out->error, "out of memory");
         return;
     }
-    books = seat_of(h, -1, -1);
+    books = buyer_of(h, -1, -1);
     if (!lab_stock_open(&books) || !lab_stock_set(&books, plan->stock)) {
         snprintf(out->error, sizeof out->error, "%s", books.note);
     } else {

@@ -11,28 +11,28 @@ typedef struct books {
     lab_sql *sql;
 } books;
 
-bool lab_stock_open(lab_seat *seat)
+bool lab_stock_open(lab_buyer *buyer)
 {
-    lab_server where = seat->strategy->stock;
+    lab_server where = buyer->strategy->stock;
     books *b = calloc(1, sizeof *b);
 
     if (!b)
-        return lab_note(seat, "out of memory");
+        return lab_note(buyer, "out of memory");
     if (where == LAB_REDIS)
-        b->redis = lab_redis_open(seat, seat->site->url[LAB_REDIS]);
+        b->redis = lab_redis_open(buyer, buyer->site->url[LAB_REDIS]);
     else
-        b->sql = lab_sql_open(seat, where);
+        b->sql = lab_sql_open(buyer, where);
     if (!b->redis && !b->sql) {
         free(b);
         return false;
     }
-    seat->stock = b;
+    buyer->stock = b;
     return true;
 }
 
-void lab_stock_close(lab_seat *seat)
+void lab_stock_close(lab_buyer *buyer)
 {
-    books *b = seat->stock;
+    books *b = buyer->stock;
 
     if (!b)
         return;
@@ -40,10 +40,10 @@ void lab_stock_close(lab_seat *seat)
         redisFree(b->redis);
     lab_sql_close(b->sql);
     free(b);
-    seat->stock = NULL;
+    buyer->stock = NULL;
 }
 
-static bool set_row(lab_seat *seat, lab_sql *sql, int64_t value)
+static bool set_row(lab_buyer *buyer, lab_sql *sql, int64_t value)
 {
     static const char *const make[] = {
         [LAB_MARIADB] =
@@ -59,44 +59,44 @@ static bool set_row(lab_seat *seat, lab_sql *sql, int64_t value)
     };
 
     /* Two who make it at once may both find it missing: then it is there at the second look. */
-    return (lab_sql_run(seat, sql, "%s", make[seat->strategy->stock]) >= 0 ||
-            lab_sql_run(seat, sql, "%s", make[seat->strategy->stock]) >= 0) &&
-           lab_sql_run(seat, sql, "DELETE FROM lab_stock WHERE goods = '%s'", seat->resource) >=
+    return (lab_sql_run(buyer, sql, "%s", make[buyer->strategy->stock]) >= 0 ||
+            lab_sql_run(buyer, sql, "%s", make[buyer->strategy->stock]) >= 0) &&
+           lab_sql_run(buyer, sql, "DELETE FROM lab_stock WHERE goods = '%s'", buyer->resource) >=
                0 &&
-           lab_sql_run(seat, sql,
+           lab_sql_run(buyer, sql,
                        "INSERT INTO lab_stock VALUES ('%s', %" PRId64 ", 0, CURRENT_TIMESTAMP)",
-                       seat->resource, value) == 1;
+                       buyer->resource, value) == 1;
 }
 
-bool lab_stock_set(lab_seat *seat, int64_t value)
+bool lab_stock_set(lab_buyer *buyer, int64_t value)
 {
-    books *b = seat->stock;
+    books *b = buyer->stock;
 
-    return b->redis ? lab_stock_write(seat, value) : set_row(seat, b->sql, value);
+    return b->redis ? lab_stock_write(buyer, value) : set_row(buyer, b->sql, value);
 }
 
-bool lab_stock_read(lab_seat *seat, int64_t *value)
+bool lab_stock_read(lab_buyer *buyer, int64_t *value)
 {
-    books *b = seat->stock;
+    books *b = buyer->stock;
     int found;
 
     if (b->redis) {
-        *value = lab_redis(seat, b->redis, "GET stock:%s", seat->resource);
+        *value = lab_redis(buyer, b->redis, "GET stock:%s", buyer->resource);
         return *value != INT64_MIN;
     }
-    found = lab_sql_read(seat, b->sql, value, 1, "SELECT stock FROM lab_stock WHERE goods = '%s'",
-                         seat->resource);
+    found = lab_sql_read(buyer, b->sql, value, 1, "SELECT stock FROM lab_stock WHERE goods = '%s'",
+                         buyer->resource);
     return found > 0 ||
-           (found == 0 && lab_note(seat, "there is no stock record for %s", seat->resource));
+           (found == 0 && lab_note(buyer, "there is no stock record for %s", buyer->resource));
 }
 
-bool lab_stock_write(lab_seat *seat, int64_t value)
+bool lab_stock_write(lab_buyer *buyer, int64_t value)
 {
-    books *b = seat->stock;
+    books *b = buyer->stock;
 
     if (b->redis)
-        return lab_redis(seat, b->redis, "SET stock:%s %lld", seat->resource, (long long)value) ==
+        return lab_redis(buyer, b->redis, "SET stock:%s %lld", buyer->resource, (long long)value) ==
                1;
-    return lab_sql_run(seat, b->sql, "UPDATE lab_stock SET stock = %" PRId64 " WHERE goods = '%s'",
-                       value, seat->resource) >= 0;
+    return lab_sql_run(buyer, b->sql, "UPDATE lab_stock SET stock = %" PRId64 " WHERE goods = '%s'",
+                       value, buyer->resource) >= 0;
 }

@@ -1,8 +1,8 @@
 /* `dibs lab adapter`: one of the lab's locks behind the line protocol of `dibs torture --adapter`, so that the
  * checker of torture can be run on schemes that are known to be broken.
  *
- * A request is a line, and so is its answer (docs/torture.md). Each lock name gets a seat of its own at its
- * first use. A seat whose connection failed is closed, and the next request opens another. A scheme that
+ * A request is a line, and so is its answer (docs/torture.md). Each lock name gets a buyer of its own at its
+ * first use. A buyer whose connection failed is closed, and the next request opens another. A scheme that
  * cannot tell whether it still holds says yes, as a program without that question believes. */
 #include "command.h"
 
@@ -17,7 +17,7 @@
 
 typedef struct place {
     char name[NAME_SIZE]; /* empty: unused */
-    lab_seat seat;
+    lab_buyer buyer;
     bool open, ours;
 } place;
 
@@ -34,9 +34,9 @@ static void close_place(adapter *a, place *p)
     if (!p->open)
         return;
     if (a->scheme.close)
-        a->scheme.close(&p->seat);
+        a->scheme.close(&p->buyer);
     if (a->scheme.close_process)
-        a->scheme.close_process(&p->seat);
+        a->scheme.close_process(&p->buyer);
     p->open = p->ours = false;
 }
 
@@ -44,15 +44,15 @@ static bool open_place(adapter *a, place *p, int64_t lease_ms)
 {
     if (p->open)
         return true;
-    p->seat = (lab_seat){.strategy = &a->scheme,
-                         .site = a->site,
-                         .pace = {.lease_ms = lease_ms},
-                         .resource = p->name};
-    if (a->scheme.open_process && !a->scheme.open_process(&p->seat))
+    p->buyer = (lab_buyer){.strategy = &a->scheme,
+                           .site = a->site,
+                           .pace = {.lease_ms = lease_ms},
+                           .resource = p->name};
+    if (a->scheme.open_process && !a->scheme.open_process(&p->buyer))
         return false;
-    p->open = !a->scheme.open || a->scheme.open(&p->seat);
+    p->open = !a->scheme.open || a->scheme.open(&p->buyer);
     if (!p->open && a->scheme.close_process)
-        a->scheme.close_process(&p->seat);
+        a->scheme.close_process(&p->buyer);
     return p->open;
 }
 
@@ -83,7 +83,7 @@ static place *find(adapter *a, const char *name)
 /* The connection may be gone: the next request gets a new one. */
 static void fail(adapter *a, place *p)
 {
-    printf("error %s\n", p->seat.note[0] ? p->seat.note : "failed without a reason");
+    printf("error %s\n", p->buyer.note[0] ? p->buyer.note : "failed without a reason");
     close_place(a, p);
 }
 
@@ -97,15 +97,15 @@ static void take(adapter *a, place *p, int64_t wait_ms, int64_t lease_ms)
         fail(a, p);
         return;
     }
-    p->seat.note[0] = '\0';
-    p->seat.pace.wait_ms = wait_ms > 0 ? wait_ms : DIBS_NO_WAIT; /* 0 would be for ever */
-    p->ours = a->scheme.lock(&p->seat);
-    if (!p->ours && p->seat.note[0])
+    p->buyer.note[0] = '\0';
+    p->buyer.pace.wait_ms = wait_ms > 0 ? wait_ms : DIBS_NO_WAIT; /* 0 would be for ever */
+    p->ours = a->scheme.lock(&p->buyer);
+    if (!p->ours && p->buyer.note[0])
         fail(a, p);
     else if (!p->ours)
         puts("busy");
     else if (a->scheme.fence)
-        printf("granted %" PRIu64 "\n", a->scheme.fence(&p->seat));
+        printf("granted %" PRIu64 "\n", a->scheme.fence(&p->buyer));
     else
         puts("granted -");
 }
@@ -116,11 +116,11 @@ static void give(adapter *a, place *p)
         printf("error %s is not held\n", p->name);
         return;
     }
-    p->seat.note[0] = '\0';
+    p->buyer.note[0] = '\0';
     p->ours = false;
-    if (a->scheme.unlock(&p->seat))
+    if (a->scheme.unlock(&p->buyer))
         puts("released");
-    else if (p->seat.note[0])
+    else if (p->buyer.note[0])
         fail(a, p);
     else
         puts("lost");
@@ -144,7 +144,7 @@ static bool answer(adapter *a, char *line)
     else if (strcmp(verb, "lock") == 0 && lease && strtoll(lease, &end, 10) > 0 && !*end)
         take(a, p, strtoll(wait, NULL, 10), strtoll(lease, NULL, 10));
     else if (strcmp(verb, "held") == 0)
-        puts(p->ours && (!a->scheme.held || a->scheme.held(&p->seat)) ? "yes" : "no");
+        puts(p->ours && (!a->scheme.held || a->scheme.held(&p->buyer)) ? "yes" : "no");
     else if (strcmp(verb, "unlock") == 0)
         give(a, p);
     else

@@ -17,12 +17,12 @@ static void ignore(zhandle_t *z, int type, int state, const char *path, void *ct
     (void)ctx;
 }
 
-zhandle_t *lab_znode_open(lab_seat *seat)
+zhandle_t *lab_znode_open(lab_buyer *buyer)
 {
     char hosts[512];
     zhandle_t *z;
 
-    snprintf(hosts, sizeof hosts, "%s", seat->site->url[LAB_ZOOKEEPER] + strlen("zookeeper://"));
+    snprintf(hosts, sizeof hosts, "%s", buyer->site->url[LAB_ZOOKEEPER] + strlen("zookeeper://"));
     hosts[strcspn(hosts, "/?")] = '\0';
     zoo_set_debug_level(0);
     z = zookeeper_init(hosts, ignore, LAB_SESSION_MS, NULL, NULL, 0);
@@ -31,13 +31,13 @@ zhandle_t *lab_znode_open(lab_seat *seat)
             return z;
     if (z)
         zookeeper_close(z);
-    lab_note(seat, "zookeeper: no session on %s", hosts);
+    lab_note(buyer, "zookeeper: no session on %s", hosts);
     return NULL;
 }
 
-bool lab_znode_make(lab_seat *seat, zhandle_t *z, const char *path)
+bool lab_znode_make(lab_buyer *buyer, zhandle_t *z, const char *path)
 {
     int rc = zoo_create(z, path, "", 0, &ZOO_OPEN_ACL_UNSAFE, 0, NULL, 0);
 
-    return rc == ZOK || rc == ZNODEEXISTS || lab_note(seat, "zookeeper: %s: %s", path, zerror(rc));
+    return rc == ZOK || rc == ZNODEEXISTS || lab_note(buyer, "zookeeper: %s: %s", path, zerror(rc));
 }

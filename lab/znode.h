@@ -7,9 +7,9 @@
 #define THREADED /* the synchronous calls */
 #include <zookeeper/zookeeper.h>
 
-/* A session on the site's ZooKeeper, connected; NULL: seat->note says why. */
-zhandle_t *lab_znode_open(lab_seat *seat);
+/* A session on the site's ZooKeeper, connected; NULL: buyer->note says why. */
+zhandle_t *lab_znode_open(lab_buyer *buyer);
 /* Makes sure that this persistent node is there. */
-bool lab_znode_make(lab_seat *seat, zhandle_t *z, const char *path);
+bool lab_znode_make(lab_buyer *buyer, zhandle_t *z, const char *path);
 
 #endif

@@ -59,7 +59,7 @@ run_tests() {
 }
 
 # What a sanitizer found in a helper process fails no test by itself: it fails this. That coroutines are not fully
-# supported, which test_crew and test_sim are told, is no finding.
+# supported, which test_dispatch and test_sim are told, is no finding.
 no_reports() {
     local report found=0
     for report in "build/$1"/report.*; do

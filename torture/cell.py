@@ -13,7 +13,7 @@ import time
 
 import faults
 import network
-import rig as rigs
+import environment as rigs
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LEASE = 2.0
@@ -54,26 +54,26 @@ class Bench:
         self.count += 1
         return os.path.join(tempfile.gettempdir(), '%s%d-%s-%d' % (network.PREFIX, os.getpid(), self.engine, self.count))
 
-    def rig(self, cell, seed):
+    def environment(self, cell, seed):
         if self.options.plain:
             return rigs.PlainRig(cell.engine, self.folder())
-        return rigs.Rig(cell.engine, self.folder(), self.network, cell.names, seed, self.options.clock)
+        return rigs.Environment(cell.engine, self.folder(), self.network, cell.names, seed, self.options.clock)
 
     def stop(self):
         if self.network:
             self.network.stop()
 
 
-def command(cell, rig, history, seed, options):
+def command(cell, environment, history, seed, options):
     chosen = [faults.BY_NAME[n] for n in cell.names]
-    url = getattr(rig.setup, 'peer_url', rig.url) if cell.adapter else rig.url
+    url = getattr(environment.setup, 'peer_url', environment.url) if cell.adapter else environment.url
     argv = [options.dibs, 'torture', '--url', url, '--seconds', str(cell.seconds), '--seed', str(seed), '--json',
             '--history', history, '--lease', '%dms' % (LEASE * 1000), '--fault-seconds', cell.span(),
             '--gap', '0.3-1.5', '--faults', ','.join(f.builtin or f.name for f in chosen)]
     for f in chosen:
         if not f.builtin:
             argv += ['--fault', '%s=%s -IS %s %s %s' % (
-                f.name, sys.executable, os.path.join(HERE, 'tell.py'), os.path.join(rig.folder, 'socket'), f.name)]
+                f.name, sys.executable, os.path.join(HERE, 'fault_signal.py'), os.path.join(environment.folder, 'socket'), f.name)]
     return argv + (['--adapter', cell.adapter] if cell.adapter else [])
 
 
@@ -88,16 +88,16 @@ def end(process):
             process.wait()
 
 
-def run_torture(cell, rig, history, seed, options):
+def run_torture(cell, environment, history, seed, options):
     """(exit code or None: it took too long, output, messages)"""
     deadline = time.monotonic() + cell.seconds + GRACE
     with tempfile.TemporaryFile('w+') as out, tempfile.TemporaryFile('w+') as err:
-        with rig.clients.inside():
+        with environment.clients.inside():
             process = subprocess.Popen(
-                command(cell, rig, history, seed, options), stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                command(cell, environment, history, seed, options), stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                 start_new_session=True, env={**os.environ, 'DIBS_TORTURE_CHECK': os.path.join(HERE, 'check.py')})
         try:
-            in_time = rig.serve(process, lambda: deadline - time.monotonic())
+            in_time = environment.serve(process, lambda: deadline - time.monotonic())
         finally:
             end(process)
         texts = []
@@ -165,18 +165,18 @@ def keep(history, cell, result, options):
 def run(bench, cell, seed):
     """Never raises for what a server or a fault did: that is the cell's result."""
     started = time.monotonic()
-    rig = None
+    environment = None
     try:
-        rig = bench.rig(cell, seed)
-        history = os.path.join(rig.folder, 'history')
-        result = judge(cell, *run_torture(cell, rig, history, seed, bench.options))
+        environment = bench.environment(cell, seed)
+        history = os.path.join(environment.folder, 'history')
+        result = judge(cell, *run_torture(cell, environment, history, seed, bench.options))
         keep(history, cell, result, bench.options)
     except (OSError, AssertionError, ValueError, rigs.servers.databases.Missing) as e:
         result = without_result(cell, '%s: %s' % (type(e).__name__, e))
     finally:
-        if rig:
+        if environment:
             with contextlib.suppress(OSError):
-                rig.stop()
+                environment.stop()
     result['load'] = round(os.getloadavg()[0], 1)  # on a machine that is far behind, waits say little
     result['took'] = round(time.monotonic() - started, 1)
     return result

@@ -44,29 +44,29 @@ class Fault:
 
 # ---- Who: nodes that are hit ------------------------------------------------------------------------------------
 
-def serving(rig):
+def serving(environment):
     """The server; of several, any one."""
-    return [rig.setup.master] if rig.engine == 'redis' else [rig.chance.choice(rig.setup.nodes)]
+    return [environment.setup.master] if environment.engine == 'redis' else [environment.chance.choice(environment.setup.nodes)]
 
 
-def everyone(rig):
-    return list(rig.setup.nodes)
+def everyone(environment):
+    return list(environment.setup.nodes)
 
 
-def leader(rig):
-    return [rig.setup.leader()]
+def leader(environment):
+    return [environment.setup.leader()]
 
 
-def follower(rig):
-    if rig.engine == 'redlock':
-        return serving(rig)
-    leads = rig.setup.leader()
-    return [rig.chance.choice([n for n in rig.setup.nodes if n is not leads])]
+def follower(environment):
+    if environment.engine == 'redlock':
+        return serving(environment)
+    leads = environment.setup.leader()
+    return [environment.chance.choice([n for n in environment.setup.nodes if n is not leads])]
 
 
-def server_to_stop(rig):
+def server_to_stop(environment):
     """Not etcd's leader: that has a row of its own."""
-    return follower(rig) if rig.engine == 'etcd' else serving(rig)
+    return follower(environment) if environment.engine == 'etcd' else serving(environment)
 
 
 # ---- What: to nodes ---------------------------------------------------------------------------------------------
@@ -102,105 +102,105 @@ class KillAndForget(Kill):
 # ---- Rules: (from, to, words) -----------------------------------------------------------------------------------
 
 def to_all(words):
-    return lambda rig: [('clients', s.name, words) for s in rig.servers] + [(s.name, 'clients', words) for s in rig.servers]
+    return lambda environment: [('clients', s.name, words) for s in environment.servers] + [(s.name, 'clients', words) for s in environment.servers]
 
 
-def requests_cut(rig):
-    return [('clients', s.name, 'drop') for s in rig.servers]
+def requests_cut(environment):
+    return [('clients', s.name, 'drop') for s in environment.servers]
 
 
-def answers_cut(rig):
-    return [(s.name, 'clients', 'drop') for s in rig.servers]
+def answers_cut(environment):
+    return [(s.name, 'clients', 'drop') for s in environment.servers]
 
 
-def cut_from_others(rig, node):
-    return [(a, b, 'drop') for s in rig.servers if s.name != node for a, b in ((node, s.name), (s.name, node))]
+def cut_from_others(environment, node):
+    return [(a, b, 'drop') for s in environment.servers if s.name != node for a, b in ((node, s.name), (s.name, node))]
 
 
 def cut_from_all(node):
     return [(node, '*', 'drop'), ('*', node, 'drop')]
 
 
-def one_server_from_the_others(rig):
+def one_server_from_the_others(environment):
     """Clients still reach it; it is the leader as often as not."""
-    return cut_from_others(rig, (leader if rig.chance.random() < 0.5 else follower)(rig)[0].place.name)
+    return cut_from_others(environment, (leader if environment.chance.random() < 0.5 else follower)(environment)[0].place.name)
 
 
-def one_server_from_everybody(rig):
-    return cut_from_all(rig.chance.choice(rig.servers).name)
+def one_server_from_everybody(environment):
+    return cut_from_all(environment.chance.choice(environment.servers).name)
 
 
-# ---- Functions: they get the rig, and the same dictionary at the beginning and at the end -----------------------
+# ---- Functions: they get the environment, and the same dictionary at the beginning and at the end -----------------------
 
-def cut_sockets(rig, state):
+def cut_sockets(environment, state):
     """Three times in a row: the second and third hit what is just being connected again."""
     for pause in (0.05, 0.05, 0):
-        with rig.clients.inside():
+        with environment.clients.inside():
             subprocess.run(['ss', '-t', '-K', 'dst', '10.77.0.0/24'], stdout=subprocess.DEVNULL, check=True)
         time.sleep(pause)
 
 
-def fail_over_begin(rig, state):
+def fail_over_begin(environment, state):
     """What is written from now on does not reach the replica."""
-    if rig.engine in SQL:
-        rig.setup.make_replica()
-    rig.add_rules('failover', [('1', '2', 'drop'), ('2', '1', 'drop')])
+    if environment.engine in SQL:
+        environment.setup.make_replica()
+    environment.add_rules('failover', [('1', '2', 'drop'), ('2', '1', 'drop')])
 
 
-def fail_over_end(rig, state):
+def fail_over_end(environment, state):
     """Before the old one can send what it still has to send: promoted first where the old one is not killed by that."""
-    if rig.engine in SQL:
-        rig.setup.fail_over()
-        rig.drop_rules('failover')
+    if environment.engine in SQL:
+        environment.setup.fail_over()
+        environment.drop_rules('failover')
     else:
-        rig.drop_rules('failover')
-        rig.setup.fail_over()
+        environment.drop_rules('failover')
+        environment.setup.fail_over()
 
 
-def safe_fail_over_begin(rig, state):
+def safe_fail_over_begin(environment, state):
     """It works for a while with the replica at its side, then it dies."""
-    rig.setup.make_replica()
-    rig.setup.synchronise()
-    time.sleep(rig.chance.uniform(0.5, 2))
-    rig.setup.node.kill()
+    environment.setup.make_replica()
+    environment.setup.synchronise()
+    time.sleep(environment.chance.uniform(0.5, 2))
+    environment.setup.node.kill()
 
 
-def safe_fail_over_end(rig, state):
-    rig.setup.fail_over()
+def safe_fail_over_end(environment, state):
+    environment.setup.fail_over()
 
 
 def set_clock(seconds):
-    return lambda rig, state: rig.clock.set(seconds)
+    return lambda environment, state: environment.clock.set(seconds)
 
 
 def redis_command(*words):
-    def send(rig, state):
-        for node in [rig.setup.master] if rig.engine == 'redis' else rig.setup.nodes:
+    def send(environment, state):
+        for node in [environment.setup.master] if environment.engine == 'redis' else environment.setup.nodes:
             node.ask(*words)
     return send
 
 
-def evict(rig, state):
-    node = rig.setup.master
+def evict(environment, state):
+    node = environment.setup.master
     used = dict(line.split(':', 1) for line in node.ask('INFO', 'memory').split('\r\n') if ':' in line)['used_memory']
     node.ask('CONFIG', 'SET', 'maxmemory-policy', 'allkeys-random')
     node.ask('CONFIG', 'SET', 'maxmemory', str(int(used) - 100000))
 
 
-def evict_end(rig, state):
-    rig.setup.master.ask('CONFIG', 'SET', 'maxmemory', '0')
-    rig.setup.master.ask('CONFIG', 'SET', 'maxmemory-policy', 'noeviction')
+def evict_end(environment, state):
+    environment.setup.master.ask('CONFIG', 'SET', 'maxmemory', '0')
+    environment.setup.master.ask('CONFIG', 'SET', 'maxmemory-policy', 'noeviction')
 
 
-def kill_sessions(rig, state):
-    if rig.engine in SQL:
-        rig.setup.kill_sessions()
+def kill_sessions(environment, state):
+    if environment.engine in SQL:
+        environment.setup.kill_sessions()
     else:
-        redis_command('CLIENT', 'KILL', 'TYPE', 'normal')(rig, state)
+        redis_command('CLIENT', 'KILL', 'TYPE', 'normal')(environment, state)
 
 
-def revoke_leases(rig, state):
-    node = rig.setup.ensemble.nodes[0]
+def revoke_leases(environment, state):
+    node = environment.setup.ensemble.nodes[0]
 
     def post(path, body):
         with node.place.inside():
@@ -213,9 +213,9 @@ def revoke_leases(rig, state):
             post('revoke', {'ID': lease['ID']})
 
 
-def revoke_sessions(rig, state):
+def revoke_sessions(environment, state):
     """ZooKeeper has no command for it. A client that resumes a session may close it; so that is what we are."""
-    ensemble = rig.setup.ensemble
+    ensemble = environment.setup.ensemble
     with ensemble.leader(10).place.inside():
         sessions = ensemble.sessions(ensemble.leader(10))
     for session in sessions:
@@ -223,51 +223,51 @@ def revoke_sessions(rig, state):
             ensemble.close_session(ensemble.nodes[0], session)
 
 
-def revoke(rig, state):
-    {'etcd': revoke_leases, 'zookeeper': revoke_sessions}[rig.engine](rig, state)
+def revoke(environment, state):
+    {'etcd': revoke_leases, 'zookeeper': revoke_sessions}[environment.engine](environment, state)
 
 
 def rotate_password(password):
-    def rotate(rig, state):
-        if rig.engine in SQL:
-            rig.setup.set_password(password)
+    def rotate(environment, state):
+        if environment.engine in SQL:
+            environment.setup.set_password(password)
         else:
-            for node in rig.setup.nodes:
+            for node in environment.setup.nodes:
                 node.ask('CONFIG', 'SET', 'requirepass', password)
                 node.password = password
-        kill_sessions(rig, state)
+        kill_sessions(environment, state)
     return rotate
 
 
-def fill_disk(rig, state):
-    state['node'] = rig.setup if rig.engine == 'sqlite' else serving(rig)[0]
+def fill_disk(environment, state):
+    state['node'] = environment.setup if environment.engine == 'sqlite' else serving(environment)[0]
     state['node'].disk.fill()
 
 
-def free_disk(rig, state):
+def free_disk(environment, state):
     state['node'].disk.free()
-    if rig.engine != 'sqlite':
+    if environment.engine != 'sqlite':
         Kill.end(state['node'])  # some servers end themselves
         state['node'].settle()
 
 
-def limit_connections(rig, state):
+def limit_connections(environment, state):
     """Nobody is thrown out; nobody new gets in."""
-    if rig.engine == 'postgresql':
-        state['open'] = occupy(rig.setup.node)
-    elif rig.engine == 'mysql':
-        state['client'] = hold_client(rig, 'SET GLOBAL max_connections = 10; SELECT 1;')
+    if environment.engine == 'postgresql':
+        state['open'] = occupy(environment.setup.node)
+    elif environment.engine == 'mysql':
+        state['client'] = hold_client(environment, 'SET GLOBAL max_connections = 10; SELECT 1;')
     else:
-        state['admin'] = [node.hold() for node in rig.setup.nodes]
+        state['admin'] = [node.hold() for node in environment.setup.nodes]
         for admin in state['admin']:
             admin.ask('CONFIG', 'SET', 'maxclients', '1')
 
 
-def unlimit_connections(rig, state):
-    if rig.engine == 'postgresql':
+def unlimit_connections(environment, state):
+    if environment.engine == 'postgresql':
         for s in state['open']:
             s.close()
-    elif rig.engine == 'mysql':
+    elif environment.engine == 'mysql':
         state['client'].communicate('SET GLOBAL max_connections = 100;\n')
     else:
         for admin in state['admin']:
@@ -292,14 +292,14 @@ STRANGER = {'postgresql': 'BEGIN; SELECT count(*) FROM (SELECT 1 FROM dibs_lock 
             'sqlite': 'BEGIN IMMEDIATE; SELECT 1;'}
 
 
-def hold_client(rig, statements):
+def hold_client(environment, statements):
     """The command-line client of that database, connected until its input ends. The last statement gives a line."""
-    if rig.engine == 'sqlite':
-        argv, place = ['sqlite3', '-cmd', '.timeout 5000', rig.setup.disk.folder + '/dibs.db'], rig.clients
+    if environment.engine == 'sqlite':
+        argv, place = ['sqlite3', '-cmd', '.timeout 5000', environment.setup.disk.folder + '/dibs.db'], environment.clients
     else:
-        argv, place = rig.setup.node.server.client('torture'), rig.setup.node.place
+        argv, place = environment.setup.node.server.client('torture'), environment.setup.node.place
     with place.inside():
-        client = subprocess.Popen(argv + (['--unbuffered'] if rig.engine == 'mysql' else []), text=True,
+        client = subprocess.Popen(argv + (['--unbuffered'] if environment.engine == 'mysql' else []), text=True,
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     client.stdin.write(statements + '\n')
     client.stdin.flush()
@@ -308,18 +308,18 @@ def hold_client(rig, statements):
     return client
 
 
-def lock_rows(rig, state):
+def lock_rows(environment, state):
     """A client of somebody else's in the middle of a transaction."""
-    state['client'] = hold_client(rig, STRANGER[rig.engine])
+    state['client'] = hold_client(environment, STRANGER[environment.engine])
 
 
-def unlock_rows(rig, state):
+def unlock_rows(environment, state):
     state['client'].communicate()
 
 
 def proxy_mode(mode):
-    def switch(rig, state):
-        rig.proxy.mode = mode
+    def switch(environment, state):
+        environment.proxy.mode = mode
     return switch
 
 
@@ -365,9 +365,9 @@ FAULTS = [
     Fault('master-stop', 'the master is stopped until another one was promoted, and continued', WATCHED, victim=leader,
           action=Stop, seconds='4-6', excuses=FAILOVER),
     Fault('master-cut', 'the master is cut off from the other servers; clients reach all', WATCHED,
-          rules=lambda rig: cut_from_others(rig, leader(rig)[0].place.name), seconds='4-7', excuses=FAILOVER),
+          rules=lambda environment: cut_from_others(environment, leader(environment)[0].place.name), seconds='4-7', excuses=FAILOVER),
     Fault('master-alone', 'the master is cut off from everybody', WATCHED,
-          rules=lambda rig: cut_from_all(leader(rig)[0].place.name), seconds='4-7', excuses=FAILOVER),
+          rules=lambda environment: cut_from_all(leader(environment)[0].place.name), seconds='4-7', excuses=FAILOVER),
 
     Fault('partition', 'clients and servers do not reach each other', REMOTE, rules=to_all('drop')),
     Fault('partition-requests', 'packets from clients to servers are dropped', REMOTE, rules=requests_cut),

@@ -154,12 +154,12 @@ class Redis(Node):
 
 
 class Setup:
-    """The rig knows it before it starts, so that what has started is stopped when the rest fails."""
+    """The environment knows it before it starts, so that what has started is stopped when the rest fails."""
 
-    def __init__(self, rig):
-        self.rig, self.nodes = rig, []
-        rig.setup = self
-        self.start(rig)
+    def __init__(self, environment):
+        self.environment, self.nodes = environment, []
+        environment.setup = self
+        self.start(environment)
 
     def stop(self):
         for node in self.nodes:
@@ -169,8 +169,8 @@ class Setup:
 class Sqlite(Setup):
     """A file; its machine is this one."""
 
-    def start(self, rig):
-        self.disk = Disk(os.path.join(rig.folder, 'disk'), 32)
+    def start(self, environment):
+        self.disk = Disk(os.path.join(environment.folder, 'disk'), 32)
         self.url = 'sqlite://%s/dibs.db' % self.disk.folder
 
 
@@ -179,21 +179,21 @@ class OneRedis(Setup):
 
     persistent = ('--appendonly', 'yes', '--appendfsync', 'always', '--auto-aof-rewrite-percentage', '0')
 
-    def start(self, rig):
-        for p in rig.servers:
-            self.nodes.append(Redis(p, Disk(os.path.join(rig.folder, p.name)), rig.clock, *self.persistent))
+    def start(self, environment):
+        for p in environment.servers:
+            self.nodes.append(Redis(p, Disk(os.path.join(environment.folder, p.name)), environment.clock, *self.persistent))
         self.master, self.replica = self.nodes
         for node in self.nodes:
             network.run('ip', '-n', node.place.namespace, 'addr', 'add', SERVICE + '/32', 'dev', 'dibs0')
         self.replica.ask('REPLICAOF', self.master.place.address, str(REDIS_PORT))
-        rig.network.tell('alias %s %s' % (SERVICE, self.master.place.name))
-        self.url = 'redis://:%s@%s' % (PASSWORD, rig.front(SERVICE, REDIS_PORT))
+        environment.network.tell('alias %s %s' % (SERVICE, self.master.place.name))
+        self.url = 'redis://:%s@%s' % (PASSWORD, environment.front(SERVICE, REDIS_PORT))
 
     def fail_over(self):
         """The replica, with what it has got so far, becomes the master; the old one follows it."""
         self.master, self.replica = self.replica, self.master
         self.master.ask('REPLICAOF', 'NO', 'ONE')
-        self.rig.network.tell('alias %s %s' % (SERVICE, self.master.place.name))
+        self.environment.network.tell('alias %s %s' % (SERVICE, self.master.place.name))
         self.replica.ask('REPLICAOF', self.master.place.address, str(REDIS_PORT))
 
     def stop(self):
@@ -235,18 +235,18 @@ class Watched(Setup):
 
     parameters = 'wait=1&max_lease=2000'
 
-    def start(self, rig):
-        for p in rig.servers:
-            self.nodes.append(Redis(p, Disk(os.path.join(rig.folder, p.name)), rig.clock, '--appendonly', 'no',
+    def start(self, environment):
+        for p in environment.servers:
+            self.nodes.append(Redis(p, Disk(os.path.join(environment.folder, p.name)), environment.clock, '--appendonly', 'no',
                                     '--repl-timeout', '5', '--hz', '50'))
         for node in self.nodes[1:]:
             node.ask('REPLICAOF', self.nodes[0].place.address, str(REDIS_PORT))
         self.sentinels = []
-        for p in rig.servers:
-            self.sentinels.append(Sentinel(p, os.path.join(rig.folder, 'sentinel' + p.name), rig.servers[0]))
+        for p in environment.servers:
+            self.sentinels.append(Sentinel(p, os.path.join(environment.folder, 'sentinel' + p.name), environment.servers[0]))
         self.wait_for('slaves=2,sentinels=3')
         self.url = 'redis+sentinel://:%s@%s/torture?%s' % (
-            PASSWORD, ','.join('%s:%d' % (p.address, SENTINEL_PORT) for p in rig.servers), self.parameters)
+            PASSWORD, ','.join('%s:%d' % (p.address, SENTINEL_PORT) for p in environment.servers), self.parameters)
 
     def wait_for(self, text):
         end = time.monotonic() + SETTLE_SECONDS
@@ -279,13 +279,13 @@ class Redlock(Setup):
 
     max_lease = 4000
 
-    def start(self, rig):
-        for p in rig.servers:
-            self.nodes.append(Redis(p, Disk(os.path.join(rig.folder, p.name)), rig.clock, '--appendonly', 'no'))
+    def start(self, environment):
+        for p in environment.servers:
+            self.nodes.append(Redis(p, Disk(os.path.join(environment.folder, p.name)), environment.clock, '--appendonly', 'no'))
         self.url = 'redlock://:%s@%s?max_lease=%d' % (
-            PASSWORD, ','.join(rig.front(n.place.address, REDIS_PORT) for n in self.nodes), self.max_lease)
+            PASSWORD, ','.join(environment.front(n.place.address, REDIS_PORT) for n in self.nodes), self.max_lease)
         self.peer_url = 'redlock://' + ','.join(
-            ':%s@%s' % (PASSWORD, rig.front(n.place.address, REDIS_PORT)) for n in self.nodes)
+            ':%s@%s' % (PASSWORD, environment.front(n.place.address, REDIS_PORT)) for n in self.nodes)
         time.sleep(self.max_lease / 1000)  # a new node does not vote before that
 
 
@@ -331,22 +331,22 @@ class Sql(Setup):
 
     replica, made = None, 0
 
-    def start(self, rig):
-        self.place, self.spare = rig.servers
-        self.node = SqlNode(self.place, self.new_disk(self.place), rig.clock, self.kind, self.all_extra(), self.maker)
+    def start(self, environment):
+        self.place, self.spare = environment.servers
+        self.node = SqlNode(self.place, self.new_disk(self.place), environment.clock, self.kind, self.all_extra(), self.maker)
         self.nodes = [self.node]
         self.make_account()
         address = self.place.address
         if self.has_replica():
             address = SERVICE
-            for place in rig.servers:
+            for place in environment.servers:
                 network.run('ip', '-n', place.namespace, 'addr', 'add', SERVICE + '/32', 'dev', 'dibs0')
-            rig.network.tell('alias %s %s' % (SERVICE, self.place.name))
+            environment.network.tell('alias %s %s' % (SERVICE, self.place.name))
             self.make_replica()
-        self.url = '%s://torture:%s@%s/torture' % (self.kind.scheme, PASSWORD, rig.front(address, self.node.server.port))
+        self.url = '%s://torture:%s@%s/torture' % (self.kind.scheme, PASSWORD, environment.front(address, self.node.server.port))
 
     def has_replica(self):
-        return any(name.startswith('failover') for name in self.rig.names)
+        return any(name.startswith('failover') for name in self.environment.names)
 
     def all_extra(self):
         self.made += 1
@@ -354,15 +354,15 @@ class Sql(Setup):
 
     def new_disk(self, place):
         """Empty, whatever an earlier server left there."""
-        folder = os.path.join(self.rig.folder, place.name)
-        network.unmount_below(self.rig.folder + '/' + place.name)
+        folder = os.path.join(self.environment.folder, place.name)
+        network.unmount_below(self.environment.folder + '/' + place.name)
         shutil.rmtree(folder, ignore_errors=True)
         return Disk(folder, 600)
 
     def make_replica(self):
         """On the place that has no server, unless there is one. Returns when it has caught up."""
         if self.replica is None:
-            self.replica = SqlNode(self.spare, self.new_disk(self.spare), self.rig.clock, self.kind, self.all_extra(),
+            self.replica = SqlNode(self.spare, self.new_disk(self.spare), self.environment.clock, self.kind, self.all_extra(),
                                    source=self.node)
             self.follow()
         self.wait_for(self.caught_up, 'the replica has not caught up')
@@ -378,7 +378,7 @@ class Sql(Setup):
     def fail_over(self):
         """The replica, with what it has got, becomes the primary. The old one is killed: its data are not used again."""
         self.promote(self.replica)
-        self.rig.network.tell('alias %s %s' % (SERVICE, self.spare.name))
+        self.environment.network.tell('alias %s %s' % (SERVICE, self.spare.name))
         self.node.kill()
         self.node, self.replica = self.replica, None
         self.nodes = [self.node]
@@ -388,7 +388,7 @@ class Sql(Setup):
         super().stop()
         if self.replica is not None:
             self.replica.kill()
-        for place in self.rig.servers if self.has_replica() else ():
+        for place in self.environment.servers if self.has_replica() else ():
             subprocess.run(['ip', '-n', place.namespace, 'addr', 'del', SERVICE + '/32', 'dev', 'dibs0'],
                            stderr=subprocess.DEVNULL)
 
@@ -512,12 +512,12 @@ class EnsembleNode(Node):
 
 
 class Ensemble(Setup):
-    def start(self, rig):
-        disks = [Disk(os.path.join(rig.folder, str(n + 1)), 400) for n in range(len(rig.servers))]
-        self.ensemble = self.kind(len(rig.servers), (*self.kind.quick, *self.extra), rig.servers, rig.folder)
+    def start(self, environment):
+        disks = [Disk(os.path.join(environment.folder, str(n + 1)), 400) for n in range(len(environment.servers))]
+        self.ensemble = self.kind(len(environment.servers), (*self.kind.quick, *self.extra), environment.servers, environment.folder)
         self.nodes = [EnsembleNode(n, d) for n, d in zip(self.ensemble.nodes, disks)]
         self.url = '%s://%s/torture' % (
-            self.kind.scheme, ','.join(rig.front(n.place.address, n.port) for n in self.ensemble.nodes))
+            self.kind.scheme, ','.join(environment.front(n.place.address, n.port) for n in self.ensemble.nodes))
 
     def leader(self):
         leads = self.ensemble.leader(10)

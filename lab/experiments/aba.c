@@ -17,10 +17,10 @@ static int64_t story(lab_sessions *x, const char *cancel, int64_t *stock)
         lab_b(x, "UPDATE lab_aba SET stock = 7, sold = 3, version = 8 WHERE id = 1") &&
         lab_b(x, cancel))
         changed =
-            lab_sql_run(&x->seat, x->a,
+            lab_sql_run(&x->buyer, x->a,
                         "UPDATE lab_aba SET stock = 9, sold = sold + 1, version = 8 WHERE id = 1 "
                         "AND version = 7");
-    lab_sql_read(&x->seat, x->a, stock, 1, "SELECT stock + sold FROM lab_aba WHERE id = 1");
+    lab_sql_read(&x->buyer, x->a, stock, 1, "SELECT stock + sold FROM lab_aba WHERE id = 1");
     lab_a(x, "DROP TABLE IF EXISTS lab_aba");
     return changed;
 }
@@ -37,7 +37,7 @@ static void aba(const lab_site *site, lab_server server, lab_finding *out)
     back = story(&x, "UPDATE lab_aba SET stock = 8, sold = 2, version = 7 WHERE id = 1", &wrong);
     on = story(&x, "UPDATE lab_aba SET stock = 8, sold = 2, version = 9 WHERE id = 1", &right);
     if (back < 0 || on < 0)
-        lab_found(out, LAB_NOT_RUN, "%s", x.seat.note);
+        lab_found(out, LAB_NOT_RUN, "%s", x.buyer.note);
     else
         lab_found(
             out, LAB_SHOWN,

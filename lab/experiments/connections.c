@@ -41,22 +41,22 @@ static void use_up(const lab_site *site, lab_server server, lab_finding *out)
     lab_sessions x;
     lab_site few;
     lab_sql *taken[LIMIT + 4] = {0};
-    lab_seat seat = {.site = &few};
+    lab_buyer buyer = {.site = &few};
     int n = 0;
 
     if (!lab_sessions_open(&x, site, server) || !limit_account(&x) ||
         !url_of_few(site, server, &few)) {
-        lab_found(out, LAB_NOT_RUN, "%s", x.why[0] ? x.why : x.seat.note);
+        lab_found(out, LAB_NOT_RUN, "%s", x.why[0] ? x.why : x.buyer.note);
         lab_sessions_close(&x);
         return;
     }
-    while (n < LIMIT + 4 && (taken[n] = lab_sql_open(&seat, server)) &&
-           lab_sql_run(&seat, taken[n], "BEGIN") >= 0)
+    while (n < LIMIT + 4 && (taken[n] = lab_sql_open(&buyer, server)) &&
+           lab_sql_run(&buyer, taken[n], "BEGIN") >= 0)
         n++;
     if (n < LIMIT + 4)
         lab_found(out, LAB_SHOWN,
                   "%d holders keep %d connections; the next buyer, for any row, gets an error: %s",
-                  n, n, seat.note);
+                  n, n, buyer.note);
     else
         lab_found(out, LAB_NOT_RUN, "the account's limit of %d connections did not hold", LIMIT);
     for (int i = 0; i < LIMIT + 4; i++)

@@ -55,12 +55,12 @@ static void processes(const lab_site *site, lab_server server, lab_finding *out)
 
 static int64_t version_of(const lab_site *site, lab_server server)
 {
-    lab_seat seat = {.site = site};
-    lab_sql *sql = lab_sql_open(&seat, server);
+    lab_buyer buyer = {.site = site};
+    lab_sql *sql = lab_sql_open(&buyer, server);
     int64_t version = -1;
 
     if (sql)
-        lab_sql_read(&seat, sql, &version, 1,
+        lab_sql_read(&buyer, sql, &version, 1,
                      "SELECT version FROM lab_stock WHERE goods = 'crowd'");
     lab_sql_close(sql);
     return version;

@@ -32,19 +32,19 @@ static bool cross(lab_sessions *x, const char *first, const char *second, lab_ro
     int64_t begin;
 
     if (!lab_a(x, "BEGIN") || !lab_b(x, "BEGIN") || !lab_a(x, first) || !lab_b(x, second) ||
-        !lab_later_start(&step, x->seat.site, x->a, second))
+        !lab_later_start(&step, x->buyer.site, x->a, second))
         return false;
     begin = lab_now_us();
     b_done = lab_b(x, first);
     b_told = !b_done && lab_sql_trouble_of(x->b) == LAB_SQL_DEADLOCK;
-    snprintf(out->said, sizeof out->said, "%s", x->seat.note);
+    snprintf(out->said, sizeof out->said, "%s", x->buyer.note);
     lab_b(x, b_done ? "COMMIT" : "ROLLBACK");
     lab_later_end(&step);
     a_told = !step.done && lab_sql_trouble_of(x->a) == LAB_SQL_DEADLOCK;
     out->noticed_us = lab_now_us() - begin;
     out->thrown_out = a_told + b_told;
     if (!step.done)
-        snprintf(out->said, sizeof out->said, "%s", step.seat.note);
+        snprintf(out->said, sizeof out->said, "%s", step.buyer.note);
     lab_rows_add(rows, "%s\t%s\t%lld ms\t%s", what,
                  a_told   ? "the first was aborted"
                  : b_told ? "the second was aborted"
@@ -75,7 +75,7 @@ static void deadlock(const lab_site *site, lab_server server, lab_finding *out)
                   of_rows.thrown_out, (long long)of_rows.noticed_us / 1000, of_rows.said,
                   of_tables.thrown_out, (long long)of_tables.noticed_us / 1000);
     } else {
-        lab_found(out, LAB_NOT_RUN, "%s", x.why[0] ? x.why : x.seat.note);
+        lab_found(out, LAB_NOT_RUN, "%s", x.why[0] ? x.why : x.buyer.note);
     }
     lab_sessions_close(&x);
 }

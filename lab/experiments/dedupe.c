@@ -15,19 +15,19 @@ typedef struct order {
 static int place(void *ctx, int number)
 {
     const order *o = ctx;
-    lab_seat seat = {.site = o->site};
-    lab_sql *sql = lab_sql_open(&seat, o->server);
+    lab_buyer buyer = {.site = o->site};
+    lab_sql *sql = lab_sql_open(&buyer, o->server);
     int placed = 0;
 
     (void)number;
     if (!sql)
         return 0;
-    if (lab_sql_run(&seat, sql, "BEGIN") >= 0 &&
-        lab_sql_run(&seat, sql, "INSERT INTO lab_dedupe VALUES ('request-1')") == 1 &&
-        lab_sql_run(&seat, sql, "INSERT INTO lab_orders VALUES ('request-1', 1)") == 1)
-        placed = lab_sql_run(&seat, sql, "COMMIT") >= 0;
+    if (lab_sql_run(&buyer, sql, "BEGIN") >= 0 &&
+        lab_sql_run(&buyer, sql, "INSERT INTO lab_dedupe VALUES ('request-1')") == 1 &&
+        lab_sql_run(&buyer, sql, "INSERT INTO lab_orders VALUES ('request-1', 1)") == 1)
+        placed = lab_sql_run(&buyer, sql, "COMMIT") >= 0;
     else
-        lab_sql_run(&seat, sql, "ROLLBACK");
+        lab_sql_run(&buyer, sql, "ROLLBACK");
     lab_sql_close(sql);
     return placed;
 }
@@ -43,16 +43,16 @@ static void dedupe(const lab_site *site, lab_server server, lab_finding *out)
         !lab_a(&x, "DROP TABLE IF EXISTS lab_orders") ||
         !lab_a(&x, "CREATE TABLE lab_dedupe (request VARCHAR(64) PRIMARY KEY)") ||
         !lab_a(&x, "CREATE TABLE lab_orders (request VARCHAR(64), pieces INT)")) {
-        lab_found(out, LAB_NOT_RUN, "%s", x.why[0] ? x.why : x.seat.note);
+        lab_found(out, LAB_NOT_RUN, "%s", x.why[0] ? x.why : x.buyer.note);
         lab_sessions_close(&x);
         return;
     }
     told = lab_rush(2, BUYERS / 2, place, &o);
-    lab_sql_read(&x.seat, x.a, &rows, 1, "SELECT count(*) FROM lab_orders");
+    lab_sql_read(&x.buyer, x.a, &rows, 1, "SELECT count(*) FROM lab_orders");
     lab_a(&x, "BEGIN");
     lab_a(&x, "INSERT INTO lab_dedupe VALUES ('request-2')");
     lab_a(&x, "ROLLBACK");
-    lab_sql_read(&x.seat, x.a, &keys, 1,
+    lab_sql_read(&x.buyer, x.a, &keys, 1,
                  "SELECT count(*) FROM lab_dedupe WHERE request = 'request-2'");
     lab_a(&x, "DROP TABLE lab_dedupe");
     lab_a(&x, "DROP TABLE lab_orders");

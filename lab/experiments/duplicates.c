@@ -27,17 +27,18 @@ static bool second_waits(lab_sessions *x, lab_sql *c, const char *end, lab_rows 
     bool waits;
 
     if (!make(x) || !lab_a(x, "BEGIN") || !lab_a(x, insert) ||
-        lab_sql_run(&x->seat, c, "BEGIN") < 0 || !lab_later_start(&later, x->seat.site, c, insert))
+        lab_sql_run(&x->buyer, c, "BEGIN") < 0 ||
+        !lab_later_start(&later, x->buyer.site, c, insert))
         return false;
     waits = lab_waiting(x, "INSERT INTO lab_dup", 1);
     lab_lock_words(x, "lab_dup", locks);
     usleep(HOLD_US); /* so long A takes to end */
     lab_a(x, end);
     lab_later_end(&later);
-    lab_sql_run(&x->seat, c, "ROLLBACK");
+    lab_sql_run(&x->buyer, c, "ROLLBACK");
     lab_rows_add(rows, "A inserts, B inserts, A: %s\t%s\t%lld ms\t%s\t%s", end,
                  waits ? "B waits" : "B does not wait", (long long)later.took_us / 1000, locks,
-                 later.done ? "B obtains it" : later.seat.note);
+                 later.done ? "B obtains it" : later.buyer.note);
     *waited_us = later.took_us;
     return true;
 }
@@ -59,8 +60,8 @@ static bool three(lab_sessions *x, lab_sql *c, lab_sql *d, lab_rows *rows, ends 
     if (!make(x) || !lab_a(x, "BEGIN") || !lab_a(x, insert))
         return false;
     for (int i = 0; i < 2; i++)
-        if (lab_sql_run(&x->seat, sql[i], "BEGIN") < 0 ||
-            !lab_later_start(&later[i], x->seat.site, sql[i], insert)) {
+        if (lab_sql_run(&x->buyer, sql[i], "BEGIN") < 0 ||
+            !lab_later_start(&later[i], x->buyer.site, sql[i], insert)) {
             lab_a(x, "ROLLBACK");
             lab_later_end(&later[0]);
             return false;
@@ -78,10 +79,10 @@ static bool three(lab_sessions *x, lab_sql *c, lab_sql *d, lab_rows *rows, ends 
         if (!later[i].done && lab_sql_trouble_of(sql[i]) == LAB_SQL_DEADLOCK)
             out->deadlocks++;
         if (!later[i].done)
-            snprintf(out->said, sizeof out->said, "%s", later[i].seat.note);
+            snprintf(out->said, sizeof out->said, "%s", later[i].buyer.note);
     }
     for (int i = 0; i < 2; i++) /* not before: the one that waits would be let in by it */
-        lab_sql_run(&x->seat, sql[i], "ROLLBACK");
+        lab_sql_run(&x->buyer, sql[i], "ROLLBACK");
     lab_rows_add(rows, "A, B and C insert, A: ROLLBACK\t%s\t%lld ms\t%s\t%d obtains it, %s",
                  waits ? "B and C wait" : "they do not wait",
                  (long long)(lab_now_us() - begin) / 1000, locks, out->done, out->said);
@@ -94,10 +95,10 @@ static bool open_more(lab_sessions *x, lab_sql **c, lab_sql **d)
     const char *patience =
         x->server == LAB_MARIADB ? "SET innodb_lock_wait_timeout = 4" : "SET lock_timeout = '4s'";
 
-    *c = lab_sql_open(&x->seat, x->server);
-    *d = *c ? lab_sql_open(&x->seat, x->server) : NULL;
-    return *d && lab_sql_run(&x->seat, *c, "%s", patience) >= 0 &&
-           lab_sql_run(&x->seat, *d, "%s", patience) >= 0;
+    *c = lab_sql_open(&x->buyer, x->server);
+    *d = *c ? lab_sql_open(&x->buyer, x->server) : NULL;
+    return *d && lab_sql_run(&x->buyer, *c, "%s", patience) >= 0 &&
+           lab_sql_run(&x->buyer, *d, "%s", patience) >= 0;
 }
 
 static void duplicates(const lab_site *site, lab_server server, lab_finding *out)
@@ -111,7 +112,7 @@ static void duplicates(const lab_site *site, lab_server server, lab_finding *out
 
     ran = ran && open_more(&x, &c, &d) && second_waits(&x, c, "COMMIT", rows, &committed) &&
           second_waits(&x, c, "ROLLBACK", rows, &rolled_back) && three(&x, c, d, rows, &e);
-    lab_found(out, ran ? LAB_SHOWN : LAB_NOT_RUN, "%s", x.why[0] ? x.why : x.seat.note);
+    lab_found(out, ran ? LAB_SHOWN : LAB_NOT_RUN, "%s", x.why[0] ? x.why : x.buyer.note);
     out->table = lab_rows_end(rows);
     if (ran)
         lab_found(out, LAB_SHOWN,

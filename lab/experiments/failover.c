@@ -11,10 +11,10 @@
 
 #define ROUNDS 5
 
-static bool linked(lab_seat *seat, redisContext *replica)
+static bool linked(lab_buyer *buyer, redisContext *replica)
 {
     for (int64_t until = lab_now_us() + 10 * 1000000; lab_now_us() < until; usleep(20000)) {
-        redisReply *info = lab_redis_reply(seat, replica, "INFO replication");
+        redisReply *info = lab_redis_reply(buyer, replica, "INFO replication");
         bool up = info && strstr(info->str, "master_link_status:up");
         if (info)
             freeReplyObject(info);
@@ -25,18 +25,18 @@ static bool linked(lab_seat *seat, redisContext *replica)
 }
 
 /* 1: both had it, 0: only one, -1: could not be run. */
-static int fail_over(lab_seat *seat, lab_node *master, lab_node *replica)
+static int fail_over(lab_buyer *buyer, lab_node *master, lab_node *replica)
 {
-    redisContext *a = lab_redis_open(seat, master->url), *b = lab_redis_open(seat, replica->url);
+    redisContext *a = lab_redis_open(buyer, master->url), *b = lab_redis_open(buyer, replica->url);
     int both = -1;
 
-    if (a && b && linked(seat, b)) {
+    if (a && b && linked(buyer, b)) {
         /* The link is cut: a replica needs up to a second to come back. */
-        lab_redis(seat, a, "CLIENT KILL TYPE replica");
-        if (lab_redis(seat, a, "SET lock:failover first NX PX 30000") == 1) {
+        lab_redis(buyer, a, "CLIENT KILL TYPE replica");
+        if (lab_redis(buyer, a, "SET lock:failover first NX PX 30000") == 1) {
             lab_node_kill(master);
-            lab_redis(seat, b, "REPLICAOF NO ONE");
-            both = lab_redis(seat, b, "SET lock:failover second NX PX 30000") == 1;
+            lab_redis(buyer, b, "REPLICAOF NO ONE");
+            both = lab_redis(buyer, b, "SET lock:failover second NX PX 30000") == 1;
         }
     }
     if (a)
@@ -48,7 +48,7 @@ static int fail_over(lab_seat *seat, lab_node *master, lab_node *replica)
 
 static void failover(const lab_site *site, lab_finding *out)
 {
-    lab_seat seat = {.site = site};
+    lab_buyer buyer = {.site = site};
     int twice = 0, rounds = 0;
     char why[256] = "";
 
@@ -61,7 +61,7 @@ static void failover(const lab_site *site, lab_finding *out)
         if (lab_node_new(&master, at_once, why)) {
             snprintf(port, sizeof port, "%d", master.port);
             if (lab_node_new(&replica, extra, why))
-                both = fail_over(&seat, &master, &replica);
+                both = fail_over(&buyer, &master, &replica);
         }
         lab_node_kill(&master);
         lab_node_kill(&replica);
@@ -70,7 +70,7 @@ static void failover(const lab_site *site, lab_finding *out)
     }
     out->at_once = twice ? 2 : 1;
     if (rounds == 0)
-        lab_found(out, LAB_NOT_RUN, "%s", seat.note[0] ? seat.note : why);
+        lab_found(out, LAB_NOT_RUN, "%s", buyer.note[0] ? buyer.note : why);
     else
         lab_found(out, twice ? LAB_BROKE : LAB_SURVIVED,
                   "the link to the replica was down when the lock was taken: in %d of %d failovers "

@@ -17,7 +17,7 @@
 typedef struct stage {
     lab_role role;
     char resource[64], why[256];
-    lab_seat seat;
+    lab_buyer buyer;
     redisContext *redis;
 } stage;
 
@@ -38,7 +38,7 @@ static bool loser_moves(stage *s, int64_t *moved_ms)
 
     late.point = "between GET and GETSET";
     late.strike = SIGSTOP;
-    lab_redis(&s->seat, s->redis, "SET lock:%s 1", s->resource);
+    lab_redis(&s->buyer, s->redis, "SET lock:%s 1", s->resource);
     if (lab_actor_start(&loser, &late, s->why) && lab_actor_start(&winner, &s->role, s->why)) {
         lab_actor_tell(&loser, LAB_STEP_LOCK, 1);
         if (!lab_actor_stopped(&loser, STEP_MS)) {
@@ -46,13 +46,13 @@ static bool loser_moves(stage *s, int64_t *moved_ms)
         } else if (!lab_actor_do(&winner, LAB_STEP_LOCK, 0, STEP_MS, &answer)) {
             not_now(s, "the winner did not get it", &answer);
         } else {
-            before = lab_redis(&s->seat, s->redis, "GET lock:%s", s->resource);
+            before = lab_redis(&s->buyer, s->redis, "GET lock:%s", s->resource);
             usleep(APART_US);
             lab_actor_signal(&loser, SIGCONT);
             ran = lab_actor_hear(&loser, STEP_MS, &answer) == 1 && !answer.yes;
             if (!ran)
                 not_now(s, "the loser did not lose", &answer);
-            *moved_ms = lab_redis(&s->seat, s->redis, "GET lock:%s", s->resource) - before;
+            *moved_ms = lab_redis(&s->buyer, s->redis, "GET lock:%s", s->resource) - before;
         }
     }
     lab_actor_end(&winner);
@@ -67,25 +67,25 @@ static bool overdue_skips(stage *s, bool *released, bool *there, int64_t *end_ms
     lab_answer answer = {0};
     bool ran = false;
 
-    lab_redis(&s->seat, s->redis, "DEL lock:%s", s->resource);
+    lab_redis(&s->buyer, s->redis, "DEL lock:%s", s->resource);
     if (lab_actor_start(&a, &s->role, s->why)) {
         ran = lab_actor_do(&a, LAB_STEP_LOCK, 0, STEP_MS, &answer) &&
               lab_actor_do(&a, LAB_STEP_WORK, 0, STEP_MS, &answer);
         if (!ran)
             not_now(s, "the holder did not get it", &answer);
         *released = lab_actor_do(&a, LAB_STEP_UNLOCK, 0, STEP_MS, &answer);
-        *there = lab_redis(&s->seat, s->redis, "EXISTS lock:%s", s->resource) == 1;
-        *end_ms = lab_redis(&s->seat, s->redis, "PTTL lock:%s", s->resource);
+        *there = lab_redis(&s->buyer, s->redis, "EXISTS lock:%s", s->resource) == 1;
+        *end_ms = lab_redis(&s->buyer, s->redis, "PTTL lock:%s", s->resource);
     }
     lab_actor_end(&a);
-    lab_redis(&s->seat, s->redis, "DEL lock:%s", s->resource);
+    lab_redis(&s->buyer, s->redis, "DEL lock:%s", s->resource);
     return ran;
 }
 
 static void flaws(const lab_site *site, lab_finding *out)
 {
     const lab_strategy *r6 = lab_find("getset", NULL);
-    stage s = {.seat = {.site = site}};
+    stage s = {.buyer = {.site = site}};
     int64_t moved = 0, end = 0;
     bool released = false, there = false, ran;
 
@@ -93,13 +93,13 @@ static void flaws(const lab_site *site, lab_finding *out)
                         .site = site,
                         .resource = s.resource,
                         .pace = {.lease_ms = LEASE_MS, .work_us = 2000 * LEASE_MS}};
-    s.redis = lab_redis_open(&s.seat, site->url[LAB_REDIS]);
+    s.redis = lab_redis_open(&s.buyer, site->url[LAB_REDIS]);
     ran = s.redis && lab_scene(r6, site, 10, s.resource, s.why) && loser_moves(&s, &moved) &&
           overdue_skips(&s, &released, &there, &end);
     if (s.redis)
         redisFree(s.redis);
     if (!ran)
-        lab_found(out, LAB_NOT_RUN, "%s", s.why[0] ? s.why : s.seat.note);
+        lab_found(out, LAB_NOT_RUN, "%s", s.why[0] ? s.why : s.buyer.note);
     else
         lab_found(
             out, LAB_SHOWN,

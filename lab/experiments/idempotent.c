@@ -30,7 +30,7 @@ static bool make(lab_sessions *x)
 /* All that both tables hold. */
 static char *contents(lab_sessions *x)
 {
-    return lab_sql_text(&x->seat, x->a,
+    return lab_sql_text(&x->buyer, x->a,
                         "SELECT id, stock FROM lab_five UNION ALL SELECT id, stock FROM "
                         "lab_five_loose ORDER BY 1, 2");
 }
@@ -55,7 +55,7 @@ static void five(const lab_site *site, lab_server server, lab_finding *out)
         answered = lab_a(&x, statements[i].sql);
         twice = contents(&x);
         same += once && twice && strcmp(once, twice) == 0;
-        lab_rows_add(rows, "%s\t%s\t%s", statements[i].what, answered ? "accepted" : x.seat.note,
+        lab_rows_add(rows, "%s\t%s\t%s", statements[i].what, answered ? "accepted" : x.buyer.note,
                      once && twice && strcmp(once, twice) == 0 ? "none: idempotent" : "done twice");
         free(once);
         free(twice);

@@ -2,7 +2,7 @@
  * order. Each is measured with the scheme itself, and with the product on the same server beside it. */
 #include "dibs.h"
 #include "lab/hazards/actor.h"
-#include "line_up.h"
+#include "queue_up.h"
 #include "sessions.h"
 
 #include <stdio.h>
@@ -24,27 +24,27 @@ static const char *fresh_name(char out[64])
 /* ---- Reentrancy ------------------------------------------------------------------------------ */
 
 /* The scheme's own holder asks again for a while. False: it could not be run. */
-static bool ask_again(const lab_site *site, lab_server server, lab_rows *rows, lab_seat *seat)
+static bool ask_again(const lab_site *site, lab_server server, lab_rows *rows, lab_buyer *buyer)
 {
     char name[64];
     int64_t begin;
     bool first, second;
 
-    *seat = (lab_seat){.strategy = lab_twin("insert-lock", server), .site = site};
-    seat->resource = fresh_name(name);
-    if (!lab_seat_open(seat))
+    *buyer = (lab_buyer){.strategy = lab_twin("insert-lock", server), .site = site};
+    buyer->resource = fresh_name(name);
+    if (!lab_buyer_open(buyer))
         return false;
-    first = seat->strategy->lock(seat);
-    seat->tries = 0;
-    seat->pace.wait_ms = AGAIN_MS;
+    first = buyer->strategy->lock(buyer);
+    buyer->tries = 0;
+    buyer->pace.wait_ms = AGAIN_MS;
     begin = lab_now_us();
-    second = first && seat->strategy->lock(seat);
+    second = first && buyer->strategy->lock(buyer);
     lab_rows_add(rows, "the scheme, asked to wait %d ms\t%s\t%lld ms\t%llu tries", AGAIN_MS,
                  second ? "obtains it" : "waits for itself and gives up",
-                 (long long)(lab_now_us() - begin) / 1000, (unsigned long long)seat->tries);
+                 (long long)(lab_now_us() - begin) / 1000, (unsigned long long)buyer->tries);
     if (first)
-        seat->strategy->unlock(seat);
-    lab_seat_close(seat);
+        buyer->strategy->unlock(buyer);
+    lab_buyer_close(buyer);
     return first;
 }
 
@@ -60,7 +60,7 @@ static bool insert_again(lab_sessions *x, lab_rows *rows, char said[256])
         return false;
     begin = lab_now_us();
     done = lab_a(x, insert);
-    snprintf(said, 256, "%s", x->seat.note);
+    snprintf(said, 256, "%s", x->buyer.note);
     lab_rows_add(rows, "a second INSERT, same connection\t%s\t%.1f ms\t%s",
                  done ? "obtains it" : "refused", (double)(lab_now_us() - begin) / 1e3, said);
     lab_a(x, "DELETE FROM lab_twice");
@@ -72,7 +72,7 @@ static bool insert_again(lab_sessions *x, lab_rows *rows, char said[256])
                  done                                          ? "obtains it"
                  : lab_sql_trouble_of(x->b) == LAB_SQL_TIMEOUT ? "waits for itself"
                                                                : "refused",
-                 (double)(lab_now_us() - begin) / 1e3, x->seat.note);
+                 (double)(lab_now_us() - begin) / 1e3, x->buyer.note);
     lab_a(x, "ROLLBACK");
     lab_a(x, "DROP TABLE lab_twice");
     return true;
@@ -102,7 +102,7 @@ static void again(const lab_site *site, lab_server server, lab_finding *out)
 {
     lab_rows *rows = lab_rows_new("the holder asks again\tresult\tafter\treply");
     lab_sessions x;
-    lab_seat seat;
+    lab_buyer buyer;
     char said[256] = "";
     bool ran, deeper;
 
@@ -112,8 +112,8 @@ static void again(const lab_site *site, lab_server server, lab_finding *out)
         return;
     }
     ran = insert_again(&x, rows, said);
-    snprintf(x.why, sizeof x.why, "%s", x.seat.note);
-    ran = ran && ask_again(site, server, rows, &seat);
+    snprintf(x.why, sizeof x.why, "%s", x.buyer.note);
+    ran = ran && ask_again(site, server, rows, &buyer);
     deeper = dibs_again(site, server, rows);
     lab_sessions_close(&x);
     out->table = lab_rows_end(rows);
@@ -123,7 +123,7 @@ static void again(const lab_site *site, lab_server server, lab_finding *out)
         lab_found(out, LAB_SHOWN,
                   "the holder's second INSERT is refused (%s); asking for %d ms it "
                   "tried %llu times and waited for itself; dibs %s",
-                  said, AGAIN_MS, (unsigned long long)seat.tries,
+                  said, AGAIN_MS, (unsigned long long)buyer.tries,
                   deeper ? "grants it again" : "does not grant it either");
 }
 
@@ -134,11 +134,11 @@ static void polls(const lab_site *site, lab_server server, lab_finding *out)
     lab_rows *rows =
         lab_rows_new("scheme\ttries of one waiter\theld for\tobtained after the release");
     const lab_strategy *s[] = {lab_twin("insert-lock", server), lab_twin("dibs", server)};
-    lab_line line[2];
+    lab_queue line[2];
     char name[64];
 
     for (int i = 0; i < 2; i++) {
-        lab_line_up(s[i], site, fresh_name(name), 1, HOLD_MS, &line[i]);
+        lab_queue_up(s[i], site, fresh_name(name), 1, HOLD_MS, &line[i]);
         lab_rows_add(rows, "%s\t%llu\t%lld ms\t%.1f ms%s%s", s[i]->name,
                      (unsigned long long)line[i].tries, (long long)line[i].held_us / 1000,
                      (double)line[i].late_us / 1e3, line[i].note[0] ? ": " : "", line[i].note);
@@ -158,7 +158,7 @@ static void polls(const lab_site *site, lab_server server, lab_finding *out)
 
 /* ---- Order ----------------------------------------------------------------------------------- */
 
-static void order_words(const lab_line *line, char out[64])
+static void order_words(const lab_queue *line, char out[64])
 {
     size_t n = 0;
 
@@ -171,11 +171,11 @@ static void order(const lab_site *site, lab_server server, lab_finding *out)
 {
     lab_rows *rows = lab_rows_new("scheme\tarrived\tserved\tovertaken\ttries");
     const lab_strategy *s[] = {lab_twin("insert-lock", server), lab_twin("dibs", server)};
-    lab_line line[2];
+    lab_queue line[2];
     char name[64], served[64];
 
     for (int i = 0; i < 2; i++) {
-        lab_line_up(s[i], site, fresh_name(name), WAITERS, 0, &line[i]);
+        lab_queue_up(s[i], site, fresh_name(name), WAITERS, 0, &line[i]);
         order_words(&line[i], served);
         lab_rows_add(rows, "%s\t1 to %d\t%s\t%d\t%llu", s[i]->name, WAITERS, served,
                      line[i].overtaken, (unsigned long long)line[i].tries);

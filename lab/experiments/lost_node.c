@@ -127,17 +127,17 @@ static const char *told(int both)
 static double speed(const char *const *extra)
 {
     lab_node n;
-    lab_seat seat = {0};
+    lab_buyer buyer = {0};
     char why[256];
     redisContext *r;
     int64_t begin, pairs = 0;
 
-    if (!lab_node_new(&n, extra, why) || !(r = lab_redis_open(&seat, n.url)))
+    if (!lab_node_new(&n, extra, why) || !(r = lab_redis_open(&buyer, n.url)))
         return 0;
     begin = lab_now_us();
     for (; lab_now_us() - begin < 500 * 1000; pairs++) {
-        lab_redis(&seat, r, "SET lock x NX PX 1000");
-        lab_redis(&seat, r, "DEL lock");
+        lab_redis(&buyer, r, "SET lock x NX PX 1000");
+        lab_redis(&buyer, r, "DEL lock");
     }
     redisFree(r);
     lab_node_kill(&n);
@@ -235,7 +235,7 @@ static void jumping_clock(const lab_site *site, lab_finding *out)
 
 static int64_t count_on(lab_quorum *q, int i)
 {
-    return lab_redis(&q->seat, q->node[i], "HINCRBY lock:count me 0");
+    return lab_redis(&q->buyer, q->node[i], "HINCRBY lock:count me 0");
 }
 
 /* Reentered while a node was away: its count is one behind, and one release releases it there. */
@@ -254,16 +254,16 @@ static void drifting(const lab_site *site, lab_finding *out)
     }
     lab_quorum_open(&q, t.node, NODES, "me");
     for (int i = 0; i < NODES; i++)
-        lab_redis(&q.seat, q.node[i], "HINCRBY lock:count me 1");
+        lab_redis(&q.buyer, q.node[i], "HINCRBY lock:count me 1");
     for (int i = 0; i < NODES; i++) /* entered again, and two nodes do not hear of it */
         if (i == 0)
-            lab_redis(&q.seat, q.node[i], "HINCRBY lock:count me 1");
+            lab_redis(&q.buyer, q.node[i], "HINCRBY lock:count me 1");
     snprintf(counts, sizeof counts, "%lld, %lld, %lld", (long long)count_on(&q, 0),
              (long long)count_on(&q, 1), (long long)count_on(&q, 2));
     for (int i = 0; i < NODES; i++) {
-        int64_t n = lab_redis(&q.seat, q.node[i], "HINCRBY lock:count me -1");
+        int64_t n = lab_redis(&q.buyer, q.node[i], "HINCRBY lock:count me -1");
         if (n <= 0)
-            lab_redis(&q.seat, q.node[i], "DEL lock:count");
+            lab_redis(&q.buyer, q.node[i], "DEL lock:count");
         else
             left++;
     }

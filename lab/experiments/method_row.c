@@ -23,7 +23,7 @@ static bool make(lab_sessions *x)
 
 static void not_run(lab_sessions *x, lab_finding *out)
 {
-    lab_found(out, LAB_NOT_RUN, "%s", x->why[0] ? x->why : x->seat.note);
+    lab_found(out, LAB_NOT_RUN, "%s", x->why[0] ? x->why : x->buyer.note);
 }
 
 /* ---- Waiting, and coming again --------------------------------------------------------------- */
@@ -34,15 +34,15 @@ static bool another_waits(lab_sessions *x, lab_sql *c, lab_rows *rows, int64_t *
     lab_later later;
     char locks[256] = "";
 
-    if (!lab_a(x, "BEGIN") || !lab_a(x, take) || lab_sql_run(&x->seat, c, "BEGIN") < 0 ||
-        !lab_later_start(&later, x->seat.site, c, take))
+    if (!lab_a(x, "BEGIN") || !lab_a(x, take) || lab_sql_run(&x->buyer, c, "BEGIN") < 0 ||
+        !lab_later_start(&later, x->buyer.site, c, take))
         return false;
     lab_waiting(x, "SELECT name FROM lab_row", 1);
     lab_lock_words(x, "lab_row", locks);
     usleep(HOLD_US); /* so long A works */
     lab_a(x, "COMMIT");
     lab_later_end(&later);
-    lab_sql_run(&x->seat, c, "ROLLBACK");
+    lab_sql_run(&x->buyer, c, "ROLLBACK");
     lab_rows_add(rows, "another one\t%s\t%lld ms\t%s",
                  later.done ? "waits, then obtains it" : "refused", (long long)later.took_us / 1000,
                  locks);
@@ -61,7 +61,7 @@ static bool itself(lab_sessions *x, lab_rows *rows, bool *passes, bool *blocks, 
     *passes = lab_a(x, take);
     lab_rows_add(rows, "the holder, same connection\t%s\t%.1f ms\t%s",
                  *passes ? "obtains it again" : "refused", (double)(lab_now_us() - begin) / 1e3,
-                 x->seat.note);
+                 x->buyer.note);
     begin = lab_now_us();
     *blocks = lab_b_waits(x, take);
     lab_rows_add(rows, "the holder, its second connection\t%s\t%lld ms\t",
@@ -81,7 +81,7 @@ static void waits(const lab_site *site, lab_server server, lab_finding *out)
     lab_sessions x;
     int64_t waited = 0;
     bool passes = false, blocks = false, gone = false;
-    bool ran = lab_sessions_open(&x, site, server) && (c = lab_sql_open(&x.seat, server)) &&
+    bool ran = lab_sessions_open(&x, site, server) && (c = lab_sql_open(&x.buyer, server)) &&
                make(&x) && another_waits(&x, c, rows, &waited) &&
                itself(&x, rows, &passes, &blocks, &gone);
 
@@ -109,7 +109,7 @@ static int64_t connections(lab_sessions *x)
     int64_t n = -1;
 
     lab_sql_read(
-        &x->seat, x->a, &n, 1,
+        &x->buyer, x->a, &n, 1,
         x->server == LAB_MARIADB
             ? "SELECT COUNT(*) FROM information_schema.processlist"
             : "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'");
@@ -136,10 +136,10 @@ static int64_t of_the_scheme(lab_sessions *x)
     lab_sql *held[LOCKS] = {0};
     int n = 0;
 
-    for (; n < LOCKS && (held[n] = lab_sql_open(&x->seat, x->server)); n++)
-        if (lab_sql_run(&x->seat, held[n], "BEGIN") < 0 ||
-            lab_sql_run(&x->seat, held[n], "SELECT name FROM lab_row WHERE name = 'm%d' FOR UPDATE",
-                        n) < 0)
+    for (; n < LOCKS && (held[n] = lab_sql_open(&x->buyer, x->server)); n++)
+        if (lab_sql_run(&x->buyer, held[n], "BEGIN") < 0 ||
+            lab_sql_run(&x->buyer, held[n],
+                        "SELECT name FROM lab_row WHERE name = 'm%d' FOR UPDATE", n) < 0)
             break;
     if (n == LOCKS)
         during = connections(x) - before;
@@ -156,7 +156,7 @@ static int64_t of_dibs(lab_sessions *x)
     dibs *d = NULL;
     int n = 0;
 
-    if (dibs_open(x->seat.site->url[x->server], NULL, &d, &err) == DIBS_OK)
+    if (dibs_open(x->buyer.site->url[x->server], NULL, &d, &err) == DIBS_OK)
         for (char name[64]; n < LOCKS; n++) {
             snprintf(name, sizeof name, "d8:%d:%d", (int)getpid(), n);
             if (dibs_lock(d, name, NULL, &held[n], &err) != DIBS_OK)
@@ -165,7 +165,7 @@ static int64_t of_dibs(lab_sessions *x)
     if (n == LOCKS)
         during = connections(x) - before;
     else
-        lab_note(&x->seat, "%s", err.message);
+        lab_note(&x->buyer, "%s", err.message);
     dibs_close(d); /* which unlocks them */
     return during;
 }
@@ -177,7 +177,7 @@ static void holds_connections(const lab_site *site, lab_server server, lab_findi
     bool ran = lab_sessions_open(&x, site, server) && make(&x);
 
     for (int i = 0; ran && i < LOCKS; i++)
-        ran = lab_sql_run(&x.seat, x.a, "INSERT INTO lab_row VALUES ('m%d')", i) == 1;
+        ran = lab_sql_run(&x.buyer, x.a, "INSERT INTO lab_row VALUES ('m%d')", i) == 1;
     if (ran) {
         product = of_dibs(&x);
         scheme = of_the_scheme(&x);
@@ -210,8 +210,8 @@ static bool two_methods(lab_sessions *x, bool signature, lab_rows *rows, int64_t
         !lab_a(x, one))
         return false;
     lab_a(x, two);
-    snprintf(said, sizeof said, "%s", x->seat.note);
-    lab_sql_read(&x->seat, x->a, count, 1, "SELECT COUNT(*) FROM lab_row");
+    snprintf(said, sizeof said, "%s", x->buyer.note);
+    lab_sql_read(&x->buyer, x->a, count, 1, "SELECT COUNT(*) FROM lab_row");
     if (!lab_a(x, "BEGIN") ||
         !lab_a(x, signature
                       ? "SELECT name FROM lab_row WHERE name = 'sell' AND signature = 'goods' "

@@ -23,55 +23,55 @@ typedef struct reader {
 } reader;
 
 /* Until the version was still that one. */
-static bool write_optimistically(reader *r, lab_seat *seat, lab_sql *sql, int64_t row[2])
+static bool write_optimistically(reader *r, lab_buyer *buyer, lab_sql *sql, int64_t row[2])
 {
     int64_t done;
 
     for (;; r->tries++) {
-        done = lab_sql_run(seat, sql,
+        done = lab_sql_run(buyer, sql,
                            "UPDATE lab_mostly SET stock = %lld, version = version + 1 WHERE id = 1 "
                            "AND version = %lld",
                            (long long)row[0] - 1, (long long)row[1]);
         if (done != 0 || atomic_load(r->over))
             return done >= 0;
-        if (lab_sql_read(seat, sql, row, 2, "SELECT stock, version FROM lab_mostly WHERE id = 1") <=
-            0)
+        if (lab_sql_read(buyer, sql, row, 2,
+                         "SELECT stock, version FROM lab_mostly WHERE id = 1") <= 0)
             return false;
     }
 }
 
-static bool look_optimistically(reader *r, lab_seat *seat, lab_sql *sql, bool write)
+static bool look_optimistically(reader *r, lab_buyer *buyer, lab_sql *sql, bool write)
 {
     int64_t row[2];
 
     r->tries++;
-    return lab_sql_read(seat, sql, row, 2, "SELECT stock, version FROM lab_mostly WHERE id = 1") >
+    return lab_sql_read(buyer, sql, row, 2, "SELECT stock, version FROM lab_mostly WHERE id = 1") >
                0 &&
-           (!write || write_optimistically(r, seat, sql, row));
+           (!write || write_optimistically(r, buyer, sql, row));
 }
 
-static bool look_locked(reader *r, lab_seat *seat, lab_sql *sql, bool write)
+static bool look_locked(reader *r, lab_buyer *buyer, lab_sql *sql, bool write)
 {
     int64_t row[2];
 
     r->tries++;
-    return lab_sql_run(seat, sql, "BEGIN") >= 0 &&
-           lab_sql_read(seat, sql, row, 2,
+    return lab_sql_run(buyer, sql, "BEGIN") >= 0 &&
+           lab_sql_read(buyer, sql, row, 2,
                         "SELECT stock, version FROM lab_mostly WHERE id = 1 FOR UPDATE") > 0 &&
-           (!write || lab_sql_run(seat, sql, "UPDATE lab_mostly SET stock = %lld WHERE id = 1",
+           (!write || lab_sql_run(buyer, sql, "UPDATE lab_mostly SET stock = %lld WHERE id = 1",
                                   (long long)row[0] - 1) >= 0) &&
-           lab_sql_run(seat, sql, "COMMIT") >= 0;
+           lab_sql_run(buyer, sql, "COMMIT") >= 0;
 }
 
 static void *reader_main(void *data)
 {
     reader *r = data;
-    lab_seat seat = {.site = r->site};
-    lab_sql *sql = lab_sql_open(&seat, r->server);
+    lab_buyer buyer = {.site = r->site};
+    lab_sql *sql = lab_sql_open(&buyer, r->server);
 
     while (sql && !atomic_load(r->over)) {
         bool write = r->looks % r->every == 0;
-        if (!(r->optimistic ? look_optimistically : look_locked)(r, &seat, sql, write))
+        if (!(r->optimistic ? look_optimistically : look_locked)(r, &buyer, sql, write))
             break;
         r->looks++;
     }
@@ -88,7 +88,7 @@ static double looks(lab_sessions *x, bool optimistic, int every, lab_rows *rows)
     double a_second;
 
     for (int i = 0; i < BUYERS; i++) {
-        r[i] = (reader){.site = x->seat.site,
+        r[i] = (reader){.site = x->buyer.site,
                         .server = x->server,
                         .optimistic = optimistic,
                         .every = every,
@@ -120,7 +120,7 @@ static void mostly_read(const lab_site *site, lab_server server, lab_finding *ou
     if (!lab_sessions_open(&x, site, server) || !lab_a(&x, "DROP TABLE IF EXISTS lab_mostly") ||
         !lab_a(&x, "CREATE TABLE lab_mostly (id INT PRIMARY KEY, stock BIGINT, version BIGINT)") ||
         !lab_a(&x, "INSERT INTO lab_mostly VALUES (1, 1000000, 0)")) {
-        lab_found(out, LAB_NOT_RUN, "%s", x.why[0] ? x.why : x.seat.note);
+        lab_found(out, LAB_NOT_RUN, "%s", x.why[0] ? x.why : x.buyer.note);
         out->table = lab_rows_end(rows);
         lab_sessions_close(&x);
         return;

@@ -21,14 +21,14 @@ static void types(const lab_site *site, lab_finding *out)
                  {"persistent sequential", "/lab-types/ps-", ZOO_SEQUENCE},
                  {"ephemeral", "/lab-types/e", ZOO_EPHEMERAL},
                  {"ephemeral sequential", "/lab-types/es-", ZOO_EPHEMERAL | ZOO_SEQUENCE}};
-    lab_seat seat = {.site = site};
-    zhandle_t *a = lab_znode_open(&seat), *b = a ? lab_znode_open(&seat) : NULL;
+    lab_buyer buyer = {.site = site};
+    zhandle_t *a = lab_znode_open(&buyer), *b = a ? lab_znode_open(&buyer) : NULL;
     char made[4][64] = {{0}};
     lab_rows *rows;
     int stay = 0;
 
-    if (!b || !lab_znode_make(&seat, b, "/lab-types")) {
-        lab_found(out, LAB_NOT_RUN, "%s", seat.note);
+    if (!b || !lab_znode_make(&buyer, b, "/lab-types")) {
+        lab_found(out, LAB_NOT_RUN, "%s", buyer.note);
         if (a)
             zookeeper_close(a);
         return;
@@ -75,13 +75,13 @@ static void herd_size(const lab_site *site, lab_finding *out)
     static char line[WAITERS + 1][64];
     static zhandle_t *waiters[WAITERS];
     static int all[WAITERS], before[WAITERS];
-    lab_seat seat = {.site = site};
-    zhandle_t *z = lab_znode_open(&seat);
+    lab_buyer buyer = {.site = site};
+    zhandle_t *z = lab_znode_open(&buyer);
     int herd = 0, queue = 0, seated = 0;
 
-    while (z && seated < WAITERS && (waiters[seated] = lab_znode_open(&seat)))
+    while (z && seated < WAITERS && (waiters[seated] = lab_znode_open(&buyer)))
         seated++;
-    if (seated == WAITERS && lab_znode_make(&seat, z, "/lab-herd-size")) {
+    if (seated == WAITERS && lab_znode_make(&buyer, z, "/lab-herd-size")) {
         for (int i = 0; i < WAITERS; i++)
             before[i] = i; /* waiter i stands behind entry i */
         for (int i = 0; i <= WAITERS; i++)
@@ -98,7 +98,7 @@ static void herd_size(const lab_site *site, lab_finding *out)
             "one before it",
             WAITERS, herd, queue);
     } else {
-        lab_found(out, LAB_NOT_RUN, "%s", seat.note);
+        lab_found(out, LAB_NOT_RUN, "%s", buyer.note);
     }
     for (int i = 0; i < seated; i++)
         zookeeper_close(waiters[i]);

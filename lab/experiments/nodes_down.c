@@ -55,19 +55,19 @@ static bool take_dibs(const char *url, int64_t *took_us)
 
 static bool take_in_turn(const lab_site *site, int64_t *took_us)
 {
-    lab_seat seat = {.strategy = lab_find("redlock-in-turn", NULL),
-                     .site = site,
-                     .resource = "r12a",
-                     .pace = {.wait_ms = WAIT_MS}};
+    lab_buyer buyer = {.strategy = lab_find("redlock-in-turn", NULL),
+                       .site = site,
+                       .resource = "r12a",
+                       .pace = {.wait_ms = WAIT_MS}};
     int64_t begin = lab_now_us();
-    bool got = seat.strategy->open_process(&seat) && seat.strategy->open(&seat);
+    bool got = buyer.strategy->open_process(&buyer) && buyer.strategy->open(&buyer);
 
     if (got) {
-        got = seat.strategy->lock(&seat);
+        got = buyer.strategy->lock(&buyer);
         if (got)
-            seat.strategy->unlock(&seat);
-        seat.strategy->close(&seat);
-        seat.strategy->close_process(&seat);
+            buyer.strategy->unlock(&buyer);
+        buyer.strategy->close(&buyer);
+        buyer.strategy->close_process(&buyer);
     }
     *took_us = lab_now_us() - begin;
     return got;

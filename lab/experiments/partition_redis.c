@@ -20,7 +20,7 @@
 #define LOST_MS  15000
 
 typedef struct pair {
-    lab_seat seat;
+    lab_buyer buyer;
     lab_node master, replica;
     lab_proxy link;
     redisContext *a, *b;
@@ -34,17 +34,17 @@ typedef struct pair {
 } pair;
 
 /* Does INFO of this one have the word, within ten seconds? */
-static bool says(lab_seat *seat, redisContext *r, const char *word)
+static bool says(lab_buyer *buyer, redisContext *r, const char *word)
 {
     for (int64_t until = lab_now_us() + 10 * 1000000; lab_now_us() < until; usleep(20000)) {
-        redisReply *info = lab_redis_reply(seat, r, "INFO replication");
+        redisReply *info = lab_redis_reply(buyer, r, "INFO replication");
         bool there = info && info->type == REDIS_REPLY_STRING && strstr(info->str, word);
         if (info)
             freeReplyObject(info);
         if (there)
             return true;
     }
-    return lab_note(seat, "the replica never said %s", word);
+    return lab_note(buyer, "the replica never said %s", word);
 }
 
 static bool start(pair *p)
@@ -60,11 +60,11 @@ static bool start(pair *p)
     snprintf(port, sizeof port, "%d", p->link.port);
     if (!lab_node_new(&p->replica, extra, p->why))
         return false;
-    p->a = lab_redis_open(&p->seat, p->master.url);
-    p->b = lab_redis_open(&p->seat, p->replica.url);
-    if (p->a && p->b && says(&p->seat, p->b, "master_link_status:up"))
+    p->a = lab_redis_open(&p->buyer, p->master.url);
+    p->b = lab_redis_open(&p->buyer, p->replica.url);
+    if (p->a && p->b && says(&p->buyer, p->b, "master_link_status:up"))
         return true;
-    snprintf(p->why, sizeof p->why, "%s", p->seat.note);
+    snprintf(p->why, sizeof p->why, "%s", p->buyer.note);
     return false;
 }
 
@@ -74,10 +74,10 @@ static void both_sides(pair *p)
     redisContext *side[] = {p->a, p->b};
 
     for (int i = 0; i < 2; i++)
-        p->holders += lab_redis(&p->seat, side[i], "SET lock:c1 side-%d NX PX 60000", i) == 1;
+        p->holders += lab_redis(&p->buyer, side[i], "SET lock:c1 side-%d NX PX 60000", i) == 1;
     for (int i = 0; i < 2; i++)
         for (int64_t until = lab_now_us() + WRITE_US; lab_now_us() < until;)
-            p->written[i] += lab_redis(&p->seat, side[i], "INCR written:%d", i) > 0;
+            p->written[i] += lab_redis(&p->buyer, side[i], "INCR written:%d", i) > 0;
     lab_rows_add(p->rows, "SET NX PX, old master and promoted replica\t%d of 2 sides grant it",
                  p->holders);
     lab_rows_add(p->rows, "writes while it is cut\t%lld on the old master, %lld on the new one",
@@ -107,7 +107,7 @@ static void dibs_on_both(pair *p, dibs *d[2], dibs_grant *g[2])
 
 static int64_t number_at(pair *p, redisContext *r, int side)
 {
-    int64_t n = lab_redis(&p->seat, r, "GET written:%d", side);
+    int64_t n = lab_redis(&p->buyer, r, "GET written:%d", side);
 
     return n < 0 ? 0 : n;
 }
@@ -118,8 +118,8 @@ static bool heal(pair *p, dibs_grant *old)
     int64_t until = lab_now_us() + LOST_MS * 1000LL;
 
     kill(p->link.pid, SIGCONT);
-    lab_redis(&p->seat, p->a, "REPLICAOF 127.0.0.1 %d", p->replica.port);
-    if (!says(&p->seat, p->a, "master_link_status:up"))
+    lab_redis(&p->buyer, p->a, "REPLICAOF 127.0.0.1 %d", p->replica.port);
+    if (!says(&p->buyer, p->a, "master_link_status:up"))
         return false;
     for (int i = 0; i < 2; i++)
         p->kept[i] = number_at(p, p->a, i);
@@ -143,7 +143,7 @@ static bool story(pair *p)
     bool healed = false;
 
     kill(p->link.pid, SIGSTOP);
-    if (lab_redis(&p->seat, p->b, "REPLICAOF NO ONE") == 1) {
+    if (lab_redis(&p->buyer, p->b, "REPLICAOF NO ONE") == 1) {
         both_sides(p);
         dibs_on_both(p, d, g);
         healed = heal(p, g[0]);
@@ -151,13 +151,13 @@ static bool story(pair *p)
     for (int i = 0; i < 2; i++)
         dibs_close(d[i]); /* which unlocks its grant */
     if (!healed)
-        snprintf(p->why, sizeof p->why, "%s", p->seat.note);
+        snprintf(p->why, sizeof p->why, "%s", p->buyer.note);
     return healed;
 }
 
 static void on_redis(const lab_site *site, lab_finding *out)
 {
-    pair p = {.seat = {.site = site}, .link = {.pid = -1}};
+    pair p = {.buyer = {.site = site}, .link = {.pid = -1}};
 
     p.rows = lab_rows_new("what\tseen");
     if (start(&p) && story(&p)) {

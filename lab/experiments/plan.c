@@ -24,10 +24,10 @@ static bool make(lab_sessions *x)
 /* One statement: how the engine reads the table, and whether a row that was not asked for is locked. */
 static bool look(lab_sessions *x, const char *condition, lab_rows *rows, seen *out)
 {
-    char *plan = lab_sql_text(&x->seat, x->a,
+    char *plan = lab_sql_text(&x->buyer, x->a,
                               "EXPLAIN SELECT stock FROM lab_small WHERE %s FOR UPDATE", condition);
     bool asked = plan && lab_a(x, "BEGIN") &&
-                 lab_sql_run(&x->seat, x->a, "SELECT stock FROM lab_small WHERE %s FOR UPDATE",
+                 lab_sql_run(&x->buyer, x->a, "SELECT stock FROM lab_small WHERE %s FOR UPDATE",
                              condition) >= 0;
 
     if (asked) {
@@ -62,7 +62,7 @@ static void small_table(const lab_site *site, lab_server server, lab_finding *ou
             two.scanned ? "scans the table" : "uses the index", two.waits ? "waits" : "goes on");
         lab_a(&x, "DROP TABLE lab_small");
     } else {
-        lab_found(out, LAB_NOT_RUN, "%s", x.why[0] ? x.why : x.seat.note);
+        lab_found(out, LAB_NOT_RUN, "%s", x.why[0] ? x.why : x.buyer.note);
     }
     lab_sessions_close(&x);
 }

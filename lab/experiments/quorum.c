@@ -14,7 +14,7 @@ void lab_quorum_open(lab_quorum *q, const lab_node *nodes, int count, const char
     snprintf(q->id, sizeof q->id, "%s", id);
     for (int i = 0; i < count; i++)
         if (nodes[i].pid > 0)
-            q->node[i] = lab_redis_open(&q->seat, nodes[i].url);
+            q->node[i] = lab_redis_open(&q->buyer, nodes[i].url);
 }
 
 void lab_quorum_close(lab_quorum *q)
@@ -66,5 +66,5 @@ void lab_quorum_release(lab_quorum *q, const char *name)
 {
     for (int i = 0; i < q->count; i++)
         if (q->node[i])
-            lab_redis(&q->seat, q->node[i], "EVAL %s 1 %s %s", release, name, q->id);
+            lab_redis(&q->buyer, q->node[i], "EVAL %s 1 %s %s", release, name, q->id);
 }

@@ -10,7 +10,7 @@
 #define LAB_QUORUM_MAX 7
 
 typedef struct lab_quorum {
-    lab_seat seat;
+    lab_buyer buyer;
     redisContext *node[LAB_QUORUM_MAX]; /* NULL: not reachable */
     int count;
     char id[64];

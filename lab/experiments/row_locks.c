@@ -24,9 +24,9 @@ static bool make_table(lab_sessions *x, bool index)
 static void innodb_says(lab_sessions *x, char out[256])
 {
     static const char word[] = " lock struct(s)";
-    char *text = lab_sql_text(&x->seat, x->b, "SHOW ENGINE INNODB STATUS");
+    char *text = lab_sql_text(&x->buyer, x->b, "SHOW ENGINE INNODB STATUS");
 
-    snprintf(out, 256, "%s", text ? "no locks" : x->seat.note);
+    snprintf(out, 256, "%s", text ? "no locks" : x->buyer.note);
     for (char *at = text; at && (at = strstr(at, word)); at++) {
         char *line = at;
         while (line > text && line[-1] != '\n')
@@ -47,12 +47,12 @@ static void engine_says(lab_sessions *x, char out[256])
         return;
     }
     text = lab_sql_text(
-        &x->seat, x->b, "%s",
+        &x->buyer, x->b, "%s",
         "SELECT string_agg(DISTINCT mode || ' on ' || relation::regclass::text, ', ') FROM "
         "pg_locks "
         "WHERE locktype IN ('relation', 'tuple') AND relation::regclass::text LIKE 'lab_rows%' AND "
         "granted");
-    snprintf(out, 256, "%s", text ? text : x->seat.note);
+    snprintf(out, 256, "%s", text ? text : x->buyer.note);
     out[strcspn(out, "\n")] = '\0';
     free(text);
 }
@@ -72,7 +72,7 @@ static void one_cell(lab_sessions *x, lab_rows *rows, const char *statement, con
     lab_b(x, "ROLLBACK");
     if (!make_table(x, index) || !lab_a(x, begin) || !lab_b(x, begin) || !lab_a(x, "BEGIN") ||
         !lab_a(x, statement)) {
-        lab_rows_add(rows, "%s\t%s\t%s\t\t", level, index ? "index" : "no index", x->seat.note);
+        lab_rows_add(rows, "%s\t%s\t%s\t\t", level, index ? "index" : "no index", x->buyer.note);
         lab_a(x, "ROLLBACK");
         return;
     }

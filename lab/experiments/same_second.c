@@ -10,7 +10,7 @@
 /* The time as the row has it, as text. */
 static char *read_time(lab_sessions *x)
 {
-    char *text = lab_sql_text(&x->seat, x->a, "SELECT changed FROM lab_second WHERE id = 1");
+    char *text = lab_sql_text(&x->buyer, x->a, "SELECT changed FROM lab_second WHERE id = 1");
 
     if (text)
         text[strcspn(text, "\n")] = '\0';
@@ -20,7 +20,7 @@ static char *read_time(lab_sessions *x)
 static bool make(lab_sessions *x, int digits)
 {
     return lab_a(x, "DROP TABLE IF EXISTS lab_second") &&
-           lab_sql_run(&x->seat, x->a,
+           lab_sql_run(&x->buyer, x->a,
                        "CREATE TABLE lab_second (id INT PRIMARY KEY, stock INT NOT NULL, changed "
                        "TIMESTAMP(%d) NOT NULL)",
                        digits) >= 0;
@@ -33,7 +33,7 @@ static bool early_in_a_second(lab_sessions *x)
 
     for (int64_t until = lab_now_us() + 5 * 1000000; lab_now_us() < until; usleep(20000))
         if (lab_sql_read(
-                &x->seat, x->a, &us, 1,
+                &x->buyer, x->a, &us, 1,
                 x->server == LAB_MARIADB
                     ? "SELECT MICROSECOND(CURRENT_TIMESTAMP(6))"
                     : "SELECT CAST(EXTRACT(MICROSECONDS FROM clock_timestamp()) AS BIGINT) "
@@ -50,19 +50,19 @@ static int64_t story(lab_sessions *x, int digits, bool *landed)
     int64_t stock = -1, changed = -1;
 
     if (make(x, digits) && early_in_a_second(x) &&
-        lab_sql_run(&x->seat, x->a, "INSERT INTO lab_second VALUES (1, 10, CURRENT_TIMESTAMP(%d))",
+        lab_sql_run(&x->buyer, x->a, "INSERT INTO lab_second VALUES (1, 10, CURRENT_TIMESTAMP(%d))",
                     digits) == 1 &&
         (time = read_time(x)) &&
-        lab_sql_run(&x->seat, x->b,
+        lab_sql_run(&x->buyer, x->b,
                     "UPDATE lab_second SET stock = 7, changed = CURRENT_TIMESTAMP(%d) WHERE id = 1",
                     digits) == 1)
-        changed = lab_sql_run(&x->seat, x->a,
+        changed = lab_sql_run(&x->buyer, x->a,
                               "UPDATE lab_second SET stock = 9, changed = CURRENT_TIMESTAMP(%d) "
                               "WHERE id = 1 AND changed = '%s'",
                               digits, time);
     *landed = changed > 0;
     if (changed >= 0)
-        lab_sql_read(&x->seat, x->a, &stock, 1, "SELECT stock FROM lab_second WHERE id = 1");
+        lab_sql_read(&x->buyer, x->a, &stock, 1, "SELECT stock FROM lab_second WHERE id = 1");
     free(time);
     return stock;
 }
@@ -80,7 +80,7 @@ static void same_second(const lab_site *site, lab_server server, lab_finding *ou
     seconds = story(&x, 0, &coarse);
     micros = story(&x, 6, &fine);
     if (seconds < 0 || micros < 0)
-        lab_found(out, LAB_NOT_RUN, "%s", x.seat.note);
+        lab_found(out, LAB_NOT_RUN, "%s", x.buyer.note);
     else
         lab_found(out, LAB_SHOWN,
                   "10 in stock, 3 sold, and 1 sold by a client that had read before: with times in "

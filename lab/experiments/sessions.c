@@ -13,13 +13,13 @@ bool lab_sessions_open(lab_sessions *x, const lab_site *site, lab_server server)
         server == LAB_MARIADB ? "SET innodb_lock_wait_timeout = 1" : "SET lock_timeout = '1s'";
 
     memset(x, 0, sizeof *x);
-    x->seat.site = site;
+    x->buyer.site = site;
     x->server = server;
-    x->a = lab_sql_open(&x->seat, server);
-    x->b = x->a ? lab_sql_open(&x->seat, server) : NULL;
+    x->a = lab_sql_open(&x->buyer, server);
+    x->b = x->a ? lab_sql_open(&x->buyer, server) : NULL;
     if (x->b && lab_b(x, patience))
         return true;
-    snprintf(x->why, sizeof x->why, "%s", x->seat.note);
+    snprintf(x->why, sizeof x->why, "%s", x->buyer.note);
     lab_sessions_close(x);
     return false;
 }
@@ -33,8 +33,8 @@ void lab_sessions_close(lab_sessions *x)
 
 static bool run(lab_sessions *x, lab_sql *sql, const char *text)
 {
-    x->seat.note[0] = '\0';
-    return lab_sql_run(&x->seat, sql, "%s", text) >= 0;
+    x->buyer.note[0] = '\0';
+    return lab_sql_run(&x->buyer, sql, "%s", text) >= 0;
 }
 
 bool lab_a(lab_sessions *x, const char *sql)
@@ -72,14 +72,14 @@ static void *later_main(void *data)
     lab_later *l = data;
     int64_t begin = lab_now_us();
 
-    l->done = lab_sql_run(&l->seat, l->sql, "%s", l->text) >= 0;
+    l->done = lab_sql_run(&l->buyer, l->sql, "%s", l->text) >= 0;
     l->took_us = lab_now_us() - begin;
     return NULL;
 }
 
 bool lab_later_start(lab_later *l, const lab_site *site, lab_sql *sql, const char *text)
 {
-    *l = (lab_later){.seat = {.site = site}, .sql = sql, .text = text};
+    *l = (lab_later){.buyer = {.site = site}, .sql = sql, .text = text};
     l->started = pthread_create(&l->thread, NULL, later_main, l) == 0;
     return l->started;
 }
@@ -97,12 +97,12 @@ static int64_t count_waiting(lab_sessions *x, const char *begin)
     int64_t n = 0;
 
     if (x->server == LAB_MARIADB)
-        lab_sql_read(&x->seat, x->b, &n, 1,
+        lab_sql_read(&x->buyer, x->b, &n, 1,
                      "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = "
                      "'LOCK WAIT' AND trx_query LIKE '%s%%'",
                      begin);
     else
-        lab_sql_read(&x->seat, x->b, &n, 1,
+        lab_sql_read(&x->buyer, x->b, &n, 1,
                      "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND "
                      "query LIKE '%s%%'",
                      begin);
@@ -123,18 +123,18 @@ void lab_lock_words(lab_sessions *x, const char *table, char out[256])
     char *words;
 
     if (x->server == LAB_MARIADB)
-        words = lab_sql_text(&x->seat, x->b,
+        words = lab_sql_text(&x->buyer, x->b,
                              "SELECT GROUP_CONCAT(DISTINCT lock_mode, ' on ', lock_index ORDER BY "
                              "lock_mode DESC SEPARATOR ', ') FROM "
                              "information_schema.innodb_locks WHERE lock_table LIKE '%%%s%%'",
                              table);
     else
-        words = lab_sql_text(&x->seat, x->b,
+        words = lab_sql_text(&x->buyer, x->b,
                              "SELECT string_agg(DISTINCT mode || ' on ' || locktype, ', ') FROM "
                              "pg_locks WHERE NOT granted AND pid IN (SELECT pid FROM "
                              "pg_stat_activity WHERE query LIKE '%%%s%%')",
                              table);
-    snprintf(out, 256, "%s", words ? words : x->seat.note);
+    snprintf(out, 256, "%s", words ? words : x->buyer.note);
     out[strcspn(out, "\n")] = '\0';
     free(words);
 }

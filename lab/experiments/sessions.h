@@ -8,7 +8,7 @@
 #include <pthread.h>
 
 typedef struct lab_sessions {
-    lab_seat seat;
+    lab_buyer buyer;
     lab_server server;
     lab_sql *a, *b; /* b gives up waiting for a lock after a second */
     char why[256];
@@ -18,7 +18,7 @@ typedef struct lab_sessions {
 bool lab_sessions_open(lab_sessions *x, const lab_site *site, lab_server server);
 void lab_sessions_close(lab_sessions *x);
 
-/* Each runs what it is told; false: `why` (also kept in seat.note). */
+/* Each runs what it is told; false: `why` (also kept in buyer.note). */
 bool lab_a(lab_sessions *x, const char *sql);
 bool lab_b(lab_sessions *x, const char *sql);
 /* Does this statement of b's wait for a? Whatever it did is rolled back. */
@@ -26,10 +26,10 @@ bool lab_b_waits(lab_sessions *x, const char *sql);
 
 /* A statement that may have to wait, in a thread of its own. */
 typedef struct lab_later {
-    lab_seat seat;
+    lab_buyer buyer;
     lab_sql *sql;
     const char *text;
-    bool done;       /* when it has ended; else seat.note says why not */
+    bool done;       /* when it has ended; else buyer.note says why not */
     int64_t took_us; /* how long it took */
     bool started;
     pthread_t thread;

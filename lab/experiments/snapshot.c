@@ -13,11 +13,11 @@ static void snapshot(const lab_site *site, lab_server server, lab_finding *out)
         !lab_a(&x, "CREATE TABLE lab_read (id INT PRIMARY KEY, stock INT NOT NULL)") ||
         !lab_a(&x, "INSERT INTO lab_read VALUES (1, 5)") || !lab_a(&x, "BEGIN") ||
         !lab_a(&x, "UPDATE lab_read SET stock = 4 WHERE id = 1")) {
-        lab_found(out, LAB_NOT_RUN, "%s", x.why[0] ? x.why : x.seat.note);
+        lab_found(out, LAB_NOT_RUN, "%s", x.why[0] ? x.why : x.buyer.note);
         lab_sessions_close(&x);
         return;
     }
-    lab_sql_read(&x.seat, x.b, &plain, 1, "SELECT stock FROM lab_read WHERE id = 1");
+    lab_sql_read(&x.buyer, x.b, &plain, 1, "SELECT stock FROM lab_read WHERE id = 1");
     waits = lab_b_waits(&x, "SELECT stock FROM lab_read WHERE id = 1 FOR UPDATE");
     lab_a(&x, "COMMIT");
     lab_a(&x, "DROP TABLE lab_read");

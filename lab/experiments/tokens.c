@@ -20,41 +20,41 @@
 
 typedef struct rush_of_tokens {
     const lab_site *site;
-    int (*redeem)(lab_seat *seat, redisContext *r);
+    int (*redeem)(lab_buyer *buyer, redisContext *r);
 } rush_of_tokens;
 
-static int check_work_delete(lab_seat *seat, redisContext *r)
+static int check_work_delete(lab_buyer *buyer, redisContext *r)
 {
-    if (lab_redis(seat, r, "EXISTS lab:token") != 1)
+    if (lab_redis(buyer, r, "EXISTS lab:token") != 1)
         return 0;
     usleep(WORK_US);
-    lab_redis(seat, r, "DEL lab:token");
+    lab_redis(buyer, r, "DEL lab:token");
     return 1;
 }
 
-static int delete_work(lab_seat *seat, redisContext *r)
+static int delete_work(lab_buyer *buyer, redisContext *r)
 {
-    if (lab_redis(seat, r, "DEL lab:token") != 1)
-        return 0;
-    usleep(WORK_US);
-    return 1;
-}
-
-static int count_work(lab_seat *seat, redisContext *r)
-{
-    if (lab_redis(seat, r, "INCR lab:token") != 2)
+    if (lab_redis(buyer, r, "DEL lab:token") != 1)
         return 0;
     usleep(WORK_US);
     return 1;
 }
 
-static int under_a_mutex(lab_seat *seat, redisContext *r)
+static int count_work(lab_buyer *buyer, redisContext *r)
+{
+    if (lab_redis(buyer, r, "INCR lab:token") != 2)
+        return 0;
+    usleep(WORK_US);
+    return 1;
+}
+
+static int under_a_mutex(lab_buyer *buyer, redisContext *r)
 {
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     int passed;
 
     pthread_mutex_lock(&mutex);
-    passed = check_work_delete(seat, r);
+    passed = check_work_delete(buyer, r);
     pthread_mutex_unlock(&mutex);
     return passed;
 }
@@ -62,31 +62,31 @@ static int under_a_mutex(lab_seat *seat, redisContext *r)
 static int request(void *ctx, int number)
 {
     const rush_of_tokens *t = ctx;
-    lab_seat seat = {.site = t->site};
-    redisContext *r = lab_redis_open(&seat, t->site->url[LAB_REDIS]);
+    lab_buyer buyer = {.site = t->site};
+    redisContext *r = lab_redis_open(&buyer, t->site->url[LAB_REDIS]);
     int passed;
 
     (void)number;
     if (!r)
         return 0;
-    passed = t->redeem(&seat, r);
+    passed = t->redeem(&buyer, r);
     redisFree(r);
     return passed;
 }
 
 /* How many pass, on a fresh token. */
-static int rush(const lab_site *site, int (*redeem)(lab_seat *, redisContext *), int processes)
+static int rush(const lab_site *site, int (*redeem)(lab_buyer *, redisContext *), int processes)
 {
     rush_of_tokens t = {site, redeem};
-    lab_seat seat = {.site = site};
-    redisContext *r = lab_redis_open(&seat, site->url[LAB_REDIS]);
+    lab_buyer buyer = {.site = site};
+    redisContext *r = lab_redis_open(&buyer, site->url[LAB_REDIS]);
     int passed;
 
     if (!r)
         return -1;
-    lab_redis(&seat, r, "SET lab:token 1");
+    lab_redis(&buyer, r, "SET lab:token 1");
     passed = lab_rush(processes, 16 / processes, request, &t);
-    lab_redis(&seat, r, "DEL lab:token");
+    lab_redis(&buyer, r, "DEL lab:token");
     redisFree(r);
     return passed;
 }
@@ -108,15 +108,15 @@ static void f3a(const lab_site *site, lab_finding *out)
 /* The worker dies between deleting the token and its work: may the caller send the request again? */
 static int after_a_crash(const lab_site *site)
 {
-    lab_seat seat = {.site = site};
-    redisContext *r = lab_redis_open(&seat, site->url[LAB_REDIS]);
+    lab_buyer buyer = {.site = site};
+    redisContext *r = lab_redis_open(&buyer, site->url[LAB_REDIS]);
     int passed;
 
     if (!r)
         return -1;
-    lab_redis(&seat, r, "SET lab:token 1");
-    lab_redis(&seat, r, "DEL lab:token"); /* and no more: it died here */
-    passed = delete_work(&seat, r);
+    lab_redis(&buyer, r, "SET lab:token 1");
+    lab_redis(&buyer, r, "DEL lab:token"); /* and no more: it died here */
+    passed = delete_work(&buyer, r);
     redisFree(r);
     return passed;
 }
@@ -142,20 +142,20 @@ static void f3c(const lab_site *site, lab_finding *out)
 static int redeem_own(void *ctx, int number)
 {
     const rush_of_tokens *t = ctx;
-    lab_seat seat = {.site = t->site};
-    redisContext *r = lab_redis_open(&seat, t->site->url[LAB_REDIS]);
+    lab_buyer buyer = {.site = t->site};
+    redisContext *r = lab_redis_open(&buyer, t->site->url[LAB_REDIS]);
 
     (void)number;
     for (int i = 0; r && i < OWN; i++) {
-        lab_redis(&seat, r, "SET lab:token 1");
-        t->redeem(&seat, r);
+        lab_redis(&buyer, r, "SET lab:token 1");
+        t->redeem(&buyer, r);
     }
     if (r)
         redisFree(r);
     return r ? OWN : 0;
 }
 
-static double own_a_second(const lab_site *site, int (*redeem)(lab_seat *, redisContext *))
+static double own_a_second(const lab_site *site, int (*redeem)(lab_buyer *, redisContext *))
 {
     rush_of_tokens t = {site, redeem};
     int64_t begin = lab_now_us();
@@ -180,14 +180,14 @@ static void f3d(const lab_site *site, lab_finding *out)
 static void f3e(const lab_site *site, lab_finding *out)
 {
     enum { ROUNDS = 2000 };
-    lab_seat seat = {.site = site};
-    redisContext *r = lab_redis_open(&seat, site->url[LAB_REDIS]);
+    lab_buyer buyer = {.site = site};
+    redisContext *r = lab_redis_open(&buyer, site->url[LAB_REDIS]);
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     int64_t begin, memory, redis;
     static volatile int64_t table[ROUNDS];
 
     if (!r) {
-        lab_found(out, LAB_NOT_RUN, "%s", seat.note);
+        lab_found(out, LAB_NOT_RUN, "%s", buyer.note);
         return;
     }
     begin = lab_now_us();
@@ -200,7 +200,7 @@ static void f3e(const lab_site *site, lab_finding *out)
     memory = (lab_now_us() - begin) * 1000 / ROUNDS;
     begin = lab_now_us();
     for (int i = 0; i < ROUNDS; i++)
-        lab_redis(&seat, r, "SET lab:token:%d 1 PX 10000", i);
+        lab_redis(&buyer, r, "SET lab:token:%d 1 PX 10000", i);
     redis = (lab_now_us() - begin) * 1000 / ROUNDS;
     redisFree(r);
     lab_found(

@@ -17,15 +17,15 @@ static void value_before(const lab_site *site, lab_server server, lab_finding *o
     if (!lab_sessions_open(&x, site, server) || !lab_a(&x, "DROP TABLE IF EXISTS lab_before") ||
         !lab_a(&x, "CREATE TABLE lab_before (id INT PRIMARY KEY, stock INT NOT NULL)") ||
         !lab_a(&x, "INSERT INTO lab_before VALUES (1, 10)") ||
-        lab_sql_read(&x.seat, x.a, &before, 1, "SELECT stock FROM lab_before WHERE id = 1") <= 0 ||
-        !lab_b(&x, DEDUCT) || (changed = lab_sql_run(&x.seat, x.a, DEDUCT)) < 0 ||
+        lab_sql_read(&x.buyer, x.a, &before, 1, "SELECT stock FROM lab_before WHERE id = 1") <= 0 ||
+        !lab_b(&x, DEDUCT) || (changed = lab_sql_run(&x.buyer, x.a, DEDUCT)) < 0 ||
         !lab_b(&x, DEDUCT) ||
-        lab_sql_read(&x.seat, x.a, &after, 1, "SELECT stock FROM lab_before WHERE id = 1") <= 0) {
-        lab_found(out, LAB_NOT_RUN, "%s", x.why[0] ? x.why : x.seat.note);
+        lab_sql_read(&x.buyer, x.a, &after, 1, "SELECT stock FROM lab_before WHERE id = 1") <= 0) {
+        lab_found(out, LAB_NOT_RUN, "%s", x.why[0] ? x.why : x.buyer.note);
         lab_sessions_close(&x);
         return;
     }
-    if (lab_sql_read(&x.seat, x.a, &returned, 1, DEDUCT " RETURNING stock") > 0)
+    if (lab_sql_read(&x.buyer, x.a, &returned, 1, DEDUCT " RETURNING stock") > 0)
         snprintf(said, sizeof said, "RETURNING gave %lld, the value after it", (long long)returned);
     else
         snprintf(said, sizeof said, "RETURNING is refused");

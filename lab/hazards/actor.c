@@ -28,9 +28,9 @@ typedef struct strike {
 
 /* ---- In the actor's process ------------------------------------------------------------------ */
 
-static void at_point(lab_seat *seat, const char *name)
+static void at_point(lab_buyer *buyer, const char *name)
 {
-    strike *s = seat->point_data;
+    strike *s = buyer->point_data;
 
     if (!s->point || strcmp(s->point, name) != 0)
         return;
@@ -44,51 +44,51 @@ static void work(int64_t us)
         usleep(5000);
 }
 
-static void act(lab_seat *seat, const message *m, lab_answer *out)
+static void act(lab_buyer *buyer, const message *m, lab_answer *out)
 {
-    const lab_strategy *s = seat->strategy;
+    const lab_strategy *s = buyer->strategy;
 
-    seat->note[0] = '\0';
-    seat->pace.wait_ms = m->wait_ms;
+    buyer->note[0] = '\0';
+    buyer->pace.wait_ms = m->wait_ms;
     switch (m->step) {
     case LAB_STEP_OPEN:
-        out->yes = (!s->open_process || s->open_process(seat)) && lab_seat_open(seat);
+        out->yes = (!s->open_process || s->open_process(buyer)) && lab_buyer_open(buyer);
         break;
     case LAB_STEP_LOCK:
-        out->yes = s->lock(seat);
+        out->yes = s->lock(buyer);
         break;
     case LAB_STEP_SELL:
-        out->sale = s->sell ? s->sell(seat) : lab_sell(seat);
+        out->sale = s->sell ? s->sell(buyer) : lab_sell(buyer);
         out->yes = out->sale == LAB_SOLD;
         break;
     case LAB_STEP_UNLOCK:
-        out->yes = s->unlock(seat);
+        out->yes = s->unlock(buyer);
         break;
     case LAB_STEP_WORK:
-        work(seat->pace.work_us);
+        work(buyer->pace.work_us);
         out->yes = true;
         break;
     case LAB_STEP_END:
         break;
     }
-    memcpy(out->note, seat->note, sizeof out->note);
+    memcpy(out->note, buyer->note, sizeof out->note);
 }
 
 static void actor_main(const lab_role *role, int in, int out)
 {
     strike hit = {.point = role->point, .signal = role->strike};
-    lab_seat seat = {.strategy = role->strategy,
-                     .site = role->site,
-                     .pace = role->pace,
-                     .process = getpid(),
-                     .resource = role->resource,
-                     .point = at_point,
-                     .point_data = &hit};
+    lab_buyer buyer = {.strategy = role->strategy,
+                       .site = role->site,
+                       .pace = role->pace,
+                       .process = getpid(),
+                       .resource = role->resource,
+                       .point = at_point,
+                       .point_data = &hit};
     message m;
 
     while (read(in, &m, sizeof m) == sizeof m && m.step != LAB_STEP_END) {
         lab_answer answer = {0};
-        act(&seat, &m, &answer);
+        act(&buyer, &m, &answer);
         answer.struck = hit.count;
         if (write(out, &answer, sizeof answer) != sizeof answer)
             break;
@@ -195,7 +195,7 @@ bool lab_scene(const lab_strategy *s, const lab_site *site, int64_t stock, char 
                char why[256])
 {
     static int count;
-    lab_seat books = {.strategy = s, .site = site, .resource = resource};
+    lab_buyer books = {.strategy = s, .site = site, .resource = resource};
     bool set;
 
     snprintf(resource, 64, "hazard:%d:%d", (int)getpid(), count++);
@@ -208,7 +208,7 @@ bool lab_scene(const lab_strategy *s, const lab_site *site, int64_t stock, char 
 bool lab_scene_stock(const lab_strategy *s, const lab_site *site, const char *resource,
                      int64_t *left)
 {
-    lab_seat books = {.strategy = s, .site = site, .resource = resource};
+    lab_buyer books = {.strategy = s, .site = site, .resource = resource};
     bool read = lab_stock_open(&books) && lab_stock_read(&books, left);
 
     lab_stock_close(&books);

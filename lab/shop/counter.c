@@ -12,12 +12,12 @@
 #define PATIENCE_MS 10000 /* a buyer behind a dead holder is told so in the end */
 
 struct lab_shop {
-    pthread_mutex_t lock; /* the pile and the tally */
-    pthread_mutex_t desk; /* the books' own seat */
-    lab_seat *seats;
-    lab_seat **pile;
+    pthread_mutex_t lock;       /* the pile and the tally */
+    pthread_mutex_t stock_lock; /* the books' own buyer */
+    lab_buyer *buyers;
+    lab_buyer **pile;
     size_t count, free;
-    lab_seat books;
+    lab_buyer books;
     bool process; /* open_process was done */
     lab_tally tally;
 };
@@ -26,7 +26,7 @@ struct lab_shop {
 
 static bool open_books(lab_shop *shop, const lab_strategy *s, const lab_site *site, int64_t stock)
 {
-    shop->books = (lab_seat){.strategy = s, .site = site, .resource = "goods:1", .thread = -1};
+    shop->books = (lab_buyer){.strategy = s, .site = site, .resource = "goods:1", .thread = -1};
     shop->tally.stock = stock;
     if (!lab_stock_open(&shop->books) || !lab_stock_set(&shop->books, stock))
         return false;
@@ -36,25 +36,25 @@ static bool open_books(lab_shop *shop, const lab_strategy *s, const lab_site *si
     return true;
 }
 
-static bool open_seats(lab_shop *shop, size_t clerks, char why[256])
+static bool open_buyers(lab_shop *shop, size_t clerks, char why[256])
 {
-    shop->seats = calloc(clerks, sizeof *shop->seats);
+    shop->buyers = calloc(clerks, sizeof *shop->buyers);
     shop->pile = calloc(clerks, sizeof *shop->pile);
-    if (!shop->seats || !shop->pile) {
+    if (!shop->buyers || !shop->pile) {
         snprintf(why, 256, "out of memory");
         return false;
     }
     for (; shop->count < clerks; shop->count++) {
-        lab_seat *seat = &shop->seats[shop->count];
-        *seat = shop->books;
-        seat->stock = NULL;
-        seat->thread = (int)shop->count;
-        seat->pace.wait_ms = PATIENCE_MS;
-        if (!lab_seat_open(seat)) {
-            snprintf(why, 256, "clerk %zu of %zu: %.200s", shop->count + 1, clerks, seat->note);
+        lab_buyer *buyer = &shop->buyers[shop->count];
+        *buyer = shop->books;
+        buyer->stock = NULL;
+        buyer->thread = (int)shop->count;
+        buyer->pace.wait_ms = PATIENCE_MS;
+        if (!lab_buyer_open(buyer)) {
+            snprintf(why, 256, "clerk %zu of %zu: %.200s", shop->count + 1, clerks, buyer->note);
             return false;
         }
-        shop->pile[shop->free++] = seat;
+        shop->pile[shop->free++] = buyer;
     }
     return true;
 }
@@ -69,10 +69,10 @@ lab_shop *lab_shop_open(const lab_strategy *strategy, const lab_site *site, int6
         return NULL;
     }
     pthread_mutex_init(&shop->lock, NULL);
-    pthread_mutex_init(&shop->desk, NULL);
+    pthread_mutex_init(&shop->stock_lock, NULL);
     if (!open_books(shop, strategy, site, stock))
         snprintf(why, 256, "%s", shop->books.note);
-    else if (open_seats(shop, (size_t)clerks, why))
+    else if (open_buyers(shop, (size_t)clerks, why))
         return shop;
     lab_shop_close(shop);
     return NULL;
@@ -83,13 +83,13 @@ void lab_shop_close(lab_shop *shop)
     if (!shop)
         return;
     for (size_t i = 0; i < shop->count; i++)
-        lab_seat_close(&shop->seats[i]);
+        lab_buyer_close(&shop->buyers[i]);
     if (shop->process && shop->books.strategy->close_process)
         shop->books.strategy->close_process(&shop->books);
     lab_stock_close(&shop->books);
     pthread_mutex_destroy(&shop->lock);
-    pthread_mutex_destroy(&shop->desk);
-    free(shop->seats);
+    pthread_mutex_destroy(&shop->stock_lock);
+    free(shop->buyers);
     free(shop->pile);
     free(shop);
 }
@@ -101,20 +101,20 @@ const lab_strategy *lab_shop_strategy(const lab_shop *shop)
 
 /* ---- Trade ----------------------------------------------------------------------------------- */
 
-static lab_seat *take_seat(lab_shop *shop)
+static lab_buyer *take_buyer(lab_shop *shop)
 {
-    lab_seat *seat;
+    lab_buyer *buyer;
 
     pthread_mutex_lock(&shop->lock);
-    seat = shop->free ? shop->pile[--shop->free] : NULL;
+    buyer = shop->free ? shop->pile[--shop->free] : NULL;
     pthread_mutex_unlock(&shop->lock);
-    return seat;
+    return buyer;
 }
 
-static void put_back(lab_shop *shop, lab_seat *seat, lab_sale sale)
+static void put_back(lab_shop *shop, lab_buyer *buyer, lab_sale sale)
 {
     pthread_mutex_lock(&shop->lock);
-    shop->pile[shop->free++] = seat;
+    shop->pile[shop->free++] = buyer;
     shop->tally.sold += sale == LAB_SOLD;
     shop->tally.sold_out += sale == LAB_SOLD_OUT;
     shop->tally.failed += sale == LAB_FAILED || sale == LAB_REFUSED;
@@ -123,16 +123,16 @@ static void put_back(lab_shop *shop, lab_seat *seat, lab_sale sale)
 
 lab_sale lab_shop_order(lab_shop *shop, char note[256])
 {
-    lab_seat *seat = take_seat(shop);
+    lab_buyer *buyer = take_buyer(shop);
     lab_sale sale;
 
-    if (!seat) {
+    if (!buyer) {
         snprintf(note, 256, "more orders at once than there are clerks");
         return LAB_FAILED;
     }
-    sale = lab_buy(seat);
-    snprintf(note, 256, "%s", sale == LAB_REFUSED ? "not obtained in time" : seat->note);
-    put_back(shop, seat, sale);
+    sale = lab_buy(buyer);
+    snprintf(note, 256, "%s", sale == LAB_REFUSED ? "not obtained in time" : buyer->note);
+    put_back(shop, buyer, sale);
     return sale;
 }
 
@@ -141,10 +141,10 @@ bool lab_shop_tally(lab_shop *shop, lab_tally *out, char note[256])
     int64_t left = 0, known;
     bool read;
 
-    pthread_mutex_lock(&shop->desk);
+    pthread_mutex_lock(&shop->stock_lock);
     read = lab_stock_read(&shop->books, &left);
     snprintf(note, 256, "%s", shop->books.note);
-    pthread_mutex_unlock(&shop->desk);
+    pthread_mutex_unlock(&shop->stock_lock);
     pthread_mutex_lock(&shop->lock);
     *out = shop->tally;
     pthread_mutex_unlock(&shop->lock);
@@ -172,10 +172,10 @@ bool lab_shop_reset(lab_shop *shop, int64_t stock, char note[256])
 {
     bool set;
 
-    pthread_mutex_lock(&shop->desk);
+    pthread_mutex_lock(&shop->stock_lock);
     set = lab_stock_set(&shop->books, stock);
     snprintf(note, 256, "%s", shop->books.note);
-    pthread_mutex_unlock(&shop->desk);
+    pthread_mutex_unlock(&shop->stock_lock);
     if (!set)
         return false;
     pthread_mutex_lock(&shop->lock);

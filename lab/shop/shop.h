@@ -1,7 +1,7 @@
 /* The shop: one strategy behind a counter with as many clerks as the HTTP server has threads, for load
  * generators as in tutorials (JMeter, wrk), and for people with a browser.
  *
- *   counter.c  the counter: seats, what was sold and what the books say
+ *   counter.c  the counter: buyers, what was sold and what the books say
  *   orders.c   orders from the form, behind guards that can be switched off
  *   book.c     which orders were made; journal.c: the log of what came in
  *   http.c     the server; form.c reads bodies, routes.c answers, pages.c and fill.c make pages of the templates beside them
@@ -22,7 +22,7 @@ typedef struct lab_tally {
     int64_t oversold; /* sold, and the books do not know. Right only while nobody is buying */
 } lab_tally;
 
-/* Opens the strategy with `clerks` seats and fills the shelf. NULL: `why`. The strategy and the site
+/* Opens the strategy with `clerks` buyers and fills the shelf. NULL: `why`. The strategy and the site
  * are borrowed until lab_shop_close. */
 lab_shop *lab_shop_open(const lab_strategy *strategy, const lab_site *site, int64_t clerks,
                         int64_t stock, char why[256]);

@@ -7,105 +7,105 @@
 
 #include <stdlib.h>
 
-typedef struct buyer {
+typedef struct dibs_client {
     dibs_grant *grant;
     lab_fenced *books;
-} buyer;
+} dibs_client;
 
-static bool dibs_open_process(lab_seat *seat)
+static bool dibs_open_process(lab_buyer *buyer)
 {
     lab_server engine = LAB_SERVERS;
     dibs_error err = {0};
     dibs *d = NULL;
 
     for (int i = 0; i < LAB_SERVERS; i++)
-        if (seat->strategy->needs & LAB_NEED(i))
+        if (buyer->strategy->needs & LAB_NEED(i))
             engine = (lab_server)i;
-    if (dibs_open(seat->site->url[engine], NULL, &d, &err) != DIBS_OK)
-        return lab_note(seat, "%s", err.message);
-    seat->shared = d;
+    if (dibs_open(buyer->site->url[engine], NULL, &d, &err) != DIBS_OK)
+        return lab_note(buyer, "%s", err.message);
+    buyer->shared = d;
     return true;
 }
 
-static void dibs_close_process(lab_seat *seat)
+static void dibs_close_process(lab_buyer *buyer)
 {
-    dibs_close(seat->shared);
+    dibs_close(buyer->shared);
 }
 
-static bool dibs_seat_open(lab_seat *seat)
+static bool dibs_buyer_open(lab_buyer *buyer)
 {
-    buyer *b = calloc(1, sizeof *b);
+    dibs_client *b = calloc(1, sizeof *b);
 
-    if (b && (!seat->strategy->sell || (b->books = lab_fenced_open(seat)))) {
-        seat->own = b;
+    if (b && (!buyer->strategy->sell || (b->books = lab_fenced_open(buyer)))) {
+        buyer->own = b;
         return true;
     }
     free(b);
     return false;
 }
 
-static void dibs_seat_close(lab_seat *seat)
+static void dibs_buyer_close(lab_buyer *buyer)
 {
-    buyer *b = seat->own;
+    dibs_client *b = buyer->own;
 
     if (b->books)
         lab_fenced_close(b->books);
     free(b);
 }
 
-static bool take_lock(lab_seat *seat)
+static bool take_lock(lab_buyer *buyer)
 {
-    dibs_lock_options o = {.wait_ms = seat->pace.wait_ms,
-                           .lease_ms = seat->strategy->lease_ms ? 0 : seat->pace.lease_ms};
-    buyer *b = seat->own;
+    dibs_lock_options o = {.wait_ms = buyer->pace.wait_ms,
+                           .lease_ms = buyer->strategy->lease_ms ? 0 : buyer->pace.lease_ms};
+    dibs_client *b = buyer->own;
     dibs_error err = {0};
-    dibs_status status = dibs_lock(seat->shared, seat->resource, &o, &b->grant, &err);
+    dibs_status status = dibs_lock(buyer->shared, buyer->resource, &o, &b->grant, &err);
 
-    seat->tries++;
+    buyer->tries++;
     if (status == DIBS_OK)
         return true;
     if (status != DIBS_BUSY)
-        lab_note(seat, "%s", err.message);
+        lab_note(buyer, "%s", err.message);
     return false;
 }
 
-static lab_sale dibs_sell(lab_seat *seat)
+static lab_sale dibs_sell(lab_buyer *buyer)
 {
-    buyer *b = seat->own;
+    dibs_client *b = buyer->own;
 
-    return lab_fenced_sell(seat, b->books, dibs_grant_fence(b->grant));
+    return lab_fenced_sell(buyer, b->books, dibs_grant_fence(b->grant));
 }
 
-static bool dibs_give(lab_seat *seat)
+static bool dibs_give(lab_buyer *buyer)
 {
-    buyer *b = seat->own;
+    dibs_client *b = buyer->own;
     dibs_error err;
     dibs_status status = dibs_unlock(&b->grant, &err);
 
     if (status != DIBS_OK && status != DIBS_LOST)
-        lab_note(seat, "%s", err.message);
+        lab_note(buyer, "%s", err.message);
     return status == DIBS_OK;
 }
 
-static bool dibs_is_held(lab_seat *seat)
+static bool dibs_is_held(lab_buyer *buyer)
 {
-    return dibs_grant_held(((buyer *)seat->own)->grant);
+    return dibs_grant_held(((dibs_client *)buyer->own)->grant);
 }
 
-static uint64_t dibs_fence_of(lab_seat *seat)
+static uint64_t dibs_fence_of(lab_buyer *buyer)
 {
-    return dibs_grant_fence(((buyer *)seat->own)->grant);
+    return dibs_grant_fence(((dibs_client *)buyer->own)->grant);
 }
 
 #define SURVIVES_ALL (LAB_SURVIVES(LAB_HAZARDS) - 1)
 
-#define DIBS(row, word, text, engine, books, ...)                                              \
-    {                                                                                          \
-        .id = row, .name = "dibs-" word, .title = text, .product = true,                       \
-        .needs = LAB_NEED(engine), .stock = books, .open_process = dibs_open_process,          \
-        .close_process = dibs_close_process, .open = dibs_seat_open, .close = dibs_seat_close, \
-        .lock = take_lock, .unlock = dibs_give, .held = dibs_is_held, .fence = dibs_fence_of,  \
-        __VA_ARGS__                                                                            \
+#define DIBS(row, word, text, engine, books, ...)                                                \
+    {                                                                                            \
+        .id = row, .name = "dibs-" word, .title = text, .product = true,                         \
+        .needs = LAB_NEED(engine), .stock = books, .open_process = dibs_open_process,            \
+        .close_process = dibs_close_process, .open = dibs_buyer_open, .close = dibs_buyer_close, \
+        .lock = take_lock, .unlock = dibs_give, .held = dibs_is_held, .fence = dibs_fence_of,    \
+        __VA_ARGS__                                                                              \
     }
 
 /* The books check the fence. */

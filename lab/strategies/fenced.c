@@ -23,18 +23,18 @@ static const char write_script[] = "local floor = tonumber(redis.call('GET', KEY
                                    "if tonumber(ARGV[1]) < floor then return 0 end "
                                    "redis.call('SET', KEYS[1], ARGV[2]) return 1";
 
-lab_fenced *lab_fenced_open(lab_seat *seat)
+lab_fenced *lab_fenced_open(lab_buyer *buyer)
 {
     lab_fenced *f = calloc(1, sizeof *f);
     dibs_error err = {0};
 
     if (!f)
         return NULL;
-    if (seat->strategy->stock == LAB_REDIS) {
-        f->redis = lab_redis_open(seat, seat->site->url[LAB_REDIS]);
-    } else if ((f->sql = lab_sql_open(seat, seat->strategy->stock)) &&
+    if (buyer->strategy->stock == LAB_REDIS) {
+        f->redis = lab_redis_open(buyer, buyer->site->url[LAB_REDIS]);
+    } else if ((f->sql = lab_sql_open(buyer, buyer->strategy->stock)) &&
                dibs_sql_prepare(lab_sql_handle(f->sql), &err) != DIBS_OK) {
-        lab_note(seat, "%s", err.message);
+        lab_note(buyer, "%s", err.message);
         lab_sql_close(f->sql);
         f->sql = NULL;
     }
@@ -52,84 +52,84 @@ void lab_fenced_close(lab_fenced *f)
     free(f);
 }
 
-static void work(lab_seat *seat)
+static void work(lab_buyer *buyer)
 {
-    if (seat->pace.work_us > 0)
-        usleep((useconds_t)seat->pace.work_us);
-    lab_point(seat, "between read and write");
+    if (buyer->pace.work_us > 0)
+        usleep((useconds_t)buyer->pace.work_us);
+    lab_point(buyer, "between read and write");
 }
 
 /* ---- Redis ----------------------------------------------------------------------------------- */
 
-static lab_sale refused(lab_seat *seat, uint64_t fence)
+static lab_sale refused(lab_buyer *buyer, uint64_t fence)
 {
-    lab_note(seat, "fence %" PRIu64 " is older than one that was seen before", fence);
+    lab_note(buyer, "fence %" PRIu64 " is older than one that was seen before", fence);
     return LAB_FAILED;
 }
 
-static lab_sale sell_redis(lab_seat *seat, redisContext *r, uint64_t fence)
+static lab_sale sell_redis(lab_buyer *buyer, redisContext *r, uint64_t fence)
 {
     int64_t stock =
-        lab_redis(seat, r, "EVAL %s 2 stock:%s floor:%s:%s %llu", pass_script, seat->resource,
-                  seat->strategy->name, seat->resource, (unsigned long long)fence);
+        lab_redis(buyer, r, "EVAL %s 2 stock:%s floor:%s:%s %llu", pass_script, buyer->resource,
+                  buyer->strategy->name, buyer->resource, (unsigned long long)fence);
     int64_t written;
 
     if (stock == -2)
-        return refused(seat, fence);
+        return refused(buyer, fence);
     if (stock < 1)
         return stock == INT64_MIN ? LAB_FAILED : LAB_SOLD_OUT;
-    work(seat);
-    written = lab_redis(seat, r, "EVAL %s 2 stock:%s floor:%s:%s %llu %lld", write_script,
-                        seat->resource, seat->strategy->name, seat->resource,
+    work(buyer);
+    written = lab_redis(buyer, r, "EVAL %s 2 stock:%s floor:%s:%s %llu %lld", write_script,
+                        buyer->resource, buyer->strategy->name, buyer->resource,
                         (unsigned long long)fence, (long long)stock - 1);
-    return written == 1 ? LAB_SOLD : written == 0 ? refused(seat, fence) : LAB_FAILED;
+    return written == 1 ? LAB_SOLD : written == 0 ? refused(buyer, fence) : LAB_FAILED;
 }
 
 /* ---- SQL ------------------------------------------------------------------------------------- */
 
 /* Begins a transaction and presents the fence in it; false: rolled back. */
-static bool begin(lab_seat *seat, lab_sql *sql, uint64_t fence)
+static bool begin(lab_buyer *buyer, lab_sql *sql, uint64_t fence)
 {
     dibs_error err = {0};
     char resource[128];
 
     /* Fences of different engines do not compare: each strategy has floors of its own. */
-    snprintf(resource, sizeof resource, "%s:%s", seat->strategy->name, seat->resource);
+    snprintf(resource, sizeof resource, "%s:%s", buyer->strategy->name, buyer->resource);
     /* SQLite would let two readers begin, and refuse one of them at its first write. */
-    if (lab_sql_run(seat, sql, seat->strategy->stock == LAB_SQLITE ? "BEGIN IMMEDIATE" : "BEGIN") <
-        0)
+    if (lab_sql_run(buyer, sql,
+                    buyer->strategy->stock == LAB_SQLITE ? "BEGIN IMMEDIATE" : "BEGIN") < 0)
         return false;
     if (dibs_sql_fence_pass(lab_sql_handle(sql), resource, fence, 0, &err) == DIBS_OK)
         return true;
-    lab_sql_run(seat, sql, "ROLLBACK");
-    return lab_note(seat, "%s", err.message);
+    lab_sql_run(buyer, sql, "ROLLBACK");
+    return lab_note(buyer, "%s", err.message);
 }
 
-static lab_sale sell_sql(lab_seat *seat, lab_sql *sql, uint64_t fence)
+static lab_sale sell_sql(lab_buyer *buyer, lab_sql *sql, uint64_t fence)
 {
     int64_t stock = 0;
     int found;
 
-    if (!begin(seat, sql, fence))
+    if (!begin(buyer, sql, fence))
         return LAB_FAILED;
-    found = lab_sql_read(seat, sql, &stock, 1, "SELECT stock FROM lab_stock WHERE goods = '%s'",
-                         seat->resource);
-    if (lab_sql_run(seat, sql, "COMMIT") < 0 || found <= 0)
+    found = lab_sql_read(buyer, sql, &stock, 1, "SELECT stock FROM lab_stock WHERE goods = '%s'",
+                         buyer->resource);
+    if (lab_sql_run(buyer, sql, "COMMIT") < 0 || found <= 0)
         return LAB_FAILED;
     if (stock < 1)
         return LAB_SOLD_OUT;
-    work(seat);
-    if (!begin(seat, sql, fence))
+    work(buyer);
+    if (!begin(buyer, sql, fence))
         return LAB_FAILED;
-    if (lab_sql_run(seat, sql, "UPDATE lab_stock SET stock = %lld WHERE goods = '%s'",
-                    (long long)stock - 1, seat->resource) != 1) {
-        lab_sql_run(seat, sql, "ROLLBACK");
+    if (lab_sql_run(buyer, sql, "UPDATE lab_stock SET stock = %lld WHERE goods = '%s'",
+                    (long long)stock - 1, buyer->resource) != 1) {
+        lab_sql_run(buyer, sql, "ROLLBACK");
         return LAB_FAILED;
     }
-    return lab_sql_run(seat, sql, "COMMIT") >= 0 ? LAB_SOLD : LAB_FAILED;
+    return lab_sql_run(buyer, sql, "COMMIT") >= 0 ? LAB_SOLD : LAB_FAILED;
 }
 
-lab_sale lab_fenced_sell(lab_seat *seat, lab_fenced *f, uint64_t fence)
+lab_sale lab_fenced_sell(lab_buyer *buyer, lab_fenced *f, uint64_t fence)
 {
-    return f->redis ? sell_redis(seat, f->redis, fence) : sell_sql(seat, f->sql, fence);
+    return f->redis ? sell_redis(buyer, f->redis, fence) : sell_sql(buyer, f->sql, fence);
 }

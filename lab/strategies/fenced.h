@@ -7,8 +7,8 @@
 
 typedef struct lab_fenced lab_fenced;
 
-lab_fenced *lab_fenced_open(lab_seat *seat); /* NULL: note */
+lab_fenced *lab_fenced_open(lab_buyer *buyer); /* NULL: note */
 void lab_fenced_close(lab_fenced *f);
-lab_sale lab_fenced_sell(lab_seat *seat, lab_fenced *f, uint64_t fence);
+lab_sale lab_fenced_sell(lab_buyer *buyer, lab_fenced *f, uint64_t fence);
 
 #endif

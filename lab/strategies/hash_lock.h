@@ -5,10 +5,10 @@
 #include "lab/raw.h"
 
 /* For lab_spin: 1 taken (or once more by the same owner), 0 another has it, -1 failed. */
-int lab_hash_ask(lab_seat *seat);
+int lab_hash_ask(lab_buyer *buyer);
 /* One level less; the last one deletes it. False: it is not ours. */
-bool lab_hash_give(lab_seat *seat);
+bool lab_hash_give(lab_buyer *buyer);
 /* A whole lease from now. False: it is not ours any more. */
-bool lab_hash_renew(lab_seat *seat, struct redisContext *redis, const char *id, int64_t lease_ms);
+bool lab_hash_renew(lab_buyer *buyer, struct redisContext *redis, const char *id, int64_t lease_ms);
 
 #endif

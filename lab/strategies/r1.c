@@ -3,26 +3,26 @@
 #include "lab/raw.h"
 #include "strategies.h"
 
-static int ask(lab_seat *seat)
+static int ask(lab_buyer *buyer)
 {
-    int64_t got = lab_redis(seat, lab_holder_of(seat)->redis, "SETNX lock:%s 1", seat->resource);
+    int64_t got = lab_redis(buyer, lab_holder_of(buyer)->redis, "SETNX lock:%s 1", buyer->resource);
 
     return got == INT64_MIN ? -1 : got == 1;
 }
 
-static bool r1_lock(lab_seat *seat)
+static bool r1_lock(lab_buyer *buyer)
 {
-    return lab_spin(seat, 0, ask);
+    return lab_spin(buyer, 0, ask);
 }
 
-static bool r1a_lock(lab_seat *seat)
+static bool r1a_lock(lab_buyer *buyer)
 {
-    return lab_spin(seat, LAB_PAUSE_US, ask);
+    return lab_spin(buyer, LAB_PAUSE_US, ask);
 }
 
-static bool r1_unlock(lab_seat *seat)
+static bool r1_unlock(lab_buyer *buyer)
 {
-    return lab_redis(seat, lab_holder_of(seat)->redis, "DEL lock:%s", seat->resource) == 1;
+    return lab_redis(buyer, lab_holder_of(buyer)->redis, "DEL lock:%s", buyer->resource) == 1;
 }
 
 const lab_strategy lab_r1 = {

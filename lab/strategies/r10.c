@@ -15,109 +15,109 @@
 
 #define PROCESSES 5
 
-typedef struct buyer {
+typedef struct redisson_buyer {
     lab_redisson_thread thread;
     lab_fenced *books; /* redisson-fenced only */
-} buyer;
+} redisson_buyer;
 
-static bool open_client(lab_seat *seat)
+static bool open_client(lab_buyer *buyer)
 {
-    seat->shared = lab_redisson_new(seat, seat->site->url[LAB_REDIS]);
-    return seat->shared != NULL;
+    buyer->shared = lab_redisson_new(buyer, buyer->site->url[LAB_REDIS]);
+    return buyer->shared != NULL;
 }
 
-static void close_client(lab_seat *seat)
+static void close_client(lab_buyer *buyer)
 {
-    lab_redisson_free(seat->shared);
+    lab_redisson_free(buyer->shared);
 }
 
-static bool open_buyer(lab_seat *seat)
+static bool open_buyer(lab_buyer *buyer)
 {
-    buyer *b = calloc(1, sizeof *b);
+    redisson_buyer *b = calloc(1, sizeof *b);
 
-    if (!b || !lab_holder_open(seat)) {
+    if (!b || !lab_holder_open(buyer)) {
         free(b);
         return false;
     }
-    b->thread.client = seat->shared;
-    b->thread.redis = lab_holder_of(seat)->redis;
-    memcpy(b->thread.id, lab_holder_of(seat)->id, sizeof b->thread.id);
-    lab_holder_of(seat)->more = b;
+    b->thread.client = buyer->shared;
+    b->thread.redis = lab_holder_of(buyer)->redis;
+    memcpy(b->thread.id, lab_holder_of(buyer)->id, sizeof b->thread.id);
+    lab_holder_of(buyer)->more = b;
     return true;
 }
 
-static void close_buyer(lab_seat *seat)
+static void close_buyer(lab_buyer *buyer)
 {
-    buyer *b = lab_holder_of(seat)->more;
+    redisson_buyer *b = lab_holder_of(buyer)->more;
 
     if (b->books)
         lab_fenced_close(b->books);
     free(b);
-    lab_holder_close(seat);
+    lab_holder_close(buyer);
 }
 
-static bool open_fenced(lab_seat *seat)
+static bool open_fenced(lab_buyer *buyer)
 {
-    buyer *b;
+    redisson_buyer *b;
 
-    if (!open_buyer(seat))
+    if (!open_buyer(buyer))
         return false;
-    b = lab_holder_of(seat)->more;
-    b->books = lab_fenced_open(seat);
+    b = lab_holder_of(buyer)->more;
+    b->books = lab_fenced_open(buyer);
     if (b->books)
         return true;
-    close_buyer(seat);
+    close_buyer(buyer);
     return false;
 }
 
-static bool take(lab_seat *seat, bool watchdog, bool fenced)
+static bool take(lab_buyer *buyer, bool watchdog, bool fenced)
 {
-    lab_holder *h = lab_holder_of(seat);
-    buyer *b = h->more;
+    lab_holder *h = lab_holder_of(buyer);
+    redisson_buyer *b = h->more;
     const lab_redisson_wish wish = {.lease_ms = h->lease_ms,
-                                    .until_us = lab_until(seat),
+                                    .until_us = lab_until(buyer),
                                     .watchdog = watchdog,
                                     .fenced = fenced};
 
-    return lab_redisson_lock(seat, &b->thread, &wish) == 1;
+    return lab_redisson_lock(buyer, &b->thread, &wish) == 1;
 }
 
-static bool take_watched(lab_seat *seat)
+static bool take_watched(lab_buyer *buyer)
 {
-    return take(seat, true, false);
+    return take(buyer, true, false);
 }
 
-static bool take_for_a_lease(lab_seat *seat)
+static bool take_for_a_lease(lab_buyer *buyer)
 {
-    return take(seat, false, false);
+    return take(buyer, false, false);
 }
 
-static bool take_fenced(lab_seat *seat)
+static bool take_fenced(lab_buyer *buyer)
 {
-    return take(seat, true, true);
+    return take(buyer, true, true);
 }
 
-static lab_sale sell_fenced(lab_seat *seat)
+static lab_sale sell_fenced(lab_buyer *buyer)
 {
-    buyer *b = lab_holder_of(seat)->more;
+    redisson_buyer *b = lab_holder_of(buyer)->more;
 
-    return lab_fenced_sell(seat, b->books, b->thread.token);
+    return lab_fenced_sell(buyer, b->books, b->thread.token);
 }
 
-static uint64_t fence_of(lab_seat *seat)
+static uint64_t fence_of(lab_buyer *buyer)
 {
-    buyer *b = lab_holder_of(seat)->more;
+    redisson_buyer *b = lab_holder_of(buyer)->more;
 
     return b->thread.token;
 }
 
-static bool give(lab_seat *seat)
+static bool give(lab_buyer *buyer)
 {
-    lab_holder *h = lab_holder_of(seat);
-    buyer *b = h->more;
+    lab_holder *h = lab_holder_of(buyer);
+    redisson_buyer *b = h->more;
 
     lab_redisson_unlock_send(&b->thread, h->lease_ms);
-    return lab_redisson_unlock_hear(seat, &b->thread);
+    return lab_redisson_unlock_hear(buyer, &b->thread);
 }
 
 #define REDISSON(word, text, ...)                                                                 \

@@ -24,16 +24,16 @@ typedef struct cluster {
     int count;
 } cluster;
 
-typedef struct buyer {
+typedef struct redlock_buyer {
     lab_redisson_thread thread[NODES_MAX]; /* `redis` is NULL: not reached */
     bool has[NODES_MAX];
     int64_t lease_ms;
     unsigned seed;
-} buyer;
+} redlock_buyer;
 
 /* ---- One after another ----------------------------------------------------------------------- */
 
-static void give(lab_seat *seat, buyer *b, int count, bool all)
+static void give(lab_buyer *buyer, redlock_buyer *b, int count, bool all)
 {
     bool asked[NODES_MAX];
 
@@ -44,30 +44,30 @@ static void give(lab_seat *seat, buyer *b, int count, bool all)
     }
     for (int i = 0; i < count; i++) {
         if (asked[i])
-            lab_redisson_unlock_hear(seat, &b->thread[i]);
+            lab_redisson_unlock_hear(buyer, &b->thread[i]);
         b->has[i] = false;
     }
-    seat->note[0] = '\0';
+    buyer->note[0] = '\0';
 }
 
-static bool take_node(lab_seat *seat, buyer *b, int i, const lab_redisson_wish *wish)
+static bool take_node(lab_buyer *buyer, redlock_buyer *b, int i, const lab_redisson_wish *wish)
 {
-    uint64_t tries = seat->tries; /* rounds are counted, not nodes */
-    int got = b->thread[i].redis ? lab_redisson_lock(seat, &b->thread[i], wish) : 0;
+    uint64_t tries = buyer->tries; /* rounds are counted, not nodes */
+    int got = b->thread[i].redis ? lab_redisson_lock(buyer, &b->thread[i], wish) : 0;
 
-    seat->tries = tries;
+    buyer->tries = tries;
     if (!b->thread[i].redis)
         usleep(1000); /* Redisson would try to connect, for longer */
     if (got < 0) {
         lab_redisson_unlock_send(&b->thread[i], b->lease_ms);
-        lab_redisson_unlock_hear(seat, &b->thread[i]);
+        lab_redisson_unlock_hear(buyer, &b->thread[i]);
     }
-    seat->note[0] = '\0';
+    buyer->note[0] = '\0';
     b->has[i] = got == 1;
     return b->has[i];
 }
 
-static void set_lease(buyer *b, int count, const char *resource)
+static void set_lease(redlock_buyer *b, int count, const char *resource)
 {
     redisReply *reply;
 
@@ -81,39 +81,39 @@ static void set_lease(buyer *b, int count, const char *resource)
 }
 
 /* Redisson's tryLock(wait, lease). */
-static bool try_lock(lab_seat *seat, buyer *b, int count, int64_t wait_ms)
+static bool try_lock(lab_buyer *buyer, redlock_buyer *b, int count, int64_t wait_ms)
 {
     const int bearable = count - (count / 2 + 1);
     int64_t until = lab_now_us() + wait_ms * 1000, share = wait_ms * 1000 / count, now;
     int may_fail = bearable, have = 0;
     lab_redisson_wish wish = {.lease_ms = wait_ms * 2};
 
-    seat->tries++;
+    buyer->tries++;
     for (int i = 0; i < count; i++) {
         now = lab_now_us();
         wish.until_us = now + share < until ? now + share : until;
-        if (take_node(seat, b, i, &wish)) {
+        if (take_node(buyer, b, i, &wish)) {
             have++;
         } else if (count - have == bearable) {
             break;
         } else if (may_fail-- == 0) {
-            give(seat, b, count, false);
+            give(buyer, b, count, false);
             may_fail = bearable;
             have = 0;
             i = -1;
-            seat->tries++;
+            buyer->tries++;
         }
         if (lab_now_us() >= until) {
-            give(seat, b, count, false);
+            give(buyer, b, count, false);
             return false;
         }
     }
-    set_lease(b, count, seat->resource);
+    set_lease(b, count, buyer->resource);
     return true;
 }
 
 /* Redisson's lock(lease): tryLock again and again, with a time to wait made of the lease. */
-static int64_t some_wait(buyer *b, int count)
+static int64_t some_wait(redlock_buyer *b, int count)
 {
     int64_t least = (int64_t)count * WAIT_EACH_MS, lease = b->lease_ms;
     int64_t from = lease <= least ? lease / 2 : least;
@@ -123,88 +123,89 @@ static int64_t some_wait(buyer *b, int count)
     return from + rand_r(&b->seed) % (lease - from);
 }
 
-static bool r12a_lock(lab_seat *seat)
+static bool r12a_lock(lab_buyer *buyer)
 {
-    const cluster *c = seat->shared;
+    const cluster *c = buyer->shared;
 
-    if (seat->pace.wait_ms != 0)
-        return try_lock(seat, seat->own, c->count, seat->pace.wait_ms > 0 ? seat->pace.wait_ms : 1);
+    if (buyer->pace.wait_ms != 0)
+        return try_lock(buyer, buyer->own, c->count,
+                        buyer->pace.wait_ms > 0 ? buyer->pace.wait_ms : 1);
 
-    while (!try_lock(seat, seat->own, c->count, some_wait(seat->own, c->count)))
+    while (!try_lock(buyer, buyer->own, c->count, some_wait(buyer->own, c->count)))
         continue;
     return true;
 }
 
-static bool r12a_unlock(lab_seat *seat)
+static bool r12a_unlock(lab_buyer *buyer)
 {
-    const cluster *c = seat->shared;
+    const cluster *c = buyer->shared;
 
-    give(seat, seat->own, c->count, true);
+    give(buyer, buyer->own, c->count, true);
     return true;
 }
 
-/* ---- Processes and seats --------------------------------------------------------------------- */
+/* ---- Processes and buyers --------------------------------------------------------------------- */
 
-static bool open_cluster(lab_seat *seat)
+static bool open_cluster(lab_buyer *buyer)
 {
     cluster *c = calloc(1, sizeof *c);
     char list[512], *save = NULL;
 
     if (!c)
-        return lab_note(seat, "out of memory");
-    snprintf(list, sizeof list, "%s", seat->site->url[LAB_REDIS_NODES] + strlen("redlock://"));
+        return lab_note(buyer, "out of memory");
+    snprintf(list, sizeof list, "%s", buyer->site->url[LAB_REDIS_NODES] + strlen("redlock://"));
     for (char *host = strtok_r(list, ",/?", &save); host && c->count < NODES_MAX;
          host = strtok_r(NULL, ",/?", &save)) {
         snprintf(c->url[c->count], sizeof c->url[0], "redis://%.280s", host);
-        c->node[c->count] = lab_redisson_new(seat, c->url[c->count]);
+        c->node[c->count] = lab_redisson_new(buyer, c->url[c->count]);
         c->count++;
     }
-    seat->shared = c;
+    buyer->shared = c;
     for (int i = 0; i < c->count; i++)
         if (c->node[i]) {
-            seat->note[0] = '\0';
+            buyer->note[0] = '\0';
             return true;
         }
     free(c);
     return false; /* none: the note is the last one's */
 }
 
-static void close_cluster(lab_seat *seat)
+static void close_cluster(lab_buyer *buyer)
 {
-    cluster *c = seat->shared;
+    cluster *c = buyer->shared;
 
     for (int i = 0; i < c->count; i++)
         lab_redisson_free(c->node[i]);
     free(c);
 }
 
-static bool r12a_open(lab_seat *seat)
+static bool r12a_open(lab_buyer *buyer)
 {
-    const cluster *c = seat->shared;
+    const cluster *c = buyer->shared;
     const struct timeval limit = {.tv_sec = REPLY_S};
-    buyer *b = calloc(1, sizeof *b);
+    redlock_buyer *b = calloc(1, sizeof *b);
 
     if (!b)
-        return lab_note(seat, "out of memory");
-    b->lease_ms = seat->pace.lease_ms > 0 ? seat->pace.lease_ms : 30000;
-    b->seed = (unsigned)lab_now_us() + (unsigned)seat->thread;
+        return lab_note(buyer, "out of memory");
+    b->lease_ms = buyer->pace.lease_ms > 0 ? buyer->pace.lease_ms : 30000;
+    b->seed = (unsigned)lab_now_us() + (unsigned)buyer->thread;
     for (int i = 0; i < c->count; i++) {
         lab_redisson_thread *t = &b->thread[i];
         t->client = c->node[i];
-        t->redis = t->client ? lab_redis_open(seat, c->url[i]) : NULL;
+        t->redis = t->client ? lab_redis_open(buyer, c->url[i]) : NULL;
         if (t->redis)
             redisSetTimeout(t->redis, limit);
-        snprintf(t->id, sizeof t->id, "%d-%d-%lld", (int)getpid(), seat->thread,
+        snprintf(t->id, sizeof t->id, "%d-%d-%lld", (int)getpid(), buyer->thread,
                  (long long)lab_now_us());
     }
-    seat->note[0] = '\0';
-    seat->own = b;
+    buyer->note[0] = '\0';
+    buyer->own = b;
     return true;
 }
 
-static void r12a_close(lab_seat *seat)
+static void r12a_close(lab_buyer *buyer)
 {
-    buyer *b = seat->own;
+    redlock_buyer *b = buyer->own;
 
     for (int i = 0; i < NODES_MAX; i++)
         redisFree(b->thread[i].redis);

@@ -3,23 +3,23 @@
 #include "lab/raw.h"
 #include "strategies.h"
 
-static int ask(lab_seat *seat)
+static int ask(lab_buyer *buyer)
 {
-    lab_holder *h = lab_holder_of(seat);
-    int64_t got = lab_redis(seat, h->redis, "SET lock:%s 1 NX PX %lld", seat->resource,
+    lab_holder *h = lab_holder_of(buyer);
+    int64_t got = lab_redis(buyer, h->redis, "SET lock:%s 1 NX PX %lld", buyer->resource,
                             (long long)h->lease_ms);
 
     return got == INT64_MIN ? -1 : got == 1;
 }
 
-static bool r3_lock(lab_seat *seat)
+static bool r3_lock(lab_buyer *buyer)
 {
-    return lab_spin(seat, LAB_PAUSE_US, ask);
+    return lab_spin(buyer, LAB_PAUSE_US, ask);
 }
 
-static bool r3_unlock(lab_seat *seat)
+static bool r3_unlock(lab_buyer *buyer)
 {
-    return lab_redis(seat, lab_holder_of(seat)->redis, "DEL lock:%s", seat->resource) == 1;
+    return lab_redis(buyer, lab_holder_of(buyer)->redis, "DEL lock:%s", buyer->resource) == 1;
 }
 
 const lab_strategy lab_r3 = {

@@ -6,24 +6,24 @@
 #include <hiredis/hiredis.h>
 #include <string.h>
 
-static int ask(lab_seat *seat)
+static int ask(lab_buyer *buyer)
 {
-    lab_holder *h = lab_holder_of(seat);
-    int64_t got = lab_redis(seat, h->redis, "SET lock:%s %s NX PX %lld", seat->resource, h->id,
+    lab_holder *h = lab_holder_of(buyer);
+    int64_t got = lab_redis(buyer, h->redis, "SET lock:%s %s NX PX %lld", buyer->resource, h->id,
                             (long long)h->lease_ms);
 
     return got == INT64_MIN ? -1 : got == 1;
 }
 
-static bool r4_lock(lab_seat *seat)
+static bool r4_lock(lab_buyer *buyer)
 {
-    return lab_spin(seat, LAB_PAUSE_US, ask);
+    return lab_spin(buyer, LAB_PAUSE_US, ask);
 }
 
-static bool is_mine(lab_seat *seat)
+static bool is_mine(lab_buyer *buyer)
 {
-    lab_holder *h = lab_holder_of(seat);
-    redisReply *reply = lab_redis_reply(seat, h->redis, "GET lock:%s", seat->resource);
+    lab_holder *h = lab_holder_of(buyer);
+    redisReply *reply = lab_redis_reply(buyer, h->redis, "GET lock:%s", buyer->resource);
     bool mine = reply && reply->type == REDIS_REPLY_STRING && strcmp(reply->str, h->id) == 0;
 
     if (reply)
@@ -31,12 +31,12 @@ static bool is_mine(lab_seat *seat)
     return mine;
 }
 
-static bool r4_unlock(lab_seat *seat)
+static bool r4_unlock(lab_buyer *buyer)
 {
-    if (!is_mine(seat))
+    if (!is_mine(buyer))
         return false;
-    lab_point(seat, "between GET and DEL");
-    return lab_redis(seat, lab_holder_of(seat)->redis, "DEL lock:%s", seat->resource) == 1;
+    lab_point(buyer, "between GET and DEL");
+    return lab_redis(buyer, lab_holder_of(buyer)->redis, "DEL lock:%s", buyer->resource) == 1;
 }
 
 const lab_strategy lab_r4 = {

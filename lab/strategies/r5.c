@@ -19,34 +19,35 @@ typedef struct names {
     char acquire[41], release[41];
 } names;
 
-static int ask(lab_seat *seat)
+static int ask(lab_buyer *buyer)
 {
-    lab_holder *h = lab_holder_of(seat);
+    lab_holder *h = lab_holder_of(buyer);
     const names *n = h->more;
     int64_t got =
-        lab_redis(seat, h->redis, "%s %s 1 lock:%s %s %lld", n ? "EVALSHA" : "EVAL",
-                  n ? n->acquire : acquire, seat->resource, h->id, (long long)h->lease_ms);
+        lab_redis(buyer, h->redis, "%s %s 1 lock:%s %s %lld", n ? "EVALSHA" : "EVAL",
+                  n ? n->acquire : acquire, buyer->resource, h->id, (long long)h->lease_ms);
 
     return got == INT64_MIN ? -1 : got == 1;
 }
 
-static bool r5_lock(lab_seat *seat)
+static bool r5_lock(lab_buyer *buyer)
 {
-    return lab_spin(seat, LAB_PAUSE_US, ask);
+    return lab_spin(buyer, LAB_PAUSE_US, ask);
 }
 
-static bool r5_unlock(lab_seat *seat)
+static bool r5_unlock(lab_buyer *buyer)
 {
-    lab_holder *h = lab_holder_of(seat);
+    lab_holder *h = lab_holder_of(buyer);
     const names *n = h->more;
 
-    return lab_redis(seat, h->redis, "%s %s 1 lock:%s %s", n ? "EVALSHA" : "EVAL",
-                     n ? n->release : release, seat->resource, h->id) == 1;
+    return lab_redis(buyer, h->redis, "%s %s 1 lock:%s %s", n ? "EVALSHA" : "EVAL",
+                     n ? n->release : release, buyer->resource, h->id) == 1;
 }
 
-static bool load(lab_seat *seat, const char *script, char name[41])
+static bool load(lab_buyer *buyer, const char *script, char name[41])
 {
-    redisReply *reply = lab_redis_reply(seat, lab_holder_of(seat)->redis, "SCRIPT LOAD %s", script);
+    redisReply *reply =
+        lab_redis_reply(buyer, lab_holder_of(buyer)->redis, "SCRIPT LOAD %s", script);
 
     if (!reply)
         return false;
@@ -55,22 +56,22 @@ static bool load(lab_seat *seat, const char *script, char name[41])
     return true;
 }
 
-static bool sha_open(lab_seat *seat)
+static bool sha_open(lab_buyer *buyer)
 {
     names *n = calloc(1, sizeof *n);
 
-    if (!n || !lab_holder_open(seat)) {
+    if (!n || !lab_holder_open(buyer)) {
         free(n);
         return false;
     }
-    lab_holder_of(seat)->more = n;
-    return load(seat, acquire, n->acquire) && load(seat, release, n->release);
+    lab_holder_of(buyer)->more = n;
+    return load(buyer, acquire, n->acquire) && load(buyer, release, n->release);
 }
 
-static void sha_close(lab_seat *seat)
+static void sha_close(lab_buyer *buyer)
 {
-    free(lab_holder_of(seat)->more);
-    lab_holder_close(seat);
+    free(lab_holder_of(buyer)->more);
+    lab_holder_close(buyer);
 }
 
 const lab_strategy lab_r5 = {

@@ -9,65 +9,65 @@
 #include <time.h>
 
 /* This client's idea of the time, in milliseconds. */
-static int64_t clock_ms(const lab_seat *seat)
+static int64_t clock_ms(const lab_buyer *buyer)
 {
     struct timespec t;
 
     clock_gettime(CLOCK_REALTIME, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000 + seat->pace.skew_ms;
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000 + buyer->pace.skew_ms;
 }
 
-static int ask(lab_seat *seat)
+static int ask(lab_buyer *buyer)
 {
-    lab_holder *h = lab_holder_of(seat);
-    int64_t expires = clock_ms(seat) + h->lease_ms, old, before;
+    lab_holder *h = lab_holder_of(buyer);
+    int64_t expires = clock_ms(buyer) + h->lease_ms, old, before;
     int64_t got =
-        lab_redis(seat, h->redis, "SETNX lock:%s %lld", seat->resource, (long long)expires);
+        lab_redis(buyer, h->redis, "SETNX lock:%s %lld", buyer->resource, (long long)expires);
 
     *(int64_t *)h->more = expires;
     if (got != 0)
         return got == INT64_MIN ? -1 : 1;
-    old = lab_redis(seat, h->redis, "GET lock:%s", seat->resource);
+    old = lab_redis(buyer, h->redis, "GET lock:%s", buyer->resource);
     if (old == INT64_MIN)
         return -1;
-    if (old < 0 || old > clock_ms(seat))
+    if (old < 0 || old > clock_ms(buyer))
         return 0;
-    lab_point(seat, "between GET and GETSET");
-    *(int64_t *)h->more = expires = clock_ms(seat) + h->lease_ms;
-    before = lab_redis(seat, h->redis, "GETSET lock:%s %lld", seat->resource, (long long)expires);
+    lab_point(buyer, "between GET and GETSET");
+    *(int64_t *)h->more = expires = clock_ms(buyer) + h->lease_ms;
+    before = lab_redis(buyer, h->redis, "GETSET lock:%s %lld", buyer->resource, (long long)expires);
     return before == INT64_MIN ? -1 : before == old;
 }
 
-static bool r6_lock(lab_seat *seat)
+static bool r6_lock(lab_buyer *buyer)
 {
-    return lab_spin(seat, LAB_PAUSE_US, ask);
+    return lab_spin(buyer, LAB_PAUSE_US, ask);
 }
 
-static bool r6_unlock(lab_seat *seat)
+static bool r6_unlock(lab_buyer *buyer)
 {
-    lab_holder *h = lab_holder_of(seat);
+    lab_holder *h = lab_holder_of(buyer);
 
-    if (clock_ms(seat) > *(int64_t *)h->more)
+    if (clock_ms(buyer) > *(int64_t *)h->more)
         return false;
-    return lab_redis(seat, h->redis, "DEL lock:%s", seat->resource) == 1;
+    return lab_redis(buyer, h->redis, "DEL lock:%s", buyer->resource) == 1;
 }
 
-static bool r6_open(lab_seat *seat)
+static bool r6_open(lab_buyer *buyer)
 {
     int64_t *expires = calloc(1, sizeof *expires);
 
-    if (!expires || !lab_holder_open(seat)) {
+    if (!expires || !lab_holder_open(buyer)) {
         free(expires);
         return false;
     }
-    lab_holder_of(seat)->more = expires;
+    lab_holder_of(buyer)->more = expires;
     return true;
 }
 
-static void r6_close(lab_seat *seat)
+static void r6_close(lab_buyer *buyer)
 {
-    free(lab_holder_of(seat)->more);
-    lab_holder_close(seat);
+    free(lab_holder_of(buyer)->more);
+    lab_holder_close(buyer);
 }
 
 const lab_strategy lab_r6 = {

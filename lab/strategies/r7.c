@@ -13,31 +13,31 @@ static const char release[] = "if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 t
 static const char renew[] = "if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end "
                             "return redis.call('PEXPIRE', KEYS[1], ARGV[2])";
 
-int lab_hash_ask(lab_seat *seat)
+int lab_hash_ask(lab_buyer *buyer)
 {
-    lab_holder *h = lab_holder_of(seat);
-    int64_t got = lab_redis(seat, h->redis, "EVAL %s 1 lock:%s %s %lld", acquire, seat->resource,
+    lab_holder *h = lab_holder_of(buyer);
+    int64_t got = lab_redis(buyer, h->redis, "EVAL %s 1 lock:%s %s %lld", acquire, buyer->resource,
                             h->id, (long long)h->lease_ms);
 
     return got == INT64_MIN ? -1 : got == 1;
 }
 
-bool lab_hash_give(lab_seat *seat)
+bool lab_hash_give(lab_buyer *buyer)
 {
-    lab_holder *h = lab_holder_of(seat);
+    lab_holder *h = lab_holder_of(buyer);
 
-    return lab_redis(seat, h->redis, "EVAL %s 1 lock:%s %s", release, seat->resource, h->id) >= 0;
+    return lab_redis(buyer, h->redis, "EVAL %s 1 lock:%s %s", release, buyer->resource, h->id) >= 0;
 }
 
-bool lab_hash_renew(lab_seat *seat, struct redisContext *redis, const char *id, int64_t lease_ms)
+bool lab_hash_renew(lab_buyer *buyer, struct redisContext *redis, const char *id, int64_t lease_ms)
 {
-    return lab_redis(seat, redis, "EVAL %s 1 lock:%s %s %lld", renew, seat->resource, id,
+    return lab_redis(buyer, redis, "EVAL %s 1 lock:%s %s %lld", renew, buyer->resource, id,
                      (long long)lease_ms) == 1;
 }
 
-static bool r7_lock(lab_seat *seat)
+static bool r7_lock(lab_buyer *buyer)
 {
-    return lab_spin(seat, LAB_PAUSE_US, lab_hash_ask);
+    return lab_spin(buyer, LAB_PAUSE_US, lab_hash_ask);
 }
 
 const lab_strategy lab_r7 = {

@@ -8,40 +8,40 @@
 
 #define DEFAULT_WAIT_MS 5000
 
-static bool r8_lock(lab_seat *seat)
+static bool r8_lock(lab_buyer *buyer)
 {
-    return lab_spin(seat, LAB_PAUSE_US, lab_hash_ask) &&
-           lab_renewer_start(lab_holder_of(seat)->more, seat);
+    return lab_spin(buyer, LAB_PAUSE_US, lab_hash_ask) &&
+           lab_renewer_start(lab_holder_of(buyer)->more, buyer);
 }
 
-static bool r8_unlock(lab_seat *seat)
+static bool r8_unlock(lab_buyer *buyer)
 {
-    bool given = lab_hash_give(seat);
+    bool given = lab_hash_give(buyer);
 
     lab_renewer_stop(
-        lab_holder_of(seat)->more); /* afterwards: nobody waits for our thread to end */
+        lab_holder_of(buyer)->more); /* afterwards: nobody waits for our thread to end */
     return given;
 }
 
-static bool r9_lock(lab_seat *seat)
+static bool r9_lock(lab_buyer *buyer)
 {
-    if (seat->pace.wait_ms == 0)
-        seat->pace.wait_ms = DEFAULT_WAIT_MS;
-    return r8_lock(seat);
+    if (buyer->pace.wait_ms == 0)
+        buyer->pace.wait_ms = DEFAULT_WAIT_MS;
+    return r8_lock(buyer);
 }
 
-static bool r8_open(lab_seat *seat)
+static bool r8_open(lab_buyer *buyer)
 {
-    if (!lab_holder_open(seat))
+    if (!lab_holder_open(buyer))
         return false;
-    lab_holder_of(seat)->more = lab_renewer_new(seat, 2);
-    return lab_holder_of(seat)->more != NULL;
+    lab_holder_of(buyer)->more = lab_renewer_new(buyer, 2);
+    return lab_holder_of(buyer)->more != NULL;
 }
 
-static void r8_close(lab_seat *seat)
+static void r8_close(lab_buyer *buyer)
 {
-    lab_renewer_free(lab_holder_of(seat)->more);
-    lab_holder_close(seat);
+    lab_renewer_free(lab_holder_of(buyer)->more);
+    lab_holder_close(buyer);
 }
 
 const lab_strategy lab_r8 = {

@@ -29,9 +29,9 @@ typedef struct service {
     int orders; /* written by the holder */
 } service;
 
-static void service_main(lab_seat *seat, int orders)
+static void service_main(lab_buyer *buyer, int orders)
 {
-    redisContext *redis = lab_redis_open(seat, seat->site->url[LAB_REDIS]);
+    redisContext *redis = lab_redis_open(buyer, buyer->site->url[LAB_REDIS]);
     int64_t end = lab_now_us() + ETERNITY_US;
     struct pollfd p = {.fd = orders, .events = POLLIN};
     order o = {0};
@@ -45,61 +45,61 @@ static void service_main(lab_seat *seat, int orders)
             p.fd = -1; /* the holder is dead, but who is to know? */
             late = true;
         }
-        if (late && o.renew && !lab_hash_renew(seat, redis, o.id, o.lease_ms))
+        if (late && o.renew && !lab_hash_renew(buyer, redis, o.id, o.lease_ms))
             o.renew = false;
     }
     _exit(0);
 }
 
-static bool service_open(lab_seat *seat)
+static bool service_open(lab_buyer *buyer)
 {
     service *s = calloc(1, sizeof *s);
     int pipes[2];
 
-    if (!s || !lab_holder_open(seat) || pipe2(pipes, O_CLOEXEC) != 0) {
+    if (!s || !lab_holder_open(buyer) || pipe2(pipes, O_CLOEXEC) != 0) {
         free(s);
-        return lab_note(seat, "no service");
+        return lab_note(buyer, "no service");
     }
     s->pid = fork();
     if (s->pid == 0) {
         close(pipes[1]);
         signal(SIGINT, SIG_IGN);
-        service_main(seat, pipes[0]);
+        service_main(buyer, pipes[0]);
     }
     close(pipes[0]);
     s->orders = pipes[1];
-    lab_holder_of(seat)->more = s;
-    return s->pid > 0 || lab_note(seat, "no service");
+    lab_holder_of(buyer)->more = s;
+    return s->pid > 0 || lab_note(buyer, "no service");
 }
 
-static void service_close(lab_seat *seat)
+static void service_close(lab_buyer *buyer)
 {
-    service *s = lab_holder_of(seat)->more;
+    service *s = lab_holder_of(buyer)->more;
 
     close(s->orders);
     waitpid(s->pid, NULL, 0);
     free(s);
-    lab_holder_close(seat);
+    lab_holder_close(buyer);
 }
 
-static bool tell(lab_seat *seat, bool renew)
+static bool tell(lab_buyer *buyer, bool renew)
 {
-    lab_holder *h = lab_holder_of(seat);
+    lab_holder *h = lab_holder_of(buyer);
     service *s = h->more;
     order o = {.renew = renew, .lease_ms = h->lease_ms};
 
     memcpy(o.id, h->id, sizeof o.id);
-    return write(s->orders, &o, sizeof o) == sizeof o || lab_note(seat, "the service is gone");
+    return write(s->orders, &o, sizeof o) == sizeof o || lab_note(buyer, "the service is gone");
 }
 
-static bool service_lock(lab_seat *seat)
+static bool service_lock(lab_buyer *buyer)
 {
-    return lab_spin(seat, LAB_PAUSE_US, lab_hash_ask) && tell(seat, true);
+    return lab_spin(buyer, LAB_PAUSE_US, lab_hash_ask) && tell(buyer, true);
 }
 
-static bool service_unlock(lab_seat *seat)
+static bool service_unlock(lab_buyer *buyer)
 {
-    return tell(seat, false) && lab_hash_give(seat);
+    return tell(buyer, false) && lab_hash_give(buyer);
 }
 
 const lab_strategy lab_r8_service = {

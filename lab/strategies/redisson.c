@@ -209,7 +209,7 @@ static bool due(lab_redisson *r, char id[64], int64_t *lease_ms)
 static void *timer_main(void *data)
 {
     lab_redisson *r = data;
-    lab_seat seat = {.resource = r->resource};
+    lab_buyer buyer = {.resource = r->resource};
     int64_t lease_ms, tick_us = TICK_US;
     char id[64];
 
@@ -217,8 +217,8 @@ static void *timer_main(void *data)
     while (!r->stop) {
         while (!r->stop && due(r, id, &lease_ms)) {
             pthread_mutex_unlock(&r->guard);
-            lab_redis(&seat, r->renewals, "EVALSHA %s 1 lock:%s %s %lld", r->renew_sha, r->resource,
-                      id, (long long)lease_ms);
+            lab_redis(&buyer, r->renewals, "EVALSHA %s 1 lock:%s %s %lld", r->renew_sha,
+                      r->resource, id, (long long)lease_ms);
             pthread_mutex_lock(&r->guard);
         }
         /* Short leases, in the hazards, need a finer tick. */
@@ -234,9 +234,9 @@ static void *timer_main(void *data)
 
 /* ---- One for each process -------------------------------------------------------------------- */
 
-static bool load(lab_seat *seat, redisContext *redis, const char *script, char sha[41])
+static bool load(lab_buyer *buyer, redisContext *redis, const char *script, char sha[41])
 {
-    redisReply *reply = lab_redis_reply(seat, redis, "SCRIPT LOAD %s", script);
+    redisReply *reply = lab_redis_reply(buyer, redis, "SCRIPT LOAD %s", script);
 
     if (!reply)
         return false;
@@ -277,21 +277,21 @@ static void end_reader(lab_redisson *r)
     pthread_join(r->reader, NULL);
 }
 
-lab_redisson *lab_redisson_new(lab_seat *seat, const char *url)
+lab_redisson *lab_redisson_new(lab_buyer *buyer, const char *url)
 {
     lab_redisson *r = calloc(1, sizeof *r);
 
     if (!r) {
-        lab_note(seat, "out of memory");
+        lab_note(buyer, "out of memory");
         return NULL;
     }
     init_waiting(r);
-    snprintf(r->resource, sizeof r->resource, "%s", seat->resource);
-    if ((r->channel = lab_redis_open(seat, url)) && (r->renewals = lab_redis_open(seat, url)) &&
-        load(seat, r->renewals, try_script, r->try_sha) &&
-        load(seat, r->renewals, fenced_script, r->fenced_sha) &&
-        load(seat, r->renewals, unlock_script, r->unlock_sha) &&
-        load(seat, r->renewals, renew_script, r->renew_sha) &&
+    snprintf(r->resource, sizeof r->resource, "%s", buyer->resource);
+    if ((r->channel = lab_redis_open(buyer, url)) && (r->renewals = lab_redis_open(buyer, url)) &&
+        load(buyer, r->renewals, try_script, r->try_sha) &&
+        load(buyer, r->renewals, fenced_script, r->fenced_sha) &&
+        load(buyer, r->renewals, unlock_script, r->unlock_sha) &&
+        load(buyer, r->renewals, renew_script, r->renew_sha) &&
         pthread_create(&r->reader, NULL, reader_main, r) == 0) {
         if (pthread_create(&r->timer, NULL, timer_main, r) == 0)
             return r;
@@ -317,31 +317,31 @@ void lab_redisson_free(lab_redisson *r)
 /* ---- Lock and unlock ------------------------------------------------------------------------- */
 
 /* Below 0: ours. Else what is left of the other's lease. INT64_MIN: failed. */
-static int64_t try_once(lab_seat *seat, lab_redisson_thread *t, const lab_redisson_wish *wish)
+static int64_t try_once(lab_buyer *buyer, lab_redisson_thread *t, const lab_redisson_wish *wish)
 {
     const lab_redisson *r = t->client;
     int64_t got;
 
-    seat->tries++;
+    buyer->tries++;
     if (!wish->fenced)
-        return lab_redis(seat, t->redis, "EVALSHA %s 1 lock:%s %s %lld", r->try_sha, r->resource,
+        return lab_redis(buyer, t->redis, "EVALSHA %s 1 lock:%s %s %lld", r->try_sha, r->resource,
                          t->id, (long long)wish->lease_ms);
-    got = lab_redis(seat, t->redis, "EVALSHA %s 2 lock:%s token:%s %s %lld", r->fenced_sha,
+    got = lab_redis(buyer, t->redis, "EVALSHA %s 2 lock:%s token:%s %s %lld", r->fenced_sha,
                     r->resource, r->resource, t->id, (long long)wish->lease_ms);
     if (got < 0 && got != INT64_MIN)
         t->token = (uint64_t)-got;
     return got;
 }
 
-static int try_and_wait(lab_seat *seat, lab_redisson_thread *t, const lab_redisson_wish *wish)
+static int try_and_wait(lab_buyer *buyer, lab_redisson_thread *t, const lab_redisson_wish *wish)
 {
     for (;;) {
-        int64_t ttl = try_once(seat, t, wish), now = lab_now_us();
+        int64_t ttl = try_once(buyer, t, wish), now = lab_now_us();
         if (ttl < 0)
             return ttl == INT64_MIN ? -1 : 1;
         if (now >= wish->until_us)
             return 0;
-        lab_point(seat, "after a refusal");
+        lab_point(buyer, "after a refusal");
         await_permit(t->client,
                      now + ttl * 1000 < wish->until_us ? now + ttl * 1000 : wish->until_us);
         if (lab_now_us() >= wish->until_us)
@@ -349,27 +349,28 @@ static int try_and_wait(lab_seat *seat, lab_redisson_thread *t, const lab_rediss
     }
 }
 
-static int subscribe_and_wait(lab_seat *seat, lab_redisson_thread *t, const lab_redisson_wish *wish)
+static int subscribe_and_wait(lab_buyer *buyer, lab_redisson_thread *t,
+                              const lab_redisson_wish *wish)
 {
     int got = join(t->client, wish->until_us);
 
     if (got != 1) {
         if (got < 0)
-            lab_note(seat, "redis: the subscription is gone");
+            lab_note(buyer, "redis: the subscription is gone");
         return got;
     }
-    got = try_and_wait(seat, t, wish);
+    got = try_and_wait(buyer, t, wish);
     leave(t->client);
     return got;
 }
 
-int lab_redisson_lock(lab_seat *seat, lab_redisson_thread *t, const lab_redisson_wish *wish)
+int lab_redisson_lock(lab_buyer *buyer, lab_redisson_thread *t, const lab_redisson_wish *wish)
 {
-    int64_t ttl = try_once(seat, t, wish);
+    int64_t ttl = try_once(buyer, t, wish);
     int got = ttl == INT64_MIN ? -1 : ttl < 0;
 
     if (got == 0)
-        got = lab_now_us() < wish->until_us ? subscribe_and_wait(seat, t, wish) : 0;
+        got = lab_now_us() < wish->until_us ? subscribe_and_wait(buyer, t, wish) : 0;
     if (got == 1 && wish->watchdog)
         watch(t, wish->lease_ms);
     return got;
@@ -386,7 +387,7 @@ void lab_redisson_unlock_send(lab_redisson_thread *t, int64_t lease_ms)
         continue;
 }
 
-bool lab_redisson_unlock_hear(lab_seat *seat, lab_redisson_thread *t)
+bool lab_redisson_unlock_hear(lab_buyer *buyer, lab_redisson_thread *t)
 {
     redisReply *reply = NULL;
     bool heard = redisGetReply(t->redis, (void **)&reply) == REDIS_OK;
@@ -396,7 +397,7 @@ bool lab_redisson_unlock_hear(lab_seat *seat, lab_redisson_thread *t)
     if (heard)
         freeReplyObject(reply);
     else
-        lab_note(seat, "redis: %s", t->redis->errstr);
+        lab_note(buyer, "redis: %s", t->redis->errstr);
     return ours || !heard ? ours
-                          : lab_note(seat, "attempt to unlock lock, not locked by this owner");
+                          : lab_note(buyer, "attempt to unlock lock, not locked by this owner");
 }

@@ -17,8 +17,8 @@
 
 typedef struct lab_redisson lab_redisson;
 
-/* One for each process and server; the lock is the seat's resource. NULL: note. */
-lab_redisson *lab_redisson_new(lab_seat *seat, const char *url);
+/* One for each process and server; the lock is the buyer's resource. NULL: note. */
+lab_redisson *lab_redisson_new(lab_buyer *buyer, const char *url);
 void lab_redisson_free(lab_redisson *r);
 
 /* What one thread has. `next`, `levels` and `due_us` are the watchdog's. */
@@ -39,9 +39,9 @@ typedef struct lab_redisson_wish {
 } lab_redisson_wish;
 
 /* 1: it is ours. 0: not until then. -1: failed (note). */
-int lab_redisson_lock(lab_seat *seat, lab_redisson_thread *t, const lab_redisson_wish *wish);
+int lab_redisson_lock(lab_buyer *buyer, lab_redisson_thread *t, const lab_redisson_wish *wish);
 /* In two steps, so that several servers can be asked at once. False: it is not ours, or failed (note). */
 void lab_redisson_unlock_send(lab_redisson_thread *t, int64_t lease_ms);
-bool lab_redisson_unlock_hear(lab_seat *seat, lab_redisson_thread *t);
+bool lab_redisson_unlock_hear(lab_buyer *buyer, lab_redisson_thread *t);
 
 #endif

@@ -16,7 +16,7 @@ struct lab_renewer {
     int part;
     int levels; /* how often its holder has it: the last one out stops it */
     redisContext *redis;
-    lab_seat seat; /* its own copy: notes of two threads must not meet */
+    lab_buyer buyer; /* its own copy: notes of two threads must not meet */
 };
 
 static struct timespec in_ms(int64_t ms)
@@ -36,29 +36,29 @@ static struct timespec in_ms(int64_t ms)
 static void *renewer_main(void *data)
 {
     lab_renewer *r = data;
-    lab_holder *h = r->seat.own;
+    lab_holder *h = r->buyer.own;
 
     pthread_mutex_lock(&r->mutex);
     while (!r->stop) {
         struct timespec next = in_ms(h->lease_ms / r->part);
         if (pthread_cond_timedwait(&r->over, &r->mutex, &next) != 0 && !r->stop &&
-            !lab_hash_renew(&r->seat, r->redis, h->id, h->lease_ms))
+            !lab_hash_renew(&r->buyer, r->redis, h->id, h->lease_ms))
             break;
     }
     pthread_mutex_unlock(&r->mutex);
     return NULL;
 }
 
-lab_renewer *lab_renewer_new(lab_seat *seat, int part)
+lab_renewer *lab_renewer_new(lab_buyer *buyer, int part)
 {
     lab_renewer *r = calloc(1, sizeof *r);
 
     if (!r) {
-        lab_note(seat, "out of memory");
+        lab_note(buyer, "out of memory");
         return NULL;
     }
     r->part = part;
-    r->redis = lab_redis_open(seat, seat->site->url[LAB_REDIS]);
+    r->redis = lab_redis_open(buyer, buyer->site->url[LAB_REDIS]);
     if (!r->redis) {
         free(r);
         return NULL;
@@ -78,13 +78,13 @@ void lab_renewer_free(lab_renewer *r)
     free(r);
 }
 
-bool lab_renewer_start(lab_renewer *r, lab_seat *seat)
+bool lab_renewer_start(lab_renewer *r, lab_buyer *buyer)
 {
     if (r->levels++ > 0)
         return true;
     r->stop = false;
-    r->seat = *seat;
-    return pthread_create(&r->thread, NULL, renewer_main, r) == 0 || lab_note(seat, "no thread");
+    r->buyer = *buyer;
+    return pthread_create(&r->thread, NULL, renewer_main, r) == 0 || lab_note(buyer, "no thread");
 }
 
 void lab_renewer_stop(lab_renewer *r)

@@ -7,11 +7,11 @@
 
 typedef struct lab_renewer lab_renewer;
 
-lab_renewer *lab_renewer_new(lab_seat *seat,
+lab_renewer *lab_renewer_new(lab_buyer *buyer,
                              int part); /* renews every 1/part of the lease; NULL: note */
 void lab_renewer_free(lab_renewer *r);
 /* A holder that comes in again starts it again, and stops it as often. */
-bool lab_renewer_start(lab_renewer *r, lab_seat *seat);
+bool lab_renewer_start(lab_renewer *r, lab_buyer *buyer);
 void lab_renewer_stop(lab_renewer *r); /* returns when it renews no more */
 
 #endif

@@ -44,18 +44,18 @@ static void wait_for_change(herd *h)
     pthread_mutex_unlock(&h->mutex);
 }
 
-static bool z1_lock(lab_seat *seat)
+static bool z1_lock(lab_buyer *buyer)
 {
-    herd *h = seat->own;
-    int64_t until = lab_until(seat);
+    herd *h = buyer->own;
+    int64_t until = lab_until(buyer);
 
     for (;;) {
         int rc = zoo_create(h->z, h->path, "", 0, &ZOO_OPEN_ACL_UNSAFE, ZOO_EPHEMERAL, NULL, 0);
-        seat->tries++;
+        buyer->tries++;
         if (rc == ZOK)
             return true;
         if (rc != ZNODEEXISTS)
-            return lab_note(seat, "zookeeper: %s", zerror(rc));
+            return lab_note(buyer, "zookeeper: %s", zerror(rc));
         if (lab_now_us() >= until)
             return false;
         h->changed = false;
@@ -64,30 +64,30 @@ static bool z1_lock(lab_seat *seat)
     }
 }
 
-static bool z1_unlock(lab_seat *seat)
+static bool z1_unlock(lab_buyer *buyer)
 {
-    herd *h = seat->own;
+    herd *h = buyer->own;
 
     return zoo_delete(h->z, h->path, -1) == ZOK;
 }
 
-static bool z1_open(lab_seat *seat)
+static bool z1_open(lab_buyer *buyer)
 {
     herd *h = calloc(1, sizeof *h);
 
     if (!h)
-        return lab_note(seat, "out of memory");
+        return lab_note(buyer, "out of memory");
     pthread_mutex_init(&h->mutex, NULL);
     pthread_cond_init(&h->gone, NULL);
-    snprintf(h->path, sizeof h->path, "/lab-herd/%s", seat->resource);
-    h->z = lab_znode_open(seat);
-    seat->own = h;
-    return h->z && lab_znode_make(seat, h->z, "/lab-herd");
+    snprintf(h->path, sizeof h->path, "/lab-herd/%s", buyer->resource);
+    h->z = lab_znode_open(buyer);
+    buyer->own = h;
+    return h->z && lab_znode_make(buyer, h->z, "/lab-herd");
 }
 
-static void z1_close(lab_seat *seat)
+static void z1_close(lab_buyer *buyer)
 {
-    herd *h = seat->own;
+    herd *h = buyer->own;
 
     zookeeper_close(h->z);
     pthread_cond_destroy(&h->gone);

@@ -20,7 +20,7 @@ json_t *cli_json_runner(const dibs_party *p); /* of dibs_once_runner */
 
 json_t *cli_json_party(const dibs_party *p, bool holder);
 
-/* `waiters`: with everybody in line, which only dibs_lock_inspect tells. */
+/* `waiters`: with everybody in the queue, which only dibs_lock_inspect tells. */
 json_t *cli_json_lock(const dibs_lock_info *lock, bool waiters);
 json_t *cli_json_list(const dibs_report *report); /* {"locks": […]} */
 

@@ -137,7 +137,7 @@ static bool reserve(dibs *d)
 {
     return dibs__table_reserve(&d->attempts) && dibs__table_reserve(&d->owners) &&
            dibs__heap_reserve(&d->due, d->attempts.count - d->due.count) &&
-           dibs__heap_reserve(&d->errands, d->attempts.count - d->errands.count) &&
+           dibs__heap_reserve(&d->exchanges, d->attempts.count - d->exchanges.count) &&
            dibs__heap_reserve(&d->expiries, d->attempts.count - d->expiries.count);
 }
 
@@ -176,7 +176,7 @@ void dibs__grant_leave_owner(dibs_grant *g)
 void dibs__grant_retire(dibs_grant *g)
 {
     dibs__heap_remove(&g->d->due, &g->due);
-    dibs__heap_remove(&g->d->errands, &g->errand);
+    dibs__heap_remove(&g->d->exchanges, &g->exchange);
     dibs__heap_remove(&g->d->expiries, &g->expiry);
     delist_attempt(g);
     dibs__grant_leave_owner(g);
@@ -282,7 +282,7 @@ void dibs__grant_hold(dibs_grant *g, uint64_t fence, uint64_t floor, dibs__deadl
     dibs__keeper_expect(g->d, g->lease, now);
     g->d->stats.held++;
     g->d->stats.grants++;
-    dibs__bell_listen(g->d, now);
+    dibs__break_notice_listen(g->d, now);
 }
 
 int64_t dibs__grant_lease_left(const dibs_grant *g, dibs__deadline sent)
@@ -324,7 +324,7 @@ void dibs__grant_answer(dibs_grant *g, dibs__deadline sent, dibs_status status,
                         const dibs__reply *reply)
 {
     if (status == DIBS_OK && reply->verdict == DIBS__QUEUED)
-        return; /* a waiter's sign of life, overtaken by the hand-over on its way back */
+        return; /* a waiter's keep-alive, overtaken by the hand-over on its way back */
     if (status == DIBS_OK && reply->verdict == DIBS__BROKEN) {
         g->owed = reply->remaining > 0; /* the operator waits for our word that we have let go */
         dibs__grant_lose(g, DIBS_LOSS_BROKEN);

@@ -135,7 +135,7 @@ static void on_granted(dibs__sink *sink, const char *attempt, uint64_t fence, ui
     pthread_mutex_unlock(&d->mutex);
 }
 
-static void on_look(dibs__sink *sink, const char *attempt)
+static void on_check(dibs__sink *sink, const char *attempt)
 {
     dibs *d = DIBS__FROM(dibs, sink, sink);
     dibs_grant *g;
@@ -266,7 +266,7 @@ static void fill_identity(dibs *d, const dibs__env *env, const dibs_options *o)
     d->wait_ms = o->wait_ms ? o->wait_ms : DIBS_FOREVER;
     d->log = o->log;
     d->log_data = o->log_data;
-    d->sink = (dibs__sink){on_granted, on_look, on_changed, on_look_again, on_waited_for, on_log};
+    d->sink = (dibs__sink){on_granted, on_check, on_changed, on_look_again, on_waited_for, on_log};
     d->news.end = &d->news.first;
     d->outcomes.end = &d->outcomes.first;
     d->workers.end = &d->workers.first;
@@ -288,9 +288,9 @@ static void free_handle(dibs *d)
     dibs__table_fini(&d->watches);
     dibs__heap_fini(&d->due);
     dibs__heap_fini(&d->expiries);
-    dibs__heap_fini(&d->errands);
+    dibs__heap_fini(&d->exchanges);
     dibs__heap_fini(&d->renewals);
-    dibs__heap_fini(&d->chores);
+    dibs__heap_fini(&d->maintenance);
     dibs__heap_fini(&d->ends);
     pthread_mutex_destroy(&d->mutex);
     pthread_cond_destroy(&d->quiet);

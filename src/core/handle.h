@@ -6,7 +6,7 @@
  * grant without the mutex holds a reference to it.
  *
  *   entering   some thread is inside the engine's `enter` for it       (has a ticket)
- *   waiting    in line; the keeper keeps it alive                       (has a ticket)
+ *   waiting    in the queue; the keeper keeps it alive                       (has a ticket)
  *   held       ours; the keeper renews it
  *   lost       not ours any more, and the user has not unlocked it yet
  *   orphan     the user is gone, the engine may still have it: the keeper gives it back
@@ -98,7 +98,7 @@ struct dibs_grant {
     _Atomic int loss;         /* dibs_loss */
     _Atomic uint64_t floor;
     dibs__due due;          /* what the keeper does next */
-    dibs__due errand;       /* the same, when it is an exchange of its own */
+    dibs__due exchange;     /* the same, when it is an exchange of its own */
     dibs__due expiry;       /* `deadline`, while held */
     dibs__deadline give_up; /* orphan: the engine has forgotten it by then */
     dibs__ticket *ticket;
@@ -120,7 +120,7 @@ struct dibs__ticket {
     bool asked; /* the engine, at least once */
     int64_t window;
     dibs__deadline
-        alive; /* in line until then if not heard of: counted from the last answered sign of life */
+        alive; /* in the queue until then if not heard of: counted from the last answered keep-alive */
     bool enter_again; /* the entry is not (surely) there: enter, not keep */
     bool maybe_there; /* the engine may have an entry of this attempt */
     bool unsure;      /* it may have had one before, and ended it: see dibs__ticket_handed */
@@ -145,10 +145,10 @@ struct dibs__ticket {
 
 /* Work for the keeper that is no grant's; lives inside the thing that it is about. `run` is called
  * with the mutex, once, when its time has come; it may give the mutex away meanwhile. */
-typedef struct dibs__chore {
+typedef struct dibs__keeper_task {
     dibs__due due;
-    void (*run)(dibs *d, struct dibs__chore *c, int64_t now);
-} dibs__chore;
+    void (*run)(dibs *d, struct dibs__keeper_task *c, int64_t now);
+} dibs__keeper_task;
 
 struct dibs {
     dibs__sink sink;
@@ -178,16 +178,17 @@ struct dibs {
     pthread_t drainer;          /* of DIBS_OP_DRAIN */
     dibs__deadline close_until; /* no exchange lasts longer once the handle is being closed */
     uint64_t attempts_made;
-    size_t waits; /* lock calls that may stand in line, until they are settled; waits for cells */
+    size_t
+        waits; /* lock calls that may stand in the queue, until they are settled; waits for cells */
     dibs__table watches; /* of cells: watch.c */
     dibs__table attempts, owners;
     dibs__heap due, expiries;
     dibs__heap
-        errands; /* out of `due`: what takes an exchange of its own, and waits for renewals */
-    /* Of what is no grant. renewals: of runs. chores: what else asks the engine, and waits for renewals.
+        exchanges; /* out of `due`: what takes an exchange of its own, and waits for renewals */
+    /* Of what is no grant. renewals: of runs. maintenance: what else asks the engine, and waits for renewals.
      * ends: the deadline of a run is over, no I/O. */
-    dibs__heap renewals, chores, ends;
-    size_t lodgers;           /* each has a place in all of them */
+    dibs__heap renewals, maintenance, ends;
+    size_t keeper_tasks;      /* each has a place in all of them */
     dibs__news_list news;     /* callbacks to run */
     dibs__news_list outcomes; /* to be taken: readable at `notice_fd` */
     dibs__table requests;     /* by id, until their outcome is there */
@@ -197,15 +198,15 @@ struct dibs {
      * what has not ended, as far as the time allows; and frees all. */
     void (*end_onces)(struct dibs *d, dibs__deadline until);
     void (*free_onces)(struct dibs *d);
-    dibs__chore reap;
+    dibs__keeper_task reap;
     bool reaping, reaped; /* begun; done at least once */
     int64_t reap_rest;    /* the last pause */
-    dibs__chore bell;
-    bool listening;   /* for the bell: something is held */
-    bool adopts;      /* has adopted a grant: the engine tells its breaks to another handle */
-    uint64_t rung;    /* the bell's version that was heard last; 0: none */
-    uint64_t cancels; /* of all waits */
-    int notice_fd;    /* eventfd: dibs_fd */
+    dibs__keeper_task break_notice;
+    bool listening; /* for the break notice: something is held */
+    bool adopts;    /* has adopted a grant: the engine tells its breaks to another handle */
+    uint64_t break_notice_version; /* the break notice's version that was heard last; 0: none */
+    uint64_t cancels;              /* of all waits */
+    int notice_fd;                 /* eventfd: dibs_fd */
     dibs_stats stats;
 
     struct {
@@ -332,7 +333,7 @@ void dibs__ticket_time_out(dibs__ticket *t);
 void dibs__ticket_cancel(dibs__ticket *t);
 /* Asks the engine, at the latest until then; gives the mutex away meanwhile. */
 void dibs__ticket_enter(dibs__ticket *t, dibs__deadline latest);
-void dibs__ticket_sit(dibs__ticket *t);          /* the calling thread waits until it is settled */
+void dibs__ticket_await(dibs__ticket *t);        /* the calling thread waits until it is settled */
 void dibs__ticket_lead(dibs__driver_call *turn); /* it has been given the role of reading */
 void dibs__ticket_send(dibs__ticket *t);         /* a request's: a worker enters */
 
@@ -358,11 +359,11 @@ void dibs__requests_cancel(dibs *d);
 /* outcome.c: with the mutex, when nobody else is left */
 void dibs__outcomes_free(dibs *d);
 
-/* chore.c: with the mutex */
-/* A place in `renewals`, `chores` and `ends`; false: out of memory or threads. */
-bool dibs__lodge(dibs *d);
-void dibs__unlodge(dibs *d);
-void dibs__chore_at(dibs *d, dibs__heap *heap, dibs__chore *c, dibs__deadline when);
+/* keeper_task.c: with the mutex */
+/* A place in `renewals`, `maintenance` and `ends`; false: out of memory or threads. */
+bool dibs__keeper_reserve(dibs *d);
+void dibs__keeper_unreserve(dibs *d);
+void dibs__keeper_task_at(dibs *d, dibs__heap *heap, dibs__keeper_task *c, dibs__deadline when);
 void dibs__news_add(dibs *d, dibs__news *n);
 /* The next callback; the mutex is given away meanwhile. False: there is none. */
 bool dibs__news_run(dibs *d);
@@ -377,13 +378,13 @@ void dibs__reap_last(dibs *d);  /* nobody else is there: by chance, if it never 
 /* base.c: while the handle is opened; `above` 0: not asked for */
 dibs_status dibs__base_open(dibs *d, int64_t above, dibs__deadline until, dibs_error *err);
 
-/* bell.c */
+/* break_notice.c */
 /* With the mutex: something is held. */
-void dibs__bell_listen(dibs *d, int64_t now);
+void dibs__break_notice_listen(dibs *d, int64_t now);
 /* Without it: a break is on record, tell those who hold. */
-void dibs__bell_ring(dibs *d, dibs__deadline until);
+void dibs__break_notice_send(dibs *d, dibs__deadline until);
 
-/* tell.c: what runs now, in all handles of the process; `about` is an address and no more. */
+/* callbacks.c: what runs now, in all handles of the process; `about` is an address and no more. */
 typedef struct dibs__telling {
     const void *about;
     pthread_t thread;
@@ -408,8 +409,8 @@ dibs_status dibs__unlock_begin(dibs_grant *g, dibs__unlocking *u);
 dibs_status dibs__unlock_end(dibs_grant *g, dibs__unlocking *u, bool ask);
 dibs_status dibs__unlock_say(const dibs__unlocking *u, dibs_status status, dibs_error *err);
 
-/* look.c: is it over, after a break that waits? DIBS_BUSY: not yet. In a call, without the mutex. */
-dibs_status dibs__break_look(dibs *d, const char *name, dibs__deadline until, dibs_error *err);
+/* inspect.c: is it over, after a break that waits? DIBS_BUSY: not yet. In a call, without the mutex. */
+dibs_status dibs__break_check(dibs *d, const char *name, dibs__deadline until, dibs_error *err);
 
 /* lock.c */
 /* Everything of a request's lock call that needs no engine. DIBS_OK: its ticket will be settled. */
@@ -438,7 +439,7 @@ dibs_status dibs__check_portable(const dibs__engine_class *class, dibs_error *er
 /* lock.c: the calling thread, as an owner */
 void dibs__thread_owner(const dibs *d, char *out, size_t size);
 
-/* recipes/work.c, for requests: with the mutex. Frees one that is another's run; what may be ours, the keeper withdraws. */
+/* recipes/finish.c, for requests: with the mutex. Frees one that is another's run; what may be ours, the keeper withdraws. */
 void dibs__once_leave(struct dibs_once *o);
 /* recipes/once.c, for requests: begin leaves a dibs_once after this */
 bool dibs__once_is_answer(dibs_status status);

@@ -1,5 +1,5 @@
 /* The keeper: one thread a handle. It renews what is held at a third of its lease, keeps what waits
- * in line alive, gives back what its user has left, reads the engine's wake-ups while no waiting thread does, and tells
+ * in the queue alive, gives back what its user has left, reads the engine's wake-ups while no waiting thread does, and tells
  * losses.
  *
  * Two heaps say what comes next: `due` (something to ask the engine) and `expiries` (a deadline is
@@ -9,7 +9,7 @@
  * when the engine hangs. A lock that is taken during an exchange counts as well, with the shortest lease of
  * the last minute: only the first of a kind may find the keeper away for longer than it can wait.
  *
- * What else takes an exchange of its own is an errand (giving back what was left) or a chore
+ * What else takes an exchange of its own is an exchange (giving back what was left) or maintenance
  * (reaping, withdrawing a run). These are done one at a time, and after all renewals that are due:
  * however many there are, a renewal waits for one of each at most, and neither takes so long that too
  * little is left for it. */
@@ -57,7 +57,7 @@ static void expire(dibs *d, int64_t now)
         dibs__grant_lose(g, g->silent ? DIBS_LOSS_UNREACHABLE : DIBS_LOSS_EXPIRED);
     }
     while ((top = dibs__heap_top(&d->ends)) && top->key <= now) {
-        dibs__chore *c = DIBS__FROM(dibs__chore, due, top);
+        dibs__keeper_task *c = DIBS__FROM(dibs__keeper_task, due, top);
         dibs__heap_remove(&d->ends, top);
         c->run(d, c, now);
     }
@@ -69,7 +69,7 @@ static void tell_losses(dibs *d)
         continue;
 }
 
-/* ---- Signs of life --------------------------------------------------------------------------- */
+/* ---- keep-alives --------------------------------------------------------------------------- */
 
 void dibs__keeper_expect(dibs *d, int64_t lease, int64_t now)
 {
@@ -236,7 +236,7 @@ static void serve(dibs *d, batch *b, dibs_grant *g, int64_t now)
         dibs__ticket_send(g->ticket);
     } else if (g->state == DIBS__ORPHAN) {
         dibs__heap_remove(&d->due, &g->due);
-        dibs__heap_put(&d->errands, &g->errand, since);
+        dibs__heap_put(&d->exchanges, &g->exchange, since);
     } else if (g->state == DIBS__HELD || (waits && !g->ticket->enter_again)) {
         add_to_batch(d, b, g, now);
     } else {
@@ -245,14 +245,14 @@ static void serve(dibs *d, batch *b, dibs_grant *g, int64_t now)
 }
 
 /* Things may have changed since it became one. */
-static void run_errand(dibs *d, int64_t now)
+static void run_exchange(dibs *d, int64_t now)
 {
-    dibs__due *top = dibs__heap_top(&d->errands);
-    dibs_grant *g = top ? DIBS__FROM(dibs_grant, errand, top) : NULL;
+    dibs__due *top = dibs__heap_top(&d->exchanges);
+    dibs_grant *g = top ? DIBS__FROM(dibs_grant, exchange, top) : NULL;
 
     if (!g)
         return;
-    dibs__heap_remove(&d->errands, top);
+    dibs__heap_remove(&d->exchanges, top);
     if (g->state == DIBS__ORPHAN)
         give_back(d, g, now);
 }
@@ -285,7 +285,7 @@ static void serve_due(dibs *d, batch *b, int64_t now)
 static bool serve_next(dibs *d, dibs__heap *heap, int64_t now)
 {
     dibs__due *top = dibs__heap_top(heap);
-    dibs__chore *c = top ? DIBS__FROM(dibs__chore, due, top) : NULL;
+    dibs__keeper_task *c = top ? DIBS__FROM(dibs__keeper_task, due, top) : NULL;
 
     if (!c || top->key > now)
         return false;
@@ -298,8 +298,8 @@ static bool serve_next(dibs *d, dibs__heap *heap, int64_t now)
 
 static dibs__deadline next_moment(const dibs *d)
 {
-    const dibs__heap *heaps[] = {&d->due,      &d->expiries, &d->errands,
-                                 &d->renewals, &d->chores,   &d->ends};
+    const dibs__heap *heaps[] = {&d->due,      &d->expiries,    &d->exchanges,
+                                 &d->renewals, &d->maintenance, &d->ends};
     dibs__deadline next = DIBS__NEVER;
 
     for (int i = 0; i < 6; i++) {
@@ -382,9 +382,9 @@ static void *keeper_main(void *data)
         tell_losses(d); /* before the next exchange, which may hang */
         if (serve_next(d, &d->renewals, dibs__now(d->env)))
             continue;
-        run_errand(d, dibs__now(d->env));
+        run_exchange(d, dibs__now(d->env));
         tell_losses(d);
-        serve_next(d, &d->chores, now);
+        serve_next(d, &d->maintenance, now);
         if (next_moment(d) <= dibs__now(d->env) || d->news.first)
             continue;
         arm(d, next_moment(d));

@@ -39,12 +39,12 @@ static dibs_status ask_list(dibs *d, dibs__request *r)
     return dibs_lock_list(d, c->name, &c->options.list, &c->report, &c->err);
 }
 
-static dibs_status look_at_break(dibs *d, dibs__request *r)
+static dibs_status ask_break_check(dibs *d, dibs__request *r)
 {
     dibs__call *c = &r->of.call;
 
     dibs__error_clear(&c->err);
-    return dibs__error_settle(&c->err, dibs__break_look(d, c->name, r->until, &c->err),
+    return dibs__error_settle(&c->err, dibs__break_check(d, c->name, r->until, &c->err),
                               DIBS_NEXT_REPEAT);
 }
 
@@ -52,7 +52,7 @@ static dibs_status ask_break(dibs *d, dibs__request *r)
 {
     dibs__call *c = &r->of.call;
 
-    return r->begun ? look_at_break(d, r)
+    return r->begun ? ask_break_check(d, r)
                     : dibs_lock_break(d, c->name, &c->options.lock_break, &c->err);
 }
 
@@ -263,7 +263,7 @@ const dibs__op_row *dibs__op_find(dibs_op op)
 /* ---- Making one -------------------------------------------------------------------------------- */
 
 /* On the keeper: the time has come. */
-static void look_again(dibs *d, dibs__chore *c, int64_t now)
+static void repeat(dibs *d, dibs__keeper_task *c, int64_t now)
 {
     (void)now;
     dibs__job_add(d, &DIBS__FROM(dibs__request, again, c)->job);
@@ -284,8 +284,8 @@ static void wait_more(dibs *d, dibs__request *r)
 
     r->begun = true;
     r->pause = dibs__longer(r->pause, FIRST_PAUSE, MAX_PAUSE);
-    r->again.run = look_again;
-    dibs__chore_at(d, &d->chores, &r->again, dibs__sooner(now + r->pause, r->until));
+    r->again.run = repeat;
+    dibs__keeper_task_at(d, &d->maintenance, &r->again, dibs__sooner(now + r->pause, r->until));
 }
 
 static void perform_call(dibs *d, dibs__request *r)

@@ -1,5 +1,5 @@
 /* Building what dibs_lock_inspect and dibs_lock_list return. An engine adds locks, and after each its holders
- * (by fence) and waiters (in line); `now` turns its lease times into ages. Failed allocations are
+ * (by fence) and waiters (in the queue); `now` turns its lease times into ages. Failed allocations are
  * remembered and told at the end, so that an engine need not check every call. */
 #ifndef DIBS_CORE_REPORT_H
 #define DIBS_CORE_REPORT_H

@@ -20,8 +20,8 @@
 
 static void free_request(dibs__request *r)
 {
-    if (r->lodged)
-        dibs__unlodge(r->d);
+    if (r->reserved)
+        dibs__keeper_unreserve(r->d);
     free(r);
 }
 
@@ -337,8 +337,8 @@ static dibs_status enlist(dibs__request *r, dibs_error *err)
     if (d->closing)
         return dibs__closing(err);
     if (r->row && r->row->waits) {
-        r->lodged = dibs__lodge(d);
-        if (!r->lodged)
+        r->reserved = dibs__keeper_reserve(d);
+        if (!r->reserved)
             return dibs__fail(err, DIBS_NO_MEMORY, "out of memory or threads");
     }
     if (!dibs__workers_start(d) || !dibs__table_reserve(&d->requests))
@@ -470,7 +470,7 @@ static void stop(dibs__request *r)
     } else if (r->row && dibs__job_drop(d, &r->job)) {
         dibs__request_cancel(r);
     } else if (r->row && r->again.due.index != 0) {
-        dibs__heap_remove(&d->chores, &r->again.due);
+        dibs__heap_remove(&d->maintenance, &r->again.due);
         dibs__request_cancel(r);
     } else {
         r->stopped = true;

@@ -52,9 +52,9 @@ struct dibs__request {
     void *user;
     dibs__node by_id; /* in d->requests, until it has ended */
     dibs__job job;
-    dibs__chore again; /* waiting: when it is looked at again */
+    dibs__keeper_task again; /* waiting: when it is looked at again */
     dibs__news outcome;
-    bool lodged;               /* has a place among the chores */
+    bool reserved;             /* has a place among the maintenance */
     bool stopped;              /* while it was running */
     bool begun;                /* the engine was asked once: what follows is waiting */
     dibs__deadline send_until; /* not taken up by then: not sent */

@@ -1,6 +1,6 @@
 /* Tickets: a lock call from its first `enter` until it is settled, whoever waits for it.
  *
- * It goes well: enter → GRANTED. Or: enter → QUEUED, signs of life by the keeper, a hand-over. It
+ * It goes well: enter → GRANTED. Or: enter → QUEUED, keep-alives by the keeper, a hand-over. It
  * fails in four ways: the engine does not answer (ask again with the same attempt, with growing
  * pauses, until the caller's patience ends), the entry is gone (enter under a new attempt), the
  * lock is of another kind (settled), the caller's patience ends or it cancels (settled, and the
@@ -142,7 +142,7 @@ void dibs__ticket_time_out(dibs__ticket *t)
 
 /* ---- Answers --------------------------------------------------------------------------------- */
 
-/* Not in line (any more): enter under a new attempt. A thread does so itself, a worker does for
+/* Not in the queue (any more): enter under a new attempt. A thread does so itself, a worker does for
  * requests. */
 static void start_over(dibs__ticket *t)
 {
@@ -275,9 +275,9 @@ void dibs__ticket_answer(dibs__ticket *t, dibs__deadline sent, dibs_status statu
     }
 }
 
-/* The lock was handed to us; how long it lasts, only we know: since the last sign of life that was
+/* The lock was handed to us; how long it lasts, only we know: since the last keep-alive that was
  * answered. If that is nearly over, a renewal comes first. So it does if a request got no answer: it may have
- * put us in line, and this may be about that entry, which ended while we asked again under the same
+ * put us in the queue, and this may be about that entry, which ended while we asked again under the same
  * attempt. */
 void dibs__ticket_handed(dibs__ticket *t, uint64_t fence, uint64_t floor)
 {
@@ -407,7 +407,7 @@ static void await_turn(dibs__ticket *t)
         sleep_until(t, t->until);
 }
 
-void dibs__ticket_sit(dibs__ticket *t)
+void dibs__ticket_await(dibs__ticket *t)
 {
     dibs *d = t->grant->d;
 

@@ -36,19 +36,19 @@ enum { DIBS__WAITERS = 1, DIBS__HOLDERS = 2, DIBS__CELLS = 4 };
  * engine's that a call of the core needs. What nobody knows (an attempt that is over, a cell that nobody watches) is
  * ignored. */
 typedef struct dibs__sink {
-    /* A waiter was handed the lock. How long it lasts the core counts from the last sign of life that was answered, never
+    /* A waiter was handed the lock. How long it lasts the core counts from the last keep-alive that was answered, never
      * from the arrival of this. */
     void (*granted)(struct dibs__sink *sink, const char *attempt, uint64_t fence, uint64_t floor);
 
     /* Something may have changed for this attempt, holder or waiter: `keep` it soon. */
-    void (*look)(struct dibs__sink *sink, const char *attempt);
+    void (*check)(struct dibs__sink *sink, const char *attempt);
 
     /* A cell that is watched may have changed: the one with this dibs__hash of its key. */
     void (*changed)(struct dibs__sink *sink, uint64_t cell);
 
     /* Wake-ups may have been missed (a subscription was cut, whether it stands again or not; a session ended): look again
      * at all of these. */
-    void (*look_again)(struct dibs__sink *sink, unsigned at);
+    void (*check_all)(struct dibs__sink *sink, unsigned at);
 
     /* Does anybody wait, for a lock or for a cell, or is about to? An engine that stops listening first and asks then
      * misses nobody: whoever comes later calls the engine. */
@@ -63,7 +63,7 @@ struct dibs__engine {
     const dibs__engine_class *class; /* set by the core after `open` */
     const dibs__env *env;
     dibs__sink *sink;
-    /* Set by `open` where the lease belongs to the handle, else 0: how long one sign of life counts
+    /* Set by `open` where the lease belongs to the handle, else 0: how long one keep-alive counts
      * by our clock, and what people call the lease. No lock has a longer one. */
     int64_t lease, session;
 };
@@ -128,7 +128,7 @@ typedef struct dibs__capabilities {
     bool across_processes;
     bool first_come;
     bool notices_death;
-    bool tells_holders;    /* a break reaches the sink of every holder by itself: no bell */
+    bool tells_holders;    /* a break reaches the sink of every holder by itself: no break notice */
     bool cells;            /* cells, counters, once, tokens */
     size_t value_max;      /* bytes of a user's value; the recipes add up to DIBS__VALUE_EXTRA */
     const char *no_shared; /* NULL: locks can be shared. Else why not, for people */
@@ -170,7 +170,7 @@ struct dibs__engine_class {
     dibs_status (*enter)(dibs__engine *e, const dibs__enter_request *request, dibs__deadline until,
                          dibs__reply *out, dibs_error *err);
 
-    /* Signs of life for many, sorted by name; a waiter has fence 0. Fills status and reply of each:
+    /* keep-alives for many, sorted by name; a waiter has fence 0. Fills status and reply of each:
      *   GRANTED, QUEUED, LOST, BROKEN, RESUMED */
     void (*keep)(dibs__engine *e, dibs__claim *const claims[], size_t count, dibs__deadline until);
 

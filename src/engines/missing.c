@@ -76,7 +76,7 @@ const dibs__engine_class dibs__engine_zookeeper = {
     .scheme = "zookeeper",
     .schemes = (const char *const[]){"zookeeper", NULL},
     .missing = "libzookeeper-mt-dev",
-    .can = DIBS__LINE_CAN(DIBS_VALUE_MAX),
+    .can = DIBS__ENTRIES_CAN(DIBS_VALUE_MAX),
 };
 #endif
 
@@ -86,6 +86,6 @@ const dibs__engine_class dibs__engine_etcd = {
     .scheme = "etcd",
     .schemes = (const char *const[]){"etcd", "etcds", NULL},
     .missing = "libnghttp2-dev, libprotobuf-c-dev, protobuf-c-compiler and libssl-dev",
-    .can = DIBS__LINE_CAN(DIBS_VALUE_MAX),
+    .can = DIBS__ENTRIES_CAN(DIBS_VALUE_MAX),
 };
 #endif

@@ -4,7 +4,7 @@
 #include "net/resolve.h"
 
 #include "core/error.h"
-#include "net/aside.h"
+#include "net/detached.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,7 +67,7 @@ static dibs_status ask(const dibs__env *env, question *q, dibs__deadline until,
                        struct addrinfo **out, dibs_error *err)
 {
     const char *host = q->host;
-    dibs__aside *a = dibs__aside_start(answer, drop, q, -1);
+    dibs__detached *a = dibs__detached_start(answer, drop, q, -1);
     dibs_status status = DIBS_OK;
 
     if (!a) {
@@ -76,9 +76,9 @@ static dibs_status ask(const dibs__env *env, question *q, dibs__deadline until,
         drop(q);
         return status;
     }
-    if (!dibs__aside_wait(a, env, until))
+    if (!dibs__detached_wait(a, env, until))
         status = dibs__fail(err, DIBS_UNAVAILABLE, "resolving the host '%.200s' timed out", host);
-    if (!dibs__aside_end(a))
+    if (!dibs__detached_end(a))
         return status;
     if (status == DIBS_OK && q->result != 0)
         status = tell(q->result, host, err);

@@ -209,7 +209,7 @@ static item *item_of(const dibs *d, const dibs__cell_found *f)
         set_damaged(i, "this is not a key of once");
     } else if (!f->head) {
         set_damaged(i, "the record was not written by dibs, or by a newer version");
-    } else if (dibs__record_glance(f->head, f->head_size, f->size, &i->record, &sizes, &why) !=
+    } else if (dibs__record_peek(f->head, f->head_size, f->size, &i->record, &sizes, &why) !=
                DIBS_OK) {
         set_damaged(i, why.message);
     } else {

@@ -7,7 +7,7 @@
  *
  * A lost reply needs no care of its own: the record carries the attempt, so that a conflict with
  * ourselves is seen as such. A caller who goes without having been told leaves the record, if there is
- * one, to be withdrawn (work.c). */
+ * one, to be withdrawn (finish.c). */
 #define _GNU_SOURCE
 #include "recipes/once.h"
 
@@ -104,17 +104,17 @@ static dibs_once *new_once(dibs *d, const char *key, const dibs_once_options *op
     return o;
 }
 
-/* Into the handle's list, with a place among the keeper's chores: nothing can fail once the engine
+/* Into the handle's list, with a place among the keeper's maintenance: nothing can fail once the engine
  * has said yes. */
 static dibs_status enlist(dibs_once *o, dibs_error *err)
 {
     dibs *d = o->d;
-    bool closing, lodged;
+    bool closing, reserved;
 
     pthread_mutex_lock(&d->mutex);
     closing = d->closing;
-    lodged = !closing && dibs__lodge(d);
-    if (lodged) {
+    reserved = !closing && dibs__keeper_reserve(d);
+    if (reserved) {
         o->next = d->onces;
         o->at = &d->onces;
         if (o->next)
@@ -126,8 +126,8 @@ static dibs_status enlist(dibs_once *o, dibs_error *err)
     pthread_mutex_unlock(&d->mutex);
     if (closing)
         return dibs__closing(err);
-    return lodged ? DIBS_OK
-                  : dibs__fail(err, DIBS_NO_MEMORY, "'%.200s': out of memory or threads", o->key);
+    return reserved ? DIBS_OK
+                    : dibs__fail(err, DIBS_NO_MEMORY, "'%.200s': out of memory or threads", o->key);
 }
 
 /* ---- What the record says -------------------------------------------------------------------- */
@@ -155,7 +155,7 @@ static dibs_status read_theirs(dibs_once *o, dibs__cell_reply *reply, dibs__dead
     o->age = reply->age;
     o->left = reply->left;
     o->read_at = sent;
-    o->phase = DIBS__ONCE_TOLD;
+    o->phase = DIBS__ONCE_THEIRS;
     pthread_mutex_unlock(&o->d->mutex);
     return DIBS_OK;
 }
@@ -477,7 +477,7 @@ static dibs_status deliver(dibs_once *o, dibs_error *err)
     } else {
         while (o->busy) /* with a renewal: what follows speaks for it alone */
             pthread_cond_wait(&d->quiet, &d->mutex);
-        dibs__run_retire(o, DIBS__ONCE_TOLD);
+        dibs__run_retire(o, DIBS__ONCE_THEIRS);
         o->answer = DIBS_RUNNING;
         o->maybe_there = true;
     }
@@ -532,7 +532,7 @@ static dibs_status state_of(dibs_once *o, dibs_error *err)
     dibs_status status;
 
     pthread_mutex_lock(&o->d->mutex);
-    status = o->phase == DIBS__ONCE_TOLD ? o->answer : DIBS_INVALID;
+    status = o->phase == DIBS__ONCE_THEIRS ? o->answer : DIBS_INVALID;
     pthread_mutex_unlock(&o->d->mutex);
     if (status == DIBS_INVALID)
         dibs__fail(err, status, "'%.200s': no run in progress to wait for", o->key);
@@ -571,7 +571,7 @@ dibs_status dibs__do_once_rerun(dibs_once *o, dibs_error *err)
     if (!dibs__same_process(d))
         return dibs__forked(err);
     pthread_mutex_lock(&d->mutex);
-    status = o->phase == DIBS__ONCE_TOLD && o->answer == DIBS_CRASHED ? DIBS_OK : DIBS_INVALID;
+    status = o->phase == DIBS__ONCE_THEIRS && o->answer == DIBS_CRASHED ? DIBS_OK : DIBS_INVALID;
     pthread_mutex_unlock(&d->mutex);
     if (status != DIBS_OK)
         return dibs__fail(err, status, "'%.200s': no run that died: there is nothing to rerun",

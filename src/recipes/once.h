@@ -1,5 +1,5 @@
 /* The inside of a dibs_once: what once.c (beginning, waiting), run.c (a run that is ours, as the keeper
- * sees it), work.c (what its user does with it) and told.c (what it says without I/O) share.
+ * sees it), finish.c (what its user does with it) and once_state.c (what it says without I/O) share.
  *
  *   asking   nothing is known yet
  *   told     another's: `answer` says what became of it
@@ -19,7 +19,7 @@
 
 typedef enum dibs__once_phase {
     DIBS__ONCE_ASKING,
-    DIBS__ONCE_TOLD,
+    DIBS__ONCE_THEIRS,
     DIBS__ONCE_OURS,
     DIBS__ONCE_LOST,
     DIBS__ONCE_ENDED,
@@ -50,14 +50,14 @@ struct dibs_once {
     void *raw;
     bool took_over;          /* from a run that died: `before` is its record, to be put back if */
     dibs__run_record before; /* ours comes to nothing; its steps are in `mine` */
-    dibs__deadline before_until; /* kept until then */
-    int64_t left;                /* of `theirs`: until the engine drops it */
-    int64_t age;                 /* of `theirs`, when it was read */
-    dibs__deadline read_at;      /* that moment, or before */
-    uint64_t version;            /* the cell's, as far as we know */
-    _Atomic int64_t deadline;    /* ours until then, by our clock; 0: not ours */
-    dibs__chore renew, end;      /* while it is ours */
-    dibs__chore withdrawal;      /* when nobody wants it */
+    dibs__deadline before_until;  /* kept until then */
+    int64_t left;                 /* of `theirs`: until the engine drops it */
+    int64_t age;                  /* of `theirs`, when it was read */
+    dibs__deadline read_at;       /* that moment, or before */
+    uint64_t version;             /* the cell's, as far as we know */
+    _Atomic int64_t deadline;     /* ours until then, by our clock; 0: not ours */
+    dibs__keeper_task renew, end; /* while it is ours */
+    dibs__keeper_task withdrawal; /* when nobody wants it */
     dibs__news loss;
     char cell[DIBS__CELL_KEY_SIZE];
     char key[]; /* for messages; then the fingerprint */
@@ -91,7 +91,7 @@ dibs__run_outcome dibs__run_try(dibs_once *o, const dibs__run_record *r, bool te
 dibs__run_outcome dibs__run_write(dibs_once *o, const dibs__run_record *r, bool tell_others,
                                   dibs__deadline until, dibs_status *status, dibs_error *err);
 
-/* work.c: the handle's end_onces and free_onces */
+/* finish.c: the handle's end_onces and free_onces */
 void dibs__onces_end(dibs *d, dibs__deadline until);
 void dibs__onces_free(dibs *d);
 

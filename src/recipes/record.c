@@ -262,8 +262,8 @@ dibs_status dibs__record_decode(const void *data, size_t size, dibs__run_record 
 
 /* One with steps has no result yet, and one with a result has no steps: both are counted without going
  * through the data. */
-dibs_status dibs__record_glance(const void *data, size_t size, size_t whole, dibs__run_record *out,
-                                dibs__record_sizes *sizes, dibs_error *err)
+dibs_status dibs__record_peek(const void *data, size_t size, size_t whole, dibs__run_record *out,
+                              dibs__record_sizes *sizes, dibs_error *err)
 {
     reader r = {.at = data, .left = size};
     uint64_t format = read_number(&r, 1);

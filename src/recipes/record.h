@@ -71,8 +71,8 @@ typedef struct dibs__record_sizes {
 
 /* Reads the beginning of a record that has `whole` bytes; `data` has DIBS__RECORD_HEAD of them, or all. Steps
  * and result are only counted. As dibs__record_decode otherwise. */
-dibs_status dibs__record_glance(const void *data, size_t size, size_t whole, dibs__run_record *out,
-                                dibs__record_sizes *sizes, dibs_error *err);
+dibs_status dibs__record_peek(const void *data, size_t size, size_t whole, dibs__run_record *out,
+                              dibs__record_sizes *sizes, dibs_error *err);
 
 /* How long the cell lives from the moment the record is written; 0: for ever. A key that was given back
  * stays as a FREE record for a day, and does not become absent: the request that begins a run writes

@@ -77,7 +77,7 @@ void dibs__run_lose(dibs_once *o, const char *why)
     dibs__news_add(o->d, &o->loss);
 }
 
-static void deadline_over(dibs *d, dibs__chore *c, int64_t now)
+static void deadline_over(dibs *d, dibs__keeper_task *c, int64_t now)
 {
     dibs_once *o = DIBS__FROM(dibs_once, end, c);
 
@@ -89,7 +89,7 @@ static void deadline_over(dibs *d, dibs__chore *c, int64_t now)
 
 /* ---- Holding --------------------------------------------------------------------------------- */
 
-static void renew_due(dibs *d, dibs__chore *c, int64_t now);
+static void renew_due(dibs *d, dibs__keeper_task *c, int64_t now);
 
 void dibs__run_hold(dibs_once *o, dibs__deadline sent, uint64_t version)
 {
@@ -102,8 +102,8 @@ void dibs__run_hold(dibs_once *o, dibs__deadline sent, uint64_t version)
     o->renew.run = renew_due;
     o->end.run = deadline_over;
     dibs__keeper_expect(d, o->mine.lease, sent);
-    dibs__chore_at(d, &d->ends, &o->end, deadline);
-    dibs__chore_at(d, &d->renewals, &o->renew, sent + (deadline - sent) / 3);
+    dibs__keeper_task_at(d, &d->ends, &o->end, deadline);
+    dibs__keeper_task_at(d, &d->renewals, &o->renew, sent + (deadline - sent) / 3);
 }
 
 bool dibs__run_begin(dibs_once *o, dibs__deadline sent, uint64_t version)
@@ -253,7 +253,7 @@ static void renewed(dibs_once *o, dibs__deadline sent, dibs__run_outcome what, d
         d->stats.renewal_failures++;
         dibs__log(d, DIBS_LOG_WARNING, "renewing the run of '%.80s' failed: %s", o->key,
                   dibs_status_text(status));
-        dibs__chore_at(d, &d->renewals, &o->renew, dibs__now(d->env) + renewal_pause(o));
+        dibs__keeper_task_at(d, &d->renewals, &o->renew, dibs__now(d->env) + renewal_pause(o));
     }
 }
 
@@ -270,7 +270,7 @@ void dibs__run_idle(dibs_once *o)
     dibs__once_drop(o);
 }
 
-static void renew_due(dibs *d, dibs__chore *c, int64_t now)
+static void renew_due(dibs *d, dibs__keeper_task *c, int64_t now)
 {
     dibs_once *o = DIBS__FROM(dibs_once, renew, c);
     dibs__deadline until = dibs__keeper_renew_until(d, now);
@@ -278,7 +278,7 @@ static void renew_due(dibs *d, dibs__chore *c, int64_t now)
     dibs__run_outcome what;
 
     if (o->busy) {
-        dibs__chore_at(d, &d->renewals, c, now + BUSY_PAUSE);
+        dibs__keeper_task_at(d, &d->renewals, c, now + BUSY_PAUSE);
         return;
     }
     dibs__run_busy(o);

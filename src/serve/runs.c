@@ -428,7 +428,7 @@ static void abandon(http_exchange *x)
     operate(x, DIBS_OP_ONCE_ABANDON, NULL, NULL);
 }
 
-/* A sign of life, nothing else: the keeper renews it at the engine. */
+/* A keep-alive, nothing else: the keeper renews it at the engine. */
 static void renew(http_exchange *x)
 {
     run *r = find(x, (dibs_op)0);

@@ -101,7 +101,7 @@ typedef struct dibs__cell_command {
         alive; /* the value stands for this process: if the engine notices its death, it tells. READ:
                    the reply's age shall tell whether whoever wrote it is alive */
     int64_t lease; /* with `alive`: how long it counts as alive without another sign */
-    bool fleeting; /* a sign of life: may be lost when the machine goes down */
+    bool fleeting; /* a keep-alive: may be lost when the machine goes down */
 } dibs__cell_command;
 
 /* 0, or -1 when the store failed: then nothing may be kept. */

@@ -293,7 +293,7 @@ static int reply_busy(machine *m, dibs__reply *out)
 }
 
 /* Only the head needs to watch the holder's lease; the others are woken by hand-over or find out at
- * their next sign of life. */
+ * their next keep-alive. */
 static int reply_queued(machine *m, const dibs__waiter *w, dibs__reply *out)
 {
     dibs__waiter head;
@@ -307,10 +307,10 @@ static int reply_queued(machine *m, const dibs__waiter *w, dibs__reply *out)
     return 0;
 }
 
-/* In line with a sign of life: at the end, or where the owner stands already (asked again, or
+/* In line with a keep-alive: at the end, or where the owner stands already (asked again, or
  * resumed). */
-static int stand_in_line(machine *m, dibs__waiter *w, bool there, const dibs__asker *who,
-                         int64_t window, dibs__reply *out)
+static int join_queue(machine *m, dibs__waiter *w, bool there, const dibs__asker *who,
+                      int64_t window, dibs__reply *out)
 {
     if (!there) {
         memset(w, 0, sizeof *w);
@@ -345,7 +345,7 @@ static int take_or_queue(machine *m, const dibs__asker *who, int64_t window,
         return -1;
     if (kin == DIBS__OLDER)
         return reply_late(out);
-    /* It wants something else: back to the end of the line. Or it does not want to wait any more. */
+    /* It wants something else: back to the end of the queue. Or it does not want to wait any more. */
     if (there > 0 && (window > 0 ? w.who.weight != who->weight : kin == DIBS__NEWER)) {
         if (drop_waiter(m, &w) < 0 || serve_queue(m) < 0)
             return -1;
@@ -359,7 +359,7 @@ static int take_or_queue(machine *m, const dibs__asker *who, int64_t window,
     if (window > 0) {
         if (rival)
             m->store->breaking(m->ctx, rival);
-        return stand_in_line(m, &w, there > 0, who, window, out);
+        return join_queue(m, &w, there > 0, who, window, out);
     }
     return reply_busy(m, out);
 }
@@ -376,7 +376,7 @@ static int enter_again(machine *m, const dibs__asker *who, int64_t window, dibs_
     case DIBS__NEWER:
         if (who->weight <= mine->who.weight)
             return resume(m, mine, who, out);
-        /* It needs more than the one that was given up: from the end of the line. */
+        /* It needs more than the one that was given up: from the end of the queue. */
         if (drop_holder(m, mine) < 0 || serve_queue(m) < 0)
             return -1;
         found = find_holder(m, who->owner, mine); /* through another handle, just now */

@@ -37,7 +37,7 @@ typedef struct dibs__time {
 
 /* Who asks. An owner has at most one live holder in a lock. A newer attempt of the same handle replaces
  * the older one, whose caller has given it up; an older one that comes late changes nothing (attempt.h).
- * An attempt of another handle stands in line beside the holder, which is asked to stop: never two of
+ * An attempt of another handle stands in the queue beside the holder, which is asked to stop: never two of
  * them hold. In line an owner stands once: the last handle to come takes the place over. */
 typedef struct dibs__asker {
     char owner[DIBS__OWNER_SIZE];
@@ -64,7 +64,7 @@ typedef struct dibs__waiter {
     dibs__asker who;
     uint64_t place; /* unique in its lock, and grows: the order of arrival */
     int64_t since;
-    int64_t window; /* how long it counts as alive after each sign of life; never more than lease */
+    int64_t window; /* how long it counts as alive after each keep-alive; never more than lease */
     int64_t alive_until; /* also the end of a hand-over: a dead head costs seconds, not a lease */
 } dibs__waiter;
 
@@ -117,8 +117,8 @@ typedef struct dibs__in_way {
 
 typedef enum dibs__verdict {
     DIBS__GRANTED,  /* fence, floor, remaining */
-    DIBS__QUEUED,   /* in line; `remaining`: look again after that, 0 when there is no need */
-    DIBS__BUSY,     /* not in line; `remaining`: until the first holder's lease ends */
+    DIBS__QUEUED,   /* in the queue; `remaining`: look again after that, 0 when there is no need */
+    DIBS__BUSY,     /* not in the queue; `remaining`: until the first holder's lease ends */
     DIBS__LOST,     /* no such entry (any more) */
     DIBS__BROKEN,   /* an operator took it, or asks for it (`remaining` > 0: still there) */
     DIBS__RESUMED,  /* the owner is here with another attempt (`remaining` > 0: that one waits, and
@@ -138,12 +138,12 @@ typedef struct dibs__reply {
 
 /* All return 0, or -1 when the store failed. */
 
-/* Take, or stand in line (`window` > 0 is how long one sign of life counts; 0: do not queue). RESUMED: a
+/* Take, or stand in the queue (`window` > 0 is how long one keep-alive counts; 0: do not queue). RESUMED: a
  * late message, the owner is here with a newer attempt of the same handle; nothing was changed. */
 int dibs__state_acquire(const dibs__store *store, void *ctx, dibs__time now, const dibs__asker *who,
                         uint32_t capacity, int64_t window, dibs__reply *out);
 
-/* A sign of life. Holder: the lease is `lease` from now on. Waiter: still there. A waiter that was
+/* A keep-alive. Holder: the lease is `lease` from now on. Waiter: still there. A waiter that was
  * handed the lock and does not know gets a whole lease. `fence` is the holder's, 0 for a waiter. */
 int dibs__state_keep(const dibs__store *store, void *ctx, dibs__time now, const char *owner,
                      const char *attempt, uint64_t fence, int64_t lease, dibs__reply *out);
@@ -152,7 +152,7 @@ int dibs__state_keep(const dibs__store *store, void *ctx, dibs__time now, const 
 int dibs__state_release(const dibs__store *store, void *ctx, dibs__time now, const char *owner,
                         const char *attempt, uint64_t fence, dibs__reply *out);
 
-/* Leave the line; a grant that arrived meanwhile goes back too, min_hold or not. Always RELEASED.
+/* Leave the queue; a grant that arrived meanwhile goes back too, min_hold or not. Always RELEASED.
  */
 int dibs__state_cancel(const dibs__store *store, void *ctx, dibs__time now, const char *owner,
                        const char *attempt, dibs__reply *out);

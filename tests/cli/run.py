@@ -23,7 +23,7 @@ import test_exclusion
 import test_guardian
 import test_keys
 import test_lab
-import test_look
+import test_inspect
 import test_moving
 import test_once
 import test_redlock
@@ -33,7 +33,7 @@ import test_usage
 import test_values
 
 PARTS = {
-    'run': (test_usage, test_basics, test_exclusion, test_guardian, test_look, test_moving, test_terminal, test_redlock),
+    'run': (test_usage, test_basics, test_exclusion, test_guardian, test_inspect, test_moving, test_terminal, test_redlock),
     'once': (test_once, test_keys, test_values),
     'doctor': (test_doctor, test_doctor_servers),
     'lab': (test_lab,),

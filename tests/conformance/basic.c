@@ -51,7 +51,7 @@ static void a_try_does_not_wait(void **state)
     assert_true(clock_ms() - start < SOON_MS);
     assert_null(none);
     assert_non_null(strstr(err.message, name));
-    wait_for_line(a, name, 0);
+    wait_for_queue(a, name, 0);
     unlock(g);
 }
 
@@ -66,7 +66,7 @@ static void a_bounded_wait_ends(void **state)
     assert_status(dibs_lock(b, name, &(dibs_lock_options){.wait_ms = 200}, &none, NULL), DIBS_BUSY);
     took = clock_ms() - start;
     assert_in_range(took, 199, 200 + SOON_MS);
-    wait_for_line(a, name, 0);
+    wait_for_queue(a, name, 0);
     unlock(g);
     assert_status(try_lock(b, name), DIBS_OK);
 }
@@ -104,7 +104,7 @@ static void busy_names_the_holder(void **state)
                   DIBS_BUSY);
     assert_names(&err, g);
     head = job_start(b, name, &(dibs_lock_options){.wait_ms = LONG_MS});
-    wait_for_line(a, name, 1);
+    wait_for_queue(a, name, 1);
     assert_status(dibs_lock(c, name, &(dibs_lock_options){.wait_ms = 100}, &none, &err), DIBS_BUSY);
     assert_names(&err, g);
     assert_non_null(strstr(err.message, "in time"));
@@ -115,7 +115,7 @@ static void busy_names_the_holder(void **state)
     assert_status(unlock(g), DIBS_OK);
 }
 
-/* With the hand-over the line learns of another holder, by its next sign of life. */
+/* With the hand-over the line learns of another holder, by its next keep-alive. */
 static void busy_names_the_holder_of_now(void **state)
 {
     dibs *a = open_handle(), *b = open_handle(), *c = open_handle();
@@ -128,9 +128,9 @@ static void busy_names_the_holder_of_now(void **state)
         skip(); /* the last may be served before the next */
     g = take(a, name, &(dibs_lock_options){.owner = "the first"});
     next = job_start(b, name, &(dibs_lock_options){.owner = "the holder"});
-    wait_for_line(a, name, 1);
+    wait_for_queue(a, name, 1);
     last = job_start(c, name, &(dibs_lock_options){.wait_ms = 4000});
-    wait_for_line(a, name, 2);
+    wait_for_queue(a, name, 2);
     assert_status(unlock(g), DIBS_OK);
     job_join_held(next);
     job_join(last);
@@ -149,7 +149,7 @@ static void a_wait_is_answered(void **state)
     uint64_t fence = dibs_grant_fence(g);
 
     (void)state;
-    wait_for_line(a, name, 1);
+    wait_for_queue(a, name, 1);
     assert_false(atomic_load(&j->done));
     assert_status(unlock(g), DIBS_OK);
     assert_true(job_done_within(j, SOON_MS));
@@ -169,14 +169,14 @@ static void a_wait_is_cancelled_from_another_thread(void **state)
         *l = job_start(b, name, NULL);
 
     (void)state;
-    wait_for_line(a, name, 2);
-    wait_for_line(a, other, 1);
+    wait_for_queue(a, name, 2);
+    wait_for_queue(a, other, 1);
     dibs_cancel(b, name);
     job_join(j);
     job_join(l);
     assert_status(j->status, DIBS_CANCELLED);
     assert_status(l->status, DIBS_CANCELLED);
-    wait_for_line(a, name, 0);
+    wait_for_queue(a, name, 0);
     assert_false(atomic_load(&k->done));
     dibs_cancel(b, NULL);
     job_join(k);
@@ -295,7 +295,7 @@ static void one_owner_waits_once(void **state)
     job *j = job_start(b, name, &o), *k;
 
     (void)state;
-    wait_for_line(a, name, 1);
+    wait_for_queue(a, name, 1);
     k = job_start(b, name, &o);
     job_join(k);
     assert_status(k->status, DIBS_INVALID);
@@ -327,13 +327,13 @@ static void closing_ends_waits(void **state)
     (void)state;
     for (int i = 0; i < 4; i++)
         j[i] = job_start(b, name, NULL);
-    wait_for_line(a, name, 4);
+    wait_for_queue(a, name, 4);
     close_handle(b);
     for (int i = 0; i < 4; i++) {
         job_join(j[i]);
         assert_status(j[i]->status, DIBS_CANCELLED);
     }
-    wait_for_line(a, name, 0);
+    wait_for_queue(a, name, 0);
     unlock(g);
 }
 
@@ -392,7 +392,7 @@ static void cancelled_waits_are_counted(void **state)
     dibs_stats s;
 
     (void)state;
-    wait_for_line(a, name, 1);
+    wait_for_queue(a, name, 1);
     dibs_cancel(b, name);
     job_join(j);
     dibs_stats_read(b, &s, sizeof s);

@@ -49,7 +49,7 @@ static void a_gentle_break_waits_for_the_unlock(void **state)
     uint64_t fence = dibs_grant_fence(g);
 
     (void)state;
-    wait_for_line(a, name, 1);
+    wait_for_queue(a, name, 1);
     assert_int_equal(pthread_create(&k.thread, NULL, do_break, &k), 0);
     assert_true(loss_within(&note, 3000)); /* at the latest with the next renewal */
     assert_int_equal(atomic_load(&note.why), DIBS_LOSS_BROKEN);
@@ -115,7 +115,7 @@ static void breaking_now(void **state)
     uint64_t fence = dibs_grant_fence(g);
 
     (void)state;
-    wait_for_line(a, name, 1);
+    wait_for_queue(a, name, 1);
     assert_status(
         dibs_lock_break(b, name, &(dibs_break_options){.by = "the operator", .now = true}, NULL),
         DIBS_OK);

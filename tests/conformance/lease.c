@@ -164,7 +164,7 @@ static void a_handed_over_lock_is_renewed_too(void **state)
     int64_t end;
 
     (void)state;
-    wait_for_line(a, name, 1);
+    wait_for_queue(a, name, 1);
     unlock(g);
     job_join(j);
     end = clock_ms() + KEPT_MS + KEPT_MS / 2;
@@ -261,7 +261,7 @@ static void the_second_of_a_name_follows_the_first(void **state)
         assert_int_equal(atomic_load(&note.why), DIBS_LOSS_RESUMED);
         assert_false(dibs_grant_held(g));
     } else {
-        wait_for_line(b, name, 1);
+        wait_for_queue(b, name, 1);
     }
     assert_false(atomic_load(&j->done));
     assert_status(unlock(g), the.can.first_come ? DIBS_LOST : DIBS_OK);
@@ -321,9 +321,9 @@ static void waiters_stay_alive_in_line(void **state)
     job *j = job_start(b, name, &(dibs_lock_options){.lease_ms = KEPT_MS});
 
     (void)state;
-    wait_for_line(a, name, 1);
-    sleep_ms(2 * KEPT_MS); /* its window is its lease: without signs of life it is out */
-    wait_for_line(a, name, 1);
+    wait_for_queue(a, name, 1);
+    sleep_ms(2 * KEPT_MS); /* its window is its lease: without keep-alives it is out */
+    wait_for_queue(a, name, 1);
     assert_status(unlock(g), DIBS_OK);
     assert_true(job_done_within(j, SOON_MS));
     job_join(j);

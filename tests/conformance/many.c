@@ -35,7 +35,7 @@ static void all_or_nothing(void **state)
         assert_null(g[i]);
     assert_status(try_lock(b, names[0]), DIBS_OK);
     assert_status(try_lock(b, names[2]), DIBS_OK);
-    wait_for_line(b, names[1], 0);
+    wait_for_queue(b, names[1], 0);
     unlock(h);
 }
 
@@ -102,7 +102,7 @@ static void taken_in_sorted_order(void **state)
 
     (void)state;
     assert_int_equal(pthread_create(&t, NULL, take_pairs, &p), 0);
-    wait_for_line(a, x, 1);
+    wait_for_queue(a, x, 1);
     assert_status(try_lock(a, y), DIBS_OK);
     unlock(g);
     pthread_join(t, NULL);
@@ -159,7 +159,7 @@ static void start_taker(taker *t, dibs *d, dibs *onlooker, const dibs_lock_optio
 {
     *t = (taker){.d = d, .names = {t->names[0], t->names[1]}, .options = *options};
     assert_int_equal(pthread_create(&t->thread, NULL, take_two, t), 0);
-    wait_for_line(onlooker, t->names[1], 1);
+    wait_for_queue(onlooker, t->names[1], 1);
 }
 
 static void unlock_taken(taker *t)

@@ -328,7 +328,7 @@ static void a_portable_grant_by_request(void **state)
     if (the.can.lease_of_handle)
         skip();
     id = begin(b, (dibs_request){.op = DIBS_OP_LOCK, .name = name, .options.lock = &portable});
-    wait_for_line(a, name, 1);
+    wait_for_queue(a, name, 1);
     unlock(g);
     o = outcome_of(b, id);
     assert_status(o.err.status, DIBS_OK);
@@ -482,7 +482,7 @@ static void a_drained_handle_has_every_outcome(void **state)
         begin(b, (dibs_request){.op = DIBS_OP_LOCK, .name = wanted});
     if (the.can.cells)
         begin_run(b, key);
-    wait_for_line(a, wanted, WAITING);
+    wait_for_queue(a, wanted, WAITING);
     last = begin(b, (dibs_request){.op = DIBS_OP_DRAIN});
     assert_status(dibs_start(b, &(dibs_request){.op = DIBS_OP_LOCK, .name = "x"}, NULL, NULL),
                   DIBS_CANCELLED);
@@ -497,7 +497,7 @@ static void a_drained_handle_has_every_outcome(void **state)
     assert_int_equal(cancelled, WAITING);
     assert_false(dibs_take(b, &o));
     assert_status(try_lock(a, held), DIBS_OK); /* before it is closed */
-    wait_for_line(a, wanted, 0);
+    wait_for_queue(a, wanted, 0);
     if (the.can.cells) {
         dibs_once *run = NULL;
         assert_status(dibs_once_begin(a, key, NULL, &run, NULL), DIBS_CRASHED);

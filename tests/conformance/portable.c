@@ -113,7 +113,7 @@ static void a_waiter_gets_what_the_adopter_unlocks(void **state)
     assert_status(dibs_grant_detach(&g, NULL), DIBS_OK);
     assert_null(g);
     j = job_start(c, name, NULL);
-    wait_for_line(c, name, 1);
+    wait_for_queue(c, name, 1);
     h = adopt(b, text);
     assert_status(unlock(h), DIBS_OK);
     assert_true(job_done_within(j, SOON_MS));
@@ -123,8 +123,8 @@ static void a_waiter_gets_what_the_adopter_unlocks(void **state)
     unlock(j->g);
 }
 
-/* The adopter's own handle may have somebody in line. */
-/* A waiter that is told of nothing finds out by its next sign of life, two seconds later. */
+/* The adopter's own handle may have somebody in the queue. */
+/* A waiter that is told of nothing finds out by its next keep-alive, two seconds later. */
 static void a_waiter_for_a_portable_lock_is_woken(void **state)
 {
     dibs *d = open_handle();
@@ -158,7 +158,7 @@ static void a_waiter_of_the_adopters_handle_gets_it(void **state)
     job *j = job_start(b, name, NULL);
 
     (void)state;
-    wait_for_line(b, name, 1);
+    wait_for_queue(b, name, 1);
     assert_status(unlock(adopt(b, text)), DIBS_OK);
     assert_true(job_done_within(j, SOON_MS));
     job_join(j);
@@ -282,7 +282,7 @@ static void a_killed_holders_lock_is_adopted(void **state)
     g = adopt(d, text); /* the same text, a third time */
     assert_true(dibs_grant_fence(g) == fence);
     j = job_start(c, name, NULL);
-    wait_for_line(c, name, 1);
+    wait_for_queue(c, name, 1);
     sleep_ms(LEASE_MS + 500);
     assert_true(dibs_grant_held(g));
     assert_false(atomic_load(&j->done));

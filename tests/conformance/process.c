@@ -147,7 +147,7 @@ static void two_processes_exclude_each_other(void **state)
     fence = helper_lock(name, 0, 0, "-");
     assert_status(try_lock(d, name), DIBS_BUSY);
     j = job_start(d, name, NULL);
-    wait_for_line(d, name, 1);
+    wait_for_queue(d, name, 1);
     assert_string_equal(helper_ask(&h, "unlock"), "OK");
     assert_true(job_done_within(j, SOON_MS));
     job_join(j);
@@ -188,7 +188,7 @@ static void a_killed_holder_is_followed(void **state)
     need_helper();
     fence = helper_lock(name, lease, 0, "-");
     j = job_start(d, name, NULL);
-    wait_for_line(d, name, 1);
+    wait_for_queue(d, name, 1);
     start = clock_ms();
     helper_signal(&h, SIGKILL);
     job_join(j);
@@ -242,7 +242,7 @@ static void a_killed_waiter_is_skipped(void **state)
     helper_say(&h, command);
     wait_for_helper(a, name);
     j = job_start(b, name, NULL);
-    wait_for_line(a, name, the.can.first_come ? 2 : 1);
+    wait_for_queue(a, name, the.can.first_come ? 2 : 1);
     helper_signal(&h, SIGKILL);
     start = clock_ms();
     unlock(g);
@@ -277,7 +277,7 @@ static void a_stopped_holder_knows_when_it_wakes(void **state)
     helper_end(&h);
 }
 
-/* Stopped in line; the lock was handed to it, and it slept through its whole time. */
+/* Stopped in the queue; the lock was handed to it, and it slept through its whole time. */
 static void a_stopped_waiter_gets_no_dead_grant(void **state)
 {
     dibs *d = open_handle();

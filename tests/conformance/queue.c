@@ -24,7 +24,7 @@ static void served_in_order_of_arrival(void **state)
     last = dibs_grant_fence(g);
     for (int i = 0; i < WAITERS; i++) {
         j[i] = job_start(d[i % 4], name, NULL);
-        wait_for_line(d[0], name, (size_t)i + 1);
+        wait_for_queue(d[0], name, (size_t)i + 1);
     }
     unlock(g);
     for (int i = 0; i < WAITERS; i++) {
@@ -66,9 +66,9 @@ static void many_share_and_one_excludes(void **state)
     assert_true(dibs_grant_floor(h) == dibs_grant_fence(g));
     assert_status(try_lock(c, name), DIBS_BUSY);
     writer = job_start(c, name, NULL);
-    wait_for_line(a, name, 1);
+    wait_for_queue(a, name, 1);
     reader = job_start(c, name, &(dibs_lock_options){.shared = true});
-    wait_for_line(a, name, 2); /* behind the writer, though it would fit */
+    wait_for_queue(a, name, 2); /* behind the writer, though it would fit */
     assert_status(unlock(g), DIBS_OK);
     assert_false(atomic_load(&writer->done));
     assert_status(unlock(h), DIBS_OK);
@@ -142,9 +142,9 @@ static void a_heavy_waiter_is_not_starved(void **state)
     (void)state;
     if (!the.can.first_come)
         skip();
-    wait_for_line(a, name, 1);
+    wait_for_queue(a, name, 1);
     light = job_start(b, name, &one);
-    wait_for_line(a, name, 2);
+    wait_for_queue(a, name, 2);
     unlock(g);
     job_join(heavy);
     assert_false(atomic_load(&light->done));
@@ -168,10 +168,10 @@ static void nobody_overtakes_a_namesake(void **state)
     if (!the.can.first_come)
         skip();
     second = job_start(b, name, &named);
-    wait_for_line(a, name, 1);
+    wait_for_queue(a, name, 1);
     assert_status(dibs_lock(c, name, &at_once, &none, NULL), DIBS_BUSY);
     third = job_start(c, name, &other);
-    wait_for_line(a, name, 2);
+    wait_for_queue(a, name, 2);
     assert_int_equal(holders_of(a, name), 1);
     unlock(g);
     job_join_held(second);
@@ -199,7 +199,7 @@ static void a_namesake_that_gives_up_blocks_nobody(void **state)
         skip();
     named.wait_ms = KEPT_MS;
     second = job_start(b, name, &named);
-    wait_for_line(a, name, 1);
+    wait_for_queue(a, name, 1);
     third = job_start(c, name, &other);
     job_join(second);
     assert_status(second->status, DIBS_BUSY);

@@ -135,7 +135,7 @@ static void a_bounded_request_ends(void **state)
     assert_true(settle(b, &o, 200 + SOON_MS));
     assert_status(o.status, DIBS_BUSY);
     assert_in_range(clock_ms() - begin, 199, 200 + SOON_MS);
-    wait_for_line(a, name, 0);
+    wait_for_queue(a, name, 0);
     unlock(g);
 }
 
@@ -150,11 +150,11 @@ static void a_request_is_stopped(void **state)
     (void)state;
     for (int i = 0; i < 3; i++)
         t[i] = start(b, name, NULL, &o[i]);
-    wait_for_line(a, name, 3);
+    wait_for_queue(a, name, 3);
     dibs_stop(b, t[1]);
     assert_true(settle(b, &o[1], SOON_MS));
     assert_status(o[1].status, DIBS_CANCELLED);
-    wait_for_line(a, name, 2);
+    wait_for_queue(a, name, 2);
     unlock(g);
     assert_true(settle(b, &o[0], SOON_MS));
     assert_status(o[0].status, DIBS_OK);
@@ -176,12 +176,12 @@ static void requests_that_nobody_took_are_given_back(void **state)
     for (int i = 0; i < 3; i++)
         start(b, name, NULL, &o[i]);
     start(b, fresh("free"), NULL, &o[3]); /* granted, and never taken */
-    wait_for_line(a, name, 3);
+    wait_for_queue(a, name, 3);
     unlock(g);
-    wait_for_line(a, name, 2); /* the first has it and does not know */
+    wait_for_queue(a, name, 2); /* the first has it and does not know */
     close_handle(b);
     assert_status(try_lock(a, name), DIBS_OK);
-    wait_for_line(a, name, 0);
+    wait_for_queue(a, name, 0);
 }
 
 static void an_invalid_request_is_refused_at_once(void **state)
@@ -302,7 +302,7 @@ static void thousands_wait_without_threads(void **state)
         start(b, name, NULL, &o[i]);
     }
     wait_for_all(b, PENDING);
-    wait_for_line(a, name, PENDING);
+    wait_for_queue(a, name, PENDING);
     assert_in_range(count_threads(), before, before + 5); /* the keeper of b and its workers */
     assert_status(unlock(g), DIBS_OK);
     while (outcomes < PENDING && more_are_served(b)) {

@@ -155,7 +155,7 @@ static bool line_is(void *ctx)
     return n == l->waiters;
 }
 
-void wait_for_line(dibs *d, const char *name, size_t waiters)
+void wait_for_queue(dibs *d, const char *name, size_t waiters)
 {
     if (!wait_until(line_is, &(line){d, name, waiters}, LONG_MS))
         fail_msg("%s: never were %zu in line", name, waiters);
@@ -179,7 +179,7 @@ void wait_for_helper(dibs *d, const char *name)
     char copy[DIBS_NAME_MAX + 1];
 
     if (the.can.first_come) {
-        wait_for_line(d, name, 1);
+        wait_for_queue(d, name, 1);
         return;
     }
     snprintf(copy, sizeof copy, "%s", name);

@@ -53,7 +53,7 @@ __attribute__((format(printf, 3, 4))) static void on_log(dibs__sink *sink, dibs_
     va_end(args);
 }
 
-static dibs__sink sink = {.granted = on_granted, .look = on_look, .log = on_log, QUIET_SINK};
+static dibs__sink sink = {.granted = on_granted, .check = on_look, .log = on_log, QUIET_SINK};
 
 /* ---- Answers --------------------------------------------------------------------------------- */
 

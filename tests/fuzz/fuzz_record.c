@@ -45,7 +45,7 @@ static void check_glance(const dibs__run_record *r, const uint8_t *data, size_t 
 
     for (const dibs__step *s = r->steps; s; s = s->next)
         steps++;
-    must(dibs__record_glance(data, size, size, &seen, &sizes, NULL) == DIBS_OK,
+    must(dibs__record_peek(data, size, size, &seen, &sizes, NULL) == DIBS_OK,
          "a list calls it damaged");
     must(seen.state == r->state && sizes.steps == steps &&
              (steps > 0 || sizes.result == r->result_size),
@@ -57,7 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     dibs__run_record r;
     dibs_error err = {0};
     dibs__record_sizes sizes;
-    dibs_status status = dibs__record_glance(data, size, size, &r, &sizes, &err);
+    dibs_status status = dibs__record_peek(data, size, size, &r, &sizes, &err);
 
     must(status == DIBS_OK || status == DIBS_ENGINE_FAILED, "a glance that is no answer");
     status = dibs__record_decode(data, size, &r, &err);

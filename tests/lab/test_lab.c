@@ -16,28 +16,28 @@ static lab_request request;
 /* ---- Schemes --------------------------------------------------------------------------------- */
 
 /* As D0, with time enough between reading and writing that two surely meet. */
-static lab_sale buy_without_a_lock(lab_seat *seat)
+static lab_sale buy_without_a_lock(lab_buyer *buyer)
 {
-    seat->pace.work_us = 5000;
-    return lab_sell(seat);
+    buyer->pace.work_us = 5000;
+    return lab_sell(buyer);
 }
 
-static char *lock_path(lab_seat *seat, char out[600])
+static char *lock_path(lab_buyer *buyer, char out[600])
 {
     char name[128];
 
-    snprintf(name, sizeof name, "lock-%s", seat->resource);
+    snprintf(name, sizeof name, "lock-%s", buyer->resource);
     return scratch_file(&place, name, out, 600);
 }
 
 /* A lock that works and never ends by itself: a file that must not be there. */
-static bool file_lock(lab_seat *seat)
+static bool file_lock(lab_buyer *buyer)
 {
-    int64_t until = lab_until(seat);
+    int64_t until = lab_until(buyer);
     char path[600];
 
     do {
-        int fd = open(lock_path(seat, path), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+        int fd = open(lock_path(buyer, path), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
         if (fd >= 0)
             return close(fd) == 0;
         usleep(1000);
@@ -45,11 +45,11 @@ static bool file_lock(lab_seat *seat)
     return false;
 }
 
-static bool file_unlock(lab_seat *seat)
+static bool file_unlock(lab_buyer *buyer)
 {
     char path[600];
 
-    return unlink(lock_path(seat, path)) == 0;
+    return unlink(lock_path(buyer, path)) == 0;
 }
 
 #define ON_SQLITE .id = "T", .title = "made up", .needs = LAB_NEED(LAB_SQLITE), .stock = LAB_SQLITE
@@ -266,16 +266,16 @@ static void verdicts(void **state)
 
 static void urls(void **state)
 {
-    lab_seat seat = {0};
+    lab_buyer buyer = {0};
     lab_url u;
 
     (void)state;
-    assert_true(lab_url_read(&seat, "redis", "redis://", 6379, &u));
+    assert_true(lab_url_read(&buyer, "redis", "redis://", 6379, &u));
     assert_true(strcmp(u.host, "127.0.0.1") == 0 && u.port == 6379 && !u.user[0] && !u.path[0]);
-    assert_true(lab_url_read(&seat, "redis", "redis://:s%40cret@db1:7000/3?x=y", 6379, &u));
+    assert_true(lab_url_read(&buyer, "redis", "redis://:s%40cret@db1:7000/3?x=y", 6379, &u));
     assert_true(strcmp(u.password, "s@cret") == 0 && !u.user[0] && u.port == 7000);
     assert_true(strcmp(u.host, "db1") == 0 && strcmp(u.path, "3") == 0);
-    assert_true(lab_url_read(&seat, "mysql", "mysql://me:a%3ab:c@[::1]/shop", 3306, &u));
+    assert_true(lab_url_read(&buyer, "mysql", "mysql://me:a%3ab:c@[::1]/shop", 3306, &u));
     assert_true(strcmp(u.user, "me") == 0 && strcmp(u.password, "a:b:c") == 0);
     assert_true(strcmp(u.host, "::1") == 0 && u.port == 3306 && strcmp(u.path, "shop") == 0);
     for (const char *const *bad =
@@ -283,9 +283,9 @@ static void urls(void **state)
                                    "redis://:secret@h:", "redis://:secret@h:x",
                                    "redis://:secret@h:0", "redis://:secret@h:65536", NULL};
          *bad; bad++) {
-        assert_false(lab_url_read(&seat, "redis", *bad, 6379, &u));
-        assert_true(seat.note[0] &&
-                    (strncmp(*bad, "redis", 5) != 0 || !strstr(seat.note, "secret")));
+        assert_false(lab_url_read(&buyer, "redis", *bad, 6379, &u));
+        assert_true(buyer.note[0] &&
+                    (strncmp(*bad, "redis", 5) != 0 || !strstr(buyer.note, "secret")));
     }
 }
 

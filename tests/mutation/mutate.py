@@ -25,7 +25,7 @@ from tree import HERE, ROOT, build, environment, make_tree
 
 FILES = ['src/state/attempt.c', 'src/state/cell.c', 'src/state/lock.c', 'src/recipes/cell.c', 'src/recipes/counter.c',
          'src/recipes/fence.c', 'src/recipes/keys.c', 'src/recipes/many.c', 'src/recipes/once.c', 'src/recipes/record.c',
-         'src/recipes/run.c', 'src/recipes/settle.c', 'src/recipes/token.c', 'src/recipes/told.c', 'src/recipes/work.c',
+         'src/recipes/run.c', 'src/recipes/settle.c', 'src/recipes/token.c', 'src/recipes/once_state.c', 'src/recipes/finish.c',
          'src/core/grant.c', 'src/core/ticket.c', 'src/core/keeper.c']
 
 

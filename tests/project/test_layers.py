@@ -189,7 +189,7 @@ def planted():
         judge.include(path, header)
         yield path + ', ' + header, good, judge
     for path, symbol, owner, good in [
-            ('core/handle.c', 'dibs__onces_end', 'recipes/work.c', False),
+            ('core/handle.c', 'dibs__onces_end', 'recipes/finish.c', False),
             ('engines/redis/lock.c', 'dibs__h2_open', 'engines/etcd/h2.c', False),
             ('cli/run.c', 'dibs__state_acquire', 'state/lock.c', False), ('core/handle.c', 'dibs__engine_find', 'engines/engine.c', True),
             ('recipes/once.c', 'dibs__fail', 'core/error.c', True), ('cli/run.c', 'dibs_lock', 'core/calls.c', True)]:

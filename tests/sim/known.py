@@ -6,7 +6,7 @@ LOCK = 'src/state/lock.c'
 TICKET = 'src/core/ticket.c'
 GRANT = 'src/core/grant.c'
 ONCE = 'src/recipes/once.c'
-WORK = 'src/recipes/work.c'
+WORK = 'src/recipes/finish.c'
 RUN = 'src/recipes/run.c'
 
 KNOWN = [

@@ -176,7 +176,7 @@ static void sim_events(dibs__engine *base, dibs__deadline until)
         if (w->granted)
             e->base.sink->granted(e->base.sink, w->attempt, w->fence, w->floor);
         else
-            e->base.sink->look(e->base.sink, w->attempt);
+            e->base.sink->check(e->base.sink, w->attempt);
     }
     e->reads = false;
 }

@@ -21,6 +21,6 @@ static inline bool quiet_waited_for(dibs__sink *sink)
 }
 
 #define QUIET_SINK \
-    .changed = quiet_changed, .look_again = quiet_look_again, .waited_for = quiet_waited_for
+    .changed = quiet_changed, .check_all = quiet_look_again, .waited_for = quiet_waited_for
 
 #endif

@@ -3,7 +3,7 @@
 hand to hand: nobody is granted what another still believes to hold, tokens go on growing, everybody is served. And a
 minority of the nodes grants nothing.
 
-usage: test_crash.py --dibs DIBS --believer BELIEVER [ENGINE...]
+usage: test_crash.py --dibs DIBS --hold_checker HOLD_CHECKER [ENGINE...]
 """
 
 import argparse
@@ -62,7 +62,7 @@ class Scene:
         out, err = tempfile.TemporaryFile('w+'), tempfile.TemporaryFile('w+')
         self.files.append((out, err))
         self.started.append(subprocess.Popen(
-            [self.args.believer, self.url, *map(str, (LOCKS, threads, rounds, hold_ms, LEASE_MS))],
+            [self.args.hold_checker, self.url, *map(str, (LOCKS, threads, rounds, hold_ms, LEASE_MS))],
             stdin=subprocess.DEVNULL, stdout=out, stderr=err))
 
     @staticmethod
@@ -188,7 +188,7 @@ def check_of_the_check():
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--dibs', required=True)
-    parser.add_argument('--believer', required=True)
+    parser.add_argument('--hold_checker', required=True)
     parser.add_argument('engines', nargs='*', default=[*databases.KINDS, *ensembles.KINDS])
     args = parser.parse_args()
     tap.end_on_sigterm()

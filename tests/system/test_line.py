@@ -2,7 +2,7 @@
 """500 waiters on one lock of ZooKeeper and of etcd, by the server's own counters: one watch event a hand-off, and a
 hand-off costs the same behind ten and behind five hundred.
 
-usage: test_line.py --carousel CAROUSEL [ENGINE...]
+usage: test_line.py --handover_ring HANDOVER_RING [ENGINE...]
 """
 
 import argparse
@@ -40,7 +40,7 @@ def ride(args, server, engine, waiters):
     """What ROUNDS hand-offs cost each, with so many in line."""
     name = 'line-%d' % waiters
     url = '%s?session=%s' % (server.url('line'), SESSION)
-    process = subprocess.Popen([args.carousel, url, name, *map(str, (HANDLES, waiters, ROUNDS))],
+    process = subprocess.Popen([args.handover_ring, url, name, *map(str, (HANDLES, waiters, ROUNDS))],
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == 'ready\n', process.stderr.read()
@@ -85,7 +85,7 @@ def flat(args, engine):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('--carousel', required=True)
+    parser.add_argument('--handover_ring', required=True)
     parser.add_argument('engines', nargs='*', default=list(COUNTS))
     args = parser.parse_args()
     tap.end_on_sigterm()

@@ -117,7 +117,7 @@ typedef struct waiter {
     atomic_bool done;
 } waiter;
 
-static void *stand_in_line(void *arg)
+static void *join_queue(void *arg)
 {
     waiter *w = arg;
 
@@ -142,7 +142,7 @@ static void what_is_held_is_renewed(void **state)
     other = take(b, "other");
     w = (waiter){.d = b};
     names_stop();
-    assert_int_equal(pthread_create(&thread, NULL, stand_in_line, &w), 0);
+    assert_int_equal(pthread_create(&thread, NULL, join_queue, &w), 0);
     for (int i = 0; i < 10; i++) {
         sleep_ms(LEASE_MS / 5);
         assert_true(dibs_grant_held(first));

@@ -82,7 +82,7 @@ static bool holds_more(const holdings *before, const holdings *after)
            after->threads > before->threads;
 }
 
-/* A thread that was left behind (net/aside.c) may be on its way out: what it has is no leak. */
+/* A thread that was left behind (net/detached.c) may be on its way out: what it has is no leak. */
 static holdings count_until_settled(const holdings *before)
 {
     int64_t until = clock_ms() + SETTLED_MS;

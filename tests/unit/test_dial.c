@@ -2,7 +2,7 @@
  * (net/resolve), the address that stays silent (net/dial). */
 #define _GNU_SOURCE
 #include "core/thread.h"
-#include "net/aside.h"
+#include "net/detached.h"
 #include "net/dial.h"
 #include "net/resolve.h"
 #include "support/clock.h"
@@ -54,14 +54,14 @@ static void a_task_in_time_comes_back(void **state)
     task t = {.go = -1, .dropped = eventfd(0, EFD_CLOEXEC)};
     int notice = eventfd(0, EFD_CLOEXEC);
     struct pollfd dropped = {t.dropped, POLLIN, 0};
-    dibs__aside *a = dibs__aside_start(run_task, drop_task, &t, notice);
+    dibs__detached *a = dibs__detached_start(run_task, drop_task, &t, notice);
 
     (void)state;
     assert_non_null(a);
     assert_true(is_rung(notice));
-    assert_true(dibs__aside_wait(a, env, dibs__after(env, ENOUGH)));
-    assert_true(dibs__aside_is_over(a));
-    assert_true(dibs__aside_end(a));
+    assert_true(dibs__detached_wait(a, env, dibs__after(env, ENOUGH)));
+    assert_true(dibs__detached_is_over(a));
+    assert_true(dibs__detached_end(a));
     assert_int_equal(poll(&dropped, 1, 0), 0); /* it is ours */
     close(notice);
     close(t.dropped);
@@ -70,13 +70,13 @@ static void a_task_in_time_comes_back(void **state)
 static void a_late_task_is_dropped_by_its_thread(void **state)
 {
     task t = {.go = eventfd(0, EFD_CLOEXEC), .dropped = eventfd(0, EFD_CLOEXEC)};
-    dibs__aside *a = dibs__aside_start(run_task, drop_task, &t, -1);
+    dibs__detached *a = dibs__detached_start(run_task, drop_task, &t, -1);
 
     (void)state;
     assert_non_null(a);
-    assert_false(dibs__aside_wait(a, env, dibs__after(env, 10 * DIBS__MS)));
-    assert_false(dibs__aside_is_over(a));
-    assert_false(dibs__aside_end(a));
+    assert_false(dibs__detached_wait(a, env, dibs__after(env, 10 * DIBS__MS)));
+    assert_false(dibs__detached_is_over(a));
+    assert_false(dibs__detached_end(a));
     assert_int_equal(eventfd_write(t.go, 1), 0);
     assert_true(is_rung(t.dropped));
     close(t.go);
@@ -88,7 +88,7 @@ static void a_task_without_a_notice_is_not_started(void **state)
     task t = {.go = -1, .dropped = -1};
 
     (void)state;
-    assert_null(dibs__aside_start(run_task, drop_task, &t, 1 << 20)); /* no such descriptor */
+    assert_null(dibs__detached_start(run_task, drop_task, &t, 1 << 20)); /* no such descriptor */
 }
 
 /* ---- Names ------------------------------------------------------------------------------------ */

@@ -167,23 +167,23 @@ static void a_glance_reads_the_beginning(void **state)
 
     (void)state;
     memcpy(head, bytes, DIBS__RECORD_HEAD);
-    assert_int_equal(dibs__record_glance(head, DIBS__RECORD_HEAD, size, &back, &sizes, NULL),
+    assert_int_equal(dibs__record_peek(head, DIBS__RECORD_HEAD, size, &back, &sizes, NULL),
                      DIBS_OK);
     assert_int_equal(sizes.result, r.result_size);
     assert_int_equal(sizes.steps, 0);
     assert_string_equal(back.decided_by, r.decided_by);
     assert_null(back.steps);
-    assert_int_equal(dibs__record_glance(head, DIBS__RECORD_HEAD, size - 1, &back, &sizes, NULL),
+    assert_int_equal(dibs__record_peek(head, DIBS__RECORD_HEAD, size - 1, &back, &sizes, NULL),
                      DIBS_ENGINE_FAILED); /* one byte is missing */
-    assert_int_equal(dibs__record_glance(head, 200, 200, &back, &sizes, NULL), DIBS_ENGINE_FAILED);
-    assert_int_equal(dibs__record_glance(head, 0, 0, &back, &sizes, NULL), DIBS_ENGINE_FAILED);
+    assert_int_equal(dibs__record_peek(head, 200, 200, &back, &sizes, NULL), DIBS_ENGINE_FAILED);
+    assert_int_equal(dibs__record_peek(head, 0, 0, &back, &sizes, NULL), DIBS_ENGINE_FAILED);
     head[0] = 99;
-    assert_int_equal(dibs__record_glance(head, DIBS__RECORD_HEAD, size, &back, &sizes, NULL),
+    assert_int_equal(dibs__record_peek(head, DIBS__RECORD_HEAD, size, &back, &sizes, NULL),
                      DIBS_ENGINE_FAILED);
     free(bytes);
     r = sample();
     bytes = dibs__record_encode(&r, &size);
-    assert_int_equal(dibs__record_glance(bytes, size, size, &back, &sizes, NULL), DIBS_OK);
+    assert_int_equal(dibs__record_peek(bytes, size, size, &back, &sizes, NULL), DIBS_OK);
     assert_int_equal(sizes.steps, 2);
     dibs__steps_free(r.steps);
     free(bytes);

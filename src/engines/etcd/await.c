@@ -19,9 +19,9 @@ static awaited *find(const dibs__etcd *e, uint64_t tag)
     return n ? DIBS__FROM(awaited, by_tag, n) : NULL;
 }
 
-bool dibs__etcd_cell_told(dibs__etcd *e, uint64_t tag, dibs__etcd_news news)
+bool dibs__etcd_cell_event(dibs__etcd *e, uint64_t tag, dibs__etcd_news news)
 {
-    char key[DIBS__LINE_CELL_KEY_SIZE];
+    char key[DIBS__ENTRIES_CELL_KEY_SIZE];
     awaited *a;
     bool ours;
 
@@ -36,12 +36,12 @@ bool dibs__etcd_cell_told(dibs__etcd *e, uint64_t tag, dibs__etcd_news news)
         strcpy(key, a->key);
     pthread_mutex_unlock(&e->lock);
     if (ours && news & ~DIBS__ETCD_SET_UP)
-        dibs__line_cell_changed(e->side.line, key);
+        dibs__entries_cell_changed(e->backend.entries, key);
     return ours;
 }
 
 /* NULL: out of memory. */
-static awaited *begin(dibs__etcd *e, const dibs__line_blob *blob)
+static awaited *begin(dibs__etcd *e, const dibs__entries_blob *blob)
 {
     size_t size = strlen(blob->key) + 1;
     awaited *a = calloc(1, sizeof *a + size);
@@ -67,7 +67,7 @@ static awaited *begin(dibs__etcd *e, const dibs__line_blob *blob)
     return NULL;
 }
 
-dibs_status dibs__etcd_cells_watch(dibs__line_side *s, dibs__line_blob *blob, void **out,
+dibs_status dibs__etcd_cells_watch(dibs__entries_backend *s, dibs__entries_blob *blob, void **out,
                                    dibs__deadline until, dibs_error *err)
 {
     dibs__etcd *e = (dibs__etcd *)s;
@@ -93,7 +93,7 @@ dibs_status dibs__etcd_cells_watch(dibs__line_side *s, dibs__line_blob *blob, vo
     return status;
 }
 
-void dibs__etcd_cells_unwatch(dibs__line_side *s, void *watch)
+void dibs__etcd_cells_unwatch(dibs__entries_backend *s, void *watch)
 {
     dibs__etcd *e = (dibs__etcd *)s;
     awaited *a = watch;

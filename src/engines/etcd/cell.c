@@ -1,4 +1,4 @@
-/* Cells in etcd: keys PREFIX/%c/KEY and PREFIX/%r/KEY%REQUEST, and signs of life PREFIX/%l/KEY (sign.c). A
+/* Cells in etcd: keys PREFIX/%c/KEY and PREFIX/%r/KEY%REQUEST, and keep-alives PREFIX/%l/KEY (heartbeat.c). A
  * look is one transaction of ranges, a write one that compares the revisions which were read. */
 #define _GNU_SOURCE
 #include "families/entries/cell.h"
@@ -8,9 +8,9 @@
 #include <stdio.h>
 
 #define READ_MAX  2
-#define BESIDE    2 /* a sign of life goes with the first, and a place in its queue */
+#define BESIDE    2 /* a keep-alive goes with the first, and a place in its queue */
 #define OPS_MAX   (READ_MAX + BESIDE)
-#define WRITE_MAX (DIBS__LINE_STRETCH + BESIDE)
+#define WRITE_MAX (DIBS__ENTRIES_BATCH + BESIDE)
 #define TXN       "/etcdserverpb.KV/Txn"
 
 ProtobufCBinaryData dibs__etcd_cell_key(const dibs__etcd *e, const char *folder, const char *key,
@@ -21,7 +21,7 @@ ProtobufCBinaryData dibs__etcd_cell_key(const dibs__etcd *e, const char *folder,
     return (ProtobufCBinaryData){(size_t)n, (uint8_t *)room};
 }
 
-static bool take_value(dibs__line_blob *b, const Etcd__KeyValue *kv)
+static bool take_value(dibs__entries_blob *b, const Etcd__KeyValue *kv)
 {
     b->data = malloc(kv->value.len + 1);
     if (!b->data)
@@ -45,9 +45,9 @@ static const Etcd__KeyValue *answer_at(const Etcd__TxnResponse *r, size_t i)
                : NULL;
 }
 
-static bool take_answers(const Etcd__TxnResponse *r, dibs__line_blob *blobs, size_t count)
+static bool take_answers(const Etcd__TxnResponse *r, dibs__entries_blob *blobs, size_t count)
 {
-    const Etcd__KeyValue *sign = blobs[0].signs ? answer_at(r, count) : NULL;
+    const Etcd__KeyValue *heartbeat = blobs[0].heartbeats ? answer_at(r, count) : NULL;
 
     for (size_t i = 0; i < count; i++) {
         const Etcd__KeyValue *kv = answer_at(r, i);
@@ -56,8 +56,8 @@ static bool take_answers(const Etcd__TxnResponse *r, dibs__line_blob *blobs, siz
         if (kv && !take_value(&blobs[i], kv))
             return false;
     }
-    blobs[0].alive = sign && sign->mod_revision == blobs[0].version;
-    blobs[0].queue = blobs[0].ticket && answer_at(r, count + blobs[0].signs);
+    blobs[0].alive = heartbeat && heartbeat->mod_revision == blobs[0].version;
+    blobs[0].queue = blobs[0].ticket && answer_at(r, count + blobs[0].heartbeats);
     return true;
 }
 
@@ -72,7 +72,7 @@ static void ask_for(dibs__etcd *e, const char *folder, const char *key,
     op->request_range = range;
 }
 
-static void ask_for_queue(dibs__etcd *e, const dibs__line_blob *cell,
+static void ask_for_queue(dibs__etcd *e, const dibs__entries_blob *cell,
                           char room[2][DIBS__ETCD_CELL_KEY_SIZE], Etcd__RangeRequest *range,
                           Etcd__RequestOp *op)
 {
@@ -83,7 +83,7 @@ static void ask_for_queue(dibs__etcd *e, const dibs__line_blob *cell,
     op->request_range = range;
 }
 
-dibs_status dibs__etcd_cells_read(dibs__line_side *s, dibs__line_blob *blobs, size_t count,
+dibs_status dibs__etcd_cells_read(dibs__entries_backend *s, dibs__entries_blob *blobs, size_t count,
                                   dibs__deadline until, dibs_error *err)
 {
     dibs__etcd *e = (dibs__etcd *)s;
@@ -97,7 +97,7 @@ dibs_status dibs__etcd_cells_read(dibs__line_side *s, dibs__line_blob *blobs, si
 
     for (size_t i = 0; i < count; i++)
         ask_for(e, blobs[i].folder, blobs[i].key, room[i], &range[i], &op[i]);
-    if (blobs[0].signs)
+    if (blobs[0].heartbeats)
         ask_for(e, "%l", blobs[0].key, room[n], &range[n], &op[n]), n++;
     if (blobs[0].ticket)
         ask_for_queue(e, &blobs[0], queue, &range[n], &op[n]), n++;
@@ -141,7 +141,7 @@ static void fill_drop(Etcd__DeleteRangeRequest *drop, Etcd__RequestOp *op, Proto
 }
 
 /* True: there is something to do, not only to compare. */
-static bool fill_change(const dibs__etcd *e, const dibs__line_blob *b, change *c)
+static bool fill_change(const dibs__etcd *e, const dibs__entries_blob *b, change *c)
 {
     ProtobufCBinaryData key = dibs__etcd_cell_key(e, b->folder, b->key, c->room);
 
@@ -150,20 +150,20 @@ static bool fill_change(const dibs__etcd *e, const dibs__line_blob *b, change *c
     c->compare.target = ETCD__COMPARE__COMPARE_TARGET__MOD;
     c->compare.target_union_case = ETCD__COMPARE__TARGET_UNION_MOD_REVISION;
     c->compare.mod_revision = b->version < 0 ? 0 : b->version;
-    if (b->change == DIBS__LINE_PUT) {
+    if (b->change == DIBS__ENTRIES_PUT) {
         fill_put(&c->put, &c->op, key,
                  (ProtobufCBinaryData){b->put_size, (uint8_t *)(uintptr_t)b->put}, 0);
     } else {
         fill_drop(&c->drop, &c->op, key);
     }
-    return b->change != DIBS__LINE_AS_IT_IS;
+    return b->change != DIBS__ENTRIES_AS_IT_IS;
 }
 
-/* What goes with the first: its sign of life, bound to `lease` (0: it has none), and its place in the queue. */
-static void fill_beside(const dibs__etcd *e, const dibs__line_blob *first, int64_t lease, change *c,
-                        Etcd__TxnRequest *txn)
+/* What goes with the first: its keep-alive, bound to `lease` (0: it has none), and its place in the queue. */
+static void fill_beside(const dibs__etcd *e, const dibs__entries_blob *first, int64_t lease,
+                        change *c, Etcd__TxnRequest *txn)
 {
-    const dibs__line_ticket *ticket = first->ticket;
+    const dibs__entries_turn *ticket = first->ticket;
 
     if (lease) {
         fill_put(&c->put, &c->op, dibs__etcd_cell_key(e, "%l", first->key, c->room),
@@ -176,7 +176,7 @@ static void fill_beside(const dibs__etcd *e, const dibs__line_blob *first, int64
     }
 }
 
-static dibs_status write_all(dibs__etcd *e, const dibs__line_blob *blobs, size_t count,
+static dibs_status write_all(dibs__etcd *e, const dibs__entries_blob *blobs, size_t count,
                              int64_t lease, dibs__deadline until, uint64_t *number, dibs_error *err)
 {
     change *c = malloc((count + BESIDE) * sizeof *c);
@@ -210,29 +210,30 @@ static dibs_status write_all(dibs__etcd *e, const dibs__line_blob *blobs, size_t
 }
 
 /* A lease that was revoked meanwhile is surely not bound to anything: once more with another. */
-dibs_status dibs__etcd_cells_write(dibs__line_side *s, const dibs__line_blob *blobs, size_t count,
-                                   dibs__deadline until, uint64_t *number, dibs_error *err)
+dibs_status dibs__etcd_cells_write(dibs__entries_backend *s, const dibs__entries_blob *blobs,
+                                   size_t count, dibs__deadline until, uint64_t *number,
+                                   dibs_error *err)
 {
     dibs__etcd *e = (dibs__etcd *)s;
-    bool sign = blobs[0].change == DIBS__LINE_PUT && blobs[0].sign > 0;
+    bool heartbeat = blobs[0].change == DIBS__ENTRIES_PUT && blobs[0].heartbeat > 0;
     dibs_status status = DIBS_OK;
     int64_t lease = 0;
 
     *number = 0;
     for (int tries = 0; tries < 2; tries++) {
-        if (sign)
-            status = dibs__etcd_sign_lease(e, blobs[0].sign, until, &lease, err);
+        if (heartbeat)
+            status = dibs__etcd_heartbeat_lease(e, blobs[0].heartbeat, until, &lease, err);
         if (status == DIBS_OK)
             status = write_all(e, blobs, count, lease, until, number, err);
-        if (!sign || status != DIBS_UNAVAILABLE || lease == 0)
+        if (!heartbeat || status != DIBS_UNAVAILABLE || lease == 0)
             break;
-        dibs__etcd_sign_gone(e, lease);
+        dibs__etcd_heartbeat_gone(e, lease);
     }
     return status;
 }
 
-dibs_status dibs__etcd_cells_walk(dibs__line_side *s, const char *folder, const char *after,
-                                  size_t limit, dibs__deadline until, dibs__line_blob **out,
+dibs_status dibs__etcd_cells_walk(dibs__entries_backend *s, const char *folder, const char *after,
+                                  size_t limit, dibs__deadline until, dibs__entries_blob **out,
                                   size_t *count, dibs_error *err)
 {
     dibs__etcd *e = (dibs__etcd *)s;
@@ -256,14 +257,14 @@ dibs_status dibs__etcd_cells_walk(dibs__line_side *s, const char *folder, const 
     *out = calloc(r->n_kvs + 1, sizeof **out);
     *count = 0;
     for (size_t i = 0; *out && i < r->n_kvs; i++) {
-        dibs__line_blob *b = &(*out)[*count];
+        dibs__entries_blob *b = &(*out)[*count];
         const Etcd__KeyValue *kv = r->kvs[i];
         if (kv->key.len < head) /* none of that folder */
             continue;
         snprintf(b->folder, sizeof b->folder, "%s", folder);
         snprintf(b->key, sizeof b->key, "%.*s", (int)(kv->key.len - head), kv->key.data + head);
         if (!take_value(b, kv)) {
-            dibs__line_blobs_free(*out, *count);
+            dibs__entries_blobs_free(*out, *count);
             *out = NULL;
             *count = 0;
             break;

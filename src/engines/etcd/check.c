@@ -31,7 +31,7 @@ void dibs__etcd_check_proved(dibs__etcd_op *op, bool proved)
     part_done(op);
 }
 
-static void read_one(dibs__line_check *check, const Etcd__ResponseOp *r)
+static void read_one(dibs__entries_check *check, const Etcd__ResponseOp *r)
 {
     const Etcd__RangeResponse *range =
         r->response_case == ETCD__RESPONSE_OP__RESPONSE_RESPONSE_RANGE ? r->response_range : NULL;
@@ -46,7 +46,7 @@ static void read_one(dibs__line_check *check, const Etcd__ResponseOp *r)
 static void on_read(dibs__etcd_call *rpc)
 {
     dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, rpc);
-    dibs__line_call *call = op->call;
+    dibs__entries_call *call = op->call;
     dibs_status before = call->status;
     dibs_error why = call->err;
     Etcd__TxnResponse *r = dibs__etcd_op_answer(op, &etcd__txn_response__descriptor);
@@ -96,7 +96,7 @@ static void fill_chunk(chunk *c, parts *p, size_t count)
 
 static bool send_read(dibs__etcd_op *op)
 {
-    const dibs__line_call *call = op->call;
+    const dibs__entries_call *call = op->call;
     size_t chunks = (call->count + CHUNK - 1) / CHUNK;
     parts *p = calloc(call->count, sizeof *p);
     chunk *c = calloc(chunks, sizeof *c);
@@ -123,13 +123,13 @@ static bool send_read(dibs__etcd_op *op)
     return ok;
 }
 
-/* With the lock: the session needs a sign of life, and the op waits for it. */
+/* With the lock: the session needs a keep-alive, and the op waits for it. */
 static bool needs_proof(dibs__etcd *e)
 {
     return dibs__etcd_lease_until(e->client) - dibs__now(e->env) < e->ttl * 3 / 5;
 }
 
-dibs_status dibs__etcd_check(dibs__line_side *s, dibs__line_call *call)
+dibs_status dibs__etcd_check(dibs__entries_backend *s, dibs__entries_call *call)
 {
     dibs__etcd *e = (dibs__etcd *)s;
     dibs__etcd_op *op = dibs__etcd_op_new(s, call);

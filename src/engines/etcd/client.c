@@ -50,7 +50,7 @@ static dibs_status late(const dibs__etcd_client *c, const dibs_error *why, dibs_
         return dibs__fail_as(err, why->status, why);
     return dibs__fail(err, DIBS_UNAVAILABLE,
                       "etcd at %.200s:%d: not connected in time; is it etcd's client port?",
-                      c->place.host[0].name, c->place.host[0].port);
+                      c->address.host[0].name, c->address.host[0].port);
 }
 
 /* With the mutex. Those who wait while every server is tried in vain share the reason. */
@@ -127,7 +127,7 @@ static bool comes_again(dibs__etcd_call *call)
     bool looks = call->kind == DIBS__ETCD_READ || call->kind == DIBS__ETCD_LOOK;
     bool again = s->rpc == DIBS__RPC_UNSENT || (s->rpc == DIBS__RPC_CUT && looks);
 
-    if (token_over || (lost && c->place.count > 1))
+    if (token_over || (lost && c->address.count > 1))
         dibs__etcd_leave(c);
     else if (!again)
         return false;
@@ -421,33 +421,34 @@ static void forget(char *secret)
     free(secret);
 }
 
-void dibs__etcd_place_fini(dibs__etcd_place *place)
+void dibs__etcd_address_fini(dibs__etcd_address *address)
 {
-    for (size_t i = 0; i < place->count; i++)
-        free(place->host[i].name);
-    free(place->user);
-    free(place->probe);
-    forget(place->password);
-    dibs__tls_context_free(place->tls);
-    memset(place, 0, sizeof *place);
+    for (size_t i = 0; i < address->count; i++)
+        free(address->host[i].name);
+    free(address->user);
+    free(address->probe);
+    forget(address->password);
+    dibs__tls_context_free(address->tls);
+    memset(address, 0, sizeof *address);
 }
 
 dibs__etcd_client *dibs__etcd_client_new(const dibs__env *env, dibs__sink *sink,
-                                         dibs__etcd_place *place, const dibs__etcd_events *events)
+                                         dibs__etcd_address *address,
+                                         const dibs__etcd_events *events)
 {
     dibs__etcd_client *c = calloc(1, sizeof *c);
 
     if (!c) {
-        dibs__etcd_place_fini(place);
+        dibs__etcd_address_fini(address);
         return NULL;
     }
     c->env = env;
     c->sink = sink;
-    c->place = *place;
+    c->address = *address;
     c->events = *events;
-    c->at = c->place.count - 1; /* the first is next */
+    c->at = c->address.count - 1; /* the first is next */
     c->over_end = &c->over;
-    c->watches.told_end = &c->watches.told;
+    c->watches.to_notify_end = &c->watches.to_notify;
     pthread_mutex_init(&c->lock, NULL);
     dibs__cond_init(&c->turned);
     c->soonest = c->alarm = DIBS__NEVER;
@@ -491,7 +492,7 @@ void dibs__etcd_client_free(dibs__etcd_client *c)
     dibs__etcd_watches_fini(c);
     dibs__etcd_guard_fini(c);
     dibs__h2_stream_fini(&c->lease.stream);
-    dibs__etcd_place_fini(&c->place);
+    dibs__etcd_address_fini(&c->address);
     forget(c->token);
     if (c->kick >= 0)
         close(c->kick);

@@ -33,7 +33,7 @@ typedef struct dibs__etcd_events {
     void (*watched)(void *ctx, uint64_t tag, dibs__etcd_news news);
     /* The lease has ended: by the server's word, or by our clock. Once a lease. */
     void (*lease_over)(void *ctx, int64_t lease);
-    /* A sign of life was proved (`until` is its new end), or did not come through. */
+    /* A keep-alive was proved (`until` is its new end), or did not come through. */
     void (*lease_renewed)(void *ctx, bool proved);
     /* The moment that was given to dibs__etcd_alarm has come. */
     void (*alarm)(void *ctx);
@@ -41,7 +41,7 @@ typedef struct dibs__etcd_events {
 } dibs__etcd_events;
 
 /* Where the servers are and as whom to come: what the URL said. Owned by the client. */
-typedef struct dibs__etcd_place {
+typedef struct dibs__etcd_address {
     struct {
         char *name;
         int port;
@@ -50,14 +50,15 @@ typedef struct dibs__etcd_place {
     char *user, *password;  /* NULL: none */
     char *probe;            /* a key that we may read */
     dibs__tls_context *tls; /* NULL: plain */
-} dibs__etcd_place;
+} dibs__etcd_address;
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
 /* `place` is taken, also on failure. NULL: out of memory or descriptors. */
 dibs__etcd_client *dibs__etcd_client_new(const dibs__env *env, dibs__sink *sink,
-                                         dibs__etcd_place *place, const dibs__etcd_events *events);
-void dibs__etcd_place_fini(dibs__etcd_place *place);
+                                         dibs__etcd_address *address,
+                                         const dibs__etcd_events *events);
+void dibs__etcd_address_fini(dibs__etcd_address *address);
 
 /* Starts the thread and waits for the first connection. */
 dibs_status dibs__etcd_client_open(dibs__etcd_client *c, dibs__deadline until, dibs_error *err);
@@ -69,7 +70,7 @@ void dibs__etcd_client_abandon(dibs__etcd_client *c);
 
 /* What a call may do when it arrives late, after its caller has given it up; see guard.c. */
 typedef enum dibs__etcd_kind {
-    DIBS__ETCD_URGENT, /* nothing that matters: leases, signs of life. It never waits for the guard */
+    DIBS__ETCD_URGENT, /* nothing that matters: leases, keep-alives. It never waits for the guard */
     /* What stays right for ever, like removing an entry that was given up. Nor does this wait for it. */
     DIBS__ETCD_FINAL,
     /* Nothing at all: are our entries there? Nor does this; it is asked again when the connection is cut. */
@@ -144,7 +145,7 @@ void dibs__etcd_lease_drop(dibs__etcd_client *c, int64_t lease);
  * life is proved, or was asked for and is not. */
 dibs__deadline dibs__etcd_lease_until(dibs__etcd_client *c);
 
-/* A sign of life now, unless one is on its way. */
+/* A keep-alive now, unless one is on its way. */
 void dibs__etcd_lease_renew(dibs__etcd_client *c);
 
 /* Puts off the end of another lease, without an answer. */

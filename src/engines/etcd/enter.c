@@ -1,4 +1,4 @@
-/* Entering: one transaction that looks at the lock's value, lists the line and makes our entry.
+/* Entering: one transaction that looks at the lock's value, lists the queue and makes our entry.
  *
  * The usual case is guessed: a plain lock has no value of its own, a semaphore has the one that we
  * would give it. When the guess is wrong, or our entry is there already (the answer to an earlier
@@ -17,8 +17,8 @@
 /* What a transaction is made of. The keys are large: on the heap. */
 typedef struct parts {
     dibs__etcd_key entry, folder, end, value, tail, before, after;
-    char made[DIBS__LINE_KEY_SIZE];
-    char stored[DIBS__LINE_KEY_SIZE + DIBS__LINE_VALUE_SIZE];
+    char made[DIBS__ENTRIES_KEY_SIZE];
+    char stored[DIBS__ENTRIES_KEY_SIZE + DIBS__ENTRIES_VALUE_SIZE];
     Etcd__Compare compare[2];
     Etcd__RangeRequest line, own, lock, last, strangers[2];
     Etcd__PutRequest put, put_tail, put_value;
@@ -29,18 +29,18 @@ typedef struct parts {
 } parts;
 
 /* "BODY~SLOT" */
-static void make_name(const dibs__etcd_op *op, char out[DIBS__LINE_KEY_SIZE])
+static void make_name(const dibs__etcd_op *op, char out[DIBS__ENTRIES_KEY_SIZE])
 {
     size_t n;
 
-    dibs__line_body(op->call, (uint64_t)op->lease, out);
+    dibs__entries_body(op->call, (uint64_t)op->lease, out);
     n = strlen(out);
-    snprintf(out + n, DIBS__LINE_KEY_SIZE - n, "~%u", op->slot);
+    snprintf(out + n, DIBS__ENTRIES_KEY_SIZE - n, "~%u", op->slot);
 }
 
 static void make_keys(parts *p, const dibs__etcd_op *op)
 {
-    const dibs__line_call *call = op->call;
+    const dibs__entries_call *call = op->call;
 
     make_name(op, p->made);
     snprintf(p->stored, sizeof p->stored, "%s\n%s", p->made, call->value);
@@ -66,7 +66,7 @@ static void compare_value(parts *p, const dibs__etcd_op *op)
     c->value = dibs__etcd_text(op->call->lock_value);
 }
 
-/* What the line was like the last time decides what is asked for: all of a short one, or only
+/* What the queue was like the last time decides what is asked for: all of a short one, or only
  * the end of a long one. */
 static _Atomic uint64_t *memory_of(const dibs__etcd_op *op, uint64_t *hash)
 {
@@ -74,7 +74,7 @@ static _Atomic uint64_t *memory_of(const dibs__etcd_op *op, uint64_t *hash)
     return &op->e->lengthy[(*hash >> 8) % (sizeof op->e->lengthy / sizeof op->e->lengthy[0])];
 }
 
-/* Now and then the line is asked for as if it were short: it may have become so. */
+/* Now and then the queue is asked for as if it were short: it may have become so. */
 static bool is_long(const dibs__etcd_op *op)
 {
     uint64_t hash;
@@ -118,7 +118,7 @@ static size_t ask_for_tail(parts *p)
 
 static void make_txn(parts *p, dibs__etcd_op *op, Etcd__TxnRequest *txn)
 {
-    const dibs__line_call *call = op->call;
+    const dibs__entries_call *call = op->call;
     size_t n;
 
     dibs__etcd_compare(&p->compare[0], &p->entry, ETCD__COMPARE__COMPARE_TARGET__CREATE, 0);
@@ -135,10 +135,10 @@ static void make_txn(parts *p, dibs__etcd_op *op, Etcd__TxnRequest *txn)
         dibs__etcd_put(&p->put_tail, &p->yes[n++], &p->tail, p->made, op->lease);
     else
         dibs__etcd_delete(&p->no_tail, &p->yes[n++], &p->tail);
-    op->shelf = call->capacity != DIBS__PLAIN && !op->guessed && op->lock_rev == 0;
-    if (op->shelf)
+    op->value_lease = call->capacity != DIBS__PLAIN && !op->guessed && op->lock_rev == 0;
+    if (op->value_lease)
         dibs__etcd_put(&p->put_value, &p->yes[n++], &p->value, call->lock_value,
-                       dibs__etcd_shelf(op->e, call->name));
+                       dibs__etcd_value_lease(op->e, call->name));
     for (size_t i = 0; i < 6; i++) {
         p->yeses[i] = &p->yes[i];
         p->noes[i % 3] = &p->no[i % 3];
@@ -163,10 +163,10 @@ static const Etcd__RangeResponse *range_at(const Etcd__TxnResponse *r, size_t i)
                : NULL;
 }
 
-/* The line as the transaction saw it. `*more`: that was not enough. */
-static bool fill_line(dibs__etcd_op *op, const Etcd__RangeResponse *line, bool *more)
+/* The queue as the transaction saw it. `*more`: that was not enough. */
+static bool fill_queue(dibs__etcd_op *op, const Etcd__RangeResponse *line, bool *more)
 {
-    dibs__line_call *call = op->call;
+    dibs__entries_call *call = op->call;
 
     *more = line->more;
     remember(op, line->count > DIBS__ETCD_SHORT);
@@ -176,7 +176,7 @@ static bool fill_line(dibs__etcd_op *op, const Etcd__RangeResponse *line, bool *
 
 static bool fill_tail(dibs__etcd_op *op, const Etcd__TxnResponse *r, bool *more)
 {
-    dibs__line_call *call = op->call;
+    dibs__entries_call *call = op->call;
     const Etcd__RangeResponse *tail = range_at(r, 0);
 
     *more = tail->n_kvs == 0;
@@ -189,12 +189,12 @@ static bool fill_tail(dibs__etcd_op *op, const Etcd__TxnResponse *r, bool *more)
     return dibs__etcd_listing_tail(&call->listing, tail->kvs[0]);
 }
 
-/* The entry is there, made now (`r` tells the line) or before (`line` does). */
+/* The entry is there, made now (`r` tells the queue) or before (`line` does). */
 static dibs_status fill(dibs__etcd_op *op, const Etcd__TxnResponse *r,
                         const Etcd__RangeResponse *line, int64_t place, bool *more)
 {
-    dibs__line_call *call = op->call;
-    dibs__line_listing *l = &call->listing;
+    dibs__entries_call *call = op->call;
+    dibs__entries_listing *l = &call->listing;
 
     make_name(op, call->made);
     snprintf(call->made + strlen(call->made), sizeof call->made - strlen(call->made), "~%llx",
@@ -202,23 +202,23 @@ static dibs_status fill(dibs__etcd_op *op, const Etcd__TxnResponse *r,
     call->session = (uint64_t)op->lease;
     call->own.place = call->own.fence = (uint64_t)place;
     call->there = call->verified = true;
-    if (!(line ? fill_line(op, line, more) : fill_tail(op, r, more)))
+    if (!(line ? fill_queue(op, line, more) : fill_tail(op, r, more)))
         return dibs__fail(&call->err, DIBS_UNKNOWN, "out of memory while the answer was read");
     l->exists = true;
     if (!l->value && call->capacity != DIBS__PLAIN) { /* it is what we guessed, or put */
         l->value = strdup(call->lock_value);
-        l->version = op->shelf ? (uint64_t)place : 0;
+        l->version = op->value_lease ? (uint64_t)place : 0;
         if (!l->value)
             return dibs__fail(&call->err, DIBS_UNKNOWN, "out of memory");
     }
     if (call->capacity != DIBS__PLAIN)
-        dibs__etcd_shelf_touch(op->e, call->name);
+        dibs__etcd_value_lease_touch(op->e, call->name);
     return DIBS_OK;
 }
 
 static bool is_mine(const dibs__etcd_op *op, const Etcd__KeyValue *kv)
 {
-    char name[DIBS__LINE_KEY_SIZE];
+    char name[DIBS__ENTRIES_KEY_SIZE];
     size_t n;
 
     make_name(op, name);
@@ -229,7 +229,7 @@ static bool is_mine(const dibs__etcd_op *op, const Etcd__KeyValue *kv)
 /* The other half of the transaction. true: it was sent again. */
 static bool look_closer(dibs__etcd_op *op, const Etcd__TxnResponse *r, bool *more)
 {
-    dibs__line_call *call = op->call;
+    dibs__entries_call *call = op->call;
     const Etcd__RangeResponse *own = range_at(r, 0), *lock = range_at(r, 1), *line = range_at(r, 2);
     uint32_t capacity;
 
@@ -237,7 +237,7 @@ static bool look_closer(dibs__etcd_op *op, const Etcd__TxnResponse *r, bool *mor
         call->status = dibs__fail(&call->err, DIBS_ENGINE_FAILED, "unexpected reply from etcd");
         return false;
     }
-    dibs__line_listing_fini(&call->listing);
+    dibs__entries_listing_fini(&call->listing);
     if (!dibs__etcd_listing_value(&call->listing, lock)) {
         call->status = dibs__fail(&call->err, DIBS_NO_MEMORY, "out of memory");
         return false;
@@ -248,7 +248,7 @@ static bool look_closer(dibs__etcd_op *op, const Etcd__TxnResponse *r, bool *mor
     }
     if (own->n_kvs > 0) /* an entry that came late has the key */
         dibs__etcd_slot_drop(op->e, call->attempt, strlen(call->attempt), false);
-    capacity = dibs__line_capacity(call->listing.value);
+    capacity = dibs__entries_capacity(call->listing.value);
     if (call->listing.value && capacity != 0 && capacity != call->capacity) {
         dibs__etcd_slot_drop(op->e, call->attempt, strlen(call->attempt), true);
         return false; /* there = false: it does not fit */
@@ -268,9 +268,9 @@ static void lease_is_gone(dibs__etcd_op *op)
 {
     if (++op->tries >= MAX_TRIES) {
         dibs__etcd_op_done(op);
-    } else if (op->shelf && !op->shelved) {
+    } else if (op->value_lease && !op->shelved) {
         op->shelved = true;
-        dibs__etcd_shelf_make(op, dibs__etcd_enter_send);
+        dibs__etcd_value_lease_make(op, dibs__etcd_enter_send);
     } else {
         op->shelved = false;
         dibs__etcd_session_gone(op->e, op->lease);
@@ -281,7 +281,7 @@ static void lease_is_gone(dibs__etcd_op *op)
 static void on_answer(dibs__etcd_call *rpc)
 {
     dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, rpc);
-    dibs__line_call *call = op->call;
+    dibs__entries_call *call = op->call;
     Etcd__TxnResponse *r = dibs__etcd_op_answer(op, &etcd__txn_response__descriptor);
     bool again = false, more = false;
 
@@ -319,7 +319,7 @@ bool dibs__etcd_enter_send(dibs__etcd_op *op)
     return ok;
 }
 
-dibs_status dibs__etcd_enter(dibs__line_side *s, dibs__line_call *call)
+dibs_status dibs__etcd_enter(dibs__entries_backend *s, dibs__entries_call *call)
 {
     dibs__etcd_op *op = dibs__etcd_op_new(s, call);
 

@@ -63,9 +63,9 @@ static void on_looked(dibs__etcd_call *call)
             status == DIBS_OK ? DIBS_OK : dibs__fail_as(&op->call->err, status, &err);
         dibs__etcd_op_done(op);
     } else if (over) {
-        dibs__line_gone(e->side.line, w->name, w->place);
+        dibs__entries_gone(e->backend.entries, w->name, w->place);
     } else if (!there) {
-        dibs__line_doubt(e->side.line); /* a second look that failed */
+        dibs__entries_recheck(e->backend.entries); /* a second look that failed */
     }
     if (over) {
         dibs__etcd_unwatch(e->client, w->by_tag.hash);
@@ -102,7 +102,7 @@ void dibs__etcd_on_watched(void *ctx, uint64_t tag, dibs__etcd_news news)
     dibs__etcd_op *failed = NULL, *there = NULL;
     watched *w, *gone = NULL;
 
-    if (dibs__etcd_session_told(e, tag, news) || dibs__etcd_cell_told(e, tag, news))
+    if (dibs__etcd_session_event(e, tag, news) || dibs__etcd_cell_event(e, tag, news))
         return;
     pthread_mutex_lock(&e->lock);
     w = find(e, tag);
@@ -134,11 +134,11 @@ void dibs__etcd_on_watched(void *ctx, uint64_t tag, dibs__etcd_news news)
     if (failed)
         dibs__etcd_op_fail(failed, DIBS_NO_MEMORY, "out of memory");
     else
-        dibs__line_gone(e->side.line, gone->name, gone->place);
+        dibs__entries_gone(e->backend.entries, gone->name, gone->place);
     watched_free(gone);
 }
 
-dibs_status dibs__etcd_watch_entry(dibs__line_side *s, dibs__line_call *call)
+dibs_status dibs__etcd_watch_entry(dibs__entries_backend *s, dibs__entries_call *call)
 {
     dibs__etcd *e = (dibs__etcd *)s;
     dibs__etcd_op *op = dibs__etcd_op_new(s, call);
@@ -206,15 +206,15 @@ static void on_removed(dibs__etcd_call *rpc)
 }
 
 /* "BODY~SLOT": what the tail says of an entry. */
-static void tail_of(const char *key, char out[DIBS__LINE_KEY_SIZE])
+static void tail_of(const char *key, char out[DIBS__ENTRIES_KEY_SIZE])
 {
     const char *end = strrchr(key, '~');
 
-    snprintf(out, DIBS__LINE_KEY_SIZE, "%.*s", (int)(end ? end - key : 0), key);
+    snprintf(out, DIBS__ENTRIES_KEY_SIZE, "%.*s", (int)(end ? end - key : 0), key);
 }
 
-/* The entry, and the tail with it if it is the last of the line. */
-dibs_status dibs__etcd_remove(dibs__line_side *s, dibs__line_call *call)
+/* The entry, and the tail with it if it is the last of the queue. */
+dibs_status dibs__etcd_remove(dibs__entries_backend *s, dibs__entries_call *call)
 {
     dibs__etcd_op *op = dibs__etcd_op_new(s, call);
     Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT, inner;
@@ -222,7 +222,7 @@ dibs_status dibs__etcd_remove(dibs__line_side *s, dibs__line_call *call)
     Etcd__RequestOp ops[3], *both[2] = {&ops[0], &ops[1]}, *third[1] = {&ops[2]};
     Etcd__Compare there, last, *compares[2] = {&there, &last};
     dibs__etcd_key key, tail;
-    char name[DIBS__LINE_KEY_SIZE];
+    char name[DIBS__ENTRIES_KEY_SIZE];
 
     if (!op)
         return DIBS_NO_MEMORY;
@@ -252,18 +252,18 @@ dibs_status dibs__etcd_remove(dibs__line_side *s, dibs__line_call *call)
 
 /* An entry that was given back and stays until its time. Its own lease ends it if we are not there
  * any more; that counts in whole seconds, so that we do it ourselves while we are. */
-typedef struct dibs__etcd_kept {
-    struct dibs__etcd_kept *next;
+typedef struct dibs__etcd_lingering {
+    struct dibs__etcd_lingering *next;
     dibs__etcd_call rpc;
     dibs__deadline at;
     dibs__etcd *e;
     dibs__etcd_key key;
-    char name[DIBS__LINE_KEY_SIZE]; /* the recipe's */
-} kept;
+    char name[DIBS__ENTRIES_KEY_SIZE]; /* the recipe's */
+} lingering;
 
-static void on_kept_removed(dibs__etcd_call *rpc)
+static void on_lingering_removed(dibs__etcd_call *rpc)
 {
-    kept *k = DIBS__FROM(kept, rpc, rpc);
+    lingering *k = DIBS__FROM(lingering, rpc, rpc);
 
     if (rpc->stream.rpc == DIBS__RPC_OK)
         free_slot(k->e, k->name);
@@ -271,7 +271,7 @@ static void on_kept_removed(dibs__etcd_call *rpc)
     free(k);
 }
 
-static void remove_kept(dibs__etcd *e, kept *k)
+static void remove_lingering(dibs__etcd *e, lingering *k)
 {
     Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT;
     Etcd__Compare there, *compares[1] = {&there};
@@ -284,7 +284,7 @@ static void remove_kept(dibs__etcd *e, kept *k)
     txn.success = ops;
     txn.n_compare = txn.n_success = 1;
     if (!dibs__etcd_post(e->client, &k->rpc, DIBS__ETCD_FINAL, "/etcdserverpb.KV/Txn", &txn.base,
-                         dibs__after(e->env, e->request_span), on_kept_removed))
+                         dibs__after(e->env, e->request_span), on_lingering_removed))
         free(k);
 }
 
@@ -292,10 +292,10 @@ void dibs__etcd_on_alarm(void *ctx)
 {
     dibs__etcd *e = ctx;
     dibs__deadline now = dibs__now(e->env), next = DIBS__NEVER;
-    kept *due = NULL;
+    lingering *due = NULL;
 
     pthread_mutex_lock(&e->lock);
-    for (kept **at = &e->kept, *k; (k = *at);) {
+    for (lingering **at = &e->lingering, *k; (k = *at);) {
         if (k->at <= now) {
             *at = k->next;
             k->next = due;
@@ -306,17 +306,17 @@ void dibs__etcd_on_alarm(void *ctx)
         }
     }
     pthread_mutex_unlock(&e->lock);
-    for (kept *following; due; due = following) {
+    for (lingering *following; due; due = following) {
         following = due->next;
-        remove_kept(e, due);
+        remove_lingering(e, due);
     }
     dibs__etcd_alarm(e->client, next);
     dibs__etcd_session_retry(e);
 }
 
-void dibs__etcd_kept_fini(dibs__etcd *e)
+void dibs__etcd_lingering_fini(dibs__etcd *e)
 {
-    for (kept *k = e->kept, *next; k; k = next) {
+    for (lingering *k = e->lingering, *next; k; k = next) {
         next = k->next;
         free(k);
     }
@@ -325,7 +325,7 @@ void dibs__etcd_kept_fini(dibs__etcd *e)
 static void keep_until(dibs__etcd_op *op, dibs__deadline at)
 {
     dibs__etcd *e = op->e;
-    kept *k = calloc(1, sizeof *k);
+    lingering *k = calloc(1, sizeof *k);
 
     if (!k)
         return; /* its lease ends it */
@@ -334,8 +334,8 @@ static void keep_until(dibs__etcd_op *op, dibs__deadline at)
     strcpy(k->name, op->call->key);
     dibs__etcd_entry_key(e, op->call->name, op->call->key, &k->key);
     pthread_mutex_lock(&e->lock);
-    k->next = e->kept;
-    e->kept = k;
+    k->next = e->lingering;
+    e->lingering = k;
     pthread_mutex_unlock(&e->lock);
     dibs__etcd_alarm(e->client, at);
 }
@@ -356,19 +356,19 @@ static void on_lingers(dibs__etcd_call *rpc)
 
 static bool send_linger(dibs__etcd_op *op)
 {
-    const dibs__line_call *call = op->call;
+    const dibs__entries_call *call = op->call;
     Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT;
     Etcd__Compare compare, *compares[1] = {&compare};
     Etcd__PutRequest put;
     Etcd__RequestOp yes, *yeses[1] = {&yes};
     dibs__etcd_key key;
-    char stored[DIBS__LINE_KEY_SIZE + DIBS__LINE_VALUE_SIZE + 1];
+    char stored[DIBS__ENTRIES_KEY_SIZE + DIBS__ENTRIES_VALUE_SIZE + 1];
 
     dibs__etcd_entry_key(op->e, call->name, call->key, &key);
     dibs__etcd_compare_entry(&compare, &key, call->key);
     tail_of(call->key, stored);
     strcat(stored, "\n");
-    strncat(stored, call->value ? call->value : "", DIBS__LINE_VALUE_SIZE - 1);
+    strncat(stored, call->value ? call->value : "", DIBS__ENTRIES_VALUE_SIZE - 1);
     dibs__etcd_put(&put, &yes, &key, stored, op->lease);
     txn.compare = compares;
     txn.success = yeses;
@@ -390,7 +390,7 @@ static void on_linger_lease(dibs__etcd_call *rpc)
     dibs__etcd_op_go_on(op, send_linger(op));
 }
 
-dibs_status dibs__etcd_linger(dibs__line_side *s, dibs__line_call *call)
+dibs_status dibs__etcd_linger(dibs__entries_backend *s, dibs__entries_call *call)
 {
     dibs__etcd_op *op = dibs__etcd_op_new(s, call);
     Etcd__LeaseGrantRequest request = ETCD__LEASE_GRANT_REQUEST__INIT;

@@ -3,7 +3,7 @@
  *   etcd://[user:password@]host[:port][,host[:port]…][/prefix][?session=10s]
  *   etcds:// the same with TLS (ca=, cert=, key=)
  *
- * Everything but talking to etcd is the line's (families/entries). */
+ * Everything but talking to etcd is the queue's (families/entries). */
 #define _GNU_SOURCE
 #include "engines/etcd/etcd.h"
 
@@ -30,7 +30,7 @@ static dibs_status no_memory(dibs_error *err)
     return dibs__fail(err, DIBS_NO_MEMORY, "etcd: out of memory or descriptors");
 }
 
-static dibs_status read_hosts(const dibs__url *url, dibs__etcd_place *place, dibs_error *err)
+static dibs_status read_hosts(const dibs__url *url, dibs__etcd_address *place, dibs_error *err)
 {
     size_t count = url->host_count ? url->host_count : 1;
 
@@ -50,7 +50,8 @@ static dibs_status read_hosts(const dibs__url *url, dibs__etcd_place *place, dib
     return DIBS_OK;
 }
 
-static dibs_status read_credentials(const dibs__url *url, dibs__etcd_place *place, dibs_error *err)
+static dibs_status read_credentials(const dibs__url *url, dibs__etcd_address *place,
+                                    dibs_error *err)
 {
     bool user = url->user && *url->user;
 
@@ -63,7 +64,7 @@ static dibs_status read_credentials(const dibs__url *url, dibs__etcd_place *plac
 }
 
 /* The path, without the slash that it begins with: "/" alone and none are the default. */
-static dibs_status read_prefix(const dibs__url *url, dibs__etcd *e, dibs__etcd_place *place,
+static dibs_status read_prefix(const dibs__url *url, dibs__etcd *e, dibs__etcd_address *place,
                                dibs_error *err)
 {
     const char *path = url->path[0] == '/' ? url->path + 1 : url->path;
@@ -87,7 +88,7 @@ static dibs_status read_prefix(const dibs__url *url, dibs__etcd *e, dibs__etcd_p
 
 static dibs_status read_session(const dibs__open_request *request, dibs__etcd *e, dibs_error *err)
 {
-    dibs_status status = dibs__line_take_session(request, &e->ttl, err);
+    dibs_status status = dibs__entries_take_session(request, &e->ttl, err);
 
     if (status == DIBS_OK && (e->ttl < DIBS__SECOND || e->ttl % DIBS__SECOND != 0))
         return dibs__fail(err, DIBS_INVALID,
@@ -96,7 +97,7 @@ static dibs_status read_session(const dibs__open_request *request, dibs__etcd *e
     return status;
 }
 
-static dibs_status read_tls(dibs__url *url, dibs__etcd_place *place, dibs_error *err)
+static dibs_status read_tls(dibs__url *url, dibs__etcd_address *place, dibs_error *err)
 {
     const char *ca = dibs__url_take(url, "ca");
     const char *cert = dibs__url_take(url, "cert");
@@ -109,7 +110,7 @@ static dibs_status read_tls(dibs__url *url, dibs__etcd_place *place, dibs_error 
 }
 
 dibs_status dibs__etcd_read_url(const dibs__open_request *request, dibs__etcd *e,
-                                dibs__etcd_place *place, dibs_error *err)
+                                dibs__etcd_address *place, dibs_error *err)
 {
     dibs__url *url = request->url;
     bool tls = strcmp(url->scheme, "etcds") == 0;
@@ -137,7 +138,7 @@ static void free_side(dibs__etcd *e)
     if (e->client)
         dibs__etcd_on_lease_renewed(e, false); /* nobody waits for that any more */
     dibs__etcd_watched_fini(e);
-    dibs__etcd_kept_fini(e);
+    dibs__etcd_lingering_fini(e);
     dibs__etcd_slots_fini(e);
     dibs__table_fini(&e->awaited);
     pthread_cond_destroy(&e->stands);
@@ -145,7 +146,7 @@ static void free_side(dibs__etcd *e)
     free(e);
 }
 
-static void etcd_close(dibs__line_side *s)
+static void etcd_close(dibs__entries_backend *s)
 {
     dibs__etcd *e = (dibs__etcd *)s;
 
@@ -154,37 +155,37 @@ static void etcd_close(dibs__line_side *s)
     free_side(e);
 }
 
-static void etcd_abandon(dibs__line_side *s)
+static void etcd_abandon(dibs__entries_backend *s)
 {
     dibs__etcd_client_abandon(((dibs__etcd *)s)->client);
 }
 
-static dibs__deadline etcd_alive_until(dibs__line_side *s)
+static dibs__deadline etcd_alive_until(dibs__entries_backend *s)
 {
     return dibs__etcd_lease_until(((dibs__etcd *)s)->client);
 }
 
-static int64_t etcd_usable(const dibs__line_side *s)
+static int64_t etcd_usable(const dibs__entries_backend *s)
 {
     return ((const dibs__etcd *)s)->ttl * 3 / 5;
 }
 
-static int64_t etcd_session_span(const dibs__line_side *s)
+static int64_t etcd_session_span(const dibs__entries_backend *s)
 {
     return ((const dibs__etcd *)s)->ttl;
 }
 
-static const struct dibs__line_cells cells = {
+static const struct dibs__entries_cells cells = {
     .read = dibs__etcd_cells_read,
     .write = dibs__etcd_cells_write,
-    .line_up = dibs__etcd_cells_line_up,
-    .step_out = dibs__etcd_cells_step_out,
+    .join_queue = dibs__etcd_cells_join_queue,
+    .leave_queue = dibs__etcd_cells_leave_queue,
     .walk = dibs__etcd_cells_walk,
     .watch = dibs__etcd_cells_watch,
     .unwatch = dibs__etcd_cells_unwatch,
 };
 
-static const dibs__line_adapter adapter = {
+static const dibs__entries_adapter adapter = {
     .name = "etcd",
     .enter = dibs__etcd_enter,
     .list = dibs__etcd_list,
@@ -203,7 +204,7 @@ static const dibs__line_adapter adapter = {
 };
 
 static dibs_status connect_side(dibs__etcd *e, const dibs__open_request *request,
-                                dibs__etcd_place *place, dibs_error *err)
+                                dibs__etcd_address *place, dibs_error *err)
 {
     dibs__etcd_events events = {.watched = dibs__etcd_on_watched,
                                 .lease_over = dibs__etcd_on_lease_over,
@@ -227,8 +228,8 @@ static dibs__etcd *new_side(const dibs__open_request *request)
 
     if (!e)
         return NULL;
-    e->side.adapter = &adapter;
-    e->side.env = e->env = request->env;
+    e->backend.adapter = &adapter;
+    e->backend.env = e->env = request->env;
     e->request_span = request->request_span;
     pthread_mutex_init(&e->lock, NULL);
     dibs__cond_init(&e->stands);
@@ -238,7 +239,7 @@ static dibs__etcd *new_side(const dibs__open_request *request)
 static dibs_status etcd_open(const dibs__open_request *request, dibs__engine **out, dibs_error *err)
 {
     dibs__etcd *e = new_side(request);
-    dibs__etcd_place place = {0};
+    dibs__etcd_address place = {0};
     dibs__engine *engine = NULL;
     dibs_status status;
 
@@ -246,21 +247,21 @@ static dibs_status etcd_open(const dibs__open_request *request, dibs__engine **o
         return no_memory(err);
     status = dibs__etcd_read_url(request, e, &place, err);
     if (status != DIBS_OK) {
-        dibs__etcd_place_fini(&place);
+        dibs__etcd_address_fini(&place);
         free_side(e);
         return status;
     }
-    status = dibs__line_new(request, &e->side, &engine, err);
+    status = dibs__entries_new(request, &e->backend, &engine, err);
     if (status != DIBS_OK) {
-        dibs__etcd_place_fini(&place);
+        dibs__etcd_address_fini(&place);
         return status;
     }
     status = connect_side(e, request, &place, err);
     if (status != DIBS_OK) {
-        dibs__line_close(engine);
+        dibs__entries_close(engine);
         return status;
     }
-    dibs__line_opened(engine);
+    dibs__entries_opened(engine);
     *out = engine;
     return DIBS_OK;
 }
@@ -270,23 +271,23 @@ static const char *const schemes[] = {"etcd", "etcds", NULL};
 const dibs__engine_class dibs__engine_etcd = {
     .scheme = "etcd",
     .schemes = schemes,
-    .can = DIBS__LINE_CAN(DIBS_VALUE_MAX),
+    .can = DIBS__ENTRIES_CAN(DIBS_VALUE_MAX),
     .open = etcd_open,
-    .close = dibs__line_close,
-    .abandon = dibs__line_abandon,
-    .enter = dibs__line_enter,
-    .keep = dibs__line_keep,
-    .release = dibs__line_release,
-    .cancel = dibs__line_cancel,
-    .break_lock = dibs__line_break,
-    .inspect = dibs__line_inspect,
-    .list = dibs__line_list,
-    .cell = dibs__line_cell,
-    .watch = dibs__line_watch,
-    .unwatch = dibs__line_unwatch,
-    .cell_list = dibs__line_cell_list,
-    .cell_reap = dibs__line_cell_reap,
-    .event_fd = dibs__line_event_fd,
-    .events = dibs__line_events,
+    .close = dibs__entries_close,
+    .abandon = dibs__entries_abandon,
+    .enter = dibs__entries_enter,
+    .keep = dibs__entries_keep,
+    .release = dibs__entries_release,
+    .cancel = dibs__entries_cancel,
+    .break_lock = dibs__entries_break,
+    .inspect = dibs__entries_inspect,
+    .list = dibs__entries_list,
+    .cell = dibs__entries_cell,
+    .watch = dibs__entries_watch,
+    .unwatch = dibs__entries_unwatch,
+    .cell_list = dibs__entries_cell_list,
+    .cell_reap = dibs__entries_cell_reap,
+    .event_fd = dibs__entries_event_fd,
+    .events = dibs__entries_events,
     .examine = dibs__etcd_examine,
 };

@@ -1,12 +1,12 @@
 /* The etcd engine's adapter: what it knows and what its files share.
  *
  *   PREFIX/NAME/~SESSION.SLOT   an entry, bound to the lease (= session) of the handle that made it;
- *                        its creation revision is its place in line and its fence. SLOT is a number
+ *                        its creation revision is its place in the queue and its fence. SLOT is a number
  *                        that the handle uses again (slot.c); the recipe's key begins the value
  *   PREFIX/%/NAME        the lock's own value: the capacity of a semaphore, who broke the lock. Bound
  *                        to a lease of a day that belongs to the name, so that it goes by itself
  *   PREFIX/%s/SESSION    the session's own key: guards its requests, and tells its end
- *   PREFIX/%%/NAME       the end of a long line: the entry that was made last, if it is there at all.
+ *   PREFIX/%%/NAME       the end of a long queue: the entry that was made last, if it is there at all.
  *                        Whoever makes an entry writes it or removes it, so that the next one finds
  *                        who is before it without a look at all of them
  *
@@ -21,9 +21,9 @@
 #include "families/entries/entries.h"
 
 #define DIBS__ETCD_PREFIX_MAX 200
-#define DIBS__ETCD_SHORT      32 /* a line of so many is told whole */
+#define DIBS__ETCD_SHORT      32 /* a queue of so many is told whole */
 #define DIBS__ETCD_NEAREST    4  /* of a longer one, so many, unless more are needed */
-#define DIBS__ETCD_KEY_SIZE   (DIBS__ETCD_PREFIX_MAX + 3 * DIBS_NAME_MAX + DIBS__LINE_KEY_SIZE + 8)
+#define DIBS__ETCD_KEY_SIZE   (DIBS__ETCD_PREFIX_MAX + 3 * DIBS_NAME_MAX + DIBS__ENTRIES_KEY_SIZE + 8)
 
 typedef struct dibs__etcd dibs__etcd;
 typedef struct dibs__etcd_op dibs__etcd_op;
@@ -32,17 +32,17 @@ typedef struct dibs__etcd_op dibs__etcd_op;
 struct dibs__etcd_op {
     dibs__etcd_call rpc;
     dibs__etcd *e;
-    dibs__line_call *call;
+    dibs__entries_call *call;
     dibs__etcd_op *next; /* among those that wait for a session, or for its renewal */
     dibs__deadline until;
     int64_t lease;    /* enter: the session that the entry is to belong to; linger: its lease */
     int64_t lock_rev; /* enter: what the lock's value must not have changed since */
     int tries;
-    bool guessed; /* enter: the lock's value is taken to be what it usually is */
-    bool shelf;   /* the transaction puts the lock's value */
+    bool guessed;     /* enter: the lock's value is taken to be what it usually is */
+    bool value_lease; /* the transaction puts the lock's value */
     bool shelved; /* the lease of the value was made since the session was last known to be there */
     unsigned slot;
-    bool by_tail;        /* enter: asks for the end of the line alone */
+    bool by_tail;        /* enter: asks for the end of the queue alone */
     bool strict;         /* list: linearizable */
     uint64_t below;      /* list: entries before this place */
     int parts;           /* check: answers to come; with the mutex */
@@ -59,7 +59,7 @@ typedef enum dibs__etcd_step {
 } dibs__etcd_step;
 
 struct dibs__etcd {
-    dibs__line_side side; /* first */
+    dibs__entries_backend backend; /* first */
     dibs__etcd_client *client;
     const dibs__env *env;
     char prefix[DIBS__ETCD_PREFIX_MAX + 1];
@@ -83,7 +83,7 @@ struct dibs__etcd {
     dibs__table slots;   /* of attempts whose entries may exist */
     uint64_t *slot_used; /* a bit each */
     size_t slot_words;
-    struct dibs__etcd_kept *kept; /* given back, to be removed at their time */
+    struct dibs__etcd_lingering *lingering; /* given back, to be removed at their time */
     struct {
         int64_t lease;
         dibs__deadline at;
@@ -91,7 +91,7 @@ struct dibs__etcd {
     struct {
         int64_t span, lease;
         dibs__deadline until;
-    } sign[4]; /* leases for signs of life of runs */
+    } heartbeat[4]; /* leases for keep-alives of runs */
     _Atomic unsigned enters;
     _Atomic uint64_t lengthy[64]; /* hashes of names whose line was long when we looked last */
 };
@@ -99,7 +99,7 @@ struct dibs__etcd {
 /* ---- op.c: what every call does -------------------------------------------------------------- */
 
 /* NULL: out of memory. */
-dibs__etcd_op *dibs__etcd_op_new(dibs__line_side *s, dibs__line_call *call);
+dibs__etcd_op *dibs__etcd_op_new(dibs__entries_backend *s, dibs__entries_call *call);
 /* false: out of memory; the op is as it was. */
 bool dibs__etcd_op_send(dibs__etcd_op *op, dibs__etcd_kind kind, const char *method,
                         const ProtobufCMessage *request, dibs__etcd_done_fn *done);
@@ -132,7 +132,7 @@ bool dibs__etcd_is_entry(const Etcd__RangeResponse *r, int64_t place);
 void dibs__etcd_value_key(const dibs__etcd *e, const char *name, dibs__etcd_key *out);
 void dibs__etcd_tail_key(const dibs__etcd *e, const char *name, dibs__etcd_key *out);
 /* The lease of a name's value: the same for everybody. */
-int64_t dibs__etcd_shelf(const dibs__etcd *e, const char *name);
+int64_t dibs__etcd_value_lease(const dibs__etcd *e, const char *name);
 ProtobufCBinaryData dibs__etcd_bytes(const dibs__etcd_key *key);
 ProtobufCBinaryData dibs__etcd_text(const char *text);
 
@@ -145,20 +145,20 @@ void dibs__etcd_put(Etcd__PutRequest *r, Etcd__RequestOp *op, const dibs__etcd_k
 void dibs__etcd_delete(Etcd__DeleteRangeRequest *r, Etcd__RequestOp *op, const dibs__etcd_key *key);
 void dibs__etcd_nested(Etcd__TxnRequest *r, Etcd__RequestOp *op);
 /* All entries of a lock, the youngest first. `key` and `end` must last. */
-void dibs__etcd_range_line(Etcd__RangeRequest *r, Etcd__RequestOp *op, const dibs__etcd_key *key,
-                           const dibs__etcd_key *end);
+void dibs__etcd_range_queue(Etcd__RangeRequest *r, Etcd__RequestOp *op, const dibs__etcd_key *key,
+                            const dibs__etcd_key *end);
 void dibs__etcd_end_of(const dibs__etcd_key *key, dibs__etcd_key *out);
 
 /* ---- listing.c: from answers to listings ----------------------------------------------------- */
 
 /* Adds the entries of an answer; `below` leaves out what is not older. false: out of memory. */
-bool dibs__etcd_listing_fill(dibs__line_listing *l, const dibs__etcd *e, const char *name,
+bool dibs__etcd_listing_fill(dibs__entries_listing *l, const dibs__etcd *e, const char *name,
                              const Etcd__RangeResponse *r, uint64_t below, bool values);
 /* Takes the lock's own value out of an answer. */
-bool dibs__etcd_listing_value(dibs__line_listing *l, const Etcd__RangeResponse *r);
-/* The entry at the end of the line, as the tail tells it: nothing of ours is between it and the one
+bool dibs__etcd_listing_value(dibs__entries_listing *l, const Etcd__RangeResponse *r);
+/* The entry at the end of the queue, as the tail tells it: nothing of ours is between it and the one
  * that comes after it. It may be gone already. */
-bool dibs__etcd_listing_tail(dibs__line_listing *l, const Etcd__KeyValue *tail);
+bool dibs__etcd_listing_tail(dibs__entries_listing *l, const Etcd__KeyValue *tail);
 
 /* ---- slot.c ---------------------------------------------------------------------------------- */
 
@@ -183,74 +183,77 @@ void dibs__etcd_session_end(dibs__etcd *e);
 /* Makes one if there is none: after a failure. */
 void dibs__etcd_session_retry(dibs__etcd *e);
 /* False: the tag is not that of the session's key. */
-bool dibs__etcd_session_told(dibs__etcd *e, uint64_t tag, dibs__etcd_news news);
+bool dibs__etcd_session_event(dibs__etcd *e, uint64_t tag, dibs__etcd_news news);
 void dibs__etcd_on_lease_over(void *ctx, int64_t lease);
 void dibs__etcd_on_lease_renewed(void *ctx, bool proved);
 /* On the client's thread: makes the lease of a name's value, then runs `op->again`. */
-void dibs__etcd_shelf_make(dibs__etcd_op *op, bool (*again)(dibs__etcd_op *op));
+void dibs__etcd_value_lease_make(dibs__etcd_op *op, bool (*again)(dibs__etcd_op *op));
 /* Puts its end off, at most once an hour. */
-void dibs__etcd_shelf_touch(dibs__etcd *e, const char *name);
+void dibs__etcd_value_lease_touch(dibs__etcd *e, const char *name);
 
 /* ---- The slots ------------------------------------------------------------------------------- */
 
 bool dibs__etcd_enter_send(dibs__etcd_op *op);
-dibs_status dibs__etcd_enter(dibs__line_side *s, dibs__line_call *call);
-dibs_status dibs__etcd_list(dibs__line_side *s, dibs__line_call *call);
+dibs_status dibs__etcd_enter(dibs__entries_backend *s, dibs__entries_call *call);
+dibs_status dibs__etcd_list(dibs__entries_backend *s, dibs__entries_call *call);
 /* Asks who is before that place, and completes the call. */
 bool dibs__etcd_send_ahead(dibs__etcd_op *op, uint64_t below);
-dibs_status dibs__etcd_names(dibs__line_side *s, dibs__line_call *call);
-dibs_status dibs__etcd_watch_entry(dibs__line_side *s, dibs__line_call *call);
+dibs_status dibs__etcd_names(dibs__entries_backend *s, dibs__entries_call *call);
+dibs_status dibs__etcd_watch_entry(dibs__entries_backend *s, dibs__entries_call *call);
 void dibs__etcd_on_watched(void *ctx, uint64_t tag, dibs__etcd_news news);
 void dibs__etcd_watched_fini(dibs__etcd *e);
-dibs_status dibs__etcd_remove(dibs__line_side *s, dibs__line_call *call);
-dibs_status dibs__etcd_linger(dibs__line_side *s, dibs__line_call *call);
+dibs_status dibs__etcd_remove(dibs__entries_backend *s, dibs__entries_call *call);
+dibs_status dibs__etcd_linger(dibs__entries_backend *s, dibs__entries_call *call);
 void dibs__etcd_on_alarm(void *ctx);
-void dibs__etcd_kept_fini(dibs__etcd *e);
-dibs_status dibs__etcd_check(dibs__line_side *s, dibs__line_call *call);
+void dibs__etcd_lingering_fini(dibs__etcd *e);
+dibs_status dibs__etcd_check(dibs__entries_backend *s, dibs__entries_call *call);
 void dibs__etcd_check_proved(dibs__etcd_op *op, bool proved);
-dibs_status dibs__etcd_write(dibs__line_side *s, dibs__line_call *call);
+dibs_status dibs__etcd_write(dibs__entries_backend *s, dibs__entries_call *call);
 
-/* ---- sign.c ---------------------------------------------------------------------------------- */
+/* ---- heartbeat.c ---------------------------------------------------------------------------------- */
 
 /* A lease that lasts `span` from now at the least. Blocks. */
-dibs_status dibs__etcd_sign_lease(dibs__etcd *e, int64_t span, dibs__deadline until, int64_t *lease,
-                                  dibs_error *err);
-void dibs__etcd_sign_gone(dibs__etcd *e, int64_t lease); /* the server may not know it any more */
+dibs_status dibs__etcd_heartbeat_lease(dibs__etcd *e, int64_t span, dibs__deadline until,
+                                       int64_t *lease, dibs_error *err);
+void dibs__etcd_heartbeat_gone(dibs__etcd *e,
+                               int64_t lease); /* the server may not know it any more */
 
 /* ---- cell.c and await.c ---------------------------------------------------------------------- */
 
-#define DIBS__ETCD_CELL_KEY_SIZE \
-    (DIBS__ETCD_PREFIX_MAX + DIBS__LINE_CELL_KEY_SIZE + sizeof((dibs__line_ticket *)0)->name + 8)
+#define DIBS__ETCD_CELL_KEY_SIZE                                                                   \
+    (DIBS__ETCD_PREFIX_MAX + DIBS__ENTRIES_CELL_KEY_SIZE + sizeof((dibs__entries_turn *)0)->name + \
+     8)
 ProtobufCBinaryData dibs__etcd_cell_key(const dibs__etcd *e, const char *folder, const char *key,
                                         char room[DIBS__ETCD_CELL_KEY_SIZE]);
-dibs_status dibs__etcd_cells_read(dibs__line_side *s, dibs__line_blob *blobs, size_t count,
+dibs_status dibs__etcd_cells_read(dibs__entries_backend *s, dibs__entries_blob *blobs, size_t count,
                                   dibs__deadline until, dibs_error *err);
-dibs_status dibs__etcd_cells_write(dibs__line_side *s, const dibs__line_blob *blobs, size_t count,
-                                   dibs__deadline until, uint64_t *number, dibs_error *err);
-dibs_status dibs__etcd_cells_walk(dibs__line_side *s, const char *folder, const char *after,
-                                  size_t limit, dibs__deadline until, dibs__line_blob **out,
+dibs_status dibs__etcd_cells_write(dibs__entries_backend *s, const dibs__entries_blob *blobs,
+                                   size_t count, dibs__deadline until, uint64_t *number,
+                                   dibs_error *err);
+dibs_status dibs__etcd_cells_walk(dibs__entries_backend *s, const char *folder, const char *after,
+                                  size_t limit, dibs__deadline until, dibs__entries_blob **out,
                                   size_t *count, dibs_error *err);
-dibs_status dibs__etcd_cells_watch(dibs__line_side *s, dibs__line_blob *blob, void **out,
+dibs_status dibs__etcd_cells_watch(dibs__entries_backend *s, dibs__entries_blob *blob, void **out,
                                    dibs__deadline until, dibs_error *err);
-void dibs__etcd_cells_unwatch(dibs__line_side *s, void *watch);
+void dibs__etcd_cells_unwatch(dibs__entries_backend *s, void *watch);
 /* queue.c */
-ProtobufCBinaryData dibs__etcd_queue_key(const dibs__etcd *e, const dibs__line_blob *cell,
-                                         const dibs__line_ticket *t,
+ProtobufCBinaryData dibs__etcd_queue_key(const dibs__etcd *e, const dibs__entries_blob *cell,
+                                         const dibs__entries_turn *t,
                                          char room[DIBS__ETCD_CELL_KEY_SIZE]);
 /* Everybody who is in it. The rooms last as long as the request. */
-void dibs__etcd_queue_range(const dibs__etcd *e, const dibs__line_blob *cell,
+void dibs__etcd_queue_range(const dibs__etcd *e, const dibs__entries_blob *cell,
                             char room[2][DIBS__ETCD_CELL_KEY_SIZE], Etcd__RangeRequest *range);
-dibs_status dibs__etcd_cells_line_up(dibs__line_side *s, const dibs__line_blob *cell,
-                                     dibs__line_ticket *t, dibs__deadline until, size_t *ahead);
-void dibs__etcd_cells_step_out(dibs__line_side *s, const dibs__line_blob *cell,
-                               dibs__line_ticket *t);
+dibs_status dibs__etcd_cells_join_queue(dibs__entries_backend *s, const dibs__entries_blob *cell,
+                                        dibs__entries_turn *t, dibs__deadline until, size_t *ahead);
+void dibs__etcd_cells_leave_queue(dibs__entries_backend *s, const dibs__entries_blob *cell,
+                                  dibs__entries_turn *t);
 /* False: the tag is not a cell's. */
-bool dibs__etcd_cell_told(dibs__etcd *e, uint64_t tag, dibs__etcd_news news);
+bool dibs__etcd_cell_event(dibs__etcd *e, uint64_t tag, dibs__etcd_news news);
 
 /* etcd.c: what the URL says, into `place`, `e->prefix` and `e->ttl`. `place` is to be finished in any case. */
 #define DIBS__ETCD_PORT 2379
 dibs_status dibs__etcd_read_url(const dibs__open_request *request, dibs__etcd *e,
-                                dibs__etcd_place *place, dibs_error *err);
+                                dibs__etcd_address *place, dibs_error *err);
 
 /* examine.c */
 dibs_status dibs__etcd_examine(const dibs__open_request *request, dibs__facts *out,

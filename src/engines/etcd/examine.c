@@ -181,11 +181,11 @@ static bool read_once(void *ctx)
 static dibs_status connect_to(session *s, size_t i, dibs__etcd *e, dibs_error *err)
 {
     static const dibs__etcd_events none;
-    dibs__etcd_place place = {0};
+    dibs__etcd_address place = {0};
     dibs_status status = dibs__etcd_read_url(s->request, e, &place, err);
 
     if (status != DIBS_OK) {
-        dibs__etcd_place_fini(&place);
+        dibs__etcd_address_fini(&place);
         return status;
     }
     for (size_t k = 0; k < place.count; k++)
@@ -248,7 +248,7 @@ static void look_at_all(session *s, dibs__etcd *e, dibs__facts *out, size_t *up,
 dibs_status dibs__etcd_examine(const dibs__open_request *request, dibs__facts *out, dibs_error *err)
 {
     dibs__etcd *e = calloc(1, sizeof *e);
-    dibs__etcd_place place = {0};
+    dibs__etcd_address place = {0};
     session s = {.request = request, .until = request->until};
     dibs_error why = {0};
     size_t up = 0;
@@ -266,7 +266,7 @@ dibs_status dibs__etcd_examine(const dibs__open_request *request, dibs__facts *o
             status = dibs__fail(err, why.status ? why.status : DIBS_UNAVAILABLE,
                                 "etcd: no server of the URL answers: %s", why.message);
     }
-    dibs__etcd_place_fini(&place);
+    dibs__etcd_address_fini(&place);
     free(e);
     return status;
 }

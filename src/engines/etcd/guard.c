@@ -157,9 +157,9 @@ void dibs__etcd_guard_ended(dibs__etcd_client *c, const dibs__etcd_call *call, i
 static void go_on(dibs__etcd_guard *g, const dibs_error *err)
 {
     g->stale = false;
-    if (!g->told)
+    if (!g->reported)
         snprintf(g->refused, sizeof g->refused, "%.190s", err->message);
-    g->told = true;
+    g->reported = true;
 }
 
 static bool is_gone(const dibs__etcd_call *call)
@@ -182,7 +182,7 @@ static void on_written(dibs__etcd_call *call)
         /* Of a session that is over. */
     } else if (status == DIBS_OK && r->header) {
         g->epoch = r->header->revision;
-        g->stale = g->told = false;
+        g->stale = g->reported = false;
     } else if (is_gone(call)) {
         dibs__etcd_lease_end(c);
     } else if (status == DIBS_UNKNOWN || status == DIBS_UNAVAILABLE) {

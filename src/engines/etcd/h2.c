@@ -227,15 +227,15 @@ static bool make_session(dibs__h2 *h)
            nghttp2_session_set_local_window_size(h->session, NGHTTP2_FLAG_NONE, 0, WINDOW) == 0;
 }
 
-static void name_authority(dibs__h2 *h, const dibs__h2_place *place)
+static void name_authority(dibs__h2 *h, const dibs__h2_address *address)
 {
-    bool v6 = strchr(place->host, ':') != NULL;
+    bool v6 = strchr(address->host, ':') != NULL;
 
-    snprintf(h->authority, sizeof h->authority, "%s%.250s%s:%d", v6 ? "[" : "", place->host,
-             v6 ? "]" : "", place->port);
+    snprintf(h->authority, sizeof h->authority, "%s%.250s%s:%d", v6 ? "[" : "", address->host,
+             v6 ? "]" : "", address->port);
 }
 
-dibs_status dibs__h2_open(const dibs__h2_place *place, dibs__deadline until, dibs__h2 **out,
+dibs_status dibs__h2_open(const dibs__h2_address *address, dibs__deadline until, dibs__h2 **out,
                           dibs_error *err)
 {
     dibs__h2 *h = calloc(1, sizeof *h);
@@ -243,12 +243,13 @@ dibs_status dibs__h2_open(const dibs__h2_place *place, dibs__deadline until, dib
 
     if (!h)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    h->env = place->env;
+    h->env = address->env;
     h->fd = -1;
-    name_authority(h, place);
-    status = dibs__dial(place->env, place->host, place->port, place->stop_fd, until, &h->fd, err);
-    if (status == DIBS_OK && place->tls)
-        status = dibs__tls_open(place->tls, h->fd, place->host, h->env, until, &h->tls, err);
+    name_authority(h, address);
+    status = dibs__dial(address->env, address->host, address->port, address->stop_fd, until, &h->fd,
+                        err);
+    if (status == DIBS_OK && address->tls)
+        status = dibs__tls_open(address->tls, h->fd, address->host, h->env, until, &h->tls, err);
     if (status == DIBS_OK && !make_session(h))
         status = dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     if (status != DIBS_OK)

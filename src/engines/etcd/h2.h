@@ -49,18 +49,18 @@ struct dibs__h2_stream {
 };
 
 /* Where a server is. */
-typedef struct dibs__h2_place {
+typedef struct dibs__h2_address {
     const char *host;
     int port;
     dibs__tls_context *tls; /* NULL: plain */
     const dibs__env *env;
     int stop_fd; /* readable: give up */
-} dibs__h2_place;
+} dibs__h2_address;
 
 typedef enum dibs__h2_state { DIBS__H2_GOOD, DIBS__H2_FULL, DIBS__H2_DEAD } dibs__h2_state;
 
 /* Connects, shakes hands with TLS, and queues the greeting. */
-dibs_status dibs__h2_open(const dibs__h2_place *place, dibs__deadline until, dibs__h2 **out,
+dibs_status dibs__h2_open(const dibs__h2_address *address, dibs__deadline until, dibs__h2 **out,
                           dibs_error *err);
 /* Ends all streams (CUT or UNSENT) and closes. NULL is allowed. */
 void dibs__h2_close(dibs__h2 *h);

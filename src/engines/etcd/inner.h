@@ -9,12 +9,12 @@ typedef struct dibs__etcd_watches {
     dibs__h2_stream stream;
     bool up;
     dibs__table by_tag, by_number;
-    uint64_t numbers;                          /* given out */
-    struct dibs__etcd_watch *told, **told_end; /* to be told to the engine */
-    char refused[200];                         /* why a watch was, to be told to the log */
+    uint64_t numbers;                                    /* given out */
+    struct dibs__etcd_watch *to_notify, **to_notify_end; /* to be told to the engine */
+    char refused[200]; /* why a watch was, to be told to the log */
 } dibs__etcd_watches;
 
-/* The handle's lease and the stream that keeps it. A sign of life counts when a linearizable read
+/* The handle's lease and the stream that keeps it. A keep-alive counts when a linearizable read
  * that was asked after its answer has been answered by the same leader: see lease.c. */
 typedef struct dibs__etcd_lease {
     dibs__h2_stream stream;
@@ -41,7 +41,7 @@ typedef struct dibs__etcd_guard {
     dibs__buffer bytes;   /* what is added to a guarded transaction */
     bool stale;           /* a request without an answer may arrive: it is to be written anew */
     bool writing;         /* that is under way */
-    bool told;            /* that it could not be, and why */
+    bool reported;        /* that it could not be, and why */
     char refused[200];    /* to be told to the log */
     dibs__deadline again; /* not before */
     dibs__etcd_call put;
@@ -50,7 +50,7 @@ typedef struct dibs__etcd_guard {
 struct dibs__etcd_client {
     const dibs__env *env;
     dibs__sink *sink;
-    dibs__etcd_place place;
+    dibs__etcd_address address;
     dibs__etcd_events events;
     pthread_mutex_t lock;
     pthread_cond_t turned; /* a connection came, or could not be made */

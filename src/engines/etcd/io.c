@@ -44,9 +44,9 @@ static dibs_status exchange(dibs__etcd_client *c, dibs__h2 *h, const dibs__h2_st
                 err, DIBS_UNAVAILABLE,
                 "the server closed the connection or does not support HTTP/2; is it etcd's client "
                 "port%s?",
-                c->place.tls ? ", with TLS, and does it want a client certificate "
-                               "(cert=, key=)"
-                             : ", without TLS (else use etcds://)");
+                c->address.tls ? ", with TLS, and does it want a client certificate "
+                                 "(cert=, key=)"
+                               : ", without TLS (else use etcds://)");
     }
     return DIBS_OK;
 }
@@ -78,8 +78,8 @@ static dibs_status authenticate(dibs__etcd_client *c, dibs__h2 *h, dibs__deadlin
     dibs__h2_stream s = {.closed = on_closed};
     dibs_status status;
 
-    request.name = c->place.user;
-    request.password = c->place.password;
+    request.name = c->address.user;
+    request.password = c->address.password;
     if (!dibs__h2_pack(&s, &request.base) ||
         !dibs__h2_start(h, &s, "/etcdserverpb.Auth/Authenticate", NULL, false)) {
         status = dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
@@ -90,7 +90,7 @@ static dibs_status authenticate(dibs__etcd_client *c, dibs__h2 *h, dibs__deadlin
             status = read_token(&s, token, err);
     }
     if (status == DIBS_DENIED)
-        dibs__wrap(err, "as user '%.60s'", c->place.user);
+        dibs__wrap(err, "as user '%.60s'", c->address.user);
     dibs__h2_stream_fini(&s);
     return status;
 }
@@ -109,17 +109,17 @@ static int64_t connect_span(dibs__etcd_client *c)
 
 static dibs_status connect_one(dibs__etcd_client *c, dibs__h2 **out, char **token, dibs_error *err)
 {
-    dibs__h2_place place = {.host = c->place.host[c->at].name,
-                            .port = c->place.host[c->at].port,
-                            .tls = c->place.tls,
-                            .env = c->env,
-                            .stop_fd = c->stop};
+    dibs__h2_address address = {.host = c->address.host[c->at].name,
+                                .port = c->address.host[c->at].port,
+                                .tls = c->address.tls,
+                                .env = c->env,
+                                .stop_fd = c->stop};
     dibs__deadline until = dibs__after(c->env, connect_span(c));
-    dibs_status status = dibs__h2_open(&place, until, out, err);
+    dibs_status status = dibs__h2_open(&address, until, out, err);
 
     if (status == DIBS_OK) {
         status = exchange(c, *out, NULL, until, err);
-        if (status == DIBS_OK && c->place.user)
+        if (status == DIBS_OK && c->address.user)
             status = authenticate(c, *out, until + LOGIN_SPAN, token, err);
         if (status != DIBS_OK) {
             dibs__h2_close(*out);
@@ -127,7 +127,7 @@ static dibs_status connect_one(dibs__etcd_client *c, dibs__h2 **out, char **toke
         }
     }
     if (status != DIBS_OK)
-        dibs__wrap(err, "etcd at %.200s:%d", place.host, place.port);
+        dibs__wrap(err, "etcd at %.200s:%d", address.host, address.port);
     return status;
 }
 
@@ -154,11 +154,11 @@ static bool connect_any(dibs__etcd_client *c)
 {
     dibs_error why = {0};
 
-    for (size_t i = 0; i < c->place.count; i++) {
+    for (size_t i = 0; i < c->address.count; i++) {
         dibs__h2 *h2 = NULL;
         char *token = NULL;
         dibs_error err = {0};
-        c->at = (c->at + 1) % c->place.count;
+        c->at = (c->at + 1) % c->address.count;
         if (connect_one(c, &h2, &token, &err) == DIBS_OK) {
             pthread_mutex_lock(&c->lock);
             install(c, h2, token);
@@ -231,7 +231,8 @@ static void tell(dibs__etcd_client *c)
 
 static bool has_news(const dibs__etcd_client *c)
 {
-    return c->over || c->lease.over || c->lease.renewed || c->watches.told || c->guard.refused[0];
+    return c->over || c->lease.over || c->lease.renewed || c->watches.to_notify ||
+           c->guard.refused[0];
 }
 
 /* ---- Turns ----------------------------------------------------------------------------------- */
@@ -260,7 +261,7 @@ static void ask_for_health(dibs__etcd_client *c, int64_t now)
         dibs__etcd_call_fini(&c->health);
 }
 
-/* A server that was asked and is silent is asked for a sign of life, and left if none comes.
+/* A server that was asked and is silent is asked for a keep-alive, and left if none comes.
  * Returns when to look again. */
 static dibs__deadline doubt(dibs__etcd_client *c, int64_t now)
 {

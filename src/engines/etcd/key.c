@@ -12,10 +12,10 @@ static void make_key(const dibs__etcd *e, const char *mark, const char *name, co
     char *to = out->text;
 
     to += sprintf(to, "%s/%s", e->prefix, mark);
-    dibs__line_escape(name, to);
+    dibs__entries_escape(name, to);
     to += strlen(to);
     if (key)
-        to += snprintf(to, DIBS__LINE_KEY_SIZE + 1, "/%s", key);
+        to += snprintf(to, DIBS__ENTRIES_KEY_SIZE + 1, "/%s", key);
     out->length = (size_t)(to - out->text);
 }
 
@@ -83,7 +83,7 @@ void dibs__etcd_end_of(const dibs__etcd_key *key, dibs__etcd_key *out)
     out->text[out->length - 1]++; /* it ends with a slash, or a byte of ASCII */
 }
 
-int64_t dibs__etcd_shelf(const dibs__etcd *e, const char *name)
+int64_t dibs__etcd_value_lease(const dibs__etcd *e, const char *name)
 {
     uint64_t hash = dibs__hash_pair(e->prefix, name) & INT64_MAX;
 
@@ -131,8 +131,8 @@ void dibs__etcd_range(Etcd__RangeRequest *r, Etcd__RequestOp *op, const dibs__et
     op->request_range = r;
 }
 
-void dibs__etcd_range_line(Etcd__RangeRequest *r, Etcd__RequestOp *op, const dibs__etcd_key *key,
-                           const dibs__etcd_key *end)
+void dibs__etcd_range_queue(Etcd__RangeRequest *r, Etcd__RequestOp *op, const dibs__etcd_key *key,
+                            const dibs__etcd_key *end)
 {
     dibs__etcd_range(r, op, key);
     r->range_end = dibs__etcd_bytes(end);

@@ -5,7 +5,7 @@
  * the lease from its own election. So a linearizable read follows each answer: it needs a majority,
  * and when it was served in the same term, the leader that renewed was the leader. If it was
  * elected after the keep-alive was sent, it has extended every lease by a whole TTL since, and the
- * terms differ: then the sign of life is not counted, and the next one comes at once.
+ * terms differ: then the keep-alive is not counted, and the next one comes at once.
  *
  *   due → keep-alive sent → answered (TTL, term) → read → answered (same term): until = sent + TTL
  */
@@ -129,7 +129,7 @@ static void prove(dibs__etcd_client *c)
     dibs__etcd_lease *l = &c->lease;
     Etcd__RangeRequest read = ETCD__RANGE_REQUEST__INIT;
 
-    read.key = (ProtobufCBinaryData){strlen(c->place.probe), (uint8_t *)c->place.probe};
+    read.key = (ProtobufCBinaryData){strlen(c->address.probe), (uint8_t *)c->address.probe};
     read.keys_only = true;
     l->proved = l->id;
     l->asked_revision = l->seen_revision;
@@ -170,15 +170,15 @@ dibs__deadline dibs__etcd_lease_turn(dibs__etcd_client *c, int64_t now)
     }
     if (l->answered && !l->proving)
         prove(c);
-    if (l->sent && !l->answered && c->place.count > 1 && now >= l->sent + l->ttl / 3) {
+    if (l->sent && !l->answered && c->address.count > 1 && now >= l->sent + l->ttl / 3) {
         failed(c, now);
         c->cut = true; /* this server does not reach the leader: another may */
     }
     if (!l->sent && l->up && !c->cut && now >= l->due)
         ask(c, now);
     if (l->sent)
-        return dibs__sooner(l->until, l->answered || c->place.count == 1 ? DIBS__NEVER
-                                                                         : l->sent + l->ttl / 3);
+        return dibs__sooner(l->until, l->answered || c->address.count == 1 ? DIBS__NEVER
+                                                                           : l->sent + l->ttl / 3);
     return l->up ? dibs__sooner(l->until, l->due) : l->until;
 }
 

@@ -13,7 +13,7 @@ static const Etcd__RangeResponse *range_at(const Etcd__TxnResponse *r, size_t i)
                : NULL;
 }
 
-static dibs_status no_memory(dibs__line_call *call)
+static dibs_status no_memory(dibs__entries_call *call)
 {
     return dibs__fail(&call->err, DIBS_NO_MEMORY, "out of memory");
 }
@@ -23,14 +23,14 @@ static dibs_status no_memory(dibs__line_call *call)
 static void on_ahead(dibs__etcd_call *rpc)
 {
     dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, rpc);
-    dibs__line_call *call = op->call;
+    dibs__entries_call *call = op->call;
     Etcd__RangeResponse *r = dibs__etcd_op_answer(op, &etcd__range_response__descriptor);
     bool behind = r && !op->strict && (!r->header || (uint64_t)r->header->revision < op->below);
 
     if (r && !behind &&
         !dibs__etcd_listing_fill(&call->listing, op->e, call->name, r, op->below, call->values))
         call->status = no_memory(call);
-    /* In a long line there is time for a watch that begins in the past: it needs no look. */
+    /* In a long queue there is time for a watch that begins in the past: it needs no look. */
     if (r && r->more && r->header)
         call->listing.as_of = (uint64_t)r->header->revision;
     if (r)
@@ -47,13 +47,13 @@ static void on_ahead(dibs__etcd_call *rpc)
  * it has not heard of yet makes us wait longer, never shorter. */
 bool dibs__etcd_send_ahead(dibs__etcd_op *op, uint64_t below)
 {
-    const dibs__line_call *call = op->call;
+    const dibs__entries_call *call = op->call;
     dibs__etcd_key folder, end;
     Etcd__RangeRequest r;
 
     dibs__etcd_entry_key(op->e, call->name, "", &folder);
     dibs__etcd_end_of(&folder, &end);
-    dibs__etcd_range_line(&r, NULL, &folder, &end);
+    dibs__etcd_range_queue(&r, NULL, &folder, &end);
     op->below = below;
     r.max_create_revision = (int64_t)below - 1;
     /* Each weighs one at least: so many exceed `enough`, whatever they are. */
@@ -62,12 +62,12 @@ bool dibs__etcd_send_ahead(dibs__etcd_op *op, uint64_t below)
     return dibs__etcd_op_send(op, DIBS__ETCD_READ, "/etcdserverpb.KV/Range", &r.base, on_ahead);
 }
 
-/* ---- All of a line --------------------------------------------------------------------------- */
+/* ---- All of a queue --------------------------------------------------------------------------- */
 
 static void on_line(dibs__etcd_call *rpc)
 {
     dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, rpc);
-    dibs__line_call *call = op->call;
+    dibs__entries_call *call = op->call;
     Etcd__TxnResponse *r = dibs__etcd_op_answer(op, &etcd__txn_response__descriptor);
     const Etcd__RangeResponse *line = range_at(r, 0), *lock = range_at(r, 1);
 
@@ -83,7 +83,7 @@ static void on_line(dibs__etcd_call *rpc)
 
 static bool send_line(dibs__etcd_op *op)
 {
-    const dibs__line_call *call = op->call;
+    const dibs__entries_call *call = op->call;
     dibs__etcd_key folder, end, value;
     Etcd__RangeRequest line, lock;
     Etcd__RequestOp ops[2], *both[2] = {&ops[0], &ops[1]};
@@ -92,14 +92,14 @@ static bool send_line(dibs__etcd_op *op)
     dibs__etcd_entry_key(op->e, call->name, "", &folder);
     dibs__etcd_end_of(&folder, &end);
     dibs__etcd_value_key(op->e, call->name, &value);
-    dibs__etcd_range_line(&line, &ops[0], &folder, &end);
+    dibs__etcd_range_queue(&line, &ops[0], &folder, &end);
     dibs__etcd_range(&lock, &ops[1], &value);
     txn.success = both;
     txn.n_success = 2;
     return dibs__etcd_op_send(op, DIBS__ETCD_READ, "/etcdserverpb.KV/Txn", &txn.base, on_line);
 }
 
-dibs_status dibs__etcd_list(dibs__line_side *s, dibs__line_call *call)
+dibs_status dibs__etcd_list(dibs__entries_backend *s, dibs__entries_call *call)
 {
     dibs__etcd *e = (dibs__etcd *)s;
     dibs__etcd_op *op = dibs__etcd_op_new(s, call);
@@ -131,7 +131,7 @@ typedef struct found {
 
 typedef struct walk {
     dibs__etcd *e;
-    dibs__line_call *call;
+    dibs__entries_call *call;
     dibs__deadline until;
     found *found;
     size_t count, room;
@@ -154,7 +154,7 @@ static bool note_name(walk *w, const char *text, size_t length, size_t count)
         return true;
     memcpy(escaped, text, length);
     escaped[length] = '\0';
-    if (!dibs__line_unescape(escaped, name) ||
+    if (!dibs__entries_unescape(escaped, name) ||
         strncmp(name, w->call->prefix, strlen(w->call->prefix)) != 0)
         return true;
     if (w->count > 0 && strcmp(w->found[w->count - 1].name, name) == 0) {
@@ -260,19 +260,19 @@ static int by_name(const void *a, const void *b)
 /* Each only once. */
 static void sort_names(walk *w)
 {
-    size_t kept = 0;
+    size_t lingering = 0;
 
     if (w->count > 1)
         qsort(w->found, w->count, sizeof *w->found, by_name);
     for (size_t i = 0; i < w->count; i++) {
-        if (kept > 0 && strcmp(w->found[kept - 1].name, w->found[i].name) == 0) {
-            w->found[kept - 1].keys += w->found[i].keys;
+        if (lingering > 0 && strcmp(w->found[lingering - 1].name, w->found[i].name) == 0) {
+            w->found[lingering - 1].keys += w->found[i].keys;
             free(w->found[i].name);
         } else {
-            w->found[kept++] = w->found[i];
+            w->found[lingering++] = w->found[i];
         }
     }
-    w->count = kept;
+    w->count = lingering;
 }
 
 static void ask_for(const walk *w, const char *name, keys *k, Etcd__RequestOp *ops[2])
@@ -280,7 +280,7 @@ static void ask_for(const walk *w, const char *name, keys *k, Etcd__RequestOp *o
     dibs__etcd_entry_key(w->e, name, "", &k->folder);
     dibs__etcd_end_of(&k->folder, &k->end);
     dibs__etcd_value_key(w->e, name, &k->value);
-    dibs__etcd_range_line(&k->line, &k->ops[0], &k->folder, &k->end);
+    dibs__etcd_range_queue(&k->line, &k->ops[0], &k->folder, &k->end);
     dibs__etcd_range(&k->lock, &k->ops[1], &k->value);
     ops[0] = &k->ops[0];
     ops[1] = &k->ops[1];
@@ -289,7 +289,7 @@ static void ask_for(const walk *w, const char *name, keys *k, Etcd__RequestOp *o
 static bool take_lock(walk *w, const char *name, const Etcd__RangeResponse *line,
                       const Etcd__RangeResponse *lock)
 {
-    dibs__line_listing *l = line && lock ? dibs__line_add_lock(w->call, name) : NULL;
+    dibs__entries_listing *l = line && lock ? dibs__entries_add_lock(w->call, name) : NULL;
 
     return l && dibs__etcd_listing_fill(l, w->e, name, line, UINT64_MAX, true) &&
            dibs__etcd_listing_value(l, lock);
@@ -321,7 +321,7 @@ static dibs_status read_some(walk *w, const found *f, size_t count)
     return status;
 }
 
-dibs_status dibs__etcd_names(dibs__line_side *s, dibs__line_call *call)
+dibs_status dibs__etcd_names(dibs__entries_backend *s, dibs__entries_call *call)
 {
     dibs__etcd *e = (dibs__etcd *)s;
     dibs__deadline last = dibs__after(e->env, e->request_span);
@@ -339,6 +339,6 @@ dibs_status dibs__etcd_names(dibs__line_side *s, dibs__line_call *call)
         free(w.found[i].name);
     free(w.found);
     call->status = status;
-    dibs__line_done(call);
+    dibs__entries_done(call);
     return DIBS_OK;
 }

@@ -5,7 +5,7 @@
 #include <ctype.h>
 #include <stdio.h>
 
-#define VALUE_SIZE (DIBS__LINE_KEY_SIZE + DIBS__LINE_VALUE_SIZE)
+#define VALUE_SIZE (DIBS__ENTRIES_KEY_SIZE + DIBS__ENTRIES_VALUE_SIZE)
 
 /* A key that `etcdctl lock` makes: the number of its lease in hex. Others are none of a lock's. */
 static uint32_t foreign_weight(const char *key)
@@ -36,27 +36,27 @@ static void copy_value(const ProtobufCBinaryData *value, char *out, size_t size)
 }
 
 /* "BODY~SLOT\nvalue": cuts it in two and puts the place after the first. */
-static char *split(char *text, int64_t place, char key[DIBS__LINE_KEY_SIZE])
+static char *split(char *text, int64_t place, char key[DIBS__ENTRIES_KEY_SIZE])
 {
     char *end = strchr(text, '\n');
 
     if (!end)
         return NULL;
     *end = '\0';
-    if (snprintf(key, DIBS__LINE_KEY_SIZE, "%s~%llx", text, (unsigned long long)place) >=
-        DIBS__LINE_KEY_SIZE)
+    if (snprintf(key, DIBS__ENTRIES_KEY_SIZE, "%s~%llx", text, (unsigned long long)place) >=
+        DIBS__ENTRIES_KEY_SIZE)
         return NULL;
     return end + 1;
 }
 
 /* `text` is what comes after the folder in the entry's key. */
-static bool add(dibs__line_listing *l, const char *text, size_t length, const Etcd__KeyValue *kv,
+static bool add(dibs__entries_listing *l, const char *text, size_t length, const Etcd__KeyValue *kv,
                 bool values)
 {
-    char stored[VALUE_SIZE], key[DIBS__LINE_KEY_SIZE] = "", *value = stored;
+    char stored[VALUE_SIZE], key[DIBS__ENTRIES_KEY_SIZE] = "", *value = stored;
     bool ours = length > 0 && text[0] == '~';
-    dibs__line_entry facts = {.place = (uint64_t)kv->create_revision,
-                              .fence = (uint64_t)kv->create_revision};
+    dibs__queue_entry facts = {.place = (uint64_t)kv->create_revision,
+                               .fence = (uint64_t)kv->create_revision};
 
     copy_value(&kv->value, stored, sizeof stored);
     if (ours)
@@ -66,27 +66,28 @@ static bool add(dibs__line_listing *l, const char *text, size_t length, const Et
     if (!value || !key[0])
         return true;
     /* What lingers has left its session for a lease of its own. */
-    facts.kept = ours && kv->lease != session_of(key);
-    facts.marked = !facts.kept && kv->mod_revision != kv->create_revision;
+    facts.lingering = ours && kv->lease != session_of(key);
+    facts.marked = !facts.lingering && kv->mod_revision != kv->create_revision;
     if ((uint64_t)kv->mod_revision > l->fence)
         l->fence = (uint64_t)kv->mod_revision;
-    return dibs__line_listing_add(l, key, values ? value : NULL, &facts,
-                                  ours ? 0 : foreign_weight(key));
+    return dibs__entries_listing_add(l, key, values ? value : NULL, &facts,
+                                     ours ? 0 : foreign_weight(key));
 }
 
-bool dibs__etcd_listing_tail(dibs__line_listing *l, const Etcd__KeyValue *tail)
+bool dibs__etcd_listing_tail(dibs__entries_listing *l, const Etcd__KeyValue *tail)
 {
-    dibs__line_entry facts = {.place = (uint64_t)tail->mod_revision,
-                              .fence = (uint64_t)tail->mod_revision};
-    char text[VALUE_SIZE], key[DIBS__LINE_KEY_SIZE];
+    dibs__queue_entry facts = {.place = (uint64_t)tail->mod_revision,
+                               .fence = (uint64_t)tail->mod_revision};
+    char text[VALUE_SIZE], key[DIBS__ENTRIES_KEY_SIZE];
 
     copy_value(&tail->value, text, sizeof text - 1);
     strcat(text, "\n");
     l->from = facts.place;
-    return !split(text, tail->mod_revision, key) || dibs__line_listing_add(l, key, NULL, &facts, 0);
+    return !split(text, tail->mod_revision, key) ||
+           dibs__entries_listing_add(l, key, NULL, &facts, 0);
 }
 
-bool dibs__etcd_listing_fill(dibs__line_listing *l, const dibs__etcd *e, const char *name,
+bool dibs__etcd_listing_fill(dibs__entries_listing *l, const dibs__etcd *e, const char *name,
                              const Etcd__RangeResponse *r, uint64_t below, bool values)
 {
     dibs__etcd_key folder;
@@ -108,7 +109,7 @@ bool dibs__etcd_listing_fill(dibs__line_listing *l, const dibs__etcd *e, const c
     return true;
 }
 
-bool dibs__etcd_listing_value(dibs__line_listing *l, const Etcd__RangeResponse *r)
+bool dibs__etcd_listing_value(dibs__entries_listing *l, const Etcd__RangeResponse *r)
 {
     const Etcd__KeyValue *kv = r->n_kvs > 0 ? r->kvs[0] : NULL;
 
@@ -118,9 +119,9 @@ bool dibs__etcd_listing_value(dibs__line_listing *l, const Etcd__RangeResponse *
     l->version = (uint64_t)kv->mod_revision;
     if ((uint64_t)kv->mod_revision > l->fence)
         l->fence = (uint64_t)kv->mod_revision;
-    l->value = malloc(DIBS__LINE_VALUE_SIZE);
+    l->value = malloc(DIBS__ENTRIES_VALUE_SIZE);
     if (!l->value)
         return false;
-    copy_value(&kv->value, l->value, DIBS__LINE_VALUE_SIZE);
+    copy_value(&kv->value, l->value, DIBS__ENTRIES_VALUE_SIZE);
     return true;
 }

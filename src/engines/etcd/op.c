@@ -3,7 +3,7 @@
 #include "core/error.h"
 #include "engines/etcd/etcd.h"
 
-dibs__etcd_op *dibs__etcd_op_new(dibs__line_side *s, dibs__line_call *call)
+dibs__etcd_op *dibs__etcd_op_new(dibs__entries_backend *s, dibs__entries_call *call)
 {
     dibs__etcd *e = (dibs__etcd *)s;
     dibs__etcd_op *op = calloc(1, sizeof *op);
@@ -46,10 +46,10 @@ void dibs__etcd_op_go_on(dibs__etcd_op *op, bool ok)
 
 void dibs__etcd_op_done(dibs__etcd_op *op)
 {
-    dibs__line_call *call = op->call;
+    dibs__entries_call *call = op->call;
 
     op_free(op);
-    dibs__line_done(call);
+    dibs__entries_done(call);
 }
 
 void dibs__etcd_op_fail(dibs__etcd_op *op, dibs_status status, const char *why)

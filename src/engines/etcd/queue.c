@@ -1,5 +1,5 @@
 /* The queue of those that change one cell: keys PREFIX/%q/KEY/TICKET in the order of their creation, bound
- * to the lease of a sign of life, so that those of the dead go by themselves. */
+ * to the lease of a keep-alive, so that those of the dead go by themselves. */
 #define _GNU_SOURCE
 #include "engines/etcd/etcd.h"
 
@@ -9,8 +9,8 @@
 
 #define SPAN (10 * DIBS__SECOND) /* what a dead one's place lasts at the least */
 
-ProtobufCBinaryData dibs__etcd_queue_key(const dibs__etcd *e, const dibs__line_blob *cell,
-                                         const dibs__line_ticket *t,
+ProtobufCBinaryData dibs__etcd_queue_key(const dibs__etcd *e, const dibs__entries_blob *cell,
+                                         const dibs__entries_turn *t,
                                          char room[DIBS__ETCD_CELL_KEY_SIZE])
 {
     ProtobufCBinaryData key = dibs__etcd_cell_key(e, "%q", cell->key, room);
@@ -20,7 +20,7 @@ ProtobufCBinaryData dibs__etcd_queue_key(const dibs__etcd *e, const dibs__line_b
     return key;
 }
 
-void dibs__etcd_queue_range(const dibs__etcd *e, const dibs__line_blob *cell,
+void dibs__etcd_queue_range(const dibs__etcd *e, const dibs__entries_blob *cell,
                             char room[2][DIBS__ETCD_CELL_KEY_SIZE], Etcd__RangeRequest *range)
 {
     etcd__range_request__init(range);
@@ -31,7 +31,7 @@ void dibs__etcd_queue_range(const dibs__etcd *e, const dibs__line_blob *cell,
 }
 
 /* `count` of an answer knows nothing of revisions. */
-static dibs_status look(dibs__etcd *e, const dibs__line_blob *cell, const dibs__line_ticket *t,
+static dibs_status look(dibs__etcd *e, const dibs__entries_blob *cell, const dibs__entries_turn *t,
                         dibs__deadline until, size_t *ahead)
 {
     char room[2][DIBS__ETCD_CELL_KEY_SIZE];
@@ -50,7 +50,7 @@ static dibs_status look(dibs__etcd *e, const dibs__line_blob *cell, const dibs__
     return status;
 }
 
-static bool take_answer(const Etcd__TxnResponse *r, dibs__line_ticket *t, size_t *ahead)
+static bool take_answer(const Etcd__TxnResponse *r, dibs__entries_turn *t, size_t *ahead)
 {
     const Etcd__ResponseOp *op = r->n_responses > 0 ? r->responses[0] : NULL;
 
@@ -63,7 +63,7 @@ static bool take_answer(const Etcd__TxnResponse *r, dibs__line_ticket *t, size_t
 }
 
 /* Counts first, then takes its place, in one step. */
-static dibs_status make(dibs__etcd *e, const dibs__line_blob *cell, dibs__line_ticket *t,
+static dibs_status make(dibs__etcd *e, const dibs__entries_blob *cell, dibs__entries_turn *t,
                         dibs__deadline until, size_t *ahead)
 {
     char room[2][DIBS__ETCD_CELL_KEY_SIZE], own[DIBS__ETCD_CELL_KEY_SIZE];
@@ -74,7 +74,7 @@ static dibs_status make(dibs__etcd *e, const dibs__line_blob *cell, dibs__line_t
     Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT;
     ProtobufCMessage *reply = NULL;
     uint64_t random[2];
-    dibs_status status = dibs__etcd_sign_lease(e, SPAN, until, &put.lease, NULL);
+    dibs_status status = dibs__etcd_heartbeat_lease(e, SPAN, until, &put.lease, NULL);
 
     if (status != DIBS_OK)
         return status;
@@ -91,15 +91,15 @@ static dibs_status make(dibs__etcd *e, const dibs__line_blob *cell, dibs__line_t
     status = dibs__etcd_ask(e->client, DIBS__ETCD_URGENT, "/etcdserverpb.KV/Txn", &txn.base,
                             &etcd__txn_response__descriptor, &reply, until, NULL);
     if (status != DIBS_OK)
-        dibs__etcd_sign_gone(e, put.lease); /* it may have been that */
+        dibs__etcd_heartbeat_gone(e, put.lease); /* it may have been that */
     else if (!take_answer((Etcd__TxnResponse *)reply, t, ahead))
         status = DIBS_ENGINE_FAILED;
     protobuf_c_message_free_unpacked(reply, NULL);
     return status;
 }
 
-dibs_status dibs__etcd_cells_line_up(dibs__line_side *s, const dibs__line_blob *cell,
-                                     dibs__line_ticket *t, dibs__deadline until, size_t *ahead)
+dibs_status dibs__etcd_cells_join_queue(dibs__entries_backend *s, const dibs__entries_blob *cell,
+                                        dibs__entries_turn *t, dibs__deadline until, size_t *ahead)
 {
     dibs__etcd *e = (dibs__etcd *)s;
 
@@ -114,8 +114,8 @@ static void on_left(dibs__etcd_call *call)
 }
 
 /* Nobody waits for that; what gets no answer goes with its lease. */
-void dibs__etcd_cells_step_out(dibs__line_side *s, const dibs__line_blob *cell,
-                               dibs__line_ticket *t)
+void dibs__etcd_cells_leave_queue(dibs__entries_backend *s, const dibs__entries_blob *cell,
+                                  dibs__entries_turn *t)
 {
     dibs__etcd *e = (dibs__etcd *)s;
     dibs__etcd_call *call = malloc(sizeof *call);

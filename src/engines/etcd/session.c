@@ -14,11 +14,11 @@
 
 #include <stdio.h>
 
-#define SHELF_SECONDS (24 * 3600)
-#define TOUCH_SPAN    (3600 * DIBS__SECOND)
-#define AGAIN         (250 * DIBS__MS)
-#define SHARE         5 /* the first two tries to open get this part of the time each, the third the rest */
-#define GUARD_SIZE    (DIBS__ETCD_PREFIX_MAX + 32)
+#define VALUE_LEASE_SECONDS (24 * 3600)
+#define TOUCH_SPAN          (3600 * DIBS__SECOND)
+#define AGAIN               (250 * DIBS__MS)
+#define SHARE               5 /* the first two tries to open get this part of the time each, the third the rest */
+#define GUARD_SIZE          (DIBS__ETCD_PREFIX_MAX + 32)
 
 int64_t dibs__etcd_lease_id(const dibs__etcd *e)
 {
@@ -56,7 +56,7 @@ static bool stands(dibs__etcd *e, int64_t lease, dibs__deadline sent, int64_t ep
            dibs__etcd_guard_set(e->client, lease, key.data, key.len, epoch);
 }
 
-bool dibs__etcd_session_told(dibs__etcd *e, uint64_t tag, dibs__etcd_news news)
+bool dibs__etcd_session_event(dibs__etcd *e, uint64_t tag, dibs__etcd_news news)
 {
     int64_t lease;
     bool ours;
@@ -318,7 +318,7 @@ bool dibs__etcd_session_need(dibs__etcd_op *op)
         }
     }
     pthread_mutex_unlock(&e->lock);
-    return lease ? dibs__etcd_enter_send(op) : ok; /* who waits in line is the thread's */
+    return lease ? dibs__etcd_enter_send(op) : ok; /* who waits in the queue is the thread's */
 }
 
 /* ---- Its end --------------------------------------------------------------------------------- */
@@ -346,9 +346,10 @@ void dibs__etcd_on_lease_over(void *ctx, int64_t lease)
     dibs__etcd_guard_set(e->client, 0, NULL, 0, 0);
     dibs__etcd_unwatch(e->client, tag);
     dibs__etcd_session_retry(e);
-    dibs__line_log(e->side.line, DIBS_LOG_WARNING,
-                   "etcd: the session has expired: what was held is lost, what waits enters again");
-    dibs__line_expired(e->side.line, (uint64_t)lease);
+    dibs__entries_log(
+        e->backend.entries, DIBS_LOG_WARNING,
+        "etcd: the session has expired: what was held is lost, what waits enters again");
+    dibs__entries_expired(e->backend.entries, (uint64_t)lease);
     for (dibs__etcd_op *next; ops; ops = next) {
         next = ops->next;
         dibs__etcd_check_proved(ops, false);
@@ -377,7 +378,7 @@ void dibs__etcd_on_lease_renewed(void *ctx, bool proved)
 
 /* ---- Leases of names ------------------------------------------------------------------------- */
 
-static void on_shelf(dibs__etcd_call *call)
+static void on_value_lease(dibs__etcd_call *call)
 {
     dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, call);
     bool there = strstr(call->stream.text, "lease already exists") != NULL;
@@ -391,21 +392,21 @@ static void on_shelf(dibs__etcd_call *call)
         dibs__etcd_op_done(op);
 }
 
-void dibs__etcd_shelf_make(dibs__etcd_op *op, bool (*again)(dibs__etcd_op *op))
+void dibs__etcd_value_lease_make(dibs__etcd_op *op, bool (*again)(dibs__etcd_op *op))
 {
     Etcd__LeaseGrantRequest request = ETCD__LEASE_GRANT_REQUEST__INIT;
 
-    request.id = dibs__etcd_shelf(op->e, op->call->name);
-    request.ttl = SHELF_SECONDS;
+    request.id = dibs__etcd_value_lease(op->e, op->call->name);
+    request.ttl = VALUE_LEASE_SECONDS;
     op->again = again;
     dibs__etcd_op_go_on(op,
                         dibs__etcd_op_send(op, DIBS__ETCD_URGENT, "/etcdserverpb.Lease/LeaseGrant",
-                                           &request.base, on_shelf));
+                                           &request.base, on_value_lease));
 }
 
-void dibs__etcd_shelf_touch(dibs__etcd *e, const char *name)
+void dibs__etcd_value_lease_touch(dibs__etcd *e, const char *name)
 {
-    int64_t lease = dibs__etcd_shelf(e, name);
+    int64_t lease = dibs__etcd_value_lease(e, name);
     size_t i = (size_t)lease % (sizeof e->touched / sizeof e->touched[0]);
     dibs__deadline now = dibs__now(e->env);
     bool due;

@@ -1,5 +1,5 @@
 /* Which key an entry gets. Etcd remembers every key that ever was until its history is compacted,
- * and a look at a line walks over all of them, so that keys are used again: each entry of a handle
+ * and a look at a queue walks over all of them, so that keys are used again: each entry of a handle
  * takes the lowest number that is free. The number belongs to the attempt as long as its entry may
  * exist: an attempt that asks again asks for the same key. */
 #define _GNU_SOURCE

@@ -16,8 +16,8 @@ typedef struct dibs__etcd_watch {
     dibs__node by_tag;    /* the hash is the tag */
     dibs__node by_number; /* the hash is what the server calls it */
     struct dibs__etcd_watch *next;
-    bool told; /* in the list of what is to be told */
-    bool over; /* unwatched while it was in that list */
+    bool to_notify; /* in the list of what is to be told */
+    bool over;      /* unwatched while it was in that list */
     bool set_up;
     bool missed;          /* events may have been, before it is set up */
     dibs__etcd_news news; /* what is to be told */
@@ -43,12 +43,12 @@ static watch *find_number(dibs__etcd_client *c, int64_t number)
 static void note(dibs__etcd_client *c, watch *w, dibs__etcd_news news)
 {
     w->news |= news;
-    if (w->told)
+    if (w->to_notify)
         return;
-    w->told = true;
+    w->to_notify = true;
     w->next = NULL;
-    *c->watches.told_end = w;
-    c->watches.told_end = &w->next;
+    *c->watches.to_notify_end = w;
+    c->watches.to_notify_end = &w->next;
 }
 
 /* ---- What goes out --------------------------------------------------------------------------- */
@@ -187,14 +187,14 @@ bool dibs__etcd_watches_next(dibs__etcd_client *c, uint64_t *tag, dibs__etcd_new
 {
     watch *w;
 
-    while ((w = c->watches.told)) {
+    while ((w = c->watches.to_notify)) {
         bool over = w->over;
-        c->watches.told = w->next;
-        if (!c->watches.told)
-            c->watches.told_end = &c->watches.told;
+        c->watches.to_notify = w->next;
+        if (!c->watches.to_notify)
+            c->watches.to_notify_end = &c->watches.to_notify;
         *tag = w->by_tag.hash;
         *news = w->news;
-        w->told = false;
+        w->to_notify = false;
         w->news = 0;
         if (!over)
             return true;
@@ -262,7 +262,7 @@ void dibs__etcd_unwatch(dibs__etcd_client *c, uint64_t tag)
         push_cancel(c, w);
         dibs__etcd_flush(c);
         w->over = true;
-        if (!w->told)
+        if (!w->to_notify)
             free(w);
     }
     pthread_mutex_unlock(&c->lock);

@@ -54,11 +54,11 @@ static bool send_write(dibs__etcd_op *op);
 static void on_written(dibs__etcd_call *rpc)
 {
     dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, rpc);
-    dibs__line_call *call = op->call;
+    dibs__entries_call *call = op->call;
     Etcd__TxnResponse *r = dibs__etcd_op_answer(op, &etcd__txn_response__descriptor);
 
     if (!r && dibs__etcd_lease_is_gone(rpc->stream.rpc, rpc->stream.text) && op->tries++ < 3) {
-        dibs__etcd_shelf_make(op, send_write);
+        dibs__etcd_value_lease_make(op, send_write);
         return;
     }
     if (r) {
@@ -71,7 +71,7 @@ static void on_written(dibs__etcd_call *rpc)
 
 static bool send_write(dibs__etcd_op *op)
 {
-    const dibs__line_call *call = op->call;
+    const dibs__entries_call *call = op->call;
     size_t chunks = (call->count + CHUNK - 1) / CHUNK;
     part *p = calloc(call->count + 1, sizeof *p);
     chunk *c = calloc(chunks + 1, sizeof *c);
@@ -85,7 +85,7 @@ static bool send_write(dibs__etcd_op *op)
     dibs__etcd_value_key(op->e, call->name, &key);
     dibs__etcd_compare(&compare, &key, ETCD__COMPARE__COMPARE_TARGET__MOD, (int64_t)call->version);
     if (call->value)
-        dibs__etcd_put(&put, &value, &key, call->value, dibs__etcd_shelf(op->e, call->name));
+        dibs__etcd_put(&put, &value, &key, call->value, dibs__etcd_value_lease(op->e, call->name));
     for (size_t i = 0; ok && i < call->count; i++)
         fill_part(&p[i], op, call->keys[i]);
     for (size_t i = 0; ok && i < chunks; i++) {
@@ -107,7 +107,7 @@ static bool send_write(dibs__etcd_op *op)
     return ok;
 }
 
-dibs_status dibs__etcd_write(dibs__line_side *s, dibs__line_call *call)
+dibs_status dibs__etcd_write(dibs__entries_backend *s, dibs__entries_call *call)
 {
     dibs__etcd_op *op = dibs__etcd_op_new(s, call);
 

@@ -141,7 +141,7 @@ static void on_breaking(void *data, const dibs__holder *holder)
     memory_engine *e = engine_of(data, holder);
 
     if (e)
-        e->base.sink->look(e->base.sink, holder->who.attempt);
+        e->base.sink->check(e->base.sink, holder->who.attempt);
 }
 
 /* ---- Commands -------------------------------------------------------------------------------- */

@@ -51,7 +51,7 @@ static int pass_locked(dibs__my_conn *c, const dibs__sql_batch *b, size_t comman
         {.kind = DIBS__SQL_NUMBER, .number = 'c'}};
 
     clear_nobody(c->cells + count - BEHIND - DIBS__SQL_ENTRY_COLUMNS);
-    dibs__my_glance_at(c, command, c->cells);
+    dibs__my_forecast_at(c, command, c->cells);
     clock[DIBS__SQL_ENTRY_COLUMNS] = c->cells[count - BEHIND];
     if (b->row(b->ctx, command, c->cells, count - BEHIND) < 0)
         return -1;

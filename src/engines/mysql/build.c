@@ -4,7 +4,7 @@
  * EXECUTE … USING (MariaDB), each statement is prepared on its first use and from then on only
  * executed; with a list in it, one for each length up to eight. MySQL gets the plain text.
  *
- * A LOOK after its LOCK asks for what the name had the last time; see dibs__my_glance. */
+ * A LOOK after its LOCK asks for what the name had the last time; see dibs__my_forecast. */
 #include "engines/mysql/mysql.h"
 
 #include "core/table.h"
@@ -89,7 +89,7 @@ typedef struct part {
 
 static void add_part(dibs__my_conn *c, const part *p)
 {
-    const char *prefix = ((dibs__my *)c->base.e)->place.prefix;
+    const char *prefix = ((dibs__my *)c->base.e)->address.prefix;
     const char *pattern = p->form->statement[p->which].pattern;
     bool often = p->number < DIBS__SQL_NOTIFY || p->number >= DIBS__SQL_OPS ||
                  (p->number >= DIBS__SQL_CELL_NEW && p->number < DIBS__SQL_CELL_REAP);
@@ -169,13 +169,13 @@ static unsigned parts_needed(int64_t holders, int64_t waiters, bool exclusive)
 
 static unsigned recall(const dibs__my_conn *c, uint64_t hash)
 {
-    return atomic_load_explicit(&((dibs__my *)c->base.e)->glance[hash % DIBS__MY_GLANCES],
+    return atomic_load_explicit(&((dibs__my *)c->base.e)->forecast[hash % DIBS__MY_FORECASTS],
                                 memory_order_relaxed);
 }
 
 static void remember(dibs__my_conn *c, uint64_t hash, unsigned parts)
 {
-    atomic_store_explicit(&((dibs__my *)c->base.e)->glance[hash % DIBS__MY_GLANCES],
+    atomic_store_explicit(&((dibs__my *)c->base.e)->forecast[hash % DIBS__MY_FORECASTS],
                           (uint8_t)(parts | SEEN), memory_order_relaxed);
 }
 
@@ -187,16 +187,16 @@ static void note_save(dibs__my_conn *c, const dibs__sql_value *args)
     remember(c, name_hash(&args[0]), parts_needed(args[3].number, args[4].number, exclusive));
 }
 
-void dibs__my_glance_at(dibs__my_conn *c, size_t lock, const dibs__sql_value *cells)
+void dibs__my_forecast_at(dibs__my_conn *c, size_t lock, const dibs__sql_value *cells)
 {
     const dibs__sql_value *held = &cells[DIBS__SQL_RECORD_COLUMNS + DIBS__SQL_WHO_COLUMNS];
     unsigned needed =
         parts_needed(cells[2].number, cells[3].number, held->kind == DIBS__SQL_NUMBER);
 
-    for (size_t i = 0; i < c->glance_count; i++) {
-        if (c->glance[i].command == lock + 1) {
-            c->glance[i].needed = needed;
-            remember(c, c->glance[i].hash, needed);
+    for (size_t i = 0; i < c->forecast_count; i++) {
+        if (c->forecast[i].command == lock + 1) {
+            c->forecast[i].needed = needed;
+            remember(c, c->forecast[i].hash, needed);
         }
     }
 }
@@ -206,23 +206,23 @@ static bool follows_lock(const dibs__sql_batch *b, size_t i)
     return i > 0 && b->command[i - 1].op == DIBS__SQL_LOCK;
 }
 
-static void add_glance(dibs__my_conn *c, const dibs__sql_batch *b, size_t i)
+static void add_forecast(dibs__my_conn *c, const dibs__sql_batch *b, size_t i)
 {
     uint64_t hash = name_hash(dibs__sql_args(b, &b->command[i]));
     unsigned likely = recall(c, hash) & ~SEEN;
     part p = part_of(b, i);
 
-    if (c->glance_count == c->glance_room) {
-        size_t room = c->glance_room ? c->glance_room * 2 : 64;
-        dibs__my_glance *larger = realloc(c->glance, room * sizeof *larger);
+    if (c->forecast_count == c->forecast_room) {
+        size_t room = c->forecast_room ? c->forecast_room * 2 : 64;
+        dibs__my_forecast *larger = realloc(c->forecast, room * sizeof *larger);
         if (!larger) {
             c->text.failed = true;
             return;
         }
-        c->glance = larger;
-        c->glance_room = room;
+        c->forecast = larger;
+        c->forecast_room = room;
     }
-    c->glance[c->glance_count++] = (dibs__my_glance){i, hash, likely, 0};
+    c->forecast[c->forecast_count++] = (dibs__my_forecast){i, hash, likely, 0};
     p.form = &dibs__my_look_holders;
     p.number = DIBS__MY_HOLDERS_HERE;
     if (likely & 1u << DIBS__MY_LOOK_HOLDERS)
@@ -272,7 +272,7 @@ static void add_command(dibs__my_conn *c, const dibs__sql_batch *b, size_t i)
     if (dibs__my_is_new(c, b, i))
         add_row(c, b, i);
     if (b->command[i].op == DIBS__SQL_LOOK && follows_lock(b, i)) {
-        add_glance(c, b, i);
+        add_forecast(c, b, i);
         return;
     }
     if (b->command[i].op == DIBS__SQL_CELL_WAIT) {
@@ -301,14 +301,14 @@ static bool rung_before(const dibs__sql_batch *b, size_t i)
 
 /* The sleeping connection of a handle holds the user lock that is named after the handle: so the
  * one that is killed is surely it. */
-static void add_bells(dibs__my_conn *c, const dibs__sql_batch *b, size_t from)
+static void add_wake_signals(dibs__my_conn *c, const dibs__sql_batch *b, size_t from)
 {
     for (size_t i = from; i < b->count; i++) {
         if (b->command[i].op != DIBS__SQL_NOTIFY || rung_before(b, i) ||
             !begin_statement(c, i, DIBS__MY_NOTHING))
             continue;
         dibs__my_add_pattern(&c->text, "",
-                             "KILL QUERY IS_USED_LOCK(CONCAT('" DIBS__MY_BELL "', $1))",
+                             "KILL QUERY IS_USED_LOCK(CONCAT('" DIBS__MY_WAKE_SIGNAL "', $1))",
                              dibs__sql_args(b, &b->command[i]));
     }
 }
@@ -385,7 +385,7 @@ size_t dibs__my_build(dibs__my_conn *c, const dibs__sql_batch *b)
 
     begin_message(c);
     c->open |= !alone;
-    c->glance_count = 0;
+    c->forecast_count = 0;
     c->text.failed = b->failed;
     add_row_wait(c, row_wait_of(c, b));
     if (b->mode == DIBS__SQL_END)
@@ -405,21 +405,21 @@ size_t dibs__my_build(dibs__my_conn *c, const dibs__sql_batch *b)
     lift_bound(c);
     at = c->count;
     add_own(c, "COMMIT");
-    add_bells(c, b, 0);
+    add_wake_signals(c, b, 0);
     return at;
 }
 
 bool dibs__my_build_looks(dibs__my_conn *c, const dibs__sql_batch *b)
 {
     begin_message(c);
-    for (size_t i = 0; i < c->glance_count; i++)
-        add_parts(c, b, c->glance[i].command, c->glance[i].needed & ~c->glance[i].asked);
+    for (size_t i = 0; i < c->forecast_count; i++)
+        add_parts(c, b, c->forecast[i].command, c->forecast[i].needed & ~c->forecast[i].asked);
     return c->count > 0;
 }
 
-bool dibs__my_build_bells(dibs__my_conn *c, const dibs__sql_batch *b, size_t from)
+bool dibs__my_build_wake_signals(dibs__my_conn *c, const dibs__sql_batch *b, size_t from)
 {
     begin_message(c);
-    add_bells(c, b, from);
+    add_wake_signals(c, b, from);
     return c->count > 0;
 }

@@ -4,7 +4,7 @@
 
 #include <sys/socket.h>
 
-int dibs__my_call_start(dibs__my_call *c, const dibs__my_place *p)
+int dibs__my_call_start(dibs__my_call *c, const dibs__my_address *p)
 {
     int waits_for;
 

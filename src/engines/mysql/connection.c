@@ -46,20 +46,20 @@ static void start_library(void)
         sigaction(SIGPIPE, &before, NULL);
 }
 
-static void set_tls(MYSQL *m, const dibs__my_place *place)
+static void set_tls(MYSQL *m, const dibs__my_address *address)
 {
-    my_bool yes = 1, verify = place->verify;
+    my_bool yes = 1, verify = address->verify;
 
-    if (!place->tls)
+    if (!address->tls)
         return;
-    mysql_ssl_set(m, place->key, place->cert, place->ca, place->ca_path, NULL);
+    mysql_ssl_set(m, address->key, address->cert, address->ca, address->ca_path, NULL);
     mysql_options(m, MYSQL_OPT_SSL_ENFORCE, &yes);
     mysql_options(m, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify);
 }
 
-MYSQL *dibs__my_new(const dibs__my_place *place)
+MYSQL *dibs__my_new(const dibs__my_address *address)
 {
-    unsigned protocol = place->socket ? MYSQL_PROTOCOL_SOCKET : MYSQL_PROTOCOL_TCP, no = 0;
+    unsigned protocol = address->socket ? MYSQL_PROTOCOL_SOCKET : MYSQL_PROTOCOL_TCP, no = 0;
     MYSQL *m;
 
     pthread_once(&library_once, start_library);
@@ -74,7 +74,7 @@ MYSQL *dibs__my_new(const dibs__my_place *place)
     mysql_options(m, MYSQL_OPT_LOCAL_INFILE, &no);
     mysql_options(m, MYSQL_SET_CHARSET_NAME, "binary");
     mysql_options4(m, MYSQL_OPT_CONNECT_ATTR_ADD, "program_name", "dibs");
-    set_tls(m, place);
+    set_tls(m, address);
     return m;
 }
 
@@ -88,7 +88,7 @@ static dibs_status read_server(const dibs__my *e, dibs__my_conn *c, MYSQL_ROW ro
             err, DIBS_UNSUPPORTED,
             "mysql: %s: the binary log is in STATEMENT format, in which times differ on "
             "a replica: set binlog_format to MIXED or ROW on the server",
-            e->place.label);
+            e->address.label);
     return DIBS_OK;
 }
 
@@ -187,12 +187,12 @@ dibs_status dibs__my_end_strays(dibs__sql_conn *base, const uint64_t keys[], siz
 
 static dibs_status check_tls(const dibs__my *e, MYSQL *m, dibs_error *err)
 {
-    if (e->place.tls && !mysql_get_ssl_cipher(m))
+    if (e->address.tls && !mysql_get_ssl_cipher(m))
         return dibs__fail(
             err, DIBS_DENIED,
             "mysql: %s: TLS is required and the server does not support it: refusing to "
             "connect in plain text",
-            e->place.label);
+            e->address.label);
     return DIBS_OK;
 }
 
@@ -203,7 +203,7 @@ static dibs_status hung_up(const dibs__my *e, dibs_error *err)
     return dibs__fail(err, DIBS_UNAVAILABLE,
                       "mysql: %s: the server closed the connection: check that it accepts the "
                       "certificate in ssl_cert, and that it is running",
-                      e->place.label);
+                      e->address.label);
 }
 
 /* Fills in `m`; it stays NULL when there is no memory or no time. `late`: the latter. */
@@ -212,15 +212,15 @@ static void dial(dibs__my *e, dibs__deadline until, MYSQL **m, bool *late)
     const dibs__env *env = e->base.base.env;
 
     *late = false;
-    if (e->place.aside) {
-        dibs__my_dial *d = dibs__my_dial_start(&e->place, until - dibs__now(env), -1);
+    if (e->address.detached) {
+        dibs__my_dial *d = dibs__my_dial_start(&e->address, until - dibs__now(env), -1);
         if (d) {
             dibs__my_dial_wait(d, env, until);
             *m = dibs__my_dial_end(d);
             *late = !*m;
         }
-    } else if ((*m = dibs__my_new(&e->place)) != NULL) {
-        *late = dibs__my_connect(*m, &e->place, env, until) < 0;
+    } else if ((*m = dibs__my_new(&e->address)) != NULL) {
+        *late = dibs__my_connect(*m, &e->address, env, until) < 0;
     }
 }
 
@@ -232,7 +232,7 @@ static dibs_status reach(dibs__my *e, dibs__my_conn *c, dibs__deadline until, di
     dial(e, until, &c->m, &late);
     if (!c->m && !late)
         return dibs__fail(err, DIBS_NO_MEMORY, "mysql: out of memory or threads");
-    if (!late && e->place.cert && mysql_errno(c->m) == CR_SERVER_LOST)
+    if (!late && e->address.cert && mysql_errno(c->m) == CR_SERVER_LOST)
         return hung_up(e, err);
     if (late || mysql_errno(c->m) != 0)
         return failed(e, c->m, late, "connecting", err);
@@ -265,7 +265,7 @@ static void free_conn(dibs__my_conn *c)
 {
     dibs__my_text_fini(&c->text);
     free(c->statement);
-    free(c->glance);
+    free(c->forecast);
     free(c->cells);
     free(c->watcher);
     dibs__sql_batch_fini(&c->telling);

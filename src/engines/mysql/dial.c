@@ -3,16 +3,16 @@
 #define _GNU_SOURCE
 #include "engines/mysql/mysql.h"
 
-#include "net/aside.h"
+#include "net/detached.h"
 
 #include <stdlib.h>
 
 #define LONGEST (3600 * DIBS__SECOND)
 
 struct dibs__my_dial {
-    dibs__aside *aside;
+    dibs__detached *detached;
     MYSQL *m;
-    dibs__my_place place;
+    dibs__my_address address;
     int64_t span;
     bool late;
 };
@@ -23,7 +23,7 @@ static void run(void *task)
     dibs__my_dial *d = task;
     const dibs__env *env = &dibs__env_system;
 
-    d->late = dibs__my_connect(d->m, &d->place, env, dibs__after(env, d->span)) < 0;
+    d->late = dibs__my_connect(d->m, &d->address, env, dibs__after(env, d->span)) < 0;
 }
 
 static void drop(void *task)
@@ -32,11 +32,11 @@ static void drop(void *task)
 
     if (d->m)
         dibs__my_close(d->m);
-    dibs__my_place_fini(&d->place);
+    dibs__my_address_fini(&d->address);
     free(d);
 }
 
-dibs__my_dial *dibs__my_dial_start(const dibs__my_place *place, int64_t span, int notice)
+dibs__my_dial *dibs__my_dial_start(const dibs__my_address *address, int64_t span, int notice)
 {
     dibs__my_dial *d = calloc(1, sizeof *d);
     unsigned seconds;
@@ -45,11 +45,11 @@ dibs__my_dial *dibs__my_dial_start(const dibs__my_place *place, int64_t span, in
         return NULL;
     d->span = span < LONGEST ? span : LONGEST;
     seconds = (unsigned)(d->span / DIBS__SECOND + 1); /* the handshake's own bound */
-    if (dibs__my_place_copy(&d->place, place) && (d->m = dibs__my_new(place)) != NULL) {
+    if (dibs__my_address_copy(&d->address, address) && (d->m = dibs__my_new(address)) != NULL) {
         mysql_options(d->m, MYSQL_OPT_CONNECT_TIMEOUT, &seconds);
-        d->aside = dibs__aside_start(run, drop, d, notice);
+        d->detached = dibs__detached_start(run, drop, d, notice);
     }
-    if (!d->aside) {
+    if (!d->detached) {
         drop(d);
         return NULL;
     }
@@ -58,19 +58,19 @@ dibs__my_dial *dibs__my_dial_start(const dibs__my_place *place, int64_t span, in
 
 bool dibs__my_dial_is_over(dibs__my_dial *d)
 {
-    return dibs__aside_is_over(d->aside);
+    return dibs__detached_is_over(d->detached);
 }
 
 bool dibs__my_dial_wait(dibs__my_dial *d, const dibs__env *env, dibs__deadline until)
 {
-    return dibs__aside_wait(d->aside, env, until);
+    return dibs__detached_wait(d->detached, env, until);
 }
 
 MYSQL *dibs__my_dial_end(dibs__my_dial *d)
 {
     MYSQL *m = NULL;
 
-    if (!dibs__aside_end(d->aside))
+    if (!dibs__detached_end(d->detached))
         return NULL;
     if (!d->late) {
         m = d->m;

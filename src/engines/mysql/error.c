@@ -88,7 +88,7 @@ dibs_status dibs__my_fault(const dibs__my *e, MYSQL *m, const char *doing, bool 
             advice = faults[i].advice;
         }
     }
-    dibs__fail(err, status, "mysql: %s: %s: %.*s (%u): %s%s", e->place.label, doing,
+    dibs__fail(err, status, "mysql: %s: %s: %.*s (%u): %s%s", e->address.label, doing,
                DIBS__MY_MESSAGE, mysql_error(m), number, advice,
                status == DIBS_UNAVAILABLE ? doubt(doing) : "");
     dibs__error_code(err, "%u", number);
@@ -106,5 +106,5 @@ dibs_status dibs__my_late(const dibs__my *e, const char *doing, dibs_error *err)
 {
     return dibs__fail(err, DIBS_UNAVAILABLE,
                       "mysql: %s: %s: no answer in time: check that the server is reachable%s",
-                      e->place.label, doing, doubt(doing));
+                      e->address.label, doing, doubt(doing));
 }

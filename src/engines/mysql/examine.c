@@ -152,7 +152,7 @@ static void on_grant(const session *s, MYSQL_ROW row)
         if (*c != '\\')
             grant[n++] = *c;
     grant[n] = '\0';
-    snprintf(database, sizeof database, " ON `%.180s`.*", s->e->place.database);
+    snprintf(database, sizeof database, " ON `%.180s`.*", s->e->address.database);
     here = strstr(grant, " ON *.*") || strcasestr(grant, database) || strstr(grant, " ON `%`.*");
     if (here &&
         (strstr(grant, "ALL PRIVILEGES") || strstr(grant, "CREATE,") || strstr(grant, "CREATE ON")))
@@ -161,7 +161,7 @@ static void on_grant(const session *s, MYSQL_ROW row)
 
 static void look_at_tables(const session *s)
 {
-    const char *prefix = s->e->place.prefix;
+    const char *prefix = s->e->address.prefix;
     char text[400], name[DIBS__MY_PREFIX_MAX + 16];
 
     dibs__fact_add(s->f, "prefix", "%s", prefix);
@@ -217,7 +217,7 @@ dibs_status dibs__my_examine(const dibs__open_request *request, dibs__facts *out
     if (!e)
         return dibs__fail(err, DIBS_NO_MEMORY, "mysql: out of memory");
     e->base.base.env = request->env;
-    status = dibs__my_place_read(&e->place, request->url, err);
+    status = dibs__my_address_read(&e->address, request->url, err);
     if (status == DIBS_OK)
         status = connect_to(&s, err);
     s.until = dibs__after(request->env, DIBS__EXAMINE_SPAN);
@@ -228,7 +228,7 @@ dibs_status dibs__my_examine(const dibs__open_request *request, dibs__facts *out
     }
     if (s.c)
         dibs__my_conn_close(&s.c->base);
-    dibs__my_place_fini(&e->place);
+    dibs__my_address_fini(&e->address);
     free(e);
     return status;
 }

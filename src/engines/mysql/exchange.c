@@ -20,7 +20,7 @@
 static dibs_status unknown(dibs__my_conn *c, dibs_error *err)
 {
     return dibs__fail(err, DIBS_UNKNOWN, "mysql: %s: no answer to a commit: retry",
-                      ((dibs__my *)c->base.e)->place.label);
+                      ((dibs__my *)c->base.e)->address.label);
 }
 
 /* Errors after which a commit that was under way may have happened. */
@@ -71,11 +71,11 @@ static void tell_denied(dibs__my *e)
             "mysql: %s: a client of another account waits and may not be woken by this one: it "
             "looks "
             "by itself every few seconds; use one account, or grant CONNECTION ADMIN",
-            e->place.label);
+            e->address.label);
 }
 
-/* A bell did not ring: its handle sleeps no more, or belongs to an account that we may not wake.
- * The bells after it have not been tried yet. */
+/* A wake signal did not ring: its handle sleeps no more, or belongs to an account that we may not wake.
+ * The wake signals after it have not been tried yet. */
 static void ring_the_rest(dibs__my_conn *c, const dibs__sql_batch *b, size_t at,
                           dibs__deadline until)
 {
@@ -85,7 +85,7 @@ static void ring_the_rest(dibs__my_conn *c, const dibs__sql_batch *b, size_t at,
         if (mysql_errno(c->m) == ER_KILL_DENIED_ERROR)
             tell_denied((dibs__my *)c->base.e);
         c->base.broken = dibs__my_fatal(mysql_errno(c->m));
-        if (c->base.broken || !dibs__my_build_bells(c, b, c->statement[at].command + 1))
+        if (c->base.broken || !dibs__my_build_wake_signals(c, b, c->statement[at].command + 1))
             return;
         what = dibs__my_ask(c, b, until, &at);
     }
@@ -98,7 +98,7 @@ static dibs__my_outcome ask(dibs__my_conn *c, const dibs__sql_batch *b, dibs__de
 {
     dibs__my_outcome what = dibs__my_ask(c, b, until, at);
 
-    if (what == DIBS__MY_READ_ALL && c->glance_count > 0 && dibs__my_build_looks(c, b))
+    if (what == DIBS__MY_READ_ALL && c->forecast_count > 0 && dibs__my_build_looks(c, b))
         what = c->text.failed ? DIBS__MY_NO_MEMORY : dibs__my_ask(c, b, until, at);
     return what;
 }
@@ -141,10 +141,10 @@ static dibs_status cannot_send(dibs__my_conn *c, bool was_open, dibs__deadline u
         err, DIBS_INVALID,
         "mysql: %s: a message of %zu bytes is larger than the server's max_allowed_packet, %zu: "
         "raise it (4M is enough), or store less",
-        ((dibs__my *)c->base.e)->place.label, size, c->packet_max);
+        ((dibs__my *)c->base.e)->address.label, size, c->packet_max);
 }
 
-/* What was done is done, however the bells went. */
+/* What was done is done, however the wake signals went. */
 static void committed(dibs__my_conn *c, const dibs__sql_batch *b, dibs__my_outcome what, size_t at,
                       dibs__deadline until)
 {

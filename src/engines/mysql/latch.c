@@ -1,7 +1,7 @@
 /* The latch: a user lock that some session of the handle holds, so that the sleeping one can wait for
  * it.
  *
- * It goes well: as soon as anybody of the handle may stand in line, whichever connection is used
+ * It goes well: as soon as anybody of the handle may stand in the queue, whichever connection is used
  * next takes the latch and keeps it for its life; the sleeper waits for it, in vain. When that
  * connection is gone, the sleeper gets the latch, lets it go again and says that it was free, and
  * the next exchange takes it. When the whole client is gone, its sleeper ends with it: the server

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* One for signs of life, and some so that commits of different locks share a flush of the log. */
+/* One for keep-alives, and some so that commits of different locks share a flush of the log. */
 #define CONNECTIONS DIBS__SQL_CONNECTIONS
 #define PAUSE       (50 * DIBS__MS)
 #define GOODBYE     (500 * DIBS__MS) /* for leaving nothing behind */
@@ -27,13 +27,13 @@ static const dibs__sql_driver driver = {
     .exchange = dibs__my_exchange,
     .rollback = dibs__my_rollback,
     .listen = dibs__my_wake_listen,
-    .line_changed = dibs__my_wake_line_changed,
+    .queue_changed = dibs__my_wake_queue_changed,
 };
 
 static void free_engine(dibs__my *e)
 {
     dibs__my_wake_free(e->wake);
-    dibs__my_place_fini(&e->place);
+    dibs__my_address_fini(&e->address);
     free(e);
 }
 
@@ -67,7 +67,7 @@ static dibs_status my_open(const dibs__open_request *request, dibs__engine **out
 
     if (!e)
         return dibs__fail(err, DIBS_NO_MEMORY, "mysql: out of memory");
-    status = dibs__my_place_read(&e->place, request->url, err);
+    status = dibs__my_address_read(&e->address, request->url, err);
     if (status == DIBS_OK && !(e->wake = dibs__my_wake_new(e)))
         status = dibs__fail(err, DIBS_NO_MEMORY, "mysql: out of memory or descriptors");
     if (status == DIBS_OK)
@@ -86,8 +86,8 @@ static void my_close(dibs__engine *base)
     dibs__deadline soon = dibs__after(base->env, GOODBYE);
 
     for (size_t i = 0; i < DIBS__SQL_CONNECTIONS; i++) {
-        if (e->base.seat[i].conn && dibs__my_conn_usable(e->base.seat[i].conn)) {
-            dibs__my_wake_clean(e->wake, (dibs__my_conn *)e->base.seat[i].conn, soon);
+        if (e->base.conn_slot[i].conn && dibs__my_conn_usable(e->base.conn_slot[i].conn)) {
+            dibs__my_wake_clean(e->wake, (dibs__my_conn *)e->base.conn_slot[i].conn, soon);
             break;
         }
     }
@@ -103,12 +103,12 @@ static void my_abandon(dibs__engine *base)
 
 static dibs_status my_schema(dibs__url *url, char **out, dibs_error *err)
 {
-    dibs__my_place place = {0};
-    dibs_status status = dibs__my_place_read(&place, url, err);
+    dibs__my_address address = {0};
+    dibs_status status = dibs__my_address_read(&address, url, err);
 
-    if (status == DIBS_OK && !(*out = dibs__my_schema(place.prefix)))
+    if (status == DIBS_OK && !(*out = dibs__my_schema(address.prefix)))
         status = dibs__fail(err, DIBS_NO_MEMORY, "mysql: out of memory");
-    dibs__my_place_fini(&place);
+    dibs__my_address_fini(&address);
     return status;
 }
 

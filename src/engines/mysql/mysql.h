@@ -1,7 +1,7 @@
 /* The inside of the MariaDB and MySQL engine: a driver for families/rows over libmariadb.
  *
  *   mysql.c      the engine table and the URL
- *   place.c      where the server is and how to reach it, from the URL
+ *   address.c      where the server is and how to reach it, from the URL
  *   connection.c connecting and setting a session up
  *   dial.c       connecting aside, where the library would block
  *   wire.c       libmariadb's calls, one by one, each within a deadline
@@ -37,24 +37,24 @@
 #define DIBS__MY_ROW_MS     1000 /* innodb_lock_wait_timeout knows no less, beside none */
 #define DIBS__MY_MESSAGE    256  /* of the server's own words, in an error of ours */
 
-/* ---- place.c --------------------------------------------------------------------------------- */
+/* ---- address.c --------------------------------------------------------------------------------- */
 
 /* Where the server is. All text is owned; NULL: not given. */
-typedef struct dibs__my_place {
+typedef struct dibs__my_address {
     char *host, *user, *password, *database, *socket;
     unsigned port;
     bool tls, verify;
-    bool aside; /* connecting may block */
+    bool detached; /* connecting may block */
     char *ca, *ca_path, *cert, *key;
     char prefix[DIBS__MY_PREFIX_MAX + 1];
     char label[160]; /* for messages: host:port/database */
-} dibs__my_place;
+} dibs__my_address;
 
 /* Takes the URL's parameters. A failed read leaves something that fini accepts. */
-dibs_status dibs__my_place_read(dibs__my_place *place, dibs__url *url, dibs_error *err);
-void dibs__my_place_fini(dibs__my_place *place);
+dibs_status dibs__my_address_read(dibs__my_address *address, dibs__url *url, dibs_error *err);
+void dibs__my_address_fini(dibs__my_address *address);
 /* What dibs__my_connect takes of it; false: out of memory, and there is nothing to fini. */
-bool dibs__my_place_copy(dibs__my_place *to, const dibs__my_place *from);
+bool dibs__my_address_copy(dibs__my_address *to, const dibs__my_address *from);
 
 /* ---- text.c ---------------------------------------------------------------------------------- */
 
@@ -124,7 +124,7 @@ extern const dibs__my_form dibs__my_save_idle, dibs__my_look_holders, dibs__my_l
 
 /* Each returns 0 when the server or the library has answered (see mysql_errno), -1 when the
  * deadline passed first: the connection is of no use then. */
-int dibs__my_connect(MYSQL *m, const dibs__my_place *place, const dibs__env *env,
+int dibs__my_connect(MYSQL *m, const dibs__my_address *address, const dibs__env *env,
                      dibs__deadline until);
 int dibs__my_query(MYSQL *m, const char *text, size_t size, const dibs__env *env,
                    dibs__deadline until);
@@ -152,11 +152,11 @@ typedef struct dibs__my_statement {
 
 /* A LOOK that follows its LOCK: only what is likely to be there is asked for along with it, and
  * what turns out to be missing afterwards. Each is a set of 1 << DIBS__MY_LOOK_…. */
-typedef struct dibs__my_glance {
+typedef struct dibs__my_forecast {
     size_t command;
     uint64_t hash; /* of the name */
     unsigned asked, needed;
-} dibs__my_glance;
+} dibs__my_forecast;
 
 /* A row of `wake` that says: this handle waits for a cell. */
 typedef struct dibs__my_watcher {
@@ -179,8 +179,8 @@ typedef struct dibs__my_conn {
     dibs__my_text text;
     dibs__my_statement *statement; /* what `text` consists of */
     size_t count, room;
-    dibs__my_glance *glance;
-    size_t glance_count, glance_room;
+    dibs__my_forecast *forecast;
+    size_t forecast_count, forecast_room;
     dibs__sql_value *cells;
     size_t cell_room;
     dibs__my_watcher *watcher;
@@ -189,7 +189,7 @@ typedef struct dibs__my_conn {
 } dibs__my_conn;
 
 /* A handle that is ready to connect, or NULL: out of memory. */
-MYSQL *dibs__my_new(const dibs__my_place *place);
+MYSQL *dibs__my_new(const dibs__my_address *address);
 /* What every session sends first. */
 extern const char dibs__my_session[];
 
@@ -207,7 +207,7 @@ typedef struct dibs__my_dial dibs__my_dial;
 
 /* Begins to connect, for `span` at most. `notice`: an eventfd that is rung when it is over, or -1.
  * NULL: out of memory or threads. */
-dibs__my_dial *dibs__my_dial_start(const dibs__my_place *place, int64_t span, int notice);
+dibs__my_dial *dibs__my_dial_start(const dibs__my_address *address, int64_t span, int notice);
 bool dibs__my_dial_is_over(dibs__my_dial *d);
 bool dibs__my_dial_wait(dibs__my_dial *d, const dibs__env *env, dibs__deadline until);
 /* Frees it, or leaves it behind. The connection, or one that failed (see mysql_errno); NULL: it took
@@ -222,12 +222,12 @@ size_t dibs__my_build(dibs__my_conn *c, const dibs__sql_batch *b);
 /* Are rows that are locked waited for as long as `row_wait` says, without more ado? */
 bool dibs__my_waits_right(const dibs__my_conn *c, const dibs__sql_batch *b);
 /* The row of LOCK number `lock` has come: notes what the look after it needs. */
-void dibs__my_glance_at(dibs__my_conn *c, size_t lock, const dibs__sql_value *cells);
+void dibs__my_forecast_at(dibs__my_conn *c, size_t lock, const dibs__sql_value *cells);
 /* Command number `i` takes a lock of a name that we have not met yet: its row may have to be made. */
 bool dibs__my_is_new(const dibs__my_conn *c, const dibs__sql_batch *b, size_t i);
-/* The looks that asked for too little, and the bells from command number `from` on; false: none. */
+/* The looks that asked for too little, and the wake signals from command number `from` on; false: none. */
 bool dibs__my_build_looks(dibs__my_conn *c, const dibs__sql_batch *b);
-bool dibs__my_build_bells(dibs__my_conn *c, const dibs__sql_batch *b, size_t from);
+bool dibs__my_build_wake_signals(dibs__my_conn *c, const dibs__sql_batch *b, size_t from);
 
 /* ---- answer.c -------------------------------------------------------------------------------- */
 
@@ -312,7 +312,7 @@ typedef struct dibs__my_call {
 } dibs__my_call;
 
 /* Both return what of MYSQL_WAIT_… is waited for; 0: it is over. */
-int dibs__my_call_start(dibs__my_call *c, const dibs__my_place *place);
+int dibs__my_call_start(dibs__my_call *c, const dibs__my_address *address);
 int dibs__my_call_go_on(dibs__my_call *c, int ready);
 /* Ends the call and the connection, whatever they wait for. */
 void dibs__my_call_end(dibs__my_call *c);
@@ -329,10 +329,10 @@ typedef enum dibs__my_round_kind {
 typedef struct dibs__my_round {
     dibs__my *e;
     dibs__my_round_kind kind;
-    unsigned results; /* so far */
-    unsigned asleep;  /* which of them the wait gives */
-    bool has_bell;    /* SET_UP: others can find this session */
-    bool latch_free;  /* WATCH: no session holds what it should have waited for */
+    unsigned results;     /* so far */
+    unsigned asleep;      /* which of them the wait gives */
+    bool has_wake_signal; /* SET_UP: others can find this session */
+    bool latch_free;      /* WATCH: no session holds what it should have waited for */
     dibs__my_seen seen;
 } dibs__my_round;
 
@@ -360,15 +360,15 @@ void dibs__my_wake_clean(dibs__my_wake *w, dibs__my_conn *c, dibs__deadline unti
 int dibs__my_wake_fd(const dibs__my_wake *w);
 void dibs__my_wake_events(dibs__my_wake *w); /* the keeper's */
 void dibs__my_wake_listen(dibs__sql *e, dibs__deadline until);
-void dibs__my_wake_line_changed(dibs__sql *e);
+void dibs__my_wake_queue_changed(dibs__sql *e);
 
-/* Somebody may stand in line, or be about to. */
+/* Somebody may stand in the queue, or be about to. */
 bool dibs__my_wake_wanted(const dibs__my_wake *w);
 
 /* The names of the user locks, followed by the handle's: by which its sleeping connection is found,
  * and which that one waits for. */
-#define DIBS__MY_BELL  "dibs:"
-#define DIBS__MY_LATCH "dibs:latch:"
+#define DIBS__MY_WAKE_SIGNAL "dibs:"
+#define DIBS__MY_LATCH       "dibs:latch:"
 
 /* ---- await.c and tell.c ---------------------------------------------------------------------- */
 
@@ -392,19 +392,19 @@ void dibs__my_tell_all(dibs__my_conn *c, dibs__deadline until);
 /* Before an exchange. Not DIBS_OK: the connection broke, and nothing else was sent. */
 dibs_status dibs__my_latch_hold(dibs__my_conn *c, dibs__deadline until, dibs_error *err);
 
-#define DIBS__MY_GLANCES 1024
+#define DIBS__MY_FORECASTS 1024
 
 /* ---- mysql.c --------------------------------------------------------------------------------- */
 
 struct dibs__my {
     dibs__sql base;
-    dibs__my_place place;
+    dibs__my_address address;
     dibs__my_wake *wake;
-    _Atomic bool latched;                     /* a session has the latch, as far as we know */
-    _Atomic bool full;                        /* the server had no connection for us */
-    _Atomic bool told_denied;                 /* that we may not wake clients of other accounts */
-    _Atomic bool awaited;                     /* we have left marks */
-    _Atomic uint8_t glance[DIBS__MY_GLANCES]; /* by name: which parts a look will need */
+    _Atomic bool latched;     /* a session has the latch, as far as we know */
+    _Atomic bool full;        /* the server had no connection for us */
+    _Atomic bool told_denied; /* that we may not wake clients of other accounts */
+    _Atomic bool awaited;     /* we have left marks */
+    _Atomic uint8_t forecast[DIBS__MY_FORECASTS]; /* by name: which parts a look will need */
 };
 
 /* ---- examine.c ------------------------------------------------------------------------------- */

@@ -69,7 +69,7 @@ static dibs__my_outcome prepare(dibs__my_conn *c, const dibs__sql_batch *b, int 
         c->quick[number] = mysql_stmt_init(c->m);
     c->text.size = 0;
     c->text.failed = false;
-    dibs__my_add_template(&c->text, ((dibs__my *)c->base.e)->place.prefix,
+    dibs__my_add_template(&c->text, ((dibs__my *)c->base.e)->address.prefix,
                           form->statement[0].pattern, dibs__sql_args(b, &b->command[0]));
     if (!c->quick[number] || c->text.failed)
         return DIBS__MY_NO_MEMORY;

@@ -1,8 +1,8 @@
 /* What the sleeping connection of a handle asks, and what it is answered: one message of several
  * statements, a *round*.
  *
- *   SET_UP  the session, and the bell: the user lock by which others find it
- *   EVICT   the bell is held by a session that we have lost: end that one
+ *   SET_UP  the session, and the wake signal: the user lock by which others find it
+ *   EVICT   the wake signal is held by a session that we have lost: end that one
  *   WATCH   the rows that were left for us, then the wait for the latch. Rows that were read come
  *           back with every round until they are deleted, which is done for many at a time
  *   CLEAN   delete them, before we rest
@@ -23,15 +23,15 @@ static void add(const dibs__my_round *r, dibs__my_text *out, const char *pattern
     dibs__sql_value id = {.kind = DIBS__SQL_BYTES, .bytes = r->e->base.id};
 
     id.size = strlen(id.bytes);
-    dibs__my_add_pattern(out, r->e->place.prefix, pattern, &id);
+    dibs__my_add_pattern(out, r->e->address.prefix, pattern, &id);
 }
 
-/* After an eviction the bell is free in a moment. */
+/* After an eviction the wake signal is free in a moment. */
 static void add_set_up(dibs__my_round *r, dibs__my_text *out, bool after_eviction)
 {
-    r->has_bell = false;
+    r->has_wake_signal = false;
     add(r, out, dibs__my_session);
-    add(r, out, "; SELECT GET_LOCK(CONCAT('" DIBS__MY_BELL "', $1), ");
+    add(r, out, "; SELECT GET_LOCK(CONCAT('" DIBS__MY_WAKE_SIGNAL "', $1), ");
     add(r, out, after_eviction ? "2)" : "0)");
 }
 
@@ -73,7 +73,7 @@ void dibs__my_round_begin(dibs__my_round *r, dibs__my_round_kind kind, dibs__my_
         add_set_up(r, out, after_eviction);
         return;
     case DIBS__MY_EVICT:
-        add(r, out, "KILL CONNECTION IS_USED_LOCK(CONCAT('" DIBS__MY_BELL "', $1))");
+        add(r, out, "KILL CONNECTION IS_USED_LOCK(CONCAT('" DIBS__MY_WAKE_SIGNAL "', $1))");
         return;
     case DIBS__MY_WATCH:
         add_watch(r, out);
@@ -108,7 +108,7 @@ static void tell(dibs__my *e, const char *text)
 static void read_row(dibs__my_round *r, const char *text)
 {
     if (r->kind == DIBS__MY_SET_UP)
-        r->has_bell = text && strcmp(text, "1") == 0;
+        r->has_wake_signal = text && strcmp(text, "1") == 0;
     else if (r->results == r->asleep)
         r->latch_free = text && strcmp(text, "1") == 0;
     else if (text && dibs__my_seen_add(&r->seen, text))

@@ -2,7 +2,7 @@
  *
  * They can be read with a SELECT: all times are Unix time in microseconds, names and owners are
  * bytes. A lock's row has its exclusive holder in it (`held` is the fence, 0 for nobody: the other
- * columns then tell who was the last); those who share a lock, and slots, are in `holder`, the line
+ * columns then tell who was the last); those who share a lock, and slots, are in `holder`, the queue
  * is in `waiter`, and `wake` has what sleeping clients are woken for, and who waits for a cell. */
 #include "core/error.h"
 #include "engines/mysql/mysql.h"
@@ -143,18 +143,18 @@ static dibs_status run(dibs__my_conn *c, char *text, dibs__deadline until, dibs_
 static dibs_status bring_up_to_date(dibs__my_conn *c, dibs__deadline until, dibs_error *err)
 {
     const dibs__my *e = (dibs__my *)c->base.e;
-    dibs_status status = run(c, check_text(e->place.prefix, check_older), until, err);
+    dibs_status status = run(c, check_text(e->address.prefix, check_older), until, err);
 
     if (status != DIBS_OK)
         return status;
-    status = run(c, check_text(e->place.prefix, add_listed), until, err);
+    status = run(c, check_text(e->address.prefix, add_listed), until, err);
     if (status == DIBS_DENIED)
         return dibs__fail(err, DIBS_DENIED,
                           "mysql: %s: the table %slock is of an older version and this account may "
                           "not change it: let an administrator run \"ALTER TABLE %slock ADD COLUMN "
                           "listed TINYINT NOT NULL DEFAULT 1, ADD KEY by_listed (listed, name)\"",
-                          e->place.label, e->place.prefix, e->place.prefix);
-    return run(c, check_text(e->place.prefix, check), until, err);
+                          e->address.label, e->address.prefix, e->address.prefix);
+    return run(c, check_text(e->address.prefix, check), until, err);
 }
 
 /* `make` NULL: none are created. `names`: for the message. */
@@ -162,7 +162,7 @@ static dibs_status see_to(dibs__my_conn *c, const char *pattern, char *(*make)(c
                           const char *names, dibs__deadline until, dibs_error *err)
 {
     const dibs__my *e = (dibs__my *)c->base.e;
-    const char *prefix = e->place.prefix;
+    const char *prefix = e->address.prefix;
     dibs_status status = run(c, check_text(prefix, pattern), until, err);
 
     if (status != DIBS_OK && mysql_errno(c->m) == ER_BAD_FIELD_ERROR && pattern == check)
@@ -176,13 +176,13 @@ static dibs_status see_to(dibs__my_conn *c, const char *pattern, char *(*make)(c
         return dibs__fail(err, DIBS_DENIED,
                           "mysql: %s: the tables %s are missing and this account may not create "
                           "them: `dibs schema --url URL` prints the SQL for an administrator",
-                          e->place.label, names);
+                          e->address.label, names);
     return status == DIBS_OK ? run(c, check_text(prefix, pattern), until, err) : status;
 }
 
 dibs_status dibs__my_prepare(dibs__sql_conn *base, dibs__deadline until, dibs_error *err)
 {
-    const char *prefix = ((dibs__my *)base->e)->place.prefix;
+    const char *prefix = ((dibs__my *)base->e)->address.prefix;
     char names[4 * DIBS__MY_PREFIX_MAX + 40];
 
     snprintf(names, sizeof names, "%slock, %sholder, %swaiter and %swake", prefix, prefix, prefix,
@@ -193,7 +193,7 @@ dibs_status dibs__my_prepare(dibs__sql_conn *base, dibs__deadline until, dibs_er
 dibs_status dibs__my_prepare_cells(dibs__sql_conn *base, bool make, dibs__deadline until,
                                    dibs_error *err)
 {
-    const char *prefix = ((dibs__my *)base->e)->place.prefix;
+    const char *prefix = ((dibs__my *)base->e)->address.prefix;
     char names[2 * DIBS__MY_PREFIX_MAX + 40];
 
     snprintf(names, sizeof names, "%scell and %srequest", prefix, prefix);

@@ -2,7 +2,7 @@
  *
  * The change itself only reads their marks, in its transaction; mostly there are none, and that
  * was all. If there are, a second exchange follows once the change is on record: it turns each
- * mark around and rings the bells, like the wake-ups of a lock. So does a change that is asked for
+ * mark around and rings the wake signals, like the wake-ups of a lock. So does a change that is asked for
  * again because its answer was lost, and one that was refused: the woken have a look, and wait on.
  * A client that dies in between has told nobody: they look by themselves, within a second. */
 #include "engines/mysql/mysql.h"

@@ -1,4 +1,4 @@
-/* Wake-ups: one connection of the handle sleeps in the server while anybody of it stands in line,
+/* Wake-ups: one connection of the handle sleeps in the server while anybody of it stands in the queue,
  * or waits for a cell (await.c).
  *
  * It goes well: whoever hands a lock over puts a row into the table `wake`, in the same
@@ -11,7 +11,7 @@
  * A kill that comes between two rounds (round.c) meets nobody asleep; but the row was there before
  * it, and the next round begins by reading. When nobody waits the connection rests; after a failure
  * another is made, after a pause. If the latch is free, another session is made to take it, and we
- * try again after a pause. What is missed nevertheless, the keeper's signs of life find, and the
+ * try again after a pause. What is missed nevertheless, the keeper's keep-alives find, and the
  * looks of those who wait for a cell.
  *
  * Everything here is done by the keeper, without blocking: each call of the library is started, and
@@ -112,14 +112,14 @@ static void lie_down(dibs__my_wake *w, phase how, int64_t span)
     watch_socket(w, EPOLLIN | EPOLLRDHUP);
 }
 
-/* The connection that had the latch is gone. Signs of life and looks will take it, on another. */
+/* The connection that had the latch is gone. keep-alives and looks will take it, on another. */
 static bool await_latch(dibs__my_wake *w)
 {
     dibs__sink *sink = w->e->base.base.sink;
 
     w->pause = dibs__longer(w->pause, LATCH_PAUSE, MAX_PAUSE);
     lie_down(w, PAUSING, w->pause);
-    sink->look_again(sink, DIBS__WAITERS | DIBS__CELLS);
+    sink->check_all(sink, DIBS__WAITERS | DIBS__CELLS);
     return false;
 }
 
@@ -148,7 +148,7 @@ static bool round_over(dibs__my_wake *w)
 {
     switch (w->round.kind) {
     case DIBS__MY_SET_UP:
-        if (!w->round.has_bell) /* a session that we have lost is still there */
+        if (!w->round.has_wake_signal) /* a session that we have lost is still there */
             return begin(w, DIBS__MY_EVICT);
         break;
     case DIBS__MY_EVICT:
@@ -171,7 +171,7 @@ static bool give_up(dibs__my_wake *w, const char *why)
     dibs__sink *sink = w->e->base.base.sink;
 
     sink->log(sink, DIBS_LOG_WARNING, "mysql: %s: no connection for wake-ups: %.200s: trying again",
-              w->e->place.label, why);
+              w->e->address.label, why);
     hang_up(w);
     w->pause = dibs__longer(w->pause, FIRST_PAUSE, MAX_PAUSE);
     set_timer(w, w->pause);
@@ -195,7 +195,7 @@ static bool done(dibs__my_wake *w)
     case DIBS__MY_CONNECT:
         if (!w->call.connected)
             return give_up(w, mysql_error(w->call.m));
-        if (w->e->place.tls && !mysql_get_ssl_cipher(w->call.m))
+        if (w->e->address.tls && !mysql_get_ssl_cipher(w->call.m))
             return give_up(w, "the server has no TLS");
         return begin(w, DIBS__MY_SET_UP);
     case DIBS__MY_QUERY:
@@ -230,7 +230,7 @@ static void drive(dibs__my_wake *w, int flags)
             give_up(w, "out of memory");
             return;
         }
-        flags = dibs__my_call_start(&w->call, &w->e->place);
+        flags = dibs__my_call_start(&w->call, &w->e->address);
     }
     w->call.waits_for = flags;
     watch_socket(w, (flags & MYSQL_WAIT_READ ? EPOLLIN : 0u) |
@@ -240,13 +240,13 @@ static void drive(dibs__my_wake *w, int flags)
 
 static void connect_anew(dibs__my_wake *w)
 {
-    bool aside = w->e->place.aside;
+    bool detached = w->e->address.detached;
 
     w->listened = true;
-    if (aside)
-        w->dial = dibs__my_dial_start(&w->e->place, DIBS__MY_PATIENCE, w->kick);
+    if (detached)
+        w->dial = dibs__my_dial_start(&w->e->address, DIBS__MY_PATIENCE, w->kick);
     else
-        w->call.m = dibs__my_new(&w->e->place);
+        w->call.m = dibs__my_new(&w->e->address);
     if (!w->dial && !w->call.m) {
         set_timer(w, MAX_PAUSE);
         return;
@@ -254,8 +254,8 @@ static void connect_anew(dibs__my_wake *w)
     w->phase = CONNECTING;
     w->call.step = DIBS__MY_CONNECT;
     set_timer(w, DIBS__MY_PATIENCE);
-    if (!aside)
-        drive(w, dibs__my_call_start(&w->call, &w->e->place));
+    if (!detached)
+        drive(w, dibs__my_call_start(&w->call, &w->e->address));
 }
 
 /* What was dialled aside goes on here. */
@@ -279,7 +279,7 @@ static void wake_up(dibs__my_wake *w)
         connect_anew(w);
     if (w->phase == RESTING) {
         begin(w, DIBS__MY_WATCH);
-        drive(w, dibs__my_call_start(&w->call, &w->e->place));
+        drive(w, dibs__my_call_start(&w->call, &w->e->address));
     }
 }
 
@@ -307,7 +307,7 @@ static void on_timer(dibs__my_wake *w)
     }
     if (w->phase == PAUSING) {
         if (go_on_watching(w))
-            drive(w, dibs__my_call_start(&w->call, &w->e->place));
+            drive(w, dibs__my_call_start(&w->call, &w->e->address));
     } else if (waited_for(w)) {
         wake_up(w);
     } else {
@@ -345,7 +345,7 @@ void dibs__my_wake_listen(dibs__sql *e, dibs__deadline until)
         eventfd_write(w->kick, 1);
 }
 
-void dibs__my_wake_line_changed(dibs__sql *e)
+void dibs__my_wake_queue_changed(dibs__sql *e)
 {
     if (!atomic_load(&((dibs__my *)e)->wake->wanted) && e->base.sink->waited_for(e->base.sink))
         dibs__my_wake_listen(e, 0);

@@ -100,7 +100,8 @@ static void be_loud(const hush *h)
         be_loud(&quiet);                             \
     } while (0)
 
-int dibs__my_connect(MYSQL *m, const dibs__my_place *p, const dibs__env *env, dibs__deadline until)
+int dibs__my_connect(MYSQL *m, const dibs__my_address *p, const dibs__env *env,
+                     dibs__deadline until)
 {
     MYSQL *out = NULL;
     bool late = false;

@@ -8,7 +8,7 @@
 #include "engines/postgresql/postgresql.h"
 
 #include "core/error.h"
-#include "net/aside.h"
+#include "net/detached.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -63,7 +63,7 @@ static bool dial_until(const dibs__env *env, PGconn *pg, dibs__deadline until)
 /* ---- The same aside, where a host name is looked up ------------------------------------------ */
 
 typedef struct dialling {
-    dibs__pg_place place;
+    dibs__pg_address address;
     int64_t span;
     PGconn *pg;
     bool done;
@@ -76,7 +76,7 @@ static void run(void *task)
     const dibs__env *env = &dibs__env_system;
     dibs__deadline until = dibs__after(env, d->span);
 
-    d->pg = PQconnectStartParams(d->place.keyword, d->place.value, 0);
+    d->pg = PQconnectStartParams(d->address.keyword, d->address.value, 0);
     d->done = d->pg && dial_until(env, d->pg, until);
 }
 
@@ -85,15 +85,15 @@ static void drop(void *task)
     dialling *d = task;
 
     PQfinish(d->pg);
-    dibs__pg_place_fini(&d->place);
+    dibs__pg_address_fini(&d->address);
     free(d);
 }
 
-static dialling *dialling_new(const dibs__pg_place *place, int64_t span)
+static dialling *dialling_new(const dibs__pg_address *address, int64_t span)
 {
     dialling *d = calloc(1, sizeof *d);
 
-    if (d && !dibs__pg_place_copy(&d->place, place)) {
+    if (d && !dibs__pg_address_copy(&d->address, address)) {
         free(d);
         return NULL;
     }
@@ -103,11 +103,11 @@ static dialling *dialling_new(const dibs__pg_place *place, int64_t span)
 }
 
 /* As PQconnectStartParams and dial_until together. `late`: it took too long, and is left to others. */
-static PGconn *dial_aside(dibs__pg *e, dibs__deadline until, bool *done, bool *late)
+static PGconn *dial_detached(dibs__pg *e, dibs__deadline until, bool *done, bool *late)
 {
     const dibs__env *env = e->sql.base.env;
-    dialling *d = dialling_new(&e->place, until - dibs__now(env));
-    dibs__aside *a = d ? dibs__aside_start(run, drop, d, -1) : NULL;
+    dialling *d = dialling_new(&e->address, until - dibs__now(env));
+    dibs__detached *a = d ? dibs__detached_start(run, drop, d, -1) : NULL;
     PGconn *pg;
 
     if (!a) {
@@ -115,8 +115,8 @@ static PGconn *dial_aside(dibs__pg *e, dibs__deadline until, bool *done, bool *l
             drop(d);
         return NULL;
     }
-    dibs__aside_wait(a, env, until);
-    *late = !dibs__aside_end(a);
+    dibs__detached_wait(a, env, until);
+    *late = !dibs__detached_end(a);
     if (*late)
         return NULL;
     pg = d->pg;
@@ -132,20 +132,20 @@ dibs_status dibs__pg_dial(dibs__pg *e, dibs__deadline until, PGconn **out, dibs_
     dibs_status status = DIBS_OK;
     PGconn *pg;
 
-    if (e->place.aside)
-        pg = dial_aside(e, until, &done, &late);
-    else if ((pg = PQconnectStartParams(e->place.keyword, e->place.value, 0)) != NULL)
+    if (e->address.detached)
+        pg = dial_detached(e, until, &done, &late);
+    else if ((pg = PQconnectStartParams(e->address.keyword, e->address.value, 0)) != NULL)
         done = dial_until(e->sql.base.env, pg, until);
     if (late)
         return dibs__fail(
             err, DIBS_UNAVAILABLE,
             "postgresql: cannot connect to %s: no answer in time (neither from the server nor "
             "from the name lookup, perhaps)",
-            e->place.label);
+            e->address.label);
     if (!pg)
         return dibs__fail(err, DIBS_NO_MEMORY, "postgresql: out of memory or threads");
     if (!done)
-        status = dibs__pg_fault_connecting(pg, e->place.label, err);
+        status = dibs__pg_fault_connecting(pg, e->address.label, err);
     else if (PQsetnonblocking(pg, 1) != 0)
         status = dibs__pg_fault_lost(pg, DIBS_UNAVAILABLE, err);
     if (status != DIBS_OK) {
@@ -240,10 +240,11 @@ static dibs_status read_hello(dibs__pg_conn *c, const PGresult *res, dibs_error 
 
     if (atoi(PQgetvalue(res, 0, 1)) < OLDEST)
         return dibs__fail(err, DIBS_UNSUPPORTED, "postgresql: %s is older than PostgreSQL 12",
-                          e->place.label);
+                          e->address.label);
     if (PQgetvalue(res, 0, 2)[0] == 't')
         return dibs__fail(err, DIBS_UNAVAILABLE,
-                          "postgresql: %s is a read-only standby: use the primary", e->place.label);
+                          "postgresql: %s is a read-only standby: use the primary",
+                          e->address.label);
     c->pooled = atoi(PQgetvalue(res, 0, 0)) != PQbackendPID(c->pg);
     snprintf(c->commit, sizeof c->commit, "%s", strcmp(commit, "off") == 0 ? "on" : commit);
     return DIBS_OK;

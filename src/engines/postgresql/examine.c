@@ -84,10 +84,10 @@ static dibs_status ask(dibs__pg *e, PGconn *pg, dibs__deadline until, dibs__fact
     PGresult *res = NULL;
     char *sql = NULL;
 
-    write_schema(e->place.prefix, schema, sizeof schema);
+    write_schema(e->address.prefix, schema, sizeof schema);
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    if (asprintf(&sql, questions, e->place.prefix, schema) < 0)
+    if (asprintf(&sql, questions, e->address.prefix, schema) < 0)
         return dibs__fail(err, DIBS_NO_MEMORY, "postgresql: out of memory");
 #pragma GCC diagnostic pop
     res = dibs__pg_simple(env, pg, sql, until, err);
@@ -99,7 +99,7 @@ static dibs_status ask(dibs__pg *e, PGconn *pg, dibs__deadline until, dibs__fact
             dibs__fact_add(f, PQgetvalue(res, i, 0), "%s", PQgetvalue(res, i, 1));
     PQclear(res);
     dibs__fact_clock(f, dibs__fact_value(f, "clock", 0), before, env->wall(env->ctx));
-    dibs__fact_add(f, "prefix", "%s", e->place.prefix);
+    dibs__fact_add(f, "prefix", "%s", e->address.prefix);
     derive(f, pg);
     return DIBS_OK;
 }
@@ -130,7 +130,7 @@ dibs_status dibs__pg_examine(const dibs__open_request *request, dibs__facts *out
     if (!e)
         return dibs__fail(err, DIBS_NO_MEMORY, "postgresql: out of memory");
     e->sql.base.env = request->env;
-    status = dibs__pg_place_read(&e->place, request->url, err);
+    status = dibs__pg_address_read(&e->address, request->url, err);
     if (status == DIBS_OK)
         status = dibs__pg_dial(e, request->until, &pg, err);
     until = dibs__after(request->env, DIBS__EXAMINE_SPAN);
@@ -139,7 +139,7 @@ dibs_status dibs__pg_examine(const dibs__open_request *request, dibs__facts *out
     else if (own.message[0])
         dibs__fail_as(err, own.status, &own);
     PQfinish(pg);
-    dibs__pg_place_fini(&e->place);
+    dibs__pg_address_fini(&e->address);
     free(e);
     return status;
 }

@@ -403,7 +403,7 @@ static dibs_status lost(exchange *x, size_t answered)
     if (dibs__now(x->c->base.e->base.env) >= x->until)
         return dibs__fail(x->err, commits(x->b) ? DIBS_UNKNOWN : DIBS_UNAVAILABLE,
                           "postgresql: no answer from %s in time",
-                          ((dibs__pg *)x->c->base.e)->place.label);
+                          ((dibs__pg *)x->c->base.e)->address.label);
     return dibs__pg_fault_lost(x->c->pg, commits(x->b) ? DIBS_UNKNOWN : DIBS_UNAVAILABLE, x->err);
 }
 

@@ -1,4 +1,4 @@
-/* Wake-ups: LISTEN on a connection of its own, opened when one of ours first stands in line, or waits
+/* Wake-ups: LISTEN on a connection of its own, opened when one of ours first stands in the queue, or waits
  * for a cell (await.c).
  *
  * It is lost: waiters are looked at by a timer until there is a new one, and once when there is.
@@ -126,7 +126,7 @@ void dibs__pg_listen(dibs__sql *base, dibs__deadline until)
         begun = see_to_it(e, until);
     pthread_mutex_unlock(&e->listen_mutex);
     if (begun)
-        base->base.sink->look_again(base->base.sink, DIBS__WAITERS | DIBS__CELLS);
+        base->base.sink->check_all(base->base.sink, DIBS__WAITERS | DIBS__CELLS);
 }
 
 /* ---- Events ---------------------------------------------------------------------------------- */
@@ -181,5 +181,5 @@ void dibs__pg_events(dibs__engine *base, dibs__deadline until)
     else
         set_timer(e, false);
     pthread_mutex_unlock(&e->listen_mutex);
-    sink->look_again(sink, DIBS__WAITERS | DIBS__CELLS);
+    sink->check_all(sink, DIBS__WAITERS | DIBS__CELLS);
 }

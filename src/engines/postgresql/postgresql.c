@@ -28,7 +28,7 @@ static const dibs__sql_driver driver = {
 static void free_engine(dibs__pg *e)
 {
     dibs__pg_listen_close(e);
-    dibs__pg_place_fini(&e->place);
+    dibs__pg_address_fini(&e->address);
     for (int i = 0; i < DIBS__PG_TEXTS; i++)
         free(e->text[i]);
     free(e);
@@ -44,11 +44,11 @@ static dibs_status pg_open(const dibs__open_request *request, dibs__engine **out
     e->sql.request_span = request->request_span;
     status = dibs__pg_listen_open(e, err);
     if (status == DIBS_OK)
-        status = dibs__pg_place_read(&e->place, request->url, err);
+        status = dibs__pg_address_read(&e->address, request->url, err);
     if (status == DIBS_OK)
-        status = dibs__pg_dialect(e->text, e->place.prefix, err);
+        status = dibs__pg_dialect(e->text, e->address.prefix, err);
     if (status == DIBS_OK)
-        status = dibs__sql_open(&e->sql, &driver, request, (size_t)e->place.connections, err);
+        status = dibs__sql_open(&e->sql, &driver, request, (size_t)e->address.connections, err);
     if (status != DIBS_OK) {
         free_engine(e);
         return status;
@@ -75,15 +75,15 @@ static void pg_abandon(dibs__engine *base)
 
 static dibs_status pg_schema(dibs__url *url, char **out, dibs_error *err)
 {
-    dibs__pg_place place;
-    dibs_status status = dibs__pg_place_read(&place, url, err);
+    dibs__pg_address address;
+    dibs_status status = dibs__pg_address_read(&address, url, err);
 
     if (status == DIBS_OK) {
-        *out = dibs__pg_schema_text(place.prefix);
+        *out = dibs__pg_schema_text(address.prefix);
         if (!*out)
             status = dibs__fail(err, DIBS_NO_MEMORY, "postgresql: out of memory");
     }
-    dibs__pg_place_fini(&place);
+    dibs__pg_address_fini(&address);
     return status;
 }
 

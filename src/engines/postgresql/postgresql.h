@@ -1,7 +1,7 @@
 /* The inside of the PostgreSQL engine: a driver for families/rows over libpq.
  *
  *   postgresql.c  the engine table
- *   place.c       where the server is and how to reach it, from the URL
+ *   address.c       where the server is and how to reach it, from the URL
  *   connection.c  connecting, and setting a session up
  *   dialect.c     the text of every operation
  *   exchange.c    a batch as one pipeline, and its answers as rows
@@ -28,25 +28,25 @@
 #define DIBS__PG_IDLE_MS \
     2000 /* the server ends a transaction of ours that has been silent so long */
 
-/* ---- place.c --------------------------------------------------------------------------------- */
+/* ---- address.c --------------------------------------------------------------------------------- */
 
 /* What PQconnectStartParams gets; all text is owned by `text`. */
-typedef struct dibs__pg_place {
+typedef struct dibs__pg_address {
     const char *keyword[DIBS__PG_KEYWORDS];
     const char *value[DIBS__PG_KEYWORDS];
     size_t count;
     char *text[DIBS__PG_KEYWORDS];
     char prefix[DIBS__PG_PREFIX_MAX + 1]; /* of the tables; may begin with "schema." */
     int64_t connections;
-    bool aside;      /* there may be a host name to be looked up */
+    bool detached;   /* there may be a host name to be looked up */
     char label[200]; /* for messages: host:port/database */
-} dibs__pg_place;
+} dibs__pg_address;
 
 /* Takes the URL's parameters. A failed read leaves something that fini accepts. */
-dibs_status dibs__pg_place_read(dibs__pg_place *place, dibs__url *url, dibs_error *err);
-void dibs__pg_place_fini(dibs__pg_place *place);
+dibs_status dibs__pg_address_read(dibs__pg_address *address, dibs__url *url, dibs_error *err);
+void dibs__pg_address_fini(dibs__pg_address *address);
 /* The keywords alone; false: out of memory, and there is nothing to fini. */
-bool dibs__pg_place_copy(dibs__pg_place *to, const dibs__pg_place *from);
+bool dibs__pg_address_copy(dibs__pg_address *to, const dibs__pg_address *from);
 
 /* ---- Statements: the operations, and short forms for lists of one ---------------------------- */
 
@@ -60,7 +60,7 @@ enum {
 
 typedef struct dibs__pg {
     dibs__sql sql;
-    dibs__pg_place place;
+    dibs__pg_address address;
     char *text[DIBS__PG_TEXTS]; /* of every statement, with the tables' names */
     /* listen.c's */
     pthread_mutex_t listen_mutex;

@@ -131,7 +131,7 @@ static found find_table(dibs__pg_conn *c, const char *which, const char *version
     snprintf(sql, sizeof sql,
              "SELECT to_regclass('%s%s') IS NOT NULL, "
              "coalesce(obj_description(to_regclass('%s%s'), 'pg_class'), '')",
-             e->place.prefix, which, e->place.prefix, which);
+             e->address.prefix, which, e->address.prefix, which);
     res = dibs__pg_simple(e->sql.base.env, c->pg, sql, until, err);
     if (!res)
         return FAILED;
@@ -143,7 +143,7 @@ static found find_table(dibs__pg_conn *c, const char *which, const char *version
         dibs__fail(err, DIBS_ENGINE_FAILED,
                    "postgresql: the table %s%s in %s is not of this version ('%s' "
                    "is its comment, there is '%.60s'): give another ?table_prefix=",
-                   e->place.prefix, which, e->place.label, version, PQgetvalue(res, 0, 1));
+                   e->address.prefix, which, e->address.label, version, PQgetvalue(res, 0, 1));
     PQclear(res);
     return what;
 }
@@ -155,7 +155,7 @@ static dibs_status run_alone(dibs__pg_conn *c, const char *pattern, dibs__deadli
     static const char first[] = "SELECT set_config('lock_timeout', '0', true); "
                                 "SELECT pg_advisory_xact_lock(7236978148462129154);\n";
     dibs__pg *e = (dibs__pg *)c->base.e;
-    char *text = dibs__pg_fill_in(pattern, e->place.prefix);
+    char *text = dibs__pg_fill_in(pattern, e->address.prefix);
     char *sql = text ? malloc(sizeof first + strlen(text)) : NULL;
     PGresult *res = NULL;
     dibs_status status = DIBS_OK;
@@ -205,7 +205,7 @@ static dibs_status see_to(dibs__pg_conn *c, const char *which, const char *versi
             "postgresql: %s has no tables %s of this version, and this "
             "account may not create them: let an administrator run what `dibs schema "
             "--url '…'` prints, then GRANT SELECT, INSERT, UPDATE, DELETE on them (%s)",
-            e->place.label, names, own.message);
+            e->address.label, names, own.message);
     if (status != DIBS_OK)
         dibs__fail_as(err, status, &own);
     return status;
@@ -213,7 +213,7 @@ static dibs_status see_to(dibs__pg_conn *c, const char *which, const char *versi
 
 dibs_status dibs__pg_prepare(dibs__sql_conn *base, dibs__deadline until, dibs_error *err)
 {
-    const char *prefix = ((dibs__pg *)base->e)->place.prefix;
+    const char *prefix = ((dibs__pg *)base->e)->address.prefix;
     char names[3 * DIBS__PG_PREFIX_MAX + 40];
 
     snprintf(names, sizeof names, "%slock, %sholder and %swaiter", prefix, prefix, prefix);
@@ -225,7 +225,7 @@ dibs_status dibs__pg_prepare_cells(dibs__sql_conn *base, bool make, dibs__deadli
                                    dibs_error *err)
 {
     dibs__pg_conn *c = (dibs__pg_conn *)base;
-    const char *prefix = ((dibs__pg *)base->e)->place.prefix;
+    const char *prefix = ((dibs__pg *)base->e)->address.prefix;
     char names[2 * DIBS__PG_PREFIX_MAX + 40];
     dibs_status status;
 

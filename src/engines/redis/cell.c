@@ -217,7 +217,7 @@ dibs_status dibs__redis_cell(dibs__engine *e, const char *name, const dibs__cell
     if (status == DIBS_OK)
         status = in_doubt(dibs__redis_cell_answer(reply, command->op, out, err), command->op);
     if (status != DIBS_OK)
-        dibs__wrap(err, "%s", r->place.text);
+        dibs__wrap(err, "%s", r->address.text);
     if (reply)
         freeReplyObject(reply);
     return status;
@@ -275,7 +275,7 @@ dibs_status dibs__redis_watch(dibs__engine *e, const char *name, uint64_t versio
     snprintf(mark, sizeof mark, "%s " DIBS__REDIS_CHANGED "%016" PRIx64, r->id, dibs__hash(name));
     status = set_mark(r, key, mark, version, until, &changed, err);
     if (status != DIBS_OK)
-        dibs__wrap(err, "%s", r->place.text);
+        dibs__wrap(err, "%s", r->address.text);
     if (changed)
         e->sink->changed(e->sink, dibs__hash(name));
     return status;

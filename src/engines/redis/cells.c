@@ -187,7 +187,7 @@ dibs_status dibs__redis_cell_list(dibs__engine *e, const dibs__cell_range *range
     if (out->more)
         snprintf(out->reached, sizeof out->reached, "%s", found.keys[count - 1]);
     if (status != DIBS_OK)
-        dibs__wrap(err, "%s", r->place.text);
+        dibs__wrap(err, "%s", r->address.text);
     dibs__names_fini(&found);
     return status;
 }

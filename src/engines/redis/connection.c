@@ -39,25 +39,26 @@ static void keep_alive(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
 }
 
-static dibs_status connect_host(const dibs__redis_place *place, dibs__deadline until, int *out,
+static dibs_status connect_host(const dibs__redis_address *address, dibs__deadline until, int *out,
                                 dibs_error *err)
 {
-    dibs_status status = dibs__dial(place->env, place->host, place->port, -1, until, out, err);
+    dibs_status status =
+        dibs__dial(address->env, address->host, address->port, -1, until, out, err);
 
     if (status == DIBS_OK)
         keep_alive(*out);
     return status;
 }
 
-static dibs_status connect_socket(const dibs__redis_place *place, dibs__deadline until, int *out,
-                                  dibs_error *err)
+static dibs_status connect_socket(const dibs__redis_address *address, dibs__deadline until,
+                                  int *out, dibs_error *err)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct sockaddr_un socket_address = {.sun_family = AF_UNIX};
 
-    strncpy(address.sun_path, place->socket,
-            sizeof address.sun_path - 1); /* its length was checked */
-    *out = dibs__dial_address(place->env, (const struct sockaddr *)&address, sizeof address, -1,
-                              until);
+    strncpy(socket_address.sun_path, address->socket,
+            sizeof socket_address.sun_path - 1); /* its length was checked */
+    *out = dibs__dial_address(address->env, (const struct sockaddr *)&socket_address,
+                              sizeof socket_address, -1, until);
     if (*out >= 0)
         return DIBS_OK;
     if (errno == EACCES || errno == EPERM)
@@ -106,26 +107,26 @@ static redisReader *create_reader(void)
     return create_any_array ? redisReaderCreateWithFunctions(&bounded) : redisReaderCreate();
 }
 
-dibs_status dibs__conn_open(const dibs__redis_place *place, dibs__deadline until, dibs__conn **out,
-                            dibs_error *err)
+dibs_status dibs__conn_open(const dibs__redis_address *address, dibs__deadline until,
+                            dibs__conn **out, dibs_error *err)
 {
     dibs__conn *c = calloc(1, sizeof *c);
     dibs_status status;
 
     if (!c)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    c->env = place->env;
+    c->env = address->env;
     c->fd = -1;
     c->reader = create_reader();
     if (!c->reader)
         status = dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    else if (place->host)
-        status = connect_host(place, until, &c->fd, err);
+    else if (address->host)
+        status = connect_host(address, until, &c->fd, err);
     else
-        status = connect_socket(place, until, &c->fd, err);
-    if (status == DIBS_OK && place->tls)
-        status = dibs__tls_open(place->tls, c->fd, place->host, c->env, until, &c->tls, err);
-    if (status == DIBS_OK && !place->tls)
+        status = connect_socket(address, until, &c->fd, err);
+    if (status == DIBS_OK && address->tls)
+        status = dibs__tls_open(address->tls, c->fd, address->host, c->env, until, &c->tls, err);
+    if (status == DIBS_OK && !address->tls)
         let_block(c->fd);
     if (status != DIBS_OK)
         dibs__conn_close(c);

@@ -16,7 +16,7 @@
 typedef struct dibs__sentinels dibs__sentinels; /* sentinel.h */
 
 /* Where the server is and as whom to come: what the URL said. */
-typedef struct dibs__redis_place {
+typedef struct dibs__redis_address {
     const dibs__env *env;
     dibs__sentinels *sentinels; /* NULL: it is at one address. Else they say at which */
     char *host;                 /* NULL: a unix socket */
@@ -27,7 +27,7 @@ typedef struct dibs__redis_place {
     int64_t db;
     dibs__tls_context *tls; /* NULL: plain */
     char text[300];         /* for messages: "redis at host:port" */
-} dibs__redis_place;
+} dibs__redis_address;
 
 #define DIBS__RUN_SIZE 48
 
@@ -51,8 +51,8 @@ typedef enum dibs__io {
 } dibs__io;
 
 /* Connects and shakes hands with TLS; says nothing to Redis yet. */
-dibs_status dibs__conn_open(const dibs__redis_place *place, dibs__deadline until, dibs__conn **out,
-                            dibs_error *err);
+dibs_status dibs__conn_open(const dibs__redis_address *address, dibs__deadline until,
+                            dibs__conn **out, dibs_error *err);
 void dibs__conn_close(dibs__conn *c); /* NULL is allowed */
 /* When it is closed, what the system has not sent yet is thrown away. */
 void dibs__conn_drop_unsent(dibs__conn *c);

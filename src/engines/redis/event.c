@@ -1,4 +1,4 @@
-/* Wake-ups: one subscription a handle, made when the first of it stands in line. Whoever reads the handle's
+/* Wake-ups: one subscription a handle, made when the first of it stands in the queue. Whoever reads the handle's
  * events polls one descriptor, an epoll set with the subscription in it and a timer for trying
  * again when that was cut. What is published meanwhile is lost: once it stands again, the core looks at all who
  * wait. */
@@ -132,7 +132,7 @@ static dibs_status subscribe(dibs__redis *r, dibs__conn *c, dibs__deadline until
     if (status == DIBS_OK && reply->type != REDIS_REPLY_ARRAY)
         status = dibs__redis_refusal(reply, err);
     if (status != DIBS_OK)
-        dibs__wrap(err, "%s: cannot subscribe to %s", r->place.text, r->channel);
+        dibs__wrap(err, "%s: cannot subscribe to %s", r->address.text, r->channel);
     if (reply)
         freeReplyObject(reply);
     dibs__bytes_fini(&bytes);
@@ -144,7 +144,7 @@ static dibs_status connect_events(dibs__redis *r, dibs__deadline until, dibs_err
 {
     dibs__events *v = r->events;
     dibs__conn *c = NULL;
-    dibs_status status = dibs__redis_connect(&r->place, until, &c, err);
+    dibs_status status = dibs__redis_connect(&r->address, until, &c, err);
 
     if (status == DIBS_OK)
         status = subscribe(r, c, until, err);
@@ -207,18 +207,18 @@ dibs_status dibs__events_need(dibs__redis *r, dibs__deadline until, dibs_error *
     bool again;
 
     if (!lock_until(v, r->base.env, until))
-        return dibs__fail(err, DIBS_UNAVAILABLE, "%s: not subscribed in time", r->place.text);
+        return dibs__fail(err, DIBS_UNAVAILABLE, "%s: not subscribed in time", r->address.text);
     v->wanted = true;
     err = err ? err : &unused;
     if (!v->conn && v->refused)
         status =
-            dibs__fail(err, DIBS_UNAVAILABLE, "%s: the subscription was refused", r->place.text);
+            dibs__fail(err, DIBS_UNAVAILABLE, "%s: the subscription was refused", r->address.text);
     else if (!v->conn && (status = connect_events(r, until, err)) != DIBS_OK)
         retry_later(r, err); /* the reader may have been turned away meanwhile */
     again = stands_again(v);
     pthread_mutex_unlock(&v->lock);
     if (again)
-        r->base.sink->look_again(r->base.sink, DIBS__WAITERS | DIBS__CELLS);
+        r->base.sink->check_all(r->base.sink, DIBS__WAITERS | DIBS__CELLS);
     return status;
 }
 
@@ -253,7 +253,7 @@ static void tell(const dibs__redis *r, const redisReply *reply)
     }
     n = sscanf(reply->element[2]->str, "%39s %" SCNd64 " %" SCNd64, attempt, &fence, &floor);
     if (n == 1 || (n == 3 && r->guard.replicas > 0))
-        sink->look(sink, attempt);
+        sink->check(sink, attempt);
     else if (n == 3 && dibs__redis_is_fence(fence, floor))
         sink->granted(sink, attempt, (uint64_t)fence, (uint64_t)floor);
 }
@@ -299,7 +299,7 @@ static void drop(dibs__redis *r)
     dibs__events *v = r->events;
     dibs__conn *c = v->conn;
 
-    r->base.sink->log(r->base.sink, DIBS_LOG_INFO, "%s: the subscription was cut", r->place.text);
+    r->base.sink->log(r->base.sink, DIBS_LOG_INFO, "%s: the subscription was cut", r->address.text);
     epoll_ctl(v->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
     pthread_mutex_lock(&v->lock);
     v->conn = NULL;
@@ -314,7 +314,7 @@ static void leave_master(void *ctx)
 {
     dibs__redis *r = ctx;
 
-    r->base.sink->log(r->base.sink, DIBS_LOG_INFO, "%s: there is another master", r->place.text);
+    r->base.sink->log(r->base.sink, DIBS_LOG_INFO, "%s: there is another master", r->address.text);
     dibs__pipeline_renew(r->pipeline);
     dibs__events_renew(r->events);
 }
@@ -326,8 +326,8 @@ void dibs__redis_events(dibs__engine *e, dibs__deadline until)
     dibs__conn *c;
     bool rang = has_rung(v), again = false;
 
-    if (r->place.sentinels)
-        dibs__sentinels_hear(r->place.sentinels, leave_master, r);
+    if (r->address.sentinels)
+        dibs__sentinels_hear(r->address.sentinels, leave_master, r);
 
     if (pthread_mutex_trylock(&v->lock) != 0)
         return; /* somebody is connecting, and will ring again */
@@ -337,7 +337,7 @@ void dibs__redis_events(dibs__engine *e, dibs__deadline until)
     again |= stands_again(v);
     pthread_mutex_unlock(&v->lock);
     if (again)
-        r->base.sink->look_again(r->base.sink, DIBS__WAITERS | DIBS__CELLS);
+        r->base.sink->check_all(r->base.sink, DIBS__WAITERS | DIBS__CELLS);
     if (c && !read_events(c, r))
         drop(r);
 }

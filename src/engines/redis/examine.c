@@ -231,12 +231,13 @@ static void count_sentinels(dibs__facts *f, dibs__conn *c, dibs__deadline until)
 /* Where the connection leads, by address: two names may be one host. */
 static void add_peer(dibs__facts *f, int fd)
 {
-    struct sockaddr_storage address;
-    socklen_t size = sizeof address;
+    struct sockaddr_storage socket_address;
+    socklen_t size = sizeof socket_address;
     char text[NI_MAXHOST];
 
-    if (getpeername(fd, (struct sockaddr *)&address, &size) == 0 && address.ss_family != AF_UNIX &&
-        getnameinfo((struct sockaddr *)&address, size, text, sizeof text, NULL, 0,
+    if (getpeername(fd, (struct sockaddr *)&socket_address, &size) == 0 &&
+        socket_address.ss_family != AF_UNIX &&
+        getnameinfo((struct sockaddr *)&socket_address, size, text, sizeof text, NULL, 0,
                     NI_NUMERICHOST) == 0)
         dibs__fact_add(f, "peer", "%s", text);
 }
@@ -259,12 +260,12 @@ static bool ping(void *ctx)
     return true;
 }
 
-dibs_status dibs__redis_examine_server(const dibs__redis_place *place, const char *prefix,
+dibs_status dibs__redis_examine_server(const dibs__redis_address *address, const char *prefix,
                                        dibs__deadline until, dibs__facts *f, dibs_error *err)
 {
     dibs__conn *c = NULL;
     redisReply *info;
-    dibs_status status = dibs__redis_connect(place, until, &c, err);
+    dibs_status status = dibs__redis_connect(address, until, &c, err);
 
     if (status != DIBS_OK)
         return status;

@@ -6,7 +6,7 @@
 #include "engines/redis/connection.h"
 
 /* Connects, collects the facts and times exchanges. Fails only when it cannot connect. */
-dibs_status dibs__redis_examine_server(const dibs__redis_place *place, const char *prefix,
+dibs_status dibs__redis_examine_server(const dibs__redis_address *address, const char *prefix,
                                        dibs__deadline until, dibs__facts *f, dibs_error *err);
 
 #endif

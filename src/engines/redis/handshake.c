@@ -30,22 +30,22 @@ static dibs_status surely_not_done(dibs_status status)
 /* ---- Who we are ------------------------------------------------------------------------------ */
 
 /* The last three are its name, its identifier and the server's run, in this order. */
-static size_t write_login(const dibs__redis_place *place, dibs__bytes *out)
+static size_t write_login(const dibs__redis_address *address, dibs__bytes *out)
 {
     size_t count = 3;
 
-    if (place->password) {
-        dibs__resp_begin(out, place->user ? 3 : 2);
+    if (address->password) {
+        dibs__resp_begin(out, address->user ? 3 : 2);
         dibs__resp_text(out, "AUTH");
-        if (place->user)
-            dibs__resp_text(out, place->user);
-        dibs__resp_text(out, place->password);
+        if (address->user)
+            dibs__resp_text(out, address->user);
+        dibs__resp_text(out, address->password);
         count++;
     }
-    if (place->db != 0) {
+    if (address->db != 0) {
         dibs__resp_begin(out, 2);
         dibs__resp_text(out, "SELECT");
-        dibs__resp_number(out, place->db);
+        dibs__resp_number(out, address->db);
         count++;
     }
     dibs__resp_begin(out, 3);
@@ -70,12 +70,12 @@ static void note_identity(dibs__conn *c, const redisReply *id, const redisReply 
         dibs__info_value(info->str, "run_id", c->run, sizeof c->run);
 }
 
-static dibs_status login(dibs__conn *c, const dibs__redis_place *place, dibs__deadline until,
+static dibs_status login(dibs__conn *c, const dibs__redis_address *address, dibs__deadline until,
                          dibs_error *err)
 {
     dibs__bytes bytes = {0};
     redisReply *replies[LOGIN_MAX];
-    size_t count = write_login(place, &bytes);
+    size_t count = write_login(address, &bytes);
     dibs_status status = dibs__conn_ask(c, &bytes, replies, count, until, err);
 
     if (status != DIBS_OK)
@@ -95,24 +95,24 @@ static dibs_status login(dibs__conn *c, const dibs__redis_place *place, dibs__de
     return surely_not_done(status);
 }
 
-dibs_status dibs__redis_connect(const dibs__redis_place *place, dibs__deadline until,
+dibs_status dibs__redis_connect(const dibs__redis_address *address, dibs__deadline until,
                                 dibs__conn **out, dibs_error *err)
 {
     dibs__conn *c = NULL;
     dibs_status status;
 
-    if (place->sentinels) {
-        status = dibs__sentinels_connect(place->sentinels, place, until, out, err);
+    if (address->sentinels) {
+        status = dibs__sentinels_connect(address->sentinels, address, until, out, err);
         if (status != DIBS_OK)
-            dibs__wrap(err, "%s", place->text);
+            dibs__wrap(err, "%s", address->text);
         return status;
     }
-    status = dibs__conn_open(place, until, &c, err);
+    status = dibs__conn_open(address, until, &c, err);
 
     if (status == DIBS_OK)
-        status = login(c, place, until, err);
+        status = login(c, address, until, err);
     if (status != DIBS_OK) {
-        dibs__wrap(err, "%s", place->text);
+        dibs__wrap(err, "%s", address->text);
         dibs__conn_close(c);
         return status;
     }

@@ -8,7 +8,7 @@
 #include "engines/redis/script.h"
 
 /* A connection that is logged in. Messages say which server. */
-dibs_status dibs__redis_connect(const dibs__redis_place *place, dibs__deadline until,
+dibs_status dibs__redis_connect(const dibs__redis_address *address, dibs__deadline until,
                                 dibs__conn **out, dibs_error *err);
 
 typedef struct dibs__server_kind {

@@ -127,7 +127,7 @@ dibs_status dibs__redis_read_reply(const redisReply *reply, int64_t lease, dibs_
     if (reply && reply->type == REDIS_REPLY_INTEGER && reply->integer >= 0)
         return read_short(reply->integer, lease, out);
     if (reply && reply->type == REDIS_REPLY_STRING) {
-        out->verdict = DIBS__QUEUED; /* and not at the head of the line */
+        out->verdict = DIBS__QUEUED; /* and not at the head of the queue */
         return read_in_way(reply, &out->in_way) ? DIBS_OK : refused(reply, out, err);
     }
     if (!reply || reply->type != REDIS_REPLY_ARRAY || reply->elements < 1 ||
@@ -215,7 +215,7 @@ static dibs_status ask(dibs__redis *r, const question *q, dibs__deadline until, 
     else if (status == DIBS_OK)
         status = read_answer(r, q, reply, safe, out, err);
     if (status != DIBS_OK)
-        dibs__wrap(err, "%s", r->place.text);
+        dibs__wrap(err, "%s", r->address.text);
     if (reply)
         freeReplyObject(reply);
     return status;
@@ -288,14 +288,14 @@ static void ask_to_enter(const dibs__redis *r, const dibs__enter_request *reques
 }
 
 /* In line, it must be told. What was published before the subscription stands is lost: then it looks. Without one,
- * signs of life find what happens, and each try to subscribe again. */
+ * keep-alives find what happens, and each try to subscribe again. */
 static void see_to_wake_up(dibs__redis *r, const char *attempt, uint64_t stood,
                            dibs__deadline until)
 {
     if (stood && dibs__events_standing(r) == stood)
         return;
     dibs__events_need(r, until, NULL);
-    r->base.sink->look(r->base.sink, attempt);
+    r->base.sink->check(r->base.sink, attempt);
 }
 
 dibs_status dibs__redis_enter(dibs__engine *e, const dibs__enter_request *request,
@@ -418,7 +418,7 @@ void dibs__redis_keep(dibs__engine *e, dibs__claim *const claims[], size_t count
 
     for (size_t i = 0; i < count; i += KEEP_MAX) {
         size_t n = count - i < KEEP_MAX ? count - i : KEEP_MAX;
-        /* The script goes out whole with the first claim; a sign of life given twice does no harm.
+        /* The script goes out whole with the first claim; a keep-alive given twice does no harm.
          */
         if (keep_some(r, claims + i, n, false, until) > 0)
             keep_some(r, claims + i, n, true, until);

@@ -2,8 +2,8 @@
  * Each caller sleeps on a word of its own, so that one who is done returns without the mutex. Who drives is
  * decided in core/driver.h.
  *
- * The line points to calls on their callers' stacks. A caller returns in two ways only: its word is DONE, which
- * is said after the line has let go of the call, or through `leave`, after it has let go of the line.
+ * The queue points to calls on their callers' stacks. A caller returns in two ways only: its word is DONE, which
+ * is said after the queue has let go of the call, or through `leave`, after it has let go of the queue.
  *
  *   out ----> spare ----> socket ----> reader ----> line[0].call, line[1].call, ...
  *   (queued)  (writer)                 (driver)     (in the order of the requests) */
@@ -35,13 +35,13 @@ typedef struct call {
     dibs_error *err;
 } call;
 
-/* A request in line for its replies. */
+/* A request in the queue for its replies. */
 typedef struct entry {
     call *call;           /* NULL: nobody waits for it any more, or nobody ever did */
     size_t left;          /* replies to come */
     size_t size;          /* bytes of it */
     uint64_t end;         /* the request is out when so many bytes are */
-    dibs__deadline since; /* in line */
+    dibs__deadline since; /* in the queue */
     uint64_t ends;  /* connections that were given up, see abandoned.h; 0: a caller's request */
     uint64_t after; /* and the last before them */
     bool refused;   /* to end one of them */
@@ -65,32 +65,32 @@ struct dibs__pipeline {
     dibs__bytes out, spare;
     size_t spare_sent;
     uint64_t queued, sent; /* bytes of this connection */
-    entry *line;           /* a ring */
+    entry *in_flight;      /* a ring */
     size_t room, first, count;
     int flights;
 };
 
-/* ---- The line of requests -------------------------------------------------------------------- */
+/* ---- The queue of requests -------------------------------------------------------------------- */
 
 static entry *entry_at(dibs__pipeline *p, size_t i)
 {
-    return &p->line[(p->first + i) & (p->room - 1)];
+    return &p->in_flight[(p->first + i) & (p->room - 1)];
 }
 
 static bool make_room(dibs__pipeline *p)
 {
     size_t room = p->room ? 2 * p->room : 64;
-    entry *line;
+    entry *in_flight;
 
     if (p->count < p->room)
         return true;
-    line = calloc(room, sizeof *line);
-    if (!line)
+    in_flight = calloc(room, sizeof *in_flight);
+    if (!in_flight)
         return false;
     for (size_t i = 0; i < p->count; i++)
-        line[i] = *entry_at(p, i);
-    free(p->line);
-    p->line = line;
+        in_flight[i] = *entry_at(p, i);
+    free(p->in_flight);
+    p->in_flight = in_flight;
     p->room = room;
     p->first = 0;
     return true;
@@ -552,7 +552,7 @@ void dibs__pipeline_free(dibs__pipeline *p)
     dibs__conn_close(p->conn);
     dibs__bytes_fini(&p->out);
     dibs__bytes_fini(&p->spare);
-    free(p->line);
+    free(p->in_flight);
     pthread_cond_destroy(&p->turned);
     pthread_mutex_destroy(&p->lock);
     free(p);

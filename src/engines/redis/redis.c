@@ -24,35 +24,35 @@ extern const dibs__engine_class dibs__engine_redis;
 
 /* ---- The URL --------------------------------------------------------------------------------- */
 
-static dibs_status read_socket(dibs__url *url, dibs__redis_place *place, dibs_error *err)
+static dibs_status read_socket(dibs__url *url, dibs__redis_address *address, dibs_error *err)
 {
-    struct sockaddr_un address;
+    struct sockaddr_un socket_address;
 
     if (url->path[0] != '/' || (url->host_count > 0 && url->host[0].name[0]))
         return dibs__fail(err, DIBS_INVALID,
                           "redis+unix needs the path of a socket: redis+unix:///path/to.sock");
-    if (strlen(url->path) >= sizeof address.sun_path)
+    if (strlen(url->path) >= sizeof socket_address.sun_path)
         return dibs__fail(err, DIBS_INVALID, "the socket's path is longer than %zu bytes",
-                          sizeof address.sun_path - 1);
-    if (!(place->socket = strdup(url->path)))
+                          sizeof socket_address.sun_path - 1);
+    if (!(address->socket = strdup(url->path)))
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    snprintf(place->text, sizeof place->text, "redis at %.200s", url->path);
-    return dibs__url_take_number(url, "db", 0, INT32_MAX, &place->db, err);
+    snprintf(address->text, sizeof address->text, "redis at %.200s", url->path);
+    return dibs__url_take_number(url, "db", 0, INT32_MAX, &address->db, err);
 }
 
-static dibs_status read_host(dibs__url *url, dibs__redis_place *place, dibs_error *err)
+static dibs_status read_host(dibs__url *url, dibs__redis_address *address, dibs_error *err)
 {
     const char *host;
 
     if (url->host_count != 1)
         return dibs__fail(err, DIBS_INVALID, "redis:// takes one host: write redis://host:port");
     host = url->host[0].name[0] ? url->host[0].name : "127.0.0.1";
-    if (!(place->host = strdup(host)))
+    if (!(address->host = strdup(host)))
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    place->port = url->host[0].port ? url->host[0].port : DIBS__REDIS_PORT;
-    snprintf(place->text, sizeof place->text, "redis at %.200s:%d", host, place->port);
+    address->port = url->host[0].port ? url->host[0].port : DIBS__REDIS_PORT;
+    snprintf(address->text, sizeof address->text, "redis at %.200s:%d", host, address->port);
     if (url->path[0] && strcmp(url->path, "/") != 0)
-        return dibs__place_db(url->path + 1, &place->db, err);
+        return dibs__address_db(url->path + 1, &address->db, err);
     return DIBS_OK;
 }
 
@@ -61,16 +61,16 @@ static dibs_status read_url(dibs__url *url, dibs__redis *r, dibs_error *err)
     bool socket = strcmp(url->scheme, "redis+unix") == 0;
     bool tls = strcmp(url->scheme, "rediss") == 0;
     bool sentinel = strcmp(url->scheme, "redis+sentinel") == 0;
-    dibs_status status = dibs__place_login(&r->place, url->user, url->password, err);
+    dibs_status status = dibs__address_login(&r->address, url->user, url->password, err);
 
     if (status == DIBS_OK)
-        status = sentinel ? dibs__sentinels_read_url(url, &r->place, err)
-                 : socket ? read_socket(url, &r->place, err)
-                          : read_host(url, &r->place, err);
+        status = sentinel ? dibs__sentinels_read_url(url, &r->address, err)
+                 : socket ? read_socket(url, &r->address, err)
+                          : read_host(url, &r->address, err);
     if (status == DIBS_OK)
-        status = dibs__place_prefix(url, r->prefix, err);
+        status = dibs__address_prefix(url, r->prefix, err);
     if (status == DIBS_OK && tls)
-        status = dibs__place_tls(url, &r->place.tls, err);
+        status = dibs__address_tls(url, &r->address.tls, err);
     if (status == DIBS_OK)
         status = dibs__guard_read_url(&r->guard, url, sentinel, err);
     if (status == DIBS_OK)
@@ -96,8 +96,8 @@ static void redis_close(dibs__engine *e)
     dibs__abandoned_fini(&r->abandoned);
     dibs__scripts_fini(&r->scripts);
     dibs__guard_fini(&r->guard);
-    dibs__tls_context_free(r->place.tls);
-    dibs__place_fini(&r->place);
+    dibs__tls_context_free(r->address.tls);
+    dibs__address_fini(&r->address);
     free(r);
 }
 
@@ -106,7 +106,7 @@ static void redis_abandon(dibs__engine *e)
     dibs__redis *r = (dibs__redis *)e;
 
     dibs__pipeline_abandon(r->pipeline);
-    dibs__sentinels_abandon(r->place.sentinels);
+    dibs__sentinels_abandon(r->address.sentinels);
     dibs__events_abandon(r->events);
 }
 
@@ -116,8 +116,8 @@ static dibs_status connect_main(void *ctx, dibs__deadline until, dibs__conn **ou
     dibs__redis *r = ctx;
     dibs__server_kind kind = {0};
     dibs__conn *c = NULL;
-    unsigned changes = r->place.sentinels ? dibs__sentinels_changes(r->place.sentinels) : 0;
-    dibs_status status = dibs__redis_connect(&r->place, until, &c, err);
+    unsigned changes = r->address.sentinels ? dibs__sentinels_changes(r->address.sentinels) : 0;
+    dibs_status status = dibs__redis_connect(&r->address, until, &c, err);
 
     if (status != DIBS_OK)
         return status;
@@ -126,13 +126,13 @@ static dibs_status connect_main(void *ctx, dibs__deadline until, dibs__conn **ou
         atomic_store(&r->flags, kind.flags);
         status = dibs__guard_greet(r, c, kind.info ? kind.info->str : NULL, until, err);
     }
-    if (status == DIBS_OK && r->place.sentinels &&
-        dibs__sentinels_changes(r->place.sentinels) != changes)
+    if (status == DIBS_OK && r->address.sentinels &&
+        dibs__sentinels_changes(r->address.sentinels) != changes)
         status = dibs__fail(err, DIBS_UNAVAILABLE, "there is another master meanwhile: try again");
     if (kind.info)
         freeReplyObject(kind.info);
     if (status != DIBS_OK) {
-        dibs__wrap(err, "%s", r->place.text);
+        dibs__wrap(err, "%s", r->address.text);
         dibs__conn_close(c);
         return status;
     }
@@ -140,7 +140,7 @@ static dibs_status connect_main(void *ctx, dibs__deadline until, dibs__conn **ou
         r->base.sink->log(
             r->base.sink, DIBS_LOG_WARNING,
             "%s: its maxmemory-policy may evict locks that are held; set it to noeviction",
-            r->place.text);
+            r->address.text);
     *out = c;
     return DIBS_OK;
 }
@@ -157,9 +157,9 @@ static dibs_status redis_open(const dibs__open_request *request, dibs__engine **
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     r->base =
         (dibs__engine){.class = &dibs__engine_redis, .env = request->env, .sink = request->sink};
-    r->place.env = request->env;
+    r->address.env = request->env;
     dibs__guard_init(&r->guard);
-    dibs__abandoned_init(&r->abandoned, request->sink, r->place.text);
+    dibs__abandoned_init(&r->abandoned, request->sink, r->address.text);
     status = read_url(request->url, r, err);
     if (status == DIBS_OK) {
         snprintf(r->id, sizeof r->id, "%s", request->handle_id);
@@ -167,8 +167,8 @@ static dibs_status redis_open(const dibs__open_request *request, dibs__engine **
         r->pipeline =
             dibs__pipeline_new(request->env, request->request_span, &r->abandoned, connect_main, r);
         r->events = dibs__events_new();
-        if ((r->place.sentinels && r->events &&
-             !dibs__events_watch(r->events, dibs__sentinels_fd(r->place.sentinels))) ||
+        if ((r->address.sentinels && r->events &&
+             !dibs__events_watch(r->events, dibs__sentinels_fd(r->address.sentinels))) ||
             !dibs__scripts_init(&r->scripts, dibs__redis_lua, DIBS__REDIS_SCRIPTS, 2) ||
             !r->pipeline || !r->events)
             status = dibs__fail(err, DIBS_NO_MEMORY, "redis: out of memory or descriptors");
@@ -186,7 +186,7 @@ static dibs_status redis_open(const dibs__open_request *request, dibs__engine **
 static void add_guard(const dibs__redis *r, dibs__facts *f)
 {
     dibs__fact_flag(f, "guarded_server", r->guard.on);
-    dibs__fact_flag(f, "by_sentinel", r->place.sentinels != NULL);
+    dibs__fact_flag(f, "by_sentinel", r->address.sentinels != NULL);
     dibs__fact_number(f, "wait", r->guard.replicas);
     dibs__fact_flag(f, "enough_replicas",
                     dibs__fact_value(f, "replicas", r->guard.replicas) >= r->guard.replicas);
@@ -198,15 +198,15 @@ static void add_guard(const dibs__redis *r, dibs__facts *f)
 static dibs_status redis_examine(const dibs__open_request *request, dibs__facts *out,
                                  dibs_error *err)
 {
-    dibs__redis r = {.place.env = request->env};
+    dibs__redis r = {.address.env = request->env};
     dibs_status status = read_url(request->url, &r, err);
 
     if (status == DIBS_OK)
-        status = dibs__redis_examine_server(&r.place, r.prefix, request->until, out, err);
+        status = dibs__redis_examine_server(&r.address, r.prefix, request->until, out, err);
     if (status == DIBS_OK)
         add_guard(&r, out);
-    dibs__tls_context_free(r.place.tls);
-    dibs__place_fini(&r.place);
+    dibs__tls_context_free(r.address.tls);
+    dibs__address_fini(&r.address);
     return status;
 }
 

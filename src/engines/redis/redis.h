@@ -10,12 +10,12 @@
 
 #include "engines/engine.h"
 #include "engines/redis/abandoned.h"
+#include "engines/redis/address.h"
 #include "engines/redis/connection.h"
 #include "engines/redis/guard.h"
 #include "engines/redis/handshake.h"
 #include "engines/redis/key.h"
 #include "engines/redis/pipeline.h"
-#include "engines/redis/place.h"
 #include "engines/redis/script.h"
 #include "engines/redis/sentinel.h"
 
@@ -25,7 +25,7 @@ typedef struct dibs__events dibs__events;
 
 struct dibs__redis {
     dibs__engine base;
-    dibs__redis_place place;
+    dibs__redis_address address;
     dibs__scripts scripts;
     atomic_bool flags; /* the server knows those of the scripts */
     dibs__abandoned abandoned;
@@ -79,7 +79,7 @@ dibs_status dibs__redis_watch(dibs__engine *e, const char *name, uint64_t versio
 dibs_status dibs__redis_cell_list(dibs__engine *e, const dibs__cell_range *range,
                                   dibs__deadline until, dibs__cell_page *out, dibs_error *err);
 
-/* look.c */
+/* inspect.c */
 dibs_status dibs__redis_inspect(dibs__engine *e, const char *name, dibs__deadline until,
                                 dibs__report_builder *out, dibs_error *err);
 dibs_status dibs__redis_list(dibs__engine *e, const char *prefix, bool idle, dibs__deadline until,

@@ -19,10 +19,11 @@ static bool name_script(const char *text, size_t length, char out[41])
     return true;
 }
 
-static bool add_script(dibs__scripts *s, bool flags, size_t i, const char *line, const char *lua)
+static bool add_script(dibs__scripts *s, bool flags, size_t i, const char *in_flight,
+                       const char *lua)
 {
     char *text = NULL;
-    int n = asprintf(&text, "%s%s", line, lua);
+    int n = asprintf(&text, "%s%s", in_flight, lua);
 
     if (n < 0)
         return false;
@@ -37,8 +38,8 @@ bool dibs__scripts_init(dibs__scripts *s, const char *const lua[], size_t count,
     memset(s, 0, sizeof *s);
     s->count = count;
     for (size_t i = 0; i < count; i++) {
-        const char *line = i >= needy ? "#!lua flags=allow-oom\n" : "";
-        if (!add_script(s, false, i, "", lua[i]) || !add_script(s, true, i, line, lua[i])) {
+        const char *in_flight = i >= needy ? "#!lua flags=allow-oom\n" : "";
+        if (!add_script(s, false, i, "", lua[i]) || !add_script(s, true, i, in_flight, lua[i])) {
             dibs__scripts_fini(s);
             return false;
         }

@@ -4,9 +4,9 @@
 #include "engines/redis/sentinel.h"
 
 #include "core/error.h"
+#include "engines/redis/address.h"
 #include "engines/redis/error.h"
 #include "engines/redis/handshake.h"
-#include "engines/redis/place.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -36,13 +36,13 @@ struct dibs__sentinels {
     char *user, *password;
     dibs__tls_context *tls; /* NULL: plain */
     pthread_mutex_t lock;
-    dibs__redis_place *list[DIBS__HOSTS_MAX];
+    dibs__redis_address *list[DIBS__HOSTS_MAX];
     size_t count, good; /* `good` answered last */
     address master;     /* that was last heard of */
     atomic_uint changes;
     /* Of the keeper alone. */
     int epoll_fd, timer_fd;
-    dibs__conn *ear;
+    dibs__conn *subscription;
     int64_t pause;
 };
 
@@ -65,7 +65,7 @@ static bool copy(char **out, const char *text)
 /* With the lock, or while nobody else knows it. False: out of memory. */
 static bool add(dibs__sentinels *s, const char *host, int port)
 {
-    dibs__redis_place *p;
+    dibs__redis_address *p;
 
     if (s->count == DIBS__HOSTS_MAX || is_listed(s, host, port))
         return true;
@@ -77,7 +77,7 @@ static bool add(dibs__sentinels *s, const char *host, int port)
     p->tls = s->tls;
     snprintf(p->text, sizeof p->text, "sentinel at %.200s:%d", host, port);
     if (!copy(&p->host, host) || !copy(&p->user, s->user) || !copy(&p->password, s->password)) {
-        dibs__place_fini(p);
+        dibs__address_fini(p);
         free(p);
         return false;
     }
@@ -87,7 +87,7 @@ static bool add(dibs__sentinels *s, const char *host, int port)
 
 /* ---- The URL --------------------------------------------------------------------------------- */
 
-static dibs_status read_service(dibs__url *url, dibs__sentinels *s, dibs__redis_place *place,
+static dibs_status read_service(dibs__url *url, dibs__sentinels *s, dibs__redis_address *place,
                                 dibs_error *err)
 {
     const char *name = url->path[0] == '/' ? url->path + 1 : "";
@@ -99,7 +99,7 @@ static dibs_status read_service(dibs__url *url, dibs__sentinels *s, dibs__redis_
                           "redis+sentinel://s1,s2,s3/SERVICE");
     memcpy(s->service, name, (size_t)(slash - name));
     snprintf(place->text, sizeof place->text, "redis service %.200s", s->service);
-    return slash[0] && slash[1] ? dibs__place_db(slash + 1, &place->db, err) : DIBS_OK;
+    return slash[0] && slash[1] ? dibs__address_db(slash + 1, &place->db, err) : DIBS_OK;
 }
 
 static dibs_status read_flag(dibs__url *url, const char *key, bool *out, dibs_error *err)
@@ -119,7 +119,7 @@ static const char *take_or(dibs__url *url, const char *key, const char *other)
     return value ? value : dibs__url_take(url, other);
 }
 
-static dibs_status read_tls(dibs__url *url, dibs__sentinels *s, dibs__redis_place *place,
+static dibs_status read_tls(dibs__url *url, dibs__sentinels *s, dibs__redis_address *place,
                             dibs_error *err)
 {
     bool servers, sentinels;
@@ -132,7 +132,7 @@ static dibs_status read_tls(dibs__url *url, dibs__sentinels *s, dibs__redis_plac
                                        take_or(url, "sentinel_cert", "cert"),
                                        take_or(url, "sentinel_key", "key"), &s->tls, err);
     if (status == DIBS_OK && servers)
-        status = dibs__place_tls(url, &place->tls, err);
+        status = dibs__address_tls(url, &place->tls, err);
     return status;
 }
 
@@ -177,7 +177,7 @@ static bool watch(dibs__sentinels *s, int fd)
     return epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-dibs_status dibs__sentinels_read_url(dibs__url *url, dibs__redis_place *place, dibs_error *err)
+dibs_status dibs__sentinels_read_url(dibs__url *url, dibs__redis_address *place, dibs_error *err)
 {
     dibs__sentinels *s = calloc(1, sizeof *s);
     dibs_status status;
@@ -204,9 +204,9 @@ void dibs__sentinels_free(dibs__sentinels *s)
 {
     if (!s)
         return;
-    dibs__conn_close(s->ear);
+    dibs__conn_close(s->subscription);
     for (size_t i = 0; i < s->count; i++) {
-        dibs__place_fini(s->list[i]);
+        dibs__address_fini(s->list[i]);
         free(s->list[i]);
     }
     dibs__tls_context_free(s->tls);
@@ -226,8 +226,8 @@ void dibs__sentinels_abandon(dibs__sentinels *s)
 {
     if (!s)
         return;
-    if (s->ear)
-        close(s->ear->fd);
+    if (s->subscription)
+        close(s->subscription->fd);
     close(s->timer_fd);
     close(s->epoll_fd);
 }
@@ -294,8 +294,8 @@ static dibs_status read_master(const dibs__sentinels *s, const redisReply *reply
                : dibs__fail(err, DIBS_ENGINE_FAILED, "unexpected reply from the sentinel");
 }
 
-static dibs_status ask_one(dibs__sentinels *s, const dibs__redis_place *place, dibs__deadline until,
-                           address *out, dibs_error *err)
+static dibs_status ask_one(dibs__sentinels *s, const dibs__redis_address *place,
+                           dibs__deadline until, address *out, dibs_error *err)
 {
     dibs__bytes bytes = {0};
     redisReply *replies[2] = {NULL};
@@ -322,9 +322,9 @@ static dibs_status ask_one(dibs__sentinels *s, const dibs__redis_place *place, d
 }
 
 /* The i-th to ask, the one that answered last first; NULL: there are no more. */
-static const dibs__redis_place *place_at(dibs__sentinels *s, size_t i, size_t *index)
+static const dibs__redis_address *place_at(dibs__sentinels *s, size_t i, size_t *index)
 {
-    const dibs__redis_place *place = NULL;
+    const dibs__redis_address *place = NULL;
 
     pthread_mutex_lock(&s->lock);
     *index = s->count ? (s->good + i) % s->count : 0;
@@ -338,7 +338,7 @@ static const dibs__redis_place *place_at(dibs__sentinels *s, size_t i, size_t *i
 static dibs_status find_master(dibs__sentinels *s, dibs__deadline until, int64_t span, address *out,
                                dibs_error *err)
 {
-    const dibs__redis_place *place;
+    const dibs__redis_address *place;
     dibs_status status = DIBS_UNAVAILABLE;
     size_t index;
 
@@ -378,10 +378,10 @@ static dibs_status check_role(dibs__conn *c, dibs__deadline until, dibs_error *e
     return status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status;
 }
 
-dibs_status dibs__sentinels_connect(dibs__sentinels *s, const dibs__redis_place *place,
+dibs_status dibs__sentinels_connect(dibs__sentinels *s, const dibs__redis_address *place,
                                     dibs__deadline until, dibs__conn **out, dibs_error *err)
 {
-    dibs__redis_place server = *place;
+    dibs__redis_address server = *place;
     dibs__conn *c = NULL;
     address master;
     dibs_status status = find_master(s, until, ASK_SPAN, &master, err);
@@ -445,7 +445,7 @@ static bool is_switch(dibs__sentinels *s, const redisReply *reply)
            note_master(s, &now);
 }
 
-static dibs_status subscribe(dibs__sentinels *s, const dibs__redis_place *place, dibs_error *err)
+static dibs_status subscribe(dibs__sentinels *s, const dibs__redis_address *place, dibs_error *err)
 {
     dibs__deadline until = dibs__after(s->env, RETRY_SPAN);
     dibs__bytes bytes = {0};
@@ -465,7 +465,7 @@ static dibs_status subscribe(dibs__sentinels *s, const dibs__redis_place *place,
         freeReplyObject(reply);
     dibs__bytes_fini(&bytes);
     if (status == DIBS_OK)
-        s->ear = c;
+        s->subscription = c;
     else
         dibs__conn_close(c);
     return status;
@@ -475,7 +475,7 @@ static dibs_status subscribe(dibs__sentinels *s, const dibs__redis_place *place,
 static bool listen_again(dibs__sentinels *s)
 {
     size_t index;
-    const dibs__redis_place *place = place_at(s, 0, &index);
+    const dibs__redis_address *place = place_at(s, 0, &index);
     address now;
 
     if (subscribe(s, place, NULL) == DIBS_OK) {
@@ -496,26 +496,26 @@ static bool listen_again(dibs__sentinels *s)
 
 static void deafen(dibs__sentinels *s)
 {
-    epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, s->ear->fd, NULL);
-    dibs__conn_close(s->ear);
-    s->ear = NULL;
+    epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, s->subscription->fd, NULL);
+    dibs__conn_close(s->subscription);
+    s->subscription = NULL;
     call_later(s, 0);
 }
 
-static bool read_ear(dibs__sentinels *s)
+static bool read_subscription(dibs__sentinels *s)
 {
     bool changed = false;
 
     for (;;) {
         redisReply *reply = NULL;
-        dibs__io io = dibs__conn_next(s->ear, &reply);
+        dibs__io io = dibs__conn_next(s->subscription, &reply);
         if (io == DIBS__IO_GOT) {
             changed |= is_switch(s, reply);
             freeReplyObject(reply);
             continue;
         }
         if (io == DIBS__IO_LATE)
-            io = dibs__conn_receive(s->ear, 0);
+            io = dibs__conn_receive(s->subscription, 0);
         if (io == DIBS__IO_GOT)
             continue;
         if (io != DIBS__IO_LATE)
@@ -529,10 +529,10 @@ void dibs__sentinels_hear(dibs__sentinels *s, dibs__changed_fn changed, void *ct
     uint64_t ticks;
     bool rang = read(s->timer_fd, &ticks, sizeof ticks) == sizeof ticks, other = false;
 
-    if (!s->ear && rang)
+    if (!s->subscription && rang)
         other = listen_again(s);
-    if (s->ear)
-        other |= read_ear(s);
+    if (s->subscription)
+        other |= read_subscription(s);
     if (other)
         changed(ctx);
 }

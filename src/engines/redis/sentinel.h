@@ -20,12 +20,12 @@ typedef void (*dibs__changed_fn)(void *ctx);
 /* redis+sentinel://[[user]:password@]s1[:port],s2,.../SERVICE[/db] into `place`, whose login is that of the servers.
  * sentinel_user=, sentinel_password=, tls= and sentinel_tls= of the URL; what of ca=, cert= and key= is in `place->tls`
  * counts for both. */
-dibs_status dibs__sentinels_read_url(dibs__url *url, dibs__redis_place *place, dibs_error *err);
+dibs_status dibs__sentinels_read_url(dibs__url *url, dibs__redis_address *address, dibs_error *err);
 void dibs__sentinels_free(dibs__sentinels *s);
 void dibs__sentinels_abandon(dibs__sentinels *s); /* closes descriptors and nothing else */
 
 /* A connection to the master, logged in as `place` says. */
-dibs_status dibs__sentinels_connect(dibs__sentinels *s, const dibs__redis_place *place,
+dibs_status dibs__sentinels_connect(dibs__sentinels *s, const dibs__redis_address *address,
                                     dibs__deadline until, dibs__conn **out, dibs_error *err);
 
 /* Readable when `dibs__sentinels_hear` has something to do. */

@@ -20,7 +20,7 @@
 
 #define DIAL_WAIT 4 /* limits that a question waits for nodes which are being dialled */
 
-#define TEND (50 * DIBS__MS) /* debts are looked after so often */
+#define TEND (50 * DIBS__MS) /* owed releases are looked after so often */
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
@@ -125,7 +125,7 @@ static void leave(dibs__voters *v, dibs__driver_call *call)
     dibs__driver_call *next = dibs__call_leave(&v->calls, call);
 
     for (size_t i = 0; drove && i < v->count; i++) {
-        if (v->voter[i].debts) /* whoever is owed something is called at once */
+        if (v->voter[i].owed_releases) /* whoever is owed something is called at once */
             dibs__voter_dial(&v->voter[i], false);
         if (!next)
             dibs__link_flush(&v->voter[i]); /* nobody gathers any more */
@@ -139,9 +139,9 @@ static bool owes(const dibs__voters *v)
     for (size_t i = 0; i < v->count; i++) {
         const dibs__voter *n = &v->voter[i];
         for (size_t k = 0; k < n->count; k++)
-            if (n->line[(n->first + k) & (n->room - 1)].debt)
+            if (n->in_flight[(n->first + k) & (n->room - 1)].owed)
                 return true;
-        if (n->debts)
+        if (n->owed_releases)
             return true;
     }
     return false;
@@ -235,7 +235,7 @@ static void send_all(dibs__ask *a)
         dibs__voter *n = &v->voter[i];
         dibs__node_set bit = (dibs__node_set)1 << i;
         if ((a->to & bit) && dibs__link_up(n) &&
-            dibs__link_add(n, bytes_for(a, n->flags), a->count, (dibs__in_line){.ask = a}))
+            dibs__link_add(n, bytes_for(a, n->flags), a->count, (dibs__in_flight){.ask = a}))
             sent |= bit;
     }
     a->asked = sent;
@@ -308,10 +308,11 @@ void dibs__ask_fini(dibs__ask *a)
 
 /* ---- Debts ----------------------------------------------------------------------------------- */
 
-dibs__debt *dibs__debt_new(const char *key, const char *word, size_t length, dibs__deadline until)
+dibs__owed_release *dibs__owed_release_new(const char *key, const char *word, size_t length,
+                                           dibs__deadline until)
 {
     size_t size = strlen(key) + 1;
-    dibs__debt *d = calloc(1, sizeof *d + length + size);
+    dibs__owed_release *d = calloc(1, sizeof *d + length + size);
 
     if (!d)
         return NULL;
@@ -327,9 +328,10 @@ void dibs__voters_owe(dibs__voters *v, dibs__node_set to, const char *key, const
 {
     pthread_mutex_lock(&v->lock);
     for (size_t i = 0; i < v->count; i++) {
-        dibs__debt *debt = to >> i & 1 ? dibs__debt_new(key, word, length, until) : NULL;
-        if (debt)
-            dibs__link_owe(&v->voter[i], debt);
+        dibs__owed_release *owed =
+            to >> i & 1 ? dibs__owed_release_new(key, word, length, until) : NULL;
+        if (owed)
+            dibs__link_owe(&v->voter[i], owed);
     }
     pthread_mutex_unlock(&v->lock);
 }

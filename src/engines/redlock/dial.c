@@ -24,7 +24,7 @@
 
 typedef struct dial {
     dibs__voter *node;
-    bool ear;
+    bool subscription;
     uint64_t number; /* of all dials of this handle for commands */
 } dial;
 
@@ -122,9 +122,9 @@ static dibs_status connect_node(const dial *d, dibs__deadline until, arrival *ou
 {
     dibs__voter *n = d->node;
     dibs__server_kind kind = {0};
-    dibs_status status = dibs__redis_connect(&n->place, until, &out->conn, err);
+    dibs_status status = dibs__redis_connect(&n->address, until, &out->conn, err);
 
-    if (status != DIBS_OK || d->ear)
+    if (status != DIBS_OK || d->subscription)
         return status;
     status = dibs__redis_prepare(&n->all->scripts, out->conn, until, &kind, err);
     out->flags = kind.flags;
@@ -134,7 +134,7 @@ static dibs_status connect_node(const dial *d, dibs__deadline until, arrival *ou
     if (kind.info)
         freeReplyObject(kind.info);
     if (status != DIBS_OK) {
-        dibs__wrap(err, "%s", n->place.text);
+        dibs__wrap(err, "%s", n->address.text);
         dibs__conn_close(out->conn);
         out->conn = NULL;
     }
@@ -161,20 +161,20 @@ static void install(dibs__voter *n, const arrival *a)
         v->sink->log(v->sink, DIBS_LOG_WARNING,
                      "redlock: %s: its maxmemory-policy may evict locks that are held; set it to "
                      "noeviction",
-                     n->place.text);
+                     n->address.text);
     n->warned |= a->may_evict;
-    dibs__link_pay(n);
+    dibs__link_send_owed(n);
     eventfd_write(v->wake_fd, 1);
 }
 
-/* With the lock. The same complaint again is not worth a line. */
-static void failed(dibs__voter *n, bool ear, const dibs_error *err)
+/* With the lock. The same complaint again is not worth a queue. */
+static void failed(dibs__voter *n, bool subscription, const dibs_error *err)
 {
     dibs__voters *v = n->all;
 
-    n->pause[ear] = dibs__longer(n->pause[ear], PAUSE_FIRST, PAUSE_LAST);
-    n->retry_at[ear] = dibs__after(v->env, n->pause[ear]);
-    if (ear)
+    n->pause[subscription] = dibs__longer(n->pause[subscription], PAUSE_FIRST, PAUSE_LAST);
+    n->retry_at[subscription] = dibs__after(v->env, n->pause[subscription]);
+    if (subscription)
         return;
     if (strcmp(n->why.message, err->message) != 0)
         v->sink->log(v->sink, DIBS_LOG_WARNING, "redlock: %s", err->message);
@@ -191,46 +191,46 @@ static void *run_dial(void *arg)
     dibs_status status = connect_node(d, dibs__after(v->env, SPAN), &a, &err);
 
     pthread_mutex_lock(&v->lock);
-    n->dialling[d->ear] = false;
+    n->dialling[d->subscription] = false;
     if (v->closed) {
         dibs__conn_close(a.conn);
     } else if (status != DIBS_OK) {
-        failed(n, d->ear, &err);
-    } else if (d->ear) {
-        n->ear = a.conn;
-        n->ear_new = true;
+        failed(n, d->subscription, &err);
+    } else if (d->subscription) {
+        n->subscription = a.conn;
+        n->subscription_new = true;
     } else {
         install(n, &a);
     }
     if (status == DIBS_OK)
-        n->pause[d->ear] = 0;
-    if (!v->closed && d->ear)
-        eventfd_write(v->ear_fd, 1);
+        n->pause[d->subscription] = 0;
+    if (!v->closed && d->subscription)
+        eventfd_write(v->subscription_fd, 1);
     pthread_cond_broadcast(&v->turned);
     free(d);
     dibs__voters_unref(v);
     return NULL;
 }
 
-void dibs__voter_dial(dibs__voter *n, bool ear)
+void dibs__voter_dial(dibs__voter *n, bool subscription)
 {
     dibs__voters *v = n->all;
     dial *d;
 
-    if (v->closed || n->dialling[ear] || (ear ? n->ear : n->conn) ||
-        dibs__now(v->env) < n->retry_at[ear])
+    if (v->closed || n->dialling[subscription] || (subscription ? n->subscription : n->conn) ||
+        dibs__now(v->env) < n->retry_at[subscription])
         return;
     d = calloc(1, sizeof *d);
     if (d)
-        *d = (dial){n, ear, ear || !n->dialled++ ? 0 : ++v->dials};
+        *d = (dial){n, subscription, subscription || !n->dialled++ ? 0 : ++v->dials};
     if (!d || !dibs__thread_start_detached(run_dial, d)) {
         free(d);
         dibs_error err = {0};
-        dibs__fail(&err, DIBS_NO_MEMORY, "%s: cannot start a thread", n->place.text);
-        failed(n, ear, &err);
+        dibs__fail(&err, DIBS_NO_MEMORY, "%s: cannot start a thread", n->address.text);
+        failed(n, subscription, &err);
         return;
     }
-    n->dialling[ear] = true;
+    n->dialling[subscription] = true;
     v->refs++;
 }
 

@@ -4,7 +4,7 @@
  * published while a subscription is away is lost: the pauses find it. */
 #define _GNU_SOURCE
 #include "engines/redis/error.h"
-#include "engines/redlock/line.h"
+#include "engines/redlock/waiters.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@
 
 int dibs__redlock_event_fd(dibs__engine *e)
 {
-    return ((dibs__redlock *)e)->line->epoll_fd;
+    return ((dibs__redlock *)e)->waiters->epoll_fd;
 }
 
 /* ---- Subscribing ----------------------------------------------------------------------------- */
@@ -41,34 +41,34 @@ static void say(const dibs__voters *v, const char *word, const char *name, dibs_
 }
 
 /* The connection is the reader's own, once it is in place. */
-static dibs__conn *ear_of(dibs__voter *n, bool *fresh)
+static dibs__conn *subscription_of(dibs__voter *n, bool *fresh)
 {
-    dibs__conn *ear;
+    dibs__conn *subscription;
 
     pthread_mutex_lock(&n->all->lock);
-    ear = n->ear;
-    *fresh = n->ear_new;
-    n->ear_new = false;
-    if (!ear)
+    subscription = n->subscription;
+    *fresh = n->subscription_new;
+    n->subscription_new = false;
+    if (!subscription)
         dibs__voter_dial(n, true);
     pthread_mutex_unlock(&n->all->lock);
-    return ear;
+    return subscription;
 }
 
-static void drop_ear(dibs__redlock *r, dibs__voter *n, dibs__conn *ear)
+static void drop_subscription(dibs__redlock *r, dibs__voter *n, dibs__conn *subscription)
 {
     dibs__node_set bit = (dibs__node_set)1 << n->index;
-    dibs__redlock_line *l = r->line;
+    dibs__redlock_waiters *l = r->waiters;
 
-    epoll_ctl(l->epoll_fd, EPOLL_CTL_DEL, ear->fd, NULL);
+    epoll_ctl(l->epoll_fd, EPOLL_CTL_DEL, subscription->fd, NULL);
     pthread_mutex_lock(&n->all->lock);
-    n->ear = NULL;
+    n->subscription = NULL;
     pthread_mutex_unlock(&n->all->lock);
-    dibs__conn_close(ear);
+    dibs__conn_close(subscription);
     pthread_mutex_lock(&l->lock);
-    for (size_t i = 0; i < l->spots.size; i++)
-        for (dibs__node *at = l->spots.slot[i]; at; at = at->next)
-            DIBS__FROM(dibs__spot, by_name, at)->heard &= ~bit;
+    for (size_t i = 0; i < l->queues.size; i++)
+        for (dibs__node *at = l->queues.slot[i]; at; at = at->next)
+            DIBS__FROM(dibs__lock_queue, by_name, at)->heard &= ~bit;
     pthread_mutex_unlock(&l->lock);
 }
 
@@ -76,12 +76,12 @@ static void drop_ear(dibs__redlock *r, dibs__voter *n, dibs__conn *ear)
 static void write_missing(dibs__redlock *r, const dibs__voter *n, dibs__bytes *out)
 {
     dibs__node_set bit = (dibs__node_set)1 << n->index;
-    dibs__redlock_line *l = r->line;
+    dibs__redlock_waiters *l = r->waiters;
 
     pthread_mutex_lock(&l->lock);
-    for (size_t i = 0; i < l->spots.size; i++)
-        for (dibs__node *at = l->spots.slot[i]; at; at = at->next) {
-            dibs__spot *s = DIBS__FROM(dibs__spot, by_name, at);
+    for (size_t i = 0; i < l->queues.size; i++)
+        for (dibs__node *at = l->queues.slot[i]; at; at = at->next) {
+            dibs__lock_queue *s = DIBS__FROM(dibs__lock_queue, by_name, at);
             if (s->heard & bit)
                 continue;
             say(r->v, "SUBSCRIBE", s->name, out);
@@ -90,7 +90,8 @@ static void write_missing(dibs__redlock *r, const dibs__voter *n, dibs__bytes *o
     pthread_mutex_unlock(&l->lock);
 }
 
-static void send_words(dibs__redlock *r, dibs__voter *n, dibs__conn *ear, const dibs__bytes *bytes)
+static void send_words(dibs__redlock *r, dibs__voter *n, dibs__conn *subscription,
+                       const dibs__bytes *bytes)
 {
     size_t sent;
     short wait_for;
@@ -99,8 +100,8 @@ static void send_words(dibs__redlock *r, dibs__voter *n, dibs__conn *ear, const 
         return;
     /* A subscription whose socket is full is beyond help. */
     if (bytes->failed ||
-        dibs__conn_push(ear, bytes->data, bytes->length, &sent, &wait_for) != DIBS__IO_GOT)
-        drop_ear(r, n, ear);
+        dibs__conn_push(subscription, bytes->data, bytes->length, &sent, &wait_for) != DIBS__IO_GOT)
+        drop_subscription(r, n, subscription);
 }
 
 /* ---- Hearing --------------------------------------------------------------------------------- */
@@ -109,19 +110,19 @@ static void send_words(dibs__redlock *r, dibs__voter *n, dibs__conn *ear, const 
  * told by several nodes; the first word counts. */
 static void hint(dibs__redlock *r, const char *name, const char *whose, int64_t listeners)
 {
-    dibs__redlock_line *l = r->line;
+    dibs__redlock_waiters *l = r->waiters;
     int64_t apart = listeners < APART_MOST / APART ? listeners * APART : APART_MOST;
     dibs__deadline at = dibs__after(r->v->env, dibs__redlock_random(r, apart));
-    dibs__spot *s;
+    dibs__lock_queue *s;
 
     pthread_mutex_lock(&l->lock);
-    s = dibs__spot_find(l, name);
+    s = dibs__lock_queue_find(l, name);
     if (s && s->first && !s->hinted && strcmp(s->whose, whose) != 0) {
         snprintf(s->whose, sizeof s->whose, "%s", whose);
         s->hinted = true;
         s->pause = 0;
         s->try_at = at > s->not_before ? at : s->not_before;
-        dibs__spot_turn(r, s);
+        dibs__lock_queue_turn(r, s);
     }
     pthread_mutex_unlock(&l->lock);
 }
@@ -148,19 +149,19 @@ static void hear(dibs__redlock *r, const redisReply *reply)
         hint(r, name, whose, listeners);
 }
 
-static void listen_to(dibs__redlock *r, dibs__voter *n, dibs__conn *ear)
+static void listen_to(dibs__redlock *r, dibs__voter *n, dibs__conn *subscription)
 {
     redisReply *reply = NULL;
     short wait_for;
-    dibs__io io = dibs__conn_pull(ear, &wait_for);
+    dibs__io io = dibs__conn_pull(subscription, &wait_for);
 
     while ((io == DIBS__IO_GOT || io == DIBS__IO_LATE) &&
-           (io = dibs__conn_next(ear, &reply)) == DIBS__IO_GOT) {
+           (io = dibs__conn_next(subscription, &reply)) == DIBS__IO_GOT) {
         hear(r, reply);
         freeReplyObject(reply);
     }
     if (io != DIBS__IO_LATE)
-        drop_ear(r, n, ear);
+        drop_subscription(r, n, subscription);
 }
 
 static void tend_ears(dibs__redlock *r)
@@ -169,29 +170,29 @@ static void tend_ears(dibs__redlock *r)
         dibs__voter *n = &r->v->voter[i];
         dibs__bytes words = {0};
         bool fresh;
-        dibs__conn *ear = ear_of(n, &fresh);
-        if (!ear)
+        dibs__conn *subscription = subscription_of(n, &fresh);
+        if (!subscription)
             continue;
-        if (fresh && !dibs__redlock_line_watch(r->line, ear->fd)) {
-            drop_ear(r, n, ear);
+        if (fresh && !dibs__redlock_waiters_watch(r->waiters, subscription->fd)) {
+            drop_subscription(r, n, subscription);
             continue;
         }
         write_missing(r, n, &words);
-        send_words(r, n, ear, &words);
+        send_words(r, n, subscription, &words);
         dibs__bytes_fini(&words);
-        ear = ear_of(n, &fresh);
-        if (ear)
-            listen_to(r, n, ear);
+        subscription = subscription_of(n, &fresh);
+        if (subscription)
+            listen_to(r, n, subscription);
     }
 }
 
 /* ---- Names that nobody waits for any more ---------------------------------------------------- */
 
-/* With the line's lock. */
-static void forget_spot(dibs__redlock *r, dibs__spot *s, dibs__bytes *words)
+/* With the queue's lock. */
+static void forget_queue(dibs__redlock *r, dibs__lock_queue *s, dibs__bytes *words)
 {
-    dibs__heap_remove(&r->line->due, &s->due);
-    dibs__table_remove(&r->line->spots, &s->by_name);
+    dibs__heap_remove(&r->waiters->due, &s->due);
+    dibs__table_remove(&r->waiters->queues, &s->by_name);
     say(r->v, "UNSUBSCRIBE", s->name, words);
     free(s);
 }
@@ -200,26 +201,26 @@ static void unsubscribe(dibs__redlock *r, const dibs__bytes *words)
 {
     for (size_t i = 0; words->length > 0 && dibs__ears(r->v) >> i; i++) {
         bool fresh;
-        dibs__conn *ear = ear_of(&r->v->voter[i], &fresh);
-        if (ear && fresh && !dibs__redlock_line_watch(r->line, ear->fd))
-            drop_ear(r, &r->v->voter[i], ear);
-        else if (ear)
-            send_words(r, &r->v->voter[i], ear, words);
+        dibs__conn *subscription = subscription_of(&r->v->voter[i], &fresh);
+        if (subscription && fresh && !dibs__redlock_waiters_watch(r->waiters, subscription->fd))
+            drop_subscription(r, &r->v->voter[i], subscription);
+        else if (subscription)
+            send_words(r, &r->v->voter[i], subscription, words);
     }
 }
 
-/* With the line's lock: grants whose lease is over and that nobody asked for. */
+/* With the queue's lock: grants whose lease is over and that nobody asked for. */
 static void forget_served(dibs__redlock *r)
 {
     int64_t now = dibs__now(r->v->env);
 
-    for (dibs__waiting **at = &r->line->served, *w; (w = *at);) {
+    for (dibs__waiting **at = &r->waiters->served, *w; (w = *at);) {
         if (w->over > now) {
             at = &w->next;
             continue;
         }
         *at = w->next;
-        dibs__table_remove(&r->line->attempts, &w->by_attempt);
+        dibs__table_remove(&r->waiters->attempts, &w->by_attempt);
         free(w);
     }
 }
@@ -233,27 +234,27 @@ typedef struct crowd {
     size_t count[2]; /* [1]: gently */
 } crowd;
 
-/* With the line's lock: those whose time has come. */
+/* With the queue's lock: those whose time has come. */
 static void gather(dibs__redlock *r, crowd *c, dibs__bytes *words)
 {
-    dibs__redlock_line *l = r->line;
+    dibs__redlock_waiters *l = r->waiters;
     dibs__due *top;
     int64_t now = dibs__now(r->v->env);
 
     c->count[0] = c->count[1] = 0;
     while ((top = dibs__heap_top(&l->due)) && top->key <= now) {
-        dibs__spot *s = DIBS__FROM(dibs__spot, due, top);
+        dibs__lock_queue *s = DIBS__FROM(dibs__lock_queue, due, top);
         bool gently = s->hinted;
         size_t n = c->count[0] + c->count[1];
         if (!s->first) {
-            forget_spot(r, s, words);
+            forget_queue(r, s, words);
             continue;
         }
         if (n == TOGETHER)
             return;
         dibs__try *t = &c->room[n];
         size_t k = c->count[gently]++;
-        c->of[gently][k] = dibs__spot_begin(r, s, t);
+        c->of[gently][k] = dibs__lock_queue_begin(r, s, t);
         c->try[gently][k] = t;
     }
 }
@@ -265,12 +266,12 @@ static void try_crowd(dibs__redlock *r, crowd *c, bool gently, dibs__deadline un
     dibs__try_all(r, c->try[gently], c->count[gently], gently,
                   dibs__sooner(until, dibs__after(r->v->env, r->v->limit)));
     for (size_t k = 0; k < c->count[gently]; k++)
-        dibs__redlock_line_tried(r, c->of[gently][k], c->try[gently][k]);
+        dibs__redlock_waiters_tried(r, c->of[gently][k], c->try[gently][k]);
 }
 
 static void serve_due(dibs__redlock *r, dibs__deadline until)
 {
-    dibs__redlock_line *l = r->line;
+    dibs__redlock_waiters *l = r->waiters;
     crowd c = {.room = malloc(TOGETHER * sizeof(dibs__try))};
     dibs__bytes words = {0};
 
@@ -287,7 +288,7 @@ static void serve_due(dibs__redlock *r, dibs__deadline until)
     try_crowd(r, &c, false, until);
     pthread_mutex_lock(&l->lock);
     l->armed = DIBS__NEVER;
-    dibs__redlock_line_arm(l);
+    dibs__redlock_waiters_arm(l);
     pthread_mutex_unlock(&l->lock);
     free(c.room);
 }
@@ -297,9 +298,9 @@ void dibs__redlock_events(dibs__engine *e, dibs__deadline until)
     dibs__redlock *r = (dibs__redlock *)e;
     uint64_t ignored;
 
-    if (read(r->line->timer_fd, &ignored, sizeof ignored) < 0)
+    if (read(r->waiters->timer_fd, &ignored, sizeof ignored) < 0)
         ignored = 0;
-    if (read(r->v->ear_fd, &ignored, sizeof ignored) < 0)
+    if (read(r->v->subscription_fd, &ignored, sizeof ignored) < 0)
         ignored = 0;
     if (read(r->v->tend_fd, &ignored, sizeof ignored) > 0)
         dibs__voters_tend(r->v);

@@ -33,7 +33,7 @@ static void look_at_node(const dibs__voter *n, const dibs__voters *v, dibs__dead
     dibs__fact_flag(f, "guarded", !v->vouched);
     dibs__fact_flag(f, "guarded_server", false); /* its replicas are no part of the scheme */
     dibs__fact_flag(f, "by_sentinel", false);
-    if (dibs__redis_examine_server(&n->place, v->prefix, until, f, &why) != DIBS_OK)
+    if (dibs__redis_examine_server(&n->address, v->prefix, until, f, &why) != DIBS_OK)
         dibs__fact_add(f, "down", "%s", why.message);
 }
 
@@ -60,7 +60,7 @@ dibs_status dibs__redlock_examine_nodes(const dibs__voters *v, dibs__deadline un
     size_t up;
 
     for (size_t i = 0; i < v->count; i++) {
-        node[i] = dibs__facts_part(out, "redlock node", "%s", v->voter[i].place.text);
+        node[i] = dibs__facts_part(out, "redlock node", "%s", v->voter[i].address.text);
         look_at_node(&v->voter[i], v, dibs__after(v->env, share), out, node[i]);
     }
     up = count_answers(out, node, v->count);

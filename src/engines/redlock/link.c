@@ -1,6 +1,6 @@
 /* One node's connection: requests go out in order, and each reply belongs to the oldest request that
  * still wants one. Nothing here waits. A cut connection fails its questions (their outcome is
- * unknown), keeps its debts for the next one, and is closed when nobody polls it any more. */
+ * unknown), keeps its owed releases for the next one, and is closed when nobody polls it any more. */
 #define _GNU_SOURCE
 #include "engines/redlock/voters.h"
 
@@ -14,43 +14,43 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define FLIGHTS   3 /* unanswered writes before requests are gathered, if anybody reads */
-#define IDLE      (100 * DIBS__MS) /* after that a connection is looked at before it is trusted */
-#define SILENT    (20)             /* limits without an answer: it hangs */
-#define DEBTS_MAX 4096
+#define FLIGHTS  3 /* unanswered writes before requests are gathered, if anybody reads */
+#define IDLE     (100 * DIBS__MS) /* after that a connection is looked at before it is trusted */
+#define SILENT   (20)             /* limits without an answer: it hangs */
+#define OWED_MAX 4096
 
 bool dibs__link_up(const dibs__voter *n)
 {
     return n->conn && !n->broken;
 }
 
-/* ---- The line -------------------------------------------------------------------------------- */
+/* ---- The queue -------------------------------------------------------------------------------- */
 
-static dibs__in_line *at(const dibs__voter *n, size_t i)
+static dibs__in_flight *at(const dibs__voter *n, size_t i)
 {
-    return &n->line[(n->first + i) & (n->room - 1)];
+    return &n->in_flight[(n->first + i) & (n->room - 1)];
 }
 
 static bool make_room(dibs__voter *n)
 {
     size_t room = n->room ? 2 * n->room : 64;
-    dibs__in_line *line;
+    dibs__in_flight *in_flight;
 
     if (n->count < n->room)
         return true;
-    line = calloc(room, sizeof *line);
-    if (!line)
+    in_flight = calloc(room, sizeof *in_flight);
+    if (!in_flight)
         return false;
     for (size_t i = 0; i < n->count; i++)
-        line[i] = *at(n, i);
-    free(n->line);
-    n->line = line;
+        in_flight[i] = *at(n, i);
+    free(n->in_flight);
+    n->in_flight = in_flight;
     n->room = room;
     n->first = 0;
     return true;
 }
 
-bool dibs__link_add(dibs__voter *n, const dibs__bytes *bytes, size_t count, dibs__in_line what)
+bool dibs__link_add(dibs__voter *n, const dibs__bytes *bytes, size_t count, dibs__in_flight what)
 {
     size_t before = n->out.length;
 
@@ -72,50 +72,50 @@ bool dibs__link_add(dibs__voter *n, const dibs__bytes *bytes, size_t count, dibs
 
 /* ---- Debts ----------------------------------------------------------------------------------- */
 
-static void keep_debt(dibs__voter *n, dibs__debt *debt)
+static void keep_owed(dibs__voter *n, dibs__owed_release *owed)
 {
-    if (n->debt_count >= DEBTS_MAX || debt->until <= dibs__now(n->all->env)) {
-        free(debt); /* that vote ends with its lease */
+    if (n->owed_count >= OWED_MAX || owed->until <= dibs__now(n->all->env)) {
+        free(owed); /* that vote ends with its lease */
         return;
     }
-    debt->next = n->debts;
-    n->debts = debt;
-    n->debt_count++;
+    owed->next = n->owed_releases;
+    n->owed_releases = owed;
+    n->owed_count++;
 }
 
-static bool send_debt(dibs__voter *n, dibs__debt *debt, bool again)
+static bool send_owed(dibs__voter *n, dibs__owed_release *owed, bool again)
 {
     dibs__query q = {.script = DIBS__RED_RELEASE,
-                     .key = debt->word + debt->length,
-                     .word = {{debt->word, debt->length}},
+                     .key = owed->word + owed->length,
+                     .word = {{owed->word, owed->length}},
                      .words = 1};
     dibs__bytes bytes = {0};
     bool added;
 
     dibs__ask_write(n->all, &q, n->flags, &bytes);
-    added = dibs__link_add(n, &bytes, 1, (dibs__in_line){.debt = debt, .again = again});
+    added = dibs__link_add(n, &bytes, 1, (dibs__in_flight){.owed = owed, .again = again});
     dibs__bytes_fini(&bytes);
     return added;
 }
 
-void dibs__link_owe(dibs__voter *n, dibs__debt *debt)
+void dibs__link_owe(dibs__voter *n, dibs__owed_release *owed)
 {
-    if (!dibs__link_up(n) || !send_debt(n, debt, false))
-        keep_debt(n, debt);
+    if (!dibs__link_up(n) || !send_owed(n, owed, false))
+        keep_owed(n, owed);
     else
         dibs__link_flush(n);
     dibs__voters_tend_later(n->all);
 }
 
-void dibs__link_pay(dibs__voter *n)
+void dibs__link_send_owed(dibs__voter *n)
 {
-    dibs__debt *list = n->debts;
+    dibs__owed_release *list = n->owed_releases;
 
-    n->debts = NULL;
-    n->debt_count = 0;
-    for (dibs__debt *next; list; list = next) {
+    n->owed_releases = NULL;
+    n->owed_count = 0;
+    for (dibs__owed_release *next; list; list = next) {
         next = list->next;
-        if (list->until <= dibs__now(n->all->env) || !send_debt(n, list, false))
+        if (list->until <= dibs__now(n->all->env) || !send_owed(n, list, false))
             free(list);
     }
     dibs__link_flush(n);
@@ -142,9 +142,9 @@ void dibs__link_cut(dibs__voter *n, dibs__io why)
     shutdown(n->conn->fd, SHUT_RDWR);
     dibs__fail(&n->why, DIBS_UNAVAILABLE, "%s", dibs__io_text(why));
     for (size_t i = 0; i < n->count; i++) {
-        dibs__in_line *e = at(n, i);
-        if (e->debt)
-            keep_debt(n, e->debt);
+        dibs__in_flight *e = at(n, i);
+        if (e->owed)
+            keep_owed(n, e->owed);
         if (e->ask)
             dibs__ask_note(e->ask, n->index, false);
     }
@@ -171,13 +171,13 @@ void dibs__link_doubt(dibs__voter *n)
 void dibs__link_forget(dibs__voter *n, dibs__ask *ask)
 {
     for (size_t i = n->count; i > 0; i--) {
-        dibs__in_line *e = at(n, i - 1);
+        dibs__in_flight *e = at(n, i - 1);
         if (e->ask != ask)
             continue;
         e->ask = NULL;
-        if (ask->debt) {
-            e->debt = dibs__debt_new(ask->debt->word + ask->debt->length, ask->debt->word,
-                                     ask->debt->length, ask->debt->until);
+        if (ask->owed) {
+            e->owed = dibs__owed_release_new(ask->owed->word + ask->owed->length, ask->owed->word,
+                                             ask->owed->length, ask->owed->until);
             dibs__voters_tend_later(n->all);
         }
         return;
@@ -187,15 +187,15 @@ void dibs__link_forget(dibs__voter *n, dibs__ask *ask)
 void dibs__link_fini(dibs__voter *n)
 {
     for (size_t i = 0; i < n->count; i++)
-        free(at(n, i)->debt);
-    for (dibs__debt *d = n->debts, *next; d; d = next) {
+        free(at(n, i)->owed);
+    for (dibs__owed_release *d = n->owed_releases, *next; d; d = next) {
         next = d->next;
         free(d);
     }
     dibs__conn_close(n->conn);
-    dibs__conn_close(n->ear);
+    dibs__conn_close(n->subscription);
     dibs__bytes_fini(&n->out);
-    free(n->line);
+    free(n->in_flight);
 }
 
 /* ---- Writing --------------------------------------------------------------------------------- */
@@ -229,13 +229,13 @@ void dibs__link_flush(dibs__voter *n)
 /* ---- Reading --------------------------------------------------------------------------------- */
 
 /* The server has forgotten its scripts: they go out again, and the request behind them. */
-static void send_again(dibs__voter *n, dibs__in_line e)
+static void send_again(dibs__voter *n, dibs__in_flight e)
 {
     dibs__bytes load = {0};
     bool ok;
 
     dibs__scripts_load(&n->all->scripts, n->flags, &load);
-    ok = dibs__link_add(n, &load, n->all->scripts.count, (dibs__in_line){0});
+    ok = dibs__link_add(n, &load, n->all->scripts.count, (dibs__in_flight){0});
     dibs__bytes_fini(&load);
     if (e.ask) {
         for (size_t i = 0; i < e.ask->count; i++) {
@@ -244,29 +244,29 @@ static void send_again(dibs__voter *n, dibs__in_line e)
         }
         e.ask->got[n->index] = 0;
         ok = ok && dibs__link_add(n, &e.ask->bytes[n->flags], e.ask->count,
-                                  (dibs__in_line){.ask = e.ask, .again = true});
+                                  (dibs__in_flight){.ask = e.ask, .again = true});
         if (!ok)
             dibs__ask_note(e.ask, n->index, false);
-    } else if (!ok || !send_debt(n, e.debt, true)) {
-        free(e.debt);
+    } else if (!ok || !send_owed(n, e.owed, true)) {
+        free(e.owed);
     }
     dibs__link_flush(n);
 }
 
-static void finish(dibs__voter *n, dibs__in_line e)
+static void finish(dibs__voter *n, dibs__in_flight e)
 {
-    if (e.unknown && !e.again && (e.ask || e.debt)) {
+    if (e.unknown && !e.again && (e.ask || e.owed)) {
         send_again(n, e);
         return;
     }
-    free(e.debt);
+    free(e.owed);
     if (e.ask)
         dibs__ask_note(e.ask, n->index, true);
 }
 
 static void hand_out(dibs__voter *n, redisReply *reply)
 {
-    dibs__in_line *e = at(n, 0), done;
+    dibs__in_flight *e = at(n, 0), done;
 
     e->unknown |= dibs__redis_no_script(reply);
     if (e->ask)

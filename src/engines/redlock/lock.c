@@ -108,16 +108,16 @@ static dibs_status give_all(dibs__redlock *r, const dibs__claim *claim, bool min
     size_t length = dibs__give_word(word, claim, atomic_load(&v->rounds), min_hold);
     dibs__query q = {.script = DIBS__RED_RELEASE, .key = key, .word = {{word, length}}, .words = 1};
     dibs__deadline over = dibs__after(v->env, v->longest);
-    dibs__debt *debt;
+    dibs__owed_release *owed;
     dibs__ask a = {
         .v = v, .query = &q, .count = 1, .to = dibs__all_nodes(v), .enough = given_enough};
     giving g;
     dibs_status status;
 
     dibs__redis_key(v->prefix, claim->name, key);
-    a.debt = debt = dibs__debt_new(key, word, length, over);
+    a.owed = owed = dibs__owed_release_new(key, word, length, over);
     status = dibs__ask_run(&a, with_patience(v, until), err);
-    free(debt);
+    free(owed);
     if (status != DIBS_OK)
         return status;
     count_given(&a, &g);
@@ -143,13 +143,13 @@ dibs_status dibs__redlock_release(dibs__engine *e, const dibs__claim *claim, dib
     dibs__waiting *next;
 
     memset(out, 0, sizeof *out);
-    dibs__redlock_line_leave(r, claim->attempt);
-    next = dibs__redlock_line_next(r, claim->name, &t);
+    dibs__redlock_waiters_leave(r, claim->attempt);
+    next = dibs__redlock_waiters_next(r, claim->name, &t);
     if (!next)
         return give_all(r, claim, true, until, out, err);
     t.after = claim;
     dibs__try_all(r, tries, 1, false, until);
-    dibs__redlock_line_tried(r, next, &t);
+    dibs__redlock_waiters_tried(r, next, &t);
     out->verdict = t.after_verdict;
     return t.after_status == DIBS_OK
                ? DIBS_OK
@@ -164,7 +164,7 @@ dibs_status dibs__redlock_cancel(dibs__engine *e, const dibs__claim *claim, dibs
     dibs__redlock *r = of(e);
     dibs__reply reply;
 
-    return dibs__redlock_line_leave(r, claim->attempt) == DIBS__IN_LINE
+    return dibs__redlock_waiters_leave(r, claim->attempt) == DIBS__IS_WAITING
                ? DIBS_OK
                : give_all(r, claim, false, until, &reply, err);
 }
@@ -211,7 +211,7 @@ dibs_status dibs__redlock_enter(dibs__engine *e, const dibs__enter_request *requ
     if (status != DIBS_OK)
         return status;
     t.left = 0;
-    if (request->window == 0 || !dibs__redlock_line_is_long(r, request->name)) {
+    if (request->window == 0 || !dibs__redlock_waiters_is_long(r, request->name)) {
         t.name = request->name;
         t.who = &request->who;
         t.lease = request->who.lease;
@@ -225,7 +225,7 @@ dibs_status dibs__redlock_enter(dibs__engine *e, const dibs__enter_request *requ
         if (out->verdict == DIBS__GRANTED || request->window == 0)
             return DIBS_OK;
     }
-    if (!dibs__redlock_line_join(r, request, t.left))
+    if (!dibs__redlock_waiters_join(r, request, t.left))
         return dibs__fail(err, DIBS_NO_MEMORY, "redlock: out of memory");
     *out = (dibs__reply){.verdict = DIBS__QUEUED};
     return DIBS_OK;
@@ -335,26 +335,26 @@ static void renew(dibs__redlock *r, renewal *list, size_t n, dibs__deadline unti
     free(q);
 }
 
-/* Whoever waits is in line as long as this handle lives: the nodes know nothing of it. */
+/* Whoever waits is in the queue as long as this handle lives: the nodes know nothing of it. */
 static bool needs_renewal(dibs__redlock *r, dibs__claim *claim, uint64_t *fence)
 {
     *fence = claim->fence;
     memset(&claim->reply, 0, sizeof claim->reply);
     claim->status = DIBS_OK;
     if (claim->fence) {
-        dibs__redlock_line_leave(r, claim->attempt); /* it knows */
+        dibs__redlock_waiters_leave(r, claim->attempt); /* it knows */
         return true;
     }
-    switch (dibs__redlock_line_look(r, claim->attempt, fence)) {
-    case DIBS__REDLOCK_LINE_SERVED:
+    switch (dibs__redlock_waiters_look(r, claim->attempt, fence)) {
+    case DIBS__REDLOCK_WAITERS_SERVED:
         return true;
-    case DIBS__IN_LINE:
+    case DIBS__IS_WAITING:
         claim->reply.verdict = DIBS__QUEUED;
         return false;
-    case DIBS__REDLOCK_LINE_DOWN:
+    case DIBS__REDLOCK_WAITERS_DOWN:
         claim->status = DIBS_UNAVAILABLE;
         return false;
-    case DIBS__NOT_IN_LINE:
+    case DIBS__NOT_WAITING:
         break;
     }
     claim->reply.verdict = DIBS__LOST;

@@ -37,10 +37,10 @@ static inline void dibs__pack_number(dibs__pack *p, double number)
 /* A number that is not known yet; its place is for dibs__pack_write. */
 static inline char *dibs__pack_later(dibs__pack *p)
 {
-    char *place = p->at;
+    char *address = p->at;
 
     dibs__pack_number(p, 0);
-    return place;
+    return address;
 }
 
 static inline void dibs__pack_text(dibs__pack *p, const char *text)

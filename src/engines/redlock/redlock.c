@@ -5,7 +5,7 @@
  * with prefix= as for Redis; node_ms= for how long one node may take; max_lease= in milliseconds;
  * guard=off to vouch for the nodes; tls=yes or tls=2,3 for nodes by number, with ca=, cert=, key=. */
 #define _GNU_SOURCE
-#include "engines/redlock/line.h"
+#include "engines/redlock/waiters.h"
 
 #include "core/error.h"
 
@@ -29,21 +29,21 @@ static dibs_status read_node(dibs__voters *v, const dibs__url_login *login, size
         return dibs__fail(err, DIBS_INVALID, "redlock: a host is missing in the list of nodes");
     n->all = v;
     n->index = v->count++;
-    n->place.env = v->env;
-    n->place.db = db;
-    n->place.port = login->at.port ? login->at.port : DIBS__REDIS_PORT;
-    n->place.host = strdup(login->at.name);
-    if (!n->place.host)
+    n->address.env = v->env;
+    n->address.db = db;
+    n->address.port = login->at.port ? login->at.port : DIBS__REDIS_PORT;
+    n->address.host = strdup(login->at.name);
+    if (!n->address.host)
         return dibs__fail(err, DIBS_NO_MEMORY, "redlock: out of memory");
-    snprintf(n->place.text, sizeof n->place.text, "node %zu of %zu (%.200s:%d)", v->count, count,
-             n->place.host, n->place.port);
+    snprintf(n->address.text, sizeof n->address.text, "node %zu of %zu (%.200s:%d)", v->count,
+             count, n->address.host, n->address.port);
     for (size_t i = 0; i + 1 < v->count; i++)
-        if (strcmp(v->voter[i].place.host, n->place.host) == 0 &&
-            v->voter[i].place.port == n->place.port)
+        if (strcmp(v->voter[i].address.host, n->address.host) == 0 &&
+            v->voter[i].address.port == n->address.port)
             return dibs__fail(err, DIBS_INVALID,
                               "redlock: %s is in the URL twice: its vote would be counted twice",
-                              n->place.text);
-    return dibs__place_login(&n->place, login->user, login->password, err);
+                              n->address.text);
+    return dibs__address_login(&n->address, login->user, login->password, err);
 }
 
 static dibs_status read_nodes(const dibs__url *url, dibs__voters *v, dibs_error *err)
@@ -55,7 +55,7 @@ static dibs_status read_nodes(const dibs__url *url, dibs__voters *v, dibs_error 
     dibs_status status = dibs__url_logins(url, login, &count, &room, err);
 
     if (status == DIBS_OK && url->path[0] && strcmp(url->path, "/") != 0)
-        status = dibs__place_db(url->path + 1, &db, err);
+        status = dibs__address_db(url->path + 1, &db, err);
     if (status == DIBS_OK && count < 2)
         status = dibs__fail(err, DIBS_INVALID,
                             "redlock: give three or more nodes: redlock://h1:p1,h2:p2,h3:p3; for "
@@ -80,7 +80,7 @@ static dibs_status read_tls_nodes(const char *text, dibs__voters *v, dibs_error 
                               "tls=%.40s in the URL: give yes, or numbers of nodes from 1 to %zu "
                               "with commas between",
                               text, v->count);
-        v->voter[n - 1].place.tls = v->tls;
+        v->voter[n - 1].address.tls = v->tls;
         at = *end ? end + 1 : end;
     }
     return DIBS_OK;
@@ -93,13 +93,13 @@ static dibs_status read_tls(dibs__url *url, dibs__voters *v, dibs_error *err)
 
     if (!tls)
         return DIBS_OK;
-    status = dibs__place_tls(url, &v->tls, err);
+    status = dibs__address_tls(url, &v->tls, err);
     if (status != DIBS_OK)
         return status;
     if (strcmp(tls, "yes") != 0)
         return read_tls_nodes(tls, v, err);
     for (size_t i = 0; i < v->count; i++)
-        v->voter[i].place.tls = v->tls;
+        v->voter[i].address.tls = v->tls;
     return DIBS_OK;
 }
 
@@ -119,7 +119,7 @@ static dibs_status read_url(dibs__url *url, const char *handle_id, dibs__voters 
     dibs_status status = read_nodes(url, v, err);
 
     if (status == DIBS_OK)
-        status = dibs__place_prefix(url, v->prefix, err);
+        status = dibs__address_prefix(url, v->prefix, err);
     if (status == DIBS_OK)
         status = dibs__url_take_number(url, "node_ms", 1, 10000, &node_ms, err);
     if (status == DIBS_OK)
@@ -151,7 +151,7 @@ static void redlock_close(dibs__engine *e)
     if (r->v)
         dibs__voters_drain(r->v, dibs__after(r->v->env, r->v->limit));
     dibs__voters_close(r->v);
-    dibs__redlock_line_free(r->line);
+    dibs__redlock_waiters_free(r->waiters);
     free(r);
 }
 
@@ -160,7 +160,7 @@ static void redlock_abandon(dibs__engine *e)
     dibs__redlock *r = (dibs__redlock *)e;
 
     dibs__voters_abandon(r->v);
-    dibs__redlock_line_abandon(r->line);
+    dibs__redlock_waiters_abandon(r->waiters);
 }
 
 static void note_even(const dibs__redlock *r)
@@ -185,9 +185,9 @@ static dibs_status redlock_open(const dibs__open_request *request, dibs__engine 
     r->base =
         (dibs__engine){.class = &dibs__engine_redlock, .env = request->env, .sink = request->sink};
     r->v = dibs__voters_new(request->env, request->sink);
-    r->line = dibs__redlock_line_new();
-    if (!r->v || !r->line || !dibs__redlock_line_watch(r->line, r->v->ear_fd) ||
-        !dibs__redlock_line_watch(r->line, r->v->tend_fd))
+    r->waiters = dibs__redlock_waiters_new();
+    if (!r->v || !r->waiters || !dibs__redlock_waiters_watch(r->waiters, r->v->subscription_fd) ||
+        !dibs__redlock_waiters_watch(r->waiters, r->v->tend_fd))
         status = dibs__fail(err, DIBS_NO_MEMORY, "redlock: out of memory or descriptors");
     if (status == DIBS_OK)
         status = read_url(request->url, request->handle_id, r->v, err);

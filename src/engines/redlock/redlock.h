@@ -2,7 +2,7 @@
  *
  *   voters   the nodes, their connections, questions to all of them (voters.h)
  *   tries    taking a lock: votes, the fence, giving back what was not enough (vote.c)
- *   line     those of this handle that wait, and when they try again (line.c, turn.c, event.c)
+ *   line     those of this handle that wait, and when they try again (waiters.c, turn.c, event.c)
  *
  * Keys on every node: PREFIX:{NAME}, the record of a lock (lua/head.lua), and PREFIX:node, the
  * marker (lua/mark.lua). Channel: PREFIX:{NAME}:free. */
@@ -13,12 +13,12 @@
 #include "engines/redlock/pack.h"
 #include "engines/redlock/voters.h"
 
-typedef struct dibs__redlock_line dibs__redlock_line;
+typedef struct dibs__redlock_waiters dibs__redlock_waiters;
 
 typedef struct dibs__redlock {
     dibs__engine base;
     dibs__voters *v;
-    dibs__redlock_line *line;
+    dibs__redlock_waiters *waiters;
 } dibs__redlock;
 
 static inline int dibs__nodes_in(dibs__node_set set)
@@ -107,43 +107,44 @@ dibs_status dibs__redlock_cancel(dibs__engine *e, const dibs__claim *claim, dibs
 dibs_status dibs__redlock_break(dibs__engine *e, const char *name, const char *by, bool at_once,
                                 dibs__deadline until, dibs__reply *out, dibs_error *err);
 
-/* ---- Those who wait (line.c, turn.c) --------------------------------------------------------- */
+/* ---- Those who wait (waiters.c, turn.c) --------------------------------------------------------- */
 
-dibs__redlock_line *dibs__redlock_line_new(void); /* NULL: out of memory or descriptors */
-void dibs__redlock_line_free(dibs__redlock_line *line);
-void dibs__redlock_line_abandon(dibs__redlock_line *line);
+dibs__redlock_waiters *dibs__redlock_waiters_new(void); /* NULL: out of memory or descriptors */
+void dibs__redlock_waiters_free(dibs__redlock_waiters *waiters);
+void dibs__redlock_waiters_abandon(dibs__redlock_waiters *waiters);
 
 /* Others of this handle wait for that name already. */
-bool dibs__redlock_line_is_long(dibs__redlock *r, const char *name);
-/* At the end of the line; `left`: until it may be free. false: out of memory. */
-bool dibs__redlock_line_join(dibs__redlock *r, const dibs__enter_request *request, int64_t left);
+bool dibs__redlock_waiters_is_long(dibs__redlock *r, const char *name);
+/* At the end of the queue; `left`: until it may be free. false: out of memory. */
+bool dibs__redlock_waiters_join(dibs__redlock *r, const dibs__enter_request *request, int64_t left);
 
-typedef enum dibs__place_in_line {
-    DIBS__NOT_IN_LINE,
-    DIBS__IN_LINE,
-    DIBS__REDLOCK_LINE_DOWN, /* in line, and there was no majority of nodes when it was last asked */
-    DIBS__REDLOCK_LINE_SERVED, /* has the lock */
-} dibs__place_in_line;
+typedef enum dibs__waiter_state {
+    DIBS__NOT_WAITING,
+    DIBS__IS_WAITING,
+    DIBS__REDLOCK_WAITERS_DOWN, /* in the queue, and there was no majority of nodes when it was last asked */
+    DIBS__REDLOCK_WAITERS_SERVED, /* has the lock */
+} dibs__waiter_state;
 
-dibs__place_in_line dibs__redlock_line_look(dibs__redlock *r, const char *attempt, uint64_t *fence);
+dibs__waiter_state dibs__redlock_waiters_look(dibs__redlock *r, const char *attempt,
+                                              uint64_t *fence);
 /* It knows that it has the lock, or does not want it any more. Where it was when it left. */
-dibs__place_in_line dibs__redlock_line_leave(dibs__redlock *r, const char *attempt);
+dibs__waiter_state dibs__redlock_waiters_leave(dibs__redlock *r, const char *attempt);
 
-/* The next in line for a lock that is given back, if it may have it without asking again; it must be
+/* The next in the queue for a lock that is given back, if it may have it without asking again; it must be
  * told the outcome. NULL: nobody. */
 typedef struct dibs__waiting dibs__waiting;
-dibs__waiting *dibs__redlock_line_next(dibs__redlock *r, const char *name, dibs__try *out);
-void dibs__redlock_line_tried(dibs__redlock *r, dibs__waiting *w, const dibs__try *t);
+dibs__waiting *dibs__redlock_waiters_next(dibs__redlock *r, const char *name, dibs__try *out);
+void dibs__redlock_waiters_tried(dibs__redlock *r, dibs__waiting *w, const dibs__try *t);
 
-/* This handle's own waiters, in line. */
-void dibs__redlock_line_report(dibs__redlock *r, const char *name, dibs__report_builder *out);
-size_t dibs__redlock_line_count(dibs__redlock *r, const char *name);
+/* This handle's own waiters, in the queue. */
+void dibs__redlock_waiters_report(dibs__redlock *r, const char *name, dibs__report_builder *out);
+size_t dibs__redlock_waiters_count(dibs__redlock *r, const char *name);
 
 /* event.c */
 int dibs__redlock_event_fd(dibs__engine *e);
 void dibs__redlock_events(dibs__engine *e, dibs__deadline until);
 
-/* ---- Looking (look.c) ------------------------------------------------------------------------ */
+/* ---- Looking (inspect.c) ------------------------------------------------------------------------ */
 
 dibs_status dibs__redlock_inspect(dibs__engine *e, const char *name, dibs__deadline until,
                                   dibs__report_builder *out, dibs_error *err);

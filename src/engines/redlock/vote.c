@@ -69,7 +69,7 @@ static void read_vote(dibs__voters *v, dibs__try *t, size_t node, const redisRep
     }
     if (!vote || vote->type != REDIS_REPLY_ARRAY || vote->elements < 2) {
         t->status = dibs__redis_refusal(vote, &t->err);
-        dibs__wrap(&t->err, "redlock: %s", v->voter[node].place.text);
+        dibs__wrap(&t->err, "redlock: %s", v->voter[node].address.text);
         return;
     }
     code = number_at(vote, 0);
@@ -235,7 +235,7 @@ static dibs__node_set doorkeeper(dibs__voters *v)
     pthread_mutex_lock(&v->lock);
     for (size_t i = 0; i < v->count && !found; i++) {
         const dibs__voter *n = &v->voter[i];
-        bool slow = n->count > 0 && dibs__now(v->env) - n->line[n->first].sent > v->limit;
+        bool slow = n->count > 0 && dibs__now(v->env) - n->in_flight[n->first].sent > v->limit;
         if (dibs__link_up(n) && !slow)
             found = (dibs__node_set)1 << i;
     }

@@ -18,14 +18,14 @@ static void free_voters(dibs__voters *v)
 {
     for (size_t i = 0; i < v->count; i++) {
         dibs__link_fini(&v->voter[i]);
-        dibs__place_fini(&v->voter[i].place);
+        dibs__address_fini(&v->voter[i].address);
     }
     dibs__tls_context_free(v->tls);
     dibs__scripts_fini(&v->scripts);
     if (v->wake_fd >= 0)
         close(v->wake_fd);
-    if (v->ear_fd >= 0)
-        close(v->ear_fd);
+    if (v->subscription_fd >= 0)
+        close(v->subscription_fd);
     if (v->tend_fd >= 0)
         close(v->tend_fd);
     pthread_cond_destroy(&v->turned);
@@ -45,10 +45,10 @@ dibs__voters *dibs__voters_new(const dibs__env *env, dibs__sink *sink)
     pthread_mutex_init(&v->lock, NULL);
     dibs__cond_init(&v->turned);
     v->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    v->ear_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    v->subscription_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     v->tend_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
     /* The first two take memory, and are refused where there is none. */
-    if (v->wake_fd < 0 || v->ear_fd < 0 || v->tend_fd < 0 ||
+    if (v->wake_fd < 0 || v->subscription_fd < 0 || v->tend_fd < 0 ||
         !dibs__scripts_init(&v->scripts, dibs__redlock_lua, DIBS__RED_SCRIPTS, 2)) {
         free_voters(v);
         return NULL;
@@ -73,8 +73,8 @@ void dibs__voters_close(dibs__voters *v)
     v->closed = true;
     for (size_t i = 0; i < v->count; i++) {
         dibs__conn_close(v->voter[i].conn);
-        dibs__conn_close(v->voter[i].ear);
-        v->voter[i].conn = v->voter[i].ear = NULL;
+        dibs__conn_close(v->voter[i].subscription);
+        v->voter[i].conn = v->voter[i].subscription = NULL;
     }
     dibs__voters_unref(v);
 }
@@ -85,11 +85,11 @@ void dibs__voters_abandon(dibs__voters *v)
     for (size_t i = 0; i < v->count; i++) {
         if (v->voter[i].conn)
             close(v->voter[i].conn->fd);
-        if (v->voter[i].ear)
-            close(v->voter[i].ear->fd);
+        if (v->voter[i].subscription)
+            close(v->voter[i].subscription->fd);
     }
     close(v->wake_fd);
-    close(v->ear_fd);
+    close(v->subscription_fd);
     close(v->tend_fd);
 }
 
@@ -141,11 +141,11 @@ static dibs_status worst(const dibs__voters *v)
 /* Messages from below begin with the node already. */
 const char *dibs__voter_why(const dibs__voter *n)
 {
-    size_t length = strlen(n->place.text);
+    size_t length = strlen(n->address.text);
 
     if (!n->why.message[0])
         return n->dialling[0] ? "no answer yet" : "not asked yet";
-    if (strncmp(n->why.message, n->place.text, length) == 0 &&
+    if (strncmp(n->why.message, n->address.text, length) == 0 &&
         strncmp(n->why.message + length, ": ", 2) == 0)
         return n->why.message + length + 2;
     return n->why.message;
@@ -162,7 +162,7 @@ dibs_status dibs__voters_missing(dibs__voters *v, dibs_error *err)
         const dibs__voter *n = &v->voter[i];
         if (dibs__link_up(n) && n->why.status == DIBS_OK)
             continue;
-        used += (size_t)snprintf(text + used, sizeof text - used, "; %s: %.160s", n->place.text,
+        used += (size_t)snprintf(text + used, sizeof text - used, "; %s: %.160s", n->address.text,
                                  dibs__voter_why(n));
         code = *code ? code : n->why.engine_code;
     }

@@ -10,15 +10,15 @@
  * nobody waits for a node that hangs, and names, TLS and login are the Redis engine's own code. The
  * threads share what they need with the engine, and whoever is last frees it.
  *
- * What a node must hear, because it may have given a vote that nobody uses, is a *debt*: sent on the
+ * What a node must hear, because it may have given a vote that nobody uses, is a *owed release*: sent on the
  * same connection behind the question, and again on the next connection if that one is cut. */
 #ifndef DIBS_REDLOCK_VOTERS_H
 #define DIBS_REDLOCK_VOTERS_H
 
 #include "core/driver.h"
 #include "engines/engine.h"
+#include "engines/redis/address.h"
 #include "engines/redis/handshake.h"
-#include "engines/redis/place.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -45,28 +45,28 @@ typedef struct dibs__voters dibs__voters;
 typedef struct dibs__ask dibs__ask;
 
 /* A release that must reach one node. */
-typedef struct dibs__debt {
-    struct dibs__debt *next;
+typedef struct dibs__owed_release {
+    struct dibs__owed_release *next;
     dibs__deadline until; /* the vote is over by then */
     size_t length;
     char word[]; /* the script's argument, then the key */
-} dibs__debt;
+} dibs__owed_release;
 
-/* A request in line for its replies: somebody's question, or a debt, or neither any more. */
-typedef struct dibs__in_line {
+/* A request in the queue for its replies: somebody's question, or a owed release, or neither any more. */
+typedef struct dibs__in_flight {
     dibs__ask *ask;
-    dibs__debt *debt;
+    dibs__owed_release *owed;
     size_t left; /* replies to come */
     dibs__deadline sent;
     bool again;   /* it has been sent with the scripts already */
     bool unknown; /* the server had no such script */
     bool last;    /* of its write */
-} dibs__in_line;
+} dibs__in_flight;
 
 typedef struct dibs__voter {
     dibs__voters *all;
     size_t index;
-    dibs__redis_place place;
+    dibs__redis_address address;
 
     /* Commands. */
     dibs__conn *conn;
@@ -75,16 +75,16 @@ typedef struct dibs__voter {
     short wait_for; /* what a write waits for, 0: none does */
     dibs__bytes out;
     size_t out_sent;
-    dibs__in_line *line; /* a ring */
+    dibs__in_flight *in_flight; /* a ring */
     size_t room, first, count;
     int flights; /* unanswered writes */
     dibs__deadline used;
-    dibs__debt *debts; /* for the next connection */
-    size_t debt_count;
+    dibs__owed_release *owed_releases; /* for the next connection */
+    size_t owed_count;
 
     /* The subscription: the reader's, but for the moment in which it is put here. */
-    dibs__conn *ear;
-    bool ear_new;
+    dibs__conn *subscription;
+    bool subscription_new;
 
     /* Dialling, [1] for the subscription. */
     bool dialling[2];
@@ -122,9 +122,9 @@ struct dibs__voters {
     dibs__calls calls;       /* questions, and which of them reads for all */
     bool polling;            /* somebody does so just now: no connection may be closed */
     int wake_fd;             /* there is more to poll for */
-    int tend_fd;             /* a timer: debts that nobody waits for are looked after then */
+    int tend_fd; /* a timer: owed releases that nobody waits for are looked after then */
     bool tending;
-    int ear_fd;               /* the reader has something to do */
+    int subscription_fd;      /* the reader has something to do */
     _Atomic uint64_t highest; /* fence seen */
     _Atomic uint64_t rounds;  /* given out */
 };
@@ -151,23 +151,23 @@ void dibs__voters_saw(dibs__voters *v, uint64_t fence);
 
 /* ---- Dialling (dial.c); with the lock -------------------------------------------------------- */
 
-void dibs__voter_dial(dibs__voter *n, bool ear); /* unless it is under way or too soon */
+void dibs__voter_dial(dibs__voter *n, bool subscription); /* unless it is under way or too soon */
 void dibs__voters_dial_all(dibs__voters *v);
 size_t dibs__voters_connected(const dibs__voters *v);
 
 /* ---- One connection (link.c); with the lock -------------------------------------------------- */
 
 bool dibs__link_up(const dibs__voter *n);
-/* Puts a request in line, with `count` replies to come. false: out of memory. */
-bool dibs__link_add(dibs__voter *n, const dibs__bytes *bytes, size_t count, dibs__in_line what);
+/* Puts a request in the queue, with `count` replies to come. false: out of memory. */
+bool dibs__link_add(dibs__voter *n, const dibs__bytes *bytes, size_t count, dibs__in_flight what);
 void dibs__link_flush(dibs__voter *n);
 void dibs__link_read(dibs__voter *n); /* what has come */
 void dibs__link_cut(dibs__voter *n, dibs__io why);
 void dibs__link_tidy(dibs__voter *n);                   /* closes what is broken */
 void dibs__link_doubt(dibs__voter *n);                  /* cuts what is silent or was hung up */
 void dibs__link_forget(dibs__voter *n, dibs__ask *ask); /* it leaves */
-void dibs__link_owe(dibs__voter *n, dibs__debt *debt);  /* takes it */
-void dibs__link_pay(dibs__voter *n);                    /* debts, on a new connection */
+void dibs__link_owe(dibs__voter *n, dibs__owed_release *owed); /* takes it */
+void dibs__link_send_owed(dibs__voter *n); /* owed releases, on a new connection */
 void dibs__link_fini(dibs__voter *n);
 
 /* ---- Questions (ask.c) ----------------------------------------------------------------------- */
@@ -200,7 +200,8 @@ struct dibs__ask {
     /* Called with the lock whenever a node has answered or failed: enough? NULL: when all have. */
     bool (*enough)(const dibs__ask *ask);
     void *data;
-    const dibs__debt *debt; /* a release: what nodes are told again that have not answered */
+    const dibs__owed_release
+        *owed; /* a release: what nodes are told again that have not answered */
     /* out */
     dibs__node_set asked, answered, failed;
     redisReply **reply; /* of node i: reply[i * count], NULL where none came */
@@ -215,7 +216,7 @@ void dibs__voters_ready(dibs__voters *v, dibs__deadline until);
 /* DIBS_OK: it was asked; look at the sets. Never later than `until`. */
 dibs_status dibs__ask_run(dibs__ask *a, dibs__deadline until, dibs_error *err);
 void dibs__ask_fini(dibs__ask *a);
-/* The reader's: reads what has come for debts, calls nodes that are owed something. */
+/* The reader's: reads what has come for owed releases, calls nodes that are owed something. */
 void dibs__voters_tend(dibs__voters *v);
 void dibs__voters_tend_later(dibs__voters *v); /* with the lock */
 /* Lets what is under way come to its end. */
@@ -229,6 +230,7 @@ void dibs__ask_write(const dibs__voters *v, const dibs__query *q, bool flags, di
 /* Tells the nodes of `to` without waiting for an answer, now or when they are back. */
 void dibs__voters_owe(dibs__voters *v, dibs__node_set to, const char *key, const char *word,
                       size_t length, dibs__deadline until);
-dibs__debt *dibs__debt_new(const char *key, const char *word, size_t length, dibs__deadline until);
+dibs__owed_release *dibs__owed_release_new(const char *key, const char *word, size_t length,
+                                           dibs__deadline until);
 
 #endif

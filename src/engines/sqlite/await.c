@@ -107,7 +107,7 @@ static void go(dibs__lite *e, const watch *w)
 static dibs_status look(dibs__lite *e, const watch *w, dibs__deadline until, bool *changed,
                         dibs_error *err)
 {
-    dibs__lite_job job = {.kind = DIBS__LITE_GLANCE, .name = w->key, .until = until, .err = err};
+    dibs__lite_job job = {.kind = DIBS__LITE_PEEK, .name = w->key, .until = until, .err = err};
     dibs_status status = dibs__lite_do(e, &job);
 
     *changed = status == DIBS_OK && (job.cell.version != w->version || job.cell.age == INT64_MAX);

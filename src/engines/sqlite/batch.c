@@ -84,7 +84,7 @@ static int run_job(dibs__lite *e, dibs__time now, dibs__lite_job *job)
     case DIBS__LITE_BURY:
         return dibs__lite_bury(e, now, job);
     case DIBS__LITE_CELL:
-    case DIBS__LITE_GLANCE:
+    case DIBS__LITE_PEEK:
         return dibs__lite_cell(e, dibs__lite_cell_time(e, now), job);
     }
     return -1;
@@ -161,12 +161,12 @@ static bool has_moved(dibs__lite *e)
     int64_t now = dibs__now(e->base.env);
     int moved = 0;
 
-    if (now < e->place_sure_until)
+    if (now < e->location_sure_until)
         return false;
-    e->place_sure_until = now + SURE_FOR;
+    e->location_sure_until = now + SURE_FOR;
     sqlite3_file_control(e->db, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
     if (moved)
-        e->place_sure_until = 0;
+        e->location_sure_until = 0;
     return moved;
 }
 

@@ -1,7 +1,7 @@
 /* Cells over SQL: the machine's store for one cell inside one transaction, and what the reaper does.
  *
  * A row has the whole of a cell. What a caller is told about a cell is on the disk before: a done
- * record or a spent token that a power cut took would be done or spent again. Only signs of life may
+ * record or a spent token that a power cut took would be done or spent again. Only keep-alives may
  * be lost, because nobody who sent one is alive afterwards.
  *
  * Times are on a clock of their own, the boot's plus `meta.clock`: it goes on over a restart of the
@@ -216,7 +216,7 @@ bool dibs__lite_read_listed(dibs__lite *e, sqlite3_stmt *q, dibs__cell *out,
     return is_dead(&s);
 }
 
-static int glance(session *s, dibs__time now, dibs__lite_job *job)
+static int peek(session *s, dibs__time now, dibs__lite_job *job)
 {
     dibs__cell c;
     int found = load(s, &c);
@@ -237,8 +237,8 @@ int dibs__lite_cell(dibs__lite *e, dibs__time now, dibs__lite_job *job)
 
     free(job->cell.data); /* of an earlier try in the same batch */
     job->cell.data = NULL;
-    if (job->kind == DIBS__LITE_GLANCE) {
-        failed = glance(&s, now, job);
+    if (job->kind == DIBS__LITE_PEEK) {
+        failed = peek(&s, now, job);
     } else {
         failed = dibs__cell_apply(&store, &s, now, job->command, &answer);
         if (failed == 0) {

@@ -1,5 +1,5 @@
 /* Facts about an embedded store: where it lies, whose it is, who may write it, and what the disk takes.
- * The database is opened for reading, by SQLite alone (see place.c). The checks are in
+ * The database is opened for reading, by SQLite alone (see location.c). The checks are in
  * src/doctor/sqlite.c. */
 #define _GNU_SOURCE
 #include "doctor/facts.h"
@@ -125,7 +125,7 @@ static void look_at_file(dibs__facts *f, dibs__lite *e, const char *folder)
         dibs__fact_flag(f, "exists", there);
     if (!there)
         return;
-    if (dibs__lite_place_resolve(e->path, sizeof e->path, &why) != DIBS_OK ||
+    if (dibs__lite_location_resolve(e->path, sizeof e->path, &why) != DIBS_OK ||
         stat(e->path, &st) < 0) {
         dibs__fact_add(f, "database_error", "%s", why.message);
         return;
@@ -178,9 +178,9 @@ dibs_status dibs__lite_examine(const dibs__open_request *request, dibs__facts *o
     dibs_status status = DIBS_NO_MEMORY;
 
     if (e)
-        status = dibs__lite_place(request->url, e->path, sizeof e->path, err);
+        status = dibs__lite_location(request->url, e->path, sizeof e->path, err);
     if (status == DIBS_OK) {
-        dibs__lite_place_folder(e->path, folder);
+        dibs__lite_location_folder(e->path, folder);
         if (!request->url->path[0] ||
             (geteuid() == 0 && strcmp(request->url->path, "machine") == 0))
             climb(folder);

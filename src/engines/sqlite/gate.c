@@ -85,7 +85,7 @@ static int open_file(dibs__lite *e)
     struct stat st;
 
     if (fd >= 0)
-        dibs__lite_place_share(e, fd);
+        dibs__lite_location_share(e, fd);
     else
         fd = openat(e->folder, "gate", O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd >= 0 && (fstat(fd, &st) < 0 || st.st_nlink > 1 ||

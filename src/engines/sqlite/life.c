@@ -109,7 +109,7 @@ dibs_status dibs__lite_life_open(dibs__lite *e, const char *handle_id, dibs_erro
     file_of(e->client, "life", final, sizeof final);
     e->life = openat(e->folder, fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (e->life >= 0)
-        dibs__lite_place_share(e, e->life);
+        dibs__lite_location_share(e, e->life);
     if (e->life < 0 || !lock_file(e->life) || renameat(e->folder, fresh, e->folder, final) < 0)
         return dibs__fail_errno(err, DIBS_ENGINE_FAILED, errno,
                                 "sqlite: %.400s-dibs: cannot create %s: %s", e->path, final,

@@ -1,7 +1,7 @@
 /* The SQLite engine: the embedded store, across the processes of one machine.
  *
  * Opening finds the place, the database, the gate and this client's files; what the dead of former
- * times left is cleared up on the way. Each slot of the engine's table is one job for the crew. */
+ * times left is cleared up on the way. Each slot of the engine's table is one job for the dispatcher. */
 #define _GNU_SOURCE
 #include "engines/sqlite/sqlite.h"
 #include "core/error.h"
@@ -102,7 +102,7 @@ static dibs_status open_database(dibs__lite *e, const dibs__open_request *reques
     if (status == DIBS_OK)
         status = dibs__lite_connect(e, request->until, err);
     if (status == DIBS_OK)
-        status = dibs__lite_place_beside(e, err);
+        status = dibs__lite_location_beside(e, err);
     if (status == DIBS_OK)
         status = dibs__lite_schema_open(e, request->until, err);
     dibs__lite_outside();
@@ -111,14 +111,14 @@ static dibs_status open_database(dibs__lite *e, const dibs__open_request *reques
 
 static dibs_status open_parts(dibs__lite *e, const dibs__open_request *request, dibs_error *err)
 {
-    dibs_status status = dibs__lite_place(request->url, e->path, sizeof e->path, err);
+    dibs_status status = dibs__lite_location(request->url, e->path, sizeof e->path, err);
 
     if (status == DIBS_OK)
-        status = dibs__lite_place_make(request->url, e->path, err);
+        status = dibs__lite_location_make(request->url, e->path, err);
     if (status == DIBS_OK)
-        status = dibs__lite_place_resolve(e->path, sizeof e->path, err);
+        status = dibs__lite_location_resolve(e->path, sizeof e->path, err);
     if (status == DIBS_OK)
-        status = dibs__lite_place_check(e->path, err);
+        status = dibs__lite_location_check(e->path, err);
     if (status == DIBS_OK)
         status = open_database(e, request, err);
     if (status != DIBS_OK)

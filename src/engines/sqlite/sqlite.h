@@ -1,18 +1,18 @@
 /* The inside of the SQLite engine: what its files share.
  *
  *   sqlite.c   the engine's table: open, close, and each slot as one job
- *   crew.c     many threads, one connection: whoever finds it idle does everybody's jobs
+ *   dispatcher.c     many threads, one connection: whoever finds it idle does everybody's jobs
  *   batch.c    jobs in one transaction: gate, BEGIN, state machine, COMMIT, wake-ups
  *   store.c    the state machine's store over SQL
  *   schema.c   the tables, the boot, the ceiling of the fences
  *   cell.c     the cells' store over SQL, and waiting for a cell
- *   chores.c   what nobody asked for: rescue from the dead, burials, reaping
+ *   maintenance.c   what nobody asked for: rescue from the dead, burials, reaping
  *   fork.c     the handles of this process, and what a fork does to them
  *   gate.c     where writers of different processes queue without polling
  *   life.c     a file a client, locked while its process lives; who is alive
  *   wake.c     pipes between clients; what the keeper polls
- *   place.c    where the database is, and what lies beside it
- *   look.c     inspect and list, on a connection of their own
+ *   location.c    where the database is, and what lies beside it
+ *   inspect.c     inspect and list, on a connection of their own
  *   fault.c    SQLite's errors as statuses */
 #ifndef DIBS_ENGINES_SQLITE_H
 #define DIBS_ENGINES_SQLITE_H
@@ -44,7 +44,7 @@ typedef enum dibs__lite_kind {
     DIBS__LITE_RESCUE, /* settle whatever this client waits for */
     DIBS__LITE_BURY,   /* settle some of all that is held or waited for, after `after` */
     DIBS__LITE_CELL,
-    DIBS__LITE_GLANCE, /* the version of a cell, without its value */
+    DIBS__LITE_PEEK, /* the version of a cell, without its value */
 } dibs__lite_kind;
 
 typedef enum dibs__lite_progress {
@@ -83,7 +83,7 @@ struct dibs__lite_job {
     dibs_status status;
     dibs__reply reply;
     dibs_error *err;
-    /* the crew's */
+    /* the dispatcher's */
     _Atomic int progress;
     bool sleeps; /* its thread waits to be told */
     dibs__lite_job *next;
@@ -127,7 +127,7 @@ struct dibs__lite {
     bool inherited; /* from a parent that was forked */
     bool idle;      /* and its connection was idle then */
 
-    /* the crew's: the mutex guards the queue and who drives; the driver has all that follows */
+    /* the dispatcher's: the mutex guards the queue and who drives; the driver has all that follows */
     pthread_mutex_t mutex;
     bool driving;
     dibs__lite_job *first, **last;
@@ -138,7 +138,7 @@ struct dibs__lite {
     dibs__deadline busy_until;
     bool called_out; /* of the wait for another process, by a fork */
     bool durable;    /* synchronous=FULL just now */
-    int64_t place_sure_until;
+    int64_t location_sure_until;
     dibs__lite_gate gate;
     uint64_t floor;   /* no fence at or below it: given out before the machine started, perhaps */
     uint64_t ceiling; /* no fence above it before a higher ceiling is on the disk */
@@ -174,22 +174,22 @@ extern const char *dibs__lite_boot_file;
 
 extern const dibs__engine_class dibs__engine_sqlite;
 
-/* place.c */
-dibs_status dibs__lite_place(dibs__url *url, char *path, size_t size, dibs_error *err);
+/* location.c */
+dibs_status dibs__lite_location(dibs__url *url, char *path, size_t size, dibs_error *err);
 /* Makes what is missing of a place that nobody named: the user's own folders, or the machine's store. */
-dibs_status dibs__lite_place_make(const dibs__url *url, char *path, dibs_error *err);
+dibs_status dibs__lite_location_make(const dibs__url *url, char *path, dibs_error *err);
 /* The folder that the database is in. */
-void dibs__lite_place_folder(const char *path, char folder[PATH_MAX]);
+void dibs__lite_location_folder(const char *path, char folder[PATH_MAX]);
 /* The name of a network file system by its type; NULL: it is none. */
 const char *dibs__lite_far_away(uint32_t type);
-dibs_status dibs__lite_place_check(const char *path, dibs_error *err);
+dibs_status dibs__lite_location_check(const char *path, dibs_error *err);
 /* Makes `path` one without links. A link to the database is followed only out of a folder where nobody
  * but this user and root can put one. */
-dibs_status dibs__lite_place_resolve(char *path, size_t size, dibs_error *err);
+dibs_status dibs__lite_location_resolve(char *path, size_t size, dibs_error *err);
 /* Opens or creates the folder beside the database `e->path`. */
-dibs_status dibs__lite_place_beside(dibs__lite *e, dibs_error *err);
+dibs_status dibs__lite_location_beside(dibs__lite *e, dibs_error *err);
 /* A new file beside the database gets the database's rights and, if we are root, its owner. */
-void dibs__lite_place_share(const dibs__lite *e, int fd);
+void dibs__lite_location_share(const dibs__lite *e, int fd);
 
 /* fault.c: what the connection's last error is to a caller. `doing` is what failed. */
 dibs_status dibs__lite_status(int system, dibs_status otherwise);
@@ -250,14 +250,14 @@ dibs_status dibs__lite_watch(dibs__engine *e, const char *key, uint64_t version,
 void dibs__lite_unwatch(dibs__engine *e, void *watched);
 bool dibs__lite_await_events(dibs__lite *e, int fd); /* false: it is none of its descriptors */
 
-/* chores.c: 0, or -1 when the store failed. */
+/* maintenance.c: 0, or -1 when the store failed. */
 int dibs__lite_settle(dibs__lite *e, dibs__time now, const char *name, dibs__reply *out);
 int dibs__lite_rescue(dibs__lite *e, dibs__time now);
 int dibs__lite_bury(dibs__lite *e, dibs__time now, const dibs__lite_job *job);
 /* Does nothing unless it is time. */
 int dibs__lite_reap(dibs__lite *e, dibs__time now);
 
-/* crew.c */
+/* dispatcher.c */
 dibs_status dibs__lite_do(dibs__lite *e, dibs__lite_job *job);
 /* For batch.c: is there a job in the queue that must be on the disk? */
 bool dibs__lite_lasting(dibs__lite *e);
@@ -306,7 +306,7 @@ const char *dibs__lite_client_of(const char *wake);
 /* wake.c */
 dibs_status dibs__lite_wake_open(dibs__lite *e, dibs_error *err);
 void dibs__lite_wake_close(dibs__lite *e);
-/* Sends, or tells our own sink. A wake-up that cannot be sent is found at the next sign of life. */
+/* Sends, or tells our own sink. A wake-up that cannot be sent is found at the next keep-alive. */
 void dibs__lite_wake_send(dibs__lite *e, const dibs__lite_notice *n);
 /* True once, when the folder has just come under watch: look again at what was looked at before. */
 bool dibs__lite_wake_watch(dibs__lite *e);
@@ -316,7 +316,7 @@ void dibs__lite_peer_follow(dibs__lite *e, const char *client, int pidfd, int li
 /* 1: lives; 0: is dead; -1: not known. */
 int dibs__lite_peer_lives(dibs__lite *e, const char *client);
 
-/* look.c */
+/* inspect.c */
 dibs_status dibs__lite_inspect(dibs__lite *e, const char *name, dibs__deadline until,
                                dibs__report_builder *out, dibs_error *err);
 dibs_status dibs__lite_cell_list(dibs__lite *e, const dibs__cell_range *range, dibs__deadline until,

@@ -382,7 +382,7 @@ static void note(dibs__lite *e, const dibs__holder *holder, uint64_t fence, uint
         size_t room = e->notice_room ? e->notice_room * 2 : 16;
         n = realloc(e->notices, room * sizeof *n);
         if (!n)
-            return; /* it finds out at its next sign of life */
+            return; /* it finds out at its next keep-alive */
         e->notices = n;
         e->notice_room = room;
     }

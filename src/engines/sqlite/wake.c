@@ -3,7 +3,7 @@
  * Each client reads a pipe of its own, `ID.wake` beside the database. Whoever handed a lock over
  * writes one fixed record to the new holder's pipe, once the transaction is on record. Writers open
  * it for reading too: then writing to a client that died raises no signal. A record that does not
- * fit is dropped; its reader finds out at its next sign of life.
+ * fit is dropped; its reader finds out at its next keep-alive.
  *
  * Deaths are noticed in two ways, behind one epoll descriptor: the folder is watched for life files
  * whose last descriptor was closed, from the first wait on; and the processes of those who stood in
@@ -56,7 +56,7 @@ dibs_status dibs__lite_wake_open(dibs__lite *e, dibs_error *err)
     if (mkfifoat(e->folder, file, 0600) == 0)
         e->wake = open_pipe(e, e->client);
     if (e->wake >= 0) {
-        dibs__lite_place_share(e, e->wake);
+        dibs__lite_location_share(e, e->wake);
         (void)fcntl(e->wake, F_SETPIPE_SZ, PIPE_ROOM); /* the usual size will do, too */
         e->epoll = epoll_create1(EPOLL_CLOEXEC);
     }
@@ -210,7 +210,7 @@ static void tell_sink(dibs__lite *e, const char *attempt, uint64_t fence, uint64
     if (fence)
         sink->granted(sink, attempt, fence, floor);
     else
-        sink->look(sink, attempt);
+        sink->check(sink, attempt);
 }
 
 void dibs__lite_wake_send(dibs__lite *e, const dibs__lite_notice *n)
@@ -307,7 +307,7 @@ void dibs__lite_wake_events(dibs__lite *e, dibs__deadline until)
     }
 }
 
-/* Watchers are few a user: without one, followed processes and signs of life must do. */
+/* Watchers are few a user: without one, followed processes and keep-alives must do. */
 bool dibs__lite_wake_watch(dibs__lite *e)
 {
     char folder[PATH_MAX + 8];

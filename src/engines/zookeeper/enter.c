@@ -1,4 +1,4 @@
-/* Entering: our entry is made and the line is listed, in one flush.
+/* Entering: our entry is made and the queue is listed, in one flush.
  *
  * It goes well: create, children and the lock's value are answered. If the lock is not there, it is
  * made (and the folder above it, if that is missing too), and the three are sent again. After a lost
@@ -17,7 +17,7 @@ static void ask_entry(dibs__zk_op *op);
 static void entered(dibs__zk_op *op);
 static void lock_made(dibs__zk_op *op);
 
-static const char *suffix_of(const dibs__line_call *call)
+static const char *suffix_of(const dibs__entries_call *call)
 {
     if (call->capacity != DIBS__PLAIN)
         return "__slot__";
@@ -31,13 +31,13 @@ static void note_server_time(dibs__zk *z, const struct Stat *stat)
 {
     pthread_mutex_lock(&z->mutex);
     z->server_time = stat->ctime * DIBS__MS;
-    z->server_time_at = dibs__now(z->side.env);
+    z->server_time_at = dibs__now(z->backend.env);
     pthread_mutex_unlock(&z->mutex);
 }
 
 static void take_entry(dibs__zk_op *op, const char *key, const struct Stat *stat)
 {
-    dibs__line_call *call = op->call;
+    dibs__entries_call *call = op->call;
 
     snprintf(call->made, sizeof call->made, "%s", key);
     call->own.place = dibs__zk_place_by(key, stat);
@@ -58,19 +58,19 @@ static void on_created(int rc, const char *path, const struct Stat *stat, const 
     dibs__zk_answered(op, rc, true);
 }
 
-/* In a long line that we know: cversion counts what comes and goes. If that was our entry alone, the
+/* In a long queue that we know: cversion counts what comes and goes. If that was our entry alone, the
  * listing is what we know and the entry that was our last. */
 static void on_lock(int rc, const char *value, int size, const struct Stat *stat, const void *data)
 {
     dibs__zk_op *op = (dibs__zk_op *)(uintptr_t)data;
-    dibs__line_call *call = op->call;
-    dibs__line_entry facts = {.place = call->known_upto};
+    dibs__entries_call *call = op->call;
+    dibs__queue_entry facts = {.place = call->known_upto};
 
     op->list_rc = rc;
     if (rc == ZOK && (uint32_t)stat->cversion == (uint32_t)call->known_as_of + 1) {
         op->listing->as_of = (uint64_t)(uint32_t)stat->cversion;
         op->listing->from = call->known_upto;
-        if (!dibs__line_listing_add(op->listing, call->known_last, NULL, &facts, 0))
+        if (!dibs__entries_listing_add(op->listing, call->known_last, NULL, &facts, 0))
             op->list_rc = ZSYSTEMERROR;
     }
     dibs__zk_on_lock(rc, value, size, stat, data);
@@ -109,7 +109,7 @@ static void on_line(int rc, const struct String_vector *names, const struct Stat
                     const void *data)
 {
     dibs__zk_op *op = (dibs__zk_op *)(uintptr_t)data;
-    dibs__line_listing *l = op->listing;
+    dibs__entries_listing *l = op->listing;
 
     if (rc == ZOK && stat->czxid == op->lock.czxid && stat->version == op->lock.version) {
         l->exists = true;
@@ -132,13 +132,13 @@ static void ask_value(dibs__zk_op *op)
 
 static void ask_entry(dibs__zk_op *op)
 {
-    dibs__line_call *call = op->call;
+    dibs__entries_call *call = op->call;
     dibs__zk *z = op->z;
-    char key[DIBS__LINE_KEY_SIZE];
+    char key[DIBS__ENTRIES_KEY_SIZE];
     size_t n;
 
     op->lock_rc = op->list_rc = ZOK;
-    dibs__line_body(call, op->session, key);
+    dibs__entries_body(call, op->session, key);
     n = strlen(key);
     snprintf(key + n, sizeof key - n, "%s", suffix_of(call));
     dibs__zk_sent(op,
@@ -165,7 +165,7 @@ static void entered(dibs__zk_op *op)
     int rc = op->rc != ZOK ? op->rc : op->lock_rc != ZOK ? op->lock_rc : op->list_rc;
 
     if (rc == ZOK && op->call->known_last && op->listing->count == 0) {
-        op->call->known_last = NULL; /* others came or went: the whole line */
+        op->call->known_last = NULL; /* others came or went: the whole queue */
         dibs__zk_follow(op, dibs__zk_ask_listing, entered);
     } else if (rc == ZOK && !op->listing->exists) {
         dibs__zk_follow(op, ask_value, entered); /* the lock is another now, or was broken */
@@ -219,7 +219,7 @@ static void ask_parents(dibs__zk_op *op)
 
 static void ask_lock(dibs__zk_op *op)
 {
-    dibs__line_call *call = op->call;
+    dibs__entries_call *call = op->call;
 
     if (op->tries > 1)
         ask_parents(op);
@@ -238,7 +238,7 @@ static void enter_it(dibs__zk_op *op)
     } else if (op->rc != ZOK && op->rc != ZNODEEXISTS) {
         dibs__zk_finish(op, op->rc);
     } else {
-        dibs__line_listing_fini(op->listing);
+        dibs__entries_listing_fini(op->listing);
         dibs__zk_follow(op, ask_entry, entered);
     }
 }
@@ -277,7 +277,7 @@ static void old_found(dibs__zk_op *op)
 
 static void searched(dibs__zk_op *op)
 {
-    dibs__line_listing *l = op->listing;
+    dibs__entries_listing *l = op->listing;
     const char *key = NULL;
 
     if (op->list_rc != ZOK && op->list_rc != ZNONODE) {
@@ -285,10 +285,10 @@ static void searched(dibs__zk_op *op)
         return;
     }
     for (size_t i = 0; i < l->count; i++)
-        if (dibs__line_is_ours(l->entry[i].key, op->call->attempt, op->session))
+        if (dibs__entries_is_ours(l->entry[i].key, op->call->attempt, op->session))
             key = l->entry[i].key;
     if (!key) {
-        dibs__line_listing_fini(l);
+        dibs__entries_listing_fini(l);
         dibs__zk_follow(op, ask_entry, entered);
     } else if (dibs__zk_op_items(op, 1)) {
         op->item->key = key;
@@ -305,7 +305,7 @@ static void ask_search(dibs__zk_op *op)
     dibs__zk_ask_listing(op);
 }
 
-dibs_status dibs__zk_enter(dibs__line_side *s, dibs__line_call *call)
+dibs_status dibs__zk_enter(dibs__entries_backend *s, dibs__entries_call *call)
 {
     dibs__zk_op *op = dibs__zk_op_new((dibs__zk *)s, call, call->name);
     dibs_status status;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Starts an op whose one flush `fill` fills. */
-static dibs_status start(dibs__line_side *s, dibs__line_call *call, dibs__zk_op *op,
+static dibs_status start(dibs__entries_backend *s, dibs__entries_call *call, dibs__zk_op *op,
                          void (*fill)(dibs__zk_op *op), void (*next)(dibs__zk_op *op))
 {
     dibs_status status;
@@ -43,7 +43,7 @@ static void deleted(dibs__zk_op *op)
         dibs__zk_finish(op, op->rc);
 }
 
-dibs_status dibs__zk_remove(dibs__line_side *s, dibs__line_call *call)
+dibs_status dibs__zk_remove(dibs__entries_backend *s, dibs__entries_call *call)
 {
     return start(s, call, dibs__zk_op_new((dibs__zk *)s, call, call->name), ask_delete, deleted);
 }
@@ -67,15 +67,15 @@ static void send_multi(dibs__zk_op *op, size_t count)
 /* The paths of a multi must last until it has been handed over. */
 static void ask_linger(dibs__zk_op *op)
 {
-    dibs__line_call *call = op->call;
-    char key[DIBS__LINE_KEY_SIZE];
+    dibs__entries_call *call = op->call;
+    char key[DIBS__ENTRIES_KEY_SIZE];
     char *from = strdup(dibs__zk_entry_path(op, call->key));
 
     if (!from || !make_multi(op, 2)) {
         free(from);
         return;
     }
-    dibs__zk_kept_key(call->key, key);
+    dibs__zk_lingering_key(call->key, key);
     zoo_delete_op_init(&op->multi[0], from, -1);
     zoo_create_op_init(&op->multi[1], dibs__zk_entry_path(op, key), call->value,
                        (int)strlen(call->value), op->z->acl, 0, NULL, 0);
@@ -86,16 +86,16 @@ static void ask_linger(dibs__zk_op *op)
 /* It ends by our own hand, if we live so long; else by whoever comes next. */
 static void lingers(dibs__zk_op *op)
 {
-    dibs__line_call *call = op->call;
-    char key[DIBS__LINE_KEY_SIZE];
+    dibs__entries_call *call = op->call;
+    char key[DIBS__ENTRIES_KEY_SIZE];
 
-    dibs__zk_kept_key(call->key, key);
+    dibs__zk_lingering_key(call->key, key);
     if (op->rc == ZOK)
-        dibs__zk_kept_end_after(op->z, dibs__zk_entry_path(op, key), call->span);
+        dibs__zk_lingering_end_after(op->z, dibs__zk_entry_path(op, key), call->span);
     deleted(op);
 }
 
-dibs_status dibs__zk_linger(dibs__line_side *s, dibs__line_call *call)
+dibs_status dibs__zk_linger(dibs__entries_backend *s, dibs__entries_call *call)
 {
     return start(s, call, dibs__zk_op_new((dibs__zk *)s, call, call->name), ask_linger, lingers);
 }
@@ -105,14 +105,14 @@ dibs_status dibs__zk_linger(dibs__line_side *s, dibs__line_call *call)
 /* Items lie in the op, and each has its own lock: the path is written anew for each. */
 static void ask_checks(dibs__zk_op *op)
 {
-    dibs__line_call *call = op->call;
+    dibs__entries_call *call = op->call;
     size_t root = strlen(op->z->root);
 
     if (call->again)
         dibs__zk_sent(op, zoo_async(op->z->zh, "/", dibs__zk_on_sync, op), &op->sync_rc);
     for (size_t i = 0; i < call->count; i++) {
         op->path[root] = '/';
-        dibs__line_escape(call->check[i].name, op->path + root + 1);
+        dibs__entries_escape(call->check[i].name, op->path + root + 1);
         op->lock_length = strlen(op->path);
         dibs__zk_sent(op,
                       zoo_aexists(op->z->zh, dibs__zk_entry_path(op, call->check[i].key), 0,
@@ -123,7 +123,7 @@ static void ask_checks(dibs__zk_op *op)
 
 static void checked(dibs__zk_op *op)
 {
-    dibs__line_call *call = op->call;
+    dibs__entries_call *call = op->call;
     int rc = call->again ? op->sync_rc : ZOK;
 
     for (size_t i = 0; i < call->count; i++) {
@@ -140,7 +140,7 @@ static void checked(dibs__zk_op *op)
         dibs__zk_finish(op, rc);
 }
 
-dibs_status dibs__zk_check(dibs__line_side *s, dibs__line_call *call)
+dibs_status dibs__zk_check(dibs__entries_backend *s, dibs__entries_call *call)
 {
     dibs__zk_op *op = dibs__zk_op_new((dibs__zk *)s, call, NULL);
 
@@ -162,7 +162,7 @@ static void free_paths(char **path, size_t count)
 
 static char **entry_paths(dibs__zk_op *op)
 {
-    dibs__line_call *call = op->call;
+    dibs__entries_call *call = op->call;
     char **path = calloc(call->count + 1, sizeof *path);
 
     for (size_t i = 0; path && i < call->count; i++) {
@@ -177,7 +177,7 @@ static char **entry_paths(dibs__zk_op *op)
 
 static void ask_write(dibs__zk_op *op)
 {
-    dibs__line_call *call = op->call;
+    dibs__entries_call *call = op->call;
     char **path = entry_paths(op);
 
     if (!path || !make_multi(op, call->count + 1)) {
@@ -210,7 +210,7 @@ static void written(dibs__zk_op *op)
         dibs__zk_finish(op, op->rc);
 }
 
-dibs_status dibs__zk_write(dibs__line_side *s, dibs__line_call *call)
+dibs_status dibs__zk_write(dibs__entries_backend *s, dibs__entries_call *call)
 {
     return start(s, call, dibs__zk_op_new((dibs__zk *)s, call, call->name), ask_write, written);
 }

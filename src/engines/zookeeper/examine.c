@@ -44,7 +44,7 @@ static void on_session(zhandle_t *zh, int type, int state, const char *path, voi
 
 static dibs_status open_session(dibs__zk *z, dibs__deadline until, dibs_error *err)
 {
-    const dibs__env *env = z->side.env;
+    const dibs__env *env = z->backend.env;
     bool connected;
 
     z->zh =

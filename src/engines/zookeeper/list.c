@@ -31,9 +31,9 @@ void dibs__zk_ask_listing(dibs__zk_op *op)
 
 /* ---- What the entries store ------------------------------------------------------------------ */
 
-static bool is_wanted(const dibs__line_entry *e, bool values)
+static bool is_wanted(const dibs__queue_entry *e, bool values)
 {
-    return values || e->kept || e->place == DIBS__ZK_BY_ZXID;
+    return values || e->lingering || e->place == DIBS__ZK_BY_ZXID;
 }
 
 static void ask_values(dibs__zk_op *op)
@@ -45,29 +45,29 @@ static void ask_values(dibs__zk_op *op)
                       &op->item[i].rc);
 }
 
-static bool put_value(dibs__zk_op *op, const dibs__line_entry *old, dibs__zk_item *item,
-                      dibs__line_listing *out)
+static bool put_value(dibs__zk_op *op, const dibs__queue_entry *old, dibs__zk_item *item,
+                      dibs__entries_listing *out)
 {
-    dibs__line_entry facts = {.place = dibs__zk_place_by(old->key, &item->stat),
-                              .fence = (uint64_t)item->stat.czxid,
-                              .since = item->stat.ctime * DIBS__MS,
-                              .marked = item->stat.version > 0};
+    dibs__queue_entry facts = {.place = dibs__zk_place_by(old->key, &item->stat),
+                               .fence = (uint64_t)item->stat.czxid,
+                               .since = item->stat.ctime * DIBS__MS,
+                               .marked = item->stat.version > 0};
 
     if (item->rc == ZNONODE)
         return true; /* gone meanwhile */
     if (item->rc != ZOK)
         return false;
-    if (old->kept && dibs__zk_kept_left(op->z, item->value, &item->stat) <= 0) {
-        dibs__zk_kept_end_after(op->z, dibs__zk_entry_path(op, old->key), 0);
+    if (old->lingering && dibs__zk_lingering_left(op->z, item->value, &item->stat) <= 0) {
+        dibs__zk_lingering_end_after(op->z, dibs__zk_entry_path(op, old->key), 0);
         return true;
     }
-    return dibs__line_listing_add(out, old->key, item->value, &facts, old->weight);
+    return dibs__entries_listing_add(out, old->key, item->value, &facts, old->weight);
 }
 
 /* The listing anew, with what came. */
 static void put_values(dibs__zk_op *op)
 {
-    dibs__line_listing old = *op->listing, *l = op->listing;
+    dibs__entries_listing old = *op->listing, *l = op->listing;
     size_t k = 0;
     bool complete = true;
 
@@ -75,14 +75,14 @@ static void put_values(dibs__zk_op *op)
     l->text = NULL;
     l->count = l->size = 0;
     for (size_t i = 0; i < old.count; i++) {
-        dibs__line_entry *e = &old.entry[i];
+        dibs__queue_entry *e = &old.entry[i];
         if (k < op->items && op->item[k].key == e->key)
             complete = put_value(op, e, &op->item[k++], l) && complete;
         else
-            complete = dibs__line_listing_add(l, e->key, NULL, e, e->weight) && complete;
+            complete = dibs__entries_listing_add(l, e->key, NULL, e, e->weight) && complete;
     }
     old.value = NULL; /* it stays */
-    dibs__line_listing_fini(&old);
+    dibs__entries_listing_fini(&old);
     if (complete)
         op->after(op);
     else
@@ -91,7 +91,7 @@ static void put_values(dibs__zk_op *op)
 
 void dibs__zk_complete_listing(dibs__zk_op *op, bool values, void (*next)(dibs__zk_op *op))
 {
-    dibs__line_listing *l = op->listing;
+    dibs__entries_listing *l = op->listing;
     size_t wanted = 0;
 
     for (size_t i = 0; i < l->count; i++)
@@ -124,13 +124,13 @@ static void listed(dibs__zk_op *op)
     if (rc == ZOK)
         dibs__zk_complete_listing(op, values, dibs__zk_finish_ok);
     else if (rc == ZNONODE) { /* or it went between the two */
-        dibs__line_listing_fini(op->listing);
+        dibs__entries_listing_fini(op->listing);
         dibs__zk_finish_ok(op);
     } else
         dibs__zk_finish(op, rc);
 }
 
-dibs_status dibs__zk_list(dibs__line_side *s, dibs__line_call *call)
+dibs_status dibs__zk_list(dibs__entries_backend *s, dibs__entries_call *call)
 {
     dibs__zk_op *op = dibs__zk_op_new((dibs__zk *)s, call, call->name);
     dibs_status status;
@@ -165,7 +165,7 @@ static void end_part(dibs__zk_op *all, int rc)
         dibs__zk_finish(all, all->rc);
 }
 
-static bool is_lock(const dibs__line_listing *l)
+static bool is_lock(const dibs__entries_listing *l)
 {
     return l->exists && (l->count > 0 || (l->value && strncmp(l->value, "dibs ", 5) == 0));
 }
@@ -173,13 +173,13 @@ static bool is_lock(const dibs__line_listing *l)
 static void part_done(dibs__zk_op *op)
 {
     dibs__zk_op *all = op->whole;
-    dibs__line_listing *l = op->listing, *to = l;
+    dibs__entries_listing *l = op->listing, *to = l;
     char name[DIBS_NAME_MAX + 1];
     int rc = op->rc;
 
     if (rc == ZOK && is_lock(l) &&
-        dibs__line_unescape(strrchr(dibs__zk_lock_path(op), '/') + 1, name)) {
-        to = dibs__line_add_lock(all->call, name);
+        dibs__entries_unescape(strrchr(dibs__zk_lock_path(op), '/') + 1, name)) {
+        to = dibs__entries_add_lock(all->call, name);
         if (to) {
             *to = *l;
             memset(l, 0, sizeof *l);
@@ -187,7 +187,7 @@ static void part_done(dibs__zk_op *op)
             rc = ZSYSTEMERROR;
         }
     }
-    dibs__line_listing_fini(l);
+    dibs__entries_listing_fini(l);
     free(l);
     dibs__zk_op_free(op);
     end_part(all, rc);
@@ -205,7 +205,7 @@ static void entries_listed(dibs__zk_op *op)
 static void start_part(dibs__zk_op *all, const char *name)
 {
     dibs__zk_op *op = dibs__zk_op_new(all->z, NULL, name);
-    dibs__line_listing *l = calloc(1, sizeof *l);
+    dibs__entries_listing *l = calloc(1, sizeof *l);
 
     all->left++;
     if (!op || !l) {
@@ -235,7 +235,7 @@ static void on_names(int rc, const struct String_vector *names, const void *data
     pthread_mutex_unlock(&all->z->mutex);
     all->rc = rc == ZNONODE ? ZOK : rc; /* no folder: no locks */
     for (int i = 0; rc == ZOK && i < names->count; i++)
-        if (dibs__line_unescape(names->data[i], name) &&
+        if (dibs__entries_unescape(names->data[i], name) &&
             strncmp(name, all->call->prefix, prefix) == 0) {
             atomic_fetch_add(&all->call->reads, 1);
             start_part(all, name);
@@ -248,7 +248,7 @@ static void names_lost(dibs__zk_op *all)
     dibs__zk_finish(all, ZCLOSING);
 }
 
-dibs_status dibs__zk_names(dibs__line_side *s, dibs__line_call *call)
+dibs_status dibs__zk_names(dibs__entries_backend *s, dibs__entries_call *call)
 {
     dibs__zk_op *op = dibs__zk_op_new((dibs__zk *)s, call, NULL);
     dibs_status status;

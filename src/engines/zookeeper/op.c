@@ -13,10 +13,11 @@
 
 /* ---- Making and freeing ---------------------------------------------------------------------- */
 
-dibs__zk_op *dibs__zk_op_new(dibs__zk *z, dibs__line_call *call, const char *name)
+dibs__zk_op *dibs__zk_op_new(dibs__zk *z, dibs__entries_call *call, const char *name)
 {
     size_t root = strlen(z->root);
-    dibs__zk_op *op = calloc(1, sizeof *op + root + 3 * DIBS_NAME_MAX + DIBS__LINE_KEY_SIZE + 64);
+    dibs__zk_op *op =
+        calloc(1, sizeof *op + root + 3 * DIBS_NAME_MAX + DIBS__ENTRIES_KEY_SIZE + 64);
 
     if (!op)
         return NULL;
@@ -26,7 +27,7 @@ dibs__zk_op *dibs__zk_op_new(dibs__zk *z, dibs__line_call *call, const char *nam
     memcpy(op->path, z->root, root);
     if (name) {
         op->path[root] = '/';
-        dibs__line_escape(name, op->path + root + 1);
+        dibs__entries_escape(name, op->path + root + 1);
     }
     op->lock_length = strlen(op->path);
     return op;
@@ -59,8 +60,8 @@ const char *dibs__zk_entry_path(dibs__zk_op *op, const char *key)
     size_t n = strlen(key);
 
     *at = '/';
-    if (n >= DIBS__LINE_KEY_SIZE + 60) /* a stranger's: no such entry of ours */
-        n = DIBS__LINE_KEY_SIZE + 59;
+    if (n >= DIBS__ENTRIES_KEY_SIZE + 60) /* a stranger's: no such entry of ours */
+        n = DIBS__ENTRIES_KEY_SIZE + 59;
     memcpy(at + 1, key, n);
     at[1 + n] = '\0';
     return op->path;
@@ -145,14 +146,14 @@ dibs_status dibs__zk_fail(const dibs__zk *z, int rc, dibs_error *err)
 
 static void answer(dibs__zk_op *op)
 {
-    dibs__line_call *call = op->call;
+    dibs__entries_call *call = op->call;
 
     if (op->done) {
         op->done(op);
         return;
     }
     dibs__zk_op_free(op);
-    dibs__line_done(call);
+    dibs__entries_done(call);
 }
 
 void dibs__zk_finish(dibs__zk_op *op, int rc)
@@ -190,7 +191,7 @@ void dibs__zk_sent(dibs__zk_op *op, int rc, int *where)
 /* Its caller has given it up, and may have asked again. */
 static bool is_given_up(const dibs__zk_op *op)
 {
-    return op->call && dibs__now(op->z->side.env) >= op->call->until;
+    return op->call && dibs__now(op->z->backend.env) >= op->call->until;
 }
 
 /* The time is looked at with the mutex: a caller that asks again after its time has its requests behind
@@ -201,7 +202,7 @@ dibs_status dibs__zk_flush_begin(dibs__zk_op *op, void (*next)(dibs__zk_op *op))
 
     op->next = next;
     op->left = 0;
-    op->sent = dibs__now(z->side.env);
+    op->sent = dibs__now(z->backend.env);
     pthread_mutex_lock(&z->mutex);
     if (z->zh && z->state == DIBS__ZK_OPEN && !is_given_up(op)) {
         op->session = z->session;
@@ -319,7 +320,7 @@ void dibs__zk_on_lock(int rc, const char *value, int size, const struct Stat *st
                       const void *data)
 {
     dibs__zk_op *op = (dibs__zk_op *)(uintptr_t)data;
-    dibs__line_listing *l = op->listing;
+    dibs__entries_listing *l = op->listing;
 
     op->lock_rc = rc;
     if (rc == ZOK) {
@@ -345,10 +346,10 @@ void dibs__zk_on_children(int rc, const struct String_vector *names, const struc
     if (rc == ZOK)
         op->listing->as_of = (uint64_t)(uint32_t)stat->cversion;
     for (int i = 0; rc == ZOK && i < names->count; i++) {
-        dibs__line_entry facts = {.place = dibs__zk_place(names->data[i])};
+        dibs__queue_entry facts = {.place = dibs__zk_place(names->data[i])};
         if (facts.place != DIBS__ZK_NOWHERE &&
-            !dibs__line_listing_add(op->listing, names->data[i], NULL, &facts,
-                                    dibs__zk_foreign_weight(names->data[i])))
+            !dibs__entries_listing_add(op->listing, names->data[i], NULL, &facts,
+                                       dibs__zk_foreign_weight(names->data[i])))
             op->list_rc = ZSYSTEMERROR;
     }
     dibs__zk_answered(op, rc, false);
@@ -393,9 +394,9 @@ void dibs__zk_on_item_data(int rc, const char *value, int size, const struct Sta
  * requests are under way together, and goes back to 2^31 - 1 when they are done: numbers that high say
  * nothing. Long before that, entries are ordered by their czxid, behind all that have a number. One that
  * lingers was made anew when it was given back, and what it stands for held: it comes before those. */
-#define LATE       ((uint64_t)1 << 30)
-#define LATE_KEPT  ((uint64_t)1 << 61)
-#define LATE_ENTRY ((uint64_t)1 << 62)
+#define LATE           ((uint64_t)1 << 30)
+#define LATE_LINGERING ((uint64_t)1 << 61)
+#define LATE_ENTRY     ((uint64_t)1 << 62)
 
 /* What a key has before its sequence number, by the recipes of kazoo, Curator and ours. */
 typedef struct kind {
@@ -450,7 +451,7 @@ uint64_t dibs__zk_place_by(const char *key, const struct Stat *stat)
 
     if (place != DIBS__ZK_BY_ZXID)
         return place;
-    return (strncmp(key, "kept.", 5) == 0 ? LATE_KEPT : LATE_ENTRY) + zxid;
+    return (strncmp(key, "kept.", 5) == 0 ? LATE_LINGERING : LATE_ENTRY) + zxid;
 }
 
 bool dibs__zk_is_late(uint64_t place)

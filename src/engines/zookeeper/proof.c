@@ -79,12 +79,12 @@ dibs__deadline dibs__zk_proof_due(const dibs__zk *z)
     return z->proof.tried + span_of(z) / 16;
 }
 
-int64_t dibs__zk_usable(const dibs__line_side *s)
+int64_t dibs__zk_usable(const dibs__entries_backend *s)
 {
     return span_of((const dibs__zk *)s) / 2;
 }
 
-dibs__deadline dibs__zk_alive_until(dibs__line_side *s)
+dibs__deadline dibs__zk_alive_until(dibs__entries_backend *s)
 {
     dibs__zk *z = (dibs__zk *)s;
     dibs__deadline until;

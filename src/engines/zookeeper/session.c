@@ -121,7 +121,7 @@ static void on_session(zhandle_t *zh, int type, int state, const char *path, voi
     pthread_cond_broadcast(&z->cond);
     pthread_mutex_unlock(&z->mutex);
     if (expired)
-        dibs__line_expired(z->side.line, expired);
+        dibs__entries_expired(z->backend.entries, expired);
 }
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
@@ -129,7 +129,7 @@ static void on_session(zhandle_t *zh, int type, int state, const char *path, voi
 /* With the mutex. */
 static void sleep_until(dibs__zk *z, dibs__deadline until)
 {
-    dibs__cond_sleep(&z->cond, &z->mutex, z->side.env, until);
+    dibs__cond_sleep(&z->cond, &z->mutex, z->backend.env, until);
 }
 
 /* ---- The range of sessions ------------------------------------------------------------------- */
@@ -155,14 +155,14 @@ static void on_probe(zhandle_t *zh, int type, int state, const char *path, void 
 /* What the server makes of so many milliseconds; 0: it does not tell. */
 static int probe_session(dibs__zk *z, int ms)
 {
-    dibs__deadline until = dibs__after(z->side.env, DIBS__SECOND);
+    dibs__deadline until = dibs__after(z->backend.env, DIBS__SECOND);
     probe p = {z, 0};
     zhandle_t *zh = zookeeper_init2(z->hosts, on_probe, ms, NULL, &p, 0, on_log);
 
     if (!zh)
         return 0;
     pthread_mutex_lock(&z->mutex);
-    while (p.granted == 0 && dibs__now(z->side.env) < until && !z->ending)
+    while (p.granted == 0 && dibs__now(z->backend.env) < until && !z->ending)
         sleep_until(z, until);
     pthread_mutex_unlock(&z->mutex);
     zookeeper_close(zh);
@@ -207,12 +207,12 @@ static void tell_range(dibs__zk *z)
  * for two thirds of a session. */
 static void close_handle(dibs__zk *z, int64_t patience)
 {
-    dibs__deadline until = dibs__after(z->side.env, patience);
+    dibs__deadline until = dibs__after(z->backend.env, patience);
     zhandle_t *zh;
 
     pthread_mutex_lock(&z->mutex);
     z->leaving = true;
-    while ((z->open || z->errands) && dibs__now(z->side.env) < until &&
+    while ((z->open || z->exchanges) && dibs__now(z->backend.env) < until &&
            (!z->ending || patience == CLOSE_SPAN))
         sleep_until(z, until);
     zh = z->zh;
@@ -221,7 +221,7 @@ static void close_handle(dibs__zk *z, int64_t patience)
     if (zh)
         zookeeper_close(zh);
     dibs__zk_ops_lost(z);
-    dibs__zk_errands_lost(z);
+    dibs__zk_exchanges_lost(z);
     pthread_mutex_lock(&z->mutex);
     dibs__zk_watches_clear(z);
     pthread_mutex_unlock(&z->mutex);
@@ -238,7 +238,7 @@ static void make_session(dibs__zk *z)
     close_handle(z, z->asked);
     pthread_mutex_lock(&z->mutex);
     z->leaving = false;
-    z->init_at = dibs__now(z->side.env);
+    z->init_at = dibs__now(z->backend.env);
     pthread_mutex_unlock(&z->mutex);
     zh = zookeeper_init2(z->hosts, on_session, (int)(z->asked / DIBS__MS), NULL, z, 0, on_log);
     if (zh) /* else the library asks for the servers' addresses at every turn of its loop */
@@ -264,7 +264,7 @@ static void on_pulse(int rc, const struct Stat *stat, const void *data)
 static void pulse(dibs__zk *z)
 {
     dibs__zk_op *op = dibs__zk_op_new(z, NULL, NULL);
-    bool busy = dibs__line_busy(z->side.line) > 0;
+    bool busy = dibs__entries_busy(z->backend.entries) > 0;
 
     if (op && busy) {
         op->multi = calloc(1, sizeof *op->multi);
@@ -317,13 +317,13 @@ static void give_up_silent(dibs__zk *z, dibs__deadline now)
     }
     pthread_mutex_unlock(&z->mutex);
     if (session)
-        dibs__line_expired(z->side.line, session);
+        dibs__entries_expired(z->backend.entries, session);
 }
 
 /* What is to be done now; when to look again. Without the mutex. */
 static dibs__deadline serve(dibs__zk *z)
 {
-    dibs__deadline now = dibs__now(z->side.env), next = dibs__zk_kept_serve(z), due;
+    dibs__deadline now = dibs__now(z->backend.env), next = dibs__zk_lingering_serve(z), due;
     dibs__zk_state state;
     bool none, connected_now, range;
 
@@ -387,7 +387,7 @@ static dibs_status no_server(const dibs__zk *z, int64_t span, dibs_error *err)
 
 dibs_status dibs__zk_connect(dibs__zk *z, dibs__deadline until, dibs_error *err)
 {
-    int64_t start = dibs__now(z->side.env);
+    int64_t start = dibs__now(z->backend.env);
     dibs_status status = DIBS_OK;
 
     z->thread_runs = dibs__thread_start(&z->thread, thread_main, z);
@@ -396,19 +396,19 @@ dibs_status dibs__zk_connect(dibs__zk *z, dibs__deadline until, dibs_error *err)
     pthread_mutex_lock(&z->mutex);
     /* The library may have connected before our thread has its handle. */
     while ((z->state != DIBS__ZK_OPEN || !z->zh) && z->why.status == DIBS_OK &&
-           dibs__now(z->side.env) < until)
+           dibs__now(z->backend.env) < until)
         sleep_until(z, until);
     if (z->why.status != DIBS_OK)
         status = dibs__fail_as(err, z->why.status, &z->why);
     else if (z->state != DIBS__ZK_OPEN && z->last.status != DIBS_OK)
         status = dibs__fail_as(err, z->last.status, &z->last);
     else if (z->state != DIBS__ZK_OPEN)
-        status = no_server(z, dibs__now(z->side.env) - start, err);
+        status = no_server(z, dibs__now(z->backend.env) - start, err);
     pthread_mutex_unlock(&z->mutex);
     return status;
 }
 
-void dibs__zk_close(dibs__line_side *s)
+void dibs__zk_close(dibs__entries_backend *s)
 {
     dibs__zk *z = (dibs__zk *)s;
 
@@ -418,13 +418,13 @@ void dibs__zk_close(dibs__line_side *s)
     pthread_mutex_unlock(&z->mutex);
     if (z->thread_runs)
         pthread_join(z->thread, NULL);
-    dibs__zk_kept_free(z);
+    dibs__zk_lingering_free(z);
     dibs__zk_strays_free(z);
     dibs__zk_free(z);
 }
 
 /* The library's socket cannot be had from it; it is closed on exec, and the child never writes. */
-void dibs__zk_abandon(dibs__line_side *s)
+void dibs__zk_abandon(dibs__entries_backend *s)
 {
     (void)s;
 }

@@ -6,14 +6,14 @@
  * the next listing; what is gone since then is found missing. */
 #define _GNU_SOURCE
 #include "core/error.h"
-#include "engines/zookeeper/errand.h"
+#include "engines/zookeeper/exchange.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define KEPT      8192 /* names at the most: some hundred KiB */
-#define KEPT_SPAN (10 * DIBS__SECOND)
+#define LINGERING      8192 /* names at the most: some hundred KiB */
+#define LINGERING_SPAN (10 * DIBS__SECOND)
 
 static dibs_status no_memory(dibs_error *err)
 {
@@ -43,12 +43,12 @@ static void trim(dibs__zk_name_list *n, const char *after)
     if (n->count)
         qsort(n->name, n->count, sizeof *n->name, by_bytes);
     for (size_t i = 0; i < n->count; i++) {
-        bool fits = strlen(n->name[i]) < DIBS__LINE_CELL_KEY_SIZE; /* else it is none of ours */
+        bool fits = strlen(n->name[i]) < DIBS__ENTRIES_CELL_KEY_SIZE; /* else it is none of ours */
         bool behind = strcmp(n->name[i], after) > 0;
 
-        if (fits && behind && count == KEPT)
+        if (fits && behind && count == LINGERING)
             n->cut = true;
-        if (fits && behind && count < KEPT)
+        if (fits && behind && count < LINGERING)
             n->name[count++] = n->name[i];
         else
             free(n->name[i]);
@@ -59,23 +59,23 @@ static void trim(dibs__zk_name_list *n, const char *after)
 static dibs_status list_names(dibs__zk *z, const char *folder, dibs__zk_name_list *out,
                               dibs__deadline until, dibs_error *err)
 {
-    dibs__zk_errand *e = dibs__zk_errand_new(z);
+    dibs__zk_exchange *e = dibs__zk_exchange_new(z);
     char *path = dibs__zk_cell_path(z, folder, "");
-    dibs_status status = e && path ? dibs__zk_errand_begin(z, err) : no_memory(err);
+    dibs_status status = e && path ? dibs__zk_exchange_begin(z, err) : no_memory(err);
 
     if (status == DIBS_OK) {
-        dibs__zk_errand_sent(
-            e, zoo_aget_children(z->zh, path, 0, dibs__zk_errand_on_names, dibs__zk_expect(e)));
-        status = dibs__zk_errand_wait(e, until, err);
+        dibs__zk_exchange_sent(
+            e, zoo_aget_children(z->zh, path, 0, dibs__zk_exchange_on_names, dibs__zk_expect(e)));
+        status = dibs__zk_exchange_wait(e, until, err);
     }
     if (status == DIBS_OK) {
         *out = (dibs__zk_name_list){.name = e->names, .count = e->name_count};
-        out->at = dibs__now(z->side.env);
+        out->at = dibs__now(z->backend.env);
         e->names = NULL;
         e->name_count = 0;
     }
     if (e)
-        dibs__zk_errand_drop(e);
+        dibs__zk_exchange_drop(e);
     free(path);
     return status;
 }
@@ -83,19 +83,20 @@ static dibs_status list_names(dibs__zk *z, const char *folder, dibs__zk_name_lis
 static bool goes_on(const dibs__zk *z, const dibs__zk_name_list *n, const char *after, size_t limit)
 {
     return n->next > 0 && strcmp(n->name[n->next - 1], after) == 0 &&
-           (n->count - n->next >= limit || !n->cut) && dibs__now(z->side.env) < n->at + KEPT_SPAN;
+           (n->count - n->next >= limit || !n->cut) &&
+           dibs__now(z->backend.env) < n->at + LINGERING_SPAN;
 }
 
 /* What is kept of this folder is the caller's now, so that two of them do not meet. */
 static dibs_status take_names(dibs__zk *z, const char *folder, const char *after, size_t limit,
                               dibs__zk_name_list *out, dibs__deadline until, dibs_error *err)
 {
-    dibs__zk_name_list *kept = &z->names[folder[1] == 'r'];
+    dibs__zk_name_list *lingering = &z->names[folder[1] == 'r'];
     dibs_status status;
 
     pthread_mutex_lock(&z->mutex);
-    *out = *kept;
-    *kept = (dibs__zk_name_list){0};
+    *out = *lingering;
+    *lingering = (dibs__zk_name_list){0};
     pthread_mutex_unlock(&z->mutex);
     if (goes_on(z, out, after, limit))
         return DIBS_OK;
@@ -109,33 +110,33 @@ static dibs_status take_names(dibs__zk *z, const char *folder, const char *after
 /* For the next stretch, if there is one. */
 static void keep_names(dibs__zk *z, const char *folder, dibs__zk_name_list *n)
 {
-    dibs__zk_name_list *kept = &z->names[folder[1] == 'r'], old;
+    dibs__zk_name_list *lingering = &z->names[folder[1] == 'r'], old;
 
     if (n->next >= n->count && !n->cut)
         dibs__zk_names_free(n);
     pthread_mutex_lock(&z->mutex);
-    old = *kept;
-    *kept = *n;
+    old = *lingering;
+    *lingering = *n;
     pthread_mutex_unlock(&z->mutex);
     dibs__zk_names_free(&old);
 }
 
 /* ---- A stretch ------------------------------------------------------------------------------- */
 
-static dibs_status read_values(dibs__zk *z, dibs__line_blob *blobs, size_t count,
+static dibs_status read_values(dibs__zk *z, dibs__entries_blob *blobs, size_t count,
                                dibs__deadline until, dibs_error *err)
 {
-    dibs__zk_errand *e = dibs__zk_errand_new(z);
+    dibs__zk_exchange *e = dibs__zk_exchange_new(z);
     dibs_status status =
         e ? dibs__zk_cells_get(z, e, blobs, count, count, until, err) : no_memory(err);
 
     if (e)
-        dibs__zk_errand_drop(e);
+        dibs__zk_exchange_drop(e);
     return status;
 }
 
-dibs_status dibs__zk_cells_walk(dibs__line_side *s, const char *folder, const char *after,
-                                size_t limit, dibs__deadline until, dibs__line_blob **out,
+dibs_status dibs__zk_cells_walk(dibs__entries_backend *s, const char *folder, const char *after,
+                                size_t limit, dibs__deadline until, dibs__entries_blob **out,
                                 size_t *count, dibs_error *err)
 {
     dibs__zk *z = (dibs__zk *)s;
@@ -143,11 +144,11 @@ dibs_status dibs__zk_cells_walk(dibs__line_side *s, const char *folder, const ch
     dibs_status status;
 
     *count = 0;
-    limit = limit < DIBS__LINE_STRETCH ? limit : DIBS__LINE_STRETCH;
+    limit = limit < DIBS__ENTRIES_BATCH ? limit : DIBS__ENTRIES_BATCH;
     *out = calloc(limit + 1, sizeof **out);
     status = *out ? take_names(z, folder, after, limit, &names, until, err) : no_memory(err);
     while (status == DIBS_OK && names.next < names.count && *count < limit) {
-        dibs__line_blob *b = &(*out)[(*count)++];
+        dibs__entries_blob *b = &(*out)[(*count)++];
         snprintf(b->folder, sizeof b->folder, "%s", folder);
         strcpy(b->key, names.name[names.next++]);
     }
@@ -158,7 +159,7 @@ dibs_status dibs__zk_cells_walk(dibs__line_side *s, const char *folder, const ch
         return status;
     }
     dibs__zk_names_free(&names);
-    dibs__line_blobs_free(*out, *out ? *count : 0);
+    dibs__entries_blobs_free(*out, *out ? *count : 0);
     *out = NULL;
     *count = 0;
     return status;

@@ -28,7 +28,7 @@ static bool may_linger(const char *key)
     return kind && strcspn(kind + 1, "m") < strcspn(kind + 1, "._");
 }
 
-static bool is_kept(const char *key)
+static bool is_lingering(const char *key)
 {
     return strncmp(key, "kept.", 5) == 0;
 }
@@ -45,7 +45,7 @@ static const char *split_path(const dibs__zk *z, const char *path, char name[DIB
         return NULL;
     memcpy(escaped, path + root + 1, n - root - 1);
     escaped[n - root - 1] = '\0';
-    return dibs__line_unescape(escaped, name) ? slash + 1 : NULL;
+    return dibs__entries_unescape(escaped, name) ? slash + 1 : NULL;
 }
 
 /* ---- Looking --------------------------------------------------------------------------------- */
@@ -74,7 +74,7 @@ static void note_watch(dibs__zk_op *op)
 }
 
 /* An op for a key: of a call, or by itself after an event. NULL: out of memory. */
-static dibs__zk_op *new_op(dibs__zk *z, dibs__line_call *call, const char *name, const char *key)
+static dibs__zk_op *new_op(dibs__zk *z, dibs__entries_call *call, const char *name, const char *key)
 {
     dibs__zk_op *op = dibs__zk_op_new(z, call, name);
 
@@ -91,9 +91,9 @@ static dibs__zk_op *new_op(dibs__zk *z, dibs__line_call *call, const char *name,
 /* It has gone, but did it leave something? */
 static void look_for_twin(dibs__zk_op *op)
 {
-    char key[DIBS__LINE_KEY_SIZE];
+    char key[DIBS__ENTRIES_KEY_SIZE];
 
-    dibs__zk_kept_key(op->key, key);
+    dibs__zk_lingering_key(op->key, key);
     memcpy(op->key, key, sizeof key);
     dibs__zk_follow(op, ask_entry, watched);
 }
@@ -108,9 +108,9 @@ static void watched(dibs__zk_op *op)
         look_for_twin(op);
         return;
     }
-    if (there && is_kept(op->key))
-        dibs__zk_kept_end_after(op->z, dibs__zk_entry_path(op, op->key),
-                                dibs__zk_kept_left(op->z, item->value, &item->stat));
+    if (there && is_lingering(op->key))
+        dibs__zk_lingering_end_after(op->z, dibs__zk_entry_path(op, op->key),
+                                     dibs__zk_lingering_left(op->z, item->value, &item->stat));
     if (op->call && there) {
         op->call->own.fence = (uint64_t)item->stat.czxid;
         op->call->own.marked = item->stat.version > 0;
@@ -118,14 +118,14 @@ static void watched(dibs__zk_op *op)
     if (op->call)
         op->call->there = there;
     if (there && !op->watching)
-        dibs__zk_finish(op, ZINVALIDSTATE); /* the next sign of life looks again */
+        dibs__zk_finish(op, ZINVALIDSTATE); /* the next keep-alive looks again */
     else if (there || item->rc == ZNONODE)
         dibs__zk_finish_ok(op);
     else
         dibs__zk_finish(op, item->rc);
 }
 
-dibs_status dibs__zk_watch(dibs__line_side *s, dibs__line_call *call)
+dibs_status dibs__zk_watch(dibs__entries_backend *s, dibs__entries_call *call)
 {
     dibs__zk_op *op = new_op((dibs__zk *)s, call, call->name, call->key);
     dibs_status status;
@@ -150,9 +150,9 @@ static void tell_gone(dibs__zk *z, const char *name, const char *key)
     uint64_t place = dibs__zk_place(key);
 
     if (place == DIBS__ZK_BY_ZXID)
-        dibs__line_doubt(z->side.line);
+        dibs__entries_recheck(z->backend.entries);
     else
-        dibs__line_gone(z->side.line, name, place);
+        dibs__entries_gone(z->backend.entries, name, place);
 }
 
 /* A look that an event made necessary. */
@@ -164,7 +164,7 @@ static void looked(dibs__zk_op *op)
     const char *key = split_path(z, dibs__zk_entry_path(op, op->key), name);
 
     if (failed)
-        dibs__line_doubt(z->side.line);
+        dibs__entries_recheck(z->backend.entries);
     else if (gone && key)
         tell_gone(z, name, key);
     dibs__zk_op_free(op);
@@ -175,7 +175,7 @@ static void look_again(dibs__zk *z, const char *name, const char *key, bool dele
     dibs__zk_op *op = new_op(z, NULL, name, key);
 
     if (!op) {
-        dibs__line_doubt(z->side.line);
+        dibs__entries_recheck(z->backend.entries);
         return;
     }
     op->done = looked;
@@ -189,7 +189,7 @@ static void note_told(dibs__zk *z, const char *path)
 {
     pthread_mutex_lock(&z->mutex);
     if (path)
-        dibs__zk_watch_told(z, path);
+        dibs__zk_watch_fired(z, path);
     pthread_mutex_unlock(&z->mutex);
 }
 

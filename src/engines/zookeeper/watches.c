@@ -4,7 +4,7 @@
  * that is longer than its jute.maxbuffer, a mebibyte unless told otherwise; the next connection brings the
  * same, and the session ends with every lock of the handle. So the paths that are watched are counted, and
  * when they fill half of that, what else is to be watched is only looked at: its waiter looks again with
- * its next sign of life, every two seconds at the latest.
+ * its next keep-alive, every two seconds at the latest.
  *
  * A path counts from when it is asked for. The library forgets it when it has told of a change, when there
  * was nothing to watch, and when it is closed. */
@@ -70,7 +70,7 @@ void dibs__zk_watch_answered(dibs__zk *z, const char *path, bool stands)
         forget(z, w);
 }
 
-void dibs__zk_watch_told(dibs__zk *z, const char *path)
+void dibs__zk_watch_fired(dibs__zk *z, const char *path)
 {
     watched *w = find(z, path);
 

@@ -110,7 +110,7 @@ dibs_status dibs__zk_read_url(const dibs__open_request *request, dibs__zk *z, di
     if (status == DIBS_OK)
         status = read_auth(url, z, err);
     if (status == DIBS_OK)
-        status = dibs__line_take_session(request, &z->asked, err);
+        status = dibs__entries_take_session(request, &z->asked, err);
     if (status == DIBS_OK)
         status = dibs__url_all_taken(url, "session, acl", err);
     z->exact = z->asked != 0;
@@ -121,22 +121,22 @@ dibs_status dibs__zk_read_url(const dibs__open_request *request, dibs__zk *z, di
 
 /* ---- The tables ------------------------------------------------------------------------------ */
 
-static int64_t session_span(const dibs__line_side *s)
+static int64_t session_span(const dibs__entries_backend *s)
 {
     return ((const dibs__zk *)s)->session_span;
 }
 
-static const struct dibs__line_cells cells = {
+static const struct dibs__entries_cells cells = {
     .read = dibs__zk_cells_read,
     .write = dibs__zk_cells_write,
-    .line_up = dibs__zk_cells_line_up,
-    .step_out = dibs__zk_cells_step_out,
+    .join_queue = dibs__zk_cells_join_queue,
+    .leave_queue = dibs__zk_cells_leave_queue,
     .walk = dibs__zk_cells_walk,
     .clock = dibs__zk_cells_clock,
     .watch = dibs__zk_cells_watch,
 };
 
-static const dibs__line_adapter adapter = {
+static const dibs__entries_adapter adapter = {
     .name = "zookeeper",
     .enter = dibs__zk_enter,
     .list = dibs__zk_list,
@@ -176,8 +176,8 @@ dibs__zk *dibs__zk_new(const dibs__env *env)
 
     if (!z)
         return NULL;
-    z->side.adapter = &adapter;
-    z->side.env = env;
+    z->backend.adapter = &adapter;
+    z->backend.env = env;
     pthread_mutex_init(&z->mutex, NULL);
     dibs__cond_init(&z->cond);
     return z;
@@ -196,14 +196,14 @@ static dibs_status zookeeper_open(const dibs__open_request *request, dibs__engin
         dibs__zk_free(z);
         return status;
     }
-    status = dibs__line_new(request, &z->side, out, err);
+    status = dibs__entries_new(request, &z->backend, out, err);
     if (status != DIBS_OK)
         return status;
     status = dibs__zk_connect(z, request->until, err);
     if (status == DIBS_OK)
-        dibs__line_opened(*out);
+        dibs__entries_opened(*out);
     else
-        dibs__line_close(*out);
+        dibs__entries_close(*out);
     return status;
 }
 
@@ -211,23 +211,23 @@ extern const dibs__engine_class dibs__engine_zookeeper;
 const dibs__engine_class dibs__engine_zookeeper = {
     .scheme = "zookeeper",
     .schemes = (const char *const[]){"zookeeper", "zookeepers", NULL},
-    .can = DIBS__LINE_CAN(DIBS__ZK_VALUE_MAX),
+    .can = DIBS__ENTRIES_CAN(DIBS__ZK_VALUE_MAX),
     .open = zookeeper_open,
-    .close = dibs__line_close,
-    .abandon = dibs__line_abandon,
-    .enter = dibs__line_enter,
-    .keep = dibs__line_keep,
-    .release = dibs__line_release,
-    .cancel = dibs__line_cancel,
-    .break_lock = dibs__line_break,
-    .inspect = dibs__line_inspect,
-    .list = dibs__line_list,
-    .cell = dibs__line_cell,
-    .watch = dibs__line_watch,
-    .unwatch = dibs__line_unwatch,
-    .cell_list = dibs__line_cell_list,
-    .cell_reap = dibs__line_cell_reap,
-    .event_fd = dibs__line_event_fd,
-    .events = dibs__line_events,
+    .close = dibs__entries_close,
+    .abandon = dibs__entries_abandon,
+    .enter = dibs__entries_enter,
+    .keep = dibs__entries_keep,
+    .release = dibs__entries_release,
+    .cancel = dibs__entries_cancel,
+    .break_lock = dibs__entries_break,
+    .inspect = dibs__entries_inspect,
+    .list = dibs__entries_list,
+    .cell = dibs__entries_cell,
+    .watch = dibs__entries_watch,
+    .unwatch = dibs__entries_unwatch,
+    .cell_list = dibs__entries_cell_list,
+    .cell_reap = dibs__entries_cell_reap,
+    .event_fd = dibs__entries_event_fd,
+    .events = dibs__entries_events,
     .examine = dibs__zk_examine,
 };

@@ -1,14 +1,14 @@
-/* ZooKeeper, as an adapter of the line (see src/families/entries/entries.h).
+/* ZooKeeper, as an adapter of the queue (see src/families/entries/entries.h).
  *
  *   zookeeper.c   the URL and the tables
  *   session.c     connection, session, and the thread that keeps both
  *   proof.c       until when the session surely lives
  *   op.c          requests and their answers
  *   enter.c list.c entry.c watch.c   the calls
- *   cell.c        cells; walk.c: all of them, for the reaper; queue.c: who wants to change one; errand.c: the answers that callers wait for
+ *   cell.c        cells; walk.c: all of them, for the reaper; queue.c: who wants to change one; exchange.c: the answers that callers wait for
  *   stray.c       places in such queues that nobody wants any more
  *   watches.c     how many watches the library has, and when there must not be more
- *   kept.c        entries that linger until their min_hold is over
+ *   lingering.c        entries that linger until their min_hold is over
  *
  * A lock is a container node ROOT/NAME, which the server removes when it has been empty for a while;
  * its entries are ephemeral sequential nodes KEY__lock__SEQUENCE (exclusive), KEY__rlock__SEQUENCE
@@ -29,16 +29,16 @@
     (1000 * 1000) /* a server takes requests of 1 MiB unless told otherwise */
 #define DIBS__ZK_KNOWN 256
 
-typedef struct dibs__zk_kept dibs__zk_kept;
+typedef struct dibs__zk_lingering dibs__zk_lingering;
 typedef struct dibs__zk_op dibs__zk_op;
 typedef struct dibs__zk_stray dibs__zk_stray;
 
-/* When our signs of life were sent; see proof.c. */
+/* When our keep-alives were sent; see proof.c. */
 typedef struct dibs__zk_proof {
     dibs__deadline touch[DIBS__ZK_STAMPS]; /* a ring: requests that were answered */
     size_t touches;
     dibs__deadline last;  /* of all answered ones, the latest */
-    dibs__deadline base;  /* the ensemble has counted a sign of life that was sent then */
+    dibs__deadline base;  /* the ensemble has counted a keep-alive that was sent then */
     dibs__deadline tried; /* the last proof was sent */
 } dibs__zk_proof;
 
@@ -67,10 +67,10 @@ typedef enum dibs__zk_state {
 } dibs__zk_state;
 
 typedef struct dibs__zk {
-    dibs__line_side side; /* first */
-    char *hosts;          /* as libzookeeper takes them */
-    char *root;           /* path of the folder of locks; "" for the top */
-    char *auth;           /* "user:password", or NULL */
+    dibs__entries_backend backend; /* first */
+    char *hosts;                   /* as libzookeeper takes them */
+    char *root;                    /* path of the folder of locks; "" for the top */
+    char *auth;                    /* "user:password", or NULL */
     const struct ACL_vector *acl;
     int64_t asked;        /* session, microseconds; fixed once it is open */
     bool exact;           /* it was asked for by the user */
@@ -91,8 +91,8 @@ typedef struct dibs__zk {
     dibs__deadline stepped; /* the next server was taken */
     dibs__zk_proof proof;
     dibs__zk_op *open; /* answers are awaited */
-    struct dibs__zk_errand *errands;
-    dibs__zk_kept *kept; /* timers */
+    struct dibs__zk_exchange *exchanges;
+    dibs__zk_lingering *lingering; /* timers */
     dibs__zk_stray *strays;
     dibs__table watches; /* by path, and how long a request for all of them is */
     size_t watch_bytes;
@@ -116,8 +116,8 @@ dibs__zk *dibs__zk_new(const dibs__env *env); /* NULL: out of memory */
 dibs_status dibs__zk_read_url(const dibs__open_request *request, dibs__zk *z, dibs_error *err);
 void dibs__zk_free(dibs__zk *z);
 dibs_status dibs__zk_connect(dibs__zk *z, dibs__deadline until, dibs_error *err);
-void dibs__zk_close(dibs__line_side *s);
-void dibs__zk_abandon(dibs__line_side *s);
+void dibs__zk_close(dibs__entries_backend *s);
+void dibs__zk_abandon(dibs__entries_backend *s);
 
 /* ---- proof.c: with the mutex ----------------------------------------------------------------- */
 
@@ -128,8 +128,8 @@ void dibs__zk_proof_answered(dibs__zk *z, dibs__deadline sent, bool quorum);
 dibs__deadline dibs__zk_proof_until(const dibs__zk *z);
 /* When the next request is due, and which: a proof or a mere touch. */
 dibs__deadline dibs__zk_proof_due(const dibs__zk *z);
-int64_t dibs__zk_usable(const dibs__line_side *s);
-dibs__deadline dibs__zk_alive_until(dibs__line_side *s);
+int64_t dibs__zk_usable(const dibs__entries_backend *s);
+dibs__deadline dibs__zk_alive_until(dibs__entries_backend *s);
 
 /* ---- op.c ------------------------------------------------------------------------------------ */
 
@@ -146,7 +146,7 @@ typedef struct dibs__zk_item {
 /* A call under way: one or several flushes of requests. */
 struct dibs__zk_op {
     dibs__zk *z;
-    dibs__line_call *call;
+    dibs__entries_call *call;
     void (*next)(dibs__zk_op *op);  /* when all answers of a flush are here; without the mutex */
     void (*done)(dibs__zk_op *op);  /* instead of answering the call; NULL: answers it */
     void (*after)(dibs__zk_op *op); /* a listing: when it is complete */
@@ -160,19 +160,19 @@ struct dibs__zk_op {
     int tries;
     uint64_t session;
     dibs__zk_known lock; /* enter: what is known of the lock */
-    dibs__line_listing *listing;
+    dibs__entries_listing *listing;
     dibs__zk_item *item;
     size_t items;
     zoo_op_t *multi;
     zoo_op_result_t *multi_result;
-    struct Stat stat;              /* of a multi's first set */
-    char key[DIBS__LINE_KEY_SIZE]; /* watch: the entry's, or that under which it lingers */
+    struct Stat stat;                 /* of a multi's first set */
+    char key[DIBS__ENTRIES_KEY_SIZE]; /* watch: the entry's, or that under which it lingers */
     size_t lock_length;
     char path[]; /* of the lock, and room for a key behind it */
 };
 
 /* NULL: out of memory. `call` may be NULL when `done` will be set. */
-dibs__zk_op *dibs__zk_op_new(dibs__zk *z, dibs__line_call *call, const char *name);
+dibs__zk_op *dibs__zk_op_new(dibs__zk *z, dibs__entries_call *call, const char *name);
 void dibs__zk_op_free(dibs__zk_op *op);
 bool dibs__zk_op_items(dibs__zk_op *op, size_t count); /* false: out of memory */
 
@@ -224,14 +224,14 @@ uint32_t dibs__zk_foreign_weight(const char *key);
 
 /* ---- The calls ------------------------------------------------------------------------------- */
 
-dibs_status dibs__zk_enter(dibs__line_side *s, dibs__line_call *call);
-dibs_status dibs__zk_list(dibs__line_side *s, dibs__line_call *call);
-dibs_status dibs__zk_names(dibs__line_side *s, dibs__line_call *call);
-dibs_status dibs__zk_watch(dibs__line_side *s, dibs__line_call *call);
-dibs_status dibs__zk_remove(dibs__line_side *s, dibs__line_call *call);
-dibs_status dibs__zk_linger(dibs__line_side *s, dibs__line_call *call);
-dibs_status dibs__zk_check(dibs__line_side *s, dibs__line_call *call);
-dibs_status dibs__zk_write(dibs__line_side *s, dibs__line_call *call);
+dibs_status dibs__zk_enter(dibs__entries_backend *s, dibs__entries_call *call);
+dibs_status dibs__zk_list(dibs__entries_backend *s, dibs__entries_call *call);
+dibs_status dibs__zk_names(dibs__entries_backend *s, dibs__entries_call *call);
+dibs_status dibs__zk_watch(dibs__entries_backend *s, dibs__entries_call *call);
+dibs_status dibs__zk_remove(dibs__entries_backend *s, dibs__entries_call *call);
+dibs_status dibs__zk_linger(dibs__entries_backend *s, dibs__entries_call *call);
+dibs_status dibs__zk_check(dibs__entries_backend *s, dibs__entries_call *call);
+dibs_status dibs__zk_write(dibs__entries_backend *s, dibs__entries_call *call);
 
 /* list.c: requests for a lock's value and children, into op->listing; with the mutex. */
 void dibs__zk_ask_listing(dibs__zk_op *op);
@@ -244,34 +244,35 @@ void dibs__zk_complete_listing(dibs__zk_op *op, bool values, void (*next)(dibs__
 /* May this be watched? If so, the request is answered by one of: */
 bool dibs__zk_watch_may(dibs__zk *z, const char *path);
 void dibs__zk_watch_answered(dibs__zk *z, const char *path, bool stands);
-void dibs__zk_watch_told(dibs__zk *z, const char *path); /* it has changed: the watch is over */
-void dibs__zk_watches_clear(dibs__zk *z);                /* the library is closed */
+void dibs__zk_watch_fired(dibs__zk *z, const char *path); /* it has changed: the watch is over */
+void dibs__zk_watches_clear(dibs__zk *z);                 /* the library is closed */
 
-/* ---- kept.c ---------------------------------------------------------------------------------- */
+/* ---- lingering.c ---------------------------------------------------------------------------------- */
 
 /* How long an entry lingers yet, by what it stores and when it was made. */
-int64_t dibs__zk_kept_left(dibs__zk *z, const char *value, const struct Stat *stat);
+int64_t dibs__zk_lingering_left(dibs__zk *z, const char *value, const struct Stat *stat);
 /* Removes it then. Without the mutex. Out of memory: whoever comes next does. */
-void dibs__zk_kept_end_after(dibs__zk *z, const char *path, int64_t span);
+void dibs__zk_lingering_end_after(dibs__zk *z, const char *path, int64_t span);
 /* Removes those whose time has come; when the next one is due. Without the mutex. */
-dibs__deadline dibs__zk_kept_serve(dibs__zk *z);
-void dibs__zk_kept_free(dibs__zk *z);
+dibs__deadline dibs__zk_lingering_serve(dibs__zk *z);
+void dibs__zk_lingering_free(dibs__zk *z);
 /* The key under which an entry lingers. */
-void dibs__zk_kept_key(const char *key, char out[DIBS__LINE_KEY_SIZE]);
+void dibs__zk_lingering_key(const char *key, char out[DIBS__ENTRIES_KEY_SIZE]);
 
 /* ---- cell.c ---------------------------------------------------------------------------------- */
 
-dibs_status dibs__zk_cells_read(dibs__line_side *s, dibs__line_blob *blobs, size_t count,
+dibs_status dibs__zk_cells_read(dibs__entries_backend *s, dibs__entries_blob *blobs, size_t count,
                                 dibs__deadline until, dibs_error *err);
-dibs_status dibs__zk_cells_write(dibs__line_side *s, const dibs__line_blob *blobs, size_t count,
-                                 dibs__deadline until, uint64_t *number, dibs_error *err);
-dibs_status dibs__zk_cells_watch(dibs__line_side *s, dibs__line_blob *blob, void **out,
+dibs_status dibs__zk_cells_write(dibs__entries_backend *s, const dibs__entries_blob *blobs,
+                                 size_t count, dibs__deadline until, uint64_t *number,
+                                 dibs_error *err);
+dibs_status dibs__zk_cells_watch(dibs__entries_backend *s, dibs__entries_blob *blob, void **out,
                                  dibs__deadline until, dibs_error *err);
-dibs_status dibs__zk_cells_clock(dibs__line_side *s, dibs__deadline until, int64_t *out,
+dibs_status dibs__zk_cells_clock(dibs__entries_backend *s, dibs__deadline until, int64_t *out,
                                  dibs_error *err);
 /* walk.c */
-dibs_status dibs__zk_cells_walk(dibs__line_side *s, const char *folder, const char *after,
-                                size_t limit, dibs__deadline until, dibs__line_blob **out,
+dibs_status dibs__zk_cells_walk(dibs__entries_backend *s, const char *folder, const char *after,
+                                size_t limit, dibs__deadline until, dibs__entries_blob **out,
                                 size_t *count, dibs_error *err);
 void dibs__zk_names_free(dibs__zk_name_list *n);
 /* ROOT/FOLDER/KEY, or ROOT/FOLDER for the key "". NULL: out of memory. */
@@ -280,18 +281,19 @@ char *dibs__zk_cell_path(const dibs__zk *z, const char *folder, const char *key)
 dibs_status dibs__zk_make_folder(dibs__zk *z, const char *folder, dibs__deadline until,
                                  dibs_error *err);
 /* queue.c: the path of a cell's queue, or of one place in it. NULL: out of memory. */
-char *dibs__zk_queue_path(const dibs__zk *z, const dibs__line_blob *cell, const char *name);
-dibs_status dibs__zk_cells_line_up(dibs__line_side *s, const dibs__line_blob *cell,
-                                   dibs__line_ticket *t, dibs__deadline until, size_t *ahead);
-void dibs__zk_cells_step_out(dibs__line_side *s, const dibs__line_blob *cell, dibs__line_ticket *t);
+char *dibs__zk_queue_path(const dibs__zk *z, const dibs__entries_blob *cell, const char *name);
+dibs_status dibs__zk_cells_join_queue(dibs__entries_backend *s, const dibs__entries_blob *cell,
+                                      dibs__entries_turn *t, dibs__deadline until, size_t *ahead);
+void dibs__zk_cells_leave_queue(dibs__entries_backend *s, const dibs__entries_blob *cell,
+                                dibs__entries_turn *t);
 /* stray.c: removes a place of that session, now or later; with a tag: those below `path` whose names have
- * it. Without the mutex, like the next, which is as dibs__zk_kept_serve. */
+ * it. Without the mutex, like the next, which is as dibs__zk_lingering_serve. */
 void dibs__zk_stray_add(dibs__zk *z, uint64_t session, const char *path, const char *tag,
                         int64_t after);
 dibs__deadline dibs__zk_strays_serve(dibs__zk *z);
 void dibs__zk_strays_free(dibs__zk *z);
-/* errand.c: as dibs__zk_ops_lost. */
-void dibs__zk_errands_lost(dibs__zk *z);
+/* exchange.c: as dibs__zk_ops_lost. */
+void dibs__zk_exchanges_lost(dibs__zk *z);
 
 /* examine.c */
 dibs_status dibs__zk_examine(const dibs__open_request *request, dibs__facts *out, dibs_error *err);

@@ -17,22 +17,22 @@ typedef struct text {
 } text;
 
 typedef struct ask {
-    dibs__line_call call; /* first */
-    dibs__line *line;
+    dibs__entries_call call; /* first */
+    dibs__entries *entries;
     atomic_int refs;
     bool done;
     pthread_cond_t cond;
     text *texts;
-    dibs__line_lock *lock; /* names */
+    dibs__entries_lock *lock; /* names */
     size_t locks, room;
 } ask;
 
-dibs__line *dibs__ask_line(const dibs__line_call *call)
+dibs__entries *dibs__ask_entries(const dibs__entries_call *call)
 {
-    return ((const ask *)call)->line;
+    return ((const ask *)call)->entries;
 }
 
-const char *dibs__ask_copy(dibs__line_call *call, const char *from)
+const char *dibs__ask_copy(dibs__entries_call *call, const char *from)
 {
     ask *a = (ask *)call;
     size_t n = strlen(from) + 1;
@@ -53,28 +53,28 @@ static void destroy(ask *a)
         free(t);
     }
     for (size_t i = 0; i < a->locks; i++)
-        dibs__line_listing_fini(&a->lock[i].listing);
+        dibs__entries_listing_fini(&a->lock[i].listing);
     free(a->lock);
-    dibs__line_listing_fini(&a->call.listing);
+    dibs__entries_listing_fini(&a->call.listing);
     free(a->call.check);
     free((void *)(uintptr_t)a->call.keys);
     pthread_cond_destroy(&a->cond);
     free(a);
 }
 
-void dibs__ask_drop(dibs__line_call *call)
+void dibs__ask_drop(dibs__entries_call *call)
 {
     destroy((ask *)call);
 }
 
-dibs__line_listing *dibs__line_add_lock(dibs__line_call *call, const char *name)
+dibs__entries_listing *dibs__entries_add_lock(dibs__entries_call *call, const char *name)
 {
     ask *a = (ask *)call;
     size_t room = a->room ? a->room * 2 : 16;
     const char *copy = dibs__ask_copy(call, name);
 
     if (copy && a->locks == a->room) {
-        dibs__line_lock *larger = realloc(a->lock, room * sizeof *larger);
+        dibs__entries_lock *larger = realloc(a->lock, room * sizeof *larger);
         if (!larger)
             return NULL;
         a->lock = larger;
@@ -82,23 +82,23 @@ dibs__line_listing *dibs__line_add_lock(dibs__line_call *call, const char *name)
     }
     if (!copy)
         return NULL;
-    a->lock[a->locks] = (dibs__line_lock){.name = copy};
+    a->lock[a->locks] = (dibs__entries_lock){.name = copy};
     return &a->lock[a->locks++].listing;
 }
 
-size_t dibs__ask_locks(dibs__line_call *call, dibs__line_lock **out)
+size_t dibs__ask_locks(dibs__entries_call *call, dibs__entries_lock **out)
 {
     *out = ((ask *)call)->lock;
     return ((ask *)call)->locks;
 }
 
-dibs__line_call *dibs__ask_new(dibs__line *line, const char *name, const char *key)
+dibs__entries_call *dibs__ask_new(dibs__entries *entries, const char *name, const char *key)
 {
     ask *a = calloc(1, sizeof *a);
 
     if (!a)
         return NULL;
-    a->line = line;
+    a->entries = entries;
     a->refs = 1;
     a->call.place = UINT64_MAX;
     a->call.until = DIBS__NEVER;
@@ -117,33 +117,33 @@ static void unref(ask *a)
         destroy(a);
 }
 
-void dibs__ask_free(dibs__line_call *call)
+void dibs__ask_free(dibs__entries_call *call)
 {
     unref((ask *)call);
 }
 
-void dibs__line_done(dibs__line_call *call)
+void dibs__entries_done(dibs__entries_call *call)
 {
     ask *a = (ask *)call;
 
     if (call->then) {
         call->then(call);
     } else {
-        pthread_mutex_lock(&a->line->mutex);
+        pthread_mutex_lock(&a->entries->mutex);
         a->done = true;
-        pthread_mutex_unlock(&a->line->mutex);
+        pthread_mutex_unlock(&a->entries->mutex);
         pthread_cond_signal(&a->cond);
     }
     unref(a);
 }
 
-void dibs__line_sleep(dibs__line *line, pthread_cond_t *cond, dibs__deadline until)
+void dibs__entries_sleep(dibs__entries *entries, pthread_cond_t *cond, dibs__deadline until)
 {
-    dibs__cond_sleep(cond, &line->mutex, line->base.env, until);
+    dibs__cond_sleep(cond, &entries->mutex, entries->base.env, until);
 }
 
-dibs_status dibs__ask_wait(dibs__line *line, dibs__line_slot slot, dibs__line_call *call,
-                           dibs__deadline until, dibs_error *err)
+dibs_status dibs__ask_wait(dibs__entries *entries, dibs__entries_slot slot,
+                           dibs__entries_call *call, dibs__deadline until, dibs_error *err)
 {
     ask *a = (ask *)call;
     dibs_status status;
@@ -151,30 +151,31 @@ dibs_status dibs__ask_wait(dibs__line *line, dibs__line_slot slot, dibs__line_ca
 
     call->until = until;
     atomic_fetch_add(&a->refs, 1);
-    status = slot(line->side, call);
+    status = slot(entries->backend, call);
     if (status != DIBS_OK) {
         atomic_fetch_sub(&a->refs, 1);
         if (err)
             *err = call->err;
         return status;
     }
-    pthread_mutex_lock(&line->mutex);
-    while (!a->done && dibs__now(line->base.env) < until)
-        dibs__line_sleep(line, &a->cond, until);
+    pthread_mutex_lock(&entries->mutex);
+    while (!a->done && dibs__now(entries->base.env) < until)
+        dibs__entries_sleep(entries, &a->cond, until);
     done = a->done;
-    pthread_mutex_unlock(&line->mutex);
+    pthread_mutex_unlock(&entries->mutex);
     if (!done)
-        return dibs__fail(err, DIBS_UNKNOWN, "%s: no answer in time", line->side->adapter->name);
+        return dibs__fail(err, DIBS_UNKNOWN, "%s: no answer in time",
+                          entries->backend->adapter->name);
     if (call->status != DIBS_OK && err)
         *err = call->err;
     return call->status;
 }
 
-bool dibs__ask_start(dibs__line *line, dibs__line_slot slot, dibs__line_call *call,
-                     void (*then)(dibs__line_call *call))
+bool dibs__ask_start(dibs__entries *entries, dibs__entries_slot slot, dibs__entries_call *call,
+                     void (*then)(dibs__entries_call *call))
 {
     call->then = then;
-    if (slot(line->side, call) == DIBS_OK)
+    if (slot(entries->backend, call) == DIBS_OK)
         return true; /* its one reference is the adapter's now */
     destroy((ask *)call);
     return false;

@@ -5,39 +5,39 @@
 
 #include <stdlib.h>
 
-static void tell(dibs__line *line, const char *key)
+static void tell(dibs__entries *entries, const char *key)
 {
-    line->base.sink->changed(line->base.sink, dibs__hash(key));
+    entries->base.sink->changed(entries->base.sink, dibs__hash(key));
 }
 
-dibs_status dibs__line_watch(dibs__engine *e, const char *key, uint64_t version,
-                             dibs__deadline until, void **out, dibs_error *err)
+dibs_status dibs__entries_watch(dibs__engine *e, const char *key, uint64_t version,
+                                dibs__deadline until, void **out, dibs_error *err)
 {
-    dibs__line *line = dibs__line_of(e);
-    dibs__line_blob blob = {0};
+    dibs__entries *entries = dibs__entries_of(e);
+    dibs__entries_blob blob = {0};
     dibs_status status;
 
     *out = NULL;
-    dibs__line_cell_name(&blob, key);
-    status = line->side->adapter->cells->watch(line->side, &blob, out, until, err);
-    if (status == DIBS_OK && dibs__line_cell_version(&blob) != version)
-        tell(line, key);
+    dibs__entries_cell_name(&blob, key);
+    status = entries->backend->adapter->cells->watch(entries->backend, &blob, out, until, err);
+    if (status == DIBS_OK && dibs__entries_cell_version(&blob) != version)
+        tell(entries, key);
     free(blob.data);
     return status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status;
 }
 
-void dibs__line_unwatch(dibs__engine *e, void *watch)
+void dibs__entries_unwatch(dibs__engine *e, void *watch)
 {
-    dibs__line *line = dibs__line_of(e);
+    dibs__entries *entries = dibs__entries_of(e);
 
-    line->side->adapter->cells->unwatch(line->side, watch);
+    entries->backend->adapter->cells->unwatch(entries->backend, watch);
 }
 
 /* What the adapter tells. */
-void dibs__line_cell_changed(dibs__line *line, const char *escaped)
+void dibs__entries_cell_changed(dibs__entries *entries, const char *escaped)
 {
     char key[DIBS__CELL_KEY_SIZE];
 
-    if (dibs__line_unescape_long(escaped, key, sizeof key - 1))
-        tell(line, key);
+    if (dibs__entries_unescape_long(escaped, key, sizeof key - 1))
+        tell(entries, key);
 }

@@ -2,7 +2,7 @@
  *
  * The record is binary, its first byte the version of the layout. Its times are those of the client that
  * wrote it. Of a runner of `once` only their difference counts, and the store says how long ago it
- * wrote: by its clock, or by a sign of life that runs out. So no client with a wrong clock takes a runner
+ * wrote: by its clock, or by a keep-alive that runs out. So no client with a wrong clock takes a runner
  * for dead, or the dead for alive. Everything else ends by the clients' clocks: one that is off makes it end
  * too early or too late. That two writers never pass rests on versions alone.
  *
@@ -28,17 +28,17 @@
 #define DAY            (24 * 3600 * DIBS__SECOND)
 
 /* The record's second byte. */
-enum { COUNTER = 1, EMPTY = 2, ALIVE = 4 /* by a runner, with a sign of life */, FRESH = 8 };
+enum { COUNTER = 1, EMPTY = 2, ALIVE = 4 /* by a runner, with a keep-alive */, FRESH = 8 };
 
 /* The `ctx` of the machine's store: the cell's blob, and the request's if there is one. */
 typedef struct cursor {
-    dibs__line_blob *cell, *request;
+    dibs__entries_blob *cell, *request;
     const dibs__cell_command *command;
     dibs__time now;
     int64_t clock; /* the store's; 0: not known */
     bool changed, foreign;
     bool fresh;       /* it gets a new version */
-    bool dead;        /* the sign of life has run out */
+    bool dead;        /* the keep-alive has run out */
     uint64_t had;     /* the version that was read */
     uint64_t version; /* the new one is this at the least */
     char *record;     /* to be written */
@@ -64,7 +64,7 @@ static uint64_t get_number(const char **at)
 }
 
 /* `alive` may be NULL. */
-static bool read_record(const dibs__line_blob *b, dibs__cell *out, bool *alive)
+static bool read_record(const dibs__entries_blob *b, dibs__cell *out, bool *alive)
 {
     const char *at = b->data;
 
@@ -110,7 +110,7 @@ static char *write_record(const dibs__cell *c, uint64_t version, int flags)
     return record;
 }
 
-static bool read_request(const dibs__line_blob *b, int64_t *number, int64_t *expires)
+static bool read_request(const dibs__entries_blob *b, int64_t *number, int64_t *expires)
 {
     const char *at = b->data;
 
@@ -148,15 +148,16 @@ static void settle_time(cursor *c, dibs__cell *cell)
 }
 
 /* Asks the store for its clock if somebody's life depends on it. */
-static dibs_status look_at_clock(dibs__line *line, cursor *c, dibs__deadline until, dibs_error *err)
+static dibs_status look_at_clock(dibs__entries *entries, cursor *c, dibs__deadline until,
+                                 dibs_error *err)
 {
-    const struct dibs__line_cells *cells = line->side->adapter->cells;
+    const struct dibs__entries_cells *cells = entries->backend->adapter->cells;
     dibs__cell cell;
     bool alive = false;
 
     if (!cells->clock || c->cell->version < 0 || !read_record(c->cell, &cell, &alive) || !alive)
         return DIBS_OK;
-    return cells->clock(line->side, until, &c->clock, err);
+    return cells->clock(entries->backend, until, &c->clock, err);
 }
 
 /* ---- The machine's store --------------------------------------------------------------------- */
@@ -189,10 +190,10 @@ static int put(void *ctx, const dibs__cell *cell)
         write_record(cell, c->version, (c->command->alive ? ALIVE : 0) | (c->fresh ? FRESH : 0));
     if (!c->record)
         return -1;
-    c->cell->change = DIBS__LINE_PUT;
+    c->cell->change = DIBS__ENTRIES_PUT;
     c->cell->put = c->record;
     c->cell->put_size = RECORD_SIZE + cell->size;
-    c->cell->sign = c->command->alive ? c->command->lease : 0;
+    c->cell->heartbeat = c->command->alive ? c->command->lease : 0;
     c->changed = true;
     return 0;
 }
@@ -201,7 +202,7 @@ static int drop(void *ctx)
 {
     cursor *c = ctx;
 
-    c->cell->change = DIBS__LINE_DROP;
+    c->cell->change = DIBS__ENTRIES_DROP;
     c->changed = true;
     return 0;
 }
@@ -228,7 +229,7 @@ static int request_put(void *ctx, const char *request, int64_t number, int64_t e
     (void)request;
     c->answer[0] = REQUEST_LAYOUT;
     put_number(put_number(c->answer + 1, (uint64_t)number), (uint64_t)expires);
-    c->request->change = DIBS__LINE_PUT;
+    c->request->change = DIBS__ENTRIES_PUT;
     c->request->put = c->answer;
     c->request->put_size = REQUEST_SIZE;
     c->changed = true;
@@ -239,22 +240,23 @@ static const dibs__cell_store store = {load, put, drop, request_find, request_pu
 
 /* ---- One command ----------------------------------------------------------------------------- */
 
-static void name_blob(dibs__line_blob *b, const char *folder, const char *key, const char *request)
+static void name_blob(dibs__entries_blob *b, const char *folder, const char *key,
+                      const char *request)
 {
     snprintf(b->folder, sizeof b->folder, "%s", folder);
-    dibs__line_escape(key, b->key);
+    dibs__entries_escape(key, b->key);
     if (request) {
         strcat(b->key, "%"); /* no escape ends like that */
-        dibs__line_escape(request, b->key + strlen(b->key));
+        dibs__entries_escape(request, b->key + strlen(b->key));
     }
 }
 
-void dibs__line_cell_name(dibs__line_blob *b, const char *key)
+void dibs__entries_cell_name(dibs__entries_blob *b, const char *key)
 {
     name_blob(b, "%c", key, NULL);
 }
 
-uint64_t dibs__line_cell_version(const dibs__line_blob *b)
+uint64_t dibs__entries_cell_version(const dibs__entries_blob *b)
 {
     dibs__cell cell;
 
@@ -267,17 +269,17 @@ static bool tells_death(const dibs__cell_command *c, dibs__cell_verdict verdict)
            (c->op == DIBS__CELL_READ && c->alive && verdict == DIBS__CELL_DONE);
 }
 
-dibs__line_found dibs__line_cell_look(const dibs__line_blob *b, dibs__time now, int64_t clock,
-                                      dibs__cell *out, bool *dead)
+dibs__entries_found dibs__entries_cell_view(const dibs__entries_blob *b, dibs__time now,
+                                            int64_t clock, dibs__cell *out, bool *dead)
 {
-    cursor c = {.cell = (dibs__line_blob *)(uintptr_t)b, .now = now, .clock = clock};
+    cursor c = {.cell = (dibs__entries_blob *)(uintptr_t)b, .now = now, .clock = clock};
     int found = load(&c, out);
 
     *dead = c.dead;
-    return found > 0 ? DIBS__LINE_CELL : found < 0 ? DIBS__LINE_FOREIGN : DIBS__LINE_NONE;
+    return found > 0 ? DIBS__ENTRIES_CELL : found < 0 ? DIBS__ENTRIES_FOREIGN : DIBS__ENTRIES_NONE;
 }
 
-bool dibs__line_cell_stands_for_life(const dibs__line_blob *b)
+bool dibs__entries_cell_stands_for_life(const dibs__entries_blob *b)
 {
     dibs__cell cell;
     bool alive = false;
@@ -285,7 +287,7 @@ bool dibs__line_cell_stands_for_life(const dibs__line_blob *b)
     return b->version >= 0 && read_record(b, &cell, &alive) && alive;
 }
 
-static dibs_status decide(dibs__line *line, cursor *c, dibs__cell_reply *out, dibs_error *err)
+static dibs_status decide(dibs__entries *entries, cursor *c, dibs__cell_reply *out, dibs_error *err)
 {
     dibs__cell_answer answer;
 
@@ -294,7 +296,7 @@ static dibs_status decide(dibs__line *line, cursor *c, dibs__cell_reply *out, di
                    ? dibs__fail(err, DIBS_ENGINE_FAILED,
                                 "%s: '%s/%s' has data that was not written by dibs, or by a newer "
                                 "dibs wrote",
-                                line->side->adapter->name, c->cell->folder, c->cell->key)
+                                entries->backend->adapter->name, c->cell->folder, c->cell->key)
                    : dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     if (!dibs__cell_reply_of(c->command, &answer, c->now, out))
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
@@ -311,31 +313,31 @@ static void take_number(const cursor *c, uint64_t number, dibs__cell_reply *out)
 }
 
 /* Looks, decides, writes. *done = false: somebody was faster, or goes first. */
-static dibs_status try_once(dibs__line *line, dibs__line_blob *blobs, size_t count,
+static dibs_status try_once(dibs__entries *entries, dibs__entries_blob *blobs, size_t count,
                             const dibs__cell_command *command, dibs__crowd *crowd,
                             dibs__deadline until, dibs__cell_reply *out, bool *done,
                             dibs_error *err)
 {
-    const struct dibs__line_cells *cells = line->side->adapter->cells;
-    int64_t wall = line->base.env->wall(line->base.env->ctx);
+    const struct dibs__entries_cells *cells = entries->backend->adapter->cells;
+    int64_t wall = entries->base.env->wall(entries->base.env->ctx);
     cursor c = {.cell = &blobs[0],
                 .request = count > 1 ? &blobs[1] : NULL,
                 .command = command,
                 .now = {wall, wall}};
-    dibs_status status = cells->read(line->side, blobs, count, until, err);
+    dibs_status status = cells->read(entries->backend, blobs, count, until, err);
     uint64_t number = 1;
 
     if (status == DIBS_OK)
-        status = look_at_clock(line, &c, until, err);
+        status = look_at_clock(entries, &c, until, err);
     if (status == DIBS_UNKNOWN) /* a look changes nothing */
         status = DIBS_UNAVAILABLE;
     if (status == DIBS_OK)
-        status = decide(line, &c, out, err);
+        status = decide(entries, &c, out, err);
     crowd->queue = status == DIBS_OK && c.changed && crowd->tries == 0 && blobs[0].queue;
     if (crowd->queue)
         number = 0; /* others were here before us */
     else if (status == DIBS_OK && c.changed)
-        status = cells->write(line->side, blobs, count, until, &number, err);
+        status = cells->write(entries->backend, blobs, count, until, &number, err);
     *done = number != 0;
     take_number(&c, number, out);
     if (status != DIBS_OK || !*done) {
@@ -346,7 +348,7 @@ static dibs_status try_once(dibs__line *line, dibs__line_blob *blobs, size_t cou
     for (size_t i = 0; i < count; i++) {
         free(blobs[i].data);
         blobs[i].data = NULL;
-        blobs[i].change = DIBS__LINE_AS_IT_IS;
+        blobs[i].change = DIBS__ENTRIES_AS_IT_IS;
     }
     return status;
 }
@@ -354,21 +356,22 @@ static dibs_status try_once(dibs__line *line, dibs__line_blob *blobs, size_t cou
 /* A round of the reaper begins at what this handle used: neither store can tell what ended first, and
  * if all rounds began at the front, handles that make one round would never come to the rest. Nor if they
  * began at a cell that all handles use. */
-static void note_place(dibs__line *line, const dibs__line_blob *blobs, size_t count)
+static void note_place(dibs__entries *entries, const dibs__entries_blob *blobs, size_t count)
 {
-    pthread_mutex_lock(&line->mutex);
+    pthread_mutex_lock(&entries->mutex);
     for (size_t i = 0; i < count; i++)
-        if (!*line->reaped[i])
-            strcpy(line->reaped[i], blobs[i].key);
-    pthread_mutex_unlock(&line->mutex);
+        if (!*entries->reaped[i])
+            strcpy(entries->reaped[i], blobs[i].key);
+    pthread_mutex_unlock(&entries->mutex);
 }
 
-dibs_status dibs__line_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
-                            bool tell, dibs__deadline until, dibs__cell_reply *out, dibs_error *err)
+dibs_status dibs__entries_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
+                               bool tell, dibs__deadline until, dibs__cell_reply *out,
+                               dibs_error *err)
 {
-    dibs__line *line = dibs__line_of(e);
+    dibs__entries *entries = dibs__entries_of(e);
     size_t count = command->request ? 2 : 1;
-    dibs__line_blob *blobs = calloc(count, sizeof *blobs);
+    dibs__entries_blob *blobs = calloc(count, sizeof *blobs);
     dibs_status status = DIBS_OK;
     dibs__crowd crowd = {0};
     bool done = false;
@@ -377,34 +380,34 @@ dibs_status dibs__line_cell(dibs__engine *e, const char *key, const dibs__cell_c
     *out = (dibs__cell_reply){0};
     if (!blobs)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    dibs__line_cell_name(&blobs[0], key);
-    blobs[0].signs = command->op == DIBS__CELL_SWAP || command->op == DIBS__CELL_DELETE ||
-                     (command->op == DIBS__CELL_READ && command->alive);
+    dibs__entries_cell_name(&blobs[0], key);
+    blobs[0].heartbeats = command->op == DIBS__CELL_SWAP || command->op == DIBS__CELL_DELETE ||
+                          (command->op == DIBS__CELL_READ && command->alive);
     blobs[0].only = command->op == DIBS__CELL_READ;
     blobs[0].ticket = blobs[0].only ? NULL : &crowd.ticket;
     if (command->request)
         name_blob(&blobs[1], "%r", key, command->request);
     while (status == DIBS_OK && !done) {
-        dibs__crowd_wait(line, &blobs[0], &crowd, until);
+        dibs__crowd_wait(entries, &blobs[0], &crowd, until);
         if (crowd.tries > 0 && dibs__now(e->env) >= until)
             status = dibs__fail(err, DIBS_UNAVAILABLE,
                                 "%s: timed out: %zu other clients want to "
                                 "change '%.200s'",
-                                line->side->adapter->name, crowd.ahead, key);
+                                entries->backend->adapter->name, crowd.ahead, key);
         else
-            status = try_once(line, blobs, count, command, &crowd, until, out, &done, err);
+            status = try_once(entries, blobs, count, command, &crowd, until, out, &done, err);
         crowd.tries++;
     }
-    dibs__crowd_leave(line, &blobs[0], &crowd);
+    dibs__crowd_leave(entries, &blobs[0], &crowd);
     if (status == DIBS_OK && *key != *DIBS__OWN_CELL)
-        note_place(line, blobs, count);
+        note_place(entries, blobs, count);
     free(blobs);
     return status;
 }
 
 /* ---- What has ended -------------------------------------------------------------------------- */
 
-void dibs__line_blobs_free(dibs__line_blob *blobs, size_t count)
+void dibs__entries_blobs_free(dibs__entries_blob *blobs, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         free(blobs[i].data);
@@ -412,7 +415,7 @@ void dibs__line_blobs_free(dibs__line_blob *blobs, size_t count)
 }
 
 /* What a runner wrote is left for a day longer: it may be alive, and our clock be wrong. */
-static bool is_over(const dibs__line_blob *b, int64_t wall)
+static bool is_over(const dibs__entries_blob *b, int64_t wall)
 {
     int64_t number, expires;
     dibs__cell cell;
@@ -430,108 +433,109 @@ static bool is_over(const dibs__line_blob *b, int64_t wall)
 }
 
 /* Our own drops may stand in the way of the next: then it is looked at once more. */
-static bool drop_one(dibs__line *line, dibs__line_blob *b, int64_t wall, dibs__deadline until)
+static bool drop_one(dibs__entries *entries, dibs__entries_blob *b, int64_t wall,
+                     dibs__deadline until)
 {
-    const struct dibs__line_cells *cells = line->side->adapter->cells;
+    const struct dibs__entries_cells *cells = entries->backend->adapter->cells;
     dibs_status status = DIBS_OK;
     uint64_t number = 0;
 
     for (int tries = 0; tries < 2 && status == DIBS_OK && number == 0 && is_over(b, wall);
          tries++) {
-        b->change = DIBS__LINE_DROP;
-        status = cells->write(line->side, b, 1, until, &number, NULL);
+        b->change = DIBS__ENTRIES_DROP;
+        status = cells->write(entries->backend, b, 1, until, &number, NULL);
         if (status != DIBS_OK || number != 0)
             break;
         free(b->data);
         b->data = NULL;
-        status = cells->read(line->side, b, 1, until, NULL);
+        status = cells->read(entries->backend, b, 1, until, NULL);
     }
     return number != 0; /* else the next time */
 }
 
 /* All that are over to the front; how many. */
-static size_t sort_out(dibs__line_blob *blobs, size_t count, int64_t wall)
+static size_t sort_out(dibs__entries_blob *blobs, size_t count, int64_t wall)
 {
     size_t over = 0;
 
     for (size_t i = 0; i < count; i++)
         if (is_over(&blobs[i], wall)) {
-            dibs__line_blob b = blobs[over];
+            dibs__entries_blob b = blobs[over];
             blobs[over] = blobs[i];
             blobs[i] = b;
-            blobs[over++].change = DIBS__LINE_DROP;
+            blobs[over++].change = DIBS__ENTRIES_DROP;
         }
     return over;
 }
 
 /* One exchange for all of them, unless somebody changes one meanwhile: then one after another, so that only that
  * one stays. How many were dropped. */
-static size_t drop_all(dibs__line *line, dibs__line_blob *blobs, size_t count, int64_t wall,
-                       dibs__deadline until)
+static size_t drop_all(dibs__entries *entries, dibs__entries_blob *blobs, size_t count,
+                       int64_t wall, dibs__deadline until)
 {
-    const struct dibs__line_cells *cells = line->side->adapter->cells;
+    const struct dibs__entries_cells *cells = entries->backend->adapter->cells;
     size_t over = sort_out(blobs, count, wall), dropped = 0;
     uint64_t number = 0;
 
-    if (over == 0 || cells->write(line->side, blobs, over, until, &number, NULL) != DIBS_OK)
+    if (over == 0 || cells->write(entries->backend, blobs, over, until, &number, NULL) != DIBS_OK)
         return 0;
     if (number != 0)
         return over;
-    for (size_t i = 0; i < over && dibs__now(line->base.env) < until; i++)
-        dropped += drop_one(line, &blobs[i], wall, until);
+    for (size_t i = 0; i < over && dibs__now(entries->base.env) < until; i++)
+        dropped += drop_one(entries, &blobs[i], wall, until);
     return dropped;
 }
 
 /* One stretch of a folder, behind `at`, which moves on; to the front again when that was the end.
  * How many there were; -1: no answer. */
-static int reap_stretch(dibs__line *line, const char *folder, char *at, size_t limit,
+static int reap_stretch(dibs__entries *entries, const char *folder, char *at, size_t limit,
                         dibs__deadline until, size_t *dropped)
 {
-    const struct dibs__line_cells *cells = line->side->adapter->cells;
-    int64_t wall = line->base.env->wall(line->base.env->ctx);
-    dibs__line_blob *blobs = NULL;
+    const struct dibs__entries_cells *cells = entries->backend->adapter->cells;
+    int64_t wall = entries->base.env->wall(entries->base.env->ctx);
+    dibs__entries_blob *blobs = NULL;
     size_t count = 0;
 
-    if (cells->walk(line->side, folder, at, limit, until, &blobs, &count, NULL) != DIBS_OK)
+    if (cells->walk(entries->backend, folder, at, limit, until, &blobs, &count, NULL) != DIBS_OK)
         return -1;
-    snprintf(at, DIBS__LINE_CELL_KEY_SIZE, "%s", count == limit ? blobs[count - 1].key : "");
-    *dropped += drop_all(line, blobs, count, wall, until);
-    dibs__line_blobs_free(blobs, count);
+    snprintf(at, DIBS__ENTRIES_CELL_KEY_SIZE, "%s", count == limit ? blobs[count - 1].key : "");
+    *dropped += drop_all(entries, blobs, count, wall, until);
+    dibs__entries_blobs_free(blobs, count);
     return (int)count;
 }
 
 /* Up to `limit` of a folder, from where the last round ended, once around at most. True: something had
  * ended there, and so it is worth going on; else the next ones have time until the next round. */
-static bool reap_folder(dibs__line *line, int which, size_t limit, dibs__deadline until)
+static bool reap_folder(dibs__entries *entries, int which, size_t limit, dibs__deadline until)
 {
     static const char *const folders[] = {"%c", "%r"};
-    char at[DIBS__LINE_CELL_KEY_SIZE];
+    char at[DIBS__ENTRIES_CELL_KEY_SIZE];
     size_t dropped = 0;
     bool front;
 
-    pthread_mutex_lock(&line->mutex);
-    strcpy(at, line->reaped[which]);
-    pthread_mutex_unlock(&line->mutex);
+    pthread_mutex_lock(&entries->mutex);
+    strcpy(at, entries->reaped[which]);
+    pthread_mutex_unlock(&entries->mutex);
     front = !*at;
-    while (limit > 0 && dibs__now(line->base.env) < until) {
-        int seen =
-            reap_stretch(line, folders[which], at,
-                         limit < DIBS__LINE_STRETCH ? limit : DIBS__LINE_STRETCH, until, &dropped);
+    while (limit > 0 && dibs__now(entries->base.env) < until) {
+        int seen = reap_stretch(entries, folders[which], at,
+                                limit < DIBS__ENTRIES_BATCH ? limit : DIBS__ENTRIES_BATCH, until,
+                                &dropped);
         if (seen < 0 || (!*at && front))
             break;
         limit -= (size_t)seen;
         front = front || !*at;
     }
-    pthread_mutex_lock(&line->mutex);
-    strcpy(line->reaped[which], at);
-    pthread_mutex_unlock(&line->mutex);
+    pthread_mutex_lock(&entries->mutex);
+    strcpy(entries->reaped[which], at);
+    pthread_mutex_unlock(&entries->mutex);
     return dropped > 0;
 }
 
-bool dibs__line_cell_reap(dibs__engine *e, size_t limit, dibs__deadline until)
+bool dibs__entries_cell_reap(dibs__engine *e, size_t limit, dibs__deadline until)
 {
-    dibs__line *line = dibs__line_of(e);
-    bool more = reap_folder(line, 0, limit, until);
+    dibs__entries *entries = dibs__entries_of(e);
+    bool more = reap_folder(entries, 0, limit, until);
 
-    return reap_folder(line, 1, limit, until) || more;
+    return reap_folder(entries, 1, limit, until) || more;
 }

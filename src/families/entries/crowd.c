@@ -63,15 +63,15 @@ static int64_t pause_of(const dibs__crowd *c)
 }
 
 /* Until it is our turn to try. */
-static void queue(dibs__line *line, const dibs__line_blob *cell, dibs__crowd *c,
+static void queue(dibs__entries *entries, const dibs__entries_blob *cell, dibs__crowd *c,
                   dibs__deadline until)
 {
-    const struct dibs__line_cells *cells = line->side->adapter->cells;
-    const dibs__env *env = line->base.env;
+    const struct dibs__entries_cells *cells = entries->backend->adapter->cells;
+    const dibs__env *env = entries->base.env;
 
     while (!c->front && dibs__now(env) < until) {
         size_t ahead = 0;
-        if (cells->line_up(line->side, cell, &c->ticket, until, &ahead) != DIBS_OK) {
+        if (cells->join_queue(entries->backend, cell, &c->ticket, until, &ahead) != DIBS_OK) {
             pause_shortly(env, until);
             return;
         }
@@ -83,17 +83,17 @@ static void queue(dibs__line *line, const dibs__line_blob *cell, dibs__crowd *c,
     }
 }
 
-void dibs__crowd_wait(dibs__line *line, const dibs__line_blob *cell, dibs__crowd *c,
+void dibs__crowd_wait(dibs__entries *entries, const dibs__entries_blob *cell, dibs__crowd *c,
                       dibs__deadline until)
 {
     if (c->front || (c->tries == 1 && !c->queue))
-        pause_shortly(line->base.env, until);
+        pause_shortly(entries->base.env, until);
     else if (c->tries > 0)
-        queue(line, cell, c, until);
+        queue(entries, cell, c, until);
 }
 
-void dibs__crowd_leave(dibs__line *line, const dibs__line_blob *cell, dibs__crowd *c)
+void dibs__crowd_leave(dibs__entries *entries, const dibs__entries_blob *cell, dibs__crowd *c)
 {
     if (c->ticket.made)
-        line->side->adapter->cells->step_out(line->side, cell, &c->ticket);
+        entries->backend->adapter->cells->leave_queue(entries->backend, cell, &c->ticket);
 }

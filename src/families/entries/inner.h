@@ -1,7 +1,7 @@
 /* The inside of the recipe: what its files share.
  *
- * A *seat* is an attempt of this handle's with its entry. A *view* is what the handle knows of one
- * lock's line: the *spots* (entries) that are ahead of some seat of ours. One mutex guards all of it;
+ * An *own entry* is an attempt of this handle's with its entry. A *view* is what the handle knows of one
+ * lock's queue: the *known entries* that are ahead of some own entry of ours. One mutex guards all of it;
  * the sink is told when it is not held. */
 #ifndef DIBS_FAMILIES_ENTRIES_INNER_H
 #define DIBS_FAMILIES_ENTRIES_INNER_H
@@ -16,57 +16,58 @@
 
 /* ---- Text ------------------------------------------------------------------------------------ */
 
-typedef struct dibs__line_key {
+typedef struct dibs__entries_key {
     const char *attempt;
     size_t attempt_length;
     uint64_t session;
     uint64_t owner; /* hash of an owner given by name; 0: none */
     uint32_t weight;
-    bool may_linger, kept;
-} dibs__line_key;
+    bool may_linger, lingering;
+} dibs__entries_key;
 
 /* What a lock's value says. */
-typedef struct dibs__line_note {
+typedef struct dibs__entries_note {
     uint32_t capacity; /* 0: not fixed */
     uint64_t upto;     /* the last break asked for the entries up to this fence */
     int64_t broken_at; /* wall; 0: never broken */
     char broken_by[DIBS__BY_SIZE];
-} dibs__line_note;
+} dibs__entries_note;
 
-bool dibs__line_key_read(const char *key, dibs__line_key *out); /* false: a stranger's */
-void dibs__line_listing_sort(dibs__line_listing *l);            /* by place */
+bool dibs__entries_key_read(const char *key, dibs__entries_key *out); /* false: a stranger's */
+void dibs__entries_listing_sort(dibs__entries_listing *l);            /* by place */
 /* Of a sorted listing: an entry of the same owner by name is ahead of it. It waits until that one is gone,
- * and all behind it do: those who hold are always the front of the line. */
-bool dibs__line_blocked(const dibs__line_listing *l, size_t i);
-void dibs__line_value_write(char out[DIBS__LINE_VALUE_SIZE], const dibs__asker *who, int64_t lease);
-void dibs__line_value_read(const char *value, const char *key, dibs__asker *out);
-void dibs__line_note_write(char out[DIBS__LINE_VALUE_SIZE], const dibs__line_note *note);
-void dibs__line_note_read(const char *value, dibs__line_note *out);
+ * and all behind it do: those who hold are always the front of the queue. */
+bool dibs__entries_blocked(const dibs__entries_listing *l, size_t i);
+void dibs__entries_value_write(char out[DIBS__ENTRIES_VALUE_SIZE], const dibs__asker *who,
+                               int64_t lease);
+void dibs__entries_value_read(const char *value, const char *key, dibs__asker *out);
+void dibs__entries_note_write(char out[DIBS__ENTRIES_VALUE_SIZE], const dibs__entries_note *note);
+void dibs__entries_note_read(const char *value, dibs__entries_note *out);
 
 /* ---- Seats and views ------------------------------------------------------------------------- */
 
 typedef struct dibs__view dibs__view;
-typedef struct dibs__spot dibs__spot;
-typedef struct dibs__line_seat dibs__line_seat;
+typedef struct dibs__known_entry dibs__known_entry;
+typedef struct dibs__own_entry dibs__own_entry;
 
-/* A seat watches a spot. */
+/* An own entry watches a known entry. */
 typedef struct dibs__link {
-    dibs__line_seat *seat;
-    dibs__spot *spot;
-    struct dibs__link *next, **at; /* of the spot's watchers */
+    dibs__own_entry *own_entry;
+    dibs__known_entry *known;
+    struct dibs__link *next, **at; /* of the known entry's watchers */
 } dibs__link;
 
-typedef enum dibs__line_seat_state {
-    DIBS__LINE_SEAT_NEW,     /* no entry yet, or not known */
-    DIBS__LINE_SEAT_WAITING, /* in line */
-    DIBS__LINE_SEAT_HOLDING,
-    DIBS__LINE_SEAT_LEAVING, /* forgotten by the core: the entry is to be removed */
-} dibs__line_seat_state;
+typedef enum dibs__own_entry_state {
+    DIBS__OWN_ENTRY_NEW,     /* no entry yet, or not known */
+    DIBS__OWN_ENTRY_WAITING, /* in the queue */
+    DIBS__OWN_ENTRY_HOLDING,
+    DIBS__OWN_ENTRY_LEAVING, /* forgotten by the core: the entry is to be removed */
+} dibs__own_entry_state;
 
-struct dibs__line_seat {
+struct dibs__own_entry {
     dibs__node by_attempt;
     dibs__due ends; /* when it leaves unless it is kept */
-    dibs__line_seat_state state;
+    dibs__own_entry_state state;
     int users;       /* threads inside a call for it */
     bool gone;       /* out of the table: freed by its last user */
     bool maybe_made; /* an `enter` got no answer */
@@ -74,9 +75,9 @@ struct dibs__line_seat {
     bool asking;     /* a list or check for it is under way */
     bool fresh;      /* what the view has ahead of it was listed just now */
     bool verified;   /* its entry was looked at after all others had gone */
-    bool stirred;    /* in line->stirred */
+    bool stirred;    /* in the queue->stirred */
     bool named;
-    bool untold; /* in line->told, like the next */
+    bool untold; /* in the queue->told, like the next */
     bool granted;
     uint32_t weight, capacity;
     uint64_t place, fence, floor, session;
@@ -87,100 +88,100 @@ struct dibs__line_seat {
     dibs__view *view;       /* while it waits */
     dibs__link *links, one; /* `one` is room for the usual case */
     size_t link_count;
-    dibs__line_seat *next_stirred, *next_told;
+    dibs__own_entry *next_stirred, *next_to_notify;
     const char *name, *owner; /* in `text` */
     char attempt[DIBS__ATTEMPT_SIZE];
-    char key[DIBS__LINE_KEY_SIZE];
-    char value[DIBS__LINE_VALUE_SIZE];
+    char key[DIBS__ENTRIES_KEY_SIZE];
+    char value[DIBS__ENTRIES_VALUE_SIZE];
     char text[];
 };
 
-struct dibs__line {
+struct dibs__entries {
     dibs__engine base;
-    dibs__line_side *side;
+    dibs__entries_backend *backend;
     int timer_fd;
     pthread_mutex_t mutex;
-    dibs__table seats, views;
+    dibs__table own_entries, views;
     dibs__heap ends;
     dibs__deadline armed;
-    dibs__line_seat *stirred;                 /* to be looked at again */
-    dibs__line_seat *told, **told_end;        /* the sink is to hear of them */
-    uint64_t expired;                         /* the session that ended last */
-    _Atomic size_t busy;                      /* seats */
-    char reaped[2][DIBS__LINE_CELL_KEY_SIZE]; /* where the reaper goes on */
+    dibs__own_entry *stirred;                    /* to be looked at again */
+    dibs__own_entry *to_notify, **to_notify_end; /* the sink is to hear of them */
+    uint64_t expired;                            /* the session that ended last */
+    _Atomic size_t busy;                         /* own entries */
+    char reaped[2][DIBS__ENTRIES_CELL_KEY_SIZE]; /* where the reaper goes on */
 };
 
-/* seat.c: with the mutex held */
-static inline dibs__line *dibs__line_of(dibs__engine *e)
+/* own entry.c: with the mutex held */
+static inline dibs__entries *dibs__entries_of(dibs__engine *e)
 {
-    return (dibs__line *)e; /* its first member */
+    return (dibs__entries *)e; /* its first member */
 }
 /* What a new grant of this lease must have left at the least. */
-static inline int64_t dibs__line_worth_it(const dibs__line *line, int64_t lease)
+static inline int64_t dibs__entries_worth_it(const dibs__entries *entries, int64_t lease)
 {
-    return lease < line->base.lease / 2 ? lease : line->base.lease / 2;
+    return lease < entries->base.lease / 2 ? lease : entries->base.lease / 2;
 }
-dibs__line_seat *dibs__line_seat_new(dibs__line *line,
+dibs__own_entry *dibs__own_entry_new(dibs__entries *entries,
                                      const dibs__enter_request *r); /* NULL: no memory */
-dibs__line_seat *dibs__line_seat_find(dibs__line *line, const char *attempt);
-void dibs__line_seat_drop(dibs__line *line,
-                          dibs__line_seat *s); /* out of everything; freed when unused */
-void dibs__line_seat_use(dibs__line_seat *s);  /* not freed until it is left */
-void dibs__line_seat_unuse(dibs__line *line, dibs__line_seat *s);
-void dibs__line_seat_lasts(dibs__line *line, dibs__line_seat *s,
+dibs__own_entry *dibs__own_entry_find(dibs__entries *entries, const char *attempt);
+void dibs__own_entry_drop(dibs__entries *entries,
+                          dibs__own_entry *s); /* out of everything; freed when unused */
+void dibs__own_entry_use(dibs__own_entry *s);  /* not freed until it is left */
+void dibs__own_entry_unuse(dibs__entries *entries, dibs__own_entry *s);
+void dibs__own_entry_lasts(dibs__entries *entries, dibs__own_entry *s,
                            dibs__deadline until); /* then it leaves */
 /* Nobody wants it any more: its entry is removed, sooner or later, and then it is dropped. */
-void dibs__line_seat_leave(dibs__line *line, dibs__line_seat *s);
+void dibs__own_entry_leave(dibs__entries *entries, dibs__own_entry *s);
 /* The sink is to hear of it: that it was granted, or that there is something to look at. */
-void dibs__line_seat_tell(dibs__line *line, dibs__line_seat *s, bool granted);
+void dibs__own_entry_tell(dibs__entries *entries, dibs__own_entry *s, bool granted);
 /* Without the mutex: tells it. */
-void dibs__line_tell_all(dibs__line *line);
+void dibs__entries_notify_all(dibs__entries *entries);
 
 /* leave.c: why an entry of this owner is not there, or why it is marked: BROKEN, RESUMED or LOST (if it
  * is there: whoever marked it has left). Without the mutex. */
-dibs_status dibs__line_why(dibs__line *line, const char *name, const char *owner,
-                           const char *attempt, uint64_t fence, dibs__deadline until,
-                           dibs__verdict *out, dibs_error *err);
-/* The line as it is now, without values; `out` is freed and filled. */
-dibs_status dibs__line_look(dibs__line *line, const char *name, dibs__deadline until,
-                            dibs__line_listing *out, dibs_error *err);
+dibs_status dibs__entries_why(dibs__entries *entries, const char *name, const char *owner,
+                              const char *attempt, uint64_t fence, dibs__deadline until,
+                              dibs__verdict *out, dibs_error *err);
+/* The queue as it is now, without values; `out` is freed and filled. */
+dibs_status dibs__entries_read(dibs__entries *entries, const char *name, dibs__deadline until,
+                               dibs__entries_listing *out, dibs_error *err);
 /* Removes an entry. `there` may be NULL. */
-dibs_status dibs__line_remove(dibs__line *line, const char *name, const char *key,
-                              dibs__deadline until, bool *there, dibs_error *err);
+dibs_status dibs__entries_remove(dibs__entries *entries, const char *name, const char *key,
+                                 dibs__deadline until, bool *there, dibs_error *err);
 
-/* look.c: asks the holders of these entries to stop: they find the mark with their next sign of life, and
- * the line says who wants it. Without the mutex. */
-dibs_status dibs__line_ask_back(dibs__line *line, const char *name,
-                                bool (*is_one)(void *data, const dibs__line_entry *e), void *data,
-                                dibs__deadline until, dibs_error *err);
+/* inspect.c: asks the holders of these entries to stop: they find the mark with their next keep-alive, and
+ * the queue says who wants it. Without the mutex. */
+dibs_status dibs__entries_ask_back(dibs__entries *entries, const char *name,
+                                   bool (*is_one)(void *data, const dibs__queue_entry *e),
+                                   void *data, dibs__deadline until, dibs_error *err);
 
 /* ask.c: calls, with the strings that they point to */
-typedef dibs_status (*dibs__line_slot)(dibs__line_side *s, dibs__line_call *call);
+typedef dibs_status (*dibs__entries_slot)(dibs__entries_backend *s, dibs__entries_call *call);
 /* Strings are copied; all but `name` may be NULL. NULL: out of memory. */
-dibs__line_call *dibs__ask_new(dibs__line *line, const char *name, const char *key);
-const char *dibs__ask_copy(dibs__line_call *call, const char *text); /* NULL: out of memory */
+dibs__entries_call *dibs__ask_new(dibs__entries *entries, const char *name, const char *key);
+const char *dibs__ask_copy(dibs__entries_call *call, const char *text); /* NULL: out of memory */
 /* Starts it and waits for the answer: its status, or UNKNOWN at `until`. Without the mutex. */
-dibs_status dibs__ask_wait(dibs__line *line, dibs__line_slot slot, dibs__line_call *call,
-                           dibs__deadline until, dibs_error *err);
+dibs_status dibs__ask_wait(dibs__entries *entries, dibs__entries_slot slot,
+                           dibs__entries_call *call, dibs__deadline until, dibs_error *err);
 /* Starts it; `then` is called without the mutex, and the call is freed after it. Not started: it is
  * freed at once, and false comes back. With the mutex. */
-bool dibs__ask_start(dibs__line *line, dibs__line_slot slot, dibs__line_call *call,
-                     void (*then)(dibs__line_call *call));
-void dibs__ask_free(dibs__line_call *call); /* after dibs__ask_wait; without the mutex */
-void dibs__ask_drop(dibs__line_call *call); /* one that was never started */
-dibs__line *dibs__ask_line(const dibs__line_call *call);
+bool dibs__ask_start(dibs__entries *entries, dibs__entries_slot slot, dibs__entries_call *call,
+                     void (*then)(dibs__entries_call *call));
+void dibs__ask_free(dibs__entries_call *call); /* after dibs__ask_wait; without the mutex */
+void dibs__ask_drop(dibs__entries_call *call); /* one that was never started */
+dibs__entries *dibs__ask_entries(const dibs__entries_call *call);
 /* With the mutex: dibs__cond_sleep. */
-void dibs__line_sleep(dibs__line *line, pthread_cond_t *cond, dibs__deadline until);
-/* What dibs__line_add_lock has added. */
-typedef struct dibs__line_lock {
+void dibs__entries_sleep(dibs__entries *entries, pthread_cond_t *cond, dibs__deadline until);
+/* What dibs__entries_add_lock has added. */
+typedef struct dibs__entries_lock {
     const char *name;
-    dibs__line_listing listing;
-} dibs__line_lock;
-size_t dibs__ask_locks(dibs__line_call *call, dibs__line_lock **out);
+    dibs__entries_listing listing;
+} dibs__entries_lock;
+size_t dibs__ask_locks(dibs__entries_call *call, dibs__entries_lock **out);
 
 /* crowd.c: those who were slower, and how they take turns. Zero it first. */
 typedef struct dibs__crowd {
-    dibs__line_ticket ticket;
+    dibs__entries_turn ticket;
     int tries;
     bool queue;        /* others queue already */
     bool front;        /* nobody is before us whom we would wait for */
@@ -190,21 +191,21 @@ typedef struct dibs__crowd {
     int64_t pause;     /* between our last two looks */
 } dibs__crowd;
 /* Before every try. Never fails: a queue that cannot be reached is none. Without the mutex. */
-void dibs__crowd_wait(dibs__line *line, const dibs__line_blob *cell, dibs__crowd *c,
+void dibs__crowd_wait(dibs__entries *entries, const dibs__entries_blob *cell, dibs__crowd *c,
                       dibs__deadline until);
-void dibs__crowd_leave(dibs__line *line, const dibs__line_blob *cell, dibs__crowd *c);
+void dibs__crowd_leave(dibs__entries *entries, const dibs__entries_blob *cell, dibs__crowd *c);
 
 /* cell.c: the cell's blob, and the version that its record tells; 0: it has no value. */
-void dibs__line_cell_name(dibs__line_blob *b, const char *key);
-uint64_t dibs__line_cell_version(const dibs__line_blob *b);
+void dibs__entries_cell_name(dibs__entries_blob *b, const char *key);
+uint64_t dibs__entries_cell_version(const dibs__entries_blob *b);
 
 /* view.c and turn.c: with the mutex held */
-/* Puts the seat in line. false: out of memory, and it is not. */
-bool dibs__view_join(dibs__line *line, dibs__line_seat *s, dibs__line_listing *listing);
-void dibs__view_leave(dibs__line *line, dibs__line_seat *s);
-/* What the call may be told of a long line that is known already. false: out of memory. */
-bool dibs__view_hint(dibs__line *line, dibs__line_call *call);
-void dibs__view_check(dibs__line *line, dibs__line_seat *s); /* stirs it if it has no watch */
-void dibs__view_stir(dibs__line *line, dibs__line_seat *s);  /* look at it again */
-void dibs__view_settle(dibs__line *line);                    /* looks at all that were stirred */
+/* Puts the own entry in the queue. false: out of memory, and it is not. */
+bool dibs__view_join(dibs__entries *entries, dibs__own_entry *s, dibs__entries_listing *listing);
+void dibs__view_leave(dibs__entries *entries, dibs__own_entry *s);
+/* What the call may be told of a long queue that is known already. false: out of memory. */
+bool dibs__view_hint(dibs__entries *entries, dibs__entries_call *call);
+void dibs__view_check(dibs__entries *entries, dibs__own_entry *s); /* stirs it if it has no watch */
+void dibs__view_stir(dibs__entries *entries, dibs__own_entry *s);  /* look at it again */
+void dibs__view_settle(dibs__entries *entries); /* looks at all that were stirred */
 #endif

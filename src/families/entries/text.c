@@ -24,16 +24,16 @@
 
 /* ---- Listings -------------------------------------------------------------------------------- */
 
-struct dibs__line_text {
-    struct dibs__line_text *next;
+struct dibs__entries_text {
+    struct dibs__entries_text *next;
     size_t used, size;
     char byte[];
 };
 
-static const char *keep_text(dibs__line_listing *l, const char *text)
+static const char *keep_text(dibs__entries_listing *l, const char *text)
 {
     size_t n = strlen(text) + 1;
-    struct dibs__line_text *block = l->text;
+    struct dibs__entries_text *block = l->text;
     char *to;
 
     if (!block || block->size - block->used < n) {
@@ -41,7 +41,7 @@ static const char *keep_text(dibs__line_listing *l, const char *text)
         block = malloc(sizeof *block + size);
         if (!block)
             return NULL;
-        *block = (struct dibs__line_text){.next = l->text, .size = size};
+        *block = (struct dibs__entries_text){.next = l->text, .size = size};
         l->text = block;
     }
     to = block->byte + block->used;
@@ -50,10 +50,10 @@ static const char *keep_text(dibs__line_listing *l, const char *text)
     return to;
 }
 
-static bool make_room(dibs__line_listing *l)
+static bool make_room(dibs__entries_listing *l)
 {
     size_t size = l->size ? l->size * 2 : 8;
-    dibs__line_entry *larger;
+    dibs__queue_entry *larger;
 
     if (l->count < l->size)
         return true;
@@ -65,13 +65,13 @@ static bool make_room(dibs__line_listing *l)
     return true;
 }
 
-bool dibs__line_listing_add(dibs__line_listing *l, const char *key, const char *value,
-                            const dibs__line_entry *facts, uint32_t foreign_weight)
+bool dibs__entries_listing_add(dibs__entries_listing *l, const char *key, const char *value,
+                               const dibs__queue_entry *facts, uint32_t foreign_weight)
 {
-    dibs__line_key parsed = {.weight = foreign_weight};
-    dibs__line_entry *e;
+    dibs__entries_key parsed = {.weight = foreign_weight};
+    dibs__queue_entry *e;
 
-    if (!dibs__line_key_read(key, &parsed) && foreign_weight == 0)
+    if (!dibs__entries_key_read(key, &parsed) && foreign_weight == 0)
         return true;
     if (!make_room(l))
         return false;
@@ -80,17 +80,17 @@ bool dibs__line_listing_add(dibs__line_listing *l, const char *key, const char *
     e->key = keep_text(l, key);
     e->value = value ? keep_text(l, value) : NULL;
     e->weight = parsed.weight;
-    e->kept = facts->kept || parsed.kept;
-    e->owner = e->kept ? 0 : parsed.owner;
+    e->lingering = facts->lingering || parsed.lingering;
+    e->owner = e->lingering ? 0 : parsed.owner;
     if (!e->key || (value && !e->value))
         return false;
     l->count++;
     return true;
 }
 
-void dibs__line_listing_fini(dibs__line_listing *l)
+void dibs__entries_listing_fini(dibs__entries_listing *l)
 {
-    for (struct dibs__line_text *b = l->text, *next; b; b = next) {
+    for (struct dibs__entries_text *b = l->text, *next; b; b = next) {
         next = b->next;
         free(b);
     }
@@ -99,7 +99,7 @@ void dibs__line_listing_fini(dibs__line_listing *l)
     memset(l, 0, sizeof *l);
 }
 
-bool dibs__line_blocked(const dibs__line_listing *l, size_t i)
+bool dibs__entries_blocked(const dibs__entries_listing *l, size_t i)
 {
     for (size_t k = 0; l->entry[i].owner && k < i; k++)
         if (l->entry[k].owner == l->entry[i].owner)
@@ -109,12 +109,12 @@ bool dibs__line_blocked(const dibs__line_listing *l, size_t i)
 
 static int by_place(const void *a, const void *b)
 {
-    const dibs__line_entry *x = a, *y = b;
+    const dibs__queue_entry *x = a, *y = b;
 
     return x->place < y->place ? -1 : x->place > y->place;
 }
 
-void dibs__line_listing_sort(dibs__line_listing *l)
+void dibs__entries_listing_sort(dibs__entries_listing *l)
 {
     for (size_t i = 1; i < l->count; i++) {
         if (l->entry[i - 1].place > l->entry[i].place) {
@@ -126,7 +126,8 @@ void dibs__line_listing_sort(dibs__line_listing *l)
 
 /* ---- Keys ------------------------------------------------------------------------------------ */
 
-void dibs__line_body(const dibs__line_call *call, uint64_t session, char out[DIBS__LINE_KEY_SIZE])
+void dibs__entries_body(const dibs__entries_call *call, uint64_t session,
+                        char out[DIBS__ENTRIES_KEY_SIZE])
 {
     char kind[16], owner[24] = "";
 
@@ -136,8 +137,8 @@ void dibs__line_body(const dibs__line_call *call, uint64_t session, char out[DIB
         snprintf(kind, sizeof kind, "%c", call->weight == DIBS__PLAIN ? 'x' : 's');
     if (call->owner)
         snprintf(owner, sizeof owner, ".%016" PRIx64, dibs__hash(call->owner));
-    snprintf(out, DIBS__LINE_KEY_SIZE, "dibs.%s.%" PRIx64 ".%s%s%s", call->attempt, session, kind,
-             call->may_linger ? "m" : "", owner);
+    snprintf(out, DIBS__ENTRIES_KEY_SIZE, "dibs.%s.%" PRIx64 ".%s%s%s", call->attempt, session,
+             kind, call->may_linger ? "m" : "", owner);
 }
 
 /* Past one field and its dot; NULL: there is none. */
@@ -158,7 +159,7 @@ static uint32_t read_slots(const char *text, char **end)
     return n <= DIBS__PLAIN ? (uint32_t)n : 0;
 }
 
-static bool read_kind(const char *kind, dibs__line_key *out)
+static bool read_kind(const char *kind, dibs__entries_key *out)
 {
     char *end;
 
@@ -182,12 +183,12 @@ static bool read_kind(const char *kind, dibs__line_key *out)
     return out->weight > 0;
 }
 
-bool dibs__line_key_read(const char *key, dibs__line_key *out)
+bool dibs__entries_key_read(const char *key, dibs__entries_key *out)
 {
-    dibs__line_key k = {.kept = strncmp(key, "kept.", 5) == 0};
+    dibs__entries_key k = {.lingering = strncmp(key, "kept.", 5) == 0};
     const char *session, *kind;
 
-    if (!k.kept && strncmp(key, "dibs.", 5) != 0)
+    if (!k.lingering && strncmp(key, "dibs.", 5) != 0)
         return false;
     k.attempt = key + 5;
     session = next_field(k.attempt);
@@ -200,19 +201,20 @@ bool dibs__line_key_read(const char *key, dibs__line_key *out)
     return true;
 }
 
-bool dibs__line_is_ours(const char *key, const char *attempt, uint64_t session)
+bool dibs__entries_is_ours(const char *key, const char *attempt, uint64_t session)
 {
-    dibs__line_key k;
+    dibs__entries_key k;
 
-    return dibs__line_key_read(key, &k) && !k.kept && k.session == session &&
+    return dibs__entries_key_read(key, &k) && !k.lingering && k.session == session &&
            k.attempt_length == strlen(attempt) && memcmp(k.attempt, attempt, k.attempt_length) == 0;
 }
 
 /* ---- Values ---------------------------------------------------------------------------------- */
 
-void dibs__line_value_write(char out[DIBS__LINE_VALUE_SIZE], const dibs__asker *who, int64_t lease)
+void dibs__entries_value_write(char out[DIBS__ENTRIES_VALUE_SIZE], const dibs__asker *who,
+                               int64_t lease)
 {
-    snprintf(out, DIBS__LINE_VALUE_SIZE, "1 %lld %lld %s %s", (long long)who->pid,
+    snprintf(out, DIBS__ENTRIES_VALUE_SIZE, "1 %lld %lld %s %s", (long long)who->pid,
              (long long)(lease / DIBS__MS), who->host, who->owner);
 }
 
@@ -221,7 +223,7 @@ static void copy_text(char *to, size_t size, const char *from)
     snprintf(to, size, "%s", from);
 }
 
-void dibs__line_value_read(const char *value, const char *key, dibs__asker *out)
+void dibs__entries_value_read(const char *value, const char *key, dibs__asker *out)
 {
     long long pid = 0, lease = 0;
     int at = 0;
@@ -238,23 +240,23 @@ void dibs__line_value_read(const char *value, const char *key, dibs__asker *out)
     copy_text(out->owner, sizeof out->owner, value && *value ? value : key);
 }
 
-void dibs__line_note_write(char out[DIBS__LINE_VALUE_SIZE], const dibs__line_note *note)
+void dibs__entries_note_write(char out[DIBS__ENTRIES_VALUE_SIZE], const dibs__entries_note *note)
 {
     char capacity[16] = "-";
 
     if (note->capacity)
         snprintf(capacity, sizeof capacity, "%" PRIu32,
                  note->capacity == DIBS__PLAIN ? 0 : note->capacity);
-    snprintf(out, DIBS__LINE_VALUE_SIZE, "dibs 1 %s %" PRIu64 " %" PRId64 " %s", capacity,
+    snprintf(out, DIBS__ENTRIES_VALUE_SIZE, "dibs 1 %s %" PRIu64 " %" PRId64 " %s", capacity,
              note->upto, note->broken_at, note->broken_by);
 }
 
-void dibs__line_note_read(const char *value, dibs__line_note *out)
+void dibs__entries_note_read(const char *value, dibs__entries_note *out)
 {
     char capacity[16], *end;
     int at = 0;
 
-    *out = (dibs__line_note){.capacity = DIBS__PLAIN};
+    *out = (dibs__entries_note){.capacity = DIBS__PLAIN};
     if (!value || sscanf(value, "dibs 1 %15s %" SCNu64 " %" SCNd64 "%n", capacity, &out->upto,
                          &out->broken_at, &at) != 3)
         return;
@@ -268,11 +270,11 @@ void dibs__line_note_read(const char *value, dibs__line_note *out)
         copy_text(out->broken_by, sizeof out->broken_by, value + at + 1);
 }
 
-uint32_t dibs__line_capacity(const char *lock_value)
+uint32_t dibs__entries_capacity(const char *lock_value)
 {
-    dibs__line_note note;
+    dibs__entries_note note;
 
-    dibs__line_note_read(lock_value, &note);
+    dibs__entries_note_read(lock_value, &note);
     return note.capacity;
 }
 
@@ -285,7 +287,7 @@ static bool is_plain(unsigned char c)
 
 /* Everything but printable ASCII is escaped: servers that know only Unicode would else take two
  * names for one. */
-void dibs__line_escape(const char *name, char *out)
+void dibs__entries_escape(const char *name, char *out)
 {
     bool dots = strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 
@@ -298,12 +300,12 @@ void dibs__line_escape(const char *name, char *out)
     *out = '\0';
 }
 
-bool dibs__line_unescape(const char *text, char out[DIBS_NAME_MAX + 1])
+bool dibs__entries_unescape(const char *text, char out[DIBS_NAME_MAX + 1])
 {
-    return dibs__line_unescape_long(text, out, DIBS_NAME_MAX);
+    return dibs__entries_unescape_long(text, out, DIBS_NAME_MAX);
 }
 
-bool dibs__line_unescape_long(const char *text, char *out, size_t most)
+bool dibs__entries_unescape_long(const char *text, char *out, size_t most)
 {
     size_t n = 0;
 
@@ -325,8 +327,8 @@ bool dibs__line_unescape_long(const char *text, char *out, size_t most)
 
 /* ---- Parameters ------------------------------------------------------------------------------ */
 
-dibs_status dibs__line_take_session(const dibs__open_request *request, int64_t *out,
-                                    dibs_error *err)
+dibs_status dibs__entries_take_session(const dibs__open_request *request, int64_t *out,
+                                       dibs_error *err)
 {
     const char *value = dibs__url_take(request->url, "session");
     int64_t ms;

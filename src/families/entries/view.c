@@ -1,4 +1,4 @@
-/* What this handle knows of a lock's line: every entry that may be alive ahead of a seat of ours.
+/* What this handle knows of a lock's queue: every entry that may be alive ahead of an own entry of ours.
  *
  * A listing that was made after an entry of place p has all live entries below p, for places are given
  * out in order: what is missing there is gone for good. So listings may come late and in any order, and
@@ -22,7 +22,7 @@ size_t dibs__view_place(const dibs__view *v, uint64_t place)
 
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (v->spot[middle]->place < place)
+        if (v->known[middle]->place < place)
             low = middle + 1;
         else
             high = middle;
@@ -30,25 +30,25 @@ size_t dibs__view_place(const dibs__view *v, uint64_t place)
     return low;
 }
 
-dibs__spot *dibs__view_spot(const dibs__view *v, uint64_t place)
+dibs__known_entry *dibs__view_entry(const dibs__view *v, uint64_t place)
 {
     size_t i = dibs__view_place(v, place);
 
-    return i < v->end && v->spot[i]->place == place ? v->spot[i] : NULL;
+    return i < v->end && v->known[i]->place == place ? v->known[i] : NULL;
 }
 
-static dibs__spot *new_spot(const dibs__line_entry *e)
+static dibs__known_entry *new_known(const dibs__queue_entry *e)
 {
-    dibs__spot *spot = calloc(1, sizeof *spot + strlen(e->key) + 1);
+    dibs__known_entry *known = calloc(1, sizeof *known + strlen(e->key) + 1);
 
-    if (!spot)
+    if (!known)
         return NULL;
-    spot->place = e->place;
-    spot->fence = e->fence;
-    spot->weight = e->weight;
-    spot->owner = e->owner;
-    memcpy(spot->key, e->key, strlen(e->key) + 1);
-    return spot;
+    known->place = e->place;
+    known->fence = e->fence;
+    known->weight = e->weight;
+    known->owner = e->owner;
+    memcpy(known->key, e->key, strlen(e->key) + 1);
+    return known;
 }
 
 static void unlink_one(dibs__link *l)
@@ -61,7 +61,7 @@ static void unlink_one(dibs__link *l)
     l->at = NULL;
 }
 
-void dibs__view_unlink(dibs__line_seat *s)
+void dibs__view_unlink(dibs__own_entry *s)
 {
     for (size_t i = 0; i < s->link_count; i++)
         unlink_one(&s->links[i]);
@@ -71,43 +71,44 @@ void dibs__view_unlink(dibs__line_seat *s)
     s->link_count = 0;
 }
 
-void dibs__view_link(dibs__link *l, dibs__line_seat *s, dibs__spot *spot)
+void dibs__view_link(dibs__link *l, dibs__own_entry *s, dibs__known_entry *known)
 {
-    *l = (dibs__link){.seat = s, .spot = spot, .next = spot->watchers, .at = &spot->watchers};
+    *l = (dibs__link){
+        .own_entry = s, .known = known, .next = known->watchers, .at = &known->watchers};
     if (l->next)
         l->next->at = &l->next;
-    spot->watchers = l;
+    known->watchers = l;
 }
 
 /* It is gone: whoever watches it looks again. Not yet out of the array. */
-static void discard(dibs__line *line, dibs__spot *spot)
+static void discard(dibs__entries *entries, dibs__known_entry *known)
 {
-    while (spot->watchers) {
-        dibs__link *l = spot->watchers;
+    while (known->watchers) {
+        dibs__link *l = known->watchers;
         unlink_one(l);
-        dibs__view_stir(line, l->seat);
+        dibs__view_stir(entries, l->own_entry);
     }
-    free(spot);
+    free(known);
 }
 
-void dibs__view_remove(dibs__line *line, dibs__view *v, size_t i)
+void dibs__view_remove(dibs__entries *entries, dibs__view *v, size_t i)
 {
-    dibs__spot *spot = v->spot[i];
+    dibs__known_entry *known = v->known[i];
 
     if (i == v->first) {
         v->first++;
     } else {
-        memmove(v->spot + i, v->spot + i + 1, (v->end - i - 1) * sizeof *v->spot);
+        memmove(v->known + i, v->known + i + 1, (v->end - i - 1) * sizeof *v->known);
         v->end--;
     }
-    discard(line, spot);
+    discard(entries, known);
 }
 
 /* ---- Views ----------------------------------------------------------------------------------- */
 
-dibs__view *dibs__view_find(dibs__line *line, const char *name)
+dibs__view *dibs__view_find(dibs__entries *entries, const char *name)
 {
-    dibs__node *n = dibs__table_first(&line->views, dibs__hash(name));
+    dibs__node *n = dibs__table_first(&entries->views, dibs__hash(name));
 
     for (; n; n = dibs__table_next(n)) {
         dibs__view *v = DIBS__FROM(dibs__view, by_name, n);
@@ -117,46 +118,46 @@ dibs__view *dibs__view_find(dibs__line *line, const char *name)
     return NULL;
 }
 
-static dibs__view *get_view(dibs__line *line, const char *name)
+static dibs__view *get_view(dibs__entries *entries, const char *name)
 {
-    dibs__view *v = dibs__view_find(line, name);
+    dibs__view *v = dibs__view_find(entries, name);
 
-    if (v || !dibs__table_reserve(&line->views))
+    if (v || !dibs__table_reserve(&entries->views))
         return v;
     v = calloc(1, sizeof *v + strlen(name) + 1);
     if (!v)
         return NULL;
     memcpy(v->name, name, strlen(name) + 1);
-    dibs__table_add(&line->views, &v->by_name, dibs__hash(name));
+    dibs__table_add(&entries->views, &v->by_name, dibs__hash(name));
     return v;
 }
 
-static void free_view(dibs__line *line, dibs__view *v)
+static void free_view(dibs__entries *entries, dibs__view *v)
 {
-    dibs__table_remove(&line->views, &v->by_name);
+    dibs__table_remove(&entries->views, &v->by_name);
     for (size_t i = v->first; i < v->end; i++)
-        free(v->spot[i]);
-    free(v->spot);
+        free(v->known[i]);
+    free(v->known);
     free(v);
 }
 
-/* How many of the view's spots a listing replaces: those from `from` up to `below`. */
+/* How many of the view's known entries a listing replaces: those from `from` up to `below`. */
 typedef struct range {
     size_t begin, end;
 } range;
 
-static bool merge_into(dibs__line *line, dibs__view *v, range r, const dibs__line_entry *e,
-                       size_t count, uint64_t as_of, dibs__spot **out)
+static bool merge_into(dibs__entries *entries, dibs__view *v, range r, const dibs__queue_entry *e,
+                       size_t count, uint64_t as_of, dibs__known_entry **out)
 {
     size_t n = 0, i = r.begin;
     bool complete = true;
 
     for (size_t k = 0; k < count; k++) {
-        while (i < r.end && v->spot[i]->place < e[k].place)
-            discard(line, v->spot[i++]);
-        if (i < r.end && v->spot[i]->place == e[k].place) {
-            out[n] = v->spot[i++];
-        } else if (!(out[n] = new_spot(&e[k]))) {
+        while (i < r.end && v->known[i]->place < e[k].place)
+            discard(entries, v->known[i++]);
+        if (i < r.end && v->known[i]->place == e[k].place) {
+            out[n] = v->known[i++];
+        } else if (!(out[n] = new_known(&e[k]))) {
             complete = false;
             continue;
         }
@@ -166,9 +167,9 @@ static bool merge_into(dibs__line *line, dibs__view *v, range r, const dibs__lin
         out[n++]->as_of = as_of;
     }
     while (i < r.end)
-        discard(line, v->spot[i++]);
+        discard(entries, v->known[i++]);
     if (v->end > r.end)
-        memcpy(out + n, v->spot + r.end, (v->end - r.end) * sizeof *out);
+        memcpy(out + n, v->known + r.end, (v->end - r.end) * sizeof *out);
     v->end = r.begin + n + (v->end - r.end);
     return complete;
 }
@@ -188,31 +189,32 @@ static void know(dibs__view *v, uint64_t from, uint64_t below)
 
 /* What is ahead of `below` is what the listing says. false: out of memory; then the view lacks
  * something and must not be used. */
-bool dibs__view_merge(dibs__line *line, dibs__view *v, dibs__line_listing *l, uint64_t below)
+bool dibs__view_merge(dibs__entries *entries, dibs__view *v, dibs__entries_listing *l,
+                      uint64_t below)
 {
     range r = {dibs__view_place(v, l->from), dibs__view_place(v, below)};
     size_t first = 0, count, size;
-    dibs__spot **spot;
+    dibs__known_entry **known;
     bool complete;
 
-    dibs__line_listing_sort(l);
+    dibs__entries_listing_sort(l);
     while (first < l->count && l->entry[first].place < l->from)
         first++;
     for (count = first; count < l->count && l->entry[count].place < below;)
         count++;
     count -= first;
     size = v->end - v->first + count + 8;
-    spot = malloc(size * sizeof *spot);
-    if (!spot)
+    known = malloc(size * sizeof *known);
+    if (!known)
         return false;
     if (r.begin > v->first)
-        memcpy(spot, v->spot + v->first, (r.begin - v->first) * sizeof *spot);
+        memcpy(known, v->known + v->first, (r.begin - v->first) * sizeof *known);
     complete =
-        merge_into(line, v, r, l->entry + first, count, l->as_of, spot + (r.begin - v->first));
-    free(v->spot);
+        merge_into(entries, v, r, l->entry + first, count, l->as_of, known + (r.begin - v->first));
+    free(v->known);
     v->end -= v->first;
     v->first = 0;
-    v->spot = spot;
+    v->known = known;
     v->size = size;
     if (complete)
         know(v, l->from, below);
@@ -223,36 +225,36 @@ bool dibs__view_merge(dibs__line *line, dibs__view *v, dibs__line_listing *l, ui
 
 /* ---- In and out ------------------------------------------------------------------------------ */
 
-/* The whole line is known, up to the seat's own entry, only if nobody came after it before it was
+/* The whole queue is known, up to the own entry's own entry, only if nobody came after it before it was
  * listed. */
-static bool is_last(const dibs__line_listing *l, const dibs__line_seat *s)
+static bool is_last(const dibs__entries_listing *l, const dibs__own_entry *s)
 {
     return l->count == 0 || l->entry[l->count - 1].place <= s->place;
 }
 
-bool dibs__view_join(dibs__line *line, dibs__line_seat *s, dibs__line_listing *listing)
+bool dibs__view_join(dibs__entries *entries, dibs__own_entry *s, dibs__entries_listing *listing)
 {
-    dibs__view *v = get_view(line, s->name);
+    dibs__view *v = get_view(entries, s->name);
 
     if (!v)
         return false;
-    v->seats++;
+    v->own_entries++;
     s->view = v;
-    if (!dibs__view_merge(line, v, listing, s->place)) {
-        dibs__view_leave(line, s);
+    if (!dibs__view_merge(entries, v, listing, s->place)) {
+        dibs__view_leave(entries, s);
         return false;
     }
     v->as_of = listing->as_of;
     snprintf(v->last, sizeof v->last, "%s",
              is_last(listing, s) && v->upto == s->place ? s->key : "");
     s->fresh = true;
-    dibs__view_stir(line, s);
+    dibs__view_stir(entries, s);
     return true;
 }
 
-bool dibs__view_hint(dibs__line *line, dibs__line_call *call)
+bool dibs__view_hint(dibs__entries *entries, dibs__entries_call *call)
 {
-    dibs__view *v = dibs__view_find(line, call->name);
+    dibs__view *v = dibs__view_find(entries, call->name);
 
     if (!v || v->end - v->first < LONG || v->from > 0 || !v->last[0])
         return true;
@@ -262,23 +264,23 @@ bool dibs__view_hint(dibs__line *line, dibs__line_call *call)
     return call->known_last != NULL;
 }
 
-void dibs__view_leave(dibs__line *line, dibs__line_seat *s)
+void dibs__view_leave(dibs__entries *entries, dibs__own_entry *s)
 {
     dibs__view *v = s->view;
 
     dibs__view_unlink(s);
     s->asking = false;
     s->view = NULL;
-    if (v && --v->seats == 0)
-        free_view(line, v);
+    if (v && --v->own_entries == 0)
+        free_view(entries, v);
 }
 
-void dibs__view_check(dibs__line *line, dibs__line_seat *s)
+void dibs__view_check(dibs__entries *entries, dibs__own_entry *s)
 {
     bool watched = s->link_count > 0;
 
     for (size_t i = 0; i < s->link_count; i++)
-        watched = watched && s->links[i].spot->watched;
+        watched = watched && s->links[i].known->watched;
     if (!watched)
-        dibs__view_stir(line, s);
+        dibs__view_stir(entries, s);
 }

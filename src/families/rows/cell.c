@@ -267,27 +267,27 @@ static void add_change(dibs__sql_batch *b, const work *w)
     }
 }
 
-static dibs_status exchange(dibs__sql *e, dibs__sql_seat *seat, work *w, dibs__sql_job *job,
+static dibs_status exchange(dibs__sql *e, dibs__conn_slot *conn_slot, work *w, dibs__sql_job *job,
                             dibs_error *err)
 {
-    seat->batch.row = on_row;
-    seat->batch.ctx = w;
-    w->batch = &seat->batch;
+    conn_slot->batch.row = on_row;
+    conn_slot->batch.ctx = w;
+    w->batch = &conn_slot->batch;
     w->changed = w->locked = false;
-    return dibs__sql_seat_exchange(e, seat, job->until, err);
+    return dibs__conn_slot_exchange(e, conn_slot, job->until, err);
 }
 
 /* `*over`: that was it. */
-static dibs_status try_at_once(dibs__sql *e, dibs__sql_seat *seat, work *w, dibs__sql_job *job,
-                               bool *over, dibs_error *err)
+static dibs_status try_at_once(dibs__sql *e, dibs__conn_slot *conn_slot, work *w,
+                               dibs__sql_job *job, bool *over, dibs_error *err)
 {
     dibs_status status;
 
-    dibs__sql_batch_reset(&seat->batch, DIBS__SQL_WHOLE);
-    add_change(&seat->batch, w);
-    add_look(&seat->batch, w);
-    seat->batch.durable = !w->command->fleeting;
-    status = exchange(e, seat, w, job, err);
+    dibs__sql_batch_reset(&conn_slot->batch, DIBS__SQL_WHOLE);
+    add_change(&conn_slot->batch, w);
+    add_look(&conn_slot->batch, w);
+    conn_slot->batch.durable = !w->command->fleeting;
+    status = exchange(e, conn_slot, w, job, err);
     if (status != DIBS_OK)
         return status;
     if (w->changed) {
@@ -352,10 +352,10 @@ static void add_writes(dibs__sql_batch *b, const work *w)
     }
 }
 
-static dibs_status lock_and_look(dibs__sql *e, dibs__sql_seat *seat, work *w, dibs__sql_job *job,
-                                 dibs_error *err)
+static dibs_status lock_and_look(dibs__sql *e, dibs__conn_slot *conn_slot, work *w,
+                                 dibs__sql_job *job, dibs_error *err)
 {
-    dibs__sql_batch *b = &seat->batch;
+    dibs__sql_batch *b = &conn_slot->batch;
 
     dibs__sql_batch_reset(b, DIBS__SQL_BEGIN);
     dibs__sql_add(b, DIBS__SQL_CELL_MAKE);
@@ -363,42 +363,42 @@ static dibs_status lock_and_look(dibs__sql *e, dibs__sql_seat *seat, work *w, di
     dibs__sql_add(b, DIBS__SQL_CELL_LOCK);
     dibs__sql_text(b, w->key);
     add_look(b, w);
-    return exchange(e, seat, w, job, err);
+    return exchange(e, conn_slot, w, job, err);
 }
 
-static dibs_status try_with_lock(dibs__sql *e, dibs__sql_seat *seat, work *w, dibs__sql_job *job,
-                                 dibs_error *err)
+static dibs_status try_with_lock(dibs__sql *e, dibs__conn_slot *conn_slot, work *w,
+                                 dibs__sql_job *job, dibs_error *err)
 {
-    dibs_status status = lock_and_look(e, seat, w, job, err);
+    dibs_status status = lock_and_look(e, conn_slot, w, job, err);
 
     if (status != DIBS_OK)
         return status;
     if (!w->locked || !decide(w)) { /* the row that was made goes, too */
-        dibs__sql_seat_rollback(e, seat, job->until);
-        seat->again = !w->locked; /* it was dropped by another in between */
+        dibs__conn_slot_rollback(e, conn_slot, job->until);
+        conn_slot->again = !w->locked; /* it was dropped by another in between */
         return w->locked ? DIBS_OK
                          : dibs__fail(err, DIBS_UNAVAILABLE, "%s: a cell that others keep dropping",
                                       e->driver->name);
     }
-    dibs__sql_batch_reset(&seat->batch, DIBS__SQL_END);
-    add_writes(&seat->batch, w);
-    return exchange(e, seat, w, job, err);
+    dibs__sql_batch_reset(&conn_slot->batch, DIBS__SQL_END);
+    add_writes(&conn_slot->batch, w);
+    return exchange(e, conn_slot, w, job, err);
 }
 
 /* ---- A command ------------------------------------------------------------------------------- */
 
-dibs_status dibs__sql_cells_ready(dibs__sql *e, dibs__sql_seat *seat, bool make,
+dibs_status dibs__sql_cells_ready(dibs__sql *e, dibs__conn_slot *conn_slot, bool make,
                                   dibs__deadline until, dibs_error *err)
 {
     dibs_status status;
 
     if (atomic_load(&e->cells))
         return DIBS_OK;
-    status = e->driver->prepare_cells(seat->conn, make, until, err);
+    status = e->driver->prepare_cells(conn_slot->conn, make, until, err);
     if (status == DIBS_OK)
         atomic_store(&e->cells, true);
-    if (seat->conn->broken)
-        dibs__sql_seat_give_up(e, seat);
+    if (conn_slot->conn->broken)
+        dibs__conn_slot_give_up(e, conn_slot);
     return status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status;
 }
 
@@ -408,25 +408,26 @@ static bool leaves_a_floor(const dibs__cell_command *c)
     return c->op == DIBS__CELL_DELETE && c->fence != 0;
 }
 
-static dibs_status try_once(dibs__sql *e, dibs__sql_seat *seat, work *w, dibs__sql_job *job,
+static dibs_status try_once(dibs__sql *e, dibs__conn_slot *conn_slot, work *w, dibs__sql_job *job,
                             dibs_error *err)
 {
     bool over = false;
-    dibs_status status = dibs__sql_seat_ready(e, seat, job->until, err);
+    dibs_status status = dibs__conn_slot_ready(e, conn_slot, job->until, err);
 
-    seat->again = false;
+    conn_slot->again = false;
     if (status == DIBS_OK)
-        status = dibs__sql_cells_ready(e, seat, w->command->op != DIBS__CELL_READ, job->until, err);
+        status =
+            dibs__sql_cells_ready(e, conn_slot, w->command->op != DIBS__CELL_READ, job->until, err);
     if (status == DIBS_NOT_FOUND) { /* no tables, and so nothing in them */
         decide(w);
         return DIBS_OK;
     }
     if (status == DIBS_OK && !leaves_a_floor(w->command))
-        status = try_at_once(e, seat, w, job, &over, err);
+        status = try_at_once(e, conn_slot, w, job, &over, err);
     if (status == DIBS_OK && !over) /* what was committed may have cost the connection */
-        status = dibs__sql_seat_ready(e, seat, job->until, err);
+        status = dibs__conn_slot_ready(e, conn_slot, job->until, err);
     if (status == DIBS_OK && !over)
-        status = try_with_lock(e, seat, w, job, err);
+        status = try_with_lock(e, conn_slot, w, job, err);
     return status;
 }
 
@@ -439,17 +440,18 @@ static void step_aside(const dibs__env *env, int tries)
     dibs__sleep(env, dice % (500u << tries));
 }
 
-static dibs_status run(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, dibs_error *err)
+static dibs_status run(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__sql_job *job,
+                       dibs_error *err)
 {
     work *w = job->ctx;
     dibs_status status;
 
     for (int tries = 1;; tries++) {
-        status = try_once(e, seat, w, job, err);
-        if (status == DIBS_OK || !seat->again || tries == MOST_TRIES ||
+        status = try_once(e, conn_slot, w, job, err);
+        if (status == DIBS_OK || !conn_slot->again || tries == MOST_TRIES ||
             dibs__now(e->base.env) >= job->until)
             break;
-        if (seat->conn)
+        if (conn_slot->conn)
             step_aside(e->base.env, tries);
     }
     if (status == DIBS_UNKNOWN && w->command->op == DIBS__CELL_READ)
@@ -478,7 +480,8 @@ dibs_status dibs__sql_cell(dibs__engine *base, const char *key, const dibs__cell
     dibs__sql_cell_text(key, text);
     w.tell = tell ? text : NULL;
     job.hash = dibs__hash(key);
-    job.chore = command->fleeting; /* a renewal: the keeper has more of them, and asks again */
+    job.maintenance =
+        command->fleeting; /* a renewal: the keeper has more of them, and asks again */
     dibs__sql_do(e, &job);
     free(w.data);
     return job.status;

@@ -45,7 +45,7 @@ static dibs__sql_op operation_of(dibs__sql *e, const dibs__sql_task *t)
 
 static void ask_one(fast_run *f, dibs__sql_op op, size_t at)
 {
-    dibs__sql_batch *b = &f->r->seat->batch;
+    dibs__sql_batch *b = &f->r->conn_slot->batch;
     const dibs__sql_task *t = f->r->task[at];
 
     f->part[b->count].first = at;
@@ -74,7 +74,7 @@ static void list_text(fast_run *f, const char *text)
 /* All of a group that wait: in one go. */
 static void ask_touch(fast_run *f, size_t at, size_t count)
 {
-    dibs__sql_batch *b = &f->r->seat->batch;
+    dibs__sql_batch *b = &f->r->conn_slot->batch;
     size_t owners = f->list_count, attempts;
 
     for (size_t i = at; i < at + count; i++)
@@ -95,7 +95,7 @@ static void ask_touch(fast_run *f, size_t at, size_t count)
     f->durable = true;
 }
 
-/* Signs of life of one name go together; every other command must be alone with its name. */
+/* keep-alives of one name go together; every other command must be alone with its name. */
 static void ask_group(fast_run *f, size_t at, size_t count)
 {
     bool touch = false;
@@ -154,7 +154,7 @@ static void answer_touched(fast_run *f, size_t command, const dibs__sql_value *c
 static int on_row(void *ctx, size_t command, const dibs__sql_value *cells, size_t count)
 {
     fast_run *f = ctx;
-    dibs__sql_op op = f->r->seat->batch.command[command].op;
+    dibs__sql_op op = f->r->conn_slot->batch.command[command].op;
 
     (void)count;
     if (op == DIBS__SQL_TOUCH)
@@ -177,7 +177,7 @@ dibs_status dibs__sql_fast(dibs__sql_run *r)
 {
     dibs__sql_value lists[2 * DIBS__SQL_BATCH];
     fast_run f = {.r = r, .lists = lists};
-    dibs__sql_batch *b = &r->seat->batch;
+    dibs__sql_batch *b = &r->conn_slot->batch;
     dibs_status status = DIBS_OK;
 
     dibs__sql_batch_reset(b, DIBS__SQL_WHOLE);
@@ -191,9 +191,10 @@ dibs_status dibs__sql_fast(dibs__sql_run *r)
     b->row = on_row;
     b->ctx = &f;
     if (b->count > 0 || b->failed)
-        status = dibs__sql_seat_exchange(r->e, r->seat, r->until, r->err);
-    if (status != DIBS_OK && r->seat->locked && r->seat->culprit < b->count)
-        dibs__sql_run_locked(r, f.part[r->seat->culprit].first, f.part[r->seat->culprit].count);
+        status = dibs__conn_slot_exchange(r->e, r->conn_slot, r->until, r->err);
+    if (status != DIBS_OK && r->conn_slot->locked && r->conn_slot->culprit < b->count)
+        dibs__sql_run_locked(r, f.part[r->conn_slot->culprit].first,
+                             f.part[r->conn_slot->culprit].count);
     for (size_t i = 0; status == DIBS_OK && i < r->count; i++)
         finish(r->e, r->task[i]);
     return status;

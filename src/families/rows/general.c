@@ -37,7 +37,7 @@ static dibs_status open_sessions(general_run *g)
         dibs__sql_session *s = &g->session[g->count++];
         n = dibs__sql_run_group(r, at);
         s->e = r->e;
-        s->seat = r->seat;
+        s->conn_slot = r->conn_slot;
         s->until = r->until;
         s->err = r->err;
         s->name = r->task[at]->name;
@@ -61,7 +61,7 @@ static void close_sessions(general_run *g)
 /* The commands added since the last mark are for session number `index`. */
 static void mark_part(general_run *g, size_t *marked, size_t index)
 {
-    dibs__sql_batch *b = &g->r->seat->batch;
+    dibs__sql_batch *b = &g->r->conn_slot->batch;
 
     while (*marked < b->count) {
         size_t *larger = dibs__sql_grown(g->part, *marked, &g->part_room, sizeof *g->part);
@@ -80,7 +80,7 @@ static int on_row(void *ctx, size_t command, const dibs__sql_value *cells, size_
 
     (void)count;
     return dibs__sql_session_row(&g->session[g->part[command]],
-                                 g->r->seat->batch.command[command].op, cells);
+                                 g->r->conn_slot->batch.command[command].op, cells);
 }
 
 static void note_locked(general_run *g, const dibs__sql_session *s)
@@ -90,14 +90,14 @@ static void note_locked(general_run *g, const dibs__sql_session *s)
 
 static dibs_status exchange(general_run *g)
 {
-    dibs__sql_seat *seat = g->r->seat;
+    dibs__conn_slot *conn_slot = g->r->conn_slot;
     dibs_status status;
 
-    seat->batch.row = on_row;
-    seat->batch.ctx = g;
-    status = dibs__sql_seat_exchange(g->r->e, seat, g->r->until, g->r->err);
-    if (status != DIBS_OK && seat->locked && seat->culprit < seat->batch.count)
-        note_locked(g, &g->session[g->part[seat->culprit]]);
+    conn_slot->batch.row = on_row;
+    conn_slot->batch.ctx = g;
+    status = dibs__conn_slot_exchange(g->r->e, conn_slot, g->r->until, g->r->err);
+    if (status != DIBS_OK && conn_slot->locked && conn_slot->culprit < conn_slot->batch.count)
+        note_locked(g, &g->session[g->part[conn_slot->culprit]]);
     return status;
 }
 
@@ -122,7 +122,7 @@ static bool may_queue(const dibs__sql_run *r)
 static dibs_status lock_and_look(general_run *g)
 {
     dibs__sql *e = g->r->e;
-    dibs__sql_batch *b = &g->r->seat->batch;
+    dibs__sql_batch *b = &g->r->conn_slot->batch;
     size_t marked = 0;
 
     dibs__sql_batch_reset(b, DIBS__SQL_BEGIN);
@@ -138,7 +138,7 @@ static dibs_status lock_and_look(general_run *g)
 /* Rows that we took for there are not. */
 static dibs_status make_missing(general_run *g)
 {
-    dibs__sql_batch *b = &g->r->seat->batch;
+    dibs__sql_batch *b = &g->r->conn_slot->batch;
     size_t marked = 0;
 
     dibs__sql_batch_reset(b, DIBS__SQL_MORE);
@@ -180,7 +180,7 @@ static dibs_status decide_all(general_run *g)
     for (size_t i = 0; i < g->count; i++)
         for (size_t k = 0; k < g->session[i].task_count; k++)
             if (decide(&g->session[i], g->session[i].task[k]) < 0) {
-                if (g->r->seat->locked)
+                if (g->r->conn_slot->locked)
                     note_locked(g, &g->session[i]);
                 return g->session[i].status;
             }
@@ -205,7 +205,7 @@ static void ask_for_report(dibs__sql_session *s, dibs__sql_batch *b)
 
 static dibs_status write_all(general_run *g)
 {
-    dibs__sql_batch *b = &g->r->seat->batch;
+    dibs__sql_batch *b = &g->r->conn_slot->batch;
     size_t marked = 0;
     bool durable = false;
 
@@ -242,8 +242,8 @@ static void report(const dibs__sql_session *s, dibs__report_builder *out)
         dibs__report_holder(out, &s->holder, s->now);
     for (size_t i = 0; i < s->shown_count; i++)
         dibs__report_holder(out, &s->shown[i], s->now);
-    for (size_t i = 0; i < s->shown_line_count; i++)
-        dibs__report_waiter(out, &s->shown_line[i], s->now);
+    for (size_t i = 0; i < s->shown_queue_count; i++)
+        dibs__report_waiter(out, &s->shown_queue[i], s->now);
 }
 
 static void finish(dibs__sql_session *s)
@@ -256,7 +256,7 @@ static void finish(dibs__sql_session *s)
     }
     for (size_t i = 0; i < s->notice_count; i++)
         if (strcmp(s->notice[i].wake, s->e->id) == 0)
-            dibs__sql_mail_add(&s->seat->mail, &s->notice[i]);
+            dibs__sql_mail_add(&s->conn_slot->mail, &s->notice[i]);
 }
 
 dibs_status dibs__sql_general(dibs__sql_run *r)
@@ -272,15 +272,15 @@ dibs_status dibs__sql_general(dibs__sql_run *r)
         status = make_missing(&g);
     if (status == DIBS_OK) {
         status = decide_all(&g);
-        if (status == DIBS_NO_MEMORY && r->seat->conn) /* the exchanges that fail roll back */
-            dibs__sql_seat_rollback(r->e, r->seat, r->until);
+        if (status == DIBS_NO_MEMORY && r->conn_slot->conn) /* the exchanges that fail roll back */
+            dibs__conn_slot_rollback(r->e, r->conn_slot, r->until);
     }
     if (status == DIBS_OK)
         status = write_all(&g);
     for (size_t i = 0; status == DIBS_OK && i < g.count; i++)
         finish(&g.session[i]);
-    if (status == DIBS_OK && r->e->driver->line_changed)
-        r->e->driver->line_changed(r->e);
+    if (status == DIBS_OK && r->e->driver->queue_changed)
+        r->e->driver->queue_changed(r->e);
     close_sessions(&g);
     return status;
 }

@@ -37,7 +37,7 @@ typedef struct dibs__sql_place {
 
 typedef struct dibs__sql_session {
     dibs__sql *e;
-    dibs__sql_seat *seat;
+    dibs__conn_slot *conn_slot;
     dibs__deadline until;
     dibs_error *err;
     const char *name;
@@ -61,7 +61,7 @@ typedef struct dibs__sql_session {
     dibs__sql_place *place;
     size_t place_count, place_room;
     int64_t limit;
-    bool line_only; /* holders were not looked at */
+    bool queue_only; /* holders were not looked at */
     int64_t expires_bound;
     uint64_t fence_bound, place_bound;
     size_t seen_expires, seen_fence, seen_place; /* rows of each kind in this look */
@@ -73,8 +73,8 @@ typedef struct dibs__sql_session {
     /* For a report: all entries, read with the lock's row locked. */
     dibs__holder *shown;
     size_t shown_count, shown_room;
-    dibs__waiter *shown_line;
-    size_t shown_line_count, shown_line_room;
+    dibs__waiter *shown_queue;
+    size_t shown_queue_count, shown_queue_room;
 } dibs__sql_session;
 
 void dibs__sql_session_fini(dibs__sql_session *s);
@@ -107,7 +107,7 @@ extern const dibs__store dibs__sql_store;
 /* A batch of tasks on its way. */
 typedef struct dibs__sql_run {
     dibs__sql *e;
-    dibs__sql_seat *seat;
+    dibs__conn_slot *conn_slot;
     dibs__sql_task **task; /* those not done yet, sorted by name */
     size_t count;
     bool company; /* of several names, or of somebody who waits for no row */
@@ -115,23 +115,23 @@ typedef struct dibs__sql_run {
     dibs_error *err;
 } dibs__sql_run;
 
-/* Does `count` tasks on that seat; every one has its status afterwards. `tasks` is put in order.
+/* Does `count` tasks on that connection slot; every one has its status afterwards. `tasks` is put in order.
  * `err` is of the last that failed. */
-void dibs__sql_run_all(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_task *tasks[], size_t count,
-                       dibs__deadline until, dibs_error *err);
-/* Sees to it that the seat has a connection that seems to work. */
-dibs_status dibs__sql_seat_ready(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
-                                 dibs_error *err);
+void dibs__sql_run_all(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__sql_task *tasks[],
+                       size_t count, dibs__deadline until, dibs_error *err);
+/* Sees to it that the connection slot has a connection that seems to work. */
+dibs_status dibs__conn_slot_ready(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__deadline until,
+                                  dibs_error *err);
 /* Closes a connection that is broken. */
-void dibs__sql_seat_give_up(dibs__sql *e, dibs__sql_seat *seat);
+void dibs__conn_slot_give_up(dibs__sql *e, dibs__conn_slot *conn_slot);
 /* Ends the open transaction without its effects; closes a broken connection. */
-void dibs__sql_seat_rollback(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until);
+void dibs__conn_slot_rollback(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__deadline until);
 /* Whether, and for how long, the row of that name is waited for by who has it to himself. */
-void dibs__sql_seat_waits(dibs__sql *e, dibs__sql_seat *seat, uint64_t hash);
-void dibs__sql_seat_waited(dibs__sql *e, dibs__sql_seat *seat); /* afterwards */
-/* Sends the seat's batch; closes a broken connection. */
-dibs_status dibs__sql_seat_exchange(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
-                                    dibs_error *err);
+void dibs__conn_slot_waits(dibs__sql *e, dibs__conn_slot *conn_slot, uint64_t hash);
+void dibs__conn_slot_waited(dibs__sql *e, dibs__conn_slot *conn_slot); /* afterwards */
+/* Sends the connection slot's batch; closes a broken connection. */
+dibs_status dibs__conn_slot_exchange(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__deadline until,
+                                     dibs_error *err);
 /* How many tasks from `at` on are of one name. */
 size_t dibs__sql_run_group(const dibs__sql_run *r, size_t at);
 
@@ -155,23 +155,24 @@ unsigned dibs__sql_hint(dibs__sql *e, uint64_t hash);
 void dibs__sql_hint_set(dibs__sql *e, uint64_t hash, unsigned hint);
 void dibs__sql_hint_stuck(dibs__sql *e, uint64_t hash, bool stuck);
 
-/* ---- signs.c --------------------------------------------------------------------------------- */
+/* ---- keep.c --------------------------------------------------------------------------------- */
 
-/* Does the job's tasks on that seat; every one has its status afterwards. */
-void dibs__sql_signs(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job, dibs_error *err);
+/* Does the job's tasks on that connection slot; every one has its status afterwards. */
+void dibs__sql_keep_batch(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__sql_job *job,
+                          dibs_error *err);
 
 /* ---- stray.c --------------------------------------------------------------------------------- */
 
-/* Memory for noting that the seat's connection was given up; false: there is none. */
-bool dibs__sql_stray_reserve(dibs__sql_seat *seat);
-/* The seat's connection is given up, and a request on it may be unanswered. */
-void dibs__sql_stray_add(dibs__sql *e, dibs__sql_seat *seat);
+/* Memory for noting that the connection slot's connection was given up; false: there is none. */
+bool dibs__sql_stray_reserve(dibs__conn_slot *conn_slot);
+/* The connection slot's connection is given up, and a request on it may be unanswered. */
+void dibs__sql_stray_add(dibs__sql *e, dibs__conn_slot *conn_slot);
 /* Before anything newer is sent. DIBS_OK: there are no strays any more. */
-dibs_status dibs__sql_strays_end(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
+dibs_status dibs__sql_strays_end(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__deadline until,
                                  dibs_error *err);
 void dibs__sql_stray_fini(dibs__sql *e);
 
-/* ---- crew.c ---------------------------------------------------------------------------------- */
+/* ---- dispatcher.c ---------------------------------------------------------------------------------- */
 
 /* Returns when the job is done; its tasks have their statuses. */
 void dibs__sql_do(dibs__sql *e, dibs__sql_job *job);
@@ -180,7 +181,7 @@ void dibs__sql_do(dibs__sql *e, dibs__sql_job *job);
 
 /* Sees to it that the tables of the cells are there. Without `make` it only looks: DIBS_NOT_FOUND. A broken
  * connection is closed. */
-dibs_status dibs__sql_cells_ready(dibs__sql *e, dibs__sql_seat *seat, bool make,
+dibs_status dibs__sql_cells_ready(dibs__sql *e, dibs__conn_slot *conn_slot, bool make,
                                   dibs__deadline until, dibs_error *err);
 
 /* ---- notice.c -------------------------------------------------------------------------------- */

@@ -20,10 +20,10 @@ void dibs__sql_notice_tell(dibs__sql *e, const dibs__sql_notice *n)
     if (n->fence)
         e->base.sink->granted(e->base.sink, n->attempt, n->fence, n->floor);
     else
-        e->base.sink->look(e->base.sink, n->attempt);
+        e->base.sink->check(e->base.sink, n->attempt);
 }
 
-/* Without memory it is left out: it finds out at its next sign of life. */
+/* Without memory it is left out: it finds out at its next keep-alive. */
 void dibs__sql_mail_add(dibs__sql_mail *mail, const dibs__sql_notice *n)
 {
     dibs__sql_notice *larger =

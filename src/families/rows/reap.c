@@ -35,13 +35,13 @@ static int on_row(void *ctx, size_t command, const dibs__sql_value *cells, size_
     return 0;
 }
 
-static dibs_status reap_rows(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *job,
+static dibs_status reap_rows(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__sql_job *job,
                              dibs_error *err)
 {
     reaping *r = job->ctx;
-    dibs__sql_batch *b = &seat->batch;
+    dibs__sql_batch *b = &conn_slot->batch;
     char after[DIBS_NAME_MAX + 1];
-    dibs_status status = dibs__sql_seat_ready(e, seat, job->until, err);
+    dibs_status status = dibs__conn_slot_ready(e, conn_slot, job->until, err);
 
     if (status != DIBS_OK)
         return status;
@@ -61,7 +61,7 @@ static dibs_status reap_rows(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_job *
     b->durable = false;
     b->row = on_row;
     b->ctx = r;
-    return dibs__sql_seat_exchange(e, seat, job->until, err);
+    return dibs__conn_slot_exchange(e, conn_slot, job->until, err);
 }
 
 static void settle_stale(dibs__sql *e, const reaping *r, dibs__deadline until)
@@ -70,7 +70,8 @@ static void settle_stale(dibs__sql *e, const reaping *r, dibs__deadline until)
         dibs_error err;
         dibs__sql_task task = {
             .what = DIBS__SQL_SETTLE, .name = r->stale[i], .owner = "", .attempt = ""};
-        dibs__sql_job job = {.task = &task, .chore = true, .count = 1, .until = until, .err = &err};
+        dibs__sql_job job = {
+            .task = &task, .maintenance = true, .count = 1, .until = until, .err = &err};
         dibs__sql_do(e, &job);
     }
 }
@@ -88,7 +89,7 @@ void dibs__sql_reap(dibs__sql *e)
         return;
     for (int i = 0; i < CHUNKS && dibs__now(e->base.env) < until; i++) {
         dibs__sql_job job = {
-            .call = reap_rows, .chore = true, .ctx = &r, .until = until, .err = &err};
+            .call = reap_rows, .maintenance = true, .ctx = &r, .until = until, .err = &err};
         memcpy(r.last, e->reaped, sizeof r.last);
         dibs__sql_do(e, &job);
         if (job.status != DIBS_OK)

@@ -3,7 +3,7 @@
  * The work is divided so that an engine brings only its client library and its dialect:
  *
  *   slots.c    the slots of the engine table; opening and closing
- *   crew.c     many threads, few connections: whoever finds one idle does everybody's commands
+ *   dispatcher.c     many threads, few connections: whoever finds one idle does everybody's commands
  *   run.c      a batch of commands: the fast way first, then the general way for the rest
  *   fast.c     one statement a command
  *   general.c  lock, look, decide, write
@@ -13,12 +13,12 @@
  *   batch.c    what is sent in one go
  *   hint.c     which fast statement would be in vain
  *   notice.c   wake-ups as text, and where they go
- *   look.c     listing
+ *   inspect.c     listing
  *   reap.c     dropping what nobody has used for a day
  *   cell.c     cells and counters: a command that one statement can do, or lock, look, decide, write
- *   signs.c    signs of life: holders first, and nobody waits for a row
+ *   keep.c    keep-alives: holders first, and nobody waits for a row
  *   stray.c    connections that were given up: they are ended in the server first
- *   chores.c   cells: who waits for one, and dropping those that have ended
+ *   maintenance.c   cells: who waits for one, and dropping those that have ended
  *
  * A *driver* executes a `dibs__sql_batch`: a list of operations with arguments, all sent in one
  * message, each answered by rows in a fixed order of columns. It keeps the text of each operation in
@@ -47,7 +47,7 @@
 
 typedef struct dibs__sql dibs__sql;
 typedef struct dibs__sql_driver dibs__sql_driver;
-typedef struct dibs__sql_seat dibs__sql_seat;
+typedef struct dibs__conn_slot dibs__conn_slot;
 
 /* ---- Values, operations, batches ------------------------------------------------------------- */
 
@@ -74,7 +74,7 @@ typedef struct dibs__sql_value {
  *           lock's own row; all NULL when there is none                                 (12)
  *   HOLDER  WHO, fence, since, expires, released: those who share a lock, and slots     (12)
  *   WAITER  WHO, place, since, span, alive_until                                        (12)
- * Text columns are bytes, all others numbers; released is 0 or 1. `first_place`: nobody in line
+ * Text columns are bytes, all others numbers; released is 0 or 1. `first_place`: nobody in the queue
  * stands below it, so that the head is found without passing the dead rows of those before it.
  * "clock" is the server's Unix time in microseconds, read when the row is locked. A holder is *live*
  * while expires > clock, a waiter while alive_until > clock.
@@ -102,7 +102,7 @@ typedef struct dibs__sql_value {
  *           If the lock has a live exclusive holder, every live waiter whose owner and attempt are in
  *           the lists gets alive_until = clock + span. The lock's row must be locked meanwhile: a
  *           hand-over must not overlook the new alive_until.
- *                       → for each that was touched: attempt, remaining (the first live one in line:
+ *                       → for each that was touched: attempt, remaining (the first live one in the queue:
  *                         the holder's expires - clock; all others 0), the holder's expires - clock,
  *                         fence, pid, owner, host
  *
@@ -345,11 +345,11 @@ struct dibs__sql_driver {
 
     /* All below may be NULL. */
 
-    /* Called (often) before a command of this handle may stand in line: see to it that wake-ups can
+    /* Called (often) before a command of this handle may stand in the queue: see to it that wake-ups can
      * arrive from now on. Must be cheap when they can. What cannot be had is made up for by looks. */
     void (*listen)(dibs__sql *e, dibs__deadline until);
-    /* After a commit that brought, or took, places in line of this handle's attempts. */
-    void (*line_changed)(dibs__sql *e);
+    /* After a commit that brought, or took, places in the queue of this handle's attempts. */
+    void (*queue_changed)(dibs__sql *e);
 };
 
 /* ---- Commands -------------------------------------------------------------------------------- */
@@ -382,7 +382,7 @@ typedef struct dibs__sql_task {
     /* run.c's */
     bool done, answered;
     bool locked;     /* another session keeps its row locked: it was not done */
-    bool was_locked; /* signs.c's */
+    bool was_locked; /* keep.c's */
     size_t order;
     uint64_t hash; /* of the name */
 } dibs__sql_task;
@@ -395,19 +395,19 @@ typedef enum dibs__sql_progress {
 
 /* What one thread wants done. It lives on that thread's stack. */
 typedef struct dibs__sql_job {
-    dibs__sql_task *task; /* one; signs of life: `count` of them, sorted by name */
+    dibs__sql_task *task; /* one; keep-alives: `count` of them, sorted by name */
     size_t count;
-    bool signs_of_life; /* keep: may use the connection that is set aside for it */
-    bool chore; /* waits for no row, but for its turn (run.c), and is not tried again here */
+    bool keep_alives; /* keep: may use the connection that is set aside for it */
+    bool maintenance; /* waits for no row, but for its turn (run.c), and is not tried again here */
     /* Instead of tasks: whatever needs a connection. */
-    dibs_status (*call)(dibs__sql *e, dibs__sql_seat *seat, struct dibs__sql_job *job,
+    dibs_status (*call)(dibs__sql *e, dibs__conn_slot *conn_slot, struct dibs__sql_job *job,
                         dibs_error *err);
     void *ctx;
     uint64_t hash; /* `call`: of the row that it needs; 0: of none */
     dibs__deadline until;
     dibs_error *err;
     dibs_status status; /* of `call` */
-    /* the crew's */
+    /* the dispatcher's */
     dibs__sql_progress progress;
     bool called;  /* a connection is free: come and drive */
     bool light;   /* needs no durable commit */
@@ -428,7 +428,7 @@ typedef struct dibs__sql_notice {
     char text[DIBS__ATTEMPT_SIZE + 48];
 } dibs__sql_notice;
 
-/* Wake-ups for our own handle, delivered when the seat is free again: whoever is woken wants it. */
+/* Wake-ups for our own handle, delivered when the connection slot is free again: whoever is woken wants it. */
 typedef struct dibs__sql_mail {
     dibs__sql_notice *notice;
     size_t count, room;
@@ -436,7 +436,7 @@ typedef struct dibs__sql_mail {
 
 /* ---- The engine ------------------------------------------------------------------------------ */
 
-#define DIBS__SQL_CONNECTIONS 8   /* at most; the first is set aside for signs of life */
+#define DIBS__SQL_CONNECTIONS 8   /* at most; the first is set aside for keep-alives */
 #define DIBS__SQL_BATCH       128 /* tasks in one transaction */
 #define DIBS__SQL_HINTS       1024
 
@@ -448,7 +448,7 @@ typedef struct dibs__sql_stray {
 } dibs__sql_stray;
 
 /* One connection and what its thread works with. */
-struct dibs__sql_seat {
+struct dibs__conn_slot {
     dibs__sql_conn *conn;   /* its thread's */
     dibs__sql_stray *stray; /* what becomes of it if it is given up: there is memory for that */
     bool connected;         /* it had one when it was last left */
@@ -462,7 +462,7 @@ struct dibs__sql_seat {
     size_t culprit; /* that of this command */
     dibs__sql_batch batch;
     dibs__sql_mail mail;
-    uint64_t names[DIBS__SQL_BATCH]; /* hashes of what is under way, for the crew */
+    uint64_t names[DIBS__SQL_BATCH]; /* hashes of what is under way, for the dispatcher */
     size_t name_count;
 };
 
@@ -473,15 +473,15 @@ struct dibs__sql {
     char id[DIBS__WAKE_SIZE]; /* goes into `wake` of our entries */
     int64_t request_span;
 
-    pthread_mutex_t mutex; /* guards the queue, the seats' `taken` and names */
+    pthread_mutex_t mutex; /* guards the queue, the connection slots' `taken` and names */
     dibs__sql_job *first, **last;
-    dibs__sql_seat seat[DIBS__SQL_CONNECTIONS];
-    size_t seats;     /* how many there may be */
-    int luck, probes; /* see crew.c: does it pay to wait for company? */
+    dibs__conn_slot conn_slot[DIBS__SQL_CONNECTIONS];
+    size_t conn_slots; /* how many there may be */
+    int luck, probes;  /* see dispatcher.c: does it pay to wait for company? */
     _Atomic size_t
-        signs_first; /* signs.c: where the next one begins; by the keeper, and by dibs_renew */
+        keep_first; /* keep.c: where the next one begins; by the keeper, and by dibs_renew */
     _Atomic unsigned turns; /* run.c's: tries on rows that were locked the last time */
-    _Atomic bool queues;    /* a seat waits for such a row */
+    _Atomic bool queues;    /* a connection slot waits for such a row */
     dibs__deadline no_more; /* the server refused one more connection: not before then */
     _Atomic uint8_t hint[DIBS__SQL_HINTS]; /* by name: which fast operation would be in vain */
     _Atomic int64_t reap_at;
@@ -491,7 +491,7 @@ struct dibs__sql {
     pthread_mutex_t stray_mutex;
     dibs__sql_stray *strays;
     _Atomic size_t stray_count;
-    _Atomic bool told_stray; /* that the account may not end them */
+    _Atomic bool stray_ended; /* that the account may not end them */
 };
 
 /* The engine's `open` allocates its structure, reads the URL, and calls this: sets up the shared
@@ -520,9 +520,9 @@ dibs_status dibs__sql_list(dibs__engine *e, const char *prefix, bool idle, dibs_
 /* cell.c: as well. */
 dibs_status dibs__sql_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
                            bool tell, dibs__deadline until, dibs__cell_reply *out, dibs_error *err);
-/* chores.c */
+/* maintenance.c */
 bool dibs__sql_cell_reap(dibs__engine *e, size_t limit, dibs__deadline until);
-/* look.c */
+/* inspect.c */
 dibs_status dibs__sql_cell_list(dibs__engine *e, const dibs__cell_range *range,
                                 dibs__deadline until, dibs__cell_page *out, dibs_error *err);
 /* CELL_WAIT, for a driver that can tell. `*same`: it still has that version. */

@@ -22,65 +22,66 @@
 
 /* ---- Seats ----------------------------------------------------------------------------------- */
 
-static void close_seat(dibs__sql *e, dibs__sql_seat *seat)
+static void close_conn_slot(dibs__sql *e, dibs__conn_slot *conn_slot)
 {
-    e->driver->disconnect(seat->conn);
-    seat->conn = NULL;
+    e->driver->disconnect(conn_slot->conn);
+    conn_slot->conn = NULL;
 }
 
-void dibs__sql_seat_give_up(dibs__sql *e, dibs__sql_seat *seat)
+void dibs__conn_slot_give_up(dibs__sql *e, dibs__conn_slot *conn_slot)
 {
-    dibs__sql_stray_add(e, seat);
-    close_seat(e, seat);
+    dibs__sql_stray_add(e, conn_slot);
+    close_conn_slot(e, conn_slot);
 }
 
-void dibs__sql_seat_rollback(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until)
+void dibs__conn_slot_rollback(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__deadline until)
 {
-    e->driver->rollback(seat->conn, until);
-    if (seat->conn->broken) /* its answer may still come: nothing else is asked there any more */
-        dibs__sql_seat_give_up(e, seat);
+    e->driver->rollback(conn_slot->conn, until);
+    if (conn_slot->conn
+            ->broken) /* its answer may still come: nothing else is asked there any more */
+        dibs__conn_slot_give_up(e, conn_slot);
 }
 
-dibs_status dibs__sql_seat_ready(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
-                                 dibs_error *err)
+dibs_status dibs__conn_slot_ready(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__deadline until,
+                                  dibs_error *err)
 {
-    if (seat->conn && !e->driver->usable(seat->conn))
-        close_seat(e, seat);
-    if (seat->conn)
+    if (conn_slot->conn && !e->driver->usable(conn_slot->conn))
+        close_conn_slot(e, conn_slot);
+    if (conn_slot->conn)
         return DIBS_OK;
-    if (!dibs__sql_stray_reserve(seat))
+    if (!dibs__sql_stray_reserve(conn_slot))
         return dibs__fail(err, DIBS_NO_MEMORY, "%s: out of memory", e->driver->name);
-    return e->driver->connect(e, until, &seat->conn, err);
+    return e->driver->connect(e, until, &conn_slot->conn, err);
 }
 
-void dibs__sql_seat_waits(dibs__sql *e, dibs__sql_seat *seat, uint64_t hash)
+void dibs__conn_slot_waits(dibs__sql *e, dibs__conn_slot *conn_slot, uint64_t hash)
 {
     bool stuck = dibs__sql_hint(e, hash) & DIBS__SQL_STUCK;
 
-    seat->queues =
+    conn_slot->queues =
         stuck && atomic_fetch_add(&e->turns, 1) % WAITS == 0 && !atomic_exchange(&e->queues, true);
-    seat->hasty = stuck && !seat->queues;
-    seat->patience = stuck ? WHILE : 0;
+    conn_slot->hasty = stuck && !conn_slot->queues;
+    conn_slot->patience = stuck ? WHILE : 0;
 }
 
-void dibs__sql_seat_waited(dibs__sql *e, dibs__sql_seat *seat)
+void dibs__conn_slot_waited(dibs__sql *e, dibs__conn_slot *conn_slot)
 {
-    if (seat->queues)
+    if (conn_slot->queues)
         atomic_store(&e->queues, false);
-    seat->queues = seat->hasty = false;
-    seat->patience = 0;
+    conn_slot->queues = conn_slot->hasty = false;
+    conn_slot->patience = 0;
 }
 
 /* There must be time left for the rest. Halves, so that a session need not be told another time again and
  * again. */
-static int64_t row_wait(const dibs__sql *e, const dibs__sql_seat *seat, dibs__deadline until)
+static int64_t row_wait(const dibs__sql *e, const dibs__conn_slot *conn_slot, dibs__deadline until)
 {
     int64_t left = until - dibs__now(e->base.env);
-    int64_t wait = seat->patience ? seat->patience : e->driver->row_wait;
+    int64_t wait = conn_slot->patience ? conn_slot->patience : e->driver->row_wait;
 
     while (wait > 0 && wait > left / 2)
         wait /= 2;
-    return seat->hasty ? 0 : wait;
+    return conn_slot->hasty ? 0 : wait;
 }
 
 /* What belongs to an open transaction was begun before the stray was given up. */
@@ -89,39 +90,40 @@ static bool begins(const dibs__sql_batch *b)
     return b->mode != DIBS__SQL_MORE && b->mode != DIBS__SQL_END;
 }
 
-static dibs_status send_batch(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
+static dibs_status send_batch(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__deadline until,
                               dibs_error *err)
 {
-    dibs_status status = begins(&seat->batch) ? dibs__sql_strays_end(e, seat, until, err) : DIBS_OK;
+    dibs_status status =
+        begins(&conn_slot->batch) ? dibs__sql_strays_end(e, conn_slot, until, err) : DIBS_OK;
 
-    if (begins(&seat->batch))
-        seat->conn->row_wait = row_wait(e, seat, until);
+    if (begins(&conn_slot->batch))
+        conn_slot->conn->row_wait = row_wait(e, conn_slot, until);
     if (status != DIBS_OK)
-        seat->conn->again = seat->conn->broken;
+        conn_slot->conn->again = conn_slot->conn->broken;
     else
-        status = e->driver->exchange(seat->conn, &seat->batch, until, err);
+        status = e->driver->exchange(conn_slot->conn, &conn_slot->batch, until, err);
     return status;
 }
 
-dibs_status dibs__sql_seat_exchange(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
-                                    dibs_error *err)
+dibs_status dibs__conn_slot_exchange(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__deadline until,
+                                     dibs_error *err)
 {
     dibs_status status;
 
-    seat->again = seat->locked = false;
-    seat->conn->again = seat->conn->locked = false;
-    seat->conn->culprit = SIZE_MAX;
-    if (seat->batch.failed) {
-        e->driver->rollback(seat->conn, until);
+    conn_slot->again = conn_slot->locked = false;
+    conn_slot->conn->again = conn_slot->conn->locked = false;
+    conn_slot->conn->culprit = SIZE_MAX;
+    if (conn_slot->batch.failed) {
+        e->driver->rollback(conn_slot->conn, until);
         status = dibs__fail(err, DIBS_NO_MEMORY, "%s: out of memory", e->driver->name);
     } else {
-        status = send_batch(e, seat, until, err);
-        seat->again = status != DIBS_OK && status != DIBS_UNKNOWN && seat->conn->again;
-        seat->locked = status != DIBS_OK && status != DIBS_UNKNOWN && seat->conn->locked;
-        seat->culprit = seat->conn->culprit;
+        status = send_batch(e, conn_slot, until, err);
+        conn_slot->again = status != DIBS_OK && status != DIBS_UNKNOWN && conn_slot->conn->again;
+        conn_slot->locked = status != DIBS_OK && status != DIBS_UNKNOWN && conn_slot->conn->locked;
+        conn_slot->culprit = conn_slot->conn->culprit;
     }
-    if (seat->conn->broken)
-        dibs__sql_seat_give_up(e, seat);
+    if (conn_slot->conn->broken)
+        dibs__conn_slot_give_up(e, conn_slot);
     return status;
 }
 
@@ -139,12 +141,12 @@ size_t dibs__sql_run_group(const dibs__sql_run *r, size_t at)
 static dibs_status try_until_done(dibs__sql_run *r, dibs_status (*way)(dibs__sql_run *))
 {
     for (int tries = 1;; tries++) {
-        dibs_status status = dibs__sql_seat_ready(r->e, r->seat, r->until, r->err);
+        dibs_status status = dibs__conn_slot_ready(r->e, r->conn_slot, r->until, r->err);
         if (status == DIBS_OK)
             status = way(r);
         else
-            r->seat->again = false;
-        if (status == DIBS_OK || !r->seat->again || tries == MOST_TRIES ||
+            r->conn_slot->again = false;
+        if (status == DIBS_OK || !r->conn_slot->again || tries == MOST_TRIES ||
             dibs__now(r->e->base.env) >= r->until)
             return status;
     }
@@ -197,7 +199,7 @@ static dibs_status do_both_ways(dibs__sql_run *r)
         if (status == DIBS_OK && r->count > 0)
             status = try_until_done(r, dibs__sql_general);
         forget_done(r);
-        if (status == DIBS_OK || !r->seat->locked)
+        if (status == DIBS_OK || !r->conn_slot->locked)
             return status;
         put_aside(r);
         if (r->count == 0)
@@ -230,12 +232,12 @@ static int by_name(const void *a, const void *b)
     return order;
 }
 
-void dibs__sql_run_all(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_task *tasks[], size_t count,
-                       dibs__deadline until, dibs_error *err)
+void dibs__sql_run_all(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__sql_task *tasks[],
+                       size_t count, dibs__deadline until, dibs_error *err)
 {
     dibs__sql_run r = {
-        .e = e, .seat = seat, .task = tasks, .count = count, .until = until, .err = err};
-    bool hasty = seat->hasty, waits = seat->patience > 0;
+        .e = e, .conn_slot = conn_slot, .task = tasks, .count = count, .until = until, .err = err};
+    bool hasty = conn_slot->hasty, waits = conn_slot->patience > 0;
     dibs_status status;
 
     for (size_t i = 0; i < count; i++) {
@@ -247,14 +249,14 @@ void dibs__sql_run_all(dibs__sql *e, dibs__sql_seat *seat, dibs__sql_task *tasks
         qsort(tasks, count, sizeof tasks[0], by_name);
     r.company = hasty || dibs__sql_run_group(&r, 0) < count;
     if (r.company)
-        seat->hasty = true;
+        conn_slot->hasty = true;
     else if (!waits)
-        dibs__sql_seat_waits(e, seat, tasks[0]->hash);
+        dibs__conn_slot_waits(e, conn_slot, tasks[0]->hash);
     status = do_both_ways(&r);
     if (!r.company && !waits)
-        dibs__sql_seat_waited(e, seat);
-    seat->hasty = hasty;
-    if (status != DIBS_OK && status != DIBS_UNKNOWN && seat->conn && count > 1) {
+        dibs__conn_slot_waited(e, conn_slot);
+    conn_slot->hasty = hasty;
+    if (status != DIBS_OK && status != DIBS_UNKNOWN && conn_slot->conn && count > 1) {
         do_each_alone(&r);
         return;
     }

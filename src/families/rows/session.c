@@ -28,7 +28,7 @@ void dibs__sql_session_fini(dibs__sql_session *s)
     free(s->drops);
     free(s->notice);
     free(s->shown);
-    free(s->shown_line);
+    free(s->shown_queue);
 }
 
 int dibs__sql_session_owner(dibs__sql_session *s, const char *owner)
@@ -44,14 +44,14 @@ int dibs__sql_session_owner(dibs__sql_session *s, const char *owner)
     return 0;
 }
 
-static void ask_look(dibs__sql_session *s, dibs__sql_batch *b, bool line_only, int64_t limit)
+static void ask_look(dibs__sql_session *s, dibs__sql_batch *b, bool queue_only, int64_t limit)
 {
     s->limit = limit;
-    s->line_only = line_only;
+    s->queue_only = queue_only;
     s->expires_bound = INT64_MAX;
     s->fence_bound = s->place_bound = UINT64_MAX;
     s->seen_expires = s->seen_fence = s->seen_place = 0;
-    dibs__sql_add(b, line_only ? DIBS__SQL_LOOK_LINE : DIBS__SQL_LOOK);
+    dibs__sql_add(b, queue_only ? DIBS__SQL_LOOK_LINE : DIBS__SQL_LOOK);
     dibs__sql_text(b, s->name);
     dibs__sql_number(b, limit);
     dibs__sql_items(b, s->owners, s->owner_count);
@@ -156,11 +156,11 @@ static void read_lock(dibs__sql_session *s, const dibs__sql_value *cells)
         dibs__sql_read_holder(held, &s->holder);
     s->held_changed = false;
     s->exists = true;
-    if (s->line_only && s->record.holders > 0 && !s->held) { /* it is shared after all */
+    if (s->queue_only && s->record.holders > 0 && !s->held) { /* it is shared after all */
         s->expires_bound = INT64_MIN;
         s->fence_bound = 0;
     } else {
-        s->line_only = false;
+        s->queue_only = false;
     }
 }
 
@@ -178,13 +178,13 @@ static int show_holder(dibs__sql_session *s, const dibs__sql_value *cells)
 
 static int show_waiter(dibs__sql_session *s, const dibs__sql_value *cells)
 {
-    dibs__waiter *larger = dibs__sql_grown(s->shown_line, s->shown_line_count, &s->shown_line_room,
-                                           sizeof *s->shown_line);
+    dibs__waiter *larger = dibs__sql_grown(s->shown_queue, s->shown_queue_count,
+                                           &s->shown_queue_room, sizeof *s->shown_queue);
 
     if (!larger)
         return -1;
-    s->shown_line = larger;
-    dibs__sql_read_waiter(cells, &s->shown_line[s->shown_line_count++]);
+    s->shown_queue = larger;
+    dibs__sql_read_waiter(cells, &s->shown_queue[s->shown_queue_count++]);
     return 0;
 }
 
@@ -311,7 +311,7 @@ static void write_entries(dibs__sql_session *s, dibs__sql_batch *b)
     write_places(s, b, write_holdings(s, b));
 }
 
-/* Where the line begins now, as far as we know. */
+/* Where the queue begins now, as far as we know. */
 static void raise_first_place(dibs__sql_session *s)
 {
     uint64_t lowest = UINT64_MAX;
@@ -364,7 +364,7 @@ void dibs__sql_session_write(dibs__sql_session *s, dibs__sql_batch *b)
 static int wider_row(void *ctx, size_t command, const dibs__sql_value *cells, size_t count)
 {
     dibs__sql_session *s = ctx;
-    const dibs__sql_batch *b = &s->seat->batch;
+    const dibs__sql_batch *b = &s->conn_slot->batch;
 
     (void)count;
     return dibs__sql_session_row(s, b->command[command].op, cells);
@@ -373,7 +373,7 @@ static int wider_row(void *ctx, size_t command, const dibs__sql_value *cells, si
 /* Writes what was collected and reads the entries anew. */
 static int look_again(dibs__sql_session *s, int64_t limit)
 {
-    dibs__sql_batch *b = &s->seat->batch;
+    dibs__sql_batch *b = &s->conn_slot->batch;
 
     dibs__sql_batch_reset(b, DIBS__SQL_MORE);
     write_entries(s, b);
@@ -387,7 +387,7 @@ static int look_again(dibs__sql_session *s, int64_t limit)
     s->holding = NULL;
     s->place = NULL;
     s->holding_count = s->holding_room = s->place_count = s->place_room = 0;
-    s->status = dibs__sql_seat_exchange(s->e, s->seat, s->until, s->err);
+    s->status = dibs__conn_slot_exchange(s->e, s->conn_slot, s->until, s->err);
     free(old_holding);
     free(old_place);
     return s->status == DIBS_OK ? 0 : -1;

@@ -23,7 +23,7 @@ static void plan_reaping(dibs__sql *e)
 dibs_status dibs__sql_open(dibs__sql *e, const dibs__sql_driver *driver,
                            const dibs__open_request *request, size_t connections, dibs_error *err)
 {
-    dibs__sql_seat *seat = &e->seat[1];
+    dibs__conn_slot *conn_slot = &e->conn_slot[1];
     dibs_status status;
 
     e->base.env = request->env;
@@ -31,16 +31,16 @@ dibs_status dibs__sql_open(dibs__sql *e, const dibs__sql_driver *driver,
     e->driver = driver;
     e->request_span = request->request_span;
     e->last = &e->first;
-    e->seats = connections;
+    e->conn_slots = connections;
     e->luck = 1;
     snprintf(e->id, sizeof e->id, "%s", request->handle_id);
     pthread_mutex_init(&e->mutex, NULL);
     pthread_mutex_init(&e->stray_mutex, NULL);
     plan_reaping(e);
-    status = dibs__sql_seat_ready(e, seat, request->until, err);
+    status = dibs__conn_slot_ready(e, conn_slot, request->until, err);
     if (status == DIBS_OK)
-        status = driver->prepare(seat->conn, request->until, err);
-    seat->connected = status == DIBS_OK;
+        status = driver->prepare(conn_slot->conn, request->until, err);
+    conn_slot->connected = status == DIBS_OK;
     if (status != DIBS_OK)
         dibs__sql_close(e);
     return status;
@@ -49,10 +49,10 @@ dibs_status dibs__sql_open(dibs__sql *e, const dibs__sql_driver *driver,
 void dibs__sql_close(dibs__sql *e)
 {
     for (size_t i = 0; i < DIBS__SQL_CONNECTIONS; i++) {
-        if (e->seat[i].conn)
-            e->driver->disconnect(e->seat[i].conn);
-        e->seat[i].conn = NULL;
-        dibs__sql_batch_fini(&e->seat[i].batch);
+        if (e->conn_slot[i].conn)
+            e->driver->disconnect(e->conn_slot[i].conn);
+        e->conn_slot[i].conn = NULL;
+        dibs__sql_batch_fini(&e->conn_slot[i].batch);
     }
     dibs__sql_stray_fini(e);
     pthread_mutex_destroy(&e->mutex);
@@ -62,8 +62,8 @@ void dibs__sql_close(dibs__sql *e)
 void dibs__sql_abandon(dibs__sql *e)
 {
     for (size_t i = 0; i < DIBS__SQL_CONNECTIONS; i++)
-        if (e->seat[i].conn)
-            e->driver->abandon(e->seat[i].conn);
+        if (e->conn_slot[i].conn)
+            e->driver->abandon(e->conn_slot[i].conn);
 }
 
 /* ---- Commands -------------------------------------------------------------------------------- */
@@ -144,7 +144,7 @@ dibs_status dibs__sql_inspect(dibs__engine *base, const char *name, dibs__deadli
     return do_one((dibs__sql *)base, &task, until, NULL, err);
 }
 
-/* ---- Signs of life --------------------------------------------------------------------------- */
+/* ---- keep-alives --------------------------------------------------------------------------- */
 
 void dibs__sql_keep(dibs__engine *base, dibs__claim *const claims[], size_t count,
                     dibs__deadline until)
@@ -153,7 +153,7 @@ void dibs__sql_keep(dibs__engine *base, dibs__claim *const claims[], size_t coun
     dibs_error err = {0};
     dibs__sql_task *task = calloc(count, sizeof *task);
     dibs__sql_job job = {
-        .task = task, .count = count, .signs_of_life = true, .until = until, .err = &err};
+        .task = task, .count = count, .keep_alives = true, .until = until, .err = &err};
 
     for (size_t i = 0; i < count && !task; i++)
         claims[i]->status = DIBS_NO_MEMORY;

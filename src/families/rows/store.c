@@ -68,7 +68,7 @@ static int holder_of(void *ctx, const char *owner, dibs__holder *out)
 
     if (s->held)
         return !s->holder.released && strcmp(s->holder.who.owner, owner) == 0 && find_held(s, out);
-    if (s->line_only && dibs__sql_session_wider(s) < 0)
+    if (s->queue_only && dibs__sql_session_wider(s) < 0)
         return -1;
     if (find_holding(s, owner, out))
         return 1;
@@ -201,7 +201,7 @@ static int waiter_put(void *ctx, const dibs__waiter *waiter)
     dibs__sql_place *p = dibs__sql_place_of(s, waiter->place);
 
     if (p && p->stored)
-        s->durable = true; /* its hand-over lasts as long as this sign of life says */
+        s->durable = true; /* its hand-over lasts as long as this keep-alive says */
     if (!p && !(p = dibs__sql_place_new(s)))
         return no_memory(s);
     p->waiter = *waiter;
@@ -227,7 +227,7 @@ static void note(dibs__sql_session *s, const dibs__holder *holder, uint64_t fenc
     dibs__sql_notice *n;
 
     if (!larger)
-        return; /* it finds out at its next sign of life */
+        return; /* it finds out at its next keep-alive */
     s->notice = larger;
     n = &s->notice[s->notice_count++];
     memcpy(n->wake, holder->who.wake, sizeof n->wake);

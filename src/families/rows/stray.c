@@ -28,24 +28,24 @@ uint64_t dibs__sql_stray_key(const dibs__env *env)
     return key;
 }
 
-bool dibs__sql_stray_reserve(dibs__sql_seat *seat)
+bool dibs__sql_stray_reserve(dibs__conn_slot *conn_slot)
 {
-    if (!seat->stray)
-        seat->stray = calloc(1, sizeof *seat->stray);
-    return seat->stray != NULL;
+    if (!conn_slot->stray)
+        conn_slot->stray = calloc(1, sizeof *conn_slot->stray);
+    return conn_slot->stray != NULL;
 }
 
-void dibs__sql_stray_add(dibs__sql *e, dibs__sql_seat *seat)
+void dibs__sql_stray_add(dibs__sql *e, dibs__conn_slot *conn_slot)
 {
-    if (seat->conn->key == 0)
+    if (conn_slot->conn->key == 0)
         return;
-    seat->stray->key = seat->conn->key;
+    conn_slot->stray->key = conn_slot->conn->key;
     pthread_mutex_lock(&e->stray_mutex);
-    seat->stray->next = e->strays;
-    e->strays = seat->stray;
+    conn_slot->stray->next = e->strays;
+    e->strays = conn_slot->stray;
     atomic_fetch_add(&e->stray_count, 1);
     pthread_mutex_unlock(&e->stray_mutex);
-    seat->stray = NULL;
+    conn_slot->stray = NULL;
 }
 
 void dibs__sql_stray_fini(dibs__sql *e)
@@ -56,8 +56,8 @@ void dibs__sql_stray_fini(dibs__sql *e)
         e->strays = next;
     }
     for (size_t i = 0; i < DIBS__SQL_CONNECTIONS; i++) {
-        free(e->seat[i].stray);
-        e->seat[i].stray = NULL;
+        free(e->conn_slot[i].stray);
+        e->conn_slot[i].stray = NULL;
     }
 }
 
@@ -82,7 +82,7 @@ static bool is_among(uint64_t key, const uint64_t keys[], size_t count)
     return false;
 }
 
-/* Another seat may have done the same meanwhile. */
+/* Another connection slot may have done the same meanwhile. */
 static void forget(dibs__sql *e, const uint64_t keys[], size_t count)
 {
     pthread_mutex_lock(&e->stray_mutex);
@@ -101,14 +101,14 @@ static void forget(dibs__sql *e, const uint64_t keys[], size_t count)
 
 static void tell_denied(dibs__sql *e, const char *why)
 {
-    if (!atomic_exchange(&e->told_stray, true))
+    if (!atomic_exchange(&e->stray_ended, true))
         e->base.sink->log(e->base.sink, DIBS_LOG_WARNING,
                           "%s: this account cannot end its own sessions: a request of a lost "
                           "connection may be executed late (%s)",
                           e->driver->name, why);
 }
 
-dibs_status dibs__sql_strays_end(dibs__sql *e, dibs__sql_seat *seat, dibs__deadline until,
+dibs_status dibs__sql_strays_end(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__deadline until,
                                  dibs_error *err)
 {
     uint64_t keys[DIBS__SQL_STRAYS];
@@ -117,7 +117,7 @@ dibs_status dibs__sql_strays_end(dibs__sql *e, dibs__sql_seat *seat, dibs__deadl
         dibs_error why = {0};
         size_t count = list_some(e, keys, DIBS__SQL_STRAYS);
         dibs_status status =
-            count == 0 ? DIBS_OK : e->driver->end_strays(seat->conn, keys, count, until, &why);
+            count == 0 ? DIBS_OK : e->driver->end_strays(conn_slot->conn, keys, count, until, &why);
         if (status == DIBS_DENIED)
             tell_denied(e, why.message);
         if (status != DIBS_OK && status != DIBS_DENIED)

@@ -201,7 +201,7 @@ void refused(const char *url, dibs_status want, const char *const words[])
     expect_refused_with(url, &(dibs_options){.connect_ms = 4000}, want, words ? words : none);
 }
 
-void wait_for_line(dibs *d, const char *name, size_t holders, size_t waiters)
+void wait_for_queue(dibs *d, const char *name, size_t holders, size_t waiters)
 {
     int64_t end = clock_ms() + LONG_MS;
     size_t h, w;

@@ -1,7 +1,7 @@
 /* What the tests of the two ensemble engines share: a server that runs for the whole program, handles
  * to it, straight or through a proxy, and threads that lock. */
-#ifndef DIBS_TESTS_LINE_KIT_H
-#define DIBS_TESTS_LINE_KIT_H
+#ifndef DIBS_TESTS_ENTRIES_KIT_H
+#define DIBS_TESTS_ENTRIES_KIT_H
 
 #include "support/clock.h"
 #include "support/ensemble.h"
@@ -49,6 +49,6 @@ bool has_connections(void *p); /* for wait_until */
 void refused(const char *url, dibs_status want, const char *const words[]);
 
 /* Waits until so many hold and wait. */
-void wait_for_line(dibs *d, const char *name, size_t holders, size_t waiters);
+void wait_for_queue(dibs *d, const char *name, size_t holders, size_t waiters);
 
 #endif

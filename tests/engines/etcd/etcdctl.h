@@ -1,6 +1,6 @@
 /* etcd's own client, as an operator uses it. */
-#ifndef DIBS_TESTS_LINE_ETCDCTL_H
-#define DIBS_TESTS_LINE_ETCDCTL_H
+#ifndef DIBS_TESTS_ETCD_ETCDCTL_H
+#define DIBS_TESTS_ETCD_ETCDCTL_H
 
 #include "support/ensemble.h"
 

@@ -193,12 +193,12 @@ static void a_revoked_lease_is_a_loss(void **state)
     assert_status(unlock(waiter->g), DIBS_OK);
     h = take(b, "revoked-line", NULL);
     waiter = job_start(a, "revoked-line", NULL);
-    wait_for_line(b, "revoked-line", 1, 1);
+    wait_for_queue(b, "revoked-line", 1, 1);
     revoke_lease_of(&the_server, "revoked", 0);
     assert_true(loss_within(&note, SESSION_MS + SOON_MS));
     assert_false(dibs_grant_held(g));
     assert_status(unlock(g), DIBS_LOST);
-    wait_for_line(b, "revoked-line", 1, 1); /* stands in line again, under a new lease */
+    wait_for_queue(b, "revoked-line", 1, 1); /* stands in the queue again, under a new lease */
     assert_status(unlock(h), DIBS_OK);
     job_join_held(waiter);
     assert_status(unlock(waiter->g), DIBS_OK);
@@ -244,7 +244,7 @@ static void a_compacted_history_costs_no_wake_up(void **state)
     job *j = job_start(b, "compacted", NULL);
 
     (void)state;
-    wait_for_line(a, "compacted", 1, 1);
+    wait_for_queue(a, "compacted", 1, 1);
     proxy_drop_all(p, true);
     assert_status(unlock(g), DIBS_OK);
     compact_all(a);
@@ -272,7 +272,7 @@ static void a_watch_is_made_anew_after_a_compaction(void **state)
     job *j = job_start(b, "watch-anew", NULL);
 
     (void)state;
-    wait_for_line(a, "watch-anew", 1, 1);
+    wait_for_queue(a, "watch-anew", 1, 1);
     proxy_drop_all(p, true);
     compact_all(a);
     proxy_heal(p);

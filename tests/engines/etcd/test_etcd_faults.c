@@ -21,7 +21,7 @@ static int64_t connections_of(proxy *p)
 
 /* ---- Leases that the server revokes ---------------------------------------------------------- */
 
-/* Sessions last so long here that nobody learns it from a sign of life. */
+/* Sessions last so long here that nobody learns it from a keep-alive. */
 static dibs *open_lasting(void)
 {
     char url[256];
@@ -59,16 +59,16 @@ static void waiter_loses_its_entry(const char *name, void (*end)(const char *nam
     dibs_grant *g = take(a, name, NULL);
     job *lost = job_start(b, name, NULL), *later;
 
-    wait_for_line(a, name, 1, 1);
+    wait_for_queue(a, name, 1, 1);
     later = job_start(c, name, NULL);
-    wait_for_line(a, name, 1, 2);
+    wait_for_queue(a, name, 1, 2);
     end(name);
     assert_status(unlock(g), DIBS_OK);
     job_join_held(later);
     if (job_done_within(lost, 500))
         fail_msg("two holders: fences %llu and %llu", (unsigned long long)lost->fence,
                  (unsigned long long)later->fence);
-    wait_for_line(a, name, 1, 1); /* it has entered again */
+    wait_for_queue(a, name, 1, 1); /* it has entered again */
     assert_false(atomic_load(&lost->done));
     assert_true(dibs_grant_held(later->g));
     assert_status(unlock(later->g), DIBS_OK);
@@ -161,7 +161,7 @@ static int count_holders_of(rival r[])
     return held;
 }
 
-/* The server revokes sessions that are alive. The next in line may be a moment faster than the news of
+/* The server revokes sessions that are alive. The next in the queue may be a moment faster than the news of
  * it, but nobody goes on holding, and nobody is granted an entry that is gone. */
 static void a_leader_that_slept_costs_no_exclusion(void **state)
 {
@@ -233,7 +233,7 @@ static void restore(ensemble *e, const char *backup)
 }
 
 /* The backup has the sessions in it. A watch that was set up after it would wait for a revision that is
- * far off, and whoever was first in line would not learn it. */
+ * far off, and whoever was first in the queue would not learn it. */
 static void a_restored_cluster_wakes_its_waiters(void **state)
 {
     ensemble e;
@@ -250,16 +250,16 @@ static void a_restored_cluster_wakes_its_waiters(void **state)
     c = open_url(url_lasting(e.hosts));
     g = take(a, "restored", NULL);
     first = job_start(b, "restored", &(dibs_lock_options){.wait_ms = 2500});
-    wait_for_line(a, "restored", 1, 1);
+    wait_for_queue(a, "restored", 1, 1);
     second = job_start(c, "restored", NULL);
-    wait_for_line(a, "restored", 1, 2);
+    wait_for_queue(a, "restored", 1, 2);
     snprintf(backup, sizeof backup, "%s/backup", e.folder.path);
     snprintf(line, sizeof line, "snapshot save %s", backup);
     must(&e, line);
     for (int i = 0; i < 20; i++)
         must(&e, "put elsewhere x");
     job_join(first); /* it gives up: the other watches the holder from now on */
-    wait_for_line(a, "restored", 1, 1);
+    wait_for_queue(a, "restored", 1, 1);
     ensemble_end(&e, 0, SIGKILL);
     restore(&e, backup);
     assert_int_equal(ensemble_restart(&e, 0), 0);

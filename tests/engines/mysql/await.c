@@ -176,7 +176,7 @@ static void a_lost_wake_up_costs_one_look(void **state)
 
 /* ---- One wait that nothing but a wake-up ends ------------------------------------------------ */
 
-typedef struct sitter {
+typedef struct cell_waiter {
     pthread_t thread;
     dibs *d;
     const char *key;
@@ -184,11 +184,11 @@ typedef struct sitter {
     int64_t patience; /* ms */
     dibs_status status;
     int64_t took; /* ms */
-} sitter;
+} cell_waiter;
 
 static void *sit(void *arg)
 {
-    sitter *s = arg;
+    cell_waiter *s = arg;
     int64_t began = clock_ms();
 
     dibs__begin_call(s->d);
@@ -199,7 +199,7 @@ static void *sit(void *arg)
     return NULL;
 }
 
-static void start_sitting(sitter *s)
+static void start_waiting(cell_waiter *s)
 {
     assert_int_equal(pthread_create(&s->thread, NULL, sit, s), 0);
 }
@@ -232,13 +232,13 @@ static void every_change_ends_the_wait(void **state)
     dibs *a = open_app(), *b = open_app();
     char stamp[16];
     int64_t slowest = 0;
-    sitter s = {.d = b, .key = "c:sat", .patience = PATIENCE_MS};
+    cell_waiter s = {.d = b, .key = "c:sat", .patience = PATIENCE_MS};
 
     (void)state;
     s.version = swap(a, s.key, 0, "first", false);
     for (int i = 0; i < 40; i++) {
         uint64_t next = s.version;
-        start_sitting(&s);
+        start_waiting(&s);
         if (i % 4 != 0)
             wait_for(marks, 1);
         if (i % 4 == 3)
@@ -265,13 +265,13 @@ static void every_change_ends_the_wait(void **state)
 #define CUT_WAIT_MS 2000 /* if nobody tells */
 
 /* One wait and one change. The mark may be that of an earlier round, too: it goes with this one. */
-static void wait_and_swap(sitter *s, dibs *changer, proxy *p, proxy_way way, int64_t at)
+static void wait_and_swap(cell_waiter *s, dibs *changer, proxy *p, proxy_way way, int64_t at)
 {
     static int number;
     int64_t end = clock_ms() + LONG_MS;
     char stamp[16];
 
-    start_sitting(s);
+    start_waiting(s);
     while (ask(&the_server, "SELECT COUNT(*) FROM dibs.dibs_wake WHERE wake LIKE 'c:%%:%llu'",
                (unsigned long long)s->version) == 0)
         assert_true(clock_ms() < end);
@@ -289,7 +289,7 @@ static void a_change_may_be_cut_anywhere(void **state)
 {
     static const int step[] = {[PROXY_UP] = 97, [PROXY_DOWN] = 167};
     dibs *b = open_app(), *a;
-    sitter s = {.d = b, .key = "c:severed", .patience = CUT_WAIT_MS};
+    cell_waiter s = {.d = b, .key = "c:severed", .patience = CUT_WAIT_MS};
     proxy_counts counts;
     char url[128];
     proxy *p;

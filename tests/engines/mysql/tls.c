@@ -2,14 +2,14 @@
 #define _GNU_SOURCE
 #include "suite.h"
 
-#include "support/papers.h"
 #include "support/proxy.h"
+#include "support/tls_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static papers the_papers;
+static tls_files the_tls_files;
 static database the_tls;
 
 /* The server's certificate is the file server.crt; its clients' are signed by the authority. */
@@ -19,11 +19,11 @@ static void need_tls(void)
 
     if (the_tls.pid > 0)
         return;
-    papers_need(&the_papers, "mysql");
-    papers_copy(&the_papers, "good", "server");
-    snprintf(cert, sizeof cert, "--ssl-cert=%s", papers_file(&the_papers, "server.crt"));
-    snprintf(key, sizeof key, "--ssl-key=%s", papers_file(&the_papers, "server.key"));
-    snprintf(ca, sizeof ca, "--ssl-ca=%s", papers_file(&the_papers, "ca.crt"));
+    tls_files_need(&the_tls_files, "mysql");
+    tls_files_copy(&the_tls_files, "good", "server");
+    snprintf(cert, sizeof cert, "--ssl-cert=%s", tls_files_file(&the_tls_files, "server.crt"));
+    snprintf(key, sizeof key, "--ssl-key=%s", tls_files_file(&the_tls_files, "server.key"));
+    snprintf(ca, sizeof ca, "--ssl-ca=%s", tls_files_file(&the_tls_files, "ca.crt"));
     database_need(&the_tls, DATABASE_MARIADB, (const char *const[]){cert, key, ca, NULL});
     make_accounts(&the_tls);
     ask(&the_tls, "ALTER USER app@localhost REQUIRE SSL; ALTER USER app@'127.0.0.1' REQUIRE SSL");
@@ -33,7 +33,7 @@ static void need_tls(void)
 static void show(const char *name)
 {
     need_tls();
-    papers_copy(&the_papers, name, "server");
+    tls_files_copy(&the_tls_files, name, "server");
     ask(&the_tls, "FLUSH SSL");
 }
 
@@ -43,7 +43,7 @@ static const char *tls_url(const char *host, const char *more)
     char head[128];
 
     snprintf(head, sizeof head, "mysql://app:app@%s:%d/dibs?", host, the_tls.port);
-    return papers_url(&the_papers, head, more);
+    return tls_files_url(&the_tls_files, head, more);
 }
 
 static void good(const char *host, const char *more)
@@ -73,7 +73,7 @@ static void plain_text_is_no_way_out(void **state)
         const char *mode = (const char *[]){"required", "verify_ca", "verify_identity"}[i];
         char more[SCRATCH_MAX + 64];
         snprintf(more, sizeof more, "?ssl_mode=%s&ssl_ca=%s", mode,
-                 papers_file(&the_papers, "ca.crt"));
+                 tls_files_file(&the_tls_files, "ca.crt"));
         expect_refused(url_of(&the_server, "app", more), NULL, DIBS_DENIED, "TLS");
     }
 }
@@ -185,7 +185,7 @@ static void a_silent_handshake_ends_in_time(void **state)
 void tls_end(void)
 {
     database_stop(&the_tls);
-    papers_drop(&the_papers);
+    tls_files_drop(&the_tls_files);
 }
 
 static const struct CMUnitTest all[] = {

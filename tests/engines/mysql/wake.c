@@ -48,7 +48,7 @@ static void a_pair_is_two_round_trips(void **state)
 }
 
 /* The lock that `g` of `a` is, to `b` and back, so many times. Says how many were quick: a lost
- * wake-up is found by a sign of life, two seconds after entering. A busy machine may delay some. */
+ * wake-up is found by a keep-alive, two seconds after entering. A busy machine may delay some. */
 static int hand_over(dibs *a, dibs *b, dibs_grant *g, int rounds)
 {
     int64_t slowest = 0, before = 0;
@@ -108,8 +108,7 @@ static void waiting_costs_little(void **state)
     a_second = 1000.0 * (double)(statements() - before - 1) / (double)(clock_ms() - begin);
     print_message("# %d waiters: %.1f statements a second\n", WAITERS, a_second);
     assert_true(a_second <
-                2.6 *
-                    WAITERS); /* five a sign of life, one every two seconds, if none go together */
+                2.6 * WAITERS); /* five a keep-alive, one every two seconds, if none go together */
     before = statements();
     begin = clock_ms();
     unlock(g);

@@ -126,7 +126,7 @@ static bool line_is(void *ctx)
            *(long *)ctx;
 }
 
-void pg_wait_for_line(long count)
+void pg_wait_for_queue(long count)
 {
     if (!wait_until(line_is, &count, LONG_MS))
         fail_msg("never were %ld in line", count);

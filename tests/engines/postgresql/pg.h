@@ -26,8 +26,8 @@ PGconn *pg_dial(void);
 /* The first value of the answer, until the next call; or the case fails. */
 char *pg_ask(PGconn *pg, const char *sql);
 
-dibs *pg_open(const char *where);  /* or the case fails */
-void pg_wait_for_line(long count); /* so many in line, on all locks together */
+dibs *pg_open(const char *where);   /* or the case fails */
+void pg_wait_for_queue(long count); /* so many in the queue, on all locks together */
 
 /* A thread that takes a lock, counts, and gives it back. */
 typedef struct worker {

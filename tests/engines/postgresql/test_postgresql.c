@@ -376,7 +376,7 @@ static void behind_a_pooler(void **state)
     assert_true(((dibs__pg *)handles[0]->engine)->pooled);
     g = expect_lock(handles[0], "pooled", NULL);
     team_start(&t, handles, 4, 8, 5, "pooled");
-    pg_wait_for_line(8);
+    pg_wait_for_queue(8);
     unlock(g);
     team_end(&t); /* bounded looks instead of wake-ups between handles */
     assert_int_equal(atomic_load(&t.done), 40);
@@ -417,14 +417,14 @@ static void waiters_ask_little(void **state)
         handles[i] = pg_open(pg_url);
     g = expect_lock(handles[0], "quiet", NULL);
     team_start(&t, handles + 1, 1, 60, 1, "quiet");
-    pg_wait_for_line(60);
+    pg_wait_for_queue(60);
     for (int i = 0; i < 5 && (idle < 1 || idle > 20); i++) {
         long before = transactions();
         sleep_ms(5000);
         idle = transactions() - before;
         print_message("# 60 waiters: %ld transactions in 5 s\n", idle);
     }
-    assert_in_range(idle, 1, 20); /* one sign of life for all of them every two seconds */
+    assert_in_range(idle, 1, 20); /* one keep-alive for all of them every two seconds */
     unlock(g);
     team_end(&t);
     for (int i = 0; i < 2; i++)

@@ -62,7 +62,7 @@ static void set_back_under_holder_and_waiters(void **state)
     g = expect_lock(handles[0], "back", &(dibs_lock_options){.lease_ms = LEASE_MS});
     before = dibs_grant_fence(g);
     team_start(&t, handles, 2, 6, 2, "back");
-    pg_wait_for_line(6);
+    pg_wait_for_queue(6);
     faketime_set(&pg_db, -HOUR_S);
     assert_true(server_clock() < before); /* else nothing is tested here */
     stays_held(g);

@@ -50,7 +50,7 @@ static void terminated_under_waiters(void **state)
         handles[i] = pg_open(pg_url);
     g = expect_lock(handles[0], "line", NULL);
     team_start(&t, handles, 3, 12, 1, "line");
-    pg_wait_for_line(12);
+    pg_wait_for_queue(12);
     terminate_all(); /* the listening connections too */
     unlock(g);
     team_end(&t);
@@ -77,7 +77,7 @@ static void crash_under_holders_and_waiters(void **state)
         fence[i] = dibs_grant_fence(held[i]);
     }
     team_start(&t, handles, 6, 50, 2, name[0]);
-    pg_wait_for_line(50);
+    pg_wait_for_queue(50);
     PQfinish(pg_control);
     database_end(&pg_db, SIGQUIT); /* every process dies at once, nothing is written down */
     assert_int_equal(database_restart(&pg_db), 0);

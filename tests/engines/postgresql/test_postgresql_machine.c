@@ -24,7 +24,7 @@
 #define OWNERS   10
 #define STEPS    1500 /* commands to one lock */
 #define LOCKS    4
-#define TOGETHER 4 /* signs of life in one call, at most */
+#define TOGETHER 4 /* keep-alives in one call, at most */
 
 typedef struct world {
     database db;
@@ -115,7 +115,7 @@ static int setup(void **state)
     tell("CREATE FUNCTION fake.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS "
          "$$ SELECT 'epoch'::timestamptz + us * interval '1 microsecond' FROM fake.clock $$");
     tell("SET search_path = fake");
-    w.sink = (dibs__sink){.granted = on_granted, .look = on_look, .log = on_log, QUIET_SINK};
+    w.sink = (dibs__sink){.granted = on_granted, .check = on_look, .log = on_log, QUIET_SINK};
     w.class = dibs__engine_find("postgresql");
     snprintf(url, sizeof url,
              "postgresql://postgres@127.0.0.1:%d/postgres"
@@ -389,7 +389,7 @@ static int holders_first(const void *a, const void *b)
     return (x->fence == 0) - (y->fence == 0);
 }
 
-/* Signs of life of several owners in one call. Holders come first there, whatever the order. */
+/* keep-alives of several owners in one call. Holders come first there, whatever the order. */
 static void step_together(void)
 {
     size_t count = 2 + chance(TOGETHER - 1);

@@ -4,15 +4,15 @@
 #include "pg.h"
 
 #include "support/clock.h"
-#include "support/papers.h"
 #include "support/proxy.h"
+#include "support/tls_files.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static papers the_papers;
+static tls_files the_tls_files;
 
 /* ---- The server ------------------------------------------------------------------------------ */
 
@@ -49,11 +49,11 @@ static void need_tls(void)
 
     if (pg_db.pid > 0)
         return;
-    papers_need(&the_papers, "postgres");
-    papers_copy(&the_papers, "good", "server");
-    snprintf(cert, sizeof cert, "-cssl_cert_file=%s", papers_file(&the_papers, "server.crt"));
-    snprintf(key, sizeof key, "-cssl_key_file=%s", papers_file(&the_papers, "server.key"));
-    snprintf(ca, sizeof ca, "-cssl_ca_file=%s", papers_file(&the_papers, "ca.crt"));
+    tls_files_need(&the_tls_files, "postgres");
+    tls_files_copy(&the_tls_files, "good", "server");
+    snprintf(cert, sizeof cert, "-cssl_cert_file=%s", tls_files_file(&the_tls_files, "server.crt"));
+    snprintf(key, sizeof key, "-cssl_key_file=%s", tls_files_file(&the_tls_files, "server.key"));
+    snprintf(ca, sizeof ca, "-cssl_ca_file=%s", tls_files_file(&the_tls_files, "ca.crt"));
     database_need(&pg_db, DATABASE_POSTGRESQL,
                   (const char *const[]){"-cssl=on", cert, key, ca, NULL});
     write_rules();
@@ -68,7 +68,7 @@ static void need_tls(void)
 static void show(const char *name)
 {
     need_tls();
-    papers_copy(&the_papers, name, "server");
+    tls_files_copy(&the_tls_files, name, "server");
     PQfinish(pg_control);
     database_end(&pg_db, SIGINT);
     assert_int_equal(database_restart(&pg_db), 0);
@@ -83,7 +83,7 @@ static const char *tls_url(const char *user, const char *host, const char *more)
     char head[128];
 
     snprintf(head, sizeof head, "postgresql://%s@%s:%d/postgres?", user, host, pg_db.port);
-    return papers_url(&the_papers, head, more);
+    return tls_files_url(&the_tls_files, head, more);
 }
 
 static bool all_are_encrypted(void)
@@ -197,7 +197,7 @@ static void waiters_are_woken_through_it(void **state)
             pg_open(tls_url("someone", "localhost", "sslmode=verify-full&sslrootcert=%/ca.crt"));
     g = expect_lock(handles[0], "woken-by-tls", NULL);
     team_start(&t, handles + 1, 1, 3, 1, "woken-by-tls");
-    pg_wait_for_line(3);
+    pg_wait_for_queue(3);
     assert_true(wait_until(one_listens, NULL, LONG_MS));
     assert_true(all_are_encrypted());
     unlock(g);
@@ -232,7 +232,7 @@ static int tear_down(void **state)
 {
     int status = pg_teardown(state);
 
-    papers_drop(&the_papers);
+    tls_files_drop(&the_tls_files);
     return status;
 }
 

@@ -208,7 +208,7 @@ static void compare_reply(world *w, const expectation *x, const redisReply *repl
         v[i] = reply->element[i]->integer;
     if (reply->type == REDIS_REPLY_ARRAY && reply->elements > 5)
         in_way = reply->element[5];
-    if (reply->type == REDIS_REPLY_STRING) { /* the short form of a place in line */
+    if (reply->type == REDIS_REPLY_STRING) { /* the short form of a place in the queue */
         v[0] = DIBS__QUEUED;
     } else if (whole) { /* the short form of a grant */
         v[1] = v[2] = reply->integer;

@@ -6,7 +6,7 @@
 #include "support/test.h"
 
 #include "core/report.h"
-#include "rig.h"
+#include "fixture.h"
 #include "support/clock.h"
 #include "support/server.h"
 
@@ -18,15 +18,15 @@
 
 #define ID "0123456789abcdef"
 
-static dibs_status open_url(rig *g, const char *url, dibs_error *err)
+static dibs_status open_url(fixture *g, const char *url, dibs_error *err)
 {
-    return rig_open(g, url, ID, 2000, err);
+    return fixture_open(g, url, ID, 2000, err);
 }
 
 /* Opens and takes a lock, or says with which status and word it must fail. */
 static void expect_open(const char *url, dibs_status expected, const char *word)
 {
-    rig g;
+    fixture g;
     dibs__reply reply;
     dibs_error err = {0};
     dibs_status status = open_url(&g, url, &err);
@@ -37,12 +37,12 @@ static void expect_open(const char *url, dibs_status expected, const char *word)
     if (word)
         assert_non_null(strstr(err.message, word));
     if (status == DIBS_OK) {
-        assert_int_equal(rig_enter(&g, "lock", "me", 1, 0, &reply, &err), DIBS_OK);
+        assert_int_equal(fixture_enter(&g, "lock", "me", 1, 0, &reply, &err), DIBS_OK);
         assert_int_equal(reply.verdict, DIBS__GRANTED);
-        assert_int_equal(rig_release(&g, "lock", "me", 1, &reply, &err), DIBS_OK);
+        assert_int_equal(fixture_release(&g, "lock", "me", 1, &reply, &err), DIBS_OK);
         assert_int_equal(reply.verdict, DIBS__RELEASED);
     }
-    rig_close(&g);
+    fixture_close(&g);
 }
 
 #define EXPECT_OPEN(expected, word, ...)          \
@@ -96,7 +96,7 @@ static void password_user_database_and_socket(void **state)
 static void a_user_without_rights_is_told(void **state)
 {
     server s;
-    rig g;
+    fixture g;
     dibs__reply reply;
     dibs_error err = {0};
 
@@ -110,9 +110,9 @@ static void a_user_without_rights_is_told(void **state)
     char url[128];
     snprintf(url, sizeof url, "redis://eve:word@127.0.0.1:%d", s.port);
     assert_int_equal(open_url(&g, url, &err), DIBS_OK);
-    assert_int_equal(rig_enter(&g, "lock", "me", 1, 0, &reply, &err), DIBS_DENIED);
+    assert_int_equal(fixture_enter(&g, "lock", "me", 1, 0, &reply, &err), DIBS_DENIED);
     assert_non_null(strstr(err.message, "may not"));
-    rig_close(&g);
+    fixture_close(&g);
     server_stop(&s);
 }
 
@@ -173,12 +173,12 @@ static void tls_is_verified(void **state)
     EXPECT_OPEN(DIBS_OK, NULL,
                 "rediss://127.0.0.1:%s?ca=%s/ca.crt&cert=%s/good.crt&key=%s/good.key", port,
                 folder.path, folder.path, folder.path);
-    rig g;
+    fixture g;
     dibs_error err = {0};
     char url[512];
     snprintf(url, sizeof url, "rediss://127.0.0.1:%s?ca=%s/ca.crt", port, folder.path);
     assert_int_not_equal(open_url(&g, url, &err), DIBS_OK); /* it wants a certificate of ours */
-    rig_close(&g);
+    fixture_close(&g);
     server_stop(&s);
     scratch_remove(&folder);
 }
@@ -188,7 +188,7 @@ static void tls_is_verified(void **state)
 static void forgotten_scripts_are_sent_again(void **state)
 {
     server s;
-    rig g;
+    fixture g;
     dibs__reply reply;
     size_t holders, waiters;
     uint64_t fence;
@@ -197,48 +197,48 @@ static void forgotten_scripts_are_sent_again(void **state)
     server_need(&s, NULL);
     assert_int_equal(open_url(&g, s.url, NULL), DIBS_OK);
     server_command(&s, "SCRIPT FLUSH", NULL, 0);
-    assert_int_equal(rig_enter(&g, "a", "me", 1, 0, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_enter(&g, "a", "me", 1, 0, &reply, NULL), DIBS_OK);
     assert_int_equal(reply.verdict, DIBS__GRANTED);
     fence = reply.fence;
     server_command(&s, "SCRIPT FLUSH", NULL, 0);
-    assert_int_equal(rig_keep(&g, "a", "me", 1, fence, &reply), DIBS_OK);
+    assert_int_equal(fixture_keep(&g, "a", "me", 1, fence, &reply), DIBS_OK);
     assert_int_equal(reply.verdict, DIBS__GRANTED);
     server_command(&s, "SCRIPT FLUSH", NULL, 0);
-    assert_true(rig_look(&g, "a", &holders, &waiters, &fence));
+    assert_true(fixture_look(&g, "a", &holders, &waiters, &fence));
     server_command(&s, "SCRIPT FLUSH", NULL, 0);
-    assert_int_equal(rig_release(&g, "a", "me", 1, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_release(&g, "a", "me", 1, &reply, NULL), DIBS_OK);
     assert_int_equal(reply.verdict, DIBS__RELEASED);
-    rig_close(&g);
+    fixture_close(&g);
     server_stop(&s);
 }
 
 static void killed_connections_and_restarts(void **state)
 {
     server s;
-    rig g;
+    fixture g;
     dibs__reply reply;
 
     (void)state;
     server_need(&s, NULL);
     assert_int_equal(open_url(&g, s.url, NULL), DIBS_OK);
-    assert_int_equal(rig_enter(&g, "a", "me", 1, 0, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_enter(&g, "a", "me", 1, 0, &reply, NULL), DIBS_OK);
     server_command(&s, "CLIENT KILL TYPE normal SKIPME yes", NULL, 0);
     sleep_ms(150); /* an idle connection is looked at before it is used */
-    assert_int_equal(rig_keep(&g, "a", "me", 1, reply.fence, &reply), DIBS_OK);
+    assert_int_equal(fixture_keep(&g, "a", "me", 1, reply.fence, &reply), DIBS_OK);
     assert_int_equal(reply.verdict, DIBS__GRANTED);
     server_end(&s, SIGKILL);
     assert_int_equal(server_restart(&s), 0);
     sleep_ms(150);
-    assert_int_equal(rig_keep(&g, "a", "me", 1, reply.fence, &reply), DIBS_OK);
+    assert_int_equal(fixture_keep(&g, "a", "me", 1, reply.fence, &reply), DIBS_OK);
     assert_int_equal(reply.verdict, DIBS__LOST); /* this server kept nothing */
-    rig_close(&g);
+    fixture_close(&g);
     server_stop(&s);
 }
 
 static void a_flush_loses_the_lock_and_nothing_comes_back(void **state)
 {
     server s;
-    rig g;
+    fixture g;
     dibs__reply reply;
     char text[64];
     uint64_t fence;
@@ -246,38 +246,38 @@ static void a_flush_loses_the_lock_and_nothing_comes_back(void **state)
     (void)state;
     server_need(&s, NULL);
     assert_int_equal(open_url(&g, s.url, NULL), DIBS_OK);
-    assert_int_equal(rig_enter(&g, "a", "me", 1, 0, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_enter(&g, "a", "me", 1, 0, &reply, NULL), DIBS_OK);
     fence = reply.fence;
     server_command(&s, "FLUSHALL", NULL, 0);
-    assert_int_equal(rig_keep(&g, "a", "me", 1, fence, &reply), DIBS_OK);
+    assert_int_equal(fixture_keep(&g, "a", "me", 1, fence, &reply), DIBS_OK);
     assert_int_equal(reply.verdict, DIBS__LOST);
     server_command(&s, "DBSIZE", text, sizeof text);
     assert_memory_equal(text, ":0", 2);
-    assert_int_equal(rig_enter(&g, "a", "me", 2, 0, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_enter(&g, "a", "me", 2, 0, &reply, NULL), DIBS_OK);
     assert_true(reply.fence > fence);
-    rig_close(&g);
+    fixture_close(&g);
     server_stop(&s);
 }
 
 static void a_full_server_still_lets_go(void **state)
 {
     server s;
-    rig g;
+    fixture g;
     dibs__reply reply;
     dibs_error err = {0};
 
     (void)state;
     server_need(&s, NULL);
     assert_int_equal(open_url(&g, s.url, NULL), DIBS_OK);
-    assert_int_equal(rig_enter(&g, "a", "me", 1, 0, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_enter(&g, "a", "me", 1, 0, &reply, NULL), DIBS_OK);
     server_command(&s, "CONFIG SET maxmemory 1", NULL, 0);
-    assert_int_equal(rig_keep(&g, "a", "me", 1, reply.fence, &reply), DIBS_OK);
+    assert_int_equal(fixture_keep(&g, "a", "me", 1, reply.fence, &reply), DIBS_OK);
     assert_int_equal(reply.verdict, DIBS__GRANTED);
-    assert_int_equal(rig_enter(&g, "b", "me", 2, 0, &reply, &err), DIBS_UNAVAILABLE);
+    assert_int_equal(fixture_enter(&g, "b", "me", 2, 0, &reply, &err), DIBS_UNAVAILABLE);
     assert_non_null(strstr(err.message, "maxmemory"));
-    assert_int_equal(rig_release(&g, "a", "me", 1, &reply, &err), DIBS_OK);
+    assert_int_equal(fixture_release(&g, "a", "me", 1, &reply, &err), DIBS_OK);
     assert_int_equal(reply.verdict, DIBS__RELEASED);
-    rig_close(&g);
+    fixture_close(&g);
     server_stop(&s);
 }
 
@@ -306,20 +306,20 @@ static void eviction_is_warned_of(void **state)
 {
     const char *const extra[] = {"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru", NULL};
     server s;
-    rig g;
+    fixture g;
 
     (void)state;
     server_need(&s, extra);
     assert_int_equal(open_url(&g, s.url, NULL), DIBS_OK);
     assert_int_equal(g.warnings, 1);
-    rig_close(&g);
+    fixture_close(&g);
     server_stop(&s);
 }
 
 static void a_replica_and_a_stranger_s_key_are_refused(void **state)
 {
     server s;
-    rig g;
+    fixture g;
     dibs__reply reply;
     dibs_error err = {0};
     char command[64];
@@ -328,14 +328,14 @@ static void a_replica_and_a_stranger_s_key_are_refused(void **state)
     server_need(&s, NULL);
     assert_int_equal(open_url(&g, s.url, NULL), DIBS_OK);
     server_command(&s, "SET dibs:{a} x", NULL, 0);
-    assert_int_equal(rig_enter(&g, "a", "me", 1, 0, &reply, &err), DIBS_ENGINE_FAILED);
+    assert_int_equal(fixture_enter(&g, "a", "me", 1, 0, &reply, &err), DIBS_ENGINE_FAILED);
     assert_non_null(strstr(err.message, "prefix="));
     server_command(&s, "LPUSH dibs:{b} x", NULL, 0);
-    assert_int_equal(rig_enter(&g, "b", "me", 1, 0, &reply, &err), DIBS_ENGINE_FAILED);
+    assert_int_equal(fixture_enter(&g, "b", "me", 1, 0, &reply, &err), DIBS_ENGINE_FAILED);
     snprintf(command, sizeof command, "REPLICAOF 127.0.0.1 %d", free_port());
     server_command(&s, command, NULL, 0);
-    assert_int_equal(rig_enter(&g, "c", "me", 1, 0, &reply, &err), DIBS_UNAVAILABLE);
-    rig_close(&g);
+    assert_int_equal(fixture_enter(&g, "c", "me", 1, 0, &reply, &err), DIBS_UNAVAILABLE);
+    fixture_close(&g);
     EXPECT_OPEN(DIBS_UNAVAILABLE, "replica", "%s", s.url);
     server_stop(&s);
 }
@@ -343,23 +343,23 @@ static void a_replica_and_a_stranger_s_key_are_refused(void **state)
 static void a_table_that_is_gone_does_not_block_the_lock(void **state)
 {
     server s;
-    rig g;
+    fixture g;
     dibs__reply reply;
 
     (void)state;
     server_need(&s, NULL);
     assert_int_equal(open_url(&g, s.url, NULL), DIBS_OK);
-    assert_int_equal(rig_enter(&g, "a", "me", 1, 0, &reply, NULL), DIBS_OK);
-    assert_int_equal(rig_enter(&g, "a", "you", 2, 5000, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_enter(&g, "a", "me", 1, 0, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_enter(&g, "a", "you", 2, 5000, &reply, NULL), DIBS_OK);
     assert_int_equal(reply.verdict, DIBS__QUEUED);
     server_command(&s, "DEL dibs:{a}:q", NULL, 0);
-    assert_int_equal(rig_release(&g, "a", "me", 1, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_release(&g, "a", "me", 1, &reply, NULL), DIBS_OK);
     assert_int_equal(reply.verdict, DIBS__RELEASED);
-    assert_int_equal(rig_keep(&g, "a", "you", 2, 0, &reply), DIBS_OK);
+    assert_int_equal(fixture_keep(&g, "a", "you", 2, 0, &reply), DIBS_OK);
     assert_int_equal(reply.verdict, DIBS__LOST);
-    assert_int_equal(rig_enter(&g, "a", "him", 3, 0, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_enter(&g, "a", "him", 3, 0, &reply, NULL), DIBS_OK);
     assert_int_equal(reply.verdict, DIBS__GRANTED);
-    rig_close(&g);
+    fixture_close(&g);
     server_stop(&s);
 }
 
@@ -367,27 +367,27 @@ static void a_table_that_is_gone_does_not_block_the_lock(void **state)
 
 static bool woken(void *ctx)
 {
-    return rig_events(ctx)->granted > 0;
+    return fixture_events(ctx)->granted > 0;
 }
 
 static bool looked_again(void *ctx)
 {
-    return rig_events(ctx)->looks_again > 0;
+    return fixture_events(ctx)->looks_again > 0;
 }
 
 static void waiters_are_woken_by_event(void **state)
 {
     server s;
-    rig g;
+    fixture g;
     dibs__reply reply;
 
     (void)state;
     server_need(&s, NULL);
     assert_int_equal(open_url(&g, s.url, NULL), DIBS_OK);
-    assert_int_equal(rig_enter(&g, "a", "me", 1, 0, &reply, NULL), DIBS_OK);
-    assert_int_equal(rig_enter(&g, "a", "you", 2, 5000, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_enter(&g, "a", "me", 1, 0, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_enter(&g, "a", "you", 2, 5000, &reply, NULL), DIBS_OK);
     assert_int_equal(reply.verdict, DIBS__QUEUED);
-    assert_int_equal(rig_release(&g, "a", "me", 1, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_release(&g, "a", "me", 1, &reply, NULL), DIBS_OK);
     assert_true(wait_until(woken, &g, 2000));
     assert_string_equal(g.attempt, ID "-2");
     assert_true(g.fence > 0);
@@ -396,23 +396,23 @@ static void waiters_are_woken_by_event(void **state)
     g.granted = 0;
     assert_int_equal(g.looks_again, 0);
     assert_true(wait_until(looked_again, &g, 5000)); /* what was published meanwhile is lost */
-    assert_int_equal(rig_enter(&g, "a", "him", 3, 5000, &reply, NULL), DIBS_OK);
-    assert_int_equal(rig_release(&g, "a", "you", 2, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_enter(&g, "a", "him", 3, 5000, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_release(&g, "a", "you", 2, &reply, NULL), DIBS_OK);
     assert_true(wait_until(woken, &g, 2000));
     assert_string_equal(g.attempt, ID "-3");
-    rig_close(&g);
+    fixture_close(&g);
     server_stop(&s);
 }
 
 /* ---- Names and looking ----------------------------------------------------------------------- */
 
-static size_t list_count(rig *g, const char *prefix, bool idle)
+static size_t list_count(fixture *g, const char *prefix, bool idle)
 {
     dibs__report_builder *b = dibs__report_new();
     dibs_report *report = NULL;
     size_t count;
 
-    assert_int_equal(g->engine->class->list(g->engine, prefix, idle, rig_until(g), b, NULL),
+    assert_int_equal(g->engine->class->list(g->engine, prefix, idle, fixture_until(g), b, NULL),
                      DIBS_OK);
     assert_int_equal(dibs__report_finish(b, 0, &report, NULL), DIBS_OK);
     count = dibs_report_count(report);
@@ -427,7 +427,7 @@ static void names_of_any_bytes_are_listed(void **state)
                                         "%41",     "a\nb c", "\xff\xfe", "plain:q"};
     const size_t count = sizeof names / sizeof names[0];
     server s;
-    rig g;
+    fixture g;
     dibs__reply reply;
     char url[128], longest[DIBS_NAME_MAX + 1];
 
@@ -436,7 +436,7 @@ static void names_of_any_bytes_are_listed(void **state)
     snprintf(url, sizeof url, "%s?prefix=p*[x]", s.url);
     assert_int_equal(open_url(&g, url, NULL), DIBS_OK);
     for (size_t i = 0; i < count; i++) {
-        assert_int_equal(rig_enter(&g, names[i], "me", (int)i, 0, &reply, NULL), DIBS_OK);
+        assert_int_equal(fixture_enter(&g, names[i], "me", (int)i, 0, &reply, NULL), DIBS_OK);
         assert_int_equal(reply.verdict, DIBS__GRANTED);
     }
     assert_int_equal(list_count(&g, "", false), count);
@@ -445,14 +445,14 @@ static void names_of_any_bytes_are_listed(void **state)
     assert_int_equal(list_count(&g, "{", false), 1);
     assert_int_equal(list_count(&g, "%4", false), 1);
     assert_int_equal(list_count(&g, "nothing", false), 0);
-    assert_int_equal(rig_release(&g, "plain", "me", 0, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_release(&g, "plain", "me", 0, &reply, NULL), DIBS_OK);
     assert_int_equal(list_count(&g, "plain", false), 1);
     assert_int_equal(list_count(&g, "plain", true), 2);
     memset(longest, '%', sizeof longest - 1);
     longest[sizeof longest - 1] = '\0';
-    assert_int_equal(rig_enter(&g, longest, "me", 99, 0, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_enter(&g, longest, "me", 99, 0, &reply, NULL), DIBS_OK);
     assert_int_equal(list_count(&g, longest, false), 1);
-    rig_close(&g);
+    fixture_close(&g);
     server_stop(&s);
 }
 
@@ -468,12 +468,12 @@ static long calls_of(server *s, const char *command)
     return at ? atol(at + strlen(wanted)) : 0;
 }
 
-static void enter_and_leave(rig *g, const char *name, int attempt)
+static void enter_and_leave(fixture *g, const char *name, int attempt)
 {
     dibs__reply reply;
 
-    assert_int_equal(rig_enter(g, name, "me", attempt, 0, &reply, NULL), DIBS_OK);
-    assert_int_equal(rig_release(g, name, "me", attempt, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_enter(g, name, "me", attempt, 0, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_release(g, name, "me", attempt, &reply, NULL), DIBS_OK);
 }
 
 /* What is idle costs a listing nothing. If the set of the busy ones is lost, as it is in what an older
@@ -481,7 +481,7 @@ static void enter_and_leave(rig *g, const char *name, int attempt)
 static void a_listing_costs_what_it_lists(void **state)
 {
     server s;
-    rig g;
+    fixture g;
     dibs__reply reply;
     char name[32];
     long before;
@@ -493,7 +493,7 @@ static void a_listing_costs_what_it_lists(void **state)
         snprintf(name, sizeof name, "idle%d", i);
         enter_and_leave(&g, name, i);
     }
-    assert_int_equal(rig_enter(&g, "held", "me", 2000, 0, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_enter(&g, "held", "me", 2000, 0, &reply, NULL), DIBS_OK);
     for (int round = 0; round < 2; round++) {
         assert_int_equal(list_count(&g, "", false), 1);
         before = calls_of(&s, "evalsha") + calls_of(&s, "eval") + calls_of(&s, "scan");
@@ -503,7 +503,7 @@ static void a_listing_costs_what_it_lists(void **state)
         server_command(&s, "DEL dibs:busy", name, sizeof name);
     }
     assert_int_equal(list_count(&g, "", true), 1501);
-    rig_close(&g);
+    fixture_close(&g);
     server_stop(&s);
 }
 
@@ -511,7 +511,7 @@ static void a_listing_costs_what_it_lists(void **state)
 static void names_left_behind_are_swept(void **state)
 {
     server s;
-    rig g;
+    fixture g;
     char name[32], reply[64];
 
     (void)state;
@@ -527,22 +527,22 @@ static void names_left_behind_are_swept(void **state)
     }
     server_command(&s, "SCARD dibs:busy", reply, sizeof reply);
     assert_int_equal(atoi(reply + 1), 0);
-    rig_close(&g);
+    fixture_close(&g);
     server_stop(&s);
 }
 
 static void nothing_stays_for_ever(void **state)
 {
     server s;
-    rig g;
+    fixture g;
     dibs__reply reply;
     char text[64];
 
     (void)state;
     server_need(&s, NULL);
     assert_int_equal(open_url(&g, s.url, NULL), DIBS_OK);
-    assert_int_equal(rig_enter(&g, "a", "me", 1, 0, &reply, NULL), DIBS_OK);
-    assert_int_equal(rig_enter(&g, "a", "you", 2, 5000, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_enter(&g, "a", "me", 1, 0, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_enter(&g, "a", "you", 2, 5000, &reply, NULL), DIBS_OK);
     static const char *const keys[] = {"dibs:{a}", "dibs:{a}:q"};
     for (size_t i = 0; i < 2; i++) {
         char command[64];
@@ -550,10 +550,10 @@ static void nothing_stays_for_ever(void **state)
         server_command(&s, command, text, sizeof text);
         assert_in_range(atoll(text + 1), 86400000, 2 * 86400000);
     }
-    assert_int_equal(rig_release(&g, "a", "me", 1, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_release(&g, "a", "me", 1, &reply, NULL), DIBS_OK);
     server_command(&s, "PTTL dibs:{a}", text, sizeof text);
     assert_in_range(atoll(text + 1), 86400000, 2 * 86400000);
-    rig_close(&g);
+    fixture_close(&g);
     server_stop(&s);
 }
 

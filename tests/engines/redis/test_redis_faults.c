@@ -4,7 +4,7 @@
 #include "support/calls.h"
 #include "support/test.h"
 
-#include "rig.h"
+#include "fixture.h"
 #include "support/clock.h"
 #include "support/proxy.h"
 #include "support/server.h"
@@ -20,7 +20,7 @@
 typedef struct scene {
     server server;
     proxy *proxy;
-    rig near, far; /* far: through the proxy */
+    fixture near, far; /* far: through the proxy */
     char near_url[64], far_url[64];
 } scene;
 
@@ -38,8 +38,8 @@ static int set_up(void **state)
     assert_non_null(s.proxy);
     snprintf(s.near_url, sizeof s.near_url, "redis://127.0.0.1:%d", s.server.port);
     snprintf(s.far_url, sizeof s.far_url, "redis://127.0.0.1:%d", proxy_port(s.proxy));
-    assert_int_equal(rig_open(&s.near, s.near_url, "aaaaaaaaaaaaaaaa", 5000, &err), DIBS_OK);
-    assert_int_equal(rig_open(&s.far, s.far_url, "bbbbbbbbbbbbbbbb", 2000, &err), DIBS_OK);
+    assert_int_equal(fixture_open(&s.near, s.near_url, "aaaaaaaaaaaaaaaa", 5000, &err), DIBS_OK);
+    assert_int_equal(fixture_open(&s.far, s.far_url, "bbbbbbbbbbbbbbbb", 2000, &err), DIBS_OK);
     return 0;
 }
 
@@ -48,8 +48,8 @@ static int tear_down(void **state)
     scene *s = *state;
 
     if (s->proxy) {
-        rig_close(&s->far);
-        rig_close(&s->near);
+        fixture_close(&s->far);
+        fixture_close(&s->near);
         proxy_stop(s->proxy);
     }
     server_stop(&s->server);
@@ -69,9 +69,9 @@ static void free_lock(scene *s, const char *name)
 {
     dibs__reply reply;
 
-    s->near.engine->class->break_lock(s->near.engine, name, "the test", true, rig_until(&s->near),
-                                      &reply, NULL);
-    rig_cancel(&s->far, name, ME, 1, NULL);
+    s->near.engine->class->break_lock(s->near.engine, name, "the test", true,
+                                      fixture_until(&s->near), &reply, NULL);
+    fixture_cancel(&s->far, name, ME, 1, NULL);
 }
 
 /* The far engine works again, on a new connection if need be, and no rule is left. */
@@ -82,7 +82,7 @@ static void heal(scene *s)
 
     proxy_heal(s->proxy);
     for (int i = 0; i < 3; i++)
-        rig_look(&s->far, "heal", &holders, &waiters, &fence);
+        fixture_look(&s->far, "heal", &holders, &waiters, &fence);
 }
 
 /* ---- Cut at every byte ----------------------------------------------------------------------- */
@@ -94,21 +94,21 @@ static dibs_status do_enter(scene *s, const char *name, uint64_t fence, dibs__re
                             dibs_error *err)
 {
     (void)fence;
-    return rig_enter(&s->far, name, ME, 1, 5000, out, err);
+    return fixture_enter(&s->far, name, ME, 1, 5000, out, err);
 }
 
 static dibs_status do_release(scene *s, const char *name, uint64_t fence, dibs__reply *out,
                               dibs_error *err)
 {
     (void)fence;
-    return rig_release(&s->far, name, ME, 1, out, err);
+    return fixture_release(&s->far, name, ME, 1, out, err);
 }
 
 static dibs_status do_keep(scene *s, const char *name, uint64_t fence, dibs__reply *out,
                            dibs_error *err)
 {
     (void)err;
-    return rig_keep(&s->far, name, ME, 1, fence, out);
+    return fixture_keep(&s->far, name, ME, 1, fence, out);
 }
 
 static dibs_status do_cancel(scene *s, const char *name, uint64_t fence, dibs__reply *out,
@@ -117,7 +117,7 @@ static dibs_status do_cancel(scene *s, const char *name, uint64_t fence, dibs__r
     (void)fence;
     memset(out, 0, sizeof *out);
     out->verdict = DIBS__RELEASED;
-    return rig_cancel(&s->far, name, ME, 1, err);
+    return fixture_cancel(&s->far, name, ME, 1, err);
 }
 
 typedef struct sweep {
@@ -132,11 +132,11 @@ static uint64_t prepare(scene *s, const sweep *w, const char *name)
     dibs__reply reply = {0};
 
     if (w->in_way)
-        assert_int_equal(rig_enter(&s->near, name, OTHER, 1, 0, &reply, NULL), DIBS_OK);
+        assert_int_equal(fixture_enter(&s->near, name, OTHER, 1, 0, &reply, NULL), DIBS_OK);
     if (w->in_way && w->run == do_cancel)
-        assert_int_equal(rig_enter(&s->far, name, ME, 1, 5000, &reply, NULL), DIBS_OK);
+        assert_int_equal(fixture_enter(&s->far, name, ME, 1, 5000, &reply, NULL), DIBS_OK);
     if (w->held) {
-        assert_int_equal(rig_enter(&s->far, name, ME, 1, 0, &reply, NULL), DIBS_OK);
+        assert_int_equal(fixture_enter(&s->far, name, ME, 1, 0, &reply, NULL), DIBS_OK);
         assert_int_equal(reply.verdict, DIBS__GRANTED);
         return reply.fence;
     }
@@ -152,7 +152,7 @@ static void check_settled(scene *s, const sweep *w, const char *name, uint64_t f
     uint64_t now = 0;
 
     assert_int_equal(w->run(s, name, fence, &again, NULL), DIBS_OK);
-    assert_true(rig_look(&s->near, name, &holders, &waiters, &now));
+    assert_true(fixture_look(&s->near, name, &holders, &waiters, &now));
     if (w->run == do_enter && w->in_way) {
         assert_int_equal(again.verdict, DIBS__QUEUED);
         assert_int_equal(waiters, 1);
@@ -191,7 +191,7 @@ static bool cut_once(scene *s, const sweep *w, proxy_way way, int k, int number)
     if (status == DIBS_UNAVAILABLE) { /* surely not done */
         size_t holders = 0, waiters = 0;
         uint64_t now = 0;
-        rig_look(&s->near, name, &holders, &waiters, &now);
+        fixture_look(&s->near, name, &holders, &waiters, &now);
         assert_true(w->run != do_enter || (!w->in_way ? holders == 0 : waiters == 0));
         assert_true(w->run != do_release || holders == 1);
     }
@@ -254,7 +254,7 @@ static void expect_late(scene *s, const char *name)
     dibs_status status;
 
     s->far.span = 300;
-    status = rig_enter(&s->far, name, ME, 1, 0, &reply, &err);
+    status = fixture_enter(&s->far, name, ME, 1, 0, &reply, &err);
     took = clock_ms() - began;
     s->far.span = 2000;
     assert_true(status == DIBS_UNKNOWN || status == DIBS_UNAVAILABLE);
@@ -263,7 +263,7 @@ static void expect_late(scene *s, const char *name)
     proxy_heal(s->proxy);
     for (int i = 0; i < 3;
          i++) { /* the connection may be gone: it is asked again, as the core would */
-        status = rig_enter(&s->far, name, ME, 1, 0, &reply, &err);
+        status = fixture_enter(&s->far, name, ME, 1, 0, &reply, &err);
         if (status == DIBS_OK)
             break;
     }
@@ -298,23 +298,23 @@ static void a_late_reply_is_not_taken_for_another(void **state)
 
     proxy_delay(s->proxy, PROXY_DOWN, 1200);
     s->far.span = 600;
-    assert_int_equal(rig_enter(&s->far, "late", ME, 1, 0, &first, NULL), DIBS_UNKNOWN);
+    assert_int_equal(fixture_enter(&s->far, "late", ME, 1, 0, &first, NULL), DIBS_UNKNOWN);
     s->far.span = 20000;
-    assert_int_equal(rig_enter(&s->far, "late, other", ME, 1, 0, &first, NULL), DIBS_OK);
+    assert_int_equal(fixture_enter(&s->far, "late, other", ME, 1, 0, &first, NULL), DIBS_OK);
     proxy_heal(s->proxy);
-    assert_int_equal(rig_enter(&s->far, "late", ME, 1, 0, &second, NULL), DIBS_OK);
+    assert_int_equal(fixture_enter(&s->far, "late", ME, 1, 0, &second, NULL), DIBS_OK);
     assert_true(second.fence != first.fence);
     s->far.span = 2000;
 }
 
 static bool is_granted(void *p)
 {
-    return rig_events(&((scene *)p)->far)->granted > 0;
+    return fixture_events(&((scene *)p)->far)->granted > 0;
 }
 
 static bool has_looked_again(void *p)
 {
-    return rig_events(&((scene *)p)->far)->looks_again > 0;
+    return fixture_events(&((scene *)p)->far)->looks_again > 0;
 }
 
 /* The subscription goes with all other connections, and comes back by itself. */
@@ -323,14 +323,14 @@ static void a_wait_that_is_cut_looks_again(void **state)
     scene *s = scene_of(state);
     dibs__reply reply;
 
-    assert_int_equal(rig_enter(&s->near, "wait", OTHER, 1, 0, &reply, NULL), DIBS_OK);
-    assert_int_equal(rig_enter(&s->far, "wait", ME, 1, 5000, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_enter(&s->near, "wait", OTHER, 1, 0, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_enter(&s->far, "wait", ME, 1, 5000, &reply, NULL), DIBS_OK);
     assert_int_equal(reply.verdict, DIBS__QUEUED);
     proxy_drop_all(s->proxy, false);
     s->far.granted = s->far.looks_again = 0;
     heal(s);
     assert_true(wait_until(has_looked_again, s, 10000));
-    assert_int_equal(rig_release(&s->near, "wait", OTHER, 1, &reply, NULL), DIBS_OK);
+    assert_int_equal(fixture_release(&s->near, "wait", OTHER, 1, &reply, NULL), DIBS_OK);
     assert_true(wait_until(is_granted, s, 5000));
 }
 
@@ -408,10 +408,10 @@ static void no_server_is_unavailable_and_then_it_is_back(void **state)
 
     server_end(&s->server, SIGKILL);
     sleep_ms(150); /* an idle connection is looked at before it is used; else it would be unknown */
-    assert_int_equal(rig_enter(&s->near, "gone", ME, 1, 0, &reply, &err), DIBS_UNAVAILABLE);
+    assert_int_equal(fixture_enter(&s->near, "gone", ME, 1, 0, &reply, &err), DIBS_UNAVAILABLE);
     assert_non_null(strstr(err.message, "redis at 127.0.0.1"));
     assert_int_equal(server_restart(&s->server), 0);
-    assert_int_equal(rig_enter(&s->near, "gone", ME, 1, 0, &reply, &err), DIBS_OK);
+    assert_int_equal(fixture_enter(&s->near, "gone", ME, 1, 0, &reply, &err), DIBS_OK);
     assert_int_equal(reply.verdict, DIBS__GRANTED);
 }
 

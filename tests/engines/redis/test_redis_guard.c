@@ -242,7 +242,7 @@ static void a_failover_that_loses_the_last_grant(void **state)
     assert_true(fence[1] > fence[0]);
 }
 
-/* Those in line on the replica's own data are not served before that either. */
+/* Those in the queue on the replica's own data are not served before that either. */
 static void the_queue_is_not_served_meanwhile(void **state)
 {
     group g;

@@ -531,7 +531,7 @@ static void note_grant(void *data, dibs_status status, dibs_grant *g, const dibs
     *(dibs_grant **)data = g;
 }
 
-/* The first in line is due while an unlock is asking for it: only one of the two may try. The nodes are so slow
+/* The first in the queue is due while an unlock is asking for it: only one of the two may try. The nodes are so slow
  * that it is due every time. */
 static void an_unlock_and_the_keeper_do_not_both_try(void **state)
 {
@@ -550,7 +550,7 @@ static void an_unlock_and_the_keeper_do_not_both_try(void **state)
         uint64_t t = 0;
         int64_t end = clock_ms() + SOON;
         assert_status(start_lock(d, "x", NULL, note_grant, &second, &t, NULL), DIBS_OK);
-        sleep_ms(5); /* it stands in line, or enters it meanwhile: either is fine */
+        sleep_ms(5); /* it stands in the queue, or enters it meanwhile: either is fine */
         unlock(first);
         while (!second && clock_ms() < end) {
             struct pollfd p = {.fd = dibs_fd(d), .events = POLLIN};

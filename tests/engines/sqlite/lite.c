@@ -51,26 +51,26 @@ void lite_boot(const char *id)
 
 /* ---- Desks ----------------------------------------------------------------------------------- */
 
-static desk *open_at(desk *d, const char *url, const sim_env *sim)
+static fixture *open_at(fixture *d, const char *url, const sim_env *sim)
 {
     dibs_error err = {0};
 
-    if (desk_open(d, url, sim ? &sim->env : NULL, &err) != DIBS_OK)
+    if (fixture_open(d, url, sim ? &sim->env : NULL, &err) != DIBS_OK)
         fail_msg("%s", err.message);
     return d;
 }
 
-desk *lite_open(desk *d)
+fixture *lite_open(fixture *d)
 {
     return open_at(d, lite_url, NULL);
 }
 
-desk *lite_open_in(desk *d, const sim_env *sim)
+fixture *lite_open_in(fixture *d, const sim_env *sim)
 {
     return open_at(d, lite_url, sim);
 }
 
-desk *lite_open_after_power_cut(desk *d, const sim_env *sim, int round)
+fixture *lite_open_after_power_cut(fixture *d, const sim_env *sim, int round)
 {
     char copy[SCRATCH_MAX + 32], url[SCRATCH_MAX + 64], id[32];
 

@@ -3,7 +3,7 @@
 #ifndef DIBS_TESTS_LITE_H
 #define DIBS_TESTS_LITE_H
 
-#include "desk.h"
+#include "fixture.h"
 #include "support/env.h"
 #include "support/scratch.h"
 
@@ -18,10 +18,10 @@ int lite_teardown(void **state);
 void lite_boot(const char *id);
 
 /* They return `d`, or the case fails. `sim` NULL: the system's clocks. */
-desk *lite_open(desk *d);
-desk *lite_open_in(desk *d, const sim_env *sim);
-/* A desk at what the disk (disk.h) had when it was last synced, in another boot. `round` names them. */
-desk *lite_open_after_power_cut(desk *d, const sim_env *sim, int round);
+fixture *lite_open(fixture *d);
+fixture *lite_open_in(fixture *d, const sim_env *sim);
+/* A fixture at what the disk (disk.h) had when it was last synced, in another boot. `round` names them. */
+fixture *lite_open_after_power_cut(fixture *d, const sim_env *sim, int round);
 
 void lite_run(const char *sql);
 int64_t lite_ask(const char *sql); /* the first value; -1: no row */

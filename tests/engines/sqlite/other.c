@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static uint64_t fork_child(desk *d, int from, bool stands_in)
+static uint64_t fork_child(fixture *d, int from, bool stands_in)
 {
     int ready[2];
     char done = 0;
@@ -31,30 +31,30 @@ static uint64_t fork_child(desk *d, int from, bool stands_in)
         pause();
 }
 
-static void obey(const other *o, int from, int to, desk *d)
+static void obey(const other *o, int from, int to, fixture *d)
 {
     uint64_t fence = 0, answer;
     char what;
 
     while (read(from, &what, 1) == 1 && what != 'q') {
-        int64_t window = what == 'w' ? DESK_WINDOW : 0;
+        int64_t window = what == 'w' ? FIXTURE_WINDOW : 0;
         if (what == 'e' || what == 'w')
-            answer = fence = desk_enter(d, o->name, o->owner, o->capacity, window).fence;
+            answer = fence = fixture_enter(d, o->name, o->owner, o->capacity, window).fence;
         else if (what == 'r')
-            answer = desk_release(d, o->name, o->owner, fence) == DIBS__RELEASED;
+            answer = fixture_release(d, o->name, o->owner, fence) == DIBS__RELEASED;
         else
             answer = fork_child(d, from, what == 's');
         if (write(to, &answer, sizeof answer) != sizeof answer)
             break;
     }
-    desk_close(d);
+    fixture_close(d);
     _exit(0);
 }
 
 void other_start(other *o)
 {
     int down[2], up[2];
-    desk d;
+    fixture d;
     dibs_error err;
 
     assert_int_equal(pipe2(down, O_CLOEXEC), 0);
@@ -64,7 +64,7 @@ void other_start(other *o)
     if (o->pid == 0) {
         close(down[1]);
         close(up[0]);
-        if (desk_open(&d, o->url, NULL, &err) != DIBS_OK)
+        if (fixture_open(&d, o->url, NULL, &err) != DIBS_OK)
             _exit(1);
         d.owner_named = o->owner_named;
         d.min_hold = o->min_hold;

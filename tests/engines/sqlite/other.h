@@ -3,7 +3,7 @@
 #ifndef DIBS_TESTS_OTHER_H
 #define DIBS_TESTS_OTHER_H
 
-#include "desk.h"
+#include "fixture.h"
 
 #include <sys/types.h>
 
@@ -19,7 +19,7 @@ typedef struct other {
 /* Fill in what it is about first. */
 void other_start(other *o);
 
-/* e enter, w enter and stay in line, r release: answers with the fence, 0 for none, 1 for released.
+/* e enter, w enter and stay in the queue, r release: answers with the fence, 0 for none, 1 for released.
  * s fork a child that stands in, i fork one that just inherits: answers with its pid. q close and
  * end: no answer. */
 uint64_t other_order(other *o, char what);

@@ -27,7 +27,7 @@ static void start(other *o, const char *owner, uint32_t capacity)
 
 static void a_lock_goes_from_process_to_process(void **state)
 {
-    desk d;
+    fixture d;
     other o;
     uint64_t fence;
 
@@ -36,19 +36,19 @@ static void a_lock_goes_from_process_to_process(void **state)
     fence = other_order(&o, 'e');
     assert_true(fence > 0);
     lite_open(&d);
-    assert_int_equal(desk_enter(&d, "x", "parent", 0, 0).verdict, DIBS__BUSY);
-    assert_int_equal(desk_enter(&d, "x", "parent", 0, DESK_WINDOW).verdict, DIBS__QUEUED);
+    assert_int_equal(fixture_enter(&d, "x", "parent", 0, 0).verdict, DIBS__BUSY);
+    assert_int_equal(fixture_enter(&d, "x", "parent", 0, FIXTURE_WINDOW).verdict, DIBS__QUEUED);
     assert_int_equal(other_order(&o, 'r'), 1);
-    assert_true(desk_wait(&d, "parent", AT_ONCE) > fence);
+    assert_true(fixture_wait(&d, "parent", AT_ONCE) > fence);
     other_order(&o, 'q');
     other_end(&o, 0);
-    desk_close(&d);
+    fixture_close(&d);
 }
 
 /* Waits for a holder that is killed; `capacity` 0 is an exclusive lock. */
 static void outlive_holder(uint32_t capacity)
 {
-    desk d;
+    fixture d;
     other o;
 
     start(&o, "child", capacity);
@@ -57,12 +57,13 @@ static void outlive_holder(uint32_t capacity)
     for (uint32_t i = 1; i < capacity; i++) {
         char owner[16];
         snprintf(owner, sizeof owner, "mine%u", i);
-        assert_int_equal(desk_enter(&d, "x", owner, capacity, 0).verdict, DIBS__GRANTED);
+        assert_int_equal(fixture_enter(&d, "x", owner, capacity, 0).verdict, DIBS__GRANTED);
     }
-    assert_int_equal(desk_enter(&d, "x", "parent", capacity, DESK_WINDOW).verdict, DIBS__QUEUED);
+    assert_int_equal(fixture_enter(&d, "x", "parent", capacity, FIXTURE_WINDOW).verdict,
+                     DIBS__QUEUED);
     other_end(&o, SIGKILL);
-    assert_true(desk_wait(&d, "parent", AT_ONCE) > 0);
-    desk_close(&d);
+    assert_true(fixture_wait(&d, "parent", AT_ONCE) > 0);
+    fixture_close(&d);
 }
 
 static void a_killed_holder_is_replaced_at_once(void **state)
@@ -79,7 +80,7 @@ static void a_killed_sharer_is_replaced_at_once(void **state)
 
 static void trying_finds_the_dead_too(void **state)
 {
-    desk d;
+    fixture d;
     other o;
 
     (void)state;
@@ -87,31 +88,31 @@ static void trying_finds_the_dead_too(void **state)
     other_order(&o, 'e');
     lite_open(&d); /* before the death: sweeping at open is another test */
     other_end(&o, SIGKILL);
-    assert_int_equal(desk_enter(&d, "x", "parent", 0, 0).verdict, DIBS__GRANTED);
-    desk_close(&d);
+    assert_int_equal(fixture_enter(&d, "x", "parent", 0, 0).verdict, DIBS__GRANTED);
+    fixture_close(&d);
 }
 
 static void a_killed_waiter_is_skipped(void **state)
 {
-    desk d;
+    fixture d;
     other o;
     uint64_t fence;
 
     (void)state;
     lite_open(&d);
-    fence = desk_enter(&d, "x", "parent", 0, 0).fence;
+    fence = fixture_enter(&d, "x", "parent", 0, 0).fence;
     start(&o, "child", 0);
     other_order(&o, 'w');
-    assert_int_equal(desk_enter(&d, "x", "third", 0, DESK_WINDOW).verdict, DIBS__QUEUED);
+    assert_int_equal(fixture_enter(&d, "x", "third", 0, FIXTURE_WINDOW).verdict, DIBS__QUEUED);
     other_end(&o, SIGKILL);
-    assert_int_equal(desk_release(&d, "x", "parent", fence), DIBS__RELEASED);
-    assert_true(desk_wait(&d, "third", 0) > fence);
-    desk_close(&d);
+    assert_int_equal(fixture_release(&d, "x", "parent", fence), DIBS__RELEASED);
+    assert_true(fixture_wait(&d, "third", 0) > fence);
+    fixture_close(&d);
 }
 
 static void holder_and_waiter_killed_together_hold_up_nobody(void **state)
 {
-    desk d;
+    fixture d;
     other holder, waiter;
 
     (void)state;
@@ -120,17 +121,17 @@ static void holder_and_waiter_killed_together_hold_up_nobody(void **state)
     start(&waiter, "b", 0);
     other_order(&waiter, 'w');
     lite_open(&d);
-    assert_int_equal(desk_enter(&d, "x", "c", 0, DESK_WINDOW).verdict, DIBS__QUEUED);
+    assert_int_equal(fixture_enter(&d, "x", "c", 0, FIXTURE_WINDOW).verdict, DIBS__QUEUED);
     other_end(&holder, SIGKILL);
     other_end(&waiter, SIGKILL);
-    assert_true(desk_wait(&d, "c", AT_ONCE) > 0);
-    desk_close(&d);
+    assert_true(fixture_wait(&d, "c", AT_ONCE) > 0);
+    fixture_close(&d);
 }
 
 /* A waiter that was handed the lock and is killed is not known as a holder to those behind it. */
 static void a_death_after_a_hand_over_is_noticed(void **state)
 {
-    desk d;
+    fixture d;
     other holder, next;
 
     (void)state;
@@ -139,19 +140,19 @@ static void a_death_after_a_hand_over_is_noticed(void **state)
     start(&next, "b", 0);
     other_order(&next, 'w');
     lite_open(&d);
-    assert_int_equal(desk_enter(&d, "x", "c", 0, DESK_WINDOW).verdict, DIBS__QUEUED);
+    assert_int_equal(fixture_enter(&d, "x", "c", 0, FIXTURE_WINDOW).verdict, DIBS__QUEUED);
     other_order(&holder, 'r');
     other_end(&next, SIGKILL);
-    assert_true(desk_wait(&d, "c", AT_ONCE) > 0);
+    assert_true(fixture_wait(&d, "c", AT_ONCE) > 0);
     other_order(&holder, 'q');
     other_end(&holder, 0);
-    desk_close(&d);
+    fixture_close(&d);
 }
 
 /* We never looked at the third process: only the folder tells of its death. */
 static void a_death_far_ahead_in_line_is_noticed(void **state)
 {
-    desk d;
+    fixture d;
     other o[3];
 
     (void)state;
@@ -160,22 +161,22 @@ static void a_death_far_ahead_in_line_is_noticed(void **state)
         other_order(&o[i], i == 0 ? 'e' : 'w');
     }
     lite_open(&d);
-    assert_int_equal(desk_enter(&d, "x", "d", 0, DESK_WINDOW).verdict, DIBS__QUEUED);
+    assert_int_equal(fixture_enter(&d, "x", "d", 0, FIXTURE_WINDOW).verdict, DIBS__QUEUED);
     other_order(&o[0], 'r');
     other_order(&o[1], 'r');
-    assert_int_equal(desk_wait(&d, "d", 20), 0);
+    assert_int_equal(fixture_wait(&d, "d", 20), 0);
     other_end(&o[2], SIGKILL);
-    assert_true(desk_wait(&d, "d", AT_ONCE) > 0);
+    assert_true(fixture_wait(&d, "d", AT_ONCE) > 0);
     for (int i = 0; i < 2; i++) {
         other_order(&o[i], 'q');
         other_end(&o[i], 0);
     }
-    desk_close(&d);
+    fixture_close(&d);
 }
 
 static void a_named_owner_lives_by_its_lease(void **state)
 {
-    desk d;
+    fixture d;
     other o;
 
     (void)state;
@@ -184,15 +185,15 @@ static void a_named_owner_lives_by_its_lease(void **state)
     other_order(&o, 'e');
     other_end(&o, SIGKILL);
     lite_open(&d);
-    assert_int_equal(desk_enter(&d, "x", "parent", 0, 0).verdict, DIBS__BUSY);
+    assert_int_equal(fixture_enter(&d, "x", "parent", 0, 0).verdict, DIBS__BUSY);
     d.owner_named = true; /* the same attempt, asked for again: it is still there */
-    assert_int_equal(desk_enter(&d, "x", "job", 0, 0).verdict, DIBS__GRANTED);
-    desk_close(&d);
+    assert_int_equal(fixture_enter(&d, "x", "job", 0, 0).verdict, DIBS__GRANTED);
+    fixture_close(&d);
 }
 
 static void min_hold_outlives_its_process(void **state)
 {
-    desk d;
+    fixture d;
     other o;
 
     (void)state;
@@ -202,13 +203,13 @@ static void min_hold_outlives_its_process(void **state)
     other_order(&o, 'r');
     lite_open(&d);
     other_end(&o, SIGKILL);
-    assert_int_equal(desk_enter(&d, "x", "parent", 0, 0).verdict, DIBS__BUSY);
-    desk_close(&d);
+    assert_int_equal(fixture_enter(&d, "x", "parent", 0, 0).verdict, DIBS__BUSY);
+    fixture_close(&d);
 }
 
 static void a_child_that_stands_in_keeps_the_lock(void **state)
 {
-    desk d;
+    fixture d;
     other o;
     pid_t child;
 
@@ -217,18 +218,18 @@ static void a_child_that_stands_in_keeps_the_lock(void **state)
     other_order(&o, 'e');
     child = (pid_t)other_order(&o, 's');
     lite_open(&d);
-    assert_int_equal(desk_enter(&d, "x", "parent", 0, DESK_WINDOW).verdict, DIBS__QUEUED);
+    assert_int_equal(fixture_enter(&d, "x", "parent", 0, FIXTURE_WINDOW).verdict, DIBS__QUEUED);
     other_end(&o, SIGKILL);
-    assert_int_equal(desk_wait(&d, "parent", 100), 0);
-    assert_int_equal(desk_keep(&d, "x", "parent", 0), DIBS__QUEUED);
+    assert_int_equal(fixture_wait(&d, "parent", 100), 0);
+    assert_int_equal(fixture_keep(&d, "x", "parent", 0), DIBS__QUEUED);
     kill(child, SIGKILL);
-    assert_true(desk_wait(&d, "parent", AT_ONCE) > 0);
-    desk_close(&d);
+    assert_true(fixture_wait(&d, "parent", AT_ONCE) > 0);
+    fixture_close(&d);
 }
 
 static void a_child_that_inherits_keeps_nothing(void **state)
 {
-    desk d;
+    fixture d;
     other o;
     pid_t child;
 
@@ -237,35 +238,35 @@ static void a_child_that_inherits_keeps_nothing(void **state)
     other_order(&o, 'e');
     child = (pid_t)other_order(&o, 'i');
     lite_open(&d);
-    assert_int_equal(desk_enter(&d, "x", "parent", 0, DESK_WINDOW).verdict, DIBS__QUEUED);
+    assert_int_equal(fixture_enter(&d, "x", "parent", 0, FIXTURE_WINDOW).verdict, DIBS__QUEUED);
     other_end(&o, SIGKILL);
-    assert_true(desk_wait(&d, "parent", AT_ONCE) > 0);
+    assert_true(fixture_wait(&d, "parent", AT_ONCE) > 0);
     kill(child, SIGKILL);
-    desk_close(&d);
+    fixture_close(&d);
 }
 
 static void handles_of_one_process_leave_each_other_alone(void **state)
 {
-    desk a, b;
+    fixture a, b;
     other o;
 
     (void)state;
     lite_open(&a);
     lite_open(&b);
-    desk_enter(&a, "x", "a", 0, 0);
-    assert_int_equal(desk_enter(&b, "x", "b", 0, 0).verdict, DIBS__BUSY);
-    desk_close(&b);
+    fixture_enter(&a, "x", "a", 0, 0);
+    assert_int_equal(fixture_enter(&b, "x", "b", 0, 0).verdict, DIBS__BUSY);
+    fixture_close(&b);
     lite_open(&b); /* sweeps: must not touch a's file */
     start(&o, "child", 0);
     assert_int_equal(other_order(&o, 'e'), 0); /* still held, in the eyes of another process */
     other_end(&o, SIGKILL);
-    desk_close(&b);
-    desk_close(&a);
+    fixture_close(&b);
+    fixture_close(&a);
 }
 
 static void a_break_reaches_the_holder(void **state)
 {
-    desk d;
+    fixture d;
     other o;
     uint64_t fence;
     dibs__reply reply;
@@ -273,27 +274,27 @@ static void a_break_reaches_the_holder(void **state)
 
     (void)state;
     lite_open(&d);
-    fence = desk_enter(&d, "x", "parent", 0, 0).fence;
+    fence = fixture_enter(&d, "x", "parent", 0, 0).fence;
     start(&o, "operator", 0);
     other_order(&o, 'w'); /* is there */
     {
         pid_t pid = fork();
         if (pid == 0) {
-            desk b;
+            fixture b;
             lite_open(&b);
             b.class->break_lock(b.engine, "x", "op", false, dibs__after(b.env, DIBS__SECOND),
                                 &reply, &err);
-            desk_close(&b);
+            fixture_close(&b);
             _exit(reply.verdict == DIBS__BUSY ? 0 : 1);
         }
         int code;
         waitpid(pid, &code, 0);
         assert_int_equal(code, 0);
     }
-    assert_true(desk_wait_look(&d, "parent", AT_ONCE));
-    assert_int_equal(desk_keep(&d, "x", "parent", fence), DIBS__BROKEN);
+    assert_true(fixture_wait_look(&d, "parent", AT_ONCE));
+    assert_int_equal(fixture_keep(&d, "x", "parent", fence), DIBS__BROKEN);
     other_end(&o, SIGKILL);
-    desk_close(&d);
+    fixture_close(&d);
 }
 
 static int count_files(void)
@@ -313,7 +314,7 @@ static int count_files(void)
 
 static void the_dead_are_buried_at_open(void **state)
 {
-    desk d;
+    fixture d;
     other o;
 
     (void)state;
@@ -324,53 +325,53 @@ static void the_dead_are_buried_at_open(void **state)
     lite_open(&d);
     assert_int_equal(count_files(), 3); /* the gate, and our own two */
     assert_int_equal(lite_ask("SELECT count(*) FROM holders"), 0);
-    desk_close(&d);
+    fixture_close(&d);
     assert_int_equal(count_files(), 1);
 }
 
 /* Its file is gone when its turn comes: it must not get it. */
 static void the_buried_are_not_served(void **state)
 {
-    desk d, later;
+    fixture d, later;
     other dead;
     uint64_t fence;
 
     (void)state;
     lite_open(&d);
-    fence = desk_enter(&d, "x", "a", 0, 0).fence;
-    desk_enter(&d, "x", "b", 0, DESK_WINDOW);
+    fence = fixture_enter(&d, "x", "a", 0, 0).fence;
+    fixture_enter(&d, "x", "b", 0, FIXTURE_WINDOW);
     start(&dead, "c", 0);
     other_order(&dead, 'w');
-    desk_enter(&d, "x", "d", 0, DESK_WINDOW);
+    fixture_enter(&d, "x", "d", 0, FIXTURE_WINDOW);
     other_end(&dead, SIGKILL);
-    desk_close(lite_open(&later));
-    desk_release(&d, "x", "a", fence);
-    fence = desk_wait(&d, "b", 0);
+    fixture_close(lite_open(&later));
+    fixture_release(&d, "x", "a", fence);
+    fence = fixture_wait(&d, "b", 0);
     assert_true(fence > 0);
-    desk_release(&d, "x", "b", fence);
-    assert_true(desk_wait(&d, "d", 0) > fence);
-    desk_close(&d);
+    fixture_release(&d, "x", "b", fence);
+    assert_true(fixture_wait(&d, "d", 0) > fence);
+    fixture_close(&d);
 }
 
 static void a_cleared_folder_kills_nobody(void **state)
 {
     char command[SCRATCH_MAX + 64];
-    desk a, b;
+    fixture a, b;
 
     (void)state;
     lite_open(&a);
-    desk_enter(&a, "x", "a", 0, 0);
+    fixture_enter(&a, "x", "a", 0, 0);
     snprintf(command, sizeof command, "rm -r '%s-dibs'", lite_path);
     assert_int_equal(system(command), 0);
     lite_open(&b);
-    assert_int_equal(desk_enter(&b, "x", "b", 0, 0).verdict, DIBS__BUSY);
-    desk_close(&b);
-    desk_close(&a);
+    assert_int_equal(fixture_enter(&b, "x", "b", 0, 0).verdict, DIBS__BUSY);
+    fixture_close(&b);
+    fixture_close(&a);
 }
 
 static void others_go_on_while_a_holder_is_stopped(void **state)
 {
-    desk d;
+    fixture d;
     other o;
 
     (void)state;
@@ -378,10 +379,10 @@ static void others_go_on_while_a_holder_is_stopped(void **state)
     other_order(&o, 'e');
     lite_open(&d);
     kill(o.pid, SIGSTOP);
-    assert_int_equal(desk_enter(&d, "x", "parent", 0, 0).verdict, DIBS__BUSY);
-    assert_int_equal(desk_enter(&d, "y", "parent", 0, 0).verdict, DIBS__GRANTED);
+    assert_int_equal(fixture_enter(&d, "x", "parent", 0, 0).verdict, DIBS__BUSY);
+    assert_int_equal(fixture_enter(&d, "y", "parent", 0, 0).verdict, DIBS__GRANTED);
     other_end(&o, SIGKILL);
-    desk_close(&d);
+    fixture_close(&d);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, lite_setup, lite_teardown)

@@ -17,8 +17,8 @@
 
 /* ---- Commands -------------------------------------------------------------------------------- */
 
-static dibs_status try(desk *d, const char *key, const dibs__cell_command *c, dibs__cell_reply *out,
-                       dibs_error *err)
+static dibs_status try(fixture *d, const char *key, const dibs__cell_command *c,
+                       dibs__cell_reply *out, dibs_error *err)
 {
     dibs__cell_command stamped = *c;
     static int stamps;
@@ -31,7 +31,7 @@ static dibs_status try(desk *d, const char *key, const dibs__cell_command *c, di
                           out, err);
 }
 
-static dibs__cell_reply run(desk *d, const char *key, dibs__cell_command c)
+static dibs__cell_reply run(fixture *d, const char *key, dibs__cell_command c)
 {
     dibs_error err = {0};
     dibs__cell_reply reply;
@@ -42,7 +42,7 @@ static dibs__cell_reply run(desk *d, const char *key, dibs__cell_command c)
 }
 
 /* The verdict; the value is looked at and thrown away. */
-static dibs__cell_reply done(desk *d, const char *key, dibs__cell_command c)
+static dibs__cell_reply done(fixture *d, const char *key, dibs__cell_command c)
 {
     dibs__cell_reply reply = run(d, key, c);
 
@@ -62,7 +62,7 @@ static dibs__cell_command put(uint64_t version, const char *text, int64_t keep)
 
 static const dibs__cell_command look = {.op = DIBS__CELL_READ};
 
-static void assert_cell(desk *d, const char *key, const char *text)
+static void assert_cell(fixture *d, const char *key, const char *text)
 {
     dibs__cell_reply reply = run(d, key, look);
 
@@ -79,40 +79,40 @@ static void assert_cell(desk *d, const char *key, const char *text)
 
 static void a_store_of_version_1_opens(void **state)
 {
-    desk d;
+    fixture d;
     uint64_t fence;
 
     (void)state;
     lite_open(&d);
     d.owner_named = true;
-    fence = desk_enter(&d, "kept", "me", 0, 0).fence;
-    desk_close(&d);
+    fence = fixture_enter(&d, "kept", "me", 0, 0).fence;
+    fixture_close(&d);
     lite_run("DROP VIEW cells; DROP TABLE cell; DROP TABLE request; DROP INDEX lock_listed; "
              "ALTER TABLE lock DROP COLUMN listed; PRAGMA user_version = 1");
     lite_open(&d);
     assert_int_equal(lite_ask("PRAGMA user_version"), 3);
     assert_int_equal(lite_ask("SELECT count(*) FROM lock WHERE listed > 0"), 1);
-    assert_int_equal(desk_enter(&d, "kept", "other", 0, 0).verdict, DIBS__BUSY);
-    assert_int_equal(desk_release(&d, "kept", "me", fence), DIBS__RELEASED);
+    assert_int_equal(fixture_enter(&d, "kept", "other", 0, 0).verdict, DIBS__BUSY);
+    assert_int_equal(fixture_release(&d, "kept", "me", fence), DIBS__RELEASED);
     assert_int_equal(done(&d, "c:x", put(0, "new", 0)).verdict, DIBS__CELL_DONE);
     assert_cell(&d, "c:x", "new");
-    desk_close(&d);
+    fixture_close(&d);
 }
 
 /* All that there is when it is taken over is in the index of the listing, and what a handle of the older version,
  * which does not know the column, makes or takes meanwhile gets there. */
 static void a_store_of_version_2_is_indexed(void **state)
 {
-    desk d;
+    fixture d;
     uint64_t fence;
 
     (void)state;
     lite_open(&d);
     d.owner_named = true;
-    fence = desk_enter(&d, "idle", "me", 0, 0).fence;
-    assert_int_equal(desk_release(&d, "idle", "me", fence), DIBS__RELEASED);
-    fence = desk_enter(&d, "held", "me", 0, 0).fence;
-    desk_close(&d);
+    fence = fixture_enter(&d, "idle", "me", 0, 0).fence;
+    assert_int_equal(fixture_release(&d, "idle", "me", fence), DIBS__RELEASED);
+    fence = fixture_enter(&d, "held", "me", 0, 0).fence;
+    fixture_close(&d);
     lite_run("DROP INDEX lock_listed; ALTER TABLE lock DROP COLUMN listed; "
              "PRAGMA user_version = 2");
     lite_open(&d);
@@ -121,16 +121,16 @@ static void a_store_of_version_2_is_indexed(void **state)
              "broken_fence, broken_at) VALUES ('theirs', 1, 0, 0, 0, 1, 0, 0, 0); UPDATE lock SET "
              "listed = 0 WHERE name = 'held'");
     assert_int_equal(lite_ask("SELECT listed FROM lock WHERE name = 'theirs'"), 1);
-    assert_int_equal(desk_keep(&d, "held", "me", fence), DIBS__GRANTED);
+    assert_int_equal(fixture_keep(&d, "held", "me", fence), DIBS__GRANTED);
     assert_int_equal(lite_ask("SELECT listed FROM lock WHERE name = 'held'"), 1);
-    assert_int_equal(desk_release(&d, "held", "me", fence), DIBS__RELEASED);
+    assert_int_equal(fixture_release(&d, "held", "me", fence), DIBS__RELEASED);
     assert_int_equal(lite_ask("SELECT listed FROM lock WHERE name = 'held'"), 0);
-    desk_close(&d);
+    fixture_close(&d);
 }
 
 static void people_can_read_cells(void **state)
 {
-    desk d;
+    fixture d;
 
     (void)state;
     lite_open(&d);
@@ -142,7 +142,7 @@ static void people_can_read_cells(void **state)
                               "julianday('now')) < 0.01"),
                      2);
     assert_int_equal(lite_ask("SELECT count(*) FROM cells WHERE expires > written"), 1);
-    desk_close(&d);
+    fixture_close(&d);
 }
 
 /* ---- Boots ----------------------------------------------------------------------------------- */
@@ -150,14 +150,14 @@ static void people_can_read_cells(void **state)
 static void time_goes_on_over_a_restart(void **state)
 {
     sim_env sim;
-    desk d;
+    fixture d;
 
     (void)state;
     sim_env_init(&sim, 1);
     lite_open_in(&d, &sim);
     done(&d, "c:brief", put(0, "x", 100 * DIBS__SECOND));
     done(&d, "c:long", put(0, "x", 1000 * DIBS__SECOND));
-    desk_close(&d);
+    fixture_close(&d);
     lite_boot("second");
     sim.boottime = 5 * DIBS__SECOND; /* the machine was off for a while */
     sim.wall += 200 * DIBS__SECOND;
@@ -169,14 +169,14 @@ static void time_goes_on_over_a_restart(void **state)
     assert_cell(&d, "c:long", "x");
     sim.boottime += 800 * DIBS__SECOND;
     assert_cell(&d, "c:long", NULL);
-    desk_close(&d);
+    fixture_close(&d);
 }
 
 static void nothing_grows_younger_when_the_clock_is_wrong(void **state)
 {
     dibs__cell_command alive = put(0, "running", 0);
     sim_env sim;
-    desk d;
+    fixture d;
     uint64_t version;
 
     (void)state;
@@ -185,7 +185,7 @@ static void nothing_grows_younger_when_the_clock_is_wrong(void **state)
     lite_open_in(&d, &sim);
     version = done(&d, "c:x", alive).version;
     assert_true(done(&d, "c:x", put(0, "y", 0)).age < DIBS__SECOND);
-    desk_close(&d);
+    fixture_close(&d);
     lite_boot("second");
     sim.boottime = 5 * DIBS__SECOND;
     sim.wall = 0; /* 1970 */
@@ -193,14 +193,14 @@ static void nothing_grows_younger_when_the_clock_is_wrong(void **state)
     assert_true(done(&d, "c:x", put(0, "y", 0)).age ==
                 INT64_MAX); /* its runner died with the boot */
     assert_true(done(&d, "c:x", put(version, "z", 0)).version > version);
-    desk_close(&d);
+    fixture_close(&d);
 }
 
 /* ---- Power cuts ------------------------------------------------------------------------------ */
 
 static void what_was_told_survives_a_power_cut(void **state)
 {
-    desk d, after;
+    fixture d, after;
     uint64_t version = 0;
     char text[16];
 
@@ -220,9 +220,9 @@ static void what_was_told_survives_a_power_cut(void **state)
         assert_cell(&after, "c:x", text);
         assert_int_equal(done(&after, "n:x", take).verdict, DIBS__CELL_ALREADY);
         assert_int_equal(done(&after, "n:x", look).number, 1000 - i);
-        desk_close(&after);
+        fixture_close(&after);
     }
-    desk_close(&d);
+    fixture_close(&d);
     disk_take_out();
 }
 
@@ -230,7 +230,7 @@ static void what_was_told_survives_a_power_cut(void **state)
 static void signs_of_life_are_not_synced(void **state)
 {
     dibs__cell_command c = put(0, "begun", 0);
-    desk d, after;
+    fixture d, after;
     uint64_t version;
 
     (void)state;
@@ -246,15 +246,15 @@ static void signs_of_life_are_not_synced(void **state)
     assert_cell(&after, "c:x", "begun");
     assert_true(done(&after, "c:x", put(0, "x", 0)).age == INT64_MAX);
     assert_true(done(&after, "c:x", put(DIBS__CELL_ANY, "x", 0)).version > version);
-    desk_close(&after);
-    desk_close(&d);
+    fixture_close(&after);
+    fixture_close(&d);
     disk_take_out();
 }
 
 /* ---- Disks that fail ------------------------------------------------------------------------- */
 
 /* Every command is done as a whole or not at all, and says which. */
-static void live(desk *d, int64_t *taken)
+static void live(fixture *d, int64_t *taken)
 {
     dibs__cell_command take = {.op = DIBS__CELL_TAKE, .number = 1, .request_keep = DAY};
     char request[16];
@@ -278,7 +278,7 @@ static void sweep(disk_fault fault, bool for_ever)
     bool struck = true;
 
     for (int n = 1; struck; n++) {
-        desk d;
+        fixture d;
         int64_t taken = 0;
 
         assert_true(n < 500);
@@ -294,7 +294,7 @@ static void sweep(disk_fault fault, bool for_ever)
         live(&d, &taken); /* once more: what was done is not done again */
         assert_int_equal(taken, TAKES);
         assert_int_equal(done(&d, "n:x", look).number, 0);
-        desk_close(&d);
+        fixture_close(&d);
         disk_take_out();
         lite_teardown(NULL);
     }
@@ -317,7 +317,7 @@ static void what_has_ended_is_reaped_in_small_batches(void **state)
     dibs__cell_command request = {
         .op = DIBS__CELL_ADD, .number = 1, .request = "r", .request_keep = DIBS__SECOND};
     sim_env sim;
-    desk d;
+    fixture d;
     char key[32];
     int64_t before, left;
 
@@ -340,13 +340,13 @@ static void what_has_ended_is_reaped_in_small_batches(void **state)
     }
     assert_int_equal(lite_ask("SELECT count(*) FROM request"), 0);
     assert_cell(&d, "c:kept", "x");
-    desk_close(&d);
+    fixture_close(&d);
 }
 
 static void a_floor_is_reaped_a_day_later(void **state)
 {
     sim_env sim;
-    desk d;
+    fixture d;
     uint64_t fence;
 
     (void)state;
@@ -366,7 +366,7 @@ static void a_floor_is_reaped_a_day_later(void **state)
     sim_env_pass(&sim, DAY);
     done(&d, "c:y", look);
     assert_int_equal(lite_ask("SELECT count(*) FROM cell"), 0);
-    desk_close(&d);
+    fixture_close(&d);
 }
 
 /* ---- The dead and those who wait ------------------------------------------------------------- */
@@ -382,7 +382,7 @@ static void die_with(const char *key, bool alive)
     pid = fork();
     if (pid == 0) {
         dibs__cell_command c = put(0, "running", 0);
-        desk d;
+        fixture d;
         alarm(20);
         lite_open(&d);
         c.alive = alive;
@@ -400,7 +400,7 @@ static void die_with(const char *key, bool alive)
 
 static void a_dead_process_is_noticed(void **state)
 {
-    desk d;
+    fixture d;
     void *watched = NULL;
     uint64_t version;
     int64_t begin;
@@ -418,16 +418,16 @@ static void a_dead_process_is_noticed(void **state)
     assert_int_equal(d.class->watch(d.engine, "c:next", version,
                                     dibs__after(d.env, 20 * DIBS__SECOND), &watched, NULL),
                      DIBS_OK);
-    assert_true(desk_wait_change(&d, "c:next", 0)); /* there is nothing to wait for */
+    assert_true(fixture_wait_change(&d, "c:next", 0)); /* there is nothing to wait for */
     assert_true(clock_ms() - begin < 10000);
     d.class->unwatch(d.engine, watched);
-    desk_close(&d);
+    fixture_close(&d);
 }
 
 /* Another client's commit wakes, and is told once; other cells tell nothing. */
 static void a_commit_wakes(void **state)
 {
-    desk a, b;
+    fixture a, b;
     void *watched = NULL;
     uint64_t version;
 
@@ -443,12 +443,12 @@ static void a_commit_wakes(void **state)
         snprintf(key, sizeof key, "c:other%d", i);
         done(&b, key, put(0, "x", 0));
     }
-    assert_false(desk_wait_change(&a, "c:x", 100));
+    assert_false(fixture_wait_change(&a, "c:x", 100));
     done(&b, "c:x", put(version, "2", 0));
-    assert_true(desk_wait_change(&a, "c:x", 10000));
+    assert_true(fixture_wait_change(&a, "c:x", 10000));
     a.class->unwatch(a.engine, watched);
-    desk_close(&a);
-    desk_close(&b);
+    fixture_close(&a);
+    fixture_close(&b);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, lite_setup_booted, lite_teardown)

@@ -17,10 +17,10 @@
 
 static void refuse(const char *bad, dibs_status status, const char *because)
 {
-    desk d;
+    fixture d;
     dibs_error err = {0};
 
-    assert_int_equal(desk_open(&d, bad, NULL, &err), status);
+    assert_int_equal(fixture_open(&d, bad, NULL, &err), status);
     if (!strstr(err.message, because))
         fail_msg("'%s' does not say '%s'", err.message, because);
 }
@@ -62,10 +62,10 @@ static void foreign_database_is_refused_untouched(void **state)
 
 static void newer_database_is_refused(void **state)
 {
-    desk d;
+    fixture d;
 
     (void)state;
-    desk_close(lite_open(&d));
+    fixture_close(lite_open(&d));
     lite_run("PRAGMA user_version = 4");
     refuse(lite_url, DIBS_UNSUPPORTED, "newer");
 }
@@ -74,13 +74,13 @@ static void default_store_is_private(void **state)
 {
     char file[SCRATCH_MAX + 32];
     struct stat st;
-    desk d;
+    fixture d;
     dibs_error err = {0};
 
     (void)state;
     setenv("XDG_STATE_HOME", lite_folder.path, 1);
-    assert_int_equal(desk_open(&d, "sqlite:", NULL, &err), DIBS_OK);
-    desk_close(&d);
+    assert_int_equal(fixture_open(&d, "sqlite:", NULL, &err), DIBS_OK);
+    fixture_close(&d);
     unsetenv("XDG_STATE_HOME");
     assert_int_equal(stat(scratch_file(&lite_folder, "dibs", file, sizeof file), &st), 0);
     assert_int_equal(st.st_mode & 0777, 0700);
@@ -89,24 +89,24 @@ static void default_store_is_private(void **state)
 
 static void people_can_read_it(void **state)
 {
-    desk d;
+    fixture d;
 
     (void)state;
     lite_open(&d);
-    desk_enter(&d, "one", "me", 0, 0);
-    desk_enter(&d, "two", "me", 3, 0);
-    desk_enter(&d, "one", "you", 0, DESK_WINDOW);
+    fixture_enter(&d, "one", "me", 0, 0);
+    fixture_enter(&d, "two", "me", 3, 0);
+    fixture_enter(&d, "one", "you", 0, FIXTURE_WINDOW);
     assert_int_equal(lite_ask("SELECT count(*) FROM locks"), 2);
     assert_int_equal(lite_ask("SELECT count(*) FROM holders WHERE owner = 'me' AND since > '2020' "
                               "AND expires > since"),
                      2);
     assert_int_equal(lite_ask("SELECT line FROM waiters WHERE name = 'one' AND owner = 'you'"), 1);
-    desk_close(&d);
+    fixture_close(&d);
 }
 
 static void a_busy_database_is_unavailable_in_time(void **state)
 {
-    desk d;
+    fixture d;
     sqlite3 *db;
     dibs__reply reply;
     dibs_error err = {0};
@@ -118,97 +118,97 @@ static void a_busy_database_is_unavailable_in_time(void **state)
     assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
     start_ms = clock_ms();
     assert_int_equal(
-        desk_try_enter(&d, "x", "me", 0, 0, dibs__after(d.env, 100 * DIBS__MS), &reply, &err),
+        fixture_try_enter(&d, "x", "me", 0, 0, dibs__after(d.env, 100 * DIBS__MS), &reply, &err),
         DIBS_UNAVAILABLE);
     assert_in_range(clock_ms() - start_ms, 90, 10000); /* it is busy for ever */
     sqlite3_close(db);
-    assert_int_equal(desk_enter(&d, "x", "me", 0, 0).verdict, DIBS__GRANTED);
-    desk_close(&d);
+    assert_int_equal(fixture_enter(&d, "x", "me", 0, 0).verdict, DIBS__GRANTED);
+    fixture_close(&d);
 }
 
 static void a_removed_database_is_a_loss(void **state)
 {
-    desk d;
+    fixture d;
     uint64_t fence;
     dibs__reply reply;
     dibs_error err = {0};
 
     (void)state;
     lite_open(&d);
-    fence = desk_enter(&d, "x", "me", 0, 0).fence;
+    fence = fixture_enter(&d, "x", "me", 0, 0).fence;
     unlink(lite_path);
     sleep_ms(60);
-    assert_int_equal(desk_keep(&d, "x", "me", fence), DIBS__LOST);
+    assert_int_equal(fixture_keep(&d, "x", "me", fence), DIBS__LOST);
     assert_int_equal(
-        desk_try_enter(&d, "x", "you", 0, 0, dibs__after(d.env, DIBS__SECOND), &reply, &err),
+        fixture_try_enter(&d, "x", "you", 0, 0, dibs__after(d.env, DIBS__SECOND), &reply, &err),
         DIBS_ENGINE_FAILED);
     assert_non_null(strstr(err.message, "removed"));
-    desk_close(&d);
+    fixture_close(&d);
 }
 
 /* ---- Time ------------------------------------------------------------------------------------ */
 
 static void a_new_boot_drops_all_entries(void **state)
 {
-    desk d;
+    fixture d;
     uint64_t fence;
 
     (void)state;
     lite_open(&d);
     d.owner_named = true;
-    fence = desk_enter(&d, "x", "me", 0, 0).fence;
-    desk_enter(&d, "x", "you", 0, DESK_WINDOW);
-    desk_enter(&d, "y", "me", 5, 0);
-    desk_close(&d);
+    fence = fixture_enter(&d, "x", "me", 0, 0).fence;
+    fixture_enter(&d, "x", "you", 0, FIXTURE_WINDOW);
+    fixture_enter(&d, "y", "me", 5, 0);
+    fixture_close(&d);
     lite_open(&d);
-    assert_int_equal(desk_enter(&d, "x", "third", 0, 0).verdict, DIBS__BUSY);
-    desk_close(&d);
+    assert_int_equal(fixture_enter(&d, "x", "third", 0, 0).verdict, DIBS__BUSY);
+    fixture_close(&d);
     lite_boot("second");
     lite_open(&d);
     assert_int_equal(
         lite_ask("SELECT (SELECT count(*) FROM holders) + (SELECT count(*) FROM waiters)"), 0);
-    assert_true(desk_enter(&d, "x", "third", 0, 0).fence > fence);
-    desk_close(&d);
+    assert_true(fixture_enter(&d, "x", "third", 0, 0).fence > fence);
+    fixture_close(&d);
 }
 
 static void what_is_idle_for_a_day_is_dropped(void **state)
 {
     const int64_t day = 24 * 3600 * DIBS__SECOND;
     sim_env sim;
-    desk d;
+    fixture d;
     uint64_t fence;
 
     (void)state;
     sim_env_init(&sim, 1);
     lite_open_in(&d, &sim);
-    fence = desk_enter(&d, "old", "me", 0, 0).fence;
-    desk_release(&d, "old", "me", fence);
-    desk_enter(&d, "forgotten", "me", 0, 0);
+    fence = fixture_enter(&d, "old", "me", 0, 0).fence;
+    fixture_release(&d, "old", "me", fence);
+    fixture_enter(&d, "forgotten", "me", 0, 0);
     sim_env_pass(&sim, day - DIBS__SECOND);
-    desk_enter(&d, "new", "me", 0, 0);
+    fixture_enter(&d, "new", "me", 0, 0);
     assert_int_equal(lite_ask("SELECT count(*) FROM lock"), 3);
     sim_env_pass(&sim, 120 * DIBS__SECOND);
-    desk_enter(&d, "new", "me", 0, 0); /* drops "old", settles "forgotten" */
+    fixture_enter(&d, "new", "me", 0, 0); /* drops "old", settles "forgotten" */
     sim_env_pass(&sim, 120 * DIBS__SECOND);
-    desk_enter(&d, "new", "me", 0, 0);
+    fixture_enter(&d, "new", "me", 0, 0);
     assert_int_equal(lite_ask("SELECT count(*) FROM lock"), 1);
-    assert_true(desk_enter(&d, "old", "me", 0, 0).fence > fence);
-    desk_close(&d);
+    assert_true(fixture_enter(&d, "old", "me", 0, 0).fence > fence);
+    fixture_close(&d);
 }
 
 /* ---- Faults ---------------------------------------------------------------------------------- */
 
 /* Some life of three locks, with as many writes and syncs as there are kinds. Every failure must be
  * a status with a reason. Returns the highest fence that was told. */
-static uint64_t live(desk *d)
+static uint64_t live(fixture *d)
 {
     static const struct {
         const char *name, *owner;
         uint32_t capacity;
         int64_t window;
     } step[] = {
-        {"x", "a", 0, 0}, {"x", "b", 0, DESK_WINDOW}, {"y", "a", 3, 0},
-        {"y", "b", 3, 0}, {"z", "a", 0, 0},
+        {"x", "a", 0, 0}, {"x", "b", 0, FIXTURE_WINDOW}, {"y", "a", 3, 0}, {"y", "b", 3, 0},
+        {"z", "a", 0, 0},
     };
     uint64_t highest = 0;
     dibs__reply r;
@@ -217,8 +217,8 @@ static uint64_t live(desk *d)
     for (size_t i = 0; i < sizeof step / sizeof step[0]; i++) {
         dibs__deadline until = dibs__after(d->env, 5 * DIBS__SECOND);
         memset(&err, 0, sizeof err);
-        if (desk_try_enter(d, step[i].name, step[i].owner, step[i].capacity, step[i].window, until,
-                           &r, &err) == DIBS_OK) {
+        if (fixture_try_enter(d, step[i].name, step[i].owner, step[i].capacity, step[i].window,
+                              until, &r, &err) == DIBS_OK) {
             if (r.fence > highest)
                 highest = r.fence;
         } else {
@@ -226,15 +226,15 @@ static uint64_t live(desk *d)
             assert_non_null(strstr(err.message, "nothing was done"));
         }
     }
-    if (desk_try_release(d, "x", "a", 0, &r, &err) == DIBS_OK && d->fence > highest)
+    if (fixture_try_release(d, "x", "a", 0, &r, &err) == DIBS_OK && d->fence > highest)
         highest = d->fence;
-    desk_try_release(d, "z", "a", 0, &r, &err);
+    fixture_try_release(d, "z", "a", 0, &r, &err);
     return highest;
 }
 
 /* What the engine said about who holds is what the database says, and all of it can be given back.
  */
-static void expect_sound(desk *d, uint64_t highest)
+static void expect_sound(fixture *d, uint64_t highest)
 {
     static const char *const names[] = {"x", "y", "z"};
     static const char *const owners[] = {"a", "b"};
@@ -242,16 +242,16 @@ static void expect_sound(desk *d, uint64_t highest)
 
     for (size_t i = 0; i < 3; i++)
         for (size_t j = 0; j < 2; j++)
-            desk_release(d, names[i], owners[j], 0);
-    desk_release(d, "x", "b", 0); /* was in line behind a */
+            fixture_release(d, names[i], owners[j], 0);
+    fixture_release(d, "x", "b", 0); /* was in the queue behind a */
     assert_int_equal(
         lite_ask("SELECT (SELECT count(*) FROM holders) + (SELECT count(*) FROM waiters)"), 0);
     assert_int_equal(
         lite_ask("SELECT count(*) FROM lock WHERE used <> 0 OR holders <> 0 OR waiters <> 0"), 0);
-    r = desk_enter(d, "x", "new", 0, 0);
+    r = fixture_enter(d, "x", "new", 0, 0);
     assert_int_equal(r.verdict, DIBS__GRANTED);
     assert_true(r.fence > highest);
-    assert_int_equal(desk_release(d, "x", "new", r.fence), DIBS__RELEASED);
+    assert_int_equal(fixture_release(d, "x", "new", r.fence), DIBS__RELEASED);
 }
 
 /* Fails the n-th call for every n, from opening on, until a run is through without. */
@@ -260,7 +260,7 @@ static void sweep(disk_fault fault, bool for_ever)
     bool struck = true;
 
     for (int n = 1; struck; n++) {
-        desk d;
+        fixture d;
         dibs_error err = {0};
         uint64_t highest = 0;
 
@@ -268,7 +268,7 @@ static void sweep(disk_fault fault, bool for_ever)
         lite_setup_booted(NULL);
         disk_put_in();
         disk_fail(fault, n, for_ever);
-        if (desk_open(&d, lite_url, NULL, &err) == DIBS_OK) {
+        if (fixture_open(&d, lite_url, NULL, &err) == DIBS_OK) {
             highest = live(&d);
             struck = disk_failed();
             disk_fail(fault, 0, false);
@@ -279,7 +279,7 @@ static void sweep(disk_fault fault, bool for_ever)
             lite_open(&d);
         }
         expect_sound(&d, highest);
-        desk_close(&d);
+        fixture_close(&d);
         disk_take_out();
         lite_teardown(NULL);
     }
@@ -314,22 +314,22 @@ static void a_failed_sync_is_told(void **state)
 static void expect_higher(const char *name, uint64_t fence, int round)
 {
     sim_env sim;
-    desk d;
+    fixture d;
     dibs__reply r;
 
     sim_env_init(&sim, 1);
     sim.wall -= 365 * 24 * 3600 * DIBS__SECOND;
     lite_open_after_power_cut(&d, &sim, round);
-    r = desk_enter(&d, name, "new", 0, 0);
+    r = fixture_enter(&d, name, "new", 0, 0);
     assert_int_equal(r.verdict, DIBS__GRANTED);
     assert_true(r.fence > fence);
-    desk_close(&d);
+    fixture_close(&d);
 }
 
 static void fences_never_repeat_after_a_power_cut(void **state)
 {
     sim_env sim;
-    desk d;
+    fixture d;
     uint64_t seed = 7;
 
     (void)state;
@@ -340,14 +340,14 @@ static void fences_never_repeat_after_a_power_cut(void **state)
         char name[16];
         dibs__reply r;
         snprintf(name, sizeof name, "lock %d", (int)(sim_random(&seed) % 60));
-        r = desk_enter(&d, name, "me", 0, 0);
+        r = fixture_enter(&d, name, "me", 0, 0);
         assert_int_equal(r.verdict, DIBS__GRANTED);
         if (i % 16 == 0)
             expect_higher(name, r.fence, i);
-        desk_release(&d, name, "me", r.fence);
+        fixture_release(&d, name, "me", r.fence);
         sim_env_pass(&sim, (int64_t)(sim_random(&seed) % 7) * DIBS__SECOND);
     }
-    desk_close(&d);
+    fixture_close(&d);
     disk_take_out();
 }
 

@@ -30,7 +30,7 @@
 
 typedef struct worker {
     pthread_t thread;
-    desk *d;
+    fixture *d;
     char name[16];
 } worker;
 
@@ -43,8 +43,8 @@ static void *work(void *arg)
 
     while (!atomic_load(&stop)) {
         dibs__deadline until = dibs__after(w->d->env, 30 * DIBS__SECOND);
-        if (desk_try_enter(w->d, w->name, w->name, 0, 0, until, &reply, NULL) == DIBS_OK)
-            desk_try_release(w->d, w->name, w->name, reply.fence, &reply, NULL);
+        if (fixture_try_enter(w->d, w->name, w->name, 0, 0, until, &reply, NULL) == DIBS_OK)
+            fixture_try_release(w->d, w->name, w->name, reply.fence, &reply, NULL);
     }
     return NULL;
 }
@@ -52,28 +52,28 @@ static void *work(void *arg)
 /* Says what was wrong by its exit code. */
 static int use_store(void)
 {
-    desk d;
+    fixture d;
     dibs__reply reply;
     dibs_error err;
 
     alarm(HANG_S);
-    if (desk_open(&d, lite_url, NULL, &err) != DIBS_OK) {
+    if (fixture_open(&d, lite_url, NULL, &err) != DIBS_OK) {
         fprintf(stderr, "# %s\n", err.message);
         return 1;
     }
-    if (desk_try_enter(&d, "child", "child", 3, DESK_WINDOW,
-                       dibs__after(d.env, CHILD_MS * DIBS__MS), &reply, &err) != DIBS_OK) {
+    if (fixture_try_enter(&d, "child", "child", 3, FIXTURE_WINDOW,
+                          dibs__after(d.env, CHILD_MS * DIBS__MS), &reply, &err) != DIBS_OK) {
         fprintf(stderr, "# %s\n", err.message);
         return 2;
     }
-    desk_close(&d);
+    fixture_close(&d);
     return 0;
 }
 
 static void children_can_open_what_their_parent_uses(void **state)
 {
     static worker w[WORKERS];
-    static desk d;
+    static fixture d;
     int refused = 0, hung = 0;
 
     (void)state;
@@ -103,7 +103,7 @@ static void children_can_open_what_their_parent_uses(void **state)
     atomic_store(&stop, true);
     for (int i = 0; i < WORKERS; i++)
         pthread_join(w[i].thread, NULL);
-    desk_close(&d);
+    fixture_close(&d);
     if (refused || hung)
         fail_msg("%d children could not use the store, %d hung or crashed", refused, hung);
 }
@@ -116,7 +116,7 @@ static void children_can_open_what_their_parent_uses(void **state)
 typedef struct opener {
     pthread_t thread;
     pthread_barrier_t *together;
-    desk *inherited; /* left to the process, as dibs_close does it; NULL: opens one */
+    fixture *inherited; /* left to the process, as dibs_close does it; NULL: opens one */
     int failed;
 } opener;
 
@@ -132,7 +132,7 @@ static void *open_or_abandon(void *arg)
     return NULL;
 }
 
-static int open_in_threads(desk *inherited)
+static int open_in_threads(fixture *inherited)
 {
     pthread_barrier_t together;
     opener o[2 * OPENERS] = {{0}};
@@ -156,7 +156,7 @@ static int open_in_threads(desk *inherited)
 /* Each inherited connection is closed once, and before any is opened. */
 static void threads_of_a_child_open_at_the_same_moment(void **state)
 {
-    static desk d[INHERITED];
+    static fixture d[INHERITED];
     int wrong = 0;
 
     (void)state;
@@ -171,7 +171,7 @@ static void threads_of_a_child_open_at_the_same_moment(void **state)
         wrong += status != 0;
     }
     for (int i = 0; i < INHERITED; i++)
-        desk_close(&d[i]);
+        fixture_close(&d[i]);
     if (wrong)
         fail_msg("%d of %d children crashed, hung or were refused", wrong, CHILDREN / 4);
 }
@@ -182,23 +182,25 @@ static void threads_of_a_child_open_at_the_same_moment(void **state)
  * for each byte that it reads, and says how each went. */
 static void leave_a_child(int from, int to)
 {
-    desk d, e;
+    fixture d, e;
     dibs__reply reply;
     char byte;
 
-    if (desk_open(&d, lite_url, NULL, NULL) != DIBS_OK)
+    if (fixture_open(&d, lite_url, NULL, NULL) != DIBS_OK)
         _exit(1);
     if (fork() != 0) {
         pause(); /* until the child ends us */
         _exit(0);
     }
-    byte = desk_open(&e, lite_url, NULL, NULL) == DIBS_OK ? '+' : '-';
+    byte = fixture_open(&e, lite_url, NULL, NULL) == DIBS_OK ? '+' : '-';
     kill(getppid(), SIGKILL);
     while (write(to, &byte, 1) == 1 && byte == '+' && read(from, &byte, 1) == 1) {
         dibs__deadline until = dibs__after(e.env, 5 * DIBS__SECOND);
         byte = '-';
-        if (desk_try_enter(&e, "grandchild", "grandchild", 0, 0, until, &reply, NULL) == DIBS_OK &&
-            desk_try_release(&e, "grandchild", "grandchild", reply.fence, &reply, NULL) == DIBS_OK)
+        if (fixture_try_enter(&e, "grandchild", "grandchild", 0, 0, until, &reply, NULL) ==
+                DIBS_OK &&
+            fixture_try_release(&e, "grandchild", "grandchild", reply.fence, &reply, NULL) ==
+                DIBS_OK)
             byte = '+';
     }
     _exit(0);
@@ -242,13 +244,13 @@ static void a_child_lives_without_its_parent(void **state)
     assert_int_equal(byte, '+');
     assert_true(index_is_in_use()); /* by the child alone */
     for (int i = 0; i < 3; i++) {
-        desk d;
+        fixture d;
         lite_open(&d);
-        assert_int_equal(desk_enter(&d, "mine", "mine", 0, 0).verdict, DIBS__GRANTED);
+        assert_int_equal(fixture_enter(&d, "mine", "mine", 0, 0).verdict, DIBS__GRANTED);
         assert_int_equal(write(down[1], "!", 1), 1);
         assert_int_equal(read(up[0], &byte, 1), 1); /* 0: it crashed */
         assert_int_equal(byte, '+');
-        desk_close(&d);
+        fixture_close(&d);
     }
     close(down[1]);
     close(up[0]);
@@ -261,15 +263,15 @@ static void start_to_exec(helper *h)
 {
     int down[2], up[2];
     char byte;
-    desk d;
+    fixture d;
 
     assert_int_equal(pipe2(down, O_CLOEXEC), 0);
     assert_int_equal(pipe2(up, O_CLOEXEC), 0);
     h->pid = fork();
     if (h->pid == 0) {
         alarm(2 * HANG_S);
-        if (desk_open(&d, lite_url, NULL, NULL) != DIBS_OK ||
-            desk_enter(&d, "x", "before", 0, 0).verdict != DIBS__GRANTED ||
+        if (fixture_open(&d, lite_url, NULL, NULL) != DIBS_OK ||
+            fixture_enter(&d, "x", "before", 0, 0).verdict != DIBS__GRANTED ||
             write(up[1], "!", 1) != 1 || read(down[0], &byte, 1) != 1)
             _exit(1);
         dup2(down[0], 0);
@@ -312,32 +314,32 @@ static void after_exec_a_process_is_not_in_its_own_way(void **state)
 static void others_notice_an_exec(void **state)
 {
     helper h;
-    desk d;
+    fixture d;
 
     (void)state;
     start_to_exec(&h);
     lite_open(&d);
-    assert_int_equal(desk_enter(&d, "x", "me", 0, DESK_WINDOW).verdict, DIBS__QUEUED);
+    assert_int_equal(fixture_enter(&d, "x", "me", 0, FIXTURE_WINDOW).verdict, DIBS__QUEUED);
     assert_int_equal(write(h.to, "!", 1), 1);
-    assert_true(desk_wait(&d, "me", DESK_WINDOW / DIBS__MS - 1000) > 0);
-    desk_close(&d);
+    assert_true(fixture_wait(&d, "me", FIXTURE_WINDOW / DIBS__MS - 1000) > 0);
+    fixture_close(&d);
     helper_end(&h);
 }
 
 /* Handles that this process still has are not taken for dead, whatever they are called. */
 static void handles_of_this_process_stay_alive(void **state)
 {
-    desk a, b, c;
+    fixture a, b, c;
 
     (void)state;
     lite_open(&a);
-    assert_int_equal(desk_enter(&a, "x", "a", 0, 0).verdict, DIBS__GRANTED);
+    assert_int_equal(fixture_enter(&a, "x", "a", 0, 0).verdict, DIBS__GRANTED);
     lite_open(&b);
     lite_open(&c);
-    desk_close(&c);
-    assert_int_equal(desk_enter(&b, "x", "b", 0, 0).verdict, DIBS__BUSY);
-    desk_close(&b);
-    desk_close(&a);
+    fixture_close(&c);
+    assert_int_equal(fixture_enter(&b, "x", "b", 0, 0).verdict, DIBS__BUSY);
+    fixture_close(&b);
+    fixture_close(&a);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, lite_setup, lite_teardown)

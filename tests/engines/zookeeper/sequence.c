@@ -154,14 +154,14 @@ static void pass_along(ensemble *e, const char *name)
     for (int i = 0; i < WAITERS; i++) {
         j[i] = job_start(d[i % 3], name, NULL);
         if (i < WAITERS / 2)
-            wait_for_line(d[0], name, 1, (size_t)i + 1);
+            wait_for_queue(d[0], name, 1, (size_t)i + 1);
     }
-    wait_for_line(d[0], name, 1, WAITERS);
+    wait_for_queue(d[0], name, 1, WAITERS);
     for (int i = 0; i < WAITERS; i++) {
         job *next;
         assert_int_equal(done_jobs(j), i);
         assert_status(unlock(g), DIBS_OK);
-        wait_for_line(d[0], name, 1, (size_t)(WAITERS - 1 - i));
+        wait_for_queue(d[0], name, 1, (size_t)(WAITERS - 1 - i));
         while (done_jobs(j) <= i)
             sleep_ms(1);
         assert_int_equal(done_jobs(j), i + 1);
@@ -221,7 +221,7 @@ void what_lingers_stays_in_its_place(void **state)
     start = clock_ms();
     g = take(a, "aged", &(dibs_lock_options){.min_hold_ms = 1500});
     j = job_start(b, "aged", NULL);
-    wait_for_line(a, "aged", 1, 1);
+    wait_for_queue(a, "aged", 1, 1);
     assert_status(unlock(g), DIBS_OK);
     job_join_held(j);
     assert_true(j->at - start >= 1495);

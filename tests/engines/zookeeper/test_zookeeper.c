@@ -51,7 +51,7 @@ static int number_of(const char *name)
     return length > 10 ? atoi(name + length - 10) : 0;
 }
 
-/* The first in line, or the last. */
+/* The first in the queue, or the last. */
 static void delete_child(zhandle_t *zk, const char *path, bool first)
 {
     struct String_vector names = {0};
@@ -249,9 +249,9 @@ static void a_deleted_node_is_a_loss(void **state)
     uint64_t fence = dibs_grant_fence(g);
 
     (void)state;
-    wait_for_line(a, "deleted", 1, 1);
+    wait_for_queue(a, "deleted", 1, 1);
     delete_child(zk, "/tests/deleted", false);
-    wait_for_line(a, "deleted", 1, 1); /* it stands in line again */
+    wait_for_queue(a, "deleted", 1, 1); /* it stands in the queue again */
     assert_false(atomic_load(&j->done));
     delete_child(zk, "/tests/deleted", true);
     assert_true(loss_within(&note, SESSION_MS + SOON_MS));
@@ -273,16 +273,16 @@ static void a_waiter_whose_node_was_deleted_is_not_granted(void **state)
     job *lost = job_start(b, "deleted-waiter", NULL), *later;
 
     (void)state;
-    wait_for_line(a, "deleted-waiter", 1, 1);
+    wait_for_queue(a, "deleted-waiter", 1, 1);
     delete_child(zk, "/tests/deleted-waiter", false);
     later = job_start(c, "deleted-waiter", NULL);
-    wait_for_line(a, "deleted-waiter", 1, 1);
+    wait_for_queue(a, "deleted-waiter", 1, 1);
     assert_status(unlock(g), DIBS_OK);
     job_join_held(later);
     if (job_done_within(lost, 500))
         fail_msg("two holders: fences %llu and %llu", (unsigned long long)lost->fence,
                  (unsigned long long)later->fence);
-    wait_for_line(a, "deleted-waiter", 1, 1); /* it has entered again */
+    wait_for_queue(a, "deleted-waiter", 1, 1); /* it has entered again */
     assert_status(unlock(later->g), DIBS_OK);
     job_join_held(lost);
     assert_true(lost->fence > later->fence);
@@ -343,7 +343,7 @@ static void a_follower_that_is_cut_off_is_not_believed(void **state)
     b = open_url(url_at(e.node[leader].port, ""));
     g = take(a, "follower", &(dibs_lock_options){.on_lost = note_loss, .data = &note});
     j = job_start_against(b, "follower", NULL, g);
-    wait_for_line(b, "follower", 1, 1);
+    wait_for_queue(b, "follower", 1, 1);
     assert_non_null(by[leader]);
     proxy_freeze(by[leader], PROXY_UP);
     proxy_freeze(by[leader], PROXY_DOWN);
@@ -379,7 +379,7 @@ static void a_call_that_was_given_up_enters_no_more(void **state)
         proxy_heal(p);
         job_join_held(j);
         unlock(j->g);
-        wait_for_line(b, name, 0, 0);
+        wait_for_queue(b, name, 0, 0);
     }
     dibs_close(a);
 }

@@ -69,7 +69,7 @@ void many_watches_survive_a_reconnect(void **state)
                                  on_outcome, &t, NULL, NULL),
                       DIBS_OK);
     for (int i = 0; i < LOCKS; i++)
-        wait_for_line(a, long_name(i), 1, 1);
+        wait_for_queue(a, long_name(i), 1, 1);
     assert_true(wait_until(some_are_watched, NULL, LONG_MS));
     proxy_drop_all(p, false);
     after = take(b, "after", NULL);

@@ -1,4 +1,4 @@
-/* The state machine: taking, giving back, standing in line, resuming, sharing. */
+/* The state machine: taking, giving back, standing in the queue, resuming, sharing. */
 #include "talk.h"
 
 /* ---- Taking and giving back ------------------------------------------------------------------ */
@@ -431,7 +431,7 @@ static void another_handle_that_leaves_asks_no_more(void **state)
     assert_int_equal(keep("a/1", 0), DIBS__GRANTED);
     lock("b");
     lock("a/k-2");
-    pass(WINDOW + SEC); /* it died in line, behind another */
+    pass(WINDOW + SEC); /* it died in the queue, behind another */
     assert_int_equal(keep("a/1", 0), DIBS__GRANTED);
 }
 
@@ -520,7 +520,7 @@ static void slots_are_counted(void **state)
     assert_int_equal(take("c", 2, WINDOW), DIBS__QUEUED);
     assert_int_equal(release("b", 0), DIBS__RELEASED);
     assert_woken(NULL, NULL);
-    assert_int_equal(take("d", 1, 0), DIBS__BUSY); /* would fit, but c is in line */
+    assert_int_equal(take("d", 1, 0), DIBS__BUSY); /* would fit, but c is in the queue */
     release("a", 0);
     assert_woken("c", NULL);
 }

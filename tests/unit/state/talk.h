@@ -32,9 +32,9 @@ typedef struct fixture {
 
 extern fixture f; /* a plain lock, unless a test made it with setup_slots: three slots */
 
-dibs__verdict lock(const char *who); /* exclusive, in line if need be */
+dibs__verdict lock(const char *who); /* exclusive, in the queue if need be */
 dibs__verdict lock_for_at_least(const char *who, int64_t min_hold);
-dibs__verdict try(const char *who); /* exclusive, not in line */
+dibs__verdict try(const char *who); /* exclusive, not in the queue */
 dibs__verdict share(const char *who);
 dibs__verdict take(const char *who, uint32_t weight, int64_t window);
 dibs__verdict keep(const char *who, uint64_t fence);

@@ -1,4 +1,4 @@
-/* The state machine: leases, signs of life, fences, and locks that stay taken for a while. */
+/* The state machine: leases, keep-alives, fences, and locks that stay taken for a while. */
 #include "talk.h"
 
 /* ---- Time ------------------------------------------------------------------------------------ */
