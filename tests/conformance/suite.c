@@ -210,11 +210,11 @@ static bool is_declared(const struct CMUnitTest *test)
 static int run_cases(void)
 {
     static const cases *const all[] = {
-        &open_cases,     &basic_cases, &queue_cases,   &many_cases,      &lease_cases,
-        &break_cases,    &look_cases,  &request_cases, &operation_cases, &process_cases,
-        &machine_cases,  &cell_cases,  &counter_cases, &once_cases,      &crash_cases,
-        &token_cases,    &late_cases,  &call_cases,    &hung_cases,      &close_cases,
-        &portable_cases, &key_cases};
+        &open_cases,    &basic_cases,    &queue_cases,   &many_cases,      &lease_cases,
+        &break_cases,   &look_cases,     &request_cases, &operation_cases, &process_cases,
+        &machine_cases, &cell_cases,     &counter_cases, &once_cases,      &crash_cases,
+        &token_cases,   &late_cases,     &call_cases,    &duration_cases,  &hung_cases,
+        &close_cases,   &portable_cases, &key_cases};
     static struct CMUnitTest tests[CASES_MAX];
     size_t n = 0;
 

@@ -56,8 +56,8 @@ typedef struct cases {
 
 extern const cases open_cases, basic_cases, queue_cases, lease_cases, break_cases, look_cases,
     request_cases, many_cases, process_cases, machine_cases, cell_cases, counter_cases, once_cases,
-    crash_cases, token_cases, late_cases, call_cases, hung_cases, operation_cases, close_cases,
-    portable_cases, key_cases;
+    crash_cases, token_cases, late_cases, call_cases, duration_cases, hung_cases, operation_cases,
+    close_cases, portable_cases, key_cases;
 
 #define CASE(name)                    \
     {                                 \
