@@ -75,33 +75,6 @@ static void on_reload(void *data, const dibs_error *err)
 
 /* ---- Opening and closing --------------------------------------------------------------------- */
 
-/* Waits for the outcome of a request, before the loop runs. */
-static void ask_now(serve *s, const dibs_request *r, dibs_outcome *o)
-{
-    struct pollfd fd = {.fd = dibs_fd(s->d), .events = POLLIN};
-    dibs_error err;
-
-    *o = (dibs_outcome){0};
-    if (dibs_start(s->d, r, NULL, &err) != DIBS_OK)
-        return;
-    while (!dibs_take(s->d, o))
-        poll(&fd, 1, -1); /* its outcome comes in any case */
-}
-
-/* On some engines a handle hears what happens to its locks only when one of its requests has waited. */
-static void listen_to_engine(serve *s)
-{
-    const dibs_lock_options options = {.wait_ms = 2000};
-    dibs_request lock = {.op = DIBS_OP_LOCK, .name = "dibs-serve", .options.lock = &options};
-    dibs_request unlock = {.op = DIBS_OP_UNLOCK};
-    dibs_outcome o;
-
-    ask_now(s, &lock, &o);
-    unlock.grant = o.grant;
-    if (o.grant)
-        ask_now(s, &unlock, &o);
-}
-
 static int open_engine(serve *s, const char *url)
 {
     const dibs_options options = {.lease_ms = s->lease_ms};
@@ -119,7 +92,6 @@ static int open_engine(serve *s, const char *url)
     s->dashboard = serve_dashboard_new(s);
     if (!s->metrics || !s->dashboard)
         return CLI_EXIT_SYSTEM;
-    listen_to_engine(s);
     return 0;
 }
 

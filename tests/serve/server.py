@@ -39,7 +39,7 @@ class Context(harness.Context):
 class Serve:
     def __init__(self, t, args):
         self.process = t.start('serve', *args)
-        wait_for(lambda: b'serving' in self.process.err or self.process.popen.poll() is not None, 'the server', 30)
+        wait_for(lambda: re.search(rb'serving .*\n', self.process.err) or self.process.popen.poll() is not None, 'the server', 30)
         said = re.search(rb'at (https?://(\S+):(\d+)|unix:\S+)', self.process.err)
         assert said, self.process.err
         self.address = said.group(1).decode()

@@ -287,7 +287,8 @@ static void ask_to_enter(const dibs__redis *r, const dibs__enter_request *reques
     q->count = 2;
 }
 
-/* In line, it must be told. What was published before the subscription stands is lost: then it looks. Without one,
+/* A waiter must be notified, and so must a holder under an owner's name, which is asked to stop when that owner wants
+ * the lock elsewhere. What was published before the subscription stands is lost: then it looks. Without one,
  * keep-alives find what happens, and each try to subscribe again. */
 static void see_to_wake_up(dibs__redis *r, const char *attempt, uint64_t stood,
                            dibs__deadline until)
@@ -312,7 +313,8 @@ dibs_status dibs__redis_enter(dibs__engine *e, const dibs__enter_request *reques
         return status;
     ask_to_enter(r, request, &q);
     status = ask(r, &q, until, out, err);
-    if (status == DIBS_OK && out->verdict == DIBS__QUEUED)
+    if (status == DIBS_OK &&
+        (out->verdict == DIBS__QUEUED || (out->verdict == DIBS__GRANTED && request->owner_named)))
         see_to_wake_up(r, request->who.attempt, stood, until);
     return status;
 }
