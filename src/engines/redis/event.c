@@ -294,9 +294,8 @@ static bool try_again(dibs__redis *r, dibs__deadline until)
     return status == DIBS_OK;
 }
 
-static void drop(dibs__redis *r)
+static void drop(dibs__redis *r, dibs__events *v)
 {
-    dibs__events *v = r->events;
     dibs__conn *c = v->conn;
 
     r->base.sink->log(r->base.sink, DIBS_LOG_INFO, "%s: the subscription was cut", r->address.text);
@@ -339,5 +338,5 @@ void dibs__redis_events(dibs__engine *e, dibs__deadline until)
     if (again)
         r->base.sink->check_all(r->base.sink, DIBS__WAITERS | DIBS__CELLS);
     if (c && !read_events(c, r))
-        drop(r);
+        drop(r, v);
 }
