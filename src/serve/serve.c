@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { DRAIN_MS = 5000, CLOSE_MS = 2000, CONNECTIONS_MAX = 1000000, HEADER_MIN = 2048 };
+enum { DRAIN_MS = 5000, CLOSE_MS = 2000, CONNECTIONS_MAX = 1000000, HEADER_MIN = 1024 };
 
 static const char help[] =
     "usage: dibs serve [--listen ADDRESS]... [--url URL] [OPTION...]\n"
