@@ -135,11 +135,11 @@ struct dibs__ticket {
     dibs__deadline retry_at;     /* not before */
     bool settled;
     dibs_status status;
-    dibs_error err;
-    pthread_cond_t cond;                           /* threads only, like the next */
-    dibs__driver_call turn;                        /* to read the engine's events */
-    bool by_event;                                 /* a request's, like the next */
-    dibs__job job;                                 /* to enter */
+    dibs_error *err;        /* of the last failure; NULL: there was none, or no memory to keep it */
+    pthread_cond_t cond;    /* threads only, like the next */
+    dibs__driver_call turn; /* to read the engine's events */
+    bool by_event;          /* a request's, like the next */
+    dibs__job job;          /* to enter */
     void (*done)(dibs *d, struct dibs__ticket *t); /* with the mutex: it is settled */
 };
 
@@ -331,6 +331,9 @@ void dibs__ticket_handed(dibs__ticket *t, uint64_t fence, uint64_t floor);
 void dibs__ticket_settle(dibs__ticket *t, dibs_status status, const dibs_error *err);
 void dibs__ticket_time_out(dibs__ticket *t);
 void dibs__ticket_cancel(dibs__ticket *t);
+void dibs__ticket_note(dibs__ticket *t, const dibs_error *err); /* keeps it */
+void dibs__ticket_error(const dibs__ticket *t, dibs_error *out);
+void dibs__ticket_fini(dibs__ticket *t); /* frees what it keeps */
 /* Asks the engine, at the latest until then; gives the mutex away meanwhile. */
 void dibs__ticket_enter(dibs__ticket *t, dibs__deadline latest);
 void dibs__ticket_await(dibs__ticket *t);        /* the calling thread waits until it is settled */

@@ -292,8 +292,9 @@ static dibs_status wait_for(dibs_grant *g, const dibs_lock_options *o, dibs_erro
     if (t.status != DIBS_OK) {
         take_back(g, t.maybe_there, t.pause == 0 ? dibs__after(d->env, DIBS__GRACE) : 0);
         if (err)
-            *err = t.err;
+            dibs__ticket_error(&t, err);
     }
+    dibs__ticket_fini(&t);
     return t.status;
 }
 

@@ -15,33 +15,33 @@
 static dibs_status ask_renew(dibs *d, dibs__request *r)
 {
     (void)d;
-    return dibs_renew(r->grant, &r->of.call.err);
+    return dibs_renew(r->grant, &r->of.call->err);
 }
 
 static dibs_status ask_adopt(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     return dibs_grant_adopt(d, c->name, &c->options.lock, &c->grant, &c->err);
 }
 
 static dibs_status ask_inspect(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     return dibs_lock_inspect(d, c->name, &c->report, &c->err);
 }
 
 static dibs_status ask_list(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     return dibs_lock_list(d, c->name, &c->options.list, &c->report, &c->err);
 }
 
 static dibs_status ask_break_check(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     dibs__error_clear(&c->err);
     return dibs__error_settle(&c->err, dibs__break_check(d, c->name, r->until, &c->err),
@@ -50,7 +50,7 @@ static dibs_status ask_break_check(dibs *d, dibs__request *r)
 
 static dibs_status ask_break(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     return r->begun ? ask_break_check(d, r)
                     : dibs_lock_break(d, c->name, &c->options.lock_break, &c->err);
@@ -58,7 +58,7 @@ static dibs_status ask_break(dibs *d, dibs__request *r)
 
 static dibs_status ask_once_begin(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     return r->begun ? dibs_once_wait(c->once, DIBS_NO_WAIT, &c->err)
                     : dibs_once_begin(d, c->name, &c->options.once, &c->once, &c->err);
@@ -66,7 +66,7 @@ static dibs_status ask_once_begin(dibs *d, dibs__request *r)
 
 static dibs_status ask_once_wait(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     (void)d;
     return dibs_once_wait(c->once, c->number, &c->err);
@@ -75,12 +75,12 @@ static dibs_status ask_once_wait(dibs *d, dibs__request *r)
 static dibs_status ask_once_rerun(dibs *d, dibs__request *r)
 {
     (void)d;
-    return dibs_once_rerun(r->of.call.once, &r->of.call.err);
+    return dibs_once_rerun(r->of.call->once, &r->of.call->err);
 }
 
 static dibs_status ask_once_step(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     (void)d;
     return dibs_once_step(c->once, c->name, c->data, c->size, &c->err);
@@ -88,7 +88,7 @@ static dibs_status ask_once_step(dibs *d, dibs__request *r)
 
 static dibs_status ask_once_finish(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     (void)d;
     return dibs_once_finish(c->once, c->data, c->size, (int)c->number, &c->err);
@@ -96,7 +96,7 @@ static dibs_status ask_once_finish(dibs *d, dibs__request *r)
 
 static dibs_status ask_once_fail(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     (void)d;
     return dibs_once_fail(c->once, c->data, c->size, (int)c->number, &c->err);
@@ -105,102 +105,102 @@ static dibs_status ask_once_fail(dibs *d, dibs__request *r)
 static dibs_status ask_once_undo(dibs *d, dibs__request *r)
 {
     (void)d;
-    return dibs_once_undo(r->of.call.once, &r->of.call.err);
+    return dibs_once_undo(r->of.call->once, &r->of.call->err);
 }
 
 static dibs_status ask_once_abandon(dibs *d, dibs__request *r)
 {
     (void)d;
-    return dibs_once_abandon(r->of.call.once, &r->of.call.err);
+    return dibs_once_abandon(r->of.call->once, &r->of.call->err);
 }
 
 static dibs_status ask_once_list(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     return dibs_once_list(d, c->name, &c->options.once_list, &c->once_report, &c->err);
 }
 
 static dibs_status ask_once_inspect(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     return dibs_once_inspect(d, c->name, &c->options.once_inspect, &c->once_report, &c->err);
 }
 
 static dibs_status ask_once_forget(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     return dibs_once_forget(d, c->name, &c->options.once_forget, &c->err);
 }
 
 static dibs_status ask_once_resolve(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     return dibs_once_resolve(d, c->name, &c->options.once_resolve, &c->err);
 }
 
 static dibs_status ask_token_issue(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     return dibs_token_issue(d, &c->options.token, c->token, &c->err);
 }
 
 static dibs_status ask_token_redeem(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     return dibs_token_redeem(d, c->name, &c->options.token, &c->err);
 }
 
 static dibs_status ask_token_reissue(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     return dibs_token_reissue(d, c->name, &c->options.token, c->token, &c->err);
 }
 
 static dibs_status ask_counter_get(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     return dibs_counter_get(d, c->name, &c->number, &c->err);
 }
 
 static dibs_status ask_counter_set(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     return dibs_counter_set(d, c->name, c->number, &c->options.counter, &c->err);
 }
 
 static dibs_status ask_counter_add(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     return dibs_counter_add(d, c->name, c->number, &c->options.counter, &c->number, &c->err);
 }
 
 static dibs_status ask_counter_take(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     return dibs_counter_take(d, c->name, c->number, &c->options.counter, &c->number, &c->err);
 }
 
 static dibs_status ask_cell_read(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     return dibs_cell_read(d, c->name, &c->value, &c->err);
 }
 
 static dibs_status ask_cell_swap(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     return dibs_cell_swap(d, c->name, c->version, c->data, c->size, &c->options.cell, &c->value,
                           &c->err);
@@ -208,14 +208,14 @@ static dibs_status ask_cell_swap(dibs *d, dibs__request *r)
 
 static dibs_status ask_cell_delete(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     return dibs_cell_delete(d, c->name, c->version, &c->options.cell, &c->err);
 }
 
 static dibs_status ask_cell_pass(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     return dibs_cell_pass(d, c->name, &c->options.cell, &c->value, &c->err);
 }
@@ -296,8 +296,8 @@ static void perform_call(dibs *d, dibs__request *r)
     status = r->row->ask(d, r);
     if (r->op == DIBS_OP_ONCE_BEGIN && r->begun && !is_not_yet(r, status) &&
         !dibs__once_is_answer(status)) {
-        dibs_once_free(r->of.call.once);
-        r->of.call.once = NULL;
+        dibs_once_free(r->of.call->once);
+        r->of.call->once = NULL;
     }
     pthread_mutex_lock(&d->mutex);
     if (!is_not_yet(r, status) || (dibs__now(d->env) >= r->until && !r->stopped))
@@ -310,7 +310,7 @@ static void perform_call(dibs *d, dibs__request *r)
 
 static void perform_unlock(dibs *d, dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
     dibs__deadline until = d->closing ? dibs__sooner(r->send_until, d->close_until) : r->send_until;
     dibs_status status = dibs__unlock_end(r->grant, &c->unlocking, dibs__now(d->env) < until);
 
@@ -325,8 +325,8 @@ void dibs__request_perform(dibs *d, dibs__job *j)
     if (r->op == DIBS_OP_UNLOCK) {
         perform_unlock(d, r);
     } else if (!r->begun && dibs__now(d->env) >= r->send_until) {
-        dibs__error_settle(&r->of.call.err,
-                           dibs__fail(&r->of.call.err, DIBS_UNAVAILABLE,
+        dibs__error_settle(&r->of.call->err,
+                           dibs__fail(&r->of.call->err, DIBS_UNAVAILABLE,
                                       "not sent: the engine does not answer earlier requests"),
                            DIBS_NEXT_REPEAT);
         dibs__request_end(r);

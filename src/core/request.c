@@ -22,6 +22,8 @@ static void free_request(dibs__request *r)
 {
     if (r->reserved)
         dibs__keeper_unreserve(r->d);
+    if (r->op == DIBS_OP_LOCK)
+        dibs__ticket_fini(&r->of.ticket);
     free(r);
 }
 
@@ -30,10 +32,12 @@ static void free_request(dibs__request *r)
 static void take_away(dibs__ticket *t)
 {
     dibs_grant *g = t->grant;
+    dibs_error err;
 
-    t->status = dibs__fail(&t->err, DIBS_LOST,
+    t->status = dibs__fail(&err, DIBS_LOST,
                            "'%.200s' was granted and lost before its outcome was taken: %s",
                            g->name, dibs_loss_text(dibs_grant_loss(g)));
+    dibs__ticket_note(t, &err);
     dibs__grant_ref(g); /* the ticket's own */
     if (--g->depth == 0) {
         if (dibs__news_drop(g->d, &g->news))
@@ -52,13 +56,13 @@ static void fill_lock(dibs__request *r, dibs_outcome *out)
         out->grant = t->grant;
     else
         dibs__grant_unref(t->grant);
-    out->err = t->err;
+    dibs__ticket_error(t, &out->err);
     dibs__error_settle(&out->err, t->status, DIBS_NEXT_REPEAT);
 }
 
 static void fill_call(const dibs__request *r, dibs_outcome *out)
 {
-    const dibs__call *c = &r->of.call;
+    const dibs__call *c = r->of.call;
 
     out->once = c->once;
     out->grant = c->grant;
@@ -104,7 +108,7 @@ static void lock_done(dibs *d, dibs__ticket *t)
 
 void dibs__request_cancel(dibs__request *r)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
 
     if (r->op == DIBS_OP_ONCE_BEGIN && c->once) {
         dibs__once_leave(c->once);
@@ -262,9 +266,12 @@ static void put_call(room *to, const dibs_request *r, const dibs__op_row *row, d
 
 static dibs__request *new_request(dibs *d, const dibs_request *from, size_t more)
 {
-    dibs__request *r = calloc(1, sizeof *r + more);
+    size_t size = from->op == DIBS_OP_LOCK ? 0 : sizeof(dibs__call) + more;
+    dibs__request *r = calloc(1, sizeof *r + size);
 
     if (r) {
+        if (size > 0)
+            r->of.call = (dibs__call *)(r + 1);
         r->d = d;
         r->op = from->op;
         r->user = from->user;
@@ -284,9 +291,9 @@ static dibs__request *new_call(dibs *d, const dibs_request *from, const dibs__op
     r = new_request(d, from, size.used);
     if (!r)
         return NULL;
-    text.at = r->text;
+    text.at = (char *)(r->of.call + 1);
     r->row = row;
-    put_call(&text, from, row, &r->of.call);
+    put_call(&text, from, row, r->of.call);
     r->grant = row->takes_grant ? from->grant : NULL;
     return r;
 }
@@ -352,7 +359,7 @@ static dibs_status enlist(dibs__request *r, dibs_error *err)
 static void begin_call(dibs__request *r)
 {
     dibs *d = r->d;
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
     int64_t *wait_ms = r->op == DIBS_OP_LOCK_BREAK   ? &c->options.lock_break.wait_ms
                        : r->op == DIBS_OP_ONCE_BEGIN ? &c->options.once.wait_ms
                                                      : &c->number;
@@ -368,7 +375,7 @@ static void begin_call(dibs__request *r)
 
 static void begin_unlock(dibs__request *r, dibs_grant *g)
 {
-    dibs__call *c = &r->of.call;
+    dibs__call *c = r->of.call;
     dibs_status status = dibs__unlock_begin(g, &c->unlocking);
 
     r->grant = g;

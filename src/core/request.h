@@ -62,10 +62,10 @@ struct dibs__request {
     int64_t pause;
     dibs_grant *grant; /* unlock; renew: a reference for as long as the call takes */
     union {
-        dibs__ticket ticket; /* of a lock */
-        dibs__call call;     /* of anything else */
+        dibs__ticket ticket; /* of a lock: there may be very many of these */
+        dibs__call
+            *call; /* of anything else; in the same allocation, and behind it what was copied */
     } of;
-    char text[]; /* what was copied */
 };
 
 /* With the mutex: its outcome is there. For anything but a lock `err` says it. */

@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -54,6 +55,26 @@ static void wake(dibs__ticket *t)
         eventfd_write(d->leader_fd, 1);
 }
 
+/* A message is long, and most tickets never need one. */
+void dibs__ticket_note(dibs__ticket *t, const dibs_error *err)
+{
+    if (!t->err)
+        t->err = malloc(sizeof *t->err);
+    if (t->err)
+        *t->err = *err;
+}
+
+void dibs__ticket_error(const dibs__ticket *t, dibs_error *out)
+{
+    *out = t->err ? *t->err : (dibs_error){0};
+}
+
+void dibs__ticket_fini(dibs__ticket *t)
+{
+    free(t->err);
+    t->err = NULL;
+}
+
 void dibs__ticket_settle(dibs__ticket *t, dibs_status status, const dibs_error *err)
 {
     dibs_grant *g = t->grant;
@@ -65,8 +86,9 @@ void dibs__ticket_settle(dibs__ticket *t, dibs_status status, const dibs_error *
     t->settled = true;
     t->status = status;
     if (err)
-        t->err = *err;
-    t->err.status = status;
+        dibs__ticket_note(t, err);
+    if (t->err)
+        t->err->status = status;
     g->ticket = NULL;
     if (!t->by_event) {
         dibs__call_finish(&d->readers.threads, &t->turn);
@@ -126,7 +148,7 @@ void dibs__ticket_cancel(dibs__ticket *t)
 
 void dibs__ticket_time_out(dibs__ticket *t)
 {
-    dibs_error last = t->err;
+    dibs_error last;
 
     if (!t->asked) {
         settle_saying(t, DIBS_UNAVAILABLE, "not asked in time: the engine does not answer");
@@ -136,6 +158,7 @@ void dibs__ticket_time_out(dibs__ticket *t)
         settle_busy(t, "; not obtained in time");
         return;
     }
+    dibs__ticket_error(t, &last);
     dibs__wrap(&last, "'%.200s': not obtained in time", t->grant->name);
     dibs__ticket_settle(t, DIBS_UNAVAILABLE, &last);
 }
@@ -166,7 +189,7 @@ static void try_later(dibs__ticket *t, const dibs_error *err)
     dibs_grant *g = t->grant;
     int64_t now = dibs__now(g->d->env);
 
-    t->err = *err;
+    dibs__ticket_note(t, err);
     t->pause = dibs__longer(t->pause, FIRST_PAUSE, MAX_PAUSE);
     t->retry_at = now + t->pause;
     if (t->by_event || !t->enter_again)

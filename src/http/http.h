@@ -195,6 +195,8 @@ void http_server_stop(http_server *s, int64_t within_ms);
 void http_server_close(http_server *s);
 /* The i-th address that it listens at, as a URL; NULL after the last one. */
 const char *http_server_address(const http_server *s, size_t i);
+/* The same, as other machines reach it: the machine's name for 0.0.0.0 and [::]. */
+const char *http_server_reach(const http_server *s, size_t i);
 /* A handler: the OpenAPI document, made from the routes and the schemas. */
 void http_reply_openapi(http_exchange *x);
 size_t http_server_connections(const http_server *s);

@@ -36,6 +36,7 @@ typedef struct http__listen {
     bool unix_socket;
     char path[108];    /* of a unix socket that was made here, and is removed at the end */
     char address[320]; /* "http://127.0.0.1:8200" */
+    char reach[320];   /* the same, but the machine's name where that is every address */
     struct MHD_Daemon *daemon;
     int epoll;
 } http__listen;

@@ -35,6 +35,24 @@ static bool is_loopback(const struct sockaddr *a)
             IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)a)->sin6_addr));
 }
 
+static bool is_wildcard(const struct sockaddr *a)
+{
+    if (a->sa_family == AF_INET)
+        return ((const struct sockaddr_in *)a)->sin_addr.s_addr == htonl(INADDR_ANY);
+    return a->sa_family == AF_INET6 &&
+           IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)a)->sin6_addr);
+}
+
+/* 0.0.0.0 is where it listens, but leads nobody here. */
+static void describe_reach(bool tls, http__listen *out, const struct sockaddr *a, const char *port)
+{
+    char name[256] = "";
+
+    strcpy(out->reach, out->address);
+    if (is_wildcard(a) && gethostname(name, sizeof name - 1) == 0 && name[0])
+        snprintf(out->reach, sizeof out->reach, "%s://%s:%s", tls ? "https" : "http", name, port);
+}
+
 /* What the kernel says of the socket: also the port that it chose, and sockets of systemd's. */
 static dibs_status describe(bool tls, http__listen *out, const char *text, dibs_error *err)
 {
@@ -50,6 +68,7 @@ static dibs_status describe(bool tls, http__listen *out, const char *text, dibs_
         snprintf(out->address, sizeof out->address, "unix:%.*s",
                  (int)sizeof((struct sockaddr_un *)&a)->sun_path,
                  ((struct sockaddr_un *)&a)->sun_path);
+        strcpy(out->reach, out->address);
         return DIBS_OK;
     }
     getnameinfo((struct sockaddr *)&a, size, host, sizeof host, port, sizeof port,
@@ -57,6 +76,7 @@ static dibs_status describe(bool tls, http__listen *out, const char *text, dibs_
     snprintf(out->address, sizeof out->address,
              a.ss_family == AF_INET6 ? "%s://[%s]:%s" : "%s://%s:%s", tls ? "https" : "http", host,
              port);
+    describe_reach(tls, out, (struct sockaddr *)&a, port);
     return DIBS_OK;
 }
 

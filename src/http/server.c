@@ -375,6 +375,11 @@ const char *http_server_address(const http_server *s, size_t i)
     return i < s->listen_count ? s->listens[i].address : NULL;
 }
 
+const char *http_server_reach(const http_server *s, size_t i)
+{
+    return i < s->listen_count ? s->listens[i].reach : NULL;
+}
+
 size_t http_server_connections(const http_server *s)
 {
     return s->connections;

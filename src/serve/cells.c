@@ -29,7 +29,8 @@ static void set_etag(http_exchange *x, uint64_t version)
 
 /* ---- Conditions ------------------------------------------------------------------------------ */
 
-/* "17" with its quotes; weak tags are none of ours. */
+/* "17" with its quotes; weak tags are none of ours. What is too large for a version is read as the largest
+ * number, which stands for every version. */
 static bool read_etag(const char *text, uint64_t *out)
 {
     char *end;
@@ -37,7 +38,7 @@ static bool read_etag(const char *text, uint64_t *out)
     if (text[0] != '"' || text[1] < '0' || text[1] > '9' || strlen(text) > 22)
         return false;
     *out = strtoull(text + 1, &end, 10);
-    return strcmp(end, "\"") == 0;
+    return strcmp(end, "\"") == 0 && *out != DIBS_ANY_VERSION;
 }
 
 static bool refuse(http_exchange *x, int status, const char *what)

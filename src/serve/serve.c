@@ -14,14 +14,15 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { DRAIN_MS = 5000, CLOSE_MS = 2000, CONNECTIONS_MAX = 1000000, HEADER_MIN = 2048 };
+enum { DRAIN_MS = 5000, CLOSE_MS = 2000, CONNECTIONS_MAX = 1000000, HEADER_MIN = 1024 };
 
 static const char help[] =
     "usage: dibs serve [--listen ADDRESS]... [--url URL] [OPTION...]\n"
     "Serves locks, once, tokens, counters and cells over HTTP, and a dashboard. Any\n"
     "number of servers may run on one engine. See dibs-serve(1) and docs/http.md.\n\n"
     "  --listen ADDRESS   HOST:PORT, unix:PATH or fd:N (default 127.0.0.1:8200)\n"
-    "  --advertise URL    address of this very server (default: the first one above)\n"
+    "  --advertise URL    address of this very server (default: the first one above,\n"
+    "                     with the name of this machine for 0.0.0.0 and [::])\n"
     "  --tokens FILE      lines of NAME SHA256 VERBS [PREFIX...]; SIGHUP rereads it\n"
     "  --tls-cert FILE, --tls-key FILE  certificate chain and key, PEM\n"
     "  --client-ca FILE   accept clients that have a certificate of this CA\n"
@@ -111,7 +112,7 @@ static int open_http(serve *s, http_options *o)
     if (!http_server_watch(s->http, dibs_fd(s->d), serve_take, s))
         return CLI_EXIT_SYSTEM;
     if (!s->advertise)
-        s->advertise = http_server_address(s->http, 0);
+        s->advertise = http_server_reach(s->http, 0);
     for (size_t i = 0; http_server_address(s->http, i); i++)
         cli_say("serving %s at %s", dibs_engine_name(s->d), http_server_address(s->http, i));
     return 0;

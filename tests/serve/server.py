@@ -39,8 +39,9 @@ class Context(harness.Context):
 class Serve:
     def __init__(self, t, args):
         self.process = t.start('serve', *args)
-        wait_for(lambda: re.search(rb'serving .*\n', self.process.err) or self.process.popen.poll() is not None, 'the server', 30)
-        said = re.search(rb'at (https?://(\S+):(\d+)|unix:\S+)', self.process.err)
+        line = re.compile(rb'serving \S+ at (https?://(\S+):(\d+)|unix:\S+)\n')  # the whole of it: it comes in pieces
+        wait_for(lambda: line.search(self.process.err) or self.process.popen.poll() is not None, 'the server', 30)
+        said = line.search(self.process.err)
         assert said, self.process.err
         self.address = said.group(1).decode()
         self.port = int(said.group(3)) if said.group(3) else None

@@ -1,12 +1,13 @@
 """Cut connections, killed servers, ends: no lock is leaked, none is lost that its client keeps."""
 
 import json
+import signal
 import socket
 import threading
 import time
 
 from harness import boottime, test, wait_for
-from server import Client, Stream, request_id
+from server import JSON, Client, Stream, request_id
 
 ALL = ('memory', 'sqlite', 'redis')
 
@@ -110,6 +111,40 @@ def another_server_takes_up_grants_and_retries(t):
         other.renew(grant['grant'])
     assert other.holders('b')[0]['fence'] == grant['fence']
     assert c.renew(grant['grant'])['fence'] == grant['fence']
+
+
+def unread(port):
+    """Bytes that the server at this port was sent and has not read."""
+    with open('/proc/net/tcp') as f:
+        rows = [line.split() for line in f.readlines()[1:]]
+    return sum(int(row[4].split(':')[1], 16) for row in rows if row[1].endswith(':%04X' % port) and row[3] == '01')
+
+
+@test('redis')
+def a_lease_that_ended_here_is_left_to_the_other_server(t):
+    """A renewal is done, and its answer is read when the lease is over by the clock of the server that asked: what the engine
+    has then belongs to whoever renewed it since, and is not given back."""
+    one, two = t.serve(), t.serve()
+    c, other = Client(one), Client(two)
+    grant = c.acquire('a', lease_ms=2000)
+    for _ in range(3):  # the keeper may see the end of the lease before the answer is read
+        assert c.renew(grant['grant'])['fence'] == grant['fence']
+        assert other.renew(grant['grant'])['fence'] == grant['fence']
+        t.server.process.send_signal(signal.SIGSTOP)
+        try:
+            c.connection.request('POST', '/v1/renew', json.dumps({'grant': grant['grant']}), JSON)
+            wait_for(lambda: unread(t.server.port), 'the renewal to be sent')
+            one.process.signal(signal.SIGSTOP)
+        finally:
+            t.server.process.send_signal(signal.SIGCONT)
+        for _ in range(9):
+            time.sleep(0.25)
+            assert other.renew(grant['grant'])['fence'] == grant['fence']
+        one.process.signal(signal.SIGCONT)
+        c.connection.getresponse().read()
+        c.get('/v1/locks/a')  # what was started before it has reached the engine
+        assert [h['fence'] for h in other.holders('a')] == [grant['fence']]
+        assert other.renew(grant['grant'])['fence'] == grant['fence']
 
 
 class Worker(threading.Thread):

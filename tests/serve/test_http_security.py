@@ -3,6 +3,8 @@
 import hashlib
 import http.client
 import json
+import os
+import socket
 import ssl
 import subprocess
 import time
@@ -216,6 +218,23 @@ def tls_and_client_certificates(t):
     s.process.signal(1)
     wait_for(lambda: b'reloaded' in s.process.err, 'the reload')
     assert ssl.get_server_certificate(('127.0.0.1', s.port)) != before, 'the new certificate'
+
+
+@test('redis')
+def a_server_at_all_addresses_names_its_machine(t):
+    certificates(t)
+    pair = ('--tls-cert', t.path('server.pem'), '--tls-key', t.path('server.key'), '--tokens', tokens(t, ('token-1', 'all')))
+    other = Client(t.serve())
+    for listen in ('0.0.0.0:0', '[::]:0') if socket.has_ipv6 and os.path.exists('/proc/net/if_inet6') else ('0.0.0.0:0',):
+        wide = t.serve(*pair, listen=listen)
+        answer = secure(t, wide).ask('POST', '/v1/once/k/begin', {}, {'Authorization': 'Bearer token-1'})
+        assert answer.status == 201, answer
+        wrong = other.good('/v1/once/k/abandon', 421, run=answer.json['run'])
+        assert wrong['server'] == 'https://%s:%d' % (socket.gethostname(), wide.port), wrong
+        undone = secure(t, wide).ask('POST', '/v1/once/k/undo', {'run': answer.json['run']}, {'Authorization': 'Bearer token-1'})
+        assert undone.status == 200, undone
+    named = t.serve(*pair, '--advertise', 'https://db.example', listen='0.0.0.0:0')
+    assert secure(t, named).get('/v1', Authorization='Bearer token-1').json['address'] == 'https://db.example'
 
 
 @test('memory')

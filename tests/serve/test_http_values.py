@@ -46,6 +46,8 @@ def a_cell_is_written_only_if_it_is_unchanged(t):
     assert second.status == 204 and second.headers['ETag'] != first.headers['ETag']
     lost = c.ask('PUT', path, b'three', {'If-Match': read.headers['ETag']})
     assert lost.status == 412 and lost.headers['ETag'] == second.headers['ETag'] and lost.json['code'] == 'CONFLICT'
+    for much in (2**64 - 1, 10**20 - 1):  # the largest number stands for every version
+        assert c.ask('PUT', path, b'three', {'If-Match': '"%d"' % much}).status == 400
     head = c.ask('HEAD', path)
     assert head.status == 200 and head.body == b'' and head.headers['Content-Length'] == '3'
     assert c.ask('DELETE', path, None, {'If-Match': read.headers['ETag']}).status == 412
