@@ -213,7 +213,8 @@ static void reentry_costs_nothing(void **state)
     for (int i = 0; i < 1000; i++)
         assert_status(unlock(g), DIBS_OK);
     after = requests_seen();
-    assert_in_range(after - before, 0, 1); /* the question itself */
+    assert_in_range(after - before, 0,
+                    50); /* the question itself, and what sentinels ask: not one for each */
     assert_true(dibs_grant_held(g));
     dibs_stats_read(d, &stats, sizeof stats);
     assert_int_equal(stats.grants, 1);
