@@ -82,7 +82,7 @@ def judge(text, code, timed_out, limit, outcome):
     """Fills in the counts; whatever does not add up is one more failure."""
     planned, seen, rest = read_tap(text, outcome)
     tail = '\n'.join(rest[-SHOWN_LINES:])
-    outcome.final = timed_out or code < 0 or planned is None
+    outcome.final = timed_out or code < 0 or planned is None or (code != 0 and outcome.failed == 0)
     if timed_out:
         outcome.fail('hung: ended after %d s\n%s' % (limit, tail))
     elif code < 0:
@@ -122,6 +122,16 @@ def sanitizer_reports(build, since):
     return text
 
 
+def forget_leaks(build, pid):
+    """A test that fails leaves what it had behind: its program's leaks say nothing more."""
+    path = os.path.join(build, 'report.%d' % pid)
+    if os.path.exists(path):
+        with open(path, errors='replace') as f:
+            errors = [line for line in f if 'ERROR: ' in line or 'runtime error: ' in line]
+        if errors and all('ERROR: LeakSanitizer' in line for line in errors):
+            os.remove(path)
+
+
 def run_program(test, wrapper, scale, build):
     """Runs one program in a process group of its own."""
     outcome = Outcome(test['name'])
@@ -148,6 +158,8 @@ def run_program(test, wrapper, scale, build):
         text = output.read().decode('utf-8', 'replace')
     outcome.seconds = time.monotonic() - start
     judge(text, process.returncode, timed_out, limit, outcome)
+    if outcome.failed and not outcome.final:
+        forget_leaks(build, process.pid)
     if outcome.failed and sanitizer_reports(build, since):
         outcome.notes.append(sanitizer_reports(build, since))
         outcome.final = True

@@ -114,6 +114,21 @@ def check_second_chance():
         return good and without == 1 and '# why' in text and 'UNSTEADY: passed only alone: one' in text, text
 
 
+def check_leaks_of_a_failed_test():
+    """They are no finding of their own: the second run, in which nothing fails, shows what leaks."""
+    with tempfile.TemporaryDirectory() as folder:
+        mark = os.path.join(folder, 'mark')
+        leak = 'echo "ERROR: LeakSanitizer: leaks" > %s/report.$$; ' % folder
+        make_build(folder, [('one', UNSTEADY % (mark, mark) + leak + 'echo not ok 1; exit 1')])
+        code, text = run(folder, '--second-chance')
+        left = [name for name in os.listdir(folder) if name.startswith('report.')]
+        always = 'echo 1..1; if test -e %s; then echo ok 1; %s exit 23; fi; touch %s; echo not ok 1; exit 1' % (mark, leak, mark)
+        os.unlink(mark)
+        write_program(folder, 'p0', always)
+        twice, said = run(folder, '--second-chance')
+        return code == 0 and not left and twice == 1 and 'LeakSanitizer' in said, text + said
+
+
 def check_no_second_chance():
     """For what is a fault however it ends: failing twice, crashing, a sanitizer's finding."""
     with tempfile.TemporaryDirectory() as folder:
@@ -139,7 +154,8 @@ def main():
     checks = [(c[0], lambda c=c: check_case(*c)) for c in CASES]
     checks += [('all at once', check_all_at_once), ('selection', check_selection),
                ('wrapper', check_wrapper), ('tally', check_tally), ('sanitizer', check_sanitizer_report),
-               ('second chance', check_second_chance), ('no second chance', check_no_second_chance)]
+               ('second chance', check_second_chance), ('leaks of a failed test', check_leaks_of_a_failed_test),
+               ('no second chance', check_no_second_chance)]
     bad = 0
     print('1..%d' % len(checks))
     for i, (name, check) in enumerate(checks, 1):
