@@ -196,6 +196,8 @@ static dibs_status fill(dibs__etcd_op *op, const Etcd__TxnResponse *r,
     dibs__entries_call *call = op->call;
     dibs__entries_listing *l = &call->listing;
 
+    if (place <= 0)
+        return dibs__fail(&call->err, DIBS_ENGINE_FAILED, "etcd returned an invalid revision");
     make_name(op, call->made);
     snprintf(call->made + strlen(call->made), sizeof call->made - strlen(call->made), "~%llx",
              (unsigned long long)place);
