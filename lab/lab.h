@@ -153,7 +153,7 @@ bool lab_stock_write(lab_buyer *buyer, int64_t value);
 /* Read, check, work, write: what stands between lock and unlock. */
 lab_sale lab_sell(lab_buyer *buyer);
 
-/* ---- Seats ----------------------------------------------------------------------------------- */
+/* ---- Buyers ---------------------------------------------------------------------------------- */
 
 /* Opens books and strategy; false: buyer->note says why, and nothing is left. */
 bool lab_buyer_open(lab_buyer *buyer);

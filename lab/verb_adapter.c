@@ -27,7 +27,7 @@ typedef struct adapter {
     place places[NAMES_MAX];
 } adapter;
 
-/* ---- Seats ----------------------------------------------------------------------------------- */
+/* ---- Buyers ---------------------------------------------------------------------------------- */
 
 static void close_place(adapter *a, place *p)
 {

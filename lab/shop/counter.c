@@ -1,4 +1,4 @@
-/* The counter; see the header. Seats lie in a pile: whoever takes an order takes the topmost and puts it
+/* The counter; see the header. Buyers lie in a pile: a thread that takes an order takes the topmost and puts it
  * back. There are as many as there are threads that serve, so that nobody waits for one. */
 #include "shop.h"
 

@@ -1,4 +1,4 @@
-/* The bell: how a holder learns soon that its lock was broken, on engines that cannot tell it themselves, or
+/* The break notice: how a holder learns soon that its lock was broken, on engines that cannot tell it themselves, or
  * tell another handle (portable.c).
  *
  * A break writes one cell, the same for all locks of the store. The keeper of a handle that holds something
@@ -52,7 +52,7 @@ static void listen_due(dibs *d, dibs__keeper_task *c, int64_t now)
         return;
     if (status == DIBS_OK && reply.version != d->break_notice_version) {
         d->break_notice_version = reply.version;
-        dibs__look_again(d, DIBS__HOLDERS);
+        dibs__check_all(d, DIBS__HOLDERS);
     }
     dibs__keeper_task_at(d, &d->maintenance, c, dibs__now(d->env) + EVERY);
 }

@@ -223,8 +223,8 @@ void dibs__grant_schedule(dibs_grant *g, dibs__deadline when)
         dibs__keeper_wake(g->d);
 }
 
-/* While its thread is inside `enter`, its entry may be there or not: the answer is followed by the look. */
-void dibs__grant_look(dibs_grant *g)
+/* While its thread is inside `enter`, its entry may be there or not: the check follows the answer. */
+void dibs__grant_check(dibs_grant *g)
 {
     if (g->state == DIBS__HELD || (g->ticket && !g->ticket->enter_again))
         dibs__grant_schedule(g, dibs__now(g->d->env));
@@ -232,7 +232,7 @@ void dibs__grant_look(dibs_grant *g)
         g->ticket->doubt = true;
 }
 
-void dibs__look_again(dibs *d, unsigned at)
+void dibs__check_all(dibs *d, unsigned at)
 {
     if (at & DIBS__CELLS)
         dibs__watches_end_all(d);
@@ -240,7 +240,7 @@ void dibs__look_again(dibs *d, unsigned at)
         for (dibs__node *n = d->attempts.slot[i]; n; n = n->next) {
             dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
             if (at & (g->state == DIBS__HELD ? DIBS__HOLDERS : DIBS__WAITERS))
-                dibs__grant_look(g);
+                dibs__grant_check(g);
         }
     }
 }

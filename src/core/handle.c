@@ -117,7 +117,7 @@ void dibs__log(dibs *d, dibs_log_level level, const char *format, ...)
 
 /* ---- The sink: what engines tell us ---------------------------------------------------------- */
 
-/* A handle that is being closed is deaf: its grants are on their way out. */
+/* A handle that is being closed ignores events: its grants are being given back. */
 static dibs_grant *find_open(dibs *d, const char *attempt)
 {
     return d->closing ? NULL : dibs__grant_of_attempt(d, attempt);
@@ -143,7 +143,7 @@ static void on_check(dibs__sink *sink, const char *attempt)
     pthread_mutex_lock(&d->mutex);
     g = find_open(d, attempt);
     if (g)
-        dibs__grant_look(g);
+        dibs__grant_check(g);
     pthread_mutex_unlock(&d->mutex);
 }
 
@@ -156,13 +156,13 @@ static void on_changed(dibs__sink *sink, uint64_t cell)
     pthread_mutex_unlock(&d->mutex);
 }
 
-static void on_look_again(dibs__sink *sink, unsigned at)
+static void on_check_all(dibs__sink *sink, unsigned at)
 {
     dibs *d = DIBS__FROM(dibs, sink, sink);
 
     pthread_mutex_lock(&d->mutex);
     if (!d->closing)
-        dibs__look_again(d, at);
+        dibs__check_all(d, at);
     pthread_mutex_unlock(&d->mutex);
 }
 
@@ -266,7 +266,7 @@ static void fill_identity(dibs *d, const dibs__env *env, const dibs_options *o)
     d->wait_ms = o->wait_ms ? o->wait_ms : DIBS_FOREVER;
     d->log = o->log;
     d->log_data = o->log_data;
-    d->sink = (dibs__sink){on_granted, on_check, on_changed, on_look_again, on_waited_for, on_log};
+    d->sink = (dibs__sink){on_granted, on_check, on_changed, on_check_all, on_waited_for, on_log};
     d->news.end = &d->news.first;
     d->outcomes.end = &d->outcomes.first;
     d->workers.end = &d->workers.first;

@@ -300,8 +300,8 @@ dibs_grant *dibs__grant_of_attempt(dibs *d, const char *attempt);
 void dibs__grant_hold(dibs_grant *g, uint64_t fence, uint64_t floor, dibs__deadline deadline,
                       bool whole);
 void dibs__grant_schedule(dibs_grant *g, dibs__deadline when); /* the keeper looks at it then */
-void dibs__grant_look(dibs_grant *g);                          /* now */
-void dibs__look_again(dibs *d, unsigned at); /* at all of these: DIBS__WAITERS and so on */
+void dibs__grant_check(dibs_grant *g);                         /* now */
+void dibs__check_all(dibs *d, unsigned at); /* at all of these: DIBS__WAITERS and so on */
 void dibs__grant_lose(dibs_grant *g, dibs_loss why);
 void dibs__grant_lose_if_over(dibs_grant *g);
 void dibs__grant_note_end(dibs_grant *g); /* it is not held any more: for the statistics */

@@ -310,7 +310,7 @@ static dibs__deadline next_moment(const dibs *d)
 }
 
 /* Only ever earlier: locks come and go much faster than leases run out, and each would otherwise
- * cost a wake-up of this thread. A bell for a lock that is gone rings once, for nothing. */
+ * cost a wake-up of this thread. A wake-up for a lock that is gone costs one look for nothing. */
 static void arm(dibs *d, dibs__deadline when)
 {
     struct itimerspec at = {0};

@@ -2,7 +2,7 @@
  *
  *   queued     a worker will take it up                         (job is listed)
  *   running    a worker asks the engine
- *   waiting    another's run or a break is looked at again      (chore has a time)
+ *   waiting    another's run or a break is looked at again      (the keeper task has a time)
  *   ended      its outcome is there                             (not in d->requests any more)
  *
  * A lock's request has a ticket instead, which is queued, entered and kept alive as a ticket is. */

@@ -8,8 +8,8 @@
  *                               DIBS_ENGINE_FAILED, DIBS_NO_MEMORY.
  *                DIBS_UNKNOWN   the request went out and no answer came: the core asks again with the same attempt.
  * Waiting        Entering the queue is one bounded call. Wake-ups are events, and the handle's sink is the only channel
- *                for them: told from `events`, from threads of the engine's own, or from inside any other call (an engine
- *                that hands over to a waiter of the same handle tells it directly). They may be lost, doubled or late:
+ *                for them: called from `events`, from threads of the engine's own, or from inside any other call (an engine
+ *                that hands over to a waiter of the same handle calls it directly). They may be lost, doubled or late:
  *                the keeper's `keep` finds what was missed.
  *
  * The comments of this file are tables, line by line: the formatter leaves comments alone (ReflowComments), and so do we. */
@@ -28,7 +28,7 @@ typedef struct dibs__engine_class dibs__engine_class;
 typedef struct dibs__report_builder dibs__report_builder; /* core/report.h */
 typedef struct dibs__facts dibs__facts;                   /* doctor/facts.h */
 
-/* What `look_again` is about; a sum. */
+/* What `check_all` is about; a sum. */
 enum { DIBS__WAITERS = 1, DIBS__HOLDERS = 2, DIBS__CELLS = 4 };
 
 /* Where an engine delivers wake-ups: given to `open`, valid until `close` returns. All of it may be called from any
@@ -165,8 +165,8 @@ struct dibs__engine_class {
      *   GRANTED, QUEUED, BUSY, MISMATCH
      *   RESUMED            a late message: the handle has a newer attempt
      *   DIBS_UNAVAILABLE   with `remaining`: the servers answer, and refuse everybody, for so long at least
-     * After QUEUED the sink is told of what happens. What happened before the engine listened is made up for: it tells
-     * `look`. */
+     * After QUEUED the sink hears of what happens. What happened before the engine listened is made up for: it calls
+     * `check`. */
     dibs_status (*enter)(dibs__engine *e, const dibs__enter_request *request, dibs__deadline until,
                          dibs__reply *out, dibs_error *err);
 

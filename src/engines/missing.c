@@ -38,7 +38,7 @@ const dibs__engine_class dibs__engine_redlock = {
     .scheme = "redlock",
     .schemes = (const char *const[]){"redlock", NULL},
     .missing = "libhiredis-dev and libssl-dev",
-    .can = {.across_processes = true, .no_shared = "no line", .no_slots = "no line"},
+    .can = {.across_processes = true, .no_shared = "no queue", .no_slots = "no queue"},
 };
 #endif
 

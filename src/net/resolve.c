@@ -1,4 +1,4 @@
-/* A numeric address is answered at once. A name is looked up aside, where nobody waits for it longer
+/* A numeric address is answered at once. A name is looked up in a thread of its own, where nobody waits for it longer
  * than the deadline. */
 #define _GNU_SOURCE
 #include "net/resolve.h"

@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PAPERS = ('package.json', 'package-lock.json')
+MANIFESTS = ('package.json', 'package-lock.json')
 CHROMIUM = '/usr/bin/chromium'
 
 
@@ -29,9 +29,9 @@ def read(path):
 
 def is_installed(folder):
     """npm writes node_modules/.package-lock.json when it has succeeded."""
-    copies = [os.path.join(folder, paper) for paper in PAPERS]
+    copies = [os.path.join(folder, manifest) for manifest in MANIFESTS]
     return os.path.exists(os.path.join(folder, 'node_modules', '.package-lock.json')) and all(
-        os.path.exists(copy) and read(copy) == read(os.path.join(HERE, paper)) for copy, paper in zip(copies, PAPERS))
+        os.path.exists(copy) and read(copy) == read(os.path.join(HERE, manifest)) for copy, manifest in zip(copies, MANIFESTS))
 
 
 def install(folder):
@@ -41,13 +41,13 @@ def install(folder):
         fcntl.flock(lock, fcntl.LOCK_EX)
         if is_installed(folder):
             return
-        for paper in PAPERS:
-            shutil.copy(os.path.join(HERE, paper), folder)
+        for manifest in MANIFESTS:
+            shutil.copy(os.path.join(HERE, manifest), folder)
         done = subprocess.run(['npm', 'ci', '--ignore-scripts', '--no-audit', '--no-fund', '--prefix', folder],
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               universal_newlines=True)
         if done.returncode != 0:
-            os.remove(os.path.join(folder, PAPERS[0]))
+            os.remove(os.path.join(folder, MANIFESTS[0]))
             raise Missing('npm cannot install playwright-core: ' + ' '.join(done.stdout.split())[:400])
 
 

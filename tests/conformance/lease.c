@@ -238,7 +238,7 @@ static void renewing_by_hand(void **state)
 }
 
 /* Two handles, one owner by name: the second waits, the first is told to stop, and has the lock until it
- * has let go. Where no line is kept, the first is not told. */
+ * has let go. Where no queue is kept, the first is not told. */
 static void the_second_of_a_name_follows_the_first(void **state)
 {
     dibs *a = open_handle(), *b = open_handle(), *c = open_handle();

@@ -41,7 +41,7 @@ void continue_server(void);
 const char *fresh(const char *label);
 
 /* Waits until so many wait, by the engine's own account. An engine that serves nobody in
- * order has no line that others could see: there each handle of this process is asked for its own.
+ * order has no queue that others could see: there each handle of this process is asked for its own.
  */
 void wait_for_queue(dibs *d, const char *name, size_t waiters);
 /* The same for one waiter in another process. */

@@ -59,7 +59,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     dibs__record_sizes sizes;
     dibs_status status = dibs__record_peek(data, size, size, &r, &sizes, &err);
 
-    must(status == DIBS_OK || status == DIBS_ENGINE_FAILED, "a glance that is no answer");
+    must(status == DIBS_OK || status == DIBS_ENGINE_FAILED, "a look that is no answer");
     status = dibs__record_decode(data, size, &r, &err);
     must(status == DIBS_OK || status == DIBS_ENGINE_FAILED, "an answer that is none");
     fuzz_check_message(&err, status);

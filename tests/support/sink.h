@@ -9,7 +9,7 @@ static inline void quiet_changed(dibs__sink *sink, uint64_t cell)
     (void)sink, (void)cell;
 }
 
-static inline void quiet_look_again(dibs__sink *sink, unsigned at)
+static inline void quiet_check_all(dibs__sink *sink, unsigned at)
 {
     (void)sink, (void)at;
 }
@@ -21,6 +21,6 @@ static inline bool quiet_waited_for(dibs__sink *sink)
 }
 
 #define QUIET_SINK \
-    .changed = quiet_changed, .check_all = quiet_look_again, .waited_for = quiet_waited_for
+    .changed = quiet_changed, .check_all = quiet_check_all, .waited_for = quiet_waited_for
 
 #endif

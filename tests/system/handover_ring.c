@@ -1,7 +1,7 @@
 /* A line that never ends: so many requests, on several handles, want one lock; whoever is served goes to the end of the
  * line and lets go.
  *
- * usage: carousel URL NAME HANDLES WAITERS ROUNDS
+ * usage: handover_ring URL NAME HANDLES WAITERS ROUNDS
  *
  * Says "ready" when all stand in line behind a holder. A line on stdin starts it; after ROUNDS hand-offs the last one
  * keeps the lock, and "MICROSECONDS-A-HAND-OFF" is said. It ends with its stdin. A fence that does not grow, a request

@@ -1,6 +1,6 @@
 /* Threads that take locks and write down how long they believed to hold each, whatever the server does meanwhile.
  *
- * usage: believer URL LOCKS THREADS ROUNDS HOLD_MS LEASE_MS
+ * usage: hold_checker URL LOCKS THREADS ROUNDS HOLD_MS LEASE_MS
  *
  * Thread i takes the lock "crash:(i % LOCKS)" ROUNDS times and keeps it for HOLD_MS, or until it is told that the
  * lock is lost. Each time is a line "LOCK FENCE START END OUTCOME": microseconds of CLOCK_BOOTTIME, END being

@@ -110,18 +110,18 @@ static void locked_until_commit(const char *level)
     dibs_error err = {0};
     late l = {.level = level};
     int64_t committed;
-    aside a;
+    beside a;
 
     session_open(&s);
     session_open(&watcher);
     start_over(&s);
     session_begin(&s, level);
     must_be(dibs_sql_fence_pass(s.db, "r", 31, 0, &err), DIBS_OK, &err);
-    a = run_aside(present_late, &l);
+    a = run_beside(present_late, &l);
     wait_for_waiters(&watcher, 1);
     committed = clock_ms();
     session_commit(&s);
-    join_aside(a);
+    join_beside(a);
     must_be(l.status, DIBS_FENCED, NULL);
     must(l.at >= committed);
     session_close(&s);
@@ -324,18 +324,18 @@ static void read_after(const char *level)
     session s, watcher;
     dibs_error err = {0};
     late l = {.level = level};
-    aside a;
+    beside a;
 
     session_open(&s);
     session_open(&watcher);
     start_over(&s);
     session_begin(&s, level);
     must_be(dibs_sql_fence_pass(s.db, "stock:1", 60, 0, &err), DIBS_OK, &err);
-    a = run_aside(sell_late, &l);
+    a = run_beside(sell_late, &l);
     wait_for_waiters(&watcher, 1);
     session_say(&s, "UPDATE stock SET left_over = 7 WHERE item = 1");
     session_commit(&s);
-    join_aside(a);
+    join_beside(a);
     must_be(l.status, DIBS_OK, NULL);
     must(session_number(&watcher, "SELECT left_over FROM stock WHERE item = 1") == 6);
     session_close(&s);

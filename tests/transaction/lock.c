@@ -184,17 +184,17 @@ static void ends_with_transaction(const char *level)
         session holder, watcher;
         dibs_error err = {0};
         taking t = {.level = level};
-        aside a;
+        beside a;
         session_open(&holder);
         session_open(&watcher);
         session_begin(&holder, level);
         must_be(dibs_sql_lock(holder.db, "a", 0, &err), DIBS_OK, &err);
-        a = run_aside(take_aside, &t);
+        a = run_beside(take_aside, &t);
         wait_for_waiters(&watcher, 1);
         if (way == 0)
             session_rollback(&holder);
         session_close(&holder);
-        join_aside(a);
+        join_beside(a);
         must_be(t.status, DIBS_OK, NULL);
         session_close(&watcher);
     }

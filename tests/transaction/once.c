@@ -167,17 +167,17 @@ static void first_rolls_back(const char *level)
     session_open(&first);
     session_open(&watcher);
     for (int round = 0; round < 3; round++) {
-        aside a;
+        beside a;
         start_over(&first);
         session_begin(&first, level);
         must_be(dibs_sql_once(first.db, &key, NULL, &err), DIBS_OK, &err);
-        a = run_aside(run_twins, &t);
+        a = run_beside(run_twins, &t);
         if (is_sqlite()) /* they wait to begin */
             sleep_ms(50);
         else
             wait_for_waiters(&watcher, TWINS);
         session_rollback(&first);
-        join_aside(a);
+        join_beside(a);
         must(session_number(&first, "SELECT COUNT(*) FROM note WHERE body = 'work'") == 1);
         must(session_number(&first, "SELECT COUNT(*) FROM note WHERE body = 'seen'") == TWINS);
     }
@@ -213,17 +213,17 @@ static void plain_inserts_deadlock(const char *level)
 {
     session first, watcher;
     twins t = {.level = level};
-    aside a;
+    beside a;
 
     session_open(&first);
     session_open(&watcher);
     start_over(&first);
     session_begin(&first, level);
     session_say(&first, "INSERT INTO dibs_once (scope, name, fingerprint) VALUES ('o', 'k', '')");
-    a = run_aside(insert_in_threads, &t);
+    a = run_beside(insert_in_threads, &t);
     wait_for_waiters(&watcher, TWINS);
     session_rollback(&first);
-    join_aside(a);
+    join_beside(a);
     printf("# %d of %d transactions lost to a deadlock\n", t.deadlocks, TWINS);
     must(t.deadlocks > 0);
     session_close(&first);

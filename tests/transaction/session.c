@@ -319,17 +319,17 @@ void in_threads(int count, void (*fn)(void *ctx, int i), void *ctx)
         pthread_join(jobs[i].thread, NULL);
 }
 
-aside run_aside(void (*fn)(void *ctx, int i), void *ctx)
+beside run_beside(void (*fn)(void *ctx, int i), void *ctx)
 {
     job *j = calloc(1, sizeof *j);
 
     must(j);
     *j = (job){.fn = fn, .ctx = ctx};
     must(pthread_create(&j->thread, NULL, run_job, j) == 0);
-    return (aside){j};
+    return (beside){j};
 }
 
-void join_aside(aside a)
+void join_beside(beside a)
 {
     job *j = a.handle;
 

@@ -61,11 +61,11 @@ void must_be(dibs_status status, dibs_status expected, const dibs_error *err);
 void in_threads(int count, void (*fn)(void *ctx, int i), void *ctx);
 
 /* One thread that runs beside the test, and waiting until the database shows that it waits. */
-typedef struct aside {
+typedef struct beside {
     void *handle;
-} aside;
-aside run_aside(void (*fn)(void *ctx, int i), void *ctx);
-void join_aside(aside a);
+} beside;
+beside run_beside(void (*fn)(void *ctx, int i), void *ctx);
+void join_beside(beside a);
 /* Until `count` statements of other sessions wait for a lock. */
 void wait_for_waiters(session *s, int64_t count);
 

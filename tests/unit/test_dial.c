@@ -1,4 +1,4 @@
-/* Connecting within a deadline: the task that is left to its thread (net/aside), the look-up of a host name
+/* Connecting within a deadline: the task that is left to its thread (net/detached), the look-up of a host name
  * (net/resolve), the address that stays silent (net/dial). */
 #define _GNU_SOURCE
 #include "core/thread.h"

@@ -312,14 +312,14 @@ static void dispatch_idle(void)
     for (dibs__sql_job *job = dispatch.first; job; job = job->next)
         if (!job->patient && ripe(&dispatch, job) &&
             free_conn_slot(&dispatch, job, now >= job->came + PATIENCE))
-            sim_fault("a job sleeps, and a seat is free");
+            sim_fault("a job sleeps, and a connection is free");
 }
 
 static void dispatch_end(void)
 {
     for (size_t i = 0; i < dispatch.conn_slots; i++)
         if (dispatch.conn_slot[i].taken || dispatch.conn_slot[i].name_count)
-            sim_fault("a seat is taken when all are gone");
+            sim_fault("a connection is taken when all are gone");
     if (dispatch.first)
         sim_fault("a job is left in the queue");
 }

@@ -1,4 +1,4 @@
-/* Connecting aside: libmariadb looks a host name up and shakes hands for TLS in one go, whatever
+/* Connecting in a thread of its own: libmariadb looks a host name up and shakes hands for TLS in one go, whatever
  * deadline there is, also in its non-blocking form. */
 #define _GNU_SOURCE
 #include "engines/mysql/mysql.h"

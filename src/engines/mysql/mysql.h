@@ -3,7 +3,7 @@
  *   mysql.c      the engine table and the URL
  *   address.c      where the server is and how to reach it, from the URL
  *   connection.c connecting and setting a session up
- *   dial.c       connecting aside, where the library would block
+ *   dial.c       connecting in a thread of its own: the library would block
  *   wire.c       libmariadb's calls, one by one, each within a deadline
  *   dialect.c    the text of every operation
  *   text.c       text that grows: literals, patterns

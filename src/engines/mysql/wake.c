@@ -40,8 +40,9 @@ struct dibs__my_wake {
     int epoll, kick, timer;
     _Atomic bool wanted; /* somebody has asked for us since we came to rest */
     phase phase;
-    bool listened;       /* others may have left something for us */
-    dibs__my_dial *dial; /* connecting is done aside; rings `kick` when it is over */
+    bool listened; /* others may have left something for us */
+    dibs__my_dial
+        *dial; /* connecting is done in another thread, which signals `kick` when it is over */
     dibs__my_call call;
     dibs__my_round round; /* ASKING: the one that is under way; PAUSING: the last one */
     int64_t pause;
@@ -258,7 +259,7 @@ static void connect_anew(dibs__my_wake *w)
         drive(w, dibs__my_call_start(&w->call, &w->e->address));
 }
 
-/* What was dialled aside goes on here. */
+/* What was dialled in another thread goes on here. */
 static void dialled(dibs__my_wake *w)
 {
     w->call.m = dibs__my_dial_end(w->dial);

@@ -60,7 +60,7 @@ static bool dial_until(const dibs__env *env, PGconn *pg, dibs__deadline until)
     return true;
 }
 
-/* ---- The same aside, where a host name is looked up ------------------------------------------ */
+/* ---- The same in a thread of its own, where a name is looked up ------------------------------ */
 
 typedef struct dialling {
     dibs__pg_address address;

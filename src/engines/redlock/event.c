@@ -1,6 +1,6 @@
 /* What the reader of the events does: listens on every node for locks that have become free, and tries for those
  * that are first in their lines. One descriptor tells it to come: an epoll set of the
- * subscriptions, a timer for what is due, and a bell for new connections and new names. What is
+ * subscriptions, a timer for what is due, and an eventfd for new connections and new names. What is
  * published while a subscription is away is lost: the pauses find it. */
 #define _GNU_SOURCE
 #include "engines/redis/error.h"

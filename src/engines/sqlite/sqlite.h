@@ -78,7 +78,7 @@ struct dibs__lite_job {
     const dibs__cell_command *command; /* cell */
     dibs__deadline until;
     /* out */
-    dibs__cell_reply cell; /* glance: the version alone */
+    dibs__cell_reply cell; /* of a watch: the version alone */
     bool no_memory;        /* for the value in it */
     dibs_status status;
     dibs__reply reply;

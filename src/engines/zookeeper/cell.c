@@ -228,7 +228,7 @@ dibs_status dibs__zk_cells_clock(dibs__entries_backend *s, dibs__deadline until,
 
 /* ---- Watching -------------------------------------------------------------------------------- */
 
-/* The watch is the side's, not a waiter's: it needs no memory of its own, and asked for again it is the
+/* The watch is the session's, not a waiter's: it needs no memory of its own, and asked for again it is the
  * same one. So one that nobody waits for any more does no harm: it goes with the node's next change,
  * and a run that somebody waited for changes its node with every keep-alive. */
 static void on_change(zhandle_t *zh, int type, int state, const char *path, void *context)

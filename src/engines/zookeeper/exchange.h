@@ -1,9 +1,9 @@
-/* Errands: requests about cells whose answers a thread waits for.
+/* Exchanges: requests about cells whose answers a thread waits for.
  *
  *   begin → expect and sent for each request → wait → what came → drop
  *
  * Whoever gives up leaves the exchange to the answers that still come: the last one frees it, or the end
- * of the library's handle does. ZooKeeper's side guards it with its mutex. */
+ * of the library's handle does. The backend's mutex guards it. */
 #ifndef DIBS_ENGINES_ZOOKEEPER_EXCHANGE_H
 #define DIBS_ENGINES_ZOOKEEPER_EXCHANGE_H
 

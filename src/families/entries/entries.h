@@ -5,13 +5,13 @@
  * including it do not exceed the capacity, and none of those ahead is of the same owner by name. Entries
  * ahead only vanish, so once true it stays true.
  *
- *   line.c    opening, closing, entering          keep.c   keep-alives
- *   own entry.c    attempts of this handle             leave.c  giving back, leaving the queue
- *   view.c    what is known of a lock's queue      inspect.c   inspect, list, break
- *   turn.c    whom each waiter watches            text.c   names and values
- *   ask.c     calls to the adapter                cell.c   cells
- *   await.c   watching a cell                       crowd.c  many who change one cell
- *   cells.c   listing cells
+ *   entries.c    opening, closing, entering        keep.c     keep-alives
+ *   own_entry.c  attempts of this handle           leave.c    giving back, leaving the queue
+ *   view.c       what is known of a lock's queue   inspect.c  inspect, list, break
+ *   turn.c       whom each waiter watches          text.c     names and values
+ *   ask.c        calls to the adapter              cell.c     cells
+ *   await.c      watching a cell                   crowd.c    many who change one cell
+ *   cells.c      listing cells
  *
  * An adapter knows how to talk. It gets calls (`dibs__entries_call`), each of which it completes once
  * with dibs__entries_done, and tells three kinds of events: an entry that was watched is gone, a
@@ -190,14 +190,14 @@ struct dibs__entries_adapter {
      * blocking. A moment in the past when there is no session. */
     dibs__deadline (*alive_until)(dibs__entries_backend *s);
     /* What alive_until is ahead of now at the least while all is well, and so the longest lease that a
-     * lock gets (ZooKeeper: half of the session). Fixed once the side is open. */
+     * lock gets (ZooKeeper: half of the session). Fixed once the backend is open. */
     int64_t (*usable)(const dibs__entries_backend *s);
     /* The session itself, for people: what ?session= gave, as the server granted it. */
     int64_t (*session_span)(const dibs__entries_backend *s);
 
     const struct dibs__entries_cells *cells; /* cell.h; NULL: none */
 
-    /* Ends the session (all entries go with it), completes what is under way, frees the side. */
+    /* Ends the session (all entries go with it), completes what is under way, frees the backend. */
     void (*close)(dibs__entries_backend *s);
     /* In a forked child: closes descriptors, nothing else. */
     void (*abandon)(dibs__entries_backend *s);
@@ -218,7 +218,7 @@ void dibs__entries_log(dibs__entries *entries, dibs_log_level level, const char 
 
 /* ---- For the adapters' engine tables --------------------------------------------------------- */
 
-/* `side` is taken, also on failure. Events may come when this returns: connect after it, then call
+/* `backend` is taken, also on failure. Events may come when this returns: connect after it, then call
  * dibs__entries_opened, which reads the session's length; or, when connecting failed, dibs__entries_close. */
 dibs_status dibs__entries_new(const dibs__open_request *request, dibs__entries_backend *backend,
                               dibs__engine **out, dibs_error *err);

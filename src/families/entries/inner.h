@@ -44,7 +44,7 @@ void dibs__entries_value_read(const char *value, const char *key, dibs__asker *o
 void dibs__entries_note_write(char out[DIBS__ENTRIES_VALUE_SIZE], const dibs__entries_note *note);
 void dibs__entries_note_read(const char *value, dibs__entries_note *out);
 
-/* ---- Seats and views ------------------------------------------------------------------------- */
+/* ---- Own entries and views -------------------------------------------------------------------- */
 
 typedef struct dibs__view dibs__view;
 typedef struct dibs__known_entry dibs__known_entry;

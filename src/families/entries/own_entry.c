@@ -1,4 +1,4 @@
-/* Seats: attempts of this handle's, each with its entry, from `enter` until the entry is removed.
+/* Own entries: attempts of this handle, each with its entry, from `enter` until the entry is removed.
  *
  * An own entry lasts as long as the core keeps it: one that is not kept in time (a lease that nobody renews
  * and that is shorter than the session, a caller that was too late for its grant) leaves by itself,

@@ -13,7 +13,7 @@
 #define LONG \
     256 /* so many ahead that listing them again costs more than asking whether it must be */
 
-/* ---- Spots ----------------------------------------------------------------------------------- */
+/* ---- Places ---------------------------------------------------------------------------------- */
 
 /* The first whose place is not below `place`. */
 size_t dibs__view_place(const dibs__view *v, uint64_t place)

@@ -8,7 +8,7 @@
  * Giving back a lock that nobody waits for need not reach the disk. Such jobs go with their like,
  * and one connection slot is left to them: they do not wait for the commits of others.
  *
- * Seat 0 is for keep-alives alone, so that held locks are renewed however busy or stuck the
+ * Connection 0 is for keep-alives alone, so that held locks are renewed however busy or stuck the
  * others are. A further connection is made only when a job has waited for a while. */
 #define _GNU_SOURCE
 #include "families/rows/inner.h"
@@ -84,7 +84,7 @@ static void call_next(dibs__sql *e)
     }
 }
 
-/* ---- Seats ----------------------------------------------------------------------------------- */
+/* ---- Connections ----------------------------------------------------------------------------- */
 
 /* One connection slot is left to the light jobs, if there are two. */
 static bool enough_heavy(const dibs__sql *e)

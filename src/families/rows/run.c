@@ -2,7 +2,7 @@
  * then the rest in the general way, in two.
  *
  * It fails in four ways. Worth doing again at once (deadlock, serialization): done again. Another session
- * keeps a row locked: the server says which, its commands are put aside, the others go on without them.
+ * keeps a row locked: the server says which, its commands are left out, the others go on without them.
  * Surely not done for another reason, on a connection that still works: one command may have spoilt it for
  * all, so each is tried alone. No connection, or no answer: all are told so.
  *
@@ -20,7 +20,7 @@
 #define WAITS      4 /* one try in so many waits for a row that was locked the last time */
 #define WHILE      (100 * DIBS__MS) /* so long */
 
-/* ---- Seats ----------------------------------------------------------------------------------- */
+/* ---- Connections ----------------------------------------------------------------------------- */
 
 static void close_conn_slot(dibs__sql *e, dibs__conn_slot *conn_slot)
 {

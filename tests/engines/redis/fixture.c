@@ -30,7 +30,7 @@ static void note_look(dibs__sink *sink, const char *attempt)
     note((fixture *)sink, attempt, 0, &((fixture *)sink)->looks);
 }
 
-static void note_look_again(dibs__sink *sink, unsigned at)
+static void note_check_all(dibs__sink *sink, unsigned at)
 {
     fixture *g = (fixture *)sink;
 
@@ -63,7 +63,7 @@ dibs_status fixture_open(fixture *g, const char *url, const char *handle_id, int
     g->sink = (dibs__sink){.granted = note_granted,
                            .check = note_look,
                            .changed = quiet_changed,
-                           .check_all = note_look_again,
+                           .check_all = note_check_all,
                            .waited_for = quiet_waited_for,
                            .log = note_log};
     g->span = span_ms;

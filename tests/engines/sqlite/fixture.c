@@ -61,7 +61,7 @@ dibs_status fixture_open(fixture *d, const char *url, const dibs__env *env, dibs
     d->sink = (dibs__sink){.granted = on_granted,
                            .check = on_look,
                            .changed = on_changed,
-                           .check_all = quiet_look_again,
+                           .check_all = quiet_check_all,
                            .waited_for = quiet_waited_for,
                            .log = on_log};
     d->env = env ? env : &dibs__env_system;
