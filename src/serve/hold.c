@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { QUEUED_AFTER_MS = 30, BEAT_MS = 15000 };
+enum { QUEUED_AFTER_MS = 30, BEAT_MS = 15000, LOOKS = 12 /* in a lease */ };
 
 static serve_set *set_of_timer(http_timer *timer)
 {
@@ -51,13 +51,24 @@ static void send(serve_set *set, const char *event, json_t *data)
 
 /* ---- What happens ---------------------------------------------------------------------------- */
 
-static void on_renewal(http_timer *timer)
+/* Until when the client may work, by what the keeper has reached so far. */
+static int64_t promised_ms(const serve_set *set)
+{
+    return http_now_ms() + dibs_grant_remaining_ms(set->locks[0].g);
+}
+
+/* The keeper renews after each third of the lease, and a grant that was waited for at once. Only a promise that
+ * has become longer is an event: while the engine does not answer, there is none. */
+static void on_look(http_timer *timer)
 {
     serve_set *set = set_of_timer(timer);
+    int64_t until = promised_ms(set), looks_ms = set->terms.lease_ms / LOOKS + 1;
 
-    http_timer_set(set->s->http, timer, set->terms.lease_ms / 3, on_renewal);
-    send(set, "renewed",
-         json_pack("{s:I}", "remaining_ms", (json_int_t)dibs_grant_remaining_ms(set->locks[0].g)));
+    http_timer_set(set->s->http, timer, looks_ms, on_look);
+    if (until < set->promised_ms + looks_ms)
+        return;
+    set->promised_ms = until;
+    send(set, "renewed", json_pack("{s:I}", "remaining_ms", (json_int_t)(until - http_now_ms())));
 }
 
 static void on_lost(serve_set *set, dibs_loss why)
@@ -71,12 +82,18 @@ static void on_lost(serve_set *set, dibs_loss why)
 
 static void on_collected(serve_set *set, const dibs_error *err)
 {
+    json_t *grant;
+
     if (err->status != DIBS_OK) {
         finish(set, dibs_status_text(err->status), err);
         return;
     }
-    http_timer_set(set->s->http, &set->timer, set->terms.lease_ms / 3, on_renewal);
-    send(set, "granted", serve_set_json(set));
+    http_timer_stop(set->s->http,
+                    &set->timer); /* it would bound what remains, as that of a client that renews */
+    grant = serve_set_json(set);
+    set->promised_ms = promised_ms(set);
+    http_timer_set(set->s->http, &set->timer, set->terms.lease_ms / LOOKS + 1, on_look);
+    send(set, "granted", grant);
 }
 
 static void on_beat(http_timer *timer)

@@ -55,6 +55,7 @@ typedef struct serve_set {
     serve_state state;
     serve_terms terms;
     int64_t deadline_ms; /* of the wait */
+    int64_t promised_ms; /* a stream that holds: its client knows that it may work until then */
     uint64_t asked;      /* a LOCK that is out */
     size_t out;          /* requests about its grants that are out */
     size_t held, count;

@@ -1,5 +1,6 @@
 """Locks over HTTP: acquire, wait, renew, release, several at once, semaphores, streams, listing, breaking."""
 
+import signal
 import threading
 import time
 
@@ -237,6 +238,33 @@ def the_open_connection_is_the_lock(t):
 
 
 @test(*ALL)
+def a_stream_is_renewed_before_the_last_promise_ends(t):
+    """"If no `renewed` comes for `remaining_ms`, stop the work": then one must come in time, and only for a longer promise."""
+    s = t.serve()
+    stream = Stream(s, 'a', 'lease_ms=1500')
+    left = stream.next('granted')[1]['remaining_ms']
+    assert 1000 < left <= 1500, left
+    until = time.monotonic() + left / 1000
+    for _ in range(6):
+        left = stream.next('renewed')[1]['remaining_ms']
+        now = time.monotonic()
+        assert now < until, 'late by %.3f s' % (now - until)
+        assert now + left / 1000 > until + 0.05 and left <= 1500, (left, until - now)
+        until = now + left / 1000
+    if t.engine != 'redis':
+        return
+    t.server.process.send_signal(signal.SIGSTOP)
+    try:
+        event = stream.next()
+        if event[0] == 'renewed':  # its answer was on the way
+            until = time.monotonic() + event[1]['remaining_ms'] / 1000
+            event = stream.next()
+        assert event[0] == 'lost' and abs(time.monotonic() - until) < 0.3, (event, time.monotonic() - until)
+    finally:
+        t.server.process.send_signal(signal.SIGCONT)
+
+
+@test(*ALL)
 def a_stream_that_closes_in_the_queue_leaves_it(t):
     s = t.serve()
     c = Client(s)
@@ -265,6 +293,48 @@ def a_stream_hears_of_a_break(t):
     assert len(c.holders('a')) == 1, 'it is still working'
     stream.close()
     wait_for(lambda: not c.holders('a'), 'the release', 2)
+
+
+# ---- Every other engine -----------------------------------------------------------------------------------------
+
+
+@test('redlock', 'postgresql', 'mysql', *BOUND)
+def the_other_engines_serve_all_of_it(t):
+    s = t.serve()
+    c = Client(s)
+    ask = dict(name='a', request=request_id(), lease_ms=8000)
+    grant = c.good('/v1/acquire', 201, **ask)
+    assert c.good('/v1/acquire', 200, **ask)['fence'] == grant['fence']
+    assert c.acquire('a', status=409)['code'] == 'BUSY'
+    assert [lock['name'] for lock in c.get('/v1/locks').json['locks']] == ['a'] and c.holders('a')
+    assert c.renew(grant['grant'])['remaining_ms'] > 3000
+    waiting, thread = later(Client(s).acquire, 'a', wait_ms=20000, lease_ms=8000)
+    time.sleep(0.3)
+    assert not waiting
+    c.release(grant['grant'])
+    thread.join(15)
+    assert waiting[0]['fence'] > grant['fence']
+    c.release(waiting[0]['grant'])
+    first, second = Stream(s, 'h', 'lease_ms=8000'), None
+    fence = first.next('granted')[1]['fence']
+    second = Stream(s, 'h', 'lease_ms=8000')
+    second.next('queued')
+    first.close()
+    assert second.next('granted')[1]['fence'] > fence
+    second.close()
+    if t.engine == 'redlock':
+        assert c.good('/v1/once/k/begin', 501)['code'] == 'UNSUPPORTED'
+        return
+    run = c.good('/v1/once/k/begin', 201, fingerprint='f', lease_ms=8000)['run']
+    c.good('/v1/once/k/step', run=run, step='half')
+    c.good('/v1/once/k/finish', run=run, result='done')
+    assert c.good('/v1/once/k/begin', 200, fingerprint='f')['result'] == 'done'
+    assert [k['key'] for k in c.get('/v1/once?state=done').json['keys']] == ['k']
+    token = c.good('/v1/tokens', 201)['token']
+    c.good('/v1/tokens/redeem', token=token)
+    c.good('/v1/tokens/redeem', 403, token=token)
+    assert c.good('/v1/counters/n/add', n=2)['value'] == 2
+    assert c.ask('PUT', '/v1/cells/x', b'v', {'If-None-Match': '*'}).status == 204 and c.get('/v1/cells/x').body == b'v'
 
 
 # ---- Where the lease belongs to the server ----------------------------------------------------------------------
