@@ -128,6 +128,14 @@ static dibs_status bind_tcp(const struct addrinfo *a, const char *text, http__li
     return DIBS_OK;
 }
 
+/* getaddrinfo() takes 99999 for 34463. Names of services are left to it. */
+static bool is_port(const char *text)
+{
+    size_t digits = strspn(text, "0123456789");
+
+    return text[digits] != '\0' || (digits <= 5 && atoi(text) <= UINT16_MAX);
+}
+
 static dibs_status open_tcp(const char *text, http__listen *out, dibs_error *err)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
@@ -137,7 +145,8 @@ static dibs_status open_tcp(const char *text, http__listen *out, dibs_error *err
     dibs_status status;
     int failed;
 
-    if (!colon || colon == text || !colon[1] || (size_t)(colon - text) >= sizeof host)
+    if (!colon || colon == text || !colon[1] || (size_t)(colon - text) >= sizeof host ||
+        !is_port(colon + 1))
         return fail(
             err, DIBS_INVALID,
             "--listen %s: write HOST:PORT, [HOST]:PORT or unix:PATH, for example 127.0.0.1:8200",
@@ -155,13 +164,28 @@ static dibs_status open_tcp(const char *text, http__listen *out, dibs_error *err
     return status;
 }
 
+static dibs_status take_inherited(const char *number, http__listen *out, dibs_error *err)
+{
+    size_t digits = strspn(number, "0123456789");
+    int listens = 0;
+    socklen_t size = sizeof listens;
+
+    if (digits == 0 || digits > 5 || number[digits] ||
+        getsockopt(atoi(number), SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || !listens)
+        return fail(err, DIBS_INVALID,
+                    "--listen fd:%s: this is not the number of an inherited listening socket",
+                    number);
+    out->fd = atoi(number);
+    return DIBS_OK;
+}
+
 dibs_status http__listen_open(const char *text, bool tls, http__listen *out, dibs_error *err)
 {
     dibs_status status = DIBS_OK;
 
     out->fd = -1;
     if (strncmp(text, "fd:", 3) == 0)
-        out->fd = atoi(text + 3);
+        status = take_inherited(text + 3, out, err);
     else if (strncmp(text, "unix:", 5) == 0)
         status = open_unix(text + 5, out, err);
     else

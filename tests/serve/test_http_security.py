@@ -195,7 +195,8 @@ def bad_token_files_and_open_doors_are_refused(t):
         assert code == 64 and b'network' in err, (args, code, err)
     code, out, err = t.run(*wide, '--tls-cert', t.path('server.pem'), '--tls-key', t.path('client.key'), '--tokens', t.path('ok'))
     assert code == 64 and b'not the key' in err, err
-    for args in (('--tls-cert', 'x'), ('--client-ca', 'x'), ('--listen', 'nonsense'), ('--listen', 'unix:'), ('operand',)):
+    for args in (('--tls-cert', 'x'), ('--client-ca', 'x'), ('--listen', 'nonsense'), ('--listen', 'unix:'), ('operand',),
+                 ('--listen', '127.0.0.1:99999'), ('--listen', 'fd:x'), ('--listen', 'fd:'), ('--listen', 'fd:2'), ('--listen', 'fd:999')):
         code, out, err = t.run('serve', '--url', 'memory:', *args)
         assert code == 64 and err.startswith(b'dibs: '), (args, code, err)
 
