@@ -29,7 +29,7 @@ class Context(harness.Context):
         self.serving.append(s)
         return s
 
-    def check_servers(self):
+    def finish(self):
         for s in self.serving:
             if s.process.popen.poll() is None:
                 code = s.stop()
