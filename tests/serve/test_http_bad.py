@@ -1,7 +1,10 @@
 """Malformed requests, and the status that each gets. None of them changes anything, and the server serves on."""
 
+import json
 import socket
 import time
+
+import jsonschema
 
 from harness import test, wait_for
 from server import Client, send_raw
@@ -153,6 +156,17 @@ def status(answer):
     return int(answer.split(b' ')[1]) if answer.startswith(b'HTTP/1.') else 0
 
 
+def check_raw(document, got):
+    """A problem as the document has it, or the short page of the HTTP library (docs/http.md)."""
+    head, _, body = got.partition(b'\r\n\r\n')
+    if b'application/problem+json' not in head:
+        assert b'<html>' in body and status(got) in (400, 413, 414, 431, 505), got
+        return
+    problem = json.loads(body)
+    jsonschema.Draft202012Validator(dict(document['components']['schemas']['Problem'], components=document['components'])).validate(problem)
+    assert problem['status'] == status(got), got
+
+
 @test('memory')
 def malformed_requests(t):
     s = t.serve('--patience', '3s')
@@ -160,7 +174,10 @@ def malformed_requests(t):
     assert len(TABLE) >= 60
     wrong = []
     for what, data, right in TABLE:
-        got = status(send_raw(s.port, data, 6))
+        answer = send_raw(s.port, data, 6)
+        got = status(answer)
+        if got >= 400:
+            check_raw(s.openapi(), answer)
         right = right if isinstance(right, tuple) else (right,)
         if got not in right:
             wrong.append((what, got, right))

@@ -3,11 +3,12 @@
 import json
 import signal
 import socket
+import subprocess
 import threading
 import time
 
 from harness import boottime, test, wait_for
-from server import JSON, Client, Stream, request_id
+from server import JSON, Client, Stream, request_id, send_raw
 
 ALL = ('memory', 'sqlite', 'redis')
 
@@ -41,15 +42,20 @@ def cut(port, data, sent, read):
             s.recv(read) if read else None
 
 
+def whole_answer(c, port, body):
+    """How many bytes an answer has."""
+    got = send_raw(port, acquire_bytes(body).replace(b'Host: localhost', b'Host: localhost\r\nConnection: close'))
+    c.release(json.loads(got.split(b'\r\n\r\n')[1])['grant'])
+    return len(got)
+
+
 @test(*ALL)
 def a_connection_cut_at_every_byte(t):
     s = t.serve()
     c = Client(s)
     body = dict(name='a', request='x' * 36, lease_ms=60000)
     size = len(acquire_bytes(body))
-    points = [(i, None) for i in range(0, size)] + [(size, i) for i in range(0, 400, 4 if t.engine == 'memory' else 40)]
-    if t.engine != 'memory':
-        points = points[::7]
+    points = [(i, None) for i in range(0, size)] + [(size, i) for i in range(0, whole_answer(c, s.port, body))]
     leaked = retried = 0
     for sent, read in points:
         body['request'] = request_id()
@@ -229,7 +235,7 @@ def a_hold_that_closes_hands_over_at_once(t):
     s = t.serve()
     times, held = [], Stream(s, 'a', 'lease_ms=20000')
     held.next('granted')
-    for _ in range(100):
+    for _ in range(200):
         waiting = Stream(s, 'a', 'lease_ms=20000')
         waiting.next('queued')
         start = time.monotonic()
@@ -238,8 +244,19 @@ def a_hold_that_closes_hands_over_at_once(t):
         times.append((time.monotonic() - start) * 1000)
         held = waiting
     times.sort()
-    t.note('closed to next holder: p50 %.2f ms, p99 %.2f ms, worst %.2f ms', times[50], times[98], times[99])
-    assert times[50] < 50, times
+    t.note('closed to next holder: p50 %.2f ms, p99 %.2f ms, worst %.2f ms', times[100], times[197], times[199])
+    assert times[100] < 10 and times[197] < 50, times[190:]
+    client = subprocess.Popen(['curl', '-sN', '-H', 'Accept: text/event-stream', s.address + '/v1/locks/k/hold'], stdout=subprocess.PIPE)
+    assert b'granted' in client.stdout.readline()
+    waiting = Stream(s, 'k')
+    waiting.next('queued')
+    start = time.monotonic()
+    client.kill()
+    waiting.next('granted')
+    t.note('killed to next holder: %.2f ms', (time.monotonic() - start) * 1000)
+    assert time.monotonic() - start < 1
+    client.wait()
+    client.stdout.close()
 
 
 @test(*ALL)
@@ -268,16 +285,43 @@ def a_server_drains(t):
 
 
 @test('redis')
-def the_engine_goes_and_comes_back(t):
+def a_silent_engine_is_unknown(t):
     s = t.serve()
     c = Client(s)
     grant = c.acquire('a', lease_ms=60000)
-    t.server.process.send_signal(19)
+    t.server.process.send_signal(signal.SIGSTOP)
     try:
-        assert c.renew(grant['grant'], status=504)['code'] == 'UNKNOWN' or True
-    except AssertionError:
-        pass
+        answer = c.post('/v1/renew', grant=grant['grant'])
+        assert (answer.status, answer.json['code']) in ((504, 'UNKNOWN'), (503, 'UNAVAILABLE')), answer
+        assert c.get('/healthz').status == 200
     finally:
-        t.server.process.send_signal(18)
+        t.server.process.send_signal(signal.SIGCONT)
     wait_for(lambda: c.post('/v1/renew', grant=grant['grant']).status == 200, 'the engine', 20)
     c.release(grant['grant'])
+
+
+@test('redis')
+def an_engine_that_is_gone_is_unavailable(t):
+    """Every route says so, in time and with the time to come back; what the engine lost is lost."""
+    s = t.serve()
+    c = Client(s)
+    grant = c.acquire('a', lease_ms=60000)['grant']
+    stream = Stream(s, 'h', 'lease_ms=1500')
+    stream.next('granted')
+    t.server.kill()
+    try:
+        for method, path, body in (('POST', '/v1/acquire', {'name': 'b'}), ('POST', '/v1/renew', {'grant': grant}), ('GET', '/v1/locks', None),
+                                   ('GET', '/v1/locks/a', None), ('POST', '/v1/locks/a/break', {}), ('POST', '/v1/once/k/begin', {}),
+                                   ('GET', '/v1/once', None), ('POST', '/v1/tokens', {}), ('POST', '/v1/counters/n/add', {}),
+                                   ('GET', '/v1/cells/x', None), ('GET', '/readyz', None)):
+            start = time.monotonic()
+            answer = c.ask(method, path, body)
+            assert answer.status == 503 and answer.json['code'] == 'UNAVAILABLE' and answer.headers['Retry-After'], (path, answer)
+            assert time.monotonic() - start < 8, (path, time.monotonic() - start)
+        assert c.get('/healthz').status == 200 and b'dibs_engine_up 0' in c.get('/metrics').body
+        assert 'engine' in stream.next('lost')[1]['why']
+    finally:
+        t.server.start()
+    wait_for(lambda: c.get('/readyz').status == 200, 'the engine', 20)
+    c.renew(grant, status=410)  # this server keeps nothing on disk
+    assert c.acquire('a')['fence'] > 0
