@@ -1,4 +1,4 @@
-/* What time it is, and what processes have used of it. */
+/* What time it is, and what processes have used of time and memory. */
 #include "bench.h"
 
 #include <ctype.h>
@@ -29,6 +29,21 @@ double bench_cpu(void)
 
     getrusage(RUSAGE_SELF, &used);
     return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+/* Kilobytes of this process; what it shares with others counts in parts. */
+double bench_memory(void)
+{
+    FILE *f = fopen("/proc/self/smaps_rollup", "r");
+    char line[256];
+    double kb = 0;
+
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "Pss: %lf", &kb) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kb;
 }
 
 /* Ticks, from /proc/PID/stat; what its children that ended had used too. 0 when it is not (a child

@@ -1,9 +1,9 @@
 /* Scenario e, growth: does the cost of one thing depend on how many others there are?
  *
- *   wait   N requests wait for one lock. Whoever is served enters again behind the others
- * and releases, so that N stays: hand-offs a second. Served out of turn is a violation. hold   N
- * locks are held and renewed by the keeper at a lease of 30 s: client CPU, server CPU and memory a
- * lock, over one third of a lease, in which each is renewed once. A loss is a violation.
+ *   wait   N requests wait for one lock, spread over up to 100 processes with a handle each. Each that is
+ *          served enters again behind the others and releases, so that N stays: hand-overs per second.
+ *   hold   N locks are held and renewed by the keeper at a lease of 30 s: client CPU and memory for each
+ *          lock, over one third of a lease, in which each is renewed once. A loss is a violation.
  *   idle   makes N locks that nobody holds, for listing.py. */
 #include "bench.h"
 
@@ -16,9 +16,192 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LEASE_MS 30000
-#define TAKERS   8 /* threads that take the locks of `hold` */
-#define NAME     "bench:held:%08ld"
+#define PROCESSES 100
+#define LEASE_MS  30000
+#define TAKERS    8 /* threads that take the locks of `hold` */
+#define NAME      "bench:held:%08ld"
+#define QUEUE     "bench:queue"
+
+/* ---- Requests in the queue ------------------------------------------------------------------- */
+
+typedef struct waiter {
+    long served, errors, violations;
+    double cpu;
+    bench_spread spread; /* from a release to the next grant */
+} waiter;
+
+/* In memory that all processes share. */
+typedef struct queue {
+    const bench_plan *plan;
+    int processes;
+    atomic_bool held; /* from the first worker: the others may enter the queue */
+    _Atomic double released;
+    bench_section section;
+    waiter waiters[PROCESSES + 1];
+} queue;
+
+/* One process's part. */
+typedef struct part {
+    queue *q;
+    waiter *w;
+    int id;
+    dibs *handle;
+    bool first_come;
+    long entered, came; /* requests, in order */
+    double end;
+} part;
+
+static void fail(part *p, const char *why)
+{
+    fprintf(stderr, "bench: %s\n", why);
+    p->w->errors++;
+}
+
+static void enter(part *p)
+{
+    dibs_error err = {0};
+    dibs_request r = {.op = DIBS_OP_LOCK, .name = QUEUE, .user = (void *)p->entered};
+
+    p->entered++;
+    if (dibs_start(p->handle, &r, NULL, &err) != DIBS_OK)
+        fail(p, err.message);
+}
+
+/* A request that was started has not entered the queue yet. */
+static void enter_all(part *p, long count)
+{
+    dibs_stats s = {0};
+    double end = bench_now() + 60;
+
+    for (long i = 0; i < count && p->w->errors == 0; i++)
+        enter(p);
+    for (; s.waiting < (uint64_t)count && p->w->errors == 0; usleep(1000)) {
+        dibs_stats_read(p->handle, &s, sizeof s);
+        if (bench_now() > end)
+            fail(p, "requests do not enter the queue");
+    }
+}
+
+static void served(part *p, dibs_outcome *o)
+{
+    queue *q = p->q;
+    double now = bench_now();
+    dibs_error err = {0};
+
+    if (o->err.status != DIBS_OK) {
+        fail(p, o->err.message);
+        return;
+    }
+    if (p->first_come && (long)o->user != p->came++)
+        p->w->violations++;
+    bench_section_in(&q->section, p->id, dibs_grant_fence(o->grant), now < p->end);
+    if (now < p->end) {
+        bench_spread_add(&p->w->spread, now - atomic_load(&q->released));
+        p->w->served++;
+        enter(p);
+    }
+    bench_section_out(&q->section, p->id);
+    atomic_store(&q->released, bench_now());
+    if (dibs_unlock(&o->grant, &err) != DIBS_OK)
+        fail(p, err.message);
+}
+
+static void serve(part *p)
+{
+    struct pollfd fd = {.fd = dibs_fd(p->handle), .events = POLLIN};
+    dibs_outcome o;
+
+    for (double left; (left = p->end - bench_now()) > 0 && p->w->errors == 0;) {
+        poll(&fd, 1, (int)(left * 1000) + 1);
+        while (p->w->errors == 0 && dibs_take(p->handle, &o))
+            served(p, &o);
+    }
+}
+
+/* Holds the lock until everybody is in the queue. */
+static void hold_first(bench_crew *crew, part *p)
+{
+    dibs_grant *first = NULL;
+    dibs_error err = {0};
+
+    if (dibs_lock(p->handle, QUEUE, NULL, &first, &err) != DIBS_OK)
+        fail(p, err.message);
+    atomic_store(&p->q->held, true);
+    bench_ready(crew);
+    atomic_store(&p->q->released, bench_now());
+    if (first && dibs_unlock(&first, &err) != DIBS_OK)
+        fail(p, err.message);
+}
+
+static void wait_in_queue(bench_crew *crew, part *p)
+{
+    long all = p->q->plan->count;
+    int i = p->id - 1, n = p->q->processes;
+
+    while (!atomic_load(&p->q->held))
+        usleep(1000);
+    enter_all(p, all * (i + 1) / n - all * i / n);
+    p->end = bench_ready(crew) + p->q->plan->seconds;
+    p->w->cpu = -bench_cpu();
+    serve(p);
+    p->w->cpu += bench_cpu();
+}
+
+/* Whoever still waits at the end leaves the queue when its handle is closed. */
+static void work_in_queue(bench_crew *crew, void *arg, int id)
+{
+    queue *q = arg;
+    part p = {.q = q, .w = &q->waiters[id], .id = id, .handle = bench_open_dibs(q->plan)};
+
+    if (!p.handle)
+        exit(1);
+    p.first_come = dibs_engine_of(p.handle)->first_come;
+    if (id == 0)
+        hold_first(crew, &p);
+    else
+        wait_in_queue(crew, &p);
+    bench_finished(crew);
+    dibs_close(p.handle);
+}
+
+static int report_queue(const queue *q, double entering)
+{
+    const bench_plan *plan = q->plan;
+    waiter sum = {.violations = atomic_load(&q->section.violations)};
+    long most = 0, least = plan->count ? 1000000000 : 0;
+
+    for (int i = 0; i <= q->processes; i++) {
+        const waiter *w = &q->waiters[i];
+        sum.served += w->served;
+        sum.errors += w->errors;
+        sum.violations += w->violations;
+        sum.cpu += w->cpu;
+        bench_spread_merge(&sum.spread, &w->spread);
+        most = w->served > most ? w->served : most;
+        least = i > 0 && w->served < least ? w->served : least;
+    }
+    printf("{\"peer\": \"dibs\", \"title\": \"dibs\", \"scenario\": \"wait\", \"shape\": \"each\", "
+           "\"count\": %ld, \"processes\": %d, \"turns\": %ld, \"seconds\": %.3f, \"rate\": %.1f, "
+           "\"p50_us\": %.1f, \"p99_us\": %.1f, \"most\": %ld, \"least\": %ld, \"cpu_us\": %.2f, "
+           "\"entering_s\": %.2f, \"errors\": %ld, \"violations\": %ld}\n",
+           plan->count, q->processes, sum.served, plan->seconds, (double)sum.served / plan->seconds,
+           bench_spread_us(&sum.spread, 0.5), bench_spread_us(&sum.spread, 0.99), most, least,
+           sum.served ? sum.cpu * 1e6 / (double)sum.served : 0, entering, sum.errors,
+           sum.violations);
+    return sum.errors || sum.violations || sum.served == 0 ? 1 : 0;
+}
+
+int bench_wait(const bench_plan *plan)
+{
+    queue *q = bench_shared(sizeof *q);
+    double began = bench_now();
+
+    q->plan = plan;
+    q->processes = plan->count < PROCESSES ? (int)plan->count : PROCESSES;
+    return report_queue(q, bench_crew_run(q->processes + 1, true, work_in_queue, q) - began);
+}
+
+/* ---- Held locks ------------------------------------------------------------------------------ */
 
 /* Bytes that the allocator has given out, in all arenas. */
 static double allocated(void)
@@ -27,143 +210,6 @@ static double allocated(void)
 
     return (double)m.uordblks + (double)m.hblkhd;
 }
-
-static dibs *open_handle(const bench_plan *plan)
-{
-    dibs *d = NULL;
-    dibs_error err = {0};
-
-    if (dibs_open(plan->url, NULL, &d, &err) != DIBS_OK)
-        fprintf(stderr, "bench: %s\n", err.message);
-    return d;
-}
-
-/* ---- Requests in the queue ----------------------------------------------------------------------
- */
-
-typedef struct line {
-    dibs *handle;
-    long entered, served, errors, violations;
-    long counted; /* served while the clock ran */
-    uint64_t fence;
-    double end; /* afterwards nobody enters again: the line becomes empty */
-    double cpu;
-} line;
-
-typedef struct place {
-    line *in;
-    long number;
-} place;
-
-static void enter(place *p)
-{
-    dibs_error err = {0};
-
-    p->number = p->in->entered++;
-    if (dibs_start(p->in->handle,
-                   &(dibs_request){.op = DIBS_OP_LOCK, .name = "bench:line", .user = p}, NULL,
-                   &err) != DIBS_OK) {
-        fprintf(stderr, "bench: %s\n", err.message);
-        p->in->errors++;
-    }
-}
-
-/* Served in turn, with a higher fence than the one before? */
-static void check(line *l, const place *p, const dibs_grant *g)
-{
-    if (p->number != l->served || dibs_grant_fence(g) <= l->fence)
-        l->violations++;
-    l->fence = dibs_grant_fence(g);
-    l->served++;
-}
-
-static void served(dibs_outcome *o)
-{
-    place *p = o->user;
-    line *l = p->in;
-
-    if (o->err.status != DIBS_OK) {
-        fprintf(stderr, "bench: %s\n", o->err.message);
-        l->errors++;
-        return;
-    }
-    check(l, p, o->grant);
-    if (bench_now() < l->end) {
-        l->counted++;
-        l->cpu = bench_cpu();
-        enter(p);
-    }
-    if (dibs_unlock(&o->grant, NULL) != DIBS_OK)
-        l->errors++;
-}
-
-static void serve_all(line *l)
-{
-    struct pollfd fd = {.fd = dibs_fd(l->handle), .events = POLLIN};
-    dibs_outcome o;
-
-    while (l->served < l->entered && l->errors == 0) {
-        if (poll(&fd, 1, 10000) <= 0) {
-            fprintf(stderr, "bench: nobody was served for 10 s\n");
-            l->errors++;
-        }
-        while (l->errors == 0 && dibs_take(l->handle, &o))
-            served(&o);
-    }
-}
-
-/* Starting a request does not enter yet. */
-static void await_all(line *l, uint64_t count)
-{
-    dibs_stats s = {0};
-
-    for (double end = bench_now() + 60; s.waiting < count && l->errors == 0; usleep(200)) {
-        dibs_stats_read(l->handle, &s, sizeof s);
-        if (bench_now() > end)
-            l->errors++;
-    }
-}
-
-static int report_line(const line *l, const bench_plan *plan, double enter_seconds, double cpu)
-{
-    printf(
-        "{\"peer\": \"dibs\", \"title\": \"dibs\", \"scenario\": \"wait\", \"count\": %ld, "
-        "\"turns\": %ld, \"seconds\": %.3f, \"rate\": %.1f, \"enter_us\": %.1f, \"cpu_us\": %.2f, "
-        "\"errors\": %ld, \"violations\": %ld}\n",
-        plan->count, l->counted, plan->seconds, (double)l->counted / plan->seconds,
-        enter_seconds * 1e6 / (double)plan->count,
-        l->counted ? (l->cpu - cpu) * 1e6 / (double)l->counted : 0, l->errors, l->violations);
-    return l->errors || l->violations || l->counted == 0 ? 1 : 0;
-}
-
-int bench_wait(const bench_plan *plan)
-{
-    line l = {.handle = open_handle(plan)};
-    place *places = calloc((size_t)plan->count, sizeof *places);
-    dibs_grant *first = NULL;
-    double began = bench_now(), entered, cpu;
-    int code = 1;
-
-    if (l.handle && places && dibs_lock(l.handle, "bench:line", NULL, &first, NULL) == DIBS_OK) {
-        for (long i = 0; i < plan->count && l.errors == 0; i++) {
-            places[i].in = &l;
-            enter(&places[i]);
-        }
-        await_all(&l, (uint64_t)plan->count);
-        entered = bench_now();
-        l.end = entered + plan->seconds;
-        cpu = bench_cpu();
-        l.errors += dibs_unlock(&first, NULL) != DIBS_OK;
-        serve_all(&l);
-        code = report_line(&l, plan, entered - began, cpu);
-    }
-    dibs_close(l.handle);
-    free(places);
-    return code;
-}
-
-/* ---- Held locks
- * ---------------------------------------------------------------------------------------- */
 
 typedef struct taker {
     pthread_t thread;
@@ -229,12 +275,28 @@ static bool warm_up(dibs *d)
            dibs_unlock(&g, NULL) == DIBS_OK;
 }
 
+static int report_held(const bench_plan *plan, const dibs_stats *before, const dibs_stats *after,
+                       double cpu_percent, double bytes)
+{
+    size_t name = (size_t)snprintf(NULL, 0, NAME, 0L) + 1;
+
+    printf(
+        "{\"peer\": \"dibs\", \"title\": \"dibs\", \"scenario\": \"hold\", \"shape\": \"shared\", "
+        "\"count\": %ld, \"renewals\": %ld, \"seconds\": %.3f, \"client_cpu_percent\": %.2f, "
+        "\"bytes\": %.0f, \"bytes_beside_name\": %.0f, \"late_max_us\": %llu, \"errors\": %llu, "
+        "\"violations\": %ld}\n",
+        plan->count, (long)(after->renewals - before->renewals), LEASE_MS / 3000.0, cpu_percent,
+        bytes, bytes - (double)name, (unsigned long long)after->late.max_us,
+        (unsigned long long)after->renewal_failures, losses(after));
+    fflush(stdout);
+    return losses(after) || after->renewal_failures ? 1 : 0;
+}
+
 int bench_hold(const bench_plan *plan)
 {
-    dibs *d = open_handle(plan);
+    dibs *d = bench_open_dibs(plan);
     dibs_stats before, after;
-    double bytes, cpu, server, span = LEASE_MS / 1000.0 / 3;
-    size_t name = (size_t)snprintf(NULL, 0, NAME, 0L) + 1;
+    double bytes, cpu;
 
     if (!d || !warm_up(d))
         return 1;
@@ -242,31 +304,20 @@ int bench_hold(const bench_plan *plan)
     if (!take_all(d, plan->count, false))
         return 1;
     bytes = (allocated() - bytes) / (double)plan->count;
+    bench_step("ready");
     dibs_stats_read(d, &before, sizeof before);
-    server = bench_server_cpu(plan->server_pid);
     cpu = bench_cpu();
-    poll(NULL, 0, (int)(span * 1000));
+    poll(NULL, 0, LEASE_MS / 3);
     cpu = bench_cpu() - cpu;
-    server = bench_server_cpu(plan->server_pid) - server;
     dibs_stats_read(d, &after, sizeof after);
-    printf("{\"peer\": \"dibs\", \"title\": \"dibs\", \"scenario\": \"hold\", \"count\": %ld, "
-           "\"renewals\": %ld, "
-           "\"seconds\": %.3f, \"client_cpu_percent\": %.2f, \"server_cpu_percent\": %.2f, "
-           "\"bytes_a_lock\": %.0f, \"bytes_beside_name\": %.0f, \"late_max_us\": %llu, "
-           "\"errors\": %llu, "
-           "\"violations\": %ld}\n",
-           plan->count, (long)(after.renewals - before.renewals), span, cpu * 100 / span,
-           server * 100 / span, bytes, bytes - (double)name, (unsigned long long)after.late.max_us,
-           (unsigned long long)after.renewal_failures, losses(&after));
-    fflush(stdout);
-    _Exit(losses(&after) || after.renewal_failures
-              ? 1
-              : 0); /* giving back 100,000 locks is not measured */
+    bench_step("finished");
+    /* Releasing 100,000 locks is not measured. */
+    _exit(report_held(plan, &before, &after, cpu * 100 / (LEASE_MS / 3000.0), bytes));
 }
 
 int bench_idle(const bench_plan *plan)
 {
-    dibs *d = open_handle(plan);
+    dibs *d = bench_open_dibs(plan);
     bool done = d && take_all(d, plan->count, true);
 
     dibs_close(d);

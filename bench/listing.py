@@ -7,7 +7,6 @@ Servers are private, as those of run.py.
 """
 import argparse
 import pathlib
-import shutil
 import statistics
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import tempfile
 import time
 
 import run
+import servers
 
 HELD = 10
 ROUNDS = 5
@@ -24,10 +24,10 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--engines", default="sqlite,redis,redlock,postgresql,mysql,zookeeper,etcd")
     p.add_argument("--counts", default="0,10000,100000", help="idle locks")
-    p.add_argument("--build", type=pathlib.Path, default=run.HERE.parent / "build", help="a build with -Dbench=true")
+    p.add_argument("--build", type=pathlib.Path, default=servers.HERE.parent / "build", help="a build with -Dbench=true")
     p.add_argument("--before", type=pathlib.Path, help="an older one, to compare with")
     options = p.parse_args()
-    options.engines = run.choices(options.engines.split(","), [e for e in run.RAW if e != "memory"], "engine")
+    options.engines = run.choices(options.engines.split(","), [e for e in servers.ENGINES if e != "memory"], "engine")
     options.counts = [int(n) for n in options.counts.split(",")]
     return options
 
@@ -48,18 +48,18 @@ def let_go(held):
         process.wait()
 
 
-def measure(dibs, url, servers):
+def measure(dibs, place):
     """Medians of a few calls; the first, which may have to build an index, for itself."""
     rows = []
     for _ in range(ROUNDS + 1):
-        cpu, begin = sum(s.cpu() for s in servers), time.monotonic()
-        done = subprocess.run([dibs, "ls", "--url", url], capture_output=True, text=True)
-        rows.append((time.monotonic() - begin, sum(s.cpu() for s in servers) - cpu))
+        cpu, begin = sum(s.cpu() for s in place.servers), time.monotonic()
+        done = subprocess.run([dibs, "ls", "--url", place.url], capture_output=True, text=True)
+        rows.append((time.monotonic() - begin, sum(s.cpu() for s in place.servers) - cpu))
         if done.returncode != 0:
             return f"failed after {rows[-1][0]:.1f} s, exit {done.returncode}: {done.stderr.strip()[:200]}"
     listed = sum(line.startswith("held:") for line in done.stdout.splitlines())
     again = [statistics.median(x) for x in zip(*rows[1:])]
-    server = f"{sum(r[1] for r in rows[1:]) / ROUNDS * 1000:.1f} ms" if servers else "-"
+    server = f"{sum(r[1] for r in rows[1:]) / ROUNDS * 1000:.1f} ms" if place.servers else "-"
     return (f"{again[0] * 1000:.0f} ms, server {server}; the first {rows[0][0] * 1000:.0f} ms; "
             f"{listed} of {HELD} listed")
 
@@ -69,33 +69,27 @@ COPIES = {"postgresql": "convert_to('idle:' || i, 'UTF8'), {} FROM dibs_lock, ge
           "mysql": "CONCAT('idle:', seq), {} FROM dibs_lock, seq_1_to_{}"}
 
 
-def make_idle(build, engine, server, url, count):
+def make_idle(build, engine, place, count):
     used = 1 if engine in COPIES else count
-    subprocess.run([build / "bench/dibs-bench", "idle", "dibs", f"url={url}", f"count={used}"], check=True)
+    subprocess.run([build / "bench/dibs-bench", "idle", "dibs", f"url={place.url}", f"count={used}"], check=True)
     if engine in COPIES:
+        server = place.servers[0]
         columns = ", ".join(server.ask("SELECT column_name FROM information_schema.columns "
                                        "WHERE table_name = 'dibs_lock' AND column_name <> 'name'", database="bench"))
         server.ask(f"INSERT INTO dibs_lock (name, {columns}) SELECT {COPIES[engine].format(columns, count)}",
                    database="bench")
 
 
-def servers_of(bench, engine, server):
-    if engine == "redlock":
-        return [s for name, s in bench.servers.items() if name.startswith("node")]
-    return [server] if server else []
-
-
-def try_one(bench, engine, count, label, build):
+def try_one(places, engine, count, label, build):
     dibs = build / "src/cli/dibs"
-    where, server = bench.place(engine)
-    url = where[0].partition("=")[2]
+    place = places.place(engine)
     begin = time.monotonic()
     if count:
-        make_idle(build, engine, server, url, count)
+        make_idle(build, engine, place, count)
     made = time.monotonic() - begin
-    held = hold(dibs, url)
+    held = hold(dibs, place.url)
     try:
-        said = measure(dibs, url, servers_of(bench, engine, server))
+        said = measure(dibs, place)
     finally:
         let_go(held)
     print(f"{engine:10} {count:7} idle, {label}: {said}  (made in {made:.1f} s)", flush=True)
@@ -103,17 +97,12 @@ def try_one(bench, engine, count, label, build):
 
 def main():
     options = arguments()
-    scratch = pathlib.Path(tempfile.mkdtemp(prefix="dibs-listing-"))
-    bench = run.Bench(options, scratch)
     builds = [("before", options.before)] if options.before else []
-    try:
+    with servers.Servers(tempfile.mkdtemp(prefix="dibs-listing-")) as places:
         for engine in options.engines:
             for count in options.counts:
                 for label, build in [*builds, ("now", options.build)]:
-                    try_one(bench, engine, count, label, build)
-    finally:
-        bench.stop()
-        shutil.rmtree(scratch, ignore_errors=True)
+                    try_one(places, engine, count, label, build)
     return 0
 
 

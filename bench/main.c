@@ -7,7 +7,8 @@
 #include <string.h>
 
 static const bench_peer *const peers[] = {
-    &bench_dibs,        &bench_redis_set,     &bench_redis_blpop,    &bench_redis_blpop_lua,
+    &bench_dibs,        &bench_dibs_once,     &bench_dibs_counter,   &bench_dibs_token,
+    &bench_flock,       &bench_redis_set,     &bench_redis_blpop,    &bench_redis_blpop_lua,
     &bench_redlock_set, &bench_sqlite_row,    &bench_pg_row,         &bench_pg_advisory,
     &bench_mysql_row,   &bench_mysql_getlock, &bench_zookeeper_node, &bench_zookeeper_line,
     &bench_etcd_put,    &bench_etcd_lock,
@@ -16,14 +17,14 @@ static const bench_peer *const peers[] = {
 static int usage(void)
 {
     fputs("usage: dibs-bench SCENARIO PEER [key=value]...\n"
-          "scenarios: a b c d wait hold idle\n"
+          "scenarios: a b c d f wait hold idle\n"
           "peers:    ",
           stderr);
     for (size_t i = 0; i < sizeof peers / sizeof peers[0]; i++)
         fprintf(stderr, " %s", peers[i]->id);
-    fputs("\nkeys:      url folder port ports sql_port node_port stock_port workers locks rounds "
+    fputs("\nkeys:      url shape folder port ports sql_port node_port stock_port workers rounds "
           "count "
-          "seconds\n",
+          "seconds steps\n",
           stderr);
     return 64;
 }
@@ -43,14 +44,9 @@ static bool set_number(bench_plan *plan, const char *key, const char *value)
         const char *key;
         int *to;
     } numbers[] = {
-        {"port", &plan->port},
-        {"sql_port", &plan->sql_port},
-        {"node_port", &plan->node_port},
-        {"stock_port", &plan->stock_port},
-        {"server_pid", &plan->server_pid},
-        {"workers", &plan->workers},
-        {"locks", &plan->locks},
-        {"rounds", &plan->rounds},
+        {"port", &plan->port},           {"sql_port", &plan->sql_port},
+        {"node_port", &plan->node_port}, {"stock_port", &plan->stock_port},
+        {"workers", &plan->workers},     {"rounds", &plan->rounds},
     };
 
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
@@ -82,6 +78,10 @@ static bool set(bench_plan *plan, char *pair)
         plan->ports = value;
     else if (strcmp(pair, "folder") == 0)
         plan->folder = value;
+    else if (strcmp(pair, "shape") == 0)
+        return (plan->each = strcmp(value, "each") == 0) || strcmp(value, "shared") == 0;
+    else if (strcmp(pair, "steps") == 0)
+        bench_steps = strcmp(value, "1") == 0;
     else
         return set_number(plan, pair, value);
     return true;
@@ -95,23 +95,18 @@ static int run(const bench_plan *plan)
         return bench_hold(plan);
     if (strcmp(plan->scenario, "idle") == 0)
         return bench_idle(plan);
-    if (strlen(plan->scenario) != 1 || !strchr("abcd", plan->scenario[0]))
+    if (strlen(plan->scenario) != 1 || !strchr("abcdf", plan->scenario[0]))
         return usage();
     for (size_t i = 0; i < sizeof peers / sizeof peers[0]; i++)
         if (strcmp(peers[i]->id, plan->peer) == 0)
-            return bench_threads(peers[i], plan);
+            return bench_workers(peers[i], plan);
     return usage();
 }
 
 int main(int argc, char **argv)
 {
-    bench_plan plan = {.url = "memory:",
-                       .folder = ".",
-                       .workers = 1,
-                       .locks = 1,
-                       .rounds = 100,
-                       .count = 1,
-                       .seconds = 2};
+    bench_plan plan = {
+        .url = "memory:", .folder = ".", .workers = 1, .rounds = 100, .count = 1, .seconds = 2};
 
     if (argc < 3)
         return usage();

@@ -77,12 +77,6 @@ static void *start_curl(const bench_plan *plan)
     return curl_global_init(CURL_GLOBAL_ALL) == 0 ? (void *)plan : NULL;
 }
 
-static void end_curl(void *shared)
-{
-    (void)shared;
-    curl_global_cleanup();
-}
-
 static void close_client(void *arg)
 {
     client *c = arg;
@@ -182,7 +176,6 @@ const bench_peer bench_etcd_put = {
     .id = "etcd-put",
     .title = "raw put + delete over HTTP",
     .setup = start_curl,
-    .teardown = end_curl,
     .open = open_client,
     .acquire = put_key,
     .release = delete_key,
@@ -193,7 +186,6 @@ const bench_peer bench_etcd_lock = {
     .id = "etcd-lock",
     .title = "raw lock service over HTTP",
     .setup = start_curl,
-    .teardown = end_curl,
     .open = open_with_lease,
     .acquire = lock,
     .release = unlock,

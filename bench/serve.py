@@ -25,6 +25,7 @@ import time
 import urllib.request
 
 import run
+import servers
 from summary import median, show, spread, verdict
 
 ENGINES = ["memory", "sqlite", "redis"]
@@ -116,7 +117,7 @@ def nginx(folder, body):
 class Comparison:
     def __init__(self, options, scratch):
         self.options, self.scratch = options, scratch
-        self.places = run.Bench(options, scratch)
+        self.places = servers.Servers(scratch)
         self.body = real_answer(options.build)
         self.rows, self.failures = [], []
 
@@ -132,14 +133,14 @@ class Comparison:
         return self.call("dibs-bench-http", port, clients, self.options.seconds, process.pid)
 
     def measure(self, engine, peer, clients):
-        where, _ = self.places.place(engine)
+        place = self.places.place(engine)
         if peer == "library":
             scenario = "a" if clients == 1 else "b"
-            return self.call("dibs-bench", scenario, "dibs", *where, f"workers={clients}", f"seconds={self.options.seconds}")
+            return self.call("dibs-bench", scenario, "dibs", *place.arguments(), f"workers={clients}", f"seconds={self.options.seconds}")
         if peer == "nginx":
             with nginx(self.scratch / "nginx", self.body) as server:
                 return self.load(server, clients)
-        with dibs_serve(self.options.build, where[0].partition("=")[2]) as server:
+        with dibs_serve(self.options.build, place.url) as server:
             return self.load(server, clients)
 
     def everything(self):
@@ -229,15 +230,10 @@ def markdown(c, machine):
 def main():
     options = arguments()
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="dibs-bench-serve-"))
-    where = run.machine()
-    try:
-        c = Comparison(options, scratch)
-        try:
-            c.everything()
-        finally:
-            c.places.stop()
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    where = servers.machine()
+    c = Comparison(options, scratch)
+    with c.places:
+        c.everything()
     text = markdown(c, where)
     options.out.mkdir(parents=True, exist_ok=True)
     stem = "serve-" + time.strftime("%Y%m%d-%H%M%S")
