@@ -49,14 +49,14 @@ static bool book(const char *account, const char *amount)
 static dibs_status consume(const char *id, const char *account, const char *amount, dibs_error *err)
 {
     char what[128];
-    dibs_sql_key key = {.scope = "inbox", .key = id, .fingerprint = what, .wait_ms = 10000};
+    dibs_sql_once_options options = {.scope = "inbox", .fingerprint = what, .wait_ms = 10000};
     dibs_status status;
 
     /* The same id for another message is a mistake of the sender's: it is refused, not swallowed. */
-    key.fingerprint_size = (size_t)snprintf(what, sizeof what, "%.60s %.60s", account, amount);
+    options.fingerprint_size = (size_t)snprintf(what, sizeof what, "%.60s %.60s", account, amount);
     if (!run("BEGIN"))
         return DIBS_UNAVAILABLE;
-    status = dibs_sql_once(dibs_sql_pg(pg), &key, NULL, err);
+    status = dibs_sql_once(dibs_sql_pg(pg), id, &options, NULL, err);
     if (status == DIBS_OK && !book(account, amount))
         status = DIBS_ENGINE_FAILED;
     if (status == DIBS_OK && !run("COMMIT"))

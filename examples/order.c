@@ -35,22 +35,20 @@ static dibs_status take(int64_t pieces, dibs_error *err)
 /* The work, inside the transaction: the key, the fence, the stock, the answer. */
 static dibs_status work(const char *request, uint64_t fence, int64_t pieces, dibs_error *err)
 {
-    dibs_sql_key key = {.scope = "orders",
-                        .key = request,
-                        .fingerprint = &pieces,
-                        .fingerprint_size = sizeof pieces};
-    dibs_sql_result answer = {0};
-    dibs_status status = dibs_sql_once(dibs_sql_sqlite(db), &key, &answer, err);
+    dibs_sql_once_options options = {
+        .scope = "orders", .fingerprint = &pieces, .fingerprint_size = sizeof pieces};
+    dibs_value answer = {0};
+    dibs_status status = dibs_sql_once(dibs_sql_sqlite(db), request, &options, &answer, err);
 
     if (status == DIBS_ALREADY)
         printf("%s: %.*s (as before)\n", request, (int)answer.size, (const char *)answer.data);
-    dibs_sql_result_free(&answer);
+    dibs_value_free(&answer);
     if (status == DIBS_OK)
         status = dibs_sql_fence_pass(dibs_sql_sqlite(db), "stock:1", fence, 0, err);
     if (status == DIBS_OK)
         status = take(pieces, err);
     if (status == DIBS_OK)
-        status = dibs_sql_once_finish(dibs_sql_sqlite(db), &key, "sold", 4, err);
+        status = dibs_sql_once_finish(dibs_sql_sqlite(db), request, "sold", 4, &options, err);
     return status;
 }
 

@@ -6,11 +6,11 @@
  *     else                                // DIBS_FENCED: a newer holder has been here
  *         PQclear(PQexec(pg, "ROLLBACK"));
  *
- * These functions use your own connection (PGconn, MYSQL, sqlite3), inside a transaction that you begin
- * and end. They need no dibs handle, keep no state between calls, and change nothing outside that
- * transaction: if it is rolled back, their effects are, too. Without an open transaction they return
- * DIBS_INVALID and do nothing. Create their tables once, with dibs_sql_prepare or with the SQL of
- * dibs_sql_schema.
+ * These functions use your own connection (PGconn, MYSQL, sqlite3), inside a transaction that you
+ * begin and end. They need no dibs handle, keep no state between calls, and change nothing outside
+ * that transaction: if it is rolled back, their effects are, too. Without an open transaction they
+ * return DIBS_INVALID and do nothing. Create their tables once, with dibs_sql_prepare or with the
+ * SQL of dibs_sql_schema.
  *
  * Statuses that every function may return in addition to its own:
  *   DIBS_BUSY         timed out while waiting
@@ -64,57 +64,51 @@ DIBS_API dibs_status dibs_sql_prepare(dibs_sql db, dibs_error *err);
 
 /* ---- The fence ------------------------------------------------------------------------------- */
 
-/* Presents a grant's fence to the resource that the lock protects, before the first read of it. DIBS_OK:
- * no newer fence has been presented, and older ones are rejected from now on; other transactions wait
- * until this one ends. DIBS_FENCED: the fence is older than the resource's floor, so the lock was lost:
- * roll back. `floor` is dibs_grant_floor() for shared locks and semaphores; 0 means the fence. */
+/* Presents a grant's fence to the resource that the lock protects, before the first read of it.
+ * DIBS_OK: no newer fence has been presented, and older ones are rejected from now on; other
+ * transactions wait until this one ends. DIBS_FENCED: the fence is older than the resource's floor,
+ * so the lock was lost: roll back. `floor` is dibs_grant_floor() for shared locks and semaphores; 0
+ * means the fence. */
 DIBS_API dibs_status dibs_sql_fence_pass(dibs_sql db, const char *resource, uint64_t fence,
                                          uint64_t floor, dibs_error *err);
 
 /* ---- A lock that lasts as long as the transaction -------------------------------------------- */
 
-/* Acquires the lock `name` until COMMIT or ROLLBACK; the same transaction may acquire it again. `wait_ms`
- * is the timeout: DIBS_NO_WAIT tries once, DIBS_FOREVER has no limit, 0 is the session's own timeout
- * (lock_timeout, innodb_lock_wait_timeout, busy_timeout). DIBS_BUSY: not obtained in time. Later reads
- * see at least the last holder's commit (else DIBS_RESTART). */
+/* Acquires the lock `name` until COMMIT or ROLLBACK; the same transaction may acquire it again.
+ * `wait_ms` is the timeout: DIBS_NO_WAIT tries once, DIBS_FOREVER has no limit, 0 is the session's
+ * own timeout (lock_timeout, innodb_lock_wait_timeout, busy_timeout). DIBS_BUSY: not obtained in
+ * time. Later reads see at least the last holder's commit (else DIBS_RESTART). */
 DIBS_API dibs_status dibs_sql_lock(dibs_sql db, const char *name, int64_t wait_ms, dibs_error *err);
 
 /* ---- Once ------------------------------------------------------------------------------------ */
 
-#define DIBS_SQL_FINGERPRINT_MAX 255
-
-/* Work to be done once. */
-typedef struct dibs_sql_key {
+/* Zero means default. */
+typedef struct dibs_sql_once_options {
     const char *scope;       /* namespace of the key: a tenant, an endpoint, a queue (default "") */
-    const char *key;         /* id of the request or message */
     const void *fingerprint; /* identifies the request, usually its hash: the same key with a
                                 different fingerprint is rejected (DIBS_MISMATCH) */
-    size_t fingerprint_size; /* 0: no fingerprint */
+    size_t fingerprint_size; /* up to DIBS_FINGERPRINT_MAX. 0: no fingerprint */
     int64_t wait_ms; /* timeout for another open transaction with the same key, then DIBS_BUSY.
                         As in dibs_sql_lock */
     uint64_t reserved[4];
-} dibs_sql_key;
+} dibs_sql_once_options;
 
-/* The result of the first run. Free with dibs_sql_result_free. */
-typedef struct dibs_sql_result {
-    void *data; /* NULL: no result */
-    size_t size;
-    uint64_t reserved[2];
-} dibs_sql_result;
-
-/* Records the key in this transaction. DIBS_OK: the key is new: do the work here, then COMMIT. A
- * duplicate waits for that; its own transaction stays usable, whatever the outcome. DIBS_ALREADY: the
- * work was done and committed; `stored` (may be NULL) receives its result. DIBS_MISMATCH: the key was
- * used with a different fingerprint. After a ROLLBACK the key is new again. */
-DIBS_API dibs_status dibs_sql_once(dibs_sql db, const dibs_sql_key *key, dibs_sql_result *stored,
+/* Records the key (the id of the request or message) in this transaction. DIBS_OK: the key is new:
+ * do the work here, then COMMIT. A duplicate waits for that; its own transaction stays usable,
+ * whatever the outcome. DIBS_ALREADY: the work was done and committed; `stored` (may be NULL)
+ * receives its result: `data` is NULL if there is none. Free it with dibs_value_free.
+ * DIBS_MISMATCH: the key was used with a different fingerprint. After a ROLLBACK the key is new
+ * again. */
+DIBS_API dibs_status dibs_sql_once(dibs_sql db, const char *key,
+                                   const dibs_sql_once_options *options, dibs_value *stored,
                                    dibs_error *err);
 
-/* Stores a result with a key for which dibs_sql_once returned DIBS_OK, in the same transaction.
- * DIBS_ALREADY: the key has a result, which is kept. DIBS_NOT_FOUND: no such key. */
-DIBS_API dibs_status dibs_sql_once_finish(dibs_sql db, const dibs_sql_key *key, const void *result,
-                                          size_t size, dibs_error *err);
-
-DIBS_API void dibs_sql_result_free(dibs_sql_result *result);
+/* Stores a result with a key for which dibs_sql_once returned DIBS_OK, in the same transaction and
+ * with the same scope; the other options are not used. DIBS_ALREADY: the key has a result, which is
+ * kept. DIBS_NOT_FOUND: no such key. */
+DIBS_API dibs_status dibs_sql_once_finish(dibs_sql db, const char *key, const void *result,
+                                          size_t size, const dibs_sql_once_options *options,
+                                          dibs_error *err);
 
 /* ---- Optimistic update of a row -------------------------------------------------------------- */
 
@@ -161,11 +155,11 @@ typedef struct dibs_sql_change {
 } dibs_sql_change;
 
 /* DIBS_OK: changed. DIBS_ALREADY: `made` holds. DIBS_CONFLICT: the row exists and `still` does not
- * hold (under REPEATABLE READ on PostgreSQL: the row has changed in any way); read it again and decide
- * again, under REPEATABLE READ in a new transaction. DIBS_NOT_FOUND: no such row. DIBS_DENIED: a trigger
- * or rule of the table prevents the change (PostgreSQL, SQLite). DIBS_INVALID: the database rejects the
- * SQL, or `row` selects several rows (then roll back: they are changed). The check always uses the
- * newest row, never an older snapshot. */
+ * hold (under REPEATABLE READ on PostgreSQL: the row has changed in any way); read it again and
+ * decide again, under REPEATABLE READ in a new transaction. DIBS_NOT_FOUND: no such row.
+ * DIBS_DENIED: a trigger or rule of the table prevents the change (PostgreSQL, SQLite).
+ * DIBS_INVALID: the database rejects the SQL, or `row` selects several rows (then roll back: they
+ * are changed). The check always uses the newest row, never an older snapshot. */
 DIBS_API dibs_status dibs_sql_update(dibs_sql db, const dibs_sql_change *change, dibs_error *err);
 
 #ifdef __cplusplus

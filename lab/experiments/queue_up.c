@@ -54,12 +54,12 @@ static void *waiter_main(void *data)
 /* So many stand in the product's line. */
 static size_t in_line(dibs *d, const char *resource)
 {
-    dibs_report *report = NULL;
+    dibs_lock_report *report = NULL;
     size_t count = 0;
 
     if (dibs_lock_inspect(d, resource, &report, NULL) == DIBS_OK)
-        count = dibs_report_at(report, 0)->waiter_count;
-    dibs_report_free(report);
+        count = dibs_lock_report_at(report, 0)->waiter_count;
+    dibs_lock_report_free(report);
     return count;
 }
 

@@ -24,12 +24,12 @@ static const char help[] =
 
 static uint64_t fence_of(dibs *d, const char *name)
 {
-    dibs_report *report = NULL;
+    dibs_lock_report *report = NULL;
     uint64_t fence = 0;
 
     if (dibs_lock_inspect(d, name, &report, NULL) == DIBS_OK)
-        fence = dibs_report_at(report, 0)->fence;
-    dibs_report_free(report);
+        fence = dibs_lock_report_at(report, 0)->fence;
+    dibs_lock_report_free(report);
     return fence;
 }
 
@@ -60,7 +60,7 @@ static int break_lock(dibs *d, const char *name, const char *by, bool now, int64
     int code = 0;
 
     err.status = dibs_lock_break(
-        d, name, &(dibs_break_options){.by = by, .now = now, .wait_ms = wait_ms}, &err);
+        d, name, &(dibs_lock_break_options){.by = by, .now = now, .wait_ms = wait_ms}, &err);
     if (err.status != DIBS_OK)
         code = cli_failed(&err);
     if (json && (err.status == DIBS_OK || err.status == DIBS_BUSY || err.status == DIBS_NOT_FOUND))

@@ -93,12 +93,12 @@ static void compare(const dibs_lock_info *before, const dibs_lock_info *after, b
 
 /* ---- All of them ----------------------------------------------------------------------------- */
 
-static const dibs_lock_info *at(const dibs_report *report, size_t i)
+static const dibs_lock_info *at(const dibs_lock_report *report, size_t i)
 {
-    return report && i < dibs_report_count(report) ? dibs_report_at(report, i) : NULL;
+    return report && i < dibs_lock_report_count(report) ? dibs_lock_report_at(report, i) : NULL;
 }
 
-void cli_changes_print(const dibs_report *before, const dibs_report *after, bool json)
+void cli_changes_print(const dibs_lock_report *before, const dibs_lock_report *after, bool json)
 {
     size_t i = 0, k = 0;
     const dibs_lock_info *a, *b;

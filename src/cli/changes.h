@@ -6,6 +6,6 @@
 #include "dibs.h"
 
 /* Prints to stdout. `before` may be NULL: then everything that there is counts as new. */
-void cli_changes_print(const dibs_report *before, const dibs_report *after, bool json);
+void cli_changes_print(const dibs_lock_report *before, const dibs_lock_report *after, bool json);
 
 #endif

@@ -34,12 +34,12 @@ static const char show_help[] =
 
 /* ---- ls -------------------------------------------------------------------------------------- */
 
-static void print_names(const dibs_report *report)
+static void print_names(const dibs_lock_report *report)
 {
     char shown[CLI_SHOWN_SIZE];
 
-    for (size_t i = 0; i < dibs_report_count(report); i++) {
-        cli_escape(shown, sizeof shown, dibs_report_at(report, i)->name);
+    for (size_t i = 0; i < dibs_lock_report_count(report); i++) {
+        cli_escape(shown, sizeof shown, dibs_lock_report_at(report, i)->name);
         puts(shown);
     }
 }
@@ -54,7 +54,7 @@ static int run_ls(const cli_command *self, int argc, char **argv)
                                   {"json", CLI_FLAG, &json, 0, 0, 0},
                                   {0}};
     dibs *d = NULL;
-    dibs_report *report = NULL;
+    dibs_lock_report *report = NULL;
     dibs_error err = {0};
     cli_words words;
     int code = cli_parse(self, options, argc, argv, &words);
@@ -66,7 +66,7 @@ static int run_ls(const cli_command *self, int argc, char **argv)
     if (!d)
         return code;
     err.status = dibs_lock_list(d, words.count ? words.word[0] : NULL,
-                                &(dibs_list_options){.idle = all}, &report, &err);
+                                &(dibs_lock_list_options){.idle = all}, &report, &err);
     if (err.status != DIBS_OK)
         code = cli_failed(&err);
     else if (json)
@@ -75,7 +75,7 @@ static int run_ls(const cli_command *self, int argc, char **argv)
         print_names(report);
     else
         cli_table_print(stdout, report, 0, 0);
-    dibs_report_free(report);
+    dibs_lock_report_free(report);
     dibs_close(d);
     return cli_finish(code);
 }
@@ -134,7 +134,7 @@ static int run_show(const cli_command *self, int argc, char **argv)
     bool json = false;
     const cli_option options[] = {CLI_URL_OPTIONS(&url), {"json", CLI_FLAG, &json, 0, 0, 0}, {0}};
     dibs *d = NULL;
-    dibs_report *report = NULL;
+    dibs_lock_report *report = NULL;
     dibs_error err = {0};
     cli_words words;
     int code = cli_parse(self, options, argc, argv, &words);
@@ -151,10 +151,10 @@ static int run_show(const cli_command *self, int argc, char **argv)
     if (json && err.status == DIBS_NOT_FOUND)
         cli_json_print(cli_json_lock(&(dibs_lock_info){.name = words.word[0]}, true), 2);
     else if (json && err.status == DIBS_OK)
-        cli_json_print(cli_json_lock(dibs_report_at(report, 0), true), 2);
+        cli_json_print(cli_json_lock(dibs_lock_report_at(report, 0), true), 2);
     else if (err.status == DIBS_OK)
-        print_lock(dibs_report_at(report, 0));
-    dibs_report_free(report);
+        print_lock(dibs_lock_report_at(report, 0));
+    dibs_lock_report_free(report);
     dibs_close(d);
     return cli_finish(code);
 }

@@ -157,12 +157,12 @@ json_t *cli_json_lock(const dibs_lock_info *lock, bool waiters)
     return o;
 }
 
-json_t *cli_json_list(const dibs_report *report)
+json_t *cli_json_list(const dibs_lock_report *report)
 {
     json_t *o = cli_json_new(), *list = need(json_array());
 
-    for (size_t i = 0; i < dibs_report_count(report); i++)
-        need(json_array_append_new(list, cli_json_lock(dibs_report_at(report, i), false)) == 0
+    for (size_t i = 0; i < dibs_lock_report_count(report); i++)
+        need(json_array_append_new(list, cli_json_lock(dibs_lock_report_at(report, i), false)) == 0
                  ? list
                  : NULL);
     cli_json_put(o, "locks", list);

@@ -22,7 +22,7 @@ json_t *cli_json_party(const dibs_party *p, bool holder);
 
 /* `waiters`: with everybody in the queue, which only dibs_lock_inspect tells. */
 json_t *cli_json_lock(const dibs_lock_info *lock, bool waiters);
-json_t *cli_json_list(const dibs_report *report); /* {"locks": […]} */
+json_t *cli_json_list(const dibs_lock_report *report); /* {"locks": […]} */
 
 /* A key of once; `whole`: with its steps and its result, which only dibs_once_inspect tells. */
 json_t *cli_json_key(const dibs_once_info *i, bool whole);

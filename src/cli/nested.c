@@ -82,7 +82,7 @@ int cli_nested_check(dibs *d, const char *name, const dibs_lock_options *options
     const char *list = getenv(VARIABLE);
     const dibs_party *outer = NULL;
     const dibs_lock_info *lock;
-    dibs_report *report = NULL;
+    dibs_lock_report *report = NULL;
     char encoded[NAME_SIZE];
     uint64_t taken = 0;
     int code = -1;
@@ -90,7 +90,7 @@ int cli_nested_check(dibs *d, const char *name, const dibs_lock_options *options
     encode(name, encoded);
     if (!list || !strstr(list, encoded) || dibs_lock_inspect(d, name, &report, NULL) != DIBS_OK)
         return -1;
-    lock = dibs_report_at(report, 0);
+    lock = dibs_lock_report_at(report, 0);
     for (size_t i = 0; i < lock->holder_count; i++)
         if (!lock->holders[i]->released && is_outer(list, encoded, lock->holders[i])) {
             outer = lock->holders[i];
@@ -103,6 +103,6 @@ int cli_nested_check(dibs *d, const char *name, const dibs_lock_options *options
                 name, outer->pid);
         code = CLI_EXIT_USAGE;
     }
-    dibs_report_free(report);
+    dibs_lock_report_free(report);
     return code;
 }

@@ -92,13 +92,13 @@ static int read_arguments(run *r, const cli_command *self, int argc, char **argv
 static bool say_who_holds(run *r, const char *name, const char *in_time)
 {
     char since[32], left[24];
-    dibs_report *report = NULL;
+    dibs_lock_report *report = NULL;
     const dibs_lock_info *lock;
     const dibs_party *p = NULL;
 
     if (dibs_lock_inspect(r->d, name, &report, NULL) != DIBS_OK)
         return false;
-    lock = dibs_report_at(report, 0);
+    lock = dibs_lock_report_at(report, 0);
     if (lock && lock->holder_count > 0) {
         p = lock->holders[0];
         cli_say("'%s' not obtained%s: held by %s (host %s, pid %" PRId64
@@ -108,7 +108,7 @@ static bool say_who_holds(run *r, const char *name, const char *in_time)
                 cli_format_span(left, p->left_ms), lock->holder_count > 1 ? ", and by others" : "",
                 lock->waiter_count);
     }
-    dibs_report_free(report);
+    dibs_lock_report_free(report);
     return p != NULL;
 }
 
@@ -131,7 +131,7 @@ static void say_waiting(void *data, dibs *d)
     const run *r = data;
     char since[32], place[64] = "";
     dibs_engine_info engine;
-    dibs_report *report;
+    dibs_lock_report *report;
     bool said = false;
 
     engine = *dibs_engine_of(d);
@@ -139,7 +139,7 @@ static void say_waiting(void *data, dibs *d)
         report = NULL;
         if (dibs_lock_inspect(d, r->names[i], &report, NULL) != DIBS_OK)
             continue;
-        const dibs_lock_info *lock = dibs_report_at(report, 0);
+        const dibs_lock_info *lock = dibs_lock_report_at(report, 0);
         const dibs_party *p = lock->holder_count ? lock->holders[0] : NULL;
         size_t n = place_of(lock);
         said = p && p->pid != getpid() && (n > 0 || !engine.first_come);
@@ -151,7 +151,7 @@ static void say_waiting(void *data, dibs *d)
                 "waiting for '%s': held by %s (host %s, pid %" PRId64 ") since %s%s; Ctrl-C stops "
                 "waiting",
                 r->names[i], p->owner, p->host, p->pid, cli_format_time(since, p->since_ms), place);
-        dibs_report_free(report);
+        dibs_lock_report_free(report);
     }
 }
 

@@ -68,22 +68,22 @@ static void print_lock(FILE *to, const dibs_lock_info *lock, int name_width, siz
 
 /* The widest name decides, within reason: one long name should not push everything off the screen.
  */
-static int width_of_names(const dibs_report *report)
+static int width_of_names(const dibs_lock_report *report)
 {
     char name[CLI_SHOWN_SIZE];
     size_t widest = 4, width;
 
-    for (size_t i = 0; i < dibs_report_count(report); i++) {
-        width = cli_escape(name, sizeof name, dibs_report_at(report, i)->name);
+    for (size_t i = 0; i < dibs_lock_report_count(report); i++) {
+        width = cli_escape(name, sizeof name, dibs_lock_report_at(report, i)->name);
         if (width > widest && width <= 40)
             widest = width;
     }
     return (int)widest;
 }
 
-void cli_table_print(FILE *to, const dibs_report *report, size_t columns, size_t lines)
+void cli_table_print(FILE *to, const dibs_lock_report *report, size_t columns, size_t lines)
 {
-    size_t count = dibs_report_count(report), shown = count;
+    size_t count = dibs_lock_report_count(report), shown = count;
     int width = width_of_names(report);
     char line[256];
 
@@ -93,7 +93,7 @@ void cli_table_print(FILE *to, const dibs_report *report, size_t columns, size_t
              "SINCE", "LEFT", "WAITERS", "FENCE", "HOLDER");
     put_line(to, line, columns);
     for (size_t i = 0; i < shown; i++)
-        print_lock(to, dibs_report_at(report, i), width, columns);
+        print_lock(to, dibs_lock_report_at(report, i), width, columns);
     if (shown < count)
         fprintf(to, "... and %zu more\n", count - shown);
 }

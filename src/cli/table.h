@@ -8,6 +8,6 @@
 
 /* Prints the heading and the locks. `columns` and `lines` bound it (0: they do not); what does not
  * fit is cut, and a last line says how many more there are. Ends every line with "\n". */
-void cli_table_print(FILE *to, const dibs_report *report, size_t columns, size_t lines);
+void cli_table_print(FILE *to, const dibs_lock_report *report, size_t columns, size_t lines);
 
 #endif

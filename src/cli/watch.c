@@ -35,7 +35,7 @@ typedef struct watch {
     int64_t interval_ms;
     bool json, live;
     int signals; /* signalfd, live only */
-    dibs_report *report;
+    dibs_lock_report *report;
     dibs_error err;
 } watch;
 
@@ -73,7 +73,7 @@ static void draw(const watch *w)
 
 static void look(watch *w)
 {
-    dibs_report *next = NULL;
+    dibs_lock_report *next = NULL;
     dibs_status before = w->err.status;
 
     w->err.message[0] = '\0';
@@ -85,7 +85,7 @@ static void look(watch *w)
     }
     if (!w->live)
         cli_changes_print(w->report, next, w->json);
-    dibs_report_free(w->report);
+    dibs_lock_report_free(w->report);
     w->report = next;
 }
 
@@ -176,7 +176,7 @@ static int start(const cli_command *self, int argc, char **argv)
     if (!w.d)
         return code;
     code = w.live ? watch_live(&w) : watch_lines(&w);
-    dibs_report_free(w.report);
+    dibs_lock_report_free(w.report);
     dibs_close(w.d);
     return code;
 }

@@ -148,13 +148,13 @@ dibs_status dibs__base_open(dibs *d, int64_t above, dibs__deadline until, dibs_e
 /* Where the clock was set back, a lock's last fence is ahead of it. */
 static dibs_status highest_listed(dibs *d, uint64_t *top, dibs_error *err)
 {
-    dibs_report *r = NULL;
-    dibs_status status = dibs_lock_list(d, NULL, &(dibs_list_options){.idle = true}, &r, err);
+    dibs_lock_report *r = NULL;
+    dibs_status status = dibs_lock_list(d, NULL, &(dibs_lock_list_options){.idle = true}, &r, err);
 
-    for (size_t i = 0; status == DIBS_OK && i < dibs_report_count(r); i++)
-        if (dibs_report_at(r, i)->fence > *top)
-            *top = dibs_report_at(r, i)->fence;
-    dibs_report_free(r);
+    for (size_t i = 0; status == DIBS_OK && i < dibs_lock_report_count(r); i++)
+        if (dibs_lock_report_at(r, i)->fence > *top)
+            *top = dibs_lock_report_at(r, i)->fence;
+    dibs_lock_report_free(r);
     return status;
 }
 

@@ -111,11 +111,11 @@
       (dibs * d, const char *token, const dibs_token_options *options, char out[DIBS_TOKEN_SIZE],  \
        dibs_error *err),                                                                           \
       (d, token, options, out, err))                                                               \
-    X(lock_inspect, REPEAT, (dibs * d, const char *name, dibs_report **out, dibs_error *err),      \
+    X(lock_inspect, REPEAT, (dibs * d, const char *name, dibs_lock_report **out, dibs_error *err), \
       (d, name, out, err))                                                                         \
     X(lock_list, REPEAT,                                                                           \
-      (dibs * d, const char *prefix, const dibs_list_options *options, dibs_report **out,          \
-       dibs_error *err),                                                                           \
+      (dibs * d, const char *prefix, const dibs_lock_list_options *options,                        \
+       dibs_lock_report **out, dibs_error *err),                                                   \
       (d, prefix, options, out, err))                                                              \
     X(fence_top, REPEAT, (dibs * d, uint64_t * out, dibs_error * err), (d, out, err))              \
     X(fence_check, REPEAT,                                                                         \
@@ -128,7 +128,7 @@
       (const char *url, const dibs_options *options, dibs_findings **out, dibs_error *err),        \
       (url, options, out, err))                                                                    \
     X(lock_break, REPEAT,                                                                          \
-      (dibs * d, const char *name, const dibs_break_options *options, dibs_error *err),            \
+      (dibs * d, const char *name, const dibs_lock_break_options *options, dibs_error *err),       \
       (d, name, options, err))
 
 DIBS__CALLS(DIBS__CALL_DECLARE)

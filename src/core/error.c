@@ -233,3 +233,14 @@ dibs_status dibs__check_wait(int64_t wait_ms, dibs_error *err)
     return dibs__check_ms("wait_ms", wait_ms, 1, DIBS__MAX_MS, DIBS__OR_NO_WAIT | DIBS__OR_FOREVER,
                           err);
 }
+
+dibs_status dibs__check_fingerprint(const void *fingerprint, size_t size, dibs_error *err)
+{
+    if (size > DIBS_FINGERPRINT_MAX)
+        return dibs__fail(err, DIBS_INVALID,
+                          "a fingerprint of %zu bytes is longer than %d: use a hash", size,
+                          DIBS_FINGERPRINT_MAX);
+    if (size > 0 && !fingerprint)
+        return dibs__fail(err, DIBS_INVALID, "the fingerprint is NULL, and its size is not 0");
+    return DIBS_OK;
+}

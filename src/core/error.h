@@ -46,5 +46,6 @@ dibs_status dibs__check_reserved(const uint64_t reserved[], size_t count, dibs_e
 dibs_status dibs__check_ms(const char *what, int64_t ms, int64_t low, int64_t high, int also,
                            dibs_error *err);
 dibs_status dibs__check_wait(int64_t wait_ms, dibs_error *err); /* of every call that waits */
+dibs_status dibs__check_fingerprint(const void *fingerprint, size_t size, dibs_error *err);
 
 #endif

@@ -14,7 +14,7 @@ typedef dibs_status (*query_fn)(dibs *d, const void *what, dibs__deadline until,
                                 dibs__report_builder *b, dibs_error *err);
 
 static dibs_status query(dibs *d, query_fn fn, const void *what, dibs__deadline patience,
-                         dibs_report **out, dibs_error *err)
+                         dibs_lock_report **out, dibs_error *err)
 {
     dibs__report_builder *b = dibs__report_new();
     dibs_status status;
@@ -41,7 +41,8 @@ static dibs_status inspect_one(dibs *d, const void *what, dibs__deadline until,
     return status;
 }
 
-dibs_status dibs__do_lock_inspect(dibs *d, const char *name, dibs_report **out, dibs_error *err)
+dibs_status dibs__do_lock_inspect(dibs *d, const char *name, dibs_lock_report **out,
+                                  dibs_error *err)
 {
     dibs_status status = dibs__check_lock(d, name, err);
 
@@ -53,7 +54,7 @@ dibs_status dibs__do_lock_inspect(dibs *d, const char *name, dibs_report **out, 
 
 typedef struct selection {
     const char *prefix;
-    dibs_list_options options;
+    dibs_lock_list_options options;
 } selection;
 
 static dibs_status list_locks(dibs *d, const void *what, dibs__deadline until,
@@ -64,8 +65,8 @@ static dibs_status list_locks(dibs *d, const void *what, dibs__deadline until,
     return d->class->list(d->engine, s->prefix, s->options.idle, until, b, err);
 }
 
-dibs_status dibs__do_lock_list(dibs *d, const char *prefix, const dibs_list_options *options,
-                               dibs_report **out, dibs_error *err)
+dibs_status dibs__do_lock_list(dibs *d, const char *prefix, const dibs_lock_list_options *options,
+                               dibs_lock_report **out, dibs_error *err)
 {
     selection s = {.prefix = prefix ? prefix : ""};
     dibs_status status;
@@ -90,9 +91,9 @@ dibs_status dibs__do_lock_list(dibs *d, const char *prefix, const dibs_list_opti
 /* ---- Breaking -------------------------------------------------------------------------------- */
 
 /* NULL: all of them are gone. */
-static const dibs_party *asked_holder_left(const dibs_report *r)
+static const dibs_party *asked_holder_left(const dibs_lock_report *r)
 {
-    const dibs_lock_info *info = dibs_report_at(r, 0);
+    const dibs_lock_info *info = dibs_lock_report_at(r, 0);
 
     for (size_t i = 0; info && i < info->holder_count; i++)
         if (info->holders[i]->breaking)
@@ -112,7 +113,7 @@ static dibs_status still_held(const char *name, const dibs_party *p, dibs_error 
 
 dibs_status dibs__break_check(dibs *d, const char *name, dibs__deadline until, dibs_error *err)
 {
-    dibs_report *r;
+    dibs_lock_report *r;
     dibs_status status = query(d, inspect_one, name, until, &r, err);
     const dibs_party *left;
 
@@ -121,7 +122,7 @@ dibs_status dibs__break_check(dibs *d, const char *name, dibs__deadline until, d
     left = asked_holder_left(r);
     if (left)
         status = still_held(name, left, err);
-    dibs_report_free(r);
+    dibs_lock_report_free(r);
     return status;
 }
 
@@ -143,11 +144,11 @@ static dibs_status wait_for_holders(dibs *d, const char *name, dibs__deadline pa
     }
 }
 
-dibs_status dibs__do_lock_break(dibs *d, const char *name, const dibs_break_options *options,
+dibs_status dibs__do_lock_break(dibs *d, const char *name, const dibs_lock_break_options *options,
                                 dibs_error *err)
 {
-    static const dibs_break_options defaults;
-    const dibs_break_options *o = options ? options : &defaults;
+    static const dibs_lock_break_options defaults;
+    const dibs_lock_break_options *o = options ? options : &defaults;
     dibs__reply reply = {0};
     dibs__deadline until, patience;
     int64_t wait_ms;

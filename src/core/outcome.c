@@ -32,7 +32,7 @@ void dibs__outcomes_free(dibs *d)
     dibs_outcome out;
 
     while (dibs_take(d, &out)) {
-        dibs_report_free(out.report);
+        dibs_lock_report_free(out.lock_report);
         dibs_once_report_free(out.once_report);
         dibs_value_free(&out.value);
         memset(&out, 0, sizeof out);

@@ -36,7 +36,7 @@ static dibs_status ask_list(dibs *d, dibs__request *r)
 {
     dibs__call *c = r->of.call;
 
-    return dibs_lock_list(d, c->name, &c->options.list, &c->report, &c->err);
+    return dibs_lock_list(d, c->name, &c->options.lock_list, &c->report, &c->err);
 }
 
 static dibs_status ask_break_check(dibs *d, dibs__request *r)

@@ -39,7 +39,7 @@ struct dibs__report_builder {
     bool failed;
 };
 
-struct dibs_report {
+struct dibs_lock_report {
     dibs_lock_info *lock;
     size_t count;
     dibs_party *party;
@@ -205,7 +205,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const dibs_lock_info *)a)->name, ((const dibs_lock_info *)b)->name);
 }
 
-static void point(const dibs__report_builder *b, dibs_report *r)
+static void point(const dibs__report_builder *b, dibs_lock_report *r)
 {
     for (size_t i = 0; i < b->party_count; i++) {
         r->to_party[i] = &r->party[i];
@@ -231,7 +231,7 @@ static void point(const dibs__report_builder *b, dibs_report *r)
     qsort(r->lock, r->count, sizeof *r->lock, by_name);
 }
 
-static void add_base(dibs_report *r, size_t parties, uint64_t base)
+static void add_base(dibs_lock_report *r, size_t parties, uint64_t base)
 {
     for (size_t i = 0; i < parties; i++)
         if (r->party[i].fence)
@@ -241,10 +241,10 @@ static void add_base(dibs_report *r, size_t parties, uint64_t base)
             r->lock[i].fence += base;
 }
 
-dibs_status dibs__report_finish(dibs__report_builder *b, uint64_t base, dibs_report **out,
+dibs_status dibs__report_finish(dibs__report_builder *b, uint64_t base, dibs_lock_report **out,
                                 dibs_error *err)
 {
-    dibs_report *r = b->failed ? NULL : calloc(1, sizeof *r);
+    dibs_lock_report *r = b->failed ? NULL : calloc(1, sizeof *r);
 
     if (r) {
         r->lock = calloc(b->lock_count + 1, sizeof *r->lock);
@@ -253,7 +253,7 @@ dibs_status dibs__report_finish(dibs__report_builder *b, uint64_t base, dibs_rep
         r->note = calloc(b->note_count + 1, sizeof *r->note);
     }
     if (!r || !r->lock || !r->party || !r->to_party || !r->note) {
-        dibs_report_free(r);
+        dibs_lock_report_free(r);
         dibs__report_drop(b);
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory for the report");
     }
@@ -266,7 +266,7 @@ dibs_status dibs__report_finish(dibs__report_builder *b, uint64_t base, dibs_rep
     return DIBS_OK;
 }
 
-void dibs__report_cut(dibs_report *r, const char *after, size_t limit)
+void dibs__report_cut(dibs_lock_report *r, const char *after, size_t limit)
 {
     size_t first = 0;
 
@@ -278,17 +278,17 @@ void dibs__report_cut(dibs_report *r, const char *after, size_t limit)
         r->count = limit;
 }
 
-size_t dibs_report_count(const dibs_report *r)
+size_t dibs_lock_report_count(const dibs_lock_report *r)
 {
     return r->count;
 }
 
-const dibs_lock_info *dibs_report_at(const dibs_report *r, size_t i)
+const dibs_lock_info *dibs_lock_report_at(const dibs_lock_report *r, size_t i)
 {
     return i < r->count ? &r->lock[i] : NULL;
 }
 
-void dibs_report_free(dibs_report *r)
+void dibs_lock_report_free(dibs_lock_report *r)
 {
     if (!r)
         return;

@@ -22,10 +22,10 @@ void dibs__report_note(dibs__report_builder *b, const char *format, ...)
 bool dibs__report_is_empty(const dibs__report_builder *b);
 
 /* Sorts by name, adds `base` to every fence, and takes `b` in any case. */
-dibs_status dibs__report_finish(dibs__report_builder *b, uint64_t base, dibs_report **out,
+dibs_status dibs__report_finish(dibs__report_builder *b, uint64_t base, dibs_lock_report **out,
                                 dibs_error *err);
 /* Only names after `after` (NULL: all), at most `limit` (0: all). */
-void dibs__report_cut(dibs_report *r, const char *after, size_t limit);
+void dibs__report_cut(dibs_lock_report *r, const char *after, size_t limit);
 void dibs__report_drop(dibs__report_builder *b);
 
 #endif

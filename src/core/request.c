@@ -66,7 +66,7 @@ static void fill_call(const dibs__request *r, dibs_outcome *out)
 
     out->once = c->once;
     out->grant = c->grant;
-    out->report = c->report;
+    out->lock_report = c->report;
     out->once_report = c->once_report;
     out->value = c->value;
     out->number = r->op >= DIBS_OP_COUNTER_GET && r->op <= DIBS_OP_COUNTER_TAKE ? c->number : 0;
@@ -158,8 +158,8 @@ static void put_lock(room *to, const dibs_request *r, dibs__call *c)
 
 static void put_list(room *to, const dibs_request *r, dibs__call *c)
 {
-    c->options.list = *r->options.list;
-    c->options.list.after = put_text(to, r->options.list->after);
+    c->options.lock_list = *r->options.lock_list;
+    c->options.lock_list.after = put_text(to, r->options.lock_list->after);
 }
 
 static void put_break(room *to, const dibs_request *r, dibs__call *c)
@@ -314,9 +314,9 @@ static dibs_status check_options(const dibs_request *r, dibs__options_kind kind,
         return DIBS_OK;
     if (kind == DIBS__ONCE_RESOLVE_OPTIONS)
         return check_bytes(r->options.once_resolve->result, r->options.once_resolve->size, err);
-    if (kind == DIBS__ONCE_OPTIONS && r->options.once->fingerprint_size > 255)
-        return dibs__fail(err, DIBS_INVALID,
-                          "the fingerprint is longer than 255 bytes: use a hash");
+    if (kind == DIBS__ONCE_OPTIONS)
+        return dibs__check_fingerprint(r->options.once->fingerprint,
+                                       r->options.once->fingerprint_size, err);
     return kind == DIBS__CELL_OPTIONS ? dibs__grant_guard(r->options.cell, &fence, &floor, err)
                                       : DIBS_OK;
 }
@@ -332,6 +332,9 @@ static dibs_status check_call(const dibs *d, const dibs_request *r, const dibs__
         return dibs__fail(err, DIBS_INVALID, "no grant of this handle given");
     if (row->takes_once && !r->once)
         return dibs__fail(err, DIBS_INVALID, "no run given");
+    if ((r->op == DIBS_OP_ONCE_FINISH || r->op == DIBS_OP_ONCE_FAIL) && (int)r->number != r->number)
+        return dibs__fail(err, DIBS_INVALID, "invalid code %lld: it does not fit into an int",
+                          (long long)r->number);
     status = check_bytes(r->data, r->size, err);
     return status == DIBS_OK ? check_options(r, row->options, err) : status;
 }

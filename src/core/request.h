@@ -19,8 +19,8 @@ typedef struct dibs__call {
     const char *name;
     union {
         dibs_lock_options lock; /* adopt */
-        dibs_list_options list;
-        dibs_break_options lock_break;
+        dibs_lock_list_options lock_list;
+        dibs_lock_break_options lock_break;
         dibs_once_options once;
         dibs_once_list_options once_list;
         dibs_once_inspect_options once_inspect;
@@ -36,7 +36,7 @@ typedef struct dibs__call {
     int64_t number;
     dibs_once *once;
     dibs_grant *grant; /* adopted */
-    dibs_report *report;
+    dibs_lock_report *report;
     dibs_once_report *once_report;
     dibs_value value;
     char token[DIBS_TOKEN_SIZE];

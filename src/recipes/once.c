@@ -45,11 +45,10 @@ static dibs_status check_options(const char *key, const dibs_once_options *o, di
         status = dibs__check_text("a scope", o->scope, true, err);
     if (status == DIBS_OK)
         status = check_spans(o, err);
+    if (status == DIBS_OK)
+        status = dibs__check_fingerprint(o->fingerprint, o->fingerprint_size, err);
     if (status != DIBS_OK)
         return status;
-    if (o->fingerprint_size > 255 || (o->fingerprint_size > 0 && !o->fingerprint))
-        return dibs__fail(err, DIBS_INVALID,
-                          "the fingerprint is longer than 255 bytes: use a hash");
     if (o->owner && (!*o->owner || strlen(o->owner) > DIBS_OWNER_MAX))
         return dibs__fail(err, DIBS_INVALID, "invalid owner: give 1 to %d bytes", DIBS_OWNER_MAX);
     if ((unsigned)o->on_crash > DIBS_CRASH_RERUN)

@@ -59,7 +59,7 @@ void serve_take(void *data)
 void serve_drop(serve *s, dibs_outcome *o)
 {
     (void)s;
-    dibs_report_free(o->report);
+    dibs_lock_report_free(o->lock_report);
     dibs_once_report_free(o->once_report);
     dibs_value_free(&o->value);
 }

@@ -87,7 +87,7 @@ static void on_look(void *data, dibs_outcome *o)
     dash_row *row = dash_list_find(&b->locks, look->name);
 
     if (row && o->err.status == DIBS_OK)
-        dash_row_look(row, dibs_report_at(o->report, 0), &b->when, b->frame + 1);
+        dash_row_look(row, dibs_lock_report_at(o->lock_report, 0), &b->when, b->frame + 1);
     serve_drop(b->s, o);
     arrived(b);
 }
@@ -136,7 +136,7 @@ static void on_locks(void *data, dibs_outcome *o)
     if (o->err.status == DIBS_OK) {
         b->when.at_ms = wall_ms();
         b->locks_known =
-            dash_locks_take(&b->locks, &b->gone_locks, o->report, &b->when, b->frame + 1);
+            dash_locks_take(&b->locks, &b->gone_locks, o->lock_report, &b->when, b->frame + 1);
         look_at_queues(b);
     } else {
         memcpy(b->locks_problem, o->err.message, sizeof b->locks_problem);
@@ -301,7 +301,7 @@ void dash_watch_drop(dash_watch *w)
 
 void dash_feed_begin(serve_dashboard *b)
 {
-    dibs_list_options options = {.limit = DASH_LOCKS + 1};
+    dibs_lock_list_options options = {.limit = DASH_LOCKS + 1};
 
     if (b->pending > 0)
         return;
@@ -310,8 +310,8 @@ void dash_feed_begin(serve_dashboard *b)
     b->when.began_ms = wall_ms();
     b->when.session = b->s->engine->lease_of_handle;
     b->pending = 1; /* until all are asked */
-    ask(b, &(dibs_request){.op = DIBS_OP_LOCK_LIST, .name = "", .options.list = &options}, on_locks,
-        b, b->locks_problem);
+    ask(b, &(dibs_request){.op = DIBS_OP_LOCK_LIST, .name = "", .options.lock_list = &options},
+        on_locks, b, b->locks_problem);
     if (b->s->engine->cells) {
         ask_keys(b);
         ask_watched(b);

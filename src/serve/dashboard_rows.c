@@ -258,16 +258,16 @@ static bool leave_gone(dash_list *old, dash_list *gone)
     return good;
 }
 
-bool dash_locks_take(dash_list *now, dash_list *gone, const dibs_report *report,
+bool dash_locks_take(dash_list *now, dash_list *gone, const dibs_lock_report *report,
                      const dash_when *when, uint64_t frame)
 {
     dash_list fresh = {0};
-    size_t count = dibs_report_count(report);
+    size_t count = dibs_lock_report_count(report);
     bool good = true;
 
     fresh.cut = count > DASH_LOCKS;
     for (size_t i = 0; good && i < count && i < DASH_LOCKS; i++) {
-        const dibs_lock_info *lock = dibs_report_at(report, i);
+        const dibs_lock_info *lock = dibs_lock_report_at(report, i);
         dash_row *row = add(&fresh), *old = dash_list_find(now, lock->name);
 
         good = row != NULL;

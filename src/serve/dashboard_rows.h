@@ -54,7 +54,7 @@ typedef struct dash_when {
 
 /* Makes `now` what the report says. Rows that are as they were move over from it; `gone` receives those that are not in
  * the report any more. False: out of memory; `now` is empty then. */
-bool dash_locks_take(dash_list *now, dash_list *gone, const dibs_report *report,
+bool dash_locks_take(dash_list *now, dash_list *gone, const dibs_lock_report *report,
                      const dash_when *when, uint64_t frame);
 /* The same for keys, which come in pages: `fresh` collects them, and becomes `now` after the last one. */
 bool dash_keys_add(dash_list *fresh, const dibs_once_report *page, int64_t at_ms);

@@ -7,23 +7,23 @@ enum { LIST_MAX = 100000, BREAK_WAIT_MAX = 25000 };
 
 static json_t *write_list(const dibs_outcome *o)
 {
-    return cli_json_list(o->report);
+    return cli_json_list(o->lock_report);
 }
 
 static void list(http_exchange *x)
 {
-    dibs_list_options options = {.idle = http_flag(x, "idle"),
-                                 .after = http_text(x, "after"),
-                                 .limit = (size_t)http_integer(x, "limit", 1000)};
+    dibs_lock_list_options options = {.idle = http_flag(x, "idle"),
+                                      .after = http_text(x, "after"),
+                                      .limit = (size_t)http_integer(x, "limit", 1000)};
     dibs_request r = {
-        .op = DIBS_OP_LOCK_LIST, .name = http_text(x, "prefix"), .options.list = &options};
+        .op = DIBS_OP_LOCK_LIST, .name = http_text(x, "prefix"), .options.lock_list = &options};
 
     serve_answer(x, &r, 200, write_list);
 }
 
 static json_t *write_lock(const dibs_outcome *o)
 {
-    return cli_json_lock(dibs_report_at(o->report, 0), true);
+    return cli_json_lock(dibs_lock_report_at(o->lock_report, 0), true);
 }
 
 static void inspect(http_exchange *x)
@@ -43,11 +43,11 @@ static void break_lock(http_exchange *x)
 {
     int64_t wait = http_integer(x, "wait_ms", 0);
     const char *by = http_text(x, "by");
-    const dibs_break_options options = {.by = by                  ? by
-                                              : http_client(x)[0] ? http_client(x)
-                                                                  : "http",
-                                        .now = http_flag(x, "now"),
-                                        .wait_ms = wait ? wait : DIBS_NO_WAIT};
+    const dibs_lock_break_options options = {.by = by                  ? by
+                                                   : http_client(x)[0] ? http_client(x)
+                                                                       : "http",
+                                             .now = http_flag(x, "now"),
+                                             .wait_ms = wait ? wait : DIBS_NO_WAIT};
     dibs_request r = {
         .op = DIBS_OP_LOCK_BREAK, .name = http_text(x, "name"), .options.lock_break = &options};
 

@@ -229,8 +229,8 @@ static const char once_store[] =
     "UPDATE dibs_once SET result = ? WHERE scope = ? AND name = ? AND result IS NULL";
 static const char once_there[] = "SELECT 1 FROM dibs_once WHERE scope = ? AND name = ?";
 
-static dibs_status once_seen(MYSQL *m, const dibs_sql_key *key, const dibs_sql_value v[2],
-                             dibs_sql_result *stored, dibs_error *err)
+static dibs_status once_seen(MYSQL *m, const dibs__tx_key *key, const dibs_sql_value v[2],
+                             dibs_value *stored, dibs_error *err)
 {
     dibs__tx_my_statement s = {once_read, v, 2, true};
     dibs__tx_my_answer a;
@@ -247,15 +247,15 @@ static dibs_status once_seen(MYSQL *m, const dibs_sql_key *key, const dibs_sql_v
     return kept == DIBS_OK ? status : kept;
 }
 
-static dibs_status once(void *connection, const dibs_sql_key *key, dibs_sql_result *stored,
+static dibs_status once(void *connection, const dibs__tx_key *key, dibs_value *stored,
                         dibs_error *err)
 {
     dibs_sql_value slot,
-        v[] = {dibs__tx_name(key->scope), dibs__tx_name(key->key), dibs__tx_fingerprint(key)};
+        v[] = {dibs__tx_name(key->scope), dibs__tx_name(key->name), dibs__tx_fingerprint(key)};
     int64_t turns = 0;
     unsigned code = 0;
     dibs_status status =
-        take_slot(connection, key->scope, key->key, key->wait_ms, &slot, &turns, err);
+        take_slot(connection, key->scope, key->name, key->wait_ms, &slot, &turns, err);
 
     if (status != DIBS_OK)
         return status;
@@ -263,11 +263,11 @@ static dibs_status once(void *connection, const dibs_sql_key *key, dibs_sql_resu
     return code == ER_DUP_ENTRY ? once_seen(connection, key, v, stored, err) : status;
 }
 
-static dibs_status once_finish(void *connection, const dibs_sql_key *key, const void *result,
+static dibs_status once_finish(void *connection, const dibs__tx_key *key, const void *result,
                                size_t size, dibs_error *err)
 {
     dibs_sql_value v[] = {dibs_sql_bytes(result, size), dibs__tx_name(key->scope),
-                          dibs__tx_name(key->key)};
+                          dibs__tx_name(key->name)};
     dibs__tx_my_statement store = {once_store, v, 3, true}, there = {once_there, v + 1, 2, true};
     dibs__tx_my_answer a;
     dibs_status status = dibs__tx_my_check(connection, err);

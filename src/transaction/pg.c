@@ -158,8 +158,8 @@ static const char once_store[] =
 static const char once_there[] = "SELECT 1 FROM dibs_once WHERE scope = $1 AND name = $2";
 
 /* What the two results say. */
-static dibs_status once_answer(const dibs_sql_key *key, PGresult *inserted, const PGresult *row,
-                               dibs_sql_result *stored, dibs_error *err)
+static dibs_status once_answer(const dibs__tx_key *key, PGresult *inserted, const PGresult *row,
+                               dibs_value *stored, dibs_error *err)
 {
     dibs_status status, kept;
 
@@ -174,12 +174,12 @@ static dibs_status once_answer(const dibs_sql_key *key, PGresult *inserted, cons
     return kept == DIBS_OK ? status : kept;
 }
 
-static dibs_status once(void *connection, const dibs_sql_key *key, dibs_sql_result *stored,
+static dibs_status once(void *connection, const dibs__tx_key *key, dibs_value *stored,
                         dibs_error *err)
 {
     char text[24];
     dibs_sql_value timeout = timeout_text(text, key->wait_ms);
-    dibs_sql_value v[] = {dibs__tx_name(key->scope), dibs__tx_name(key->key),
+    dibs_sql_value v[] = {dibs__tx_name(key->scope), dibs__tx_name(key->name),
                           dibs__tx_fingerprint(key)};
     dibs__tx_pg_statement list[] = {{timeout_set, &timeout, 1},
                                     {once_insert, v, 3},
@@ -192,7 +192,7 @@ static dibs_status once(void *connection, const dibs_sql_key *key, dibs_sql_resu
     if (status == DIBS_OK)
         status = dibs__tx_pg_run(connection, list + first, count, true, r + first, err);
     if (status == DIBS_BUSY && key->wait_ms)
-        return dibs__tx_not_in_time(key->key, err);
+        return dibs__tx_not_in_time(key->name, err);
     if (status != DIBS_OK)
         return status;
     status = once_answer(key, r[1], r[2], stored, err);
@@ -200,10 +200,10 @@ static dibs_status once(void *connection, const dibs_sql_key *key, dibs_sql_resu
     return status;
 }
 
-static dibs_status once_finish(void *connection, const dibs_sql_key *key, const void *result,
+static dibs_status once_finish(void *connection, const dibs__tx_key *key, const void *result,
                                size_t size, dibs_error *err)
 {
-    dibs_sql_value v[] = {dibs__tx_name(key->scope), dibs__tx_name(key->key),
+    dibs_sql_value v[] = {dibs__tx_name(key->scope), dibs__tx_name(key->name),
                           dibs_sql_bytes(result, size)};
     dibs__tx_pg_statement list[] = {{once_store, v, 3}, {once_there, v, 2}};
     PGresult *r[COUNT(list)];

@@ -112,53 +112,49 @@ dibs_status dibs__do_sql_lock(dibs_sql db, const char *name, int64_t wait_ms, di
 
 /* ---- Once ------------------------------------------------------------------------------------ */
 
-/* The key as the drivers get it: with a scope, though it may be empty. */
-static dibs_status check_key(dibs_sql db, const dibs_sql_key *given, dibs_sql_key *key,
-                             dibs_error *err)
+static dibs_status check_key(dibs_sql db, const char *name, const dibs_sql_once_options *options,
+                             dibs__tx_key *key, dibs_error *err)
 {
+    static const dibs_sql_once_options defaults;
+    const dibs_sql_once_options *o = options ? options : &defaults;
     dibs_status status = check_connection(db, err);
 
-    if (status == DIBS_OK && !given)
-        return dibs__fail(err, DIBS_INVALID, "the key is NULL");
     if (status == DIBS_OK)
-        status = DIBS__CHECK_RESERVED(given, err);
-    if (status != DIBS_OK)
-        return status;
-    *key = *given;
-    key->scope = given->scope ? given->scope : "";
-    if (*key->scope)
-        status = check_name("scope", key->scope, err);
+        status = DIBS__CHECK_RESERVED(o, err);
     if (status == DIBS_OK)
-        status = check_name("key", key->key, err);
-    if (status == DIBS_OK && key->fingerprint_size > DIBS_SQL_FINGERPRINT_MAX)
-        return dibs__fail(err, DIBS_INVALID,
-                          "a fingerprint of %zu bytes is longer than %d: hash it",
-                          key->fingerprint_size, DIBS_SQL_FINGERPRINT_MAX);
-    if (status == DIBS_OK && key->fingerprint_size > 0 && !key->fingerprint)
-        return dibs__fail(err, DIBS_INVALID, "the fingerprint is NULL");
+        status = check_name("key", name, err);
+    if (status == DIBS_OK && o->scope && *o->scope)
+        status = check_name("scope", o->scope, err);
+    if (status == DIBS_OK)
+        status = dibs__check_fingerprint(o->fingerprint, o->fingerprint_size, err);
+    if (status == DIBS_OK)
+        status = dibs__check_wait(o->wait_ms, err);
+    *key = (dibs__tx_key){.scope = o->scope ? o->scope : "",
+                          .name = name,
+                          .fingerprint = o->fingerprint_size ? o->fingerprint : "",
+                          .fingerprint_size = o->fingerprint_size,
+                          .wait_ms = o->wait_ms};
     return status;
 }
 
-dibs_status dibs__do_sql_once(dibs_sql db, const dibs_sql_key *key, dibs_sql_result *stored,
-                              dibs_error *err)
+dibs_status dibs__do_sql_once(dibs_sql db, const char *name, const dibs_sql_once_options *options,
+                              dibs_value *stored, dibs_error *err)
 {
-    dibs_sql_key whole;
-    dibs_status status = check_key(db, key, &whole, err);
+    dibs__tx_key key;
+    dibs_status status = check_key(db, name, options, &key, err);
 
     if (stored)
-        *stored = (dibs_sql_result){0};
-    if (status == DIBS_OK)
-        status = dibs__check_wait(key->wait_ms, err);
+        *stored = (dibs_value){0};
     if (status != DIBS_OK)
         return status;
-    return told(db, db.driver->once(db.connection, &whole, stored, err), err);
+    return told(db, db.driver->once(db.connection, &key, stored, err), err);
 }
 
-dibs_status dibs__do_sql_once_finish(dibs_sql db, const dibs_sql_key *key, const void *result,
-                                     size_t size, dibs_error *err)
+dibs_status dibs__do_sql_once_finish(dibs_sql db, const char *name, const void *result, size_t size,
+                                     const dibs_sql_once_options *options, dibs_error *err)
 {
-    dibs_sql_key whole;
-    dibs_status status = check_key(db, key, &whole, err);
+    dibs__tx_key key;
+    dibs_status status = check_key(db, name, options, &key, err);
 
     if (status != DIBS_OK)
         return status;
@@ -167,15 +163,7 @@ dibs_status dibs__do_sql_once_finish(dibs_sql db, const dibs_sql_key *key, const
                           "the result is NULL: for no result, do not call dibs_sql_once_finish");
     if (size > INT32_MAX)
         return dibs__fail(err, DIBS_INVALID, "a result of %zu bytes is too long", size);
-    return told(db, db.driver->once_finish(db.connection, &whole, result, size, err), err);
-}
-
-void dibs_sql_result_free(dibs_sql_result *result)
-{
-    if (!result)
-        return;
-    free(result->data);
-    *result = (dibs_sql_result){0};
+    return told(db, db.driver->once_finish(db.connection, &key, result, size, err), err);
 }
 
 /* ---- Change ---------------------------------------------------------------------------------- */
@@ -237,9 +225,9 @@ dibs_sql_value dibs__tx_name(const char *name)
     return dibs_sql_bytes(name, strlen(name));
 }
 
-dibs_sql_value dibs__tx_fingerprint(const dibs_sql_key *key)
+dibs_sql_value dibs__tx_fingerprint(const dibs__tx_key *key)
 {
-    return dibs_sql_bytes(key->fingerprint_size ? key->fingerprint : "", key->fingerprint_size);
+    return dibs_sql_bytes(key->fingerprint, key->fingerprint_size);
 }
 
 static uint64_t hash_more(uint64_t hash, const char *text)
@@ -260,27 +248,28 @@ uint64_t dibs__tx_hash(const char *domain, const char *name)
     return hash;
 }
 
-dibs_status dibs__tx_seen(const dibs_sql_key *key, const void *fingerprint, size_t size,
+dibs_status dibs__tx_seen(const dibs__tx_key *key, const void *fingerprint, size_t size,
                           dibs_error *err)
 {
     if (size == key->fingerprint_size &&
         (size == 0 || memcmp(fingerprint, key->fingerprint, size) == 0))
         return dibs__fail(err, DIBS_ALREADY, "key '%.*s' of '%.*s' was already done", SHOWN,
-                          key->key, SHOWN, key->scope);
+                          key->name, SHOWN, key->scope);
     return dibs__fail(err, DIBS_MISMATCH,
-                      "key '%.*s' of '%.*s' was used with a different fingerprint", SHOWN, key->key,
-                      SHOWN, key->scope);
+                      "key '%.*s' of '%.*s' was used with a different fingerprint", SHOWN,
+                      key->name, SHOWN, key->scope);
 }
 
-dibs_status dibs__tx_keep(dibs_sql_result *stored, const void *data, size_t size, dibs_error *err)
+dibs_status dibs__tx_keep(dibs_value *stored, const void *data, size_t size, dibs_error *err)
 {
     if (!stored || !data)
         return DIBS_OK;
-    stored->data = malloc(size + 1); /* one more, so that an empty result is not NULL */
+    stored->data = calloc(1, size + 1); /* with the NUL that follows every value */
     if (!stored->data)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory for a result of %zu bytes", size);
     memcpy(stored->data, data, size);
     stored->size = size;
+    stored->left_ms = DIBS_FOREVER;
     return DIBS_OK;
 }
 

@@ -252,8 +252,8 @@ static const char once_store[] =
     "UPDATE dibs_once SET result = ?3 WHERE scope = ?1 AND name = ?2 AND result IS NULL";
 
 /* A key that is there: what it says. */
-static dibs_status once_seen(sqlite3 *db, const dibs_sql_key *key, const dibs_sql_value v[2],
-                             dibs_sql_result *stored, dibs_error *err)
+static dibs_status once_seen(sqlite3 *db, const dibs__tx_key *key, const dibs_sql_value v[2],
+                             dibs_value *stored, dibs_error *err)
 {
     sqlite3_stmt *s = start(db, once_read, v, 2);
     dibs_status status, kept = DIBS_OK;
@@ -275,16 +275,16 @@ static dibs_status once_seen(sqlite3 *db, const dibs_sql_key *key, const dibs_sq
     return kept == DIBS_OK ? status : kept;
 }
 
-static dibs_status once(void *connection, const dibs_sql_key *key, dibs_sql_result *stored,
+static dibs_status once(void *connection, const dibs__tx_key *key, dibs_value *stored,
                         dibs_error *err)
 {
-    dibs_sql_value v[] = {dibs__tx_name(key->scope), dibs__tx_name(key->key),
+    dibs_sql_value v[] = {dibs__tx_name(key->scope), dibs__tx_name(key->name),
                           dibs__tx_fingerprint(key)};
     int64_t changed = 0;
     dibs_status status = check(connection, err);
 
     if (status == DIBS_OK && key->wait_ms) /* whoever writes is alone with the database */
-        status = lock(connection, key->key, key->wait_ms, err);
+        status = lock(connection, key->name, key->wait_ms, err);
     if (status == DIBS_OK)
         status = run(connection, once_insert, v, 3, true, &changed, err);
     if (status != DIBS_OK || changed > 0)
@@ -292,10 +292,10 @@ static dibs_status once(void *connection, const dibs_sql_key *key, dibs_sql_resu
     return once_seen(connection, key, v, stored, err);
 }
 
-static dibs_status once_finish(void *connection, const dibs_sql_key *key, const void *result,
+static dibs_status once_finish(void *connection, const dibs__tx_key *key, const void *result,
                                size_t size, dibs_error *err)
 {
-    dibs_sql_value v[] = {dibs__tx_name(key->scope), dibs__tx_name(key->key),
+    dibs_sql_value v[] = {dibs__tx_name(key->scope), dibs__tx_name(key->name),
                           dibs_sql_bytes(result, size)};
     int64_t changed = 0;
     dibs_status status = check(connection, err);

@@ -18,7 +18,7 @@ static void *do_break(void *arg)
     breaker *b = arg;
 
     b->status = dibs_lock_break(
-        b->d, b->name, &(dibs_break_options){.by = "operator", .wait_ms = b->wait_ms}, NULL);
+        b->d, b->name, &(dibs_lock_break_options){.by = "operator", .wait_ms = b->wait_ms}, NULL);
     atomic_store(&b->done, true);
     return NULL;
 }
@@ -29,11 +29,11 @@ static void nothing_to_break(void **state)
     dibs_error err = {0};
 
     (void)state;
-    assert_status(
-        dibs_lock_break(d, fresh("nothing"), &(dibs_break_options){.by = "me", .now = true}, &err),
-        DIBS_NOT_FOUND);
+    assert_status(dibs_lock_break(d, fresh("nothing"),
+                                  &(dibs_lock_break_options){.by = "me", .now = true}, &err),
+                  DIBS_NOT_FOUND);
     assert_true(strlen(err.message) > 10);
-    assert_status(dibs_lock_break(d, "", &(dibs_break_options){.by = "me", .now = true}, &err),
+    assert_status(dibs_lock_break(d, "", &(dibs_lock_break_options){.by = "me", .now = true}, &err),
                   DIBS_INVALID);
 }
 
@@ -76,7 +76,8 @@ static void a_gentle_break_ends_with_the_lease(void **state)
     int64_t start = clock_ms();
 
     (void)state;
-    assert_status(dibs_lock_break(b, name, &(dibs_break_options){.by = "operator"}, NULL), DIBS_OK);
+    assert_status(dibs_lock_break(b, name, &(dibs_lock_break_options){.by = "operator"}, NULL),
+                  DIBS_OK);
     assert_in_range(clock_ms() - start, SHORT_MS, 2 * SHORT_MS + SOON_MS);
     assert_false(dibs_grant_held(g));
     assert_status(unlock(g), DIBS_LOST);
@@ -92,9 +93,9 @@ static void a_gentle_break_has_patience(void **state)
     int64_t start = clock_ms();
 
     (void)state;
-    assert_status(
-        dibs_lock_break(b, name, &(dibs_break_options){.by = "operator", .wait_ms = 150}, &err),
-        DIBS_BUSY);
+    assert_status(dibs_lock_break(
+                      b, name, &(dibs_lock_break_options){.by = "operator", .wait_ms = 150}, &err),
+                  DIBS_BUSY);
     assert_in_range(clock_ms() - start, 0, 150 + SOON_MS);
     assert_string_equal(err.owner, dibs_grant_owner(g)); /* who has not let go yet */
     assert_true(err.fence == dibs_grant_fence(g));
@@ -111,14 +112,14 @@ static void breaking_now(void **state)
         take(a, name,
              &(dibs_lock_options){.lease_ms = 2 * KEPT_MS, .on_lost = note_loss, .data = &note});
     job *j = job_start(c, name, NULL);
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
     uint64_t fence = dibs_grant_fence(g);
 
     (void)state;
     wait_for_queue(a, name, 1);
-    assert_status(
-        dibs_lock_break(b, name, &(dibs_break_options){.by = "the operator", .now = true}, NULL),
-        DIBS_OK);
+    assert_status(dibs_lock_break(
+                      b, name, &(dibs_lock_break_options){.by = "the operator", .now = true}, NULL),
+                  DIBS_OK);
     assert_true(job_done_within(j, SOON_MS));
     job_join(j);
     assert_true(j->fence > fence);
@@ -127,9 +128,9 @@ static void breaking_now(void **state)
     assert_status(unlock(g), DIBS_LOST);
     assert_true(dibs_grant_held(j->g));
     assert_status(dibs_lock_inspect(b, name, &r, NULL), DIBS_OK);
-    assert_string_equal(dibs_report_at(r, 0)->broken_by, "the operator");
-    assert_true(dibs_report_at(r, 0)->broken_at_ms > 1600000000000);
-    dibs_report_free(r);
+    assert_string_equal(dibs_lock_report_at(r, 0)->broken_by, "the operator");
+    assert_true(dibs_lock_report_at(r, 0)->broken_at_ms > 1600000000000);
+    dibs_lock_report_free(r);
     assert_status(unlock(j->g), DIBS_OK);
 }
 
@@ -142,7 +143,7 @@ static void breaking_sharers(void **state)
 
     (void)state;
     assert_status(
-        dibs_lock_break(a, name, &(dibs_break_options){.by = "operator", .now = true}, NULL),
+        dibs_lock_break(a, name, &(dibs_lock_break_options){.by = "operator", .now = true}, NULL),
         DIBS_OK);
     assert_int_equal(holders_of(a, name), 0);
     assert_status(unlock(g), DIBS_LOST);
@@ -156,17 +157,18 @@ static void breaking_what_is_free_raises_the_fence(void **state)
     const char *name = fresh("free");
     dibs_grant *g = take(d, name, NULL);
     uint64_t fence = dibs_grant_fence(g);
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
 
     (void)state;
     unlock(g);
     if (the.can.forgets_idle && dibs_lock_inspect(d, name, &r, NULL) == DIBS_NOT_FOUND)
         return; /* there is nothing to break */
-    dibs_report_free(r);
-    assert_status(dibs_lock_break(d, name, &(dibs_break_options){.by = "operator"}, NULL), DIBS_OK);
+    dibs_lock_report_free(r);
+    assert_status(dibs_lock_break(d, name, &(dibs_lock_break_options){.by = "operator"}, NULL),
+                  DIBS_OK);
     assert_status(dibs_lock_inspect(d, name, &r, NULL), DIBS_OK);
-    assert_true(dibs_report_at(r, 0)->fence > fence);
-    dibs_report_free(r);
+    assert_true(dibs_lock_report_at(r, 0)->fence > fence);
+    dibs_lock_report_free(r);
 }
 
 static const struct CMUnitTest tests[] = {

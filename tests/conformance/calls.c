@@ -100,12 +100,12 @@ static void a_lock_leaves_no_old_error(void **state)
     const char *name = fresh("call");
     const char *const names[] = {fresh("one"), fresh("two")};
     dibs_grant *g = NULL, *both[2] = {NULL, NULL};
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
 
     (void)state;
     CHECK(dibs_open(the.url, NULL, &d, used()), DIBS_OK);
     CHECK(dibs_lock_inspect(d, name, &r, used()), DIBS_NOT_FOUND);
-    CHECK(dibs_lock_break(d, name, &(dibs_break_options){.by = "me", .now = true}, used()),
+    CHECK(dibs_lock_break(d, name, &(dibs_lock_break_options){.by = "me", .now = true}, used()),
           DIBS_NOT_FOUND);
     CHECK(dibs_lock(d, name, NULL, &g, used()), DIBS_OK);
     CHECK(dibs_lock(d, name, NULL, &g, used()), DIBS_OK); /* one level deeper */
@@ -113,10 +113,10 @@ static void a_lock_leaves_no_old_error(void **state)
           DIBS_BUSY);
     CHECK(dibs_renew(g, used()), DIBS_OK);
     CHECK(dibs_lock_inspect(d, name, &r, used()), DIBS_OK);
-    dibs_report_free(r);
+    dibs_lock_report_free(r);
     CHECK(dibs_lock_list(d, name, NULL, &r, used()), DIBS_OK);
-    dibs_report_free(r);
-    CHECK(dibs_lock_break(d, name, &(dibs_break_options){.by = "me", .now = true}, used()),
+    dibs_lock_report_free(r);
+    CHECK(dibs_lock_break(d, name, &(dibs_lock_break_options){.by = "me", .now = true}, used()),
           DIBS_OK);
     unlock(g);
     unlock(g);
@@ -435,7 +435,7 @@ static dibs_status fail_token_reissue(dibs *d, const char *name, bool *empty)
 
 static dibs_status fail_inspect(dibs *d, const char *name, bool *empty)
 {
-    dibs_report *r = JUNK;
+    dibs_lock_report *r = JUNK;
     dibs_status status = dibs_lock_inspect(d, name, &r, &err);
 
     *empty = !r;
@@ -444,8 +444,8 @@ static dibs_status fail_inspect(dibs *d, const char *name, bool *empty)
 
 static dibs_status fail_list(dibs *d, const char *name, bool *empty)
 {
-    dibs_report *r = JUNK;
-    dibs_list_options wrong = {.reserved = {!*name}};
+    dibs_lock_report *r = JUNK;
+    dibs_lock_list_options wrong = {.reserved = {!*name}};
     dibs_status status = dibs_lock_list(d, name, &wrong, &r, &err);
 
     *empty = !r;
@@ -564,11 +564,11 @@ static void what_is_reserved_must_be_zero(void **state)
     dibs *d = open_handle(), *other = NULL;
     dibs_options open = {0};
     dibs_lock_options lock = {0};
-    dibs_list_options list = {0};
-    dibs_break_options breaking = {0};
+    dibs_lock_list_options list = {0};
+    dibs_lock_break_options breaking = {0};
     dibs_request request = {.op = DIBS_OP_LOCK_LIST};
     dibs_findings *f = NULL;
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
     dibs_grant *g = NULL;
 
     (void)state;
@@ -719,8 +719,9 @@ static void a_lost_lock_is_named(void **state)
     dibs_grant *g = take(d, name, NULL);
 
     (void)state;
-    assert_status(dibs_lock_break(d, name, &(dibs_break_options){.by = "me", .now = true}, &err),
-                  DIBS_OK);
+    assert_status(
+        dibs_lock_break(d, name, &(dibs_lock_break_options){.by = "me", .now = true}, &err),
+        DIBS_OK);
     assert_status(dibs_unlock(&g, &err), DIBS_LOST);
     assert_null(g);
     assert_non_null(strstr(err.message, name));

@@ -94,7 +94,7 @@ static dibs_status wait(caller *c)
 
 static dibs_status break_it(caller *c)
 {
-    return dibs_lock_break(c->d, c->name, &(dibs_break_options){.by = "operator"}, &c->err);
+    return dibs_lock_break(c->d, c->name, &(dibs_lock_break_options){.by = "operator"}, &c->err);
 }
 
 static void closing_ends_every_wait(void **state)
@@ -188,19 +188,19 @@ static void put_gate(dibs *d)
 
 static dibs_status inspect(caller *c)
 {
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
     dibs_status status = dibs_lock_inspect(c->d, c->name, &r, &c->err);
 
-    dibs_report_free(r);
+    dibs_lock_report_free(r);
     return status;
 }
 
 static dibs_status list(caller *c)
 {
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
     dibs_status status = dibs_lock_list(c->d, c->name, NULL, &r, &c->err);
 
-    dibs_report_free(r);
+    dibs_lock_report_free(r);
     return status;
 }
 
@@ -334,25 +334,26 @@ static dibs_status work_wait(worker *w)
 
 static dibs_status work_look(worker *w)
 {
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
     dibs_status status = dibs_lock_inspect(w->d, "drain-held", &r, NULL);
 
-    dibs_report_free(r);
+    dibs_lock_report_free(r);
     return status;
 }
 
 static dibs_status work_list(worker *w)
 {
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
     dibs_status status = dibs_lock_list(w->d, "drain-", NULL, &r, NULL);
 
-    dibs_report_free(r);
+    dibs_lock_report_free(r);
     return status;
 }
 
 static dibs_status work_break(worker *w)
 {
-    return dibs_lock_break(w->d, w->name, &(dibs_break_options){.by = "me", .now = true}, NULL);
+    return dibs_lock_break(w->d, w->name, &(dibs_lock_break_options){.by = "me", .now = true},
+                           NULL);
 }
 
 static dibs_status work_top(worker *w)
@@ -500,7 +501,7 @@ static void calls_may_go_on_beside_a_drain(void **state)
     do {
         while (!dibs_take(d, &o))
             sleep_ms(1);
-        dibs_report_free(o.report);
+        dibs_lock_report_free(o.lock_report);
     } while (o.op != DIBS_OP_DRAIN);
     close_handle(d);
     for (size_t i = 0; i < KINDS * EACH; i++)

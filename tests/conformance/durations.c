@@ -89,7 +89,7 @@ static dibs_status break_wait_ms(dibs *d, int64_t ms)
     const char *name = fresh("broken");
     dibs_grant *g = take(d, name, NULL);
     dibs_status status = dibs_lock_break(
-        d, name, &(dibs_break_options){.by = "me", .now = true, .wait_ms = ms}, &err);
+        d, name, &(dibs_lock_break_options){.by = "me", .now = true, .wait_ms = ms}, &err);
 
     unlock(g);
     return status;

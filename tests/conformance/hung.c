@@ -57,7 +57,7 @@ static void once_wait(room *r)
 static void break_it(room *r)
 {
     assert_fails(dibs_lock_break(
-        r->d, r->name, &(dibs_break_options){.by = "operator", .wait_ms = WAIT_MS}, NULL));
+        r->d, r->name, &(dibs_lock_break_options){.by = "operator", .wait_ms = WAIT_MS}, NULL));
 }
 
 static const struct call {
@@ -149,7 +149,7 @@ static void *continue_later(void *data)
 static void who_does_not_wait_hears_a_slow_engine(void **state)
 {
     dibs *a = open_handle(), *b = open_with(&(dibs_options){.request_ms = REQUEST_MS});
-    const dibs_break_options o = {.by = "operator", .now = true, .wait_ms = DIBS_NO_WAIT};
+    const dibs_lock_break_options o = {.by = "operator", .now = true, .wait_ms = DIBS_NO_WAIT};
     const char *name = fresh("slow");
     dibs_error err = {0};
     dibs_status status;

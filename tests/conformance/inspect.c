@@ -9,7 +9,7 @@
 
 static void nobody_used_it(void **state)
 {
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
     dibs_error err = {0};
     const char *name = fresh("unused");
 
@@ -17,7 +17,7 @@ static void nobody_used_it(void **state)
     assert_status(dibs_lock_inspect(open_handle(), name, &r, &err), DIBS_NOT_FOUND);
     assert_null(r);
     assert_non_null(strstr(err.message, name));
-    dibs_report_free(NULL);
+    dibs_lock_report_free(NULL);
 }
 
 static void check_holder(const dibs_party *p, const dibs_grant *g)
@@ -43,16 +43,16 @@ static void a_lock_and_its_line(void **state)
     dibs_grant *g = take(a, name, &(dibs_lock_options){.owner = "the holder"});
     job *j = job_start(b, name, &(dibs_lock_options){.owner = "first"}), *k;
     const dibs_lock_info *info;
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
 
     (void)state;
     wait_for_queue(a, name, 1);
     k = job_start(b, name, &(dibs_lock_options){.owner = "second", .shared = the.can.shared});
     wait_for_queue(a, name, 2);
     assert_status(dibs_lock_inspect(b, name, &r, NULL), DIBS_OK);
-    assert_int_equal(dibs_report_count(r), 1);
-    assert_null(dibs_report_at(r, 1));
-    info = dibs_report_at(r, 0);
+    assert_int_equal(dibs_lock_report_count(r), 1);
+    assert_null(dibs_lock_report_at(r, 1));
+    info = dibs_lock_report_at(r, 0);
     assert_string_equal(info->name, name);
     assert_int_equal(info->slots, 0);
     assert_int_equal(info->used, 1);
@@ -67,7 +67,7 @@ static void a_lock_and_its_line(void **state)
     assert_true(info->waiters[1]->shared == the.can.shared);
     assert_in_range(info->waiters[0]->left_ms, 1, 30000);
     assert_int_equal(info->waiters[0]->pid, getpid());
-    dibs_report_free(r);
+    dibs_lock_report_free(r);
     dibs_cancel(b, name);
     job_join(j);
     job_join(k);
@@ -81,18 +81,18 @@ static void a_semaphore_shows_its_slots(void **state)
     dibs_grant *g = take(d, name, &(dibs_lock_options){.slots = 5, .weight = 2});
     dibs_grant *h = take(d, name, &(dibs_lock_options){.slots = 5});
     const dibs_lock_info *info;
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
 
     (void)state;
     assert_status(dibs_lock_inspect(d, name, &r, NULL), DIBS_OK);
-    info = dibs_report_at(r, 0);
+    info = dibs_lock_report_at(r, 0);
     assert_int_equal(info->slots, 5);
     assert_int_equal(info->used, 3);
     assert_int_equal(info->holder_count, 2);
     assert_int_equal(info->holders[0]->weight, 2);
     assert_int_equal(info->holders[1]->weight, 1);
     assert_true(info->holders[0]->fence < info->holders[1]->fence);
-    dibs_report_free(r);
+    dibs_lock_report_free(r);
     unlock(g);
     unlock(h);
 }
@@ -103,14 +103,14 @@ static void sharers_are_counted(void **state)
     const char *name = fresh("look-shared");
     dibs_grant *g = take(a, name, &(dibs_lock_options){.shared = true});
     dibs_grant *h = take(b, name, &(dibs_lock_options){.shared = true});
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
 
     (void)state;
     assert_status(dibs_lock_inspect(a, name, &r, NULL), DIBS_OK);
-    assert_int_equal(dibs_report_at(r, 0)->used, 2);
-    assert_int_equal(dibs_report_at(r, 0)->slots, 0);
-    assert_true(dibs_report_at(r, 0)->holders[0]->shared);
-    dibs_report_free(r);
+    assert_int_equal(dibs_lock_report_at(r, 0)->used, 2);
+    assert_int_equal(dibs_lock_report_at(r, 0)->slots, 0);
+    assert_true(dibs_lock_report_at(r, 0)->holders[0]->shared);
+    dibs_lock_report_free(r);
     unlock(g);
     unlock(h);
 }
@@ -131,14 +131,14 @@ static void an_expired_holder_is_not_shown(void **state)
     dibs *a = open_handle();
     const char *name = fresh("look-expired");
     dibs_grant *g = take(a, name, &(dibs_lock_options){.lease_ms = 100, .no_renew = true});
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
 
     (void)state;
     wait_for_expiry(a, name);
     assert_int_equal(holders_of(a, name), 0);
     assert_status(dibs_lock_list(a, name, NULL, &r, NULL), DIBS_OK);
-    assert_int_equal(dibs_report_count(r), 0);
-    dibs_report_free(r);
+    assert_int_equal(dibs_lock_report_count(r), 0);
+    dibs_lock_report_free(r);
     unlock(g);
 }
 
@@ -146,16 +146,17 @@ static void what_lingers_is_shown_as_released(void **state)
 {
     dibs *d = open_handle();
     const char *name = fresh("look-min");
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
 
     (void)state;
     unlock(take(d, name, &(dibs_lock_options){.min_hold_ms = 20000}));
     assert_status(dibs_lock_inspect(d, name, &r, NULL), DIBS_OK);
-    assert_int_equal(dibs_report_at(r, 0)->holder_count, 1);
-    assert_true(dibs_report_at(r, 0)->holders[0]->released);
-    dibs_report_free(r);
-    assert_status(dibs_lock_break(d, name, &(dibs_break_options){.by = "test", .now = true}, NULL),
-                  DIBS_OK);
+    assert_int_equal(dibs_lock_report_at(r, 0)->holder_count, 1);
+    assert_true(dibs_lock_report_at(r, 0)->holders[0]->released);
+    dibs_lock_report_free(r);
+    assert_status(
+        dibs_lock_break(d, name, &(dibs_lock_break_options){.by = "test", .now = true}, NULL),
+        DIBS_OK);
 }
 
 static void a_list_by_prefix(void **state)
@@ -164,7 +165,7 @@ static void a_list_by_prefix(void **state)
     const char *prefix = fresh("list*[");
     char name[3][100];
     dibs_grant *g[3];
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
 
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -173,31 +174,34 @@ static void a_list_by_prefix(void **state)
     }
     assert_status(unlock(g[1]), DIBS_OK);
     assert_status(dibs_lock_list(d, prefix, NULL, &r, NULL), DIBS_OK);
-    assert_int_equal(dibs_report_count(r), 2);
-    assert_string_equal(dibs_report_at(r, 0)->name, name[2]); /* sorted: b, c */
-    assert_string_equal(dibs_report_at(r, 1)->name, name[0]);
-    assert_int_equal(dibs_report_at(r, 0)->holder_count, 1);
-    dibs_report_free(r);
-    assert_status(dibs_lock_list(d, prefix, &(dibs_list_options){.idle = true}, &r, NULL), DIBS_OK);
-    assert_in_range(dibs_report_count(r), the.can.forgets_idle ? 2 : 3, 3);
-    if (dibs_report_count(r) == 3) {
-        assert_string_equal(dibs_report_at(r, 0)->name, name[1]);
-        assert_int_equal(dibs_report_at(r, 0)->holder_count, 0);
+    assert_int_equal(dibs_lock_report_count(r), 2);
+    assert_string_equal(dibs_lock_report_at(r, 0)->name, name[2]); /* sorted: b, c */
+    assert_string_equal(dibs_lock_report_at(r, 1)->name, name[0]);
+    assert_int_equal(dibs_lock_report_at(r, 0)->holder_count, 1);
+    dibs_lock_report_free(r);
+    assert_status(dibs_lock_list(d, prefix, &(dibs_lock_list_options){.idle = true}, &r, NULL),
+                  DIBS_OK);
+    assert_in_range(dibs_lock_report_count(r), the.can.forgets_idle ? 2 : 3, 3);
+    if (dibs_lock_report_count(r) == 3) {
+        assert_string_equal(dibs_lock_report_at(r, 0)->name, name[1]);
+        assert_int_equal(dibs_lock_report_at(r, 0)->holder_count, 0);
     }
-    dibs_report_free(r);
-    assert_status(dibs_lock_list(d, prefix, &(dibs_list_options){.after = name[2]}, &r, NULL),
+    dibs_lock_report_free(r);
+    assert_status(dibs_lock_list(d, prefix, &(dibs_lock_list_options){.after = name[2]}, &r, NULL),
                   DIBS_OK);
-    assert_int_equal(dibs_report_count(r), 1);
-    assert_string_equal(dibs_report_at(r, 0)->name, name[0]);
-    dibs_report_free(r);
-    assert_status(dibs_lock_list(d, prefix, &(dibs_list_options){.limit = 1}, &r, NULL), DIBS_OK);
-    assert_int_equal(dibs_report_count(r), 1);
-    assert_string_equal(dibs_report_at(r, 0)->name, name[2]);
-    dibs_report_free(r);
-    assert_status(dibs_lock_list(d, "no such prefix", &(dibs_list_options){.idle = true}, &r, NULL),
+    assert_int_equal(dibs_lock_report_count(r), 1);
+    assert_string_equal(dibs_lock_report_at(r, 0)->name, name[0]);
+    dibs_lock_report_free(r);
+    assert_status(dibs_lock_list(d, prefix, &(dibs_lock_list_options){.limit = 1}, &r, NULL),
                   DIBS_OK);
-    assert_int_equal(dibs_report_count(r), 0);
-    dibs_report_free(r);
+    assert_int_equal(dibs_lock_report_count(r), 1);
+    assert_string_equal(dibs_lock_report_at(r, 0)->name, name[2]);
+    dibs_lock_report_free(r);
+    assert_status(
+        dibs_lock_list(d, "no such prefix", &(dibs_lock_list_options){.idle = true}, &r, NULL),
+        DIBS_OK);
+    assert_int_equal(dibs_lock_report_count(r), 0);
+    dibs_lock_report_free(r);
     unlock(g[0]);
     unlock(g[2]);
 }
@@ -205,12 +209,12 @@ static void a_list_by_prefix(void **state)
 /* How many are listed as held or waited for. */
 static size_t listed(dibs *d, const char *prefix)
 {
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
     size_t count;
 
     assert_status(dibs_lock_list(d, prefix, NULL, &r, NULL), DIBS_OK);
-    count = dibs_report_count(r);
-    dibs_report_free(r);
+    count = dibs_lock_report_count(r);
+    dibs_lock_report_free(r);
     return count;
 }
 
@@ -234,8 +238,9 @@ static void a_list_has_what_is_held_or_waited_for(void **state)
     assert_int_equal(listed(a, name), 0);
     g = take(a, name, NULL); /* a lock that exists already */
     assert_int_equal(listed(b, name), 1);
-    assert_status(dibs_lock_break(b, name, &(dibs_break_options){.by = "test", .now = true}, NULL),
-                  DIBS_OK);
+    assert_status(
+        dibs_lock_break(b, name, &(dibs_lock_break_options){.by = "test", .now = true}, NULL),
+        DIBS_OK);
     assert_int_equal(listed(b, name), 0);
     unlock(g);
     g = take(b, name, NULL); /* one that was broken, */
@@ -277,18 +282,20 @@ static void a_list_of_everything(void **state)
     dibs *d = open_handle();
     const char *name = fresh("everything");
     dibs_grant *g = take(d, name, NULL);
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
     bool found = false;
 
     (void)state;
-    assert_status(dibs_lock_list(d, NULL, &(dibs_list_options){.idle = true}, &r, NULL), DIBS_OK);
-    for (size_t i = 0; i < dibs_report_count(r); i++) {
-        found = found || strcmp(dibs_report_at(r, i)->name, name) == 0;
+    assert_status(dibs_lock_list(d, NULL, &(dibs_lock_list_options){.idle = true}, &r, NULL),
+                  DIBS_OK);
+    for (size_t i = 0; i < dibs_lock_report_count(r); i++) {
+        found = found || strcmp(dibs_lock_report_at(r, i)->name, name) == 0;
         if (i > 0)
-            assert_true(strcmp(dibs_report_at(r, i - 1)->name, dibs_report_at(r, i)->name) < 0);
+            assert_true(
+                strcmp(dibs_lock_report_at(r, i - 1)->name, dibs_lock_report_at(r, i)->name) < 0);
     }
     assert_true(found);
-    dibs_report_free(r);
+    dibs_lock_report_free(r);
     unlock(g);
 }
 

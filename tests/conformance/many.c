@@ -242,11 +242,11 @@ static void a_loss_on_the_way_is_made_good(void **state)
     t.names[1] = second;
     start_taker(&t, a, b,
                 &(dibs_lock_options){.lease_ms = KEPT_MS, .on_lost = note_loss, .data = &note});
-    assert_status(
-        dibs_lock_break(b, t.names[0],
-                        &(dibs_break_options){.by = "operator", .now = true, .wait_ms = SOON_MS},
-                        NULL),
-        DIBS_OK);
+    assert_status(dibs_lock_break(
+                      b, t.names[0],
+                      &(dibs_lock_break_options){.by = "operator", .now = true, .wait_ms = SOON_MS},
+                      NULL),
+                  DIBS_OK);
     unlock(take(b, t.names[0], NULL));
     assert_true(wait_until(has_lost_one, a, SOON_MS));
     unlock(h);

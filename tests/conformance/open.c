@@ -112,8 +112,9 @@ static void names_have_a_size(void **state)
     assert_non_null(strstr(err.message, "512"));
     assert_status(dibs_lock(d, huge, NULL, &g, &err), DIBS_INVALID);
     assert_status(start_lock(d, huge, NULL, NULL, NULL, NULL, &err), DIBS_INVALID);
-    assert_status(dibs_lock_break(d, huge, &(dibs_break_options){.by = "me", .now = true}, &err),
-                  DIBS_INVALID);
+    assert_status(
+        dibs_lock_break(d, huge, &(dibs_lock_break_options){.by = "me", .now = true}, &err),
+        DIBS_INVALID);
     assert_null(g);
     name[DIBS_NAME_MAX] = '\0';
     g = take(d, name, NULL);
@@ -131,17 +132,17 @@ static void names_are_any_bytes(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) {
-        dibs_report *r = NULL;
+        dibs_lock_report *r = NULL;
         dibs_grant *g = take(d, odd[i], NULL);
         assert_string_equal(dibs_grant_name(g), odd[i]);
         assert_status(try_lock(other, odd[i]), DIBS_BUSY);
         assert_status(dibs_lock_inspect(other, odd[i], &r, NULL), DIBS_OK);
-        assert_string_equal(dibs_report_at(r, 0)->name, odd[i]);
-        dibs_report_free(r);
+        assert_string_equal(dibs_lock_report_at(r, 0)->name, odd[i]);
+        dibs_lock_report_free(r);
         assert_status(dibs_lock_list(other, odd[i], NULL, &r, NULL), DIBS_OK);
-        assert_int_equal(dibs_report_count(r), 1);
-        assert_string_equal(dibs_report_at(r, 0)->name, odd[i]);
-        dibs_report_free(r);
+        assert_int_equal(dibs_lock_report_count(r), 1);
+        assert_string_equal(dibs_lock_report_at(r, 0)->name, odd[i]);
+        dibs_lock_report_free(r);
         assert_status(unlock(g), DIBS_OK);
         assert_status(try_lock(other, odd[i]), DIBS_OK);
     }

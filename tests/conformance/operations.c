@@ -77,14 +77,14 @@ static void locks_by_request(void **state)
     assert_status(o.err.status, DIBS_OK);
     o = make(d, (dibs_request){.op = DIBS_OP_LOCK_INSPECT, .name = name});
     assert_status(o.err.status, DIBS_OK);
-    assert_int_equal(dibs_report_at(o.report, 0)->holders[0]->fence, dibs_grant_fence(g));
-    dibs_report_free(o.report);
+    assert_int_equal(dibs_lock_report_at(o.lock_report, 0)->holders[0]->fence, dibs_grant_fence(g));
+    dibs_lock_report_free(o.lock_report);
     o = make(d, (dibs_request){.op = DIBS_OP_LOCK_LIST,
                                .name = name,
-                               .options.list = &(dibs_list_options){.limit = 5}});
+                               .options.lock_list = &(dibs_lock_list_options){.limit = 5}});
     assert_status(o.err.status, DIBS_OK);
-    assert_int_equal(dibs_report_count(o.report), 1);
-    dibs_report_free(o.report);
+    assert_int_equal(dibs_lock_report_count(o.lock_report), 1);
+    dibs_lock_report_free(o.lock_report);
     o = make(d, (dibs_request){.op = DIBS_OP_UNLOCK, .grant = g});
     assert_status(o.err.status, DIBS_OK);
     assert_status(try_lock(d, name), DIBS_OK);
@@ -259,6 +259,11 @@ static void runs_by_request(void **state)
     o = make(d, (dibs_request){.op = DIBS_OP_ONCE_RERUN, .once = run});
     assert_status(o.err.status, DIBS_OK);
     assert_memory_equal(dibs_once_step_data(run, "paid", &size), "7", 1);
+    for (dibs_op op = DIBS_OP_ONCE_FINISH; op <= DIBS_OP_ONCE_FAIL; op++) /* the code is an int */
+        assert_status(dibs_start(d,
+                                 &(dibs_request){.op = op, .once = run, .number = INT64_C(1) << 32},
+                                 NULL, NULL),
+                      DIBS_INVALID);
     o = make(d, (dibs_request){
                     .op = DIBS_OP_ONCE_FINISH, .once = run, .data = "ok", .size = 2, .number = 42});
     assert_status(o.err.status, DIBS_OK);
@@ -409,10 +414,10 @@ static void a_break_waits_for_the_holder(void **state)
     dibs *a = open_handle(), *b = open_handle();
     const char *name = fresh("op-break");
     dibs_grant *g = take(a, name, NULL);
-    uint64_t id =
-        begin(b, (dibs_request){.op = DIBS_OP_LOCK_BREAK,
-                                .name = name,
-                                .options.lock_break = &(dibs_break_options){.by = "operator"}});
+    uint64_t id = begin(
+        b, (dibs_request){.op = DIBS_OP_LOCK_BREAK,
+                          .name = name,
+                          .options.lock_break = &(dibs_lock_break_options){.by = "operator"}});
     dibs_outcome o;
 
     (void)state;
@@ -457,7 +462,7 @@ static void what_makes_no_sense_is_refused(void **state)
     memset(name, 'n', sizeof name - 1);
     o = make(d, (dibs_request){.op = DIBS_OP_LOCK_INSPECT, .name = name});
     assert_status(o.err.status, DIBS_INVALID); /* as the blocking call */
-    assert_null(o.report);
+    assert_null(o.lock_report);
     o = make(d, (dibs_request){.op = DIBS_OP_LOCK_BREAK});
     assert_status(o.err.status, DIBS_INVALID);
     expect_none(d);

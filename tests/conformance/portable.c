@@ -419,8 +419,8 @@ static void *do_break(void *arg)
 {
     breaker *b = arg;
 
-    b->status = dibs_lock_break(b->d, b->name,
-                                &(dibs_break_options){.by = "operator", .wait_ms = LONG_MS}, NULL);
+    b->status = dibs_lock_break(
+        b->d, b->name, &(dibs_lock_break_options){.by = "operator", .wait_ms = LONG_MS}, NULL);
     return NULL;
 }
 
@@ -452,11 +452,12 @@ static void a_break_reaches_the_adopter(void **state)
 static bool is_breaking(void *data)
 {
     breaker *b = data;
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
     bool is = dibs_lock_inspect(b->d, b->name, &r, NULL) == DIBS_OK &&
-              dibs_report_at(r, 0)->holder_count == 1 && dibs_report_at(r, 0)->holders[0]->breaking;
+              dibs_lock_report_at(r, 0)->holder_count == 1 &&
+              dibs_lock_report_at(r, 0)->holders[0]->breaking;
 
-    dibs_report_free(r);
+    dibs_lock_report_free(r);
     return is;
 }
 
@@ -603,16 +604,16 @@ static void nothing_that_is_shown_is_enough(void **state)
     const char *name = fresh("secret");
     dibs_lock_options own = {.portable = true, .not_reentrant = true};
     dibs_grant *g = take(d, name, &own);
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
     const char *owner;
 
     (void)state;
     assert_status(dibs_lock_inspect(d, name, &r, NULL), DIBS_OK);
-    owner = dibs_report_at(r, 0)->holders[0]->owner;
+    owner = dibs_lock_report_at(r, 0)->holders[0]->owner;
     assert_string_equal(owner, dibs_grant_owner(g));
     assert_null(strchr(owner, '.')); /* where the secret begins */
     assert_in_range(strlen(owner), 17, 24);
-    dibs_report_free(r);
+    dibs_lock_report_free(r);
     assert_status(unlock(g), DIBS_OK);
 }
 

@@ -15,7 +15,7 @@
 static int check_child(dibs *d, dibs_grant *g, const char *name)
 {
     dibs_grant *none = NULL;
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
     int bad = 0;
 
     bad |= dibs_grant_held(g) ? 1 : 0;
@@ -23,7 +23,7 @@ static int check_child(dibs *d, dibs_grant *g, const char *name)
     bad |= dibs_renew(g, NULL) != DIBS_FORKED ? 4 : 0;
     bad |= unlock(g) != DIBS_FORKED ? 8 : 0;
     bad |= dibs_lock_inspect(d, name, &r, NULL) != DIBS_FORKED ? 16 : 0;
-    bad |= dibs_lock_break(d, name, &(dibs_break_options){.by = "child", .now = true}, NULL) !=
+    bad |= dibs_lock_break(d, name, &(dibs_lock_break_options){.by = "child", .now = true}, NULL) !=
                    DIBS_FORKED
                ? 32
                : 0;

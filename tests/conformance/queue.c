@@ -177,9 +177,9 @@ static void nobody_overtakes_a_namesake(void **state)
     job_join_held(second);
     job_join_held(third);
     assert_int_equal(holders_of(a, name), 2);
-    assert_status(
-        dibs_lock_break(a, name, &(dibs_break_options){.by = "the operator", .now = true}, NULL),
-        DIBS_OK);
+    assert_status(dibs_lock_break(
+                      a, name, &(dibs_lock_break_options){.by = "the operator", .now = true}, NULL),
+                  DIBS_OK);
     assert_int_equal(holders_of(a, name), 0);
     unlock(second->g);
     unlock(third->g);
@@ -227,7 +227,8 @@ static void other_slots_are_refused(void **state)
             return;
     }
     unlock(take(d, name, &(dibs_lock_options){.slots = 3}));
-    assert_status(dibs_lock_break(d, name, &(dibs_break_options){.by = "test"}, NULL), DIBS_OK);
+    assert_status(dibs_lock_break(d, name, &(dibs_lock_break_options){.by = "test"}, NULL),
+                  DIBS_OK);
     unlock(take(d, name, &(dibs_lock_options){.slots = 4}));
 }
 

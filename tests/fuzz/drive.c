@@ -174,10 +174,10 @@ static void check_party(const dibs_party *p)
     must(strlen(p->owner) < DIBS__OWNER_SIZE && strlen(p->host) < DIBS__HOST_SIZE, "a long text");
 }
 
-static void check_report(const dibs_report *r)
+static void check_report(const dibs_lock_report *r)
 {
-    for (size_t i = 0; i < dibs_report_count(r); i++) {
-        const dibs_lock_info *l = dibs_report_at(r, i);
+    for (size_t i = 0; i < dibs_lock_report_count(r); i++) {
+        const dibs_lock_info *l = dibs_lock_report_at(r, i);
         must(strlen(l->name) <= DIBS_NAME_MAX, "a name is too long");
         must(!l->broken_by || strlen(l->broken_by) < DIBS__BY_SIZE, "a long text");
         for (size_t k = 0; k < l->holder_count; k++)
@@ -192,7 +192,7 @@ static void check_report(const dibs_report *r)
 static void look(driver *d)
 {
     dibs__report_builder *b = dibs__report_new();
-    dibs_report *report = NULL;
+    dibs_lock_report *report = NULL;
     dibs_status status = d->what & 1 ? d->class->inspect(d->e, NAME, until(d), b, &d->err)
                                      : d->class->list(d->e, "a", d->what & 2, until(d), b, &d->err);
 
@@ -203,7 +203,7 @@ static void look(driver *d)
     }
     must(dibs__report_finish(b, 0, &report, NULL) == DIBS_OK, "no memory");
     check_report(report);
-    dibs_report_free(report);
+    dibs_lock_report_free(report);
 }
 
 /* ---- Calls: cells ---------------------------------------------------------------------------- */

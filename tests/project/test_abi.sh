@@ -20,7 +20,7 @@ int main(int argc, char *argv[])
     dibs *d = NULL;
     dibs_grant *g = NULL;
     dibs_error err = {0};
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
     dibs_lock_options options = {.wait_ms = 5000, .lease_ms = 60000};
     struct {
         dibs_stats stats;
@@ -42,9 +42,9 @@ int main(int argc, char *argv[])
     dibs_stats_read(d, &s.stats, sizeof s.stats);
     if (s.stats.grants != 1 || s.canary != 42 || dibs_lock_inspect(d, "abi", &r, &err) != DIBS_OK)
         return 98;
-    if (dibs_report_at(r, 0)->holder_count != 1 || dibs_report_at(r, 0)->holders[0]->fence != dibs_grant_fence(g))
+    if (dibs_lock_report_at(r, 0)->holder_count != 1 || dibs_lock_report_at(r, 0)->holders[0]->fence != dibs_grant_fence(g))
         return 97;
-    dibs_report_free(r);
+    dibs_lock_report_free(r);
     if (dibs_engine_of(d)->cells != dibs_engine_at(0)->cells && !dibs_engine_of(d)->scheme)
         return 96;
     return dibs_unlock(&g, &err) == DIBS_OK ? (dibs_close(d), 0) : 95;

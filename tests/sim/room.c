@@ -263,7 +263,7 @@ static void lock_by_event(member *m)
 static void break_one(member *m)
 {
     dibs_lock_break(m->d, names[sim_draw((uint64_t)the_world.names)],
-                    &(dibs_break_options){.by = "test", .wait_ms = sim_between(1, 500)}, NULL);
+                    &(dibs_lock_break_options){.by = "test", .wait_ms = sim_between(1, 500)}, NULL);
 }
 
 /* Some runs are about locks alone, some about work that is done once: rare things meet more often. */

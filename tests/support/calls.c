@@ -123,14 +123,14 @@ int take_all(dibs *d)
 
 void count_line(dibs *d, const char *name, size_t *holders, size_t *waiters)
 {
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
 
     *holders = *waiters = 0;
     if (dibs_lock_inspect(d, name, &r, NULL) == DIBS_OK) {
-        *holders = dibs_report_at(r, 0)->holder_count;
-        *waiters = dibs_report_at(r, 0)->waiter_count;
+        *holders = dibs_lock_report_at(r, 0)->holder_count;
+        *waiters = dibs_lock_report_at(r, 0)->waiter_count;
     }
-    dibs_report_free(r);
+    dibs_lock_report_free(r);
 }
 
 size_t holders_of(dibs *d, const char *name)

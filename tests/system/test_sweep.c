@@ -145,18 +145,18 @@ static void recover(sweep *w, const char *after)
 /* Who is in the way. */
 static void show(const char *name)
 {
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
     const dibs_lock_info *l = NULL;
 
     if (dibs_lock_inspect(witness, name, &r, NULL) == DIBS_OK)
-        l = dibs_report_at(r, 0);
+        l = dibs_lock_report_at(r, 0);
     for (size_t i = 0; l && i < l->holder_count; i++)
         print_message("# %s: held by %s, fence %" PRIu64 ", %" PRId64 " ms left\n", name,
                       l->holders[i]->owner, l->holders[i]->fence, l->holders[i]->left_ms);
     for (size_t i = 0; l && i < l->waiter_count; i++)
         print_message("# %s: %s waits, %" PRId64 " ms left\n", name, l->waiters[i]->owner,
                       l->waiters[i]->left_ms);
-    dibs_report_free(r);
+    dibs_lock_report_free(r);
 }
 
 /* What was left behind ends with its lease. */

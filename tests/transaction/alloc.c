@@ -12,21 +12,19 @@
 /* What must be there before the call is made. */
 static void set_scene(session *s, int kind)
 {
-    dibs_sql_key key = {.scope = "alloc", .key = "k"};
     dibs_error err = {0};
 
     session_say(s, "DELETE FROM dibs_once");
     if (kind != 2)
         return;
     session_begin(s, "READ COMMITTED");
-    must_be(dibs_sql_once(s->db, &key, NULL, &err), DIBS_OK, &err);
-    must_be(dibs_sql_once_finish(s->db, &key, "result", 6, &err), DIBS_OK, &err);
+    must_be(dibs_sql_once(s->db, "k", NULL, NULL, &err), DIBS_OK, &err);
+    must_be(dibs_sql_once_finish(s->db, "k", "result", 6, NULL, &err), DIBS_OK, &err);
     session_commit(s);
 }
 
 static dibs_status call(session *s, int kind, dibs_error *err)
 {
-    dibs_sql_key key = {.scope = "alloc", .key = "k"};
     dibs_sql_value v[] = {dibs_sql_integer(-1)};
     dibs_sql_change change = {.table = "stock",
                               .set = "left_over = 0",
@@ -34,7 +32,7 @@ static dibs_status call(session *s, int kind, dibs_error *err)
                               .still = "left_over = ?",
                               .values = v,
                               .value_count = 1};
-    dibs_sql_result stored = {0};
+    dibs_value stored = {0};
     dibs_status status;
 
     switch (kind) {
@@ -43,12 +41,12 @@ static dibs_status call(session *s, int kind, dibs_error *err)
     case 1:
         return dibs_sql_lock(s->db, "alloc", 1000, err);
     case 2:
-        status = dibs_sql_once(s->db, &key, &stored, err);
+        status = dibs_sql_once(s->db, "k", NULL, &stored, err);
         must(status != DIBS_ALREADY || (stored.size == 6 && memcmp(stored.data, "result", 6) == 0));
-        dibs_sql_result_free(&stored);
+        dibs_value_free(&stored);
         return status;
     case 3:
-        return dibs_sql_once(s->db, &key, NULL, err);
+        return dibs_sql_once(s->db, "k", NULL, NULL, err);
     default:
         return dibs_sql_update(s->db, &change, err);
     }

@@ -8,48 +8,65 @@
 
 #define TWINS 6
 
-static dibs_sql_key key_of(const char *key, const char *fingerprint)
+/* A key with its options. */
+typedef struct known_key {
+    const char *name;
+    dibs_sql_once_options options;
+} known_key;
+
+static known_key key_of(const char *name, const char *fingerprint)
 {
-    return (dibs_sql_key){.scope = "orders",
-                          .key = key,
-                          .fingerprint = fingerprint,
-                          .fingerprint_size = fingerprint ? strlen(fingerprint) : 0};
+    return (known_key){name,
+                       {.scope = "orders",
+                        .fingerprint = fingerprint,
+                        .fingerprint_size = fingerprint ? strlen(fingerprint) : 0}};
+}
+
+static dibs_status once(const session *s, const known_key *key, dibs_value *stored, dibs_error *err)
+{
+    return dibs_sql_once(s->db, key->name, &key->options, stored, err);
+}
+
+static dibs_status finish(const session *s, const known_key *key, const void *result, size_t size,
+                          dibs_error *err)
+{
+    return dibs_sql_once_finish(s->db, key->name, result, size, &key->options, err);
 }
 
 static void done_already_conflict(const char *level)
 {
     session s;
     dibs_error err = {0};
-    dibs_sql_key key = key_of("k1", "pay 5"), other = key_of("k1", "pay 6"),
-                 bare = key_of("k1", NULL), elsewhere = key, unscoped = key;
-    dibs_sql_result stored;
+    known_key key = key_of("k1", "pay 5"), other = key_of("k1", "pay 6"), bare = key_of("k1", NULL),
+              elsewhere = key, unscoped = key;
+    dibs_value stored;
 
-    unscoped.scope = NULL;
-    elsewhere.scope = "refunds";
+    unscoped.options.scope = NULL;
+    elsewhere.options.scope = "refunds";
     session_open(&s);
     start_over(&s);
     session_begin(&s, level);
-    must_be(dibs_sql_once_finish(s.db, &key, "x", 1, &err), DIBS_NOT_FOUND, &err);
-    must_be(dibs_sql_once(s.db, &key, &stored, &err), DIBS_OK, &err);
+    must_be(finish(&s, &key, "x", 1, &err), DIBS_NOT_FOUND, &err);
+    must_be(once(&s, &key, &stored, &err), DIBS_OK, &err);
     must(!stored.data);
     session_say(&s, "INSERT INTO note (id) VALUES (1)");
-    must_be(dibs_sql_once_finish(s.db, &key, "a\0b", 3, &err), DIBS_OK, &err);
-    must_be(dibs_sql_once_finish(s.db, &key, "c", 1, &err), DIBS_ALREADY, &err);
+    must_be(finish(&s, &key, "a\0b", 3, &err), DIBS_OK, &err);
+    must_be(finish(&s, &key, "c", 1, &err), DIBS_ALREADY, &err);
     session_commit(&s);
 
     session_begin(&s, level);
-    must_be(dibs_sql_once(s.db, &key, &stored, &err), DIBS_ALREADY, &err);
+    must_be(once(&s, &key, &stored, &err), DIBS_ALREADY, &err);
     must(stored.size == 3 && memcmp(stored.data, "a\0b", 3) == 0);
-    dibs_sql_result_free(&stored);
-    must_be(dibs_sql_once(s.db, &key, NULL, NULL), DIBS_ALREADY, NULL);
-    must_be(dibs_sql_once(s.db, &other, &stored, &err), DIBS_MISMATCH, &err);
+    dibs_value_free(&stored);
+    must_be(once(&s, &key, NULL, NULL), DIBS_ALREADY, NULL);
+    must_be(once(&s, &other, &stored, &err), DIBS_MISMATCH, &err);
     must(!stored.data);
-    must_be(dibs_sql_once(s.db, &bare, NULL, &err), DIBS_MISMATCH, &err);
-    must_be(dibs_sql_once(s.db, &elsewhere, NULL, &err), DIBS_OK, &err);
-    must_be(dibs_sql_once(s.db, &unscoped, NULL, &err), DIBS_OK, &err);
-    must_be(dibs_sql_once_finish(s.db, &unscoped, "y", 1, &err), DIBS_OK, &err);
-    unscoped.scope = ""; /* the same as none */
-    must_be(dibs_sql_once(s.db, &unscoped, NULL, &err), DIBS_ALREADY, &err);
+    must_be(once(&s, &bare, NULL, &err), DIBS_MISMATCH, &err);
+    must_be(once(&s, &elsewhere, NULL, &err), DIBS_OK, &err);
+    must_be(once(&s, &unscoped, NULL, &err), DIBS_OK, &err);
+    must_be(finish(&s, &unscoped, "y", 1, &err), DIBS_OK, &err);
+    unscoped.options.scope = ""; /* the same as none */
+    must_be(once(&s, &unscoped, NULL, &err), DIBS_ALREADY, &err);
     session_say(&s, "INSERT INTO note (id) VALUES (2)");
     session_commit(&s); /* none of that threw the transaction away */
     must(session_number(&s, "SELECT COUNT(*) FROM note") == 2);
@@ -61,28 +78,28 @@ static void results(const char *level)
     static char big[300000];
     session s;
     dibs_error err = {0};
-    dibs_sql_key empty = key_of("empty", NULL), large = key_of("large", NULL),
-                 none = key_of("none", NULL);
-    dibs_sql_result stored;
+    known_key empty = key_of("empty", NULL), large = key_of("large", NULL),
+              none = key_of("none", NULL);
+    dibs_value stored;
 
     memset(big, '\xfe', sizeof big);
     session_open(&s);
     start_over(&s);
     session_begin(&s, level);
-    must_be(dibs_sql_once(s.db, &empty, NULL, &err), DIBS_OK, &err);
-    must_be(dibs_sql_once_finish(s.db, &empty, "", 0, &err), DIBS_OK, &err);
-    must_be(dibs_sql_once(s.db, &large, NULL, &err), DIBS_OK, &err);
-    must_be(dibs_sql_once_finish(s.db, &large, big, sizeof big, &err), DIBS_OK, &err);
-    must_be(dibs_sql_once(s.db, &none, NULL, &err), DIBS_OK, &err);
+    must_be(once(&s, &empty, NULL, &err), DIBS_OK, &err);
+    must_be(finish(&s, &empty, "", 0, &err), DIBS_OK, &err);
+    must_be(once(&s, &large, NULL, &err), DIBS_OK, &err);
+    must_be(finish(&s, &large, big, sizeof big, &err), DIBS_OK, &err);
+    must_be(once(&s, &none, NULL, &err), DIBS_OK, &err);
     session_commit(&s);
     session_begin(&s, level);
-    must_be(dibs_sql_once(s.db, &empty, &stored, &err), DIBS_ALREADY, &err);
+    must_be(once(&s, &empty, &stored, &err), DIBS_ALREADY, &err);
     must(stored.data && stored.size == 0);
-    dibs_sql_result_free(&stored);
-    must_be(dibs_sql_once(s.db, &large, &stored, &err), DIBS_ALREADY, &err);
+    dibs_value_free(&stored);
+    must_be(once(&s, &large, &stored, &err), DIBS_ALREADY, &err);
     must(stored.size == sizeof big && memcmp(stored.data, big, sizeof big) == 0);
-    dibs_sql_result_free(&stored);
-    must_be(dibs_sql_once(s.db, &none, &stored, &err), DIBS_ALREADY, &err);
+    dibs_value_free(&stored);
+    must_be(once(&s, &none, &stored, &err), DIBS_ALREADY, &err);
     must(!stored.data);
     session_rollback(&s);
     session_close(&s);
@@ -92,14 +109,14 @@ static void rollback_forgets(const char *level)
 {
     session s;
     dibs_error err = {0};
-    dibs_sql_key key = key_of("k", NULL);
+    known_key key = key_of("k", NULL);
 
     session_open(&s);
     start_over(&s);
     for (int i = 0; i < 2; i++) {
         session_begin(&s, level);
-        must_be(dibs_sql_once(s.db, &key, NULL, &err), DIBS_OK, &err);
-        must_be(dibs_sql_once(s.db, &key, NULL, &err), DIBS_ALREADY, &err);
+        must_be(once(&s, &key, NULL, &err), DIBS_OK, &err);
+        must_be(once(&s, &key, NULL, &err), DIBS_ALREADY, &err);
         session_rollback(&s);
     }
     session_close(&s);
@@ -118,12 +135,12 @@ typedef struct twins {
 static dibs_status serve(session *s, twins *t, int i)
 {
     dibs_error err = {0};
-    dibs_sql_key key = key_of("twin", "same");
+    known_key key = key_of("twin", "same");
     dibs_status status;
 
     session_begin(s, t->level);
     session_say(s, "INSERT INTO note (id, body) VALUES (%d, 'seen')", i);
-    status = dibs_sql_once(s->db, &key, NULL, &err);
+    status = once(s, &key, NULL, &err);
     if (status == DIBS_OK)
         session_say(s, "INSERT INTO note (id, body) VALUES (%d, 'work')", i);
     if (must_start_again(status)) {
@@ -161,7 +178,7 @@ static void first_rolls_back(const char *level)
 {
     session first, watcher;
     dibs_error err = {0};
-    dibs_sql_key key = key_of("twin", "same");
+    known_key key = key_of("twin", "same");
     twins t = {.level = level};
 
     session_open(&first);
@@ -170,7 +187,7 @@ static void first_rolls_back(const char *level)
         beside a;
         start_over(&first);
         session_begin(&first, level);
-        must_be(dibs_sql_once(first.db, &key, NULL, &err), DIBS_OK, &err);
+        must_be(once(&first, &key, NULL, &err), DIBS_OK, &err);
         a = run_beside(run_twins, &t);
         if (is_sqlite()) /* they wait to begin */
             sleep_ms(50);
@@ -239,12 +256,12 @@ static void insert_many(void *ctx, int i)
     session_open(&s);
     for (int n = 0; n < 40; n++) {
         char name[32];
-        dibs_sql_key key = key_of(name, NULL);
+        known_key key = key_of(name, NULL);
         dibs_error err = {0};
         snprintf(name, sizeof name, "key %d of %d", n, i);
         session_begin(&s, t->level);
-        must_be(dibs_sql_once(s.db, &key, NULL, &err), DIBS_OK, &err);
-        must_be(dibs_sql_once_finish(s.db, &key, name, strlen(name), &err), DIBS_OK, &err);
+        must_be(once(&s, &key, NULL, &err), DIBS_OK, &err);
+        must_be(finish(&s, &key, name, strlen(name), &err), DIBS_OK, &err);
         session_commit(&s);
         t->done++;
     }
@@ -268,8 +285,8 @@ static void key_newer_than_snapshot(const char *level)
 {
     session early, next;
     dibs_error err = {0};
-    dibs_sql_key key = key_of("new", "same");
-    dibs_sql_result stored;
+    known_key key = key_of("new", "same");
+    dibs_value stored;
 
     session_open(&early);
     session_open(&next);
@@ -277,15 +294,15 @@ static void key_newer_than_snapshot(const char *level)
     session_begin(&early, level);
     session_number(&early, "SELECT COUNT(*) FROM note");
     session_begin(&next, level);
-    must_be(dibs_sql_once(next.db, &key, NULL, &err), DIBS_OK, &err);
-    must_be(dibs_sql_once_finish(next.db, &key, "r", 1, &err), DIBS_OK, &err);
+    must_be(once(&next, &key, NULL, &err), DIBS_OK, &err);
+    must_be(finish(&next, &key, "r", 1, &err), DIBS_OK, &err);
     session_commit(&next);
     if (is_postgresql() && is_snapshot(level)) {
-        must_be(dibs_sql_once(early.db, &key, &stored, &err), DIBS_RESTART, &err);
+        must_be(once(&early, &key, &stored, &err), DIBS_RESTART, &err);
     } else {
-        must_be(dibs_sql_once(early.db, &key, &stored, &err), DIBS_ALREADY, &err);
+        must_be(once(&early, &key, &stored, &err), DIBS_ALREADY, &err);
         must(stored.size == 1);
-        dibs_sql_result_free(&stored);
+        dibs_value_free(&stored);
     }
     session_say(&early, "INSERT INTO note (id) VALUES (1)");
     session_commit(&early);
@@ -300,34 +317,34 @@ static void a_bounded_wait(const char *level)
     static const int64_t waits[] = {DIBS_NO_WAIT, 80}, absurd[] = {INT64_MIN, -7, INT64_MAX - 1};
     session first, other;
     dibs_error err = {0};
-    dibs_sql_key key = key_of("slow", "same"), wrong = key;
+    known_key key = key_of("slow", "same"), wrong = key;
 
     session_open(&first);
     session_open(&other);
     for (int i = 0; i < 2; i++) {
         int64_t began = clock_ms();
-        key.wait_ms = waits[i];
+        key.options.wait_ms = waits[i];
         start_over(&first);
         session_begin(&first, level);
-        must_be(dibs_sql_once(first.db, &key, NULL, &err), DIBS_OK, &err);
+        must_be(once(&first, &key, NULL, &err), DIBS_OK, &err);
         if (is_sqlite()) /* BEGIN IMMEDIATE would do the waiting */
             session_say(&other, "BEGIN");
         else
             session_begin(&other, level);
-        must_be(dibs_sql_once(other.db, &key, NULL, &err), DIBS_BUSY, &err);
+        must_be(once(&other, &key, NULL, &err), DIBS_BUSY, &err);
         must(strstr(err.message, "slow"));
         must(clock_ms() - began < 20000);
         session_commit(&first);
         if (!(is_postgresql() && is_snapshot(level))) /* that one would be told DIBS_RESTART */
-            must_be(dibs_sql_once(other.db, &key, NULL, &err), DIBS_ALREADY, &err);
+            must_be(once(&other, &key, NULL, &err), DIBS_ALREADY, &err);
         session_say(&other, "INSERT INTO note (id) VALUES (7)");
         session_commit(&other);
         must(session_number(&other, "SELECT COUNT(*) FROM note") == 1);
     }
     session_begin(&first, level);
     for (size_t i = 0; i < sizeof absurd / sizeof absurd[0]; i++) {
-        wrong.wait_ms = absurd[i];
-        must_be(dibs_sql_once(first.db, &wrong, NULL, &err), DIBS_INVALID, &err);
+        wrong.options.wait_ms = absurd[i];
+        must_be(once(&first, &wrong, NULL, &err), DIBS_INVALID, &err);
         must_be(dibs_sql_lock(first.db, "a", absurd[i], &err), DIBS_INVALID, &err);
         must(strstr(err.message, "wait_ms = "));
     }
@@ -341,20 +358,20 @@ static void reserved_members(const char *level)
 {
     session s;
     dibs_error err = {0};
-    dibs_sql_key key = key_of("k1", NULL);
+    known_key key = key_of("k1", NULL);
     dibs_sql_change change = {
         .table = "stock", .set = "left_over = 0", .row = "item = 1", .still = "1 = 1"};
-    dibs_sql_result stored = {.data = &key, .size = 1};
+    dibs_value stored = {.data = &key, .size = 1};
 
     session_open(&s);
     start_over(&s);
     session_begin(&s, level);
-    for (size_t i = 0; i < sizeof key.reserved / sizeof key.reserved[0]; i++) {
-        key.reserved[i] = 1;
-        must_be(dibs_sql_once(s.db, &key, &stored, &err), DIBS_INVALID, &err);
+    for (size_t i = 0; i < sizeof key.options.reserved / sizeof key.options.reserved[0]; i++) {
+        key.options.reserved[i] = 1;
+        must_be(once(&s, &key, &stored, &err), DIBS_INVALID, &err);
         must(strstr(err.message, "reserved") && !stored.data && !stored.size);
-        must_be(dibs_sql_once_finish(s.db, &key, "x", 1, &err), DIBS_INVALID, &err);
-        key.reserved[i] = 0;
+        must_be(finish(&s, &key, "x", 1, &err), DIBS_INVALID, &err);
+        key.options.reserved[i] = 0;
     }
     for (size_t i = 0; i < sizeof change.reserved / sizeof change.reserved[0]; i++) {
         change.reserved[i] = 1;

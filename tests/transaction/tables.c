@@ -16,7 +16,7 @@ static void drop_ours(session *s)
 /* Each function in turn; the caller looks at the status. */
 static dibs_status call(int i, dibs_sql db, dibs_error *err)
 {
-    dibs_sql_key key = {.scope = "tables", .key = "k"};
+    dibs_sql_once_options scope = {.scope = "tables"};
     dibs_sql_change change = {
         .table = "stock", .set = "left_over = 0", .row = "item = 1", .still = "left_over > 0"};
 
@@ -28,9 +28,9 @@ static dibs_status call(int i, dibs_sql db, dibs_error *err)
     case 2:
         return dibs_sql_lock(db, "tables", DIBS_NO_WAIT, err);
     case 3:
-        return dibs_sql_once(db, &key, NULL, err);
+        return dibs_sql_once(db, "k", &scope, NULL, err);
     case 4:
-        return dibs_sql_once_finish(db, &key, "r", 1, err);
+        return dibs_sql_once_finish(db, "k", "r", 1, &scope, err);
     default:
         return dibs_sql_update(db, &change, err);
     }
@@ -145,8 +145,8 @@ static void bad_input(const char *level)
     must_be(dibs_sql_fence_pass(s.db, "a", 3, 4, &err), DIBS_INVALID, &err);
     must_be(dibs_sql_fence_pass(s.db, "a", UINT64_MAX, 0, &err), DIBS_INVALID, &err);
     must_be(dibs_sql_lock(s.db, "a", -5, &err), DIBS_INVALID, &err);
-    must_be(dibs_sql_once(s.db, NULL, NULL, &err), DIBS_INVALID, &err);
-    must_be(dibs_sql_once(s.db, &(dibs_sql_key){.scope = "a"}, NULL, NULL), DIBS_INVALID, NULL);
+    must_be(dibs_sql_once(s.db, NULL, NULL, NULL, &err), DIBS_INVALID, &err);
+    must_be(dibs_sql_once(s.db, "", NULL, NULL, NULL), DIBS_INVALID, NULL);
     must_be(dibs_sql_lock((dibs_sql){0}, "a", 0, &err), DIBS_INVALID, &err);
     must_be(dibs_sql_lock((dibs_sql){s.db.driver, NULL}, "a", 0, &err), DIBS_INVALID, &err);
     name[DIBS_NAME_MAX] = '\0';
@@ -174,7 +174,7 @@ static void must_be_undone(session *s, dibs_status status, dibs_error *err)
 static void undone_by_sqlite(const char *level)
 {
     static const char large[4 * 1024 * 1024];
-    dibs_sql_key key = {.scope = "s", .key = "undone"};
+    dibs_sql_once_options scope = {.scope = "s"};
     dibs_error err = {0};
     session s;
 
@@ -183,15 +183,15 @@ static void undone_by_sqlite(const char *level)
     session_begin(&s, level);
     session_say(&s, "INSERT INTO note (id) VALUES (1)");
     sqlite3_progress_handler(s.connection, 1, interrupts, NULL);
-    dibs_status status = dibs_sql_once(s.db, &key, NULL, &err);
+    dibs_status status = dibs_sql_once(s.db, "undone", &scope, NULL, &err);
     sqlite3_progress_handler(s.connection, 0, NULL, NULL);
     must_be_undone(&s, status, &err);
 
     session_begin(&s, level);
     session_say(&s, "INSERT INTO note (id) VALUES (1)");
-    must_be(dibs_sql_once(s.db, &key, NULL, &err), DIBS_OK, &err);
+    must_be(dibs_sql_once(s.db, "undone", &scope, NULL, &err), DIBS_OK, &err);
     session_say(&s, "PRAGMA max_page_count = 1"); /* as many as there are */
-    status = dibs_sql_once_finish(s.db, &key, large, sizeof large, &err);
+    status = dibs_sql_once_finish(s.db, "undone", large, sizeof large, &scope, &err);
     session_say(&s, "PRAGMA max_page_count = 1073741823");
     must_be_undone(&s, status, &err);
     session_close(&s);

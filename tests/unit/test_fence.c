@@ -116,7 +116,7 @@ static void a_grant_guards_a_cell(void **state)
     assert_status(dibs_cell_pass(d, "c", NULL, &v, &err), DIBS_INVALID); /* forgotten */
     assert_status(dibs_cell_pass(d, "c", &both, &v, &err), DIBS_INVALID);
     assert_status(dibs_cell_pass(d, "c", &by_old, &v, &err), DIBS_OK);
-    assert_status(dibs_lock_break(d, "a", &(dibs_break_options){.now = true}, &err), DIBS_OK);
+    assert_status(dibs_lock_break(d, "a", &(dibs_lock_break_options){.now = true}, &err), DIBS_OK);
     fresh = expect_lock(d, "b", NULL); /* any newer fence */
     by_fresh = (dibs_cell_options){.fence = fence + 1000000};
     assert_status(dibs_cell_swap(d, "c", 0, "new", 3, &by_fresh, NULL, &err), DIBS_OK);

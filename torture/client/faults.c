@@ -163,7 +163,7 @@ static void run_break(torture_coordinator *c, torture_fault *f)
     if (getppid() != parent || dibs_open(c->plan->url, &how, &d, NULL) != DIBS_OK)
         _exit(0);
     torture_lock_name(c->plan, lock, name);
-    dibs_lock_break(d, name, &(dibs_break_options){.by = "torture", .wait_ms = BREAK_WAIT_MS},
+    dibs_lock_break(d, name, &(dibs_lock_break_options){.by = "torture", .wait_ms = BREAK_WAIT_MS},
                     NULL);
     dibs_close(d);
     _exit(0);

@@ -170,7 +170,7 @@ static void an_entry_of_an_old_session_is_not_taken_for_ours(void **state)
 
 static void cut_at(proxy *p, dibs *d, dibs *witness, proxy_way way, int64_t k, uint64_t *last)
 {
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
     dibs_grant *g;
 
     proxy_cut(p, way, k, k % 2 != 0);
@@ -179,11 +179,12 @@ static void cut_at(proxy *p, dibs *d, dibs *witness, proxy_way way, int64_t k, u
     assert_true(dibs_grant_fence(g) > *last);
     *last = dibs_grant_fence(g);
     assert_status(dibs_lock_inspect(witness, "cut", &r, NULL), DIBS_OK);
-    if (dibs_report_at(r, 0)->holder_count != 1 || dibs_report_at(r, 0)->waiter_count != 0)
+    if (dibs_lock_report_at(r, 0)->holder_count != 1 ||
+        dibs_lock_report_at(r, 0)->waiter_count != 0)
         fail_msg("cut at byte %d %s: an entry was left behind", (int)k,
                  way == PROXY_UP ? "up" : "down");
-    assert_true(dibs_report_at(r, 0)->holders[0]->fence == *last);
-    dibs_report_free(r);
+    assert_true(dibs_lock_report_at(r, 0)->holders[0]->fence == *last);
+    dibs_lock_report_free(r);
     unlock(g); /* whatever it says */
     proxy_heal(p);
     g = take(witness, "cut", NULL);

@@ -275,7 +275,7 @@ static void a_broken_holder_hears_of_it_by_any_clock(void **state)
         g[i] = expect_lock(d[i], "breaks", &(dibs_lock_options){.shared = true});
     }
     assert_status(
-        dibs_lock_break(d[2], "breaks", &(dibs_break_options){.by = "me", .now = true}, NULL),
+        dibs_lock_break(d[2], "breaks", &(dibs_lock_break_options){.by = "me", .now = true}, NULL),
         DIBS_OK);
     assert_true(wait_until(is_lost, g[0], 3000));
     assert_true(wait_until(is_lost, g[1], LONG_MS));

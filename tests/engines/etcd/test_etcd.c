@@ -314,7 +314,7 @@ static void large_cells_cost_a_listing_nothing(void **state)
     char *value = calloc(1, size), name[32];
     dibs_error err = {0};
     dibs_value read = {0};
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
     proxy_counts passed;
 
     (void)state;
@@ -323,13 +323,13 @@ static void large_cells_cost_a_listing_nothing(void **state)
         assert_status(dibs_cell_swap(d, name, 0, value, size, NULL, NULL, &err), DIBS_OK);
     }
     proxy_reset_counts(p);
-    assert_status(dibs_lock_list(d, "large", &(dibs_list_options){.idle = true}, &r, &err),
+    assert_status(dibs_lock_list(d, "large", &(dibs_lock_list_options){.idle = true}, &r, &err),
                   DIBS_OK);
     proxy_read(p, &passed);
     assert_in_range(passed.bytes[PROXY_DOWN], 1, 100000);
-    assert_int_equal(dibs_report_count(r), 1);
-    assert_string_equal(dibs_report_at(r, 0)->name, "large-held");
-    dibs_report_free(r);
+    assert_int_equal(dibs_lock_report_count(r), 1);
+    assert_string_equal(dibs_lock_report_at(r, 0)->name, "large-held");
+    dibs_lock_report_free(r);
     dibs__h2_message_max = 100000;
     assert_true(dibs_cell_read(d, "large0", &read, &err) != DIBS_OK);
     dibs__h2_message_max = longest;

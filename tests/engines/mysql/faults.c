@@ -175,7 +175,7 @@ static void a_dripping_server_keeps_nobody(void **state)
 static void cut_at(proxy *p, dibs *d, dibs *witness, proxy_way way, int64_t k, uint64_t *last)
 {
     dibs_grant *g;
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
 
     proxy_cut(p, way, k, k % 2 != 0);
     g = take(d, "cut", 2000);
@@ -183,9 +183,9 @@ static void cut_at(proxy *p, dibs *d, dibs *witness, proxy_way way, int64_t k, u
     *last = dibs_grant_fence(g);
     assert_true(dibs_grant_held(g));
     assert_status(dibs_lock_inspect(witness, "cut", &r, NULL), DIBS_OK);
-    assert_int_equal(dibs_report_at(r, 0)->holder_count, 1);
-    assert_int_equal(dibs_report_at(r, 0)->holders[0]->fence, dibs_grant_fence(g));
-    dibs_report_free(r);
+    assert_int_equal(dibs_lock_report_at(r, 0)->holder_count, 1);
+    assert_int_equal(dibs_lock_report_at(r, 0)->holders[0]->fence, dibs_grant_fence(g));
+    dibs_lock_report_free(r);
     unlock(g); /* whatever it says */
     proxy_heal(p);
     if (dibs_lock(witness, "cut", &(dibs_lock_options){.wait_ms = LONG_MS}, &g, NULL) != DIBS_OK)

@@ -88,7 +88,7 @@ static void older_tables_are_brought_up_to_date(void **state)
     const char *url;
     dibs *d, *other;
     dibs_grant *g;
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
 
     (void)state;
     need_server();
@@ -99,9 +99,9 @@ static void older_tables_are_brought_up_to_date(void **state)
     ask(&the_server, "ALTER TABLE dibs.older_lock DROP KEY by_listed, DROP COLUMN listed");
     other = open_url(url);
     assert_status(dibs_lock_list(other, "", NULL, &r, NULL), DIBS_OK);
-    assert_int_equal(dibs_report_count(r), 1);
-    assert_string_equal(dibs_report_at(r, 0)->name, "held");
-    dibs_report_free(r);
+    assert_int_equal(dibs_lock_report_count(r), 1);
+    assert_string_equal(dibs_lock_report_at(r, 0)->name, "held");
+    dibs_lock_report_free(r);
     assert_int_equal(ask(&the_server, "SELECT SUM(listed) FROM dibs.older_lock"), 2);
     unlock(g);
     dibs_close(other);

@@ -188,7 +188,7 @@ static void older_tables_are_brought_up_to_date(void **state)
 {
     dibs *d, *other;
     dibs_grant *g;
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
     const char *version = "SELECT xmin FROM dibs_lock WHERE name = 'older-idle'";
     char before[32];
 
@@ -202,9 +202,9 @@ static void older_tables_are_brought_up_to_date(void **state)
     snprintf(before, sizeof before, "%s", pg_ask(pg_control, version));
     other = pg_open(pg_url);
     assert_int_equal(dibs_lock_list(other, "older-", NULL, &r, NULL), DIBS_OK);
-    assert_int_equal(dibs_report_count(r), 1);
-    assert_string_equal(dibs_report_at(r, 0)->name, "older-held");
-    dibs_report_free(r);
+    assert_int_equal(dibs_lock_report_count(r), 1);
+    assert_string_equal(dibs_lock_report_at(r, 0)->name, "older-held");
+    dibs_lock_report_free(r);
     assert_string_equal(pg_ask(pg_control, version), before);
     assert_string_equal(pg_ask(pg_control, "SELECT to_regclass('dibs_lock_listed') IS NOT NULL"),
                         "t");

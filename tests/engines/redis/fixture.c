@@ -171,20 +171,20 @@ dibs_status fixture_keep(fixture *g, const char *name, const char *owner, int at
 bool fixture_look(fixture *g, const char *name, size_t *holders, size_t *waiters, uint64_t *fence)
 {
     dibs__report_builder *b = dibs__report_new();
-    dibs_report *report = NULL;
+    dibs_lock_report *report = NULL;
     bool found = false;
 
     if (g->engine->class->inspect(g->engine, name, fixture_until(g), b, NULL) != DIBS_OK) {
         dibs__report_drop(b);
     } else if (dibs__report_finish(b, 0, &report, NULL) == DIBS_OK) {
-        found = dibs_report_count(report) == 1;
+        found = dibs_lock_report_count(report) == 1;
         if (found) {
-            const dibs_lock_info *info = dibs_report_at(report, 0);
+            const dibs_lock_info *info = dibs_lock_report_at(report, 0);
             *holders = info->holder_count;
             *waiters = info->waiter_count;
             *fence = info->holder_count ? info->holders[0]->fence : 0;
         }
-        dibs_report_free(report);
+        dibs_lock_report_free(report);
     }
     return found;
 }

@@ -409,14 +409,14 @@ static void waiters_are_woken_by_event(void **state)
 static size_t list_count(fixture *g, const char *prefix, bool idle)
 {
     dibs__report_builder *b = dibs__report_new();
-    dibs_report *report = NULL;
+    dibs_lock_report *report = NULL;
     size_t count;
 
     assert_int_equal(g->engine->class->list(g->engine, prefix, idle, fixture_until(g), b, NULL),
                      DIBS_OK);
     assert_int_equal(dibs__report_finish(b, 0, &report, NULL), DIBS_OK);
-    count = dibs_report_count(report);
-    dibs_report_free(report);
+    count = dibs_lock_report_count(report);
+    dibs_lock_report_free(report);
     return count;
 }
 

@@ -142,16 +142,17 @@ static void a_floor_outlives_the_value(void **state)
 
 static void cells_are_no_locks(void **state)
 {
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
 
     (void)state;
     need();
     assert_int_equal(dibs_counter_set(d, "n", 1, &(dibs_counter_options){.request = "x}"}, NULL),
                      DIBS_OK);
     assert_int_equal(dibs_cell_swap(d, "{a}", 0, "x", 1, NULL, NULL, NULL), DIBS_OK);
-    assert_int_equal(dibs_lock_list(d, "", &(dibs_list_options){.idle = true}, &r, NULL), DIBS_OK);
-    assert_int_equal(dibs_report_count(r), 0);
-    dibs_report_free(r);
+    assert_int_equal(dibs_lock_list(d, "", &(dibs_lock_list_options){.idle = true}, &r, NULL),
+                     DIBS_OK);
+    assert_int_equal(dibs_lock_report_count(r), 0);
+    dibs_lock_report_free(r);
 }
 
 static void an_exchange_may_be_cut_anywhere(void **state)

@@ -266,7 +266,7 @@ static void the_queue_is_not_served_meanwhile(void **state)
     took_over = clock_ms();
     dibs *c = open_at(&g.node[1], "&guard=on");
     assert_int_equal(waiters_of(c, "x"), 1);
-    assert_status(dibs_lock_break(c, "x", &(dibs_break_options){.now = true}, NULL),
+    assert_status(dibs_lock_break(c, "x", &(dibs_lock_break_options){.now = true}, NULL),
                   DIBS_OK); /* nobody is in the way any more */
     assert_int_equal(holders_of(c, "x"), 0);
     expect_quiet(c, "x");

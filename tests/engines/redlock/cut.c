@@ -132,9 +132,10 @@ void a_break_breaks_after_idle_connections_ended(void **state)
         dibs_grant *g = cluster_take(other, "x", 60000, SOON_MS);
         cluster_expect_votes(&s.c, "x", 5, SOON_MS);
         hang_up(&s, nodes);
-        assert_status(
-            dibs_lock_break(s.d, "x", &(dibs_break_options){.by = "the test", .now = true}, NULL),
-            DIBS_OK);
+        assert_status(dibs_lock_break(s.d, "x",
+                                      &(dibs_lock_break_options){.by = "the test", .now = true},
+                                      NULL),
+                      DIBS_OK);
         assert_true(cluster_votes(&s.c, "x") < 3);
         unlock(g);
     }

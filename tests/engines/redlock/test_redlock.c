@@ -24,16 +24,17 @@ static dibs_lock_options once(int64_t lease_ms)
 /* The text of what dibs_lock_inspect notes about the nodes. */
 static void notes_of(dibs *d, const char *name, char *out, size_t size)
 {
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
     dibs_error err = {0};
     size_t used = 0;
 
     if (dibs_lock_inspect(d, name, &r, &err) != DIBS_OK)
         fail_msg("%s: %s", name, err.message);
     *out = '\0';
-    for (size_t i = 0; i < dibs_report_at(r, 0)->note_count && used < size; i++)
-        used += (size_t)snprintf(out + used, size - used, "%s\n", dibs_report_at(r, 0)->notes[i]);
-    dibs_report_free(r);
+    for (size_t i = 0; i < dibs_lock_report_at(r, 0)->note_count && used < size; i++)
+        used +=
+            (size_t)snprintf(out + used, size - used, "%s\n", dibs_lock_report_at(r, 0)->notes[i]);
+    dibs_lock_report_free(r);
 }
 
 /* ---- URLs ------------------------------------------------------------------------------------ */
@@ -344,7 +345,7 @@ static void late_and_lost_votes_go_back_too(void **state)
     cluster_stop(&c);
 }
 
-static const dibs_break_options broken_at_once = {.by = "test", .now = true};
+static const dibs_lock_break_options broken_at_once = {.by = "test", .now = true};
 
 /* Nodes 3 to 5 hear of the break, 1 and 2 do not. The holder reaches 1 to 4: two still have its vote. */
 static void a_break_is_told_by_half_of_the_nodes(void **state)

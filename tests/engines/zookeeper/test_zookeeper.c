@@ -109,12 +109,12 @@ static void odd_names_stay_in_their_place(void **state)
     for (size_t i = 0; i < N; i++)
         g[i] = take(d, odd[i], &(dibs_lock_options){.wait_ms = DIBS_NO_WAIT});
     for (size_t i = 0; i < N; i++) {
-        dibs_report *r = NULL;
+        dibs_lock_report *r = NULL;
         assert_status(try_lock(other, odd[i]), DIBS_BUSY);
         assert_status(dibs_lock_list(other, odd[i], NULL, &r, NULL), DIBS_OK);
-        assert_true(dibs_report_count(r) >= 1);
-        assert_string_equal(dibs_report_at(r, 0)->name, odd[i]);
-        dibs_report_free(r);
+        assert_true(dibs_lock_report_count(r) >= 1);
+        assert_string_equal(dibs_lock_report_at(r, 0)->name, odd[i]);
+        dibs_lock_report_free(r);
         assert_status(unlock(g[i]), DIBS_OK);
     }
 }

@@ -232,7 +232,7 @@ static void play_look(stage *s)
 {
     dibs_lock_options o = lock_options(s);
     dibs_grant *held = NULL;
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
     dibs_status status;
     LOCALS;
 
@@ -243,10 +243,10 @@ static void play_look(stage *s)
     status = dibs_lock_inspect(s->d, "sweep-2", &r, &err);
     if (status != DIBS_NOT_FOUND || dibs_grant_held(held))
         noted(s, "dibs_lock_inspect", began, REQUEST_MS + SLACK_MS, DIBS_OK, status, &err);
-    dibs_report_free(r);
+    dibs_lock_report_free(r);
     r = NULL;
-    DO(dibs_lock_list(s->d, "sweep", &(dibs_list_options){.idle = true}, &r, &err));
-    dibs_report_free(r);
+    DO(dibs_lock_list(s->d, "sweep", &(dibs_lock_list_options){.idle = true}, &r, &err));
+    dibs_lock_report_free(r);
     DO(unlock(held));
 }
 
@@ -260,7 +260,7 @@ static void play_break(stage *s)
     if (!WAIT(dibs_lock(s->second, "sweep-2", &o, &held, &err)))
         return;
     broken = WAIT(dibs_lock_break(
-        s->d, "sweep-2", &(dibs_break_options){.by = "sweep", .now = true, .wait_ms = WAIT_MS},
+        s->d, "sweep-2", &(dibs_lock_break_options){.by = "sweep", .now = true, .wait_ms = WAIT_MS},
         &err));
     if (unlock(held) == DIBS_OK && broken && !s->wrong[0])
         snprintf(s->wrong, sizeof s->wrong, "the lock was broken, and its holder was not told");
@@ -449,14 +449,14 @@ static void play_lock_requests(stage *s)
     g = o.grant;
     asked(s, (dibs_request){.op = DIBS_OP_RENEW, .grant = g}, DIBS_OK, &o);
     asked(s, (dibs_request){.op = DIBS_OP_LOCK_INSPECT, .name = name}, DIBS_OK, &o);
-    dibs_report_free(o.report);
+    dibs_lock_report_free(o.lock_report);
     asked(s, (dibs_request){.op = DIBS_OP_LOCK_LIST, .name = name}, DIBS_OK, &o);
-    dibs_report_free(o.report);
+    dibs_lock_report_free(o.lock_report);
     unlock_by_request(s, g);
     asked(s,
           (dibs_request){.op = DIBS_OP_LOCK_BREAK,
                          .name = "never",
-                         .options.lock_break = &(dibs_break_options){.by = "sweep"}},
+                         .options.lock_break = &(dibs_lock_break_options){.by = "sweep"}},
           DIBS_NOT_FOUND, &o);
 }
 

@@ -69,7 +69,7 @@ static void breaking_drops_what_lingers(void **state)
 static void breaking_says_who(void **state)
 {
     dibs__report_builder *b = dibs__report_new();
-    dibs_report *r = NULL;
+    dibs_lock_report *r = NULL;
     const dibs_lock_info *info;
 
     (void)state;
@@ -77,11 +77,11 @@ static void breaking_says_who(void **state)
     break_lock("an operator", true);
     dibs__memory_report(f.memory, "lock", f.now, b);
     assert_int_equal(dibs__report_finish(b, 0, &r, NULL), DIBS_OK);
-    info = dibs_report_at(r, 0);
+    info = dibs_lock_report_at(r, 0);
     assert_string_equal(info->broken_by, "an operator");
     assert_true(info->broken_at_ms == f.now.wall / 1000);
     assert_int_equal(info->slots, 0);
-    dibs_report_free(r);
+    dibs_lock_report_free(r);
 }
 
 /* A name that is too long is cut, and ends. */
