@@ -123,13 +123,14 @@ for (const engine of ['sqlite', 'redis', 'redlock', 'postgresql', 'mysql', 'zook
     crowd.take('order:3', 'late');
     crowd.take('order:3', 'later');
     crowd.take('line\nbreak "quoted" \\ 🔒', 'odd');
-    const plural = engine !== 'redlock'; // which has neither shared locks nor semaphores
+    const plural = engine !== 'redlock'; // which has no shared locks, no semaphores and no queue
     for (const reader of plural ? ['r1', 'r2', 'r3'] : [])
       crowd.take('catalogue', reader, 's');
     if (plural)
       crowd.take('uploads', 'u1', '5/2');
     await crowd.granted(plural ? 35 : 31);
-    await until('the queue', () => listed(url).some((lock) => lock.waiter_count === 2));
+    if (plural)
+      await until('the queue', () => listed(url).some((lock) => lock.waiter_count === 2));
     const plain = (rows) => sorted(engine === 'etcd' ? rows.map((r) => ({ ...r, holders: r.holders.map((p) => p.slice(0, 4)) })) : rows); // it knows no time
     await until('equality with dibs ls', async () => plain(await stored(page)) === plain(listed(url)));
     assert.equal((await stored(page)).length, plural ? 33 : 31);
