@@ -1,7 +1,8 @@
-/* Both sides share a small record; whoever is last frees it. */
+/* Both sides share a small record; the one that is done with it last frees it. */
 #define _GNU_SOURCE
 #include "net/detached.h"
 
+#include "core/answer.h"
 #include "core/thread.h"
 
 #include <fcntl.h>
@@ -10,43 +11,27 @@
 #include <unistd.h>
 
 struct dibs__detached {
-    pthread_mutex_t lock;
-    pthread_cond_t over;
-    bool is_over, is_left;
-    int notice;
+    dibs__answer over;
+    int notice; /* the thread's */
     void (*run)(void *task);
     void (*drop)(void *task);
     void *task;
 };
 
-static void free_detached(dibs__detached *a)
-{
-    if (a->notice >= 0)
-        close(a->notice);
-    pthread_cond_destroy(&a->over);
-    pthread_mutex_destroy(&a->lock);
-    free(a);
-}
-
 static void *work(void *arg)
 {
     dibs__detached *a = arg;
-    bool left;
+    int notice = a->notice;
 
     a->run(a->task);
-    pthread_mutex_lock(&a->lock);
-    left = a->is_left;
-    a->is_over = true;
-    if (!left) { /* with the lock: the other side frees the record once it has seen that it is over */
-        pthread_cond_signal(&a->over);
-        if (a->notice >= 0)
-            eventfd_write(a->notice, 1);
-    }
-    pthread_mutex_unlock(&a->lock);
-    if (left) {
+    if (dibs__answer_give(&a->over)) {
         a->drop(a->task);
-        free_detached(a);
+        free(a);
+    } else if (notice >= 0) {
+        eventfd_write(notice, 1);
     }
+    if (notice >= 0)
+        close(notice);
     return NULL;
 }
 
@@ -61,10 +46,11 @@ dibs__detached *dibs__detached_start(void (*run)(void *task), void (*drop)(void 
     a->drop = drop;
     a->task = task;
     a->notice = notice < 0 ? -1 : fcntl(notice, F_DUPFD_CLOEXEC, 0);
-    pthread_mutex_init(&a->lock, NULL);
-    dibs__cond_init(&a->over);
+    dibs__answer_expect(&a->over);
     if ((notice >= 0 && a->notice < 0) || !dibs__thread_start_detached(work, a)) {
-        free_detached(a);
+        if (a->notice >= 0)
+            close(a->notice);
+        free(a);
         return NULL;
     }
     return a;
@@ -72,35 +58,19 @@ dibs__detached *dibs__detached_start(void (*run)(void *task), void (*drop)(void 
 
 bool dibs__detached_is_over(dibs__detached *a)
 {
-    bool over;
-
-    pthread_mutex_lock(&a->lock);
-    over = a->is_over;
-    pthread_mutex_unlock(&a->lock);
-    return over;
+    return dibs__answer_came(&a->over);
 }
 
 bool dibs__detached_wait(dibs__detached *a, const dibs__env *env, dibs__deadline until)
 {
-    bool over;
-
-    pthread_mutex_lock(&a->lock);
-    while (!a->is_over && dibs__now(env) < until)
-        dibs__cond_sleep(&a->over, &a->lock, env, until);
-    over = a->is_over;
-    pthread_mutex_unlock(&a->lock);
-    return over;
+    return dibs__answer_wait(&a->over, env, until);
 }
 
 bool dibs__detached_end(dibs__detached *a)
 {
-    bool over;
+    bool over = dibs__answer_leave(&a->over);
 
-    pthread_mutex_lock(&a->lock);
-    a->is_left = true;
-    over = a->is_over;
-    pthread_mutex_unlock(&a->lock);
     if (over)
-        free_detached(a);
+        free(a);
     return over;
 }

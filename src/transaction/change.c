@@ -8,42 +8,22 @@
  * rule. */
 #include "transaction/sql.h"
 
+#include "core/bytes.h"
 #include "core/error.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-/* SQL text that grows; placeholders are numbered through. */
+/* SQL text whose placeholders are numbered through. */
 typedef struct text {
-    char *data;
-    size_t size, room;
-    bool numbered, failed;
+    dibs__bytes sql;
+    bool numbered;
     int placeholders;
 } text;
 
-static void add_bytes(text *t, const char *bytes, size_t size)
-{
-    if (t->failed)
-        return;
-    if (t->size + size + 1 > t->room) {
-        size_t room = (t->size + size + 1) * 2;
-        char *data = realloc(t->data, room);
-        if (!data) {
-            t->failed = true;
-            return;
-        }
-        t->data = data;
-        t->room = room;
-    }
-    memcpy(t->data + t->size, bytes, size);
-    t->size += size;
-    t->data[t->size] = '\0';
-}
-
 static void add(text *t, const char *sql)
 {
-    add_bytes(t, sql, strlen(sql));
+    dibs__bytes_add(&t->sql, sql, strlen(sql));
 }
 
 /* The next ? that is not inside quotes, or NULL. */
@@ -79,7 +59,7 @@ static void add_fragment(text *t, const char *fragment)
     char number[16];
 
     while ((mark = next_placeholder(fragment))) {
-        add_bytes(t, fragment, (size_t)(mark - fragment));
+        dibs__bytes_add(&t->sql, fragment, (size_t)(mark - fragment));
         snprintf(number, sizeof number, "$%d", ++t->placeholders);
         add(t, t->numbered ? number : "?");
         fragment = mark + 1;
@@ -97,7 +77,7 @@ static void write_update(text *t, const dibs_sql_change *c)
     add_fragment(t, c->row);
     add(t, ") AND (");
     add_fragment(t, c->still);
-    add(t, ")");
+    dibs__bytes_add(&t->sql, ")", 2); /* and its end */
 }
 
 /* The values come in the order set, row, still, made; this one asks for still, made, row. */
@@ -112,7 +92,7 @@ static void write_look(text *t, const dibs_sql_change *c, const char *for_update
     add(t, " WHERE (");
     add_fragment(t, c->row);
     add(t, ")");
-    add(t, for_update);
+    dibs__bytes_add(&t->sql, for_update, strlen(for_update) + 1);
 }
 
 typedef struct job {
@@ -140,7 +120,7 @@ static dibs_status set_up(job *j, dibs_error *err)
     j->update.numbered = j->look.numbered = j->driver->numbered;
     write_update(&j->update, c);
     write_look(&j->look, c, j->driver->for_update);
-    if (j->update.failed || j->look.failed)
+    if (j->update.sql.failed || j->look.sql.failed)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory for an UPDATE");
     return DIBS_OK;
 }
@@ -154,7 +134,7 @@ static dibs_status look(job *j, int64_t *rows, int64_t numbers[2], dibs_error *e
         memcpy(j->look_values, still, after * sizeof *still);
     if (j->in_row > 0)
         memcpy(j->look_values + after, j->change->values + j->in_set, j->in_row * sizeof *still);
-    return j->driver->look(j->connection, j->look.data, j->look_values, after + j->in_row, rows,
+    return j->driver->look(j->connection, j->look.sql.data, j->look_values, after + j->in_row, rows,
                            numbers, err);
 }
 
@@ -184,7 +164,7 @@ static dibs_status explain(job *j, dibs_error *err)
 static dibs_status try_update(job *j, bool *changed, dibs_error *err)
 {
     int64_t rows = 0;
-    dibs_status status = j->driver->update(j->connection, j->update.data, j->change->values,
+    dibs_status status = j->driver->update(j->connection, j->update.sql.data, j->change->values,
                                            j->in_set + j->in_row + j->in_still, &rows, err);
 
     if (status == DIBS_OK && rows > 1)
@@ -221,7 +201,7 @@ dibs_status dibs__tx_change(const dibs__tx_driver *driver, void *connection,
 
     if (status == DIBS_OK)
         status = work(&j, err);
-    free(j.update.data);
-    free(j.look.data);
+    dibs__bytes_fini(&j.update.sql);
+    dibs__bytes_fini(&j.look.sql);
     return status;
 }

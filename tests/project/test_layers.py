@@ -21,7 +21,7 @@ ROOMS = {'src': '', 'lab': 'lab/', 'torture/client': 'torture/client/'}
 
 # Of the core, what knows no handle.
 SMALL = ['core/%s.h' % part for part in (
-    'driver', 'env', 'error', 'heap', 'page', 'report', 'span', 'table', 'thread', 'url')]
+    'answer', 'bytes', 'driver', 'env', 'error', 'heap', 'page', 'report', 'span', 'table', 'thread', 'url')]
 # The lab and the torture are subcommands: they read options and print JSON as the others do.
 SUBCOMMAND = ['cli/cli.h', 'cli/json.h', 'cli/options.h', 'cli/text.h', 'dibs.h', '<jansson.h>']
 CLIENTS = ['<hiredis/*>', '<libpq-fe.h>', '<mariadb/*>', '<sqlite3.h>', '<zookeeper/*>']
@@ -42,7 +42,7 @@ RULES = [
     ('engines/mysql/*', ['families/rows/*.h', '<mysql.h>', '<errmsg.h>', '<mysqld_error.h>']),
     ('engines/zookeeper/*', ['families/entries/*.h', '<zookeeper/*>']),
     ('engines/etcd/*', ['families/entries/*.h', '<nghttp2/*>', '<protobuf-c/*>']),
-    ('transaction/*', ['dibs.h', 'dibs_sql.h', 'core/calls.h', 'core/env.h', 'core/error.h']),
+    ('transaction/*', ['dibs.h', 'dibs_sql.h', 'core/bytes.h', 'core/calls.h', 'core/env.h', 'core/error.h']),
     ('transaction/pg*', ['<libpq-fe.h>']),
     ('transaction/my*', ['<mysql.h>', '<errmsg.h>', '<mysqld_error.h>']),
     ('transaction/sqlite*', ['<sqlite3.h>']),

@@ -1,9 +1,9 @@
-/* A line that never ends: so many requests, on several handles, want one lock; whoever is served goes to the end of the
- * line and lets go.
+/* A queue that never ends: so many requests, on several handles, want one lock; whoever is served goes to the end of the
+ * queue and lets go.
  *
  * usage: handover_ring URL NAME HANDLES WAITERS ROUNDS
  *
- * Says "ready" when all stand in line behind a holder. A line on stdin starts it; after ROUNDS hand-offs the last one
+ * Says "ready" when all are in the queue behind a holder. A line on stdin starts it; after ROUNDS hand-offs the last one
  * keeps the lock, and "MICROSECONDS-A-HAND-OFF" is said. It ends with its stdin. A fence that does not grow, a request
  * that fails or half a minute in which nobody is served end it with 1. */
 #define _GNU_SOURCE
@@ -82,7 +82,7 @@ static void await_all(uint64_t waiters)
             waiting += s.waiting;
         }
         if (clock_ms() > end)
-            fail("enter", "not all are in line after 30 s");
+            fail("enter", "not all are in the queue after 30 s");
     }
 }
 

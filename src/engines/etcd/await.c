@@ -5,6 +5,9 @@
 #include "core/thread.h"
 #include "engines/etcd/etcd.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 typedef struct awaited {
     dibs__node by_tag;
     bool stands;

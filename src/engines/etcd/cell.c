@@ -6,6 +6,8 @@
 #include "engines/etcd/etcd.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define READ_MAX  2
 #define BESIDE    2 /* a keep-alive goes with the first, and a place in its queue */

@@ -5,6 +5,8 @@
 #include "core/error.h"
 #include "engines/etcd/etcd.h"
 
+#include <stdlib.h>
+
 #define CHUNK 100
 
 /* ---- The parts of the answer ----------------------------------------------------------------- */

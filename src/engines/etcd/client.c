@@ -1,5 +1,6 @@
 /* Calls, and the client's beginning and end. The thread is in io.c. */
 #define _GNU_SOURCE
+#include "core/answer.h"
 #include "core/error.h"
 #include "core/thread.h"
 #include "engines/etcd/error.h"
@@ -7,6 +8,8 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -157,7 +160,7 @@ static void on_closed(dibs__h2_stream *s)
 
     take_out(call);
     if (s->rpc == DIBS__RPC_OK && s->in.length > 5)
-        dibs__etcd_seen(call->client, s->in.data + 5, s->in.length - 5);
+        dibs__etcd_seen(call->client, (const uint8_t *)s->in.data + 5, s->in.length - 5);
     if (s->rpc == DIBS__RPC_OK && call->kind >= DIBS__ETCD_GUARDED)
         held = dibs__etcd_guard_held(call->client, call);
     if (held != DIBS__ETCD_HELD)
@@ -305,7 +308,7 @@ static bool has_header(const ProtobufCMessage *m)
 dibs_status dibs__etcd_answer(dibs__etcd_call *call, const ProtobufCMessageDescriptor *type,
                               ProtobufCMessage **out, dibs_error *err)
 {
-    const dibs__buffer *in = &call->stream.in;
+    const dibs__bytes *in = &call->stream.in;
     const dibs_error *why = &call->client->why; /* the thread's own, and this is the thread */
     int rpc = call->stream.rpc;
 
@@ -336,13 +339,11 @@ void dibs__etcd_call_fini(dibs__etcd_call *call)
 /* Shared by the one who waits and the thread; the last one frees it. */
 typedef struct question {
     dibs__etcd_call call;
-    pthread_mutex_t lock;
-    pthread_cond_t answered;
+    dibs__answer answer;
     const ProtobufCMessageDescriptor *type;
     ProtobufCMessage *reply;
     dibs_status status;
     dibs_error err;
-    bool done, left;
 } question;
 
 static void question_free(question *q)
@@ -350,38 +351,16 @@ static void question_free(question *q)
     if (q->reply)
         protobuf_c_message_free_unpacked(q->reply, NULL);
     dibs__etcd_call_fini(&q->call);
-    pthread_cond_destroy(&q->answered);
-    pthread_mutex_destroy(&q->lock);
     free(q);
 }
 
 static void question_done(dibs__etcd_call *call)
 {
     question *q = DIBS__FROM(question, call, call);
-    bool left;
 
-    pthread_mutex_lock(&q->lock);
     q->status = dibs__etcd_answer(call, q->type, &q->reply, &q->err);
-    q->done = true;
-    left = q->left;
-    pthread_cond_signal(&q->answered);
-    pthread_mutex_unlock(&q->lock);
-    if (left)
+    if (dibs__answer_give(&q->answer))
         question_free(q);
-}
-
-/* true: it is answered. */
-static bool question_wait(question *q, const dibs__env *env, dibs__deadline until)
-{
-    bool done;
-
-    pthread_mutex_lock(&q->lock);
-    while (!q->done && dibs__now(env) < until)
-        dibs__cond_sleep(&q->answered, &q->lock, env, until);
-    done = q->done;
-    q->left = !done;
-    pthread_mutex_unlock(&q->lock);
-    return done;
 }
 
 dibs_status dibs__etcd_ask(dibs__etcd_client *c, dibs__etcd_kind kind, const char *method,
@@ -395,13 +374,12 @@ dibs_status dibs__etcd_ask(dibs__etcd_client *c, dibs__etcd_kind kind, const cha
     if (!q)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     q->type = type;
-    pthread_mutex_init(&q->lock, NULL);
-    dibs__cond_init(&q->answered);
+    dibs__answer_expect(&q->answer);
     if (!dibs__etcd_post(c, &q->call, kind, method, request, until, question_done)) {
         question_free(q);
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     }
-    if (!question_wait(q, c->env, until))
+    if (!dibs__answer_wait(&q->answer, c->env, until) && !dibs__answer_leave(&q->answer))
         return dibs__fail(err, DIBS_UNKNOWN, "no answer in time");
     status = q->status;
     *out = q->reply;

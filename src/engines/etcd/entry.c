@@ -4,6 +4,8 @@
 #include "engines/etcd/etcd.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* ---- Watching -------------------------------------------------------------------------------- */
 

@@ -12,6 +12,8 @@
 #include "families/entries/cell.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define DEFAULT_SESSION (10 * DIBS__SECOND)
 

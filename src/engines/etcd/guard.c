@@ -22,6 +22,7 @@
 #include "engines/etcd/inner.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define AGAIN       (100 * DIBS__MS)
 #define WRITE_SPAN  (5 * DIBS__SECOND)
@@ -39,7 +40,7 @@ static bool make_bytes(dibs__etcd_guard *g)
     uint8_t *to;
     size_t size;
 
-    compare.key = look.key = (ProtobufCBinaryData){g->key.length, g->key.data};
+    compare.key = look.key = (ProtobufCBinaryData){g->key.length, (uint8_t *)g->key.data};
     compare.target = ETCD__COMPARE__COMPARE_TARGET__MOD;
     compare.target_union_case = ETCD__COMPARE__TARGET_UNION_MOD_REVISION;
     compare.mod_revision = g->epoch;
@@ -50,8 +51,8 @@ static bool make_bytes(dibs__etcd_guard *g)
     txn.failure = ops;
     txn.n_compare = txn.n_failure = 1;
     size = etcd__txn_request__get_packed_size(&txn);
-    g->bytes.length = 0;
-    to = dibs__buffer_room(&g->bytes, size);
+    dibs__bytes_clear(&g->bytes);
+    to = (uint8_t *)dibs__bytes_room(&g->bytes, size);
     if (to)
         g->bytes.length = etcd__txn_request__pack(&txn, to);
     return to != NULL;
@@ -68,12 +69,11 @@ bool dibs__etcd_guard_lets(const dibs__etcd_client *c, dibs__etcd_kind kind)
 
 bool dibs__etcd_guard_put_on(dibs__etcd_client *c, dibs__etcd_call *call)
 {
-    dibs__buffer *out = &call->stream.out;
+    dibs__bytes *out = &call->stream.out;
     size_t length;
 
     out->length = call->whole;
-    if (!make_bytes(&c->guard) ||
-        !dibs__buffer_add(out, c->guard.bytes.data, c->guard.bytes.length))
+    if (!make_bytes(&c->guard) || !dibs__bytes_add(out, c->guard.bytes.data, c->guard.bytes.length))
         return false;
     length = out->length - PREFIX_SIZE;
     for (size_t i = 1; i < PREFIX_SIZE; i++)
@@ -126,7 +126,7 @@ static bool succeeded(const uint8_t *p, size_t length)
 
 dibs__etcd_held dibs__etcd_guard_held(dibs__etcd_client *c, const dibs__etcd_call *call)
 {
-    const dibs__buffer *in = &call->stream.in;
+    const dibs__bytes *in = &call->stream.in;
     dibs__etcd_held held = DIBS__ETCD_HELD;
     Etcd__TxnResponse *r;
 
@@ -207,7 +207,7 @@ dibs__deadline dibs__etcd_guard_turn(dibs__etcd_client *c, int64_t now)
         return DIBS__NEVER;
     if (now < g->again)
         return g->again;
-    put.key = (ProtobufCBinaryData){g->key.length, g->key.data};
+    put.key = (ProtobufCBinaryData){g->key.length, (uint8_t *)g->key.data};
     put.ignore_value = put.ignore_lease = true; /* it fails when the key is not there */
     g->writing = dibs__etcd_post_locked(c, &g->put, DIBS__ETCD_URGENT, "/etcdserverpb.KV/Put",
                                         &put.base, now + WRITE_SPAN, on_written);
@@ -227,8 +227,8 @@ bool dibs__etcd_guard_set(dibs__etcd_client *c, int64_t session, const void *key
     bool ok;
 
     pthread_mutex_lock(&c->lock);
-    g->key.length = 0;
-    ok = session == 0 || dibs__buffer_add(&g->key, key, length);
+    dibs__bytes_clear(&g->key);
+    ok = session == 0 || dibs__bytes_add(&g->key, key, length);
     g->session = ok ? session : 0;
     g->epoch = epoch;
     if (g->session)
@@ -252,6 +252,6 @@ void dibs__etcd_guard_doubt(dibs__etcd_client *c)
 
 void dibs__etcd_guard_fini(dibs__etcd_client *c)
 {
-    dibs__buffer_fini(&c->guard.key);
-    dibs__buffer_fini(&c->guard.bytes);
+    dibs__bytes_fini(&c->guard.key);
+    dibs__bytes_fini(&c->guard.bytes);
 }

@@ -9,6 +9,8 @@
 #include <errno.h>
 #include <nghttp2/nghttp2.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -26,7 +28,7 @@ struct dibs__h2 {
     dibs__h2_stream *streams;
     bool greeted; /* a frame of HTTP/2 has come */
     bool goodbye;
-    dibs__buffer out; /* made by nghttp2, not yet taken by the system */
+    dibs__bytes out; /* made by nghttp2, not yet taken by the system */
     size_t out_at;
     char authority[300];
 };
@@ -96,7 +98,7 @@ static bool take_messages(dibs__h2_stream *s)
     size_t at = 0;
 
     while (s->message && s->in.length - at >= PREFIX) {
-        const uint8_t *p = s->in.data + at;
+        const uint8_t *p = (const uint8_t *)s->in.data + at;
         size_t length = (size_t)p[1] << 24 | (size_t)p[2] << 16 | (size_t)p[3] << 8 | p[4];
         if (p[0] != 0 || length > dibs__h2_message_max)
             return false;
@@ -106,7 +108,7 @@ static bool take_messages(dibs__h2_stream *s)
         s->message(s, p + PREFIX, length);
     }
     if (at > 0)
-        dibs__buffer_drop(&s->in, at);
+        dibs__bytes_drop(&s->in, at);
     return s->in.length <= dibs__h2_message_max;
 }
 
@@ -119,7 +121,7 @@ static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const ui
     (void)ctx;
     if (!s)
         return 0;
-    if (!dibs__buffer_add(&s->in, data, length))
+    if (!dibs__bytes_add(&s->in, data, length))
         s->rpc = DIBS__RPC_MEMORY;
     else if (!take_messages(s))
         s->rpc = s->in.data[0] == 0 ? DIBS__RPC_LONG : DIBS__RPC_JUNK;
@@ -279,7 +281,7 @@ void dibs__h2_close(dibs__h2 *h)
         setsockopt(h->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
         close(h->fd);
     }
-    dibs__buffer_fini(&h->out);
+    dibs__bytes_fini(&h->out);
     free(h);
 }
 
@@ -308,9 +310,9 @@ static nghttp2_nv header(const char *name, const char *value)
 
 bool dibs__h2_pack(dibs__h2_stream *s, const ProtobufCMessage *message)
 {
-    dibs__buffer *b = &s->out;
+    dibs__bytes *b = &s->out;
     size_t length = protobuf_c_message_get_packed_size(message);
-    uint8_t *p = dibs__buffer_room(b, PREFIX + length);
+    uint8_t *p = (uint8_t *)dibs__bytes_room(b, PREFIX + length);
 
     if (!p)
         return false;
@@ -337,7 +339,7 @@ bool dibs__h2_start(dibs__h2 *h, dibs__h2_stream *s, const char *path, const cha
     s->lasting = lasting;
     s->out_at = 0;
     s->out_whole = false;
-    s->in.length = 0;
+    dibs__bytes_clear(&s->in);
     s->text[0] = '\0';
     s->rpc = DIBS__RPC_CUT; /* until the trailers say otherwise */
     if (h->goodbye)
@@ -370,13 +372,13 @@ void dibs__h2_forget(dibs__h2 *h, dibs__h2_stream *s)
 
 void dibs__h2_stream_fini(dibs__h2_stream *s)
 {
-    dibs__buffer_fini(&s->out);
-    dibs__buffer_fini(&s->in);
+    dibs__bytes_fini(&s->out);
+    dibs__bytes_fini(&s->in);
 }
 
 /* ---- Bytes ----------------------------------------------------------------------------------- */
 
-static ssize_t write_some(dibs__h2 *h, const uint8_t *data, size_t length)
+static ssize_t write_some(dibs__h2 *h, const char *data, size_t length)
 {
     short wait_for;
 
@@ -392,7 +394,7 @@ static bool gather(dibs__h2 *h)
     ssize_t n;
 
     while ((n = nghttp2_session_mem_send(h->session, &data)) > 0)
-        if (!dibs__buffer_add(&h->out, data, (size_t)n))
+        if (!dibs__bytes_add(&h->out, data, (size_t)n))
             return false;
     return n == 0;
 }
@@ -410,7 +412,8 @@ dibs__h2_state dibs__h2_flush(dibs__h2 *h)
         else if (n == 0 || errno != EINTR)
             return DIBS__H2_DEAD;
     }
-    h->out.length = h->out_at = 0;
+    dibs__bytes_clear(&h->out);
+    h->out_at = 0;
     return DIBS__H2_GOOD;
 }
 

@@ -6,9 +6,9 @@
 #ifndef DIBS_ETCD_H2_H
 #define DIBS_ETCD_H2_H
 
+#include "core/bytes.h"
 #include "core/env.h"
 #include "dibs.h"
-#include "engines/etcd/bytes.h"
 #include "net/tls.h"
 
 #include <protobuf-c/protobuf-c.h>
@@ -44,7 +44,7 @@ struct dibs__h2_stream {
     bool lasting, out_whole;
     int rpc;
     char text[200];
-    dibs__buffer out, in;
+    dibs__bytes out, in;
     size_t out_at;
 };
 

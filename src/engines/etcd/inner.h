@@ -37,8 +37,8 @@ typedef struct dibs__etcd_lease {
 typedef struct dibs__etcd_guard {
     int64_t session;      /* 0: there is none */
     int64_t epoch;        /* the revision at which its key was written */
-    dibs__buffer key;     /* owned */
-    dibs__buffer bytes;   /* what is added to a guarded transaction */
+    dibs__bytes key;      /* owned */
+    dibs__bytes bytes;    /* what is added to a guarded transaction */
     bool stale;           /* a request without an answer may arrive: it is to be written anew */
     bool writing;         /* that is under way */
     bool reported;        /* that it could not be, and why */

@@ -10,6 +10,8 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define CONNECT_SPAN (2 * DIBS__SECOND) /* for one server, at most */
@@ -62,9 +64,9 @@ static dibs_status read_token(const dibs__h2_stream *s, char **token, dibs_error
 
     if (s->rpc != DIBS__RPC_OK)
         return dibs__etcd_refusal(s->rpc, s->text, err);
-    reply = s->in.length < 5
-                ? NULL
-                : etcd__authenticate_response__unpack(NULL, s->in.length - 5, s->in.data + 5);
+    reply = s->in.length < 5 ? NULL
+                             : etcd__authenticate_response__unpack(NULL, s->in.length - 5,
+                                                                   (const uint8_t *)s->in.data + 5);
     *token = reply && reply->token ? strdup(reply->token) : NULL;
     if (reply)
         etcd__authenticate_response__free_unpacked(reply, NULL);

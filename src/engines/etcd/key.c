@@ -3,6 +3,8 @@
 #include "engines/etcd/etcd.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* ---- Keys ------------------------------------------------------------------------------------ */
 

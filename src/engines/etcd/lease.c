@@ -13,6 +13,8 @@
 #include "engines/etcd/error.h"
 #include "engines/etcd/inner.h"
 
+#include <string.h>
+
 /* ---- Steps ----------------------------------------------------------------------------------- */
 
 static void push(dibs__etcd_client *c, int64_t id)

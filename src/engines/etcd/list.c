@@ -4,6 +4,8 @@
 #include "engines/etcd/etcd.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static const Etcd__RangeResponse *range_at(const Etcd__TxnResponse *r, size_t i)
 {

@@ -4,6 +4,8 @@
 
 #include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define VALUE_SIZE (DIBS__ENTRIES_KEY_SIZE + DIBS__ENTRIES_VALUE_SIZE)
 

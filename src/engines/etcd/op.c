@@ -3,6 +3,8 @@
 #include "core/error.h"
 #include "engines/etcd/etcd.h"
 
+#include <stdlib.h>
+
 dibs__etcd_op *dibs__etcd_op_new(dibs__entries_backend *s, dibs__entries_call *call)
 {
     dibs__etcd *e = (dibs__etcd *)s;

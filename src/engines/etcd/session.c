@@ -13,6 +13,7 @@
 #include "engines/etcd/etcd.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define VALUE_LEASE_SECONDS (24 * 3600)
 #define TOUCH_SPAN          (3600 * DIBS__SECOND)

@@ -5,6 +5,9 @@
 #define _GNU_SOURCE
 #include "engines/etcd/etcd.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 typedef struct slot {
     dibs__node by_attempt;
     unsigned number;

@@ -11,6 +11,8 @@
 #include "engines/etcd/inner.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 typedef struct dibs__etcd_watch {
     dibs__node by_tag;    /* the hash is the tag */

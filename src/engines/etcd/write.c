@@ -5,6 +5,8 @@
 #include "engines/etcd/error.h"
 #include "engines/etcd/etcd.h"
 
+#include <stdlib.h>
+
 #define CHUNK 100 /* etcd takes 128 operations at each level of a transaction */
 
 /* For each entry: if it is there, write to it; or delete it. */

@@ -135,7 +135,7 @@ dibs__my_outcome dibs__my_ask(dibs__my_conn *c, const dibs__sql_batch *b, dibs__
     bool more = true;
 
     *at = 0;
-    if (dibs__my_query(c->m, c->text.at, c->text.size, env, until) < 0)
+    if (dibs__my_query(c->m, c->text.data, c->text.length, env, until) < 0)
         return DIBS__MY_LATE;
     for (;; ++*at) {
         dibs__my_outcome what = read_one(c, b, until, *at);

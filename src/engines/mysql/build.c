@@ -32,7 +32,7 @@ static bool begin_statement(dibs__my_conn *c, size_t command, dibs__my_answer an
         c->room = room;
     }
     c->statement[c->count++] = (dibs__my_statement){command, answer};
-    if (c->text.size)
+    if (c->text.length)
         dibs__my_add(&c->text, "; ");
     return true;
 }
@@ -61,12 +61,12 @@ static size_t length_of_list(const dibs__sql_value *args, size_t count)
 static void add_prepare(dibs__my_conn *c, const char *prefix, const char *pattern,
                         const dibs__sql_value *args, const char *name)
 {
-    dibs__my_text inner = {0};
+    dibs__bytes inner = {0};
     dibs__sql_value text = {.kind = DIBS__SQL_BYTES};
 
     dibs__my_add_template(&inner, prefix, pattern, args);
-    text.bytes = inner.at;
-    text.size = inner.size;
+    text.bytes = inner.data;
+    text.size = inner.length;
     if (inner.failed || !begin_statement(c, OURS, DIBS__MY_NOTHING)) {
         c->text.failed = true;
     } else {
@@ -75,7 +75,7 @@ static void add_prepare(dibs__my_conn *c, const char *prefix, const char *patter
         dibs__my_add(&c->text, " FROM ");
         dibs__my_add_value(&c->text, &text);
     }
-    dibs__my_text_fini(&inner);
+    dibs__bytes_fini(&inner);
 }
 
 typedef struct part {
@@ -317,7 +317,7 @@ static void add_wake_signals(dibs__my_conn *c, const dibs__sql_batch *b, size_t 
 
 static void begin_message(dibs__my_conn *c)
 {
-    c->text.size = c->count = 0;
+    c->text.length = c->count = 0;
 }
 
 /* Waiting for rows. InnoDB counts in whole seconds; MariaDB takes 0 for none at all, and bounds a statement by

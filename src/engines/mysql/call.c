@@ -18,7 +18,7 @@ int dibs__my_call_start(dibs__my_call *c, const dibs__my_address *p)
             dibs__my_close_on_exec(c->m);
         return waits_for;
     case DIBS__MY_QUERY:
-        return mysql_real_query_start(&c->failed, c->m, c->text.at, c->text.size);
+        return mysql_real_query_start(&c->failed, c->m, c->text.data, c->text.length);
     case DIBS__MY_STORE:
         return mysql_store_result_start(&c->result, c->m);
     case DIBS__MY_NEXT:

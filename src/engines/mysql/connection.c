@@ -263,7 +263,7 @@ dibs_status dibs__my_conn_open(dibs__sql *base, dibs__deadline until, dibs__sql_
 
 static void free_conn(dibs__my_conn *c)
 {
-    dibs__my_text_fini(&c->text);
+    dibs__bytes_fini(&c->text);
     free(c->statement);
     free(c->forecast);
     free(c->cells);

@@ -129,7 +129,7 @@ static dibs_status cannot_send(dibs__my_conn *c, bool was_open, dibs__deadline u
                                dibs_error *err)
 {
     bool failed = c->text.failed;
-    size_t size = c->text.size;
+    size_t size = c->text.length;
 
     memset(c->prepared, 0, sizeof c->prepared);
     c->row_wait = -1;
@@ -165,7 +165,7 @@ static dibs_status exchange(dibs__my_conn *c, const dibs__sql_batch *b, dibs__de
     bool commits = commit != SIZE_MAX;
     dibs__my_outcome what;
 
-    if (c->text.failed || c->text.size >= c->packet_max)
+    if (c->text.failed || c->text.length >= c->packet_max)
         return cannot_send(c, was_open, until, err);
     what = ask(c, b, until, &at);
     if (commits && (what == DIBS__MY_READ_ALL || at > commit)) {
@@ -203,7 +203,7 @@ dibs_status dibs__my_do(dibs__my_conn *c, const char *text, dibs__deadline until
     dibs__my_outcome what = DIBS__MY_NO_MEMORY;
     dibs_status status;
 
-    c->count = c->text.size = 0;
+    c->count = c->text.length = 0;
     c->text.failed = false;
     dibs__my_add(&c->text, text);
     if (!c->text.failed)

@@ -18,15 +18,15 @@ static dibs_status take(dibs__my_conn *c, dibs__deadline until, dibs_error *err)
 {
     dibs__my *e = (dibs__my *)c->base.e;
     dibs__sql_value id = {.kind = DIBS__SQL_BYTES, .bytes = e->base.id};
-    dibs__my_text text = {0};
+    dibs__bytes text = {0};
     dibs_status status = DIBS_OK;
 
     id.size = strlen(id.bytes);
     dibs__my_add_pattern(&text, "", "DO GET_LOCK(CONCAT('" DIBS__MY_LATCH "', $1), 0)", &id);
-    dibs__my_add_bytes(&text, "", 1);
+    dibs__bytes_add(&text, "", 1);
     if (!text.failed)
-        status = dibs__my_do(c, text.at, until, err);
-    dibs__my_text_fini(&text);
+        status = dibs__my_do(c, text.data, until, err);
+    dibs__bytes_fini(&text);
     return status;
 }
 

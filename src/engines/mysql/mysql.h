@@ -28,6 +28,7 @@
 #ifndef DIBS_ENGINES_MYSQL_H
 #define DIBS_ENGINES_MYSQL_H
 
+#include "core/bytes.h"
 #include "families/rows/rows.h"
 
 #include <mysql.h>
@@ -58,26 +59,17 @@ bool dibs__my_address_copy(dibs__my_address *to, const dibs__my_address *from);
 
 /* ---- text.c ---------------------------------------------------------------------------------- */
 
-/* Text that grows. After a failure it stays as it is and `failed` is set. */
-typedef struct dibs__my_text {
-    char *at;
-    size_t size, room;
-    bool failed;
-} dibs__my_text;
-
-void dibs__my_add(dibs__my_text *t, const char *text);
-void dibs__my_add_bytes(dibs__my_text *t, const char *bytes, size_t size);
+void dibs__my_add(dibs__bytes *t, const char *text);
 /* As a literal: NULL, a number, 'bytes', or (…, …) for a list. */
-void dibs__my_add_value(dibs__my_text *t, const dibs__sql_value *value);
+void dibs__my_add_value(dibs__bytes *t, const dibs__sql_value *value);
 /* `pattern` with $1…$9, $a… for `args`, and {lock}, {holder}, {waiter}, {wake}, {cell}, {request}
  * for tables. */
-void dibs__my_add_pattern(dibs__my_text *t, const char *prefix, const char *pattern,
+void dibs__my_add_pattern(dibs__bytes *t, const char *prefix, const char *pattern,
                           const dibs__sql_value *args);
 /* The same with ? in the place of each value, and the values alone, in that order. */
-void dibs__my_add_template(dibs__my_text *t, const char *prefix, const char *pattern,
+void dibs__my_add_template(dibs__bytes *t, const char *prefix, const char *pattern,
                            const dibs__sql_value *args);
-void dibs__my_add_values(dibs__my_text *t, const char *pattern, const dibs__sql_value *args);
-void dibs__my_text_fini(dibs__my_text *t);
+void dibs__my_add_values(dibs__bytes *t, const char *pattern, const dibs__sql_value *args);
 
 /* ---- dialect.c ------------------------------------------------------------------------------- */
 
@@ -176,7 +168,7 @@ typedef struct dibs__my_conn {
     MYSQL_STMT *quick[DIBS__MY_QUICK];
     bool ready[DIBS__MY_QUICK];
     uint8_t prepared[DIBS__MY_FORMS][DIBS__MY_STATEMENTS]; /* for which lengths of lists */
-    dibs__my_text text;
+    dibs__bytes text;
     dibs__my_statement *statement; /* what `text` consists of */
     size_t count, room;
     dibs__my_forecast *forecast;
@@ -287,7 +279,7 @@ typedef struct dibs__my_seen {
 /* False: it was there already. One too many is not kept: it will be told twice. */
 bool dibs__my_seen_add(dibs__my_seen *s, const char *text);
 /* All of them as ('…', '…'): they are being deleted. */
-void dibs__my_seen_list(dibs__my_seen *s, dibs__my_text *out);
+void dibs__my_seen_list(dibs__my_seen *s, dibs__bytes *out);
 void dibs__my_seen_gone(dibs__my_seen *s);
 
 /* ---- call.c ---------------------------------------------------------------------------------- */
@@ -303,8 +295,8 @@ typedef enum dibs__my_step {
 typedef struct dibs__my_call {
     MYSQL *m; /* NULL: none */
     dibs__my_step step;
-    int waits_for;      /* 0: no call is under way */
-    dibs__my_text text; /* of the query */
+    int waits_for;    /* 0: no call is under way */
+    dibs__bytes text; /* of the query */
     /* what came of it */
     MYSQL *connected;
     MYSQL_RES *result;
@@ -339,13 +331,13 @@ typedef struct dibs__my_round {
 #define DIBS__MY_PATIENCE (10 * DIBS__SECOND) /* for an answer that should come at once */
 
 /* Puts the message in the place of `out`'s text. */
-void dibs__my_round_begin(dibs__my_round *r, dibs__my_round_kind kind, dibs__my_text *out);
+void dibs__my_round_begin(dibs__my_round *r, dibs__my_round_kind kind, dibs__bytes *out);
 /* How long its answer may take. */
 int64_t dibs__my_round_span(const dibs__my_round *r);
 /* The answer to its next statement; NULL: no rows. Tells whoever is meant. */
 void dibs__my_round_read(dibs__my_round *r, MYSQL_RES *result);
 /* What takes away all that others left for this handle and, if it has `awaited` cells, its marks. */
-void dibs__my_round_add_goodbye(const dibs__my_round *r, bool awaited, dibs__my_text *out);
+void dibs__my_round_add_goodbye(const dibs__my_round *r, bool awaited, dibs__bytes *out);
 
 /* ---- wake.c ---------------------------------------------------------------------------------- */
 

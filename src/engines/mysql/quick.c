@@ -67,14 +67,14 @@ static dibs__my_outcome prepare(dibs__my_conn *c, const dibs__sql_batch *b, int 
 
     if (!c->quick[number])
         c->quick[number] = mysql_stmt_init(c->m);
-    c->text.size = 0;
+    c->text.length = 0;
     c->text.failed = false;
     dibs__my_add_template(&c->text, ((dibs__my *)c->base.e)->address.prefix,
                           form->statement[0].pattern, dibs__sql_args(b, &b->command[0]));
     if (!c->quick[number] || c->text.failed)
         return DIBS__MY_NO_MEMORY;
     what = outcome_of(c, c->quick[number],
-                      dibs__my_stmt_prepare(c->m, c->quick[number], c->text.at, c->text.size,
+                      dibs__my_stmt_prepare(c->m, c->quick[number], c->text.data, c->text.length,
                                             c->base.e->base.env, until));
     c->ready[number] = what == DIBS__MY_READ_ALL;
     if (what == DIBS__MY_FAILED && mysql_errno(c->m) == ER_MAX_PREPARED_STMT_COUNT_REACHED)

@@ -18,7 +18,7 @@
 
 /* ---- What is asked --------------------------------------------------------------------------- */
 
-static void add(const dibs__my_round *r, dibs__my_text *out, const char *pattern)
+static void add(const dibs__my_round *r, dibs__bytes *out, const char *pattern)
 {
     dibs__sql_value id = {.kind = DIBS__SQL_BYTES, .bytes = r->e->base.id};
 
@@ -27,7 +27,7 @@ static void add(const dibs__my_round *r, dibs__my_text *out, const char *pattern
 }
 
 /* After an eviction the wake signal is free in a moment. */
-static void add_set_up(dibs__my_round *r, dibs__my_text *out, bool after_eviction)
+static void add_set_up(dibs__my_round *r, dibs__bytes *out, bool after_eviction)
 {
     r->has_wake_signal = false;
     add(r, out, dibs__my_session);
@@ -35,13 +35,13 @@ static void add_set_up(dibs__my_round *r, dibs__my_text *out, bool after_evictio
     add(r, out, after_eviction ? "2)" : "0)");
 }
 
-static void add_deletion(dibs__my_round *r, dibs__my_text *out)
+static void add_deletion(dibs__my_round *r, dibs__bytes *out)
 {
     add(r, out, "DELETE FROM {wake} WHERE wake = $1 AND text IN ");
     dibs__my_seen_list(&r->seen, out);
 }
 
-static void add_watch(dibs__my_round *r, dibs__my_text *out)
+static void add_watch(dibs__my_round *r, dibs__bytes *out)
 {
     char wait[16];
 
@@ -59,7 +59,7 @@ static void add_watch(dibs__my_round *r, dibs__my_text *out)
     add(r, out, "), RELEASE_LOCK(CONCAT('" DIBS__MY_LATCH "', $1)), 0)");
 }
 
-void dibs__my_round_begin(dibs__my_round *r, dibs__my_round_kind kind, dibs__my_text *out)
+void dibs__my_round_begin(dibs__my_round *r, dibs__my_round_kind kind, dibs__bytes *out)
 {
     bool after_eviction = r->kind == DIBS__MY_EVICT;
 
@@ -67,7 +67,7 @@ void dibs__my_round_begin(dibs__my_round *r, dibs__my_round_kind kind, dibs__my_
     r->results = r->asleep = 0;
     r->latch_free = false;
     r->seen.going = 0;
-    out->size = 0;
+    out->length = 0;
     switch (kind) {
     case DIBS__MY_SET_UP:
         add_set_up(r, out, after_eviction);
@@ -88,7 +88,7 @@ int64_t dibs__my_round_span(const dibs__my_round *r)
     return DIBS__MY_PATIENCE + (r->kind == DIBS__MY_WATCH ? SLEEP_S * DIBS__SECOND : 0);
 }
 
-void dibs__my_round_add_goodbye(const dibs__my_round *r, bool awaited, dibs__my_text *out)
+void dibs__my_round_add_goodbye(const dibs__my_round *r, bool awaited, dibs__bytes *out)
 {
     add(r, out, "DELETE FROM {wake} WHERE wake = $1");
     if (awaited)

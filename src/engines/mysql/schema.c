@@ -76,17 +76,17 @@ static const char add_listed[] = "ALTER TABLE {lock} ADD COLUMN listed TINYINT N
 static const char check_cells[] =
     "SELECT data, reap FROM {cell} LIMIT 0; SELECT expires FROM {request} LIMIT 0";
 
-static char *finish(dibs__my_text *t)
+static char *finish(dibs__bytes *t)
 {
-    dibs__my_add_bytes(t, "", 1);
+    dibs__bytes_add(t, "", 1);
     if (t->failed) {
-        dibs__my_text_fini(t);
+        dibs__bytes_fini(t);
         return NULL;
     }
-    return t->at;
+    return t->data;
 }
 
-static void add_tables(dibs__my_text *t, const char *prefix, const char *const all[], size_t count)
+static void add_tables(dibs__bytes *t, const char *prefix, const char *const all[], size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         dibs__my_add_pattern(t, prefix, all[i], NULL);
@@ -96,7 +96,7 @@ static void add_tables(dibs__my_text *t, const char *prefix, const char *const a
 
 static char *lock_tables(const char *prefix)
 {
-    dibs__my_text t = {0};
+    dibs__bytes t = {0};
 
     add_tables(&t, prefix, tables, sizeof tables / sizeof tables[0]);
     return finish(&t);
@@ -104,7 +104,7 @@ static char *lock_tables(const char *prefix)
 
 static char *cell_tables(const char *prefix)
 {
-    dibs__my_text t = {0};
+    dibs__bytes t = {0};
 
     add_tables(&t, prefix, cells, sizeof cells / sizeof cells[0]);
     return finish(&t);
@@ -113,7 +113,7 @@ static char *cell_tables(const char *prefix)
 /* All of it, for a person. */
 char *dibs__my_schema(const char *prefix)
 {
-    dibs__my_text t = {0};
+    dibs__bytes t = {0};
 
     add_tables(&t, prefix, tables, sizeof tables / sizeof tables[0]);
     add_tables(&t, prefix, cells, sizeof cells / sizeof cells[0]);
@@ -122,7 +122,7 @@ char *dibs__my_schema(const char *prefix)
 
 static char *check_text(const char *prefix, const char *pattern)
 {
-    dibs__my_text t = {0};
+    dibs__bytes t = {0};
 
     dibs__my_add_pattern(&t, prefix, pattern, NULL);
     return finish(&t);

@@ -14,7 +14,7 @@ bool dibs__my_seen_add(dibs__my_seen *s, const char *text)
     return true;
 }
 
-void dibs__my_seen_list(dibs__my_seen *s, dibs__my_text *out)
+void dibs__my_seen_list(dibs__my_seen *s, dibs__bytes *out)
 {
     for (size_t i = 0; i < s->count; i++) {
         dibs__sql_value text = {.kind = DIBS__SQL_BYTES, .bytes = s->text[i]};

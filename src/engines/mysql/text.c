@@ -1,65 +1,34 @@
-/* Text that grows: literals, and patterns with their values filled in. */
+/* SQL text: literals, and patterns with their values filled in. */
 #include "engines/mysql/mysql.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-static bool reserve(dibs__my_text *t, size_t more)
+void dibs__my_add(dibs__bytes *t, const char *text)
 {
-    size_t room = t->room ? t->room : 1024;
-    char *larger;
-
-    if (t->failed || t->size + more <= t->room)
-        return !t->failed;
-    while (room < t->size + more)
-        room *= 2;
-    larger = realloc(t->at, room);
-    if (!larger) {
-        t->failed = true;
-        return false;
-    }
-    t->at = larger;
-    t->room = room;
-    return true;
-}
-
-void dibs__my_add_bytes(dibs__my_text *t, const char *bytes, size_t size)
-{
-    if (reserve(t, size)) {
-        memcpy(t->at + t->size, bytes, size);
-        t->size += size;
-    }
-}
-
-void dibs__my_add(dibs__my_text *t, const char *text)
-{
-    dibs__my_add_bytes(t, text, strlen(text));
-}
-
-void dibs__my_text_fini(dibs__my_text *t)
-{
-    free(t->at);
-    memset(t, 0, sizeof *t);
+    dibs__bytes_add(t, text, strlen(text));
 }
 
 /* The session's character set is `binary` and its sql_mode is ours: bytes are bytes, and a
  * backslash escapes. */
-static void add_quoted(dibs__my_text *t, const char *bytes, size_t size)
+static void add_quoted(dibs__bytes *t, const char *bytes, size_t size)
 {
-    if (!reserve(t, 2 * size + 2))
+    char *to = dibs__bytes_room(t, 2 * size + 2);
+
+    if (!to)
         return;
-    t->at[t->size++] = '\'';
+    *to++ = '\'';
     for (size_t i = 0; i < size; i++) {
         if (bytes[i] == '\'' || bytes[i] == '\\')
-            t->at[t->size++] = '\\';
-        t->at[t->size++] = bytes[i];
+            *to++ = '\\';
+        *to++ = bytes[i];
     }
-    t->at[t->size++] = '\'';
+    *to++ = '\'';
+    t->length = (size_t)(to - t->data);
 }
 
-void dibs__my_add_value(dibs__my_text *t, const dibs__sql_value *v)
+void dibs__my_add_value(dibs__bytes *t, const dibs__sql_value *v)
 {
     char number[24];
 
@@ -68,8 +37,7 @@ void dibs__my_add_value(dibs__my_text *t, const dibs__sql_value *v)
         dibs__my_add(t, "NULL");
         return;
     case DIBS__SQL_NUMBER:
-        dibs__my_add_bytes(t, number,
-                           (size_t)snprintf(number, sizeof number, "%" PRId64, v->number));
+        dibs__bytes_add(t, number, (size_t)snprintf(number, sizeof number, "%" PRId64, v->number));
         return;
     case DIBS__SQL_BYTES:
         add_quoted(t, v->bytes, v->size);
@@ -89,7 +57,7 @@ void dibs__my_add_value(dibs__my_text *t, const dibs__sql_value *v)
 /* What becomes of $n. */
 typedef enum manner { LITERAL, QUESTION_MARK, NO_PATTERN } manner;
 
-static void add_question_marks(dibs__my_text *t, const dibs__sql_value *v)
+static void add_question_marks(dibs__bytes *t, const dibs__sql_value *v)
 {
     if (v->kind != DIBS__SQL_LIST) {
         dibs__my_add(t, "?");
@@ -101,7 +69,7 @@ static void add_question_marks(dibs__my_text *t, const dibs__sql_value *v)
 }
 
 /* Without brackets, and after a comma unless it is the first. */
-static void add_plain_value(dibs__my_text *t, const dibs__sql_value *v, bool *first)
+static void add_plain_value(dibs__bytes *t, const dibs__sql_value *v, bool *first)
 {
     size_t count = v->kind == DIBS__SQL_LIST ? v->size : 1;
 
@@ -112,18 +80,18 @@ static void add_plain_value(dibs__my_text *t, const dibs__sql_value *v, bool *fi
     }
 }
 
-static const char *add_table(dibs__my_text *t, const char *prefix, const char *at)
+static const char *add_table(dibs__bytes *t, const char *prefix, const char *at)
 {
     const char *end = strchr(at, '}');
 
     dibs__my_add(t, "`");
     dibs__my_add(t, prefix);
-    dibs__my_add_bytes(t, at + 1, (size_t)(end - at - 1));
+    dibs__bytes_add(t, at + 1, (size_t)(end - at - 1));
     dibs__my_add(t, "`");
     return end + 1;
 }
 
-static void walk(dibs__my_text *t, const char *prefix, const char *at, const dibs__sql_value *args,
+static void walk(dibs__bytes *t, const char *prefix, const char *at, const dibs__sql_value *args,
                  manner how)
 {
     bool first = true;
@@ -131,7 +99,7 @@ static void walk(dibs__my_text *t, const char *prefix, const char *at, const dib
     while (*at) {
         size_t plain = strcspn(at, how == NO_PATTERN ? "$" : "${");
         if (how != NO_PATTERN)
-            dibs__my_add_bytes(t, at, plain);
+            dibs__bytes_add(t, at, plain);
         at += plain;
         if (*at == '{') {
             at = add_table(t, prefix, at);
@@ -148,19 +116,19 @@ static void walk(dibs__my_text *t, const char *prefix, const char *at, const dib
     }
 }
 
-void dibs__my_add_pattern(dibs__my_text *t, const char *prefix, const char *pattern,
+void dibs__my_add_pattern(dibs__bytes *t, const char *prefix, const char *pattern,
                           const dibs__sql_value *args)
 {
     walk(t, prefix, pattern, args, LITERAL);
 }
 
-void dibs__my_add_template(dibs__my_text *t, const char *prefix, const char *pattern,
+void dibs__my_add_template(dibs__bytes *t, const char *prefix, const char *pattern,
                            const dibs__sql_value *args)
 {
     walk(t, prefix, pattern, args, QUESTION_MARK);
 }
 
-void dibs__my_add_values(dibs__my_text *t, const char *pattern, const dibs__sql_value *args)
+void dibs__my_add_values(dibs__bytes *t, const char *pattern, const dibs__sql_value *args)
 {
     walk(t, "", pattern, args, NO_PATTERN);
 }

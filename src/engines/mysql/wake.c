@@ -397,7 +397,7 @@ void dibs__my_wake_free(dibs__my_wake *w)
         return;
     hang_up(w);
     close_all(w);
-    dibs__my_text_fini(&w->call.text);
+    dibs__bytes_fini(&w->call.text);
     free(w);
 }
 
@@ -407,11 +407,11 @@ void dibs__my_wake_clean(dibs__my_wake *w, dibs__my_conn *c, dibs__deadline unti
 {
     if (!w->listened)
         return;
-    w->call.text.size = 0;
+    w->call.text.length = 0;
     dibs__my_round_add_goodbye(&w->round, atomic_load(&w->e->awaited), &w->call.text);
-    dibs__my_add_bytes(&w->call.text, "", 1);
+    dibs__bytes_add(&w->call.text, "", 1);
     if (!w->call.text.failed)
-        dibs__my_do(c, w->call.text.at, until, NULL);
+        dibs__my_do(c, w->call.text.data, until, NULL);
 }
 
 void dibs__my_wake_abandon(dibs__my_wake *w)

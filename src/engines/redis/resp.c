@@ -1,49 +1,7 @@
 /* Writing requests. */
 #include "engines/redis/resp.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-static bool make_room(dibs__bytes *b, size_t more)
-{
-    size_t room = b->room ? b->room : 512;
-    char *data;
-
-    if (b->failed)
-        return false;
-    if (b->room - b->length >= more)
-        return true;
-    while (room - b->length < more)
-        room *= 2;
-    data = realloc(b->data, room);
-    if (!data) {
-        b->failed = true;
-        return false;
-    }
-    b->data = data;
-    b->room = room;
-    return true;
-}
-
-void dibs__bytes_add(dibs__bytes *b, const void *data, size_t length)
-{
-    if (length == 0 || !make_room(b, length))
-        return;
-    memcpy(b->data + b->length, data, length);
-    b->length += length;
-}
-
-void dibs__bytes_clear(dibs__bytes *b)
-{
-    b->length = 0;
-    b->failed = false;
-}
-
-void dibs__bytes_fini(dibs__bytes *b)
-{
-    free(b->data);
-    memset(b, 0, sizeof *b);
-}
 
 /* Decimal digits at the end of `out`; printf would cost more than all the rest of a request. */
 static char *digits(uint64_t number, char *end)

@@ -1,23 +1,10 @@
-/* Requests in the Redis protocol, written into a buffer that grows. A failed allocation is
- * remembered and told once, by `failed`, so that a command is put together without a check for each
- * of its words. */
+/* Requests in the Redis protocol. A command is put together without a check for each of its words: see core/bytes.h. */
 #ifndef DIBS_REDIS_RESP_H
 #define DIBS_REDIS_RESP_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "core/bytes.h"
+
 #include <stdint.h>
-
-typedef struct dibs__bytes {
-    char *data;
-    size_t length;
-    size_t room;
-    bool failed;
-} dibs__bytes;
-
-void dibs__bytes_add(dibs__bytes *b, const void *data, size_t length);
-void dibs__bytes_clear(dibs__bytes *b); /* the memory is kept */
-void dibs__bytes_fini(dibs__bytes *b);
 
 /* A command of `words` words, each of which follows. */
 void dibs__resp_begin(dibs__bytes *b, size_t words);

@@ -2,7 +2,6 @@
 #include "engines/zookeeper/exchange.h"
 
 #include "core/error.h"
-#include "core/thread.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,36 +14,26 @@ dibs__zk_exchange *dibs__zk_exchange_new(dibs__zk *z)
 
     if (!e)
         return NULL;
-    dibs__cond_init(&e->cond);
     e->z = z;
-    e->wanted = true;
     for (size_t i = 0; i < DIBS__ZK_REPLIES; i++)
         e->reply[i].e = e;
     return e;
 }
 
-/* With the mutex; leaves it. */
-static void leave(dibs__zk_exchange *e)
+static void destroy(dibs__zk_exchange *e)
 {
-    bool over = !e->wanted && e->left == 0;
-
-    pthread_mutex_unlock(&e->z->mutex);
-    if (!over)
-        return;
     for (size_t i = 0; i < DIBS__ZK_REPLIES; i++)
         free(e->reply[i].data);
     for (size_t i = 0; i < e->name_count; i++)
         free(e->names[i]);
     free(e->names);
-    pthread_cond_destroy(&e->cond);
     free(e);
 }
 
 void dibs__zk_exchange_drop(dibs__zk_exchange *e)
 {
-    pthread_mutex_lock(&e->z->mutex);
-    e->wanted = false;
-    leave(e);
+    if (dibs__answer_leave(&e->answer))
+        destroy(e);
 }
 
 /* ---- Requests -------------------------------------------------------------------------------- */
@@ -60,13 +49,14 @@ dibs_status dibs__zk_exchange_begin(dibs__zk *z, dibs_error *err)
 
 dibs__zk_exchange *dibs__zk_expect(dibs__zk_exchange *e)
 {
-    if (e->left++ == 0) {
+    if (dibs__answer_came(&e->answer)) {
         e->next = e->z->exchanges;
         e->at = &e->z->exchanges;
         if (e->next)
             e->next->at = &e->next;
         e->z->exchanges = e;
     }
+    dibs__answer_expect(&e->answer);
     return e;
 }
 
@@ -75,13 +65,12 @@ dibs__zk_reply *dibs__zk_expect_reply(dibs__zk_exchange *e, size_t i)
     return &dibs__zk_expect(e)->reply[i];
 }
 
-/* With the mutex: no answer is awaited any more. */
-static void complete(dibs__zk_exchange *e)
+/* With the mutex, before the last answer is given. */
+static void delist(dibs__zk_exchange *e)
 {
     *e->at = e->next;
     if (e->next)
         e->next->at = e->at;
-    pthread_cond_signal(&e->cond);
     if (!e->z->exchanges)
         pthread_cond_broadcast(&e->z->cond); /* its thread may wait for that */
 }
@@ -91,8 +80,9 @@ void dibs__zk_exchange_sent(dibs__zk_exchange *e, int rc)
     if (rc == ZOK)
         return;
     e->rc = rc;
-    if (--e->left == 0)
-        complete(e);
+    if (dibs__answer_awaited(&e->answer) == 1)
+        delist(e);
+    dibs__answer_expect_none(&e->answer);
 }
 
 dibs_status dibs__zk_exchange_wait(dibs__zk_exchange *e, dibs__deadline until, dibs_error *err)
@@ -100,9 +90,8 @@ dibs_status dibs__zk_exchange_wait(dibs__zk_exchange *e, dibs__deadline until, d
     dibs__zk *z = e->z;
     int rc;
 
-    while (e->left > 0 && dibs__now(z->backend.env) < until)
-        dibs__cond_sleep(&e->cond, &z->mutex, z->backend.env, until);
     pthread_mutex_unlock(&z->mutex);
+    dibs__answer_wait(&e->answer, z->backend.env, until);
     rc = dibs__zk_exchange_rc(e);
     return rc == ZOK ? DIBS_OK : dibs__zk_fail(z, rc, err);
 }
@@ -112,7 +101,7 @@ int dibs__zk_exchange_rc(dibs__zk_exchange *e)
     int rc;
 
     pthread_mutex_lock(&e->z->mutex);
-    rc = e->left > 0 ? ZOPERATIONTIMEOUT : e->rc;
+    rc = dibs__answer_came(&e->answer) ? e->rc : ZOPERATIONTIMEOUT;
     pthread_mutex_unlock(&e->z->mutex);
     return rc;
 }
@@ -122,9 +111,15 @@ int dibs__zk_exchange_rc(dibs__zk_exchange *e)
 /* With the mutex; leaves it. */
 static void answered(dibs__zk_exchange *e)
 {
-    if (--e->left == 0)
-        complete(e);
-    leave(e);
+    dibs__zk *z = e->z;
+    bool over;
+
+    if (dibs__answer_awaited(&e->answer) == 1)
+        delist(e);
+    over = dibs__answer_give(&e->answer);
+    pthread_mutex_unlock(&z->mutex);
+    if (over)
+        destroy(e);
 }
 
 void dibs__zk_exchange_on_text(int rc, const char *value, const void *data)
@@ -217,10 +212,10 @@ void dibs__zk_exchanges_lost(dibs__zk *z)
         e = z->exchanges;
         if (!e)
             break;
-        e->left = 0;
         e->rc = ZCLOSING;
-        complete(e);
-        leave(e);
+        while (dibs__answer_awaited(&e->answer) > 1)
+            dibs__answer_expect_none(&e->answer);
+        answered(e);
     }
     pthread_mutex_unlock(&z->mutex);
 }

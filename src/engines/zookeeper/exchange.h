@@ -2,11 +2,12 @@
  *
  *   begin → expect and sent for each request → wait → what came → drop
  *
- * Whoever gives up leaves the exchange to the answers that still come: the last one frees it, or the end
- * of the library's handle does. The backend's mutex guards it. */
+ * A thread that gives up leaves the exchange to the answers that still come (core/answer.h): the last one frees it, or
+ * the end of the library's handle does. The backend's mutex guards it. */
 #ifndef DIBS_ENGINES_ZOOKEEPER_EXCHANGE_H
 #define DIBS_ENGINES_ZOOKEEPER_EXCHANGE_H
 
+#include "core/answer.h"
 #include "engines/zookeeper/zookeeper.h"
 
 /* Of a multi: a stretch of cells that are dropped, with their guards, and the folder. */
@@ -27,10 +28,8 @@ typedef struct dibs__zk_reply {
 struct dibs__zk_exchange {
     dibs__zk *z;
     dibs__zk_exchange *next, **at; /* of z->exchanges, while answers are awaited */
-    pthread_cond_t cond;
-    bool wanted; /* somebody has it */
-    int left;    /* answers that are awaited */
-    int rc;      /* of what is not a reply, or of a reply that failed */
+    dibs__answer answer;
+    int rc; /* of what is not a reply, or of a reply that failed */
     char **names;
     size_t name_count;
     zoo_op_result_t results[DIBS__ZK_OPS];

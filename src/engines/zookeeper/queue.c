@@ -57,7 +57,7 @@ static void settle(dibs__zk_exchange *e, uint64_t session, const char *queue, co
     pthread_mutex_lock(&z->mutex);
     if (e->reply[0].data)
         take_place(e, session, t);
-    not_made = e->left == 0 && e->reply[0].rc == ZNONODE;
+    not_made = dibs__answer_came(&e->answer) && e->reply[0].rc == ZNONODE;
     pthread_mutex_unlock(&z->mutex);
     if (!t->made && !not_made)
         dibs__zk_stray_add(z, session, queue, tag, 0);

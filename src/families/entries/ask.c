@@ -1,9 +1,10 @@
 /* Calls to the adapter: made with the strings that they point to, started, and waited for or left to
  * a callback.
  *
- * Who waits for an answer may give up before it comes; the adapter has the call until it is done.
- * Whoever of the two is last frees it. */
+ * A thread that waits for an answer may give up before it comes; the adapter has the call until it is done
+ * (core/answer.h). */
 #define _GNU_SOURCE
+#include "core/answer.h"
 #include "core/error.h"
 #include "core/thread.h"
 #include "families/entries/inner.h"
@@ -19,9 +20,7 @@ typedef struct text {
 typedef struct ask {
     dibs__entries_call call; /* first */
     dibs__entries *entries;
-    atomic_int refs;
-    bool done;
-    pthread_cond_t cond;
+    dibs__answer answer;
     text *texts;
     dibs__entries_lock *lock; /* names */
     size_t locks, room;
@@ -58,7 +57,6 @@ static void destroy(ask *a)
     dibs__entries_listing_fini(&a->call.listing);
     free(a->call.check);
     free((void *)(uintptr_t)a->call.keys);
-    pthread_cond_destroy(&a->cond);
     free(a);
 }
 
@@ -99,10 +97,8 @@ dibs__entries_call *dibs__ask_new(dibs__entries *entries, const char *name, cons
     if (!a)
         return NULL;
     a->entries = entries;
-    a->refs = 1;
     a->call.place = UINT64_MAX;
     a->call.until = DIBS__NEVER;
-    dibs__cond_init(&a->cond);
     if ((name && !(a->call.name = dibs__ask_copy(&a->call, name))) ||
         (key && !(a->call.key = dibs__ask_copy(&a->call, key)))) {
         dibs__ask_drop(&a->call);
@@ -111,15 +107,12 @@ dibs__entries_call *dibs__ask_new(dibs__entries *entries, const char *name, cons
     return &a->call;
 }
 
-static void unref(ask *a)
-{
-    if (atomic_fetch_sub(&a->refs, 1) == 1)
-        destroy(a);
-}
-
 void dibs__ask_free(dibs__entries_call *call)
 {
-    unref((ask *)call);
+    ask *a = (ask *)call;
+
+    if (dibs__answer_leave(&a->answer))
+        destroy(a);
 }
 
 void dibs__entries_done(dibs__entries_call *call)
@@ -128,13 +121,10 @@ void dibs__entries_done(dibs__entries_call *call)
 
     if (call->then) {
         call->then(call);
-    } else {
-        pthread_mutex_lock(&a->entries->mutex);
-        a->done = true;
-        pthread_mutex_unlock(&a->entries->mutex);
-        pthread_cond_signal(&a->cond);
+        destroy(a);
+    } else if (dibs__answer_give(&a->answer)) {
+        destroy(a);
     }
-    unref(a);
 }
 
 void dibs__entries_sleep(dibs__entries *entries, pthread_cond_t *cond, dibs__deadline until)
@@ -147,23 +137,17 @@ dibs_status dibs__ask_wait(dibs__entries *entries, dibs__entries_slot slot,
 {
     ask *a = (ask *)call;
     dibs_status status;
-    bool done;
 
     call->until = until;
-    atomic_fetch_add(&a->refs, 1);
+    dibs__answer_expect(&a->answer);
     status = slot(entries->backend, call);
     if (status != DIBS_OK) {
-        atomic_fetch_sub(&a->refs, 1);
+        dibs__answer_expect_none(&a->answer);
         if (err)
             *err = call->err;
         return status;
     }
-    pthread_mutex_lock(&entries->mutex);
-    while (!a->done && dibs__now(entries->base.env) < until)
-        dibs__entries_sleep(entries, &a->cond, until);
-    done = a->done;
-    pthread_mutex_unlock(&entries->mutex);
-    if (!done)
+    if (!dibs__answer_wait(&a->answer, entries->base.env, until))
         return dibs__fail(err, DIBS_UNKNOWN, "%s: no answer in time",
                           entries->backend->adapter->name);
     if (call->status != DIBS_OK && err)
@@ -176,7 +160,7 @@ bool dibs__ask_start(dibs__entries *entries, dibs__entries_slot slot, dibs__entr
 {
     call->then = then;
     if (slot(entries->backend, call) == DIBS_OK)
-        return true; /* its one reference is the adapter's now */
+        return true; /* it is the adapter's now */
     destroy((ask *)call);
     return false;
 }

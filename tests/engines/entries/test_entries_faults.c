@@ -1,7 +1,7 @@
 /* Faults that hit ZooKeeper and etcd alike: partitions, sessions that end while holding and while
  * waiting, answers that are cut anywhere, servers that are silent, dead or back again.
  *
- * usage: test_line_faults zookeeper|etcd [PATTERN] */
+ * usage: test_entries_faults zookeeper|etcd [PATTERN] */
 #define _GNU_SOURCE
 #include "kit.h"
 

@@ -1,7 +1,7 @@
 /* Runs of once on ZooKeeper and etcd: waits for another's run when connection, session or server fail, and
  * who counts as dead when clocks are wrong.
  *
- * usage: test_line_runs zookeeper|etcd [PATTERN] */
+ * usage: test_entries_runs zookeeper|etcd [PATTERN] */
 #define _GNU_SOURCE
 #include "families/entries/inner.h"
 #include "kit.h"

@@ -1,5 +1,5 @@
 /* The etcd engine: TLS, accounts, leases and keys that somebody else removes, and a history that is cut off. What
- * hits ZooKeeper as well is in test_line_faults.c. */
+ * hits ZooKeeper as well is in test_entries_faults.c. */
 #define _GNU_SOURCE
 #include "engines/entries/kit.h"
 #include "engines/etcd/h2.h"

@@ -1,5 +1,5 @@
 /* The ZooKeeper engine: places that are made, accounts, nodes that vanish when nobody uses them or that somebody
- * deletes, and a follower that is cut off from its leader. What hits etcd as well is in test_line_faults.c. */
+ * deletes, and a follower that is cut off from its leader. What hits etcd as well is in test_entries_faults.c. */
 #define _GNU_SOURCE
 #define THREADED
 #include "cases.h"

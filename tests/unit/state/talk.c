@@ -158,7 +158,7 @@ int teardown(void **state)
 
 int main(void)
 {
-    static const tests_of *const all[] = {&line_tests, &time_tests, &operator_tests, &store_tests,
+    static const tests_of *const all[] = {&queue_tests, &time_tests, &operator_tests, &store_tests,
                                           &attempt_tests};
     static struct CMUnitTest tests[100];
     size_t n = 0;

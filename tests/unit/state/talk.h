@@ -61,7 +61,7 @@ typedef struct tests_of {
     size_t count;
 } tests_of;
 
-extern const tests_of line_tests, time_tests, operator_tests, store_tests, attempt_tests;
+extern const tests_of queue_tests, time_tests, operator_tests, store_tests, attempt_tests;
 
 #define TEST(name)       cmocka_unit_test_setup_teardown(name, setup, teardown)
 #define SLOTS(name)      cmocka_unit_test_setup_teardown(name, setup_slots, teardown)

@@ -160,7 +160,7 @@ static void nobody_overtakes(void **state)
     assert_woken("c", NULL);
 }
 
-static void cancel_leaves_the_line(void **state)
+static void cancel_leaves_the_queue(void **state)
 {
     (void)state;
     lock("a");
@@ -297,7 +297,7 @@ static void a_newer_attempt_may_ask_for_more(void **state)
 }
 
 /* Not before those who waited for the one that was given up. */
-static void asking_for_more_goes_to_the_end_of_the_line(void **state)
+static void asking_for_more_goes_to_the_end_of_the_queue(void **state)
 {
     (void)state;
     share("a/1");
@@ -435,7 +435,7 @@ static void another_handle_that_leaves_asks_no_more(void **state)
     assert_int_equal(keep("a/1", 0), DIBS__GRANTED);
 }
 
-static void another_handle_takes_the_place_in_line(void **state)
+static void another_handle_takes_the_place_in_the_queue(void **state)
 {
     (void)state;
     lock("x");
@@ -460,7 +460,7 @@ static void exclusive_may_become_shared(void **state)
     assert_true(f.reply.floor == f.reply.fence);
 }
 
-/* The line moved, so whoever fits now must be served in the same step. */
+/* The queue moved, so everybody who fits now must be served in the same step. */
 static void a_waiter_that_asks_for_less_is_served(void **state)
 {
     (void)state;
@@ -563,7 +563,7 @@ static const struct CMUnitTest tests[] = {
     TEST(release_hands_over_to_the_head),
     TEST(serves_in_order_of_arrival),
     TEST(nobody_overtakes),
-    TEST(cancel_leaves_the_line),
+    TEST(cancel_leaves_the_queue),
     TEST(cancel_of_one_just_granted_gives_back),
     TEST(cancel_of_an_old_attempt_is_harmless),
     TEST(cancel_of_the_head_serves_the_next),
@@ -573,7 +573,7 @@ static const struct CMUnitTest tests[] = {
     TEST(resume_kills_the_old_grant),
     TEST(a_resumed_waiter_keeps_its_place),
     TEST(a_newer_attempt_may_ask_for_more),
-    TEST(asking_for_more_goes_to_the_end_of_the_line),
+    TEST(asking_for_more_goes_to_the_end_of_the_queue),
     TEST(an_older_attempt_cannot_take_over),
     TEST(attempts_are_compared_as_numbers),
     TEST(an_older_attempt_cannot_take_the_place),
@@ -582,7 +582,7 @@ static const struct CMUnitTest tests[] = {
     TEST(another_handle_waits_for_a_shared_one),
     TEST(another_handle_does_not_wait_for_a_kept_slot),
     TEST(another_handle_that_leaves_asks_no_more),
-    TEST(another_handle_takes_the_place_in_line),
+    TEST(another_handle_takes_the_place_in_the_queue),
     TEST(exclusive_may_become_shared),
     SLOTS(a_waiter_that_asks_for_less_is_served),
     TEST(many_share),
@@ -591,4 +591,4 @@ static const struct CMUnitTest tests[] = {
     SLOTS(capacity_is_kept),
     SLOTS(an_idle_lock_forgets_its_capacity_when_broken),
 };
-TESTS(line_tests, tests);
+TESTS(queue_tests, tests);

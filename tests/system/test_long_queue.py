@@ -2,7 +2,7 @@
 """500 waiters on one lock of ZooKeeper and of etcd, by the server's own counters: one watch event a hand-off, and a
 hand-off costs the same behind ten and behind five hundred.
 
-usage: test_line.py --handover_ring HANDOVER_RING [ENGINE...]
+usage: test_long_queue.py --handover_ring HANDOVER_RING [ENGINE...]
 """
 
 import argparse
@@ -37,9 +37,9 @@ COUNTS = {'zookeeper': zookeeper_counts, 'etcd': etcd_counts}
 
 
 def ride(args, server, engine, waiters):
-    """What ROUNDS hand-offs cost each, with so many in line."""
-    name = 'line-%d' % waiters
-    url = '%s?session=%s' % (server.url('line'), SESSION)
+    """What ROUNDS hand-offs cost each, with so many in the queue."""
+    name = 'queue-%d' % waiters
+    url = '%s?session=%s' % (server.url('queue'), SESSION)
     process = subprocess.Popen([args.handover_ring, url, name, *map(str, (HANDLES, waiters, ROUNDS))],
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
