@@ -1,4 +1,4 @@
-/* Handles: opening by URL, the sink for wake-ups, closing. */
+/* Handles: what every call needs of one, opening by URL, engines as data. How they end: close.c. */
 #define _GNU_SOURCE
 #include "core/handle.h"
 
@@ -93,10 +93,7 @@ dibs__deadline dibs__request_until(const dibs *d, dibs__deadline patience)
     return patience == DIBS__NEVER ? until : dibs__sooner(until, patience + DIBS__GRACE);
 }
 
-static void log_args(dibs *d, dibs_log_level level, const char *format, va_list args)
-    __attribute__((format(printf, 3, 0)));
-
-static void log_args(dibs *d, dibs_log_level level, const char *format, va_list args)
+void dibs__log_args(dibs *d, dibs_log_level level, const char *format, va_list args)
 {
     char line[1024];
 
@@ -111,81 +108,7 @@ void dibs__log(dibs *d, dibs_log_level level, const char *format, ...)
     va_list args;
 
     va_start(args, format);
-    log_args(d, level, format, args);
-    va_end(args);
-}
-
-/* ---- The sink: what engines tell us ---------------------------------------------------------- */
-
-/* A handle that is being closed ignores events: its grants are being given back. */
-static dibs_grant *find_open(dibs *d, const char *attempt)
-{
-    return d->closing ? NULL : dibs__grant_of_attempt(d, attempt);
-}
-
-static void on_granted(dibs__sink *sink, const char *attempt, uint64_t fence, uint64_t floor)
-{
-    dibs *d = DIBS__FROM(dibs, sink, sink);
-    dibs_grant *g;
-
-    pthread_mutex_lock(&d->mutex);
-    g = find_open(d, attempt);
-    if (g && g->ticket)
-        dibs__ticket_handed(g->ticket, fence, floor);
-    pthread_mutex_unlock(&d->mutex);
-}
-
-static void on_check(dibs__sink *sink, const char *attempt)
-{
-    dibs *d = DIBS__FROM(dibs, sink, sink);
-    dibs_grant *g;
-
-    pthread_mutex_lock(&d->mutex);
-    g = find_open(d, attempt);
-    if (g)
-        dibs__grant_check(g);
-    pthread_mutex_unlock(&d->mutex);
-}
-
-static void on_changed(dibs__sink *sink, uint64_t cell)
-{
-    dibs *d = DIBS__FROM(dibs, sink, sink);
-
-    pthread_mutex_lock(&d->mutex);
-    dibs__watches_end(d, cell);
-    pthread_mutex_unlock(&d->mutex);
-}
-
-static void on_check_all(dibs__sink *sink, unsigned at)
-{
-    dibs *d = DIBS__FROM(dibs, sink, sink);
-
-    pthread_mutex_lock(&d->mutex);
-    if (!d->closing)
-        dibs__check_all(d, at);
-    pthread_mutex_unlock(&d->mutex);
-}
-
-static bool on_waited_for(dibs__sink *sink)
-{
-    dibs *d = DIBS__FROM(dibs, sink, sink);
-    bool so;
-
-    pthread_mutex_lock(&d->mutex);
-    so = d->waits > 0;
-    pthread_mutex_unlock(&d->mutex);
-    return so;
-}
-
-static void on_log(dibs__sink *sink, dibs_log_level level, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static void on_log(dibs__sink *sink, dibs_log_level level, const char *format, ...)
-{
-    va_list args;
-
-    va_start(args, format);
-    log_args(DIBS__FROM(dibs, sink, sink), level, format, args);
+    dibs__log_args(d, level, format, args);
     va_end(args);
 }
 
@@ -266,14 +189,14 @@ static void fill_identity(dibs *d, const dibs__env *env, const dibs_options *o)
     d->wait_ms = o->wait_ms ? o->wait_ms : DIBS_FOREVER;
     d->log = o->log;
     d->log_data = o->log_data;
-    d->sink = (dibs__sink){on_granted, on_check, on_changed, on_check_all, on_waited_for, on_log};
+    d->sink = dibs__core_sink;
     d->news.end = &d->news.first;
     d->outcomes.end = &d->outcomes.first;
     d->workers.end = &d->workers.first;
     d->armed = DIBS__NEVER;
 }
 
-static void free_handle(dibs *d)
+void dibs__handle_free(dibs *d)
 {
     int fds[] = {d->notice_fd, d->timer_fd, d->wake_fd, d->leader_fd};
 
@@ -319,7 +242,7 @@ static dibs_status new_handle(const dibs__env *env, const dibs_options *o, dibs 
     if (d->notice_fd < 0 || d->wake_fd < 0 || d->leader_fd < 0 || d->timer_fd < 0) {
         dibs_status status =
             dibs__fail(err, DIBS_NO_MEMORY, "no descriptors left: %s", strerror(errno));
-        free_handle(d);
+        dibs__handle_free(d);
         return status;
     }
     *out = d;
@@ -467,7 +390,7 @@ dibs_status dibs__open_in(const dibs__env *env, const char *url, const dibs_opti
     if (status == DIBS_OK)
         *out = d;
     else if (d)
-        free_handle(d);
+        dibs__handle_free(d);
     return status;
 }
 
@@ -492,132 +415,6 @@ dibs_status dibs__do_schema(const char *text, char **out, dibs_error *err)
         status = class->schema(&url, out, err);
     dibs__url_fini(&url);
     return status;
-}
-
-/* ---- Closing --------------------------------------------------------------------------------- */
-
-/* With the mutex. Threads that wait return, requests get their outcome; then nobody but us is left. */
-static void drive_out(dibs *d)
-{
-    d->closing = true;
-    d->close_until = dibs__after(d->env, d->request_span);
-    pthread_cond_broadcast(&d->opening.changed);
-    dibs__requests_stop(d);
-    dibs__watches_end_all(d);
-    for (size_t i = 0; i < d->attempts.size; i++) {
-        for (dibs__node *n = d->attempts.slot[i]; n; n = n->next) {
-            dibs_grant *g = DIBS__FROM(dibs_grant, by_attempt, n);
-            if (g->ticket && !g->ticket->by_event)
-                dibs__ticket_cancel(g->ticket);
-        }
-    }
-    while (d->users > 0)
-        pthread_cond_wait(&d->quiet, &d->mutex);
-    d->keeper_stops = true;
-}
-
-static bool is_out(const dibs_grant *g)
-{
-    return g->state == DIBS__HELD || g->state == DIBS__ORPHAN ||
-           (g->state == DIBS__GRANT_LOST && g->owed);
-}
-
-/* With the mutex, which is given away meanwhile. A grant that its user still has is lost. */
-static void give_back(dibs_grant *g)
-{
-    dibs *d = g->d;
-    dibs__claim claim = dibs__grant_claim(g);
-    bool release_it = g->state == DIBS__HELD     ? g->delivered
-                      : g->state == DIBS__ORPHAN ? g->release_it
-                                                 : true;
-    dibs__reply reply;
-
-    if (g->state == DIBS__HELD)
-        atomic_store(&g->loss, DIBS_LOSS_CLOSED);
-    atomic_store(&g->deadline, 0);
-    g->state = DIBS__GRANT_LOST;
-    g->owed = false;
-    dibs__grant_ref(g); /* its user may unlock it meanwhile */
-    pthread_mutex_unlock(&d->mutex);
-    if (dibs__now(d->env) >= d->close_until)
-        ; /* it is free when its lease expires */
-    else if (release_it)
-        d->class->release(d->engine, &claim, d->close_until, &reply, NULL);
-    else
-        d->class->cancel(d->engine, &claim, d->close_until, NULL);
-    pthread_mutex_lock(&d->mutex);
-    dibs__grant_unref(g);
-}
-
-/* The first in this slot that the engine may have. */
-static dibs_grant *first_out(const dibs *d, size_t slot)
-{
-    dibs__node *n = slot < d->attempts.size ? d->attempts.slot[slot] : NULL;
-
-    while (n && !is_out(DIBS__FROM(dibs_grant, by_attempt, n)))
-        n = n->next;
-    return n ? DIBS__FROM(dibs_grant, by_attempt, n) : NULL;
-}
-
-/* What the engine has of ours is given back, as far as the time allows. Nothing is added meanwhile, but grants may
- * be unlocked. */
-static void give_back_all(dibs *d)
-{
-    pthread_mutex_lock(&d->mutex);
-    for (size_t i = 0; i < d->attempts.size; i++)
-        for (dibs_grant *g = first_out(d, i); g; g = first_out(d, i))
-            give_back(g);
-    pthread_mutex_unlock(&d->mutex);
-}
-
-void dibs__drain(dibs *d)
-{
-    pthread_mutex_lock(&d->mutex);
-    drive_out(d);
-    pthread_mutex_unlock(&d->mutex);
-    dibs__open_join(d);
-    dibs__keeper_stop(d);
-    dibs__workers_stop(d);
-    if (d->end_onces)
-        d->end_onces(d, d->close_until);
-    give_back_all(d);
-    dibs__reap_last(d);
-    pthread_mutex_lock(&d->mutex);
-    d->drained = true;
-    pthread_mutex_unlock(&d->mutex);
-}
-
-static void free_grants(dibs *d)
-{
-    for (size_t i = 0; i < d->attempts.size; i++) {
-        for (dibs__node *n = d->attempts.slot[i], *next; n; n = next) {
-            next = n->next;
-            free(DIBS__FROM(dibs_grant, by_attempt, n));
-        }
-    }
-    d->attempts.count = 0;
-}
-
-void dibs_close(dibs *d)
-{
-    if (!d)
-        return;
-    if (!dibs__same_process(d)) {
-        if (dibs__is_open(d))
-            d->class->abandon(d->engine);
-        return; /* the rest may be in the middle of a change: it goes with the process */
-    }
-    if (d->drainer_runs)
-        pthread_join(d->drainer, NULL);
-    else
-        dibs__drain(d);
-    dibs__outcomes_free(d);
-    if (d->free_onces)
-        d->free_onces(d);
-    free_grants(d);
-    if (dibs__is_open(d))
-        d->class->close(d->engine);
-    free_handle(d);
 }
 
 /* ---- Engines as data ------------------------------------------------------------------------- */

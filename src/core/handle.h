@@ -23,6 +23,7 @@
 #include "engines/engine.h"
 
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/types.h>
 
@@ -251,6 +252,9 @@ dibs_status dibs__forked(dibs_error *err);
 dibs_status dibs__closing(dibs_error *err);
 void dibs__log(dibs *d, dibs_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+void dibs__log_args(dibs *d, dibs_log_level level, const char *format, va_list args)
+    __attribute__((format(printf, 3, 0)));
+void dibs__handle_free(dibs *d); /* nothing of it is used any more */
 dibs_status dibs__check_name(const char *name, dibs_error *err);
 /* The same, in a process to which the handle belongs. */
 static inline dibs_status dibs__check_lock(const dibs *d, const char *name, dibs_error *err)
@@ -313,7 +317,8 @@ bool dibs__grant_deliver(dibs_grant *g);
 int64_t dibs__grant_lease_left(const dibs_grant *g, dibs__deadline sent);
 void dibs__grant_answer(dibs_grant *g, dibs__deadline sent, dibs_status status,
                         const dibs__reply *reply);
-/* One level of it in a forked child; the parent's grant stays. */
+dibs_status dibs__no_grant(const char *verb, dibs_error *err); /* the caller gave none */
+/* unlock.c: one level of it in a forked child; the parent's grant stays. */
 dibs_status dibs__grant_free_in_child(dibs_grant *g, dibs_error *err);
 /* Not with the mutex: what a cell is written under, by its options; 0 and 0: nothing. */
 dibs_status dibs__grant_guard(const dibs_cell_options *o, uint64_t *fence, uint64_t *floor,
@@ -399,7 +404,7 @@ void dibs__telling_begin(dibs__telling *t, const void *about);
 void dibs__telling_end(dibs__telling *t);
 void dibs__telling_await(const void *about); /* without the mutex */
 
-/* grant.c: unlocking in two steps, each with the mutex. First one level less, without I/O. Then, if it was the last
+/* unlock.c: unlocking in two steps, each with the mutex. First one level less, without I/O. Then, if it was the last
  * one (`last`), the lock goes back; the mutex is given away meanwhile. `ask` false: there is no time left, and the
  * keeper does it. The status, and what to say. */
 typedef struct dibs__unlocking {
@@ -459,8 +464,11 @@ void dibs__keeper_wake(dibs *d);
 void dibs__keeper_mind(dibs *d);
 void dibs__keeper_stop(dibs *d); /* without the mutex; it was told so: `keeper_stops` */
 
-/* handle.c: all that dibs_close does, except freeing. Without the mutex; once. */
+/* close.c: all that dibs_close does, except freeing. Without the mutex; once. */
 void dibs__drain(dibs *d);
+
+/* sink.c: of every handle */
+extern const dibs__sink dibs__core_sink;
 
 /* handle.c: reads a URL (NULL as in dibs_open) and finds its engine. `url` is to be finished in any case. */
 dibs_status dibs__url_begin(dibs__url *url, const char *text, const dibs__engine_class **out,
