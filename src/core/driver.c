@@ -9,6 +9,8 @@ void dibs__call_enter(dibs__calls *q, dibs__driver_call *c)
     c->younger = NULL;
     if (c->older)
         c->older->younger = c;
+    else
+        q->oldest = c;
     q->youngest = c;
     c->queued = true;
 }
@@ -32,6 +34,8 @@ void dibs__call_finish(dibs__calls *q, dibs__driver_call *c)
         return;
     if (c->older)
         c->older->younger = c->younger;
+    else
+        q->oldest = c->younger;
     if (c->younger)
         c->younger->older = c->older;
     else
@@ -47,6 +51,6 @@ dibs__driver_call *dibs__call_leave(dibs__calls *q, dibs__driver_call *c)
         return NULL;
     q->driver = NULL;
     if (q->youngest)
-        give_role(q, q->youngest);
+        give_role(q, q->to_oldest ? q->oldest : q->youngest);
     return q->driver;
 }

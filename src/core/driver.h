@@ -31,7 +31,8 @@ typedef struct dibs__driver_call {
 /* Zeroed: nobody is here. */
 typedef struct dibs__calls {
     dibs__driver_call *driver; /* NULL: nobody drives */
-    dibs__driver_call *youngest;
+    dibs__driver_call *youngest, *oldest;
+    bool to_oldest; /* whom the role is given to: see dibs__call_leave */
 } dibs__calls;
 
 /* The call is in the queue from now on, until it is finished. */
@@ -44,8 +45,9 @@ bool dibs__call_drive(dibs__calls *q, dibs__driver_call *c);
  * nothing of it afterwards; waking its word is allowed. */
 void dibs__call_finish(dibs__calls *q, dibs__driver_call *c);
 
-/* Its thread goes: the call is finished if it was not, and the role, if it had it, goes to the youngest in the
- * queue, who needs it longest. Returns that one, to be woken, or NULL. */
+/* Its thread goes: the call is finished if it was not, and the role, if it had it, goes to another in the queue: to the
+ * youngest, who needs it longest, or with `to_oldest` to the one that is likely to be finished next and so reads that by
+ * itself. Returns that one, to be woken, or NULL. */
 dibs__driver_call *dibs__call_leave(dibs__calls *q, dibs__driver_call *c);
 
 static inline bool dibs__call_is_done(const dibs__driver_call *c)

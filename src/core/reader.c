@@ -5,6 +5,7 @@ bool dibs__reader_lead(dibs__readers *r, dibs__driver_call *c)
 {
     if (!c->queued) {
         *c = (dibs__driver_call){0};
+        r->threads.to_oldest = true;
         dibs__call_enter(&r->threads, c);
     }
     return !r->keeper_reads && dibs__call_drive(&r->threads, c);
@@ -34,8 +35,8 @@ bool dibs__keeper_begins(dibs__readers *r)
 dibs__driver_call *dibs__keeper_ends(dibs__readers *r)
 {
     r->keeper_reads = false;
-    if (!r->threads.youngest)
+    if (!r->threads.oldest)
         return NULL;
-    dibs__call_drive(&r->threads, r->threads.youngest);
-    return r->threads.youngest;
+    dibs__call_drive(&r->threads, r->threads.oldest);
+    return r->threads.oldest;
 }

@@ -7,8 +7,9 @@
  *
  *   1. At most one reads: the leader, or the keeper between dibs__keeper_begins and dibs__keeper_ends. A thread that
  *      comes while the keeper reads waits in the queue, and gets the role when the keeper is through.
- *   2. A leader gives the role on when it goes, for whatever reason, in dibs__reader_leave: to another that waits, or
- *      back to the keeper, which is to be woken unless its sleep has the descriptor.
+ *   2. A leader gives the role on when it goes, for whatever reason, in dibs__reader_leave: to the one that has waited
+ *      longest, or back to the keeper, which is to be woken unless its sleep has the descriptor. Locks are handed over
+ *      in order of arrival, so that the longest waiter of a lock is the next one, and wakes by its own event.
  *   3. Who is woken is told by the sink, which takes the handle's mutex; who is settled leaves the queue at once
  *      (dibs__call_finish), so that the role is not given to somebody who is about to go.
  *
