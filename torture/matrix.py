@@ -202,7 +202,7 @@ def close(results, count):
 
 def main(argv):
     options = read_options(argv)
-    if options.lock_list:
+    if options.list:
         for f in faults.FAULTS:
             print('%-19s %s (%s)' % (f.name, f.title, ', '.join(f.engines)))
         return 0
