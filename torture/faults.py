@@ -18,13 +18,13 @@ import subprocess
 import time
 import urllib.request
 
-ALL = ('sqlite', 'redis', 'redlock', 'postgresql', 'mysql', 'zookeeper', 'etcd', 'sentinel')
-REMOTE = ALL[1:-1]
+ALL = ('sqlite', 'redis', 'redlock', 'postgresql', 'mysql', 'zookeeper', 'etcd', 'sentinel', 'cluster')
+REMOTE = ALL[1:-2]
 REDIS = ('redis', 'redlock')
 SQL = ('postgresql', 'mysql')
 CONSENSUS = ('zookeeper', 'etcd')
-COUNTED = ('unguarded',)  # what is not promised there is counted: only run when it is asked for
-WATCHED = ('sentinel', 'unguarded')  # Redis with Sentinel; without the guard
+COUNTED = ('unguarded', 'unguarded-cluster')  # what is not promised there is counted: only run when it is asked for
+WATCHED = ('sentinel', 'cluster', 'unguarded', 'unguarded-cluster')  # Redis that fails over; without the guard
 ONE = ('redis', 'postgresql', 'mysql')
 DATA = ('exclusion', 'once', 'tokens', 'counters')
 
@@ -333,15 +333,15 @@ MONOTONIC = {'sqlite': 'leases run on the boot clock', 'zookeeper': 'its session
 
 LAGS = 'a replica may be promoted that lacks what another one has acknowledged'
 ALONE = 'guard=off: replication is asynchronous, the fence decides'
-FAILOVER = {'sentinel': (('once', 'counters'), LAGS), 'unguarded': (DATA, ALONE)}
+FAILOVER = {'sentinel': (('once', 'counters'), LAGS), **{e: (DATA, ALONE) for e in COUNTED}}
 
 FAULTS = [
-    Fault('none', 'no fault', (*ALL, 'unguarded'), builtin='none'),
+    Fault('none', 'no fault', (*ALL, *COUNTED), builtin='none'),
     Fault('client-stop', 'a client is stopped (SIGSTOP) for longer than its lease, then continued', ALL, builtin='stop'),
     Fault('client-kill', 'a client is killed (SIGKILL)', ALL, builtin='kill'),
-    Fault('client-cut', 'all TCP connections of one client, or of all, are shut down', (*REMOTE, 'sentinel'), builtin='cut'),
+    Fault('client-cut', 'all TCP connections of one client, or of all, are shut down', (*REMOTE, 'sentinel', 'cluster'), builtin='cut'),
     Fault('break', 'an operator breaks a lock through the library', ALL, builtin='break'),
-    Fault('sockets', 'all sockets of all clients are destroyed at once (ss -K), three times in a row', (*REMOTE, 'sentinel'),
+    Fault('sockets', 'all sockets of all clients are destroyed at once (ss -K), three times in a row', (*REMOTE, 'sentinel', 'cluster'),
           begin=cut_sockets, end=cut_sockets, seconds='0.2-1'),
 
     Fault('server-stop', 'a server is stopped (SIGSTOP) and continued', REMOTE, victim=server_to_stop, action=Stop),
@@ -425,6 +425,7 @@ MIXED = {
     'mysql': ('client-stop', 'client-kill', 'client-cut', 'server-kill', 'partition', 'sessions', 'late'),
     'zookeeper': ('client-stop', 'client-kill', 'client-cut', 'leader-kill', 'partition-servers', 'partition', 'sockets'),
     'sentinel': ('client-stop', 'client-kill', 'client-cut', 'master-kill', 'master-stop', 'master-cut', 'sockets'),
+    'cluster': ('client-stop', 'client-kill', 'client-cut', 'master-kill', 'master-stop', 'master-cut', 'sockets'),
     'etcd': ('client-stop', 'client-kill', 'client-cut', 'leader-kill', 'partition-servers', 'partition', 'sockets'),
 }
 

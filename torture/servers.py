@@ -274,6 +274,48 @@ class Unguarded(Watched):
     parameters = 'guard=off'
 
 
+class Clustered(Setup):
+    """Three masters and a replica of each that write nothing to disk. A replica takes over after 1.5 seconds without its
+    master; with one replica for each, nothing is granted there until the lost node is back."""
+
+    parameters = 'wait=1&max_lease=2000'
+
+    def start(self, environment):
+        for p in environment.servers:
+            self.nodes.append(Redis(p, Disk(os.path.join(environment.folder, p.name)), environment.clock, '--appendonly', 'no',
+                                    '--repl-timeout', '5', '--hz', '50', '--cluster-enabled', 'yes', '--cluster-node-timeout', '1500',
+                                    '--cluster-allow-replica-migration', 'no', '--cluster-require-full-coverage', 'no'))
+        with environment.servers[0].inside():
+            network.run('redis-cli', '--no-auth-warning', '-a', PASSWORD, '--cluster', 'create',
+                        *('%s:%d' % (p.address, REDIS_PORT) for p in environment.servers), '--cluster-replicas', '1', '--cluster-yes')
+        self.wait_for_replicas()
+        self.url = 'redis+cluster://:%s@%s?%s' % (
+            PASSWORD, ','.join('%s:%d' % (p.address, REDIS_PORT) for p in environment.servers), self.parameters)
+
+    def is_whole(self):
+        said = [n.ask('INFO', 'replication') for n in self.nodes]
+        return sum('role:master' in s and 'state=online' in s for s in said) == 3
+
+    def wait_for_replicas(self):
+        end = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                if self.is_whole() and all('cluster_state:ok' in n.ask('CLUSTER', 'INFO') for n in self.nodes):
+                    return
+            time.sleep(0.1)
+        raise OSError('the cluster does not become whole')
+
+    def leader(self):
+        """Any master, once it has its replica again."""
+        self.wait_for_replicas()
+        masters = [n for n in self.nodes if 'role:master' in n.ask('INFO', 'replication')]
+        return self.environment.chance.choice(masters)
+
+
+class UnguardedCluster(Clustered):
+    parameters = 'guard=off'
+
+
 class Redlock(Setup):
     """Nodes without persistence: after a restart they are empty, and quiet for the longest lease."""
 
@@ -535,5 +577,6 @@ class Etcd(Ensemble):
 
 # How many places its servers need.
 ENGINES = {'sqlite': (Sqlite, 0), 'redis': (OneRedis, 2), 'redlock': (Redlock, 3), 'postgresql': (Postgresql, 2),
-           'mysql': (Mysql, 2), 'sentinel': (Watched, 3), 'unguarded': (Unguarded, 3), 'zookeeper': (Zookeeper, 3),
+           'mysql': (Mysql, 2), 'sentinel': (Watched, 3), 'unguarded': (Unguarded, 3),
+           'cluster': (Clustered, 6), 'unguarded-cluster': (UnguardedCluster, 6), 'zookeeper': (Zookeeper, 3),
            'etcd': (Etcd, 3)}
