@@ -22,7 +22,8 @@ const dibs__engine_class dibs__engine_sqlite = {
 extern const dibs__engine_class dibs__engine_redis;
 const dibs__engine_class dibs__engine_redis = {
     .scheme = "redis",
-    .schemes = (const char *const[]){"redis", "rediss", "redis+unix", "redis+sentinel", NULL},
+    .schemes = (const char *const[]){"redis", "rediss", "redis+unix", "redis+sentinel",
+                                     "redis+cluster", NULL},
     .missing = "libhiredis-dev and libssl-dev",
     .can = {.across_processes = true,
             .first_come = true,

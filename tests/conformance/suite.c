@@ -99,6 +99,9 @@ bool pause_server(void)
     else if (the.node[0].pid)
         for (int i = 0; i < REDLOCK_NODES; i++)
             server_pause(&the.node[i]);
+    else if (the.cluster.node[0].pid)
+        for (int i = 0; i < CLUSTER_MASTERS; i++)
+            server_pause(&the.cluster.node[i]);
     else if (the.nodes == 1 && the.ensemble.node[0].pid)
         ensemble_pause(&the.ensemble, 0);
     else
@@ -121,6 +124,9 @@ void continue_server(void)
     else if (the.node[0].pid)
         for (int i = 0; i < REDLOCK_NODES; i++)
             server_continue(&the.node[i]);
+    else if (the.cluster.node[0].pid)
+        for (int i = 0; i < CLUSTER_MASTERS; i++)
+            server_continue(&the.cluster.node[i]);
     else
         ensemble_continue(&the.ensemble, 0);
 }

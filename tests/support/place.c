@@ -43,6 +43,14 @@ static const char *make_sentinel(place *p)
                : "no Sentinel";
 }
 
+/* Patient, for the same reason. */
+static const char *make_cluster(place *p)
+{
+    return server_available() && cluster_start(&p->cluster, 3600000, NULL) == 0
+               ? NULL
+               : "no Redis Cluster";
+}
+
 static const char *make_redlock(place *p)
 {
     for (int i = 0; i < p->nodes; i++)
@@ -109,6 +117,7 @@ static const struct {
     {"sqlite", make_sqlite, NULL, NULL, 1},
     {"redis", make_redis, "redis://", "", 1},
     {"sentinel", make_sentinel, "redis+sentinel://", "/place?wait=1&max_lease=86400000", 1},
+    {"cluster", make_cluster, "redis+cluster://", "?wait=1&max_lease=86400000", 1},
     {"redlock", make_redlock, "redlock://", "", REDLOCK_NODES},
     {"postgresql", make_postgresql, "postgresql://postgres@", "/postgres", 1},
     {"mysql", make_mysql, "mysql://root@", "/place", 1},
@@ -139,6 +148,9 @@ int place_ports(const place *p, int ports[REDLOCK_NODES])
     for (int i = 0; i < REDLOCK_NODES; i++)
         if (p->node[i].pid)
             ports[n++] = p->node[i].port;
+    for (int i = 0; i < CLUSTER_MASTERS; i++)
+        if (p->cluster.node[i].pid)
+            ports[n++] = p->cluster.node[i].port;
     if (p->database.pid)
         ports[n++] = p->database.port;
     for (int i = 0; i < ENSEMBLE_MAX; i++)
@@ -172,7 +184,7 @@ static const char *vouch(const place *p)
     dibs_status status;
 
     snprintf(vouched, sizeof vouched, "%s%s", p->url,
-             p->sentinel.pid ? "&guard=vouch" : "?guard=off&max_lease=10");
+             p->node[0].pid ? "?guard=off&max_lease=10" : "&guard=vouch");
     status = dibs_open(vouched, NULL, &d, NULL);
     dibs_close(d);
     return status == DIBS_OK ? NULL : "the nodes do not answer";
@@ -186,7 +198,8 @@ static const char *find_engine(place *p, const char *name)
     const dibs_engine_info *e;
 
     snprintf(p->name, sizeof p->name, "%.*s", (int)length, name);
-    strcpy(p->engine, strcmp(p->name, "sentinel") == 0 ? "redis" : p->name);
+    strcpy(p->engine,
+           strcmp(p->name, "sentinel") == 0 || strcmp(p->name, "cluster") == 0 ? "redis" : p->name);
     for (size_t i = 0; (e = dibs_engine_at(i)) && strcmp(e->scheme, p->engine) != 0;)
         i++;
     if (!e)
@@ -217,7 +230,7 @@ const char *place_make(place *p, const char *name, int session_ms)
         return why;
     if (place_ports(p, ports) > 0)
         place_url(p, ports, p->url, sizeof p->url);
-    return p->node[0].pid || p->sentinel.pid ? vouch(p) : NULL;
+    return p->node[0].pid || p->sentinel.pid || p->cluster.node[0].pid ? vouch(p) : NULL;
 }
 
 bool place_for_main(place *p, const char *name, int session_ms, int *code)
@@ -237,6 +250,7 @@ void place_remove(place *p)
     server_stop(&p->redis);
     server_stop(&p->replica);
     server_stop(&p->sentinel);
+    cluster_stop(&p->cluster);
     for (int i = 0; i < REDLOCK_NODES; i++)
         server_stop(&p->node[i]);
     database_stop(&p->database);

@@ -9,6 +9,7 @@
 #define DIBS_TESTS_PLACE_H
 
 #include "dibs.h"
+#include "support/cluster.h"
 #include "support/database.h"
 #include "support/ensemble.h"
 #include "support/scratch.h"
@@ -26,13 +27,15 @@ typedef struct place {
     server redis; /* each server runs only for its own engine */
     server node[REDLOCK_NODES];
     server replica, sentinel; /* of `redis`, for "sentinel" */
+    cluster cluster;
     database database;
     ensemble ensemble;
     scratch folder;
 } place;
 
 /* `name`: an engine's, or with a 3 behind it ("etcd3", "redlock3") for three nodes; without it an ensemble
- * has one and Redlock five. "sentinel": Redis with a replica that must acknowledge, found by its sentinel. `session_ms`: of ZooKeeper and etcd. NULL: ready. Else why not; place_remove is
+ * has one and Redlock five. "sentinel": Redis with a replica that must acknowledge, found by its
+ * sentinel. "cluster": three masters with a replica each that must acknowledge. `session_ms`: of ZooKeeper and etcd. NULL: ready. Else why not; place_remove is
  * due in either case. */
 const char *place_make(place *p, const char *name, int session_ms);
 

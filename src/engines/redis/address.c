@@ -3,6 +3,7 @@
 #include "engines/redis/address.h"
 
 #include "core/error.h"
+#include "engines/redis/cluster.h"
 #include "engines/redis/sentinel.h"
 
 #include <errno.h>
@@ -58,6 +59,16 @@ dibs_status dibs__address_prefix(dibs__url *url, char out[DIBS__REDIS_PREFIX_MAX
     return DIBS_OK;
 }
 
+dibs_status dibs__address_flag(dibs__url *url, const char *key, bool *out, dibs_error *err)
+{
+    const char *value = dibs__url_take(url, key);
+
+    *out = value && strcmp(value, "yes") == 0;
+    if (value && !*out && strcmp(value, "no") != 0)
+        return dibs__fail(err, DIBS_INVALID, "%s=%.40s in the URL: give yes or no", key, value);
+    return DIBS_OK;
+}
+
 dibs_status dibs__address_tls(dibs__url *url, dibs__tls_context **out, dibs_error *err)
 {
     const char *ca = dibs__url_take(url, "ca");
@@ -69,6 +80,7 @@ dibs_status dibs__address_tls(dibs__url *url, dibs__tls_context **out, dibs_erro
 
 void dibs__address_fini(dibs__redis_address *address)
 {
+    dibs__cluster_free(address->cluster);
     dibs__sentinels_free(address->sentinels);
     free(address->host);
     free(address->socket);

@@ -15,6 +15,8 @@ dibs_status dibs__address_db(const char *text, int64_t *out, dibs_error *err);
 /* prefix= of the URL, or "dibs". */
 dibs_status dibs__address_prefix(dibs__url *url, char out[DIBS__REDIS_PREFIX_MAX + 1],
                                  dibs_error *err);
+/* yes or no; no unless the URL says so. */
+dibs_status dibs__address_flag(dibs__url *url, const char *key, bool *out, dibs_error *err);
 /* ca=, cert= and key= of the URL. */
 dibs_status dibs__address_tls(dibs__url *url, dibs__tls_context **out, dibs_error *err);
 

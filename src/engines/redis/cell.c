@@ -16,6 +16,7 @@
 #define CELL_KEY_SIZE DIBS__REDIS_CELL_KEY_SIZE
 #define ASKED_SIZE    64
 #define REPLY_SIZE    44
+#define ESCAPED_SIZE  (3 * DIBS__REQUEST_SIZE + 1)
 #define SMALL         4096 /* a value that may replace another when the memory is full */
 #define MARK_SIZE     64
 #define MARK_SPAN     (30 * DIBS__SECOND) /* for longer than the core waits without another look */
@@ -79,17 +80,17 @@ static size_t write_numbers(char out[ASKED_SIZE], const dibs__cell_command *c, b
 }
 
 /* The name of a request becomes a part of a key: braces would end up where those of a name belong. */
-static void add_request(dibs__bytes *out, const char *request)
+static void escape_request(const char *request, char out[ESCAPED_SIZE])
 {
-    char escaped[3 * DIBS__REQUEST_SIZE + 1], *at = escaped;
+    char *at = out;
 
-    for (; request && *request && at < escaped + sizeof escaped - 4; request++) {
+    for (; request && *request && at < out + ESCAPED_SIZE - 4; request++) {
         if (strchr("{}%", *request))
             at += sprintf(at, "%%%02X", (unsigned char)*request);
         else
             *at++ = *request;
     }
-    dibs__resp_word(out, escaped, (size_t)(at - escaped));
+    *at = '\0';
 }
 
 /* What only changes what is there goes on when the memory is full. */
@@ -101,30 +102,44 @@ static dibs__redis_script script_of(const dibs__cell_command *c)
     return begins ? DIBS__SCRIPT_CELL : DIBS__SCRIPT_CHANGE;
 }
 
-static dibs__script_call call_of(const dibs__redis *r, dibs__redis_script script, bool whole,
-                                 size_t words)
+/* "EVALSHA sha keys": the cell, in a cluster also its marks and its request. */
+static void begin_cell(dibs__redis_node *n, dibs__redis_script script, const char *key,
+                       const char *request, bool whole, size_t words, dibs__bytes *out)
 {
-    return (dibs__script_call){script, atomic_load_explicit(&r->flags, memory_order_relaxed), whole,
-                               words};
+    bool cluster = n->r->address.cluster != NULL;
+    char more[CELL_KEY_SIZE + ESCAPED_SIZE + 8];
+    dibs__script_call call = {script, atomic_load_explicit(&n->flags, memory_order_relaxed), whole,
+                              words, cluster ? 1 + (*request != '\0') : 0};
+
+    dibs__script_begin(&n->r->scripts, call, key, out);
+    snprintf(more, sizeof more, "%s:w", key);
+    if (cluster)
+        dibs__resp_text(out, more);
+    snprintf(more, sizeof more, "%s:r:%s", key, request);
+    if (cluster && *request)
+        dibs__resp_text(out, more);
 }
 
-void dibs__redis_cell_key(const dibs__redis *r, const char *name, char out[CELL_KEY_SIZE])
+unsigned dibs__redis_cell_key(const dibs__redis *r, const char *name, char out[CELL_KEY_SIZE])
 {
-    dibs__redis_key(r->prefix, name, out);
+    unsigned bucket = dibs__redis_lock_key(r, name, out);
+
     strcat(out, ":c");
+    return bucket;
 }
 
-void dibs__redis_cell_ask(const dibs__redis *r, const char *key, const dibs__cell_command *c,
-                          bool tell, bool whole, dibs__bytes *out)
+void dibs__redis_cell_write(dibs__redis_node *n, const char *key, const dibs__cell_command *c,
+                            bool tell, bool whole, dibs__bytes *out)
 {
-    char numbers[ASKED_SIZE], stamp[DIBS__STAMP_SIZE] = "";
+    char numbers[ASKED_SIZE], stamp[DIBS__STAMP_SIZE] = "", request[ESCAPED_SIZE];
 
     if (c->stamp)
         strncpy(stamp, c->stamp, sizeof stamp - 1);
-    dibs__script_begin(&r->scripts, call_of(r, script_of(c), whole, 4), key, out);
+    escape_request(c->request, request);
+    begin_cell(n, script_of(c), key, request, whole, 4, out);
     dibs__resp_word(out, numbers, write_numbers(numbers, c, tell));
     dibs__resp_word(out, stamp, sizeof stamp);
-    add_request(out, c->request);
+    dibs__resp_text(out, request);
     dibs__resp_word(out, c->op == DIBS__CELL_SWAP && c->size ? c->data : "",
                     c->op == DIBS__CELL_SWAP ? c->size : 0);
 }
@@ -177,85 +192,71 @@ static dibs_status in_doubt(dibs_status status, dibs__cell_op op)
     return status == DIBS_NO_MEMORY && op != DIBS__CELL_READ ? DIBS_UNKNOWN : status;
 }
 
-/* On the main connection. What changed something is done when enough replicas have it; else nobody knows, and the same
- * command with the same stamp may be sent again. */
-static dibs_status send_command(dibs__redis *r, const char *key, const dibs__cell_command *command,
-                                bool tell, bool whole, dibs__deadline until, redisReply **out,
-                                dibs_error *err)
-{
-    dibs__bytes bytes = {0};
-    redisReply *replies[2] = {NULL};
-    bool safe = true;
-    dibs_status status;
+typedef struct asked {
+    char key[CELL_KEY_SIZE];
+    const dibs__cell_command *command;
+    bool tell;
+} asked;
 
-    dibs__redis_cell_ask(r, key, command, tell, whole, &bytes);
-    status = command->op == DIBS__CELL_READ
-                 ? dibs__pipeline_call(r->pipeline, &bytes, replies, 1, until, err)
-                 : dibs__guard_call(r, &bytes, replies, 1, until, &safe, err);
-    dibs__bytes_fini(&bytes);
-    if (status == DIBS_OK && !safe && !dibs__redis_no_script(replies[0]))
-        status = dibs__guard_unsafe(r, "it was done", err);
-    *out = replies[0];
-    return status;
+static void write_command(dibs__redis_node *n, const void *what, bool whole, dibs__bytes *out)
+{
+    const asked *a = what;
+
+    dibs__redis_cell_write(n, a->key, a->command, a->tell, whole, out);
 }
 
+/* What changed something is done when enough replicas have it; else nobody knows, and the same command with the same
+ * stamp may be sent again. */
 dibs_status dibs__redis_cell(dibs__engine *e, const char *name, const dibs__cell_command *command,
                              bool tell, dibs__deadline until, dibs__cell_reply *out,
                              dibs_error *err)
 {
     dibs__redis *r = (dibs__redis *)e;
-    char key[CELL_KEY_SIZE];
-    redisReply *reply = NULL;
+    asked what = {.command = command, .tell = tell};
+    dibs__redis_ask a = {
+        .must_last = command->op != DIBS__CELL_READ, .write = write_command, .what = &what};
     dibs_status status;
 
-    dibs__redis_cell_key(r, name, key);
-    status = send_command(r, key, command, tell, false, until, &reply, err);
-    if (status == DIBS_OK && dibs__redis_no_script(reply)) {
-        freeReplyObject(reply);
-        status = send_command(r, key, command, tell, true, until, &reply, err);
-    }
+    a.bucket = dibs__redis_cell_key(r, name, what.key);
+    status = dibs__redis_ask_one(r, &a, until, err);
+    if (status == DIBS_OK && !a.safe)
+        status = dibs__guard_unsafe(r, "it was done", err);
     if (status == DIBS_OK)
-        status = in_doubt(dibs__redis_cell_answer(reply, command->op, out, err), command->op);
+        status = in_doubt(dibs__redis_cell_answer(a.reply, command->op, out, err), command->op);
     if (status != DIBS_OK)
         dibs__wrap(err, "%s", r->address.text);
-    if (reply)
-        freeReplyObject(reply);
+    if (a.reply)
+        freeReplyObject(a.reply);
     return status;
 }
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
-static void ask_to_mark(const dibs__redis *r, const char *key, const char *mark, uint64_t version,
-                        bool whole, dibs__bytes *out)
+typedef struct marking {
+    char key[CELL_KEY_SIZE], mark[MARK_SIZE];
+    uint64_t version;
+} marking;
+
+static void write_marking(dibs__redis_node *n, const void *what, bool whole, dibs__bytes *out)
 {
-    dibs__script_begin(&r->scripts, call_of(r, DIBS__SCRIPT_AWAIT, whole, 3), key, out);
-    dibs__resp_number(out, (int64_t)version);
+    const marking *m = what;
+
+    begin_cell(n, DIBS__SCRIPT_AWAIT, m->key, "", whole, 3, out);
+    dibs__resp_number(out, (int64_t)m->version);
     dibs__resp_number(out, MARK_SPAN / DIBS__MS);
-    dibs__resp_word(out, mark, strlen(mark));
+    dibs__resp_text(out, m->mark);
 }
 
-static dibs_status set_mark(dibs__redis *r, const char *key, const char *mark, uint64_t version,
-                            dibs__deadline until, bool *changed, dibs_error *err)
+static dibs_status set_mark(dibs__redis *r, dibs__redis_ask *a, dibs__deadline until, bool *changed,
+                            dibs_error *err)
 {
-    dibs__bytes bytes = {0};
-    redisReply *reply = NULL;
-    dibs_status status;
+    dibs_status status = dibs__redis_ask_one(r, a, until, err);
 
-    ask_to_mark(r, key, mark, version, false, &bytes);
-    status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
-    if (status == DIBS_OK && dibs__redis_no_script(reply)) {
-        freeReplyObject(reply);
-        reply = NULL;
-        dibs__bytes_clear(&bytes);
-        ask_to_mark(r, key, mark, version, true, &bytes);
-        status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
-    }
-    if (status == DIBS_OK && reply->type != REDIS_REPLY_INTEGER)
-        status = dibs__redis_refusal(reply, err);
-    *changed = status == DIBS_OK && reply->integer != 0;
-    if (reply)
-        freeReplyObject(reply);
-    dibs__bytes_fini(&bytes);
+    if (status == DIBS_OK && a->reply->type != REDIS_REPLY_INTEGER)
+        status = dibs__redis_refusal(a->reply, err);
+    *changed = status == DIBS_OK && a->reply->integer != 0;
+    if (a->reply)
+        freeReplyObject(a->reply);
     return status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status;
 }
 
@@ -264,16 +265,18 @@ dibs_status dibs__redis_watch(dibs__engine *e, const char *name, uint64_t versio
                               dibs__deadline until, void **out, dibs_error *err)
 {
     dibs__redis *r = (dibs__redis *)e;
-    char key[CELL_KEY_SIZE], mark[MARK_SIZE];
+    marking m = {.version = version};
+    dibs__redis_ask a = {.write = write_marking, .what = &m};
     bool changed = false;
     dibs_status status = dibs__events_need(r, until, err);
 
     *out = NULL;
     if (status != DIBS_OK)
         return status;
-    dibs__redis_cell_key(r, name, key);
-    snprintf(mark, sizeof mark, "%s " DIBS__REDIS_CHANGED "%016" PRIx64, r->id, dibs__hash(name));
-    status = set_mark(r, key, mark, version, until, &changed, err);
+    a.bucket = dibs__redis_cell_key(r, name, m.key);
+    snprintf(m.mark, sizeof m.mark, "%s " DIBS__REDIS_CHANGED "%016" PRIx64, r->id,
+             dibs__hash(name));
+    status = set_mark(r, &a, until, &changed, err);
     if (status != DIBS_OK)
         dibs__wrap(err, "%s", r->address.text);
     if (changed)

@@ -20,13 +20,24 @@
 
 /* ---- Finding keys ---------------------------------------------------------------------------- */
 
+static void make_key(const dibs__redis *r, const char *name, unsigned bucket,
+                     char out[DIBS__REDIS_CELL_KEY_SIZE])
+{
+    char prefix[DIBS__REDIS_PREFIX_MAX + DIBS__REDIS_TAG_SIZE];
+
+    dibs__redis_prefix(r, bucket, prefix);
+    dibs__redis_key(prefix, name, out);
+    strcat(out, SUFFIX);
+}
+
 /* The names of cells that begin like this, as a pattern that means just these bytes, and a star. */
 static void make_pattern(const dibs__redis *r, const char *start, char *out)
 {
+    char *begin = out;
     char key[DIBS__REDIS_CELL_KEY_SIZE];
     size_t length;
 
-    dibs__redis_cell_key(r, start, key);
+    make_key(r, start, 0, key);
     length = strlen(key) - strlen("}" SUFFIX);
     for (size_t i = 0; i < length; i++) {
         if (strchr("*?[]\\^", key[i]))
@@ -34,6 +45,7 @@ static void make_pattern(const dibs__redis *r, const char *start, char *out)
         *out++ = key[i];
     }
     strcpy(out, "*}" SUFFIX);
+    dibs__redis_any_bucket(r, begin);
 }
 
 /* The cell's own name, at the beginning of `key`; false: it is of no interest. */
@@ -45,7 +57,7 @@ static bool take_name(const dibs__redis *r, const dibs__cell_range *range, char 
     if (length < suffix)
         return false;
     key[length - suffix] = '\0';
-    name = dibs__redis_name(r->prefix, key);
+    name = dibs__redis_name_in(r, key);
     if (!name || strlen(name) >= DIBS__CELL_KEY_SIZE)
         return false;
     memmove(key, name, strlen(name) + 1);
@@ -75,44 +87,23 @@ static void keep_first(dibs__names *n, size_t most)
         free(n->keys[--n->count]);
 }
 
-static dibs_status scan(dibs__redis *r, const char *pattern, char cursor[DIBS__CURSOR_SIZE],
-                        dibs__deadline until, dibs__names *found, dibs_error *err)
-{
-    dibs__bytes bytes = {0};
-    redisReply *reply = NULL;
-    dibs_status status;
-
-    dibs__resp_begin(&bytes, 6);
-    dibs__resp_text(&bytes, "SCAN");
-    dibs__resp_text(&bytes, cursor);
-    dibs__resp_text(&bytes, "MATCH");
-    dibs__resp_text(&bytes, pattern);
-    dibs__resp_text(&bytes, "COUNT");
-    dibs__resp_text(&bytes, "1000");
-    status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
-    if (status == DIBS_OK)
-        status = dibs__names_take(found, reply, cursor, err);
-    if (reply)
-        freeReplyObject(reply);
-    dibs__bytes_fini(&bytes);
-    return status;
-}
-
 /* One more than the limit, if there are as many. */
 static dibs_status find_names(dibs__redis *r, const dibs__cell_range *range, dibs__deadline until,
                               dibs__names *found, dibs_error *err)
 {
-    char pattern[2 * DIBS__REDIS_CELL_KEY_SIZE], cursor[DIBS__CURSOR_SIZE] = "0";
+    char pattern[2 * DIBS__REDIS_CELL_KEY_SIZE];
+    dibs__redis_scan scan;
     dibs_status status = DIBS_OK;
 
     make_pattern(r, range->prefix, pattern);
-    do {
+    dibs__redis_scan_begin(r, &scan);
+    while (scan.at < scan.count && status == DIBS_OK) {
         size_t old = found->count;
-        status = scan(r, pattern, cursor, until, found, err);
+        status = dibs__redis_scan_next(&scan, pattern, until, found, err);
         take_names(r, range, found, old);
         if (found->count > 2 * range->limit + 1000)
             keep_first(found, range->limit + 1);
-    } while (status == DIBS_OK && strcmp(cursor, "0") != 0);
+    }
     keep_first(found, range->limit + 1);
     return status;
 }
@@ -146,28 +137,43 @@ static dibs_status add_one(const redisReply *reply, const char *key, dibs__cell_
     return status;
 }
 
-/* The first goes out with the script itself, so that the others find it. */
+typedef struct looked {
+    const char *name;
+    size_t head;
+} looked;
+
+static void write_look(dibs__redis_node *n, const void *what, bool whole, dibs__bytes *out)
+{
+    const looked *l = what;
+    const dibs__cell_command look = {.op = DIBS__CELL_READ, .number = (int64_t)l->head};
+    char key[DIBS__REDIS_CELL_KEY_SIZE];
+
+    dibs__redis_cell_key(n->r, l->name, key);
+    dibs__redis_cell_write(n, key, &look, false, whole, out);
+}
+
 static dibs_status look_at_some(dibs__redis *r, char *const names[], size_t count, size_t head,
                                 dibs__deadline until, dibs__cell_page *out, dibs_error *err)
 {
-    const dibs__cell_command look = {.op = DIBS__CELL_READ, .number = (int64_t)head};
-    char key[DIBS__REDIS_CELL_KEY_SIZE];
-    redisReply *replies[LOOK_MAX] = {NULL};
-    dibs__bytes bytes = {0};
-    dibs_status status;
+    dibs__redis_ask asks[LOOK_MAX];
+    looked what[LOOK_MAX];
+    dibs_status status = DIBS_OK;
 
     for (size_t i = 0; i < count; i++) {
-        dibs__redis_cell_key(r, names[i], key);
-        dibs__redis_cell_ask(r, key, &look, false, i == 0, &bytes);
+        what[i] = (looked){names[i], head};
+        asks[i] = (dibs__redis_ask){.bucket = r->node ? 0 : dibs__cluster_bucket(names[i]),
+                                    .write = write_look,
+                                    .what = &what[i]};
     }
-    status = dibs__pipeline_call(r->pipeline, &bytes, replies, count, until, err);
+    dibs__redis_ask_many(r, asks, count, until, err);
     for (size_t i = 0; i < count; i++) {
         if (status == DIBS_OK)
-            status = add_one(replies[i], names[i], out, err);
-        if (replies[i])
-            freeReplyObject(replies[i]);
+            status = asks[i].status;
+        if (status == DIBS_OK)
+            status = add_one(asks[i].reply, names[i], out, err);
+        if (asks[i].reply)
+            freeReplyObject(asks[i].reply);
     }
-    dibs__bytes_fini(&bytes);
     return status;
 }
 

@@ -14,11 +14,13 @@
 #include <hiredis/hiredis.h>
 
 typedef struct dibs__sentinels dibs__sentinels; /* sentinel.h */
+typedef struct dibs__cluster dibs__cluster;     /* cluster.h */
 
 /* Where the server is and as whom to come: what the URL said. */
 typedef struct dibs__redis_address {
     const dibs__env *env;
     dibs__sentinels *sentinels; /* NULL: it is at one address. Else they say at which */
+    dibs__cluster *cluster;     /* NULL: it is one server. Else they share the keys */
     char *host;                 /* NULL: a unix socket */
     int port;
     char *socket;

@@ -40,16 +40,18 @@ static const meaning meanings[] = {
     {"MISCONF", DIBS_UNAVAILABLE,
      "the server cannot save to disk and takes no writes: look at its log"},
     {"NOREPLICAS", DIBS_UNAVAILABLE, "the server has fewer replicas than min-replicas-to-write"},
-    {"CLUSTERDOWN", DIBS_UNAVAILABLE, "the cluster is down"},
-    {"TRYAGAIN", DIBS_UNAVAILABLE, "the cluster is moving slots: try again"},
+    {"CLUSTERDOWN", DIBS_UNAVAILABLE,
+     "the cluster is down, or this part of it: see redis-cli --cluster check"},
+    {"TRYAGAIN", DIBS_UNAVAILABLE,
+     "the key's slot is being moved: if that does not end, run redis-cli --cluster fix"},
+    {"ASK", DIBS_UNAVAILABLE,
+     "the key's slot is being moved: if that does not end, run redis-cli --cluster fix"},
+    {"MOVED", DIBS_UNAVAILABLE,
+     "the servers of the cluster do not agree who has the key: try again"},
+    {"ERR This instance has cluster support disabled", DIBS_INVALID,
+     "this server is not in cluster mode: use redis://host:port"},
     {"ERR max number of clients", DIBS_UNAVAILABLE,
      "the server has no connection left: raise its maxclients"},
-    {"MOVED", DIBS_UNSUPPORTED,
-     "this is one node of a cluster: use a server that is not in cluster mode"},
-    {"ASK", DIBS_UNSUPPORTED,
-     "this is one node of a cluster: use a server that is not in cluster mode"},
-    {"CROSSSLOT", DIBS_UNSUPPORTED,
-     "this is one node of a cluster: use a server that is not in cluster mode"},
     {"ERR SELECT is not allowed in cluster", DIBS_UNSUPPORTED, "a cluster has only database 0"},
     {"ERR DB index is out of range", DIBS_INVALID,
      "the server has no such database: see its 'databases' setting"},
@@ -105,6 +107,20 @@ bool dibs__redis_will_never(const redisReply *reply)
         if (starts_with(reply, starts[i]))
             return true;
     return false;
+}
+
+/* A script that meets a key which is on its way is stopped before it has written anything but what a second run writes
+ * again. */
+bool dibs__redis_redirects(const redisReply *reply)
+{
+    static const char *const starts[] = {"MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN", "READONLY"};
+
+    if (!reply || reply->type != REDIS_REPLY_ERROR)
+        return false;
+    for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++)
+        if (starts_with(reply, starts[i]))
+            return true;
+    return strstr(reply->str, "non local key") != NULL;
 }
 
 bool dibs__redis_no_script(const redisReply *reply)

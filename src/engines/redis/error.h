@@ -12,6 +12,9 @@ dibs_status dibs__redis_refusal(const redisReply *reply, dibs_error *err);
 /* The script is not known to the server (any more): surely not done, load it and ask again. */
 bool dibs__redis_no_script(const redisReply *reply);
 
+/* The key is on another server of the cluster, or is on its way, or nobody may serve it now: surely not done. */
+bool dibs__redis_redirects(const redisReply *reply);
+
 /* The command is unknown there, or this user may not use it: asking again is of no use. */
 bool dibs__redis_will_never(const redisReply *reply);
 

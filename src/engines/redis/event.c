@@ -314,7 +314,7 @@ static void leave_master(void *ctx)
     dibs__redis *r = ctx;
 
     r->base.sink->log(r->base.sink, DIBS_LOG_INFO, "%s: there is another master", r->address.text);
-    dibs__pipeline_renew(r->pipeline);
+    dibs__pipeline_renew(r->node->pipeline);
     dibs__events_renew(r->events);
 }
 

@@ -120,6 +120,7 @@ static const struct {
     {"maxmemory", "maxmemory"},
     {"maxmemory-policy", "maxmemory_policy"},
     {"min-replicas-to-write", "min_replicas"},
+    {"cluster-allow-replica-migration", "replica_migration"},
 };
 
 static void read_config(dibs__facts *f, dibs__conn *c, dibs__deadline until)
@@ -228,6 +229,24 @@ static void count_sentinels(dibs__facts *f, dibs__conn *c, dibs__deadline until)
         freeReplyObject(r);
 }
 
+static void read_cluster(dibs__facts *f, dibs__conn *c, dibs__deadline until)
+{
+    static const char *const facts[] = {"cluster_state", "cluster_slots_ok"};
+    redisReply *r = ask(c, until, (const char *const[WORDS]){"CLUSTER", "INFO"});
+    const char *error = error_of(r);
+    char value[64];
+
+    for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)
+        if (error)
+            dibs__fact_unseen(f, facts[i],
+                              "CLUSTER INFO is refused (%.100s): give the user +cluster|info",
+                              error);
+        else if (dibs__info_value(r->str, facts[i], value, sizeof value))
+            dibs__fact_add(f, facts[i], "%s", value);
+    if (r)
+        freeReplyObject(r);
+}
+
 /* Where the connection leads, by address: two names may be one host. */
 static void add_peer(dibs__facts *f, int fd)
 {
@@ -279,6 +298,8 @@ dibs_status dibs__redis_examine_server(const dibs__redis_address *address, const
         read_config(f, c, until);
         read_clock(f, c, until);
         count_sentinels(f, c, until);
+        if (strcmp(dibs__fact_text(f, "mode", ""), "cluster") == 0)
+            read_cluster(f, c, until);
         dibs__facts_measure(f, c->env, until, ping, &(exchange){c, until});
         try_rights(f, c, prefix, until); /* subscribes at the end */
     }

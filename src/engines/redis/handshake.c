@@ -4,6 +4,7 @@
 #include "engines/redis/handshake.h"
 
 #include "core/error.h"
+#include "engines/redis/cluster.h"
 #include "engines/redis/error.h"
 #include "engines/redis/sentinel.h"
 
@@ -107,6 +108,8 @@ dibs_status dibs__redis_connect(const dibs__redis_address *address, dibs__deadli
             dibs__wrap(err, "%s", address->text);
         return status;
     }
+    if (address->cluster)
+        return dibs__cluster_connect(address->cluster, until, out, err);
     status = dibs__conn_open(address, until, &c, err);
 
     if (status == DIBS_OK)
@@ -140,7 +143,7 @@ static int version_of(const char *info)
     return at ? atoi(at + strlen("redis_version:")) : INT_MAX;
 }
 
-static dibs_status check_kind(const char *info, bool *may_evict, dibs_error *err)
+static dibs_status check_kind(const char *info, dibs__server_kind *out, dibs_error *err)
 {
     if (version_of(info) < 6)
         return dibs__fail(err, DIBS_UNSUPPORTED,
@@ -152,9 +155,10 @@ static dibs_status check_kind(const char *info, bool *may_evict, dibs_error *err
         return dibs__fail(err, DIBS_UNSUPPORTED,
                           "this is a Sentinel: use redis+sentinel://HOST/SERVICE, or the "
                           "address of the primary");
-    *may_evict = strstr(info, "maxmemory_policy:") &&
-                 !info_says(info, "maxmemory_policy", "noeviction") &&
-                 !info_says(info, "maxmemory", "0");
+    out->cluster = info_says(info, "redis_mode", "cluster");
+    out->may_evict = strstr(info, "maxmemory_policy:") &&
+                     !info_says(info, "maxmemory_policy", "noeviction") &&
+                     !info_says(info, "maxmemory", "0");
     return DIBS_OK;
 }
 
@@ -196,7 +200,7 @@ dibs_status dibs__redis_prepare(const dibs__scripts *scripts, dibs__conn *c, dib
         status = load(scripts, c, false, replies, until, err);
     }
     if (status == DIBS_OK && replies[count]->type == REDIS_REPLY_STRING) {
-        status = check_kind(replies[count]->str, &out->may_evict, err);
+        status = check_kind(replies[count]->str, out, err);
         out->info = replies[count];
         replies[count] = NULL;
     }

@@ -14,6 +14,7 @@ dibs_status dibs__redis_connect(const dibs__redis_address *address, dibs__deadli
 typedef struct dibs__server_kind {
     bool flags;       /* it knows flags of scripts */
     bool may_evict;   /* under its settings locks that are held can vanish */
+    bool cluster;     /* it is a node of one */
     redisReply *info; /* what INFO says, the caller's to free; NULL: we may not ask */
 } dibs__server_kind;
 

@@ -147,75 +147,61 @@ static dibs_status report_one(const redisReply *reply, const char *name, bool id
 
 /* ---- One lock -------------------------------------------------------------------------------- */
 
-static void write_look(dibs__redis *r, const char *key, bool whole, bool waiters, dibs__bytes *out)
+typedef struct looked {
+    char *key;
+    bool waiters;
+} looked;
+
+static void write_look(dibs__redis_node *n, const void *what, bool whole, dibs__bytes *out)
 {
-    dibs__script_begin(
-        &r->scripts,
-        (dibs__script_call){DIBS__SCRIPT_LOOK, r->flags, whole, 2 + dibs__guard_words(&r->guard)},
-        key, out);
+    const looked *l = what;
+
+    dibs__redis_begin_lock(n, DIBS__SCRIPT_LOOK, whole, l->key, 2, out);
     dibs__resp_text(out, "1");
-    dibs__resp_text(out, waiters ? "1" : "0");
-    dibs__guard_write(&r->guard, out);
+    dibs__resp_text(out, l->waiters ? "1" : "0");
+    dibs__guard_write(n, out);
 }
 
 dibs_status dibs__redis_inspect(dibs__engine *e, const char *name, dibs__deadline until,
                                 dibs__report_builder *out, dibs_error *err)
 {
     dibs__redis *r = (dibs__redis *)e;
-    dibs__bytes bytes = {0};
-    redisReply *reply = NULL;
     char key[DIBS__REDIS_KEY_SIZE];
-    bool whole = false;
+    looked l = {key, true};
+    dibs__redis_ask a = {.write = write_look, .what = &l};
     dibs_status status;
 
-    dibs__redis_key(r->prefix, name, key);
-    do {
-        if (reply)
-            freeReplyObject(reply);
-        dibs__bytes_clear(&bytes);
-        write_look(r, key, whole, true, &bytes);
-        status = dibs__pipeline_call(r->pipeline, &bytes, &reply, 1, until, err);
-    } while (status == DIBS_OK && dibs__redis_no_script(reply) && !whole && (whole = true));
+    a.bucket = dibs__redis_lock_key(r, name, key);
+    status = dibs__redis_ask_one(r, &a, until, err);
     if (status == DIBS_OK)
-        status = report_one(reply, name, true, out, err);
+        status = report_one(a.reply, name, true, out, err);
     if (status != DIBS_OK)
         dibs__wrap(err, "%s", r->address.text);
-    if (reply)
-        freeReplyObject(reply);
-    dibs__bytes_fini(&bytes);
+    if (a.reply)
+        freeReplyObject(a.reply);
     return status;
 }
 
 /* ---- All of them ----------------------------------------------------------------------------- */
 
-/* Whatever `bytes` asks for, in one reply, which is to be freed when DIBS_OK comes back. */
-static dibs_status ask(dibs__redis *r, dibs__bytes *bytes, dibs__deadline until, redisReply **reply,
-                       dibs_error *err)
+/* Makes the set of busy locks complete, if it is not. In a cluster it always is: no version without it has run there. */
+static dibs_status complete_set(dibs__redis *r, dibs__deadline until, dibs_error *err)
 {
-    dibs_status status;
+    char set[DIBS__REDIS_KEY_SIZE], pattern[DIBS__PATTERN_SIZE], cursor[DIBS__CURSOR_SIZE] = "0";
+    dibs_status status = DIBS_OK;
 
-    *reply = NULL;
-    status = dibs__pipeline_call(r->pipeline, bytes, reply, 1, until, err);
-    dibs__bytes_fini(bytes);
-    return status;
-}
-
-/* Makes the set of busy locks complete, if it is not. */
-static dibs_status complete_set(dibs__redis *r, const char *set, dibs__deadline until,
-                                dibs_error *err)
-{
-    char pattern[DIBS__PATTERN_SIZE], cursor[DIBS__CURSOR_SIZE] = "0";
-    dibs_status status;
-
+    dibs__names_busy(r->prefix, set);
     dibs__names_pattern(r->prefix, "", pattern);
     do {
         dibs__bytes bytes = {0};
         redisReply *reply;
-        dibs__script_begin(&r->scripts, (dibs__script_call){DIBS__SCRIPT_INDEX, r->flags, true, 2},
-                           set, &bytes);
+        dibs__script_begin(
+            &r->scripts,
+            (dibs__script_call){DIBS__SCRIPT_INDEX, atomic_load(&r->node->flags), true, 2, 0}, set,
+            &bytes);
         dibs__resp_text(&bytes, cursor);
         dibs__resp_text(&bytes, pattern);
-        status = ask(r, &bytes, until, &reply, err);
+        status = dibs__redis_ask_node(r->node, &bytes, &reply, until, err);
         if (status == DIBS_OK && reply->type != REDIS_REPLY_STRING)
             status = dibs__redis_refusal(reply, err);
         if (status == DIBS_OK)
@@ -226,54 +212,108 @@ static dibs_status complete_set(dibs__redis *r, const char *set, dibs__deadline 
     return status;
 }
 
-/* Those in `set`, or all if it is NULL. */
-static dibs_status find_names(dibs__redis *r, const char *prefix, const char *set,
-                              dibs__deadline until, dibs__names *found, dibs_error *err)
-{
-    char pattern[DIBS__PATTERN_SIZE], cursor[DIBS__CURSOR_SIZE] = "0";
-    dibs_status status;
+/* A page of the set of busy locks of one bucket. */
+typedef struct page {
+    unsigned bucket;
+    const char *start; /* of the names */
+    char cursor[DIBS__CURSOR_SIZE];
+} page;
 
-    dibs__names_pattern(r->prefix, prefix, pattern);
-    do {
-        dibs__bytes bytes = {0};
-        redisReply *reply;
-        dibs__resp_begin(&bytes, set ? 7 : 6);
-        dibs__resp_text(&bytes, set ? "SSCAN" : "SCAN");
-        if (set)
-            dibs__resp_text(&bytes, set);
-        dibs__resp_text(&bytes, cursor);
-        dibs__resp_text(&bytes, "MATCH");
-        dibs__resp_text(&bytes, pattern);
-        dibs__resp_text(&bytes, "COUNT");
-        dibs__resp_text(&bytes, "1000");
-        status = ask(r, &bytes, until, &reply, err);
+static void write_page(dibs__redis_node *n, const void *what, bool whole, dibs__bytes *out)
+{
+    const page *p = what;
+    char prefix[DIBS__REDIS_PREFIX_MAX + DIBS__REDIS_TAG_SIZE];
+    char set[DIBS__REDIS_KEY_SIZE], pattern[DIBS__PATTERN_SIZE];
+
+    (void)whole;
+    dibs__redis_prefix(n->r, p->bucket, prefix);
+    dibs__names_busy(prefix, set);
+    dibs__names_pattern(prefix, p->start, pattern);
+    dibs__names_write_scan(set, p->cursor, pattern, out);
+}
+
+/* The next page of each of these sets. */
+static dibs_status take_pages(dibs__redis *r, page *pages, size_t count, dibs__deadline until,
+                              dibs__names *found, dibs_error *err)
+{
+    dibs__redis_ask asks[LOOK_MAX];
+    dibs_status status = DIBS_OK;
+
+    for (size_t i = 0; i < count; i++)
+        asks[i] =
+            (dibs__redis_ask){.bucket = pages[i].bucket, .write = write_page, .what = &pages[i]};
+    dibs__redis_ask_many(r, asks, count, until, err);
+    for (size_t i = 0; i < count; i++) {
         if (status == DIBS_OK)
-            status = dibs__names_take(found, reply, cursor, err);
-        if (reply)
-            freeReplyObject(reply);
-    } while (status == DIBS_OK && strcmp(cursor, "0") != 0);
+            status = asks[i].status;
+        if (status == DIBS_OK)
+            status = dibs__names_take(found, asks[i].reply, pages[i].cursor, err);
+        if (asks[i].reply)
+            freeReplyObject(asks[i].reply);
+    }
     return status;
 }
 
-/* Up to LOOK_MAX locks. The first goes out with the script itself, so that the others find it. */
+/* Those that are held or waited for. */
+static dibs_status find_busy(dibs__redis *r, const char *start, dibs__deadline until,
+                             dibs__names *found, dibs_error *err)
+{
+    unsigned buckets = r->node ? 1 : DIBS__BUCKETS;
+    dibs_status status = r->node ? complete_set(r, until, err) : DIBS_OK;
+
+    for (unsigned b = 0; b < buckets && status == DIBS_OK; b += LOOK_MAX) {
+        page pages[LOOK_MAX];
+        size_t count = buckets - b < LOOK_MAX ? buckets - b : LOOK_MAX;
+        for (size_t i = 0; i < count; i++)
+            pages[i] = (page){b + (unsigned)i, start, "0"};
+        status = take_pages(r, pages, count, until, found, err);
+        for (size_t i = 0; i < count && status == DIBS_OK; i++)
+            while (status == DIBS_OK && strcmp(pages[i].cursor, "0") != 0)
+                status = take_pages(r, &pages[i], 1, until, found, err);
+    }
+    return status;
+}
+
+static dibs_status find_all(dibs__redis *r, const char *start, dibs__deadline until,
+                            dibs__names *found, dibs_error *err)
+{
+    char prefix[DIBS__REDIS_PREFIX_MAX + DIBS__REDIS_TAG_SIZE], pattern[DIBS__PATTERN_SIZE];
+    dibs__redis_scan scan;
+    dibs_status status = DIBS_OK;
+
+    dibs__redis_prefix(r, 0, prefix);
+    dibs__names_pattern(prefix, start, pattern);
+    dibs__redis_any_bucket(r, pattern);
+    dibs__redis_scan_begin(r, &scan);
+    while (scan.at < scan.count && status == DIBS_OK)
+        status = dibs__redis_scan_next(&scan, pattern, until, found, err);
+    return status;
+}
+
+/* Up to LOOK_MAX locks. */
 static dibs_status look_at_some(dibs__redis *r, char *const keys[], size_t count, bool idle,
                                 dibs__deadline until, dibs__report_builder *out, dibs_error *err)
 {
-    dibs__bytes bytes = {0};
-    redisReply *replies[LOOK_MAX] = {NULL};
-    dibs_status status;
+    dibs__redis_ask asks[LOOK_MAX];
+    looked what[LOOK_MAX];
+    dibs_status status = DIBS_OK;
 
-    for (size_t i = 0; i < count; i++)
-        write_look(r, keys[i], i == 0, false, &bytes);
-    status = dibs__pipeline_call(r->pipeline, &bytes, replies, count, until, err);
     for (size_t i = 0; i < count; i++) {
-        const char *name = status == DIBS_OK ? dibs__redis_name(r->prefix, keys[i]) : NULL;
-        if (name)
-            status = report_one(replies[i], name, idle, out, err);
-        if (replies[i])
-            freeReplyObject(replies[i]);
+        what[i] = (looked){keys[i], false};
+        asks[i] = (dibs__redis_ask){
+            .bucket = dibs__redis_bucket_in(r, keys[i]), .write = write_look, .what = &what[i]};
     }
-    dibs__bytes_fini(&bytes);
+    dibs__redis_ask_many(r, asks, count, until, err);
+    for (size_t i = 0; i < count; i++) {
+        const char *name;
+        if (status == DIBS_OK)
+            status = asks[i].status;
+        name = status == DIBS_OK ? dibs__redis_name_in(r, keys[i]) : NULL;
+        if (name)
+            status = report_one(asks[i].reply, name, idle, out, err);
+        if (asks[i].reply)
+            freeReplyObject(asks[i].reply);
+    }
     return status;
 }
 
@@ -281,14 +321,10 @@ dibs_status dibs__redis_list(dibs__engine *e, const char *prefix, bool idle, dib
                              dibs__report_builder *out, dibs_error *err)
 {
     dibs__redis *r = (dibs__redis *)e;
-    char busy[DIBS__REDIS_KEY_SIZE];
     dibs__names found = {0};
-    dibs_status status;
+    dibs_status status =
+        idle ? find_all(r, prefix, until, &found, err) : find_busy(r, prefix, until, &found, err);
 
-    dibs__names_busy(r->prefix, busy);
-    status = idle ? DIBS_OK : complete_set(r, busy, until, err);
-    if (status == DIBS_OK)
-        status = find_names(r, prefix, idle ? NULL : busy, until, &found, err);
     dibs__names_sort(&found);
     for (size_t i = 0; status == DIBS_OK && i < found.count; i += LOOK_MAX) {
         size_t n = found.count - i < LOOK_MAX ? found.count - i : LOOK_MAX;

@@ -5,7 +5,8 @@
 #include "dibs.h"
 
 #define DIBS__REDIS_PREFIX_MAX 128
-#define DIBS__REDIS_KEY_SIZE   (DIBS__REDIS_PREFIX_MAX + 3 * DIBS_NAME_MAX + 8)
+#define DIBS__REDIS_TAG_SIZE   8 /* "{3f2}" behind the prefix, in a cluster */
+#define DIBS__REDIS_KEY_SIZE   (DIBS__REDIS_PREFIX_MAX + DIBS__REDIS_TAG_SIZE + 3 * DIBS_NAME_MAX + 8)
 
 /* PREFIX:{NAME}. Braces end a hash tag: they, and the sign that escapes them, are escaped. */
 void dibs__redis_key(const char *prefix, const char *name, char out[DIBS__REDIS_KEY_SIZE]);

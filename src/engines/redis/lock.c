@@ -25,6 +25,7 @@ typedef struct word {
 
 typedef struct question {
     dibs__redis_script script;
+    unsigned bucket;
     char key[DIBS__REDIS_KEY_SIZE];
     char numbers[NUMBERS_SIZE];
     char who[WHO_SIZE];
@@ -36,19 +37,18 @@ typedef struct question {
 
 /* ---- Questions and answers ------------------------------------------------------------------- */
 
-static void write_question(dibs__redis *r, const question *q, bool whole, dibs__bytes *out)
+static void write_question(dibs__redis_node *n, const void *what, bool whole, dibs__bytes *out)
 {
-    dibs__script_call call = {q->script, atomic_load_explicit(&r->flags, memory_order_relaxed),
-                              whole, q->count + dibs__guard_words(&r->guard)};
+    const question *q = what;
 
-    dibs__script_begin(&r->scripts, call, q->key, out);
+    dibs__redis_begin_lock(n, q->script, whole, q->key, q->count, out);
     for (size_t i = 0; i < q->count; i++) {
         if (q->words[i].data)
             dibs__resp_word(out, q->words[i].data, q->words[i].length);
         else
             dibs__resp_number(out, q->words[i].number);
     }
-    dibs__guard_write(&r->guard, out);
+    dibs__guard_write(n, out);
 }
 
 /* A number alone: the fence of a grant with its whole lease and nobody beside it; 0: released. */
@@ -151,41 +151,13 @@ dibs_status dibs__redis_read_reply(const redisReply *reply, int64_t lease, dibs_
     return DIBS_OK;
 }
 
-/* One question, one reply; `*safe`: enough replicas have what it did. */
-static dibs_status send_once(dibs__redis *r, const question *q, bool whole, redisReply **reply,
-                             dibs__deadline until, bool *safe, dibs_error *err)
+static dibs_status read_answer(const question *q, const dibs__redis_ask *a, dibs__reply *out,
+                               dibs_error *err)
 {
-    dibs__bytes bytes = {0};
-    redisReply *replies[2] = {NULL};
-    dibs_status status;
+    dibs_status status = dibs__redis_read_reply(a->reply, q->lease, out, err);
 
-    write_question(r, q, whole, &bytes);
-    status = q->must_last ? dibs__guard_call(r, &bytes, replies, 1, until, safe, err)
-                          : dibs__pipeline_call(r->pipeline, &bytes, replies, 1, until, err);
-    dibs__bytes_fini(&bytes);
-    *reply = replies[0];
-    return status;
-}
-
-static dibs_status send_question(dibs__redis *r, const question *q, redisReply **reply,
-                                 dibs__deadline until, bool *safe, dibs_error *err)
-{
-    dibs_status status = send_once(r, q, false, reply, until, safe, err);
-
-    if (status == DIBS_OK && dibs__redis_no_script(*reply)) {
-        freeReplyObject(*reply);
-        status = send_once(r, q, true, reply, until, safe, err);
-    }
-    return status;
-}
-
-static dibs_status read_answer(dibs__redis *r, const question *q, const redisReply *reply,
-                               bool safe, dibs__reply *out, dibs_error *err)
-{
-    dibs_status status = dibs__redis_read_reply(reply, q->lease, out, err);
-
-    return status == DIBS_OK && out->verdict == DIBS__GRANTED && !safe
-               ? dibs__guard_unsafe(r, "the lock was granted", err)
+    return status == DIBS_OK && out->verdict == DIBS__GRANTED && !a->safe
+               ? dibs__guard_unsafe(a->node->r, "the lock was granted", err)
                : status;
 }
 
@@ -193,31 +165,27 @@ static dibs_status read_answer(dibs__redis *r, const question *q, const redisRep
 static dibs_status ask(dibs__redis *r, const question *q, dibs__deadline until, dibs__reply *out,
                        dibs_error *err)
 {
-    char server[DIBS__SERVER_SIZE] = "";
-    redisReply *reply = NULL;
-    bool safe = true, again = true;
+    bool again = true, refused;
     dibs_status status;
 
-    if (r->guard.on)
-        dibs__guard_server(&r->guard, server);
-    status = send_question(r, q, &reply, until, &safe, err);
-    if (status == DIBS_OK && dibs__guard_refused(reply)) {
-        status = dibs__guard_explain(r, reply, server, &again, until, out, err);
-        if (again) {
-            freeReplyObject(reply);
-            reply = NULL;
-            status = send_question(r, q, &reply, until, &safe, err);
-            again = false;
-        }
-    }
-    if (status == DIBS_OK && dibs__guard_refused(reply))
-        status = dibs__guard_explain(r, reply, server, &again, until, out, err);
-    else if (status == DIBS_OK)
-        status = read_answer(r, q, reply, safe, out, err);
+    do {
+        dibs__redis_ask a = {
+            .bucket = q->bucket, .must_last = q->must_last, .write = write_question, .what = q};
+        bool first = again;
+        status = dibs__redis_ask_one(r, &a, until, err);
+        refused = status == DIBS_OK && dibs__guard_refused(a.reply);
+        if (refused)
+            status = dibs__guard_explain(&a, &again, until, out, err);
+        else if (status == DIBS_OK)
+            status = read_answer(q, &a, out, err);
+        if (a.reply)
+            freeReplyObject(a.reply);
+        if (!refused || !first || !again)
+            break;
+        again = false;
+    } while (true);
     if (status != DIBS_OK)
         dibs__wrap(err, "%s", r->address.text);
-    if (reply)
-        freeReplyObject(reply);
     return status;
 }
 
@@ -276,7 +244,7 @@ static void ask_to_enter(const dibs__redis *r, const dibs__enter_request *reques
     q->script = DIBS__SCRIPT_ENTER;
     q->lease = who->lease;
     q->must_last = true;
-    dibs__redis_key(r->prefix, request->name, q->key);
+    q->bucket = dibs__redis_lock_key(r, request->name, q->key);
     dibs__redis_add_double(q->numbers, who->lease);
     dibs__redis_add_double(q->numbers + 8, who->min_hold);
     dibs__redis_add_double(q->numbers + 16, request->window);
@@ -330,7 +298,7 @@ static void ask_about(const dibs__redis *r, dibs__redis_script script, const dib
     q->script = script;
     q->lease = claim->lease;
     q->must_last = false;
-    dibs__redis_key(r->prefix, claim->name, q->key);
+    q->bucket = dibs__redis_lock_key(r, claim->name, q->key);
     q->words[0] = (word){q->who, (size_t)(end - q->who), 0};
     q->words[1] = number(claim->lease);
     q->count = script == DIBS__SCRIPT_KEEP ? 2 : 1;
@@ -366,7 +334,7 @@ dibs_status dibs__redis_break(dibs__engine *e, const char *name, const char *by,
     q.script = DIBS__SCRIPT_BREAK;
     q.lease = 0;
     q.must_last = false;
-    dibs__redis_key(r->prefix, name, q.key);
+    q.bucket = dibs__redis_lock_key(r, name, q.key);
     q.words[0] = (word){by, strnlen(by, DIBS__BY_SIZE - 1), 0};
     q.words[1] = flag(at_once);
     q.count = 2;
@@ -382,35 +350,34 @@ static void settle_claim(dibs__claim *claim, const redisReply *reply, bool safe)
         claim->status = DIBS_UNKNOWN;
 }
 
-/* Up to KEEP_MAX claims in one write. `whole` for those that the server had no script for: returns
- * how many. */
-static size_t keep_some(dibs__redis *r, dibs__claim *const claims[], size_t count, bool whole,
-                        dibs__deadline until)
+static void write_keep(dibs__redis_node *n, const void *what, bool whole, dibs__bytes *out)
 {
-    dibs__bytes bytes = {0};
-    redisReply *replies[KEEP_MAX + 1] = {NULL};
     question q;
-    size_t missed = 0;
-    bool safe;
-    dibs_status status;
 
+    ask_about(n->r, DIBS__SCRIPT_KEEP, what, &q);
+    write_question(n, &q, whole, out);
+}
+
+/* In one write per server. A keep-alive given twice does no harm. */
+static void keep_some(dibs__redis *r, dibs__claim *const claims[], size_t count,
+                      dibs__deadline until)
+{
+    dibs__redis_ask asks[KEEP_MAX];
+
+    for (size_t i = 0; i < count; i++)
+        asks[i] = (dibs__redis_ask){.bucket = r->node ? 0 : dibs__cluster_bucket(claims[i]->name),
+                                    .must_last = true,
+                                    .write = write_keep,
+                                    .what = claims[i]};
+    dibs__redis_ask_many(r, asks, count, until, NULL);
     for (size_t i = 0; i < count; i++) {
-        ask_about(r, DIBS__SCRIPT_KEEP, claims[i], &q);
-        write_question(r, &q, whole && i == 0, &bytes);
-    }
-    status = dibs__guard_call(r, &bytes, replies, count, until, &safe, NULL);
-    for (size_t i = 0; i < count; i++) {
-        if (replies[i] && dibs__redis_no_script(replies[i]))
-            missed++;
-        if (replies[i])
-            settle_claim(claims[i], replies[i], safe);
+        if (asks[i].reply)
+            settle_claim(claims[i], asks[i].reply, asks[i].safe);
         else
-            claims[i]->status = status;
-        if (replies[i])
-            freeReplyObject(replies[i]);
+            claims[i]->status = asks[i].status;
+        if (asks[i].reply)
+            freeReplyObject(asks[i].reply);
     }
-    dibs__bytes_fini(&bytes);
-    return missed;
 }
 
 void dibs__redis_keep(dibs__engine *e, dibs__claim *const claims[], size_t count,
@@ -420,9 +387,6 @@ void dibs__redis_keep(dibs__engine *e, dibs__claim *const claims[], size_t count
 
     for (size_t i = 0; i < count; i += KEEP_MAX) {
         size_t n = count - i < KEEP_MAX ? count - i : KEEP_MAX;
-        /* The script goes out whole with the first claim; a keep-alive given twice does no harm.
-         */
-        if (keep_some(r, claims + i, n, false, until) > 0)
-            keep_some(r, claims + i, n, true, until);
+        keep_some(r, claims + i, n, until);
     }
 }

@@ -73,6 +73,20 @@ void dibs__names_busy(const char *prefix, char out[DIBS__REDIS_KEY_SIZE])
     snprintf(out, DIBS__REDIS_KEY_SIZE, "%s:busy", prefix);
 }
 
+void dibs__names_write_scan(const char *set, const char *cursor, const char *pattern,
+                            dibs__bytes *out)
+{
+    dibs__resp_begin(out, set ? 7 : 6);
+    dibs__resp_text(out, set ? "SSCAN" : "SCAN");
+    if (set)
+        dibs__resp_text(out, set);
+    dibs__resp_text(out, cursor);
+    dibs__resp_text(out, "MATCH");
+    dibs__resp_text(out, pattern);
+    dibs__resp_text(out, "COUNT");
+    dibs__resp_text(out, "1000");
+}
+
 dibs_status dibs__names_take(dibs__names *n, const redisReply *reply,
                              char cursor[DIBS__CURSOR_SIZE], dibs_error *err)
 {

@@ -4,6 +4,7 @@
 #define DIBS_REDIS_NAMES_H
 
 #include "engines/redis/key.h"
+#include "engines/redis/resp.h"
 
 #include <hiredis/hiredis.h>
 
@@ -24,6 +25,10 @@ void dibs__names_busy(const char *prefix, char out[DIBS__REDIS_KEY_SIZE]);
 /* Takes what a SCAN or SSCAN answered, and the cursor of the next page ("0": that was the last). */
 dibs_status dibs__names_take(dibs__names *n, const redisReply *reply,
                              char cursor[DIBS__CURSOR_SIZE], dibs_error *err);
+
+/* SSCAN of `set`, or SCAN if it is NULL: a page of about a thousand. */
+void dibs__names_write_scan(const char *set, const char *cursor, const char *pattern,
+                            dibs__bytes *out);
 
 void dibs__names_sort(dibs__names *n); /* and each only once: a page may repeat another */
 void dibs__names_fini(dibs__names *n);

@@ -4,6 +4,7 @@
  *   redis+unix://[[user]:password@]/path/to.sock[?db=N]
  *
  *   redis+sentinel://[[user]:password@]s1[:port],s2,.../SERVICE[/db]    see sentinel.h
+ *   redis+cluster://[[user]:password@]h1[:port],h2,...                  see cluster.h
  *
  * and prefix= for the keys, which begin with "dibs" otherwise. */
 #define _GNU_SOURCE
@@ -61,26 +62,32 @@ static dibs_status read_url(dibs__url *url, dibs__redis *r, dibs_error *err)
     bool socket = strcmp(url->scheme, "redis+unix") == 0;
     bool tls = strcmp(url->scheme, "rediss") == 0;
     bool sentinel = strcmp(url->scheme, "redis+sentinel") == 0;
+    bool cluster = strcmp(url->scheme, "redis+cluster") == 0;
     dibs_status status = dibs__address_login(&r->address, url->user, url->password, err);
 
     if (status == DIBS_OK)
-        status = sentinel ? dibs__sentinels_read_url(url, &r->address, err)
-                 : socket ? read_socket(url, &r->address, err)
-                          : read_host(url, &r->address, err);
+        status = sentinel  ? dibs__sentinels_read_url(url, &r->address, err)
+                 : cluster ? dibs__cluster_read_url(url, &r->address, err)
+                 : socket  ? read_socket(url, &r->address, err)
+                           : read_host(url, &r->address, err);
     if (status == DIBS_OK)
         status = dibs__address_prefix(url, r->prefix, err);
     if (status == DIBS_OK && tls)
         status = dibs__address_tls(url, &r->address.tls, err);
     if (status == DIBS_OK)
-        status = dibs__guard_read_url(&r->guard, url, sentinel, err);
+        status = dibs__guard_read_url(&r->guard, url, sentinel || cluster, err);
+    if (status == DIBS_OK && cluster && r->prefix[strlen(r->prefix) - 1] == ':')
+        status = dibs__fail(err, DIBS_INVALID,
+                            "prefix= in the URL of a cluster must not end with a colon");
     if (status == DIBS_OK)
         status = dibs__url_all_taken(
             url,
-            sentinel ? "prefix, tls, sentinel_tls, sentinel_user, sentinel_password, ca, cert, "
-                       "key, sentinel_ca, sentinel_cert, sentinel_key, " GUARD
-            : socket ? "prefix, db, " GUARD
-            : tls    ? "prefix, ca, cert, key, " GUARD
-                     : "prefix, " GUARD,
+            sentinel  ? "prefix, tls, sentinel_tls, sentinel_user, sentinel_password, ca, cert, "
+                        "key, sentinel_ca, sentinel_cert, sentinel_key, " GUARD
+            : cluster ? "prefix, tls, ca, cert, key, " GUARD
+            : socket  ? "prefix, db, " GUARD
+            : tls     ? "prefix, ca, cert, key, " GUARD
+                      : "prefix, " GUARD,
             err);
     return status;
 }
@@ -90,14 +97,14 @@ static dibs_status read_url(dibs__url *url, dibs__redis *r, dibs_error *err)
 static void redis_close(dibs__engine *e)
 {
     dibs__redis *r = (dibs__redis *)e;
+    dibs__tls_context *tls;
 
-    dibs__pipeline_free(r->pipeline);
+    dibs__redis_node_free(r->node);
     dibs__events_free(r->events);
-    dibs__abandoned_fini(&r->abandoned);
     dibs__scripts_fini(&r->scripts);
-    dibs__guard_fini(&r->guard);
-    dibs__tls_context_free(r->address.tls);
+    tls = r->address.tls; /* of the cluster's servers, too */
     dibs__address_fini(&r->address);
+    dibs__tls_context_free(tls);
     free(r);
 }
 
@@ -105,47 +112,27 @@ static void redis_abandon(dibs__engine *e)
 {
     dibs__redis *r = (dibs__redis *)e;
 
-    dibs__pipeline_abandon(r->pipeline);
+    if (r->node)
+        dibs__pipeline_abandon(r->node->pipeline);
+    dibs__cluster_abandon(r->address.cluster);
     dibs__sentinels_abandon(r->address.sentinels);
     dibs__events_abandon(r->events);
 }
 
-/* The main connection: with the scripts, on a server of the right kind. */
-static dibs_status connect_main(void *ctx, dibs__deadline until, dibs__conn **out, dibs_error *err)
-{
-    dibs__redis *r = ctx;
-    dibs__server_kind kind = {0};
-    dibs__conn *c = NULL;
-    unsigned changes = r->address.sentinels ? dibs__sentinels_changes(r->address.sentinels) : 0;
-    dibs_status status = dibs__redis_connect(&r->address, until, &c, err);
-
-    if (status != DIBS_OK)
-        return status;
-    status = dibs__redis_prepare(&r->scripts, c, until, &kind, err);
-    if (status == DIBS_OK) {
-        atomic_store(&r->flags, kind.flags);
-        status = dibs__guard_greet(r, c, kind.info ? kind.info->str : NULL, until, err);
-    }
-    if (status == DIBS_OK && r->address.sentinels &&
-        dibs__sentinels_changes(r->address.sentinels) != changes)
-        status = dibs__fail(err, DIBS_UNAVAILABLE, "there is another master meanwhile: try again");
-    if (kind.info)
-        freeReplyObject(kind.info);
-    if (status != DIBS_OK) {
-        dibs__wrap(err, "%s", r->address.text);
-        dibs__conn_close(c);
-        return status;
-    }
-    if (kind.may_evict && !atomic_exchange(&r->warned, true))
-        r->base.sink->log(
-            r->base.sink, DIBS_LOG_WARNING,
-            "%s: its maxmemory-policy may evict locks that are held; set it to noeviction",
-            r->address.text);
-    *out = c;
-    return DIBS_OK;
-}
-
 /* ---- Beginning ---------------------------------------------------------------------------------- */
+
+/* What it is made of, before it talks to anybody. */
+static bool make_parts(dibs__redis *r)
+{
+    r->events = dibs__events_new();
+    if (!r->events || !dibs__scripts_init(&r->scripts, dibs__redis_lua, DIBS__REDIS_SCRIPTS, 2))
+        return false;
+    if (r->address.cluster)
+        return true;
+    r->node = dibs__redis_node_new(r, NULL, 0);
+    return r->node && (!r->address.sentinels ||
+                       dibs__events_watch(r->events, dibs__sentinels_fd(r->address.sentinels)));
+}
 
 static dibs_status redis_open(const dibs__open_request *request, dibs__engine **out,
                               dibs_error *err)
@@ -158,23 +145,17 @@ static dibs_status redis_open(const dibs__open_request *request, dibs__engine **
     r->base =
         (dibs__engine){.class = &dibs__engine_redis, .env = request->env, .sink = request->sink};
     r->address.env = request->env;
-    dibs__guard_init(&r->guard);
-    dibs__abandoned_init(&r->abandoned, request->sink, r->address.text);
+    r->request_span = request->request_span;
     status = read_url(request->url, r, err);
     if (status == DIBS_OK) {
         snprintf(r->id, sizeof r->id, "%s", request->handle_id);
         snprintf(r->channel, sizeof r->channel, "%s:wake:%s", r->prefix, request->handle_id);
-        r->pipeline =
-            dibs__pipeline_new(request->env, request->request_span, &r->abandoned, connect_main, r);
-        r->events = dibs__events_new();
-        if ((r->address.sentinels && r->events &&
-             !dibs__events_watch(r->events, dibs__sentinels_fd(r->address.sentinels))) ||
-            !dibs__scripts_init(&r->scripts, dibs__redis_lua, DIBS__REDIS_SCRIPTS, 2) ||
-            !r->pipeline || !r->events)
+        if (!make_parts(r))
             status = dibs__fail(err, DIBS_NO_MEMORY, "redis: out of memory or descriptors");
     }
     if (status == DIBS_OK)
-        status = dibs__pipeline_open(r->pipeline, request->until, err);
+        status = r->node ? dibs__pipeline_open(r->node->pipeline, request->until, err)
+                         : dibs__cluster_open(r->address.cluster, r, request->until, err);
     if (status != DIBS_OK)
         redis_close(&r->base);
     else
@@ -187,6 +168,7 @@ static void add_guard(const dibs__redis *r, dibs__facts *f)
 {
     dibs__fact_flag(f, "guarded_server", r->guard.on);
     dibs__fact_flag(f, "by_sentinel", r->address.sentinels != NULL);
+    dibs__fact_flag(f, "by_cluster", r->address.cluster != NULL);
     dibs__fact_number(f, "wait", r->guard.replicas);
     dibs__fact_flag(f, "enough_replicas",
                     dibs__fact_value(f, "replicas", r->guard.replicas) >= r->guard.replicas);
@@ -195,22 +177,45 @@ static void add_guard(const dibs__redis *r, dibs__facts *f)
                         strcmp(dibs__fact_text(f, "appendfsync", "always"), "always") != 0);
 }
 
+/* Each master, as a server of its own. */
+static dibs_status examine_masters(dibs__redis *r, dibs__deadline until, dibs__facts *out,
+                                   dibs_error *err)
+{
+    dibs__redis_node *node[DIBS__NODES_MAX];
+    dibs_status status = dibs__cluster_survey(r->address.cluster, r, until, err);
+    size_t count = status == DIBS_OK ? dibs__cluster_nodes(r->address.cluster, node) : 0;
+
+    for (size_t i = 0; i < count && status == DIBS_OK; i++) {
+        dibs__facts *f = dibs__facts_part(out, "redis", "%s", node[i]->address.text);
+        dibs__fact_number(f, "lease_ms", dibs__fact_value(out, "lease_ms", 0));
+        status = dibs__redis_examine_server(&node[i]->address, r->prefix, until, f, err);
+        if (f->latency.p99_us >= out->latency.p99_us)
+            out->latency = f->latency;
+        add_guard(r, f);
+    }
+    return status;
+}
+
 static dibs_status redis_examine(const dibs__open_request *request, dibs__facts *out,
                                  dibs_error *err)
 {
-    dibs__redis r = {.address.env = request->env};
+    dibs__redis r = {.base = {.env = request->env, .sink = request->sink},
+                     .address.env = request->env};
     dibs_status status = read_url(request->url, &r, err);
 
-    if (status == DIBS_OK)
+    if (status == DIBS_OK && r.address.cluster) {
+        status = examine_masters(&r, request->until, out, err);
+    } else if (status == DIBS_OK) {
         status = dibs__redis_examine_server(&r.address, r.prefix, request->until, out, err);
-    if (status == DIBS_OK)
         add_guard(&r, out);
+    }
     dibs__tls_context_free(r.address.tls);
     dibs__address_fini(&r.address);
     return status;
 }
 
-static const char *const schemes[] = {"redis", "rediss", "redis+unix", "redis+sentinel", NULL};
+static const char *const schemes[] = {"redis",          "rediss",        "redis+unix",
+                                      "redis+sentinel", "redis+cluster", NULL};
 
 const dibs__engine_class dibs__engine_redis = {
     .scheme = "redis",

@@ -1,9 +1,9 @@
 /* What the files of the Redis engine share.
  *
- *   pipeline   the main connection, for every command of every thread
+ *   node       the main connection, for every command of every thread; in a cluster one for each master
  *   events     the subscription by which all who wait are told
  *
- * Keys: PREFIX:{NAME} and, after it, :h :x :f and :q, see lua/head.lua; of a cell
+ * Keys: PREFIX:{NAME} (in a cluster PREFIX{BUCKET}:{NAME}) and, after it, :h :x :f and :q, see lua/head.lua; of a cell
  * PREFIX:{KEY}:c and, after that, :r:REQUEST and :w, see lua/cell.lua. */
 #ifndef DIBS_REDIS_REDIS_H
 #define DIBS_REDIS_REDIS_H
@@ -11,10 +11,13 @@
 #include "engines/engine.h"
 #include "engines/redis/abandoned.h"
 #include "engines/redis/address.h"
+#include "engines/redis/ask.h"
+#include "engines/redis/cluster.h"
 #include "engines/redis/connection.h"
 #include "engines/redis/guard.h"
 #include "engines/redis/handshake.h"
 #include "engines/redis/key.h"
+#include "engines/redis/node.h"
 #include "engines/redis/pipeline.h"
 #include "engines/redis/script.h"
 #include "engines/redis/sentinel.h"
@@ -27,10 +30,9 @@ struct dibs__redis {
     dibs__engine base;
     dibs__redis_address address;
     dibs__scripts scripts;
-    atomic_bool flags; /* the server knows those of the scripts */
-    dibs__abandoned abandoned;
     dibs__guard guard;
-    dibs__pipeline *pipeline;
+    int64_t request_span;
+    dibs__redis_node *node; /* the only one; NULL in a cluster, which has its own */
     dibs__events *events;
     atomic_bool warned; /* about the server's settings: once is enough */
     char prefix[DIBS__REDIS_PREFIX_MAX + 1];
@@ -59,12 +61,14 @@ dibs_status dibs__redis_break(dibs__engine *e, const char *name, const char *by,
                               dibs__deadline until, dibs__reply *out, dibs_error *err);
 
 /* cell.c */
-#define DIBS__REDIS_CELL_KEY_SIZE (DIBS__REDIS_PREFIX_MAX + 3 * DIBS__CELL_KEY_SIZE + 16)
-void dibs__redis_cell_key(const dibs__redis *r, const char *name,
-                          char out[DIBS__REDIS_CELL_KEY_SIZE]);
+#define DIBS__REDIS_CELL_KEY_SIZE \
+    (DIBS__REDIS_PREFIX_MAX + DIBS__REDIS_TAG_SIZE + 3 * DIBS__CELL_KEY_SIZE + 16)
+unsigned dibs__redis_cell_key(const dibs__redis *r, const char *name,
+                              char out[DIBS__REDIS_CELL_KEY_SIZE]);
+/* The key, and its bucket. */
 /* `whole`: with the script's text. A READ with a number gets so many bytes, and the size as the number. */
-void dibs__redis_cell_ask(const dibs__redis *r, const char *key, const dibs__cell_command *c,
-                          bool tell, bool whole, dibs__bytes *out);
+void dibs__redis_cell_write(dibs__redis_node *n, const char *key, const dibs__cell_command *c,
+                            bool tell, bool whole, dibs__bytes *out);
 dibs_status dibs__redis_cell_answer(const redisReply *reply, dibs__cell_op op,
                                     dibs__cell_reply *out, dibs_error *err);
 dibs_status dibs__redis_cell(dibs__engine *e, const char *name, const dibs__cell_command *command,

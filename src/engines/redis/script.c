@@ -68,7 +68,7 @@ void dibs__scripts_load(const dibs__scripts *s, bool flags, dibs__bytes *out)
 void dibs__script_begin(const dibs__scripts *s, dibs__script_call call, const char *key,
                         dibs__bytes *out)
 {
-    dibs__resp_begin(out, 4 + call.words);
+    dibs__resp_begin(out, 4 + call.more_keys + call.words);
     if (call.whole) {
         dibs__resp_text(out, "EVAL");
         dibs__resp_word(out, s->of[call.flags][call.script].text,
@@ -77,6 +77,6 @@ void dibs__script_begin(const dibs__scripts *s, dibs__script_call call, const ch
         dibs__resp_text(out, "EVALSHA");
         dibs__resp_word(out, s->of[call.flags][call.script].sha, 40);
     }
-    dibs__resp_word(out, "1", 1);
+    dibs__resp_number(out, 1 + (int64_t)call.more_keys);
     dibs__resp_text(out, key);
 }

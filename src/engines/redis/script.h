@@ -52,9 +52,10 @@ typedef struct dibs__script_call {
     bool flags; /* the server knows them */
     bool whole; /* with its text: the server has forgotten it */
     size_t words;
+    size_t more_keys; /* beside the first */
 } dibs__script_call;
 
-/* "EVALSHA sha 1 key"; as many arguments as `words` must follow. */
+/* "EVALSHA sha 1 key"; as many keys as `more_keys` and arguments as `words` must follow. */
 void dibs__script_begin(const dibs__scripts *s, dibs__script_call call, const char *key,
                         dibs__bytes *out);
 

@@ -102,16 +102,6 @@ static dibs_status read_service(dibs__url *url, dibs__sentinels *s, dibs__redis_
     return slash[0] && slash[1] ? dibs__address_db(slash + 1, &place->db, err) : DIBS_OK;
 }
 
-static dibs_status read_flag(dibs__url *url, const char *key, bool *out, dibs_error *err)
-{
-    const char *value = dibs__url_take(url, key);
-
-    *out = value && strcmp(value, "yes") == 0;
-    if (value && !*out && strcmp(value, "no") != 0)
-        return dibs__fail(err, DIBS_INVALID, "%s=%.40s in the URL: give yes or no", key, value);
-    return DIBS_OK;
-}
-
 static const char *take_or(dibs__url *url, const char *key, const char *other)
 {
     const char *value = dibs__url_take(url, key);
@@ -123,10 +113,10 @@ static dibs_status read_tls(dibs__url *url, dibs__sentinels *s, dibs__redis_addr
                             dibs_error *err)
 {
     bool servers, sentinels;
-    dibs_status status = read_flag(url, "tls", &servers, err);
+    dibs_status status = dibs__address_flag(url, "tls", &servers, err);
 
     if (status == DIBS_OK)
-        status = read_flag(url, "sentinel_tls", &sentinels, err);
+        status = dibs__address_flag(url, "sentinel_tls", &sentinels, err);
     if (status == DIBS_OK && sentinels)
         status = dibs__tls_context_new(take_or(url, "sentinel_ca", "ca"),
                                        take_or(url, "sentinel_cert", "cert"),

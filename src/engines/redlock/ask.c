@@ -29,7 +29,7 @@ void dibs__ask_write(const dibs__voters *v, const dibs__query *q, bool flags, di
     if (q->script == DIBS__RED_SCRIPTS)
         dibs__resp_begin(out, q->words);
     else
-        dibs__script_begin(&v->scripts, (dibs__script_call){q->script, flags, false, q->words},
+        dibs__script_begin(&v->scripts, (dibs__script_call){q->script, flags, false, q->words, 0},
                            q->key, out);
     for (size_t i = 0; i < q->words; i++)
         dibs__resp_word(out, q->word[i].data, q->word[i].length);

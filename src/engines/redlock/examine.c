@@ -33,6 +33,7 @@ static void look_at_node(const dibs__voter *n, const dibs__voters *v, dibs__dead
     dibs__fact_flag(f, "guarded", !v->vouched);
     dibs__fact_flag(f, "guarded_server", false); /* its replicas are no part of the scheme */
     dibs__fact_flag(f, "by_sentinel", false);
+    dibs__fact_flag(f, "by_cluster", false);
     if (dibs__redis_examine_server(&n->address, v->prefix, until, f, &why) != DIBS_OK)
         dibs__fact_add(f, "down", "%s", why.message);
 }

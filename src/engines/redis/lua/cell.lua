@@ -107,7 +107,7 @@ local function wake()
     local marks = tell == 1 and call('SMEMBERS', key .. ':w') or {}
     for _, mark in ipairs(marks) do
         local handle, text = string.match(mark, '^(%S+) (.*)$')
-        redis.pcall('PUBLISH', string.match(key, '^(.-):{') .. ':wake:' .. handle, text)
+        redis.pcall('PUBLISH', string.match(key, '^(.-):?{') .. ':wake:' .. handle, text)
     end
     if #marks > 0 then
         call('DEL', key .. ':w')

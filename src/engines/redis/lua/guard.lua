@@ -1,6 +1,7 @@
 -- What the marker of this server says: see mark.lua. The ceiling of fences is raised here, half a lease before it
 -- is reached, in the same step as the grant that may need it.
-local marker = call('GET', string.sub(key, 1, string.find(key, '{', 1, true) - 1) .. 'server')
+--define MARKER_KEY (KEYS[3]or(string.sub(key,1,string.find(key,'{',1,true)-1)..'server'))
+local marker = call('GET', MARKER_KEY)
 if not marker or string.sub(marker, 57) ~= SERVER then
     quiet = -1
 else
@@ -9,7 +10,7 @@ else
     quiet = opens > now and opens - now
     local top = last_fence > clock and last_fence or clock
     if not quiet and top + longest / 2 > ceiling then
-        call('SETRANGE', string.sub(key, 1, string.find(key, '{', 1, true) - 1) .. 'server', '16',
+        call('SETRANGE', MARKER_KEY, '16',
             struct.pack('>d', top + longest))
     end
 end

@@ -49,7 +49,7 @@
 --define HEAD_OFFSET '28' MARK_OFFSET '31' ENDS_OFFSET '40'
 --define QUIET 9 UNMARKED 10
 --define IDLE 0x64696249 HELD 0x64696248 LINED 0x64696251 OTHER 0x64696258
---define DAY 86400000000 HOUR 3600000000 BUSY_SET string.sub(key,1,string.find(key,'{',1,true)-1)..'busy'
+--define DAY 86400000000 HOUR 3600000000 BUSY_SET (KEYS[2]or(string.sub(key,1,string.find(key,'{',1,true)-1)..'busy'))
 
 local time = redis.call('TIME')
 local call, now, key = redis.call, time[1] * 1000000 + time[2], KEYS[1]

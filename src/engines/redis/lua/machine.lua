@@ -208,7 +208,7 @@ end
 
 -- A user without the right to the channel must not fail the command midway: a wake-up may be lost.
 local function publish(h, message)
-    local prefix = string.match(key, '^(.-):{')
+    local prefix = string.match(key, '^(.-):?{')
     local handle = string.match(h[ATTEMPT], '^[^-.]*')
     redis.pcall('PUBLISH', prefix .. ':wake:' .. handle, message)
 end

@@ -1,7 +1,9 @@
 -- Is this still the server that it was? KEYS[1]: the marker, PREFIX:server. ARGV[1]: which server this is: its run
 -- id, and the replication id that it took when it was promoted. ARGV[2]: for how long it has run without being promoted (-1:
 -- not known), the longest lease, how many replicas must acknowledge a grant, and what is wanted: 0 to look,
--- 1 after so many replicas have acknowledged the marker, 2 to vouch that nobody holds anything.
+-- 1 after so many replicas have acknowledged the marker, 2 to vouch that nobody holds anything, 3 to take over what a
+-- master of a cluster has brought here that is named in ARGV[3] (see adopt.h): then also the time there, and 1 if this
+-- server has granted before.
 -- Gives {how long nothing is granted, replicas wanted, replicas that acknowledged}.
 --
 -- The marker is replicated with the locks. Another server in it means a restart or a failover: what was granted
@@ -26,6 +28,17 @@ local base, ceiling, since, acked = 0, 0, up < 0 and now or now - up, -1
 local wanted = asked
 local stored = call('GET', key)
 local same = stored and string.sub(stored, ID_AT) == id
+if step == 3 then
+    local opens, base, ceiling, old_longest = struct.unpack('>dddd', stored or string.rep('\0', 56))
+    local there, granted = struct.unpack('>dd', ARGV[2], 33)
+    if not stored or string.sub(stored, ID_AT) ~= ARGV[3] or opens > there
+        or granted == 0 and up < old_longest * 1.01 then
+        return {0, 0, 0}
+    end
+    local replicas = string.sub(stored, 41, ID_AT - 1)
+    call('SET', key, struct.pack('>ddddd', 0, base, ceiling, old_longest, 0) .. replicas .. id)
+    return {0, 0, 1}
+end
 if stored then
     local _, old_base, old_ceiling, old_longest, old_since, old_wanted, old_acked =
         struct.unpack(MARKER, stored)

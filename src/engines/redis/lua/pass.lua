@@ -18,7 +18,7 @@ if mine and mark == LINED and not quiet then
                 next_alive, second and LINED or HELD, now, alive, hold, till, capacity, fence)
                 .. string.sub(head, 41))
             local number = string.format('%.0f', fence)
-            redis.pcall('PUBLISH', string.match(key, '^(.-):{') .. ':wake:'
+            redis.pcall('PUBLISH', string.match(key, '^(.-):?{') .. ':wake:'
                 .. string.match(attempt, '^[^-.]*'), attempt .. ' ' .. number .. ' ' .. number)
             return 0
         end
