@@ -45,16 +45,17 @@ static void check_own_key(fuzz_input *in)
     dibs__entries_key k;
 
     snprintf(attempt, sizeof attempt, "0123abcd-%u", (unsigned)fuzz_number(in, 2));
-    call.may_linger = fuzz_number(in, 1) & 1;
-    call.owner = fuzz_number(in, 1) & 1 ? "owner" : NULL;
-    call.capacity = fuzz_number(in, 1) & 1 ? DIBS__PLAIN : 7;
-    call.weight = 1;
-    if (fuzz_number(in, 1) & 1 && call.capacity == DIBS__PLAIN)
-        call.weight = DIBS__PLAIN;
+    call.enter.may_linger = fuzz_number(in, 1) & 1;
+    call.enter.owner = fuzz_number(in, 1) & 1 ? "owner" : NULL;
+    call.enter.capacity = fuzz_number(in, 1) & 1 ? DIBS__PLAIN : 7;
+    call.enter.weight = 1;
+    if (fuzz_number(in, 1) & 1 && call.enter.capacity == DIBS__PLAIN)
+        call.enter.weight = DIBS__PLAIN;
     dibs__entries_body(&call, session, body);
     must(dibs__entries_key_read(body, &k), "our own key is not read");
-    must(k.weight == call.weight && k.session == session && k.may_linger == call.may_linger &&
-             !k.lingering && (k.owner != 0) == (call.owner != NULL),
+    must(k.weight == call.enter.weight && k.session == session &&
+             k.may_linger == call.enter.may_linger && !k.lingering &&
+             (k.owner != 0) == (call.enter.owner != NULL),
          "our own key is read as another");
     must(dibs__entries_is_ours(body, attempt, session), "our own key is a stranger's");
 }

@@ -59,12 +59,12 @@ static void on_read(dibs__etcd_call *rpc)
             r->responses[i]->response_case == ETCD__RESPONSE_OP__RESPONSE_RESPONSE_TXN
                 ? r->responses[i]->response_txn
                 : NULL;
-        for (size_t j = 0; chunk && j < chunk->n_responses && k < call->count; j++)
-            read_one(&call->check[k++], chunk->responses[j]);
+        for (size_t j = 0; chunk && j < chunk->n_responses && k < call->check.count; j++)
+            read_one(&call->check.entry[k++], chunk->responses[j]);
     }
     if (r)
         etcd__txn_response__free_unpacked(r, NULL);
-    if (r && k < call->count)
+    if (r && k < call->check.count)
         call->status = dibs__fail(&call->err, DIBS_ENGINE_FAILED, "unexpected reply from etcd");
     if (call->status == DIBS_OK && before != DIBS_OK) {
         call->status = before;
@@ -99,20 +99,20 @@ static void fill_chunk(chunk *c, parts *p, size_t count)
 static bool send_read(dibs__etcd_op *op)
 {
     const dibs__entries_call *call = op->call;
-    size_t chunks = (call->count + CHUNK - 1) / CHUNK;
-    parts *p = calloc(call->count, sizeof *p);
+    size_t chunks = (call->check.count + CHUNK - 1) / CHUNK;
+    parts *p = calloc(call->check.count, sizeof *p);
     chunk *c = calloc(chunks, sizeof *c);
     Etcd__RequestOp **outer = calloc(chunks, sizeof *outer);
     Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT;
     bool ok = p && c && outer;
 
-    for (size_t i = 0; ok && i < call->count; i++) {
-        dibs__etcd_entry_key(op->e, call->check[i].name, call->check[i].key, &p[i].key);
+    for (size_t i = 0; ok && i < call->check.count; i++) {
+        dibs__etcd_entry_key(op->e, call->check.entry[i].name, call->check.entry[i].key, &p[i].key);
         dibs__etcd_range(&p[i].range, &p[i].op, &p[i].key);
         p[i].range.keys_only = true;
     }
     for (size_t i = 0; ok && i < chunks; i++) {
-        size_t left = call->count - i * CHUNK;
+        size_t left = call->check.count - i * CHUNK;
         fill_chunk(&c[i], p + i * CHUNK, left < CHUNK ? left : CHUNK);
         outer[i] = &c[i].op;
     }
@@ -141,9 +141,9 @@ dibs_status dibs__etcd_check(dibs__entries_backend *s, dibs__entries_call *call)
         return DIBS_NO_MEMORY;
     pthread_mutex_lock(&e->lock);
     alive = e->lease != 0;
-    prove = needs_proof(e) || call->count == 0;
-    op->parts = (prove ? 1 : 0) + (call->count > 0 ? 1 : 0);
-    ok = alive && (call->count == 0 || send_read(op));
+    prove = needs_proof(e) || call->check.count == 0;
+    op->parts = (prove ? 1 : 0) + (call->check.count > 0 ? 1 : 0);
+    ok = alive && (call->check.count == 0 || send_read(op));
     if (ok && prove) {
         op->next = e->proving;
         e->proving = op;

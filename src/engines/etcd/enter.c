@@ -45,7 +45,7 @@ static void make_keys(parts *p, const dibs__etcd_op *op)
     const dibs__entries_call *call = op->call;
 
     make_name(op, p->made);
-    snprintf(p->stored, sizeof p->stored, "%s\n%s", p->made, call->value);
+    snprintf(p->stored, sizeof p->stored, "%s\n%s", p->made, call->enter.value);
     dibs__etcd_entry_key(op->e, call->name, p->made, &p->entry);
     dibs__etcd_entry_key(op->e, call->name, "", &p->folder);
     dibs__etcd_end_of(&p->folder, &p->end);
@@ -61,11 +61,11 @@ static void compare_value(parts *p, const dibs__etcd_op *op)
     Etcd__Compare *c = &p->compare[1];
 
     dibs__etcd_compare(c, &p->value, ETCD__COMPARE__COMPARE_TARGET__MOD, op->lock_rev);
-    if (!op->guessed || op->call->capacity == DIBS__PLAIN)
+    if (!op->guessed || op->call->enter.capacity == DIBS__PLAIN)
         return;
     c->target = ETCD__COMPARE__COMPARE_TARGET__VALUE;
     c->target_union_case = ETCD__COMPARE__TARGET_UNION_VALUE;
-    c->value = dibs__etcd_text(op->call->lock_value);
+    c->value = dibs__etcd_text(op->call->enter.lock_value);
 }
 
 /* What the queue was like the last time decides what is asked for: all of a short one, or only
@@ -102,7 +102,7 @@ static size_t ask_for_all(parts *p, const dibs__etcd_op *op)
 {
     dibs__etcd_range(&p->line, &p->yes[0], &p->folder);
     p->line.range_end = dibs__etcd_bytes(&p->end);
-    p->line.limit = op->call->owner ? 0 : DIBS__ETCD_SHORT;
+    p->line.limit = op->call->enter.owner ? 0 : DIBS__ETCD_SHORT;
     return 1;
 }
 
@@ -129,7 +129,7 @@ static void make_txn(parts *p, dibs__etcd_op *op, Etcd__TxnRequest *txn)
     dibs__etcd_range(&p->own, &p->no[0], &p->entry);
     dibs__etcd_range(&p->lock, &p->no[1], &p->value);
     p->no[2] = p->yes[0];
-    op->by_tail = !call->owner && is_long(op);
+    op->by_tail = !call->enter.owner && is_long(op);
     if (op->by_tail)
         n = ask_for_tail(p);
     dibs__etcd_put(&p->put, &p->yes[n++], &p->entry, p->stored, op->lease);
@@ -137,9 +137,9 @@ static void make_txn(parts *p, dibs__etcd_op *op, Etcd__TxnRequest *txn)
         dibs__etcd_put(&p->put_tail, &p->yes[n++], &p->tail, p->made, op->lease);
     else
         dibs__etcd_delete(&p->no_tail, &p->yes[n++], &p->tail);
-    op->value_lease = call->capacity != DIBS__PLAIN && !op->guessed && op->lock_rev == 0;
+    op->value_lease = call->enter.capacity != DIBS__PLAIN && !op->guessed && op->lock_rev == 0;
     if (op->value_lease)
-        dibs__etcd_put(&p->put_value, &p->yes[n++], &p->value, call->lock_value,
+        dibs__etcd_put(&p->put_value, &p->yes[n++], &p->value, call->enter.lock_value,
                        dibs__etcd_value_lease(op->e, call->name));
     for (size_t i = 0; i < 6; i++) {
         p->yeses[i] = &p->yes[i];
@@ -209,13 +209,13 @@ static dibs_status fill(dibs__etcd_op *op, const Etcd__TxnResponse *r,
     if (!(line ? fill_queue(op, line, more) : fill_tail(op, r, more)))
         return dibs__fail(&call->err, DIBS_UNKNOWN, "out of memory while the answer was read");
     l->exists = true;
-    if (!l->value && call->capacity != DIBS__PLAIN) { /* it is what we guessed, or put */
-        l->value = strdup(call->lock_value);
+    if (!l->value && call->enter.capacity != DIBS__PLAIN) { /* it is what we guessed, or put */
+        l->value = strdup(call->enter.lock_value);
         l->version = op->value_lease ? (uint64_t)place : 0;
         if (!l->value)
             return dibs__fail(&call->err, DIBS_UNKNOWN, "out of memory");
     }
-    if (call->capacity != DIBS__PLAIN)
+    if (call->enter.capacity != DIBS__PLAIN)
         dibs__etcd_value_lease_touch(op->e, call->name);
     return DIBS_OK;
 }
@@ -253,7 +253,7 @@ static bool look_closer(dibs__etcd_op *op, const Etcd__TxnResponse *r, bool *mor
     if (own->n_kvs > 0) /* an entry that came late has the key */
         dibs__etcd_slot_drop(op->e, call->attempt, strlen(call->attempt), false);
     capacity = dibs__entries_capacity(call->listing.value);
-    if (call->listing.value && capacity != 0 && capacity != call->capacity) {
+    if (call->listing.value && capacity != 0 && capacity != call->enter.capacity) {
         dibs__etcd_slot_drop(op->e, call->attempt, strlen(call->attempt), true);
         return false; /* there = false: it does not fit */
     }

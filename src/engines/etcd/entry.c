@@ -160,9 +160,9 @@ dibs_status dibs__etcd_watch_entry(dibs__entries_backend *s, dibs__entries_call 
     if (ok) {
         tag = ++e->tags;
         dibs__table_add(&e->watched, &w->by_tag, tag);
-        w->seen = call->version > 0;
+        w->seen = call->watch.as_of > 0;
         ok = dibs__etcd_watch(e->client, tag, w->key.text, w->key.length,
-                              w->seen ? (int64_t)call->version + 1 : 0);
+                              w->seen ? (int64_t)call->watch.as_of + 1 : 0);
         if (!ok)
             take_out(w);
     }
@@ -370,7 +370,7 @@ static bool send_linger(dibs__etcd_op *op)
     dibs__etcd_compare_entry(&compare, &key, call->key);
     tail_of(call->key, stored);
     strcat(stored, "\n");
-    strncat(stored, call->value ? call->value : "", DIBS__ENTRIES_VALUE_SIZE - 1);
+    strncat(stored, call->linger.value ? call->linger.value : "", DIBS__ENTRIES_VALUE_SIZE - 1);
     dibs__etcd_put(&put, &yes, &key, stored, op->lease);
     txn.compare = compares;
     txn.success = yeses;
@@ -399,8 +399,8 @@ dibs_status dibs__etcd_linger(dibs__entries_backend *s, dibs__entries_call *call
 
     if (!op)
         return DIBS_NO_MEMORY;
-    op->ends = dibs__after(op->e->env, call->span);
-    request.ttl = (call->span + DIBS__SECOND - 1) / DIBS__SECOND;
+    op->ends = dibs__after(op->e->env, call->linger.span);
+    request.ttl = (call->linger.span + DIBS__SECOND - 1) / DIBS__SECOND;
     request.ttl = request.ttl > 0 ? request.ttl : 1;
     return dibs__etcd_op_started(op, dibs__etcd_op_send(op, DIBS__ETCD_URGENT,
                                                         "/etcdserverpb.Lease/LeaseGrant",

@@ -30,7 +30,8 @@ static void on_ahead(dibs__etcd_call *rpc)
     bool behind = r && !op->strict && (!r->header || (uint64_t)r->header->revision < op->below);
 
     if (r && !behind &&
-        !dibs__etcd_listing_fill(&call->listing, op->e, call->name, r, op->below, call->values))
+        !dibs__etcd_listing_fill(&call->listing, op->e, call->name, r, op->below,
+                                 call->list.values))
         call->status = no_memory(call);
     /* In a long queue there is time for a watch that begins in the past: it needs no look. */
     if (r && r->more && r->header)
@@ -59,7 +60,7 @@ bool dibs__etcd_send_ahead(dibs__etcd_op *op, uint64_t below)
     op->below = below;
     r.max_create_revision = (int64_t)below - 1;
     /* Each weighs one at least: so many exceed `enough`, whatever they are. */
-    r.limit = call->owner || call->enough >= DIBS__ETCD_NEAREST ? 0 : DIBS__ETCD_NEAREST;
+    r.limit = call->enter.owner || call->enough >= DIBS__ETCD_NEAREST ? 0 : DIBS__ETCD_NEAREST;
     r.serializable = !op->strict;
     return dibs__etcd_op_send(op, DIBS__ETCD_READ, "/etcdserverpb.KV/Range", &r.base, on_ahead);
 }
@@ -75,7 +76,7 @@ static void on_line(dibs__etcd_call *rpc)
 
     if (r && (!line || !lock ||
               !dibs__etcd_listing_fill(&call->listing, op->e, call->name, line, UINT64_MAX,
-                                       call->values) ||
+                                       call->list.values) ||
               !dibs__etcd_listing_value(&call->listing, lock)))
         call->status = no_memory(call);
     if (r)
@@ -157,7 +158,7 @@ static bool note_name(walk *w, const char *text, size_t length, size_t count)
     memcpy(escaped, text, length);
     escaped[length] = '\0';
     if (!dibs__entries_unescape(escaped, name) ||
-        strncmp(name, w->call->prefix, strlen(w->call->prefix)) != 0)
+        strncmp(name, w->call->names.prefix, strlen(w->call->names.prefix)) != 0)
         return true;
     if (w->count > 0 && strcmp(w->found[w->count - 1].name, name) == 0) {
         w->found[w->count - 1].keys += count;
@@ -249,7 +250,7 @@ static dibs_status read_all_names(walk *w)
 
     for (size_t i = 0; i < 3 && status == DIBS_OK; i++)
         status = read_names(w, parts[i][0], parts[i][1], 1, note_entry);
-    if (status == DIBS_OK && w->call->idle)
+    if (status == DIBS_OK && w->call->names.idle)
         status = read_names(w, "/%/", "/%0", 3, note_value);
     return status;
 }

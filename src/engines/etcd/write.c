@@ -31,7 +31,7 @@ static void fill_part(part *p, const dibs__etcd_op *op, const char *key)
     dibs__etcd_entry_key(op->e, op->call->name, key, &p->key);
     dibs__etcd_nested(&p->txn, &p->op);
     dibs__etcd_compare_entry(&p->compare, &p->key, key);
-    if (op->call->at_once)
+    if (op->call->write.at_once)
         dibs__etcd_delete(&p->delete, &p->inner, &p->key);
     else
         dibs__etcd_put(&p->put, &p->inner, &p->key, NULL, 0);
@@ -74,8 +74,8 @@ static void on_written(dibs__etcd_call *rpc)
 static bool send_write(dibs__etcd_op *op)
 {
     const dibs__entries_call *call = op->call;
-    size_t chunks = (call->count + CHUNK - 1) / CHUNK;
-    part *p = calloc(call->count + 1, sizeof *p);
+    size_t chunks = (call->write.count + CHUNK - 1) / CHUNK;
+    part *p = calloc(call->write.count + 1, sizeof *p);
     chunk *c = calloc(chunks + 1, sizeof *c);
     Etcd__RequestOp value, **yes = calloc(chunks + 1, sizeof *yes);
     Etcd__Compare compare, *compares[1] = {&compare};
@@ -85,22 +85,24 @@ static bool send_write(dibs__etcd_op *op)
     bool ok = p && c && yes;
 
     dibs__etcd_value_key(op->e, call->name, &key);
-    dibs__etcd_compare(&compare, &key, ETCD__COMPARE__COMPARE_TARGET__MOD, (int64_t)call->version);
-    if (call->value)
-        dibs__etcd_put(&put, &value, &key, call->value, dibs__etcd_value_lease(op->e, call->name));
-    for (size_t i = 0; ok && i < call->count; i++)
-        fill_part(&p[i], op, call->keys[i]);
+    dibs__etcd_compare(&compare, &key, ETCD__COMPARE__COMPARE_TARGET__MOD,
+                       (int64_t)call->write.version);
+    if (call->write.value)
+        dibs__etcd_put(&put, &value, &key, call->write.value,
+                       dibs__etcd_value_lease(op->e, call->name));
+    for (size_t i = 0; ok && i < call->write.count; i++)
+        fill_part(&p[i], op, call->write.keys[i]);
     for (size_t i = 0; ok && i < chunks; i++) {
-        size_t left = call->count - i * CHUNK;
+        size_t left = call->write.count - i * CHUNK;
         fill_chunk(&c[i], p + i * CHUNK, left < CHUNK ? left : CHUNK);
         yes[i] = &c[i].op;
     }
-    if (ok && call->value)
+    if (ok && call->write.value)
         yes[chunks] = &value;
     txn.compare = compares;
     txn.n_compare = 1;
     txn.success = yes;
-    txn.n_success = chunks + (call->value ? 1 : 0);
+    txn.n_success = chunks + (call->write.value ? 1 : 0);
     ok = ok &&
          dibs__etcd_op_send(op, DIBS__ETCD_GUARDED, "/etcdserverpb.KV/Txn", &txn.base, on_written);
     free(yes);

@@ -19,9 +19,9 @@ static void lock_made(dibs__zk_op *op);
 
 static const char *suffix_of(const dibs__entries_call *call)
 {
-    if (call->capacity != DIBS__PLAIN)
+    if (call->enter.capacity != DIBS__PLAIN)
         return "__slot__";
-    return call->weight == DIBS__PLAIN ? "__lock__" : "__rlock__";
+    return call->enter.weight == DIBS__PLAIN ? "__lock__" : "__rlock__";
 }
 
 /* ---- The entry ------------------------------------------------------------------------------- */
@@ -64,13 +64,13 @@ static void on_lock(int rc, const char *value, int size, const struct Stat *stat
 {
     dibs__zk_op *op = (dibs__zk_op *)(uintptr_t)data;
     dibs__entries_call *call = op->call;
-    dibs__queue_entry facts = {.place = call->known_upto};
+    dibs__queue_entry facts = {.place = call->enter.known_upto};
 
     op->list_rc = rc;
-    if (rc == ZOK && (uint32_t)stat->cversion == (uint32_t)call->known_as_of + 1) {
+    if (rc == ZOK && (uint32_t)stat->cversion == (uint32_t)call->enter.known_as_of + 1) {
         op->listing->as_of = (uint64_t)(uint32_t)stat->cversion;
-        op->listing->from = call->known_upto;
-        if (!dibs__entries_listing_add(op->listing, call->known_last, NULL, &facts, 0))
+        op->listing->from = call->enter.known_upto;
+        if (!dibs__entries_listing_add(op->listing, call->enter.known_last, NULL, &facts, 0))
             op->list_rc = ZSYSTEMERROR;
     }
     dibs__zk_on_lock(rc, value, size, stat, data);
@@ -142,11 +142,11 @@ static void ask_entry(dibs__zk_op *op)
     n = strlen(key);
     snprintf(key + n, sizeof key - n, "%s", suffix_of(call));
     dibs__zk_sent(op,
-                  zoo_acreate2(z->zh, dibs__zk_entry_path(op, key), call->value,
-                               (int)strlen(call->value), z->acl, ZOO_EPHEMERAL_SEQUENTIAL,
+                  zoo_acreate2(z->zh, dibs__zk_entry_path(op, key), call->enter.value,
+                               (int)strlen(call->enter.value), z->acl, ZOO_EPHEMERAL_SEQUENTIAL,
                                on_created, op),
                   &op->rc);
-    if (call->known_last)
+    if (call->enter.known_last)
         dibs__zk_sent(op, zoo_aget(z->zh, dibs__zk_lock_path(op), 0, on_lock, op), &op->lock_rc);
     else if (recall(op))
         dibs__zk_sent(op, zoo_aget_children2(z->zh, dibs__zk_lock_path(op), 0, on_line, op),
@@ -164,8 +164,8 @@ static void entered(dibs__zk_op *op)
 {
     int rc = op->rc != ZOK ? op->rc : op->lock_rc != ZOK ? op->lock_rc : op->list_rc;
 
-    if (rc == ZOK && op->call->known_last && op->listing->count == 0) {
-        op->call->known_last = NULL; /* others came or went: the whole queue */
+    if (rc == ZOK && op->call->enter.known_last && op->listing->count == 0) {
+        op->call->enter.known_last = NULL; /* others came or went: the whole queue */
         dibs__zk_follow(op, dibs__zk_ask_listing, entered);
     } else if (rc == ZOK && !op->listing->exists) {
         dibs__zk_follow(op, ask_value, entered); /* the lock is another now, or was broken */
@@ -224,9 +224,9 @@ static void ask_lock(dibs__zk_op *op)
     if (op->tries > 1)
         ask_parents(op);
     dibs__zk_sent(op,
-                  zoo_acreate(op->z->zh, dibs__zk_lock_path(op), call->lock_value,
-                              (int)strlen(call->lock_value), op->z->acl, ZOO_CONTAINER, on_made,
-                              op),
+                  zoo_acreate(op->z->zh, dibs__zk_lock_path(op), call->enter.lock_value,
+                              (int)strlen(call->enter.lock_value), op->z->acl, ZOO_CONTAINER,
+                              on_made, op),
                   &op->rc);
 }
 
@@ -312,8 +312,8 @@ dibs_status dibs__zk_enter(dibs__entries_backend *s, dibs__entries_call *call)
 
     if (!op)
         return dibs__zk_fail((dibs__zk *)s, ZSYSTEMERROR, &call->err);
-    if (dibs__zk_is_late(call->known_upto))
-        call->known_last = NULL; /* cversion does not count any more, either */
+    if (dibs__zk_is_late(call->enter.known_upto))
+        call->enter.known_last = NULL; /* cversion does not count any more, either */
     status = dibs__zk_flush_begin(op, call->again ? searched : entered);
     if (status == DIBS_OK) {
         (call->again ? ask_search : ask_entry)(op);

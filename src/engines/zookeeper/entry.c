@@ -77,8 +77,8 @@ static void ask_linger(dibs__zk_op *op)
     }
     dibs__zk_lingering_key(call->key, key);
     zoo_delete_op_init(&op->multi[0], from, -1);
-    zoo_create_op_init(&op->multi[1], dibs__zk_entry_path(op, key), call->value,
-                       (int)strlen(call->value), op->z->acl, 0, NULL, 0);
+    zoo_create_op_init(&op->multi[1], dibs__zk_entry_path(op, key), call->linger.value,
+                       (int)strlen(call->linger.value), op->z->acl, 0, NULL, 0);
     send_multi(op, 2);
     free(from);
 }
@@ -91,7 +91,7 @@ static void lingers(dibs__zk_op *op)
 
     dibs__zk_lingering_key(call->key, key);
     if (op->rc == ZOK)
-        dibs__zk_lingering_end_after(op->z, dibs__zk_entry_path(op, key), call->span);
+        dibs__zk_lingering_end_after(op->z, dibs__zk_entry_path(op, key), call->linger.span);
     deleted(op);
 }
 
@@ -110,12 +110,12 @@ static void ask_checks(dibs__zk_op *op)
 
     if (call->again)
         dibs__zk_sent(op, zoo_async(op->z->zh, "/", dibs__zk_on_sync, op), &op->sync_rc);
-    for (size_t i = 0; i < call->count; i++) {
+    for (size_t i = 0; i < call->check.count; i++) {
         op->path[root] = '/';
-        dibs__entries_escape(call->check[i].name, op->path + root + 1);
+        dibs__entries_escape(call->check.entry[i].name, op->path + root + 1);
         op->lock_length = strlen(op->path);
         dibs__zk_sent(op,
-                      zoo_aexists(op->z->zh, dibs__zk_entry_path(op, call->check[i].key), 0,
+                      zoo_aexists(op->z->zh, dibs__zk_entry_path(op, call->check.entry[i].key), 0,
                                   dibs__zk_on_item_stat, &op->item[i]),
                       &op->item[i].rc);
     }
@@ -126,11 +126,11 @@ static void checked(dibs__zk_op *op)
     dibs__entries_call *call = op->call;
     int rc = call->again ? op->sync_rc : ZOK;
 
-    for (size_t i = 0; i < call->count; i++) {
+    for (size_t i = 0; i < call->check.count; i++) {
         dibs__zk_item *item = &op->item[i];
-        call->check[i].there = item->rc == ZOK;
-        call->check[i].marked = item->rc == ZOK && item->stat.version > 0;
-        call->check[i].fence = item->rc == ZOK ? (uint64_t)item->stat.czxid : 0;
+        call->check.entry[i].there = item->rc == ZOK;
+        call->check.entry[i].marked = item->rc == ZOK && item->stat.version > 0;
+        call->check.entry[i].fence = item->rc == ZOK ? (uint64_t)item->stat.czxid : 0;
         if (item->rc != ZOK && item->rc != ZNONODE)
             rc = item->rc;
     }
@@ -144,7 +144,7 @@ dibs_status dibs__zk_check(dibs__entries_backend *s, dibs__entries_call *call)
 {
     dibs__zk_op *op = dibs__zk_op_new((dibs__zk *)s, call, NULL);
 
-    if (op && !dibs__zk_op_items(op, call->count)) {
+    if (op && !dibs__zk_op_items(op, call->check.count)) {
         dibs__zk_op_free(op);
         op = NULL;
     }
@@ -163,10 +163,10 @@ static void free_paths(char **path, size_t count)
 static char **entry_paths(dibs__zk_op *op)
 {
     dibs__entries_call *call = op->call;
-    char **path = calloc(call->count + 1, sizeof *path);
+    char **path = calloc(call->write.count + 1, sizeof *path);
 
-    for (size_t i = 0; path && i < call->count; i++) {
-        path[i] = strdup(dibs__zk_entry_path(op, call->keys[i]));
+    for (size_t i = 0; path && i < call->write.count; i++) {
+        path[i] = strdup(dibs__zk_entry_path(op, call->write.keys[i]));
         if (!path[i]) {
             free_paths(path, i);
             return NULL;
@@ -180,24 +180,24 @@ static void ask_write(dibs__zk_op *op)
     dibs__entries_call *call = op->call;
     char **path = entry_paths(op);
 
-    if (!path || !make_multi(op, call->count + 1)) {
-        free_paths(path, call->count);
+    if (!path || !make_multi(op, call->write.count + 1)) {
+        free_paths(path, call->write.count);
         return;
     }
-    if (call->value)
-        zoo_set_op_init(&op->multi[0], dibs__zk_lock_path(op), call->value,
-                        (int)strlen(call->value), (int)call->version, &op->stat);
+    if (call->write.value)
+        zoo_set_op_init(&op->multi[0], dibs__zk_lock_path(op), call->write.value,
+                        (int)strlen(call->write.value), (int)call->write.version, &op->stat);
     else
-        zoo_check_op_init(&op->multi[0], dibs__zk_lock_path(op), (int)call->version);
-    for (size_t i = 0; i < call->count; i++) {
-        const char *value = call->key_values[i];
-        if (call->at_once)
+        zoo_check_op_init(&op->multi[0], dibs__zk_lock_path(op), (int)call->write.version);
+    for (size_t i = 0; i < call->write.count; i++) {
+        const char *value = call->write.key_values[i];
+        if (call->write.at_once)
             zoo_delete_op_init(&op->multi[i + 1], path[i], -1);
         else
             zoo_set_op_init(&op->multi[i + 1], path[i], value, (int)strlen(value), -1, NULL);
     }
-    send_multi(op, call->count + 1);
-    free_paths(path, call->count);
+    send_multi(op, call->write.count + 1);
+    free_paths(path, call->write.count);
 }
 
 static void written(dibs__zk_op *op)

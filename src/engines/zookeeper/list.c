@@ -116,7 +116,7 @@ void dibs__zk_complete_listing(dibs__zk_op *op, bool values, void (*next)(dibs__
 
 static void listed(dibs__zk_op *op)
 {
-    bool values = op->call ? op->call->values : true;
+    bool values = op->call ? op->call->list.values : true;
     int rc = op->lock_rc != ZOK ? op->lock_rc : op->list_rc;
 
     if (op->call)
@@ -218,7 +218,7 @@ static void start_part(dibs__zk_op *all, const char *name)
     op->listing = l;
     op->whole = all;
     op->done = part_done;
-    if (all->call->idle)
+    if (all->call->names.idle)
         dibs__zk_follow(op, dibs__zk_ask_listing, listed);
     else
         dibs__zk_follow(op, ask_entries, entries_listed);
@@ -227,7 +227,7 @@ static void start_part(dibs__zk_op *all, const char *name)
 static void on_names(int rc, const struct String_vector *names, const void *data)
 {
     dibs__zk_op *all = (dibs__zk_op *)(uintptr_t)data;
-    size_t prefix = strlen(all->call->prefix);
+    size_t prefix = strlen(all->call->names.prefix);
     char name[DIBS_NAME_MAX + 1];
 
     pthread_mutex_lock(&all->z->mutex); /* not before the flush is over */
@@ -236,8 +236,8 @@ static void on_names(int rc, const struct String_vector *names, const void *data
     all->rc = rc == ZNONODE ? ZOK : rc; /* no folder: no locks */
     for (int i = 0; rc == ZOK && i < names->count; i++)
         if (dibs__entries_unescape(names->data[i], name) &&
-            strncmp(name, all->call->prefix, prefix) == 0) {
-            atomic_fetch_add(&all->call->reads, 1);
+            strncmp(name, all->call->names.prefix, prefix) == 0) {
+            atomic_fetch_add(&all->call->names.reads, 1);
             start_part(all, name);
         }
     end_part(all, ZOK); /* this answer itself */

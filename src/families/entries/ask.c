@@ -55,8 +55,8 @@ static void destroy(ask *a)
         dibs__entries_listing_fini(&a->lock[i].listing);
     free(a->lock);
     dibs__entries_listing_fini(&a->call.listing);
-    free(a->call.check);
-    free((void *)(uintptr_t)a->call.keys);
+    free(a->call.check.entry);
+    free((void *)(uintptr_t)a->call.write.keys);
     free(a);
 }
 

@@ -143,15 +143,16 @@ static dibs_status prepare(visit *v)
         return no_memory(v);
     dibs__entries_note_write(value, &note);
     call->attempt = dibs__ask_copy(call, s->attempt);
-    call->owner = s->named ? dibs__ask_copy(call, s->owner) : NULL;
-    call->value = dibs__ask_copy(call, s->value);
-    call->lock_value = dibs__ask_copy(call, value);
-    call->weight = s->weight;
-    call->capacity = s->capacity;
+    call->enter.owner = s->named ? dibs__ask_copy(call, s->owner) : NULL;
+    call->enter.value = dibs__ask_copy(call, s->value);
+    call->enter.lock_value = dibs__ask_copy(call, value);
+    call->enter.weight = s->weight;
+    call->enter.capacity = s->capacity;
     call->enough = s->capacity - s->weight;
-    call->may_linger = s->min_hold > 0;
+    call->enter.may_linger = s->min_hold > 0;
     call->again = s->maybe_made;
-    if (!call->attempt || (s->named && !call->owner) || !call->value || !call->lock_value)
+    if (!call->attempt || (s->named && !call->enter.owner) || !call->enter.value ||
+        !call->enter.lock_value)
         return no_memory(v);
     if (v->window > 0 && !s->named && !call->again) {
         bool to_notify;
@@ -234,11 +235,11 @@ static dibs_status fix_capacity(visit *v, dibs__entries_listing *now)
         }
         note.capacity = v->own_entry->capacity;
         dibs__entries_note_write(value, &note);
-        call->value = dibs__ask_copy(call, value);
-        call->version = now->version;
-        status = call->value ? dibs__ask_wait(entries, entries->backend->adapter->write, call,
-                                              v->until, v->err)
-                             : no_memory(v);
+        call->write.value = dibs__ask_copy(call, value);
+        call->write.version = now->version;
+        status = call->write.value ? dibs__ask_wait(entries, entries->backend->adapter->write, call,
+                                                    v->until, v->err)
+                                   : no_memory(v);
         done = status == DIBS_OK && call->there;
         dibs__ask_free(call);
         if (status != DIBS_OK || done)
@@ -367,13 +368,13 @@ static dibs__entries_call *check_one(visit *v, const char *key)
 {
     dibs__entries_call *call = dibs__ask_new(v->entries, v->own_entry->name, key);
 
-    if (call && !(call->check = calloc(1, sizeof *call->check))) {
+    if (call && !(call->check.entry = calloc(1, sizeof *call->check.entry))) {
         dibs__ask_drop(call);
         return NULL;
     }
     if (call) {
-        call->check[0] = (dibs__entries_check){.name = call->name, .key = call->key};
-        call->count = 1;
+        call->check.entry[0] = (dibs__entries_check){.name = call->name, .key = call->key};
+        call->check.count = 1;
     }
     return call;
 }
@@ -391,7 +392,7 @@ static dibs_status verify(visit *v)
         return no_memory(v);
     call->again = true;
     status = dibs__ask_wait(entries, entries->backend->adapter->check, call, v->until, v->err);
-    there = status == DIBS_OK && call->check[0].there;
+    there = status == DIBS_OK && call->check.entry[0].there;
     dibs__ask_free(call);
     if (status != DIBS_OK)
         return status == DIBS_UNAVAILABLE ? DIBS_UNKNOWN : status;
@@ -422,8 +423,8 @@ static dibs_status find_floor(visit *v, uint64_t *out)
         if (!call)
             return no_memory(v);
         status = dibs__ask_wait(entries, entries->backend->adapter->check, call, v->until, v->err);
-        if (status == DIBS_OK && call->check[0].there)
-            *out = call->check[0].fence;
+        if (status == DIBS_OK && call->check.entry[0].there)
+            *out = call->check.entry[0].fence;
         dibs__ask_free(call);
         if (status != DIBS_OK)
             break;

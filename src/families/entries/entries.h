@@ -87,44 +87,63 @@ typedef struct dibs__entries_check {
     uint64_t fence;
 } dibs__entries_check;
 
-/* One question and its answer. The recipe makes it, fills the first part and starts it; the adapter
- * fills the second and completes it. It stays valid until dibs__entries_done; strings that it points to
- * as well. */
+/* One question and its answer. The recipe makes it, fills the first part (what all operations may have, and what belongs
+ * to its own) and starts it; the adapter fills the second and completes it. It stays valid until dibs__entries_done;
+ * strings that it points to as well. */
 struct dibs__entries_call {
-    const char *name;    /* the lock, as its user wrote it: up to 512 bytes of anything */
-    const char *key;     /* watch, remove, linger: which entry */
-    const char *attempt; /* enter: 39 bytes at most, no dots */
-    const char *owner;   /* enter: given by name, else NULL */
-    uint32_t weight, capacity;
-    bool may_linger;        /* enter: has a min_hold */
-    bool again;             /* enter: an earlier try may have made the entry: look for it first;
-                              * list, check: see everything that anybody has done before this is
-                              * asked (sync, linearizable) */
-    bool values;            /* list: with values, fences, times and marks of the entries */
-    bool at_once;           /* write: remove the entries; else mark them */
-    bool idle;              /* names: those without entries too */
-    _Atomic size_t reads;   /* names: locks that are being read, one by one */
-    const char *value;      /* enter: the entry's; linger: what it stores from now on; write: the
-                              * lock's new one; NULL: it has none, and gets none */
-    const char *lock_value; /* enter: the lock's, if this call creates the lock */
-    uint64_t version;       /* write: only if the lock's value still has this version. watch: as_of
-                              * of the listing in which the entry was seen; 0: not known */
-    uint64_t place;         /* watch: the entry's. list: only those below this are needed;
-                              * UINT64_MAX: all */
-    uint32_t enough;        /* list with a place: nearest ones first, may stop when their weights
-                             * exceed this (then says so in `from`); enter without an owner: the same */
-    /* enter: a hint, if the last is not NULL. As of that listing we know the whole queue up to (not
-     * including) our entry `known_last` of place known_upto. An adapter that finds that nothing but our
-     * own entry has come or gone since may answer with known_last alone, and from = known_upto. */
-    uint64_t known_as_of, known_upto;
-    const char *known_last;
-    int64_t span;               /* linger: microseconds */
-    dibs__entries_check *check; /* check: sorted by name */
-    const char *const *keys; /* write: entries, and what they store (again, when they are marked) */
-    const char *const *key_values;
-    size_t count;         /* of check or keys */
-    const char *prefix;   /* names */
+    const char *name; /* the lock, as its user wrote it: up to 512 bytes of anything */
+    const char *key;  /* watch, remove, linger: which entry */
+    /* enter: 39 bytes at most, no dots. Else the recipe's: who asks. */
+    const char *attempt;
+    /* watch: the entry's. list: only those below this are needed; UINT64_MAX: all. */
+    uint64_t place;
+    /* enter without an owner, list with a place: nearest ones first; may stop when their weights exceed this (then says
+     * so in `from`). */
+    uint32_t enough;
+    /* enter: an earlier try may have made the entry: look for it first. list, check: see everything that anybody has
+     * done before this is asked (sync, linearizable). */
+    bool again;
     dibs__deadline until; /* nobody waits for the answer after this */
+
+    struct {
+        const char *owner;      /* given by name, else NULL */
+        const char *value;      /* the entry's */
+        const char *lock_value; /* the lock's, if this call creates the lock */
+        uint32_t weight, capacity;
+        bool may_linger; /* has a min_hold */
+        /* A hint, if the last is not NULL. As of that listing we know the whole queue up to (not including) our entry
+         * `known_last` of place known_upto. An adapter that finds that nothing but our own entry has come or gone since
+         * may answer with known_last alone, and from = known_upto. */
+        uint64_t known_as_of, known_upto;
+        const char *known_last;
+    } enter;
+    struct {
+        bool values; /* with values, fences, times and marks of the entries */
+    } list;
+    struct {
+        uint64_t as_of; /* of the listing in which the entry was seen; 0: not known */
+    } watch;
+    struct {
+        const char *value; /* what the entry stores from now on */
+        int64_t span;      /* microseconds */
+    } linger;
+    struct {
+        dibs__entries_check *entry; /* sorted by name */
+        size_t count;
+    } check;
+    struct {
+        const char *value;       /* the lock's new one; NULL: it has none, and gets none */
+        uint64_t version;        /* only if the lock's value still has this version */
+        const char *const *keys; /* entries, and what they store (again, when they are marked) */
+        const char *const *key_values;
+        size_t count;
+        bool at_once; /* remove the entries; else mark them */
+    } write;
+    struct {
+        const char *prefix;
+        bool idle;            /* those without entries too */
+        _Atomic size_t reads; /* locks that are being read, one by one */
+    } names;
 
     dibs_status status; /* DIBS_OK, or as engine.h says: UNAVAILABLE, UNKNOWN, DENIED … */
     dibs_error err;

@@ -106,7 +106,7 @@ static dibs_status list_with_values(dibs__entries *entries, const char *name, di
 
     if (!call)
         return no_memory(entries, err);
-    call->again = call->values = true;
+    call->again = call->list.values = true;
     status = dibs__ask_wait(entries, entries->backend->adapter->list, call, until, err);
     if (status == DIBS_OK)
         *out = call;
@@ -140,17 +140,17 @@ dibs_status dibs__entries_list(dibs__engine *e, const char *prefix, bool idle, d
 
     if (!call)
         return no_memory(entries, err);
-    call->idle = idle;
-    call->prefix = dibs__ask_copy(call, prefix);
-    status = call->prefix
+    call->names.idle = idle;
+    call->names.prefix = dibs__ask_copy(call, prefix);
+    status = call->names.prefix
                  ? dibs__ask_wait(entries, entries->backend->adapter->names, call, until, err)
                  : no_memory(entries, err);
-    if (status == DIBS_UNKNOWN && atomic_load(&call->reads) > 0)
+    if (status == DIBS_UNKNOWN && atomic_load(&call->names.reads) > 0)
         status =
             dibs__fail(err, DIBS_UNAVAILABLE,
                        "%s: reading %zu locks, idle ones included, timed out: give a prefix, or "
                        "wait until the server has removed idle locks",
-                       entries->backend->adapter->name, atomic_load(&call->reads));
+                       entries->backend->adapter->name, atomic_load(&call->names.reads));
     if (status == DIBS_OK) {
         size_t count = dibs__ask_locks(call, &lock);
         for (size_t i = 0; i < count; i++)
@@ -199,17 +199,17 @@ static bool pick(dibs__entries_call *call, const dibs__entries_listing *l, size_
 {
     const char **keys = calloc(2 * holders + 1, sizeof *keys);
 
-    call->keys = keys;
-    call->key_values = keys + holders;
+    call->write.keys = keys;
+    call->write.key_values = keys + holders;
     for (size_t i = 0; keys && i < holders; i++) {
         const char *value = l->entry[i].value;
         if (l->entry[i].lingering)
             continue;
-        keys[call->count] = dibs__ask_copy(call, l->entry[i].key);
-        keys[holders + call->count] = dibs__ask_copy(call, value ? value : "");
-        if (!keys[call->count] || !keys[holders + call->count])
+        keys[call->write.count] = dibs__ask_copy(call, l->entry[i].key);
+        keys[holders + call->write.count] = dibs__ask_copy(call, value ? value : "");
+        if (!keys[call->write.count] || !keys[holders + call->write.count])
             return false;
-        call->count++;
+        call->write.count++;
     }
     return keys != NULL;
 }
@@ -226,15 +226,15 @@ static dibs_status write_break(breaking *b, const dibs__entries_listing *l, size
     if (!call)
         return no_memory(entries, b->err);
     write_note(b, l, holders, value);
-    call->value = dibs__ask_copy(call, value);
-    call->version = l->version;
-    call->at_once = b->at_once;
-    if (call->value && pick(call, l, holders))
+    call->write.value = dibs__ask_copy(call, value);
+    call->write.version = l->version;
+    call->write.at_once = b->at_once;
+    if (call->write.value && pick(call, l, holders))
         status = dibs__ask_wait(entries, entries->backend->adapter->write, call, b->until, b->err);
     else
         status = no_memory(entries, b->err);
     *done = status == DIBS_OK && call->there;
-    b->asked = b->at_once ? 0 : call->count;
+    b->asked = b->at_once ? 0 : call->write.count;
     b->out->fence = status == DIBS_OK ? call->fence : 0;
     dibs__ask_free(call);
     return status;
@@ -307,23 +307,24 @@ static dibs_status mark(dibs__entries *entries, const char *name, const dibs__en
         const dibs__queue_entry *e = &l->entry[i];
         if (e->marked || !is_one(data, e))
             continue;
-        keys[call->count] = dibs__ask_copy(call, e->key);
-        keys[l->count + call->count] = dibs__ask_copy(call, e->value ? e->value : "");
-        complete = keys[call->count] && keys[l->count + call->count];
-        call->count++;
+        keys[call->write.count] = dibs__ask_copy(call, e->key);
+        keys[l->count + call->write.count] = dibs__ask_copy(call, e->value ? e->value : "");
+        complete = keys[call->write.count] && keys[l->count + call->write.count];
+        call->write.count++;
     }
-    if (!complete || call->count == 0) {
+    if (!complete || call->write.count == 0) {
         *done = complete;
         free(keys);
         if (call)
             dibs__ask_drop(call);
         return complete ? DIBS_OK : no_memory(entries, err);
     }
-    call->keys = keys;
-    call->key_values = keys + l->count;
-    call->value = l->value ? dibs__ask_copy(call, l->value) : NULL; /* not every lock has one */
-    call->version = l->version;
-    status = !l->value == !call->value
+    call->write.keys = keys;
+    call->write.key_values = keys + l->count;
+    call->write.value =
+        l->value ? dibs__ask_copy(call, l->value) : NULL; /* not every lock has one */
+    call->write.version = l->version;
+    status = !l->value == !call->write.value
                  ? dibs__ask_wait(entries, entries->backend->adapter->write, call, until, err)
                  : no_memory(entries, err);
     *done = status == DIBS_OK && call->there;

@@ -33,12 +33,12 @@ static bool is_due(const round *r, const dibs__own_entry *s)
 /* With the mutex. Names and keys are copied: an own entry may go while the answer is out. */
 static void add_check(round *r, size_t i, const dibs__own_entry *s)
 {
-    dibs__entries_check *check = &r->call->check[r->call->count];
+    dibs__entries_check *check = &r->call->check.entry[r->call->check.count];
 
     check->name = dibs__ask_copy(r->call, s->name);
     check->key = dibs__ask_copy(r->call, s->key);
     if (check->name && check->key)
-        r->index[r->call->count++] = i;
+        r->index[r->call->check.count++] = i;
     else
         r->claims[i]->status = DIBS_NO_MEMORY;
 }
@@ -67,9 +67,9 @@ static bool prepare(round *r)
     r->call = dibs__ask_new(r->entries, NULL, NULL);
     if (!r->call)
         return false;
-    r->call->check = calloc(r->count, sizeof *r->call->check);
+    r->call->check.entry = calloc(r->count, sizeof *r->call->check.entry);
     r->index = calloc(r->count, sizeof *r->index);
-    if (!r->call->check || !r->index)
+    if (!r->call->check.entry || !r->index)
         return false;
     pthread_mutex_lock(&r->entries->mutex);
     for (size_t i = 0; i < r->count; i++)
@@ -133,11 +133,11 @@ static void take_answers(round *r, dibs_status status)
     int64_t alive = backend->adapter->alive_until(backend) - r->asked;
 
     pthread_mutex_lock(&r->entries->mutex);
-    for (size_t k = 0; k < r->call->count; k++) {
+    for (size_t k = 0; k < r->call->check.count; k++) {
         dibs__claim *c = r->claims[r->index[k]];
         c->status = status;
         if (status == DIBS_OK)
-            take_check(r, c, &r->call->check[k], alive);
+            take_check(r, c, &r->call->check.entry[k], alive);
     }
     for (size_t i = 0; i < r->count; i++)
         if (r->claims[i]->status == DIBS_OK && r->claims[i]->reply.verdict == DIBS__QUEUED)
@@ -162,10 +162,11 @@ static void find_who_asks(round *r, dibs__claim *c)
 /* Those whose entry is gone though the session lives, or is marked. */
 static void find_reasons(round *r)
 {
-    for (size_t k = 0; k < r->call->count; k++) {
+    for (size_t k = 0; k < r->call->check.count; k++) {
         dibs__claim *c = r->claims[r->index[k]];
         dibs__own_entry *s;
-        if (c->status == DIBS_OK && c->reply.verdict == DIBS__GRANTED && r->call->check[k].marked)
+        if (c->status == DIBS_OK && c->reply.verdict == DIBS__GRANTED &&
+            r->call->check.entry[k].marked)
             find_who_asks(r, c);
         if (c->status != DIBS_OK || c->reply.verdict != DIBS__LOST)
             continue;
@@ -197,7 +198,7 @@ void dibs__entries_keep(dibs__engine *e, dibs__claim *const claims[], size_t cou
         free(r.index);
         return;
     }
-    if (r.call->count > 0)
+    if (r.call->check.count > 0)
         status = dibs__ask_wait(r.entries, r.entries->backend->adapter->check, r.call, until, NULL);
     take_answers(&r, status);
     find_reasons(&r);

@@ -116,9 +116,9 @@ static dibs_status give_back(dibs__entries *entries, dibs__own_entry *s, dibs__d
     if (!call)
         return no_memory(entries, err);
     lingering_value(s, span, value);
-    call->value = dibs__ask_copy(call, value);
-    call->span = span;
-    status = call->value
+    call->linger.value = dibs__ask_copy(call, value);
+    call->linger.span = span;
+    status = call->linger.value
                  ? dibs__ask_wait(entries, entries->backend->adapter->linger, call, until, err)
                  : no_memory(entries, err);
     *there = call->there;

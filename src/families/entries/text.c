@@ -131,14 +131,14 @@ void dibs__entries_body(const dibs__entries_call *call, uint64_t session,
 {
     char kind[16], owner[24] = "";
 
-    if (call->capacity != DIBS__PLAIN)
-        snprintf(kind, sizeof kind, "w%" PRIu32, call->weight);
+    if (call->enter.capacity != DIBS__PLAIN)
+        snprintf(kind, sizeof kind, "w%" PRIu32, call->enter.weight);
     else
-        snprintf(kind, sizeof kind, "%c", call->weight == DIBS__PLAIN ? 'x' : 's');
-    if (call->owner)
-        snprintf(owner, sizeof owner, ".%016" PRIx64, dibs__hash(call->owner));
+        snprintf(kind, sizeof kind, "%c", call->enter.weight == DIBS__PLAIN ? 'x' : 's');
+    if (call->enter.owner)
+        snprintf(owner, sizeof owner, ".%016" PRIx64, dibs__hash(call->enter.owner));
     snprintf(out, DIBS__ENTRIES_KEY_SIZE, "dibs.%s.%" PRIx64 ".%s%s%s", call->attempt, session,
-             kind, call->may_linger ? "m" : "", owner);
+             kind, call->enter.may_linger ? "m" : "", owner);
 }
 
 /* Past one field and its dot; NULL: there is none. */

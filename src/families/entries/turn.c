@@ -79,7 +79,7 @@ static void watch(dibs__entries *entries, dibs__view *v, dibs__known_entry *know
     if (known->watched || !(call = dibs__ask_new(entries, v->name, known->key)))
         return;
     call->place = known->place;
-    call->version = known->as_of;
+    call->watch.as_of = known->as_of;
     known->watched = dibs__ask_start(entries, entries->backend->adapter->watch, call, on_watched);
 }
 
@@ -159,10 +159,10 @@ static void hold(dibs__entries *entries, dibs__own_entry *s, uint64_t floor)
 /* What was asked before its turn: its own entry, and the first of those that hold beside it. */
 static void take_answers(dibs__entries *entries, dibs__own_entry *s, const dibs__entries_call *call)
 {
-    const dibs__entries_check *first = call->count > 1 ? &call->check[1] : NULL;
+    const dibs__entries_check *first = call->check.count > 1 ? &call->check.entry[1] : NULL;
     dibs__known_entry *known = first ? dibs__view_entry(s->view, call->place) : NULL;
 
-    if (!call->check[0]
+    if (!call->check.entry[0]
              .there) { /* resumed elsewhere, or deleted by hand: the next keep-alive says */
         s->checked = 0;
         dibs__own_entry_tell(entries, s, false);
@@ -201,18 +201,19 @@ static void check_first(dibs__entries *entries, dibs__own_entry *s, const dibs__
         return;
     call->again = true;
     call->attempt = dibs__ask_copy(call, s->attempt);
-    call->check = calloc(2, sizeof *call->check);
-    if (!call->attempt || !call->check) {
+    call->check.entry = calloc(2, sizeof *call->check.entry);
+    if (!call->attempt || !call->check.entry) {
         dibs__ask_drop(call);
         return;
     }
-    call->check[call->count++] = (dibs__entries_check){.name = call->name, .key = call->key};
+    call->check.entry[call->check.count++] =
+        (dibs__entries_check){.name = call->name, .key = call->key};
     if (first) {
         call->place = first->place;
-        call->check[call->count++] =
+        call->check.entry[call->check.count++] =
             (dibs__entries_check){.name = call->name, .key = dibs__ask_copy(call, first->key)};
     }
-    if (first && !call->check[1].key)
+    if (first && !call->check.entry[1].key)
         dibs__ask_drop(call);
     else
         s->asking = dibs__ask_start(entries, entries->backend->adapter->check, call, on_checked);

@@ -258,10 +258,10 @@ bool dibs__view_hint(dibs__entries *entries, dibs__entries_call *call)
 
     if (!v || v->end - v->first < LONG || v->from > 0 || !v->last[0])
         return true;
-    call->known_as_of = v->as_of;
-    call->known_upto = v->upto;
-    call->known_last = dibs__ask_copy(call, v->last);
-    return call->known_last != NULL;
+    call->enter.known_as_of = v->as_of;
+    call->enter.known_upto = v->upto;
+    call->enter.known_last = dibs__ask_copy(call, v->last);
+    return call->enter.known_last != NULL;
 }
 
 void dibs__view_leave(dibs__entries *entries, dibs__own_entry *s)
