@@ -168,8 +168,7 @@ static dibs_status end_stray(dibs__my_conn *c, uint64_t key, dibs__deadline unti
         if (dibs__now(env) >= until)
             return dibs__my_late((dibs__my *)c->base.e, "ending a session", err);
         dibs__sleep(env, pause);
-        if (pause < LONGEST_PAUSE)
-            pause *= 2;
+        pause = dibs__longer(pause, DIBS__MS, LONGEST_PAUSE);
     }
 }
 

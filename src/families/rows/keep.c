@@ -165,7 +165,7 @@ void dibs__sql_keep_batch(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__sql_jo
     send_turn(&s, WAITERS);
     for (int round = 0; round < ROUNDS && any_locked(job); round++) {
         dibs__sleep(e->base.env, pause);
-        pause *= 2;
+        pause = dibs__longer(pause, DIBS__MS, DIBS__SECOND);
         send_again(&s);
     }
     send_locked(&s);
