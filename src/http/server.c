@@ -276,6 +276,12 @@ static void on_event(http_server *s, void *what)
     }
 }
 
+static bool is_over(const http_server *s)
+{
+    return s->stopped || (s->stopping && s->exchanges == 0);
+}
+
+/* Runs the timers, one of which may have ended it all. */
 static int next_timeout(http_server *s)
 {
     int64_t ms = http__timers_run(s);
@@ -286,7 +292,7 @@ static int next_timeout(http_server *s)
             (ms < 0 || (int64_t)of_daemon < ms))
             ms = (int64_t)of_daemon;
     }
-    if (s->resumed)
+    if (s->resumed || is_over(s))
         return 0;
     return ms < 0 || ms > 60000 ? 60000 : (int)ms;
 }
@@ -296,7 +302,7 @@ void http_server_run(http_server *s)
 {
     struct epoll_event events[EVENTS];
 
-    while (!s->stopped && !(s->stopping && s->exchanges == 0)) {
+    while (!is_over(s)) {
         int n = epoll_wait(s->epoll, events, EVENTS, next_timeout(s));
         for (int i = 0; i < n; i++)
             on_event(s, events[i].data.ptr);

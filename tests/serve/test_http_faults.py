@@ -284,6 +284,19 @@ def a_server_drains(t):
     assert not d.waiters('a')
 
 
+@test('memory')
+def a_client_that_does_not_read_holds_up_no_end(t):
+    """Nothing else happens in this server: the end of the time to drain has to end it by itself."""
+    s = t.serve('--patience', '10m')
+    with socket.create_connection(('127.0.0.1', s.port)) as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.sendall(b'GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n' * 200)
+        time.sleep(0.5)
+        start = time.monotonic()
+        s.process.signal(15)
+        assert s.process.wait(30) == 0 and time.monotonic() - start < 8, time.monotonic() - start
+
+
 @test('redis')
 def a_silent_engine_is_unknown(t):
     s = t.serve()
