@@ -27,8 +27,8 @@ typedef struct cli_command {
 } cli_command;
 
 extern const cli_command cli_run, cli_once, cli_token, cli_counter, cli_cell, cli_ls, cli_show,
-    cli_break, cli_watch, cli_fence, cli_doctor, cli_engines, cli_schema, cli_serve, cli_lab,
-    cli_torture;
+    cli_break, cli_watch, cli_fence, cli_doctor, cli_engines, cli_schema, cli_serve, cli_gateway,
+    cli_lab, cli_torture;
 
 /* "dibs: …" and a newline on stderr. Control bytes of the message are shown escaped. */
 void cli_say(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -9,8 +9,9 @@
 #include <string.h>
 
 static const cli_command *const commands[] = {
-    &cli_run,     &cli_once,  &cli_token, &cli_counter, &cli_cell,    &cli_ls,     &cli_show,
-    &cli_break,   &cli_watch, &cli_fence, &cli_doctor,  &cli_engines, &cli_schema, &cli_serve,
+    &cli_run,     &cli_once,    &cli_token,  &cli_counter, &cli_cell,
+    &cli_ls,      &cli_show,    &cli_break,  &cli_watch,   &cli_fence,
+    &cli_doctor,  &cli_engines, &cli_schema, &cli_serve,   &cli_gateway,
 #ifdef DIBS_HAVE_LAB
     &cli_lab,
 #endif

@@ -1,5 +1,6 @@
 /* The sockets that the server listens at: TCP, unix sockets, and those that systemd hands over. */
 #define _GNU_SOURCE
+#include "http/socket.h"
 #include "inner.h"
 
 #include <errno.h>
@@ -201,4 +202,27 @@ void http__listen_close(http__listen *l)
         unlink(l->path);
     l->fd = -1;
     l->path[0] = '\0';
+}
+
+/* ---- For programs that speak to their clients themselves -------------------------------------- */
+
+dibs_status http_socket_open(const char *text, bool tls, http_socket *out, dibs_error *err)
+{
+    http__listen l = {0};
+    dibs_status status = http__listen_open(text, tls, &l, err);
+
+    *out = (http_socket){.fd = l.fd, .local = l.local, .unix_socket = l.unix_socket};
+    memcpy(out->address, l.address, sizeof out->address);
+    memcpy(out->path, l.path, sizeof out->path);
+    return status;
+}
+
+void http_socket_close(http_socket *s)
+{
+    if (s->fd >= 0)
+        close(s->fd);
+    if (s->path[0])
+        unlink(s->path);
+    s->fd = -1;
+    s->path[0] = '\0';
 }

@@ -1,5 +1,6 @@
 /* TLS: the server's certificate, which may change while it runs, and certificates of clients. */
 #define _GNU_SOURCE
+#include "http/socket.h"
 #include "inner.h"
 
 #include <gnutls/abstract.h>
@@ -173,11 +174,8 @@ gnutls_certificate_retrieve_function2 *http__tls_callback(void)
     return on_certificate;
 }
 
-bool http__tls_client(struct MHD_Connection *connection, char *name, size_t size)
+bool http_tls_peer(gnutls_session_t session, char *name, size_t size)
 {
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
-    gnutls_session_t session = info ? info->tls_session : NULL;
     const gnutls_datum_t *list;
     gnutls_x509_crt_t crt;
     unsigned wrong = 1, count = 0;
@@ -192,4 +190,92 @@ bool http__tls_client(struct MHD_Connection *connection, char *name, size_t size
            gnutls_x509_crt_get_dn_by_oid(crt, GNUTLS_OID_X520_COMMON_NAME, 0, 0, name, &size) == 0;
     gnutls_x509_crt_deinit(crt);
     return good;
+}
+
+bool http__tls_client(struct MHD_Connection *connection, char *name, size_t size)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
+
+    return info && http_tls_peer(info->tls_session, name, size);
+}
+
+/* ---- For programs that speak to their clients themselves -------------------------------------- */
+
+struct http_tls {
+    http_options o;
+    http__tls *files;
+    gnutls_certificate_credentials_t credentials;
+};
+
+/* The certificate comes from the callback, for each handshake. */
+static bool allocate(http_tls *t)
+{
+    gnutls_datum_t ca = {0};
+
+    if (gnutls_certificate_allocate_credentials(&t->credentials) != 0)
+        return false;
+    gnutls_certificate_set_retrieve_function2(t->credentials, on_certificate);
+    if (!t->files->ca)
+        return true;
+    ca = (gnutls_datum_t){(unsigned char *)t->files->ca, (unsigned)strlen(t->files->ca)};
+    return gnutls_certificate_set_x509_trust_mem(t->credentials, &ca, GNUTLS_X509_FMT_PEM) > 0;
+}
+
+dibs_status http_tls_open(const char *cert, const char *key, const char *client_ca, http_tls **out,
+                          dibs_error *err)
+{
+    http_tls *t = calloc(1, sizeof *t);
+    dibs_status status;
+
+    *out = NULL;
+    *err = (dibs_error){.status = DIBS_NO_MEMORY};
+    if (!t)
+        return DIBS_NO_MEMORY;
+    t->o = (http_options){.cert = cert, .key = key, .client_ca = client_ca};
+    status = http__tls_read(&t->o, &t->files, err);
+    if (status == DIBS_OK && !allocate(t)) {
+        fail(err, client_ca ? client_ca : cert, "no certificates can be used from it");
+        status = DIBS_INVALID;
+    }
+    if (status == DIBS_OK)
+        *out = t;
+    else
+        http_tls_close(t);
+    return status;
+}
+
+bool http_tls_reload(http_tls *t, dibs_error *err)
+{
+    return http__tls_reload(t->files, err);
+}
+
+void http_tls_close(http_tls *t)
+{
+    if (!t)
+        return;
+    if (t->credentials)
+        gnutls_certificate_free_credentials(t->credentials);
+    http__tls_free(t->files);
+    free(t);
+}
+
+gnutls_session_t http_tls_session(http_tls *t, int fd)
+{
+    gnutls_session_t session;
+
+    if (gnutls_init(&session, GNUTLS_SERVER | GNUTLS_NONBLOCK | GNUTLS_NO_SIGNAL) != 0)
+        return NULL;
+    if (gnutls_priority_set_direct(session, "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2", NULL) !=
+            0 ||
+        gnutls_credentials_set(session, GNUTLS_CRD_CERTIFICATE, t->credentials) != 0) {
+        gnutls_deinit(session);
+        return NULL;
+    }
+    if (t->files->ca) { /* the handshake fails without one */
+        gnutls_certificate_server_set_request(session, GNUTLS_CERT_REQUIRE);
+        gnutls_session_set_verify_cert(session, NULL, 0);
+    }
+    gnutls_transport_set_int(session, fd);
+    return session;
 }
