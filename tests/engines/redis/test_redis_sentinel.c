@@ -5,6 +5,7 @@
 #include "support/clock.h"
 #include "support/test.h"
 
+#include "kept.h"
 #include "watched.h"
 
 #include <signal.h>
@@ -152,6 +153,51 @@ static void a_failover_without_the_first_sentinel(void **state)
     watched_stop(&w);
 }
 
+static void tell(server *s, const char *command)
+{
+    char reply[256];
+
+    assert_int_equal(server_command(s, command, reply, sizeof reply), 0);
+    assert_string_equal(reply, "+OK\r\n");
+}
+
+/* Also what is kept in cells: both replicas acknowledged it, so none can be promoted that lacks it. */
+static void the_least_rights_and_what_is_kept(void **state)
+{
+    watched w;
+    dibs *d;
+    kept k;
+    char url[512];
+    int old;
+
+    (void)state;
+    watched_start(&w, NULL, NULL);
+    for (int i = 0; i < WATCHED_SERVERS; i++) {
+        tell(&w.node[i], "ACL SETUSER locks on >secret ~dibs:* &dibs:* +@read +@write +@scripting "
+                         "+@connection +@pubsub +time +info +wait +role");
+        tell(&w.sentinel[i],
+             "ACL SETUSER asks on >word +sentinel|get-master-addr-by-name +sentinel|sentinels "
+             "+subscribe +auth +client|setname resetchannels &+switch-master");
+    }
+    watched_vouch(&w, "&wait=2");
+    snprintf(url, sizeof url,
+             "redis+sentinel://locks:secret@127.0.0.1:%d/%s?sentinel_user=asks&sentinel_password="
+             "word&wait=2&max_lease=%d",
+             w.sentinel[0].port, WATCHED_SERVICE, WATCHED_LEASE_MS);
+    d = expect_open(url, NULL);
+    assert_status(unlock(expect_lock(d, "x", &at_once)), DIBS_OK);
+    kept_write(&k, d, "kept");
+    old = watched_master(&w);
+    server_end(&w.node[old], SIGKILL);
+    watched_await_failover(&w, old);
+    assert_int_equal(server_restart(&w.node[old]), 0);
+    tell(&w.node[old], "ACL SETUSER locks on >secret ~dibs:* &dibs:* +@all");
+    watched_await_replicas(&w, 2);
+    kept_check(&k, d);
+    dibs_close(d);
+    watched_stop(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -160,6 +206,7 @@ int main(void)
         cmocka_unit_test(passwords_apart),
         cmocka_unit_test(a_killed_and_a_stopped_master),
         cmocka_unit_test(a_failover_without_the_first_sentinel),
+        cmocka_unit_test(the_least_rights_and_what_is_kept),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
