@@ -296,6 +296,7 @@ ssize_t wire_request(const char *data, size_t size, size_t *seen, size_t max, wi
     if (end <= 0)
         return end;
     memset(h, 0, offsetof(wire_head, field));
+    *why = "control character in the first line";
     failed = line[1] == '\n' ? read_request_line(data, line, h, why) : -400;
     if (failed == 0)
         failed = read_target(h, why);
@@ -343,6 +344,7 @@ ssize_t wire_answer(const char *data, size_t size, size_t *seen, size_t max, boo
     if (end <= 0)
         return end;
     memset(h, 0, offsetof(wire_head, field));
+    *why = "control character in the first line";
     failed = line[1] == '\n' ? read_status_line(data, line, h, why) : -400;
     if (failed == 0)
         failed = read_fields(line + 2, data + end, h, why);
