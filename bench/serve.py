@@ -71,13 +71,23 @@ def free_port():
         return s.getsockname()[1]
 
 
+def wait_for_port(port):
+    for _ in range(500):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.02)
+
+
 @contextlib.contextmanager
 def ending(process):
     try:
         yield process
     finally:
         process.terminate()
-        process.wait(20)
+        try:
+            process.wait(20)
+        finally:
+            process.kill()
 
 
 @contextlib.contextmanager
@@ -107,10 +117,7 @@ def nginx(folder, body):
     (folder / "conf").write_text(NGINX.format(folder=folder, port=port, body=body.strip()))
     command = ["nginx", "-p", folder, "-e", folder / "error.log", "-c", folder / "conf"]
     with ending(subprocess.Popen(command)) as process:
-        for _ in range(500):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
-            time.sleep(0.02)
+        wait_for_port(port)
         yield port, process
 
 
