@@ -133,6 +133,8 @@ typedef struct dibs_error {
     uint64_t reserved[8];
 } dibs_error;
 
+/* A status that this library does not know counts as DIBS_ENGINE_FAILED. Names of other values that
+ * it does not know are "unknown" (dibs_next: "none"). */
 DIBS_API const char *dibs_status_name(dibs_status status); /* "BUSY" */
 DIBS_API const char *dibs_status_text(dibs_status status);
 DIBS_API int dibs_status_http(dibs_status status);

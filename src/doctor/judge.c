@@ -263,5 +263,5 @@ const char *dibs_severity_name(dibs_severity severity)
 {
     static const char *const names[] = {"unseen", "note", "warning", "danger"};
 
-    return (size_t)severity < sizeof names / sizeof names[0] ? names[severity] : "?";
+    return (size_t)severity < sizeof names / sizeof names[0] ? names[severity] : "unknown";
 }

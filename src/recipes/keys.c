@@ -73,7 +73,7 @@ const char *dibs_once_state_name(dibs_once_state state)
     case DIBS_ONCE_DAMAGED:
         return "damaged";
     }
-    return "?";
+    return "unknown";
 }
 
 /* Until the runner counts as dead, or the result is no longer kept. */

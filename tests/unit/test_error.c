@@ -53,6 +53,8 @@ static void every_loss_has_a_name(void **state)
     assert_string_equal(dibs_loss_name(DIBS_LOSS_CLOSED), "closed");
     assert_string_equal(dibs_loss_name((dibs_loss)99), "unknown");
     assert_string_equal(dibs_loss_text((dibs_loss)-1), "unknown");
+    assert_string_equal(dibs_once_state_name((dibs_once_state)3), "unknown");
+    assert_string_equal(dibs_severity_name((dibs_severity)99), "unknown");
 }
 
 static void the_version_is_told(void **state)
