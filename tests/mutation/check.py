@@ -52,6 +52,18 @@ def missing_programs():
     return [p for p in PROGRAMS + coverage.PROGRAMS if "['%s'," % p not in declared]
 
 
+def wait_for(code):
+    """What comes of a program that does this for a while. Ten times as often looked at as in earnest."""
+    killer = Killer(['sample'])
+    killer.interval = 0.2
+    process = subprocess.Popen([sys.executable, '-c', 'import time\nend = time.monotonic() + 3\n' + code])
+    try:
+        return killer.wait(process, 30)
+    finally:
+        process.kill()
+        process.wait()
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix='dibs-mutator-') as folder:
         mutants = build(folder)
@@ -67,6 +79,8 @@ def main():
         results.append(('every program that is to be run exists', not missing_programs()))
         killer.patience = 1
         results.append(('a hang is a kill: ' + HANGS, bool(killer.kills(folder, {}, mutants[HANGS]))))
+    results += [('so is one that sleeps', wait_for('time.sleep(60)') is None),
+                ('what works is waited for', wait_for('while time.monotonic() < end: pass') == 0)]
     print('1..%d' % len(results))
     for number, (name, good) in enumerate(results, 1):
         print('%s %d - %s' % ('ok' if good else 'not ok', number, name.replace('#', '')))

@@ -1,5 +1,6 @@
 """The test programs that look for mutants: none needs a server. Running one, and what counts as a kill."""
 
+import glob
 import math
 import os
 import signal
@@ -20,6 +21,7 @@ class Killer:
     """A program with arguments. One that runs in real time can fail because the machine is busy: `timed`."""
 
     patience = 2  # seconds of work beyond what it usually needs
+    interval = 2  # seconds between two looks at whether it sleeps
 
     def __init__(self, command):
         self.command, self.timed = command, command[0] in IN_REAL_TIME
@@ -36,16 +38,23 @@ class Killer:
                                 stderr=subprocess.DEVNULL, start_new_session=True)
 
     def run(self, build, environment, mutant):
-        """0, or what went wrong. A hang is a failure. What runs in no real time hangs only by working: a busy machine
-        makes it late."""
+        """0, or what went wrong. A hang is a failure. What runs in no real time hangs by working or by sleeping: a busy
+        machine makes it late."""
         limit = 30 + 8 * self.seconds if self.timed else 1800
         process = self.start(build, environment, math.ceil(self.patience + 8 * self.work), {'DIBS_MUTANT': str(mutant)})
-        try:
-            wrong = process.wait(timeout=limit)
-        except subprocess.TimeoutExpired:
-            wrong = 'hangs'
+        wrong = self.wait(process, limit)
         end_group(process)
-        return 'hangs' if wrong in (-signal.SIGXCPU, -signal.SIGKILL) else wrong
+        return 'hangs' if wrong in (None, -signal.SIGXCPU, -signal.SIGKILL) else wrong
+
+    def wait(self, process, limit):
+        """Its status; None: it is over the limit, or sleeps where nothing can wake it."""
+        end, asleep = time.monotonic() + limit, 0
+        while time.monotonic() < end and (self.timed or asleep < 5):
+            try:
+                return process.wait(timeout=self.interval)
+            except subprocess.TimeoutExpired:
+                asleep = asleep + 1 if sleeps(process.pid) else 0
+        return None
 
     def cover(self, build, environment, count):
         """A run without a mutant: what it needs, and which sites it reaches. Returns what went wrong, or 0."""
@@ -69,6 +78,18 @@ class Killer:
         if wrong and self.timed:  # not the machine's doing
             wrong = self.run(build, environment, mutant)
         return wrong
+
+
+def sleeps(pid):
+    """All its threads wait for something; that they want a processor does not count."""
+    states = []
+    for path in glob.glob('/proc/%d/task/*/stat' % pid):
+        try:
+            with open(path) as f:
+                states.append(f.read().rsplit(')', 1)[1].split()[0])
+        except OSError:
+            pass  # it has ended
+    return all(s == 'S' for s in states)
 
 
 def end_group(process):
