@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "core/handle.h"
+#include "state/attempt.h"
 #include "support/calls.h"
 #include "support/env.h"
 #include "support/test.h"
@@ -164,6 +165,7 @@ static void a_grant_counts_from_before_the_request(void **state)
     assert_int_equal(room.until, sent + room.d->request_span);
     assert_int_equal(room.d->stats.held, 1);
     assert_int_equal(room.d->stats.grants, 1);
+    assert_int_equal(room.d->brief, LEASE);
     sim_env_pass(&room.sim, LEASE - MARGIN - ANSWER - 1);
     assert_true(dibs_grant_held(g));
     assert_int_equal(dibs_grant_remaining_ms(g), 0);
@@ -175,6 +177,8 @@ static void a_grant_counts_from_before_the_request(void **state)
     assert_status(unlock(g), DIBS_LOST);
     assert_int_equal(room.d->stats.held, 0);
     assert_int_equal(room.d->stats.losses[DIBS_LOSS_EXPIRED], 1);
+    assert_int_equal(room.d->stats.hold.count, 1);
+    assert_int_equal(room.d->stats.hold.max_us, LEASE - MARGIN - ANSWER);
     assert_int_equal(room.calls, 1); /* the engine has forgotten it, too */
 }
 
@@ -201,6 +205,11 @@ static void an_answer_is_the_grants_end_or_not(void **state)
         {true, DIBS_OK, DIBS__LOST, 0, DIBS_LOSS_EXPIRED, false},
         {true, DIBS_OK, DIBS__BROKEN, 1, DIBS_LOSS_BROKEN, true},
         {true, DIBS_UNKNOWN, DIBS__GRANTED, LEASE, DIBS_LOSS_UNREACHABLE, false},
+        /* without an answer there is no verdict, whatever the reply has */
+        {false, DIBS_UNKNOWN, DIBS__BROKEN, 1, DIBS_LOSS_NONE, false},
+        {false, DIBS_UNKNOWN, DIBS__RESUMED, 1, DIBS_LOSS_NONE, false},
+        {true, DIBS_UNKNOWN, DIBS__QUEUED, 0, DIBS_LOSS_UNREACHABLE, false},
+        {true, DIBS_UNKNOWN, DIBS__BROKEN, 1, DIBS_LOSS_UNREACHABLE, false},
     };
 
     (void)state;
@@ -274,6 +283,34 @@ static void a_renewal_without_an_answer_is_repeated(void **state)
         assert_int_equal(dibs_grant_loss(g), DIBS_LOSS_UNREACHABLE);
         assert_status(unlock(g), DIBS_LOST);
     }
+}
+
+/* An answer in between: the lease expired, and not because the engine was away. */
+static void an_answer_ends_the_silence(void **state)
+{
+    dibs_grant *g = take_one();
+    dibs__reply none = {0};
+    dibs_outcome o;
+
+    (void)state;
+    pthread_mutex_lock(&room.d->mutex);
+    dibs__grant_answer(g, now(), DIBS_UNKNOWN, &none);
+    assert_true(g->silent);
+    dibs__grant_answer(g, now(), DIBS_OK, &granted);
+    sim_env_pass(&room.sim, LEASE);
+    dibs__grant_lose_if_over(g);
+    dibs__grant_lose_if_over(g); /* once */
+    pthread_mutex_unlock(&room.d->mutex);
+    assert_true(dibs_take(room.d, &o));
+    assert_int_equal(o.op, DIBS_OP_LOST);
+    assert_int_equal(o.loss, DIBS_LOSS_EXPIRED);
+    assert_ptr_equal(o.grant, g);
+    assert_status(o.err.status, DIBS_LOST);
+    assert_string_equal(o.err.message, "'a' was lost: its lease expired");
+    assert_int_equal(g->refs, 1);
+    assert_false(dibs_take(room.d, &o));
+    assert_int_equal(room.d->stats.losses[DIBS_LOSS_EXPIRED], 1);
+    assert_status(unlock(g), DIBS_LOST);
 }
 
 /* max_hold: no renewal asks for more, and the one that reaches it is the last. */
@@ -454,6 +491,32 @@ static void a_release_has_no_more_time_than_the_lease(void **state)
     atomic_store(&room.d->closing, false);
 }
 
+/* Left with the engine: the keeper gives it back, unless the handle is drained. */
+static void an_orphan_is_the_keepers(void **state)
+{
+    (void)state;
+    for (int drained = 0; drained < 2; drained++) {
+        dibs_grant *g = take_one();
+        g->refs += 2;
+        room.d->drained = drained;
+        pthread_mutex_lock(&room.d->mutex);
+        dibs__grant_note_end(g);
+        dibs__grant_orphan(g, false);
+        pthread_mutex_unlock(&room.d->mutex);
+        room.d->drained = false;
+        assert_int_equal(g->state, drained ? DIBS__OVER : DIBS__ORPHAN);
+        assert_int_equal(g->refs, drained ? 2 : 3);
+        assert_int_equal(g->expiry.index, 0);
+        assert_int_equal(g->due.index != 0, !drained);
+        assert_false(g->in_owners || g->release_it);
+        assert_int_equal(g->in_attempts, !drained);
+        dibs__grant_retire(g);
+        while (g->refs > 1)
+            dibs__grant_unref(g);
+        dibs__grant_unref(g);
+    }
+}
+
 static void an_inner_level_asks_nobody(void **state)
 {
     dibs_grant *g = take_one(), *again = NULL;
@@ -504,6 +567,43 @@ static void nothing_is_written_under_a_lost_grant(void **state)
     sim_env_pass(&room.sim, LEASE);
     assert_status(dibs__grant_guard(&by_grant, &fence, &floor, NULL), DIBS_LOST);
     assert_status(unlock(g), DIBS_LOST);
+}
+
+/* What dibs_unlock leaves behind. */
+static void no_grant_holds_nothing(void **state)
+{
+    (void)state;
+    assert_false(dibs_grant_held(NULL));
+    assert_int_equal(dibs_grant_remaining_ms(NULL), 0);
+    assert_int_equal(dibs_grant_loss(NULL), DIBS_LOSS_NONE);
+    assert_int_equal(dibs_grant_fence(NULL), 0);
+    assert_int_equal(dibs_grant_floor(NULL), 0);
+    assert_string_equal(dibs_grant_name(NULL), "");
+    assert_string_equal(dibs_grant_owner(NULL), "");
+}
+
+/* Of each digit the secret of a portable lock has all six bits. */
+static void a_secret_is_drawn_from_all_digits(void **state)
+{
+    static const char all[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_~";
+    bool seen[256] = {false};
+
+    (void)state;
+    for (int i = 0; i < 100; i++) {
+        dibs_grant *g = dibs__grant_new(room.d, "a", "me", true);
+        assert_non_null(g);
+        assert_int_equal(g->secret[0], DIBS__SECRET);
+        assert_int_equal(strlen(g->secret), sizeof g->secret - 1);
+        assert_int_equal(strspn(g->secret + 1, all), sizeof g->secret - 2);
+        assert_non_null(strstr(g->attempt, g->secret));
+        for (const char *at = g->secret + 1; *at; at++)
+            seen[(unsigned char)*at] = true;
+        assert_string_equal(dibs_grant_owner(g), "me");
+        assert_string_equal(dibs_grant_name(g), "a");
+        dibs__grant_unref(g);
+    }
+    for (const char *at = all; *at; at++)
+        assert_true(seen[(unsigned char)*at]);
 }
 
 /* ---- Tickets --------------------------------------------------------------------------------- */
@@ -917,6 +1017,7 @@ int main(void)
         CASE(an_answer_is_the_grants_end_or_not),
         CASE(a_renewal_is_a_new_lease),
         CASE(a_renewal_without_an_answer_is_repeated),
+        CASE(an_answer_ends_the_silence),
         CASE(max_hold_is_the_end),
         CASE(a_lease_that_is_max_hold_is_the_only_one),
         CASE(what_is_not_renewed_is_not_due),
@@ -924,9 +1025,12 @@ int main(void)
         CASE(delivered_anew_its_terms_count_from_then),
         CASE(a_release_is_repeated_until_it_is_known),
         CASE(a_release_has_no_more_time_than_the_lease),
+        CASE(an_orphan_is_the_keepers),
         CASE(an_inner_level_asks_nobody),
         CASE(a_lost_grant_is_not_renewed),
         CASE(nothing_is_written_under_a_lost_grant),
+        CASE(no_grant_holds_nothing),
+        CASE(a_secret_is_drawn_from_all_digits),
         CASE(what_an_entry_asks_for),
         CASE(a_waiter_is_kept_alive),
         CASE(answers_that_settle),
