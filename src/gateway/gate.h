@@ -73,8 +73,6 @@ void gate_target_close(gate_target *t);
 void gate_upstream_ask(gate_exchange *x);
 /* The exchange does not want its answer any more. */
 void gate_upstream_cancel(gate_exchange *x);
-/* Adds to the request's body. */
-void gate_upstream_body(gate_exchange *x, const void *data, size_t size);
 /* Sends what was added, and reads what has come if it was held up. */
 void gate_upstream_go(gate_upstream *u);
 void gate_upstream_close_idle(gate *g);

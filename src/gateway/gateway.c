@@ -219,8 +219,10 @@ static int open_admin(gate *g, const char *admin)
     dibs_error err = {0};
 
     listen[0] = admin;
-    if (http_server_open(&o, &g->http, &err) != DIBS_OK)
-        return cli_failed(&err);
+    if (http_server_open(&o, &g->http, &err) != DIBS_OK) {
+        cli_say("--admin %s: needs a free loopback address or unix:PATH", admin ? admin : "");
+        return dibs_status_exit_code(err.status);
+    }
     if (!gate_loop_open(&g->loop) ||
         !http_server_watch(g->http, g->loop.epoll, gate_loop_run, &g->loop) ||
         !http_server_watch(g->http, dibs_fd(g->d), gate_take, g))

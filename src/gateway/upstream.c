@@ -465,14 +465,6 @@ void gate_upstream_cancel(gate_exchange *x)
         release(x->up, false);
 }
 
-void gate_upstream_body(gate_exchange *x, const void *data, size_t size)
-{
-    if (x->up)
-        gate_buffer_add(&x->up->out, data, size);
-    else
-        gate_buffer_add(&x->request, data, size);
-}
-
 /* ---- Answers --------------------------------------------------------------------------------- */
 
 /* The head of an answer, or of an interim one. True: there may be more in the buffer. */
