@@ -28,7 +28,8 @@ extern const lab_experiment lab_same_second_mariadb, lab_same_second_postgresql;
 extern const lab_experiment lab_getset_flaws, lab_manners;
 extern const lab_experiment lab_token_dibs, lab_nodes_down, lab_restart_dibs;
 extern const lab_experiment lab_f3a, lab_f3b, lab_f3c, lab_f3d, lab_f3e;
-extern const lab_experiment lab_failover, lab_split_votes, lab_lost_node, lab_clock_jump, lab_drift;
+extern const lab_experiment lab_failover, lab_failover_dibs, lab_partition_dibs;
+extern const lab_experiment lab_split_votes, lab_lost_node, lab_clock_jump, lab_drift;
 extern const lab_experiment lab_partition_redis, lab_partition_zookeeper, lab_partition_etcd;
 extern const lab_experiment lab_node_types, lab_herd_size;
 

@@ -54,6 +54,7 @@ const lab_experiment *const lab_experiments[] = {
     &lab_getset_flaws,
     &lab_manners,
     &lab_failover,
+    &lab_failover_dibs,
     &lab_nodes_down,
     &lab_split_votes,
     &lab_lost_node,
@@ -65,6 +66,7 @@ const lab_experiment *const lab_experiments[] = {
     &lab_herd_size,
 #endif
     &lab_partition_redis,
+    &lab_partition_dibs,
 #ifdef DIBS_HAVE_ZOOKEEPER
     &lab_partition_zookeeper,
 #endif
