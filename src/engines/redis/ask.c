@@ -94,6 +94,7 @@ typedef struct run {
     dibs__redis *r;
     dibs__redis_ask *q;
     size_t count;
+    int64_t patience;
     dibs__deadline until;
     dibs_error *err;
     unsigned pass;
@@ -141,6 +142,7 @@ static void send_batch(run *x, dibs__redis_node *n, dibs__redis_ask *const some[
     dibs__bytes bytes = {0};
     redisReply *replies[BATCH + 1];
     bool safe = true, must_last = false;
+    dibs__deadline until = dibs__sooner(x->until, dibs__after(x->r->base.env, x->patience));
     dibs_status status;
 
     for (size_t i = 0; i < count; i++) {
@@ -150,8 +152,8 @@ static void send_batch(run *x, dibs__redis_node *n, dibs__redis_ask *const some[
         some[i]->write(n, some[i]->what, some[i]->whole && i == 0, &bytes);
         must_last |= some[i]->must_last;
     }
-    status = must_last ? dibs__guard_call(n, &bytes, replies, count, x->until, &safe, x->err)
-                       : dibs__pipeline_call(n->pipeline, &bytes, replies, count, x->until, x->err);
+    status = must_last ? dibs__guard_call(n, &bytes, replies, count, until, &safe, x->err)
+                       : dibs__pipeline_call(n->pipeline, &bytes, replies, count, until, x->err);
     dibs__bytes_fini(&bytes);
     atomic_store(&n->suspect, status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN);
     if (status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN)
@@ -162,11 +164,16 @@ static void send_batch(run *x, dibs__redis_node *n, dibs__redis_ask *const some[
 
 /* ---- Passes ---------------------------------------------------------------------------------- */
 
+/* One that did not answer the last time may have been replaced. */
 static dibs__redis_node *node_of(run *x, dibs__redis_ask *q)
 {
-    dibs__redis_node *n =
-        x->r->address.cluster ? dibs__cluster_owner(x->r->address.cluster, q->bucket) : x->r->node;
+    dibs__cluster *c = x->r->address.cluster;
+    dibs__redis_node *n = c ? dibs__cluster_owner(c, q->bucket) : x->r->node;
 
+    if (c && n && atomic_load(&n->suspect)) {
+        dibs__cluster_doubt(c, x->until);
+        n = dibs__cluster_owner(c, q->bucket);
+    }
     if (n)
         return n;
     q->pass = x->pass;
@@ -230,13 +237,14 @@ static bool prepare(run *x, int64_t *pause)
     return true;
 }
 
-void dibs__redis_ask_many(dibs__redis *r, dibs__redis_ask *q, size_t count, dibs__deadline until,
-                          dibs_error *err)
+void dibs__redis_ask_many(dibs__redis *r, dibs__redis_ask *q, size_t count, int64_t patience,
+                          dibs__deadline until, dibs_error *err)
 {
     run x = {.r = r, .q = q, .count = count, .until = until, .err = err};
     dibs__deadline end = count == 1 ? until : dibs__after(r->base.env, PATIENCE);
     int64_t pause = 0;
 
+    x.patience = r->address.cluster && count > 1 ? patience : DIBS__NEVER;
     while (!send_all(&x) && (x.pass == 1 || dibs__now(r->base.env) < end) && prepare(&x, &pause))
         ;
 }
@@ -244,7 +252,7 @@ void dibs__redis_ask_many(dibs__redis *r, dibs__redis_ask *q, size_t count, dibs
 dibs_status dibs__redis_ask_one(dibs__redis *r, dibs__redis_ask *q, dibs__deadline until,
                                 dibs_error *err)
 {
-    dibs__redis_ask_many(r, q, 1, until, err);
+    dibs__redis_ask_many(r, q, 1, DIBS__NEVER, until, err);
     return q->status;
 }
 

@@ -34,9 +34,10 @@ typedef struct dibs__redis_ask {
 /* One: its status. */
 dibs_status dibs__redis_ask_one(dibs__redis *r, dibs__redis_ask *q, dibs__deadline until,
                                 dibs_error *err);
-/* Many, each with a status of its own. What is still on its way after a while is DIBS_UNAVAILABLE. */
-void dibs__redis_ask_many(dibs__redis *r, dibs__redis_ask *q, size_t count, dibs__deadline until,
-                          dibs_error *err);
+/* Many, each with a status of its own. What is still on its way after a while is DIBS_UNAVAILABLE. In a cluster no
+ * server keeps the others waiting for longer than `patience`. */
+void dibs__redis_ask_many(dibs__redis *r, dibs__redis_ask *q, size_t count, int64_t patience,
+                          dibs__deadline until, dibs_error *err);
 
 /* A command for one server, whatever the key: a part of a listing. The reply is the caller's to free. */
 dibs_status dibs__redis_ask_node(dibs__redis_node *n, dibs__bytes *bytes, redisReply **reply,

@@ -165,7 +165,7 @@ static dibs_status look_at_some(dibs__redis *r, char *const names[], size_t coun
                                     .write = write_look,
                                     .what = &what[i]};
     }
-    dibs__redis_ask_many(r, asks, count, until, err);
+    dibs__redis_ask_many(r, asks, count, DIBS__NEVER, until, err);
     for (size_t i = 0; i < count; i++) {
         if (status == DIBS_OK)
             status = asks[i].status;

@@ -17,16 +17,18 @@
 #include <unistd.h>
 
 #define SLOTS    16384
+#define DOUBT    (200 * DIBS__MS) /* between two looks at the map while a server does not answer */
 #define ASK_SPAN (500 * DIBS__MS) /* one that is silent does not eat all of the time */
 
 struct dibs__cluster {
     dibs__redis_address *seed[DIBS__HOSTS_MAX]; /* of the URL */
     size_t seeds;
     dibs__redis *r;
-    pthread_mutex_t lock;   /* of the list of nodes and of `next` */
-    pthread_mutex_t asking; /* for the map */
-    atomic_uint maps;       /* so many have come */
-    unsigned next;          /* who is asked first: not always the same one */
+    pthread_mutex_t lock;    /* of the list of nodes and of `next` */
+    pthread_mutex_t asking;  /* for the map */
+    atomic_uint maps;        /* so many have come */
+    _Atomic int64_t doubted; /* when it was last asked for because a server did not answer */
+    unsigned next;           /* who is asked first: not always the same one */
     dibs__redis_node *node[DIBS__NODES_MAX];
     size_t nodes;
     _Atomic(dibs__redis_node *) owner[DIBS__BUCKETS];
@@ -338,6 +340,14 @@ bool dibs__cluster_refresh(dibs__cluster *c, dibs__redis_node *first, dibs__dead
         try_all(c, first, ask_for_map, &none, until, NULL);
     pthread_mutex_unlock(&c->asking);
     return atomic_load(&c->maps) != before;
+}
+
+void dibs__cluster_doubt(dibs__cluster *c, dibs__deadline until)
+{
+    int64_t now = dibs__now(c->seed[0]->env), last = atomic_load(&c->doubted);
+
+    if (now - last >= DOUBT && atomic_compare_exchange_strong(&c->doubted, &last, now))
+        dibs__cluster_refresh(c, NULL, until);
 }
 
 dibs_status dibs__cluster_survey(dibs__cluster *c, dibs__redis *r, dibs__deadline until,

@@ -43,6 +43,9 @@ size_t dibs__cluster_nodes(dibs__cluster *c, dibs__redis_node *out[DIBS__NODES_M
  * another one than it was. */
 bool dibs__cluster_refresh(dibs__cluster *c, dibs__redis_node *first, dibs__deadline until);
 
+/* A server did not answer the last time: asks for the map, unless that was done a moment ago. */
+void dibs__cluster_doubt(dibs__cluster *c, dibs__deadline until);
+
 /* A connection to any server that answers, logged in: for the subscription, which all of them serve. */
 dibs_status dibs__cluster_connect(dibs__cluster *c, dibs__deadline until, dibs__conn **out,
                                   dibs_error *err);

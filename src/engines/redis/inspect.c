@@ -242,7 +242,7 @@ static dibs_status take_pages(dibs__redis *r, page *pages, size_t count, dibs__d
     for (size_t i = 0; i < count; i++)
         asks[i] =
             (dibs__redis_ask){.bucket = pages[i].bucket, .write = write_page, .what = &pages[i]};
-    dibs__redis_ask_many(r, asks, count, until, err);
+    dibs__redis_ask_many(r, asks, count, DIBS__NEVER, until, err);
     for (size_t i = 0; i < count; i++) {
         if (status == DIBS_OK)
             status = asks[i].status;
@@ -303,7 +303,7 @@ static dibs_status look_at_some(dibs__redis *r, char *const keys[], size_t count
         asks[i] = (dibs__redis_ask){
             .bucket = dibs__redis_bucket_in(r, keys[i]), .write = write_look, .what = &what[i]};
     }
-    dibs__redis_ask_many(r, asks, count, until, err);
+    dibs__redis_ask_many(r, asks, count, DIBS__NEVER, until, err);
     for (size_t i = 0; i < count; i++) {
         const char *name;
         if (status == DIBS_OK)

@@ -358,18 +358,22 @@ static void write_keep(dibs__redis_node *n, const void *what, bool whole, dibs__
     write_question(n, &q, whole, out);
 }
 
-/* In one write per server. A keep-alive given twice does no harm. */
+/* In one write per server. A keep-alive given twice does no harm. A server that hangs must not cost the locks of the
+ * others: they are renewed every third of their lease. */
 static void keep_some(dibs__redis *r, dibs__claim *const claims[], size_t count,
                       dibs__deadline until)
 {
     dibs__redis_ask asks[KEEP_MAX];
+    int64_t patience = DIBS__NEVER;
 
+    for (size_t i = 0; i < count; i++)
+        patience = claims[i]->lease / 6 < patience ? claims[i]->lease / 6 : patience;
     for (size_t i = 0; i < count; i++)
         asks[i] = (dibs__redis_ask){.bucket = r->node ? 0 : dibs__cluster_bucket(claims[i]->name),
                                     .must_last = true,
                                     .write = write_keep,
                                     .what = claims[i]};
-    dibs__redis_ask_many(r, asks, count, until, NULL);
+    dibs__redis_ask_many(r, asks, count, patience, until, NULL);
     for (size_t i = 0; i < count; i++) {
         if (asks[i].reply)
             settle_claim(claims[i], asks[i].reply, asks[i].safe);
