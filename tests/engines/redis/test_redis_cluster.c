@@ -16,8 +16,8 @@
 #include <string.h>
 
 #define TIMEOUT_MS 1500 /* of a master, before its replica takes over */
-#define LEASE_MS   2500 /* max_lease in cases with a failover */
-#define GUARDED    "?wait=1&max_lease=2500"
+#define LEASE_MS   4000 /* max_lease in cases with a failover */
+#define GUARDED    "?wait=1&max_lease=4000"
 #define SPAN_MS    60000
 #define WORKERS    3
 #define MOVES      24
