@@ -2,7 +2,7 @@
  *
  *   wait   N requests wait for one lock, spread over up to 100 processes with a handle each. Each that is
  *          served enters again behind the others and releases, so that N stays: hand-overs per second.
- *   hold   N locks are held and renewed by the keeper at a lease of 30 s: client CPU and memory for each
+ *   hold   N locks are held and renewed by the keeper at a lease of three times `seconds`: client CPU and memory for each
  *          lock, over one third of a lease, in which each is renewed once. A loss is a violation.
  *   idle   makes N locks that nobody holds, for listing.py. */
 #include "bench.h"
@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #define PROCESSES 100
-#define LEASE_MS  30000
 #define TAKERS    8 /* threads that take the locks of `hold` */
 #define NAME      "bench:held:%08ld"
 #define QUEUE     "bench:queue"
@@ -215,13 +214,14 @@ typedef struct taker {
     pthread_t thread;
     dibs *handle;
     long from, to, errors;
+    int64_t lease_ms;
     bool give; /* each back at once */
 } taker;
 
 static void *take(void *arg)
 {
     taker *t = arg;
-    dibs_lock_options options = {.wait_ms = DIBS_NO_WAIT, .lease_ms = LEASE_MS};
+    dibs_lock_options options = {.wait_ms = DIBS_NO_WAIT, .lease_ms = t->lease_ms};
     dibs_error err = {0};
     char name[64];
 
@@ -238,14 +238,17 @@ static void *take(void *arg)
 }
 
 /* Takes the locks from a few threads at once, because only the time after it is measured. */
-static bool take_all(dibs *d, long count, bool give)
+static bool take_all(dibs *d, const bench_plan *plan, bool give)
 {
     taker takers[TAKERS];
-    long errors = 0;
+    long errors = 0, count = plan->count;
 
     for (int i = 0; i < TAKERS; i++) {
-        takers[i] = (taker){
-            .handle = d, .from = count * i / TAKERS, .to = count * (i + 1) / TAKERS, .give = give};
+        takers[i] = (taker){.handle = d,
+                            .from = count * i / TAKERS,
+                            .to = count * (i + 1) / TAKERS,
+                            .lease_ms = (int64_t)(plan->seconds * 3000),
+                            .give = give};
         if (pthread_create(&takers[i].thread, NULL, take, &takers[i]) != 0)
             return false;
     }
@@ -285,8 +288,8 @@ static int report_held(const bench_plan *plan, const dibs_stats *before, const d
         "\"count\": %ld, \"renewals\": %ld, \"seconds\": %.3f, \"client_cpu_percent\": %.2f, "
         "\"bytes\": %.0f, \"bytes_beside_name\": %.0f, \"late_max_us\": %llu, \"errors\": %llu, "
         "\"violations\": %ld}\n",
-        plan->count, (long)(after->renewals - before->renewals), LEASE_MS / 3000.0, cpu_percent,
-        bytes, bytes - (double)name, (unsigned long long)after->late.max_us,
+        plan->count, (long)(after->renewals - before->renewals), plan->seconds, cpu_percent, bytes,
+        bytes - (double)name, (unsigned long long)after->late.max_us,
         (unsigned long long)after->renewal_failures, losses(after));
     fflush(stdout);
     return losses(after) || after->renewal_failures ? 1 : 0;
@@ -301,24 +304,24 @@ int bench_hold(const bench_plan *plan)
     if (!d || !warm_up(d))
         return 1;
     bytes = allocated();
-    if (!take_all(d, plan->count, false))
+    if (!take_all(d, plan, false))
         return 1;
     bytes = (allocated() - bytes) / (double)plan->count;
     bench_step("ready");
     dibs_stats_read(d, &before, sizeof before);
     cpu = bench_cpu();
-    poll(NULL, 0, LEASE_MS / 3);
+    poll(NULL, 0, (int)(plan->seconds * 1000));
     cpu = bench_cpu() - cpu;
     dibs_stats_read(d, &after, sizeof after);
     bench_step("finished");
     /* Releasing 100,000 locks is not measured. */
-    _exit(report_held(plan, &before, &after, cpu * 100 / (LEASE_MS / 3000.0), bytes));
+    _exit(report_held(plan, &before, &after, cpu * 100 / (plan->seconds), bytes));
 }
 
 int bench_idle(const bench_plan *plan)
 {
     dibs *d = bench_open_dibs(plan);
-    bool done = d && take_all(d, plan->count, true);
+    bool done = d && take_all(d, plan, true);
 
     dibs_close(d);
     return done ? 0 : 1;

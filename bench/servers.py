@@ -170,7 +170,22 @@ class Servers:
                      ports=",".join(str(node.port) for node in nodes))
 
 
+VERSIONS = {"redis": ["redis-server", "--version"], "postgresql": ["psql", "--version"], "mariadb": ["mariadb", "--version"],
+            "etcd": ["etcd", "--version"], "sqlite": ["sqlite3", "--version"],
+            "zookeeper": ["dpkg-query", "-W", "-f", "${Version}", "libzookeeper-java"]}
+
+
+def version_of(command):
+    if not shutil.which(command[0]):
+        return "?"
+    done = subprocess.run(command, capture_output=True, text=True)
+    found = re.search(r"\d+\.[\d.]+", done.stdout)
+    return found[0].rstrip(".") if found else "?"
+
+
 def machine():
     model = re.search(r"model name\s*:\s*(.*)", pathlib.Path("/proc/cpuinfo").read_text())
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True)
     return {"cores": os.cpu_count(), "cpu": model[1] if model else "?", "kernel": os.uname().release,
-            "load": round(os.getloadavg()[0], 1), "date": time.strftime("%Y-%m-%d %H:%M")}
+            "load": round(os.getloadavg()[0], 1), "date": time.strftime("%Y-%m-%d %H:%M"),
+            "version": commit.stdout.strip() or "?", "servers": {n: version_of(c) for n, c in VERSIONS.items()}}

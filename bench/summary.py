@@ -7,6 +7,7 @@ SCENARIOS = {
     "c": "32 workers, one lock: changes of owner per second",
     "d": "50 workers × 100 deductions from a stock, under one lock: deductions per second",
     "f": "8 processes: operations per second",
+    "g": "one command after the other: commands per second",
 }
 WAIT_GOAL = 1.3   # cost of a hand-over with the longest queue, over that with the shortest
 CPU_GOAL = 5      # percent of a core for renewing the most locks
@@ -62,6 +63,18 @@ class Rows:
         return sorted(dict.fromkeys(r["name"] for r in group),
                       key=lambda n: KINDS.index(next(r["kind"] for r in group if r["name"] == n)))
 
+    def title(self, engine, scenario, name):
+        return self.of(engine, scenario, name)[0]["title"]
+
+    def kind(self, engine, scenario, name):
+        return self.of(engine, scenario, name)[0]["kind"]
+
+    def rate(self, engine, scenario, name):
+        return median([r["rate"] for r in self.of(engine, scenario, name)])
+
+    def wait_rate(self, engine, count):
+        return median([r["rate"] for r in self.of(engine, "wait", count=count)])
+
     def ratios(self, engine, scenario, mine, other):
         """Round by round."""
         others = {r["round"]: r["rate"] for r in self.of(engine, scenario, other)}
@@ -80,7 +93,7 @@ def entrant_line(rows, engine, scenario, name):
     fair = median([fairness(r) for r in group]) if scenario in "bcd" else None
     wrong = "" if all(not r["failed"] for r in group) else " **FAILED**"
     part = "" if all(r.get("complete", True) for r in group) else " †"
-    return (f"| {scenario} | {group[0]['title'] if group[0]['kind'] != 'dibs' or scenario == 'f' else name} "
+    return (f"| {scenario} | {group[0]['title'] if group[0]['kind'] != 'dibs' or scenario in 'fg' else name} "
             f"| {rate(median(rates))} ({spread(rates)}){part}{wrong} | {show(middle['p50_us'])} | {show(middle['p99_us'])} "
             f"| {show(fair, 1)} | {show(middle['commands'], 1)} | {show(middle['cpu_us'])} | {show(middle['server_us'])} "
             f"| {show(middle['memory_kb'] / 1024 if middle['memory_kb'] else None, 1)} |")
@@ -90,7 +103,7 @@ def ratio_lines(rows, engine):
     for scenario in SCENARIOS:
         names = rows.names(engine, scenario)
         for mine in (n for n in names if n.startswith("dibs ")):
-            found = [(o, rows.ratios(engine, scenario, mine, o)) for o in names if not o.startswith("dibs")
+            found = [(o, rows.ratios(engine, scenario, mine, o)) for o in names if rows.kind(engine, scenario, o) != "dibs"
                      and (not o.startswith("before") or o.split()[1] == mine.split()[1])]
             for other, ratios in found:
                 if ratios:
@@ -138,16 +151,42 @@ def engine_part(rows, engine):
     yield from hold_table(rows, engine)
 
 
-def markdown(rows, machine, failures):
+def compare_lines(rows, last):
+    """What changed since the last committed run. The two did not run side by side: only large steps mean something."""
+    old = Rows(last["rows"])
+    yield from ("", f"## Beside the run of {last['machine']['date']}", "", "| | | rate now ÷ then |", "|---|---|---:|")
+    for engine in rows.engines():
+        for scenario in SCENARIOS:
+            for name in rows.names(engine, scenario):
+                then = old.rate(engine, scenario, name)
+                if rows.kind(engine, scenario, name) == "dibs" and then:
+                    yield f"| {engine} | {scenario}: {name} | {rows.rate(engine, scenario, name) / then:.2f} |"
+
+
+HEAD = """Written by `./dev bench` ([how it measures](../../bench/README.md)). Rates are medians of the rounds, in brackets the lowest and highest as a share of the median. Ratios are taken
+within a round, where all ran one after the other. *most/least*: turns of the worker that was served most, over that of the one served least. *Server commands*: what the server counted
+while the clock ran, per operation: commands (Redis), transactions (PostgreSQL), statements (MariaDB), packets (ZooKeeper), messages (etcd). CPU is per operation, memory that of all client
+processes together. † not everything was sold in time. Exclusion and growing fences were checked in all runs."""
+
+
+def markdown(rows, machine, failures, missing=(), last=None, pictures=()):
     """The whole page."""
     table = Rows(rows)
     rounds = max((r["round"] for r in rows), default=0)
-    lines = ["# dibs beside raw limits and other libraries", "",
-             f"{machine['date']}, {machine['cores']} cores ({machine['cpu']}), Linux {machine['kernel']}, load "
-             f"{machine['load']} at the start. Rounds: {rounds}.", ""]
-    lines += [f"- {key}: {text}" for key, text in SCENARIOS.items()]
+    lines = ["# dibs beside raw limits and other libraries", "", HEAD, "",
+             f"{machine['date']}, version {machine['version']}, {machine['cores']} cores ({machine['cpu']}), Linux {machine['kernel']}, load "
+             f"{machine['load']} at the start and {machine.get('load_after', '?')} at the end. Rounds: {rounds}. "
+             + ", ".join(f"{k} {v}" for k, v in machine.get("servers", {}).items()) + "."]
+    if max(machine["load"], machine.get("load_after") or 0) > 4:
+        lines += ["", "**The machine was shared with other work while this ran: read the ratios, not the rates.**"]
+    if missing:
+        lines += ["", f"Not installed, and left out: {', '.join(missing)}."]
+    lines += [f"\n![{title}]({name})" for name, title in pictures]
+    lines += ["", *(f"- {key}: {text}" for key, text in SCENARIOS.items())]
     for engine in table.engines():
         lines += engine_part(table, engine)
+    if last:
+        lines += compare_lines(table, last)
     if failures:
         lines += ["", "## Failures", ""] + [f"- {f}" for f in failures]
     return "\n".join(lines) + "\n"

@@ -10,9 +10,13 @@ TEST_PACKAGES=(g++=g++ libcmocka-dev libuv1-dev libglib2.0-dev clang-format=clan
     postgresql mariadb-server libzookeeper-java default-jre-headless=java etcd-server=etcd etcd-client=etcdctl
     python3-kazoo python3-redis groff-base=groff pgbouncer sqlite3=sqlite3 openssl=openssl valgrind=valgrind faketime=faketime
     python3-jsonschema nginx=nginx nodejs=node curl=curl util-linux=flock wrk=wrk iproute2=ip python3=python3 clang=clang libclang-rt-dev python3-clang-14
-    abigail-tools=abidw chromium=chromium npm=npm)
+    abigail-tools=abidw chromium=chromium npm=npm libcurl4-openssl-dev)
 LAB_PACKAGES=(redis-server=redis-server postgresql mariadb-server libzookeeper-java default-jre-headless=java
     etcd-server=etcd faketime=faketime python3=python3)
+# For ./dev bench: what stands beside dibs.
+BENCH_PACKAGES=(redis-server=redis-server postgresql mariadb-server libzookeeper-java default-jre-headless=java etcd-server=etcd
+    etcd-client=etcdctl util-linux=flock libcurl4-openssl-dev python3=python3 python3-redis python3-kazoo python3-tooz python3-pymysql
+    python3-psycopg2 golang-go=go golang-etcd-server-dev golang-github-samuel-go-zookeeper-dev nodejs=node npm=npm)
 
 # The system's own, since a python version manager's shim may lack what meson needs.
 find_meson() {

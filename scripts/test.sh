@@ -49,7 +49,7 @@ step() {
 
 # build_release [TARGET]: everything, or what TARGET stands for.
 build_release() {
-    configure_in build -Dbuildtype=release -Dtests=true -Dwerror=true && ninja -C build "$@"
+    configure_in build -Dbuildtype=release -Dtests=true -Dbench=true -Dwerror=true && ninja -C build "$@"
 }
 
 # Its closing line would be a sum of what ran so far: left out, only the last one is printed.
