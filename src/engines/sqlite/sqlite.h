@@ -219,6 +219,10 @@ typedef struct dibs__lite_session {
     dibs__record loaded;
     bool held; /* by one exclusive holder, which is kept in the lock's row */
     dibs__holder holder;
+    /* of the row, as it is now */
+    bool busy;
+    int listed;
+    uint64_t fence;
     bool probed;
 } dibs__lite_session;
 

@@ -16,27 +16,24 @@
 
 #define DIBS__LITE_RECORD_COLUMNS 10
 
-/* See schema.c: 1 or 2 for a lock that becomes busy, and what it is for one that becomes idle. */
-#define DIBS__LITE_LISTED                             \
-    "listed = CASE WHEN ?3 + ?4 = 0 THEN listed & 2 " \
-    "WHEN holders + waiters > 0 THEN max(listed, 1) WHEN ?5 - fence < 1000000 THEN 2 ELSE 1 END"
+#define DIBS__LITE_SET                                                                 \
+    "capacity = ?1, used = ?2, holders = ?3, waiters = ?4, fence = ?5, place = ?6, "   \
+    "broken_fence = ?7, broken_at = ?8, broken_by = ?9, owner = ?10, attempt = ?11, "  \
+    "host = ?12, pid = ?13, client = ?14, weight = ?15, lease = ?16, min_hold = ?17, " \
+    "held = ?18, since = ?19, expires = ?20, released = ?21"
 
 /* The driver's. */
 #define DIBS__LITE_SQL(X)                                                                          \
     X(BEGIN, "BEGIN IMMEDIATE")                                                                    \
     X(COMMIT, "COMMIT")                                                                            \
     X(ROLLBACK, "ROLLBACK")                                                                        \
-    X(LOAD, "SELECT " DIBS__LITE_RECORD ", " DIBS__LITE_HELD " FROM lock WHERE name = ?1")         \
+    X(LOAD, "SELECT " DIBS__LITE_RECORD ", " DIBS__LITE_HELD ", listed FROM lock WHERE name = ?1") \
     X(INSERT, "INSERT INTO lock (capacity, used, holders, waiters, fence, place, broken_fence, "   \
               "broken_at, broken_by, " DIBS__LITE_HELD ", name, listed) VALUES "                   \
               "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22, "  \
-              "?3 + ?4 > 0)")                                                                      \
-    X(UPDATE, "UPDATE lock SET " DIBS__LITE_LISTED                                                 \
-              ", capacity = ?1, used = ?2, holders = ?3, waiters = ?4, fence = ?5, "               \
-              "place = ?6, broken_fence = ?7, broken_at = ?8, broken_by = ?9, owner = ?10, "       \
-              "attempt = ?11, host = ?12, pid = ?13, client = ?14, weight = ?15, lease = ?16, "    \
-              "min_hold = ?17, held = ?18, since = ?19, expires = ?20, released = ?21 "            \
-              "WHERE id = ?22")                                                                    \
+              "?23)")                                                                              \
+    X(UPDATE, "UPDATE lock SET " DIBS__LITE_SET " WHERE id = ?22")                                 \
+    X(UPDATE_LISTED, "UPDATE lock SET " DIBS__LITE_SET ", listed = ?23 WHERE id = ?22")            \
     X(HOLDER_OF, "SELECT " DIBS__LITE_HOLDER " FROM holder INDEXED BY holder_owner "               \
                  "WHERE lock = ?1 AND owner = ?2 AND released = 0 LIMIT 1")                        \
     X(HOLDER_EXPIRING, "SELECT " DIBS__LITE_HOLDER " FROM holder INDEXED BY holder_expires "       \

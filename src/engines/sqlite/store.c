@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GONE ((int64_t)-1) /* expired before the machine started */
+#define GONE       ((int64_t)-1) /* expired before the machine started */
+#define USED_AGAIN 1000000 /* microseconds between two fences: the lock is in use all the time */
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
@@ -153,10 +154,14 @@ static int load(void *ctx, dibs__record *out)
         return -1;
     memset(out, 0, sizeof *out);
     s->id = 0;
-    s->held = false;
+    s->held = s->busy = false;
+    s->listed = 0;
     if (found > 0) {
         s->id = sqlite3_column_int64(q, 0);
         dibs__lite_read_record(q, out);
+        s->busy = out->holders + out->waiters > 0;
+        s->fence = out->fence;
+        s->listed = sqlite3_column_int(q, DIBS__LITE_RECORD_COLUMNS + 12);
         s->held = sqlite3_column_type(q, DIBS__LITE_RECORD_COLUMNS + 8) != SQLITE_NULL;
         if (s->held)
             dibs__lite_read_holder(q, DIBS__LITE_RECORD_COLUMNS, &s->holder);
@@ -168,10 +173,29 @@ static int load(void *ctx, dibs__record *out)
     return 1;
 }
 
+/* See schema.c: 1 or 2 for a lock that becomes busy. */
+static int listing(const dibs__lite_session *s, const dibs__record *record)
+{
+    if (record->holders + record->waiters == 0)
+        return s->listed & 2;
+    if (s->busy)
+        return s->listed ? s->listed : 1;
+    return s->id && record->fence - s->fence < USED_AGAIN ? 2 : 1;
+}
+
+/* An index entry is written anew, and its page with it, whenever its column is set, be it to what it was. */
+static sqlite3_stmt *statement_to_save(const dibs__lite_session *s, int listed)
+{
+    if (!s->id)
+        return s->e->sql[DIBS__LITE_SQL_INSERT];
+    return s->e->sql[listed == s->listed ? DIBS__LITE_SQL_UPDATE : DIBS__LITE_SQL_UPDATE_LISTED];
+}
+
 static int save(void *ctx, const dibs__record *record)
 {
     dibs__lite_session *s = ctx;
-    sqlite3_stmt *q = s->e->sql[s->id ? DIBS__LITE_SQL_UPDATE : DIBS__LITE_SQL_INSERT];
+    int listed = listing(s, record);
+    sqlite3_stmt *q = statement_to_save(s, listed);
 
     if (record->fence > s->e->highest)
         s->e->highest = record->fence;
@@ -184,8 +208,13 @@ static int save(void *ctx, const dibs__record *record)
         sqlite3_bind_int64(q, 22, s->id);
     else
         dibs__lite_bind_text(q, 22, s->name);
+    if (q != s->e->sql[DIBS__LITE_SQL_UPDATE])
+        sqlite3_bind_int(q, 23, listed);
     if (dibs__lite_step(q) < 0)
         return -1;
+    s->busy = record->holders + record->waiters > 0;
+    s->listed = listed;
+    s->fence = record->fence;
     if (!s->id)
         s->id = sqlite3_last_insert_rowid(s->e->db);
     return 0;
