@@ -170,7 +170,7 @@ class Servers:
                      ports=",".join(str(node.port) for node in nodes))
 
 
-VERSIONS = {"redis": ["redis-server", "--version"], "postgresql": ["psql", "--version"], "mariadb": ["mariadb", "--version"],
+VERSIONS = {"redis": ["redis-server", "--version"], "postgresql": ["psql", "--version"], "mariadb": ["mariadbd", "--version"],
             "etcd": ["etcd", "--version"], "sqlite": ["sqlite3", "--version"],
             "zookeeper": ["dpkg-query", "-W", "-f", "${Version}", "libzookeeper-java"]}
 
