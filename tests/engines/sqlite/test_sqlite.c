@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -385,6 +386,42 @@ static void others_go_on_while_a_holder_is_stopped(void **state)
     fixture_close(&d);
 }
 
+/* ---- What a lock writes ---------------------------------------------------------------------- */
+
+static off_t log_size(void)
+{
+    char log[300];
+    struct stat st;
+
+    snprintf(log, sizeof log, "%s-wal", lite_url + strlen("sqlite://"));
+    assert_int_equal(stat(log, &st), 0);
+    return st.st_size;
+}
+
+static void use(fixture *d)
+{
+    uint64_t fence = fixture_enter(d, "x", "owner", 0, 0).fence;
+
+    assert_true(fence > 0);
+    assert_int_equal(fixture_release(d, "x", "owner", fence), DIBS__RELEASED);
+}
+
+/* A frame of the log has 1024 bytes and a header of 24. */
+static void a_lock_in_use_writes_one_page_a_command(void **state)
+{
+    fixture d;
+    off_t before;
+
+    (void)state;
+    lite_open(&d);
+    for (int i = 0; i < 3; i++) /* comes into the index of what is in use, and stays there */
+        use(&d);
+    before = log_size();
+    use(&d);
+    assert_int_equal(log_size() - before, 2 * (1024 + 24));
+    fixture_close(&d);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, lite_setup, lite_teardown)
 
 int main(void)
@@ -408,6 +445,7 @@ int main(void)
         TEST(the_buried_are_not_served),
         TEST(a_cleared_folder_kills_nobody),
         TEST(others_go_on_while_a_holder_is_stopped),
+        TEST(a_lock_in_use_writes_one_page_a_command),
     };
 
     return cmocka_run_group_tests_name("sqlite", tests, NULL, NULL);
