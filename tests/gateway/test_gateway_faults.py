@@ -1,6 +1,7 @@
 """A thousand at once; and SIGKILL of gateway, application and engine at each step of a request. What counts is the application's own log:
 a key is executed at most once under `refuse`, at least once under `rerun`, and when somebody has a whole answer, everybody who asks again gets it."""
 
+import random
 import resource
 import selectors
 import signal
@@ -216,5 +217,74 @@ def killed_while_the_engine_is_asked(t):
             else:
                 engine.restart()
             judge(t, app, finishing + claiming, who + ', while the engine was asked,')
+    finally:
+        engine.kill()
+
+
+class Shopper(threading.Thread):
+    """Sends requests with keys of its own to either gateway, and repeats each until it knows: a whole answer that was replayed, or a crash."""
+
+    def __init__(self, gateways, app, seed, stop):
+        super().__init__(daemon=True)
+        self.gateways, self.app, self.dice, self.stop_at, self.wrong, self.keys = gateways, app, random.Random(seed), stop, [], []
+
+    def run(self):
+        while time.monotonic() < self.stop_at and not self.wrong:
+            path, key = self.dice.choice(('/refuse', '/rerun')), new_key()
+            heard = self.settle('%s?size=100&wait=%d' % (path, self.dice.choice((0, 0, 5, 50))), key)
+            runs = len(self.app.runs(key))
+            self.keys.append((path, runs))
+            if runs > 1 if path == '/refuse' else not (runs and heard):
+                self.wrong.append((path, key, runs, heard))
+
+    def settle(self, target, key):
+        heard, end = None, time.monotonic() + 25
+        while time.monotonic() < end:
+            try:
+                answer = Client(self.dice.choice(self.gateways), 10).post(target, key=key)
+            except (EOFError, OSError):
+                time.sleep(0.02)
+                continue
+            if answer.status == 409 and answer.problem['code'] == 'CRASHED':
+                if heard:
+                    self.wrong.append((target, key, 'a whole answer was lost', heard))
+                return None
+            if answer.status != 201:
+                time.sleep(0.05)
+            elif not heard:
+                heard = answer
+            elif answer.replayed and answer.body == heard.body:
+                return heard
+            else:
+                self.wrong.append((target, key, 'another answer', heard, answer))
+        self.wrong.append((target, key, 'is never settled'))
+        return heard
+
+
+@test()
+def killed_at_random(t):
+    """Two gateways, whose clients change between them; somebody dies a few times a second."""
+    engine, app, g = place(t)
+    try:
+        gateways, stop, dice, kills = [g, t.gateway(app, ROUTES, url=engine.url)], time.monotonic() + 12, random.Random(), 0
+        shoppers = [Shopper(gateways, app, dice.random(), stop) for _ in range(8)]
+        for s in shoppers:
+            s.start()
+        while time.monotonic() < stop - 2:
+            time.sleep(dice.random() * 0.5)
+            who, kills = dice.random(), kills + 1
+            victim = dice.choice(gateways) if who < 0.6 else app
+            if who < 0.85:
+                victim.kill()
+                victim.start()
+            else:
+                engine.restart()
+        for s in shoppers:
+            s.join(60)
+        keys = [k for s in shoppers for k in s.keys]
+        t.note('%d kills, %d keys; not executed %d, executed again under rerun %d', kills, len(keys), sum(n == 0 for _, n in keys),
+               sum(n > 1 for _, n in keys))
+        assert not any(s.wrong for s in shoppers), [s.wrong for s in shoppers]
+        assert len(keys) > 20
     finally:
         engine.kill()
