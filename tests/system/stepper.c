@@ -9,6 +9,7 @@
 
 static dibs *d;
 static dibs_once *once;
+static dibs_grant *held;
 static dibs_error err;
 
 static dibs_status count(char **word, int words, int64_t *value)
@@ -53,6 +54,10 @@ static dibs_status work(char **word, int words)
 {
     dibs_status status;
 
+    if (strcmp(word[0], "lock") == 0)
+        return dibs_lock(d, word[1], NULL, &held, &err);
+    if (strcmp(word[0], "unlock") == 0)
+        return dibs_unlock(&held, &err);
     if (strcmp(word[0], "begin") == 0) {
         dibs_once_free(once);
         once = NULL;

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'support'))
@@ -153,8 +154,11 @@ class Stepper:
         assert len(words) == 2, 'the stepper has ended: %s' % self.process.poll()
         return words
 
-    def step(self, line):
+    def say(self, line):
         self.process.stdin.write(line + '\n')
+
+    def step(self, line):
+        self.say(line)
         return self.read()
 
     def stop(self):
@@ -211,13 +215,56 @@ def count_all(args, engine):
     assert not faults(engine, counted), '\n'.join(faults(engine, counted))
 
 
+def await_queue(place, count):
+    until = time.monotonic() + 20
+    while place.ask('SELECT coalesce(sum(waiters), 0) FROM dibs_lock')[0] != str(count):
+        assert time.monotonic() < until, 'the queue is not %d long' % count
+        time.sleep(0.01)
+
+
+def hand_over_once(place, proxy, one, other):
+    """Round trips of queueing up, and of unlocking when another waits; both by `one`."""
+    trips, until = [-proxy.turns], time.monotonic() + 5
+    one.say('lock handed')
+    await_queue(place, 1)
+    trips[0] += proxy.turns
+    assert other.step('unlock')[0] == 'OK' and one.read()[0] == 'OK'
+    other.say('lock handed')
+    await_queue(place, 1)
+    trips.append(-proxy.turns)
+    assert one.step('unlock')[0] == 'OK' and other.read()[0] == 'OK'
+    trips[1] += proxy.turns
+    return trips if time.monotonic() < until else [9, 9]  # renewals would be counted, too
+
+
+def count_hand_overs(args):
+    """PostgreSQL: each is one statement in one round trip, once the handle knows that there is a queue."""
+    place = places.make('postgresql')
+    proxy, steppers = Proxy(place.port), []
+    try:
+        for port in (proxy.listening, place.port):
+            steppers.append(Stepper(args.stepper, place.url.replace(':%d' % place.port, ':%d' % port)))
+        assert steppers[1].step('lock handed')[0] == 'OK'
+        counted = [hand_over_once(place, proxy, *steppers) for _ in range(4)]
+    finally:
+        for stepper in steppers:
+            stepper.stop()
+        proxy.stop()
+        place.stop()
+    least = [min(trips) for trips in zip(*counted)]
+    print('# postgresql  queue up, hand over: round trips %s' % counted)
+    assert least == [1, 1], 'to queue up and to hand over took %s round trips' % least
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('--stepper', required=True)
     parser.add_argument('engine', nargs='*')
     args = parser.parse_args()
-    return places.run_all([(e, lambda e=e: count_all(args, e))
-                           for e in args.engine or ENGINES], 'round trips a call')
+    counts = [(e, lambda e=e: count_all(args, e)) for e in args.engine or ENGINES]
+    if 'postgresql' in (args.engine or ENGINES):
+        counts.append(('postgresql, hand-overs', lambda: count_hand_overs(args)))
+    return places.run_all(counts, 'round trips a call')
 
 
 if __name__ == '__main__':

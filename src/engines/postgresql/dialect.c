@@ -20,6 +20,7 @@
 #define NOW     "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
 #define IN_WHO  "$2, $3, $4, $5, $6, $7, $8, $9"
 #define IN_MORE "$10, $11, $12, $13"
+#define PLAIN   "1073741824" /* DIBS__PLAIN */
 
 /* The rows of `table` whose `column` is in the list `list`, as `what`. */
 #define EACH(what, table, column, list, more)                                            \
@@ -129,6 +130,41 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
         "WHERE name = $1 AND owner = $2 AND attempt = $3 AND waiters = 0 AND released = 0 "
         "AND expires > {now} AND (min_hold = 0 OR since + min_hold <= {now}) "
         "RETURNING fence, set_config('synchronous_commit', $4, true)",
+    /* Who joined while this waited for the lock's row may not be seen, but stands behind all others; who left is not
+     * found any more, and then nothing is done. */
+    [DIBS__SQL_HAND] =
+        "WITH l AS MATERIALIZED (SELECT fence, first_place FROM {lock} "
+        "WHERE name = $1 AND owner = $2 AND attempt = $3 AND waiters > 0 AND released = 0 "
+        "AND expires > {now} AND (min_hold = 0 OR since + min_hold <= {now}) FOR UPDATE), "
+        "n AS MATERIALIZED (SELECT l.*, {now} AS now FROM l), "
+        "w AS (DELETE FROM {waiter} d USING n WHERE d.name = $1 AND d.place = "
+        "(SELECT h.place FROM {waiter} h WHERE h.name = $1 AND h.place >= n.first_place "
+        "ORDER BY h.place LIMIT 1) AND d.alive_until > n.now AND d.weight = " PLAIN
+        " RETURNING d.*, n.now, greatest(n.fence + 1, n.now) AS next) "
+        "UPDATE {lock} k SET waiters = k.waiters - 1, fence = w.next, held = w.next, "
+        "first_place = w.place + 1, owner = w.owner, attempt = w.attempt, host = w.host, "
+        "pid = w.pid, wake = w.wake, weight = w.weight, lease = w.lease, min_hold = w.min_hold, "
+        "since = w.now, expires = w.alive_until, listed = greatest(k.listed, 1) "
+        "FROM w WHERE k.name = $1 RETURNING k.waiters, w.wake, w.attempt, w.next, "
+        "CASE WHEN w.wake <> $4 THEN pg_notify('dibs_' || encode(w.wake, 'escape'), "
+        "encode(w.attempt, 'escape') || ' ' || w.next || ' ' || w.next)::text END, "
+        "set_config('synchronous_commit', $5, true)",
+    [DIBS__SQL_JOIN] =
+        "WITH k AS (UPDATE {lock} l SET waiters = l.waiters + 1, place = l.place + 1, "
+        "first_place = CASE WHEN l.waiters = 0 THEN l.place + 1 ELSE l.first_place END, "
+        "listed = greatest(l.listed, 1) "
+        "WHERE l.name = $1 AND l.capacity = $7 AND l.held IS NOT NULL AND l.owner <> $2 "
+        "AND l.expires > {now} "
+        "AND NOT EXISTS (SELECT 1 FROM {waiter} o WHERE o.owner = $2 AND o.name = $1) "
+        "RETURNING l.*), "
+        "n AS MATERIALIZED (SELECT k.*, {now} AS now FROM k), "
+        "i AS (INSERT INTO {waiter} (name, " WAITER ") SELECT $1, " IN_WHO
+        ", n.place, n.now, least($10::bigint, $8::bigint), n.now + least($10::bigint, $8::bigint) "
+        "FROM n) "
+        "SELECT CASE WHEN EXISTS (SELECT 1 FROM {waiter} h WHERE h.name = $1 "
+        "AND h.place >= n.first_place AND h.alive_until > n.now) THEN 0 "
+        "ELSE n.expires - n.now END, n.expires - n.now, n.held, n.pid, n.owner, n.host, "
+        "set_config('synchronous_commit', $11, true) FROM n",
     [DIBS__SQL_EXTEND] =
         "UPDATE {lock} SET expires = {now} + $4 WHERE name = $1 AND owner = $2 AND attempt = $3 "
         "AND released = 0 AND held >= broken_fence AND expires > {now} "
@@ -264,9 +300,9 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
 
 bool dibs__pg_takes_commit(dibs__sql_op op)
 {
-    return op == DIBS__SQL_TAKE || op == DIBS__SQL_GIVE || op == DIBS__SQL_EXTEND ||
-           op == DIBS__SQL_TOUCH || op == DIBS__SQL_CELL_WAIT ||
-           (op >= DIBS__SQL_CELL_NEW && op <= DIBS__SQL_CELL_PASS);
+    return op == DIBS__SQL_TAKE || op == DIBS__SQL_GIVE || op == DIBS__SQL_HAND ||
+           op == DIBS__SQL_JOIN || op == DIBS__SQL_EXTEND || op == DIBS__SQL_TOUCH ||
+           op == DIBS__SQL_CELL_WAIT || (op >= DIBS__SQL_CELL_NEW && op <= DIBS__SQL_CELL_PASS);
 }
 
 /* ---- Filling in ------------------------------------------------------------------------------ */

@@ -21,6 +21,7 @@ static bool worth_again(const char *state)
         "57P01", /* admin_shutdown: the next connection may work */
         "57P02", /* crash_shutdown */
         "42P05", /* a prepared statement that the server has already */
+        "23505", /* a waiter who was put there after JOIN had looked: it sees it now */
     };
 
     for (size_t i = 0; i < sizeof states / sizeof states[0]; i++)

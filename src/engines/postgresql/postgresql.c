@@ -10,8 +10,9 @@
 
 static const dibs__sql_driver driver = {
     .name = "postgresql",
-    .fast = 1u << DIBS__SQL_TAKE | 1u << DIBS__SQL_GIVE | 1u << DIBS__SQL_EXTEND |
-            1u << DIBS__SQL_TOUCH | 1u << DIBS__SQL_LOOK_LINE,
+    .fast = 1u << DIBS__SQL_TAKE | 1u << DIBS__SQL_GIVE | 1u << DIBS__SQL_HAND |
+            1u << DIBS__SQL_JOIN | 1u << DIBS__SQL_EXTEND | 1u << DIBS__SQL_TOUCH |
+            1u << DIBS__SQL_LOOK_LINE,
     .connect = dibs__pg_connect,
     .disconnect = dibs__pg_disconnect,
     .abandon = dibs__pg_abandon,

@@ -1,4 +1,4 @@
-/* The fast way: one statement does a command, if nobody else is in the way. Statements of several
+/* The fast way: one statement does a command, if nothing unusual is in the way. Statements of several
  * commands go in one batch, in the order of their names, under one commit. */
 #include "families/rows/inner.h"
 
@@ -9,6 +9,8 @@
 typedef struct fast_run {
     dibs__sql_run *r;
     bool durable;
+    bool joins; /* some may stand in the queue from now on */
+    bool moves; /* or leave it */
     size_t list_count;
     dibs__sql_value
         *lists; /* owners and attempts of those that are touched: room for twice a batch */
@@ -22,23 +24,33 @@ static bool has(const dibs__sql *e, dibs__sql_op op)
     return (e->driver->fast >> op & 1u) != 0;
 }
 
+static bool is_plain(const dibs__sql_task *t)
+{
+    return t->who->weight == DIBS__PLAIN && t->capacity == DIBS__PLAIN;
+}
+
+/* A plain lock is entered: it is free, or others are in the way. */
+static dibs__sql_op entering(const dibs__sql_task *t, unsigned hint)
+{
+    if (!(hint & (DIBS__SQL_LINE | DIBS__SQL_HELD)))
+        return DIBS__SQL_TAKE;
+    return t->window > 0 && dibs__owner_is_private(t->owner, t->attempt) ? DIBS__SQL_JOIN
+                                                                         : DIBS__SQL_OPS;
+}
+
 /* The operation that might do it; DIBS__SQL_OPS: none. */
 static dibs__sql_op operation_of(dibs__sql *e, const dibs__sql_task *t)
 {
     unsigned hint = dibs__sql_hint(e, t->hash);
     dibs__sql_op op = DIBS__SQL_OPS;
-    unsigned in_vain = DIBS__SQL_CROWD;
 
-    if (t->what == DIBS__SQL_ENTER && t->who->weight == DIBS__PLAIN && t->capacity == DIBS__PLAIN) {
-        op = DIBS__SQL_TAKE;
-        in_vain |= DIBS__SQL_LINE | DIBS__SQL_HELD;
-    } else if (t->what == DIBS__SQL_RELEASE) {
-        op = DIBS__SQL_GIVE;
-        in_vain |= DIBS__SQL_LINE;
-    } else if (t->what == DIBS__SQL_KEEP) {
+    if (t->what == DIBS__SQL_ENTER && is_plain(t))
+        op = entering(t, hint);
+    else if (t->what == DIBS__SQL_RELEASE)
+        op = hint & DIBS__SQL_LINE ? DIBS__SQL_HAND : DIBS__SQL_GIVE;
+    else if (t->what == DIBS__SQL_KEEP)
         op = t->fence ? DIBS__SQL_EXTEND : DIBS__SQL_TOUCH;
-    }
-    return op != DIBS__SQL_OPS && has(e, op) && !(hint & in_vain) ? op : DIBS__SQL_OPS;
+    return op != DIBS__SQL_OPS && has(e, op) && !(hint & DIBS__SQL_CROWD) ? op : DIBS__SQL_OPS;
 }
 
 /* ---- Asking ---------------------------------------------------------------------------------- */
@@ -52,7 +64,7 @@ static void ask_one(fast_run *f, dibs__sql_op op, size_t at)
     f->part[b->count].count = 1;
     dibs__sql_add(b, op);
     dibs__sql_text(b, t->name);
-    if (op == DIBS__SQL_TAKE) {
+    if (op == DIBS__SQL_TAKE || op == DIBS__SQL_JOIN) {
         dibs__sql_add_who(b, t->who);
     } else {
         dibs__sql_text(b, t->owner);
@@ -62,7 +74,13 @@ static void ask_one(fast_run *f, dibs__sql_op op, size_t at)
         dibs__sql_number(b, t->lease);
         dibs__sql_number(b, dibs__owner_is_private(t->owner, t->attempt));
     }
-    f->durable |= op != DIBS__SQL_GIVE;
+    if (op == DIBS__SQL_HAND)
+        dibs__sql_text(b, f->r->e->id);
+    if (op == DIBS__SQL_JOIN)
+        dibs__sql_number(b, t->window);
+    f->joins |= op == DIBS__SQL_JOIN;
+    f->moves |= op == DIBS__SQL_JOIN || op == DIBS__SQL_HAND;
+    f->durable |= op != DIBS__SQL_GIVE && op != DIBS__SQL_JOIN;
 }
 
 static void list_text(fast_run *f, const char *text)
@@ -95,13 +113,21 @@ static void ask_touch(fast_run *f, size_t at, size_t count)
     f->durable = true;
 }
 
-/* keep-alives of one name go together; every other command must be alone with its name. */
+/* Keep-alives of one name go together, and so do hand-overs and those who queue up: each of them knows what the one
+ * before it did. Every other command must be alone with its name. */
+static bool goes_along(dibs__sql *e, const dibs__sql_task *t)
+{
+    dibs__sql_op op = operation_of(e, t);
+
+    return t->what == DIBS__SQL_KEEP || op == DIBS__SQL_HAND || op == DIBS__SQL_JOIN;
+}
+
 static void ask_group(fast_run *f, size_t at, size_t count)
 {
     bool touch = false;
 
     for (size_t i = at; i < at + count; i++)
-        if (count > 1 && f->r->task[i]->what != DIBS__SQL_KEEP)
+        if (count > 1 && !goes_along(f->r->e, f->r->task[i]))
             return;
     for (size_t i = at; i < at + count; i++) {
         dibs__sql_op op = operation_of(f->r->e, f->r->task[i]);
@@ -119,7 +145,7 @@ static void ask_group(fast_run *f, size_t at, size_t count)
 static void answer_one(dibs__sql_task *t, dibs__sql_op op, uint64_t fence)
 {
     t->reply = (dibs__reply){.verdict = DIBS__RELEASED};
-    if (op != DIBS__SQL_GIVE)
+    if (op == DIBS__SQL_TAKE || op == DIBS__SQL_EXTEND)
         t->reply = (dibs__reply){.verdict = DIBS__GRANTED,
                                  .fence = fence,
                                  .floor = fence,
@@ -151,24 +177,50 @@ static void answer_touched(fast_run *f, size_t command, const dibs__sql_value *c
     }
 }
 
+static void answer_joined(dibs__sql_task *t, const dibs__sql_value *cells)
+{
+    t->reply = (dibs__reply){.verdict = DIBS__QUEUED, .remaining = cells[0].number};
+    read_in_way(cells + 1, &t->reply.in_way);
+    t->answered = true;
+    t->hint = DIBS__SQL_SEEN | DIBS__SQL_LINE | DIBS__SQL_HELD;
+}
+
+/* To be delivered if the commit succeeds, and only to our own handle: the server has woken any other. */
+static void answer_handed(fast_run *f, dibs__sql_task *t, const dibs__sql_value *cells)
+{
+    dibs__sql_notice n = {.fence = (uint64_t)cells[3].number, .floor = (uint64_t)cells[3].number};
+
+    answer_one(t, DIBS__SQL_HAND, n.fence);
+    t->hint = DIBS__SQL_SEEN | DIBS__SQL_HELD | (cells[0].number > 0 ? DIBS__SQL_LINE : 0);
+    dibs__sql_read_text(&cells[1], n.wake, sizeof n.wake);
+    dibs__sql_read_text(&cells[2], n.attempt, sizeof n.attempt);
+    if (strcmp(n.wake, f->r->e->id) == 0)
+        dibs__sql_mail_add(&f->r->conn_slot->mail, &n);
+}
+
 static int on_row(void *ctx, size_t command, const dibs__sql_value *cells, size_t count)
 {
     fast_run *f = ctx;
     dibs__sql_op op = f->r->conn_slot->batch.command[command].op;
+    dibs__sql_task *t = f->r->task[f->part[command].first];
 
     (void)count;
     if (op == DIBS__SQL_TOUCH)
         answer_touched(f, command, cells);
+    else if (op == DIBS__SQL_JOIN)
+        answer_joined(t, cells);
+    else if (op == DIBS__SQL_HAND)
+        answer_handed(f, t, cells);
     else
-        answer_one(f->r->task[f->part[command].first], op, (uint64_t)cells[0].number);
+        answer_one(t, op, (uint64_t)cells[0].number);
     return 0;
 }
 
 static void finish(dibs__sql *e, dibs__sql_task *t)
 {
     t->done = t->answered;
-    if (t->done && t->what != DIBS__SQL_KEEP) /* it is there, free or ours, and nobody waits */
-        dibs__sql_hint_set(e, t->hash, DIBS__SQL_SEEN);
+    if (t->done && t->what != DIBS__SQL_KEEP)
+        dibs__sql_hint_set(e, t->hash, t->hint);
     else if (t->done)
         dibs__sql_hint_stuck(e, t->hash, false);
 }
@@ -178,24 +230,33 @@ dibs_status dibs__sql_fast(dibs__sql_run *r)
     dibs__sql_value lists[2 * DIBS__SQL_BATCH];
     fast_run f = {.r = r, .lists = lists};
     dibs__sql_batch *b = &r->conn_slot->batch;
+    size_t mail = r->conn_slot->mail.count;
     dibs_status status = DIBS_OK;
 
     dibs__sql_batch_reset(b, DIBS__SQL_WHOLE);
     for (size_t at = 0, n; at < r->count; at += n) {
         n = dibs__sql_run_group(r, at);
-        for (size_t i = at; i < at + n; i++)
+        for (size_t i = at; i < at + n; i++) {
             r->task[i]->answered = false;
+            r->task[i]->hint = DIBS__SQL_SEEN; /* it is there, free or ours, and nobody waits */
+        }
         ask_group(&f, at, n);
     }
     b->durable = f.durable;
     b->row = on_row;
     b->ctx = &f;
+    if (f.joins && r->e->driver->listen)
+        r->e->driver->listen(r->e, r->until);
     if (b->count > 0 || b->failed)
         status = dibs__conn_slot_exchange(r->e, r->conn_slot, r->until, r->err);
     if (status != DIBS_OK && r->conn_slot->locked && r->conn_slot->culprit < b->count)
         dibs__sql_run_locked(r, f.part[r->conn_slot->culprit].first,
                              f.part[r->conn_slot->culprit].count);
+    if (status != DIBS_OK)
+        r->conn_slot->mail.count = mail;
     for (size_t i = 0; status == DIBS_OK && i < r->count; i++)
         finish(r->e, r->task[i]);
+    if (status == DIBS_OK && f.moves && r->e->driver->queue_changed)
+        r->e->driver->queue_changed(r->e);
     return status;
 }

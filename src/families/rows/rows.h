@@ -94,6 +94,16 @@ typedef struct dibs__sql_value {
  *   GIVE    name, owner, attempt
  *           That live, not released, exclusive holder goes, if nobody waits and its min_hold is over
  *           (since + min_hold <= clock): used = holders = 0, HELD all NULL.               → fence
+ *   HAND    name, owner, attempt, wake of this handle
+ *           That live, not released, exclusive holder goes, if its min_hold is over and the first in the queue is
+ *           live with weight DIBS__PLAIN: that one becomes the holder, with held = fence = max(fence + 1, clock),
+ *           since = clock, expires = its alive_until, released = 0, and leaves the queue. If its wake is another
+ *           handle's it is woken as by NOTIFY.   → waiters, wake and attempt of the new holder, fence
+ *   JOIN    name, WHO (weight is DIBS__PLAIN, no other handle can use that owner), window
+ *           If the lock has capacity DIBS__PLAIN and a live exclusive holder of another owner, and this owner does
+ *           not wait for it: it stands at the end of the queue, with place = ++place of the lock, since = clock,
+ *           span = min(window, lease), alive_until = clock + span. A first live one in the queue may be told so
+ *           twice.                → remaining, and the other columns of TOUCH after it
  *   EXTEND  name, owner, attempt, lease, 1 if no other handle can use that owner
  *           That live, not released, exclusive holder with held >= broken_fence gets expires = clock
  *           + lease, if nobody waits or the last argument is 1: else its owner may be one of those who
@@ -192,6 +202,8 @@ typedef struct dibs__sql_value {
 #define DIBS__SQL_OPERATIONS(X) \
     X(TAKE)                     \
     X(GIVE)                     \
+    X(HAND)                     \
+    X(JOIN)                     \
     X(EXTEND)                   \
     X(TOUCH)                    \
     X(MAKE)                     \
@@ -385,6 +397,7 @@ typedef struct dibs__sql_task {
     bool was_locked; /* keep.c's */
     size_t order;
     uint64_t hash; /* of the name */
+    unsigned hint; /* fast.c: what is known of it once it is done */
 } dibs__sql_task;
 
 typedef enum dibs__sql_progress {

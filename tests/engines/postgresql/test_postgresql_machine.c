@@ -221,12 +221,18 @@ static void choose_attempt(int owner, bool fresh, char *out, size_t size)
     snprintf(out, size, "me-%d", owner * 100000 + n);
 }
 
+/* Every second one is of this handle alone, as most owners are. */
+static void name_owner(size_t owner, char *out, size_t size)
+{
+    snprintf(out, size, owner % 2 ? "me/%zu" : "owner%zu", owner);
+}
+
 static void choose_asker(command *c)
 {
     dibs__asker *who = &c->who;
     int owner = (int)chance(OWNERS);
 
-    snprintf(who->owner, sizeof who->owner, "owner%d", owner);
+    name_owner((size_t)owner, who->owner, sizeof who->owner);
     choose_attempt(owner, c->kind == COMMAND_ACQUIRE && chance(3) > 0, who->attempt,
                    sizeof who->attempt);
     snprintf(who->host, sizeof who->host, "host%d", owner);
@@ -402,7 +408,7 @@ static void step_together(void)
     for (size_t i = 0; i < count; i++) {
         choose(&c[i]);
         c[i].kind = COMMAND_KEEP;
-        snprintf(c[i].who.owner, sizeof c[i].who.owner, "owner%zu", i * 2);
+        name_owner(i * 2, c[i].who.owner, sizeof c[i].who.owner);
         choose_attempt((int)i * 2, false, c[i].who.attempt, sizeof c[i].who.attempt);
         c[i].fence = true_fence(c[i].who.owner);
     }
