@@ -196,7 +196,11 @@ def redis_rights(t):
 @test()
 def redis_topology(t):
     with redis_of(t, 'main') as r, redis_of(t, 'other', *GOOD_REDIS, '--cluster-enabled', 'yes') as cluster:
+        planted(t, cluster.url, redis_cluster='danger', redis_cluster__down='danger')
+        assert b'+OK' in cluster.ask('CLUSTER ADDSLOTSRANGE 0 16383')
+        wait_for(lambda: b'cluster_state:ok' in cluster.ask('CLUSTER INFO'), 'the cluster')
         planted(t, cluster.url, redis_cluster='danger')
+        silent(t, cluster.url.replace('redis:', 'redis+cluster:'))
         with open(t.path('sentinel.conf'), 'w') as f:
             f.write('sentinel monitor main 127.0.0.1 %d 1\n' % r.port)
         with redis_of(t, 'replica', *GOOD_REDIS, '--replicaof', '127.0.0.1 %d' % r.port):
