@@ -167,17 +167,17 @@ void wait_for_queue(dibs *d, const char *name, size_t waiters)
         fail_msg("%s: never were %zu in line", name, waiters);
 }
 
-/* Who waits on Redlock listens on its nodes. */
-static bool is_listened_to(void *name)
+/* Who waits on Redlock leaves a hint on a majority of nodes. */
+static bool is_hinted(void *name)
 {
     char command[600], reply[256];
+    int hints = 0;
 
-    snprintf(command, sizeof command, "PUBSUB NUMSUB dibs:{%s}:free", (const char *)name);
-    for (int i = 0; i <= REDLOCK_NODES / 2; i++) /* every majority meets these */
-        if (server_command(&the.node[i], command, reply, sizeof reply) < 0 ||
-            !strstr(reply, ":1\r\n"))
-            return false;
-    return true;
+    snprintf(command, sizeof command, "ZCARD dibs:{%s}:hints", (const char *)name);
+    for (int i = 0; i < REDLOCK_NODES; i++)
+        hints += server_command(&the.node[i], command, reply, sizeof reply) == 0 &&
+                 strncmp(reply, ":1", 2) == 0;
+    return hints > REDLOCK_NODES / 2;
 }
 
 void wait_for_helper(dibs *d, const char *name)
@@ -189,7 +189,7 @@ void wait_for_helper(dibs *d, const char *name)
         return;
     }
     snprintf(copy, sizeof copy, "%s", name);
-    if (!wait_until(is_listened_to, copy, LONG_MS))
+    if (!wait_until(is_hinted, copy, LONG_MS))
         fail_msg("%s: nobody waits", name);
 }
 

@@ -39,13 +39,13 @@ static dibs__deadline with_patience(const dibs__voters *v, dibs__deadline until)
 /* A vote that was adopted has a round of the client that asked for it. All rounds of its attempt go back: who
  * has a grant does not ask again. */
 size_t dibs__give_word(char out[DIBS__PACK_SIZE], const dibs__claim *claim, uint64_t round,
-                       bool min_hold)
+                       dibs__give_how how)
 {
     dibs__pack p = dibs__pack_begin(out);
 
     dibs__pack_number(&p, (double)claim->fence);
     dibs__pack_number(&p, claim->adopted ? LAST_ROUND : (double)round);
-    dibs__pack_number(&p, min_hold);
+    dibs__pack_number(&p, how);
     dibs__pack_text(&p, claim->owner);
     dibs__pack_text(&p, claim->attempt);
     return dibs__pack_length(&p);
@@ -100,12 +100,12 @@ static bool given_enough(const dibs__ask *a)
 }
 
 /* Tells all nodes; those that do not answer are told again when they are back. */
-static dibs_status give_all(dibs__redlock *r, const dibs__claim *claim, bool min_hold,
+static dibs_status give_all(dibs__redlock *r, const dibs__claim *claim, dibs__give_how how,
                             dibs__deadline until, dibs__reply *out, dibs_error *err)
 {
     dibs__voters *v = r->v;
     char word[DIBS__PACK_SIZE], key[DIBS__REDIS_KEY_SIZE];
-    size_t length = dibs__give_word(word, claim, atomic_load(&v->rounds), min_hold);
+    size_t length = dibs__give_word(word, claim, atomic_load(&v->rounds), how);
     dibs__query q = {.script = DIBS__RED_RELEASE, .key = key, .word = {{word, length}}, .words = 1};
     dibs__deadline over = dibs__after(v->env, v->longest);
     dibs__owed_release *owed;
@@ -146,9 +146,9 @@ dibs_status dibs__redlock_release(dibs__engine *e, const dibs__claim *claim, dib
     dibs__redlock_waiters_leave(r, claim->attempt);
     next = dibs__redlock_waiters_next(r, claim->name, &t);
     if (!next)
-        return give_all(r, claim, true, until, out, err);
+        return give_all(r, claim, DIBS__GIVE_AFTER_MIN_HOLD, until, out, err);
     t.after = claim;
-    dibs__try_all(r, tries, 1, false, until);
+    dibs__try_all(r, tries, 1, until);
     dibs__redlock_waiters_tried(r, next, &t);
     out->verdict = t.after_verdict;
     return t.after_status == DIBS_OK
@@ -166,7 +166,7 @@ dibs_status dibs__redlock_cancel(dibs__engine *e, const dibs__claim *claim, dibs
 
     return dibs__redlock_waiters_leave(r, claim->attempt) == DIBS__IS_WAITING
                ? DIBS_OK
-               : give_all(r, claim, false, until, &reply, err);
+               : give_all(r, claim, DIBS__GIVE_AND_TELL, until, &reply, err);
 }
 
 /* ---- Enter ----------------------------------------------------------------------------------- */
@@ -192,7 +192,7 @@ static void try_it(dibs__redlock *r, dibs__try *t, bool once, dibs__deadline unt
     dibs__try *tries[] = {t};
 
     for (int i = 1;; i++) {
-        dibs__try_all(r, tries, 1, false, until);
+        dibs__try_all(r, tries, 1, until);
         if (t->status != DIBS_OK || t->reply.verdict == DIBS__GRANTED || t->held || !once ||
             i == COLLIDE)
             return;
@@ -200,35 +200,40 @@ static void try_it(dibs__redlock *r, dibs__try *t, bool once, dibs__deadline unt
     }
 }
 
+/* Asks the nodes, unless others of this handle wait already. true: it must wait. */
+static bool must_wait(dibs__redlock *r, const dibs__enter_request *request, dibs__try *t,
+                      dibs__deadline until)
+{
+    *t = (dibs__try){.name = request->name,
+                     .who = &request->who,
+                     .lease = request->who.lease,
+                     .waits = request->window > 0};
+    if (t->waits && dibs__redlock_waiters_is_long(r, request->name))
+        return true;
+    try_it(r, t, !t->waits, until);
+    return t->waits && t->status == DIBS_OK && t->reply.verdict != DIBS__GRANTED;
+}
+
 dibs_status dibs__redlock_enter(dibs__engine *e, const dibs__enter_request *request,
                                 dibs__deadline until, dibs__reply *out, dibs_error *err)
 {
     dibs__redlock *r = of(e);
+    dibs__entering entering;
     dibs__try t;
     dibs_status status = check(r->v, request, err);
+    bool waits, joined;
 
     memset(out, 0, sizeof *out);
     if (status != DIBS_OK)
         return status;
-    t.left = 0;
-    if (request->window == 0 || !dibs__redlock_waiters_is_long(r, request->name)) {
-        t.name = request->name;
-        t.who = &request->who;
-        t.lease = request->who.lease;
-        t.within = 0;
-        t.waits = request->window > 0;
-        t.after = NULL;
-        try_it(r, &t, request->window == 0, until);
-        *out = t.reply;
-        if (t.status != DIBS_OK)
-            return dibs__fail_as(err, t.status, &t.err);
-        if (out->verdict == DIBS__GRANTED || request->window == 0)
-            return DIBS_OK;
-    }
-    if (!dibs__redlock_waiters_join(r, request, t.left))
-        return dibs__fail(err, DIBS_NO_MEMORY, "redlock: out of memory");
-    *out = (dibs__reply){.verdict = DIBS__QUEUED};
-    return DIBS_OK;
+    dibs__redlock_waiters_begin(r, &entering, request->name);
+    waits = must_wait(r, request, &t, until);
+    joined = waits && dibs__redlock_waiters_join(r, request, &t, &entering);
+    dibs__redlock_waiters_end(r, &entering);
+    *out = joined ? (dibs__reply){.verdict = DIBS__QUEUED} : t.reply;
+    if (waits)
+        return joined ? DIBS_OK : dibs__fail(err, DIBS_NO_MEMORY, "redlock: out of memory");
+    return t.status == DIBS_OK ? DIBS_OK : dibs__fail_as(err, t.status, &t.err);
 }
 
 /* ---- Keep ------------------------------------------------------------------------------------ */

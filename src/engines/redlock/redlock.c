@@ -129,7 +129,9 @@ static dibs_status read_url(dibs__url *url, const char *handle_id, dibs__voters 
     if (status == DIBS_OK)
         status = read_tls(url, v, err);
     snprintf(v->marker, sizeof v->marker, "%s:node", v->prefix);
-    snprintf(v->gone, sizeof v->gone, "%s:gone:%.16s", v->prefix, handle_id);
+    snprintf(v->handle, sizeof v->handle, "%.16s", handle_id);
+    snprintf(v->gone, sizeof v->gone, "%s:gone:%s", v->prefix, v->handle);
+    snprintf(v->wake, sizeof v->wake, "%s:wake:%s", v->prefix, v->handle);
     v->limit = node_ms * DIBS__MS;
     v->max_lease = max_lease * DIBS__MS;
     v->longest = v->max_lease + 2 * v->limit;

@@ -2,10 +2,10 @@
  *
  *   voters   the nodes, their connections, questions to all of them (voters.h)
  *   tries    taking a lock: votes, the fence, giving back what was not enough (vote.c)
- *   line     those of this handle that wait, and when they try again (waiters.c, turn.c, event.c)
+ *   queues   those of this handle that wait, and when they try again (waiters.c, turn.c, event.c)
  *
- * Keys on every node: PREFIX:{NAME}, the record of a lock (lua/head.lua), and PREFIX:node, the
- * marker (lua/mark.lua). Channel: PREFIX:{NAME}:free. */
+ * Keys on every node: PREFIX:{NAME}, the record of a lock, and PREFIX:{NAME}:hints (lua/head.lua);
+ * PREFIX:node, the marker (lua/mark.lua). Channel: PREFIX:wake:HANDLE. */
 #ifndef DIBS_REDLOCK_REDLOCK_H
 #define DIBS_REDLOCK_REDLOCK_H
 
@@ -40,12 +40,6 @@ static inline dibs__verdict dibs__redlock_reason(int64_t answer)
     return answer == DIBS__BROKEN || answer == DIBS__RESUMED ? (dibs__verdict)answer : DIBS__LOST;
 }
 
-/* The nodes that are listened to: so many that every majority meets them. */
-static inline dibs__node_set dibs__ears(const dibs__voters *v)
-{
-    return ((dibs__node_set)1 << (v->count - v->majority + 1)) - 1;
-}
-
 /* A random number in [0, below). */
 int64_t dibs__redlock_random(const dibs__redlock *r, int64_t below);
 
@@ -55,24 +49,29 @@ typedef struct dibs__try {
     /* in */
     const char *name;
     const dibs__asker *who;
-    int64_t lease;            /* asked for: that of `who`, or more */
-    int waits;                /* 0: it will not wait, 1: it will, 2: it has */
-    int64_t within;           /* it must not take longer than this; 0: than the lease */
+    int64_t lease;   /* asked for: that of `who`, or more */
+    bool waits;      /* it will wait, or does: the nodes keep a hint of it */
+    uint64_t ticket; /* its place among the hints; 0: none yet, and the nodes give it one */
+    int64_t within;  /* it must not take longer than this; 0: than the lease */
     const dibs__claim *after; /* give this back first; NULL: nothing */
     /* out: as from the engine's enter; a refusal has its reason in `err` */
     dibs_status status;
     dibs__reply reply;
     dibs_error err;
-    bool held;                /* busy: by one who has a majority, not by others that try too */
+    bool held;    /* busy: by one who has a majority, not by others that try too */
+    bool taken;   /* a majority has or keeps its votes for one client */
+    int64_t rank; /* so many hints are before its own, on the node where they are most */
     dibs_status after_status; /* of `after`, as from release */
     dibs__verdict after_verdict;
     /* inside */
     dibs__deadline began;
     uint64_t round;
     dibs__node_set asked, yes, busy, quiet;
+    dibs__node_set kept;           /* of the busy ones: free, and kept for another */
     dibs__node_set gave, gave_not; /* the nodes' words about `after` */
     dibs__verdict why_not;
     uint64_t fence[DIBS__VOTERS_MAX]; /* of the vote, or of who has it */
+    uint64_t whose[DIBS__VOTERS_MAX]; /* a busy one's: for whom */
     int64_t left;                     /* until the first of the busy ones may be free */
     int64_t quiet_left;
     size_t length, give_length;
@@ -82,16 +81,21 @@ typedef struct dibs__try {
 } dibs__try;
 
 /* Tries to take them all, in one exchange with all nodes, and a second one where the votes have
- * different fences. With `gently`, one node is asked first: whoever gets its vote asks the others,
- * so that many who wait for one lock do not split the votes. */
-void dibs__try_all(dibs__redlock *r, dibs__try *const tries[], size_t count, bool gently,
-                   dibs__deadline until);
+ * different fences. */
+void dibs__try_all(dibs__redlock *r, dibs__try *const tries[], size_t count, dibs__deadline until);
 
 /* ---- The commands (lock.c) ------------------------------------------------------------------- */
 
+/* How a vote goes back: see lua/give.lua. */
+typedef enum dibs__give_how {
+    DIBS__GIVE_QUIETLY,
+    DIBS__GIVE_AND_TELL,
+    DIBS__GIVE_AFTER_MIN_HOLD,
+} dibs__give_how;
+
 /* What goes with a release: of which vote, up to which round. */
 size_t dibs__give_word(char out[DIBS__PACK_SIZE], const dibs__claim *claim, uint64_t round,
-                       bool min_hold);
+                       dibs__give_how how);
 /* The verdict of all nodes about a vote that goes back. */
 dibs_status dibs__give_verdict(const dibs__voters *v, dibs__node_set gave, dibs__node_set gave_not,
                                dibs__verdict why_not, dibs__reply *out);
@@ -113,10 +117,22 @@ dibs__redlock_waiters *dibs__redlock_waiters_new(void); /* NULL: out of memory o
 void dibs__redlock_waiters_free(dibs__redlock_waiters *waiters);
 void dibs__redlock_waiters_abandon(dibs__redlock_waiters *waiters);
 
+/* A call that asks the nodes and will wait if it must: from the moment they have its hint they may tell this handle, and
+ * that may be before it stands in the queue. On its caller's stack. */
+typedef struct dibs__entering {
+    struct dibs__entering *next;
+    const char *name;
+    bool told;
+} dibs__entering;
+
+void dibs__redlock_waiters_begin(dibs__redlock *r, dibs__entering *e, const char *name);
+void dibs__redlock_waiters_end(dibs__redlock *r, dibs__entering *e);
+
 /* Others of this handle wait for that name already. */
 bool dibs__redlock_waiters_is_long(dibs__redlock *r, const char *name);
-/* At the end of the queue; `left`: until it may be free. false: out of memory. */
-bool dibs__redlock_waiters_join(dibs__redlock *r, const dibs__enter_request *request, int64_t left);
+/* At the end of the queue; `t`: its try, NULL: none. false: out of memory. Between begin and end. */
+bool dibs__redlock_waiters_join(dibs__redlock *r, const dibs__enter_request *request,
+                                const dibs__try *t, const dibs__entering *e);
 
 typedef enum dibs__waiter_state {
     DIBS__NOT_WAITING,

@@ -1,11 +1,11 @@
-/* Trying for those who are first in their lines. See waiters.h; event.c tries when their time has come. */
+/* Trying for those who are first in their queues. See waiters.h; event.c tries when their time has come. */
 #define _GNU_SOURCE
 #include "engines/redlock/waiters.h"
 
 #include <string.h>
 
-#define PASSES 64             /* from hand to hand in this handle */
-#define BREATH (4 * DIBS__MS) /* for the others, after that */
+#define PASSES 64       /* from hand to hand in this handle */
+#define BREATH DIBS__MS /* for the others, after that: the release is on its way */
 
 /* ---- Trying ---------------------------------------------------------------------------------- */
 
@@ -17,14 +17,15 @@ dibs__waiting *dibs__lock_queue_begin(dibs__redlock *r, dibs__lock_queue *s, dib
     s->trying = true;
     dibs__heap_remove(&r->waiters->due,
                       &s->due); /* or the reader of the events would try for it as well */
-    s->hinted = false;
+    s->again = false;
     out->name = s->name;
     out->who = &w->who;
     /* The core counts what it is handed from its last keep-alive, which may have been answered
      * while the nodes were being asked: their lease must last that much longer. */
     out->within = 2 * r->v->limit;
     out->lease = w->who.lease + out->within;
-    out->waits = 2;
+    out->waits = true;
+    out->ticket = w->ticket;
     out->after = NULL;
     return w;
 }
@@ -49,15 +50,15 @@ bool dibs__lock_queue_end(dibs__redlock *r, dibs__waiting *w, const dibs__try *t
     s->trying = false;
     s->down = t->status != DIBS_OK;
     w->state = DIBS__WAITS;
+    w->ticket = t->ticket;
     if (granted) {
         serve(l, s, w, t);
-        s->pause = DIBS__LOCK_QUEUE_PAUSE_LAST; /* whoever has it now hands it on */
-        dibs__lock_queue_pause(r, s, 0);
-    } else if (s->hinted) { /* it has become free meanwhile */
-        s->try_at = dibs__now(r->v->env);
-    } else {
-        dibs__lock_queue_pause(r, s, t->status == DIBS_OK ? t->left : 0);
+        s->served = t->reply.fence;
     }
+    if (s->again && !granted) /* it has become free meanwhile */
+        s->try_at = dibs__now(r->v->env);
+    else
+        dibs__lock_queue_pause(r, s, t->status == DIBS_OK ? t : NULL);
     dibs__lock_queue_turn(r, s);
     pthread_cond_broadcast(&l->tried);
     return granted;
@@ -90,8 +91,7 @@ dibs__waiting *dibs__redlock_waiters_next(dibs__redlock *r, const char *name, di
             w = dibs__lock_queue_begin(r, s, out);
         } else {
             s->passes = 0;
-            s->try_at = dibs__after(r->v->env, BREATH / 2 + dibs__redlock_random(r, BREATH));
-            s->not_before = s->try_at;
+            s->try_at = dibs__after(r->v->env, BREATH);
             dibs__lock_queue_turn(r, s);
         }
     }

@@ -56,6 +56,25 @@ static bool is_yes(const redisReply *vote)
     return vote && vote->type == REDIS_REPLY_INTEGER && vote->integer > 0;
 }
 
+/* {BUSY, last fence, for how long, the other's fence, ticket, rank, the other's handle}. Without a fence it is free and kept
+ * for the other: who is the next in the queue comes when that moment is over. */
+static void read_busy(dibs__try *t, size_t node, const redisReply *vote)
+{
+    dibs__node_set bit = (dibs__node_set)1 << node;
+    int64_t left = number_at(vote, 2), rank = number_at(vote, 5);
+    uint64_t ticket = (uint64_t)number_at(vote, 4);
+    bool kept = number_at(vote, 3) == 0;
+
+    t->busy |= bit;
+    t->kept |= kept ? bit : 0;
+    t->fence[node] = (uint64_t)number_at(vote, 3);
+    t->whose[node] = (uint64_t)number_at(vote, 6);
+    t->ticket = ticket > t->ticket ? ticket : t->ticket;
+    t->rank = rank > t->rank ? rank : t->rank;
+    if ((!kept || rank == 0) && (!t->left || left < t->left))
+        t->left = left;
+}
+
 static void read_vote(dibs__voters *v, dibs__try *t, size_t node, const redisReply *vote)
 {
     dibs__node_set bit = (dibs__node_set)1 << node;
@@ -76,9 +95,7 @@ static void read_vote(dibs__voters *v, dibs__try *t, size_t node, const redisRep
     left = number_at(vote, 2);
     dibs__voters_saw(v, (uint64_t)number_at(vote, 1));
     if (code == DIBS__BUSY) {
-        t->busy |= bit;
-        t->fence[node] = (uint64_t)number_at(vote, 3);
-        t->left = t->left && t->left < left ? t->left : left;
+        read_busy(t, node, vote);
     } else if (code != DIBS__REDLOCK_STALE) {
         t->quiet |= bit;
         t->quiet_left = left > t->quiet_left ? left : t->quiet_left;
@@ -170,9 +187,10 @@ static void prepare(batch *b, dibs__try *t)
 
     t->began = dibs__now(v->env);
     t->round = atomic_fetch_add(&v->rounds, 1) + 1;
-    t->asked = t->yes = t->busy = t->quiet = t->gave = t->gave_not = 0;
-    t->left = t->quiet_left = 0;
+    t->asked = t->yes = t->busy = t->quiet = t->kept = t->gave = t->gave_not = 0;
+    t->left = t->quiet_left = t->rank = 0;
     t->status = DIBS_OK;
+    t->held = t->taken = false;
     t->why_not = 0;
     t->err = (dibs_error){0};
     t->reply = (dibs__reply){0};
@@ -185,12 +203,13 @@ static void prepare(batch *b, dibs__try *t)
     dibs__pack_number(&p, (double)v->longest);
     t->dials = dibs__pack_later(&p);
     dibs__pack_number(&p, t->waits);
+    dibs__pack_number(&p, (double)t->ticket);
     dibs__pack_text(&p, t->who->owner);
     dibs__pack_text(&p, t->who->attempt);
     dibs__pack_text(&p, info);
     t->length = dibs__pack_length(&p);
     if (t->after)
-        t->give_length = dibs__give_word(t->give, t->after, t->round, true);
+        t->give_length = dibs__give_word(t->give, t->after, t->round, DIBS__GIVE_AFTER_MIN_HOLD);
 }
 
 static void write_query(const dibs__voters *v, const dibs__try *t, dibs__query *q)
@@ -205,12 +224,16 @@ static void write_query(const dibs__voters *v, const dibs__try *t, dibs__query *
     q->word[3] = (dibs__word){t->give, t->give_length};
 }
 
-/* One exchange with the nodes of `to` about the tries of `s`. */
-static void ask_votes(batch *b, subject *s, dibs__node_set to, dibs__deadline until)
+/* One exchange with all nodes about the tries of `s`. */
+static void ask_votes(batch *b, subject *s, dibs__deadline until)
 {
     dibs__query one, *q = s->count == 1 ? &one : calloc(s->count, sizeof *q);
-    dibs__ask a = {
-        .v = b->v, .query = q, .count = s->count, .to = to, .enough = votes_enough, .data = s};
+    dibs__ask a = {.v = b->v,
+                   .query = q,
+                   .count = s->count,
+                   .to = dibs__all_nodes(b->v),
+                   .enough = votes_enough,
+                   .data = s};
     dibs_status status = q ? DIBS_OK : DIBS_NO_MEMORY;
 
     for (size_t k = 0; q && k < s->count; k++)
@@ -227,55 +250,21 @@ static void ask_votes(batch *b, subject *s, dibs__node_set to, dibs__deadline un
         free(q);
 }
 
-/* The node that everybody asks first: the first one that answers. */
-static dibs__node_set doorkeeper(dibs__voters *v)
-{
-    dibs__node_set found = 0;
-
-    pthread_mutex_lock(&v->lock);
-    for (size_t i = 0; i < v->count && !found; i++) {
-        const dibs__voter *n = &v->voter[i];
-        bool slow = n->count > 0 && dibs__now(v->env) - n->in_flight[n->first].sent > v->limit;
-        if (dibs__link_up(n) && !slow)
-            found = (dibs__node_set)1 << i;
-    }
-    pthread_mutex_unlock(&v->lock);
-    return found;
-}
-
-static void ask_gently(batch *b, subject *s, dibs__deadline until)
-{
-    dibs__node_set door = doorkeeper(b->v);
-    subject in = {b->v, s->try, 0};
-
-    ask_votes(b, s, door ? door : dibs__all_nodes(b->v), until);
-    /* Those who got that vote, and those about whom it cannot say, go on. */
-    for (size_t k = 0; door && k < s->count; k++) {
-        dibs__try *t = s->try[k];
-        if (!(t->busy & door)) {
-            s->try[k] = s->try[in.count];
-            s->try[in.count++] = t;
-        }
-    }
-    if (in.count > 0)
-        ask_votes(b, &in, dibs__all_nodes(b->v) & ~door, until);
-}
-
 /* ---- The fence ------------------------------------------------------------------------------- */
 
 /* The number that most of them have, and how many do. */
-static size_t common_fence(const dibs__voters *v, const dibs__try *t, dibs__node_set among,
-                           uint64_t *out)
+static size_t common_number(const dibs__voters *v, const uint64_t number[], dibs__node_set among,
+                            uint64_t *out)
 {
     size_t most = 0;
 
     for (size_t i = 0; i < v->count; i++) {
         size_t same = 0;
         for (size_t k = 0; is_in(among, i) && k < v->count; k++)
-            same += is_in(among, k) && t->fence[k] == t->fence[i];
+            same += is_in(among, k) && number[k] == number[i];
         if (same > most) {
             most = same;
-            *out = t->fence[i];
+            *out = number[i];
         }
     }
     return most;
@@ -346,7 +335,9 @@ static void give_back(batch *b, const dibs__try *t)
 {
     dibs__claim claim = {.owner = t->who->owner, .attempt = t->who->attempt};
     char word[DIBS__PACK_SIZE];
-    size_t length = dibs__give_word(word, &claim, t->round, false);
+    bool enough = (size_t)dibs__nodes_in(t->yes) >= b->v->majority; /* others saw it as held */
+    size_t length =
+        dibs__give_word(word, &claim, t->round, enough ? DIBS__GIVE_AND_TELL : DIBS__GIVE_QUIETLY);
 
     dibs__voters_owe(b->v, t->asked & ~(t->busy | t->quiet), t->key, word, length,
                      t->began + t->lease + DIBS__SECOND);
@@ -381,19 +372,15 @@ static void tell_missing(batch *b, dibs__try *t)
 }
 
 /* Somebody may have it: as many nodes as said so with one fence, and those that said nothing. Else
- * several are trying, and none of them has it. Without a fence it is kept free for those who wait. */
-static bool is_held(const dibs__voters *v, const dibs__try *t)
+ * several are trying, and none of them has it. */
+static void note_held(const dibs__voters *v, dibs__try *t)
 {
-    dibs__node_set out = t->busy;
-    uint64_t fence = 0;
-    size_t same;
+    uint64_t fence, whose;
+    size_t same = common_number(v, t->fence, t->busy & ~t->kept, &fence);
     size_t silent = v->count - (size_t)dibs__nodes_in(t->yes | t->busy);
 
-    for (size_t i = 0; i < v->count; i++)
-        if (is_in(t->busy, i) && t->fence[i] == 0)
-            out &= ~((dibs__node_set)1 << i);
-    same = common_fence(v, t, out, &fence);
-    return same > 0 && same + silent >= v->majority;
+    t->held = same > 0 && same + silent >= v->majority;
+    t->taken = common_number(v, t->whose, t->busy, &whose) >= v->majority;
 }
 
 /* Where a majority said yes or busy it is busy, else the nodes are what is missing. */
@@ -403,20 +390,19 @@ static void conclude(batch *b, dibs__try *t, dibs__deadline until)
     uint64_t fence = 0;
 
     if ((size_t)dibs__nodes_in(t->yes) >= v->majority &&
-        common_fence(v, t, t->yes, &fence) < v->majority)
+        common_number(v, t->fence, t->yes, &fence) < v->majority)
         fence = write_back(b, t, until);
     if (fence && in_time(v, t)) {
         t->status = DIBS_OK;
         t->reply = (dibs__reply){
             .verdict = DIBS__GRANTED, .fence = fence, .floor = fence, .remaining = t->lease};
+        t->taken = true;
         dibs__voters_saw(v, fence);
         return;
     }
     give_back(b, t);
-    t->held = is_held(v, t);
-    /* Gently, one node's word is enough to wait on. */
-    if ((size_t)dibs__nodes_in(t->yes | t->busy) >= v->majority ||
-        (t->busy && t->busy == t->asked)) {
+    note_held(v, t);
+    if ((size_t)dibs__nodes_in(t->yes | t->busy) >= v->majority) {
         t->status = DIBS_OK;
         t->reply = (dibs__reply){.verdict = DIBS__BUSY, .remaining = t->left};
     } else {
@@ -437,8 +423,7 @@ static void conclude_after(batch *b, dibs__try *t)
     t->after_verdict = reply.verdict;
 }
 
-void dibs__try_all(dibs__redlock *r, dibs__try *const tries[], size_t count, bool gently,
-                   dibs__deadline until)
+void dibs__try_all(dibs__redlock *r, dibs__try *const tries[], size_t count, dibs__deadline until)
 {
     batch b = {r, r->v, tries, count};
     dibs__try *one, **list = count == 1 ? &one : calloc(count, sizeof *list);
@@ -456,10 +441,7 @@ void dibs__try_all(dibs__redlock *r, dibs__try *const tries[], size_t count, boo
     }
     if (!list)
         return;
-    if (gently)
-        ask_gently(&b, &s, soon);
-    else
-        ask_votes(&b, &s, dibs__all_nodes(r->v), soon);
+    ask_votes(&b, &s, soon);
     for (size_t k = 0; k < count; k++) {
         if (tries[k]->status != DIBS_NO_MEMORY)
             conclude(&b, tries[k], dibs__sooner(until, dibs__after(r->v->env, r->v->limit)));

@@ -114,6 +114,8 @@ struct dibs__voters {
     char prefix[DIBS__REDIS_PREFIX_MAX + 1];
     char marker[DIBS__REDIS_PREFIX_MAX + 8];
     char gone[DIBS__REDIS_PREFIX_MAX + 32]; /* key of this handle's own mark */
+    char wake[DIBS__REDIS_PREFIX_MAX + 32]; /* its channel */
+    char handle[20];
     uint64_t dials;    /* of commands, of all nodes, beyond the first of each; with the lock */
     int64_t limit;     /* how long one node may take */
     int64_t max_lease; /* that this handle may ask for */

@@ -14,7 +14,9 @@
 #include <unistd.h>
 
 #define PAUSE_FIRST (4 * DIBS__MS)
+#define PAUSE_LAST  DIBS__SECOND     /* the nodes would tell us sooner */
 #define PAUSE_DEAF  (100 * DIBS__MS) /* nobody would */
+#define APART       (2 * DIBS__MS)   /* between those who look when a lease has ended */
 #define LINGER      (2 * DIBS__SECOND)
 
 /* ---- Life ------------------------------------------------------------------------------------ */
@@ -132,15 +134,21 @@ void dibs__lock_queue_turn(dibs__redlock *r, dibs__lock_queue *s)
     dibs__redlock_waiters_arm(l);
 }
 
-void dibs__lock_queue_pause(dibs__redlock *r, dibs__lock_queue *s, int64_t left)
+/* Where it is taken and a majority would tell, the look is only for what they cannot tell: a holder or the first
+ * waiter that died, a message that was lost. Else several tried at once and none has it: soon again, the first
+ * hint first. */
+void dibs__lock_queue_pause(dibs__redlock *r, dibs__lock_queue *s, const dibs__try *t)
 {
-    bool listening = s->heard == dibs__ears(r->v);
-    int64_t most = listening ? DIBS__LOCK_QUEUE_PAUSE_LAST : PAUSE_DEAF, pause;
+    bool listening = (size_t)dibs__nodes_in(r->waiters->heard) >= r->v->majority;
+    int64_t most = listening ? PAUSE_LAST : PAUSE_DEAF;
+    int64_t turn = dibs__redlock_random(r, APART) + DIBS__MS + (t ? t->rank * APART : 0);
+    int64_t pause;
 
-    s->pause = dibs__longer(s->pause, PAUSE_FIRST, most);
-    pause = s->pause / 2 + dibs__redlock_random(r, s->pause);
-    if (left > 0 && left < pause)
-        pause = left + dibs__redlock_random(r, PAUSE_FIRST) + DIBS__MS;
+    s->pause = t && t->taken ? 0 : dibs__longer(s->pause, PAUSE_FIRST, most);
+    pause = t && t->taken ? most : s->pause;
+    pause = pause / 2 + dibs__redlock_random(r, pause);
+    if (t && t->left > 0 && t->left + turn < pause)
+        pause = t->left + turn;
     s->try_at = dibs__after(r->v->env, pause);
 }
 
@@ -178,17 +186,40 @@ static dibs__waiting *new_waiting(const dibs__enter_request *request, dibs__dead
     return w;
 }
 
+void dibs__redlock_waiters_begin(dibs__redlock *r, dibs__entering *e, const char *name)
+{
+    dibs__redlock_waiters *l = r->waiters;
+
+    pthread_mutex_lock(&l->lock);
+    *e = (dibs__entering){.next = l->entering, .name = name};
+    l->entering = e;
+    pthread_mutex_unlock(&l->lock);
+}
+
+void dibs__redlock_waiters_end(dibs__redlock *r, dibs__entering *e)
+{
+    dibs__redlock_waiters *l = r->waiters;
+    dibs__entering **at = &l->entering;
+
+    pthread_mutex_lock(&l->lock);
+    while (*at != e)
+        at = &(*at)->next;
+    *at = e->next;
+    pthread_mutex_unlock(&l->lock);
+}
+
 bool dibs__redlock_waiters_is_long(dibs__redlock *r, const char *name)
 {
     return dibs__redlock_waiters_count(r, name) > 0;
 }
 
-bool dibs__redlock_waiters_join(dibs__redlock *r, const dibs__enter_request *request, int64_t left)
+bool dibs__redlock_waiters_join(dibs__redlock *r, const dibs__enter_request *request,
+                                const dibs__try *t, const dibs__entering *e)
 {
     dibs__redlock_waiters *l = r->waiters;
     dibs__waiting *w = new_waiting(request, dibs__now(r->v->env));
     dibs__lock_queue *s;
-    bool fresh = false;
+    bool deaf;
 
     if (!w)
         return false;
@@ -200,19 +231,24 @@ bool dibs__redlock_waiters_join(dibs__redlock *r, const dibs__enter_request *req
         return false;
     }
     w->queue = s;
+    w->ticket = t ? t->ticket : 0;
     *s->end = w;
     s->end = &w->next;
     s->count++;
     dibs__table_add(&l->attempts, &w->by_attempt, dibs__hash(w->who.attempt));
-    if (s->first == w) { /* it may have been given back before anybody listened: look again soon */
+    if (s->first == w) {
         s->pause = 0;
-        s->hinted = s->down = false;
-        dibs__lock_queue_pause(r, s, left);
+        s->down = false;
+        dibs__lock_queue_pause(r, s, t);
         dibs__lock_queue_turn(r, s);
-        fresh = s->heard != dibs__ears(r->v);
     }
+    if (e->told && !s->trying) {
+        s->try_at = dibs__now(r->v->env);
+        dibs__lock_queue_turn(r, s);
+    }
+    deaf = l->heard != dibs__all_nodes(r->v);
     pthread_mutex_unlock(&l->lock);
-    if (fresh)
+    if (deaf)
         eventfd_write(r->v->subscription_fd, 1);
     return true;
 }

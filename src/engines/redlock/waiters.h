@@ -1,9 +1,9 @@
 /* The inside of the queue, for waiters.c, turn.c and event.c.
  *
  * A *queue* is a lock that somebody of this handle waits for; those who do stand there in order of
- * arrival, and only the first of them tries. It tries again when a node has published that the lock
- * is free, or when its pause is over: whoever reads the handle's events does that. An unlock in the same handle
- * hands over directly.
+ * arrival, and only the first of them tries. It tries again when a majority of nodes has told this
+ * handle that the lock is free and kept for it, a moment after the first of them has, or when its pause is
+ * over: whoever reads the handle's events does that. An unlock in the same handle hands over directly.
  *
  * One mutex guards all of it, and is held neither while nodes are asked nor while the sink is told.
  */
@@ -26,12 +26,12 @@ typedef struct dibs__lock_queue {
     dibs__waiting *first, **end;
     size_t count;
     bool trying;
-    bool hinted;                    /* the nodes say that it is free */
-    bool down;                      /* there was no majority at the last try */
-    char whose[DIBS__ATTEMPT_SIZE]; /* whose it was, by the last hint */
-    dibs__node_set heard;           /* nodes that are listened to */
+    bool down;           /* there was no majority at the last try */
+    bool again;          /* told during a try */
+    dibs__node_set told; /* nodes that keep it for this handle */
+    uint64_t told_of;    /* the fence of the vote that went back there */
+    uint64_t served; /* the last fence that this handle got: what is told of an older one is late */
     dibs__deadline try_at;
-    dibs__deadline not_before; /* others get their chance */
     int64_t pause;
     int passes; /* from hand to hand in this handle, without a chance for others */
     char name[];
@@ -45,6 +45,7 @@ struct dibs__waiting {
     dibs__asker who;
     int64_t window;
     dibs__deadline since;
+    uint64_t ticket; /* of its hint on the nodes; 0: none yet */
     uint64_t fence;
     dibs__deadline over; /* the lease, once it has the lock */
 };
@@ -55,19 +56,19 @@ struct dibs__redlock_waiters {
     dibs__table queues, attempts;
     dibs__heap due;
     dibs__waiting *served; /* those who have it and do not know yet */
+    dibs__entering *entering;
     int epoll_fd, timer_fd;
     dibs__deadline armed;
+    dibs__node_set heard; /* nodes that are listened to */
 };
-
-#define DIBS__LOCK_QUEUE_PAUSE_LAST DIBS__SECOND /* somebody would tell us sooner */
 
 /* All with the lock. */
 dibs__lock_queue *dibs__lock_queue_find(const dibs__redlock_waiters *l, const char *name);
 dibs__waiting *dibs__waiting_find(const dibs__redlock_waiters *l, const char *attempt);
 /* Out of the queue. */
 void dibs__lock_queue_drop(dibs__lock_queue *s, dibs__waiting *w);
-/* When it is tried again; `left`: until the one who has it may be gone. */
-void dibs__lock_queue_pause(dibs__redlock *r, dibs__lock_queue *s, int64_t left);
+/* When it is tried again, after this try. */
+void dibs__lock_queue_pause(dibs__redlock *r, dibs__lock_queue *s, const dibs__try *t);
 /* Sets up a try of the first in the queue. */
 dibs__waiting *dibs__lock_queue_begin(dibs__redlock *r, dibs__lock_queue *s, dibs__try *out);
 /* What came of it; true: tell the sink. */

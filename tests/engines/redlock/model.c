@@ -145,6 +145,24 @@ static bool deliver_ask(const world *w, state *s, int c, int k, int n, const cha
     return true;
 }
 
+/* The node has no vote out, and keeps the next one for somebody: for whom, it says to nobody. Where being told is taken for
+ * a vote, it is for this client. */
+static bool keep_for_another(const world *w, state *s, int c, int k, int n, const char **wrong)
+{
+    attempt *t = &s->try[c][k];
+
+    if (t->ask[n] != SENT || s->node[n].vote || s->node[n].mute)
+        return false;
+    t->ask[n] = ARRIVED;
+    forget_older(w, s, c, k, n);
+    if (w->variant == TOLD_IS_HELD && t->phase == VOTING) {
+        t->answer[n] = larger((uint8_t)(s->node[n].last + 1), t->proposal);
+        if (count(t->answer) >= MAJORITY && !t->expired)
+            *wrong = conclude(w, s, c, t);
+    }
+    return true;
+}
+
 static bool deliver_back(const world *w, state *s, int c, int k, int n, const char **wrong)
 {
     attempt *t = &s->try[c][k];
@@ -259,6 +277,7 @@ static const struct {
     step_fn run;
 } steps[] = {{"begins", begin},
              {"is asked", deliver_ask},
+             {"keeps its vote", keep_for_another},
              {"gets the fence", deliver_back},
              {"gets the release", deliver_give},
              {"lets go", let_go},

@@ -10,10 +10,14 @@
  * Questions of one client reach a node in the order in which they were sent, or not at all: what a
  * dead connection still brings is refused. Releases come whenever they come.
  *
+ * Hints are not modelled, but all that they can do is: a node that keeps its vote for another refuses a question
+ * although no vote is out. Here it may do so at any moment, to anybody, and each node by itself, so that nothing rests on whom
+ * the hints name, on their being the same on two nodes, or on how long a vote is kept.
+ *
  * The rules: no two believe at once, and whoever is granted later has the higher fence. The same
  * search runs on variants that are known to be wrong, and must catch them: writing the fence back to
  * any majority; restarted nodes that vote at once; a release that does not name its round; questions
- * of a dead connection that still count. */
+ * of a dead connection that still count; being told that the votes are kept taken for having them. */
 #ifndef DIBS_TESTS_REDLOCK_MODEL_H
 #define DIBS_TESTS_REDLOCK_MODEL_H
 
@@ -30,6 +34,7 @@ typedef enum variant {
     NO_GUARD,     /* a restarted node votes at once */
     NO_ROUND,     /* a late release of an old try takes the new vote away */
     NO_ORDER,     /* a late question of an old try still counts */
+    TOLD_IS_HELD, /* a node that keeps its vote for a client counts as a vote */
 } variant;
 
 typedef struct world {
@@ -77,7 +82,7 @@ static inline uint8_t vote_of(int client, int try)
 
 /* ---- Steps (model.c) ------------------------------------------------------------------------- */
 
-enum { STEP_KINDS = 9, CHOICES = STEP_KINDS * CLIENTS * TRIES * NODES };
+enum { STEP_KINDS = 10, CHOICES = STEP_KINDS * CLIENTS * TRIES * NODES };
 
 /* Changes the state; false: there is no such step now. `wrong`: the text of the rule that it breaks. */
 bool model_step(const world *w, state *s, int choice, const char **wrong);

@@ -1,5 +1,5 @@
 /* The Redlock engine by itself: nodes that are down, hang, are slow, come late or want a password;
- * votes that are not enough; restarts. The storm is in storm.c. */
+ * votes that are not enough; restarts. What waiters are told is in hints.c, the storm in storm.c. */
 #define _GNU_SOURCE
 #include "support/test.h"
 
@@ -593,6 +593,11 @@ int main(int argc, char *argv[])
         cmocka_unit_test(most_nodes_cut_under_many_threads),
         cmocka_unit_test(a_free_lock_is_free_after_idle_connections_ended),
         cmocka_unit_test(a_break_breaks_after_idle_connections_ended),
+        cmocka_unit_test(a_release_wakes_one_of_many),
+        cmocka_unit_test(a_waiter_that_left_costs_no_look),
+        cmocka_unit_test(a_waiter_that_hangs_costs_a_look),
+        cmocka_unit_test(nodes_that_disagree_serve_both),
+        cmocka_unit_test(hints_are_bounded_and_end),
         cmocka_unit_test(a_storm_of_clients_and_restarts),
     };
 

@@ -14,10 +14,10 @@ end
 last = proposal > last and proposal or last + 1
 broken, broken_at, by = last, now, who
 if live and (at_once == 1 or attempt == '') then
-    owner, attempt, ends, freed, live = '', '', 0, now, false
+    owner, attempt, ends, live = '', '', 0, false
 end
 if not live then
-    tell_free(string.format('%.0f', last))
+    tell_first()
 end
 save()
 return {live and BUSY or RELEASED, last}

@@ -1,7 +1,7 @@
--- The vote of (owner, attempt) in a round up to this one goes back. The last ARGV: fence, round, 1 if
--- min_hold counts; owner, attempt. Whoever listens is told that the lock is free. A vote that came after its lock was broken goes
--- back too, but was none.
-local theirs, up_to, holds, giver, given = struct.unpack('>dddss', ARGV[#ARGV])
+-- The vote of (owner, attempt) in a round up to this one goes back. The last ARGV: fence, round, how (0: a vote that was not
+-- enough, whose client tries again or has been told who has the lock; 1: a waiter is told; 2: as well, and min_hold counts); owner,
+-- attempt. A vote that came after its lock was broken goes back too, but was none.
+local theirs, up_to, how, giver, given = struct.unpack('>dddss', ARGV[#ARGV])
 
 local was_broken = theirs > 0 and broken > theirs
 
@@ -18,10 +18,10 @@ local function give_back()
         return missing(), false
     end
     local till = since + min_hold
-    if holds == 1 and min_hold > 0 and till > now then
+    if how == 2 and min_hold > 0 and till > now then
         owner, attempt, ends = '', '', till
     else
-        owner, attempt, ends, freed, live = '', '', 0, now, false
+        owner, attempt, ends, live = '', '', 0, false
     end
     return was_broken and BROKEN or RELEASED, true
 end

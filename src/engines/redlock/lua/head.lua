@@ -2,9 +2,9 @@
 --
 -- The record is one string at KEYS[1]: a number by which it is known; the last fence that this node
 -- answered with, the last break (its fence, its time); then the one vote that it can have out: fence,
--- end of its lease, since when, min_hold, round; until when somebody waits for it, when it was given
--- back, how many were told so; owner, attempt, "pid host"; and who broke it. A vote whose lease is
--- over counts as none. One without attempt was given back before its min_hold was over: nobody's, and
+-- end of its lease, since when, min_hold, round; until when somebody waits for it, until when it is
+-- kept for a waiter, and for which one; owner, attempt, "pid host"; and who broke it. A vote whose lease
+-- is over counts as none. One without attempt was given back before its min_hold was over: nobody's, and
 -- still in the way.
 --
 -- A vote is known by attempt and round: a client that asks again asks in a new round, so that a
@@ -22,31 +22,52 @@ local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 local stored = call('GET', key)
 local last, broken, broken_at, fence, ends, since, min_hold, round = 0, 0, 0, 0, 0, 0, 0, 0
-local wanted, freed, listeners, ours = 0, 0, 0, 0
+local wanted, kept, heir, ours = 0, 0, 0, 0
 local owner, attempt, info, by = '', '', '', ''
 if stored and (#stored < LEAST or struct.unpack('>I4', stored) ~= OURS) then
     return redis.error_reply('NOTOURS the key holds something that is no lock of this kind')
 elseif stored then
-    ours, last, broken, broken_at, fence, ends, since, min_hold, round, wanted, freed,
-        listeners, owner, attempt, info, by = struct.unpack(RECORD, stored)
+    ours, last, broken, broken_at, fence, ends, since, min_hold, round, wanted, kept,
+        heir, owner, attempt, info, by = struct.unpack(RECORD, stored)
 end
 local live, was_busy = ends > now, ends > 0
 
 local function save()
     local keep = ends > now and ends - now or 0
     call('SET', key, struct.pack(RECORD, OURS, last, broken, broken_at, fence, ends, since, min_hold,
-        round, wanted, freed, listeners, owner, attempt, info, by), 'PX', math.ceil((keep + DAY) / 1000))
+        round, wanted, kept, heir, owner, attempt, info, by), 'PX', math.ceil((keep + DAY) / 1000))
     if (ends > 0) ~= was_busy then
         call(ends > 0 and 'SADD' or 'SREM', BUSY_SET, key)
         was_busy = ends > 0
     end
 end
 
--- Tells those who wait that it is free, whose it was, and how many they are about. Who has not been
--- turned away here for a while is not listening.
-local function tell_free(whose)
-    if wanted <= now then
-        return
+-- Hints: the handles that wait for this lock, by ticket (see vote.lua). They decide who is told that it is
+-- free and who is asked to wait a moment longer, and nothing else: without them, or with wrong ones, a vote
+-- is worth the same. They end by themselves when nobody has been turned away here for a while.
+--define HINTS key..':hints' WAKE string.sub(key,1,string.find(key,'{',1,true)-1)..'wake:'
+--define MOMENT 10000 TELL_MOST 8
+
+-- A handle as a number, exact in a double.
+local function number_of(handle)
+    return tonumber(string.sub(handle, 1, 12), 16) or 0
+end
+
+-- Tells one waiter, the first that listens, and keeps the vote for it for a moment. With min_hold it is told
+-- for how long the vote is still in the way.
+local function tell_first()
+    local left = live and ends - now or 0
+    heir, kept = 0, 0
+    for _ = 1, wanted > now and TELL_MOST or 0 do
+        local first = call('ZRANGE', HINTS, 0, 0)[1]
+        if not first then
+            wanted = 0
+            return
+        end
+        call('ZREM', HINTS, first)
+        if call('PUBLISH', WAKE .. first, string.format('%.0f %.0f %s', fence, left, key)) > 0 then
+            heir, kept = number_of(first), now + left + MOMENT
+            return
+        end
     end
-    listeners = call('PUBLISH', key .. ':free', string.format('%.0f %s', listeners, whose))
 end

@@ -2,7 +2,7 @@
 -- Look at this node's record: {} for none, else its time and all of it. A vote that is over, or whose
 -- record is gone, leaves the set of busy locks.
 if stored and not live and ends > 0 then
-    freed, ends = math.max(freed, ends), 0
+    ends = 0
     save()
 elseif not live then
     call('SREM', BUSY_SET, key)

@@ -1,10 +1,17 @@
 --include head.lua
 --include give.lua
--- Give a vote back.
+-- Give a vote back. Without attempt: the client of handle `giver` was told that this vote is kept for it, and has no use for it.
+if given == '' then
+    if heir == number_of(giver) then
+        tell_first()
+        save()
+    end
+    return LOST
+end
 local verdict, gave = give_back()
 if gave then
-    if not live then
-        tell_free(given)
+    if how > 0 then
+        tell_first()
     end
     save()
 end

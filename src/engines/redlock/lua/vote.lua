@@ -1,8 +1,8 @@
 -- A vote. ARGV[1]: what the client proposes as fence, lease, min_hold, round, the longest lease that
--- any client may ask for, how often the client had dialled when it asked, and 0 if it will not wait, 1 if it
--- will, 2 if it has; owner, attempt, "pid host".
--- ARGV[2] and [3]: the keys of the node's marker and of the client's own mark.
---define MOMENT 10000 WAITING 2000000
+-- any client may ask for, how often the client had dialled when it asked, 1 if it will wait, and its ticket (0: it
+-- has none yet); owner, attempt, "pid host".
+-- ARGV[2] and [3]: the keys of the node's marker and of the client's own mark, which ends with its handle.
+--define WAITING 3000000 HINTS_MOST 1000
 --
 -- A client that has dialled anew leaves a mark here: what its old connection still brings is refused.
 -- So its questions take effect in the order in which they were sent, or not at all.
@@ -10,8 +10,8 @@
 -- The marker says since when this node's memory reaches back without a gap (`born`, 0: for ever),
 -- and the longest lease. Votes given out before that may be forgotten here and still count
 -- elsewhere: until the last of them is over, the node does not vote.
-local proposal, lease, hold, number, longest, dialled, waits, who, try, more =
-    struct.unpack('>dddddddsss', ARGV[1])
+local proposal, lease, hold, number, longest, dialled, waits, ticket, who, try, more =
+    struct.unpack('>ddddddddsss', ARGV[1])
 
 local marker, gone = unpack(call('MGET', ARGV[2], ARGV[3]))
 
@@ -28,19 +28,32 @@ local function quiet()
     return till > now and {QUIET, last, till - now} or nil
 end
 
--- Whoever waits is told when the lock is free, and for a moment nobody else who would wait gets it:
--- else the one who gave it back would have it again before any of them is awake.
-local function reserved()
-    local since_then = now - (ends > freed and ends or freed)
-    return not live and waits == 1 and wanted > now and since_then < MOMENT and MOMENT - since_then
+local function me()
+    return string.match(ARGV[3], '[^:]*$')
 end
 
+-- For how long the vote is kept for another, who has been told. One who would not wait need not give way.
+local function reserved()
+    return not live and waits == 1 and kept > now and heir ~= number_of(me()) and kept - now
+end
+
+-- Whoever waits leaves a hint, with a ticket: the fence of the vote that was in the way when it began to wait. So tickets need no
+-- clock and are nearly the same on all nodes; their handles put those in order that came during the same hold. The rank of the
+-- hint is answered: those further back look again later.
 local function busy(left)
-    if waits > 0 and wanted < now + WAITING / 2 then
-        wanted = now + WAITING
-        save()
+    local rank = 0
+    if waits == 1 then
+        ticket = ticket > 0 and ticket or live and fence or last + 1
+        call('ZADD', HINTS, string.format('%.0f', ticket), me())
+        call('ZREMRANGEBYRANK', HINTS, HINTS_MOST, -1)
+        call('PEXPIRE', HINTS, WAITING / 1000)
+        rank = call('ZRANK', HINTS, me()) or HINTS_MOST
+        if wanted < now + WAITING / 2 then
+            wanted = now + WAITING
+            save()
+        end
     end
-    return {BUSY, last, left, live and fence or 0}
+    return {BUSY, last, left, live and fence or 0, ticket, rank, live and number_of(attempt) or heir}
 end
 
 -- A vote that is out is replaced by the same attempt, and by a newer one of the same handle: its caller
@@ -64,11 +77,15 @@ local function vote()
     elseif live and (attempt == '' or owner ~= who or not replaces()) then
         return busy(ends - now)
     end
+    if wanted > now then
+        call('ZREM', HINTS, me())
+    end
     if not stored then
 --include ../../redis/lua/sweep.lua
     end
     last = proposal > last and proposal or last + 1
     fence, ends, since, min_hold, round = last, now + lease, now, hold, number
+    heir, kept = 0, 0
     owner, attempt, info = who, try, more
     save()
     return fence
