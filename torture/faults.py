@@ -333,7 +333,8 @@ MONOTONIC = {'sqlite': 'leases run on the boot clock', 'zookeeper': 'its session
 
 LAGS = 'a replica may be promoted that lacks what another one has acknowledged'
 ALONE = 'guard=off: replication is asynchronous, the fence decides'
-FAILOVER = {'sentinel': (('once', 'counters'), LAGS), **{e: (DATA, ALONE) for e in COUNTED}}
+EMPTY = 'a master that writes nothing to disk and restarts before its replica takes over is empty'
+FAILOVER = {'sentinel': (('once', 'counters'), LAGS), 'cluster': (('once', 'tokens', 'counters'), EMPTY), **{e: (DATA, ALONE) for e in COUNTED}}
 
 FAULTS = [
     Fault('none', 'no fault', (*ALL, *COUNTED), builtin='none'),
