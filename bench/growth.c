@@ -24,7 +24,7 @@
 /* ---- Requests in the queue ------------------------------------------------------------------- */
 
 typedef struct waiter {
-    long served, errors, violations;
+    long served, errors, disorder; /* disorder: served before one of its process that came first */
     double cpu;
     bench_spread spread; /* from a release to the next grant */
 } waiter;
@@ -92,7 +92,7 @@ static void served(part *p, dibs_outcome *o)
         return;
     }
     if (p->first_come && (long)o->user != p->came++)
-        p->w->violations++;
+        p->w->disorder++;
     bench_section_in(&q->section, p->id, dibs_grant_fence(o->grant), now < p->end);
     if (now < p->end) {
         bench_spread_add(&p->w->spread, now - atomic_load(&q->released));
@@ -166,14 +166,15 @@ static void work_in_queue(bench_crew *crew, void *arg, int id)
 static int report_queue(const queue *q, double entering)
 {
     const bench_plan *plan = q->plan;
-    waiter sum = {.violations = atomic_load(&q->section.violations)};
+    waiter sum = {0};
+    long violations = atomic_load(&q->section.violations);
     long most = 0, least = plan->count ? 1000000000 : 0;
 
     for (int i = 0; i <= q->processes; i++) {
         const waiter *w = &q->waiters[i];
         sum.served += w->served;
         sum.errors += w->errors;
-        sum.violations += w->violations;
+        sum.disorder += w->disorder;
         sum.cpu += w->cpu;
         bench_spread_merge(&sum.spread, &w->spread);
         most = w->served > most ? w->served : most;
@@ -182,12 +183,12 @@ static int report_queue(const queue *q, double entering)
     printf("{\"peer\": \"dibs\", \"title\": \"dibs\", \"scenario\": \"wait\", \"shape\": \"each\", "
            "\"count\": %ld, \"processes\": %d, \"turns\": %ld, \"seconds\": %.3f, \"rate\": %.1f, "
            "\"p50_us\": %.1f, \"p99_us\": %.1f, \"most\": %ld, \"least\": %ld, \"cpu_us\": %.2f, "
-           "\"entering_s\": %.2f, \"errors\": %ld, \"violations\": %ld}\n",
+           "\"entering_s\": %.2f, \"errors\": %ld, \"disorder\": %ld, \"violations\": %ld}\n",
            plan->count, q->processes, sum.served, plan->seconds, (double)sum.served / plan->seconds,
            bench_spread_us(&sum.spread, 0.5), bench_spread_us(&sum.spread, 0.99), most, least,
-           sum.served ? sum.cpu * 1e6 / (double)sum.served : 0, entering, sum.errors,
-           sum.violations);
-    return sum.errors || sum.violations || sum.served == 0 ? 1 : 0;
+           sum.served ? sum.cpu * 1e6 / (double)sum.served : 0, entering, sum.errors, sum.disorder,
+           violations);
+    return sum.errors || sum.disorder || violations || sum.served == 0 ? 1 : 0;
 }
 
 int bench_wait(const bench_plan *plan)

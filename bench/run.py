@@ -79,7 +79,7 @@ class Bench:
         row["failed"] = done.code != 0
         if row["failed"]:
             self.fail(entrant, f"{engine} {scenario} {entrant.name}: {row['errors']} errors, {row['violations']} "
-                      "violations", done.said)
+                      f"violations, {row.get('disorder', 0)} out of turn", done.said)
         self.rows.append(row)
         print(summary.one_line(row), flush=True)
         return row

@@ -89,7 +89,7 @@ def calls(server):
 COUNTERS = {"postgresql": transactions, "mysql": statements, "zookeeper": packets, "etcd": calls}
 DROP = {"postgresql": "DROP DATABASE IF EXISTS bench WITH (FORCE)", "mysql": "DROP DATABASE IF EXISTS bench"}
 # Beside dibs run many processes with a connection or several each.
-EXTRA = {"postgresql": ["-c", "max_connections=600"], "mysql": ["--max-connections=1200"]}
+EXTRA = {"postgresql": ["-c", "max_connections=1200"], "mysql": ["--max-connections=1200"]}
 
 
 class Place:

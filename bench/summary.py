@@ -107,7 +107,8 @@ def ratio_lines(rows, engine):
                      and (not o.startswith("before") or o.split()[1] == mine.split()[1])]
             for other, ratios in found:
                 if ratios:
-                    yield f"| {scenario} | {mine} ÷ {other} | {median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f}) |"
+                    lowest_highest = f" ({min(ratios):.2f}–{max(ratios):.2f})" if len(ratios) > 1 else ""
+                    yield f"| {scenario} | {mine} ÷ {other} | {median(ratios):.2f}{lowest_highest} |"
 
 
 def wait_table(rows, engine):
@@ -189,4 +190,4 @@ def markdown(rows, machine, failures, missing=(), last=None, pictures=()):
         lines += compare_lines(table, last)
     if failures:
         lines += ["", "## Failures", ""] + [f"- {f}" for f in failures]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).replace(" (one round)", "") + "\n"
