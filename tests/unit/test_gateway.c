@@ -38,6 +38,11 @@ static void a_key_is_a_quoted_string_or_a_word(void **state)
     memset(most, 'k', sizeof most);
     assert_true(gate_key_read((wire_text){most, 255}, key));
     assert_false(gate_key_read((wire_text){most, 256}, key));
+    most[0] = most[256] = '"';
+    assert_true(gate_key_read((wire_text){most, 257}, key));
+    most[256] = 'k';
+    most[257] = '"';
+    assert_false(gate_key_read((wire_text){most, 258}, key));
 }
 
 static void a_fence_has_its_floor(void **state)
