@@ -21,7 +21,7 @@ static const cli_command *const commands[] = {
 static void print_usage(FILE *to)
 {
     fputs("usage: dibs COMMAND [OPTION...] ...       (dibs help COMMAND shows its options)\n"
-          "Distributed locks with fencing tokens, and idempotent commands.\n\n",
+          "Distributed locks with fencing tokens, and idempotent commands.\n",
           to);
     for (size_t i = 0; commands[i]; i++)
         fprintf(to, "  %-8s %s\n", commands[i]->name, commands[i]->summary);

@@ -233,7 +233,7 @@ def a_password_is_not_seen_in_the_list_of_processes(t):
 def every_command_reads_the_url_from_a_file(t):
     """And hides a login that is in its arguments: all of them by the same two options."""
     operands = {'run': ('a', '--', 'true'), 'once': ('a', '--', 'true'), 'token': ('redeem', 'a'), 'counter': ('get', 'a'), 'cell': ('get', 'a'),
-                'show': ('a',), 'break': ('a',), 'watch': ('a',), 'lab': ('shop', '--strategy', 'dibs-redis')}
+                'show': ('a',), 'break': ('a',), 'watch': ('a',), 'gateway': ('--upstream', 'http://127.0.0.1:1'), 'lab': ('shop', '--strategy', 'dibs-redis')}
     code, out, err = t.run('help')
     commands = [line.split()[0] for line in out.decode().splitlines() if line.startswith('  ') and not line.startswith('  dibs')]
     assert len(commands) > 12, commands
