@@ -166,6 +166,8 @@ static void a_grant_counts_from_before_the_request(void **state)
     assert_int_equal(room.d->stats.held, 1);
     assert_int_equal(room.d->stats.grants, 1);
     assert_int_equal(room.d->brief, LEASE);
+    assert_int_equal(room.d->stats.acquire.count, 1);
+    assert_int_equal(room.d->stats.acquire.max_us, ANSWER);
     sim_env_pass(&room.sim, LEASE - MARGIN - ANSWER - 1);
     assert_true(dibs_grant_held(g));
     assert_int_equal(dibs_grant_remaining_ms(g), 0);
@@ -713,6 +715,7 @@ static void a_waiter_is_kept_alive(void **state)
     assert_int_equal(g->state, DIBS__ORPHAN); /* the engine has its entry */
     assert_false(g->release_it);
     assert_int_equal(room.d->stats.waiting, 0);
+    assert_int_equal(room.d->stats.cancelled, 1);
     forget(&t, g);
 }
 
@@ -741,6 +744,8 @@ static void answers_that_settle(void **state)
         {DIBS_DENIED, {0}, false, false, DIBS_DENIED, true},
     };
 
+    size_t busy = 0;
+
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         dibs__ticket t;
@@ -756,11 +761,31 @@ static void answers_that_settle(void **state)
         assert_int_equal(g->state, rows[i].orphan ? DIBS__ORPHAN : DIBS__OVER);
         assert_null(g->ticket);
         assert_int_equal(room.d->waits, 0);
+        busy += t.status == DIBS_BUSY;
+        assert_int_equal(room.d->stats.busy, busy);
+        assert_int_equal(room.d->stats.failures, i + 1 - busy);
         pthread_mutex_lock(&room.d->mutex);
         dibs__ticket_settle(&t, DIBS_OK, NULL); /* it is settled once */
         pthread_mutex_unlock(&room.d->mutex);
         assert_int_equal(room.done, 1);
         assert_status(t.status, rows[i].status);
+        forget(&t, g);
+    }
+}
+
+/* All but a try that the servers refuse for a time that they know. */
+static void who_is_not_answered_asks_again(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        dibs__ticket t;
+        dibs_grant *g = new_waiter(&t);
+        t.try_once = i != 1;
+        enter_as(&t, i == 0 ? DIBS_UNKNOWN : DIBS_UNAVAILABLE, (dibs__reply){.remaining = i != 2},
+                 0);
+        assert_false(t.settled);
+        assert_int_equal(t.retry_at, now() + 20 * DIBS__MS);
+        room.d->waits = 0;
         forget(&t, g);
     }
 }
@@ -817,6 +842,16 @@ static void a_wait_that_ends_names_the_holder(void **state)
     assert_int_equal(t.err->retry_after_ms, (LEASE - DIBS__SECOND) / DIBS__MS);
     assert_string_equal(t.err->owner, "it");
     forget(&t, g);
+    for (int over = 0; over < 2; over++) { /* a lease that nobody can have is not known */
+        g = new_waiter(&t);
+        t.try_once = true;
+        reply.verdict = DIBS__BUSY;
+        reply.in_way.left = DIBS__MAX_LEASE + over;
+        enter_as(&t, DIBS_OK, reply, 0);
+        assert_int_equal(t.err->retry_after_ms, over ? 0 : DIBS__MAX_LEASE / DIBS__MS);
+        forget(&t, g);
+    }
+    room.d->waits = 0;
     g = new_waiter(&t);
     pthread_mutex_lock(&room.d->mutex);
     dibs__ticket_time_out(&t);
@@ -980,6 +1015,8 @@ static void the_keeper_is_back_in_time(void **state)
     assert_int_equal(dibs__keeper_until(d, from), from + 2 * DIBS__SECOND);
     dibs__keeper_expect(d, 4 * DIBS__SECOND, from + 1); /* the shortest counts */
     assert_int_equal(dibs__keeper_renew_until(d, from), from + 3 * DIBS__SECOND);
+    dibs__keeper_expect(d, 3 * DIBS__SECOND, from + 30 * DIBS__SECOND); /* for a minute from then */
+    assert_int_equal(d->brief_until, from + 90 * DIBS__SECOND);
     dibs__keeper_expect(d, 30 * DIBS__MS, from);
     assert_int_equal(dibs__keeper_renew_until(d, from), from + grace);
     assert_int_equal(dibs__keeper_renew_until(d, from + 60 * DIBS__SECOND - 1),
@@ -1034,6 +1071,7 @@ int main(void)
         CASE(what_an_entry_asks_for),
         CASE(a_waiter_is_kept_alive),
         CASE(answers_that_settle),
+        CASE(who_is_not_answered_asks_again),
         CASE(a_request_without_an_answer_is_repeated),
         CASE(a_wait_that_ends_names_the_holder),
         CASE(what_is_gone_begins_anew),
