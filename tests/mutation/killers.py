@@ -75,7 +75,7 @@ class Killer:
 
     def kills(self, build, environment, mutant):
         wrong = self.run(build, environment, mutant)
-        if wrong and self.timed:  # not the machine's doing
+        if wrong and (self.timed or wrong == 'hangs'):  # not the machine's doing
             wrong = self.run(build, environment, mutant)
         return wrong
 
