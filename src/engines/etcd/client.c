@@ -319,7 +319,7 @@ dibs_status dibs__etcd_answer(dibs__etcd_call *call, const ProtobufCMessageDescr
         return dibs__etcd_refusal(rpc, call->stream.text, err);
     if (in->length < 5 || in->data[0] != 0)
         return dibs__etcd_refusal(DIBS__RPC_JUNK, "", err);
-    *out = protobuf_c_message_unpack(type, NULL, in->length - 5, in->data + 5);
+    *out = protobuf_c_message_unpack(type, NULL, in->length - 5, (const uint8_t *)in->data + 5);
     if (!*out)
         return dibs__fail(err, DIBS_UNKNOWN, "an answer could not be read: out of memory?");
     if (has_header(*out))
