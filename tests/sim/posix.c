@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -173,6 +174,25 @@ int __wrap_pthread_cond_broadcast(pthread_cond_t *c)
 {
     sim_wake(c, true);
     return 0;
+}
+
+/* ---- Words ----------------------------------------------------------------------------------- */
+
+int __wrap_dibs__word_sleep(_Atomic int *word, int value, const dibs__env *env,
+                            dibs__deadline until);
+void __wrap_dibs__word_wake(_Atomic int *word);
+
+int __wrap_dibs__word_sleep(_Atomic int *word, int value, const dibs__env *env,
+                            dibs__deadline until)
+{
+    while (atomic_load(word) == value && dibs__now(env) < until)
+        sim_wait(word, until == DIBS__NEVER ? until : sim_true_time(sim_self_process(), until));
+    return atomic_load(word);
+}
+
+void __wrap_dibs__word_wake(_Atomic int *word)
+{
+    sim_wake(word, false);
 }
 
 /* ---- Descriptors ----------------------------------------------------------------------------- */
