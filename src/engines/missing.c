@@ -1,6 +1,5 @@
 /* Engines that this build was made without: they are listed, and opening one names the package. */
-#include "engines/engine.h"
-#include "families/entries/entries.h"
+#include "engines/capabilities.h"
 
 /* Declared here and in engine.c only: the engines' own files are not compiled. */
 #ifndef DIBS_HAVE_SQLITE
@@ -9,12 +8,7 @@ const dibs__engine_class dibs__engine_sqlite = {
     .scheme = "sqlite",
     .schemes = (const char *const[]){"sqlite", NULL},
     .missing = "libsqlite3-dev",
-    .can = {.across_processes = true,
-            .first_come = true,
-            .names_holder = true,
-            .notices_death = true,
-            .cells = true,
-            .value_max = DIBS_VALUE_MAX},
+    .can = DIBS__SQLITE_CAN,
 };
 #endif
 
@@ -25,11 +19,7 @@ const dibs__engine_class dibs__engine_redis = {
     .schemes = (const char *const[]){"redis", "rediss", "redis+unix", "redis+sentinel",
                                      "redis+cluster", NULL},
     .missing = "libhiredis-dev and libssl-dev",
-    .can = {.across_processes = true,
-            .first_come = true,
-            .names_holder = true,
-            .cells = true,
-            .value_max = DIBS_VALUE_MAX},
+    .can = DIBS__SERVER_CAN,
 };
 #endif
 
@@ -39,7 +29,7 @@ const dibs__engine_class dibs__engine_redlock = {
     .scheme = "redlock",
     .schemes = (const char *const[]){"redlock", NULL},
     .missing = "libhiredis-dev and libssl-dev",
-    .can = {.across_processes = true, .no_shared = "no queue", .no_slots = "no queue"},
+    .can = DIBS__REDLOCK_CAN,
 };
 #endif
 
@@ -49,11 +39,7 @@ const dibs__engine_class dibs__engine_postgresql = {
     .scheme = "postgresql",
     .schemes = (const char *const[]){"postgresql", "postgres", NULL},
     .missing = "libpq-dev",
-    .can = {.across_processes = true,
-            .first_come = true,
-            .names_holder = true,
-            .cells = true,
-            .value_max = DIBS_VALUE_MAX},
+    .can = DIBS__SERVER_CAN,
 };
 #endif
 
@@ -63,11 +49,7 @@ const dibs__engine_class dibs__engine_mysql = {
     .scheme = "mysql",
     .schemes = (const char *const[]){"mysql", "mariadb", NULL},
     .missing = "libmariadb-dev",
-    .can = {.across_processes = true,
-            .first_come = true,
-            .names_holder = true,
-            .cells = true,
-            .value_max = DIBS_VALUE_MAX},
+    .can = DIBS__SERVER_CAN,
 };
 #endif
 
@@ -77,7 +59,7 @@ const dibs__engine_class dibs__engine_zookeeper = {
     .scheme = "zookeeper",
     .schemes = (const char *const[]){"zookeeper", NULL},
     .missing = "libzookeeper-mt-dev",
-    .can = DIBS__ENTRIES_CAN(DIBS_VALUE_MAX),
+    .can = DIBS__ZOOKEEPER_CAN,
 };
 #endif
 
@@ -87,6 +69,6 @@ const dibs__engine_class dibs__engine_etcd = {
     .scheme = "etcd",
     .schemes = (const char *const[]){"etcd", "etcds", NULL},
     .missing = "libnghttp2-dev, libprotobuf-c-dev, protobuf-c-compiler and libssl-dev",
-    .can = DIBS__ENTRIES_CAN(DIBS_VALUE_MAX),
+    .can = DIBS__ETCD_CAN,
 };
 #endif

@@ -2,7 +2,7 @@
 """Builds of every shape: without any optional engine, and without each of them alone. All of them compile with warnings as
 errors, list what they lack with the package to install, say the same when such an engine is opened, and work.
 
-    test_shapes.py --build FOLDER
+    test_shapes.py --build FOLDER --dibs COMMAND
 
 The folders stay, so that the next run compiles only what has changed. They are built without optimisation: a shape is about
 what is compiled and linked. clang builds those that keep the lab, which together are all of src/; the release build and its
@@ -76,10 +76,14 @@ def build(folder, compiler, without, *targets):
     command('ninja', '--quiet', '-j2', '-C', folder, *targets, env=env)
 
 
+def engines_of(dibs):
+    return {e['scheme']: e for e in json.loads(command(dibs, 'engines', '--json'))['engines']}
+
+
 def check_engines(dibs, without):
     """All are listed; exactly those of `without` are missing, with their packages."""
     lacking = {url.split(':')[0]: OPTIONS[name][1] for name in without for url in OPTIONS[name][0]}
-    listed = {e['scheme']: e for e in json.loads(command(dibs, 'engines', '--json'))['engines']}
+    listed = engines_of(dibs)
     every = {url.split(':')[0] for urls, _ in OPTIONS.values() for url in urls} | {'memory'}
     assert listed.keys() == every, sorted(listed)
     assert {s for s, e in listed.items() if not e['available']} == lacking.keys(), listed
@@ -119,6 +123,15 @@ def smallest(folder):
         check(folder / 'smallest/src/cli/dibs', list(OPTIONS))
 
 
+def smallest_describes(folder, dibs):
+    """What an engine can do is the same in a build without it. `dibs` is the command of a build with as many as there can be."""
+    def features(listed):
+        return {scheme: {k: v for k, v in e.items() if k not in ('available', 'missing')} for scheme, e in listed.items()}
+
+    said, known = features(engines_of(folder / 'smallest/src/cli/dibs')), features(engines_of(dibs))
+    assert said == known, [(said[s], known[s]) for s in known if said.get(s) != known[s]]
+
+
 def smallest_static(folder):
     """A program against the installed archive, with what pkg-config says alone."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -137,9 +150,12 @@ def smallest_static(folder):
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument('--build', type=pathlib.Path, required=True, help='where the shapes are built')
-    folder = p.parse_args().build
+    p.add_argument('--dibs', type=pathlib.Path, required=True, help='the command of the build that is tested')
+    o = p.parse_args()
+    folder = o.build
     folder.mkdir(parents=True, exist_ok=True)
     return tap.run([('without any optional engine', smallest, folder),
+                    ('what it says of the engines that it lacks', smallest_describes, folder, o.dibs),
                     ('a program linked with its archive', smallest_static, folder)] +
                    [('without ' + name, one_missing, folder, name) for name in OPTIONS])
 

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/thread.h"
+#include "engines/capabilities.h"
 #include "families/entries/cell.h"
 
 #include <stdio.h>
@@ -273,7 +274,7 @@ static const char *const schemes[] = {"etcd", "etcds", NULL};
 const dibs__engine_class dibs__engine_etcd = {
     .scheme = "etcd",
     .schemes = schemes,
-    .can = DIBS__ENTRIES_CAN(DIBS_VALUE_MAX),
+    .can = DIBS__ETCD_CAN,
     .open = etcd_open,
     .close = dibs__entries_close,
     .abandon = dibs__entries_abandon,

@@ -3,6 +3,7 @@
 #include "engines/mysql/mysql.h"
 
 #include "core/error.h"
+#include "engines/capabilities.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -127,12 +128,7 @@ extern const dibs__engine_class dibs__engine_mysql;
 const dibs__engine_class dibs__engine_mysql = {
     .scheme = "mysql",
     .schemes = (const char *const[]){"mysql", "mariadb", NULL},
-    .can = {.across_processes = true,
-            .first_come = true,
-            .names_holder = true,
-            .waiters_read = true,
-            .cells = true,
-            .value_max = DIBS_VALUE_MAX},
+    .can = DIBS__SERVER_CAN,
     .open = my_open,
     .close = my_close,
     .abandon = my_abandon,

@@ -4,6 +4,7 @@
 #include "engines/postgresql/postgresql.h"
 
 #include "core/error.h"
+#include "engines/capabilities.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -92,12 +93,7 @@ extern const dibs__engine_class dibs__engine_postgresql;
 const dibs__engine_class dibs__engine_postgresql = {
     .scheme = "postgresql",
     .schemes = (const char *const[]){"postgresql", "postgres", NULL},
-    .can = {.across_processes = true,
-            .first_come = true,
-            .names_holder = true,
-            .waiters_read = true,
-            .cells = true,
-            .value_max = DIBS_VALUE_MAX},
+    .can = DIBS__SERVER_CAN,
     .open = pg_open,
     .close = pg_close,
     .abandon = pg_abandon,

@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "doctor/facts.h"
+#include "engines/capabilities.h"
 #include "engines/redis/examine.h"
 
 #include <stdio.h>
@@ -220,12 +221,7 @@ static const char *const schemes[] = {"redis",          "rediss",        "redis+
 const dibs__engine_class dibs__engine_redis = {
     .scheme = "redis",
     .schemes = schemes,
-    .can = {.across_processes = true,
-            .first_come = true,
-            .names_holder = true,
-            .waiters_read = true,
-            .cells = true,
-            .value_max = DIBS_VALUE_MAX},
+    .can = DIBS__SERVER_CAN,
     .open = redis_open,
     .close = redis_close,
     .abandon = redis_abandon,

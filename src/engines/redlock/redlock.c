@@ -8,6 +8,7 @@
 #include "engines/redlock/waiters.h"
 
 #include "core/error.h"
+#include "engines/capabilities.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -227,14 +228,7 @@ const dibs__engine_class dibs__engine_redlock = {
     .no_cells =
         "cells, counters, once and tokens on independent servers would need consensus among "
         "them: use redis, etcd, zookeeper or a database",
-    .can = {.waiters_read = true,
-            .across_processes = true,
-            .no_shared =
-                "N independent nodes keep no queue, and without one a writer waits forever "
-                "while readers come and go: use redis, or an exclusive lock",
-            .no_slots =
-                "any two majorities of N independent nodes overlap, but three need not: three "
-                "clients could hold two slots; use redis, or several locks"},
+    .can = DIBS__REDLOCK_CAN,
     .open = redlock_open,
     .close = redlock_close,
     .abandon = redlock_abandon,

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "engines/sqlite/sqlite.h"
 #include "core/error.h"
+#include "engines/capabilities.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -291,13 +292,7 @@ static const char *const schemes[] = {"sqlite", NULL};
 const dibs__engine_class dibs__engine_sqlite = {
     .scheme = "sqlite",
     .schemes = schemes,
-    .can = {.across_processes = true,
-            .first_come = true,
-            .names_holder = true,
-            .notices_death = true,
-            .tells_holders = true,
-            .cells = true,
-            .value_max = DIBS_VALUE_MAX},
+    .can = DIBS__SQLITE_CAN,
     .open = sqlite_open,
     .close = sqlite_close,
     .abandon = sqlite_abandon,

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/thread.h"
+#include "engines/capabilities.h"
 #include "families/entries/cell.h"
 
 #include <stdio.h>
@@ -211,7 +212,7 @@ extern const dibs__engine_class dibs__engine_zookeeper;
 const dibs__engine_class dibs__engine_zookeeper = {
     .scheme = "zookeeper",
     .schemes = (const char *const[]){"zookeeper", "zookeepers", NULL},
-    .can = DIBS__ENTRIES_CAN(DIBS__ZK_VALUE_MAX),
+    .can = DIBS__ZOOKEEPER_CAN,
     .open = zookeeper_open,
     .close = dibs__entries_close,
     .abandon = dibs__entries_abandon,

@@ -25,9 +25,7 @@
 #include <zookeeper/zookeeper.h>
 
 #define DIBS__ZK_STAMPS 64
-#define DIBS__ZK_VALUE_MAX \
-    (1000 * 1000) /* a server takes requests of 1 MiB unless told otherwise */
-#define DIBS__ZK_KNOWN 256
+#define DIBS__ZK_KNOWN  256
 
 typedef struct dibs__zk_lingering dibs__zk_lingering;
 typedef struct dibs__zk_op dibs__zk_op;

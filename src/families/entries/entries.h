@@ -272,13 +272,6 @@ dibs_status dibs__entries_cell_list(dibs__engine *e, const dibs__cell_range *ran
 int dibs__entries_event_fd(dibs__engine *e); /* a timer: for leases shorter than the session */
 void dibs__entries_events(dibs__engine *e, dibs__deadline until);
 
-/* The capabilities that all of them have. */
-#define DIBS__ENTRIES_CAN(most)                                                                    \
-    {                                                                                              \
-        .cells = true, .value_max = (most), .across_processes = true, .first_come = true,          \
-        .lease_of_handle = true, .fence_of_place = true, .own_numbers = true, .forgets_idle = true \
-    }
-
 /* ---- Text ------------------------------------------------------------------------------------ */
 
 /* What the key of an entry begins with: "dibs.ATTEMPT.SESSION.KIND[.OWNER]", letters, digits, dots
