@@ -439,6 +439,8 @@ int64_t dibs__wait_left(const dibs *d, int64_t wait_ms, dibs__deadline until);
 /* dibs_lock without its last step: the grant is not delivered yet. */
 dibs_status dibs__lock(dibs *d, const char *name, const dibs_lock_options *o, dibs_grant **out,
                        dibs_error *err);
+/* With the mutex: one level more of a grant that the same call has obtained. */
+void dibs__lock_again(dibs_grant *g);
 /* In a call: as if it had not been asked for; one level up. The engine is told until then, or by the
  * keeper. */
 void dibs__lock_undo(dibs_grant *g, dibs__deadline until);

@@ -145,6 +145,12 @@ static void fill_ticket(dibs__ticket *t, dibs_grant *g, const dibs_lock_options 
 
 /* ---- Reentry --------------------------------------------------------------------------------- */
 
+void dibs__lock_again(dibs_grant *g)
+{
+    g->depth++;
+    g->d->stats.reentries++;
+}
+
 /* The owner has this lock already, or waits for it. */
 static dibs_status reenter(dibs_grant *g, const dibs_lock_options *o, dibs_error *err)
 {
@@ -169,8 +175,7 @@ static dibs_status reenter(dibs_grant *g, const dibs_lock_options *o, dibs_error
         return dibs__fail(err, DIBS_MISMATCH,
                           "'%.200s' is held and not portable: unlock it first, then request it so",
                           name);
-    g->depth++;
-    g->d->stats.reentries++;
+    dibs__lock_again(g);
     return DIBS_OK;
 }
 

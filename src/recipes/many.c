@@ -62,12 +62,32 @@ static void give_back(const many *m, size_t taken)
     }
 }
 
+static bool is_repeated(const many *m, size_t i)
+{
+    return i > 0 && strcmp(m->wants[i].name, m->wants[i - 1].name) == 0;
+}
+
+/* A call that is its own owner would wait for itself: a name that we have just obtained is not asked for again. */
+static void take_again(const many *m, size_t i)
+{
+    dibs_grant *g = grant_at(m, i - 1);
+
+    dibs__begin_call(m->d);
+    dibs__lock_again(g);
+    dibs__end_call(m->d);
+    m->out[m->wants[i].place] = g;
+}
+
 static dibs_status take_all(const many *m, dibs__deadline until, dibs_error *err)
 {
     dibs_lock_options o = while_taking(m);
 
     for (size_t i = 0; i < m->count; i++) {
         dibs_status status;
+        if (is_repeated(m, i)) {
+            take_again(m, i);
+            continue;
+        }
         o.wait_ms = dibs__wait_left(m->d, m->options.wait_ms, until);
         status = dibs__lock(m->d, m->wants[i].name, &o, &m->out[m->wants[i].place], err);
         if (status != DIBS_OK) {

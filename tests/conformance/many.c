@@ -55,6 +55,44 @@ static void a_name_given_twice_is_one_grant(void **state)
     assert_status(unlock(g[1]), DIBS_OK);
 }
 
+static bool can_be_asked_for(const dibs_lock_options *o)
+{
+    return !(o->portable && the.can.lease_of_handle) && (o->slots < 2 || the.can.slots) &&
+           (!o->shared || the.can.shared);
+}
+
+/* Also where each call is its own owner, so that a second one would wait for the first. */
+static void a_name_given_twice_is_one_grant_of_any_kind(void **state)
+{
+    const dibs_lock_options kinds[] = {
+        {.not_reentrant = true},     {.portable = true}, {.slots = 2, .weight = 2},
+        {.slots = 3, .weight = 2},   {.slots = 2},       {.shared = true, .not_reentrant = true},
+        {.owner = "the same owner"},
+    };
+    dibs *a = open_handle(), *b = open_handle();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        const char *name = fresh("twice"), *names[4] = {name, fresh("a"), name, name};
+        dibs_lock_options o = kinds[i];
+        dibs_grant *g[4] = {NULL};
+        dibs_error err = {0};
+        if (!can_be_asked_for(&o))
+            continue;
+        o.wait_ms = SOON_MS;
+        if (dibs_lock_many(a, names, 4, &o, g, &err) != DIBS_OK)
+            fail_msg("kind %zu: %s", i, err.message);
+        assert_true(g[0] == g[2] && g[0] == g[3] && g[0] != g[1]);
+        assert_int_equal(holders_of(b, name), 1);
+        assert_status(unlock(g[0]), DIBS_OK);
+        assert_status(unlock(g[2]), DIBS_OK);
+        assert_true(dibs_grant_held(g[3]));
+        assert_status(unlock(g[3]), DIBS_OK);
+        assert_status(unlock(take(b, name, &o)), DIBS_OK);
+        assert_status(unlock(g[1]), DIBS_OK);
+    }
+}
+
 static void bad_names_take_nothing(void **state)
 {
     dibs *d = open_handle(), *b = open_handle();
@@ -262,6 +300,7 @@ static const struct CMUnitTest tests[] = {
     CASE(all_are_taken),
     CASE(all_or_nothing),
     CASE(a_name_given_twice_is_one_grant),
+    CASE(a_name_given_twice_is_one_grant_of_any_kind),
     CASE(bad_names_take_nothing),
     CASE(taken_in_sorted_order),
     CASE(opposite_orders_do_not_deadlock),
