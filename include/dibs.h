@@ -233,6 +233,8 @@ typedef struct dibs_engine_info {
 
 /* The i-th engine of this version; NULL after the last one. */
 DIBS_API const dibs_engine_info *dibs_engine_at(size_t i);
+/* Of a handle that is not open yet: as far as it is known. What was returned before does not change
+ * then: ask again. */
 DIBS_API const dibs_engine_info *dibs_engine_of(const dibs *d);
 
 /* ---- Locks ----------------------------------------------------------------------------------- */

@@ -319,7 +319,8 @@ static dibs_status settle_in(dibs *d, dibs__engine *engine, int64_t above, dibs_
         return status;
     }
     pthread_mutex_lock(&d->mutex);
-    d->info.lease_ms = engine->session / DIBS__MS;
+    d->info_open = d->info;
+    d->info_open.lease_ms = engine->session / DIBS__MS;
     if (engine->lease)
         d->lease = engine->lease;
     atomic_store_explicit(&d->ready, true, memory_order_release);
@@ -439,7 +440,7 @@ const dibs_engine_info *dibs_engine_at(size_t i)
 
 const dibs_engine_info *dibs_engine_of(const dibs *d)
 {
-    return &d->info;
+    return dibs__is_open(d) ? &d->info_open : &d->info;
 }
 
 const char *dibs_engine_name(const dibs *d)

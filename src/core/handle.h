@@ -155,7 +155,8 @@ struct dibs {
     dibs__sink sink;
     dibs__engine *engine;
     const dibs__engine_class *class;
-    dibs_engine_info info; /* the same, for the user */
+    /* The same, for the user: before and after the engine is open. It is read without a lock: neither is written again. */
+    dibs_engine_info info, info_open;
     const dibs__env *env;
     pid_t pid;
     const char *here; /* a page that reads 0 in a forked child; NULL: ask for the pid */

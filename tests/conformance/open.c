@@ -263,6 +263,22 @@ static void a_handle_opens_in_the_background(void **state)
     assert_status(dibs_unlock(&g, NULL), DIBS_OK);
 }
 
+/* It may be read at any time, while the handle opens as well. */
+static void what_an_engine_was_said_to_be_stays(void **state)
+{
+    dibs *d = open_with(&(dibs_options){.in_background = true});
+    const dibs_engine_info *early = dibs_engine_of(d);
+    int64_t first = early->lease_ms, last = first;
+    int64_t end = clock_ms() + SHORT_MS; /* without a call that would wait for the other thread */
+
+    (void)state;
+    while (clock_ms() < end || (the.can.lease_of_handle && last == 0 && clock_ms() < end + LONG_MS))
+        last = dibs_engine_of(d)->lease_ms;
+    assert_string_equal(dibs_engine_of(d)->scheme, the.engine);
+    assert_int_equal(early->lease_ms, first);
+    assert_int_equal(last != 0, the.can.lease_of_handle);
+}
+
 #define CONNECT_MS 1000
 
 /* The server hangs: opening returns, calls are bounded, requests wait; then it continues, and all is well. */
@@ -364,6 +380,7 @@ static void what_is_wrong_is_said_by_the_first_call(void **state)
 
 static const struct CMUnitTest tests[] = {
     CASE(a_handle_opens_in_the_background),
+    CASE(what_an_engine_was_said_to_be_stays),
     CASE(opening_waits_for_a_server_that_hangs),
     CASE(a_handle_that_is_not_open_is_closed),
     CASE(what_is_wrong_is_said_by_the_first_call),
