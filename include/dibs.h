@@ -362,8 +362,9 @@ DIBS_API DIBS_CHECK dibs_status dibs_grant_adopt(dibs *d, const char *text,
  * not portable, or acquired more than once (unlock the others first): `*g` is unchanged. */
 DIBS_API dibs_status dibs_grant_detach(dibs_grant **g, dibs_error *err);
 
-/* Cancels every wait of this handle for `name` (NULL: for any lock and any run of once). The
- * waiting calls return DIBS_CANCELLED. */
+/* Ends every wait of this handle for the lock `name`: to acquire it, and for its holders in
+ * dibs_lock_break. NULL: for any lock, and for any run of once. The waiting calls and requests end
+ * with DIBS_CANCELLED. */
 DIBS_API void dibs_cancel(dibs *d, const char *name);
 
 /* A holder, a waiter, or the runner of a once. */

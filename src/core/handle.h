@@ -151,6 +151,13 @@ typedef struct dibs__keeper_task {
     void (*run)(dibs *d, struct dibs__keeper_task *c, int64_t now);
 } dibs__keeper_task;
 
+/* A thread in dibs_lock_break; lives on its stack. */
+typedef struct dibs__breaker {
+    const char *name;
+    _Atomic bool cancelled; /* its wait for the holders */
+    struct dibs__breaker *next;
+} dibs__breaker;
+
 struct dibs {
     dibs__sink sink;
     dibs__engine *engine;
@@ -203,6 +210,7 @@ struct dibs {
     dibs__keeper_task reap;
     bool reaping, reaped; /* begun; done at least once */
     int64_t reap_rest;    /* the last pause */
+    dibs__breaker *breakers;
     dibs__keeper_task break_notice;
     bool listening; /* for the break notice: something is held */
     bool adopts;    /* has adopted a grant: the engine tells its breaks to another handle */
@@ -361,9 +369,10 @@ void dibs__job_add(dibs *d, dibs__job *j);
 bool dibs__job_drop(dibs *d, dibs__job *j); /* false: not listed, a worker may have it */
 void dibs__workers_stop(dibs *d);           /* without the mutex; no job is left */
 
-/* request.c: with the mutex. Ends every wait; or only those for runs of once. */
+/* request.c: with the mutex. Ends every wait; or only those for a break of this lock (NULL: of any, and for runs of
+ * once). */
 void dibs__requests_stop(dibs *d);
-void dibs__requests_cancel(dibs *d);
+void dibs__requests_cancel(dibs *d, const char *name);
 
 /* outcome.c: with the mutex, when nobody else is left */
 void dibs__outcomes_free(dibs *d);
@@ -420,6 +429,8 @@ dibs_status dibs__unlock_say(const dibs__unlocking *u, dibs_status status, dibs_
 
 /* inspect.c: is it over, after a break that waits? DIBS_BUSY: not yet. In a call, without the mutex. */
 dibs_status dibs__break_check(dibs *d, const char *name, dibs__deadline until, dibs_error *err);
+/* With the mutex: the threads that break this lock (NULL: any) do not wait for its holders any more. */
+void dibs__breakers_cancel(dibs *d, const char *name);
 
 /* lock.c */
 /* Everything of a request's lock call that needs no engine. DIBS_OK: its ticket will be settled. */

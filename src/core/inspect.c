@@ -128,20 +128,60 @@ dibs_status dibs__break_check(dibs *d, const char *name, dibs__deadline until, d
 
 /* In a call. No engine tells when a stranger lets go: look, at growing intervals. `patience` bounds one
  * look, `until` the wait. */
-static dibs_status wait_for_holders(dibs *d, const char *name, dibs__deadline patience,
+static dibs_status wait_for_holders(dibs *d, const dibs__breaker *b, dibs__deadline patience,
                                     dibs__deadline until, dibs_error *err)
 {
     int64_t pause = FIRST_PAUSE;
 
     for (;;) {
-        dibs_status status = dibs__break_check(d, name, patience, err);
+        dibs_status status = dibs__break_check(d, b->name, patience, err);
         if (status != DIBS_BUSY || dibs__now(d->env) + pause >= until)
             return status;
         dibs__sleep(d->env, pause);
         if (d->closing)
             return dibs__closing(err);
+        if (b->cancelled)
+            return dibs__fail(err, DIBS_CANCELLED,
+                              "'%.200s': the wait was cancelled; the lock is still being broken",
+                              b->name);
         pause = dibs__longer(pause, FIRST_PAUSE, MAX_PAUSE);
     }
+}
+
+/* In a call, without the mutex. */
+static dibs_status break_lock(dibs *d, const dibs__breaker *b, const dibs_lock_break_options *o,
+                              dibs_error *err)
+{
+    dibs__reply reply = {0};
+    int64_t wait_ms = dibs__wait_ms(d, o->wait_ms);
+    dibs__deadline until = dibs__wait_until(d, wait_ms);
+    dibs__deadline patience = wait_ms == DIBS_NO_WAIT ? DIBS__NEVER : until;
+    dibs_status status = d->class->break_lock(d->engine, b->name, o->by ? o->by : "?", o->now,
+                                              dibs__request_until(d, patience), &reply, err);
+
+    if (status != DIBS_OK)
+        return status;
+    if (reply.verdict == DIBS__LOST)
+        return dibs__fail(err, DIBS_NOT_FOUND, "no such lock: '%.200s'", b->name);
+    dibs__break_notice_send(d, dibs__request_until(d, patience));
+    return reply.verdict == DIBS__BUSY ? wait_for_holders(d, b, patience, until, err) : DIBS_OK;
+}
+
+void dibs__breakers_cancel(dibs *d, const char *name)
+{
+    for (dibs__breaker *b = d->breakers; b; b = b->next)
+        if (!name || strcmp(b->name, name) == 0)
+            b->cancelled = true;
+}
+
+/* With the mutex. */
+static void leave(dibs *d, const dibs__breaker *b)
+{
+    dibs__breaker **at = &d->breakers;
+
+    while (*at != b)
+        at = &(*at)->next;
+    *at = b->next;
 }
 
 dibs_status dibs__do_lock_break(dibs *d, const char *name, const dibs_lock_break_options *options,
@@ -149,9 +189,7 @@ dibs_status dibs__do_lock_break(dibs *d, const char *name, const dibs_lock_break
 {
     static const dibs_lock_break_options defaults;
     const dibs_lock_break_options *o = options ? options : &defaults;
-    dibs__reply reply = {0};
-    dibs__deadline until, patience;
-    int64_t wait_ms;
+    dibs__breaker b = {.name = name};
     dibs_status status = dibs__check_lock(d, name, err);
 
     if (status == DIBS_OK)
@@ -162,20 +200,13 @@ dibs_status dibs__do_lock_break(dibs *d, const char *name, const dibs_lock_break
         status = dibs__usable(d, err);
     if (status != DIBS_OK)
         return status;
-    wait_ms = dibs__wait_ms(d, o->wait_ms);
-    until = dibs__wait_until(d, wait_ms);
-    patience = wait_ms == DIBS_NO_WAIT ? DIBS__NEVER : until;
     dibs__begin_call(d);
+    b.next = d->breakers;
+    d->breakers = &b;
     pthread_mutex_unlock(&d->mutex);
-    status = d->class->break_lock(d->engine, name, o->by ? o->by : "?", o->now,
-                                  dibs__request_until(d, patience), &reply, err);
-    if (status == DIBS_OK && reply.verdict != DIBS__LOST)
-        dibs__break_notice_send(d, dibs__request_until(d, patience));
-    if (status == DIBS_OK && reply.verdict == DIBS__LOST)
-        status = dibs__fail(err, DIBS_NOT_FOUND, "no such lock: '%.200s'", name);
-    else if (status == DIBS_OK && reply.verdict == DIBS__BUSY)
-        status = wait_for_holders(d, name, patience, until, err);
+    status = break_lock(d, &b, o, err);
     pthread_mutex_lock(&d->mutex);
+    leave(d, &b);
     dibs__end_call(d);
     return status;
 }

@@ -404,10 +404,10 @@ void dibs_cancel(dibs *d, const char *name)
         return;
     pthread_mutex_lock(&d->mutex);
     d->cancels += name == NULL;
-    if (!name) {
+    if (!name)
         dibs__watches_end_all(d);
-        dibs__requests_cancel(d);
-    }
+    dibs__breakers_cancel(d, name);
+    dibs__requests_cancel(d, name);
     /* Settling takes at most the entry itself out of the table. */
     for (size_t i = 0; i < d->attempts.size; i++) {
         for (dibs__node *n = d->attempts.slot[i], *next; n; n = next) {

@@ -503,34 +503,39 @@ void dibs_stop(dibs *d, uint64_t id)
 }
 
 /* Stopping takes at most the request itself out of the table. */
-static void stop_all(dibs *d, bool (*which)(const dibs__request *r))
+static void stop_all(dibs *d, bool (*which)(const dibs__request *r, const char *name),
+                     const char *name)
 {
     for (size_t i = 0; i < d->requests.size; i++) {
         for (dibs__node *n = d->requests.slot[i], *next; n; n = next) {
             dibs__request *r = DIBS__FROM(dibs__request, by_id, n);
             next = n->next;
-            if (which(r))
+            if (which(r, name))
                 stop(r);
         }
     }
 }
 
-static bool is_any(const dibs__request *r)
+static bool is_any(const dibs__request *r, const char *name)
 {
+    (void)name;
     return r->op != DIBS_OP_UNLOCK && r->op != DIBS_OP_DRAIN;
 }
 
-static bool waits_for_run(const dibs__request *r)
+/* A lock's wait is its ticket's. */
+static bool waits_for(const dibs__request *r, const char *name)
 {
-    return r->op == DIBS_OP_ONCE_BEGIN || r->op == DIBS_OP_ONCE_WAIT;
+    if (r->op == DIBS_OP_LOCK_BREAK)
+        return !name || (r->of.call->name && strcmp(r->of.call->name, name) == 0);
+    return !name && (r->op == DIBS_OP_ONCE_BEGIN || r->op == DIBS_OP_ONCE_WAIT);
 }
 
 void dibs__requests_stop(dibs *d)
 {
-    stop_all(d, is_any);
+    stop_all(d, is_any, NULL);
 }
 
-void dibs__requests_cancel(dibs *d)
+void dibs__requests_cancel(dibs *d, const char *name)
 {
-    stop_all(d, waits_for_run);
+    stop_all(d, waits_for, name);
 }

@@ -103,6 +103,48 @@ static void a_gentle_break_has_patience(void **state)
     assert_status(try_lock(b, name), DIBS_OK);
 }
 
+static bool is_breaking(void *arg)
+{
+    const breaker *k = arg;
+    dibs_lock_report *r = NULL;
+    bool yes = dibs_lock_inspect(k->d, k->name, &r, NULL) == DIBS_OK &&
+               dibs_lock_report_at(r, 0)->holder_count == 1 &&
+               dibs_lock_report_at(r, 0)->holders[0]->breaking;
+
+    dibs_lock_report_free(r);
+    return yes;
+}
+
+/* It ends the wait, not the break. */
+static void the_wait_of_a_break_is_cancelled(void **state)
+{
+    dibs *a = open_handle(), *b = open_handle();
+    const char *name = fresh("gentle-cancel");
+    dibs_grant *g = take(a, name, &(dibs_lock_options){.no_renew = true});
+    breaker k = {.d = b, .name = name, .wait_ms = DIBS_FOREVER};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) { /* by its name, and with all others */
+        atomic_store(&k.done, false);
+        assert_int_equal(pthread_create(&k.thread, NULL, do_break, &k), 0);
+        assert_true(wait_until(is_breaking, &k, SOON_MS));
+        dibs_cancel(b, fresh("nobody breaks this"));
+        sleep_ms(150);
+        assert_false(atomic_load(&k.done));
+        for (int64_t end = clock_ms() + SOON_MS; !atomic_load(&k.done) && clock_ms() < end;) {
+            dibs_cancel(b, i == 0 ? name : NULL); /* the second may not have begun to wait */
+            sleep_ms(10);
+        }
+        if (!atomic_load(&k.done))
+            unlock(g); /* so that its thread ends */
+        pthread_join(k.thread, NULL);
+        assert_status(k.status, DIBS_CANCELLED);
+    }
+    assert_true(is_breaking(&k));
+    unlock(g);
+    assert_status(try_lock(b, name), DIBS_OK);
+}
+
 static void breaking_now(void **state)
 {
     dibs *a = open_handle(), *b = open_handle(), *c = open_handle();
@@ -176,6 +218,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_gentle_break_waits_for_the_unlock),
     CASE(a_gentle_break_ends_with_the_lease),
     CASE(a_gentle_break_has_patience),
+    CASE(the_wait_of_a_break_is_cancelled),
     CASE(breaking_now),
     CASE_FOR(breaking_sharers, NEEDS_SHARED),
     CASE(breaking_what_is_free_raises_the_fence),

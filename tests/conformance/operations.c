@@ -430,6 +430,30 @@ static void a_break_waits_for_the_holder(void **state)
     assert_status(outcome_of(b, id).err.status, DIBS_OK);
 }
 
+/* Queued, sent, or waiting for the holder: dibs_cancel ends it by the lock's name. */
+static void breaks_are_cancelled(void **state)
+{
+    dibs *a = open_handle(), *b = open_handle();
+    const char *x = fresh("op-cancel-x"), *y = fresh("op-cancel-y");
+    dibs_lock_options deaf = {.no_renew = true};
+    dibs_grant *g = take(a, x, &deaf), *h = take(a, y, &deaf);
+    uint64_t first = begin(b, (dibs_request){.op = DIBS_OP_LOCK_BREAK, .name = x});
+    uint64_t second = begin(b, (dibs_request){.op = DIBS_OP_LOCK_BREAK, .name = y});
+
+    (void)state;
+    dibs_cancel(b, fresh("nobody breaks this"));
+    sleep_ms(50);
+    expect_none(b);
+    dibs_cancel(b, x);
+    assert_status(outcome_of(b, first).err.status, DIBS_CANCELLED);
+    expect_none(b);
+    dibs_cancel(b, NULL);
+    assert_status(outcome_of(b, second).err.status, DIBS_CANCELLED);
+    expect_none(b);
+    unlock(g);
+    unlock(h);
+}
+
 /* ---- What is refused --------------------------------------------------------------------------- */
 
 static void what_makes_no_sense_is_refused(void **state)
@@ -720,6 +744,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_begin_waits_for_anothers_run),
     CASE(waits_for_runs_are_stopped),
     CASE(a_break_waits_for_the_holder),
+    CASE(breaks_are_cancelled),
     CASE(what_makes_no_sense_is_refused),
     CASE(a_drained_handle_has_every_outcome),
     CASE(closing_forgets_outcomes),
