@@ -463,6 +463,8 @@ void dibs__thread_owner(const dibs *d, char *out, size_t size);
 
 /* recipes/finish.c, for requests: with the mutex. Frees one that is another's run; what may be ours, the keeper withdraws. */
 void dibs__once_leave(struct dibs_once *o);
+/* recipes/once_state.c, for requests; false for NULL */
+bool dibs__once_is_of(const struct dibs_once *o, const dibs *d);
 /* recipes/once.c, for requests: begin leaves a dibs_once after this */
 bool dibs__once_is_answer(dibs_status status);
 

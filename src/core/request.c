@@ -330,8 +330,8 @@ static dibs_status check_call(const dibs *d, const dibs_request *r, const dibs__
         return dibs__fail(err, DIBS_INVALID, "unknown op: %d", (int)r->op);
     if (row->takes_grant && (!r->grant || r->grant->d != d))
         return dibs__fail(err, DIBS_INVALID, "no grant of this handle given");
-    if (row->takes_once && !r->once)
-        return dibs__fail(err, DIBS_INVALID, "no run given");
+    if (row->takes_once && !dibs__once_is_of(r->once, d))
+        return dibs__fail(err, DIBS_INVALID, "no run of this handle given");
     if ((r->op == DIBS_OP_ONCE_FINISH || r->op == DIBS_OP_ONCE_FAIL) && (int)r->number != r->number)
         return dibs__fail(err, DIBS_INVALID, "invalid code %lld: it does not fit into an int",
                           (long long)r->number);

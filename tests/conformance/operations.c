@@ -284,6 +284,31 @@ static void runs_by_request(void **state)
     expect_none(d);
 }
 
+/* As with a grant: its own handle's mutex guards it. */
+static void a_run_of_another_handle_is_refused(void **state)
+{
+    dibs *a = open_handle(), *b = open_handle();
+    dibs_error err = {0};
+    dibs_once *run;
+    uint64_t id = 1;
+
+    (void)state;
+    if (!the.can.cells)
+        skip();
+    run = begin_run(a, fresh("op-foreign"));
+    for (dibs_op op = DIBS_OP_ONCE_WAIT; op <= DIBS_OP_ONCE_ABANDON; op++) {
+        if (dibs_start(b, &(dibs_request){.op = op, .once = run, .name = "step"}, &id, &err) !=
+            DIBS_INVALID)
+            fail_msg("op %d was not refused", (int)op);
+        assert_non_null(strstr(err.message, "of this handle"));
+        assert_int_equal(id, 0);
+    }
+    expect_none(b);
+    assert_status(make(a, (dibs_request){.op = DIBS_OP_ONCE_FINISH, .once = run}).err.status,
+                  DIBS_OK);
+    dibs_once_free(run);
+}
+
 static void keys_by_request(void **state)
 {
     dibs *d = open_handle();
@@ -739,6 +764,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_cell_is_written_under_a_grant),
     CASE(counters_and_tokens_by_request),
     CASE(runs_by_request),
+    CASE(a_run_of_another_handle_is_refused),
     CASE(keys_by_request),
     CASE(a_portable_grant_by_request),
     CASE(a_begin_waits_for_anothers_run),
