@@ -149,7 +149,8 @@ dibs_status dibs__base_open(dibs *d, int64_t above, dibs__deadline until, dibs_e
 static dibs_status highest_listed(dibs *d, uint64_t *top, dibs_error *err)
 {
     dibs_lock_report *r = NULL;
-    dibs_status status = dibs_lock_list(d, NULL, &(dibs_lock_list_options){.idle = true}, &r, err);
+    dibs_status status =
+        dibs__do_lock_list(d, NULL, &(dibs_lock_list_options){.idle = true}, &r, err);
 
     for (size_t i = 0; status == DIBS_OK && i < dibs_lock_report_count(r); i++)
         if (dibs_lock_report_at(r, i)->fence > *top)

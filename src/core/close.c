@@ -11,7 +11,8 @@ static void drive_out(dibs *d)
     d->closing = true;
     d->close_until = dibs__after(d->env, d->request_span);
     pthread_cond_broadcast(&d->opening.changed);
-    dibs__requests_stop(d);
+    if (d->stop_requests)
+        d->stop_requests(d);
     dibs__watches_end_all(d);
     for (size_t i = 0; i < d->attempts.size; i++) {
         for (dibs__node *n = d->attempts.slot[i]; n; n = n->next) {

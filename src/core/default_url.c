@@ -75,7 +75,7 @@ dibs_status dibs__url_default(char **out, dibs_error *err)
         return dibs__fail(err, DIBS_INVALID,
                           "DIBS_URL and DIBS_URL_FILE are both set: unset one of them");
     if (path && *path)
-        return dibs_url_read(path, out, err);
+        return dibs__do_url_read(path, out, err);
     *out = strdup(url && *url ? url : "sqlite:");
     return *out ? DIBS_OK : dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
 }

@@ -203,8 +203,11 @@ struct dibs {
     dibs__table requests;     /* by id, until their outcome is there */
     uint64_t requests_made;
     struct dibs_once *onces; /* all of the handle's */
-    /* Set by the recipe that puts the first one there, so that the handle calls no recipe by name; NULL: none yet. Ends
-     * what has not ended, as far as the time allows; and frees all. */
+    /* Set by whoever puts the first one there, so that the core calls nothing by name that is built on it; NULL: none yet.
+     * With the mutex, ends the waits of requests. Without it: frees what an outcome has that is neither grant nor run;
+     * ends the runs that have not ended, as far as the time allows; frees all runs. */
+    void (*stop_requests)(struct dibs *d);
+    void (*free_outcome)(dibs_outcome *out);
     void (*end_onces)(struct dibs *d, dibs__deadline until);
     void (*free_onces)(struct dibs *d);
     dibs__keeper_task reap;
@@ -369,11 +372,6 @@ void dibs__job_add(dibs *d, dibs__job *j);
 bool dibs__job_drop(dibs *d, dibs__job *j); /* false: not listed, a worker may have it */
 void dibs__workers_stop(dibs *d);           /* without the mutex; no job is left */
 
-/* request.c: with the mutex. Ends every wait; or only those for a break of this lock (NULL: of any, and for runs of
- * once). */
-void dibs__requests_stop(dibs *d);
-void dibs__requests_cancel(dibs *d, const char *name);
-
 /* outcome.c: with the mutex, when nobody else is left */
 void dibs__outcomes_free(dibs *d);
 
@@ -456,17 +454,13 @@ void dibs__lock_again(dibs_grant *g);
 /* In a call: as if it had not been asked for; one level up. The engine is told until then, or by the
  * keeper. */
 void dibs__lock_undo(dibs_grant *g, dibs__deadline until);
+/* lock.c: with the mutex. For this lock, to acquire it and to break it; NULL: for any, and for cells. Requests with a
+ * ticket are among them, others are not. */
+void dibs__waits_cancel(dibs *d, const char *name);
 /* portable.c: whether the engine has locks that outlive their handle; else why not */
 dibs_status dibs__check_portable(const dibs__engine_class *class, dibs_error *err);
 /* lock.c: the calling thread, as an owner */
 void dibs__thread_owner(const dibs *d, char *out, size_t size);
-
-/* recipes/finish.c, for requests: with the mutex. Frees one that is another's run; what may be ours, the keeper withdraws. */
-void dibs__once_leave(struct dibs_once *o);
-/* recipes/once_state.c, for requests; false for NULL */
-bool dibs__once_is_of(const struct dibs_once *o, const dibs *d);
-/* recipes/once.c, for requests: begin leaves a dibs_once after this */
-bool dibs__once_is_answer(dibs_status status);
 
 /* keeper.c */
 /* How long the keeper may be away: with a renewal, and with anything else. */

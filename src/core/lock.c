@@ -398,16 +398,12 @@ dibs_status dibs__lock_request(dibs *d, const char *name, const dibs_lock_option
     return DIBS_OK;
 }
 
-void dibs_cancel(dibs *d, const char *name)
+void dibs__waits_cancel(dibs *d, const char *name)
 {
-    if (!dibs__same_process(d))
-        return;
-    pthread_mutex_lock(&d->mutex);
     d->cancels += name == NULL;
     if (!name)
         dibs__watches_end_all(d);
     dibs__breakers_cancel(d, name);
-    dibs__requests_cancel(d, name);
     /* Settling takes at most the entry itself out of the table. */
     for (size_t i = 0; i < d->attempts.size; i++) {
         for (dibs__node *n = d->attempts.slot[i], *next; n; n = next) {
@@ -417,5 +413,4 @@ void dibs_cancel(dibs *d, const char *name)
                 dibs__ticket_cancel(g->ticket);
         }
     }
-    pthread_mutex_unlock(&d->mutex);
 }

@@ -26,15 +26,11 @@ bool dibs_take(dibs *d, dibs_outcome *out)
     return n != NULL;
 }
 
-/* What they carry is freed with the handle's grants and runs, or here. */
 void dibs__outcomes_free(dibs *d)
 {
     dibs_outcome out;
 
-    while (dibs_take(d, &out)) {
-        dibs_lock_report_free(out.lock_report);
-        dibs_once_report_free(out.once_report);
-        dibs_value_free(&out.value);
-        memset(&out, 0, sizeof out);
-    }
+    while (dibs_take(d, &out))
+        if (d->free_outcome)
+            d->free_outcome(&out);
 }

@@ -397,7 +397,7 @@ void dibs_once_free(dibs_once *o)
         return;
     d = o->d;
     if (is_ours(o))
-        dibs_once_abandon(o, NULL);
+        dibs__do_once_abandon(o, NULL);
     dibs__begin_call(d);
     dibs__once_leave(o);
     dibs__end_call(d);

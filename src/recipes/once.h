@@ -91,6 +91,11 @@ dibs__run_outcome dibs__run_try(dibs_once *o, const dibs__run_record *r, bool te
 dibs__run_outcome dibs__run_write(dibs_once *o, const dibs__run_record *r, bool tell_others,
                                   dibs__deadline until, dibs_status *status, dibs_error *err);
 
+/* once.c: begin leaves a dibs_once after this */
+bool dibs__once_is_answer(dibs_status status);
+/* finish.c: with the mutex. Frees one that is another's run; what may be ours, the keeper withdraws. */
+void dibs__once_leave(dibs_once *o);
+
 /* finish.c: the handle's end_onces and free_onces */
 void dibs__onces_end(dibs *d, dibs__deadline until);
 void dibs__onces_free(dibs *d);

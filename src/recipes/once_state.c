@@ -5,11 +5,6 @@
 
 #include <string.h>
 
-bool dibs__once_is_of(const dibs_once *o, const dibs *d)
-{
-    return o && o->d == d;
-}
-
 /* ---- Of another's ---------------------------------------------------------------------------- */
 
 const void *dibs_once_result(const dibs_once *o, size_t *size)

@@ -6,10 +6,11 @@
  *   ended      its outcome is there                             (not in d->requests any more)
  *
  * A lock's request has a ticket instead, which is queued, entered and kept alive as a ticket is. */
-#ifndef DIBS_CORE_REQUEST_H
-#define DIBS_CORE_REQUEST_H
+#ifndef DIBS_CALLS_REQUEST_H
+#define DIBS_CALLS_REQUEST_H
 
 #include "core/handle.h"
+#include "recipes/once.h"
 
 typedef struct dibs__request dibs__request;
 typedef struct dibs__op_row dibs__op_row;

@@ -3,7 +3,7 @@
  * A call that waits for another client is made without waiting. While its answer is "not yet", and its caller has
  * time, it is made again, after a pause that grows. */
 #define _GNU_SOURCE
-#include "core/request.h"
+#include "calls/request.h"
 
 #include "core/error.h"
 

@@ -6,7 +6,7 @@
  * again at growing intervals: no worker sits in it. It fails like the call; also when no worker came to it in time,
  * because the engine does not answer: then it was not sent. */
 #define _GNU_SOURCE
-#include "core/request.h"
+#include "calls/request.h"
 
 #include "core/error.h"
 #include "core/thread.h"
@@ -87,6 +87,14 @@ static void fill(dibs *d, dibs__news *n, dibs_outcome *out)
     else
         fill_call(r, out);
     free_request(r);
+}
+
+/* Nobody took it. Grants and runs are freed with the handle. */
+static void free_outcome(dibs_outcome *out)
+{
+    dibs_lock_report_free(out->lock_report);
+    dibs_once_report_free(out->once_report);
+    dibs_value_free(&out->value);
 }
 
 void dibs__request_end(dibs__request *r)
@@ -262,6 +270,84 @@ static void put_call(room *to, const dibs_request *r, const dibs__op_row *row, d
     put_options(to, r, row->options, c);
 }
 
+/* ---- Stopping ---------------------------------------------------------------------------------- */
+
+/* With the mutex: one that has no outcome yet. */
+static void stop(dibs__request *r)
+{
+    dibs *d = r->d;
+
+    if (r->op == DIBS_OP_LOCK) {
+        dibs__ticket_cancel(&r->of.ticket);
+    } else if (r->row && dibs__job_drop(d, &r->job)) {
+        dibs__request_cancel(r);
+    } else if (r->row && r->again.due.index != 0) {
+        dibs__heap_remove(&d->maintenance, &r->again.due);
+        dibs__request_cancel(r);
+    } else {
+        r->stopped = true;
+    }
+}
+
+/* Stopping takes at most the request itself out of the table. */
+static void stop_all(dibs *d, bool (*which)(const dibs__request *r, const char *name),
+                     const char *name)
+{
+    for (size_t i = 0; i < d->requests.size; i++) {
+        for (dibs__node *n = d->requests.slot[i], *next; n; n = next) {
+            dibs__request *r = DIBS__FROM(dibs__request, by_id, n);
+            next = n->next;
+            if (which(r, name))
+                stop(r);
+        }
+    }
+}
+
+static bool is_any(const dibs__request *r, const char *name)
+{
+    (void)name;
+    return r->op != DIBS_OP_UNLOCK && r->op != DIBS_OP_DRAIN;
+}
+
+/* A lock's wait is its ticket's. */
+static bool waits_for(const dibs__request *r, const char *name)
+{
+    if (r->op == DIBS_OP_LOCK_BREAK)
+        return !name || (r->of.call->name && strcmp(r->of.call->name, name) == 0);
+    return !name && (r->op == DIBS_OP_ONCE_BEGIN || r->op == DIBS_OP_ONCE_WAIT);
+}
+
+/* With the mutex. */
+static void stop_requests(dibs *d)
+{
+    stop_all(d, is_any, NULL);
+}
+
+void dibs_stop(dibs *d, uint64_t id)
+{
+    if (!dibs__same_process(d))
+        return;
+    pthread_mutex_lock(&d->mutex);
+    for (dibs__node *n = dibs__table_first(&d->requests, id); n; n = dibs__table_next(n)) {
+        dibs__request *r = DIBS__FROM(dibs__request, by_id, n);
+        if (r->id == id) {
+            stop(r);
+            break;
+        }
+    }
+    pthread_mutex_unlock(&d->mutex);
+}
+
+void dibs_cancel(dibs *d, const char *name)
+{
+    if (!dibs__same_process(d))
+        return;
+    pthread_mutex_lock(&d->mutex);
+    dibs__waits_cancel(d, name);
+    stop_all(d, waits_for, name);
+    pthread_mutex_unlock(&d->mutex);
+}
+
 /* ---- Starting ---------------------------------------------------------------------------------- */
 
 static dibs__request *new_request(dibs *d, const dibs_request *from, size_t more)
@@ -330,7 +416,7 @@ static dibs_status check_call(const dibs *d, const dibs_request *r, const dibs__
         return dibs__fail(err, DIBS_INVALID, "unknown op: %d", (int)r->op);
     if (row->takes_grant && (!r->grant || r->grant->d != d))
         return dibs__fail(err, DIBS_INVALID, "no grant of this handle given");
-    if (row->takes_once && !dibs__once_is_of(r->once, d))
+    if (row->takes_once && (!r->once || r->once->d != d))
         return dibs__fail(err, DIBS_INVALID, "no run of this handle given");
     if ((r->op == DIBS_OP_ONCE_FINISH || r->op == DIBS_OP_ONCE_FAIL) && (int)r->number != r->number)
         return dibs__fail(err, DIBS_INVALID, "invalid code %lld: it does not fit into an int",
@@ -353,6 +439,8 @@ static dibs_status enlist(dibs__request *r, dibs_error *err)
     }
     if (!dibs__workers_start(d) || !dibs__table_reserve(&d->requests))
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory or threads");
+    d->stop_requests = stop_requests;
+    d->free_outcome = free_outcome;
     r->id = ++d->requests_made;
     dibs__table_add(&d->requests, &r->by_id, r->id);
     return DIBS_OK;
@@ -466,76 +554,4 @@ dibs_status dibs__do_start(dibs *d, const dibs_request *from, uint64_t *id, dibs
         free_request(r);
     pthread_mutex_unlock(&d->mutex);
     return status;
-}
-
-/* ---- Stopping ---------------------------------------------------------------------------------- */
-
-/* With the mutex: one that has no outcome yet. */
-static void stop(dibs__request *r)
-{
-    dibs *d = r->d;
-
-    if (r->op == DIBS_OP_LOCK) {
-        dibs__ticket_cancel(&r->of.ticket);
-    } else if (r->row && dibs__job_drop(d, &r->job)) {
-        dibs__request_cancel(r);
-    } else if (r->row && r->again.due.index != 0) {
-        dibs__heap_remove(&d->maintenance, &r->again.due);
-        dibs__request_cancel(r);
-    } else {
-        r->stopped = true;
-    }
-}
-
-void dibs_stop(dibs *d, uint64_t id)
-{
-    if (!dibs__same_process(d))
-        return;
-    pthread_mutex_lock(&d->mutex);
-    for (dibs__node *n = dibs__table_first(&d->requests, id); n; n = dibs__table_next(n)) {
-        dibs__request *r = DIBS__FROM(dibs__request, by_id, n);
-        if (r->id == id) {
-            stop(r);
-            break;
-        }
-    }
-    pthread_mutex_unlock(&d->mutex);
-}
-
-/* Stopping takes at most the request itself out of the table. */
-static void stop_all(dibs *d, bool (*which)(const dibs__request *r, const char *name),
-                     const char *name)
-{
-    for (size_t i = 0; i < d->requests.size; i++) {
-        for (dibs__node *n = d->requests.slot[i], *next; n; n = next) {
-            dibs__request *r = DIBS__FROM(dibs__request, by_id, n);
-            next = n->next;
-            if (which(r, name))
-                stop(r);
-        }
-    }
-}
-
-static bool is_any(const dibs__request *r, const char *name)
-{
-    (void)name;
-    return r->op != DIBS_OP_UNLOCK && r->op != DIBS_OP_DRAIN;
-}
-
-/* A lock's wait is its ticket's. */
-static bool waits_for(const dibs__request *r, const char *name)
-{
-    if (r->op == DIBS_OP_LOCK_BREAK)
-        return !name || (r->of.call->name && strcmp(r->of.call->name, name) == 0);
-    return !name && (r->op == DIBS_OP_ONCE_BEGIN || r->op == DIBS_OP_ONCE_WAIT);
-}
-
-void dibs__requests_stop(dibs *d)
-{
-    stop_all(d, is_any, NULL);
-}
-
-void dibs__requests_cancel(dibs *d, const char *name)
-{
-    stop_all(d, waits_for, name);
 }
