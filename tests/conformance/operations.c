@@ -343,6 +343,42 @@ static void keys_by_request(void **state)
     dibs_once_free(begin_run(d, key));
 }
 
+/* The texts of the options are copied: the caller's are gone when a worker reads them. */
+static void keys_of_a_scope_by_request(void **state)
+{
+    dibs *d = open_handle();
+    const char *key = fresh("op-scope");
+    char scope[] = "pay", by[] = "alice";
+    dibs_once_options options = {.scope = "pay"};
+    dibs_outcome o;
+    uint64_t id;
+
+    (void)state;
+    if (!the.can.cells)
+        skip();
+    o = make(d, (dibs_request){.op = DIBS_OP_ONCE_BEGIN, .name = key, .options.once = &options});
+    assert_status(o.err.status, DIBS_OK);
+    assert_status(dibs_once_abandon(o.once, NULL), DIBS_OK);
+    dibs_once_free(o.once);
+    id = begin(d, (dibs_request){.op = DIBS_OP_ONCE_FORGET,
+                                 .name = key,
+                                 .options.once_forget =
+                                     &(dibs_once_forget_options){.scope = scope, .by = by}});
+    memset(by, 'x', sizeof by - 1);
+    assert_status(outcome_of(d, id).err.status, DIBS_OK);
+    id = begin(
+        d, (dibs_request){.op = DIBS_OP_ONCE_INSPECT,
+                          .name = key,
+                          .options.once_inspect = &(dibs_once_inspect_options){.scope = scope}});
+    memset(scope, 'x', sizeof scope - 1);
+    o = outcome_of(d, id);
+    assert_status(o.err.status, DIBS_OK);
+    assert_string_equal(dibs_once_report_at(o.once_report, 0)->decided_by, "alice");
+    dibs_once_report_free(o.once_report);
+    o = make(d, (dibs_request){.op = DIBS_OP_ONCE_INSPECT, .name = key});
+    assert_status(o.err.status, DIBS_NOT_FOUND); /* without the scope it is another key */
+}
+
 /* Also one that waits: its wake-up names an attempt with a secret. */
 static void a_portable_grant_by_request(void **state)
 {
@@ -364,6 +400,10 @@ static void a_portable_grant_by_request(void **state)
     assert_status(o.err.status, DIBS_OK);
     assert_status(dibs_grant_export(o.grant, text, NULL), DIBS_OK);
     g = o.grant;
+    o = make(a, (dibs_request){.op = DIBS_OP_GRANT_ADOPT,
+                               .name = text,
+                               .options.lock = &(dibs_lock_options){.slots = 2}});
+    assert_status(o.err.status, DIBS_INVALID); /* these are the grant's */
     o = make(a, (dibs_request){.op = DIBS_OP_GRANT_ADOPT, .name = text});
     assert_status(o.err.status, DIBS_OK);
     assert_int_equal(dibs_grant_fence(o.grant), dibs_grant_fence(g));
@@ -766,6 +806,7 @@ static const struct CMUnitTest tests[] = {
     CASE(runs_by_request),
     CASE(a_run_of_another_handle_is_refused),
     CASE(keys_by_request),
+    CASE(keys_of_a_scope_by_request),
     CASE(a_portable_grant_by_request),
     CASE(a_begin_waits_for_anothers_run),
     CASE(waits_for_runs_are_stopped),
