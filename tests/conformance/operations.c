@@ -624,12 +624,12 @@ static void closing_forgets_outcomes(void **state)
 
 /* ---- The engine hangs -------------------------------------------------------------------------- */
 
-#define PENDING    5000
-#define REQUEST_MS 2000
-#define LEASE_MS   50000
-#define SESSION_MS 20000
-#define CLOSE_MS   2000 /* what dibs.h allows beyond a request when the handle is closed */
-#define BLOCKED_US 1000
+#define PENDING          5000
+#define REQUEST_MS       2000
+#define LEASE_MS         50000
+#define CROWD_SESSION_MS 20000
+#define CLOSE_MS         2000 /* what dibs.h allows beyond a request when the handle is closed */
+#define BLOCKED_US       1000
 
 typedef struct tally {
     int outcomes[2 * PENDING]; /* of each id */
@@ -692,7 +692,7 @@ static void count(tally *t, const dibs_outcome *o)
  * many unlocks. */
 static dibs *start_all(tally *t)
 {
-    int64_t lease_ms = the.can.lease_of_handle ? SESSION_MS : LEASE_MS;
+    int64_t lease_ms = the.can.lease_of_handle ? CROWD_SESSION_MS : LEASE_MS;
     dibs *d = open_with(&(dibs_options){.request_ms = REQUEST_MS, .lease_ms = lease_ms});
     const dibs_lock_options quiet = {.no_renew = true};
     static dibs_grant *grant[PENDING];
