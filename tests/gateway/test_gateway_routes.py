@@ -278,6 +278,19 @@ def member_engine_down(t):
     wait_for(lambda: c.post('/closed', key=new_key()).status == 201, 'the engine', 20)
 
 
+@test('redis')
+def what_only_the_engine_can_answer_fails_closed(t):
+    """Tokens come from the engine: the application knows nothing of a request for one, and must not see its body as a request."""
+    app, _, c = t.pair({'path': '/open', 'key': 'optional', 'caller': 'none', 'token': 'optional', 'engine_down': 'open'})
+    t.server.kill()
+    try:
+        answer = c.post('/.dibs/token?route=/open', b'GET /smuggled HTTP/1.1\r\nHost: shop.example\r\n\r\n', Origin='http://shop.example')
+        assert answer.status == 503 and answer.problem['code'] == 'UNAVAILABLE', answer
+        assert not app.log(), app.log()
+    finally:
+        t.server.start()
+
+
 @test('sqlite')
 def member_token(t):
     app, g, c = t.pair({'path': '/required', 'key': 'optional', 'caller': 'none', 'token': 'required'},
@@ -308,14 +321,18 @@ def member_token(t):
 
 @test('sqlite')
 def member_fence(t):
-    app, _, c = t.pair({'path': '/stock/*', 'key': 'optional', 'caller': 'none', 'fence': 'stock:{segment}'})
+    app, _, c = t.pair({'path': '/stock/*', 'key': 'optional', 'caller': 'none', 'fence': 'stock:{segment}'},
+                       {'path': '/open', 'key': 'optional', 'caller': 'none', 'fence': 'open', 'engine_down': 'open'})
     assert c.post('/stock/1').status == 400, 'a fence is required'
-    for fence, status in (('10', 201), ('12', 201), ('11', 409), ('12', 201), ('15/14', 201), ('13', 409), ('x', 400), ('0', 400), ('9/10', 400)):
+    for fence, status in (('10', 201), ('12', 201), ('11', 409), ('12', 201), ('15/14', 201), ('13', 409), ('x', 400), ('0', 400), ('9/10', 400),
+                          ('9223372036854775808', 400), ('9999999999999999999', 400), ('18446744073709551617', 400)):
         answer = c.post('/stock/1', Dibs_Fence=fence)
         assert answer.status == status, (fence, answer)
         assert status != 409 or answer.problem['code'] == 'FENCED'
     assert c.post('/stock/2', Dibs_Fence='11').status == 201, 'another name'
     assert len(app.runs()) == 5, 'what was refused never came'
+    assert c.post('/open', Dibs_Fence='9999999999999999999').status == 400, 'a number that no engine takes is not an engine that is down'
+    assert len(app.runs()) == 5
 
 
 @test('sqlite')

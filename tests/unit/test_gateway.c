@@ -47,13 +47,24 @@ static void a_key_is_a_quoted_string_or_a_word(void **state)
 
 static void a_fence_has_its_floor(void **state)
 {
-    static const char *const bad[] = {"",   "0",   "x",  "1/", "1/2",
-                                      "/1", "1/0", "-1", "1 ", "99999999999999999999"};
+    static const char *const bad[] = {"",
+                                      "0",
+                                      "x",
+                                      "1/",
+                                      "1/2",
+                                      "/1",
+                                      "1/0",
+                                      "-1",
+                                      "1 ",
+                                      "99999999999999999999",
+                                      "9223372036854775808"};
     uint64_t fence, floor;
 
     (void)state;
     assert_true(gate_fence_read(text_of("42"), &fence, &floor) && fence == 42 && floor == 0);
     assert_true(gate_fence_read(text_of("42/40"), &fence, &floor) && fence == 42 && floor == 40);
+    assert_true(gate_fence_read(text_of("9223372036854775807"), &fence, &floor) &&
+                fence == INT64_MAX);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (gate_fence_read(text_of(bad[i]), &fence, &floor))
             fail_msg("accepted: %s", bad[i]);
