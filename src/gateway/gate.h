@@ -31,13 +31,19 @@ typedef struct gate_metrics gate_metrics;
 
 /* ---- The application ------------------------------------------------------------------------- */
 
+/* What a name resolved to. A connection that is being made keeps it: it may be resolved again meanwhile. */
+typedef struct gate_addresses {
+    size_t users;
+    struct addrinfo *list;
+} gate_addresses;
+
 typedef struct gate_target {
     const char *url;
     char host[256], port[8];
     bool tls;
     const char *ca; /* PEM file (default: the system's) */
     void *credentials;
-    struct addrinfo *addresses;
+    gate_addresses *addresses;
 } gate_target;
 
 /* Why there is no answer, or no more of it. */
@@ -53,7 +59,8 @@ struct gate_upstream {
     gate_link link;
     gate *g;
     gate_exchange *x; /* NULL: idle */
-    const struct addrinfo *address;
+    gate_addresses *addresses;
+    const struct addrinfo *address; /* of these: the one that is tried, or connected */
     gate_buffer in, out;
     size_t seen;
     wire_body body;

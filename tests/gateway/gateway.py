@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 import uuid
 
 import harness
@@ -126,6 +127,11 @@ class Gateway:
         said = line.search(self.process.err)
         assert said, self.process.err
         return int(said.group(1))
+
+    def metric(self, name):
+        """A gauge of /metrics."""
+        with urllib.request.urlopen('http://127.0.0.1:%d/metrics' % self.address('admin'), timeout=10) as answer:
+            return int(re.search(r'^dibs_gateway_%s (\d+)$' % name, answer.read().decode(), re.MULTILINE).group(1))
 
     def answers(self):
         with contextlib.suppress(OSError), socket.create_connection(('127.0.0.1', self.port), 1):
