@@ -481,10 +481,10 @@ const gate_route *gate_config_find(const gate_config *c, gate_method method, con
     return NULL;
 }
 
-const gate_route *gate_config_named(const gate_config *c, const char *pattern, size_t size)
+const gate_route *gate_config_with_tokens(const gate_config *c, const char *pattern)
 {
     for (size_t i = 0; i < c->count; i++)
-        if (strlen(c->route[i].path) == size && memcmp(c->route[i].path, pattern, size) == 0)
+        if (c->route[i].token != GATE_IGNORED && strcmp(c->route[i].path, pattern) == 0)
             return &c->route[i];
     return NULL;
 }

@@ -74,6 +74,14 @@ static bool read_fence(gate_exchange *x, const wire_head *h, gate_guard *g)
            refuse(x, 400, DIBS_INVALID, "the path is too long for a fence");
 }
 
+/* Certificates without a name, or clients without a certificate, would have the same keys. */
+static bool check_caller(gate_exchange *x, const gate_guard *g)
+{
+    return !g->keyed || !x->route->by_certificate || x->client->certificate[0] ||
+           refuse(x, 403, DIBS_DENIED,
+                  "this request needs a client certificate with a common name of 1 to 64 bytes");
+}
+
 /* Whose key it is. Only a hash of it is stored. */
 static void write_scope(gate_exchange *x, const wire_head *h, gate_guard *g)
 {
@@ -140,7 +148,7 @@ bool gate_guard_begin(gate_exchange *x, const wire_head *h, const char *path, wi
 
     if (!g)
         return false;
-    if (!read_key(x, h, g) || !read_token(x, h, g) || !read_fence(x, h, g))
+    if (!read_key(x, h, g) || !check_caller(x, g) || !read_token(x, h, g) || !read_fence(x, h, g))
         return false;
     if (!g->keyed && !g->tokened && !g->fenced) {
         gate_guard_free(x);
