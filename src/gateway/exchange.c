@@ -261,13 +261,19 @@ static void write_forwarded(gate_exchange *x, const wire_head *h)
     gate_buffer_format(out, "\r\nVia: 1.%d dibs\r\n", h->minor);
 }
 
+/* What the gateway says itself; and names that an application may take for those that the gateway reads. */
 static bool is_ours(const gate_exchange *x, wire_text name)
 {
     static const char *const ours[] = {"X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host",
                                        "Dibs-Attempt", NULL};
+    static const char *const read[] = {"Idempotency-Key", "Dibs-Token",        "Dibs-Fence",
+                                       "Content-Length",  "Transfer-Encoding", NULL};
 
     for (size_t i = 0; ours[i]; i++)
-        if (wire_is(name, ours[i]))
+        if (wire_is_alike(name, ours[i]))
+            return true;
+    for (size_t i = 0; read[i]; i++)
+        if (wire_is_alike(name, read[i]) && !wire_is(name, read[i]))
             return true;
     return wire_is(name, "Forwarded") && !gate_config_trusts(x->config, &x->client->address);
 }
