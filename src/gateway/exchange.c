@@ -355,28 +355,30 @@ static bool read_path(gate_exchange *x, const wire_head *h, char *path, wire_tex
     *query = (wire_text){mark ? mark : "", h->target.size - size};
     if (gate_path_normal(h->target.at, size, path))
         return true;
-    gate_refuse(x, 400, DIBS_INVALID,
-                "the path has an invalid escape, a control character or a backslash");
+    gate_refuse(
+        x, 400, DIBS_INVALID,
+        "the path has an invalid escape, a control character, a backslash, or a dot segment "
+        "with parameters");
     return false;
 }
 
-static void begin(gate_exchange *x, wire_head *h, char *path, char *merged)
+static void begin(gate_exchange *x, wire_head *h, char *path, char *plain)
 {
     wire_text query;
 
     if (!read_path(x, h, path, &query))
         return;
-    strcpy(merged, path);
-    gate_path_merge(merged);
-    if (strncmp(merged, "/.dibs/", 7) == 0) {
-        if (strcmp(merged, "/.dibs/token") == 0 && strcmp(x->method, "POST") == 0)
+    strcpy(plain, path);
+    gate_path_plain(plain);
+    if (strncmp(plain, "/.dibs/", 7) == 0) {
+        if (strcmp(plain, "/.dibs/token") == 0 && strcmp(x->method, "POST") == 0)
             gate_token_issue(x, h, query);
         else
             gate_refuse(x, 404, DIBS_NOT_FOUND, "the gateway has only POST /.dibs/token here");
         return;
     }
-    x->route = gate_config_find(x->config, method_of(h->method), merged);
-    if (x->route && !gate_guard_begin(x, h, merged, query))
+    x->route = gate_config_find(x->config, method_of(h->method), plain);
+    if (x->route && !gate_guard_begin(x, h, path, plain, query))
         return;
     write_request(x, h, path, query);
     if (!x->guard)

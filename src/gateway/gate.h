@@ -178,8 +178,9 @@ const char *gate_failure_text(gate_failure why);
 
 /* ---- Guarded requests ------------------------------------------------------------------------ */
 
-/* False: it was refused. Sets x->guard if there is something to guard. */
-bool gate_guard_begin(gate_exchange *x, const wire_head *h, const char *path, wire_text query);
+/* False: it was refused. Sets x->guard if there is something to guard. `plain`: what the route was found by. */
+bool gate_guard_begin(gate_exchange *x, const wire_head *h, const char *path, const char *plain,
+                      wire_text query);
 void gate_guard_body(gate_exchange *x, wire_text part);
 void gate_guard_complete(gate_exchange *x);
 void gate_guard_head(gate_exchange *x, const wire_head *h);

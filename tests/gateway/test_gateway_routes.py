@@ -117,10 +117,18 @@ def member_path(t):
     app, _, c = t.pair({'path': '/one', 'caller': 'none'}, {'path': '/seg/*/x', 'caller': 'none'}, {'path': '/rest/**', 'caller': 'none'})
     for path, guarded in (('/one', True), ('/one/', False), ('/one/two', False), ('/on%65', True), ('/x/../one', True), ('/two', False),
                           ('/seg/1/x', True), ('/seg/1/2/x', False), ('/seg/1', False), ('/rest/a', True), ('/rest/a/b/c', True), ('/resting', False),
-                          ('/one%2Ftwo', False), ('/seg/a%2Fb/x', True)):
+                          ('/one%2Ftwo', False), ('/seg/a%2Fb/x', True), ('//one', True), ('/one;a=b', True), ('/seg;a/1;b/x;c', True), ('/;a/one', True),
+                          ('/one%3Ba', False)):
         key = new_key()
         c.post(path, key=key)
         assert c.post(path, key=key).replayed == guarded, path
+    key = new_key()  # an application may still tell them apart: it sees them, and they are another request
+    assert c.post('/one;a=b', key=key).status == 201 and app.log('request')[-1]['target'] == '/one;a=b'
+    assert c.post('/one;a=c', key=key).status == c.post('/one', key=key).status == 422
+    before = len(app.log())
+    for path in ('/x/..;/one', '/.;a/one', '/x/%2e%2E;a=b/one'):
+        assert c.post(path, key=new_key()).status == 400, path
+    assert len(app.log()) == before
 
 
 @test('sqlite')
@@ -331,6 +339,7 @@ def member_fence(t):
         answer = c.post('/stock/1', Dibs_Fence=fence)
         assert answer.status == status, (fence, answer)
         assert status != 409 or answer.problem['code'] == 'FENCED'
+    assert c.post('/stock/1;a=b', Dibs_Fence='11').status == 409, 'parameters make no other name'
     assert c.post('/stock/2', Dibs_Fence='11').status == 201, 'another name'
     assert len(app.runs()) == 5, 'what was refused never came'
     assert c.post('/open', Dibs_Fence='9999999999999999999').status == 400, 'a number that no engine takes is not an engine that is down'
