@@ -365,6 +365,8 @@ static bool read_limit(reader *r, const char *name, const json_t *value, gate_li
         return read_size(r, name, value, 1, 1000000, &l->connections);
     if (strcmp(name, "slow") == 0)
         return read_span(r, name, value, 100, DAY_MS, &l->slow_ms);
+    if (strcmp(name, "upload") == 0)
+        return read_span(r, name, value, 100, DAY_MS, &l->upload_ms);
     if (strcmp(name, "upstream") == 0)
         return read_size(r, name, value, 1, 100000, &l->upstream);
     if (strcmp(name, "trusted") == 0)
@@ -415,6 +417,7 @@ static const gate_limits limits = {.head = 16 * 1024,
                                    .answer = 1024 * 1024,
                                    .connections = 20000,
                                    .slow_ms = 30000,
+                                   .upload_ms = 300000,
                                    .upstream = 100};
 
 static json_t *load(const char *path, dibs_error *err)

@@ -53,7 +53,7 @@ typedef struct gate_network {
 } gate_network;
 
 typedef struct gate_limits {
-    int64_t head, body, answer, connections, slow_ms, upstream;
+    int64_t head, body, answer, connections, slow_ms, upload_ms, upstream;
     gate_network trusted[GATE_TRUSTED_MAX];
     size_t trusted_count;
 } gate_limits;

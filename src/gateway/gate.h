@@ -98,6 +98,7 @@ struct gate_client {
     wire_body body; /* of the request */
     http_timer timer;
     int64_t until_ms; /* of what is waited for; 0: of nothing */
+    int64_t whole_ms; /* when the whole body has to be there, if it is kept in memory */
     bool closing;     /* after what is in `out` */
     bool busy;        /* gate_client_go is running */
     struct in6_addr address;
@@ -223,6 +224,8 @@ struct gate {
     http_socket sockets[GATE_LISTENS];
     gate_link listeners[GATE_LISTENS];
     size_t listens;
+    http_timer accept_again;
+    bool starved; /* there was no descriptor for a client */
     http_tls *tls;
     bool by_certificate; /* clients need one */
     gate_client *clients;
