@@ -1,12 +1,10 @@
 """What a key does, and each member of a route: a test that fails when it is ignored."""
 
-import contextlib
 import json
-import socket
 import threading
 import time
 
-from gateway import Client, REFUSE, new_key
+from gateway import Client, Freezing, REFUSE, new_key
 from harness import test, wait_for
 
 
@@ -356,38 +354,12 @@ def member_set_cookie(t):
         assert c.post(path + '?cookie=1', key=key).all('Set-Cookie') == kept, path
 
 
-class Freezing(threading.Thread):
-    """Forwards connections to a port, until bytes for it contain `mark`: those and what follows stay here."""
-
-    def __init__(self, port, mark):
-        super().__init__(daemon=True)
-        self.to, self.mark, self.frozen = port, mark, threading.Event()
-        self.listener = socket.create_server(('127.0.0.1', 0))
-        self.port = self.listener.getsockname()[1]
-        self.start()
-
-    def run(self):
-        while True:
-            client, _ = self.listener.accept()
-            server = socket.create_connection(('127.0.0.1', self.to))
-            for source, sink, mark in ((client, server, self.mark), (server, client, None)):
-                threading.Thread(target=self.pump, args=(source, sink, mark), daemon=True).start()
-
-    def pump(self, source, sink, mark):
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                if mark and mark in data:
-                    self.frozen.set()
-                if not self.frozen.is_set():
-                    sink.sendall(data)
-            sink.close()
-
-
 @test('redis')
 def member_prove(t):
     """A gateway that died before it recorded that it sends is known to have sent nothing."""
     route = {'path': '/orders', 'caller': 'none', 'prove': True, 'lease': '1s', 'wait': '0s'}
-    app, between, key = t.application(), Freezing(t.server.port, b'sent'), new_key()
+    app, between, key = t.application(), Freezing(t.server.port), new_key()
+    between.freeze_at(b'sent')
     dying = t.gateway(app, (route,), url='redis://127.0.0.1:%d' % between.port)
     later(Client(dying).post, '/orders', key=key)
     assert between.frozen.wait(10), 'the record'
