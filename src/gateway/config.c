@@ -361,8 +361,10 @@ static bool read_limit(reader *r, const char *name, const json_t *value, gate_li
         return read_size(r, name, value, 0, 1024 * 1024 * 1024, &l->body);
     if (strcmp(name, "answer") == 0)
         return read_size(r, name, value, 0, 1024 * 1024 * 1024, &l->answer);
-    if (strcmp(name, "connections") == 0)
+    if (strcmp(name, "connections") == 0) {
+        l->connections_given = true;
         return read_size(r, name, value, 1, 1000000, &l->connections);
+    }
     if (strcmp(name, "slow") == 0)
         return read_span(r, name, value, 100, DAY_MS, &l->slow_ms);
     if (strcmp(name, "upload") == 0)

@@ -54,6 +54,7 @@ typedef struct gate_network {
 
 typedef struct gate_limits {
     int64_t head, body, answer, connections, slow_ms, upload_ms, upstream;
+    bool connections_given; /* not the default */
     gate_network trusted[GATE_TRUSTED_MAX];
     size_t trusted_count;
 } gate_limits;

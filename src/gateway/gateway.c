@@ -181,9 +181,10 @@ static void fit_connections(gate_config *c)
         room = SPARE_FILES;
     if (l->connections <= room)
         return;
+    if (l->connections_given)
+        cli_say("limits.connections is %lld, because the process may open %lld files",
+                (long long)room, (long long)files.rlim_cur);
     l->connections = room;
-    cli_say("limits.connections is %lld, because the process may open %lld files", (long long)room,
-            (long long)files.rlim_cur);
 }
 
 /* What cannot be read is reported, and what was there stays. */

@@ -95,7 +95,7 @@ def clients_that_came_without_a_descriptor_are_served_later(t):
 
 @test('sqlite')
 def clients_leave_descriptors_for_the_application(t):
-    app, g, kept = t.pair(limits={'upstream': 20})
+    app, g, kept = t.pair(limits={'upstream': 20, 'connections': 10000})
     resource.prlimit(g.process.pid, resource.RLIMIT_NOFILE, (200, 200))
     g.process.signal(1)
     wait_for(lambda: b'limits.connections is 116' in g.process.err and b'reloaded' in g.process.err, 'the limit')
