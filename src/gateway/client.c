@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { LINGER_MS = 2000, ACCEPTS = 64 };
+enum { LINGER_MS = 2000, ACCEPTS = 64, STARVED_MS = 200 };
 
 /* ---- Time ------------------------------------------------------------------------------------ */
 
@@ -24,6 +24,10 @@ static void on_timer(http_timer *timer)
         return;
     if (left > 0) {
         http_timer_set(c->g->http, timer, left, on_timer);
+        return;
+    }
+    if (c->stage == GATE_BODY && c->x && c->x->guard) {
+        gate_refuse(c->x, 408, DIBS_INVALID, "the body did not come in time");
         return;
     }
     /* A head that has begun to come is answered, an idle connection is closed. */
@@ -46,6 +50,17 @@ static void expect_within(gate_client *c, int64_t ms)
 static int64_t slow_ms(const gate_client *c)
 {
     return c->g->config->limits.slow_ms;
+}
+
+/* The next piece of a body. What is collected has to be whole one day, too. */
+static void expect_piece(gate_client *c)
+{
+    int64_t left = c->whole_ms - http_now_ms();
+
+    if (c->x && c->x->guard && left < slow_ms(c))
+        expect_within(c, left > 0 ? left : 1);
+    else
+        expect_within(c, slow_ms(c));
 }
 
 /* ---- Coming and going ------------------------------------------------------------------------ */
@@ -123,6 +138,23 @@ static void open_client(gate *g, int fd, const struct sockaddr *a, socklen_t siz
         gate_client_close(c, true);
 }
 
+static void on_accept_again(http_timer *timer)
+{
+    gate *g = (gate *)((char *)timer - offsetof(gate, accept_again));
+
+    for (size_t i = 0; i < g->listens; i++)
+        gate_link_again(&g->listeners[i]);
+}
+
+/* Without a descriptor the client stays in the kernel's queue, where no edge speaks of it: it is looked for again. */
+static void wait_for_descriptor(gate *g)
+{
+    if (!g->starved)
+        gate_say(g, "a client waits to be accepted: %s", strerror(errno));
+    g->starved = true;
+    http_timer_set(g->http, &g->accept_again, STARVED_MS, on_accept_again);
+}
+
 void gate_client_accept(gate_link *l)
 {
     gate *g = (gate *)((char *)l->loop - offsetof(gate, loop));
@@ -136,6 +168,10 @@ void gate_client_accept(gate_link *l)
             open_client(g, fd, (struct sockaddr *)&a, size, g->tls && !local);
         else if (errno != ECONNABORTED && errno != EINTR)
             l->can_read = false;
+        if (fd >= 0)
+            g->starved = false;
+        else if (!l->can_read && errno != EAGAIN)
+            wait_for_descriptor(g);
     }
     if (l->can_read)
         gate_link_again(l);
@@ -192,8 +228,9 @@ static bool read_head(gate_client *c)
     if (c->link.fd < 0)
         return false;
     gate_buffer_drop(&c->in, (size_t)size);
+    c->whole_ms = http_now_ms() + c->g->config->limits.upload_ms;
     if (c->stage == GATE_BODY)
-        expect_within(c, slow_ms(c));
+        expect_piece(c);
     return true;
 }
 
@@ -219,7 +256,8 @@ static bool read_body(gate_client *c)
         gate_exchange_body(c->x, part);
     if (c->link.fd >= 0)
         gate_buffer_drop(&c->in, (size_t)taken);
-    expect_within(c, slow_ms(c));
+    if (c->x)
+        expect_piece(c);
     return taken > 0;
 }
 

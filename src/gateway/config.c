@@ -361,10 +361,14 @@ static bool read_limit(reader *r, const char *name, const json_t *value, gate_li
         return read_size(r, name, value, 0, 1024 * 1024 * 1024, &l->body);
     if (strcmp(name, "answer") == 0)
         return read_size(r, name, value, 0, 1024 * 1024 * 1024, &l->answer);
-    if (strcmp(name, "connections") == 0)
+    if (strcmp(name, "connections") == 0) {
+        l->connections_given = true;
         return read_size(r, name, value, 1, 1000000, &l->connections);
+    }
     if (strcmp(name, "slow") == 0)
         return read_span(r, name, value, 100, DAY_MS, &l->slow_ms);
+    if (strcmp(name, "upload") == 0)
+        return read_span(r, name, value, 100, DAY_MS, &l->upload_ms);
     if (strcmp(name, "upstream") == 0)
         return read_size(r, name, value, 1, 100000, &l->upstream);
     if (strcmp(name, "trusted") == 0)
@@ -415,6 +419,7 @@ static const gate_limits limits = {.head = 16 * 1024,
                                    .answer = 1024 * 1024,
                                    .connections = 20000,
                                    .slow_ms = 30000,
+                                   .upload_ms = 300000,
                                    .upstream = 100};
 
 static json_t *load(const char *path, dibs_error *err)
@@ -481,10 +486,10 @@ const gate_route *gate_config_find(const gate_config *c, gate_method method, con
     return NULL;
 }
 
-const gate_route *gate_config_named(const gate_config *c, const char *pattern, size_t size)
+const gate_route *gate_config_with_tokens(const gate_config *c, const char *pattern)
 {
     for (size_t i = 0; i < c->count; i++)
-        if (strlen(c->route[i].path) == size && memcmp(c->route[i].path, pattern, size) == 0)
+        if (c->route[i].token != GATE_IGNORED && strcmp(c->route[i].path, pattern) == 0)
             return &c->route[i];
     return NULL;
 }

@@ -53,7 +53,8 @@ typedef struct gate_network {
 } gate_network;
 
 typedef struct gate_limits {
-    int64_t head, body, answer, connections, slow_ms, upstream;
+    int64_t head, body, answer, connections, slow_ms, upload_ms, upstream;
+    bool connections_given; /* not the default */
     gate_network trusted[GATE_TRUSTED_MAX];
     size_t trusted_count;
 } gate_limits;
@@ -72,8 +73,8 @@ void gate_config_drop(gate_config *c);
 
 /* NULL: none matches. */
 const gate_route *gate_config_find(const gate_config *c, gate_method method, const char *path);
-/* The route whose pattern is written like this; NULL: there is none. */
-const gate_route *gate_config_named(const gate_config *c, const char *pattern, size_t size);
+/* The first route with tokens whose pattern is written like this, whatever its methods; NULL: there is none. */
+const gate_route *gate_config_with_tokens(const gate_config *c, const char *pattern);
 bool gate_config_trusts(const gate_config *c, const struct in6_addr *address);
 bool gate_address_parse(const char *text, struct in6_addr *out); /* IPv4 as ::ffff:a.b.c.d */
 

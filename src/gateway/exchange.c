@@ -261,13 +261,19 @@ static void write_forwarded(gate_exchange *x, const wire_head *h)
     gate_buffer_format(out, "\r\nVia: 1.%d dibs\r\n", h->minor);
 }
 
+/* What the gateway says itself; and names that an application may take for those that the gateway reads. */
 static bool is_ours(const gate_exchange *x, wire_text name)
 {
     static const char *const ours[] = {"X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host",
                                        "Dibs-Attempt", NULL};
+    static const char *const read[] = {"Idempotency-Key", "Dibs-Token",        "Dibs-Fence",
+                                       "Content-Length",  "Transfer-Encoding", NULL};
 
     for (size_t i = 0; ours[i]; i++)
-        if (wire_is(name, ours[i]))
+        if (wire_is_alike(name, ours[i]))
+            return true;
+    for (size_t i = 0; read[i]; i++)
+        if (wire_is_alike(name, read[i]) && !wire_is(name, read[i]))
             return true;
     return wire_is(name, "Forwarded") && !gate_config_trusts(x->config, &x->client->address);
 }
@@ -349,28 +355,30 @@ static bool read_path(gate_exchange *x, const wire_head *h, char *path, wire_tex
     *query = (wire_text){mark ? mark : "", h->target.size - size};
     if (gate_path_normal(h->target.at, size, path))
         return true;
-    gate_refuse(x, 400, DIBS_INVALID,
-                "the path has an invalid escape, a control character or a backslash");
+    gate_refuse(
+        x, 400, DIBS_INVALID,
+        "the path has an invalid escape, a control character, a backslash, or a dot segment "
+        "with parameters");
     return false;
 }
 
-static void begin(gate_exchange *x, wire_head *h, char *path, char *merged)
+static void begin(gate_exchange *x, wire_head *h, char *path, char *plain)
 {
     wire_text query;
 
     if (!read_path(x, h, path, &query))
         return;
-    strcpy(merged, path);
-    gate_path_merge(merged);
-    if (strncmp(merged, "/.dibs/", 7) == 0) {
-        if (strcmp(merged, "/.dibs/token") == 0 && strcmp(x->method, "POST") == 0)
+    strcpy(plain, path);
+    gate_path_plain(plain);
+    if (strncmp(plain, "/.dibs/", 7) == 0) {
+        if (strcmp(plain, "/.dibs/token") == 0 && strcmp(x->method, "POST") == 0)
             gate_token_issue(x, h, query);
         else
             gate_refuse(x, 404, DIBS_NOT_FOUND, "the gateway has only POST /.dibs/token here");
         return;
     }
-    x->route = gate_config_find(x->config, method_of(h->method), merged);
-    if (x->route && !gate_guard_begin(x, h, merged, query))
+    x->route = gate_config_find(x->config, method_of(h->method), plain);
+    if (x->route && !gate_guard_begin(x, h, path, plain, query))
         return;
     write_request(x, h, path, query);
     if (!x->guard)

@@ -31,13 +31,19 @@ typedef struct gate_metrics gate_metrics;
 
 /* ---- The application ------------------------------------------------------------------------- */
 
+/* What a name resolved to. A connection that is being made keeps it: it may be resolved again meanwhile. */
+typedef struct gate_addresses {
+    size_t users;
+    struct addrinfo *list;
+} gate_addresses;
+
 typedef struct gate_target {
     const char *url;
     char host[256], port[8];
     bool tls;
     const char *ca; /* PEM file (default: the system's) */
     void *credentials;
-    struct addrinfo *addresses;
+    gate_addresses *addresses;
 } gate_target;
 
 /* Why there is no answer, or no more of it. */
@@ -53,7 +59,8 @@ struct gate_upstream {
     gate_link link;
     gate *g;
     gate_exchange *x; /* NULL: idle */
-    const struct addrinfo *address;
+    gate_addresses *addresses;
+    const struct addrinfo *address; /* of these: the one that is tried, or connected */
     gate_buffer in, out;
     size_t seen;
     wire_body body;
@@ -91,6 +98,7 @@ struct gate_client {
     wire_body body; /* of the request */
     http_timer timer;
     int64_t until_ms; /* of what is waited for; 0: of nothing */
+    int64_t whole_ms; /* when the whole body has to be there, if it is kept in memory */
     bool closing;     /* after what is in `out` */
     bool busy;        /* gate_client_go is running */
     struct in6_addr address;
@@ -171,8 +179,9 @@ const char *gate_failure_text(gate_failure why);
 
 /* ---- Guarded requests ------------------------------------------------------------------------ */
 
-/* False: it was refused. Sets x->guard if there is something to guard. */
-bool gate_guard_begin(gate_exchange *x, const wire_head *h, const char *path, wire_text query);
+/* False: it was refused. Sets x->guard if there is something to guard. `plain`: what the route was found by. */
+bool gate_guard_begin(gate_exchange *x, const wire_head *h, const char *path, const char *plain,
+                      wire_text query);
 void gate_guard_body(gate_exchange *x, wire_text part);
 void gate_guard_complete(gate_exchange *x);
 void gate_guard_head(gate_exchange *x, const wire_head *h);
@@ -215,6 +224,8 @@ struct gate {
     http_socket sockets[GATE_LISTENS];
     gate_link listeners[GATE_LISTENS];
     size_t listens;
+    http_timer accept_again;
+    bool starved; /* there was no descriptor for a client */
     http_tls *tls;
     bool by_certificate; /* clients need one */
     gate_client *clients;

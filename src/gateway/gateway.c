@@ -9,9 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
-enum { DRAIN_MS = 60000, LOOK_MS = 50, HEAD_ROOM = 4096 };
+enum { LOOK_MS = 50, HEAD_ROOM = 4096, SPARE_FILES = 64 };
 
 static const char help[] =
     "usage: dibs gateway --upstream URL [--listen ADDRESS]... [--config FILE]\n"
@@ -166,6 +167,26 @@ static gate_config *read_config(gate *g, dibs_error *err)
     return NULL;
 }
 
+/* A client that is accepted without a descriptor for the application, the engine or a file left is served badly. */
+static void fit_connections(gate_config *c)
+{
+    gate_limits *l = &c->limits;
+    int64_t room;
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur > INT32_MAX)
+        return;
+    room = (int64_t)files.rlim_cur - l->upstream - SPARE_FILES;
+    if (room < SPARE_FILES)
+        room = SPARE_FILES;
+    if (l->connections <= room)
+        return;
+    if (l->connections_given)
+        cli_say("limits.connections is %lld, because the process may open %lld files",
+                (long long)room, (long long)files.rlim_cur);
+    l->connections = room;
+}
+
 /* What cannot be read is reported, and what was there stays. */
 static void on_reload(void *data, const dibs_error *ignored)
 {
@@ -180,6 +201,7 @@ static void on_reload(void *data, const dibs_error *ignored)
     }
     gate_config_drop(g->config);
     g->config = fresh;
+    fit_connections(fresh);
     open_log(g);
     if (g->tls && !http_tls_reload(g->tls, &err))
         cli_say("reload: %s; the old one stays in use", err.message);
@@ -306,7 +328,9 @@ static int gate_all(gate *g, const arguments *a)
     if (code == 0)
         code = open_log(g);
     if (code == 0)
-        code = open_admin(g, a->admin);
+        code = open_admin(g, a->admin); /* which raises the limit of files */
+    if (code == 0)
+        fit_connections(g->config);
     if (code == 0)
         code = open_listeners(g, a->listen);
     if (code == 0)

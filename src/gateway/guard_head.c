@@ -49,7 +49,7 @@ static bool read_token(gate_exchange *x, const wire_head *h, gate_guard *g)
     return true;
 }
 
-static bool read_fence(gate_exchange *x, const wire_head *h, gate_guard *g)
+static bool read_fence(gate_exchange *x, const wire_head *h, gate_guard *g, const char *plain)
 {
     const wire_field *f = x->route->fence ? wire_find(h, "Dibs-Fence", 0) : NULL;
     const char *brace = x->route->fence ? strstr(x->route->fence, "{segment}") : NULL,
@@ -64,7 +64,7 @@ static bool read_fence(gate_exchange *x, const wire_head *h, gate_guard *g)
         return refuse(x, 400, DIBS_INVALID,
                       "this request needs one Dibs-Fence: FENCE or FENCE/FLOOR");
     if (brace)
-        gate_pattern_match(x->route->path, g->path, &segment, &size);
+        gate_pattern_match(x->route->path, plain, &segment, &size);
     written = brace ? snprintf(g->cell, sizeof g->cell, "fence:%.*s%.*s%s",
                                (int)(brace - x->route->fence), x->route->fence, (int)size, segment,
                                brace + 9)
@@ -72,6 +72,14 @@ static bool read_fence(gate_exchange *x, const wire_head *h, gate_guard *g)
     g->fenced = true;
     return written < (int)sizeof g->cell ||
            refuse(x, 400, DIBS_INVALID, "the path is too long for a fence");
+}
+
+/* Certificates without a name, or clients without a certificate, would have the same keys. */
+static bool check_caller(gate_exchange *x, const gate_guard *g)
+{
+    return !g->keyed || !x->route->by_certificate || x->client->certificate[0] ||
+           refuse(x, 403, DIBS_DENIED,
+                  "this request needs a client certificate with a common name of 1 to 64 bytes");
 }
 
 /* Whose key it is. Only a hash of it is stored. */
@@ -134,13 +142,15 @@ bool gate_guard_expect_body(gate_exchange *x, const wire_head *h)
     return true;
 }
 
-bool gate_guard_begin(gate_exchange *x, const wire_head *h, const char *path, wire_text query)
+bool gate_guard_begin(gate_exchange *x, const wire_head *h, const char *path, const char *plain,
+                      wire_text query)
 {
     gate_guard *g = gate_guard_new(x, path, query);
 
     if (!g)
         return false;
-    if (!read_key(x, h, g) || !read_token(x, h, g) || !read_fence(x, h, g))
+    if (!read_key(x, h, g) || !check_caller(x, g) || !read_token(x, h, g) ||
+        !read_fence(x, h, g, plain))
         return false;
     if (!g->keyed && !g->tokened && !g->fenced) {
         gate_guard_free(x);

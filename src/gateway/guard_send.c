@@ -17,20 +17,31 @@ static bool is_trouble(dibs_status status)
            status == DIBS_ENGINE_FAILED || status == DIBS_NO_MEMORY || status == DIBS_CANCELLED;
 }
 
+/* Only what the engine could not decide may go on without it. A token comes from the engine or from nowhere. */
+static bool may_go_on(const gate_guard *g, dibs_status status)
+{
+    return g->x->route->open && !g->claimed && !g->issues && is_trouble(status) &&
+           status != DIBS_NO_MEMORY;
+}
+
 /* What the engine says names servers: that is for the log. */
 void gate_guard_without_engine(gate_guard *g, const dibs_error *err)
 {
     gate_exchange *x = g->x;
 
     gate_say(x->g, "engine: %s", err->message);
-    if (x->route->open && !g->claimed && err->status != DIBS_NO_MEMORY) {
+    if (may_go_on(g, err->status)) {
         x->result = GATE_UNPROTECTED;
         g->keyed = false;
         forward(g);
         return;
     }
-    GATE_ANSWER(g, DIBS_OP_ONCE_UNDO, GATE_FAILED, 503, DIBS_UNAVAILABLE, 1, "",
-                "the engine that keeps the keys is unavailable; the request was not sent");
+    if (err->status == DIBS_INVALID)
+        GATE_ANSWER(g, DIBS_OP_ONCE_UNDO, GATE_REFUSED, 400, DIBS_INVALID, 0, "",
+                    "the engine takes no such key, token or fence; the request was not sent");
+    else
+        GATE_ANSWER(g, DIBS_OP_ONCE_UNDO, GATE_FAILED, 503, DIBS_UNAVAILABLE, 1, "",
+                    "the engine that keeps the keys is unavailable; the request was not sent");
 }
 
 /* ---- Sending ----------------------------------------------------------------------------------- */

@@ -61,10 +61,10 @@ void gate_token_issue(gate_exchange *x, const wire_head *h, wire_text query)
     bool given = size > 0 && size < sizeof path && memcmp(query.at, name, sizeof name - 1) == 0 &&
                  gate_query_decode(query.at + sizeof name - 1, size, path);
 
-    x->route = given ? gate_config_named(x->config, path, strlen(path)) : NULL;
+    x->route = given ? gate_config_with_tokens(x->config, path) : NULL;
     if (!is_own_page(h))
         gate_refuse(x, 403, DIBS_DENIED, "tokens are for pages of this origin");
-    else if (!x->route || x->route->token == GATE_IGNORED)
+    else if (!x->route)
         gate_refuse(x, 404, DIBS_NOT_FOUND, "?route= names the path of a route with tokens");
     else if (gate_guard_new(x, "", (wire_text){"", 0})) {
         x->guard->issues = true;

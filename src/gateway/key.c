@@ -43,6 +43,7 @@ bool gate_key_read(wire_text value, char out[GATE_KEY_SIZE])
 
 /* ---- The fence ------------------------------------------------------------------------------- */
 
+/* A fence has 63 bits; 19 digits fit 64. */
 static const char *read_number(const char *at, const char *end, uint64_t *out)
 {
     const char *from = at;
@@ -50,7 +51,7 @@ static const char *read_number(const char *at, const char *end, uint64_t *out)
     *out = 0;
     for (; at < end && *at >= '0' && *at <= '9' && at - from < 19; at++)
         *out = *out * 10 + (uint64_t)(*at - '0');
-    return at > from && *out > 0 ? at : NULL;
+    return at > from && *out > 0 && *out <= INT64_MAX ? at : NULL;
 }
 
 bool gate_fence_read(wire_text value, uint64_t *fence, uint64_t *floor)

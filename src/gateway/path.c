@@ -99,16 +99,21 @@ bool gate_path_normal(const char *path, size_t size, char *out)
         return false;
     if (out[0] == '/')
         remove_dots(out);
-    return true;
+    return !strstr(out, "/.;") && !strstr(out, "/..;");
 }
 
-void gate_path_merge(char *path)
+void gate_path_plain(char *path)
 {
     char *to = path;
 
-    for (const char *at = path; *at; at++)
-        if (at[0] != '/' || at[1] != '/')
-            *to++ = *at;
+    for (const char *at = path; *at;) {
+        if (*at == ';')
+            at += strcspn(at, "/");
+        else if (*at == '/' && to > path && to[-1] == '/')
+            at++;
+        else
+            *to++ = *at++;
+    }
     *to = '\0';
 }
 
@@ -126,7 +131,7 @@ bool gate_pattern_valid(const char *pattern)
 
     if (pattern[0] != '/' || strlen(pattern) >= sizeof normal ||
         !gate_path_normal(pattern, strlen(pattern), normal) || strcmp(normal, pattern) != 0 ||
-        strstr(pattern, "//") || strpbrk(pattern, "?# \"{}"))
+        strstr(pattern, "//") || strpbrk(pattern, "?# \"{};"))
         return false;
     for (const char *at = pattern + 1; *at; at += at[0] == '/') {
         size_t n = segment(at);

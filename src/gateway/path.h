@@ -6,11 +6,11 @@
 #include <stddef.h>
 
 /* The normal form of `path`: escapes of unreserved characters are decoded, the others have capital digits, dot
- * segments are removed. `out` has room for size + 1. False: an escape is invalid or hides a control character, or a backslash
- * is in it. */
+ * segments are removed. `out` has room for size + 1. False: an escape is invalid or hides a control character, a backslash
+ * is in it, or a dot segment with parameters, which servlet containers remove later. */
 bool gate_path_normal(const char *path, size_t size, char *out);
-/* In place: what routes are compared with, where // is one /. */
-void gate_path_merge(char *path);
+/* In place: what routes are compared with. // is one /, and the parameters of a segment (";a=b") are left out. */
+void gate_path_plain(char *path);
 
 /* A value of a query, decoded; `out` has room for size + 1. False: an escape is invalid, or a NUL. */
 bool gate_query_decode(const char *text, size_t size, char *out);

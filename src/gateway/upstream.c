@@ -58,6 +58,28 @@ static bool parse(gate_target *t, dibs_error *err)
     return true;
 }
 
+static void drop_addresses(gate_addresses *a)
+{
+    if (!a || --a->users > 0)
+        return;
+    freeaddrinfo(a->list);
+    free(a);
+}
+
+static bool use_addresses(gate_target *t, struct addrinfo *list)
+{
+    gate_addresses *fresh = malloc(sizeof *fresh);
+
+    if (!fresh) {
+        freeaddrinfo(list);
+        return false;
+    }
+    *fresh = (gate_addresses){.users = 1, .list = list};
+    drop_addresses(t->addresses);
+    t->addresses = fresh;
+    return true;
+}
+
 bool gate_target_resolve(gate_target *t, dibs_error *err)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
@@ -70,10 +92,7 @@ bool gate_target_resolve(gate_target *t, dibs_error *err)
             getaddrinfo(t->host, t->port, &(struct addrinfo){.ai_socktype = SOCK_STREAM}, &fresh);
     if (failed)
         return wrong(err, t->url, gai_strerror(failed));
-    if (t->addresses)
-        freeaddrinfo(t->addresses);
-    t->addresses = fresh;
-    return true;
+    return use_addresses(t, fresh) || wrong(err, t->url, "out of memory");
 }
 
 static bool open_tls(gate_target *t, dibs_error *err)
@@ -96,8 +115,7 @@ bool gate_target_read(gate_target *t, dibs_error *err)
 
 void gate_target_close(gate_target *t)
 {
-    if (t->addresses)
-        freeaddrinfo(t->addresses);
+    drop_addresses(t->addresses);
     if (t->credentials)
         gnutls_certificate_free_credentials(t->credentials);
 }
@@ -148,6 +166,7 @@ static void on_released(gate_link *l)
 {
     gate_upstream *u = (gate_upstream *)((char *)l - offsetof(gate_upstream, link));
 
+    drop_addresses(u->addresses);
     gate_buffer_free(&u->in);
     gate_buffer_free(&u->out);
     free(u->body.trailer);
@@ -214,6 +233,7 @@ static bool connect_next(gate_upstream *u);
 /* Once more over a fresh connection: nothing came back, and the request may be sent twice. */
 static bool send_again(gate_upstream *u)
 {
+    gate *g = u->g;
     gate_exchange *x = u->x;
 
     if (!u->reused || u->answering || !x->repeatable || gate_buffer_size(&u->in) > 0)
@@ -222,6 +242,7 @@ static bool send_again(gate_upstream *u)
     u->x = NULL;
     close_upstream(u, false);
     gate_upstream_ask(x);
+    next_in_queue(g); /* if that could not open another one */
     return true;
 }
 
@@ -292,19 +313,21 @@ static bool connect_next(gate_upstream *u)
     return false;
 }
 
-static gate_upstream *open_upstream(gate *g)
+/* A connection to `address`, or to one behind it. */
+static gate_upstream *open_upstream(gate *g, gate_addresses *addresses,
+                                    const struct addrinfo *address)
 {
     gate_upstream *u = calloc(1, sizeof *u);
 
     if (!u)
         return NULL;
-    u->g = g;
+    *u = (gate_upstream){.g = g, .addresses = addresses, .address = address};
     u->link.fd = -1;
     u->link.ready = on_ready;
     u->link.released = on_released;
-    u->address = g->target.addresses;
+    addresses->users++;
     if (!connect_next(u)) {
-        free(u);
+        on_released(&u->link);
         return NULL;
     }
     g->upstreams++;
@@ -315,22 +338,17 @@ static gate_upstream *open_upstream(gate *g)
 static void try_next_address(gate_upstream *u)
 {
     gate_exchange *x = u->x;
-    gate_upstream *other = u->address ? calloc(1, sizeof *other) : NULL;
+    gate_upstream *other =
+        u->address ? open_upstream(u->g, u->addresses, u->address->ai_next) : NULL;
 
-    if (other) {
-        *other = (gate_upstream){.g = u->g, .x = x, .link.fd = -1, .address = u->address->ai_next};
-        other->link.ready = on_ready;
-        other->link.released = on_released;
-    }
-    if (!other || !connect_next(other)) {
-        free(other);
+    if (!other) {
         fail(u, GATE_UNREACHED);
         return;
     }
     other->out = u->out;
     u->out = (gate_buffer){0};
     other->at_ms = http_now_ms();
-    u->g->upstreams++;
+    other->x = x;
     u->x = NULL;
     x->up = other;
     close_upstream(u, false);
@@ -428,7 +446,7 @@ static void ask(gate_exchange *x, bool queue)
     bool room = g->upstreams < (size_t)g->config->limits.upstream;
 
     if (!u && room)
-        u = open_upstream(g);
+        u = open_upstream(g, g->target.addresses, g->target.addresses->list);
     if (u)
         give(x, u);
     else if (room)
@@ -443,18 +461,22 @@ void gate_upstream_ask(gate_exchange *x)
     ask(x, true);
 }
 
-static void next_in_queue(gate *g)
+static void send_first(gate *g)
 {
     gate_exchange *x = g->first_waiting;
-    gate_client *c;
+    gate_client *c = x->client;
 
-    if (!x || (!g->idle && g->upstreams >= (size_t)g->config->limits.upstream))
-        return;
     leave_queue(x);
-    c = x->client;
     ask(x, false);
     if (c && c->x == x) /* the rest of its body may be sent now */
         gate_client_go(c);
+}
+
+/* Nobody waits while there is a connection, or room for one. */
+static void next_in_queue(gate *g)
+{
+    while (g->first_waiting && (g->idle || g->upstreams < (size_t)g->config->limits.upstream))
+        send_first(g);
 }
 
 void gate_upstream_cancel(gate_exchange *x)

@@ -35,6 +35,16 @@ bool wire_is(wire_text t, const char *word)
     return strlen(word) == t.size && strncasecmp(t.at, word, t.size) == 0;
 }
 
+bool wire_is_alike(wire_text t, const char *word)
+{
+    if (strlen(word) != t.size)
+        return false;
+    for (size_t i = 0; i < t.size; i++)
+        if (strncasecmp(t.at[i] == '_' ? "-" : &t.at[i], word + i, 1) != 0)
+            return false;
+    return true;
+}
+
 static wire_text trim(const char *at, const char *end)
 {
     while (at < end && (*at == ' ' || *at == '\t'))
@@ -494,20 +504,26 @@ ssize_t wire_body_take(wire_body *b, const char *data, size_t size, wire_text *p
     return (ssize_t)at;
 }
 
-/* Those that say what the message is have no place behind it. */
+/* Those that say what the message is, and what the gateway says of it, have no place behind it. */
 static bool is_late(wire_text name)
 {
     static const char *const early[] = {"Host",
                                         "Content-Length",
+                                        "Transfer-Encoding",
                                         "Authorization",
                                         "Set-Cookie",
                                         "Idempotency-Key",
                                         "Dibs-Token",
                                         "Dibs-Fence",
+                                        "Dibs-Attempt",
+                                        "Forwarded",
+                                        "X-Forwarded-For",
+                                        "X-Forwarded-Proto",
+                                        "X-Forwarded-Host",
                                         NULL};
 
     for (size_t i = 0; early[i]; i++)
-        if (wire_is(name, early[i]))
+        if (wire_is_alike(name, early[i]))
             return false;
     return !is_hop(name);
 }

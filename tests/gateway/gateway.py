@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import urllib.request
 import uuid
 
 import harness
@@ -126,6 +128,11 @@ class Gateway:
         said = line.search(self.process.err)
         assert said, self.process.err
         return int(said.group(1))
+
+    def metric(self, name):
+        """A gauge of /metrics."""
+        with urllib.request.urlopen('http://127.0.0.1:%d/metrics' % self.address('admin'), timeout=10) as answer:
+            return int(re.search(r'^dibs_gateway_%s (\d+)$' % name, answer.read().decode(), re.MULTILINE).group(1))
 
     def answers(self):
         with contextlib.suppress(OSError), socket.create_connection(('127.0.0.1', self.port), 1):
@@ -258,6 +265,58 @@ class Client:
 
     def post(self, target, body=b'amount=100', key=None, **headers):
         return self.ask('POST', target, body, key, **headers)
+
+
+class Freezing(threading.Thread):
+    """Forwards connections to a port, until the bytes for it have had `mark` so often: those (or only the answers, if they
+    are to arrive) and what follows stay here until it thaws."""
+
+    def __init__(self, port):
+        super().__init__(daemon=True)
+        self.to, self.mark, self.frozen, self.thawed = port, None, threading.Event(), threading.Event()
+        self.listener = socket.create_server(('127.0.0.1', 0), backlog=64)
+        self.port = self.listener.getsockname()[1]
+        self.start()
+
+    def freeze_at(self, mark, count=1, arrives=False):
+        self.frozen.clear()
+        self.thawed.clear()
+        self.count, self.arrives, self.mark = count, arrives, mark
+
+    def thaw(self, lose=False):
+        """What stayed here goes on, or is lost with its connection."""
+        self.mark, self.lose = None, lose
+        self.frozen.clear()
+        self.thawed.set()
+
+    def run(self):
+        while True:
+            client, _ = self.listener.accept()
+            try:
+                server = socket.create_connection(('127.0.0.1', self.to))
+            except OSError:
+                client.close()
+                continue
+            for source, sink in ((client, server), (server, client)):
+                threading.Thread(target=self.pump, args=(source, sink, source is client), daemon=True).start()
+
+    def pump(self, source, sink, asks):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                mark, arrives = self.mark, False
+                if asks and mark and not self.frozen.is_set():
+                    self.count -= data.count(mark)
+                    arrives = self.arrives
+                    if self.count <= 0:
+                        self.frozen.set()
+                if self.frozen.is_set() and not arrives:
+                    self.thawed.wait()
+                    if self.lose:
+                        break
+                sink.sendall(data)
+        for s in (source, sink):
+            with contextlib.suppress(OSError):
+                s.shutdown(socket.SHUT_RDWR)
 
 
 def new_key():

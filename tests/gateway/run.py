@@ -12,6 +12,7 @@ import suite  # noqa: E402
 import gateway  # noqa: E402
 import test_gateway_bad  # noqa: E402
 import test_gateway_faults  # noqa: E402
+import test_gateway_limits  # noqa: E402
 import test_gateway_operation  # noqa: E402
 import test_gateway_replay  # noqa: E402
 import test_gateway_routes  # noqa: E402
@@ -19,7 +20,7 @@ import test_gateway_routes  # noqa: E402
 PARTS = {
     'routes': (test_gateway_routes, test_gateway_operation),
     'faults': (test_gateway_faults,),
-    'wire': (test_gateway_replay, test_gateway_bad),
+    'wire': (test_gateway_replay, test_gateway_bad, test_gateway_limits),
 }
 
 if __name__ == '__main__':

@@ -1,6 +1,7 @@
 """A thousand at once; and SIGKILL of gateway, application and engine at each step of a request. What counts is the application's own log:
 a key is executed at most once under `refuse`, at least once under `rerun`, and when somebody has a whole answer, everybody who asks again gets it."""
 
+import json
 import random
 import resource
 import selectors
@@ -9,8 +10,9 @@ import socket
 import threading
 import time
 
+import databases
 import harness
-from gateway import Client, new_key
+from gateway import Client, Freezing, new_key
 from harness import test, wait_for
 
 COUNT = 1000
@@ -89,8 +91,8 @@ class Durable(harness.Redis):
 class Request:
     """One key, and what was heard of it."""
 
-    def __init__(self, g, path, point):
-        self.g, self.path, self.point, self.key, self.heard = g, path, point, new_key(), None
+    def __init__(self, g, app, path, point, **headers):
+        self.g, self.app, self.path, self.point, self.key, self.heard, self.headers = g, app, path, point, new_key(), None, headers
         self.target = '%s?size=200%s' % (path, '&stop=' + point if point in POINTS else '')
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.client = Client(g)
@@ -101,47 +103,57 @@ class Request:
                 self.client.send(('POST %s HTTP/1.1\r\nHost: a\r\nIdempotency-Key: "%s"\r\nContent-Length: 10\r\n\r\namoun' % (self.target, self.key)).encode())
                 self.heard = self.client.read()
             else:
-                self.heard = self.client.post(self.target, key=self.key)
+                self.heard = self.learn(self.client.post(self.target, key=self.key, **self.headers))
         except (EOFError, OSError) as e:
             self.heard = e
+
+    def learn(self, answer):
+        """A token that was spent for nothing is replaced."""
+        self.headers.update({'Dibs_Token': answer.get('Dibs-Token')} if answer.get('Dibs-Token') else {})
+        return answer
 
     def retry_until_settled(self):
         """Retries as a client does that does not know; its last answer."""
         end, answer = time.monotonic() + 20, None
         while time.monotonic() < end:
             try:
-                answer = Client(self.g).post(self.target, key=self.key)
+                answer = self.learn(Client(self.g).post(self.target, key=self.key, **self.headers))
             except (EOFError, OSError):
                 time.sleep(0.05)
                 continue
-            if answer.status == 201 or (answer.status == 409 and answer.problem['code'] == 'CRASHED'):
+            if answer.status == 201 or (answer.status == 409 and answer.problem['code'] in ('CRASHED', 'REFUSED')):
                 return answer
             assert answer.status in (409, 502, 503, 504), (self.path, self.point, answer)
             time.sleep(0.1)
         raise AssertionError((self.path, self.point, 'is never settled', answer))
 
 
-def judge(t, app, requests, who):
-    """Retries all and counts executions. A whole answer that somebody has is everybody's."""
+def judge_one(r, who):
+    """Retries, and counts executions. A whole answer that somebody has is everybody's."""
+    r.thread.join(20)
+    assert not r.thread.is_alive(), (who, r.path, r.point, 'was left without an answer')
+    last = r.retry_until_settled()
+    runs = r.app.runs(r.key)
+    if last.status == 409 and last.problem['code'] == 'REFUSED':  # the token was spent, and the answer with its replacement was lost
+        assert 'Dibs_Token' in r.headers and not runs, (who, r.path, r.point, runs)
+    elif r.path == '/refuse':
+        assert len(runs) <= 1, (who, r.point, runs)
+    else:
+        assert len(runs) >= 1 and last.status == 201, (who, r.point, runs, last)
+        assert [run['attempt'] for run in runs][1:] == [run['attempt'] for run in runs if run['attempt'] not in (None, '1')][-len(runs) + 1:] \
+            if len(runs) > 1 else True, runs
+    if getattr(r.heard, 'status', None) == 201:
+        assert last.status == 201 and last.body == r.heard.body, (who, r.path, r.point, 'a whole answer was not kept', r.heard, last)
+    if last.status == 201:
+        again = Client(r.g).post(r.target, key=r.key, **r.headers)
+        assert again.replayed and again.body == last.body, (who, r.path, r.point, again)
+
+
+def judge(t, requests, who):
     for r in requests:
-        r.thread.join(10)
-        assert not r.thread.is_alive(), (who, r.path, r.point, 'was left without an answer')
-        last = r.retry_until_settled()
-        runs = app.runs(r.key)
-        if r.path == '/refuse':
-            assert len(runs) <= 1, (who, r.point, runs)
-        else:
-            assert len(runs) >= 1 and last.status == 201, (who, r.point, runs, last)
-            assert [run['attempt'] for run in runs][1:] == [run['attempt'] for run in runs if run['attempt'] not in (None, '1')][-len(runs) + 1:] \
-                if len(runs) > 1 else True, runs
-        if getattr(r.heard, 'status', None) == 201:
-            assert last.status == 201 and last.body == r.heard.body, (who, r.path, r.point, 'a whole answer was not kept', r.heard, last)
-        if last.status == 201:
-            again = Client(r.g).post(r.target, key=r.key)
-            assert again.replayed and again.body == last.body, (who, r.path, r.point, again)
-    total = sum(len(app.runs(r.key)) for r in requests if r.path == '/refuse')
-    t.note('%s killed: %d requests, under refuse %d of %d executed, none twice', who, len(requests),
-           total, sum(r.path == '/refuse' for r in requests))
+        judge_one(r, who)
+    strict = [r for r in requests if r.path == '/refuse']
+    t.note('%s killed: %d requests, under refuse %d of %d executed, none twice', who, len(requests), sum(len(r.app.runs(r.key)) for r in strict), len(strict))
 
 
 def place(t):
@@ -154,7 +166,7 @@ def place(t):
 def everywhere(app, g):
     """Requests of both kinds at each point that can be seen from outside."""
     app.stop_points(True)
-    requests = [Request(g, path, point) for path in ('/refuse', '/rerun') for point in (*POINTS, 'sending', 'done')]
+    requests = [Request(g, app, path, point) for path in ('/refuse', '/rerun') for point in (*POINTS, 'sending', 'done')]
     for r in requests:
         r.thread.start()
     for point in POINTS:
@@ -188,7 +200,7 @@ def killed_at_every_step(t):
             for r in requests:
                 if r.point == 'sending' and not r.heard:
                     r.client.socket.shutdown(socket.SHUT_RDWR)
-            judge(t, app, requests, who)
+            judge(t, requests, who)
     finally:
         engine.kill()
 
@@ -200,12 +212,12 @@ def killed_while_the_engine_is_asked(t):
     try:
         for who in ('gateway', 'application', 'engine'):
             app.stop_points(True)
-            finishing = [Request(g, path, 'half') for path in ('/refuse', '/rerun')]
+            finishing = [Request(g, app, path, 'half') for path in ('/refuse', '/rerun')]
             for r in finishing:
                 r.thread.start()
             app.wait_at('half', 2 + 2 * ('gateway', 'application', 'engine').index(who))
             engine.process.send_signal(signal.SIGSTOP)
-            claiming = [Request(g, path, 'none') for path in ('/refuse', '/rerun')]
+            claiming = [Request(g, app, path, 'none') for path in ('/refuse', '/rerun')]
             for r in claiming:
                 r.thread.start()
             app.stop_points(False)
@@ -216,7 +228,94 @@ def killed_while_the_engine_is_asked(t):
                 engine.process.send_signal(signal.SIGCONT)
             else:
                 engine.restart()
-            judge(t, app, finishing + claiming, who + ', while the engine was asked,')
+            judge(t, finishing + claiming, who + ', while the engine was asked,')
+    finally:
+        engine.kill()
+
+
+@test()
+def postgresql_killed_at_every_step(t):
+    try:
+        engine = databases.Postgresql()
+    except databases.Missing as e:
+        raise harness.Skip(str(e))
+    try:
+        app = t.application()
+        requests = everywhere(app, t.gateway(app, ROUTES, url=engine.make_database('gateway')))
+        engine.kill()
+        app.stop_points(False)
+        time.sleep(0.3)
+        engine.start()
+        for r in requests:
+            if r.point == 'sending' and not r.heard:
+                r.client.socket.shutdown(socket.SHUT_RDWR)
+        judge(t, requests, 'PostgreSQL')
+    finally:
+        engine.stop()
+
+
+# What a request asks the engine, in order: each is one script.
+QUESTIONS = ('claim', 'fence', 'token is read', 'token is spent', 'record', 'finish')
+AWAY = ('token is read again', 'heir is noted', 'heir is issued', 'undo')  # instead of the finish, when the application cannot be reached
+PROVEN = {'key': 'required', 'caller': 'none', 'lease': '3s', 'wait': '0s', 'token': 'required', 'fence': 'stock', 'prove': True}
+
+
+class Place:
+    """A gateway of its own for one question under one policy, and what is between it and the engine."""
+
+    def __init__(self, t, engine, app, path, number, away):
+        self.between, self.app, self.path, self.number, self.away = Freezing(engine.port), app, path, number, away
+        self.g = t.gateway(app, ({'path': '/refuse', **PROVEN}, {'path': '/rerun', 'on_crash': 'rerun', **PROVEN}), url='redis://127.0.0.1:%d' % self.between.port)
+        self.point = (QUESTIONS[:5] + AWAY if away else QUESTIONS)[number - 1]
+
+    def ask(self, arrives):
+        """The request whose question stays between them; `arrives`: only its answer does."""
+        c = Client(self.g)
+        token = wait_for(lambda: (lambda a: a.status == 201 and a)(c.post('/.dibs/token?route=' + self.path, b'')), 'a token', 20)
+        self.request = Request(self.g, self.app, self.path, self.point + (', answered' if arrives else ''), Dibs_Fence='10',
+                               Dibs_Token=json.loads(token.body)['token'])
+        self.between.freeze_at(b'EVALSHA', self.number, arrives)
+        self.request.thread.start()
+
+
+def kill(who, places, engine, app, away):
+    """The application comes back when all have heard of it, the others at once. What a dead gateway had sent may still arrive."""
+    if who == 'engine':
+        engine.restart()
+    elif who == 'application':
+        app.kill()
+    else:
+        for p in places:
+            p.g.kill()
+    for p in places:
+        p.between.thaw(lose=who == 'gateway and its last words')
+    if who == 'application':
+        for p in places:
+            p.request.thread.join(20)
+        app.start()
+    elif who != 'engine':
+        for p in places:
+            p.g.start()
+    away.start()
+
+
+@test()
+def killed_at_every_question(t):
+    """Ten questions to the engine, before and after each arrives, two policies, and somebody is killed."""
+    engine, app, _ = place(t)
+    try:
+        away = t.application()
+        places = [Place(t, engine, app, path, n, False) for path in ('/refuse', '/rerun') for n in range(1, len(QUESTIONS) + 1)]
+        places += [Place(t, engine, away, path, n, True) for path in ('/refuse', '/rerun') for n in range(6, 6 + len(AWAY))]
+        for turn, who in enumerate(('engine', 'application', 'gateway', 'gateway and its last words')):
+            away.kill()
+            asking = [p for p in places if not (p.away and who == 'application')]
+            for n, p in enumerate(asking):
+                p.ask(arrives=turn < 3 and (n + n // len(QUESTIONS) + turn) % 2 == 0)
+            for p in asking:
+                assert p.between.frozen.wait(20), (who, p.point)
+            kill(who, asking, engine, app, away)
+            judge(t, [p.request for p in asking], who + ', while it was asked,')
     finally:
         engine.kill()
 

@@ -120,8 +120,8 @@ def certificates(t):
     openssl('req', '-x509', *curve, '-keyout', 'ca.key', '-out', 'ca.pem', '-days', '2', '-subj', '/CN=ca')
     with open(t.path('ext'), 'w') as f:
         f.write('subjectAltName=DNS:localhost,IP:127.0.0.1\n')
-    for name in ('server', 'alice', 'bob'):
-        openssl('req', *curve, '-keyout', name + '.key', '-out', name + '.csr', '-subj', '/CN=' + name)
+    for name, subject in (('server', '/CN=server'), ('alice', '/CN=alice'), ('bob', '/CN=bob'), ('nameless', '/O=shop'), ('other', '/O=other')):
+        openssl('req', *curve, '-keyout', name + '.key', '-out', name + '.csr', '-subj', subject)
         openssl('x509', '-req', '-in', name + '.csr', '-CA', 'ca.pem', '-CAkey', 'ca.key', '-CAcreateserial', '-days', '2', '-out', name + '.pem',
                 '-extfile', 'ext')
 
@@ -140,16 +140,31 @@ class Secure(Client):
         self.socket.sendall(data)
 
 
+class Local(Client):
+    """A client at a unix socket."""
+
+    def send(self, data):
+        if not self.socket:
+            self.socket, self.buffer = socket.socket(socket.AF_UNIX), b''
+            self.socket.settimeout(self.timeout)
+            self.socket.connect(self.gateway)
+        self.socket.sendall(data)
+
+
 @test('sqlite')
 def tls_and_callers_by_certificate(t):
     certificates(t)
     app = t.application()
     args = ('--tls-cert', t.path('server.pem'), '--tls-key', t.path('server.key'), '--client-ca', t.path('ca.pem'))
-    g = t.gateway(app, ({'path': '/**', 'caller': 'certificate'},), args=args)
+    g = t.gateway(app, ({'path': '/**', 'caller': 'certificate'},), args=(*args, '--listen', 'unix:' + t.path('socket')))
     key = new_key()
     for name, replayed in (('alice', False), ('alice', True), ('bob', False), ('bob', True)):
         assert Secure(t, g, name).post('/a', key=key).replayed == replayed, name
     assert len(app.runs(key)) == 2
+    for name in ('nameless', 'other'):
+        refused = Secure(t, g, name).post('/a', key=key)
+        assert refused.status == 403 and 'common name' in refused.problem['detail'], 'they would have the same keys: %s' % refused
+        assert Secure(t, g, name).post('/a').status == 201, 'without a key it does not matter'
     named = {n.lower(): v for n, v in app.log('request')[-1]['headers']}
     assert named['x-forwarded-proto'] == 'https'
     try:
@@ -157,6 +172,8 @@ def tls_and_callers_by_certificate(t):
         assert stranger.status in (400, 401, 403), stranger
     except (OSError, EOFError):
         pass
+    local = Local(t.path('socket'))  # which has no TLS
+    assert local.post('/a', key=key).status == 403 and local.post('/a').status == 201
     assert len(app.runs(key)) == 2
 
 

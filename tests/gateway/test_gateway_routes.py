@@ -1,12 +1,10 @@
 """What a key does, and each member of a route: a test that fails when it is ignored."""
 
-import contextlib
 import json
-import socket
 import threading
 import time
 
-from gateway import Client, REFUSE, new_key
+from gateway import Client, Freezing, REFUSE, new_key
 from harness import test, wait_for
 
 
@@ -117,10 +115,18 @@ def member_path(t):
     app, _, c = t.pair({'path': '/one', 'caller': 'none'}, {'path': '/seg/*/x', 'caller': 'none'}, {'path': '/rest/**', 'caller': 'none'})
     for path, guarded in (('/one', True), ('/one/', False), ('/one/two', False), ('/on%65', True), ('/x/../one', True), ('/two', False),
                           ('/seg/1/x', True), ('/seg/1/2/x', False), ('/seg/1', False), ('/rest/a', True), ('/rest/a/b/c', True), ('/resting', False),
-                          ('/one%2Ftwo', False), ('/seg/a%2Fb/x', True)):
+                          ('/one%2Ftwo', False), ('/seg/a%2Fb/x', True), ('//one', True), ('/one;a=b', True), ('/seg;a/1;b/x;c', True), ('/;a/one', True),
+                          ('/one%3Ba', False)):
         key = new_key()
         c.post(path, key=key)
         assert c.post(path, key=key).replayed == guarded, path
+    key = new_key()  # an application may still tell them apart: it sees them, and they are another request
+    assert c.post('/one;a=b', key=key).status == 201 and app.log('request')[-1]['target'] == '/one;a=b'
+    assert c.post('/one;a=c', key=key).status == c.post('/one', key=key).status == 422
+    before = len(app.log())
+    for path in ('/x/..;/one', '/.;a/one', '/x/%2e%2E;a=b/one'):
+        assert c.post(path, key=new_key()).status == 400, path
+    assert len(app.log()) == before
 
 
 @test('sqlite')
@@ -278,9 +284,23 @@ def member_engine_down(t):
     wait_for(lambda: c.post('/closed', key=new_key()).status == 201, 'the engine', 20)
 
 
+@test('redis')
+def what_only_the_engine_can_answer_fails_closed(t):
+    """Tokens come from the engine: the application knows nothing of a request for one, and must not see its body as a request."""
+    app, _, c = t.pair({'path': '/open', 'key': 'optional', 'caller': 'none', 'token': 'optional', 'engine_down': 'open'})
+    t.server.kill()
+    try:
+        answer = c.post('/.dibs/token?route=/open', b'GET /smuggled HTTP/1.1\r\nHost: shop.example\r\n\r\n', Origin='http://shop.example')
+        assert answer.status == 503 and answer.problem['code'] == 'UNAVAILABLE', answer
+        assert not app.log(), app.log()
+    finally:
+        t.server.start()
+
+
 @test('sqlite')
 def member_token(t):
     app, g, c = t.pair({'path': '/required', 'key': 'optional', 'caller': 'none', 'token': 'required'},
+                       {'method': 'PUT', 'path': '/optional', 'caller': 'none'},  # another route with the same path
                        {'path': '/optional', 'key': 'optional', 'caller': 'none', 'token': 'optional'}, {'path': '/ignored', 'caller': 'none'})
 
     def token(path):
@@ -297,7 +317,8 @@ def member_token(t):
     assert len(app.runs()) == 4 and not any(r['target'].startswith('/.dibs') for r in app.log('request'))
     for origin in ('http://evil.example', 'null'):
         assert c.post('/.dibs/token?route=/required', b'', Origin=origin).status == 403
-    assert c.post('/.dibs/token?route=/nothing', b'', Origin='http://shop.example').status in (400, 404)
+    for path in ('/nothing', '/ignored'):
+        assert c.post('/.dibs/token?route=' + path, b'', Origin='http://shop.example').status == 404, path
     one = token('/required')
     app.kill()
     gone = c.post('/required', Dibs_Token=one)
@@ -308,14 +329,19 @@ def member_token(t):
 
 @test('sqlite')
 def member_fence(t):
-    app, _, c = t.pair({'path': '/stock/*', 'key': 'optional', 'caller': 'none', 'fence': 'stock:{segment}'})
+    app, _, c = t.pair({'path': '/stock/*', 'key': 'optional', 'caller': 'none', 'fence': 'stock:{segment}'},
+                       {'path': '/open', 'key': 'optional', 'caller': 'none', 'fence': 'open', 'engine_down': 'open'})
     assert c.post('/stock/1').status == 400, 'a fence is required'
-    for fence, status in (('10', 201), ('12', 201), ('11', 409), ('12', 201), ('15/14', 201), ('13', 409), ('x', 400), ('0', 400), ('9/10', 400)):
+    for fence, status in (('10', 201), ('12', 201), ('11', 409), ('12', 201), ('15/14', 201), ('13', 409), ('x', 400), ('0', 400), ('9/10', 400),
+                          ('9223372036854775808', 400), ('9999999999999999999', 400), ('18446744073709551617', 400)):
         answer = c.post('/stock/1', Dibs_Fence=fence)
         assert answer.status == status, (fence, answer)
         assert status != 409 or answer.problem['code'] == 'FENCED'
+    assert c.post('/stock/1;a=b', Dibs_Fence='11').status == 409, 'parameters make no other name'
     assert c.post('/stock/2', Dibs_Fence='11').status == 201, 'another name'
     assert len(app.runs()) == 5, 'what was refused never came'
+    assert c.post('/open', Dibs_Fence='9999999999999999999').status == 400, 'a number that no engine takes is not an engine that is down'
+    assert len(app.runs()) == 5
 
 
 @test('sqlite')
@@ -328,38 +354,12 @@ def member_set_cookie(t):
         assert c.post(path + '?cookie=1', key=key).all('Set-Cookie') == kept, path
 
 
-class Freezing(threading.Thread):
-    """Forwards connections to a port, until bytes for it contain `mark`: those and what follows stay here."""
-
-    def __init__(self, port, mark):
-        super().__init__(daemon=True)
-        self.to, self.mark, self.frozen = port, mark, threading.Event()
-        self.listener = socket.create_server(('127.0.0.1', 0))
-        self.port = self.listener.getsockname()[1]
-        self.start()
-
-    def run(self):
-        while True:
-            client, _ = self.listener.accept()
-            server = socket.create_connection(('127.0.0.1', self.to))
-            for source, sink, mark in ((client, server, self.mark), (server, client, None)):
-                threading.Thread(target=self.pump, args=(source, sink, mark), daemon=True).start()
-
-    def pump(self, source, sink, mark):
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                if mark and mark in data:
-                    self.frozen.set()
-                if not self.frozen.is_set():
-                    sink.sendall(data)
-            sink.close()
-
-
 @test('redis')
 def member_prove(t):
     """A gateway that died before it recorded that it sends is known to have sent nothing."""
     route = {'path': '/orders', 'caller': 'none', 'prove': True, 'lease': '1s', 'wait': '0s'}
-    app, between, key = t.application(), Freezing(t.server.port, b'sent'), new_key()
+    app, between, key = t.application(), Freezing(t.server.port), new_key()
+    between.freeze_at(b'sent')
     dying = t.gateway(app, (route,), url='redis://127.0.0.1:%d' % between.port)
     later(Client(dying).post, '/orders', key=key)
     assert between.frozen.wait(10), 'the record'
