@@ -87,9 +87,8 @@ static dibs_status explain(unsigned code, const char *state, const char *message
     return dibs__fail(err, DIBS_ENGINE_FAILED, "the statement failed (%u): %s", code, message);
 }
 
-static dibs_status fail(MYSQL *m, MYSQL_STMT *s, bool ours, dibs_error *err)
+static dibs_status judge(MYSQL *m, MYSQL_STMT *s, unsigned code, bool ours, dibs_error *err)
 {
-    unsigned code = s ? mysql_stmt_errno(s) : mysql_errno(m);
     char message[512], state[8];
     bool was_open = dibs__tx_my_in_transaction(m); /* an error brings no status */
     dibs_status status;
@@ -98,7 +97,6 @@ static dibs_status fail(MYSQL *m, MYSQL_STMT *s, bool ours, dibs_error *err)
     snprintf(message, sizeof message, "%s", s ? mysql_stmt_error(s) : mysql_error(m));
     snprintf(state, sizeof state, "%s", s ? mysql_stmt_sqlstate(s) : mysql_sqlstate(m));
     status = explain(code, state, message, ours, err);
-    dibs__error_code(err, "%u", code);
     if (code == ER_LOCK_DEADLOCK)
         return undone("deadlock", message, err);
     if (code == RECORD_CHANGED)
@@ -112,6 +110,15 @@ static dibs_status fail(MYSQL *m, MYSQL_STMT *s, bool ours, dibs_error *err)
         return undone("not obtained in time (innodb_rollback_on_timeout)", message, err);
     if (was_open && !dibs__tx_my_in_transaction(m)) /* such as a full table of locks (1206) */
         return dibs__tx_undone(status == DIBS_BUSY ? DIBS_RESTART : DIBS_UNAVAILABLE, message, err);
+    return status;
+}
+
+static dibs_status fail(MYSQL *m, MYSQL_STMT *s, bool ours, dibs_error *err)
+{
+    unsigned code = s ? mysql_stmt_errno(s) : mysql_errno(m);
+    dibs_status status = judge(m, s, code, ours, err);
+
+    dibs__error_code(err, "%u", code); /* last: a new message has no code */
     return status;
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Does the mutator work? It changes sample.c, which tests itself. Speaks TAP."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -15,7 +16,8 @@ except ImportError as e:
     print('1..0 # SKIP no libclang for Python (python3-clang-14): %s' % e)
     sys.exit(0)
 from killers import PROGRAMS, Killer
-from tree import ROOT
+from mutate import FILES
+from tree import ARGS, ROOT
 
 sys.path.append(os.path.join(ROOT, 'scripts'))
 import coverage  # noqa: E402
@@ -52,6 +54,22 @@ def missing_programs():
     return [p for p in PROGRAMS + coverage.PROGRAMS if "['%s'," % p not in declared]
 
 
+def stale_survivors():
+    """Entries of survivors.json that name no mutant: a function or an expression has another name now."""
+    keys, here = set(), os.getcwd()
+    os.chdir(ROOT)
+    try:
+        for path in FILES:
+            with open(path, encoding='latin-1') as f:
+                keys.update(m.key for m in instrument(path, f.read(), ARGS, 1)[1])
+    finally:
+        os.chdir(here)
+    with open(os.path.join(HERE, 'survivors.json')) as f:
+        gone = [key for key in json.load(f) if key not in keys]
+    print(''.join('# survivors.json: no such mutant: %s\n' % key for key in gone), end='')
+    return gone
+
+
 def wait_for(code):
     """What comes of a program that does this for a while. Ten times as often looked at as in earnest."""
     killer = Killer(['sample'])
@@ -77,6 +95,7 @@ def main():
                     ('macros are left alone', not any(k.startswith(('clamp `2', 'clamp `1', 'clamp `LIMIT')) for k in mutants)),
                     ('so is what stands outside of functions', {k.split()[0] for k in mutants} == FUNCTIONS)]
         results.append(('every program that is to be run exists', not missing_programs()))
+        results.append(('every survivor that is excused is a mutant', not stale_survivors()))
         killer.patience = 1
         results.append(('a hang is a kill: ' + HANGS, bool(killer.kills(folder, {}, mutants[HANGS]))))
     results += [('so is one that sleeps', wait_for('time.sleep(60)') is None),

@@ -8,6 +8,7 @@ GRANT = 'src/core/grant.c'
 ONCE = 'src/recipes/once.c'
 WORK = 'src/recipes/finish.c'
 RUN = 'src/recipes/run.c'
+CELL = 'src/state/cell.c'
 
 KNOWN = [
     ('a renewal makes a lost entry anew', LOCK,
@@ -79,4 +80,26 @@ KNOWN = [
     ('the floor is not the lowest fence', LOCK,
      'if (found > 0 && oldest.fence < *out)', 'if (found > 0 && oldest.fence > *out)'),
     ('a renewal takes the own fence for the floor', GRANT, 'g->floor = reply->floor;', 'g->floor = g->fence;'),
+    ('a lock that was unlocked goes on being renewed', 'src/core/keeper.c',
+     """    status = g->release_it ? d->class->release(d->engine, &claim, until, &reply, NULL)
+                           : d->class->cancel(d->engine, &claim, until, NULL);""",
+     """    claim.lease = g->lease;
+    d->class->keep(d->engine, (dibs__claim *[]){&claim}, 1, until);
+    g->give_up = DIBS__NEVER;
+    status = DIBS_UNKNOWN;"""),
+    ('a write under a fence does not raise the floor', CELL, '    mark(w);\n    raise_floor(w);\n', '    mark(w);\n'),
+    ('the lowest number takes a counter below zero', CELL,
+     'else if (change < 0 && had + change < 0)', 'else if (change < 0 && change != INT64_MIN && had + change < 0)'),
+    ('an attempt for several that failed keeps others out for min_hold', 'src/core/lock.c',
+     '    if (g->delivered)\n        dibs__grant_orphan', '    if (g->delivered || g->min_hold)\n        dibs__grant_orphan'),
+    ('several are handed out, and one of them was lost', 'src/recipes/many.c',
+     '        if (grant_at(m, i)->state != DIBS__HELD)', '        if (grant_at(m, i)->state == DIBS__WAITING)'),
+    ('an unlock does not wait for the callback of its loss', 'src/core/keeper_task.c', '    if (n->telling) {', '    if (false) {'),
+    ('a shared attempt that was given up stands in the way of its own owner', LOCK,
+     """        if (drop_holder(m, mine) < 0 || serve_queue(m) < 0)
+            return -1;
+        found = find_holder""", """        out->verdict = DIBS__MISMATCH;
+        out->capacity = m->record.capacity;
+        return 0;
+        found = find_holder"""),
 ]

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Puts known faults into the library, one at a time, and lets the simulation look for them:
-mutate.py BUILD [--seeds N] [PATTERN...]
+mutate.py BUILD [--seeds N] [--note] [PATTERN...]
 
-Speaks TAP: a fault that no seed finds is a failure. Only the changed file is compiled again; BUILD has the rest."""
+Speaks TAP: a fault that no seed finds is a failure. Only the changed file is compiled again; BUILD has the rest.
+seeds.json has a seed for each, which is tried first. It may find nothing any more when the library or the simulation has
+changed; then all are searched, and --note writes down what was found."""
 
 import argparse
 import fnmatch
@@ -19,6 +21,7 @@ sys.dont_write_bytecode = True  # the tree stays as it is
 from known import KNOWN
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SEEDS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'seeds.json')
 STRETCH = 100
 
 
@@ -58,10 +61,11 @@ def make(build, scratch, path, text):
     return program
 
 
-def find(program, seeds):
-    """(seed, what was wrong) of the first seed that shows it, or None."""
-    for first in range(1, seeds + 1, STRETCH):
-        out = subprocess.run([program, str(first), str(STRETCH)], capture_output=True, text=True).stdout
+def find(program, noted, seeds):
+    """(seed, what was wrong) of the noted seed or the first one that shows it, or None."""
+    stretches = [(first, STRETCH) for first in range(1, seeds + 1, STRETCH)]
+    for first, count in ([(noted, 1)] if noted else []) + stretches:
+        out = subprocess.run([program, str(first), str(count)], capture_output=True, text=True).stdout
         found = re.search(r'^# seed (\d+): (.*)$', out, re.M)
         if found:
             return found.groups()
@@ -72,10 +76,13 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('build')
     parser.add_argument('--seeds', type=int, default=12000)
+    parser.add_argument('--note', action='store_true', help='write the seeds into seeds.json')
     parser.add_argument('patterns', nargs='*')
     args = parser.parse_intermixed_args()
     build = os.path.abspath(args.build)
     chosen = [k for k in KNOWN if not args.patterns or any(fnmatch.fnmatch(k[0], '*%s*' % p) for p in args.patterns)]
+    with open(SEEDS) as f:
+        noted = json.load(f)
     failed = 0
     print('1..%d' % len(chosen), flush=True)
     for number, (name, path, before, after) in enumerate(chosen, 1):
@@ -87,11 +94,16 @@ def main():
         else:
             with tempfile.TemporaryDirectory(prefix='dibs-mutate-') as scratch:
                 program = make(build, scratch, path, text.replace(before, after))
-                found = find(program, args.seeds) if program else None
+                found = find(program, noted.get(name), args.seeds) if program else None
         if found:
+            noted[name] = int(found[0])
             print('# seed %s: %s' % found)
         print('%s %d - %s' % ('ok' if found else 'not ok', number, name), flush=True)
         failed += not found
+    if args.note:
+        with open(SEEDS, 'w') as f:
+            json.dump({k[0]: noted[k[0]] for k in KNOWN if k[0] in noted}, f, indent=1)
+            f.write('\n')
     return 1 if failed else 0
 
 

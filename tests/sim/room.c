@@ -90,11 +90,31 @@ static void hold(member *m, holding *h, int64_t span_ms, const bool *told)
     }
 }
 
+static loss *new_loss(member *m)
+{
+    loss *l = &the_world.loss[the_world.losses++ % LOSSES];
+
+    *l = (loss){.by = m};
+    return l;
+}
+
+/* Not after the lock was given back: whatever the user has for it may be gone. */
+static void note_loss(loss *l)
+{
+    if (l->over)
+        sim_fault("a loss was told after the lock had been unlocked");
+    if (the_world.more)
+        sleep_ms(l->by, sim_between(0, 20));
+    if (l->over)
+        sim_fault("a lock was unlocked while its loss was being told");
+    l->told = true;
+}
+
 static void on_lost(void *data, dibs_grant *g, dibs_loss why)
 {
     (void)g;
     (void)why;
-    *(bool *)data = true;
+    note_loss(data);
 }
 
 static int64_t any_wait(void)
@@ -123,7 +143,7 @@ static void check_time(member *m, int64_t began, int64_t stopped, int64_t wait_m
 static void lock_one(member *m)
 {
     static const int64_t leases[] = {100, 400, 1500, 6000};
-    bool told = false;
+    loss *l = new_loss(m);
     int name = (int)sim_draw((uint64_t)the_world.names);
     dibs_lock_options o = {.wait_ms = any_wait(),
                            .lease_ms = leases[sim_draw(4)],
@@ -132,7 +152,7 @@ static void lock_one(member *m)
                            .min_hold_ms = sim_chance(100000) ? 200 : 0,
                            .max_hold_ms = sim_chance(100000) ? 2000 : 0,
                            .on_lost = on_lost,
-                           .data = &told};
+                           .data = l};
     int64_t began = sim_clock(m->process), stopped = m->process->stopped;
     dibs_grant *g = NULL;
     dibs_error err = {0};
@@ -150,24 +170,62 @@ static void lock_one(member *m)
         g->deadline < sim_clock(m->process) - 10 * DIBS__MS)
         sim_fault("'%s': obtained, and over for long", names[name]);
     h = note_holding(m, g, name, o.shared ? 1 : PLAIN);
-    hold(m, h, sim_between(0, 3 * o.lease_ms > 4000 ? 4000 : 3 * o.lease_ms), &told);
+    hold(m, h, sim_between(0, 3 * o.lease_ms > 4000 ? 4000 : 3 * o.lease_ms),
+         the_world.more && sim_chance(300000) ? NULL : &l->told);
     h->grant = NULL;
     unlock(g);
+    l->over = true;
+}
+
+/* What is lost is told, by its own grant. */
+typedef struct pair {
+    dibs_grant *g[2];
+    loss *loss[2];
+} pair;
+
+static void on_one_lost(void *data, dibs_grant *g, dibs_loss why)
+{
+    const pair *p = data;
+
+    (void)why;
+    note_loss(p->loss[g == p->g[1]]);
+}
+
+/* None of them was lost before the last one was there: nobody would be told. */
+static void check_both(member *m, pair *p, holding *h[2])
+{
+    for (int i = 0; i < 2; i++) {
+        hold(m, h[i], 0, &p->loss[i]->told);
+        h[i]->grant = NULL;
+        unlock(p->g[i]);
+        p->loss[i]->over = true;
+    }
 }
 
 static void lock_both(member *m)
 {
     const char *both[] = {names[0], names[1]};
-    dibs_grant *g[2] = {NULL, NULL};
+    pair p = {.loss = {new_loss(m), new_loss(m)}};
+    dibs_grant **g = p.g;
     dibs_lock_options o = {.wait_ms = any_wait(), .lease_ms = 1500};
     holding *h[2];
 
+    if (the_world.more) {
+        o.on_lost = on_one_lost;
+        o.data = &p;
+        o.lease_ms = 300;
+        o.no_renew = sim_chance(500000);
+    }
     if (the_world.names < 2 || dibs_lock_many(m->d, both, 2, &o, g, NULL) != DIBS_OK)
         return;
     for (int i = 0; i < 2; i++)
         h[i] = note_holding(m, g[i], i, PLAIN);
     hold(m, h[0], sim_between(0, 1000), NULL);
     check_alone(h[1]);
+    if (the_world.more) {
+        check_both(m, &p, h);
+        return;
+    }
     for (int i = 0; i < 2; i++) {
         h[i]->grant = NULL;
         unlock(g[i]);
@@ -272,12 +330,14 @@ void room_something(member *m)
     static void (*const what[])(member *) = {lock_one,  lock_one,     lock_one,   lock_one,
                                              lock_both, lock_twice,   lock_slots, lock_by_event,
                                              break_one, room_once,    room_once,  room_once,
-                                             room_once, room_counter, room_token};
+                                             room_once, room_counter, room_token, room_fenced};
     static const struct {
         uint64_t first, count;
     } parts[] = {{0, 15}, {0, 4}, {9, 4}};
 
-    what[parts[the_world.about].first + sim_draw(parts[the_world.about].count)](m);
+    uint64_t more = the_world.more && the_world.about == 0 ? 1 : 0; /* room_fenced */
+
+    what[parts[the_world.about].first + sim_draw(parts[the_world.about].count + more)](m);
 }
 
 /* The next in line is woken, and does not find out by itself. */
@@ -293,7 +353,8 @@ static void check_hand_over(int name, int64_t asked)
 void room_at_last(member *m)
 {
     for (int name = 0; name < the_world.names; name++) {
-        dibs_lock_options o = {.wait_ms = 30000, .lease_ms = 900};
+        /* An owner of its own, for once: what this thread has left behind is in its way, too. */
+        dibs_lock_options o = {.wait_ms = 30000, .lease_ms = 900, .not_reentrant = the_world.more};
         dibs_grant *g = NULL;
         dibs_error err = {0};
         int64_t asked = sim_now();
@@ -314,6 +375,7 @@ void room_at_last(member *m)
             sim_fault("all is well, but '%s' was not there to be given back", names[name]);
     }
     room_shares_at_last(m);
+    room_many_at_last(m);
     room_once_at_last(m);
     room_counters_at_last(m);
 }

@@ -12,6 +12,8 @@
 #define KEYS     6
 #define COUNTERS 2
 #define TOKENS   32
+#define FENCED   2
+#define LOSSES   1024
 #define HOLDINGS 64
 #define AFTERMATH \
     (75 * DIBS__SECOND) /* longer than any lease, and than the keeper tries to withdraw */
@@ -21,7 +23,7 @@ typedef struct member {
     sim_process *process;
     dibs *d;
     int entered, inside; /* threads */
-    bool open, shared_at_last;
+    bool open, shared_at_last, many_at_last;
 } member;
 
 /* Somebody was told that it has the lock, and has not begun to give it back. */
@@ -31,6 +33,12 @@ typedef struct holding {
     int name;
     uint32_t weight; /* of so many slots: all of them, unless it is shared */
 } holding;
+
+/* What is known of the loss of a grant. It outlives the call that unlocks it. */
+typedef struct loss {
+    member *by;
+    bool told, over; /* over: the grant has been given back */
+} loss;
 
 /* What is known of a key of `once`. */
 typedef struct key {
@@ -48,6 +56,11 @@ typedef struct counter {
     int64_t sure, maybe;
 } counter;
 
+/* A cell that is written under fences. */
+typedef struct fenced {
+    uint64_t sure; /* the highest fence of a write that was confirmed */
+} fenced;
+
 typedef struct token {
     char text[DIBS_TOKEN_SIZE];
     int redeemed;
@@ -59,6 +72,8 @@ typedef struct world {
     int names;
     int about; /* all, locks, once */
     bool kills, stops, restarts, cuts;
+    bool
+        more; /* scenes that came later: the seeds that were kept before go on telling what they told */
     bool forgets; /* the server loses its data, and clocks run wild: it must only go on */
     int64_t calm_at;
     holding holding[HOLDINGS];
@@ -67,6 +82,10 @@ typedef struct world {
     key key[KEYS];
     counter counter[COUNTERS];
     token token[TOKENS];
+    fenced fenced[FENCED];
+    uint64_t fences; /* that were given out, to write with */
+    loss loss[LOSSES];
+    int losses;
     int tokens;
     uint64_t requests;
 } world;
@@ -85,9 +104,11 @@ void room_shares_at_last(member *m);
 /* once.c */
 void room_once(member *m);
 void room_once_at_last(member *m);
-/* small.c: counters and tokens */
+void room_many_at_last(member *m);
+/* small.c: counters, tokens and cells under fences */
 void room_counter(member *m);
 void room_token(member *m);
+void room_fenced(member *m);
 void room_counters_at_last(member *m);
 
 #endif

@@ -1,4 +1,5 @@
-/* Those that share, and semaphores: what must hold at every instant, and what must be possible when all is well. */
+/* Those that share, semaphores, and several at once: what must hold at every instant, and what must be possible when all
+ * is well. */
 #include "sim/room.h"
 #include "support/calls.h"
 
@@ -71,4 +72,30 @@ void room_shares_at_last(member *m)
     check_three(m, name, readers);
     snprintf(name, sizeof name, "slots of process %d", m->process->number);
     check_three(m, name, slots);
+}
+
+/* Who asks for two and gets one of them keeps nobody out with what it had. */
+void room_many_at_last(member *m)
+{
+    char name[2][64];
+    const char *both[] = {name[0], name[1]};
+    dibs_grant *second, *g[2];
+    dibs_lock_options o = {
+        .owner = "both", .lease_ms = 5000, .min_hold_ms = 3000, .wait_ms = DIBS_NO_WAIT};
+
+    if (!the_world.more || m->many_at_last)
+        return;
+    m->many_at_last = true;
+    for (int i = 0; i < 2; i++)
+        snprintf(name[i], sizeof name[i], "number %d of process %d", i, m->process->number);
+    second = get(m, both[1], "second", (dibs_lock_options){0});
+    if (dibs_lock_many(m->d, both, 2, &o, g, NULL) == DIBS_OK)
+        sim_fault("all is well, but '%s' has two owners", both[1]);
+    g[0] = get(m, both[0], "first", (dibs_lock_options){0});
+    if (!second || !g[0]) {
+        sim_fault("all is well, but '%s' is blocked by a call that failed", both[0]);
+        return;
+    }
+    unlock(g[0]);
+    unlock(second);
 }

@@ -1,4 +1,4 @@
-/* Counters and tokens. */
+/* Counters, tokens, and cells that are written under fences. */
 #define _GNU_SOURCE
 #include "sim/room.h"
 
@@ -17,6 +17,9 @@ void room_counter(member *m)
     dibs_status status = DIBS_UNKNOWN;
     int told = 0;
 
+    if (the_world.more && sim_chance(100000) &&
+        dibs_counter_add(m->d, counters[which], INT64_MIN, NULL, NULL, NULL) == DIBS_OK)
+        BROKEN("'%s' was taken below zero", counters[which]);
     snprintf(request, sizeof request, "r%llu", (unsigned long long)the_world.requests++);
     c->maybe++;
     for (int i = 0; i < (o.request ? 4 : 1) && status != DIBS_OK && status != DIBS_ALREADY; i++)
@@ -61,4 +64,26 @@ void room_token(member *m)
     t = &w->token[sim_draw((uint64_t)w->tokens)];
     if (dibs_token_redeem(m->d, t->text, NULL, NULL) == DIBS_OK && t->redeemed++)
         BROKEN("a token was redeemed twice");
+}
+
+/* Somebody writes under a fence of its own, or under an old one, as a holder does that slept. */
+void room_fenced(member *m)
+{
+    static const char *const cells[FENCED] = {"f", "g"};
+    int which = (int)sim_draw(FENCED);
+    fenced *f = &the_world.fenced[which];
+    uint64_t before = f->sure;
+    uint64_t fence = sim_chance(500000) || the_world.fences == 0 ? ++the_world.fences
+                                                                 : 1 + sim_draw(the_world.fences);
+    dibs_cell_options o = {.fence = fence};
+    dibs_status status =
+        dibs_cell_swap(m->d, cells[which], DIBS_ANY_VERSION, "x", 1, &o, NULL, NULL);
+
+    if (status == DIBS_NOT_FOUND)
+        status = dibs_cell_swap(m->d, cells[which], 0, "x", 1, &o, NULL, NULL);
+    if (status == DIBS_OK && fence < before)
+        BROKEN("'%s': fence %llu has written after %llu", cells[which], (unsigned long long)fence,
+               (unsigned long long)before);
+    if (status == DIBS_OK && fence > f->sure)
+        f->sure = fence;
 }

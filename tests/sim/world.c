@@ -160,6 +160,7 @@ const char *world_run(uint64_t seed)
     sim_begin(seed);
     weather = any_weather();
     sim_server_begin(&weather);
+    w->more = seed % 3 == 0;
     w->kills = sim_chance(500000);
     w->stops = sim_chance(700000);
     w->restarts = sim_chance(400000);

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 
 #define TAKERS 8
 #define ROUNDS 25
@@ -216,8 +217,10 @@ static void take_second(void *ctx, int i)
     must_be(dibs_sql_lock(s.db, t->first, 0, &err), DIBS_OK, &err);
     pthread_barrier_wait(t->both);
     t->status = dibs_sql_lock(s.db, t->second, 20000, &err);
-    if (t->status == DIBS_RESTART)
+    if (t->status == DIBS_RESTART) {
         printf("# %s\n", err.message);
+        must(strcmp(err.engine_code, is_mariadb() ? "1213" : "40P01") == 0);
+    }
     if (must_start_again(t->status))
         session_rollback(&s);
     else
@@ -281,6 +284,70 @@ static void after_a_rollback_behind_the_back(const char *level)
     printf("# %s\n", err.message);
     session_rollback(&s);
     session_commit(&other);
+    session_close(&s);
+    session_close(&other);
+}
+
+#define SHARERS_MAX 100
+#define KEYS_MAX    2000
+
+/* InnoDB splits no page when locks have left less than a quarter of its buffer pool (see session.c). */
+static bool is_full_of_locks(session *s)
+{
+    return session_number(s,
+                          "SELECT 4 * SUM(IF(variable_name LIKE '%%TOTAL', 0, variable_value)) < "
+                          "SUM(IF(variable_name LIKE '%%TOTAL', variable_value, 0)) "
+                          "FROM information_schema.global_status WHERE variable_name IN "
+                          "('INNODB_BUFFER_POOL_PAGES_TOTAL', 'INNODB_BUFFER_POOL_PAGES_DATA', "
+                          "'INNODB_BUFFER_POOL_PAGES_FREE')") == 1;
+}
+
+static int fill_with_locks(session *s, session sharer[])
+{
+    int n = 0;
+
+    session_say(s, "CREATE TABLE wide (id INT PRIMARY KEY, pad CHAR(200) NOT NULL DEFAULT '')");
+    session_say(s, "INSERT INTO wide (id) SELECT seq FROM seq_1_to_60000");
+    while (!is_full_of_locks(s)) {
+        must(n < SHARERS_MAX);
+        session_open(&sharer[n]);
+        session_begin(&sharer[n], "REPEATABLE READ");
+        session_say(&sharer[n++], "SELECT COUNT(*) FROM wide LOCK IN SHARE MODE");
+    }
+    return n;
+}
+
+/* Error 1206 rolls back what came before in the same transaction: the caller is told. It comes when the table of keys
+ * needs one more page. */
+static void the_table_of_locks_is_full(const char *level)
+{
+    static session sharer[SHARERS_MAX];
+    session s, other;
+    dibs_error err = {0};
+    dibs_status status = DIBS_OK;
+    int sharers, keys = 0;
+
+    session_open(&s);
+    session_open(&other);
+    start_over(&s);
+    sharers = fill_with_locks(&other, sharer);
+    session_begin(&s, level);
+    session_say(&s, "INSERT INTO note (id) VALUES (1)");
+    while (status == DIBS_OK && keys < KEYS_MAX) {
+        char name[200];
+        snprintf(name, sizeof name, "%0150d", ++keys);
+        status = dibs_sql_once(s.db, name, NULL, NULL, &err);
+    }
+    printf("# %d sessions, %d keys: %s\n", sharers, keys, err.message);
+    must_be(status, DIBS_UNAVAILABLE, &err);
+    must(strcmp(err.engine_code, "1206") == 0);
+    session_say(&s, "INSERT INTO note (id) VALUES (2)"); /* stands alone */
+    session_rollback(&s);
+    while (sharers > 0)
+        session_close(&sharer[--sharers]);
+    must(session_number(&other, "SELECT SUM(id) FROM note") == 2);
+    must(session_number(&other, "SELECT COUNT(*) FROM dibs_once") == 0);
+    session_say(&other, "DROP TABLE wide");
     session_close(&s);
     session_close(&other);
 }
@@ -349,6 +416,7 @@ const sql_test sql_lock[] = {
     {"a deadlock is told as such", deadlock_is_told, false, SERVERS},
     {"nothing runs after a rollback behind the back", after_a_rollback_behind_the_back, false,
      ONLY_MARIADB},
+    {"mariadb: the table of locks is full", the_table_of_locks_is_full, true, ONLY_MARIADB},
     {"a read before the lock is told when it is old", read_before, false, SERVERS},
     {"mariadb: the server refuses an old snapshot", server_refuses, false, ONLY_MARIADB},
     {0},
