@@ -259,6 +259,8 @@ static void handle(http_exchange *x)
                            x->route->body_max ? x->route->body_max : HTTP_BODY);
     else if (http__request_body(x))
         x->route->handle(x);
+    if (!x->response && !x->dead && x->server->o.on_handled)
+        x->server->o.on_handled(x->server->o.context);
 }
 
 static enum MHD_Result on_whole(http_exchange *x)
