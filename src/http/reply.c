@@ -1,5 +1,6 @@
 /* Answers. Whatever is sent goes through http__reply, which wakes the connection. */
 #define _GNU_SOURCE
+#include "http/json.h"
 #include "inner.h"
 
 #include <stdarg.h>
@@ -87,13 +88,13 @@ void http_reply_empty(http_exchange *x, int status)
 
 static void reply_document(http_exchange *x, int status, const char *type, json_t *body)
 {
-    char *text = body ? json_dumps(body, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    size_t size;
+    char *text = http_json_text(body, &size);
     struct MHD_Response *response = NULL;
 
     json_decref(body);
     set_common(x, type);
     if (text) {
-        size_t size = strlen(text);
         text[size] = '\n'; /* in place of the NUL */
         response = MHD_create_response_from_buffer(size + 1, text, MHD_RESPMEM_MUST_FREE);
         if (!response)
