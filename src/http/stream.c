@@ -110,13 +110,8 @@ void http_stream_open(http_exchange *x)
     void (*gone)(void *) = x->gone;
 
     x->stream = calloc(1, sizeof *x->stream);
-    http_set_header(x, "Content-Type", "text/event-stream");
-    http_set_header(x, "Cache-Control", "no-store");
     http_set_header(x, "X-Accel-Buffering", "no");
-    http_set_header(x, "X-Content-Type-Options", "nosniff");
-    if (x->server->o.cors)
-        http_set_header(x, "Access-Control-Allow-Origin", x->server->o.cors);
-    http__reply(x, 200,
+    http__reply(x, 200, "text/event-stream",
                 x->stream
                     ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 512, read_stream, x, NULL)
                     : NULL);
