@@ -766,9 +766,9 @@ DIBS_API dibs_status dibs_lock_break(dibs *d, const char *name,
  *     while (dibs_take(d, &o))          // when dibs_fd(d) is readable
  *         go_on(o.user, &o);            // o.err.status is the outcome, o.grant the lock
  *
- * The engine is asked by a few threads of the handle. A request that waits (for a lock, a run or a
- * break) occupies none of them. Requests for the same lock enter its queue in the order in which
- * they were started; other requests may overtake each other. */
+ * The engine is asked by a few threads of the handle (memory: by the calling thread). A request
+ * that waits (for a lock, a run or a break) occupies none of them. Requests for the same lock enter
+ * its queue in the order in which they were started; other requests may overtake each other. */
 typedef enum dibs_op {
     DIBS_OP_LOST = 1, /* never started: a grant or a run was lost. See dibs_take */
     DIBS_OP_LOCK = 10,

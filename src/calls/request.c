@@ -446,7 +446,13 @@ static dibs_status enlist(dibs__request *r, dibs_error *err)
     return DIBS_OK;
 }
 
-/* With the mutex. How long it may wait is counted from here. */
+/* It takes as long as there are locks, or keys: nothing for the caller's thread. */
+static bool is_listing(const dibs__request *r)
+{
+    return r->op == DIBS_OP_LOCK_LIST || r->op == DIBS_OP_ONCE_LIST;
+}
+
+/* With the mutex, which may be given away. How long it may wait is counted from here. */
 static void begin_call(dibs__request *r)
 {
     dibs *d = r->d;
@@ -461,17 +467,25 @@ static void begin_call(dibs__request *r)
     }
     if (r->grant)
         dibs__grant_ref(r->grant);
-    dibs__job_add(d, &r->job);
+    if (is_listing(r))
+        dibs__job_add(d, &r->job);
+    else
+        dibs__job_do(d, &r->job);
 }
 
+/* The same. While a callback about the grant runs, unlocking waits for its end. */
 static void begin_unlock(dibs__request *r, dibs_grant *g)
 {
     dibs__call *c = r->of.call;
     dibs_status status = dibs__unlock_begin(g, &c->unlocking);
 
     r->grant = g;
-    if (c->unlocking.last) {
+    if (c->unlocking.last && g->news.telling) {
         dibs__job_add(r->d, &r->job);
+        return;
+    }
+    if (c->unlocking.last) {
+        dibs__job_do(r->d, &r->job);
         return;
     }
     dibs__error_settle(&c->err, dibs__unlock_say(&c->unlocking, status, &c->err), DIBS_NEXT_NONE);

@@ -61,20 +61,38 @@ static char *add_text(char *at, const char *text)
     return stpcpy(at, text) + 1;
 }
 
+/* In hexadecimal, with so many digits at least. A printf for each would be half of the work. */
+static char *add_number(char *at, uint64_t number, int digits_least)
+{
+    int n = digits_least;
+
+    while (n < 16 && number >> (4 * n))
+        n++;
+    while (n-- > 0)
+        *at++ = "0123456789abcdef"[number >> (4 * n) & 15];
+    return at;
+}
+
 void dibs__bearer_write(const dibs__bearer *b, char out[DIBS_GRANT_SIZE])
 {
+    const uint64_t numbers[] = {b->fence, (uint64_t)b->lease, b->capacity, b->weight};
     char raw[RAW], *end = raw, *body = stpcpy(out, FORM), *at;
+    uint64_t sum;
 
     end = add_text(end, b->engine);
     end = add_text(end, b->name);
     end = add_text(end, b->owner);
     end = add_text(end, b->attempt);
-    end += snprintf(end, (size_t)(raw + sizeof raw - end), "%llx %llx %x %x",
-                    (unsigned long long)b->fence, (unsigned long long)b->lease, b->capacity,
-                    b->weight);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        if (i > 0)
+            *end++ = ' ';
+        end = add_number(end, numbers[i], 1);
+    }
     at = encode(raw, (size_t)(end - raw), body);
     *at = '\0';
-    snprintf(at, SUM + 1, ".%016llx", (unsigned long long)dibs__hash(body));
+    sum = dibs__hash(body);
+    *at++ = '.';
+    *add_number(at, sum, SUM - 1) = '\0';
 }
 
 /* ---- Reading --------------------------------------------------------------------------------- */

@@ -226,8 +226,9 @@ struct dibs {
         dibs__job *first, **end;
         pthread_cond_t wake;
         pthread_t thread[DIBS__WORKERS];
-        uint64_t key[DIBS__WORKERS]; /* of the job that each runs; 0: none */
+        uint64_t key[DIBS__WORKERS + 1]; /* of the job that each runs, and the guest; 0: none */
         int count, started, idle;
+        bool guest; /* a thread that starts a request does it */
         bool stop;
     } workers;
 
@@ -356,6 +357,8 @@ void dibs__ticket_enter(dibs__ticket *t, dibs__deadline latest);
 void dibs__ticket_await(dibs__ticket *t);        /* the calling thread waits until it is settled */
 void dibs__ticket_lead(dibs__driver_call *turn); /* it has been given the role of reading */
 void dibs__ticket_send(dibs__ticket *t);         /* a request's: a worker enters */
+/* The same, or the calling thread does: it may be settled and freed afterwards. */
+void dibs__ticket_begin(dibs__ticket *t);
 
 /* watch.c: with the mutex */
 /* In a call, without the mutex meanwhile: until the cell may have another version, or `until`; may return early.
@@ -369,6 +372,9 @@ void dibs__watches_end_all(dibs *d);
 /* worker.c: with the mutex */
 bool dibs__workers_start(dibs *d); /* at least one; false: no thread to be had */
 void dibs__job_add(dibs *d, dibs__job *j);
+/* The same; where the engine keeps nobody waiting the calling thread does it, and gives the mutex away meanwhile. What
+ * the job is in may be gone afterwards. */
+void dibs__job_do(dibs *d, dibs__job *j);
 bool dibs__job_drop(dibs *d, dibs__job *j); /* false: not listed, a worker may have it */
 void dibs__workers_stop(dibs *d);           /* without the mutex; no job is left */
 

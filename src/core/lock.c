@@ -394,7 +394,7 @@ dibs_status dibs__lock_request(dibs *d, const char *name, const dibs_lock_option
     fill_grant(g, &o);
     fill_ticket(t, g, &o);
     g->state = DIBS__WAITING;
-    dibs__ticket_send(t);
+    dibs__ticket_begin(t);
     return DIBS_OK;
 }
 

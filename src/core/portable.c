@@ -28,15 +28,19 @@ dibs_status dibs__check_portable(const dibs__engine_class *class, dibs_error *er
 
 /* ---- Export ---------------------------------------------------------------------------------- */
 
+/* Each fits: they were checked when the grant was made. */
 static void write_text(const dibs_grant *g, char out[DIBS_GRANT_SIZE])
 {
-    dibs__bearer b = {
-        .fence = g->fence, .lease = g->lease, .capacity = g->capacity, .weight = g->weight};
+    dibs__bearer b;
 
-    snprintf(b.engine, sizeof b.engine, "%s", g->d->class->scheme);
-    snprintf(b.name, sizeof b.name, "%s", g->name);
-    snprintf(b.owner, sizeof b.owner, "%s", g->owner);
-    snprintf(b.attempt, sizeof b.attempt, "%s", g->attempt);
+    strcpy(b.engine, g->d->class->scheme);
+    strcpy(b.name, g->name);
+    strcpy(b.owner, g->owner);
+    strcpy(b.attempt, g->attempt);
+    b.fence = g->fence;
+    b.lease = g->lease;
+    b.capacity = g->capacity;
+    b.weight = g->weight;
     dibs__bearer_write(&b, out);
 }
 

@@ -488,17 +488,27 @@ static void enter_as_job(dibs *d, dibs__job *j)
 }
 
 /* The workers may be busy for longer than its caller waits: the keeper minds the time. */
-void dibs__ticket_send(dibs__ticket *t)
+static void prepare_job(dibs__ticket *t)
 {
     dibs_grant *g = t->grant;
 
-    if (!t->job.at) {
-        t->job.key = dibs__hash(g->name) | 1;
-        t->job.run = enter_as_job;
-        dibs__job_add(g->d, &t->job);
-    }
+    t->job.key = dibs__hash(g->name) | 1;
+    t->job.run = enter_as_job;
     if (t->until == DIBS__NEVER)
         dibs__heap_remove(&g->d->due, &g->due);
     else
         dibs__grant_schedule(g, t->until);
+}
+
+void dibs__ticket_send(dibs__ticket *t)
+{
+    prepare_job(t);
+    if (!t->job.at)
+        dibs__job_add(t->grant->d, &t->job);
+}
+
+void dibs__ticket_begin(dibs__ticket *t)
+{
+    prepare_job(t);
+    dibs__job_do(t->grant->d, &t->job);
 }

@@ -3,14 +3,19 @@
  * They are started when there is work for them, one more while all are busy and there are fewer than
  * DIBS__WORKERS, and stay until the handle is closed. A job that is listed or running counts as a user of the handle,
  * so that closing waits for it. Jobs with the same key run one after another, in the order in which they were
- * added: requests for one lock enter its queue as they were started. */
+ * added: requests for one lock enter its queue as they were started.
+ *
+ * Where the engine keeps nobody waiting, handing a job over costs more than doing it: there the thread that starts a
+ * request does it, as one more worker, unless others are at it already. */
 #define _GNU_SOURCE
 #include "core/handle.h"
 #include "core/thread.h"
 
+#define GUEST DIBS__WORKERS /* the place of a thread that starts a request */
+
 static bool is_running(const dibs *d, uint64_t key)
 {
-    for (int i = 0; i < d->workers.count; i++)
+    for (int i = 0; i <= DIBS__WORKERS; i++)
         if (key && d->workers.key[i] == key)
             return true;
     return false;
@@ -99,6 +104,24 @@ void dibs__job_add(dibs *d, dibs__job *j)
     if (d->workers.idle == 0 && d->workers.count < DIBS__WORKERS)
         start_one(d);
     pthread_cond_signal(&d->workers.wake);
+}
+
+/* A job that was added meanwhile, with the same key, has woken nobody. */
+void dibs__job_do(dibs *d, dibs__job *j)
+{
+    if (!d->class->can.never_waits || !dibs__is_open(d) || d->workers.first || d->workers.guest) {
+        dibs__job_add(d, j);
+        return;
+    }
+    d->users++;
+    d->workers.guest = true;
+    d->workers.key[GUEST] = j->key;
+    j->run(d, j);
+    d->workers.key[GUEST] = 0;
+    d->workers.guest = false;
+    if (d->workers.first)
+        pthread_cond_signal(&d->workers.wake);
+    leave(d);
 }
 
 bool dibs__job_drop(dibs *d, dibs__job *j)

@@ -138,6 +138,7 @@ typedef struct dibs__capabilities {
     bool own_numbers; /* fences are the store's own count, and not its clock in microseconds */
     bool forgets_idle;
     bool names_holder; /* BUSY and QUEUED say who is in the way */
+    bool never_waits;  /* for a server, a disk, a process: a call takes as long as its work */
     bool waiters_read; /* `events` keeps `until` so well that a thread that waits may call it */
 } dibs__capabilities;
 

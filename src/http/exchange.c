@@ -161,21 +161,18 @@ static http_exchange *begin(const http__listen *listen, struct MHD_Connection *m
     x->connection = c;
     x->method = known_method(method);
     x->began_us = http__now_us();
-    x->given = json_object();
     c->exchange = x;
     c->server->exchanges++;
-    if (!x->given) {
-        free(x);
-        c->exchange = NULL;
-        return NULL;
-    }
     return x;
 }
 
 static void drop_input(http_exchange *x)
 {
-    json_decref(x->given);
+    for (size_t i = 0; i < x->given_count; i++)
+        json_decref(x->given[i].value);
+    free(x->given);
     x->given = NULL;
+    x->given_count = x->given_room = 0;
     free(x->body);
     x->body = NULL;
     x->size = x->room = 0;
@@ -185,8 +182,7 @@ static enum MHD_Result send_answer(http_exchange *x)
 {
     enum MHD_Result queued;
 
-    for (http__header *h = x->headers; h; h = h->next)
-        MHD_add_response_header(x->response, h->name, h->value);
+    http__add_headers(x);
     queued = MHD_queue_response(x->connection->mhd, (unsigned)x->status, x->response);
     MHD_destroy_response(x->response);
     x->response = NULL;
@@ -259,6 +255,8 @@ static void handle(http_exchange *x)
                            x->route->body_max ? x->route->body_max : HTTP_BODY);
     else if (http__request_body(x))
         x->route->handle(x);
+    if (!x->response && !x->dead && x->server->o.on_handled)
+        x->server->o.on_handled(x->server->o.context);
 }
 
 static enum MHD_Result on_whole(http_exchange *x)
@@ -353,31 +351,31 @@ void http__on_completed(void *listen, struct MHD_Connection *mhd, void **exchang
 
 const char *http_text(const http_exchange *x, const char *name)
 {
-    return json_string_value(json_object_get(x->given, name));
+    return json_string_value(http__given_value(x, name));
 }
 
 int64_t http_integer(const http_exchange *x, const char *name, int64_t absent)
 {
-    const json_t *value = json_object_get(x->given, name);
+    const json_t *value = http__given_value(x, name);
 
     return json_is_integer(value) ? json_integer_value(value) : absent;
 }
 
 bool http_flag(const http_exchange *x, const char *name)
 {
-    return json_is_true(json_object_get(x->given, name));
+    return json_is_true(http__given_value(x, name));
 }
 
 const json_t *http_list(const http_exchange *x, const char *name)
 {
-    const json_t *value = json_object_get(x->given, name);
+    const json_t *value = http__given_value(x, name);
 
     return json_is_array(value) ? value : NULL;
 }
 
 bool http_given(const http_exchange *x, const char *name)
 {
-    return json_object_get(x->given, name) != NULL;
+    return http__given_value(x, name) != NULL;
 }
 
 const char *http_header(const http_exchange *x, const char *name)

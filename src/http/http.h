@@ -176,6 +176,8 @@ typedef struct http_options {
     int64_t
         patience_ms; /* for a whole request to arrive, and for idle connections (default 30,000) */
     http_ended_fn on_ended;
+    /* A handler has returned without an answer. One that is there by now is sent without waiting for the loop. */
+    void (*on_handled)(void *context);
     void (*on_drain)(void *context); /* SIGTERM or SIGINT came: see http_server_stop */
     /* SIGHUP came, and tokens, certificates and the log were opened anew; `err` says what could not be. */
     void (*on_reload)(void *context, const dibs_error *err);

@@ -99,6 +99,12 @@ typedef struct http__header {
     char name[];
 } http__header;
 
+/* A parameter that was checked: one that the route names, so there are few. */
+typedef struct http__given {
+    char name[32];
+    json_t *value;
+} http__given;
+
 typedef struct http__stream http__stream;
 
 struct http_exchange {
@@ -107,8 +113,10 @@ struct http_exchange {
     const http_route *route;
     const char *method; /* one of our own strings, or "" */
     struct MHD_Response *response;
-    http__header *headers; /* of the answer */
-    json_t *given;         /* parameters, until the handler has returned */
+    http__header *headers; /* of the answer, beside those that every answer has */
+    const char *type;
+    http__given *given; /* parameters, until the handler has returned */
+    size_t given_count, given_room;
     char *body;
     size_t size, room;
     char *allow; /* 405 and OPTIONS */
@@ -169,11 +177,14 @@ bool http__client_check(http_exchange *x);
 /* One segment or value, decoded in place: false: no valid escapes, a NUL, or no UTF-8. */
 bool http__decode(char *text);
 bool http__is_utf8(const char *text, size_t size);
+json_t *http__given_value(const http_exchange *x, const char *name); /* NULL: absent */
 /* Puts a checked value; false: it was answered. */
 bool http__give(http_exchange *x, const http_field *f, json_t *value);
 bool http__give_text(http_exchange *x, const http_field *f, const char *text);
 
-void http__reply(http_exchange *x, int status, struct MHD_Response *response);
+/* `type`: of the body, a constant; NULL: there is none. */
+void http__reply(http_exchange *x, int status, const char *type, struct MHD_Response *response);
+void http__add_headers(http_exchange *x); /* to its answer */
 void http__resume(http_exchange *x);
 void http__watch_suspended(http_exchange *x); /* notices when its client goes away */
 void http__watch_now(http_exchange *x);

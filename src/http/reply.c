@@ -1,5 +1,6 @@
 /* Answers. Whatever is sent goes through http__reply, which wakes the connection. */
 #define _GNU_SOURCE
+#include "http/json.h"
 #include "inner.h"
 
 #include <stdarg.h>
@@ -14,7 +15,7 @@ static void give_up(http_exchange *x)
     http__resume(x);
 }
 
-void http__reply(http_exchange *x, int status, struct MHD_Response *response)
+void http__reply(http_exchange *x, int status, const char *type, struct MHD_Response *response)
 {
     x->gone = NULL;
     if (!response) {
@@ -25,6 +26,7 @@ void http__reply(http_exchange *x, int status, struct MHD_Response *response)
         MHD_destroy_response(x->response);
     x->response = response;
     x->status = status;
+    x->type = type;
     http__resume(x);
 }
 
@@ -42,64 +44,63 @@ void http_set_header(http_exchange *x, const char *name, const char *value)
 }
 
 /* Nothing that is answered may be kept by somebody on the way, unless it says so. */
-static void set_common(http_exchange *x, const char *type)
+void http__add_headers(http_exchange *x)
 {
+    struct MHD_Response *to = x->response;
     bool caching = false;
 
-    for (const http__header *h = x->headers; h; h = h->next)
+    for (const http__header *h = x->headers; h; h = h->next) {
+        MHD_add_response_header(to, h->name, h->value);
         caching |= strcmp(h->name, "Cache-Control") == 0;
+    }
     if (!caching)
-        http_set_header(x, "Cache-Control", "no-store");
-    http_set_header(x, "X-Content-Type-Options", "nosniff");
-    if (type)
-        http_set_header(x, "Content-Type", type);
+        MHD_add_response_header(to, "Cache-Control", "no-store");
+    MHD_add_response_header(to, "X-Content-Type-Options", "nosniff");
+    if (x->type)
+        MHD_add_response_header(to, "Content-Type", x->type);
     if (x->server->o.cors) {
-        http_set_header(x, "Access-Control-Allow-Origin", x->server->o.cors);
-        http_set_header(x, "Access-Control-Expose-Headers", "ETag, Retry-After");
-        http_set_header(x, "Vary", "Origin");
+        MHD_add_response_header(to, "Access-Control-Allow-Origin", x->server->o.cors);
+        MHD_add_response_header(to, "Access-Control-Expose-Headers", "ETag, Retry-After");
+        MHD_add_response_header(to, "Vary", "Origin");
     }
     if (x->server->draining)
-        http_set_header(x, "Connection", "close");
+        MHD_add_response_header(to, "Connection", "close");
 }
 
 void http_reply_bytes(http_exchange *x, int status, const char *type, const void *data, size_t size)
 {
-    set_common(x, type);
     http__reply(
-        x, status,
+        x, status, type,
         MHD_create_response_from_buffer(size, (void *)(uintptr_t)data, MHD_RESPMEM_MUST_COPY));
 }
 
 void http_reply_static(http_exchange *x, int status, const char *type, const void *data,
                        size_t size)
 {
-    set_common(x, type);
     http__reply(
-        x, status,
+        x, status, type,
         MHD_create_response_from_buffer(size, (void *)(uintptr_t)data, MHD_RESPMEM_PERSISTENT));
 }
 
 void http_reply_empty(http_exchange *x, int status)
 {
-    set_common(x, NULL);
-    http__reply(x, status, MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT));
+    http__reply(x, status, NULL, MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT));
 }
 
 static void reply_document(http_exchange *x, int status, const char *type, json_t *body)
 {
-    char *text = body ? json_dumps(body, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    size_t size;
+    char *text = http_json_text(body, &size);
     struct MHD_Response *response = NULL;
 
     json_decref(body);
-    set_common(x, type);
     if (text) {
-        size_t size = strlen(text);
         text[size] = '\n'; /* in place of the NUL */
         response = MHD_create_response_from_buffer(size + 1, text, MHD_RESPMEM_MUST_FREE);
         if (!response)
             free(text);
     }
-    http__reply(x, status, response);
+    http__reply(x, status, type, response);
 }
 
 void http_reply_json(http_exchange *x, int status, json_t *body)

@@ -1,11 +1,14 @@
 /* What comes in is checked here, before a handler sees it: the head, the query, the JSON body, all against the
  * route's tables. What no table names is refused. */
 #define _GNU_SOURCE
+#include "http/json.h"
 #include "inner.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { PLAIN_MEMBERS = 16 };
 
 /* ---- Texts ----------------------------------------------------------------------------------- */
 
@@ -153,17 +156,45 @@ static bool check_value(http_exchange *x, const http_field *f, const json_t *val
     return false;
 }
 
+json_t *http__given_value(const http_exchange *x, const char *name)
+{
+    for (size_t i = 0; i < x->given_count; i++)
+        if (strcmp(x->given[i].name, name) == 0)
+            return x->given[i].value;
+    return NULL;
+}
+
+/* NULL: out of memory. */
+static http__given *next_given(http_exchange *x)
+{
+    size_t room = x->given_room ? 2 * x->given_room : 8;
+    http__given *more;
+
+    if (x->given_count == x->given_room) {
+        more = realloc(x->given, room * sizeof *more);
+        if (!more)
+            return NULL;
+        x->given = more;
+        x->given_room = room;
+    }
+    return &x->given[x->given_count];
+}
+
 bool http__give(http_exchange *x, const http_field *f, json_t *value)
 {
-    if (!value) {
+    http__given *to = value ? next_given(x) : NULL;
+
+    if (!to) {
         http_reply_problem(x, 500, DIBS_NO_MEMORY, "%s", dibs_status_text(DIBS_NO_MEMORY));
-        return false;
+    } else if (check_value(x, f, value)) {
+        to->name[0] = '\0';
+        strncat(to->name, f->name, sizeof to->name - 1);
+        to->value = value;
+        x->given_count++;
+        return true;
     }
-    if (!check_value(x, f, value)) {
-        json_decref(value);
-        return false;
-    }
-    return json_object_set_new(x->given, f->name, value) == 0;
+    json_decref(value);
+    return false;
 }
 
 bool http__give_text(http_exchange *x, const http_field *f, const char *text)
@@ -372,7 +403,47 @@ static bool give_members(http_exchange *x, json_t *body)
     return check_absent(x, x->route->body);
 }
 
+static json_t *value_of(const http_json_member *m)
+{
+    switch (m->type) {
+    case JSON_STRING:
+        return json_stringn_nocheck(m->text, m->size);
+    case JSON_INTEGER:
+        return json_integer(m->number);
+    default:
+        return json_boolean(m->type == JSON_TRUE);
+    }
+}
+
+static bool give_plain(http_exchange *x, const http_json_member *m)
+{
+    const http_field *f;
+    char name[64] = "";
+
+    strncat(name, m->name, m->name_size < sizeof name ? m->name_size : sizeof name - 1);
+    f = find_field(x->route->body, name);
+    if (!f)
+        return refuse(x, NULL, name, "no such member: see /openapi.json");
+    return m->type == JSON_NULL || http__give(x, f, value_of(m));
+}
+
+static bool parse_all(http_exchange *x);
+
+/* As parse_all, for what most requests send. */
 static bool parse(http_exchange *x)
+{
+    http_json_member members[PLAIN_MEMBERS];
+    size_t count;
+
+    if (!http_json_plain(x->body, x->size, members, PLAIN_MEMBERS, &count))
+        return parse_all(x);
+    for (size_t i = 0; i < count; i++)
+        if (!give_plain(x, &members[i]))
+            return false;
+    return check_absent(x, x->route->body);
+}
+
+static bool parse_all(http_exchange *x)
 {
     json_error_t where;
     json_t *body = json_loadb(x->body, x->size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);

@@ -1,6 +1,7 @@
 /* Server-sent events: an answer that stays open. What is sent waits in a buffer until MHD asks for it; when
  * there is nothing, the connection is suspended. */
 #define _GNU_SOURCE
+#include "http/json.h"
 #include "inner.h"
 
 #include <netinet/tcp.h>
@@ -109,13 +110,8 @@ void http_stream_open(http_exchange *x)
     void (*gone)(void *) = x->gone;
 
     x->stream = calloc(1, sizeof *x->stream);
-    http_set_header(x, "Content-Type", "text/event-stream");
-    http_set_header(x, "Cache-Control", "no-store");
     http_set_header(x, "X-Accel-Buffering", "no");
-    http_set_header(x, "X-Content-Type-Options", "nosniff");
-    if (x->server->o.cors)
-        http_set_header(x, "Access-Control-Allow-Origin", x->server->o.cors);
-    http__reply(x, 200,
+    http__reply(x, 200, "text/event-stream",
                 x->stream
                     ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 512, read_stream, x, NULL)
                     : NULL);
@@ -144,7 +140,8 @@ static bool append(http_exchange *x, const char *text, size_t size)
 
 bool http_stream_send(http_exchange *x, const char *event, json_t *data)
 {
-    char *text = data ? json_dumps(data, JSON_COMPACT | JSON_ENCODE_ANY) : NULL, *all = NULL;
+    size_t length;
+    char *text = http_json_text(data, &length), *all = NULL;
     int size = text ? asprintf(&all, "event: %s\ndata: %s\n\n", event, text) : -1;
     bool good = size > 0 && append(x, all, (size_t)size);
 

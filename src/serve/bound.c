@@ -23,29 +23,22 @@ char *serve_bound_id(const serve *s)
 
 static char *portable_id(const serve_set *set)
 {
-    char *id = malloc(24 + set->count * DIBS_GRANT_SIZE), *at;
+    char id[24 + SERVE_NAMES * DIBS_GRANT_SIZE], *at = id;
     dibs_error err;
 
-    if (!id)
-        return NULL;
-    at = id + sprintf(id, "g%lld", (long long)set->terms.lease_ms);
+    at += sprintf(at, "g%lld", (long long)set->terms.lease_ms);
     for (size_t i = 0; i < set->count; i++) {
         *at++ = '~';
-        if (dibs_grant_export(set->locks[i].g, at, &err) != DIBS_OK) {
-            free(id);
+        if (dibs_grant_export(set->locks[i].g, at, &err) != DIBS_OK)
             return NULL;
-        }
         at += strlen(at);
     }
-    return id;
+    return strdup(id);
 }
 
 bool serve_set_make_id(serve_set *set)
 {
-    char *id = set->terms.portable ? portable_id(set) : serve_bound_id(set->s);
-
-    set->id = id ? strdup(id) : NULL; /* of its true size */
-    free(id);
+    set->id = set->terms.portable ? portable_id(set) : serve_bound_id(set->s);
     return set->id != NULL;
 }
 

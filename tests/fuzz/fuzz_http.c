@@ -198,9 +198,9 @@ static void check_given(void)
     const http_route *r = now.x->route;
 
     for (const http_field *f = r->query; f && f->name; f++)
-        check_field(f, json_object_get(now.x->given, f->name));
+        check_field(f, http__given_value(now.x, f->name));
     for (const http_field *f = r->body; f && f->name; f++)
-        check_field(f, json_object_get(now.x->given, f->name));
+        check_field(f, http__given_value(now.x, f->name));
 }
 
 static void check_client(void)

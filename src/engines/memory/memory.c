@@ -405,6 +405,7 @@ const dibs__engine_class dibs__engine_memory = {
     .can = {.first_come = true,
             .names_holder = true,
             .tells_holders = true,
+            .never_waits = true,
             .cells = true,
             .value_max = DIBS_VALUE_MAX},
     .open = memory_open,
