@@ -298,4 +298,17 @@ def a_unix_socket_serves_this_user(t):
     s.kill()
     s = t.serve(listen='unix:' + path)  # what a killed server left is no hindrance
     assert s.stop() == 0 and not os.path.exists(path)
-    time.sleep(0)
+
+
+@test('memory')
+def a_file_that_is_in_the_way_stays(t):
+    os.mkfifo(t.path('pipe'))
+    os.symlink(t.path('notes'), t.path('link'))
+    commands = (('serve',), ('gateway', '--upstream', 'http://127.0.0.1:1'))
+    for command in commands:
+        for name in ('notes', 'pipe', 'link'):
+            with open(t.path('notes'), 'w') as f:
+                f.write('do not lose this')
+            code, out, err = t.run(*command, '--listen', 'unix:' + t.path(name), '--url', 'memory:')
+            assert code == 69 and b'in use' in err, (command, name, code, err)
+            assert os.path.lexists(t.path(name)) and open(t.path('notes')).read() == 'do not lose this', (command, name)
