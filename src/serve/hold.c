@@ -133,6 +133,17 @@ static void hold(http_exchange *x)
         return;
     if (!serve_set_enlist_key(set)) {
         http_reply_error(x, &(dibs_error){.status = DIBS_NO_MEMORY});
+static void check(serve_set *set)
+{
+    if (set->shutdown == shut_down && set->x && !http_is_welcome(set->x))
+        finish(set, "the token of this client was changed or removed", NULL);
+}
+
+void serve_streams_check(serve *s)
+{
+    serve_sets_each(s->by_key, check);
+}
+
         serve_set_free(set);
         return;
     }

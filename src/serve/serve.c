@@ -67,7 +67,10 @@ static void on_ended(void *context, const http_route *route, const char *method,
 
 static void on_reload(void *data, const dibs_error *err)
 {
-    (void)data;
+    serve *s = data;
+
+    serve_streams_check(s);
+    serve_dashboard_check(s->dashboard);
     if (err->status != DIBS_OK)
         cli_say("reload: %s; the old one stays in use", err->message);
     else

@@ -119,5 +119,6 @@ void serve_grants_drain(serve *s);      /* forgets all grants: they stay with th
 
 extern const http_field serve_acquire_fields[], serve_hold_fields[];
 extern const http_route serve_acquire_routes[], serve_grant_routes[], serve_hold_routes[];
+void serve_streams_check(serve *s);     /* ends hold streams of clients whose token has changed */
 
 #endif

@@ -29,6 +29,10 @@ class Context(harness.Context):
         self.serving.append(s)
         return s
 
+    def poison(self):
+        """Servers that are started from now on find rubbish in memory that they have freed."""
+        self.env['MALLOC_PERTURB_'] = '165'
+
     def finish(self):
         for s in self.serving:
             if s.process.popen.poll() is None:
