@@ -334,6 +334,24 @@ def the_other_engines_serve_all_of_it(t):
     c.good('/v1/tokens/redeem', token=token)
     c.good('/v1/tokens/redeem', 403, token=token)
     assert c.good('/v1/counters/n/add', n=2)['value'] == 2
+@test(*ALL)
+def a_stream_that_is_broken_ends_with_its_lease(t):
+    s = t.serve()
+    c = Client(s)
+    stream = Stream(s, 'a', 'lease_ms=2000')
+    stream.next('granted')
+    assert c.post('/v1/locks/a/break', by='ops').status == 409
+    stream.next('breaking')
+    start = time.monotonic()
+    assert 'operator' in stream.next('lost')[1]['why']
+    assert time.monotonic() - start < 2.5, 'its client does not close it'
+    while not stream.buffer.endswith(b'0\r\n\r\n'):
+        more = stream.socket.recv(100)
+        assert more
+        stream.buffer += more  # the stream is ended, in order
+    wait_for(lambda: not c.holders('a'), 'the release', 2)
+
+
     assert c.ask('PUT', '/v1/cells/x', b'v', {'If-None-Match': '*'}).status == 204 and c.get('/v1/cells/x').body == b'v'
 
 
