@@ -92,9 +92,10 @@ static int open_engine(serve *s, const char *url)
     if (s->lease_ms == 0)
         s->lease_ms = 30000;
     serve_random(s->instance);
+    s->ready = serve_ready_new();
     s->metrics = serve_metrics_new();
     s->dashboard = serve_dashboard_new(s);
-    if (!s->metrics || !s->dashboard)
+    if (!s->ready || !s->metrics || !s->dashboard)
         return CLI_EXIT_SYSTEM;
     return 0;
 }
@@ -166,6 +167,7 @@ static int serve_all(serve *s, const char *url, http_options *o)
     close_engine(s);
     serve_dashboard_free(s->dashboard);
     serve_metrics_free(s->metrics);
+    serve_ready_free(s->ready);
     return code;
 }
 
