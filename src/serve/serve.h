@@ -11,6 +11,7 @@
 
 typedef struct serve_metrics serve_metrics;
 typedef struct serve_dashboard serve_dashboard;
+typedef struct serve_past serve_past;
 typedef struct serve_ready serve_ready;
 
 typedef struct serve {
@@ -22,12 +23,14 @@ typedef struct serve {
     const char *advertise;    /* the address at which clients reach this very server */
     char instance[33];        /* of this process: part of what is bound to it */
     void *by_key, *by_id;     /* sets: see sets.h */
+    serve_past *past;         /* those that have ended; NULL: none is remembered */
     size_t calls;             /* requests whose outcome is not here yet */
     size_t streams;           /* hold streams that are open */
     int64_t slice_ms;         /* a wait is answered after this */
     int64_t lease_ms;         /* of locks that say nothing else; the handle's */
     size_t left_behind;       /* grants that must outlive the handle */
     void *runs, *runs_by_key; /* runs.c */
+    serve_past *past_runs;
     serve_ready *ready; /* status.c */
 } serve;
 

@@ -164,6 +164,19 @@ def request_id():
     return str(uuid.uuid4())
 
 
+def resident(pid):
+    """Bytes of memory that the process has."""
+    with open('/proc/%d/status' % pid) as f:
+        return next(int(line.split()[1]) * 1024 for line in f if line.startswith('VmRSS'))
+
+
+def unread(port, sent=False):
+    """Bytes that the server at this port was sent and has not read; or that it has sent and its clients have not."""
+    with open('/proc/net/tcp') as f:
+        rows = [line.split() for line in f.readlines()[1:]]
+    return sum(int(row[4].split(':')[0 if sent else 1], 16) for row in rows if row[1].endswith(':%04X' % port) and row[3] == '01')
+
+
 def send_raw(port, data, timeout=10):
     """Sends bytes as they are; everything that comes back until the server closes, or until `timeout`."""
     got = b''
