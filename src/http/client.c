@@ -1,6 +1,7 @@
 /* Who asks, and what it may do. Without tokens everybody who can reach the server may do everything: then it
  * listens at loopback addresses and unix sockets only. A certificate's common name is looked up as a name of
- * the token file, which says what that client may do; one that is not there may do everything. */
+ * the token file, which says what that client may do; one that is not there may do nothing, so that removing a line
+ * takes its rights away. Without a token file every certificate of the CA may do everything. */
 #define _GNU_SOURCE
 #include "inner.h"
 
@@ -28,22 +29,24 @@ static bool check_verb(http_exchange *x)
            refuse(x, 403, "this client may not do that: its token lacks the verb");
 }
 
-/* True: the client has a certificate of the CA. */
+/* True: the client has a certificate of the CA that says who it is. */
 static bool has_certificate(http_exchange *x)
 {
     char name[65];
-    const http__client *known;
 
     if (!x->server->tls || !http__tls_ca(x->server->tls) ||
         !http__tls_client(x->connection->mhd, name, sizeof name))
         return false;
-    known = x->server->tokens ? http__tokens_named(x->server->tokens, name) : NULL;
+    if (x->tokens) {
+        x->client = http__tokens_named(x->tokens, name);
+        return x->client != NULL;
+    }
     x->own_client = calloc(1, sizeof *x->own_client);
     if (!x->own_client)
         return false;
     x->own_client->verbs = HTTP_READ | HTTP_LOCK | HTTP_BREAK | HTTP_ADMIN;
     snprintf(x->own_client->name, sizeof x->own_client->name, "%s", name);
-    x->client = known ? known : x->own_client;
+    x->client = x->own_client;
     return true;
 }
 
@@ -92,6 +95,17 @@ bool http__client_check(http_exchange *x)
     if (!s->tokens)
         return refuse(x, 401, "a certificate of the server's CA is needed");
     return check_token(x) && check_verb(x);
+}
+
+bool http_same_client(const http_exchange *a, const http_exchange *b)
+{
+    return a->client == b->client ||
+           (a->own_client && b->own_client && strcmp(a->client->name, b->client->name) == 0);
+}
+
+bool http_is_welcome(const http_exchange *x)
+{
+    return !x->tokens || !x->client || http__tokens_keep(x->server->tokens, x->client);
 }
 
 const char *http_client(const http_exchange *x)

@@ -95,7 +95,11 @@ const http_route *http_route_of(const http_exchange *x);
 const char *http_client(const http_exchange *x); /* the name of its token or certificate, or "" */
 bool http_may(const http_exchange *x, http_verb verb);        /* may the client do that? */
 bool http_may_name(const http_exchange *x, const char *name); /* is it within its prefixes? */
-void *http_context(const http_exchange *x);                   /* of the server's options */
+/* Do both come from one client, with the same rights? The rights of a name may have changed in between. */
+bool http_same_client(const http_exchange *a, const http_exchange *b);
+/* False: the tokens were read again since, and the client's line is gone, or another one. */
+bool http_is_welcome(const http_exchange *x);
+void *http_context(const http_exchange *x); /* of the server's options */
 http_server *http_server_of(const http_exchange *x);
 bool http_is_utf8(const char *text);
 

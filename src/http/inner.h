@@ -60,6 +60,8 @@ void http__tokens_free(http__tokens *t);
 /* Takes the same time for every token of the file. NULL: none of them. */
 const http__client *http__tokens_find(const http__tokens *t, const char *secret);
 const http__client *http__tokens_named(const http__tokens *t, const char *name);
+/* Does `t` have the same line as the tokens that `c` is of? */
+bool http__tokens_keep(const http__tokens *t, const http__client *c);
 
 typedef struct http__failures http__failures;
 http__failures *http__failures_new(void);

@@ -81,12 +81,14 @@ static dibs_status describe(bool tls, http__listen *out, const char *text, dibs_
     return DIBS_OK;
 }
 
-/* A socket that nobody listens at is what a killed server left. */
+/* A socket that nobody listens at is what a killed server left. A connection to any other file is refused as well:
+ * that file is somebody's, and stays. */
 static bool is_stale(const struct sockaddr_un *a)
 {
+    struct stat file;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool refused =
-        fd >= 0 && connect(fd, (const struct sockaddr *)a, sizeof *a) != 0 && errno == ECONNREFUSED;
+    bool refused = fd >= 0 && lstat(a->sun_path, &file) == 0 && S_ISSOCK(file.st_mode) &&
+                   connect(fd, (const struct sockaddr *)a, sizeof *a) != 0 && errno == ECONNREFUSED;
 
     if (fd >= 0)
         close(fd);

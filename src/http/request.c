@@ -271,7 +271,22 @@ static enum MHD_Result on_parameter(void *data, enum MHD_ValueKind kind, const c
 
 typedef struct seen {
     unsigned hosts, lengths, codings, authorizations, types;
+    bool malformed;
 } seen;
+
+/* MHD passes "Content-Length : 5" on as a header of another name, and keeps a bare CR in a value. */
+static bool is_well_formed(const char *key, const char *value)
+{
+    static const char token[] = "!#$%&'*+-.^_`|~0123456789"
+                                "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+    if (!*key || key[strspn(key, token)])
+        return false;
+    for (const char *at = value ? value : ""; *at; at++)
+        if (((unsigned char)*at < ' ' && *at != '\t') || *at == 0x7f)
+            return false;
+    return true;
+}
 
 static enum MHD_Result on_header(void *data, enum MHD_ValueKind kind, const char *key,
                                  const char *value)
@@ -279,7 +294,7 @@ static enum MHD_Result on_header(void *data, enum MHD_ValueKind kind, const char
     seen *s = data;
 
     (void)kind;
-    (void)value;
+    s->malformed |= !is_well_formed(key, value);
     s->hosts += strcasecmp(key, "Host") == 0;
     s->lengths += strcasecmp(key, "Content-Length") == 0;
     s->codings += strcasecmp(key, "Transfer-Encoding") == 0;
@@ -296,7 +311,10 @@ static bool check_framing(http_exchange *x)
     seen s = {0};
 
     MHD_get_connection_values(x->connection->mhd, MHD_HEADER_KIND, on_header, &s);
-    if (s.hosts > 1 || s.lengths > 1 || s.codings > 1 || s.authorizations > 1 || s.types > 1)
+    if (s.malformed)
+        http_reply_problem(x, 400, DIBS_INVALID,
+                           "a header has a name or a control character that HTTP does not allow");
+    else if (s.hosts > 1 || s.lengths > 1 || s.codings > 1 || s.authorizations > 1 || s.types > 1)
         http_reply_problem(x, 400, DIBS_INVALID,
                            "Host, Content-Length, Transfer-Encoding, Content-Type and "
                            "Authorization are given once");

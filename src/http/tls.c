@@ -1,4 +1,8 @@
-/* TLS: the server's certificate, which may change while it runs, and certificates of clients. */
+/* TLS: the server's certificate and the CA of its clients, which may change while it runs, and certificates of clients.
+ *
+ * A handshake gets the key that is the newest when it begins, and may need it much later: keys that were replaced are
+ * kept to the end. A CA is a part of the credentials that sessions share; those are not ours (libmicrohttpd makes them),
+ * so they get a new CA when the next session shows them. */
 #define _GNU_SOURCE
 #include "http/socket.h"
 #include "inner.h"
@@ -13,15 +17,25 @@
 enum { CHAIN = 16 };
 
 typedef struct pair {
+    struct pair *older;
     gnutls_pcert_st chain[CHAIN];
     unsigned count;
     gnutls_privkey_t key;
 } pair;
 
+/* Credentials, and which CA they have. */
+typedef struct trust {
+    gnutls_certificate_credentials_t of;
+    unsigned number;
+} trust;
+
 struct http__tls {
     const http_options *o;
-    pair now, before; /* a handshake may still be using the one before */
-    char *ca;
+    pair *now;
+    char *ca;           /* as it was at the beginning, which others have a pointer to */
+    char *fresh;        /* as it was read last; NULL: `ca` */
+    unsigned ca_number; /* 0: of the beginning */
+    trust trusts[HTTP_LISTENS];
 };
 
 static struct http__tls *in_use; /* gnutls passes nothing of the caller's to its callback */
@@ -35,11 +49,11 @@ static bool fail(dibs_error *err, const char *path, const char *what)
 
 static void free_pair(pair *p)
 {
-    for (unsigned i = 0; i < p->count; i++)
+    for (unsigned i = 0; p && i < p->count; i++)
         gnutls_pcert_deinit(&p->chain[i]);
-    if (p->key)
+    if (p && p->key)
         gnutls_privkey_deinit(p->key);
-    *p = (pair){0};
+    free(p);
 }
 
 static bool read_chain(const char *path, pair *p, dibs_error *err)
@@ -91,31 +105,99 @@ static bool match(const pair *p, const char *path, dibs_error *err)
     return good || fail(err, path, "this is not the key of the certificate");
 }
 
-bool http__tls_reload(http__tls *t, dibs_error *err)
+static pair *read_pair(const http_options *o, dibs_error *err)
 {
-    pair fresh = {0};
+    pair *p = calloc(1, sizeof *p);
 
-    if (!read_chain(t->o->cert, &fresh, err) || !read_key(t->o->key, &fresh, err) ||
-        !match(&fresh, t->o->key, err)) {
-        free_pair(&fresh);
-        return false;
-    }
-    free_pair(&t->before);
-    t->before = t->now;
-    t->now = fresh;
-    return true;
+    if (!p)
+        fail(err, o->cert, "out of memory");
+    else if (read_chain(o->cert, p, err) && read_key(o->key, p, err) && match(p, o->key, err))
+        return p;
+    free_pair(p);
+    return NULL;
 }
 
-static bool read_ca(http__tls *t, dibs_error *err)
+static bool is_same(const pair *a, const pair *b)
 {
-    gnutls_datum_t data;
-    int failed = gnutls_load_file(t->o->client_ca, &data);
+    bool same = a && a->count == b->count;
 
-    if (failed != 0)
-        return fail(err, t->o->client_ca, gnutls_strerror(failed));
-    t->ca = strndup((char *)data.data, data.size);
+    for (unsigned i = 0; same && i < a->count; i++)
+        same = a->chain[i].cert.size == b->chain[i].cert.size &&
+               memcmp(a->chain[i].cert.data, b->chain[i].cert.data, a->chain[i].cert.size) == 0;
+    return same;
+}
+
+static gnutls_x509_trust_list_t make_list(const char *ca)
+{
+    const gnutls_datum_t data = {(unsigned char *)(uintptr_t)ca, (unsigned)strlen(ca)};
+    gnutls_x509_trust_list_t list;
+
+    if (gnutls_x509_trust_list_init(&list, 0) != 0)
+        return NULL;
+    if (gnutls_x509_trust_list_add_trust_mem(list, &data, NULL, GNUTLS_X509_FMT_PEM,
+                                             GNUTLS_TL_USE_IN_TLS, 0) > 0)
+        return list;
+    gnutls_x509_trust_list_deinit(list, 1);
+    return NULL;
+}
+
+static char *read_ca(const char *path, dibs_error *err)
+{
+    gnutls_x509_trust_list_t list;
+    gnutls_datum_t data;
+    char *text;
+    int failed = gnutls_load_file(path, &data);
+
+    if (failed != 0) {
+        fail(err, path, gnutls_strerror(failed));
+        return NULL;
+    }
+    text = strndup((char *)data.data, data.size);
     gnutls_free(data.data);
-    return t->ca != NULL;
+    list = text ? make_list(text) : NULL;
+    if (list) {
+        gnutls_x509_trust_list_deinit(list, 1);
+        return text;
+    }
+    fail(err, path, "no certificates can be used from it");
+    free(text);
+    return NULL;
+}
+
+static void take_pair(http__tls *t, pair *p)
+{
+    if (is_same(t->now, p)) {
+        free_pair(p);
+        return;
+    }
+    p->older = t->now;
+    t->now = p;
+}
+
+static void take_ca(http__tls *t, char *text)
+{
+    if (!t->ca) {
+        t->ca = text;
+        return;
+    }
+    free(t->fresh);
+    t->fresh = text;
+    t->ca_number++;
+}
+
+bool http__tls_reload(http__tls *t, dibs_error *err)
+{
+    pair *p = read_pair(t->o, err);
+    char *ca = p && t->o->client_ca ? read_ca(t->o->client_ca, err) : NULL;
+
+    if (!p || (t->o->client_ca && !ca)) {
+        free_pair(p);
+        return false;
+    }
+    take_pair(t, p);
+    if (ca)
+        take_ca(t, ca);
+    return true;
 }
 
 dibs_status http__tls_read(const http_options *o, http__tls **out, dibs_error *err)
@@ -126,7 +208,7 @@ dibs_status http__tls_read(const http_options *o, http__tls **out, dibs_error *e
     if (!t)
         return DIBS_NO_MEMORY;
     t->o = o;
-    if (!http__tls_reload(t, err) || (o->client_ca && !read_ca(t, err))) {
+    if (!http__tls_reload(t, err)) {
         http__tls_free(t);
         return err->status;
     }
@@ -141,10 +223,34 @@ void http__tls_free(http__tls *t)
         return;
     if (in_use == t)
         in_use = NULL;
-    free_pair(&t->now);
-    free_pair(&t->before);
+    for (pair *p = t->now, *older; p; p = older) {
+        older = p->older;
+        free_pair(p);
+    }
     free(t->ca);
+    free(t->fresh);
     free(t);
+}
+
+/* The credentials of the session get the CA that was read last. */
+static void renew_trust(http__tls *t, gnutls_session_t session)
+{
+    gnutls_certificate_credentials_t of = NULL;
+    gnutls_x509_trust_list_t list;
+    size_t i = 0;
+
+    if (t->ca_number == 0 ||
+        gnutls_credentials_get(session, GNUTLS_CRD_CERTIFICATE, (void **)&of) != 0)
+        return;
+    while (i + 1 < HTTP_LISTENS && t->trusts[i].of && t->trusts[i].of != of)
+        i++;
+    if (t->trusts[i].of == of && t->trusts[i].number == t->ca_number)
+        return;
+    list = make_list(t->fresh);
+    if (!list)
+        return; /* no memory: the next session tries again */
+    gnutls_certificate_set_trust_list(of, list, 0);
+    t->trusts[i] = (trust){of, t->ca_number};
 }
 
 const char *http__tls_ca(const http__tls *t)
@@ -156,16 +262,16 @@ static int on_certificate(gnutls_session_t session, const gnutls_datum_t *issuer
                           const gnutls_pk_algorithm_t *algorithms, int algorithm_count,
                           gnutls_pcert_st **chain, unsigned *count, gnutls_privkey_t *key)
 {
-    (void)session;
     (void)issuers;
     (void)issuer_count;
     (void)algorithms;
     (void)algorithm_count;
     if (!in_use)
         return -1;
-    *chain = in_use->now.chain;
-    *count = in_use->now.count;
-    *key = in_use->now.key;
+    renew_trust(in_use, session);
+    *chain = in_use->now->chain;
+    *count = in_use->now->count;
+    *key = in_use->now->key;
     return 0;
 }
 
@@ -181,6 +287,8 @@ bool http_tls_peer(gnutls_session_t session, char *name, size_t size)
     unsigned wrong = 1, count = 0;
     bool good;
 
+    if (session && in_use)
+        renew_trust(in_use, session); /* the CA may have changed since the handshake */
     if (!session || gnutls_certificate_verify_peers2(session, &wrong) != 0 || wrong != 0)
         return false;
     list = gnutls_certificate_get_peers(session, &count);

@@ -2,8 +2,8 @@
  *
  *     NAME SHA256 VERBS [PREFIX...]
  *
- * one token per line: its name in the access log and for operators, the SHA-256 of the secret in hexadecimal, what
- * it may do (read, lock, break, admin, with commas; or all), and the prefixes of the names that it may use (none:
+ * one token per line: its name in the access log and for operators, the SHA-256 of the secret in hexadecimal (or "-":
+ * there is none, the client has a certificate of this name), what it may do (read, lock, break, admin, with commas; or all), and the prefixes of the names that it may use (none:
  * all names). A prefix has the escapes of a URL. Empty lines and lines that begin with # are skipped. Secrets
  * are long random texts, so a plain hash is enough: there is nothing to guess. */
 #define _GNU_SOURCE
@@ -21,7 +21,8 @@ enum { DIGEST = 32, PREFIXES = 16, ADDRESSES = 1024, MINUTE_MS = 60000 };
 
 typedef struct token {
     http__client client;
-    unsigned char digest[DIGEST];
+    bool secret;
+    unsigned char digest[DIGEST]; /* of the secret */
     char *prefixes[PREFIXES + 1];
 } token;
 
@@ -96,7 +97,8 @@ static const char *read_line(char *line, token *t)
             strlen(name))
         return "has a name with other characters than A-Z a-z 0-9 . _ @ -, or more than 64";
     strcpy(t->client.name, name);
-    if (!read_digest(digest, t->digest))
+    t->secret = strcmp(digest, "-") != 0;
+    if (t->secret && !read_digest(digest, t->digest))
         return "has no SHA-256 of 64 hexadecimal digits behind the name";
     if (!read_verbs(verbs, &t->client.verbs))
         return "has verbs other than read, lock, break, admin and all";
@@ -194,7 +196,7 @@ const http__client *http__tokens_find(const http__tokens *t, const char *secret)
     if (gnutls_hash_fast(GNUTLS_DIG_SHA256, secret, strlen(secret), digest) != 0)
         return NULL;
     for (size_t i = 0; i < t->count; i++)
-        if (gnutls_memcmp(t->all[i].digest, digest, DIGEST) == 0)
+        if (gnutls_memcmp(t->all[i].digest, digest, DIGEST) == 0 && t->all[i].secret)
             found = &t->all[i].client;
     return found;
 }
@@ -205,6 +207,27 @@ const http__client *http__tokens_named(const http__tokens *t, const char *name)
         if (strcmp(t->all[i].client.name, name) == 0)
             return &t->all[i].client;
     return NULL;
+}
+
+static bool same_prefixes(const token *a, const token *b)
+{
+    for (size_t i = 0; i < PREFIXES; i++)
+        if (!a->prefixes[i] != !b->prefixes[i] ||
+            (a->prefixes[i] && strcmp(a->prefixes[i], b->prefixes[i]) != 0))
+            return false;
+    return true;
+}
+
+bool http__tokens_keep(const http__tokens *t, const http__client *c)
+{
+    const token *then = (const token *)c; /* its first member */
+
+    for (size_t i = 0; i < t->count; i++)
+        if (strcmp(t->all[i].client.name, c->name) == 0)
+            return t->all[i].client.verbs == c->verbs &&
+                   gnutls_memcmp(t->all[i].digest, then->digest, DIGEST) == 0 &&
+                   same_prefixes(&t->all[i], then);
+    return false;
 }
 
 /* ---- Addresses that guess -------------------------------------------------------------------- */
@@ -222,7 +245,8 @@ http__failures *http__failures_new(void)
     return calloc(1, sizeof(http__failures));
 }
 
-/* Of an IPv6 address the network: its client may choose the rest. */
+/* Of an IPv6 address the network: its client may choose the rest. Clients of IPv4 that reach [::] have all the same
+ * network, and an address of their own behind it. */
 static size_t place(const struct sockaddr *from)
 {
     uint32_t hash = 2166136261u;
@@ -233,8 +257,9 @@ static size_t place(const struct sockaddr *from)
         bytes = (const unsigned char *)&((const struct sockaddr_in *)from)->sin_addr;
         size = 4;
     } else if (from && from->sa_family == AF_INET6) {
-        bytes = (const unsigned char *)&((const struct sockaddr_in6 *)from)->sin6_addr;
-        size = 8;
+        const struct in6_addr *a = &((const struct sockaddr_in6 *)from)->sin6_addr;
+        bytes = a->s6_addr + (IN6_IS_ADDR_V4MAPPED(a) ? 12 : 0);
+        size = IN6_IS_ADDR_V4MAPPED(a) ? 4 : 8;
     }
     for (size_t i = 0; i < size; i++)
         hash = (hash ^ bytes[i]) * 16777619u;

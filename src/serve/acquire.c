@@ -5,6 +5,7 @@
  * in the queue without a client for a while, and the same after a connection was closed. What was granted
  * and was collected by nobody in that time is released. */
 #include "serve/bound.h"
+#include "serve/past.h"
 #include "serve/sets.h"
 
 #include <stdlib.h>
@@ -75,8 +76,16 @@ static void give_up(serve_set *set)
 
 void serve_set_end(serve_set *set)
 {
+    const serve_ended ended = {.key = set->by_key ? serve_past_hash(set->key) : 0,
+                               .digest = serve_past_hash(set->digest),
+                               .id = set->by_id ? serve_past_id(set->id) : 0};
+
+    if (ended.key || ended.id)
+        serve_past_add(set->s->past, &ended, http_now_ms());
     set->state = SERVE_ENDED;
-    set_timer(set, SERVE_REMEMBER_MS);
+    serve_set_delist_key(set);
+    serve_set_delist_id(set);
+    http_timer_stop(set->s->http, &set->timer);
 }
 
 /* Another server may hold it for the client by now: the id is forgotten here, and so are its leases. */
@@ -87,10 +96,8 @@ static void forget(serve_set *set)
         serve_set_detach(set);
     else
         serve_set_release(set);
-    if (set->by_key)
-        serve_set_end(set);
-    else
-        serve_set_free(set);
+    serve_set_end(set);
+    serve_set_free(set);
 }
 
 /* The engine's lease is the truth; this only ends what is here. */
@@ -120,11 +127,11 @@ static void on_timer(http_timer *timer)
 {
     serve_set *set = set_of_timer(timer);
 
-    if (set->state == SERVE_ENDED) {
-        serve_set_free(set);
-    } else if (set->x) {
+    if (set->x) {
         answer_queued(set, set->x);
         set_timer(set, SERVE_KEPT_MS);
+    } else if (set->first_op) {
+        set_timer(set, SERVE_KEPT_MS); /* what comes of it is needed first */
     } else if (set->state == SERVE_HELD && set->delivered) {
         forget(set);
     } else {
@@ -199,21 +206,46 @@ static void attach(serve_set *set, http_exchange *x, int64_t wait_ms)
     set_timer(set, wait_ms > set->s->slice_ms ? set->s->slice_ms : wait_ms > 0 ? wait_ms : 0);
 }
 
-/* The request came before, to this server. */
+static void refuse_digest(http_exchange *x)
+{
+    http_reply_problem(
+        x, 422, DIBS_MISMATCH,
+        "this request id was used with other members: choose a new one for each request");
+}
+
+static void refuse_ended(http_exchange *x)
+{
+    http_reply_problem(x, 410, DIBS_LOST,
+                       "the grant of this request has ended: choose a new id for a new request");
+}
+
+/* The request came before, to this server: its client knows the id, also one that was made here. */
 static void come_again(serve_set *set, const serve_set *asked, http_exchange *x)
 {
-    if (strcmp(set->digest, asked->digest) != 0)
-        http_reply_problem(
-            x, 422, DIBS_MISMATCH,
-            "this request id was used with other members: choose a new one for each request");
-    else if (set->state == SERVE_COLLECTING)
+    if (strcmp(set->digest, asked->digest) != 0) {
+        refuse_digest(x);
+        return;
+    }
+    set->own_id = true;
+    if (set->state == SERVE_COLLECTING)
         attach(set, x, asked->deadline_ms - http_now_ms());
     else if (serve_set_is_held(set))
         answer_granted(set, x);
     else
-        http_reply_problem(
-            x, 410, DIBS_LOST,
-            "the grant of this request has ended: choose a new id for a new request");
+        refuse_ended(x);
+}
+
+/* True: it was answered, because it has ended. */
+static bool has_ended(const serve_set *asked, http_exchange *x)
+{
+    const serve_ended *ended =
+        serve_past_of_key(asked->s->past, serve_past_hash(asked->key), http_now_ms());
+
+    if (ended && ended->digest != serve_past_hash(asked->digest))
+        refuse_digest(x);
+    else if (ended)
+        refuse_ended(x);
+    return ended != NULL;
 }
 
 static void begin(serve_set *set, http_exchange *x)
@@ -244,11 +276,12 @@ static void acquire(http_exchange *x)
     if (!asked)
         return;
     set = serve_set_of_key(s, asked->key);
-    if (!set) {
+    if (set) {
+        come_again(set, asked, x);
+    } else if (!asked->own_id || !has_ended(asked, x)) {
         begin(asked, x);
         return;
     }
-    come_again(set, asked, x);
     serve_set_free(asked);
 }
 

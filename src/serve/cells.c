@@ -63,13 +63,14 @@ static bool read_condition(http_exchange *x, uint64_t *version)
     return true;
 }
 
+/* Fences have 63 bits. */
 static bool read_number(const char **at, uint64_t *out)
 {
     size_t digits = strspn(*at, "0123456789");
 
     *out = strtoull(*at, NULL, 10);
     *at += digits;
-    return digits > 0 && digits < 20 && *out > 0;
+    return digits > 0 && digits < 20 && *out > 0 && *out <= INT64_MAX;
 }
 
 /* FENCE or FENCE/FLOOR, as dibs_fence_text writes it. */

@@ -48,6 +48,11 @@ void serve_dashboard_drain(serve_dashboard *b)
     dash_scrapes_answer(b);
 }
 
+void serve_dashboard_check(serve_dashboard *b)
+{
+    dash_views_check(b);
+}
+
 static serve_dashboard *board_of(const http_exchange *x)
 {
     return ((serve *)http_context(x))->dashboard;

@@ -14,6 +14,8 @@ extern const http_route serve_dashboard_routes[];
 serve_dashboard *serve_dashboard_new(serve *s); /* NULL: out of memory */
 /* After the HTTP server has closed, and before the handle is: nothing of it is asked any more. */
 void serve_dashboard_free(serve_dashboard *b);
+/* SIGHUP: ends the streams of clients whose token has changed. */
+void serve_dashboard_check(serve_dashboard *b);
 /* SIGTERM: ends the streams; their pages connect to another server, or wait. */
 void serve_dashboard_drain(serve_dashboard *b);
 

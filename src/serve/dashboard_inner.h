@@ -30,7 +30,6 @@ typedef struct dash_watch {
 /* Those who may see the same, and watch the same, get the same text. */
 typedef struct dash_view {
     struct dash_view *next;
-    char client[65];
     dash_watch *watch[DASH_WATCHED];
     size_t watches;
     struct dash_viewer *viewers;
@@ -91,6 +90,7 @@ bool dash_feed_is_recent(const serve_dashboard *b, int64_t within_ms);
 void dash_views_send(serve_dashboard *b);
 bool dash_views_join(serve_dashboard *b, http_exchange *x, dash_watch *const watch[], size_t count);
 void dash_views_close(serve_dashboard *b);
+void dash_views_check(serve_dashboard *b);
 
 /* Answers the requests for /metrics that wait. */
 void dash_scrapes_answer(serve_dashboard *b);

@@ -199,14 +199,14 @@ static void on_gone(void *data)
         http_timer_stop(b->s->http, &b->timer);
 }
 
-static dash_view *find_view(serve_dashboard *b, const char *client, dash_watch *const watch[],
+static dash_view *find_view(serve_dashboard *b, const http_exchange *x, dash_watch *const watch[],
                             size_t count)
 {
     size_t views = 0;
 
     for (dash_view *view = b->views; view; view = view->next) {
         views++;
-        if (strcmp(view->client, client) == 0 && view->watches == count &&
+        if (http_same_client(view->viewers->x, x) && view->watches == count &&
             (count == 0 || memcmp(view->watch, watch, count * sizeof *watch) == 0))
             return view;
     }
@@ -214,10 +214,10 @@ static dash_view *find_view(serve_dashboard *b, const char *client, dash_watch *
 }
 
 /* The view of an earlier viewer has its watches already. */
-static dash_view *enter_view(serve_dashboard *b, const char *client, dash_watch *const watch[],
+static dash_view *enter_view(serve_dashboard *b, const http_exchange *x, dash_watch *const watch[],
                              size_t count)
 {
-    dash_view *view = find_view(b, client, watch, count);
+    dash_view *view = find_view(b, x, watch, count);
 
     if (!view)
         return NULL;
@@ -226,7 +226,6 @@ static dash_view *enter_view(serve_dashboard *b, const char *client, dash_watch 
             dash_watch_drop(watch[i]);
         return view;
     }
-    strncpy(view->client, client, sizeof view->client - 1);
     if (count > 0)
         memcpy(view->watch, watch, count * sizeof *watch);
     view->watches = count;
@@ -239,7 +238,7 @@ bool dash_views_join(serve_dashboard *b, http_exchange *x, dash_watch *const wat
 {
     dash_viewer *v = b->viewers < DASH_VIEWERS ? calloc(1, sizeof *v) : NULL;
 
-    if (!v || !(v->view = enter_view(b, http_client(x), watch, count))) {
+    if (!v || !(v->view = enter_view(b, x, watch, count))) {
         free(v);
         return false;
     }
@@ -256,13 +255,29 @@ bool dash_views_join(serve_dashboard *b, http_exchange *x, dash_watch *const wat
     return true;
 }
 
+static void close_viewer(dash_viewer *v)
+{
+    http_exchange *x = v->x;
+
+    on_gone(v);
+    http_stream_end(x);
+}
+
 void dash_views_close(serve_dashboard *b)
 {
-    while (b->views) {
-        dash_viewer *v = b->views->viewers;
-        http_exchange *x = v->x;
+    while (b->views)
+        close_viewer(b->views->viewers);
+}
 
-        on_gone(v);
-        http_stream_end(x);
+/* All viewers of a view have the same rights. */
+void dash_views_check(serve_dashboard *b)
+{
+    for (dash_view *view = b->views, *next; view; view = next) {
+        next = view->next;
+        for (dash_viewer *v = http_is_welcome(view->viewers->x) ? NULL : view->viewers, *other; v;
+             v = other) {
+            other = v->next;
+            close_viewer(v);
+        }
     }
 }

@@ -2,6 +2,7 @@
  * taken up first: it was given out by another server, or expired here by the local clock. */
 #define _GNU_SOURCE
 #include "serve/bound.h"
+#include "serve/past.h"
 #include "serve/sets.h"
 
 #include <stdio.h>
@@ -13,11 +14,11 @@ struct serve_op {
     serve_set *set;
     http_exchange *x; /* NULL: its client has gone; it is done all the same */
     size_t out;
-    bool release, unlocking;
+    bool started, release, unlocking;
     dibs_error err; /* the first one */
 };
 
-static void start(serve_op *op);
+static void run_through(serve_set *set);
 
 static void note(serve_op *op, const dibs_error *err)
 {
@@ -56,10 +57,11 @@ static bool is_empty(const serve_set *set)
     return true;
 }
 
+/* It is freed behind the operations that wait. */
 static void end_set(serve_set *set, const serve_op *op)
 {
-    set->state = SERVE_ENDED;
-    if (op->err.status != DIBS_OK)
+    set->released = op->err.status == DIBS_OK;
+    if (!set->released)
         serve_set_delist_id(set); /* asked again, it is looked up again */
     serve_set_end(set);
 }
@@ -72,13 +74,10 @@ static void finish(serve_op *op)
     if (op->err.status == DIBS_OK && !op->release)
         serve_set_renewed(set);
     answer(op);
-    if (op->release || is_empty(set))
+    if (set->state == SERVE_HELD && (op->release || is_empty(set)))
         end_set(set, op);
     free(op);
-    if (set->first_op)
-        start(set->first_op);
-    else
-        serve_set_settle(set);
+    run_through(set);
 }
 
 /* ---- Steps ----------------------------------------------------------------------------------- */
@@ -171,14 +170,33 @@ static void start(serve_op *op)
 {
     serve_set *set = op->set;
 
+    op->started = true;
     op->out = 1;
-    if (set->state == SERVE_ENDED && !(op->release && set->by_id))
+    if (set->state == SERVE_ENDED && !(op->release && set->released))
         note(op, &(dibs_error){.status = DIBS_LOST, .next = DIBS_NEXT_RESTART});
     if (set->state == SERVE_ENDED)
         op->unlocking = true;
     for (size_t i = 0; set->state == SERVE_HELD && i < set->count; i++)
         ask_about(op, &set->locks[i]);
     step_done(op);
+}
+
+/* Thousands may be in the queue, and end at once because the first one has ended the set: they come here one after
+ * another, not one inside the other. */
+static void run_through(serve_set *set)
+{
+    if (set->operating)
+        return;
+    set->operating = true;
+    while (set->first_op && !set->first_op->started)
+        start(set->first_op);
+    set->operating = false;
+    if (set->first_op)
+        return;
+    if (set->state == SERVE_ENDED)
+        serve_set_free(set);
+    else
+        serve_set_settle(set);
 }
 
 /* ---- Requests -------------------------------------------------------------------------------- */
@@ -218,7 +236,6 @@ static serve_set *set_of_texts(serve *s, const char *id, dibs_error *err)
 static void queue(serve_set *set, http_exchange *x, bool release)
 {
     serve_op *op = calloc(1, sizeof *op), **last = &set->first_op;
-    bool first = !set->first_op;
 
     if (!op) {
         http_reply_error(x, &(dibs_error){.status = DIBS_NO_MEMORY});
@@ -231,8 +248,19 @@ static void queue(serve_set *set, http_exchange *x, bool release)
     while (*last)
         last = &(*last)->next;
     *last = op;
-    if (first)
-        start(op);
+    run_through(set);
+}
+
+/* A grant that was released here a moment ago. */
+static bool has_ended(serve *s, http_exchange *x, const char *id, bool release)
+{
+    if (!serve_past_of_id(s->past, serve_past_id(id), http_now_ms()))
+        return false;
+    if (release)
+        http_reply_json(x, 200, json_pack("{s:b}", "released", true));
+    else
+        http_reply_error(x, &(dibs_error){.status = DIBS_LOST, .next = DIBS_NEXT_RESTART});
+    return true;
 }
 
 static void operate(http_exchange *x, bool release)
@@ -242,6 +270,8 @@ static void operate(http_exchange *x, bool release)
     serve_set *set = serve_set_of_id(s, id);
     dibs_error err;
 
+    if (!set && has_ended(s, x, id, release))
+        return;
     if (!set && (serve_is_bound(id) || s->engine->lease_of_handle)) {
         serve_bound_refuse(x, id, "grant");
         return;

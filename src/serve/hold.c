@@ -71,13 +71,28 @@ static void on_look(http_timer *timer)
     send(set, "renewed", json_pack("{s:I}", "remaining_ms", (json_int_t)(until - http_now_ms())));
 }
 
+/* The client may work until its last promise ends, unless it closes before. */
+static void on_breaking(http_timer *timer)
+{
+    serve_set *set = set_of_timer(timer);
+    int64_t left = set->promised_ms - http_now_ms();
+
+    if (left <= 0) {
+        finish(set, dibs_loss_text(DIBS_LOSS_BROKEN), NULL);
+        return;
+    }
+    http_timer_set(set->s->http, timer, left < BEAT_MS ? left : BEAT_MS, on_breaking);
+    http_stream_beat(set->x);
+}
+
 static void on_lost(serve_set *set, dibs_loss why)
 {
-    http_timer_stop(set->s->http, &set->timer);
-    if (why == DIBS_LOSS_BROKEN)
-        send(set, "breaking", json_pack("{s:s}", "why", dibs_loss_text(why)));
-    else
+    if (why != DIBS_LOSS_BROKEN) {
         finish(set, dibs_loss_text(why), NULL);
+        return;
+    }
+    http_timer_set(set->s->http, &set->timer, 0, on_breaking);
+    send(set, "breaking", json_pack("{s:s}", "why", dibs_loss_text(why)));
 }
 
 static void on_collected(serve_set *set, const dibs_error *err)
@@ -116,6 +131,17 @@ static void shut_down(serve_set *set)
 {
     if (set->x)
         finish(set, "the server is shutting down", NULL);
+}
+
+static void check(serve_set *set)
+{
+    if (set->shutdown == shut_down && set->x && !http_is_welcome(set->x))
+        finish(set, "the token of this client was changed or removed", NULL);
+}
+
+void serve_streams_check(serve *s)
+{
+    serve_sets_each(s->by_key, check);
 }
 
 static void hold(http_exchange *x)

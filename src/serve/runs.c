@@ -3,6 +3,7 @@
  * has heard of is undone: nothing has happened. */
 #define _GNU_SOURCE
 #include "serve/bound.h"
+#include "serve/past.h"
 #include "serve/secret.h"
 #include "serve/serve.h"
 
@@ -24,8 +25,7 @@ typedef struct run {
     http_exchange *x;
     http_timer timer;
     int64_t lease_ms;
-    dibs_op last; /* ENDED: by this */
-    bool busy;    /* a request about it is out */
+    dibs_op busy; /* a request about it that is out; 0: none */
     bool own_id, delivered, by_key, by_id;
     uint64_t asked; /* the begin that is out */
     char key[33], digest[33];
@@ -83,21 +83,30 @@ static void set_timer(run *r, int64_t ms)
     http_timer_set(r->s->http, &r->timer, ms, on_timer);
 }
 
+/* A run is asked for by its id and its key. */
+static uint64_t hash_of(const char *id, const char *name)
+{
+    char hash[33];
+
+    serve_hash(hash, (const char *[]){id, name, NULL});
+    return serve_past_hash(hash);
+}
+
+/* It is freed, and what remains is how it ended, for answers that were lost. */
 static void end(run *r, dibs_op by)
 {
-    r->state = SERVE_ENDED;
-    r->last = by;
-    dibs_once_free(r->o);
-    r->o = NULL;
-    set_timer(r, SERVE_REMEMBER_MS);
+    const serve_ended ended = {.key = serve_past_hash(r->key),
+                               .digest = serve_past_hash(r->digest),
+                               .id = r->by_id ? hash_of(r->id, r->name) : 0,
+                               .by = by};
+
+    serve_past_add(r->s->past_runs, &ended, http_now_ms());
+    free_run(r);
 }
 
 static void on_given_up(void *data, dibs_outcome *o)
 {
-    run *r = data;
-
-    r->busy = false;
-    end(r, o->op);
+    end(data, o->op);
 }
 
 /* UNDO or ABANDON, without anybody who waits for it. */
@@ -107,20 +116,16 @@ static void give_up(run *r, dibs_op op)
     dibs_error err;
 
     http_timer_stop(r->s->http, &r->timer);
-    r->busy = true;
-    if (serve_ask(r->s, &request, on_given_up, r, NULL, &err) == DIBS_OK)
-        return;
-    r->busy = false;
-    end(r, DIBS_OP_ONCE_ABANDON); /* freeing it abandons it */
+    r->busy = op;
+    if (serve_ask(r->s, &request, on_given_up, r, NULL, &err) != DIBS_OK)
+        end(r, DIBS_OP_ONCE_ABANDON); /* freeing it abandons it */
 }
 
 static void on_timer(http_timer *timer)
 {
     run *r = (run *)((char *)timer - offsetof(run, timer));
 
-    if (r->state == SERVE_ENDED)
-        free_run(r);
-    else if (r->busy)
+    if (r->busy)
         set_timer(r, r->lease_ms);
     else
         give_up(r, r->delivered ? DIBS_OP_ONCE_ABANDON : DIBS_OP_ONCE_UNDO);
@@ -253,30 +258,65 @@ static run *new_run(http_exchange *x, const dibs_once_options *o)
     return r;
 }
 
-/* True: it was answered, or will be. */
-static bool come_again(run *r, run *before, http_exchange *x)
+static void refuse_digest(http_exchange *x)
 {
-    if (!before)
-        return false;
+    http_reply_problem(
+        x, 422, DIBS_MISMATCH,
+        "this request id was used with other members: choose a new one for each request");
+}
+
+static void refuse_ended(http_exchange *x)
+{
+    http_reply_problem(x, 410, DIBS_LOST,
+                       "the run of this request has ended: choose a new id for a new request");
+}
+
+/* Its answer was lost, or its connection: the client knows the id, also one that was made here. */
+static void come_again(run *before, const run *r, http_exchange *x)
+{
     if (strcmp(before->digest, r->digest) != 0) {
-        http_reply_problem(
-            x, 422, DIBS_MISMATCH,
-            "this request id was used with other members: choose a new one for each request");
-    } else if (before->state == SERVE_HELD && !before->busy) {
-        answer_run(before, x);
-    } else if (before->state == SERVE_COLLECTING) {
+        refuse_digest(x);
+        return;
+    }
+    before->own_id = true;
+    if (before->state == SERVE_COLLECTING) {
         if (before->x)
             http_reply_problem(before->x, 409, DIBS_CANCELLED,
                                "the same request has come again, and is answered there");
         before->x = x;
         http_on_gone(x, on_gone, before);
-    } else if (before->last == DIBS_OP_ONCE_FINISH || before->last == DIBS_OP_ONCE_FAIL) {
-        free_run(before);
-        return false;
+    } else if (before->busy == DIBS_OP_ONCE_UNDO || before->busy == DIBS_OP_ONCE_ABANDON) {
+        refuse_ended(x);
     } else {
-        http_reply_problem(x, 410, DIBS_LOST,
-                           "the run of this request has ended: choose a new id for a new request");
+        answer_run(before, x); /* also while a step is being recorded */
     }
+}
+
+/* True: it was answered. What was finished is asked for again: the engine has the result. */
+static bool has_ended(const run *r, http_exchange *x)
+{
+    const serve_ended *ended =
+        serve_past_of_key(r->s->past_runs, serve_past_hash(r->key), http_now_ms());
+
+    if (!ended)
+        return false;
+    if (ended->digest != serve_past_hash(r->digest))
+        refuse_digest(x);
+    else if (ended->by == DIBS_OP_ONCE_FINISH || ended->by == DIBS_OP_ONCE_FAIL)
+        return false;
+    else
+        refuse_ended(x);
+    return true;
+}
+
+/* True: this request came before. */
+static bool came_before(const run *r, http_exchange *x)
+{
+    run *before = run_of_key(r->s, r->key);
+
+    if (!before)
+        return r->own_id && has_ended(r, x);
+    come_again(before, r, x);
     return true;
 }
 
@@ -289,10 +329,15 @@ static void begin(http_exchange *x)
     dibs_error err = {.status = DIBS_NO_MEMORY};
     run *r;
 
+    if (http_server_draining(s->http)) {
+        http_reply_problem(x, 503, DIBS_UNAVAILABLE,
+                           "this server is shutting down: ask another one");
+        return;
+    }
     if (!read_begin(x, &options))
         return;
     r = new_run(x, &options);
-    if (r && come_again(r, run_of_key(s, r->key), x)) {
+    if (r && came_before(r, x)) {
         free_run(r);
         return;
     }
@@ -320,12 +365,13 @@ static void on_caller_gone(void *data)
     ((call *)data)->x = NULL;
 }
 
+/* `r` NULL: it has ended. */
 static void answer_state(http_exchange *x, const run *r)
 {
     json_t *body = json_object();
 
-    json_object_set_new(body, "state", json_string(r->state == SERVE_HELD ? "running" : "ended"));
-    if (r->state == SERVE_HELD)
+    json_object_set_new(body, "state", json_string(r ? "running" : "ended"));
+    if (r)
         json_object_set_new(body, "remaining_ms", json_integer(r->lease_ms));
     http_reply_json(x, 200, body);
 }
@@ -334,17 +380,35 @@ static void on_done(void *data, dibs_outcome *o)
 {
     call *c = data;
     run *r = c->r;
+    bool ended = o->err.status == DIBS_OK && o->op != DIBS_OP_ONCE_STEP;
 
-    r->busy = false;
-    if (o->err.status == DIBS_OK && o->op != DIBS_OP_ONCE_STEP)
+    r->busy = 0;
+    if (c->x && o->err.status == DIBS_OK)
+        answer_state(c->x, ended ? NULL : r);
+    else if (c->x)
+        http_reply_error(c->x, &o->err);
+    if (ended)
         end(r, o->op);
     else
         set_timer(r, r->lease_ms);
-    if (c->x && o->err.status == DIBS_OK)
-        answer_state(c->x, r);
-    else if (c->x)
-        http_reply_error(c->x, &o->err);
     free(c);
+}
+
+/* The run is not here, or not any more. */
+static void refuse_absent(http_exchange *x, const char *id, dibs_op op)
+{
+    const serve *s = http_context(x);
+    const serve_ended *ended =
+        serve_past_of_id(s->past_runs, hash_of(id, http_text(x, "key")), http_now_ms());
+
+    if (ended && ended->by == (int)op)
+        answer_state(x, NULL); /* its answer was lost */
+    else if (ended)
+        http_reply_problem(x, 410, DIBS_LOST, "this run has ended");
+    else if (serve_is_bound(id))
+        serve_bound_refuse(x, id, "run");
+    else
+        http_reply_problem(x, 400, DIBS_INVALID, "this is no run: send it as it was given");
 }
 
 /* The run that the request names; NULL: it was answered. */
@@ -353,18 +417,10 @@ static run *find(http_exchange *x, dibs_op op)
     const char *id = http_text(x, "run");
     run *r = run_of_id(http_context(x), id);
 
-    if (!r && serve_is_bound(id)) {
-        serve_bound_refuse(x, id, "run");
-    } else if (!r) {
-        http_reply_problem(x, 400, DIBS_INVALID, "this is no run: send it as it was given");
+    if (!r) {
+        refuse_absent(x, id, op);
     } else if (strcmp(r->name, http_text(x, "key")) != 0) {
         http_reply_problem(x, 400, DIBS_INVALID, "this run is of another key");
-        r = NULL;
-    } else if (r->state == SERVE_ENDED && r->last == op) {
-        answer_state(x, r); /* its answer was lost */
-        r = NULL;
-    } else if (r->state == SERVE_ENDED) {
-        http_reply_problem(x, 410, DIBS_LOST, "this run has ended");
         r = NULL;
     } else if (r->busy && op) {
         http_reply_error(x,
@@ -394,7 +450,7 @@ static void operate(http_exchange *x, dibs_op op, const char *text, const char *
     if (c) {
         *c = (call){r, x};
         http_on_gone(x, on_caller_gone, c);
-        r->busy = serve_ask(r->s, &request, on_done, c, NULL, &err) == DIBS_OK;
+        r->busy = serve_ask(r->s, &request, on_done, c, NULL, &err) == DIBS_OK ? op : 0;
     }
     free(bytes);
     if (c && r->busy)

@@ -3,6 +3,7 @@
 #include "serve/dashboard.h"
 #include "serve/metrics.h"
 #include "serve/notify.h"
+#include "serve/past.h"
 #include "serve/secret.h"
 #include "serve/sets.h"
 
@@ -67,7 +68,10 @@ static void on_ended(void *context, const http_route *route, const char *method,
 
 static void on_reload(void *data, const dibs_error *err)
 {
-    (void)data;
+    serve *s = data;
+
+    serve_streams_check(s);
+    serve_dashboard_check(s->dashboard);
     if (err->status != DIBS_OK)
         cli_say("reload: %s; the old one stays in use", err->message);
     else
@@ -89,9 +93,12 @@ static int open_engine(serve *s, const char *url)
     if (s->lease_ms == 0)
         s->lease_ms = 30000;
     serve_random(s->instance);
+    s->past = serve_past_new();
+    s->past_runs = serve_past_new();
+    s->ready = serve_ready_new();
     s->metrics = serve_metrics_new();
     s->dashboard = serve_dashboard_new(s);
-    if (!s->metrics || !s->dashboard)
+    if (!s->past || !s->past_runs || !s->ready || !s->metrics || !s->dashboard)
         return CLI_EXIT_SYSTEM;
     return 0;
 }
@@ -119,20 +126,23 @@ static int open_http(serve *s, http_options *o)
     return 0;
 }
 
-/* Where the lease is the handle's, closing it would release locks that clients were promised: then the process
- * ends when its last requests are answered, and the engine ends its session. */
-static void close_engine(serve *s)
+/* Takes the last outcomes. Those who get them set timers and answer exchanges: the HTTP server is still there. */
+static void take_last(serve *s)
 {
-    struct pollfd fd = {.fd = s->d ? dibs_fd(s->d) : -1, .events = POLLIN};
+    struct pollfd fd = {.fd = dibs_fd(s->d), .events = POLLIN};
     int64_t until = http_now_ms() + CLOSE_MS;
 
-    if (s->left_behind == 0) {
-        dibs_close(s->d);
-        return;
-    }
     while (s->calls > 0 && http_now_ms() < until && poll(&fd, 1, 100) >= 0)
         serve_take(s);
-    _exit(0);
+}
+
+/* Where the lease is the handle's, closing it would release locks that clients were promised: then the process
+ * ends without it, and the engine ends its session. */
+static void close_engine(serve *s)
+{
+    if (s->left_behind > 0)
+        _exit(0);
+    dibs_close(s->d);
 }
 
 static int check(const cli_command *self, const http_options *o, const cli_words *words,
@@ -159,11 +169,16 @@ static int serve_all(serve *s, const char *url, http_options *o)
         serve_notify("READY=1");
         http_server_run(s->http);
         serve_grants_drain(s);
+        if (s->left_behind > 0)
+            take_last(s);
     }
     http_server_close(s->http);
     close_engine(s);
     serve_dashboard_free(s->dashboard);
     serve_metrics_free(s->metrics);
+    serve_ready_free(s->ready);
+    serve_past_free(s->past);
+    serve_past_free(s->past_runs);
     return code;
 }
 

@@ -11,6 +11,8 @@
 
 typedef struct serve_metrics serve_metrics;
 typedef struct serve_dashboard serve_dashboard;
+typedef struct serve_past serve_past;
+typedef struct serve_ready serve_ready;
 
 typedef struct serve {
     dibs *d;
@@ -21,12 +23,15 @@ typedef struct serve {
     const char *advertise;    /* the address at which clients reach this very server */
     char instance[33];        /* of this process: part of what is bound to it */
     void *by_key, *by_id;     /* sets: see sets.h */
+    serve_past *past;         /* those that have ended; NULL: none is remembered */
     size_t calls;             /* requests whose outcome is not here yet */
     size_t streams;           /* hold streams that are open */
     int64_t slice_ms;         /* a wait is answered after this */
     int64_t lease_ms;         /* of locks that say nothing else; the handle's */
     size_t left_behind;       /* grants that must outlive the handle */
     void *runs, *runs_by_key; /* runs.c */
+    serve_past *past_runs;
+    serve_ready *ready; /* status.c */
 } serve;
 
 /* Is given the outcome, whose parts it frees or keeps. */
@@ -51,6 +56,9 @@ bool serve_bytes(http_exchange *x, const char *text, const char *hex, void **out
 
 /* For the loop: takes the outcomes that are there. */
 void serve_take(void *serve);
+
+serve_ready *serve_ready_new(void); /* NULL: out of memory */
+void serve_ready_free(serve_ready *r);
 
 extern const http_route serve_look_routes[], serve_run_routes[], serve_key_routes[],
     serve_token_routes[], serve_counter_routes[], serve_cell_routes[], serve_status_routes[];

@@ -232,7 +232,8 @@ static void on_adopted(void *data, dibs_outcome *o)
     lock->g = o->grant;
     if (o->err.status != DIBS_OK)
         keep_failure(set, &o->err);
-    if (--set->out > 0)
+    set->out--;
+    if (--set->adopting > 0)
         return;
     if (set->stopped || set->failure)
         end_collecting(set, set->failure ? set->failure : &none);
@@ -250,10 +251,11 @@ static void adopt_one(serve_lock *lock)
 
     if (dibs_grant_export(lock->g, text, &err) == DIBS_OK &&
         dibs_grant_detach(&lock->g, &err) == DIBS_OK) {
-        set->out++;
-        if (serve_ask(set->s, &r, on_adopted, lock, NULL, &err) == DIBS_OK)
+        if (serve_ask(set->s, &r, on_adopted, lock, NULL, &err) == DIBS_OK) {
+            set->out++;
+            set->adopting++;
             return;
-        set->out--;
+        }
     }
     keep_failure(set, &err);
 }
@@ -262,8 +264,8 @@ static void hand_to_client(serve_set *set)
 {
     for (size_t i = 0; i < set->count; i++)
         adopt_one(&set->locks[i]);
-    if (set->out == 0)
-        end_collecting(set, set->failure);
+    if (set->adopting == 0)
+        end_collecting(set, set->failure ? set->failure : &(dibs_error){.status = DIBS_NO_MEMORY});
 }
 
 static void all_collected(serve_set *set)

@@ -2,7 +2,8 @@
  *
  *     COLLECTING  they are asked for, one after another in the order of their names
  *     HELD        all of them are held; the set has an id, which is the client's grant
- *     ENDED       released or lost; remembered for a while, for answers that were lost
+ *     ENDED       released or lost: freed when nothing about it is out any more. Hashes of it are remembered for
+ *                 answers that were lost (past.h)
  *
  * While a set is held here, its grants are in this process, without the keeper's renewal: the client renews.
  * That they are here is a convenience (a renewal needs no adoption, a loss is reported): a set that nobody
@@ -57,7 +58,8 @@ typedef struct serve_set {
     int64_t deadline_ms; /* of the wait */
     int64_t promised_ms; /* a stream that holds: its client knows that it may work until then */
     uint64_t asked;      /* a LOCK that is out */
-    size_t out;          /* requests about its grants that are out */
+    size_t out;          /* releases and adoptions that are out: it may not be freed */
+    size_t adopting;     /* adoptions alone */
     size_t held, count;
     bool stopped;       /* nobody wants it any more */
     bool restart;       /* one was lost while others were waited for */
@@ -65,6 +67,8 @@ typedef struct serve_set {
     bool delivered;     /* an answer with the grant was sent */
     bool used;          /* the client has the grant: it came back with it */
     bool unwanted;      /* freed when nothing is out any more */
+    bool operating;     /* its operations are being run through */
+    bool released;      /* by an operation: a release that comes behind it is answered alike */
     bool by_key, by_id; /* in these tables */
     http_exchange *x;
     http_timer timer;
@@ -112,9 +116,10 @@ void serve_sets_each(void *table, void (*visit)(serve_set *set)); /* visit may f
 
 void serve_set_on_lost(serve_set *set, dibs_loss why);
 void serve_set_settle(serve_set *set);  /* after an operation: were locks lost meanwhile? */
-void serve_set_end(serve_set *set);     /* remembered as ENDED for a while, then freed */
+void serve_set_end(serve_set *set);     /* ENDED, and remembered: to be freed */
 void serve_set_renewed(serve_set *set); /* its client has come back */
 void serve_waits_drain(serve *s);       /* answers all waits, ends all hold streams */
+void serve_streams_check(serve *s);     /* ends hold streams of clients whose token has changed */
 void serve_grants_drain(serve *s);      /* forgets all grants: they stay with their leases */
 
 extern const http_field serve_acquire_fields[], serve_hold_fields[];

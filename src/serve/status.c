@@ -2,55 +2,109 @@
 #include "serve/serve.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static void healthz(http_exchange *x)
 {
     http_reply_json(x, 200, json_pack("{s:b}", "ok", true));
 }
 
+/* ---- Is the engine there? --------------------------------------------------------------------- */
+
+/* Whoever can connect may ask: all who ask within a second get one answer of the engine's, and not its message, which
+ * may name hosts. */
+enum { READY_MS = 1000 };
+
 typedef struct asked {
-    http_exchange *x;
-    serve *s;
+    struct asked *next;
+    http_exchange *x; /* NULL: the client has gone */
 } asked;
+
+struct serve_ready {
+    bool out; /* the engine was asked */
+    asked *waiting;
+    int64_t at_ms; /* of the last answer; 0: there was none */
+    dibs_status status;
+};
+
+serve_ready *serve_ready_new(void)
+{
+    return calloc(1, sizeof(serve_ready));
+}
+
+void serve_ready_free(serve_ready *r)
+{
+    free(r);
+}
 
 static void on_gone(void *data)
 {
     ((asked *)data)->x = NULL;
 }
 
+static void answer_ready(http_exchange *x, dibs_status status)
+{
+    dibs_error err = {.status = status, .next = DIBS_NEXT_LATER};
+
+    if (status == DIBS_OK) {
+        http_reply_json(x, 200, json_pack("{s:b}", "ok", true));
+        return;
+    }
+    strcpy(err.message, "the engine does not answer as it should: a request of yours says why");
+    http_reply_error_with(x, 503, &err, NULL);
+}
+
 /* Any answer of the engine's will do. */
 static void on_outcome(void *data, dibs_outcome *o)
 {
-    asked *a = data;
+    serve *s = data;
+    serve_ready *r = s->ready;
 
-    if (a->x && (o->err.status == DIBS_OK || o->err.status == DIBS_NOT_FOUND))
-        http_reply_json(a->x, 200, json_pack("{s:b}", "ok", true));
-    else if (a->x)
-        http_reply_error_with(a->x, 503, &o->err, NULL);
-    serve_drop(a->s, o);
-    free(a);
+    r->out = false;
+    r->at_ms = http_now_ms();
+    r->status = o->err.status == DIBS_NOT_FOUND ? DIBS_OK : o->err.status;
+    serve_drop(s, o);
+    while (r->waiting) {
+        asked *a = r->waiting;
+
+        r->waiting = a->next;
+        if (a->x)
+            answer_ready(a->x, r->status);
+        free(a);
+    }
+}
+
+static void await(serve *s, http_exchange *x)
+{
+    dibs_request r = {.op = DIBS_OP_LOCK_INSPECT, .name = "dibs-serve"};
+    asked *a = malloc(sizeof *a);
+    dibs_error err = {.status = DIBS_NO_MEMORY};
+
+    if (a && !s->ready->out)
+        s->ready->out = serve_ask(s, &r, on_outcome, s, NULL, &err) == DIBS_OK;
+    if (!a || !s->ready->out) {
+        free(a);
+        answer_ready(x, err.status);
+        return;
+    }
+    *a = (asked){s->ready->waiting, x};
+    s->ready->waiting = a;
+    http_on_gone(x, on_gone, a);
 }
 
 static void readyz(http_exchange *x)
 {
-    asked *a = malloc(sizeof *a);
-    dibs_request r = {.op = DIBS_OP_LOCK_INSPECT, .name = "dibs-serve"};
-    dibs_error err = {.status = DIBS_NO_MEMORY};
+    serve *s = http_context(x);
 
-    if (http_server_draining(http_server_of(x))) {
+    if (http_server_draining(s->http))
         http_reply_problem(x, 503, DIBS_UNAVAILABLE, "this server is shutting down");
-        free(a);
-        return;
-    }
-    if (a) {
-        *a = (asked){x, http_context(x)};
-        http_on_gone(x, on_gone, a);
-        if (serve_ask(a->s, &r, on_outcome, a, NULL, &err) == DIBS_OK)
-            return;
-    }
-    free(a);
-    http_reply_error(x, &err);
+    else if (s->ready->at_ms && http_now_ms() - s->ready->at_ms < READY_MS)
+        answer_ready(x, s->ready->status);
+    else
+        await(s, x);
 }
+
+/* ---- The rest --------------------------------------------------------------------------------- */
 
 static void about(http_exchange *x)
 {

@@ -203,6 +203,17 @@ static void check_given(void)
         check_field(f, http__given_value(now.x, f->name));
 }
 
+/* What a server in front may have read in another way does not reach the engine. */
+static void check_headers(void)
+{
+    for (size_t i = 0; i < now.headers; i++) {
+        const char *key = now.header[i].key, *value = now.header[i].value;
+
+        must(!strpbrk(key, " \t\r\"(),/:;<=>?@[\\]{}"), "a header has a name that is none");
+        must(!strpbrk(value, "\r\n\001\177"), "a header has a control character");
+    }
+}
+
 static void check_client(void)
 {
     const char *said = header("Authorization");
@@ -224,6 +235,7 @@ dibs_status __wrap_dibs_start(dibs *d, const dibs_request *r, uint64_t *id, dibs
     now.asked++;
     if (now.x) {
         check_given();
+        check_headers();
         check_client();
     }
     if (now.x && r->name && r->op != DIBS_OP_GRANT_ADOPT && r->op != DIBS_OP_LOCK_LIST &&

@@ -19,11 +19,12 @@ import test_http_locks  # noqa: E402
 import test_http_many  # noqa: E402
 import test_http_once  # noqa: E402
 import test_http_security  # noqa: E402
+import test_http_service  # noqa: E402
 import test_http_values  # noqa: E402
 
 PARTS = {
     'api': (test_http_locks, test_http_once, test_http_values, test_http_documents),
-    'bad': (test_http_bad, test_http_security),
+    'bad': (test_http_bad, test_http_security, test_http_service),
     'faults': (test_http_faults, test_http_many),
 }
 

@@ -29,6 +29,10 @@ class Context(harness.Context):
         self.serving.append(s)
         return s
 
+    def poison(self):
+        """Servers that are started from now on find rubbish in memory that they have freed."""
+        self.env['MALLOC_PERTURB_'] = '165'
+
     def finish(self):
         for s in self.serving:
             if s.process.popen.poll() is None:
@@ -158,6 +162,19 @@ class Client:
 
 def request_id():
     return str(uuid.uuid4())
+
+
+def resident(pid):
+    """Bytes of memory that the process has."""
+    with open('/proc/%d/status' % pid) as f:
+        return next(int(line.split()[1]) * 1024 for line in f if line.startswith('VmRSS'))
+
+
+def unread(port, sent=False):
+    """Bytes that the server at this port was sent and has not read; or that it has sent and its clients have not."""
+    with open('/proc/net/tcp') as f:
+        rows = [line.split() for line in f.readlines()[1:]]
+    return sum(int(row[4].split(':')[0 if sent else 1], 16) for row in rows if row[1].endswith(':%04X' % port) and row[3] == '01')
 
 
 def send_raw(port, data, timeout=10):

@@ -51,7 +51,28 @@ TABLE = [
     ('head too large', get(b'/v1', more=b'X: ' + b'a' * 20000 + b'\r\n'), 431),
     ('too many headers', get(b'/v1', more=b''.join(b'X-%d: a\r\n' % i for i in range(2000))), 431),
     ('header without a colon', get(b'/v1', more=b'nonsense\r\n'), 400),
-    ('space before the colon', get(b'/v1', more=b'Content-Length : 5\r\n'), (200, 400)),
+    ('space before the colon', get(b'/v1', more=b'Content-Length : 5\r\n'), 400),
+    ('space before the colon of a coding', get(b'/v1', more=b'Transfer-Encoding : chunked\r\n'), 400),
+    ('tab before the colon', get(b'/v1', more=b'X\t: 5\r\n'), 400),
+    ('slash in the name of a header', get(b'/v1', more=b'a/b: c\r\n'), 400),
+    ('UTF-8 in the name of a header', get(b'/v1', more=b'\xc3\xa4: b\r\n'), 400),
+    ('NUL in the name of a header', get(b'/v1', more=b'a\0b: c\r\n'), 400),
+    ('control character in the name of a header', get(b'/v1', more=b'a\x01b: c\r\n'), 400),
+    ('control character in a header', get(b'/v1', more=b'X: a\x01b\r\n'), 400),
+    ('DEL in a header', get(b'/v1', more=b'X: a\x7fb\r\n'), 400),
+    ('tab in a header', get(b'/v1', more=b'X: a\tb\r\n'), 200),
+    ('UTF-8 in a header', get(b'/v1', more=b'X: a\xc3\xa4b\r\n'), 200),
+    # What stands behind a bare CR stays a part of the value, which is refused: it does not become a header of its own.
+    ('bare CR in a header', get(b'/v1', more=b'X: a\rContent-Length: 5\r\n'), 400),
+    # These are libmicrohttpd's, which does not say so. RFC 9112 lets a server take a bare LF for the end of a line, and join folded
+    # lines; a value ends at a NUL, and a header without a name is left out. A proxy in front has to refuse them, or pass them on repaired.
+    ('header without a name', get(b'/v1', more=b': b\r\n'), 200),
+    ('bare LF', get(b'/v1').replace(b'\r\n', b'\n'), 200),
+    ('bare LF between two headers', get(b'/v1', more=b'X: a\nHost: other\r\n'), 400),
+    ('folded line', get(b'/v1', more=b'X: a\r\n b\r\n'), 200),
+    ('folded length', b'POST ' + A + b' HTTP/1.1\r\n' + HOST + JSON + b'Content-Length:\r\n 12\r\n' + END + b'{"name":"a"}', 400),
+    ('folded line before any header', b'GET /v1 HTTP/1.1\r\n ' + HOST + END, 400),
+    ('NUL in a header', get(b'/v1', more=b'X: a\0b\r\n'), 200),
     ('foreign Origin', get(b'/v1', more=b'Origin: http://evil\r\n'), 403),
     # Smuggling
     ('length and chunked', b'POST ' + A + b' HTTP/1.1\r\n' + HOST + JSON + b'Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n', 400),
@@ -68,6 +89,7 @@ TABLE = [
     ('two codings', chunked(A, b'0\r\n\r\n', more=JSON + b'Transfer-Encoding: identity\r\n'), (400, 501)),
     ('chunk size that is none', chunked(A, b'zz\r\n{}\r\n0\r\n\r\n'), (0, 400)),
     ('chunk size beyond 64 bits', chunked(A, b'f' * 20 + b'\r\n{}\r\n0\r\n\r\n'), (0, 400, 413)),
+    ('length that is empty', post(A, b'', length=b''), 400),
     ('chunk longer than its size', chunked(A, b'1\r\n{}\r\n0\r\n\r\n'), (0, 400)),
     # Paths
     ('dots', get(b'/v1/locks/../locks'), 400),
@@ -147,6 +169,7 @@ TABLE = [
     ('taking nothing', post(b'/v1/counters/c/take', b'{"n": 0}'), 400),
     ('cell without a condition', b'PUT /v1/cells/c HTTP/1.1\r\n' + HOST + b'Content-Length: 1\r\n' + END + b'a', 428),
     ('cell with two conditions', b'PUT /v1/cells/c HTTP/1.1\r\n' + HOST + b'If-Match: *\r\nIf-None-Match: *\r\nContent-Length: 1\r\n' + END + b'a', 400),
+    ('fence beyond 63 bits', b'PUT /v1/cells/c HTTP/1.1\r\n' + HOST + b'If-None-Match: *\r\nDibs-Fence: 9223372036854775808\r\nContent-Length: 1\r\n' + END + b'a', 400),
     ('weak ETag', b'PUT /v1/cells/c HTTP/1.1\r\n' + HOST + b'If-Match: W/"5"\r\nContent-Length: 1\r\n' + END + b'a', 400),
     ('cell too large', b'PUT /v1/cells/c HTTP/1.1\r\n' + HOST + b'If-None-Match: *\r\nContent-Length: 1048577\r\n' + END, 413),
 ]

@@ -1,6 +1,8 @@
 """Cut connections, killed servers, ends: no lock is leaked, none is lost that its client keeps."""
 
+import contextlib
 import json
+import resource
 import signal
 import socket
 import subprocess
@@ -8,7 +10,7 @@ import threading
 import time
 
 from harness import boottime, test, wait_for
-from server import JSON, Client, Stream, request_id, send_raw
+from server import JSON, Client, Stream, request_id, send_raw, unread
 
 ALL = ('memory', 'sqlite', 'redis')
 
@@ -119,13 +121,6 @@ def another_server_takes_up_grants_and_retries(t):
     assert c.renew(grant['grant'])['fence'] == grant['fence']
 
 
-def unread(port):
-    """Bytes that the server at this port was sent and has not read."""
-    with open('/proc/net/tcp') as f:
-        rows = [line.split() for line in f.readlines()[1:]]
-    return sum(int(row[4].split(':')[1], 16) for row in rows if row[1].endswith(':%04X' % port) and row[3] == '01')
-
-
 @test('redis')
 def a_lease_that_ended_here_is_left_to_the_other_server(t):
     """A renewal is done, and its answer is read when the lease is over by the clock of the server that asked: what the engine
@@ -151,6 +146,124 @@ def a_lease_that_ended_here_is_left_to_the_other_server(t):
         c.get('/v1/locks/a')  # what was started before it has reached the engine
         assert [h['fence'] for h in other.holders('a')] == [grant['fence']]
         assert other.renew(grant['grant'])['fence'] == grant['fence']
+
+
+@contextlib.contextmanager
+def stopped(process):
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def send(s, path, **body):
+    """A request whose answer is read later."""
+    c = Client(s)
+    c.connection.request('POST', path, json.dumps(body), JSON)
+    return c
+
+
+def metric(c, line):
+    return float(next(l for l in c.get('/metrics').body.decode().splitlines() if l.startswith(line)).split()[-1])
+
+
+def deaf_client(port):
+    """A connection that asks for much and reads nothing."""
+    deaf = socket.create_connection(('127.0.0.1', port))
+    deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    deaf.sendall(b'GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n' * 200)
+    seen = [0]
+
+    def is_stuck():
+        seen.append(unread(port, sent=True))
+        time.sleep(0.05)
+        return seen[-1] > 0 and seen[-5:] == seen[-1:] * 5
+
+    wait_for(is_stuck, 'answers that are not read')
+    return deaf
+
+
+def refuses(port):
+    try:
+        socket.create_connection(('127.0.0.1', port), timeout=5).close()
+        return False
+    except ConnectionRefusedError:
+        return True
+
+
+@test('redis')
+def a_broken_grant_of_another_server_may_be_released_late(t):
+    """A server that took up the grant forgets it a lease after it was broken: not while its release is out."""
+    t.poison()
+    one, two = t.serve(), t.serve()
+    c, other = Client(one), Client(two)
+    grant = c.acquire('a', lease_ms=2500)['grant']
+    other.renew(grant)
+    assert c.post('/v1/locks/a/break', by='ops').status == 409
+    wait_for(lambda: metric(other, 'dibs_lock_losses_total{cause="broken"}') == 1, 'the other server to hear of it', 5)
+    with stopped(t.server.process):
+        late = send(two, '/v1/release', grant=grant)
+        wait_for(lambda: unread(two.port) == 0, 'the request to be read')
+        time.sleep(3)  # longer than the lease
+    answer = late.connection.getresponse()
+    assert answer.status in (200, 410, 504), answer.read()
+    assert other.acquire('b')['fence'] > 0
+
+
+@test('redis')
+def thousands_of_operations_on_one_grant_end_in_order(t):
+    """What waits behind a release is answered from a loop: the stack is a small one here."""
+    s = t.serve()
+    resource.prlimit(s.process.pid, resource.RLIMIT_STACK, (512 * 1024, 512 * 1024))
+    c = Client(s)
+    grant = c.acquire('a', lease_ms=60000)['grant']
+    with stopped(t.server.process):
+        first = send(s, '/v1/release', grant=grant)
+        wait_for(lambda: unread(s.port) == 0, 'the release to be read')
+        waiting = [send(s, '/v1/renew' if i % 10 else '/v1/release', grant=grant) for i in range(900)]
+        wait_for(lambda: unread(s.port) == 0, 'the others to be read')
+    assert first.connection.getresponse().status == 200
+    statuses = [w.connection.getresponse().status for w in waiting]
+    assert statuses == [410 if i % 10 else 200 for i in range(900)], statuses
+    assert c.acquire('a')
+
+
+@test('etcd')
+def an_answer_that_comes_when_the_server_has_ended(t):
+    """A grant is left to the session, so the process waits for its last outcomes: they belong to exchanges that are over."""
+    t.poison()
+    s = t.serve('--patience', '10m')
+    c = Client(s)
+    c.acquire('a', lease_ms=20000)
+    grant = c.acquire('b', lease_ms=20000)['grant']
+    with deaf_client(s.port) as deaf:  # it holds up the end for five seconds
+        s.process.signal(15)
+        wait_for(lambda: refuses(s.port), 'the end to begin')
+        time.sleep(3)
+        with stopped(t.server.nodes[0].process):
+            c.connection.request('POST', '/v1/release', json.dumps(dict(grant=grant)), JSON)
+            wait_for(lambda: unread(s.port) == 0, 'the request to be read')
+            with contextlib.suppress(OSError):
+                while c.connection.sock.recv(100):  # until the server closes it
+                    pass
+        assert s.process.wait(15) == 0
+        assert deaf
+
+
+@test('redis')
+def a_server_that_drains_begins_nothing(t):
+    s = t.serve('--patience', '10m')
+    clients = [Client(s) for _ in range(4)]
+    for c in clients:
+        c.get('/healthz')
+    with deaf_client(s.port):  # it holds up the end for five seconds
+        s.process.signal(15)
+        wait_for(lambda: refuses(s.port), 'the end to begin')
+        asked = (('POST', '/v1/once/k/begin', {}), ('POST', '/v1/acquire', {'name': 'a'}), ('GET', '/v1/locks/b/hold', None), ('GET', '/readyz', None))
+        for c, (method, path, body) in zip(clients, asked):
+            answer = c.ask(method, path, body, {'Accept': 'text/event-stream'})
+            assert answer.status == 503 and 'shutting down' in answer.json['detail'], (path, answer)
 
 
 class Worker(threading.Thread):
@@ -288,10 +401,7 @@ def a_server_drains(t):
 def a_client_that_does_not_read_holds_up_no_end(t):
     """Nothing else happens in this server: the end of the time to drain has to end it by itself."""
     s = t.serve('--patience', '10m')
-    with socket.create_connection(('127.0.0.1', s.port)) as deaf:
-        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        deaf.sendall(b'GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n' * 200)
-        time.sleep(0.5)
+    with deaf_client(s.port):
         start = time.monotonic()
         s.process.signal(15)
         assert s.process.wait(30) == 0 and time.monotonic() - start < 8, time.monotonic() - start

@@ -1,11 +1,12 @@
 """Locks over HTTP: acquire, wait, renew, release, several at once, semaphores, streams, listing, breaking."""
 
+import json
 import signal
 import threading
 import time
 
 from harness import test, wait_for
-from server import Client, Stream, request_id
+from server import Client, Stream, request_id, resident, unread
 
 ALL = ('memory', 'sqlite', 'redis')
 BOUND = ('zookeeper', 'etcd')
@@ -118,7 +119,7 @@ def a_place_that_nobody_comes_back_for_is_left(t):
     held = c.acquire('a', lease_ms=60000)
     ask = dict(name='a', request=request_id(), wait_ms=60000)
     gone = Client(s)
-    gone.connection.request('POST', '/v1/acquire', __import__('json').dumps(ask), {'Content-Type': 'application/json'})
+    gone.connection.request('POST', '/v1/acquire', json.dumps(ask), {'Content-Type': 'application/json'})
     wait_for(lambda: c.waiters('a') == 1, 'the queue')
     gone.close()
     time.sleep(1)
@@ -138,6 +139,44 @@ def without_a_request_id_a_closed_connection_leaves_the_queue(t):
     wait_for(lambda: c.waiters('a') == 1, 'the queue')
     gone.close()
     wait_for(lambda: c.waiters('a') == 0, 'its leaving', 3)
+
+
+@test('memory', 'redis')
+def a_client_that_uses_an_id_made_by_the_server_keeps_its_place(t):
+    s = t.serve('--slice', '300ms')
+    c = Client(s)
+    held = c.acquire('a', lease_ms=60000)
+    ask = dict(name='a', wait_ms=60000)
+    ask['request'] = c.acquire(**ask, status=202)['request']
+    gone = Client(s)
+    gone.connection.request('POST', '/v1/acquire', json.dumps(ask), {'Content-Type': 'application/json'})
+    wait_for(lambda: unread(s.port) == 0, 'the request to be read')
+    gone.close()
+    time.sleep(0.3)
+    assert c.waiters('a') == 1, 'it may still come back'
+    c.release(held['grant'])
+    answer = c.post('/v1/acquire', **ask)
+    assert answer.status in (200, 201), 'the first in the queue: %s' % answer
+
+
+@test('memory', 'redis')
+def what_has_ended_is_known_for_a_while(t):
+    s = t.serve()
+    c = Client(s)
+    first, warm = None, 0
+    for i in range(3000):
+        ask = dict(name='a' * 500, request=request_id(), owner='o' * 80)
+        grant = c.good('/v1/acquire', 201, **ask)['grant']
+        c.release(grant)
+        if i == 500:
+            first, first_grant, warm = ask, grant, resident(s.process.pid)
+    each = (resident(s.process.pid) - warm) / 2499
+    t.note('%.0f bytes for each grant that has ended', each)
+    assert each < 400, 'its names are not kept'
+    for request, id in ((first, first_grant), (ask, grant)):
+        assert c.release(id) == {'released': True} and c.renew(id, status=410)['code'] == 'LOST'
+        assert c.good('/v1/acquire', 410, **request)['code'] == 'LOST'
+        assert c.good('/v1/acquire', 422, **dict(request, lease_ms=777))['code'] == 'MISMATCH'
 
 
 @test(*ALL)
@@ -292,6 +331,24 @@ def a_stream_hears_of_a_break(t):
     stream.next('breaking')
     assert len(c.holders('a')) == 1, 'it is still working'
     stream.close()
+    wait_for(lambda: not c.holders('a'), 'the release', 2)
+
+
+@test(*ALL)
+def a_stream_that_is_broken_ends_with_its_lease(t):
+    s = t.serve()
+    c = Client(s)
+    stream = Stream(s, 'a', 'lease_ms=2000')
+    stream.next('granted')
+    assert c.post('/v1/locks/a/break', by='ops').status == 409
+    stream.next('breaking')
+    start = time.monotonic()
+    assert 'operator' in stream.next('lost')[1]['why']
+    assert time.monotonic() - start < 2.5, 'its client does not close it'
+    while not stream.buffer.endswith(b'0\r\n\r\n'):
+        more = stream.socket.recv(100)
+        assert more
+        stream.buffer += more  # the stream is ended, in order
     wait_for(lambda: not c.holders('a'), 'the release', 2)
 
 

@@ -6,14 +6,9 @@ import socket
 import time
 
 from harness import test, wait_for
-from server import Client
+from server import Client, resident
 
 COUNT = 10000
-
-
-def resident(pid):
-    with open('/proc/%d/status' % pid) as f:
-        return next(int(line.split()[1]) * 1024 for line in f if line.startswith('VmRSS'))
 
 
 def threads(pid):

@@ -1,9 +1,11 @@
 """Once over HTTP."""
 
+import json
+import signal
 import time
 
 from harness import test, wait_for
-from server import Client, request_id
+from server import Client, request_id, unread
 
 ALL = ('memory', 'sqlite', 'redis')
 
@@ -51,6 +53,27 @@ def the_same_begin_gets_the_same_run(t):
     c.good('/v1/once/k/begin', 422, **dict(ask, fingerprint='b'))
     c.good('/v1/once/k/undo', run=first['run'])
     assert c.good('/v1/once/k/begin', 410, **ask)['code'] == 'LOST', 'a late copy begins nothing'
+
+
+@test('redis')
+def a_begin_that_comes_again_during_a_step_gets_its_run(t):
+    s = t.serve()
+    c = Client(s)
+    ask = dict(request=request_id())
+    run = c.good('/v1/once/k/begin', 201, **ask)['run']
+    t.server.process.send_signal(signal.SIGSTOP)
+    try:
+        step = Client(s)
+        step.connection.request('POST', '/v1/once/k/step', json.dumps(dict(run=run, step='half')), {'Content-Type': 'application/json'})
+        wait_for(lambda: unread(s.port) == 0, 'the step to be read')
+        assert c.good('/v1/once/k/begin', 200, **ask)['run'] == run
+    finally:
+        t.server.process.send_signal(signal.SIGCONT)
+    assert step.connection.getresponse().status == 200
+    c.good('/v1/once/k/finish', run=run, result='r')
+    assert c.good('/v1/once/k/finish', run=run, result='r')['state'] == 'ended'
+    assert c.good('/v1/once/k/begin', 200, **ask)['result'] == 'r'
+    assert c.good('/v1/once/other/finish', 410, run=run) and c.good('/v1/once/k/fail', 410, run=run)
 
 
 @test(*ALL)

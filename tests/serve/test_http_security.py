@@ -1,5 +1,6 @@
 """Who may do what. No request of a client that is not allowed changes anything."""
 
+import contextlib
 import hashlib
 import http.client
 import json
@@ -7,9 +8,8 @@ import os
 import socket
 import ssl
 import subprocess
-import time
 
-from harness import test, wait_for
+from harness import Skip, test, wait_for
 from server import Client, Stream, send_raw
 
 ALL_VERBS = ('read', 'lock', 'break', 'admin')
@@ -173,7 +173,80 @@ def tokens_are_read_anew(t):
     s.process.signal(1)
     wait_for(lambda: b'line 4' in s.process.err, 'the complaint')
     assert Client(s, token='new-2').get('/v1').status == 200, 'what was there stays'
-    stream.close()
+
+
+def dashboard_frame(s, token):
+    """A page that has just been opened: its socket, and its first frame."""
+    page = socket.create_connection(('127.0.0.1', s.port), timeout=20)
+    page.sendall(b'GET /dashboard/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nAuthorization: Bearer %s\r\n\r\n' % token.encode())
+    got = b''
+    while b'"server":' not in got:
+        more = page.recv(65536)
+        assert more, got
+        got += more
+    return page, got
+
+
+@test('memory')
+def streams_end_when_their_token_changes(t):
+    path = tokens(t, ('gone-1', 'all'), ('narrow-2', 'read'), ('same-3', 'all'))
+    s = t.serve('--tokens', path)
+    same = Client(s, token='same-3')
+    grants = [same.acquire(name, lease_ms=60000) for name in ('shop:a', 'secret:b')]
+    gone, kept = Stream(s, 'held', token='gone-1'), Stream(s, 'kept', 'lease_ms=600', token='same-3')
+    gone.next('granted')
+    kept.next('granted')
+    page, frame = dashboard_frame(s, 'narrow-2')
+    assert b'secret:b' in frame
+    s.process.signal(1)
+    wait_for(lambda: s.process.err.count(b'reloaded') == 1, 'a reload that changes nothing')
+    assert kept.next('renewed') and same.holders('held'), 'the streams go on'
+    tokens(t, ('narrow-2', 'read', 'shop:'), ('same-3', 'all'))
+    s.process.signal(1)
+    wait_for(lambda: s.process.err.count(b'reloaded') == 2, 'the reload')
+    wait_for(lambda: not same.holders('held'), 'the release')
+    assert 'token' in gone.next('lost')[1]['why']
+    while not frame.endswith(b'\r\n0\r\n\r\n'):
+        frame += page.recv(65536)  # until its stream has ended; a timeout fails
+    assert kept.next('renewed')
+    page, frame = dashboard_frame(s, 'narrow-2')
+    assert b'shop:a' in frame and b'secret:b' not in frame, frame
+    assert grants
+
+
+@test('memory')
+def a_page_that_is_opened_later_has_its_own_rights(t):
+    """Two pages of one name, and the file was read between them; the first one goes on until the server looks."""
+    path = tokens(t, ('same-1', 'all'))
+    s = t.serve('--tokens', path)
+    boss = Client(s, token='same-1')
+    boss.acquire('secret:b', lease_ms=60000)
+    page, frame = dashboard_frame(s, 'same-1')
+    assert b'secret:b' in frame and b'"break":true' in frame
+    tokens(t, ('same-1', 'read', 'shop:'))
+    s.process.signal(1)
+    wait_for(lambda: b'reloaded' in s.process.err, 'the reload')
+    later, frame = dashboard_frame(s, 'same-1')
+    assert b'secret:b' not in frame and b'"break":false' in frame, frame
+    page.close()
+    later.close()
+
+
+@test('memory')
+def clients_of_ipv4_are_told_apart_on_ipv6(t):
+    if not os.path.exists('/proc/net/if_inet6'):
+        raise Skip('no IPv6 here')
+    certificates(t)
+    s = t.serve('--tls-cert', t.path('server.pem'), '--tls-key', t.path('server.key'), '--tokens', tokens(t, ('good-1', 'all')), listen='[::]:0')
+
+    def guess(address):
+        c = secure(t, s)
+        c.connection.source_address = (address, 0)
+        c.connection.host = '127.0.0.1'
+        return c.get('/v1', Authorization='Bearer wrong').status
+
+    assert [guess('127.0.0.1') for _ in range(11)] == [401] * 10 + [429]
+    assert guess('127.0.0.2') == 401, 'another client, which has guessed nothing yet'
 
 
 @test()
@@ -205,9 +278,15 @@ def bad_token_files_and_open_doors_are_refused(t):
 def tls_and_client_certificates(t):
     certificates(t)
     path = tokens(t, ('token-1', 'all'))
-    s = t.serve('--tls-cert', t.path('server.pem'), '--tls-key', t.path('server.key'), '--client-ca', t.path('ca.pem'),
-                '--tokens', path, listen='0.0.0.0:0')
+    pair = ('--tls-cert', t.path('server.pem'), '--tls-key', t.path('server.key'), '--client-ca', t.path('ca.pem'))
+    s = t.serve(*pair, '--tokens', path, listen='0.0.0.0:0')
+    assert secure(t, s, 'client').get('/v1').status == 401, 'a name that is in no line may do nothing'
+    with open(path, 'a') as f:
+        f.write('client - all\n')
+    s.process.signal(1)
+    wait_for(lambda: b'reloaded' in s.process.err, 'the reload')
     assert secure(t, s).get('/v1').status == 401
+    assert secure(t, s).get('/v1', Authorization='Bearer ').status == 401
     assert secure(t, s, 'client').get('/v1').status == 200
     assert secure(t, s, 'client').post('/v1/acquire', name='a').status == 201
     assert secure(t, s, 'client').get('/v1/locks/a').json['holders'][0]['owner'].startswith('client#')
@@ -215,10 +294,89 @@ def tls_and_client_certificates(t):
     assert secure(t, s).get('/v1', Authorization='Bearer token-1').status == 200
     assert b' 400 ' in send_raw(s.port, b'GET / HTTP/1.1\r\n\r\n', 2) or True
     before = ssl.get_server_certificate(('127.0.0.1', s.port))
-    certificates(t)
+    old = secure(t, s, 'client')
+    old.get('/v1')
+    certificates(t)  # another CA, too
     s.process.signal(1)
-    wait_for(lambda: b'reloaded' in s.process.err, 'the reload')
+    wait_for(lambda: s.process.err.count(b'reloaded') == 2, 'the reload')
+    assert old.get('/v1').status == 401, 'a certificate of the CA that was replaced'
     assert ssl.get_server_certificate(('127.0.0.1', s.port)) != before, 'the new certificate'
+    assert secure(t, s, 'client').get('/v1').status == 200, 'one of the new CA'
+    with open(path, 'w') as f:
+        f.write('token %s all\n' % ('0' * 64))
+    s.process.signal(1)
+    wait_for(lambda: s.process.err.count(b'reloaded') == 3, 'the reload')
+    assert secure(t, s, 'client').get('/v1').status == 401, 'its line was removed'
+    with open(t.path('ca.pem'), 'w') as f:
+        f.write('nonsense')
+    s.process.signal(1)
+    wait_for(lambda: b'no certificates can be used' in s.process.err, 'the complaint')
+
+
+def slow_handshake(t, s):
+    """A TLS 1.2 client that has the server's certificate, and has not sent its share of the key yet."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers('AES128-GCM-SHA256')  # the server's key decrypts what the client sends
+    into, out = ssl.MemoryBIO(), ssl.MemoryBIO()
+    session, wire = context.wrap_bio(into, out), socket.create_connection(('127.0.0.1', s.port), timeout=20)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        session.do_handshake()
+    wire.sendall(out.read())
+    while not out.pending:
+        into.write(wire.recv(65536))
+        with contextlib.suppress(ssl.SSLWantReadError):
+            session.do_handshake()
+    return session, into, out, wire
+
+
+@test('memory')
+def a_slow_handshake_outlives_its_certificate(t):
+    t.poison()
+
+    def renew():
+        subprocess.run(['openssl', 'req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-keyout', 'server.key', '-out', 'server.pem', '-days', '2',
+                        '-subj', '/CN=server'], check=True, capture_output=True, cwd=t.folder)
+
+    renew()
+    s = t.serve('--tls-cert', t.path('server.pem'), '--tls-key', t.path('server.key'))
+    session, into, out, wire = slow_handshake(t, s)
+    for turn in range(3):
+        renew()
+        s.process.signal(1)
+        wait_for(lambda: s.process.err.count(b'reloaded') == turn + 1, 'the reload')
+    wire.sendall(out.read())
+    for _ in range(20):
+        try:
+            session.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            into.write(wire.recv(65536))
+    session.write(b'GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n')
+    wire.sendall(out.read())
+    into.write(wire.recv(65536))
+    assert session.read(100).startswith(b'HTTP/1.1 200')
+    wire.close()
+
+
+@test('memory')
+def the_name_of_a_certificate_is_escaped_in_the_log(t):
+    certificates(t)
+    for number, subject in enumerate(('/CN=a"b\\\\c', '/CN=a\x01b', '/CN=Bj\xf6rk \u2603')):
+        name = 'odd%d' % number
+        subprocess.run(['openssl', 'req', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-utf8', '-keyout', name + '.key',
+                        '-out', name + '.csr', '-subj', subject], check=True, capture_output=True, cwd=t.folder)
+        subprocess.run(['openssl', 'x509', '-req', '-in', name + '.csr', '-CA', 'ca.pem', '-CAkey', 'ca.key', '-CAcreateserial', '-days', '2',
+                        '-out', name + '.pem'], check=True, capture_output=True, cwd=t.folder)
+    log = t.path('access')
+    s = t.serve('--tls-cert', t.path('server.pem'), '--tls-key', t.path('server.key'), '--client-ca', t.path('ca.pem'), '--access-log', log)
+    for number in range(3):
+        assert secure(t, s, 'odd%d' % number).get('/v1').status == 200
+    wait_for(lambda: open(log).read().count('\n') >= 3, 'the log')
+    clients = [json.loads(line)['client'] for line in open(log)]
+    t.note('clients in the log: %r', clients)
+    assert clients[2] == 'Bj\xf6rk \u2603' and '"' in clients[0] and len(set(clients)) == 3, clients
 
 
 @test('redis')
@@ -298,4 +456,17 @@ def a_unix_socket_serves_this_user(t):
     s.kill()
     s = t.serve(listen='unix:' + path)  # what a killed server left is no hindrance
     assert s.stop() == 0 and not os.path.exists(path)
-    time.sleep(0)
+
+
+@test('memory')
+def a_file_that_is_in_the_way_stays(t):
+    os.mkfifo(t.path('pipe'))
+    os.symlink(t.path('notes'), t.path('link'))
+    commands = (('serve',), ('gateway', '--upstream', 'http://127.0.0.1:1'))
+    for command in commands:
+        for name in ('notes', 'pipe', 'link'):
+            with open(t.path('notes'), 'w') as f:
+                f.write('do not lose this')
+            code, out, err = t.run(*command, '--listen', 'unix:' + t.path(name), '--url', 'memory:')
+            assert code == 69 and b'in use' in err, (command, name, code, err)
+            assert os.path.lexists(t.path(name)) and open(t.path('notes')).read() == 'do not lose this', (command, name)

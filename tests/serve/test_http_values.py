@@ -1,6 +1,6 @@
 """Tokens, counters and cells over HTTP; what the server says of itself."""
 
-from harness import test
+from harness import test, wait_for
 from server import Client
 
 ALL = ('memory', 'sqlite', 'redis')
@@ -106,7 +106,7 @@ def not_ready_without_its_engine(t):
     assert c.get('/readyz').status == 200
     t.server.process.send_signal(19)
     try:
-        assert c.get('/readyz').status == 503
+        wait_for(lambda: c.get('/readyz').status == 503, 'the next question to the engine')  # one a second
         assert c.get('/healthz').status == 200
     finally:
         t.server.process.send_signal(18)
