@@ -389,6 +389,8 @@ dibs_status dibs__guard_greet(dibs__redis_node *n, dibs__conn *c, const char *in
 
 /* ---- What the replicas have ------------------------------------------------------------------ */
 
+/* Whatever WAIT says but a number, the commands before it have their own replies: a master that is demoted meanwhile
+ * ends it with UNBLOCKED, and what they did is not known to be safe. */
 dibs_status dibs__guard_call(dibs__redis_node *n, dibs__bytes *bytes, redisReply **out,
                              size_t count, dibs__deadline until, bool *safe, dibs_error *err)
 {
@@ -402,8 +404,6 @@ dibs_status dibs__guard_call(dibs__redis_node *n, dibs__bytes *bytes, redisReply
     status = dibs__pipeline_call(n->pipeline, bytes, out, count + 1, until, err);
     *safe =
         out[count] && out[count]->type == REDIS_REPLY_INTEGER && out[count]->integer >= replicas;
-    if (status == DIBS_OK && out[count]->type == REDIS_REPLY_ERROR)
-        status = dibs__redis_refusal(out[count], err);
     if (status == DIBS_UNKNOWN)
         dibs__wrap(err, "waiting for replicas: %lld", (long long)replicas);
     if (out[count])
