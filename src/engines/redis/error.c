@@ -123,6 +123,12 @@ bool dibs__redis_redirects(const redisReply *reply)
     return strstr(reply->str, "non local key") != NULL;
 }
 
+bool dibs__redis_is_down(const redisReply *reply)
+{
+    return reply && reply->type == REDIS_REPLY_ERROR &&
+           (starts_with(reply, "CLUSTERDOWN") || starts_with(reply, "READONLY"));
+}
+
 bool dibs__redis_no_script(const redisReply *reply)
 {
     return reply && reply->type == REDIS_REPLY_ERROR && starts_with(reply, "NOSCRIPT");

@@ -21,7 +21,7 @@ typedef struct dibs__redis_node {
     dibs__abandoned abandoned;
     dibs__pipeline *pipeline;
     atomic_bool flags;   /* the server knows those of the scripts */
-    atomic_bool suspect; /* it did not answer the last time */
+    atomic_bool suspect; /* it did not answer the last time, or serves nobody: see ask.c */
     bool serves;         /* it has slots; with the cluster's lock */
     /* Which server it is: see guard.h. */
     pthread_mutex_t lock;
