@@ -146,6 +146,14 @@ static void drop_reply(dibs__redis_ask *q)
     q->reply = NULL;
 }
 
+/* A server that was demoted without a cut: its address may lead to another one by now. Not if that was done already. */
+static void leave_replica(run *x, const dibs__redis_ask *q)
+{
+    if (!x->r->address.cluster && dibs__redis_is_replica(q->reply) &&
+        atomic_load(&q->node->looks) == q->looks)
+        dibs__pipeline_renew(q->node->pipeline);
+}
+
 /* They are for one script: those behind the first find it there. */
 static void send_batch(run *x, dibs__redis_node *n, dibs__redis_ask *const some[], size_t count)
 {
@@ -170,6 +178,8 @@ static void send_batch(run *x, dibs__redis_node *n, dibs__redis_ask *const some[
         x->lost = true;
     for (size_t i = 0; i < count; i++)
         settle(x, some[i], status, replies[i], safe);
+    if (count > 0)
+        leave_replica(x, some[0]);
 }
 
 /* ---- Passes ---------------------------------------------------------------------------------- */

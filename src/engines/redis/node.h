@@ -27,7 +27,7 @@ typedef struct dibs__redis_node {
     pthread_mutex_t lock;
     char server[DIBS__SERVER_SIZE];
     int64_t up;        /* without being promoted; -1: not known */
-    atomic_uint looks; /* so many times the marker was looked at */
+    atomic_uint looks; /* so many connections were made, and the marker looked at on each */
 } dibs__redis_node;
 
 /* `host` is copied; NULL: as the handle's address says. NULL: out of memory. */

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LONGEST_MS 1500
 #define REPLICAS   2
@@ -552,6 +553,36 @@ static void a_master_that_is_demoted_while_it_waits(void **state)
     group_stop(&g);
 }
 
+/* ---- Without the guard ------------------------------------------------------------------------ */
+
+static void point_to(const char *path, const server *s)
+{
+    unlink(path);
+    assert_int_equal(symlink(s->socket, path), 0);
+}
+
+/* As behind a managed endpoint: the server is demoted and goes on, and the address leads to the other one. */
+static void an_endpoint_that_moves_without_a_cut(void **state)
+{
+    group g;
+    dibs *d;
+    char path[SCRATCH_MAX + 16], url[SCRATCH_MAX + 64];
+
+    (void)state;
+    group_start(&g, 1);
+    scratch_file(&g.node[0].folder, "endpoint", path, sizeof path);
+    point_to(path, &g.node[0]);
+    snprintf(url, sizeof url, "redis+unix://%s", path);
+    d = expect_open(url, NULL);
+    assert_status(unlock(expect_lock(d, "x", &at_once)), DIBS_OK);
+    tell(&g.node[1], "REPLICAOF NO ONE");
+    point_to(path, &g.node[1]);
+    follow(&g.node[0], &g.node[1]);
+    assert_status(unlock(expect_lock(d, "x", &patiently)), DIBS_OK);
+    dibs_close(d);
+    group_stop(&g);
+}
+
 /* ---- Services that withhold commands ---------------------------------------------------------- */
 
 static void services_without_info_or_wait(void **state)
@@ -600,6 +631,7 @@ int main(void)
         cmocka_unit_test(a_queue_with_replicas),
         cmocka_unit_test(cells_and_replicas),
         cmocka_unit_test(a_master_that_is_demoted_while_it_waits),
+        cmocka_unit_test(an_endpoint_that_moves_without_a_cut),
         cmocka_unit_test(services_without_info_or_wait),
     };
 
