@@ -154,25 +154,31 @@ static bool has_slot(const char *ranges, int slot)
     return false;
 }
 
-/* In CLUSTER NODES: "id host:port@bus flags ... connected 5 7-9". */
-int cluster_master_of(cluster *c, int slot)
+/* In CLUSTER NODES: "id host:port@bus flags ... connected 5 7-9"; of itself a node says "myself,master". */
+int cluster_master_by(cluster *c, int node, int slot)
 {
     char reply[4096], *save = NULL, flags[64];
     int port;
 
-    for (int i = 0; i < CLUSTER_NODES; i++) {
-        if (cluster_ask(c, i, "CLUSTER NODES", reply, sizeof reply) < 0)
-            continue;
-        for (char *line = strtok_r(reply, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-            int at = 0;
-            if (sscanf(line, "%*s %*[^:]:%d@%*s %63s %*s %*s %*s %*s connected%n", &port, flags,
-                       &at) == 2 &&
-                at && strstr(flags, "master") && !strstr(flags, "fail") &&
-                has_slot(line + at, slot))
-                return node_at(c, port);
-        }
+    if (cluster_ask(c, node, "CLUSTER NODES", reply, sizeof reply) < 0)
+        return -1;
+    for (char *line = strtok_r(reply, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        int at = 0;
+        if (sscanf(line, "%*s %*[^:]:%d@%*s %63s %*s %*s %*s %*s connected%n", &port, flags, &at) ==
+                2 &&
+            at && strstr(flags, "master") && !strstr(flags, "fail") && has_slot(line + at, slot))
+            return node_at(c, port);
     }
     return -1;
+}
+
+int cluster_master_of(cluster *c, int slot)
+{
+    int master = -1;
+
+    for (int i = 0; i < CLUSTER_NODES && master < 0; i++)
+        master = cluster_master_by(c, i, slot);
+    return master;
 }
 
 int cluster_replica_of(cluster *c, int master)

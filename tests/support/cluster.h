@@ -29,9 +29,10 @@ const char *cluster_url(const cluster *c, const char *more);
 int cluster_ask(cluster *c, int node, const char *command, char *reply, size_t size);
 
 bool cluster_is_master(cluster *c, int node);
-/* The master of a slot, by the account of the other nodes; -1: they do not agree. */
+/* The master of a slot, by the account of the first node that knows one; -1: none does. */
 int cluster_master_of(cluster *c, int slot);
-int cluster_replica_of(cluster *c, int master); /* -1: it has none now */
+int cluster_master_by(cluster *c, int node, int slot); /* by this node's account */
+int cluster_replica_of(cluster *c, int master);        /* -1: it has none now */
 
 /* Moves a slot with all its keys, as redis-cli does. 0, or -1. */
 int cluster_move_slot(cluster *c, int slot, int from, int to);

@@ -100,8 +100,19 @@ typedef struct run {
     unsigned pass;
     bool lost,
         moved; /* in this pass: a server did not answer; one has said that a slot is elsewhere */
-    dibs__redis_node *who_said;
+    dibs__redis_node *who_said; /* where to; NULL: none of them knows */
 } run;
+
+/* Who has slots moved knows where to. A master that was cut off from the others says CLUSTERDOWN, and its own map is
+ * as old: the others are asked first. */
+static void note_redirect(run *x, const dibs__redis_ask *q)
+{
+    x->moved = true;
+    if (dibs__redis_is_down(q->reply))
+        atomic_store(&q->node->suspect, true);
+    else
+        x->who_said = q->node;
+}
 
 /* Nothing was done: ask again. In plain mode that goes for a forgotten script alone. */
 static bool is_to_be_asked_again(run *x, dibs__redis_ask *q)
@@ -115,8 +126,7 @@ static bool is_to_be_asked_again(run *x, dibs__redis_ask *q)
     if (!x->r->address.cluster || !dibs__redis_redirects(reply))
         return false;
     q->status = dibs__redis_refusal(reply, x->err);
-    x->moved = true;
-    x->who_said = q->node;
+    note_redirect(x, q);
     return true;
 }
 
@@ -134,6 +144,14 @@ static void drop_reply(dibs__redis_ask *q)
     if (q->reply)
         freeReplyObject(q->reply);
     q->reply = NULL;
+}
+
+/* A server that was demoted without a cut: its address may lead to another one by now. Not if that was done already. */
+static void leave_replica(run *x, const dibs__redis_ask *q)
+{
+    if (!x->r->address.cluster && dibs__redis_is_replica(q->reply) &&
+        atomic_load(&q->node->looks) == q->looks)
+        dibs__pipeline_renew(q->node->pipeline);
 }
 
 /* They are for one script: those behind the first find it there. */
@@ -160,6 +178,8 @@ static void send_batch(run *x, dibs__redis_node *n, dibs__redis_ask *const some[
         x->lost = true;
     for (size_t i = 0; i < count; i++)
         settle(x, some[i], status, replies[i], safe);
+    if (count > 0)
+        leave_replica(x, some[0]);
 }
 
 /* ---- Passes ---------------------------------------------------------------------------------- */
@@ -207,6 +227,7 @@ static bool send_all(run *x)
 
     x->pass++;
     x->lost = x->moved = false;
+    x->who_said = NULL;
     for (int suspects = 0; suspects < 2; suspects++)
         for (size_t i = 0; i < x->count; i++) {
             dibs__redis_node *n;
@@ -227,8 +248,7 @@ static bool prepare(run *x, int64_t *pause)
 
     if (!x->lost && !x->moved)
         return true; /* a forgotten script */
-    if (dibs__cluster_refresh(x->r->address.cluster, x->moved ? x->who_said : NULL, x->until) &&
-        *pause == 0)
+    if (dibs__cluster_refresh(x->r->address.cluster, x->who_said, x->until) && *pause == 0)
         return dibs__now(env) < x->until;
     *pause = dibs__longer(*pause, FIRST_PAUSE, MAX_PAUSE);
     if (dibs__now(env) + *pause >= x->until)

@@ -219,7 +219,7 @@ dibs_status dibs__redis_cell(dibs__engine *e, const char *name, const dibs__cell
 
     a.bucket = dibs__redis_cell_key(r, name, what.key);
     status = dibs__redis_ask_one(r, &a, until, err);
-    if (status == DIBS_OK && !a.safe)
+    if (status == DIBS_OK && !a.safe && a.reply->type == REDIS_REPLY_STRING)
         status = dibs__guard_unsafe(r, "it was done", err);
     if (status == DIBS_OK)
         status = in_doubt(dibs__redis_cell_answer(a.reply, command->op, out, err), command->op);

@@ -166,7 +166,16 @@ size_t dibs__cluster_nodes(dibs__cluster *c, dibs__redis_node *out[DIBS__NODES_M
 
 /* ---- Asking somebody ------------------------------------------------------------------------- */
 
-/* Whom to ask, the best ones first: masters that answer, what the URL says, masters that did not answer. */
+/* With the lock. */
+static bool is_suspect(const dibs__cluster *c, const dibs__redis_address *at)
+{
+    for (size_t i = 0; i < c->nodes; i++)
+        if (c->node[i]->address.port == at->port && strcmp(c->node[i]->address.host, at->host) == 0)
+            return atomic_load(&c->node[i]->suspect);
+    return false;
+}
+
+/* Whom to ask, the best ones first: masters that serve, what the URL says, masters that did not serve the last time. */
 static size_t list_all(dibs__cluster *c, const dibs__redis_node *first,
                        const dibs__redis_address *out[DIBS__NODES_MAX + DIBS__HOSTS_MAX + 1])
 {
@@ -182,8 +191,11 @@ static size_t list_all(dibs__cluster *c, const dibs__redis_node *first,
             if (n != first && n->serves && atomic_load(&n->suspect) == suspects)
                 out[count++] = &n->address;
         }
-        for (size_t i = 0; i < c->seeds && !suspects; i++)
-            out[count++] = c->seed[(i + c->next) % c->seeds];
+        for (size_t i = 0; i < c->seeds; i++) {
+            const dibs__redis_address *at = c->seed[(i + c->next) % c->seeds];
+            if (is_suspect(c, at) == suspects)
+                out[count++] = at;
+        }
     }
     pthread_mutex_unlock(&c->lock);
     return count;

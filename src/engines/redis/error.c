@@ -123,6 +123,18 @@ bool dibs__redis_redirects(const redisReply *reply)
     return strstr(reply->str, "non local key") != NULL;
 }
 
+bool dibs__redis_is_replica(const redisReply *reply)
+{
+    return reply && reply->type == REDIS_REPLY_ERROR &&
+           (starts_with(reply, "READONLY") || starts_with(reply, "MASTERDOWN"));
+}
+
+bool dibs__redis_is_down(const redisReply *reply)
+{
+    return dibs__redis_is_replica(reply) ||
+           (reply && reply->type == REDIS_REPLY_ERROR && starts_with(reply, "CLUSTERDOWN"));
+}
+
 bool dibs__redis_no_script(const redisReply *reply)
 {
     return reply && reply->type == REDIS_REPLY_ERROR && starts_with(reply, "NOSCRIPT");

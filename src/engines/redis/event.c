@@ -20,7 +20,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define RETRY_SPAN  (100 * DIBS__MS) /* the keeper has other things to do */
+#define FIRST_SPAN \
+    (100 * DIBS__MS) /* the keeper has other things to do; a slow network needs more */
+#define LAST_SPAN   (800 * DIBS__MS)
 #define RETRY_FIRST (100 * DIBS__MS)
 #define RETRY_LAST  (5 * DIBS__SECOND)
 
@@ -31,7 +33,7 @@ struct dibs__events {
     dibs__conn *conn;
     bool wanted;
     bool missed; /* it has been cut: once it stands again, look */
-    int64_t pause;
+    int64_t pause, span;
     bool refused;              /* the last try was, and not for want of an answer */
     atomic_bool armed;         /* the timer may ring */
     uint64_t made;             /* so many times */
@@ -55,6 +57,7 @@ dibs__events *dibs__events_new(void)
         return NULL;
     pthread_mutex_init(&v->lock, NULL);
     v->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    v->span = FIRST_SPAN;
     v->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
     if (v->epoll_fd < 0 || v->timer_fd < 0 || !dibs__events_watch(v, v->timer_fd)) {
         dibs__events_free(v);
@@ -287,10 +290,12 @@ static bool try_again(dibs__redis *r, dibs__deadline until)
     dibs_error err = {0};
     dibs_status status;
 
-    until = dibs__sooner(until, dibs__after(r->base.env, RETRY_SPAN));
+    until = dibs__sooner(until, dibs__after(r->base.env, r->events->span));
     status = connect_events(r, until, &err);
-    if (status != DIBS_OK)
+    if (status != DIBS_OK) {
+        r->events->span = dibs__longer(r->events->span, FIRST_SPAN, LAST_SPAN);
         retry_later(r, &err);
+    }
     return status == DIBS_OK;
 }
 
@@ -326,7 +331,7 @@ void dibs__redis_events(dibs__engine *e, dibs__deadline until)
     bool rang = has_rung(v), again = false;
 
     if (r->address.sentinels)
-        dibs__sentinels_hear(r->address.sentinels, leave_master, r);
+        dibs__sentinels_hear(r->address.sentinels, until, leave_master, r);
 
     if (pthread_mutex_trylock(&v->lock) != 0)
         return; /* somebody is connecting, and will ring again */

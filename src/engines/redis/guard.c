@@ -92,7 +92,6 @@ static dibs_status identify(dibs__redis_node *n, const char *info, dibs_error *e
     memcpy(n->server, server, sizeof n->server);
     n->up = up;
     pthread_mutex_unlock(&n->lock);
-    atomic_fetch_add(&n->looks, 1);
     return DIBS_OK;
 }
 
@@ -382,6 +381,7 @@ dibs_status dibs__guard_greet(dibs__redis_node *n, dibs__conn *c, const char *in
 
     if (status == DIBS_OK && n->r->guard.on)
         status = identify(n, info, err);
+    atomic_fetch_add(&n->looks, 1);
     if (status == DIBS_OK && n->r->guard.on)
         status = look_if_new(n, c, until, err);
     return status;
@@ -389,6 +389,8 @@ dibs_status dibs__guard_greet(dibs__redis_node *n, dibs__conn *c, const char *in
 
 /* ---- What the replicas have ------------------------------------------------------------------ */
 
+/* Whatever WAIT says but a number, the commands before it have their own replies: a master that is demoted meanwhile
+ * ends it with UNBLOCKED, and what they did is not known to be safe. */
 dibs_status dibs__guard_call(dibs__redis_node *n, dibs__bytes *bytes, redisReply **out,
                              size_t count, dibs__deadline until, bool *safe, dibs_error *err)
 {
@@ -402,8 +404,8 @@ dibs_status dibs__guard_call(dibs__redis_node *n, dibs__bytes *bytes, redisReply
     status = dibs__pipeline_call(n->pipeline, bytes, out, count + 1, until, err);
     *safe =
         out[count] && out[count]->type == REDIS_REPLY_INTEGER && out[count]->integer >= replicas;
-    if (status == DIBS_OK && out[count]->type == REDIS_REPLY_ERROR)
-        status = dibs__redis_refusal(out[count], err);
+    if (!*safe && n->address.sentinels)
+        dibs__sentinels_doubt(n->address.sentinels);
     if (status == DIBS_UNKNOWN)
         dibs__wrap(err, "waiting for replicas: %lld", (long long)replicas);
     if (out[count])

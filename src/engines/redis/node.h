@@ -21,13 +21,13 @@ typedef struct dibs__redis_node {
     dibs__abandoned abandoned;
     dibs__pipeline *pipeline;
     atomic_bool flags;   /* the server knows those of the scripts */
-    atomic_bool suspect; /* it did not answer the last time */
+    atomic_bool suspect; /* it did not answer the last time, or serves nobody: see ask.c */
     bool serves;         /* it has slots; with the cluster's lock */
     /* Which server it is: see guard.h. */
     pthread_mutex_t lock;
     char server[DIBS__SERVER_SIZE];
     int64_t up;        /* without being promoted; -1: not known */
-    atomic_uint looks; /* so many times the marker was looked at */
+    atomic_uint looks; /* so many connections were made, and the marker looked at on each */
 } dibs__redis_node;
 
 /* `host` is copied; NULL: as the handle's address says. NULL: out of memory. */

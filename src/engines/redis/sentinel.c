@@ -1,9 +1,9 @@
-/* See the header. Entries of the list are never taken out of it while the handle lives, so that one may be dialled without
- * the lock. */
+/* See the header. */
 #define _GNU_SOURCE
 #include "engines/redis/sentinel.h"
 
 #include "core/error.h"
+#include "core/table.h"
 #include "engines/redis/address.h"
 #include "engines/redis/error.h"
 #include "engines/redis/handshake.h"
@@ -21,14 +21,25 @@
 #define SENTINEL_PORT 26379
 #define SERVICE_SIZE  256
 #define ASK_SPAN      (500 * DIBS__MS) /* one that is silent does not eat all of the time */
-#define RETRY_SPAN    (100 * DIBS__MS) /* the keeper has other things to do */
-#define RETRY_FIRST   (100 * DIBS__MS)
-#define RETRY_LAST    (5 * DIBS__SECOND)
+#define FIRST_SPAN \
+    (100 * DIBS__MS) /* the keeper has other things to do; a slow network needs more */
+#define LAST_SPAN   (800 * DIBS__MS)
+#define RETRY_FIRST (100 * DIBS__MS)
+#define RETRY_LAST  (5 * DIBS__SECOND)
+#define SILENCE     (5 * DIBS__SECOND) /* one that did not answer is left out for so long */
+#define DOUBT       DIBS__SECOND       /* between two looks because replicas do not acknowledge */
 
 typedef struct address {
     char host[256];
     int port;
 } address;
+
+typedef struct entry {
+    address at;
+    bool seed;                   /* of the URL */
+    dibs__deadline named;        /* or it has answered: when last */
+    dibs__deadline silent_until; /* did not answer the last time */
+} entry;
 
 struct dibs__sentinels {
     const dibs__env *env;
@@ -36,53 +47,65 @@ struct dibs__sentinels {
     char *user, *password;
     dibs__tls_context *tls; /* NULL: plain */
     pthread_mutex_t lock;
-    dibs__redis_address *list[DIBS__HOSTS_MAX];
-    size_t count, good; /* `good` answered last */
-    address master;     /* that was last heard of */
+    entry list[DIBS__HOSTS_MAX];
+    size_t count;
+    address good;   /* was believed the last time: asked first, and listened to */
+    address master; /* that was last heard of */
     atomic_uint changes;
+    atomic_bool doubted;
+    _Atomic int64_t doubted_at;
     /* Of the keeper alone. */
     int epoll_fd, timer_fd;
     dibs__conn *subscription;
-    int64_t pause;
+    int64_t pause, span;
 };
 
 /* ---- The list -------------------------------------------------------------------------------- */
 
-static bool is_listed(const dibs__sentinels *s, const char *host, int port)
+static bool is_same(const address *a, const address *b)
+{
+    return a->port == b->port && strcmp(a->host, b->host) == 0;
+}
+
+/* With the lock, or while nobody else knows it. NULL: it is not on the list. */
+static entry *find_entry(dibs__sentinels *s, const address *at)
 {
     for (size_t i = 0; i < s->count; i++)
-        if (s->list[i]->port == port && strcmp(s->list[i]->host, host) == 0)
-            return true;
-    return false;
+        if (is_same(&s->list[i].at, at))
+            return &s->list[i];
+    return NULL;
+}
+
+/* The same. It is there: somebody has said so. What does not fit is left out. */
+static void add(dibs__sentinels *s, const address *at, bool seed)
+{
+    entry *e = find_entry(s, at);
+
+    if (!e && s->count < DIBS__HOSTS_MAX) {
+        e = &s->list[s->count++];
+        *e = (entry){.at = *at, .seed = seed};
+    }
+    if (e)
+        e->named = dibs__now(s->env);
+}
+
+/* Those that nobody has named since then are gone; in time, addresses change. */
+static void forget(dibs__sentinels *s, dibs__deadline since)
+{
+    size_t kept = 0;
+
+    pthread_mutex_lock(&s->lock);
+    for (size_t i = 0; i < s->count; i++)
+        if (s->list[i].seed || s->list[i].named >= since)
+            s->list[kept++] = s->list[i];
+    s->count = kept;
+    pthread_mutex_unlock(&s->lock);
 }
 
 static bool copy(char **out, const char *text)
 {
     *out = text ? strdup(text) : NULL;
     return !text || *out;
-}
-
-/* With the lock, or while nobody else knows it. False: out of memory. */
-static bool add(dibs__sentinels *s, const char *host, int port)
-{
-    dibs__redis_address *p;
-
-    if (s->count == DIBS__HOSTS_MAX || is_listed(s, host, port))
-        return true;
-    p = calloc(1, sizeof *p);
-    if (!p)
-        return false;
-    p->env = s->env;
-    p->port = port;
-    p->tls = s->tls;
-    snprintf(p->text, sizeof p->text, "sentinel at %.200s:%d", host, port);
-    if (!copy(&p->host, host) || !copy(&p->user, s->user) || !copy(&p->password, s->password)) {
-        dibs__address_fini(p);
-        free(p);
-        return false;
-    }
-    s->list[s->count++] = p;
-    return true;
 }
 
 /* ---- The URL --------------------------------------------------------------------------------- */
@@ -141,11 +164,13 @@ static dibs_status read_login(dibs__url *url, dibs__sentinels *s, dibs_error *er
 static dibs_status read_hosts(const dibs__url *url, dibs__sentinels *s, dibs_error *err)
 {
     for (size_t i = 0; i < url->host_count; i++) {
-        if (!url->host[i].name[0])
+        address at = {.port = url->host[i].port ? url->host[i].port : SENTINEL_PORT};
+        if (!url->host[i].name[0] || strlen(url->host[i].name) >= sizeof at.host)
             return dibs__fail(err, DIBS_INVALID,
-                              "redis+sentinel: a host is missing in the list of sentinels");
-        if (!add(s, url->host[i].name, url->host[i].port ? url->host[i].port : SENTINEL_PORT))
-            return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
+                              "redis+sentinel: a host is missing in the list of sentinels, or its "
+                              "name is too long");
+        strcpy(at.host, url->host[i].name);
+        add(s, &at, true);
     }
     return s->count > 0
                ? DIBS_OK
@@ -176,6 +201,7 @@ dibs_status dibs__sentinels_read_url(dibs__url *url, dibs__redis_address *place,
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     place->sentinels = s;
     s->env = place->env;
+    s->span = FIRST_SPAN;
     pthread_mutex_init(&s->lock, NULL);
     s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     s->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
@@ -195,10 +221,6 @@ void dibs__sentinels_free(dibs__sentinels *s)
     if (!s)
         return;
     dibs__conn_close(s->subscription);
-    for (size_t i = 0; i < s->count; i++) {
-        dibs__address_fini(s->list[i]);
-        free(s->list[i]);
-    }
     dibs__tls_context_free(s->tls);
     if (s->timer_fd >= 0)
         close(s->timer_fd);
@@ -251,20 +273,39 @@ static bool read_address(const char *host, const char *port, address *out)
     return true;
 }
 
-/* Each is a list of names and values. What cannot be read, or does not fit, is left out. */
-static void learn(dibs__sentinels *s, const redisReply *others)
+/* In a list of names and values. */
+static const char *value_of(const redisReply *list, const char *name)
 {
+    const char *at;
+
+    for (size_t i = 0; (at = text_of(list, i)); i += 2)
+        if (strcmp(at, name) == 0)
+            return text_of(list, i + 1);
+    return NULL;
+}
+
+/* What one of them says. It is known by the others that it names, whatever it is called itself. */
+typedef struct answer {
+    address master;
+    int64_t epoch; /* of the configuration; 0: we may not ask */
+    size_t total;  /* sentinels, with itself */
+    uint64_t others;
+} answer;
+
+/* What cannot be read is left out. */
+static void learn(dibs__sentinels *s, const redisReply *others, answer *out)
+{
+    out->total = 1;
     pthread_mutex_lock(&s->lock);
     for (size_t i = 0; others->type == REDIS_REPLY_ARRAY && i < others->elements; i++) {
         const redisReply *one = others->element[i];
-        const char *host = NULL, *port = NULL, *name;
-        address at;
-        for (size_t k = 0; (name = text_of(one, k)); k += 2) {
-            host = strcmp(name, "ip") == 0 ? text_of(one, k + 1) : host;
-            port = strcmp(name, "port") == 0 ? text_of(one, k + 1) : port;
-        }
-        if (read_address(host, port, &at))
-            add(s, at.host, at.port);
+        const char *id = value_of(one, "runid");
+        address at = {.port = 0};
+        if (!read_address(value_of(one, "ip"), value_of(one, "port"), &at))
+            continue;
+        add(s, &at, false);
+        out->others ^= dibs__hash(id ? id : at.host);
+        out->total++;
     }
     pthread_mutex_unlock(&s->lock);
 }
@@ -284,26 +325,53 @@ static dibs_status read_master(const dibs__sentinels *s, const redisReply *reply
                : dibs__fail(err, DIBS_ENGINE_FAILED, "unexpected reply from the sentinel");
 }
 
-static dibs_status ask_one(dibs__sentinels *s, const dibs__redis_address *place,
-                           dibs__deadline until, address *out, dibs_error *err)
+/* Where it is and who comes, out of what the URL said; `at` is borrowed. */
+static dibs__redis_address place_of(const dibs__sentinels *s, const address *at)
 {
-    dibs__bytes bytes = {0};
-    redisReply *replies[2] = {NULL};
-    dibs__conn *c = NULL;
-    dibs_status status = dibs__redis_connect(place, until, &c, err);
+    dibs__redis_address place = {.env = s->env,
+                                 .host = (char *)at->host,
+                                 .port = at->port,
+                                 .user = s->user,
+                                 .password = s->password,
+                                 .tls = s->tls};
 
+    snprintf(place.text, sizeof place.text, "sentinel at %.200s:%d", at->host, at->port);
+    return place;
+}
+
+static dibs_status read_answer(dibs__sentinels *s, redisReply *const replies[3], answer *out,
+                               dibs_error *err)
+{
+    const char *epoch = value_of(replies[2], "config-epoch");
+    dibs_status status = read_master(s, replies[0], &out->master, err);
+
+    if (status == DIBS_OK)
+        learn(s, replies[1], out);
+    out->epoch = epoch ? strtoll(epoch, NULL, 10) : 0;
+    return status;
+}
+
+static dibs_status ask_one(dibs__sentinels *s, const address *at, dibs__deadline until, answer *out,
+                           dibs_error *err)
+{
+    dibs__redis_address place = place_of(s, at);
+    dibs__bytes bytes = {0};
+    redisReply *replies[3] = {NULL};
+    dibs__conn *c = NULL;
+    dibs_status status = dibs__redis_connect(&place, until, &c, err);
+
+    *out = (answer){.epoch = 0};
     if (status != DIBS_OK)
         return status;
     write_ask(&bytes, "GET-MASTER-ADDR-BY-NAME", s->service);
     write_ask(&bytes, "SENTINELS", s->service);
-    status = dibs__conn_ask(c, &bytes, replies, 2, until, err);
+    write_ask(&bytes, "MASTER", s->service);
+    status = dibs__conn_ask(c, &bytes, replies, 3, until, err);
     if (status == DIBS_OK)
-        status = read_master(s, replies[0], out, err);
-    if (status == DIBS_OK)
-        learn(s, replies[1]);
-    else
-        dibs__wrap(err, "%s", place->text);
-    for (int i = 0; i < 2; i++)
+        status = read_answer(s, replies, out, err);
+    if (status != DIBS_OK)
+        dibs__wrap(err, "%s", place.text);
+    for (int i = 0; i < 3; i++)
         if (replies[i])
             freeReplyObject(replies[i]);
     dibs__bytes_fini(&bytes);
@@ -311,38 +379,116 @@ static dibs_status ask_one(dibs__sentinels *s, const dibs__redis_address *place,
     return status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status;
 }
 
-/* The i-th to ask, the one that answered last first; NULL: there are no more. */
-static const dibs__redis_address *place_at(dibs__sentinels *s, size_t i, size_t *index)
-{
-    const dibs__redis_address *place = NULL;
+/* ---- Asking more than half of them ------------------------------------------------------------- */
 
-    pthread_mutex_lock(&s->lock);
-    *index = s->count ? (s->good + i) % s->count : 0;
-    if (i < s->count)
-        place = s->list[*index];
-    pthread_mutex_unlock(&s->lock);
-    return place;
+/* One that was cut off with an old master still names that one. A failover raises the epoch of the configuration, and
+ * is known to the others: the highest epoch is believed. */
+typedef struct round {
+    dibs__deadline began;
+    address asked[DIBS__HOSTS_MAX];
+    uint64_t heard[DIBS__HOSTS_MAX]; /* each of them once */
+    size_t asks, answers, total;
+    answer best;
+    address from;
+} round;
+
+static bool was_asked(const round *x, const address *at)
+{
+    for (size_t i = 0; i < x->asks; i++)
+        if (is_same(&x->asked[i], at))
+            return true;
+    return false;
 }
 
-/* One that does not answer, or does not know the service, leaves it to the next. */
+/* The one that was believed last, then the others; those that were silent only when their time has come, or when nobody
+ * has answered. False: there are no more. */
+static bool pick(dibs__sentinels *s, round *x, address *out)
+{
+    const entry *best = NULL;
+    int best_rank = 3, rank;
+
+    pthread_mutex_lock(&s->lock);
+    for (size_t i = 0; i < s->count; i++) {
+        const entry *e = &s->list[i];
+        rank = e->silent_until > x->began ? 2 : !is_same(&e->at, &s->good);
+        if (rank < best_rank && !was_asked(x, &e->at)) {
+            best = e;
+            best_rank = rank;
+        }
+    }
+    if (best_rank == 2 && x->answers > 0)
+        best = NULL;
+    if (best)
+        *out = best->at;
+    pthread_mutex_unlock(&s->lock);
+    if (!best || x->asks == DIBS__HOSTS_MAX)
+        return false;
+    x->asked[x->asks++] = *out;
+    return true;
+}
+
+static void note_answer(dibs__sentinels *s, const address *at, bool answered)
+{
+    int64_t now = dibs__now(s->env);
+    entry *e;
+
+    pthread_mutex_lock(&s->lock);
+    e = find_entry(s, at);
+    if (e && answered)
+        e->named = now;
+    if (e)
+        e->silent_until = answered ? 0 : now + SILENCE;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void count_answer(round *x, const address *from, const answer *a)
+{
+    x->total = a->total > x->total ? a->total : x->total;
+    if (x->answers == 0 || a->epoch > x->best.epoch) {
+        x->best = *a;
+        x->from = *from;
+    }
+    for (size_t i = 0; i < x->answers; i++)
+        if (x->heard[i] == a->others)
+            return;
+    x->heard[x->answers++] = a->others;
+}
+
+static bool is_enough(const round *x)
+{
+    return x->answers * 2 > x->total;
+}
+
+static void believe(dibs__sentinels *s, const round *x, address *out)
+{
+    *out = x->best.master;
+    pthread_mutex_lock(&s->lock);
+    s->good = x->from;
+    pthread_mutex_unlock(&s->lock);
+    if (is_enough(x))
+        forget(s, x->began);
+}
+
+/* One that does not answer, or does not know the service, leaves it to the others. */
 static dibs_status find_master(dibs__sentinels *s, dibs__deadline until, int64_t span, address *out,
                                dibs_error *err)
 {
-    const dibs__redis_address *place;
+    round x = {.began = dibs__now(s->env)};
     dibs_status status = DIBS_UNAVAILABLE;
-    size_t index;
+    address at;
+    answer a;
 
     dibs__fail(err, status, "no sentinel was asked in time");
-    for (size_t i = 0; (place = place_at(s, i, &index)) && dibs__now(s->env) < until; i++) {
-        status = ask_one(s, place, dibs__sooner(until, dibs__after(s->env, span)), out, err);
-        if (status != DIBS_OK)
-            continue;
-        pthread_mutex_lock(&s->lock);
-        s->good = index;
-        pthread_mutex_unlock(&s->lock);
-        return DIBS_OK;
+    while (!(x.answers && is_enough(&x)) && dibs__now(s->env) < until && pick(s, &x, &at)) {
+        status = ask_one(s, &at, dibs__sooner(until, dibs__after(s->env, span)), &a, err);
+        note_answer(s, &at, status == DIBS_OK);
+        if (status == DIBS_OK)
+            count_answer(&x, &at, &a);
     }
-    return status;
+    if (x.answers == 0)
+        return status;
+    believe(s, &x, out);
+    return DIBS_OK;
 }
 
 /* ---- The master ------------------------------------------------------------------------------ */
@@ -435,22 +581,22 @@ static bool is_switch(dibs__sentinels *s, const redisReply *reply)
            note_master(s, &now);
 }
 
-static dibs_status subscribe(dibs__sentinels *s, const dibs__redis_address *place, dibs_error *err)
+static dibs_status subscribe(dibs__sentinels *s, const address *at, dibs__deadline until)
 {
-    dibs__deadline until = dibs__after(s->env, RETRY_SPAN);
+    dibs__redis_address place = place_of(s, at);
     dibs__bytes bytes = {0};
     redisReply *reply = NULL;
     dibs__conn *c = NULL;
-    dibs_status status = dibs__redis_connect(place, until, &c, err);
+    dibs_status status = dibs__redis_connect(&place, until, &c, NULL);
 
     if (status != DIBS_OK)
         return status;
     dibs__resp_begin(&bytes, 2);
     dibs__resp_text(&bytes, "SUBSCRIBE");
     dibs__resp_text(&bytes, "+switch-master");
-    status = dibs__conn_ask(c, &bytes, &reply, 1, until, err);
+    status = dibs__conn_ask(c, &bytes, &reply, 1, until, NULL);
     if (status == DIBS_OK && (reply->type != REDIS_REPLY_ARRAY || !watch(s, c->fd)))
-        status = dibs__redis_refusal(reply, err);
+        status = dibs__redis_refusal(reply, NULL);
     if (reply)
         freeReplyObject(reply);
     dibs__bytes_fini(&bytes);
@@ -461,25 +607,30 @@ static dibs_status subscribe(dibs__sentinels *s, const dibs__redis_address *plac
     return status;
 }
 
-/* The next in the list each time; what was missed meanwhile is asked for. True: there is another master. */
-static bool listen_again(dibs__sentinels *s)
+/* True: there is another master. */
+static bool look_again(dibs__sentinels *s, dibs__deadline until)
 {
-    size_t index;
-    const dibs__redis_address *place = place_at(s, 0, &index);
     address now;
 
-    if (subscribe(s, place, NULL) == DIBS_OK) {
+    atomic_store(&s->doubted, false);
+    return find_master(s, until, s->span, &now, NULL) == DIBS_OK && note_master(s, &now);
+}
+
+/* To another one each time; what was missed meanwhile is asked for. True: there is another master. */
+static bool listen_again(dibs__sentinels *s, dibs__deadline until)
+{
+    round x = {.began = dibs__now(s->env)};
+    address at = {.port = 0};
+
+    if (pick(s, &x, &at) &&
+        subscribe(s, &at, dibs__sooner(until, dibs__after(s->env, s->span))) == DIBS_OK) {
         s->pause = 0;
         call_later(s, 0); /* something may have come with the confirmation already */
-        return find_master(s, dibs__after(s->env, 2 * RETRY_SPAN), RETRY_SPAN, &now, NULL) ==
-                   DIBS_OK &&
-               note_master(s, &now);
+        return look_again(s, until);
     }
-    pthread_mutex_lock(&s->lock);
-    s->good = (index + 1) % s->count;
-    pthread_mutex_unlock(&s->lock);
-    s->pause = s->pause ? 2 * s->pause : RETRY_FIRST;
-    s->pause = s->pause < RETRY_LAST ? s->pause : RETRY_LAST;
+    note_answer(s, &at, false);
+    s->span = dibs__longer(s->span, FIRST_SPAN, LAST_SPAN);
+    s->pause = dibs__longer(s->pause, RETRY_FIRST, RETRY_LAST);
     call_later(s, s->pause);
     return false;
 }
@@ -514,13 +665,36 @@ static bool read_subscription(dibs__sentinels *s)
     }
 }
 
-void dibs__sentinels_hear(dibs__sentinels *s, dibs__changed_fn changed, void *ctx)
+void dibs__sentinels_doubt(dibs__sentinels *s)
+{
+    int64_t now = dibs__now(s->env), last = atomic_load(&s->doubted_at);
+
+    if (now - last < DOUBT || !atomic_compare_exchange_strong(&s->doubted_at, &last, now))
+        return;
+    atomic_store(&s->doubted, true);
+    call_later(s, 0);
+}
+
+/* A sentinel that has not said that there is another master is not listened to any more. */
+static bool check_doubt(dibs__sentinels *s, dibs__deadline until)
+{
+    bool other = look_again(s, until);
+
+    if (other)
+        deafen(s);
+    return other;
+}
+
+void dibs__sentinels_hear(dibs__sentinels *s, dibs__deadline until, dibs__changed_fn changed,
+                          void *ctx)
 {
     uint64_t ticks;
     bool rang = read(s->timer_fd, &ticks, sizeof ticks) == sizeof ticks, other = false;
 
     if (!s->subscription && rang)
-        other = listen_again(s);
+        other = listen_again(s, until);
+    else if (s->subscription && atomic_load(&s->doubted))
+        other = check_doubt(s, until);
     if (s->subscription)
         other |= read_subscription(s);
     if (other)

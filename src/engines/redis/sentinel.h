@@ -1,7 +1,8 @@
 /* A service that sentinels watch: who its master is now, and when that changes.
  *
- * A connection goes to the master that the first sentinel to answer names, and is used only if that server says
- * itself that it is a master. The sentinels also name each other: the list of the URL is where it begins.
+ * More than half of the sentinels are asked, and the one whose configuration has the highest epoch is believed. A
+ * connection goes to the master that it names, and is used only if that server says itself that it is a master. The
+ * sentinels also name each other: the list of the URL is where it begins.
  *
  * One connection to a sentinel hears of every failover (+switch-master); the keeper polls it. What it tells, and
  * whatever may have been missed while it was down, ends the handle's connections, so that the next call goes to the
@@ -31,7 +32,12 @@ dibs_status dibs__sentinels_connect(dibs__sentinels *s, const dibs__redis_addres
 /* Readable when `dibs__sentinels_hear` has something to do. */
 int dibs__sentinels_fd(const dibs__sentinels *s);
 /* Hears what the sentinels say, without waiting long, and calls `changed` if there is another master. */
-void dibs__sentinels_hear(dibs__sentinels *s, dibs__changed_fn changed, void *ctx);
+void dibs__sentinels_hear(dibs__sentinels *s, dibs__deadline until, dibs__changed_fn changed,
+                          void *ctx);
+
+/* Replicas do not acknowledge what the master does: it may have been cut off, with the sentinel that we listen to. The
+ * keeper asks the others. */
+void dibs__sentinels_doubt(dibs__sentinels *s);
 
 /* Counts failovers that were heard of: a connection that was begun before one may lead to the old master. */
 unsigned dibs__sentinels_changes(const dibs__sentinels *s);

@@ -121,6 +121,19 @@ static bool is_taken_over(void *ctx)
     return now >= 0 && now != e->old;
 }
 
+/* All but the old one. */
+static bool others_know(void *ctx)
+{
+    expected *e = ctx;
+
+    for (int i = 0; i < CLUSTER_NODES; i++) {
+        int now = i == e->old ? -1 : cluster_master_by(&the, i, e->slot);
+        if (i != e->old && (now < 0 || now == e->old))
+            return false;
+    }
+    return true;
+}
+
 static bool has_replica(void *ctx)
 {
     return cluster_replica_of(&the, *(int *)ctx) >= 0;
@@ -189,6 +202,48 @@ static void a_killed_and_a_stopped_master(void **state)
     vouch(GUARDED);
     a_master_is_lost(SIGKILL);
     a_master_is_lost(SIGSTOP);
+}
+
+static void tell(int node, const char *command)
+{
+    char reply[256];
+
+    assert_int_equal(cluster_ask(&the, node, command, reply, sizeof reply), 0);
+    if (!strstr(reply, "+OK"))
+        fail_msg("%s: %s", command, reply);
+}
+
+static void forget(int node, int other)
+{
+    char command[128], reply[64], id[48] = "";
+
+    assert_int_equal(cluster_ask(&the, other, "CLUSTER MYID", reply, sizeof reply), 0);
+    assert_int_equal(sscanf(reply, "$40\r\n%40s", id), 1);
+    snprintf(command, sizeof command, "CLUSTER FORGET %s", id);
+    tell(node, command);
+}
+
+/* The master forgets the others, and does not hear that its replica has taken over: it goes on to be reached by clients,
+ * says that the cluster is down, and has its own old map. */
+static void a_master_that_was_cut_off(void **state)
+{
+    dibs *d = expect_open(cluster_url(&the, "?guard=off"), NULL);
+    int old = cluster_master_of(&the, cluster_slot("cut")), heir;
+    int64_t since;
+
+    (void)state;
+    assert_true(wait_until(has_replica, &old, SPAN_MS));
+    heir = cluster_replica_of(&the, old);
+    assert_status(unlock(expect_lock(d, "cut", &at_once)), DIBS_OK);
+    for (int i = 0; i < CLUSTER_NODES; i++)
+        if (i != old)
+            forget(old, i);
+    tell(heir, "CLUSTER FAILOVER TAKEOVER");
+    assert_true(wait_until(others_know, &(expected){cluster_slot("cut"), old}, SPAN_MS));
+    since = clock_ms();
+    assert_status(try_for(d, "cut", 20000), DIBS_OK);
+    print_message("# a lock %lld ms after the others knew\n", (long long)(clock_ms() - since));
+    dibs_close(d);
 }
 
 /* ---- Moving slots under load ------------------------------------------------------------------- */
@@ -345,6 +400,7 @@ int main(void)
         cmocka_unit_test(a_killed_and_a_stopped_master), /* a marker keeps the longest max_lease */
         cmocka_unit_test(moved_slots_are_served),
         cmocka_unit_test(the_least_rights),
+        cmocka_unit_test(a_master_that_was_cut_off), /* for good */
     };
 
     if (!server_available() && !server_required()) {

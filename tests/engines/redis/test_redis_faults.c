@@ -4,6 +4,7 @@
 #include "support/calls.h"
 #include "support/test.h"
 
+#include "engines/redis/redis.h"
 #include "fixture.h"
 #include "support/clock.h"
 #include "support/proxy.h"
@@ -415,6 +416,38 @@ static void no_server_is_unavailable_and_then_it_is_back(void **state)
     assert_int_equal(reply.verdict, DIBS__GRANTED);
 }
 
+/* ---- A slow network -------------------------------------------------------------------------- */
+
+#define FAR_MS 60 /* one way */
+
+/* It is made by who enters, within the time of that call; again by the reader, who has other things to do. */
+static void a_subscription_far_away(void **state)
+{
+    scene *s = scene_of(state);
+    dibs__reply reply;
+    const dibs__redis *r = (dibs__redis *)s->far.engine;
+    uint64_t before;
+    int64_t since;
+
+    proxy_delay(s->proxy, PROXY_UP, FAR_MS);
+    proxy_delay(s->proxy, PROXY_DOWN, FAR_MS);
+    assert_status(fixture_enter(&s->near, "far", OTHER, 1, 0, &reply, NULL), DIBS_OK);
+    assert_status(fixture_enter(&s->far, "far", ME, 1, 5000, &reply, NULL), DIBS_OK);
+    assert_int_equal(reply.verdict, DIBS__QUEUED);
+    before = dibs__events_standing(r);
+    assert_true(before != 0);
+    proxy_drop_all(s->proxy, false);
+    for (since = clock_ms(); clock_ms() - since < 20000;) {
+        fixture_events(&s->far);
+        if (dibs__events_standing(r) > before)
+            break;
+        sleep_ms(10);
+    }
+    assert_true(dibs__events_standing(r) > before);
+    heal(s);
+    free_lock(s, "far");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -431,6 +464,7 @@ int main(void)
         cmocka_unit_test(a_late_request_takes_nothing_over),
         cmocka_unit_test(a_late_shared_request_lets_nobody_in),
         cmocka_unit_test(no_server_is_unavailable_and_then_it_is_back),
+        cmocka_unit_test(a_subscription_far_away),
     };
 
     return cmocka_run_group_tests_name("redis faults", tests, set_up, tear_down);

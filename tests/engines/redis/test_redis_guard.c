@@ -1,7 +1,7 @@
 /* Exclusion and fences when the server restarts or another one takes over: guard= and wait= of the URL.
  *
  * A master with replicas; failovers are made by hand here, so that each case has exactly the loss that it is
- * about. The same with Sentinel, under load: test_redis_failover. */
+ * about. Failovers by Sentinel and in a cluster: test_redis_sentinel.c, test_redis_cluster.c; under load: dibs torture. */
 #define _GNU_SOURCE
 #include "support/calls.h"
 #include "support/clock.h"
@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LONGEST_MS 1500
 #define REPLICAS   2
@@ -499,6 +500,89 @@ static void cells_and_replicas(void **state)
     group_stop(&g);
 }
 
+static bool has_a_blocked_client(void *ctx)
+{
+    char reply[4096];
+
+    return server_command(ctx, "INFO clients", reply, sizeof reply) == 0 &&
+           strstr(reply, "blocked_clients:1\r");
+}
+
+/* The master is demoted while a WAIT is blocked, which ends it with an error; then it is promoted again. */
+static void demote_while_it_waits(group *g)
+{
+    char command[64];
+
+    assert_true(wait_until(has_a_blocked_client, &g->node[0], 10000));
+    snprintf(command, sizeof command, "REPLICAOF 127.0.0.1 %d", g->node[1].port);
+    tell(&g->node[0], command);
+    tell(&g->node[0], "REPLICAOF NO ONE");
+    server_continue(&g->node[1]);
+    assert_true(wait_until(has_replicas, &g->node[0], 10000));
+}
+
+static void a_master_that_is_demoted_while_it_waits(void **state)
+{
+    group g;
+    dibs *d;
+    dibs_request add = {.op = DIBS_OP_COUNTER_ADD,
+                        .name = "n",
+                        .number = 1,
+                        .options.counter = &(dibs_counter_options){.request = "once"}};
+    dibs_outcome o = {0};
+    uint64_t id, fence = 0;
+
+    (void)state;
+    group_start(&g, 1);
+    vouch(&g.node[0], "&wait=1");
+    d = open_at(&g.node[0], "&guard=on&wait=1&wait_ms=10000");
+    server_pause(&g.node[1]);
+    assert_status(start_lock(d, "x", &patiently, give_back, &fence, &id, NULL), DIBS_OK);
+    demote_while_it_waits(&g);
+    while (take_all(d) == 0)
+        sleep_ms(1);
+    assert_true(fence > 0);
+    server_pause(&g.node[1]);
+    assert_status(dibs_start(d, &add, &id, NULL), DIBS_OK);
+    demote_while_it_waits(&g);
+    while (!dibs_take(d, &o))
+        sleep_ms(1);
+    assert_status(o.err.status, DIBS_OK);
+    assert_int_equal(o.number, 1);
+    dibs_close(d);
+    group_stop(&g);
+}
+
+/* ---- Without the guard ------------------------------------------------------------------------ */
+
+static void point_to(const char *path, const server *s)
+{
+    unlink(path);
+    assert_int_equal(symlink(s->socket, path), 0);
+}
+
+/* As behind a managed endpoint: the server is demoted and goes on, and the address leads to the other one. */
+static void an_endpoint_that_moves_without_a_cut(void **state)
+{
+    group g;
+    dibs *d;
+    char path[SCRATCH_MAX + 16], url[SCRATCH_MAX + 64];
+
+    (void)state;
+    group_start(&g, 1);
+    scratch_file(&g.node[0].folder, "endpoint", path, sizeof path);
+    point_to(path, &g.node[0]);
+    snprintf(url, sizeof url, "redis+unix://%s", path);
+    d = expect_open(url, NULL);
+    assert_status(unlock(expect_lock(d, "x", &at_once)), DIBS_OK);
+    tell(&g.node[1], "REPLICAOF NO ONE");
+    point_to(path, &g.node[1]);
+    follow(&g.node[0], &g.node[1]);
+    assert_status(unlock(expect_lock(d, "x", &patiently)), DIBS_OK);
+    dibs_close(d);
+    group_stop(&g);
+}
+
 /* ---- Services that withhold commands ---------------------------------------------------------- */
 
 static void services_without_info_or_wait(void **state)
@@ -546,6 +630,8 @@ int main(void)
         cmocka_unit_test(a_new_master_that_is_alone),
         cmocka_unit_test(a_queue_with_replicas),
         cmocka_unit_test(cells_and_replicas),
+        cmocka_unit_test(a_master_that_is_demoted_while_it_waits),
+        cmocka_unit_test(an_endpoint_that_moves_without_a_cut),
         cmocka_unit_test(services_without_info_or_wait),
     };
 

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "support/calls.h"
 #include "support/clock.h"
+#include "support/proxy.h"
 #include "support/test.h"
 
 #include "kept.h"
@@ -36,6 +37,14 @@ static void urls(void **state)
     expect_refused("redis+sentinel://127.0.0.1:1/x/y", NULL, DIBS_INVALID, "invalid database");
     snprintf(url, sizeof url, "redis+sentinel://127.0.0.1:%d/x", free_port());
     expect_refused(url, NULL, DIBS_UNAVAILABLE, "cannot connect");
+}
+
+static void tell(server *s, const char *command)
+{
+    char reply[256];
+
+    assert_int_equal(server_command(s, command, reply, sizeof reply), 0);
+    assert_string_equal(reply, "+OK\r\n");
 }
 
 /* ---- Finding the master ---------------------------------------------------------------------- */
@@ -72,6 +81,42 @@ static void passwords_apart(void **state)
              w.sentinel[0].port, WATCHED_SERVICE);
     expect_refused(url, NULL, DIBS_DENIED, "redis at");
     watched_stop(&w);
+}
+
+/* ---- A slow network -------------------------------------------------------------------------- */
+
+#define FAR_MS 60 /* one way */
+
+static bool is_listened_to(void *ctx)
+{
+    char reply[4096];
+
+    return server_command(ctx, "CLIENT LIST", reply, sizeof reply) == 0 && strstr(reply, " sub=1 ");
+}
+
+static void a_sentinel_far_away(void **state)
+{
+    server node, sentinel;
+    proxy *p;
+    dibs *d;
+    char url[128];
+
+    (void)state;
+    server_need(&node, NULL);
+    assert_int_equal(sentinel_start(&sentinel, WATCHED_SERVICE, node.port, 1, ""), 0);
+    p = proxy_start(sentinel.port);
+    assert_non_null(p);
+    proxy_delay(p, PROXY_UP, FAR_MS);
+    proxy_delay(p, PROXY_DOWN, FAR_MS);
+    snprintf(url, sizeof url, "redis+sentinel://127.0.0.1:%d/%s?guard=off", proxy_port(p),
+             WATCHED_SERVICE);
+    d = expect_open(url, NULL);
+    assert_status(unlock(expect_lock(d, "x", &at_once)), DIBS_OK); /* the keeper begins */
+    assert_true(wait_until(is_listened_to, &sentinel, 20000));
+    dibs_close(d);
+    proxy_stop(p);
+    server_stop(&sentinel);
+    server_stop(&node);
 }
 
 /* ---- Failover -------------------------------------------------------------------------------- */
@@ -153,12 +198,44 @@ static void a_failover_without_the_first_sentinel(void **state)
     watched_stop(&w);
 }
 
-static void tell(server *s, const char *command)
+/* As soon as it knows of a replica that is good enough. */
+static bool begins_failover(void *ctx)
 {
     char reply[256];
 
-    assert_int_equal(server_command(s, command, reply, sizeof reply), 0);
-    assert_string_equal(reply, "+OK\r\n");
+    return server_command(ctx, "SENTINEL FAILOVER " WATCHED_SERVICE, reply, sizeof reply) == 0 &&
+           strcmp(reply, "+OK\r\n") == 0;
+}
+
+/* A sentinel that hears nothing of the others, with a master that stays one: as when both are cut off from the others, but
+ * not from the clients. Nobody tells the handle, which listens to that one. */
+static void a_sentinel_that_was_cut_off(void **state)
+{
+    watched w;
+    dibs *d;
+    char url[256];
+    int old;
+    int64_t took;
+
+    (void)state;
+    watched_start(&w, NULL, NULL);
+    watched_vouch(&w, "&wait=1");
+    snprintf(url, sizeof url, "redis+sentinel://127.0.0.1:%d/%s?wait=1&max_lease=%d",
+             w.sentinel[0].port, WATCHED_SERVICE, WATCHED_LEASE_MS);
+    d = expect_open(url, NULL);
+    assert_status(unlock(expect_lock(d, "x", &at_once)), DIBS_OK);
+    tell(&w.sentinel[0], "ACL SETUSER default -publish");
+    tell(&w.sentinel[0], "SENTINEL DEBUG publish-period 1000000000000000"); /* it corrects nobody */
+    tell(&w.sentinel[0], "SENTINEL DEBUG info-period 1000000000000000");
+    old = watched_master(&w);
+    tell(&w.node[old], "ACL SETUSER default -replicaof -slaveof");
+    for (int i = 0; i < WATCHED_SERVERS; i++)
+        tell(&w.node[i], "ACL SETUSER default -publish");
+    assert_true(wait_until(begins_failover, &w.sentinel[1], 30000));
+    took = served_after(&w, d, old, "x");
+    print_message("# cut off: a lock %lld ms after the promotion\n", (long long)took);
+    dibs_close(d);
+    watched_stop(&w);
 }
 
 /* Also what is kept in cells: both replicas acknowledged it, so none can be promoted that lacks it. */
@@ -176,8 +253,8 @@ static void the_least_rights_and_what_is_kept(void **state)
         tell(&w.node[i], "ACL SETUSER locks on >secret ~dibs:* &dibs:* +@read +@write +@scripting "
                          "+@connection +@pubsub +time +info +wait +role");
         tell(&w.sentinel[i],
-             "ACL SETUSER asks on >word +sentinel|get-master-addr-by-name +sentinel|sentinels "
-             "+subscribe +auth +client|setname resetchannels &+switch-master");
+             "ACL SETUSER asks on >word +sentinel|get-master-addr-by-name +sentinel|master "
+             "+sentinel|sentinels +subscribe +auth +client|setname resetchannels &+switch-master");
     }
     watched_vouch(&w, "&wait=2");
     snprintf(url, sizeof url,
@@ -204,8 +281,10 @@ int main(void)
         cmocka_unit_test(urls),
         cmocka_unit_test(a_service_that_nobody_watches),
         cmocka_unit_test(passwords_apart),
+        cmocka_unit_test(a_sentinel_far_away),
         cmocka_unit_test(a_killed_and_a_stopped_master),
         cmocka_unit_test(a_failover_without_the_first_sentinel),
+        cmocka_unit_test(a_sentinel_that_was_cut_off),
         cmocka_unit_test(the_least_rights_and_what_is_kept),
     };
 
