@@ -219,6 +219,13 @@ static void refuse_ended(http_exchange *x)
                        "the grant of this request has ended: choose a new id for a new request");
 }
 
+/* What ends no later by itself is waited for, also if it does not wait: its first answer may be on the way. */
+static int64_t wait_of(const serve_set *set, const serve_set *asked)
+{
+    return asked->deadline_ms >= set->deadline_ms ? set->s->slice_ms
+                                                  : asked->deadline_ms - http_now_ms();
+}
+
 /* The request came before, to this server: its client knows the id, also one that was made here. */
 static void come_again(serve_set *set, const serve_set *asked, http_exchange *x)
 {
@@ -228,7 +235,7 @@ static void come_again(serve_set *set, const serve_set *asked, http_exchange *x)
     }
     set->own_id = true;
     if (set->state == SERVE_COLLECTING)
-        attach(set, x, asked->deadline_ms - http_now_ms());
+        attach(set, x, wait_of(set, asked));
     else if (serve_set_is_held(set))
         answer_granted(set, x);
     else

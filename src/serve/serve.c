@@ -169,8 +169,7 @@ static int serve_all(serve *s, const char *url, http_options *o)
         serve_notify("READY=1");
         http_server_run(s->http);
         serve_grants_drain(s);
-        if (s->left_behind > 0)
-            take_last(s);
+        take_last(s);
     }
     http_server_close(s->http);
     close_engine(s);

@@ -193,6 +193,20 @@ def refuses(port):
 
 
 @test('redis')
+def a_retry_of_a_request_that_does_not_wait_gets_its_answer(t):
+    s = t.serve()
+    ask = dict(name='a', request=request_id(), lease_ms=60000)
+    Client(s).acquire('warm')
+    with stopped(t.server.process):
+        send(s, '/v1/acquire', **ask).close()
+        wait_for(lambda: unread(s.port) == 0, 'the request to be read')
+        again = send(s, '/v1/acquire', **ask)
+        wait_for(lambda: unread(s.port) == 0, 'the retry to be read')
+    answer = again.connection.getresponse()
+    assert answer.status in (200, 201), (answer.status, answer.read())
+
+
+@test('redis')
 def a_broken_grant_of_another_server_may_be_released_late(t):
     """A server that took up the grant forgets it a lease after it was broken: not while its release is out."""
     t.poison()
