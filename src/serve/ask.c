@@ -36,24 +36,39 @@ dibs_status serve_ask(serve *s, dibs_request *r, serve_outcome_fn done, void *da
     return status;
 }
 
+static bool take_one(serve *s)
+{
+    dibs_outcome o;
+    call *c;
+
+    if (!dibs_take(s->d, &o))
+        return false;
+    c = o.user;
+    serve_metrics_outcome(s->metrics, &o);
+    if (o.op == DIBS_OP_LOST) {
+        if (o.grant)
+            serve_set_lost(o.user, o.loss);
+        return true;
+    }
+    s->calls--;
+    c->done(c->data, &o);
+    free(c);
+    return true;
+}
+
 void serve_take(void *data)
 {
+    while (take_one(data))
+        continue;
+}
+
+/* What else comes, the descriptor says. */
+void serve_take_answers(void *data)
+{
     serve *s = data;
-    dibs_outcome o;
 
-    while (dibs_take(s->d, &o)) {
-        call *c = o.user;
-
-        serve_metrics_outcome(s->metrics, &o);
-        if (o.op == DIBS_OP_LOST) {
-            if (o.grant)
-                serve_set_lost(o.user, o.loss);
-            continue;
-        }
-        s->calls--;
-        c->done(c->data, &o);
-        free(c);
-    }
+    while (s->calls > 0 && take_one(s))
+        continue;
 }
 
 void serve_drop(serve *s, dibs_outcome *o)

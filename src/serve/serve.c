@@ -112,7 +112,7 @@ static int open_http(serve *s, http_options *o)
     o->api_title = "dibs";
     o->context = s;
     o->on_ended = on_ended;
-    o->on_handled = serve_take;
+    o->on_handled = serve_take_answers;
     o->on_drain = on_drain;
     o->on_reload = on_reload;
     if (http_server_open(o, &s->http, &err) != DIBS_OK)

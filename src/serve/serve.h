@@ -56,6 +56,8 @@ bool serve_bytes(http_exchange *x, const char *text, const char *hex, void **out
 
 /* For the loop: takes the outcomes that are there. */
 void serve_take(void *serve);
+/* The same after a handler, until every request has its outcome. */
+void serve_take_answers(void *serve);
 
 serve_ready *serve_ready_new(void); /* NULL: out of memory */
 void serve_ready_free(serve_ready *r);
