@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """./dev soak [MINUTES]: `dibs run` and `dibs once` on sqlite and redis under kill -9 and SIGSTOP, with a checked log;
 1,000 races for a token and for a key on every engine (race.py); every engine for at least five
-minutes under every fault of clients, servers and networks that applies (torture/matrix.py, about 30 minutes of their own);
+minutes under every fault of clients, servers and networks that applies, 24 s each (torture/matrix.py, about an hour of their own);
 Redlock's storm and restarts at length (some minutes of their own); the simulation with new seeds; fuzzers; 100,000 cycles
 and 1,000 reconnects on every engine, after which nothing may have grown (test_growth); every n-th allocation and system
 call fails (test_sweep). `--only torture` and the like run one of these parts.
@@ -316,10 +316,13 @@ def soak_redlock(dibs):
     return done.returncode == 0
 
 
+CELL_SECONDS = 24  # of one engine under one fault: six are the calm part at the end, one the calm at the beginning
+
+
 def torture(build, seconds):
     """Every engine under every fault that applies to it."""
     program = pathlib.Path(__file__).resolve().parents[1] / "torture/matrix.py"
-    return subprocess.run([sys.executable, program, "--build", build, "--per-engine", str(seconds), "--seconds", "12",
+    return subprocess.run([sys.executable, program, "--build", build, "--per-engine", str(seconds), "--seconds", str(CELL_SECONDS),
                            "--peers", "no", "--output", f"{build}/guarantees"]).returncode == 0
 
 
@@ -346,17 +349,34 @@ def run_on_engines(tests, name, *arguments, **environment):
     return good
 
 
-def simulate(program, seconds):
-    """Seeds that nobody has run before, until the time is over."""
-    end, seed, hours = time.monotonic() + seconds, time.time_ns(), 0.0
+SEEDS = 500  # of one process
+
+
+def simulate_some(program, first, end):
+    """(seeds, simulated hours) of one process after the other; None: something was wrong, and it was shown."""
+    seeds, hours = 0, 0.0
     while time.monotonic() < end:
-        done = subprocess.run([program, str(seed), "500"], capture_output=True, text=True)
+        done = subprocess.run([program, str(first + seeds), str(SEEDS)], capture_output=True, text=True)
         if done.returncode != 0:
             print(done.stdout, flush=True)
-            return False
+            return None
         hours += float(re.search(r"([\d.]+) simulated hours", done.stdout).group(1))
-        seed += 500
-    print(f"simulation: {hours:.0f} simulated hours in {seconds:.0f} s, nothing wrong", flush=True)
+        seeds += SEEDS
+    return seeds, hours
+
+
+def simulate(program, seconds):
+    """Seeds that nobody has run before, until the time is over, on every processor."""
+    began, first, count = time.monotonic(), time.time_ns(), os.cpu_count() or 1
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        done = list(pool.map(lambda i: simulate_some(program, first + i * 10**9, began + seconds), range(count)))
+    if None in done:
+        return False
+    minutes = (time.monotonic() - began) / 60
+    seeds, hours = (sum(column) for column in zip(*done))
+    print(f"simulation: {seeds:,} seeds, {hours:,.0f} simulated hours, nothing wrong; "
+          f"{seeds / minutes:,.0f} seeds and {hours / minutes:,.0f} simulated hours per minute, {count} at a time, "
+          f"load {os.getloadavg()[0]:.1f}", flush=True)
     return True
 
 
@@ -377,8 +397,8 @@ def all_fuzzers(options):
 
 
 def share(options):
-    """The minutes are divided among those that take as long as they are given."""
-    return options.minutes * 60 / max(2 * len(timed_engines(options)) + len(all_fuzzers(options)) + 1, 1)
+    """The minutes are divided among those that take as long as they are given: half of them are the simulation's."""
+    return options.minutes * 60 / 2 / max(2 * len(timed_engines(options)) + len(all_fuzzers(options)), 1)
 
 
 def path_of(options):
@@ -391,7 +411,7 @@ def tests_of(options):
 
 PARTS = {
     "holders": lambda o: [soak_engine(kind, e, path_of(o), share(o), o.seed) for kind in (Soak, OnceSoak) for e in timed_engines(o)],
-    "simulation": lambda o: [simulate(o.simulation, share(o))] if o.simulation else [],
+    "simulation": lambda o: [simulate(o.simulation, o.minutes * 60 / (1 if o.only else 2))] if o.simulation else [],
     "races": lambda o: [race.run(o.library, o.races)],
     "fuzzers": lambda o: [run_fuzzer(f, share(o)) for f in all_fuzzers(o)],
     "torture": lambda o: [torture(o.build, o.torture_seconds)] if o.build else [],

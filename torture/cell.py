@@ -124,6 +124,9 @@ def judge(cell, code, out, err):
         return without_result(cell, '%s: %s' % (
             'it took too long' if code is None else 'exit code %d' % code, err[-1500:].strip()))
     data = json.loads(out)
+    happened = sum(f['count'] for f in data['faults'].values())
+    if cell.names != ['none'] and not happened:
+        return without_result(cell, 'no fault happened in %.0f s: the run says nothing' % data['seconds'])
     broken = {k: n for k, n in data['counts'].items() if k.split('.')[0] not in excused}
     if code == 1 and not data['violations']:
         broken['workers.died'] = 1

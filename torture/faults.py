@@ -20,6 +20,8 @@ import urllib.request
 
 ALL = ('sqlite', 'redis', 'redlock', 'postgresql', 'mysql', 'zookeeper', 'etcd', 'sentinel', 'cluster')
 REMOTE = ALL[1:-2]
+GUARDED = ('sentinel', 'cluster')
+REACHED = (*REMOTE, *GUARDED)  # over a network
 REDIS = ('redis', 'redlock')
 SQL = ('postgresql', 'mysql')
 CONSENSUS = ('zookeeper', 'etcd')
@@ -117,6 +119,12 @@ def cut_from_others(environment, node):
     return [(a, b, 'drop') for s in environment.servers if s.name != node for a, b in ((node, s.name), (s.name, node))]
 
 
+def one_way(environment):
+    """The others do not hear one server, which hears them; or it does not hear them."""
+    rules = one_server_from_the_others(environment)
+    return rules[::2] if environment.chance.random() < 0.5 else rules[1::2]
+
+
 def cut_from_all(node):
     return [(node, '*', 'drop'), ('*', node, 'drop')]
 
@@ -167,6 +175,28 @@ def safe_fail_over_begin(environment, state):
 
 def safe_fail_over_end(environment, state):
     environment.setup.fail_over()
+
+
+def kill_replica(environment, state):
+    """Nothing is committed without it, and then it is gone."""
+    environment.setup.make_replica()
+    environment.setup.synchronise()
+    environment.setup.replica.kill()
+
+
+def start_replica(environment, state):
+    environment.setup.replica.start()
+    environment.setup.rejoin()
+
+
+def kill_follower(environment, state):
+    state['node'] = environment.chance.choice([n for n in environment.setup.nodes if 'role:slave' in n.ask('INFO', 'replication')])
+    state['node'].kill()
+
+
+def start_follower(environment, state):
+    Kill.end(state['node'])
+    environment.setup.take_back(state['node'])
 
 
 def set_clock(seconds):
@@ -331,6 +361,12 @@ BROKEN_LEASES = 'etcd revokes live leases when a stopped leader continues (etcd-
 MONOTONIC = {'sqlite': 'leases run on the boot clock', 'zookeeper': 'its sessions run on a monotonic clock',
              'etcd': 'its leases run on a monotonic clock'}
 
+ANNOUNCED = 'clients dial the addresses that the servers announce, and so go past the proxy that makes this fault'
+AS_REDIS = 'run on redis; not written for several servers yet'
+NO_ACCOUNTS = 'the servers are run without accounts here'
+NO_LIMIT = 'it has no limit of connections'
+NO_CHANGE = 'its limit (maxClientCnxns) is read when a server starts, and cannot be changed while it runs'
+
 LAGS = 'a replica may be promoted that lacks what another one has acknowledged'
 ALONE = 'guard=off: replication is asynchronous, the fence decides'
 EMPTY = 'a master that writes nothing to disk and restarts before its replica takes over is empty'
@@ -345,8 +381,10 @@ FAULTS = [
     Fault('sockets', 'all sockets of all clients are destroyed at once (ss -K), three times in a row', (*REMOTE, 'sentinel', 'cluster'),
           begin=cut_sockets, end=cut_sockets, seconds='0.2-1'),
 
-    Fault('server-stop', 'a server is stopped (SIGSTOP) and continued', REMOTE, victim=server_to_stop, action=Stop),
-    Fault('server-kill', 'a server is killed (SIGKILL) and started again on its data', REMOTE, victim=serving, action=Kill),
+    Fault('server-stop', 'a server is stopped (SIGSTOP) and continued', REMOTE, victim=server_to_stop, action=Stop,
+          not_run=dict.fromkeys(GUARDED, 'the row master-stop does it')),
+    Fault('server-kill', 'a server is killed (SIGKILL) and started again on its data', REMOTE, victim=serving, action=Kill,
+          not_run=dict.fromkeys(GUARDED, 'the row master-kill does it: these servers keep nothing on disk')),
     Fault('server-empty', 'the server is killed and started again without its data', ('redis',), victim=serving,
           action=KillAndForget, excuses={'redis': (DATA, LOST)}),
     Fault('all-kill', 'all servers are killed at once and started again', CONSENSUS, victim=everyone, action=Kill),
@@ -361,6 +399,10 @@ FAULTS = [
     Fault('failover-sync', 'the primary is killed and a synchronous replica takes over', SQL,
           begin=safe_fail_over_begin, end=safe_fail_over_end, not_run={'redis': 'its replication is asynchronous'}),
 
+    Fault('replica-kill', 'the only replica, without which nothing is committed, is killed and started again', SQL,
+          begin=kill_replica, end=start_replica, seconds='2-4'),
+    Fault('follower-kill', 'a replica is killed and comes back empty; the master needs the acknowledgement of one', GUARDED,
+          begin=kill_follower, end=start_follower, seconds='2-4'),
     Fault('master-kill', 'the master is killed and comes back empty, as a replica', WATCHED, victim=leader, action=Kill,
           seconds='4-6', excuses=FAILOVER),
     Fault('master-stop', 'the master is stopped until another one was promoted, and continued', WATCHED, victim=leader,
@@ -370,50 +412,53 @@ FAULTS = [
     Fault('master-alone', 'the master is cut off from everybody', WATCHED,
           rules=lambda environment: cut_from_all(leader(environment)[0].place.name), seconds='4-7', excuses=FAILOVER),
 
-    Fault('partition', 'clients and servers do not reach each other', REMOTE, rules=to_all('drop')),
-    Fault('partition-requests', 'packets from clients to servers are dropped', REMOTE, rules=requests_cut),
-    Fault('partition-answers', 'packets from servers to clients are dropped', REMOTE, rules=answers_cut),
+    Fault('partition', 'clients and servers do not reach each other', REACHED, rules=to_all('drop')),
+    Fault('partition-requests', 'packets from clients to servers are dropped', REACHED, rules=requests_cut),
+    Fault('partition-answers', 'packets from servers to clients are dropped', REACHED, rules=answers_cut),
     Fault('partition-servers', 'one server is cut off from the others; clients reach all', CONSENSUS,
           rules=one_server_from_the_others, seconds='2-5'),
+    Fault('partition-one-way', 'what one server sends to the others is dropped, or what they send to it; clients reach all', CONSENSUS,
+          rules=one_way, seconds='2-5'),
     Fault('partition-minority', 'one server is cut off from everybody', ('redlock', *CONSENSUS),
           rules=one_server_from_everybody, seconds='2-5'),
-    Fault('late', 'a partition just longer than a request may take: abandoned requests arrive afterwards', REMOTE,
+    Fault('late', 'a partition just longer than a request may take: abandoned requests arrive afterwards', REACHED,
           rules=to_all('drop'), seconds='2.05-2.5'),
-    Fault('delay', 'every packet takes 150 ms', REMOTE, rules=to_all('delay_ms=150')),
-    Fault('loss', '15 % of the packets are lost', REMOTE, rules=to_all('loss=15')),
-    Fault('slow', 'each direction has 1 Mbit/s', REMOTE, rules=to_all('rate=1000000')),
+    Fault('delay', 'every packet takes 150 ms', REACHED, rules=to_all('delay_ms=150')),
+    Fault('loss', '15 % of the packets are lost', REACHED, rules=to_all('loss=15')),
+    Fault('slow', 'each direction has 1 Mbit/s', REACHED, rules=to_all('rate=1000000')),
 
     Fault('clock-forward', 'the server\'s wall clock jumps 30 s ahead, and back', (*REDIS, *SQL), clock=True,
           begin=set_clock(30), end=set_clock(0),
           excuses={e: (('exclusion',), CLOCK) for e in (*REDIS, *SQL)},
-          not_run=MONOTONIC),
+          not_run={**MONOTONIC, **dict.fromkeys(GUARDED, AS_REDIS)}),
     Fault('clock-back', 'the server\'s wall clock jumps 30 s back, and ahead again', (*REDIS, *SQL), clock=True,
           begin=set_clock(-30), end=set_clock(0),
           excuses={e: (('exclusion',), CLOCK) for e in (*REDIS, *SQL)},
-          not_run=MONOTONIC),
+          not_run={**MONOTONIC, **dict.fromkeys(GUARDED, AS_REDIS)}),
 
     Fault('connections', 'the server takes no more connections', (*REDIS, *SQL), begin=limit_connections,
-          end=unlimit_connections),
-    Fault('sessions', 'the server ends all sessions (CLIENT KILL, KILL, pg_terminate_backend)', (*REDIS, *SQL),
-          begin=kill_sessions, end=kill_sessions, seconds='0.2-1'),
+          end=unlimit_connections, not_run={'etcd': NO_LIMIT, 'zookeeper': NO_CHANGE, **dict.fromkeys(GUARDED, AS_REDIS)}),
+    Fault('sessions', 'the server ends all sessions (CLIENT KILL, KILL, pg_terminate_backend)', (*REDIS, *SQL, *GUARDED),
+          begin=kill_sessions, end=kill_sessions, seconds='0.2-1', not_run=dict.fromkeys(CONSENSUS, 'the row revoke does it')),
     Fault('revoke', 'an operator ends all sessions (etcd: revokes all leases)', CONSENSUS, begin=revoke, end=revoke,
           excuses={e: (('exclusion',), 'the next in line may hold before the holder is notified') for e in CONSENSUS}),
     Fault('password', 'the password is changed and all sessions ended; later it is changed back', (*REDIS, *SQL),
-          begin=rotate_password('rotated'), end=rotate_password('torture')),
+          begin=rotate_password('rotated'), end=rotate_password('torture'),
+          not_run={**dict.fromkeys(CONSENSUS, NO_ACCOUNTS), **dict.fromkeys(GUARDED, AS_REDIS)}),
     Fault('flushall', 'FLUSHALL', REDIS, begin=redis_command('FLUSHALL'), end=redis_command('FLUSHALL'),
-          excuses={e: (DATA, LOST) for e in REDIS}),
-    Fault('script-flush', 'SCRIPT FLUSH', REDIS, begin=redis_command('SCRIPT', 'FLUSH'),
+          excuses={e: (DATA, LOST) for e in REDIS}, not_run=dict.fromkeys(GUARDED, AS_REDIS)),
+    Fault('script-flush', 'SCRIPT FLUSH', (*REDIS, *GUARDED), begin=redis_command('SCRIPT', 'FLUSH'),
           end=redis_command('SCRIPT', 'FLUSH'), seconds='0.1-0.5'),
     Fault('eviction', 'memory is full and any key may be evicted', ('redis',), begin=evict, end=evict_end,
-          excuses={'redis': (DATA, LOST)}),
+          excuses={'redis': (DATA, LOST)}, not_run=dict.fromkeys(('redlock', *GUARDED), AS_REDIS)),
     Fault('disk-full', 'the disk of a server, or of the file, is full', ('sqlite', *ONE, *CONSENSUS), begin=fill_disk, end=free_disk,
-          not_run={'redlock': 'its nodes keep nothing on disk here'}),
+          not_run=dict.fromkeys(('redlock', *GUARDED), 'its servers keep nothing on disk here')),
     Fault('stranger', 'another program keeps all rows locked in an open transaction', ('sqlite', *SQL), begin=lock_rows,
           end=unlock_rows, seconds='2-4'),
     Fault('drip', 'answers arrive byte by byte, 50 in a second', REMOTE, proxy=True, begin=proxy_mode('drip'),
-          end=proxy_mode('pass')),
+          end=proxy_mode('pass'), not_run=dict.fromkeys(GUARDED, ANNOUNCED)),
     Fault('cut-answers', 'connections end in the middle of an answer: after 1, 2, 3... bytes', REMOTE, proxy=True,
-          begin=proxy_mode('cut'), end=proxy_mode('pass')),
+          begin=proxy_mode('cut'), end=proxy_mode('pass'), not_run=dict.fromkeys(GUARDED, ANNOUNCED)),
 ]
 BY_NAME = {f.name: f for f in FAULTS}
 

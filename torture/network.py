@@ -9,6 +9,7 @@ import ctypes
 import os
 import re
 import shutil
+import socket
 import subprocess
 import tempfile
 
@@ -139,8 +140,22 @@ class Network:
             subprocess.run(['ip', 'netns', 'del', p.namespace], stderr=subprocess.DEVNULL)
 
 
+def destroys_sockets():
+    """Whether `ss -K` does what it says: without INET_DIAG_DESTROY in the kernel it does nothing, and says nothing."""
+    with socket.create_server(('127.0.0.1', 0)) as server, socket.create_connection(server.getsockname()) as s:
+        subprocess.run(['ss', '-t', '-K', 'dst', '127.0.0.1', 'dport', '=', str(server.getsockname()[1])],
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        s.setblocking(False)
+        try:
+            s.recv(1)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+
 def check():
-    """Raises Unavailable, with the reason, unless this account can make namespaces and TUN devices."""
+    """Raises Unavailable, with the reason, unless this account can make namespaces and TUN devices, and destroy sockets."""
     if os.geteuid() != 0:
         raise Unavailable('network namespaces need root')
     for program in ('ip', 'ss', 'setpriv'):
@@ -150,7 +165,12 @@ def check():
     try:
         run('ip', 'netns', 'add', name)
         run('ip', '-n', name, 'tuntap', 'add', 'dev', 'dibs0', 'mode', 'tun')
+        run('ip', '-n', name, 'link', 'set', 'lo', 'up')
+        with inside_namespace(name):
+            destroyed = destroys_sockets()
     except OSError as e:
         raise Unavailable('no network namespaces here: %s' % e) from e
     finally:
         subprocess.run(['ip', 'netns', 'del', name], stderr=subprocess.DEVNULL)
+    if not destroyed:
+        raise Unavailable('ss -K destroys no socket here: the kernel lacks INET_DIAG_DESTROY')

@@ -79,7 +79,7 @@ def escape(text):
 def tiles(report):
     sums = dict(report.sums(), repeated=len(report.repeated()))
     for figure, words in (('{violations}', 'violations of what is promised in the last run of each cell; {repeated} earlier runs failed'),
-                          ('{cells}', 'runs, {seconds:,.0f} seconds, {faults:,} faults'),
+                          ('{cells}', 'runs, {seconds:,.0f} seconds, {faults:,} faults, in force for {faulty:,.0f} seconds'),
                           ('{operations:,}', 'operations, {grants:,} of them grants of a lock'),
                           ('{plain:,} : {fenced}', 'updates lost without the fence, and with it')):
         yield '<div class="tile"><b>%s</b><span>%s</span></div>' % (figure.format(**sums), words.format(**sums))
@@ -92,8 +92,8 @@ def said(report, engine, fault):
     text = '%s, %s (%s): %s. %s' % (engine, fault.name, fault.title, short, long)
     if result and 'error' not in result:
         row = dict(zip(publish.HEAD, publish.figures(result)))
-        text += ' %s s, %s operations, %s grants; longest wait after a fault %s, worst overrun %s; lost without the fence %s, ' \
-            'with it %s. Seed %s, %s.' % (row['s'], row['operations'], row['grants'], row['wait after'], row['overrun'],
+        text += ' %s s, of them %s with a fault, %s operations, %s grants; longest wait after a fault %s, worst overrun %s; lost without the fence %s, ' \
+            'with it %s. Seed %s, %s.' % (row['s'], row['faulty s'], row['operations'], row['grants'], row['wait after'], row['overrun'],
                                           row['unfenced lost'], row['fenced lost'], result['seed'], result['date'])
     return text
 
@@ -123,7 +123,7 @@ def parts(report):
     yield '<h1>What was promised, and what was seen</h1>'
     yield '<p>Each cell is a run of <code>dibs torture</code> on private servers: eight processes take locks, idempotency keys, tokens and ' \
         'counters while one fault happens again and again. Everything is recorded, and an independent checker reads the record.</p>'
-    yield '<p class="soft">Written by <code>./dev torture</code> from guarantees.json.</p>'
+    yield '<p class="soft">Written by <code>./dev torture</code> from guarantees.json: %s.</p>' % escape(report.origins())
     yield '<div class="tiles">%s</div>' % ''.join(tiles(report))
     yield '<h2>Engine and fault</h2><p>Select a cell to read what was measured.</p><div class="card"><div class="legend">'
     for word, meaning in publish.TERMS:
@@ -139,6 +139,9 @@ def parts(report):
         yield '<details class="card"><summary>%s</summary>' % engine
         yield from plain_table(publish.HEAD, [publish.figures(r) for r in report.ours.values() if r['engine'] == engine])
         yield '</details>'
+    yield '<h2>What is left out</h2><div class="card">'
+    yield from plain_table(('fault', 'engines', 'why'), report.left_out())
+    yield '</div>'
     if report.repeated():
         yield '<h2>Runs that failed and were repeated</h2><p>A cell above shows its last run. Before it:</p><div class="card">'
         yield from plain_table(('engine', 'fault', 'what failed', 'cause'), report.repeated())
@@ -147,9 +150,7 @@ def parts(report):
         yield '<h2>Other libraries</h2><p>The same runs, locks only. They promise less, or nothing, under most of these faults. '\
             'Failed runs of theirs were not repeated, as those of dibs were: on a busy machine their deadlines and progress counts may be ' \
             'the machine\'s.</p><div class="card">'
-        head = ('library', 'engine', *publish.HEAD[:1], *publish.HEAD[2:6], *publish.HEAD[7:])
-        yield from plain_table(head, [(r['lock'], r['engine'], *publish.figures(r)[:1], *publish.figures(r)[2:6],
-                                       *publish.figures(r)[7:]) for r in report.peers])
+        yield from plain_table(publish.peer_head(), publish.peer_rows(report))
         yield '</div>'
     yield '</main>\n<script>%s</script>\n</html>' % SCRIPT
 

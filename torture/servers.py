@@ -262,6 +262,16 @@ class Watched(Setup):
         said = [s.ask('SENTINEL', 'GET-MASTER-ADDR-BY-NAME', 'torture').split('\r\n')[2] for s in self.sentinels]
         return next(n for n in self.nodes if n.place.address == max(said, key=said.count))
 
+    def take_back(self, node):
+        """As a replica from the beginning, which its configuration file would say. A sentinel takes ten seconds for that, and
+        the other replica may be gone by then."""
+        node.ask('REPLICAOF', self.leader().place.address, str(REDIS_PORT))
+        end = time.monotonic() + SETTLE_SECONDS
+        while 'master_link_status:up' not in node.ask('INFO', 'replication'):
+            if time.monotonic() > end:
+                raise OSError('the replica does not find its master')
+            time.sleep(0.05)
+
     def stop(self):
         for node in getattr(self, 'sentinels', []):
             node.kill()
@@ -304,6 +314,10 @@ class Clustered(Setup):
                     return
             time.sleep(0.1)
         raise OSError('the cluster does not become whole')
+
+    def take_back(self, node):
+        """It knows whom it follows."""
+        self.wait_for_replicas()
 
     def leader(self):
         """Any master, once it has its replica again."""
@@ -388,7 +402,7 @@ class Sql(Setup):
         self.url = '%s://torture:%s@%s/torture' % (self.kind.scheme, PASSWORD, environment.front(address, self.node.server.port))
 
     def has_replica(self):
-        return any(name.startswith('failover') for name in self.environment.names)
+        return any(name.startswith(('failover', 'replica')) for name in self.environment.names)
 
     def all_extra(self):
         self.made += 1
@@ -470,6 +484,10 @@ class Postgresql(Sql):
         self.node.ask("ALTER SYSTEM SET synchronous_standby_names = '*'", 'SELECT pg_reload_conf()')
         self.wait_for(lambda: self.caught_up() == ['sync'], 'the replica is not synchronous')
 
+    def rejoin(self):
+        """The replica that was away is synchronous again."""
+        self.wait_for(lambda: self.caught_up() == ['sync'], 'the replica is not synchronous')
+
     @staticmethod
     def promote(node):
         if node.ask('SELECT pg_promote()') != ['t']:
@@ -516,6 +534,13 @@ class Mysql(Sql):
         self.replica.ask('SET GLOBAL rpl_semi_sync_slave_enabled = 1', 'STOP SLAVE IO_THREAD', 'START SLAVE IO_THREAD')
         self.wait_for(lambda: self.node.ask("SHOW STATUS LIKE 'Rpl_semi_sync_master_clients'") ==
                       ['Rpl_semi_sync_master_clients\t1'] and self.caught_up(), 'the replica is not synchronous')
+
+    def rejoin(self):
+        """MariaDB waits for ever for an acknowledgement of what the replica had received before it was killed: an operator
+        lets go what waits, and demands it again."""
+        self.node.ask('SET GLOBAL rpl_semi_sync_master_enabled = 0')
+        self.wait_for(self.caught_up, 'the replica has not caught up')
+        self.synchronise()
 
     def promote(self, node):
         node.ask('STOP SLAVE IO_THREAD')

@@ -60,6 +60,17 @@ def hour_ahead(t):
     return dict(t.env, LD_PRELOAD=library[0], FAKETIME='+3600', FAKETIME_DONT_FAKE_MONOTONIC='1')
 
 
+def clock_is_judged(t, url, name):
+    """By the kernel's own flag, which belongs to the whole machine: a preloaded library says it."""
+    library = os.path.join(os.path.dirname(t.dibs), '..', '..', 'tests', 'support', 'libadjtimex.so')
+    if not os.path.exists(library):
+        raise Skip('the build has no tests')
+    for state, severity in (('unsynchronised', 'note'), ('synchronised', None)):
+        env = dict(t.env, LD_PRELOAD=os.path.abspath(library), DIBS_TEST_CLOCK=state)
+        found = {f['id']: f['severity'] for f in examine(t, url, env=env)[2]['findings']}
+        assert found.get(name) == severity, (state, found)
+
+
 # ---- Redis ---------------------------------------------------------------------------------------------------
 
 
@@ -237,6 +248,7 @@ def redlock_nodes(t):
         hosts = ['%s:%d' % (n.host, n.port) for n in nodes]
         good = 'redlock://' + ','.join(hosts[:3])
         silent(t, good)
+        clock_is_judged(t, good, 'redlock.clock')
         planted(t, 'redlock://' + ','.join(hosts), redlock_even='warning')
         planted(t, 'redlock://' + ','.join(hosts[:2]), redlock_two__nodes='warning')
         planted(t, 'redlock://127.0.0.1:%d,localhost:%d,%s' % (nodes[0].port, nodes[0].port, hosts[1]),

@@ -10,7 +10,7 @@ import subprocess
 import databases
 import ensembles
 from harness import Skip, free_port, test, wait_for
-from test_doctor import examine, hour_ahead, planted, silent
+from test_doctor import clock_is_judged, examine, hour_ahead, planted, silent
 
 # ---- Databases -----------------------------------------------------------------------------------------------
 
@@ -185,6 +185,21 @@ def mysql_servers(t):
         mysql_rights(t, server, url)
 
 
+GALERA = '/usr/lib/galera/libgalera_smm.so'  # of Debian's galera-4, which mariadb-server depends on
+
+
+@test()
+def mysql_galera(t):
+    """A cluster of one: a node all the same."""
+    if not os.path.exists(GALERA):
+        raise Skip('galera is not installed')
+    with database('mysql', '--wsrep-on=ON', '--wsrep-provider=' + GALERA, '--wsrep-cluster-address=gcomm://', '--binlog-format=ROW',
+                  '--innodb-autoinc-lock-mode=2', '--wsrep-node-address=127.0.0.1',
+                  '--wsrep-provider-options=base_port=%d;gmcast.listen_addr=tcp://127.0.0.1:%d' % ((free_port(),) * 2)) as server:
+        found = planted(t, server.make_database('locks'), mysql_galera='warning')['findings']
+        assert any('cluster of 1' in f['what'] for f in found), found
+
+
 # ---- Ensembles -----------------------------------------------------------------------------------------------
 
 
@@ -233,6 +248,7 @@ def etcd_single(t):
             return done.stdout.decode()
 
         planted(t, one.url(), etcd_single='warning')
+        clock_is_judged(t, one.url(), 'etcd.clock')
         for words in ('user add root:r', 'user grant-role root root', 'role add app', 'user add app:geheim',
                       'user grant-role app app', 'auth enable'):
             ctl(*words.split())
@@ -263,6 +279,7 @@ def zookeeper_single(t):
     with ensemble('zookeeper', 1) as one, ensemble('zookeeper', 1) as other:
         planted(t, one.url('place', nodes=one.nodes + other.nodes), zookeeper_split='danger')
         planted(t, one.url('place'), zookeeper_standalone='warning')
+        clock_is_judged(t, one.url('place'), 'zookeeper.clock')
         owner = one.url('mine').replace('//', '//me:geheim@')
         assert t.run('run', '--url', one.url('place'), 'job', '--', 'true')[0] == 0
         assert t.run('run', '--url', owner, 'job', '--', 'true')[0] == 0

@@ -5,6 +5,7 @@ clients, servers and networks. Before that the router is tested alone: what it d
 usage: test_torture.py --build FOLDER
 """
 
+import json
 import os
 import socket
 import sys
@@ -140,6 +141,19 @@ def test_failures_stay():
     assert matrix.publish.Report(cells).repeated() == [('redis', 'none', 'exclusion.overlap 3', 'cause not established')], cells
 
 
+def test_a_run_without_a_fault():
+    """It shows nothing, and must not be published as kept."""
+    data = {'counts': {}, 'violations': 0, 'found': [], 'faults': {'stop': {'count': 0, 'seconds': 0}}}
+    data.update({k: 0 for k in ('seed', 'seconds', 'total_operations', 'grants', 'plain_writes', 'plain_losses', 'fenced_writes',
+                                'fenced_losses', 'fenced_refusals', 'worst_wait_after_fault_ms', 'worst_overrun_ms', 'losses')})
+    judge = matrix.cells.judge
+    result = judge(matrix.cells.Cell('redis', ['client-stop'], 20), 0, json.dumps(data), '')
+    assert 'no fault' in result.get('error', '') and matrix.cells.failed(result), result
+    assert 'error' not in judge(matrix.cells.Cell('redis', ['none'], 20), 0, json.dumps(data), '')
+    data['faults']['stop']['count'] = 1
+    assert 'error' not in judge(matrix.cells.Cell('redis', ['client-stop'], 20), 0, json.dumps(data), '')
+
+
 class Engines:
     """All are run at the first question, side by side."""
 
@@ -174,6 +188,7 @@ def main():
     options.plain = False
     engines = Engines(options)
     tests = [('a failed run is not forgotten by running it again', test_failures_stay),
+             ('a run without a fault is no result', test_a_run_without_a_fault),
              ('the router drops, delays and loses', needs_namespaces, test_router, options),
              ('the router has a rate', needs_namespaces, test_router_rate, options),
              ('an address moves to another server', needs_namespaces, test_router_alias, options),
