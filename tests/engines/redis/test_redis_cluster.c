@@ -246,6 +246,38 @@ static void a_master_that_was_cut_off(void **state)
     dibs_close(d);
 }
 
+/* ---- The longest lease ------------------------------------------------------------------------ */
+
+/* In the markers of all buckets of that master, as far as there are any: the shortest, in ms. */
+static int64_t longest_on(int master)
+{
+    char reply[64];
+
+    assert_int_equal(cluster_ask(&the, master,
+                                 "EVAL \"local s = 1e15 for _, k in ipairs(redis.call('KEYS', "
+                                 "'dibs{???}:server')) do s = math.min(s, (struct.unpack('>d', "
+                                 "redis.call('GETRANGE', k, 24, 31)))) end return s\" 0",
+                                 reply, sizeof reply),
+                     0);
+    return strtoll(reply + 1, NULL, 10) / 1000;
+}
+
+/* A deployment raises max_lease: the markers are this server's already, and must allow for more. */
+static void a_longer_lease_is_kept(void **state)
+{
+    int master = cluster_master_of(&the, cluster_slot("raised"));
+    int64_t before = longest_on(master);
+    char more[64];
+    dibs *d;
+
+    (void)state;
+    snprintf(more, sizeof more, "?wait=1&max_lease=%lld", (long long)before + 1000);
+    d = expect_open(cluster_url(&the, more), NULL);
+    assert_status(unlock(expect_lock(d, "raised", &patiently)), DIBS_OK);
+    assert_int_equal(longest_on(master), before + 1000);
+    dibs_close(d);
+}
+
 /* ---- Moving slots under load ------------------------------------------------------------------- */
 
 static const char *const names[] = {"moved-1", "moved-2"};
@@ -398,6 +430,7 @@ int main(void)
         cmocka_unit_test(urls),
         cmocka_unit_test(locks_of_all_masters),
         cmocka_unit_test(a_killed_and_a_stopped_master), /* a marker keeps the longest max_lease */
+        cmocka_unit_test(a_longer_lease_is_kept),
         cmocka_unit_test(moved_slots_are_served),
         cmocka_unit_test(the_least_rights),
         cmocka_unit_test(a_master_that_was_cut_off), /* for good */
