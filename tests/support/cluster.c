@@ -46,8 +46,9 @@ bool cluster_is_master(cluster *c, int node)
 
 static bool start_node(cluster *c, int i, int timeout_ms)
 {
-    char timeout[16], bus[16];
-    const char *extra[24] = {"--cluster-enabled",
+    char timeout[16], bus[16], port[16];
+    server_tls_args tls;
+    const char *extra[48] = {"--cluster-enabled",
                              "yes",
                              "--cluster-node-timeout",
                              timeout,
@@ -71,14 +72,26 @@ static bool start_node(cluster *c, int i, int timeout_ms)
         extra[n++] = "--masterauth";
         extra[n++] = c->password;
     }
-    return server_start(&c->node[i], extra) == 0;
+    if (c->tls) {
+        snprintf(port, sizeof port, "%d", free_port());
+        n = server_add_tls(&tls, c->tls, port, extra, n);
+        extra[n++] = "--tls-cluster";
+        extra[n++] = "yes";
+    }
+    if (server_start(&c->node[i], extra) < 0)
+        return false;
+    if (c->tls)
+        c->node[i].port = atoi(port);
+    return true;
 }
 
 static bool create(const cluster *c)
 {
     char command[1024];
-    int n = snprintf(command, sizeof command, "redis-cli --no-auth-warning %s %s --cluster create",
-                     c->password ? "-a" : "", c->password ? c->password : "");
+    int n = snprintf(
+        command, sizeof command, "redis-cli --no-auth-warning %s %s %s%s%s --cluster create",
+        c->password ? "-a" : "", c->password ? c->password : "", c->tls ? "--tls --cacert " : "",
+        c->tls ? c->tls : "", c->tls ? "/ca.crt" : "");
 
     for (int i = 0; i < CLUSTER_NODES; i++)
         n += snprintf(command + n, sizeof command - (size_t)n, " 127.0.0.1:%d", c->node[i].port);
@@ -100,10 +113,8 @@ static bool is_ready(void *ctx)
     return true;
 }
 
-int cluster_start(cluster *c, int timeout_ms, const char *password)
+static int start(cluster *c, int timeout_ms)
 {
-    memset(c, 0, sizeof *c);
-    c->password = password;
     for (int i = 0; i < CLUSTER_NODES; i++)
         if (!start_node(c, i, timeout_ms))
             return -1;
@@ -111,6 +122,18 @@ int cluster_start(cluster *c, int timeout_ms, const char *password)
         return 0;
     fprintf(stderr, "# the Redis Cluster was not made\n");
     return -1;
+}
+
+int cluster_start(cluster *c, int timeout_ms, const char *password)
+{
+    *c = (cluster){.password = password};
+    return start(c, timeout_ms);
+}
+
+int cluster_start_tls(cluster *c, int timeout_ms, const char *folder)
+{
+    *c = (cluster){.tls = folder};
+    return start(c, timeout_ms);
 }
 
 void cluster_stop(cluster *c)

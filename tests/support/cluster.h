@@ -16,10 +16,13 @@
 typedef struct cluster {
     server node[CLUSTER_NODES]; /* at the beginning the first three are masters */
     const char *password;       /* NULL: none */
+    const char *tls;            /* folder with good.crt, good.key and ca.crt; NULL: plain */
 } cluster;
 
 /* Returns when all slots are served and all replicas are connected. 0, or -1 with a message on stderr. */
 int cluster_start(cluster *c, int timeout_ms, const char *password);
+/* The same with TLS between all; see certificates.h. */
+int cluster_start_tls(cluster *c, int timeout_ms, const char *folder);
 void cluster_stop(cluster *c); /* harmless on a zeroed struct */
 
 /* "redis+cluster://127.0.0.1:port,..." and `more`; valid until the next call of this thread. */

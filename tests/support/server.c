@@ -234,6 +234,32 @@ int sentinel_start(server *s, const char *service, int port, int quorum, const c
     return server_restart(s);
 }
 
+int server_add_tls(server_tls_args *texts, const char *folder, const char *port,
+                   const char *extra[], int n)
+{
+    const char *const more[] = {"--port",
+                                "0",
+                                "--tls-port",
+                                port,
+                                "--tls-cert-file",
+                                texts->cert,
+                                "--tls-key-file",
+                                texts->key,
+                                "--tls-ca-cert-file",
+                                texts->ca,
+                                "--tls-auth-clients",
+                                "no",
+                                "--tls-replication",
+                                "yes"};
+
+    snprintf(texts->cert, sizeof texts->cert, "%s/good.crt", folder);
+    snprintf(texts->key, sizeof texts->key, "%s/good.key", folder);
+    snprintf(texts->ca, sizeof texts->ca, "%s/ca.crt", folder);
+    for (size_t i = 0; i < sizeof more / sizeof more[0]; i++)
+        extra[n++] = more[i];
+    return n;
+}
+
 void server_need(server *s, const char *const extra[])
 {
     memset(s, 0, sizeof *s);

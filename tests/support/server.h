@@ -57,6 +57,14 @@ void server_continue(server *s);
 /* Ends it if it runs and removes everything. Harmless on a zeroed struct. */
 void server_stop(server *s);
 
+/* Arguments for TLS alone, at `port`, with good.crt, good.key and ca.crt of `folder`, behind the `n` of `extra`; how many
+ * there are then. `texts` must live until the server has started. The server's `port` is the caller's to set. */
+typedef struct server_tls_args {
+    char cert[SCRATCH_MAX + 16], key[SCRATCH_MAX + 16], ca[SCRATCH_MAX + 16];
+} server_tls_args;
+int server_add_tls(server_tls_args *texts, const char *folder, const char *port,
+                   const char *extra[], int n);
+
 /* Sends one inline command ("FLUSHALL", "CONFIG SET x y") on a connection of its own and puts the
  * start of the raw reply into `reply` (may be NULL). 0, or -1. */
 int server_command(server *s, const char *command, char *reply, size_t size);

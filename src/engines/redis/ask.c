@@ -163,6 +163,8 @@ static void send_batch(run *x, dibs__redis_node *n, dibs__redis_ask *const some[
     dibs__deadline until = dibs__sooner(x->until, dibs__after(x->r->base.env, x->patience));
     dibs_status status;
 
+    if (x->r->guard.on && atomic_load(&n->looks) == 0) /* who it is goes into what is written */
+        dibs__pipeline_open(n->pipeline, until, NULL);
     for (size_t i = 0; i < count; i++) {
         drop_reply(some[i]);
         some[i]->node = n;

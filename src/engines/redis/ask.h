@@ -12,7 +12,7 @@
 #include "engines/redis/node.h"
 #include "engines/redis/script.h"
 
-#define DIBS__NODES_MAX 256 /* servers that a handle can have seen */
+#define DIBS__NODES_MAX 256 /* masters of a cluster at the same time */
 
 typedef struct dibs__redis_ask {
     unsigned bucket;

@@ -29,8 +29,8 @@ struct dibs__cluster {
     atomic_uint maps;        /* so many have come */
     _Atomic int64_t doubted; /* when it was last asked for because a server did not answer */
     unsigned next;           /* who is asked first: not always the same one */
-    dibs__redis_node *node[DIBS__NODES_MAX];
-    size_t nodes;
+    dibs__redis_node **node; /* owned; all that were ever seen */
+    size_t nodes, room;
     _Atomic(dibs__redis_node *) owner[DIBS__BUCKETS];
     unsigned slot[DIBS__BUCKETS];
 };
@@ -123,6 +123,7 @@ void dibs__cluster_free(dibs__cluster *c)
         return;
     for (size_t i = 0; i < c->nodes; i++)
         dibs__redis_node_free(c->node[i]);
+    free(c->node);
     for (size_t i = 0; i < c->seeds; i++) {
         dibs__address_fini(c->seed[i]);
         free(c->seed[i]);
@@ -140,14 +141,25 @@ void dibs__cluster_abandon(dibs__cluster *c)
 
 /* ---- The list of nodes ----------------------------------------------------------------------- */
 
-/* With the lock. NULL: out of memory, or too many. */
+static bool make_room(dibs__cluster *c)
+{
+    size_t room = c->room ? 2 * c->room : 16;
+    dibs__redis_node **node = c->nodes < c->room ? c->node : realloc(c->node, room * sizeof *node);
+
+    if (!node)
+        return false;
+    c->room = c->nodes < c->room ? c->room : room;
+    c->node = node;
+    return true;
+}
+
+/* With the lock. NULL: out of memory. */
 static dibs__redis_node *find_node(dibs__cluster *c, const char *host, int port)
 {
     for (size_t i = 0; i < c->nodes; i++)
         if (c->node[i]->address.port == port && strcmp(c->node[i]->address.host, host) == 0)
             return c->node[i];
-    if (c->nodes == DIBS__NODES_MAX ||
-        !(c->node[c->nodes] = dibs__redis_node_new(c->r, host, port)))
+    if (!make_room(c) || !(c->node[c->nodes] = dibs__redis_node_new(c->r, host, port)))
         return NULL;
     return c->node[c->nodes++];
 }
@@ -270,23 +282,35 @@ static bool take_range(dibs__cluster *c, const redisReply *range, const char *as
     return n != NULL;
 }
 
+/* With the lock: which nodes have slots now. False: too many. */
+static bool list_owners(const dibs__cluster *c, dibs__redis_node *const owner[DIBS__BUCKETS])
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < c->nodes; i++)
+        c->node[i]->listed = false;
+    for (unsigned b = 0; b < DIBS__BUCKETS; b++)
+        if (owner[b] && !owner[b]->listed) {
+            owner[b]->listed = true;
+            count++;
+        }
+    return count <= DIBS__NODES_MAX;
+}
+
 /* With the lock. Those that have lost their last slot keep nobody waiting: what is unanswered there ends as unknown.
  * `*gone`: there are such. True: something has changed. */
 static bool take_over(dibs__cluster *c, dibs__redis_node *const owner[DIBS__BUCKETS], bool *gone)
 {
-    bool serves[DIBS__NODES_MAX] = {false}, changed = false;
+    bool changed = false;
 
-    for (unsigned b = 0; b < DIBS__BUCKETS; b++) {
-        for (size_t i = 0; i < c->nodes; i++)
-            serves[i] |= c->node[i] == owner[b];
+    for (unsigned b = 0; b < DIBS__BUCKETS; b++)
         changed |= atomic_exchange(&c->owner[b], owner[b]) != owner[b];
-    }
     for (size_t i = 0; i < c->nodes; i++) {
-        if (c->node[i]->serves && !serves[i]) {
+        if (c->node[i]->serves && !c->node[i]->listed) {
             dibs__pipeline_renew(c->node[i]->pipeline);
             *gone = true;
         }
-        c->node[i]->serves = serves[i];
+        c->node[i]->serves = c->node[i]->listed;
     }
     return changed;
 }
@@ -305,6 +329,7 @@ static dibs_status read_map(dibs__cluster *c, const redisReply *reply, const cha
     pthread_mutex_lock(&c->lock);
     for (size_t i = 0; i < reply->elements; i++)
         whole &= take_range(c, reply->element[i], asked, owner);
+    whole = whole && list_owners(c, owner);
     *changed = whole && take_over(c, owner, &gone);
     pthread_mutex_unlock(&c->lock);
     if (gone) /* the subscription may be at that server */

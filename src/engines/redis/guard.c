@@ -16,7 +16,9 @@
 #define REPLICAS_MAX 64
 #define NUMBERS_SIZE 32
 #define MANY         128 /* markers in one write */
-#define ID_AT        56  /* in a marker: which server */
+#define LONGEST_AT   24  /* in a marker */
+#define WANTED_AT    40
+#define ID_AT        56
 #define NO_ID        "0000000000000000000000000000000000000000"
 #define A_YEAR       (366LL * 24 * 3600 * DIBS__SECOND) /* longer than any quiet period */
 
@@ -336,8 +338,17 @@ static dibs_status look(dibs__redis_node *n, dibs__conn *c, dibs__deadline until
     return look_at(&l, err);
 }
 
-/* One of a cluster's markers stands for all of that server: who finds that it is another server's looks at all of them
- * at once. */
+/* "opens, base, ceiling, longest, since, wanted, acked", and which server: see lua/mark.lua. */
+static bool suffices(const dibs__redis *r, const redisReply *marker, const char *server)
+{
+    return marker->type == REDIS_REPLY_STRING && marker->len > ID_AT &&
+           strcmp(marker->str + ID_AT, server) == 0 &&
+           (int64_t)dibs__redis_read_double(marker->str + LONGEST_AT) >= r->guard.max_lease &&
+           (int64_t)dibs__redis_read_double(marker->str + WANTED_AT) >= r->guard.replicas;
+}
+
+/* The last of a cluster's markers stands for all of that server, because they are written in their order: who finds that
+ * it is another server's, or that it allows for less than we need, looks at all of them at once. */
 static dibs_status is_known(const looking *l, unsigned bucket, bool *out, dibs_error *err)
 {
     char key[DIBS__REDIS_KEY_SIZE], server[DIBS__SERVER_SIZE];
@@ -346,15 +357,12 @@ static dibs_status is_known(const looking *l, unsigned bucket, bool *out, dibs_e
     dibs_status status;
 
     make_key(l->n->r, bucket, key);
-    dibs__resp_begin(&bytes, 4);
-    dibs__resp_text(&bytes, "GETRANGE");
+    dibs__resp_begin(&bytes, 2);
+    dibs__resp_text(&bytes, "GET");
     dibs__resp_text(&bytes, key);
-    dibs__resp_number(&bytes, ID_AT);
-    dibs__resp_number(&bytes, -1);
     status = ask(l, &bytes, &reply, 1, err);
     dibs__guard_copy_server(l->n, server);
-    *out =
-        status == DIBS_OK && reply->type == REDIS_REPLY_STRING && strcmp(reply->str, server) == 0;
+    *out = status == DIBS_OK && suffices(l->n->r, reply, server);
     free_replies(&reply, 1);
     return status;
 }
@@ -363,14 +371,14 @@ static dibs_status look_if_new(dibs__redis_node *n, dibs__conn *c, dibs__deadlin
                                dibs_error *err)
 {
     const dibs__cluster *map = n->r->address.cluster;
+    unsigned b = map && !n->r->guard.vouched ? DIBS__BUCKETS : 0;
     bool known = false;
     dibs_status status = DIBS_OK;
 
-    for (unsigned b = 0; map && !n->r->guard.vouched && b < DIBS__BUCKETS && !known; b++)
-        if (dibs__cluster_owner(map, b) == n) {
-            status = is_known(&(looking){.n = n, .c = c, .until = until}, b, &known, err);
-            break;
-        }
+    while (b > 0 && dibs__cluster_owner(map, b - 1) != n)
+        b--;
+    if (b > 0)
+        status = is_known(&(looking){.n = n, .c = c, .until = until}, b - 1, &known, err);
     return status == DIBS_OK && !known ? look(n, c, until, err) : status;
 }
 

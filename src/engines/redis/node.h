@@ -22,7 +22,8 @@ typedef struct dibs__redis_node {
     dibs__pipeline *pipeline;
     atomic_bool flags;   /* the server knows those of the scripts */
     atomic_bool suspect; /* it did not answer the last time, or serves nobody: see ask.c */
-    bool serves;         /* it has slots; with the cluster's lock */
+    bool serves,
+        listed; /* it has slots, by the map and by the one that is being read; with the cluster's lock */
     /* Which server it is: see guard.h. */
     pthread_mutex_t lock;
     char server[DIBS__SERVER_SIZE];

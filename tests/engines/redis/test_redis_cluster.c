@@ -2,10 +2,13 @@
  * stopped; slots are moved while locks, counters and runs are busy in them. */
 #define _GNU_SOURCE
 #include "support/calls.h"
+#include "support/certificates.h"
 #include "support/clock.h"
 #include "support/cluster.h"
 #include "support/test.h"
 
+#include "engines/redis/redis.h"
+#include "fixture.h"
 #include "kept.h"
 
 #include <pthread.h>
@@ -246,6 +249,63 @@ static void a_master_that_was_cut_off(void **state)
     dibs_close(d);
 }
 
+/* An operator has a replica take over, which loses nothing: the holder keeps its lock, and others wait all the same. */
+static void a_planned_failover(void **state)
+{
+    dibs *d = expect_open(cluster_url(&the, GUARDED), NULL);
+    int old = cluster_master_of(&the, cluster_slot("planned")), heir;
+    char also[32], reply[256];
+    dibs_grant *mine;
+    int64_t since;
+
+    (void)state;
+    assert_true(wait_until(has_replica, &old, SPAN_MS));
+    heir = cluster_replica_of(&the, old);
+    name_on(old, true, "plan", also);
+    mine =
+        expect_lock(d, "planned", &(dibs_lock_options){.lease_ms = 4000, .wait_ms = DIBS_NO_WAIT});
+    assert_int_equal(cluster_ask(&the, heir, "CLUSTER FAILOVER", reply, sizeof reply), 0);
+    assert_true(wait_until(is_taken_over, &(expected){cluster_slot("planned"), old}, SPAN_MS));
+    since = clock_ms();
+    assert_status(unlock(expect_lock(d, also, &patiently)), DIBS_OK);
+    print_message("# a lock %lld ms after the planned failover, the holder %s its own\n",
+                  (long long)(clock_ms() - since), dibs_grant_held(mine) ? "kept" : "lost");
+    unlock(mine);
+    dibs_close(d);
+}
+
+/* ---- The longest lease ------------------------------------------------------------------------ */
+
+/* In the markers of all buckets of that master, as far as there are any: the shortest, in ms. */
+static int64_t longest_on(int master)
+{
+    char reply[64];
+
+    assert_int_equal(cluster_ask(&the, master,
+                                 "EVAL \"local s = 1e15 for _, k in ipairs(redis.call('KEYS', "
+                                 "'dibs{???}:server')) do s = math.min(s, (struct.unpack('>d', "
+                                 "redis.call('GETRANGE', k, 24, 31)))) end return s\" 0",
+                                 reply, sizeof reply),
+                     0);
+    return strtoll(reply + 1, NULL, 10) / 1000;
+}
+
+/* A deployment raises max_lease: the markers are this server's already, and must allow for more. */
+static void a_longer_lease_is_kept(void **state)
+{
+    int master = cluster_master_of(&the, cluster_slot("raised"));
+    int64_t before = longest_on(master);
+    char more[64];
+    dibs *d;
+
+    (void)state;
+    snprintf(more, sizeof more, "?wait=1&max_lease=%lld", (long long)before + 1000);
+    d = expect_open(cluster_url(&the, more), NULL);
+    assert_status(unlock(expect_lock(d, "raised", &patiently)), DIBS_OK);
+    assert_int_equal(longest_on(master), before + 1000);
+    dibs_close(d);
+}
+
 /* ---- Moving slots under load ------------------------------------------------------------------- */
 
 static const char *const names[] = {"moved-1", "moved-2"};
@@ -347,6 +407,63 @@ static void moved_slots_are_served(void **state)
     end_workers(w);
 }
 
+/* ---- Many addresses, and TLS ------------------------------------------------------------------- */
+
+/* A cluster of one server, which says that it is at another address each time. */
+static void addresses_that_change(void **state)
+{
+    const char *const extra[] = {"--cluster-enabled", "yes", NULL};
+    char command[64];
+    server alone;
+    fixture f;
+    dibs__redis *r;
+    dibs__reply reply;
+
+    (void)state;
+    server_need(&alone, extra);
+    assert_int_equal(server_command(&alone, "CLUSTER ADDSLOTSRANGE 0 16383", NULL, 0), 0);
+    snprintf(command, sizeof command, "redis+cluster://127.0.0.1:%d?guard=off", alone.port);
+    assert_status(fixture_open(&f, command, "aaaaaaaaaaaaaaaa", 5000, NULL), DIBS_OK);
+    r = (dibs__redis *)f.engine;
+    for (int i = 0; i < DIBS__NODES_MAX + 10; i++) {
+        snprintf(command, sizeof command, "CONFIG SET cluster-announce-ip 127.1.%d.%d", i / 250,
+                 1 + i % 250);
+        assert_int_equal(server_command(&alone, command, NULL, 0), 0);
+        assert_true(dibs__cluster_refresh(r->address.cluster, NULL, fixture_until(&f)));
+    }
+    assert_int_equal(server_command(&alone, "CONFIG SET cluster-announce-ip 127.0.0.1", NULL, 0),
+                     0);
+    assert_status(fixture_enter(&f, "x", "me", 1, 0, &reply, NULL), DIBS_OK);
+    assert_int_equal(reply.verdict, DIBS__GRANTED);
+    fixture_close(&f);
+    server_stop(&alone);
+}
+
+static void tls(void **state)
+{
+    scratch folder;
+    cluster c;
+    char more[SCRATCH_MAX + 64];
+    dibs *d;
+
+    (void)state;
+    assert_int_equal(scratch_make(&folder), 0);
+    make_certificates(&folder);
+    assert_int_equal(cluster_start_tls(&c, 5000, folder.path), 0);
+    snprintf(more, sizeof more, "?tls=yes&ca=%s/ca2.crt&guard=off", folder.path);
+    expect_refused(cluster_url(&c, more), NULL, DIBS_DENIED, "certificate");
+    expect_refused(cluster_url(&c, "?guard=off"), NULL, DIBS_UNAVAILABLE, "redis at");
+    snprintf(more, sizeof more, "?tls=yes&ca=%s/ca.crt&guard=vouch&wait=1", folder.path);
+    d = expect_open(cluster_url(&c, more), NULL);
+    for (int i = 0; i < 20; i++) {
+        snprintf(more, sizeof more, "tls-%d", i);
+        assert_status(unlock(expect_lock(d, more, &at_once)), DIBS_OK);
+    }
+    dibs_close(d);
+    cluster_stop(&c);
+    scratch_remove(&folder);
+}
+
 /* ---- Rights ---------------------------------------------------------------------------------- */
 
 static void the_least_rights(void **state)
@@ -398,7 +515,11 @@ int main(void)
         cmocka_unit_test(urls),
         cmocka_unit_test(locks_of_all_masters),
         cmocka_unit_test(a_killed_and_a_stopped_master), /* a marker keeps the longest max_lease */
+        cmocka_unit_test(a_planned_failover),
+        cmocka_unit_test(a_longer_lease_is_kept),
         cmocka_unit_test(moved_slots_are_served),
+        cmocka_unit_test(addresses_that_change),
+        cmocka_unit_test(tls),
         cmocka_unit_test(the_least_rights),
         cmocka_unit_test(a_master_that_was_cut_off), /* for good */
     };

@@ -302,6 +302,45 @@ static void a_server_that_is_promoted_again(void **state)
     group_stop(&g);
 }
 
+/* ---- The longest lease ------------------------------------------------------------------------ */
+
+static int64_t longest_of(server *s)
+{
+    char reply[64];
+
+    assert_int_equal(server_command(s,
+                                    "EVAL \"return struct.unpack('>d', redis.call('GETRANGE', "
+                                    "'dibs:server', 24, 31))\" 0",
+                                    reply, sizeof reply),
+                     0);
+    return strtoll(reply + 1, NULL, 10) / 1000;
+}
+
+/* The marker does not allow for the lease that is asked for, as after a failover that lost the change of it. */
+static void a_lease_that_the_marker_does_not_allow_for(void **state)
+{
+    const dibs_lock_options o = {.lease_ms = 2 * LONGEST_MS, .wait_ms = 20000};
+    server s;
+    dibs *d;
+
+    (void)state;
+    server_need(&s, NULL);
+    vouch(&s, "");
+    longest_ms = 2 * LONGEST_MS;
+    d = open_at(&s, "&guard=on");
+    assert_int_equal(longest_of(&s), 2 * LONGEST_MS);
+    tell(&s,
+         "EVAL \"return redis.call('SETRANGE', 'dibs:server', 24, struct.pack('>d', 1500000))\" 0");
+    assert_int_equal(longest_of(&s), LONGEST_MS);
+    assert_status(unlock(expect_lock(d, "x", &patiently)), DIBS_OK);
+    assert_int_equal(longest_of(&s), LONGEST_MS);
+    assert_status(unlock(expect_lock(d, "x", &o)), DIBS_OK);
+    assert_int_equal(longest_of(&s), 2 * LONGEST_MS);
+    longest_ms = LONGEST_MS;
+    dibs_close(d);
+    server_stop(&s);
+}
+
 /* ---- The fence ------------------------------------------------------------------------------- */
 
 #ifdef CLOCK_LIBRARY
@@ -622,6 +661,7 @@ int main(void)
         cmocka_unit_test(a_failover_that_loses_the_last_grant),
         cmocka_unit_test(the_queue_is_not_served_meanwhile),
         cmocka_unit_test(a_server_that_is_promoted_again),
+        cmocka_unit_test(a_lease_that_the_marker_does_not_allow_for),
 #ifdef CLOCK_LIBRARY
         cmocka_unit_test(fences_grow_although_the_clock_is_behind),
 #endif

@@ -2,6 +2,7 @@
  * is killed, stopped or demoted, and who may ask whom. */
 #define _GNU_SOURCE
 #include "support/calls.h"
+#include "support/certificates.h"
 #include "support/clock.h"
 #include "support/proxy.h"
 #include "support/test.h"
@@ -198,15 +199,6 @@ static void a_failover_without_the_first_sentinel(void **state)
     watched_stop(&w);
 }
 
-/* As soon as it knows of a replica that is good enough. */
-static bool begins_failover(void *ctx)
-{
-    char reply[256];
-
-    return server_command(ctx, "SENTINEL FAILOVER " WATCHED_SERVICE, reply, sizeof reply) == 0 &&
-           strcmp(reply, "+OK\r\n") == 0;
-}
-
 /* A sentinel that hears nothing of the others, with a master that stays one: as when both are cut off from the others, but
  * not from the clients. Nobody tells the handle, which listens to that one. */
 static void a_sentinel_that_was_cut_off(void **state)
@@ -231,12 +223,77 @@ static void a_sentinel_that_was_cut_off(void **state)
     tell(&w.node[old], "ACL SETUSER default -replicaof -slaveof");
     for (int i = 0; i < WATCHED_SERVERS; i++)
         tell(&w.node[i], "ACL SETUSER default -publish");
-    assert_true(wait_until(begins_failover, &w.sentinel[1], 30000));
+    assert_true(watched_begin_failover(&w));
     took = served_after(&w, d, old, "x");
     print_message("# cut off: a lock %lld ms after the promotion\n", (long long)took);
     dibs_close(d);
     watched_stop(&w);
 }
+
+/* ---- TLS, and a failover that an operator wants ------------------------------------------------- */
+
+static const char *with_tls(const watched *w, const char *more, const char *ca,
+                            const char *sentinel_ca)
+{
+    static char all[4 * SCRATCH_MAX];
+    size_t n = (size_t)snprintf(all, sizeof all, "%s", more);
+
+    if (ca)
+        n += (size_t)snprintf(all + n, sizeof all - n, "&tls=yes&ca=%s/%s", w->tls, ca);
+    if (sentinel_ca)
+        snprintf(all + n, sizeof all - n, "&sentinel_tls=yes&sentinel_ca=%s/%s", w->tls,
+                 sentinel_ca);
+    return watched_url(w, all);
+}
+
+/* Each side by itself: who trusts another authority, or speaks without TLS, does not come in. */
+static void tls_apart(const watched *w)
+{
+    expect_refused(with_tls(w, "", "ca.crt", "ca2.crt"), NULL, DIBS_DENIED, "sentinel at");
+    expect_refused(with_tls(w, "", "ca2.crt", "ca.crt"), NULL, DIBS_DENIED, "redis at");
+    expect_refused(with_tls(w, "", "ca.crt", NULL), NULL, DIBS_UNAVAILABLE, "sentinel at");
+    expect_refused(with_tls(w, "", NULL, "ca.crt"), NULL, DIBS_UNAVAILABLE, "redis at");
+}
+
+/* The old master stays one for some seconds, until the sentinels make it a replica. */
+static void tls_and_a_planned_failover(void **state)
+{
+    scratch folder;
+    watched w;
+    dibs *d, *other;
+    dibs_grant *mine, *next;
+    int old;
+    int64_t since;
+
+    (void)state;
+    assert_int_equal(scratch_make(&folder), 0);
+    make_certificates(&folder);
+    watched_start_tls(&w, folder.path);
+    tls_apart(&w);
+    dibs_close(expect_open(with_tls(&w, "&guard=vouch", "ca.crt", "ca.crt"), NULL));
+    d = expect_open(with_tls(&w, "&wait=1", "ca.crt", "ca.crt"), NULL);
+    other = expect_open(with_tls(&w, "&wait=1", "ca.crt", "ca.crt"), NULL);
+    mine = expect_lock(d, "x", &at_once);
+    old = watched_master(&w);
+    assert_true(watched_begin_failover(&w));
+    watched_await_failover(&w, old);
+    since = clock_ms();
+    next = expect_lock(other, "y", &patiently);
+    print_message("# planned: a lock %lld ms after the promotion, the holder %s its own\n",
+                  (long long)(clock_ms() - since), dibs_grant_held(mine) ? "kept" : "lost");
+    assert_status(unlock(next), DIBS_OK);
+    next = NULL;
+    if (dibs_grant_held(mine))
+        assert_status(dibs_lock(other, "x", &at_once, &next, NULL), DIBS_BUSY);
+    assert_null(next);
+    unlock(mine);
+    dibs_close(d);
+    dibs_close(other);
+    watched_stop(&w);
+    scratch_remove(&folder);
+}
+
+/* ---- Rights ---------------------------------------------------------------------------------- */
 
 /* Also what is kept in cells: both replicas acknowledged it, so none can be promoted that lacks it. */
 static void the_least_rights_and_what_is_kept(void **state)
@@ -285,6 +342,7 @@ int main(void)
         cmocka_unit_test(a_killed_and_a_stopped_master),
         cmocka_unit_test(a_failover_without_the_first_sentinel),
         cmocka_unit_test(a_sentinel_that_was_cut_off),
+        cmocka_unit_test(tls_and_a_planned_failover),
         cmocka_unit_test(the_least_rights_and_what_is_kept),
     };
 

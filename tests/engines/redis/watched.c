@@ -53,8 +53,9 @@ static bool is_ready(void *ctx)
 
 static void start_node(watched *w, int i)
 {
-    const char *extra[16] = {"--repl-diskless-sync-delay", "0", "--repl-timeout", "5"};
-    char port[16];
+    const char *extra[40] = {"--repl-diskless-sync-delay", "0", "--repl-timeout", "5"};
+    char port[16], own[16];
+    server_tls_args tls;
     int n = 4;
 
     snprintf(port, sizeof port, "%d", w->node[0].port);
@@ -69,13 +70,19 @@ static void start_node(watched *w, int i)
         extra[n++] = "--masterauth";
         extra[n++] = w->password;
     }
+    snprintf(own, sizeof own, "%d", free_port());
+    if (w->tls)
+        server_add_tls(&tls, w->tls, own, extra, n);
     server_need(&w->node[i], extra);
+    if (w->tls)
+        w->node[i].port = atoi(own);
 }
 
 static void start_sentinel(watched *w, int i)
 {
-    char more[512];
-    int n = snprintf(more, sizeof more,
+    char more[2048];
+    int tls_port = free_port(),
+        n = snprintf(more, sizeof more,
                      "sentinel down-after-milliseconds %s 1000\n"
                      "sentinel failover-timeout %s 5000\nsentinel parallel-syncs %s 2\n",
                      WATCHED_SERVICE, WATCHED_SERVICE, WATCHED_SERVICE);
@@ -84,22 +91,38 @@ static void start_sentinel(watched *w, int i)
         n += snprintf(more + n, sizeof more - (size_t)n, "sentinel auth-pass %s %s\n",
                       WATCHED_SERVICE, w->password);
     if (w->sentinel_password)
-        snprintf(more + n, sizeof more - (size_t)n, "requirepass %s\n", w->sentinel_password);
+        n += snprintf(more + n, sizeof more - (size_t)n, "requirepass %s\n", w->sentinel_password);
+    if (w->tls)
+        snprintf(more + n, sizeof more - (size_t)n,
+                 "port 0\ntls-port %d\ntls-cert-file %s/good.crt\ntls-key-file %s/good.key\n"
+                 "tls-ca-cert-file %s/ca.crt\ntls-auth-clients no\ntls-replication yes\n",
+                 tls_port, w->tls, w->tls, w->tls);
     assert_int_equal(
         sentinel_start(&w->sentinel[i], WATCHED_SERVICE, w->node[0].port, QUORUM, more), 0);
+    if (w->tls)
+        w->sentinel[i].port = tls_port;
 }
 
-void watched_start(watched *w, const char *password, const char *sentinel_password)
+static void start(watched *w)
 {
-    memset(w, 0, sizeof *w);
-    w->password = password;
-    w->sentinel_password = sentinel_password;
     for (int i = 0; i < WATCHED_SERVERS; i++)
         start_node(w, i);
     for (int i = 0; i < WATCHED_SERVERS; i++)
         start_sentinel(w, i);
     assert_true(wait_until(is_ready, w, SPAN_MS));
     watched_await_replicas(w, 2);
+}
+
+void watched_start(watched *w, const char *password, const char *sentinel_password)
+{
+    *w = (watched){.password = password, .sentinel_password = sentinel_password};
+    start(w);
+}
+
+void watched_start_tls(watched *w, const char *folder)
+{
+    *w = (watched){.tls = folder};
+    start(w);
 }
 
 void watched_stop(watched *w)
@@ -112,7 +135,7 @@ void watched_stop(watched *w)
 
 const char *watched_url(const watched *w, const char *more)
 {
-    static _Thread_local char url[512];
+    static _Thread_local char url[1024];
 
     snprintf(url, sizeof url,
              "redis+sentinel://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d/%s?max_lease=%d%s",
@@ -147,6 +170,17 @@ int watched_master(watched *w)
     }
     fail_msg("no sentinel knows the master");
     return -1;
+}
+
+/* As soon as the sentinel knows of a replica that is good enough. */
+static bool begins_failover(void *ctx)
+{
+    return says(ctx, NULL, "SENTINEL FAILOVER " WATCHED_SERVICE, "+OK");
+}
+
+bool watched_begin_failover(watched *w)
+{
+    return wait_until(begins_failover, &w->sentinel[1], SPAN_MS);
 }
 
 typedef struct expected {

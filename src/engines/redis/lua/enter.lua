@@ -3,6 +3,10 @@
 -- Enter: take, or stand in line. ARGV: packed numbers, who, server. The numbers are lease, min_hold,
 -- window, capacity, and 1 for all of the capacity.
 local lease, hold, window, wanted, kind = struct.unpack('>dddI4I4', ARGV[1])
+-- A marker that does not allow for this lease came with a slot from another server, or lacks the last change.
+if longest and (lease > longest or hold > longest) then
+    return {UNMARKED}
+end
 if quiet then
     return quiet < 0 and {UNMARKED} or {QUIET, 0, 0, quiet}
 end

@@ -5,7 +5,8 @@ local marker = call('GET', MARKER_KEY)
 if not marker or string.sub(marker, 57) ~= SERVER then
     quiet = -1
 else
-    local opens, base, ceiling, longest = struct.unpack('>dddd', marker)
+    local opens, base, ceiling
+    opens, base, ceiling, longest = struct.unpack('>dddd', marker)
     clock = now < base and base or now
     quiet = opens > now and opens - now
     local top = last_fence > clock and last_fence or clock

@@ -34,7 +34,7 @@
 --
 -- SERVER is the last argument of every command: which server the client believes that it talks to, or nil where
 -- it wants no guard. See mark.lua: `quiet` says that nobody may be granted anything yet (for how long; -1: this
--- server has not been looked at), and `clock` is what fences follow.
+-- server has not been looked at), `clock` is what fences follow, and `longest` is the longest lease that is allowed for.
 --
 -- Replies: {verdict, fence, floor, remaining, capacity, who is in the way}, zeros at the end left
 -- out; for the most common ones a single value, which costs least: a fence is granted with its
@@ -60,7 +60,7 @@ if stored and #stored < WHO_AT - 1 then
 elseif stored then
     mark, since, ends, min_hold, till, capacity, last_fence = struct.unpack(HEAD, stored, HEAD_AT)
 end
-local clock, quiet = now, false
+local clock, quiet, longest = now, false, nil
 if SERVER then
 --include guard.lua
 end
