@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import ssl
@@ -112,16 +113,18 @@ def what_operators_see(t):
         assert re.fullmatch(r'# (HELP|TYPE) [a-z_]+ .*|[a-z_]+(\{[^}]*\})? [0-9.e+-]+', line), line
 
 
-def certificates(t):
+EC = ('-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes')
+
+
+def certificates(t, kind=EC):
     def openssl(*args):
         subprocess.run(['openssl', *args], check=True, capture_output=True, cwd=t.folder)
 
-    curve = ('-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes')
-    openssl('req', '-x509', *curve, '-keyout', 'ca.key', '-out', 'ca.pem', '-days', '2', '-subj', '/CN=ca')
+    openssl('req', '-x509', *kind, '-keyout', 'ca.key', '-out', 'ca.pem', '-days', '2', '-subj', '/CN=ca')
     with open(t.path('ext'), 'w') as f:
         f.write('subjectAltName=DNS:localhost,IP:127.0.0.1\n')
     for name, subject in (('server', '/CN=server'), ('alice', '/CN=alice'), ('bob', '/CN=bob'), ('nameless', '/O=shop'), ('other', '/O=other')):
-        openssl('req', *curve, '-keyout', name + '.key', '-out', name + '.csr', '-subj', subject)
+        openssl('req', *kind, '-keyout', name + '.key', '-out', name + '.csr', '-subj', subject)
         openssl('x509', '-req', '-in', name + '.csr', '-CA', 'ca.pem', '-CAkey', 'ca.key', '-CAcreateserial', '-days', '2', '-out', name + '.pem',
                 '-extfile', 'ext')
 
@@ -193,3 +196,80 @@ def tls_to_the_application(t):
     assert c.post('/a', key=key).status == 201 and c.post('/a', key=key).replayed and len(app.runs(key)) == 1
     distrusting = t.gateway(Address, ({'path': '/**', 'caller': 'none'},))
     assert Client(distrusting).post('/a', key=new_key()).status == 502 and len(app.runs()) == 1
+
+
+class SlowHandshake:
+    """TLS 1.2 with a key exchange for which the server needs its key again at the end; stops before that."""
+
+    def __init__(self, t, gateway):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(t.path('ca.pem'))
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers('AES128-GCM-SHA256')
+        self.come, self.go = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.come, self.go, server_hostname='localhost')
+        self.socket = socket.create_connection(('127.0.0.1', gateway.port), 20)
+
+    def until(self, done):
+        """Goes on with the handshake until `done`; what is to be sent last stays here."""
+        while True:
+            try:
+                self.tls.do_handshake()
+                wants = False
+            except ssl.SSLWantReadError:
+                wants = True
+            if done(wants):
+                return
+            self.socket.sendall(self.go.read())
+            if wants:
+                self.come.write(self.socket.recv(65536) or b'')
+
+    def ask(self):
+        self.tls.write(b'GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n')
+        self.socket.sendall(self.go.read())
+        self.come.write(self.socket.recv(65536))
+        return self.tls.read(65536)
+
+
+@test('sqlite')
+def certificates_are_read_twice_within_a_handshake(t):
+    t.env.update(MALLOC_PERTURB_='85', GLIBC_TUNABLES='glibc.malloc.tcache_count=0')  # what is freed is overwritten
+    certificates(t, ('-newkey', 'rsa:2048', '-nodes'))
+    app = t.application()
+    g = t.gateway(app, (), args=('--tls-cert', t.path('server.pem'), '--tls-key', t.path('server.key')))
+    slow, hello = SlowHandshake(t, g), []
+    slow.until(lambda wants: hello or hello.append(1))  # the server has sent its certificate; the client's part is not sent yet
+    for n in range(1, 4):
+        g.process.signal(1)
+        wait_for(lambda: g.process.err.count(b'reloaded') == n, 'the certificate')
+    slow.until(lambda wants: not wants)
+    assert slow.ask().startswith(b'HTTP/1.1 201'), 'the handshake goes on with the key that it began with'
+
+
+@test('sqlite')
+def a_file_is_not_taken_for_a_socket(t):
+    app, notes = t.application(), t.path('notes.txt')
+    with open(notes, 'w') as f:
+        f.write('mine')
+    code, _, err = t.run('gateway', '--upstream', app.address, '--listen', 'unix:' + notes, '--url', t.url)
+    assert code != 0 and b'notes.txt' in err, (code, err)
+    assert harness.read(notes) == b'mine', 'it is left alone'
+
+
+@test('sqlite')
+def clients_of_another_ca(t):
+    """SIGHUP rereads the CA of clients."""
+    certificates(t)
+    args = ('--tls-cert', t.path('server.pem'), '--tls-key', t.path('server.key'), '--client-ca', t.path('clients.pem'))
+    shutil.copy(t.path('ca.pem'), t.path('clients.pem'))
+    g = t.gateway(t.application(), (), args=args)
+    assert Secure(t, g, 'alice').ask('GET', '/a').status == 201
+    subprocess.run(['openssl', 'req', '-x509', *EC, '-keyout', 'new.key', '-out', 'clients.pem', '-days', '2', '-subj', '/CN=new'],
+                   check=True, capture_output=True, cwd=t.folder)
+    g.process.signal(1)
+    wait_for(lambda: b'reloaded' in g.process.err, 'the new CA')
+    try:
+        refused = Secure(t, g, 'alice').ask('GET', '/a')
+        assert False, refused
+    except (OSError, EOFError):
+        pass

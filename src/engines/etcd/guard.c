@@ -130,9 +130,11 @@ dibs__etcd_held dibs__etcd_guard_held(dibs__etcd_client *c, const dibs__etcd_cal
     dibs__etcd_held held = DIBS__ETCD_HELD;
     Etcd__TxnResponse *r;
 
-    if (in->length < PREFIX_SIZE || succeeded(in->data + PREFIX_SIZE, in->length - PREFIX_SIZE))
+    if (in->length < PREFIX_SIZE ||
+        succeeded((const uint8_t *)in->data + PREFIX_SIZE, in->length - PREFIX_SIZE))
         return held; /* or it is no answer of a transaction: whoever asked finds that out */
-    r = etcd__txn_response__unpack(NULL, in->length - PREFIX_SIZE, in->data + PREFIX_SIZE);
+    r = etcd__txn_response__unpack(NULL, in->length - PREFIX_SIZE,
+                                   (const uint8_t *)in->data + PREFIX_SIZE);
     if (r && !r->succeeded && guard_in(r))
         held = judge(c, call, guard_in(r));
     if (r)
