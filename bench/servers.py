@@ -24,14 +24,14 @@ NODES = 5  # of Redlock
 class Redis:
     """A private redis-server that keeps nothing."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *extra):
         folder.mkdir()
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]
         self.process = subprocess.Popen(
             ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "",
-             "--appendonly", "no", "--maxclients", "4000", "--logfile", str(folder / "log")])
+             "--appendonly", "no", "--maxclients", "4000", "--repl-diskless-sync-delay", "0", "--logfile", str(folder / "log"), *extra])
         self.wait_until_it_answers()
 
     def wait_until_it_answers(self):

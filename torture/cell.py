@@ -13,6 +13,7 @@ import time
 
 import faults
 import network
+import promotions
 import environment as rigs
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -172,7 +173,14 @@ def run(bench, cell, seed):
     try:
         environment = bench.environment(cell, seed)
         history = os.path.join(environment.folder, 'history')
-        result = judge(cell, *run_torture(cell, environment, history, seed, bench.options))
+        watch = promotions.Watch(environment.setup.nodes if cell.engine in faults.WATCHED and not bench.options.plain else [])
+        try:
+            said = run_torture(cell, environment, history, seed, bench.options)
+        finally:
+            moments = watch.stop()
+        result = judge(cell, *said)
+        if moments and 'error' not in result:
+            result['promotions'] = promotions.figures(history, moments)
         keep(history, cell, result, bench.options)
     except (OSError, AssertionError, ValueError, rigs.servers.databases.Missing) as e:
         result = without_result(cell, '%s: %s' % (type(e).__name__, e))

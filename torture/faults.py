@@ -353,6 +353,28 @@ def proxy_mode(mode):
     return switch
 
 
+def reshard(environment, state):
+    """As an operator does it; a master may be killed meanwhile."""
+    environment.setup.reshard(500)
+
+
+def reshard_and_kill(environment, state):
+    """The master that gives is killed while it does."""
+    state['process'], state['node'] = environment.setup.begin_reshard(500)
+    time.sleep(environment.chance.uniform(0.05, 0.5))
+    state['node'].kill()
+
+
+def repair(environment, state):
+    state['process'].communicate()
+    state['node'].start()
+    environment.setup.repair()
+
+
+def nothing(environment, state):
+    pass
+
+
 # ---- The table --------------------------------------------------------------------------------------------------
 
 LOST = 'the data are gone: the fence decides'
@@ -411,6 +433,11 @@ FAULTS = [
           rules=lambda environment: cut_from_others(environment, leader(environment)[0].place.name), seconds='4-7', excuses=FAILOVER),
     Fault('master-alone', 'the master is cut off from everybody', WATCHED,
           rules=lambda environment: cut_from_all(leader(environment)[0].place.name), seconds='4-7', excuses=FAILOVER),
+
+    Fault('reshard', '500 slots are moved from one master to another (redis-cli --cluster reshard)', ('cluster',), begin=reshard,
+          end=nothing, seconds='0.2-1'),
+    Fault('reshard-kill', 'a master is killed while its slots are being moved; the cluster is repaired (redis-cli --cluster fix)', ('cluster',),
+          begin=reshard_and_kill, end=repair, seconds='4-6', excuses=FAILOVER),
 
     Fault('partition', 'clients and servers do not reach each other', REACHED, rules=to_all('drop')),
     Fault('partition-requests', 'packets from clients to servers are dropped', REACHED, rules=requests_cut),

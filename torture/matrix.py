@@ -142,6 +142,9 @@ def line(result, done, count):
         return '%s FAILED: %s' % (head, result['error'])
     text = '%s %3.0f s %7d operations %5d grants' % (head, result['seconds'], result['total_operations'], result['grants'])
     text += '  unfenced lost %d, fenced lost %d' % (result['plain_losses'], result['fenced_losses'])
+    for what, row in result.get('promotions', {}).items():
+        text += '\n          %s: %d, a grant of each lock after %s ms (median %s ms)' % (
+            what if what == 'promotion' else 'end of a quiet period', row['count'], row['worst_ms'], row['median_ms'])
     if result['expected']:
         text += '  not promised: ' + publish.counted(result['expected'])
     if result['broken']:

@@ -326,6 +326,40 @@ class Clustered(Setup):
         return self.environment.chance.choice(masters)
 
 
+    def redis_cli(self, *words):
+        """A process, in the first server's place."""
+        with self.nodes[0].place.inside():
+            return subprocess.Popen(['redis-cli', '--no-auth-warning', '-a', PASSWORD, '--cluster', *words], stdin=subprocess.DEVNULL,
+                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def begin_reshard(self, slots):
+        """From any master to any other; the process, and who gives."""
+        self.wait_for_replicas()
+        masters = [n for n in self.nodes if 'role:master' in n.ask('INFO', 'replication')]
+        giver, taker = self.environment.chance.sample(masters, 2)
+        address = '%s:%d' % (taker.place.address, REDIS_PORT)
+        return self.redis_cli('reshard', address, '--cluster-from', giver.ask('CLUSTER', 'MYID'), '--cluster-to',
+                              taker.ask('CLUSTER', 'MYID'), '--cluster-slots', str(slots), '--cluster-yes'), giver
+
+    def reshard(self, slots):
+        process, _ = self.begin_reshard(slots)
+        said = process.communicate()[0]
+        if process.returncode != 0:
+            raise OSError('redis-cli --cluster reshard: ' + said[-300:])
+
+    def repair(self):
+        """Slots that were on their way."""
+        end = time.monotonic() + SETTLE_SECONDS
+        while True:
+            process = self.redis_cli('fix', '%s:%d' % (self.nodes[0].place.address, REDIS_PORT))
+            said = process.communicate()[0]
+            if process.returncode == 0:
+                return self.wait_for_replicas()
+            if time.monotonic() > end:
+                raise OSError('redis-cli --cluster fix: ' + said[-300:])
+            time.sleep(0.5)
+
+
 class UnguardedCluster(Clustered):
     parameters = 'guard=off'
 
