@@ -1,5 +1,5 @@
-/* Who does everybody's jobs: the code of sqlite/dispatcher.c and rows/dispatcher.c itself, under every order of a few
- * threads (dispatcher/search.h).
+/* Who does everybody's jobs: the code of sqlite/dispatch.c and rows/dispatch.c itself, under every order of a few
+ * threads (dispatch/search.h).
  *
  * Searched for: a role or a connection slot that nobody has and nobody will take, a thread that sleeps although it could
  * go on, a job that is done twice or never, a refusal before its time, a queue that is not empty in the end.

@@ -172,7 +172,7 @@ dibs_status dibs__sql_strays_end(dibs__sql *e, dibs__conn_slot *conn_slot, dibs_
                                  dibs_error *err);
 void dibs__sql_stray_fini(dibs__sql *e);
 
-/* ---- dispatcher.c ---------------------------------------------------------------------------------- */
+/* ---- dispatch.c ------------------------------------------------------------------------------------ */
 
 /* Returns when the job is done; its tasks have their statuses. */
 void dibs__sql_do(dibs__sql *e, dibs__sql_job *job);

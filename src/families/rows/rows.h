@@ -3,7 +3,7 @@
  * The work is divided so that an engine brings only its client library and its dialect:
  *
  *   slots.c    the slots of the engine table; opening and closing
- *   dispatcher.c     many threads, few connections: whoever finds one idle does everybody's commands
+ *   dispatch.c       many threads, few connections: whoever finds one idle does everybody's commands
  *   run.c      a batch of commands: the fast way first, then the general way for the rest
  *   fast.c     one statement a command
  *   general.c  lock, look, decide, write
@@ -490,7 +490,7 @@ struct dibs__sql {
     dibs__sql_job *first, **last;
     dibs__conn_slot conn_slot[DIBS__SQL_CONNECTIONS];
     size_t conn_slots; /* how many there may be */
-    int luck, probes;  /* see dispatcher.c: does it pay to wait for company? */
+    int luck, probes;  /* see dispatch.c: does it pay to wait for company? */
     _Atomic size_t
         keep_first; /* keep.c: where the next one begins; by the keeper, and by dibs_renew */
     _Atomic unsigned turns; /* run.c's: tries on rows that were locked the last time */
