@@ -117,7 +117,7 @@ void http__watch_suspended(http_exchange *x)
     http_timer_set(x->server, &x->connection->timer, LOOK_AFTER_MS, on_still_waiting);
 }
 
-static void tell_gone(http_exchange *x)
+static void report_gone(http_exchange *x)
 {
     void (*gone)(void *) = x->gone;
 
@@ -134,7 +134,7 @@ void http__connection_gone(http__connection *c)
     unwatch(c);
     if (!x)
         return;
-    tell_gone(x);
+    report_gone(x);
     http__resume(x);
 }
 
@@ -324,7 +324,7 @@ void http__on_completed(void *listen, struct MHD_Connection *mhd, void **exchang
     if (!x)
         return;
     if (x->gone)
-        tell_gone(x);
+        report_gone(x);
     if (!x->sent || x->dead || (why != MHD_REQUEST_TERMINATED_COMPLETED_OK && !x->stream))
         x->status = x->sent && !x->dead ? x->status : 0;
     us = http__now_us() - x->began_us;

@@ -543,13 +543,13 @@ static const http_field run_fields[] = {RUN, {0}};
 
 static const http_answer begun[] = {{200, "Begun"},   {201, "Begun"},   {409, "Problem"},
                                     {410, "Problem"}, {422, "Problem"}, {0}};
-static const http_answer told[] = {
+static const http_answer ended[] = {
     {200, "Run"}, {409, "Problem"}, {410, "Problem"}, {421, "Problem"}, {0}};
 
 #define RUN_ROUTE(verb_path, text, fields, function, most)                                         \
     {                                                                                              \
         .method = "POST", .path = "/v1/once/{key}/" verb_path, .verb = HTTP_LOCK, .summary = text, \
-        .body = fields, .answers = told, .handle = function, .body_max = most                      \
+        .body = fields, .answers = ended, .handle = function, .body_max = most                     \
     }
 
 const http_route serve_run_routes[] = {

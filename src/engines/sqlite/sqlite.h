@@ -1,7 +1,7 @@
 /* The inside of the SQLite engine: what its files share.
  *
  *   sqlite.c   the engine's table: open, close, and each slot as one job
- *   dispatch.c       many threads, one connection: whoever finds it idle does everybody's jobs
+ *   dispatch.c many threads, one connection: whoever finds it idle does everybody's jobs
  *   batch.c    jobs in one transaction: gate, BEGIN, state machine, COMMIT, wake-ups
  *   store.c    the state machine's store over SQL
  *   schema.c   the tables, the boot, the ceiling of the fences
