@@ -33,7 +33,7 @@ typedef struct run {
 } run;
 
 /* What a worker has for itself. */
-typedef struct desk {
+typedef struct bench_worker {
     const run *r;
     worker *w;
     int id;
@@ -42,7 +42,7 @@ typedef struct desk {
     void *client;
     bench_stock *stock;
     double end;
-} desk;
+} bench_worker;
 
 static bool is(const run *r, char scenario)
 {
@@ -57,7 +57,7 @@ static bool one_lock(const run *r)
 /* ---- One turn -------------------------------------------------------------------------------- */
 
 /* Read, then write what was read less one: only right when nobody is between the two. */
-static void deduct(desk *d)
+static void deduct(bench_worker *d)
 {
     long value = bench_stock_read(d->stock);
 
@@ -65,7 +65,7 @@ static void deduct(desk *d)
         d->w->errors++;
 }
 
-static void take_turn(desk *d)
+static void take_turn(bench_worker *d)
 {
     const run *r = d->r;
     uint64_t fence = 0;
@@ -97,7 +97,7 @@ static int warm_turns(const run *r)
     return is(r, 'a') ? 100 : is(r, 'b') ? 3 : 0;
 }
 
-static void open_desk(desk *d)
+static void open_worker(bench_worker *d)
 {
     const run *r = d->r;
     int warm_up = warm_turns(r);
@@ -120,10 +120,10 @@ static void work(bench_crew *crew, void *arg, int id)
 {
     const run *r = arg;
     worker *w = &r->workers[id];
-    desk d = {.r = r, .w = w, .id = id};
+    bench_worker d = {.r = r, .w = w, .id = id};
     long limit = is(r, 'd') ? r->plan->rounds : INT64_MAX;
 
-    open_desk(&d);
+    open_worker(&d);
     w->cpu = -bench_cpu();
     d.end = bench_ready(crew) + r->plan->seconds;
     while (w->turns < limit && w->errors < MAX_ERROR && bench_now() < d.end)

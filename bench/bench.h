@@ -59,7 +59,7 @@ extern const bench_peer bench_pg_advisory;
 extern const bench_peer bench_mysql_row;
 extern const bench_peer bench_mysql_getlock;
 extern const bench_peer bench_zookeeper_node;
-extern const bench_peer bench_zookeeper_line;
+extern const bench_peer bench_zookeeper_queue;
 extern const bench_peer bench_etcd_put;
 extern const bench_peer bench_etcd_lock;
 

@@ -13,10 +13,10 @@ ALONE = ('set -C; { : >"$0/inside"; } 2>/dev/null || exit 9; last=$(cat "$0/fenc
          'echo "$DIBS_FENCE" >|"$0/fence"; rm "$0/inside"')
 
 
-def commands(place, dibs, folder):
+def commands(store, dibs, folder):
     """The title, kind and words of each."""
-    run = [dibs, "run", "--url", place.url, "bench:command", "--"]
-    if place.engine == "sqlite":
+    run = [dibs, "run", "--url", store.url, "bench:command", "--"]
+    if store.engine == "sqlite":
         yield "flock true", "raw", [shutil.which("flock"), f"{folder}/file", "true"]
     elif shutil.which("etcdctl"):
         yield "etcdctl lock", "peer", [shutil.which("etcdctl"), "lock", "bench", "true"]
@@ -32,24 +32,24 @@ def once(words, env):
     return time.monotonic() - begin, status != 0
 
 
-def violations(place, dibs, folder):
+def violations(store, dibs, folder):
     (folder / "fence").write_text("0\n")
     script = ["sh", "-c", ALONE, str(folder)]
     wrong = 0
     for _ in range(RIVAL_TURNS):
-        rivals = [subprocess.Popen([dibs, "run", "--url", place.url, "--wait", "30s", "bench:rivals", "--", *script])
+        rivals = [subprocess.Popen([dibs, "run", "--url", store.url, "--wait", "30s", "bench:rivals", "--", *script])
                   for _ in range(RIVALS)]
         wrong += sum(rival.wait() != 0 for rival in rivals)
     return wrong
 
 
-def measure(place, dibs, folder):
+def measure(store, dibs, folder):
     """A row for each."""
     folder.mkdir()
-    env = {**os.environ, "ETCDCTL_API": "3", "ETCDCTL_ENDPOINTS": f"127.0.0.1:{place.where.get('node_port')}"}
-    turns = TURNS[place.engine]
+    env = {**os.environ, "ETCDCTL_API": "3", "ETCDCTL_ENDPOINTS": f"127.0.0.1:{store.where.get('node_port')}"}
+    turns = TURNS[store.engine]
     taken = {}
-    every = list(commands(place, dibs, folder))
+    every = list(commands(store, dibs, folder))
     for _ in range(turns):
         for title, _, words in every:
             taken.setdefault(title, []).append(once(words, env))
@@ -58,4 +58,4 @@ def measure(place, dibs, folder):
         yield {"peer": title, "title": title, "name": title, "kind": kind, "scenario": "g", "shape": "each", "turns": turns,
                "rate": round(turns / sum(times), 1), "p50_us": round(times[turns // 2] * 1e6), "p99_us": round(times[-1] * 1e6),
                "most": turns, "least": turns, "errors": sum(failed for _, failed in taken[title]),
-               "violations": violations(place, dibs, folder) if kind == "dibs" else 0}
+               "violations": violations(store, dibs, folder) if kind == "dibs" else 0}

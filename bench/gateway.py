@@ -106,7 +106,7 @@ UNITS = {"us": 1, "ms": 1000, "s": 1000000}
 class Comparison:
     def __init__(self, options, scratch, application):
         self.options, self.scratch, self.application = options, scratch, application
-        self.places = servers.Servers(scratch)
+        self.stores = servers.Servers(scratch)
         self.rows, self.failures, self.count = [], [], 0
 
     def wrk(self, port, process, clients, script=None):
@@ -129,8 +129,8 @@ class Comparison:
         self.count += 1
         return SCRIPT % (f"{os.getpid()}-{self.count}", guarded, "/orders" if guarded else "/plain")
 
-    def place(self, engine):
-        return self.places.place(engine).url
+    def store(self, engine):
+        return self.stores.store(engine).url
 
     def measure(self, peer, clients):
         if peer == "application":
@@ -140,7 +140,7 @@ class Comparison:
             with nginx(self.scratch / "proxy", PROXY, upstream) as server:
                 return self.wrk(*server, clients)
         what, _, engine = peer.partition(" ")
-        with gateway(self.options.build, self.scratch, self.application[0], self.place(engine) if engine else "memory:") as server:
+        with gateway(self.options.build, self.scratch, self.application[0], self.store(engine) if engine else "memory:") as server:
             return self.wrk(*server, clients, None if what == "gateway" else self.script(what == "guarded"))
 
     def peers(self):
@@ -219,7 +219,7 @@ def main():
     where = servers.machine()
     with nginx(scratch / "application", APPLICATION) as application:
         c = Comparison(options, scratch, application)
-        with c.places:
+        with c.stores:
             c.everything()
     text = markdown(c, where)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -48,18 +48,18 @@ def let_go(held):
         process.wait()
 
 
-def measure(dibs, place):
+def measure(dibs, store):
     """Medians of a few calls; the first, which may have to build an index, for itself."""
     rows = []
     for _ in range(ROUNDS + 1):
-        cpu, begin = sum(s.cpu() for s in place.servers), time.monotonic()
-        done = subprocess.run([dibs, "ls", "--url", place.url], capture_output=True, text=True)
-        rows.append((time.monotonic() - begin, sum(s.cpu() for s in place.servers) - cpu))
+        cpu, begin = sum(s.cpu() for s in store.servers), time.monotonic()
+        done = subprocess.run([dibs, "ls", "--url", store.url], capture_output=True, text=True)
+        rows.append((time.monotonic() - begin, sum(s.cpu() for s in store.servers) - cpu))
         if done.returncode != 0:
             return f"failed after {rows[-1][0]:.1f} s, exit {done.returncode}: {done.stderr.strip()[:200]}"
     listed = sum(line.startswith("held:") for line in done.stdout.splitlines())
     again = [statistics.median(x) for x in zip(*rows[1:])]
-    server = f"{sum(r[1] for r in rows[1:]) / ROUNDS * 1000:.1f} ms" if place.servers else "-"
+    server = f"{sum(r[1] for r in rows[1:]) / ROUNDS * 1000:.1f} ms" if store.servers else "-"
     return (f"{again[0] * 1000:.0f} ms, server {server}; the first {rows[0][0] * 1000:.0f} ms; "
             f"{listed} of {HELD} listed")
 
@@ -69,27 +69,27 @@ COPIES = {"postgresql": "convert_to('idle:' || i, 'UTF8'), {} FROM dibs_lock, ge
           "mysql": "CONCAT('idle:', seq), {} FROM dibs_lock, seq_1_to_{}"}
 
 
-def make_idle(build, engine, place, count):
+def make_idle(build, engine, store, count):
     used = 1 if engine in COPIES else count
-    subprocess.run([build / "bench/dibs-bench", "idle", "dibs", f"url={place.url}", f"count={used}"], check=True)
+    subprocess.run([build / "bench/dibs-bench", "idle", "dibs", f"url={store.url}", f"count={used}"], check=True)
     if engine in COPIES:
-        server = place.servers[0]
+        server = store.servers[0]
         columns = ", ".join(server.ask("SELECT column_name FROM information_schema.columns "
                                        "WHERE table_name = 'dibs_lock' AND column_name <> 'name'", database="bench"))
         server.ask(f"INSERT INTO dibs_lock (name, {columns}) SELECT {COPIES[engine].format(columns, count)}",
                    database="bench")
 
 
-def try_one(places, engine, count, label, build):
+def try_one(stores, engine, count, label, build):
     dibs = build / "src/cli/dibs"
-    place = places.place(engine)
+    store = stores.store(engine)
     begin = time.monotonic()
     if count:
-        make_idle(build, engine, place, count)
+        make_idle(build, engine, store, count)
     made = time.monotonic() - begin
-    held = hold(dibs, place.url)
+    held = hold(dibs, store.url)
     try:
-        said = measure(dibs, place)
+        said = measure(dibs, store)
     finally:
         let_go(held)
     print(f"{engine:10} {count:7} idle, {label}: {said}  (made in {made:.1f} s)", flush=True)
@@ -98,11 +98,11 @@ def try_one(places, engine, count, label, build):
 def main():
     options = arguments()
     builds = [("before", options.before)] if options.before else []
-    with servers.Servers(tempfile.mkdtemp(prefix="dibs-listing-")) as places:
+    with servers.Servers(tempfile.mkdtemp(prefix="dibs-listing-")) as stores:
         for engine in options.engines:
             for count in options.counts:
                 for label, build in [*builds, ("now", options.build)]:
-                    try_one(places, engine, count, label, build)
+                    try_one(stores, engine, count, label, build)
     return 0
 
 

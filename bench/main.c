@@ -10,7 +10,7 @@ static const bench_peer *const peers[] = {
     &bench_dibs,        &bench_dibs_once,     &bench_dibs_counter,   &bench_dibs_token,
     &bench_flock,       &bench_redis_set,     &bench_redis_blpop,    &bench_redis_blpop_lua,
     &bench_redlock_set, &bench_sqlite_row,    &bench_pg_row,         &bench_pg_advisory,
-    &bench_mysql_row,   &bench_mysql_getlock, &bench_zookeeper_node, &bench_zookeeper_line,
+    &bench_mysql_row,   &bench_mysql_getlock, &bench_zookeeper_node, &bench_zookeeper_queue,
     &bench_etcd_put,    &bench_etcd_lock,
 };
 

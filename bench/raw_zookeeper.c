@@ -163,7 +163,7 @@ const bench_peer bench_zookeeper_node = {
     .close = close_client,
 };
 
-const bench_peer bench_zookeeper_line = {
+const bench_peer bench_zookeeper_queue = {
     .id = "zookeeper-line",
     .title = "raw recipe",
     .open = open_client,

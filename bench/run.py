@@ -37,9 +37,9 @@ GROWTH = {engine: FEWER if engine in ("sqlite", "postgresql", "mysql") else MANY
 
 
 class Bench:
-    def __init__(self, options, places):
+    def __init__(self, options, stores):
         self.options = options
-        self.places = places
+        self.stores = stores
         self.rows = []
         self.failures = []
         self.slow = set()  # what did not sell everything in the first round is not tried again
@@ -54,20 +54,20 @@ class Bench:
             return [*mine, *(peers.before(e) for e in mine)]
         return [e for e in found if e.kind in self.options.kinds]
 
-    def command(self, entrant, place, scenario, *extra):
-        words = [*self.programs.command(entrant), scenario, entrant.id, *place.arguments(), f"shape={entrant.shape}",
+    def command(self, entrant, store, scenario, *extra):
+        words = [*self.programs.command(entrant), scenario, entrant.id, *store.arguments(), f"shape={entrant.shape}",
                  "steps=1", *extra]
         if entrant.runner == "node":
             words.append(f"modules={self.programs.folder}")
         if scenario == "d":
-            words.append(f"stock_port={self.places.redis('stock').port}")
+            words.append(f"stock_port={self.stores.redis('stock').port}")
         return words
 
     def run(self, engine, scenario, entrant, round_number, *extra):
-        place = self.places.place(engine)
-        done = Measured(self.command(entrant, place, scenario, *extra), place)
+        store = self.stores.store(engine)
+        done = Measured(self.command(entrant, store, scenario, *extra), store)
         if self.options.smoke and done.row and not (done.row.get("turns", 1) or done.row["errors"] or done.row["violations"]):
-            done = Measured(self.command(entrant, place, scenario, *extra, "seconds=4"), place)  # the machine is busy
+            done = Measured(self.command(entrant, store, scenario, *extra, "seconds=4"), store)  # the machine is busy
         if done.row is None:
             self.fail(entrant, f"{engine} {scenario} {entrant.name}: gave no figures", done.said)
             return None
@@ -118,8 +118,8 @@ class Bench:
     def run_commands(self, engine, round_number):
         if engine not in command.TURNS:
             return
-        folder = self.places.scratch / f"command-{engine}-{round_number}"
-        for row in command.measure(self.places.place(engine), self.options.dibs, folder):
+        folder = self.stores.scratch / f"command-{engine}-{round_number}"
+        for row in command.measure(self.stores.store(engine), self.options.dibs, folder):
             row.update(engine=engine, round=round_number, failed=bool(row["errors"] or row["violations"]))
             if row["failed"] and row["kind"] == "dibs":
                 self.failures.append(f"{engine} g: {row['errors']} errors, {row['violations']} violations")
@@ -144,20 +144,20 @@ class Measured:
     """One program run to its end. It stops when its workers are ready and when they have finished, so that the
     server's counters are read for just that time; but sessions of PostgreSQL report when they end."""
 
-    def __init__(self, command, place):
+    def __init__(self, command, store):
         self.row = self.commands = self.cpu = None
         self.said = []
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    text=True)
-        self.late = place.engine == "postgresql"
-        before = place.commands() if self.late else 0
+        self.late = store.engine == "postgresql"
+        before = store.commands() if self.late else 0
         reader = threading.Thread(target=lambda: self.said.extend(process.stderr.read().strip().splitlines()))
         killer = threading.Timer(TIMEOUT, process.kill)
         reader.start()
         killer.start()
         for line in process.stdout:
             if line.strip() in ("ready", "finished"):
-                self.read_counters(place, 1 if line.strip() == "finished" else -1)
+                self.read_counters(store, 1 if line.strip() == "finished" else -1)
                 process.stdin.write("\n")
                 process.stdin.flush()
             elif line.startswith("{"):
@@ -165,14 +165,14 @@ class Measured:
         self.code = process.wait()
         if self.late:
             time.sleep(0.3)
-            self.commands = place.commands() - before
+            self.commands = store.commands() - before
         killer.cancel()
         reader.join()
 
-    def read_counters(self, place, sign):
-        if place.servers:
-            self.commands = (self.commands or 0) + sign * place.commands()
-            self.cpu = (self.cpu or 0) + sign * place.cpu()
+    def read_counters(self, store, sign):
+        if store.servers:
+            self.commands = (self.commands or 0) + sign * store.commands()
+            self.cpu = (self.cpu or 0) + sign * store.cpu()
 
 
 def choices(text, known, what):
@@ -236,8 +236,8 @@ def write(options, bench, where):
 def main():
     options = arguments()
     where = servers.machine()
-    with servers.Servers(tempfile.mkdtemp(prefix="dibs-bench-")) as places:
-        bench = Bench(options, places)
+    with servers.Servers(tempfile.mkdtemp(prefix="dibs-bench-")) as stores:
+        bench = Bench(options, stores)
         bench.everything()
     where["load_after"] = round(os.getloadavg()[0], 1)
     write(options, bench, where)

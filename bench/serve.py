@@ -124,7 +124,7 @@ def nginx(folder, body):
 class Comparison:
     def __init__(self, options, scratch):
         self.options, self.scratch = options, scratch
-        self.places = servers.Servers(scratch)
+        self.stores = servers.Servers(scratch)
         self.body = real_answer(options.build)
         self.rows, self.failures = [], []
 
@@ -140,14 +140,14 @@ class Comparison:
         return self.call("dibs-bench-http", port, clients, self.options.seconds, process.pid)
 
     def measure(self, engine, peer, clients):
-        place = self.places.place(engine)
+        store = self.stores.store(engine)
         if peer == "library":
             scenario = "a" if clients == 1 else "b"
-            return self.call("dibs-bench", scenario, "dibs", *place.arguments(), f"workers={clients}", f"seconds={self.options.seconds}")
+            return self.call("dibs-bench", scenario, "dibs", *store.arguments(), f"workers={clients}", f"seconds={self.options.seconds}")
         if peer == "nginx":
             with nginx(self.scratch / "nginx", self.body) as server:
                 return self.load(server, clients)
-        with dibs_serve(self.options.build, place.url) as server:
+        with dibs_serve(self.options.build, store.url) as server:
             return self.load(server, clients)
 
     def everything(self):
@@ -239,7 +239,7 @@ def main():
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="dibs-bench-serve-"))
     where = servers.machine()
     c = Comparison(options, scratch)
-    with c.places:
+    with c.stores:
         c.everything()
     text = markdown(c, where)
     options.out.mkdir(parents=True, exist_ok=True)

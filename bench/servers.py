@@ -92,7 +92,7 @@ DROP = {"postgresql": "DROP DATABASE IF EXISTS bench WITH (FORCE)", "mysql": "DR
 EXTRA = {"postgresql": ["-c", "max_connections=1200"], "mysql": ["--max-connections=1200"]}
 
 
-class Place:
+class Store:
     """A clean engine: the URL for dibs, what the other programs need to get there, and its counters."""
 
     def __init__(self, engine, url, servers=(), **where):
@@ -139,34 +139,34 @@ class Servers:
             self.running[engine] = server
         return self.running[engine]
 
-    def place(self, engine):
+    def store(self, engine):
         self.count += 1
         if engine == "sqlite":
             folder = tempfile.mkdtemp(prefix="sqlite-", dir=self.scratch)
-            return Place(engine, f"sqlite://{folder}/dibs.db", folder=folder)
+            return Store(engine, f"sqlite://{folder}/dibs.db", folder=folder)
         if engine == "redis":
             server = self.redis("locks")
             server.ask("FLUSHALL")
-            return Place(engine, f"redis://127.0.0.1:{server.port}", [server], port=server.port)
+            return Store(engine, f"redis://127.0.0.1:{server.port}", [server], port=server.port)
         if engine == "redlock":
-            return self.place_redlock()
+            return self.store_redlock()
         if engine in databases.KINDS:
             server = self.other(engine)
             server.ask(DROP[engine])
-            return Place(engine, server.make_database("bench"), [server], sql_port=server.port)
+            return Store(engine, server.make_database("bench"), [server], sql_port=server.port)
         if engine in ensembles.KINDS:
             server = self.other(engine)
             url = server.url(f"bench{self.count}") + "?session=30s"
-            return Place(engine, url, [server], node_port=server.port)
-        return Place(engine, "memory:")
+            return Store(engine, url, [server], node_port=server.port)
+        return Store(engine, "memory:")
 
-    def place_redlock(self):
+    def store_redlock(self):
         """The nodes are new, and vouched for."""
         nodes = [self.redis(f"node{i}") for i in range(NODES)]
         for node in nodes:
             node.ask("FLUSHALL")
         hosts = ",".join(f"127.0.0.1:{node.port}" for node in nodes)
-        return Place("redlock", f"redlock://{hosts}?guard=off", nodes, port=nodes[0].port,
+        return Store("redlock", f"redlock://{hosts}?guard=off", nodes, port=nodes[0].port,
                      ports=",".join(str(node.port) for node in nodes))
 
 

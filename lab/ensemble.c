@@ -88,7 +88,7 @@ static bool serves(const lab_ensemble *e, int i)
                : lab_port_ready(e->member[i].port, "GET /health HTTP/1.0\r\n\r\n", "\"true\"");
 }
 
-static bool place(lab_ensemble *e, int i, char why[256])
+static bool choose_ports(lab_ensemble *e, int i, char why[256])
 {
     lab_member *m = &e->member[i];
     char name[48];
@@ -107,7 +107,7 @@ bool lab_ensemble_start(lab_ensemble *e, lab_server kind, char why[256])
 
     *e = (lab_ensemble){.kind = kind};
     for (int i = 0; i < LAB_MEMBERS; i++)
-        if (!place(e, i, why))
+        if (!choose_ports(e, i, why))
             return false;
     snprintf(why, 256, "%s is not on this machine", lab_server_name(kind));
     for (int i = 0; i < LAB_MEMBERS; i++) {

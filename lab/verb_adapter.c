@@ -15,21 +15,21 @@
 #define NAMES_MAX 64
 #define NAME_SIZE 128 /* what the schemes have room for */
 
-typedef struct place {
+typedef struct named_lock {
     char name[NAME_SIZE]; /* empty: unused */
     lab_buyer buyer;
     bool open, ours;
-} place;
+} named_lock;
 
 typedef struct adapter {
     lab_strategy scheme; /* without its books: nothing is sold here */
     const lab_site *site;
-    place places[NAMES_MAX];
+    named_lock locks[NAMES_MAX];
 } adapter;
 
 /* ---- Buyers ---------------------------------------------------------------------------------- */
 
-static void close_place(adapter *a, place *p)
+static void close_lock(adapter *a, named_lock *p)
 {
     if (!p->open)
         return;
@@ -40,7 +40,7 @@ static void close_place(adapter *a, place *p)
     p->open = p->ours = false;
 }
 
-static bool open_place(adapter *a, place *p, int64_t lease_ms)
+static bool open_lock(adapter *a, named_lock *p, int64_t lease_ms)
 {
     if (p->open)
         return true;
@@ -66,10 +66,10 @@ static bool is_plain(const char *name)
     return c > name && !*c && c - name < NAME_SIZE;
 }
 
-/* The place of the name, a new one if need be. NULL: no room. */
-static place *find(adapter *a, const char *name)
+/* The entry of the name, a new one if need be. NULL: no room. */
+static named_lock *find(adapter *a, const char *name)
 {
-    for (place *p = a->places; p < a->places + NAMES_MAX; p++) {
+    for (named_lock *p = a->locks; p < a->locks + NAMES_MAX; p++) {
         if (!p->name[0])
             snprintf(p->name, sizeof p->name, "%s", name);
         if (strcmp(p->name, name) == 0)
@@ -81,19 +81,19 @@ static place *find(adapter *a, const char *name)
 /* ---- Requests -------------------------------------------------------------------------------- */
 
 /* The connection may be gone: the next request gets a new one. */
-static void fail(adapter *a, place *p)
+static void fail(adapter *a, named_lock *p)
 {
     printf("error %s\n", p->buyer.note[0] ? p->buyer.note : "failed without a reason");
-    close_place(a, p);
+    close_lock(a, p);
 }
 
-static void take(adapter *a, place *p, int64_t wait_ms, int64_t lease_ms)
+static void take(adapter *a, named_lock *p, int64_t wait_ms, int64_t lease_ms)
 {
     if (p->ours) {
         printf("error %s is held already\n", p->name);
         return;
     }
-    if (!open_place(a, p, lease_ms)) {
+    if (!open_lock(a, p, lease_ms)) {
         fail(a, p);
         return;
     }
@@ -110,7 +110,7 @@ static void take(adapter *a, place *p, int64_t wait_ms, int64_t lease_ms)
         puts("granted -");
 }
 
-static void give(adapter *a, place *p)
+static void give(adapter *a, named_lock *p)
 {
     if (!p->ours) {
         printf("error %s is not held\n", p->name);
@@ -132,7 +132,7 @@ static bool answer(adapter *a, char *line)
     char *rest = NULL, *end = NULL, *verb = strtok_r(line, " \n", &rest);
     char *name = strtok_r(NULL, " \n", &rest), *wait = strtok_r(NULL, " \n", &rest);
     char *lease = strtok_r(NULL, " \n", &rest);
-    place *p = name && is_plain(name) ? find(a, name) : NULL;
+    named_lock *p = name && is_plain(name) ? find(a, name) : NULL;
 
     if (verb && strcmp(verb, "quit") == 0)
         return false;
@@ -162,8 +162,8 @@ static void serve(adapter *a)
     while (getline(&line, &size, stdin) > 0 && answer(a, line) && fflush(stdout) == 0)
         continue;
     free(line);
-    for (place *p = a->places; p < a->places + NAMES_MAX; p++)
-        close_place(a, p);
+    for (named_lock *p = a->locks; p < a->locks + NAMES_MAX; p++)
+        close_lock(a, p);
 }
 
 /* ---- The verb -------------------------------------------------------------------------------- */

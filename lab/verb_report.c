@@ -260,16 +260,16 @@ static void write_markdown(FILE *to, json_t *report)
 static void write_html(FILE *to, json_t *report)
 {
     static const char mark[] = "/*REPORT*/null";
-    const char *place = strstr(lab_report_html, mark);
+    const char *at = strstr(lab_report_html, mark);
     char *figures = json_dumps(report, JSON_COMPACT | JSON_SORT_KEYS);
 
-    fwrite(lab_report_html, 1, (size_t)(place - lab_report_html), to);
+    fwrite(lab_report_html, 1, (size_t)(at - lab_report_html), to);
     for (const char *c = figures ? figures : "null"; *c; c++)
         if (*c == '<')
             fputs("\\u003c", to);
         else
             fputc(*c, to);
-    fputs(place + strlen(mark), to);
+    fputs(at + strlen(mark), to);
     free(figures);
 }
 

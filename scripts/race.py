@@ -13,9 +13,9 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "support"))
 import databases  # noqa: E402
-import places  # noqa: E402
+import scratch_stores  # noqa: E402
 
-ENGINES = places.ENGINES
+ENGINES = scratch_stores.ENGINES
 HANDLES, THREADS = 16, 4  # threads a handle
 OK = 0
 NO_WAIT = -1
@@ -110,7 +110,7 @@ class Race:
 def race_engine(library, engine, races):
     """What was wrong; nothing when every race had one winner."""
     try:
-        server = places.make(engine)
+        server = scratch_stores.make(engine)
     except databases.Missing as e:
         print(f"{engine}: {e}", flush=True)
         return []

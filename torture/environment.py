@@ -17,7 +17,7 @@ import network
 import proxy
 import servers  # noqa: I001: it makes the next two known
 import ensembles
-import places
+import scratch_stores
 
 
 class Rules:
@@ -52,11 +52,11 @@ class PlainRig:
         os.makedirs(folder)
         self.folder = folder
         try:
-            self.place = places.make(engine)
+            self.store = scratch_stores.make(engine)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        self.url = self.place.url
+        self.url = self.store.url
 
     @staticmethod
     def serve(process, deadline):
@@ -67,7 +67,7 @@ class PlainRig:
         return True
 
     def stop(self):
-        self.place.stop()
+        self.store.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -468,7 +468,7 @@ FAULTS = [
     Fault('sessions', 'the server ends all sessions (CLIENT KILL, KILL, pg_terminate_backend)', (*REDIS, *SQL, *GUARDED),
           begin=kill_sessions, end=kill_sessions, seconds='0.2-1', not_run=dict.fromkeys(CONSENSUS, 'the row revoke does it')),
     Fault('revoke', 'an operator ends all sessions (etcd: revokes all leases)', CONSENSUS, begin=revoke, end=revoke,
-          excuses={e: (('exclusion',), 'the next in line may hold before the holder is notified') for e in CONSENSUS}),
+          excuses={e: (('exclusion',), 'the next waiter may hold before the holder is notified') for e in CONSENSUS}),
     Fault('password', 'the password is changed and all sessions ended; later it is changed back', (*REDIS, *SQL),
           begin=rotate_password('rotated'), end=rotate_password('torture'),
           not_run={**dict.fromkeys(CONSENSUS, NO_ACCOUNTS), **dict.fromkeys(GUARDED, AS_REDIS)}),

@@ -27,7 +27,7 @@ static bool make(lab_sessions *x)
 static bool cross(lab_sessions *x, const char *first, const char *second, lab_rows *rows,
                   const char *what, outcome *out)
 {
-    bool a_told, b_told, b_done;
+    bool a_informed, b_informed, b_done;
     lab_later step;
     int64_t begin;
 
@@ -36,19 +36,19 @@ static bool cross(lab_sessions *x, const char *first, const char *second, lab_ro
         return false;
     begin = lab_now_us();
     b_done = lab_b(x, first);
-    b_told = !b_done && lab_sql_trouble_of(x->b) == LAB_SQL_DEADLOCK;
+    b_informed = !b_done && lab_sql_trouble_of(x->b) == LAB_SQL_DEADLOCK;
     snprintf(out->said, sizeof out->said, "%s", x->buyer.note);
     lab_b(x, b_done ? "COMMIT" : "ROLLBACK");
     lab_later_end(&step);
-    a_told = !step.done && lab_sql_trouble_of(x->a) == LAB_SQL_DEADLOCK;
+    a_informed = !step.done && lab_sql_trouble_of(x->a) == LAB_SQL_DEADLOCK;
     out->noticed_us = lab_now_us() - begin;
-    out->thrown_out = a_told + b_told;
+    out->thrown_out = a_informed + b_informed;
     if (!step.done)
         snprintf(out->said, sizeof out->said, "%s", step.buyer.note);
     lab_rows_add(rows, "%s\t%s\t%lld ms\t%s", what,
-                 a_told   ? "the first was aborted"
-                 : b_told ? "the second was aborted"
-                          : "neither got an error",
+                 a_informed   ? "the first was aborted"
+                 : b_informed ? "the second was aborted"
+                              : "neither got an error",
                  (long long)out->noticed_us / 1000, out->said);
     return lab_a(x, "ROLLBACK");
 }

@@ -12,12 +12,12 @@ typedef struct order {
     lab_server server;
 } order;
 
-static int place(void *ctx, int number)
+static int submit(void *ctx, int number)
 {
     const order *o = ctx;
     lab_buyer buyer = {.site = o->site};
     lab_sql *sql = lab_sql_open(&buyer, o->server);
-    int placed = 0;
+    int submitted = 0;
 
     (void)number;
     if (!sql)
@@ -25,11 +25,11 @@ static int place(void *ctx, int number)
     if (lab_sql_run(&buyer, sql, "BEGIN") >= 0 &&
         lab_sql_run(&buyer, sql, "INSERT INTO lab_dedupe VALUES ('request-1')") == 1 &&
         lab_sql_run(&buyer, sql, "INSERT INTO lab_orders VALUES ('request-1', 1)") == 1)
-        placed = lab_sql_run(&buyer, sql, "COMMIT") >= 0;
+        submitted = lab_sql_run(&buyer, sql, "COMMIT") >= 0;
     else
         lab_sql_run(&buyer, sql, "ROLLBACK");
     lab_sql_close(sql);
-    return placed;
+    return submitted;
 }
 
 static void dedupe(const lab_site *site, lab_server server, lab_finding *out)
@@ -37,7 +37,7 @@ static void dedupe(const lab_site *site, lab_server server, lab_finding *out)
     order o = {site, server};
     int64_t rows = -1, keys = -1;
     lab_sessions x;
-    int told;
+    int confirmed;
 
     if (!lab_sessions_open(&x, site, server) || !lab_a(&x, "DROP TABLE IF EXISTS lab_dedupe") ||
         !lab_a(&x, "DROP TABLE IF EXISTS lab_orders") ||
@@ -47,7 +47,7 @@ static void dedupe(const lab_site *site, lab_server server, lab_finding *out)
         lab_sessions_close(&x);
         return;
     }
-    told = lab_rush(2, BUYERS / 2, place, &o);
+    confirmed = lab_rush(2, BUYERS / 2, submit, &o);
     lab_sql_read(&x.buyer, x.a, &rows, 1, "SELECT count(*) FROM lab_orders");
     lab_a(&x, "BEGIN");
     lab_a(&x, "INSERT INTO lab_dedupe VALUES ('request-2')");
@@ -57,10 +57,10 @@ static void dedupe(const lab_site *site, lab_server server, lab_finding *out)
     lab_a(&x, "DROP TABLE lab_dedupe");
     lab_a(&x, "DROP TABLE lab_orders");
     lab_sessions_close(&x);
-    lab_found(out, rows == 1 && told == 1 && keys == 0 ? LAB_SURVIVED : LAB_BROKE,
+    lab_found(out, rows == 1 && confirmed == 1 && keys == 0 ? LAB_SURVIVED : LAB_BROKE,
               "%d duplicates at once: %lld order recorded, %d client was told that it was placed; "
               "after a rollback %lld keys remain",
-              BUYERS, (long long)rows, told, (long long)keys);
+              BUYERS, (long long)rows, confirmed, (long long)keys);
 }
 
 LAB_ON_BOTH(lab_dedupe, "F4", "dedupe-table", "a unique key in the same transaction", dedupe);

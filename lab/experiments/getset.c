@@ -40,7 +40,7 @@ static bool loser_moves(stage *s, int64_t *moved_ms)
     late.strike = SIGSTOP;
     lab_redis(&s->buyer, s->redis, "SET lock:%s 1", s->resource);
     if (lab_actor_start(&loser, &late, s->why) && lab_actor_start(&winner, &s->role, s->why)) {
-        lab_actor_tell(&loser, LAB_STEP_LOCK, 1);
+        lab_actor_order(&loser, LAB_STEP_LOCK, 1);
         if (!lab_actor_stopped(&loser, STEP_MS)) {
             not_now(s, "the loser never came to GETSET", &answer);
         } else if (!lab_actor_do(&winner, LAB_STEP_LOCK, 0, STEP_MS, &answer)) {

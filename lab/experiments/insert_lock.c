@@ -134,59 +134,59 @@ static void polls(const lab_site *site, lab_server server, lab_finding *out)
     lab_rows *rows =
         lab_rows_new("scheme\ttries of one waiter\theld for\tobtained after the release");
     const lab_strategy *s[] = {lab_twin("insert-lock", server), lab_twin("dibs", server)};
-    lab_queue line[2];
+    lab_queue queue[2];
     char name[64];
 
     for (int i = 0; i < 2; i++) {
-        lab_queue_up(s[i], site, fresh_name(name), 1, HOLD_MS, &line[i]);
+        lab_queue_up(s[i], site, fresh_name(name), 1, HOLD_MS, &queue[i]);
         lab_rows_add(rows, "%s\t%llu\t%lld ms\t%.1f ms%s%s", s[i]->name,
-                     (unsigned long long)line[i].tries, (long long)line[i].held_us / 1000,
-                     (double)line[i].late_us / 1e3, line[i].note[0] ? ": " : "", line[i].note);
+                     (unsigned long long)queue[i].tries, (long long)queue[i].held_us / 1000,
+                     (double)queue[i].late_us / 1e3, queue[i].note[0] ? ": " : "", queue[i].note);
     }
     out->table = lab_rows_end(rows);
-    if (line[0].overtaken < 0 || line[1].overtaken < 0)
-        lab_found(out, LAB_NOT_RUN, "%s", line[0].note[0] ? line[0].note : line[1].note);
+    if (queue[0].overtaken < 0 || queue[1].overtaken < 0)
+        lab_found(out, LAB_NOT_RUN, "%s", queue[0].note[0] ? queue[0].note : queue[1].note);
     else
         lab_found(out, LAB_SHOWN,
                   "one waiter, with a pause of 50 ms between tries, asked %llu times during %lld "
                   "ms and obtained the lock %.1f ms after "
                   "the release; dibs asked %llu time and obtained it after %.1f ms",
-                  (unsigned long long)line[0].tries, (long long)line[0].held_us / 1000,
-                  (double)line[0].late_us / 1e3, (unsigned long long)line[1].tries,
-                  (double)line[1].late_us / 1e3);
+                  (unsigned long long)queue[0].tries, (long long)queue[0].held_us / 1000,
+                  (double)queue[0].late_us / 1e3, (unsigned long long)queue[1].tries,
+                  (double)queue[1].late_us / 1e3);
 }
 
 /* ---- Order ----------------------------------------------------------------------------------- */
 
-static void order_words(const lab_queue *line, char out[64])
+static void order_words(const lab_queue *queue, char out[64])
 {
     size_t n = 0;
 
     out[0] = '\0';
-    for (int i = 0; i < line->waiters && n < 60; i++)
-        n += (size_t)snprintf(out + n, 64 - n, "%s%d", i ? " " : "", line->order[i]);
+    for (int i = 0; i < queue->waiters && n < 60; i++)
+        n += (size_t)snprintf(out + n, 64 - n, "%s%d", i ? " " : "", queue->order[i]);
 }
 
 static void order(const lab_site *site, lab_server server, lab_finding *out)
 {
     lab_rows *rows = lab_rows_new("scheme\tarrived\tserved\tovertaken\ttries");
     const lab_strategy *s[] = {lab_twin("insert-lock", server), lab_twin("dibs", server)};
-    lab_queue line[2];
+    lab_queue queue[2];
     char name[64], served[64];
 
     for (int i = 0; i < 2; i++) {
-        lab_queue_up(s[i], site, fresh_name(name), WAITERS, 0, &line[i]);
-        order_words(&line[i], served);
+        lab_queue_up(s[i], site, fresh_name(name), WAITERS, 0, &queue[i]);
+        order_words(&queue[i], served);
         lab_rows_add(rows, "%s\t1 to %d\t%s\t%d\t%llu", s[i]->name, WAITERS, served,
-                     line[i].overtaken, (unsigned long long)line[i].tries);
+                     queue[i].overtaken, (unsigned long long)queue[i].tries);
     }
     out->table = lab_rows_end(rows);
-    if (line[0].overtaken < 0 || line[1].overtaken < 0)
-        lab_found(out, LAB_NOT_RUN, "%s", line[0].note[0] ? line[0].note : line[1].note);
+    if (queue[0].overtaken < 0 || queue[1].overtaken < 0)
+        lab_found(out, LAB_NOT_RUN, "%s", queue[0].note[0] ? queue[0].note : queue[1].note);
     else
-        lab_found(out, line[1].overtaken ? LAB_BROKE : LAB_SHOWN,
+        lab_found(out, queue[1].overtaken ? LAB_BROKE : LAB_SHOWN,
                   "of %d waiters %d were overtaken by one that came later; in dibs' queue %d",
-                  WAITERS, line[0].overtaken, line[1].overtaken);
+                  WAITERS, queue[0].overtaken, queue[1].overtaken);
 }
 
 LAB_ON_BOTH(lab_insert_again, "D7", "insert-lock-again", "a lock row: its holder asks again",

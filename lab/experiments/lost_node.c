@@ -118,7 +118,7 @@ static bool lose_last_second(trio *t)
            lab_node_start(&t->node[1], t->extra);
 }
 
-static const char *told(int both)
+static const char *verdict(int both)
 {
     return both > 0 ? "two holders" : both == 0 ? "one holder" : "not run";
 }
@@ -157,12 +157,13 @@ static void restarted(const lab_site *site, lab_finding *out)
     int late = delayed(why), cut = story(second, lose_last_second, why);
 
     (void)site;
-    lab_rows_add(rows, "nothing\t%s\t%s\t\t%.0f", told(empty), told(all), pairs[0]);
-    lab_rows_add(rows, "nothing, and come back after the longest lease\t%s\t\t\t", told(late));
-    lab_rows_add(rows, "appendfsync everysec\t%s\t%s\t%s\t%.0f", told(story(second, restart, why)),
-                 told(story(second, restart_all, why)), told(cut), pairs[1]);
+    lab_rows_add(rows, "nothing\t%s\t%s\t\t%.0f", verdict(empty), verdict(all), pairs[0]);
+    lab_rows_add(rows, "nothing, and come back after the longest lease\t%s\t\t\t", verdict(late));
+    lab_rows_add(rows, "appendfsync everysec\t%s\t%s\t%s\t%.0f",
+                 verdict(story(second, restart, why)), verdict(story(second, restart_all, why)),
+                 verdict(cut), pairs[1]);
     lab_rows_add(rows, "appendfsync always\t%s\t%s\tcannot: it answers after the disk\t%.0f",
-                 told(story(always, restart, why)), told(story(always, restart_all, why)),
+                 verdict(story(always, restart, why)), verdict(story(always, restart_all, why)),
                  pairs[2]);
     out->table = lab_rows_end(rows);
     out->at_once = empty > 0 ? 2 : 1;
@@ -174,7 +175,7 @@ static void restarted(const lab_site *site, lab_finding *out)
         "a node that restarts empty inside a lease: %s; all of them: %s; back after the longest "
         "lease: %s; appendfsync everysec and the last second lost: %s; pairs per second: %.0f "
         "written nowhere, %.0f with everysec, %.0f with always%s%s",
-        told(empty), told(all), told(late), told(cut), pairs[0], pairs[1], pairs[2],
+        verdict(empty), verdict(all), verdict(late), verdict(cut), pairs[0], pairs[1], pairs[2],
         empty < 0 ? ": " : "", empty < 0 ? why : "");
 }
 
@@ -227,8 +228,8 @@ static void jumping_clock(const lab_site *site, lab_finding *out)
               both < 0 ? LAB_NOT_RUN
               : both   ? LAB_BROKE
                        : LAB_SURVIVED,
-              "the nodes' clocks jump ahead by an hour inside a lease of 30 s: %s%s%s", told(both),
-              both < 0 ? ": " : "", both < 0 ? why : "");
+              "the nodes' clocks jump ahead by an hour inside a lease of 30 s: %s%s%s",
+              verdict(both), both < 0 ? ": " : "", both < 0 ? why : "");
 }
 
 /* ---- Counts that drift apart ----------------------------------------------------------------- */

@@ -24,9 +24,10 @@ typedef struct cut {
     atomic_llong lost; /* when the holder was told */
     dibs_error err;
     lab_rows *rows;
-    int64_t granted_us, told_us, alone_us, healed_us; /* after the cut, or after it was healed */
-    int twice;                                        /* holders at once, beyond one */
-    int accepted;                                     /* grants of a member that is alone */
+    int64_t granted_us, notified_us, alone_us,
+        healed_us; /* after the cut, or after it was healed */
+    int twice;     /* holders at once, beyond one */
+    int accepted;  /* grants of a member that is alone */
 } cut;
 
 static void note_loss(void *data, dibs_grant *g, dibs_loss why)
@@ -80,10 +81,10 @@ static bool majority_side(cut *c)
     got = dibs_lock(c->far, "c1", &o, &second, &c->err) == DIBS_OK;
     c->granted_us = lab_now_us() - begin;
     c->twice = got && dibs_grant_held(first);
-    c->told_us = atomic_load(&c->lost) ? atomic_load(&c->lost) - begin : -1;
+    c->notified_us = atomic_load(&c->lost) ? atomic_load(&c->lost) - begin : -1;
     lab_rows_add(c->rows, "the holder, cut off with the leader\t%s\t%lld ms",
-                 c->told_us < 0 ? "was not notified" : "is notified that it lost the lock",
-                 (long long)c->told_us / 1000);
+                 c->notified_us < 0 ? "was not notified" : "is notified that it lost the lock",
+                 (long long)c->notified_us / 1000);
     lab_rows_add(c->rows, "the next client, at the other two\t%s%s\t%lld ms",
                  got ? "obtains the lock, with a fence that is " : c->err.message,
                  !got                                                 ? ""
@@ -135,12 +136,12 @@ static bool minority_side(cut *c)
 static void judge(const cut *c, lab_finding *out)
 {
     out->at_once = 1 + c->twice;
-    lab_found(out, c->twice || c->accepted || c->told_us < 0 ? LAB_BROKE : LAB_SURVIVED,
+    lab_found(out, c->twice || c->accepted || c->notified_us < 0 ? LAB_BROKE : LAB_SURVIVED,
               "two of three continue: the next client obtained the lock %lld ms after the cut, the "
               "old holder was notified after %lld ms; one alone granted %d in %lld ms; two holders "
               "at once: %s; "
               "healed, it serves after %lld ms",
-              (long long)c->granted_us / 1000, (long long)c->told_us / 1000, c->accepted,
+              (long long)c->granted_us / 1000, (long long)c->notified_us / 1000, c->accepted,
               (long long)c->alone_us / 1000, c->twice ? "YES" : "never",
               (long long)c->healed_us / 1000);
 }

@@ -29,7 +29,7 @@ typedef struct pair {
     int64_t kept[2];    /* of them, when it was healed */
     int holders, dibs_holders;
     uint64_t fence[2];
-    bool told; /* the older holder, that its lock is lost */
+    bool notified; /* the older holder, that its lock is lost */
     char why[256];
 } pair;
 
@@ -125,13 +125,13 @@ static bool heal(pair *p, dibs_grant *old)
         p->kept[i] = number_at(p, p->a, i);
     while (old && dibs_grant_held(old) && lab_now_us() < until)
         usleep(20000);
-    p->told = old && !dibs_grant_held(old);
+    p->notified = old && !dibs_grant_held(old);
     lab_rows_add(p->rows,
                  "writes when it is healed\t%lld of the old master's are left, %lld of the "
                  "new one's",
                  (long long)p->kept[0], (long long)p->kept[1]);
     lab_rows_add(p->rows, "dibs' holder on the old master\t%s",
-                 p->told ? "is notified that it lost the lock" : "was not notified");
+                 p->notified ? "is notified that it lost the lock" : "was not notified");
     lab_rows_add(p->rows, "what dibs promises there\tnot one holder, but a fence that decides");
     return true;
 }
@@ -169,7 +169,7 @@ static void on_redis(const lab_site *site, lab_finding *out)
             "checks it rejects the old one), and it %s",
             p.holders, (long long)(p.written[0] - p.kept[0]), p.dibs_holders,
             p.fence[0] < p.fence[1] ? "lower" : "NOT lower",
-            p.told ? "is notified" : "was not notified");
+            p.notified ? "is notified" : "was not notified");
     } else {
         lab_found(out, LAB_NOT_RUN, "%s", p.why);
     }

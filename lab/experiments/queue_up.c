@@ -24,7 +24,7 @@ typedef struct waiter {
     pthread_t thread;
     bool seated, started, got;
     atomic_bool refused;
-    int place; /* in the order of service */
+    int rank; /* in the order of service */
 } waiter;
 
 static void note_refusal(lab_buyer *buyer, const char *name)
@@ -43,16 +43,16 @@ static void *waiter_main(void *data)
     w->got = s->lock(&w->buyer);
     if (!w->got)
         return NULL;
-    w->place = atomic_fetch_add(&w->h->served, 1);
-    if (w->place == 0)
+    w->rank = atomic_fetch_add(&w->h->served, 1);
+    if (w->rank == 0)
         atomic_store(&w->h->first_us, lab_now_us());
     usleep(WORK_US);
     s->unlock(&w->buyer);
     return NULL;
 }
 
-/* So many stand in the product's line. */
-static size_t in_line(dibs *d, const char *resource)
+/* So many stand in the product's queue. */
+static size_t count_waiters(dibs *d, const char *resource)
 {
     dibs_lock_report *report = NULL;
     size_t count = 0;
@@ -67,7 +67,7 @@ static bool has_come(waiter *w, int number)
 {
     for (int64_t until = lab_now_us() + COME_US; lab_now_us() < until; usleep(2000))
         if (w->buyer.strategy->product
-                ? in_line(w->buyer.shared, w->buyer.resource) >= (size_t)number + 1
+                ? count_waiters(w->buyer.shared, w->buyer.resource) >= (size_t)number + 1
                 : atomic_load(&w->refused))
             return true;
     return false;
@@ -89,11 +89,11 @@ static void add_up(waiter *w, lab_queue *out)
     for (int i = 0; i < out->waiters; i++) {
         out->tries += w[i].buyer.tries;
         if (w[i].got)
-            out->order[w[i].place] = i + 1;
+            out->order[w[i].rank] = i + 1;
     }
     for (int i = 0; i < out->waiters; i++)
         for (int j = i + 1; j < out->waiters; j++)
-            if (w[j].got && (!w[i].got || w[j].place < w[i].place)) {
+            if (w[j].got && (!w[i].got || w[j].rank < w[i].rank)) {
                 out->overtaken++;
                 break;
             }

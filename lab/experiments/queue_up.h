@@ -16,7 +16,7 @@ typedef struct lab_queue {
     char note[256];
 } lab_queue;
 
-/* `waiters` of this strategy (D7, or the product) line up for `resource`; it is held until the last has
+/* `waiters` of this strategy (D7, or the product) queue up for `resource`; it is held until the last has
  * come, and `hold_ms` longer. */
 void lab_queue_up(const lab_strategy *s, const lab_site *site, const char *resource, int waiters,
                   int64_t hold_ms, lab_queue *out);

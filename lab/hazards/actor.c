@@ -133,7 +133,7 @@ bool lab_actor_start(lab_actor *a, const lab_role *role, char why[256])
     return false;
 }
 
-void lab_actor_tell(lab_actor *a, lab_step step, int64_t wait_ms)
+void lab_actor_order(lab_actor *a, lab_step step, int64_t wait_ms)
 {
     message m = {step, wait_ms};
 
@@ -156,7 +156,7 @@ int lab_actor_hear(lab_actor *a, int64_t ms, lab_answer *out)
 
 bool lab_actor_do(lab_actor *a, lab_step step, int64_t wait_ms, int64_t ms, lab_answer *out)
 {
-    lab_actor_tell(a, step, wait_ms);
+    lab_actor_order(a, step, wait_ms);
     return lab_actor_hear(a, ms, out) == 1 && out->yes;
 }
 

@@ -40,8 +40,8 @@ typedef struct lab_answer {
 
 /* False: it could not be seated, `why` says so (or that it took too long). */
 bool lab_actor_start(lab_actor *a, const lab_role *role, char why[256]);
-void lab_actor_tell(lab_actor *a, lab_step step,
-                    int64_t wait_ms); /* wait_ms: of LOCK; 0: for ever */
+void lab_actor_order(lab_actor *a, lab_step step,
+                     int64_t wait_ms); /* wait_ms: of LOCK; 0: for ever */
 /* 1: answered, 0: not within ms, -1: it is dead. */
 int lab_actor_hear(lab_actor *a, int64_t ms, lab_answer *out);
 /* Tells and hears; false: no answer in time, or a "no". */

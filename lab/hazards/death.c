@@ -72,7 +72,7 @@ static void kill_before_expire(const lab_strategy *s, const lab_site *site, lab_
         lab_found(out, LAB_NOT_RUN, "%s", why);
         return;
     }
-    lab_actor_tell(&a, LAB_STEP_LOCK, 0);
+    lab_actor_order(&a, LAB_STEP_LOCK, 0);
     if (lab_actor_hear(&a, PATIENCE_MS, &answer) == -1)
         let_next_try(&role, out);
     else

@@ -21,7 +21,7 @@ static void work_beside(const lab_role *role, int64_t skew_ms, lab_finding *out)
     } else if (!lab_actor_do(&a, LAB_STEP_LOCK, 0, STEP_MS, &answer)) {
         lab_found(out, LAB_NOT_RUN, "the first client did not obtain the lock: %s", answer.note);
     } else {
-        lab_actor_tell(&a, LAB_STEP_WORK, 0);
+        lab_actor_order(&a, LAB_STEP_WORK, 0);
         in = lab_actor_do(&b, LAB_STEP_LOCK, role->pace.work_us / 1000 - 400, STEP_MS, &answer);
         out->at_once = in ? 2 : 1;
         if (in)

@@ -50,7 +50,7 @@ static void wake_and_write(cast *x, const lab_role *role, lab_finding *out)
     bool let_in;
     int64_t left = -1, sold;
 
-    lab_actor_tell(&x->a, LAB_STEP_SELL, 0);
+    lab_actor_order(&x->a, LAB_STEP_SELL, 0);
     if (!lab_actor_stopped(&x->a, STEP_MS)) {
         lab_found(out, LAB_NOT_RUN, "the holder did not come to its write");
         return;
@@ -145,7 +145,7 @@ static void late_release(const lab_strategy *s, const lab_site *site, lab_findin
     if (enter(&x, &role, out)) {
         if (lab_actor_do(&x.a, LAB_STEP_LOCK, 0, STEP_MS, &answer)) {
             lab_actor_signal(&x.a, SIGSTOP);
-            lab_actor_tell(&x.a, LAB_STEP_UNLOCK, 0);
+            lab_actor_order(&x.a, LAB_STEP_UNLOCK, 0);
             release_late(&x, out);
         } else {
             lab_found(out, LAB_NOT_RUN, "the first client did not obtain the lock: %s",
@@ -171,7 +171,7 @@ static void release_gap(const lab_strategy *s, const lab_site *site, lab_finding
     }
     if (enter(&x, &role, out)) {
         if (lab_actor_do(&x.a, LAB_STEP_LOCK, 0, STEP_MS, &answer)) {
-            lab_actor_tell(&x.a, LAB_STEP_UNLOCK, 0);
+            lab_actor_order(&x.a, LAB_STEP_UNLOCK, 0);
             if (lab_actor_stopped(&x.a, 500))
                 release_late(&x, out);
             else

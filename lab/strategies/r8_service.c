@@ -82,7 +82,7 @@ static void service_close(lab_buyer *buyer)
     lab_holder_close(buyer);
 }
 
-static bool tell(lab_buyer *buyer, bool renew)
+static bool ask(lab_buyer *buyer, bool renew)
 {
     lab_holder *h = lab_holder_of(buyer);
     service *s = h->more;
@@ -94,12 +94,12 @@ static bool tell(lab_buyer *buyer, bool renew)
 
 static bool service_lock(lab_buyer *buyer)
 {
-    return lab_spin(buyer, LAB_PAUSE_US, lab_hash_ask) && tell(buyer, true);
+    return lab_spin(buyer, LAB_PAUSE_US, lab_hash_ask) && ask(buyer, true);
 }
 
 static bool service_unlock(lab_buyer *buyer)
 {
-    return tell(buyer, false) && lab_hash_give(buyer);
+    return ask(buyer, false) && lab_hash_give(buyer);
 }
 
 const lab_strategy lab_r8_service = {

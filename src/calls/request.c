@@ -480,7 +480,7 @@ static void begin_unlock(dibs__request *r, dibs_grant *g)
     dibs_status status = dibs__unlock_begin(g, &c->unlocking);
 
     r->grant = g;
-    if (c->unlocking.last && g->news.telling) {
+    if (c->unlocking.last && g->news.calling) {
         dibs__job_add(r->d, &r->job);
         return;
     }

@@ -51,7 +51,8 @@ static void print_text(const char *event, const dibs_lock_info *lock, const dibs
     putchar('\n');
 }
 
-static void tell(bool json, const char *event, const dibs_lock_info *lock, const dibs_party *holder)
+static void report(bool json, const char *event, const dibs_lock_info *lock,
+                   const dibs_party *holder)
 {
     (json ? print_json : print_text)(event, lock, holder);
 }
@@ -77,18 +78,18 @@ static void compare(const dibs_lock_info *before, const dibs_lock_info *after, b
     for (size_t i = 0; i < before->holder_count; i++) {
         p = before->holders[i];
         if (!p->released && !find(after, p->fence))
-            tell(json, "released", &now, p);
+            report(json, "released", &now, p);
     }
     for (size_t i = 0; i < after->holder_count; i++) {
         p = after->holders[i];
         old = find(before, p->fence);
         if (!p->released && !old)
-            tell(json, "held", &now, p);
+            report(json, "held", &now, p);
         if (!p->released && p->breaking && (!old || !old->breaking))
-            tell(json, "breaking", &now, p);
+            report(json, "breaking", &now, p);
     }
     if (before->waiter_count != after->waiter_count)
-        tell(json, "waiting", &now, NULL);
+        report(json, "waiting", &now, NULL);
 }
 
 /* ---- All of them ----------------------------------------------------------------------------- */

@@ -76,13 +76,13 @@ int cli_open(const char *url, const dibs_options *options, dibs **out)
 
 int cli_finish(int code)
 {
-    static bool told;
+    static bool reported;
 
     if (fflush(stdout) == 0 && !ferror(stdout))
         return code;
-    if (!told) /* later the cause is not known any more */
+    if (!reported) /* later the cause is not known any more */
         cli_say("cannot write the output: %s", strerror(errno));
-    told = true;
+    reported = true;
     return CLI_EXIT_OUTPUT;
 }
 

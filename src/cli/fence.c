@@ -12,7 +12,7 @@ static const char help[] =
     "To move locks to another engine so that resources accept the new fences, stop\n"
     "every client of the old store, then open the new one with that number:\n\n"
     "  N=$(dibs fence --url redis://old)\n"
-    "  dibs ls --url \"etcd://new/place?fence_above=$N\"\n\n"
+    "  dibs ls --url \"etcd://new/folder?fence_above=$N\"\n\n"
     "If the URL already has a ?, write & instead. ZooKeeper and etcd store the number\n"
     "for all clients; on the other engines every client's URL needs it, or its fences\n"
     "follow the clock. See docs/moving.md for all steps.\n\n"

@@ -20,7 +20,7 @@
 #define SPARE_MAX (250 * MS) /* what KILL needs */
 #define LOOK_MS   50         /* how often to look for what no event tells about */
 
-typedef struct guard {
+typedef struct guardian_state {
     const cli_job *job;
     int orders; /* -1: the wrapper is dead */
     int news, timer, children;
@@ -28,8 +28,8 @@ typedef struct guard {
     cli_pack pack;
     cli_schedule schedule;
     cli_reason reason;
-    bool told_end; /* the wrapper knows that the leader ended */
-} guard;
+    bool end_reported; /* the wrapper knows that the leader ended */
+} guardian_state;
 
 /* ---- When ------------------------------------------------------------------------------------ */
 
@@ -72,7 +72,7 @@ cli_schedule cli_schedule_hurry(int64_t now, cli_schedule planned)
 /* ---- Starting the command -------------------------------------------------------------------- */
 
 /* Never blocks: a wrapper that is stopped does not read. */
-static void tell(guard *g, int kind, int value)
+static void report(guardian_state *g, int kind, int value)
 {
     cli_news news = {.kind = kind, .value = value};
 
@@ -105,7 +105,7 @@ static void exec_command(const cli_job *job, pid_t guardian, int failure)
 }
 
 /* `exec` is closed by a successful exec and carries errno otherwise. */
-static int start_command(guard *g)
+static int start_command(guardian_state *g)
 {
     int exec[2];
     pid_t self = getpid();
@@ -123,7 +123,7 @@ static int start_command(guard *g)
     return 0;
 }
 
-static void look_at_exec(guard *g)
+static void look_at_exec(guardian_state *g)
 {
     int code;
     ssize_t n;
@@ -134,16 +134,16 @@ static void look_at_exec(guard *g)
     if (n < 0)
         return;
     if (n > 0)
-        tell(g, CLI_NEWS_NOT_RUN, code);
+        report(g, CLI_NEWS_NOT_RUN, code);
     else
-        tell(g, CLI_NEWS_STARTED, g->pack.leader);
+        report(g, CLI_NEWS_STARTED, g->pack.leader);
     close(g->exec);
     g->exec = -1;
 }
 
 /* ---- Ending it ------------------------------------------------------------------------------- */
 
-static void end_now(guard *g, cli_reason reason)
+static void end_now(guardian_state *g, cli_reason reason)
 {
     if (g->reason != CLI_REASON_NONE)
         return;
@@ -154,7 +154,7 @@ static void end_now(guard *g, cli_reason reason)
 
 /* Looks at the clock. While ending, a death may have made somebody our child who has not been
  * asked. */
-static void keep_schedule(guard *g, bool deaths)
+static void keep_schedule(guardian_state *g, bool deaths)
 {
     int64_t now = cli_now();
 
@@ -170,7 +170,7 @@ static void keep_schedule(guard *g, bool deaths)
 
 /* ---- The loop -------------------------------------------------------------------------------- */
 
-static void take_orders(guard *g)
+static void take_orders(guardian_state *g)
 {
     cli_order order;
     ssize_t n;
@@ -191,7 +191,7 @@ static void take_orders(guard *g)
     }
 }
 
-static void arm(guard *g)
+static void arm(guardian_state *g)
 {
     int64_t at = g->reason == CLI_REASON_NONE ? g->schedule.term_at : g->schedule.kill_at;
     struct itimerspec when = {.it_value = {.tv_sec = at / SECOND, .tv_nsec = at % SECOND * 1000}};
@@ -201,7 +201,7 @@ static void arm(guard *g)
 
 /* While we end it, or when only leftovers run whose end may be reaped by others, events are not
  * enough. */
-static void await(guard *g)
+static void await(guardian_state *g)
 {
     struct pollfd fds[] = {{g->orders, POLLIN, 0},
                            {g->children, POLLIN, 0},
@@ -218,25 +218,25 @@ static void await(guard *g)
         ;
 }
 
-static void tell_changes(guard *g)
+static void report_changes(guardian_state *g)
 {
     if (g->pack.stopped)
-        tell(g, CLI_NEWS_STOPPED, g->pack.stopped);
+        report(g, CLI_NEWS_STOPPED, g->pack.stopped);
     g->pack.stopped = 0;
-    if (g->pack.ended && !g->told_end)
-        tell(g, CLI_NEWS_ENDED, g->pack.status);
-    g->told_end = g->pack.ended;
+    if (g->pack.ended && !g->end_reported)
+        report(g, CLI_NEWS_ENDED, g->pack.status);
+    g->end_reported = g->pack.ended;
 }
 
 /* Once it is being ended nobody may be left, in the group or out of it; a command that ends by
  * itself may leave behind what left its group. */
-static bool finished(const guard *g)
+static bool finished(const guardian_state *g)
 {
     return g->reason == CLI_REASON_NONE ? g->pack.ended && cli_pack_over(&g->pack)
                                         : cli_pack_gone(&g->pack);
 }
 
-static void keep_guard(guard *g)
+static void keep_guarding(guardian_state *g)
 {
     bool deaths;
 
@@ -245,10 +245,10 @@ static void keep_guard(guard *g)
         look_at_exec(g);
         take_orders(g);
         deaths = cli_pack_reap(&g->pack);
-        tell_changes(g);
+        report_changes(g);
         keep_schedule(g, deaths);
     }
-    tell(g, CLI_NEWS_GONE, (int)g->reason);
+    report(g, CLI_NEWS_GONE, (int)g->reason);
 }
 
 /* ---- Birth ----------------------------------------------------------------------------------- */
@@ -259,7 +259,7 @@ static void close_both(const int fds[2])
     close(fds[1]);
 }
 
-static int open_events(guard *g)
+static int open_events(guardian_state *g)
 {
     sigset_t child;
 
@@ -274,7 +274,7 @@ static int open_events(guard *g)
  * whose output nobody reads any more must get SIGPIPE: we are no reader. */
 static void guardian_main(const cli_job *job, int orders, int news)
 {
-    guard g = {.job = job, .orders = orders, .news = news, .pack = {.status = -1}};
+    guardian_state g = {.job = job, .orders = orders, .news = news, .pack = {.status = -1}};
     sigset_t all;
     dibs_status status;
 
@@ -287,13 +287,13 @@ static void guardian_main(const cli_job *job, int orders, int news)
     g.schedule = cli_schedule_make(cli_now(), job->deadline, job->lease, job->latest);
     status = dibs_stand_in(job->d);
     if (status != DIBS_OK) {
-        tell(&g, CLI_NEWS_NO_SUPPORT, (int)status);
+        report(&g, CLI_NEWS_NO_SUPPORT, (int)status);
         return;
     }
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0 || open_events(&g) < 0 || start_command(&g) < 0)
-        tell(&g, CLI_NEWS_NO_SUPPORT, -errno);
+        report(&g, CLI_NEWS_NO_SUPPORT, -errno);
     else
-        keep_guard(&g);
+        keep_guarding(&g);
 }
 
 int cli_guardian_start(const cli_job *job, cli_guardian *out)

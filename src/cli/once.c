@@ -186,7 +186,7 @@ static int refuse(const once *c, const dibs_error *err)
 
 /* What could not be written is said, and is our exit code; that nobody reads it is the reader's own
  * business. */
-static int told(int failure, int code)
+static int code_of_run(int failure, int code)
 {
     if (failure == 0 || failure == EPIPE)
         return code;
@@ -242,7 +242,7 @@ static int replay(once *c)
     }
     failure = cli_write_all(STDOUT_FILENO, c->result.data[0], c->result.size[0]);
     failure_2 = cli_write_all(STDERR_FILENO, c->result.data[1], c->result.size[1]);
-    return told(failure ? failure : failure_2, code);
+    return code_of_run(failure ? failure : failure_2, code);
 }
 
 /* ---- Beginning ------------------------------------------------------------------------------- */
@@ -463,7 +463,7 @@ static int run_command(once *c)
     let_signals_through(c);
     if (c->capture)
         failure = cli_capture_flush(c->capture);
-    return cli_finish(told(failure, code < 0 ? cli_exit_as(&out) : code));
+    return cli_finish(code_of_run(failure, code < 0 ? cli_exit_as(&out) : code));
 }
 
 static int start(const cli_command *self, int argc, char **argv)

@@ -153,10 +153,10 @@ static void await_children(wrapper *w, int timeout_ms)
  * as we see ourselves, with nobody left in its group. */
 static bool is_cut_off(wrapper *w)
 {
-    bool told = w->pack.ended;
+    bool reported = w->pack.ended;
 
     cli_pack_reap(&w->pack);
-    return !cli_pack_over(&w->pack) || !w->pack.ended || (!told && !WIFEXITED(w->pack.status));
+    return !cli_pack_over(&w->pack) || !w->pack.ended || (!reported && !WIFEXITED(w->pack.status));
 }
 
 /* The leader was killed with the guardian (PR_SET_PDEATHSIG); the rest of its group is ours to end.

@@ -16,7 +16,7 @@
 /* An engine that tells holders tells the handle that took the lock, not the one that adopted it. */
 static bool needs_break_notice(const dibs *d)
 {
-    return d->class->cell && (!d->class->can.tells_holders || d->adopts);
+    return d->class->cell && (!d->class->can.notifies_holders || d->adopts);
 }
 
 void dibs__break_notice_send(dibs *d, dibs__deadline until)

@@ -9,7 +9,7 @@
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
-static dibs__telling *running;
+static dibs__callback *running;
 
 /* ---- Forks ----------------------------------------------------------------------------------- */
 
@@ -38,12 +38,12 @@ static void mind_forks(void)
 
 /* ---- Begin and end --------------------------------------------------------------------------- */
 
-void dibs__telling_begin(dibs__telling *t, const void *about)
+void dibs__callback_begin(dibs__callback *t, const void *about)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 
     pthread_once(&once, mind_forks);
-    *t = (dibs__telling){.about = about, .thread = pthread_self()};
+    *t = (dibs__callback){.about = about, .thread = pthread_self()};
     pthread_mutex_lock(&mutex);
     t->next = running;
     running = t;
@@ -51,10 +51,10 @@ void dibs__telling_begin(dibs__telling *t, const void *about)
 }
 
 /* It is not in the list when the callback has forked, and this is the child. */
-void dibs__telling_end(dibs__telling *t)
+void dibs__callback_end(dibs__callback *t)
 {
     pthread_mutex_lock(&mutex);
-    for (dibs__telling **at = &running; *at; at = &(*at)->next) {
+    for (dibs__callback **at = &running; *at; at = &(*at)->next) {
         if (*at == t) {
             *at = t->next;
             break;
@@ -66,9 +66,9 @@ void dibs__telling_end(dibs__telling *t)
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
-static dibs__telling *find(const void *about)
+static dibs__callback *find(const void *about)
 {
-    dibs__telling *t = running;
+    dibs__callback *t = running;
 
     while (t && t->about != about)
         t = t->next;
@@ -78,7 +78,7 @@ static dibs__telling *find(const void *about)
 /* Does the callback about it run on this thread, or wait for one that does, and so on? */
 static bool leads_here(const void *about)
 {
-    for (const dibs__telling *t = find(about); t; t = t->waits_for ? find(t->waits_for) : NULL)
+    for (const dibs__callback *t = find(about); t; t = t->waits_for ? find(t->waits_for) : NULL)
         if (pthread_equal(t->thread, pthread_self()))
             return true;
     return false;
@@ -87,12 +87,12 @@ static bool leads_here(const void *about)
 /* Callbacks can be nested: all of this thread's wait, or none. */
 static void set_waiting(const void *about)
 {
-    for (dibs__telling *t = running; t; t = t->next)
+    for (dibs__callback *t = running; t; t = t->next)
         if (pthread_equal(t->thread, pthread_self()))
             t->waits_for = about;
 }
 
-void dibs__telling_await(const void *about)
+void dibs__callback_await(const void *about)
 {
     pthread_mutex_lock(&mutex);
     if (!leads_here(about)) {

@@ -350,7 +350,7 @@ void dibs__grant_note_end(dibs_grant *g)
 }
 
 /* With the mutex, which is given away while the callback runs. */
-static void tell_loss(dibs *d, dibs__news *n)
+static void report_loss(dibs *d, dibs__news *n)
 {
     dibs_grant *g = DIBS__FROM(dibs_grant, news, n);
 
@@ -390,7 +390,7 @@ void dibs__grant_lose(dibs_grant *g, dibs_loss why)
         return; /* whoever is about to hand it out finds that it is not held */
     dibs__grant_ref(g);
     if (g->on_lost)
-        g->news.tell = tell_loss;
+        g->news.call = report_loss;
     else
         g->news.fill = fill_loss;
     dibs__news_add(d, &g->news);

@@ -45,12 +45,12 @@ typedef enum dibs__state {
 } dibs__state;
 
 /* Something that the user is to hear; lives inside the thing that it is about. Either a callback, which
- * the keeper runs: `tell` is called with the mutex and gives it away meanwhile. Or an outcome, which
+ * the keeper runs: `call` is called with the mutex and gives it away meanwhile. Or an outcome, which
  * dibs_take hands out: `fill` is called with the mutex. */
 typedef struct dibs__news {
     struct dibs__news *next, **at; /* `at` NULL: not listed */
-    bool telling;                  /* `tell` runs */
-    void (*tell)(dibs *d, struct dibs__news *n);
+    bool calling;                  /* `call` runs */
+    void (*call)(dibs *d, struct dibs__news *n);
     void (*fill)(dibs *d, struct dibs__news *n, dibs_outcome *out);
 } dibs__news;
 
@@ -407,16 +407,16 @@ void dibs__break_notice_listen(dibs *d, int64_t now);
 void dibs__break_notice_send(dibs *d, dibs__deadline until);
 
 /* callbacks.c: what runs now, in all handles of the process; `about` is an address and no more. */
-typedef struct dibs__telling {
+typedef struct dibs__callback {
     const void *about;
     pthread_t thread;
     const void *waits_for; /* NULL: its thread does not wait for another's end */
-    struct dibs__telling *next;
-} dibs__telling;
+    struct dibs__callback *next;
+} dibs__callback;
 
-void dibs__telling_begin(dibs__telling *t, const void *about);
-void dibs__telling_end(dibs__telling *t);
-void dibs__telling_await(const void *about); /* without the mutex */
+void dibs__callback_begin(dibs__callback *t, const void *about);
+void dibs__callback_end(dibs__callback *t);
+void dibs__callback_await(const void *about); /* without the mutex */
 
 /* unlock.c: unlocking in two steps, each with the mutex. First one level less, without I/O. Then, if it was the last
  * one (`last`), the lock goes back; the mutex is given away meanwhile. `ask` false: there is no time left, and the

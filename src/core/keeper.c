@@ -63,7 +63,7 @@ static void expire(dibs *d, int64_t now)
     }
 }
 
-static void tell_losses(dibs *d)
+static void report_losses(dibs *d)
 {
     while (dibs__news_run(d))
         continue;
@@ -377,13 +377,13 @@ static void *keeper_main(void *data)
     while (!d->keeper_stops) {
         int64_t now = dibs__now(d->env);
         expire(d, now);
-        tell_losses(d);
+        report_losses(d);
         serve_due(d, b, now);
-        tell_losses(d); /* before the next exchange, which may hang */
+        report_losses(d); /* before the next exchange, which may hang */
         if (serve_next(d, &d->renewals, dibs__now(d->env)))
             continue;
         run_exchange(d, dibs__now(d->env));
-        tell_losses(d);
+        report_losses(d);
         serve_next(d, &d->maintenance, now);
         if (next_moment(d) <= dibs__now(d->env) || d->news.first)
             continue;

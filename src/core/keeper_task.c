@@ -1,5 +1,5 @@
 /* What the keeper does beside grants: maintenance with a time, deadlines without I/O, and callbacks of
- * the user's. Whoever has any of these has lodged first, so that putting one cannot fail. */
+ * the user's. Whoever has any of these has reserved room in the heaps before (dibs__keeper_reserve), so that adding it cannot fail. */
 #define _GNU_SOURCE
 #include "core/handle.h"
 
@@ -75,19 +75,19 @@ bool dibs__news_drop(dibs *d, dibs__news *n)
     return true;
 }
 
-/* `tell` may drop the last reference to what `n` is in. */
+/* `call` may drop the last reference to what `n` is in. */
 bool dibs__news_run(dibs *d)
 {
     dibs__news *n = d->news.first;
-    dibs__telling t;
+    dibs__callback t;
 
     if (!n)
         return false;
     dibs__news_drop(d, n);
-    n->telling = true;
-    dibs__telling_begin(&t, n);
-    n->tell(d, n);
-    dibs__telling_end(&t);
+    n->calling = true;
+    dibs__callback_begin(&t, n);
+    n->call(d, n);
+    dibs__callback_end(&t);
     return true;
 }
 
@@ -95,9 +95,9 @@ bool dibs__news_forget(dibs *d, dibs__news *n)
 {
     bool listed = dibs__news_drop(d, n);
 
-    if (n->telling) {
+    if (n->calling) {
         pthread_mutex_unlock(&d->mutex);
-        dibs__telling_await(n);
+        dibs__callback_await(n);
         pthread_mutex_lock(&d->mutex);
     }
     return listed;

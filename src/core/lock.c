@@ -179,7 +179,7 @@ static dibs_status reenter(dibs_grant *g, const dibs_lock_options *o, dibs_error
     return DIBS_OK;
 }
 
-/* ---- Leaving the line ------------------------------------------------------------------------ */
+/* ---- Leaving the queue ----------------------------------------------------------------------- */
 
 /* The engine may have an entry that nobody wants. It is told at once, until then; else the keeper sees to
  * it. Takes the grant's reference. */

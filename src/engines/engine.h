@@ -128,7 +128,7 @@ typedef struct dibs__capabilities {
     bool across_processes;
     bool first_come;
     bool notices_death;
-    bool tells_holders;    /* a break reaches the sink of every holder by itself: no break notice */
+    bool notifies_holders; /* a break reaches the sink of every holder by itself: no break notice */
     bool cells;            /* cells, counters, once, tokens */
     size_t value_max;      /* bytes of a user's value; the recipes add up to DIBS__VALUE_EXTRA */
     const char *no_shared; /* NULL: locks can be shared. Else why not, for people */
@@ -207,7 +207,7 @@ struct dibs__engine_class {
      * with the same stamp may be sent again.
      *   `tell`   those who watch this cell are told. */
     dibs_status (*cell)(dibs__engine *e, const char *key, const dibs__cell_command *command,
-                        bool tell, dibs__deadline until, dibs__cell_reply *out, dibs_error *err);
+                        bool notify, dibs__deadline until, dibs__cell_reply *out, dibs_error *err);
 
     /* After DIBS_OK the sink is told `changed` once the cell may no longer have `version`: at once if it has another
      * already. One change is enough, false alarms do no harm. Called while the keeper runs. NULL: the core looks again at

@@ -31,12 +31,12 @@ static void on_timer(http_timer *timer)
         return;
     }
     /* A head that has begun to come is answered, an idle connection is closed. */
-    if (c->stage == GATE_HEAD && gate_buffer_size(&c->in) > 0 && gate_buffer_size(&c->out) == 0)
-        gate_buffer_text(
+    if (c->stage == GATE_HEAD && http_buffer_size(&c->in) > 0 && http_buffer_size(&c->out) == 0)
+        http_buffer_text(
             &c->out,
             "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
     gate_link_write(&c->link, &c->out);
-    gate_client_close(c, gate_buffer_size(&c->out) > 0);
+    gate_client_close(c, http_buffer_size(&c->out) > 0);
 }
 
 /* The timer is moved only when it would come too late. */
@@ -74,8 +74,8 @@ static void on_released(gate_link *l)
 {
     gate_client *c = (gate_client *)((char *)l - offsetof(gate_client, link));
 
-    gate_buffer_free(&c->in);
-    gate_buffer_free(&c->out);
+    http_buffer_free(&c->in);
+    http_buffer_free(&c->out);
     free(c->body.trailer);
     free(c);
 }
@@ -209,12 +209,12 @@ static bool read_head(gate_client *c)
     const char *why = "";
     ssize_t size;
 
-    while (c->seen == 0 && gate_buffer_size(&c->in) >= 2 &&
-           memcmp(gate_buffer_start(&c->in), "\r\n", 2) == 0 && !c->closing)
-        gate_buffer_drop(&c->in, 2); /* between requests empty lines are allowed */
-    if (gate_buffer_size(&c->in) == 0)
+    while (c->seen == 0 && http_buffer_size(&c->in) >= 2 &&
+           memcmp(http_buffer_start(&c->in), "\r\n", 2) == 0 && !c->closing)
+        http_buffer_drop(&c->in, 2); /* between requests empty lines are allowed */
+    if (http_buffer_size(&c->in) == 0)
         return false;
-    size = wire_request(gate_buffer_start(&c->in), gate_buffer_size(&c->in), &c->seen,
+    size = wire_request(http_buffer_start(&c->in), http_buffer_size(&c->in), &c->seen,
                         (size_t)c->g->config->limits.head, &h, &why);
     if (size < 0)
         reject(c, (int)-size, why);
@@ -227,7 +227,7 @@ static bool read_head(gate_client *c)
     gate_exchange_begin(c, &h);
     if (c->link.fd < 0)
         return false;
-    gate_buffer_drop(&c->in, (size_t)size);
+    http_buffer_drop(&c->in, (size_t)size);
     c->whole_ms = http_now_ms() + c->g->config->limits.upload_ms;
     if (c->stage == GATE_BODY)
         expect_piece(c);
@@ -245,9 +245,9 @@ static bool read_body(gate_client *c)
         gate_exchange_complete(c->x);
         return true;
     }
-    if (gate_buffer_size(&c->in) == 0 || !gate_exchange_wants_body(c->x))
+    if (http_buffer_size(&c->in) == 0 || !gate_exchange_wants_body(c->x))
         return false;
-    taken = wire_body_take(&c->body, gate_buffer_start(&c->in), gate_buffer_size(&c->in), &part);
+    taken = wire_body_take(&c->body, http_buffer_start(&c->in), http_buffer_size(&c->in), &part);
     if (taken < 0) {
         gate_refuse(c->x, 400, DIBS_INVALID, "the chunked body is invalid");
         return false;
@@ -255,7 +255,7 @@ static bool read_body(gate_client *c)
     if (part.size > 0)
         gate_exchange_body(c->x, part);
     if (c->link.fd >= 0)
-        gate_buffer_drop(&c->in, (size_t)taken);
+        http_buffer_drop(&c->in, (size_t)taken);
     if (c->x)
         expect_piece(c);
     return taken > 0;
@@ -275,7 +275,7 @@ void gate_client_answered(gate_client *c)
 
 bool gate_client_has_room(const gate_client *c)
 {
-    return gate_buffer_size(&c->out) < GATE_WINDOW;
+    return http_buffer_size(&c->out) < GATE_WINDOW;
 }
 
 /* ---- Its loop -------------------------------------------------------------------------------- */
@@ -283,7 +283,7 @@ bool gate_client_has_room(const gate_client *c)
 /* What still comes is thrown away for a moment: closing at once would take the answer from the client. */
 static bool linger(gate_client *c)
 {
-    if (gate_buffer_size(&c->out) > 0)
+    if (http_buffer_size(&c->out) > 0)
         return false;
     if (c->closing) {
         c->closing = false;
@@ -294,7 +294,7 @@ static bool linger(gate_client *c)
         shutdown(c->link.fd, SHUT_WR);
         expect_within(c, LINGER_MS);
     }
-    gate_buffer_drop(&c->in, gate_buffer_size(&c->in));
+    http_buffer_drop(&c->in, http_buffer_size(&c->in));
     return false;
 }
 
@@ -315,25 +315,25 @@ static bool wants_bytes(const gate_client *c)
     switch (c->stage) {
     case GATE_HEAD:
         return gate_client_has_room(c) &&
-               gate_buffer_size(&c->in) <= (size_t)c->g->config->limits.head;
+               http_buffer_size(&c->in) <= (size_t)c->g->config->limits.head;
     case GATE_BODY:
-        return c->x && gate_exchange_wants_body(c->x) && gate_buffer_size(&c->in) < GATE_PIECE;
+        return c->x && gate_exchange_wants_body(c->x) && http_buffer_size(&c->in) < GATE_PIECE;
     case GATE_ANSWER:
-        return gate_buffer_size(&c->in) == 0; /* to see that it goes away */
+        return http_buffer_size(&c->in) == 0; /* to see that it goes away */
     case GATE_LINGER:
-        return gate_buffer_size(&c->out) == 0;
+        return http_buffer_size(&c->out) == 0;
     }
     return false;
 }
 
 static void send_out(gate_client *c)
 {
-    size_t before = gate_buffer_size(&c->out), after;
+    size_t before = http_buffer_size(&c->out), after;
 
     if (before == 0)
         return;
     gate_link_write(&c->link, &c->out);
-    after = gate_buffer_size(&c->out);
+    after = http_buffer_size(&c->out);
     if (after == 0 && c->stage == GATE_ANSWER)
         expect_within(c, 0);
     else if (after > 0 && (after < before || c->until_ms == 0))
@@ -347,7 +347,7 @@ static bool is_over(const gate_client *c)
 {
     if (c->link.failed)
         return true;
-    if (gate_buffer_size(&c->out) > 0 || c->x)
+    if (http_buffer_size(&c->out) > 0 || c->x)
         return false;
     return c->link.ended || (c->g->draining && c->stage == GATE_HEAD);
 }
@@ -357,9 +357,9 @@ static bool has_more(const gate_client *c)
 {
     if (c->link.fd < 0 || c->link.failed)
         return false;
-    return (gate_buffer_size(&c->out) > 0 && c->link.can_write) ||
-           (gate_buffer_size(&c->out) == 0 && c->stage == GATE_LINGER && c->closing) ||
-           (c->stage == GATE_HEAD && gate_buffer_size(&c->in) > c->seen &&
+    return (http_buffer_size(&c->out) > 0 && c->link.can_write) ||
+           (http_buffer_size(&c->out) == 0 && c->stage == GATE_LINGER && c->closing) ||
+           (c->stage == GATE_HEAD && http_buffer_size(&c->in) > c->seen &&
             gate_client_has_room(c) && !c->g->draining);
 }
 
@@ -372,7 +372,7 @@ void gate_client_go(gate_client *c)
         return;
     c->busy = true;
     for (; more && c->link.fd >= 0 && rounds < GATE_ROUNDS; rounds++) {
-        size_t size = gate_buffer_size(&c->in);
+        size_t size = http_buffer_size(&c->in);
         while (c->link.fd >= 0 && step(c))
             ;
         send_out(c);

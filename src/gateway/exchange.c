@@ -49,7 +49,7 @@ static const char *reason_of(int status)
     return all[i].reason;
 }
 
-static void write_date(gate_buffer *out)
+static void write_date(http_buffer *out)
 {
     static char text[64];
     static time_t of;
@@ -60,7 +60,7 @@ static void write_date(gate_buffer *out)
         strftime(text, sizeof text, "Date: %a, %d %b %Y %H:%M:%S GMT\r\n", gmtime_r(&now, &t));
         of = now;
     }
-    gate_buffer_text(out, text);
+    http_buffer_text(out, text);
 }
 
 static dibs_next next_of(dibs_status status)
@@ -75,7 +75,7 @@ static dibs_next next_of(dibs_status status)
     return DIBS_NEXT_NONE;
 }
 
-static void write_problem(gate_exchange *x, gate_buffer *out, int http, dibs_status status,
+static void write_problem(gate_exchange *x, http_buffer *out, int http, dibs_status status,
                           int retry_s, const char *headers, const char *detail)
 {
     dibs_error err = {.status = status, .retry_after_ms = retry_s * 1000, .next = next_of(status)};
@@ -89,23 +89,23 @@ static void write_problem(gate_exchange *x, gate_buffer *out, int http, dibs_sta
     text = body ? json_dumps(body, JSON_COMPACT) : NULL;
     json_decref(body);
     x->status = http;
-    gate_buffer_format(out, "HTTP/1.1 %d %s\r\n", http, reason_of(http));
+    http_buffer_format(out, "HTTP/1.1 %d %s\r\n", http, reason_of(http));
     write_date(out);
-    gate_buffer_text(out, "Content-Type: application/problem+json\r\nCache-Control: no-store\r\n");
+    http_buffer_text(out, "Content-Type: application/problem+json\r\nCache-Control: no-store\r\n");
     if (retry_s > 0)
-        gate_buffer_format(out, "Retry-After: %d\r\n", retry_s);
-    gate_buffer_text(out, headers);
+        http_buffer_format(out, "Retry-After: %d\r\n", retry_s);
+    http_buffer_text(out, headers);
     if (x->close)
-        gate_buffer_text(out, "Connection: close\r\n");
-    gate_buffer_format(out, "Content-Length: %zu\r\n\r\n", text ? strlen(text) + 1 : 0);
+        http_buffer_text(out, "Connection: close\r\n");
+    http_buffer_format(out, "Content-Length: %zu\r\n\r\n", text ? strlen(text) + 1 : 0);
     if (text && !x->head) {
-        gate_buffer_text(out, text);
-        gate_buffer_text(out, "\n");
+        http_buffer_text(out, text);
+        http_buffer_text(out, "\n");
     }
     free(text);
 }
 
-void gate_problem(gate_exchange *x, gate_buffer *out, int http, dibs_status status, int retry_s,
+void gate_problem(gate_exchange *x, http_buffer *out, int http, dibs_status status, int retry_s,
                   const char *headers, const char *format, ...)
 {
     char detail[1000];
@@ -153,36 +153,36 @@ const char *gate_failure_text(gate_failure why)
 
 /* ---- Writing messages ------------------------------------------------------------------------ */
 
-void gate_write_fields(gate_buffer *out, const wire_head *h)
+void gate_write_fields(http_buffer *out, const wire_head *h)
 {
     for (size_t i = 0; i < h->count; i++) {
         const wire_field *f = &h->field[i];
         if (f->hop)
             continue;
-        gate_buffer_add(out, f->name.at, f->name.size);
-        gate_buffer_add(out, ": ", 2);
-        gate_buffer_add(out, f->value.at, f->value.size);
-        gate_buffer_add(out, "\r\n", 2);
+        http_buffer_add(out, f->name.at, f->name.size);
+        http_buffer_add(out, ": ", 2);
+        http_buffer_add(out, f->value.at, f->value.size);
+        http_buffer_add(out, "\r\n", 2);
     }
 }
 
-void gate_write_chunk(gate_buffer *out, wire_text part)
+void gate_write_chunk(http_buffer *out, wire_text part)
 {
     char size[24];
 
-    gate_buffer_add(out, size, (size_t)snprintf(size, sizeof size, "%zx\r\n", part.size));
-    gate_buffer_add(out, part.at, part.size);
-    gate_buffer_add(out, "\r\n", 2);
+    http_buffer_add(out, size, (size_t)snprintf(size, sizeof size, "%zx\r\n", part.size));
+    http_buffer_add(out, part.at, part.size);
+    http_buffer_add(out, "\r\n", 2);
 }
 
-void gate_write_trailers(gate_buffer *out, const wire_body *body)
+void gate_write_trailers(http_buffer *out, const wire_body *body)
 {
     wire_head trailers;
 
-    gate_buffer_text(out, "0\r\n");
+    http_buffer_text(out, "0\r\n");
     if (wire_trailers(body, &trailers))
         gate_write_fields(out, &trailers);
-    gate_buffer_text(out, "\r\n");
+    http_buffer_text(out, "\r\n");
 }
 
 /* Chunks are for HTTP/1.1; an old client sees the end of such an answer by the end of the connection. */
@@ -194,33 +194,33 @@ static wire_framing client_framing(gate_exchange *x, const wire_head *h)
     return x->minor == 0 ? WIRE_CLOSE : WIRE_CHUNKED;
 }
 
-void gate_write_head(gate_exchange *x, gate_buffer *out, const wire_head *h)
+void gate_write_head(gate_exchange *x, http_buffer *out, const wire_head *h)
 {
-    gate_buffer_format(out, "HTTP/1.1 %d ", h->status);
-    gate_buffer_add(out, h->reason.at, h->reason.size);
-    gate_buffer_text(out, "\r\n");
+    http_buffer_format(out, "HTTP/1.1 %d ", h->status);
+    http_buffer_add(out, h->reason.at, h->reason.size);
+    http_buffer_text(out, "\r\n");
     gate_write_fields(out, h);
     if (h->status >= 200) {
         x->answer_framing = client_framing(x, h);
         if (x->answer_framing == WIRE_CHUNKED)
-            gate_buffer_text(out, "Transfer-Encoding: chunked\r\n");
+            http_buffer_text(out, "Transfer-Encoding: chunked\r\n");
         if (x->close)
-            gate_buffer_text(out, "Connection: close\r\n");
+            http_buffer_text(out, "Connection: close\r\n");
         else if (x->minor == 0)
-            gate_buffer_text(out, "Connection: keep-alive\r\n");
+            http_buffer_text(out, "Connection: keep-alive\r\n");
     }
-    gate_buffer_text(out, "\r\n");
+    http_buffer_text(out, "\r\n");
 }
 
-void gate_write_part(gate_exchange *x, gate_buffer *out, wire_text part)
+void gate_write_part(gate_exchange *x, http_buffer *out, wire_text part)
 {
     if (x->answer_framing == WIRE_CHUNKED)
         gate_write_chunk(out, part);
     else
-        gate_buffer_add(out, part.at, part.size);
+        http_buffer_add(out, part.at, part.size);
 }
 
-void gate_write_end(gate_exchange *x, gate_buffer *out, const wire_body *body)
+void gate_write_end(gate_exchange *x, http_buffer *out, const wire_body *body)
 {
     if (x->answer_framing == WIRE_CHUNKED)
         gate_write_trailers(out, body);
@@ -228,13 +228,13 @@ void gate_write_end(gate_exchange *x, gate_buffer *out, const wire_body *body)
 
 /* ---- The request, written anew --------------------------------------------------------------- */
 
-static void write_all(gate_buffer *out, const wire_head *h, const char *name, const char *end)
+static void write_all(http_buffer *out, const wire_head *h, const char *name, const char *end)
 {
     const wire_field *f;
 
     for (size_t i = 0; (f = wire_find(h, name, i)); i++) {
-        gate_buffer_add(out, f->value.at, f->value.size);
-        gate_buffer_text(out, end);
+        http_buffer_add(out, f->value.at, f->value.size);
+        http_buffer_text(out, end);
     }
 }
 
@@ -245,20 +245,20 @@ static void write_forwarded(gate_exchange *x, const wire_head *h)
     bool trusted = gate_config_trusts(x->config, &c->address);
     const wire_field *proto = trusted ? wire_find(h, "X-Forwarded-Proto", 0) : NULL,
                      *host = trusted ? wire_find(h, "X-Forwarded-Host", 0) : NULL;
-    gate_buffer *out = &x->request;
+    http_buffer *out = &x->request;
 
-    gate_buffer_text(out, "X-Forwarded-For: ");
+    http_buffer_text(out, "X-Forwarded-For: ");
     if (trusted)
         write_all(out, h, "X-Forwarded-For", ", ");
-    gate_buffer_format(out, "%s\r\nX-Forwarded-Proto: ", c->address_text);
+    http_buffer_format(out, "%s\r\nX-Forwarded-Proto: ", c->address_text);
     if (proto)
-        gate_buffer_add(out, proto->value.at, proto->value.size);
+        http_buffer_add(out, proto->value.at, proto->value.size);
     else
-        gate_buffer_text(out, c->link.tls ? "https" : "http");
-    gate_buffer_text(out, "\r\nX-Forwarded-Host: ");
-    gate_buffer_add(out, host ? host->value.at : h->host.at,
+        http_buffer_text(out, c->link.tls ? "https" : "http");
+    http_buffer_text(out, "\r\nX-Forwarded-Host: ");
+    http_buffer_add(out, host ? host->value.at : h->host.at,
                     host ? host->value.size : h->host.size);
-    gate_buffer_format(out, "\r\nVia: 1.%d dibs\r\n", h->minor);
+    http_buffer_format(out, "\r\nVia: 1.%d dibs\r\n", h->minor);
 }
 
 /* What the gateway says itself; and names that an application may take for those that the gateway reads. */
@@ -281,18 +281,18 @@ static bool is_ours(const gate_exchange *x, wire_text name)
 /* Without the framing and the empty line, which gate_exchange_forward adds. */
 static void write_request(gate_exchange *x, wire_head *h, const char *path, wire_text query)
 {
-    gate_buffer *out = &x->request;
+    http_buffer *out = &x->request;
 
     for (size_t i = 0; i < h->count; i++) {
         wire_field *f = &h->field[i];
         f->hop |= is_ours(x, f->name) ||
                   (x->guard && (wire_is(f->name, "Expect") || wire_is(f->name, "Content-Length")));
     }
-    gate_buffer_add(out, h->method.at, h->method.size);
-    gate_buffer_text(out, " ");
-    gate_buffer_text(out, path);
-    gate_buffer_add(out, query.at, query.size);
-    gate_buffer_text(out, " HTTP/1.1\r\n");
+    http_buffer_add(out, h->method.at, h->method.size);
+    http_buffer_text(out, " ");
+    http_buffer_text(out, path);
+    http_buffer_add(out, query.at, query.size);
+    http_buffer_text(out, " HTTP/1.1\r\n");
     gate_write_fields(out, h);
     write_forwarded(x, h);
 }
@@ -300,8 +300,8 @@ static void write_request(gate_exchange *x, wire_head *h, const char *path, wire
 void gate_exchange_forward(gate_exchange *x)
 {
     if (x->framing == WIRE_CHUNKED)
-        gate_buffer_text(&x->request, "Transfer-Encoding: chunked\r\n");
-    gate_buffer_text(&x->request, "\r\n");
+        http_buffer_text(&x->request, "Transfer-Encoding: chunked\r\n");
+    http_buffer_text(&x->request, "\r\n");
     gate_upstream_ask(x);
 }
 
@@ -404,7 +404,7 @@ void gate_exchange_begin(gate_client *c, wire_head *h)
 
 bool gate_exchange_wants_body(const gate_exchange *x)
 {
-    return x->guard || (x->up && gate_buffer_size(&x->up->out) < GATE_WINDOW);
+    return x->guard || (x->up && http_buffer_size(&x->up->out) < GATE_WINDOW);
 }
 
 void gate_exchange_body(gate_exchange *x, wire_text part)
@@ -418,7 +418,7 @@ void gate_exchange_body(gate_exchange *x, wire_text part)
     if (x->framing == WIRE_CHUNKED)
         gate_write_chunk(&u->out, part);
     else
-        gate_buffer_add(&u->out, part.at, part.size);
+        http_buffer_add(&u->out, part.at, part.size);
     gate_upstream_go(u);
 }
 
@@ -511,7 +511,7 @@ void gate_exchange_finish(gate_exchange *x, bool broken)
         gate_client_answered(c); /* still reads x->close */
     }
     gate_guard_free(x);
-    gate_buffer_free(&x->request);
+    http_buffer_free(&x->request);
     gate_config_drop(x->config);
     free(x);
 }

@@ -61,7 +61,7 @@ struct gate_upstream {
     gate_exchange *x; /* NULL: idle */
     gate_addresses *addresses;
     const struct addrinfo *address; /* of these: the one that is tried, or connected */
-    gate_buffer in, out;
+    http_buffer in, out;
     size_t seen;
     wire_body body;
     http_timer timer;
@@ -93,7 +93,7 @@ struct gate_client {
     gate *g;
     gate_exchange *x; /* NULL: between requests */
     gate_stage stage;
-    gate_buffer in, out;
+    http_buffer in, out;
     size_t seen;
     wire_body body; /* of the request */
     http_timer timer;
@@ -128,7 +128,7 @@ struct gate_exchange {
     bool head, repeatable; /* HEAD; safe to send twice */
     int minor;
     bool close;                  /* the client's connection ends with it */
-    gate_buffer request;         /* its head as it is sent on; behind it the body if that is here */
+    http_buffer request;         /* its head as it is sent on; behind it the body if that is here */
     wire_framing framing;        /* of the request as it is sent on */
     bool complete;               /* the whole request is in the connection's buffer, or sent */
     wire_framing answer_framing; /* as the client gets it */
@@ -161,19 +161,19 @@ void gate_exchange_forward(gate_exchange *x);
 void gate_exchange_finish(gate_exchange *x, bool broken);
 
 /* An answer of the gateway's own, in `out`. The exchange goes on until it is finished. */
-void gate_problem(gate_exchange *x, gate_buffer *out, int http, dibs_status status, int retry_s,
+void gate_problem(gate_exchange *x, http_buffer *out, int http, dibs_status status, int retry_s,
                   const char *headers, const char *format, ...)
     __attribute__((format(printf, 7, 8)));
 /* Sends it, and finishes the exchange. */
 void gate_refuse(gate_exchange *x, int http, dibs_status status, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-void gate_write_fields(gate_buffer *out, const wire_head *h);
-void gate_write_chunk(gate_buffer *out, wire_text part);
-void gate_write_trailers(gate_buffer *out, const wire_body *body);
+void gate_write_fields(http_buffer *out, const wire_head *h);
+void gate_write_chunk(http_buffer *out, wire_text part);
+void gate_write_trailers(http_buffer *out, const wire_body *body);
 /* The head of an answer for this client: its framing may differ from the application's. */
-void gate_write_head(gate_exchange *x, gate_buffer *out, const wire_head *h);
-void gate_write_part(gate_exchange *x, gate_buffer *out, wire_text part);
-void gate_write_end(gate_exchange *x, gate_buffer *out, const wire_body *body);
+void gate_write_head(gate_exchange *x, http_buffer *out, const wire_head *h);
+void gate_write_part(gate_exchange *x, http_buffer *out, wire_text part);
+void gate_write_end(gate_exchange *x, http_buffer *out, const wire_body *body);
 int gate_failure_status(gate_failure why);
 const char *gate_failure_text(gate_failure why);
 

@@ -22,7 +22,7 @@ void gate_guard_deliver(gate_guard *g)
     gate_exchange *x = g->x;
 
     if (x->client && !g->broken)
-        gate_buffer_add(&x->client->out, gate_buffer_start(&g->tail), gate_buffer_size(&g->tail));
+        http_buffer_add(&x->client->out, http_buffer_start(&g->tail), http_buffer_size(&g->tail));
     gate_exchange_finish(x, g->broken);
 }
 
@@ -38,7 +38,7 @@ static void let_client_go(gate_guard *g)
 
     if (!c || !g->own)
         return;
-    gate_buffer_add(&c->out, gate_buffer_start(&g->tail), gate_buffer_size(&g->tail));
+    http_buffer_add(&c->out, http_buffer_start(&g->tail), http_buffer_size(&g->tail));
     gate_client_answered(c);
     g->x->client = NULL;
 }
@@ -85,7 +85,7 @@ static void on_settled(void *data, dibs_outcome *o)
 void gate_guard_settle(gate_guard *g, dibs_op op)
 {
     gate_exchange *x = g->x;
-    gate_buffer all = {0};
+    http_buffer all = {0};
     dibs_request r = {.op = op, .once = g->once, .number = x->status};
     dibs_error err;
 
@@ -96,11 +96,11 @@ void gate_guard_settle(gate_guard *g, dibs_op op)
     }
     if (op == DIBS_OP_ONCE_FINISH) {
         gate_stored_encode(&all, &g->head, g->too_large ? NULL : &g->kept, &g->trailers);
-        r.data = gate_buffer_start(&all);
-        r.size = gate_buffer_size(&all);
+        r.data = http_buffer_start(&all);
+        r.size = http_buffer_size(&all);
     }
     g->busy = !all.failed && gate_ask(x->g, &r, on_settled, g, NULL, &err) == DIBS_OK;
-    gate_buffer_free(&all);
+    http_buffer_free(&all);
     if (!g->busy)
         http_timer_set(x->g->http, &g->timer, PAUSE_MS, on_pause);
 }
@@ -115,14 +115,14 @@ static gate_on_error judge_answer(const gate_route *route, int status)
 void gate_guard_head(gate_exchange *x, const wire_head *h)
 {
     gate_guard *g = x->guard;
-    gate_buffer *out;
+    http_buffer *out;
 
     g->verdict = judge_answer(x->route, h->status);
     if (g->claimed)
         gate_stored_head(&g->head, h, x->route->set_cookie);
     if (!x->client)
         return;
-    gate_buffer_drop(&g->tail, gate_buffer_size(&g->tail));
+    http_buffer_drop(&g->tail, http_buffer_size(&g->tail));
     g->hold = h->framing == WIRE_EMPTY || (h->framing == WIRE_LENGTH && h->length == 0) ||
               (x->minor == 0 && h->framing != WIRE_LENGTH);
     out = g->hold && g->claimed ? &g->tail : &x->client->out;
@@ -136,25 +136,25 @@ static void collect(gate_guard *g, wire_text part)
 
     if (g->verdict != GATE_KEEP || g->too_large || !g->claimed)
         return;
-    if (gate_buffer_size(&g->kept) + part.size > limit ||
-        gate_buffer_size(&g->kept) + part.size + gate_buffer_size(&g->head) > room) {
+    if (http_buffer_size(&g->kept) + part.size > limit ||
+        http_buffer_size(&g->kept) + part.size + http_buffer_size(&g->head) > room) {
         g->too_large = true;
-        gate_buffer_free(&g->kept);
+        http_buffer_free(&g->kept);
         return;
     }
-    gate_buffer_add(&g->kept, part.at, part.size);
+    http_buffer_add(&g->kept, part.at, part.size);
 }
 
 /* The end of a body of known length is its last byte. */
 static void send_but_last(gate_exchange *x, gate_guard *g, wire_text part)
 {
-    gate_buffer *out = &x->client->out;
+    http_buffer *out = &x->client->out;
 
-    if (gate_buffer_size(&g->tail) > 0)
-        gate_buffer_add(out, gate_buffer_start(&g->tail), gate_buffer_size(&g->tail));
-    gate_buffer_drop(&g->tail, gate_buffer_size(&g->tail));
-    gate_buffer_add(out, part.at, part.size - 1);
-    gate_buffer_add(&g->tail, part.at + part.size - 1, 1);
+    if (http_buffer_size(&g->tail) > 0)
+        http_buffer_add(out, http_buffer_start(&g->tail), http_buffer_size(&g->tail));
+    http_buffer_drop(&g->tail, http_buffer_size(&g->tail));
+    http_buffer_add(out, part.at, part.size - 1);
+    http_buffer_add(&g->tail, part.at + part.size - 1, 1);
 }
 
 void gate_guard_part(gate_exchange *x, wire_text part)
@@ -164,9 +164,9 @@ void gate_guard_part(gate_exchange *x, wire_text part)
     collect(g, part);
     if (!x->client)
         return;
-    if (g->hold && g->claimed && gate_buffer_size(&g->tail) + part.size > x->g->answer_max) {
-        gate_buffer_add(&x->client->out, gate_buffer_start(&g->tail), gate_buffer_size(&g->tail));
-        gate_buffer_drop(&g->tail, gate_buffer_size(&g->tail));
+    if (g->hold && g->claimed && http_buffer_size(&g->tail) + part.size > x->g->answer_max) {
+        http_buffer_add(&x->client->out, http_buffer_start(&g->tail), http_buffer_size(&g->tail));
+        http_buffer_drop(&g->tail, http_buffer_size(&g->tail));
         g->hold = false;
         x->answered = true;
     }
@@ -187,7 +187,7 @@ void gate_guard_end(gate_exchange *x, const wire_body *body)
         gate_write_fields(&g->trailers, &trailers);
     g->too_large |=
         g->kept.failed || g->head.failed || g->trailers.failed ||
-        gate_buffer_size(&g->kept) + gate_buffer_size(&g->head) + gate_buffer_size(&g->trailers) >
+        http_buffer_size(&g->kept) + http_buffer_size(&g->head) + http_buffer_size(&g->trailers) >
             x->g->answer_max;
     if (x->client)
         gate_write_end(x, &g->tail, body);
@@ -208,7 +208,7 @@ static void fail(gate_guard *g, const char *headers)
     gate_exchange *x = g->x;
     gate_failure why = g->failure;
 
-    gate_buffer_drop(&g->tail, gate_buffer_size(&g->tail));
+    http_buffer_drop(&g->tail, http_buffer_size(&g->tail));
     g->broken = x->answered;
     g->own = !x->answered;
     x->result = GATE_FAILED;
@@ -286,11 +286,11 @@ void gate_guard_free(gate_exchange *x)
     gate_hash_end(g->hash, hash);
     free(g->path);
     free(g->query);
-    gate_buffer_free(&g->body);
-    gate_buffer_free(&g->head);
-    gate_buffer_free(&g->kept);
-    gate_buffer_free(&g->trailers);
-    gate_buffer_free(&g->tail);
+    http_buffer_free(&g->body);
+    http_buffer_free(&g->head);
+    http_buffer_free(&g->kept);
+    http_buffer_free(&g->trailers);
+    http_buffer_free(&g->tail);
     free(g);
 }
 

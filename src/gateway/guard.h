@@ -22,7 +22,7 @@ struct gate_guard {
     char *path;
     char *query;
     unsigned char fingerprint[GATE_HASH_SIZE];
-    gate_buffer body;
+    http_buffer body;
 
     dibs_once *once; /* the claim, or what is known of the key */
     uint64_t asked;  /* the begin that is out */
@@ -36,10 +36,10 @@ struct gate_guard {
 
     gate_on_error verdict;            /* of the answer */
     gate_failure failure;             /* why there is none */
-    gate_buffer head, kept, trailers; /* what is stored */
+    http_buffer head, kept, trailers; /* what is stored */
     bool too_large;
     bool hold; /* the whole answer is held back: its end could not be told from a broken one */
-    gate_buffer tail; /* what the client gets when the claim is finished */
+    http_buffer tail; /* what the client gets when the claim is finished */
     bool broken;      /* the client must not take its answer for whole */
     bool own;         /* the answer is the gateway's */
     bool issues;      /* a request for a token */

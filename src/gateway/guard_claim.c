@@ -9,26 +9,26 @@
 
 /* ---- The claim --------------------------------------------------------------------------------- */
 
-static void write_replayed_head(gate_exchange *x, gate_buffer *out, gate_stored *s)
+static void write_replayed_head(gate_exchange *x, http_buffer *out, gate_stored *s)
 {
     char date[64];
     time_t now = time(NULL);
     struct tm t;
 
     strftime(date, sizeof date, "Date: %a, %d %b %Y %H:%M:%S GMT\r\n", gmtime_r(&now, &t));
-    gate_buffer_format(out, "HTTP/1.1 %d ", s->head.status);
-    gate_buffer_add(out, s->head.reason.at, s->head.reason.size);
-    gate_buffer_text(out, "\r\n");
+    http_buffer_format(out, "HTTP/1.1 %d ", s->head.status);
+    http_buffer_add(out, s->head.reason.at, s->head.reason.size);
+    http_buffer_text(out, "\r\n");
     gate_write_fields(out, &s->head);
-    gate_buffer_text(out, date);
-    gate_buffer_text(out, "Idempotent-Replayed: true\r\n");
+    http_buffer_text(out, date);
+    http_buffer_text(out, "Idempotent-Replayed: true\r\n");
     x->answer_framing = s->trailers.trailer_size > 0 && x->minor > 0 ? WIRE_CHUNKED : WIRE_LENGTH;
     if (x->answer_framing == WIRE_CHUNKED)
-        gate_buffer_text(out, "Transfer-Encoding: chunked\r\n");
+        http_buffer_text(out, "Transfer-Encoding: chunked\r\n");
     else if (!wire_find(&s->head, "Content-Length", 0) && s->head.status != 204 &&
              s->head.status != 304)
-        gate_buffer_format(out, "Content-Length: %zu\r\n", s->body.size);
-    gate_buffer_text(out, x->close        ? "Connection: close\r\n\r\n"
+        http_buffer_format(out, "Content-Length: %zu\r\n", s->body.size);
+    http_buffer_text(out, x->close        ? "Connection: close\r\n\r\n"
                           : x->minor == 0 ? "Connection: keep-alive\r\n\r\n"
                                           : "\r\n");
 }

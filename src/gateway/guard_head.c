@@ -138,7 +138,7 @@ bool gate_guard_expect_body(gate_exchange *x, const wire_head *h)
     if (h->framing == WIRE_LENGTH && h->length > (uint64_t)x->config->limits.body)
         return refuse(x, 413, DIBS_INVALID, "the body is larger than limits.body of the gateway");
     if (h->expects && (h->framing == WIRE_CHUNKED || h->length > 0))
-        gate_buffer_text(&x->client->out, "HTTP/1.1 100 Continue\r\n\r\n");
+        http_buffer_text(&x->client->out, "HTTP/1.1 100 Continue\r\n\r\n");
     return true;
 }
 
@@ -165,10 +165,10 @@ void gate_guard_body(gate_exchange *x, wire_text part)
 {
     gate_guard *g = x->guard;
 
-    if (gate_buffer_size(&g->body) + part.size > (size_t)x->config->limits.body) {
+    if (http_buffer_size(&g->body) + part.size > (size_t)x->config->limits.body) {
         gate_refuse(x, 413, DIBS_INVALID, "the body is larger than limits.body of the gateway");
         return;
     }
     gate_hash_add(g->hash, part.at, part.size);
-    gate_buffer_add(&g->body, part.at, part.size);
+    http_buffer_add(&g->body, part.at, part.size);
 }

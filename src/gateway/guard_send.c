@@ -66,13 +66,13 @@ static void forward(gate_guard *g)
         return;
     }
     if (g->keyed)
-        gate_buffer_format(&x->request, "Dibs-Attempt: %u\r\n", g->attempt);
+        http_buffer_format(&x->request, "Dibs-Attempt: %u\r\n", g->attempt);
     if (x->framing != WIRE_EMPTY)
-        gate_buffer_format(&x->request, "Content-Length: %zu\r\n", gate_buffer_size(&g->body));
-    gate_buffer_text(&x->request, "\r\n");
-    if (gate_buffer_size(&g->body) > 0)
-        gate_buffer_add(&x->request, gate_buffer_start(&g->body), gate_buffer_size(&g->body));
-    gate_buffer_free(&g->body);
+        http_buffer_format(&x->request, "Content-Length: %zu\r\n", http_buffer_size(&g->body));
+    http_buffer_text(&x->request, "\r\n");
+    if (http_buffer_size(&g->body) > 0)
+        http_buffer_add(&x->request, http_buffer_start(&g->body), http_buffer_size(&g->body));
+    http_buffer_free(&g->body);
     gate_upstream_ask(x);
 }
 

@@ -25,7 +25,7 @@ static void on_issued(void *data, dibs_outcome *o)
         return;
     }
     x->status = 201;
-    gate_buffer_format(
+    http_buffer_format(
         &g->tail,
         "HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n"
         "Content-Length: %d\r\n%s\r\n%s",

@@ -138,14 +138,14 @@ static ssize_t receive(gate_link *l, char *to, size_t size)
     return n;
 }
 
-bool gate_link_read(gate_link *l, gate_buffer *b, size_t size)
+bool gate_link_read(gate_link *l, http_buffer *b, size_t size)
 {
     char *to;
     ssize_t n;
 
     if (l->fd < 0 || !l->can_read || l->ended || !shake(l))
         return false;
-    to = gate_buffer_reserve(b, size);
+    to = http_buffer_reserve(b, size);
     n = to ? receive(l, to, size) : -1;
     if (n > 0) {
         b->to += (size_t)n;
@@ -171,14 +171,14 @@ static ssize_t deliver(gate_link *l, const char *from, size_t size)
     return n;
 }
 
-void gate_link_write(gate_link *l, gate_buffer *b)
+void gate_link_write(gate_link *l, http_buffer *b)
 {
     if (b->failed)
         l->failed = true;
-    while (l->fd >= 0 && !l->failed && gate_buffer_size(b) > 0 && l->can_write && shake(l)) {
-        ssize_t n = deliver(l, gate_buffer_start(b), gate_buffer_size(b));
+    while (l->fd >= 0 && !l->failed && http_buffer_size(b) > 0 && l->can_write && shake(l)) {
+        ssize_t n = deliver(l, http_buffer_start(b), http_buffer_size(b));
         if (n >= 0)
-            gate_buffer_drop(b, (size_t)n);
+            http_buffer_drop(b, (size_t)n);
         else if (errno == EAGAIN)
             l->can_write = false;
         else

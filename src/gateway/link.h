@@ -5,7 +5,7 @@
 #ifndef DIBS_GATEWAY_LINK_H
 #define DIBS_GATEWAY_LINK_H
 
-#include "gateway/buffer.h"
+#include "http/buffer.h"
 
 #include <sys/socket.h>
 #include <sys/types.h>
@@ -40,9 +40,9 @@ bool gate_link_open(gate_link *l, gate_loop *loop, int fd, struct gnutls_session
 /* Closes it now; `released` is called later. */
 void gate_link_close(gate_link *l, bool abort);
 /* Appends what has come to `b`, up to `size` bytes. False: there is nothing now. */
-bool gate_link_read(gate_link *l, gate_buffer *b, size_t size);
+bool gate_link_read(gate_link *l, http_buffer *b, size_t size);
 /* Sends what is in `b` as far as possible. */
-void gate_link_write(gate_link *l, gate_buffer *b);
+void gate_link_write(gate_link *l, http_buffer *b);
 /* `ready` is called again soon: others come first. */
 void gate_link_again(gate_link *l);
 /* Has an idle peer closed the connection, or sent what nobody asked for? */

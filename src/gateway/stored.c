@@ -14,46 +14,46 @@ static bool is_private(wire_text name, bool set_cookie)
            (!set_cookie && (wire_is(name, "Set-Cookie") || wire_is(name, "Set-Cookie2")));
 }
 
-static void add(gate_buffer *out, wire_text t)
+static void add(http_buffer *out, wire_text t)
 {
-    gate_buffer_add(out, t.at, t.size);
+    http_buffer_add(out, t.at, t.size);
 }
 
-void gate_stored_head(gate_buffer *out, const wire_head *h, bool set_cookie)
+void gate_stored_head(http_buffer *out, const wire_head *h, bool set_cookie)
 {
-    gate_buffer_format(out, "HTTP/1.1 %d ", h->status);
+    http_buffer_format(out, "HTTP/1.1 %d ", h->status);
     add(out, h->reason);
-    gate_buffer_text(out, "\r\n");
+    http_buffer_text(out, "\r\n");
     for (size_t i = 0; i < h->count; i++) {
         const wire_field *f = &h->field[i];
         if (f->hop || is_private(f->name, set_cookie))
             continue;
         if (wire_is(f->name, "Date"))
-            gate_buffer_text(out, "Dibs-First-Date");
+            http_buffer_text(out, "Dibs-First-Date");
         else
             add(out, f->name);
-        gate_buffer_text(out, ": ");
+        http_buffer_text(out, ": ");
         add(out, f->value);
-        gate_buffer_text(out, "\r\n");
+        http_buffer_text(out, "\r\n");
     }
-    gate_buffer_text(out, "\r\n");
+    http_buffer_text(out, "\r\n");
 }
 
-void gate_stored_encode(gate_buffer *out, const gate_buffer *head, const gate_buffer *body,
-                        const gate_buffer *trailers)
+void gate_stored_encode(http_buffer *out, const http_buffer *head, const http_buffer *body,
+                        const http_buffer *trailers)
 {
-    size_t behind = body ? gate_buffer_size(trailers) : 0;
+    size_t behind = body ? http_buffer_size(trailers) : 0;
 
-    gate_buffer_text(out, magic);
+    http_buffer_text(out, magic);
     if (body)
-        gate_buffer_format(out, "%zu %zu\n", gate_buffer_size(body), behind);
+        http_buffer_format(out, "%zu %zu\n", http_buffer_size(body), behind);
     else
-        gate_buffer_text(out, "-\n");
-    gate_buffer_add(out, head->data + head->from, gate_buffer_size(head));
+        http_buffer_text(out, "-\n");
+    http_buffer_add(out, head->data + head->from, http_buffer_size(head));
     if (body)
-        gate_buffer_add(out, body->data + body->from, gate_buffer_size(body));
+        http_buffer_add(out, body->data + body->from, http_buffer_size(body));
     if (behind)
-        gate_buffer_add(out, trailers->data + trailers->from, behind);
+        http_buffer_add(out, trailers->data + trailers->from, behind);
 }
 
 bool gate_stored_decode(const char *data, size_t size, gate_stored *out)

@@ -10,8 +10,8 @@
 #ifndef DIBS_GATEWAY_STORED_H
 #define DIBS_GATEWAY_STORED_H
 
-#include "gateway/buffer.h"
 #include "gateway/wire.h"
+#include "http/buffer.h"
 
 typedef struct gate_stored {
     bool kept; /* false: executed, but its answer was too large */
@@ -21,10 +21,10 @@ typedef struct gate_stored {
 } gate_stored;
 
 /* The head as it is kept: without what belongs to the connection, to this client or to this moment. */
-void gate_stored_head(gate_buffer *out, const wire_head *h, bool set_cookie);
+void gate_stored_head(http_buffer *out, const wire_head *h, bool set_cookie);
 /* All of it; `body` NULL: it is not kept. `trailers` are written lines. */
-void gate_stored_encode(gate_buffer *out, const gate_buffer *head, const gate_buffer *body,
-                        const gate_buffer *trailers);
+void gate_stored_encode(http_buffer *out, const http_buffer *head, const http_buffer *body,
+                        const http_buffer *trailers);
 /* False: nobody wrote this. The texts stay in `data`. */
 bool gate_stored_decode(const char *data, size_t size, gate_stored *out);
 

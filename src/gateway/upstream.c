@@ -167,8 +167,8 @@ static void on_released(gate_link *l)
     gate_upstream *u = (gate_upstream *)((char *)l - offsetof(gate_upstream, link));
 
     drop_addresses(u->addresses);
-    gate_buffer_free(&u->in);
-    gate_buffer_free(&u->out);
+    http_buffer_free(&u->in);
+    http_buffer_free(&u->out);
     free(u->body.trailer);
     free(u);
 }
@@ -212,7 +212,7 @@ static void release(gate_upstream *u, bool reuse)
     u->x = NULL;
     free(u->body.trailer);
     u->body = (wire_body){0};
-    if (reuse && gate_buffer_size(&u->in) == 0 && gate_buffer_size(&u->out) == 0 &&
+    if (reuse && http_buffer_size(&u->in) == 0 && http_buffer_size(&u->out) == 0 &&
         !u->link.ended && !u->link.failed && !g->draining)
         put_idle(u);
     else
@@ -236,7 +236,7 @@ static bool send_again(gate_upstream *u)
     gate *g = u->g;
     gate_exchange *x = u->x;
 
-    if (!u->reused || u->answering || !x->repeatable || gate_buffer_size(&u->in) > 0)
+    if (!u->reused || u->answering || !x->repeatable || http_buffer_size(&u->in) > 0)
         return false;
     x->up = NULL;
     u->x = NULL;
@@ -346,7 +346,7 @@ static void try_next_address(gate_upstream *u)
         return;
     }
     other->out = u->out;
-    u->out = (gate_buffer){0};
+    u->out = (http_buffer){0};
     other->at_ms = http_now_ms();
     other->x = x;
     u->x = NULL;
@@ -402,9 +402,9 @@ static void give(gate_exchange *x, gate_upstream *u)
     u->seen = 0;
     u->at_ms = http_now_ms();
     set_timer(u, u->connected ? timeout_of(x) : CONNECT_MS);
-    gate_buffer_add(&u->out, gate_buffer_start(&x->request), gate_buffer_size(&x->request));
+    http_buffer_add(&u->out, http_buffer_start(&x->request), http_buffer_size(&x->request));
     if (!x->repeatable)
-        gate_buffer_free(&x->request);
+        http_buffer_free(&x->request);
     gate_upstream_go(u);
 }
 
@@ -495,7 +495,7 @@ static bool read_head(gate_upstream *u)
     gate_exchange *x = u->x;
     wire_head h;
     const char *why;
-    ssize_t size = wire_answer(gate_buffer_start(&u->in), gate_buffer_size(&u->in), &u->seen,
+    ssize_t size = wire_answer(http_buffer_start(&u->in), http_buffer_size(&u->in), &u->seen,
                                (size_t)x->config->limits.head * 4, x->head, &h, &why);
 
     if (size < 0 || (size > 0 && h.status == 101)) {
@@ -512,7 +512,7 @@ static bool read_head(gate_upstream *u)
     }
     gate_exchange_head(x, &h);
     if (u->x)
-        gate_buffer_drop(&u->in, (size_t)size);
+        http_buffer_drop(&u->in, (size_t)size);
     return true;
 }
 
@@ -532,7 +532,7 @@ static bool read_body(gate_upstream *u)
 {
     wire_text part;
     ssize_t taken =
-        wire_body_take(&u->body, gate_buffer_start(&u->in), gate_buffer_size(&u->in), &part);
+        wire_body_take(&u->body, http_buffer_start(&u->in), http_buffer_size(&u->in), &part);
 
     if (taken < 0) {
         fail(u, GATE_GARBLED);
@@ -542,7 +542,7 @@ static bool read_body(gate_upstream *u)
         gate_exchange_part(u->x, part);
     if (!u->x)
         return false;
-    gate_buffer_drop(&u->in, (size_t)taken);
+    http_buffer_drop(&u->in, (size_t)taken);
     return taken > 0;
 }
 
@@ -556,7 +556,7 @@ static bool step(gate_upstream *u)
     u->held = !gate_exchange_has_room(u->x);
     if (u->held)
         return false;
-    if (gate_buffer_size(&u->in) > 0 && (u->answering ? read_body(u) : read_head(u)))
+    if (http_buffer_size(&u->in) > 0 && (u->answering ? read_body(u) : read_head(u)))
         return true;
     if (!u->x || u->link.fd < 0)
         return false;
@@ -575,16 +575,16 @@ static bool step(gate_upstream *u)
 
 static void send_out(gate_upstream *u)
 {
-    size_t before = gate_buffer_size(&u->out);
+    size_t before = http_buffer_size(&u->out);
 
     if (before == 0)
         return;
     gate_link_write(&u->link, &u->out);
-    if (gate_buffer_size(&u->out) == before)
+    if (http_buffer_size(&u->out) == before)
         return;
     u->sent = true;
     u->at_ms = http_now_ms();
-    if (before >= GATE_WINDOW && gate_buffer_size(&u->out) < GATE_WINDOW && u->x && u->x->client &&
+    if (before >= GATE_WINDOW && http_buffer_size(&u->out) < GATE_WINDOW && u->x && u->x->client &&
         !u->x->complete)
         gate_client_go(u->x->client);
 }
@@ -599,7 +599,7 @@ static bool go_once(gate_upstream *u)
         gate_client_go(u->x->client);
     return u->x && u->link.fd >= 0 && !u->link.failed &&
            ((u->held && gate_exchange_has_room(u->x)) ||
-            (gate_buffer_size(&u->out) > 0 && u->link.can_write));
+            (http_buffer_size(&u->out) > 0 && u->link.can_write));
 }
 
 void gate_upstream_go(gate_upstream *u)

@@ -117,7 +117,7 @@ void http__watch_suspended(http_exchange *x)
     http_timer_set(x->server, &x->connection->timer, LOOK_AFTER_MS, on_still_waiting);
 }
 
-static void tell_gone(http_exchange *x)
+static void report_gone(http_exchange *x)
 {
     void (*gone)(void *) = x->gone;
 
@@ -134,7 +134,7 @@ void http__connection_gone(http__connection *c)
     unwatch(c);
     if (!x)
         return;
-    tell_gone(x);
+    report_gone(x);
     http__resume(x);
 }
 
@@ -173,9 +173,8 @@ static void drop_input(http_exchange *x)
     free(x->given);
     x->given = NULL;
     x->given_count = x->given_room = 0;
-    free(x->body);
-    x->body = NULL;
-    x->size = x->room = 0;
+    http_buffer_free(&x->body);
+    x->received = 0;
 }
 
 static enum MHD_Result send_answer(http_exchange *x)
@@ -207,41 +206,16 @@ static enum MHD_Result on_head(http_exchange *x, const char *url)
     return x->response && has_body(x) ? send_answer(x) : MHD_YES;
 }
 
-static bool grow(http_exchange *x, size_t more)
-{
-    size_t room = x->room ? x->room : 512;
-    char *body;
-
-    while (room < x->size + more + 1)
-        room *= 2;
-    if (room == x->room)
-        return true;
-    body = realloc(x->body, room);
-    if (!body)
-        return false;
-    x->body = body;
-    x->room = room;
-    return true;
-}
-
 static enum MHD_Result on_upload(http_exchange *x, const char *upload, size_t *size)
 {
     size_t most = x->route && x->route->body_max ? x->route->body_max : HTTP_BODY;
 
-    if (x->size + *size > most)
-        x->too_long = true;
-    if (x->too_long) {
-        x->size += *size;
-        *size = 0;
-        return x->size > HTTP_DISCARD ? MHD_NO : MHD_YES;
-    }
-    if (!grow(x, *size))
-        return MHD_NO;
-    memcpy(x->body + x->size, upload, *size);
-    x->size += *size;
-    x->body[x->size] = '\0';
+    x->received += *size;
+    x->too_long |= x->received > most;
+    if (!x->too_long)
+        http_buffer_add(&x->body, upload, *size);
     *size = 0;
-    return MHD_YES;
+    return x->body.failed || x->received > (x->too_long ? HTTP_DISCARD : most) ? MHD_NO : MHD_YES;
 }
 
 static void handle(http_exchange *x)
@@ -324,7 +298,7 @@ void http__on_completed(void *listen, struct MHD_Connection *mhd, void **exchang
     if (!x)
         return;
     if (x->gone)
-        tell_gone(x);
+        report_gone(x);
     if (!x->sent || x->dead || (why != MHD_REQUEST_TERMINATED_COMPLETED_OK && !x->stream))
         x->status = x->sent && !x->dead ? x->status : 0;
     us = http__now_us() - x->began_us;
@@ -385,8 +359,8 @@ const char *http_header(const http_exchange *x, const char *name)
 
 const void *http_bytes(const http_exchange *x, size_t *size)
 {
-    *size = x->size;
-    return x->body;
+    *size = http_buffer_size(&x->body);
+    return http_buffer_start(&x->body);
 }
 
 const http_route *http_route_of(const http_exchange *x)

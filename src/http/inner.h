@@ -2,6 +2,7 @@
 #ifndef DIBS_HTTP_INNER_H
 #define DIBS_HTTP_INNER_H
 
+#include "http/buffer.h"
 #include "http/http.h"
 
 #include <gnutls/abstract.h>
@@ -119,9 +120,9 @@ struct http_exchange {
     const char *type;
     http__given *given; /* parameters, until the handler has returned */
     size_t given_count, given_room;
-    char *body;
-    size_t size, room;
-    char *allow; /* 405 and OPTIONS */
+    http_buffer body;
+    size_t received; /* of the body, kept or not */
+    char *allow;     /* 405 and OPTIONS */
     http__stream *stream;
     void (*gone)(void *data);
     void *gone_data;

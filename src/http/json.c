@@ -6,44 +6,15 @@
 #define _GNU_SOURCE
 #include "http/json.h"
 
+#include "http/buffer.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-typedef struct output {
-    char *at;
-    size_t size, room;
-    bool failed;
-} output;
-
-static char *reserve(output *t, size_t more)
-{
-    if (t->size + more > t->room) {
-        size_t room = (t->size + more) * 2;
-        char *at = realloc(t->at, room);
-        if (!at) {
-            t->failed = true;
-            return NULL;
-        }
-        t->at = at;
-        t->room = room;
-    }
-    return t->at + t->size;
-}
-
-static void put(output *t, const char *bytes, size_t size)
-{
-    char *to = reserve(t, size);
-
-    if (to) {
-        memcpy(to, bytes, size);
-        t->size += size;
-    }
-}
-
-static void put_integer(output *t, json_int_t value)
+static void put_integer(http_buffer *t, json_int_t value)
 {
     char digits[24], *at = digits + sizeof digits;
     unsigned long long left = value < 0 ? 0 - (unsigned long long)value : (unsigned long long)value;
@@ -53,7 +24,7 @@ static void put_integer(output *t, json_int_t value)
     while ((left /= 10) > 0);
     if (value < 0)
         *--at = '-';
-    put(t, at, (size_t)(digits + sizeof digits - at));
+    http_buffer_add(t, at, (size_t)(digits + sizeof digits - at));
 }
 
 static bool is_plain(unsigned char c)
@@ -61,77 +32,77 @@ static bool is_plain(unsigned char c)
     return c >= ' ' && c != '"' && c != '\\';
 }
 
-static void put_escape(output *t, unsigned char c)
+static void put_escape(http_buffer *t, unsigned char c)
 {
     static const char named[] = "\"\"\\\\\bb\ff\nn\rr\tt";
     char code[6] = "\\u00";
 
     for (size_t i = 0; i < sizeof named - 1; i += 2)
         if ((unsigned char)named[i] == c) {
-            put(t, (const char[]){'\\', named[i + 1]}, 2);
+            http_buffer_add(t, (const char[]){'\\', named[i + 1]}, 2);
             return;
         }
     code[4] = "0123456789ABCDEF"[c >> 4];
     code[5] = "0123456789ABCDEF"[c & 15];
-    put(t, code, sizeof code);
+    http_buffer_add(t, code, sizeof code);
 }
 
-static void put_string(output *t, const char *string, size_t size)
+static void put_string(http_buffer *t, const char *string, size_t size)
 {
     size_t from = 0;
 
-    put(t, "\"", 1);
+    http_buffer_add(t, "\"", 1);
     for (size_t i = 0; i < size; i++)
         if (!is_plain((unsigned char)string[i])) {
-            put(t, string + from, i - from);
+            http_buffer_add(t, string + from, i - from);
             put_escape(t, (unsigned char)string[i]);
             from = i + 1;
         }
-    put(t, string + from, size - from);
-    put(t, "\"", 1);
+    http_buffer_add(t, string + from, size - from);
+    http_buffer_add(t, "\"", 1);
 }
 
-static void put_value(output *t, const json_t *value);
+static void put_value(http_buffer *t, const json_t *value);
 
-static void put_object(output *t, const json_t *object)
+static void put_object(http_buffer *t, const json_t *object)
 {
     const char *key, *comma = "{";
     json_t *value;
 
     json_object_foreach((json_t *)(uintptr_t)object, key, value)
     {
-        put(t, comma, 1);
+        http_buffer_add(t, comma, 1);
         put_string(t, key, strlen(key));
-        put(t, ":", 1);
+        http_buffer_add(t, ":", 1);
         put_value(t, value);
         comma = ",";
     }
-    put(t, *comma == '{' ? "{}" : "}", *comma == '{' ? 2 : 1);
+    http_buffer_add(t, *comma == '{' ? "{}" : "}", *comma == '{' ? 2 : 1);
 }
 
-static void put_array(output *t, const json_t *array)
+static void put_array(http_buffer *t, const json_t *array)
 {
     size_t count = json_array_size(array);
 
-    put(t, "[", 1);
+    http_buffer_add(t, "[", 1);
     for (size_t i = 0; i < count; i++) {
         if (i > 0)
-            put(t, ",", 1);
+            http_buffer_add(t, ",", 1);
         put_value(t, json_array_get(array, i));
     }
-    put(t, "]", 1);
+    http_buffer_add(t, "]", 1);
 }
 
 /* How a real number is written, only jansson knows. */
-static void put_real(output *t, const json_t *value)
+static void put_real(http_buffer *t, const json_t *value)
 {
-    char *to = reserve(t, 64);
+    char *to = http_buffer_reserve(t, 64);
 
     if (to)
-        t->size += json_dumpb(value, to, 64, JSON_ENCODE_ANY);
+        t->to += json_dumpb(value, to, 64, JSON_ENCODE_ANY);
 }
 
-static void put_value(output *t, const json_t *value)
+static void put_value(http_buffer *t, const json_t *value)
 {
     switch (json_typeof(value)) {
     case JSON_OBJECT:
@@ -150,31 +121,29 @@ static void put_value(output *t, const json_t *value)
         put_real(t, value);
         break;
     case JSON_TRUE:
-        put(t, "true", 4);
+        http_buffer_add(t, "true", 4);
         break;
     case JSON_FALSE:
-        put(t, "false", 5);
+        http_buffer_add(t, "false", 5);
         break;
     default:
-        put(t, "null", 4);
+        http_buffer_add(t, "null", 4);
     }
 }
 
 char *http_json_text(const json_t *value, size_t *size)
 {
-    output t = {.room = 512, .at = malloc(512)};
+    http_buffer t = {0};
 
-    t.failed = !t.at;
-    if (value && !t.failed) {
+    if (value)
         put_value(&t, value);
-        put(&t, "", 1);
-    }
-    if (!value || t.failed) {
-        free(t.at);
+    if (!value || !http_buffer_reserve(&t, 0)) {
+        http_buffer_free(&t);
         return NULL;
     }
-    *size = t.size - 1;
-    return t.at;
+    *size = http_buffer_size(&t);
+    t.data[t.to] = '\0'; /* a real number has none */
+    return t.data;
 }
 
 /* ---- Reading --------------------------------------------------------------------------------- */

@@ -461,7 +461,8 @@ static bool parse(http_exchange *x)
     http_json_member members[PLAIN_MEMBERS];
     size_t count;
 
-    if (!http_json_plain(x->body, x->size, members, PLAIN_MEMBERS, &count))
+    if (!http_json_plain(http_buffer_start(&x->body), http_buffer_size(&x->body), members,
+                         PLAIN_MEMBERS, &count))
         return parse_all(x);
     for (size_t i = 0; i < count; i++)
         if (!give_plain(x, &members[i]))
@@ -472,7 +473,8 @@ static bool parse(http_exchange *x)
 static bool parse_all(http_exchange *x)
 {
     json_error_t where;
-    json_t *body = json_loadb(x->body, x->size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
+    json_t *body = json_loadb(http_buffer_start(&x->body), http_buffer_size(&x->body),
+                              JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
     bool good;
 
     if (!body) {
@@ -492,14 +494,14 @@ bool http__request_body(http_exchange *x)
 
     if (x->route->raw)
         return true;
-    if (!x->route->body && x->size > 0)
+    if (!x->route->body && http_buffer_size(&x->body) > 0)
         return refuse(x, NULL, "body", "this request has none");
     if (!x->route->body)
         return true;
-    if ((x->size > 0 || type) && !is_json_type(type)) {
+    if ((http_buffer_size(&x->body) > 0 || type) && !is_json_type(type)) {
         http_reply_problem(x, 415, DIBS_INVALID,
                            "send the body with Content-Type: application/json");
         return false;
     }
-    return x->size > 0 ? parse(x) : check_absent(x, x->route->body);
+    return http_buffer_size(&x->body) > 0 ? parse(x) : check_absent(x, x->route->body);
 }

@@ -17,9 +17,8 @@ struct http_shared {
 };
 
 struct http__stream {
-    char *data;
-    size_t from, size, room;
-    http_shared *share[SHARES]; /* sent after `data` */
+    http_buffer unsent;
+    http_shared *share[SHARES]; /* sent after `unsent` */
     size_t shares, share_from;
     bool ended;
 };
@@ -82,7 +81,7 @@ static ssize_t read_stream(void *data, uint64_t at, char *to, size_t most)
 {
     http_exchange *x = data;
     http__stream *t = x->stream;
-    size_t n = t->size - t->from < most ? t->size - t->from : most;
+    size_t waits = http_buffer_size(&t->unsent), n = waits < most ? waits : most;
 
     (void)at;
     if (x->dead)
@@ -93,15 +92,13 @@ static ssize_t read_stream(void *data, uint64_t at, char *to, size_t most)
         return MHD_CONTENT_READER_END_OF_STREAM;
     if (n == 0) {
         x->suspended = true;
-        t->from = t->size = t->room = 0;
-        free(t->data);
-        t->data = NULL;
+        http_buffer_free(&t->unsent);
         MHD_suspend_connection(x->connection->mhd);
         http__watch_now(x); /* its end is what somebody waits for */
         return 0;
     }
-    memcpy(to, t->data + t->from, n);
-    t->from += n;
+    memcpy(to, http_buffer_start(&t->unsent), n);
+    http_buffer_drop(&t->unsent, n);
     return (ssize_t)n;
 }
 
@@ -122,18 +119,10 @@ static bool append(http_exchange *x, const char *text, size_t size)
 {
     http__stream *t = x->stream;
 
-    if (!t || t->size - t->from + size > HTTP_UNSENT)
+    if (!t || http_buffer_size(&t->unsent) + size > HTTP_UNSENT ||
+        !http_buffer_reserve(&t->unsent, size))
         return false;
-    if (t->size + size > t->room) {
-        size_t room = (t->size + size) * 2;
-        char *data = realloc(t->data, room);
-        if (!data)
-            return false;
-        t->data = data;
-        t->room = room;
-    }
-    memcpy(t->data + t->size, text, size);
-    t->size += size;
+    http_buffer_add(&t->unsent, text, size);
     http__resume(x);
     return true;
 }
@@ -178,6 +167,6 @@ void http__stream_free(http__stream *t)
         return;
     while (t->shares > 0)
         http_shared_drop(t->share[--t->shares]);
-    free(t->data);
+    http_buffer_free(&t->unsent);
     free(t);
 }

@@ -53,7 +53,7 @@ static question *question_new(const char *host, const char *port)
     return q;
 }
 
-static dibs_status tell(int result, const char *host, dibs_error *err)
+static dibs_status explain(int result, const char *host, dibs_error *err)
 {
     if (result == EAI_MEMORY)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
@@ -81,7 +81,7 @@ static dibs_status ask(const dibs__env *env, question *q, dibs__deadline until,
     if (!dibs__detached_end(a))
         return status;
     if (status == DIBS_OK && q->result != 0)
-        status = tell(q->result, host, err);
+        status = explain(q->result, host, err);
     if (status == DIBS_OK) {
         *out = q->addresses;
         q->addresses = NULL;

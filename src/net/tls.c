@@ -204,7 +204,7 @@ static dibs__tls *tls_new(dibs__tls_context *context, int fd, const char *host)
     return t;
 }
 
-static dibs_status tell_handshake(SSL *ssl, const char *host, int kind, dibs_error *err)
+static dibs_status explain_handshake(SSL *ssl, const char *host, int kind, dibs_error *err)
 {
     long verdict = SSL_get_verify_result(ssl);
 
@@ -241,7 +241,7 @@ static dibs_status shake_hands(dibs__tls *t, int fd, const char *host, const dib
             return DIBS_OK;
         int kind = SSL_get_error(t->ssl, result);
         if (kind != SSL_ERROR_WANT_READ && kind != SSL_ERROR_WANT_WRITE) {
-            dibs_status status = tell_handshake(t->ssl, host, kind, err);
+            dibs_status status = explain_handshake(t->ssl, host, kind, err);
             ERR_clear_error();
             return status;
         }

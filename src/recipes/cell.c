@@ -74,14 +74,14 @@ static bool may_repeat(const dibs__cell_command *c)
 }
 
 /* Inside a call. */
-static dibs_status ask(dibs *d, const char *key, const dibs__cell_command *command, bool tell,
+static dibs_status ask(dibs *d, const char *key, const dibs__cell_command *command, bool notify,
                        dibs__deadline until, dibs__cell_reply *reply, bool *unsure, dibs_error *err)
 {
     int64_t pause = FIRST_PAUSE;
 
     for (;;) {
         memset(reply, 0, sizeof *reply);
-        dibs_status status = d->class->cell(d->engine, key, command, tell, until, reply, err);
+        dibs_status status = d->class->cell(d->engine, key, command, notify, until, reply, err);
         if (status == DIBS_UNKNOWN)
             *unsure = true;
         else if (status != DIBS_UNAVAILABLE || !*unsure)
@@ -96,7 +96,7 @@ static dibs_status ask(dibs *d, const char *key, const dibs__cell_command *comma
     }
 }
 
-dibs_status dibs__cell_do(dibs *d, const char *key, const dibs__cell_command *command, bool tell,
+dibs_status dibs__cell_do(dibs *d, const char *key, const dibs__cell_command *command, bool notify,
                           dibs__deadline until, dibs__cell_reply *reply, bool *unsure,
                           dibs_error *err)
 {
@@ -109,7 +109,7 @@ dibs_status dibs__cell_do(dibs *d, const char *key, const dibs__cell_command *co
         return dibs__closing(err);
     }
     pthread_mutex_unlock(&d->mutex);
-    status = ask(d, key, command, tell, until, reply, &lost, err);
+    status = ask(d, key, command, notify, until, reply, &lost, err);
     pthread_mutex_lock(&d->mutex);
     if (status == DIBS_OK)
         dibs__reap_start(d);
@@ -179,7 +179,7 @@ static dibs_status check(dibs *d, const char *name, dibs_error *err)
 static const dibs_cell_options defaults;
 
 /* The command goes out under the fence of the options, or under that of their grant. */
-static dibs_status guard(const dibs_cell_options *o, dibs__cell_command *c, dibs_error *err)
+static dibs_status set_fence(const dibs_cell_options *o, dibs__cell_command *c, dibs_error *err)
 {
     dibs_status status = DIBS__CHECK_RESERVED(o, err);
 
@@ -245,7 +245,7 @@ dibs_status dibs__do_cell_swap(dibs *d, const char *name, uint64_t version, cons
     if (now)
         memset(now, 0, sizeof *now);
     if (status == DIBS_OK)
-        status = guard(o, &c, err);
+        status = set_fence(o, &c, err);
     if (status == DIBS_OK)
         status = dibs__check_ms("keep_ms", o->keep_ms, 1, DIBS__MAX_MS, DIBS__OR_FOREVER, err);
     if (status == DIBS_OK)
@@ -264,7 +264,7 @@ dibs_status dibs__do_cell_delete(dibs *d, const char *name, uint64_t version,
     dibs_status status = check(d, name, err);
 
     if (status == DIBS_OK)
-        status = guard(o, &c, err);
+        status = set_fence(o, &c, err);
     return status == DIBS_OK ? run(d, name, &c, NULL, err) : status;
 }
 
@@ -286,7 +286,7 @@ dibs_status dibs__do_cell_pass(dibs *d, const char *name, const dibs_cell_option
     if (out)
         memset(out, 0, sizeof *out);
     if (status == DIBS_OK)
-        status = guard(o, &c, err);
+        status = set_fence(o, &c, err);
     if (status == DIBS_OK && c.fence == 0)
         status = dibs__fail(err, DIBS_INVALID, "no fence: give a grant, or its fence");
     if (status != DIBS_OK)

@@ -32,7 +32,7 @@ dibs_status dibs__cells_ready(dibs *d, dibs_error *err);
 /* One command, asked again with the same stamp while no answer comes; a counter's without a request
  * is not: it could count twice. `unsure` (may be NULL) is set when a reply was lost on the way: then
  * CONFLICT and ABSENT may be of our own doing. `reply->data` is the caller's. Not with the mutex. */
-dibs_status dibs__cell_do(dibs *d, const char *key, const dibs__cell_command *command, bool tell,
+dibs_status dibs__cell_do(dibs *d, const char *key, const dibs__cell_command *command, bool notify,
                           dibs__deadline until, dibs__cell_reply *reply, bool *unsure,
                           dibs_error *err);
 

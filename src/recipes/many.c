@@ -13,7 +13,7 @@
 
 typedef struct want {
     const char *name;
-    size_t place; /* in the caller's arrays */
+    size_t index; /* in the caller's arrays */
 } want;
 
 typedef struct many {
@@ -31,7 +31,7 @@ static int by_name(const void *a, const void *b)
 
 static dibs_grant *grant_at(const many *m, size_t i)
 {
-    return m->out[m->wants[i].place];
+    return m->out[m->wants[i].index];
 }
 
 /* ---- Taking ---------------------------------------------------------------------------------- */
@@ -58,7 +58,7 @@ static void give_back(const many *m, size_t taken)
         dibs__begin_call(m->d);
         dibs__lock_undo(grant_at(m, taken), until);
         dibs__end_call(m->d);
-        m->out[m->wants[taken].place] = NULL;
+        m->out[m->wants[taken].index] = NULL;
     }
 }
 
@@ -75,7 +75,7 @@ static void take_again(const many *m, size_t i)
     dibs__begin_call(m->d);
     dibs__lock_again(g);
     dibs__end_call(m->d);
-    m->out[m->wants[i].place] = g;
+    m->out[m->wants[i].index] = g;
 }
 
 static dibs_status take_all(const many *m, dibs__deadline until, dibs_error *err)
@@ -89,7 +89,7 @@ static dibs_status take_all(const many *m, dibs__deadline until, dibs_error *err
             continue;
         }
         o.wait_ms = dibs__wait_left(m->d, m->options.wait_ms, until);
-        status = dibs__lock(m->d, m->wants[i].name, &o, &m->out[m->wants[i].place], err);
+        status = dibs__lock(m->d, m->wants[i].name, &o, &m->out[m->wants[i].index], err);
         if (status != DIBS_OK) {
             give_back(m, i);
             return status;

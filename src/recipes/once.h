@@ -85,10 +85,10 @@ void dibs__once_drop(dibs_once *o); /* one reference less */
 
 /* run.c: without the mutex, and busy. Writes the record in the place of version `o->version`, by one
  * command. STALE: there is another of our attempt, and `o->version` is now that one's. */
-dibs__run_outcome dibs__run_try(dibs_once *o, const dibs__run_record *r, bool tell_others,
+dibs__run_outcome dibs__run_try(dibs_once *o, const dibs__run_record *r, bool notify,
                                 dibs__deadline until, dibs_status *status, dibs_error *err);
 /* The same until it is not stale. */
-dibs__run_outcome dibs__run_write(dibs_once *o, const dibs__run_record *r, bool tell_others,
+dibs__run_outcome dibs__run_write(dibs_once *o, const dibs__run_record *r, bool notify,
                                   dibs__deadline until, dibs_status *status, dibs_error *err);
 
 /* once.c: begin leaves a dibs_once after this */

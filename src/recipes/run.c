@@ -41,7 +41,7 @@ void dibs__run_retire(dibs_once *o, dibs__once_phase phase)
 /* ---- Losing ---------------------------------------------------------------------------------- */
 
 /* With the mutex, which is given away while the callback runs. */
-static void tell(dibs *d, dibs__news *n)
+static void report_loss(dibs *d, dibs__news *n)
 {
     dibs_once *o = DIBS__FROM(dibs_once, loss, n);
 
@@ -71,7 +71,7 @@ void dibs__run_lose(dibs_once *o, const char *why)
         return; /* whoever is about to hand it out finds that it is not held */
     o->refs++;
     if (o->on_lost)
-        o->loss.tell = tell;
+        o->loss.call = report_loss;
     else
         o->loss.fill = fill_loss;
     dibs__news_add(o->d, &o->loss);
@@ -172,18 +172,18 @@ static dibs__run_outcome read_answer(dibs_once *o, const dibs__run_record *wante
 }
 
 /* While the handle is closed, dibs__cell_do refuses everything. */
-static dibs_status send(dibs_once *o, const dibs__cell_command *c, bool tell_others,
+static dibs_status send(dibs_once *o, const dibs__cell_command *c, bool notify,
                         dibs__deadline until, dibs__cell_reply *reply, dibs_error *err)
 {
     dibs *d = o->d;
 
     memset(reply, 0, sizeof *reply);
     if (o->last)
-        return d->class->cell(d->engine, o->cell, c, tell_others, until, reply, err);
-    return dibs__cell_do(d, o->cell, c, tell_others, until, reply, NULL, err);
+        return d->class->cell(d->engine, o->cell, c, notify, until, reply, err);
+    return dibs__cell_do(d, o->cell, c, notify, until, reply, NULL, err);
 }
 
-dibs__run_outcome dibs__run_try(dibs_once *o, const dibs__run_record *r, bool tell_others,
+dibs__run_outcome dibs__run_try(dibs_once *o, const dibs__run_record *r, bool notify,
                                 dibs__deadline until, dibs_status *status, dibs_error *err)
 {
     char stamp[DIBS__STAMP_SIZE];
@@ -202,7 +202,7 @@ dibs__run_outcome dibs__run_try(dibs_once *o, const dibs__run_record *r, bool te
     c.lease = c.alive ? r->lease : 0;
     c.fleeting = r == &o->mine; /* a renewal: it says nothing new */
     dibs__stamp(o->d, stamp);
-    *status = send(o, &c, tell_others, until, &reply, err);
+    *status = send(o, &c, notify, until, &reply, err);
     if (*status == DIBS_OK)
         what = read_answer(o, r, &reply, status, err);
     free(reply.data);
@@ -210,13 +210,13 @@ dibs__run_outcome dibs__run_try(dibs_once *o, const dibs__run_record *r, bool te
     return what;
 }
 
-dibs__run_outcome dibs__run_write(dibs_once *o, const dibs__run_record *r, bool tell_others,
+dibs__run_outcome dibs__run_write(dibs_once *o, const dibs__run_record *r, bool notify,
                                   dibs__deadline until, dibs_status *status, dibs_error *err)
 {
     dibs__run_outcome what = DIBS__RUN_STALE;
 
     while (what == DIBS__RUN_STALE && dibs__now(o->d->env) < until)
-        what = dibs__run_try(o, r, tell_others, until, status, err);
+        what = dibs__run_try(o, r, notify, until, status, err);
     if (what == DIBS__RUN_STALE) {
         *status = dibs__fail(err, DIBS_UNAVAILABLE, "'%.200s': no answer in time", o->key);
         what = DIBS__RUN_NO_ANSWER;

@@ -72,7 +72,7 @@ void serve_bound_refuse(http_exchange *x, const char *id, const char *what)
     dibs_error err = {.status = DIBS_LOST, .next = DIBS_NEXT_RESTART};
 
     if (!read_address(id, address, sizeof address)) {
-        http_reply_problem(x, 400, DIBS_INVALID, "this id is damaged: send it as it was given");
+        http_reply_problem(x, 400, DIBS_INVALID, "this id is damaged: send it unchanged");
     } else if (strncmp(id + 2, s->instance, size) == 0 || strcmp(address, s->advertise) == 0) {
         snprintf(err.message, sizeof err.message,
                  "this %s has ended, or the server that had it was restarted", what);

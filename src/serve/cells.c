@@ -59,7 +59,7 @@ static bool read_condition(http_exchange *x, uint64_t *version)
     if (strcmp(match ? match : none, "*") == 0)
         return true;
     if (none || !read_etag(match, version) || *version == 0)
-        return refuse(x, 400, "If-Match is an ETag as it was given, or *; If-None-Match is *");
+        return refuse(x, 400, "If-Match takes an ETag that was returned, or *; If-None-Match takes *");
     return true;
 }
 
@@ -163,7 +163,7 @@ static void get(http_exchange *x)
     uint64_t unless = 0;
 
     if (none && !read_etag(none, &unless)) {
-        refuse(x, 400, "If-None-Match is an ETag as it was given");
+        refuse(x, 400, "If-None-Match takes an ETag that was returned");
         return;
     }
     ask(x, &r, unless);

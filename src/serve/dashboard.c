@@ -37,7 +37,7 @@ void serve_dashboard_free(serve_dashboard *b)
     dash_list_free(&b->gone_keys);
     dash_list_free(&b->fresh_keys);
     free(b->keys_after);
-    dash_text_free(&b->text);
+    http_buffer_free(&b->text);
     free(b);
 }
 

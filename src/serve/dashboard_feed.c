@@ -198,7 +198,7 @@ static void ask_keys(serve_dashboard *b)
 /* ---- Counters and cells ---------------------------------------------------------------------- */
 
 /* The beginning of a value; a character that is cut in two is left out. */
-static void put_preview(dash_text *t, const dibs_value *value)
+static void put_preview(http_buffer *t, const dibs_value *value)
 {
     char shown[PREVIEW + 1];
     size_t size = value->size < PREVIEW ? value->size : PREVIEW;
@@ -214,17 +214,17 @@ static void put_preview(dash_text *t, const dibs_value *value)
         }
     dash_member(t, "text", shown);
     if (strlen(shown) < value->size)
-        dash_puts(t, ",\"cut\":true");
+        http_buffer_text(t, ",\"cut\":true");
 }
 
 static void on_watched(void *data, dibs_outcome *o)
 {
     dash_watch *w = data;
     serve_dashboard *b = w->board;
-    dash_text t = {0};
+    http_buffer t = {0};
 
     w->asked = false;
-    dash_put(&t, "{", 1);
+    http_buffer_add(&t, "{", 1);
     dash_member(&t, "kind", w->counter ? "counter" : "cell");
     dash_member(&t, "name", w->name);
     if (o->err.status == DIBS_NOT_FOUND) {
@@ -238,10 +238,10 @@ static void on_watched(void *data, dibs_outcome *o)
         dash_integer(&t, "size", (int64_t)o->value.size);
         put_preview(&t, &o->value);
     }
-    dash_put(&t, "}", 1);
+    http_buffer_add(&t, "}", 1);
     free(w->text);
-    w->text = dash_text_copy(&t);
-    dash_text_free(&t);
+    w->text = http_buffer_copy(&t);
+    http_buffer_free(&t);
     if (w->users == 0)
         dash_watch_drop(w);
     serve_drop(b->s, o);

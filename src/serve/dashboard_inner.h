@@ -77,7 +77,7 @@ struct serve_dashboard {
     size_t viewers;
     dash_scrape scrape[DASH_SCRAPES];
     http_timer timer;
-    dash_text text; /* where frames are written */
+    http_buffer text; /* where frames are written */
 };
 
 /* Begins the next frame, unless one is being made. */

@@ -112,10 +112,10 @@ static uint64_t mark_of(const dibs_lock_info *lock, const dash_when *when, int64
     return hash;
 }
 
-static void put_party(dash_text *t, const dibs_party *p, const dash_when *when, bool holder)
+static void put_party(http_buffer *t, const dibs_party *p, const dash_when *when, bool holder)
 {
     dash_comma(t);
-    dash_put(t, "{", 1);
+    http_buffer_add(t, "{", 1);
     dash_member(t, "owner", p->owner);
     dash_member(t, "host", p->host);
     dash_integer(t, "pid", p->pid);
@@ -128,54 +128,54 @@ static void put_party(dash_text *t, const dibs_party *p, const dash_when *when, 
     if (p->weight > 1)
         dash_integer(t, "weight", p->weight);
     if (p->shared)
-        dash_puts(t, ",\"shared\":true");
+        http_buffer_text(t, ",\"shared\":true");
     if (p->released)
-        dash_puts(t, ",\"released\":true");
+        http_buffer_text(t, ",\"released\":true");
     if (p->breaking)
-        dash_puts(t, ",\"breaking\":true");
-    dash_put(t, "}", 1);
+        http_buffer_text(t, ",\"breaking\":true");
+    http_buffer_add(t, "}", 1);
 }
 
 static char *lock_text(const dibs_lock_info *lock, const dash_when *when)
 {
-    dash_text t = {0};
+    http_buffer t = {0};
     char *text;
 
-    dash_put(&t, "{", 1);
+    http_buffer_add(&t, "{", 1);
     dash_member(&t, "name", lock->name);
     dash_integer(&t, "slots", lock->slots);
     dash_integer(&t, "used", lock->used);
     if (lock->fence)
         dash_integer(&t, "fence", (int64_t)lock->fence);
     else
-        dash_puts(&t, ",\"fence\":null");
+        http_buffer_text(&t, ",\"fence\":null");
     dash_integer(&t, "holder_count", (int64_t)lock->holder_count);
     dash_integer(&t, "waiter_count", (int64_t)lock->waiter_count);
     if (lock->broken_by) {
         dash_member(&t, "broken_by", lock->broken_by);
         dash_integer(&t, "broken_at_ms", lock->broken_at_ms);
     }
-    dash_puts(&t, ",\"holders\":[");
+    http_buffer_text(&t, ",\"holders\":[");
     for (size_t i = 0; i < lock->holder_count && i < HOLDERS; i++)
         put_party(&t, lock->holders[i], when, true);
-    dash_put(&t, "]", 1);
-    text = dash_text_copy(&t);
-    dash_text_free(&t);
+    http_buffer_add(&t, "]", 1);
+    text = http_buffer_copy(&t);
+    http_buffer_free(&t);
     return text;
 }
 
 static char *identity_of(const char *scope, const char *key, const char *member)
 {
-    dash_text t = {0};
+    http_buffer t = {0};
     char *text;
 
-    dash_put(&t, "{", 1);
+    http_buffer_add(&t, "{", 1);
     if (scope)
         dash_member(&t, "scope", scope);
     dash_member(&t, member, key);
-    dash_put(&t, "}", 1);
-    text = dash_text_copy(&t);
-    dash_text_free(&t);
+    http_buffer_add(&t, "}", 1);
+    text = http_buffer_copy(&t);
+    http_buffer_free(&t);
     return text;
 }
 
@@ -310,18 +310,18 @@ static void note_queue(dash_row *row, const dibs_lock_info *lock, size_t count,
 
 void dash_row_look(dash_row *row, const dibs_lock_info *lock, const dash_when *when, uint64_t frame)
 {
-    dash_text t = {0};
+    http_buffer t = {0};
     size_t count = lock->waiters ? lock->waiter_count : 0;
     char *queue;
 
     row->looked = frame;
     count = count < DASH_QUEUE ? count : DASH_QUEUE;
-    dash_put(&t, "[", 1);
+    http_buffer_add(&t, "[", 1);
     for (size_t i = 0; i < count; i++)
         put_party(&t, lock->waiters[i], when, false);
-    dash_put(&t, "]", 1);
-    queue = dash_text_copy(&t);
-    dash_text_free(&t);
+    http_buffer_add(&t, "]", 1);
+    queue = http_buffer_copy(&t);
+    http_buffer_free(&t);
     if (!queue)
         return;
     if (!row->queue || strcmp(row->queue, queue) != 0)
@@ -335,10 +335,10 @@ void dash_row_look(dash_row *row, const dibs_lock_info *lock, const dash_when *w
 
 static char *key_text(const dibs_once_info *key, int64_t at_ms)
 {
-    dash_text t = {0};
+    http_buffer t = {0};
     char *text;
 
-    dash_put(&t, "{", 1);
+    http_buffer_add(&t, "{", 1);
     dash_member(&t, "scope", key->scope);
     dash_member(&t, "key", key->key);
     dash_member(&t, "state", dibs_once_state_name(key->state));
@@ -347,11 +347,11 @@ static char *key_text(const dibs_once_info *key, int64_t at_ms)
     if (key->damage)
         dash_member(&t, "damage", key->damage);
     if (key->runner) {
-        dash_puts(&t, ",\"runner\":");
+        http_buffer_text(&t, ",\"runner\":");
         put_party(&t, key->runner, &(dash_when){.at_ms = at_ms}, true);
     }
-    text = dash_text_copy(&t);
-    dash_text_free(&t);
+    text = http_buffer_copy(&t);
+    http_buffer_free(&t);
     return text;
 }
 
@@ -431,18 +431,18 @@ static uint32_t wait_p99(const dash_row *row)
     return sorted[(count * 99 + 99) / 100 - 1];
 }
 
-void dash_row_write(const dash_row *row, dash_text *out)
+void dash_row_write(const dash_row *row, http_buffer *out)
 {
-    dash_puts(out, row->text);
+    http_buffer_text(out, row->text);
     if (row->queue) {
-        dash_puts(out, ",\"waiters\":");
-        dash_puts(out, row->queue);
+        http_buffer_text(out, ",\"waiters\":");
+        http_buffer_text(out, row->queue);
     }
     if (row->waits) {
         dash_integer(out, "wait_p99_ms", wait_p99(row));
         dash_integer(out, "wait_count", (int64_t)row->waits);
     }
-    dash_put(out, "}", 1);
+    http_buffer_add(out, "}", 1);
 }
 
 void dash_count(const dash_list *locks, const dash_list *keys, serve_census *out)

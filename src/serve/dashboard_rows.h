@@ -65,7 +65,7 @@ void dash_row_look(dash_row *row, const dibs_lock_info *lock, const dash_when *w
                    uint64_t frame);
 dash_row *dash_list_find(const dash_list *l, const char *id);
 
-void dash_row_write(const dash_row *row, dash_text *out);
+void dash_row_write(const dash_row *row, http_buffer *out);
 
 void dash_count(const dash_list *locks, const dash_list *keys, serve_census *out);
 

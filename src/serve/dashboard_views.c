@@ -9,60 +9,60 @@
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-static void put_histogram(dash_text *t, const char *key, const dibs_histogram *h)
+static void put_histogram(http_buffer *t, const char *key, const dibs_histogram *h)
 {
     size_t last = 0;
 
     for (size_t i = 0; i < DIBS_BUCKETS; i++)
         last = h->bucket[i] ? i + 1 : last;
     dash_comma(t);
-    dash_printf(t, "\"%s\":{", key);
+    http_buffer_format(t, "\"%s\":{", key);
     dash_integer(t, "count", (int64_t)h->count);
     dash_integer(t, "max_us", (int64_t)h->max_us);
-    dash_puts(t, ",\"bucket\":[");
+    http_buffer_text(t, ",\"bucket\":[");
     for (size_t i = 0; i < last; i++)
-        dash_printf(t, "%s%llu", i ? "," : "", (unsigned long long)h->bucket[i]);
-    dash_puts(t, "]}");
+        http_buffer_format(t, "%s%llu", i ? "," : "", (unsigned long long)h->bucket[i]);
+    http_buffer_text(t, "]}");
 }
 
-static void put_server(dash_text *t, const serve_dashboard *b)
+static void put_server(http_buffer *t, const serve_dashboard *b)
 {
     static const char *const causes[] = {NULL,   "expired",     "broken",
                                          "gone", "unreachable", "resumed"};
     dibs_stats s;
 
     dibs_stats_read(b->s->d, &s, sizeof s);
-    dash_puts(t, ",\"server\":{");
+    http_buffer_text(t, ",\"server\":{");
     dash_integer(t, "grants", (int64_t)s.grants);
     dash_integer(t, "requests", (int64_t)serve_metrics_exchanges(b->s->metrics));
     dash_integer(t, "viewers", (int64_t)b->viewers);
-    dash_puts(t, ",\"losses\":{");
+    http_buffer_text(t, ",\"losses\":{");
     for (size_t i = 1; i < sizeof causes / sizeof *causes; i++)
         dash_integer(t, causes[i], (int64_t)s.losses[i]);
-    dash_puts(t, "}");
+    http_buffer_text(t, "}");
     put_histogram(t, "acquire", &s.acquire);
     put_histogram(t, "wait", &s.wait);
     put_histogram(t, "hold", &s.hold);
     put_histogram(t, "late", &s.late);
-    dash_puts(t, "}");
+    http_buffer_text(t, "}");
 }
 
-static void put_problem(dash_text *t, const char *part, const char *message)
+static void put_problem(http_buffer *t, const char *part, const char *message)
 {
     if (!message[0])
         return;
     dash_comma(t);
-    dash_put(t, "{", 1);
+    http_buffer_add(t, "{", 1);
     dash_member(t, "part", part);
     dash_member(t, "message", message);
-    dash_put(t, "}", 1);
+    http_buffer_add(t, "}", 1);
 }
 
 /* `gone` NULL: a whole list. */
-static void put_list(dash_text *t, const char *key, const http_exchange *x, const dash_list *now,
+static void put_list(http_buffer *t, const char *key, const http_exchange *x, const dash_list *now,
                      const dash_list *gone, uint64_t frame)
 {
-    dash_printf(t, ",\"%s\":{\"cut\":%s,\"put\":[", key, now->cut ? "true" : "false");
+    http_buffer_format(t, ",\"%s\":{\"cut\":%s,\"put\":[", key, now->cut ? "true" : "false");
     for (size_t i = 0; i < now->count; i++) {
         const dash_row *row = &now->row[i];
 
@@ -71,65 +71,66 @@ static void put_list(dash_text *t, const char *key, const http_exchange *x, cons
         dash_comma(t);
         dash_row_write(row, t);
     }
-    dash_puts(t, "]");
+    http_buffer_text(t, "]");
     if (gone) {
-        dash_puts(t, ",\"drop\":[");
+        http_buffer_text(t, ",\"drop\":[");
         for (size_t i = 0; i < gone->count; i++)
             if (http_may_name(x, gone->row[i].name)) {
                 dash_comma(t);
-                dash_puts(t, gone->row[i].identity);
+                http_buffer_text(t, gone->row[i].identity);
             }
-        dash_puts(t, "]");
+        http_buffer_text(t, "]");
     }
-    dash_puts(t, "}");
+    http_buffer_text(t, "}");
 }
 
-static void put_constants(dash_text *t, const serve_dashboard *b, const http_exchange *x)
+static void put_constants(http_buffer *t, const serve_dashboard *b, const http_exchange *x)
 {
     dash_member(t, "engine", b->s->engine->scheme);
     dash_member(t, "version", dibs_version());
     dash_integer(t, "started_ms", b->started_ms);
-    dash_printf(t, ",\"may\":{\"break\":%s,\"admin\":%s},\"token\":%s",
-                http_may(x, HTTP_BREAK) ? "true" : "false",
-                http_may(x, HTTP_ADMIN) ? "true" : "false", http_client(x)[0] ? "true" : "false");
+    http_buffer_format(t, ",\"may\":{\"break\":%s,\"admin\":%s},\"token\":%s",
+                       http_may(x, HTTP_BREAK) ? "true" : "false",
+                       http_may(x, HTTP_ADMIN) ? "true" : "false",
+                       http_client(x)[0] ? "true" : "false");
 }
 
-static void put_watched(dash_text *t, const dash_view *view)
+static void put_watched(http_buffer *t, const dash_view *view)
 {
-    dash_puts(t, ",\"watched\":[");
+    http_buffer_text(t, ",\"watched\":[");
     for (size_t i = 0; i < view->watches; i++)
         if (view->watch[i]->text) {
             dash_comma(t);
-            dash_puts(t, view->watch[i]->text);
+            http_buffer_text(t, view->watch[i]->text);
         }
-    dash_puts(t, "]");
+    http_buffer_text(t, "]");
 }
 
 /* NULL: out of memory. */
 static http_shared *write_frame(serve_dashboard *b, const dash_view *view, bool whole)
 {
     const http_exchange *x = view->viewers->x;
-    dash_text *t = &b->text;
+    http_buffer *t = &b->text;
 
-    dash_text_clear(t);
-    dash_puts(t, "event: frame\ndata: {");
-    dash_printf(t, "\"whole\":%s", whole ? "true" : "false");
+    http_buffer_clear(t);
+    http_buffer_text(t, "event: frame\ndata: {");
+    http_buffer_format(t, "\"whole\":%s", whole ? "true" : "false");
     dash_integer(t, "seq", (int64_t)b->frame);
     dash_integer(t, "at_ms", b->when.at_ms);
     dash_integer(t, "took_ms", b->took_ms);
     dash_integer(t, "every_ms", b->every_ms);
     if (whole)
         put_constants(t, b, x);
-    dash_puts(t, ",\"problems\":[");
+    http_buffer_text(t, ",\"problems\":[");
     put_problem(t, "locks", b->locks_problem);
     put_problem(t, "keys", b->keys_problem);
-    dash_puts(t, "]");
+    http_buffer_text(t, "]");
     put_list(t, "locks", x, &b->locks, whole ? NULL : &b->gone_locks, b->frame);
     put_list(t, "once", x, &b->keys, whole ? NULL : &b->gone_keys, b->frame);
     put_watched(t, view);
     put_server(t, b);
-    dash_puts(t, "}\n\n");
-    return t->failed ? NULL : http_shared_new(t->data, t->size);
+    http_buffer_text(t, "}\n\n");
+    return t->failed ? NULL : http_shared_new(http_buffer_start(t), http_buffer_size(t));
 }
 
 /* ---- Sending --------------------------------------------------------------------------------- */

@@ -211,7 +211,7 @@ static serve_set *set_of_texts(serve *s, const char *id, dibs_error *err)
 
     *err = (dibs_error){.status = n > 0 || !copy ? DIBS_NO_MEMORY : DIBS_INVALID};
     if (err->status == DIBS_INVALID)
-        strcpy(err->message, "this is no grant: send it as it was given");
+        strcpy(err->message, "invalid grant: send the text that acquire returned, unchanged");
     if (set) {
         set->s = s;
         set->state = SERVE_HELD;
@@ -310,7 +310,7 @@ void serve_grants_drain(serve *s)
 }
 
 static const http_field fields[] = {
-    {"grant", HTTP_TEXT, 1, SERVE_ID_MAX, "The grant, as it was given.", true},
+    {"grant", HTTP_TEXT, 1, SERVE_ID_MAX, "The grant, as it was returned.", true},
     {0},
 };
 static const http_answer renewed[] = {{200, "Grant"}, {410, "Problem"}, {421, "Problem"}, {0}};

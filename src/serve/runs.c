@@ -408,7 +408,7 @@ static void refuse_absent(http_exchange *x, const char *id, dibs_op op)
     else if (serve_is_bound(id))
         serve_bound_refuse(x, id, "run");
     else
-        http_reply_problem(x, 400, DIBS_INVALID, "this is no run: send it as it was given");
+        http_reply_problem(x, 400, DIBS_INVALID, "invalid run: send the text that begin returned, unchanged");
 }
 
 /* The run that the request names; NULL: it was answered. */
@@ -420,7 +420,7 @@ static run *find(http_exchange *x, dibs_op op)
     if (!r) {
         refuse_absent(x, id, op);
     } else if (strcmp(r->name, http_text(x, "key")) != 0) {
-        http_reply_problem(x, 400, DIBS_INVALID, "this run is of another key");
+        http_reply_problem(x, 400, DIBS_INVALID, "this run belongs to another key");
         r = NULL;
     } else if (r->busy && op) {
         http_reply_error(x,
@@ -503,7 +503,7 @@ static void renew(http_exchange *x)
 
 #define RUN                                                          \
     {                                                                \
-        "run", HTTP_TEXT, 1, 1024, "The run, as it was given.", true \
+        "run", HTTP_TEXT, 1, 1024, "The run, as it was returned.", true \
     }
 #define RESULT                                                                                  \
     {"result", HTTP_TEXT, 0, DATA_MAX, "What duplicates get.", false},                          \
@@ -543,13 +543,13 @@ static const http_field run_fields[] = {RUN, {0}};
 
 static const http_answer begun[] = {{200, "Begun"},   {201, "Begun"},   {409, "Problem"},
                                     {410, "Problem"}, {422, "Problem"}, {0}};
-static const http_answer told[] = {
+static const http_answer ended[] = {
     {200, "Run"}, {409, "Problem"}, {410, "Problem"}, {421, "Problem"}, {0}};
 
 #define RUN_ROUTE(verb_path, text, fields, function, most)                                         \
     {                                                                                              \
         .method = "POST", .path = "/v1/once/{key}/" verb_path, .verb = HTTP_LOCK, .summary = text, \
-        .body = fields, .answers = told, .handle = function, .body_max = most                      \
+        .body = fields, .answers = ended, .handle = function, .body_max = most                     \
     }
 
 const http_route serve_run_routes[] = {

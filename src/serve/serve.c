@@ -42,7 +42,7 @@ static const char help[] =
 static const char *const no_address[] = {"127.0.0.1:8200", NULL};
 
 static const http_route *const routes[] = {
-    serve_acquire_routes, serve_grant_routes,     serve_hold_routes,   serve_look_routes,
+    serve_acquire_routes, serve_grant_routes,     serve_hold_routes,   serve_inspect_routes,
     serve_run_routes,     serve_key_routes,       serve_token_routes,  serve_counter_routes,
     serve_cell_routes,    serve_dashboard_routes, serve_status_routes, NULL};
 

@@ -62,7 +62,7 @@ void serve_take_answers(void *serve);
 serve_ready *serve_ready_new(void); /* NULL: out of memory */
 void serve_ready_free(serve_ready *r);
 
-extern const http_route serve_look_routes[], serve_run_routes[], serve_key_routes[],
+extern const http_route serve_inspect_routes[], serve_run_routes[], serve_key_routes[],
     serve_token_routes[], serve_counter_routes[], serve_cell_routes[], serve_status_routes[];
 extern const http_schema serve_schemas[];
 

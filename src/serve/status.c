@@ -124,7 +124,7 @@ static void about(http_exchange *x)
 
 static const http_answer healthy[] = {{200, "Health"}, {0}};
 static const http_answer ready[] = {{200, "Health"}, {503, "Problem"}, {0}};
-static const http_answer told[] = {{200, "About"}, {0}};
+static const http_answer about_answers[] = {{200, "About"}, {0}};
 static const http_answer document[] = {{200, "*"}, {0}};
 
 const http_route serve_status_routes[] = {
@@ -142,7 +142,7 @@ const http_route serve_status_routes[] = {
      .path = "/v1",
      .verb = HTTP_READ,
      .summary = "The server, its engine and what that supports",
-     .answers = told,
+     .answers = about_answers,
      .handle = about},
     {.method = "GET",
      .path = "/openapi.json",

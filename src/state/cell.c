@@ -6,7 +6,7 @@
 
 #define DAY ((int64_t)24 * 3600 * 1000000)
 
-typedef struct work {
+typedef struct decision {
     const dibs__cell_store *store;
     void *ctx;
     dibs__time now;
@@ -15,7 +15,7 @@ typedef struct work {
     dibs__cell cell; /* what is stored, or all zero */
     bool there;      /* it has a value that has not ended */
     bool stored;     /* there is something to drop */
-} work;
+} decision;
 
 /* ---- Small things ---------------------------------------------------------------------------- */
 
@@ -47,7 +47,7 @@ uint64_t dibs__cell_floor(const dibs__cell_command *c)
     return c->fence && c->floor ? c->floor : c->fence;
 }
 
-static uint64_t next_version(const work *w)
+static uint64_t next_version(const decision *w)
 {
     uint64_t wall = w->now.wall > 0 ? (uint64_t)w->now.wall : 0;
 
@@ -66,7 +66,7 @@ static bool is_counter_op(dibs__cell_op op)
 
 /* ---- Answers --------------------------------------------------------------------------------- */
 
-static int say(work *w, dibs__cell_verdict verdict)
+static int say(decision *w, dibs__cell_verdict verdict)
 {
     w->out->verdict = verdict;
     w->out->cell = w->cell;
@@ -79,13 +79,13 @@ static int say(work *w, dibs__cell_verdict verdict)
     return 0;
 }
 
-static int put(work *w)
+static int put(decision *w)
 {
     return w->store->put(w->ctx, &w->cell);
 }
 
 /* The cell has the command's mark now. */
-static void mark(work *w)
+static void mark(decision *w)
 {
     size_t size = strlen(w->command->stamp);
 
@@ -98,7 +98,7 @@ static void mark(work *w)
 }
 
 /* A lost reply was asked for again: the cell has had this very command. */
-static bool had_it(const work *w)
+static bool had_it(const decision *w)
 {
     const char *stamp = w->command->stamp;
 
@@ -108,7 +108,7 @@ static bool had_it(const work *w)
 /* ---- Values ---------------------------------------------------------------------------------- */
 
 /* What stands in the way of SWAP and DELETE; DONE: nothing. */
-static dibs__cell_verdict obstacle(const work *w)
+static dibs__cell_verdict obstacle(const decision *w)
 {
     const dibs__cell_command *c = w->command;
 
@@ -122,7 +122,7 @@ static dibs__cell_verdict obstacle(const work *w)
 }
 
 /* A floor is kept for a day from when it was raised. False: it was as high before. */
-static bool raise_floor(work *w)
+static bool raise_floor(decision *w)
 {
     uint64_t floor = dibs__cell_floor(w->command);
 
@@ -133,7 +133,7 @@ static bool raise_floor(work *w)
     return true;
 }
 
-static int swap(work *w)
+static int swap(decision *w)
 {
     const dibs__cell_command *c = w->command;
     dibs__cell_verdict verdict = obstacle(w);
@@ -151,7 +151,7 @@ static int swap(work *w)
     return put(w) < 0 ? -1 : say(w, DIBS__CELL_DONE);
 }
 
-static void empty(work *w)
+static void empty(decision *w)
 {
     w->there = false;
     w->cell.empty = true;
@@ -161,7 +161,7 @@ static void empty(work *w)
     w->cell.number = 0;
 }
 
-static int delete (work *w)
+static int delete (decision *w)
 {
     dibs__cell_verdict verdict = obstacle(w);
 
@@ -180,7 +180,7 @@ static int delete (work *w)
     return say(w, DIBS__CELL_DONE);
 }
 
-static int pass(work *w)
+static int pass(decision *w)
 {
     const dibs__cell_command *c = w->command;
 
@@ -198,7 +198,7 @@ static int pass(work *w)
 /* ---- Counters -------------------------------------------------------------------------------- */
 
 /* What the counter would be; DONE: `*number` is that. */
-static dibs__cell_verdict count(const work *w, int64_t *number)
+static dibs__cell_verdict count(const decision *w, int64_t *number)
 {
     const dibs__cell_command *c = w->command;
     int64_t had = w->there ? w->cell.number : 0;
@@ -217,7 +217,7 @@ static dibs__cell_verdict count(const work *w, int64_t *number)
     return DIBS__CELL_DONE;
 }
 
-static int counter(work *w)
+static int counter(decision *w)
 {
     const dibs__cell_command *c = w->command;
     dibs__cell_verdict verdict;
@@ -255,7 +255,7 @@ static int counter(work *w)
 
 /* ---- Commands -------------------------------------------------------------------------------- */
 
-static int run(work *w)
+static int run(decision *w)
 {
     dibs__cell_op op = w->command->op;
 
@@ -281,7 +281,7 @@ static int run(work *w)
 int dibs__cell_apply(const dibs__cell_store *store, void *ctx, dibs__time now,
                      const dibs__cell_command *command, dibs__cell_answer *out)
 {
-    work w = {.store = store, .ctx = ctx, .now = now, .command = command, .out = out};
+    decision w = {.store = store, .ctx = ctx, .now = now, .command = command, .out = out};
     int found;
 
     memset(out, 0, sizeof *out);

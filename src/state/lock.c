@@ -269,7 +269,7 @@ static int until_expiry(machine *m, int64_t *out)
 }
 
 /* Who is in the way, for the one who asks; settling has found it already. */
-static int tell_in_way(machine *m, dibs__in_way *out)
+static int report_in_way(machine *m, dibs__in_way *out)
 {
     int found = find_expiring(m);
 
@@ -286,7 +286,7 @@ static int tell_in_way(machine *m, dibs__in_way *out)
 static int reply_busy(machine *m, dibs__reply *out)
 {
     out->verdict = DIBS__BUSY;
-    if (tell_in_way(m, &out->in_way) < 0)
+    if (report_in_way(m, &out->in_way) < 0)
         return -1;
     out->remaining = out->in_way.left;
     return 0;
@@ -300,14 +300,14 @@ static int reply_queued(machine *m, const dibs__waiter *w, dibs__reply *out)
     int found = find_head(m, &head);
 
     out->verdict = DIBS__QUEUED;
-    if (found < 0 || tell_in_way(m, &out->in_way) < 0)
+    if (found < 0 || report_in_way(m, &out->in_way) < 0)
         return -1;
     if (found > 0 && head.place == w->place)
         out->remaining = out->in_way.left;
     return 0;
 }
 
-/* In line with a keep-alive: at the end, or where the owner stands already (asked again, or
+/* Into the queue with a keep-alive: at the end, or where the owner stands already (asked again, or
  * resumed). */
 static int join_queue(machine *m, dibs__waiter *w, bool there, const dibs__asker *who,
                       int64_t window, dibs__reply *out)
@@ -544,7 +544,7 @@ int dibs__state_cancel(const dibs__store *store, void *ctx, dibs__time now, cons
 /* ---- Break ----------------------------------------------------------------------------------- */
 
 /* One that was given back belongs to nobody: nobody is to be told. */
-static void tell_broken(machine *m, const dibs__holder *h)
+static void notify_broken(machine *m, const dibs__holder *h)
 {
     if (!h->released)
         m->store->breaking(m->ctx, h);
@@ -555,7 +555,7 @@ static int drop_all_holders(machine *m)
     int found;
 
     while ((found = find_expiring(m)) > 0) {
-        tell_broken(m, &m->first);
+        notify_broken(m, &m->first);
         if (drop_holder(m, &m->first) < 0)
             return -1;
     }
@@ -584,7 +584,7 @@ static int ask_holders(machine *m, dibs__reply *out)
     while (m->record.holders > 0 && (found = m->store->holder_next(m->ctx, h.fence, &h)) > 0 &&
            h.fence < m->record.broken_fence) {
         out->verdict = DIBS__BUSY;
-        tell_broken(m, &h);
+        notify_broken(m, &h);
     }
     if (found < 0)
         return -1;

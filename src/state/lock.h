@@ -38,7 +38,7 @@ typedef struct dibs__time {
 /* Who asks. An owner has at most one live holder in a lock. A newer attempt of the same handle replaces
  * the older one, whose caller has given it up; an older one that comes late changes nothing (attempt.h).
  * An attempt of another handle stands in the queue beside the holder, which is asked to stop: never two of
- * them hold. In line an owner stands once: the last handle to come takes the place over. */
+ * them hold. In the queue an owner stands once: the last handle to come takes the place over. */
 typedef struct dibs__asker {
     char owner[DIBS__OWNER_SIZE];
     char attempt

@@ -9,7 +9,7 @@
  * Under REPEATABLE READ the snapshot begins with the first plain SELECT. None comes before the slot
  * is locked, so that what is read afterwards is new; a caller that has read before has an older
  * snapshot, which a plain read of the slot's counter betrays (DIBS_RESTART). */
-#include "transaction/my_run.h"
+#include "transaction/my_execute.h"
 
 #include "core/error.h"
 
@@ -46,7 +46,7 @@ static dibs_status is_full(MYSQL *m, bool *full, dibs_error *err)
 {
     dibs__tx_my_statement s = {"SELECT COUNT(*) FROM dibs_turn", NULL, 0, true};
     dibs__tx_my_answer a;
-    dibs_status status = dibs__tx_my_run(m, &s, DIBS__TX_MY_NUMBERS, &a, err);
+    dibs_status status = dibs__tx_my_execute(m, &s, DIBS__TX_MY_NUMBERS, &a, err);
 
     *full = status == DIBS_OK && a.numbers[0] == SLOTS;
     return status;
@@ -127,7 +127,7 @@ static dibs_status take_slot(MYSQL *m, const char *domain, const char *name, int
     if ((m->server_status & SERVER_STATUS_AUTOCOMMIT) && !dibs__tx_my_in_transaction(m))
         return dibs__tx_no_transaction(err);
     *slot = dibs_sql_integer((int64_t)(dibs__tx_hash(domain, name) % SLOTS));
-    status = dibs__tx_my_run(m, &s, DIBS__TX_MY_NUMBERS, &a, err);
+    status = dibs__tx_my_execute(m, &s, DIBS__TX_MY_NUMBERS, &a, err);
     if (a.code == TIMED_OUT && wait_ms > 0)
         return dibs__tx_not_in_time(name, err);
     if (status != DIBS_OK)
@@ -155,7 +155,7 @@ static dibs_status change(MYSQL *m, const char *sql, const dibs_sql_value *value
 {
     dibs__tx_my_statement s = {sql, values, count, true};
     dibs__tx_my_answer a;
-    dibs_status status = dibs__tx_my_run(m, &s, DIBS__TX_MY_NONE, &a, err);
+    dibs_status status = dibs__tx_my_execute(m, &s, DIBS__TX_MY_NONE, &a, err);
 
     if (code)
         *code = a.code;
@@ -176,7 +176,7 @@ static dibs_status lock(void *connection, const char *name, int64_t wait_ms, dib
     dibs_status status = take_slot(connection, "lock", name, wait_ms, &slot, &turns, err);
 
     if (status == DIBS_OK)
-        status = dibs__tx_my_run(connection, &s, DIBS__TX_MY_NUMBERS, &a, err);
+        status = dibs__tx_my_execute(connection, &s, DIBS__TX_MY_NUMBERS, &a, err);
     if (status != DIBS_OK)
         return status;
     if (a.rows == 0 || a.numbers[0] != turns)
@@ -208,7 +208,7 @@ static dibs_status fence_pass(void *connection, const char *resource, int64_t fe
     if (status == DIBS_OK)
         status = change(connection, fence_make, v + 1, 1, NULL, err);
     if (status == DIBS_OK)
-        status = dibs__tx_my_run(connection, &s, DIBS__TX_MY_NUMBERS, &a, err);
+        status = dibs__tx_my_execute(connection, &s, DIBS__TX_MY_NUMBERS, &a, err);
     if (status != DIBS_OK)
         return status;
     if (a.rows > 0 && !a.nulls[1] && fence < a.numbers[1])
@@ -234,7 +234,7 @@ static dibs_status once_seen(MYSQL *m, const dibs__tx_key *key, const dibs_sql_v
 {
     dibs__tx_my_statement s = {once_read, v, 2, true};
     dibs__tx_my_answer a;
-    dibs_status kept = DIBS_OK, status = dibs__tx_my_run(m, &s, DIBS__TX_MY_BYTES, &a, err);
+    dibs_status kept = DIBS_OK, status = dibs__tx_my_execute(m, &s, DIBS__TX_MY_BYTES, &a, err);
 
     if (status != DIBS_OK)
         return status;
@@ -273,10 +273,10 @@ static dibs_status once_finish(void *connection, const dibs__tx_key *key, const 
     dibs_status status = dibs__tx_my_check(connection, err);
 
     if (status == DIBS_OK)
-        status = dibs__tx_my_run(connection, &store, DIBS__TX_MY_NONE, &a, err);
+        status = dibs__tx_my_execute(connection, &store, DIBS__TX_MY_NONE, &a, err);
     if (status != DIBS_OK || a.rows > 0)
         return status;
-    status = dibs__tx_my_run(connection, &there, DIBS__TX_MY_NUMBERS, &a, err);
+    status = dibs__tx_my_execute(connection, &there, DIBS__TX_MY_NUMBERS, &a, err);
     if (status != DIBS_OK)
         return status;
     if (a.rows == 0)
@@ -295,7 +295,7 @@ static dibs_status update(void *connection, const char *sql, const dibs_sql_valu
 
     if (status != DIBS_OK)
         return status;
-    status = dibs__tx_my_run(connection, &s, DIBS__TX_MY_NONE, &a, err);
+    status = dibs__tx_my_execute(connection, &s, DIBS__TX_MY_NONE, &a, err);
     *rows = a.rows;
     return status;
 }
@@ -305,7 +305,7 @@ static dibs_status look(void *connection, const char *sql, const dibs_sql_value 
 {
     dibs__tx_my_statement s = {sql, values, count, false};
     dibs__tx_my_answer a;
-    dibs_status status = dibs__tx_my_run(connection, &s, DIBS__TX_MY_NUMBERS, &a, err);
+    dibs_status status = dibs__tx_my_execute(connection, &s, DIBS__TX_MY_NUMBERS, &a, err);
 
     *rows = a.rows;
     memcpy(numbers, a.numbers, sizeof a.numbers);

@@ -6,7 +6,7 @@
  * transaction whose snapshot is older than the last holder's commit fails on that row (40001,
  * DIBS_RESTART) instead of reading old data under the lock. Waiting with an old snapshot cannot be
  * repaired: the snapshot is taken before the wait. */
-#include "transaction/pg_run.h"
+#include "transaction/pg_execute.h"
 
 #include "core/error.h"
 
@@ -66,7 +66,7 @@ static dibs_status fence_pass(void *connection, const char *resource, int64_t fe
     dibs_status status = dibs__tx_pg_check(connection, err);
 
     if (status == DIBS_OK)
-        status = dibs__tx_pg_run(connection, list, COUNT(list), true, r, err);
+        status = dibs__tx_pg_execute(connection, list, COUNT(list), true, r, err);
     if (status != DIBS_OK)
         return status;
     if (dibs__tx_pg_rows(r[0]) == 0)
@@ -93,7 +93,7 @@ static dibs_status lock_try(PGconn *c, const char *name, const dibs_sql_value v[
 {
     dibs__tx_pg_statement list[] = {{turn_try, v, 2}};
     PGresult *r[COUNT(list)];
-    dibs_status status = dibs__tx_pg_run(c, list, COUNT(list), true, r, err);
+    dibs_status status = dibs__tx_pg_execute(c, list, COUNT(list), true, r, err);
 
     if (status == DIBS_OK && dibs__tx_pg_rows(r[0]) == 0)
         status = dibs__tx_not_in_time(name, err);
@@ -130,7 +130,7 @@ static dibs_status lock_wait(PGconn *c, const char *name, int64_t wait_ms,
     dibs_status status;
 
     timeout = timeout_text(text, wait_ms);
-    status = dibs__tx_pg_run(c, list + first, count, true, r, err);
+    status = dibs__tx_pg_execute(c, list + first, count, true, r, err);
     dibs__tx_pg_clear(r, count);
     return status == DIBS_BUSY ? dibs__tx_not_in_time(name, err) : status;
 }
@@ -190,7 +190,7 @@ static dibs_status once(void *connection, const dibs__tx_key *key, dibs_value *s
     dibs_status status = dibs__tx_pg_check(connection, err);
 
     if (status == DIBS_OK)
-        status = dibs__tx_pg_run(connection, list + first, count, true, r + first, err);
+        status = dibs__tx_pg_execute(connection, list + first, count, true, r + first, err);
     if (status == DIBS_BUSY && key->wait_ms)
         return dibs__tx_not_in_time(key->name, err);
     if (status != DIBS_OK)
@@ -210,7 +210,7 @@ static dibs_status once_finish(void *connection, const dibs__tx_key *key, const 
     dibs_status status = dibs__tx_pg_check(connection, err);
 
     if (status == DIBS_OK)
-        status = dibs__tx_pg_run(connection, list, COUNT(list), true, r, err);
+        status = dibs__tx_pg_execute(connection, list, COUNT(list), true, r, err);
     if (status != DIBS_OK)
         return status;
     if (PQntuples(r[1]) == 0)
@@ -228,7 +228,7 @@ static dibs_status run_theirs(PGconn *c, const dibs__tx_pg_statement *s, PGresul
 {
     dibs_status status = dibs__tx_pg_check(c, err);
 
-    return status == DIBS_OK ? dibs__tx_pg_run(c, s, 1, false, r, err) : status;
+    return status == DIBS_OK ? dibs__tx_pg_execute(c, s, 1, false, r, err) : status;
 }
 
 static dibs_status update(void *connection, const char *sql, const dibs_sql_value *values,

@@ -52,7 +52,7 @@ static dibs_status check_name(const char *what, const char *name, dibs_error *er
 }
 
 /* Says on which make of database it went wrong. */
-static dibs_status told(dibs_sql db, dibs_status status, dibs_error *err)
+static dibs_status wrap(dibs_sql db, dibs_status status, dibs_error *err)
 {
     if (status != DIBS_OK)
         dibs__wrap(err, "%s", db.driver->name);
@@ -74,7 +74,7 @@ dibs_status dibs__do_sql_prepare(dibs_sql db, dibs_error *err)
 
     if (status != DIBS_OK)
         return status;
-    return told(db, db.driver->prepare(db.connection, err), err);
+    return wrap(db, db.driver->prepare(db.connection, err), err);
 }
 
 /* ---- Fence and lock -------------------------------------------------------------------------- */
@@ -94,7 +94,7 @@ dibs_status dibs__do_sql_fence_pass(dibs_sql db, const char *resource, uint64_t 
         return dibs__fail(err, DIBS_INVALID, "fence %llu with floor %llu is not a valid fence",
                           (unsigned long long)fence, (unsigned long long)floor);
     status = db.driver->fence_pass(db.connection, resource, (int64_t)fence, (int64_t)floor, err);
-    return told(db, status, err);
+    return wrap(db, status, err);
 }
 
 dibs_status dibs__do_sql_lock(dibs_sql db, const char *name, int64_t wait_ms, dibs_error *err)
@@ -107,7 +107,7 @@ dibs_status dibs__do_sql_lock(dibs_sql db, const char *name, int64_t wait_ms, di
         status = dibs__check_wait(wait_ms, err);
     if (status != DIBS_OK)
         return status;
-    return told(db, db.driver->lock(db.connection, name, wait_ms, err), err);
+    return wrap(db, db.driver->lock(db.connection, name, wait_ms, err), err);
 }
 
 /* ---- Once ------------------------------------------------------------------------------------ */
@@ -147,7 +147,7 @@ dibs_status dibs__do_sql_once(dibs_sql db, const char *name, const dibs_sql_once
         *stored = (dibs_value){0};
     if (status != DIBS_OK)
         return status;
-    return told(db, db.driver->once(db.connection, &key, stored, err), err);
+    return wrap(db, db.driver->once(db.connection, &key, stored, err), err);
 }
 
 dibs_status dibs__do_sql_once_finish(dibs_sql db, const char *name, const void *result, size_t size,
@@ -163,7 +163,7 @@ dibs_status dibs__do_sql_once_finish(dibs_sql db, const char *name, const void *
                           "the result is NULL: for no result, do not call dibs_sql_once_finish");
     if (size > INT32_MAX)
         return dibs__fail(err, DIBS_INVALID, "a result of %zu bytes is too long", size);
-    return told(db, db.driver->once_finish(db.connection, &key, result, size, err), err);
+    return wrap(db, db.driver->once_finish(db.connection, &key, result, size, err), err);
 }
 
 /* ---- Change ---------------------------------------------------------------------------------- */
@@ -213,7 +213,7 @@ dibs_status dibs__do_sql_update(dibs_sql db, const dibs_sql_change *change, dibs
         status = check_values(change, err);
     if (status != DIBS_OK)
         return status;
-    return told(db, dibs__tx_change(db.driver, db.connection, change, err), err);
+    return wrap(db, dibs__tx_change(db.driver, db.connection, change, err), err);
 }
 
 DIBS__SQL_CALLS(DIBS__CALL_DEFINE)

@@ -107,8 +107,8 @@ static sqlite3_stmt *start(sqlite3 *db, const char *sql, const dibs_sql_value *v
 }
 
 /* Runs a statement without rows; how many it changed. */
-static dibs_status run(sqlite3 *db, const char *sql, const dibs_sql_value *values, size_t count,
-                       bool ours, int64_t *changed, dibs_error *err)
+static dibs_status execute(sqlite3 *db, const char *sql, const dibs_sql_value *values, size_t count,
+                           bool ours, int64_t *changed, dibs_error *err)
 {
     sqlite3_stmt *s = start(db, sql, values, count);
     dibs_status status = DIBS_OK;
@@ -177,7 +177,7 @@ static dibs_status fence_pass(void *connection, const char *resource, int64_t fe
     dibs_status status = check(connection, err);
 
     if (status == DIBS_OK)
-        status = run(connection, fence_raise, v, 3, true, &changed, err);
+        status = execute(connection, fence_raise, v, 3, true, &changed, err);
     if (status != DIBS_OK || changed > 0)
         return status;
     return refuse(connection, resource, fence, err);
@@ -212,7 +212,7 @@ static dibs_status try_until(sqlite3 *db, dibs__deadline until, dibs_error *err)
     int64_t span = DIBS__MS;
 
     for (;;) {
-        dibs_status status = run(db, write_nothing, NULL, 0, true, NULL, err);
+        dibs_status status = execute(db, write_nothing, NULL, 0, true, NULL, err);
         if (status != DIBS_BUSY || dibs__now(env) >= until)
             return status;
         pause_between(env, until, &span);
@@ -286,7 +286,7 @@ static dibs_status once(void *connection, const dibs__tx_key *key, dibs_value *s
     if (status == DIBS_OK && key->wait_ms) /* whoever writes is alone with the database */
         status = lock(connection, key->name, key->wait_ms, err);
     if (status == DIBS_OK)
-        status = run(connection, once_insert, v, 3, true, &changed, err);
+        status = execute(connection, once_insert, v, 3, true, &changed, err);
     if (status != DIBS_OK || changed > 0)
         return status;
     return once_seen(connection, key, v, stored, err);
@@ -301,7 +301,7 @@ static dibs_status once_finish(void *connection, const dibs__tx_key *key, const 
     dibs_status status = check(connection, err);
 
     if (status == DIBS_OK)
-        status = run(connection, once_store, v, 3, true, &changed, err);
+        status = execute(connection, once_store, v, 3, true, &changed, err);
     if (status != DIBS_OK || changed > 0)
         return status;
     status = once_seen(connection, key, v, NULL, err);
@@ -317,7 +317,7 @@ static dibs_status update(void *connection, const char *sql, const dibs_sql_valu
 {
     dibs_status status = check(connection, err);
 
-    return status == DIBS_OK ? run(connection, sql, values, count, false, rows, err) : status;
+    return status == DIBS_OK ? execute(connection, sql, values, count, false, rows, err) : status;
 }
 
 static dibs_status look(void *connection, const char *sql, const dibs_sql_value *values,

@@ -35,12 +35,12 @@ function helper(t, program, args, env = process.env) {
   return { child, lines, ended };
 }
 
-/* A place on an engine; null: it is not installed. */
-async function place(t, engine) {
+/* A store of an engine; null: it is not installed. */
+async function makeStore(t, engine) {
   if (engine === 'sqlite')
     return 'sqlite://' + path.join(scratch(t), 'dibs.db');
   const env = { ...process.env, TMPDIR: '/tmp' }; // databases run as another account, which may not enter ours
-  const made = helper(t, 'python3', [path.join(SUPPORT, 'places.py'), engine, 'sh', '-c', 'echo "$DIBS_URL"; exec cat'], env);
+  const made = helper(t, 'python3', [path.join(SUPPORT, 'scratch_stores.py'), engine, 'sh', '-c', 'echo "$DIBS_URL"; exec cat'], env);
   return new Promise((resolve) => {
     made.lines.once('line', resolve);
     made.ended.then(() => resolve(null));
@@ -73,7 +73,7 @@ const row = (page, name) => page.locator('.row:visible').filter({ has: page.loca
 const live = (page) => page.locator('html[data-state=live]').waitFor();
 
 async function setUp(t, engine = 'sqlite', options = {}) {
-  const url = await place(t, engine);
+  const url = await makeStore(t, engine);
   if (!url)
     return null;
   const server = await serve(t, url);
@@ -242,7 +242,7 @@ async function enter(page, name) {
 }
 
 test('a token that may only read sees no button, and is refused; prefixes bound what is seen', async (t) => {
-  const url = await place(t, 'sqlite');
+  const url = await makeStore(t, 'sqlite');
   const server = await serve(t, url, '--tokens', tokens(t, ['reader', 'read'], ['team', 'read,break', 'team:'], ['root', 'read,lock,break,admin']));
   const crowd = new Crowd(t, url);
   for (const name of ['team:1', 'team:2', 'other:1'])
@@ -351,7 +351,7 @@ async function metrics(server) {
 }
 
 test('metrics: in the format, and counts are those of what was done', async (t) => {
-  const url = await place(t, 'sqlite');
+  const url = await makeStore(t, 'sqlite');
   const server = await serve(t, url);
   const post = async (to, body) => {
     const answer = await fetch(server.url + to, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) });
@@ -508,7 +508,7 @@ test('it can be used with a keyboard, and be read aloud', async (t) => {
 });
 
 test('a page whose server is gone says so, and goes on with the next one', async (t) => {
-  const url = await place(t, 'sqlite');
+  const url = await makeStore(t, 'sqlite');
   const server = await serve(t, url);
   const crowd = new Crowd(t, url);
   const page = await (await profile(t)).newPage(); // of its own: the browser complains about refused connections

@@ -264,7 +264,7 @@ class Context:
         return lock['holders'] if lock else []
 
     def wait_queued(self, name, count=1):
-        wait_for(lambda: (self.lock(name) or {}).get('waiter_count', 0) >= count, '%d in line' % count)
+        wait_for(lambda: (self.lock(name) or {}).get('waiter_count', 0) >= count, '%d in the queue' % count)
 
     def worker(self, label, *options):
         """A command that writes its start and a beat every few milliseconds into one log."""
@@ -286,7 +286,7 @@ class Context:
     def wait_started(self, label, seconds=10.0):
         return wait_for(lambda: self.started_at(label), 'the start of %s' % label, seconds)
 
-    def last_sign(self, label):
+    def last_log_time(self, label):
         return max(e[0] for e in self.log() if e[1] == label)
 
     def finish(self):

@@ -226,7 +226,7 @@ def end_by_max_hold(t, hold, *options, worker=()):
     """Ended at the end of the time, not long before, and gone when it is over. A shell starts sooner than Python."""
     begin = ('sh', '-c', 'read up idle < /proc/uptime; echo "$up" > "$0"; exec "$@"', t.path('begun'))
     code, _, err = t.run('run', '--max-hold', '%ds' % hold, *options, 'a', '--', *begin, *t.worker('held', *worker))
-    lived = t.last_sign('held') - float(read(t.path('begun')))
+    lived = t.last_log_time('held') - float(read(t.path('begun')))
     t.note('--max-hold %ds: the command lived for %.3f s', hold, lived)
     assert code == 76 and b'--max-hold' in err, (code, err)
     assert 0.8 * hold < lived < hold + 0.5, lived  # it is gone by then, on a machine that has time for it

@@ -16,7 +16,7 @@ def run_worker(t, label, *options, lease=None, worker=()):
     return t.start('run', '--lease', lease, *options, 'a', '--', *t.worker(label, *worker))
 
 
-def next_in_line(t, label='next'):
+def next_in_queue(t, label='next'):
     process = run_worker(t, label, worker=('seconds=0.2',))
     t.wait_queued('a')
     return process
@@ -26,7 +26,7 @@ def check_order(t, old, new, *others):
     """Everybody of the old command was dead before the new one started, and the fence grew."""
     first, second = t.started_at(old), t.wait_started(new, 20)
     for label in (old, *others):
-        assert t.last_sign(label) < second[0], '%s lived on for %.3f s' % (label, t.last_sign(label) - second[0])
+        assert t.last_log_time(label) < second[0], '%s lived on for %.3f s' % (label, t.last_log_time(label) - second[0])
     assert int(second[4]) > int(first[4]), (first, second)
     for entry in t.log():
         if entry[1] in (old, *others):
@@ -41,11 +41,11 @@ def kill_9_of_the_wrapper(t):
     wrapper = run_worker(t, 'old', worker=('child', 'stray'), lease='%ds' % lease)
     for label in ('old', 'old-child', 'old-stray'):
         t.wait_started(label)
-    successor = next_in_line(t)
+    successor = next_in_queue(t)
     killed = boottime()
     wrapper.signal(signal.SIGKILL)
     started = check_order(t, 'old', 'next', 'old-child', 'old-stray')
-    t.note('command dead %.1f ms, next one started %.1f ms after the kill', (t.last_sign('old') - killed) * 1000,
+    t.note('command dead %.1f ms, next one started %.1f ms after the kill', (t.last_log_time('old') - killed) * 1000,
            (started - killed) * 1000)
     if at_once:
         assert started - killed < lease / 2, 'ended and handed on at once, and not when the lease is over'
@@ -57,7 +57,7 @@ def kill_9_with_a_command_that_ignores_term(t):
     wrapper = run_worker(t, 'old', worker=('ignore-term', 'child', 'stray'), lease='2s')
     for label in ('old', 'old-child', 'old-stray'):
         t.wait_started(label)
-    successor = next_in_line(t)
+    successor = next_in_queue(t)
     wrapper.signal(signal.SIGKILL)
     check_order(t, 'old', 'next', 'old-child', 'old-stray')
     assert successor.wait() == 0
@@ -70,11 +70,11 @@ def stop_of_the_wrapper_past_its_lease(t):
         wrapper = run_worker(t, old, worker=worker)
         for label in (old, old + '-child', old + '-stray'):
             t.wait_started(label)
-        successor = next_in_line(t, new)
+        successor = next_in_queue(t, new)
         wrapper.signal(signal.SIGSTOP)
         started = check_order(t, old, new, old + '-child', old + '-stray')
         t.note('%s: last sign of the command %.1f ms before the next one started', ' '.join(worker),
-               (started - t.last_sign(old)) * 1000)
+               (started - t.last_log_time(old)) * 1000)
         assert successor.wait() == 0
         wrapper.signal(signal.SIGCONT)
         assert wrapper.wait() == 76, wrapper.err
@@ -91,7 +91,7 @@ def flock_beside_it(t):
     wrapper.signal(signal.SIGSTOP)
     stopped = boottime()
     wait_for(lambda: boottime() > stopped + 1.5, 'the time of a lease')
-    assert t.last_sign('old') > stopped + 1.0, 'the command runs on'
+    assert t.last_log_time('old') > stopped + 1.0, 'the command runs on'
     wrapper.signal(signal.SIGKILL)
     wrapper.signal(signal.SIGCONT)
     wrapper.wait()
@@ -99,7 +99,7 @@ def flock_beside_it(t):
     t.started.append(other)
     assert other.wait() == 0
     t.note('flock: the old command ran on beside the next one')
-    assert t.last_sign('old') > t.started_at('next')[0], 'both run at the same time'
+    assert t.last_log_time('old') > t.started_at('next')[0], 'both run at the same time'
 
 
 @test(*ENGINES)
@@ -126,7 +126,7 @@ def guardian_stopped_while_the_lease_runs_out(t):
     t.wait_started('old')
     guardian, = children(wrapper.pid)
     os.kill(guardian, signal.SIGSTOP)
-    successor = next_in_line(t)
+    successor = next_in_queue(t)
     check_order(t, 'old', 'next')
     assert wrapper.wait() == 76, wrapper.err
     assert successor.wait() == 0
@@ -178,17 +178,17 @@ def server_killed_under_a_holder(t):
     killed = boottime()
     try:
         assert wrapper.wait() == 76, wrapper.err
-        assert t.last_sign('old') < killed + 1.5
+        assert t.last_log_time('old') < killed + 1.5
     finally:
         t.server.start()
 
 
 @test('redis')
 def server_restarted_while_waiting(t):
-    """The holder's lock is gone with the server's memory; the waiter stands in line again and gets it."""
+    """The holder's lock is gone with the server's memory; the waiter stands in the queue again and gets it."""
     wrapper = run_worker(t, 'old')
     t.wait_started('old')
-    successor = next_in_line(t)
+    successor = next_in_queue(t)
     t.server.kill()
     t.server.start()
     t.wait_started('next')

@@ -115,7 +115,7 @@ def break_with_a_bound(t):
 
 
 @test(*ENGINES)
-def watch_tells_changes(t):
+def watch_shows_changes(t):
     lines = t.start('watch', '--interval', '20ms')
     objects = t.start('watch', '--interval', '20ms', '--json', 'job')
 

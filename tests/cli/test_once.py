@@ -130,7 +130,7 @@ def keys_of_any_bytes(t):
 
 
 @test(*ALL)
-def running_elsewhere_is_told_or_waited_for(t):
+def running_elsewhere_is_reported_or_waited_for(t):
     runner = t.start('once', '--owner', 'somebody', 'a', '--', 'sh', '-c', 'touch %s; read x; echo said'
                      % t.path('up'), stdin=subprocess.PIPE)
     wait_for(lambda: os.path.exists(t.path('up')), 'the command')
@@ -269,7 +269,7 @@ def takes_over_when_the_lease_ends(t):
     runner.signal(signal.SIGKILL)
     assert waiter.wait(30) == 0, waiter.err
     t.note('taken over %.0f ms after the kill, lease 2 s', (time.monotonic() - killed) * 1000)
-    assert t.started_at('next')[0] > t.last_sign('old')
+    assert t.started_at('next')[0] > t.last_log_time('old')
 
 
 @test(*ALL)

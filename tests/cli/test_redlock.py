@@ -7,7 +7,7 @@ from harness import test, wait_for
 
 
 @test('redlock')
-def show_tells_the_state_of_each_node(t):
+def show_has_the_state_of_each_node(t):
     holder = t.start('run', 'job', '--', *t.worker('a', 'seconds=30'))
     wait_for(lambda: t.held_by('job'), 'a holder')
     lock = t.lock('job')
@@ -27,7 +27,7 @@ def never_two_commands_of_one_owner(t):
     assert code == 75, err
     new = t.start('run', '--owner', 'me', 'twice', '--', *t.worker('next', 'seconds=0.2'))
     assert (old.wait(), new.wait()) == (0, 0), (old.err, new.err)
-    assert t.last_sign('old') < t.started_at('next')[0]
+    assert t.last_log_time('old') < t.started_at('next')[0]
     assert int(t.started_at('next')[4]) > int(t.started_at('old')[4])
     assert not t.started_at('try')
 

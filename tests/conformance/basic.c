@@ -111,7 +111,7 @@ static void busy_names_the_holder(void **state)
     dibs_cancel(b, name);
     job_join(head);
     assert_status(dibs_lock(b, name, &(dibs_lock_options){.wait_ms = 100}, &none, &err), DIBS_BUSY);
-    assert_names(&err, g); /* at the head of the line */
+    assert_names(&err, g); /* at the head of the queue */
     assert_status(unlock(g), DIBS_OK);
 }
 

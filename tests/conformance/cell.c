@@ -229,7 +229,7 @@ static void odd_names_are_names(void **state)
     read_cell(d, longest, NULL);
 }
 
-static void wrong_arguments_are_told(void **state)
+static void wrong_arguments_are_refused(void **state)
 {
     dibs *d = open_cells();
     dibs_error err = {0};
@@ -398,7 +398,7 @@ static void a_lost_answer_is_asked_for_again(void **state)
     lossy_stop();
 }
 
-static void what_cannot_be_told_is_unknown(void **state)
+static void what_cannot_be_decided_is_unknown(void **state)
 {
     dibs *a = open_cells(), *b = open_handle();
     const char *name = fresh("unknown");
@@ -560,13 +560,13 @@ static const struct CMUnitTest tests[] = {
     CASE(a_new_value_has_a_new_end),
     CASE(values_up_to_the_limit_fit),
     CASE(odd_names_are_names),
-    CASE(wrong_arguments_are_told),
+    CASE(wrong_arguments_are_refused),
     CASE(an_older_fence_writes_nothing),
     CASE(a_fenced_write_raises_the_floor),
     CASE(a_floor_outlives_its_value),
     CASE(a_lock_guards_a_cell),
     CASE(a_lost_answer_is_asked_for_again),
-    CASE(what_cannot_be_told_is_unknown),
+    CASE(what_cannot_be_decided_is_unknown),
     CASE(silence_ends_with_the_deadline),
     CASE(nothing_is_lost_between_read_and_swap),
     CASE(an_engine_without_says_so),

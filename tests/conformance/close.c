@@ -11,7 +11,7 @@
 typedef struct caller caller;
 struct caller {
     dibs *d;
-    dibs_once *told; /* another's run */
+    dibs_once *theirs; /* another's run */
     char name[64], text[DIBS_TOKEN_SIZE];
     dibs_status (*call)(caller *c);
     pthread_t thread;
@@ -89,7 +89,7 @@ static dibs_status begin(caller *c)
 
 static dibs_status wait(caller *c)
 {
-    return dibs_once_wait(c->told, DIBS_FOREVER, &c->err);
+    return dibs_once_wait(c->theirs, DIBS_FOREVER, &c->err);
 }
 
 static dibs_status break_it(caller *c)
@@ -104,19 +104,19 @@ static void closing_ends_every_wait(void **state)
     caller all[] = {{.call = lock},  {.call = lock}, {.call = lock_many}, {.call = begin},
                     {.call = begin}, {.call = wait}, {.call = break_it}};
     size_t count = sizeof all / sizeof all[0];
-    dibs_once *mine = NULL, *told = NULL;
+    dibs_once *mine = NULL, *theirs = NULL;
 
     (void)state;
     take(a, name, &(dibs_lock_options){.no_renew = true});
     if (the.can.cells) {
         assert_status(dibs_once_begin(a, name, NULL, &mine, NULL), DIBS_OK);
         assert_status(
-            dibs_once_begin(b, name, &(dibs_once_options){.wait_ms = DIBS_NO_WAIT}, &told, NULL),
+            dibs_once_begin(b, name, &(dibs_once_options){.wait_ms = DIBS_NO_WAIT}, &theirs, NULL),
             DIBS_RUNNING);
     }
     for (size_t i = 0; i < count; i++) {
         all[i].d = b;
-        all[i].told = told;
+        all[i].theirs = theirs;
         snprintf(all[i].name, sizeof all[i].name, "%s", name);
         if (the.can.cells || (all[i].call != begin && all[i].call != wait))
             start(&all[i]);
@@ -165,10 +165,10 @@ static dibs_status gated_list(dibs__engine *e, const char *prefix, bool idle, di
 }
 
 static dibs_status gated_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
-                              bool tell, dibs__deadline until, dibs__cell_reply *out,
+                              bool notify, dibs__deadline until, dibs__cell_reply *out,
                               dibs_error *err)
 {
-    dibs_status status = real->cell(e, key, command, tell, until, out, err);
+    dibs_status status = real->cell(e, key, command, notify, until, out, err);
 
     pass_gate();
     return status;

@@ -62,7 +62,7 @@ static void it_is_never_below_zero(void **state)
     assert_int_equal(value_of(d, name), 3);
 }
 
-static void wrong_counts_are_told(void **state)
+static void wrong_counts_are_refused(void **state)
 {
     dibs *d = open_counters();
     const char *name = fresh("wrong");
@@ -333,7 +333,7 @@ static void many_take_what_there_is(void **state)
 static const struct CMUnitTest tests[] = {
     CASE(a_counter_counts),
     CASE(it_is_never_below_zero),
-    CASE(wrong_counts_are_told),
+    CASE(wrong_counts_are_refused),
     CASE(the_extremes_are_counted_right),
     CASE(a_request_counts_once),
     CASE(a_refused_request_may_try_again),

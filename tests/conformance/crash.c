@@ -53,7 +53,7 @@ static void a_late_finish_of_what_was_given_back_is_refused(void **state)
     assert_status(dibs_once_finish(late, "late", 4, 0, NULL), DIBS_LOST);
     dibs_once_free(late);
     lossy_stop();
-    assert_status(once_told(b, key, NULL), DIBS_CRASHED);
+    assert_status(once_answered(b, key, NULL), DIBS_CRASHED);
 }
 
 static void the_caller_may_decide(void **state)
@@ -91,12 +91,12 @@ static void an_abandoned_run_is_dead_at_once(void **state)
     assert_status(dibs_once_abandon(o, NULL), DIBS_OK);
     assert_false(dibs_once_held(o));
     dibs_once_free(o);
-    assert_status(once_told(b, key, NULL), DIBS_CRASHED);
+    assert_status(once_answered(b, key, NULL), DIBS_CRASHED);
     dibs_once_free(once_first(a, freed, NULL));
-    assert_status(once_told(b, freed, NULL), DIBS_CRASHED);
+    assert_status(once_answered(b, freed, NULL), DIBS_CRASHED);
     once_first(a, closed, NULL);
     close_handle(a);
-    assert_status(once_told(b, closed, NULL), DIBS_CRASHED);
+    assert_status(once_answered(b, closed, NULL), DIBS_CRASHED);
 }
 
 /* ---- Take-overs that came to nothing ---------------------------------------------------------- */
@@ -130,7 +130,7 @@ static void expect_the_crash(dibs *d, const char *key, const dibs_once_options *
     assert_true(dibs_once_again(o));
     assert_string_equal(dibs_once_step_data(o, "one", NULL), "1");
     once_end(o, "rerun");
-    assert_status(once_told(d, key, options), DIBS_ALREADY);
+    assert_status(once_answered(d, key, options), DIBS_ALREADY);
 }
 
 /* Takes over from the crash, and gets no answer. On a slow machine the time may be over before the take-over is
@@ -187,9 +187,9 @@ static void the_keeper_puts_a_crash_back(void **state)
     leave_a_crash(b, key, &print);
     lossy_put_in(a);
     rerun_unheard(a, key, &o, LOSSY_ANSWER);
-    assert_status(once_told(b, key, &print), DIBS_RUNNING); /* that of which nobody was told */
+    assert_status(once_answered(b, key, &print), DIBS_RUNNING); /* that of which nobody was told */
     lossy_stop();
-    for (int i = 0; i < LONG_MS / 20 && once_told(b, key, &print) == DIBS_RUNNING; i++)
+    for (int i = 0; i < LONG_MS / 20 && once_answered(b, key, &print) == DIBS_RUNNING; i++)
         sleep_ms(20);
     expect_the_crash(b, key, &print);
 }
@@ -251,7 +251,7 @@ static void a_run_is_renewed(void **state)
     while (clock_ms() < begin_at + 6 * SHORT_MS) {
         assert_true(dibs_once_held(o));
         assert_true(dibs_once_remaining_ms(o) > 0);
-        assert_status(once_told(b, key, NULL), DIBS_RUNNING);
+        assert_status(once_answered(b, key, NULL), DIBS_RUNNING);
         sleep_ms(50);
     }
     assert_string_equal(dibs_once_step_data(o, "s", NULL), "data");
@@ -268,7 +268,7 @@ static void note_run_lost(void *data, dibs_once *o)
     atomic_fetch_add(&n->count, 1);
 }
 
-static void a_loss_is_told(void **state)
+static void a_loss_is_reported(void **state)
 {
     dibs *d = once_open();
     loss_note lost = {0};
@@ -593,7 +593,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_rerun_that_failed_leaves_the_crash),
     CASE(a_crash_that_was_put_back_ends_in_its_time),
     CASE(a_run_is_renewed),
-    CASE(a_loss_is_told),
+    CASE(a_loss_is_reported),
     CASE(a_lost_run_is_an_outcome),
     CASE(a_late_finish_counts_if_nobody_took_over),
     CASE(a_late_answer_is_no_dead_run),

@@ -36,7 +36,7 @@ static void check_holder(const dibs_party *p, const dibs_grant *g)
     assert_false(p->breaking);
 }
 
-static void a_lock_and_its_line(void **state)
+static void a_lock_and_its_queue(void **state)
 {
     dibs *a = open_handle(), *b = open_handle();
     const char *name = fresh("look");
@@ -301,7 +301,7 @@ static void a_list_of_everything(void **state)
 
 static const struct CMUnitTest tests[] = {
     CASE(nobody_used_it),
-    CASE(a_lock_and_its_line),
+    CASE(a_lock_and_its_queue),
     CASE_FOR(a_semaphore_shows_its_slots, NEEDS_SLOTS),
     CASE_FOR(sharers_are_counted, NEEDS_SHARED),
     CASE(an_expired_holder_is_not_shown),

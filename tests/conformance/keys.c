@@ -304,7 +304,7 @@ static void ten_thousand_keys_come_in_pages(void **state)
     free(there);
 }
 
-static void a_page_ends_where_it_was_told_to(void **state)
+static void a_page_ends_at_its_limit(void **state)
 {
     dibs *d = once_open();
     const char *start = fresh("page");
@@ -677,7 +677,7 @@ static void a_runner_can_be_declared_dead(void **state)
     dibs_once_report_free(r);
     assert_status(dibs_once_finish(late, "late", 4, 0, NULL), DIBS_LOST);
     dibs_once_free(late);
-    assert_status(once_told(b, key, NULL), DIBS_CRASHED);
+    assert_status(once_answered(b, key, NULL), DIBS_CRASHED);
 }
 
 /* ---- Lost answers ---------------------------------------------------------------------------- */
@@ -777,7 +777,7 @@ static void a_damaged_record_is_shown_as_such(void **state)
         assert_true(strlen(dibs_once_report_at(r, 0)->damage) > 10);
         assert_null(dibs_once_report_at(r, 0)->runner);
         dibs_once_report_free(r);
-        assert_status(once_told(d, key, NULL), DIBS_ENGINE_FAILED);
+        assert_status(once_answered(d, key, NULL), DIBS_ENGINE_FAILED);
         assert_status(dibs_once_forget(d, key, NULL, NULL), DIBS_ENGINE_FAILED);
         assert_status(dibs_once_resolve(
                           d, key, &(dibs_once_resolve_options){.outcome = DIBS_ONCE_FREE}, NULL),
@@ -854,7 +854,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_silent_runner_is_seen_as_dead),
     CASE(a_look_shows_all_of_it),
     CASE(scopes_are_kept_apart),
-    CASE(a_page_ends_where_it_was_told_to),
+    CASE(a_page_ends_at_its_limit),
     CASE(one_of_many_is_found),
     CASE(ten_thousand_keys_come_in_pages),
     CASE(what_stays_is_listed_once_while_others_change),

@@ -186,7 +186,7 @@ static void an_older_shared_attempt_cannot_take_over(void **state)
     }
 }
 
-static void an_older_attempt_cannot_take_the_place_in_line(void **state)
+static void an_older_attempt_cannot_take_the_place_in_the_queue(void **state)
 {
     dibs *d = open_handle(), *other = open_handle();
     const char *name = fresh("late-line");
@@ -278,7 +278,7 @@ static void the_second_of_a_name_waits_for_a_shared_one(void **state)
     the_second_waits(false, true);
 }
 
-/* It left the line before the first heard of it: nothing has happened. */
+/* It left the queue before the first heard of it: nothing has happened. */
 static void the_second_of_a_name_may_leave(void **state)
 {
     dibs *a = open_handle(), *b = open_handle();
@@ -299,7 +299,7 @@ static void the_second_of_a_name_may_leave(void **state)
 static const struct CMUnitTest tests[] = {
     CASE(an_older_attempt_cannot_take_over),
     CASE_FOR(an_older_shared_attempt_cannot_take_over, NEEDS_SHARED),
-    CASE(an_older_attempt_cannot_take_the_place_in_line),
+    CASE(an_older_attempt_cannot_take_the_place_in_the_queue),
     CASE(a_forgotten_attempt_is_replaced),
     CASE(the_second_of_a_name_waits),
     CASE_FOR(the_second_of_a_name_waits_for_a_shared_one, NEEDS_SHARED),

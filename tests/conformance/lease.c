@@ -37,7 +37,7 @@ static void the_end_is_known_before_the_next_grant(void **state)
     }
 }
 
-static void expiry_is_told_by_callback(void **state)
+static void expiry_is_reported_by_callback(void **state)
 {
     dibs *d = open_handle();
     loss_note note = {0};
@@ -95,7 +95,7 @@ static void a_loss_is_reported_once(void **state)
     loss_note note = {0};
     dibs_lock_options by_callback = {
         .lease_ms = SHORT_MS, .no_renew = true, .on_lost = note_loss, .data = &note};
-    dibs_grant *told = take(d, fresh("fd"), &by_callback);
+    dibs_grant *by_report = take(d, fresh("fd"), &by_callback);
     dibs_grant *g =
         take(d, fresh("fd"), &(dibs_lock_options){.lease_ms = SHORT_MS, .no_renew = true});
     struct pollfd p = {.fd = dibs_fd(d), .events = POLLIN};
@@ -107,7 +107,7 @@ static void a_loss_is_reported_once(void **state)
     assert_status(unlock(g), DIBS_LOST);
     assert_int_equal(poll(&p, 1, 0), 0);
     assert_false(dibs_take(d, &o));
-    assert_status(unlock(told), DIBS_LOST);
+    assert_status(unlock(by_report), DIBS_LOST);
     assert_int_equal(atomic_load(&note.count), 1);
 }
 
@@ -313,7 +313,7 @@ static void a_lost_lock_can_be_taken_again(void **state)
     assert_status(unlock(h), DIBS_OK);
 }
 
-static void waiters_stay_alive_in_line(void **state)
+static void waiters_stay_alive_in_the_queue(void **state)
 {
     dibs *a = open_handle(), *b = open_handle();
     const char *name = fresh("alive");
@@ -333,7 +333,7 @@ static void waiters_stay_alive_in_line(void **state)
 
 static const struct CMUnitTest tests[] = {
     CASE(the_end_is_known_before_the_next_grant),
-    CASE(expiry_is_told_by_callback),
+    CASE(expiry_is_reported_by_callback),
     CASE(expiry_is_an_outcome),
     CASE(a_loss_is_reported_once),
     CASE(a_callback_may_unlock),
@@ -345,6 +345,6 @@ static const struct CMUnitTest tests[] = {
     CASE(the_second_of_a_name_follows_the_first),
     CASE(the_second_of_a_name_waits_for_the_lease),
     CASE(a_lost_lock_can_be_taken_again),
-    CASE(waiters_stay_alive_in_line),
+    CASE(waiters_stay_alive_in_the_queue),
 };
 CASES(lease_cases, tests);

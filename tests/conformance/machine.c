@@ -37,13 +37,13 @@ static dibs__deadline soon(dibs *d)
     return dibs__after(d->env, LONG_MS * DIBS__MS);
 }
 
-static void ask(dibs *d, const char *key, const dibs__cell_command *c, bool tell,
+static void ask(dibs *d, const char *key, const dibs__cell_command *c, bool notify,
                 dibs__cell_reply *out)
 {
     dibs_error err = {0};
 
     memset(out, 0, sizeof *out);
-    if (d->class->cell(d->engine, key, c, tell, soon(d), out, &err) != DIBS_OK)
+    if (d->class->cell(d->engine, key, c, notify, soon(d), out, &err) != DIBS_OK)
         fail_msg("%s: %s", key, err.message);
 }
 
@@ -306,7 +306,7 @@ static void a_wait_without_a_change_ends_in_time(void **state)
  * told to reap, ZooKeeper and etcd have folders, the databases have tables by prefix. */
 static dibs *open_apart(void)
 {
-    static const char folder[] = "/place?";
+    static const char folder[] = "/store?";
     const char *at = strstr(the.url, folder);
     char url[sizeof the.url + 32];
 

@@ -9,7 +9,7 @@
 
 /* ---- The usual ------------------------------------------------------------------------------- */
 
-static void the_first_runs_and_others_are_told(void **state)
+static void the_first_runs_and_others_get_the_answer(void **state)
 {
     dibs *a = once_open(), *b = open_handle();
     const char *key = fresh("pay");
@@ -55,7 +55,7 @@ static void scopes_and_keys_do_not_mix(void **state)
     (void)state;
     snprintf(key, sizeof key, "%s", fresh("mix"));
     once_end(once_first(d, key, &(dibs_once_options){.scope = "a"}), "1");
-    assert_status(once_told(d, key, &(dibs_once_options){.scope = "b"}),
+    assert_status(once_answered(d, key, &(dibs_once_options){.scope = "b"}),
                   DIBS_OK); /* and abandoned */
     once_end(once_first(d, "bc", &(dibs_once_options){.scope = "a"}), "2");
     once_end(once_first(d, "c", &(dibs_once_options){.scope = "ab"}), "3");
@@ -64,7 +64,7 @@ static void scopes_and_keys_do_not_mix(void **state)
     memset(tall, 'k', sizeof tall);
     tall[DIBS_NAME_MAX] = '\0';
     once_end(once_first(d, tall, &(dibs_once_options){.scope = tall}), "6");
-    assert_status(once_told(d, tall, &(dibs_once_options){.scope = tall}), DIBS_ALREADY);
+    assert_status(once_answered(d, tall, &(dibs_once_options){.scope = tall}), DIBS_ALREADY);
 }
 
 static void another_fingerprint_is_refused(void **state)
@@ -76,14 +76,14 @@ static void another_fingerprint_is_refused(void **state)
     dibs_once *o = once_first(d, key, &x);
 
     (void)state;
-    assert_status(once_told(d, key, &z), DIBS_MISMATCH);
-    assert_status(once_told(d, key, NULL), DIBS_MISMATCH);
-    assert_status(once_told(d, key, &x), DIBS_RUNNING);
+    assert_status(once_answered(d, key, &z), DIBS_MISMATCH);
+    assert_status(once_answered(d, key, NULL), DIBS_MISMATCH);
+    assert_status(once_answered(d, key, &x), DIBS_RUNNING);
     once_end(o, "done");
-    assert_status(once_told(d, key, &z), DIBS_MISMATCH);
-    assert_status(once_told(d, key, &x), DIBS_ALREADY);
+    assert_status(once_answered(d, key, &z), DIBS_MISMATCH);
+    assert_status(once_answered(d, key, &x), DIBS_ALREADY);
     once_end(once_first(d, plain, NULL), NULL);
-    assert_status(once_told(d, plain, &x), DIBS_MISMATCH);
+    assert_status(once_answered(d, plain, &x), DIBS_MISMATCH);
 }
 
 static void a_failure_is_kept_or_forgotten(void **state)
@@ -109,7 +109,7 @@ static void a_failure_is_kept_or_forgotten(void **state)
     dibs_once_free(o);
 }
 
-static void wrong_options_are_told(void **state)
+static void wrong_options_are_refused(void **state)
 {
     dibs *d = once_open();
     dibs_once *o = (dibs_once *)1;
@@ -120,18 +120,18 @@ static void wrong_options_are_told(void **state)
     name[DIBS_NAME_MAX + 1] = '\0';
     assert_status(dibs_once_begin(d, "", NULL, &o, NULL), DIBS_INVALID);
     assert_null(o);
-    assert_status(once_told(d, NULL, NULL), DIBS_INVALID);
-    assert_status(once_told(d, name, NULL), DIBS_INVALID);
-    assert_status(once_told(d, "k", &(dibs_once_options){.scope = name}), DIBS_INVALID);
-    assert_status(once_told(d, "k", &(dibs_once_options){.lease_ms = 1}), DIBS_INVALID);
-    assert_status(once_told(d, "k", &(dibs_once_options){.keep_ms = -2}), DIBS_INVALID);
-    assert_status(once_told(d, "k", &(dibs_once_options){.tombstone_ms = -2}), DIBS_INVALID);
-    assert_status(once_told(d, "k", &(dibs_once_options){.wait_ms = -2}), DIBS_INVALID);
-    assert_status(once_told(d, "k", &(dibs_once_options){.owner = ""}), DIBS_INVALID);
-    assert_status(once_told(d, "k", &(dibs_once_options){.on_crash = (dibs_on_crash)2}),
+    assert_status(once_answered(d, NULL, NULL), DIBS_INVALID);
+    assert_status(once_answered(d, name, NULL), DIBS_INVALID);
+    assert_status(once_answered(d, "k", &(dibs_once_options){.scope = name}), DIBS_INVALID);
+    assert_status(once_answered(d, "k", &(dibs_once_options){.lease_ms = 1}), DIBS_INVALID);
+    assert_status(once_answered(d, "k", &(dibs_once_options){.keep_ms = -2}), DIBS_INVALID);
+    assert_status(once_answered(d, "k", &(dibs_once_options){.tombstone_ms = -2}), DIBS_INVALID);
+    assert_status(once_answered(d, "k", &(dibs_once_options){.wait_ms = -2}), DIBS_INVALID);
+    assert_status(once_answered(d, "k", &(dibs_once_options){.owner = ""}), DIBS_INVALID);
+    assert_status(once_answered(d, "k", &(dibs_once_options){.on_crash = (dibs_on_crash)2}),
                   DIBS_INVALID);
     assert_status(
-        once_told(d, "k", &(dibs_once_options){.fingerprint = name, .fingerprint_size = 256}),
+        once_answered(d, "k", &(dibs_once_options){.fingerprint = name, .fingerprint_size = 256}),
         DIBS_INVALID);
     dibs_once_free(NULL);
 }
@@ -185,9 +185,9 @@ static void a_result_ends_and_a_tombstone_says_so(void **state)
         assert_in_range(who.left_ms, 0, SHORT_MS);
     }
     dibs_once_free(o);
-    assert_true(wait_until(once_is_told, &(once_asked){d, tomb, DIBS_EXPIRED}, LONG_MS));
-    assert_status(once_told(d, tomb, NULL), DIBS_EXPIRED);
-    assert_true(wait_until(once_is_told, &(once_asked){d, brief, DIBS_OK}, LONG_MS));
+    assert_true(wait_until(once_answers_with, &(once_asked){d, tomb, DIBS_EXPIRED}, LONG_MS));
+    assert_status(once_answered(d, tomb, NULL), DIBS_EXPIRED);
+    assert_true(wait_until(once_answers_with, &(once_asked){d, brief, DIBS_OK}, LONG_MS));
 }
 
 static void a_result_kept_for_ever_has_no_end(void **state)
@@ -230,7 +230,7 @@ static void lost_answers_change_nothing(void **state)
         lossy_lose((lossy_way)way, 1, NULL, NULL);
         assert_status(dibs_once_undo(o, NULL), DIBS_OK);
         dibs_once_free(o);
-        assert_status(once_told(b, again, NULL), DIBS_OK);
+        assert_status(once_answered(b, again, NULL), DIBS_OK);
     }
     lossy_stop();
 }
@@ -300,7 +300,7 @@ static void a_forgetting_can_be_asked_again(void **state)
     lossy_stop();
     assert_status(dibs_once_finish(o, "x", 1, 0, NULL), DIBS_LOST);
     dibs_once_free(o);
-    assert_status(once_told(b, key, NULL), DIBS_OK);
+    assert_status(once_answered(b, key, NULL), DIBS_OK);
 }
 
 /* What withdraws the beginning does not get through either, or it could be over before the other handle looks. */
@@ -323,9 +323,9 @@ static void a_beginning_that_nobody_heard_of_is_withdrawn(void **state)
     lossy_lose(LOSSY_ANSWER, 1, lose_the_rest, NULL);
     assert_status(once_begin(a, key, &(dibs_once_options){.lease_ms = 60000}, &o), DIBS_UNKNOWN);
     assert_null(o);
-    assert_status(once_told(b, key, NULL), DIBS_RUNNING);
+    assert_status(once_answered(b, key, NULL), DIBS_RUNNING);
     lossy_stop();
-    assert_true(wait_until(once_is_told, &(once_asked){b, key, DIBS_OK}, LONG_MS));
+    assert_true(wait_until(once_answers_with, &(once_asked){b, key, DIBS_OK}, LONG_MS));
 }
 
 static void deny_the_rest(void *data)
@@ -346,9 +346,9 @@ static void a_beginning_that_was_denied_when_repeated_is_withdrawn(void **state)
     lossy_lose(LOSSY_ANSWER, 1, deny_the_rest, NULL);
     assert_status(once_begin(a, key, &(dibs_once_options){.lease_ms = 60000}, &o), DIBS_DENIED);
     assert_null(o);
-    assert_status(once_told(b, key, NULL), DIBS_RUNNING);
+    assert_status(once_answered(b, key, NULL), DIBS_RUNNING);
     lossy_stop();
-    assert_true(wait_until(once_is_told, &(once_asked){b, key, DIBS_OK}, LONG_MS));
+    assert_true(wait_until(once_answers_with, &(once_asked){b, key, DIBS_OK}, LONG_MS));
 }
 
 /* The same when the handle is closed at once, as the command does it. */
@@ -365,7 +365,7 @@ static void a_beginning_that_nobody_heard_of_ends_with_its_handle(void **state)
     assert_status(once_begin(a, key, &(dibs_once_options){.lease_ms = 60000}, &o), DIBS_UNKNOWN);
     lossy_stop();
     close_handle(a);
-    assert_status(once_told(b, key, NULL), DIBS_OK);
+    assert_status(once_answered(b, key, NULL), DIBS_OK);
 }
 
 /* ---- Requests that arrive late ---------------------------------------------------------------- */
@@ -489,7 +489,7 @@ static void a_beginning_answered_after_its_lease_is_withdrawn(void **state)
     assert_status(once_begin(a, key, &(dibs_once_options){.lease_ms = SHORT_MS}, &o),
                   DIBS_UNAVAILABLE);
     assert_null(o);
-    assert_true(wait_until(once_is_told, &(once_asked){b, key, DIBS_OK}, LONG_MS));
+    assert_true(wait_until(once_answers_with, &(once_asked){b, key, DIBS_OK}, LONG_MS));
 }
 
 /* ---- Many at once ---------------------------------------------------------------------------- */
@@ -529,11 +529,11 @@ static void sixty_four_begin_and_one_runs(void **state)
         r.d[i] = open_handle();
     race_run(&r);
     for (int round = 0; round < RACE_ROUNDS; round++) {
-        int told_done = atomic_load(&r.count[round][DIBS_ALREADY]);
-        int told_running = atomic_load(&r.count[round][DIBS_RUNNING]);
+        int answered_done = atomic_load(&r.count[round][DIBS_ALREADY]);
+        int answered_running = atomic_load(&r.count[round][DIBS_RUNNING]);
         assert_int_equal(r.count[round][DIBS_OK], 1);
-        assert_int_equal(told_done + told_running, RACE_THREADS - 1);
-        assert_true(round % 5 != 0 || told_running == 0);
+        assert_int_equal(answered_done + answered_running, RACE_THREADS - 1);
+        assert_true(round % 5 != 0 || answered_running == 0);
     }
 }
 
@@ -576,12 +576,12 @@ static void one_of_many_takes_over(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    CASE(the_first_runs_and_others_are_told),
+    CASE(the_first_runs_and_others_get_the_answer),
     CASE(a_result_may_be_nothing_or_empty),
     CASE(scopes_and_keys_do_not_mix),
     CASE(another_fingerprint_is_refused),
     CASE(a_failure_is_kept_or_forgotten),
-    CASE(wrong_options_are_told),
+    CASE(wrong_options_are_refused),
     CASE(results_up_to_the_limit_fit),
     CASE(a_result_ends_and_a_tombstone_says_so),
     CASE(a_result_kept_for_ever_has_no_end),

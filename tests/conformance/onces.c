@@ -31,7 +31,7 @@ dibs_once *once_first(dibs *d, const char *key, const dibs_once_options *options
 }
 
 /* What a duplicate is told. */
-dibs_status once_told(dibs *d, const char *key, const dibs_once_options *options)
+dibs_status once_answered(dibs *d, const char *key, const dibs_once_options *options)
 {
     dibs_once *o = NULL;
     dibs_status status = once_begin(d, key, options, &o);
@@ -66,11 +66,11 @@ void once_expect(dibs *d, const char *key, const char *result)
     dibs_once_free(o);
 }
 
-bool once_is_told(void *ctx)
+bool once_answers_with(void *ctx)
 {
     once_asked *a = ctx;
 
-    return once_told(a->d, a->key, NULL) == a->want;
+    return once_answered(a->d, a->key, NULL) == a->want;
 }
 
 /* A runner whose renewals are lost on the way is as good as dead: its lease ends. */
@@ -90,7 +90,7 @@ bool once_is_dead(void *ctx)
 {
     once_asked *a = ctx;
 
-    return once_told(a->d, a->key, NULL) == DIBS_CRASHED;
+    return once_answered(a->d, a->key, NULL) == DIBS_CRASHED;
 }
 
 bool once_answers(void *ctx)

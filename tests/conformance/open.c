@@ -72,7 +72,7 @@ static void bad_options_are_refused(void **state)
     assert_null(d);
 }
 
-static void the_engine_tells_what_it_can(void **state)
+static void the_engine_lists_what_it_can(void **state)
 {
     dibs *d = open_handle();
     dibs_engine_info info;
@@ -390,7 +390,7 @@ static const struct CMUnitTest tests[] = {
     CASE(an_unknown_scheme_names_those_there_are),
     CASE(the_environment_names_the_default),
     CASE(bad_options_are_refused),
-    CASE(the_engine_tells_what_it_can),
+    CASE(the_engine_lists_what_it_can),
     CASE(closing_nothing_is_allowed),
     CASE(names_have_a_size),
     CASE(names_are_any_bytes),

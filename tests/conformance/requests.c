@@ -197,7 +197,7 @@ static void an_invalid_request_is_refused_at_once(void **state)
     assert_int_equal(o.calls, 0);
 }
 
-static void conflicts_are_told(void **state)
+static void conflicts_are_reported(void **state)
 {
     dibs *d = open_handle();
     const char *name = fresh("request-slots");
@@ -335,7 +335,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_request_is_stopped),
     CASE(requests_that_nobody_took_are_given_back),
     CASE(an_invalid_request_is_refused_at_once),
-    CASE_FOR(conflicts_are_told, NEEDS_SLOTS),
+    CASE_FOR(conflicts_are_reported, NEEDS_SLOTS),
     CASE(a_grant_taken_too_late_is_lost),
     CASE(a_reentry_taken_too_late_is_lost),
     CASE(thousands_wait_without_threads),

@@ -14,7 +14,7 @@
 
 #define CASES_MAX 512
 
-place the;
+scratch_store the;
 static pid_t locker; /* of the SQLite database */
 static bool paused;  /* by a case that failed before it continued the server */
 
@@ -33,19 +33,19 @@ dibs *open_handle(void)
 dibs *open_for_load(void)
 {
     int ports[REDLOCK_NODES];
-    place patient = the;
+    scratch_store patient = the;
     char url[sizeof the.url];
 
     patient.session_ms = 60000;
-    if (place_ports(&patient, ports) == 0)
+    if (scratch_store_ports(&patient, ports) == 0)
         return open_handle();
-    place_url(&patient, ports, url, sizeof url);
+    scratch_store_url(&patient, ports, url, sizeof url);
     return open_at(url, NULL);
 }
 
 bool url_of_nobody(char *url, size_t size)
 {
-    int ports[REDLOCK_NODES], count = place_ports(&the, ports);
+    int ports[REDLOCK_NODES], count = scratch_store_ports(&the, ports);
     char path[400];
     FILE *f;
 
@@ -54,7 +54,7 @@ bool url_of_nobody(char *url, size_t size)
     for (int i = 0; i < count; i++)
         ports[i] = free_port();
     if (count > 0) {
-        place_url(&the, ports, url, size);
+        scratch_store_url(&the, ports, url, size);
         return true;
     }
     scratch_file(&the.folder, "no.db", path, sizeof path);
@@ -143,15 +143,15 @@ const char *fresh(const char *label)
 
 /* ---- Lines ----------------------------------------------------------------------------------- */
 
-typedef struct line {
+typedef struct queue {
     dibs *d;
     const char *name;
     size_t waiters;
-} line;
+} queue;
 
-static bool line_is(void *ctx)
+static bool queue_is(void *ctx)
 {
-    line *l = ctx;
+    queue *l = ctx;
     size_t n = 0;
 
     if (the.can.first_come)
@@ -163,8 +163,8 @@ static bool line_is(void *ctx)
 
 void wait_for_queue(dibs *d, const char *name, size_t waiters)
 {
-    if (!wait_until(line_is, &(line){d, name, waiters}, LONG_MS))
-        fail_msg("%s: never were %zu in line", name, waiters);
+    if (!wait_until(queue_is, &(queue){d, name, waiters}, LONG_MS))
+        fail_msg("%s: never were %zu in the queue", name, waiters);
 }
 
 /* Who waits on Redlock leaves a hint on a majority of nodes. */
@@ -243,8 +243,8 @@ int main(int argc, char *argv[])
 
     if (argc > 2)
         cmocka_set_test_filter(argv[2]);
-    if (place_for_main(&the, argc > 1 ? argv[1] : "memory", SESSION_MS, &code))
+    if (scratch_store_for_main(&the, argc > 1 ? argv[1] : "memory", SESSION_MS, &code))
         code = run_cases() != 0;
-    place_remove(&the);
+    scratch_store_remove(&the);
     return code;
 }

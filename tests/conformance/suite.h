@@ -1,6 +1,6 @@
 /* One conformance suite for all engines, through dibs.h alone.
  *
- * The program gets an engine's name, makes a place for it (a scratch file, a private server) and
+ * The program gets an engine's name, makes a store for it (a scratch file, a private server) and
  * runs the same cases on it; what an engine declares that it cannot do (dibs_engine_of) is what may
  * be left out. "Several clients" are several handles: those of `memory:` share a store
  * inside one process.
@@ -11,7 +11,7 @@
 
 #include "support/clock.h"
 #include "support/jobs.h"
-#include "support/place.h"
+#include "support/scratch_store.h"
 #include "support/test.h"
 
 #define SHORT_MS 400  /* a lease that a test can outlive */
@@ -20,7 +20,7 @@
 /* The lease of every lock where it is the handle's: short enough that a test can outlive it. */
 #define SESSION_MS 4000
 
-extern place the;
+extern scratch_store the;
 
 /* ---- Handles --------------------------------------------------------------------------------- */
 

@@ -43,22 +43,22 @@ static bool same(wire_text a, wire_text b)
 /* Written as the gateway writes it; without hop-by-hop headers the same is there. */
 static void write_anew(bool answers, const wire_head *h)
 {
-    gate_buffer out = {0};
+    http_buffer out = {0};
     size_t seen = 0, kept = 0;
     wire_head again;
 
     if (answers)
-        gate_buffer_format(&out, "HTTP/1.1 %d \r\n", h->status);
+        http_buffer_format(&out, "HTTP/1.1 %d \r\n", h->status);
     else
-        gate_buffer_text(&out, "POST / HTTP/1.1\r\n");
+        http_buffer_text(&out, "POST / HTTP/1.1\r\n");
     for (size_t i = 0; i < h->count; i++)
         if (!h->field[i].hop) {
-            gate_buffer_add(&out, h->field[i].name.at, h->field[i].name.size);
-            gate_buffer_add(&out, ": ", 2);
-            gate_buffer_add(&out, h->field[i].value.at, h->field[i].value.size);
-            gate_buffer_add(&out, "\r\n", 2);
+            http_buffer_add(&out, h->field[i].name.at, h->field[i].name.size);
+            http_buffer_add(&out, ": ", 2);
+            http_buffer_add(&out, h->field[i].value.at, h->field[i].value.size);
+            http_buffer_add(&out, "\r\n", 2);
         }
-    gate_buffer_text(&out, "\r\n");
+    http_buffer_text(&out, "\r\n");
     must(read_head(answers, out.data, out.to, &seen, &again) == (ssize_t)out.to,
          "what was written is not understood");
     for (size_t i = 0; i < h->count; i++)
@@ -71,12 +71,12 @@ static void write_anew(bool answers, const wire_head *h)
     must(kept == again.count, "other headers");
     must(!wire_find(&again, "Transfer-Encoding", 0) && !wire_find(&again, "Connection", 0),
          "a hop was passed on");
-    gate_buffer_free(&out);
+    http_buffer_free(&out);
 }
 
 /* Payload and end; -1: invalid. */
 static ssize_t read_body(wire_framing framing, uint64_t left, const char *data, size_t size,
-                         size_t piece, gate_buffer *out)
+                         size_t piece, http_buffer *out)
 {
     wire_body b = {.framing = framing, .left = left};
     size_t at = 0;
@@ -92,7 +92,7 @@ static ssize_t read_body(wire_framing framing, uint64_t left, const char *data, 
             must(part.size == 0 ||
                      (part.at >= data + at && part.at + part.size <= data + at + taken),
                  "not in the data");
-            gate_buffer_add(out, part.at, part.size);
+            http_buffer_add(out, part.at, part.size);
             at += (size_t)taken;
         }
     }
@@ -103,7 +103,7 @@ static ssize_t read_body(wire_framing framing, uint64_t left, const char *data, 
 static void compare_bodies(wire_framing framing, uint64_t left, const char *data, size_t size,
                            size_t piece)
 {
-    gate_buffer a = {0}, b = {0};
+    http_buffer a = {0}, b = {0};
     ssize_t whole = read_body(framing, left, data, size, size, &a);
 
     must(read_body(framing, left, data, size, piece, &b) == whole, "in pieces it ends elsewhere");
@@ -112,8 +112,8 @@ static void compare_bodies(wire_framing framing, uint64_t left, const char *data
              "in pieces it is another body");
         must(framing != WIRE_LENGTH || a.to <= left, "more than its length");
     }
-    gate_buffer_free(&a);
-    gate_buffer_free(&b);
+    http_buffer_free(&a);
+    http_buffer_free(&b);
 }
 
 static void message(bool answers, const char *data, size_t size, size_t piece)

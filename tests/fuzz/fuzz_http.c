@@ -352,7 +352,7 @@ static void read_tokens(void)
 static void start_once(void)
 {
     static const http_route *const routes[] = {
-        serve_acquire_routes, serve_grant_routes, serve_look_routes,
+        serve_acquire_routes, serve_grant_routes, serve_inspect_routes,
         serve_run_routes,     serve_key_routes,   serve_token_routes,
         serve_counter_routes, serve_cell_routes,  NULL};
     static const dibs_engine_info engine = {.shared = true, .slots = true};

@@ -37,7 +37,7 @@ static void check_round_trip(const dibs__run_record *r)
 }
 
 /* A list reads the same, without steps and result. */
-static void check_glance(const dibs__run_record *r, const uint8_t *data, size_t size)
+static void check_peek(const dibs__run_record *r, const uint8_t *data, size_t size)
 {
     dibs__record_sizes sizes;
     dibs__run_record seen;
@@ -67,7 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     check_fields(&r, size);
     check_round_trip(&r);
-    check_glance(&r, data, size);
+    check_peek(&r, data, size);
     dibs__steps_free(r.steps);
     return 0;
 }

@@ -122,7 +122,7 @@ on() {
     output=$(
         export build scratch
         export -f run check payment inbox
-        python3 "$source/tests/support/places.py" "$engine" bash -c "count=$count; $2"
+        python3 "$source/tests/support/scratch_stores.py" "$engine" bash -c "count=$count; $2"
     )
     status=$?
     if [ "$status" -eq 77 ] && [ -z "${CI:-}${DIBS_TEST_REQUIRE_SERVERS:-}" ]; then

@@ -51,8 +51,8 @@ RULES = [
     ('transaction/sqlite*', ['<sqlite3.h>']),
     ('cli/*', ['dibs.h', 'core/span.h', '<jansson.h>']),
     ('http/*', ['dibs.h', '<jansson.h>', '<microhttpd.h>', '<gnutls/*>']),
-    ('serve/*', SUBCOMMAND + ['http/http.h', '<gnutls/crypto.h>']),
-    ('gateway/*', SUBCOMMAND + ['core/span.h', 'http/http.h', 'http/socket.h', '<gnutls/*>']),
+    ('serve/*', SUBCOMMAND + ['http/http.h', 'http/buffer.h', '<gnutls/crypto.h>']),
+    ('gateway/*', SUBCOMMAND + ['core/span.h', 'http/http.h', 'http/buffer.h', 'http/socket.h', '<gnutls/*>']),
     ('lab/*', SUBCOMMAND + CLIENTS + ['dibs_sql.h', '<microhttpd.h>']),
     ('torture/client/*', SUBCOMMAND),
 ]

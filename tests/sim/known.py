@@ -94,7 +94,7 @@ KNOWN = [
      '    if (g->delivered)\n        dibs__grant_orphan', '    if (g->delivered || g->min_hold)\n        dibs__grant_orphan'),
     ('several are handed out, and one of them was lost', 'src/recipes/many.c',
      '        if (grant_at(m, i)->state != DIBS__HELD)', '        if (grant_at(m, i)->state == DIBS__WAITING)'),
-    ('an unlock does not wait for the callback of its loss', 'src/core/keeper_task.c', '    if (n->telling) {', '    if (false) {'),
+    ('an unlock does not wait for the callback of its loss', 'src/core/keeper_task.c', '    if (n->calling) {', '    if (false) {'),
     ('a shared attempt that was given up stands in the way of its own owner', LOCK,
      """        if (drop_holder(m, mine) < 0 || serve_queue(m) < 0)
             return -1;

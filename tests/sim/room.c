@@ -70,7 +70,7 @@ static holding *note_holding(member *m, const dibs_grant *g, int name, uint32_t 
 /* ---- Holding --------------------------------------------------------------------------------- */
 
 /* Also of a loss: it is told soon after the moment when the lock was held no longer. */
-static void hold(member *m, holding *h, int64_t span_ms, const bool *told)
+static void hold(member *m, holding *h, int64_t span_ms, const bool *reported)
 {
     int64_t end = sim_clock(m->process) + span_ms * DIBS__MS;
 
@@ -79,13 +79,13 @@ static void hold(member *m, holding *h, int64_t span_ms, const bool *told)
         sleep_ms(m, sim_between(1, 60));
     }
     check_alone(h);
-    if (!dibs_grant_held(h->grant) && told) {
-        for (int i = 0; i < 65 && !*told; i++) {
+    if (!dibs_grant_held(h->grant) && reported) {
+        for (int i = 0; i < 65 && !*reported; i++) {
             sleep_ms(m, 100); /* not in one piece: the process may be stopped meanwhile */
             if (dibs_grant_held(h->grant))
                 sim_fault("'%s' was lost, and is held again", names[h->name]);
         }
-        if (!*told)
+        if (!*reported)
             sim_fault("'%s' was lost, and nobody was told", names[h->name]);
     }
 }
@@ -107,7 +107,7 @@ static void note_loss(loss *l)
         sleep_ms(l->by, sim_between(0, 20));
     if (l->over)
         sim_fault("a lock was unlocked while its loss was being told");
-    l->told = true;
+    l->reported = true;
 }
 
 static void on_lost(void *data, dibs_grant *g, dibs_loss why)
@@ -171,7 +171,7 @@ static void lock_one(member *m)
         sim_fault("'%s': obtained, and over for long", names[name]);
     h = note_holding(m, g, name, o.shared ? 1 : PLAIN);
     hold(m, h, sim_between(0, 3 * o.lease_ms > 4000 ? 4000 : 3 * o.lease_ms),
-         the_world.more && sim_chance(300000) ? NULL : &l->told);
+         the_world.more && sim_chance(300000) ? NULL : &l->reported);
     h->grant = NULL;
     unlock(g);
     l->over = true;
@@ -195,7 +195,7 @@ static void on_one_lost(void *data, dibs_grant *g, dibs_loss why)
 static void check_both(member *m, pair *p, holding *h[2])
 {
     for (int i = 0; i < 2; i++) {
-        hold(m, h[i], 0, &p->loss[i]->told);
+        hold(m, h[i], 0, &p->loss[i]->reported);
         h[i]->grant = NULL;
         unlock(p->g[i]);
         p->loss[i]->over = true;
@@ -270,7 +270,7 @@ static void lock_twice(member *m)
 /* ---- Tickets --------------------------------------------------------------------------------- */
 
 typedef struct answer {
-    int told;
+    int reported;
     dibs_status status;
     dibs_grant *grant;
 } answer;
@@ -280,7 +280,7 @@ static void on_settled(void *data, dibs_status status, dibs_grant *g, const dibs
     answer *t = data;
 
     (void)err;
-    if (t->told++)
+    if (t->reported++)
         sim_fault("a request was settled twice");
     t->status = status;
     t->grant = g;
@@ -296,14 +296,14 @@ static void lock_by_event(member *m)
 
     if (start_lock(m->d, names[name], &o, on_settled, &t, NULL, NULL) != DIBS_OK)
         return;
-    while (!t.told && sim_clock(m->process) < end + 2 * m->process->stopped) {
+    while (!t.reported && sim_clock(m->process) < end + 2 * m->process->stopped) {
         struct pollfd p = {.fd = dibs_fd(m->d), .events = POLLIN};
         poll(&p, 1, 50);
         take_all(m->d);
-        if (!t.told && sim_chance(10000))
+        if (!t.reported && sim_chance(10000))
             dibs_cancel(m->d, names[name]);
     }
-    if (!t.told) {
+    if (!t.reported) {
         sim_fault("'%s': a request is never settled", names[name]);
         return;
     }
@@ -340,7 +340,7 @@ void room_something(member *m)
     what[parts[the_world.about].first + sim_draw(parts[the_world.about].count + more)](m);
 }
 
-/* The next in line is woken, and does not find out by itself. */
+/* The next in the queue is woken, and does not find out by itself. */
 static void check_hand_over(int name, int64_t asked)
 {
     int64_t given_back = the_world.given_back[name];

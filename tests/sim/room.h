@@ -37,7 +37,7 @@ typedef struct holding {
 /* What is known of the loss of a grant. It outlives the call that unlocks it. */
 typedef struct loss {
     member *by;
-    bool told, over; /* over: the grant has been given back */
+    bool reported, over; /* over: the grant has been given back */
 } loss;
 
 /* What is known of a key of `once`. */

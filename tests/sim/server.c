@@ -459,13 +459,14 @@ static void execute_cell(message *m)
 }
 
 static dibs_status sim_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
-                            bool tell, dibs__deadline until, dibs__cell_reply *out, dibs_error *err)
+                            bool notify, dibs__deadline until, dibs__cell_reply *out,
+                            dibs_error *err)
 {
     message *m = message_new(e, NULL, execute_cell);
     void *data = malloc(command->size + 1);
     dibs_status status;
 
-    (void)tell;
+    (void)notify;
     m->single = command->op >= DIBS__CELL_SET && !command->request;
     strcpy(m->key, key);
     m->command = *command;

@@ -15,7 +15,7 @@ void room_counter(member *m)
     char request[32];
     dibs_counter_options o = {.request = sim_chance(700000) ? request : NULL};
     dibs_status status = DIBS_UNKNOWN;
-    int told = 0;
+    int reported = 0;
 
     if (the_world.more && sim_chance(100000) &&
         dibs_counter_add(m->d, counters[which], INT64_MIN, NULL, NULL, NULL) == DIBS_OK)
@@ -24,14 +24,14 @@ void room_counter(member *m)
     c->maybe++;
     for (int i = 0; i < (o.request ? 4 : 1) && status != DIBS_OK && status != DIBS_ALREADY; i++)
         status = dibs_counter_add(m->d, counters[which], 1, &o, NULL, NULL);
-    told += status == DIBS_OK;
+    reported += status == DIBS_OK;
     if (status == DIBS_OK || status == DIBS_ALREADY) {
         c->maybe--;
         c->sure++;
     }
     if (o.request && sim_chance(200000))
-        told += dibs_counter_add(m->d, counters[which], 1, &o, NULL, NULL) == DIBS_OK;
-    if (told > 1)
+        reported += dibs_counter_add(m->d, counters[which], 1, &o, NULL, NULL) == DIBS_OK;
+    if (reported > 1)
         BROKEN("'%s': two were told that they had counted '%s'", counters[which], request);
 }
 

@@ -121,7 +121,7 @@ int take_all(dibs *d)
 
 /* ---- Looking --------------------------------------------------------------------------------- */
 
-void count_line(dibs *d, const char *name, size_t *holders, size_t *waiters)
+void count_queue(dibs *d, const char *name, size_t *holders, size_t *waiters)
 {
     dibs_lock_report *r = NULL;
 
@@ -137,7 +137,7 @@ size_t holders_of(dibs *d, const char *name)
 {
     size_t holders, waiters;
 
-    count_line(d, name, &holders, &waiters);
+    count_queue(d, name, &holders, &waiters);
     return holders;
 }
 
@@ -145,6 +145,6 @@ size_t waiters_of(dibs *d, const char *name)
 {
     size_t holders, waiters;
 
-    count_line(d, name, &holders, &waiters);
+    count_queue(d, name, &holders, &waiters);
     return waiters;
 }

@@ -31,7 +31,7 @@ int take_all(dibs *d);
 dibs_grant *expect_lock(dibs *d, const char *name, const dibs_lock_options *options);
 
 /* How many hold and wait, by the engine's own account; 0 where it gives none. */
-void count_line(dibs *d, const char *name, size_t *holders, size_t *waiters);
+void count_queue(dibs *d, const char *name, size_t *holders, size_t *waiters);
 size_t holders_of(dibs *d, const char *name);
 size_t waiters_of(dibs *d, const char *name);
 

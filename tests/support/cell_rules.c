@@ -140,7 +140,7 @@ static const char *rule_request(cell_watch *w, const tiny_cell *before, const di
                                 const dibs__cell_answer *a)
 {
     int i = c->request ? c->request[1] - '0' : 0;
-    bool known = c->request && w->request[i].told && w->request[i].until > w->now.lease;
+    bool known = c->request && w->request[i].answered && w->request[i].until > w->now.lease;
 
     if (!c->request || a->verdict == DIBS__CELL_KIND)
         return NULL;
@@ -156,7 +156,7 @@ static const char *rule_request(cell_watch *w, const tiny_cell *before, const di
         return "a request was answered in another way";
     /* not when the stamp was found: that was answered before */
     if (a->verdict == DIBS__CELL_DONE && w->cell.cell.version != before->cell.version) {
-        w->request[i].told = true;
+        w->request[i].answered = true;
         memcpy(w->request[i].stamp, c->stamp, strlen(c->stamp) + 1);
         w->request[i].number = a->cell.number;
         w->request[i].until =

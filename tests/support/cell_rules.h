@@ -26,7 +26,7 @@ typedef struct cell_watch {
     uint64_t floor;   /* presented */
     int64_t raised;   /* then */
     struct {
-        bool told;
+        bool answered;
         int64_t number, until;
         char stamp[DIBS__STAMP_SIZE]; /* of the call that counted it */
     } request[CELL_REQUESTS];

@@ -55,13 +55,13 @@ static void take_one(scene *s)
     dibs_error err = {0};
     char id[24];
     dibs_counter_options o = {.request = id};
-    int64_t before = 0, told = -1, after = -1;
+    int64_t before = 0, answered = -1, after = -1;
     dibs_status status;
 
     snprintf(id, sizeof id, "request-%d", number++);
     assert_int_equal(dibs_counter_get(s->witness, "cut", &before, NULL), DIBS_OK);
     do {
-        status = dibs_counter_take(s->d, "cut", 1, &o, &told, &err);
+        status = dibs_counter_take(s->d, "cut", 1, &o, &answered, &err);
         if (status == DIBS_UNAVAILABLE) /* surely not done */
             assert_true(dibs_counter_get(s->witness, "cut", &after, NULL) == DIBS_OK &&
                         after == before);
@@ -69,8 +69,9 @@ static void take_one(scene *s)
     if (status != DIBS_OK && status != DIBS_ALREADY)
         fail_msg("%s: %s", where(s), err.message);
     assert_int_equal(dibs_counter_get(s->witness, "cut", &after, NULL), DIBS_OK);
-    if (after != before - 1 || told != after)
-        fail_msg("%s: %" PRId64 ", then %" PRId64 ", told %" PRId64, where(s), before, after, told);
+    if (after != before - 1 || answered != after)
+        fail_msg("%s: %" PRId64 ", then %" PRId64 ", told %" PRId64, where(s), before, after,
+                 answered);
 }
 
 void cut_counters(proxy *p, dibs *d, dibs *witness, int up, int down)

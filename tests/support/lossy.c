@@ -94,7 +94,7 @@ int lossy_deliver(dibs *by)
 }
 
 static dibs_status lossy_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
-                              bool tell, dibs__deadline until, dibs__cell_reply *out,
+                              bool notify, dibs__deadline until, dibs__cell_reply *out,
                               dibs_error *err)
 {
     void (*then)(void *data);
@@ -104,7 +104,7 @@ static dibs_status lossy_cell(dibs__engine *e, const char *key, const dibs__cell
 
     atomic_fetch_add(&commands, 1);
     if (!loses(&way, &then, &data)) {
-        status = real->cell(e, key, command, tell, until, out, err);
+        status = real->cell(e, key, command, notify, until, out, err);
         if (status == DIBS_OK)
             atomic_fetch_add(&answers, 1);
         return status;
@@ -112,12 +112,12 @@ static dibs_status lossy_cell(dibs__engine *e, const char *key, const dibs__cell
     if (way == LOSSY_HELD)
         hold_back(key, command);
     if (way == LOSSY_ANSWER) {
-        status = real->cell(e, key, command, tell, until, out, err);
+        status = real->cell(e, key, command, notify, until, out, err);
         free(out->data);
         memset(out, 0, sizeof *out);
     }
     if (way == LOSSY_LATE)
-        status = real->cell(e, key, command, tell, until, out, err);
+        status = real->cell(e, key, command, notify, until, out, err);
     if (then)
         then(data);
     if (way == LOSSY_LATE)

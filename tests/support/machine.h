@@ -16,7 +16,7 @@ typedef enum tiny_lie {
     TINY_NOTHING_EXPIRES, /* leases never end */
     TINY_LOOKS_EMPTY,     /* the record says that nothing is used */
     TINY_FENCE_STANDS,    /* the last fence is not kept */
-    TINY_LOSES_WAITERS,   /* the second in line is dropped with the first */
+    TINY_LOSES_WAITERS,   /* the second in the queue is dropped with the first */
     TINY_DEAF,            /* a hand-over wakes nobody */
     TINY_LIES,
 } tiny_lie;

@@ -128,10 +128,10 @@ static const char *check_settled(const step *s)
         if (!head || t->waiter[i].place < head->place)
             head = &t->waiter[i];
     if (head && head->alive_until <= s->c->now.lease)
-        return "a dead waiter is at the head of the line";
+        return "a dead waiter is at the head of the queue";
     if (head && (uint64_t)t->record.used + head->who.weight <= t->record.capacity &&
         !live_holder(t, head->who.owner)) /* through another handle */
-        return "the head of the line would fit and was not served";
+        return "the head of the queue would fit and was not served";
     return NULL;
 }
 
@@ -270,7 +270,7 @@ static const char *check_reply(const step *s)
     case DIBS__GRANTED:
         return check_granted(s);
     case DIBS__QUEUED:
-        return w && same_entry(&w->who, &s->c->who) ? NULL : "queued, but not in line";
+        return w && same_entry(&w->who, &s->c->who) ? NULL : "queued, but not in the queue";
     case DIBS__BUSY:
         return s->after->holders > 0 ? NULL : "busy, but nobody holds it";
     case DIBS__LOST:

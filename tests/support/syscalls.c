@@ -60,7 +60,7 @@ static int strike(const char *name, const int errors[], const void *caller)
 }
 
 /* A function of the C library's with a failure in front. `a`, `b`, `c`: its errors. `told`: how it reports one. */
-#define FAILING(type, name, parameters, arguments, told, a, b, c)          \
+#define FAILING(type, name, parameters, arguments, failed, a, b, c)        \
     type name parameters;                                                  \
     type name parameters                                                   \
     {                                                                      \
@@ -70,7 +70,7 @@ static int strike(const char *name, const int errors[], const void *caller)
         if (!real)                                                         \
             real = (type(*) parameters)(uintptr_t)dlsym(RTLD_NEXT, #name); \
         if (error)                                                         \
-            return told;                                                   \
+            return failed;                                                 \
         return real arguments;                                             \
     }
 

@@ -16,7 +16,7 @@ import threading
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'support'))
-import places  # noqa: E402: it lies beside what C tests use
+import scratch_stores  # noqa: E402: it lies beside what C tests use
 
 MOST = 60  # requests of one delivery; it has fewer
 
@@ -64,50 +64,50 @@ class Killer:
         assert not self.thread.is_alive()
 
 
-def conninfo(place, port):
-    return 'host=127.0.0.1 port=%d user=%s dbname=cells sslmode=disable gssencmode=disable' % (port, place.server.user)
+def conninfo(store, port):
+    return 'host=127.0.0.1 port=%d user=%s dbname=cells sslmode=disable gssencmode=disable' % (port, store.server.user)
 
 
-def start(args, place, port):
-    return subprocess.Popen([args.inbox, conninfo(place, port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+def start(args, store, port):
+    return subprocess.Popen([args.inbox, conninfo(store, port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, text=True)
 
 
-def deliver(args, place, message):
+def deliver(args, store, message):
     """To a consumer that nobody disturbs; its answer."""
-    out, err = start(args, place, place.port).communicate(message + '\n', timeout=60)
+    out, err = start(args, store, store.port).communicate(message + '\n', timeout=60)
     assert out.startswith('ack '), (out, err)
     return out
 
 
-def wait_for_sessions(place):
+def wait_for_sessions(store):
     """The server has ended what the dead consumer left."""
     for _ in range(3000):
-        if place.ask("SELECT count(*) FROM pg_stat_activity WHERE application_name = '' AND datname = 'cells' "
+        if store.ask("SELECT count(*) FROM pg_stat_activity WHERE application_name = '' AND datname = 'cells' "
                      "AND pid <> pg_backend_pid() AND backend_type = 'client backend'")[0] == '0':
             return
     raise AssertionError('the sessions of a dead consumer stay')
 
 
-def balance(place, account):
-    return place.ask("SELECT coalesce(sum(balance), 0) FROM account WHERE name = '%s'" % account)[0]
+def balance(store, account):
+    return store.ask("SELECT coalesce(sum(balance), 0) FROM account WHERE name = '%s'" % account)[0]
 
 
-def kill_at(args, place, at, answered):
+def kill_at(args, store, at, answered):
     """(was it killed, what it had done by then)."""
     account = 'account-%d-%d' % (at, answered)
     message = 'message-%d-%d %s 5' % (at, answered, account)
-    killer = Killer(place.port, at, answered)
-    consumer = start(args, place, killer.listening)
+    killer = Killer(store.port, at, answered)
+    consumer = start(args, store, killer.listening)
     killer.victim = consumer
     killer.known.set()
     consumer.communicate(message + '\n', timeout=60)
     killer.stop()
-    wait_for_sessions(place)
-    had = balance(place, account)
-    first = deliver(args, place, message)
-    second = deliver(args, place, message)
-    assert balance(place, account) == '5', (at, answered, had, balance(place, account))
+    wait_for_sessions(store)
+    had = balance(store, account)
+    first = deliver(args, store, message)
+    second = deliver(args, store, message)
+    assert balance(store, account) == '5', (at, answered, had, balance(store, account))
     assert ('booked)' in first) == (had == '0'), (at, answered, had, first)
     assert 'was booked before' in second, second
     return killer.killed, had == '5'
@@ -115,14 +115,14 @@ def kill_at(args, place, at, answered):
 
 def killed_everywhere(args):
     if not os.path.exists(args.inbox):
-        raise places.databases.Missing('built without libpq')
-    place = places.make('postgresql')
+        raise scratch_stores.databases.Missing('built without libpq')
+    store = scratch_stores.make('postgresql')
     try:
-        deliver(args, place, 'warm-up nobody 1')  # makes the tables
+        deliver(args, store, 'warm-up nobody 1')  # makes the tables
         for answered in (False, True):
             outcomes = []
             while len(outcomes) < MOST:
-                killed, done = kill_at(args, place, len(outcomes) + 1, answered)
+                killed, done = kill_at(args, store, len(outcomes) + 1, answered)
                 if not killed:
                     break
                 outcomes.append(done)
@@ -133,14 +133,14 @@ def killed_everywhere(args):
             # Before: only its goodbye comes too late. After: only the answer to the COMMIT, and a goodbye has none.
             assert outcomes == sorted(outcomes) and sum(outcomes) == 1, outcomes
     finally:
-        place.stop()
+        store.stop()
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('--inbox', required=True)
     args = parser.parse_args()
-    return places.run_all([('its effect is there exactly once', lambda: killed_everywhere(args))],
+    return scratch_stores.run_all([('its effect is there exactly once', lambda: killed_everywhere(args))],
                           'a consumer killed at every statement')
 
 

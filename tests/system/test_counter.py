@@ -12,7 +12,7 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'support'))
-import places  # noqa: E402: it lies beside what C tests use
+import scratch_stores  # noqa: E402: it lies beside what C tests use
 
 PROCESSES, TAKES, STOCK = 50, 100, 5000
 
@@ -43,18 +43,18 @@ def take(args, url, processes, takes, label):
 
 
 def sells_out(args, engine):
-    place = places.make(engine)
+    store = scratch_stores.make(engine)
     try:
-        dibs(args, place.url, 'set', 'stock', str(STOCK))
-        assert take(args, place.url, PROCESSES, TAKES, 'p') == (STOCK, 0)
-        assert dibs(args, place.url, 'get', 'stock') == '0'
-        assert take(args, place.url, 1, 20, 'late') == (0, 20)
-        assert dibs(args, place.url, 'get', 'stock') == '0'
-        dibs(args, place.url, 'set', 'stock', '25')
-        assert take(args, place.url, 10, 10, 'q') == (25, 75)
-        assert dibs(args, place.url, 'get', 'stock') == '0'
+        dibs(args, store.url, 'set', 'stock', str(STOCK))
+        assert take(args, store.url, PROCESSES, TAKES, 'p') == (STOCK, 0)
+        assert dibs(args, store.url, 'get', 'stock') == '0'
+        assert take(args, store.url, 1, 20, 'late') == (0, 20)
+        assert dibs(args, store.url, 'get', 'stock') == '0'
+        dibs(args, store.url, 'set', 'stock', '25')
+        assert take(args, store.url, 10, 10, 'q') == (25, 75)
+        assert dibs(args, store.url, 'get', 'stock') == '0'
     finally:
-        place.stop()
+        store.stop()
 
 
 def main():
@@ -63,7 +63,7 @@ def main():
     parser.add_argument('--taker', required=True)
     parser.add_argument('engine', nargs='*')
     args = parser.parse_args()
-    return places.run_all([(e, lambda e=e: sells_out(args, e)) for e in args.engine or places.ENGINES],
+    return scratch_stores.run_all([(e, lambda e=e: sells_out(args, e)) for e in args.engine or scratch_stores.ENGINES],
                           '50 processes take 5000 from a counter')
 
 

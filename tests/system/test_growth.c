@@ -30,7 +30,7 @@ static const int64_t bounds[FIGURES] = {
     [FIGURE_KEYS] = 150, [FIGURE_WATCHES] = 2, [FIGURE_THREADS] = 6,
 };
 
-static place here;
+static scratch_store here;
 static long cycles = 2000, reconnects = 50;
 
 typedef struct bench {
@@ -113,13 +113,13 @@ static void start(bench *b)
     dibs_options options = {.request_ms = 10000};
 
     memset(b, 0, sizeof *b);
-    b->proxy_count = place_ports(&here, ports);
+    b->proxy_count = scratch_store_ports(&here, ports);
     for (int i = 0; i < b->proxy_count; i++) {
         b->proxies[i] = proxy_start(ports[i]);
         assert_non_null(b->proxies[i]);
         ports[i] = proxy_port(b->proxies[i]);
     }
-    place_url(&here, ports, b->url, sizeof b->url);
+    scratch_store_url(&here, ports, b->url, sizeof b->url);
     b->direct =
         (work){.d = expect_open(here.url, &options), .url = here.url, .cells = here.can.cells};
     b->direct.in_passing = !here.can.across_processes;
@@ -202,8 +202,8 @@ int main(int argc, char *argv[])
         return 64;
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (place_for_main(&here, argv[1], SESSION_MS, &code))
+    if (scratch_store_for_main(&here, argv[1], SESSION_MS, &code))
         code = _cmocka_run_group_tests(here.engine, tests, 1, NULL, NULL) != 0;
-    place_remove(&here);
+    scratch_store_remove(&here);
     return code;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Locks that kazoo and etcdctl hold are respected, and they respect ours: the same place, the same line.
+"""Locks that kazoo and etcdctl hold are respected, and they respect ours: the same folder, the same queue.
 
 usage: test_interop.py --dibs DIBS
 """
@@ -22,7 +22,7 @@ import tap  # noqa: E402
 BUSY = 75
 
 
-class Place:
+class Store:
     """A server, and dibs on it. Whatever was started there ends with it."""
 
     def __init__(self, args, engine):
@@ -62,7 +62,7 @@ class Place:
         done = subprocess.run([self.dibs, 'show', '--url', self.url, '--json', name], stdout=subprocess.PIPE, timeout=60)
         return json.loads(done.stdout) if done.returncode == 0 else None
 
-    def wait_for_line(self, name, holders, waiters):
+    def wait_for_queue(self, name, holders, waiters):
         def is_so():
             lock = self.show(name)
             return lock and (len(lock['holders']), lock['waiter_count']) == (holders, waiters)
@@ -83,15 +83,15 @@ def let_go(process):
 # ---- kazoo --------------------------------------------------------------------------------------
 
 
-def kazoo_at(place):
+def kazoo_at(store):
     try:
         import kazoo.client
     except ImportError:
         raise databases.Missing('python3-kazoo is not installed')
-    client = kazoo.client.KazooClient(hosts=place.server.hosts, timeout=5)
+    client = kazoo.client.KazooClient(hosts=store.server.hosts, timeout=5)
     client.start(20)
-    place.stack.callback(client.close)
-    place.stack.callback(client.stop)
+    store.stack.callback(client.close)
+    store.stack.callback(client.stop)
     return client
 
 
@@ -104,66 +104,66 @@ def background(function, *args, **kwargs):
 
 
 def kazoo_first(args):
-    with Place(args, 'zookeeper') as place:
-        theirs = kazoo_at(place).Lock('/locks/stock', 'a stranger')
+    with Store(args, 'zookeeper') as store:
+        theirs = kazoo_at(store).Lock('/locks/stock', 'a stranger')
         assert theirs.acquire(timeout=20)
-        assert place.run('--no-wait', 'stock') == BUSY
-        assert place.run('--no-wait', '--shared', 'stock') == BUSY
-        waiter = place.hold('stock')
-        place.wait_for_line('stock', 1, 1)
+        assert store.run('--no-wait', 'stock') == BUSY
+        assert store.run('--no-wait', '--shared', 'stock') == BUSY
+        waiter = store.hold('stock')
+        store.wait_for_queue('stock', 1, 1)
         theirs.release()
         held(waiter)
         let_go(waiter)
 
 
 def kazoo_second(args):
-    with Place(args, 'zookeeper') as place:
-        ours = place.hold('stock')
+    with Store(args, 'zookeeper') as store:
+        ours = store.hold('stock')
         held(ours)
-        client = kazoo_at(place)
+        client = kazoo_at(store)
         theirs, last = client.Lock('/locks/stock', 'a stranger'), None
         assert not theirs.acquire(blocking=False)
         thread, result = background(theirs.acquire, timeout=60)
-        place.wait_for_line('stock', 1, 1)
-        last = place.hold('stock')
-        place.wait_for_line('stock', 1, 2)
+        store.wait_for_queue('stock', 1, 1)
+        last = store.hold('stock')
+        store.wait_for_queue('stock', 1, 2)
         let_go(ours)
         thread.join(60)
         assert result == [True]
-        assert place.run('--no-wait', 'stock') == BUSY, 'the stranger came before us'
+        assert store.run('--no-wait', 'stock') == BUSY, 'the stranger came before us'
         theirs.release()
         held(last)
         let_go(last)
 
 
 def kazoo_shared(args):
-    with Place(args, 'zookeeper') as place:
-        client = kazoo_at(place)
+    with Store(args, 'zookeeper') as store:
+        client = kazoo_at(store)
         reader, writer = client.ReadLock('/locks/page'), client.WriteLock('/locks/page')
-        ours = place.hold('--shared', 'page')
+        ours = store.hold('--shared', 'page')
         held(ours)
         assert reader.acquire(timeout=20), 'both share'
         assert not writer.acquire(blocking=False)
-        assert place.run('--no-wait', 'page') == BUSY
+        assert store.run('--no-wait', 'page') == BUSY
         let_go(ours)
-        assert place.run('--no-wait', 'page') == BUSY, 'the stranger still reads'
-        assert place.run('--no-wait', '--shared', 'page') == 0
+        assert store.run('--no-wait', 'page') == BUSY, 'the stranger still reads'
+        assert store.run('--no-wait', '--shared', 'page') == 0
         reader.release()
         assert writer.acquire(timeout=20)
-        assert place.run('--no-wait', '--shared', 'page') == BUSY
+        assert store.run('--no-wait', '--shared', 'page') == BUSY
         writer.release()
-        assert place.run('--no-wait', 'page') == 0
+        assert store.run('--no-wait', 'page') == 0
 
 
 def kazoo_breaks_nothing(args):
     """A stranger's lock is shown, and its session's end frees it."""
-    with Place(args, 'zookeeper') as place:
-        client = kazoo_at(place)
+    with Store(args, 'zookeeper') as store:
+        client = kazoo_at(store)
         assert client.Lock('/locks/odd', 'a stranger').acquire(timeout=20)
-        lock = place.show('odd')
+        lock = store.show('odd')
         assert len(lock['holders']) == 1 and lock['holders'][0]['fence'] > 0, lock
-        waiter = place.hold('odd')
-        place.wait_for_line('odd', 1, 1)
+        waiter = store.hold('odd')
+        store.wait_for_queue('odd', 1, 1)
         client.stop()
         held(waiter)
         let_go(waiter)
@@ -172,19 +172,19 @@ def kazoo_breaks_nothing(args):
 # ---- etcdctl ------------------------------------------------------------------------------------
 
 
-def etcdctl(place, *words):
+def etcdctl(store, *words):
     if not shutil.which('etcdctl'):
         raise databases.Missing('etcdctl is not installed')
-    return ['env', 'ETCDCTL_API=3', 'etcdctl', '--endpoints=' + place.server.hosts, *words]
+    return ['env', 'ETCDCTL_API=3', 'etcdctl', '--endpoints=' + store.server.hosts, *words]
 
 
 class Etcdctl:
     """`etcdctl lock`, until it is let go. Its command has no input of ours: it reads a pipe."""
 
-    def __init__(self, place, name):
-        self.fifo = os.path.join(place.server.folder, 'fifo-%s' % os.path.basename(name))
+    def __init__(self, store, name):
+        self.fifo = os.path.join(store.server.folder, 'fifo-%s' % os.path.basename(name))
         os.mkfifo(self.fifo)
-        self.process = place.start(*etcdctl(place, 'lock', name, '--', 'sh', '-c', 'echo held; cat ' + self.fifo))
+        self.process = store.start(*etcdctl(store, 'lock', name, '--', 'sh', '-c', 'echo held; cat ' + self.fifo))
 
     def held(self):
         held(self.process)
@@ -196,31 +196,31 @@ class Etcdctl:
 
 
 def etcdctl_first(args):
-    with Place(args, 'etcd') as place:
-        theirs = Etcdctl(place, 'locks/stock')
+    with Store(args, 'etcd') as store:
+        theirs = Etcdctl(store, 'locks/stock')
         theirs.held()
-        assert place.run('--no-wait', 'stock') == BUSY
-        assert place.run('--no-wait', '--shared', 'stock') == BUSY
-        lock = place.show('stock')
+        assert store.run('--no-wait', 'stock') == BUSY
+        assert store.run('--no-wait', '--shared', 'stock') == BUSY
+        lock = store.show('stock')
         assert len(lock['holders']) == 1 and lock['holders'][0]['fence'] > 0, lock
-        waiter = place.hold('stock')
-        place.wait_for_line('stock', 1, 1)
+        waiter = store.hold('stock')
+        store.wait_for_queue('stock', 1, 1)
         theirs.let_go()
         held(waiter)
         let_go(waiter)
 
 
 def etcdctl_second(args):
-    with Place(args, 'etcd') as place:
-        ours = place.hold('stock')
+    with Store(args, 'etcd') as store:
+        ours = store.hold('stock')
         held(ours)
-        theirs = Etcdctl(place, 'locks/stock')
-        place.wait_for_line('stock', 1, 1)
-        last = place.hold('stock')
-        place.wait_for_line('stock', 1, 2)
+        theirs = Etcdctl(store, 'locks/stock')
+        store.wait_for_queue('stock', 1, 1)
+        last = store.hold('stock')
+        store.wait_for_queue('stock', 1, 2)
         let_go(ours)
         theirs.held()
-        assert place.run('--no-wait', 'stock') == BUSY, 'the stranger came before us'
+        assert store.run('--no-wait', 'stock') == BUSY, 'the stranger came before us'
         theirs.let_go()
         held(last)
         let_go(last)
@@ -228,16 +228,16 @@ def etcdctl_second(args):
 
 def etcdctl_names(args):
     """A name with a slash is one lock, and nothing is left when nobody uses it."""
-    with Place(args, 'etcd') as place:
+    with Store(args, 'etcd') as store:
         for name in ('a/b', 'plain'):
-            ours = place.hold(name)
+            ours = store.hold(name)
             held(ours)
             let_go(ours)
-        theirs = Etcdctl(place, 'locks/plain')
+        theirs = Etcdctl(store, 'locks/plain')
         theirs.held()
         theirs.let_go()
-        done = subprocess.run(etcdctl(place, 'get', '', '--prefix', '--keys-only'), stdout=subprocess.PIPE, timeout=30)
-        assert done.stdout.split() == [b'locks/%c/=base'], done.stdout  # what the place's fences are counted from
+        done = subprocess.run(etcdctl(store, 'get', '', '--prefix', '--keys-only'), stdout=subprocess.PIPE, timeout=30)
+        assert done.stdout.split() == [b'locks/%c/=base'], done.stdout  # what the store's fences are counted from
 
 
 def main():

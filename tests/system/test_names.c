@@ -126,7 +126,7 @@ static void *join_queue(void *arg)
     return NULL;
 }
 
-/* Whoever stands in line first needs a connection more, to be woken by. */
+/* Whoever is in the queue first needs a connection more, to be woken by. */
 static void what_is_held_is_renewed(void **state)
 {
     dibs *a, *b;

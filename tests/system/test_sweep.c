@@ -28,7 +28,7 @@
 #define SETTLED_MS  3000
 #define AGAIN       4 /* sweeps of a scene: what a library keeps is kept once, a leak grows with each */
 
-static place here;
+static scratch_store here;
 static dibs *witness; /* beside it all */
 static bool every;
 
@@ -321,7 +321,7 @@ int main(int argc, char *argv[])
         cmocka_set_test_filter(argv[2]);
     signal(SIGPIPE, SIG_DFL); /* the library must not need another's care for it */
     every = getenv("DIBS_TEST_EVERY") != NULL;
-    if (place_for_main(&here, argv[1], SESSION_MS, &code)) {
+    if (scratch_store_for_main(&here, argv[1], SESSION_MS, &code)) {
         spare_libraries();
         code = 1;
         if (dibs_open(here.url, NULL, &witness, &err) == DIBS_OK)
@@ -330,6 +330,6 @@ int main(int argc, char *argv[])
             printf("1..1\n# %s\nnot ok 1 - %s\n", err.message, here.engine);
         dibs_close(witness);
     }
-    place_remove(&here);
+    scratch_store_remove(&here);
     return code;
 }

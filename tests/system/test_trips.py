@@ -17,7 +17,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'support'))
-import places  # noqa: E402: it lies beside what C tests use
+import scratch_stores  # noqa: E402: it lies beside what C tests use
 
 ENGINES = ('redis', 'postgresql', 'mysql', 'zookeeper', 'etcd')
 # What is asked, the status it must have, and how many round trips on each.
@@ -126,20 +126,20 @@ class Proxy:
         self.server.close()
 
 
-def commands(engine, place):
+def commands(engine, store):
     """How many the server has had so far, by its own account."""
     if engine == 'redis':
-        stats = place.ask('INFO', 'commandstats')
+        stats = store.ask('INFO', 'commandstats')
         return sum(int(n) for n in re.findall(r'cmdstat_(?:evalsha|eval|xread):calls=(\d+)', stats))
     if engine == 'zookeeper':
-        return int(place.server.counters()['zk_packets_received'])
+        return int(store.server.counters()['zk_packets_received'])
     if engine == 'etcd':
-        return sum(int(n) for name, n in place.server.counters().items()
+        return sum(int(n) for name, n in store.server.counters().items()
                    if name.startswith('grpc_server_msg_received_total') and 'etcdserverpb.KV' in name)
     if engine == 'mysql':
-        return int(place.ask("SELECT variable_value FROM information_schema.global_status "
+        return int(store.ask("SELECT variable_value FROM information_schema.global_status "
                              "WHERE variable_name = 'QUESTIONS'")[0])
-    with open(os.path.join(place.server.folder, 'log'), errors='replace') as f:
+    with open(os.path.join(store.server.folder, 'log'), errors='replace') as f:
         return len(re.findall(r'LOG:  execute ', f.read()))
 
 
@@ -166,23 +166,23 @@ class Stepper:
         self.process.communicate()
 
 
-def count_calls(args, engine, place, proxy, run):
+def count_calls(args, engine, store, proxy, run):
     """(status, round trips, commands) of each call. Every run has names of its own."""
-    stepper = Stepper(args.stepper, place.url.replace(':%d' % place.port, ':%d' % proxy.listening))
+    stepper = Stepper(args.stepper, store.url.replace(':%d' % store.port, ':%d' % proxy.listening))
     counted, value = [], ''
     try:
         # Connects, makes the tables, and asks for what a handle asks for once: a lease, the server's clock.
         for line in ('get nothing', 'begin warm-up%d' % run, 'step x', 'finish x'):
             stepper.step(line)
-        own = -commands(engine, place) + commands(engine, place)  # what this question itself adds
+        own = -commands(engine, store) + commands(engine, store)  # what this question itself adds
         for call, _, _ in CALLS:
             words = call.format(v=value).split()
             if len(words) > 1 and words[0] not in ('redeem', 'finish', 'step'):
                 words[1] += str(run)
-            before, turns = commands(engine, place), proxy.turns
+            before, turns = commands(engine, store), proxy.turns
             status, value = stepper.step(' '.join(words))
             turns = proxy.turns - turns
-            counted.append((status, turns, commands(engine, place) - before - own))
+            counted.append((status, turns, commands(engine, store) - before - own))
     finally:
         stepper.stop()
     return counted
@@ -198,39 +198,39 @@ def faults(engine, counted):
 
 def count_all(args, engine):
     """Now and then the handle does something of its own beside: the least of up to three runs counts."""
-    place = places.make(engine, *(('-c', 'log_statement=all') if engine == 'postgresql' else ()))
-    proxy = Proxy(place.port, engine == 'etcd')
+    store = scratch_stores.make(engine, *(('-c', 'log_statement=all') if engine == 'postgresql' else ()))
+    proxy = Proxy(store.port, engine == 'etcd')
     counted = None
     try:
         for run in range(3):
-            again = count_calls(args, engine, place, proxy, run)
+            again = count_calls(args, engine, store, proxy, run)
             counted = [min(pair) for pair in zip(counted, again)] if counted else again
             if not faults(engine, counted):
                 break
     finally:
         proxy.stop()
-        place.stop()
+        store.stop()
     for (call, _, _), (status, turns, asked) in zip(CALLS, counted):
         print('# %-11s %-20s %-8s round trips %d, commands %d' % (engine, call, status, turns, asked))
     assert not faults(engine, counted), '\n'.join(faults(engine, counted))
 
 
-def await_queue(place, count):
+def await_queue(store, count):
     until = time.monotonic() + 20
-    while place.ask('SELECT coalesce(sum(waiters), 0) FROM dibs_lock')[0] != str(count):
+    while store.ask('SELECT coalesce(sum(waiters), 0) FROM dibs_lock')[0] != str(count):
         assert time.monotonic() < until, 'the queue is not %d long' % count
         time.sleep(0.01)
 
 
-def hand_over_once(place, proxy, one, other):
+def hand_over_once(store, proxy, one, other):
     """Round trips of queueing up, and of unlocking when another waits; both by `one`."""
     trips, until = [-proxy.turns], time.monotonic() + 5
     one.say('lock handed')
-    await_queue(place, 1)
+    await_queue(store, 1)
     trips[0] += proxy.turns
     assert other.step('unlock')[0] == 'OK' and one.read()[0] == 'OK'
     other.say('lock handed')
-    await_queue(place, 1)
+    await_queue(store, 1)
     trips.append(-proxy.turns)
     assert one.step('unlock')[0] == 'OK' and other.read()[0] == 'OK'
     trips[1] += proxy.turns
@@ -239,18 +239,18 @@ def hand_over_once(place, proxy, one, other):
 
 def count_hand_overs(args):
     """PostgreSQL: each is one statement in one round trip, once the handle knows that there is a queue."""
-    place = places.make('postgresql')
-    proxy, steppers = Proxy(place.port), []
+    store = scratch_stores.make('postgresql')
+    proxy, steppers = Proxy(store.port), []
     try:
-        for port in (proxy.listening, place.port):
-            steppers.append(Stepper(args.stepper, place.url.replace(':%d' % place.port, ':%d' % port)))
+        for port in (proxy.listening, store.port):
+            steppers.append(Stepper(args.stepper, store.url.replace(':%d' % store.port, ':%d' % port)))
         assert steppers[1].step('lock handed')[0] == 'OK'
-        counted = [hand_over_once(place, proxy, *steppers) for _ in range(4)]
+        counted = [hand_over_once(store, proxy, *steppers) for _ in range(4)]
     finally:
         for stepper in steppers:
             stepper.stop()
         proxy.stop()
-        place.stop()
+        store.stop()
     least = [min(trips) for trips in zip(*counted)]
     print('# postgresql  queue up, hand over: round trips %s' % counted)
     assert least == [1, 1], 'to queue up and to hand over took %s round trips' % least
@@ -264,7 +264,7 @@ def main():
     counts = [(e, lambda e=e: count_all(args, e)) for e in args.engine or ENGINES]
     if 'postgresql' in (args.engine or ENGINES):
         counts.append(('postgresql, hand-overs', lambda: count_hand_overs(args)))
-    return places.run_all(counts, 'round trips a call')
+    return scratch_stores.run_all(counts, 'round trips a call')
 
 
 if __name__ == '__main__':

@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.join(HERE, '..', 'support'))
 sys.dont_write_bytecode = True
 import databases  # noqa: E402
 import ensembles  # noqa: E402
-import places  # noqa: E402
+import scratch_stores  # noqa: E402
 import tap  # noqa: E402
 
 ADAPTERS = os.path.join(HERE, '..', '..', 'torture', 'adapters')
@@ -153,7 +153,7 @@ def main():
     parser.add_argument('--dibs', required=True)
     dibs = os.path.abspath(parser.parse_args().dibs)
     tap.end_on_sigterm()
-    redis = places.Redis()
+    redis = scratch_stores.Redis()
     try:
         return tap.run([
             ('an adapter that lies is reported', test_liar, redis),

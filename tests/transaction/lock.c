@@ -228,7 +228,7 @@ static void take_second(void *ctx, int i)
     session_close(&s);
 }
 
-static void deadlock_is_told(const char *level)
+static void deadlock_is_reported(const char *level)
 {
     session s;
     pthread_barrier_t both;
@@ -413,7 +413,7 @@ const sql_test sql_lock[] = {
     {"the bound is kept, the transaction and its settings too", bound_is_kept, false, ALL},
     {"names are apart", names_are_apart, false, SERVERS},
     {"a lock ends with its transaction", ends_with_transaction, false, ALL},
-    {"a deadlock is told as such", deadlock_is_told, false, SERVERS},
+    {"a deadlock is told as such", deadlock_is_reported, false, SERVERS},
     {"nothing runs after a rollback behind the back", after_a_rollback_behind_the_back, false,
      ONLY_MARIADB},
     {"mariadb: the table of locks is full", the_table_of_locks_is_full, true, ONLY_MARIADB},

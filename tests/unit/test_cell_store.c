@@ -106,7 +106,7 @@ static void fail_each(const fake *begin, dibs__cell_command c, int calls)
     }
 }
 
-static void a_failing_store_is_told(void **state)
+static void a_failing_store_is_reported(void **state)
 {
     uint64_t version = (uint64_t)now.wall - 5;
     fake nothing = {0};
@@ -286,7 +286,7 @@ static void a_cell_is_forgotten_at_the_right_moment(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_failing_store_is_told, setup),
+        cmocka_unit_test_setup(a_failing_store_is_reported, setup),
         cmocka_unit_test_setup(what_is_absent_is_blank, setup),
         cmocka_unit_test_setup(a_long_stamp_is_cut, setup),
         cmocka_unit_test_setup(no_stamp_is_nobodys_stamp, setup),

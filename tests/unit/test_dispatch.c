@@ -1,5 +1,5 @@
-/* Who does everybody's jobs: the code of sqlite/dispatcher.c and rows/dispatcher.c itself, under every order of a few
- * threads (dispatcher/search.h).
+/* Who does everybody's jobs: the code of sqlite/dispatch.c and rows/dispatch.c itself, under every order of a few
+ * threads (dispatch/search.h).
  *
  * Searched for: a role or a connection slot that nobody has and nobody will take, a thread that sleeps although it could
  * go on, a job that is done twice or never, a refusal before its time, a queue that is not empty in the end.
@@ -171,15 +171,15 @@ static void sqlite_dispatch(void **state)
 
 static dibs_status dispatch_ready(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__deadline until,
                                   dibs_error *err);
-static void dispatch_run_all(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__sql_task *tasks[],
-                             size_t count, dibs__deadline until, dibs_error *err);
+static void dispatch_tasks_do(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__sql_task *tasks[],
+                              size_t count, dibs__deadline until, dibs_error *err);
 static void dispatch_signs(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__sql_job *job,
                            dibs_error *err);
 static void dispatch_do(dibs__sql *e, dibs__sql_job *job);
 
 #define dibs__sql_do          dispatch_do
 #define dibs__conn_slot_ready dispatch_ready
-#define dibs__sql_run_all     dispatch_run_all
+#define dibs__sql_tasks_do    dispatch_tasks_do
 #define dibs__sql_keep_batch  dispatch_signs
 #include "../../src/families/rows/dispatch.c"
 
@@ -221,8 +221,8 @@ static void note_done(dibs__sql_task *t)
 }
 
 /* All goes well, the first row is locked, or the connection breaks. */
-static void dispatch_run_all(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__sql_task *tasks[],
-                             size_t count, dibs__deadline until, dibs_error *err)
+static void dispatch_tasks_do(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__sql_task *tasks[],
+                              size_t count, dibs__deadline until, dibs_error *err)
 {
     int how = dispatch_mishap(3);
 

@@ -58,7 +58,7 @@ static void every_loss_has_a_name(void **state)
     assert_string_equal(dibs_severity_name((dibs_severity)99), "unknown");
 }
 
-static void the_version_is_told(void **state)
+static void the_version_is_returned(void **state)
 {
     char number[32];
 
@@ -221,7 +221,7 @@ int main(void)
         cmocka_unit_test(every_status_has_a_row),
         cmocka_unit_test(an_unknown_status_is_no_crash),
         cmocka_unit_test(every_loss_has_a_name),
-        cmocka_unit_test(the_version_is_told),
+        cmocka_unit_test(the_version_is_returned),
         cmocka_unit_test(a_failure_says_what),
         cmocka_unit_test(an_error_says_what_to_do),
         cmocka_unit_test(a_message_is_one_line),

@@ -168,33 +168,33 @@ static const char answer[] =
     "HTTP/1.1 201 All  right\r\nX-a: 1\r\nx-A:  2 \r\nConnection: close, X-Gone\r\nX-Gone: 1\r\n"
     "Date: now\r\nSet-Cookie: s=1\r\nWWW-Authenticate: Basic\r\nContent-Length: 3\r\n\r\n";
 
-static void keep(gate_buffer *all, bool set_cookie, bool body, const char *behind)
+static void keep(http_buffer *all, bool set_cookie, bool body, const char *behind)
 {
-    gate_buffer head = {0}, bytes = {0}, trailers = {0};
+    http_buffer head = {0}, bytes = {0}, trailers = {0};
     wire_head h;
     const char *why;
     size_t seen = 0;
 
     assert_true(wire_answer(answer, sizeof answer - 1, &seen, 4096, false, &h, &why) > 0);
     gate_stored_head(&head, &h, set_cookie);
-    gate_buffer_add(&bytes, "a\0b", 3);
-    gate_buffer_text(&trailers, behind);
+    http_buffer_add(&bytes, "a\0b", 3);
+    http_buffer_text(&trailers, behind);
     gate_stored_encode(all, &head, body ? &bytes : NULL, &trailers);
-    gate_buffer_free(&head);
-    gate_buffer_free(&bytes);
-    gate_buffer_free(&trailers);
+    http_buffer_free(&head);
+    http_buffer_free(&bytes);
+    http_buffer_free(&trailers);
 }
 
 static void an_answer_comes_back(void **state)
 {
     static const char *const names[] = {"X-a", "x-A", "Dibs-First-Date", "Content-Length"};
-    gate_buffer all = {0};
+    http_buffer all = {0};
     gate_stored s;
     wire_head trailers;
 
     (void)state;
     keep(&all, false, true, "X-T: 1\r\n");
-    assert_true(gate_stored_decode(gate_buffer_start(&all), gate_buffer_size(&all), &s) && s.kept);
+    assert_true(gate_stored_decode(http_buffer_start(&all), http_buffer_size(&all), &s) && s.kept);
     assert_int_equal(s.head.status, 201);
     assert_int_equal(s.head.reason.size, 10);
     assert_int_equal(s.head.count, 4);
@@ -202,23 +202,23 @@ static void an_answer_comes_back(void **state)
         assert_memory_equal(s.head.field[i].name.at, names[i], strlen(names[i]));
     assert_memory_equal(s.body.at, "a\0b", 3);
     assert_true(wire_trailers(&s.trailers, &trailers) && trailers.count == 1);
-    for (size_t size = 0; size < gate_buffer_size(&all); size++)
-        assert_false(gate_stored_decode(gate_buffer_start(&all), size, &s));
-    gate_buffer_free(&all);
+    for (size_t size = 0; size < http_buffer_size(&all); size++)
+        assert_false(gate_stored_decode(http_buffer_start(&all), size, &s));
+    http_buffer_free(&all);
 }
 
 static void an_answer_is_kept_in_part(void **state)
 {
-    gate_buffer all = {0};
+    http_buffer all = {0};
     gate_stored s;
 
     (void)state;
     keep(&all, true, false, "");
-    assert_true(gate_stored_decode(gate_buffer_start(&all), gate_buffer_size(&all), &s));
+    assert_true(gate_stored_decode(http_buffer_start(&all), http_buffer_size(&all), &s));
     assert_false(s.kept);
     assert_non_null(wire_find(&s.head, "Set-Cookie", 0));
     assert_null(wire_find(&s.head, "WWW-Authenticate", 0));
-    gate_buffer_free(&all);
+    http_buffer_free(&all);
 }
 
 /* ---- Configurations ------------------------------------------------------------------------------ */
@@ -271,6 +271,34 @@ static void addresses_are_trusted_by_their_bits(void **state)
     assert_true(gate_address_parse("::1", &a) && !gate_config_trusts(&c, &a));
 }
 
+/* The bytes that wait, which all of the servers use. */
+static void a_buffer_grows_and_moves(void **state)
+{
+    http_buffer b = {0};
+    char *copy, long_text[2000];
+
+    (void)state;
+    memset(long_text, 'x', sizeof long_text - 1);
+    long_text[sizeof long_text - 1] = '\0';
+    assert_null(http_buffer_copy(&b));
+    http_buffer_text(&b, "front");
+    http_buffer_format(&b, "<%s>", long_text); /* longer than there is room */
+    assert_int_equal(http_buffer_size(&b), 5 + 2 + strlen(long_text));
+    http_buffer_drop(&b, 5);
+    assert_int_equal(http_buffer_start(&b)[0], '<');
+    assert_int_equal(strlen(http_buffer_start(&b)), http_buffer_size(&b));
+    for (int i = 0; i < 3000; i++) { /* from the front and at the end, past its room */
+        http_buffer_add(&b, "y", 1);
+        http_buffer_drop(&b, 1);
+    }
+    copy = http_buffer_copy(&b);
+    assert_int_equal(strspn(copy, "y"), 2 + strlen(long_text));
+    free(copy);
+    http_buffer_clear(&b);
+    assert_int_equal(http_buffer_size(&b), 0);
+    http_buffer_free(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -284,6 +312,7 @@ int main(void)
         cmocka_unit_test(an_answer_is_kept_in_part),
         cmocka_unit_test(what_is_not_understood_is_an_error),
         cmocka_unit_test(addresses_are_trusted_by_their_bits),
+        cmocka_unit_test(a_buffer_grows_and_moves),
     };
 
     return cmocka_run_group_tests_name("gateway", tests, NULL, NULL);

@@ -50,12 +50,12 @@ static dibs_status slow_cancel(dibs__engine *e, const dibs__claim *claim, dibs__
 }
 
 static dibs_status slow_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
-                             bool tell, dibs__deadline until, dibs__cell_reply *out,
+                             bool notify, dibs__deadline until, dibs__cell_reply *out,
                              dibs_error *err)
 {
     if (!take_time(atomic_load(&far_us), until))
         return dibs__fail(err, DIBS_UNAVAILABLE, "no answer in time");
-    return real->cell(e, key, command, tell, until, out, err);
+    return real->cell(e, key, command, notify, until, out, err);
 }
 
 static dibs *open_slow(void)
@@ -89,7 +89,7 @@ static bool all_are_cancelled(void *unused)
     return atomic_load(&cancels) >= CROWD;
 }
 
-/* All of a crowd leave the line at the same moment: each is an exchange. */
+/* All of a crowd leave the queue at the same moment: each is an exchange. */
 static void a_crowd_that_leaves_delays_no_renewal(void **state)
 {
     dibs *d = open_slow(), *other = open_at(STORE, NULL);

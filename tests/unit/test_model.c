@@ -205,7 +205,7 @@ static size_t path_to(const search *s, uint32_t at, uint16_t *path)
     return n;
 }
 
-static void tell(search *s, const uint16_t *path, size_t n, const char *wrong)
+static void print_path(search *s, const uint16_t *path, size_t n, const char *wrong)
 {
     static const char *const kinds[] = {"acquire", "keep", "release", "cancel", "break", "settle"};
     int64_t now = 0;
@@ -258,11 +258,11 @@ static void expand(search *s, uint32_t at)
         path[n] = by;
         s->steps++;
         if (wrong)
-            tell(s, path, n + 1, wrong);
+            print_path(s, path, n + 1, wrong);
         else if (write_key(&t, c.now.lease, &k))
             add_state(s, &k, at, by, (uint16_t)(n + 1));
         else
-            tell(s, path, n + 1, "more entries than owners can have");
+            print_path(s, path, n + 1, "more entries than owners can have");
     }
 }
 

@@ -42,7 +42,7 @@ typedef struct world {
     bool keeper_has, keeper_seen, keeper_woken;
 } world;
 
-typedef enum flaw { NONE, KEEPER_NOT_TOLD, LEADER_NOT_WOKEN, BOTH_READ } flaw;
+typedef enum flaw { NONE, KEEPER_NOT_NOTIFIED, LEADER_NOT_WOKEN, BOTH_READ } flaw;
 
 static world now; /* pointers inside a world are into this one */
 static flaw with;
@@ -74,7 +74,7 @@ static void settle(thread *t, int actor)
         now.leader_woken = true;
 }
 
-static void tell_all(int actor)
+static void notify_all(int actor)
 {
     for (int i = 0; i < THREADS; i++)
         if (now.pending[i])
@@ -97,7 +97,7 @@ static void stop_reading(thread *t)
 
     if (next)
         of(next)->signalled = true;
-    else if (keeper && with != KEEPER_NOT_TOLD)
+    else if (keeper && with != KEEPER_NOT_NOTIFIED)
         now.keeper_woken = true;
 }
 
@@ -149,7 +149,7 @@ static bool step_thread(int i)
         t->at = t->seen ? READS : SITS;
         return true;
     case READS:
-        tell_all(i);
+        notify_all(i);
         t->at = SITS;
         return true;
     default:
@@ -179,7 +179,7 @@ static bool step_keeper(void)
         now.keeper = now.keeper_seen && dibs__keeper_begins(&now.readers) ? READS : SITS;
         return true;
     default:
-        tell_all(KEEPER);
+        notify_all(KEEPER);
         next = dibs__keeper_ends(&now.readers);
         if (next)
             of(next)->signalled = true;
@@ -353,10 +353,10 @@ static void every_event_is_read(void **state)
     assert_null(fault);
 }
 
-static void a_keeper_that_is_not_told_is_found(void **state)
+static void a_keeper_that_is_not_notified_is_found(void **state)
 {
     (void)state;
-    search_all(KEEPER_NOT_TOLD, 2, 2);
+    search_all(KEEPER_NOT_NOTIFIED, 2, 2);
     assert_non_null(fault);
     assert_non_null(strstr(fault, "nobody will read"));
 }
@@ -381,7 +381,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_event_is_read),
-        cmocka_unit_test(a_keeper_that_is_not_told_is_found),
+        cmocka_unit_test(a_keeper_that_is_not_notified_is_found),
         cmocka_unit_test(a_leader_that_is_not_woken_is_found),
         cmocka_unit_test(two_readers_are_found),
     };

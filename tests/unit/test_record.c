@@ -158,7 +158,7 @@ static dibs__run_record largest(void)
     return r;
 }
 
-static void a_glance_reads_the_beginning(void **state)
+static void a_peek_reads_the_beginning(void **state)
 {
     dibs__run_record r = largest(), back;
     dibs__record_sizes sizes;
@@ -190,7 +190,7 @@ static void a_glance_reads_the_beginning(void **state)
     free(head);
 }
 
-static void a_newer_format_is_told(void **state)
+static void a_newer_format_is_reported(void **state)
 {
     dibs__run_record r = sample(), back;
     dibs_error err = {0};
@@ -224,7 +224,7 @@ static dibs_status decode_copy(const unsigned char *bytes, size_t size)
     return status;
 }
 
-static void a_damaged_record_is_told(void **state)
+static void a_damaged_record_is_reported(void **state)
 {
     dibs__run_record r = sample();
     size_t size;
@@ -325,9 +325,9 @@ int main(void)
         cmocka_unit_test(a_fresh_step_takes_its_namesakes_place),
         cmocka_unit_test(a_life_has_all_its_parts),
         cmocka_unit_test(older_formats_are_read),
-        cmocka_unit_test(a_glance_reads_the_beginning),
-        cmocka_unit_test(a_newer_format_is_told),
-        cmocka_unit_test(a_damaged_record_is_told),
+        cmocka_unit_test(a_peek_reads_the_beginning),
+        cmocka_unit_test(a_newer_format_is_reported),
+        cmocka_unit_test(a_damaged_record_is_reported),
         cmocka_unit_test(only_known_formats_and_states_are_read),
         cmocka_unit_test(a_text_that_does_not_fit_is_refused),
         cmocka_unit_test(the_load_counts_what_the_user_brought),

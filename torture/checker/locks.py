@@ -75,7 +75,7 @@ class Locks:
                                % attempt.got['a'], attempt.lost, last)
 
     def check_exclusion(self, lock, attempts):
-        """One sweep: of the believers so far, those who believe longest decide."""
+        """One sweep: of those that have held so far, by their own answers, the ones until latest decide."""
         longest = {'exclusive': None, 'shared': None}
         for attempt in attempts:
             if attempt.until is None:

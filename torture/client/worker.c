@@ -70,6 +70,11 @@ static bool is_open(const torture_worker *w)
     return w->d || w->adapter;
 }
 
+static int64_t longer(int64_t pause)
+{
+    return pause * 2 < BACKOFF_MAX ? pause * 2 : BACKOFF_MAX;
+}
+
 /* Until it is open, or the run is over. */
 static void open_again(torture_worker *w)
 {
@@ -91,7 +96,7 @@ static void open_again(torture_worker *w)
                      (json_int_t)call, "status", dibs_status_name(status), "message",
                      torture_text(err.message));
         torture_sleep(pause + torture_between(&w->random, 0, pause));
-        pause = pause * 2 < BACKOFF_MAX ? pause * 2 : BACKOFF_MAX;
+        pause = longer(pause);
     }
 }
 
@@ -156,7 +161,7 @@ int torture_worker_main(torture_worker *w)
             torture_sleep(torture_between(&w->random, 0, 15 * TORTURE_MS));
         } else {
             torture_sleep(pause);
-            pause = pause * 2 < BACKOFF_MAX ? pause * 2 : BACKOFF_MAX;
+            pause = longer(pause);
         }
         if (is_open(w) && torture_now() >= w->reopen)
             close_once(w);

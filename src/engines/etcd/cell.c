@@ -59,7 +59,7 @@ static bool take_answers(const Etcd__TxnResponse *r, dibs__entries_blob *blobs, 
             return false;
     }
     blobs[0].alive = heartbeat && heartbeat->mod_revision == blobs[0].version;
-    blobs[0].queue = blobs[0].ticket && answer_at(r, count + blobs[0].heartbeats);
+    blobs[0].queue = blobs[0].turn && answer_at(r, count + blobs[0].heartbeats);
     return true;
 }
 
@@ -101,7 +101,7 @@ dibs_status dibs__etcd_cells_read(dibs__entries_backend *s, dibs__entries_blob *
         ask_for(e, blobs[i].folder, blobs[i].key, room[i], &range[i], &op[i]);
     if (blobs[0].heartbeats)
         ask_for(e, "%l", blobs[0].key, room[n], &range[n], &op[n]), n++;
-    if (blobs[0].ticket)
+    if (blobs[0].turn)
         ask_for_queue(e, &blobs[0], queue, &range[n], &op[n]), n++;
     txn.success = ops;
     txn.n_success = n;
@@ -165,15 +165,15 @@ static bool fill_change(const dibs__etcd *e, const dibs__entries_blob *b, change
 static void fill_beside(const dibs__etcd *e, const dibs__entries_blob *first, int64_t lease,
                         change *c, Etcd__TxnRequest *txn)
 {
-    const dibs__entries_turn *ticket = first->ticket;
+    const dibs__entries_turn *turn = first->turn;
 
     if (lease) {
         fill_put(&c->put, &c->op, dibs__etcd_cell_key(e, "%l", first->key, c->room),
                  (ProtobufCBinaryData){0}, lease);
         txn->success[txn->n_success++] = &c++->op;
     }
-    if (ticket && ticket->made) {
-        fill_drop(&c->drop, &c->op, dibs__etcd_queue_key(e, first, ticket, c->room));
+    if (turn && turn->made) {
+        fill_drop(&c->drop, &c->op, dibs__etcd_queue_key(e, first, turn, c->room));
         txn->success[txn->n_success++] = &c->op;
     }
 }
@@ -204,8 +204,8 @@ static dibs_status write_all(dibs__etcd *e, const dibs__entries_blob *blobs, siz
                             &etcd__txn_response__descriptor, &reply, until, err);
     r = (Etcd__TxnResponse *)reply;
     *number = status == DIBS_OK && r->succeeded && r->header ? (uint64_t)r->header->revision : 0;
-    if (*number && blobs[0].ticket)
-        blobs[0].ticket->made = false;
+    if (*number && blobs[0].turn)
+        blobs[0].turn->made = false;
     protobuf_c_message_free_unpacked(reply, NULL);
     free(c);
     return status;

@@ -54,7 +54,7 @@ typedef struct dibs__etcd_address {
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
-/* `place` is taken, also on failure. NULL: out of memory or descriptors. */
+/* `address` is taken, also on failure. NULL: out of memory or descriptors. */
 dibs__etcd_client *dibs__etcd_client_new(const dibs__env *env, dibs__sink *sink,
                                          dibs__etcd_address *address,
                                          const dibs__etcd_events *events);

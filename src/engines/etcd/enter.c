@@ -22,7 +22,7 @@ typedef struct parts {
     char made[DIBS__ENTRIES_KEY_SIZE];
     char stored[DIBS__ENTRIES_KEY_SIZE + DIBS__ENTRIES_VALUE_SIZE];
     Etcd__Compare compare[2];
-    Etcd__RangeRequest line, own, lock, last, strangers[2];
+    Etcd__RangeRequest queue, own, lock, last, strangers[2];
     Etcd__PutRequest put, put_tail, put_value;
     Etcd__DeleteRangeRequest no_tail;
     Etcd__RequestOp yes[6], no[3];
@@ -96,13 +96,13 @@ static void remember(const dibs__etcd_op *op, bool is_long_now)
         atomic_store(at, 0);
 }
 
-/* A short line is asked for whole. Unsorted: an order would cost etcd a look at every value, inside
+/* A short queue is asked for whole. Unsorted: an order would cost etcd a look at every value, inside
  * its apply loop. */
 static size_t ask_for_all(parts *p, const dibs__etcd_op *op)
 {
-    dibs__etcd_range(&p->line, &p->yes[0], &p->folder);
-    p->line.range_end = dibs__etcd_bytes(&p->end);
-    p->line.limit = op->call->enter.owner ? 0 : DIBS__ETCD_SHORT;
+    dibs__etcd_range(&p->queue, &p->yes[0], &p->folder);
+    p->queue.range_end = dibs__etcd_bytes(&p->end);
+    p->queue.limit = op->call->enter.owner ? 0 : DIBS__ETCD_SHORT;
     return 1;
 }
 
@@ -166,14 +166,14 @@ static const Etcd__RangeResponse *range_at(const Etcd__TxnResponse *r, size_t i)
 }
 
 /* The queue as the transaction saw it. `*more`: that was not enough. */
-static bool fill_queue(dibs__etcd_op *op, const Etcd__RangeResponse *line, bool *more)
+static bool fill_queue(dibs__etcd_op *op, const Etcd__RangeResponse *queue, bool *more)
 {
     dibs__entries_call *call = op->call;
 
-    *more = line->more;
-    remember(op, line->count > DIBS__ETCD_SHORT);
-    return *more ||
-           dibs__etcd_listing_fill(&call->listing, op->e, call->name, line, call->own.place, false);
+    *more = queue->more;
+    remember(op, queue->count > DIBS__ETCD_SHORT);
+    return *more || dibs__etcd_listing_fill(&call->listing, op->e, call->name, queue,
+                                            call->own.place, false);
 }
 
 static bool fill_tail(dibs__etcd_op *op, const Etcd__TxnResponse *r, bool *more)
@@ -191,9 +191,9 @@ static bool fill_tail(dibs__etcd_op *op, const Etcd__TxnResponse *r, bool *more)
     return dibs__etcd_listing_tail(&call->listing, tail->kvs[0]);
 }
 
-/* The entry is there, made now (`r` tells the queue) or before (`line` does). */
+/* The entry is there, made now (`r` tells the queue) or before (`queue` does). */
 static dibs_status fill(dibs__etcd_op *op, const Etcd__TxnResponse *r,
-                        const Etcd__RangeResponse *line, int64_t place, bool *more)
+                        const Etcd__RangeResponse *queue, int64_t place, bool *more)
 {
     dibs__entries_call *call = op->call;
     dibs__entries_listing *l = &call->listing;
@@ -206,7 +206,7 @@ static dibs_status fill(dibs__etcd_op *op, const Etcd__TxnResponse *r,
     call->session = (uint64_t)op->lease;
     call->own.place = call->own.fence = (uint64_t)place;
     call->there = call->verified = true;
-    if (!(line ? fill_queue(op, line, more) : fill_tail(op, r, more)))
+    if (!(queue ? fill_queue(op, queue, more) : fill_tail(op, r, more)))
         return dibs__fail(&call->err, DIBS_UNKNOWN, "out of memory while the answer was read");
     l->exists = true;
     if (!l->value && call->enter.capacity != DIBS__PLAIN) { /* it is what we guessed, or put */
@@ -234,10 +234,11 @@ static bool is_mine(const dibs__etcd_op *op, const Etcd__KeyValue *kv)
 static bool look_closer(dibs__etcd_op *op, const Etcd__TxnResponse *r, bool *more)
 {
     dibs__entries_call *call = op->call;
-    const Etcd__RangeResponse *own = range_at(r, 0), *lock = range_at(r, 1), *line = range_at(r, 2);
+    const Etcd__RangeResponse *own = range_at(r, 0), *lock = range_at(r, 1),
+                              *queue = range_at(r, 2);
     uint32_t capacity;
 
-    if (!own || !lock || !line) {
+    if (!own || !lock || !queue) {
         call->status = dibs__fail(&call->err, DIBS_ENGINE_FAILED, "unexpected reply from etcd");
         return false;
     }
@@ -247,7 +248,7 @@ static bool look_closer(dibs__etcd_op *op, const Etcd__TxnResponse *r, bool *mor
         return false;
     }
     if (own->n_kvs > 0 && is_mine(op, own->kvs[0])) {
-        call->status = fill(op, NULL, line, own->kvs[0]->create_revision, more);
+        call->status = fill(op, NULL, queue, own->kvs[0]->create_revision, more);
         return false;
     }
     if (own->n_kvs > 0) /* an entry that came late has the key */

@@ -33,7 +33,7 @@ static dibs_status no_memory(dibs_error *err)
     return dibs__fail(err, DIBS_NO_MEMORY, "etcd: out of memory or descriptors");
 }
 
-static dibs_status read_hosts(const dibs__url *url, dibs__etcd_address *place, dibs_error *err)
+static dibs_status read_hosts(const dibs__url *url, dibs__etcd_address *address, dibs_error *err)
 {
     size_t count = url->host_count ? url->host_count : 1;
 
@@ -44,16 +44,16 @@ static dibs_status read_hosts(const dibs__url *url, dibs__etcd_address *place, d
         if (url->host_count > 1 && !given)
             return dibs__fail(err, DIBS_INVALID,
                               "an empty host in the URL: write etcd://host1:port,host2:port");
-        if (!copy(&place->host[i].name, given ? url->host[i].name : "127.0.0.1"))
+        if (!copy(&address->host[i].name, given ? url->host[i].name : "127.0.0.1"))
             return no_memory(err);
-        place->host[i].port =
+        address->host[i].port =
             i < url->host_count && url->host[i].port ? url->host[i].port : DIBS__ETCD_PORT;
-        place->count = i + 1;
+        address->count = i + 1;
     }
     return DIBS_OK;
 }
 
-static dibs_status read_credentials(const dibs__url *url, dibs__etcd_address *place,
+static dibs_status read_credentials(const dibs__url *url, dibs__etcd_address *address,
                                     dibs_error *err)
 {
     bool user = url->user && *url->user;
@@ -61,13 +61,13 @@ static dibs_status read_credentials(const dibs__url *url, dibs__etcd_address *pl
     if (user != (url->password && *url->password))
         return dibs__fail(err, DIBS_INVALID,
                           "the URL needs user and password, or neither: write user:password@host");
-    if (user && (!copy(&place->user, url->user) || !copy(&place->password, url->password)))
+    if (user && (!copy(&address->user, url->user) || !copy(&address->password, url->password)))
         return no_memory(err);
     return DIBS_OK;
 }
 
 /* The path, without the slash that it begins with: "/" alone and none are the default. */
-static dibs_status read_prefix(const dibs__url *url, dibs__etcd *e, dibs__etcd_address *place,
+static dibs_status read_prefix(const dibs__url *url, dibs__etcd *e, dibs__etcd_address *address,
                                dibs_error *err)
 {
     const char *path = url->path[0] == '/' ? url->path + 1 : url->path;
@@ -82,8 +82,8 @@ static dibs_status read_prefix(const dibs__url *url, dibs__etcd *e, dibs__etcd_a
                           "a slash",
                           DIBS__ETCD_PREFIX_MAX);
     memcpy(e->prefix, path, n + 1);
-    if (asprintf(&place->probe, "%s/", path) < 0) {
-        place->probe = NULL;
+    if (asprintf(&address->probe, "%s/", path) < 0) {
+        address->probe = NULL;
         return no_memory(err);
     }
     return DIBS_OK;
@@ -100,34 +100,34 @@ static dibs_status read_session(const dibs__open_request *request, dibs__etcd *e
     return status;
 }
 
-static dibs_status read_tls(dibs__url *url, dibs__etcd_address *place, dibs_error *err)
+static dibs_status read_tls(dibs__url *url, dibs__etcd_address *address, dibs_error *err)
 {
     const char *ca = dibs__url_take(url, "ca");
     const char *cert = dibs__url_take(url, "cert");
     const char *key = dibs__url_take(url, "key");
-    dibs_status status = dibs__tls_context_new(ca, cert, key, &place->tls, err);
+    dibs_status status = dibs__tls_context_new(ca, cert, key, &address->tls, err);
 
-    if (status == DIBS_OK && !dibs__tls_context_speak(place->tls, "h2"))
+    if (status == DIBS_OK && !dibs__tls_context_speak(address->tls, "h2"))
         return no_memory(err);
     return status;
 }
 
 dibs_status dibs__etcd_read_url(const dibs__open_request *request, dibs__etcd *e,
-                                dibs__etcd_address *place, dibs_error *err)
+                                dibs__etcd_address *address, dibs_error *err)
 {
     dibs__url *url = request->url;
     bool tls = strcmp(url->scheme, "etcds") == 0;
-    dibs_status status = read_hosts(url, place, err);
+    dibs_status status = read_hosts(url, address, err);
 
     e->ttl = DEFAULT_SESSION;
     if (status == DIBS_OK)
-        status = read_credentials(url, place, err);
+        status = read_credentials(url, address, err);
     if (status == DIBS_OK)
-        status = read_prefix(url, e, place, err);
+        status = read_prefix(url, e, address, err);
     if (status == DIBS_OK)
         status = read_session(request, e, err);
     if (status == DIBS_OK && tls)
-        status = read_tls(url, place, err);
+        status = read_tls(url, address, err);
     if (status == DIBS_OK)
         status = dibs__url_all_taken(url, tls ? "session, ca, cert, key" : "session", err);
     return status;
@@ -207,7 +207,7 @@ static const dibs__entries_adapter adapter = {
 };
 
 static dibs_status connect_side(dibs__etcd *e, const dibs__open_request *request,
-                                dibs__etcd_address *place, dibs_error *err)
+                                dibs__etcd_address *address, dibs_error *err)
 {
     dibs__etcd_events events = {.watched = dibs__etcd_on_watched,
                                 .lease_over = dibs__etcd_on_lease_over,
@@ -216,7 +216,7 @@ static dibs_status connect_side(dibs__etcd *e, const dibs__open_request *request
                                 .ctx = e};
     dibs_status status;
 
-    e->client = dibs__etcd_client_new(request->env, request->sink, place, &events);
+    e->client = dibs__etcd_client_new(request->env, request->sink, address, &events);
     if (!e->client)
         return no_memory(err);
     status = dibs__etcd_client_open(e->client, request->until, err);
@@ -242,24 +242,24 @@ static dibs__etcd *new_side(const dibs__open_request *request)
 static dibs_status etcd_open(const dibs__open_request *request, dibs__engine **out, dibs_error *err)
 {
     dibs__etcd *e = new_side(request);
-    dibs__etcd_address place = {0};
+    dibs__etcd_address address = {0};
     dibs__engine *engine = NULL;
     dibs_status status;
 
     if (!e)
         return no_memory(err);
-    status = dibs__etcd_read_url(request, e, &place, err);
+    status = dibs__etcd_read_url(request, e, &address, err);
     if (status != DIBS_OK) {
-        dibs__etcd_address_fini(&place);
+        dibs__etcd_address_fini(&address);
         free_side(e);
         return status;
     }
     status = dibs__entries_new(request, &e->backend, &engine, err);
     if (status != DIBS_OK) {
-        dibs__etcd_address_fini(&place);
+        dibs__etcd_address_fini(&address);
         return status;
     }
-    status = connect_side(e, request, &place, err);
+    status = connect_side(e, request, &address, err);
     if (status != DIBS_OK) {
         dibs__entries_close(engine);
         return status;

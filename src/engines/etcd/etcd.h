@@ -93,7 +93,7 @@ struct dibs__etcd {
         dibs__deadline until;
     } heartbeat[4]; /* leases for keep-alives of runs */
     _Atomic unsigned enters;
-    _Atomic uint64_t lengthy[64]; /* hashes of names whose line was long when we looked last */
+    _Atomic uint64_t lengthy[64]; /* hashes of names whose queue was long when we looked last */
 };
 
 /* ---- op.c: what every call does -------------------------------------------------------------- */
@@ -250,10 +250,10 @@ void dibs__etcd_cells_leave_queue(dibs__entries_backend *s, const dibs__entries_
 /* False: the tag is not a cell's. */
 bool dibs__etcd_cell_event(dibs__etcd *e, uint64_t tag, dibs__etcd_news news);
 
-/* etcd.c: what the URL says, into `place`, `e->prefix` and `e->ttl`. `place` is to be finished in any case. */
+/* etcd.c: what the URL says, into `address`, `e->prefix` and `e->ttl`. `address` is to be finished in any case. */
 #define DIBS__ETCD_PORT 2379
 dibs_status dibs__etcd_read_url(const dibs__open_request *request, dibs__etcd *e,
-                                dibs__etcd_address *place, dibs_error *err);
+                                dibs__etcd_address *address, dibs_error *err);
 
 /* examine.c */
 dibs_status dibs__etcd_examine(const dibs__open_request *request, dibs__facts *out,

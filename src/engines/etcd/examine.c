@@ -181,19 +181,19 @@ static bool read_once(void *ctx)
 static dibs_status connect_to(session *s, size_t i, dibs__etcd *e, dibs_error *err)
 {
     static const dibs__etcd_events none;
-    dibs__etcd_address place = {0};
-    dibs_status status = dibs__etcd_read_url(s->request, e, &place, err);
+    dibs__etcd_address address = {0};
+    dibs_status status = dibs__etcd_read_url(s->request, e, &address, err);
 
     if (status != DIBS_OK) {
-        dibs__etcd_address_fini(&place);
+        dibs__etcd_address_fini(&address);
         return status;
     }
-    for (size_t k = 0; k < place.count; k++)
+    for (size_t k = 0; k < address.count; k++)
         if (k != i)
-            free(place.host[k].name);
-    place.host[0] = place.host[i];
-    place.count = 1;
-    s->client = dibs__etcd_client_new(s->request->env, s->request->sink, &place, &none);
+            free(address.host[k].name);
+    address.host[0] = address.host[i];
+    address.count = 1;
+    s->client = dibs__etcd_client_new(s->request->env, s->request->sink, &address, &none);
     if (!s->client)
         return dibs__fail(err, DIBS_NO_MEMORY, "etcd: out of memory or descriptors");
     snprintf(s->key, sizeof s->key, "%s/%%doctor", e->prefix);
@@ -248,7 +248,7 @@ static void look_at_all(session *s, dibs__etcd *e, dibs__facts *out, size_t *up,
 dibs_status dibs__etcd_examine(const dibs__open_request *request, dibs__facts *out, dibs_error *err)
 {
     dibs__etcd *e = calloc(1, sizeof *e);
-    dibs__etcd_address place = {0};
+    dibs__etcd_address address = {0};
     session s = {.request = request, .until = request->until};
     dibs_error why = {0};
     size_t up = 0;
@@ -256,17 +256,17 @@ dibs_status dibs__etcd_examine(const dibs__open_request *request, dibs__facts *o
 
     if (!e)
         return dibs__fail(err, DIBS_NO_MEMORY, "etcd: out of memory");
-    status = dibs__etcd_read_url(request, e, &place, err);
+    status = dibs__etcd_read_url(request, e, &address, err);
     if (status == DIBS_OK) {
         dibs__fact_number(out, "lease_ms", e->ttl / DIBS__MS);
         dibs__fact_add(out, "prefix", "%s", e->prefix);
-        dibs__fact_flag(out, "authenticated", place.user != NULL);
+        dibs__fact_flag(out, "authenticated", address.user != NULL);
         look_at_all(&s, e, out, &up, &why);
         if (up == 0)
             status = dibs__fail(err, why.status ? why.status : DIBS_UNAVAILABLE,
                                 "etcd: no server of the URL answers: %s", why.message);
     }
-    dibs__etcd_address_fini(&place);
+    dibs__etcd_address_fini(&address);
     free(e);
     return status;
 }

@@ -185,7 +185,7 @@ static bool connect_any(dibs__etcd_client *c)
 /* ---- Telling --------------------------------------------------------------------------------- */
 
 /* With the mutex, which is let go for every word. */
-static void tell(dibs__etcd_client *c)
+static void notify(dibs__etcd_client *c)
 {
     dibs__etcd_call *calls = c->over;
     int64_t lease = c->lease.over;
@@ -333,7 +333,7 @@ static void turn(dibs__etcd_client *c)
         c->cut = true;
     if (readable || c->full)
         dibs__etcd_flush(c);
-    tell(c);
+    notify(c);
 }
 
 static void drop_connection(dibs__etcd_client *c)
@@ -347,7 +347,7 @@ static void drop_connection(dibs__etcd_client *c)
     dibs__h2_stream_fini(&c->lease.stream);
     c->cut = c->full = false;
     c->goodbye = 0;
-    tell(c);
+    notify(c);
 }
 
 /* Between two rounds over all servers. */
@@ -359,7 +359,7 @@ static void rest(dibs__etcd_client *c, int64_t pause)
         int64_t now = dibs__now(c->env);
         dibs__deadline until = dibs__sooner(again, dibs__etcd_lease_turn(c, now));
         until = dibs__sooner(until, dibs__sooner(c->alarm, dibs__etcd_calls_late(c, now)));
-        tell(c);
+        notify(c);
         wait_for_more(c, until);
     }
 }
@@ -388,13 +388,13 @@ void *dibs__etcd_thread(void *client)
             pause = dibs__longer(pause, FIRST_PAUSE, MAX_PAUSE);
         pause = pause ? pause : FIRST_PAUSE;
         pthread_mutex_lock(&c->lock);
-        tell(c);
+        notify(c);
     }
     if (c->h2)
         drop_connection(c);
     while (c->queued || c->over) {
         dibs__etcd_calls_fail(c);
-        tell(c);
+        notify(c);
     }
     pthread_mutex_unlock(&c->lock);
     return NULL;

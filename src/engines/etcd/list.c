@@ -1,4 +1,4 @@
-/* Looking at one line, and at all of them. */
+/* Looking at one queue, and at all of them. */
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "engines/etcd/etcd.h"
@@ -67,15 +67,15 @@ bool dibs__etcd_send_ahead(dibs__etcd_op *op, uint64_t below)
 
 /* ---- All of a queue --------------------------------------------------------------------------- */
 
-static void on_line(dibs__etcd_call *rpc)
+static void on_queue(dibs__etcd_call *rpc)
 {
     dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, rpc);
     dibs__entries_call *call = op->call;
     Etcd__TxnResponse *r = dibs__etcd_op_answer(op, &etcd__txn_response__descriptor);
-    const Etcd__RangeResponse *line = range_at(r, 0), *lock = range_at(r, 1);
+    const Etcd__RangeResponse *queue = range_at(r, 0), *lock = range_at(r, 1);
 
-    if (r && (!line || !lock ||
-              !dibs__etcd_listing_fill(&call->listing, op->e, call->name, line, UINT64_MAX,
+    if (r && (!queue || !lock ||
+              !dibs__etcd_listing_fill(&call->listing, op->e, call->name, queue, UINT64_MAX,
                                        call->list.values) ||
               !dibs__etcd_listing_value(&call->listing, lock)))
         call->status = no_memory(call);
@@ -84,22 +84,22 @@ static void on_line(dibs__etcd_call *rpc)
     dibs__etcd_op_done(op);
 }
 
-static bool send_line(dibs__etcd_op *op)
+static bool send_queue(dibs__etcd_op *op)
 {
     const dibs__entries_call *call = op->call;
     dibs__etcd_key folder, end, value;
-    Etcd__RangeRequest line, lock;
+    Etcd__RangeRequest queue, lock;
     Etcd__RequestOp ops[2], *both[2] = {&ops[0], &ops[1]};
     Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT;
 
     dibs__etcd_entry_key(op->e, call->name, "", &folder);
     dibs__etcd_end_of(&folder, &end);
     dibs__etcd_value_key(op->e, call->name, &value);
-    dibs__etcd_range_queue(&line, &ops[0], &folder, &end);
+    dibs__etcd_range_queue(&queue, &ops[0], &folder, &end);
     dibs__etcd_range(&lock, &ops[1], &value);
     txn.success = both;
     txn.n_success = 2;
-    return dibs__etcd_op_send(op, DIBS__ETCD_READ, "/etcdserverpb.KV/Txn", &txn.base, on_line);
+    return dibs__etcd_op_send(op, DIBS__ETCD_READ, "/etcdserverpb.KV/Txn", &txn.base, on_queue);
 }
 
 dibs_status dibs__etcd_list(dibs__entries_backend *s, dibs__entries_call *call)
@@ -114,7 +114,7 @@ dibs_status dibs__etcd_list(dibs__entries_backend *s, dibs__entries_call *call)
     pthread_mutex_unlock(&e->lock);
     op->strict = call->again;
     return dibs__etcd_op_started(
-        op, call->place == UINT64_MAX ? send_line(op) : dibs__etcd_send_ahead(op, call->place));
+        op, call->place == UINT64_MAX ? send_queue(op) : dibs__etcd_send_ahead(op, call->place));
 }
 
 /* ---- All lines ------------------------------------------------------------------------------- */
@@ -143,7 +143,7 @@ typedef struct walk {
 /* The keys of one lock: its entries, the end of those, and its value. */
 typedef struct keys {
     dibs__etcd_key folder, end, value;
-    Etcd__RangeRequest line, lock;
+    Etcd__RangeRequest queue, lock;
     Etcd__RequestOp ops[2];
 } keys;
 
@@ -283,18 +283,18 @@ static void ask_for(const walk *w, const char *name, keys *k, Etcd__RequestOp *o
     dibs__etcd_entry_key(w->e, name, "", &k->folder);
     dibs__etcd_end_of(&k->folder, &k->end);
     dibs__etcd_value_key(w->e, name, &k->value);
-    dibs__etcd_range_queue(&k->line, &k->ops[0], &k->folder, &k->end);
+    dibs__etcd_range_queue(&k->queue, &k->ops[0], &k->folder, &k->end);
     dibs__etcd_range(&k->lock, &k->ops[1], &k->value);
     ops[0] = &k->ops[0];
     ops[1] = &k->ops[1];
 }
 
-static bool take_lock(walk *w, const char *name, const Etcd__RangeResponse *line,
+static bool take_lock(walk *w, const char *name, const Etcd__RangeResponse *queue,
                       const Etcd__RangeResponse *lock)
 {
-    dibs__entries_listing *l = line && lock ? dibs__entries_add_lock(w->call, name) : NULL;
+    dibs__entries_listing *l = queue && lock ? dibs__entries_add_lock(w->call, name) : NULL;
 
-    return l && dibs__etcd_listing_fill(l, w->e, name, line, UINT64_MAX, true) &&
+    return l && dibs__etcd_listing_fill(l, w->e, name, queue, UINT64_MAX, true) &&
            dibs__etcd_listing_value(l, lock);
 }
 

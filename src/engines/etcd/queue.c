@@ -1,4 +1,4 @@
-/* The queue of those that change one cell: keys PREFIX/%q/KEY/TICKET in the order of their creation, bound
+/* The queue of those that change one cell: keys PREFIX/%q/KEY/TURN in the order of their creation, bound
  * to the lease of a keep-alive, so that those of the dead go by themselves. */
 #define _GNU_SOURCE
 #include "engines/etcd/etcd.h"

@@ -291,7 +291,7 @@ static dibs_status memory_list(dibs__engine *e, const char *prefix, bool idle, d
 /* ---- Cells ----------------------------------------------------------------------------------- */
 
 static dibs_status memory_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
-                               bool tell, dibs__deadline until, dibs__cell_reply *out,
+                               bool notify, dibs__deadline until, dibs__cell_reply *out,
                                dibs_error *err)
 {
     room *r = ((memory_engine *)e)->room;
@@ -304,7 +304,7 @@ static dibs_status memory_cell(dibs__engine *e, const char *key, const dibs__cel
     now = time_now(e);
     done = dibs__cells_run(r->cells, key, now, command, &answer) == 0 &&
            dibs__cell_reply_of(command, &answer, now, out);
-    for (memory_engine *m = tell ? r->engines : NULL; m; m = m->next)
+    for (memory_engine *m = notify ? r->engines : NULL; m; m = m->next)
         m->base.sink->changed(m->base.sink, dibs__hash(key));
     pthread_mutex_unlock(&r->mutex);
     return done ? DIBS_OK : dibs__fail(err, DIBS_NO_MEMORY, "memory: out of memory");
@@ -404,7 +404,7 @@ const dibs__engine_class dibs__engine_memory = {
     .schemes = (const char *const[]){"memory", NULL},
     .can = {.first_come = true,
             .names_holder = true,
-            .tells_holders = true,
+            .notifies_holders = true,
             .never_waits = true,
             .cells = true,
             .value_max = DIBS_VALUE_MAX},

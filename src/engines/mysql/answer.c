@@ -63,8 +63,8 @@ static int pass_locked(dibs__my_conn *c, const dibs__sql_batch *b, size_t comman
 static int pass_row(dibs__my_conn *c, const dibs__sql_batch *b, const dibs__my_statement *s,
                     unsigned count)
 {
-    if (s->answer == DIBS__MY_TELL) {
-        dibs__my_tell_note(c, c->cells);
+    if (s->answer == DIBS__MY_WATCHERS) {
+        dibs__my_watcher_add(c, c->cells);
         return 0;
     }
     if (s->answer == DIBS__MY_LOCKED)

@@ -19,7 +19,7 @@
 
 void dibs__my_cell_key(const char *name, uint64_t version, char out[DIBS__WAKE_SIZE])
 {
-    char hash[DIBS__SQL_TELL_SIZE];
+    char hash[DIBS__SQL_CELL_TEXT_SIZE];
 
     dibs__sql_cell_text(name, hash);
     snprintf(out, DIBS__WAKE_SIZE, DIBS__MY_CELL "%s:%" PRIu64, hash, version);

@@ -139,7 +139,7 @@ static part part_of(const dibs__sql_batch *b, size_t i)
 /* Whom to tell comes last among the arguments. */
 static bool is_left_out(const part *p)
 {
-    return p->form->statement[p->which].answer == DIBS__MY_TELL &&
+    return p->form->statement[p->which].answer == DIBS__MY_WATCHERS &&
            p->args[p->arg_count - 1].kind == DIBS__SQL_NULL;
 }
 

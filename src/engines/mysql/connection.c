@@ -267,7 +267,7 @@ static void free_conn(dibs__my_conn *c)
     free(c->forecast);
     free(c->cells);
     free(c->watcher);
-    dibs__sql_batch_fini(&c->telling);
+    dibs__sql_batch_fini(&c->notifying);
     free(c);
 }
 

@@ -84,11 +84,11 @@
 #define REQUEST_TILL TILL("$9")
 
 /* Who waits for it. */
-#define WATCHERS(tell)                                                                 \
+#define WATCHERS(text)                                                                 \
     {                                                                                  \
-        "SELECT wake, text FROM {wake} WHERE wake > CONCAT('" DIBS__MY_CELL "', " tell \
-        ") AND wake < CONCAT('" DIBS__MY_CELL "', " tell ", '~')",                     \
-            DIBS__MY_TELL                                                              \
+        "SELECT wake, text FROM {wake} WHERE wake > CONCAT('" DIBS__MY_CELL "', " text \
+        ") AND wake < CONCAT('" DIBS__MY_CELL "', " text ", '~')",                     \
+            DIBS__MY_WATCHERS                                                          \
     }
 
 /* ---- Operations ------------------------------------------------------------------------------ */

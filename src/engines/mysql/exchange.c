@@ -3,7 +3,7 @@
  * It goes well: START TRANSACTION if need be, the operations, COMMIT; then KILL QUERY for each
  * handle that has a wake-up waiting in the table: its sleeping connection wakes and reads it (see
  * wake.c). That comes after the commit, and how it ends is nobody's concern; nor is how those are
- * told who wait for a cell that was changed (tell.c).
+ * notified who wait for a cell that was changed (notify.c).
  *
  * The server stops at the first statement that fails and says which. If that is one before the
  * COMMIT, nothing of the batch counts; if no answer came at all, nobody knows. */
@@ -63,9 +63,9 @@ static dibs_status fail(dibs__my_conn *c, dibs__my_outcome what, bool may_be_com
     return in_doubt ? unknown(c, err) : status;
 }
 
-static void tell_denied(dibs__my *e)
+static void report_denied(dibs__my *e)
 {
-    if (!atomic_exchange(&e->told_denied, true))
+    if (!atomic_exchange(&e->denied_reported, true))
         e->base.base.sink->log(
             e->base.base.sink, DIBS_LOG_WARNING,
             "mysql: %s: a client of another account waits and may not be woken by this one: it "
@@ -83,7 +83,7 @@ static void ring_the_rest(dibs__my_conn *c, const dibs__sql_batch *b, size_t at,
 
     while (what == DIBS__MY_FAILED) {
         if (mysql_errno(c->m) == ER_KILL_DENIED_ERROR)
-            tell_denied((dibs__my *)c->base.e);
+            report_denied((dibs__my *)c->base.e);
         c->base.broken = dibs__my_fatal(mysql_errno(c->m));
         if (c->base.broken || !dibs__my_build_wake_signals(c, b, c->statement[at].command + 1))
             return;
@@ -153,7 +153,7 @@ static void committed(dibs__my_conn *c, const dibs__sql_batch *b, dibs__my_outco
         ring_the_rest(c, b, at, until);
     else if (what != DIBS__MY_READ_ALL)
         c->base.broken = true;
-    dibs__my_tell_all(c, until);
+    dibs__my_watchers_notify(c, until);
     c->base.again = false;
 }
 

@@ -18,7 +18,7 @@
  *   latch.c      what it waits for
  *   call.c       libmariadb's calls for somebody who never waits: wake.c
  *   await.c      watching a cell
- *   tell.c       a cell has changed: waking the handles that wait for it
+ *   notify.c     a cell has changed: waking the handles that wait for it
  *   error.c      what the server's and the library's error numbers are to a caller
  *
  * Every call of libmariadb that could block is made through its non-blocking form, so that the
@@ -75,12 +75,12 @@ void dibs__my_add_values(dibs__bytes *t, const char *pattern, const dibs__sql_va
 
 /* What the answer to one statement becomes. */
 typedef enum dibs__my_answer {
-    DIBS__MY_NOTHING, /* it is only done */
-    DIBS__MY_FENCE,   /* a row was changed: its LAST_INSERT_ID is the fence */
-    DIBS__MY_ROWS,    /* as they are */
-    DIBS__MY_LISTED,  /* a lock's row: HELD is NULL unless `held` is set */
-    DIBS__MY_LOCKED,  /* the same and the clock, which is for the look that follows */
-    DIBS__MY_TELL,    /* who waits for the cell that was changed */
+    DIBS__MY_NOTHING,  /* it is only done */
+    DIBS__MY_FENCE,    /* a row was changed: its LAST_INSERT_ID is the fence */
+    DIBS__MY_ROWS,     /* as they are */
+    DIBS__MY_LISTED,   /* a lock's row: HELD is NULL unless `held` is set */
+    DIBS__MY_LOCKED,   /* the same and the clock, which is for the look that follows */
+    DIBS__MY_WATCHERS, /* who waits for the cell that was changed */
 } dibs__my_answer;
 
 #define DIBS__MY_STATEMENTS 4
@@ -177,7 +177,7 @@ typedef struct dibs__my_conn {
     size_t cell_room;
     dibs__my_watcher *watcher;
     size_t watcher_count, watcher_room;
-    dibs__sql_batch telling;
+    dibs__sql_batch notifying;
 } dibs__my_conn;
 
 /* A handle that is ready to connect, or NULL: out of memory. */
@@ -362,7 +362,7 @@ bool dibs__my_wake_wanted(const dibs__my_wake *w);
 #define DIBS__MY_WAKE_SIGNAL "dibs:"
 #define DIBS__MY_LATCH       "dibs:latch:"
 
-/* ---- await.c and tell.c ---------------------------------------------------------------------- */
+/* ---- await.c and notify.c -------------------------------------------------------------------- */
 
 /* A row of `wake` with ("c:HASH:VERSION", handle) is a mark: that handle waits for the cell of
  * that hash, which had that version. Who changes the cell turns it around, and it is a wake-up
@@ -375,9 +375,9 @@ dibs_status dibs__my_watch(dibs__engine *e, const char *key, uint64_t version, d
                            void **out, dibs_error *err);
 
 /* A row of the answer that lists those who wait. Without memory it is left out. */
-void dibs__my_tell_note(dibs__my_conn *c, const dibs__sql_value *cells);
+void dibs__my_watcher_add(dibs__my_conn *c, const dibs__sql_value *cells);
 /* After the commit: wakes those that were noted. What fails is made up for by their looks. */
-void dibs__my_tell_all(dibs__my_conn *c, dibs__deadline until);
+void dibs__my_watchers_notify(dibs__my_conn *c, dibs__deadline until);
 
 /* ---- latch.c --------------------------------------------------------------------------------- */
 
@@ -392,10 +392,10 @@ struct dibs__my {
     dibs__sql base;
     dibs__my_address address;
     dibs__my_wake *wake;
-    _Atomic bool latched;     /* a session has the latch, as far as we know */
-    _Atomic bool full;        /* the server had no connection for us */
-    _Atomic bool told_denied; /* that we may not wake clients of other accounts */
-    _Atomic bool awaited;     /* we have left marks */
+    _Atomic bool latched;         /* a session has the latch, as far as we know */
+    _Atomic bool full;            /* the server had no connection for us */
+    _Atomic bool denied_reported; /* that we may not wake clients of other accounts */
+    _Atomic bool awaited;         /* we have left marks */
     _Atomic uint8_t forecast[DIBS__MY_FORECASTS]; /* by name: which parts a look will need */
 };
 

@@ -97,12 +97,12 @@ void dibs__my_round_add_goodbye(const dibs__my_round *r, bool awaited, dibs__byt
 
 /* ---- What is answered ------------------------------------------------------------------------ */
 
-static void tell(dibs__my *e, const char *text)
+static void deliver(dibs__my *e, const char *text)
 {
     if (strncmp(text, DIBS__MY_CELL, strlen(DIBS__MY_CELL)) == 0)
-        dibs__sql_cell_tell(&e->base, text + strlen(DIBS__MY_CELL));
+        dibs__sql_cell_notice_arrived(&e->base, text + strlen(DIBS__MY_CELL));
     else
-        dibs__sql_tell(&e->base, text);
+        dibs__sql_notice_arrived(&e->base, text);
 }
 
 static void read_row(dibs__my_round *r, const char *text)
@@ -112,7 +112,7 @@ static void read_row(dibs__my_round *r, const char *text)
     else if (r->results == r->asleep)
         r->latch_free = text && strcmp(text, "1") == 0;
     else if (text && dibs__my_seen_add(&r->seen, text))
-        tell(r->e, text);
+        deliver(r->e, text);
 }
 
 void dibs__my_round_read(dibs__my_round *r, MYSQL_RES *result)

@@ -128,7 +128,7 @@ static char *check_text(const char *prefix, const char *pattern)
     return finish(&t);
 }
 
-static dibs_status run(dibs__my_conn *c, char *text, dibs__deadline until, dibs_error *err)
+static dibs_status execute(dibs__my_conn *c, char *text, dibs__deadline until, dibs_error *err)
 {
     dibs_status status;
 
@@ -143,18 +143,18 @@ static dibs_status run(dibs__my_conn *c, char *text, dibs__deadline until, dibs_
 static dibs_status bring_up_to_date(dibs__my_conn *c, dibs__deadline until, dibs_error *err)
 {
     const dibs__my *e = (dibs__my *)c->base.e;
-    dibs_status status = run(c, check_text(e->address.prefix, check_older), until, err);
+    dibs_status status = execute(c, check_text(e->address.prefix, check_older), until, err);
 
     if (status != DIBS_OK)
         return status;
-    status = run(c, check_text(e->address.prefix, add_listed), until, err);
+    status = execute(c, check_text(e->address.prefix, add_listed), until, err);
     if (status == DIBS_DENIED)
         return dibs__fail(err, DIBS_DENIED,
                           "mysql: %s: the table %slock is of an older version and this account may "
                           "not change it: let an administrator run \"ALTER TABLE %slock ADD COLUMN "
                           "listed TINYINT NOT NULL DEFAULT 1, ADD KEY by_listed (listed, name)\"",
                           e->address.label, e->address.prefix, e->address.prefix);
-    return run(c, check_text(e->address.prefix, check), until, err);
+    return execute(c, check_text(e->address.prefix, check), until, err);
 }
 
 /* `make` NULL: none are created. `names`: for the message. */
@@ -163,7 +163,7 @@ static dibs_status see_to(dibs__my_conn *c, const char *pattern, char *(*make)(c
 {
     const dibs__my *e = (dibs__my *)c->base.e;
     const char *prefix = e->address.prefix;
-    dibs_status status = run(c, check_text(prefix, pattern), until, err);
+    dibs_status status = execute(c, check_text(prefix, pattern), until, err);
 
     if (status != DIBS_OK && mysql_errno(c->m) == ER_BAD_FIELD_ERROR && pattern == check)
         return bring_up_to_date(c, until, err);
@@ -171,13 +171,13 @@ static dibs_status see_to(dibs__my_conn *c, const char *pattern, char *(*make)(c
         return status;
     if (!make)
         return DIBS_NOT_FOUND;
-    status = run(c, make(prefix), until, err);
+    status = execute(c, make(prefix), until, err);
     if (status == DIBS_DENIED)
         return dibs__fail(err, DIBS_DENIED,
                           "mysql: %s: the tables %s are missing and this account may not create "
                           "them: `dibs schema --url URL` prints the SQL for an administrator",
                           e->address.label, names);
-    return status == DIBS_OK ? run(c, check_text(prefix, pattern), until, err) : status;
+    return status == DIBS_OK ? execute(c, check_text(prefix, pattern), until, err) : status;
 }
 
 dibs_status dibs__my_prepare(dibs__sql_conn *base, dibs__deadline until, dibs_error *err)

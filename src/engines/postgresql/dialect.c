@@ -75,10 +75,10 @@
 #define FENCE_IS(arg) "(" arg "::bigint = 0 OR " arg "::bigint >= c.floor)"
 #define RAISED(arg)   "greatest(c.floor, " arg "::bigint)"
 
-/* Whoever waits for the cell is told; most cells nobody waits for, and a NOTIFY makes commits queue. */
-#define TOLD(tell)                                             \
-    "CASE WHEN c.waited <> 0 AND " tell "::bytea IS NOT NULL " \
-    "THEN pg_notify('dibs_cell', encode(" tell "::bytea, 'escape'))::text END"
+/* Clients that wait for the cell are notified; most cells nobody waits for, and a NOTIFY makes commits queue. */
+#define NOTIFIED(text)                                         \
+    "CASE WHEN c.waited <> 0 AND " text "::bytea IS NOT NULL " \
+    "THEN pg_notify('dibs_cell', encode(" text "::bytea, 'escape'))::text END"
 #define DURABLE(arg) "set_config('synchronous_commit', " arg ", true)"
 
 #define COUNT                                                                                \
@@ -93,10 +93,10 @@
 #define NEW_REAP   REAP("k.till", "$6::bigint", "k.now")
 #define NEW_NEXT   NEXT(TILL("$2"), RAISED("$6")) ", floor = " RAISED("$6")
 #define NEW_FENCE  FENCE_IS("$5")
-#define NEW_END    " RETURNING 1, " TOLD("$7") ", " DURABLE("$8")
+#define NEW_END    " RETURNING 1, " NOTIFIED("$7") ", " DURABLE("$8")
 #define SWAP_NEXT  NEXT(TILL("$3"), RAISED("$7")) ", floor = " RAISED("$7")
 #define SWAP_FENCE FENCE_IS("$6")
-#define SWAP_END   " RETURNING 1, " TOLD("$8") ", " DURABLE("$9")
+#define SWAP_END   " RETURNING 1, " NOTIFIED("$8") ", " DURABLE("$9")
 #define PASS_REAP  REAP("c.expires", "$3::bigint", "m.now")
 #define PASS_END   " RETURNING 1, " DURABLE("$4")
 #define WAIT_END   " RETURNING 1, " DURABLE("$3")
@@ -249,7 +249,7 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
         "WHERE " IS_VALUE " AND " IS_VERSION " AND c.stamp <> $4 AND " SWAP_FENCE SWAP_END,
     [DIBS__SQL_CELL_DELETE] =
         "DELETE FROM {cell} c WHERE " IS_VALUE " AND " IS_VERSION
-        " AND c.floor = 0 AND c.version < {now} RETURNING 1, " TOLD("$3") ", " DURABLE("$4"),
+        " AND c.floor = 0 AND c.version < {now} RETURNING 1, " NOTIFIED("$3") ", " DURABLE("$4"),
     [DIBS__SQL_CELL_COUNT] = COUNT "RETURNING 1, " DURABLE("$8"),
     [DIBS__SQL_CELL_COUNT_ONCE] =
         "WITH u AS (" COUNT "AND NOT EXISTS (SELECT 1 FROM {request} r WHERE r.name = $1 "
@@ -280,8 +280,8 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
     [DIBS__SQL_CELL_PUT] =
         "UPDATE {cell} c SET version = $2, floor = $3, written = $4, expires = $5, number = $6, "
         "counter = $7, vacant = $8, stamp = $9, data = coalesce($10, c.data), reap = $11 "
-        "WHERE c.name = $1 RETURNING 1, " TOLD("$12"),
-    [DIBS__SQL_CELL_DROP] = "DELETE FROM {cell} c WHERE c.name = $1 RETURNING 1, " TOLD("$2"),
+        "WHERE c.name = $1 RETURNING 1, " NOTIFIED("$12"),
+    [DIBS__SQL_CELL_DROP] = "DELETE FROM {cell} c WHERE c.name = $1 RETURNING 1, " NOTIFIED("$2"),
     [DIBS__SQL_REQUEST_PUT] =
         "INSERT INTO {request} (name, request, number, expires) VALUES ($1, $2, $3, $4) "
         "ON CONFLICT (name, request) DO UPDATE SET number = $3, expires = $4",

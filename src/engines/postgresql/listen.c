@@ -165,9 +165,9 @@ void dibs__pg_events(dibs__engine *base, dibs__deadline until)
 
     while ((n = next_notice(e, &missed)) != NULL) {
         if (strcmp(n->relname, "dibs_cell") == 0)
-            dibs__sql_cell_tell(&e->sql, n->extra);
+            dibs__sql_cell_notice_arrived(&e->sql, n->extra);
         else
-            dibs__sql_tell(&e->sql, n->extra);
+            dibs__sql_notice_arrived(&e->sql, n->extra);
         PQfreemem(n);
     }
     if (read(e->timer, &rings, sizeof rings) == sizeof rings)

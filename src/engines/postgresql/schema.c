@@ -23,6 +23,13 @@
 #define INDEX_LISTED \
     "CREATE INDEX IF NOT EXISTS {index_lock}_listed ON {lock} (name) WHERE listed > 0;\n"
 
+/* CREATE OR REPLACE keeps the names of a view's columns, and a new view would lose its rights. */
+#define RENAME_LINE                                                                             \
+    "DO $$ BEGIN IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('{waiter}s')" \
+    " AND attname = 'line') THEN\n"                                                             \
+    "  ALTER TABLE {waiter}s RENAME COLUMN line TO position;\n"                                 \
+    "END IF; END $$;\n"
+
 /* What an older table gets first, each in a transaction of its own: the column, for
  * which the table is locked but no row is written; then the index: while it is built, nobody can write. It is not built
  * CONCURRENTLY: that waits for the oldest transaction of the whole database, and leaves an invalid index when it
@@ -67,9 +74,9 @@ static const char schema[] =
     "  encode(h.host, 'escape'), h.pid, h.fence,\n"
     "  CASE l.capacity WHEN 1073741824 THEN 'shared' ELSE h.weight || ' of ' || l.capacity END,\n"
     "  to_timestamp(h.since / 1000000.0), to_timestamp(h.expires / 1000000.0), h.released <> 0\n"
-    "  FROM {holder} h JOIN {lock} l USING (name);\n"
+    "  FROM {holder} h JOIN {lock} l USING (name);\n" RENAME_LINE
     "CREATE OR REPLACE VIEW {waiter}s AS SELECT encode(name, 'escape') AS name,\n"
-    "  row_number() OVER (PARTITION BY name ORDER BY place) AS line,\n"
+    "  row_number() OVER (PARTITION BY name ORDER BY place) AS position,\n"
     "  encode(owner, 'escape') AS owner, encode(host, 'escape') AS host, pid, weight,\n"
     "  to_timestamp(since / 1000000.0) AS since, to_timestamp(alive_until / 1000000.0) AS "
     "alive_until\n"

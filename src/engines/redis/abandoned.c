@@ -47,12 +47,12 @@ static bool keep(dibs__abandoned *a, const dibs__conn *c)
 {
     struct dibs__abandoned_conn *e;
 
-    if (!c->id || !c->run[0] || !make_room(a))
+    if (!c->id || !c->run_id[0] || !make_room(a))
         return false;
     e = &a->list[a->count++];
     e->number = ++a->last;
     e->id = c->id;
-    memcpy(e->run, c->run, sizeof e->run);
+    memcpy(e->run_id, c->run_id, sizeof e->run_id);
     atomic_store(&a->newest, e->number);
     return true;
 }
@@ -67,7 +67,7 @@ static void drop(dibs__abandoned *a, size_t i)
 
 static bool same_run(const struct dibs__abandoned_conn *e, const dibs__conn *c)
 {
-    return strcmp(e->run, c->run) == 0;
+    return strcmp(e->run_id, c->run_id) == 0;
 }
 
 /* ---- What others use ------------------------------------------------------------------------- */
@@ -112,7 +112,7 @@ static void write_kill(dibs__bytes *out, int64_t id)
 
 static bool has_more(dibs__abandoned *a, const dibs__conn *c)
 {
-    return atomic_load(&a->newest) > c->ended && c->run[0];
+    return atomic_load(&a->newest) > c->ended && c->run_id[0];
 }
 
 size_t dibs__abandoned_write(dibs__abandoned *a, dibs__conn *c, dibs__bytes *out)
@@ -156,7 +156,7 @@ void dibs__abandoned_ended(dibs__abandoned *a, const dibs__conn *c, uint64_t upt
 void dibs__abandoned_reached(dibs__abandoned *a, const dibs__conn *c)
 {
     pthread_mutex_lock(&a->lock);
-    for (size_t i = a->count; i > 0 && c->run[0]; i--)
+    for (size_t i = a->count; i > 0 && c->run_id[0]; i--)
         if (!same_run(&a->list[i - 1], c))
             drop(a, i - 1);
     pthread_mutex_unlock(&a->lock);

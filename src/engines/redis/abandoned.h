@@ -25,7 +25,7 @@ typedef struct dibs__abandoned {
     struct dibs__abandoned_conn {
         uint64_t number; /* counts those that were given up */
         int64_t id;
-        char run[DIBS__RUN_SIZE];
+        char run_id[DIBS__RUN_ID_SIZE];
     } * list;
     size_t count, room;
     uint64_t last;

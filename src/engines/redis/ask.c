@@ -90,7 +90,7 @@ void dibs__redis_begin_lock(dibs__redis_node *n, dibs__redis_script script, bool
 /* ---- One write to one server ----------------------------------------------------------------- */
 
 /* All requests of one call, in passes: each pass sends what is not settled yet. */
-typedef struct run {
+typedef struct asks {
     dibs__redis *r;
     dibs__redis_ask *q;
     size_t count;
@@ -101,11 +101,11 @@ typedef struct run {
     bool lost,
         moved; /* in this pass: a server did not answer; one has said that a slot is elsewhere */
     dibs__redis_node *who_said; /* where to; NULL: none of them knows */
-} run;
+} asks;
 
 /* Who has slots moved knows where to. A master that was cut off from the others says CLUSTERDOWN, and its own map is
  * as old: the others are asked first. */
-static void note_redirect(run *x, const dibs__redis_ask *q)
+static void note_redirect(asks *x, const dibs__redis_ask *q)
 {
     x->moved = true;
     if (dibs__redis_is_down(q->reply))
@@ -115,7 +115,7 @@ static void note_redirect(run *x, const dibs__redis_ask *q)
 }
 
 /* Nothing was done: ask again. In plain mode that goes for a forgotten script alone. */
-static bool is_to_be_asked_again(run *x, dibs__redis_ask *q)
+static bool is_to_be_asked_again(asks *x, dibs__redis_ask *q)
 {
     const redisReply *reply = q->reply;
 
@@ -130,7 +130,7 @@ static bool is_to_be_asked_again(run *x, dibs__redis_ask *q)
     return true;
 }
 
-static void settle(run *x, dibs__redis_ask *q, dibs_status status, redisReply *reply, bool safe)
+static void settle(asks *x, dibs__redis_ask *q, dibs_status status, redisReply *reply, bool safe)
 {
     q->status = status;
     q->reply = reply;
@@ -147,7 +147,7 @@ static void drop_reply(dibs__redis_ask *q)
 }
 
 /* A server that was demoted without a cut: its address may lead to another one by now. Not if that was done already. */
-static void leave_replica(run *x, const dibs__redis_ask *q)
+static void leave_replica(asks *x, const dibs__redis_ask *q)
 {
     if (!x->r->address.cluster && dibs__redis_is_replica(q->reply) &&
         atomic_load(&q->node->looks) == q->looks)
@@ -155,7 +155,7 @@ static void leave_replica(run *x, const dibs__redis_ask *q)
 }
 
 /* They are for one script: those behind the first find it there. */
-static void send_batch(run *x, dibs__redis_node *n, dibs__redis_ask *const some[], size_t count)
+static void send_batch(asks *x, dibs__redis_node *n, dibs__redis_ask *const some[], size_t count)
 {
     dibs__bytes bytes = {0};
     redisReply *replies[BATCH + 1];
@@ -187,7 +187,7 @@ static void send_batch(run *x, dibs__redis_node *n, dibs__redis_ask *const some[
 /* ---- Passes ---------------------------------------------------------------------------------- */
 
 /* One that did not answer the last time may have been replaced. */
-static dibs__redis_node *node_of(run *x, dibs__redis_ask *q)
+static dibs__redis_node *node_of(asks *x, dibs__redis_ask *q)
 {
     dibs__cluster *c = x->r->address.cluster;
     dibs__redis_node *n = c ? dibs__cluster_owner(c, q->bucket) : x->r->node;
@@ -207,7 +207,7 @@ static dibs__redis_node *node_of(run *x, dibs__redis_ask *q)
 }
 
 /* All that goes to the same server as the first, from there on. */
-static void send_alike(run *x, size_t first, dibs__redis_node *n)
+static void send_alike(asks *x, size_t first, dibs__redis_node *n)
 {
     dibs__redis_ask *some[BATCH];
     size_t count = 0;
@@ -223,7 +223,7 @@ static void send_alike(run *x, size_t first, dibs__redis_node *n)
 }
 
 /* Servers that did not answer the last time come last: the others must not wait for them. */
-static bool send_all(run *x)
+static bool send_all(asks *x)
 {
     bool all = true;
 
@@ -244,7 +244,7 @@ static bool send_all(run *x)
 }
 
 /* Before another pass. False: there is no time. */
-static bool prepare(run *x, int64_t *pause)
+static bool prepare(asks *x, int64_t *pause)
 {
     const dibs__env *env = x->r->base.env;
 
@@ -262,7 +262,7 @@ static bool prepare(run *x, int64_t *pause)
 void dibs__redis_ask_many(dibs__redis *r, dibs__redis_ask *q, size_t count, int64_t patience,
                           dibs__deadline until, dibs_error *err)
 {
-    run x = {.r = r, .q = q, .count = count, .until = until, .err = err};
+    asks x = {.r = r, .q = q, .count = count, .until = until, .err = err};
     dibs__deadline end = count == 1 ? until : dibs__after(r->base.env, PATIENCE);
     int64_t pause = 0;
 

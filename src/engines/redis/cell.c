@@ -64,7 +64,7 @@ static uint64_t size_of(int64_t number)
     return number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
 }
 
-static size_t write_numbers(char out[ASKED_SIZE], const dibs__cell_command *c, bool tell)
+static size_t write_numbers(char out[ASKED_SIZE], const dibs__cell_command *c, bool notify)
 {
     bool minus = c->op == DIBS__CELL_TAKE || (c->op == DIBS__CELL_ADD && c->number < 0);
     char *at = add_bytes(out, c->op, 4);
@@ -76,7 +76,7 @@ static size_t write_numbers(char out[ASKED_SIZE], const dibs__cell_command *c, b
     at = add_bytes(at, minus, 4);
     at = add_bytes(at, size_of(c->number), 8);
     at = add_double(at, (double)c->request_keep);
-    return (size_t)(add_bytes(at, tell, 4) - out);
+    return (size_t)(add_bytes(at, notify, 4) - out);
 }
 
 /* The name of a request becomes a part of a key: braces would end up where those of a name belong. */
@@ -129,7 +129,7 @@ unsigned dibs__redis_cell_key(const dibs__redis *r, const char *name, char out[C
 }
 
 void dibs__redis_cell_write(dibs__redis_node *n, const char *key, const dibs__cell_command *c,
-                            bool tell, bool whole, dibs__bytes *out)
+                            bool notify, bool whole, dibs__bytes *out)
 {
     char numbers[ASKED_SIZE], stamp[DIBS__STAMP_SIZE] = "", request[ESCAPED_SIZE];
 
@@ -137,7 +137,7 @@ void dibs__redis_cell_write(dibs__redis_node *n, const char *key, const dibs__ce
         strncpy(stamp, c->stamp, sizeof stamp - 1);
     escape_request(c->request, request);
     begin_cell(n, script_of(c), key, request, whole, 4, out);
-    dibs__resp_word(out, numbers, write_numbers(numbers, c, tell));
+    dibs__resp_word(out, numbers, write_numbers(numbers, c, notify));
     dibs__resp_word(out, stamp, sizeof stamp);
     dibs__resp_text(out, request);
     dibs__resp_word(out, c->op == DIBS__CELL_SWAP && c->size ? c->data : "",
@@ -195,24 +195,24 @@ static dibs_status in_doubt(dibs_status status, dibs__cell_op op)
 typedef struct asked {
     char key[CELL_KEY_SIZE];
     const dibs__cell_command *command;
-    bool tell;
+    bool notify;
 } asked;
 
 static void write_command(dibs__redis_node *n, const void *what, bool whole, dibs__bytes *out)
 {
     const asked *a = what;
 
-    dibs__redis_cell_write(n, a->key, a->command, a->tell, whole, out);
+    dibs__redis_cell_write(n, a->key, a->command, a->notify, whole, out);
 }
 
 /* What changed something is done when enough replicas have it; else nobody knows, and the same command with the same
  * stamp may be sent again. */
 dibs_status dibs__redis_cell(dibs__engine *e, const char *name, const dibs__cell_command *command,
-                             bool tell, dibs__deadline until, dibs__cell_reply *out,
+                             bool notify, dibs__deadline until, dibs__cell_reply *out,
                              dibs_error *err)
 {
     dibs__redis *r = (dibs__redis *)e;
-    asked what = {.command = command, .tell = tell};
+    asked what = {.command = command, .notify = notify};
     dibs__redis_ask a = {
         .must_last = command->op != DIBS__CELL_READ, .write = write_command, .what = &what};
     dibs_status status;

@@ -31,7 +31,7 @@ typedef struct dibs__redis_address {
     char text[300];         /* for messages: "redis at host:port" */
 } dibs__redis_address;
 
-#define DIBS__RUN_SIZE 48
+#define DIBS__RUN_ID_SIZE 48
 
 typedef struct dibs__conn {
     const dibs__env *env;
@@ -39,9 +39,9 @@ typedef struct dibs__conn {
     dibs__tls *tls;
     redisReader *reader;
     /* What the server calls it, and which run of the server that was: see handshake.c. */
-    int64_t id;               /* 0: we may not know */
-    char run[DIBS__RUN_SIZE]; /* "": the same */
-    uint64_t ended;           /* see abandoned.h: up to this one it has ended those given up */
+    int64_t id;                     /* 0: we may not know */
+    char run_id[DIBS__RUN_ID_SIZE]; /* "": the same */
+    uint64_t ended; /* see abandoned.h: up to this one it has ended those given up */
 } dibs__conn;
 
 typedef enum dibs__io {

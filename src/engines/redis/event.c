@@ -239,7 +239,7 @@ int dibs__redis_event_fd(dibs__engine *e)
 
 /* "attempt fence floor": handed over. "attempt": look. "=hash": a cell has changed. Whether replicas have a
  * hand-over, only a keep tells: it goes out with a WAIT. */
-static void tell(const dibs__redis *r, const redisReply *reply)
+static void deliver(const dibs__redis *r, const redisReply *reply)
 {
     dibs__sink *sink = r->base.sink;
     char attempt[DIBS__ATTEMPT_SIZE];
@@ -261,13 +261,13 @@ static void tell(const dibs__redis *r, const redisReply *reply)
         sink->granted(sink, attempt, (uint64_t)fence, (uint64_t)floor);
 }
 
-static dibs__io tell_all(dibs__conn *c, const dibs__redis *r)
+static dibs__io deliver_all(dibs__conn *c, const dibs__redis *r)
 {
     redisReply *reply = NULL;
     dibs__io io;
 
     while ((io = dibs__conn_next(c, &reply)) == DIBS__IO_GOT) {
-        tell(r, reply);
+        deliver(r, reply);
         freeReplyObject(reply);
     }
     return io;
@@ -277,11 +277,11 @@ static dibs__io tell_all(dibs__conn *c, const dibs__redis *r)
 static bool read_events(dibs__conn *c, const dibs__redis *r)
 {
     short wait_for;
-    dibs__io io = tell_all(c, r);
+    dibs__io io = deliver_all(c, r);
 
     if (io == DIBS__IO_LATE)
         io = dibs__conn_pull(c, &wait_for);
-    return io == DIBS__IO_LATE || (io == DIBS__IO_GOT && tell_all(c, r) == DIBS__IO_LATE);
+    return io == DIBS__IO_LATE || (io == DIBS__IO_GOT && deliver_all(c, r) == DIBS__IO_LATE);
 }
 
 /* Without it, all who wait have a look now and then. */

@@ -63,17 +63,17 @@ dibs_status dibs__guard_check_lease(const dibs__redis *r, int64_t lease, dibs_er
  * replication id then, and remembers the one before. */
 bool dibs__guard_identity(const char *info, char out[DIBS__SERVER_SIZE], int64_t *up)
 {
-    char run[DIBS__RUN_SIZE] = "", id[DIBS__RUN_SIZE] = "", before[DIBS__RUN_SIZE] = "";
+    char run_id[DIBS__RUN_ID_SIZE] = "", id[DIBS__RUN_ID_SIZE] = "", before[DIBS__RUN_ID_SIZE] = "";
     char seconds[24] = "0";
     bool promoted;
 
-    if (!info || !dibs__info_value(info, "run_id", run, sizeof run) ||
+    if (!info || !dibs__info_value(info, "run_id", run_id, sizeof run_id) ||
         !dibs__info_value(info, "master_replid2", before, sizeof before) ||
         !dibs__info_value(info, "master_replid", id, sizeof id))
         return false;
     promoted = strcmp(before, NO_ID) != 0;
     dibs__info_value(info, "uptime_in_seconds", seconds, sizeof seconds);
-    snprintf(out, DIBS__SERVER_SIZE, "%s%s%s", run, promoted ? "/" : "", promoted ? id : "");
+    snprintf(out, DIBS__SERVER_SIZE, "%s%s%s", run_id, promoted ? "/" : "", promoted ? id : "");
     *up = promoted ? -1 : strtoll(seconds, NULL, 10) * DIBS__SECOND;
     return true;
 }
@@ -324,7 +324,7 @@ static dibs_status look_at(looking *l, dibs_error *err)
     dibs_status status = adopt(l, err);
 
     if (status == DIBS_OK)
-        status = mark(l, l->n->r->guard.vouched ? DIBS__MARK_VOUCH : DIBS__MARK_LOOK, err);
+        status = mark(l, l->n->r->guard.vouched ? DIBS__MARK_VOUCH : DIBS__MARK_READ, err);
 
     return status == DIBS_OK ? settle(l, err) : status;
 }

@@ -31,7 +31,7 @@ dibs_status dibs__guard_read_url(dibs__guard *g, dibs__url *url, bool on, dibs_e
 
 /* What mark.lua is asked for. */
 typedef enum dibs__mark {
-    DIBS__MARK_LOOK,
+    DIBS__MARK_READ,
     DIBS__MARK_ACKNOWLEDGED,
     DIBS__MARK_VOUCH,
     DIBS__MARK_ADOPT,

@@ -68,7 +68,7 @@ static void note_identity(dibs__conn *c, const redisReply *id, const redisReply 
     if (id->type == REDIS_REPLY_INTEGER)
         c->id = id->integer;
     if (info->type == REDIS_REPLY_STRING)
-        dibs__info_value(info->str, "run_id", c->run, sizeof c->run);
+        dibs__info_value(info->str, "run_id", c->run_id, sizeof c->run_id);
 }
 
 static dibs_status login(dibs__conn *c, const dibs__redis_address *address, dibs__deadline until,

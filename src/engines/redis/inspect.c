@@ -1,4 +1,4 @@
-/* Looking: one lock with its line, or all whose names start alike. Names are found in the set of busy
+/* Looking: one lock with its queue, or all whose names start alike. Names are found in the set of busy
  * locks, or all of them with SCAN, and looked at many in one write. Looking lets time pass: a holder whose
  * lease is over goes, and the lock leaves the set if nobody is left. Times come from the server's clock. */
 #define _GNU_SOURCE
@@ -14,7 +14,7 @@
 
 #define LOOK_MAX 128 /* locks in one write */
 
-/* ---- Reading what look.lua gives ------------------------------------------------------------- */
+/* ---- Reading what inspect.lua gives ------------------------------------------------------------- */
 
 static int64_t number_at(const redisReply *row, size_t i)
 {
@@ -156,7 +156,7 @@ static void write_look(dibs__redis_node *n, const void *what, bool whole, dibs__
 {
     const looked *l = what;
 
-    dibs__redis_begin_lock(n, DIBS__SCRIPT_LOOK, whole, l->key, 2, out);
+    dibs__redis_begin_lock(n, DIBS__SCRIPT_INSPECT, whole, l->key, 2, out);
     dibs__resp_text(out, "1");
     dibs__resp_text(out, l->waiters ? "1" : "0");
     dibs__guard_write(n, out);

@@ -5,7 +5,7 @@
  * The queue points to calls on their callers' stacks. A caller returns in two ways only: its word is DONE, which
  * is said after the queue has let go of the call, or through `leave`, after it has let go of the queue.
  *
- *   out ----> spare ----> socket ----> reader ----> line[0].call, line[1].call, ...
+ *   out ----> spare ----> socket ----> reader ----> queue[0].call, queue[1].call, ...
  *   (queued)  (writer)                 (driver)     (in the order of the requests) */
 #define _GNU_SOURCE
 #include "engines/redis/pipeline.h"

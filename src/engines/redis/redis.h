@@ -68,11 +68,11 @@ unsigned dibs__redis_cell_key(const dibs__redis *r, const char *name,
 /* The key, and its bucket. */
 /* `whole`: with the script's text. A READ with a number gets so many bytes, and the size as the number. */
 void dibs__redis_cell_write(dibs__redis_node *n, const char *key, const dibs__cell_command *c,
-                            bool tell, bool whole, dibs__bytes *out);
+                            bool notify, bool whole, dibs__bytes *out);
 dibs_status dibs__redis_cell_answer(const redisReply *reply, dibs__cell_op op,
                                     dibs__cell_reply *out, dibs_error *err);
 dibs_status dibs__redis_cell(dibs__engine *e, const char *name, const dibs__cell_command *command,
-                             bool tell, dibs__deadline until, dibs__cell_reply *out,
+                             bool notify, dibs__deadline until, dibs__cell_reply *out,
                              dibs_error *err);
 dibs_status dibs__redis_watch(dibs__engine *e, const char *name, uint64_t version,
                               dibs__deadline until, void **out, dibs_error *err);

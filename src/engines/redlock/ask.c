@@ -306,7 +306,7 @@ void dibs__ask_fini(dibs__ask *a)
     dibs__bytes_fini(&a->bytes[1]);
 }
 
-/* ---- Debts ----------------------------------------------------------------------------------- */
+/* ---- Owed releases --------------------------------------------------------------------------- */
 
 dibs__owed_release *dibs__owed_release_new(const char *key, const char *word, size_t length,
                                            dibs__deadline until)

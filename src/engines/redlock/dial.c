@@ -29,12 +29,12 @@ typedef struct dial {
 } dial;
 
 /* What a new connection brings. */
-typedef struct arrival {
+typedef struct new_connection {
     dibs__conn *conn;
     bool flags, may_evict, always;
     int64_t born, longest, clock_ahead;
     char run[48];
-} arrival;
+} new_connection;
 
 /* ---- The marker ------------------------------------------------------------------------------ */
 
@@ -62,7 +62,8 @@ static dibs_status ask_always(dibs__conn *c, const char *info, dibs__deadline un
     return status;
 }
 
-static dibs_status read_marker(const redisReply *reply, arrival *out, int64_t wall, dibs_error *err)
+static dibs_status read_marker(const redisReply *reply, new_connection *out, int64_t wall,
+                               dibs_error *err)
 {
     if (!reply || reply->type != REDIS_REPLY_ARRAY || reply->elements != 4)
         return dibs__redis_refusal(reply, err);
@@ -78,7 +79,7 @@ static dibs_status read_marker(const redisReply *reply, arrival *out, int64_t wa
 
 /* Without INFO there is no run id, and a restart would go unnoticed. */
 static dibs_status mark(dibs__voter *n, dibs__conn *c, const char *info, uint64_t number,
-                        dibs__deadline until, arrival *out, dibs_error *err)
+                        dibs__deadline until, new_connection *out, dibs_error *err)
 {
     dibs__voters *v = n->all;
     char up[24] = "0", word[DIBS__PACK_SIZE];
@@ -118,7 +119,8 @@ static dibs_status mark(dibs__voter *n, dibs__conn *c, const char *info, uint64_
 
 /* ---- Connecting ------------------------------------------------------------------------------ */
 
-static dibs_status connect_node(const dial *d, dibs__deadline until, arrival *out, dibs_error *err)
+static dibs_status connect_node(const dial *d, dibs__deadline until, new_connection *out,
+                                dibs_error *err)
 {
     dibs__voter *n = d->node;
     dibs__server_kind kind = {0};
@@ -142,7 +144,7 @@ static dibs_status connect_node(const dial *d, dibs__deadline until, arrival *ou
 }
 
 /* With the lock. */
-static void install(dibs__voter *n, const arrival *a)
+static void install(dibs__voter *n, const new_connection *a)
 {
     dibs__voters *v = n->all;
 
@@ -186,7 +188,7 @@ static void *run_dial(void *arg)
     dial *d = arg;
     dibs__voter *n = d->node;
     dibs__voters *v = n->all;
-    arrival a = {0};
+    new_connection a = {0};
     dibs_error err = {0};
     dibs_status status = connect_node(d, dibs__after(v->env, SPAN), &a, &err);
 

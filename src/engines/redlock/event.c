@@ -107,7 +107,7 @@ static void decline(dibs__redlock *r, size_t node, const char *name)
 {
     dibs__claim nobody = {.owner = r->v->handle, .attempt = ""};
     char word[DIBS__PACK_SIZE], key[DIBS__REDIS_KEY_SIZE];
-    size_t length = dibs__give_word(word, &nobody, 0, DIBS__GIVE_AND_TELL);
+    size_t length = dibs__give_word(word, &nobody, 0, DIBS__GIVE_AND_NOTIFY);
 
     dibs__redis_key(r->v->prefix, name, key);
     dibs__voters_owe(r->v, (dibs__node_set)1 << node, key, word, length,
@@ -116,16 +116,16 @@ static void decline(dibs__redlock *r, size_t node, const char *name)
 
 /* With the queue's lock. A try that comes sooner gets the votes of those nodes only that have told us: so a majority is
  * waited for, and for those that are slow or keep it for another a moment at the most. */
-static void note_told(dibs__redlock *r, dibs__lock_queue *s, size_t node, uint64_t fence,
-                      int64_t left)
+static void note_notified(dibs__redlock *r, dibs__lock_queue *s, size_t node, uint64_t fence,
+                          int64_t left)
 {
     dibs__node_set bit = (dibs__node_set)1 << node;
-    bool more = fence == s->told_of && !(s->told & bit); /* of the same release */
+    bool more = fence == s->notified_of && !(s->notified & bit); /* of the same release */
     bool enough;
 
-    s->told_of = fence;
-    s->told = (more ? s->told : 0) | bit;
-    enough = (size_t)dibs__nodes_in(s->told) == r->v->majority;
+    s->notified_of = fence;
+    s->notified = (more ? s->notified : 0) | bit;
+    enough = (size_t)dibs__nodes_in(s->notified) == r->v->majority;
     if (more && !enough)
         return;
     s->pause = 0;
@@ -138,12 +138,12 @@ static void note_told(dibs__redlock *r, dibs__lock_queue *s, size_t node, uint64
 /* With the queue's lock. A call is about to wait for it, and will look at once. */
 static bool note_entering(dibs__redlock *r, const char *name)
 {
-    bool told = false;
+    bool notified = false;
 
     for (dibs__entering *e = r->waiters->entering; e; e = e->next)
         if (strcmp(e->name, name) == 0)
-            told = e->told = true;
-    return told;
+            notified = e->notified = true;
+    return notified;
 }
 
 /* "message", channel, "FENCE LEFT KEY". */
@@ -171,7 +171,7 @@ static void hear(dibs__redlock *r, size_t node, const redisReply *reply)
     s = dibs__lock_queue_find(r->waiters, name);
     useless = !s || (!s->first && (uint64_t)fence > s->served);
     if (s && s->first && (uint64_t)fence > s->served)
-        note_told(r, s, node, (uint64_t)fence, (int64_t)left);
+        note_notified(r, s, node, (uint64_t)fence, (int64_t)left);
     else if (useless)
         useless = !note_entering(r, name);
     pthread_mutex_unlock(&r->waiters->lock);
@@ -227,7 +227,7 @@ static void forget_served(dibs__redlock *r)
     }
 }
 
-/* ---- Tickets that try ------------------------------------------------------------------------ */
+/* ---- Waiters that try ------------------------------------------------------------------------ */
 
 typedef struct crowd {
     dibs__try *room; /* TOGETHER of them */

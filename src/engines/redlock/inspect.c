@@ -16,7 +16,7 @@
 #define LOOK_MAX 64
 #define FILLING  DIBS__SECOND /* for a step of making a set complete */
 
-/* What look.lua gives. */
+/* What inspect.lua gives. */
 enum { NOW, LAST, BROKEN, BROKEN_AT, FENCE, ENDS, SINCE, ROUND, OWNER, ATTEMPT, INFO, BY, FIELDS };
 
 /* One node's word. */
@@ -248,7 +248,7 @@ dibs_status dibs__redlock_inspect(dibs__engine *e, const char *name, dibs__deadl
 {
     dibs__redlock *r = (dibs__redlock *)e;
     char key[DIBS__REDIS_KEY_SIZE];
-    dibs__query q = {.script = DIBS__RED_LOOK, .key = key};
+    dibs__query q = {.script = DIBS__RED_INSPECT, .key = key};
     dibs__ask a = {.v = r->v, .query = &q, .count = 1, .to = dibs__all_nodes(r->v)};
     opinion o;
     dibs_status status;
@@ -368,7 +368,7 @@ static dibs_status look_at_some(dibs__redlock *r, char *const keys[], size_t cou
     dibs_status status;
 
     for (size_t k = 0; k < count; k++)
-        q[k] = (dibs__query){.script = DIBS__RED_LOOK, .key = keys[k]};
+        q[k] = (dibs__query){.script = DIBS__RED_INSPECT, .key = keys[k]};
     until = dibs__sooner(until, dibs__after(r->v->env, PATIENCE * r->v->limit));
     status = dibs__ask_run(&a, until, err);
     for (size_t k = 0; status == DIBS_OK && k < count; k++) {

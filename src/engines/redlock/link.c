@@ -70,7 +70,7 @@ bool dibs__link_add(dibs__voter *n, const dibs__bytes *bytes, size_t count, dibs
     return true;
 }
 
-/* ---- Debts ----------------------------------------------------------------------------------- */
+/* ---- Owed releases --------------------------------------------------------------------------- */
 
 static void keep_owed(dibs__voter *n, dibs__owed_release *owed)
 {

@@ -166,7 +166,7 @@ dibs_status dibs__redlock_cancel(dibs__engine *e, const dibs__claim *claim, dibs
 
     return dibs__redlock_waiters_leave(r, claim->attempt) == DIBS__IS_WAITING
                ? DIBS_OK
-               : give_all(r, claim, DIBS__GIVE_AND_TELL, until, &reply, err);
+               : give_all(r, claim, DIBS__GIVE_AND_NOTIFY, until, &reply, err);
 }
 
 /* ---- Enter ----------------------------------------------------------------------------------- */
@@ -419,7 +419,7 @@ static void count_broken(const dibs__ask *a, breaking *b)
     }
 }
 
-static dibs_status tell_break(breaking *b, dibs__node_set to, uint64_t proposal, bool known,
+static dibs_status send_break(breaking *b, dibs__node_set to, uint64_t proposal, bool known,
                               dibs__deadline until, dibs_error *err)
 {
     dibs__voters *v = b->v;
@@ -455,13 +455,13 @@ dibs_status dibs__redlock_break(dibs__engine *e, const char *name, const char *b
     breaking b = {.v = v, .name = name, .by = by, .at_once = at_once};
     dibs__node_set without;
     dibs_status status =
-        tell_break(&b, dibs__all_nodes(v), dibs__voters_propose(v), false, until, err);
+        send_break(&b, dibs__all_nodes(v), dibs__voters_propose(v), false, until, err);
 
     memset(out, 0, sizeof *out);
     without = b.without;
     if (status == DIBS_OK && b.fence && without) {
         b.heard &= ~without;
-        status = tell_break(&b, without, b.fence, true, until, err);
+        status = send_break(&b, without, b.fence, true, until, err);
     }
     if (status != DIBS_OK)
         return status;

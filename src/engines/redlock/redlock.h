@@ -49,10 +49,10 @@ typedef struct dibs__try {
     /* in */
     const char *name;
     const dibs__asker *who;
-    int64_t lease;   /* asked for: that of `who`, or more */
-    bool waits;      /* it will wait, or does: the nodes keep a hint of it */
-    uint64_t ticket; /* its place among the hints; 0: none yet, and the nodes give it one */
-    int64_t within;  /* it must not take longer than this; 0: than the lease */
+    int64_t lease;    /* asked for: that of `who`, or more */
+    bool waits;       /* it will wait, or does: the nodes keep a hint of it */
+    uint64_t arrival; /* its place among the hints; 0: none yet, and the nodes give it one */
+    int64_t within;   /* it must not take longer than this; 0: than the lease */
     const dibs__claim *after; /* give this back first; NULL: nothing */
     /* out: as from the engine's enter; a refusal has its reason in `err` */
     dibs_status status;
@@ -89,7 +89,7 @@ void dibs__try_all(dibs__redlock *r, dibs__try *const tries[], size_t count, dib
 /* How a vote goes back: see lua/give.lua. */
 typedef enum dibs__give_how {
     DIBS__GIVE_QUIETLY,
-    DIBS__GIVE_AND_TELL,
+    DIBS__GIVE_AND_NOTIFY,
     DIBS__GIVE_AFTER_MIN_HOLD,
 } dibs__give_how;
 
@@ -122,7 +122,7 @@ void dibs__redlock_waiters_abandon(dibs__redlock_waiters *waiters);
 typedef struct dibs__entering {
     struct dibs__entering *next;
     const char *name;
-    bool told;
+    bool notified;
 } dibs__entering;
 
 void dibs__redlock_waiters_begin(dibs__redlock *r, dibs__entering *e, const char *name);

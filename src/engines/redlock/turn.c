@@ -25,7 +25,7 @@ dibs__waiting *dibs__lock_queue_begin(dibs__redlock *r, dibs__lock_queue *s, dib
     out->within = 2 * r->v->limit;
     out->lease = w->who.lease + out->within;
     out->waits = true;
-    out->ticket = w->ticket;
+    out->arrival = w->arrival;
     out->after = NULL;
     return w;
 }
@@ -50,7 +50,7 @@ bool dibs__lock_queue_end(dibs__redlock *r, dibs__waiting *w, const dibs__try *t
     s->trying = false;
     s->down = t->status != DIBS_OK;
     w->state = DIBS__WAITS;
-    w->ticket = t->ticket;
+    w->arrival = t->arrival;
     if (granted) {
         serve(l, s, w, t);
         s->served = t->reply.fence;
@@ -68,13 +68,13 @@ void dibs__redlock_waiters_tried(dibs__redlock *r, dibs__waiting *w, const dibs_
 {
     dibs__sink *sink = r->base.sink;
     char attempt[DIBS__ATTEMPT_SIZE];
-    bool tell;
+    bool notify;
 
     memcpy(attempt, w->who.attempt, sizeof attempt);
     pthread_mutex_lock(&r->waiters->lock);
-    tell = dibs__lock_queue_end(r, w, t);
+    notify = dibs__lock_queue_end(r, w, t);
     pthread_mutex_unlock(&r->waiters->lock);
-    if (tell)
+    if (notify)
         sink->granted(sink, attempt, t->reply.fence, t->reply.fence);
 }
 

@@ -56,20 +56,20 @@ static bool is_yes(const redisReply *vote)
     return vote && vote->type == REDIS_REPLY_INTEGER && vote->integer > 0;
 }
 
-/* {BUSY, last fence, for how long, the other's fence, ticket, rank, the other's handle}. Without a fence it is free and kept
+/* {BUSY, last fence, for how long, the other's fence, arrival, rank, the other's handle}. Without a fence it is free and kept
  * for the other: who is the next in the queue comes when that moment is over. */
 static void read_busy(dibs__try *t, size_t node, const redisReply *vote)
 {
     dibs__node_set bit = (dibs__node_set)1 << node;
     int64_t left = number_at(vote, 2), rank = number_at(vote, 5);
-    uint64_t ticket = (uint64_t)number_at(vote, 4);
+    uint64_t arrival = (uint64_t)number_at(vote, 4);
     bool kept = number_at(vote, 3) == 0;
 
     t->busy |= bit;
     t->kept |= kept ? bit : 0;
     t->fence[node] = (uint64_t)number_at(vote, 3);
     t->whose[node] = (uint64_t)number_at(vote, 6);
-    t->ticket = ticket > t->ticket ? ticket : t->ticket;
+    t->arrival = arrival > t->arrival ? arrival : t->arrival;
     t->rank = rank > t->rank ? rank : t->rank;
     if ((!kept || rank == 0) && (!t->left || left < t->left))
         t->left = left;
@@ -203,7 +203,7 @@ static void prepare(batch *b, dibs__try *t)
     dibs__pack_number(&p, (double)v->longest);
     t->dials = dibs__pack_later(&p);
     dibs__pack_number(&p, t->waits);
-    dibs__pack_number(&p, (double)t->ticket);
+    dibs__pack_number(&p, (double)t->arrival);
     dibs__pack_text(&p, t->who->owner);
     dibs__pack_text(&p, t->who->attempt);
     dibs__pack_text(&p, info);
@@ -336,14 +336,14 @@ static void give_back(batch *b, const dibs__try *t)
     dibs__claim claim = {.owner = t->who->owner, .attempt = t->who->attempt};
     char word[DIBS__PACK_SIZE];
     bool enough = (size_t)dibs__nodes_in(t->yes) >= b->v->majority; /* others saw it as held */
-    size_t length =
-        dibs__give_word(word, &claim, t->round, enough ? DIBS__GIVE_AND_TELL : DIBS__GIVE_QUIETLY);
+    size_t length = dibs__give_word(word, &claim, t->round,
+                                    enough ? DIBS__GIVE_AND_NOTIFY : DIBS__GIVE_QUIETLY);
 
     dibs__voters_owe(b->v, t->asked & ~(t->busy | t->quiet), t->key, word, length,
                      t->began + t->lease + DIBS__SECOND);
 }
 
-static void tell_missing(batch *b, dibs__try *t)
+static void report_missing(batch *b, dibs__try *t)
 {
     dibs__voters *v = b->v;
     size_t answered = (size_t)dibs__nodes_in(t->yes | t->busy | t->quiet);
@@ -406,7 +406,7 @@ static void conclude(batch *b, dibs__try *t, dibs__deadline until)
         t->status = DIBS_OK;
         t->reply = (dibs__reply){.verdict = DIBS__BUSY, .remaining = t->left};
     } else {
-        tell_missing(b, t);
+        report_missing(b, t);
     }
 }
 

@@ -33,7 +33,7 @@ typedef enum dibs__redlock_script {
     DIBS__RED_KEEP,
     DIBS__RED_RELEASE,
     DIBS__RED_BREAK,
-    DIBS__RED_LOOK,
+    DIBS__RED_INSPECT,
     DIBS__RED_MARK,
     DIBS__RED_INDEX,
     DIBS__RED_SCRIPTS,

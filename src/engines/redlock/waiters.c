@@ -231,7 +231,7 @@ bool dibs__redlock_waiters_join(dibs__redlock *r, const dibs__enter_request *req
         return false;
     }
     w->queue = s;
-    w->ticket = t ? t->ticket : 0;
+    w->arrival = t ? t->arrival : 0;
     *s->end = w;
     s->end = &w->next;
     s->count++;
@@ -242,7 +242,7 @@ bool dibs__redlock_waiters_join(dibs__redlock *r, const dibs__enter_request *req
         dibs__lock_queue_pause(r, s, t);
         dibs__lock_queue_turn(r, s);
     }
-    if (e->told && !s->trying) {
+    if (e->notified && !s->trying) {
         s->try_at = dibs__now(r->v->env);
         dibs__lock_queue_turn(r, s);
     }

@@ -26,10 +26,10 @@ typedef struct dibs__lock_queue {
     dibs__waiting *first, **end;
     size_t count;
     bool trying;
-    bool down;           /* there was no majority at the last try */
-    bool again;          /* told during a try */
-    dibs__node_set told; /* nodes that keep it for this handle */
-    uint64_t told_of;    /* the fence of the vote that went back there */
+    bool down;               /* there was no majority at the last try */
+    bool again;              /* told during a try */
+    dibs__node_set notified; /* nodes that keep it for this handle */
+    uint64_t notified_of;    /* the fence of the vote that went back there */
     uint64_t served; /* the last fence that this handle got: what is told of an older one is late */
     dibs__deadline try_at;
     int64_t pause;
@@ -45,7 +45,7 @@ struct dibs__waiting {
     dibs__asker who;
     int64_t window;
     dibs__deadline since;
-    uint64_t ticket; /* of its hint on the nodes; 0: none yet */
+    uint64_t arrival; /* of its hint on the nodes; 0: none yet */
     uint64_t fence;
     dibs__deadline over; /* the lease, once it has the lock */
 };

@@ -171,7 +171,7 @@ static bool has_moved(dibs__lite *e)
 }
 
 /* Others may have made a new one under its name: what was held in the old is lost. */
-static void tell_moved(dibs__lite *e, dibs__lite_job *jobs)
+static void report_moved(dibs__lite *e, dibs__lite_job *jobs)
 {
     dibs_error err;
     dibs_status status =
@@ -203,7 +203,7 @@ static dibs__lite_job *work(dibs__lite *e, bool *busy)
     jobs = dibs__lite_take(e);
     if (!failed && has_moved(e)) {
         dibs__lite_rollback(e);
-        tell_moved(e, jobs);
+        report_moved(e, jobs);
         return jobs;
     }
     if (!failed)

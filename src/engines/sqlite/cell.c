@@ -197,7 +197,7 @@ static bool is_dead(session *s)
     return s->client[0] && (strcmp(s->client, DEAD) == 0 || dibs__lite_dead(s->e, s->client));
 }
 
-static bool tells_death(const dibs__cell_command *c, dibs__cell_verdict verdict)
+static bool reports_death(const dibs__cell_command *c, dibs__cell_verdict verdict)
 {
     return verdict == DIBS__CELL_CONFLICT ||
            (c->op == DIBS__CELL_READ && c->alive && verdict == DIBS__CELL_DONE);
@@ -243,7 +243,7 @@ int dibs__lite_cell(dibs__lite *e, dibs__time now, dibs__lite_job *job)
         failed = dibs__cell_apply(&store, &s, now, job->command, &answer);
         if (failed == 0) {
             job->no_memory = !dibs__cell_reply_of(job->command, &answer, now, &job->cell);
-            if (tells_death(job->command, answer.verdict) && is_dead(&s))
+            if (reports_death(job->command, answer.verdict) && is_dead(&s))
                 job->cell.age = INT64_MAX;
         }
     }

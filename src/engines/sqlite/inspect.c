@@ -9,31 +9,31 @@
 
 #define STEPS 1000 /* of SQLite's machine between two looks at the clock */
 
-typedef struct look {
+typedef struct inspection {
     dibs__lite *e;
     sqlite3 *db;
-    sqlite3_stmt *sql[DIBS__LITE_LOOKS];
+    sqlite3_stmt *sql[DIBS__LITE_INSPECT_STATEMENTS];
     dibs__time now;
     dibs__deadline until;
     dibs__report_builder *out;
     bool waiters; /* show them */
     bool idle;    /* show those, too */
-} look;
+} inspection;
 
 /* ---- Opening and closing --------------------------------------------------------------------- */
 
 static int is_late(void *ctx)
 {
-    look *l = ctx;
+    inspection *l = ctx;
 
     return dibs__now(l->e->base.env) >= l->until;
 }
 
-static bool open_look(look *l)
+static bool open_inspection(inspection *l)
 {
     static const char *const text[] = {
 #define X(name, sql) sql,
-        DIBS__LITE_LOOK(X)
+        DIBS__LITE_INSPECT(X)
 #undef X
     };
     int flags =
@@ -45,18 +45,18 @@ static bool open_look(look *l)
     sqlite3_progress_handler(l->db, STEPS, is_late, l);
     if (sqlite3_exec(l->db, "PRAGMA query_only = 1; BEGIN", NULL, NULL, NULL) != SQLITE_OK)
         return false;
-    for (int i = 0; i < DIBS__LITE_LOOKS; i++)
+    for (int i = 0; i < DIBS__LITE_INSPECT_STATEMENTS; i++)
         if (sqlite3_prepare_v2(l->db, text[i], -1, &l->sql[i], NULL) != SQLITE_OK)
             return false;
     return true;
 }
 
-static dibs_status close_look(look *l, bool well, dibs_error *err)
+static dibs_status close_inspection(inspection *l, bool well, dibs_error *err)
 {
     dibs_status status =
         well ? DIBS_OK : dibs__lite_fault(l->db, l->e->path, "cannot look into it", err);
 
-    for (int i = 0; i < DIBS__LITE_LOOKS; i++)
+    for (int i = 0; i < DIBS__LITE_INSPECT_STATEMENTS; i++)
         sqlite3_finalize(l->sql[i]);
     sqlite3_close(l->db);
     return status;
@@ -64,18 +64,18 @@ static dibs_status close_look(look *l, bool well, dibs_error *err)
 
 /* ---- Entries --------------------------------------------------------------------------------- */
 
-static bool is_held(const look *l, const dibs__holder *h)
+static bool is_held(const inspection *l, const dibs__holder *h)
 {
     return h->expires > l->now.lease && (h->released || !dibs__lite_dead(l->e, h->who.wake));
 }
 
-static bool is_waiting(const look *l, const dibs__waiter *w)
+static bool is_waiting(const inspection *l, const dibs__waiter *w)
 {
     return w->alive_until > l->now.lease && !dibs__lite_dead(l->e, w->who.wake);
 }
 
 /* Counts those who hold into `record`; shows them, if `show`. */
-static int walk_holders(look *l, int64_t id, dibs__record *record, bool show)
+static int walk_holders(inspection *l, int64_t id, dibs__record *record, bool show)
 {
     sqlite3_stmt *q = l->sql[DIBS__LITE_LOOK_HOLDERS];
     dibs__holder h;
@@ -95,7 +95,7 @@ static int walk_holders(look *l, int64_t id, dibs__record *record, bool show)
     return found;
 }
 
-static int walk_waiters(look *l, int64_t id, dibs__record *record, bool show)
+static int walk_waiters(inspection *l, int64_t id, dibs__record *record, bool show)
 {
     sqlite3_stmt *q = l->sql[DIBS__LITE_LOOK_WAITERS];
     dibs__waiter w;
@@ -143,7 +143,7 @@ static void read_row(sqlite3_stmt *q, row *out)
 }
 
 /* Two walks: the lock is shown before its entries, with their number. */
-static int show(look *l, row *r)
+static int show(inspection *l, row *r)
 {
     dibs__record *record = &r->record;
 
@@ -165,7 +165,7 @@ static int show(look *l, row *r)
     return l->waiters && record->waiters ? walk_waiters(l, r->id, record, true) : 0;
 }
 
-static int show_one(look *l, const char *name)
+static int show_one(inspection *l, const char *name)
 {
     sqlite3_stmt *q = l->sql[DIBS__LITE_LOOK_ONE];
     row r;
@@ -179,7 +179,7 @@ static int show_one(look *l, const char *name)
     return show(l, &r);
 }
 
-static int show_all(look *l, const char *prefix)
+static int show_all(inspection *l, const char *prefix)
 {
     sqlite3_stmt *q = l->sql[l->idle ? DIBS__LITE_LOOK_FROM : DIBS__LITE_LOOK_LISTED];
     size_t size = strlen(prefix);
@@ -197,7 +197,7 @@ static int show_all(look *l, const char *prefix)
     return found;
 }
 
-static void set_out(look *l, dibs__lite *e, dibs__deadline until, dibs__report_builder *out)
+static void set_out(inspection *l, dibs__lite *e, dibs__deadline until, dibs__report_builder *out)
 {
     const dibs__env *env = e->base.env;
 
@@ -210,12 +210,12 @@ static void set_out(look *l, dibs__lite *e, dibs__deadline until, dibs__report_b
 dibs_status dibs__lite_inspect(dibs__lite *e, const char *name, dibs__deadline until,
                                dibs__report_builder *out, dibs_error *err)
 {
-    look l = {.waiters = true, .idle = true};
+    inspection l = {.waiters = true, .idle = true};
     dibs_status status;
 
     set_out(&l, e, until, out);
     dibs__lite_inside();
-    status = close_look(&l, open_look(&l) && show_one(&l, name) >= 0, err);
+    status = close_inspection(&l, open_inspection(&l) && show_one(&l, name) >= 0, err);
     dibs__lite_outside();
     return status;
 }
@@ -223,19 +223,19 @@ dibs_status dibs__lite_inspect(dibs__lite *e, const char *name, dibs__deadline u
 dibs_status dibs__lite_list(dibs__lite *e, const char *prefix, bool idle, dibs__deadline until,
                             dibs__report_builder *out, dibs_error *err)
 {
-    look l = {.idle = idle};
+    inspection l = {.idle = idle};
     dibs_status status;
 
     set_out(&l, e, until, out);
     dibs__lite_inside();
-    status = close_look(&l, open_look(&l) && show_all(&l, prefix) >= 0, err);
+    status = close_inspection(&l, open_inspection(&l) && show_all(&l, prefix) >= 0, err);
     dibs__lite_outside();
     return status;
 }
 
 /* ---- Cells ----------------------------------------------------------------------------------- */
 
-static int show_cells(look *l, const dibs__cell_range *range, dibs__cell_page *page)
+static int show_cells(inspection *l, const dibs__cell_range *range, dibs__cell_page *page)
 {
     sqlite3_stmt *q = l->sql[DIBS__LITE_LOOK_CELLS];
     dibs__time now = dibs__lite_cell_time(l->e, l->now);
@@ -262,12 +262,12 @@ static int show_cells(look *l, const dibs__cell_range *range, dibs__cell_page *p
 dibs_status dibs__lite_cell_list(dibs__lite *e, const dibs__cell_range *range, dibs__deadline until,
                                  dibs__cell_page *out, dibs_error *err)
 {
-    look l = {0};
+    inspection l = {0};
     dibs_status status;
 
     set_out(&l, e, until, NULL);
     dibs__lite_inside();
-    status = close_look(&l, open_look(&l) && show_cells(&l, range, out) >= 0, err);
+    status = close_inspection(&l, open_inspection(&l) && show_cells(&l, range, out) >= 0, err);
     dibs__lite_outside();
     return status;
 }

@@ -39,6 +39,14 @@ const char *dibs__lite_boot_file = "/proc/sys/kernel/random/boot_id";
 static const char listed[] = "ALTER TABLE lock ADD COLUMN listed INTEGER NOT NULL DEFAULT 1;"
                              "CREATE INDEX lock_listed ON lock (name) WHERE listed > 0;";
 
+/* For people. In databases of versions 1 and 2 its second column had another name. */
+static const char waiters[] =
+    "DROP VIEW IF EXISTS waiters;"
+    "CREATE VIEW waiters AS"
+    " SELECT name, row_number() OVER (PARTITION BY w.lock ORDER BY w.place) AS position, w.owner,"
+    " w.host, w.pid, w.weight, datetime((w.since + clock) / 1000000, 'unixepoch') AS since"
+    " FROM waiter w JOIN lock l ON l.id = w.lock, meta;";
+
 /* By these the file is known for ours. */
 #define MARKS                                                                                  \
     "PRAGMA application_id = " STRING_OF(APPLICATION_ID) "; PRAGMA user_version = " STRING_OF( \
@@ -119,12 +127,7 @@ static const char schema[] =
     " CASE capacity WHEN 1073741824 THEN 'shared' ELSE h.weight || ' of ' || capacity END,"
     " datetime((h.since + clock) / 1000000, 'unixepoch'),"
     " datetime((h.expires + clock) / 1000000, 'unixepoch'), h.released"
-    " FROM holder h JOIN lock l ON l.id = h.lock, meta;"
-    "CREATE VIEW waiters AS"
-    " SELECT name, row_number() OVER (PARTITION BY w.lock ORDER BY w.place) AS line, w.owner, "
-    "w.host,"
-    " w.pid, w.weight, datetime((w.since + clock) / 1000000, 'unixepoch') AS since"
-    " FROM waiter w JOIN lock l ON l.id = w.lock, meta;";
+    " FROM holder h JOIN lock l ON l.id = h.lock, meta;";
 
 /* ---- Transactions ---------------------------------------------------------------------------- */
 
@@ -145,7 +148,7 @@ static int wait_for_others(void *ctx, int tried)
     return 1;
 }
 
-static int run(dibs__lite *e, int which)
+static int execute(dibs__lite *e, int which)
 {
     return dibs__lite_step(e->sql[which]) < 0 ? -1 : 0;
 }
@@ -155,7 +158,8 @@ int dibs__lite_begin(dibs__lite *e)
 {
     int failed;
 
-    while (e->called_out = false, (failed = run(e, DIBS__LITE_SQL_BEGIN)) < 0 && e->called_out) {
+    while (e->called_out = false,
+           (failed = execute(e, DIBS__LITE_SQL_BEGIN)) < 0 && e->called_out) {
         dibs__lite_outside();
         dibs__lite_inside();
     }
@@ -164,7 +168,7 @@ int dibs__lite_begin(dibs__lite *e)
 
 int dibs__lite_commit(dibs__lite *e)
 {
-    return run(e, DIBS__LITE_SQL_COMMIT);
+    return execute(e, DIBS__LITE_SQL_COMMIT);
 }
 
 /* Every commit is on the disk when it returns, or only at the next checkpoint. */
@@ -182,7 +186,7 @@ int dibs__lite_durable(dibs__lite *e, bool durable)
 void dibs__lite_rollback(dibs__lite *e)
 {
     if (!sqlite3_get_autocommit(e->db))
-        run(e, DIBS__LITE_SQL_ROLLBACK);
+        execute(e, DIBS__LITE_SQL_ROLLBACK);
     if (e->durable)
         dibs__lite_durable(e, false);
 }
@@ -264,7 +268,8 @@ static dibs_status create(dibs__lite *e, dibs_error *err)
     what = recognise(e, &status, err);
     if ((what == EMPTY && !exec(e, schema)) ||
         ((what == EMPTY || what == FIRST) && !exec(e, cells)) ||
-        (what != FAILED && what != OURS && (!exec(e, listed) || !exec(e, MARKS "COMMIT"))))
+        (what != FAILED && what != OURS &&
+         (!exec(e, listed) || !exec(e, waiters) || !exec(e, MARKS "COMMIT"))))
         status = dibs__lite_fault(e->db, e->path, "cannot make the tables", err);
     if (!sqlite3_get_autocommit(e->db))
         sqlite3_exec(e->db, "ROLLBACK", NULL, NULL, NULL);

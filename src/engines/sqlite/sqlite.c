@@ -238,13 +238,13 @@ static dibs_status sqlite_break(dibs__engine *base, const char *name, const char
 /* ---- Cells ----------------------------------------------------------------------------------- */
 
 static dibs_status sqlite_cell(dibs__engine *base, const char *key,
-                               const dibs__cell_command *command, bool tell, dibs__deadline until,
+                               const dibs__cell_command *command, bool notify, dibs__deadline until,
                                dibs__cell_reply *out, dibs_error *err)
 {
     dibs__lite_job job = {
         .kind = DIBS__LITE_CELL, .name = key, .command = command, .until = until, .err = err};
 
-    (void)tell; /* whoever waits for a cell watches the log */
+    (void)notify; /* whoever waits for a cell watches the log */
     if (command->fence > INT64_MAX || command->floor > INT64_MAX)
         return dibs__fail(err, DIBS_INVALID, "sqlite: a fence has at most 63 bits");
     if (dibs__lite_do(from(base), &job) == DIBS_OK)

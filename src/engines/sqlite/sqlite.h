@@ -1,7 +1,7 @@
 /* The inside of the SQLite engine: what its files share.
  *
  *   sqlite.c   the engine's table: open, close, and each slot as one job
- *   dispatcher.c     many threads, one connection: whoever finds it idle does everybody's jobs
+ *   dispatch.c many threads, one connection: whoever finds it idle does everybody's jobs
  *   batch.c    jobs in one transaction: gate, BEGIN, state machine, COMMIT, wake-ups
  *   store.c    the state machine's store over SQL
  *   schema.c   the tables, the boot, the ceiling of the fences
@@ -261,7 +261,7 @@ int dibs__lite_bury(dibs__lite *e, dibs__time now, const dibs__lite_job *job);
 /* Does nothing unless it is time. */
 int dibs__lite_reap(dibs__lite *e, dibs__time now);
 
-/* dispatcher.c */
+/* dispatch.c */
 dibs_status dibs__lite_do(dibs__lite *e, dibs__lite_job *job);
 /* For batch.c: is there a job in the queue that must be on the disk? */
 bool dibs__lite_lasting(dibs__lite *e);

@@ -94,7 +94,7 @@
                     "request WHERE expires <= ?1 ORDER BY expires LIMIT ?2)")
 
 /* Those of inspect and list. */
-#define DIBS__LITE_LOOK(X)                                                                        \
+#define DIBS__LITE_INSPECT(X)                                                                     \
     X(ONE, "SELECT " DIBS__LITE_RECORD ", " DIBS__LITE_HELD ", name FROM lock WHERE name = ?1")   \
     X(FROM, "SELECT " DIBS__LITE_RECORD ", " DIBS__LITE_HELD ", name FROM lock WHERE name >= ?1 " \
             "ORDER BY name")                                                                      \
@@ -116,9 +116,9 @@ enum {
 
 enum {
 #define X(name, text) DIBS__LITE_LOOK_##name,
-    DIBS__LITE_LOOK(X)
+    DIBS__LITE_INSPECT(X)
 #undef X
-        DIBS__LITE_LOOKS
+        DIBS__LITE_INSPECT_STATEMENTS
 };
 
 #endif

@@ -203,7 +203,7 @@ static void send_to(dibs__lite *e, const dibs__lite_notice *n)
     pthread_mutex_unlock(&e->peers_mutex);
 }
 
-static void tell_sink(dibs__lite *e, const char *attempt, uint64_t fence, uint64_t floor)
+static void notify_sink(dibs__lite *e, const char *attempt, uint64_t fence, uint64_t floor)
 {
     dibs__sink *sink = e->base.sink;
 
@@ -216,7 +216,7 @@ static void tell_sink(dibs__lite *e, const char *attempt, uint64_t fence, uint64
 void dibs__lite_wake_send(dibs__lite *e, const dibs__lite_notice *n)
 {
     if (strcmp(n->client, e->client) == 0)
-        tell_sink(e, n->attempt, n->fence, n->floor);
+        notify_sink(e, n->attempt, n->fence, n->floor);
     else
         send_to(e, n);
 }
@@ -232,14 +232,14 @@ static void read_pipe(dibs__lite *e)
     while ((n = read(e->wake, m, sizeof m)) > 0) {
         for (size_t i = 0; i < (size_t)n / sizeof m[0]; i++) {
             m[i].attempt[sizeof m[i].attempt - 1] = '\0';
-            tell_sink(e, m[i].attempt, m[i].fence, m[i].floor);
+            notify_sink(e, m[i].attempt, m[i].fence, m[i].floor);
         }
         if ((size_t)n < sizeof m)
             return;
     }
 }
 
-static bool tells_of_death(dibs__lite *e, struct inotify_event *event)
+static bool is_of_death(dibs__lite *e, struct inotify_event *event)
 {
     char *ending;
 
@@ -261,7 +261,7 @@ static bool read_folder(dibs__lite *e)
     while ((n = read(e->inotify, buffer, sizeof buffer)) > 0) {
         for (char *at = buffer; at < buffer + n;) {
             struct inotify_event *event = (struct inotify_event *)at;
-            death |= tells_of_death(e, event);
+            death |= is_of_death(e, event);
             at += sizeof *event + event->len;
         }
     }

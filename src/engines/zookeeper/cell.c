@@ -145,11 +145,10 @@ dibs_status dibs__zk_cells_get(dibs__zk *z, dibs__zk_exchange *e, dibs__entries_
         ask_for_guard(z, e, &blobs[i], i);
     for (size_t i = 0; i < count; i++)
         ask_for(z, e, &blobs[i], i);
-    if (blobs[0].ticket)
+    if (blobs[0].turn)
         ask_for_queue(z, e, &blobs[0], 2 * count);
     status = dibs__zk_exchange_wait(e, until, err);
-    blobs[0].queue =
-        status == DIBS_OK && blobs[0].ticket && e->reply[2 * count].stat.numChildren > 0;
+    blobs[0].queue = status == DIBS_OK && blobs[0].turn && e->reply[2 * count].stat.numChildren > 0;
     for (size_t i = 0; status == DIBS_OK && i < count; i++) {
         const dibs__zk_reply *guard = &e->reply[2 * i + 1];
         blobs[i].guard = i < guards && guard->rc == ZOK ? guard->stat.version : -1;

@@ -180,7 +180,7 @@ static int probe_shortest(dibs__zk *z)
 }
 
 /* The session that we asked for is not the one that we got: says which there are. */
-static void tell_range(dibs__zk *z)
+static void log_range(dibs__zk *z)
 {
     int asked = (int)(z->asked / DIBS__MS), got = (int)(z->granted / DIBS__MS);
     int low = got > asked ? got : probe_shortest(z), high = got;
@@ -337,7 +337,7 @@ static dibs__deadline serve(dibs__zk *z)
     due = state == DIBS__ZK_OPEN ? dibs__zk_proof_due(z) : DIBS__NEVER;
     pthread_mutex_unlock(&z->mutex);
     if (range)
-        tell_range(z);
+        log_range(z);
     if (state == DIBS__ZK_EXPIRED || (state == DIBS__ZK_STARTING && none)) {
         if (now < z->init_at + AGAIN && z->init_at)
             return dibs__sooner(next, z->init_at + AGAIN);

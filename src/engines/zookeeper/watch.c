@@ -54,11 +54,11 @@ static void ask_entry(dibs__zk_op *op)
 {
     dibs__zk_item *item = op->item;
     const char *path = dibs__zk_entry_path(op, item->key);
-    watcher_fn told;
+    watcher_fn watcher;
 
     op->watching = dibs__zk_watch_may(op->z, path);
-    told = op->watching ? on_event : NULL;
-    dibs__zk_sent(op, zoo_awget(op->z->zh, path, told, op->z, dibs__zk_on_item_data, item),
+    watcher = op->watching ? on_event : NULL;
+    dibs__zk_sent(op, zoo_awget(op->z->zh, path, watcher, op->z, dibs__zk_on_item_data, item),
                   &item->rc);
     if (op->left == 0 && op->watching)
         dibs__zk_watch_answered(op->z, path, false);
@@ -145,7 +145,7 @@ dibs_status dibs__zk_watch(dibs__entries_backend *s, dibs__entries_call *call)
 /* ---- Events ---------------------------------------------------------------------------------- */
 
 /* Late entries are not known by their keys alone: then every waiter looks. */
-static void tell_gone(dibs__zk *z, const char *name, const char *key)
+static void report_gone(dibs__zk *z, const char *name, const char *key)
 {
     uint64_t place = dibs__zk_place(key);
 
@@ -166,7 +166,7 @@ static void looked(dibs__zk_op *op)
     if (failed)
         dibs__entries_recheck(z->backend.entries);
     else if (gone && key)
-        tell_gone(z, name, key);
+        report_gone(z, name, key);
     dibs__zk_op_free(op);
 }
 
@@ -185,7 +185,7 @@ static void look_again(dibs__zk *z, const char *name, const char *key, bool dele
         dibs__zk_follow(op, ask_entry, watched);
 }
 
-static void note_told(dibs__zk *z, const char *path)
+static void note_fired(dibs__zk *z, const char *path)
 {
     pthread_mutex_lock(&z->mutex);
     if (path)
@@ -203,11 +203,11 @@ static void on_event(zhandle_t *zh, int type, int state, const char *path, void 
     (void)state;
     if (type == ZOO_SESSION_EVENT)
         return; /* session.c hears of these */
-    note_told(z, path);
+    note_fired(z, path);
     if (!key)
         return;
     if (type == ZOO_DELETED_EVENT && !may_linger(key))
-        tell_gone(z, name, key);
+        report_gone(z, name, key);
     else
         look_again(z, name, key, type == ZOO_DELETED_EVENT);
 }

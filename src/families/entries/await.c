@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-static void tell(dibs__entries *entries, const char *key)
+static void notify(dibs__entries *entries, const char *key)
 {
     entries->base.sink->changed(entries->base.sink, dibs__hash(key));
 }
@@ -21,7 +21,7 @@ dibs_status dibs__entries_watch(dibs__engine *e, const char *key, uint64_t versi
     dibs__entries_cell_name(&blob, key);
     status = entries->backend->adapter->cells->watch(entries->backend, &blob, out, until, err);
     if (status == DIBS_OK && dibs__entries_cell_version(&blob) != version)
-        tell(entries, key);
+        notify(entries, key);
     free(blob.data);
     return status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status;
 }
@@ -39,5 +39,5 @@ void dibs__entries_cell_changed(dibs__entries *entries, const char *escaped)
     char key[DIBS__CELL_KEY_SIZE];
 
     if (dibs__entries_unescape_long(escaped, key, sizeof key - 1))
-        tell(entries, key);
+        notify(entries, key);
 }

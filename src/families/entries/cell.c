@@ -263,7 +263,7 @@ uint64_t dibs__entries_cell_version(const dibs__entries_blob *b)
     return b->version >= 0 && read_record(b, &cell, NULL) && !cell.empty ? cell.version : 0;
 }
 
-static bool tells_death(const dibs__cell_command *c, dibs__cell_verdict verdict)
+static bool reports_death(const dibs__cell_command *c, dibs__cell_verdict verdict)
 {
     return verdict == DIBS__CELL_CONFLICT ||
            (c->op == DIBS__CELL_READ && c->alive && verdict == DIBS__CELL_DONE);
@@ -300,7 +300,7 @@ static dibs_status decide(dibs__entries *entries, cursor *c, dibs__cell_reply *o
                    : dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
     if (!dibs__cell_reply_of(c->command, &answer, c->now, out))
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
-    if (c->dead && tells_death(c->command, answer.verdict))
+    if (c->dead && reports_death(c->command, answer.verdict))
         out->age = INT64_MAX;
     return DIBS_OK;
 }
@@ -366,7 +366,7 @@ static void note_place(dibs__entries *entries, const dibs__entries_blob *blobs, 
 }
 
 dibs_status dibs__entries_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
-                               bool tell, dibs__deadline until, dibs__cell_reply *out,
+                               bool notify, dibs__deadline until, dibs__cell_reply *out,
                                dibs_error *err)
 {
     dibs__entries *entries = dibs__entries_of(e);
@@ -376,7 +376,7 @@ dibs_status dibs__entries_cell(dibs__engine *e, const char *key, const dibs__cel
     dibs__crowd crowd = {0};
     bool done = false;
 
-    (void)tell; /* the store tells those who watch, whoever writes */
+    (void)notify; /* the store tells those who watch, whoever writes */
     *out = (dibs__cell_reply){0};
     if (!blobs)
         return dibs__fail(err, DIBS_NO_MEMORY, "out of memory");
@@ -384,7 +384,7 @@ dibs_status dibs__entries_cell(dibs__engine *e, const char *key, const dibs__cel
     blobs[0].heartbeats = command->op == DIBS__CELL_SWAP || command->op == DIBS__CELL_DELETE ||
                           (command->op == DIBS__CELL_READ && command->alive);
     blobs[0].only = command->op == DIBS__CELL_READ;
-    blobs[0].ticket = blobs[0].only ? NULL : &crowd.ticket;
+    blobs[0].turn = blobs[0].only ? NULL : &crowd.turn;
     if (command->request)
         name_blob(&blobs[1], "%r", key, command->request);
     while (status == DIBS_OK && !done) {

@@ -48,8 +48,8 @@ typedef struct dibs__entries_blob {
     dibs__entries_change change;
     const void *put;
     size_t put_size;
-    dibs__entries_turn *ticket; /* of who writes, or NULL */
-    bool queue;                 /* read: somebody is in its queue; only with a ticket */
+    dibs__entries_turn *turn; /* of who writes, or NULL */
+    bool queue;               /* read: somebody is in its queue; only with a turn */
 } dibs__entries_blob;
 
 /* What an adapter with cells brings. All calls block, until `until` at the latest. A store has a clock, or
@@ -60,11 +60,11 @@ struct dibs__entries_cells {
                         dibs__deadline until, dibs_error *err);
     /* All changes in one step, if every blob is still the one that was read: a cell, with its request, or up to
      * DIBS__ENTRIES_BATCH drops of what a walk brought. `*number`: the store's, greater than that of every write
-     * before; 0: one has changed, and nothing was done. May give up the ticket of the first in the same step; then
+     * before; 0: one has changed, and nothing was done. May give up the turn of the first in the same step; then
      * it is not `made` any more. */
     dibs_status (*write)(dibs__entries_backend *s, const dibs__entries_blob *blobs, size_t count,
                          dibs__deadline until, uint64_t *number, dibs_error *err);
-    /* Takes a place in the queue of this cell, if the ticket is not made yet, and counts those before
+    /* Takes a place in the queue of this cell, if the turn is not made yet, and counts those before
      * it. It is given up by itself soon after the handle is gone. */
     dibs_status (*join_queue)(dibs__entries_backend *s, const dibs__entries_blob *cell,
                               dibs__entries_turn *t, dibs__deadline until, size_t *ahead);

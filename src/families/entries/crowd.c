@@ -71,7 +71,7 @@ static void queue(dibs__entries *entries, const dibs__entries_blob *cell, dibs__
 
     while (!c->front && dibs__now(env) < until) {
         size_t ahead = 0;
-        if (cells->join_queue(entries->backend, cell, &c->ticket, until, &ahead) != DIBS_OK) {
+        if (cells->join_queue(entries->backend, cell, &c->turn, until, &ahead) != DIBS_OK) {
             pause_shortly(env, until);
             return;
         }
@@ -94,6 +94,6 @@ void dibs__crowd_wait(dibs__entries *entries, const dibs__entries_blob *cell, di
 
 void dibs__crowd_leave(dibs__entries *entries, const dibs__entries_blob *cell, dibs__crowd *c)
 {
-    if (c->ticket.made)
-        entries->backend->adapter->cells->leave_queue(entries->backend, cell, &c->ticket);
+    if (c->turn.made)
+        entries->backend->adapter->cells->leave_queue(entries->backend, cell, &c->turn);
 }

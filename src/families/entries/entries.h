@@ -261,7 +261,7 @@ dibs_status dibs__entries_inspect(dibs__engine *e, const char *name, dibs__deadl
 dibs_status dibs__entries_list(dibs__engine *e, const char *prefix, bool idle, dibs__deadline until,
                                dibs__report_builder *out, dibs_error *err);
 dibs_status dibs__entries_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
-                               bool tell, dibs__deadline until, dibs__cell_reply *out,
+                               bool notify, dibs__deadline until, dibs__cell_reply *out,
                                dibs_error *err);
 dibs_status dibs__entries_watch(dibs__engine *e, const char *key, uint64_t version,
                                 dibs__deadline until, void **out, dibs_error *err);

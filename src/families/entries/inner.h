@@ -77,7 +77,7 @@ struct dibs__own_entry {
     bool verified;   /* its entry was looked at after all others had gone */
     bool stirred;    /* in the queue->stirred */
     bool named;
-    bool untold; /* in the queue->told, like the next */
+    bool to_be_notified; /* in entries->to_notify, like the next */
     bool granted;
     uint32_t weight, capacity;
     uint64_t place, fence, floor, session;
@@ -133,7 +133,7 @@ void dibs__own_entry_lasts(dibs__entries *entries, dibs__own_entry *s,
 /* Nobody wants it any more: its entry is removed, sooner or later, and then it is dropped. */
 void dibs__own_entry_leave(dibs__entries *entries, dibs__own_entry *s);
 /* The sink is to hear of it: that it was granted, or that there is something to look at. */
-void dibs__own_entry_tell(dibs__entries *entries, dibs__own_entry *s, bool granted);
+void dibs__own_entry_notify(dibs__entries *entries, dibs__own_entry *s, bool granted);
 /* Without the mutex: tells it. */
 void dibs__entries_notify_all(dibs__entries *entries);
 
@@ -181,7 +181,7 @@ size_t dibs__ask_locks(dibs__entries_call *call, dibs__entries_lock **out);
 
 /* crowd.c: those who were slower, and how they take turns. Zero it first. */
 typedef struct dibs__crowd {
-    dibs__entries_turn ticket;
+    dibs__entries_turn turn;
     int tries;
     bool queue;        /* others queue already */
     bool front;        /* nobody is before us whom we would wait for */

@@ -72,7 +72,7 @@ static void out_of_lists(dibs__entries *entries, dibs__own_entry *s)
             break;
         }
     }
-    for (dibs__own_entry **at = &entries->to_notify; s->untold && *at;
+    for (dibs__own_entry **at = &entries->to_notify; s->to_be_notified && *at;
          at = &(*at)->next_to_notify) {
         if (*at == s) {
             *at = s->next_to_notify;
@@ -81,7 +81,7 @@ static void out_of_lists(dibs__entries *entries, dibs__own_entry *s)
             break;
         }
     }
-    s->stirred = s->untold = false;
+    s->stirred = s->to_be_notified = false;
 }
 
 void dibs__own_entry_drop(dibs__entries *entries, dibs__own_entry *s)
@@ -245,12 +245,12 @@ void dibs__own_entry_leave(dibs__entries *entries, dibs__own_entry *s)
 
 /* ---- Telling --------------------------------------------------------------------------------- */
 
-void dibs__own_entry_tell(dibs__entries *entries, dibs__own_entry *s, bool granted)
+void dibs__own_entry_notify(dibs__entries *entries, dibs__own_entry *s, bool granted)
 {
     s->granted = granted;
-    if (s->untold)
+    if (s->to_be_notified)
         return;
-    s->untold = true;
+    s->to_be_notified = true;
     s->next_to_notify = NULL;
     *entries->to_notify_end = s;
     entries->to_notify_end = &s->next_to_notify;
@@ -270,7 +270,7 @@ void dibs__entries_notify_all(dibs__entries *entries)
         entries->to_notify = s->next_to_notify;
         if (!entries->to_notify)
             entries->to_notify_end = &entries->to_notify;
-        s->untold = false;
+        s->to_be_notified = false;
         pthread_mutex_unlock(&entries->mutex);
         if (granted)
             sink->granted(sink, attempt, fence, floor);

@@ -153,7 +153,7 @@ static void hold(dibs__entries *entries, dibs__own_entry *s, uint64_t floor)
     s->since = dibs__now(entries->base.env);
     s->floor = floor && floor < s->fence ? floor : s->fence;
     dibs__view_leave(entries, s);
-    dibs__own_entry_tell(entries, s, true);
+    dibs__own_entry_notify(entries, s, true);
 }
 
 /* What was asked before its turn: its own entry, and the first of those that hold beside it. */
@@ -165,7 +165,7 @@ static void take_answers(dibs__entries *entries, dibs__own_entry *s, const dibs_
     if (!call->check.entry[0]
              .there) { /* resumed elsewhere, or deleted by hand: the next keep-alive says */
         s->checked = 0;
-        dibs__own_entry_tell(entries, s, false);
+        dibs__own_entry_notify(entries, s, false);
         return;
     }
     s->verified = true;

@@ -24,14 +24,14 @@
 /* Where the columns of a look are. */
 enum { VERSION, FLOOR, WRITTEN, EXPIRES, NUMBER, COUNTER, EMPTY, STAMP, DATA, ANSWER, CLOCK };
 
-typedef struct work {
+typedef struct cell_job {
     const char *key;
     const dibs__cell_command *command;
-    const char *stamp; /* never NULL */
-    const char *tell;  /* NULL: nobody */
+    const char *stamp;  /* never NULL */
+    const char *notify; /* NULL: nobody */
     const dibs__sql_batch *batch;
     dibs__cell_reply *out;
-    /* What the database told. */
+    /* What the database answered. */
     bool changed, locked, exists;
     dibs__cell cell;
     void *data; /* the cell's */
@@ -43,11 +43,11 @@ typedef struct work {
     dibs__cell put;
     int64_t number, until; /* of the request */
     dibs__cell_answer reply;
-} work;
+} cell_job;
 
-/* ---- What the database told ------------------------------------------------------------------ */
+/* ---- What the database answered -------------------------------------------------------------- */
 
-static int read_data(work *w, const dibs__sql_value *cell)
+static int read_data(cell_job *w, const dibs__sql_value *cell)
 {
     size_t size = cell->kind == DIBS__SQL_BYTES ? cell->size : 0;
     void *data = malloc(size + 1);
@@ -63,7 +63,7 @@ static int read_data(work *w, const dibs__sql_value *cell)
     return 0;
 }
 
-static int read_look(work *w, const dibs__sql_value *cells)
+static int read_look(cell_job *w, const dibs__sql_value *cells)
 {
     w->now = (dibs__time){cells[CLOCK].number, cells[CLOCK].number};
     w->answered = cells[ANSWER].kind == DIBS__SQL_NUMBER;
@@ -85,7 +85,7 @@ static int read_look(work *w, const dibs__sql_value *cells)
 
 static int on_row(void *ctx, size_t command, const dibs__sql_value *cells, size_t count)
 {
-    work *w = ctx;
+    cell_job *w = ctx;
 
     (void)count;
     switch (w->batch->command[command].op) {
@@ -106,7 +106,7 @@ static int on_row(void *ctx, size_t command, const dibs__sql_value *cells, size_
 
 static int load(void *ctx, dibs__cell *out)
 {
-    work *w = ctx;
+    cell_job *w = ctx;
 
     *out = w->cell;
     return w->exists;
@@ -114,7 +114,7 @@ static int load(void *ctx, dibs__cell *out)
 
 static int put(void *ctx, const dibs__cell *cell)
 {
-    work *w = ctx;
+    cell_job *w = ctx;
 
     w->puts = true;
     w->put = *cell;
@@ -123,13 +123,13 @@ static int put(void *ctx, const dibs__cell *cell)
 
 static int drop(void *ctx)
 {
-    ((work *)ctx)->drops = true;
+    ((cell_job *)ctx)->drops = true;
     return 0;
 }
 
 static int request_find(void *ctx, const char *request, int64_t now, int64_t *number)
 {
-    work *w = ctx;
+    cell_job *w = ctx;
 
     (void)request;
     (void)now; /* the look leaves out those that have ended */
@@ -139,7 +139,7 @@ static int request_find(void *ctx, const char *request, int64_t now, int64_t *nu
 
 static int request_put(void *ctx, const char *request, int64_t number, int64_t expires)
 {
-    work *w = ctx;
+    cell_job *w = ctx;
 
     (void)request;
     w->remembers = true;
@@ -149,7 +149,7 @@ static int request_put(void *ctx, const char *request, int64_t number, int64_t e
 }
 
 /* True: it wants to write. */
-static bool decide(work *w)
+static bool decide(cell_job *w)
 {
     static const dibs__cell_store store = {load, put, drop, request_find, request_put};
 
@@ -160,15 +160,15 @@ static bool decide(work *w)
 
 /* ---- One statement and a look ---------------------------------------------------------------- */
 
-static void add_tell(dibs__sql_batch *b, const work *w)
+static void add_notify(dibs__sql_batch *b, const cell_job *w)
 {
-    if (w->tell)
-        dibs__sql_text(b, w->tell);
+    if (w->notify)
+        dibs__sql_text(b, w->notify);
     else
         dibs__sql_null(b);
 }
 
-static void add_look(dibs__sql_batch *b, const work *w)
+static void add_look(dibs__sql_batch *b, const cell_job *w)
 {
     dibs__sql_add(b, DIBS__SQL_CELL_LOOK);
     dibs__sql_text(b, w->key);
@@ -185,7 +185,7 @@ static int64_t span_of(int64_t keep)
     return keep > INT64_MAX / 2 ? 0 : keep;
 }
 
-static void add_swap(dibs__sql_batch *b, const work *w)
+static void add_swap(dibs__sql_batch *b, const cell_job *w)
 {
     const dibs__cell_command *c = w->command;
 
@@ -198,18 +198,18 @@ static void add_swap(dibs__sql_batch *b, const work *w)
     dibs__sql_bytes(b, c->data, c->size);
     dibs__sql_number(b, (int64_t)c->fence);
     dibs__sql_number(b, (int64_t)dibs__cell_floor(c));
-    add_tell(b, w);
+    add_notify(b, w);
 }
 
-static void add_delete(dibs__sql_batch *b, const work *w)
+static void add_delete(dibs__sql_batch *b, const cell_job *w)
 {
     dibs__sql_add(b, DIBS__SQL_CELL_DELETE);
     dibs__sql_text(b, w->key);
     dibs__sql_number(b, (int64_t)w->command->version);
-    add_tell(b, w);
+    add_notify(b, w);
 }
 
-static void add_pass(dibs__sql_batch *b, const work *w)
+static void add_pass(dibs__sql_batch *b, const cell_job *w)
 {
     const dibs__cell_command *c = w->command;
 
@@ -219,7 +219,7 @@ static void add_pass(dibs__sql_batch *b, const work *w)
     dibs__sql_number(b, (int64_t)dibs__cell_floor(c));
 }
 
-static void add_count(dibs__sql_batch *b, const work *w)
+static void add_count(dibs__sql_batch *b, const cell_job *w)
 {
     const dibs__cell_command *c = w->command;
     bool set = c->op == DIBS__CELL_SET;
@@ -245,7 +245,7 @@ static void add_count(dibs__sql_batch *b, const work *w)
     }
 }
 
-static void add_change(dibs__sql_batch *b, const work *w)
+static void add_change(dibs__sql_batch *b, const cell_job *w)
 {
     switch (w->command->op) {
     case DIBS__CELL_READ:
@@ -262,13 +262,13 @@ static void add_change(dibs__sql_batch *b, const work *w)
     case DIBS__CELL_SET:
     case DIBS__CELL_ADD:
     case DIBS__CELL_TAKE:
-        if (!w->tell) /* nobody waits for a counter */
+        if (!w->notify) /* nobody waits for a counter */
             add_count(b, w);
     }
 }
 
-static dibs_status exchange(dibs__sql *e, dibs__conn_slot *conn_slot, work *w, dibs__sql_job *job,
-                            dibs_error *err)
+static dibs_status exchange(dibs__sql *e, dibs__conn_slot *conn_slot, cell_job *w,
+                            dibs__sql_job *job, dibs_error *err)
 {
     conn_slot->batch.row = on_row;
     conn_slot->batch.ctx = w;
@@ -278,7 +278,7 @@ static dibs_status exchange(dibs__sql *e, dibs__conn_slot *conn_slot, work *w, d
 }
 
 /* `*over`: that was it. */
-static dibs_status try_at_once(dibs__sql *e, dibs__conn_slot *conn_slot, work *w,
+static dibs_status try_at_once(dibs__sql *e, dibs__conn_slot *conn_slot, cell_job *w,
                                dibs__sql_job *job, bool *over, dibs_error *err)
 {
     dibs_status status;
@@ -312,7 +312,7 @@ static int64_t reap_of(const dibs__cell *c)
     return c->empty || c->expires < kept ? kept : c->expires;
 }
 
-static void add_put(dibs__sql_batch *b, const work *w)
+static void add_put(dibs__sql_batch *b, const cell_job *w)
 {
     const dibs__cell *c = &w->put;
 
@@ -331,15 +331,15 @@ static void add_put(dibs__sql_batch *b, const work *w)
     else
         dibs__sql_bytes(b, c->data, c->size);
     dibs__sql_number(b, reap_of(c));
-    add_tell(b, w);
+    add_notify(b, w);
 }
 
-static void add_writes(dibs__sql_batch *b, const work *w)
+static void add_writes(dibs__sql_batch *b, const cell_job *w)
 {
     if (w->drops) {
         dibs__sql_add(b, DIBS__SQL_CELL_DROP);
         dibs__sql_text(b, w->key);
-        add_tell(b, w);
+        add_notify(b, w);
     } else {
         add_put(b, w);
     }
@@ -352,7 +352,7 @@ static void add_writes(dibs__sql_batch *b, const work *w)
     }
 }
 
-static dibs_status lock_and_look(dibs__sql *e, dibs__conn_slot *conn_slot, work *w,
+static dibs_status lock_and_look(dibs__sql *e, dibs__conn_slot *conn_slot, cell_job *w,
                                  dibs__sql_job *job, dibs_error *err)
 {
     dibs__sql_batch *b = &conn_slot->batch;
@@ -366,7 +366,7 @@ static dibs_status lock_and_look(dibs__sql *e, dibs__conn_slot *conn_slot, work 
     return exchange(e, conn_slot, w, job, err);
 }
 
-static dibs_status try_with_lock(dibs__sql *e, dibs__conn_slot *conn_slot, work *w,
+static dibs_status try_with_lock(dibs__sql *e, dibs__conn_slot *conn_slot, cell_job *w,
                                  dibs__sql_job *job, dibs_error *err)
 {
     dibs_status status = lock_and_look(e, conn_slot, w, job, err);
@@ -408,8 +408,8 @@ static bool leaves_a_floor(const dibs__cell_command *c)
     return c->op == DIBS__CELL_DELETE && c->fence != 0;
 }
 
-static dibs_status try_once(dibs__sql *e, dibs__conn_slot *conn_slot, work *w, dibs__sql_job *job,
-                            dibs_error *err)
+static dibs_status try_once(dibs__sql *e, dibs__conn_slot *conn_slot, cell_job *w,
+                            dibs__sql_job *job, dibs_error *err)
 {
     bool over = false;
     dibs_status status = dibs__conn_slot_ready(e, conn_slot, job->until, err);
@@ -440,10 +440,10 @@ static void step_aside(const dibs__env *env, int tries)
     dibs__sleep(env, dice % (500u << tries));
 }
 
-static dibs_status run(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__sql_job *job,
-                       dibs_error *err)
+static dibs_status execute(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__sql_job *job,
+                           dibs_error *err)
 {
-    work *w = job->ctx;
+    cell_job *w = job->ctx;
     dibs_status status;
 
     for (int tries = 1;; tries++) {
@@ -461,24 +461,25 @@ static dibs_status run(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__sql_job *
     return status;
 }
 
-void dibs__sql_cell_text(const char *key, char out[DIBS__SQL_TELL_SIZE])
+void dibs__sql_cell_text(const char *key, char out[DIBS__SQL_CELL_TEXT_SIZE])
 {
-    snprintf(out, DIBS__SQL_TELL_SIZE, "%016" PRIx64, dibs__hash(key));
+    snprintf(out, DIBS__SQL_CELL_TEXT_SIZE, "%016" PRIx64, dibs__hash(key));
 }
 
 dibs_status dibs__sql_cell(dibs__engine *base, const char *key, const dibs__cell_command *command,
-                           bool tell, dibs__deadline until, dibs__cell_reply *out, dibs_error *err)
+                           bool notify, dibs__deadline until, dibs__cell_reply *out,
+                           dibs_error *err)
 {
     dibs__sql *e = (dibs__sql *)base;
-    char text[DIBS__SQL_TELL_SIZE];
-    work w = {.key = key, .command = command, .out = out};
-    dibs__sql_job job = {.call = run, .ctx = &w, .until = until, .err = err};
+    char text[DIBS__SQL_CELL_TEXT_SIZE];
+    cell_job w = {.key = key, .command = command, .out = out};
+    dibs__sql_job job = {.call = execute, .ctx = &w, .until = until, .err = err};
 
     if (command->fence > INT64_MAX || command->floor > INT64_MAX)
         return dibs__fail(err, DIBS_INVALID, "%s: a fence has at most 63 bits", e->driver->name);
     w.stamp = command->stamp ? command->stamp : "";
     dibs__sql_cell_text(key, text);
-    w.tell = tell ? text : NULL;
+    w.notify = notify ? text : NULL;
     job.hash = dibs__hash(key);
     job.maintenance =
         command->fleeting; /* a renewal: the keeper has more of them, and asks again */

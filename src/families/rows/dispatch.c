@@ -162,7 +162,7 @@ static void settle(dibs__sql_job *job, dibs_status status, const dibs_error *err
 /* ---- Lingering ------------------------------------------------------------------------------- */
 
 /* It will stand in the queue anyway. A hand-over of the same lock that comes soon takes it along: one
- * transaction instead of two. Where a single thread enters one line after another, nobody will
+ * transaction instead of two. Where a single thread enters one queue after another, nobody will
  * come. */
 static bool can_linger(dibs__sql *e, const dibs__sql_job *job)
 {
@@ -252,7 +252,7 @@ static void drive_batch(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__sql_job 
     if (l.jobs == 0)
         return;
     pthread_mutex_unlock(&e->mutex);
-    dibs__sql_run_all(e, conn_slot, l.task, l.tasks, l.until, &err);
+    dibs__sql_tasks_do(e, conn_slot, l.task, l.tasks, l.until, &err);
     pthread_mutex_lock(&e->mutex);
     for (size_t i = 0; i < l.jobs; i++) {
         if (l.tasks > 1 && l.task[i]->locked && !l.job[i]->alone)

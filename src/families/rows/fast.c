@@ -6,8 +6,8 @@
 
 #include <string.h>
 
-typedef struct fast_run {
-    dibs__sql_run *r;
+typedef struct fast_try {
+    dibs__sql_tasks *ts;
     bool durable;
     bool joins; /* some may stand in the queue from now on */
     bool moves; /* or leave it */
@@ -17,7 +17,7 @@ typedef struct fast_run {
     struct {
         size_t first, count; /* the tasks of a command */
     } part[DIBS__SQL_BATCH];
-} fast_run;
+} fast_try;
 
 static bool has(const dibs__sql *e, dibs__sql_op op)
 {
@@ -55,10 +55,10 @@ static dibs__sql_op operation_of(dibs__sql *e, const dibs__sql_task *t)
 
 /* ---- Asking ---------------------------------------------------------------------------------- */
 
-static void ask_one(fast_run *f, dibs__sql_op op, size_t at)
+static void ask_one(fast_try *f, dibs__sql_op op, size_t at)
 {
-    dibs__sql_batch *b = &f->r->conn_slot->batch;
-    const dibs__sql_task *t = f->r->task[at];
+    dibs__sql_batch *b = &f->ts->conn_slot->batch;
+    const dibs__sql_task *t = f->ts->task[at];
 
     f->part[b->count].first = at;
     f->part[b->count].count = 1;
@@ -75,7 +75,7 @@ static void ask_one(fast_run *f, dibs__sql_op op, size_t at)
         dibs__sql_number(b, dibs__owner_is_private(t->owner, t->attempt));
     }
     if (op == DIBS__SQL_HAND)
-        dibs__sql_text(b, f->r->e->id);
+        dibs__sql_text(b, f->ts->e->id);
     if (op == DIBS__SQL_JOIN)
         dibs__sql_number(b, t->window);
     f->joins |= op == DIBS__SQL_JOIN;
@@ -83,31 +83,31 @@ static void ask_one(fast_run *f, dibs__sql_op op, size_t at)
     f->durable |= op != DIBS__SQL_GIVE && op != DIBS__SQL_JOIN;
 }
 
-static void list_text(fast_run *f, const char *text)
+static void list_text(fast_try *f, const char *text)
 {
     f->lists[f->list_count++] =
         (dibs__sql_value){.kind = DIBS__SQL_BYTES, .bytes = text, .size = strlen(text)};
 }
 
 /* All of a group that wait: in one go. */
-static void ask_touch(fast_run *f, size_t at, size_t count)
+static void ask_touch(fast_try *f, size_t at, size_t count)
 {
-    dibs__sql_batch *b = &f->r->conn_slot->batch;
+    dibs__sql_batch *b = &f->ts->conn_slot->batch;
     size_t owners = f->list_count, attempts;
 
     for (size_t i = at; i < at + count; i++)
-        if (f->r->task[i]->fence == 0)
-            list_text(f, f->r->task[i]->owner);
+        if (f->ts->task[i]->fence == 0)
+            list_text(f, f->ts->task[i]->owner);
     attempts = f->list_count;
     for (size_t i = at; i < at + count; i++)
-        if (f->r->task[i]->fence == 0)
-            list_text(f, f->r->task[i]->attempt);
+        if (f->ts->task[i]->fence == 0)
+            list_text(f, f->ts->task[i]->attempt);
     if (attempts == owners)
         return;
     f->part[b->count].first = at;
     f->part[b->count].count = count;
     dibs__sql_add(b, DIBS__SQL_TOUCH);
-    dibs__sql_text(b, f->r->task[at]->name);
+    dibs__sql_text(b, f->ts->task[at]->name);
     dibs__sql_items(b, f->lists + owners, attempts - owners);
     dibs__sql_items(b, f->lists + attempts, f->list_count - attempts);
     f->durable = true;
@@ -122,15 +122,15 @@ static bool goes_along(dibs__sql *e, const dibs__sql_task *t)
     return t->what == DIBS__SQL_KEEP || op == DIBS__SQL_HAND || op == DIBS__SQL_JOIN;
 }
 
-static void ask_group(fast_run *f, size_t at, size_t count)
+static void ask_group(fast_try *f, size_t at, size_t count)
 {
     bool touch = false;
 
     for (size_t i = at; i < at + count; i++)
-        if (count > 1 && !goes_along(f->r->e, f->r->task[i]))
+        if (count > 1 && !goes_along(f->ts->e, f->ts->task[i]))
             return;
     for (size_t i = at; i < at + count; i++) {
-        dibs__sql_op op = operation_of(f->r->e, f->r->task[i]);
+        dibs__sql_op op = operation_of(f->ts->e, f->ts->task[i]);
         if (op == DIBS__SQL_TOUCH)
             touch = true;
         else if (op != DIBS__SQL_OPS)
@@ -162,13 +162,13 @@ static void read_in_way(const dibs__sql_value *cells, dibs__in_way *out)
     dibs__sql_read_text(&cells[4], out->host, sizeof out->host);
 }
 
-static void answer_touched(fast_run *f, size_t command, const dibs__sql_value *cells)
+static void answer_touched(fast_try *f, size_t command, const dibs__sql_value *cells)
 {
     char attempt[DIBS__ATTEMPT_SIZE];
 
     dibs__sql_read_text(&cells[0], attempt, sizeof attempt);
     for (size_t i = 0; i < f->part[command].count; i++) {
-        dibs__sql_task *t = f->r->task[f->part[command].first + i];
+        dibs__sql_task *t = f->ts->task[f->part[command].first + i];
         if (t->fence != 0 || strcmp(t->attempt, attempt) != 0)
             continue;
         t->reply = (dibs__reply){.verdict = DIBS__QUEUED, .remaining = cells[1].number};
@@ -186,7 +186,7 @@ static void answer_joined(dibs__sql_task *t, const dibs__sql_value *cells)
 }
 
 /* To be delivered if the commit succeeds, and only to our own handle: the server has woken any other. */
-static void answer_handed(fast_run *f, dibs__sql_task *t, const dibs__sql_value *cells)
+static void answer_handed(fast_try *f, dibs__sql_task *t, const dibs__sql_value *cells)
 {
     dibs__sql_notice n = {.fence = (uint64_t)cells[3].number, .floor = (uint64_t)cells[3].number};
 
@@ -194,15 +194,15 @@ static void answer_handed(fast_run *f, dibs__sql_task *t, const dibs__sql_value 
     t->hint = DIBS__SQL_SEEN | DIBS__SQL_HELD | (cells[0].number > 0 ? DIBS__SQL_LINE : 0);
     dibs__sql_read_text(&cells[1], n.wake, sizeof n.wake);
     dibs__sql_read_text(&cells[2], n.attempt, sizeof n.attempt);
-    if (strcmp(n.wake, f->r->e->id) == 0)
-        dibs__sql_mail_add(&f->r->conn_slot->mail, &n);
+    if (strcmp(n.wake, f->ts->e->id) == 0)
+        dibs__sql_mail_add(&f->ts->conn_slot->mail, &n);
 }
 
 static int on_row(void *ctx, size_t command, const dibs__sql_value *cells, size_t count)
 {
-    fast_run *f = ctx;
-    dibs__sql_op op = f->r->conn_slot->batch.command[command].op;
-    dibs__sql_task *t = f->r->task[f->part[command].first];
+    fast_try *f = ctx;
+    dibs__sql_op op = f->ts->conn_slot->batch.command[command].op;
+    dibs__sql_task *t = f->ts->task[f->part[command].first];
 
     (void)count;
     if (op == DIBS__SQL_TOUCH)
@@ -225,38 +225,38 @@ static void finish(dibs__sql *e, dibs__sql_task *t)
         dibs__sql_hint_stuck(e, t->hash, false);
 }
 
-dibs_status dibs__sql_fast(dibs__sql_run *r)
+dibs_status dibs__sql_fast(dibs__sql_tasks *ts)
 {
     dibs__sql_value lists[2 * DIBS__SQL_BATCH];
-    fast_run f = {.r = r, .lists = lists};
-    dibs__sql_batch *b = &r->conn_slot->batch;
-    size_t mail = r->conn_slot->mail.count;
+    fast_try f = {.ts = ts, .lists = lists};
+    dibs__sql_batch *b = &ts->conn_slot->batch;
+    size_t mail = ts->conn_slot->mail.count;
     dibs_status status = DIBS_OK;
 
     dibs__sql_batch_reset(b, DIBS__SQL_WHOLE);
-    for (size_t at = 0, n; at < r->count; at += n) {
-        n = dibs__sql_run_group(r, at);
+    for (size_t at = 0, n; at < ts->count; at += n) {
+        n = dibs__sql_tasks_group(ts, at);
         for (size_t i = at; i < at + n; i++) {
-            r->task[i]->answered = false;
-            r->task[i]->hint = DIBS__SQL_SEEN; /* it is there, free or ours, and nobody waits */
+            ts->task[i]->answered = false;
+            ts->task[i]->hint = DIBS__SQL_SEEN; /* it is there, free or ours, and nobody waits */
         }
         ask_group(&f, at, n);
     }
     b->durable = f.durable;
     b->row = on_row;
     b->ctx = &f;
-    if (f.joins && r->e->driver->listen)
-        r->e->driver->listen(r->e, r->until);
+    if (f.joins && ts->e->driver->listen)
+        ts->e->driver->listen(ts->e, ts->until);
     if (b->count > 0 || b->failed)
-        status = dibs__conn_slot_exchange(r->e, r->conn_slot, r->until, r->err);
-    if (status != DIBS_OK && r->conn_slot->locked && r->conn_slot->culprit < b->count)
-        dibs__sql_run_locked(r, f.part[r->conn_slot->culprit].first,
-                             f.part[r->conn_slot->culprit].count);
+        status = dibs__conn_slot_exchange(ts->e, ts->conn_slot, ts->until, ts->err);
+    if (status != DIBS_OK && ts->conn_slot->locked && ts->conn_slot->culprit < b->count)
+        dibs__sql_tasks_mark_locked(ts, f.part[ts->conn_slot->culprit].first,
+                                    f.part[ts->conn_slot->culprit].count);
     if (status != DIBS_OK)
-        r->conn_slot->mail.count = mail;
-    for (size_t i = 0; status == DIBS_OK && i < r->count; i++)
-        finish(r->e, r->task[i]);
-    if (status == DIBS_OK && f.moves && r->e->driver->queue_changed)
-        r->e->driver->queue_changed(r->e);
+        ts->conn_slot->mail.count = mail;
+    for (size_t i = 0; status == DIBS_OK && i < ts->count; i++)
+        finish(ts->e, ts->task[i]);
+    if (status == DIBS_OK && f.moves && ts->e->driver->queue_changed)
+        ts->e->driver->queue_changed(ts->e);
     return status;
 }

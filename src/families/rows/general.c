@@ -11,46 +11,46 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct general_run {
-    dibs__sql_run *r;
+typedef struct general_try {
+    dibs__sql_tasks *ts;
     dibs__sql_session *session; /* one a name */
     size_t count;
     size_t *part; /* which session a command of the batch is for */
     size_t part_room;
-} general_run;
+} general_try;
 
 /* ---- Sessions -------------------------------------------------------------------------------- */
 
-static dibs_status no_memory(dibs__sql_run *r)
+static dibs_status no_memory(dibs__sql_tasks *ts)
 {
-    return dibs__fail(r->err, DIBS_NO_MEMORY, "%s: out of memory", r->e->driver->name);
+    return dibs__fail(ts->err, DIBS_NO_MEMORY, "%s: out of memory", ts->e->driver->name);
 }
 
-static dibs_status open_sessions(general_run *g)
+static dibs_status open_sessions(general_try *g)
 {
-    dibs__sql_run *r = g->r;
+    dibs__sql_tasks *ts = g->ts;
 
-    g->session = calloc(r->count, sizeof *g->session);
+    g->session = calloc(ts->count, sizeof *g->session);
     if (!g->session)
-        return no_memory(r);
-    for (size_t at = 0, n; at < r->count; at += n) {
+        return no_memory(ts);
+    for (size_t at = 0, n; at < ts->count; at += n) {
         dibs__sql_session *s = &g->session[g->count++];
-        n = dibs__sql_run_group(r, at);
-        s->e = r->e;
-        s->conn_slot = r->conn_slot;
-        s->until = r->until;
-        s->err = r->err;
-        s->name = r->task[at]->name;
-        s->task = &r->task[at];
+        n = dibs__sql_tasks_group(ts, at);
+        s->e = ts->e;
+        s->conn_slot = ts->conn_slot;
+        s->until = ts->until;
+        s->err = ts->err;
+        s->name = ts->task[at]->name;
+        s->task = &ts->task[at];
         s->task_count = n;
         for (size_t i = 0; i < n; i++)
-            if (dibs__sql_session_owner(s, r->task[at + i]->owner) < 0)
-                return no_memory(r);
+            if (dibs__sql_session_owner(s, ts->task[at + i]->owner) < 0)
+                return no_memory(ts);
     }
     return DIBS_OK;
 }
 
-static void close_sessions(general_run *g)
+static void close_sessions(general_try *g)
 {
     for (size_t i = 0; i < g->count; i++)
         dibs__sql_session_fini(&g->session[i]);
@@ -59,9 +59,9 @@ static void close_sessions(general_run *g)
 }
 
 /* The commands added since the last mark are for session number `index`. */
-static void mark_part(general_run *g, size_t *marked, size_t index)
+static void mark_part(general_try *g, size_t *marked, size_t index)
 {
-    dibs__sql_batch *b = &g->r->conn_slot->batch;
+    dibs__sql_batch *b = &g->ts->conn_slot->batch;
 
     while (*marked < b->count) {
         size_t *larger = dibs__sql_grown(g->part, *marked, &g->part_room, sizeof *g->part);
@@ -76,26 +76,26 @@ static void mark_part(general_run *g, size_t *marked, size_t index)
 
 static int on_row(void *ctx, size_t command, const dibs__sql_value *cells, size_t count)
 {
-    general_run *g = ctx;
+    general_try *g = ctx;
 
     (void)count;
     return dibs__sql_session_row(&g->session[g->part[command]],
-                                 g->r->conn_slot->batch.command[command].op, cells);
+                                 g->ts->conn_slot->batch.command[command].op, cells);
 }
 
-static void note_locked(general_run *g, const dibs__sql_session *s)
+static void note_locked(general_try *g, const dibs__sql_session *s)
 {
-    dibs__sql_run_locked(g->r, (size_t)(s->task - g->r->task), s->task_count);
+    dibs__sql_tasks_mark_locked(g->ts, (size_t)(s->task - g->ts->task), s->task_count);
 }
 
-static dibs_status exchange(general_run *g)
+static dibs_status exchange(general_try *g)
 {
-    dibs__conn_slot *conn_slot = g->r->conn_slot;
+    dibs__conn_slot *conn_slot = g->ts->conn_slot;
     dibs_status status;
 
     conn_slot->batch.row = on_row;
     conn_slot->batch.ctx = g;
-    status = dibs__conn_slot_exchange(g->r->e, conn_slot, g->r->until, g->r->err);
+    status = dibs__conn_slot_exchange(g->ts->e, conn_slot, g->ts->until, g->ts->err);
     if (status != DIBS_OK && conn_slot->locked && conn_slot->culprit < conn_slot->batch.count)
         note_locked(g, &g->session[g->part[conn_slot->culprit]]);
     return status;
@@ -111,18 +111,18 @@ static bool enters(const dibs__sql_session *s)
     return false;
 }
 
-static bool may_queue(const dibs__sql_run *r)
+static bool may_queue(const dibs__sql_tasks *ts)
 {
-    for (size_t i = 0; i < r->count; i++)
-        if (r->task[i]->what == DIBS__SQL_ENTER && r->task[i]->window > 0)
+    for (size_t i = 0; i < ts->count; i++)
+        if (ts->task[i]->what == DIBS__SQL_ENTER && ts->task[i]->window > 0)
             return true;
     return false;
 }
 
-static dibs_status lock_and_look(general_run *g)
+static dibs_status lock_and_look(general_try *g)
 {
-    dibs__sql *e = g->r->e;
-    dibs__sql_batch *b = &g->r->conn_slot->batch;
+    dibs__sql *e = g->ts->e;
+    dibs__sql_batch *b = &g->ts->conn_slot->batch;
     size_t marked = 0;
 
     dibs__sql_batch_reset(b, DIBS__SQL_BEGIN);
@@ -136,9 +136,9 @@ static dibs_status lock_and_look(general_run *g)
 }
 
 /* Rows that we took for there are not. */
-static dibs_status make_missing(general_run *g)
+static dibs_status make_missing(general_try *g)
 {
-    dibs__sql_batch *b = &g->r->conn_slot->batch;
+    dibs__sql_batch *b = &g->ts->conn_slot->batch;
     size_t marked = 0;
 
     dibs__sql_batch_reset(b, DIBS__SQL_MORE);
@@ -175,12 +175,12 @@ static int decide(dibs__sql_session *s, dibs__sql_task *t)
     return dibs__state_settle(store, s, s->now, &t->reply);
 }
 
-static dibs_status decide_all(general_run *g)
+static dibs_status decide_all(general_try *g)
 {
     for (size_t i = 0; i < g->count; i++)
         for (size_t k = 0; k < g->session[i].task_count; k++)
             if (decide(&g->session[i], g->session[i].task[k]) < 0) {
-                if (g->r->conn_slot->locked)
+                if (g->ts->conn_slot->locked)
                     note_locked(g, &g->session[i]);
                 return g->session[i].status;
             }
@@ -203,9 +203,9 @@ static void ask_for_report(dibs__sql_session *s, dibs__sql_batch *b)
     dibs__sql_text(b, s->name);
 }
 
-static dibs_status write_all(general_run *g)
+static dibs_status write_all(general_try *g)
 {
-    dibs__sql_batch *b = &g->r->conn_slot->batch;
+    dibs__sql_batch *b = &g->ts->conn_slot->batch;
     size_t marked = 0;
     bool durable = false;
 
@@ -259,28 +259,28 @@ static void finish(dibs__sql_session *s)
             dibs__sql_mail_add(&s->conn_slot->mail, &s->notice[i]);
 }
 
-dibs_status dibs__sql_general(dibs__sql_run *r)
+dibs_status dibs__sql_general(dibs__sql_tasks *ts)
 {
-    general_run g = {.r = r};
+    general_try g = {.ts = ts};
     dibs_status status = open_sessions(&g);
 
-    if (status == DIBS_OK && r->e->driver->listen && may_queue(r))
-        r->e->driver->listen(r->e, r->until);
+    if (status == DIBS_OK && ts->e->driver->listen && may_queue(ts))
+        ts->e->driver->listen(ts->e, ts->until);
     if (status == DIBS_OK)
         status = lock_and_look(&g);
     if (status == DIBS_OK)
         status = make_missing(&g);
     if (status == DIBS_OK) {
         status = decide_all(&g);
-        if (status == DIBS_NO_MEMORY && r->conn_slot->conn) /* the exchanges that fail roll back */
-            dibs__conn_slot_rollback(r->e, r->conn_slot, r->until);
+        if (status == DIBS_NO_MEMORY && ts->conn_slot->conn) /* the exchanges that fail roll back */
+            dibs__conn_slot_rollback(ts->e, ts->conn_slot, ts->until);
     }
     if (status == DIBS_OK)
         status = write_all(&g);
     for (size_t i = 0; status == DIBS_OK && i < g.count; i++)
         finish(&g.session[i]);
-    if (status == DIBS_OK && r->e->driver->queue_changed)
-        r->e->driver->queue_changed(r->e);
+    if (status == DIBS_OK && ts->e->driver->queue_changed)
+        ts->e->driver->queue_changed(ts->e);
     close_sessions(&g);
     return status;
 }

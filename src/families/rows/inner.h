@@ -102,10 +102,10 @@ dibs__sql_place *dibs__sql_place_new(dibs__sql_session *s);
 
 extern const dibs__store dibs__sql_store;
 
-/* ---- run.c ----------------------------------------------------------------------------------- */
+/* ---- tasks.c --------------------------------------------------------------------------------- */
 
-/* A batch of tasks on its way. */
-typedef struct dibs__sql_run {
+/* Tasks that are done together, on one connection. */
+typedef struct dibs__sql_tasks {
     dibs__sql *e;
     dibs__conn_slot *conn_slot;
     dibs__sql_task **task; /* those not done yet, sorted by name */
@@ -113,12 +113,12 @@ typedef struct dibs__sql_run {
     bool company; /* of several names, or of somebody who waits for no row */
     dibs__deadline until;
     dibs_error *err;
-} dibs__sql_run;
+} dibs__sql_tasks;
 
 /* Does `count` tasks on that connection slot; every one has its status afterwards. `tasks` is put in order.
  * `err` is of the last that failed. */
-void dibs__sql_run_all(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__sql_task *tasks[],
-                       size_t count, dibs__deadline until, dibs_error *err);
+void dibs__sql_tasks_do(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__sql_task *tasks[],
+                        size_t count, dibs__deadline until, dibs_error *err);
 /* Sees to it that the connection slot has a connection that seems to work. */
 dibs_status dibs__conn_slot_ready(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__deadline until,
                                   dibs_error *err);
@@ -133,15 +133,15 @@ void dibs__conn_slot_waited(dibs__sql *e, dibs__conn_slot *conn_slot); /* afterw
 dibs_status dibs__conn_slot_exchange(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__deadline until,
                                      dibs_error *err);
 /* How many tasks from `at` on are of one name. */
-size_t dibs__sql_run_group(const dibs__sql_run *r, size_t at);
+size_t dibs__sql_tasks_group(const dibs__sql_tasks *ts, size_t at);
 
-/* Those of the run whose row is locked are marked so. */
-void dibs__sql_run_locked(dibs__sql_run *r, size_t first, size_t count);
+/* Marks those whose row is locked. */
+void dibs__sql_tasks_mark_locked(dibs__sql_tasks *ts, size_t first, size_t count);
 
 /* fast.c, general.c: one try. DIBS_OK: what could be done this way is marked as done (general:
  * all). Else nothing was done, or DIBS_UNKNOWN. */
-dibs_status dibs__sql_fast(dibs__sql_run *r);
-dibs_status dibs__sql_general(dibs__sql_run *r);
+dibs_status dibs__sql_fast(dibs__sql_tasks *ts);
+dibs_status dibs__sql_general(dibs__sql_tasks *ts);
 
 /* ---- hint.c: what is known of a name without asking ------------------------------------------ */
 
@@ -172,7 +172,7 @@ dibs_status dibs__sql_strays_end(dibs__sql *e, dibs__conn_slot *conn_slot, dibs_
                                  dibs_error *err);
 void dibs__sql_stray_fini(dibs__sql *e);
 
-/* ---- dispatcher.c ---------------------------------------------------------------------------------- */
+/* ---- dispatch.c ------------------------------------------------------------------------------------ */
 
 /* Returns when the job is done; its tasks have their statuses. */
 void dibs__sql_do(dibs__sql *e, dibs__sql_job *job);
@@ -186,9 +186,9 @@ dibs_status dibs__sql_cells_ready(dibs__sql *e, dibs__conn_slot *conn_slot, bool
 
 /* ---- notice.c -------------------------------------------------------------------------------- */
 
-/* How a notice is written for dibs__sql_tell. */
+/* How a notice is written for dibs__sql_notice_arrived. */
 void dibs__sql_notice_text(dibs__sql_notice *n);
-void dibs__sql_notice_tell(dibs__sql *e, const dibs__sql_notice *n);
+void dibs__sql_notice_deliver(dibs__sql *e, const dibs__sql_notice *n);
 void dibs__sql_mail_add(dibs__sql_mail *mail, const dibs__sql_notice *n);
 void dibs__sql_mail_deliver(dibs__sql *e, dibs__sql_mail *mail); /* and frees it */
 

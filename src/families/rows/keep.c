@@ -15,7 +15,7 @@
 
 #define ROUNDS 5                /* after pauses of 1, 2, 4, 8, 16 ms */
 #define BUDGET (100 * DIBS__MS) /* for all whose rows are known to be locked */
-#define QUEUE  (150 * DIBS__MS) /* for those who wait: longer than others do (run.c) */
+#define QUEUE  (150 * DIBS__MS) /* for those who wait: longer than others do (tasks.c) */
 #define LEAST  (5 * DIBS__MS)   /* less is no wait */
 
 typedef enum turn { HOLDERS, WAITERS, KNOWN_LOCKED, TURNS } turn;
@@ -39,7 +39,7 @@ typedef struct keep_alives {
 static void send_part(keep_alives *s, dibs__deadline until)
 {
     if (s->count > 0)
-        dibs__sql_run_all(s->e, s->conn_slot, s->part, s->count, until, s->err);
+        dibs__sql_tasks_do(s->e, s->conn_slot, s->part, s->count, until, s->err);
     s->count = 0;
 }
 

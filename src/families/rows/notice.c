@@ -15,7 +15,7 @@ void dibs__sql_notice_text(dibs__sql_notice *n)
         snprintf(n->text, sizeof n->text, "%s", n->attempt);
 }
 
-void dibs__sql_notice_tell(dibs__sql *e, const dibs__sql_notice *n)
+void dibs__sql_notice_deliver(dibs__sql *e, const dibs__sql_notice *n)
 {
     if (n->fence)
         e->base.sink->granted(e->base.sink, n->attempt, n->fence, n->floor);
@@ -38,11 +38,11 @@ void dibs__sql_mail_add(dibs__sql_mail *mail, const dibs__sql_notice *n)
 void dibs__sql_mail_deliver(dibs__sql *e, dibs__sql_mail *mail)
 {
     for (size_t i = 0; i < mail->count; i++)
-        dibs__sql_notice_tell(e, &mail->notice[i]);
+        dibs__sql_notice_deliver(e, &mail->notice[i]);
     free(mail->notice);
 }
 
-void dibs__sql_cell_tell(dibs__sql *e, const char *text)
+void dibs__sql_cell_notice_arrived(dibs__sql *e, const char *text)
 {
     uint64_t cell;
 
@@ -50,7 +50,7 @@ void dibs__sql_cell_tell(dibs__sql *e, const char *text)
         e->base.sink->changed(e->base.sink, cell);
 }
 
-void dibs__sql_tell(dibs__sql *e, const char *text)
+void dibs__sql_notice_arrived(dibs__sql *e, const char *text)
 {
     dibs__sql_notice n = {0};
     size_t size = strcspn(text, " ");
@@ -63,5 +63,5 @@ void dibs__sql_tell(dibs__sql *e, const char *text)
         (sscanf(text + size, " %" SCNu64 " %" SCNu64 "%n", &n.fence, &n.floor, &end) != 2 ||
          text[size + (size_t)end] != '\0'))
         return;
-    dibs__sql_notice_tell(e, &n);
+    dibs__sql_notice_deliver(e, &n);
 }

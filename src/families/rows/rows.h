@@ -3,8 +3,8 @@
  * The work is divided so that an engine brings only its client library and its dialect:
  *
  *   slots.c    the slots of the engine table; opening and closing
- *   dispatcher.c     many threads, few connections: whoever finds one idle does everybody's commands
- *   run.c      a batch of commands: the fast way first, then the general way for the rest
+ *   dispatch.c many threads, few connections: whoever finds one idle does everybody's commands
+ *   tasks.c    a batch of commands: the fast way first, then the general way for the rest
  *   fast.c     one statement a command
  *   general.c  lock, look, decide, write
  *   session.c  one lock in one transaction: the rows that came, and what is to be written
@@ -13,10 +13,10 @@
  *   batch.c    what is sent in one go
  *   hint.c     which fast statement would be in vain
  *   notice.c   wake-ups as text, and where they go
- *   inspect.c     listing
+ *   inspect.c  listing
  *   reap.c     dropping what nobody has used for a day
  *   cell.c     cells and counters: a command that one statement can do, or lock, look, decide, write
- *   keep.c    keep-alives: holders first, and nobody waits for a row
+ *   keep.c     keep-alives: holders first, and nobody waits for a row
  *   stray.c    connections that were given up: they are ended in the server first
  *   maintenance.c   cells: who waits for one, and dropping those that have ended
  *
@@ -139,7 +139,7 @@ typedef struct dibs__sql_value {
  *   WAITER_SET   name, place, attempt, host, pid, wake, lease, min_hold, span, alive_until
  *   WAITER_DROP  name, list of places
  *   NOTIFY       wake, text               a wake-up for another handle, if the commit succeeds. The
- *                                         text is what dibs__sql_tell understands
+ *                                         text is what dibs__sql_notice_arrived understands
  *
  * Looking:
  *
@@ -391,7 +391,7 @@ typedef struct dibs__sql_task {
     /* out */
     dibs_status status;
     dibs__reply reply;
-    /* run.c's */
+    /* tasks.c's */
     bool done, answered;
     bool locked;     /* another session keeps its row locked: it was not done */
     bool was_locked; /* keep.c's */
@@ -411,7 +411,8 @@ typedef struct dibs__sql_job {
     dibs__sql_task *task; /* one; keep-alives: `count` of them, sorted by name */
     size_t count;
     bool keep_alives; /* keep: may use the connection that is set aside for it */
-    bool maintenance; /* waits for no row, but for its turn (run.c), and is not tried again here */
+    bool
+        maintenance; /* waits for no row, but for its turn (tasks.c), and is not tried again here */
     /* Instead of tasks: whatever needs a connection. */
     dibs_status (*call)(dibs__sql *e, dibs__conn_slot *conn_slot, struct dibs__sql_job *job,
                         dibs_error *err);
@@ -490,10 +491,10 @@ struct dibs__sql {
     dibs__sql_job *first, **last;
     dibs__conn_slot conn_slot[DIBS__SQL_CONNECTIONS];
     size_t conn_slots; /* how many there may be */
-    int luck, probes;  /* see dispatcher.c: does it pay to wait for company? */
+    int luck, probes;  /* see dispatch.c: does it pay to wait for company? */
     _Atomic size_t
         keep_first; /* keep.c: where the next one begins; by the keeper, and by dibs_renew */
-    _Atomic unsigned turns; /* run.c's: tries on rows that were locked the last time */
+    _Atomic unsigned turns; /* tasks.c's: tries on rows that were locked the last time */
     _Atomic bool queues;    /* a connection slot waits for such a row */
     dibs__deadline no_more; /* the server refused one more connection: not before then */
     _Atomic uint8_t hint[DIBS__SQL_HINTS]; /* by name: which fast operation would be in vain */
@@ -532,7 +533,8 @@ dibs_status dibs__sql_list(dibs__engine *e, const char *prefix, bool idle, dibs_
 
 /* cell.c: as well. */
 dibs_status dibs__sql_cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
-                           bool tell, dibs__deadline until, dibs__cell_reply *out, dibs_error *err);
+                           bool notify, dibs__deadline until, dibs__cell_reply *out,
+                           dibs_error *err);
 /* maintenance.c */
 bool dibs__sql_cell_reap(dibs__engine *e, size_t limit, dibs__deadline until);
 /* inspect.c */
@@ -542,15 +544,15 @@ dibs_status dibs__sql_cell_list(dibs__engine *e, const dibs__cell_range *range,
 dibs_status dibs__sql_cell_mark(dibs__sql *e, const char *key, uint64_t version,
                                 dibs__deadline until, bool *same, dibs_error *err);
 /* What those who wait for the cell are told. */
-#define DIBS__SQL_TELL_SIZE 17
-void dibs__sql_cell_text(const char *key, char out[DIBS__SQL_TELL_SIZE]);
+#define DIBS__SQL_CELL_TEXT_SIZE 17
+void dibs__sql_cell_text(const char *key, char out[DIBS__SQL_CELL_TEXT_SIZE]);
 /* Such a text has arrived; what is behind it does not count. */
-void dibs__sql_cell_tell(dibs__sql *e, const char *text);
+void dibs__sql_cell_notice_arrived(dibs__sql *e, const char *text);
 
 /* For a driver's `connect`: a new session's key. */
 uint64_t dibs__sql_stray_key(const dibs__env *env);
 
 /* For a driver's `events`: the text of a NOTIFY has arrived. Strange texts are ignored. */
-void dibs__sql_tell(dibs__sql *e, const char *text);
+void dibs__sql_notice_arrived(dibs__sql *e, const char *text);
 
 #endif

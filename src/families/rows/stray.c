@@ -99,7 +99,7 @@ static void forget(dibs__sql *e, const uint64_t keys[], size_t count)
     pthread_mutex_unlock(&e->stray_mutex);
 }
 
-static void tell_denied(dibs__sql *e, const char *why)
+static void report_denied(dibs__sql *e, const char *why)
 {
     if (!atomic_exchange(&e->stray_ended, true))
         e->base.sink->log(e->base.sink, DIBS_LOG_WARNING,
@@ -119,7 +119,7 @@ dibs_status dibs__sql_strays_end(dibs__sql *e, dibs__conn_slot *conn_slot, dibs_
         dibs_status status =
             count == 0 ? DIBS_OK : e->driver->end_strays(conn_slot->conn, keys, count, until, &why);
         if (status == DIBS_DENIED)
-            tell_denied(e, why.message);
+            report_denied(e, why.message);
         if (status != DIBS_OK && status != DIBS_DENIED)
             return dibs__fail(err, DIBS_UNAVAILABLE,
                               "%s: an abandoned session could not be closed: %.300s",

@@ -207,7 +207,7 @@ void wait_for_queue(dibs *d, const char *name, size_t holders, size_t waiters)
     size_t h, w;
 
     for (;;) {
-        count_line(d, name, &h, &w);
+        count_queue(d, name, &h, &w);
         if (h == holders && w == waiters)
             return;
         if (clock_ms() > end)

@@ -21,7 +21,7 @@ void describe_server(ensemble_kind kind, const char *const extra[]);
 /* One node, started by the first case that needs it; skips the case where there is none. */
 void need_server(void);
 
-/* "zookeeper://HOSTS/PLACE?session=3000msMORE"; the last eight live on. */
+/* "zookeeper://HOSTS/FOLDER?session=3000msMORE"; the last eight live on. */
 const char *url_of(const char *hosts, const char *more);
 const char *url_at(int port, const char *more);
 /* With a session that a busy machine does not outlast: for cases in which nothing may be lost. */

@@ -31,7 +31,7 @@ static void finish(dibs_once *o)
 }
 
 /* What a duplicate is told that does not wait. */
-static dibs_status told(dibs *d, const char *key)
+static dibs_status answer_of(dibs *d, const char *key)
 {
     dibs_once *o = NULL;
     dibs_status status =
@@ -211,10 +211,10 @@ static void no_clock_makes_a_runner_dead(void **state)
 
     (void)state;
     while (clock_ms() - began < LEASE_MS + LEASE_MS / 4) {
-        assert_status(told(ahead, "of-now"), DIBS_RUNNING);
-        assert_status(told(behind, "of-now"), DIBS_RUNNING);
-        assert_status(told(a, "of-later"), DIBS_RUNNING);
-        assert_status(told(a, "of-earlier"), DIBS_RUNNING);
+        assert_status(answer_of(ahead, "of-now"), DIBS_RUNNING);
+        assert_status(answer_of(behind, "of-now"), DIBS_RUNNING);
+        assert_status(answer_of(a, "of-later"), DIBS_RUNNING);
+        assert_status(answer_of(a, "of-earlier"), DIBS_RUNNING);
         for (size_t i = 0; i < 3; i++)
             assert_true(dibs_once_held(run[i]));
         sleep_ms(100);
@@ -232,7 +232,7 @@ static bool is_dead(void *ctx)
 {
     witness *w = ctx;
 
-    return told(w->d, w->key) == DIBS_CRASHED;
+    return answer_of(w->d, w->key) == DIBS_CRASHED;
 }
 
 /* Those who have looked before, and those who come afterwards and do not wait. */
@@ -249,8 +249,8 @@ static void the_dead_are_known_by_any_clock(void **state)
     assert_true(wait_until(is_dead, &(witness){ahead, "dies"}, LONG_MS));
     assert_false(dibs_once_held(run)); /* it knew before */
     assert_true(wait_until(is_dead, &(witness){behind, "dies"}, LONG_MS));
-    assert_status(told(open_off(false), "dies"), DIBS_CRASHED);
-    assert_status(told(open_off(true), "dies"), DIBS_CRASHED);
+    assert_status(answer_of(open_off(false), "dies"), DIBS_CRASHED);
+    assert_status(answer_of(open_off(true), "dies"), DIBS_CRASHED);
     lossy_stop();
     dibs_once_free(run);
 }

@@ -340,7 +340,7 @@ static void large_cells_cost_a_listing_nothing(void **state)
 
 /* ---- A full store ---------------------------------------------------------------------------- */
 
-static void a_full_store_is_told(void **state)
+static void a_full_store_is_reported(void **state)
 {
     static const char *const extra[] = {"--quota-backend-bytes=16777216", NULL};
     ensemble e;
@@ -389,7 +389,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_watch_is_made_anew_after_a_compaction),
     CASE(foreign_keys_are_left_alone),
     CASE(large_cells_cost_a_listing_nothing),
-    CASE(a_full_store_is_told),
+    CASE(a_full_store_is_reported),
 };
 
 int main(int argc, char *argv[])

@@ -414,7 +414,7 @@ static void a_late_enter_makes_no_entry(void **state)
     assert_int_not_equal(dibs_lock(l.far, "late", &(dibs_lock_options){.wait_ms = 500}, &g, NULL),
                          DIBS_OK);
     deliver_late(&l);
-    count_line(l.near, "late", &holders, &waiters);
+    count_queue(l.near, "late", &holders, &waiters);
     if (holders + waiters > 0)
         fail_msg("the late request has made an entry");
     assert_status(unlock(take(l.near, "late", NULL)), DIBS_OK);

@@ -325,7 +325,7 @@ static void read_answers(state *s)
 }
 
 /* The callbacks run without the mutex: one at a time. */
-static void tell(state *s, int i)
+static void print_path(state *s, int i)
 {
     s->where[i] = DONE;
     if (i != PUT && s->outcome[i] == KNOWN && !s->applied[i])
@@ -407,7 +407,7 @@ static void thread_steps(const state *from)
         for (int i = 0; i < ALL; i++)
             if (from->where[i] == OVER) {
                 s = *from;
-                tell(&s, i);
+                print_path(&s, i);
                 reach(&s);
             }
         if (!has_news(from)) {

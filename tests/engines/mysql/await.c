@@ -205,7 +205,7 @@ static void start_waiting(cell_waiter *s)
 }
 
 /* Asked again with the same stamp until it is answered. */
-static uint64_t swap(dibs *d, const char *key, uint64_t version, const char *stamp, bool tell)
+static uint64_t swap(dibs *d, const char *key, uint64_t version, const char *stamp, bool notify)
 {
     dibs__cell_command put = {
         .op = DIBS__CELL_SWAP, .version = version, .data = "x", .size = 1, .stamp = stamp};
@@ -214,8 +214,8 @@ static uint64_t swap(dibs *d, const char *key, uint64_t version, const char *sta
     dibs_status status;
 
     do
-        status = d->class->cell(d->engine, key, &put, tell, dibs__after(d->env, LONG_MS * DIBS__MS),
-                                &r, &err);
+        status = d->class->cell(d->engine, key, &put, notify,
+                                dibs__after(d->env, LONG_MS * DIBS__MS), &r, &err);
     while (status == DIBS_UNKNOWN || status == DIBS_UNAVAILABLE);
     if (status != DIBS_OK)
         fail_msg("%s: %s", key, err.message);

@@ -42,7 +42,7 @@ static void older_tables_are_enough_for_locks(void **state)
     dibs_close(d);
 }
 
-static void a_value_too_long_for_the_server_is_told(void **state)
+static void a_value_too_long_for_the_server_is_reported(void **state)
 {
     static char value[DIBS_VALUE_MAX];
     const char *const extra[] = {"--max-allowed-packet=1M", NULL};
@@ -82,7 +82,7 @@ static void cells_may_be_cut_anywhere(void **state)
 
 static const struct CMUnitTest all[] = {
     CASE(older_tables_are_enough_for_locks),
-    CASE(a_value_too_long_for_the_server_is_told),
+    CASE(a_value_too_long_for_the_server_is_reported),
     CASE(cells_may_be_cut_anywhere),
 };
 

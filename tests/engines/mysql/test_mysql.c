@@ -106,7 +106,7 @@ void wait_for_waiters(dibs *d, const char *name, size_t count)
 
     while (waiters_of(d, name) != count) {
         if (clock_ms() > end)
-            fail_msg("%s: never were %zu in line", name, count);
+            fail_msg("%s: never were %zu in the queue", name, count);
         sleep_ms(5);
     }
 }

@@ -120,7 +120,7 @@ void team_end(team *t)
     assert_int_equal(atomic_load(&t->wrong), 0);
 }
 
-static bool line_is(void *ctx)
+static bool queue_is(void *ctx)
 {
     return atol(pg_ask(pg_control, "SELECT coalesce(sum(waiters), 0) FROM dibs_lock")) ==
            *(long *)ctx;
@@ -128,6 +128,6 @@ static bool line_is(void *ctx)
 
 void pg_wait_for_queue(long count)
 {
-    if (!wait_until(line_is, &count, LONG_MS))
-        fail_msg("never were %ld in line", count);
+    if (!wait_until(queue_is, &count, LONG_MS))
+        fail_msg("never were %ld in the queue", count);
 }

@@ -198,6 +198,7 @@ static void older_tables_are_brought_up_to_date(void **state)
     g = expect_lock(d, "older-held", NULL);
     unlock(expect_lock(d, "older-idle", NULL));
     pg_ask(pg_control, "ALTER TABLE dibs_lock DROP COLUMN listed; "
+                       "ALTER TABLE dibs_waiters RENAME COLUMN position TO line; "
                        "COMMENT ON TABLE dibs_lock IS 'dibs 1'");
     snprintf(before, sizeof before, "%s", pg_ask(pg_control, version));
     other = pg_open(pg_url);
@@ -208,6 +209,7 @@ static void older_tables_are_brought_up_to_date(void **state)
     assert_string_equal(pg_ask(pg_control, version), before);
     assert_string_equal(pg_ask(pg_control, "SELECT to_regclass('dibs_lock_listed') IS NOT NULL"),
                         "t");
+    assert_string_equal(pg_ask(pg_control, "SELECT count(position) FROM dibs_waiters"), "0");
     unlock(g);
     dibs_close(other);
     dibs_close(d);
@@ -326,7 +328,7 @@ typedef struct twin {
     dibs_error err;
 } twin;
 
-static void *be_told(void *arg)
+static void *be_refused(void *arg)
 {
     twin *t = arg;
     dibs_once *o = NULL;
@@ -350,7 +352,7 @@ static void cells_behind_a_pooler(dibs *a, dibs *b)
     assert_int_equal(dibs_counter_take(b, "pooled", 2, NULL, &left, &err), DIBS_OK);
     assert_int_equal(left, 1);
     assert_int_equal(dibs_once_begin(a, "pooled", NULL, &o, &err), DIBS_OK);
-    assert_int_equal(pthread_create(&thread, NULL, be_told, &t), 0);
+    assert_int_equal(pthread_create(&thread, NULL, be_refused, &t), 0);
     sleep_ms(200); /* most likely it waits by now */
     assert_int_equal(dibs_once_finish(o, "r", 1, 0, &err), DIBS_OK);
     dibs_once_free(o);

@@ -38,8 +38,8 @@ typedef struct world {
     uint64_t seed;
     uint32_t capacity;
     int attempt[OWNERS];
-    uint64_t told[64];
-    size_t told_count;
+    uint64_t granted[64];
+    size_t granted_count;
 } world;
 
 static world w;
@@ -60,7 +60,7 @@ static PGresult *ask(const char *sql)
     return res;
 }
 
-static void tell(const char *sql)
+static void order(const char *sql)
 {
     PQclear(ask(sql));
 }
@@ -71,14 +71,14 @@ static void set_clock(int64_t now)
 
     w.now = now;
     snprintf(sql, sizeof sql, "UPDATE fake.clock SET us = %" PRId64, now);
-    tell(sql);
+    order(sql);
 }
 
 static void on_granted(dibs__sink *sink, const char *attempt, uint64_t fence, uint64_t floor)
 {
     (void)sink, (void)attempt, (void)floor;
-    if (w.told_count < 64)
-        w.told[w.told_count++] = fence;
+    if (w.granted_count < 64)
+        w.granted[w.granted_count++] = fence;
 }
 
 static void on_look(dibs__sink *sink, const char *attempt)
@@ -110,11 +110,11 @@ static int setup(void **state)
         return -1;
     snprintf(url, sizeof url, "host=127.0.0.1 port=%d user=postgres", w.db.port);
     w.control = PQconnectdb(url);
-    tell("CREATE SCHEMA fake");
-    tell("CREATE TABLE fake.clock AS SELECT 0::bigint AS us");
-    tell("CREATE FUNCTION fake.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS "
-         "$$ SELECT 'epoch'::timestamptz + us * interval '1 microsecond' FROM fake.clock $$");
-    tell("SET search_path = fake");
+    order("CREATE SCHEMA fake");
+    order("CREATE TABLE fake.clock AS SELECT 0::bigint AS us");
+    order("CREATE FUNCTION fake.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS "
+          "$$ SELECT 'epoch'::timestamptz + us * interval '1 microsecond' FROM fake.clock $$");
+    order("SET search_path = fake");
     w.sink = (dibs__sink){.granted = on_granted, .check = on_look, .log = on_log, QUIET_SINK};
     w.class = dibs__engine_find("postgresql");
     snprintf(url, sizeof url,
@@ -364,9 +364,9 @@ static void compare_states(const command *c)
 
 static void compare_wakes(const uint64_t *want, size_t count)
 {
-    assert_int_equal(w.told_count, count);
+    assert_int_equal(w.granted_count, count);
     for (size_t i = 0; i < count; i++)
-        assert_true(w.told[i] == want[i]);
+        assert_true(w.granted[i] == want[i]);
 }
 
 static void step(void)
@@ -376,7 +376,7 @@ static void step(void)
     command c;
 
     choose(&c);
-    w.told_count = 0;
+    w.granted_count = 0;
     assert_int_equal(tiny_run(&w.lock, &c, &want), 0);
     assert_false(w.lock.overflow);
     if (c.kind == COMMAND_CANCEL)
@@ -417,7 +417,7 @@ static void step_together(void)
         claim[i] = claim_of(&c[i]);
         claims[i] = &claim[i];
     }
-    w.told_count = 0;
+    w.granted_count = 0;
     w.class->keep(w.engine, claims, count, dibs__after(&dibs__env_system, 10 * DIBS__SECOND));
     for (size_t i = 0; i < count; i++) {
         assert_int_equal(tiny_run(&w.lock, &c[i], &want[i]), 0);

@@ -78,7 +78,7 @@ static void expect_woken(world *w, expectation *x, const tiny *settled, uint64_t
 static const int script_of[] = {
     [COMMAND_ACQUIRE] = DIBS__SCRIPT_ENTER,   [COMMAND_KEEP] = DIBS__SCRIPT_KEEP,
     [COMMAND_RELEASE] = DIBS__SCRIPT_RELEASE, [COMMAND_CANCEL] = DIBS__SCRIPT_CANCEL,
-    [COMMAND_BREAK] = DIBS__SCRIPT_BREAK,     [COMMAND_SETTLE] = DIBS__SCRIPT_LOOK,
+    [COMMAND_BREAK] = DIBS__SCRIPT_BREAK,     [COMMAND_SETTLE] = DIBS__SCRIPT_INSPECT,
 };
 
 static void append_look(world *w)
@@ -87,7 +87,7 @@ static void append_look(world *w)
 
     words_add(&ws, "0");
     words_add(&ws, "1");
-    words_send(&ws, w->redis, w->sha[DIBS__SCRIPT_LOOK], w->key, w->author.now);
+    words_send(&ws, w->redis, w->sha[DIBS__SCRIPT_INSPECT], w->key, w->author.now);
 }
 
 /* As the reply names one: what is left of its lease, fence, owner, info. */
@@ -290,7 +290,7 @@ static void compare_leftovers(world *w)
 static void load_scripts(world *w, const change *wrong)
 {
     static const int scripts[] = {DIBS__SCRIPT_ENTER,  DIBS__SCRIPT_KEEP,  DIBS__SCRIPT_RELEASE,
-                                  DIBS__SCRIPT_CANCEL, DIBS__SCRIPT_BREAK, DIBS__SCRIPT_LOOK};
+                                  DIBS__SCRIPT_CANCEL, DIBS__SCRIPT_BREAK, DIBS__SCRIPT_INSPECT};
     int changes = 0;
 
     for (size_t i = 0; i < sizeof scripts / sizeof scripts[0]; i++) {
@@ -383,7 +383,7 @@ static void one_changed_line_is_noticed(void **state)
         {"return oldest < h[1] and oldest or h[1]", "return h[1]"},
         {"and ends > now and min_hold == 0", "and ends > now"},
         {"if r[7] == 0 and solo", "if solo"},
-        {"call('HSETNX', line, 'o' .. owner, place) == 1", "true"},
+        {"call('HSETNX', queue, 'o' .. owner, place) == 1", "true"},
         {"(mark == 0x64696248 or head_ends > now)", "true"},
         {"if alive > lease then", "if alive < lease then"},
         {"string.sub(head, 41)", "string.sub(stored, 77)"},

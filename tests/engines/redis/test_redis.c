@@ -54,7 +54,7 @@ static void expect_open(const char *url, dibs_status expected, const char *word)
 
 /* ---- Ways in --------------------------------------------------------------------------------- */
 
-static void bad_urls_are_told_apart(void **state)
+static void bad_urls_are_distinguished(void **state)
 {
     (void)state;
     EXPECT_OPEN(DIBS_INVALID, "database", "redis://127.0.0.1/x");
@@ -93,7 +93,7 @@ static void password_user_database_and_socket(void **state)
     server_stop(&s);
 }
 
-static void a_user_without_rights_is_told(void **state)
+static void a_user_without_rights_gets_the_reason(void **state)
 {
     server s;
     fixture g;
@@ -560,9 +560,9 @@ static void nothing_stays_for_ever(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad_urls_are_told_apart),
+        cmocka_unit_test(bad_urls_are_distinguished),
         cmocka_unit_test(password_user_database_and_socket),
-        cmocka_unit_test(a_user_without_rights_is_told),
+        cmocka_unit_test(a_user_without_rights_gets_the_reason),
         cmocka_unit_test(tls_is_verified),
         cmocka_unit_test(forgotten_scripts_are_sent_again),
         cmocka_unit_test(killed_connections_and_restarts),

@@ -9,7 +9,7 @@
 
 #include "engines/redis/redis.h"
 #include "fixture.h"
-#include "kept.h"
+#include "survival.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -162,7 +162,7 @@ static void a_master_is_lost(int signal)
     uint64_t before;
     int64_t since, took;
     char key[64];
-    kept k;
+    survival k;
 
     assert_true(wait_until(has_replica, &old, SPAN_MS));
     name_on(old, true, "here", here);
@@ -171,7 +171,7 @@ static void a_master_is_lost(int signal)
     name_on(old, false, "elsewhere", elsewhere);
     g = expect_lock(d, here, &at_once);
     before = dibs_grant_fence(g);
-    kept_write(&k, d, key);
+    survival_write(&k, d, key);
     if (signal == SIGKILL)
         server_end(&the.node[old], SIGKILL);
     else
@@ -193,7 +193,7 @@ static void a_master_is_lost(int signal)
     assert_true(took >= LEASE_MS / 2); /* there was a quiet period */
     assert_true(dibs_grant_fence(g) > before);
     assert_status(unlock(g), DIBS_OK);
-    kept_check(&k, d); /* its only replica had acknowledged all of it */
+    survival_check(&k, d); /* its only replica had acknowledged all of it */
     now = cluster_master_of(&the, cluster_slot(here));
     assert_true(wait_until(has_replica, &now, SPAN_MS));
     dibs_close(d);
@@ -207,7 +207,7 @@ static void a_killed_and_a_stopped_master(void **state)
     a_master_is_lost(SIGSTOP);
 }
 
-static void tell(int node, const char *command)
+static void order(int node, const char *command)
 {
     char reply[256];
 
@@ -223,7 +223,7 @@ static void forget(int node, int other)
     assert_int_equal(cluster_ask(&the, other, "CLUSTER MYID", reply, sizeof reply), 0);
     assert_int_equal(sscanf(reply, "$40\r\n%40s", id), 1);
     snprintf(command, sizeof command, "CLUSTER FORGET %s", id);
-    tell(node, command);
+    order(node, command);
 }
 
 /* The master forgets the others, and does not hear that its replica has taken over: it goes on to be reached by clients,
@@ -241,7 +241,7 @@ static void a_master_that_was_cut_off(void **state)
     for (int i = 0; i < CLUSTER_NODES; i++)
         if (i != old)
             forget(old, i);
-    tell(heir, "CLUSTER FAILOVER TAKEOVER");
+    order(heir, "CLUSTER FAILOVER TAKEOVER");
     assert_true(wait_until(others_know, &(expected){cluster_slot("cut"), old}, SPAN_MS));
     since = clock_ms();
     assert_status(try_for(d, "cut", 20000), DIBS_OK);

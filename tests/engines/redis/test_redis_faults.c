@@ -218,10 +218,10 @@ static void cut_enter(void **state)
     cut_everywhere(scene_of(state), &(sweep){.what = "enter", .run = do_enter});
 }
 
-static void cut_enter_in_line(void **state)
+static void cut_enter_in_the_queue(void **state)
 {
     cut_everywhere(scene_of(state),
-                   &(sweep){.what = "stand in line", .run = do_enter, .in_way = true});
+                   &(sweep){.what = "enter the queue", .run = do_enter, .in_way = true});
 }
 
 static void cut_release(void **state)
@@ -452,7 +452,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cut_enter),
-        cmocka_unit_test(cut_enter_in_line),
+        cmocka_unit_test(cut_enter_in_the_queue),
         cmocka_unit_test(cut_release),
         cmocka_unit_test(cut_keep),
         cmocka_unit_test(cut_cancel_of_a_waiter),

@@ -32,7 +32,7 @@ static bool is_linked(void *ctx)
            strstr(reply, "master_link_status:up");
 }
 
-static void tell(server *s, const char *command)
+static void order(server *s, const char *command)
 {
     char reply[256];
 
@@ -55,7 +55,7 @@ static void follow(server *replica, server *master)
     char command[64];
 
     snprintf(command, sizeof command, "REPLICAOF 127.0.0.1 %d", master->port);
-    tell(replica, command);
+    order(replica, command);
     assert_true(wait_until(is_linked, replica, 10000));
     assert_true(wait_until(has_replicas, master, 10000));
 }
@@ -220,7 +220,7 @@ static bool two_after_failover(const char *more, uint64_t fence[2])
     fence[0] = dibs_grant_fence(mine);
     server_end(&g.node[0], SIGKILL);
     server_continue(&g.node[1]);
-    tell(&g.node[1], "REPLICAOF NO ONE");
+    order(&g.node[1], "REPLICAOF NO ONE");
     b = open_at(&g.node[1], more);
     two = try_lock(b, "x", &other, NULL) == DIBS_OK && dibs_grant_held(mine);
     if (!other)
@@ -263,7 +263,7 @@ static void the_queue_is_not_served_meanwhile(void **state)
         sleep_ms(5);
     await_key(&g.node[1], "dibs:{x}:q");
     server_pause(&g.node[0]);
-    tell(&g.node[1], "REPLICAOF NO ONE");
+    order(&g.node[1], "REPLICAOF NO ONE");
     took_over = clock_ms();
     dibs *c = open_at(&g.node[1], "&guard=on");
     assert_int_equal(waiters_of(c, "x"), 1);
@@ -293,9 +293,9 @@ static void a_server_that_is_promoted_again(void **state)
     assert_status(unlock(expect_lock(d, "x", &at_once)), DIBS_OK);
     dibs_close(d);
     await_key(&g.node[1], "dibs:server");
-    tell(&g.node[1], "REPLICAOF NO ONE");
+    order(&g.node[1], "REPLICAOF NO ONE");
     follow(&g.node[0], &g.node[1]);
-    tell(&g.node[0], "REPLICAOF NO ONE");
+    order(&g.node[0], "REPLICAOF NO ONE");
     d = open_at(&g.node[0], "&guard=on");
     expect_quiet(d, "x");
     dibs_close(d);
@@ -382,7 +382,7 @@ static void fences_grow_although_the_clock_is_behind(void **state)
     before = dibs_grant_fence(mine);
     server_end(&g.node[0], SIGKILL);
     server_continue(&g.node[1]);
-    tell(&g.node[1], "REPLICAOF NO ONE");
+    order(&g.node[1], "REPLICAOF NO ONE");
     b = open_at(&g.node[1], "&guard=on");
     dibs_grant *other = expect_lock(b, "y", &patiently);
     after = dibs_grant_fence(other);
@@ -439,7 +439,7 @@ static void a_renewal_without_replicas_does_not_count(void **state)
     a = open_at(&g.node[0], "&guard=on&wait=1&wait_ms=300");
     mine = expect_lock(a, "x", &patiently);
     /* The new master is there, and has the other replica; the old one still answers `a`. */
-    tell(&g.node[1], "REPLICAOF NO ONE");
+    order(&g.node[1], "REPLICAOF NO ONE");
     follow(&g.node[2], &g.node[1]);
     b = open_at(&g.node[1], "&guard=on&wait=1");
     expect_quiet(b, "x");
@@ -465,7 +465,7 @@ static void a_new_master_that_is_alone(void **state)
     group_start(&g, 1);
     vouch(&g.node[0], "&wait=1");
     await_key(&g.node[1], "dibs:server");
-    tell(&g.node[1], "REPLICAOF NO ONE");
+    order(&g.node[1], "REPLICAOF NO ONE");
     d = open_at(&g.node[1], "&guard=on&wait=1&wait_ms=50");
     sleep_ms(LONGEST_MS * 102 / 100 + 100);
     assert_status(try_lock(d, "x", &mine, &err), DIBS_UNAVAILABLE);
@@ -554,8 +554,8 @@ static void demote_while_it_waits(group *g)
 
     assert_true(wait_until(has_a_blocked_client, &g->node[0], 10000));
     snprintf(command, sizeof command, "REPLICAOF 127.0.0.1 %d", g->node[1].port);
-    tell(&g->node[0], command);
-    tell(&g->node[0], "REPLICAOF NO ONE");
+    order(&g->node[0], command);
+    order(&g->node[0], "REPLICAOF NO ONE");
     server_continue(&g->node[1]);
     assert_true(wait_until(has_replicas, &g->node[0], 10000));
 }
@@ -614,7 +614,7 @@ static void an_endpoint_that_moves_without_a_cut(void **state)
     snprintf(url, sizeof url, "redis+unix://%s", path);
     d = expect_open(url, NULL);
     assert_status(unlock(expect_lock(d, "x", &at_once)), DIBS_OK);
-    tell(&g.node[1], "REPLICAOF NO ONE");
+    order(&g.node[1], "REPLICAOF NO ONE");
     point_to(path, &g.node[1]);
     follow(&g.node[0], &g.node[1]);
     assert_status(unlock(expect_lock(d, "x", &patiently)), DIBS_OK);

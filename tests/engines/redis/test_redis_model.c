@@ -51,7 +51,7 @@ static void add_state(search *f, const state *s, uint32_t parent, int by)
     f->slot[i] = (uint32_t)++f->count;
 }
 
-static void tell(search *f, uint32_t at, int choice)
+static void print_path(search *f, uint32_t at, int choice)
 {
     uint8_t path[256];
     size_t n = 0, used = 0;
@@ -70,7 +70,7 @@ static void expand(search *f, uint32_t at)
         if (!model_step(f->w, &s, choice, &f->wrong))
             continue;
         if (f->wrong) {
-            tell(f, at, choice);
+            print_path(f, at, choice);
             return;
         }
         model_forget(f->w, &s);

@@ -7,7 +7,7 @@
 #include "support/proxy.h"
 #include "support/test.h"
 
-#include "kept.h"
+#include "survival.h"
 #include "watched.h"
 
 #include <signal.h>
@@ -40,7 +40,7 @@ static void urls(void **state)
     expect_refused(url, NULL, DIBS_UNAVAILABLE, "cannot connect");
 }
 
-static void tell(server *s, const char *command)
+static void order(server *s, const char *command)
 {
     char reply[256];
 
@@ -216,13 +216,13 @@ static void a_sentinel_that_was_cut_off(void **state)
              w.sentinel[0].port, WATCHED_SERVICE, WATCHED_LEASE_MS);
     d = expect_open(url, NULL);
     assert_status(unlock(expect_lock(d, "x", &at_once)), DIBS_OK);
-    tell(&w.sentinel[0], "ACL SETUSER default -publish");
-    tell(&w.sentinel[0], "SENTINEL DEBUG publish-period 1000000000000000"); /* it corrects nobody */
-    tell(&w.sentinel[0], "SENTINEL DEBUG info-period 1000000000000000");
+    order(&w.sentinel[0], "ACL SETUSER default -publish");
+    order(&w.sentinel[0], "SENTINEL DEBUG publish-period 1000000000000000"); /* it corrects nobody */
+    order(&w.sentinel[0], "SENTINEL DEBUG info-period 1000000000000000");
     old = watched_master(&w);
-    tell(&w.node[old], "ACL SETUSER default -replicaof -slaveof");
+    order(&w.node[old], "ACL SETUSER default -replicaof -slaveof");
     for (int i = 0; i < WATCHED_SERVERS; i++)
-        tell(&w.node[i], "ACL SETUSER default -publish");
+        order(&w.node[i], "ACL SETUSER default -publish");
     assert_true(watched_begin_failover(&w));
     took = served_after(&w, d, old, "x");
     print_message("# cut off: a lock %lld ms after the promotion\n", (long long)took);
@@ -300,16 +300,16 @@ static void the_least_rights_and_what_is_kept(void **state)
 {
     watched w;
     dibs *d;
-    kept k;
+    survival k;
     char url[512];
     int old;
 
     (void)state;
     watched_start(&w, NULL, NULL);
     for (int i = 0; i < WATCHED_SERVERS; i++) {
-        tell(&w.node[i], "ACL SETUSER locks on >secret ~dibs:* &dibs:* +@read +@write +@scripting "
+        order(&w.node[i], "ACL SETUSER locks on >secret ~dibs:* &dibs:* +@read +@write +@scripting "
                          "+@connection +@pubsub +time +info +wait +role");
-        tell(&w.sentinel[i],
+        order(&w.sentinel[i],
              "ACL SETUSER asks on >word +sentinel|get-master-addr-by-name +sentinel|master "
              "+sentinel|sentinels +subscribe +auth +client|setname resetchannels &+switch-master");
     }
@@ -320,14 +320,14 @@ static void the_least_rights_and_what_is_kept(void **state)
              w.sentinel[0].port, WATCHED_SERVICE, WATCHED_LEASE_MS);
     d = expect_open(url, NULL);
     assert_status(unlock(expect_lock(d, "x", &at_once)), DIBS_OK);
-    kept_write(&k, d, "kept");
+    survival_write(&k, d, "kept");
     old = watched_master(&w);
     server_end(&w.node[old], SIGKILL);
     watched_await_failover(&w, old);
     assert_int_equal(server_restart(&w.node[old]), 0);
-    tell(&w.node[old], "ACL SETUSER locks on >secret ~dibs:* &dibs:* +@all");
+    order(&w.node[old], "ACL SETUSER locks on >secret ~dibs:* &dibs:* +@all");
     watched_await_replicas(&w, 2);
-    kept_check(&k, d);
+    survival_check(&k, d);
     dibs_close(d);
     watched_stop(&w);
 }

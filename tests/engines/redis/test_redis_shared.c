@@ -100,19 +100,19 @@ static void impatient_requests_do_not_wedge_the_handle(void **state)
 {
     enum { TICKETS = 600 };
     dibs_grant *g;
-    int told = 0;
+    int reported = 0;
 
     (void)state;
     need(0);
     g = expect_lock(far, "held", NULL);
     for (int i = 0; i < TICKETS; i++) {
         dibs_lock_options o = {.wait_ms = 1};
-        start_lock(near, i % 2 ? "held" : "free", &o, count_outcome, &told, NULL, NULL);
+        start_lock(near, i % 2 ? "held" : "free", &o, count_outcome, &reported, NULL, NULL);
         take_all(near);
     }
-    for (int64_t end = clock_ms() + SOON_MS; told < TICKETS && clock_ms() < end; sleep_ms(1))
+    for (int64_t end = clock_ms() + SOON_MS; reported < TICKETS && clock_ms() < end; sleep_ms(1))
         take_all(near);
-    assert_int_equal(told, TICKETS);
+    assert_int_equal(reported, TICKETS);
     expect_works(near);
     assert_true(dibs_grant_held(g));
     unlock(g);
@@ -353,7 +353,7 @@ static void *wait_for_x(void *ctx)
 
 /* A thread that waits has a connection of its own. It is given up while the shared one goes on, on which the attempt
  * is withdrawn at once. */
-static void a_late_waiter_is_not_put_in_line(void **state)
+static void a_late_waiter_is_not_queued(void **state)
 {
     dibs_grant *g, *none = NULL;
     void *granted = NULL;
@@ -395,7 +395,7 @@ static void *wait_patiently(void *ctx)
     return NULL;
 }
 
-static bool is_in_line(void *ctx)
+static bool is_queued(void *ctx)
 {
     (void)ctx;
     return waiters_of(near, "x") == 1;
@@ -421,14 +421,14 @@ static void an_old_hand_over_is_not_believed(void **state)
     g = expect_lock(near, "x", NULL);
     proxy_freeze(p, PROXY_DOWN);
     assert_int_equal(pthread_create(&thread, NULL, wait_patiently, &w), 0);
-    assert_true(wait_until(is_in_line, NULL, SOON_MS));
+    assert_true(wait_until(is_queued, NULL, SOON_MS));
     proxy_drop_all(p, true);
     assert_status(unlock(g), DIBS_OK);
     assert_true(wait_until(is_free, NULL, SOON_MS));
     g = expect_lock(near, "x", &(dibs_lock_options){.lease_ms = 60000});
     fence = dibs_grant_fence(g);
     proxy_heal(p);
-    assert_true(wait_until(is_in_line, NULL, SOON_MS));
+    assert_true(wait_until(is_queued, NULL, SOON_MS));
     sleep_ms(700); /* what it was told is there, and is read at once */
     assert_false(atomic_load(&w.through));
     assert_status(unlock(g), DIBS_OK);
@@ -700,7 +700,7 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup_teardown(a_late_lock_attempt_changes_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_late_lock_attempt_holds_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_late_begin_changes_nothing, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_late_waiter_is_not_put_in_line, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_late_waiter_is_not_queued, set_up, tear_down),
         cmocka_unit_test_setup_teardown(an_old_hand_over_is_not_believed, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_refused_end_is_asked_for_again, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_thousand_threads_wait_on_two_connections, set_up,

@@ -155,7 +155,7 @@ static bool keep_for_another(const world *w, state *s, int c, int k, int n, cons
         return false;
     t->ask[n] = ARRIVED;
     forget_older(w, s, c, k, n);
-    if (w->variant == TOLD_IS_HELD && t->phase == VOTING) {
+    if (w->variant == NOTICE_IS_HELD && t->phase == VOTING) {
         t->answer[n] = larger((uint8_t)(s->node[n].last + 1), t->proposal);
         if (count(t->answer) >= MAJORITY && !t->expired)
             *wrong = conclude(w, s, c, t);

@@ -30,11 +30,11 @@ enum { NO_ONE = 0 }; /* instead of a vote */
 
 typedef enum variant {
     SOUND,
-    ANY_MAJORITY, /* the fence is written back to nodes that did not vote, too */
-    NO_GUARD,     /* a restarted node votes at once */
-    NO_ROUND,     /* a late release of an old try takes the new vote away */
-    NO_ORDER,     /* a late question of an old try still counts */
-    TOLD_IS_HELD, /* a node that keeps its vote for a client counts as a vote */
+    ANY_MAJORITY,   /* the fence is written back to nodes that did not vote, too */
+    NO_GUARD,       /* a restarted node votes at once */
+    NO_ROUND,       /* a late release of an old try takes the new vote away */
+    NO_ORDER,       /* a late question of an old try still counts */
+    NOTICE_IS_HELD, /* a node that keeps its vote for a client counts as a vote */
 } variant;
 
 typedef struct world {

@@ -172,7 +172,7 @@ static void add_state(search *f, const state *s, uint32_t parent, uint16_t by)
     f->slot[i] = (uint32_t)++f->count;
 }
 
-static void tell(search *f, uint32_t at, int choice)
+static void print_path(search *f, uint32_t at, int choice)
 {
     uint16_t path[256];
     size_t n = 0, used = 0;
@@ -191,7 +191,7 @@ static void expand(search *f, uint32_t at)
         if (!model_step(f->w, &s, choice, &f->out->wrong))
             continue;
         if (f->out->wrong) {
-            tell(f, at, choice);
+            print_path(f, at, choice);
             return;
         }
         write_short(f->w, &s);

@@ -39,7 +39,7 @@ static void notes_of(dibs *d, const char *name, char *out, size_t size)
 
 /* ---- URLs ------------------------------------------------------------------------------------ */
 
-static void bad_urls_are_told_apart(void **state)
+static void bad_urls_are_distinguished(void **state)
 {
     char url[200];
 
@@ -84,7 +84,7 @@ static void a_try_at_new_nodes_is_answered_at_once(void **state)
 
 /* ---- Nodes that die, hang or are slow -------------------------------------------------------- */
 
-static bool is_told(void *g)
+static bool is_notified(void *g)
 {
     return dibs_grant_loss(g) == DIBS_LOSS_UNREACHABLE;
 }
@@ -113,7 +113,7 @@ static void two_of_five_may_die_and_not_three(void **state)
     assert_status(dibs_lock(e, "c", &o, &none, &err), DIBS_UNAVAILABLE);
     assert_in_range(clock_ms() - start, 0, 500 + SOON);
     assert_non_null(strstr(err.message, "3 are needed"));
-    assert_true(wait_until(is_told, g, 2000 + SOON)); /* nobody renews it any more */
+    assert_true(wait_until(is_notified, g, 2000 + SOON)); /* nobody renews it any more */
     assert_false(dibs_grant_held(g));
     unlock(g);
     dibs_close(d);
@@ -348,7 +348,7 @@ static void late_and_lost_votes_go_back_too(void **state)
 static const dibs_lock_break_options broken_at_once = {.by = "test", .now = true};
 
 /* Nodes 3 to 5 hear of the break, 1 and 2 do not. The holder reaches 1 to 4: two still have its vote. */
-static void a_break_is_told_by_half_of_the_nodes(void **state)
+static void a_break_is_reported_by_half_of_the_nodes(void **state)
 {
     cluster c;
     dibs *a, *b;
@@ -376,7 +376,7 @@ static void a_break_is_told_by_half_of_the_nodes(void **state)
 }
 
 /* Nodes 2 and 3 have the vote, 1 and 3 hear of the break, 1 and 2 of the release. */
-static void a_break_is_told_by_a_node_without_a_vote(void **state)
+static void a_break_is_reported_by_a_node_without_a_vote(void **state)
 {
     cluster c;
     dibs *a, *b;
@@ -568,7 +568,7 @@ static void an_unlock_and_the_keeper_do_not_both_try(void **state)
 int main(int argc, char *argv[])
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad_urls_are_told_apart),
+        cmocka_unit_test(bad_urls_are_distinguished),
         cmocka_unit_test(a_try_at_new_nodes_is_answered_at_once),
         cmocka_unit_test(two_of_five_may_die_and_not_three),
         cmocka_unit_test(a_hanging_node_holds_nobody_up),
@@ -578,8 +578,8 @@ int main(int argc, char *argv[])
         cmocka_unit_test(a_node_with_tls),
         cmocka_unit_test(minority_votes_go_back_at_once),
         cmocka_unit_test(late_and_lost_votes_go_back_too),
-        cmocka_unit_test(a_break_is_told_by_half_of_the_nodes),
-        cmocka_unit_test(a_break_is_told_by_a_node_without_a_vote),
+        cmocka_unit_test(a_break_is_reported_by_half_of_the_nodes),
+        cmocka_unit_test(a_break_is_reported_by_a_node_without_a_vote),
         cmocka_unit_test(a_vote_that_comes_after_the_break_is_none),
         cmocka_unit_test(forgotten_scripts_are_sent_again),
         cmocka_unit_test(different_answers_become_one_fence),

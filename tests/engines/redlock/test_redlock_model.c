@@ -64,10 +64,10 @@ static void questions_out_of_order_are_caught(void **unused)
     is_caught(&(world){"no order", NO_ORDER, 0, false, {1, 4}, {2, 1}});
 }
 
-static void being_told_taken_for_a_vote_is_caught(void **unused)
+static void a_notice_taken_for_a_vote_is_caught(void **unused)
 {
     (void)unused;
-    is_caught(&(world){"told is held", TOLD_IS_HELD, 0, false, {1, 1}, {1, 1}});
+    is_caught(&(world){"told is held", NOTICE_IS_HELD, 0, false, {1, 1}, {1, 1}});
 }
 
 int main(void)
@@ -79,7 +79,7 @@ int main(void)
         cmocka_unit_test(restarts_without_guard_are_caught),
         cmocka_unit_test(releases_without_round_are_caught),
         cmocka_unit_test(questions_out_of_order_are_caught),
-        cmocka_unit_test(being_told_taken_for_a_vote_is_caught),
+        cmocka_unit_test(a_notice_taken_for_a_vote_is_caught),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

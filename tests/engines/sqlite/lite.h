@@ -1,5 +1,5 @@
-/* What the tests of the SQLite engine share: one store in a scratch folder, desks at it, and somebody
- * who reads and changes the file by hand. */
+/* What the tests of the SQLite engine share: one store in a scratch folder, fixtures at it, and a
+ * connection that reads and changes the file by hand. */
 #ifndef DIBS_TESTS_LITE_H
 #define DIBS_TESTS_LITE_H
 

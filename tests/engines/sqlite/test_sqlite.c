@@ -151,7 +151,7 @@ static void a_death_after_a_hand_over_is_noticed(void **state)
 }
 
 /* We never looked at the third process: only the folder tells of its death. */
-static void a_death_far_ahead_in_line_is_noticed(void **state)
+static void a_death_far_ahead_in_the_queue_is_noticed(void **state)
 {
     fixture d;
     other o[3];
@@ -434,7 +434,7 @@ int main(void)
         TEST(a_killed_waiter_is_skipped),
         TEST(holder_and_waiter_killed_together_hold_up_nobody),
         TEST(a_death_after_a_hand_over_is_noticed),
-        TEST(a_death_far_ahead_in_line_is_noticed),
+        TEST(a_death_far_ahead_in_the_queue_is_noticed),
         TEST(a_named_owner_lives_by_its_lease),
         TEST(min_hold_outlives_its_process),
         TEST(a_child_that_stands_in_keeps_the_lock),

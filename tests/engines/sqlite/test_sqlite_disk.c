@@ -100,7 +100,8 @@ static void people_can_read_it(void **state)
     assert_int_equal(lite_ask("SELECT count(*) FROM holders WHERE owner = 'me' AND since > '2020' "
                               "AND expires > since"),
                      2);
-    assert_int_equal(lite_ask("SELECT line FROM waiters WHERE name = 'one' AND owner = 'you'"), 1);
+    assert_int_equal(lite_ask("SELECT position FROM waiters WHERE name = 'one' AND owner = 'you'"),
+                     1);
     fixture_close(&d);
 }
 
@@ -286,21 +287,21 @@ static void sweep(disk_fault fault, bool for_ever)
     lite_setup_booted(NULL);
 }
 
-static void a_full_disk_is_told(void **state)
+static void a_full_disk_is_reported(void **state)
 {
     (void)state;
     sweep(DISK_FULL, false);
     sweep(DISK_FULL, true);
 }
 
-static void a_failed_write_is_told(void **state)
+static void a_failed_write_is_reported(void **state)
 {
     (void)state;
     sweep(DISK_WRITE_FAILS, false);
     sweep(DISK_WRITE_FAILS, true);
 }
 
-static void a_failed_sync_is_told(void **state)
+static void a_failed_sync_is_reported(void **state)
 {
     (void)state;
     sweep(DISK_SYNC_FAILS, false);
@@ -365,9 +366,9 @@ int main(void)
         TEST(a_removed_database_is_a_loss),
         TEST(a_new_boot_drops_all_entries),
         TEST(what_is_idle_for_a_day_is_dropped),
-        TEST(a_full_disk_is_told),
-        TEST(a_failed_write_is_told),
-        TEST(a_failed_sync_is_told),
+        TEST(a_full_disk_is_reported),
+        TEST(a_failed_write_is_reported),
+        TEST(a_failed_sync_is_reported),
         TEST(fences_never_repeat_after_a_power_cut),
     };
 

@@ -149,5 +149,5 @@ int main(void)
         TEST(many_threads_share_a_connection),
     };
 
-    return cmocka_run_group_tests_name("sqlite_crew", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("sqlite_dispatch", tests, NULL, NULL);
 }

@@ -120,7 +120,7 @@ static void age(ensemble *e, const char *parent, uint32_t count)
     assert_int_equal(ensemble_restart(e, 0), 0);
 }
 
-/* ---- The line -------------------------------------------------------------------------------- */
+/* ---- The queue ------------------------------------------------------------------------------- */
 
 static int done_jobs(job *const j[])
 {

@@ -66,27 +66,27 @@ static void count_process(census *c)
     ")"
 #define DIBS_ROWS ROWS("dibs_lock", "dibs_holder", "dibs_waiter", "dibs_cell", "dibs_request")
 
-static bool ask_sqlite(const place *p, census *c)
+static bool ask_sqlite(const scratch_store *p, census *c)
 {
     sqlite3 *db = NULL;
     sqlite3_stmt *s = NULL;
-    bool told = sqlite3_open_v2(p->url + strlen("sqlite://"), &db, SQLITE_OPEN_READWRITE, NULL) ==
-                    SQLITE_OK &&
-                sqlite3_busy_timeout(db, 5000) == SQLITE_OK &&
-                sqlite3_prepare_v2(db, ROWS("lock", "holder", "waiter", "cell", "request"), -1, &s,
+    bool counted = sqlite3_open_v2(p->url + strlen("sqlite://"), &db, SQLITE_OPEN_READWRITE,
                                    NULL) == SQLITE_OK &&
-                sqlite3_step(s) == SQLITE_ROW;
+                   sqlite3_busy_timeout(db, 5000) == SQLITE_OK &&
+                   sqlite3_prepare_v2(db, ROWS("lock", "holder", "waiter", "cell", "request"), -1,
+                                      &s, NULL) == SQLITE_OK &&
+                   sqlite3_step(s) == SQLITE_ROW;
 
-    if (told)
+    if (counted)
         c->value[FIGURE_KEYS] = sqlite3_column_int64(s, 0);
     else
         printf("# %s\n", sqlite3_errmsg(db));
     sqlite3_finalize(s);
     sqlite3_close(db);
-    return told;
+    return counted;
 }
 
-bool census_hasten(const place *p)
+bool census_hasten(const scratch_store *p)
 {
     sqlite3 *db = NULL;
     bool done = true;
@@ -101,49 +101,49 @@ bool census_hasten(const place *p)
     return done;
 }
 
-static bool ask_postgresql(const place *p, census *c)
+static bool ask_postgresql(const scratch_store *p, census *c)
 {
     static const char *const asked[] = {
         DIBS_ROWS, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'dibs'"};
     PGconn *pg = PQconnectdb(p->url);
-    bool told = true;
+    bool counted = true;
 
-    for (int i = 0; i < 2 && told; i++) {
+    for (int i = 0; i < 2 && counted; i++) {
         PGresult *r = PQexec(pg, asked[i]);
-        told = PQresultStatus(r) == PGRES_TUPLES_OK;
-        if (told)
+        counted = PQresultStatus(r) == PGRES_TUPLES_OK;
+        if (counted)
             c->value[i ? FIGURE_CONNECTIONS : FIGURE_KEYS] = atoll(PQgetvalue(r, 0, 0));
         else
             printf("# %s\n", PQerrorMessage(pg));
         PQclear(r);
     }
     PQfinish(pg);
-    return told;
+    return counted;
 }
 
-static bool ask_mysql(const place *p, census *c)
+static bool ask_mysql(const scratch_store *p, census *c)
 {
     static const char *const asked[] = {
         ROWS("dibs_lock", "dibs_holder", "dibs_waiter", "dibs_cell",
              "dibs_request") " + (SELECT count(*) FROM dibs_wake)",
         "SELECT count(*) FROM information_schema.processlist WHERE id <> connection_id() AND "
-        "db = 'place'"};
+        "db = 'store'"};
     MYSQL *my = mysql_init(NULL);
-    bool told = mysql_real_connect(my, "127.0.0.1", p->database.user, "", "place",
-                                   (unsigned)p->database.port, NULL, 0) != NULL;
+    bool counted = mysql_real_connect(my, "127.0.0.1", p->database.user, "", "store",
+                                      (unsigned)p->database.port, NULL, 0) != NULL;
 
-    for (int i = 0; i < 2 && told; i++) {
+    for (int i = 0; i < 2 && counted; i++) {
         MYSQL_RES *r = mysql_query(my, asked[i]) == 0 ? mysql_store_result(my) : NULL;
         MYSQL_ROW row = r ? mysql_fetch_row(r) : NULL;
-        told = row != NULL;
-        if (told)
+        counted = row != NULL;
+        if (counted)
             c->value[i ? FIGURE_CONNECTIONS : FIGURE_KEYS] = atoll(row[0]);
         mysql_free_result(r);
     }
-    if (!told)
+    if (!counted)
         printf("# %s\n", mysql_error(my));
     mysql_close(my);
-    return told;
+    return counted;
 }
 
 /* ---- Servers that print figures ---------------------------------------------------------------- */
@@ -178,7 +178,7 @@ static bool ask_redis(server *s, char *page, census *c)
            add_figure(page, "pubsub_channels", &v[FIGURE_WATCHES]);
 }
 
-static bool ask_zookeeper(place *p, char *page, census *c)
+static bool ask_zookeeper(scratch_store *p, char *page, census *c)
 {
     int64_t *v = c->value;
 
@@ -190,50 +190,51 @@ static bool ask_zookeeper(place *p, char *page, census *c)
 }
 
 /* A connection is a descriptor of the server's; it has some of its own, always as many. */
-static bool ask_etcd(place *p, char *page, census *c)
+static bool ask_etcd(scratch_store *p, char *page, census *c)
 {
     int64_t *v = c->value, ended = 0;
-    bool told = ensemble_page(&p->ensemble, 0, "/metrics", page, PAGE_MAX) > 0 &&
-                add_figure(page, "etcd_debugging_mvcc_keys_total", &v[FIGURE_KEYS]) &&
-                add_figure(page, "process_open_fds", &v[FIGURE_CONNECTIONS]) &&
-                add_figure(page, "etcd_debugging_lease_granted_total", &v[FIGURE_SESSIONS]) &&
-                add_figure(page, "etcd_debugging_lease_revoked_total", &ended) &&
-                add_figure(page, "etcd_debugging_mvcc_watcher_total", &v[FIGURE_WATCHES]);
+    bool counted = ensemble_page(&p->ensemble, 0, "/metrics", page, PAGE_MAX) > 0 &&
+                   add_figure(page, "etcd_debugging_mvcc_keys_total", &v[FIGURE_KEYS]) &&
+                   add_figure(page, "process_open_fds", &v[FIGURE_CONNECTIONS]) &&
+                   add_figure(page, "etcd_debugging_lease_granted_total", &v[FIGURE_SESSIONS]) &&
+                   add_figure(page, "etcd_debugging_lease_revoked_total", &ended) &&
+                   add_figure(page, "etcd_debugging_mvcc_watcher_total", &v[FIGURE_WATCHES]);
 
     v[FIGURE_SESSIONS] -= ended;
-    return told;
+    return counted;
 }
 
-static bool ask_servers(place *p, census *c)
+static bool ask_servers(scratch_store *p, census *c)
 {
     char *page = malloc(PAGE_MAX);
-    bool told = page != NULL;
+    bool counted = page != NULL;
 
-    for (int i = 0; told && i < REDLOCK_NODES; i++)
+    for (int i = 0; counted && i < REDLOCK_NODES; i++)
         if (p->node[i].pid)
-            told = ask_redis(&p->node[i], page, c);
-    if (told && p->redis.pid)
-        told = ask_redis(&p->redis, page, c);
-    if (told && p->ensemble.node[0].pid)
-        told = p->ensemble.kind == ENSEMBLE_ETCD ? ask_etcd(p, page, c) : ask_zookeeper(p, page, c);
+            counted = ask_redis(&p->node[i], page, c);
+    if (counted && p->redis.pid)
+        counted = ask_redis(&p->redis, page, c);
+    if (counted && p->ensemble.node[0].pid)
+        counted =
+            p->ensemble.kind == ENSEMBLE_ETCD ? ask_etcd(p, page, c) : ask_zookeeper(p, page, c);
     free(page);
-    return told;
+    return counted;
 }
 
-bool census_take(place *p, census *out)
+bool census_take(scratch_store *p, census *out)
 {
-    bool told;
+    bool counted;
 
     for (int i = 0; i < FIGURES; i++)
         out->value[i] = FIGURE_NONE;
     if (strcmp(p->engine, "sqlite") == 0)
-        told = ask_sqlite(p, out);
+        counted = ask_sqlite(p, out);
     else if (strcmp(p->engine, "postgresql") == 0)
-        told = ask_postgresql(p, out);
+        counted = ask_postgresql(p, out);
     else if (strcmp(p->engine, "mysql") == 0)
-        told = ask_mysql(p, out);
+        counted = ask_mysql(p, out);
     else
-        told = ask_servers(p, out);
+        counted = ask_servers(p, out);
     count_process(out);
-    return told;
+    return counted;
 }

@@ -1,8 +1,8 @@
-/* What there is, counted: in this process, and on the servers of a place. */
+/* What there is, counted: in this process, and on the servers of a store. */
 #ifndef DIBS_TESTS_CENSUS_H
 #define DIBS_TESTS_CENSUS_H
 
-#include "support/place.h"
+#include "support/scratch_store.h"
 
 #include <stdint.h>
 
@@ -27,10 +27,10 @@ typedef struct census {
 extern const char *const figure_names[FIGURES];
 
 /* False, with a line on stdout: the server does not tell. */
-bool census_take(place *p, census *out);
+bool census_take(scratch_store *p, census *out);
 
 /* SQLite looks for what has ended once a minute: that minute is over now, for handles that are opened after
  * this. False: it cannot be said. True on every other engine. */
-bool census_hasten(const place *p);
+bool census_hasten(const scratch_store *p);
 
 #endif

@@ -607,7 +607,7 @@ static dibs_options handle_options(void)
 
 /* What is written to memory: stays there as long as anybody has that store open. Cells get a store that goes
  * with the scene, so that its allocations can be counted. */
-dibs *stage_open(const place *p, const scene *s, dibs_error *err)
+dibs *stage_open(const scratch_store *p, const scene *s, dibs_error *err)
 {
     bool apart = s->need == NEEDS_CELLS && !p->can.across_processes;
     dibs_options o = handle_options();
@@ -707,7 +707,7 @@ const scene scenes[] = {
     {0},
 };
 
-bool scene_fits(const scene *s, const place *p)
+bool scene_fits(const scene *s, const scratch_store *p)
 {
     bool sql = strcmp(p->engine, "postgresql") == 0 || strcmp(p->engine, "mysql") == 0;
 

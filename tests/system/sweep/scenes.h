@@ -4,7 +4,7 @@
 #define DIBS_TESTS_SCENES_H
 
 #include "dibs.h"
-#include "support/place.h"
+#include "support/scratch_store.h"
 
 #define REQUEST_MS 200
 #define CONNECT_MS 1000
@@ -12,7 +12,7 @@
 #define LOCKS      3 /* "sweep-0" and on: what scenes lock */
 
 typedef struct stage {
-    const place *where;
+    const scratch_store *where;
     dibs *d, *second; /* the handle that is tested, and one that is in its way */
     /* What came of it. */
     int refused; /* calls that did not end as they should */
@@ -41,8 +41,8 @@ typedef struct scene {
 
 extern const scene scenes[]; /* ends with an empty one */
 
-bool scene_fits(const scene *s, const place *p);
+bool scene_fits(const scene *s, const scratch_store *p);
 
-dibs *stage_open(const place *p, const scene *s, dibs_error *err); /* NULL: it failed */
+dibs *stage_open(const scratch_store *p, const scene *s, dibs_error *err); /* NULL: it failed */
 
 #endif

@@ -3,7 +3,7 @@
 
 #include "state/attempt.h"
 
-static void kin_is_told_by_handle_and_number(void **state)
+static void kin_is_recognized_by_handle_and_number(void **state)
 {
     static const struct {
         const char *attempt, *other;
@@ -67,7 +67,7 @@ static void an_owner_is_private_by_the_name_of_its_handle(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    TEST(kin_is_told_by_handle_and_number),
+    TEST(kin_is_recognized_by_handle_and_number),
     TEST(an_owner_is_private_by_the_name_of_its_handle),
 };
 TESTS(attempt_tests, tests);

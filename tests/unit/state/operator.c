@@ -104,7 +104,7 @@ static void breaking_cuts_a_long_name(void **state)
     }
 }
 
-static void breaking_at_once_is_told(void **state)
+static void breaking_at_once_is_reported(void **state)
 {
     (void)state;
     lock("a");
@@ -172,7 +172,7 @@ static const struct CMUnitTest tests[] = {
     TEST(breaking_drops_what_lingers),
     TEST(breaking_says_who),
     TEST(breaking_cuts_a_long_name),
-    TEST(breaking_at_once_is_told),
+    TEST(breaking_at_once_is_reported),
     TEST(a_newer_attempt_is_not_sent_behind_waiters),
     TEST(a_waiter_that_is_gone_was_not_broken),
     TEST(the_first_fence_of_all_is_asked_too),

@@ -47,7 +47,7 @@ static void fail_every_call(const command *c)
     assert_true(n > 1);
 }
 
-static void a_failing_store_is_told(void **state)
+static void a_failing_store_is_reported(void **state)
 {
     static const char *const owners[] = {"a", "x", "new", "m", "b"};
     static const int64_t windows[] = {50, 0};
@@ -134,7 +134,7 @@ static void the_memory_store_is_the_plain_array(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    TEST(a_failing_store_is_told),
+    TEST(a_failing_store_is_reported),
     TEST(the_memory_store_is_the_plain_array),
 };
 TESTS(store_tests, tests);

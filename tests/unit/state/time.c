@@ -130,7 +130,7 @@ static void the_window_is_never_longer_than_the_lease(void **state)
     assert_woken(NULL, NULL);
 }
 
-static void a_missed_grant_is_told_by_the_next_sign_of_life(void **state)
+static void a_missed_grant_is_found_by_the_next_keep_alive(void **state)
 {
     uint64_t fence;
 
@@ -223,7 +223,7 @@ static const struct CMUnitTest tests[] = {
     TEST(a_hand_over_lasts_as_long_as_the_waiter_lived),
     TEST(a_dead_head_costs_its_window),
     TEST(the_window_is_never_longer_than_the_lease),
-    TEST(a_missed_grant_is_told_by_the_next_sign_of_life),
+    TEST(a_missed_grant_is_found_by_the_next_keep_alive),
     TEST(fences_grow_when_the_clock_goes_back),
     TEST(released_early_it_stays_taken),
     TEST(released_early_it_is_not_the_owners_either),

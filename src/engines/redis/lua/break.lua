@@ -4,7 +4,7 @@
 -- Take it from the holders. ARGV: by whom, 1 for at once.
 
 -- One that was given back belongs to nobody: nobody is to be told.
-local function tell_broken(h)
+local function notify_broken(h)
     if h[EXTRA] == 0 then
         publish(h, h[ATTEMPT])
     end
@@ -13,7 +13,7 @@ end
 local function drop_all_holders()
     local h = first_by(':x')
     while h do
-        tell_broken(h)
+        notify_broken(h)
         drop_holder(h)
         h = first_by(':x')
     end
@@ -36,12 +36,12 @@ local function ask_holders(fence)
         return {RELEASED, fence}
     end
     if solo then
-        tell_broken(solo)
+        notify_broken(solo)
     else
         for _, field in ipairs(call('ZRANGEBYSCORE', key .. ':f', '-inf', '(' .. text(fence))) do
             local packed = call('HGET', key .. ':h', field)
             if packed then
-                tell_broken(unpack_entry(packed))
+                notify_broken(unpack_entry(packed))
             end
         end
     end

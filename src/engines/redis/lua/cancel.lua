@@ -1,7 +1,7 @@
 --define SERVER ARGV[2]
 --include head.lua
 --include machine.lua
--- Leave the line; a grant that arrived meanwhile goes back too. ARGV: 0, owner and attempt.
+-- Leave the queue; a grant that arrived meanwhile goes back too. ARGV: 0, owner and attempt.
 local _, owner, attempt = struct.unpack('>dss', ARGV[1])
 
 local function cancel()

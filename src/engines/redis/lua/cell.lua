@@ -27,7 +27,7 @@
 
 local time = redis.call('TIME')
 local call, now, key = redis.call, time[1] * 1000000 + time[2], KEYS[1]
-local op, wanted, keep, fence_hi, fence_lo, up_hi, up_lo, minus, by_hi, by_lo, request_keep, tell =
+local op, wanted, keep, fence_hi, fence_lo, up_hi, up_lo, minus, by_hi, by_lo, request_keep, notify =
     struct.unpack(ASKED, ARGV[1])
 local stored = call('GETRANGE', key, 0, HEAD_SIZE - 1)
 local mark, version, floor_hi, floor_lo, written, expires, hi, lo, kind, stamp =
@@ -104,7 +104,7 @@ local function sign()
 end
 
 local function wake()
-    local marks = tell == 1 and call('SMEMBERS', key .. ':w') or {}
+    local marks = notify == 1 and call('SMEMBERS', key .. ':w') or {}
     for _, mark in ipairs(marks) do
         local handle, text = string.match(mark, '^(%S+) (.*)$')
         redis.pcall('PUBLISH', string.match(key, '^(.-):?{') .. ':wake:' .. handle, text)
@@ -231,9 +231,9 @@ end
 local function answered()
     local answer = ARGV[3] ~= '' and call('GET', key .. ':r:' .. ARGV[3])
     if answer then
-        local told_hi, told_lo, till = struct.unpack('>I4I4d', answer)
+        local answered_hi, answered_lo, till = struct.unpack('>I4I4d', answer)
         if till == 0 or till > now then
-            return told_hi, told_lo
+            return answered_hi, answered_lo
         end
     end
 end
@@ -250,9 +250,9 @@ local function remember()
 end
 
 local function count()
-    local told_hi, told_lo = answered()
-    if told_hi then
-        return say(there and stamp == ARGV[2] and DONE or ALREADY, told_hi, told_lo)
+    local answered_hi, answered_lo = answered()
+    if answered_hi then
+        return say(there and stamp == ARGV[2] and DONE or ALREADY, answered_hi, answered_lo)
     elseif there and stamp == ARGV[2] then
         return say(DONE)
     end

@@ -1,6 +1,6 @@
 --define SERVER ARGV[3]
 --include head.lua
--- Enter: take, or stand in line. ARGV: packed numbers, who, server. The numbers are lease, min_hold,
+-- Enter: take, or enter the queue. ARGV: packed numbers, who, server. The numbers are lease, min_hold,
 -- window, capacity, and 1 for all of the capacity.
 local lease, hold, window, wanted, kind = struct.unpack('>dddI4I4', ARGV[1])
 -- A marker that does not allow for this lease came with a slot from another server, or lacks the last change.
@@ -23,8 +23,8 @@ if mark == IDLE and kind == 1 and (capacity == wanted or capacity == 0) then
     end
     local packed = struct.pack(HEAD, HELD, now, now + lease, hold, till, wanted, fence) .. ARGV[2]
     if later then
-        local line = string.sub(stored or string.rep('\0', HEAD_AT - 1), 1, HEAD_AT - 1)
-        call('SET', key, line .. packed, 'PX', math.ceil((till - now) / 1000))
+        local queue = string.sub(stored or string.rep('\0', HEAD_AT - 1), 1, HEAD_AT - 1)
+        call('SET', key, queue .. packed, 'PX', math.ceil((till - now) / 1000))
     else
         call('SETRANGE', key, HEAD_OFFSET, packed)
     end
@@ -36,9 +36,9 @@ end
 local who = {0, 0, 0, 0, hold, struct.unpack(WHO, ARGV[2])}
 local weight = who[WEIGHT]
 
--- In line with a sign of life: at the end, or where the owner stands already (asked again, or
+-- Into the queue with a keep-alive: at the end, or where the owner is already (asked again, or
 -- resumed).
-local function stand_in_line(there)
+local function enter_queue(there)
     who[EXTRA] = window < lease and window or lease
     who[ENDS] = now + who[EXTRA]
     if there then
@@ -73,7 +73,7 @@ local function take_or_queue(rival)
         if rival then
             publish(rival, rival[ATTEMPT])
         end
-        return stand_in_line(there)
+        return enter_queue(there)
     end
     return {BUSY, 0, 0, until_expiry(), 0, in_way()}
 end
@@ -101,7 +101,7 @@ local function enter_again(mine)
     elseif weight <= mine[WEIGHT] then
         return resume(mine)
     end
-    drop_holder(mine) -- it needs more than the one that was given up: from the end of the line
+    drop_holder(mine) -- it needs more than the one that was given up: from the end of the queue
     serve_queue()
     return take_or_queue(find_holder(who[OWNER]))
 end

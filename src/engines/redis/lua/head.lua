@@ -3,7 +3,7 @@
 -- The record is one string at KEYS[1], numbers first and at fixed places, so that a common command
 -- reads few of them and writes only what changes:
 --
---   the line    number of waiters, last place, the place of its head (or one before that), when the
+--   the queue   number of waiters, last place, the place of its head (or one before that), when the
 --               head counts as dead
 --   a mark      what there is, see below
 --   the holder  since, ends and min_hold of the one who holds all of it
@@ -13,14 +13,14 @@
 --
 --   dibI   nobody holds it and nobody waits; numbers and name of a holder may be left over
 --   dibH   one holds all of it, and its fence is the last one; nobody waits
---   dibQ   the same, and there is a line
+--   dibQ   the same, and there is a queue
 --   dibX   anything else: several holders, one given back early, a lock that was broken once; with
 --          more numbers before `who`: used, number of holders, the holder's fence, 1 if it was
 --          given back early, broken fence, broken at, broken by
 --
 -- Holders that take a part are in key:h (field -> entry), key:x (by end of lease) and key:f (by
 -- fence). Waiters are in key:q, twice: place -> entry and 'o' .. owner -> place, a place being
--- eight bytes. Places are consecutive; who leaves the line makes a hole, which is skipped once.
+-- eight bytes. Places are consecutive; who leaves the queue makes a hole, which is skipped once.
 --
 -- PREFIX:busy is the set of the keys of all locks that somebody holds or waits for, which is what a
 -- listing reads. A script that makes an idle lock busy adds its key, one that makes it idle removes
@@ -44,11 +44,11 @@
 -- commands write with SETRANGE, whose reply is a number: that of SET would be a table. Nothing
 -- stays for ever: a day and a lease after its last use a lock is gone. By then the clock is far
 -- past its last fence, so that fences keep growing.
---define LINE '>I4ddd' HEAD '>I4ddddI4d' REST '>I4I4dddds' ENTRY '>dddddssssI4d' WHO '>ssssI4d'
---define LINE_HEAD '>I4dddI4ddddI4d' HEAD_AT 29 FENCE_AT 69 WHO_AT 77
+--define QUEUE '>I4ddd' HEAD '>I4ddddI4d' REST '>I4I4dddds' ENTRY '>dddddssssI4d' WHO '>ssssI4d'
+--define QUEUE_HEAD '>I4dddI4ddddI4d' HEAD_AT 29 FENCE_AT 69 WHO_AT 77
 --define HEAD_OFFSET '28' MARK_OFFSET '31' ENDS_OFFSET '40'
 --define QUIET 9 UNMARKED 10
---define IDLE 0x64696249 HELD 0x64696248 LINED 0x64696251 OTHER 0x64696258
+--define IDLE 0x64696249 HELD 0x64696248 WAITED_FOR 0x64696251 OTHER 0x64696258
 --define DAY 86400000000 HOUR 3600000000 BUSY_SET (KEYS[2]or(string.sub(key,1,string.find(key,'{',1,true)-1)..'busy'))
 
 local time = redis.call('TIME')

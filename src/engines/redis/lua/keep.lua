@@ -3,7 +3,7 @@
 -- A sign of life. ARGV: fence (0: a waiter), owner and attempt; lease.
 local name, lease = ARGV[1], ARGV[2] + 0
 
--- The common case: the only holder, in time, nobody in line.
+-- The common case: the only holder, in time, nobody in the queue.
 if mark == HELD and ends > now and till > now + lease + DAY
     and string.sub(stored, FENCE_AT, FENCE_AT - 1 + #name) == name then
     call('SETRANGE', key, ENDS_OFFSET, struct.pack('>d', now + lease))

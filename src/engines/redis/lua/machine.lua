@@ -6,12 +6,12 @@
 --define GRANTED 0 QUEUED 1 BUSY 2 LOST 3 BROKEN 4 RESUMED 5 MISMATCH 6 RELEASED 7
 --define SAME 0 NEWER 1 OLDER 2 FOREIGN 3
 
-if mark ~= IDLE and mark ~= HELD and mark ~= LINED and mark ~= OTHER then
+if mark ~= IDLE and mark ~= HELD and mark ~= WAITED_FOR and mark ~= OTHER then
     return redis.error_reply('NOTOURS the key holds something that is no lock')
 end
 local waiters, last_place, head_place = 0, 0, 0
 if stored then
-    waiters, last_place, head_place = struct.unpack(LINE, stored)
+    waiters, last_place, head_place = struct.unpack(QUEUE, stored)
 end
 local lock = {capacity, 0, 0, waiters, last_fence, last_place, 0, 0, till, ''}
 local solo = false
@@ -27,7 +27,7 @@ elseif mark ~= IDLE then
 end
 local was_busy = lock[HOLDERS] + lock[WAITERS] > 0
 local changed, first_holder, first_waiter = false, false, false
-local head -- of the line, once it was looked up
+local head -- of the queue, once it was looked up
 local first -- of the holders whose lease ends first, once it was looked up
 
 local function text(number)
@@ -213,7 +213,7 @@ local function publish(h, message)
     redis.pcall('PUBLISH', prefix .. ':wake:' .. handle, message)
 end
 
-local function tell_granted(h, floor)
+local function notify_granted(h, floor)
     publish(h, h[ATTEMPT] .. ' ' .. text(h[NUMBER]) .. ' ' .. text(floor))
 end
 
@@ -255,7 +255,7 @@ local function serve_queue()
             drop_waiter(w)
         elseif lock[USED] + w[WEIGHT] <= lock[CAPACITY] and not find_holder(w[OWNER]) then
             drop_waiter(w)
-            tell_granted(grant(w), floor_of(w))
+            notify_granted(grant(w), floor_of(w))
         else
             return
         end
@@ -283,7 +283,7 @@ end
 
 local function mark_of(r)
     if r[BROKEN_FENCE] == 0 and solo and solo[EXTRA] == 0 then
-        return r[WAITERS] == 0 and HELD or LINED
+        return r[WAITERS] == 0 and HELD or WAITED_FOR
     end
     return r[BROKEN_FENCE] == 0 and r[HOLDERS] == 0 and r[WAITERS] == 0 and IDLE or OTHER
 end
@@ -292,7 +292,7 @@ local function pack_record()
     local first = find_head()
     local r, h = lock, solo or {0, 0, 0, 0, 0}
     local new_mark = mark_of(r)
-    local packed = struct.pack(LINE_HEAD, r[WAITERS], r[LAST_PLACE], head_place,
+    local packed = struct.pack(QUEUE_HEAD, r[WAITERS], r[LAST_PLACE], head_place,
         first and first[ENDS] or 0, new_mark, h[SINCE], h[ENDS], h[MIN_HOLD], r[TILL], r[CAPACITY],
         r[LAST_FENCE])
     if new_mark == OTHER then

@@ -1,7 +1,7 @@
 -- The other common case: from one who held it whole to one who wants all of it, with nobody dead at
--- the head of the line. The same as the machine does, without the machine.
-if mine and mark == LINED and not quiet then
-    local waiters, last_place, place = struct.unpack(LINE, stored)
+-- the head of the queue. The same as the machine does, without the machine.
+if mine and mark == WAITED_FOR and not quiet then
+    local waiters, last_place, place = struct.unpack(QUEUE, stored)
     local first = string.sub(stored, 13, 20)
     local found = call('HMGET', key .. ':q', first, struct.pack('>d', place + 1))
     local head, second = found[1], found[2]
@@ -14,8 +14,8 @@ if mine and mark == LINED and not quiet then
         if alive > now and weight == capacity and (not second or next_alive > now) then
             local fence = last_fence < clock and clock or last_fence + 1
             call('HDEL', key .. ':q', first, 'o' .. owner)
-            call('SETRANGE', key, '0', struct.pack(LINE_HEAD, waiters - 1, last_place, place + 1,
-                next_alive, second and LINED or HELD, now, alive, hold, till, capacity, fence)
+            call('SETRANGE', key, '0', struct.pack(QUEUE_HEAD, waiters - 1, last_place, place + 1,
+                next_alive, second and WAITED_FOR or HELD, now, alive, hold, till, capacity, fence)
                 .. string.sub(head, 41))
             local number = string.format('%.0f', fence)
             redis.pcall('PUBLISH', string.match(key, '^(.-):?{') .. ':wake:'

@@ -2,10 +2,10 @@
 --include head.lua
 -- Give back and hand over. ARGV: fence, owner and attempt.
 local name = ARGV[1]
-local mine = (mark == HELD or mark == LINED) and ends > now and min_hold == 0
+local mine = (mark == HELD or mark == WAITED_FOR) and ends > now and min_hold == 0
     and till > now + DAY and string.sub(stored, FENCE_AT, FENCE_AT - 1 + #name) == name
 
--- The common case: the only holder, in time, nobody in line.
+-- The common case: the only holder, in time, nobody in the queue.
 if mine and mark == HELD then
     call('SETRANGE', key, MARK_OFFSET, 'I')
     call('SREM', BUSY_SET, key)

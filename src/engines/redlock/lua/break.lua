@@ -17,7 +17,7 @@ if live and (at_once == 1 or attempt == '') then
     owner, attempt, ends, live = '', '', 0, false
 end
 if not live then
-    tell_first()
+    notify_first()
 end
 save()
 return {live and BUSY or RELEASED, last}

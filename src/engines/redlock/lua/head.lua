@@ -42,11 +42,11 @@ local function save()
     end
 end
 
--- Hints: the handles that wait for this lock, by ticket (see vote.lua). They decide who is told that it is
+-- Hints: the handles that wait for this lock, by arrival (see vote.lua). They decide who is told that it is
 -- free and who is asked to wait a moment longer, and nothing else: without them, or with wrong ones, a vote
 -- is worth the same. They end by themselves when nobody has been turned away here for a while.
 --define HINTS key..':hints' WAKE string.sub(key,1,string.find(key,'{',1,true)-1)..'wake:'
---define MOMENT 10000 TELL_MOST 8
+--define MOMENT 10000 NOTIFY_MOST 8
 
 -- A handle as a number, exact in a double.
 local function number_of(handle)
@@ -55,10 +55,10 @@ end
 
 -- Tells one waiter, the first that listens, and keeps the vote for it for a moment. With min_hold it is told
 -- for how long the vote is still in the way.
-local function tell_first()
+local function notify_first()
     local left = live and ends - now or 0
     heir, kept = 0, 0
-    for _ = 1, wanted > now and TELL_MOST or 0 do
+    for _ = 1, wanted > now and NOTIFY_MOST or 0 do
         local first = call('ZRANGE', HINTS, 0, 0)[1]
         if not first then
             wanted = 0

@@ -5,7 +5,7 @@
 local verdict, gave = give_back()
 local answer = vote()
 if type(answer) == 'table' and gave then
-    tell_first()
+    notify_first()
     save()
 end
 return {verdict, answer}

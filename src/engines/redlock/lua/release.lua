@@ -3,7 +3,7 @@
 -- Give a vote back. Without attempt: the client of handle `giver` was told that this vote is kept for it, and has no use for it.
 if given == '' then
     if heir == number_of(giver) then
-        tell_first()
+        notify_first()
         save()
     end
     return LOST
@@ -11,7 +11,7 @@ end
 local verdict, gave = give_back()
 if gave then
     if how > 0 then
-        tell_first()
+        notify_first()
     end
     save()
 end

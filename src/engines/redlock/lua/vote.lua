@@ -1,5 +1,5 @@
 -- A vote. ARGV[1]: what the client proposes as fence, lease, min_hold, round, the longest lease that
--- any client may ask for, how often the client had dialled when it asked, 1 if it will wait, and its ticket (0: it
+-- any client may ask for, how often the client had dialled when it asked, 1 if it will wait, and its arrival (0: it
 -- has none yet); owner, attempt, "pid host".
 -- ARGV[2] and [3]: the keys of the node's marker and of the client's own mark, which ends with its handle.
 --define WAITING 3000000 HINTS_MOST 1000
@@ -10,7 +10,7 @@
 -- The marker says since when this node's memory reaches back without a gap (`born`, 0: for ever),
 -- and the longest lease. Votes given out before that may be forgotten here and still count
 -- elsewhere: until the last of them is over, the node does not vote.
-local proposal, lease, hold, number, longest, dialled, waits, ticket, who, try, more =
+local proposal, lease, hold, number, longest, dialled, waits, arrival, who, try, more =
     struct.unpack('>ddddddddsss', ARGV[1])
 
 local marker, gone = unpack(call('MGET', ARGV[2], ARGV[3]))
@@ -37,14 +37,14 @@ local function reserved()
     return not live and waits == 1 and kept > now and heir ~= number_of(me()) and kept - now
 end
 
--- Whoever waits leaves a hint, with a ticket: the fence of the vote that was in the way when it began to wait. So tickets need no
+-- Whoever waits leaves a hint, with its arrival: the fence of the vote that was in the way when it began to wait. So arrivals need no
 -- clock and are nearly the same on all nodes; their handles put those in order that came during the same hold. The rank of the
 -- hint is answered: those further back look again later.
 local function busy(left)
     local rank = 0
     if waits == 1 then
-        ticket = ticket > 0 and ticket or live and fence or last + 1
-        call('ZADD', HINTS, string.format('%.0f', ticket), me())
+        arrival = arrival > 0 and arrival or live and fence or last + 1
+        call('ZADD', HINTS, string.format('%.0f', arrival), me())
         call('ZREMRANGEBYRANK', HINTS, HINTS_MOST, -1)
         call('PEXPIRE', HINTS, WAITING / 1000)
         rank = call('ZRANK', HINTS, me()) or HINTS_MOST
@@ -53,7 +53,7 @@ local function busy(left)
             save()
         end
     end
-    return {BUSY, last, left, live and fence or 0, ticket, rank, live and number_of(attempt) or heir}
+    return {BUSY, last, left, live and fence or 0, arrival, rank, live and number_of(attempt) or heir}
 end
 
 -- A vote that is out is replaced by the same attempt, and by a newer one of the same handle: its caller

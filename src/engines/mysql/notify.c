@@ -34,16 +34,16 @@ static bool reserve(dibs__my_conn *c)
     return true;
 }
 
-void dibs__my_tell_note(dibs__my_conn *c, const dibs__sql_value *cells)
+void dibs__my_watcher_add(dibs__my_conn *c, const dibs__sql_value *cells)
 {
     if (reserve(c) && read_text(&cells[0], c->watcher[c->watcher_count].text) &&
         read_text(&cells[1], c->watcher[c->watcher_count].handle))
         c->watcher_count++;
 }
 
-void dibs__my_tell_all(dibs__my_conn *c, dibs__deadline until)
+void dibs__my_watchers_notify(dibs__my_conn *c, dibs__deadline until)
 {
-    dibs__sql_batch *b = &c->telling;
+    dibs__sql_batch *b = &c->notifying;
 
     if (c->watcher_count == 0 || c->base.broken)
         return;

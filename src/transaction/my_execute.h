@@ -1,6 +1,6 @@
-/* Statements on the caller's MYSQL (my_run.c). */
-#ifndef DIBS_TRANSACTION_MY_RUN_H
-#define DIBS_TRANSACTION_MY_RUN_H
+/* Statements on the caller's MYSQL (my_execute.c). */
+#ifndef DIBS_TRANSACTION_MY_EXECUTE_H
+#define DIBS_TRANSACTION_MY_EXECUTE_H
 
 #include "transaction/sql.h"
 
@@ -31,8 +31,9 @@ typedef enum dibs__tx_my_columns {
     DIBS__TX_MY_BYTES
 } dibs__tx_my_columns;
 
-dibs_status dibs__tx_my_run(MYSQL *m, const dibs__tx_my_statement *statement,
-                            dibs__tx_my_columns columns, dibs__tx_my_answer *out, dibs_error *err);
+dibs_status dibs__tx_my_execute(MYSQL *m, const dibs__tx_my_statement *statement,
+                                dibs__tx_my_columns columns, dibs__tx_my_answer *out,
+                                dibs_error *err);
 void dibs__tx_my_clear(dibs__tx_my_answer *answer);
 
 /* Is a transaction open? As far as the last answer told: an error tells nothing. */

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "kept.h"
+#include "survival.h"
 
 #include "support/calls.h"
 #include "support/test.h"
@@ -9,7 +9,7 @@
 
 static const dibs_counter_options request = {.request = "a request"};
 
-void kept_write(kept *k, dibs *d, const char *key)
+void survival_write(survival *k, dibs *d, const char *key)
 {
     dibs_once *o = NULL;
     dibs_value now = {0};
@@ -29,7 +29,7 @@ void kept_write(kept *k, dibs *d, const char *key)
     dibs_value_free(&now);
 }
 
-void kept_check(const kept *k, dibs *d)
+void survival_check(const survival *k, dibs *d)
 {
     dibs_once *o = NULL;
     dibs_value now = {0};

@@ -1,12 +1,12 @@
-/* A place for an engine, by name: a scratch file or private servers, and the URL that leads there.
+/* A store of an engine, by the engine's name: a scratch file or private servers, and the URL that leads there.
  *
- *     place p;
- *     const char *why = place_make(&p, "redis", 4000);   NULL: ready
+ *     scratch_store p;
+ *     const char *why = scratch_store_make(&p, "redis", 4000);   NULL: ready
  *     … dibs_open(p.url, …) …
- *     place_remove(&p);
+ *     scratch_store_remove(&p);
  */
-#ifndef DIBS_TESTS_PLACE_H
-#define DIBS_TESTS_PLACE_H
+#ifndef DIBS_TESTS_SCRATCH_STORE_H
+#define DIBS_TESTS_SCRATCH_STORE_H
 
 #include "dibs.h"
 #include "support/cluster.h"
@@ -17,7 +17,7 @@
 
 #define REDLOCK_NODES 5
 
-typedef struct place {
+typedef struct scratch_store {
     char name[16]; /* as it was asked for, without the number of nodes */
     char engine[16];
     char url[512];
@@ -31,23 +31,23 @@ typedef struct place {
     database database;
     ensemble ensemble;
     scratch folder;
-} place;
+} scratch_store;
 
 /* `name`: an engine's, or with a 3 behind it ("etcd3", "redlock3") for three nodes; without it an ensemble
  * has one and Redlock five. "sentinel": Redis with a replica that must acknowledge, found by its
- * sentinel. "cluster": three masters with a replica each that must acknowledge. `session_ms`: of ZooKeeper and etcd. NULL: ready. Else why not; place_remove is
+ * sentinel. "cluster": three masters with a replica each that must acknowledge. `session_ms`: of ZooKeeper and etcd. NULL: ready. Else why not; scratch_store_remove is
  * due in either case. */
-const char *place_make(place *p, const char *name, int session_ms);
+const char *scratch_store_make(scratch_store *p, const char *name, int session_ms);
 
-/* For a program's main: makes the place, or prints the TAP line that says why not: a skip, or a failure where
+/* For a program's main: makes the store, or prints the TAP line that says why not: a skip, or a failure where
  * servers are required. `code`: what to exit with then. */
-bool place_for_main(place *p, const char *name, int session_ms, int *code);
+bool scratch_store_for_main(scratch_store *p, const char *name, int session_ms, int *code);
 
 /* The URL with these ports instead of the servers' own, in their order: one for each. */
-void place_url(const place *p, const int ports[], char *out, size_t size);
+void scratch_store_url(const scratch_store *p, const int ports[], char *out, size_t size);
 /* How many servers it has that a client connects to, and their ports. */
-int place_ports(const place *p, int ports[REDLOCK_NODES]);
+int scratch_store_ports(const scratch_store *p, int ports[REDLOCK_NODES]);
 
-void place_remove(place *p); /* harmless on a zeroed struct */
+void scratch_store_remove(scratch_store *p); /* harmless on a zeroed struct */
 
 #endif

@@ -1,4 +1,4 @@
-"""A place for each engine that has cells, for scripts: a scratch file or a private server, and its URL."""
+"""A store of each engine that has cells, for scripts: a scratch file or a private server, and its URL."""
 
 import contextlib
 import os
@@ -136,15 +136,15 @@ def run_all(tests, title):
 def main(engine, *command):
     """Runs the command with $DIBS_URL, and $PORT where there is one; 77: that engine is not installed."""
     try:
-        place = make(engine)
+        store = make(engine)
     except databases.Missing as e:
         print(e, file=sys.stderr)
         return 77
     try:
-        return subprocess.run(command, env={**os.environ, 'DIBS_URL': place.url,
-                                            'PORT': str(getattr(place, 'port', ''))}).returncode
+        return subprocess.run(command, env={**os.environ, 'DIBS_URL': store.url,
+                                            'PORT': str(getattr(store, 'port', ''))}).returncode
     finally:
-        place.stop()
+        store.stop()
 
 
 if __name__ == '__main__':

@@ -2,7 +2,7 @@
  * follows; so each batch runs inside a savepoint, and a failed one is rolled back to it. SAVEPOINT,
  * the statements and RELEASE go out as one pipeline: one round trip when it goes well, two when it
  * fails. */
-#include "transaction/pg_run.h"
+#include "transaction/pg_execute.h"
 
 #include "core/error.h"
 
@@ -174,8 +174,8 @@ static dibs_status gone_status(PGconn *c, dibs_error *err)
                       "the connection is gone, and its transaction with it: %s", PQerrorMessage(c));
 }
 
-dibs_status dibs__tx_pg_run(PGconn *c, const dibs__tx_pg_statement list[], size_t count, bool ours,
-                            PGresult *results[], dibs_error *err)
+dibs_status dibs__tx_pg_execute(PGconn *c, const dibs__tx_pg_statement list[], size_t count,
+                                bool ours, PGresult *results[], dibs_error *err)
 {
     dibs_status status = DIBS_OK;
     bool gone = false;

@@ -129,89 +129,89 @@ dibs_status dibs__conn_slot_exchange(dibs__sql *e, dibs__conn_slot *conn_slot, d
 
 /* ---- Tries ----------------------------------------------------------------------------------- */
 
-size_t dibs__sql_run_group(const dibs__sql_run *r, size_t at)
+size_t dibs__sql_tasks_group(const dibs__sql_tasks *ts, size_t at)
 {
     size_t n = 1;
 
-    while (at + n < r->count && strcmp(r->task[at + n]->name, r->task[at]->name) == 0)
+    while (at + n < ts->count && strcmp(ts->task[at + n]->name, ts->task[at]->name) == 0)
         n++;
     return n;
 }
 
-static dibs_status try_until_done(dibs__sql_run *r, dibs_status (*way)(dibs__sql_run *))
+static dibs_status try_until_done(dibs__sql_tasks *ts, dibs_status (*way)(dibs__sql_tasks *))
 {
     for (int tries = 1;; tries++) {
-        dibs_status status = dibs__conn_slot_ready(r->e, r->conn_slot, r->until, r->err);
+        dibs_status status = dibs__conn_slot_ready(ts->e, ts->conn_slot, ts->until, ts->err);
         if (status == DIBS_OK)
-            status = way(r);
+            status = way(ts);
         else
-            r->conn_slot->again = false;
-        if (status == DIBS_OK || !r->conn_slot->again || tries == MOST_TRIES ||
-            dibs__now(r->e->base.env) >= r->until)
+            ts->conn_slot->again = false;
+        if (status == DIBS_OK || !ts->conn_slot->again || tries == MOST_TRIES ||
+            dibs__now(ts->e->base.env) >= ts->until)
             return status;
     }
 }
 
-static void forget_done(dibs__sql_run *r)
+static void forget_done(dibs__sql_tasks *ts)
 {
     size_t left = 0;
 
-    for (size_t i = 0; i < r->count; i++)
-        if (!r->task[i]->done)
-            r->task[left++] = r->task[i];
-    r->count = left;
+    for (size_t i = 0; i < ts->count; i++)
+        if (!ts->task[i]->done)
+            ts->task[left++] = ts->task[i];
+    ts->count = left;
 }
 
-void dibs__sql_run_locked(dibs__sql_run *r, size_t first, size_t count)
+void dibs__sql_tasks_mark_locked(dibs__sql_tasks *ts, size_t first, size_t count)
 {
     for (size_t i = first; i < first + count; i++)
-        r->task[i]->locked = true;
+        ts->task[i]->locked = true;
 }
 
-/* Those whose rows are locked are over for this run; all, if nobody knows whose it is. */
-static void put_aside(dibs__sql_run *r)
+/* Those whose rows are locked are left out; all, if the server does not say which. */
+static void skip_locked(dibs__sql_tasks *ts)
 {
     size_t left = 0;
     bool known = false;
 
-    for (size_t i = 0; i < r->count; i++)
-        known |= r->task[i]->locked;
-    for (size_t i = 0; i < r->count; i++) {
-        dibs__sql_task *t = r->task[i];
+    for (size_t i = 0; i < ts->count; i++)
+        known |= ts->task[i]->locked;
+    for (size_t i = 0; i < ts->count; i++) {
+        dibs__sql_task *t = ts->task[i];
         if (known && !t->locked) {
-            r->task[left++] = t;
+            ts->task[left++] = t;
             continue;
         }
         t->locked = true;
         t->status = DIBS_UNAVAILABLE;
-        if (!r->company)
-            dibs__sql_hint_stuck(r->e, t->hash, true);
+        if (!ts->company)
+            dibs__sql_hint_stuck(ts->e, t->hash, true);
     }
-    r->count = left;
+    ts->count = left;
 }
 
-static dibs_status do_both_ways(dibs__sql_run *r)
+static dibs_status do_both_ways(dibs__sql_tasks *ts)
 {
     for (;;) {
-        dibs_status status = try_until_done(r, dibs__sql_fast);
+        dibs_status status = try_until_done(ts, dibs__sql_fast);
 
-        forget_done(r);
-        if (status == DIBS_OK && r->count > 0)
-            status = try_until_done(r, dibs__sql_general);
-        forget_done(r);
-        if (status == DIBS_OK || !r->conn_slot->locked)
+        forget_done(ts);
+        if (status == DIBS_OK && ts->count > 0)
+            status = try_until_done(ts, dibs__sql_general);
+        forget_done(ts);
+        if (status == DIBS_OK || !ts->conn_slot->locked)
             return status;
-        put_aside(r);
-        if (r->count == 0)
+        skip_locked(ts);
+        if (ts->count == 0)
             return DIBS_OK;
     }
 }
 
-static void do_each_alone(dibs__sql_run *all)
+static void do_each_alone(dibs__sql_tasks *all)
 {
     for (size_t i = 0; i < all->count; i++) {
         dibs__sql_task *task = all->task[i];
-        dibs__sql_run one = *all;
+        dibs__sql_tasks one = *all;
         one.task = &task;
         one.count = 1;
         dibs_status status = do_both_ways(&one);
@@ -232,10 +232,10 @@ static int by_name(const void *a, const void *b)
     return order;
 }
 
-void dibs__sql_run_all(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__sql_task *tasks[],
-                       size_t count, dibs__deadline until, dibs_error *err)
+void dibs__sql_tasks_do(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__sql_task *tasks[],
+                        size_t count, dibs__deadline until, dibs_error *err)
 {
-    dibs__sql_run r = {
+    dibs__sql_tasks ts = {
         .e = e, .conn_slot = conn_slot, .task = tasks, .count = count, .until = until, .err = err};
     bool hasty = conn_slot->hasty, waits = conn_slot->patience > 0;
     dibs_status status;
@@ -247,19 +247,19 @@ void dibs__sql_run_all(dibs__sql *e, dibs__conn_slot *conn_slot, dibs__sql_task 
     }
     if (count > 1)
         qsort(tasks, count, sizeof tasks[0], by_name);
-    r.company = hasty || dibs__sql_run_group(&r, 0) < count;
-    if (r.company)
+    ts.company = hasty || dibs__sql_tasks_group(&ts, 0) < count;
+    if (ts.company)
         conn_slot->hasty = true;
     else if (!waits)
         dibs__conn_slot_waits(e, conn_slot, tasks[0]->hash);
-    status = do_both_ways(&r);
-    if (!r.company && !waits)
+    status = do_both_ways(&ts);
+    if (!ts.company && !waits)
         dibs__conn_slot_waited(e, conn_slot);
     conn_slot->hasty = hasty;
     if (status != DIBS_OK && status != DIBS_UNKNOWN && conn_slot->conn && count > 1) {
-        do_each_alone(&r);
+        do_each_alone(&ts);
         return;
     }
-    for (size_t i = 0; i < r.count; i++)
-        r.task[i]->status = status;
+    for (size_t i = 0; i < ts.count; i++)
+        ts.task[i]->status = status;
 }

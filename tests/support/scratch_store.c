@@ -1,4 +1,4 @@
-#include "support/place.h"
+#include "support/scratch_store.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 
 /* ---- What an engine is given ------------------------------------------------------------------ */
 
-static const char *make_sqlite(place *p)
+static const char *make_sqlite(scratch_store *p)
 {
     char file[400];
 
@@ -15,21 +15,21 @@ static const char *make_sqlite(place *p)
     return NULL;
 }
 
-static const char *make_memory(place *p)
+static const char *make_memory(scratch_store *p)
 {
-    snprintf(p->url, sizeof p->url, "memory:place");
+    snprintf(p->url, sizeof p->url, "memory:store");
     return NULL;
 }
 
-static const char *make_redis(place *p)
+static const char *make_redis(scratch_store *p)
 {
     return server_available() && server_start(&p->redis, NULL) == 0 ? NULL : "no redis-server";
 }
 
 /* The sentinel only tells where the master is: a server that a case stops is not to be replaced. */
-static const char *make_sentinel(place *p)
+static const char *make_sentinel(scratch_store *p)
 {
-    static const char patient[] = "sentinel down-after-milliseconds place 3600000\n";
+    static const char patient[] = "sentinel down-after-milliseconds store 3600000\n";
     const char *const plain[] = {"--repl-diskless-sync-delay", "0", NULL};
     char port[16];
 
@@ -38,20 +38,20 @@ static const char *make_sentinel(place *p)
     snprintf(port, sizeof port, "%d", p->redis.port);
     const char *const follows[] = {"--replicaof", "127.0.0.1", port, NULL};
     return server_start(&p->replica, follows) == 0 &&
-                   sentinel_start(&p->sentinel, "place", p->redis.port, 1, patient) == 0
+                   sentinel_start(&p->sentinel, "store", p->redis.port, 1, patient) == 0
                ? NULL
                : "no Sentinel";
 }
 
 /* Patient, for the same reason. */
-static const char *make_cluster(place *p)
+static const char *make_cluster(scratch_store *p)
 {
     return server_available() && cluster_start(&p->cluster, 3600000, NULL) == 0
                ? NULL
                : "no Redis Cluster";
 }
 
-static const char *make_redlock(place *p)
+static const char *make_redlock(scratch_store *p)
 {
     for (int i = 0; i < p->nodes; i++)
         if (!server_available() || server_start(&p->node[i], NULL) < 0)
@@ -59,7 +59,7 @@ static const char *make_redlock(place *p)
     return NULL;
 }
 
-static const char *make_postgresql(place *p)
+static const char *make_postgresql(scratch_store *p)
 {
     return database_available(DATABASE_POSTGRESQL) &&
                    database_start(&p->database, DATABASE_POSTGRESQL, NULL) == 0
@@ -68,16 +68,16 @@ static const char *make_postgresql(place *p)
 }
 
 /* A new MariaDB server has no database of a user's: it makes one when it starts. */
-static bool write_init(place *p, char *path, size_t size)
+static bool write_init(scratch_store *p, char *path, size_t size)
 {
     FILE *f = fopen(scratch_file(&p->folder, "init.sql", path, size), "w");
-    bool written = f && fputs("CREATE DATABASE IF NOT EXISTS place;\n", f) >= 0;
+    bool written = f && fputs("CREATE DATABASE IF NOT EXISTS store;\n", f) >= 0;
 
     return f && fclose(f) == 0 && written && chmod(p->folder.path, 0755) == 0 &&
            chmod(path, 0644) == 0;
 }
 
-static const char *make_mysql(place *p)
+static const char *make_mysql(scratch_store *p)
 {
     char option[512] = "--init-file=";
     size_t used = strlen(option);
@@ -90,7 +90,7 @@ static const char *make_mysql(place *p)
                : "no MariaDB";
 }
 
-static const char *make_zookeeper(place *p)
+static const char *make_zookeeper(scratch_store *p)
 {
     return ensemble_available(ENSEMBLE_ZOOKEEPER) &&
                    ensemble_start(&p->ensemble, ENSEMBLE_ZOOKEEPER, p->nodes, NULL) == 0
@@ -98,7 +98,7 @@ static const char *make_zookeeper(place *p)
                : "no ZooKeeper";
 }
 
-static const char *make_etcd(place *p)
+static const char *make_etcd(scratch_store *p)
 {
     return ensemble_available(ENSEMBLE_ETCD) &&
                    ensemble_start(&p->ensemble, ENSEMBLE_ETCD, p->nodes, NULL) == 0
@@ -109,24 +109,24 @@ static const char *make_etcd(place *p)
 /* `before` and `after`: of the URL, around the hosts. NULL: `make` has set the URL. */
 static const struct {
     const char *name;
-    const char *(*make)(place *p);
+    const char *(*make)(scratch_store *p);
     const char *before, *after;
     int nodes;
 } makers[] = {
     {"memory", make_memory, NULL, NULL, 1},
     {"sqlite", make_sqlite, NULL, NULL, 1},
     {"redis", make_redis, "redis://", "", 1},
-    {"sentinel", make_sentinel, "redis+sentinel://", "/place?wait=1&max_lease=86400000", 1},
+    {"sentinel", make_sentinel, "redis+sentinel://", "/store?wait=1&max_lease=86400000", 1},
     {"cluster", make_cluster, "redis+cluster://", "?wait=1&max_lease=86400000", 1},
     {"redlock", make_redlock, "redlock://", "", REDLOCK_NODES},
     {"postgresql", make_postgresql, "postgresql://postgres@", "/postgres", 1},
-    {"mysql", make_mysql, "mysql://root@", "/place", 1},
-    {"zookeeper", make_zookeeper, "zookeeper://", "/place?session=", 1},
-    {"etcd", make_etcd, "etcd://", "/place?session=", 1},
+    {"mysql", make_mysql, "mysql://root@", "/store", 1},
+    {"zookeeper", make_zookeeper, "zookeeper://", "/store?session=", 1},
+    {"etcd", make_etcd, "etcd://", "/store?session=", 1},
 };
 #define MAKERS (int)(sizeof makers / sizeof makers[0])
 
-static int maker_of(const place *p)
+static int maker_of(const scratch_store *p)
 {
     int i = 0;
 
@@ -137,7 +137,7 @@ static int maker_of(const place *p)
 
 /* ---- URLs ------------------------------------------------------------------------------------- */
 
-int place_ports(const place *p, int ports[REDLOCK_NODES])
+int scratch_store_ports(const scratch_store *p, int ports[REDLOCK_NODES])
 {
     int n = 0;
 
@@ -159,9 +159,9 @@ int place_ports(const place *p, int ports[REDLOCK_NODES])
     return n;
 }
 
-void place_url(const place *p, const int ports[], char *out, size_t size)
+void scratch_store_url(const scratch_store *p, const int ports[], char *out, size_t size)
 {
-    int mine[REDLOCK_NODES], count = place_ports(p, mine), m = maker_of(p);
+    int mine[REDLOCK_NODES], count = scratch_store_ports(p, mine), m = maker_of(p);
     size_t used;
 
     if (count == 0) {
@@ -177,7 +177,7 @@ void place_url(const place *p, const int ports[], char *out, size_t size)
 }
 
 /* New Redlock nodes vote, and a new guarded server grants, only after somebody has vouched for them. */
-static const char *vouch(const place *p)
+static const char *vouch(const scratch_store *p)
 {
     char vouched[sizeof p->url + 32];
     dibs *d = NULL;
@@ -190,9 +190,9 @@ static const char *vouch(const place *p)
     return status == DIBS_OK ? NULL : "the nodes do not answer";
 }
 
-/* ---- The place -------------------------------------------------------------------------------- */
+/* ---- The store -------------------------------------------------------------------------------- */
 
-static const char *find_engine(place *p, const char *name)
+static const char *find_engine(scratch_store *p, const char *name)
 {
     size_t length = strcspn(name, "3");
     const dibs_engine_info *e;
@@ -208,12 +208,12 @@ static const char *find_engine(place *p, const char *name)
     if (p->can.missing)
         return "this build is without that engine";
     if (maker_of(p) == MAKERS)
-        return "there is no place for it";
+        return "it has no store here";
     p->nodes = name[length] ? 3 : makers[maker_of(p)].nodes;
     return NULL;
 }
 
-const char *place_make(place *p, const char *name, int session_ms)
+const char *scratch_store_make(scratch_store *p, const char *name, int session_ms)
 {
     int ports[REDLOCK_NODES];
     const char *why;
@@ -228,14 +228,14 @@ const char *place_make(place *p, const char *name, int session_ms)
     why = makers[maker_of(p)].make(p);
     if (why)
         return why;
-    if (place_ports(p, ports) > 0)
-        place_url(p, ports, p->url, sizeof p->url);
+    if (scratch_store_ports(p, ports) > 0)
+        scratch_store_url(p, ports, p->url, sizeof p->url);
     return p->node[0].pid || p->sentinel.pid || p->cluster.node[0].pid ? vouch(p) : NULL;
 }
 
-bool place_for_main(place *p, const char *name, int session_ms, int *code)
+bool scratch_store_for_main(scratch_store *p, const char *name, int session_ms, int *code)
 {
-    const char *why = place_make(p, name, session_ms);
+    const char *why = scratch_store_make(p, name, session_ms);
 
     *code = why && server_required();
     if (*code)
@@ -245,7 +245,7 @@ bool place_for_main(place *p, const char *name, int session_ms, int *code)
     return !why;
 }
 
-void place_remove(place *p)
+void scratch_store_remove(scratch_store *p)
 {
     server_stop(&p->redis);
     server_stop(&p->replica);

@@ -3,7 +3,7 @@
  *
  * InnoDB answers some errors by rolling the whole transaction back, and an error does not carry the
  * server's status: after one, the server is asked whether the transaction is still there. */
-#include "transaction/my_run.h"
+#include "transaction/my_execute.h"
 
 #include "core/error.h"
 
@@ -224,8 +224,9 @@ static dibs_status read_answer(MYSQL *m, MYSQL_STMT *s, const dibs__tx_my_statem
     return fail(m, s, statement->ours, err);
 }
 
-dibs_status dibs__tx_my_run(MYSQL *m, const dibs__tx_my_statement *statement,
-                            dibs__tx_my_columns columns, dibs__tx_my_answer *out, dibs_error *err)
+dibs_status dibs__tx_my_execute(MYSQL *m, const dibs__tx_my_statement *statement,
+                                dibs__tx_my_columns columns, dibs__tx_my_answer *out,
+                                dibs_error *err)
 {
     MYSQL_STMT *s = mysql_stmt_init(m);
     dibs_status status;

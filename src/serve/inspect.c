@@ -72,7 +72,7 @@ static const http_field list_query[] = {
 static const http_answer list_answers[] = {{200, "Locks"}, {0}};
 static const http_answer inspect_answers[] = {{200, "Lock"}, {404, "Problem"}, {0}};
 
-const http_route serve_look_routes[] = {
+const http_route serve_inspect_routes[] = {
     {.method = "GET",
      .path = "/v1/locks",
      .verb = HTTP_READ,

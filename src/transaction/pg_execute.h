@@ -1,6 +1,6 @@
-/* Statements on the caller's PGconn, inside a savepoint (pg_run.c). */
-#ifndef DIBS_TRANSACTION_PG_RUN_H
-#define DIBS_TRANSACTION_PG_RUN_H
+/* Statements on the caller's PGconn, inside a savepoint (pg_execute.c). */
+#ifndef DIBS_TRANSACTION_PG_EXECUTE_H
+#define DIBS_TRANSACTION_PG_EXECUTE_H
 
 #include "transaction/sql.h"
 
@@ -18,8 +18,8 @@ dibs_status dibs__tx_pg_check(PGconn *c, dibs_error *err);
 /* Runs the statements in one round trip. DIBS_OK: results[i] is that of statement i; give all of
  * them to dibs__tx_pg_clear. Else all are NULL and the transaction is as before. `ours`: the
  * statements are our own, so that a missing table is one of ours. */
-dibs_status dibs__tx_pg_run(PGconn *c, const dibs__tx_pg_statement list[], size_t count, bool ours,
-                            PGresult *results[], dibs_error *err);
+dibs_status dibs__tx_pg_execute(PGconn *c, const dibs__tx_pg_statement list[], size_t count,
+                                bool ours, PGresult *results[], dibs_error *err);
 void dibs__tx_pg_clear(PGresult *results[], size_t count);
 
 /* Turns a failed result into a status and a message. */
