@@ -329,8 +329,9 @@ static void a_lease_that_the_marker_does_not_allow_for(void **state)
     longest_ms = 2 * LONGEST_MS;
     d = open_at(&s, "&guard=on");
     assert_int_equal(longest_of(&s), 2 * LONGEST_MS);
-    tell(&s,
-         "EVAL \"return redis.call('SETRANGE', 'dibs:server', 24, struct.pack('>d', 1500000))\" 0");
+    order(
+        &s,
+        "EVAL \"return redis.call('SETRANGE', 'dibs:server', 24, struct.pack('>d', 1500000))\" 0");
     assert_int_equal(longest_of(&s), LONGEST_MS);
     assert_status(unlock(expect_lock(d, "x", &patiently)), DIBS_OK);
     assert_int_equal(longest_of(&s), LONGEST_MS);
