@@ -59,7 +59,8 @@ static bool read_condition(http_exchange *x, uint64_t *version)
     if (strcmp(match ? match : none, "*") == 0)
         return true;
     if (none || !read_etag(match, version) || *version == 0)
-        return refuse(x, 400, "If-Match takes an ETag that was returned, or *; If-None-Match takes *");
+        return refuse(x, 400,
+                      "If-Match takes an ETag that was returned, or *; If-None-Match takes *");
     return true;
 }
 

@@ -408,7 +408,8 @@ static void refuse_absent(http_exchange *x, const char *id, dibs_op op)
     else if (serve_is_bound(id))
         serve_bound_refuse(x, id, "run");
     else
-        http_reply_problem(x, 400, DIBS_INVALID, "invalid run: send the text that begin returned, unchanged");
+        http_reply_problem(x, 400, DIBS_INVALID,
+                           "invalid run: send the text that begin returned, unchanged");
 }
 
 /* The run that the request names; NULL: it was answered. */
@@ -501,8 +502,8 @@ static void renew(http_exchange *x)
 
 /* ---- Routes ---------------------------------------------------------------------------------- */
 
-#define RUN                                                          \
-    {                                                                \
+#define RUN                                                             \
+    {                                                                   \
         "run", HTTP_TEXT, 1, 1024, "The run, as it was returned.", true \
     }
 #define RESULT                                                                                  \

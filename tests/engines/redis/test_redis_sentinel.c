@@ -217,7 +217,8 @@ static void a_sentinel_that_was_cut_off(void **state)
     d = expect_open(url, NULL);
     assert_status(unlock(expect_lock(d, "x", &at_once)), DIBS_OK);
     order(&w.sentinel[0], "ACL SETUSER default -publish");
-    order(&w.sentinel[0], "SENTINEL DEBUG publish-period 1000000000000000"); /* it corrects nobody */
+    order(&w.sentinel[0],
+          "SENTINEL DEBUG publish-period 1000000000000000"); /* it corrects nobody */
     order(&w.sentinel[0], "SENTINEL DEBUG info-period 1000000000000000");
     old = watched_master(&w);
     order(&w.node[old], "ACL SETUSER default -replicaof -slaveof");
@@ -308,10 +309,10 @@ static void the_least_rights_and_what_is_kept(void **state)
     watched_start(&w, NULL, NULL);
     for (int i = 0; i < WATCHED_SERVERS; i++) {
         order(&w.node[i], "ACL SETUSER locks on >secret ~dibs:* &dibs:* +@read +@write +@scripting "
-                         "+@connection +@pubsub +time +info +wait +role");
+                          "+@connection +@pubsub +time +info +wait +role");
         order(&w.sentinel[i],
-             "ACL SETUSER asks on >word +sentinel|get-master-addr-by-name +sentinel|master "
-             "+sentinel|sentinels +subscribe +auth +client|setname resetchannels &+switch-master");
+              "ACL SETUSER asks on >word +sentinel|get-master-addr-by-name +sentinel|master "
+              "+sentinel|sentinels +subscribe +auth +client|setname resetchannels &+switch-master");
     }
     watched_vouch(&w, "&wait=2");
     snprintf(url, sizeof url,
