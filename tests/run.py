@@ -242,8 +242,8 @@ def main():
     parser.add_argument('build', help='a meson build directory made with -Dtests=true')
     parser.add_argument('only', nargs='*', help='names (or patterns) of programs; default: all')
     parser.add_argument('--skip', action='append', default=[], metavar='NAME', help='leave this out')
-    parser.add_argument('--kind', choices=['c', 'script', 'quick'],
-                        help='only C programs, only scripts, or only what ./dev test --quick runs')
+    parser.add_argument('--kind', choices=['c', 'script', 'quick', 'unit'],
+                        help='only C programs, only scripts, only what ./dev test --quick runs, or only tests/unit')
     parser.add_argument('--jobs', type=int, default=3, help='programs side by side')
     parser.add_argument('--wrapper', default='', help='put before every C program, e.g. "valgrind -q"')
     parser.add_argument('--slow', type=int, default=1, metavar='N', help='multiply the time limits')

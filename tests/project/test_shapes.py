@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Builds of every shape: without any optional engine, and without each of them alone. All of them compile with warnings as
-errors, list what they lack with the package to install, say the same when such an engine is opened, and work.
+"""Builds of every shape: without any optional engine, without each of them alone, and without what serves HTTP. All of them
+compile with warnings as errors, list what they lack with the package to install, say the same when it is used, pass the unit
+tests, and work.
 
     test_shapes.py --build FOLDER --dibs COMMAND
 
@@ -13,6 +14,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -33,6 +35,8 @@ OPTIONS = {
     'etcd': (['etcd://127.0.0.1:1/x'], ['libnghttp2-dev', 'libprotobuf-c-dev', 'protobuf-c-compiler', 'libssl-dev']),
 }
 CLANG = ['zookeeper', 'etcd']
+# Searches through all states of a part that is the same in every shape; without optimisation they take minutes.
+SEARCHES = ['test_model', 'test_cell_model', 'test_driver', 'test_reader', 'test_dispatch']
 CONFIGURE = '. scripts/packages.sh && . scripts/build.sh && configure_in "$@"'
 
 CONSUMER = r'''
@@ -66,13 +70,14 @@ def command(*words, **more):
 
 def build(folder, compiler, without, *targets):
     """-Dengine=enabled for the others: a package that is not there must not make the shape smaller. The lab of one shape is
-    without its shop."""
+    without its shop. With `http` in `without` nothing is there that serves HTTP."""
     if not shutil.which(compiler):
         raise databases.Missing('%s is not installed' % compiler)
     env = dict(os.environ, CC=compiler)
     options = ['-D%s=%s' % (name, 'disabled' if name in without else 'enabled') for name in OPTIONS]
-    command('bash', '-c', CONFIGURE, 'bash', folder, '-Dbuildtype=plain', '-Dwerror=true',
-            '-Dshop=%s' % ('disabled' if 'etcd' in without else 'enabled'), *options, env=env)
+    options += ['-Dserve=%s' % ('disabled' if 'http' in without else 'enabled'),
+                '-Dshop=%s' % ('disabled' if {'http', 'etcd'} & set(without) else 'enabled')]
+    command('bash', '-c', CONFIGURE, 'bash', folder, '-Dbuildtype=plain', '-Dwerror=true', '-Dtests=true', *options, env=env)
     command('ninja', '--quiet', '-j2', '-C', folder, *targets, env=env)
 
 
@@ -110,15 +115,23 @@ def check_working(dibs, without):
         assert 'sqlite' in without or command(*words) == 'in here\n'
 
 
+def check_units(folder):
+    said = command(sys.executable, ROOT / 'tests/run.py', folder, '--kind', 'unit', *[w for s in SEARCHES for w in ('--skip', s)])
+    passed = int(re.search(r'^(\d+) passed, 0 failed', said, re.MULTILINE).group(1))
+    assert passed > 150, said
+
+
 def one_missing(folder, name):
     folder = folder / ('no-' + name)
-    build(folder, 'clang' if name in CLANG else 'gcc', [name], 'src/cli/dibs')
+    build(folder, 'clang' if name in CLANG else 'gcc', [name], 'src/cli/dibs', 'unit')
+    check_units(folder)
     for check in check_engines, check_opening, check_working:
         check(folder / 'src/cli/dibs', [name])
 
 
 def smallest(folder):
     build(folder / 'smallest', 'gcc', list(OPTIONS))
+    check_units(folder / 'smallest')
     for check in check_engines, check_opening, check_working:
         check(folder / 'smallest/src/cli/dibs', list(OPTIONS))
 
@@ -130,6 +143,17 @@ def smallest_describes(folder, dibs):
 
     said, known = features(engines_of(folder / 'smallest/src/cli/dibs')), features(engines_of(dibs))
     assert said == known, [(said[s], known[s]) for s in known if said.get(s) != known[s]]
+
+
+def no_http(folder):
+    """In the folder of the smallest: only what serves HTTP is left out, and put back by the next run."""
+    folder = folder / 'smallest'
+    build(folder, 'gcc', [*OPTIONS, 'http'], 'src/cli/dibs', 'unit')
+    check_units(folder)
+    for name in 'serve', 'gateway':
+        done = subprocess.run([folder / 'src/cli/dibs', name], capture_output=True, text=True)
+        assert done.returncode == 64 and 'built without dibs ' + name in done.stderr and \
+            all(p in done.stderr for p in ('libmicrohttpd-dev', 'libgnutls28-dev')), (name, done.returncode, done.stderr)
 
 
 def smallest_static(folder):
@@ -156,7 +180,8 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     return tap.run([('without any optional engine', smallest, folder),
                     ('what it says of the engines that it lacks', smallest_describes, folder, o.dibs),
-                    ('a program linked with its archive', smallest_static, folder)] +
+                    ('a program linked with its archive', smallest_static, folder),
+                    ('without what serves HTTP', no_http, folder)] +
                    [('without ' + name, one_missing, folder, name) for name in OPTIONS])
 
 
