@@ -74,7 +74,7 @@ class Report:
         self.cells = cells
         self.ours = {(r['engine'], r['fault']): r for r in cells if r['lock'] == 'dibs'}
         self.peers = [r for r in cells if r['lock'] != 'dibs']
-        self.faults = [f for f in faults.FAULTS if any((e, f.name) in self.ours for e in (*faults.ALL, *faults.COUNTED))]
+        self.faults = faults.FAULTS
         self.engines = [*faults.ALL, *(e for e in faults.COUNTED if any(e == r['engine'] for r in self.ours.values()))]
 
     def sums(self):
