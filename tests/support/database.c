@@ -268,6 +268,21 @@ int database_start(database *d, database_kind kind, const char *const extra[])
     return -1;
 }
 
+int database_make(const database *d, const char *name)
+{
+    char program[256], port[16];
+    char *args[] = {program,      (char *)"-h",    (char *)"127.0.0.1", (char *)"-p", port,
+                    (char *)"-U", (char *)d->user, (char *)name,        NULL};
+    int status = -1;
+    pid_t pid;
+
+    if (!find_program(d->kind, "createdb", program, sizeof program))
+        return -1;
+    snprintf(port, sizeof port, "%d", d->port);
+    pid = spawn(d, args);
+    return pid > 0 && waitpid(pid, &status, 0) == pid && status == 0 ? 0 : -1;
+}
+
 void database_need(database *d, database_kind kind, const char *const extra[])
 {
     memset(d, 0, sizeof *d);

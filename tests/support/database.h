@@ -37,7 +37,10 @@ bool database_available(database_kind kind);
  * 0, or -1 with a message on stderr. */
 int database_start(database *d, database_kind kind, const char *const extra[]);
 
-/* The same inside a cmocka test: skips it where there is no server, fails it where there must be
+/* PostgreSQL: an empty database. 0 or -1. */
+int database_make(const database *d, const char *name);
+
+/* The same as database_start inside a cmocka test: skips it where there is no server, fails it where there must be
  * one. */
 void database_need(database *d, database_kind kind, const char *const extra[]);
 

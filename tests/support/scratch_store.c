@@ -59,10 +59,12 @@ static const char *make_redlock(scratch_store *p)
     return NULL;
 }
 
+/* Not the database that handles sleep in (engines/postgresql/wake.c). */
 static const char *make_postgresql(scratch_store *p)
 {
     return database_available(DATABASE_POSTGRESQL) &&
-                   database_start(&p->database, DATABASE_POSTGRESQL, NULL) == 0
+                   database_start(&p->database, DATABASE_POSTGRESQL, NULL) == 0 &&
+                   database_make(&p->database, "place") == 0
                ? NULL
                : "no PostgreSQL";
 }
@@ -119,7 +121,7 @@ static const struct {
     {"sentinel", make_sentinel, "redis+sentinel://", "/store?wait=1&max_lease=86400000", 1},
     {"cluster", make_cluster, "redis+cluster://", "?wait=1&max_lease=86400000", 1},
     {"redlock", make_redlock, "redlock://", "", REDLOCK_NODES},
-    {"postgresql", make_postgresql, "postgresql://postgres@", "/postgres", 1},
+    {"postgresql", make_postgresql, "postgresql://postgres@", "/place", 1},
     {"mysql", make_mysql, "mysql://root@", "/store", 1},
     {"zookeeper", make_zookeeper, "zookeeper://", "/store?session=", 1},
     {"etcd", make_etcd, "etcd://", "/store?session=", 1},

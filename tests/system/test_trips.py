@@ -238,7 +238,8 @@ def hand_over_once(store, proxy, one, other):
 
 
 def count_hand_overs(args):
-    """PostgreSQL: each is one statement in one round trip, once the handle knows that there is a queue."""
+    """PostgreSQL: each is one round trip, once the handle knows that there is a queue. What wakes the other goes
+    along with the hand-over."""
     store = scratch_stores.make('postgresql')
     proxy, steppers = Proxy(store.port), []
     try:

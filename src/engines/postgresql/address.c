@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define DEFAULT_CONNECTIONS 4
+#define DEFAULT_WAKE_DB     "postgres" /* every server has it, and mostly nobody works in it */
 
 /* ---- Keywords -------------------------------------------------------------------------------- */
 
@@ -126,6 +127,7 @@ static bool good_prefix(const char *prefix)
 static dibs_status take_own_parameters(dibs__pg_address *p, dibs__url *url, dibs_error *err)
 {
     const char *prefix = dibs__url_take(url, "table_prefix");
+    const char *wake_db = dibs__url_take(url, "wake_db");
 
     p->connections = DEFAULT_CONNECTIONS;
     if (!prefix)
@@ -137,6 +139,10 @@ static dibs_status take_own_parameters(dibs__pg_address *p, dibs__url *url, dibs
             "perhaps after 'schema.'",
             prefix);
     strcpy(p->prefix, prefix);
+    if (wake_db && strlen(wake_db) >= sizeof p->wake_db)
+        return dibs__fail(err, DIBS_INVALID,
+                          "parameter wake_db in the URL: no database has so long a name");
+    strcpy(p->wake_db, wake_db ? wake_db : DEFAULT_WAKE_DB);
     return dibs__url_take_number(url, "connections", 2, DIBS__SQL_CONNECTIONS, &p->connections,
                                  err);
 }
@@ -197,9 +203,10 @@ dibs_status dibs__pg_address_read(dibs__pg_address *p, dibs__url *url, dibs_erro
     if (status == DIBS_OK)
         status = take_own_parameters(p, url, err);
     if (status == DIBS_OK)
-        status = dibs__url_all_taken(
-            url, "table_prefix, connections, and libpq's own (sslmode, host, application_name, …)",
-            err);
+        status = dibs__url_all_taken(url,
+                                     "table_prefix, connections, wake_db, and libpq's own "
+                                     "(sslmode, host, application_name, …)",
+                                     err);
     if (status == DIBS_OK)
         status = add(p, "fallback_application_name", "dibs", err);
     p->detached = may_look_up(p);
@@ -207,16 +214,31 @@ dibs_status dibs__pg_address_read(dibs__pg_address *p, dibs__url *url, dibs_erro
     return status;
 }
 
+/* `database` NULL: the same. */
+static bool copy(dibs__pg_address *to, const dibs__pg_address *from, const char *database)
+{
+    bool good = true;
+
+    memset(to, 0, sizeof *to);
+    for (size_t i = 0; i < from->count && good; i++)
+        if (!database || strcmp(from->keyword[i], "dbname") != 0)
+            good = add(to, from->keyword[i], from->value[i], NULL) == DIBS_OK;
+    if (good && database)
+        good = add(to, "dbname", database, NULL) == DIBS_OK;
+    if (!good)
+        dibs__pg_address_fini(to);
+    return good;
+}
+
 bool dibs__pg_address_copy(dibs__pg_address *to, const dibs__pg_address *from)
 {
-    memset(to, 0, sizeof *to);
-    for (size_t i = 0; i < from->count; i++) {
-        if (add(to, from->keyword[i], from->value[i], NULL) != DIBS_OK) {
-            dibs__pg_address_fini(to);
-            return false;
-        }
-    }
-    return true;
+    return copy(to, from, NULL);
+}
+
+bool dibs__pg_address_elsewhere(dibs__pg_address *to, const dibs__pg_address *from,
+                                const char *database)
+{
+    return copy(to, from, database);
 }
 
 void dibs__pg_address_fini(dibs__pg_address *p)

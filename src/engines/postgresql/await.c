@@ -16,7 +16,7 @@ dibs_status dibs__pg_watch(dibs__engine *base, const char *key, uint64_t version
     dibs_status status;
 
     *out = NULL;
-    dibs__pg_listen(&e->sql, until);
+    dibs__pg_listen_cells(e, until);
     status = dibs__sql_cell_mark(&e->sql, key, version, until, &same, err);
     if (status == DIBS_OK && !same)
         base->sink->changed(base->sink, dibs__hash(key));

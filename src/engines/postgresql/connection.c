@@ -103,10 +103,10 @@ static dialling *dialling_new(const dibs__pg_address *address, int64_t span)
 }
 
 /* As PQconnectStartParams and dial_until together. `late`: it took too long, and is left to others. */
-static PGconn *dial_detached(dibs__pg *e, dibs__deadline until, bool *done, bool *late)
+static PGconn *dial_detached(const dibs__env *env, const dibs__pg_address *address,
+                             dibs__deadline until, bool *done, bool *late)
 {
-    const dibs__env *env = e->sql.base.env;
-    dialling *d = dialling_new(&e->address, until - dibs__now(env));
+    dialling *d = dialling_new(address, until - dibs__now(env));
     dibs__detached *a = d ? dibs__detached_start(run, drop, d, -1) : NULL;
     PGconn *pg;
 
@@ -126,16 +126,23 @@ static PGconn *dial_detached(dibs__pg *e, dibs__deadline until, bool *done, bool
     return pg;
 }
 
-dibs_status dibs__pg_dial(dibs__pg *e, dibs__deadline until, PGconn **out, dibs_error *err)
+dibs_status dibs__pg_dial(dibs__pg *e, const char *database, dibs__deadline until, PGconn **out,
+                          dibs_error *err)
 {
+    const dibs__env *env = e->sql.base.env;
+    dibs__pg_address there = {0};
+    const dibs__pg_address *address = database ? &there : &e->address;
     bool done = false, late = false;
     dibs_status status = DIBS_OK;
     PGconn *pg;
 
+    if (database && !dibs__pg_address_elsewhere(&there, &e->address, database))
+        return dibs__fail(err, DIBS_NO_MEMORY, "postgresql: out of memory");
     if (e->address.detached)
-        pg = dial_detached(e, until, &done, &late);
-    else if ((pg = PQconnectStartParams(e->address.keyword, e->address.value, 0)) != NULL)
-        done = dial_until(e->sql.base.env, pg, until);
+        pg = dial_detached(env, address, until, &done, &late);
+    else if ((pg = PQconnectStartParams(address->keyword, address->value, 0)) != NULL)
+        done = dial_until(env, pg, until);
+    dibs__pg_address_fini(&there);
     if (late)
         return dibs__fail(
             err, DIBS_UNAVAILABLE,
@@ -270,6 +277,7 @@ static dibs_status set_up(dibs__pg_conn *c, dibs__deadline until, dibs_error *er
     if (status == DIBS_OK) {
         pthread_mutex_lock(&e->listen_mutex);
         e->pooled = c->pooled;
+        dibs__pg_wake_learn(e, c->pg);
         pthread_mutex_unlock(&e->listen_mutex);
     }
     return status;
@@ -284,7 +292,7 @@ dibs_status dibs__pg_connect(dibs__sql *e, dibs__deadline until, dibs__sql_conn 
     if (!c)
         return dibs__fail(err, DIBS_NO_MEMORY, "postgresql: out of memory");
     c->base.e = e;
-    status = dibs__pg_dial((dibs__pg *)e, until, &c->pg, err);
+    status = dibs__pg_dial((dibs__pg *)e, NULL, until, &c->pg, err);
     if (status == DIBS_OK)
         status = set_up(c, until, err);
     if (status != DIBS_OK) {
@@ -327,8 +335,7 @@ dibs_status dibs__pg_end_strays(dibs__sql_conn *base, const uint64_t keys[], siz
         left / 4 * 3; /* so that the refusal comes in time, and this session is not given up, too */
     snprintf(sql, sizeof sql, terminate, (long long)(left > 0 ? left / DIBS__MS + 1 : 1), list,
              list);
-    if (PQpipelineStatus(c->pg) != PQ_PIPELINE_OFF)
-        PQexitPipelineMode(c->pg);
+    dibs__pg_leave_pipeline(c, until);
     res = dibs__pg_simple(env, c->pg, sql, until, err);
     PQclear(res);
     if (res)
@@ -349,6 +356,7 @@ void dibs__pg_disconnect(dibs__sql_conn *base)
     PQfinish(c->pg);
     free(c->args);
     free(c->expect);
+    free(c->bell);
     free(c);
 }
 

@@ -146,8 +146,10 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
         "pid = w.pid, wake = w.wake, weight = w.weight, lease = w.lease, min_hold = w.min_hold, "
         "since = w.now, expires = w.alive_until, listed = greatest(k.listed, 1) "
         "FROM w WHERE k.name = $1 RETURNING k.waiters, w.wake, w.attempt, w.next, "
-        "CASE WHEN w.wake <> $4 THEN pg_notify('dibs_' || encode(w.wake, 'escape'), "
-        "encode(w.attempt, 'escape') || ' ' || w.next || ' ' || w.next)::text END, "
+        "CASE WHEN position($4 IN w.wake) = 1 THEN NULL WHEN position('.'::bytea IN w.wake) = 0 "
+        "THEN pg_notify('dibs_' || encode(w.wake, 'escape'), "
+        "encode(w.attempt, 'escape') || ' ' || w.next || ' ' || w.next)::text "
+        "ELSE set_config('dibs.bell', encode(w.wake, 'escape'), $6::text::boolean) END, "
         "set_config('synchronous_commit', $5, true)",
     [DIBS__SQL_JOIN] =
         "WITH k AS (UPDATE {lock} l SET waiters = l.waiters + 1, place = l.place + 1, "
@@ -175,7 +177,7 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
         "WITH l AS MATERIALIZED (SELECT held, expires, first_place, owner, host, pid FROM {lock} "
         "WHERE name = $1 FOR UPDATE), "
         "n AS MATERIALIZED (SELECT l.*, {now} AS now FROM l), "
-        "t AS (UPDATE {waiter} w SET alive_until = n.now + w.span FROM n "
+        "t AS (UPDATE {waiter} w SET alive_until = n.now + w.span, wake = $5 FROM n "
         "WHERE w.ctid = ANY (ARRAY(" TOUCHED ")) "
         "AND w.attempt = ANY ($3) AND w.alive_until > n.now "
         "AND n.held IS NOT NULL AND n.expires > n.now RETURNING w.attempt, w.place) "
@@ -210,6 +212,12 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
         "SELECT pg_notify('dibs_' || encode($1::bytea, 'escape'), encode($2::bytea, 'escape'))",
 
     [DIBS__SQL_CLOCK] = "SELECT {now}",
+    [DIBS__SQL_FIND] =
+        "SELECT u.attempt, x.fence FROM unnest($1::bytea[], $2::bytea[], $3::bytea[]) "
+        "AS u (name, owner, attempt) CROSS JOIN LATERAL (SELECT held AS fence FROM {lock} "
+        "WHERE name = u.name AND attempt = u.attempt AND held IS NOT NULL "
+        "UNION ALL SELECT 0 FROM {holder} h "
+        "WHERE h.name = u.name AND h.owner = u.owner AND h.attempt = u.attempt OFFSET 0) x",
     [DIBS__SQL_SHOW_HOLDERS] = "SELECT " HOLDER " FROM {holder} WHERE name = $1 ORDER BY fence",
     [DIBS__SQL_SHOW_WAITERS] = "SELECT " WAITER " FROM {waiter} WHERE name = $1 ORDER BY place",
     [DIBS__SQL_LIST_LOCKS] =
@@ -293,6 +301,20 @@ static const char *const patterns[DIBS__PG_TEXTS] = {
         "WHERE " IS_THERE " AND c.version = $2 AND c.waited <> 0",
     [DIBS__SQL_CELL_REAP] = REAPED("{cell}", "reap", " AND version < {now}"),
     [DIBS__SQL_REQUEST_REAP] = REAPED("{request}", "expires", ""),
+
+    /* A member of the same role, so that nothing is refused; and no other session that has got the number since. */
+    [DIBS__PG_RING] =
+        "SELECT pg_cancel_backend(a.pid) FROM pg_stat_get_activity($1::bigint::integer) a "
+        "WHERE (extract(epoch FROM a.backend_start) * 1000000)::bigint = $2 "
+        "AND pg_has_role(a.usesysid, 'MEMBER')",
+
+    /* The one that the hand-over before it has left in the session, if it did. */
+    [DIBS__PG_RING_NEXT] =
+        "SELECT set_config('dibs.bell', '', false), (SELECT count(pg_cancel_backend(a.pid)) "
+        "FROM pg_stat_get_activity(nullif(split_part(c.bell, '.', 2), '')::integer) a "
+        "WHERE c.bell <> '' AND (extract(epoch FROM a.backend_start) * 1000000)::bigint "
+        "= nullif(split_part(c.bell, '.', 3), '')::bigint AND pg_has_role(a.usesysid, 'MEMBER')) "
+        "FROM (SELECT coalesce(current_setting('dibs.bell', true), '') AS bell OFFSET 0) c",
 
     [DIBS__PG_HOLDER_DROP_ONE] = "DELETE FROM {holder} WHERE name = $1 AND fence = $2",
     [DIBS__PG_WAITER_DROP_ONE] = "DELETE FROM {waiter} WHERE name = $1 AND place = $2",

@@ -132,7 +132,7 @@ dibs_status dibs__pg_examine(const dibs__open_request *request, dibs__facts *out
     e->sql.base.env = request->env;
     status = dibs__pg_address_read(&e->address, request->url, err);
     if (status == DIBS_OK)
-        status = dibs__pg_dial(e, request->until, &pg, err);
+        status = dibs__pg_dial(e, NULL, request->until, &pg, err);
     until = dibs__after(request->env, DIBS__EXAMINE_SPAN);
     if (status == DIBS_OK && (status = ask(e, pg, until, out, &own)) == DIBS_OK)
         dibs__facts_measure(out, request->env, until, select_one, &(exchange){e, pg, until});

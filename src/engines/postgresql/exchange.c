@@ -15,6 +15,7 @@
 #include "core/error.h"
 
 #include <endian.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,8 @@
 #define MOST_CELLS 32
 
 #define GRACE (200 * DIBS__MS) /* for a rollback after the caller's deadline */
+
+#define WAKE_ARG 5 /* where JOIN, WAITER_ADD and WAITER_SET have it */
 
 #define OID_BYTEA 17
 #define OID_INT8  20
@@ -203,6 +206,67 @@ static int statement_of(dibs__sql_op op, dibs__sql_value v[2])
     return op == DIBS__SQL_HOLDER_DROP ? DIBS__PG_HOLDER_DROP_ONE : DIBS__PG_WAITER_DROP_ONE;
 }
 
+/* ---- Whose session is to be woken ------------------------------------------------------------ */
+
+static bool reserve_bell(dibs__pg_conn *c)
+{
+    size_t room = c->bell_room ? c->bell_room * 2 : 4;
+    dibs__pg_bell *larger;
+
+    if (c->bells < c->bell_room)
+        return true;
+    larger = realloc(c->bell, room * sizeof *larger);
+    if (!larger)
+        return false;
+    c->bell = larger;
+    c->bell_room = room;
+    return true;
+}
+
+/* False: it is woken in another way, or not by us. Without memory it finds out at its next keep-alive. */
+static bool note_bell(dibs__pg_conn *c, const dibs__sql_value *wake)
+{
+    char text[DIBS__WAKE_SIZE];
+    dibs__pg_bell bell;
+    const char *dot;
+
+    dibs__sql_read_text(wake, text, sizeof text);
+    dot = strchr(text, '.');
+    if (!dot || sscanf(dot, ".%" SCNd64 ".%" SCNd64, &bell.pid, &bell.start) != 2)
+        return false;
+    if (reserve_bell(c))
+        c->bell[c->bells++] = bell;
+    return true;
+}
+
+/* The new holder's. */
+static void note_handed(dibs__pg_conn *c, const dibs__sql_value *wake)
+{
+    char text[DIBS__WAKE_SIZE];
+
+    dibs__sql_read_text(wake, text, sizeof text);
+    c->rings = !dibs__sql_is_ours(c->base.e, text) && note_bell(c, wake);
+}
+
+static bool enters_queue(dibs__sql_op op)
+{
+    return op == DIBS__SQL_JOIN || op == DIBS__SQL_WAITER_ADD || op == DIBS__SQL_WAITER_SET;
+}
+
+/* A waiter of ours: whoever wakes it must find the session that sleeps. */
+static void name_sleeper(dibs__pg_conn *c, dibs__sql_value *wake)
+{
+    dibs__pg *e = (dibs__pg *)c->base.e;
+    char text[DIBS__WAKE_SIZE];
+
+    dibs__sql_read_text(wake, text, sizeof text);
+    if (!dibs__sql_is_ours(&e->sql, text))
+        return;
+    dibs__pg_wake_text(e, c->wake);
+    wake->bytes = c->wake;
+    wake->size = strlen(c->wake);
+}
+
 static bool send_command(exchange *x, size_t i)
 {
     dibs__pg_conn *c = x->c;
@@ -212,13 +276,26 @@ static bool send_command(exchange *x, size_t i)
     int statement;
 
     memcpy(v, dibs__sql_args(x->b, command), command->count * sizeof v[0]);
+    if (command->op == DIBS__SQL_NOTIFY && note_bell(c, &v[0]))
+        return true;
     statement = statement_of(command->op, v);
-
+    if (enters_queue(command->op))
+        name_sleeper(c, &v[WAKE_ARG]);
     if (!reserve_lists(c, v, command->count))
         return false;
     encode(c, v, command->count, &a);
     if (dibs__pg_takes_commit(command->op)) {
         a.value[a.count] = x->b->durable ? c->commit : "off";
+        a.length[a.count] = (int)strlen(a.value[a.count]);
+        a.format[a.count++] = 0;
+    }
+    if (command->op == DIBS__SQL_TOUCH) {
+        dibs__pg_wake_text((dibs__pg *)c->base.e, c->wake);
+        a.value[a.count] = c->wake;
+        a.length[a.count] = (int)strlen(c->wake);
+        a.format[a.count++] = 1;
+    } else if (command->op == DIBS__SQL_HAND) { /* for this transaction only? */
+        a.value[a.count] = c->ahead ? "false" : "true";
         a.length[a.count] = (int)strlen(a.value[a.count]);
         a.format[a.count++] = 0;
     }
@@ -266,14 +343,29 @@ static bool send_end(exchange *x)
     return PQpipelineSync(x->c->pg);
 }
 
+/* One hand-over, and the last was to one who sleeps: the cancel goes along, behind the commit, and need not wait for us
+ * to hear of it. */
+static bool rings_ahead(const exchange *x)
+{
+    size_t hands = 0;
+
+    for (size_t i = 0; i < x->b->count; i++)
+        hands += x->b->command[i].op == DIBS__SQL_HAND;
+    return hands == 1 && x->c->rings && !x->c->pooled && x->b->mode == DIBS__SQL_WHOLE;
+}
+
 static bool send_all(exchange *x)
 {
+    x->c->ahead = rings_ahead(x);
     if (!send_beginning(x))
         return false;
     for (size_t i = 0; i < x->b->count; i++)
         if (!send_command(x, i))
             return false;
-    return send_end(x);
+    if (!send_end(x))
+        return false;
+    x->c->settled = x->c->expected;
+    return !x->c->ahead || (send_plain(x->c, DIBS__PG_RING_NEXT) && PQpipelineSync(x->c->pg));
 }
 
 /* ---- Answers --------------------------------------------------------------------------------- */
@@ -331,6 +423,8 @@ static int read_rows(exchange *x, const PGresult *res, size_t command)
         }
         if (x->b->row && x->b->row(x->b->ctx, command, cells, (size_t)columns) < 0)
             return -1;
+        if (x->b->command[command].op == DIBS__SQL_HAND)
+            note_handed(x->c, &cells[1]);
     }
     return 0;
 }
@@ -413,13 +507,84 @@ static dibs_status no_memory(exchange *x)
     return dibs__fail(x->err, DIBS_NO_MEMORY, "postgresql: out of memory");
 }
 
+/* ---- Waking others, once it is committed ----------------------------------------------------- */
+
+/* What was sent behind the commit is answered after all else. */
+static void ring_was_sent(dibs__pg_conn *c, size_t sent)
+{
+    if (!c->ahead)
+        return;
+    memmove(c->expect, c->expect + c->settled, (sent - c->settled) * sizeof *c->expect);
+    c->expected = sent - c->settled;
+    c->bells = 0;
+    c->rung = true;
+}
+
+/* How it ends is nobody's concern: the answer is read before the next thing is asked. */
+static void ring(dibs__pg_conn *c)
+{
+    c->expected = 0;
+    for (size_t i = 0; i < c->bells; i++) {
+        arguments a = {.count = 2};
+        dibs__sql_value v[2] = {{.kind = DIBS__SQL_NUMBER, .number = c->bell[i].pid},
+                                {.kind = DIBS__SQL_NUMBER, .number = c->bell[i].start}};
+        encode(c, v, 2, &a);
+        c->base.broken |= !send_statement(c, DIBS__PG_RING, -1, &a);
+    }
+    c->base.broken |= !PQpipelineSync(c->pg) || PQflush(c->pg) < 0;
+    c->bells = 0;
+    c->rung = true;
+}
+
+/* False: the connection is lost. */
+static bool settle(dibs__pg_conn *c, dibs__deadline until)
+{
+    static const dibs__sql_batch nothing = {.mode = DIBS__SQL_MORE};
+    dibs_error ignored;
+    exchange x = {.c = c, .b = &nothing, .until = until, .err = &ignored};
+    size_t answered;
+
+    c->bells = 0;
+    if (!c->rung)
+        return true;
+    c->rung = false;
+    x.unsent = PQflush(c->pg);
+    if (x.unsent < 0 || !read_answers(&x, &answered))
+        c->base.broken = true;
+    return !c->base.broken;
+}
+
+void dibs__pg_leave_pipeline(dibs__pg_conn *c, dibs__deadline until)
+{
+    if (PQpipelineStatus(c->pg) != PQ_PIPELINE_OFF && settle(c, until))
+        PQexitPipelineMode(c->pg);
+}
+
+bool dibs__pg_ring(dibs__sql_conn *base, const char *wake, dibs__deadline until)
+{
+    dibs__pg_conn *c = (dibs__pg_conn *)base;
+    dibs__sql_value text = {.kind = DIBS__SQL_BYTES, .bytes = wake, .size = strlen(wake)};
+
+    if (!c || base->broken || PQpipelineStatus(c->pg) == PQ_PIPELINE_OFF || !settle(c, until) ||
+        !note_bell(c, &text))
+        return false;
+    ring(c);
+    return settle(c, until);
+}
+
+/* ---- The exchange itself ---------------------------------------------------------------------- */
+
 dibs_status dibs__pg_exchange(dibs__sql_conn *base, const dibs__sql_batch *b, dibs__deadline until,
                               dibs_error *err)
 {
     dibs__pg_conn *c = (dibs__pg_conn *)base;
     exchange x = {.c = c, .b = b, .until = until, .err = err};
-    size_t answered;
+    size_t answered, sent;
 
+    if (!settle(c, until)) {
+        base->again = true;
+        return dibs__pg_fault_lost(c->pg, DIBS_UNAVAILABLE, err);
+    }
     c->expected = 0;
     if (PQpipelineStatus(c->pg) == PQ_PIPELINE_OFF && !PQenterPipelineMode(c->pg))
         return no_memory(&x);
@@ -430,14 +595,19 @@ dibs_status dibs__pg_exchange(dibs__sql_conn *base, const dibs__sql_batch *b, di
         return dibs__pg_fault_lost(c->pg, DIBS_UNAVAILABLE, err);
     }
     x.unsent = PQflush(c->pg);
+    sent = c->expected;
+    c->expected = c->settled;
     if (x.unsent < 0 || !read_answers(&x, &answered))
         return lost(&x, x.unsent < 0 ? 0 : answered);
+    ring_was_sent(c, sent);
     base->again = x.again;
     if (x.status == DIBS_OK && x.row_failed)
         x.status = dibs__fail(err, commits(b) ? DIBS_UNKNOWN : DIBS_NO_MEMORY,
                               "postgresql: out of memory for the answer");
     if (x.status != DIBS_OK && PQtransactionStatus(c->pg) != PQTRANS_IDLE)
         dibs__pg_rollback(base, until);
+    if (x.status == DIBS_OK && commits(b) && c->bells > 0)
+        ring(c);
     return x.status;
 }
 

@@ -1,11 +1,11 @@
-/* Wake-ups: LISTEN on a connection of its own, opened when one of ours first stands in the queue, or waits
- * for a cell (await.c).
+/* Wake-ups: LISTEN on a connection of its own, opened when one of ours first waits for a cell (await.c), or stands
+ * in the queue and cannot be woken in the way that costs others nothing (wake.c).
  *
  * It is lost: waiters are looked at by a timer until there is a new one, and once when there is.
  * There is a pooler in between, which would give our LISTEN to somebody else's session: the timer
  * is all there is.
  *
- * The keeper polls one descriptor for the engine's life: an epoll over the connection's socket and
+ * The keeper polls one descriptor for the engine's life: an epoll over the sockets of both connections and
  * the timer. */
 #define _GNU_SOURCE
 #include "engines/postgresql/postgresql.h"
@@ -37,6 +37,7 @@ dibs_status dibs__pg_listen_open(dibs__pg *e, dibs_error *err)
 
 void dibs__pg_listen_close(dibs__pg *e)
 {
+    dibs__pg_wake_hang_up(e);
     PQfinish(e->listener);
     e->listener = NULL;
     if (e->epoll >= 0)
@@ -50,6 +51,8 @@ void dibs__pg_listen_abandon(dibs__pg *e)
 {
     if (e->listener)
         close(PQsocket(e->listener));
+    if (e->sleeper)
+        close(PQsocket(e->sleeper));
     close(e->epoll);
     close(e->timer);
 }
@@ -68,6 +71,14 @@ static void set_timer(dibs__pg *e, bool on)
     e->looking = on;
 }
 
+void dibs__pg_kick(dibs__pg *e)
+{
+    struct itimerspec at_once = {.it_value.tv_nsec = 1};
+
+    if (!e->looking)
+        timerfd_settime(e->timer, 0, &at_once, NULL);
+}
+
 /* ---- The connection, with the mutex ---------------------------------------------------------- */
 
 static bool start_listening(dibs__pg *e, dibs__deadline until)
@@ -79,7 +90,7 @@ static bool start_listening(dibs__pg *e, dibs__deadline until)
     PGconn *pg = NULL;
 
     snprintf(sql, sizeof sql, "LISTEN dibs_%s; LISTEN dibs_cell", e->sql.id);
-    if (dibs__pg_dial(e, until, &pg, &err) == DIBS_OK)
+    if (dibs__pg_dial(e, NULL, until, &pg, &err) == DIBS_OK)
         res = dibs__pg_simple(e->sql.base.env, pg, sql, until, &err);
     PQclear(res);
     if (res && epoll_ctl(e->epoll, EPOLL_CTL_ADD, PQsocket(pg), &on) == 0) {
@@ -99,34 +110,89 @@ static void stop_listening(dibs__pg *e)
     e->listener = NULL;
 }
 
-/* Listens if that can be had now; else the timer runs. True: listening has just begun. */
-static bool see_to_it(dibs__pg *e, dibs__deadline until)
+/* Listens if that can be had now. True: it has just begun. */
+static bool see_to_listener(dibs__pg *e, dibs__deadline until)
 {
     int64_t now = dibs__now(e->sql.base.env);
-    bool begun = false;
 
-    if (!e->listener && !e->pooled && now >= e->retry) {
-        begun = start_listening(e, dibs__sooner(until, now + CONNECT));
-        e->retry = now + RETRY_AFTER;
+    if (e->listener || e->pooled || now < e->retry)
+        return false;
+    e->retry = now + RETRY_AFTER;
+    return start_listening(e, dibs__sooner(until, now + CONNECT));
+}
+
+/* True: one that was lost is there again. Who entered the queue before has the lost one's name in its row, which the
+ * next keep-alive puts right; a first one looks by itself (wake.c). */
+static bool see_to_sleeper(dibs__pg *e, dibs__deadline until)
+{
+    int64_t now = dibs__now(e->sql.base.env);
+    bool had = e->sleeper, before = e->wake[0] != '\0';
+
+    e->silent = dibs__pg_is_silent(e) && (had || now >= e->sleep_retry) &&
+                dibs__pg_wake_begin(e, dibs__sooner(until, now + CONNECT));
+    if (!e->sleeper)
+        e->sleep_retry = now + RETRY_AFTER;
+    return e->silent && !had && before;
+}
+
+/* What those who are in the queue, or about to be, need. Nothing can be had: the timer runs. */
+static bool see_to_it(dibs__pg *e, dibs__deadline until)
+{
+    bool begun;
+
+    atomic_store(&e->connecting, true);
+    begun = see_to_sleeper(e, until);
+    if (!e->silent || e->hears)
+        begun |= see_to_listener(e, until);
+    atomic_store(&e->connecting, false);
+    if (atomic_exchange(&e->skipped, false)) {
+        begun = true;
+        if (e->hears)
+            see_to_listener(e, until);
     }
-    set_timer(e, !e->listener);
+    set_timer(e, !e->listener && (!e->silent || e->hears));
     return begun;
 }
 
-/* Another thread that is about to see to it need not be waited for: once it listens, all are
- * looked at. */
+bool dibs__pg_lock(dibs__pg *e)
+{
+    if (pthread_mutex_trylock(&e->listen_mutex) == 0)
+        return true;
+    atomic_store(&e->skipped, true);
+    if (atomic_load(&e->connecting))
+        return false;
+    pthread_mutex_lock(&e->listen_mutex);
+    return true;
+}
+
 void dibs__pg_listen(dibs__sql *base, dibs__deadline until)
 {
     dibs__pg *e = (dibs__pg *)base;
-    bool begun = false;
+    bool begun;
 
-    if (pthread_mutex_trylock(&e->listen_mutex) != 0)
+    if (!dibs__pg_lock(e))
         return;
-    if (!e->listener)
-        begun = see_to_it(e, until);
+    begun = see_to_it(e, until);
     pthread_mutex_unlock(&e->listen_mutex);
     if (begun)
         base->base.sink->check_all(base->base.sink, DIBS__WAITERS | DIBS__CELLS);
+}
+
+void dibs__pg_listen_cells(dibs__pg *e, dibs__deadline until)
+{
+    dibs__sink *sink = e->sql.base.sink;
+    bool begun;
+
+    atomic_store(&e->hears, true);
+    if (!dibs__pg_lock(e))
+        return;
+    atomic_store(&e->connecting, true);
+    begun = see_to_listener(e, until);
+    atomic_store(&e->connecting, false);
+    set_timer(e, !e->listener);
+    pthread_mutex_unlock(&e->listen_mutex);
+    if (begun)
+        sink->check_all(sink, DIBS__WAITERS | DIBS__CELLS);
 }
 
 /* ---- Events ---------------------------------------------------------------------------------- */
@@ -155,6 +221,16 @@ static PGnotify *next_notice(dibs__pg *e, bool *missed)
     return n;
 }
 
+static bool is_looking(dibs__pg *e)
+{
+    bool looking;
+
+    pthread_mutex_lock(&e->listen_mutex);
+    looking = e->looking;
+    pthread_mutex_unlock(&e->listen_mutex);
+    return looking;
+}
+
 void dibs__pg_events(dibs__engine *base, dibs__deadline until)
 {
     dibs__pg *e = (dibs__pg *)base;
@@ -163,6 +239,8 @@ void dibs__pg_events(dibs__engine *base, dibs__deadline until)
     uint64_t rings;
     PGnotify *n;
 
+    if (!dibs__pg_wake_events(e, until))
+        missed = true;
     while ((n = next_notice(e, &missed)) != NULL) {
         if (strcmp(n->relname, "dibs_cell") == 0)
             dibs__sql_cell_notice_arrived(&e->sql, n->extra);
@@ -171,7 +249,7 @@ void dibs__pg_events(dibs__engine *base, dibs__deadline until)
         PQfreemem(n);
     }
     if (read(e->timer, &rings, sizeof rings) == sizeof rings)
-        missed = true;
+        missed |= is_looking(e);
     if (!missed)
         return;
     waited_for = sink->waited_for(sink);

@@ -25,6 +25,8 @@ static const dibs__sql_driver driver = {
     .exchange = dibs__pg_exchange,
     .rollback = dibs__pg_rollback,
     .listen = dibs__pg_listen,
+    .silent = true,
+    .missed = dibs__pg_missed,
 };
 
 static void free_engine(dibs__pg *e)
@@ -63,6 +65,7 @@ static void pg_close(dibs__engine *base)
 {
     dibs__pg *e = (dibs__pg *)base;
 
+    dibs__pg_wake_close(e);
     dibs__sql_close(&e->sql);
     free_engine(e);
 }

@@ -236,8 +236,7 @@ dibs_status dibs__pg_prepare_cells(dibs__sql_conn *base, bool make, dibs__deadli
     char names[2 * DIBS__PG_PREFIX_MAX + 40];
     dibs_status status;
 
-    if (PQpipelineStatus(c->pg) != PQ_PIPELINE_OFF)
-        PQexitPipelineMode(c->pg);
+    dibs__pg_leave_pipeline(c, until);
     snprintf(names, sizeof names, "%scell and %srequest", prefix, prefix);
     status = see_to(c, "cell", CELL_VERSION, make ? cells : NULL, names, until, err);
     c->base.broken = PQtransactionStatus(c->pg) != PQTRANS_IDLE; /* answers may be on their way */

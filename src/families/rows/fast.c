@@ -78,6 +78,8 @@ static void ask_one(fast_try *f, dibs__sql_op op, size_t at)
         dibs__sql_text(b, f->ts->e->id);
     if (op == DIBS__SQL_JOIN)
         dibs__sql_number(b, t->window);
+    if (op == DIBS__SQL_JOIN)
+        dibs__sql_line_add(f->ts->e, t);
     f->joins |= op == DIBS__SQL_JOIN;
     f->moves |= op == DIBS__SQL_JOIN || op == DIBS__SQL_HAND;
     f->durable |= op != DIBS__SQL_GIVE && op != DIBS__SQL_JOIN;
@@ -96,8 +98,10 @@ static void ask_touch(fast_try *f, size_t at, size_t count)
     size_t owners = f->list_count, attempts;
 
     for (size_t i = at; i < at + count; i++)
-        if (f->ts->task[i]->fence == 0)
+        if (f->ts->task[i]->fence == 0) {
             list_text(f, f->ts->task[i]->owner);
+            dibs__sql_line_add(f->ts->e, f->ts->task[i]);
+        }
     attempts = f->list_count;
     for (size_t i = at; i < at + count; i++)
         if (f->ts->task[i]->fence == 0)
@@ -194,7 +198,7 @@ static void answer_handed(fast_try *f, dibs__sql_task *t, const dibs__sql_value 
     t->hint = DIBS__SQL_SEEN | DIBS__SQL_HELD | (cells[0].number > 0 ? DIBS__SQL_LINE : 0);
     dibs__sql_read_text(&cells[1], n.wake, sizeof n.wake);
     dibs__sql_read_text(&cells[2], n.attempt, sizeof n.attempt);
-    if (strcmp(n.wake, f->ts->e->id) == 0)
+    if (dibs__sql_is_ours(f->ts->e, n.wake))
         dibs__sql_mail_add(&f->ts->conn_slot->mail, &n);
 }
 

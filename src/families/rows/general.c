@@ -111,12 +111,18 @@ static bool enters(const dibs__sql_session *s)
     return false;
 }
 
+/* Those who may stand in the queue from now on are noted. */
 static bool may_queue(const dibs__sql_tasks *ts)
 {
-    for (size_t i = 0; i < ts->count; i++)
-        if (ts->task[i]->what == DIBS__SQL_ENTER && ts->task[i]->window > 0)
-            return true;
-    return false;
+    bool any = false;
+
+    for (size_t i = 0; i < ts->count; i++) {
+        if (ts->task[i]->what != DIBS__SQL_ENTER || ts->task[i]->window <= 0)
+            continue;
+        dibs__sql_line_add(ts->e, ts->task[i]);
+        any = true;
+    }
+    return any;
 }
 
 static dibs_status lock_and_look(general_try *g)
@@ -157,6 +163,8 @@ static int decide(dibs__sql_session *s, dibs__sql_task *t)
 {
     const dibs__store *store = &dibs__sql_store;
 
+    t->was_handed = t->what == DIBS__SQL_KEEP && !t->fence && s->held &&
+                    strcmp(s->holder.who.attempt, t->attempt) == 0;
     switch (t->what) {
     case DIBS__SQL_ENTER:
         return dibs__state_acquire(store, s, s->now, t->who, t->capacity, t->window, &t->reply);
@@ -255,7 +263,7 @@ static void finish(dibs__sql_session *s)
             report(s, s->task[i]->report);
     }
     for (size_t i = 0; i < s->notice_count; i++)
-        if (strcmp(s->notice[i].wake, s->e->id) == 0)
+        if (dibs__sql_is_ours(s->e, s->notice[i].wake))
             dibs__sql_mail_add(&s->conn_slot->mail, &s->notice[i]);
 }
 
@@ -264,7 +272,7 @@ dibs_status dibs__sql_general(dibs__sql_tasks *ts)
     general_try g = {.ts = ts};
     dibs_status status = open_sessions(&g);
 
-    if (status == DIBS_OK && ts->e->driver->listen && may_queue(ts))
+    if (status == DIBS_OK && may_queue(ts) && ts->e->driver->listen)
         ts->e->driver->listen(ts->e, ts->until);
     if (status == DIBS_OK)
         status = lock_and_look(&g);

@@ -15,7 +15,6 @@ void *dibs__sql_grown(void *array, size_t count, size_t *room, size_t each);
 void dibs__sql_read_record(const dibs__sql_value *cells, dibs__record *out, uint64_t *first_place);
 void dibs__sql_read_holder(const dibs__sql_value *cells, dibs__holder *out);
 void dibs__sql_read_waiter(const dibs__sql_value *cells, dibs__waiter *out);
-void dibs__sql_read_text(const dibs__sql_value *cell, char *out, size_t size);
 void dibs__sql_add_who(dibs__sql_batch *b, const dibs__asker *who);
 void dibs__sql_add_record(dibs__sql_batch *b, const dibs__record *record, uint64_t first_place);
 void dibs__sql_add_holder(dibs__sql_batch *b, const dibs__holder *holder);
@@ -154,6 +153,15 @@ dibs_status dibs__sql_general(dibs__sql_tasks *ts);
 unsigned dibs__sql_hint(dibs__sql *e, uint64_t hash);
 void dibs__sql_hint_set(dibs__sql *e, uint64_t hash, unsigned hint);
 void dibs__sql_hint_stuck(dibs__sql *e, uint64_t hash, bool stuck);
+
+/* ---- line.c --------------------------------------------------------------------------------- */
+
+void dibs__sql_line_init(dibs__sql_line *l);
+void dibs__sql_line_fini(dibs__sql_line *l);
+/* Before the command that may put it into the queue is sent, or with its keep-alive. */
+void dibs__sql_line_add(dibs__sql *e, const dibs__sql_task *t);
+/* True: it stood there. */
+bool dibs__sql_line_drop(dibs__sql *e, const char *attempt);
 
 /* ---- keep.c --------------------------------------------------------------------------------- */
 

@@ -15,8 +15,17 @@ void dibs__sql_notice_text(dibs__sql_notice *n)
         snprintf(n->text, sizeof n->text, "%s", n->attempt);
 }
 
+bool dibs__sql_is_ours(const dibs__sql *e, const char *wake)
+{
+    size_t size = strlen(e->id);
+
+    return strncmp(wake, e->id, size) == 0 && (wake[size] == '\0' || wake[size] == '.');
+}
+
 void dibs__sql_notice_deliver(dibs__sql *e, const dibs__sql_notice *n)
 {
+    if (n->fence)
+        dibs__sql_line_drop(e, n->attempt);
     if (n->fence)
         e->base.sink->granted(e->base.sink, n->attempt, n->fence, n->floor);
     else

@@ -12,6 +12,7 @@
  *   rows.c     rows as the machine's structures
  *   batch.c    what is sent in one go
  *   hint.c     which fast statement would be in vain
+ *   line.c     those of ours who stand in the queue, where wake-ups do not say whom they are for
  *   notice.c   wake-ups as text, and where they go
  *   inspect.c  listing
  *   reap.c     dropping what nobody has used for a day
@@ -141,9 +142,14 @@ typedef struct dibs__sql_value {
  *   NOTIFY       wake, text               a wake-up for another handle, if the commit succeeds. The
  *                                         text is what dibs__sql_notice_arrived understands
  *
+ * A handle's `wake` is its id, perhaps with more behind a dot that the driver puts there.
+ *
  * Looking:
  *
  *   CLOCK                                 → clock
+ *   FIND          names, owners, attempts  lists of the same length; of `silent` drivers
+ *                                         → attempt and fence of those that hold the lock now; 0
+ *                                           instead of the fence of one that is shared
  *   SHOW_HOLDERS  name                    → HOLDER, by fence
  *   SHOW_WAITERS  name                    → WAITER, by place
  *   LIST_LOCKS    prefix                  → name, RECORD, HELD
@@ -219,6 +225,7 @@ typedef struct dibs__sql_value {
     X(WAITER_DROP)              \
     X(NOTIFY)                   \
     X(CLOCK)                    \
+    X(FIND)                     \
     X(SHOW_HOLDERS)             \
     X(SHOW_WAITERS)             \
     X(LIST_LOCKS)               \
@@ -355,6 +362,8 @@ struct dibs__sql_driver {
     dibs_status (*end_strays)(dibs__sql_conn *c, const uint64_t keys[], size_t count,
                               dibs__deadline until, dibs_error *err);
 
+    bool silent; /* its wake-ups may not say whom they are for: it calls dibs__sql_line_look */
+
     /* All below may be NULL. */
 
     /* Called (often) before a command of this handle may stand in the queue: see to it that wake-ups can
@@ -362,6 +371,8 @@ struct dibs__sql_driver {
     void (*listen)(dibs__sql *e, dibs__deadline until);
     /* After a commit that brought, or took, places in the queue of this handle's attempts. */
     void (*queue_changed)(dibs__sql *e);
+    /* One of ours was handed a lock, and its keep-alive was the first to notice. Of `silent` drivers. */
+    void (*missed)(dibs__sql *e);
 };
 
 /* ---- Commands -------------------------------------------------------------------------------- */
@@ -395,6 +406,7 @@ typedef struct dibs__sql_task {
     bool done, answered;
     bool locked;     /* another session keeps its row locked: it was not done */
     bool was_locked; /* keep.c's */
+    bool was_handed; /* keep: it was the holder already, and waited for its wake-up */
     size_t order;
     uint64_t hash; /* of the name */
     unsigned hint; /* fast.c: what is known of it once it is done */
@@ -480,6 +492,20 @@ struct dibs__conn_slot {
     size_t name_count;
 };
 
+#define DIBS__SQL_LINE_MAX 64 /* so many are looked for in one go */
+
+/* One who stands in the queue; `name` and `owner` are of one piece. */
+typedef struct dibs__sql_standing {
+    char *name, *owner;
+    char attempt[DIBS__ATTEMPT_SIZE];
+} dibs__sql_standing;
+
+typedef struct dibs__sql_line {
+    pthread_mutex_t mutex;
+    size_t count;
+    dibs__sql_standing standing[DIBS__SQL_LINE_MAX];
+} dibs__sql_line;
+
 /* The first member of an engine's own structure; the engine table's slots below work on it. */
 struct dibs__sql {
     dibs__engine base;
@@ -501,6 +527,8 @@ struct dibs__sql {
     _Atomic int64_t reap_at;
     _Atomic bool cells;             /* their tables are there */
     char reaped[DIBS_NAME_MAX + 1]; /* how far, by name; of the thread that reaps */
+
+    dibs__sql_line line;
 
     pthread_mutex_t stray_mutex;
     dibs__sql_stray *strays;
@@ -549,8 +577,19 @@ void dibs__sql_cell_text(const char *key, char out[DIBS__SQL_CELL_TEXT_SIZE]);
 /* Such a text has arrived; what is behind it does not count. */
 void dibs__sql_cell_notice_arrived(dibs__sql *e, const char *text);
 
+/* The text of a cell, cut off where there is no room for it. */
+void dibs__sql_read_text(const dibs__sql_value *cell, char *out, size_t size);
+/* Is that the `wake` of this handle? */
+bool dibs__sql_is_ours(const dibs__sql *e, const char *wake);
+
 /* For a driver's `connect`: a new session's key. */
 uint64_t dibs__sql_stray_key(const dibs__env *env);
+
+/* line.c, for a silent driver: a wake-up has come, or may have been missed. Tells those who were handed the lock; returns
+ * how many they were. If it cannot be asked, all who wait are told to look. */
+size_t dibs__sql_line_look(dibs__sql *e, dibs__deadline until);
+/* How many there are; not more than DIBS__SQL_LINE_MAX are noted. */
+size_t dibs__sql_line_count(dibs__sql *e);
 
 /* For a driver's `events`: the text of a NOTIFY has arrived. Strange texts are ignored. */
 void dibs__sql_notice_arrived(dibs__sql *e, const char *text);

@@ -351,7 +351,7 @@ void dibs__sql_session_write(dibs__sql_session *s, dibs__sql_batch *b)
     if (s->record.broken_fence != s->loaded.broken_fence)
         s->durable = true;
     for (size_t i = 0; i < s->notice_count; i++) {
-        if (strcmp(s->notice[i].wake, s->e->id) == 0)
+        if (dibs__sql_is_ours(s->e, s->notice[i].wake))
             continue;
         dibs__sql_add(b, DIBS__SQL_NOTIFY);
         dibs__sql_text(b, s->notice[i].wake);

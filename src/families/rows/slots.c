@@ -36,6 +36,7 @@ dibs_status dibs__sql_open(dibs__sql *e, const dibs__sql_driver *driver,
     snprintf(e->id, sizeof e->id, "%s", request->handle_id);
     pthread_mutex_init(&e->mutex, NULL);
     pthread_mutex_init(&e->stray_mutex, NULL);
+    dibs__sql_line_init(&e->line);
     plan_reaping(e);
     status = dibs__conn_slot_ready(e, conn_slot, request->until, err);
     if (status == DIBS_OK)
@@ -55,6 +56,7 @@ void dibs__sql_close(dibs__sql *e)
         dibs__sql_batch_fini(&e->conn_slot[i].batch);
     }
     dibs__sql_stray_fini(e);
+    dibs__sql_line_fini(&e->line);
     pthread_mutex_destroy(&e->mutex);
     pthread_mutex_destroy(&e->stray_mutex);
 }
@@ -94,7 +96,10 @@ dibs_status dibs__sql_enter(dibs__engine *base, const dibs__enter_request *reque
                            .window = request->window};
 
     memcpy(who.wake, e->id, sizeof who.wake);
-    return do_one(e, &task, until, out, err);
+    if (do_one(e, &task, until, out, err) != DIBS_UNKNOWN &&
+        (task.status != DIBS_OK || task.reply.verdict != DIBS__QUEUED))
+        dibs__sql_line_drop(e, task.attempt);
+    return task.status;
 }
 
 dibs_status dibs__sql_release(dibs__engine *base, const dibs__claim *claim, dibs__deadline until,
@@ -107,6 +112,7 @@ dibs_status dibs__sql_release(dibs__engine *base, const dibs__claim *claim, dibs
                            .fence = claim->fence};
     dibs_status status = do_one((dibs__sql *)base, &task, until, out, err);
 
+    dibs__sql_line_drop((dibs__sql *)base, task.attempt);
     dibs__sql_reap((dibs__sql *)base);
     return status;
 }
@@ -119,6 +125,7 @@ dibs_status dibs__sql_cancel(dibs__engine *base, const dibs__claim *claim, dibs_
                            .owner = claim->owner,
                            .attempt = claim->attempt};
 
+    dibs__sql_line_drop((dibs__sql *)base, task.attempt);
     return do_one((dibs__sql *)base, &task, until, NULL, err);
 }
 
@@ -146,6 +153,15 @@ dibs_status dibs__sql_inspect(dibs__engine *base, const char *name, dibs__deadli
 
 /* ---- keep-alives --------------------------------------------------------------------------- */
 
+/* Not in the queue any more. */
+static void note_left(dibs__sql *e, const dibs__sql_task *t)
+{
+    if (t->fence || t->status != DIBS_OK || t->reply.verdict == DIBS__QUEUED)
+        return;
+    if (dibs__sql_line_drop(e, t->attempt) && t->was_handed && e->driver->missed)
+        e->driver->missed(e);
+}
+
 void dibs__sql_keep(dibs__engine *base, dibs__claim *const claims[], size_t count,
                     dibs__deadline until)
 {
@@ -171,6 +187,7 @@ void dibs__sql_keep(dibs__engine *base, dibs__claim *const claims[], size_t coun
     for (size_t i = 0; i < count; i++) {
         claims[i]->status = task[i].status;
         claims[i]->reply = task[i].reply;
+        note_left(e, &task[i]);
     }
     if (err.message[0])
         e->base.sink->log(e->base.sink, DIBS_LOG_WARNING, "signs of life: %s", err.message);
