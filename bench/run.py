@@ -18,6 +18,7 @@ import time
 
 import chart
 import command
+import goals
 import peers
 import servers
 import summary
@@ -222,7 +223,8 @@ def write(options, bench, where):
     pictures = [("handovers.svg", "Changes of owner per second", chart.handovers(table, where)),
                 ("growth.svg", "Cost of a hand-over with many waiters", chart.growth(table, where))]
     pictures = [p for p in pictures if p[2]]
-    text = summary.markdown(bench.rows, where, bench.failures, bench.programs.missing, last, [p[:2] for p in pictures])
+    text = summary.markdown(bench.rows, where, bench.failures, bench.programs.missing, last, [p[:2] for p in pictures],
+                            [] if options.before else goals.table(bench.rows))
     options.out.mkdir(parents=True, exist_ok=True)
     for name, _, picture in pictures:
         (options.out / name).write_text(picture)

@@ -9,9 +9,6 @@ SCENARIOS = {
     "f": "8 processes: operations per second",
     "g": "one command after the other: commands per second",
 }
-WAIT_GOAL = 1.3   # cost of a hand-over with the longest queue, over that with the shortest
-CPU_GOAL = 5      # percent of a core for renewing the most locks
-BYTES_GOAL = 512  # per held lock
 KINDS = ["raw", "peer", "before", "dibs"]
 
 
@@ -170,8 +167,8 @@ while the clock ran, per operation: commands (Redis), transactions (PostgreSQL),
 processes together. † not everything was sold in time. Exclusion and growing fences were checked in all runs."""
 
 
-def markdown(rows, machine, failures, missing=(), last=None, pictures=()):
-    """The whole page."""
+def markdown(rows, machine, failures, missing=(), last=None, pictures=(), goals=()):
+    """The whole page; `goals` are lines of it (goals.py)."""
     table = Rows(rows)
     rounds = max((r["round"] for r in rows), default=0)
     lines = ["# dibs beside raw limits and other libraries", "", HEAD, "",
@@ -183,7 +180,7 @@ def markdown(rows, machine, failures, missing=(), last=None, pictures=()):
     if missing:
         lines += ["", f"Not installed, and left out: {', '.join(missing)}."]
     lines += [f"\n![{title}]({name})" for name, title in pictures]
-    lines += ["", *(f"- {key}: {text}" for key, text in SCENARIOS.items())]
+    lines += ["", *(f"- {key}: {text}" for key, text in SCENARIOS.items()), *goals]
     for engine in table.engines():
         lines += engine_part(table, engine)
     if last:
