@@ -228,6 +228,7 @@ struct dibs {
         pthread_t thread[DIBS__WORKERS];
         uint64_t key[DIBS__WORKERS + 1]; /* of the job that each runs, and the guest; 0: none */
         int count, started, idle;
+        int busy;   /* workers that run a job */
         bool guest; /* a thread that starts a request does it */
         bool stop;
     } workers;

@@ -13,6 +13,7 @@
 
 #define GUEST DIBS__WORKERS /* the place of a thread that starts a request */
 
+/* A job of that key. */
 static bool is_running(const dibs *d, uint64_t key)
 {
     for (int i = 0; i <= DIBS__WORKERS; i++)
@@ -50,9 +51,11 @@ static void leave(dibs *d)
 static void run(dibs *d, dibs__job *j, int self)
 {
     unlist(d, j);
+    d->workers.busy++;
     d->workers.key[self] = j->key;
     j->run(d, j);
     d->workers.key[self] = 0;
+    d->workers.busy--;
     leave(d);
 }
 
@@ -92,6 +95,14 @@ bool dibs__workers_start(dibs *d)
     return d->workers.count > 0;
 }
 
+/* There is a job for one more. */
+static void rouse(dibs *d)
+{
+    if (d->workers.idle == 0 && d->workers.count < DIBS__WORKERS)
+        start_one(d);
+    pthread_cond_signal(&d->workers.wake);
+}
+
 void dibs__job_add(dibs *d, dibs__job *j)
 {
     d->users++;
@@ -99,17 +110,18 @@ void dibs__job_add(dibs *d, dibs__job *j)
     j->at = d->workers.end;
     *d->workers.end = j;
     d->workers.end = &j->next;
-    if (is_running(d, j->key))
-        return; /* who runs its predecessor takes it up */
-    if (d->workers.idle == 0 && d->workers.count < DIBS__WORKERS)
-        start_one(d);
-    pthread_cond_signal(&d->workers.wake);
+    if (!is_running(d, j->key))
+        rouse(
+            d); /* else the worker that runs its predecessor takes it up, or the guest calls one */
 }
 
-/* A job that was added meanwhile, with the same key, has woken nobody. */
+/* A worker that is busy may be at a request for the same lock, which comes first, or list all locks, which takes as long
+ * as there are locks. */
 void dibs__job_do(dibs *d, dibs__job *j)
 {
-    if (!d->class->can.never_waits || !dibs__is_open(d) || d->workers.first || d->workers.guest) {
+    bool others = d->workers.first || d->workers.guest || d->workers.busy > 0;
+
+    if (!d->class->can.never_waits || !dibs__is_open(d) || others) {
         dibs__job_add(d, j);
         return;
     }
@@ -120,7 +132,7 @@ void dibs__job_do(dibs *d, dibs__job *j)
     d->workers.key[GUEST] = 0;
     d->workers.guest = false;
     if (d->workers.first)
-        pthread_cond_signal(&d->workers.wake);
+        rouse(d);
     leave(d);
 }
 

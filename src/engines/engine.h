@@ -205,7 +205,7 @@ struct dibs__engine_class {
 
     /* One command on one cell, in one step of the engine's: DIBS_OK with a verdict. After DIBS_UNKNOWN the same command
      * with the same stamp may be sent again.
-     *   `tell`   those who watch this cell are told. */
+     *   `notify`   those who watch this cell are notified. */
     dibs_status (*cell)(dibs__engine *e, const char *key, const dibs__cell_command *command,
                         bool notify, dibs__deadline until, dibs__cell_reply *out, dibs_error *err);
 

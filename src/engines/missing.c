@@ -57,7 +57,7 @@ const dibs__engine_class dibs__engine_mysql = {
 extern const dibs__engine_class dibs__engine_zookeeper;
 const dibs__engine_class dibs__engine_zookeeper = {
     .scheme = "zookeeper",
-    .schemes = (const char *const[]){"zookeeper", NULL},
+    .schemes = (const char *const[]){"zookeeper", "zookeepers", NULL},
     .missing = "libzookeeper-mt-dev",
     .can = DIBS__ZOOKEEPER_CAN,
 };

@@ -118,7 +118,7 @@ static bool is_breaking(void *arg)
 /* It ends the wait, not the break. */
 static void the_wait_of_a_break_is_cancelled(void **state)
 {
-    dibs *a = open_handle(), *b = open_handle();
+    dibs *a = open_for_load(), *b = open_handle();
     const char *name = fresh("gentle-cancel");
     dibs_grant *g = take(a, name, &(dibs_lock_options){.no_renew = true});
     breaker k = {.d = b, .name = name, .wait_ms = DIBS_FOREVER};

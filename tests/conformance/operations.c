@@ -498,7 +498,7 @@ static void a_break_waits_for_the_holder(void **state)
 /* Queued, sent, or waiting for the holder: dibs_cancel ends it by the lock's name. */
 static void breaks_are_cancelled(void **state)
 {
-    dibs *a = open_handle(), *b = open_handle();
+    dibs *a = open_for_load(), *b = open_handle();
     const char *x = fresh("op-cancel-x"), *y = fresh("op-cancel-y");
     dibs_lock_options deaf = {.no_renew = true};
     dibs_grant *g = take(a, x, &deaf), *h = take(a, y, &deaf);

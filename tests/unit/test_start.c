@@ -151,6 +151,30 @@ static void others_do_not_wait_for_it(void **state)
     assert_status(o.err.status, DIBS_OK);
 }
 
+/* What a worker has taken up comes before what its caller would do by itself. */
+static void nobody_overtakes_a_worker(void **state)
+{
+    dibs *d = open_here(false);
+    pthread_t thread;
+    dibs_outcome o;
+
+    (void)state;
+    start(d, (dibs_request){.op = DIBS_OP_LOCK, .name = "slow", .user = &second});
+    assert_true(wait_until(has_entered, NULL, LONG_MS));
+    class.can.never_waits = true;
+    assert_int_equal(pthread_create(&thread, NULL, start_slow, d), 0);
+    usleep(20000); /* time enough to overtake */
+    assert_int_equal(atomic_load(&enters), 1);
+    pthread_join(thread, NULL); /* who enters does not return before may_go */
+    atomic_store(&may_go, true);
+    o = outcome(d);
+    assert_ptr_equal(o.user, &second);
+    assert_status(unlock(o.grant), DIBS_OK);
+    o = outcome(d);
+    assert_ptr_equal(o.user, &first);
+    assert_status(o.err.status, DIBS_OK);
+}
+
 static int tear_down(void **state)
 {
     (void)state;
@@ -167,6 +191,7 @@ int main(void)
         CASE(a_worker_asks_an_engine_that_may_wait),
         CASE(a_worker_lists),
         CASE(others_do_not_wait_for_it),
+        CASE(nobody_overtakes_a_worker),
     };
 
     alarm(120); /* it may hang otherwise */

@@ -39,7 +39,7 @@ const char *dibs__lite_boot_file = "/proc/sys/kernel/random/boot_id";
 static const char listed[] = "ALTER TABLE lock ADD COLUMN listed INTEGER NOT NULL DEFAULT 1;"
                              "CREATE INDEX lock_listed ON lock (name) WHERE listed > 0;";
 
-/* For people. In databases of versions 1 and 2 its second column had another name. */
+/* For people. In databases that were made before it was renamed, the second column is called `line`. */
 static const char waiters[] =
     "DROP VIEW IF EXISTS waiters;"
     "CREATE VIEW waiters AS"
