@@ -41,7 +41,7 @@ static int open_server(database_kind kind)
      * is about a crash, so nobody waits for the disk. The smallest buffer pool, so that locks can fill it. */
     static const char *const mariadb[] = {
         "--innodb-rollback-on-timeout=ON", "--innodb-flush-log-at-trx-commit=0",
-        "--innodb-buffer-pool-size=6M", "--innodb-flush-method=fsync", NULL};
+        "--innodb-buffer-pool-size=6M", "--innodb-flush-method=nosync", NULL};
     static const char *const postgresql[] = {"-cfsync=off", NULL};
     MYSQL *m;
     int failed;
