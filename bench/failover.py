@@ -101,9 +101,9 @@ def vouch(dibs, kind, url):
 
 
 def measure(options, url, scenario):
-    place = servers.Place("redis", url)
+    store = servers.Store("redis", url)
     done = run.Measured([options.bench, scenario, "dibs", f"url={url}", "shape=shared" if scenario == "b" else "shape=each", "steps=1",
-                         f"workers={WORKERS[scenario]}", f"seconds={options.seconds}"], place)
+                         f"workers={WORKERS[scenario]}", f"seconds={options.seconds}"], store)
     if done.row is None or done.row["errors"]:
         raise SystemExit(f"bench: {url} {scenario}: " + " ".join(done.said[:3]))
     return done.row

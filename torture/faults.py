@@ -366,7 +366,7 @@ def reshard_and_kill(environment, state):
 
 
 def repair(environment, state):
-    state['process'].communicate()
+    environment.setup.said_by(state['process'])
     state['node'].start()
     environment.setup.repair()
 

@@ -35,7 +35,10 @@ class Watch:
         role, quiet = 'master', False
         while not self.over.wait(PAUSE):
             with contextlib.suppress(OSError, ValueError):
-                before, role = role, 'master' if 'role:master' in node.ask('INFO', 'replication') else 'slave'
+                said = node.ask('INFO', 'replication')
+                if 'role:' not in said:  # it is being killed, or loads its data
+                    continue
+                before, role = role, 'master' if 'role:master' in said else 'slave'
                 if role == 'master' and before == 'slave':
                     self.moments.append(('promotion', now()))
                     quiet = True

@@ -93,7 +93,7 @@ class Report:
 
     def origins(self):
         """Of which version, and when: '145 runs of 174c7d4 on 2026-11-18', the largest first."""
-        counts = collections.Counter((r.get('version', 'unknown'), r['date']) for r in self.cells)
+        counts = collections.Counter((r.get('version', 'unknown'), r['date']) for r in self.ours.values())
         return ', '.join('%d run%s of %s on %s' % (n, 's' * (n > 1), *of) for of, n in counts.most_common())
 
     def left_out(self):

@@ -341,9 +341,18 @@ class Clustered(Setup):
         return self.redis_cli('reshard', address, '--cluster-from', giver.ask('CLUSTER', 'MYID'), '--cluster-to',
                               taker.ask('CLUSTER', 'MYID'), '--cluster-slots', str(slots), '--cluster-yes'), giver
 
+    @staticmethod
+    def said_by(process):
+        """What redis-cli printed until it ended. A server that was killed may keep it waiting."""
+        try:
+            return process.communicate(timeout=SETTLE_SECONDS)[0]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise OSError('redis-cli did not end: ' + process.communicate()[0][-300:])
+
     def reshard(self, slots):
         process, _ = self.begin_reshard(slots)
-        said = process.communicate()[0]
+        said = self.said_by(process)
         if process.returncode != 0:
             raise OSError('redis-cli --cluster reshard: ' + said[-300:])
 
@@ -352,7 +361,7 @@ class Clustered(Setup):
         end = time.monotonic() + SETTLE_SECONDS
         while True:
             process = self.redis_cli('fix', '%s:%d' % (self.nodes[0].place.address, REDIS_PORT))
-            said = process.communicate()[0]
+            said = self.said_by(process)
             if process.returncode == 0:
                 return self.wait_for_replicas()
             if time.monotonic() > end:

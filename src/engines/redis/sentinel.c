@@ -50,7 +50,7 @@ struct dibs__sentinels {
     entry list[DIBS__HOSTS_MAX];
     size_t count;
     address good;   /* was believed the last time: asked first, and listened to */
-    address master; /* that was last heard of */
+    address master; /* that the keeper has acted on, or the first */
     atomic_uint changes;
     atomic_bool doubted;
     _Atomic int64_t doubted_at;
@@ -536,7 +536,8 @@ dibs_status dibs__sentinels_connect(dibs__sentinels *s, const dibs__redis_addres
         return status;
     }
     pthread_mutex_lock(&s->lock);
-    s->master = master;
+    if (!s->master.port) /* another one is for the keeper to note, which ends what leads to the old one */
+        s->master = master;
     pthread_mutex_unlock(&s->lock);
     *out = c;
     return DIBS_OK;
