@@ -536,7 +536,8 @@ dibs_status dibs__sentinels_connect(dibs__sentinels *s, const dibs__redis_addres
         return status;
     }
     pthread_mutex_lock(&s->lock);
-    if (!s->master.port) /* another one is for the keeper to note, which ends what leads to the old one */
+    if (!s->master
+             .port) /* another one is for the keeper to note, which ends what leads to the old one */
         s->master = master;
     pthread_mutex_unlock(&s->lock);
     *out = c;
