@@ -294,14 +294,15 @@ static void release(http_exchange *x)
     operate(x, true);
 }
 
+/* Closing the handle would release what it holds. What cannot be detached ends with the process: see serve.c. */
 static void drain(serve_set *set)
 {
-    if (set->state != SERVE_HELD || set->first_op)
+    if (set->state != SERVE_HELD)
         return;
-    if (set->terms.portable)
+    if (set->terms.portable && !set->first_op)
         serve_set_detach(set);
     else
-        set->s->left_behind++; /* ends with the process's session, not before: see serve.c */
+        set->s->left_behind++;
 }
 
 void serve_grants_drain(serve *s)

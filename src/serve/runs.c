@@ -18,6 +18,8 @@ enum { SCOPE_MAX = 512, DATA_MAX = 2 * 1024 * 1024 + 4096, WAIT_MAX = 25000, COD
 
 #define KEEP_MAX ((int64_t)366 * 24 * 3600 * 1000)
 
+#define AGAIN_MS 200 /* between requests to an engine that does not answer */
+
 typedef struct run {
     serve *s;
     serve_state state; /* COLLECTING: it is being begun; HELD: it runs */
@@ -25,7 +27,9 @@ typedef struct run {
     http_exchange *x;
     http_timer timer;
     int64_t lease_ms;
-    dibs_op busy; /* a request about it that is out; 0: none */
+    dibs_op busy;    /* a request about it that is out; 0: none */
+    bool unanswered; /* that one gives it up, and the engine has not answered */
+    bool over;       /* and its lease has passed since */
     bool own_id, delivered, by_key, by_id;
     uint64_t asked; /* the begin that is out */
     char key[33], digest[33];
@@ -104,9 +108,18 @@ static void end(run *r, dibs_op by)
     free_run(r);
 }
 
+/* Freeing a run that is held asks the engine, in the thread that calls: so it is asked again as a request, until it answers
+ * or the lease has passed. */
 static void on_given_up(void *data, dibs_outcome *o)
 {
-    end(data, o->op);
+    run *r = data;
+
+    if (o->err.status == DIBS_OK) {
+        end(r, o->op);
+        return;
+    }
+    r->unanswered = true;
+    set_timer(r, AGAIN_MS);
 }
 
 /* UNDO or ABANDON, without anybody who waits for it. */
@@ -121,11 +134,27 @@ static void give_up(run *r, dibs_op op)
         end(r, DIBS_OP_ONCE_ABANDON); /* freeing it abandons it */
 }
 
+/* The library notices the end of a lease a moment after it. */
+static void settle(run *r)
+{
+    if (r->over) {
+        end(r, r->busy);
+    } else if (dibs_once_held(r->o)) {
+        r->unanswered = false;
+        give_up(r, r->busy);
+    } else {
+        r->over = true;
+        set_timer(r, AGAIN_MS);
+    }
+}
+
 static void on_timer(http_timer *timer)
 {
     run *r = (run *)((char *)timer - offsetof(run, timer));
 
-    if (r->busy)
+    if (r->unanswered)
+        settle(r);
+    else if (r->busy)
         set_timer(r, r->lease_ms);
     else
         give_up(r, r->delivered ? DIBS_OP_ONCE_ABANDON : DIBS_OP_ONCE_UNDO);
@@ -492,7 +521,7 @@ static void renew(http_exchange *x)
 
     if (!r)
         return;
-    if (!dibs_once_held(r->o)) {
+    if (!dibs_once_held(r->o) || r->busy == DIBS_OP_ONCE_UNDO || r->busy == DIBS_OP_ONCE_ABANDON) {
         http_reply_problem(x, 410, DIBS_LOST, "this run was lost: another one may have begun");
         return;
     }

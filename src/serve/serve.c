@@ -168,8 +168,8 @@ static int serve_all(serve *s, const char *url, http_options *o)
     if (code == 0) {
         serve_notify("READY=1");
         http_server_run(s->http);
-        serve_grants_drain(s);
         take_last(s);
+        serve_grants_drain(s);
     }
     http_server_close(s->http);
     close_engine(s);

@@ -163,13 +163,15 @@ def a_client_that_uses_an_id_made_by_the_server_keeps_its_place(t):
 def what_has_ended_is_known_for_a_while(t):
     s = t.serve()
     c = Client(s)
-    first, warm = None, 0
+    warm = 0
     for i in range(3000):
         ask = dict(name='a' * 500, request=request_id(), owner='o' * 80)
         grant = c.good('/v1/acquire', 201, **ask)['grant']
         c.release(grant)
         if i == 500:
-            first, first_grant, warm = ask, grant, resident(s.process.pid)
+            warm = resident(s.process.pid)
+        if i == 2900:
+            first, first_grant = ask, grant  # a minute is not over yet, on a busy machine either
     each = (resident(s.process.pid) - warm) / 2499
     t.note('%.0f bytes for each grant that has ended', each)
     assert each < 400, 'its names are not kept'

@@ -207,7 +207,9 @@ def streams_end_when_their_token_changes(t):
     wait_for(lambda: not same.holders('held'), 'the release')
     assert 'token' in gone.next('lost')[1]['why']
     while not frame.endswith(b'\r\n0\r\n\r\n'):
-        frame += page.recv(65536)  # until its stream has ended; a timeout fails
+        part = page.recv(65536)  # until its stream has ended; a timeout fails
+        assert part, 'closed in the middle of a frame'
+        frame += part
     assert kept.next('renewed')
     page, frame = dashboard_frame(s, 'narrow-2')
     assert b'shop:a' in frame and b'secret:b' not in frame, frame
