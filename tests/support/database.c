@@ -138,6 +138,8 @@ static int make_data(database *d)
     return status == 0 ? 0 : -1;
 }
 
+static void add_arg(database *d, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 static void add_arg(database *d, const char *format, ...)
 {
     char arg[SCRATCH_MAX + 128];

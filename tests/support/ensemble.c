@@ -74,6 +74,9 @@ static int quiet_port(void)
 }
 
 static void add_arg(ensemble_node *n, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void add_arg(ensemble_node *n, const char *format, ...)
 {
     char arg[1024];
     size_t count = 0;
