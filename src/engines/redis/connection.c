@@ -99,12 +99,17 @@ static void make_bounded(void)
     redisReaderFree(plain);
 }
 
+/* hiredis 0.14 aborts when it makes a large buffer smaller and there is no memory for the small one: make_small does it. */
 static redisReader *create_reader(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
+    redisReader *r;
 
     pthread_once(&once, make_bounded);
-    return create_any_array ? redisReaderCreateWithFunctions(&bounded) : redisReaderCreate();
+    r = create_any_array ? redisReaderCreateWithFunctions(&bounded) : redisReaderCreate();
+    if (r)
+        r->maxbuf = 0;
+    return r;
 }
 
 dibs_status dibs__conn_open(const dibs__redis_address *address, dibs__deadline until,
@@ -211,12 +216,28 @@ static ssize_t read_some(dibs__conn *c, char *data, size_t length, bool block, s
                   : recv(c->fd, data, length, block ? 0 : MSG_DONTWAIT);
 }
 
+/* Between replies. Without memory the reader stays as it is. */
+static void make_small(dibs__conn *c)
+{
+    redisReader *fresh = create_reader();
+
+    if (!fresh)
+        return;
+    redisReaderFree(c->reader);
+    c->reader = fresh;
+    c->largest = 0;
+}
+
 static dibs__io feed(dibs__conn *c, const char *data, size_t length)
 {
     if (c->reader->len - c->reader->pos + length > REPLY_MAX)
         return DIBS__IO_JUNK;
-    if (redisReaderFeed(c->reader, data, length) == REDIS_OK)
+    if (c->largest > REDIS_READER_MAX_BUF && c->reader->len == 0 && c->reader->ridx == -1)
+        make_small(c);
+    if (redisReaderFeed(c->reader, data, length) == REDIS_OK) {
+        c->largest = c->reader->len > c->largest ? c->reader->len : c->largest;
         return DIBS__IO_GOT;
+    }
     return c->reader->err == REDIS_ERR_OOM ? DIBS__IO_MEMORY : DIBS__IO_JUNK;
 }
 

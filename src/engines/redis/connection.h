@@ -38,6 +38,7 @@ typedef struct dibs__conn {
     int fd;
     dibs__tls *tls;
     redisReader *reader;
+    size_t largest; /* what its buffer has had at once */
     /* What the server calls it, and which run of the server that was: see handshake.c. */
     int64_t id;                     /* 0: we may not know */
     char run_id[DIBS__RUN_ID_SIZE]; /* "": the same */
