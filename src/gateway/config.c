@@ -426,7 +426,7 @@ static json_t *load(const char *path, dibs_error *err)
 {
     json_error_t where;
     json_t *root = path ? json_load_file(path, JSON_REJECT_DUPLICATES, &where)
-                        : json_pack("{s:[{s:s}]}", "routes", "path", "/**");
+                        : json_pack("{s:[{s:s},{s:s}]}", "routes", "path", "/", "path", "/**");
 
     if (!root) {
         *err = (dibs_error){.status = DIBS_INVALID};

@@ -32,6 +32,7 @@ class Context(harness.Context):
         return a
 
     def gateway(self, application, routes=(REFUSE,), args=(), url=None, limits=None):
+        """Routes None: without a file."""
         g = Gateway(self, application, routes, limits, args, url or self.url)
         self.gateways.append(g)
         return g
@@ -104,9 +105,10 @@ class Application:
 class Gateway:
     def __init__(self, t, application, routes, limits, args, url):
         self.t, self.config = t, t.path('gateway%d.json' % len(t.gateways))
-        self.configure(routes, limits)
+        if routes is not None:
+            self.configure(routes, limits)
         self.args = ('gateway', '--upstream', application.address, '--listen', '127.0.0.1:0', '--admin', '127.0.0.1:0',
-                     '--config', self.config, '--url', url, *args)
+                     *(() if routes is None else ('--config', self.config)), '--url', url, *args)
         self.port = None
         self.start()
 

@@ -130,6 +130,19 @@ def member_path(t):
 
 
 @test('sqlite')
+def without_a_file_every_path_is_guarded(t):
+    app = t.application()
+    c = Client(t.gateway(app, None))
+    for method in ('POST', 'PUT', 'PATCH'):
+        for path in ('/', '/?a=1', '//', '/orders', '/orders/1/items'):
+            key = new_key()
+            assert c.ask(method, path, b'', key).status == 201
+            assert c.ask(method, path, b'', key).replayed and len(app.runs(key)) == 1, (method, path)
+    before = len(app.runs())
+    assert c.post('/').status == c.post('/').status == 201 and len(app.runs()) == before + 2, 'without a key'
+
+
+@test('sqlite')
 def the_first_route_that_matches_decides(t):
     app, _, c = t.pair({'path': '/orders/free', 'key': 'ignored'}, route())
     assert c.post('/orders/free').status == 201 and c.post('/orders/other').status == c.post('/orders').status == 400
