@@ -147,7 +147,8 @@ static bool read_path(reader *r, const json_t *value, char **out)
 {
     return read_text(r, "path", value, GATE_PATTERN_MAX, out) &&
            (gate_pattern_valid(*out) || wrong(r, "path",
-                                              "must begin with /, be in normal form, and have * "
+                                              "must begin with /, be in normal form (%%XX only "
+                                              "where it is needed), and have * "
                                               "only as a segment and ** only as the last one"));
 }
 

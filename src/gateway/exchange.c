@@ -307,12 +307,13 @@ void gate_exchange_forward(gate_exchange *x)
 
 /* ---- Beginning ------------------------------------------------------------------------------- */
 
+/* Without regard to case: some applications take post for POST. */
 static gate_method method_of(wire_text m)
 {
     static const char *const names[] = {"POST", "PUT", "PATCH", "DELETE"};
 
     for (size_t i = 0; i < 4; i++)
-        if (m.size == strlen(names[i]) && memcmp(m.at, names[i], m.size) == 0)
+        if (wire_is(m, names[i]))
             return (gate_method)(1 << i);
     return (gate_method)0;
 }

@@ -102,17 +102,29 @@ bool gate_path_normal(const char *path, size_t size, char *out)
     return !strstr(out, "/.;") && !strstr(out, "/..;");
 }
 
+/* Applications take its escape for the character itself. */
+static bool is_literal(int c)
+{
+    return c > ' ' && c < 0x7f && !strchr("/%;?#\\", c);
+}
+
 void gate_path_plain(char *path)
 {
     char *to = path;
 
     for (const char *at = path; *at;) {
-        if (*at == ';')
+        int c = *at == '%' ? hex(at[1]) * 16 + hex(at[2]) : -1;
+
+        if (is_literal(c)) {
+            *to++ = (char)c;
+            at += 3;
+        } else if (*at == ';') {
             at += strcspn(at, "/");
-        else if (*at == '/' && to > path && to[-1] == '/')
+        } else if (*at == '/' && to > path && to[-1] == '/') {
             at++;
-        else
+        } else {
             *to++ = *at++;
+        }
     }
     *to = '\0';
 }
@@ -125,13 +137,23 @@ static size_t segment(const char *at)
     return strcspn(at, "/");
 }
 
+/* As the target of a request has to be: another byte would never match. */
+static bool is_graphic(const char *text)
+{
+    while (*text > ' ' && *text < 0x7f)
+        text++;
+    return !*text;
+}
+
 bool gate_pattern_valid(const char *pattern)
 {
-    char normal[1024];
+    char plain[1024];
 
-    if (pattern[0] != '/' || strlen(pattern) >= sizeof normal ||
-        !gate_path_normal(pattern, strlen(pattern), normal) || strcmp(normal, pattern) != 0 ||
-        strstr(pattern, "//") || strpbrk(pattern, "?# \"{};"))
+    if (pattern[0] != '/' || strlen(pattern) >= sizeof plain ||
+        !gate_path_normal(pattern, strlen(pattern), plain))
+        return false;
+    gate_path_plain(plain);
+    if (strcmp(plain, pattern) != 0 || strpbrk(pattern, "?#\"{}") || !is_graphic(pattern))
         return false;
     for (const char *at = pattern + 1; *at; at += at[0] == '/') {
         size_t n = segment(at);

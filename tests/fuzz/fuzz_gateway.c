@@ -144,6 +144,8 @@ static void paths(const char *data, size_t size)
     gate_path_plain(once);
     must(once[0] == '/' && !strstr(once, "//") && !strchr(once, ';'), "not plain");
     must(gate_path_normal(once, strlen(once), twice) && strcmp(once, twice) == 0, "not normal");
+    gate_path_plain(twice);
+    must(strcmp(once, twice) == 0, "not plain at once");
     if (gate_pattern_valid(once))
         must(gate_pattern_covers(once, once), "does not cover itself");
 }

@@ -22,7 +22,7 @@ import time
 import urllib.parse
 
 TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-LINE = re.compile(rb'([A-Z]+) (/[!-~]*|\*) HTTP/1\.1')
+LINE = re.compile(rb'([A-Za-z]+) (/[!-~]*|\*) HTTP/1\.1')
 FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*?)[ \t]*")
 
 

@@ -143,6 +143,27 @@ def without_a_file_every_path_is_guarded(t):
 
 
 @test('sqlite')
+def another_spelling_does_not_get_past_a_route(t):
+    """An application decodes the path, and some take post for POST."""
+    app, _, c = t.pair({'path': '/users/me@home/a+b', 'key': 'required', 'caller': 'none'},
+                       {'path': '/token', 'key': 'optional', 'caller': 'none', 'token': 'required'},
+                       {'path': '/stock/*', 'key': 'optional', 'caller': 'none', 'fence': 'stock:{segment}'})
+    for method, path, status in (('POST', '/users/me%40home/a%2Bb', 400), ('POST', '/users/me%40home/a%2bb', 400), ('post', '/users/me@home/a+b', 400),
+                                 ('pAtch', '/users/me@home/a+b', 400), ('post', '/token', 403), ('Put', '/stock/1', 400)):
+        answer = c.ask(method, path, b'')
+        assert answer.status == status and not app.log('request'), (method, path, answer)
+    key = new_key()
+    for method, target in (('post', '/users/me%40home/a%2Bb?x=%40'), ('POST', '/users/me@home/a+b?x=%40')):
+        own = key if method == 'post' else new_key()
+        assert c.ask(method, target, b'', own).status == 201 and c.ask(method, target, b'', own).replayed
+        sent = app.log('request')[-1]
+        assert (sent['method'], sent['target']) == (method, target), 'it is sent on as it came'
+    assert c.ask('POST', '/users/me%40home/a%2Bb?x=%40', b'', key).status == 422, 'another request'
+    assert c.post('/stock/a@b', Dibs_Fence='12').status == 201 and c.post('/stock/a%40b', Dibs_Fence='11').status == 409, 'one name'
+    assert len(app.runs()) == 3
+
+
+@test('sqlite')
 def the_first_route_that_matches_decides(t):
     app, _, c = t.pair({'path': '/orders/free', 'key': 'ignored'}, route())
     assert c.post('/orders/free').status == 201 and c.post('/orders/other').status == c.post('/orders').status == 400
@@ -394,7 +415,8 @@ def bad_files_are_refused(t):
     app = t.application()
     for routes in ([{'path': '/a', 'colour': 'red'}], [{}], [{'path': 'a'}], [{'path': '/a', 'key': 'maybe'}], [{'path': '/a', 'wait': 'long'}],
                    [{'path': '/a', 'wait': 5}], [{'path': '/a', 'method': 'BREW'}], [{'path': '/a', 'lease': '0s'}], [{'path': '/a'}, {'path': '/a'}],
-                   [{'path': '/**'}, {'path': '/a'}], [{'path': '/a', 'fence': 'x:{segment}'}], 'routes', [5]):
+                   [{'path': '/**'}, {'path': '/a'}], [{'path': '/a', 'fence': 'x:{segment}'}], [{'path': '/ö'}],
+                   'routes', [5]):
         with open(t.path('bad.json'), 'w') as f:
             json.dump({'routes': routes}, f)
         code, _, err = t.run('gateway', '--upstream', app.address, '--listen', '127.0.0.1:0', '--config', t.path('bad.json'), '--url', 'memory:')

@@ -101,9 +101,16 @@ static void a_path_has_one_normal_form(void **state)
         {"/a/..b", "/a/..b"},  {"/a%25", "/a%25"},    {"/a;b/../c", "/c"},    {"/a;/b", "/a;/b"}};
     static const char *const bad[] = {"/%",   "/%4",   "/%zz",   "/%00",   "/%0a",
                                       "/%7f", "/a\\b", "/..;/a", "/a/.;x", "/%2E%2e;a=b/c"};
-    static const char *const plain[][2] = {{"//a///b/", "/a/b/"}, {"/a;b=c", "/a"},
-                                           {"/a;x;y/b;", "/a/b"}, {"/;a/b", "/b"},
-                                           {"/a/;/;b", "/a/"},    {"/;", "/"}};
+    static const char *const plain[][2] = {
+        {"//a///b/", "/a/b/"},
+        {"/a;b=c", "/a"},
+        {"/a;x;y/b;", "/a/b"},
+        {"/;a/b", "/b"},
+        {"/a/;/;b", "/a/"},
+        {"/;", "/"},
+        {"/%21%24%26%27%28%29%2A%2B%2C%3D%3A%40", "/!$&'()*+,=:@"},
+        {"/a%40b;c/d%5B%7C%7D", "/a@b/d[|}"},
+        {"/%20%22%23%25%2F%3B%3F%5C%C3%B6", "/%20\"%23%25%2F%3B%3F%5C%C3%B6"}};
     char out[64];
 
     (void)state;
@@ -129,8 +136,10 @@ static void a_pattern_matches_segments(void **state)
                {"/a/**", "/a", false}, {"/a/**", "/ab/c", false}, {"/**", "/a", true},
                {"/**", "/", false},    {"/*/b", "/a/b", true},    {"/*/b", "/a/c", false},
                {"/", "/", true},       {"/a", "*", false},        {"/a/*/c", "/a//c", false}};
-    static const char *const bad[] = {"a",    "",     "/a*",  "/**/a", "/a//b", "/a/../b",
-                                      "/%61", "/a?b", "/***", "/a b",  "/a;b"};
+    static const char *const bad[] = {"a",    "",       "/a*",  "/**/a", "/a//b", "/a/../b",
+                                      "/%61", "/a?b",   "/***", "/a b",  "/a;b",  "/\xc3\xb6",
+                                      "/a\t", "/a%40b", "/%2A", "/a%7Bb"};
+    static const char *const good[] = {"/", "/%C3%B6/*", "/a@b:c/[d]", "/a%2Fb/%25/**"};
     const char *first;
     size_t size;
 
@@ -141,6 +150,9 @@ static void a_pattern_matches_segments(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (gate_pattern_valid(bad[i]))
             fail_msg("valid: %s", bad[i]);
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        if (!gate_pattern_valid(good[i]))
+            fail_msg("not valid: %s", good[i]);
     assert_true(gate_pattern_match("/stock/*/*", "/stock/17/take", &first, &size));
     assert_int_equal(size, 2);
     assert_memory_equal(first, "17", 2);
