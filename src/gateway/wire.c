@@ -8,16 +8,20 @@
 
 /* ---- Characters ------------------------------------------------------------------------------ */
 
-static bool is_token_char(unsigned char c)
+static bool is_alnum(char c)
 {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-           (c != 0 && strchr("!#$%&'*+-.^_`|~", c));
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+static bool is_token_char(char c)
+{
+    return is_alnum(c) || (c != 0 && strchr("!#$%&'*+-.^_`|~", c));
 }
 
 bool wire_is_token(const char *at, size_t size)
 {
     for (size_t i = 0; i < size; i++)
-        if (!is_token_char((unsigned char)at[i]))
+        if (!is_token_char(at[i]))
             return false;
     return size > 0;
 }
@@ -40,7 +44,7 @@ bool wire_is_alike(wire_text t, const char *word)
     if (strlen(word) != t.size)
         return false;
     for (size_t i = 0; i < t.size; i++)
-        if (strncasecmp(t.at[i] == '_' ? "-" : &t.at[i], word + i, 1) != 0)
+        if (strncasecmp(is_alnum(t.at[i]) ? &t.at[i] : "-", word + i, 1) != 0)
             return false;
     return true;
 }
@@ -266,7 +270,7 @@ static int read_request_line(const char *at, const char *end, wire_head *h, cons
 static bool is_host(wire_text t)
 {
     for (size_t i = 0; i < t.size; i++)
-        if (!is_token_char((unsigned char)t.at[i]) && !strchr(":[]()=;,", t.at[i]))
+        if (!is_token_char(t.at[i]) && !strchr(":[]()=;,", t.at[i]))
             return false;
     return true;
 }

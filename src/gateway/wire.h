@@ -50,7 +50,8 @@ ssize_t wire_answer(const char *data, size_t size, size_t *seen, size_t max, boo
                     wire_head *h, const char **why);
 
 bool wire_is(wire_text t, const char *word); /* without regard to case */
-/* The same, and `_` counts as `-`: WSGI and CGI give an application one variable for both names. */
+/* The same, and whatever is neither letter nor digit counts as `-`: WSGI and CGI give an application one variable for `-`
+ * and `_`, and lighttpd for all of them. */
 bool wire_is_alike(wire_text t, const char *word);
 /* The i-th field of that name, from 0 on; NULL: there is none. */
 const wire_field *wire_find(const wire_head *h, const char *name, size_t i);

@@ -199,11 +199,12 @@ def what_is_understood_is_written_anew(t):
     assert (named['x-forwarded-for'], named['x-forwarded-proto'], named['x-forwarded-host']) == ('127.0.0.1', 'http', 'shop.example'), named
     for said in ('X-Forwarded-For: 6.6.6.6', 'X-Forwarded-Proto: evil', 'X-Forwarded-Host: evil', 'Forwarded: for=6.6.6.6', 'Dibs-Attempt: 666',
                  'X_Forwarded_For: 6.6.6.6', 'x-forwarded_host: evil', 'X_FORWARDED-PROTO: evil', 'Dibs_Attempt: 666', 'Idempotency_Key: evil',
-                 'Dibs_Token: evil', 'dibs-fence: 1\r\ndibs_fence: 666', 'Content_Length: 666', 'Transfer_Encoding: evil'):
-        c.send(b'GET /a HTTP/1.1\r\nHost: shop.example\r\nX_Own: 1\r\n%s\r\n\r\n' % said.encode())
+                 'Dibs_Token: evil', 'dibs-fence: 1\r\ndibs_fence: 666', 'Content_Length: 666', 'Transfer_Encoding: evil',
+                 'X.Forwarded.For: 6.6.6.6', 'X-Forwarded~Host: evil', 'dibs!attempt: 666', 'Idempotency.Key: evil', 'Content|Length: 666'):
+        c.send(b'GET /a HTTP/1.1\r\nHost: shop.example\r\nX_Own: 1\r\nX.Own: 1\r\n%s\r\n\r\n' % said.encode())
         c.read('GET')
         headers = app.log('request')[-1]['headers']
-        assert ['X_Own', '1'] in headers and not any(evil in str(headers) for evil in ('6.6.6.6', '666', 'evil')), (said, headers)
+        assert ['X_Own', '1'] in headers and ['X.Own', '1'] in headers and not any(evil in str(headers) for evil in ('6.6.6.6', '666', 'evil')), (said, headers)
         c.send(b'POST /plain HTTP/1.1\r\nHost: shop.example\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX-Sum: 1\r\n%s\r\n\r\n' % said.encode())
         assert c.read().status == 201 and app.runs()[-1]['trailers'] == [['X-Sum', '1']], (said, app.runs()[-1])
     trusting = Client(t.gateway(app, ROUTES, limits={'trusted': ['127.0.0.0/8']}))
