@@ -244,7 +244,7 @@ def main():
     parser.add_argument('--skip', action='append', default=[], metavar='NAME', help='leave this out')
     parser.add_argument('--kind', choices=['c', 'script', 'quick', 'unit'],
                         help='only C programs, only scripts, only what ./dev test --quick runs, or only tests/unit')
-    parser.add_argument('--jobs', type=int, default=3, help='programs side by side')
+    parser.add_argument('--jobs', type=int, default=4, help='programs side by side')
     parser.add_argument('--wrapper', default='', help='put before every C program, e.g. "valgrind -q"')
     parser.add_argument('--slow', type=int, default=1, metavar='N', help='multiply the time limits')
     parser.add_argument('--second-chance', action='store_true', help='a failed program runs again, alone')
