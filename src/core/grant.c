@@ -107,7 +107,8 @@ dibs__claim dibs__grant_claim(const dibs_grant *g)
                          .owner = g->owner,
                          .attempt = g->attempt,
                          .fence = g->fence,
-                         .adopted = g->adopted};
+                         .adopted = g->adopted,
+                         .handed_over = g->fence > 0 && !g->whole};
 }
 
 void dibs__grant_ref(dibs_grant *g)

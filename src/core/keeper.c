@@ -34,7 +34,7 @@
 #define GRACE    (50 * DIBS__MS) /* an exchange gets at least this long, whatever ends meanwhile */
 #define AGAIN    (200 * DIBS__MS)
 #define OF_LATE  (60 * DIBS__SECOND)
-#define LEISURE  (20 * DIBS__MS) /* events that nobody waits for may be read so late */
+#define LEISURE  (200 * DIBS__MS) /* events that nobody waits for may be read so late */
 
 /* What goes to the engine is a copy: a waiter may be handed its lock, or begin anew, while the exchange is under
  * way. */

@@ -93,9 +93,10 @@ typedef struct dibs__claim {
     const char *name;
     const char *owner;
     const char *attempt;
-    uint64_t fence; /* 0: a waiter */
-    int64_t lease;  /* keep: the lease from now on */
-    bool adopted;   /* entered through another handle, which may be dead; never by this one */
+    uint64_t fence;   /* 0: a waiter */
+    int64_t lease;    /* keep: the lease from now on */
+    bool adopted;     /* entered through another handle, which may be dead; never by this one */
+    bool handed_over; /* to us, and not renewed since: others probably wait for it as well */
     /* out, for keep: */
     dibs_status status;
     dibs__reply reply;

@@ -154,17 +154,31 @@ static void leave_replica(asks *x, const dibs__redis_ask *q)
         dibs__pipeline_renew(q->node->pipeline);
 }
 
+/* A server answers its clients in an order of its own: the one last added to those who have something to read comes first.
+ * After a script that publishes, that is the one that sent it, and what it does next keeps the processor from the client that was
+ * woken, for which all others wait. With an answer to something before the script it is in the list already, and the
+ * woken one is written to first. */
+static size_t answer_last(dibs__bytes *out)
+{
+    dibs__resp_begin(out, 1);
+    dibs__resp_text(out, "PING");
+    return 1;
+}
+
 /* They are for one script: those behind the first find it there. */
 static void send_batch(asks *x, dibs__redis_node *n, dibs__redis_ask *const some[], size_t count)
 {
     dibs__bytes bytes = {0};
-    redisReply *replies[BATCH + 1];
+    redisReply *replies[BATCH + 2];
+    size_t before = 0;
     bool safe = true, must_last = false;
     dibs__deadline until = dibs__sooner(x->until, dibs__after(x->r->base.env, x->patience));
     dibs_status status;
 
     if (x->r->guard.on && atomic_load(&n->looks) == 0) /* who it is goes into what is written */
         dibs__pipeline_open(n->pipeline, until, NULL);
+    if (count == 1 && some[0]->wakes)
+        before = answer_last(&bytes);
     for (size_t i = 0; i < count; i++) {
         drop_reply(some[i]);
         some[i]->node = n;
@@ -172,14 +186,17 @@ static void send_batch(asks *x, dibs__redis_node *n, dibs__redis_ask *const some
         some[i]->write(n, some[i]->what, some[i]->whole && i == 0, &bytes);
         must_last |= some[i]->must_last;
     }
-    status = must_last ? dibs__guard_call(n, &bytes, replies, count, until, &safe, x->err)
-                       : dibs__pipeline_call(n->pipeline, &bytes, replies, count, until, x->err);
+    status = must_last
+                 ? dibs__guard_call(n, &bytes, replies, before + count, until, &safe, x->err)
+                 : dibs__pipeline_call(n->pipeline, &bytes, replies, before + count, until, x->err);
     dibs__bytes_fini(&bytes);
     atomic_store(&n->suspect, status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN);
     if (status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN)
         x->lost = true;
+    if (before && replies[0])
+        freeReplyObject(replies[0]);
     for (size_t i = 0; i < count; i++)
-        settle(x, some[i], status, replies[i], safe);
+        settle(x, some[i], status, replies[before + i], safe);
     if (count > 0)
         leave_replica(x, some[0]);
 }
@@ -248,7 +265,7 @@ static bool prepare(asks *x, int64_t *pause)
 {
     const dibs__env *env = x->r->base.env;
 
-    if (!x->lost && !x->moved)
+    if (!x->r->address.cluster || (!x->lost && !x->moved))
         return true; /* a forgotten script */
     if (dibs__cluster_refresh(x->r->address.cluster, x->who_said, x->until) && *pause == 0)
         return dibs__now(env) < x->until;

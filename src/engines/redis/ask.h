@@ -17,6 +17,7 @@
 typedef struct dibs__redis_ask {
     unsigned bucket;
     bool must_last; /* it counts only when replicas have it, where the guard says so */
+    bool wakes;     /* it wakes another client, probably: see send_batch */
     /* Writes it for this server; `whole`: with the script's text. */
     void (*write)(dibs__redis_node *n, const void *what, bool whole, dibs__bytes *out);
     const void *what;

@@ -31,6 +31,7 @@ typedef struct question {
     char who[WHO_SIZE];
     int64_t lease;  /* asked for */
     bool must_last; /* it counts only when replicas have it, where the guard says so */
+    bool wakes;     /* another client, probably */
     size_t count;
     word words[WORDS_MAX];
 } question;
@@ -169,8 +170,11 @@ static dibs_status ask(dibs__redis *r, const question *q, dibs__deadline until, 
     dibs_status status;
 
     do {
-        dibs__redis_ask a = {
-            .bucket = q->bucket, .must_last = q->must_last, .write = write_question, .what = q};
+        dibs__redis_ask a = {.bucket = q->bucket,
+                             .must_last = q->must_last,
+                             .wakes = q->wakes,
+                             .write = write_question,
+                             .what = q};
         bool first = again;
         status = dibs__redis_ask_one(r, &a, until, err);
         refused = status == DIBS_OK && dibs__guard_refused(a.reply);
@@ -244,6 +248,7 @@ static void ask_to_enter(const dibs__redis *r, const dibs__enter_request *reques
     q->script = DIBS__SCRIPT_ENTER;
     q->lease = who->lease;
     q->must_last = true;
+    q->wakes = false;
     q->bucket = dibs__redis_lock_key(r, request->name, q->key);
     dibs__redis_add_double(q->numbers, who->lease);
     dibs__redis_add_double(q->numbers + 8, who->min_hold);
@@ -298,6 +303,7 @@ static void ask_about(const dibs__redis *r, dibs__redis_script script, const dib
     q->script = script;
     q->lease = claim->lease;
     q->must_last = false;
+    q->wakes = script == DIBS__SCRIPT_RELEASE && claim->handed_over;
     q->bucket = dibs__redis_lock_key(r, claim->name, q->key);
     q->words[0] = (word){q->who, (size_t)(end - q->who), 0};
     q->words[1] = number(claim->lease);
@@ -333,7 +339,7 @@ dibs_status dibs__redis_break(dibs__engine *e, const char *name, const char *by,
 
     q.script = DIBS__SCRIPT_BREAK;
     q.lease = 0;
-    q.must_last = false;
+    q.must_last = q.wakes = false;
     q.bucket = dibs__redis_lock_key(r, name, q.key);
     q.words[0] = (word){by, strnlen(by, DIBS__BY_SIZE - 1), 0};
     q.words[1] = flag(at_once);
