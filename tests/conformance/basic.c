@@ -105,12 +105,12 @@ static void busy_names_the_holder(void **state)
     assert_names(&err, g);
     head = job_start(b, name, &(dibs_lock_options){.wait_ms = LONG_MS});
     wait_for_queue(a, name, 1);
-    assert_status(dibs_lock(c, name, &(dibs_lock_options){.wait_ms = 100}, &none, &err), DIBS_BUSY);
+    assert_status(dibs_lock(c, name, &(dibs_lock_options){.wait_ms = 300}, &none, &err), DIBS_BUSY);
     assert_names(&err, g);
     assert_non_null(strstr(err.message, "in time"));
     dibs_cancel(b, name);
     job_join(head);
-    assert_status(dibs_lock(b, name, &(dibs_lock_options){.wait_ms = 100}, &none, &err), DIBS_BUSY);
+    assert_status(dibs_lock(b, name, &(dibs_lock_options){.wait_ms = 300}, &none, &err), DIBS_BUSY);
     assert_names(&err, g); /* at the head of the queue */
     assert_status(unlock(g), DIBS_OK);
 }
