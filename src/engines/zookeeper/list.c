@@ -53,8 +53,9 @@ static bool put_value(dibs__zk_op *op, const dibs__queue_entry *old, dibs__zk_it
                                .since = item->stat.ctime * DIBS__MS,
                                .marked = item->stat.version > 0};
 
-    if (item->rc == ZNONODE)
-        return true; /* gone meanwhile */
+    if (item->rc ==
+        ZNONODE) /* gone meanwhile, unless it lingers now under a key that was not listed */
+        return old->lingering || !dibs__zk_may_linger(old->key);
     if (item->rc != ZOK)
         return false;
     if (old->lingering && dibs__zk_lingering_left(op->z, item->value, &item->stat) <= 0) {

@@ -275,6 +275,8 @@ void dibs__zk_lingering_end_after(dibs__zk *z, const char *path, int64_t span);
 /* Removes those whose time has come; when the next one is due. Without the mutex. */
 dibs__deadline dibs__zk_lingering_serve(dibs__zk *z);
 void dibs__zk_lingering_free(dibs__zk *z);
+/* Does this entry linger when it is given back early? (watch.c) */
+bool dibs__zk_may_linger(const char *key);
 /* The key under which an entry lingers. */
 void dibs__zk_lingering_key(const char *key, char out[DIBS__ENTRIES_KEY_SIZE]);
 
