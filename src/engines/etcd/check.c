@@ -6,6 +6,7 @@
 #include "engines/etcd/etcd.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define CHUNK 100
 
@@ -76,7 +77,6 @@ static void on_read(dibs__etcd_call *rpc)
 /* ---- The question ---------------------------------------------------------------------------- */
 
 typedef struct parts {
-    dibs__etcd_key key;
     Etcd__RangeRequest range;
     Etcd__RequestOp op, *at;
 } parts;
@@ -96,6 +96,35 @@ static void fill_chunk(chunk *c, parts *p, size_t count)
     c->txn.n_success = count;
 }
 
+/* All keys, one behind the other: most are much shorter than the longest. NULL: out of memory. */
+static uint8_t *make_keys(const dibs__etcd_op *op, parts *p)
+{
+    const dibs__entries_call *call = op->call;
+    size_t room = 1, n = 0;
+    uint8_t *text, *larger;
+    dibs__etcd_key key;
+
+    text = malloc(room);
+    for (size_t i = 0; text && i < call->check.count; i++) {
+        dibs__etcd_entry_key(op->e, call->check.entry[i].name, call->check.entry[i].key, &key);
+        dibs__etcd_range(&p[i].range, &p[i].op, &key);
+        p[i].range.keys_only = true;
+        if (room - n < key.length) {
+            room = 2 * room + key.length + 128 * (call->check.count - i);
+            larger = realloc(text, room);
+            if (!larger)
+                free(text);
+            text = larger;
+        }
+        if (text)
+            memcpy(text + n, key.text, key.length);
+        n += key.length;
+    }
+    for (size_t i = 0, at = 0; text && i < call->check.count; at += p[i++].range.key.len)
+        p[i].range.key.data = text + at;
+    return text;
+}
+
 static bool send_read(dibs__etcd_op *op)
 {
     const dibs__entries_call *call = op->call;
@@ -103,14 +132,10 @@ static bool send_read(dibs__etcd_op *op)
     parts *p = calloc(call->check.count, sizeof *p);
     chunk *c = calloc(chunks, sizeof *c);
     Etcd__RequestOp **outer = calloc(chunks, sizeof *outer);
+    uint8_t *keys = p ? make_keys(op, p) : NULL;
     Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT;
-    bool ok = p && c && outer;
+    bool ok = p && c && outer && keys;
 
-    for (size_t i = 0; ok && i < call->check.count; i++) {
-        dibs__etcd_entry_key(op->e, call->check.entry[i].name, call->check.entry[i].key, &p[i].key);
-        dibs__etcd_range(&p[i].range, &p[i].op, &p[i].key);
-        p[i].range.keys_only = true;
-    }
     for (size_t i = 0; ok && i < chunks; i++) {
         size_t left = call->check.count - i * CHUNK;
         fill_chunk(&c[i], p + i * CHUNK, left < CHUNK ? left : CHUNK);
@@ -119,6 +144,7 @@ static bool send_read(dibs__etcd_op *op)
     txn.success = outer;
     txn.n_success = chunks;
     ok = ok && dibs__etcd_op_send(op, DIBS__ETCD_LOOK, "/etcdserverpb.KV/Txn", &txn.base, on_read);
+    free(keys);
     free(outer);
     free(c);
     free(p);

@@ -21,13 +21,13 @@ typedef struct parts {
     dibs__etcd_key entry, folder, end, value, tail, before, after;
     char made[DIBS__ENTRIES_KEY_SIZE];
     char stored[DIBS__ENTRIES_KEY_SIZE + DIBS__ENTRIES_VALUE_SIZE];
-    Etcd__Compare compare[2];
-    Etcd__RangeRequest queue, own, lock, last, strangers[2];
+    Etcd__Compare compare[3];
+    Etcd__RangeRequest queue, own, lock, last, strangers[2], count;
     Etcd__PutRequest put, put_tail, put_value;
     Etcd__DeleteRangeRequest no_tail;
-    Etcd__RequestOp yes[6], no[3];
-    Etcd__Compare *compares[2];
-    Etcd__RequestOp *yeses[6], *noes[3];
+    Etcd__RequestOp yes[7], no[3];
+    Etcd__Compare *compares[3];
+    Etcd__RequestOp *yeses[7], *noes[3];
 } parts;
 
 /* "BODY~SLOT" */
@@ -70,25 +70,23 @@ static void compare_value(parts *p, const dibs__etcd_op *op)
 
 /* What the queue was like the last time decides what is asked for: all of a short one, or only
  * the end of a long one. */
-static _Atomic uint64_t *memory_of(const dibs__etcd_op *op, uint64_t *hash)
+static _Atomic uint64_t *memory_of(dibs__etcd *e, const char *name, uint64_t *hash)
 {
-    *hash = dibs__hash(op->call->name) | 1;
-    return &op->e->lengthy[(*hash >> 8) % (sizeof op->e->lengthy / sizeof op->e->lengthy[0])];
+    *hash = dibs__hash(name) | 1;
+    return &e->lengthy[(*hash >> 8) % (sizeof e->lengthy / sizeof e->lengthy[0])];
 }
 
-/* Now and then the queue is asked for as if it were short: it may have become so. */
-static bool is_long(const dibs__etcd_op *op)
+bool dibs__etcd_is_long(dibs__etcd *e, const char *name)
 {
     uint64_t hash;
 
-    return atomic_load(memory_of(op, &hash)) == hash &&
-           atomic_fetch_add(&op->e->enters, 1) % 64 != 0;
+    return atomic_load(memory_of(e, name, &hash)) == hash;
 }
 
 static void remember(const dibs__etcd_op *op, bool is_long_now)
 {
     uint64_t hash;
-    _Atomic uint64_t *at = memory_of(op, &hash);
+    _Atomic uint64_t *at = memory_of(op->e, op->call->name, &hash);
 
     if (is_long_now)
         atomic_store(at, hash);
@@ -106,7 +104,8 @@ static size_t ask_for_all(parts *p, const dibs__etcd_op *op)
     return 1;
 }
 
-/* Of a long one its end, and what is not ours and so did not write there. */
+/* Of a long one its end, and what is not ours and so did not write there. Now and then also how long it is: it
+ * may have become short. */
 static size_t ask_for_tail(parts *p)
 {
     dibs__etcd_range(&p->last, &p->yes[0], &p->tail);
@@ -129,26 +128,33 @@ static void make_txn(parts *p, dibs__etcd_op *op, Etcd__TxnRequest *txn)
     dibs__etcd_range(&p->own, &p->no[0], &p->entry);
     dibs__etcd_range(&p->lock, &p->no[1], &p->value);
     p->no[2] = p->yes[0];
-    op->by_tail = !call->enter.owner && is_long(op);
     if (op->by_tail)
         n = ask_for_tail(p);
     dibs__etcd_put(&p->put, &p->yes[n++], &p->entry, p->stored, op->lease);
     if (op->by_tail)
         dibs__etcd_put(&p->put_tail, &p->yes[n++], &p->tail, p->made, op->lease);
-    else
+    else if (op->no_tail)
         dibs__etcd_delete(&p->no_tail, &p->yes[n++], &p->tail);
+    else
+        dibs__etcd_compare(&p->compare[2], &p->tail, ETCD__COMPARE__COMPARE_TARGET__CREATE, 0);
     op->value_lease = call->enter.capacity != DIBS__PLAIN && !op->guessed && op->lock_rev == 0;
     if (op->value_lease)
         dibs__etcd_put(&p->put_value, &p->yes[n++], &p->value, call->enter.lock_value,
                        dibs__etcd_value_lease(op->e, call->name));
-    for (size_t i = 0; i < 6; i++) {
+    op->counted = op->by_tail && atomic_fetch_add(&op->e->enters, 1) % 64 == 0 ? n : 0;
+    if (op->counted) {
+        dibs__etcd_range(&p->count, &p->yes[n++], &p->folder);
+        p->count.range_end = dibs__etcd_bytes(&p->end);
+        p->count.count_only = true;
+    }
+    for (size_t i = 0; i < 7; i++) {
         p->yeses[i] = &p->yes[i];
         p->noes[i % 3] = &p->no[i % 3];
-        p->compares[i % 2] = &p->compare[i % 2];
+        p->compares[i % 3] = &p->compare[i % 3];
     }
     etcd__txn_request__init(txn);
     txn->compare = p->compares;
-    txn->n_compare = 2;
+    txn->n_compare = op->by_tail || op->no_tail ? 2 : 3;
     txn->success = p->yeses;
     txn->n_success = n;
     txn->failure = p->noes;
@@ -182,6 +188,8 @@ static bool fill_tail(dibs__etcd_op *op, const Etcd__TxnResponse *r, bool *more)
     const Etcd__RangeResponse *tail = range_at(r, 0);
 
     *more = tail->n_kvs == 0;
+    if (op->counted && range_at(r, op->counted))
+        remember(op, range_at(r, op->counted)->count > DIBS__ETCD_SHORT);
     if (*more)
         return true;
     for (size_t i = 1; i < 3; i++)
@@ -259,6 +267,9 @@ static bool look_closer(dibs__etcd_op *op, const Etcd__TxnResponse *r, bool *mor
         return false; /* there = false: it does not fit */
     }
     op->guessed = false;
+    op->seen_long = queue->count > DIBS__ETCD_SHORT;
+    op->no_tail = !op->seen_long; /* what tells its end is of another time */
+    remember(op, op->seen_long);
     op->lock_rev = (int64_t)call->listing.version;
     if (++op->tries < MAX_TRIES) {
         dibs__etcd_op_go_on(op, dibs__etcd_enter_send(op));
@@ -313,7 +324,10 @@ bool dibs__etcd_enter_send(dibs__etcd_op *op)
     Etcd__TxnRequest txn;
     bool ok;
 
-    if (!p || !dibs__etcd_slot_take(op->e, op->call->attempt, &op->slot)) {
+    op->by_tail = !op->call->enter.owner &&
+                  (op->seen_long || (!op->no_tail && dibs__etcd_is_long(op->e, op->call->name)));
+    op->no_tail |= op->call->enter.owner != NULL;
+    if (!p || !dibs__etcd_slot_take(op->e, op->call->attempt, op->by_tail, &op->slot)) {
         free(p);
         return false;
     }

@@ -1,6 +1,7 @@
 /* Single entries: watching one, removing one, letting one linger. */
 #define _GNU_SOURCE
 #include "core/error.h"
+#include "engines/etcd/error.h"
 #include "engines/etcd/etcd.h"
 
 #include <stdio.h>
@@ -194,11 +195,18 @@ static void free_slot(dibs__etcd *e, const char *key)
         dibs__etcd_slot_drop(e, key + 5, strcspn(key + 5, "."), true);
 }
 
+static bool send_removal(dibs__etcd_op *op);
+
 static void on_removed(dibs__etcd_call *rpc)
 {
     dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, rpc);
     Etcd__TxnResponse *r = dibs__etcd_op_answer(op, &etcd__txn_response__descriptor);
 
+    if (!r && op->head && dibs__etcd_lease_is_gone(rpc->stream.rpc, rpc->stream.text)) {
+        op->head = false;
+        dibs__etcd_op_go_on(op, send_removal(op));
+        return;
+    }
     if (r) {
         op->call->there = r->succeeded;
         free_slot(op->e, op->call->key);
@@ -215,39 +223,85 @@ static void tail_of(const char *key, char out[DIBS__ENTRIES_KEY_SIZE])
     snprintf(out, DIBS__ENTRIES_KEY_SIZE, "%.*s", (int)(end ? end - key : 0), key);
 }
 
-/* The entry, and the tail with it if it is the last of the queue. */
+/* What a removal is made of. */
+typedef struct removal {
+    dibs__etcd_key key, tail, head;
+    char name[DIBS__ENTRIES_KEY_SIZE], place[24];
+    Etcd__TxnRequest txn, inner;
+    Etcd__DeleteRangeRequest delete, delete_tail;
+    Etcd__PutRequest put;
+    Etcd__RequestOp op[3], *ops[3], tail_op, *tail_ops[1];
+    Etcd__Compare there, last, *theres[1], *lasts[1];
+} removal;
+
+/* The end of the queue goes too, if that is the entry. */
+static void remove_tail(removal *r, const dibs__etcd_op *op, Etcd__RequestOp *to)
+{
+    dibs__etcd_tail_key(op->e, op->call->name, &r->tail);
+    tail_of(op->call->key, r->name);
+    dibs__etcd_compare(&r->last, &r->tail, ETCD__COMPARE__COMPARE_TARGET__VALUE, 0);
+    r->last.target_union_case = ETCD__COMPARE__TARGET_UNION_VALUE;
+    r->last.value = dibs__etcd_text(r->name);
+    dibs__etcd_delete(&r->delete_tail, &r->tail_op, &r->tail);
+    r->lasts[0] = &r->last;
+    r->tail_ops[0] = &r->tail_op;
+    dibs__etcd_nested(&r->inner, to);
+    r->inner.compare = r->lasts;
+    r->inner.success = r->tail_ops;
+    r->inner.n_compare = r->inner.n_success = 1;
+}
+
+static void write_head(removal *r, const dibs__etcd_op *op, Etcd__RequestOp *to)
+{
+    dibs__etcd_head_key(op->e, op->call->name, &r->head);
+    snprintf(r->place, sizeof r->place, "%llx",
+             (unsigned long long)dibs__etcd_place_of(op->call->key));
+    dibs__etcd_put(&r->put, to, &r->head, r->place, op->lease);
+}
+
+/* The entry, and what tells of the queue's ends. */
+static bool send_removal(dibs__etcd_op *op)
+{
+    const char *key = op->call->key;
+    removal *r = malloc(sizeof *r);
+    size_t n = 0;
+    bool ok;
+
+    if (!r)
+        return false;
+    etcd__txn_request__init(&r->txn);
+    dibs__etcd_entry_key(op->e, op->call->name, key, &r->key);
+    dibs__etcd_compare_entry(&r->there, &r->key, key);
+    r->theres[0] = &r->there;
+    dibs__etcd_delete(&r->delete, &r->op[n++], &r->key);
+    if (strncmp(key, "dibs.", 5) != 0 ||
+        dibs__etcd_slot_by_tail(op->e, key + 5, strcspn(key + 5, ".")))
+        remove_tail(r, op, &r->op[n++]);
+    if (op->head)
+        write_head(r, op, &r->op[n++]);
+    for (size_t i = 0; i < 3; i++)
+        r->ops[i] = &r->op[i];
+    r->txn.compare = r->theres;
+    r->txn.n_compare = 1;
+    r->txn.success = r->ops;
+    r->txn.n_success = n;
+    ok = dibs__etcd_op_send(op, DIBS__ETCD_FINAL, "/etcdserverpb.KV/Txn", &r->txn.base, on_removed);
+    free(r);
+    return ok;
+}
+
 dibs_status dibs__etcd_remove(dibs__entries_backend *s, dibs__entries_call *call)
 {
+    dibs__etcd *e = (dibs__etcd *)s;
     dibs__etcd_op *op = dibs__etcd_op_new(s, call);
-    Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT, inner;
-    Etcd__DeleteRangeRequest delete[2];
-    Etcd__RequestOp ops[3], *both[2] = {&ops[0], &ops[1]}, *third[1] = {&ops[2]};
-    Etcd__Compare there, last, *compares[2] = {&there, &last};
-    dibs__etcd_key key, tail;
-    char name[DIBS__ENTRIES_KEY_SIZE];
 
-    if (!op)
-        return DIBS_NO_MEMORY;
-    dibs__etcd_entry_key(op->e, call->name, call->key, &key);
-    dibs__etcd_tail_key(op->e, call->name, &tail);
-    dibs__etcd_compare_entry(&there, &key, call->key);
-    tail_of(call->key, name);
-    dibs__etcd_compare(&last, &tail, ETCD__COMPARE__COMPARE_TARGET__VALUE, 0);
-    last.target_union_case = ETCD__COMPARE__TARGET_UNION_VALUE;
-    last.value = dibs__etcd_text(name);
-    dibs__etcd_delete(&delete[0], &ops[0], &key);
-    dibs__etcd_nested(&inner, &ops[1]);
-    dibs__etcd_delete(&delete[1], &ops[2], &tail);
-    inner.compare = &compares[1];
-    inner.success = third;
-    inner.n_compare = inner.n_success = 1;
-    txn.compare = compares;
-    txn.n_compare = 1;
-    txn.success = both;
-    txn.n_success = 2;
-    return dibs__etcd_op_started(
-        op,
-        dibs__etcd_op_send(op, DIBS__ETCD_FINAL, "/etcdserverpb.KV/Txn", &txn.base, on_removed));
+    if (op) {
+        pthread_mutex_lock(&e->lock);
+        op->lease = e->lease;
+        pthread_mutex_unlock(&e->lock);
+        op->head = op->lease && call->remove.was_first && dibs__etcd_is_long(e, call->name);
+    }
+    return dibs__etcd_op_started(op, op && send_removal(op));
 }
 
 /* ---- Lingering ------------------------------------------------------------------------------- */

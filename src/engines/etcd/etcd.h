@@ -9,6 +9,8 @@
  *   PREFIX/%%/NAME       the end of a long queue: the entry that was made last, if it is there at all.
  *                        Whoever makes an entry writes it or removes it, so that the next one finds
  *                        who is before it without a look at all of them
+ *   PREFIX/%h/NAME       the beginning of a long queue: a place up to which all entries are gone, written with
+ *                        the removal of the one that held there alone; bound to the lease of that one's handle
  *
  * NAME is escaped, one component of a path, and never "%" or "%%". `etcdctl lock PREFIX/NAME` makes
  * its keys in the same place and waits for everything there that is older; that is why the value
@@ -43,6 +45,10 @@ struct dibs__etcd_op {
     bool shelved; /* the lease of the value was made since the session was last known to be there */
     unsigned slot;
     bool by_tail;        /* enter: asks for the end of the queue alone */
+    bool seen_long;      /* enter: another try has seen that it is long */
+    bool no_tail;        /* enter: removes that end, because the queue is short */
+    size_t counted;      /* enter: which answer tells how long the queue is; 0: none */
+    bool head;           /* remove: writes where the queue begins */
     bool strict;         /* list: linearizable */
     uint64_t below;      /* list: entries before this place */
     int parts;           /* check: answers to come; with the mutex */
@@ -131,6 +137,7 @@ void dibs__etcd_compare_entry(Etcd__Compare *c, const dibs__etcd_key *entry, con
 bool dibs__etcd_is_entry(const Etcd__RangeResponse *r, int64_t place);
 void dibs__etcd_value_key(const dibs__etcd *e, const char *name, dibs__etcd_key *out);
 void dibs__etcd_tail_key(const dibs__etcd *e, const char *name, dibs__etcd_key *out);
+void dibs__etcd_head_key(const dibs__etcd *e, const char *name, dibs__etcd_key *out);
 /* The lease of a name's value: the same for everybody. */
 int64_t dibs__etcd_value_lease(const dibs__etcd *e, const char *name);
 ProtobufCBinaryData dibs__etcd_bytes(const dibs__etcd_key *key);
@@ -163,7 +170,9 @@ bool dibs__etcd_listing_tail(dibs__entries_listing *l, const Etcd__KeyValue *tai
 /* ---- slot.c ---------------------------------------------------------------------------------- */
 
 /* The attempt's number, the same when it asks again. false: out of memory. */
-bool dibs__etcd_slot_take(dibs__etcd *e, const char *attempt, unsigned *out);
+bool dibs__etcd_slot_take(dibs__etcd *e, const char *attempt, bool by_tail, unsigned *out);
+/* May the end of the queue tell of its entry? Also true when the attempt is not known. */
+bool dibs__etcd_slot_by_tail(dibs__etcd *e, const char *attempt, size_t length);
 /* Its entry is not there, and will not be. `reuse`: the key is free. */
 void dibs__etcd_slot_drop(dibs__etcd *e, const char *attempt, size_t length, bool reuse);
 void dibs__etcd_slots_clear(dibs__etcd *e); /* with the lock: the session is another */
@@ -194,6 +203,8 @@ void dibs__etcd_value_lease_touch(dibs__etcd *e, const char *name);
 /* ---- The slots ------------------------------------------------------------------------------- */
 
 bool dibs__etcd_enter_send(dibs__etcd_op *op);
+/* Whether the queue of that lock was long when this handle looked last. */
+bool dibs__etcd_is_long(dibs__etcd *e, const char *name);
 dibs_status dibs__etcd_enter(dibs__entries_backend *s, dibs__entries_call *call);
 dibs_status dibs__etcd_list(dibs__entries_backend *s, dibs__entries_call *call);
 /* Asks who is before that place, and completes the call. */

@@ -77,6 +77,11 @@ void dibs__etcd_tail_key(const dibs__etcd *e, const char *name, dibs__etcd_key *
     make_key(e, "%%/", name, NULL, out);
 }
 
+void dibs__etcd_head_key(const dibs__etcd *e, const char *name, dibs__etcd_key *out)
+{
+    make_key(e, "%h/", name, NULL, out);
+}
+
 /* The keys that begin with `key` end before this one. */
 void dibs__etcd_end_of(const dibs__etcd_key *key, dibs__etcd_key *out)
 {

@@ -29,6 +29,8 @@ static void on_ahead(dibs__etcd_call *rpc)
     Etcd__RangeResponse *r = dibs__etcd_op_answer(op, &etcd__range_response__descriptor);
     bool behind = r && !op->strict && (!r->header || (uint64_t)r->header->revision < op->below);
 
+    for (size_t i = 0; r && op->strict && i < r->n_kvs; i++)
+        call->there |= (uint64_t)r->kvs[i]->create_revision == op->below;
     if (r && !behind &&
         !dibs__etcd_listing_fill(&call->listing, op->e, call->name, r, op->below,
                                  call->list.values))
@@ -47,10 +49,12 @@ static void on_ahead(dibs__etcd_call *rpc)
 }
 
 /* Entries ahead only vanish, so that a member which knows of our own entry may be asked alone: what
- * it has not heard of yet makes us wait longer, never shorter. */
+ * it has not heard of yet makes us wait longer, never shorter. Who may be first asks all members, and for its
+ * own entry too. */
 bool dibs__etcd_send_ahead(dibs__etcd_op *op, uint64_t below)
 {
     const dibs__entries_call *call = op->call;
+    bool own = op->strict && call->key;
     dibs__etcd_key folder, end;
     Etcd__RangeRequest r;
 
@@ -58,11 +62,56 @@ bool dibs__etcd_send_ahead(dibs__etcd_op *op, uint64_t below)
     dibs__etcd_end_of(&folder, &end);
     dibs__etcd_range_queue(&r, NULL, &folder, &end);
     op->below = below;
-    r.max_create_revision = (int64_t)below - 1;
+    r.max_create_revision = (int64_t)below - (own ? 0 : 1);
     /* Each weighs one at least: so many exceed `enough`, whatever they are. */
-    r.limit = call->enter.owner || call->enough >= DIBS__ETCD_NEAREST ? 0 : DIBS__ETCD_NEAREST;
+    r.limit =
+        call->enter.owner || call->enough >= DIBS__ETCD_NEAREST ? 0 : DIBS__ETCD_NEAREST + own;
     r.serializable = !op->strict;
     return dibs__etcd_op_send(op, DIBS__ETCD_READ, "/etcdserverpb.KV/Range", &r.base, on_ahead);
+}
+
+/* ---- Nobody, in a long queue ------------------------------------------------------------------ */
+
+static void on_beginning(dibs__etcd_call *rpc)
+{
+    dibs__etcd_op *op = DIBS__FROM(dibs__etcd_op, rpc, rpc);
+    dibs__entries_call *call = op->call;
+    Etcd__TxnResponse *r = dibs__etcd_op_answer(op, &etcd__txn_response__descriptor);
+    const Etcd__RangeResponse *own = range_at(r, 0), *head = range_at(r, 1);
+    char text[24] = "";
+    bool nobody, failed = !r;
+
+    if (head && head->n_kvs > 0 && head->kvs[0]->value.len < sizeof text)
+        memcpy(text, head->kvs[0]->value.data, head->kvs[0]->value.len);
+    nobody = strtoull(text, NULL, 16) >= call->list.known_from;
+    call->there = nobody && own && dibs__etcd_is_entry(own, (int64_t)call->place);
+    call->listing.exists = true;
+    if (r)
+        etcd__txn_response__free_unpacked(r, NULL);
+    if (nobody || failed)
+        dibs__etcd_op_done(op);
+    else
+        dibs__etcd_op_go_on(op, dibs__etcd_send_ahead(op, call->place));
+}
+
+/* Etcd has no index by revision: who asks for the entries before a place has it look at all of them. But who
+ * knows that from some place on nobody is ahead needs to hear no more than that the others are gone too. */
+static bool send_beginning(dibs__etcd_op *op)
+{
+    const dibs__entries_call *call = op->call;
+    dibs__etcd_key key, head;
+    Etcd__RangeRequest ranges[2];
+    Etcd__RequestOp ops[2], *both[2] = {&ops[0], &ops[1]};
+    Etcd__TxnRequest txn = ETCD__TXN_REQUEST__INIT;
+
+    dibs__etcd_entry_key(op->e, call->name, call->key, &key);
+    dibs__etcd_head_key(op->e, call->name, &head);
+    dibs__etcd_range(&ranges[0], &ops[0], &key);
+    dibs__etcd_range(&ranges[1], &ops[1], &head);
+    ranges[0].keys_only = true;
+    txn.success = both;
+    txn.n_success = 2;
+    return dibs__etcd_op_send(op, DIBS__ETCD_READ, "/etcdserverpb.KV/Txn", &txn.base, on_beginning);
 }
 
 /* ---- All of a queue --------------------------------------------------------------------------- */
@@ -113,8 +162,11 @@ dibs_status dibs__etcd_list(dibs__entries_backend *s, dibs__entries_call *call)
     call->session = e->lease ? (uint64_t)e->lease : UINT64_MAX; /* of nobody */
     pthread_mutex_unlock(&e->lock);
     op->strict = call->again;
-    return dibs__etcd_op_started(
-        op, call->place == UINT64_MAX ? send_queue(op) : dibs__etcd_send_ahead(op, call->place));
+    if (call->place == UINT64_MAX)
+        return dibs__etcd_op_started(op, send_queue(op));
+    if (call->list.known_from && dibs__etcd_is_long(e, call->name))
+        return dibs__etcd_op_started(op, send_beginning(op));
+    return dibs__etcd_op_started(op, dibs__etcd_send_ahead(op, call->place));
 }
 
 /* ---- All lines ------------------------------------------------------------------------------- */

@@ -11,7 +11,8 @@
 typedef struct slot {
     dibs__node by_attempt;
     unsigned number;
-    char attempt[DIBS__ATTEMPT_SIZE];
+    bool by_tail; /* the end of the queue may tell of its entry */
+    char attempt[];
 } slot;
 
 static slot *find(dibs__etcd *e, const char *attempt, size_t length)
@@ -49,7 +50,7 @@ static bool lowest_free(dibs__etcd *e, unsigned *out)
     return true;
 }
 
-bool dibs__etcd_slot_take(dibs__etcd *e, const char *attempt, unsigned *out)
+bool dibs__etcd_slot_take(dibs__etcd *e, const char *attempt, bool by_tail, unsigned *out)
 {
     slot *s;
     bool ok = true;
@@ -57,9 +58,8 @@ bool dibs__etcd_slot_take(dibs__etcd *e, const char *attempt, unsigned *out)
     pthread_mutex_lock(&e->lock);
     s = find(e, attempt, strlen(attempt));
     if (!s) {
-        s = calloc(1, sizeof *s);
-        ok = s && strlen(attempt) < sizeof s->attempt && dibs__table_reserve(&e->slots) &&
-             lowest_free(e, &s->number);
+        s = calloc(1, sizeof *s + strlen(attempt) + 1);
+        ok = s && dibs__table_reserve(&e->slots) && lowest_free(e, &s->number);
         if (ok) {
             strcpy(s->attempt, attempt);
             e->slot_used[s->number / 64] |= 1ull << s->number % 64;
@@ -68,10 +68,24 @@ bool dibs__etcd_slot_take(dibs__etcd *e, const char *attempt, unsigned *out)
             free(s);
         }
     }
-    if (ok)
+    if (ok) {
         *out = s->number;
+        s->by_tail |= by_tail;
+    }
     pthread_mutex_unlock(&e->lock);
     return ok;
+}
+
+bool dibs__etcd_slot_by_tail(dibs__etcd *e, const char *attempt, size_t length)
+{
+    const slot *s;
+    bool yes;
+
+    pthread_mutex_lock(&e->lock);
+    s = find(e, attempt, length);
+    yes = !s || s->by_tail;
+    pthread_mutex_unlock(&e->lock);
+    return yes;
 }
 
 /* Frees the number too, unless somebody else's entry is in the way there. */

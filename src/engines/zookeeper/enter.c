@@ -2,9 +2,10 @@
  *
  * It goes well: create, children and the lock's value are answered. If the lock is not there, it is
  * made (and the folder above it, if that is missing too), and the three are sent again. After a lost
- * answer a sync and a listing come first: an entry of this attempt and this session is taken up. */
+ * answer a sync and a listing come first: an entry of this attempt and this session is taken up.
+ *
+ * A lock that this handle alone uses needs no listing (known.c). */
 #define _GNU_SOURCE
-#include "core/table.h"
 #include "engines/zookeeper/zookeeper.h"
 
 #include <stdio.h>
@@ -78,32 +79,6 @@ static void on_lock(int rc, const char *value, int size, const struct Stat *stat
 
 /* ---- The lock's value, if it is known -------------------------------------------------------- */
 
-/* With the mutex. */
-static bool recall(dibs__zk_op *op)
-{
-    uint64_t path = dibs__hash(dibs__zk_lock_path(op));
-    const dibs__zk_known *known = &op->z->known[path % DIBS__ZK_KNOWN];
-
-    if (known->path != path)
-        return false;
-    op->lock = *known;
-    return true;
-}
-
-static void remember(dibs__zk_op *op)
-{
-    dibs__zk *z = op->z;
-    const char *value = op->listing->value;
-
-    if (!value || strlen(value) >= sizeof op->lock.value || op->lock.path)
-        return;
-    op->lock.path = dibs__hash(dibs__zk_lock_path(op));
-    memcpy(op->lock.value, value, strlen(value) + 1);
-    pthread_mutex_lock(&z->mutex);
-    z->known[op->lock.path % DIBS__ZK_KNOWN] = op->lock;
-    pthread_mutex_unlock(&z->mutex);
-}
-
 /* The children of a lock whose value may be known: same node and version, same value. */
 static void on_line(int rc, const struct String_vector *names, const struct Stat *stat,
                     const void *data)
@@ -121,23 +96,47 @@ static void on_line(int rc, const struct String_vector *names, const struct Stat
     dibs__zk_on_children(rc, names, stat, data);
 }
 
+/* The listing of a queue that needs none: nobody is ahead. */
+static void take_alone(dibs__zk_op *op)
+{
+    dibs__entries_listing *l = op->listing;
+
+    l->exists = true;
+    l->version = (uint64_t)(uint32_t)op->lock.version;
+    l->fence = op->call->own.fence;
+    l->value = strdup(op->lock.value);
+    op->call->verified = true;
+    if (l->value)
+        dibs__zk_finish_ok(op);
+    else
+        dibs__zk_finish(op, ZCONNECTIONLOSS); /* our entry is there: asked again, it is found */
+}
+
+/* ---- Create and list ------------------------------------------------------------------------- */
+
 static void ask_value(dibs__zk_op *op)
 {
-    op->lock.path = 0;
+    op->lock_known = false;
     dibs__zk_sent(op, zoo_aget(op->z->zh, dibs__zk_lock_path(op), 0, dibs__zk_on_lock, op),
                   &op->lock_rc);
 }
 
-/* ---- Create and list ------------------------------------------------------------------------- */
+static void ask_children(dibs__zk_op *op)
+{
+    dibs__zk_sent(op, zoo_aget_children2(op->z->zh, dibs__zk_lock_path(op), 0, on_line, op),
+                  &op->list_rc);
+}
 
 static void ask_entry(dibs__zk_op *op)
 {
     dibs__entries_call *call = op->call;
     dibs__zk *z = op->z;
     char key[DIBS__ENTRIES_KEY_SIZE];
+    bool known = dibs__zk_recall(op);
     size_t n;
 
     op->lock_rc = op->list_rc = ZOK;
+    op->alone = known && !call->enter.known_last && dibs__zk_may_follow(op);
     dibs__entries_body(call, op->session, key);
     n = strlen(key);
     snprintf(key + n, sizeof key - n, "%s", suffix_of(call));
@@ -148,10 +147,9 @@ static void ask_entry(dibs__zk_op *op)
                   &op->rc);
     if (call->enter.known_last)
         dibs__zk_sent(op, zoo_aget(z->zh, dibs__zk_lock_path(op), 0, on_lock, op), &op->lock_rc);
-    else if (recall(op))
-        dibs__zk_sent(op, zoo_aget_children2(z->zh, dibs__zk_lock_path(op), 0, on_line, op),
-                      &op->list_rc);
-    else
+    else if (known && !op->alone)
+        ask_children(op);
+    else if (!known)
         dibs__zk_ask_listing(op);
 }
 
@@ -163,14 +161,22 @@ static void settled(dibs__zk_op *op)
 static void entered(dibs__zk_op *op)
 {
     int rc = op->rc != ZOK ? op->rc : op->lock_rc != ZOK ? op->lock_rc : op->list_rc;
+    bool alone = op->alone;
 
-    if (rc == ZOK && op->call->enter.known_last && op->listing->count == 0) {
+    if (rc == ZOK)
+        dibs__zk_note_entry(op);
+    op->alone = false;
+    if (rc == ZOK && alone && dibs__zk_follows(op)) {
+        take_alone(op);
+    } else if (rc == ZOK && alone) {
+        dibs__zk_follow(op, ask_children, entered); /* somebody else was there */
+    } else if (rc == ZOK && op->call->enter.known_last && op->listing->count == 0) {
         op->call->enter.known_last = NULL; /* others came or went: the whole queue */
         dibs__zk_follow(op, dibs__zk_ask_listing, entered);
     } else if (rc == ZOK && !op->listing->exists) {
         dibs__zk_follow(op, ask_value, entered); /* the lock is another now, or was broken */
     } else if (rc == ZOK) {
-        remember(op);
+        dibs__zk_remember(op);
         dibs__zk_complete_listing(op, false, settled);
     } else if (op->rc == ZNONODE && op->tries++ < TRIES) {
         lock_made(op);

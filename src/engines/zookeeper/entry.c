@@ -37,6 +37,8 @@ static void ask_delete(dibs__zk_op *op)
 static void deleted(dibs__zk_op *op)
 {
     op->call->there = op->rc == ZOK;
+    if (op->rc == ZOK && op->call->remove.was_first)
+        dibs__zk_note_removed(op);
     if (op->rc == ZOK || op->rc == ZNONODE)
         dibs__zk_finish_ok(op);
     else
@@ -202,6 +204,7 @@ static void ask_write(dibs__zk_op *op)
 
 static void written(dibs__zk_op *op)
 {
+    dibs__zk_note_written(op);
     op->call->there = op->rc == ZOK;
     op->call->fence = op->rc == ZOK ? (uint64_t)op->stat.mzxid : 0;
     if (op->rc == ZOK || op->rc == ZBADVERSION || op->rc == ZNONODE)

@@ -53,8 +53,9 @@ static bool put_value(dibs__zk_op *op, const dibs__queue_entry *old, dibs__zk_it
                                .since = item->stat.ctime * DIBS__MS,
                                .marked = item->stat.version > 0};
 
-    if (item->rc == ZNONODE)
-        return true; /* gone meanwhile */
+    if (item->rc ==
+        ZNONODE) /* gone meanwhile, unless it lingers now under a key that was not listed */
+        return old->lingering || !dibs__zk_may_linger(old->key);
     if (item->rc != ZOK)
         return false;
     if (old->lingering && dibs__zk_lingering_left(op->z, item->value, &item->stat) <= 0) {
@@ -114,15 +115,25 @@ void dibs__zk_complete_listing(dibs__zk_op *op, bool values, void (*next)(dibs__
 
 /* ---- One lock -------------------------------------------------------------------------------- */
 
+/* The caller's own entry, behind a sync: whoever was ahead of it is not any more, or is listed too. */
+static void find_own(dibs__zk_op *op)
+{
+    const dibs__entries_listing *l = op->listing;
+
+    for (size_t i = 0; op->call->again && op->call->key && i < l->count; i++)
+        op->call->there |= strcmp(l->entry[i].key, op->call->key) == 0;
+    dibs__zk_finish_ok(op);
+}
+
 static void listed(dibs__zk_op *op)
 {
     bool values = op->call ? op->call->list.values : true;
-    int rc = op->lock_rc != ZOK ? op->lock_rc : op->list_rc;
+    int rc = op->sync_rc != ZOK ? op->sync_rc : op->lock_rc != ZOK ? op->lock_rc : op->list_rc;
 
     if (op->call)
         op->call->session = op->session;
     if (rc == ZOK)
-        dibs__zk_complete_listing(op, values, dibs__zk_finish_ok);
+        dibs__zk_complete_listing(op, values, op->call ? find_own : dibs__zk_finish_ok);
     else if (rc == ZNONODE) { /* or it went between the two */
         dibs__entries_listing_fini(op->listing);
         dibs__zk_finish_ok(op);
@@ -142,7 +153,9 @@ dibs_status dibs__zk_list(dibs__entries_backend *s, dibs__entries_call *call)
         if (call->again)
             dibs__zk_sent(op, zoo_async(op->z->zh, dibs__zk_lock_path(op), dibs__zk_on_sync, op),
                           &op->sync_rc);
-        dibs__zk_ask_listing(op);
+        if (call->place == UINT64_MAX)
+            ask_value(op);
+        ask_entries(op);
         status = dibs__zk_flush_end(op);
     }
     if (status != DIBS_OK)

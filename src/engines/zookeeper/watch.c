@@ -17,7 +17,7 @@ static void watched(dibs__zk_op *op);
 /* ---- Keys ------------------------------------------------------------------------------------ */
 
 /* dibs.ATTEMPT.SESSION.KIND: a kind that has an m. */
-static bool may_linger(const char *key)
+bool dibs__zk_may_linger(const char *key)
 {
     const char *kind = key;
 
@@ -104,7 +104,7 @@ static void watched(dibs__zk_op *op)
     bool there = item->rc == ZOK;
 
     note_watch(op);
-    if (item->rc == ZNONODE && may_linger(op->key)) {
+    if (item->rc == ZNONODE && dibs__zk_may_linger(op->key)) {
         look_for_twin(op);
         return;
     }
@@ -206,7 +206,7 @@ static void on_event(zhandle_t *zh, int type, int state, const char *path, void 
     note_fired(z, path);
     if (!key)
         return;
-    if (type == ZOO_DELETED_EVENT && !may_linger(key))
+    if (type == ZOO_DELETED_EVENT && !dibs__zk_may_linger(key))
         report_gone(z, name, key);
     else
         look_again(z, name, key, type == ZOO_DELETED_EVENT);

@@ -139,6 +139,7 @@ static const struct dibs__entries_cells cells = {
 
 static const dibs__entries_adapter adapter = {
     .name = "zookeeper",
+    .in_order = true,
     .enter = dibs__zk_enter,
     .list = dibs__zk_list,
     .watch = dibs__zk_watch,
@@ -164,6 +165,7 @@ void dibs__zk_free(dibs__zk *z)
     free(z->root);
     for (int i = 0; i < 2; i++)
         dibs__zk_names_free(&z->names[i]);
+    dibs__zk_known_free(z);
     dibs__zk_watches_clear(z);
     dibs__table_fini(&z->watches);
     pthread_mutex_destroy(&z->mutex);

@@ -5,6 +5,7 @@
  *   proof.c       until when the session surely lives
  *   op.c          requests and their answers
  *   enter.c list.c entry.c watch.c   the calls
+ *   known.c       what is known of a lock that was entered before
  *   cell.c        cells; walk.c: all of them, for the reaper; queue.c: who wants to change one; exchange.c: the answers that callers wait for
  *   stray.c       places in such queues that nobody wants any more
  *   watches.c     how many watches the library has, and when there must not be more
@@ -41,12 +42,16 @@ typedef struct dibs__zk_proof {
 } dibs__zk_proof;
 
 /* A lock's value as it was read last, so that it need not be read again while it is the same node and
- * version. */
+ * version; and our entry that held it last, alone, so that the queue need not be read either (known.c). */
 typedef struct dibs__zk_known {
-    uint64_t path; /* hash; 0: nothing */
+    char *path; /* of the lock; NULL: nothing */
     int64_t czxid;
     int32_t version;
     char value[64];
+    dibs__deadline read_at;
+    uint64_t last_place,
+        last_fence; /* of that entry, which we have removed; fence 0: there is none */
+    bool follows;   /* the entry after it was ours too */
 } dibs__zk_known;
 
 /* What a listing of a folder of cells brought, in order; see walk.c. */
@@ -158,6 +163,8 @@ struct dibs__zk_op {
     int tries;
     uint64_t session;
     dibs__zk_known lock; /* enter: what is known of the lock */
+    bool lock_known;     /* the same, as of the request */
+    bool alone;          /* enter: made without a look at the queue */
     dibs__entries_listing *listing;
     dibs__zk_item *item;
     size_t items;
@@ -237,6 +244,20 @@ void dibs__zk_ask_listing(dibs__zk_op *op);
  * out what has lingered long enough; then `next`. Without the mutex. */
 void dibs__zk_complete_listing(dibs__zk_op *op, bool values, void (*next)(dibs__zk_op *op));
 
+/* ---- known.c: what is known of the op's lock ---------------------------------------------------- */
+
+bool dibs__zk_recall(dibs__zk_op *op); /* into op->lock; false: nothing. With the mutex. */
+/* The listing has told the lock's value. */
+void dibs__zk_remember(dibs__zk_op *op);
+/* Our new entry comes right behind the one that was ours, in the same node: nobody is ahead of it. */
+bool dibs__zk_follows(const dibs__zk_op *op);
+/* That is likely: a look can wait until it proves wrong. */
+bool dibs__zk_may_follow(const dibs__zk_op *op);
+void dibs__zk_note_entry(dibs__zk_op *op);   /* our entry was made */
+void dibs__zk_note_removed(dibs__zk_op *op); /* it was first and alone, and is removed */
+void dibs__zk_note_written(dibs__zk_op *op); /* the lock's value may be another */
+void dibs__zk_known_free(dibs__zk *z);
+
 /* ---- watches.c: with the mutex --------------------------------------------------------------- */
 
 /* May this be watched? If so, the request is answered by one of: */
@@ -254,6 +275,8 @@ void dibs__zk_lingering_end_after(dibs__zk *z, const char *path, int64_t span);
 /* Removes those whose time has come; when the next one is due. Without the mutex. */
 dibs__deadline dibs__zk_lingering_serve(dibs__zk *z);
 void dibs__zk_lingering_free(dibs__zk *z);
+/* Does this entry linger when it is given back early? (watch.c) */
+bool dibs__zk_may_linger(const char *key);
 /* The key under which an entry lingers. */
 void dibs__zk_lingering_key(const char *key, char out[DIBS__ENTRIES_KEY_SIZE]);
 

@@ -132,8 +132,8 @@ void dibs__entries_sleep(dibs__entries *entries, pthread_cond_t *cond, dibs__dea
     dibs__cond_sleep(cond, &entries->mutex, entries->base.env, until);
 }
 
-dibs_status dibs__ask_wait(dibs__entries *entries, dibs__entries_slot slot,
-                           dibs__entries_call *call, dibs__deadline until, dibs_error *err)
+dibs_status dibs__ask_begin(dibs__entries *entries, dibs__entries_slot slot,
+                            dibs__entries_call *call, dibs__deadline until, dibs_error *err)
 {
     ask *a = (ask *)call;
     dibs_status status;
@@ -141,18 +141,32 @@ dibs_status dibs__ask_wait(dibs__entries *entries, dibs__entries_slot slot,
     call->until = until;
     dibs__answer_expect(&a->answer);
     status = slot(entries->backend, call);
-    if (status != DIBS_OK) {
-        dibs__answer_expect_none(&a->answer);
-        if (err)
-            *err = call->err;
-        return status;
-    }
-    if (!dibs__answer_wait(&a->answer, entries->base.env, until))
+    if (status == DIBS_OK)
+        return DIBS_OK;
+    dibs__answer_expect_none(&a->answer);
+    if (err)
+        *err = call->err;
+    return status;
+}
+
+dibs_status dibs__ask_end(dibs__entries *entries, dibs__entries_call *call, dibs_error *err)
+{
+    ask *a = (ask *)call;
+
+    if (!dibs__answer_wait(&a->answer, entries->base.env, call->until))
         return dibs__fail(err, DIBS_UNKNOWN, "%s: no answer in time",
                           entries->backend->adapter->name);
     if (call->status != DIBS_OK && err)
         *err = call->err;
     return call->status;
+}
+
+dibs_status dibs__ask_wait(dibs__entries *entries, dibs__entries_slot slot,
+                           dibs__entries_call *call, dibs__deadline until, dibs_error *err)
+{
+    dibs_status status = dibs__ask_begin(entries, slot, call, until, err);
+
+    return status == DIBS_OK ? dibs__ask_end(entries, call, err) : status;
 }
 
 bool dibs__ask_start(dibs__entries *entries, dibs__entries_slot slot, dibs__entries_call *call,

@@ -119,6 +119,7 @@ typedef struct visit {
     dibs__entries *entries;
     dibs__own_entry *own_entry;
     dibs__entries_call *call;
+    const dibs__enter_request *request;
     int64_t window;
     bool verified; /* the entry was there when nothing was in its way */
     dibs__deadline asked, until;
@@ -137,14 +138,15 @@ static dibs_status prepare(visit *v)
     dibs__own_entry *s = v->own_entry;
     dibs__entries_call *call = v->call = dibs__ask_new(v->entries, s->name, NULL);
     dibs__entries_note note = {.capacity = s->capacity};
-    char value[DIBS__ENTRIES_VALUE_SIZE];
+    char value[DIBS__ENTRIES_VALUE_SIZE], stored[DIBS__ENTRIES_VALUE_SIZE];
 
     if (!call)
         return no_memory(v);
     dibs__entries_note_write(value, &note);
+    dibs__entries_value_write(stored, &v->request->who, v->request->who.lease);
     call->attempt = dibs__ask_copy(call, s->attempt);
     call->enter.owner = s->named ? dibs__ask_copy(call, s->owner) : NULL;
-    call->enter.value = dibs__ask_copy(call, s->value);
+    call->enter.value = dibs__ask_copy(call, stored);
     call->enter.lock_value = dibs__ask_copy(call, value);
     call->enter.weight = s->weight;
     call->enter.capacity = s->capacity;
@@ -187,7 +189,7 @@ static dibs_status make_entry(visit *v)
     if (sent && status != DIBS_OK && status != DIBS_UNKNOWN && status != DIBS_NO_MEMORY)
         s->maybe_made = maybe && status == DIBS_UNAVAILABLE;
     if (status == DIBS_OK && v->call->there) {
-        memcpy(s->key, v->call->made, sizeof s->key);
+        dibs__own_entry_set_key(s, v->call->made);
         s->place = v->call->own.place;
         s->fence = s->floor = v->call->own.fence;
         s->session = v->call->session;
@@ -529,6 +531,7 @@ dibs_status dibs__entries_enter(dibs__engine *e, const dibs__enter_request *requ
                                 dibs__deadline until, dibs__reply *out, dibs_error *err)
 {
     visit v = {.entries = dibs__entries_of(e),
+               .request = request,
                .window = request->window,
                .asked = dibs__now(e->env),
                .until = until,

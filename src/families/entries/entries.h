@@ -22,8 +22,8 @@
  * block, must not complete the call from inside (dibs__entries_done comes later, from a thread of the
  * adapter's), and return anything but DIBS_OK only when the call was not
  * started and will not be completed. dibs__entries_done and the events are called with no lock of the
- * adapter's held that a slot needs; they may start further calls. Calls that were started in an order
- * are answered in that order as far as the server keeps it: the recipe does not rely on it. */
+ * adapter's held that a slot needs; they may start further calls. Where `in_order` says so, requests of
+ * one session take effect in the order in which their calls were started. */
 #ifndef DIBS_FAMILIES_ENTRIES_H
 #define DIBS_FAMILIES_ENTRIES_H
 
@@ -92,7 +92,7 @@ typedef struct dibs__entries_check {
  * strings that it points to as well. */
 struct dibs__entries_call {
     const char *name; /* the lock, as its user wrote it: up to 512 bytes of anything */
-    const char *key;  /* watch, remove, linger: which entry */
+    const char *key;  /* watch, remove, linger: which entry; list with a place: the own one */
     /* enter: 39 bytes at most, no dots. Else the recipe's: who asks. */
     const char *attempt;
     /* watch: the entry's. list: only those below this are needed; UINT64_MAX: all. */
@@ -119,10 +119,16 @@ struct dibs__entries_call {
     } enter;
     struct {
         bool values; /* with values, fences, times and marks of the entries */
+        /* With a place: from here on nobody is ahead of it; an adapter that knows the same of those before may
+         * answer with an empty listing. 0: not known. */
+        uint64_t known_from;
     } list;
     struct {
         uint64_t as_of; /* of the listing in which the entry was seen; 0: not known */
     } watch;
+    struct {
+        bool was_first; /* it held, `own.fence`, and nothing was ahead of it or beside it */
+    } remove;
     struct {
         const char *value; /* what the entry stores from now on */
         int64_t span;      /* microseconds */
@@ -152,7 +158,9 @@ struct dibs__entries_call {
     dibs__queue_entry own;             /* enter: place and fence; watch: fence, marked */
     bool verified; /* enter: the entry was there in the very look that `listing` tells */
     /* enter: false: not made, the lock's value does not fit. watch: the entry lives, and
-     * dibs__entries_gone will be told. remove, linger: it was there. write: it was done */
+     * dibs__entries_gone will be told. list with a place: `key` was there in the very look that `listing`
+     * tells, which has seen everything that was done before (false: not known). remove, linger: it was
+     * there. write: it was done */
     bool there;
     uint64_t fence;                         /* write: the number that the server gave it */
     dibs__entries_listing listing;          /* enter, list */
@@ -172,6 +180,8 @@ void dibs__entries_done(dibs__entries_call *call);
 
 struct dibs__entries_adapter {
     const char *name; /* for messages: "zookeeper" */
+    /* A `check` that was started after a `remove` has seen it done, and whatever was done before it. */
+    bool in_order;
 
     /* Makes our entry and lists the queue, in one flush or one transaction. Makes a session first if
      * there is none, and the lock (with `lock_value`) if there is none. The entry's key begins with

@@ -34,7 +34,9 @@ typedef struct dibs__entries_note {
 } dibs__entries_note;
 
 bool dibs__entries_key_read(const char *key, dibs__entries_key *out); /* false: a stranger's */
-void dibs__entries_listing_sort(dibs__entries_listing *l);            /* by place */
+/* What a key of ours takes at the most, with terminator. */
+size_t dibs__entries_key_room(const char *attempt, bool plain, bool named);
+void dibs__entries_listing_sort(dibs__entries_listing *l); /* by place */
 /* Of a sorted listing: an entry of the same owner by name is ahead of it. It waits until that one is gone,
  * and all behind it do: those who hold are always the front of the queue. */
 bool dibs__entries_blocked(const dibs__entries_listing *l, size_t i);
@@ -86,13 +88,15 @@ struct dibs__own_entry {
     dibs__deadline checked; /* its entry was there */
     dibs__deadline stray;   /* an `enter` without an answer may make its entry until then */
     dibs__view *view;       /* while it waits */
-    dibs__link *links, one; /* `one` is room for the usual case */
+    dibs__link *links;
     size_t link_count;
     dibs__own_entry *next_stirred, *next_to_notify;
-    const char *name, *owner; /* in `text` */
+    const char *name;  /* in `text`, like the next three, which has room for what they will be */
+    const char *owner; /* if it is `named`; else NULL */
+    const char *value; /* what the entry stores, if it may linger; else NULL */
+    char *key;         /* "": not known */
+    uint16_t key_room;
     char attempt[DIBS__ATTEMPT_SIZE];
-    char key[DIBS__ENTRIES_KEY_SIZE];
-    char value[DIBS__ENTRIES_VALUE_SIZE];
     char text[];
 };
 
@@ -124,6 +128,7 @@ static inline int64_t dibs__entries_worth_it(const dibs__entries *entries, int64
 dibs__own_entry *dibs__own_entry_new(dibs__entries *entries,
                                      const dibs__enter_request *r); /* NULL: no memory */
 dibs__own_entry *dibs__own_entry_find(dibs__entries *entries, const char *attempt);
+void dibs__own_entry_set_key(dibs__own_entry *s, const char *key);
 void dibs__own_entry_drop(dibs__entries *entries,
                           dibs__own_entry *s); /* out of everything; freed when unused */
 void dibs__own_entry_use(dibs__own_entry *s);  /* not freed until it is left */
@@ -167,6 +172,10 @@ dibs_status dibs__ask_wait(dibs__entries *entries, dibs__entries_slot slot,
  * freed at once, and false comes back. With the mutex. */
 bool dibs__ask_start(dibs__entries *entries, dibs__entries_slot slot, dibs__entries_call *call,
                      void (*then)(dibs__entries_call *call));
+/* The same in two steps: what is started in between is started after it. Not started: the first fails. */
+dibs_status dibs__ask_begin(dibs__entries *entries, dibs__entries_slot slot,
+                            dibs__entries_call *call, dibs__deadline until, dibs_error *err);
+dibs_status dibs__ask_end(dibs__entries *entries, dibs__entries_call *call, dibs_error *err);
 void dibs__ask_free(dibs__entries_call *call); /* after dibs__ask_wait; without the mutex */
 void dibs__ask_drop(dibs__entries_call *call); /* one that was never started */
 dibs__entries *dibs__ask_entries(const dibs__entries_call *call);
@@ -208,4 +217,7 @@ bool dibs__view_hint(dibs__entries *entries, dibs__entries_call *call);
 void dibs__view_check(dibs__entries *entries, dibs__own_entry *s); /* stirs it if it has no watch */
 void dibs__view_stir(dibs__entries *entries, dibs__own_entry *s);  /* look at it again */
 void dibs__view_settle(dibs__entries *entries); /* looks at all that were stirred */
+/* The entry of this place is being removed, by a request that is under way: who is next, if it is ours, is
+ * looked at by a request behind it. */
+void dibs__view_follow(dibs__entries *entries, const char *name, uint64_t place);
 #endif

@@ -102,6 +102,29 @@ static void lingering_value(const dibs__own_entry *s, int64_t span,
     dibs__entries_value_write(out, &who, span);
 }
 
+/* Where requests keep their order, the next in the queue, if it is ours, needs no exchange after this one. */
+static dibs_status remove_own(dibs__entries *entries, dibs__own_entry *s, dibs__deadline until,
+                              bool *there, dibs_error *err)
+{
+    const dibs__entries_adapter *adapter = entries->backend->adapter;
+    dibs__entries_call *call = dibs__ask_new(entries, s->name, s->key);
+    dibs_status status;
+
+    if (!call)
+        return no_memory(entries, err);
+    call->remove.was_first = s->state == DIBS__OWN_ENTRY_HOLDING && s->weight == s->capacity;
+    call->own.fence = s->fence;
+    status = dibs__ask_begin(entries, adapter->remove, call, until, err);
+    if (status == DIBS_OK) {
+        if (adapter->in_order && s->place)
+            dibs__view_follow(entries, s->name, s->place);
+        status = dibs__ask_end(entries, call, err);
+    }
+    *there = status == DIBS_OK && call->there;
+    dibs__ask_free(call);
+    return status;
+}
+
 static dibs_status give_back(dibs__entries *entries, dibs__own_entry *s, dibs__deadline until,
                              bool *there, dibs_error *err)
 {
@@ -111,7 +134,7 @@ static dibs_status give_back(dibs__entries *entries, dibs__own_entry *s, dibs__d
     dibs_status status;
 
     if (span == 0)
-        return dibs__entries_remove(entries, s->name, s->key, until, there, err);
+        return remove_own(entries, s, until, there, err);
     call = dibs__ask_new(entries, s->name, s->key);
     if (!call)
         return no_memory(entries, err);
@@ -195,7 +218,7 @@ static dibs_status find_key(dibs__entries *entries, dibs__own_entry *s, dibs__de
     pthread_mutex_lock(&entries->mutex);
     for (size_t i = 0; status == DIBS_OK && i < call->listing.count; i++)
         if (dibs__entries_is_ours(call->listing.entry[i].key, s->attempt, call->session))
-            strncpy(s->key, call->listing.entry[i].key, sizeof s->key - 1);
+            dibs__own_entry_set_key(s, call->listing.entry[i].key);
     pthread_mutex_unlock(&entries->mutex);
     dibs__ask_free(call);
     return status;

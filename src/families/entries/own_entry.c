@@ -31,34 +31,42 @@ dibs__own_entry *dibs__own_entry_find(dibs__entries *entries, const char *attemp
     return NULL;
 }
 
-static void fill(dibs__own_entry *s, const dibs__enter_request *r)
+void dibs__own_entry_set_key(dibs__own_entry *s, const char *key)
 {
-    size_t name_size = strlen(r->name) + 1;
+    snprintf(s->key, s->key_room, "%s", key);
+}
 
-    memcpy(s->text, r->name, name_size);
-    memcpy(s->text + name_size, r->who.owner, strlen(r->who.owner) + 1);
-    s->name = s->text;
-    s->owner = s->text + name_size;
+/* There may be a hundred thousand of them: each is as long as what it has to keep. */
+dibs__own_entry *dibs__own_entry_new(dibs__entries *entries, const dibs__enter_request *r)
+{
+    char value[DIBS__ENTRIES_VALUE_SIZE] = "", *at;
+    size_t name = strlen(r->name) + 1, owner = r->owner_named ? strlen(r->who.owner) + 1 : 0,
+           room =
+               dibs__entries_key_room(r->who.attempt, r->capacity == DIBS__PLAIN, r->owner_named),
+           stored;
+    dibs__own_entry *s;
+
+    if (r->who.min_hold > 0)
+        dibs__entries_value_write(value, &r->who, r->who.lease);
+    stored = r->who.min_hold > 0 ? strlen(value) + 1 : 0;
+    if (!dibs__table_reserve(&entries->own_entries) ||
+        !dibs__heap_reserve(&entries->ends, entries->own_entries.count - entries->ends.count))
+        return NULL;
+    s = calloc(1, sizeof *s + name + owner + stored + room);
+    if (!s)
+        return NULL;
+    s->name = memcpy(s->text, r->name, name);
+    at = s->text + name;
+    s->owner = owner ? memcpy(at, r->who.owner, owner) : NULL;
+    s->value = stored ? memcpy(at + owner, value, stored) : NULL;
+    s->key = at + owner + stored;
+    s->key_room = (uint16_t)room;
     memcpy(s->attempt, r->who.attempt, sizeof s->attempt);
     s->named = r->owner_named;
     s->weight = r->who.weight;
     s->capacity = r->capacity;
     s->lease = r->who.lease;
     s->min_hold = r->who.min_hold;
-    dibs__entries_value_write(s->value, &r->who, r->who.lease);
-}
-
-dibs__own_entry *dibs__own_entry_new(dibs__entries *entries, const dibs__enter_request *r)
-{
-    dibs__own_entry *s;
-
-    if (!dibs__table_reserve(&entries->own_entries) ||
-        !dibs__heap_reserve(&entries->ends, entries->own_entries.count - entries->ends.count))
-        return NULL;
-    s = calloc(1, sizeof *s + strlen(r->name) + strlen(r->who.owner) + 2);
-    if (!s)
-        return NULL;
-    fill(s, r);
     dibs__table_add(&entries->own_entries, &s->by_attempt, dibs__hash(s->attempt));
     atomic_fetch_add(&entries->busy, 1);
     return s;
@@ -203,7 +211,7 @@ static void on_found(dibs__entries_call *call)
     s = dibs__own_entry_find(entries, call->attempt);
     if (s && s->state == DIBS__OWN_ENTRY_LEAVING && call->status == DIBS_OK) {
         if (key)
-            snprintf(s->key, sizeof s->key, "%s", key);
+            dibs__own_entry_set_key(s, key);
         if (key)
             start_removal(entries, s);
         else if (dibs__now(entries->base.env) > s->stray)

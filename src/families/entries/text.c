@@ -141,6 +141,15 @@ void dibs__entries_body(const dibs__entries_call *call, uint64_t session,
              kind, call->enter.may_linger ? "m" : "", owner);
 }
 
+/* dibs. .SESSION .KINDm, .OWNER, and what adapters append: "__rlock__" and a sequence number, "~SLOT~PLACE". */
+size_t dibs__entries_key_room(const char *attempt, bool plain, bool named)
+{
+    size_t kind = plain ? strlen(".xm") : strlen(".w4294967295m");
+    size_t tail = strlen("~4294967295~0123456789abcdef");
+
+    return strlen("dibs.") + strlen(attempt) + 17 + kind + (named ? 17 : 0) + tail + 1;
+}
+
 /* Past one field and its dot; NULL: there is none. */
 static const char *next_field(const char *text)
 {

@@ -16,8 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FEW 2 /* unseen entries ahead that are asked for one by one */
-
 /* ---- Whom to watch --------------------------------------------------------------------------- */
 
 /* How many of the nearest, from index `i` down, it takes to exceed `limit`; 0: all together do not. */
@@ -96,7 +94,7 @@ static bool watch_nearest(dibs__entries *entries, dibs__own_entry *s, size_t i, 
     for (size_t k = 0; k < n; k++)
         set[k] = v->known[i - 1 - k];
     n = thin_out(set, n, s->capacity - s->weight);
-    s->links = n == 1 ? &s->one : malloc(n * sizeof *s->links);
+    s->links = malloc(n * sizeof *s->links);
     if (s->links) {
         s->link_count = n;
         for (size_t k = 0; k < n; k++) {
@@ -109,6 +107,42 @@ static bool watch_nearest(dibs__entries *entries, dibs__own_entry *s, size_t i, 
     return s->link_count > 0;
 }
 
+/* The last entry before index `i` of that owner by name. NULL: there is none. */
+static dibs__known_entry *find_owner(const dibs__view *v, uint64_t owner, size_t i)
+{
+    while (owner && i > v->first)
+        if (v->known[--i]->owner == owner)
+            return v->known[i];
+    return NULL;
+}
+
+/* Two entries of one owner by name, of two handles: the first must be gone before the second holds, also
+ * when both would fit, and whoever is behind the second waits with it. `pair[1]` is NULL when that is the
+ * own entry itself. */
+static bool find_pair(const dibs__view *v, const dibs__own_entry *s, size_t i,
+                      dibs__known_entry *pair[2])
+{
+    pair[1] = NULL;
+    pair[0] = find_owner(v, s->named ? dibs__hash(s->owner) : 0, i);
+    while (!pair[0] && i > v->first) {
+        pair[1] = v->known[--i];
+        pair[0] = find_owner(v, pair[1]->owner, i);
+    }
+    return pair[0] != NULL;
+}
+
+/* Nobody is in its way, as far as the view knows, and the view knows all. */
+static bool is_first(const dibs__own_entry *s)
+{
+    const dibs__view *v = s->view;
+    size_t i = dibs__view_place(v, s->place);
+    dibs__known_entry *pair[2];
+
+    return v->from == 0 && v->upto >= s->place && reach(v, i, s->capacity - s->weight) == 0 &&
+           !find_pair(v, s, i, pair);
+}
+
+/* A listing that has its own entry may say both: "you are first", and "you are still in the queue". */
 static void on_listed(dibs__entries_call *call)
 {
     dibs__entries *entries = dibs__ask_entries(call);
@@ -121,6 +155,7 @@ static void on_listed(dibs__entries_call *call)
         if (call->status == DIBS_OK) { /* else the next keep-alive tries again */
             s->fresh = dibs__view_merge(entries, s->view, &call->listing, s->place);
             s->view->last[0] = '\0';
+            s->verified = s->fresh && call->there && is_first(s);
             dibs__view_stir(entries, s);
         }
     }
@@ -132,13 +167,16 @@ static void on_listed(dibs__entries_call *call)
 /* Asks the server who is ahead. */
 static void list_ahead(dibs__entries *entries, dibs__own_entry *s)
 {
-    dibs__entries_call *call = dibs__ask_new(entries, s->name, NULL);
+    dibs__entries_call *call = dibs__ask_new(entries, s->name, s->key);
 
     if (!call)
         return;
     call->attempt = dibs__ask_copy(call, s->attempt);
     call->place = s->place;
+    call->again = true;
     call->enough = s->capacity - s->weight;
+    if (s->view->upto >= s->place && dibs__view_place(s->view, s->place) == s->view->first)
+        call->list.known_from = s->view->from;
     if (call->attempt)
         s->asking = dibs__ask_start(entries, entries->backend->adapter->list, call, on_listed);
     else
@@ -168,7 +206,7 @@ static void take_answers(dibs__entries *entries, dibs__own_entry *s, const dibs_
         dibs__own_entry_notify(entries, s, false);
         return;
     }
-    s->verified = true;
+    s->verified = is_first(s);
     if (known && first->there)
         known->fence = first->fence;
     else if (known)
@@ -187,19 +225,23 @@ static void on_checked(dibs__entries_call *call)
         s->asking = false;
         if (call->status == DIBS_OK)
             take_answers(entries, s, call);
+        else if (!call->again) /* else the next keep-alive tries again */
+            dibs__view_stir(entries, s);
     }
     dibs__view_settle(entries);
     pthread_mutex_unlock(&entries->mutex);
     dibs__entries_notify_all(entries);
 }
 
-static void check_first(dibs__entries *entries, dibs__own_entry *s, const dibs__known_entry *first)
+/* `again`: the look has seen everything that was done before; else what this session has done. */
+static void check_first(dibs__entries *entries, dibs__own_entry *s, const dibs__known_entry *first,
+                        bool again)
 {
     dibs__entries_call *call = dibs__ask_new(entries, s->name, s->key);
 
     if (!call)
         return;
-    call->again = true;
+    call->again = again;
     call->attempt = dibs__ask_copy(call, s->attempt);
     call->check.entry = calloc(2, sizeof *call->check.entry);
     if (!call->attempt || !call->check.entry) {
@@ -219,6 +261,38 @@ static void check_first(dibs__entries *entries, dibs__own_entry *s, const dibs__
         s->asking = dibs__ask_start(entries, entries->backend->adapter->check, call, on_checked);
 }
 
+/* The waiter of ours that has only `known` ahead of it, and watches it; NULL: there is none. */
+static dibs__own_entry *find_next(const dibs__view *v, const dibs__known_entry *known)
+{
+    for (const dibs__link *l = known->watchers; l; l = l->next)
+        if (!l->own_entry->asking && v->upto >= l->own_entry->place &&
+            dibs__view_place(v, l->own_entry->place) == v->first + 1)
+            return l->own_entry;
+    return NULL;
+}
+
+/* While it asks it watches nothing: whatever the answer, it looks again then. */
+void dibs__view_follow(dibs__entries *entries, const char *name, uint64_t place)
+{
+    const dibs__known_entry *known;
+    dibs__own_entry *s = NULL;
+    const dibs__view *v;
+
+    pthread_mutex_lock(&entries->mutex);
+    v = dibs__view_find(entries, name);
+    known = v && v->from == 0 ? dibs__view_entry(v, place) : NULL;
+    if (known && known == v->known[v->first])
+        s = find_next(v, known);
+    if (s) {
+        dibs__view_unlink(s);
+        check_first(entries, s, NULL, false);
+        if (!s->asking)
+            dibs__view_stir(entries, s);
+        dibs__view_settle(entries);
+    }
+    pthread_mutex_unlock(&entries->mutex);
+}
+
 /* Nobody is in its way. Its own entry is looked at, and with it the fence of the first that holds beside
  * it, for the floor. */
 static void take_turn(dibs__entries *entries, dibs__own_entry *s, size_t ahead)
@@ -227,7 +301,7 @@ static void take_turn(dibs__entries *entries, dibs__own_entry *s, size_t ahead)
     dibs__known_entry *first = ahead > v->first ? v->known[v->first] : NULL;
 
     if (!s->verified || (first && !first->fence))
-        check_first(entries, s, first && !first->fence ? first : NULL);
+        check_first(entries, s, first && !first->fence ? first : NULL, true);
     else
         hold(entries, s, first ? first->fence : 0);
 }
@@ -240,36 +314,12 @@ static bool all_watched(const dibs__view *v, size_t i, size_t n)
     return true;
 }
 
-/* The last entry before index `i` of that owner by name. NULL: there is none. */
-static dibs__known_entry *find_owner(const dibs__view *v, uint64_t owner, size_t i)
-{
-    while (owner && i > v->first)
-        if (v->known[--i]->owner == owner)
-            return v->known[i];
-    return NULL;
-}
-
-/* Two entries of one owner by name, of two handles: the first must be gone before the second holds, also
- * when both would fit, and whoever is behind the second waits with it. `pair[1]` is NULL when that is the
- * own entry itself. */
-static bool find_pair(const dibs__view *v, const dibs__own_entry *s, size_t i,
-                      dibs__known_entry *pair[2])
-{
-    pair[1] = NULL;
-    pair[0] = find_owner(v, s->named ? dibs__hash(s->owner) : 0, i);
-    while (!pair[0] && i > v->first) {
-        pair[1] = v->known[--i];
-        pair[0] = find_owner(v, pair[1]->owner, i);
-    }
-    return pair[0] != NULL;
-}
-
 /* When either goes, it looks again. Out of memory: its next keep-alive tries again. */
 static void watch_pair(dibs__entries *entries, dibs__own_entry *s, dibs__known_entry *pair[2])
 {
     size_t count = pair[1] ? 2 : 1;
 
-    s->links = count == 1 ? &s->one : malloc(count * sizeof *s->links);
+    s->links = malloc(count * sizeof *s->links);
     s->link_count = s->links ? count : 0;
     for (size_t i = 0; i < s->link_count; i++) {
         dibs__view_link(&s->links[i], s, pair[i]);
@@ -292,7 +342,7 @@ static void read_again(dibs__entries *entries, dibs__own_entry *s)
         watch_pair(entries, s, pair);
     else if (n == 0 && v->from == 0 && v->upto >= s->place)
         take_turn(entries, s, i);
-    else if (n == 0 || (!s->fresh && i - v->first > FEW && !all_watched(v, i, n)))
+    else if (n == 0 || (!s->fresh && !all_watched(v, i, n)))
         list_ahead(entries, s);
     else
         watch_nearest(entries, s, i, n);

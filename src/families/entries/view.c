@@ -65,8 +65,7 @@ void dibs__view_unlink(dibs__own_entry *s)
 {
     for (size_t i = 0; i < s->link_count; i++)
         unlink_one(&s->links[i]);
-    if (s->links != &s->one)
-        free(s->links);
+    free(s->links);
     s->links = NULL;
     s->link_count = 0;
 }

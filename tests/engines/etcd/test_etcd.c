@@ -378,6 +378,55 @@ static void a_full_store_is_reported(void **state)
     ensemble_stop(&e);
 }
 
+/* ---- A long queue ---------------------------------------------------------------------------- */
+
+#define WAITERS 45 /* more than a queue that is told whole */
+#define QUITTER \
+    (WAITERS - 2) /* gives up, so that the one behind it has a predecessor that never held */
+
+/* Of several handles, none of which knows all of it. What tells its beginning and its end does not outlast it. */
+static void a_long_queue_is_served_in_order(void **state)
+{
+    const dibs_lock_options brief = {.wait_ms = SOON_MS};
+    dibs *d[3], *other;
+    dibs_grant *g;
+    char left[1024];
+    uint64_t fence;
+    job *j[WAITERS];
+
+    (void)state;
+    need_server();
+    for (int i = 0; i < 3; i++)
+        d[i] = open_url(url_lasting(the_server.hosts));
+    g = take(d[0], "long", NULL);
+    fence = dibs_grant_fence(g);
+    for (int i = 0; i < WAITERS; i++) {
+        j[i] = job_start(d[i % 3], "long", i == QUITTER ? &brief : NULL);
+        wait_for_queue(d[0], "long", 1, (size_t)i + 1);
+    }
+    job_join(j[QUITTER]);
+    assert_status(j[QUITTER]->status, DIBS_BUSY);
+    for (int i = 0; i < WAITERS; i++) {
+        if (i == QUITTER)
+            continue;
+        assert_status(unlock(g), DIBS_OK);
+        job_join_held(j[i]);
+        assert_true(j[i]->fence > fence);
+        fence = j[i]->fence;
+        g = j[i]->g;
+    }
+    assert_int_equal(etcdctl_number(&the_server, "get tests/%h/long -w json", "count", 0), 1);
+    assert_status(unlock(g), DIBS_OK);
+    other = open_url(url_lasting(the_server.hosts));
+    for (int i = 0; i < 3; i++) {
+        assert_status(try_lock(d[i], "long"), DIBS_OK);
+        assert_status(try_lock(other, "long"), DIBS_OK);
+    }
+    close_all(NULL);
+    assert_int_equal(etcdctl(&the_server, left, sizeof left, "get tests/%% --prefix"), 0);
+    assert_string_equal(left, "");
+}
+
 static const struct CMUnitTest tests[] = {
 #define CASE(name) cmocka_unit_test_teardown(name, close_all)
     CASE(tls_is_verified),
@@ -389,6 +438,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_watch_is_made_anew_after_a_compaction),
     CASE(foreign_keys_are_left_alone),
     CASE(large_cells_cost_a_listing_nothing),
+    CASE(a_long_queue_is_served_in_order),
     CASE(a_full_store_is_reported),
 };
 

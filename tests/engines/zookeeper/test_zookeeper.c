@@ -26,7 +26,7 @@ static bool is_connected(void *zk)
     return zoo_state(zk) == ZOO_CONNECTED_STATE;
 }
 
-static zhandle_t *connect_here(void)
+zhandle_t *connect_here(void)
 {
     zhandle_t *zk;
 
@@ -463,6 +463,9 @@ static const struct CMUnitTest tests[] = {
     CASE(order_outlives_sequence_numbers),
     CASE(what_lingers_stays_in_its_place),
     CASE(many_watches_survive_a_reconnect),
+    CASE(a_lock_used_alone_needs_no_listing),
+    CASE(who_comes_in_between_is_noticed),
+    CASE(a_node_that_was_made_anew_is_noticed),
 };
 
 int main(int argc, char *argv[])
