@@ -301,7 +301,7 @@ static dibs_status make_ready(dibs__lite *e, dibs_error *err)
     if (what != OURS)
         status = create(e, err);
     if (status == DIBS_OK && !exec(e, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
-                                      "PRAGMA cache_size = -1024"))
+                                      "PRAGMA cache_size = -256"))
         status = dibs__lite_fault(e->db, e->path, "cannot set it up", err);
     sqlite3_wal_hook(e->db, limit_log, e);
     return status;
