@@ -8,8 +8,8 @@
 #include <string.h>
 
 static const cli_command *const commands[] = {
-    &cli_run,   &cli_once,  &cli_token, &cli_counter, &cli_cell,   &cli_ls, &cli_show,
-    &cli_break, &cli_watch, &cli_fence, &cli_doctor,  &cli_schema, NULL,
+    &cli_run,  &cli_once,  &cli_token, &cli_counter, &cli_cell,   &cli_ls,
+    &cli_show, &cli_break, &cli_watch, &cli_fence,   &cli_doctor, NULL,
 };
 
 static void print_usage(FILE *to)

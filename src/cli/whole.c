@@ -2,7 +2,7 @@
 #include "program.h"
 
 const cli_command *const cli_large[] = {
-    &cli_engines, &cli_serve, &cli_gateway,
+    &cli_engines, &cli_schema, &cli_serve, &cli_gateway,
 #ifdef DIBS_HAVE_LAB
     &cli_lab,
 #endif
