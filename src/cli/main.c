@@ -1,21 +1,15 @@
-/* The command `dibs`: finds the subcommand and runs it. */
-#include "cli.h"
+/* The command `dibs`: finds the subcommand, in this program or in another (program.h), and runs it. */
 #include "inherited.h"
 #include "options.h"
+#include "program.h"
 
 #include <fcntl.h>
-#include <locale.h>
 #include <stdio.h>
 #include <string.h>
 
 static const cli_command *const commands[] = {
-    &cli_run,     &cli_once,    &cli_token,  &cli_counter, &cli_cell,
-    &cli_ls,      &cli_show,    &cli_break,  &cli_watch,   &cli_fence,
-    &cli_doctor,  &cli_engines, &cli_schema, &cli_serve,   &cli_gateway,
-#ifdef DIBS_HAVE_LAB
-    &cli_lab,
-#endif
-    &cli_torture, NULL,
+    &cli_run,  &cli_once,  &cli_token, &cli_counter, &cli_cell,   &cli_ls,
+    &cli_show, &cli_break, &cli_watch, &cli_fence,   &cli_doctor, NULL,
 };
 
 static void print_usage(FILE *to)
@@ -25,6 +19,8 @@ static void print_usage(FILE *to)
           to);
     for (size_t i = 0; commands[i]; i++)
         fprintf(to, "  %-8s %s\n", commands[i]->name, commands[i]->summary);
+    for (size_t i = 0; cli_large[i]; i++)
+        fprintf(to, "  %-8s %s\n", cli_large[i]->name, cli_large[i]->summary);
     fputs("Engine: --url URL (redis://host, ...) or --url-file FILE, else $DIBS_URL or the\n"
           "file $DIBS_URL_FILE, else the embedded store: one per user; for root, that of\n"
           "the machine (sqlite:machine). Durations: 500ms, 5s (or 5), 1h30m, 7d.\n"
@@ -33,12 +29,18 @@ static void print_usage(FILE *to)
           to);
 }
 
+static const cli_command *find_in(const cli_command *const list[], const char *name)
+{
+    while (*list && strcmp((*list)->name, name) != 0)
+        list++;
+    return *list;
+}
+
 static const cli_command *find_command(const char *name)
 {
-    for (size_t i = 0; commands[i]; i++)
-        if (strcmp(commands[i]->name, name) == 0)
-            return commands[i];
-    return NULL;
+    const cli_command *command = find_in(commands, name);
+
+    return command ? command : find_in(cli_large, name);
 }
 
 static bool is_one_of(const char *word, const char *a, const char *b)
@@ -84,27 +86,42 @@ static int help(int argc, char **argv)
     return cli_finish(0);
 }
 
-int main(int argc, char **argv)
+/* What only the whole command answers: its large subcommands, help, and what is no subcommand. `moved`: argv[1] is
+ * meant as one. */
+static int answer(bool moved, int argc, char **argv)
 {
     const cli_command *command;
 
-    setlocale(LC_CTYPE, "C.UTF-8"); /* widths of characters */
-    fill_standard_descriptors();
-    cli_inherited_note();
     if (argc < 2) {
         print_usage(stderr);
         return CLI_EXIT_USAGE;
     }
     if (is_one_of(argv[1], "--help", "-h"))
         return help(0, NULL);
-    if (is_one_of(argv[1], "--version", "-V")) {
-        printf("dibs %s\n", dibs_version());
-        return cli_finish(0);
-    }
-    if (!cli_move_options(argc - 1, argv + 1))
+    if (!moved)
         return complain(argv[1]);
     if (strcmp(argv[1], "help") == 0)
         return help(argc - 2, argv + 2);
-    command = find_command(argv[1]);
+    command = find_in(cli_large, argv[1]);
     return command ? command->run(command, argc - 2, argv + 2) : complain(argv[1]);
+}
+
+int main(int argc, char **argv)
+{
+    const cli_command *command;
+    bool moved;
+    int code;
+
+    fill_standard_descriptors();
+    if (argc > 1 && is_one_of(argv[1], "--version", "-V")) {
+        printf("dibs %s\n", dibs_version());
+        return cli_finish(0);
+    }
+    moved = argc > 1 && !is_one_of(argv[1], "--help", "-h") && cli_move_options(argc - 1, argv + 1);
+    command = moved ? find_in(commands, argv[1]) : NULL;
+    code = cli_become(command != NULL, argv);
+    if (code >= 0)
+        return code;
+    cli_inherited_note();
+    return command ? command->run(command, argc - 2, argv + 2) : answer(moved, argc, argv);
 }

@@ -3,6 +3,8 @@
 #include "text.h"
 
 #include <inttypes.h>
+#include <locale.h>
+#include <pthread.h>
 #include <string.h>
 #include <time.h>
 #include <wchar.h>
@@ -58,11 +60,22 @@ static bool steers(const char *s, size_t length)
     return false;
 }
 
+static void know_widths(void)
+{
+    setlocale(LC_CTYPE, "C.UTF-8");
+}
+
+/* The locale is several files, which a command that prints nothing of the kind does not open. */
 size_t cli_columns(const char *s)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     size_t length = cli_utf8_length(s);
-    int width = length > 1 ? wcwidth(number_of(s, length)) : 1;
+    int width = 1;
 
+    if (length > 1) {
+        pthread_once(&once, know_widths);
+        width = wcwidth(number_of(s, length));
+    }
     return width < 0 ? 1 : (size_t)width;
 }
 

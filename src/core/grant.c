@@ -220,8 +220,7 @@ dibs_grant *dibs__grant_of_owner(dibs *d, const char *owner, const char *name)
 void dibs__grant_schedule(dibs_grant *g, dibs__deadline when)
 {
     dibs__heap_put(&g->d->due, &g->due, when);
-    if (when < g->d->armed)
-        dibs__keeper_wake(g->d);
+    dibs__keeper_arm(g->d, when);
 }
 
 /* While its thread is inside `enter`, its entry may be there or not: the check follows the answer. */
@@ -250,8 +249,7 @@ static void set_deadline(dibs_grant *g, dibs__deadline deadline)
 {
     atomic_store(&g->deadline, deadline);
     dibs__heap_put(&g->d->expiries, &g->expiry, deadline);
-    if (deadline < g->d->armed)
-        dibs__keeper_wake(g->d);
+    dibs__keeper_arm(g->d, deadline);
 }
 
 /* A third of what there is now; a hand-over that nobody renews gets its one whole lease just the

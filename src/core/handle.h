@@ -89,21 +89,21 @@ struct dibs_grant {
     bool silent; /* the last renewal got no answer */
     bool release_it; /* orphan: release (min_hold counts), not cancel */
     bool owed;       /* lost, but the engine may still have it: goes back with dibs_unlock */
+    bool delivered;  /* the user has it: from then on its loss is told */
     uint32_t capacity, weight;
     int depth;
+    _Atomic int loss; /* dibs_loss */
     int64_t lease, max_hold, min_hold;
     dibs__deadline asked;     /* when the call began */
     dibs__deadline since;     /* when it was granted, by our clock */
     dibs__deadline max_until; /* since + max_hold */
     _Atomic int64_t deadline; /* held until then, by our clock; 0: lost */
-    _Atomic int loss;         /* dibs_loss */
     _Atomic uint64_t floor;
     dibs__due due;          /* what the keeper does next */
     dibs__due exchange;     /* the same, when it is an exchange of its own */
     dibs__due expiry;       /* `deadline`, while held */
     dibs__deadline give_up; /* orphan: the engine has forgotten it by then */
     dibs__ticket *ticket;
-    bool delivered; /* the user has it: from then on its loss is told */
     dibs_lost_fn on_lost;
     void *data;
     dibs__news news; /* of its loss */
@@ -137,7 +137,7 @@ struct dibs__ticket {
     bool settled;
     dibs_status status;
     dibs_error *err;        /* of the last failure; NULL: there was none, or no memory to keep it */
-    pthread_cond_t cond;    /* threads only, like the next */
+    _Atomic int bell;       /* threads only, like the next: rung when it has something to do */
     dibs__driver_call turn; /* to read the engine's events */
     bool by_event;          /* a request's, like the next */
     dibs__job job;          /* to enter */
@@ -477,6 +477,8 @@ dibs__deadline dibs__keeper_until(const dibs *d, int64_t now);
 void dibs__keeper_expect(dibs *d, int64_t lease, int64_t now);
 bool dibs__keeper_start(dibs *d); /* with the mutex; false: no thread to be had */
 void dibs__keeper_wake(dibs *d);
+/* It looks at `when`, or before. */
+void dibs__keeper_arm(dibs *d, dibs__deadline when);
 /* With the mutex: nobody else reads the engine's events. It does from now on, or soon if nobody waits for them. */
 void dibs__keeper_mind(dibs *d);
 void dibs__keeper_stop(dibs *d); /* without the mutex; it was told so: `keeper_stops` */

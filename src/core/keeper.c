@@ -310,8 +310,9 @@ static dibs__deadline next_moment(const dibs *d)
 }
 
 /* Only ever earlier: locks come and go much faster than leases run out, and each would otherwise
- * cost a wake-up of this thread. A wake-up for a lock that is gone costs one look for nothing. */
-static void arm(dibs *d, dibs__deadline when)
+ * cost a wake-up of this thread. A wake-up for a lock that is gone costs one look for nothing. Whoever has
+ * something for later sets the timer by itself, and leaves this thread asleep. */
+void dibs__keeper_arm(dibs *d, dibs__deadline when)
 {
     struct itimerspec at = {0};
 
@@ -387,7 +388,7 @@ static void *keeper_main(void *data)
         serve_next(d, &d->maintenance, now);
         if (next_moment(d) <= dibs__now(d->env) || d->news.first)
             continue;
-        arm(d, next_moment(d));
+        dibs__keeper_arm(d, next_moment(d));
         sleep_until_something(d);
     }
     pthread_mutex_unlock(&d->mutex);
@@ -412,7 +413,7 @@ void dibs__keeper_mind(dibs *d)
     if (d->waits > 0)
         dibs__keeper_wake(d);
     else
-        arm(d, dibs__after(d->env, LEISURE));
+        dibs__keeper_arm(d, dibs__after(d->env, LEISURE));
 }
 
 void dibs__keeper_wake(dibs *d)

@@ -32,8 +32,7 @@ void dibs__keeper_unreserve(dibs *d)
 void dibs__keeper_task_at(dibs *d, dibs__heap *heap, dibs__keeper_task *c, dibs__deadline when)
 {
     dibs__heap_put(heap, &c->due, when);
-    if (when < d->armed)
-        dibs__keeper_wake(d);
+    dibs__keeper_arm(d, when);
 }
 
 /* ---- News ------------------------------------------------------------------------------------ */

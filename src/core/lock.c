@@ -290,10 +290,8 @@ static dibs_status wait_for(dibs_grant *g, const dibs_lock_options *o, dibs_erro
     memset(&t, 0, sizeof t);
     fill_grant(g, o);
     fill_ticket(&t, g, o);
-    dibs__cond_init(&t.cond);
     dibs__ticket_enter(&t, dibs__after(d->env, d->request_span));
     dibs__ticket_await(&t);
-    pthread_cond_destroy(&t.cond);
     if (t.status != DIBS_OK) {
         take_back(g, t.maybe_there, t.pause == 0 ? dibs__after(d->env, DIBS__GRACE) : 0);
         if (err)

@@ -111,7 +111,8 @@ int dibs__word_sleep(_Atomic int *word, int value, const dibs__env *env, dibs__d
         if (left <= 0)
             break;
         struct timespec t = {left / DIBS__SECOND, left % DIBS__SECOND * 1000};
-        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &t, NULL, 0);
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, until == DIBS__NEVER ? NULL : &t, NULL,
+                0);
     }
     return now;
 }

@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -44,13 +45,20 @@ static void count(dibs__ticket *t, dibs_status status)
         s->failures++;
 }
 
+/* It sleeps on its bell, or is on its way and finds it rung. */
+static void ring(dibs__ticket *t)
+{
+    atomic_fetch_add(&t->bell, 1);
+    dibs__word_wake(&t->bell);
+}
+
 /* Its thread has something to do. A leader sleeps on descriptors, unless it is the leader itself who says so. */
 static void wake(dibs__ticket *t)
 {
     dibs *d = t->grant->d;
 
     if (!dibs__call_drives(&d->readers.threads, &t->turn))
-        pthread_cond_signal(&t->cond);
+        ring(t);
     else if (!pthread_equal(d->leader, pthread_self()))
         eventfd_write(d->leader_fd, 1);
 }
@@ -368,21 +376,37 @@ void dibs__ticket_enter(dibs__ticket *t, dibs__deadline latest)
     dibs__grant_unref(g);
 }
 
+/* With the mutex, which is given away meanwhile. */
 static void sleep_until(dibs__ticket *t, dibs__deadline until)
 {
     dibs *d = t->grant->d;
+    int bell = atomic_load(&t->bell);
 
-    dibs__cond_sleep(&t->cond, &d->mutex, d->env, until);
+    pthread_mutex_unlock(&d->mutex);
+    dibs__word_sleep(&t->bell, bell, d->env, until);
+    pthread_mutex_lock(&d->mutex);
 }
 
 /* ---- Reading the engine's events (reader.h) -------------------------------------------------- */
 
-/* It sleeps on its condition, or is on its way and finds it by itself. */
 void dibs__ticket_lead(dibs__driver_call *turn)
 {
-    pthread_cond_signal(&DIBS__FROM(dibs__ticket, turn, turn)->cond);
+    ring(DIBS__FROM(dibs__ticket, turn, turn));
 }
 
+/* The next leader is woken while the mutex is free, because it needs it at once. The bell is rung before, so that it does
+ * not fall asleep meanwhile; it may even be gone by then. */
+static void wake_leader(dibs *d, dibs__driver_call *turn)
+{
+    _Atomic int *bell = &DIBS__FROM(dibs__ticket, turn, turn)->bell;
+
+    atomic_fetch_add(bell, 1);
+    pthread_mutex_unlock(&d->mutex);
+    dibs__word_wake(bell);
+    pthread_mutex_lock(&d->mutex);
+}
+
+/* With the mutex, which may be given away meanwhile. */
 static void stop_reading(dibs__ticket *t)
 {
     dibs *d = t->grant->d;
@@ -390,7 +414,7 @@ static void stop_reading(dibs__ticket *t)
     dibs__driver_call *next = dibs__reader_leave(&d->readers, &t->turn, &keeper);
 
     if (next)
-        dibs__ticket_lead(next);
+        wake_leader(d, next);
     else if (keeper)
         dibs__keeper_mind(d);
 }
@@ -420,11 +444,20 @@ static void read_events(dibs__ticket *t)
     pthread_mutex_lock(&d->mutex);
 }
 
+/* Who reads is dearer to wake, and wakes the next reader: that pays where its own hand-over is an event. */
+static bool may_read(const dibs__ticket *t)
+{
+    const dibs *d = t->grant->d;
+    const dibs__capabilities *can = &d->class->can;
+
+    return can->waiters_read && (!can->wakes_own || d->waits == 1 || t->turn.queued);
+}
+
 static void await_turn(dibs__ticket *t)
 {
     dibs *d = t->grant->d;
 
-    if (d->class->can.waiters_read && dibs__reader_lead(&d->readers, &t->turn))
+    if (may_read(t) && dibs__reader_lead(&d->readers, &t->turn))
         read_events(t);
     else
         sleep_until(t, t->until);
@@ -438,8 +471,9 @@ void dibs__ticket_await(dibs__ticket *t)
         int64_t now = dibs__now(d->env);
         if (now >= t->until) {
             dibs__ticket_time_out(t);
-        } else if (t->enter_again) {
+        } else if (t->enter_again && t->turn.queued) {
             stop_reading(t);
+        } else if (t->enter_again) {
             if (now >= t->retry_at)
                 dibs__ticket_enter(t, dibs__after(d->env, d->request_span));
             else

@@ -8,7 +8,8 @@
 #define DIBS__SQLITE_CAN                                                                           \
     {                                                                                              \
         .across_processes = true, .first_come = true, .names_holder = true, .notices_death = true, \
-        .notifies_holders = true, .cells = true, .value_max = DIBS_VALUE_MAX                       \
+        .notifies_holders = true, .waiters_read = true, .wakes_own = true, .cells = true,          \
+        .value_max = DIBS_VALUE_MAX                                                                \
     }
 
 /* Redis, PostgreSQL and MariaDB: a server with one clock, whose connections can be waited on. */

@@ -141,6 +141,8 @@ typedef struct dibs__capabilities {
     bool names_holder; /* BUSY and QUEUED say who is in the way */
     bool never_waits;  /* for a server, a disk, a process: a call takes as long as its work */
     bool waiters_read; /* `events` keeps `until` so well that a thread that waits may call it */
+    bool
+        wakes_own; /* hand-overs inside a handle are no events: of several that wait there, none reads */
 } dibs__capabilities;
 
 struct dibs__engine_class {

@@ -18,6 +18,7 @@ import test_lab
 import test_inspect
 import test_moving
 import test_once
+import test_programs
 import test_redlock
 import test_terminal
 import test_torture
@@ -25,7 +26,7 @@ import test_usage
 import test_values
 
 PARTS = {
-    'run': (test_usage, test_basics, test_exclusion, test_guardian, test_inspect, test_moving, test_terminal, test_redlock),
+    'run': (test_usage, test_programs, test_basics, test_exclusion, test_guardian, test_inspect, test_moving, test_terminal, test_redlock),
     'once': (test_once, test_keys, test_values),
     'doctor': (test_doctor, test_doctor_servers),
     'lab': (test_lab,),

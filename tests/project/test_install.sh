@@ -38,7 +38,7 @@ C
 sed 's/= {0}/= {}/; s/\bNULL\b/nullptr/g' "$scratch/consumer.c" >"$scratch/consumer.cc"
 warnings="-Wall -Wextra -Wpedantic -Werror"
 
-echo 1..9
+echo 1..10
 DESTDIR=$root meson install -C "$build" --no-rebuild >"$log" 2>&1
 report $? "it installs"
 
@@ -76,6 +76,11 @@ report $? "a C++ consumer"
 command=$(find "$root" -path '*/bin/dibs')
 [ -n "$command" ] && "$command" --version >"$log" 2>&1
 report $? "the command is installed and runs"
+
+parts=$(find "$root" -path '*/dibs/dibs-*' -type f -perm -u+x -printf '%f\n' | sort | tr '\n' ' ')
+built=$(find "$build/src/cli" -maxdepth 1 -name 'dibs-*' -type f -perm -u+x -printf '%f\n' | sort | tr '\n' ' ')
+[ -n "$built" ] && [ "$parts" = "$built" ]
+report $? "and so are the programs that it becomes: $built"
 
 headers=$(find "$root" -name '*.h' -printf '%f\n' | sort | tr '\n' ' ')
 [ "$headers" = "dibs.h dibs_sql.h " ]

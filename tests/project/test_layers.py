@@ -60,10 +60,10 @@ RULES = [
 # (file, what it depends on): why. A header that it includes, or a file whose functions it uses.
 EXCEPTIONS = {
     ('engines/engine.c', 'engines/*/*'): 'the list of engines',
-    ('cli/main.c', 'lab/*'): 'the list of subcommands',
-    ('cli/main.c', 'torture/*'): 'the same',
-    ('cli/main.c', 'serve/*'): 'the same',
-    ('cli/main.c', 'gateway/*'): 'the same',
+    ('cli/whole.c', 'lab/*'): 'the list of subcommands',
+    ('cli/whole.c', 'torture/*'): 'the same',
+    ('cli/whole.c', 'serve/*'): 'the same',
+    ('cli/whole.c', 'gateway/*'): 'the same',
 }
 
 LIBC = re.compile(
@@ -148,11 +148,12 @@ def symbols(source, build):
     for path, file in sources(source):
         name = str(file.relative_to(source)).replace('/', '_') + '.o'  # how meson names what is not in its folder
         by_object[name] = path
-        by_object['dibs.p/' + ('.._.._' + name).replace('.._.._src_cli_', '').replace('.._.._src_', '.._')] = path
-    objects = [build / 'libdibs.a'] + sorted((build / 'src/cli/dibs.p').glob('*.o'))
+        for program in 'dibs', 'dibs-all':
+            by_object[program + '.p/' + ('.._.._' + name).replace('.._.._src_cli_', '').replace('.._.._src_', '.._')] = path
+    objects = [build / 'libdibs.a'] + sorted((build / 'src/cli').glob('dibs-all.p/*.o')) + sorted((build / 'src/cli').glob('dibs.p/*.o'))
     said = subprocess.run(['nm', '-A', '--format=posix'] + objects, check=True, capture_output=True, text=True).stdout
     for line in said.splitlines():
-        found = re.match(r'.*?(?:\[(?:.*/)?([^/\]]+)\]|/(dibs\.p/[^/]+\.o)): (\S+) (\w)', line)
+        found = re.match(r'.*?(?:\[(?:.*/)?([^/\]]+)\]|/(dibs(?:-all)?\.p/[^/]+\.o)): (\S+) (\w)', line)
         path = by_object.get(found.group(1) or found.group(2)) if found else None
         if path:
             yield path, found.group(3), found.group(4) in 'TDRBVW'
@@ -221,7 +222,7 @@ def main():
     folders = judge_symbols(judge, o.source, o.build)
     unseen = {'core', 'state', 'net', 'recipes', 'calls', 'engines', 'engines/memory', 'doctor', 'transaction', 'cli', 'torture', 'serve', 'http', 'gateway'} - folders
     good &= report(2, 'so does what compiled files use', judge.wrong[includes:] + ['no object seen of ' + f for f in unseen])
-    lab = {('cli/main.c', 'lab/*')} if 'lab' not in folders else set()  # a build without all clients has none
+    lab = {('cli/whole.c', 'lab/*')} if 'lab' not in folders else set()  # a build without all clients has none
     good &= report(3, 'every exception is needed', ['%s, %s' % e for e in EXCEPTIONS.keys() - judge.needed - lab])
     good &= report(4, 'planted ones are noticed', [
         '%s: %s' % (name, judge.wrong or 'not noticed') for name, fine, judge in planted() if fine == bool(judge.wrong)])

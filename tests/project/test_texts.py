@@ -100,8 +100,9 @@ def section(page, title):
 
 def test_manual():
     """dibs(1) has every command in its synopsis and its list, and names every other page."""
-    table = re.search(r'\bcommands\[\].*?\{(.*?)\};', (ROOT / 'src/cli/main.c').read_text(), re.DOTALL).group(1)
-    commands = re.findall(r'&cli_(\w+)', table)
+    tables = [re.search(r'\b%s\[\] = \{(.*?)\};' % name, (ROOT / file).read_text(), re.DOTALL).group(1)
+              for file, name in (('src/cli/main.c', 'commands'), ('src/cli/whole.c', 'cli_large'))]
+    commands = re.findall(r'&cli_(\w+)', ''.join(tables))
     page = (ROOT / 'man/dibs.1.scd').read_text()
     assert len(commands) > 15, commands
     missing = ['%s: dibs %s' % (title, name) for title in ('SYNOPSIS', 'COMMANDS') for name in commands

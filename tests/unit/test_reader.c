@@ -2,11 +2,12 @@
  * around them, over the code of core/reader.c itself.
  *
  * The threads do what core/ticket.c does, the keeper what core/keeper.c does. A step is what happens between two moments
- * at which the handle's mutex is free. Events arrive, each for one of the threads, and one for a request; a thread may also be settled by
+ * at which the handle's mutex is free. A thread that has let go of the mutex may take long to fall asleep, and one that
+ * leaves wakes the next leader some time after it has given it the role: both are steps of their own. Events arrive, each for one of the threads, and one for a request; a thread may also be settled by
  * somebody else, or lose patience, at any moment. Searched for: an event that nobody will read although somebody waits
  * for it, a thread that sleeps although it is settled, two who read at once, a role of somebody who has returned.
  *
- * Three faults are put in, to see that the search finds them. */
+ * Four faults are put in, to see that the search finds them. */
 #include "support/test.h"
 
 #include "core/reader.h"
@@ -21,14 +22,16 @@
 #define KEEPER THREADS
 #define NOBODY (THREADS + 1)
 
-typedef enum place { AWAY, SITS, SLEEPS, POLLS, READS, OVER } place;
+typedef enum place { AWAY, SITS, DOZES, SLEEPS, POLLS, READS, WAKES, OVER } place;
 
 typedef struct thread {
     dibs__driver_call turn;
-    signed char at, waits;   /* waits still to make */
-    bool settled, signalled; /* on its condition */
-    bool seen;               /* poll said that there are events */
-    bool comes, late;        /* its event has been sent; its patience is over */
+    signed char at, waits; /* waits still to make */
+    bool settled;
+    bool rung, woken; /* its bell has changed since it looked; the system call that says so */
+    signed char next; /* WAKES: whom */
+    bool seen;        /* poll said that there are events */
+    bool comes, late; /* its event has been sent; its patience is over */
 } thread;
 
 typedef struct world {
@@ -42,7 +45,7 @@ typedef struct world {
     bool keeper_has, keeper_seen, keeper_woken;
 } world;
 
-typedef enum flaw { NONE, KEEPER_NOT_NOTIFIED, LEADER_NOT_WOKEN, BOTH_READ } flaw;
+typedef enum flaw { NONE, KEEPER_NOT_NOTIFIED, LEADER_NOT_WOKEN, BOTH_READ, BELL_NOT_RUNG } flaw;
 
 static world now; /* pointers inside a world are into this one */
 static flaw with;
@@ -62,6 +65,18 @@ static thread *of(dibs__driver_call *turn)
     return (thread *)turn; /* its first member */
 }
 
+/* Finds nobody who does not sleep yet. */
+static void wake(thread *t)
+{
+    t->woken |= t->at == SLEEPS;
+}
+
+static void ring(thread *t)
+{
+    t->rung = true;
+    wake(t);
+}
+
 static void settle(thread *t, int actor)
 {
     if (t->settled || t->at == AWAY || t->at == OVER)
@@ -69,7 +84,7 @@ static void settle(thread *t, int actor)
     t->settled = true;
     dibs__call_finish(&now.readers.threads, &t->turn);
     if (!dibs__call_drives(&now.readers.threads, &t->turn) || with == LEADER_NOT_WOKEN)
-        t->signalled = true;
+        ring(t);
     else if (now.leader != actor)
         now.leader_woken = true;
 }
@@ -90,15 +105,25 @@ static bool any_pending(void)
     return false;
 }
 
-static void stop_reading(thread *t)
+/* True: the thread has somebody to wake. */
+static bool stop_reading(thread *t)
 {
     bool keeper;
     dibs__driver_call *next = dibs__reader_leave(&now.readers, &t->turn, &keeper);
 
-    if (next)
-        of(next)->signalled = true;
-    else if (keeper && with != KEEPER_NOT_NOTIFIED)
+    if (next) {
+        of(next)->rung |= with != BELL_NOT_RUNG;
+        t->next = (signed char)(of(next) - now.thread);
+    } else if (keeper && with != KEEPER_NOT_NOTIFIED) {
         now.keeper_woken = true;
+    }
+    return next;
+}
+
+static void go(thread *t, int i)
+{
+    *t = (thread){.at = t->waits > 0 ? AWAY : OVER, .waits = t->waits};
+    now.pending[i] = false;
 }
 
 static void sit(thread *t, int i)
@@ -106,18 +131,19 @@ static void sit(thread *t, int i)
     if (!t->settled && t->late)
         settle(t, i);
     if (t->settled) {
-        stop_reading(t);
-        *t = (thread){.at = t->waits > 0 ? AWAY : OVER, .waits = t->waits};
-        now.pending[i] = false;
+        if (stop_reading(t))
+            t->at = WAKES;
+        else
+            go(t, i);
         return;
     }
-    t->signalled = false;
+    t->rung = t->woken = false;
     if (dibs__reader_lead(&now.readers, &t->turn) ||
         (with == BOTH_READ && dibs__call_drive(&now.readers.threads, &t->turn))) {
         now.leader = (signed char)i;
         t->at = POLLS;
     } else {
-        t->at = SLEEPS;
+        t->at = DOZES;
     }
 }
 
@@ -136,10 +162,17 @@ static bool step_thread(int i)
     case SITS:
         sit(t, i);
         return true;
+    case DOZES: /* a wake-up that came by now found nobody: the bell must do */
+        t->at = t->rung ? SITS : SLEEPS;
+        return true;
     case SLEEPS:
-        if (!t->signalled && !t->late)
+        if (!t->woken && !t->late)
             return false;
         t->at = SITS;
+        return true;
+    case WAKES: /* it may have returned meanwhile */
+        wake(&now.thread[t->next]);
+        go(t, i);
         return true;
     case POLLS:
         if (!any_pending() && !now.leader_woken && !t->late)
@@ -182,7 +215,7 @@ static bool step_keeper(void)
         notify_all(KEEPER);
         next = dibs__keeper_ends(&now.readers);
         if (next)
-            of(next)->signalled = true;
+            ring(of(next));
         now.keeper = SITS;
         return true;
     }
@@ -192,7 +225,7 @@ static bool step_keeper(void)
 
 static bool is_waiting(const thread *t)
 {
-    return t->at != AWAY && t->at != OVER && !t->settled;
+    return t->at != AWAY && t->at != OVER && t->at != WAKES && !t->settled;
 }
 
 static bool ask(void)
@@ -369,6 +402,14 @@ static void a_leader_that_is_not_woken_is_found(void **state)
     assert_non_null(strstr(fault, "although it is settled"));
 }
 
+static void a_bell_that_is_not_rung_is_found(void **state)
+{
+    (void)state;
+    search_all(BELL_NOT_RUNG, 2, 1);
+    assert_non_null(fault);
+    assert_non_null(strstr(fault, "sleeps"));
+}
+
 static void two_readers_are_found(void **state)
 {
     (void)state;
@@ -383,6 +424,7 @@ int main(void)
         cmocka_unit_test(every_event_is_read),
         cmocka_unit_test(a_keeper_that_is_not_notified_is_found),
         cmocka_unit_test(a_leader_that_is_not_woken_is_found),
+        cmocka_unit_test(a_bell_that_is_not_rung_is_found),
         cmocka_unit_test(two_readers_are_found),
     };
 

@@ -1,7 +1,7 @@
 /* Watching cells.
  *
  * There is no list in the store of who waits for a cell. Every commit of any process writes to the database's log,
- * so that file is watched while somebody waits, and the keeper looks at the versions. While others keep writing about
+ * so that file is watched while somebody waits, and who reads the events looks at the versions. While others keep writing about
  * other things it looks less and less often: after a look the log counts again when a pause is over, which grows. */
 #define _GNU_SOURCE
 #include "core/error.h"
@@ -18,7 +18,7 @@
 
 #define FIRST_PAUSE (2 * DIBS__MS)
 #define MAX_PAUSE   (100 * DIBS__MS)
-#define LOOK_SPAN   (100 * DIBS__MS) /* the keeper has other things to do */
+#define LOOK_SPAN   (100 * DIBS__MS) /* who looks has other things to do */
 #define TOGETHER    64
 
 struct dibs__lite_watch {
@@ -115,11 +115,11 @@ static dibs_status look(dibs__lite *e, const watch *w, dibs__deadline until, boo
 }
 
 /* With the mutex. How many have changed. */
-static size_t look_at_all(dibs__lite *e, uint64_t changed[TOGETHER])
+static size_t look_at_all(dibs__lite *e, dibs__deadline until, uint64_t changed[TOGETHER])
 {
-    dibs__deadline until = dibs__after(e->base.env, LOOK_SPAN);
     size_t count = 0;
 
+    until = dibs__sooner(until, dibs__after(e->base.env, LOOK_SPAN));
     for (watch *w = e->watched; w && count < TOGETHER; w = w->next) {
         if (!w->over && look(e, w, until, &w->over, NULL) == DIBS_OK && w->over)
             changed[count++] = dibs__hash(w->key);
@@ -135,7 +135,7 @@ static void drain(int fd)
         continue;
 }
 
-bool dibs__lite_await_events(dibs__lite *e, int fd)
+bool dibs__lite_await_events(dibs__lite *e, int fd, dibs__deadline until)
 {
     uint64_t changed[TOGETHER];
     size_t count = 0;
@@ -148,7 +148,7 @@ bool dibs__lite_await_events(dibs__lite *e, int fd)
     if (ours && fd == e->log_timer && e->log >= 0) {
         mind_log(e, EPOLL_CTL_MOD);
     } else if (ours && e->watched) {
-        count = look_at_all(e, changed);
+        count = look_at_all(e, until, changed);
         set_timer(e, e->log_pause);
         e->log_pause = dibs__longer(e->log_pause, FIRST_PAUSE, MAX_PAUSE);
     }

@@ -53,7 +53,7 @@ static int run_release(dibs__lite *e, dibs__time now, dibs__lite_job *job)
 static int run_break(dibs__lite *e, dibs__time now, dibs__lite_job *job)
 {
     dibs__lite_session s = {.e = e, .name = job->name, .wants = UINT32_MAX};
-    sqlite3_stmt *q = e->sql[DIBS__LITE_SQL_EXISTS];
+    sqlite3_stmt *q = dibs__lite_sql(e, DIBS__LITE_SQL_EXISTS);
     int found;
 
     dibs__lite_bind_text(q, 1, job->name);

@@ -79,7 +79,7 @@ static void bind_reap(sqlite3_stmt *q, int at, const dibs__cell *c)
 static int load(void *ctx, dibs__cell *out)
 {
     session *s = ctx;
-    sqlite3_stmt *q = s->e->sql[DIBS__LITE_SQL_CELL_LOAD];
+    sqlite3_stmt *q = dibs__lite_sql(s->e, DIBS__LITE_SQL_CELL_LOAD);
     int found;
 
     dibs__lite_bind_text(q, 1, s->key);
@@ -96,7 +96,7 @@ static int load(void *ctx, dibs__cell *out)
 /* Only the floor has been raised: the value stays where it is. */
 static int put_floor(session *s, const dibs__cell *c)
 {
-    sqlite3_stmt *q = s->e->sql[DIBS__LITE_SQL_CELL_FLOOR];
+    sqlite3_stmt *q = dibs__lite_sql(s->e, DIBS__LITE_SQL_CELL_FLOOR);
 
     sqlite3_bind_int64(q, 1, (int64_t)c->floor);
     bind_reap(q, 2, c);
@@ -108,7 +108,7 @@ static int put_floor(session *s, const dibs__cell *c)
 static int put(void *ctx, const dibs__cell *c)
 {
     session *s = ctx;
-    sqlite3_stmt *q = s->e->sql[DIBS__LITE_SQL_CELL_PUT];
+    sqlite3_stmt *q = dibs__lite_sql(s->e, DIBS__LITE_SQL_CELL_PUT);
     int done;
 
     if (s->command->op == DIBS__CELL_PASS && !c->empty)
@@ -138,7 +138,7 @@ static int put(void *ctx, const dibs__cell *c)
 static int drop(void *ctx)
 {
     session *s = ctx;
-    sqlite3_stmt *q = s->e->sql[DIBS__LITE_SQL_CELL_DROP];
+    sqlite3_stmt *q = dibs__lite_sql(s->e, DIBS__LITE_SQL_CELL_DROP);
 
     dibs__lite_bind_text(q, 1, s->key);
     return dibs__lite_step(q);
@@ -147,7 +147,7 @@ static int drop(void *ctx)
 static int request_find(void *ctx, const char *request, int64_t now, int64_t *number)
 {
     session *s = ctx;
-    sqlite3_stmt *q = s->e->sql[DIBS__LITE_SQL_REQUEST_FIND];
+    sqlite3_stmt *q = dibs__lite_sql(s->e, DIBS__LITE_SQL_REQUEST_FIND);
     int found;
 
     dibs__lite_bind_text(q, 1, s->key);
@@ -164,7 +164,7 @@ static int request_find(void *ctx, const char *request, int64_t now, int64_t *nu
 static int request_put(void *ctx, const char *request, int64_t number, int64_t expires)
 {
     session *s = ctx;
-    sqlite3_stmt *q = s->e->sql[DIBS__LITE_SQL_REQUEST_PUT];
+    sqlite3_stmt *q = dibs__lite_sql(s->e, DIBS__LITE_SQL_REQUEST_PUT);
 
     dibs__lite_bind_text(q, 1, s->key);
     dibs__lite_bind_text(q, 2, request);
@@ -247,7 +247,7 @@ int dibs__lite_cell(dibs__lite *e, dibs__time now, dibs__lite_job *job)
                 job->cell.age = INT64_MAX;
         }
     }
-    sqlite3_reset(e->sql[DIBS__LITE_SQL_CELL_LOAD]);
+    sqlite3_reset(dibs__lite_sql(e, DIBS__LITE_SQL_CELL_LOAD));
     return failed;
 }
 
@@ -256,7 +256,7 @@ int dibs__lite_cell(dibs__lite *e, dibs__time now, dibs__lite_job *job)
 /* 1: looked at one; 0: none is due; -1. */
 static int reap_next(dibs__lite *e, dibs__time now, int *dropped)
 {
-    sqlite3_stmt *q = e->sql[DIBS__LITE_SQL_CELL_OLD];
+    sqlite3_stmt *q = dibs__lite_sql(e, DIBS__LITE_SQL_CELL_OLD);
     char key[DIBS__CELL_KEY_SIZE], client[DIBS__WAKE_SIZE];
     dibs__cell c;
     bool gone;
@@ -270,7 +270,7 @@ static int reap_next(dibs__lite *e, dibs__time now, int *dropped)
     read_text(q, 9, key, sizeof key);
     sqlite3_reset(q);
     gone = dibs__cell_may_drop(&c, now);
-    q = e->sql[gone ? DIBS__LITE_SQL_CELL_DROP : DIBS__LITE_SQL_CELL_LATER];
+    q = dibs__lite_sql(e, gone ? DIBS__LITE_SQL_CELL_DROP : DIBS__LITE_SQL_CELL_LATER);
     if (!gone)
         sqlite3_bind_int64(q, 1, now.lease + DAY);
     dibs__lite_bind_text(q, gone ? 1 : 2, key);
@@ -282,7 +282,7 @@ static int reap_next(dibs__lite *e, dibs__time now, int *dropped)
 
 int dibs__lite_cell_reap(dibs__lite *e, dibs__time now, int limit, int *dropped)
 {
-    sqlite3_stmt *q = e->sql[DIBS__LITE_SQL_REQUEST_REAP];
+    sqlite3_stmt *q = dibs__lite_sql(e, DIBS__LITE_SQL_REQUEST_REAP);
     int found = 1;
 
     for (int i = 0; found > 0 && i < limit; i++)

@@ -35,7 +35,7 @@ static int read_name(sqlite3_stmt *q, int at, char out[DIBS_NAME_MAX + 1])
 
 int dibs__lite_rescue(dibs__lite *e, dibs__time now)
 {
-    sqlite3_stmt *q = e->sql[DIBS__LITE_SQL_WAITED_FOR];
+    sqlite3_stmt *q = dibs__lite_sql(e, DIBS__LITE_SQL_WAITED_FOR);
     char mine[DIBS__WAKE_SIZE], named[DIBS__WAKE_SIZE], name[DIBS_NAME_MAX + 1];
     dibs__reply reply;
     int64_t last = 0;
@@ -60,7 +60,8 @@ int dibs__lite_rescue(dibs__lite *e, dibs__time now)
 /* Wherever they stand in the queue, and whatever they run: once their files are gone, nobody could tell that they are dead. */
 static int end_waits(dibs__lite *e, const dibs__lite_roll *dead)
 {
-    sqlite3_stmt *both[] = {e->sql[DIBS__LITE_SQL_WAITER_DEAD], e->sql[DIBS__LITE_SQL_CELL_DEAD]};
+    sqlite3_stmt *both[] = {dibs__lite_sql(e, DIBS__LITE_SQL_WAITER_DEAD),
+                            dibs__lite_sql(e, DIBS__LITE_SQL_CELL_DEAD)};
 
     for (size_t i = 0; i < dead->count; i++) {
         for (int k = 0; k < 2; k++) {
@@ -74,7 +75,7 @@ static int end_waits(dibs__lite *e, const dibs__lite_roll *dead)
 
 int dibs__lite_bury(dibs__lite *e, dibs__time now, const dibs__lite_job *job)
 {
-    sqlite3_stmt *q = e->sql[DIBS__LITE_SQL_BUSY];
+    sqlite3_stmt *q = dibs__lite_sql(e, DIBS__LITE_SQL_BUSY);
     char name[DIBS_NAME_MAX + 1];
     dibs__reply reply;
     int found = 1;
@@ -98,7 +99,7 @@ int dibs__lite_bury(dibs__lite *e, dibs__time now, const dibs__lite_job *job)
 
 static int drop(dibs__lite *e, const char *name)
 {
-    sqlite3_stmt *q = e->sql[DIBS__LITE_SQL_DROP];
+    sqlite3_stmt *q = dibs__lite_sql(e, DIBS__LITE_SQL_DROP);
 
     dibs__lite_bind_text(q, 1, name);
     return dibs__lite_step(q);
@@ -109,7 +110,7 @@ static int drop(dibs__lite *e, const char *name)
  * time. */
 static int reap_next(dibs__lite *e, dibs__time now, char name[DIBS_NAME_MAX + 1], int *dropped)
 {
-    sqlite3_stmt *q = e->sql[DIBS__LITE_SQL_OLD];
+    sqlite3_stmt *q = dibs__lite_sql(e, DIBS__LITE_SQL_OLD);
     char next[DIBS_NAME_MAX + 1];
     dibs__reply reply;
     uint64_t fence;
@@ -139,7 +140,7 @@ static int reap_next(dibs__lite *e, dibs__time now, char name[DIBS_NAME_MAX + 1]
 /* Takes out of the index what was used often and is idle now. */
 static int unlist(dibs__lite *e, dibs__time now)
 {
-    sqlite3_stmt *q = e->sql[DIBS__LITE_SQL_UNLIST];
+    sqlite3_stmt *q = dibs__lite_sql(e, DIBS__LITE_SQL_UNLIST);
 
     sqlite3_bind_int64(q, 1, now.wall - DIBS__SECOND);
     sqlite3_bind_int64(q, 2, UNLIST_AT_ONCE);
@@ -149,7 +150,7 @@ static int unlist(dibs__lite *e, dibs__time now)
 /* The time of the next pass is the database's, so that all clients together make one a minute. */
 int dibs__lite_reap(dibs__lite *e, dibs__time now)
 {
-    sqlite3_stmt *q = e->sql[DIBS__LITE_SQL_META];
+    sqlite3_stmt *q = dibs__lite_sql(e, DIBS__LITE_SQL_META);
     char name[DIBS_NAME_MAX + 1];
     int dropped = 0, found = 1;
 
@@ -165,7 +166,7 @@ int dibs__lite_reap(dibs__lite *e, dibs__time now)
         dibs__lite_cell_reap(e, dibs__lite_cell_time(e, now), REAP_AT_ONCE, &dropped) < 0)
         return -1;
     e->reap_at = now.wall + (dropped > REAP_AT_ONCE / 2 ? REAP_SOON : REAP_EVERY);
-    q = e->sql[DIBS__LITE_SQL_REAPED];
+    q = dibs__lite_sql(e, DIBS__LITE_SQL_REAPED);
     sqlite3_bind_int64(q, 1, e->reap_at);
     dibs__lite_bind_text(q, 2, name);
     return dibs__lite_step(q);

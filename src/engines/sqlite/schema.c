@@ -23,7 +23,9 @@
 #define VERSION        3
 #define FIRST_VERSION  1                   /* locks alone; see `cells` */
 #define AHEAD          (60 * DIBS__SECOND) /* so far above the fence that needs it a ceiling goes */
-#define CHECKPOINT     1000
+#define SHORT_LOG      250                 /* pages */
+#define LONG_LOG       4000 /* of 1 KiB: what the index of the log finds in one step */
+#define FEW            16   /* commits */
 #define FIRST_NAP      (DIBS__MS / 4)
 #define LONGEST_NAP    (5 * DIBS__MS)
 #define STRING(x)      #x
@@ -150,7 +152,7 @@ static int wait_for_others(void *ctx, int tried)
 
 static int execute(dibs__lite *e, int which)
 {
-    return dibs__lite_step(e->sql[which]) < 0 ? -1 : 0;
+    return dibs__lite_step(dibs__lite_sql(e, which)) < 0 ? -1 : 0;
 }
 
 /* A fork may have called us out of the wait for others: then again after it. */
@@ -276,6 +278,19 @@ static dibs_status create(dibs__lite *e, dibs_error *err)
     return status;
 }
 
+/* Moves the log into the database when it has grown: two waits for the disk, with the gate closed, which few commits are to
+ * pay. But a command that finds the store idle reads all of the log, because SQLite's index of it is gone: where commands
+ * come and go, which commit a few times each, they leave a short one. */
+static int limit_log(void *ctx, sqlite3 *db, const char *name, int pages)
+{
+    dibs__lite *e = ctx;
+
+    e->commits += e->commits < FEW;
+    if (pages >= (e->commits < FEW ? SHORT_LOG : LONG_LOG))
+        sqlite3_wal_checkpoint_v2(db, name, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+    return SQLITE_OK; /* what could not be moved stays in the log */
+}
+
 static dibs_status make_ready(dibs__lite *e, dibs_error *err)
 {
     dibs_status status = DIBS_OK;
@@ -285,15 +300,15 @@ static dibs_status make_ready(dibs__lite *e, dibs_error *err)
         return status;
     if (what != OURS)
         status = create(e, err);
-    if (status == DIBS_OK && sqlite3_exec(e->db,
-                                          "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
-                                          "PRAGMA wal_autocheckpoint = " STRING_OF(CHECKPOINT),
-                                          NULL, NULL, NULL) != SQLITE_OK)
+    if (status == DIBS_OK && !exec(e, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
+                                      "PRAGMA cache_size = -256"))
         status = dibs__lite_fault(e->db, e->path, "cannot set it up", err);
+    sqlite3_wal_hook(e->db, limit_log, e);
     return status;
 }
 
-static dibs_status prepare(dibs__lite *e, dibs_error *err)
+/* Most handles need few of them: a short command would spend more on preparing them all than on its lock. */
+sqlite3_stmt *dibs__lite_sql(dibs__lite *e, int which)
 {
     static const char *const text[] = {
 #define X(name, sql) sql,
@@ -301,10 +316,17 @@ static dibs_status prepare(dibs__lite *e, dibs_error *err)
 #undef X
     };
 
-    for (int i = 0; i < DIBS__LITE_STATEMENTS; i++)
-        if (sqlite3_prepare_v3(e->db, text[i], -1, SQLITE_PREPARE_PERSISTENT, &e->sql[i], NULL) !=
-            SQLITE_OK)
-            return dibs__lite_fault(e->db, e->path, "cannot read its tables", err);
+    if (!e->sql[which])
+        sqlite3_prepare_v3(e->db, text[which], -1, SQLITE_PREPARE_PERSISTENT, &e->sql[which], NULL);
+    return e->sql[which];
+}
+
+/* What ends a transaction must be there before one begins, whatever memory there is then. */
+static dibs_status prepare(dibs__lite *e, dibs_error *err)
+{
+    if (!dibs__lite_sql(e, DIBS__LITE_SQL_BEGIN) || !dibs__lite_sql(e, DIBS__LITE_SQL_COMMIT) ||
+        !dibs__lite_sql(e, DIBS__LITE_SQL_ROLLBACK))
+        return dibs__lite_fault(e->db, e->path, "cannot read its tables", err);
     return DIBS_OK;
 }
 
@@ -358,7 +380,7 @@ static dibs_status read_boot(dibs__lite *e, dibs_error *err)
 /* True: the machine has been restarted since. */
 static int read_meta(dibs__lite *e, bool *other_boot)
 {
-    sqlite3_stmt *q = e->sql[DIBS__LITE_SQL_META];
+    sqlite3_stmt *q = dibs__lite_sql(e, DIBS__LITE_SQL_META);
     const void *boot;
     size_t size;
 
@@ -385,7 +407,7 @@ static int start_boot(dibs__lite *e)
         " pid = NULL, client = NULL, weight = NULL, lease = NULL, min_hold = NULL, held = NULL,"
         " since = NULL, expires = NULL, released = NULL WHERE holders > 0 OR waiters > 0;"
         "UPDATE cell SET client = '!' WHERE client <> '';";
-    sqlite3_stmt *q = e->sql[DIBS__LITE_SQL_BOOT];
+    sqlite3_stmt *q = dibs__lite_sql(e, DIBS__LITE_SQL_BOOT);
     const dibs__env *env = e->base.env;
 
     int64_t wall = env->wall(env->ctx);
@@ -426,7 +448,7 @@ dibs_status dibs__lite_schema_open(dibs__lite *e, dibs__deadline until, dibs_err
  * syncs before it shows. */
 static int write_ceiling(dibs__lite *e, uint64_t fence)
 {
-    sqlite3_stmt *q = e->sql[DIBS__LITE_SQL_CEILING];
+    sqlite3_stmt *q = dibs__lite_sql(e, DIBS__LITE_SQL_CEILING);
     bool other;
 
     if (dibs__lite_begin(e) < 0 || read_meta(e, &other) < 0)

@@ -10,7 +10,7 @@
  *   fork.c     the handles of this process, and what a fork does to them
  *   gate.c     where writers of different processes queue without polling
  *   life.c     a file a client, locked while its process lives; who is alive
- *   wake.c     pipes between clients; what the keeper polls
+ *   wake.c     pipes between clients; what the keeper or a waiting thread polls
  *   location.c    where the database is, and what lies beside it
  *   inspect.c     inspect and list, on a connection of their own
  *   fault.c    SQLite's errors as statuses */
@@ -134,8 +134,9 @@ struct dibs__lite {
 
     /* the driver's */
     sqlite3 *db;
-    sqlite3_stmt *sql[DIBS__LITE_STATEMENTS];
+    sqlite3_stmt *sql[DIBS__LITE_STATEMENTS]; /* dibs__lite_sql; NULL: not needed yet */
     dibs__deadline busy_until;
+    int commits;     /* counted up to a few */
     bool called_out; /* of the wait for another process, by a fork */
     bool durable;    /* synchronous=FULL just now */
     int64_t location_sure_until;
@@ -200,6 +201,8 @@ dibs_status dibs__lite_fault(sqlite3 *db, const char *path, const char *doing, d
 dibs_status dibs__lite_recognise(dibs__lite *e, dibs_error *err);
 dibs_status dibs__lite_connect(dibs__lite *e, dibs__deadline until, dibs_error *err);
 dibs_status dibs__lite_schema_open(dibs__lite *e, dibs__deadline until, dibs_error *err);
+/* A statement of statements.h; NULL: it could not be prepared, and a step of it fails. */
+sqlite3_stmt *dibs__lite_sql(dibs__lite *e, int which);
 /* Puts a ceiling above `fence` on the disk, outside of any transaction. 0, or -1: roll back. */
 int dibs__lite_raise_ceiling(dibs__lite *e, uint64_t fence);
 /* Whether commits are on the disk when they return, or at the next checkpoint. Not in a transaction.
@@ -224,6 +227,7 @@ typedef struct dibs__lite_session {
     int listed;
     uint64_t fence;
     bool probed;
+    char alive[DIBS__WAKE_SIZE]; /* the client that was found alive last */
 } dibs__lite_session;
 
 extern const dibs__store dibs__lite_store;
@@ -233,7 +237,7 @@ void dibs__lite_read_record(sqlite3_stmt *q, dibs__record *out);
 void dibs__lite_read_holder(sqlite3_stmt *q, int at, dibs__holder *out);
 void dibs__lite_read_waiter(sqlite3_stmt *q, int at, dibs__waiter *out);
 int dibs__lite_bind_text(sqlite3_stmt *q, int at, const char *text);
-/* One step of a statement that answers at most one row; resets it unless there is one. */
+/* One step of a statement that answers at most one row; resets it unless there is one. -1: it failed. */
 int dibs__lite_step(sqlite3_stmt *q);
 
 /* batch.c: takes all that is queued and does it. False: the database was busy until `until`. */
@@ -252,7 +256,8 @@ bool dibs__lite_read_listed(dibs__lite *e, sqlite3_stmt *q, dibs__cell *out,
 dibs_status dibs__lite_watch(dibs__engine *e, const char *key, uint64_t version,
                              dibs__deadline until, void **out, dibs_error *err);
 void dibs__lite_unwatch(dibs__engine *e, void *watched);
-bool dibs__lite_await_events(dibs__lite *e, int fd); /* false: it is none of its descriptors */
+bool dibs__lite_await_events(dibs__lite *e, int fd,
+                             dibs__deadline until); /* false: it is none of its descriptors */
 
 /* maintenance.c: 0, or -1 when the store failed. */
 int dibs__lite_settle(dibs__lite *e, dibs__time now, const char *name, dibs__reply *out);

@@ -1,4 +1,4 @@
-/* Every statement of the SQLite engine that is prepared once and run often. Readers in store.c know
+/* Every statement of the SQLite engine that is prepared at its first use and run often. Readers in store.c know
  * the order of the columns. Without statistics SQLite would rather walk a queue than use its index:
  * hence INDEXED BY. */
 #ifndef DIBS_ENGINES_SQLITE_STATEMENTS_H

@@ -122,17 +122,16 @@ static void bind_record(sqlite3_stmt *q, const dibs__record *r)
 
 int dibs__lite_step(sqlite3_stmt *q)
 {
-    int rc = sqlite3_step(q);
-
-    if (rc == SQLITE_ROW)
+    if (!q)
+        return -1;
+    if (sqlite3_step(q) == SQLITE_ROW)
         return 1;
-    rc = sqlite3_reset(q);
-    return rc == SQLITE_OK ? 0 : -1;
+    return sqlite3_reset(q) == SQLITE_OK ? 0 : -1;
 }
 
 static sqlite3_stmt *statement(const dibs__lite_session *s, int which)
 {
-    sqlite3_stmt *q = s->e->sql[which];
+    sqlite3_stmt *q = dibs__lite_sql(s->e, which);
 
     sqlite3_bind_int64(q, 1, s->id);
     return q;
@@ -145,7 +144,7 @@ static sqlite3_stmt *statement(const dibs__lite_session *s, int which)
 static int load(void *ctx, dibs__record *out)
 {
     dibs__lite_session *s = ctx;
-    sqlite3_stmt *q = s->e->sql[DIBS__LITE_SQL_LOAD];
+    sqlite3_stmt *q = dibs__lite_sql(s->e, DIBS__LITE_SQL_LOAD);
     int found;
 
     dibs__lite_bind_text(q, 1, s->name);
@@ -187,8 +186,9 @@ static int listing(const dibs__lite_session *s, const dibs__record *record)
 static sqlite3_stmt *statement_to_save(const dibs__lite_session *s, int listed)
 {
     if (!s->id)
-        return s->e->sql[DIBS__LITE_SQL_INSERT];
-    return s->e->sql[listed == s->listed ? DIBS__LITE_SQL_UPDATE : DIBS__LITE_SQL_UPDATE_LISTED];
+        return dibs__lite_sql(s->e, DIBS__LITE_SQL_INSERT);
+    return dibs__lite_sql(s->e, listed == s->listed ? DIBS__LITE_SQL_UPDATE
+                                                    : DIBS__LITE_SQL_UPDATE_LISTED);
 }
 
 static int save(void *ctx, const dibs__record *record)
@@ -208,7 +208,7 @@ static int save(void *ctx, const dibs__record *record)
         sqlite3_bind_int64(q, 22, s->id);
     else
         dibs__lite_bind_text(q, 22, s->name);
-    if (q != s->e->sql[DIBS__LITE_SQL_UPDATE])
+    if (q != dibs__lite_sql(s->e, DIBS__LITE_SQL_UPDATE))
         sqlite3_bind_int(q, 23, listed);
     if (dibs__lite_step(q) < 0)
         return -1;
@@ -224,6 +224,17 @@ static int save(void *ctx, const dibs__record *record)
 static int have_row(dibs__lite_session *s)
 {
     return s->id ? 0 : save(s, &s->loaded);
+}
+
+/* One command asks for the same entry several times: whom it has found alive, it believes. */
+static bool is_dead(dibs__lite_session *s, const char *wake)
+{
+    if (strcmp(s->alive, wake) == 0)
+        return false;
+    if (dibs__lite_dead(s->e, wake))
+        return true;
+    strcpy(s->alive, wake);
+    return false;
 }
 
 /* ---- Holders --------------------------------------------------------------------------------- */
@@ -246,7 +257,7 @@ static int find_dead_client(dibs__lite_session *s, char client[DIBS__WAKE_SIZE])
 
     while ((found = dibs__lite_step(q)) > 0) {
         read_text(q, 0, client, DIBS__WAKE_SIZE);
-        if (dibs__lite_dead(s->e, client)) {
+        if (is_dead(s, client)) {
             sqlite3_reset(q);
             return 1;
         }
@@ -294,7 +305,7 @@ static int holder_expiring(void *ctx, dibs__holder *out)
 
     if (s->held) {
         *out = s->holder;
-        if (!out->released && dibs__lite_dead(s->e, out->who.wake))
+        if (!out->released && is_dead(s, out->who.wake))
             out->expires = GONE;
         return 1;
     }
@@ -372,7 +383,7 @@ static int waiter_head(void *ctx, dibs__waiter *out)
     dibs__lite_session *s = ctx;
     int found = find_waiter(statement(s, DIBS__LITE_SQL_WAITER_HEAD), out);
 
-    if (found > 0 && dibs__lite_dead(s->e, out->who.wake))
+    if (found > 0 && is_dead(s, out->who.wake))
         out->alive_until = GONE;
     return found;
 }

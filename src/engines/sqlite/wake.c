@@ -1,4 +1,4 @@
-/* Wake-ups between processes, and all that the keeper polls.
+/* Wake-ups between processes, and all that the keeper or a waiting thread polls.
  *
  * Each client reads a pipe of its own, `ID.wake` beside the database. Whoever handed a lock over
  * writes one fixed record to the new holder's pipe, once the transaction is on record. Writers open
@@ -292,7 +292,7 @@ void dibs__lite_wake_events(dibs__lite *e, dibs__deadline until)
 
     for (int i = 0; i < n; i++) {
         int fd = event[i].data.fd;
-        if (dibs__lite_await_events(e, fd))
+        if (dibs__lite_await_events(e, fd, until))
             continue;
         if (fd == e->wake)
             read_pipe(e);
