@@ -18,7 +18,7 @@
  *   latch.c      what it waits for
  *   call.c       libmariadb's calls for somebody who never waits: wake.c
  *   await.c      watching a cell
- *   notify.c     a cell has changed: waking the handles that wait for it
+ *   notify.c     waking handles after the commit: a cell that they wait for has changed
  *   error.c      what the server's and the library's error numbers are to a caller
  *
  * Every call of libmariadb that could block is made through its non-blocking form, so that the

@@ -4,7 +4,10 @@
  * was all. If there are, a second exchange follows once the change is on record: it turns each
  * mark around and rings the wake signals, like the wake-ups of a lock. So does a change that is asked for
  * again because its answer was lost, and one that was refused: the woken have a look, and wait on.
- * A client that dies in between has told nobody: they look by themselves, within a second. */
+ * A client that dies in between has told nobody: they look by themselves, within a second.
+ *
+ * A hand-over to another handle than was expected goes the same way: its message has woken nobody, and the new holder
+ * would find out by its next keep-alive. */
 #include "engines/mysql/mysql.h"
 
 #include <stdlib.h>
