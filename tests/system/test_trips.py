@@ -237,9 +237,9 @@ def hand_over_once(store, proxy, one, other):
     return trips if time.monotonic() < until else [9, 9]  # renewals would be counted, too
 
 
-def count_hand_overs(args):
-    """PostgreSQL: each is one statement in one round trip, once the handle knows that there is a queue."""
-    store = scratch_stores.make('postgresql')
+def count_hand_overs(args, engine):
+    """The SQL engines: each is one round trip, once the handle knows that there is a queue."""
+    store = scratch_stores.make(engine)
     proxy, steppers = Proxy(store.port), []
     try:
         for port in (proxy.listening, store.port):
@@ -252,7 +252,7 @@ def count_hand_overs(args):
         proxy.stop()
         store.stop()
     least = [min(trips) for trips in zip(*counted)]
-    print('# postgresql  queue up, hand over: round trips %s' % counted)
+    print('# %-11s queue up, hand over: round trips %s' % (engine, counted))
     assert least == [1, 1], 'to queue up and to hand over took %s round trips' % least
 
 
@@ -262,8 +262,8 @@ def main():
     parser.add_argument('engine', nargs='*')
     args = parser.parse_args()
     counts = [(e, lambda e=e: count_all(args, e)) for e in args.engine or ENGINES]
-    if 'postgresql' in (args.engine or ENGINES):
-        counts.append(('postgresql, hand-overs', lambda: count_hand_overs(args)))
+    counts += [(e + ', hand-overs', lambda e=e: count_hand_overs(args, e))
+               for e in ('postgresql', 'mysql') if e in (args.engine or ENGINES)]
     return scratch_stores.run_all(counts, 'round trips a call')
 
 

@@ -67,6 +67,10 @@ static int pass_row(dibs__my_conn *c, const dibs__sql_batch *b, const dibs__my_s
         dibs__my_watcher_add(c, c->cells);
         return 0;
     }
+    if (s->answer == DIBS__MY_DECIDED && c->cells[DIBS__MY_DECISION].kind == DIBS__SQL_NULL)
+        return 0;
+    if (b->command[s->command].op == DIBS__SQL_HAND)
+        dibs__my_handed(c, c->cells);
     if (s->answer == DIBS__MY_LOCKED)
         return pass_locked(c, b, s->command, count);
     if (s->answer == DIBS__MY_LISTED)
@@ -82,7 +86,7 @@ static int read_rows(dibs__my_conn *c, const dibs__sql_batch *b, const dibs__my_
     const MYSQL_FIELD *fields = mysql_fetch_fields(result);
     MYSQL_ROW row;
 
-    if (s->answer == DIBS__MY_NOTHING || !b->row)
+    if (s->answer == DIBS__MY_NOTHING || s->answer == DIBS__MY_WAKE || !b->row)
         return 0;
     if (!reserve_cells(c, count))
         return -1;

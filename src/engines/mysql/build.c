@@ -137,16 +137,18 @@ static part part_of(const dibs__sql_batch *b, size_t i)
 }
 
 /* Whom to tell comes last among the arguments. */
-static bool is_left_out(const part *p)
+static bool is_left_out(const dibs__my_conn *c, const part *p)
 {
-    return p->form->statement[p->which].answer == DIBS__MY_WATCHERS &&
-           p->args[p->arg_count - 1].kind == DIBS__SQL_NULL;
+    dibs__my_answer answer = p->form->statement[p->which].answer;
+
+    return (answer == DIBS__MY_WAKE && !c->wakes) ||
+           (answer == DIBS__MY_WATCHERS && p->args[p->arg_count - 1].kind == DIBS__SQL_NULL);
 }
 
 static void add_statements(dibs__my_conn *c, part p, unsigned which)
 {
     for (; p.which < DIBS__MY_STATEMENTS && p.form->statement[p.which].pattern; p.which++)
-        if (which >> p.which & 1 && !is_left_out(&p))
+        if (which >> p.which & 1 && !is_left_out(c, &p))
             add_part(c, &p);
 }
 
@@ -301,16 +303,35 @@ static bool rung_before(const dibs__sql_batch *b, size_t i)
 
 /* The sleeping connection of a handle holds the user lock that is named after the handle: so the
  * one that is killed is surely it. */
+#define WAKE_SIGNAL(handle) \
+    "KILL QUERY IS_USED_LOCK(CONCAT('" DIBS__MY_WAKE_SIGNAL "', " handle "))"
+
+/* NULL: none. Our own handle needs none, and the server says that there is no such session. */
+static const char *wake_signal(const dibs__my_conn *c, const dibs__sql_batch *b, size_t i)
+{
+    if (b->command[i].op == DIBS__SQL_NOTIFY && !rung_before(b, i))
+        return WAKE_SIGNAL("$1");
+    return b->command[i].op == DIBS__SQL_HAND && c->wakes ? WAKE_SIGNAL("NULLIF(@dibs_wake, $4)")
+                                                          : NULL;
+}
+
 static void add_wake_signals(dibs__my_conn *c, const dibs__sql_batch *b, size_t from)
 {
     for (size_t i = from; i < b->count; i++) {
-        if (b->command[i].op != DIBS__SQL_NOTIFY || rung_before(b, i) ||
-            !begin_statement(c, i, DIBS__MY_NOTHING))
-            continue;
-        dibs__my_add_pattern(&c->text, "",
-                             "KILL QUERY IS_USED_LOCK(CONCAT('" DIBS__MY_WAKE_SIGNAL "', $1))",
-                             dibs__sql_args(b, &b->command[i]));
+        const char *pattern = wake_signal(c, b, i);
+        if (pattern && begin_statement(c, i, DIBS__MY_NOTHING))
+            dibs__my_add_pattern(&c->text, "", pattern, dibs__sql_args(b, &b->command[i]));
     }
+}
+
+/* The hand-over's message wakes the new holder's handle, if it is the only one in it: the variables have one name. */
+static bool wakes_itself(const dibs__my_conn *c, const dibs__sql_batch *b)
+{
+    size_t hands = 0;
+
+    for (size_t i = 0; i < b->count; i++)
+        hands += b->command[i].op == DIBS__SQL_HAND;
+    return hands == 1 && c->hands_out;
 }
 
 /* ---- Messages -------------------------------------------------------------------------------- */
@@ -385,6 +406,7 @@ size_t dibs__my_build(dibs__my_conn *c, const dibs__sql_batch *b)
 
     begin_message(c);
     c->open |= !alone;
+    c->wakes = wakes_itself(c, b);
     c->forecast_count = 0;
     c->text.failed = b->failed;
     add_row_wait(c, row_wait_of(c, b));

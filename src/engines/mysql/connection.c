@@ -249,7 +249,7 @@ dibs_status dibs__my_conn_open(dibs__sql *base, dibs__deadline until, dibs__sql_
     if (!c)
         return dibs__fail(err, DIBS_NO_MEMORY, "mysql: out of memory");
     c->base.e = base;
-    c->binary = true;
+    c->binary = c->hands_out = true;
     c->row_wait = DIBS__MY_ROW_MS;
     status = reach(e, c, until, err);
     if (status != DIBS_OK) {

@@ -13,6 +13,7 @@
 #include "families/rows/columns.h"
 
 #define CLOCK DIBS__MY_CLOCK
+#define PLAIN "1073741824" /* DIBS__PLAIN */
 
 /* Comes first among the assignments of SAVE: it looks at what was there. */
 #define LISTED                                                                             \
@@ -112,6 +113,54 @@ const dibs__my_form dibs__my_forms[DIBS__SQL_OPS] = {
            "WHERE " MINE " AND waiters = 0 AND expires > " CLOCK " AND since + min_hold <= " CLOCK,
            DIBS__MY_FENCE}},
          true},
+    /* A SELECT of aggregates gives one row whatever it finds, so that no variable keeps a value from before. Its clock
+     * is read with the lock's row locked; what it decides, the others do or leave. */
+    [DIBS__SQL_HAND] =
+        {{{"SELECT MAX(l.waiters) - 1, @dibs_wake := MAX(w.wake), @dibs_attempt := MAX(w.attempt), "
+           "@dibs_fence := MAX(IF(w.alive_until > " CLOCK " AND w.weight = " PLAIN
+           ", GREATEST(l.fence + 1, " CLOCK "), NULL)), @dibs_place := MAX(w.place), "
+           "@dibs_owner := MAX(w.owner), @dibs_host := MAX(w.host), @dibs_pid := MAX(w.pid), "
+           "@dibs_lease := MAX(w.lease), @dibs_min_hold := MAX(w.min_hold), "
+           "@dibs_until := MAX(w.alive_until) "
+           "FROM {lock} l JOIN {waiter} w ON w.name = $1 AND w.place = (SELECT MIN(h.place) "
+           "FROM {waiter} h WHERE h.name = $1 AND h.place >= l.first_place) "
+           "WHERE l.name = $1 AND l.owner = $2 AND l.attempt = $3 AND l.held <> 0 "
+           "AND l.waiters > 0 AND l.released = 0 AND l.expires > " CLOCK
+           " AND l.since + l.min_hold <= " CLOCK " FOR UPDATE",
+           DIBS__MY_DECIDED},
+          {"UPDATE {lock} SET listed = GREATEST(listed, 1), waiters = waiters - 1, "
+           "fence = @dibs_fence, held = @dibs_fence, first_place = @dibs_place + 1, "
+           "owner = @dibs_owner, attempt = @dibs_attempt, host = @dibs_host, pid = @dibs_pid, "
+           "wake = @dibs_wake, lease = @dibs_lease, min_hold = @dibs_min_hold, since = " CLOCK
+           ", expires = @dibs_until WHERE name = $1 AND @dibs_fence IS NOT NULL",
+           DIBS__MY_NOTHING},
+          {"DELETE FROM {waiter} WHERE name = $1 AND place = @dibs_place "
+           "AND @dibs_fence IS NOT NULL",
+           DIBS__MY_NOTHING},
+          {"INSERT IGNORE INTO {wake} (wake, text, at) SELECT @dibs_wake, "
+           "CONCAT(@dibs_attempt, ' ', @dibs_fence, ' ', @dibs_fence), " CLOCK
+           " FROM DUAL WHERE @dibs_fence IS NOT NULL AND @dibs_wake <> $4",
+           DIBS__MY_WAKE}},
+         false},
+    [DIBS__SQL_JOIN] =
+        {{{"SELECT MAX(IF(EXISTS (SELECT 1 FROM {waiter} h WHERE h.name = $1 "
+           "AND h.place >= l.first_place AND h.alive_until > " CLOCK
+           "), 0, GREATEST(l.expires - " CLOCK ", 1))), MAX(GREATEST(l.expires - " CLOCK
+           ", 1)), MAX(l.held), MAX(l.pid), MAX(l.owner), MAX(l.host), "
+           "@dibs_place := MAX(l.place) + 1 FROM {lock} l WHERE l.name = $1 AND l.capacity = $7 "
+           "AND l.held <> 0 AND l.owner <> $2 AND l.expires > " CLOCK
+           " AND NOT EXISTS (SELECT 1 FROM {waiter} o WHERE o.name = $1 AND o.owner = $2 "
+           "AND o.place >= l.first_place) FOR UPDATE",
+           DIBS__MY_DECIDED},
+          {"INSERT INTO {waiter} (name, " WAITER ") SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, "
+           "@dibs_place, " CLOCK ", LEAST($a, $8), " CLOCK " + LEAST($a, $8) "
+           "FROM DUAL WHERE @dibs_place IS NOT NULL",
+           DIBS__MY_NOTHING},
+          {"UPDATE {lock} SET listed = GREATEST(listed, 1), "
+           "first_place = IF(waiters = 0, @dibs_place, first_place), waiters = waiters + 1, "
+           "place = @dibs_place WHERE name = $1 AND @dibs_place IS NOT NULL",
+           DIBS__MY_NOTHING}},
+         false},
     [DIBS__SQL_EXTEND] = {{{"UPDATE {lock} SET expires = " CLOCK " + $4 + 0 * LAST_INSERT_ID(held) "
                             "WHERE " MINE " AND expires > " CLOCK " AND held >= broken_fence "
                             "AND (waiters = 0 OR $5)",

@@ -16,7 +16,7 @@
 static const dibs__sql_driver driver = {
     .name = "mysql",
     .fast = 1u << DIBS__SQL_TAKE | 1u << DIBS__SQL_GIVE | 1u << DIBS__SQL_EXTEND |
-            1u << DIBS__SQL_TOUCH,
+            1u << DIBS__SQL_TOUCH | 1u << DIBS__SQL_HAND | 1u << DIBS__SQL_JOIN,
     .connect = dibs__my_conn_open,
     .disconnect = dibs__my_conn_close,
     .abandon = dibs__my_conn_abandon,

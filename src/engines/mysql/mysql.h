@@ -18,7 +18,7 @@
  *   latch.c      what it waits for
  *   call.c       libmariadb's calls for somebody who never waits: wake.c
  *   await.c      watching a cell
- *   notify.c     a cell has changed: waking the handles that wait for it
+ *   notify.c     waking handles after the commit: a cell that they wait for has changed
  *   error.c      what the server's and the library's error numbers are to a caller
  *
  * Every call of libmariadb that could block is made through its non-blocking form, so that the
@@ -81,8 +81,11 @@ typedef enum dibs__my_answer {
     DIBS__MY_LISTED,   /* a lock's row: HELD is NULL unless `held` is set */
     DIBS__MY_LOCKED,   /* the same and the clock, which is for the look that follows */
     DIBS__MY_WATCHERS, /* who waits for the cell that was changed */
+    DIBS__MY_DECIDED, /* as they are, unless its number DIBS__MY_DECISION is NULL: nothing is done */
+    DIBS__MY_WAKE,    /* only done, and only if it is likely that somebody has to be woken */
 } dibs__my_answer;
 
+#define DIBS__MY_DECISION   3 /* HAND: the fence; JOIN: the holder's pid */
 #define DIBS__MY_STATEMENTS 4
 
 /* One operation in this dialect: up to four statements, NULL-terminated. */
@@ -150,10 +153,10 @@ typedef struct dibs__my_forecast {
     unsigned asked, needed;
 } dibs__my_forecast;
 
-/* A row of `wake` that says: this handle waits for a cell. */
+/* Who is told something once the commit is over. */
 typedef struct dibs__my_watcher {
     char handle[DIBS__WAKE_SIZE];
-    char text[DIBS__WAKE_SIZE]; /* what it is told, see DIBS__MY_CELL */
+    char text[DIBS__ATTEMPT_SIZE + 48]; /* see DIBS__MY_CELL and dibs__sql_notice_text */
 } dibs__my_watcher;
 
 typedef struct dibs__my_conn {
@@ -163,6 +166,8 @@ typedef struct dibs__my_conn {
     bool prepares;     /* the server takes EXECUTE … USING with literals */
     bool binary;       /* and has room for prepared statements of the protocol */
     bool mariadb;      /* and not Oracle's */
+    bool hands_out;    /* the last hand-over was to another handle: expect the same */
+    bool wakes;        /* and so does the message that is under way, by itself */
     int row_wait;      /* how long a row is waited for in this session, in ms; -1: not known */
     size_t packet_max; /* no message may be longer: max_allowed_packet */
     MYSQL_STMT *quick[DIBS__MY_QUICK];
@@ -376,6 +381,8 @@ dibs_status dibs__my_watch(dibs__engine *e, const char *key, uint64_t version, d
 
 /* A row of the answer that lists those who wait. Without memory it is left out. */
 void dibs__my_watcher_add(dibs__my_conn *c, const dibs__sql_value *cells);
+/* The answer to a HAND: who has it now? The message has not woken that handle itself: it is noted. */
+void dibs__my_handed(dibs__my_conn *c, const dibs__sql_value *cells);
 /* After the commit: wakes those that were noted. What fails is made up for by their looks. */
 void dibs__my_watchers_notify(dibs__my_conn *c, dibs__deadline until);
 

@@ -186,8 +186,6 @@ dibs_status dibs__sql_cells_ready(dibs__sql *e, dibs__conn_slot *conn_slot, bool
 
 /* ---- notice.c -------------------------------------------------------------------------------- */
 
-/* How a notice is written for dibs__sql_notice_arrived. */
-void dibs__sql_notice_text(dibs__sql_notice *n);
 void dibs__sql_notice_deliver(dibs__sql *e, const dibs__sql_notice *n);
 void dibs__sql_mail_add(dibs__sql_mail *mail, const dibs__sql_notice *n);
 void dibs__sql_mail_deliver(dibs__sql *e, dibs__sql_mail *mail); /* and frees it */

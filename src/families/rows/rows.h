@@ -552,6 +552,8 @@ void dibs__sql_cell_notice_arrived(dibs__sql *e, const char *text);
 /* For a driver's `connect`: a new session's key. */
 uint64_t dibs__sql_stray_key(const dibs__env *env);
 
+/* How a notice is written for dibs__sql_notice_arrived. */
+void dibs__sql_notice_text(dibs__sql_notice *n);
 /* For a driver's `events`: the text of a NOTIFY has arrived. Strange texts are ignored. */
 void dibs__sql_notice_arrived(dibs__sql *e, const char *text);
 
