@@ -108,7 +108,8 @@ dibs__claim dibs__grant_claim(const dibs_grant *g)
                          .attempt = g->attempt,
                          .fence = g->fence,
                          .adopted = g->adopted,
-                         .handed_over = g->fence > 0 && !g->whole};
+                         .handed_over = g->fence > 0 && !g->whole,
+                         .status = DIBS_UNKNOWN};
 }
 
 void dibs__grant_ref(dibs_grant *g)
@@ -458,7 +459,7 @@ dibs_status dibs__grant_renew(dibs_grant *g, dibs__deadline until, dibs_error *e
     dibs *d = g->d;
     dibs__claim claim, *claims[] = {&claim};
     dibs__deadline sent;
-    dibs_status status;
+    dibs_status status = DIBS_OK;
 
     if (!dibs__begin_call(d)) {
         dibs__end_call(d);
@@ -473,10 +474,10 @@ dibs_status dibs__grant_renew(dibs_grant *g, dibs__deadline until, dibs_error *e
         pthread_mutex_unlock(&d->mutex);
         d->class->keep(d->engine, claims, 1, until);
         pthread_mutex_lock(&d->mutex);
+        status = claim.status;
     }
     if (g->state == DIBS__HELD)
-        dibs__grant_answer(g, sent, claim.status, &claim.reply);
-    status = claim.status;
+        dibs__grant_answer(g, sent, status, &claim.reply);
     if (status != DIBS_OK)
         dibs__fail(err, status, "renewing '%.80s': %s", g->name, dibs_status_text(status));
     else if (g->state != DIBS__HELD)

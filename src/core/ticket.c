@@ -399,7 +399,6 @@ static void stop_reading(dibs__ticket *t)
 static void read_events(dibs__ticket *t)
 {
     dibs *d = t->grant->d;
-    dibs__deadline until = dibs__request_until(d, t->until);
     dibs__deadline sleep = t->until == DIBS__NEVER
                                ? DIBS__NEVER
                                : dibs__sooner(t->until, dibs__after(d->env, DIBS__SECOND));
@@ -414,7 +413,7 @@ static void read_events(dibs__ticket *t)
     if (poll(fds, 2, dibs__poll_ms(d->env, sleep)) < 0 && errno != EINTR)
         dibs__sleep(d->env, BREATH);
     else if (fds[0].revents)
-        d->class->events(d->engine, until);
+        d->class->events(d->engine, dibs__request_until(d, t->until));
     if (fds[1].revents && read(d->leader_fd, &ignored, sizeof ignored) < 0)
         ignored = 0; /* somebody else's word for an earlier leader */
     pthread_mutex_lock(&d->mutex);
