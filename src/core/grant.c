@@ -49,7 +49,7 @@ static void write_attempt(dibs_grant *g)
     char *at = stpcpy(stpcpy(stpcpy(g->attempt, g->d->id), g->secret), "-");
     int shift = 4 * (ATTEMPT_DIGITS - 1);
 
-    while (shift > 0 && number >> shift == 0)
+    while (number >> shift == 0) /* it is never 0 */
         shift -= 4;
     for (; shift >= 0; shift -= 4)
         *at++ = "0123456789abcdef"[number >> shift & 15];
@@ -289,8 +289,7 @@ void dibs__grant_hold(dibs_grant *g, uint64_t fence, uint64_t floor, dibs__deadl
 
 int64_t dibs__grant_lease_left(const dibs_grant *g, dibs__deadline sent)
 {
-    return g->max_until == DIBS__NEVER ? g->lease
-                                       : at_least(at_most(g->lease, g->max_until - sent), 1);
+    return at_least(at_most(g->lease, g->max_until - sent), 1);
 }
 
 static void renewed(dibs_grant *g, dibs__deadline sent, const dibs__reply *reply)
@@ -298,7 +297,7 @@ static void renewed(dibs_grant *g, dibs__deadline sent, const dibs__reply *reply
     g->silent = false;
     g->whole = true;
     g->floor = reply->floor;
-    g->last = g->max_until != DIBS__NEVER && sent + g->lease >= g->max_until;
+    g->last = sent + g->lease >= g->max_until;
     g->d->stats.renewals++;
     set_deadline(g, dibs__deadline_of(sent, reply->remaining, g->lease));
     schedule_renewal(g, sent);

@@ -229,8 +229,7 @@ static void serve(dibs *d, batch *b, dibs_grant *g, int64_t now)
     int64_t since = g->due.key;
 
     if (waits && g->ticket->by_event && now >= g->ticket->until) {
-        dibs__heap_remove(&d->due, &g->due);
-        dibs__ticket_time_out(g->ticket);
+        dibs__ticket_time_out(g->ticket); /* it leaves the heap with that */
     } else if (waits && g->ticket->by_event && g->ticket->enter_again) {
         dibs__ticket_send(g->ticket);
     } else if (g->state == DIBS__ORPHAN) {

@@ -406,7 +406,7 @@ static void read_events(dibs__ticket *t)
         {.fd = d->class->event_fd(d->engine), .events = POLLIN},
         {.fd = d->leader_fd, .events = POLLIN},
     };
-    uint64_t ignored;
+    eventfd_t ignored;
 
     d->leader = pthread_self();
     pthread_mutex_unlock(&d->mutex);
@@ -414,8 +414,8 @@ static void read_events(dibs__ticket *t)
         dibs__sleep(d->env, BREATH);
     else if (fds[0].revents)
         d->class->events(d->engine, dibs__request_until(d, t->until));
-    if (fds[1].revents && read(d->leader_fd, &ignored, sizeof ignored) < 0)
-        ignored = 0; /* somebody else's word for an earlier leader */
+    if (fds[1].revents)
+        eventfd_read(d->leader_fd, &ignored); /* may be meant for an earlier leader */
     pthread_mutex_lock(&d->mutex);
 }
 

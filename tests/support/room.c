@@ -272,12 +272,14 @@ int room_tear_down(void **state)
     room.keeper = NULL;
     dibs_cancel(room.d, NULL);
     take_all(room.d);
-    room.d->keeper_runs = room.d->keeper_stops = false;
+    room.d->keeper_stops = false;
     room.d->workers.count = room.d->users = 0;
+    room.joins = room.d->keeper_runs;
+    room_woken();
     dibs_close(room.d);
     close(room.event_fd);
     room.d = NULL;
-    return alloc_balances && alloc_live() != live;
+    return room.joins != 0 || (alloc_balances && alloc_live() != live);
 }
 
 /* ---- Time ------------------------------------------------------------------------------------ */
@@ -347,6 +349,8 @@ bool room_woken(void)
 /* ---- What sleeps, replaced at the link ------------------------------------------------------- */
 
 bool __wrap_dibs__thread_start(pthread_t *out, void *(*run)(void *arg), void *arg);
+ssize_t __real_read(int fd, void *out, size_t size);
+ssize_t __wrap_read(int fd, void *out, size_t size);
 int __real_poll(struct pollfd *fds, nfds_t count, int timeout);
 int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout);
 int __wrap_timerfd_settime(int fd, int flags, const struct itimerspec *at, struct itimerspec *old);
@@ -356,6 +360,7 @@ int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
 int __real_pthread_mutex_unlock(pthread_mutex_t *mutex);
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex);
+int __wrap_pthread_join(pthread_t thread, void **result);
 int __real_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex);
 int __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex);
 int __real_pthread_cond_signal(pthread_cond_t *cond);
@@ -404,6 +409,7 @@ static int keeper_polls(struct pollfd *fds, nfds_t count, int timeout)
         int64_t end = dibs__sooner(room.timer, room.keeper_until);
         if (room.timer <= now()) {
             fds[1].revents = POLLIN;
+            room.rung = true;
             room.timer = DIBS__NEVER;
             ready++;
         }
@@ -425,6 +431,16 @@ static int others_poll(struct pollfd *fds, nfds_t count, int timeout)
             return ready;
         pass_until(end);
     }
+}
+
+/* The timer is read only when poll has seen it ring: another ring would be lost. */
+ssize_t __wrap_read(int fd, void *out, size_t size)
+{
+    if (room.d && fd == room.d->timer_fd) {
+        assert_true(room.rung);
+        room.rung = false;
+    }
+    return __real_read(fd, out, size);
 }
 
 int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout)
@@ -471,6 +487,16 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex)
         room.locked = false;
     }
     return __real_pthread_mutex_unlock(mutex);
+}
+
+/* The keeper, which ends when it was told so and woken. */
+int __wrap_pthread_join(pthread_t thread, void **result)
+{
+    (void)thread;
+    (void)result;
+    assert_true(room.d->keeper_stops && room_woken());
+    room.joins--;
+    return 0;
 }
 
 /* A worker that has nothing to do ends. */

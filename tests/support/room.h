@@ -59,10 +59,12 @@ typedef struct room {
     void *(*keeper)(void *); /* NULL: not started */
     void *(*worker)(void *);
     bool no_threads; /* none can be started */
+    int joins;       /* how many are still to be joined */
     bool in_keeper;
     int64_t keeper_until;
     const void *signalled; /* the condition that was signalled last */
     int64_t timer;         /* DIBS__NEVER: not set */
+    bool rung;             /* poll has said so, and nobody has read it yet */
     int timers, polls;     /* how often it was set; how often anybody polled */
     int poll_errno;        /* the next poll fails with it */
     int64_t slept;         /* by dibs__sleep, in all */

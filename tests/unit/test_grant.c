@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/handle.h"
 #include "state/attempt.h"
+#include "support/alloc.h"
 #include "support/room.h"
 
 #include <stdio.h>
@@ -226,6 +227,10 @@ static void what_is_not_renewed_is_not_due(void **state)
     dibs__grant_hold(g, 8, 8, now() + DIBS__SECOND, false); /* a hand-over gets its whole lease */
     assert_int_equal(g->due.key, now() + DIBS__SECOND / 3);
     room.d->stats.held--; /* it was held already */
+    g->max_hold = LEASE;  /* also where that is the only one it may have */
+    dibs__grant_hold(g, 8, 8, now() + DIBS__SECOND, false);
+    assert_true(g->due.index != 0);
+    room.d->stats.held--;
     pthread_mutex_unlock(&room.d->mutex);
     drop(g);
 }
@@ -404,6 +409,19 @@ static void the_keeper_is_woken_for_what_is_earlier(void **state)
     drop(g);
 }
 
+/* The keeper may not have come to it. */
+static void what_is_over_is_not_renewed(void **state)
+{
+    dibs_grant *g = take_one();
+
+    (void)state;
+    pass(LEASE);
+    assert_status(dibs_renew(g, NULL), DIBS_LOST);
+    assert_log("0 enter a");
+    assert_int_equal(dibs_grant_loss(g), DIBS_LOSS_EXPIRED);
+    assert_status(unlock(g), DIBS_LOST);
+}
+
 static void lose_it_meanwhile(void)
 {
     pass(LEASE);
@@ -497,6 +515,84 @@ static void losses_have_names(void **state)
     assert_string_equal(dibs_loss_text((dibs_loss)(DIBS_LOSS_CLOSED + 1)), "unknown");
 }
 
+/* Our own end of a lease: a hundredth and 5 ms early, but never more than a tenth. */
+static void a_deadline_keeps_its_margin(void **state)
+{
+    (void)state;
+    assert_int_equal(dibs__deadline_of(1000, 30 * DIBS__SECOND, 30 * DIBS__SECOND),
+                     1000 + 30 * DIBS__SECOND - 305 * DIBS__MS);
+    assert_int_equal(dibs__deadline_of(0, 20 * DIBS__MS, 20 * DIBS__MS), 18 * DIBS__MS);
+    assert_int_equal(dibs__deadline_of(7, 0, DIBS__SECOND), 7 - 15 * DIBS__MS);
+}
+
+/* Where the lease is the handle's, a lock has none that is longer. */
+static void a_lease_fits_the_session(void **state)
+{
+    static const int64_t session[] = {0, 4, 4}, lease[] = {5, 5, 3}, fits[] = {5, 4, 3};
+    dibs_grant *g = dibs__grant_new(room.d, "a", NULL, false);
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        room.d->engine->lease = session[i];
+        g->lease = lease[i];
+        dibs__grant_fit_lease(g);
+        assert_int_equal(g->lease, fits[i]);
+    }
+    room.d->engine->lease = 0;
+    dibs__grant_unref(g);
+}
+
+/* Everything that a grant needs is there before the engine is asked. */
+static void no_memory_means_that_nothing_was_asked(void **state)
+{
+    bool failed = true;
+    int n = 0;
+
+    while (failed && n++ < 20) {
+        dibs_grant *g = NULL;
+        dibs_status status;
+        assert_int_equal(room_tear_down(state), 0);
+        assert_int_equal(room_set_up(state), 0); /* it has no room for anything yet */
+        will_answer(DIBS_OK, granted, 0);
+        alloc_fail(n, false);
+        status = dibs_lock(room.d, "a", NULL, &g, NULL);
+        failed = alloc_heal();
+        assert_status(status, failed ? DIBS_NO_MEMORY : DIBS_OK);
+        assert_log(failed ? "" : "0 enter a");
+        assert_int_equal(room.d->attempts.count, !failed);
+        drop(g);
+    }
+    assert_true(n == 8); /* the grant, two tables, three heaps, and the keeper's batch */
+}
+
+/* One that has left the tables needs room in them again. */
+static void an_orphan_that_finds_no_room_ends_with_its_lease(void **state)
+{
+    (void)state;
+    for (int listed = 0; listed < 2; listed++) {
+        dibs_grant *g = take_one();
+        size_t size = room.d->due.size;
+        g->refs++; /* to look at it afterwards */
+        pthread_mutex_lock(&room.d->mutex);
+        dibs__grant_note_end(g);
+        if (!listed)
+            dibs__grant_retire(g);
+        room.d->due.size = 0;
+        alloc_fail(1, true);
+        dibs__grant_orphan(g, true);
+        alloc_heal();
+        room.d->due.size = size;
+        pthread_mutex_unlock(&room.d->mutex);
+        assert_int_equal(g->state, listed ? DIBS__ORPHAN : DIBS__OVER);
+        assert_int_equal(g->refs, 1 + listed);
+        assert_int_equal(room.d->attempts.count, listed);
+        dibs__grant_retire(g);
+        while (g->refs > 1)
+            dibs__grant_unref(g);
+        dibs__grant_unref(g);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -517,10 +613,15 @@ int main(void)
         ROOM_CASE(attempts_are_numbered),
         ROOM_CASE(an_owner_is_found_by_its_name),
         ROOM_CASE(the_keeper_is_woken_for_what_is_earlier),
+        ROOM_CASE(what_is_over_is_not_renewed),
         ROOM_CASE(a_renewal_by_hand_says_what_happened),
         ROOM_CASE(a_handle_that_closes_renews_nothing),
         ROOM_CASE(a_child_holds_nothing),
         ROOM_CASE(losses_have_names),
+        ROOM_CASE(a_deadline_keeps_its_margin),
+        ROOM_CASE(a_lease_fits_the_session),
+        ROOM_CASE(no_memory_means_that_nothing_was_asked),
+        ROOM_CASE(an_orphan_that_finds_no_room_ends_with_its_lease),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,10 +2,12 @@
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "core/handle.h"
+#include "support/alloc.h"
 #include "support/room.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -159,6 +161,7 @@ static void a_hand_over_asks_for_a_whole_lease(void **state)
 
     (void)state;
     g->whole = false;
+    pass(DIBS__SECOND);
     pthread_mutex_lock(&room.d->mutex);
     dibs__grant_check(g);
     pthread_mutex_unlock(&room.d->mutex);
@@ -240,6 +243,16 @@ static void a_loss_is_reported_before_the_next_exchange(void **state)
     room_keep(0);
     assert_log("12000 lost a expired; 12000 release orphan");
     assert_status(unlock(a), DIBS_LOST);
+    a = take_named("a", once_only);
+    pass(DIBS__SECOND);
+    b = take_named("b", noted);
+    pass(LEASE - DIBS__SECOND);
+    will_answer(DIBS_OK, granted, 0);
+    room_begin();
+    room_keep(0);
+    assert_log("0 lost a expired; 0 keep b");
+    assert_status(unlock(a), DIBS_LOST);
+    drop(b);
     leave_orphan("orphan");
     b = take_named("b", noted);
     tell_the_keeper_to_look();
@@ -469,6 +482,29 @@ static void tasks_have_their_time(void **state)
     assert_int_equal(room.timers, 3);
 }
 
+static void renew_meanwhile(void)
+{
+    assert_status(dibs_renew(meanwhile, NULL), DIBS_LOST);
+}
+
+/* Giving back takes a while: what its user finds lost meanwhile is reported before anything else is asked. */
+static void a_loss_is_reported_before_maintenance(void **state)
+{
+    task maintenance;
+
+    (void)state;
+    leave_orphan("o");
+    meanwhile = take_named("a", noted);
+    do_later(&maintenance, &room.d->maintenance, "maintenance", now(), 0);
+    room.inside = renew_meanwhile;
+    will_answer(DIBS_OK, released, 0);
+    will_answer(DIBS_OK, (dibs__reply){.verdict = DIBS__LOST}, 0);
+    room_begin();
+    room_keep(0);
+    assert_log("0 release o; 0 keep a; 0 lost a gone; 0 maintenance");
+    assert_status(unlock(meanwhile), DIBS_LOST);
+}
+
 /* ---- Requests --------------------------------------------------------------------------------- */
 
 static void note_outcome(void *data, dibs_status status, dibs_grant *g, const dibs_error *err)
@@ -526,6 +562,71 @@ static void a_request_that_no_worker_took_up_is_over(void **state)
     assert_int_equal(take_all(room.d), 1);
     assert_false(room_work());
     assert_log("1000 UNAVAILABLE");
+}
+
+static void its_time_ends_inside(void)
+{
+    pass(DIBS__SECOND);
+    room_keep(0);
+    assert_log("0 enter a"); /* a worker is inside: it is settled when that comes back */
+}
+
+static void a_request_is_not_settled_while_a_worker_enters(void **state)
+{
+    (void)state;
+    room.class.can.never_waits = false;
+    request("a", 1000);
+    room.inside = its_time_ends_inside;
+    will_answer(DIBS_OK, in_queue, 0);
+    will_answer(DIBS_OK, released, 0);
+    assert_true(room_work());
+    room_keep(0);
+    assert_int_equal(take_all(room.d), 1);
+    assert_log("0 enter a; 1000 cancel a; 1000 BUSY");
+}
+
+/* Its pause ends a microsecond after a renewal, with which it does not go along. */
+static void a_request_is_not_entered_again_early(void **state)
+{
+    dibs_grant *g = take_named("b", noted);
+
+    (void)state;
+    pass(3980 * DIBS__MS + 1);
+    will_answer(DIBS_UNKNOWN, in_queue, 0);
+    request("a", DIBS_FOREVER);
+    room.generous = true;
+    room_keep(20 * DIBS__MS - 1);
+    assert_false(room_work());
+    room_keep(1);
+    assert_true(room_work());
+    assert_log("0 enter b; 3980.001 enter a; 4000 keep b; 4000.001 enter a");
+    drop(g);
+}
+
+/* A thread that has been told goes by itself: nothing is asked for it. */
+static void a_thread_that_is_settled_is_left_alone(void **state)
+{
+    dibs__ticket t;
+    dibs_grant *g = room_waiter(&t), *holder;
+
+    (void)state;
+    t.by_event = false;
+    pthread_cond_init(&t.cond, NULL);
+    room_enter(&t, DIBS_OK, in_queue, 0);
+    holder = take_named("b", noted);
+    pthread_mutex_lock(&room.d->mutex);
+    dibs__ticket_cancel(&t);
+    dibs__grant_schedule(holder, now());
+    dibs__grant_schedule(g, now() + 1);
+    pthread_mutex_unlock(&room.d->mutex);
+    room.generous = true;
+    room_begin();
+    room_keep(DIBS__SECOND);
+    assert_log("0 keep b");
+    assert_int_equal(g->due.index, 0);
+    pthread_cond_destroy(&t.cond);
+    room_forget_waiter(&t, g);
+    drop(holder);
 }
 
 /* ---- Sleeping --------------------------------------------------------------------------------- */
@@ -666,6 +767,10 @@ static void the_keeper_is_started_once(void **state)
     assert_false(dibs__keeper_start(room.d));
     assert_status(dibs_lock(room.d, "a", NULL, &(dibs_grant *){NULL}, NULL), DIBS_NO_MEMORY);
     room.no_threads = false;
+    room.d->keeper_batch = (free(room.d->keeper_batch), NULL);
+    alloc_fail(1, false);
+    assert_false(dibs__keeper_start(room.d));
+    assert_true(alloc_heal());
     assert_true(dibs__keeper_start(room.d));
     room.no_threads = true;
     assert_true(dibs__keeper_start(room.d)); /* it runs */
@@ -737,9 +842,13 @@ int main(void)
         ROOM_CASE(giving_back_leaves_a_third_for_renewals),
         ROOM_CASE(renewals_come_first),
         ROOM_CASE(tasks_have_their_time),
+        ROOM_CASE(a_loss_is_reported_before_maintenance),
         ROOM_CASE(a_request_ends_when_its_caller_has_no_time_left),
         ROOM_CASE(a_request_without_an_answer_is_entered_again),
         ROOM_CASE(a_request_that_no_worker_took_up_is_over),
+        ROOM_CASE(a_request_is_not_settled_while_a_worker_enters),
+        ROOM_CASE(a_request_is_not_entered_again_early),
+        ROOM_CASE(a_thread_that_is_settled_is_left_alone),
         ROOM_CASE(a_poll_that_fails_delays_nothing),
         ROOM_CASE(a_descriptor_that_fails_is_reported),
         ROOM_CASE(the_keeper_reads_events),

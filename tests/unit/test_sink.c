@@ -3,6 +3,7 @@
 #include "core/handle.h"
 #include "support/room.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* While the handle is being closed nothing of it is heard, nor what nobody knows. */
@@ -63,6 +64,25 @@ static void all_of_a_kind_look_again(void **state)
     room.d->stats.waiting--;
     room_forget_waiter(&t, waiter);
     drop(holder);
+}
+
+/* However many there are. */
+static void all_of_many_look_again(void **state)
+{
+    dibs_grant *g[64];
+    char name[8];
+
+    (void)state;
+    room.generous = true;
+    for (int i = 0; i < 64; i++) {
+        snprintf(name, sizeof name, "%d", i);
+        g[i] = take_named(name, (dibs_lock_options){0});
+    }
+    room.d->sink.check_all(&room.d->sink, DIBS__HOLDERS);
+    for (int i = 0; i < 64; i++) {
+        assert_int_equal(g[i]->due.key, now());
+        assert_status(unlock(g[i]), DIBS_OK);
+    }
 }
 
 /* A waiter whose thread is inside `enter` looks when that has been answered; who has no ticket, never. */
@@ -172,6 +192,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ROOM_CASE(events_find_their_grant),
         ROOM_CASE(all_of_a_kind_look_again),
+        ROOM_CASE(all_of_many_look_again),
         ROOM_CASE(a_check_waits_for_the_answer),
         ROOM_CASE(a_cell_that_changes_is_looked_at),
         ROOM_CASE(an_engine_asks_whether_anybody_waits),

@@ -474,6 +474,28 @@ static void a_thread_waits(void **state)
          "0 enter a <5000; 2000 keep a <7000; 2020 keep a <7020; 2060 keep a <7060; 2060 OK",
          DIBS_OK,
          ""},
+        /* so it does until the thread has no time left */
+        {{{DIBS_OK, {.verdict = DIBS__QUEUED}, 0},
+          {DIBS_UNKNOWN, {0}, 0},
+          {DIBS_UNAVAILABLE, {0}, 0},
+          {DIBS_UNAVAILABLE, {0}, 0}},
+         0,
+         NULL,
+         2100,
+         "0 enter a <2100; 2000 keep a <7000; 2020 keep a <7020; 2060 keep a <7060; "
+         "2100 UNAVAILABLE",
+         DIBS_UNAVAILABLE,
+         "'a': not obtained in time: the engine cannot be reached"},
+        /* it stood in the queue all the time, so that a hand-over needs no confirmation */
+        {{{DIBS_OK, {.verdict = DIBS__QUEUED}, 0},
+          {DIBS_UNKNOWN, {0}, 0},
+          {DIBS_OK, {.verdict = DIBS__QUEUED}, 0}},
+         3 * DIBS__SECOND,
+         hand_over,
+         10000,
+         "0 enter a <5000; 2000 keep a <7000; 2020 keep a <7020; 3000 OK",
+         DIBS_OK,
+         ""},
         /* until its time is over; then the keeper takes back what may be there */
         {{{DIBS_UNAVAILABLE, {0}, 0}, {DIBS_UNAVAILABLE, {0}, 0}, {DIBS_UNAVAILABLE, {0}, 0}},
          0,
@@ -525,6 +547,26 @@ static void a_thread_waits(void **state)
         room.generous = false;
         assert_int_equal(room.d->attempts.count, 0);
     }
+}
+
+static void cancel_inside_the_next(void)
+{
+    room.inside = cancel_all;
+}
+
+/* The answer to a keep-alive is nobody's any more. */
+static void a_thread_is_cancelled_during_a_keep_alive(void **state)
+{
+    dibs_grant *g;
+
+    (void)state;
+    room_after(DIBS__SECOND, cancel_inside_the_next);
+    will_answer(DIBS_OK, in_queue, 0);
+    will_answer(DIBS_OK, granted, 0);
+    will_answer(DIBS_OK, released, 0);
+    assert_status(wait_for(10000, &g, NULL), DIBS_CANCELLED);
+    assert_log("0 enter a; 2000 keep a; 2000 cancel a");
+    assert_int_equal(room.d->stats.grants, 0);
 }
 
 /* ---- Inside of an entry ------------------------------------------------------------------------ */
@@ -609,6 +651,7 @@ static void a_message_that_finds_no_memory_is_left_out(void **state)
     assert_null(t.err);
     dibs__ticket_error(&t, &out);
     assert_string_equal(out.message, "");
+    assert_status(out.status, DIBS_OK);
     dibs__ticket_note(&t, &err);
     dibs__ticket_error(&t, &out);
     assert_string_equal(out.message, "held");
@@ -779,6 +822,70 @@ static void who_goes_gives_the_role_on(void **state)
     }
 }
 
+static void its_entry_is_gone(void)
+{
+    const dibs__reply gone = {.verdict = DIBS__LOST};
+
+    memset(&room.d->leader, 0, sizeof room.d->leader); /* the keeper hears of it */
+    note_attempt();
+    pthread_mutex_lock(&room.d->mutex);
+    dibs__ticket_answer(dibs__grant_of_attempt(room.d, attempt)->ticket, now(), DIBS_OK, &gone,
+                        NULL);
+    pthread_mutex_unlock(&room.d->mutex);
+}
+
+static void another_leads(void)
+{
+    assert_ptr_equal(room.d->readers.threads.driver, &other.turn);
+    dibs__call_leave(&room.d->readers.threads, &other.turn);
+}
+
+static void look_who_leads_in_the_next(void)
+{
+    room.inside = another_leads;
+}
+
+/* A leader that has to enter again is away for as long as the engine takes: another reads meanwhile. */
+static void who_enters_again_gives_the_role_on(void **state)
+{
+    dibs_grant *g;
+
+    (void)state;
+    room.class.can.waiters_read = true;
+    memset(&other, 0, sizeof other);
+    pthread_cond_init(&other.cond, NULL);
+    room_after(1, another_comes);
+    room_after(2, look_who_leads_in_the_next);
+    room_after(3, its_entry_is_gone);
+    will_answer(DIBS_OK, in_queue, 0);
+    will_answer(DIBS_OK, granted, 0);
+    assert_status(wait_for(10000, &g, NULL), DIBS_OK);
+    assert_log("0 enter a; 0.003 enter a");
+    pthread_cond_destroy(&other.cond);
+    drop(g);
+}
+
+/* The role is not given to a thread that is about to go. */
+static void who_is_settled_reads_no_more(void **state)
+{
+    dibs__ticket t;
+    dibs_grant *g = room_waiter(&t);
+    dibs__driver_call leader = {0};
+
+    (void)state;
+    t.by_event = false;
+    pthread_cond_init(&t.cond, NULL);
+    room_enter(&t, DIBS_OK, in_queue, 0);
+    assert_true(dibs__reader_lead(&room.d->readers, &leader));
+    assert_false(dibs__reader_lead(&room.d->readers, &t.turn));
+    pthread_mutex_lock(&room.d->mutex);
+    dibs__ticket_cancel(&t);
+    pthread_mutex_unlock(&room.d->mutex);
+    assert_null(dibs__call_leave(&room.d->readers.threads, &leader));
+    pthread_cond_destroy(&t.cond);
+    room_forget_waiter(&t, g);
+}
+
 /* ---- Requests that a worker enters ------------------------------------------------------------- */
 
 static void note_outcome(void *data, dibs_status status, dibs_grant *g, const dibs_error *err)
@@ -836,17 +943,21 @@ static void a_worker_waits_for_the_engine(void **state)
 {
     static const struct {
         int64_t wait_ms;
-        void (*meanwhile)(void); /* after a second */
+        void (*meanwhile)(void); /* after a second, */
+        void (*then)(void);      /* and after two */
         const char *log;
         int64_t window, lease; /* as it enters */
     } rows[] = {
-        {10000, it_opens, "1000 enter a <6000; 1000 OK; 1000 release a <6000", DIBS__WINDOW, LEASE},
-        {3000, it_opens, "1000 enter a <3000; 1000 OK; 1000 release a <6000", DIBS__WINDOW, LEASE},
-        {10000, it_opens_with_a_session, "1000 enter a <6000; 1000 OK; 1000 release a <4955",
+        {10000, it_opens, NULL, "1000 enter a <6000; 1000 OK; 1000 release a <6000", DIBS__WINDOW,
+         LEASE},
+        {3000, it_opens, NULL, "1000 enter a <3000; 1000 OK; 1000 release a <6000", DIBS__WINDOW,
+         LEASE},
+        {10000, it_opens_with_a_session, NULL, "1000 enter a <6000; 1000 OK; 1000 release a <4955",
          4 * DIBS__SECOND, 4 * DIBS__SECOND},
-        {10000, cancel_all, "5000 CANCELLED", 0, 0},
-        {2000, NULL, "2000 UNAVAILABLE", 0, 0},
-        {10000, it_refuses_us, "1000 DENIED", 0, 0},
+        {10000, cancel_all, NULL, "5000 CANCELLED", 0, 0},
+        {10000, cancel_all, it_opens, "2000 CANCELLED", 0, 0},
+        {2000, NULL, NULL, "2000 UNAVAILABLE", 0, 0},
+        {10000, it_refuses_us, NULL, "1000 DENIED", 0, 0},
     };
 
     (void)state;
@@ -861,6 +972,8 @@ static void a_worker_waits_for_the_engine(void **state)
         request("a", rows[i].wait_ms);
         if (rows[i].meanwhile)
             room_after(DIBS__SECOND, rows[i].meanwhile);
+        if (rows[i].then)
+            room_after(2 * DIBS__SECOND, rows[i].then);
         if (rows[i].lease < LEASE)
             reply.remaining = rows[i].lease;
         if (rows[i].lease)
@@ -912,6 +1025,7 @@ int main(void)
         ROOM_CASE(a_hand_over_may_come_before_the_answer),
         ROOM_CASE(a_request_that_is_out_is_cancelled_by_its_answer),
         ROOM_CASE(a_thread_waits),
+        ROOM_CASE(a_thread_is_cancelled_during_a_keep_alive),
         ROOM_CASE(an_entry_has_nothing_of_others),
         ROOM_CASE(a_thread_is_cancelled_while_it_enters),
         ROOM_CASE(a_thread_is_handed_the_lock_while_it_enters),
@@ -921,6 +1035,8 @@ int main(void)
         ROOM_CASE(a_thread_reads_its_own_event),
         ROOM_CASE(a_poll_that_fails_is_repeated),
         ROOM_CASE(who_goes_gives_the_role_on),
+        ROOM_CASE(who_enters_again_gives_the_role_on),
+        ROOM_CASE(who_is_settled_reads_no_more),
         ROOM_CASE(a_worker_waits_for_the_engine),
         ROOM_CASE(a_worker_asks_only_in_time),
     };

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "core/handle.h"
+#include "support/alloc.h"
 #include "support/room.h"
 
 #include <stdio.h>
@@ -30,6 +31,16 @@ static void a_release_is_repeated_until_it_is_known(void **state)
          2,
          DIBS_LOST,
          DIBS_LOSS_EXPIRED,
+         false},
+        {{{DIBS_UNKNOWN, {0}, 0}, {DIBS_OK, {.verdict = DIBS__LOST}, LEASE - 10 * DIBS__MS}},
+         2,
+         DIBS_LOST,
+         DIBS_LOSS_EXPIRED,
+         false},
+        {{{DIBS_UNKNOWN, {0}, 0}, {DIBS_OK, {.verdict = DIBS__BROKEN}, 0}},
+         2,
+         DIBS_LOST,
+         DIBS_LOSS_BROKEN,
          false},
         {{{DIBS_UNAVAILABLE, {0}, 0}, {DIBS_OK, {.verdict = DIBS__LOST}, 0}},
          2,
@@ -236,15 +247,17 @@ static void without_time_the_keeper_releases(void **state)
 static void a_child_frees_what_it_unlocks(void **state)
 {
     dibs_grant *g = dibs__grant_new(room.d, "a", NULL, false);
-    dibs_error err;
+    long before = alloc_live();
 
     (void)state;
     g->depth = 3;
-    assert_status(dibs__grant_free_in_child(g, &err), DIBS_FORKED);
-    assert_int_equal(g->depth, 2);
-    assert_status(dibs__grant_free_in_child(g, &err), DIBS_FORKED);
-    assert_int_equal(g->depth, 1);
-    assert_status(dibs__grant_free_in_child(g, &err), DIBS_FORKED);
+    for (int level = 2; level >= 0; level--) {
+        assert_status(dibs__grant_free_in_child(g, NULL), DIBS_FORKED);
+        if (level > 0)
+            assert_int_equal(g->depth, level);
+        if (alloc_balances)
+            assert_int_equal(alloc_live(), before - (level == 0));
+    }
 }
 
 static void an_inner_level_asks_nobody(void **state)
