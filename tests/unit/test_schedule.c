@@ -295,7 +295,7 @@ static dibs_grant *meanwhile;
 
 static void unlock_meanwhile(void)
 {
-    dibs_unlock(&meanwhile, NULL);
+    assert_status(unlock(meanwhile), DIBS_OK);
 }
 
 static void begin_anew_meanwhile(void)

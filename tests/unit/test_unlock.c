@@ -170,11 +170,13 @@ static void an_unlock_that_fails_says_why(void **state)
 {
     static const struct {
         answer answer;
+        dibs_status status;
         const char *message;
     } rows[] = {
         {{DIBS_OK, {.verdict = DIBS__BROKEN}, 0},
+         DIBS_LOST,
          "'a' was lost before it was unlocked: an operator broke it"},
-        {{DIBS_UNKNOWN, {0}, LEASE}, "; the lock is free when its lease expires"},
+        {{DIBS_UNKNOWN, {0}, LEASE}, DIBS_UNKNOWN, "; the lock is free when its lease expires"},
     };
     char name[301];
     dibs_error err;
@@ -185,7 +187,7 @@ static void an_unlock_that_fails_says_why(void **state)
         room_forget_answers();
         g = take_one();
         will_answer(rows[i].answer.status, rows[i].answer.reply, rows[i].answer.takes);
-        dibs_unlock(&g, &err);
+        assert_status(dibs_unlock(&g, &err), rows[i].status);
         assert_null(g);
         assert_non_null(strstr(err.message, rows[i].message));
     }
