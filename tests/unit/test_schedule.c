@@ -224,6 +224,29 @@ static void a_loss_is_reported_in_time(void **state)
     }
 }
 
+/* Losses without a callback are taken in the order in which they happened; what was unlocked is not among them. */
+static void losses_are_taken_in_order(void **state)
+{
+    static const char *const names[] = {"c", "a", "b"};
+    dibs_grant *g[3];
+    dibs_outcome o;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        g[i] = take_named(names[i], (dibs_lock_options){.no_renew = true});
+        pass(DIBS__SECOND);
+    }
+    room_keep(LEASE);
+    assert_status(unlock(g[1]), DIBS_LOST);
+    for (int i = 0; i < 3; i += 2) {
+        assert_true(dibs_take(room.d, &o));
+        assert_ptr_equal(o.grant, g[i]);
+        assert_int_equal(o.loss, DIBS_LOSS_EXPIRED);
+        assert_status(unlock(g[i]), DIBS_LOST);
+    }
+    assert_false(dibs_take(room.d, &o));
+}
+
 static void tell_the_keeper_to_look(void)
 {
     room.d->sink.check_all(&room.d->sink, DIBS__HOLDERS);
@@ -833,6 +856,7 @@ int main(void)
         ROOM_CASE(a_hand_over_asks_for_a_whole_lease),
         ROOM_CASE(an_exchange_ends_by_the_next_deadline),
         ROOM_CASE(a_loss_is_reported_in_time),
+        ROOM_CASE(losses_are_taken_in_order),
         ROOM_CASE(a_loss_is_reported_before_the_next_exchange),
         ROOM_CASE(a_break_is_heard_of_soon),
         ROOM_CASE(an_answer_counts_for_what_was_asked),
