@@ -71,10 +71,18 @@ static void put_exchange(const char *what, dibs__claim *const claims[], size_t c
     }
 }
 
+void room_forget_answers(void)
+{
+    room.count = room.calls = 0;
+}
+
 void room_begin(void)
 {
     room.log[0] = '\0';
     room.began = now();
+    room.steps = room.steps_done = 0;
+    if (room.calls >= room.count)
+        room_forget_answers();
 }
 
 /* ---- The engine ------------------------------------------------------------------------------ */
@@ -83,11 +91,6 @@ void will_answer(dibs_status status, dibs__reply reply, int64_t takes)
 {
     assert_true(room.count < (int)(sizeof room.next / sizeof room.next[0]));
     room.next[room.count++] = (answer){status, reply, takes};
-}
-
-void room_forget_answers(void)
-{
-    room.count = room.calls = 0;
 }
 
 /* NULL: as usual. */
@@ -546,6 +549,27 @@ void drop(dibs_grant *g)
 {
     will_answer(DIBS_OK, released, 0);
     assert_true(unlock(g) == DIBS_OK || !g);
+}
+
+/* ---- Requests -------------------------------------------------------------------------------- */
+
+static void note_outcome(void *data, dibs_status status, dibs_grant *g, const dibs_error *err)
+{
+    (void)data;
+    (void)err;
+    room_note(dibs_status_name(status));
+    if (g) {
+        will_answer(DIBS_OK, released, 0);
+        assert_status(unlock(g), DIBS_OK);
+    }
+}
+
+void room_request(const char *name, int64_t wait_ms)
+{
+    assert_status(start_lock(room.d, name,
+                             &(dibs_lock_options){.wait_ms = wait_ms, .lease_ms = LEASE / DIBS__MS},
+                             note_outcome, NULL, NULL, NULL),
+                  DIBS_OK);
 }
 
 /* ---- Waiters --------------------------------------------------------------------------------- */

@@ -103,7 +103,7 @@ void room_forget_answers(void);
 /* There is something to read at the engine's descriptor: `event` runs when it is read. */
 void room_event(void (*event)(void));
 
-/* The log begins anew, with the time of now as 0. */
+/* The log begins anew, with the time of now as 0; so do steps, and answers if all have been given. */
 void room_begin(void);
 /* "MS what": something else that happened. */
 void room_note(const char *what);
@@ -129,6 +129,9 @@ dibs_grant *take_named(const char *name, dibs_lock_options o); /* with LEASE, if
 dibs_grant *take_one(void);                                    /* "a" */
 /* Unlocks it; the engine answers at once. */
 void drop(dibs_grant *g);
+
+/* A request for a lock. Its outcome is noted in the log when it is taken, with take_all; what was granted is unlocked. */
+void room_request(const char *name, int64_t wait_ms);
 
 /* ---- Waiters --------------------------------------------------------------------------------- */
 

@@ -1,6 +1,5 @@
 /* Grants: how long they are held, what each answer to a renewal makes of them, and when they are lost. */
 #define _GNU_SOURCE
-#include "core/error.h"
 #include "core/handle.h"
 #include "state/attempt.h"
 #include "support/alloc.h"

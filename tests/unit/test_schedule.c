@@ -1,6 +1,5 @@
 /* The keeper, step by step: what it asks the engine, when, together with what, and until when. */
 #define _GNU_SOURCE
-#include "core/error.h"
 #include "core/handle.h"
 #include "support/alloc.h"
 #include "support/room.h"
@@ -530,28 +529,12 @@ static void a_loss_is_reported_before_maintenance(void **state)
 
 /* ---- Requests --------------------------------------------------------------------------------- */
 
-static void note_outcome(void *data, dibs_status status, dibs_grant *g, const dibs_error *err)
-{
-    (void)data;
-    (void)g;
-    (void)err;
-    room_note(dibs_status_name(status));
-}
-
-static void request(const char *name, int64_t wait_ms)
-{
-    assert_status(start_lock(room.d, name,
-                             &(dibs_lock_options){.wait_ms = wait_ms, .lease_ms = LEASE / DIBS__MS},
-                             note_outcome, NULL, NULL, NULL),
-                  DIBS_OK);
-}
-
 static void a_request_ends_when_its_caller_has_no_time_left(void **state)
 {
     (void)state;
     room.untils = true;
     will_answer(DIBS_OK, in_queue, 0);
-    request("w", 3000);
+    room_request("w", 3000);
     room.generous = true;
     room_keep(3 * DIBS__SECOND - 1);
     assert_int_equal(take_all(room.d), 0);
@@ -566,7 +549,7 @@ static void a_request_without_an_answer_is_entered_again(void **state)
     (void)state;
     will_answer(DIBS_UNKNOWN, in_queue, 0);
     will_answer(DIBS_OK, granted, 0);
-    request("a", DIBS_FOREVER);
+    room_request("a", DIBS_FOREVER);
     room_keep(20 * DIBS__MS - 1);
     assert_false(room_work());
     room_keep(1);
@@ -580,7 +563,7 @@ static void a_request_that_no_worker_took_up_is_over(void **state)
 {
     (void)state;
     room.class.can.never_waits = false;
-    request("a", 1000);
+    room_request("a", 1000);
     room_keep(DIBS__SECOND);
     assert_int_equal(take_all(room.d), 1);
     assert_false(room_work());
@@ -598,7 +581,7 @@ static void a_request_is_not_settled_while_a_worker_enters(void **state)
 {
     (void)state;
     room.class.can.never_waits = false;
-    request("a", 1000);
+    room_request("a", 1000);
     room.inside = its_time_ends_inside;
     will_answer(DIBS_OK, in_queue, 0);
     will_answer(DIBS_OK, released, 0);
@@ -616,7 +599,7 @@ static void a_request_is_not_entered_again_early(void **state)
     (void)state;
     pass(3980 * DIBS__MS + 1);
     will_answer(DIBS_UNKNOWN, in_queue, 0);
-    request("a", DIBS_FOREVER);
+    room_request("a", DIBS_FOREVER);
     room.generous = true;
     room_keep(20 * DIBS__MS - 1);
     assert_false(room_work());

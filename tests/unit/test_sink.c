@@ -149,7 +149,7 @@ static void a_cell_that_changes_is_looked_at(void **state)
     room.class.watch = watch;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         int64_t began = now();
-        room.steps = room.steps_done = 0;
+        room_begin();
         room_after(DIBS__SECOND, rows[i].first);
         room_after(2 * DIBS__SECOND, rows[i].second);
         pthread_mutex_lock(&room.d->mutex);

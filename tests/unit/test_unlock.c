@@ -1,11 +1,9 @@
 /* Unlocking: what goes back to the engine, how often it is asked, and what is left to the keeper. */
 #define _GNU_SOURCE
-#include "core/error.h"
 #include "core/handle.h"
 #include "support/alloc.h"
 #include "support/room.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* ---- Giving back ----------------------------------------------------------------------------- */
