@@ -756,12 +756,12 @@ static void events_are_minded_soon(void **state)
     room.d->waits = 0;
     dibs__keeper_mind(room.d);
     assert_false(room_woken());
-    assert_int_equal(room.timer, now() + 20 * DIBS__MS);
+    assert_int_equal(room.timer, now() + 200 * DIBS__MS);
     dibs__keeper_mind(room.d);
     assert_int_equal(room.timers, 1); /* only ever earlier */
     pass(-1);
     dibs__keeper_mind(room.d);
-    assert_int_equal(room.timer, now() + 20 * DIBS__MS);
+    assert_int_equal(room.timer, now() + 200 * DIBS__MS);
 }
 
 /* ---- Starting --------------------------------------------------------------------------------- */

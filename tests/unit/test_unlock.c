@@ -200,6 +200,23 @@ static void an_unlock_that_fails_says_why(void **state)
     assert_non_null(strstr(err.message, "no grant to unlock"));
 }
 
+/* Others probably wait for a lock that was handed over, until it has been renewed. */
+static void a_release_says_whether_it_was_handed_over(void **state)
+{
+    (void)state;
+    for (int renewals = 0; renewals < 2; renewals++) {
+        dibs_grant *g = take_one();
+        g->whole = false;
+        will_answer(DIBS_OK, granted, 0);
+        if (renewals)
+            assert_status(dibs_renew(g, NULL), DIBS_OK);
+        else
+            room_forget_answers();
+        drop(g);
+        assert_int_equal(room.claim.handed_over, renewals == 0);
+    }
+}
+
 /* Lost, but the engine may have it in our name: it is told so once, if there is time for that. */
 static void what_is_owed_goes_back(void **state)
 {
@@ -282,6 +299,7 @@ int main(void)
         ROOM_CASE(a_release_has_no_more_time_than_the_lease),
         ROOM_CASE(an_orphan_is_the_keepers),
         ROOM_CASE(an_unlock_that_fails_says_why),
+        ROOM_CASE(a_release_says_whether_it_was_handed_over),
         ROOM_CASE(what_is_owed_goes_back),
         ROOM_CASE(without_time_the_keeper_releases),
         ROOM_CASE(a_child_frees_what_it_unlocks),
