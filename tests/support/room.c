@@ -424,10 +424,12 @@ static int keeper_polls(struct pollfd *fds, nfds_t count, int timeout)
     }
 }
 
-static int others_poll(struct pollfd *fds, nfds_t count, int timeout)
+/* A thread that waits reads events: the engine's descriptor, and its own. */
+static int leader_polls(struct pollfd *fds, nfds_t count, int timeout)
 {
     int64_t end = timeout < 0 ? DIBS__NEVER : now() + timeout * DIBS__MS;
 
+    assert_int_equal(count, 2);
     for (;;) {
         int ready = __real_poll(fds, count, 0);
         if (ready > 0 || now() >= end)
@@ -456,7 +458,7 @@ int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout)
         return -1;
     }
     return fds[0].fd == room.d->wake_fd ? keeper_polls(fds, count, timeout)
-                                        : others_poll(fds, count, timeout);
+                                        : leader_polls(fds, count, timeout);
 }
 
 void __wrap_dibs__cond_sleep(pthread_cond_t *cond, pthread_mutex_t *mutex, const dibs__env *env,
