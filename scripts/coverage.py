@@ -16,6 +16,7 @@ import sys
 FOLDERS = ['src/calls', 'src/core', 'src/state', 'src/recipes']
 TESTS = ['test_state', 'test_cell', 'test_cell_store', 'test_cell_model', 'test_record', 'test_sim', 'test_driver', 'test_reader', 'test_answer',
          'test_url', 'test_dial', 'test_error', 'test_host', 'test_sweep-memory', 'test_keeper', 'test_losses', 'test_fence', 'test_grant',
+         'test_ticket', 'test_wait', 'test_unlock', 'test_sink', 'test_schedule',
          'test_conformance-memory', 'test_conformance-sqlite', 'test_conformance-redis']
 PROGRAMS = sorted({t.split('-')[0] for t in TESTS})
 HELPERS = ['tests/support/holder']  # of test_conformance: a process that holds a lock

@@ -49,7 +49,7 @@ static void write_attempt(dibs_grant *g)
     char *at = stpcpy(stpcpy(stpcpy(g->attempt, g->d->id), g->secret), "-");
     int shift = 4 * (ATTEMPT_DIGITS - 1);
 
-    while (shift > 0 && number >> shift == 0)
+    while (number >> shift == 0) /* it is never 0 */
         shift -= 4;
     for (; shift >= 0; shift -= 4)
         *at++ = "0123456789abcdef"[number >> shift & 15];
@@ -108,7 +108,8 @@ dibs__claim dibs__grant_claim(const dibs_grant *g)
                          .attempt = g->attempt,
                          .fence = g->fence,
                          .adopted = g->adopted,
-                         .handed_over = g->fence > 0 && !g->whole};
+                         .handed_over = g->fence > 0 && !g->whole,
+                         .status = DIBS_UNKNOWN};
 }
 
 void dibs__grant_ref(dibs_grant *g)
@@ -286,8 +287,7 @@ void dibs__grant_hold(dibs_grant *g, uint64_t fence, uint64_t floor, dibs__deadl
 
 int64_t dibs__grant_lease_left(const dibs_grant *g, dibs__deadline sent)
 {
-    return g->max_until == DIBS__NEVER ? g->lease
-                                       : at_least(at_most(g->lease, g->max_until - sent), 1);
+    return at_least(at_most(g->lease, g->max_until - sent), 1);
 }
 
 static void renewed(dibs_grant *g, dibs__deadline sent, const dibs__reply *reply)
@@ -295,7 +295,7 @@ static void renewed(dibs_grant *g, dibs__deadline sent, const dibs__reply *reply
     g->silent = false;
     g->whole = true;
     g->floor = reply->floor;
-    g->last = g->max_until != DIBS__NEVER && sent + g->lease >= g->max_until;
+    g->last = sent + g->lease >= g->max_until;
     g->d->stats.renewals++;
     set_deadline(g, dibs__deadline_of(sent, reply->remaining, g->lease));
     schedule_renewal(g, sent);
@@ -456,7 +456,7 @@ dibs_status dibs__grant_renew(dibs_grant *g, dibs__deadline until, dibs_error *e
     dibs *d = g->d;
     dibs__claim claim, *claims[] = {&claim};
     dibs__deadline sent;
-    dibs_status status;
+    dibs_status status = DIBS_OK;
 
     if (!dibs__begin_call(d)) {
         dibs__end_call(d);
@@ -471,10 +471,10 @@ dibs_status dibs__grant_renew(dibs_grant *g, dibs__deadline until, dibs_error *e
         pthread_mutex_unlock(&d->mutex);
         d->class->keep(d->engine, claims, 1, until);
         pthread_mutex_lock(&d->mutex);
+        status = claim.status;
     }
     if (g->state == DIBS__HELD)
-        dibs__grant_answer(g, sent, claim.status, &claim.reply);
-    status = claim.status;
+        dibs__grant_answer(g, sent, status, &claim.reply);
     if (status != DIBS_OK)
         dibs__fail(err, status, "renewing '%.80s': %s", g->name, dibs_status_text(status));
     else if (g->state != DIBS__HELD)

@@ -305,7 +305,7 @@ dibs_status dibs__usable_until(dibs *d, dibs__deadline until, dibs_error *err);
 /* grant.c: with the mutex held */
 /* `owner` NULL: the grant itself. NULL: out of memory. */
 dibs_grant *dibs__grant_new(dibs *d, const char *name, const char *owner, bool portable);
-dibs__claim dibs__grant_claim(const dibs_grant *g); /* as the engine is told of it */
+dibs__claim dibs__grant_claim(const dibs_grant *g); /* as the engine is told of it: not answered */
 void dibs__grant_fit_lease(dibs_grant *g);
 void dibs__grant_ref(dibs_grant *g);
 void dibs__grant_unref(dibs_grant *g);

@@ -191,7 +191,6 @@ static void add_to_batch(dibs *d, batch *b, dibs_grant *g, int64_t now)
     *claim = dibs__grant_claim(g);
     claim->attempt = strcpy(b->attempt[b->count], g->attempt);
     claim->lease = lease_to_ask(g, now);
-    claim->status = DIBS_UNKNOWN;
     if (g->state == DIBS__HELD)
         dibs__histogram_add(&d->stats.late, now - g->due.key);
     dibs__heap_remove(&d->due, &g->due);
@@ -230,8 +229,7 @@ static void serve(dibs *d, batch *b, dibs_grant *g, int64_t now)
     int64_t since = g->due.key;
 
     if (waits && g->ticket->by_event && now >= g->ticket->until) {
-        dibs__heap_remove(&d->due, &g->due);
-        dibs__ticket_time_out(g->ticket);
+        dibs__ticket_time_out(g->ticket); /* it leaves the heap with that */
     } else if (waits && g->ticket->by_event && g->ticket->enter_again) {
         dibs__ticket_send(g->ticket);
     } else if (g->state == DIBS__ORPHAN) {
@@ -316,8 +314,6 @@ void dibs__keeper_arm(dibs *d, dibs__deadline when)
 {
     struct itimerspec at = {0};
 
-    if (when < 1)
-        when = 1;
     if (when >= d->armed)
         return;
     at.it_value.tv_sec = when / DIBS__SECOND;
@@ -332,7 +328,7 @@ static void read_events(dibs *d)
     dibs__deadline until = dibs__keeper_until(d, dibs__now(d->env));
     dibs__driver_call *next;
 
-    if (!d->class->events || !dibs__keeper_begins(&d->readers))
+    if (!dibs__keeper_begins(&d->readers))
         return;
     pthread_mutex_unlock(&d->mutex);
     d->class->events(d->engine, until);

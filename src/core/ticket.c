@@ -423,7 +423,6 @@ static void stop_reading(dibs__ticket *t)
 static void read_events(dibs__ticket *t)
 {
     dibs *d = t->grant->d;
-    dibs__deadline until = dibs__request_until(d, t->until);
     dibs__deadline sleep = t->until == DIBS__NEVER
                                ? DIBS__NEVER
                                : dibs__sooner(t->until, dibs__after(d->env, DIBS__SECOND));
@@ -431,16 +430,16 @@ static void read_events(dibs__ticket *t)
         {.fd = d->class->event_fd(d->engine), .events = POLLIN},
         {.fd = d->leader_fd, .events = POLLIN},
     };
-    uint64_t ignored;
+    eventfd_t ignored;
 
     d->leader = pthread_self();
     pthread_mutex_unlock(&d->mutex);
     if (poll(fds, 2, dibs__poll_ms(d->env, sleep)) < 0 && errno != EINTR)
         dibs__sleep(d->env, BREATH);
     else if (fds[0].revents)
-        d->class->events(d->engine, until);
-    if (fds[1].revents && read(d->leader_fd, &ignored, sizeof ignored) < 0)
-        ignored = 0; /* somebody else's word for an earlier leader */
+        d->class->events(d->engine, dibs__request_until(d, t->until));
+    if (fds[1].revents)
+        eventfd_read(d->leader_fd, &ignored); /* may be meant for an earlier leader */
     pthread_mutex_lock(&d->mutex);
 }
 

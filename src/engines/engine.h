@@ -243,7 +243,7 @@ struct dibs__engine_class {
     int (*event_fd)(dibs__engine *e);
 
     /* Reads what is there without blocking, and tells the sink. What takes an exchange ends by `until`. Called by one
-     * thread at a time. May be NULL. */
+     * thread at a time. May be NULL where there is no descriptor. */
     void (*events)(dibs__engine *e, dibs__deadline until);
 
     /* ---- The rest; each may be NULL ---- */

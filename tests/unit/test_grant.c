@@ -1,165 +1,26 @@
-/* Grants and tickets under a clock that stands still and an engine that answers what it is told: each moment, status
- * and number is compared exactly. No keeper runs: what it would do next is read from its heaps. */
+/* Grants: how long they are held, what each answer to a renewal makes of them, and when they are lost. */
 #define _GNU_SOURCE
-#include "core/error.h"
 #include "core/handle.h"
 #include "state/attempt.h"
-#include "support/calls.h"
-#include "support/env.h"
-#include "support/test.h"
+#include "support/alloc.h"
+#include "support/room.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define LEASE  (12 * DIBS__SECOND)
-#define MARGIN (125 * DIBS__MS) /* of that lease: a hundredth and 5 ms */
-#define ANSWER (3 * DIBS__MS)   /* how long the engine takes */
-
-/* ---- The engine ------------------------------------------------------------------------------ */
-
-typedef struct answer {
-    dibs_status status;
-    dibs__reply reply;
-    int64_t takes;
-} answer;
-
-static struct {
-    dibs *d;
-    sim_env sim;
-    dibs__engine_class class;
-    answer next[16]; /* of enter, keep and release alike */
-    int count, calls;
-    dibs__deadline until; /* of the last call */
-    dibs__enter_request entered;
-    dibs__claim claim;
-    char attempt[DIBS__ATTEMPT_SIZE];
-    int done; /* requests that were settled */
-} room;
-
-static void will_answer(dibs_status status, dibs__reply reply, int64_t takes)
-{
-    room.next[room.count++] = (answer){status, reply, takes};
-}
-
-static dibs_status say(dibs__deadline until, dibs__reply *out, dibs_error *err)
-{
-    answer a = room.next[room.calls];
-
-    assert_true(room.calls < room.count);
-    room.calls++;
-    room.until = until;
-    sim_env_pass(&room.sim, a.takes);
-    *out = a.reply;
-    return a.status == DIBS_OK ? DIBS_OK : dibs__fail(err, a.status, "as it was told");
-}
-
-static dibs_status enter(dibs__engine *e, const dibs__enter_request *request, dibs__deadline until,
-                         dibs__reply *out, dibs_error *err)
-{
-    (void)e;
-    room.entered = *request;
-    return say(until, out, err);
-}
-
-static void note_claim(const dibs__claim *claim)
-{
-    room.claim = *claim;
-    snprintf(room.attempt, sizeof room.attempt, "%s", claim->attempt);
-}
-
-static void keep(dibs__engine *e, dibs__claim *const claims[], size_t count, dibs__deadline until)
-{
-    (void)e;
-    assert_int_equal(count, 1);
-    note_claim(claims[0]);
-    claims[0]->status = say(until, &claims[0]->reply, NULL);
-}
-
-static dibs_status release(dibs__engine *e, const dibs__claim *claim, dibs__deadline until,
-                           dibs__reply *out, dibs_error *err)
-{
-    (void)e;
-    note_claim(claim);
-    return say(until, out, err);
-}
-
-/* A pause passes at once. */
-static void pause(void *sim, int64_t span)
-{
-    sim_env_pass(sim, span);
-}
-
-static int set_up(void **state)
-{
-    (void)state;
-    memset(&room, 0, sizeof room);
-    sim_env_init(&room.sim, 1);
-    room.sim.env.sleep = pause;
-    assert_status(dibs__open_in(&room.sim.env, "memory:grant", NULL, &room.d, NULL), DIBS_OK);
-    room.class = *room.d->class;
-    room.class.enter = enter;
-    room.class.keep = keep;
-    room.class.release = release;
-    room.d->class = &room.class;
-    room.d->keeper_runs = true; /* no thread of it is started */
-    room.d->armed = 0;          /* nor woken */
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    room.d->keeper_runs = false;
-    room.d->drained = true;
-    dibs_close(room.d);
-    return 0;
-}
-
-static int64_t now(void)
-{
-    return room.sim.boottime;
-}
-
-/* ---- Grants ---------------------------------------------------------------------------------- */
-
-static const dibs__reply granted = {
-    .verdict = DIBS__GRANTED, .fence = 7, .floor = 6, .remaining = LEASE};
-
-static dibs_grant *take_with(dibs_lock_options o)
-{
-    dibs_grant *g = NULL;
-    dibs_error err;
-
-    o.lease_ms = LEASE / DIBS__MS;
-    will_answer(DIBS_OK, granted, ANSWER);
-    if (dibs_lock(room.d, "a", &o, &g, &err) != DIBS_OK)
-        fail_msg("%s", err.message);
-    return g;
-}
-
-static dibs_grant *take_one(void)
-{
-    return take_with((dibs_lock_options){0});
-}
-
-/* Without the keeper nobody else has it. */
-static void drop(dibs_grant *g)
-{
-    will_answer(DIBS_OK, (dibs__reply){.verdict = DIBS__RELEASED}, 0);
-    assert_true(unlock(g) == DIBS_OK || !g);
-}
-
 static void a_grant_counts_from_before_the_request(void **state)
 {
     int64_t sent = now();
-    dibs_grant *g = take_one();
+    dibs_grant *g;
 
     (void)state;
-    assert_int_equal(atomic_load(&g->deadline), sent + LEASE - MARGIN);
-    assert_int_equal(g->expiry.key, sent + LEASE - MARGIN);
-    assert_int_equal(dibs_grant_remaining_ms(g), (LEASE - MARGIN - ANSWER) / DIBS__MS);
+    will_answer(DIBS_OK, granted, ANSWER);
+    g = take_one();
+    assert_int_equal(atomic_load(&g->deadline), sent + REMAINS - MARGIN);
+    assert_int_equal(g->expiry.key, sent + LEASE);
+    assert_int_equal(dibs_grant_remaining_ms(g), (LEASE - ANSWER) / DIBS__MS);
     assert_int_equal(g->since, now());
-    assert_int_equal(g->due.key, now() + (sent + LEASE - MARGIN - now()) / 3);
+    assert_int_equal(g->due.key, now() + (LEASE - ANSWER) / 3);
     assert_int_equal(dibs_grant_fence(g), 7);
     assert_int_equal(dibs_grant_floor(g), 6);
     assert_int_equal(room.until, sent + room.d->request_span);
@@ -168,11 +29,11 @@ static void a_grant_counts_from_before_the_request(void **state)
     assert_int_equal(room.d->brief, LEASE);
     assert_int_equal(room.d->stats.acquire.count, 1);
     assert_int_equal(room.d->stats.acquire.max_us, ANSWER);
-    sim_env_pass(&room.sim, LEASE - MARGIN - ANSWER - 1);
+    pass(LEASE - ANSWER - 1);
     assert_true(dibs_grant_held(g));
     assert_int_equal(dibs_grant_remaining_ms(g), 0);
     assert_int_equal(dibs_grant_loss(g), DIBS_LOSS_NONE);
-    sim_env_pass(&room.sim, 1);
+    pass(1);
     assert_false(dibs_grant_held(g));
     assert_int_equal(dibs_grant_remaining_ms(g), 0);
     assert_int_equal(dibs_grant_loss(g), DIBS_LOSS_EXPIRED);
@@ -180,8 +41,8 @@ static void a_grant_counts_from_before_the_request(void **state)
     assert_int_equal(room.d->stats.held, 0);
     assert_int_equal(room.d->stats.losses[DIBS_LOSS_EXPIRED], 1);
     assert_int_equal(room.d->stats.hold.count, 1);
-    assert_int_equal(room.d->stats.hold.max_us, LEASE - MARGIN - ANSWER);
-    assert_int_equal(room.calls, 1); /* the engine has forgotten it, too */
+    assert_int_equal(room.d->stats.hold.max_us, LEASE - ANSWER);
+    assert_log("0 enter a"); /* the engine has forgotten it, too */
 }
 
 /* What an answer to a renewal makes of a grant that is held, or over by our clock. */
@@ -218,10 +79,10 @@ static void an_answer_is_the_grants_end_or_not(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         dibs_grant *g;
         dibs__reply reply = {.verdict = rows[i].verdict, .remaining = rows[i].remaining};
-        room.count = room.calls = 0;
+        room_forget_answers();
         g = take_one();
         if (rows[i].over)
-            sim_env_pass(&room.sim, LEASE);
+            pass(LEASE);
         pthread_mutex_lock(&room.d->mutex);
         dibs__grant_answer(g, now(), rows[i].status, &reply);
         pthread_mutex_unlock(&room.d->mutex);
@@ -229,12 +90,16 @@ static void an_answer_is_the_grants_end_or_not(void **state)
         assert_int_equal(atomic_load(&g->loss), rows[i].loss);
         assert_int_equal(dibs_grant_held(g), rows[i].loss == DIBS_LOSS_NONE);
         assert_int_equal(g->state, rows[i].loss ? DIBS__GRANT_LOST : DIBS__HELD);
+        assert_int_equal(atomic_load(&g->deadline) == 0, rows[i].loss != DIBS_LOSS_NONE);
         assert_int_equal(g->owed, rows[i].owed);
         assert_int_equal(g->due.index != 0, rows[i].loss == DIBS_LOSS_NONE);
         assert_int_equal(g->expiry.index != 0, rows[i].loss == DIBS_LOSS_NONE);
         assert_int_equal(room.d->outcomes.first != NULL, rows[i].loss != DIBS_LOSS_NONE);
-        will_answer(DIBS_OK, (dibs__reply){.verdict = DIBS__RELEASED}, 0);
+        will_answer(DIBS_OK, released, 0);
+        g->refs++; /* to look at it afterwards */
         assert_status(unlock(g), rows[i].loss ? DIBS_LOST : DIBS_OK);
+        assert_int_equal(g->refs, 1);
+        dibs__grant_unref(g);
         assert_int_equal(room.calls, rows[i].loss && !rows[i].owed ? 1 : 2);
         assert_null(room.d->outcomes.first); /* unlocking takes the news back */
     }
@@ -248,15 +113,15 @@ static void a_renewal_is_a_new_lease(void **state)
 
     (void)state;
     reply.floor = 7;
-    reply.remaining = LEASE - DIBS__SECOND;
-    sim_env_pass(&room.sim, LEASE / 2);
+    reply.remaining = REMAINS - DIBS__SECOND;
+    pass(LEASE / 2);
     sent = now();
     will_answer(DIBS_OK, reply, ANSWER);
     assert_status(dibs_renew(g, NULL), DIBS_OK);
     assert_int_equal(room.claim.lease, LEASE);
     assert_int_equal(room.until, sent + room.d->request_span);
-    assert_int_equal(atomic_load(&g->deadline), sent + LEASE - DIBS__SECOND - MARGIN);
-    assert_int_equal(g->due.key, sent + (LEASE - DIBS__SECOND - MARGIN) / 3);
+    assert_int_equal(atomic_load(&g->deadline), sent + LEASE - DIBS__SECOND);
+    assert_int_equal(g->due.key, sent + (LEASE - DIBS__SECOND) / 3);
     assert_int_equal(dibs_grant_floor(g), 7);
     assert_int_equal(room.d->stats.renewals, 1);
     drop(g);
@@ -272,14 +137,16 @@ static void a_renewal_without_an_answer_is_repeated(void **state)
     for (int i = 0; i < 3; i++) {
         dibs_grant *g;
         dibs__reply none = {0};
-        room.count = room.calls = 0;
+        room_forget_answers();
         g = take_one();
         g->lease = leases[i];
         pthread_mutex_lock(&room.d->mutex);
         dibs__grant_answer(g, now(), DIBS_UNAVAILABLE, &none);
         assert_int_equal(g->due.key, now() + pauses[i]);
         assert_int_equal(room.d->stats.renewal_failures, i + 1);
-        sim_env_pass(&room.sim, LEASE);
+        assert_int_equal(room.level, DIBS_LOG_WARNING);
+        assert_non_null(strstr(room.line, "renewing 'a' failed: "));
+        pass(LEASE);
         dibs__grant_lose_if_over(g);
         pthread_mutex_unlock(&room.d->mutex);
         assert_int_equal(dibs_grant_loss(g), DIBS_LOSS_UNREACHABLE);
@@ -290,7 +157,7 @@ static void a_renewal_without_an_answer_is_repeated(void **state)
 /* An answer in between: the lease expired, and not because the engine was away. */
 static void an_answer_ends_the_silence(void **state)
 {
-    dibs_grant *g = take_one();
+    dibs_grant *g = take_named("a", (dibs_lock_options){.data = &room});
     dibs__reply none = {0};
     dibs_outcome o;
 
@@ -299,7 +166,7 @@ static void an_answer_ends_the_silence(void **state)
     dibs__grant_answer(g, now(), DIBS_UNKNOWN, &none);
     assert_true(g->silent);
     dibs__grant_answer(g, now(), DIBS_OK, &granted);
-    sim_env_pass(&room.sim, LEASE);
+    pass(LEASE);
     dibs__grant_lose_if_over(g);
     dibs__grant_lose_if_over(g); /* once */
     pthread_mutex_unlock(&room.d->mutex);
@@ -307,6 +174,9 @@ static void an_answer_ends_the_silence(void **state)
     assert_int_equal(o.op, DIBS_OP_LOST);
     assert_int_equal(o.loss, DIBS_LOSS_EXPIRED);
     assert_ptr_equal(o.grant, g);
+    assert_ptr_equal(o.user, &room);
+    assert_int_equal(room.level, DIBS_LOG_ERROR);
+    assert_string_equal(room.line, "lost 'a': its lease expired");
     assert_status(o.err.status, DIBS_LOST);
     assert_string_equal(o.err.message, "'a' was lost: its lease expired");
     assert_int_equal(g->refs, 1);
@@ -318,7 +188,7 @@ static void an_answer_ends_the_silence(void **state)
 /* max_hold: no renewal asks for more, and the one that reaches it is the last. */
 static void max_hold_is_the_end(void **state)
 {
-    dibs_grant *g = take_with((dibs_lock_options){.max_hold_ms = 2 * LEASE / DIBS__MS});
+    dibs_grant *g = take_named("a", (dibs_lock_options){.max_hold_ms = 2 * LEASE / DIBS__MS});
     dibs__reply reply = granted;
     int64_t begun = now();
 
@@ -339,7 +209,7 @@ static void max_hold_is_the_end(void **state)
 
 static void a_lease_that_is_max_hold_is_the_only_one(void **state)
 {
-    dibs_grant *g = take_with((dibs_lock_options){.max_hold_ms = LEASE / DIBS__MS});
+    dibs_grant *g = take_named("a", (dibs_lock_options){.max_hold_ms = LEASE / DIBS__MS});
 
     (void)state;
     assert_int_equal(g->due.index, 0);
@@ -348,7 +218,7 @@ static void a_lease_that_is_max_hold_is_the_only_one(void **state)
 
 static void what_is_not_renewed_is_not_due(void **state)
 {
-    dibs_grant *g = take_with((dibs_lock_options){.no_renew = true});
+    dibs_grant *g = take_named("a", (dibs_lock_options){.no_renew = true});
 
     (void)state;
     assert_int_equal(g->due.index, 0);
@@ -356,6 +226,10 @@ static void what_is_not_renewed_is_not_due(void **state)
     dibs__grant_hold(g, 8, 8, now() + DIBS__SECOND, false); /* a hand-over gets its whole lease */
     assert_int_equal(g->due.key, now() + DIBS__SECOND / 3);
     room.d->stats.held--; /* it was held already */
+    g->max_hold = LEASE;  /* also where that is the only one it may have */
+    dibs__grant_hold(g, 8, 8, now() + DIBS__SECOND, false);
+    assert_true(g->due.index != 0);
+    room.d->stats.held--;
     pthread_mutex_unlock(&room.d->mutex);
     drop(g);
 }
@@ -368,7 +242,7 @@ static void what_is_over_is_not_delivered(void **state)
     pthread_mutex_lock(&room.d->mutex);
     assert_true(dibs__grant_deliver(g));
     g->delivered = false;
-    sim_env_pass(&room.sim, LEASE);
+    pass(LEASE);
     assert_false(dibs__grant_deliver(g));
     assert_false(g->delivered);
     assert_null(room.d->outcomes.first);
@@ -381,9 +255,11 @@ static void delivered_anew_its_terms_count_from_then(void **state)
     dibs_grant *g = take_one();
 
     (void)state;
-    sim_env_pass(&room.sim, DIBS__SECOND);
+    pass(DIBS__SECOND);
     pthread_mutex_lock(&room.d->mutex);
+    g->delivered = false;
     dibs__grant_deliver_anew(g, false, LEASE);
+    assert_true(g->delivered); /* from now on its loss is reported */
     assert_int_equal(g->since, now());
     assert_int_equal(g->max_until, now() + LEASE);
     assert_int_equal(g->due.index, 0);
@@ -392,145 +268,6 @@ static void delivered_anew_its_terms_count_from_then(void **state)
     assert_int_equal(g->due.key, now() + (atomic_load(&g->deadline) - now()) / 3);
     pthread_mutex_unlock(&room.d->mutex);
     drop(g);
-}
-
-/* ---- Giving back ----------------------------------------------------------------------------- */
-
-/* Up to three answers to a release, how long each takes, and what unlocking comes to. */
-static void a_release_is_repeated_until_it_is_known(void **state)
-{
-    static const struct {
-        answer next[3];
-        int asked;
-        dibs_status status;
-        dibs_loss loss;
-        bool orphan;
-    } rows[] = {
-        {{{DIBS_OK, {.verdict = DIBS__RELEASED}, 0}}, 1, DIBS_OK, 0, false},
-        {{{DIBS_OK, {.verdict = DIBS__LOST}, 0}}, 1, DIBS_LOST, DIBS_LOSS_GONE, false},
-        {{{DIBS_OK, {.verdict = DIBS__LOST}, LEASE}}, 1, DIBS_LOST, DIBS_LOSS_EXPIRED, false},
-        {{{DIBS_OK, {.verdict = DIBS__BROKEN}, 0}}, 1, DIBS_LOST, DIBS_LOSS_BROKEN, false},
-        {{{DIBS_OK, {.verdict = DIBS__RESUMED}, 0}}, 1, DIBS_LOST, DIBS_LOSS_RESUMED, false},
-        /* it was ours, so the first request did it; not if the lease is over by then */
-        {{{DIBS_UNKNOWN, {0}, 0}, {DIBS_OK, {.verdict = DIBS__LOST}, 0}}, 2, DIBS_OK, 0, false},
-        {{{DIBS_UNKNOWN, {0}, 0}, {DIBS_OK, {.verdict = DIBS__LOST}, LEASE}},
-         2,
-         DIBS_LOST,
-         DIBS_LOSS_EXPIRED,
-         false},
-        {{{DIBS_UNAVAILABLE, {0}, 0}, {DIBS_OK, {.verdict = DIBS__LOST}, 0}},
-         2,
-         DIBS_LOST,
-         DIBS_LOSS_GONE,
-         false},
-        {{{DIBS_UNAVAILABLE, {0}, 0}, {DIBS_OK, {.verdict = DIBS__RELEASED}, 0}},
-         2,
-         DIBS_OK,
-         0,
-         false},
-        /* no time is left for another */
-        {{{DIBS_UNKNOWN, {0}, 5 * DIBS__SECOND}}, 1, DIBS_UNKNOWN, 0, true},
-        {{{DIBS_UNAVAILABLE, {0}, 5 * DIBS__SECOND}}, 1, DIBS_UNAVAILABLE, 0, true},
-        {{{DIBS_UNKNOWN, {0}, 0}, {DIBS_UNAVAILABLE, {0}, 5 * DIBS__SECOND}},
-         2,
-         DIBS_UNKNOWN,
-         0,
-         true},
-        {{{DIBS_DENIED, {0}, 0}}, 1, DIBS_DENIED, 0, true},
-    };
-
-    (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        dibs_grant *g;
-        dibs_error err;
-        int64_t began;
-        room.count = room.calls = 0;
-        g = take_one();
-        began = now();
-        for (int n = 0; n < 3; n++)
-            will_answer(rows[i].next[n].status, rows[i].next[n].reply, rows[i].next[n].takes);
-        memset(room.d->stats.losses, 0, sizeof room.d->stats.losses);
-        g->refs++; /* to look at it afterwards */
-        print_message("# row %zu\n", i);
-        assert_status(dibs_unlock(&(dibs_grant *){g}, &err), rows[i].status);
-        assert_int_equal(room.calls - 1, rows[i].asked);
-        assert_int_equal(room.until, began + room.d->request_span);
-        assert_string_equal(room.attempt, g->attempt);
-        assert_int_equal(room.claim.fence, 7);
-        assert_int_equal(g->state, rows[i].orphan ? DIBS__ORPHAN : DIBS__OVER);
-        assert_int_equal(g->refs, rows[i].orphan ? 2 : 1);
-        assert_int_equal(room.d->stats.held, 0);
-        if (rows[i].loss)
-            assert_int_equal(room.d->stats.losses[rows[i].loss], 1);
-        if (rows[i].orphan) {
-            assert_int_equal(g->due.key, now());
-            assert_int_equal(g->give_up, now() + LEASE + DIBS__WINDOW);
-            assert_true(g->release_it && g->in_attempts && !g->in_owners);
-            assert_int_equal(g->expiry.index, 0);
-            dibs__grant_retire(g);
-            dibs__grant_unref(g);
-        }
-        dibs__grant_unref(g);
-    }
-}
-
-/* A release ends with the lease that it gives back, and with a handle that is being closed. */
-static void a_release_has_no_more_time_than_the_lease(void **state)
-{
-    dibs_grant *g = take_one();
-    int64_t end = atomic_load(&g->deadline);
-
-    (void)state;
-    sim_env_pass(&room.sim, LEASE - MARGIN - DIBS__SECOND);
-    drop(g);
-    assert_int_equal(room.until, end);
-    room.count = room.calls = 0;
-    g = take_one();
-    room.d->close_until = now() + 5;
-    atomic_store(&room.d->closing, true);
-    drop(g);
-    assert_int_equal(room.until, now() + 5);
-    atomic_store(&room.d->closing, false);
-}
-
-/* Left with the engine: the keeper gives it back, unless the handle is drained. */
-static void an_orphan_is_the_keepers(void **state)
-{
-    (void)state;
-    for (int drained = 0; drained < 2; drained++) {
-        dibs_grant *g = take_one();
-        g->refs += 2;
-        room.d->drained = drained;
-        pthread_mutex_lock(&room.d->mutex);
-        dibs__grant_note_end(g);
-        dibs__grant_orphan(g, false);
-        pthread_mutex_unlock(&room.d->mutex);
-        room.d->drained = false;
-        assert_int_equal(g->state, drained ? DIBS__OVER : DIBS__ORPHAN);
-        assert_int_equal(g->refs, drained ? 2 : 3);
-        assert_int_equal(g->expiry.index, 0);
-        assert_int_equal(g->due.index != 0, !drained);
-        assert_false(g->in_owners || g->release_it);
-        assert_int_equal(g->in_attempts, !drained);
-        dibs__grant_retire(g);
-        while (g->refs > 1)
-            dibs__grant_unref(g);
-        dibs__grant_unref(g);
-    }
-}
-
-static void an_inner_level_asks_nobody(void **state)
-{
-    dibs_grant *g = take_one(), *again = NULL;
-
-    (void)state;
-    assert_status(dibs_lock(room.d, "a", NULL, &again, NULL), DIBS_OK);
-    assert_ptr_equal(again, g);
-    assert_status(unlock(again), DIBS_OK);
-    assert_int_equal(room.calls, 1);
-    assert_true(dibs_grant_held(g));
-    drop(g);
-    assert_int_equal(room.calls, 2);
 }
 
 static void a_lost_grant_is_not_renewed(void **state)
@@ -566,7 +303,7 @@ static void nothing_is_written_under_a_lost_grant(void **state)
     assert_status(dibs__grant_guard(&both, &fence, &floor, NULL), DIBS_INVALID);
     assert_status(dibs__grant_guard(&floor_too, &fence, &floor, NULL), DIBS_INVALID);
     assert_status(dibs__grant_guard(&nothing, &fence, &floor, NULL), DIBS_INVALID);
-    sim_env_pass(&room.sim, LEASE);
+    pass(LEASE);
     assert_status(dibs__grant_guard(&by_grant, &fence, &floor, NULL), DIBS_LOST);
     assert_status(unlock(g), DIBS_LOST);
 }
@@ -608,478 +345,282 @@ static void a_secret_is_drawn_from_all_digits(void **state)
         assert_true(seen[(unsigned char)*at]);
 }
 
-/* ---- Tickets --------------------------------------------------------------------------------- */
-
-static void note_done(dibs *d, dibs__ticket *t)
+/* As its handle's id and a number in hex: engines compare them. */
+static void attempts_are_numbered(void **state)
 {
-    (void)d;
-    (void)t;
-    room.done++;
-}
-
-/* A request's, ready to enter. */
-static dibs_grant *new_waiter(dibs__ticket *t)
-{
-    dibs_grant *g = dibs__grant_new(room.d, "a", NULL, false);
-
-    assert_non_null(g);
-    g->lease = LEASE;
-    g->renew = true;
-    g->capacity = DIBS__PLAIN;
-    g->weight = 1;
-    assert_true(dibs__grant_enlist(g));
-    *t = (dibs__ticket){.grant = g,
-                        .until = now() + 60 * DIBS__SECOND,
-                        .window = DIBS__WINDOW,
-                        .enter_again = true,
-                        .by_event = true,
-                        .done = note_done};
-    g->ticket = t;
-    room.d->waits++;
-    room.count = room.calls = room.done = 0;
-    return g;
-}
-
-static void enter_as(dibs__ticket *t, dibs_status status, dibs__reply reply, int64_t takes)
-{
-    will_answer(status, reply, takes);
-    pthread_mutex_lock(&room.d->mutex);
-    dibs__ticket_enter(t, now() + room.d->request_span);
-    pthread_mutex_unlock(&room.d->mutex);
-}
-
-/* The ticket has its reference until its request is taken. */
-static void forget(dibs__ticket *t, dibs_grant *g)
-{
-    dibs__ticket_fini(t);
-    if (g->state != DIBS__OVER)
-        dibs__grant_retire(g);
-    while (g->refs > 1)
-        dibs__grant_unref(g);
-    dibs__grant_unref(g);
-}
-
-static void what_an_entry_asks_for(void **state)
-{
-    dibs__ticket t;
-    dibs_grant *g = new_waiter(&t);
-
-    (void)state;
-    g->min_hold = 5;
-    g->owner_named = true;
-    t.until = now() + DIBS__SECOND;
-    enter_as(&t, DIBS_OK, (dibs__reply){.verdict = DIBS__QUEUED}, 0);
-    assert_int_equal(room.until, t.until); /* sooner than a request */
-    assert_string_equal(room.entered.name, "a");
-    assert_string_equal(room.entered.who.attempt, g->attempt);
-    assert_string_equal(room.entered.who.owner, g->owner);
-    assert_string_equal(room.entered.who.host, room.d->host);
-    assert_int_equal(room.entered.who.pid, room.d->pid);
-    assert_int_equal(room.entered.who.lease, LEASE);
-    assert_int_equal(room.entered.who.min_hold, 5);
-    assert_int_equal(room.entered.who.weight, 1);
-    assert_int_equal(room.entered.capacity, DIBS__PLAIN);
-    assert_int_equal(room.entered.window, DIBS__WINDOW);
-    assert_true(room.entered.owner_named);
-    t.try_once = true;
-    enter_as(&t, DIBS_OK, (dibs__reply){.verdict = DIBS__QUEUED}, 0);
-    assert_int_equal(room.entered.window, 0);
-    assert_int_equal(g->refs, 1);
-    forget(&t, g);
-}
-
-static void a_waiter_is_kept_alive(void **state)
-{
-    dibs__ticket t;
-    dibs_grant *g = new_waiter(&t);
-    int64_t sent = now();
-
-    (void)state;
-    enter_as(&t, DIBS_OK, (dibs__reply){.verdict = DIBS__QUEUED}, ANSWER);
-    assert_int_equal(g->state, DIBS__WAITING);
-    assert_false(t.enter_again || t.settled);
-    assert_int_equal(t.alive, sent + DIBS__WINDOW);
-    assert_int_equal(g->due.key, sent + DIBS__WINDOW / 3);
-    assert_int_equal(room.d->stats.waiting, 1);
-    enter_as(&t, DIBS_OK, (dibs__reply){.verdict = DIBS__QUEUED, .remaining = DIBS__MS}, ANSWER);
-    assert_int_equal(g->due.key, now() + 2 * DIBS__MS); /* a holder's lease ends sooner */
-    assert_int_equal(room.d->stats.waiting, 1);
-    t.until = now() + 7;
-    enter_as(&t, DIBS_OK, (dibs__reply){.verdict = DIBS__QUEUED}, 0);
-    assert_int_equal(g->due.key, t.until);
-    pthread_mutex_lock(&room.d->mutex);
-    dibs__ticket_cancel(&t);
-    pthread_mutex_unlock(&room.d->mutex);
-    assert_int_equal(room.done, 1);
-    assert_status(t.status, DIBS_CANCELLED);
-    assert_int_equal(g->state, DIBS__ORPHAN); /* the engine has its entry */
-    assert_false(g->release_it);
-    assert_int_equal(room.d->stats.waiting, 0);
-    assert_int_equal(room.d->stats.cancelled, 1);
-    forget(&t, g);
-}
-
-/* What settles a request, and whether the engine may have an entry afterwards. */
-static void answers_that_settle(void **state)
-{
-    static const struct {
-        dibs_status answer;
-        dibs__reply reply;
-        bool try_once, unsure;
-        dibs_status status;
-        bool orphan;
-    } rows[] = {
-        {DIBS_OK, {.verdict = DIBS__BUSY}, true, false, DIBS_BUSY, false},
-        {DIBS_OK, {.verdict = DIBS__MISMATCH, .capacity = 3}, false, false, DIBS_MISMATCH, false},
-        {DIBS_OK,
-         {.verdict = DIBS__MISMATCH, .capacity = DIBS__PLAIN},
-         false,
-         false,
-         DIBS_MISMATCH,
-         false},
-        {DIBS_OK, {.verdict = DIBS__RESUMED}, false, false, DIBS_LOST, false},
-        {DIBS_OK, {.verdict = DIBS__RESUMED, .remaining = 1}, false, false, DIBS_LOST, true},
-        {DIBS_UNAVAILABLE, {.remaining = 1}, true, false, DIBS_UNAVAILABLE, false},
-        {DIBS_UNAVAILABLE, {.remaining = 1}, true, true, DIBS_UNAVAILABLE, true},
-        {DIBS_DENIED, {0}, false, false, DIBS_DENIED, true},
-    };
-
-    size_t busy = 0;
-
-    (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        dibs__ticket t;
-        dibs_grant *g = new_waiter(&t);
-        t.try_once = rows[i].try_once;
-        t.unsure = rows[i].unsure;
-        room.d->waits -= t.try_once;
-        enter_as(&t, rows[i].answer, rows[i].reply, 0);
-        print_message("# row %zu\n", i);
-        assert_true(t.settled);
-        assert_int_equal(room.done, 1);
-        assert_status(t.status, rows[i].status);
-        assert_int_equal(g->state, rows[i].orphan ? DIBS__ORPHAN : DIBS__OVER);
-        assert_null(g->ticket);
-        assert_int_equal(room.d->waits, 0);
-        busy += t.status == DIBS_BUSY;
-        assert_int_equal(room.d->stats.busy, busy);
-        assert_int_equal(room.d->stats.failures, i + 1 - busy);
-        pthread_mutex_lock(&room.d->mutex);
-        dibs__ticket_settle(&t, DIBS_OK, NULL); /* it is settled once */
-        pthread_mutex_unlock(&room.d->mutex);
-        assert_int_equal(room.done, 1);
-        assert_status(t.status, rows[i].status);
-        forget(&t, g);
-    }
-}
-
-/* All but a try that the servers refuse for a time that they know. */
-static void who_is_not_answered_asks_again(void **state)
-{
-    (void)state;
-    for (int i = 0; i < 3; i++) {
-        dibs__ticket t;
-        dibs_grant *g = new_waiter(&t);
-        t.try_once = i != 1;
-        enter_as(&t, i == 0 ? DIBS_UNKNOWN : DIBS_UNAVAILABLE, (dibs__reply){.remaining = i != 2},
-                 0);
-        assert_false(t.settled);
-        assert_int_equal(t.retry_at, now() + 20 * DIBS__MS);
-        room.d->waits = 0;
-        forget(&t, g);
-    }
-}
-
-/* No answer: asked again under the same attempt, after pauses that grow. */
-static void a_request_without_an_answer_is_repeated(void **state)
-{
-    dibs__ticket t;
-    dibs_grant *g = new_waiter(&t);
-    char attempt[DIBS__ATTEMPT_SIZE];
-    int64_t pause_ms = 20;
-
-    (void)state;
-    strcpy(attempt, g->attempt);
-    enter_as(&t, DIBS_UNAVAILABLE, (dibs__reply){0}, 0);
-    assert_false(t.unsure); /* it was surely not sent */
-    for (int i = 0; i < 7; i++) {
-        assert_true(t.enter_again && !t.settled);
-        assert_int_equal(t.retry_at, now() + pause_ms * DIBS__MS);
-        assert_int_equal(g->due.key, t.retry_at);
-        pause_ms = pause_ms * 2 < 1000 ? pause_ms * 2 : 1000;
-        enter_as(&t, DIBS_UNKNOWN, (dibs__reply){0}, 0);
-        assert_true(t.unsure);
-        assert_string_equal(g->attempt, attempt);
-    }
-    enter_as(&t, DIBS_OK, (dibs__reply){.verdict = DIBS__QUEUED}, 0);
-    assert_int_equal(t.pause, 0);
-    enter_as(&t, DIBS_UNKNOWN, (dibs__reply){0}, 0);
-    pthread_mutex_lock(&room.d->mutex);
-    dibs__ticket_time_out(&t);
-    pthread_mutex_unlock(&room.d->mutex);
-    assert_status(t.status, DIBS_UNAVAILABLE);
-    assert_non_null(strstr(t.err->message, "not obtained in time"));
-    forget(&t, g);
-}
-
-static void a_wait_that_ends_names_the_holder(void **state)
-{
-    dibs__ticket t;
-    dibs_grant *g = new_waiter(&t);
-    dibs__reply reply = {
-        .verdict = DIBS__QUEUED,
-        .in_way = {.fence = 5, .pid = 4, .left = LEASE, .owner = "it", .host = "there"}};
-
-    (void)state;
-    room.d->base = 100;
-    enter_as(&t, DIBS_OK, reply, 0);
-    sim_env_pass(&room.sim, DIBS__SECOND);
-    pthread_mutex_lock(&room.d->mutex);
-    dibs__ticket_time_out(&t);
-    pthread_mutex_unlock(&room.d->mutex);
-    assert_status(t.status, DIBS_BUSY);
-    assert_int_equal(t.err->fence, 105);
-    assert_int_equal(t.err->retry_after_ms, (LEASE - DIBS__SECOND) / DIBS__MS);
-    assert_string_equal(t.err->owner, "it");
-    forget(&t, g);
-    for (int over = 0; over < 2; over++) { /* a lease that nobody can have is not known */
-        g = new_waiter(&t);
-        t.try_once = true;
-        reply.verdict = DIBS__BUSY;
-        reply.in_way.left = DIBS__MAX_LEASE + over;
-        enter_as(&t, DIBS_OK, reply, 0);
-        assert_int_equal(t.err->retry_after_ms, over ? 0 : DIBS__MAX_LEASE / DIBS__MS);
-        forget(&t, g);
-    }
-    room.d->waits = 0;
-    g = new_waiter(&t);
-    pthread_mutex_lock(&room.d->mutex);
-    dibs__ticket_time_out(&t);
-    pthread_mutex_unlock(&room.d->mutex);
-    assert_status(t.status, DIBS_UNAVAILABLE); /* it was never asked */
-    forget(&t, g);
-}
-
-/* The engine has no entry of this attempt (any more), or its grant was over when we heard of it. */
-static void what_is_gone_begins_anew(void **state)
-{
-    dibs__reply late = granted;
+    static const uint64_t from[] = {0, 0xedcba98765};
+    char expected[DIBS__ATTEMPT_SIZE];
 
     (void)state;
     for (int i = 0; i < 2; i++) {
-        dibs__ticket t;
-        dibs_grant *g = new_waiter(&t);
-        char attempt[DIBS__ATTEMPT_SIZE];
-        strcpy(attempt, g->attempt);
-        late.remaining = MARGIN + ANSWER; /* just over */
-        enter_as(&t, DIBS_OK, i ? late : (dibs__reply){.verdict = DIBS__LOST}, ANSWER);
-        assert_true(t.enter_again && !t.settled && !t.unsure);
-        assert_string_not_equal(g->attempt, attempt);
-        assert_ptr_equal(dibs__grant_of_attempt(room.d, g->attempt), g);
-        assert_null(dibs__grant_of_attempt(room.d, attempt));
-        assert_int_equal(g->state, DIBS__WAITING);
-        assert_int_equal(t.retry_at, i ? now() + 20 * DIBS__MS : 0);
-        assert_int_equal(g->due.key, now());
-        late.remaining++;
-        enter_as(&t, DIBS_OK, late, ANSWER);
-        assert_status(t.status, DIBS_OK);
-        assert_int_equal(g->state, DIBS__HELD);
-        dibs__grant_note_end(g);
-        forget(&t, g);
+        room.d->attempts_made = from[i];
+        for (uint64_t n = from[i] + 1; n < from[i] + 300; n++) {
+            dibs_grant *g = dibs__grant_new(room.d, "a", NULL, n % 2);
+            snprintf(expected, sizeof expected, "-%llx", (unsigned long long)n);
+            assert_string_equal(strrchr(g->attempt, '-'), expected);
+            assert_int_equal(strncmp(g->attempt, room.d->id, strlen(room.d->id)), 0);
+            /* nobody else's owner is its own, and shows no secret */
+            snprintf(expected, sizeof expected, "%s-%llx", room.d->id, (unsigned long long)n);
+            assert_string_equal(dibs_grant_owner(g), expected);
+            dibs__grant_unref(g);
+        }
     }
 }
 
-static void hand(dibs__ticket *t)
+/* Two pairs of owner and name may have the same hash. */
+static void an_owner_is_found_by_its_name(void **state)
 {
-    pthread_mutex_lock(&room.d->mutex);
-    dibs__ticket_handed(t, 9, 8);
-    pthread_mutex_unlock(&room.d->mutex);
-}
-
-/* A hand-over says nothing about time: it lasts for the window since the last answer. */
-static void a_hand_over_counts_from_the_last_answer(void **state)
-{
-    dibs__ticket t;
-    dibs_grant *g = new_waiter(&t);
-    int64_t sent = now(), margin = DIBS__WINDOW / 100 + 5 * DIBS__MS;
+    static const char *const others[][2] = {{"me", "b"}, {"you", "a"}};
 
     (void)state;
-    enter_as(&t, DIBS_OK, (dibs__reply){.verdict = DIBS__QUEUED}, ANSWER);
-    hand(&t);
-    assert_status(t.status, DIBS_OK);
-    assert_int_equal(g->state, DIBS__HELD);
-    assert_int_equal(atomic_load(&g->deadline), sent + DIBS__WINDOW - margin);
-    assert_int_equal(g->fence, 9);
-    assert_int_equal(atomic_load(&g->floor), 8);
-    assert_false(g->whole);
-    assert_int_equal(room.d->stats.wait.count, 1);
-    dibs__grant_note_end(g);
-    forget(&t, g);
-}
-
-/* It is asked about first: if little is left of the window, or it may be about an entry that has ended. */
-static void a_doubtful_hand_over_is_confirmed_first(void **state)
-{
-    int64_t margin = DIBS__WINDOW / 100 + 5 * DIBS__MS;
-
-    (void)state;
-    for (int i = 0; i < 4; i++) {
-        dibs__ticket t;
-        dibs_grant *g = new_waiter(&t);
-        int64_t enough = DIBS__WINDOW - margin - DIBS__WINDOW / 4;
-        if (i == 0)
-            enter_as(&t, DIBS_UNKNOWN, (dibs__reply){0}, 0);
-        enter_as(&t, DIBS_OK, (dibs__reply){.verdict = DIBS__QUEUED}, 0);
-        sim_env_pass(&room.sim, i == 1 ? enough + 1 : i == 2 ? enough : 0);
-        if (i == 3)
-            t.enter_again = true;
-        hand(&t);
-        assert_int_equal(g->state, i == 2 ? DIBS__HELD : DIBS__WAITING);
-        if (i < 2)
-            assert_int_equal(g->due.key, now());
-        if (i == 2)
-            dibs__grant_note_end(g);
-        else
-            room.d->stats.waiting--;
-        forget(&t, g);
+    for (int i = 0; i < 2; i++) {
+        dibs_grant *g = dibs__grant_new(room.d, "a", "me", false);
+        assert_true(dibs__grant_enlist(g));
+        assert_ptr_equal(dibs__grant_of_owner(room.d, "me", "a"), g);
+        dibs__table_remove(&room.d->owners, &g->by_owner);
+        dibs__table_add(&room.d->owners, &g->by_owner, dibs__hash_pair(others[i][0], others[i][1]));
+        assert_null(dibs__grant_of_owner(room.d, others[i][0], others[i][1]));
+        dibs__grant_retire(g);
+        dibs__grant_unref(g);
     }
 }
 
-/* It overtakes the answer that the waiter is in the queue. */
-static void a_hand_over_may_come_before_the_answer(void **state)
+/* It sets its own alarm for what comes later. */
+static void the_keeper_is_woken_for_what_is_earlier(void **state)
 {
-    dibs__ticket t;
-    dibs_grant *g = new_waiter(&t);
-    const dibs__reply queued = {.verdict = DIBS__QUEUED};
+    dibs_grant *g = take_named("a", (dibs_lock_options){.no_renew = true});
 
     (void)state;
-    g->state = DIBS__ENTERING;
-    hand(&t);
-    assert_int_equal(g->state, DIBS__ENTERING);
-    assert_true(t.handed);
-    g->state = DIBS__WAITING;
     pthread_mutex_lock(&room.d->mutex);
-    dibs__ticket_answer(&t, now(), DIBS_OK, &queued, NULL);
+    room.d->armed = now() + LEASE;
+    room_woken();
+    dibs__grant_schedule(g, now() + LEASE + 1);
+    assert_false(room_woken());
+    dibs__grant_schedule(g, now() + LEASE - 1);
+    assert_true(room_woken());
+    for (int earlier = 0; earlier < 2; earlier++) { /* its deadline counts like that */
+        dibs__reply reply = granted;
+        reply.remaining += 1 - 2 * earlier;
+        dibs__grant_answer(g, now(), DIBS_OK, &reply);
+        assert_int_equal(room_woken(), earlier);
+    }
     pthread_mutex_unlock(&room.d->mutex);
-    assert_int_equal(g->state, DIBS__HELD);
-    assert_int_equal(g->fence, 9);
-    dibs__grant_note_end(g);
-    forget(&t, g);
-    g = new_waiter(&t); /* what came before a request is in its answer, or over */
-    t.handed = t.doubt = true;
-    enter_as(&t, DIBS_OK, queued, 0);
-    assert_int_equal(g->state, DIBS__WAITING);
-    assert_int_equal(g->due.key, now() + DIBS__WINDOW / 3);
-    t.doubt = true; /* wake-ups were missed while it was out */
-    pthread_mutex_lock(&room.d->mutex);
-    dibs__ticket_answer(&t, now(), DIBS_OK, &queued, NULL);
-    pthread_mutex_unlock(&room.d->mutex);
-    assert_int_equal(g->due.key, now());
-    assert_false(t.doubt);
-    room.d->stats.waiting--;
-    forget(&t, g);
-}
-
-/* A worker is inside `enter`: its request is settled when that comes back. */
-static void a_request_that_is_out_is_cancelled_by_its_answer(void **state)
-{
-    dibs__ticket t;
-    dibs_grant *g = new_waiter(&t);
-
-    (void)state;
-    g->state = DIBS__ENTERING;
-    t.maybe_there = true;
-    pthread_mutex_lock(&room.d->mutex);
-    dibs__ticket_cancel(&t);
-    assert_true(t.cancelled && !t.settled);
-    dibs__ticket_answer(&t, now(), DIBS_OK, &granted, NULL);
-    pthread_mutex_unlock(&room.d->mutex);
-    assert_status(t.status, DIBS_CANCELLED);
-    assert_int_equal(g->state, DIBS__ORPHAN);
-    forget(&t, g);
-}
-
-/* ---- How long the keeper may be away --------------------------------------------------------- */
-
-static void the_keeper_is_back_in_time(void **state)
-{
-    dibs *d = room.d;
-    int64_t span = d->request_span, grace = 50 * DIBS__MS, from = now();
-    dibs_grant *g;
-
-    (void)state;
-    assert_int_equal(dibs__keeper_renew_until(d, from), from + span);
-    assert_int_equal(dibs__keeper_until(d, from), from + span);
-    dibs__keeper_expect(d, 3 * DIBS__SECOND, from); /* a lease of the last minute */
-    assert_int_equal(dibs__keeper_renew_until(d, from), from + 3 * DIBS__SECOND);
-    assert_int_equal(dibs__keeper_until(d, from), from + 2 * DIBS__SECOND);
-    dibs__keeper_expect(d, 4 * DIBS__SECOND, from + 1); /* the shortest counts */
-    assert_int_equal(dibs__keeper_renew_until(d, from), from + 3 * DIBS__SECOND);
-    dibs__keeper_expect(d, 3 * DIBS__SECOND, from + 30 * DIBS__SECOND); /* for a minute from then */
-    assert_int_equal(d->brief_until, from + 90 * DIBS__SECOND);
-    dibs__keeper_expect(d, 30 * DIBS__MS, from);
-    assert_int_equal(dibs__keeper_renew_until(d, from), from + grace);
-    assert_int_equal(dibs__keeper_renew_until(d, from + 60 * DIBS__SECOND - 1),
-                     from + 60 * DIBS__SECOND - 1 + grace);
-    assert_int_equal(dibs__keeper_renew_until(d, from + 60 * DIBS__SECOND),
-                     from + 60 * DIBS__SECOND + span);
-    sim_env_pass(&room.sim, 60 * DIBS__SECOND);
-    dibs__keeper_expect(d, LEASE, now()); /* the short ones are forgotten */
-    assert_int_equal(d->brief, LEASE);
-    g = take_one();
-    from = now();
-    pthread_mutex_lock(&d->mutex);
-    dibs__heap_put(&d->expiries, &g->expiry, from + 3 * DIBS__SECOND);
-    assert_int_equal(dibs__keeper_renew_until(d, from), from + 3 * DIBS__SECOND);
-    assert_int_equal(dibs__keeper_until(d, from), from + 2 * DIBS__SECOND);
-    dibs__heap_put(&d->expiries, &g->expiry, from - 1);
-    assert_int_equal(dibs__keeper_renew_until(d, from), from + grace);
-    dibs__heap_put(&d->expiries, &g->expiry, from + 3 * DIBS__SECOND);
-    dibs__heap_remove(&d->due, &g->due); /* one that is not renewed just ends */
-    assert_int_equal(dibs__keeper_until(d, from), from + 3 * DIBS__SECOND);
-    d->close_until = from + 7;
-    atomic_store(&d->closing, true);
-    assert_int_equal(dibs__keeper_renew_until(d, from), from + 7);
-    atomic_store(&d->closing, false);
-    pthread_mutex_unlock(&d->mutex);
     drop(g);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+/* The keeper may not have come to it. */
+static void what_is_over_is_not_renewed(void **state)
+{
+    dibs_grant *g = take_one();
+
+    (void)state;
+    pass(LEASE);
+    assert_status(dibs_renew(g, NULL), DIBS_LOST);
+    assert_log("0 enter a");
+    assert_int_equal(dibs_grant_loss(g), DIBS_LOSS_EXPIRED);
+    assert_status(unlock(g), DIBS_LOST);
+}
+
+static void lose_it_meanwhile(void)
+{
+    pass(LEASE);
+    room_keep(0);
+}
+
+/* What a renewal by hand comes to. */
+static void a_renewal_by_hand_says_what_happened(void **state)
+{
+    static const struct {
+        answer answer;
+        void (*inside)(void);
+        dibs_status status;
+        const char *message;
+        int refs; /* the user's, and that of the outcome of a loss */
+    } rows[] = {
+        {{DIBS_OK, {.verdict = DIBS__GRANTED, .remaining = LEASE}, 0}, NULL, DIBS_OK, "", 1},
+        {{DIBS_UNKNOWN, {0}, 0}, NULL, DIBS_UNKNOWN, "renewing 'a': ", 1},
+        {{DIBS_UNAVAILABLE, {0}, 0}, NULL, DIBS_UNAVAILABLE, "renewing 'a': ", 1},
+        {{DIBS_OK, {.verdict = DIBS__BROKEN}, 0},
+         NULL,
+         DIBS_LOST,
+         "'a' was lost: an operator broke it",
+         2},
+        /* the keeper came first: the answer does not count any more */
+        {{DIBS_OK, {.verdict = DIBS__GRANTED, .remaining = LEASE}, 0},
+         lose_it_meanwhile,
+         DIBS_LOST,
+         "'a' was lost: its lease expired",
+         2},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        dibs_grant *g;
+        dibs_error err = {0};
+        room_forget_answers();
+        g = take_one();
+        will_answer(rows[i].answer.status, rows[i].answer.reply, 0);
+        room.inside = rows[i].inside;
+        room.d->stats.renewals = 0;
+        print_message("# row %zu\n", i);
+        assert_status(dibs_renew(g, &err), rows[i].status);
+        assert_non_null(strstr(err.message, rows[i].message));
+        assert_int_equal(room.d->stats.renewals, rows[i].status == DIBS_OK);
+        assert_int_equal(g->refs, rows[i].refs);
+        assert_int_equal(room.d->users, 0);
+        will_answer(DIBS_OK, released, 0);
+        unlock(g);
+    }
+}
+
+static void a_handle_that_closes_renews_nothing(void **state)
+{
+    dibs_grant *g = take_one();
+    dibs_error err;
+
+    (void)state;
+    atomic_store(&room.d->closing, true);
+    assert_status(dibs_renew(g, &err), DIBS_CANCELLED);
+    assert_int_equal(room.d->users, 0);
+    atomic_store(&room.d->closing, false);
+    drop(g);
+    assert_status(dibs_renew(NULL, &err), DIBS_INVALID);
+    assert_non_null(strstr(err.message, "no grant to renew"));
+}
+
+/* What a forked child has of it is not held. */
+static void a_child_holds_nothing(void **state)
+{
+    dibs_grant *g = take_one();
+    char *here = (char *)(uintptr_t)room.d->here;
+
+    (void)state;
+    assert_int_equal(dibs_grant_remaining_ms(g), LEASE / DIBS__MS);
+    *here = 0;
+    assert_false(dibs_grant_held(g));
+    assert_int_equal(dibs_grant_remaining_ms(g), 0);
+    assert_status(dibs_renew(g, NULL), DIBS_FORKED);
+    *here = 1;
+    drop(g);
+}
+
+static void losses_have_names(void **state)
+{
+    (void)state;
+    assert_string_equal(dibs_loss_name(DIBS_LOSS_NONE), "none");
+    assert_string_equal(dibs_loss_name(DIBS_LOSS_CLOSED), "closed");
+    assert_string_equal(dibs_loss_text(DIBS_LOSS_CLOSED), "its handle was closed or drained");
+    assert_string_equal(dibs_loss_name((dibs_loss)(DIBS_LOSS_CLOSED + 1)), "unknown");
+    assert_string_equal(dibs_loss_text((dibs_loss)(DIBS_LOSS_CLOSED + 1)), "unknown");
+}
+
+/* Our own end of a lease: a hundredth and 5 ms early, but never more than a tenth. */
+static void a_deadline_keeps_its_margin(void **state)
+{
+    (void)state;
+    assert_int_equal(dibs__deadline_of(1000, 30 * DIBS__SECOND, 30 * DIBS__SECOND),
+                     1000 + 30 * DIBS__SECOND - 305 * DIBS__MS);
+    assert_int_equal(dibs__deadline_of(0, 20 * DIBS__MS, 20 * DIBS__MS), 18 * DIBS__MS);
+    assert_int_equal(dibs__deadline_of(7, 0, DIBS__SECOND), 7 - 15 * DIBS__MS);
+}
+
+/* Where the lease is the handle's, a lock has none that is longer. */
+static void a_lease_fits_the_session(void **state)
+{
+    static const int64_t session[] = {0, 4, 4}, lease[] = {5, 5, 3}, fits[] = {5, 4, 3};
+    dibs_grant *g = dibs__grant_new(room.d, "a", NULL, false);
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        room.d->engine->lease = session[i];
+        g->lease = lease[i];
+        dibs__grant_fit_lease(g);
+        assert_int_equal(g->lease, fits[i]);
+    }
+    room.d->engine->lease = 0;
+    dibs__grant_unref(g);
+}
+
+/* Everything that a grant needs is there before the engine is asked. */
+static void no_memory_means_that_nothing_was_asked(void **state)
+{
+    bool failed = true;
+    int n = 0;
+
+    while (failed && n++ < 20) {
+        dibs_grant *g = NULL;
+        dibs_status status;
+        assert_int_equal(room_tear_down(state), 0);
+        assert_int_equal(room_set_up(state), 0); /* it has no room for anything yet */
+        will_answer(DIBS_OK, granted, 0);
+        alloc_fail(n, false);
+        status = dibs_lock(room.d, "a", NULL, &g, NULL);
+        failed = alloc_heal();
+        assert_status(status, failed ? DIBS_NO_MEMORY : DIBS_OK);
+        assert_log(failed ? "" : "0 enter a");
+        assert_int_equal(room.d->attempts.count, !failed);
+        drop(g);
+    }
+    assert_true(n == 8); /* the grant, two tables, three heaps, and the keeper's batch */
+}
+
+/* One that has left the tables needs room in them again. */
+static void an_orphan_that_finds_no_room_ends_with_its_lease(void **state)
+{
+    (void)state;
+    for (int listed = 0; listed < 2; listed++) {
+        dibs_grant *g = take_one();
+        size_t size = room.d->due.size;
+        g->refs++; /* to look at it afterwards */
+        pthread_mutex_lock(&room.d->mutex);
+        dibs__grant_note_end(g);
+        if (!listed)
+            dibs__grant_retire(g);
+        room.d->due.size = 0;
+        alloc_fail(1, true);
+        dibs__grant_orphan(g, true);
+        alloc_heal();
+        room.d->due.size = size;
+        pthread_mutex_unlock(&room.d->mutex);
+        assert_int_equal(g->state, listed ? DIBS__ORPHAN : DIBS__OVER);
+        assert_int_equal(g->refs, 1 + listed);
+        assert_int_equal(room.d->attempts.count, listed);
+        dibs__grant_retire(g);
+        while (g->refs > 1)
+            dibs__grant_unref(g);
+        dibs__grant_unref(g);
+    }
+}
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(a_grant_counts_from_before_the_request),
-        CASE(an_answer_is_the_grants_end_or_not),
-        CASE(a_renewal_is_a_new_lease),
-        CASE(a_renewal_without_an_answer_is_repeated),
-        CASE(an_answer_ends_the_silence),
-        CASE(max_hold_is_the_end),
-        CASE(a_lease_that_is_max_hold_is_the_only_one),
-        CASE(what_is_not_renewed_is_not_due),
-        CASE(what_is_over_is_not_delivered),
-        CASE(delivered_anew_its_terms_count_from_then),
-        CASE(a_release_is_repeated_until_it_is_known),
-        CASE(a_release_has_no_more_time_than_the_lease),
-        CASE(an_orphan_is_the_keepers),
-        CASE(an_inner_level_asks_nobody),
-        CASE(a_lost_grant_is_not_renewed),
-        CASE(nothing_is_written_under_a_lost_grant),
-        CASE(no_grant_holds_nothing),
-        CASE(a_secret_is_drawn_from_all_digits),
-        CASE(what_an_entry_asks_for),
-        CASE(a_waiter_is_kept_alive),
-        CASE(answers_that_settle),
-        CASE(who_is_not_answered_asks_again),
-        CASE(a_request_without_an_answer_is_repeated),
-        CASE(a_wait_that_ends_names_the_holder),
-        CASE(what_is_gone_begins_anew),
-        CASE(a_hand_over_counts_from_the_last_answer),
-        CASE(a_doubtful_hand_over_is_confirmed_first),
-        CASE(a_hand_over_may_come_before_the_answer),
-        CASE(a_request_that_is_out_is_cancelled_by_its_answer),
-        CASE(the_keeper_is_back_in_time),
+        ROOM_CASE(a_grant_counts_from_before_the_request),
+        ROOM_CASE(an_answer_is_the_grants_end_or_not),
+        ROOM_CASE(a_renewal_is_a_new_lease),
+        ROOM_CASE(a_renewal_without_an_answer_is_repeated),
+        ROOM_CASE(an_answer_ends_the_silence),
+        ROOM_CASE(max_hold_is_the_end),
+        ROOM_CASE(a_lease_that_is_max_hold_is_the_only_one),
+        ROOM_CASE(what_is_not_renewed_is_not_due),
+        ROOM_CASE(what_is_over_is_not_delivered),
+        ROOM_CASE(delivered_anew_its_terms_count_from_then),
+        ROOM_CASE(a_lost_grant_is_not_renewed),
+        ROOM_CASE(nothing_is_written_under_a_lost_grant),
+        ROOM_CASE(no_grant_holds_nothing),
+        ROOM_CASE(a_secret_is_drawn_from_all_digits),
+        ROOM_CASE(attempts_are_numbered),
+        ROOM_CASE(an_owner_is_found_by_its_name),
+        ROOM_CASE(the_keeper_is_woken_for_what_is_earlier),
+        ROOM_CASE(what_is_over_is_not_renewed),
+        ROOM_CASE(a_renewal_by_hand_says_what_happened),
+        ROOM_CASE(a_handle_that_closes_renews_nothing),
+        ROOM_CASE(a_child_holds_nothing),
+        ROOM_CASE(losses_have_names),
+        ROOM_CASE(a_deadline_keeps_its_margin),
+        ROOM_CASE(a_lease_fits_the_session),
+        ROOM_CASE(no_memory_means_that_nothing_was_asked),
+        ROOM_CASE(an_orphan_that_finds_no_room_ends_with_its_lease),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
