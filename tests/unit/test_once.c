@@ -1,0 +1,2043 @@
+/* Runs of once, beginnings and waits in a world in which time stands still: every command, moment and status is compared
+ * with what the engine and the clock make of it. */
+#define _GNU_SOURCE
+#include "core/error.h"
+#include "recipes/once.h"
+#include "support/alloc.h"
+#include "support/calls.h"
+#include "support/still.h"
+#include "support/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define KEY    "k"
+#define LEASE  (12 * DIBS__SECOND)
+#define MARGIN (125 * DIBS__MS) /* of that lease: a hundredth and 5 ms */
+#define DAY    (24 * 3600 * DIBS__SECOND)
+/* In tables */
+#define R DIBS__RUN_RUNNING
+#define D DIBS__RUN_DONE
+#define F DIBS__RUN_FAILED
+#define A DIBS__RUN_ABANDONED
+#define N DIBS__RUN_FREE
+#define COUNT(rows) (sizeof(rows) / sizeof(rows)[0])
+
+static dibs *a, *b;
+static dibs_error err;
+static const dibs_once_options brief = {.lease_ms = LEASE / DIBS__MS, .wait_ms = DIBS_NO_WAIT};
+static const dibs_once_options rerun = {.lease_ms = LEASE / DIBS__MS,
+                                        .wait_ms = DIBS_NO_WAIT,
+                                        .on_crash = DIBS_CRASH_RERUN};
+static const twist untold = {.status = DIBS_UNKNOWN}, lost = {.status = DIBS_UNKNOWN, .stopped = true};
+static char line[512]; /* the last one that `a` has logged */
+
+static void note_line(void *data, dibs_log_level level, const char *message)
+{
+    (void)data;
+    (void)level;
+    snprintf(line, sizeof line, "%s", message);
+}
+
+static int set_up(void **state)
+{
+    still_begin(state);
+    line[0] = '\0';
+    a = still_open(&(dibs_options){.log = note_line, .request_ms = 5000});
+    b = still_open(&(dibs_options){.owner = "rival"});
+    return 0;
+}
+
+/* ---- Keys as they are in the store ------------------------------------------------------------ */
+
+/* What is there; its steps are the caller's to free. `state` 0: nothing. */
+static dibs__run_record stored(const char *key)
+{
+    static dibs__cell_reply reply;
+    char cell[DIBS__CELL_KEY_SIZE];
+    const dibs__cell_command look = {.op = DIBS__CELL_READ, .stamp = ""};
+    dibs__run_record r = {0};
+
+    free(reply.data);
+    reply.data = NULL;
+    if (!key)
+        return r;
+    dibs__key(DIBS__KEY_ONCE, "", key, cell);
+    assert_status(dibs__cell_do(b, cell, &look, false, DIBS__NEVER, &reply, NULL, NULL), DIBS_OK);
+    if (reply.verdict == DIBS__CELL_DONE)
+        assert_status(dibs__record_decode(reply.data, reply.size, &r, &err), DIBS_OK);
+    return r;
+}
+
+static dibs__run_state stored_state(const char *key)
+{
+    dibs__run_record r = stored(key);
+
+    dibs__steps_free(r.steps);
+    return r.state;
+}
+
+/* Whatever was there is replaced, or deleted. It stays until the world ends, unless a time is given. */
+static void store_for(const char *key, const dibs__run_record *r, int64_t keep)
+{
+    char cell[DIBS__CELL_KEY_SIZE], stamp[DIBS__STAMP_SIZE];
+    dibs__cell_command look = {.op = DIBS__CELL_READ, .stamp = ""}, c = {.stamp = stamp};
+    dibs__cell_reply reply;
+    void *bytes = NULL;
+
+    dibs__key(DIBS__KEY_ONCE, "", key, cell);
+    assert_status(dibs__cell_do(b, cell, &look, false, DIBS__NEVER, &reply, NULL, NULL), DIBS_OK);
+    free(reply.data);
+    if (!r && reply.verdict == DIBS__CELL_ABSENT)
+        return;
+    c.op = r ? DIBS__CELL_SWAP : DIBS__CELL_DELETE;
+    c.version = reply.version;
+    c.keep = keep;
+    if (r)
+        bytes = dibs__record_encode(r, &c.size);
+    c.data = bytes;
+    dibs__stamp(b, stamp);
+    assert_status(dibs__cell_do(b, cell, &c, false, DIBS__NEVER, &reply, NULL, NULL), DIBS_OK);
+    assert_int_equal(reply.verdict, DIBS__CELL_DONE);
+    free(bytes);
+    free(reply.data);
+}
+
+static void store(const char *key, const dibs__run_record *r)
+{
+    store_for(key, r, 0);
+}
+
+/* Of another, who is on no handle. */
+static dibs__run_record theirs(dibs__run_state state)
+{
+    return (dibs__run_record){.state = state,
+                              .runs = 3,
+                              .code = 42,
+                              .pid = 77,
+                              .since = 5 * DIBS__SECOND,
+                              .lease = LEASE,
+                              .keep = 2 * LEASE,
+                              .owner = "them",
+                              .host = "there",
+                              .attempt = "theirs-1",
+                              .has_result = true,
+                              .result = "paid",
+                              .result_size = 4};
+}
+
+static dibs__run_record sent_record(int before)
+{
+    const still_sent *s = still_last(a, before);
+    dibs__run_record r;
+
+    assert_status(dibs__record_decode(s->data, s->command.size, &r, &err), DIBS_OK);
+    dibs__steps_free(r.steps);
+    r.steps = NULL;
+    return r;
+}
+
+/* ---- Calls ----------------------------------------------------------------------------------- */
+
+static dibs_status begin(const dibs_once_options *o, dibs_once **out)
+{
+    memset(&err, 0, sizeof err);
+    return dibs_once_begin(a, KEY, o, out, &err);
+}
+
+static dibs_once *ours(const dibs_once_options *o)
+{
+    dibs_once *once = NULL;
+
+    if (begin(o, &once) != DIBS_OK)
+        fail_msg("%s", err.message);
+    assert_true(dibs_once_held(once));
+    return once;
+}
+
+/* Nothing of the keeper's is left, and the handle has no run any more. */
+static void expect_nothing_left(size_t tasks)
+{
+    assert_int_equal(still_next(a), DIBS__NEVER);
+    assert_null(a->onces);
+    assert_int_equal(a->keeper_tasks, tasks);
+}
+
+/* ---- Options --------------------------------------------------------------------------------- */
+
+static void wrong_options_ask_nobody(void **state)
+{
+    static char longest[DIBS_NAME_MAX + 2];
+    const struct {
+        const char *key;
+        dibs_once_options o;
+        const char *says;
+    } rows[] = {
+        {"", {0}, "a key"},
+        {longest, {0}, "a key"},
+        {KEY, {.scope = longest}, "a scope"},
+        {KEY, {.keep_ms = -2}, "keep_ms"},
+        {KEY, {.keep_ms = DIBS__MAX_MS + 1}, "keep_ms"},
+        {KEY, {.tombstone_ms = -2}, "tombstone_ms"},
+        {KEY, {.tombstone_ms = DIBS__MAX_MS + 1}, "tombstone_ms"},
+        {KEY, {.wait_ms = -7}, "wait"},
+        {KEY, {.lease_ms = 9}, "lease"},
+        {KEY, {.fingerprint = "x", .fingerprint_size = DIBS_FINGERPRINT_MAX + 1}, "fingerprint"},
+        {KEY, {.fingerprint_size = 1}, "fingerprint"},
+        {KEY, {.owner = ""}, "owner"},
+        {KEY, {.owner = longest}, "owner"},
+        {KEY, {.on_crash = (dibs_on_crash)2}, "on_crash"},
+        {KEY, {.on_crash = (dibs_on_crash)-1}, "on_crash"},
+        {KEY, {.reserved = {0, 0, 0, 1}}, ""},
+    };
+
+    (void)state;
+    memset(longest, 'x', sizeof longest - 1);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        dibs_once *o = (dibs_once *)1;
+        assert_status(dibs_once_begin(a, rows[i].key, &rows[i].o, &o, &err), DIBS_INVALID);
+        assert_null(o);
+        if (!strstr(err.message, rows[i].says))
+            fail_msg("row %zu: %s", i, err.message);
+    }
+    assert_int_equal(still_count(a), 0);
+}
+
+static void what_is_just_allowed_is_taken(void **state)
+{
+    char owner[DIBS_OWNER_MAX + 1], print[DIBS_FINGERPRINT_MAX];
+    const dibs_once_options rows[] = {
+        {.scope = ""},
+        {.keep_ms = 1},
+        {.keep_ms = DIBS__MAX_MS},
+        {.keep_ms = DIBS_FOREVER},
+        {.tombstone_ms = 1},
+        {.tombstone_ms = DIBS__MAX_MS},
+        {.tombstone_ms = DIBS_FOREVER},
+        {.lease_ms = 10},
+        {.lease_ms = 24 * 3600 * 1000},
+        {.owner = owner},
+        {.fingerprint = print, .fingerprint_size = sizeof print},
+        {.on_crash = DIBS_CRASH_RERUN},
+        {.wait_ms = DIBS_FOREVER},
+    };
+
+    (void)state;
+    memset(owner, 'o', sizeof owner - 1);
+    owner[sizeof owner - 1] = '\0';
+    memset(print, 'p', sizeof print);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        dibs_once *o = ours(&rows[i]);
+        assert_status(dibs_once_undo(o, NULL), DIBS_OK);
+        dibs_once_free(o);
+    }
+}
+
+/* What a run is begun with, by default and by its options. */
+static void the_record_has_what_the_options_say(void **state)
+{
+    const struct {
+        dibs_once_options o;
+        int64_t lease, keep, tombstone, life;
+        const char *owner;
+    } rows[] = {
+        {{0}, 30 * DIBS__SECOND, DAY, 0, DAY + 30 * DIBS__SECOND, NULL},
+        {{.lease_ms = 50, .keep_ms = 7, .tombstone_ms = 3, .owner = "me"},
+         50 * DIBS__MS, 7 * DIBS__MS, 3 * DIBS__MS, 60 * DIBS__MS, "me"},
+        {{.keep_ms = DIBS_FOREVER}, 30 * DIBS__SECOND, INT64_MAX, 0, 0, NULL},
+        {{.tombstone_ms = DIBS_FOREVER}, 30 * DIBS__SECOND, DAY, INT64_MAX, 0, NULL},
+    };
+    char thread[DIBS__OWNER_SIZE], attempts[8][DIBS__ATTEMPT_SIZE];
+
+    (void)state;
+    dibs__thread_owner(a, thread, sizeof thread);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        int64_t sent = still_now(), wall = still_wall();
+        dibs_once *o = ours(&rows[i].o);
+        const still_sent *s = still_last(a, 0);
+        dibs__run_record r = sent_record(0);
+        assert_string_equal(s->key, "o:0:k");
+        assert_int_equal(s->command.op, DIBS__CELL_SWAP);
+        assert_int_equal(s->command.version, i == 0 ? 0 : s->command.version);
+        assert_int_equal(s->command.lease, rows[i].lease);
+        assert_int_equal(s->command.keep, rows[i].life);
+        assert_true(s->command.alive && !s->command.fleeting && !s->notify && s->stamp[0]);
+        if (i == 0) {
+            assert_int_equal(s->until, sent + a->request_span);
+            assert_int_equal(r.since, wall);
+        }
+        assert_int_equal(r.state, DIBS__RUN_RUNNING);
+        assert_int_equal(r.runs, 1);
+        assert_int_equal(r.pid, getpid());
+        assert_int_equal(r.lease, rows[i].lease);
+        assert_int_equal(r.keep, rows[i].keep);
+        assert_int_equal(r.tombstone, rows[i].tombstone);
+        assert_int_equal(r.fence, 0);
+        assert_string_equal(r.owner, rows[i].owner ? rows[i].owner : thread);
+        assert_string_equal(r.host, a->host);
+        assert_string_equal(r.attempt, o->mine.attempt);
+        snprintf(attempts[i], sizeof attempts[i], "%s", r.attempt);
+        for (size_t k = 0; k < i; k++)
+            assert_string_not_equal(attempts[i], attempts[k]);
+        assert_status(dibs_once_undo(o, NULL), DIBS_OK);
+        dibs_once_free(o);
+    }
+    dibs_once *o = NULL; /* the owner of the handle */
+    assert_status(dibs_once_begin(b, "other", NULL, &o, NULL), DIBS_OK);
+    assert_string_equal(o->mine.owner, "rival");
+    dibs_once_free(o);
+}
+
+static void a_run_counts_from_before_its_command(void **state)
+{
+    int64_t sent = still_now();
+    dibs_once *o = ours(&brief);
+    dibs_party who;
+
+    (void)state;
+    a->base = 1000;
+    assert_int_equal(atomic_load(&o->deadline), sent + LEASE - MARGIN);
+    assert_int_equal(o->end.due.key, sent + LEASE - MARGIN);
+    assert_int_equal(o->renew.due.key, sent + (LEASE - MARGIN) / 3);
+    assert_int_equal(a->brief, LEASE);
+    assert_int_equal(a->brief_until, sent + 60 * DIBS__SECOND);
+    assert_int_equal(dibs_once_fence(o), o->version + 1000);
+    assert_int_equal(dibs_once_remaining_ms(o), (LEASE - MARGIN - STILL_ANSWER) / DIBS__MS);
+    assert_false(dibs_once_again(o));
+    assert_status(o->answer, DIBS_OK);
+    dibs_once_runner(o, &who, sizeof who);
+    assert_string_equal(who.owner, o->mine.owner);
+    assert_string_equal(who.host, a->host);
+    assert_int_equal(who.pid, getpid());
+    assert_int_equal(who.since_ms, (still_wall() - STILL_ANSWER) / DIBS__MS);
+    assert_int_equal(who.left_ms, dibs_once_remaining_ms(o));
+    assert_int_equal(who.fence, dibs_once_fence(o));
+    assert_int_equal(who.weight, 1);
+    still_pass(LEASE - MARGIN - STILL_ANSWER - 1);
+    assert_true(dibs_once_held(o));
+    assert_int_equal(dibs_once_remaining_ms(o), 0);
+    still_pass(1);
+    assert_false(dibs_once_held(o));
+    assert_int_equal(dibs_once_remaining_ms(o), 0);
+    still_pass(LEASE);
+    assert_int_equal(dibs_once_remaining_ms(o), 0);
+    dibs_once_free(o);
+}
+
+/* A caller that was compiled with a shorter, or a longer, dibs_party. */
+static void a_runner_fits_the_callers_structure(void **state)
+{
+    struct {
+        dibs_party party;
+        char more[8];
+    } longer;
+    dibs_once *o = ours(&brief);
+
+    (void)state;
+    memset(&longer, 0xff, sizeof longer);
+    dibs_once_runner(o, &longer.party, offsetof(dibs_party, host));
+    assert_string_equal(longer.party.owner, o->mine.owner);
+    assert_int_equal((intptr_t)longer.party.host, -1);
+    dibs_once_runner(o, &longer.party, sizeof longer);
+    assert_string_equal(longer.party.host, a->host);
+    assert_int_equal(longer.more[7], 0);
+    dibs_once_free(o);
+}
+
+/* ---- What a duplicate is told ----------------------------------------------------------------- */
+
+static void a_record_and_its_age_are_the_answer(void **state)
+{
+    const struct {
+        dibs__run_state state;
+        int64_t age;
+        char print, asked;
+        dibs_status refuse, rerun;
+        int64_t left;
+    } rows[] = {
+        {R, 2 * STILL_ANSWER, 0, 0, DIBS_RUNNING, DIBS_RUNNING, LEASE - 2 * STILL_ANSWER},
+        {R, LEASE - 1, 0, 0, DIBS_RUNNING, DIBS_RUNNING, 1},
+        {R, LEASE, 0, 0, DIBS_CRASHED, DIBS_OK, 0},
+        {R, 3 * LEASE, 0, 0, DIBS_CRASHED, DIBS_OK, 0},
+        {D, LEASE, 0, 0, DIBS_ALREADY, DIBS_ALREADY, LEASE},
+        {D, 2 * LEASE - 1, 0, 0, DIBS_ALREADY, DIBS_ALREADY, 1},
+        {D, 2 * LEASE, 0, 0, DIBS_EXPIRED, DIBS_EXPIRED, 0},
+        {F, 2 * LEASE - 1, 0, 0, DIBS_ALREADY, DIBS_ALREADY, 1},
+        {F, 2 * LEASE, 0, 0, DIBS_EXPIRED, DIBS_EXPIRED, 0},
+        {A, 2 * STILL_ANSWER, 0, 0, DIBS_CRASHED, DIBS_OK, 0},
+        {N, 2 * STILL_ANSWER, 0, 0, DIBS_OK, DIBS_OK, 0},
+        /* fingerprints */
+        {R, LEASE, 'x', 'x', DIBS_CRASHED, DIBS_OK, 0},
+        {R, LEASE, 'x', 'y', DIBS_MISMATCH, DIBS_MISMATCH, 0},
+        {R, LEASE, 'x', 0, DIBS_MISMATCH, DIBS_MISMATCH, 0},
+        {R, LEASE, 0, 'x', DIBS_MISMATCH, DIBS_MISMATCH, 0},
+        {D, LEASE, 'x', 'y', DIBS_MISMATCH, DIBS_MISMATCH, LEASE},
+        {A, LEASE, 'x', 'y', DIBS_MISMATCH, DIBS_MISMATCH, 0},
+        {N, LEASE, 'x', 'y', DIBS_OK, DIBS_OK, 0},
+    };
+
+    (void)state;
+    a->base = 1000;
+    for (size_t i = 0; i < 2 * COUNT(rows); i++) {
+        dibs_once_options o = i % 2 ? rerun : brief;
+        dibs_status want = i % 2 ? rows[i / 2].rerun : rows[i / 2].refuse;
+        dibs__run_record r = theirs(rows[i / 2].state);
+        int count = still_count(a);
+        dibs_once *once = NULL;
+        dibs_party who;
+        size_t size = 99;
+        r.fingerprint = &rows[i / 2].print;
+        r.fingerprint_size = rows[i / 2].print != 0;
+        o.fingerprint = &rows[i / 2].asked;
+        o.fingerprint_size = rows[i / 2].asked != 0;
+        r.fence = i % 2 ? 500 : 0;
+        store(KEY, &r);
+        still_pass(rows[i / 2].age - STILL_ANSWER);
+        if (begin(&o, &once) != want)
+            fail_msg("row %zu: %s", i, err.message);
+        assert_int_equal(still_count(a), count + (want == DIBS_OK ? 2 : 1));
+        if (want == DIBS_OK) {
+            bool again = rows[i / 2].state != N;
+            assert_int_equal(dibs_once_again(once), again);
+            assert_int_equal(sent_record(0).runs, again ? 4 : 1);
+            assert_true(still_last(a, 0)->command.version > 0);
+            assert_null(dibs_once_result(once, &size)); /* theirs is none of ours */
+            assert_int_equal(size, 0);
+            assert_int_equal(dibs_once_code(once), 0);
+            assert_false(dibs_once_failed(once));
+        } else {
+            bool there = want == DIBS_ALREADY;
+            uint64_t fence = (i % 2 ? 500 : once->version) + 1000;
+            assert_false(dibs_once_held(once));
+            assert_int_equal(dibs_once_remaining_ms(once), 0);
+            dibs_once_runner(once, &who, sizeof who);
+            assert_string_equal(who.owner, "them");
+            assert_string_equal(who.host, "there");
+            assert_int_equal(who.pid, 77);
+            assert_int_equal(who.since_ms, 5000);
+            assert_int_equal(who.fence, fence);
+            assert_int_equal(who.left_ms,
+                             rows[i / 2].left > STILL_ANSWER ? (rows[i / 2].left - STILL_ANSWER) / DIBS__MS : 0);
+            assert_int_equal(dibs_once_code(once), there ? 42 : 0);
+            assert_int_equal(dibs_once_failed(once), there && rows[i / 2].state == F);
+            assert_int_equal(dibs_once_result(once, &size) != NULL, there);
+            assert_int_equal(size, there ? 4 : 0);
+            if (want == DIBS_RUNNING || want == DIBS_CRASHED) {
+                assert_string_equal(err.owner, "them");
+                assert_string_equal(err.host, "there");
+                assert_int_equal(err.pid, 77);
+                assert_int_equal(err.fence, fence);
+                assert_int_equal(err.retry_after_ms, want == DIBS_RUNNING ? rows[i / 2].left / DIBS__MS : 0);
+            }
+            if (want != DIBS_ALREADY)
+                assert_non_null(strstr(err.message, "'" KEY "'"));
+            assert_status(dibs_once_finish(once, NULL, 0, 0, NULL), DIBS_INVALID);
+        }
+        dibs_once_free(once);
+    }
+}
+
+/* A result that is kept for ever has no end; what is left falls with time. */
+static void what_is_left_falls_with_time(void **state)
+{
+    dibs__run_record r = theirs(DIBS__RUN_DONE);
+    dibs_once *o = NULL;
+    dibs_party who;
+
+    (void)state;
+    store(KEY, &r);
+    assert_status(begin(&brief, &o), DIBS_ALREADY);
+    for (int i = 0; i < 4; i++) {
+        int64_t age = 2 * STILL_ANSWER + i * LEASE;
+        dibs_once_runner(o, &who, sizeof who);
+        assert_int_equal(who.left_ms, age < r.keep ? (r.keep - age) / DIBS__MS : 0);
+        still_pass(LEASE);
+    }
+    dibs_once_free(o);
+    r.keep = INT64_MAX;
+    store(KEY, &r);
+    assert_status(begin(&brief, &o), DIBS_ALREADY);
+    dibs_once_runner(o, &who, sizeof who);
+    assert_int_equal(who.left_ms, DIBS_FOREVER);
+    dibs_once_free(o);
+}
+
+/* Where the engine knows that the runner is dead. */
+static void a_runner_that_is_surely_dead_has_crashed(void **state)
+{
+    dibs__run_record r = theirs(DIBS__RUN_RUNNING);
+    dibs__cell_reply dead = {.verdict = DIBS__CELL_CONFLICT, .version = 7, .age = INT64_MAX, .left = LEASE};
+    dibs_once *o = NULL;
+    dibs_party who;
+
+    (void)state;
+    dead.data = dibs__record_encode(&r, &dead.size);
+    still_twist(a, (twist){.answer = &dead});
+    assert_status(begin(&brief, &o), DIBS_CRASHED);
+    dibs_once_runner(o, &who, sizeof who);
+    assert_int_equal(who.left_ms, 0);
+    assert_int_equal(who.fence, 7);
+    free(dead.data);
+    dibs_once_free(o);
+}
+
+static void what_is_no_record_is_an_error(void **state)
+{
+    const dibs__cell_reply rows[] = {
+        {.verdict = DIBS__CELL_CONFLICT, .version = 3, .data = (void *)(uintptr_t)"?", .size = 1},
+        {.verdict = DIBS__CELL_KIND},
+        {.verdict = DIBS__CELL_FENCED},
+        {.verdict = DIBS__CELL_ALREADY},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        dibs_once *o = (dibs_once *)1;
+        size_t tasks = a->keeper_tasks;
+        still_twist(a, (twist){.stopped = true, .answer = &rows[i]});
+        assert_status(begin(&brief, &o), DIBS_ENGINE_FAILED);
+        assert_null(o);
+        assert_non_null(strstr(err.message, "'" KEY "'"));
+        expect_nothing_left(tasks);
+    }
+}
+
+/* ---- Beginnings that were not heard of -------------------------------------------------------- */
+
+static void a_lost_answer_is_asked_for_again(void **state)
+{
+    int64_t sent = still_now();
+    dibs_once *o;
+
+    (void)state;
+    still_twist(a, untold);
+    still_twist(a, lost);
+    o = ours(&brief);
+    assert_int_equal(still_count(a), 3);
+    assert_string_equal(still_last(a, 0)->stamp, still_last(a, 2)->stamp);
+    assert_int_equal(atomic_load(&o->deadline), sent + LEASE - MARGIN); /* from the first on */
+    assert_false(o->maybe_there);
+    dibs_once_free(o);
+    assert_int_equal(stored_state(KEY), DIBS__RUN_ABANDONED);
+}
+
+static twist for_ever(twist t)
+{
+    t.always = true;
+    return t;
+}
+
+/* The keeper works until it has nothing to do, or until then. */
+static void serve_all(int64_t until)
+{
+    while (still_next(a) <= until)
+        still_serve_until(a, still_next(a));
+}
+
+/* What the keeper writes in the place of a beginning of which nobody was told. */
+static void expect_mark(const still_sent *s)
+{
+    dibs__run_record r;
+
+    assert_status(dibs__record_decode(s->data, s->command.size, &r, &err), DIBS_OK);
+    assert_int_equal(r.state, DIBS__RUN_FREE);
+    assert_int_equal(r.runs, 0);
+    assert_int_equal(r.fingerprint_size, 0);
+    assert_null(r.steps);
+    assert_true(s->notify && !s->command.alive && !s->command.fleeting);
+    assert_int_equal(s->command.lease, 0);
+    assert_int_equal(s->command.keep, DAY);
+}
+
+/* The whole time of the call goes without an answer. Then the keeper makes sure that nothing of it is there or can come. */
+static void a_beginning_without_an_answer_is_withdrawn(void **state)
+{
+    const struct {
+        twist on_the_way;
+        dibs__run_state before; /* 0: nothing */
+        int commands;           /* of the keeper, at first */
+        bool comes_back;
+        dibs__run_state after;
+    } rows[] = {
+        {untold, 0, 2, false, DIBS__RUN_FREE},
+        {lost, 0, 1, false, DIBS__RUN_FREE},
+        {lost, DIBS__RUN_FREE, 1, false, DIBS__RUN_FREE},
+        {lost, DIBS__RUN_DONE, 1, false, DIBS__RUN_DONE},
+        {lost, DIBS__RUN_FAILED, 1, false, DIBS__RUN_FAILED},
+        {lost, DIBS__RUN_RUNNING, 1, true, DIBS__RUN_RUNNING},
+        {lost, DIBS__RUN_ABANDONED, 1, true, DIBS__RUN_ABANDONED},
+    };
+    dibs_once_options o = brief;
+
+    (void)state;
+    o.fingerprint = "f";
+    o.fingerprint_size = 1;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        dibs__run_record r = theirs(rows[i].before);
+        size_t tasks = a->keeper_tasks;
+        int64_t left_at, give_up;
+        dibs_once *once = (dibs_once *)1;
+        int count;
+        store(KEY, NULL);
+        if (rows[i].before)
+            store(KEY, &r);
+        still_twist(a, for_ever(rows[i].on_the_way));
+        assert_status(begin(&o, &once), DIBS_UNKNOWN);
+        assert_null(once);
+        left_at = still_next(a);
+        assert_int_equal(left_at, still_now());
+        assert_int_equal(a->keeper_tasks, tasks + 1);
+        still_heal(a);
+        count = still_count(a);
+        assert_true(still_serve(a));
+        assert_int_equal(still_count(a), count + rows[i].commands);
+        assert_int_equal(still_last(a, rows[i].commands - 1)->command.version, 0);
+        expect_mark(still_last(a, 0));
+        assert_int_equal(stored_state(KEY), rows[i].after);
+        if (rows[i].comes_back) {
+            give_up = left_at + LEASE + 60 * DIBS__SECOND;
+            assert_int_equal(still_next(a), left_at + STILL_ANSWER + DIBS__SECOND);
+            serve_all(give_up - 1);
+            assert_in_range(still_next(a), give_up, give_up + 2 * DIBS__SECOND);
+            serve_all(give_up + 2 * DIBS__SECOND);
+        }
+        expect_nothing_left(tasks);
+    }
+}
+
+/* No answer to that either: again after a while, and not for ever. */
+static void withdrawing_goes_on_until_it_is_answered(void **state)
+{
+    (void)state;
+    for (int forever = 0; forever < 2; forever++) {
+        size_t tasks = a->keeper_tasks;
+        int64_t give_up;
+        dibs_once *o;
+        still_twist(a, for_ever(lost));
+        assert_status(begin(&brief, &o), DIBS_UNKNOWN);
+        give_up = still_now() + LEASE + 60 * DIBS__SECOND;
+        assert_true(still_serve(a));
+        assert_int_equal(still_next(a), still_now() + 200 * DIBS__MS);
+        if (!forever)
+            still_heal(a);
+        serve_all(forever ? give_up + 20 * DIBS__SECOND : still_next(a));
+        expect_nothing_left(tasks);
+        assert_int_equal(still_now() >= give_up, forever);
+        still_heal(a);
+        assert_int_equal(stored_state(KEY), DIBS__RUN_FREE);
+    }
+}
+
+/* What the repeat is told says nothing about the first request. */
+static void a_repeat_that_is_refused_leaves_the_doubt(void **state)
+{
+    size_t tasks = a->keeper_tasks;
+    dibs_once *o;
+
+    (void)state;
+    still_twist(a, untold);
+    still_twist(a, (twist){.stopped = true, .status = DIBS_DENIED});
+    assert_status(begin(&brief, &o), DIBS_DENIED);
+    assert_int_equal(stored_state(KEY), DIBS__RUN_RUNNING);
+    assert_true(still_serve(a));
+    assert_int_equal(stored_state(KEY), DIBS__RUN_FREE);
+    expect_nothing_left(tasks);
+}
+
+static void what_was_surely_not_begun_is_not_withdrawn(void **state)
+{
+    size_t tasks = a->keeper_tasks;
+    dibs_once *o;
+
+    (void)state;
+    still_twist(a, (twist){.stopped = true, .status = DIBS_DENIED});
+    assert_status(begin(&brief, &o), DIBS_DENIED);
+    expect_nothing_left(tasks);
+    assert_int_equal(still_count(a), 1);
+}
+
+/* The answer came when the lease was over by our clock: nobody has run it, so it is begun once more. */
+static void an_answer_after_the_lease_begins_again(void **state)
+{
+    dibs_once_options o = {.lease_ms = 1000, .wait_ms = DIBS_NO_WAIT};
+    int64_t margin = 15 * DIBS__MS;
+    dibs_once *once;
+
+    (void)state;
+    still_twist(a, (twist){.takes = DIBS__SECOND - margin - STILL_ANSWER});
+    once = ours(&o);
+    assert_int_equal(still_count(a), 2);
+    assert_int_equal(sent_record(0).runs, 1);
+    assert_int_equal(still_last(a, 0)->command.version > 0, true);
+    assert_false(dibs_once_again(once));
+    assert_false(once->maybe_there);
+    dibs_once_free(once);
+    store(KEY, NULL);
+    still_twist(a, (twist){.takes = DIBS__SECOND - margin - STILL_ANSWER - 1});
+    once = ours(&o); /* the last moment at which it is ours */
+    assert_int_equal(still_count(a), 4);
+    dibs_once_free(once);
+}
+
+static void an_answer_after_the_call_is_withdrawn(void **state)
+{
+    dibs_once_options o = {.lease_ms = 1000, .wait_ms = DIBS_NO_WAIT};
+    size_t tasks = a->keeper_tasks;
+    dibs_once *once;
+
+    (void)state;
+    still_twist(a, (twist){.takes = a->request_span - STILL_ANSWER});
+    assert_status(begin(&o, &once), DIBS_UNAVAILABLE);
+    assert_non_null(strstr(err.message, "no answer in time"));
+    assert_null(once);
+    assert_true(still_serve(a));
+    assert_int_equal(stored_state(KEY), DIBS__RUN_FREE);
+    expect_nothing_left(tasks);
+    still_twist(a, (twist){.takes = a->request_span - STILL_ANSWER - 1}); /* in time */
+    once = ours(&o);
+    dibs_once_free(once);
+}
+
+/* The machine sleeps for an hour between any two looks at the clock. */
+static int64_t (*clock_as_it_is)(void *ctx);
+static int looks, leap_at;
+
+static int64_t leaping_clock(void *ctx)
+{
+    if (++looks == leap_at)
+        still_pass(3600 * DIBS__SECOND);
+    return clock_as_it_is(ctx);
+}
+
+static void a_machine_may_sleep_at_any_moment(void **state)
+{
+    static dibs__env env;
+    bool unavailable = false;
+
+    (void)state;
+    env = *a->env;
+    clock_as_it_is = env.boottime;
+    env.boottime = leaping_clock;
+    a->env = &env;
+    for (leap_at = 1; leap_at <= 12; leap_at++) {
+        dibs_once *o = NULL;
+        dibs_status status;
+        store(KEY, &(dibs__run_record){.state = DIBS__RUN_FREE});
+        looks = 0;
+        status = begin(&brief, &o);
+        looks = 1000; /* from here on it is awake */
+        if (status == DIBS_OK) {
+            assert_true(o->delivered);
+            assert_status(dibs_once_undo(o, NULL), DIBS_OK);
+            dibs_once_free(o);
+        } else {
+            assert_status(status, DIBS_UNAVAILABLE);
+            assert_null(o);
+            assert_non_null(strstr(err.message, KEY));
+            unavailable = true;
+        }
+        while (still_serve(a))
+            continue;
+        assert_int_equal(stored_state(KEY), DIBS__RUN_FREE);
+        assert_null(a->onces);
+    }
+    assert_true(unavailable);
+    a->env = b->env;
+}
+
+/* ---- Take-overs ------------------------------------------------------------------------------- */
+
+/* A run of "them" that reached one step, and died. */
+static void leave_a_crash(const char *fingerprint, int64_t keep)
+{
+    dibs__run_record r = theirs(DIBS__RUN_ABANDONED);
+
+    r.has_result = false;
+    r.fingerprint = fingerprint;
+    r.fingerprint_size = fingerprint ? strlen(fingerprint) : 0;
+    r.steps = dibs__step_new("one", "1", 1);
+    store_for(KEY, &r, keep);
+    dibs__steps_free(r.steps);
+}
+
+/* It is there again, as that of "them", with these steps; what is left of it. */
+static int64_t expect_the_crash(const char *who, const char *fingerprint, int steps)
+{
+    dibs__run_record r = stored(KEY);
+    const still_sent *s = still_last(b, 0);
+    int n = 0;
+
+    assert_int_equal(s->command.op, DIBS__CELL_READ);
+    assert_int_equal(r.state, DIBS__RUN_ABANDONED);
+    assert_string_equal(r.owner, "them");
+    assert_string_equal(r.crashed, who);
+    assert_int_equal(r.runs, 3);
+    assert_int_equal(r.fingerprint_size, fingerprint ? strlen(fingerprint) : 0);
+    if (fingerprint)
+        assert_memory_equal(r.fingerprint, fingerprint, r.fingerprint_size);
+    for (const dibs__step *step = r.steps; step; step = step->next)
+        n++;
+    assert_int_equal(n, steps);
+    dibs__steps_free(r.steps);
+    return still_last(a, 0)->command.keep;
+}
+
+/* Undone, the crash is there again for the rest of its time; the steps of both are with it. */
+static void an_undone_rerun_leaves_the_crash(void **state)
+{
+    static const int64_t keeps[] = {0, 100 * DIBS__SECOND};
+    dibs_once_options o = rerun;
+
+    (void)state;
+    o.fingerprint = "f";
+    o.fingerprint_size = 1;
+    for (int i = 0; i < 4; i++) {
+        dibs_once *once;
+        uint64_t version;
+        int64_t stored_at = still_now() + STILL_ANSWER;
+        leave_a_crash("f", keeps[i % 2]);
+        once = ours(&o);
+        assert_true(dibs_once_again(once));
+        assert_string_equal(dibs_once_step_data(once, "one", NULL), "1");
+        version = still_last(a, 0)->command.version;
+        if (i >= 2)
+            assert_status(dibs_once_step(once, "two", "2", 1, NULL), DIBS_OK);
+        still_pass(DIBS__SECOND);
+        assert_status(dibs_once_undo(once, NULL), DIBS_OK);
+        assert_int_equal(sent_record(0).fence, version);
+        assert_string_equal(sent_record(0).attempt, once->mine.attempt);
+        dibs_once_free(once);
+        expect_the_crash("theirs-1", "f", i < 2 ? 1 : 2);
+        /* counted from before the look, so not longer than it had */
+        if (i % 2)
+            assert_in_range(still_last(a, 0)->at + still_last(a, 0)->command.keep,
+                            stored_at + keeps[1] - 2 * STILL_ANSWER, stored_at + keeps[1]);
+        else
+            assert_int_equal(still_last(a, 0)->command.keep, 0);
+    }
+}
+
+/* The crash would have ended in the meantime: nothing is put back. */
+static void a_crash_that_has_ended_is_not_put_back(void **state)
+{
+    (void)state;
+    for (int late = 0; late < 2; late++) {
+        int64_t end;
+        dibs_once *o;
+        leave_a_crash(NULL, 2 * DIBS__SECOND);
+        o = ours(&rerun);
+        end = o->before_until;
+        still_pass(end - still_now() - !late);
+        assert_status(dibs_once_undo(o, NULL), DIBS_OK);
+        dibs_once_free(o);
+        assert_int_equal(sent_record(0).state, late ? DIBS__RUN_FREE : DIBS__RUN_ABANDONED);
+        if (!late)
+            assert_int_equal(still_last(a, 0)->command.keep, 1);
+        store(KEY, NULL);
+    }
+}
+
+/* Who put it back is told whose crash it is, also of the next one. */
+static void a_crash_stays_that_of_the_first(void **state)
+{
+    dibs__run_record r;
+
+    (void)state;
+    leave_a_crash(NULL, 0);
+    for (int i = 0; i < 2; i++) {
+        dibs_once *o = ours(&rerun);
+        assert_status(dibs_once_undo(o, NULL), DIBS_OK);
+        dibs_once_free(o);
+    }
+    r = stored(KEY);
+    assert_string_equal(r.crashed, "theirs-1");
+    dibs__steps_free(r.steps);
+}
+
+/* The same when the take-over gets no answer, and the keeper withdraws it. */
+static void a_take_over_without_an_answer_leaves_the_crash(void **state)
+{
+    const twist ways[] = {untold, lost};
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        size_t tasks = a->keeper_tasks;
+        dibs_once *o;
+        leave_a_crash(NULL, 0);
+        if (i < 2) { /* at once */
+            still_twist(a, (twist){0});
+            still_twist(a, for_ever(ways[i % 2]));
+            assert_status(begin(&rerun, &o), DIBS_UNKNOWN);
+            assert_null(o);
+        } else { /* the caller decides */
+            assert_status(begin(&brief, &o), DIBS_CRASHED);
+            still_twist(a, for_ever(ways[i % 2]));
+            assert_status(dibs_once_rerun(o, &err), DIBS_UNKNOWN);
+            dibs_once_free(o);
+        }
+        still_heal(a);
+        assert_true(still_serve(a));
+        expect_the_crash(i % 2 ? "theirs-1" : "theirs-1", NULL, 1);
+        expect_nothing_left(tasks);
+    }
+}
+
+/* What was to be taken over is gone when the command comes: it is the first. */
+static void delete_it(void)
+{
+    store(KEY, NULL);
+}
+
+static void a_take_over_of_nothing_is_the_first(void **state)
+{
+    dibs_once *o;
+
+    (void)state;
+    leave_a_crash(NULL, 0);
+    still_twist(a, (twist){0});
+    still_twist(a, (twist){.before = delete_it});
+    o = ours(&rerun);
+    assert_int_equal(still_count(a), 3);
+    assert_int_equal(still_last(a, 0)->command.version, 0);
+    assert_int_equal(sent_record(0).runs, 1);
+    assert_false(dibs_once_again(o));
+    assert_null(dibs_once_step_data(o, "one", NULL));
+    assert_status(dibs_once_undo(o, NULL), DIBS_OK);
+    assert_int_equal(sent_record(0).state, DIBS__RUN_FREE);
+    dibs_once_free(o);
+}
+
+static void finish_it(void)
+{
+    dibs__run_record r = theirs(DIBS__RUN_DONE);
+
+    store(KEY, &r);
+}
+
+static void a_take_over_that_came_too_late_is_told_so(void **state)
+{
+    dibs_once *o;
+
+    (void)state;
+    leave_a_crash(NULL, 0);
+    still_twist(a, (twist){0});
+    still_twist(a, (twist){.before = finish_it});
+    assert_status(begin(&rerun, &o), DIBS_ALREADY);
+    assert_string_equal(dibs_once_result(o, NULL), "paid");
+    dibs_once_free(o);
+}
+
+static void only_a_crash_is_rerun(void **state)
+{
+    static const dibs__run_state states[] = {DIBS__RUN_DONE, DIBS__RUN_RUNNING, DIBS__RUN_ABANDONED};
+    dibs_once *o;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        dibs__run_record r = theirs(states[i]);
+        store(KEY, &r);
+        begin(&brief, &o);
+        assert_status(dibs_once_rerun(o, &err), i < 2 ? DIBS_INVALID : DIBS_OK);
+        if (i < 2)
+            assert_non_null(strstr(err.message, "nothing to rerun"));
+        else
+            assert_status(dibs_once_rerun(o, &err), DIBS_INVALID); /* it is ours */
+        dibs_once_free(o);
+    }
+}
+
+/* Not answered, it may be asked for again: by waiting, which finds that nobody runs it. */
+static void a_rerun_without_an_answer_can_be_asked_again(void **state)
+{
+    dibs_once *o;
+
+    (void)state;
+    leave_a_crash(NULL, 0);
+    assert_status(begin(&brief, &o), DIBS_CRASHED);
+    still_twist(a, for_ever(lost));
+    assert_status(dibs_once_rerun(o, &err), DIBS_UNKNOWN);
+    still_heal(a);
+    assert_status(dibs_once_wait(o, DIBS_NO_WAIT, &err), DIBS_CRASHED);
+    assert_status(dibs_once_rerun(o, &err), DIBS_OK);
+    dibs_once_free(o);
+}
+
+/* ---- Waiting --------------------------------------------------------------------------------- */
+
+static dibs_once_options waiting(int64_t wait_ms)
+{
+    dibs_once_options o = brief;
+
+    o.wait_ms = wait_ms;
+    return o;
+}
+
+static void a_wait_looks_again_at_growing_intervals(void **state)
+{
+    static const int64_t pauses[] = {10, 20, 40, 80, 160, 250, 250, 250};
+    dibs__run_record r = theirs(DIBS__RUN_RUNNING);
+    dibs_once_options o = waiting(3000);
+    dibs_once *once;
+    int64_t asked;
+
+    (void)state;
+    store(KEY, &r);
+    asked = still_now();
+    assert_status(begin(&o, &once), DIBS_RUNNING);
+    assert_int_equal(still_now(), asked + 3 * DIBS__SECOND + STILL_ANSWER);
+    for (int i = 0; i < 8; i++) {
+        const still_sent *earlier = still_last(a, still_count(a) - 1 - i), *later = still_last(a, still_count(a) - 2 - i);
+        assert_int_equal(later->at - earlier->at, pauses[i] * DIBS__MS + STILL_ANSWER);
+        assert_int_equal(earlier->command.version, 0);
+        assert_int_equal(earlier->until, dibs__sooner(earlier->at + a->request_span, asked + 3 * DIBS__SECOND + DIBS__GRACE));
+    }
+    dibs_once_free(once);
+}
+
+static void a_wait_ends_with_the_run(void **state)
+{
+    static const int64_t waits[] = {DIBS_FOREVER, 0, 4000};
+    dibs__run_record r = theirs(DIBS__RUN_RUNNING);
+
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        dibs_once_options o = waiting(i < 3 ? waits[i] : DIBS_NO_WAIT);
+        dibs_once *once;
+        int64_t end;
+        store(KEY, &r);
+        end = still_now() + 2 * DIBS__SECOND;
+        still_at(end, finish_it);
+        if (i < 3) {
+            assert_status(begin(&o, &once), DIBS_ALREADY);
+        } else {
+            assert_status(begin(&o, &once), DIBS_RUNNING);
+            assert_status(dibs_once_wait(once, DIBS_NO_WAIT, &err), DIBS_RUNNING);
+            assert_status(dibs_once_wait(once, waits[i - 3], &err), DIBS_ALREADY);
+            assert_status(dibs_once_wait(once, waits[i - 3], &err), DIBS_ALREADY); /* without a look */
+        }
+        assert_string_equal(dibs_once_result(once, NULL), "paid");
+        assert_in_range(still_now(), end, end + 260 * DIBS__MS);
+        dibs_once_free(once);
+    }
+}
+
+static void free_it(void)
+{
+    dibs__run_record r = theirs(DIBS__RUN_FREE);
+
+    store(KEY, &r);
+}
+
+static void who_waits_may_have_its_turn(void **state)
+{
+    dibs__run_record r = theirs(DIBS__RUN_RUNNING);
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        dibs_once_options o = waiting(i ? DIBS_NO_WAIT : DIBS_FOREVER);
+        dibs_once *once;
+        store(KEY, &r);
+        still_at(still_now() + DIBS__SECOND, free_it);
+        assert_status(begin(&o, &once), i ? DIBS_RUNNING : DIBS_OK);
+        if (i)
+            assert_status(dibs_once_wait(once, DIBS_FOREVER, &err), DIBS_OK);
+        assert_true(dibs_once_held(once) && once->delivered);
+        assert_false(dibs_once_again(once));
+        assert_status(dibs_once_wait(once, 0, &err), DIBS_INVALID);
+        assert_non_null(strstr(err.message, "no run in progress"));
+        dibs_once_free(once);
+        store(KEY, NULL);
+    }
+}
+
+/* It is looked at when the runner counts as dead, and not later. */
+static void a_wait_ends_when_the_runner_is_dead(void **state)
+{
+    dibs__run_record r = theirs(DIBS__RUN_RUNNING);
+    dibs_once_options o = waiting(DIBS_FOREVER);
+    dibs_once *once;
+    int64_t dead;
+
+    (void)state;
+    store(KEY, &r);
+    dead = still_now() - STILL_ANSWER + LEASE;
+    assert_status(begin(&o, &once), DIBS_CRASHED);
+    assert_int_equal(still_last(a, 0)->at, dead);
+    dibs_once_free(once);
+}
+
+/* Its lease is for ever, or over by its age and not by its state: the next look is not at once. */
+static void an_odd_lease_does_not_spin(void **state)
+{
+    dibs__run_record r = theirs(DIBS__RUN_RUNNING);
+    dibs_once_options o = waiting(2000);
+    dibs_once *once;
+    int count;
+
+    (void)state;
+    r.lease = INT64_MAX;
+    store(KEY, &r);
+    assert_status(begin(&o, &once), DIBS_RUNNING);
+    count = still_count(a);
+    assert_in_range(count, 5, 14);
+    dibs_once_free(once);
+}
+
+/* An engine that does not answer for a while does not end the wait. */
+static void a_wait_outlasts_an_outage(void **state)
+{
+    dibs__run_record r = theirs(DIBS__RUN_RUNNING);
+    dibs_once_options o = waiting(DIBS_FOREVER);
+    dibs_once *once;
+
+    (void)state;
+    store(KEY, &r);
+    still_twist(a, (twist){0});
+    for (int i = 0; i < 5; i++)
+        still_twist(a, (twist){.stopped = true, .status = DIBS_UNAVAILABLE, .then = i == 4 ? finish_it : NULL});
+    assert_status(begin(&o, &once), DIBS_ALREADY);
+    assert_int_equal(still_count(a), 7);
+    assert_int_equal(still_slept(), (10 + 20 + 40 + 80 + 160 + 250) * DIBS__MS);
+    dibs_once_free(once);
+    store(KEY, &r);
+    still_twist(a, (twist){0});
+    still_twist(a, (twist){.stopped = true, .status = DIBS_DENIED});
+    assert_status(begin(&o, &once), DIBS_DENIED);
+    assert_null(once);
+}
+
+static void cancel_it(void)
+{
+    dibs_cancel(a, NULL);
+}
+
+static void a_wait_can_be_cancelled(void **state)
+{
+    dibs__run_record r = theirs(DIBS__RUN_RUNNING);
+    dibs_once_options o = waiting(DIBS_FOREVER);
+    dibs_once *once = (dibs_once *)1;
+    int64_t when;
+
+    (void)state;
+    store(KEY, &r);
+    cancel_it(); /* before it began */
+    when = still_now() + DIBS__SECOND;
+    still_at(when, cancel_it);
+    assert_status(begin(&o, &once), DIBS_CANCELLED);
+    assert_null(once);
+    assert_non_null(strstr(err.message, "'" KEY "'"));
+    assert_in_range(still_now(), when, when + 250 * DIBS__MS);
+}
+
+/* Where the engine tells of changes, the wait does not sleep between two looks. */
+static struct {
+    int calls;
+    uint64_t version;
+    dibs__deadline until;
+} watched;
+
+static dibs_status watch(dibs__engine *e, const char *key, uint64_t version, dibs__deadline until,
+                         void **out, dibs_error *error)
+{
+    (void)out;
+    (void)error;
+    watched.calls++;
+    watched.version = version;
+    watched.until = until;
+    still_pass(100 * DIBS__MS);
+    e->sink->changed(e->sink, dibs__hash(key));
+    return DIBS_OK;
+}
+
+static void a_wait_is_woken_by_the_engine(void **state)
+{
+    dibs__run_record r = theirs(DIBS__RUN_RUNNING);
+    dibs_once_options o = waiting(DIBS_FOREVER);
+    dibs_once *once;
+    int64_t began;
+
+    (void)state;
+    memset(&watched, 0, sizeof watched);
+    ((dibs__engine_class *)(uintptr_t)a->class)->watch = watch;
+    store(KEY, &r);
+    began = still_now();
+    still_at(began + 95 * DIBS__MS, finish_it);
+    assert_status(begin(&o, &once), DIBS_ALREADY);
+    assert_int_equal(still_slept(), 0);
+    assert_int_equal(watched.calls, 1);
+    assert_int_equal(watched.until, began + STILL_ANSWER + DIBS__SECOND); /* a slice */
+    dibs_once_free(once);
+    r.lease = DIBS__SECOND / 2;
+    store(KEY, &r);
+    began = still_now();
+    assert_status(begin(&o, &once), DIBS_CRASHED);
+    assert_int_equal(watched.until, began - STILL_ANSWER + r.lease);
+    assert_int_equal(watched.version, once->version);
+    dibs_once_free(once);
+}
+
+/* ---- Renewing -------------------------------------------------------------------------------- */
+
+static void a_renewal_is_a_new_lease(void **state)
+{
+    dibs_once *o = ours(&brief);
+    uint64_t version = o->version;
+    int64_t sent;
+
+    (void)state;
+    assert_status(dibs_once_step(o, "s", "1", 1, NULL), DIBS_OK);
+    assert_true(o->version > version);
+    version = o->version;
+    sent = o->renew.due.key;
+    still_pass(sent - still_now());
+    assert_true(still_serve(a));
+    assert_int_equal(still_last(a, 0)->at, sent);
+    assert_int_equal(still_last(a, 0)->command.op, DIBS__CELL_SWAP);
+    assert_int_equal(still_last(a, 0)->command.version, version);
+    assert_int_equal(still_last(a, 0)->command.lease, LEASE);
+    assert_int_equal(still_last(a, 0)->command.keep, DAY + LEASE);
+    assert_true(still_last(a, 0)->command.alive && still_last(a, 0)->command.fleeting);
+    assert_false(still_last(a, 0)->notify);
+    assert_int_equal(sent_record(0).state, DIBS__RUN_RUNNING);
+    assert_true(o->version > version);
+    assert_int_equal(atomic_load(&o->deadline), sent + LEASE - MARGIN);
+    assert_int_equal(o->renew.due.key, sent + (LEASE - MARGIN) / 3);
+    assert_int_equal(o->end.due.key, sent + LEASE - MARGIN);
+    assert_int_equal(a->stats.renewals, 1);
+    assert_false(o->busy);
+    still_serve_until(a, still_now() + 10 * LEASE);
+    assert_true(dibs_once_held(o));
+    dibs_once_free(o);
+}
+
+/* Without an answer it is repeated after a twelfth of the lease; or a second, where that is longer, or 10 ms. */
+static void a_renewal_without_an_answer_is_repeated(void **state)
+{
+    static const int64_t leases[] = {6000, 60000, 60}, pauses[] = {500, 1000, 10};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        dibs_once *o = ours(&(dibs_once_options){.lease_ms = leases[i]});
+        int64_t due = o->renew.due.key, deadline = atomic_load(&o->deadline);
+        a->stats.renewal_failures = 0;
+        still_twist(a, (twist){.stopped = true, .status = DIBS_UNAVAILABLE});
+        still_pass(due - still_now());
+        assert_true(still_serve(a));
+        assert_int_equal(o->renew.due.key, due + STILL_ANSWER + pauses[i] * DIBS__MS);
+        assert_int_equal(a->stats.renewal_failures, 1);
+        assert_int_equal(a->stats.renewals, 0);
+        assert_true(o->silent);
+        assert_non_null(strstr(line, "renewing the run of 'k' failed"));
+        assert_int_equal(atomic_load(&o->deadline), deadline);
+        still_serve_until(a, o->renew.due.key);
+        assert_false(o->silent);
+        assert_true(atomic_load(&o->deadline) > deadline);
+        a->stats.renewals = 0;
+        assert_status(dibs_once_undo(o, NULL), DIBS_OK);
+        dibs_once_free(o);
+    }
+}
+
+/* How a run is lost, and what is said of it. */
+static void take_it(void)
+{
+    dibs__run_record r = theirs(DIBS__RUN_RUNNING);
+
+    store(KEY, &r);
+}
+
+static void garble_it(void)
+{
+    static const dibs__run_record none;
+    char cell[DIBS__CELL_KEY_SIZE], stamp[DIBS__STAMP_SIZE];
+    dibs__cell_command c = {.op = DIBS__CELL_SWAP, .version = DIBS__CELL_ANY, .data = "?", .size = 1, .stamp = stamp};
+    dibs__cell_reply reply;
+
+    (void)none;
+    dibs__key(DIBS__KEY_ONCE, "", KEY, cell);
+    dibs__stamp(b, stamp);
+    assert_status(dibs__cell_do(b, cell, &c, false, DIBS__NEVER, &reply, NULL, NULL), DIBS_OK);
+    free(reply.data);
+}
+
+static int losses;
+
+static void on_lost(void *data, dibs_once *o)
+{
+    assert_ptr_equal(data, &losses);
+    assert_false(dibs_once_held(o));
+    assert_int_equal(dibs_once_remaining_ms(o), 0);
+    losses++;
+}
+
+static void a_loss_is_told_once(void **state)
+{
+    const struct {
+        twist renewal;
+        bool always;
+        void (*deed)(void);
+        const char *says;
+        bool at_the_deadline;
+    } rows[] = {
+        {{0}, false, take_it, "another has taken it over, or its record is gone", false},
+        {{0}, false, finish_it, "another has taken it over, or its record is gone", false},
+        {{0}, false, delete_it, "another has taken it over, or its record is gone", false},
+        {{0}, false, garble_it, "another has taken it over, or its record is gone", false},
+        {{.stopped = true, .status = DIBS_UNAVAILABLE}, true, NULL, "the engine did not answer until its lease was over", true},
+        {{.takes = LEASE}, false, NULL, "the renewal came too late", false},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < 2 * COUNT(rows); i++) {
+        bool by_callback = i % 2;
+        dibs_once_options o = brief;
+        dibs_once *once;
+        dibs_outcome out;
+        int64_t deadline;
+        losses = 0;
+        o.data = &losses;
+        o.on_lost = by_callback ? on_lost : NULL;
+        o.on_crash = DIBS_CRASH_RERUN;
+        store(KEY, NULL);
+        once = ours(&o);
+        deadline = atomic_load(&once->deadline);
+        if (rows[i / 2].deed)
+            rows[i / 2].deed();
+        still_twist(a, rows[i / 2].always ? for_ever(rows[i / 2].renewal) : rows[i / 2].renewal);
+        assert_false(dibs_take(a, &out));
+        still_serve_until(a, deadline - 1);
+        assert_int_equal(once->phase == DIBS__ONCE_LOST, !rows[i / 2].at_the_deadline);
+        still_serve_until(a, deadline);
+        assert_int_equal(once->phase, DIBS__ONCE_LOST);
+        assert_non_null(strstr(line, rows[i / 2].says));
+        assert_non_null(strstr(line, "lost the run of 'k'"));
+        assert_int_equal(losses, by_callback);
+        assert_int_equal(dibs_take(a, &out), !by_callback);
+        if (!by_callback) {
+            assert_int_equal(out.op, DIBS_OP_LOST);
+            assert_ptr_equal(out.once, once);
+            assert_ptr_equal(out.user, &losses);
+            assert_status(out.err.status, DIBS_LOST);
+            assert_string_equal(out.err.message, "'k': the run was lost");
+            assert_false(dibs_take(a, &out));
+        }
+        assert_int_equal(once->refs, 1);
+        assert_false(dibs_once_held(once));
+        assert_int_equal(still_next(a), DIBS__NEVER);
+        still_heal(a);
+        dibs_once_free(once);
+    }
+}
+
+static void a_lease_that_nobody_renewed_has_expired(void **state)
+{
+    dibs_once *o = ours(&brief);
+
+    (void)state;
+    still_pass(LEASE);
+    assert_true(still_serve(a));
+    assert_non_null(strstr(line, "its lease expired"));
+    assert_int_equal(o->phase, DIBS__ONCE_LOST);
+    dibs_once_free(o);
+    assert_false(dibs_take(a, &(dibs_outcome){0})); /* it is not told of what is freed */
+}
+
+/* While the user's command is on its way, the renewal waits. */
+static bool served_meanwhile;
+
+static void serve_meanwhile(void)
+{
+    still_pass(a->onces->renew.due.key - still_now());
+    served_meanwhile = still_serve(a);
+    assert_int_equal(a->onces->renew.due.key, still_now() + 20 * DIBS__MS);
+}
+
+static void a_renewal_waits_for_the_users_command(void **state)
+{
+    dibs_once *o = ours(&brief);
+    int count = still_count(a);
+
+    (void)state;
+    served_meanwhile = false;
+    still_twist(a, (twist){.before = serve_meanwhile});
+    assert_status(dibs_once_step(o, "s", NULL, 0, NULL), DIBS_OK);
+    assert_true(served_meanwhile);
+    assert_int_equal(still_count(a), count + 1);
+    dibs_once_free(o);
+}
+
+/* The answer to the renewal comes when the user has ended the run. */
+static dibs_once *the_run;
+
+static void end_it(void)
+{
+    pthread_mutex_lock(&a->mutex);
+    dibs__run_retire(the_run, DIBS__ONCE_OVER);
+    pthread_mutex_unlock(&a->mutex);
+}
+
+static void a_renewal_of_what_is_over_changes_nothing(void **state)
+{
+    dibs_once *o = the_run = ours(&brief);
+
+    (void)state;
+    still_twist(a, (twist){.then = end_it});
+    still_pass(o->renew.due.key - still_now());
+    assert_true(still_serve(a));
+    assert_int_equal(o->phase, DIBS__ONCE_OVER);
+    assert_int_equal(still_next(a), DIBS__NEVER);
+    assert_int_equal(a->stats.renewals, 0);
+    dibs_once_free(o);
+}
+
+/* ---- Ends ------------------------------------------------------------------------------------ */
+
+typedef enum deed { FINISH, FAIL, UNDO, ABANDON, STEP, RENEW } deed;
+
+static dibs_status act(deed what, dibs_once *o)
+{
+    memset(&err, 0, sizeof err);
+    switch (what) {
+    case FINISH:
+        return dibs_once_finish(o, "r\0s", 3, 7, &err);
+    case FAIL:
+        return dibs_once_fail(o, "no", 2, -7, &err);
+    case UNDO:
+        return dibs_once_undo(o, &err);
+    case ABANDON:
+        return dibs_once_abandon(o, &err);
+    case STEP:
+        return dibs_once_step(o, "s", "2", 1, &err);
+    case RENEW:
+        still_pass(o->renew.due.key - still_now());
+        assert_true(still_serve(a));
+        return o->phase == DIBS__ONCE_OURS ? DIBS_OK : DIBS_LOST;
+    }
+    return DIBS_INVALID;
+}
+
+static void an_end_is_one_command(void **state)
+{
+    static const struct {
+        deed what;
+        dibs__run_state state;
+        const char *result;
+        size_t size;
+        int code;
+        int64_t keep;
+        int steps;
+    } rows[] = {
+        {FINISH, DIBS__RUN_DONE, "r\0s", 3, 7, DAY, 0},
+        {FAIL, DIBS__RUN_FAILED, "no", 2, -7, DAY, 0},
+        {UNDO, DIBS__RUN_FREE, NULL, 0, 0, DAY, 0},
+        {ABANDON, DIBS__RUN_ABANDONED, NULL, 0, 0, DAY, 1},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        dibs_once *o = ours(&brief);
+        int n = 0, count;
+        uint64_t version;
+        dibs__run_record r;
+        const still_sent *s;
+        int64_t sent;
+        assert_status(dibs_once_step(o, "s", "1", 1, NULL), DIBS_OK);
+        version = o->version;
+        count = still_count(a);
+        sent = still_now();
+        assert_status(act(rows[i].what, o), DIBS_OK);
+        assert_int_equal(still_count(a), count + 1);
+        s = still_last(a, 0);
+        assert_int_equal(s->command.version, version);
+        assert_int_equal(s->command.keep, rows[i].keep);
+        assert_int_equal(s->command.lease, 0);
+        assert_true(s->notify && !s->command.alive && !s->command.fleeting);
+        assert_int_equal(s->until, sent + a->request_span);
+        r = stored(KEY);
+        assert_int_equal(r.state, rows[i].state);
+        assert_int_equal(r.code, rows[i].code);
+        assert_int_equal(r.has_result, rows[i].result != NULL);
+        assert_int_equal(r.result_size, rows[i].size);
+        if (rows[i].result)
+            assert_memory_equal(r.result, rows[i].result, rows[i].size);
+        for (const dibs__step *step = r.steps; step; step = step->next)
+            n++;
+        assert_int_equal(n, rows[i].steps);
+        dibs__steps_free(r.steps);
+        assert_false(dibs_once_held(o));
+        assert_int_equal(o->phase, DIBS__ONCE_OVER);
+        assert_int_equal(still_next(a), DIBS__NEVER);
+        for (int what = FINISH; what <= STEP; what++) {
+            assert_status(act((deed)what, o), DIBS_INVALID);
+            assert_non_null(strstr(err.message, "ended already"));
+        }
+        assert_status(dibs_once_wait(o, 0, &err), DIBS_INVALID);
+        assert_int_equal(still_count(a), count + 1);
+        dibs_once_free(o);
+        assert_int_equal(still_count(a), count + 1);
+        store(KEY, NULL);
+    }
+}
+
+static void a_result_may_be_nothing_or_empty(void **state)
+{
+    static const char *const results[] = {NULL, "", "x"};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        dibs_once *o = ours(&brief);
+        size_t size = 99;
+        assert_status(dibs_once_finish(o, NULL, 1, 0, &err), DIBS_INVALID);
+        assert_status(dibs_once_finish(o, results[i], i == 2, 0, &err), DIBS_OK);
+        dibs_once_free(o);
+        assert_status(begin(&brief, &o), DIBS_ALREADY);
+        assert_int_equal(dibs_once_result(o, &size) != NULL, i > 0);
+        assert_int_equal(size, i == 2);
+        dibs_once_free(o);
+        store(KEY, NULL);
+    }
+}
+
+/* What our command finds instead of what it named, when that is of our own doing: the answers of earlier commands were
+ * lost. And when it is not. */
+static void what_is_found_there_decides(void **state)
+{
+    static const struct {
+        deed what;
+        dibs__run_state there;
+        dibs_status status;
+        dibs__run_state after;
+        dibs__once_phase phase;
+        int commands;
+    } rows[] = {
+        {FINISH, R, DIBS_OK, D, DIBS__ONCE_OVER, 2},
+        {FINISH, D, DIBS_OK, D, DIBS__ONCE_OVER, 1},
+        {FINISH, F, DIBS_OK, D, DIBS__ONCE_OVER, 2},
+        {FINISH, A, DIBS_OK, D, DIBS__ONCE_OVER, 2},
+        {FINISH, N, DIBS_LOST, N, DIBS__ONCE_LOST, 1},
+        {FAIL, R, DIBS_OK, F, DIBS__ONCE_OVER, 2},
+        {FAIL, F, DIBS_OK, F, DIBS__ONCE_OVER, 1},
+        {FAIL, D, DIBS_OK, F, DIBS__ONCE_OVER, 2},
+        {FAIL, N, DIBS_LOST, N, DIBS__ONCE_LOST, 1},
+        {UNDO, R, DIBS_OK, N, DIBS__ONCE_OVER, 2},
+        {UNDO, N, DIBS_OK, N, DIBS__ONCE_OVER, 1},
+        {UNDO, D, DIBS_OK, N, DIBS__ONCE_OVER, 2},
+        {ABANDON, R, DIBS_OK, A, DIBS__ONCE_OVER, 2},
+        {ABANDON, D, DIBS_OK, D, DIBS__ONCE_OVER, 1},
+        {ABANDON, F, DIBS_OK, F, DIBS__ONCE_OVER, 1},
+        {ABANDON, A, DIBS_OK, A, DIBS__ONCE_OVER, 1},
+        {ABANDON, N, DIBS_OK, N, DIBS__ONCE_OVER, 1},
+        {STEP, R, DIBS_OK, R, DIBS__ONCE_OURS, 2},
+        {STEP, D, DIBS_LOST, D, DIBS__ONCE_LOST, 1},
+        {STEP, N, DIBS_LOST, N, DIBS__ONCE_LOST, 1},
+        {RENEW, R, DIBS_OK, R, DIBS__ONCE_OURS, 2},
+        {RENEW, D, DIBS_LOST, D, DIBS__ONCE_ENDED, 1},
+        {RENEW, A, DIBS_LOST, A, DIBS__ONCE_ENDED, 1},
+        {RENEW, N, DIBS_LOST, N, DIBS__ONCE_ENDED, 1},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < 2 * COUNT(rows); i++) {
+        bool taken = i % 2; /* the same of another's making */
+        dibs__run_record r = theirs(rows[i / 2].there);
+        dibs_once *o = ours(&brief);
+        dibs__once_phase lost_phase = DIBS__ONCE_LOST;
+        dibs_outcome out;
+        int count;
+        snprintf(r.attempt, sizeof r.attempt, "%s", taken ? "theirs-1" : o->mine.attempt);
+        snprintf(r.crashed, sizeof r.crashed, "%s", o->mine.attempt); /* only while it is withdrawn that counts */
+        store(KEY, &r);
+        count = still_count(a);
+        print_message("# row %zu%s\n", i / 2, taken ? ", of another" : "");
+        assert_status(act(rows[i / 2].what, o), taken ? DIBS_LOST : rows[i / 2].status);
+        assert_int_equal(still_count(a), count + (taken ? 1 : rows[i / 2].commands));
+        assert_int_equal(o->phase, taken ? lost_phase : rows[i / 2].phase);
+        assert_int_equal(stored_state(KEY), taken ? rows[i / 2].there : rows[i / 2].after);
+        if (rows[i / 2].what < RENEW && (taken || rows[i / 2].status == DIBS_LOST))
+            assert_non_null(strstr(err.message, "another run has taken over"));
+        assert_int_equal(o->unsettled, taken && (rows[i / 2].there == R || rows[i / 2].there == A));
+        while (dibs_take(a, &out))
+            continue;
+        dibs_once_free(o);
+        store(KEY, NULL);
+    }
+}
+
+static void delete_and_tell(void)
+{
+    delete_it();
+}
+
+static void what_is_gone_is_lost(void **state)
+{
+    (void)state;
+    for (int what = FINISH; what <= STEP; what++) {
+        dibs_once *o = ours(&brief);
+        delete_and_tell();
+        assert_status(act((deed)what, o), DIBS_LOST);
+        assert_int_equal(o->phase, DIBS__ONCE_LOST);
+        dibs_once_free(o);
+        assert_int_equal(stored_state(KEY), 0);
+    }
+}
+
+/* It is stale again and again, until the time is over. */
+static void touch_it(void)
+{
+    dibs__run_record r = stored(KEY);
+
+    store(KEY, &r);
+    dibs__steps_free(r.steps);
+}
+
+static void what_is_always_stale_is_unavailable(void **state)
+{
+    (void)state;
+    for (int what = FINISH; what <= STEP; what++) {
+        dibs_once *o = ours(&brief);
+        int64_t sent = still_now();
+        still_twist(a, (twist){.before = touch_it, .takes = DIBS__SECOND, .always = true});
+        assert_status(act((deed)what, o), DIBS_UNAVAILABLE);
+        assert_non_null(strstr(err.message, "no answer in time"));
+        assert_in_range(still_now(), sent + a->request_span, sent + a->request_span + 2 * DIBS__SECOND);
+        assert_int_equal(o->phase, DIBS__ONCE_OURS);
+        assert_false(o->busy);
+        still_heal(a);
+        assert_status(act((deed)what, o), DIBS_OK);
+        dibs_once_free(o);
+        store(KEY, NULL);
+    }
+}
+
+/* An end whose answer is lost is asked for again by its caller; nothing else ends it in between. */
+static void an_end_without_an_answer_can_be_repeated(void **state)
+{
+    static const dibs__run_state after[] = {DIBS__RUN_DONE, DIBS__RUN_FAILED, DIBS__RUN_FREE, DIBS__RUN_ABANDONED};
+    const twist ways[] = {untold, lost};
+
+    (void)state;
+    for (int what = FINISH; what <= ABANDON; what++)
+        for (int way = 0; way < 2; way++) {
+            dibs_once *o = ours(&brief);
+            still_twist(a, for_ever(ways[way]));
+            assert_status(act((deed)what, o), DIBS_UNKNOWN);
+            assert_int_equal(o->phase, DIBS__ONCE_OURS);
+            still_heal(a);
+            assert_int_equal(stored_state(KEY), way ? DIBS__RUN_RUNNING : after[what]);
+            assert_status(act((deed)what, o), DIBS_OK);
+            assert_int_equal(stored_state(KEY), after[what]);
+            dibs_once_free(o);
+            store(KEY, NULL);
+        }
+}
+
+/* By our clock it is lost; the engine says that nobody has taken over. */
+static void a_late_end_counts_and_a_late_step_does_not(void **state)
+{
+    (void)state;
+    for (int what = FINISH; what <= STEP; what++)
+        for (int told = 0; told < 2; told++) {
+            dibs_once *o = ours(&brief);
+            int count = still_count(a);
+            still_pass(LEASE);
+            while (told && still_serve(a))
+                continue;
+            assert_int_equal(o->phase, told ? DIBS__ONCE_LOST : DIBS__ONCE_OURS);
+            assert_status(act((deed)what, o), what == STEP ? DIBS_LOST : DIBS_OK);
+            assert_int_equal(still_count(a), count + (what == STEP ? 0 : 1));
+            if (what == STEP)
+                assert_string_equal(err.message, "'k': the run was lost");
+            dibs_once_free(o);
+            store(KEY, NULL);
+        }
+}
+
+static void a_closed_handle_ends_nothing(void **state)
+{
+    dibs_once *o = ours(&brief);
+
+    (void)state;
+    a->closing = true;
+    for (int what = FINISH; what <= STEP; what++)
+        assert_status(act((deed)what, o), DIBS_CANCELLED);
+    assert_status(dibs_once_begin(a, "new", NULL, &(dibs_once *){NULL}, &err), DIBS_CANCELLED);
+    a->closing = false;
+    assert_int_equal(a->users, 0);
+    assert_status(act(FINISH, o), DIBS_OK);
+    dibs_once_free(o);
+}
+
+/* ---- Steps ----------------------------------------------------------------------------------- */
+
+static void a_step_is_kept_and_is_a_sign_of_life(void **state)
+{
+    dibs_once *o = ours(&brief);
+    size_t size = 99;
+    int64_t sent;
+
+    (void)state;
+    assert_null(dibs_once_step_data(o, "s", &size));
+    assert_int_equal(size, 0);
+    assert_null(dibs_once_step_data(o, NULL, NULL));
+    still_pass(DIBS__SECOND);
+    sent = still_now();
+    assert_status(dibs_once_step(o, "s", "12", 2, NULL), DIBS_OK);
+    assert_false(still_last(a, 0)->notify || still_last(a, 0)->command.fleeting);
+    assert_true(still_last(a, 0)->command.alive);
+    assert_int_equal(atomic_load(&o->deadline), sent + LEASE - MARGIN);
+    assert_int_equal(o->renew.due.key, sent + (LEASE - MARGIN) / 3);
+    assert_string_equal(dibs_once_step_data(o, "s", &size), "12");
+    assert_int_equal(size, 2);
+    assert_status(dibs_once_step(o, "t", "", 0, NULL), DIBS_OK);
+    assert_status(dibs_once_step(o, "s", "345", 3, NULL), DIBS_OK);
+    assert_string_equal(dibs_once_step_data(o, "s", NULL), "345");
+    assert_string_equal(dibs_once_step_data(o, "t", &size), "");
+    assert_int_equal(size, 0);
+    assert_null(o->mine.steps->next->next);
+    assert_status(dibs_once_step(o, "", NULL, 0, NULL), DIBS_INVALID);
+    assert_status(dibs_once_step(o, "s", NULL, 1, NULL), DIBS_INVALID);
+    dibs_once_free(o);
+}
+
+/* The answer comes when the lease is over by our clock: the step is there, and the run is not ours again. */
+static void a_late_answer_to_a_step_is_no_lease(void **state)
+{
+    dibs_once *o = ours(&brief);
+    int64_t deadline = atomic_load(&o->deadline);
+
+    (void)state;
+    still_pass(deadline - still_now() - DIBS__SECOND);
+    still_twist(a, (twist){.takes = DIBS__SECOND});
+    assert_status(dibs_once_step(o, "s", "1", 1, NULL), DIBS_OK);
+    assert_string_equal(dibs_once_step_data(o, "s", NULL), "1");
+    assert_int_equal(atomic_load(&o->deadline), deadline);
+    assert_false(dibs_once_held(o));
+    dibs_once_free(o);
+}
+
+static void a_step_without_an_answer_is_not_kept(void **state)
+{
+    dibs_once *o = ours(&brief);
+
+    (void)state;
+    still_twist(a, for_ever(untold));
+    assert_status(dibs_once_step(o, "s", "1", 1, NULL), DIBS_UNKNOWN);
+    still_heal(a);
+    assert_null(dibs_once_step_data(o, "s", NULL));
+    assert_int_equal(o->phase, DIBS__ONCE_OURS);
+    assert_true(dibs_once_held(o));
+    dibs_once_free(o);
+}
+
+/* A step that finds another's run has the loss told, once. */
+static void a_step_can_find_that_the_run_is_lost(void **state)
+{
+    dibs_once *o = ours(&brief);
+    dibs_outcome out;
+
+    (void)state;
+    take_it();
+    assert_status(dibs_once_step(o, "s", "1", 1, NULL), DIBS_LOST);
+    assert_non_null(strstr(line, "another has taken it over, or its record is gone"));
+    assert_true(dibs_take(a, &out));
+    assert_status(dibs_once_step(o, "s", "1", 1, NULL), DIBS_LOST);
+    assert_false(dibs_take(a, &out));
+    assert_null(dibs_once_step_data(o, "s", NULL));
+    dibs_once_free(o);
+}
+
+/* Steps and results share the room, to the byte. */
+static void what_does_not_fit_is_refused(void **state)
+{
+    dibs__engine_class *class = (dibs__engine_class *)(uintptr_t)a->class;
+    char data[64] = {0};
+    dibs_once *o = ours(&brief);
+    int count = still_count(a);
+
+    (void)state;
+    class->can.value_max = 40;
+    assert_status(dibs_once_step(o, "s", data, 41, &err), DIBS_INVALID);
+    assert_status(dibs_once_step(o, "s", data, 32, &err), DIBS_INVALID); /* its name and 8 more */
+    assert_non_null(strstr(err.message, "at most 40"));
+    assert_int_equal(still_count(a), count);
+    assert_status(dibs_once_step(o, "s", data, 31, &err), DIBS_OK);
+    assert_status(dibs_once_step(o, "t", data, 0, &err), DIBS_INVALID);
+    assert_status(dibs_once_finish(o, data, 41, 0, &err), DIBS_INVALID);
+    assert_non_null(strstr(err.message, "'k': steps or result have 41 bytes"));
+    assert_false(o->busy);
+    assert_int_equal(a->users, 0);
+    assert_status(dibs_once_finish(o, data, 40, 0, &err), DIBS_OK);
+    dibs_once_free(o);
+}
+
+/* ---- Letting go ------------------------------------------------------------------------------ */
+
+/* Any of them is freed, in any order: the others stay in the list, and the handle ends them. */
+static void runs_are_freed_in_any_order(void **state)
+{
+    static const char *const keys[] = {"0", "1", "2"};
+    static const int orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(orders); i++)
+        for (int freed = 0; freed <= 3; freed++) {
+            dibs *d = still_open(NULL);
+            dibs_once *o[3];
+            for (int k = 0; k < 3; k++) {
+                assert_status(dibs_once_begin(d, keys[k], NULL, &o[k], NULL), DIBS_OK);
+                assert_ptr_equal(d->onces, o[k]);
+            }
+            for (int k = 0; k < freed; k++) {
+                size_t left = 0;
+                dibs_once_free(o[orders[i][k]]);
+                for (dibs_once *p = d->onces; p; p = p->next) {
+                    assert_ptr_equal(*p->at, p);
+                    left++;
+                }
+                assert_int_equal(left, 2 - k);
+                assert_int_equal(d->keeper_tasks, left);
+                assert_int_equal(stored_state(keys[orders[i][k]]), DIBS__RUN_ABANDONED);
+            }
+            still_close(d);
+            for (int k = 0; k < 3; k++) {
+                assert_int_equal(stored_state(keys[k]), DIBS__RUN_ABANDONED);
+                store(keys[k], NULL);
+            }
+        }
+}
+
+/* What is not ours costs no command. */
+static void who_only_looked_writes_nothing(void **state)
+{
+    static const dibs__run_state states[] = {DIBS__RUN_RUNNING, DIBS__RUN_DONE, DIBS__RUN_ABANDONED};
+
+    (void)state;
+    dibs_once_free(NULL);
+    for (int i = 0; i < 6; i++) {
+        dibs__run_record r = theirs(states[i % 3]);
+        dibs *d = i < 3 ? a : still_open(NULL);
+        dibs_once *o;
+        int count;
+        store(KEY, &r);
+        dibs_once_begin(d, KEY, &brief, &o, NULL);
+        count = still_count(d);
+        if (i < 3)
+            dibs_once_free(o);
+        assert_int_equal(still_count(d), count);
+        if (i >= 3)
+            still_close(d);
+        assert_int_equal(stored_state(KEY), states[i % 3]);
+    }
+}
+
+/* The handle is closed: runs are abandoned, what nobody was told of is withdrawn; within the time that is left. */
+static void a_closing_handle_ends_what_is_left(void **state)
+{
+    static const struct {
+        bool unheard, late;
+        int64_t takes;
+        dibs__run_state after;
+    } rows[] = {
+        {false, false, 0, DIBS__RUN_ABANDONED},
+        {true, false, 0, DIBS__RUN_FREE},
+        {false, true, 0, DIBS__RUN_RUNNING}, /* there is no time left */
+        {true, true, 0, DIBS__RUN_RUNNING},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        dibs *d = still_open(&(dibs_options){.request_ms = 1000});
+        dibs_once *o = NULL;
+        if (rows[i].unheard) {
+            twist t = for_ever(untold);
+            still_twist(d, t);
+            assert_status(dibs_once_begin(d, KEY, &brief, &o, NULL), DIBS_UNKNOWN);
+            still_heal(d);
+        } else {
+            assert_status(dibs_once_begin(d, KEY, &brief, &o, NULL), DIBS_OK);
+        }
+        if (rows[i].late) {
+            dibs_once *first;
+            assert_status(dibs_once_begin(d, "slow", &brief, &first, NULL), DIBS_OK);
+            still_twist(d, (twist){.takes = 2 * DIBS__SECOND}); /* the last one begun is ended first */
+        }
+        still_close(d);
+        assert_int_equal(stored_state(KEY), rows[i].after);
+        store(KEY, NULL);
+        if (rows[i].late)
+            store("slow", NULL);
+    }
+}
+
+/* A runner that lost it to nobody lets go: its crash is not told before its lease. */
+static void a_lost_run_is_let_go_without_a_word(void **state)
+{
+    dibs_once *o = ours(&brief);
+    int count;
+
+    (void)state;
+    still_pass(LEASE);
+    while (still_serve(a))
+        continue;
+    count = still_count(a);
+    dibs_once_free(o);
+    assert_int_equal(still_count(a), count);
+    assert_int_equal(stored_state(KEY), DIBS__RUN_RUNNING);
+    expect_nothing_left(a->keeper_tasks);
+}
+
+/* ---- Another process ------------------------------------------------------------------------- */
+
+static void a_forked_child_has_no_runs(void **state)
+{
+    dibs_once *o = ours(&brief);
+    int64_t lease = dibs_once_remaining_ms(o);
+    dibs_party who = {.pid = 9};
+    pid_t child = fork();
+    int status;
+
+    (void)state;
+    assert_true(lease > 0);
+    if (child == 0) {
+        bool good = dibs_once_finish(o, NULL, 0, 0, NULL) == DIBS_FORKED &&
+                    dibs_once_step(o, "s", NULL, 0, NULL) == DIBS_FORKED &&
+                    dibs_once_wait(o, 0, NULL) == DIBS_FORKED && dibs_once_rerun(o, NULL) == DIBS_FORKED &&
+                    dibs_once_begin(a, KEY, NULL, &(dibs_once *){NULL}, NULL) == DIBS_FORKED &&
+                    !dibs_once_held(o) && dibs_once_remaining_ms(o) == 0 && !dibs_once_step_data(o, "s", NULL);
+        dibs_once_runner(o, &who, sizeof who);
+        dibs_once_free(o);
+        _exit(good && who.pid == 0 ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_true(dibs_once_held(o));
+    dibs_once_free(o);
+}
+
+/* ---- No memory ------------------------------------------------------------------------------- */
+
+/* The n-th allocation of a whole life fails. A call says so, or does without; the next one works, and nothing stays. */
+static bool live_without_memory(long n)
+{
+    dibs_once *o = NULL;
+    dibs_status status;
+    bool failed;
+
+    leave_a_crash("f", 0);
+    alloc_fail(n, false);
+    status = dibs_once_begin(a, KEY,
+                             &(dibs_once_options){.on_crash = DIBS_CRASH_RERUN,
+                                                  .wait_ms = DIBS_NO_WAIT,
+                                                  .lease_ms = LEASE / DIBS__MS,
+                                                  .fingerprint = "f",
+                                                  .fingerprint_size = 1},
+                             &o, &err);
+    if (status == DIBS_OK) {
+        status = dibs_once_step(o, "s", "1", 1, &err);
+        if (status == DIBS_OK) {
+            still_pass(o->renew.due.key - still_now());
+            still_serve(a);
+            assert_true(dibs_once_held(o));
+            status = dibs_once_finish(o, "r", 1, 0, &err);
+        }
+    }
+    failed = alloc_heal();
+    if (status != DIBS_OK) {
+        assert_true(failed);
+        assert_status(status, DIBS_NO_MEMORY);
+        assert_non_null(strstr(err.message, "out of memory"));
+    }
+    if (o && status != DIBS_OK)
+        assert_status(dibs_once_finish(o, "r", 1, 0, &err), DIBS_OK);
+    dibs_once_free(o);
+    assert_null(a->onces);
+    assert_int_equal(a->users, 0);
+    return failed;
+}
+
+static void a_failed_allocation_is_a_status(void **state)
+{
+    long n = 1;
+
+    (void)state;
+    while (live_without_memory(n))
+        n++;
+    assert_true(n > 8);
+}
+
+static int tear_down(void **state)
+{
+    stored(NULL);
+    return still_end(state);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(wrong_options_ask_nobody),
+        CASE(what_is_just_allowed_is_taken),
+        CASE(the_record_has_what_the_options_say),
+        CASE(a_run_counts_from_before_its_command),
+        CASE(a_runner_fits_the_callers_structure),
+        CASE(a_record_and_its_age_are_the_answer),
+        CASE(what_is_left_falls_with_time),
+        CASE(a_runner_that_is_surely_dead_has_crashed),
+        CASE(what_is_no_record_is_an_error),
+        CASE(a_lost_answer_is_asked_for_again),
+        CASE(a_beginning_without_an_answer_is_withdrawn),
+        CASE(withdrawing_goes_on_until_it_is_answered),
+        CASE(a_repeat_that_is_refused_leaves_the_doubt),
+        CASE(what_was_surely_not_begun_is_not_withdrawn),
+        CASE(an_answer_after_the_lease_begins_again),
+        CASE(an_answer_after_the_call_is_withdrawn),
+        CASE(a_machine_may_sleep_at_any_moment),
+        CASE(an_undone_rerun_leaves_the_crash),
+        CASE(a_crash_that_has_ended_is_not_put_back),
+        CASE(a_crash_stays_that_of_the_first),
+        CASE(a_take_over_without_an_answer_leaves_the_crash),
+        CASE(a_take_over_of_nothing_is_the_first),
+        CASE(a_take_over_that_came_too_late_is_told_so),
+        CASE(only_a_crash_is_rerun),
+        CASE(a_rerun_without_an_answer_can_be_asked_again),
+        CASE(a_wait_looks_again_at_growing_intervals),
+        CASE(a_wait_ends_with_the_run),
+        CASE(who_waits_may_have_its_turn),
+        CASE(a_wait_ends_when_the_runner_is_dead),
+        CASE(an_odd_lease_does_not_spin),
+        CASE(a_wait_outlasts_an_outage),
+        CASE(a_wait_can_be_cancelled),
+        CASE(a_wait_is_woken_by_the_engine),
+        CASE(a_renewal_is_a_new_lease),
+        CASE(a_renewal_without_an_answer_is_repeated),
+        CASE(a_loss_is_told_once),
+        CASE(a_lease_that_nobody_renewed_has_expired),
+        CASE(a_renewal_waits_for_the_users_command),
+        CASE(a_renewal_of_what_is_over_changes_nothing),
+        CASE(an_end_is_one_command),
+        CASE(a_result_may_be_nothing_or_empty),
+        CASE(what_is_found_there_decides),
+        CASE(what_is_gone_is_lost),
+        CASE(what_is_always_stale_is_unavailable),
+        CASE(an_end_without_an_answer_can_be_repeated),
+        CASE(a_late_end_counts_and_a_late_step_does_not),
+        CASE(a_closed_handle_ends_nothing),
+        CASE(a_step_is_kept_and_is_a_sign_of_life),
+        CASE(a_late_answer_to_a_step_is_no_lease),
+        CASE(a_step_without_an_answer_is_not_kept),
+        CASE(a_step_can_find_that_the_run_is_lost),
+        CASE(what_does_not_fit_is_refused),
+        CASE(runs_are_freed_in_any_order),
+        CASE(who_only_looked_writes_nothing),
+        CASE(a_closing_handle_ends_what_is_left),
+        CASE(a_lost_run_is_let_go_without_a_word),
+        CASE(a_forked_child_has_no_runs),
+        CASE(a_failed_allocation_is_a_status),
+    };
+
+    return cmocka_run_group_tests_name("once", tests, NULL, NULL);
+}
