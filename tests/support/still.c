@@ -28,7 +28,7 @@ typedef struct client {
 static struct {
     sim_env sim;
     client clients[CLIENTS + 1]; /* the last one stays unused */
-    int64_t when; /* 0: nothing is to happen */
+    int64_t when;                /* 0: nothing is to happen */
     void (*then)(void);
     int64_t slept;
     long live;

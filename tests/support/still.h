@@ -10,11 +10,11 @@
 
 /* What becomes of one command. */
 typedef struct twist {
-    bool stopped;                   /* the engine never gets it */
-    dibs_status status;             /* what is told in the place of the engine's answer; DIBS_OK: that one */
-    int64_t takes;                  /* longer than usual, after the engine had it */
-    void (*before)(void);           /* what happens on its way there */
-    void (*then)(void);             /* and on its way back */
+    bool stopped;         /* the engine never gets it */
+    dibs_status status;   /* what is told in the place of the engine's answer; DIBS_OK: that one */
+    int64_t takes;        /* longer than usual, after the engine had it */
+    void (*before)(void); /* what happens on its way there */
+    void (*then)(void);   /* and on its way back */
     const dibs__cell_reply *answer; /* in the place of the engine's; its data is copied */
     bool always;                    /* of this command and all that follow, until still_heal */
 } twist;
@@ -46,9 +46,10 @@ int64_t still_slept(void); /* in all */
 
 /* For the next command of the handle that has no twist yet. */
 void still_twist(dibs *d, twist t);
-void still_heal(dibs *d); /* no more twists */
-int still_count(const dibs *d);                         /* of commands so far */
-const still_sent *still_last(const dibs *d, int before); /* 0: the last, 1: the one before, up to 31 */
+void still_heal(dibs *d);       /* no more twists */
+int still_count(const dibs *d); /* of commands so far */
+const still_sent *still_last(const dibs *d,
+                             int before); /* 0: the last, 1: the one before, up to 31 */
 
 /* The keeper does the first thing that is due, if any; and everything that is due by then, in its order. */
 bool still_serve(dibs *d);

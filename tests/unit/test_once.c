@@ -19,20 +19,20 @@
 #define MARGIN (125 * DIBS__MS) /* of that lease: a hundredth and 5 ms */
 #define DAY    (24 * 3600 * DIBS__SECOND)
 /* In tables */
-#define R DIBS__RUN_RUNNING
-#define D DIBS__RUN_DONE
-#define F DIBS__RUN_FAILED
-#define A DIBS__RUN_ABANDONED
-#define N DIBS__RUN_FREE
+#define R           DIBS__RUN_RUNNING
+#define D           DIBS__RUN_DONE
+#define F           DIBS__RUN_FAILED
+#define A           DIBS__RUN_ABANDONED
+#define N           DIBS__RUN_FREE
 #define COUNT(rows) (sizeof(rows) / sizeof(rows)[0])
 
 static dibs *a, *b;
 static dibs_error err;
 static const dibs_once_options brief = {.lease_ms = LEASE / DIBS__MS, .wait_ms = DIBS_NO_WAIT};
-static const dibs_once_options rerun = {.lease_ms = LEASE / DIBS__MS,
-                                        .wait_ms = DIBS_NO_WAIT,
-                                        .on_crash = DIBS_CRASH_RERUN};
-static const twist untold = {.status = DIBS_UNKNOWN}, lost = {.status = DIBS_UNKNOWN, .stopped = true};
+static const dibs_once_options rerun = {
+    .lease_ms = LEASE / DIBS__MS, .wait_ms = DIBS_NO_WAIT, .on_crash = DIBS_CRASH_RERUN};
+static const twist untold = {.status = DIBS_UNKNOWN},
+                   lost = {.status = DIBS_UNKNOWN, .stopped = true};
 static char line[512]; /* the last one that `a` has logged */
 
 static void note_line(void *data, dibs_log_level level, const char *message)
@@ -246,7 +246,11 @@ static void the_record_has_what_the_options_say(void **state)
     } rows[] = {
         {{0}, 30 * DIBS__SECOND, DAY, 0, DAY + 30 * DIBS__SECOND, NULL},
         {{.lease_ms = 50, .keep_ms = 7, .tombstone_ms = 3, .owner = "me"},
-         50 * DIBS__MS, 7 * DIBS__MS, 3 * DIBS__MS, 60 * DIBS__MS, "me"},
+         50 * DIBS__MS,
+         7 * DIBS__MS,
+         3 * DIBS__MS,
+         60 * DIBS__MS,
+         "me"},
         {{.keep_ms = DIBS_FOREVER}, 30 * DIBS__SECOND, INT64_MAX, 0, 0, NULL},
         {{.tombstone_ms = DIBS_FOREVER}, 30 * DIBS__SECOND, DAY, INT64_MAX, 0, NULL},
     };
@@ -419,8 +423,9 @@ static void a_record_and_its_age_are_the_answer(void **state)
             assert_int_equal(who.pid, 77);
             assert_int_equal(who.since_ms, 5000);
             assert_int_equal(who.fence, fence);
-            assert_int_equal(who.left_ms,
-                             rows[i / 2].left > STILL_ANSWER ? (rows[i / 2].left - STILL_ANSWER) / DIBS__MS : 0);
+            assert_int_equal(who.left_ms, rows[i / 2].left > STILL_ANSWER
+                                              ? (rows[i / 2].left - STILL_ANSWER) / DIBS__MS
+                                              : 0);
             assert_int_equal(dibs_once_code(once), there ? 42 : 0);
             assert_int_equal(dibs_once_failed(once), there && rows[i / 2].state == F);
             assert_int_equal(dibs_once_result(once, &size) != NULL, there);
@@ -430,7 +435,8 @@ static void a_record_and_its_age_are_the_answer(void **state)
                 assert_string_equal(err.host, "there");
                 assert_int_equal(err.pid, 77);
                 assert_int_equal(err.fence, fence);
-                assert_int_equal(err.retry_after_ms, want == DIBS_RUNNING ? rows[i / 2].left / DIBS__MS : 0);
+                assert_int_equal(err.retry_after_ms,
+                                 want == DIBS_RUNNING ? rows[i / 2].left / DIBS__MS : 0);
             }
             if (want != DIBS_ALREADY)
                 assert_non_null(strstr(err.message, "'" KEY "'"));
@@ -469,7 +475,8 @@ static void what_is_left_falls_with_time(void **state)
 static void a_runner_that_is_surely_dead_has_crashed(void **state)
 {
     dibs__run_record r = theirs(DIBS__RUN_RUNNING);
-    dibs__cell_reply dead = {.verdict = DIBS__CELL_CONFLICT, .version = 7, .age = INT64_MAX, .left = LEASE};
+    dibs__cell_reply dead = {
+        .verdict = DIBS__CELL_CONFLICT, .version = 7, .age = INT64_MAX, .left = LEASE};
     dibs_once *o = NULL;
     dibs_party who;
 
@@ -487,7 +494,7 @@ static void a_runner_that_is_surely_dead_has_crashed(void **state)
 static void what_is_no_record_is_an_error(void **state)
 {
     const dibs__cell_reply rows[] = {
-        {.verdict = DIBS__CELL_CONFLICT, .version = 3, .data = (void *)(uintptr_t)"?", .size = 1},
+        {.verdict = DIBS__CELL_CONFLICT, .version = 3, .data = (void *)(uintptr_t) "?", .size = 1},
         {.verdict = DIBS__CELL_KIND},
         {.verdict = DIBS__CELL_FENCED},
         {.verdict = DIBS__CELL_ALREADY},
@@ -932,7 +939,8 @@ static void a_take_over_that_came_too_late_is_told_so(void **state)
 
 static void only_a_crash_is_rerun(void **state)
 {
-    static const dibs__run_state states[] = {DIBS__RUN_DONE, DIBS__RUN_RUNNING, DIBS__RUN_ABANDONED};
+    static const dibs__run_state states[] = {DIBS__RUN_DONE, DIBS__RUN_RUNNING,
+                                             DIBS__RUN_ABANDONED};
     dibs_once *o;
 
     (void)state;
@@ -989,10 +997,12 @@ static void a_wait_looks_again_at_growing_intervals(void **state)
     assert_status(begin(&o, &once), DIBS_RUNNING);
     assert_int_equal(still_now(), asked + 3 * DIBS__SECOND + STILL_ANSWER);
     for (int i = 0; i < 8; i++) {
-        const still_sent *earlier = still_last(a, still_count(a) - 1 - i), *later = still_last(a, still_count(a) - 2 - i);
+        const still_sent *earlier = still_last(a, still_count(a) - 1 - i),
+                         *later = still_last(a, still_count(a) - 2 - i);
         assert_int_equal(later->at - earlier->at, pauses[i] * DIBS__MS + STILL_ANSWER);
         assert_int_equal(earlier->command.version, 0);
-        assert_int_equal(earlier->until, dibs__sooner(earlier->at + a->request_span, asked + 3 * DIBS__SECOND + DIBS__GRACE));
+        assert_int_equal(earlier->until, dibs__sooner(earlier->at + a->request_span,
+                                                      asked + 3 * DIBS__SECOND + DIBS__GRACE));
     }
     dibs_once_free(once);
 }
@@ -1016,7 +1026,8 @@ static void a_wait_ends_with_the_run(void **state)
             assert_status(begin(&o, &once), DIBS_RUNNING);
             assert_status(dibs_once_wait(once, DIBS_NO_WAIT, &err), DIBS_RUNNING);
             assert_status(dibs_once_wait(once, waits[i - 3], &err), DIBS_ALREADY);
-            assert_status(dibs_once_wait(once, waits[i - 3], &err), DIBS_ALREADY); /* without a look */
+            assert_status(dibs_once_wait(once, waits[i - 3], &err),
+                          DIBS_ALREADY); /* without a look */
         }
         assert_string_equal(dibs_once_result(once, NULL), "paid");
         assert_in_range(still_now(), end, end + 260 * DIBS__MS);
@@ -1097,7 +1108,9 @@ static void a_wait_outlasts_an_outage(void **state)
     store(KEY, &r);
     still_twist(a, (twist){0});
     for (int i = 0; i < 5; i++)
-        still_twist(a, (twist){.stopped = true, .status = DIBS_UNAVAILABLE, .then = i == 4 ? finish_it : NULL});
+        still_twist(a, (twist){.stopped = true,
+                               .status = DIBS_UNAVAILABLE,
+                               .then = i == 4 ? finish_it : NULL});
     assert_status(begin(&o, &once), DIBS_ALREADY);
     assert_int_equal(still_count(a), 7);
     assert_int_equal(still_slept(), (10 + 20 + 40 + 80 + 160 + 250) * DIBS__MS);
@@ -1253,7 +1266,8 @@ static void garble_it(void)
 {
     static const dibs__run_record none;
     char cell[DIBS__CELL_KEY_SIZE], stamp[DIBS__STAMP_SIZE];
-    dibs__cell_command c = {.op = DIBS__CELL_SWAP, .version = DIBS__CELL_ANY, .data = "?", .size = 1, .stamp = stamp};
+    dibs__cell_command c = {
+        .op = DIBS__CELL_SWAP, .version = DIBS__CELL_ANY, .data = "?", .size = 1, .stamp = stamp};
     dibs__cell_reply reply;
 
     (void)none;
@@ -1286,7 +1300,11 @@ static void a_loss_is_told_once(void **state)
         {{0}, false, finish_it, "another has taken it over, or its record is gone", false},
         {{0}, false, delete_it, "another has taken it over, or its record is gone", false},
         {{0}, false, garble_it, "another has taken it over, or its record is gone", false},
-        {{.stopped = true, .status = DIBS_UNAVAILABLE}, true, NULL, "the engine did not answer until its lease was over", true},
+        {{.stopped = true, .status = DIBS_UNAVAILABLE},
+         true,
+         NULL,
+         "the engine did not answer until its lease was over",
+         true},
         {{.takes = LEASE}, false, NULL, "the renewal came too late", false},
     };
 
@@ -1548,7 +1566,8 @@ static void what_is_found_there_decides(void **state)
         dibs_outcome out;
         int count;
         snprintf(r.attempt, sizeof r.attempt, "%s", taken ? "theirs-1" : o->mine.attempt);
-        snprintf(r.crashed, sizeof r.crashed, "%s", o->mine.attempt); /* only while it is withdrawn that counts */
+        snprintf(r.crashed, sizeof r.crashed, "%s",
+                 o->mine.attempt); /* only while it is withdrawn that counts */
         store(KEY, &r);
         count = still_count(a);
         print_message("# row %zu%s\n", i / 2, taken ? ", of another" : "");
@@ -1602,7 +1621,8 @@ static void what_is_always_stale_is_unavailable(void **state)
         still_twist(a, (twist){.before = touch_it, .takes = DIBS__SECOND, .always = true});
         assert_status(act((deed)what, o), DIBS_UNAVAILABLE);
         assert_non_null(strstr(err.message, "no answer in time"));
-        assert_in_range(still_now(), sent + a->request_span, sent + a->request_span + 2 * DIBS__SECOND);
+        assert_in_range(still_now(), sent + a->request_span,
+                        sent + a->request_span + 2 * DIBS__SECOND);
         assert_int_equal(o->phase, DIBS__ONCE_OURS);
         assert_false(o->busy);
         still_heal(a);
@@ -1615,7 +1635,8 @@ static void what_is_always_stale_is_unavailable(void **state)
 /* An end whose answer is lost is asked for again by its caller; nothing else ends it in between. */
 static void an_end_without_an_answer_can_be_repeated(void **state)
 {
-    static const dibs__run_state after[] = {DIBS__RUN_DONE, DIBS__RUN_FAILED, DIBS__RUN_FREE, DIBS__RUN_ABANDONED};
+    static const dibs__run_state after[] = {DIBS__RUN_DONE, DIBS__RUN_FAILED, DIBS__RUN_FREE,
+                                            DIBS__RUN_ABANDONED};
     const twist ways[] = {untold, lost};
 
     (void)state;
@@ -1779,7 +1800,8 @@ static void what_does_not_fit_is_refused(void **state)
 static void runs_are_freed_in_any_order(void **state)
 {
     static const char *const keys[] = {"0", "1", "2"};
-    static const int orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    static const int orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
+                                    {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
 
     (void)state;
     for (size_t i = 0; i < COUNT(orders); i++)
@@ -1812,7 +1834,8 @@ static void runs_are_freed_in_any_order(void **state)
 /* What is not ours costs no command. */
 static void who_only_looked_writes_nothing(void **state)
 {
-    static const dibs__run_state states[] = {DIBS__RUN_RUNNING, DIBS__RUN_DONE, DIBS__RUN_ABANDONED};
+    static const dibs__run_state states[] = {DIBS__RUN_RUNNING, DIBS__RUN_DONE,
+                                             DIBS__RUN_ABANDONED};
 
     (void)state;
     dibs_once_free(NULL);
@@ -1862,7 +1885,8 @@ static void a_closing_handle_ends_what_is_left(void **state)
         if (rows[i].late) {
             dibs_once *first;
             assert_status(dibs_once_begin(d, "slow", &brief, &first, NULL), DIBS_OK);
-            still_twist(d, (twist){.takes = 2 * DIBS__SECOND}); /* the last one begun is ended first */
+            still_twist(d,
+                        (twist){.takes = 2 * DIBS__SECOND}); /* the last one begun is ended first */
         }
         still_close(d);
         assert_int_equal(stored_state(KEY), rows[i].after);
@@ -1904,9 +1928,11 @@ static void a_forked_child_has_no_runs(void **state)
     if (child == 0) {
         bool good = dibs_once_finish(o, NULL, 0, 0, NULL) == DIBS_FORKED &&
                     dibs_once_step(o, "s", NULL, 0, NULL) == DIBS_FORKED &&
-                    dibs_once_wait(o, 0, NULL) == DIBS_FORKED && dibs_once_rerun(o, NULL) == DIBS_FORKED &&
+                    dibs_once_wait(o, 0, NULL) == DIBS_FORKED &&
+                    dibs_once_rerun(o, NULL) == DIBS_FORKED &&
                     dibs_once_begin(a, KEY, NULL, &(dibs_once *){NULL}, NULL) == DIBS_FORKED &&
-                    !dibs_once_held(o) && dibs_once_remaining_ms(o) == 0 && !dibs_once_step_data(o, "s", NULL);
+                    !dibs_once_held(o) && dibs_once_remaining_ms(o) == 0 &&
+                    !dibs_once_step_data(o, "s", NULL);
         dibs_once_runner(o, &who, sizeof who);
         dibs_once_free(o);
         _exit(good && who.pid == 0 ? 0 : 1);
