@@ -149,6 +149,7 @@ static void a_name_is_checked_before_anything_is_asked(void **state)
         for (int i = 0; i < 3; i++) {
             usual_args();
             args.name = names[i];
+            args.counter.request = i == 0 ? "r" : NULL;
             assert_status(make((call)c), DIBS_INVALID);
             assert_non_null(
                 strstr(err.message, is_cell((call)c) ? "a cell's name" : "a counter's name"));
@@ -192,6 +193,22 @@ static void durations_are_checked(void **state)
     usual_args();
     args.token_options.ttl_ms = DIBS_FOREVER;
     assert_status(make(ISSUE), DIBS_INVALID);
+}
+
+static void the_shortest_and_the_longest_are_allowed(void **state)
+{
+    static const int64_t right[] = {1, DIBS__MAX_MS};
+
+    (void)state;
+    for (int k = 0; k < 2; k++)
+        for (int c = SWAP; c <= ISSUE; c++) {
+            int count = still_count(a);
+            usual_args();
+            args.cell.keep_ms = args.counter.keep_ms = args.token_options.ttl_ms = right[k];
+            make((call)c);
+            dibs_value_free(c == SWAP || c == PASS ? &args.value : NULL);
+            assert_int_equal(still_count(a), count + 1);
+        }
 }
 
 static void a_scope_is_checked(void **state)
@@ -1043,6 +1060,7 @@ int main(void)
         CASE(a_name_is_checked_before_anything_is_asked),
         CASE(options_of_nobody_are_refused),
         CASE(durations_are_checked),
+        CASE(the_shortest_and_the_longest_are_allowed),
         CASE(a_scope_is_checked),
         CASE(a_failure_leaves_nothing_behind),
         CASE(what_may_be_repeated_is_repeated),
