@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 
-QUICK = [['test_grant'], ['test_once'], ['test_run'], ['test_values'], ['test_keys'], ['test_many'], ['test_record'], ['test_fence'], ['test_cell_store'], ['test_cell'], ['test_sim', '1', '20'], ['test_cell_model'], ['test_state'],
+QUICK = [['test_grant'], ['test_once'], ['test_run'], ['test_values'], ['test_keys'], ['test_many'], ['test_record'], ['test_fence_file'], ['test_fence'], ['test_cell_store'], ['test_cell'], ['test_sim', '1', '20'], ['test_cell_model'], ['test_state'],
          ['test_sim', '21', '180'], ['test_losses']]
 LONG = [['test_sim', '201', '1000'], ['test_model'], ['test_keeper'], ['test_sweep', 'memory']]
 IN_REAL_TIME = ['test_fence', 'test_sweep', 'test_losses', 'test_keeper', 'test_conformance']
