@@ -179,6 +179,42 @@ static dibs_status cell(dibs__engine *e, const char *key, const dibs__cell_comma
     return dibs__fail(err, t.status, "twisted");
 }
 
+/* ---- The mutex ------------------------------------------------------------------------------- */
+
+int __real_pthread_mutex_lock(pthread_mutex_t *m);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *m);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *m)
+{
+    int wrong = __real_pthread_mutex_lock(m);
+
+    if (wrong)
+        abort(); /* this thread has it already */
+    return wrong;
+}
+
+int __real_pthread_mutex_unlock(pthread_mutex_t *m);
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *m);
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *m)
+{
+    int wrong = __real_pthread_mutex_unlock(m);
+
+    if (wrong)
+        abort(); /* this thread has it not */
+    return wrong;
+}
+
+/* From now on it notices both. */
+static void watch_mutex(pthread_mutex_t *m)
+{
+    pthread_mutexattr_t strict;
+
+    pthread_mutexattr_init(&strict);
+    pthread_mutexattr_settype(&strict, PTHREAD_MUTEX_ERRORCHECK);
+    pthread_mutex_destroy(m);
+    pthread_mutex_init(m, &strict);
+    pthread_mutexattr_destroy(&strict);
+}
+
 /* ---- Handles --------------------------------------------------------------------------------- */
 
 dibs *still_open(const dibs_options *options)
@@ -199,6 +235,7 @@ dibs *still_open(const dibs_options *options)
     c->class.cell_reap = NULL;
     c->class.watch = NULL;
     c->d->class = &c->class;
+    watch_mutex(&c->d->mutex);
     c->d->keeper_runs = true; /* no thread of it is started */
     c->d->armed = 0;          /* nor woken */
     return c->d;

@@ -1,6 +1,7 @@
 /* Handles in a world in which time stands still until a test lets it pass. The engine is the one in memory; what becomes
  * of a command on a cell, on its way there or back, is decided beforehand. No thread of a keeper runs: its turn comes when
- * the test says so. So each moment, each command and each status can be compared exactly. */
+ * the test says so. So each moment, each command and each status can be compared exactly. A program that links this in with
+ * `still_link_args` ends when the mutex of a handle is locked twice or unlocked by somebody who has it not. */
 #ifndef DIBS_TESTS_STILL_H
 #define DIBS_TESTS_STILL_H
 

@@ -736,9 +736,51 @@ static void a_take_over_of_nothing_is_the_first(void **state)
     assert_int_equal(sent_record(0).runs, 1);
     assert_false(dibs_once_again(o));
     assert_null(dibs_once_step_data(o, "one", NULL));
+    assert_null(stored(KEY).steps);
     assert_status(dibs_once_undo(o, NULL), DIBS_OK);
     assert_int_equal(sent_record(0).state, DIBS__RUN_FREE);
     dibs_once_free(o);
+}
+
+/* Nothing of it can come any more: it is not withdrawn. */
+static void a_take_over_of_nothing_leaves_no_doubt(void **state)
+{
+    size_t tasks = a->keeper_tasks;
+    dibs_once *o;
+
+    (void)state;
+    leave_a_crash(NULL, 0);
+    still_twist(a, (twist){0});
+    still_twist(a, lost); /* it is asked for again, and gone */
+    still_twist(a, (twist){.before = delete_it});
+    still_twist(a, (twist){.stopped = true, .status = DIBS_DENIED});
+    assert_status(begin(&rerun, &o), DIBS_DENIED);
+    expect_nothing_left(tasks);
+}
+
+/* Begun while the caller waits, and not heard of: the next look finds our own. */
+static void what_was_begun_unheard_is_found(void **state)
+{
+    dibs__run_record r = theirs(DIBS__RUN_RUNNING);
+    dibs_once_options o = brief;
+    dibs_once *once;
+    int count;
+
+    (void)state;
+    o.wait_ms = DIBS_FOREVER;
+    store(KEY, &r);
+    still_twist(a, (twist){.then = delete_it});
+    for (int i = 0; i < 28; i++) /* longer than a request may take */
+        still_twist(a, untold);
+    assert_status(begin(&o, &once), DIBS_OK);
+    count = still_count(a);
+    assert_true(count > 25);
+    assert_false(dibs_once_again(once));
+    assert_int_equal(sent_record(0).runs, 1);
+    assert_false(once->maybe_there);
+    assert_status(dibs_once_undo(once, NULL), DIBS_OK);
+    assert_int_equal(sent_record(0).state, DIBS__RUN_FREE);
+    dibs_once_free(once);
 }
 
 static void a_take_over_that_came_too_late_is_told_so(void **state)
@@ -1036,6 +1078,8 @@ int main(void)
         CASE(a_crash_stays_that_of_the_first),
         CASE(a_take_over_without_an_answer_leaves_the_crash),
         CASE(a_take_over_of_nothing_is_the_first),
+        CASE(a_take_over_of_nothing_leaves_no_doubt),
+        CASE(what_was_begun_unheard_is_found),
         CASE(a_take_over_that_came_too_late_is_told_so),
         CASE(only_a_crash_is_rerun),
         CASE(a_rerun_without_an_answer_can_be_asked_again),
