@@ -31,6 +31,7 @@ static struct {
     int64_t when;                /* 0: nothing is to happen */
     void (*then)(void);
     int64_t slept;
+    void (*meanwhile)(void);
     long live;
 } world;
 
@@ -179,7 +180,7 @@ static dibs_status cell(dibs__engine *e, const char *key, const dibs__cell_comma
     return dibs__fail(err, t.status, "twisted");
 }
 
-/* ---- The mutex ------------------------------------------------------------------------------- */
+/* ---- The mutex, and waiting for others -------------------------------------------------------- */
 
 int __real_pthread_mutex_lock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *m);
@@ -201,6 +202,26 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *m)
     if (wrong)
         abort(); /* this thread has it not */
     return wrong;
+}
+
+int __wrap_pthread_cond_wait(pthread_cond_t *c, pthread_mutex_t *m);
+int __wrap_pthread_cond_wait(pthread_cond_t *c, pthread_mutex_t *m)
+{
+    void (*deed)(void) = world.meanwhile;
+
+    (void)c;
+    if (!deed)
+        abort();
+    world.meanwhile = NULL;
+    pthread_mutex_unlock(m);
+    deed();
+    pthread_mutex_lock(m);
+    return 0;
+}
+
+void still_meanwhile(void (*deed)(void))
+{
+    world.meanwhile = deed;
 }
 
 /* From now on it notices both. */

@@ -44,6 +44,9 @@ void still_pass(int64_t span);
 /* Once, when time has come so far; a sleep stops there. */
 void still_at(int64_t when, void (*then)(void));
 int64_t still_slept(void); /* in all */
+/* The next wait for a condition: what another thread does meanwhile. One that is not expected would last for ever, and
+ * ends the program. */
+void still_meanwhile(void (*deed)(void));
 
 /* For the next command of the handle that has no twist yet. */
 void still_twist(dibs *d, twist t);

@@ -209,6 +209,58 @@ static void a_renewal_waits_for_the_users_command(void **state)
     dibs_once_free(o);
 }
 
+/* The other way round: who ends a run waits for its renewal, and shares the time of one request with it; but gets enough
+ * for a command. */
+static int64_t renewal_takes;
+
+static void the_renewal_is_answered(void)
+{
+    still_pass(renewal_takes);
+    pthread_mutex_lock(&a->mutex);
+    dibs__run_idle(a->onces);
+    pthread_mutex_unlock(&a->mutex);
+}
+
+static void be_renewed(dibs_once *o)
+{
+    pthread_mutex_lock(&a->mutex);
+    dibs__run_busy(o);
+    pthread_mutex_unlock(&a->mutex);
+    still_meanwhile(the_renewal_is_answered);
+}
+
+static void the_users_command_waits_for_a_renewal(void **state)
+{
+    static const int64_t spans[] = {0, 1000, 4800, 4801, 4990, 6000},
+                         left[] = {5000, 4000, 200, 200, 200, 200};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(spans); i++) {
+        dibs_once *o = ours(&brief);
+        int refs = o->refs;
+        renewal_takes = spans[i] * DIBS__MS;
+        be_renewed(o);
+        assert_status(dibs_once_step(o, "s", NULL, 0, NULL), DIBS_OK);
+        assert_int_equal(still_last(a, 0)->until - still_last(a, 0)->at, left[i] * DIBS__MS);
+        assert_int_equal(o->refs, refs);
+        dibs_once_free(o);
+        store(KEY, NULL);
+    }
+}
+
+static void who_lets_go_waits_for_a_renewal(void **state)
+{
+    dibs_once *o = ours(&brief);
+    size_t tasks = a->keeper_tasks - 1;
+
+    (void)state;
+    renewal_takes = DIBS__MS;
+    assert_status(dibs_once_finish(o, NULL, 0, 0, NULL), DIBS_OK);
+    be_renewed(o);
+    dibs_once_free(o);
+    expect_nothing_left(tasks);
+}
+
 /* The answer to the renewal comes when the user has ended the run. */
 static dibs_once *the_run;
 
@@ -714,6 +766,26 @@ static void a_closing_handle_ends_what_is_left(void **state)
     }
 }
 
+/* Nobody answers: it is not renewed any more, and whoever closes the handle tries once more. */
+static void a_run_is_let_go_without_an_answer(void **state)
+{
+    (void)state;
+    for (int silent = 0; silent < 2; silent++) {
+        dibs *d = still_open(&(dibs_options){.request_ms = 1000});
+        dibs_once *o;
+        assert_status(dibs_once_begin(d, KEY, &brief, &o, NULL), DIBS_OK);
+        still_twist(d, for_ever(lost));
+        dibs_once_free(o);
+        assert_int_equal(still_next(d), DIBS__NEVER);
+        assert_int_equal(stored_state(KEY), DIBS__RUN_RUNNING);
+        if (!silent)
+            still_heal(d);
+        still_close(d);
+        assert_int_equal(stored_state(KEY), silent ? DIBS__RUN_RUNNING : DIBS__RUN_ABANDONED);
+        store(KEY, NULL);
+    }
+}
+
 /* A runner that lost it to nobody lets go: its crash is not told before its lease. */
 static void a_lost_run_is_let_go_without_a_word(void **state)
 {
@@ -822,6 +894,8 @@ int main(void)
         CASE(a_loss_is_told_once),
         CASE(a_lease_that_nobody_renewed_has_expired),
         CASE(a_renewal_waits_for_the_users_command),
+        CASE(the_users_command_waits_for_a_renewal),
+        CASE(who_lets_go_waits_for_a_renewal),
         CASE(a_renewal_of_what_is_over_changes_nothing),
         CASE(an_end_is_one_command),
         CASE(a_result_may_be_nothing_or_empty),
@@ -839,6 +913,7 @@ int main(void)
         CASE(runs_are_freed_in_any_order),
         CASE(who_only_looked_writes_nothing),
         CASE(a_closing_handle_ends_what_is_left),
+        CASE(a_run_is_let_go_without_an_answer),
         CASE(a_lost_run_is_let_go_without_a_word),
         CASE(a_forked_child_has_no_runs),
         CASE(a_failed_allocation_is_a_status),
