@@ -346,9 +346,11 @@ static void a_closed_handle_asks_nobody(void **state)
         usual_args();
         assert_status(make((call)i), DIBS_CANCELLED);
     }
+    memset(&reply, 0xff, sizeof reply);
     assert_status(dibs__cell_do(a, "c:x", &c, false, DIBS__NEVER, &reply, &unsure, &err),
                   DIBS_CANCELLED);
     a->closing = false;
+    assert_memory_equal(&reply, &(dibs__cell_reply){0}, sizeof reply); /* its data is the caller's to free */
     assert_int_equal(a->users, 0);
     assert_int_equal(still_count(a), 0);
 }
@@ -677,6 +679,11 @@ static void an_unknown_count_is_repeated_with_a_request_only(void **state)
         still_twist(a, for_ever(lost));
         assert_status(dibs_counter_add(a, "x", 1, &o, NULL, &err), DIBS_UNKNOWN);
         assert_int_equal(err.next == DIBS_NEXT_REPEAT, request);
+        still_heal(a);
+        still_twist(a, denied); /* surely not counted: there is nothing to repeat */
+        assert_status(dibs_counter_add(a, "x", 1, &o, NULL, &err), DIBS_DENIED);
+        assert_int_equal(err.next, DIBS_NEXT_NONE);
+        still_twist(a, for_ever(lost));
         assert_status(dibs_counter_add(a, "x", 1, &o, NULL, NULL), DIBS_UNKNOWN);
         still_heal(a);
     }
