@@ -31,7 +31,10 @@ static struct {
     dibs_status status;
     dibs__deadline until; /* of the last cancel or keep */
     char ended[64];       /* what was cancelled or released, in order */
+    char kept[64];        /* what was renewed, in order */
     bool lose;            /* what is renewed is lost */
+    bool
+        handed_over; /* the first was, when the second is entered: it has not had a lease of its own yet */
 } engine;
 
 static dibs_status enter(dibs__engine *e, const dibs__enter_request *request, dibs__deadline until,
@@ -40,7 +43,8 @@ static dibs_status enter(dibs__engine *e, const dibs__enter_request *request, di
     int64_t takes = engine.enters < 16 ? engine.takes[engine.enters] : 0;
     dibs_status status;
 
-    engine.enters++;
+    if (engine.enters++ == 1 && engine.handed_over)
+        got[0]->whole = false;
     engine.lease = request->who.lease;
     snprintf(engine.entered + strlen(engine.entered),
              sizeof engine.entered - strlen(engine.entered), "%s", request->name);
@@ -60,6 +64,8 @@ static void keep(dibs__engine *e, dibs__claim *const claims[], size_t count, dib
 {
     engine.keeps++;
     engine.until = until;
+    snprintf(engine.kept + strlen(engine.kept), sizeof engine.kept - strlen(engine.kept), "%s",
+             claims[0]->name);
     engine.real->keep(e, claims, count, until);
     if (engine.lose)
         claims[0]->reply = (dibs__reply){.verdict = DIBS__LOST};
@@ -113,6 +119,7 @@ static dibs_status lock_all(const char *letters, const dibs_lock_options *o)
     static char texts[NAMES + 1][2];
     const char *names[NAMES + 1];
     size_t count = strlen(letters);
+    dibs_status status;
 
     for (size_t i = 0; i < count; i++) {
         texts[i][0] = letters[i];
@@ -120,8 +127,11 @@ static dibs_status lock_all(const char *letters, const dibs_lock_options *o)
     }
     memset(&err, 0, sizeof err);
     engine.enters = engine.keeps = engine.cancels = engine.releases = 0;
-    engine.entered[0] = engine.ended[0] = '\0';
-    return dibs_lock_many(d, names, count, o, got, &err);
+    engine.entered[0] = engine.ended[0] = engine.kept[0] = '\0';
+    memset(got, 0xff, sizeof got);
+    status = dibs_lock_many(d, names, count, o, got, &err);
+    assert_int_equal((intptr_t)got[count], -1); /* what is behind the caller's array */
+    return status;
 }
 
 static void unlock_all(size_t count)
@@ -173,10 +183,8 @@ static void wrong_requests_ask_nobody(void **state)
     assert_string_equal(err.message, "no names given");
     assert_status(lock_all("a-", NULL), DIBS_INVALID);
     expect_none(2);
-    memset(got, 0xff, sizeof got);
     assert_status(lock_all("ab", &(dibs_lock_options){.lease_ms = -1}), DIBS_INVALID);
     expect_none(2);
-    memset(got, 0xff, sizeof got);
     d->closing = true;
     assert_status(lock_all("ab", NULL), DIBS_CANCELLED);
     d->closing = false;
@@ -197,7 +205,7 @@ static void terms_begin_when_all_are_there(void **state)
         {{.wait_ms = DIBS_NO_WAIT, .no_renew = true}, LEASE, 0, false},
         {{.wait_ms = DIBS_NO_WAIT, .max_hold_ms = 60000}, LEASE, 60 * DIBS__SECOND, true},
         {{.wait_ms = DIBS_NO_WAIT, .max_hold_ms = 12001}, LEASE, 12001 * DIBS__MS, true},
-        {{.wait_ms = DIBS_NO_WAIT, .max_hold_ms = 4000}, 4 * DIBS__SECOND, 4 * DIBS__SECOND, false},
+        {{.wait_ms = DIBS_NO_WAIT, .max_hold_ms = 4000}, 4 * DIBS__SECOND, 4 * DIBS__SECOND, true},
         {{.wait_ms = DIBS_NO_WAIT, .max_hold_ms = 5000, .lease_ms = 6000},
          5 * DIBS__SECOND,
          5 * DIBS__SECOND,
@@ -214,12 +222,9 @@ static void terms_begin_when_all_are_there(void **state)
         for (int k = 0; k < 2; k++) {
             assert_int_equal(got[k]->max_until,
                              rows[i].max_hold ? still_now() + rows[i].max_hold : DIBS__NEVER);
-            assert_int_equal(got[k]->due.index != 0,
-                             rows[i].renewed || (rows[i].max_hold && got[k]->due.index));
+            assert_int_equal(got[k]->due.index != 0, rows[i].renewed);
             assert_int_equal(got[k]->since, still_now());
         }
-        if (!rows[i].renewed && !rows[i].max_hold)
-            assert_int_equal(got[0]->due.index, 0);
         unlock_all(2);
     }
 }
@@ -235,7 +240,6 @@ static void what_was_obtained_is_given_back(void **state)
         engine.busy = "c";
         engine.times = -1;
         engine.status = statuses[i];
-        memset(got, 0xff, sizeof got);
         assert_status(lock_all("cab", &now_or_never), i ? DIBS_DENIED : DIBS_BUSY);
         assert_string_equal(engine.entered, "abc");
         print_message("# %s\n", engine.ended);
@@ -302,18 +306,45 @@ static void what_has_little_left_is_renewed(void **state)
     }
 }
 
-/* A hand-over gets its whole lease with the first renewal. */
-static void what_is_not_whole_is_not_renewed_early(void **state)
+/* The renewal has the caller's patience, and no more than a request. */
+static void a_renewal_keeps_to_the_callers_patience(void **state)
 {
-    dibs_grant *outer = expect_lock(d, "a", &(dibs_lock_options){.no_renew = true});
+    int64_t began = still_now();
 
     (void)state;
     engine.takes[1] = LEASE - MARGIN - DIBS__SECOND;
+    assert_status(lock_all("ab", &(dibs_lock_options){.wait_ms = 14000}), DIBS_OK);
+    assert_string_equal(engine.kept, "ab");
+    assert_int_equal(engine.until, began + 14 * DIBS__SECOND + DIBS__GRACE);
+    unlock_all(2);
+}
+
+/* What was handed over gets its own lease with the first renewal, which the keeper makes. */
+static void a_hand_over_is_not_renewed_early(void **state)
+{
+    (void)state;
+    engine.handed_over = true;
+    engine.takes[1] = LEASE - MARGIN - 5 * DIBS__SECOND;
+    assert_status(lock_all("ab", &(dibs_lock_options){.wait_ms = DIBS_NO_WAIT, .no_renew = true}),
+                  DIBS_OK);
+    assert_string_equal(engine.kept, "b");
+    unlock_all(2);
+}
+
+/* One of an outer level has its own terms. */
+static void what_was_held_before_keeps_its_terms(void **state)
+{
+    dibs_grant *outer = expect_lock(d, "a", &(dibs_lock_options){.no_renew = true});
+    int64_t since = outer->since;
+
+    (void)state;
+    engine.takes[0] = LEASE - MARGIN - DIBS__SECOND;
     still_pass(DIBS__SECOND / 2);
     assert_status(lock_all("ab", &now_or_never), DIBS_OK);
-    assert_int_equal(engine.keeps, 0); /* one of an outer level has its own terms */
+    assert_string_equal(engine.kept, "b");
     assert_int_equal(outer->depth, 2);
     assert_int_equal(outer->due.index, 0);
+    assert_int_equal(outer->since, since);
     unlock_all(2);
     assert_status(unlock(outer), DIBS_OK);
 }
@@ -339,7 +370,6 @@ static void what_was_lost_is_asked_for_again(void **state)
         dibs_outcome out;
         engine.takes[0] = DIBS__SECOND;
         engine.takes[1] = LEASE - MARGIN - DIBS__SECOND;
-        memset(got, 0xff, sizeof got);
         print_message("# row %zu\n", i);
         assert_status(lock_all("ab", &(dibs_lock_options){.wait_ms = rows[i].wait_ms}),
                       rows[i].status);
@@ -389,7 +419,6 @@ static void a_failed_allocation_is_a_status(void **state)
     (void)state;
     for (long n = 1; failed; n++) {
         dibs_status status;
-        memset(got, 0xff, sizeof got);
         alloc_fail(n, false);
         status = lock_all("cab", &now_or_never);
         failed = alloc_heal();
@@ -414,7 +443,9 @@ int main(void)
         CASE(what_was_obtained_is_given_back),
         CASE(what_was_held_before_stays),
         CASE(what_has_little_left_is_renewed),
-        CASE(what_is_not_whole_is_not_renewed_early),
+        CASE(a_renewal_keeps_to_the_callers_patience),
+        CASE(a_hand_over_is_not_renewed_early),
+        CASE(what_was_held_before_keeps_its_terms),
         CASE(what_was_lost_is_asked_for_again),
         CASE(what_was_held_before_and_is_lost_ends_it),
         CASE(a_renewal_that_comes_too_late_begins_again),
