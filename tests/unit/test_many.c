@@ -209,7 +209,7 @@ static void terms_begin_when_all_are_there(void **state)
         {{.wait_ms = DIBS_NO_WAIT, .max_hold_ms = 5000, .lease_ms = 6000},
          5 * DIBS__SECOND,
          5 * DIBS__SECOND,
-         false},
+         true},
         {{.wait_ms = DIBS_NO_WAIT, .max_hold_ms = DIBS_FOREVER}, LEASE, 0, true},
     };
 
