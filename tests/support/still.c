@@ -266,6 +266,7 @@ void still_close(dibs *d)
 {
     client *c = client_of(d);
 
+    assert_int_equal(d->users, 0); /* each call has been left */
     d->keeper_runs = false;
     c->d = NULL;
     dibs_close(d);

@@ -154,6 +154,7 @@ static void a_run_counts_from_before_its_command(void **state)
     assert_int_equal(atomic_load(&o->deadline), sent + LEASE - MARGIN);
     assert_int_equal(o->end.due.key, sent + LEASE - MARGIN);
     assert_int_equal(o->renew.due.key, sent + (LEASE - MARGIN) / 3);
+    assert_int_equal(still_last(a, 0)->until, sent + a->request_span);
     assert_int_equal(a->brief, LEASE);
     assert_int_equal(a->brief_until, sent + 60 * DIBS__SECOND);
     assert_int_equal(dibs_once_fence(o), o->version + 1000);
@@ -550,10 +551,132 @@ static void an_answer_after_the_call_is_withdrawn(void **state)
     dibs_once_free(once);
 }
 
-/* The machine sleeps for an hour between any two looks at the clock. */
+/* The first request was not answered, and another's record is there when it is sent again: whether ours was there before
+ * it, or may be put back, depends on what it is. Who lets go of it leaves the rest to the keeper. */
+static dibs__run_state rivals;
+
+static void be_faster(void)
+{
+    dibs__run_record r = theirs(rivals);
+
+    store(KEY, &r);
+}
+
+static void another_may_hide_what_was_begun(void **state)
+{
+    static const struct {
+        dibs__run_state state;
+        dibs_status status;
+        bool doubt;
+    } rows[] = {
+        {R, DIBS_RUNNING, true},
+        {A, DIBS_CRASHED, true},
+        {D, DIBS_ALREADY, false},
+        {F, DIBS_ALREADY, false},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < 2 * COUNT(rows); i++) {
+        size_t tasks = a->keeper_tasks;
+        bool unsure = i % 2;
+        dibs_once *o;
+        store(KEY, NULL);
+        rivals = rows[i / 2].state;
+        if (unsure)
+            still_twist(a, lost);
+        still_twist(a, (twist){.before = be_faster});
+        assert_status(begin(&brief, &o), rows[i / 2].status);
+        assert_int_equal(o->maybe_there, unsure && rows[i / 2].doubt);
+        dibs_once_free(o);
+        assert_int_equal(still_next(a) <= still_now(), unsure && rows[i / 2].doubt);
+        still_at(still_now() + 10 * DIBS__SECOND, finish_it); /* then it is settled */
+        serve_all(DIBS__NEVER - 1);
+        expect_nothing_left(tasks);
+    }
+}
+
+/* A take-over of a free key was not answered. The key is free as before: the request may still come. Or it has changed:
+ * then it finds nothing any more. */
+static void free_it(void)
+{
+    dibs__run_record r = theirs(DIBS__RUN_FREE);
+
+    store(KEY, &r);
+}
+
+static void a_take_over_on_its_way_is_kept_in_mind(void **state)
+{
+    (void)state;
+    for (int changed = 0; changed < 2; changed++) {
+        dibs__run_record r = theirs(DIBS__RUN_RUNNING);
+        dibs_once_options o = brief;
+        size_t tasks = a->keeper_tasks;
+        dibs_once *once;
+        o.wait_ms = DIBS_FOREVER;
+        store(KEY, &r);
+        still_twist(a, (twist){.then = free_it});
+        still_twist(a, (twist){0});
+        for (int i = 0; i < 27; i++)
+            still_twist(a, lost);
+        still_twist(a, (twist){.status = DIBS_UNKNOWN, .stopped = true, .takes = a->request_span, .then = changed ? free_it : NULL});
+        still_twist(a, (twist){0});
+        still_twist(a, (twist){.stopped = true, .status = DIBS_DENIED});
+        assert_status(begin(&o, &once), DIBS_DENIED);
+        assert_null(once);
+        if (changed) {
+            expect_nothing_left(tasks);
+        } else {
+            assert_true(still_serve(a)); /* what is there is written anew */
+            assert_int_equal(sent_record(0).state, DIBS__RUN_FREE);
+            assert_int_equal(still_last(a, 1)->command.version, 0);
+            assert_true(still_last(a, 0)->command.version > 0);
+            expect_nothing_left(tasks);
+        }
+        still_heal(a);
+    }
+}
+
+/* The handle is closed while the call begins: no run of it is begun. */
 static int64_t (*clock_as_it_is)(void *ctx);
 static int looks, leap_at;
 
+static int64_t closing_clock(void *ctx)
+{
+    a->closing = true;
+    return clock_as_it_is(ctx);
+}
+
+static void a_handle_that_is_being_closed_begins_nothing(void **state)
+{
+    static dibs__env env;
+    dibs_once_options o = brief;
+    size_t tasks = a->keeper_tasks;
+    dibs__run_record r = theirs(DIBS__RUN_RUNNING);
+    dibs_once *once;
+
+    (void)state;
+    store(KEY, &r);
+    assert_status(begin(&brief, &once), DIBS_RUNNING);
+    a->closing = true;
+    assert_status(dibs_once_wait(once, DIBS_NO_WAIT, &err), DIBS_CANCELLED);
+    assert_false(once->maybe_there);
+    a->closing = false;
+    dibs_once_free(once);
+    env = *a->env;
+    clock_as_it_is = env.boottime;
+    env.boottime = closing_clock;
+    a->env = &env;
+    o.wait_ms = 3000;
+    once = (dibs_once *)1;
+    assert_status(begin(&o, &once), DIBS_CANCELLED);
+    a->env = b->env;
+    a->closing = false;
+    assert_null(once);
+    assert_int_equal(still_count(a), 1);
+    expect_nothing_left(tasks);
+}
+
+/* The machine sleeps for an hour between any two looks at the clock. */
 static int64_t leaping_clock(void *ctx)
 {
     if (++looks == leap_at)
@@ -888,6 +1011,7 @@ static void a_wait_ends_with_the_run(void **state)
         } else {
             assert_status(begin(&o, &once), DIBS_RUNNING);
             assert_status(dibs_once_wait(once, DIBS_NO_WAIT, &err), DIBS_RUNNING);
+            assert_int_equal(still_last(a, 0)->command.version, 0);
             assert_status(dibs_once_wait(once, waits[i - 3], &err), DIBS_ALREADY);
             assert_status(dibs_once_wait(once, waits[i - 3], &err),
                           DIBS_ALREADY); /* without a look */
@@ -896,13 +1020,6 @@ static void a_wait_ends_with_the_run(void **state)
         assert_in_range(still_now(), end, end + 260 * DIBS__MS);
         dibs_once_free(once);
     }
-}
-
-static void free_it(void)
-{
-    dibs__run_record r = theirs(DIBS__RUN_FREE);
-
-    store(KEY, &r);
 }
 
 static void who_waits_may_have_its_turn(void **state)
@@ -941,6 +1058,23 @@ static void a_wait_ends_when_the_runner_is_dead(void **state)
     assert_status(begin(&o, &once), DIBS_CRASHED);
     assert_int_equal(still_last(a, 0)->at, dead);
     dibs_once_free(once);
+}
+
+/* Nobody looks again when the time is over. */
+static void a_wait_ends_at_its_time(void **state)
+{
+    dibs__run_record r = theirs(DIBS__RUN_RUNNING);
+    dibs_once *once;
+
+    (void)state;
+    store(KEY, &r);
+    for (int ms = 11; ms <= 13; ms++) { /* the second look ends after 12 ms */
+        dibs_once_options o = waiting(ms);
+        int count = still_count(a);
+        assert_status(begin(&o, &once), DIBS_RUNNING);
+        assert_int_equal(still_count(a), count + 2 + (ms == 13));
+        dibs_once_free(once);
+    }
 }
 
 /* Its lease is for ever, or over by its age and not by its state: the next look is not at once. */
@@ -1053,6 +1187,13 @@ static void a_wait_is_woken_by_the_engine(void **state)
     assert_int_equal(watched.until, began - STILL_ANSWER + r.lease);
     assert_int_equal(watched.version, once->version);
     dibs_once_free(once);
+    r.lease = DIBS__SECOND / 2; /* what is as good as dead is not looked at without a pause */
+    store(KEY, &r);
+    still_pass(r.lease - 2 * STILL_ANSWER);
+    began = still_now();
+    assert_status(begin(&o, &once), DIBS_CRASHED);
+    assert_int_equal(watched.until, began + STILL_ANSWER + 2 * DIBS__MS);
+    dibs_once_free(once);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, runs_begin, runs_end)
@@ -1076,6 +1217,9 @@ int main(void)
         CASE(what_was_surely_not_begun_is_not_withdrawn),
         CASE(an_answer_after_the_lease_begins_again),
         CASE(an_answer_after_the_call_is_withdrawn),
+        CASE(another_may_hide_what_was_begun),
+        CASE(a_take_over_on_its_way_is_kept_in_mind),
+        CASE(a_handle_that_is_being_closed_begins_nothing),
         CASE(a_machine_may_sleep_at_any_moment),
         CASE(an_undone_rerun_leaves_the_crash),
         CASE(a_crash_that_has_ended_is_not_put_back),
@@ -1091,6 +1235,7 @@ int main(void)
         CASE(a_wait_ends_with_the_run),
         CASE(who_waits_may_have_its_turn),
         CASE(a_wait_ends_when_the_runner_is_dead),
+        CASE(a_wait_ends_at_its_time),
         CASE(an_odd_lease_does_not_spin),
         CASE(a_wait_outlasts_an_outage),
         CASE(a_wait_can_be_cancelled),
