@@ -445,6 +445,7 @@ static void a_beginning_without_an_answer_is_withdrawn(void **state)
         assert_true(still_serve(a));
         assert_int_equal(still_count(a), count + rows[i].commands);
         assert_int_equal(still_last(a, rows[i].commands - 1)->command.version, 0);
+        assert_int_equal(still_last(a, 0)->until, left_at + a->request_span);
         expect_mark(still_last(a, 0));
         assert_int_equal(stored_state(KEY), rows[i].after);
         if (rows[i].comes_back) {
@@ -618,7 +619,10 @@ static void a_take_over_on_its_way_is_kept_in_mind(void **state)
         still_twist(a, (twist){0});
         for (int i = 0; i < 27; i++)
             still_twist(a, lost);
-        still_twist(a, (twist){.status = DIBS_UNKNOWN, .stopped = true, .takes = a->request_span, .then = changed ? free_it : NULL});
+        still_twist(a, (twist){.status = DIBS_UNKNOWN,
+                               .stopped = true,
+                               .takes = a->request_span,
+                               .then = changed ? free_it : NULL});
         still_twist(a, (twist){0});
         still_twist(a, (twist){.stopped = true, .status = DIBS_DENIED});
         assert_status(begin(&o, &once), DIBS_DENIED);

@@ -106,6 +106,7 @@ static void on_lost(void *data, dibs_once *o)
     assert_ptr_equal(data, &losses);
     assert_false(dibs_once_held(o));
     assert_int_equal(dibs_once_remaining_ms(o), 0);
+    assert_null(dibs_once_step_data(o, "s", NULL)); /* calls of the library are allowed */
     losses++;
 }
 
@@ -169,6 +170,39 @@ static void a_loss_is_told_once(void **state)
         assert_int_equal(still_next(a), DIBS__NEVER);
         still_heal(a);
         dibs_once_free(once);
+    }
+}
+
+/* Nobody was told that it is his: nobody is told that it is lost. */
+static void what_was_not_delivered_is_not_told_to_be_lost(void **state)
+{
+    dibs_once *o = ours(&brief);
+
+    (void)state;
+    o->delivered = false;
+    still_pass(LEASE);
+    while (still_serve(a))
+        continue;
+    assert_int_equal(o->phase, DIBS__ONCE_LOST);
+    assert_int_equal(o->refs, 1);
+    assert_false(dibs_take(a, &(dibs_outcome){0}));
+    dibs_once_free(o);
+}
+
+/* The answer to a renewal comes at the last moment, and at the deadline. */
+static void an_answer_at_the_deadline_is_too_late(void **state)
+{
+    (void)state;
+    for (int late = 0; late < 2; late++) {
+        dibs_once *o = ours(&brief);
+        int64_t due = o->renew.due.key, deadline = atomic_load(&o->deadline);
+        still_pass(due - still_now());
+        still_twist(a, (twist){.takes = deadline - due - STILL_ANSWER - !late});
+        assert_true(still_serve(a));
+        assert_int_equal(still_last(a, 0)->until, due + a->request_span);
+        assert_int_equal(o->phase, late ? DIBS__ONCE_LOST : DIBS__ONCE_OURS);
+        dibs_once_free(o);
+        store(KEY, NULL);
     }
 }
 
@@ -786,6 +820,25 @@ static void a_run_is_let_go_without_an_answer(void **state)
     }
 }
 
+/* A handle is drained before it is closed: its runs are over, and say so. */
+static void a_drained_handle_has_no_runs(void **state)
+{
+    dibs *d = still_open(NULL);
+    dibs_once *o;
+
+    (void)state;
+    assert_status(dibs_once_begin(d, KEY, &brief, &o, NULL), DIBS_OK);
+    d->keeper_runs = false;
+    dibs__drain(d);
+    assert_int_equal(stored_state(KEY), DIBS__RUN_ABANDONED);
+    assert_false(dibs_once_held(o));
+    assert_int_equal(o->phase, DIBS__ONCE_OVER);
+    assert_int_equal(still_next(d), DIBS__NEVER);
+    dibs_once_free(o);
+    assert_null(d->onces);
+    still_close(d);
+}
+
 /* A runner that lost it to nobody lets go: its crash is not told before its lease. */
 static void a_lost_run_is_let_go_without_a_word(void **state)
 {
@@ -874,6 +927,26 @@ static bool live_without_memory(long n)
     return failed;
 }
 
+/* The same for a command that finds a record of our own, and has to read it. */
+static bool end_without_memory(long n)
+{
+    dibs_once *o = ours(&brief);
+    dibs_status status;
+    bool failed;
+
+    assert_status(dibs_once_step(o, "s", "1", 1, &err), DIBS_OK);
+    touch_it();
+    alloc_fail(n, false);
+    status = dibs_once_finish(o, "r", 1, 0, &err);
+    failed = alloc_heal();
+    assert_status(status, failed ? DIBS_NO_MEMORY : DIBS_OK);
+    if (failed)
+        assert_status(dibs_once_finish(o, "r", 1, 0, &err), DIBS_OK);
+    dibs_once_free(o);
+    store(KEY, NULL);
+    return failed;
+}
+
 static void a_failed_allocation_is_a_status(void **state)
 {
     long n = 1;
@@ -882,6 +955,10 @@ static void a_failed_allocation_is_a_status(void **state)
     while (live_without_memory(n))
         n++;
     assert_true(n > 8);
+    store(KEY, NULL);
+    for (n = 1; end_without_memory(n); n++)
+        continue;
+    assert_true(n > 4);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, runs_begin, runs_end)
@@ -892,6 +969,8 @@ int main(void)
         CASE(a_renewal_is_a_new_lease),
         CASE(a_renewal_without_an_answer_is_repeated),
         CASE(a_loss_is_told_once),
+        CASE(what_was_not_delivered_is_not_told_to_be_lost),
+        CASE(an_answer_at_the_deadline_is_too_late),
         CASE(a_lease_that_nobody_renewed_has_expired),
         CASE(a_renewal_waits_for_the_users_command),
         CASE(the_users_command_waits_for_a_renewal),
@@ -914,6 +993,7 @@ int main(void)
         CASE(who_only_looked_writes_nothing),
         CASE(a_closing_handle_ends_what_is_left),
         CASE(a_run_is_let_go_without_an_answer),
+        CASE(a_drained_handle_has_no_runs),
         CASE(a_lost_run_is_let_go_without_a_word),
         CASE(a_forked_child_has_no_runs),
         CASE(a_failed_allocation_is_a_status),
