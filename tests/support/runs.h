@@ -12,13 +12,6 @@
 
 #define COUNT(rows) (sizeof(rows) / sizeof(rows)[0])
 
-/* In tables */
-#define R DIBS__RUN_RUNNING
-#define D DIBS__RUN_DONE
-#define F DIBS__RUN_FAILED
-#define A DIBS__RUN_ABANDONED
-#define N DIBS__RUN_FREE
-
 extern dibs *a, *b; /* the one that is tested, and its rival */
 extern dibs_error err;
 extern char line[512];                       /* the last one that `a` has logged */

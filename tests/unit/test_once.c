@@ -14,6 +14,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* In tables */
+#define R DIBS__RUN_RUNNING
+#define D DIBS__RUN_DONE
+#define F DIBS__RUN_FAILED
+#define A DIBS__RUN_ABANDONED
+#define N DIBS__RUN_FREE
+
 /* ---- Options --------------------------------------------------------------------------------- */
 
 static void wrong_options_ask_nobody(void **state)
