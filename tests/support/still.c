@@ -32,6 +32,7 @@ static struct {
     void (*then)(void);
     int64_t slept;
     void (*meanwhile)(void);
+    const pthread_cond_t *woken; /* the last one */
     long live;
 } world;
 
@@ -209,14 +210,24 @@ int __wrap_pthread_cond_wait(pthread_cond_t *c, pthread_mutex_t *m)
 {
     void (*deed)(void) = world.meanwhile;
 
-    (void)c;
     if (!deed)
         abort();
     world.meanwhile = NULL;
+    world.woken = NULL;
     pthread_mutex_unlock(m);
     deed();
     pthread_mutex_lock(m);
+    if (world.woken != c)
+        abort(); /* nobody has woken it */
     return 0;
+}
+
+int __real_pthread_cond_broadcast(pthread_cond_t *c);
+int __wrap_pthread_cond_broadcast(pthread_cond_t *c);
+int __wrap_pthread_cond_broadcast(pthread_cond_t *c)
+{
+    world.woken = c;
+    return __real_pthread_cond_broadcast(c);
 }
 
 void still_meanwhile(void (*deed)(void))
