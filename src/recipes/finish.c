@@ -418,7 +418,7 @@ static void end_last(dibs_once *o, dibs__deadline until)
 
     o->last = true;
     pthread_mutex_unlock(&d->mutex);
-    if (runs && dibs__now(d->env) < until)
+    if (runs)
         abandon_last(o, until);
     else if (o->maybe_there && dibs__now(d->env) < until)
         withdraw(o, until);

@@ -201,17 +201,18 @@ static void a_look_shows_all_of_the_record(void **state)
     r.has_result = true;
     r.result = "paid\0";
     r.result_size = 5;
-    snprintf(r.decided_by, sizeof r.decided_by, "alice");
+    snprintf(r.decided_by, sizeof r.decided_by, "a");
     version = store_in("", KEY, &r, 10 * DIBS__SECOND);
     info = inspected();
     assert_true(still_last(a, 0)->command.alive); /* whether the runner is alive matters */
     assert_int_equal(still_last(a, 0)->command.op, DIBS__CELL_READ);
+    assert_false(still_last(a, 0)->notify);
     assert_int_equal(still_last(a, 0)->until, still_last(a, 0)->at + a->request_span);
     assert_string_equal(still_last(a, 0)->key, "o:0:k");
     assert_int_equal(info->runner->left_ms, DIBS_FOREVER);
     assert_int_equal(info->runner->fence, version + 1000);
     assert_int_equal(info->left_ms, 10000 - 1);
-    assert_string_equal(info->decided_by, "alice");
+    assert_string_equal(info->decided_by, "a");
     assert_int_equal(info->result_size, 5);
     assert_memory_equal(info->result, "paid\0", 5);
     assert_null(info->steps);
@@ -219,7 +220,7 @@ static void a_look_shows_all_of_the_record(void **state)
     assert_int_equal(info->left_ms, 10000 - 2);
     assert_int_equal(info->result_size, 5);
     assert_null(info->result);
-    assert_string_equal(info->decided_by, "alice");
+    assert_string_equal(info->decided_by, "a");
     r = record_of(R);
     r.steps = dibs__step_new("one", "1", 1);
     r.steps->next = dibs__step_new("two", "", 0);
@@ -257,6 +258,9 @@ static void a_look_that_fails_shows_nothing(void **state)
         still_heal(a);
     }
     assert_non_null(strstr(err.message, "'k': this key was not used"));
+    assert_status(dibs_once_inspect(a, KEY, &(dibs_once_inspect_options){0}, &report, &err),
+                  DIBS_NOT_FOUND);
+    assert_string_equal(still_last(a, 0)->key, "o:0:k");
 }
 
 static void what_is_no_record_is_shown_as_damaged(void **state)
@@ -363,6 +367,7 @@ static void wrong_lists_ask_nobody(void **state)
         const char *says;
     } rows[] = {
         {longer, {0}, "the prefix"},
+        {longer, {.scope = "x"}, "the prefix"},
         {"", {.scope = longer}, "a scope"},
         {"", {.reserved = {0, 0, 0, 1}}, ""},
         {"", {.states = 128}, "states: unknown bits (0x80)"},
@@ -386,16 +391,25 @@ static void wrong_lists_ask_nobody(void **state)
     dibs_once_report_free(report);
     assert_status(dibs_once_list(a, "", NULL, &report, &err), DIBS_UNSUPPORTED);
     assert_string_equal(err.message, "memory: cells cannot be listed");
+    class->cell = NULL;
+    class->no_cells = "because";
+    assert_status(dibs_once_list(a, "", NULL, &report, &err), DIBS_UNSUPPORTED);
+    assert_string_equal(err.message, "memory: because");
 }
 
 static void nobody_else_is_asked(void **state)
 {
+    static char longer[DIBS__CELL_KEY_SIZE + 1];
+    const dibs_once_list_options wrong[] = {{.states = 128}, {.limit = 10001}, {.after = longer}};
     pid_t child;
     int status;
 
     (void)state;
+    memset(longer, 'x', sizeof longer - 1);
     a->closing = true;
     assert_status(dibs_once_list(a, "", NULL, &report, &err), DIBS_CANCELLED);
+    for (size_t i = 0; i < COUNT(wrong); i++) /* whatever else is wrong */
+        assert_status(dibs_once_list(a, "", &wrong[i], &report, &err), DIBS_CANCELLED);
     assert_status(dibs_once_inspect(a, KEY, NULL, &report, &err), DIBS_CANCELLED);
     assert_status(dibs_once_forget(a, KEY, NULL, &err), DIBS_CANCELLED);
     a->closing = false;
@@ -490,6 +504,8 @@ static dibs_status list_many(dibs__engine *e, const dibs__cell_range *range, dib
     still_pass(STILL_ANSWER + store_of_many.takes);
     if (store_of_many.silent > 0) {
         store_of_many.silent--;
+        dibs__cell_page_put(out, "o:0:x", &(dibs__cell){.expires = INT64_MAX}, (dibs__time){0},
+                            false, 0); /* half a page */
         return dibs__fail(error, DIBS_UNKNOWN, "lost on the way");
     }
     out->failed = store_of_many.fails;
@@ -575,11 +591,28 @@ static void few_of_many_are_looked_for_in_growing_pages(void **state)
     assert_int_equal(store_of_many.pages, COUNT(limits));
     for (size_t i = 0; i < COUNT(limits); i++)
         assert_int_equal(store_of_many.limit[i], limits[i]);
+    make_many(10000, 0); /* not only for powers of two */
+    listed(&(dibs_once_list_options){.limit = 699, .states = DIBS_ONCE_FAILED}, NULL);
+    assert_int_equal(store_of_many.limit[0], 700);
+    assert_int_equal(store_of_many.limit[1], 1400);
+    assert_int_equal(store_of_many.limit[2], 2000);
     make_many(6001, 6000);
     listed(&(dibs_once_list_options){.limit = 2, .states = DIBS_ONCE_CRASHED}, NULL);
     assert_int_equal(dibs_once_report_count(report), 2);
     assert_int_equal(number_at(1), 6000);
     assert_null(dibs_once_report_next(report));
+}
+
+/* The last of a page is the last that was asked for, and there are more pages. */
+static void a_list_ends_with_a_page(void **state)
+{
+    (void)state;
+    make_many(10, 100); /* the first is a crash */
+    listed(&(dibs_once_list_options){.limit = 1, .states = DIBS_ONCE_DONE}, NULL);
+    assert_int_equal(dibs_once_report_count(report), 1);
+    assert_int_equal(number_at(0), 1);
+    assert_string_equal(dibs_once_report_next(report), "0:00001");
+    assert_int_equal(store_of_many.pages, 1);
 }
 
 /* Those that are found count: not more is asked for than is missing, where that is more than the growing page. */
@@ -1013,6 +1046,7 @@ static void a_failed_allocation_is_a_status(void **state)
             store(&r);
             dibs__steps_free(r.steps);
             report = (dibs_once_report *)1;
+            memset(&err, 0, sizeof err);
             alloc_fail(n, false);
             status = what == 0   ? dibs_once_list(a, NULL, &(dibs_once_list_options){.limit = 69},
                                                   &report, &err)
@@ -1048,6 +1082,7 @@ int main(void)
         CASE(keys_are_taken_apart),
         CASE(a_page_has_an_end),
         CASE(few_of_many_are_looked_for_in_growing_pages),
+        CASE(a_list_ends_with_a_page),
         CASE(what_is_missing_is_asked_for),
         CASE(a_search_has_an_end),
         CASE(a_page_without_an_answer_is_read_again),

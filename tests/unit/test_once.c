@@ -32,6 +32,7 @@ static void wrong_options_ask_nobody(void **state)
         const char *says;
     } rows[] = {
         {"", {0}, "a key"},
+        {"", {.scope = "s"}, "a key"},
         {longest, {0}, "a key"},
         {KEY, {.scope = longest}, "a scope"},
         {KEY, {.keep_ms = -2}, "keep_ms"},
@@ -63,7 +64,8 @@ static void wrong_options_ask_nobody(void **state)
 
 static void what_is_just_allowed_is_taken(void **state)
 {
-    char owner[DIBS_OWNER_MAX + 1], print[DIBS_FINGERPRINT_MAX];
+    char owner[DIBS_OWNER_MAX + 1], print[DIBS_FINGERPRINT_MAX], key[DIBS_NAME_MAX + 1];
+    dibs_once *longest;
     const dibs_once_options rows[] = {
         {.scope = ""},
         {.keep_ms = 1},
@@ -84,6 +86,12 @@ static void what_is_just_allowed_is_taken(void **state)
     memset(owner, 'o', sizeof owner - 1);
     owner[sizeof owner - 1] = '\0';
     memset(print, 'p', sizeof print);
+    memset(key, 'k', sizeof key - 1);
+    key[sizeof key - 1] = '\0';
+    assert_status(dibs_once_begin(a, key, &(dibs_once_options){.scope = key}, &longest, NULL),
+                  DIBS_OK);
+    assert_string_equal(longest->key, key);
+    dibs_once_free(longest);
     for (size_t i = 0; i < COUNT(rows); i++) {
         dibs_once *o = ours(&rows[i]);
         assert_status(dibs_once_undo(o, NULL), DIBS_OK);
@@ -147,6 +155,11 @@ static void the_record_has_what_the_options_say(void **state)
     dibs_once *o = NULL; /* the owner of the handle */
     assert_status(dibs_once_begin(b, "other", NULL, &o, NULL), DIBS_OK);
     assert_string_equal(o->mine.owner, "rival");
+    dibs_once_free(o);
+    assert_status(
+        dibs_once_begin(still_open(&(dibs_options){.owner = "x"}), "third", NULL, &o, NULL),
+        DIBS_OK);
+    assert_string_equal(o->mine.owner, "x");
     dibs_once_free(o);
 }
 
@@ -486,6 +499,31 @@ static void withdrawing_goes_on_until_it_is_answered(void **state)
         assert_int_equal(still_now() >= give_up, forever);
         still_heal(a);
         assert_int_equal(stored_state(KEY), DIBS__RUN_FREE);
+    }
+}
+
+/* Its time is over with the lease, and a minute. */
+static void withdrawing_ends_at_its_time(void **state)
+{
+    size_t tasks = a->keeper_tasks;
+    dibs_once *o;
+
+    (void)state;
+    for (int late = 0; late < 2; late++) {
+        still_twist(a, for_ever(lost));
+        assert_status(begin(&brief, &o), DIBS_UNKNOWN);
+        still_heal(a);
+        still_twist(
+            a, (twist){.status = DIBS_UNAVAILABLE,
+                       .stopped = true,
+                       .takes = LEASE + 60 * DIBS__SECOND - 200 * DIBS__MS - STILL_ANSWER - !late});
+        still_twist(a, for_ever(lost));
+        assert_true(still_serve(a));
+        still_serve_until(a, still_next(a));
+        assert_int_equal(still_next(a) == DIBS__NEVER, late);
+        still_heal(a);
+        serve_all(still_now() + DIBS__SECOND);
+        expect_nothing_left(tasks);
     }
 }
 
@@ -896,6 +934,11 @@ static void a_take_over_of_nothing_leaves_no_doubt(void **state)
     expect_nothing_left(tasks);
 }
 
+static void heal(void)
+{
+    still_heal(a);
+}
+
 /* Begun while the caller waits, and not heard of: the next look finds our own. */
 static void what_was_begun_unheard_is_found(void **state)
 {
@@ -908,8 +951,9 @@ static void what_was_begun_unheard_is_found(void **state)
     o.wait_ms = DIBS_FOREVER;
     store(KEY, &r);
     still_twist(a, (twist){.then = delete_it});
-    for (int i = 0; i < 28; i++) /* longer than a request may take */
-        still_twist(a, untold);
+    still_twist(a, for_ever(untold));
+    still_at(still_now() + a->request_span + DIBS__SECOND,
+             heal); /* longer than a request may take */
     assert_status(begin(&o, &once), DIBS_OK);
     count = still_count(a);
     assert_true(count > 25);
@@ -919,6 +963,24 @@ static void what_was_begun_unheard_is_found(void **state)
     assert_status(dibs_once_undo(once, NULL), DIBS_OK);
     assert_int_equal(sent_record(0).state, DIBS__RUN_FREE);
     dibs_once_free(once);
+}
+
+/* It was given back in the meantime: ours is the first, and gives back as such. */
+static void a_take_over_of_what_was_given_back_is_the_first(void **state)
+{
+    dibs_once *o;
+
+    (void)state;
+    leave_a_crash(NULL, 0);
+    still_twist(a, (twist){0});
+    still_twist(a, (twist){.before = free_it});
+    o = ours(&rerun);
+    assert_int_equal(still_count(a), 3);
+    assert_int_equal(sent_record(0).runs, 1);
+    assert_false(dibs_once_again(o));
+    assert_status(dibs_once_undo(o, NULL), DIBS_OK);
+    assert_int_equal(sent_record(0).state, DIBS__RUN_FREE);
+    dibs_once_free(o);
 }
 
 static void a_take_over_that_came_too_late_is_told_so(void **state)
@@ -1224,6 +1286,7 @@ int main(void)
         CASE(a_lost_answer_is_asked_for_again),
         CASE(a_beginning_without_an_answer_is_withdrawn),
         CASE(withdrawing_goes_on_until_it_is_answered),
+        CASE(withdrawing_ends_at_its_time),
         CASE(a_repeat_that_is_refused_leaves_the_doubt),
         CASE(what_was_surely_not_begun_is_not_withdrawn),
         CASE(an_answer_after_the_lease_begins_again),
@@ -1239,6 +1302,7 @@ int main(void)
         CASE(a_take_over_of_nothing_is_the_first),
         CASE(a_take_over_of_nothing_leaves_no_doubt),
         CASE(what_was_begun_unheard_is_found),
+        CASE(a_take_over_of_what_was_given_back_is_the_first),
         CASE(a_take_over_that_came_too_late_is_told_so),
         CASE(only_a_crash_is_rerun),
         CASE(a_rerun_without_an_answer_can_be_asked_again),

@@ -782,7 +782,7 @@ static void a_closing_handle_ends_what_is_left(void **state)
         {false, false, 0, DIBS__RUN_ABANDONED},
         {true, false, 0, DIBS__RUN_FREE},
         {false, true, 0, DIBS__RUN_RUNNING}, /* there is no time left */
-        {true, true, 0, DIBS__RUN_RUNNING},
+        {true, true, 0, 0},
     };
 
     (void)state;
@@ -790,7 +790,7 @@ static void a_closing_handle_ends_what_is_left(void **state)
         dibs *d = still_open(&(dibs_options){.request_ms = 1000});
         dibs_once *o = NULL;
         if (rows[i].unheard) {
-            twist t = for_ever(untold);
+            twist t = for_ever(rows[i].late ? lost : untold);
             still_twist(d, t);
             assert_status(dibs_once_begin(d, KEY, &brief, &o, NULL), DIBS_UNKNOWN);
             still_heal(d);
@@ -842,12 +842,49 @@ static void a_drained_handle_has_no_runs(void **state)
     d->keeper_runs = false;
     dibs__drain(d);
     assert_int_equal(stored_state(KEY), DIBS__RUN_ABANDONED);
+    assert_true(still_last(d, 0)->notify);
     assert_false(dibs_once_held(o));
     assert_int_equal(o->phase, DIBS__ONCE_OVER);
     assert_int_equal(still_next(d), DIBS__NEVER);
     dibs_once_free(o);
     assert_null(d->onces);
     still_close(d);
+}
+
+static void put_it_there(void)
+{
+    dibs__run_record r = theirs(DIBS__RUN_RUNNING);
+
+    store(KEY, &r);
+}
+
+/* A begin was not answered at first, and another's run is told of: there may be something to withdraw. Who frees it while
+ * the handle is closed leaves it to whoever closes; afterwards it is gone at once. */
+static void what_may_be_there_is_left_to_who_closes(void **state)
+{
+    (void)state;
+    for (int drained = 0; drained < 2; drained++) {
+        dibs *d = still_open(NULL);
+        dibs_once *o;
+        store(KEY, NULL);
+        still_twist(d, lost);
+        still_twist(d, (twist){.before = put_it_there});
+        assert_status(dibs_once_begin(d, KEY, &brief, &o, NULL), DIBS_RUNNING);
+        assert_true(o->maybe_there);
+        if (drained) {
+            d->keeper_runs = false;
+            dibs__drain(d);
+            dibs_once_free(o);
+            assert_null(d->onces);
+        } else {
+            d->closing = true;
+            dibs_once_free(o);
+            assert_ptr_equal(d->onces, o);
+            assert_int_equal(still_next(d), DIBS__NEVER);
+        }
+        still_close(d);
+        assert_int_equal(stored_state(KEY), DIBS__RUN_RUNNING);
+    }
 }
 
 /* A runner that lost it to nobody lets go: its crash is not told before its lease. */
@@ -889,6 +926,7 @@ static void a_forked_child_has_no_runs(void **state)
                     !dibs_once_step_data(o, "s", NULL);
         dibs_once_runner(o, &who, sizeof who);
         dibs_once_free(o);
+        good = good && o->phase == DIBS__ONCE_OURS; /* it is the parent's */
         _exit(good && who.pid == 0 ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -1005,6 +1043,7 @@ int main(void)
         CASE(a_closing_handle_ends_what_is_left),
         CASE(a_run_is_let_go_without_an_answer),
         CASE(a_drained_handle_has_no_runs),
+        CASE(what_may_be_there_is_left_to_who_closes),
         CASE(a_lost_run_is_let_go_without_a_word),
         CASE(a_forked_child_has_no_runs),
         CASE(a_failed_allocation_is_a_status),
