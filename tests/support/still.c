@@ -32,6 +32,8 @@ static struct {
     void (*then)(void);
     int64_t slept;
     void (*meanwhile)(void);
+    int locks; /* until `before_lock` */
+    void (*before_lock)(void);
     const pthread_cond_t *woken; /* the last one */
     long live;
 } world;
@@ -154,10 +156,12 @@ static void put_answer(const dibs__cell_reply *answer, dibs__cell_reply *out)
 static dibs_status cell(dibs__engine *e, const char *key, const dibs__cell_command *command,
                         bool notify, dibs__deadline until, dibs__cell_reply *out, dibs_error *err)
 {
+    static const dibs__cell_reply zero;
     client *c = world.clients;
     dibs_status status = DIBS_OK;
     twist t = {0};
 
+    assert_memory_equal(out, &zero, sizeof zero); /* whatever an engine leaves as it is */
     while (c->engine != e)
         c++;
     note(c, key, command, notify, until);
@@ -177,7 +181,8 @@ static dibs_status cell(dibs__engine *e, const char *key, const dibs__cell_comma
     if (t.status == DIBS_OK)
         return status;
     free(out->data);
-    memset(out, 0, sizeof *out);
+    *out = (dibs__cell_reply){.verdict = DIBS__CELL_CONFLICT,
+                              .version = 99}; /* nobody may look at it */
     return dibs__fail(err, t.status, "twisted");
 }
 
@@ -187,11 +192,21 @@ int __real_pthread_mutex_lock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *m)
 {
-    int wrong = __real_pthread_mutex_lock(m);
+    int wrong;
+
+    if (world.locks > 0 && --world.locks == 0)
+        world.before_lock();
+    wrong = __real_pthread_mutex_lock(m);
 
     if (wrong)
         abort(); /* this thread has it already */
     return wrong;
+}
+
+void still_before_lock(int n, void (*deed)(void))
+{
+    world.locks = n;
+    world.before_lock = deed;
 }
 
 int __real_pthread_mutex_unlock(pthread_mutex_t *m);

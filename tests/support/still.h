@@ -44,6 +44,8 @@ void still_pass(int64_t span);
 /* Once, when time has come so far; a sleep stops there. */
 void still_at(int64_t when, void (*then)(void));
 int64_t still_slept(void); /* in all */
+/* Just before a mutex is locked for the n-th time from now on; 0: not any more. */
+void still_before_lock(int n, void (*deed)(void));
 /* The next wait for a condition: what another thread does meanwhile. One that is not expected would last for ever, and
  * ends the program. */
 void still_meanwhile(void (*deed)(void));

@@ -411,7 +411,8 @@ static void nobody_else_is_asked(void **state)
     for (size_t i = 0; i < COUNT(wrong); i++) /* whatever else is wrong */
         assert_status(dibs_once_list(a, "", &wrong[i], &report, &err), DIBS_CANCELLED);
     assert_status(dibs_once_inspect(a, KEY, NULL, &report, &err), DIBS_CANCELLED);
-    assert_status(dibs_once_forget(a, KEY, NULL, &err), DIBS_CANCELLED);
+    assert_status(dibs_once_forget(a, KEY, &(dibs_once_forget_options){.by = longer}, &err),
+                  DIBS_CANCELLED);
     a->closing = false;
     child = fork();
     if (child == 0)
@@ -811,6 +812,7 @@ static void a_decision_fits_the_state(void **state)
         uint64_t version;
         int count = still_count(a), steps = 0;
         r.fence = named ? 500 : 0;
+        snprintf(r.crashed, sizeof r.crashed, "%s", named ? "first-1" : "");
         r.fingerprint = "f";
         r.fingerprint_size = 1;
         r.steps = dibs__step_new("one", "1", 1);
@@ -857,26 +859,10 @@ static void a_decision_fits_the_state(void **state)
         assert_int_equal(new.result_size, new.has_result ? 2 : 0);
         assert_int_equal(new.code, new.has_result ? 9 : what == TO_CRASHED ? -42 : 0);
         assert_string_not_equal(new.attempt, "theirs-1");
-        assert_string_equal(new.crashed, what == TO_CRASHED ? "theirs-1" : "");
+        assert_string_equal(new.crashed, what != TO_CRASHED ? "" : named ? "first-1" : "theirs-1");
         assert_int_equal(s->command.keep, dibs__record_life(&new));
     }
     assert_int_equal(a->users, 0);
-}
-
-/* A crash that was put back is still that of the first. */
-static void a_declared_crash_keeps_its_first_runner(void **state)
-{
-    dibs__run_record r = record_of(R), new;
-
-    (void)state;
-    snprintf(r.crashed, sizeof r.crashed, "first-1");
-    store(&r);
-    assert_status(decide(TO_CRASHED, 0, NULL), DIBS_OK);
-    assert_status(
-        dibs__record_decode(still_last(a, 0)->data, still_last(a, 0)->command.size, &new, &err),
-        DIBS_OK);
-    assert_string_equal(new.crashed, "first-1");
-    assert_string_equal(new.decided_by, "?");
 }
 
 static void another_version_is_not_what_was_inspected(void **state)
@@ -918,6 +904,26 @@ static void a_damaged_record_is_forgotten_on_demand(void **state)
         }
     store_bytes("o:0:k", "\3?", 2, 0);
     assert_status(dibs_once_forget(a, KEY, NULL, NULL), DIBS_ENGINE_FAILED);
+}
+
+/* Nothing of it gets into the record that takes its place. */
+static void a_damaged_record_is_replaced_as_a_whole(void **state)
+{
+    dibs__run_record r = record_of(R);
+    size_t size;
+    void *bytes = dibs__record_encode(&r, &size);
+
+    (void)state;
+    store_bytes("o:0:k", bytes, size - 1, 0);
+    free(bytes);
+    assert_status(decide(FORGET_RUNNING, 0, NULL), DIBS_OK);
+    assert_status(
+        dibs__record_decode(still_last(a, 0)->data, still_last(a, 0)->command.size, &r, &err),
+        DIBS_OK);
+    assert_int_equal(r.state, N);
+    assert_string_equal(r.owner, "");
+    assert_int_equal(r.lease, 0);
+    assert_int_equal(r.pid, 0);
 }
 
 /* Of this scope and no other. */
@@ -1089,9 +1095,9 @@ int main(void)
         CASE(an_engine_that_fails_is_told_of),
         CASE(a_list_has_what_is_asked_for),
         CASE(a_decision_fits_the_state),
-        CASE(a_declared_crash_keeps_its_first_runner),
         CASE(another_version_is_not_what_was_inspected),
         CASE(a_damaged_record_is_forgotten_on_demand),
+        CASE(a_damaged_record_is_replaced_as_a_whole),
         CASE(a_decision_is_for_one_scope),
         CASE(whoever_is_faster_is_not_overwritten),
         CASE(what_happened_since_is_not_undone),

@@ -769,6 +769,94 @@ static void a_machine_may_sleep_at_any_moment(void **state)
     a->env = b->env;
 }
 
+/* The same between any two steps of a wait, whose end was that the run is ours: it is said to be ours only while it is. Of
+ * what was lost before, nobody has run anything: it can be waited for again. */
+static void sleep_for_an_hour(void)
+{
+    still_pass(3600 * DIBS__SECOND);
+}
+
+static void what_was_lost_before_it_was_told_is_waited_for_again(void **state)
+{
+    int late = 0, unavailable = 0;
+
+    (void)state;
+    for (int n = 1; n <= 20; n++) {
+        dibs__run_record r = theirs(DIBS__RUN_RUNNING);
+        dibs_once *o;
+        dibs_status status;
+        store(KEY, &r);
+        assert_status(begin(&brief, &o), DIBS_RUNNING);
+        free_it();
+        still_before_lock(n, sleep_for_an_hour);
+        status = dibs_once_wait(o, DIBS_NO_WAIT, &err);
+        still_before_lock(0, NULL);
+        if (status == DIBS_OK) {
+            late += !dibs_once_held(o); /* it slept after the last step */
+        } else {
+            assert_status(status, DIBS_UNAVAILABLE);
+            assert_false(o->delivered);
+            assert_int_equal(still_next(a), DIBS__NEVER);
+            assert_status(dibs_once_wait(o, DIBS_NO_WAIT, &err), DIBS_OK);
+            assert_true(dibs_once_held(o));
+            unavailable++;
+        }
+        assert_false(dibs_once_again(o));
+        assert_status(dibs_once_undo(o, NULL), DIBS_OK);
+        dibs_once_free(o);
+    }
+    assert_in_range(late, 0, 1);
+    assert_true(unavailable > 1);
+}
+
+/* And a renewal of it is on its way at that moment: who speaks for it waits for that one. */
+static void the_renewal_is_answered(void)
+{
+    pthread_mutex_lock(&a->mutex);
+    dibs__run_idle(a->onces);
+    pthread_mutex_unlock(&a->mutex);
+}
+
+static void sleep_while_it_is_renewed(void)
+{
+    dibs_once *o = a->onces;
+
+    if (!o || o->phase != DIBS__ONCE_OURS)
+        return;
+    sleep_for_an_hour();
+    pthread_mutex_lock(&a->mutex);
+    dibs__run_busy(o);
+    pthread_mutex_unlock(&a->mutex);
+    still_meanwhile(the_renewal_is_answered);
+}
+
+static void what_is_renewed_is_not_given_up(void **state)
+{
+    int waited = 0;
+
+    (void)state;
+    for (int n = 1; n <= 20; n++) {
+        dibs__run_record r = theirs(DIBS__RUN_RUNNING);
+        dibs_once *o;
+        dibs_status status;
+        store(KEY, &r);
+        assert_status(begin(&brief, &o), DIBS_RUNNING);
+        free_it();
+        still_before_lock(n, sleep_while_it_is_renewed);
+        status = dibs_once_wait(o, DIBS_NO_WAIT, &err);
+        still_before_lock(0, NULL);
+        waited += status == DIBS_UNAVAILABLE;
+        if (o->busy) /* that was after the last step */
+            the_renewal_is_answered();
+        still_meanwhile(NULL);
+        dibs_once_free(o);
+        while (still_serve(a))
+            continue;
+        store(KEY, NULL);
+    }
+    assert_true(waited > 0);
+}
+
 /* ---- Take-overs ------------------------------------------------------------------------------- */
 
 /* It is there again, as that of "them", with these steps; what is left of it. */
@@ -1295,6 +1383,8 @@ int main(void)
         CASE(a_take_over_on_its_way_is_kept_in_mind),
         CASE(a_handle_that_is_being_closed_begins_nothing),
         CASE(a_machine_may_sleep_at_any_moment),
+        CASE(what_was_lost_before_it_was_told_is_waited_for_again),
+        CASE(what_is_renewed_is_not_given_up),
         CASE(an_undone_rerun_leaves_the_crash),
         CASE(a_crash_that_has_ended_is_not_put_back),
         CASE(a_crash_stays_that_of_the_first),

@@ -202,6 +202,9 @@ static void a_newer_format_is_reported(void **state)
     bytes[0] = 99;
     assert_int_equal(dibs__record_decode(bytes, size, &back, &err), DIBS_ENGINE_FAILED);
     assert_non_null(strstr(err.message, "format 99"));
+    bytes[0] = 0;
+    assert_int_equal(dibs__record_decode(bytes, size, &back, &err), DIBS_ENGINE_FAILED);
+    assert_non_null(strstr(err.message, "format 0"));
     dibs__steps_free(r.steps);
     free(bytes);
 }

@@ -191,7 +191,10 @@ static void durations_are_checked(void **state)
             assert_int_equal(still_count(a), 0);
         }
     usual_args();
+    args.token_options.scope = "s";
     args.token_options.ttl_ms = DIBS_FOREVER;
+    assert_status(make(ISSUE), DIBS_INVALID);
+    args.token_options.ttl_ms = DIBS_NO_WAIT;
     assert_status(make(ISSUE), DIBS_INVALID);
 }
 
@@ -747,6 +750,8 @@ static void a_token_is_random_text(void **state)
         assert_int_equal(s->until, s->at + a->request_span);
     }
     assert_int_equal(seen, 0xffff);
+    issued(&(dibs_token_options){.scope = ""}); /* as without one */
+    assert_memory_equal(still_last(a, 0)->key, "t:0:", 4);
     issued(&(dibs_token_options){.scope = "shop", .ttl_ms = 2});
     snprintf(scoped, sizeof scoped, "t:4:shop");
     assert_memory_equal(still_last(a, 0)->key, scoped, 8);
@@ -778,8 +783,11 @@ static void a_token_that_is_there_is_not_issued_again(void **state)
 
 static void what_is_no_token_asks_nobody(void **state)
 {
-    static const char *const texts[] = {NULL, "", "0123456789abcdef0123456789abcde",
+    static const char *const texts[] = {NULL,
+                                        "",
+                                        "0123456789abcdef0123456789abcde",
                                         "0123456789abcdef0123456789abcdef0",
+                                        "0123456789abcdef0123456789abcdefg",
                                         "0123456789abcdef0123456789abcdeg"};
 
     (void)state;
@@ -859,6 +867,8 @@ static void a_redemption_is_two_commands(void **state)
     count = still_count(a);
     assert_status(dibs_token_redeem(a, token, NULL, &err), DIBS_OK);
     assert_int_equal(still_count(a), count + 2);
+    assert_false(still_last(a, 1)->notify ||
+                 still_last(a, 0)->notify); /* nobody waits for a token */
     assert_int_equal(still_last(a, 1)->command.op, DIBS__CELL_READ);
     assert_int_equal(still_last(a, 0)->command.op, DIBS__CELL_SWAP);
     assert_int_equal(still_last(a, 0)->command.keep, issued_at + TTL - still_last(a, 1)->at);
