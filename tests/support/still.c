@@ -181,7 +181,7 @@ static dibs_status cell(dibs__engine *e, const char *key, const dibs__cell_comma
     if (t.status == DIBS_OK)
         return status;
     free(out->data);
-    *out = (dibs__cell_reply){.verdict = DIBS__CELL_CONFLICT,
+    *out = (dibs__cell_reply){.verdict = DIBS__CELL_ABSENT,
                               .version = 99}; /* nobody may look at it */
     return dibs__fail(err, t.status, "twisted");
 }
