@@ -282,6 +282,8 @@ static void a_file_that_was_cut_off_lets_nobody_in(void **state)
     }
     write_beside("00000000000000012345\n9", sizeof whole); /* and one that is too long */
     assert_status(dibs_fence_file(path, "12344", DIBS_NO_WAIT, &fd, &err), DIBS_INVALID);
+    write_beside("00000000000000012345 ", sizeof whole - 1); /* or does not end as it should */
+    assert_status(dibs_fence_file(path, "12346", DIBS_NO_WAIT, &fd, &err), DIBS_INVALID);
     write_beside(whole, sizeof whole - 1); /* as the message says */
     assert_status(dibs_fence_file(path, "12344", DIBS_NO_WAIT, &fd, &err), DIBS_FENCED);
     assert_status(dibs_fence_file(path, "12345", DIBS_NO_WAIT, &fd, &err), DIBS_OK);
