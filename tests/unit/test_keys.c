@@ -777,19 +777,75 @@ static dibs_status decide(deed what, uint64_t version, const char *by)
                              &err);
 }
 
-/* What each decision is about, by state. */
+/* What comes of a decision: it is written, refused because the key is in another state or in progress, or it is as it
+ * should be already. */
+typedef enum fate { OK, NO, BUSY, SAME } fate;
+
+static const dibs_status fates[] = {
+    [OK] = DIBS_OK, [NO] = DIBS_CONFLICT, [BUSY] = DIBS_RUNNING, [SAME] = DIBS_OK};
+
+/* Of a run with a step, that may have taken over from another: `named`. Its version. */
+static uint64_t store_run(dibs__run_state state, bool named)
+{
+    dibs__run_record r = record_of(state);
+    uint64_t version;
+
+    r.fence = named ? 500 : 0;
+    snprintf(r.crashed, sizeof r.crashed, "%s", named ? "first-1" : "");
+    r.fingerprint = "f";
+    r.fingerprint_size = 1;
+    r.steps = dibs__step_new("one", "1", 1);
+    version = store(&r);
+    dibs__steps_free(r.steps);
+    return version;
+}
+
+static void expect_written(deed what, uint64_t version, bool named)
+{
+    static const dibs__run_state after[] = {N, N, D, F, N, A};
+    const still_sent *s = still_last(a, 0);
+    dibs__run_record new;
+    int steps = 0;
+
+    assert_int_equal(s->command.op, DIBS__CELL_SWAP);
+    assert_int_equal(s->command.version, version);
+    assert_true(s->notify && s->stamp[0] && !s->command.alive);
+    assert_int_equal(s->until, still_last(a, 1)->at + a->request_span);
+    assert_status(dibs__record_decode(s->data, s->command.size, &new, &err), DIBS_OK);
+    for (const dibs__step *step = new.steps; step; step = step->next)
+        steps++;
+    dibs__steps_free(new.steps);
+    assert_int_equal(s->command.keep, dibs__record_life(&new));
+    assert_int_equal(new.state, after[what]);
+    assert_int_equal(new.fence, named ? 500 : version);
+    assert_string_equal(new.decided_by, named ? "alice" : "?");
+    assert_string_equal(new.owner, "them");
+    assert_int_equal(steps, what == TO_CRASHED);
+    assert_int_equal(new.runs, after[what] == N ? 0 : 3);
+    assert_int_equal(new.fingerprint_size, after[what] != N);
+    assert_int_equal(new.has_result, what == TO_DONE || what == TO_FAILED);
+    assert_int_equal(new.result_size, new.has_result ? 2 : 0);
+    assert_int_equal(new.code, new.has_result ? 9 : what == TO_CRASHED ? -42 : 0);
+    assert_string_not_equal(new.attempt, "theirs-1");
+    assert_string_equal(new.crashed, what != TO_CRASHED ? "" : named ? "first-1" : "theirs-1");
+}
+
+static void expect_in_progress(uint64_t fence, int64_t age)
+{
+    assert_string_equal(err.owner, "them");
+    assert_string_equal(err.host, "there");
+    assert_int_equal(err.pid, 77);
+    assert_int_equal(err.fence, fence + 1000);
+    assert_int_equal(err.retry_after_ms, (LEASE - age) / DIBS__MS);
+    assert_non_null(strstr(err.message, "'k': in progress by them on there (process 77)"));
+}
+
 static void a_decision_fits_the_state(void **state)
 {
-    enum {
-        OK,
-        NO,
-        BUSY,
-        SAME
-    }; /* written, refused as another state, as in progress, as it should be already */
     static const struct {
         dibs__run_state state;
         int64_t age;
-        int come[DEEDS];
+        fate come[DEEDS];
     } rows[] = {
         {R, DIBS__SECOND, {BUSY, OK, NO, NO, NO, OK}},
         {R, LEASE - 1, {BUSY, OK, NO, NO, NO, OK}},
@@ -800,67 +856,27 @@ static void a_decision_fits_the_state(void **state)
         {F, DIBS__SECOND, {OK, OK, NO, NO, NO, NO}},
         {N, DIBS__SECOND, {SAME, SAME, NO, NO, NO, NO}},
     };
-    static const dibs__run_state after[] = {N, N, D, F, N, A};
 
     (void)state;
     for (size_t i = 0; i < 2 * COUNT(rows) * DEEDS; i++) {
         bool named = i % 2;
         deed what = (deed)(i / 2 % DEEDS);
-        int come = rows[i / 2 / DEEDS].come[what];
-        dibs__run_record r = record_of(rows[i / 2 / DEEDS].state), new;
-        const still_sent *s;
-        uint64_t version;
-        int count = still_count(a), steps = 0;
-        r.fence = named ? 500 : 0;
-        snprintf(r.crashed, sizeof r.crashed, "%s", named ? "first-1" : "");
-        r.fingerprint = "f";
-        r.fingerprint_size = 1;
-        r.steps = dibs__step_new("one", "1", 1);
-        version = store(&r);
-        dibs__steps_free(r.steps);
-        still_pass(rows[i / 2 / DEEDS].age - STILL_ANSWER);
-        print_message("# row %zu, deed %d%s\n", i / 2 / DEEDS, what, named ? ", by version" : "");
-        assert_status(decide(what, named ? version : 0, named ? "alice" : ""),
-                      come == OK || come == SAME ? DIBS_OK
-                      : come == BUSY             ? DIBS_RUNNING
-                                                 : DIBS_CONFLICT);
+        size_t row = i / 2 / DEEDS;
+        fate come = rows[row].come[what];
+        int count = still_count(a);
+        uint64_t version = store_run(rows[row].state, named);
+        still_pass(rows[row].age - STILL_ANSWER);
+        print_message("# row %zu, deed %d%s\n", row, what, named ? ", by version" : "");
+        assert_status(decide(what, named ? version : 0, named ? "alice" : ""), fates[come]);
         assert_int_equal(still_count(a), count + (come == OK ? 2 : 1));
-        if (come == BUSY) {
-            assert_string_equal(err.owner, "them");
-            assert_string_equal(err.host, "there");
-            assert_int_equal(err.pid, 77);
-            assert_int_equal(err.fence, (named ? 500 : version) + 1000);
-            assert_int_equal(err.retry_after_ms, (LEASE - rows[i / 2 / DEEDS].age) / DIBS__MS);
-            assert_non_null(strstr(err.message, "'k': in progress by them on there (process 77)"));
-        }
+        if (come == OK)
+            expect_written(what, version, named);
+        if (come == BUSY)
+            expect_in_progress(named ? 500 : version, rows[row].age);
         if (come == NO)
             assert_non_null(strstr(err.message, what == TO_CRASHED
                                                     ? "and not running: nothing was changed"
                                                     : "and not crashed: nothing was changed"));
-        if (come != OK)
-            continue;
-        s = still_last(a, 0);
-        assert_int_equal(s->command.op, DIBS__CELL_SWAP);
-        assert_int_equal(s->command.version, version);
-        assert_true(s->notify && s->stamp[0] && !s->command.alive);
-        assert_int_equal(s->until, still_last(a, 1)->at + a->request_span);
-        assert_status(dibs__record_decode(s->data, s->command.size, &new, &err), DIBS_OK);
-        for (const dibs__step *step = new.steps; step; step = step->next)
-            steps++;
-        dibs__steps_free(new.steps);
-        assert_int_equal(new.state, after[what]);
-        assert_int_equal(new.fence, named ? 500 : version);
-        assert_string_equal(new.decided_by, named ? "alice" : "?");
-        assert_string_equal(new.owner, "them");
-        assert_int_equal(steps, what == TO_CRASHED);
-        assert_int_equal(new.runs, after[what] == N ? 0 : 3);
-        assert_int_equal(new.fingerprint_size, after[what] != N);
-        assert_int_equal(new.has_result, what == TO_DONE || what == TO_FAILED);
-        assert_int_equal(new.result_size, new.has_result ? 2 : 0);
-        assert_int_equal(new.code, new.has_result ? 9 : what == TO_CRASHED ? -42 : 0);
-        assert_string_not_equal(new.attempt, "theirs-1");
-        assert_string_equal(new.crashed, what != TO_CRASHED ? "" : named ? "first-1" : "theirs-1");
-        assert_int_equal(s->command.keep, dibs__record_life(&new));
     }
     assert_int_equal(a->users, 0);
 }

@@ -222,15 +222,84 @@ static void a_runner_fits_the_callers_structure(void **state)
 
 /* ---- What a duplicate is told ----------------------------------------------------------------- */
 
+/* A record of that age and fingerprint, who asks for it, and what he is told: if crashes are refused, and if not. */
+typedef struct duplicate {
+    dibs__run_state state;
+    int64_t age;
+    char print, asked;
+    dibs_status refuse, rerun;
+    int64_t left; /* of the run or of its result */
+} duplicate;
+
+static dibs_status ask(const duplicate *row, const dibs_once_options *like, uint64_t fence,
+                       dibs_once **out)
+{
+    dibs__run_record r = theirs(row->state);
+    dibs_once_options o = *like;
+
+    r.fence = fence;
+    r.fingerprint = &row->print;
+    r.fingerprint_size = row->print != 0;
+    o.fingerprint = &row->asked;
+    o.fingerprint_size = row->asked != 0;
+    store(KEY, &r);
+    still_pass(row->age - STILL_ANSWER);
+    return begin(&o, out);
+}
+
+static void expect_our_turn(const duplicate *row, const dibs_once *o)
+{
+    bool again = row->state != N;
+    size_t size = 99;
+
+    assert_int_equal(dibs_once_again(o), again);
+    assert_int_equal(sent_record(0).runs, again ? 4 : 1);
+    assert_true(still_last(a, 0)->command.version > 0);
+    assert_null(dibs_once_result(o, &size)); /* theirs is none of ours */
+    assert_int_equal(size, 0);
+    assert_int_equal(dibs_once_code(o), 0);
+    assert_false(dibs_once_failed(o));
+}
+
+static void expect_their_result(const duplicate *row, const dibs_once *o, bool there)
+{
+    size_t size = 99;
+
+    assert_int_equal(dibs_once_code(o), there ? 42 : 0);
+    assert_int_equal(dibs_once_failed(o), there && row->state == F);
+    assert_int_equal(dibs_once_result(o, &size) != NULL, there);
+    assert_int_equal(size, there ? 4 : 0);
+    assert_false(dibs_once_held(o));
+    assert_int_equal(dibs_once_remaining_ms(o), 0);
+}
+
+static void expect_their_names(const duplicate *row, const dibs_once *o, dibs_status status,
+                               uint64_t fence)
+{
+    dibs_party who;
+
+    dibs_once_runner(o, &who, sizeof who);
+    assert_string_equal(who.owner, "them");
+    assert_string_equal(who.host, "there");
+    assert_int_equal(who.pid, 77);
+    assert_int_equal(who.since_ms, 5000);
+    assert_int_equal(who.fence, fence);
+    assert_int_equal(who.left_ms,
+                     row->left > STILL_ANSWER ? (row->left - STILL_ANSWER) / DIBS__MS : 0);
+    if (status != DIBS_ALREADY)
+        assert_non_null(strstr(err.message, "'" KEY "'"));
+    if (status != DIBS_RUNNING && status != DIBS_CRASHED)
+        return;
+    assert_string_equal(err.owner, "them");
+    assert_string_equal(err.host, "there");
+    assert_int_equal(err.pid, 77);
+    assert_int_equal(err.fence, fence);
+    assert_int_equal(err.retry_after_ms, status == DIBS_RUNNING ? row->left / DIBS__MS : 0);
+}
+
 static void a_record_and_its_age_are_the_answer(void **state)
 {
-    const struct {
-        dibs__run_state state;
-        int64_t age;
-        char print, asked;
-        dibs_status refuse, rerun;
-        int64_t left;
-    } rows[] = {
+    static const duplicate rows[] = {
         {R, 2 * STILL_ANSWER, 0, 0, DIBS_RUNNING, DIBS_RUNNING, LEASE - 2 * STILL_ANSWER},
         {R, LEASE - 1, 0, 0, DIBS_RUNNING, DIBS_RUNNING, 1},
         {R, LEASE, 0, 0, DIBS_CRASHED, DIBS_OK, 0},
@@ -255,63 +324,22 @@ static void a_record_and_its_age_are_the_answer(void **state)
     (void)state;
     a->base = 1000;
     for (size_t i = 0; i < 2 * COUNT(rows); i++) {
-        dibs_once_options o = i % 2 ? rerun : brief;
-        dibs_status want = i % 2 ? rows[i / 2].rerun : rows[i / 2].refuse;
-        dibs__run_record r = theirs(rows[i / 2].state);
+        const duplicate *row = &rows[i / 2];
+        bool reruns = i % 2;
+        dibs_status want = reruns ? row->rerun : row->refuse;
         int count = still_count(a);
-        dibs_once *once = NULL;
-        dibs_party who;
-        size_t size = 99;
-        r.fingerprint = &rows[i / 2].print;
-        r.fingerprint_size = rows[i / 2].print != 0;
-        o.fingerprint = &rows[i / 2].asked;
-        o.fingerprint_size = rows[i / 2].asked != 0;
-        r.fence = i % 2 ? 500 : 0;
-        store(KEY, &r);
-        still_pass(rows[i / 2].age - STILL_ANSWER);
-        if (begin(&o, &once) != want)
-            fail_msg("row %zu: %s", i, err.message);
+        dibs_once *o = NULL;
+        print_message("# row %zu%s\n", i / 2, reruns ? ", rerun" : "");
+        assert_status(ask(row, reruns ? &rerun : &brief, reruns ? 500 : 0, &o), want);
         assert_int_equal(still_count(a), count + (want == DIBS_OK ? 2 : 1));
         if (want == DIBS_OK) {
-            bool again = rows[i / 2].state != N;
-            assert_int_equal(dibs_once_again(once), again);
-            assert_int_equal(sent_record(0).runs, again ? 4 : 1);
-            assert_true(still_last(a, 0)->command.version > 0);
-            assert_null(dibs_once_result(once, &size)); /* theirs is none of ours */
-            assert_int_equal(size, 0);
-            assert_int_equal(dibs_once_code(once), 0);
-            assert_false(dibs_once_failed(once));
+            expect_our_turn(row, o);
         } else {
-            bool there = want == DIBS_ALREADY;
-            uint64_t fence = (i % 2 ? 500 : once->version) + 1000;
-            assert_false(dibs_once_held(once));
-            assert_int_equal(dibs_once_remaining_ms(once), 0);
-            dibs_once_runner(once, &who, sizeof who);
-            assert_string_equal(who.owner, "them");
-            assert_string_equal(who.host, "there");
-            assert_int_equal(who.pid, 77);
-            assert_int_equal(who.since_ms, 5000);
-            assert_int_equal(who.fence, fence);
-            assert_int_equal(who.left_ms, rows[i / 2].left > STILL_ANSWER
-                                              ? (rows[i / 2].left - STILL_ANSWER) / DIBS__MS
-                                              : 0);
-            assert_int_equal(dibs_once_code(once), there ? 42 : 0);
-            assert_int_equal(dibs_once_failed(once), there && rows[i / 2].state == F);
-            assert_int_equal(dibs_once_result(once, &size) != NULL, there);
-            assert_int_equal(size, there ? 4 : 0);
-            if (want == DIBS_RUNNING || want == DIBS_CRASHED) {
-                assert_string_equal(err.owner, "them");
-                assert_string_equal(err.host, "there");
-                assert_int_equal(err.pid, 77);
-                assert_int_equal(err.fence, fence);
-                assert_int_equal(err.retry_after_ms,
-                                 want == DIBS_RUNNING ? rows[i / 2].left / DIBS__MS : 0);
-            }
-            if (want != DIBS_ALREADY)
-                assert_non_null(strstr(err.message, "'" KEY "'"));
-            assert_status(dibs_once_finish(once, NULL, 0, 0, NULL), DIBS_INVALID);
+            expect_their_result(row, o, want == DIBS_ALREADY);
+            expect_their_names(row, o, want, (reruns ? 500 : o->version) + 1000);
+            assert_status(dibs_once_finish(o, NULL, 0, 0, NULL), DIBS_INVALID);
         }
-        dibs_once_free(once);
+        dibs_once_free(o);
     }
 }
 
