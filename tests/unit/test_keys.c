@@ -1053,6 +1053,7 @@ static void a_race_has_an_end(void **state)
 static void a_failed_allocation_is_a_status(void **state)
 {
     dibs__run_record r = record_of(A);
+    char last[sizeof err.message] = "";
 
     (void)state;
     for (int what = 0; what < 4; what++) {
@@ -1076,14 +1077,18 @@ static void a_failed_allocation_is_a_status(void **state)
                                  : decide(what == 2 ? FORGET : TO_DONE, 0, NULL);
             failed = alloc_heal();
             assert_status(status, failed ? DIBS_NO_MEMORY : DIBS_OK);
-            if (status != DIBS_OK)
+            if (status != DIBS_OK) {
                 assert_non_null(strstr(err.message, "memory"));
+                snprintf(last, sizeof last, "%s", err.message);
+            }
             if (what < 2 && status != DIBS_OK)
                 assert_null(report);
             if (what < 2 && status == DIBS_OK)
                 dibs_once_report_free(report);
             report = NULL;
         }
+        if (what == 1)
+            assert_string_equal(last, "out of memory for the list"); /* of its steps */
     }
     assert_int_equal(a->users, 0);
 }
