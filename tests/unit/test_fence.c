@@ -42,6 +42,7 @@ static void a_resource_lets_newer_ones_in(void **state)
     expect(NULL, "00000000000000000006", DIBS_OK, "6");
     expect(" \t", "6", DIBS_OK, "6"); /* blanks are nothing yet */
     expect(" \n5 \n", "6", DIBS_OK, "6");
+    expect(" \n5 \n", "4", DIBS_FENCED, "");
     expect("1", "1", DIBS_OK, "1");
 }
 

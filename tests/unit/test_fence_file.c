@@ -30,6 +30,7 @@ static struct {
     const char *fails; /* or every call of this name */
     int times;         /* so often */
     int error;
+    char folder[SCRATCH_MAX];       /* the last one that was opened */
     char failed[16];                /* the name of the last that failed */
     bool other_device, other_inode; /* what the next stat shows is another file's */
     int zero_at;                    /* the n-th open returns descriptor 0 */
@@ -102,6 +103,8 @@ int __wrap_open64(const char *path, int flags, ...)
     va_start(rest, flags);
     mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0;
     va_end(rest);
+    if (os.on && flags & O_DIRECTORY)
+        snprintf(os.folder, sizeof os.folder, "%s", path);
     fd = fails("open") ? -1 : __real_open64(path, flags, mode);
 
     if (!os.on || fd < 0)
@@ -235,6 +238,7 @@ static void a_new_fence_is_on_the_disk_before_it_counts(void **state)
 {
     static const char *const order[] = {"write ", "fsync ", "rename ", "fsync ", NULL};
     const char *at;
+    char folder[SCRATCH_MAX];
 
     (void)state;
     pass_and_close("10");
@@ -246,6 +250,8 @@ static void a_new_fence_is_on_the_disk_before_it_counts(void **state)
         assert_non_null(at);
         at++;
     }
+    scratch_file(&place, "", folder, sizeof folder);
+    assert_string_equal(os.folder, folder);
     pass_and_close("11"); /* it is there already */
     assert_null(strstr(os.log, "write"));
     assert_string_equal(kept(), "00000000000000000011\n");
@@ -450,6 +456,15 @@ static void wrong_calls_touch_nothing(void **state)
     assert_status(dibs_fence_file(longest, "1", 0, &fd, &err), DIBS_INVALID);
     assert_string_equal(err.message, "no path, or one that is too long");
     assert_int_equal(fd, -1);
+    for (int i = 0; i < 2; i++) { /* with ".fence" and its end there are 4096 bytes, or one more */
+        fd = 7;
+        longest[4089 + i] = '\0';
+        longest[4089 - !i] = '/';
+        assert_status(dibs_fence_file(longest, "1", 0, &fd, &err), DIBS_INVALID);
+        assert_non_null(strstr(err.message, i ? "too long" : "cannot open"));
+        longest[4089 + i] = '/';
+    }
+    os.log[0] = '\0';
     fd = 7;
     assert_status(dibs_fence_file(path, "1", -7, &fd, &err), DIBS_INVALID);
     assert_int_equal(fd, -1);

@@ -187,6 +187,7 @@ static void durations_are_checked(void **state)
         for (int k = 0; k < 2; k++) {
             usual_args();
             args.cell.keep_ms = args.counter.keep_ms = args.token_options.ttl_ms = wrong[k];
+            args.token = k ? "no token" : a_token; /* which is not the first thing that is wrong */
             assert_status(make(calls[i]), DIBS_INVALID);
             assert_int_equal(still_count(a), 0);
         }
@@ -878,6 +879,17 @@ static void a_redemption_is_two_commands(void **state)
     assert_int_equal(a->users, 0);
 }
 
+static void a_redemption_that_is_denied_spends_nothing(void **state)
+{
+    (void)state;
+    usual_args();
+    store_token(1, 'i', NULL, 34);
+    still_twist(a, (twist){0});
+    still_twist(a, denied);
+    assert_status(make(REDEEM), DIBS_DENIED);
+    assert_status(make(REDEEM), DIBS_OK);
+}
+
 static char spent[DIBS_TOKEN_SIZE];
 
 static void spend_it(void)
@@ -1107,6 +1119,7 @@ int main(void)
         CASE(a_record_of_a_token_is_checked),
         CASE(a_token_of_another_kind_is_an_error),
         CASE(a_redemption_is_two_commands),
+        CASE(a_redemption_that_is_denied_spends_nothing),
         CASE(of_two_who_redeem_one_is_told_so),
         CASE(a_token_ends_in_its_time),
         CASE(what_is_left_of_a_token_is_kept),
