@@ -181,8 +181,8 @@ static dibs_status cell(dibs__engine *e, const char *key, const dibs__cell_comma
     if (t.status == DIBS_OK)
         return status;
     free(out->data);
-    *out = (dibs__cell_reply){.verdict = DIBS__CELL_ABSENT,
-                              .version = 99}; /* nobody may look at it */
+    *out =
+        (dibs__cell_reply){.verdict = DIBS__CELL_ABSENT, .version = 99}; /* nobody may look at it */
     return dibs__fail(err, t.status, "twisted");
 }
 
