@@ -358,13 +358,11 @@ static void leave_to_keeper(dibs_once *o)
     dibs__keeper_task_at(o->d, &o->d->maintenance, &o->withdrawal, now);
 }
 
-/* With the mutex. Whoever closes the handle withdraws or abandons it. */
+/* With the mutex. Whoever closes the handle withdraws or abandons it. It was not lost: nobody is to be told. */
 static void leave_to_closer(dibs_once *o)
 {
     o->left_running = o->phase == DIBS__ONCE_OURS;
     dibs__run_retire(o, DIBS__ONCE_OVER);
-    if (dibs__news_forget(o->d, &o->loss))
-        dibs__once_drop(o);
 }
 
 static bool is_ours(dibs_once *o)
@@ -420,7 +418,7 @@ static void end_last(dibs_once *o, dibs__deadline until)
 
     o->last = true;
     pthread_mutex_unlock(&d->mutex);
-    if (runs && dibs__now(d->env) < until)
+    if (runs)
         abandon_last(o, until);
     else if (o->maybe_there && dibs__now(d->env) < until)
         withdraw(o, until);

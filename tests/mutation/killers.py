@@ -8,7 +8,8 @@ import subprocess
 import tempfile
 import time
 
-QUICK = [['test_grant'], ['test_ticket'], ['test_wait'], ['test_unlock'], ['test_sink'], ['test_schedule'], ['test_record'],
+QUICK = [['test_grant'], ['test_ticket'], ['test_wait'], ['test_unlock'], ['test_sink'], ['test_schedule'],
+         ['test_once'], ['test_once_run'], ['test_values'], ['test_keys'], ['test_many'], ['test_record'], ['test_fence_file'],
          ['test_fence'], ['test_cell_store'], ['test_cell'], ['test_sim', '1', '20'], ['test_cell_model'], ['test_state'],
          ['test_sim', '21', '180'], ['test_losses']]
 LONG = [['test_sim', '201', '1000'], ['test_model'], ['test_keeper'], ['test_start'], ['test_sweep', 'memory']]

@@ -20,7 +20,7 @@ import time
 
 sys.dont_write_bytecode = True  # the tree stays as it is
 
-from killers import PROGRAMS, Killer, all_killers
+from killers import PROGRAMS, QUICK, Killer, all_killers
 from tree import HERE, ROOT, build, environment, make_tree
 
 FILES = ['src/state/attempt.c', 'src/state/cell.c', 'src/state/lock.c', 'src/recipes/cell.c', 'src/recipes/counter.c',
@@ -64,7 +64,8 @@ def load_coverage(path, mutants, quick):
         return None
     with open(path) as f:
         kept = json.load(f)
-    if kept['mutants'] != [m.key for m in mutants] or (kept['quick'] and not quick):
+    programs = [k['command'] for k in kept['killers']]
+    if kept['mutants'] != [m.key for m in mutants] or (kept['quick'] and not quick) or any(c not in programs and not Killer(c).timed for c in QUICK):
         return None
     killers = []
     for k in kept['killers']:

@@ -39,6 +39,11 @@ static void a_resource_lets_newer_ones_in(void **state)
     assert_int_equal(err.fence, 7);
     assert_int_equal(err.next, DIBS_NEXT_RESTART);
     expect(NULL, "9223372036854775807", DIBS_OK, "9223372036854775807");
+    expect(NULL, "00000000000000000006", DIBS_OK, "6");
+    expect(" \t", "6", DIBS_OK, "6"); /* blanks are nothing yet */
+    expect(" \n5 \n", "6", DIBS_OK, "6");
+    expect(" \n5 \n", "4", DIBS_FENCED, "");
+    expect("1", "1", DIBS_OK, "1");
 }
 
 /* Of several holders, each has its own fence: the lowest of them stays in. */
@@ -53,14 +58,30 @@ static void several_holders_share_a_floor(void **state)
 
 static void what_is_no_fence_is_refused(void **state)
 {
-    static const char *const wrong[] = {"",     "0",    "-5",  "5 ",    " 5",
-                                        "5/6",  "5/",   "/5",  "5/0",   "9223372036854775808",
-                                        "0x10", "five", "5.0", "5/4/3", "99999999999999999999999"};
+    static const char *const wrong[] = {"",
+                                        "0",
+                                        "-5",
+                                        "5 ",
+                                        " 5",
+                                        "5/6",
+                                        "5/",
+                                        "/5",
+                                        "5/0",
+                                        "9223372036854775808",
+                                        "0x10",
+                                        "five",
+                                        "5.0",
+                                        "5/4/3",
+                                        "99999999999999999999999",
+                                        "000000000000000000005"};
 
     (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         expect("1", wrong[i], DIBS_INVALID, "");
     expect("1", NULL, DIBS_INVALID, "");
+    assert_non_null(strstr(err.message, "'' is not a fence"));
+    expect("1", "five", DIBS_INVALID, "");
+    assert_non_null(strstr(err.message, "'five' is not a fence"));
     for (size_t i = 5; i < sizeof wrong / sizeof wrong[0]; i++)
         expect(wrong[i], "5", DIBS_INVALID, "");
 }
@@ -262,6 +283,8 @@ static void a_file_that_was_cut_off_lets_nobody_in(void **state)
     }
     write_beside("00000000000000012345\n9", sizeof whole); /* and one that is too long */
     assert_status(dibs_fence_file(path, "12344", DIBS_NO_WAIT, &fd, &err), DIBS_INVALID);
+    write_beside("00000000000000012345 ", sizeof whole - 1); /* or does not end as it should */
+    assert_status(dibs_fence_file(path, "12346", DIBS_NO_WAIT, &fd, &err), DIBS_INVALID);
     write_beside(whole, sizeof whole - 1); /* as the message says */
     assert_status(dibs_fence_file(path, "12344", DIBS_NO_WAIT, &fd, &err), DIBS_FENCED);
     assert_status(dibs_fence_file(path, "12345", DIBS_NO_WAIT, &fd, &err), DIBS_OK);

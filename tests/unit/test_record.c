@@ -1,5 +1,6 @@
 /* Records of `once`: to bytes and back, and what is no record is told, whatever the bytes are. */
 #include "recipes/record.h"
+#include "support/alloc.h"
 #include "support/env.h"
 #include "support/test.h"
 
@@ -201,6 +202,9 @@ static void a_newer_format_is_reported(void **state)
     bytes[0] = 99;
     assert_int_equal(dibs__record_decode(bytes, size, &back, &err), DIBS_ENGINE_FAILED);
     assert_non_null(strstr(err.message, "format 99"));
+    bytes[0] = 0;
+    assert_int_equal(dibs__record_decode(bytes, size, &back, &err), DIBS_ENGINE_FAILED);
+    assert_non_null(strstr(err.message, "format 0"));
     dibs__steps_free(r.steps);
     free(bytes);
 }
@@ -318,6 +322,207 @@ static void the_load_counts_what_the_user_brought(void **state)
     free(bytes);
 }
 
+/* Other versions read what this one writes. */
+static void a_record_is_these_bytes(void **state)
+{
+    static const char bytes[] = "\3\2\3\0\0\0\371\377\377\377\0\1\0\0\0\0\0\0\1\0\0\0\0\0\0\0"
+                                "\2\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0\4\0\0\0\0\0\0\0\5\0\0\0\0\0\0\200"
+                                "\1\0\0\0f\1\0\0\0o\1\0\0\0h\1\0\0\0a\1\0\0\0c\1\0\0\0d"
+                                "\2\0\0\0\1\0\0\0s\1\0\0\0"
+                                "1\1\0\0\0t\0\0\0\0\1\2\0\0\0ok";
+    dibs__run_record r = {.state = DIBS__RUN_DONE,
+                          .runs = 3,
+                          .code = -7,
+                          .has_result = true,
+                          .pid = 256,
+                          .since = 1,
+                          .lease = 2,
+                          .keep = 3,
+                          .tombstone = 4,
+                          .fence = 5 | (uint64_t)128 << 56,
+                          .owner = "o",
+                          .host = "h",
+                          .attempt = "a",
+                          .crashed = "c",
+                          .decided_by = "d",
+                          .fingerprint = "f",
+                          .fingerprint_size = 1,
+                          .result = "ok",
+                          .result_size = 2};
+    dibs__step *fresh = dibs__step_new("t", NULL, 0);
+    size_t size;
+    void *got;
+
+    (void)state;
+    r.steps = dibs__step_new("s", "1", 1);
+    r.fresh = fresh;
+    got = dibs__record_encode(&r, &size);
+    assert_int_equal(size, sizeof bytes - 1);
+    assert_memory_equal(got, bytes, size);
+    dibs__steps_free(r.steps);
+    free(fresh);
+    free(got);
+}
+
+/* Whatever was in the structure before: what a record does not have is zero, and after a failure all of it. */
+static void what_is_not_there_is_zero(void **state)
+{
+    static const dibs__run_record zero;
+    static const dibs__record_sizes none;
+    dibs__run_record r = sample(), back;
+    dibs__record_sizes sizes;
+    size_t size;
+    unsigned char *bytes = dibs__record_encode(&r, &size);
+
+    (void)state;
+    for (int peek = 0; peek < 2; peek++)
+        for (unsigned char format = 3; format <= 4; format++) {
+            dibs_status status;
+            memset(&back, 0xff, sizeof back);
+            memset(&sizes, 0xff, sizeof sizes);
+            bytes[0] = format;
+            status = peek ? dibs__record_peek(bytes, size, size, &back, &sizes, NULL)
+                          : dibs__record_decode(bytes, size, &back, NULL);
+            assert_int_equal(status, format == 3 ? DIBS_OK : DIBS_ENGINE_FAILED);
+            assert_null(back.fresh);
+            assert_int_equal(back.left, 0);
+            if (format == 4) {
+                assert_memory_equal(&back, &zero, sizeof zero);
+                if (peek)
+                    assert_memory_equal(&sizes, &none, sizeof none);
+            }
+            dibs__steps_free(back.steps);
+        }
+    dibs__steps_free(r.steps);
+    free(bytes);
+}
+
+/* No time in it is below zero; zero is one. */
+static void a_negative_time_is_damage(void **state)
+{
+    static const size_t at[] = {26, 34, 42}; /* lease, keep, tombstone */
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++)
+        for (int negative = 0; negative < 2; negative++) {
+            dibs__run_record r = sample();
+            size_t size;
+            unsigned char *bytes = dibs__record_encode(&r, &size);
+            memset(bytes + at[i], negative ? 0xff : 0, 8);
+            assert_int_equal(decode_copy(bytes, size), negative ? DIBS_ENGINE_FAILED : DIBS_OK);
+            dibs__steps_free(r.steps);
+            free(bytes);
+        }
+}
+
+static void what_comes_after_a_record_is_damage(void **state)
+{
+    dibs__run_record r = sample(), back;
+    dibs_error err = {0};
+    size_t size;
+    unsigned char *bytes = dibs__record_encode(&r, &size), *longer = malloc(size + 1);
+
+    (void)state;
+    memcpy(longer, bytes, size);
+    longer[size] = 0;
+    assert_int_equal(dibs__record_decode(longer, size + 1, &back, &err), DIBS_ENGINE_FAILED);
+    assert_null(back.steps);
+    assert_non_null(strstr(err.message, "damaged"));
+    dibs__steps_free(r.steps);
+    free(bytes);
+    free(longer);
+}
+
+/* With one step, with none, and with as many as a damaged record can claim. */
+static void a_peek_counts_steps(void **state)
+{
+    dibs__run_record r = sample(), back;
+    dibs__record_sizes sizes;
+
+    (void)state;
+    dibs__steps_free(r.steps->next);
+    r.steps->next = NULL;
+    r.has_result = false;
+    for (int steps = 1; steps >= 0; steps--) {
+        size_t size, at;
+        unsigned char *bytes = dibs__record_encode(&r, &size);
+        assert_int_equal(dibs__record_peek(bytes, size, size, &back, &sizes, NULL), DIBS_OK);
+        assert_int_equal(sizes.steps, steps);
+        assert_int_equal(sizes.result, 0);
+        assert_false(back.has_result);
+        at = 58 + 4 + r.fingerprint_size + 4 + strlen(r.owner) + 4 + strlen(r.host) + 4 +
+             strlen(r.attempt) + 4 + 4;
+        assert_int_equal(bytes[at], steps);
+        for (size_t more = 0; steps && more < 2; more++) {
+            bytes[at] = (unsigned char)(size + more);
+            assert_int_equal(dibs__record_peek(bytes, size, size, &back, &sizes, NULL),
+                             more ? DIBS_ENGINE_FAILED : DIBS_OK);
+        }
+        free(bytes);
+        if (steps)
+            dibs__steps_free(r.steps);
+        r.steps = NULL;
+    }
+    r.has_result = true;
+    r.result_size = 0;
+    {
+        size_t size;
+        void *bytes = dibs__record_encode(&r, &size);
+        assert_int_equal(dibs__record_peek(bytes, size, size, &back, &sizes, NULL), DIBS_OK);
+        assert_true(back.has_result);
+        free(bytes);
+    }
+}
+
+/* Of any size: what is beside it in memory stays as it is. */
+static void a_step_fits_its_memory(void **state)
+{
+    static const char bytes[80] =
+        "0123456789012345678901234567890123456789012345678901234567890123456789";
+    dibs__step *steps[64];
+
+    (void)state;
+    for (size_t i = 0; i < 64; i++)
+        steps[i] = dibs__step_new("name", bytes, i);
+    for (size_t i = 0; i < 64; i++) {
+        assert_string_equal(steps[i]->name, "name");
+        assert_int_equal(steps[i]->size, i);
+        assert_memory_equal(steps[i]->data, bytes, i);
+        assert_int_equal(((char *)steps[i]->data)[i], 0);
+    }
+    for (size_t i = 0; i < 64; i++)
+        dibs__steps_free(steps[i]);
+}
+
+static void no_memory_is_a_status(void **state)
+{
+    dibs__run_record r = sample(), back;
+    dibs_error err = {0};
+    size_t size;
+    void *bytes = dibs__record_encode(&r, &size);
+    long live = alloc_live();
+
+    (void)state;
+    for (int n = 1; n <= 2; n++) {
+        alloc_fail(n, false);
+        assert_int_equal(dibs__record_decode(bytes, size, &back, &err), DIBS_NO_MEMORY);
+        assert_true(alloc_heal());
+        assert_string_equal(err.message, "out of memory");
+        assert_null(back.steps);
+        assert_true(!alloc_balances || alloc_live() == live);
+    }
+    alloc_fail(1, false);
+    assert_null(dibs__record_encode(&r, &size));
+    assert_true(alloc_heal());
+    alloc_fail(1, false);
+    assert_null(dibs__step_new("a", NULL, 0));
+    assert_true(alloc_heal());
+    dibs__steps_free(r.steps);
+    free(bytes);
+    if (alloc_balances)
+        assert_int_equal(alloc_live(), live - 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -331,6 +536,13 @@ int main(void)
         cmocka_unit_test(only_known_formats_and_states_are_read),
         cmocka_unit_test(a_text_that_does_not_fit_is_refused),
         cmocka_unit_test(the_load_counts_what_the_user_brought),
+        cmocka_unit_test(a_record_is_these_bytes),
+        cmocka_unit_test(what_is_not_there_is_zero),
+        cmocka_unit_test(a_negative_time_is_damage),
+        cmocka_unit_test(what_comes_after_a_record_is_damage),
+        cmocka_unit_test(a_peek_counts_steps),
+        cmocka_unit_test(a_step_fits_its_memory),
+        cmocka_unit_test(no_memory_is_a_status),
     };
 
     return cmocka_run_group_tests_name("record", tests, NULL, NULL);
