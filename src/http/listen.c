@@ -3,6 +3,7 @@
 #include "http/socket.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -180,6 +181,7 @@ static dibs_status take_inherited(const char *number, http_socket *out, dibs_err
                     "--listen fd:%s: this is not the number of an inherited listening socket",
                     number);
     out->fd = atoi(number);
+    fcntl(out->fd, F_SETFL, fcntl(out->fd, F_GETFL) | O_NONBLOCK);
     return DIBS_OK;
 }
 
