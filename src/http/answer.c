@@ -58,5 +58,10 @@ void http_write_status(http_buffer *out, int status)
         strftime(date, sizeof date, "Date: %a, %d %b %Y %H:%M:%S GMT\r\n", gmtime_r(&now, &t));
         of = now;
     }
-    http_buffer_format(out, "HTTP/1.1 %d %s\r\n%s", status, reason_of(status), date);
+    http_buffer_text(out, "HTTP/1.1 ");
+    http_buffer_number(out, (size_t)status);
+    http_buffer_add(out, " ", 1);
+    http_buffer_text(out, reason_of(status));
+    http_buffer_add(out, "\r\n", 2);
+    http_buffer_text(out, date);
 }

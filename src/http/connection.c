@@ -17,7 +17,7 @@ static void on_timer(http_timer *timer);
 /* The timer is moved only when it would come too late. */
 static void expect_within(http_connection *c, int64_t ms)
 {
-    c->until_ms = ms ? http_now_ms() + ms : 0;
+    c->until_ms = ms ? c->server->now_ms + ms : 0;
     if (ms && (!c->timer.place || c->timer.at_ms > c->until_ms))
         http_timer_set(c->server, &c->timer, ms, on_timer);
 }
@@ -60,7 +60,7 @@ static void on_too_slow(http_connection *c)
 static void on_timer(http_timer *timer)
 {
     http_connection *c = (http_connection *)((char *)timer - offsetof(http_connection, timer));
-    int64_t left = c->until_ms - http_now_ms();
+    int64_t left = c->until_ms - c->server->now_ms;
 
     if (c->until_ms == 0)
         return;
@@ -101,7 +101,7 @@ void http_connection_open(http_connection *c, http_server *s, const http_speaker
     if (c->next)
         c->next->previous = c;
     *all = c;
-    c->began_ms = http_now_ms();
+    c->began_ms = c->server->now_ms;
     expect_more(c);
     if (!http_link_open(&c->link, &s->loop, fd, tls)) {
         http_connection_close(c, true);
@@ -235,7 +235,7 @@ void http_connection_answered(http_connection *c, bool close)
     c->closing |= close || !c->body.done;
     c->seen = 0;
     c->stage = c->closing ? HTTP_LINGERS : HTTP_IN_HEAD;
-    c->began_ms = http_now_ms();
+    c->began_ms = c->server->now_ms;
     expect_more(c);
     http_connection_go(c);
 }
@@ -338,7 +338,7 @@ static bool read_more(http_connection *c)
     if (c->link.fd < 0 || !wants_bytes(c) || !http_link_read(&c->link, &c->in, HTTP_PIECE))
         return false;
     if (c->stage == HTTP_IN_HEAD && size == 0) { /* a head begins */
-        c->began_ms = http_now_ms();
+        c->began_ms = c->server->now_ms;
         expect_more(c);
     }
     return true;

@@ -1,9 +1,12 @@
-/* OpenSSL's hash and comparison, the kernel's random bytes; see the header. Used from one thread. */
+/* OpenSSL's hash and comparison, the kernel's random bytes; see the header. Used from one thread, in a process that does
+ * not fork. */
+#define _GNU_SOURCE
 #include "http/digest.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 
 struct http_digest {
@@ -53,7 +56,16 @@ void http_digest_end(http_digest *d, unsigned char out[HTTP_DIGEST])
 
 void http_random(void *out, size_t size)
 {
-    need(getrandom(out, size, 0) == (ssize_t)size);
+    static unsigned char pool[256];
+    static size_t left;
+
+    if (size > left) {
+        need(getrandom(pool, sizeof pool, 0) == (ssize_t)sizeof pool);
+        left = sizeof pool;
+    }
+    left -= size;
+    memcpy(out, pool + left, size);
+    explicit_bzero(pool + left, size);
 }
 
 bool http_same_bytes(const void *a, const void *b, size_t size)

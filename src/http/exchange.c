@@ -262,7 +262,7 @@ static int64_t patience(const http_connection *c)
 {
     int64_t ms = c->server->o.patience_ms;
 
-    return http_buffer_size(&c->out) > 0 ? ms : ms - (http_now_ms() - c->began_ms);
+    return http_buffer_size(&c->out) > 0 ? ms : ms - (c->server->now_ms - c->began_ms);
 }
 
 /* Requests on connections that are open are answered 503. */

@@ -114,6 +114,7 @@ struct http_server {
         void *data;
     } watches[HTTP_WATCHES];
     size_t watch_count;
+    int64_t now_ms; /* of this turn of the loop: limits need no more */
     size_t connections, exchanges;
     http_connection *all; /* of clients that ask for routes */
     http_buffer spare_in, spare_out;

@@ -69,8 +69,11 @@ static void write_framing(http_exchange *x, http_buffer *out, size_t size)
         http_buffer_text(out, "Connection: keep-alive\r\n");
     if (x->stream && x->minor > 0)
         http_buffer_text(out, "Transfer-Encoding: chunked\r\n");
-    else if (!x->stream && x->status != 204 && x->status != 304)
-        http_buffer_format(out, "Content-Length: %zu\r\n", size);
+    else if (!x->stream && x->status != 204 && x->status != 304) {
+        http_buffer_text(out, "Content-Length: ");
+        http_buffer_number(out, size);
+        http_buffer_add(out, "\r\n", 2);
+    }
     http_buffer_add(out, "\r\n", 2);
 }
 

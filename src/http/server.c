@@ -249,6 +249,7 @@ static int settle(http_server *s)
 {
     int64_t ms;
 
+    s->now_ms = http_now_ms();
     http__timers_run(s);
     http__links_go(&s->loop);
     http__links_bury(&s->loop);
@@ -264,6 +265,7 @@ void http_server_run(http_server *s)
 
     while (!is_over(s)) {
         int n = epoll_wait(s->loop.epoll, events, EVENTS, settle(s));
+        s->now_ms = http_now_ms();
         for (int i = 0; i < n; i++)
             on_event(s, &events[i]);
     }
