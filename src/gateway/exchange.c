@@ -325,7 +325,7 @@ static void begin(gate_exchange *x, wire_head *h, char *path, char *plain)
 {
     wire_text query;
 
-    if (!h->host.at && !h->authority.at) {
+    if (!h->host.at) { /* of HTTP/1.0; the application is asked in HTTP/1.1 */
         gate_refuse(x, 400, DIBS_INVALID, "a request has one Host");
         return;
     }
