@@ -5,7 +5,7 @@
 
 BUILD_PACKAGES=(gcc=gcc libc6-dev meson=meson ninja-build=ninja pkg-config=pkg-config libsqlite3-dev
     libhiredis-dev libssl-dev libpq-dev libmariadb-dev libzookeeper-mt-dev libnghttp2-dev libprotobuf-c-dev
-    protobuf-c-compiler libjansson-dev libmicrohttpd-dev libgnutls28-dev scdoc=scdoc)
+    protobuf-c-compiler libjansson-dev libmicrohttpd-dev scdoc=scdoc)
 TEST_PACKAGES=(g++=g++ libcmocka-dev libuv1-dev libglib2.0-dev clang-format=clang-format redis-server=redis-server redis-tools=redis-cli
     postgresql mariadb-server libzookeeper-java default-jre-headless=java etcd-server=etcd etcd-client=etcdctl
     python3-kazoo python3-redis groff-base=groff pgbouncer sqlite3=sqlite3 openssl=openssl valgrind=valgrind faketime=faketime

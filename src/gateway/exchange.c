@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "gateway/gate.h"
 
+#include "http/answer.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,49 +21,6 @@ int64_t gate_now_us(void)
 }
 
 /* ---- Problems -------------------------------------------------------------------------------- */
-
-static const char *reason_of(int status)
-{
-    static const struct {
-        int status;
-        const char *reason;
-    } all[] = {{400, "Bad Request"},
-               {401, "Unauthorized"},
-               {403, "Forbidden"},
-               {404, "Not Found"},
-               {408, "Request Timeout"},
-               {409, "Conflict"},
-               {410, "Gone"},
-               {413, "Content Too Large"},
-               {417, "Expectation Failed"},
-               {422, "Unprocessable Content"},
-               {431, "Request Header Fields Too Large"},
-               {501, "Not Implemented"},
-               {502, "Bad Gateway"},
-               {503, "Service Unavailable"},
-               {504, "Gateway Timeout"},
-               {505, "HTTP Version Not Supported"},
-               {0, "Internal Server Error"}};
-    size_t i = 0;
-
-    while (all[i].status && all[i].status != status)
-        i++;
-    return all[i].reason;
-}
-
-static void write_date(http_buffer *out)
-{
-    static char text[64];
-    static time_t of;
-    time_t now = time(NULL);
-    struct tm t;
-
-    if (now != of) {
-        strftime(text, sizeof text, "Date: %a, %d %b %Y %H:%M:%S GMT\r\n", gmtime_r(&now, &t));
-        of = now;
-    }
-    http_buffer_text(out, text);
-}
 
 static dibs_next next_of(dibs_status status)
 {
@@ -89,8 +48,7 @@ static void write_problem(gate_exchange *x, http_buffer *out, int http, dibs_sta
     text = body ? json_dumps(body, JSON_COMPACT) : NULL;
     json_decref(body);
     x->status = http;
-    http_buffer_format(out, "HTTP/1.1 %d %s\r\n", http, reason_of(http));
-    write_date(out);
+    http_write_status(out, http);
     http_buffer_text(out, "Content-Type: application/problem+json\r\nCache-Control: no-store\r\n");
     if (retry_s > 0)
         http_buffer_format(out, "Retry-After: %d\r\n", retry_s);
@@ -126,8 +84,8 @@ void gate_refuse(gate_exchange *x, int http, dibs_status status, const char *for
     vsnprintf(detail, sizeof detail, format, args);
     va_end(args);
     if (x->client && !x->answered) {
-        x->close |= !x->client->body.done;
-        write_problem(x, &x->client->out, http, status, 0, "", detail);
+        x->close |= !x->client->c.body.done;
+        write_problem(x, &x->client->c.out, http, status, 0, "", detail);
     }
     if (x->result == GATE_PASSED)
         x->result = http < 500 ? GATE_REFUSED : GATE_FAILED;
@@ -254,7 +212,7 @@ static void write_forwarded(gate_exchange *x, const wire_head *h)
     if (proto)
         http_buffer_add(out, proto->value.at, proto->value.size);
     else
-        http_buffer_text(out, c->link.tls ? "https" : "http");
+        http_buffer_text(out, c->c.link.tls ? "https" : "http");
     http_buffer_text(out, "\r\nX-Forwarded-Host: ");
     http_buffer_add(out, host ? host->value.at : h->host.at,
                     host ? host->value.size : h->host.size);
@@ -367,6 +325,10 @@ static void begin(gate_exchange *x, wire_head *h, char *path, char *plain)
 {
     wire_text query;
 
+    if (!h->host.at) { /* of HTTP/1.0; the application is asked in HTTP/1.1 */
+        gate_refuse(x, 400, DIBS_INVALID, "a request has one Host");
+        return;
+    }
     if (!read_path(x, h, path, &query))
         return;
     strcpy(plain, path);
@@ -397,7 +359,7 @@ void gate_exchange_begin(gate_client *c, wire_head *h)
     else if (x)
         gate_refuse(x, 503, DIBS_NO_MEMORY, "out of memory");
     else
-        gate_client_close(c, true);
+        http_connection_close(&c->c, true);
     free(path);
 }
 
@@ -405,7 +367,7 @@ void gate_exchange_begin(gate_client *c, wire_head *h)
 
 bool gate_exchange_wants_body(const gate_exchange *x)
 {
-    return x->guard || (x->up && http_buffer_size(&x->up->out) < GATE_WINDOW);
+    return x->guard || (x->up && http_buffer_size(&x->up->out) < HTTP_WINDOW);
 }
 
 void gate_exchange_body(gate_exchange *x, wire_text part)
@@ -429,7 +391,7 @@ void gate_exchange_complete(gate_exchange *x)
     if (x->guard) {
         gate_guard_complete(x);
     } else if (x->framing == WIRE_CHUNKED && x->up) {
-        gate_write_trailers(&x->up->out, &x->client->body);
+        gate_write_trailers(&x->up->out, &x->client->c.body);
         gate_upstream_go(x->up);
     }
 }
@@ -438,14 +400,14 @@ void gate_exchange_complete(gate_exchange *x)
 
 bool gate_exchange_has_room(const gate_exchange *x)
 {
-    return !x->client || gate_client_has_room(x->client);
+    return !x->client || http_connection_has_room(&x->client->c);
 }
 
 void gate_exchange_head(gate_exchange *x, const wire_head *h)
 {
     if (h->status < 200) {
         if (x->client && x->minor > 0 && !(x->guard && h->status == 100))
-            gate_write_head(x, &x->client->out, h);
+            gate_write_head(x, &x->client->c.out, h);
         return;
     }
     x->status = h->status;
@@ -455,7 +417,7 @@ void gate_exchange_head(gate_exchange *x, const wire_head *h)
     }
     x->answered = true;
     x->close |= !x->complete; /* the rest of the request would be taken for the next one */
-    gate_write_head(x, &x->client->out, h);
+    gate_write_head(x, &x->client->c.out, h);
 }
 
 void gate_exchange_part(gate_exchange *x, wire_text part)
@@ -463,7 +425,7 @@ void gate_exchange_part(gate_exchange *x, wire_text part)
     if (x->guard)
         gate_guard_part(x, part);
     else
-        gate_write_part(x, &x->client->out, part);
+        gate_write_part(x, &x->client->c.out, part);
 }
 
 void gate_exchange_end(gate_exchange *x, const wire_body *body)
@@ -473,7 +435,7 @@ void gate_exchange_end(gate_exchange *x, const wire_body *body)
         gate_guard_end(x, body);
         return;
     }
-    gate_write_end(x, &x->client->out, body);
+    gate_write_end(x, &x->client->c.out, body);
     gate_exchange_finish(x, false);
 }
 
@@ -507,7 +469,7 @@ void gate_exchange_finish(gate_exchange *x, bool broken)
     x->g->exchanges--;
     if (c && broken) {
         c->x = NULL;
-        gate_client_close(c, true);
+        http_connection_close(&c->c, true);
     } else if (c) {
         gate_client_answered(c); /* still reads x->close */
     }

@@ -1,9 +1,9 @@
 /* `dibs gateway`: a reverse proxy that makes requests idempotent.
  *
- * One thread, one loop: dibs serve's (http/http.h), which has the timers, the signals and the admin address, and in it an
- * epoll set of the gateway's own for the connections of clients and to the application (link.h).
+ * One thread, one loop: dibs serve's (http/http.h), which has the timers, the signals, the admin address, and the connections
+ * of clients (http/connection.h) and to the application (http/link.h).
  *
- *     client.c     a client's connection: heads and bodies come in, answers go out
+ *     client.c     what a client's connection calls
  *     exchange.c   a request that is passed through, and what every request needs
  *     guard.c      a request with a key, a token or a fence: claim, forward, collect, finish, replay
  *     upstream.c   the connections to the application
@@ -12,15 +12,15 @@
 #define DIBS_GATEWAY_GATE_H
 
 #include "gateway/config.h"
-#include "gateway/link.h"
-#include "gateway/wire.h"
 
+#include "http/connection.h"
 #include "http/http.h"
 #include "http/socket.h"
+#include "http/tls.h"
 
 #include <netdb.h>
 
-enum { GATE_WINDOW = 64 * 1024, GATE_PIECE = 16 * 1024, GATE_LISTENS = 8, GATE_ROUNDS = 32 };
+enum { GATE_LISTENS = 8 };
 
 typedef struct gate gate;
 typedef struct gate_client gate_client;
@@ -42,7 +42,7 @@ typedef struct gate_target {
     char host[256], port[8];
     bool tls;
     const char *ca; /* PEM file (default: the system's) */
-    void *credentials;
+    http_tls *trust;
     gate_addresses *addresses;
 } gate_target;
 
@@ -56,7 +56,7 @@ typedef enum gate_failure {
 } gate_failure;
 
 struct gate_upstream {
-    gate_link link;
+    http_link link;
     gate *g;
     gate_exchange *x; /* NULL: idle */
     gate_addresses *addresses;
@@ -86,34 +86,20 @@ void gate_upstream_close_idle(gate *g);
 
 /* ---- A client -------------------------------------------------------------------------------- */
 
-typedef enum gate_stage { GATE_HEAD, GATE_BODY, GATE_ANSWER, GATE_LINGER } gate_stage;
-
 struct gate_client {
-    gate_link link;
+    http_connection c;
     gate *g;
     gate_exchange *x; /* NULL: between requests */
-    gate_stage stage;
-    http_buffer in, out;
-    size_t seen;
-    wire_body body; /* of the request */
-    http_timer timer;
-    int64_t until_ms; /* of what is waited for; 0: of nothing */
     int64_t whole_ms; /* when the whole body has to be there, if it is kept in memory */
-    bool closing;     /* after what is in `out` */
-    bool busy;        /* gate_client_go is running */
     struct in6_addr address;
     char address_text[64];
     char certificate[65]; /* the name in it; "": none */
-    gate_client *next, *previous;
 };
 
-void gate_client_accept(gate_link *listener);
-/* Goes on after something has changed: reads, begins exchanges, sends. */
-void gate_client_go(gate_client *c);
-void gate_client_close(gate_client *c, bool abort);
-/* Of the exchange: its answer is in c->out. */
-void gate_client_answered(gate_client *c);
-bool gate_client_has_room(const gate_client *c);
+void gate_client_accept(http_listener *l, int fd, const struct sockaddr *from, socklen_t size);
+/* Of its exchange: the answer is in the connection's buffer. */
+void gate_client_answered(gate_client *k);
+void gate_client_starved(http_listener *l, const char *what);
 
 /* ---- A request ------------------------------------------------------------------------------- */
 
@@ -217,18 +203,14 @@ extern const http_route gate_admin_routes[];
 struct gate {
     dibs *d;
     http_server *http;
-    gate_loop loop;
     gate_config *config;
     const char *config_path;
     gate_target target;
-    http_socket sockets[GATE_LISTENS];
-    gate_link listeners[GATE_LISTENS];
+    http_listener listeners[GATE_LISTENS];
     size_t listens;
-    http_timer accept_again;
-    bool starved; /* there was no descriptor for a client */
     http_tls *tls;
     bool by_certificate; /* clients need one */
-    gate_client *clients;
+    http_connection *clients;
     size_t client_count, exchanges, claims, waits, calls;
     gate_upstream *idle;
     size_t upstreams, idle_count;

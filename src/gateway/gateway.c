@@ -85,11 +85,8 @@ void gate_take(void *data)
 
 static void close_listeners(gate *g)
 {
-    for (size_t i = 0; i < g->listens; i++) {
-        gate_link_close(&g->listeners[i], false);
-        g->sockets[i].fd = -1;
-        http_socket_close(&g->sockets[i]);
-    }
+    for (size_t i = 0; i < g->listens; i++)
+        http_listener_close(&g->listeners[i]);
     g->listens = 0;
 }
 
@@ -110,7 +107,7 @@ static void on_look(http_timer *timer)
 static void on_drain(void *data)
 {
     gate *g = data;
-    gate_client *next;
+    http_connection *next;
 
     if (g->draining) {
         http_server_stop(g->http, 0);
@@ -120,9 +117,9 @@ static void on_drain(void *data)
     g->draining = true;
     close_listeners(g);
     gate_upstream_close_idle(g);
-    for (gate_client *c = g->clients; c; c = next) {
+    for (http_connection *c = g->clients; c; c = next) {
         next = c->next;
-        gate_client_go(c);
+        http_connection_go(c);
     }
     http_timer_set(g->http, &look, LOOK_MS, on_look);
 }
@@ -245,18 +242,11 @@ static int open_admin(gate *g, const char *admin)
         cli_say("--admin %s: needs a free loopback address or unix:PATH", admin ? admin : "");
         return dibs_status_exit_code(err.status);
     }
-    if (!gate_loop_open(&g->loop) ||
-        !http_server_watch(g->http, g->loop.epoll, gate_loop_run, &g->loop) ||
-        !http_server_watch(g->http, dibs_fd(g->d), gate_take, g))
+    if (!http_server_watch(g->http, dibs_fd(g->d), gate_take, g))
         return CLI_EXIT_SYSTEM;
     if (admin)
         cli_say("admin at %s", http_server_address(g->http, 0));
     return 0;
-}
-
-static void on_listener_released(gate_link *l)
-{
-    (void)l;
 }
 
 static int open_listeners(gate *g, const char *const *listen)
@@ -264,16 +254,17 @@ static int open_listeners(gate *g, const char *const *listen)
     dibs_error err = {0};
 
     for (size_t i = 0; listen[i]; i++) {
-        gate_link *l = &g->listeners[i];
-        if (http_socket_open(listen[i], g->tls != NULL, &g->sockets[i], &err) != DIBS_OK)
+        http_listener *l = &g->listeners[i];
+        if (http_socket_open(listen[i], g->tls != NULL, &l->socket, &err) != DIBS_OK)
             return cli_failed(&err);
-        l->ready = gate_client_accept;
-        l->released = on_listener_released;
+        l->data = g;
+        l->accepted = gate_client_accept;
+        l->short_of = gate_client_starved;
         g->listens++;
-        if (!gate_link_open(l, &g->loop, g->sockets[i].fd, NULL))
+        if (!http_listener_start(l, g->http))
             return CLI_EXIT_SYSTEM;
         cli_say("gateway to %s on %s at %s", g->target.url, dibs_engine_name(g->d),
-                g->sockets[i].address);
+                l->socket.address);
     }
     return 0;
 }
@@ -281,12 +272,9 @@ static int open_listeners(gate *g, const char *const *listen)
 static void close_all(gate *g)
 {
     close_listeners(g);
-    for (gate_client *c = g->clients, *next; c; c = next) {
-        next = c->next;
-        gate_client_close(c, true);
-    }
+    while (g->clients)
+        http_connection_close(g->clients, true);
     gate_upstream_close_idle(g);
-    gate_loop_close(&g->loop);
     dibs_close(
         g->d); /* abandons the runs that are left: their outcome is unknown, and known to be */
     http_server_close(g->http);
@@ -306,7 +294,10 @@ static int open_tls(gate *g, const arguments *a)
 {
     dibs_error err = {0};
 
-    if (a->cert && http_tls_open(a->cert, a->key, a->client_ca, &g->tls, &err) != DIBS_OK)
+    const http_tls_files files = {
+        .cert = a->cert, .key = a->key, .ca = a->client_ca, .require = true};
+
+    if (a->cert && http_tls_open(&files, &g->tls, &err) != DIBS_OK)
         return cli_failed(&err);
     return 0;
 }
@@ -359,7 +350,7 @@ static int check(const cli_command *self, const gate *g, const arguments *a, con
 
 static int run(const cli_command *self, int argc, char **argv)
 {
-    static gate g = {.loop.epoll = -1, .log = -1};
+    static gate g = {.log = -1};
     arguments a = {.listen = no_address};
     cli_texts listen = {0};
     const cli_option options[] = {CLI_URL_OPTIONS(&a.url),

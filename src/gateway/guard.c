@@ -22,7 +22,7 @@ void gate_guard_deliver(gate_guard *g)
     gate_exchange *x = g->x;
 
     if (x->client && !g->broken)
-        http_buffer_add(&x->client->out, http_buffer_start(&g->tail), http_buffer_size(&g->tail));
+        http_buffer_add(&x->client->c.out, http_buffer_start(&g->tail), http_buffer_size(&g->tail));
     gate_exchange_finish(x, g->broken);
 }
 
@@ -38,7 +38,7 @@ static void let_client_go(gate_guard *g)
 
     if (!c || !g->own)
         return;
-    http_buffer_add(&c->out, http_buffer_start(&g->tail), http_buffer_size(&g->tail));
+    http_buffer_add(&c->c.out, http_buffer_start(&g->tail), http_buffer_size(&g->tail));
     gate_client_answered(c);
     g->x->client = NULL;
 }
@@ -125,7 +125,7 @@ void gate_guard_head(gate_exchange *x, const wire_head *h)
     http_buffer_drop(&g->tail, http_buffer_size(&g->tail));
     g->hold = h->framing == WIRE_EMPTY || (h->framing == WIRE_LENGTH && h->length == 0) ||
               (x->minor == 0 && h->framing != WIRE_LENGTH);
-    out = g->hold && g->claimed ? &g->tail : &x->client->out;
+    out = g->hold && g->claimed ? &g->tail : &x->client->c.out;
     x->answered = out != &g->tail;
     gate_write_head(x, out, h);
 }
@@ -148,7 +148,7 @@ static void collect(gate_guard *g, wire_text part)
 /* The end of a body of known length is its last byte. */
 static void send_but_last(gate_exchange *x, gate_guard *g, wire_text part)
 {
-    http_buffer *out = &x->client->out;
+    http_buffer *out = &x->client->c.out;
 
     if (http_buffer_size(&g->tail) > 0)
         http_buffer_add(out, http_buffer_start(&g->tail), http_buffer_size(&g->tail));
@@ -165,7 +165,7 @@ void gate_guard_part(gate_exchange *x, wire_text part)
     if (!x->client)
         return;
     if (g->hold && g->claimed && http_buffer_size(&g->tail) + part.size > x->g->answer_max) {
-        http_buffer_add(&x->client->out, http_buffer_start(&g->tail), http_buffer_size(&g->tail));
+        http_buffer_add(&x->client->c.out, http_buffer_start(&g->tail), http_buffer_size(&g->tail));
         http_buffer_drop(&g->tail, http_buffer_size(&g->tail));
         g->hold = false;
         x->answered = true;
@@ -175,7 +175,7 @@ void gate_guard_part(gate_exchange *x, wire_text part)
     else if (x->answer_framing == WIRE_LENGTH && g->claimed)
         send_but_last(x, g, part);
     else
-        gate_write_part(x, &x->client->out, part);
+        gate_write_part(x, &x->client->c.out, part);
 }
 
 void gate_guard_end(gate_exchange *x, const wire_body *body)
@@ -283,7 +283,7 @@ void gate_guard_free(gate_exchange *x)
     gate_guard_set_claimed(g, false);
     http_timer_stop(x->g->http, &g->timer);
     dibs_once_free(g->once);
-    gate_hash_end(g->hash, hash);
+    http_digest_end(g->hash, hash);
     free(g->path);
     free(g->query);
     http_buffer_free(&g->body);

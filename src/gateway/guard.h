@@ -18,7 +18,7 @@ struct gate_guard {
     char key[GATE_KEY_SIZE], scope[GATE_PATTERN_MAX + 48], key_hash[17];
     char token[DIBS_TOKEN_SIZE], cell[DIBS_NAME_MAX + 1];
     dibs_cell_options fence;
-    gate_hash *hash;
+    http_digest *hash;
     char *path;
     char *query;
     unsigned char fingerprint[GATE_HASH_SIZE];

@@ -186,7 +186,7 @@ void gate_guard_complete(gate_exchange *x)
         gate_refuse(x, 503, DIBS_NO_MEMORY, "out of memory");
         return;
     }
-    gate_hash_end(g->hash, body);
+    http_digest_end(g->hash, body);
     g->hash = NULL;
     gate_fingerprint(x->method, g->path, (wire_text){g->query, strlen(g->query)}, body,
                      g->fingerprint);

@@ -86,19 +86,17 @@ static bool check_caller(gate_exchange *x, const gate_guard *g)
 static void write_scope(gate_exchange *x, const wire_head *h, gate_guard *g)
 {
     unsigned char hash[GATE_HASH_SIZE] = {0};
-    gate_hash *all = gate_hash_new();
+    http_digest *all = http_digest_new();
     const wire_field *f;
     char caller[33];
 
-    if (!all)
-        abort();
     for (size_t i = 0; x->route->caller && (f = wire_find(h, x->route->caller, i)); i++) {
-        gate_hash_add(all, "\n", 1);
-        gate_hash_add(all, f->value.at, f->value.size);
+        http_digest_add(all, "\n", 1);
+        http_digest_add(all, f->value.at, f->value.size);
     }
     if (x->route->by_certificate)
-        gate_hash_add(all, x->client->certificate, strlen(x->client->certificate));
-    gate_hash_end(all, hash);
+        http_digest_add(all, x->client->certificate, strlen(x->client->certificate));
+    http_digest_end(all, hash);
     gate_hash_hex(hash, 16, caller);
     snprintf(g->scope, sizeof g->scope, "%s %s", x->route->path, caller);
 }
@@ -106,12 +104,10 @@ static void write_scope(gate_exchange *x, const wire_head *h, gate_guard *g)
 static void hash_key(gate_guard *g)
 {
     unsigned char hash[GATE_HASH_SIZE] = {0};
-    gate_hash *all = gate_hash_new();
+    http_digest *all = http_digest_new();
 
-    if (!all)
-        abort();
-    gate_hash_add(all, g->key, strlen(g->key));
-    gate_hash_end(all, hash);
+    http_digest_add(all, g->key, strlen(g->key));
+    http_digest_end(all, hash);
     gate_hash_hex(hash, 8, g->key_hash);
 }
 
@@ -122,7 +118,7 @@ gate_guard *gate_guard_new(gate_exchange *x, const char *path, wire_text query)
     if (g) {
         g->x = x;
         g->attempt = 1;
-        g->hash = gate_hash_new();
+        g->hash = http_digest_new();
         g->path = strdup(path);
         g->query = strndup(query.at, query.size);
     }
@@ -138,7 +134,7 @@ bool gate_guard_expect_body(gate_exchange *x, const wire_head *h)
     if (h->framing == WIRE_LENGTH && h->length > (uint64_t)x->config->limits.body)
         return refuse(x, 413, DIBS_INVALID, "the body is larger than limits.body of the gateway");
     if (h->expects && (h->framing == WIRE_CHUNKED || h->length > 0))
-        http_buffer_text(&x->client->out, "HTTP/1.1 100 Continue\r\n\r\n");
+        http_buffer_text(&x->client->c.out, "HTTP/1.1 100 Continue\r\n\r\n");
     return true;
 }
 
@@ -169,6 +165,6 @@ void gate_guard_body(gate_exchange *x, wire_text part)
         gate_refuse(x, 413, DIBS_INVALID, "the body is larger than limits.body of the gateway");
         return;
     }
-    gate_hash_add(g->hash, part.at, part.size);
+    http_digest_add(g->hash, part.at, part.size);
     http_buffer_add(&g->body, part.at, part.size);
 }

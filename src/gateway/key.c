@@ -1,7 +1,6 @@
 /* Keys, fences and fingerprints; see the header. */
 #include "gateway/key.h"
 
-#include <gnutls/crypto.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,36 +65,6 @@ bool gate_fence_read(wire_text value, uint64_t *fence, uint64_t *floor)
 
 /* ---- The fingerprint ------------------------------------------------------------------------- */
 
-struct gate_hash {
-    gnutls_hash_hd_t handle;
-};
-
-gate_hash *gate_hash_new(void)
-{
-    gate_hash *h = malloc(sizeof *h);
-
-    if (h && gnutls_hash_init(&h->handle, GNUTLS_DIG_SHA256) != 0) {
-        free(h);
-        return NULL;
-    }
-    return h;
-}
-
-/* A hash that fails would let requests pass for each other: the process ends. */
-void gate_hash_add(gate_hash *h, const void *data, size_t size)
-{
-    if (size > 0 && gnutls_hash(h->handle, data, size) != 0)
-        abort();
-}
-
-void gate_hash_end(gate_hash *h, unsigned char out[GATE_HASH_SIZE])
-{
-    if (!h)
-        return;
-    gnutls_hash_deinit(h->handle, out);
-    free(h);
-}
-
 void gate_hash_hex(const unsigned char hash[GATE_HASH_SIZE], size_t bytes, char *out)
 {
     for (size_t i = 0; i < bytes; i++)
@@ -106,16 +75,14 @@ void gate_hash_hex(const unsigned char hash[GATE_HASH_SIZE], size_t bytes, char 
 void gate_fingerprint(const char *method, const char *path, wire_text query,
                       const unsigned char body[GATE_HASH_SIZE], unsigned char out[GATE_HASH_SIZE])
 {
-    gate_hash *h = gate_hash_new();
+    http_digest *h = http_digest_new();
 
-    if (!h)
-        abort();
-    gate_hash_add(h, method, strlen(method));
-    gate_hash_add(h, "\n", 1);
-    gate_hash_add(h, path, strlen(path));
-    gate_hash_add(h, "\n", 1);
-    gate_hash_add(h, query.at, query.size);
-    gate_hash_add(h, "\n", 1);
-    gate_hash_add(h, body, GATE_HASH_SIZE);
-    gate_hash_end(h, out);
+    http_digest_add(h, method, strlen(method));
+    http_digest_add(h, "\n", 1);
+    http_digest_add(h, path, strlen(path));
+    http_digest_add(h, "\n", 1);
+    http_digest_add(h, query.at, query.size);
+    http_digest_add(h, "\n", 1);
+    http_digest_add(h, body, GATE_HASH_SIZE);
+    http_digest_end(h, out);
 }

@@ -2,19 +2,16 @@
 #ifndef DIBS_GATEWAY_KEY_H
 #define DIBS_GATEWAY_KEY_H
 
-#include "gateway/wire.h"
+#include "http/digest.h"
+#include "http/wire.h"
 
-enum { GATE_KEY_SIZE = 256, GATE_HASH_SIZE = 32 };
+enum { GATE_KEY_SIZE = 256, GATE_HASH_SIZE = HTTP_DIGEST };
 
 /* A quoted string (RFC 8941), or a bare word with the same meaning. */
 bool gate_key_read(wire_text value, char out[GATE_KEY_SIZE]);
 /* FENCE or FENCE/FLOOR */
 bool gate_fence_read(wire_text value, uint64_t *fence, uint64_t *floor);
 
-typedef struct gate_hash gate_hash; /* SHA-256 */
-gate_hash *gate_hash_new(void);     /* NULL: out of memory */
-void gate_hash_add(gate_hash *h, const void *data, size_t size);
-void gate_hash_end(gate_hash *h, unsigned char out[GATE_HASH_SIZE]); /* frees it; NULL is allowed */
 void gate_hash_hex(const unsigned char hash[GATE_HASH_SIZE], size_t bytes, char *out);
 
 /* Over method, path, query and the hash of the body. */

@@ -1,4 +1,4 @@
-/* `dibs gateway` in a build without libmicrohttpd or GnuTLS: says so. */
+/* `dibs gateway` in a build without OpenSSL: says so. */
 #include "cli/cli.h"
 
 static int run(const cli_command *self, int argc, char **argv)
@@ -6,9 +6,7 @@ static int run(const cli_command *self, int argc, char **argv)
     (void)self;
     (void)argc;
     (void)argv;
-    cli_say("this dibs was built without dibs gateway: install libmicrohttpd-dev and "
-            "libgnutls28-dev and "
-            "build again");
+    cli_say("this dibs was built without dibs gateway: install libssl-dev and build again");
     return CLI_EXIT_USAGE;
 }
 

@@ -10,8 +10,8 @@
 #ifndef DIBS_GATEWAY_STORED_H
 #define DIBS_GATEWAY_STORED_H
 
-#include "gateway/wire.h"
 #include "http/buffer.h"
+#include "http/wire.h"
 
 typedef struct gate_stored {
     bool kept; /* false: executed, but its answer was too large */

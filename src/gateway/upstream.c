@@ -8,8 +8,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <gnutls/gnutls.h>
-#include <gnutls/x509.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,15 +95,10 @@ bool gate_target_resolve(gate_target *t, dibs_error *err)
 
 static bool open_tls(gate_target *t, dibs_error *err)
 {
-    gnutls_certificate_credentials_t c;
+    dibs_error why;
 
-    if (gnutls_certificate_allocate_credentials(&c) != 0)
-        return wrong(err, t->url, "out of memory");
-    t->credentials = c;
-    if ((t->ca ? gnutls_certificate_set_x509_trust_file(c, t->ca, GNUTLS_X509_FMT_PEM)
-               : gnutls_certificate_set_x509_system_trust(c)) <= 0)
-        return wrong(err, t->url, "no certificates to trust: give --upstream-ca");
-    return true;
+    return http_tls_open(&(http_tls_files){.ca = t->ca}, &t->trust, &why) == DIBS_OK ||
+           wrong(err, t->url, "no certificates to trust: give --upstream-ca");
 }
 
 bool gate_target_read(gate_target *t, dibs_error *err)
@@ -116,27 +109,7 @@ bool gate_target_read(gate_target *t, dibs_error *err)
 void gate_target_close(gate_target *t)
 {
     drop_addresses(t->addresses);
-    if (t->credentials)
-        gnutls_certificate_free_credentials(t->credentials);
-}
-
-static gnutls_session_t new_session(const gate_target *t, int fd)
-{
-    gnutls_session_t session;
-
-    if (gnutls_init(&session, GNUTLS_CLIENT | GNUTLS_NONBLOCK | GNUTLS_NO_SIGNAL) != 0)
-        return NULL;
-    if (gnutls_priority_set_direct(session, "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2", NULL) !=
-            0 ||
-        gnutls_credentials_set(session, GNUTLS_CRD_CERTIFICATE, t->credentials) != 0) {
-        gnutls_deinit(session);
-        return NULL;
-    }
-    if (strspn(t->host, "0123456789.:") != strlen(t->host))
-        gnutls_server_name_set(session, GNUTLS_NAME_DNS, t->host, strlen(t->host));
-    gnutls_session_set_verify_cert(session, t->host, 0);
-    gnutls_transport_set_int(session, fd);
-    return session;
+    http_tls_close(t->trust);
 }
 
 /* ---- The pool -------------------------------------------------------------------------------- */
@@ -162,7 +135,7 @@ static void leave_idle(gate_upstream *u)
     g->idle_count--;
 }
 
-static void on_released(gate_link *l)
+static void on_released(http_link *l)
 {
     gate_upstream *u = (gate_upstream *)((char *)l - offsetof(gate_upstream, link));
 
@@ -186,7 +159,7 @@ static void close_upstream(gate_upstream *u, bool idle)
         leave_idle(u);
     http_timer_stop(g->http, &u->timer);
     g->upstreams--;
-    gate_link_close(&u->link, false);
+    http_link_close(&u->link, false);
 }
 
 static void put_idle(gate_upstream *u)
@@ -284,7 +257,7 @@ static void set_timer(gate_upstream *u, int64_t ms)
 
 /* ---- Connecting ------------------------------------------------------------------------------ */
 
-static void on_ready(gate_link *l)
+static void on_ready(http_link *l)
 {
     gate_upstream_go((gate_upstream *)((char *)l - offsetof(gate_upstream, link)));
 }
@@ -296,17 +269,17 @@ static bool connect_next(gate_upstream *u)
 
     for (; u->address; u->address = u->address->ai_next) {
         int fd = socket(u->address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        gnutls_session_t tls = NULL;
+        struct ssl_st *tls = NULL;
 
         if (fd < 0)
             return false;
         if (connect(fd, u->address->ai_addr, u->address->ai_addrlen) == 0 || errno == EINPROGRESS) {
-            tls = g->target.tls ? new_session(&g->target, fd) : NULL;
-            if ((tls || !g->target.tls) && gate_link_open(&u->link, &g->loop, fd, tls))
+            tls = g->target.tls ? http_tls_session(g->target.trust, fd, g->target.host) : NULL;
+            if ((tls || !g->target.tls) &&
+                http_link_open(&u->link, http_server_loop(g->http), fd, tls))
                 return true;
         }
-        if (tls)
-            gnutls_deinit(tls);
+        http_tls_drop(tls);
         close(fd);
         u->link.fd = -1;
     }
@@ -384,7 +357,7 @@ static gate_upstream *take_idle(gate *g, const gate_exchange *x)
     while (g->idle) {
         gate_upstream *u = g->idle;
         bool fresh = http_now_ms() - u->at_ms < FRESH_MS;
-        if (!gate_link_stale(&u->link) && (fresh || x->repeatable || !x->guard)) {
+        if (!http_link_stale(&u->link) && (fresh || x->repeatable || !x->guard)) {
             leave_idle(u);
             return u;
         }
@@ -469,7 +442,7 @@ static void send_first(gate *g)
     leave_queue(x);
     ask(x, false);
     if (c && c->x == x) /* the rest of its body may be sent now */
-        gate_client_go(c);
+        http_connection_go(&c->c);
 }
 
 /* Nobody waits while there is a connection, or room for one. */
@@ -560,7 +533,7 @@ static bool step(gate_upstream *u)
         return true;
     if (!u->x || u->link.fd < 0)
         return false;
-    if (gate_link_read(&u->link, &u->in, GATE_PIECE)) {
+    if (http_link_read(&u->link, &u->in, HTTP_PIECE)) {
         u->at_ms = http_now_ms();
         return true;
     }
@@ -579,14 +552,14 @@ static void send_out(gate_upstream *u)
 
     if (before == 0)
         return;
-    gate_link_write(&u->link, &u->out);
+    http_link_write(&u->link, &u->out);
     if (http_buffer_size(&u->out) == before)
         return;
     u->sent = true;
     u->at_ms = http_now_ms();
-    if (before >= GATE_WINDOW && http_buffer_size(&u->out) < GATE_WINDOW && u->x && u->x->client &&
+    if (before >= HTTP_WINDOW && http_buffer_size(&u->out) < HTTP_WINDOW && u->x && u->x->client &&
         !u->x->complete)
-        gate_client_go(u->x->client);
+        http_connection_go(&u->x->client->c);
 }
 
 /* Sends and reads until nothing goes any more. True: there may be more to do. */
@@ -596,7 +569,7 @@ static bool go_once(gate_upstream *u)
     while (u->x && step(u))
         ;
     if (u->x && u->x->client)
-        gate_client_go(u->x->client);
+        http_connection_go(&u->x->client->c);
     return u->x && u->link.fd >= 0 && !u->link.failed &&
            ((u->held && gate_exchange_has_room(u->x)) ||
             (http_buffer_size(&u->out) > 0 && u->link.can_write));
@@ -610,14 +583,14 @@ void gate_upstream_go(gate_upstream *u)
     if (u->busy || u->link.fd < 0 || !check_connected(u))
         return;
     if (!u->x) {
-        if (gate_link_stale(&u->link))
+        if (http_link_stale(&u->link))
             close_upstream(u, true);
         return;
     }
     u->busy = true;
-    for (; more && rounds < GATE_ROUNDS; rounds++)
+    for (; more && rounds < HTTP_ROUNDS; rounds++)
         more = go_once(u);
     u->busy = false;
     if (more)
-        gate_link_again(&u->link);
+        http_link_again(&u->link);
 }

@@ -35,6 +35,16 @@ void http_buffer_text(http_buffer *b, const char *text)
     http_buffer_add(b, text, strlen(text));
 }
 
+void http_buffer_number(http_buffer *b, size_t number)
+{
+    char digits[24], *at = digits + sizeof digits;
+
+    do
+        *--at = (char)('0' + number % 10);
+    while ((number /= 10) > 0);
+    http_buffer_add(b, at, (size_t)(digits + sizeof digits - at));
+}
+
 void http_buffer_format(http_buffer *b, const char *format, ...)
 {
     char *to = http_buffer_reserve(b, 128);

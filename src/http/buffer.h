@@ -46,6 +46,7 @@ static inline void http_buffer_add(http_buffer *b, const void *data, size_t size
 }
 
 void http_buffer_text(http_buffer *b, const char *text);
+void http_buffer_number(http_buffer *b, size_t number);
 void http_buffer_format(http_buffer *b, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void http_buffer_drop(http_buffer *b, size_t size); /* from the front */

@@ -9,10 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct sockaddr *address_of(const http_exchange *x)
+static const struct sockaddr *address_of(const http_exchange *x, struct sockaddr_storage *out)
 {
-    return MHD_get_connection_info(x->connection->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS)
-        ->client_addr;
+    socklen_t size = sizeof *out;
+
+    *out = (struct sockaddr_storage){.ss_family = AF_UNSPEC};
+    getpeername(x->connection->c.link.fd, (struct sockaddr *)out, &size);
+    return (struct sockaddr *)out;
 }
 
 static bool refuse(http_exchange *x, int status, const char *what)
@@ -34,8 +37,8 @@ static bool has_certificate(http_exchange *x)
 {
     char name[65];
 
-    if (!x->server->tls || !http__tls_ca(x->server->tls) ||
-        !http__tls_client(x->connection->mhd, name, sizeof name))
+    if (!x->server->o.client_ca ||
+        !http_tls_peer(x->server->tls, x->connection->c.link.tls, name, sizeof name))
         return false;
     if (x->tokens) {
         x->client = http__tokens_named(x->tokens, name);
@@ -64,15 +67,18 @@ static const char *secret_of(const http_exchange *x)
 static bool check_token(http_exchange *x)
 {
     const char *secret = secret_of(x);
+    struct sockaddr_storage storage;
+    const struct sockaddr *address;
     int wait;
     char text[16];
 
     x->client = secret ? http__tokens_find(x->server->tokens, secret) : NULL;
     if (x->client)
         return true;
-    wait = http__failures_wait(x->server->failures, address_of(x));
+    address = address_of(x, &storage);
+    wait = http__failures_wait(x->server->failures, address);
     if (secret)
-        http__failures_count(x->server->failures, address_of(x));
+        http__failures_count(x->server->failures, address);
     if (wait == 0)
         return refuse(x, 401,
                       secret ? "this token is not known"
@@ -88,7 +94,7 @@ bool http__client_check(http_exchange *x)
 
     if (s->tokens)
         x->tokens = http__tokens_share(s->tokens);
-    if (x->route->verb == HTTP_OPEN || (!s->tokens && !(s->tls && http__tls_ca(s->tls))))
+    if (x->route->verb == HTTP_OPEN || (!s->tokens && !s->o.client_ca))
         return true;
     if (has_certificate(x))
         return check_verb(x);

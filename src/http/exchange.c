@@ -1,171 +1,53 @@
-/* The life of an exchange, as libmicrohttpd sees it.
+/* The life of an exchange, between a connection and the handler of a route.
  *
- * MHD calls on_request with the head, with pieces of the body, and once more when all of it is here. Then the
- * handler runs. If it has answered, the answer is queued; if not, the connection is suspended, and on_request
- * is called again after http__resume. A suspended connection is not read by MHD: after a moment (most answers
- * come sooner) its descriptor is watched for the client's end by the loop. */
+ * A request is checked when its head is here; the handler runs when all of it is. Its answer is written to the
+ * connection's buffer at once, and the exchange ends when that is sent. An exchange without an answer waits, and costs
+ * nothing but its memory: what came with the request is freed when the handler has returned. */
 #define _GNU_SOURCE
 #include "inner.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-
-enum { LOOK_AFTER_MS = 20 };
+#include <unistd.h>
 
 static const char *const methods[] = {"GET",    "HEAD",    "POST",  "PUT",
                                       "DELETE", "OPTIONS", "PATCH", NULL};
 
-static const char *known_method(const char *method)
+static const char *known_method(wire_text method)
 {
     for (size_t i = 0; methods[i]; i++)
-        if (strcmp(methods[i], method) == 0)
+        if (strlen(methods[i]) == method.size && memcmp(methods[i], method.at, method.size) == 0)
             return methods[i];
     return "";
 }
 
-/* ---- Connections ----------------------------------------------------------------------------- */
-
-/* Bytes that come one by one keep a connection alive for MHD, but not longer than this. */
-static void on_too_slow(http_timer *timer)
+static http__client_connection *own(const http_connection *c)
 {
-    http__connection *c = (http__connection *)((char *)timer - offsetof(http__connection, timer));
-
-    c->cut = true;
-    shutdown(c->fd, SHUT_RDWR);
+    return (http__client_connection *)((char *)(uintptr_t)c - offsetof(http__client_connection, c));
 }
 
-static void await_request(http__connection *c)
+/* ---- Beginning and end ----------------------------------------------------------------------- */
+
+static http_exchange *begin(http_connection *c)
 {
-    http_timer_set(c->server, &c->timer, c->server->o.patience_ms, on_too_slow);
-}
+    http_exchange *x = calloc(1, sizeof *x);
 
-static void enlist(http_server *s, http__connection *c)
-{
-    c->next = s->all;
-    if (c->next)
-        c->next->previous = c;
-    s->all = c;
-    s->connections++;
-}
-
-static void delist(http_server *s, http__connection *c)
-{
-    if (c->next)
-        c->next->previous = c->previous;
-    if (c->previous)
-        c->previous->next = c->next;
-    else
-        s->all = c->next;
-    s->connections--;
-}
-
-void http__on_connection(void *data, struct MHD_Connection *mhd, void **socket_context,
-                         enum MHD_ConnectionNotificationCode code)
-{
-    const http__listen *listen = data;
-    http__connection *c = *socket_context;
-    http_server *s;
-
-    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-        *socket_context = c = calloc(1, sizeof *c);
-        if (!c)
-            return; /* its first request is refused */
-        c->listen = listen;
-        c->server = s = (http_server *)listen->server;
-        c->mhd = mhd;
-        c->fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
-        enlist(s, c);
-        await_request(c);
-    } else if (c) {
-        http_timer_stop(c->server, &c->timer);
-        delist(c->server, c);
-        c->server->resumed = true; /* there may be room for one that waits to be accepted */
-        free(c);
-        *socket_context = NULL;
-    }
-}
-
-static void unwatch(http__connection *c)
-{
-    if (c->watched)
-        epoll_ctl(c->server->epoll, EPOLL_CTL_DEL, c->fd, NULL);
-    c->watched = false;
-}
-
-static void watch(http__connection *c)
-{
-    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLHUP | EPOLLERR, .data.ptr = c};
-
-    c->watched = epoll_ctl(c->server->epoll, EPOLL_CTL_ADD, c->fd, &event) == 0;
-}
-
-static void on_still_waiting(http_timer *timer)
-{
-    watch((http__connection *)((char *)timer - offsetof(http__connection, timer)));
-}
-
-void http__watch_now(http_exchange *x)
-{
-    watch(x->connection);
-}
-
-void http__watch_suspended(http_exchange *x)
-{
-    http_timer_set(x->server, &x->connection->timer, LOOK_AFTER_MS, on_still_waiting);
-}
-
-static void report_gone(http_exchange *x)
-{
-    void (*gone)(void *) = x->gone;
-
-    x->gone = NULL;
-    x->dead = true;
-    if (gone)
-        gone(x->gone_data);
-}
-
-void http__connection_gone(http__connection *c)
-{
-    http_exchange *x = c->exchange;
-
-    unwatch(c);
-    if (!x)
-        return;
-    report_gone(x);
-    http__resume(x);
-}
-
-void http__connections_end(http_server *s)
-{
-    for (http__connection *c = s->all; c; c = c->next)
-        if (c->exchange && c->exchange->suspended)
-            http__connection_gone(c);
-}
-
-/* ---- Exchanges ------------------------------------------------------------------------------- */
-
-static http_exchange *begin(const http__listen *listen, struct MHD_Connection *mhd,
-                            const char *method)
-{
-    http__connection *c =
-        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
-    http_exchange *x = c ? calloc(1, sizeof *x) : NULL;
-
-    (void)listen;
-    if (!x)
+    if (!x) {
+        http_connection_close(c, true);
         return NULL;
+    }
     x->server = c->server;
-    x->connection = c;
-    x->method = known_method(method);
+    x->connection = own(c);
+    x->connection->exchange = x;
+    x->method = "";
+    x->minor = 1;
     x->began_us = http__now_us();
-    c->exchange = x;
-    c->server->exchanges++;
+    x->server->exchanges++;
     return x;
 }
 
+/* What came with the request. */
 static void drop_input(http_exchange *x)
 {
     for (size_t i = 0; i < x->given_count; i++)
@@ -173,109 +55,11 @@ static void drop_input(http_exchange *x)
     free(x->given);
     x->given = NULL;
     x->given_count = x->given_room = 0;
-    http_buffer_free(&x->body);
-    x->received = 0;
-}
-
-static enum MHD_Result send_answer(http_exchange *x)
-{
-    enum MHD_Result queued;
-
-    http__add_headers(x);
-    queued = MHD_queue_response(x->connection->mhd, (unsigned)x->status, x->response);
-    MHD_destroy_response(x->response);
-    x->response = NULL;
-    x->sent = true;
-    return queued;
-}
-
-static bool has_body(http_exchange *x)
-{
-    const char *length = http_header(x, "Content-Length");
-
-    return http_header(x, "Transfer-Encoding") || (length && strcmp(length, "0") != 0);
-}
-
-/* The head is here. A request that is refused by its head and has a body is not read to its end: MHD closes
- * the connection behind such an answer. */
-static enum MHD_Result on_head(http_exchange *x, const char *url)
-{
-    x->first_done = true;
-    if (http__route_find(x, url))
-        http__request_check(x, url);
-    return x->response && has_body(x) ? send_answer(x) : MHD_YES;
-}
-
-static enum MHD_Result on_upload(http_exchange *x, const char *upload, size_t *size)
-{
-    size_t most = x->route && x->route->body_max ? x->route->body_max : HTTP_BODY;
-
-    x->received += *size;
-    x->too_long |= x->received > most;
-    if (!x->too_long)
-        http_buffer_add(&x->body, upload, *size);
-    *size = 0;
-    return x->body.failed || x->received > (x->too_long ? HTTP_DISCARD : most) ? MHD_NO : MHD_YES;
-}
-
-static void handle(http_exchange *x)
-{
-    x->handled = true;
-    http_timer_stop(x->server, &x->connection->timer);
-    if (x->response)
-        return;
-    if (x->too_long)
-        http_reply_problem(x, 413, DIBS_INVALID, "the body has more than %zu bytes",
-                           x->route->body_max ? x->route->body_max : HTTP_BODY);
-    else if (http__request_body(x))
-        x->route->handle(x);
-    if (!x->response && !x->dead && x->server->o.on_handled)
-        x->server->o.on_handled(x->server->o.context);
-}
-
-static enum MHD_Result on_whole(http_exchange *x)
-{
-    if (!x->handled) {
-        handle(x);
-        drop_input(x);
-    }
-    if (x->dead)
-        return MHD_NO;
-    if (x->response)
-        return send_answer(x);
-    x->suspended = true;
-    MHD_suspend_connection(x->connection->mhd);
-    http__watch_suspended(x);
-    return MHD_YES;
-}
-
-enum MHD_Result http__on_request(void *listen, struct MHD_Connection *mhd, const char *url,
-                                 const char *method, const char *version, const char *upload,
-                                 size_t *upload_size, void **exchange)
-{
-    http_exchange *x = *exchange;
-
-    (void)version;
-    if (!x && !(x = *exchange = begin(listen, mhd, method)))
-        return MHD_NO;
-    if (!x->first_done)
-        return on_head(x, url);
-    if (x->sent)
-        return MHD_YES;
-    if (*upload_size > 0)
-        return on_upload(x, upload, upload_size);
-    return on_whole(x);
-}
-
-void http__resume(http_exchange *x)
-{
-    if (!x->suspended)
-        return;
-    x->suspended = false;
-    http_timer_stop(x->server, &x->connection->timer);
-    unwatch(x->connection);
-    MHD_resume_connection(x->connection->mhd);
-    x->server->resumed = true;
+    x->head = NULL;
+    x->body = (wire_text){0};
+    free(x->own_head);
+    x->own_head = NULL;
+    http_buffer_free(&x->kept);
 }
 
 static void free_headers(http_exchange *x)
@@ -287,38 +71,241 @@ static void free_headers(http_exchange *x)
     }
 }
 
-void http__on_completed(void *listen, struct MHD_Connection *mhd, void **exchange,
-                        enum MHD_RequestTerminationCode why)
+static void end(http_exchange *x)
 {
-    http_exchange *x = *exchange;
-    int64_t us;
+    void (*gone)(void *) = x->gone;
+    int64_t us = http__now_us() - x->began_us;
 
-    (void)listen;
-    (void)mhd;
-    if (!x)
-        return;
-    if (x->gone)
-        report_gone(x);
-    if (!x->sent || x->dead || (why != MHD_REQUEST_TERMINATED_COMPLETED_OK && !x->stream))
-        x->status = x->sent && !x->dead ? x->status : 0;
-    us = http__now_us() - x->began_us;
+    x->gone = NULL;
+    if (gone)
+        gone(x->gone_data);
     http__log(x, us);
     if (x->server->o.on_ended)
         x->server->o.on_ended(x->server->o.context, x->route, x->method, x->status, us);
-    unwatch(x->connection);
     x->connection->exchange = NULL;
     x->server->exchanges--;
-    await_request(x->connection);
-    if (x->response)
-        MHD_destroy_response(x->response);
     http__stream_free(x->stream);
     drop_input(x);
     free_headers(x);
-    free(x->allow);
     free(x->own_client);
     http__tokens_free(x->tokens);
     free(x);
-    *exchange = NULL;
+}
+
+/* ---- The request ----------------------------------------------------------------------------- */
+
+static char *ended(wire_text t)
+{
+    char *text = (char *)(uintptr_t)t.at;
+
+    text[t.size] = '\0';
+    return text;
+}
+
+/* Behind each text is a byte of the head that nobody needs any more. */
+static char *end_texts(http_exchange *x, const wire_head *h)
+{
+    char *path = ended(h->target), *mark = strchr(path, '?');
+
+    for (size_t i = 0; i < h->count; i++) {
+        ended(h->field[i].name);
+        ended(h->field[i].value);
+    }
+    if (mark)
+        *mark = '\0';
+    x->query = mark ? mark + 1 : path + strlen(path);
+    return path;
+}
+
+static bool is_whole(const http_connection *c, const wire_head *h)
+{
+    return c->body.done ||
+           (h->framing == WIRE_LENGTH && http_buffer_size(&c->in) >= (size_t)h->length);
+}
+
+/* The body is still to come: the head has to outlive the connection's buffer. */
+static void await_body(http_exchange *x, const wire_head *h)
+{
+    http_connection *c = &x->connection->c;
+
+    x->head = x->own_head = wire_fields_copy(h);
+    if (!x->own_head)
+        http_reply_problem(x, 500, DIBS_NO_MEMORY, "%s", dibs_status_text(DIBS_NO_MEMORY));
+    else if (h->expects && http_buffer_size(&c->in) == 0)
+        http_buffer_text(&c->out, "HTTP/1.1 100 Continue\r\n\r\n");
+}
+
+static void on_head(http_connection *c, wire_head *h)
+{
+    http_exchange *x = begin(c);
+    const char *path;
+
+    if (!x)
+        return;
+    x->method = known_method(h->method);
+    x->minor = h->minor;
+    x->close = h->close;
+    path = end_texts(x, h);
+    x->head = h;
+    if (http__route_find(x, path) && http__request_check(x, path) && !is_whole(c, h))
+        await_body(x, h);
+    if (x->answered)
+        drop_input(x);
+}
+
+static bool wants_body(const http_connection *c)
+{
+    return !own(c)->exchange->answered;
+}
+
+static void on_part(http_connection *c, wire_text part)
+{
+    http_exchange *x = own(c)->exchange;
+
+    if (c->body.done && c->body.framing == WIRE_LENGTH && http_buffer_size(&x->kept) == 0) {
+        x->body = part;
+        return;
+    }
+    http_buffer_add(&x->kept, part.at, part.size);
+    x->body = (wire_text){http_buffer_start(&x->kept), http_buffer_size(&x->kept)};
+    if (x->kept.failed)
+        http_reply_problem(x, 500, DIBS_NO_MEMORY, "%s", dibs_status_text(DIBS_NO_MEMORY));
+    else if (x->body.size > http__body_max(x))
+        http_reply_problem(x, 413, DIBS_INVALID, "the body has more than %zu bytes",
+                           http__body_max(x));
+}
+
+/* All of it is here. Most engines have answered when the handler returns. */
+static void on_whole(http_connection *c)
+{
+    http_exchange *x = own(c)->exchange;
+
+    if (!x->answered && http__request_body(x))
+        x->route->handle(x);
+    if (!x->answered && !x->dead && x->server->o.on_handled)
+        x->server->o.on_handled(x->server->o.context);
+    drop_input(x);
+    if (x->dead)
+        http_connection_close(c, true);
+}
+
+static void refuse(http_connection *c, int status, const char *why)
+{
+    http_exchange *x = own(c)->exchange ? own(c)->exchange : begin(c);
+
+    if (!x)
+        return;
+    x->close = true;
+    http_reply_problem(x, status, DIBS_INVALID, "%s", why);
+}
+
+static bool on_late(http_connection *c)
+{
+    if (own(c)->exchange->answered)
+        return false;
+    refuse(c, 408, "the request did not come in time");
+    return true;
+}
+
+/* ---- The answer ------------------------------------------------------------------------------ */
+
+static void on_room(http_connection *c)
+{
+    http_exchange *x = own(c)->exchange;
+    bool close;
+
+    if (!x || !x->answered || (x->stream && !http__stream_pump(x)) || http_buffer_size(&c->out) > 0)
+        return;
+    close = x->close;
+    end(x);
+    http_connection_answered(c, close);
+}
+
+/* An answer that was not sent whole has its status; a stream, or no answer, has none. */
+static void on_gone(http_connection *c)
+{
+    http__client_connection *o = own(c);
+    http_server *s = c->server;
+
+    if (o->exchange) {
+        if (!o->exchange->answered || o->exchange->stream)
+            o->exchange->status = 0;
+        o->exchange->dead = true;
+        end(o->exchange);
+    }
+    s->connections--;
+    for (size_t i = 0; i < s->listen_count; i++)
+        http_listener_pause(&s->listeners[i], false);
+}
+
+static void on_freed(http_connection *c)
+{
+    free(own(c));
+}
+
+static bool must_stay(const http_connection *c)
+{
+    const http_exchange *x = own(c)->exchange;
+
+    return c->stage == HTTP_IN_ANSWER && x && (!x->answered || (x->stream && x->gone));
+}
+
+/* ---- Its connection -------------------------------------------------------------------------- */
+
+static size_t head_max(const http_connection *c)
+{
+    return c->server->o.header_max;
+}
+
+/* A whole request has so much time, however it comes. */
+static int64_t patience(const http_connection *c)
+{
+    int64_t ms = c->server->o.patience_ms;
+
+    return http_buffer_size(&c->out) > 0 ? ms : ms - (c->server->now_ms - c->began_ms);
+}
+
+/* Requests on connections that are open are answered 503. */
+static bool is_draining(const http_connection *c)
+{
+    (void)c;
+    return false;
+}
+
+static const http_speaker speaker = {.head_max = head_max,
+                                     .patience = patience,
+                                     .head = on_head,
+                                     .wants = wants_body,
+                                     .part = on_part,
+                                     .whole = on_whole,
+                                     .refuse = refuse,
+                                     .late = on_late,
+                                     .room = on_room,
+                                     .gone = on_gone,
+                                     .freed = on_freed,
+                                     .draining = is_draining,
+                                     .must_stay = must_stay};
+
+/* At the limit the next one waits in the kernel's queue. */
+void http__accept(http_listener *l, int fd, const struct sockaddr *from, socklen_t size)
+{
+    http_server *s = l->server;
+    bool secure = s->tls && !l->socket.unix_socket;
+    http__client_connection *o = calloc(1, sizeof *o);
+    struct ssl_st *session = o && secure ? http_tls_session(s->tls, fd, NULL) : NULL;
+
+    (void)from;
+    (void)size;
+    if (!o || (secure && !session)) {
+        free(o);
+        close(fd);
+        return;
+    }
+    o->listener = l;
+    s->connections++;
+    for (size_t i = 0; i < s->listen_count && s->connections >= s->o.connections; i++)
+        http_listener_pause(&s->listeners[i], true);
+    http_connection_open(&o->c, s, &speaker, &s->all, fd, session);
 }
 
 /* ---- What handlers ask ----------------------------------------------------------------------- */
@@ -354,13 +341,15 @@ bool http_given(const http_exchange *x, const char *name)
 
 const char *http_header(const http_exchange *x, const char *name)
 {
-    return MHD_lookup_connection_value(x->connection->mhd, MHD_HEADER_KIND, name);
+    const wire_field *f = x->head ? wire_find(x->head, name, 0) : NULL;
+
+    return f ? f->value.at : NULL;
 }
 
 const void *http_bytes(const http_exchange *x, size_t *size)
 {
-    *size = http_buffer_size(&x->body);
-    return http_buffer_start(&x->body);
+    *size = x->body.size;
+    return x->body.at;
 }
 
 const http_route *http_route_of(const http_exchange *x)

@@ -1,9 +1,9 @@
-/* The sockets that the server listens at: TCP, unix sockets, and those that systemd hands over. */
+/* Sockets to listen at: TCP, unix sockets, and those that systemd hands over; and the loop that accepts. */
 #define _GNU_SOURCE
 #include "http/socket.h"
-#include "inner.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+enum { ACCEPTS = 64, STARVED_MS = 200 };
 
 static dibs_status fail(dibs_error *err, dibs_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -45,7 +47,7 @@ static bool is_wildcard(const struct sockaddr *a)
 }
 
 /* 0.0.0.0 is where it listens, but leads nobody here. */
-static void describe_reach(bool tls, http__listen *out, const struct sockaddr *a, const char *port)
+static void describe_reach(bool tls, http_socket *out, const struct sockaddr *a, const char *port)
 {
     char name[256] = "";
 
@@ -55,7 +57,7 @@ static void describe_reach(bool tls, http__listen *out, const struct sockaddr *a
 }
 
 /* What the kernel says of the socket: also the port that it chose, and sockets of systemd's. */
-static dibs_status describe(bool tls, http__listen *out, const char *text, dibs_error *err)
+static dibs_status describe(bool tls, http_socket *out, const char *text, dibs_error *err)
 {
     struct sockaddr_storage a = {0};
     socklen_t size = sizeof a;
@@ -95,7 +97,7 @@ static bool is_stale(const struct sockaddr_un *a)
     return refused;
 }
 
-static dibs_status open_unix(const char *path, http__listen *out, dibs_error *err)
+static dibs_status open_unix(const char *path, http_socket *out, dibs_error *err)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     mode_t mask;
@@ -117,7 +119,7 @@ static dibs_status open_unix(const char *path, http__listen *out, dibs_error *er
     return DIBS_OK;
 }
 
-static dibs_status bind_tcp(const struct addrinfo *a, const char *text, http__listen *out,
+static dibs_status bind_tcp(const struct addrinfo *a, const char *text, http_socket *out,
                             dibs_error *err)
 {
     int on = 1;
@@ -139,7 +141,7 @@ static bool is_port(const char *text)
     return text[digits] != '\0' || (digits <= 5 && atoi(text) <= UINT16_MAX);
 }
 
-static dibs_status open_tcp(const char *text, http__listen *out, dibs_error *err)
+static dibs_status open_tcp(const char *text, http_socket *out, dibs_error *err)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
     const char *colon = strrchr(text, ':');
@@ -167,7 +169,7 @@ static dibs_status open_tcp(const char *text, http__listen *out, dibs_error *err
     return status;
 }
 
-static dibs_status take_inherited(const char *number, http__listen *out, dibs_error *err)
+static dibs_status take_inherited(const char *number, http_socket *out, dibs_error *err)
 {
     size_t digits = strspn(number, "0123456789");
     int listens = 0;
@@ -179,14 +181,15 @@ static dibs_status take_inherited(const char *number, http__listen *out, dibs_er
                     "--listen fd:%s: this is not the number of an inherited listening socket",
                     number);
     out->fd = atoi(number);
+    fcntl(out->fd, F_SETFL, fcntl(out->fd, F_GETFL) | O_NONBLOCK);
     return DIBS_OK;
 }
 
-dibs_status http__listen_open(const char *text, bool tls, http__listen *out, dibs_error *err)
+dibs_status http_socket_open(const char *text, bool tls, http_socket *out, dibs_error *err)
 {
     dibs_status status = DIBS_OK;
 
-    out->fd = -1;
+    *out = (http_socket){.fd = -1};
     if (strncmp(text, "fd:", 3) == 0)
         status = take_inherited(text + 3, out, err);
     else if (strncmp(text, "unix:", 5) == 0)
@@ -196,7 +199,7 @@ dibs_status http__listen_open(const char *text, bool tls, http__listen *out, dib
     return status == DIBS_OK ? describe(tls, out, text, err) : status;
 }
 
-void http__listen_close(http__listen *l)
+void http_socket_close(http_socket *l)
 {
     if (l->fd >= 0)
         close(l->fd);
@@ -206,25 +209,79 @@ void http__listen_close(http__listen *l)
     l->path[0] = '\0';
 }
 
-/* ---- For programs that speak to their clients themselves -------------------------------------- */
+/* ---- Clients --------------------------------------------------------------------------------- */
 
-dibs_status http_socket_open(const char *text, bool tls, http_socket *out, dibs_error *err)
+static void on_released(http_link *l)
 {
-    http__listen l = {0};
-    dibs_status status = http__listen_open(text, tls, &l, err);
-
-    *out = (http_socket){.fd = l.fd, .local = l.local, .unix_socket = l.unix_socket};
-    memcpy(out->address, l.address, sizeof out->address);
-    memcpy(out->path, l.path, sizeof out->path);
-    return status;
+    (void)l;
 }
 
-void http_socket_close(http_socket *s)
+static void on_again(http_timer *timer)
 {
-    if (s->fd >= 0)
-        close(s->fd);
-    if (s->path[0])
-        unlink(s->path);
-    s->fd = -1;
-    s->path[0] = '\0';
+    http_listener *l = (http_listener *)((char *)timer - offsetof(http_listener, again));
+
+    l->link.can_read = true;
+    http_link_again(&l->link);
+}
+
+/* Without a descriptor the client stays in the kernel's queue, where no edge speaks of it: it is looked for again. */
+static void wait_for_descriptor(http_listener *l)
+{
+    if (!l->starved && l->short_of)
+        l->short_of(l, strerror(errno));
+    l->starved = true;
+    http_timer_set(l->server, &l->again, STARVED_MS, on_again);
+}
+
+static void accept_one(http_listener *l)
+{
+    struct sockaddr_storage from;
+    socklen_t size = sizeof from;
+    int fd = accept4(l->link.fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+    if (fd >= 0) {
+        l->starved = false;
+        l->accepted(l, fd, (struct sockaddr *)&from, size);
+    } else if (errno != ECONNABORTED && errno != EINTR) {
+        l->link.can_read = false;
+        if (errno != EAGAIN)
+            wait_for_descriptor(l);
+    }
+}
+
+static void on_ready(http_link *link)
+{
+    http_listener *l = (http_listener *)((char *)link - offsetof(http_listener, link));
+
+    for (int i = 0; i < ACCEPTS && link->can_read && !l->paused; i++)
+        accept_one(l);
+    if (link->can_read && !l->paused)
+        http_link_again(link);
+}
+
+bool http_listener_start(http_listener *l, http_server *s)
+{
+    l->server = s;
+    l->link.ready = on_ready;
+    l->link.released = on_released;
+    return http_link_open(&l->link, http_server_loop(s), l->socket.fd, NULL);
+}
+
+void http_listener_pause(http_listener *l, bool paused)
+{
+    if (l->paused && !paused && l->link.fd >= 0)
+        http_link_again(&l->link);
+    l->paused = paused;
+}
+
+void http_listener_close(http_listener *l)
+{
+    if (!l->server) {
+        http_socket_close(&l->socket);
+        return;
+    }
+    http_timer_stop(l->server, &l->again);
+    http_link_close(&l->link, false);
+    l->socket.fd = -1;
+    http_socket_close(&l->socket);
 }

@@ -1,5 +1,6 @@
-/* Answers. Whatever is sent goes through http__reply, which wakes the connection. */
+/* Answers. Whatever is sent goes through http__reply, which writes it to the connection and wakes that. */
 #define _GNU_SOURCE
+#include "http/answer.h"
 #include "http/json.h"
 #include "inner.h"
 
@@ -8,26 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The last resort: what an answer is when there is no memory for it. */
-static void give_up(http_exchange *x)
+/* The client sees the connection end. */
+void http__give_up(http_exchange *x)
 {
     x->dead = true;
-    http__resume(x);
-}
-
-void http__reply(http_exchange *x, int status, const char *type, struct MHD_Response *response)
-{
-    x->gone = NULL;
-    if (!response) {
-        give_up(x);
-        return;
-    }
-    if (x->response)
-        MHD_destroy_response(x->response);
-    x->response = response;
-    x->status = status;
-    x->type = type;
-    http__resume(x);
+    x->connection->c.link.failed = true;
+    http_connection_wake(&x->connection->c);
 }
 
 void http_set_header(http_exchange *x, const char *name, const char *value)
@@ -43,64 +30,103 @@ void http_set_header(http_exchange *x, const char *name, const char *value)
     x->headers = h;
 }
 
-/* Nothing that is answered may be kept by somebody on the way, unless it says so. */
-void http__add_headers(http_exchange *x)
+static void write_header(http_buffer *out, const char *name, const char *value)
 {
-    struct MHD_Response *to = x->response;
+    http_buffer_text(out, name);
+    http_buffer_add(out, ": ", 2);
+    http_buffer_text(out, value);
+    http_buffer_add(out, "\r\n", 2);
+}
+
+/* Nothing that is answered may be kept by somebody on the way, unless it says so. */
+static void write_headers(const http_exchange *x, http_buffer *out, const char *type)
+{
     bool caching = false;
 
     for (const http__header *h = x->headers; h; h = h->next) {
-        MHD_add_response_header(to, h->name, h->value);
+        write_header(out, h->name, h->value);
         caching |= strcmp(h->name, "Cache-Control") == 0;
     }
     if (!caching)
-        MHD_add_response_header(to, "Cache-Control", "no-store");
-    MHD_add_response_header(to, "X-Content-Type-Options", "nosniff");
-    if (x->type)
-        MHD_add_response_header(to, "Content-Type", x->type);
+        http_buffer_text(out, "Cache-Control: no-store\r\n");
+    http_buffer_text(out, "X-Content-Type-Options: nosniff\r\n");
+    if (type)
+        write_header(out, "Content-Type", type);
     if (x->server->o.cors) {
-        MHD_add_response_header(to, "Access-Control-Allow-Origin", x->server->o.cors);
-        MHD_add_response_header(to, "Access-Control-Expose-Headers", "ETag, Retry-After");
-        MHD_add_response_header(to, "Vary", "Origin");
+        write_header(out, "Access-Control-Allow-Origin", x->server->o.cors);
+        http_buffer_text(out, "Access-Control-Expose-Headers: ETag, Retry-After\r\n"
+                              "Vary: Origin\r\n");
     }
-    if (x->server->draining)
-        MHD_add_response_header(to, "Connection", "close");
+}
+
+/* A request that is not read to its end is the connection's last. */
+static void write_framing(http_exchange *x, http_buffer *out, size_t size)
+{
+    x->close |= !x->connection->c.body.done || x->server->draining || (x->stream && x->minor == 0);
+    if (x->close)
+        http_buffer_text(out, "Connection: close\r\n");
+    else if (x->minor == 0)
+        http_buffer_text(out, "Connection: keep-alive\r\n");
+    if (x->stream && x->minor > 0)
+        http_buffer_text(out, "Transfer-Encoding: chunked\r\n");
+    else if (!x->stream && x->status != 204 && x->status != 304) {
+        http_buffer_text(out, "Content-Length: ");
+        http_buffer_number(out, size);
+        http_buffer_add(out, "\r\n", 2);
+    }
+    http_buffer_add(out, "\r\n", 2);
+}
+
+void http__reply(http_exchange *x, int status, const char *type, const void *data, size_t size)
+{
+    http_buffer *out = &x->connection->c.out;
+
+    if (x->answered)
+        return;
+    x->answered = true;
+    x->status = status;
+    if (!x->stream)
+        x->gone = NULL;
+    http_write_status(out, status);
+    write_headers(x, out, type);
+    write_framing(x, out, size);
+    if (strcmp(x->method, "HEAD") != 0)
+        http_buffer_add(out, data, size);
+    if (out->failed)
+        http__give_up(x);
+    http_connection_wake(&x->connection->c);
 }
 
 void http_reply_bytes(http_exchange *x, int status, const char *type, const void *data, size_t size)
 {
-    http__reply(
-        x, status, type,
-        MHD_create_response_from_buffer(size, (void *)(uintptr_t)data, MHD_RESPMEM_MUST_COPY));
+    http__reply(x, status, type, data, size);
 }
 
 void http_reply_static(http_exchange *x, int status, const char *type, const void *data,
                        size_t size)
 {
-    http__reply(
-        x, status, type,
-        MHD_create_response_from_buffer(size, (void *)(uintptr_t)data, MHD_RESPMEM_PERSISTENT));
+    http__reply(x, status, type, data, size);
 }
 
 void http_reply_empty(http_exchange *x, int status)
 {
-    http__reply(x, status, NULL, MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT));
+    http__reply(x, status, NULL, NULL, 0);
 }
 
 static void reply_document(http_exchange *x, int status, const char *type, json_t *body)
 {
-    size_t size;
+    size_t size = 0;
     char *text = http_json_text(body, &size);
-    struct MHD_Response *response = NULL;
 
     json_decref(body);
-    if (text) {
-        text[size] = '\n'; /* in place of the NUL */
-        response = MHD_create_response_from_buffer(size + 1, text, MHD_RESPMEM_MUST_FREE);
-        if (!response)
-            free(text);
+    if (!text) {
+        x->gone = NULL;
+        http__give_up(x);
+        return;
     }
-    http__reply(x, status, type, response);
+    text[size] = '\n'; /* in place of the NUL */
+    http__reply(x, status, type, text, size + 1);
+    free(text);
 }
 
 void http_reply_json(http_exchange *x, int status, json_t *body)

@@ -244,100 +244,63 @@ static bool check_absent(http_exchange *x, const http_field *fields)
 
 /* ---- The query ------------------------------------------------------------------------------- */
 
-static enum MHD_Result on_parameter(void *data, enum MHD_ValueKind kind, const char *key,
-                                    const char *value)
+/* Of a form, as browsers write it: a plus is a space. */
+static bool decode(char *text)
 {
-    http_exchange *x = data;
-    char *name = strdup(key), *text = strdup(value ? value : "");
-    const http_field *f = NULL;
+    for (char *plus = text; (plus = strchr(plus, '+'));)
+        *plus = ' ';
+    return http__decode(text);
+}
 
-    (void)kind;
-    if (!name || !text || !http__decode(name) || !http__decode(text))
+static bool read_parameter(http_exchange *x, char *name)
+{
+    char *equals = strchr(name, '='), *text = equals ? equals + 1 : name + strlen(name);
+    const http_field *f;
+
+    if (equals)
+        *equals = '\0';
+    if (!decode(name) || !decode(text)) {
         http_reply_problem(
             x, 400, DIBS_INVALID,
             "the query has an escape that is invalid, a NUL or bytes that are no UTF-8");
-    else if (!(f = find_field(x->route->query, name)))
-        refuse(x, NULL, name, "no such parameter: see /openapi.json");
-    else if (http_given(x, name))
-        refuse(x, NULL, name, "is given twice");
-    else
-        http__give_text(x, f, text);
-    free(name);
-    free(text);
-    return x->response ? MHD_NO : MHD_YES;
-}
-
-/* ---- The head -------------------------------------------------------------------------------- */
-
-typedef struct seen {
-    unsigned hosts, lengths, codings, authorizations, types;
-    bool malformed;
-} seen;
-
-/* Without strspn, which makes a table of the set for every header. */
-static bool is_token(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           (c && strchr("-!#$%&'*+.^_`|~", c));
-}
-
-/* MHD passes "Content-Length : 5" on as a header of another name, and keeps a bare CR in a value. */
-static bool is_well_formed(const char *key, const char *value)
-{
-    const char *rest = key;
-
-    while (is_token(*rest))
-        rest++;
-    if (rest == key || *rest)
         return false;
-    for (const char *at = value ? value : ""; *at; at++)
-        if (((unsigned char)*at < ' ' && *at != '\t') || *at == 0x7f)
+    }
+    f = find_field(x->route->query, name);
+    if (!f)
+        return refuse(x, NULL, name, "no such parameter: see /openapi.json");
+    if (http_given(x, name))
+        return refuse(x, NULL, name, "is given twice");
+    return http__give_text(x, f, text);
+}
+
+static bool read_query(http_exchange *x)
+{
+    char *rest = NULL;
+
+    for (char *one = strtok_r(x->query, "&", &rest); one; one = strtok_r(NULL, "&", &rest))
+        if (!read_parameter(x, one))
             return false;
     return true;
 }
 
-static enum MHD_Result on_header(void *data, enum MHD_ValueKind kind, const char *key,
-                                 const char *value)
-{
-    seen *s = data;
+/* ---- The head -------------------------------------------------------------------------------- */
 
-    (void)kind;
-    s->malformed |= !is_well_formed(key, value);
-    s->hosts += strcasecmp(key, "Host") == 0;
-    s->lengths += strcasecmp(key, "Content-Length") == 0;
-    s->codings += strcasecmp(key, "Transfer-Encoding") == 0;
-    s->authorizations += strcasecmp(key, "Authorization") == 0;
-    s->types += strcasecmp(key, "Content-Type") == 0;
-    return MHD_YES;
+size_t http__body_max(const http_exchange *x)
+{
+    return x->route->body_max ? x->route->body_max : HTTP_BODY;
 }
 
-/* A server in front of this one may have understood such a head in another way. */
+/* What else has to be clear; wire.c has refused whatever two servers could understand in two ways. */
 static bool check_framing(http_exchange *x)
 {
-    const char *coding = http_header(x, "Transfer-Encoding"),
-               *length = http_header(x, "Content-Length");
-    seen s = {0};
+    const wire_head *h = x->head;
 
-    MHD_get_connection_values(x->connection->mhd, MHD_HEADER_KIND, on_header, &s);
-    if (s.malformed)
-        http_reply_problem(x, 400, DIBS_INVALID,
-                           "a header has a name or a control character that HTTP does not allow");
-    else if (s.hosts > 1 || s.lengths > 1 || s.codings > 1 || s.authorizations > 1 || s.types > 1)
-        http_reply_problem(x, 400, DIBS_INVALID,
-                           "Host, Content-Length, Transfer-Encoding, Content-Type and "
-                           "Authorization are given once");
-    else if (coding && length)
-        http_reply_problem(x, 400, DIBS_INVALID,
-                           "give Content-Length or Transfer-Encoding, not both");
-    else if (coding && strcasecmp(coding, "chunked") != 0)
-        http_reply_problem(x, 501, DIBS_UNSUPPORTED, "the only Transfer-Encoding is chunked");
-    else if (length && strspn(length, "0123456789") != strlen(length))
-        http_reply_problem(x, 400, DIBS_INVALID, "Content-Length is a number");
-    else if (length &&
-             strtoull(length, NULL, 10) > (x->route->body_max ? x->route->body_max : HTTP_BODY))
+    if (wire_find(h, "Authorization", 1) || wire_find(h, "Content-Type", 1))
+        http_reply_problem(x, 400, DIBS_INVALID, "Content-Type and Authorization are given once");
+    else if (h->framing == WIRE_LENGTH && h->length > http__body_max(x))
         http_reply_problem(x, 413, DIBS_INVALID, "the body has more than %zu bytes",
-                           x->route->body_max ? x->route->body_max : HTTP_BODY);
-    return !x->response;
+                           http__body_max(x));
+    return !x->answered;
 }
 
 /* Is `origin` where this server was asked from? Compared without its scheme: a proxy may add TLS. */
@@ -375,11 +338,11 @@ static bool check_origin(http_exchange *x)
              strcmp(site, "none") != 0)
         http_reply_problem(x, 403, DIBS_DENIED,
                            "requests from pages of other sites are not accepted");
-    else if (!x->server->tokens && x->connection->listen->local &&
-             !x->connection->listen->unix_socket && host && !is_loopback_name(host))
+    else if (!x->server->tokens && x->connection->listener->socket.local &&
+             !x->connection->listener->socket.unix_socket && host && !is_loopback_name(host))
         http_reply_problem(x, 421, DIBS_DENIED,
                            "without tokens this server answers to localhost and 127.0.0.1 only");
-    return !x->response;
+    return !x->answered;
 }
 
 static bool is_acceptable(http_exchange *x)
@@ -399,8 +362,7 @@ bool http__request_check(http_exchange *x, const char *path)
                            "this is a stream of events: send Accept: text/event-stream");
         return false;
     }
-    MHD_get_connection_values(x->connection->mhd, MHD_GET_ARGUMENT_KIND, on_parameter, x);
-    return !x->response && check_absent(x, x->route->query);
+    return read_query(x) && check_absent(x, x->route->query);
 }
 
 /* ---- The body -------------------------------------------------------------------------------- */
@@ -461,8 +423,7 @@ static bool parse(http_exchange *x)
     http_json_member members[PLAIN_MEMBERS];
     size_t count;
 
-    if (!http_json_plain(http_buffer_start(&x->body), http_buffer_size(&x->body), members,
-                         PLAIN_MEMBERS, &count))
+    if (!http_json_plain(x->body.at, x->body.size, members, PLAIN_MEMBERS, &count))
         return parse_all(x);
     for (size_t i = 0; i < count; i++)
         if (!give_plain(x, &members[i]))
@@ -473,8 +434,8 @@ static bool parse(http_exchange *x)
 static bool parse_all(http_exchange *x)
 {
     json_error_t where;
-    json_t *body = json_loadb(http_buffer_start(&x->body), http_buffer_size(&x->body),
-                              JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
+    json_t *body =
+        json_loadb(x->body.at, x->body.size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
     bool good;
 
     if (!body) {
@@ -494,14 +455,14 @@ bool http__request_body(http_exchange *x)
 
     if (x->route->raw)
         return true;
-    if (!x->route->body && http_buffer_size(&x->body) > 0)
+    if (!x->route->body && x->body.size > 0)
         return refuse(x, NULL, "body", "this request has none");
     if (!x->route->body)
         return true;
-    if ((http_buffer_size(&x->body) > 0 || type) && !is_json_type(type)) {
+    if ((x->body.size > 0 || type) && !is_json_type(type)) {
         http_reply_problem(x, 415, DIBS_INVALID,
                            "send the body with Content-Type: application/json");
         return false;
     }
-    return http_buffer_size(&x->body) > 0 ? parse(x) : check_absent(x, x->route->body);
+    return x->body.size > 0 ? parse(x) : check_absent(x, x->route->body);
 }

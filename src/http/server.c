@@ -1,5 +1,5 @@
-/* The loop: one epoll set for libmicrohttpd (a daemon per address, each with an epoll set of its own), the
- * program's descriptors, signals, and clients that are looked after while their answer is out. */
+/* The loop: one epoll set for listening sockets, connections (also those of a program that speaks to its clients itself),
+ * the program's descriptors and signals. */
 #define _GNU_SOURCE
 #include "inner.h"
 
@@ -21,51 +21,12 @@ http__timers *http__timers_of(http_server *s)
     return &s->timers;
 }
 
+http_loop *http_server_loop(http_server *s)
+{
+    return &s->loop;
+}
+
 /* ---- Opening --------------------------------------------------------------------------------- */
-
-/* Escapes are decoded by segment and by parameter, after the split. */
-static size_t keep_escapes(void *data, struct MHD_Connection *mhd, char *text)
-{
-    (void)data;
-    (void)mhd;
-    return strlen(text);
-}
-
-static void on_mhd_log(void *data, const char *format, va_list args)
-{
-    (void)data;
-    (void)format;
-    (void)args;
-}
-
-/* What every daemon gets; those with TLS get a little more. */
-static bool start_daemon(http_server *s, http__listen *l)
-{
-    const unsigned tls = s->tls && !l->unix_socket ? MHD_USE_TLS : 0;
-    const unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | tls;
-    struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
-    struct MHD_OptionItem secure[] = {
-        {MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)(uintptr_t)http__tls_callback()},
-        {MHD_OPTION_HTTPS_PRIORITIES, 0,
-         (void *)(uintptr_t) "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"},
-        {s->tls && http__tls_ca(s->tls) ? MHD_OPTION_HTTPS_MEM_TRUST : MHD_OPTION_END, 0,
-         (void *)(uintptr_t)(s->tls ? http__tls_ca(s->tls) : NULL)},
-        {MHD_OPTION_END, 0, NULL}};
-
-    l->server = s;
-    l->daemon = MHD_start_daemon(
-        flags, 0, NULL, NULL, http__on_request, l, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL,
-        MHD_OPTION_LISTEN_SOCKET, l->fd, MHD_OPTION_NOTIFY_COMPLETED, http__on_completed, l,
-        MHD_OPTION_NOTIFY_CONNECTION, http__on_connection, l, MHD_OPTION_UNESCAPE_CALLBACK,
-        keep_escapes, NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->o.connections,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, s->o.header_max, MHD_OPTION_CONNECTION_MEMORY_INCREMENT,
-        (size_t)1024, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(s->o.patience_ms / 1000 + 1),
-        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, tls ? secure : none, MHD_OPTION_END);
-    if (!l->daemon)
-        return false;
-    l->epoll = MHD_get_daemon_info(l->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
-    return true;
-}
 
 static dibs_status fail(dibs_error *err, dibs_status status, const char *what)
 {
@@ -75,9 +36,9 @@ static dibs_status fail(dibs_error *err, dibs_status status, const char *what)
 }
 
 /* Whoever can reach it over a network shows who it is, over TLS. */
-static bool is_safe(const http_server *s, const http__listen *l)
+static bool is_safe(const http_server *s, const http_socket *l)
 {
-    return l->local || (s->tls && (s->tokens || http__tls_ca(s->tls)));
+    return l->local || (s->tls && (s->tokens || s->o.client_ca));
 }
 
 static dibs_status refuse_unsafe(const char *address, dibs_error *err)
@@ -94,17 +55,15 @@ static dibs_status refuse_unsafe(const char *address, dibs_error *err)
 static dibs_status open_listens(http_server *s, dibs_error *err)
 {
     for (size_t i = 0; s->o.listen[i] && i < HTTP_LISTENS; i++) {
-        http__listen *l = &s->listens[s->listen_count++];
-        struct epoll_event event = {.events = EPOLLIN, .data.ptr = l};
-        dibs_status status = http__listen_open(s->o.listen[i], s->o.cert != NULL, l, err);
+        http_listener *l = &s->listeners[s->listen_count++];
+        dibs_status status = http_socket_open(s->o.listen[i], s->o.cert != NULL, &l->socket, err);
 
-        if (status == DIBS_OK && !is_safe(s, l))
+        if (status == DIBS_OK && !is_safe(s, &l->socket))
             status = refuse_unsafe(s->o.listen[i], err);
         if (status != DIBS_OK)
             return status;
-        if (!start_daemon(s, l))
-            return fail(err, DIBS_NO_MEMORY, "cannot start an HTTP server");
-        if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, l->epoll, &event) != 0)
+        l->accepted = http__accept;
+        if (!http_listener_start(l, s))
             return fail(err, DIBS_NO_MEMORY, "epoll_ctl");
     }
     return DIBS_OK;
@@ -123,7 +82,7 @@ static dibs_status open_signals(http_server *s, dibs_error *err)
     sigprocmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
     s->signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
-    if (s->signals < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->signals, &event) != 0)
+    if (s->signals < 0 || epoll_ctl(s->loop.epoll, EPOLL_CTL_ADD, s->signals, &event) != 0)
         return fail(err, DIBS_NO_MEMORY, "signalfd");
     return DIBS_OK;
 }
@@ -138,7 +97,9 @@ static dibs_status open_security(http_server *s, dibs_error *err)
     if (s->o.tokens)
         status = http__tokens_read(s->o.tokens, &s->tokens, err);
     if (status == DIBS_OK && s->o.cert)
-        status = http__tls_read(&s->o, &s->tls, err);
+        status = http_tls_open(
+            &(http_tls_files){.cert = s->o.cert, .key = s->o.key, .ca = s->o.client_ca}, &s->tls,
+            err);
     return status;
 }
 
@@ -163,7 +124,7 @@ static void reload(http_server *s)
         http__tokens_free(s->tokens);
         s->tokens = tokens;
     }
-    if (s->tls && !http__tls_reload(s->tls, &tls) && err.status == DIBS_OK)
+    if (s->tls && !http_tls_reload(s->tls, &tls) && err.status == DIBS_OK)
         err = tls;
     if (before >= 0 && open_log(s, &log) == DIBS_OK)
         close(before);
@@ -205,8 +166,8 @@ dibs_status http_server_open(const http_options *options, http_server **out, dib
     s->o = *options;
     s->log = s->signals = -1;
     set_defaults(&s->o);
-    s->epoll = epoll_create1(EPOLL_CLOEXEC);
-    status = s->epoll < 0 ? fail(err, DIBS_NO_MEMORY, "epoll_create1") : DIBS_OK;
+    s->loop.epoll = epoll_create1(EPOLL_CLOEXEC);
+    status = s->loop.epoll < 0 ? fail(err, DIBS_NO_MEMORY, "epoll_create1") : DIBS_OK;
     if (status == DIBS_OK)
         status = open_signals(s, err);
     if (status == DIBS_OK)
@@ -233,7 +194,7 @@ bool http_server_watch(http_server *s, int fd, void (*ready)(void *data), void *
     s->watches[i].ready = ready;
     s->watches[i].data = data;
     event.data.ptr = &s->watches[i];
-    if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &event) != 0)
+    if (epoll_ctl(s->loop.epoll, EPOLL_CTL_ADD, fd, &event) != 0)
         return false;
     s->watch_count++;
     return true;
@@ -264,15 +225,17 @@ static bool in_range(const void *p, const void *from, size_t size)
 }
 
 /* The set tells them apart by where the pointer leads. */
-static void on_event(http_server *s, void *what)
+static void on_event(http_server *s, const struct epoll_event *event)
 {
+    void *what = event->data.ptr;
+
     if (what == &s->signals) {
         on_signal(s);
     } else if (in_range(what, s->watches, sizeof s->watches)) {
         size_t i = (size_t)((char *)what - (char *)s->watches) / sizeof s->watches[0];
         s->watches[i].ready(s->watches[i].data);
-    } else if (!in_range(what, s->listens, sizeof s->listens)) {
-        http__connection_gone(what);
+    } else {
+        http__link_event(what, event->events);
     }
 }
 
@@ -281,34 +244,30 @@ static bool is_over(const http_server *s)
     return s->stopped || (s->stopping && s->exchanges == 0);
 }
 
-/* Runs the timers, one of which may have ended it all. */
-static int next_timeout(http_server *s)
+/* Connections that events and timers woke go on; those that were closed are freed when no event speaks of them. */
+static int settle(http_server *s)
 {
-    int64_t ms = http__timers_run(s);
+    int64_t ms;
 
-    for (size_t i = 0; i < s->listen_count; i++) {
-        MHD_UNSIGNED_LONG_LONG of_daemon;
-        if (MHD_get_timeout(s->listens[i].daemon, &of_daemon) == MHD_YES &&
-            (ms < 0 || (int64_t)of_daemon < ms))
-            ms = (int64_t)of_daemon;
-    }
-    if (s->resumed || is_over(s))
+    s->now_ms = http_now_ms();
+    http__timers_run(s);
+    http__links_go(&s->loop);
+    http__links_bury(&s->loop);
+    ms = http__timers_run(s);
+    if (is_over(s) || s->loop.first_again || s->loop.dead)
         return 0;
     return ms < 0 || ms > 60000 ? 60000 : (int)ms;
 }
 
-/* Clients that are gone are dealt with before MHD runs, which may free their connections. */
 void http_server_run(http_server *s)
 {
     struct epoll_event events[EVENTS];
 
     while (!is_over(s)) {
-        int n = epoll_wait(s->epoll, events, EVENTS, next_timeout(s));
+        int n = epoll_wait(s->loop.epoll, events, EVENTS, settle(s));
+        s->now_ms = http_now_ms();
         for (int i = 0; i < n; i++)
-            on_event(s, events[i].data.ptr);
-        s->resumed = false;
-        for (size_t i = 0; i < s->listen_count; i++)
-            MHD_run(s->listens[i].daemon);
+            on_event(s, &events[i]);
     }
 }
 
@@ -320,8 +279,7 @@ void http_server_drain(http_server *s)
         return;
     s->draining = true;
     for (size_t i = 0; i < s->listen_count; i++)
-        if (MHD_quiesce_daemon(s->listens[i].daemon) != MHD_INVALID_SOCKET)
-            http__listen_close(&s->listens[i]);
+        http_listener_close(&s->listeners[i]);
 }
 
 bool http_server_draining(const http_server *s)
@@ -343,33 +301,25 @@ void http_server_stop(http_server *s, int64_t within_ms)
     http_timer_set(s, &s->end, within_ms, on_end);
 }
 
-/* A daemon does not stop while connections are suspended. */
-static void stop_daemon(http_server *s, http__listen *l)
-{
-    if (!l->daemon)
-        return;
-    http__connections_end(s);
-    MHD_run(l->daemon);
-    MHD_stop_daemon(l->daemon);
-    l->daemon = NULL;
-}
-
 void http_server_close(http_server *s)
 {
     if (!s)
         return;
+    while (s->all)
+        http_connection_close(s->all, false);
     for (size_t i = 0; i < s->listen_count; i++)
-        stop_daemon(s, &s->listens[i]);
-    for (size_t i = 0; i < s->listen_count; i++)
-        http__listen_close(&s->listens[i]);
+        http_listener_close(&s->listeners[i]);
+    http__links_bury(&s->loop);
+    http_buffer_free(&s->spare_in);
+    http_buffer_free(&s->spare_out);
     if (s->signals >= 0)
         close(s->signals);
-    if (s->epoll >= 0)
-        close(s->epoll);
+    if (s->loop.epoll >= 0)
+        close(s->loop.epoll);
     if (s->log >= 0)
         close(s->log);
     http__tokens_free(s->tokens);
-    http__tls_free(s->tls);
+    http_tls_close(s->tls);
     free(s->failures);
     free(s->timers.heap);
     free(s->openapi);
@@ -378,12 +328,12 @@ void http_server_close(http_server *s)
 
 const char *http_server_address(const http_server *s, size_t i)
 {
-    return i < s->listen_count ? s->listens[i].address : NULL;
+    return i < s->listen_count ? s->listeners[i].socket.address : NULL;
 }
 
 const char *http_server_reach(const http_server *s, size_t i)
 {
-    return i < s->listen_count ? s->listens[i].reach : NULL;
+    return i < s->listen_count ? s->listeners[i].socket.reach : NULL;
 }
 
 size_t http_server_connections(const http_server *s)

@@ -1,5 +1,4 @@
-/* Server-sent events: an answer that stays open. What is sent waits in a buffer until MHD asks for it; when
- * there is nothing, the connection is suspended. */
+/* Server-sent events: an answer that stays open. What is sent waits here until the connection has room for it. */
 #define _GNU_SOURCE
 #include "http/json.h"
 #include "inner.h"
@@ -20,7 +19,8 @@ struct http__stream {
     http_buffer unsent;
     http_shared *share[SHARES]; /* sent after `unsent` */
     size_t shares, share_from;
-    bool ended;
+    bool ended;    /* nothing is added any more */
+    bool finished; /* all of it is in the connection's buffer */
 };
 
 /* ---- Shared texts ---------------------------------------------------------------------------- */
@@ -43,21 +43,6 @@ void http_shared_drop(http_shared *text)
         free(text);
 }
 
-static size_t read_share(http__stream *t, char *to, size_t most)
-{
-    http_shared *s = t->share[0];
-    size_t n = s->size - t->share_from < most ? s->size - t->share_from : most;
-
-    memcpy(to, s->text + t->share_from, n);
-    t->share_from += n;
-    if (t->share_from == s->size) {
-        http_shared_drop(s);
-        memmove(t->share, t->share + 1, --t->shares * sizeof *t->share);
-        t->share_from = 0;
-    }
-    return n;
-}
-
 bool http_stream_has_room(const http_exchange *x)
 {
     return x->stream && x->stream->shares < SHARES;
@@ -71,48 +56,83 @@ bool http_stream_share(http_exchange *x, http_shared *text)
         return false;
     text->users++;
     t->share[t->shares++] = text;
-    http__resume(x);
+    http_connection_wake(&x->connection->c);
     return true;
 }
 
 /* ---- Streams --------------------------------------------------------------------------------- */
 
-static ssize_t read_stream(void *data, uint64_t at, char *to, size_t most)
+/* HTTP/1.0 has no chunks: the end of the connection is the end of the stream. */
+static void write_chunk(http_exchange *x, const char *data, size_t size)
 {
-    http_exchange *x = data;
-    http__stream *t = x->stream;
-    size_t waits = http_buffer_size(&t->unsent), n = waits < most ? waits : most;
+    http_buffer *out = &x->connection->c.out;
 
-    (void)at;
-    if (x->dead)
-        return MHD_CONTENT_READER_END_WITH_ERROR;
-    if (n == 0 && t->shares > 0)
-        return (ssize_t)read_share(t, to, most);
-    if (n == 0 && t->ended)
-        return MHD_CONTENT_READER_END_OF_STREAM;
-    if (n == 0) {
-        x->suspended = true;
-        http_buffer_free(&t->unsent);
-        MHD_suspend_connection(x->connection->mhd);
-        http__watch_now(x); /* its end is what somebody waits for */
-        return 0;
-    }
-    memcpy(to, http_buffer_start(&t->unsent), n);
-    http_buffer_drop(&t->unsent, n);
-    return (ssize_t)n;
+    if (x->minor > 0)
+        http_buffer_format(out, "%zx\r\n", size);
+    http_buffer_add(out, data, size);
+    if (x->minor > 0)
+        http_buffer_add(out, "\r\n", 2);
 }
 
+static void write_unsent(http_exchange *x, http__stream *t)
+{
+    write_chunk(x, http_buffer_start(&t->unsent), http_buffer_size(&t->unsent));
+    http_buffer_free(&t->unsent);
+}
+
+/* A piece of the first text that is shared: many slow clients have no copies of it. */
+static void write_share(http_exchange *x, http__stream *t)
+{
+    http_shared *s = t->share[0];
+    size_t left = s->size - t->share_from, n = left < HTTP_PIECE ? left : (size_t)HTTP_PIECE;
+
+    write_chunk(x, s->text + t->share_from, n);
+    t->share_from += n;
+    if (n < left)
+        return;
+    http_shared_drop(s);
+    memmove(t->share, t->share + 1, --t->shares * sizeof *t->share);
+    t->share_from = 0;
+}
+
+static void finish(http_exchange *x, http__stream *t)
+{
+    t->finished = true;
+    if (x->minor > 0)
+        http_buffer_text(&x->connection->c.out, "0\r\n\r\n");
+}
+
+/* Text of its own goes between the texts that it shares, not into one. */
+bool http__stream_pump(http_exchange *x)
+{
+    http__stream *t = x->stream;
+    http_buffer *out = &x->connection->c.out;
+
+    while (http_buffer_size(out) == 0 && !t->finished) {
+        if (t->share_from == 0 && http_buffer_size(&t->unsent) > 0)
+            write_unsent(x, t);
+        else if (t->shares > 0)
+            write_share(x, t);
+        else if (!t->ended)
+            return false;
+        else
+            finish(x, t);
+    }
+    return t->finished;
+}
+
+/* HEAD gets the head, and no stream. */
 void http_stream_open(http_exchange *x)
 {
-    void (*gone)(void *) = x->gone;
-
     x->stream = calloc(1, sizeof *x->stream);
+    if (!x->stream) {
+        http__give_up(x);
+        return;
+    }
     http_set_header(x, "X-Accel-Buffering", "no");
-    http__reply(x, 200, "text/event-stream",
-                x->stream
-                    ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 512, read_stream, x, NULL)
-                    : NULL);
-    x->gone = gone;
+    http__reply(x, 200, "text/event-stream", NULL, 0);
+    if (strcmp(x->method, "HEAD") == 0)
+        x->stream->finished = true;
 }
 
 static bool append(http_exchange *x, const char *text, size_t size)
@@ -123,7 +143,7 @@ static bool append(http_exchange *x, const char *text, size_t size)
         !http_buffer_reserve(&t->unsent, size))
         return false;
     http_buffer_add(&t->unsent, text, size);
-    http__resume(x);
+    http_connection_wake(&x->connection->c);
     return true;
 }
 
@@ -151,14 +171,14 @@ void http_stream_end(http_exchange *x)
     x->gone = NULL;
     if (x->stream)
         x->stream->ended = true;
-    http__resume(x);
+    http_connection_wake(&x->connection->c);
 }
 
 void http_stream_patience(http_exchange *x, int64_t ms)
 {
     unsigned timeout = ms > 0 ? (unsigned)ms : 0;
 
-    setsockopt(x->connection->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof timeout);
+    setsockopt(x->connection->c.link.fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof timeout);
 }
 
 void http__stream_free(http__stream *t)

@@ -7,17 +7,16 @@
  * all names). A prefix has the escapes of a URL. Empty lines and lines that begin with # are skipped. Secrets
  * are long random texts, so a plain hash is enough: there is nothing to guess. */
 #define _GNU_SOURCE
+#include "http/digest.h"
 #include "inner.h"
 
 #include <errno.h>
-#include <gnutls/crypto.h>
-#include <gnutls/gnutls.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { DIGEST = 32, PREFIXES = 16, ADDRESSES = 1024, MINUTE_MS = 60000 };
+enum { DIGEST = HTTP_DIGEST, PREFIXES = 16, ADDRESSES = 1024, MINUTE_MS = 60000 };
 
 typedef struct token {
     http__client client;
@@ -190,13 +189,14 @@ void http__tokens_free(http__tokens *t)
 
 const http__client *http__tokens_find(const http__tokens *t, const char *secret)
 {
+    http_digest *all = http_digest_new();
     unsigned char digest[DIGEST];
     const http__client *found = NULL;
 
-    if (gnutls_hash_fast(GNUTLS_DIG_SHA256, secret, strlen(secret), digest) != 0)
-        return NULL;
+    http_digest_add(all, secret, strlen(secret));
+    http_digest_end(all, digest);
     for (size_t i = 0; i < t->count; i++)
-        if (gnutls_memcmp(t->all[i].digest, digest, DIGEST) == 0 && t->all[i].secret)
+        if (http_same_bytes(t->all[i].digest, digest, DIGEST) && t->all[i].secret)
             found = &t->all[i].client;
     return found;
 }
@@ -225,7 +225,7 @@ bool http__tokens_keep(const http__tokens *t, const http__client *c)
     for (size_t i = 0; i < t->count; i++)
         if (strcmp(t->all[i].client.name, c->name) == 0)
             return t->all[i].client.verbs == c->verbs &&
-                   gnutls_memcmp(t->all[i].digest, then->digest, DIGEST) == 0 &&
+                   http_same_bytes(t->all[i].digest, then->digest, DIGEST) &&
                    same_prefixes(&t->all[i], then);
     return false;
 }

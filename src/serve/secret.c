@@ -1,8 +1,8 @@
 /* Hashes and random texts; see the header. */
 #include "serve/secret.h"
 
-#include <gnutls/crypto.h>
-#include <stdlib.h>
+#include "http/digest.h"
+
 #include <string.h>
 
 static void write_hex(char out[33], const unsigned char bytes[16])
@@ -16,24 +16,17 @@ static void write_hex(char out[33], const unsigned char bytes[16])
     *out = '\0';
 }
 
-/* Without its primitives nothing here is safe: the process ends. */
-static void need(bool done)
-{
-    if (!done)
-        abort();
-}
-
 void serve_hash(char out[33], const char *const texts[])
 {
-    unsigned char digest[32];
-    gnutls_hash_hd_t hash;
+    http_digest *all = http_digest_new();
+    unsigned char digest[HTTP_DIGEST];
 
-    need(gnutls_hash_init(&hash, GNUTLS_DIG_SHA256) == 0);
     for (; *texts; texts++) {
         size_t size = strlen(*texts);
-        need(gnutls_hash(hash, &size, sizeof size) == 0 && gnutls_hash(hash, *texts, size) == 0);
+        http_digest_add(all, &size, sizeof size);
+        http_digest_add(all, *texts, size);
     }
-    gnutls_hash_deinit(hash, digest);
+    http_digest_end(all, digest);
     write_hex(out, digest);
 }
 
@@ -41,6 +34,6 @@ void serve_random(char out[33])
 {
     unsigned char bytes[16];
 
-    need(gnutls_rnd(GNUTLS_RND_KEY, bytes, sizeof bytes) == 0);
+    http_random(bytes, sizeof bytes);
     write_hex(out, bytes);
 }

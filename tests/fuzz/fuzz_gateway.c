@@ -125,6 +125,10 @@ static void message(bool answers, const char *data, size_t size, size_t piece)
     read_in_pieces(answers, data, size, end);
     if (end <= 0)
         return;
+    if (!answers && !h.host.at) { /* the gateway refuses it */
+        must(h.minor == 0 && !wire_find(&h, "Host", 0), "no Host");
+        return;
+    }
     must(answers || (wire_find(&h, "Host", 0) && !wire_find(&h, "Host", 1)), "not one Host");
     must(!wire_find(&h, "Content-Length", 0) || !wire_find(&h, "Transfer-Encoding", 0), "two ends");
     write_anew(answers, &h);

@@ -1,110 +1,103 @@
-/* libFuzzer on what `dibs serve` does with a request before the engine is asked: paths, queries, JSON bodies, tokens,
- * conditions and fences. The input is a request as it is written: a line with method and target, headers, an empty
- * line, the body. libmicrohttpd's part is played here; each handler runs until it calls dibs_start, where what it asks
- * for is checked against the request, and refused. Every request is answered.
+/* libFuzzer on what `dibs serve` does with the bytes of a connection before the engine is asked: heads, bodies, paths,
+ * queries, JSON, tokens, conditions and fences. The input is what a client sends, one request or several. Each handler runs
+ * until it calls dibs_start, where what it asks for is checked against the request, and refused. Every request is answered.
  *
- * A line that begins with ! asks a server with tokens. */
+ * The bytes come twice, all at once and in small pieces: both times the server must understand the same.
+ *
+ * An input that begins with ! asks a server with tokens. */
 #define _GNU_SOURCE
 #include "fuzz/fuzz.h"
 #include "http/inner.h"
 #include "serve/metrics.h"
 #include "serve/sets.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <strings.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { HEADERS = 24, DAY_MS = 24 * 3600 * 1000 };
+enum { REQUESTS = 512, DAY_MS = 24 * 3600 * 1000 };
 
-typedef struct pair {
-    char *key, *value;
-} pair;
+typedef struct outcome {
+    const http_route *route;
+    const char *method;
+    int status;
+} outcome;
 
-/* The request that is being served. */
+/* The connection that is being served. */
 static struct {
-    char *method, *path;
-    pair header[HEADERS], argument[HEADERS];
-    size_t headers, arguments;
-    http_exchange *x;
-    unsigned answers, asked;
+    const uint8_t *data;
+    size_t left, piece;
+    http_exchange *x; /* in its handler */
+    outcome ended[REQUESTS];
+    size_t count;
 } now;
 
 static http_server server;
 static serve program;
-static http__connection connection;
 static http__tokens *tokens;
 
-/* ---- libmicrohttpd --------------------------------------------------------------------------- */
+/* ---- The network ----------------------------------------------------------------------------- */
 
-const char *__wrap_MHD_lookup_connection_value(struct MHD_Connection *c, enum MHD_ValueKind kind,
-                                               const char *key);
-int __wrap_MHD_get_connection_values(struct MHD_Connection *c, enum MHD_ValueKind kind,
-                                     MHD_KeyValueIterator each, void *data);
-const union MHD_ConnectionInfo *
-__wrap_MHD_get_connection_info(struct MHD_Connection *c, enum MHD_ConnectionInfoType type, ...);
-enum MHD_Result __wrap_MHD_queue_response(struct MHD_Connection *c, unsigned status,
-                                          struct MHD_Response *response);
-void __wrap_MHD_suspend_connection(struct MHD_Connection *c);
+ssize_t __wrap_recv(int fd, void *to, size_t size, int flags);
+ssize_t __wrap_send(int fd, const void *data, size_t size, int flags);
+int __wrap_epoll_ctl(int epoll, int how, int fd, struct epoll_event *event);
 
-const char *__wrap_MHD_lookup_connection_value(struct MHD_Connection *c, enum MHD_ValueKind kind,
-                                               const char *key)
+ssize_t __wrap_recv(int fd, void *to, size_t size, int flags)
 {
-    (void)c;
-    must(kind == MHD_HEADER_KIND, "only headers are looked up");
-    for (size_t i = 0; i < now.headers; i++)
-        if (strcasecmp(now.header[i].key, key) == 0)
-            return now.header[i].value;
-    return NULL;
+    size_t n = fuzz_least(fuzz_least(now.left, now.piece), size);
+
+    (void)fd;
+    (void)flags;
+    memcpy(to, now.data, n);
+    now.data += n;
+    now.left -= n;
+    return (ssize_t)n;
 }
 
-int __wrap_MHD_get_connection_values(struct MHD_Connection *c, enum MHD_ValueKind kind,
-                                     MHD_KeyValueIterator each, void *data)
+ssize_t __wrap_send(int fd, const void *data, size_t size, int flags)
 {
-    const pair *all = kind == MHD_HEADER_KIND ? now.header : now.argument;
-    size_t i, count = kind == MHD_HEADER_KIND ? now.headers : now.arguments;
-
-    (void)c;
-    for (i = 0; i < count; i++)
-        if (each(data, kind, all[i].key, all[i].value) != MHD_YES)
-            break;
-    return (int)i;
+    (void)fd;
+    (void)data;
+    (void)flags;
+    return (ssize_t)fuzz_least(size, 1000);
 }
 
-const union MHD_ConnectionInfo *
-__wrap_MHD_get_connection_info(struct MHD_Connection *c, enum MHD_ConnectionInfoType type, ...)
+int __wrap_epoll_ctl(int epoll, int how, int fd, struct epoll_event *event)
 {
-    static struct sockaddr_in from = {.sin_family = AF_INET};
-    static union MHD_ConnectionInfo info;
-
-    (void)c;
-    if (type == MHD_CONNECTION_INFO_SOCKET_CONTEXT)
-        info.socket_context = &connection;
-    else
-        info.client_addr = (struct sockaddr *)&from;
-    return &info;
+    (void)epoll;
+    (void)how;
+    (void)fd;
+    (void)event;
+    return 0;
 }
 
-enum MHD_Result __wrap_MHD_queue_response(struct MHD_Connection *c, unsigned status,
-                                          struct MHD_Response *response)
+static void on_ended(void *context, const http_route *route, const char *method, int status,
+                     int64_t us)
 {
-    (void)c;
-    must(response && status >= 200 && status < 600, "an answer with a status");
-    now.answers++;
-    return MHD_YES;
-}
-
-void __wrap_MHD_suspend_connection(struct MHD_Connection *c)
-{
-    (void)c;
-    must(now.x && now.x->stream, "a request is left without an answer");
+    (void)context;
+    (void)us;
+    must(status == 0 || (status >= 200 && status < 600), "an answer has a status");
+    if (now.count < REQUESTS)
+        now.ended[now.count++] = (outcome){route, method, status};
 }
 
 /* ---- What the engine would be asked ---------------------------------------------------------- */
 
 static const char *header(const char *name)
 {
-    return __wrap_MHD_lookup_connection_value(NULL, MHD_HEADER_KIND, name);
+    return http_header(now.x, name);
+}
+
+/* The exchange whose handler runs. */
+static http_exchange *current(void)
+{
+    http_exchange *x = server.all ? ((http__client_connection *)server.all)->exchange : NULL;
+
+    return x && x->head && !x->answered ? x : NULL;
 }
 
 static void check_name(const char *name)
@@ -206,12 +199,18 @@ static void check_given(void)
 /* What a server in front may have read in another way does not reach the engine. */
 static void check_headers(void)
 {
-    for (size_t i = 0; i < now.headers; i++) {
-        const char *key = now.header[i].key, *value = now.header[i].value;
+    const wire_head *h = now.x->head;
 
-        must(!strpbrk(key, " \t\r\"(),/:;<=>?@[\\]{}"), "a header has a name that is none");
-        must(!strpbrk(value, "\r\n\001\177"), "a header has a control character");
+    for (size_t i = 0; i < h->count; i++) {
+        const char *key = h->field[i].name.at, *value = h->field[i].value.at;
+
+        must(strlen(key) == h->field[i].name.size && !strpbrk(key, " \t\r\"(),/:;<=>?@[\\]{}"),
+             "a header has a name that is none");
+        must(strlen(value) == h->field[i].value.size && !strpbrk(value, "\r\n\001\177"),
+             "a header has a control character");
     }
+    must(!header("Content-Length") || !header("Transfer-Encoding"), "two ways to find the end");
+    must(now.x->body.size <= http__body_max(now.x), "a body that is too long");
 }
 
 static void check_client(void)
@@ -232,7 +231,7 @@ dibs_status __wrap_dibs_start(dibs *d, const dibs_request *r, uint64_t *id, dibs
 dibs_status __wrap_dibs_start(dibs *d, const dibs_request *r, uint64_t *id, dibs_error *err)
 {
     (void)d;
-    now.asked++;
+    now.x = current();
     if (now.x) {
         check_given();
         check_headers();
@@ -255,79 +254,59 @@ dibs_status __wrap_dibs_start(dibs *d, const dibs_request *r, uint64_t *id, dibs
     return DIBS_UNAVAILABLE;
 }
 
-/* ---- The request ----------------------------------------------------------------------------- */
+/* ---- A connection ---------------------------------------------------------------------------- */
 
-static char *cut(char **rest, const char *at)
+static void forget(void)
 {
-    char *text = *rest, *end = strstr(text, at);
-
-    *rest = end ? end + strlen(at) : text + strlen(text);
-    if (end)
-        *end = '\0';
-    return text;
-}
-
-static void read_target(char *target)
-{
-    now.path = cut(&target, "?");
-    while (*target && now.arguments < HEADERS) {
-        char *key = cut(&target, "&"), *value = strchr(key, '=');
-
-        if (value)
-            *value++ = '\0';
-        now.argument[now.arguments++] = (pair){key, value};
-    }
-}
-
-/* False: libmicrohttpd would not hand it on. */
-static bool read_head(char *head)
-{
-    char *line = cut(&head, "\n");
-
-    now.method = cut(&line, " ");
-    if (!*now.method || !*line)
-        return false;
-    read_target(line);
-    while (*head && now.headers < HEADERS) {
-        char *value = cut(&head, "\n"), *key = cut(&value, ":");
-
-        if (!*key)
-            return false;
-        now.header[now.headers++] = (pair){key, value + strspn(value, " \t")};
-    }
-    return true;
-}
-
-static void call(const char *body, size_t size, void **exchange)
-{
-    http__on_request(&server.listens[0], NULL, now.path, now.method, "HTTP/1.1", body, &size,
-                     exchange);
-    now.x = *exchange;
-    must(size == 0 || now.answers, "a piece of the body is left over");
-}
-
-static void ask(const char *body, size_t size)
-{
-    void *exchange = NULL;
-    size_t half = size / 2;
-
-    call(NULL, 0, &exchange);
-    if (!now.answers && half)
-        call(body, half, &exchange);
-    if (!now.answers && size)
-        call(body + half, size - half, &exchange);
-    if (!now.answers)
-        call(NULL, 0, &exchange);
-    must(now.answers == 1, "a request has one answer");
-    http__on_completed(&server.listens[0], NULL, &exchange, MHD_REQUEST_TERMINATED_COMPLETED_OK);
-    now.x = NULL;
-    http_timer_stop(&server, &connection.timer);
     while (server.timers.count > 0) { /* what is remembered for a while */
         http_timer *timer = server.timers.heap[1];
         http_timer_stop(&server, timer);
         timer->fire(timer);
     }
     must(!program.by_key && !program.by_id, "a set is left behind");
+}
+
+static void go(void)
+{
+    while (server.loop.first_again)
+        http__links_go(&server.loop);
+}
+
+/* An event for each piece; the last one says that the client has shut down its side. */
+static void feed(void)
+{
+    size_t before = now.left + 1;
+
+    while (server.all && now.left < before) {
+        before = now.left;
+        http__link_event(&server.all->link, EPOLLIN | EPOLLOUT | (now.left == 0 ? EPOLLRDHUP : 0));
+        go();
+    }
+    must(now.left == 0 || !server.all, "a connection stops reading");
+    if (server.all)
+        http__link_event(&server.all->link, EPOLLIN | EPOLLRDHUP);
+    go();
+    if (server.all)
+        http_connection_close(server.all, true);
+    http__links_bury(&server.loop);
+    must(server.exchanges == 0 && server.connections == 0, "a request is left without an end");
+}
+
+static void converse(const uint8_t *data, size_t size, size_t piece)
+{
+    static const struct sockaddr_in from = {.sin_family = AF_INET};
+
+    now.data = data;
+    now.left = size;
+    now.piece = piece;
+    now.count = 0;
+    free(server.failures); /* wrong tokens of the last input do not count */
+    server.failures = http__failures_new();
+    http__accept(&server.listeners[0], open("/dev/null", O_RDWR | O_CLOEXEC),
+                 (const struct sockaddr *)&from, sizeof from);
+    feed();
+    now.x = NULL;
+    forget();
 }
 
 /* ---- The server ------------------------------------------------------------------------------ */
@@ -367,35 +346,39 @@ static void start_once(void)
                       .slice_ms = 25000,
                       .lease_ms = 30000,
                       .metrics = serve_metrics_new()};
-    server = (http_server){.o = {.routes = routes, .context = &program, .patience_ms = 30000},
+    server = (http_server){.o = {.routes = routes,
+                                 .context = &program,
+                                 .connections = 8,
+                                 .header_max = 8 * 1024,
+                                 .patience_ms = 30000,
+                                 .on_ended = on_ended},
                            .listen_count = 1,
-                           .epoll = -1,
+                           .loop.epoll = -1,
                            .log = -1,
                            .failures = http__failures_new()};
-    server.listens[0] = (http__listen){.server = &server, .local = true};
-    connection = (http__connection){.server = &server, .listen = &server.listens[0], .fd = -1};
+    server.listeners[0] = (http_listener){.server = &server, .link.fd = -1, .socket.local = true};
     must(server.failures && program.metrics, "no memory");
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static char text[1 << 16];
-    size_t length = fuzz_least(size, sizeof text - 1), head;
-    char *end, *from = text;
+    static outcome first[REQUESTS];
+    size_t count;
 
     start_once();
-    memcpy(text, data, length);
-    text[length] = '\0';
-    memset(&now, 0, sizeof now);
-    end = memmem(text, length, "\n\n", 2);
-    head = end ? (size_t)(end - text) + 2 : length;
-    if (end)
-        end[1] = '\0';
-    if (strlen(text) < head - (end != NULL)) /* a NUL in the head: libmicrohttpd refuses it */
-        return 0;
-    server.tokens = *from == '!' ? tokens : NULL;
-    from += *from == '!';
-    if (read_head(from))
-        ask(text + head, length - head);
+    server.tokens = size > 0 && *data == '!' ? tokens : NULL;
+    if (server.tokens) {
+        data++;
+        size--;
+    }
+    converse(data, size, SIZE_MAX);
+    count = now.count;
+    memcpy(first, now.ended, count * sizeof *first);
+    converse(data, size, 1 + size % 37);
+    must(count == now.count, "the number of requests depends on how they come");
+    for (size_t i = 0; i < count; i++)
+        must(first[i].route == now.ended[i].route && first[i].method == now.ended[i].method &&
+                 first[i].status == now.ended[i].status,
+             "an answer depends on how its request comes");
     return 0;
 }

@@ -58,6 +58,7 @@ TABLE = [
     ('absolute form with a user', get(b'http://a@shop.example/a'), (400, -1)),
     # Heads
     ('no Host', get(headers=b''), (400,)),
+    ('no Host in HTTP/1.0', b'GET /a HTTP/1.0\r\n\r\n', (400,)),
     ('two Hosts', get(headers=HOST + b'Host: other\r\n'), (400,)),
     ('two equal Hosts', get(headers=HOST + HOST), (400,)),
     ('Host with a space', get(headers=b'Host: a b\r\n'), (400,)),

@@ -23,9 +23,9 @@ class Context(harness.Context):
             self.engine, self.url = engine, 'memory:'
         self.serving = []
 
-    def serve(self, *args, url=None, listen=None):
+    def serve(self, *args, url=None, listen=None, **more):
         """A running server."""
-        s = Serve(self, ('--listen', listen or '127.0.0.1:0', '--url', url or self.url, *args))
+        s = Serve(self, ('--listen', listen or '127.0.0.1:0', '--url', url or self.url, *args), **more)
         self.serving.append(s)
         return s
 
@@ -41,8 +41,8 @@ class Context(harness.Context):
 
 
 class Serve:
-    def __init__(self, t, args):
-        self.process = t.start('serve', *args)
+    def __init__(self, t, args, **more):
+        self.process = t.start('serve', *args, **more)
         line = re.compile(rb'serving \S+ at (https?://(\S+):(\d+)|unix:\S+)\n')  # the whole of it: it comes in pieces
         wait_for(lambda: line.search(self.process.err) or self.process.popen.poll() is not None, 'the server', 30)
         said = line.search(self.process.err)

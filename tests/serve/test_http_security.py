@@ -277,6 +277,33 @@ def bad_token_files_and_open_doors_are_refused(t):
 
 
 @test('memory')
+def tls_protocols(t):
+    """TLS 1.2 or newer; a client that names protocols gets HTTP/1.1 or no connection."""
+    certificates(t)
+    s = t.serve('--tls-cert', t.path('server.pem'), '--tls-key', t.path('server.key'))
+
+    def connect(protocols=None, most=None):
+        context = ssl.create_default_context(cafile=t.path('ca.pem'))
+        if protocols:
+            context.set_alpn_protocols(protocols)
+        if most:
+            context.set_ciphers('ALL:@SECLEVEL=0')
+            context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, most
+        with socket.create_connection(('127.0.0.1', s.port), timeout=10) as plain:
+            with context.wrap_socket(plain, server_hostname='localhost') as c:
+                return c.version(), c.selected_alpn_protocol()
+
+    assert connect() == ('TLSv1.3', None)
+    assert connect(['h2', 'http/1.1']) == ('TLSv1.3', 'http/1.1')
+    assert connect(most=ssl.TLSVersion.TLSv1_2) == ('TLSv1.2', None)
+    for refused in dict(protocols=['h2']), dict(most=ssl.TLSVersion.TLSv1_1):
+        try:
+            assert not connect(**refused), refused
+        except ssl.SSLError:
+            pass
+
+
+@test('memory')
 def tls_and_client_certificates(t):
     certificates(t)
     path = tokens(t, ('token-1', 'all'))
@@ -294,7 +321,7 @@ def tls_and_client_certificates(t):
     assert secure(t, s, 'client').get('/v1/locks/a').json['holders'][0]['owner'].startswith('client#')
     assert secure(t, s, 'stranger').get('/v1').status == 401
     assert secure(t, s).get('/v1', Authorization='Bearer token-1').status == 200
-    assert b' 400 ' in send_raw(s.port, b'GET / HTTP/1.1\r\n\r\n', 2) or True
+    assert send_raw(s.port, b'GET / HTTP/1.1\r\n\r\n', 2)[:5] != b'HTTP/', 'no answer without TLS'
     before = ssl.get_server_certificate(('127.0.0.1', s.port))
     old = secure(t, s, 'client')
     old.get('/v1')

@@ -30,6 +30,16 @@ def systemd_is_told_of_the_start_and_of_the_end(t):
 
 
 @test('memory')
+def a_socket_is_inherited(t):
+    """Also one that blocks: the server must not wait in it for its next client."""
+    with socket.create_server(('127.0.0.1', 0)) as door:
+        s = t.serve(listen='fd:%d' % door.fileno(), pass_fds=(door.fileno(),))
+        first = Client(s)
+        for c in first, Client(s), first:
+            assert c.get('/healthz').status == 200
+
+
+@test('memory')
 def the_unit_is_one_that_systemd_takes(t):
     if not shutil.which('systemd-analyze'):
         raise Skip('systemd-analyze is not installed')

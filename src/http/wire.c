@@ -1,10 +1,8 @@
 /* Heads, bodies and trailers; see the header. */
 #define _GNU_SOURCE
-#include "gateway/wire.h"
+#include "http/wire.h"
 
 #include <stdlib.h>
-#include <string.h>
-#include <strings.h>
 
 /* ---- Characters ------------------------------------------------------------------------------ */
 
@@ -34,11 +32,6 @@ bool wire_is_value(const char *at, size_t size)
     return true;
 }
 
-bool wire_is(wire_text t, const char *word)
-{
-    return strlen(word) == t.size && strncasecmp(t.at, word, t.size) == 0;
-}
-
 bool wire_is_alike(wire_text t, const char *word)
 {
     if (strlen(word) != t.size)
@@ -60,10 +53,43 @@ static wire_text trim(const char *at, const char *end)
 
 const wire_field *wire_find(const wire_head *h, const char *name, size_t i)
 {
+    size_t size = strlen(name);
+
     for (size_t k = 0; k < h->count; k++)
-        if (wire_is(h->field[k].name, name) && i-- == 0)
+        if (h->field[k].name.size == size && strncasecmp(h->field[k].name.at, name, size) == 0 &&
+            i-- == 0)
             return &h->field[k];
     return NULL;
+}
+
+static wire_text copy_text(char **to, wire_text t)
+{
+    char *at = *to;
+
+    memcpy(at, t.at, t.size);
+    at[t.size] = '\0';
+    *to += t.size + 1;
+    return (wire_text){at, t.size};
+}
+
+wire_head *wire_fields_copy(const wire_head *h)
+{
+    size_t fields = offsetof(wire_head, field) + h->count * sizeof(wire_field), texts = 0;
+    wire_head *copy;
+    char *to;
+
+    for (size_t i = 0; i < h->count; i++)
+        texts += h->field[i].name.size + h->field[i].value.size + 2;
+    copy = calloc(1, fields + texts);
+    if (!copy)
+        return NULL;
+    to = (char *)copy + fields;
+    copy->count = h->count;
+    for (size_t i = 0; i < h->count; i++) {
+        copy->field[i].name = copy_text(&to, h->field[i].name);
+        copy->field[i].value = copy_text(&to, h->field[i].value);
+    }
+    return copy;
 }
 
 /* ---- Fields ---------------------------------------------------------------------------------- */
@@ -162,13 +188,9 @@ static void on_connection(wire_head *h, wire_text option)
 
 static bool is_hop(wire_text name)
 {
-    static const char *const hops[] = {"Connection",        "Keep-Alive", "TE", "Trailer",
-                                       "Transfer-Encoding", "Upgrade",    NULL};
-
-    for (size_t i = 0; hops[i]; i++)
-        if (wire_is(name, hops[i]))
-            return true;
-    return name.size > 6 && strncasecmp(name.at, "Proxy-", 6) == 0;
+    return wire_is(name, "Connection") || wire_is(name, "Keep-Alive") || wire_is(name, "TE") ||
+           wire_is(name, "Trailer") || wire_is(name, "Transfer-Encoding") ||
+           wire_is(name, "Upgrade") || (name.size > 6 && strncasecmp(name.at, "Proxy-", 6) == 0);
 }
 
 static bool read_length(wire_text t, uint64_t *out)
@@ -279,6 +301,8 @@ static int check_host(wire_head *h, const char **why)
 {
     const wire_field *host = wire_find(h, "Host", 0);
 
+    if (!host && h->minor == 0 && !h->authority.at)
+        return 0;
     if (!host || wire_find(h, "Host", 1) || !is_host(host->value))
         return *why = "a request has one Host", -400;
     if (h->authority.at && (h->authority.size != host->value.size ||
@@ -307,6 +331,8 @@ ssize_t wire_request(const char *data, size_t size, size_t *seen, size_t max, wi
     const char *line = end > 0 ? memchr(data, '\r', (size_t)end) : NULL;
     int failed;
 
+    if (end == 0 && size > 0 && data[0] != '\r' && !is_token_char(data[0])) /* TLS ends no line */
+        return *why = "invalid request line", -400;
     if (end <= 0)
         return end;
     memset(h, 0, offsetof(wire_head, field));
@@ -355,6 +381,8 @@ ssize_t wire_answer(const char *data, size_t size, size_t *seen, size_t max, boo
     const char *line = end > 0 ? memchr(data, '\r', (size_t)end) : NULL;
     int failed;
 
+    if (end == 0 && size > 0 && data[0] != '\r' && !is_token_char(data[0])) /* TLS ends no line */
+        return *why = "invalid request line", -400;
     if (end <= 0)
         return end;
     memset(h, 0, offsetof(wire_head, field));

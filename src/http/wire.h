@@ -3,12 +3,14 @@
  * The reading is strict. Whatever two programs could understand in two ways is an error: lines that end in a bare
  * LF, folded lines, space before a colon, two lengths, a length beside a transfer coding, any coding but one
  * `chunked`. What is understood is never sent on in the bytes in which it came; it is written anew. */
-#ifndef DIBS_GATEWAY_WIRE_H
-#define DIBS_GATEWAY_WIRE_H
+#ifndef DIBS_HTTP_WIRE_H
+#define DIBS_HTTP_WIRE_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+#include <strings.h>
 #include <sys/types.h>
 
 enum { WIRE_FIELDS = 100, WIRE_HEAD_MAX = 16 * 1024, WIRE_TRAILER_MAX = 8 * 1024 };
@@ -29,8 +31,8 @@ typedef enum wire_framing { WIRE_EMPTY, WIRE_LENGTH, WIRE_CHUNKED, WIRE_CLOSE } 
 typedef struct wire_head {
     wire_text method, target; /* of a request */
     wire_text authority;      /* of a target like http://host/path */
-    wire_text host;
-    int status; /* of an answer */
+    wire_text host;           /* empty only in HTTP/1.0 */
+    int status;               /* of an answer */
     wire_text reason;
     int minor;              /* HTTP/1.minor */
     bool close;             /* the connection ends with this message */
@@ -49,12 +51,19 @@ ssize_t wire_request(const char *data, size_t size, size_t *seen, size_t max, wi
 ssize_t wire_answer(const char *data, size_t size, size_t *seen, size_t max, bool bodiless,
                     wire_head *h, const char **why);
 
-bool wire_is(wire_text t, const char *word); /* without regard to case */
+/* Without regard to case. */
+static inline bool wire_is(wire_text t, const char *word)
+{
+    return strlen(word) == t.size && strncasecmp(t.at, word, t.size) == 0;
+}
+
 /* The same, and whatever is neither letter nor digit counts as `-`: WSGI and CGI give an application one variable for `-`
  * and `_`, and lighttpd for all of them. */
 bool wire_is_alike(wire_text t, const char *word);
 /* The i-th field of that name, from 0 on; NULL: there is none. */
 const wire_field *wire_find(const wire_head *h, const char *name, size_t i);
+/* The fields alone, each text with a NUL behind it; freed by the caller. NULL: out of memory. */
+wire_head *wire_fields_copy(const wire_head *h);
 bool wire_is_token(const char *at, size_t size);
 bool wire_is_value(const char *at, size_t size);
 
