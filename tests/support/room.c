@@ -359,6 +359,10 @@ int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout);
 int __wrap_timerfd_settime(int fd, int flags, const struct itimerspec *at, struct itimerspec *old);
 void __wrap_dibs__cond_sleep(pthread_cond_t *cond, pthread_mutex_t *mutex, const dibs__env *env,
                              dibs__deadline until);
+int __wrap_dibs__word_sleep(_Atomic int *word, int value, const dibs__env *env,
+                            dibs__deadline until);
+void __real_dibs__word_wake(_Atomic int *word);
+void __wrap_dibs__word_wake(_Atomic int *word);
 int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
 int __real_pthread_mutex_unlock(pthread_mutex_t *mutex);
@@ -461,18 +465,42 @@ int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout)
                                         : leader_polls(fds, count, timeout);
 }
 
+/* Until it is woken; without a keeper beside it, until the next step is done. */
+static void sleep_until(int64_t until)
+{
+    room.signalled = NULL;
+    if (room.keeper && !room.in_keeper)
+        keep_until(until);
+    else
+        pass_until(until);
+}
+
 void __wrap_dibs__cond_sleep(pthread_cond_t *cond, pthread_mutex_t *mutex, const dibs__env *env,
                              dibs__deadline until)
 {
     (void)cond;
     (void)env;
     pthread_mutex_unlock(mutex);
-    room.signalled = NULL;
-    if (room.keeper && !room.in_keeper)
-        keep_until(until);
-    else
-        pass_until(until);
+    sleep_until(until);
     pthread_mutex_lock(mutex);
+}
+
+/* It wakes when it was woken and finds another value; either alone leaves it asleep. */
+int __wrap_dibs__word_sleep(_Atomic int *word, int value, const dibs__env *env,
+                            dibs__deadline until)
+{
+    (void)env;
+    assert_false(room.locked);
+    while (atomic_load(word) == value && now() < until)
+        sleep_until(until);
+    return atomic_load(word);
+}
+
+void __wrap_dibs__word_wake(_Atomic int *word)
+{
+    room.signalled = word;
+    room.signalled_locked = room.locked;
+    __real_dibs__word_wake(word);
 }
 
 /* The handle's is never locked twice, and never given back by somebody who has not got it. */

@@ -62,7 +62,8 @@ typedef struct room {
     int joins;       /* how many are still to be joined */
     bool in_keeper;
     int64_t keeper_until;
-    const void *signalled; /* the condition that was signalled last */
+    const void *signalled; /* the condition or word whose sleeper was woken last */
+    bool signalled_locked; /* by somebody who had the mutex */
     int64_t timer;         /* DIBS__NEVER: not set */
     bool rung;             /* poll has said so, and nobody has read it yet */
     int timers, polls;     /* how often it was set; how often anybody polled */

@@ -385,25 +385,31 @@ static void an_owner_is_found_by_its_name(void **state)
     }
 }
 
-/* It sets its own alarm for what comes later. */
-static void the_keeper_is_woken_for_what_is_earlier(void **state)
+/* Only ever earlier, and the keeper sleeps meanwhile. */
+static void the_alarm_is_set_for_what_is_earlier(void **state)
 {
     dibs_grant *g = take_named("a", (dibs_lock_options){.no_renew = true});
+    int64_t alarm = now() + LEASE;
 
     (void)state;
     pthread_mutex_lock(&room.d->mutex);
-    room.d->armed = now() + LEASE;
-    room_woken();
-    dibs__grant_schedule(g, now() + LEASE + 1);
-    assert_false(room_woken());
-    dibs__grant_schedule(g, now() + LEASE - 1);
-    assert_true(room_woken());
+    assert_int_equal(room.timer, alarm); /* its deadline */
+    room.timers = 0;
+    dibs__grant_schedule(g, alarm + 1);
+    dibs__grant_schedule(g, alarm);
+    assert_int_equal(room.timers, 0);
+    dibs__grant_schedule(g, alarm - 1);
+    assert_int_equal(room.timers, 1);
+    assert_int_equal(room.timer, alarm - 1);
     for (int earlier = 0; earlier < 2; earlier++) { /* its deadline counts like that */
         dibs__reply reply = granted;
-        reply.remaining += 1 - 2 * earlier;
+        reply.remaining -= 1 + earlier;
         dibs__grant_answer(g, now(), DIBS_OK, &reply);
-        assert_int_equal(room_woken(), earlier);
+        assert_int_equal(room.timers, 1 + earlier);
+        assert_int_equal(room.timer, alarm - 1 - earlier);
     }
+    assert_int_equal(room.d->armed, alarm - 2);
+    assert_false(room_woken());
     pthread_mutex_unlock(&room.d->mutex);
     drop(g);
 }
@@ -611,7 +617,7 @@ int main(void)
         ROOM_CASE(a_secret_is_drawn_from_all_digits),
         ROOM_CASE(attempts_are_numbered),
         ROOM_CASE(an_owner_is_found_by_its_name),
-        ROOM_CASE(the_keeper_is_woken_for_what_is_earlier),
+        ROOM_CASE(the_alarm_is_set_for_what_is_earlier),
         ROOM_CASE(what_is_over_is_not_renewed),
         ROOM_CASE(a_renewal_by_hand_says_what_happened),
         ROOM_CASE(a_handle_that_closes_renews_nothing),

@@ -301,21 +301,67 @@ static void who_goes_gives_the_role_on(void **state)
         dibs_grant *g;
         room_forget_answers();
         memset(&other, 0, sizeof other);
-        pthread_cond_init(&other.cond, NULL);
         will_answer(DIBS_OK, in_queue, 0);
         if (!alone)
             room_after(DIBS__SECOND, another_comes);
-        room_after(2 * DIBS__SECOND, hand_over_by_event);
+        room_after(1500 * DIBS__MS, hand_over_by_event); /* half a second before its keep-alive */
         room.timer = room.d->armed = DIBS__NEVER;
         room.signalled = NULL;
-        room.timers = 0;
+        room.signalled_locked = true;
         assert_status(wait_for(10000, &g, NULL), DIBS_OK);
-        assert_ptr_equal(room.signalled, alone ? NULL : &other.cond);
+        assert_ptr_equal(room.signalled, alone ? NULL : &other.bell);
+        assert_int_equal(atomic_load(&other.bell), !alone); /* it does not fall asleep any more */
+        assert_int_equal(room.signalled_locked, alone);     /* it needs the mutex at once */
         assert_ptr_equal(room.d->readers.threads.driver, alone ? NULL : &other.turn);
-        assert_int_equal(room.timer, alone ? now() + 200 * DIBS__MS : DIBS__NEVER);
+        assert_int_equal(room.timer, now() + (alone ? 200 : 500) * DIBS__MS);
         if (!alone)
             dibs__call_leave(&room.d->readers.threads, &other.turn);
-        pthread_cond_destroy(&other.cond);
+        drop(g);
+    }
+}
+
+static void another_waits(void)
+{
+    room.d->waits++;
+    an_event_for_others();
+}
+
+/* Where hand-overs inside a handle are no events, a thread reads if it is the only one that waits, and goes on when
+ * another comes; else the keeper reads, and keeps it alive meanwhile. */
+static void of_several_none_begins_to_read(void **state)
+{
+    static const char reads[] = "0 enter a; 1500 events; 2500 events; 2500 OK",
+                      sleeps[] = "0 enter a; 1500 events; 2000 keep a; 2500 events; 2500 OK";
+    static const struct {
+        bool wakes_own;
+        int others;
+        void (*meanwhile)(void); /* after a second and a half */
+        const char *log;
+    } rows[] = {
+        {false, 1, an_event_for_others, reads},
+        {true, 0, an_event_for_others, reads},
+        {true, 0, another_waits, reads},
+        {true, 1, an_event_for_others, sleeps},
+    };
+
+    (void)state;
+    room.class.can.waiters_read = true;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        dibs_grant *g;
+        room_forget_answers();
+        room_begin();
+        room.class.can.wakes_own = rows[i].wakes_own;
+        room.d->waits = (size_t)rows[i].others;
+        will_answer(DIBS_OK, in_queue, 0);
+        will_answer(DIBS_OK, in_queue, 0);
+        room_after(1500 * DIBS__MS, rows[i].meanwhile);
+        room_after(2500 * DIBS__MS, hand_over_by_event);
+        print_message("# row %zu\n", i);
+        room_note(dibs_status_name(wait_for(10000, &g, NULL)));
+        assert_log(rows[i].log);
+        assert_null(room.d->readers.threads.driver);
+        room.d->waits = 0;
+        room_forget_answers();
         drop(g);
     }
 }
@@ -351,7 +397,6 @@ static void who_enters_again_gives_the_role_on(void **state)
     (void)state;
     room.class.can.waiters_read = true;
     memset(&other, 0, sizeof other);
-    pthread_cond_init(&other.cond, NULL);
     room_after(1, another_comes);
     room_after(2, look_who_leads_in_the_next);
     room_after(3, its_entry_is_gone);
@@ -359,7 +404,6 @@ static void who_enters_again_gives_the_role_on(void **state)
     will_answer(DIBS_OK, granted, 0);
     assert_status(wait_for(10000, &g, NULL), DIBS_OK);
     assert_log("0 enter a; 0.003 enter a");
-    pthread_cond_destroy(&other.cond);
     drop(g);
 }
 
@@ -372,7 +416,6 @@ static void who_is_settled_reads_no_more(void **state)
 
     (void)state;
     t.by_event = false;
-    pthread_cond_init(&t.cond, NULL);
     room_enter(&t, DIBS_OK, in_queue, 0);
     assert_true(dibs__reader_lead(&room.d->readers, &leader));
     assert_false(dibs__reader_lead(&room.d->readers, &t.turn));
@@ -380,7 +423,6 @@ static void who_is_settled_reads_no_more(void **state)
     dibs__ticket_cancel(&t);
     pthread_mutex_unlock(&room.d->mutex);
     assert_null(dibs__call_leave(&room.d->readers.threads, &leader));
-    pthread_cond_destroy(&t.cond);
     room_forget_waiter(&t, g);
 }
 
@@ -498,6 +540,7 @@ int main(void)
         ROOM_CASE(a_thread_reads_its_own_event),
         ROOM_CASE(a_poll_that_fails_is_repeated),
         ROOM_CASE(who_goes_gives_the_role_on),
+        ROOM_CASE(of_several_none_begins_to_read),
         ROOM_CASE(who_enters_again_gives_the_role_on),
         ROOM_CASE(who_is_settled_reads_no_more),
         ROOM_CASE(a_worker_waits_for_the_engine),
