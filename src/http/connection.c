@@ -87,8 +87,8 @@ static void on_released(http_link *l)
     c->speaker->freed(c);
 }
 
-/* What has come already is read at once: a client that gave up and asks again on another connection is understood in the
- * order in which it asked. */
+/* Nothing is read yet: the loop speaks of connections in the order in which they were accepted, so that requests that came one
+ * after the other on different ones are read in that order. */
 void http_connection_open(http_connection *c, http_server *s, const http_speaker *speaker,
                           http_connection **all, int fd, struct ssl_st *tls)
 {
@@ -103,12 +103,8 @@ void http_connection_open(http_connection *c, http_server *s, const http_speaker
     *all = c;
     c->began_ms = c->server->now_ms;
     expect_more(c);
-    if (!http_link_open(&c->link, &s->loop, fd, tls)) {
+    if (!http_link_open(&c->link, &s->loop, fd, tls))
         http_connection_close(c, true);
-        return;
-    }
-    c->link.can_read = c->link.can_write = true;
-    http_connection_go(c);
 }
 
 void http_connection_close(http_connection *c, bool abort)
