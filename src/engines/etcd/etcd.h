@@ -23,7 +23,7 @@
 #include "families/entries/entries.h"
 
 #define DIBS__ETCD_PREFIX_MAX 200
-#define DIBS__ETCD_SHORT      32 /* a queue of so many is told whole */
+#define DIBS__ETCD_SHORT      64 /* a queue of so many is told whole */
 #define DIBS__ETCD_NEAREST    4  /* of a longer one, so many, unless more are needed */
 #define DIBS__ETCD_KEY_SIZE   (DIBS__ETCD_PREFIX_MAX + 3 * DIBS_NAME_MAX + DIBS__ENTRIES_KEY_SIZE + 8)
 

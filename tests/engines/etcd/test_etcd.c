@@ -380,7 +380,7 @@ static void a_full_store_is_reported(void **state)
 
 /* ---- A long queue ---------------------------------------------------------------------------- */
 
-#define WAITERS 45 /* more than a queue that is told whole */
+#define WAITERS 77 /* more than a queue that is told whole */
 #define QUITTER \
     (WAITERS - 2) /* gives up, so that the one behind it has a predecessor that never held */
 
