@@ -24,13 +24,12 @@
 #define FIRST_VERSION  1                   /* locks alone; see `cells` */
 #define AHEAD          (60 * DIBS__SECOND) /* so far above the fence that needs it a ceiling goes */
 #define SHORT_LOG      250                 /* pages */
-#define LONG_LOG \
-    1000 /* of 1 KiB: with 4,000, the one who moves it keeps all others waiting for 25 ms */
-#define FEW          16 /* commits */
-#define FIRST_NAP    (DIBS__MS / 4)
-#define LONGEST_NAP  (5 * DIBS__MS)
-#define STRING(x)    #x
-#define STRING_OF(x) STRING(x)
+#define LONG_LOG       1000 /* with 4,000, who moves it keeps all others waiting for 25 ms */
+#define FEW            16   /* commits */
+#define FIRST_NAP      (DIBS__MS / 4)
+#define LONGEST_NAP    (5 * DIBS__MS)
+#define STRING(x)      #x
+#define STRING_OF(x)   STRING(x)
 
 const char *dibs__lite_boot_file = "/proc/sys/kernel/random/boot_id";
 
